@@ -1,0 +1,49 @@
+// check.hpp: errors, and the exit status that each of them becomes.
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace multinode {
+
+// What a program returns, the same on every rank.
+enum ExitStatus : int {
+  exit_right = 0,
+  exit_wrong = 1,             // wrong, failed or timed out
+  exit_usage = 2,             // bad command line or environment
+  exit_untestable = 3,        // could not test
+  exit_hardware_absent = 77,  // what was asked for needs hardware that is not here
+};
+
+// A wrong option, variable or file name: exit status 2. what() is one line that names it and says what to do.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// What was asked for needs a GPU, an RDMA device ... that this machine lacks: exit status 77.
+class HardwareAbsent : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Throws std::system_error from errno, with `what` and the caller's place, if `result` is negative; else returns it.
+template <class Integer>
+Integer check_errno(Integer result, std::string_view what, std::source_location at = std::source_location::current());
+
+// "file.cpp:12: ", without the folders.
+std::string place(const std::source_location& at);
+
+namespace detail {
+[[noreturn]] void throw_errno(std::string_view what, const std::source_location& at);
+}
+
+template <class Integer>
+Integer check_errno(Integer result, std::string_view what, std::source_location at) {
+  if (result < 0) detail::throw_errno(what, at);
+  return result;
+}
+
+}  // namespace multinode
