@@ -1,0 +1,187 @@
+#include <testing/program_test.hpp>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+extern char** environ;  // NOLINT
+
+namespace multinode::testing {
+
+using Clock = std::chrono::steady_clock;
+
+Process::Process(std::vector<std::string> argv, const std::map<std::string, std::string>& environment,
+                 const std::string& folder)
+    : start_(Clock::now()) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry;
+    if (!environment.contains(text.substr(0, text.find('=')))) variables.push_back(text);
+  }
+  for (const auto& [name, value] : environment)
+    if (!value.empty()) variables.push_back(name + "=" + value);
+
+  auto pointers = [](std::vector<std::string>& strings) {
+    std::vector<char*> result;
+    for (std::string& s : strings) result.push_back(s.data());
+    result.push_back(nullptr);
+    return result;
+  };
+  std::vector<char*> arguments = pointers(argv), settings = pointers(variables);
+
+  int out[2], err[2];
+  if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
+    throw std::system_error(errno, std::generic_category(), "pipe2");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+  posix_spawn_file_actions_adddup2(&actions, err[1], 2);
+  if (!folder.empty()) posix_spawn_file_actions_addchdir_np(&actions, folder.c_str());
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  const int failed = posix_spawnp(&pid_, arguments[0], &actions, &attributes, arguments.data(), settings.data());
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  close(out[1]);
+  close(err[1]);
+  out_fd_ = out[0];
+  err_fd_ = err[0];
+  if (failed) {
+    close(out_fd_);
+    close(err_fd_);
+    throw std::system_error(failed, std::generic_category(), argv[0]);
+  }
+  pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  out_reader_ = std::jthread([this] { read_all(out_fd_, out_); });
+  err_reader_ = std::jthread([this] { read_all(err_fd_, err_); });
+}
+
+Process::~Process() {
+  if (pid_ > 0) {
+    kill(-pid_, SIGKILL);
+    int status = 0;
+    waitpid(pid_, &status, 0);
+  }
+  // A grandchild that left the group may hold the pipes open for ever: stop reading all the same.
+  out_reader_ = {};
+  err_reader_ = {};
+  close(out_fd_);
+  close(err_fd_);
+  if (pid_fd_ >= 0) close(pid_fd_);
+}
+
+void Process::read_all(int fd, std::string& into) {
+  const std::stop_token stop = (&into == &out_ ? out_reader_ : err_reader_).get_stop_token();
+  char bytes[65536];
+  while (!stop.stop_requested()) {
+    pollfd ready{fd, POLLIN, 0};
+    if (poll(&ready, 1, 20) <= 0) continue;
+    const ssize_t count = read(fd, bytes, sizeof bytes);
+    if (count <= 0) break;
+    const std::lock_guard lock(mutex_);
+    into.append(bytes, static_cast<std::size_t>(count));
+  }
+  const std::lock_guard lock(mutex_);
+  --open_;
+}
+
+void Process::signal(int number) const { kill(pid_, number); }
+
+std::optional<std::smatch> Process::wait_for(const std::string& pattern, std::chrono::milliseconds timeout) {
+  const std::regex regex(pattern);
+  const auto deadline = Clock::now() + timeout;
+  for (;;) {
+    bool ended = false;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const std::string* stream : {&out_, &err_}) {
+        searched_ = *stream;  // the match points into it
+        std::smatch match;
+        if (std::regex_search(searched_, match, regex)) return match;
+      }
+      ended = open_ == 0;
+    }
+    if (ended || Clock::now() > deadline) return std::nullopt;
+    pollfd never{-1, 0, 0};
+    poll(&never, 0, 2);
+  }
+}
+
+Result Process::wait(std::chrono::milliseconds timeout) {
+  pollfd ended{pid_fd_, POLLIN, 0};
+  if (poll(&ended, 1, static_cast<int>(timeout.count())) == 0) kill(-pid_, SIGKILL);
+  int status = 0;
+  waitpid(pid_, &status, 0);
+  Result result;
+  result.seconds = Clock::now() - start_;
+  result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  // What the command wrote is in the pipes by now; descendants that still hold them open get a moment.
+  for (int i = 0; i < 500; ++i) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (open_ == 0) break;
+    }
+    pollfd never{-1, 0, 0};
+    poll(&never, 0, 2);
+  }
+  kill(-pid_, SIGKILL);
+  pid_ = 0;
+  const std::lock_guard lock(mutex_);
+  result.out = out_;
+  result.err = err_;
+  return result;
+}
+
+namespace {
+
+pid_t parent_of(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const auto close = text.rfind(')');  // the name before it can hold anything
+  if (close == std::string::npos) return 0;
+  std::istringstream rest(text.substr(close + 2));
+  std::string state;
+  pid_t parent = 0;
+  rest >> state >> parent;
+  return parent;
+}
+
+}  // namespace
+
+pid_t Process::find(const std::string& variable, const std::string& value) const {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file("/proc/" + name + "/environ", std::ios::binary);
+    const std::string text = std::string(1, '\0') + std::string((std::istreambuf_iterator<char>(file)), {});
+    if (text.find(std::string(1, '\0') + variable + "=" + value + std::string(1, '\0')) == std::string::npos) continue;
+    for (std::string up = name; !up.empty() && up != "0" && up != "1"; up = std::to_string(parent_of(up)))
+      if (std::stoi(up) == pid_) return static_cast<pid_t>(std::stoi(name));
+  }
+  return 0;
+}
+
+Result run(std::vector<std::string> argv, const std::map<std::string, std::string>& environment,
+           std::chrono::milliseconds timeout) {
+  return Process(std::move(argv), environment).wait(timeout);
+}
+
+std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command) {
+  std::vector<std::string> argv{"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(ranks)};
+  argv.insert(argv.end(), command.begin(), command.end());
+  return argv;
+}
+
+}  // namespace multinode::testing
