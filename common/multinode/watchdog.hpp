@@ -27,13 +27,15 @@ class Watchdog {
     std::string program;
     int rank = 0;
     int world_size = 1;
-    std::string where;                      // "host h, pid p"
-    bool speaks_when_store_is_lost = true;  // print one line although nobody can be asked whether another rank did
+    std::string where;                 // "host h, pid p"
+    std::string node;                  // ranks of one node share a terminal: one of them prints the verdict
+    std::string server;                // who serves the store: "rank 0 (host h, pid p)", "mnrun's agent at h:p"
+    bool speaks_without_store = true;  // prints although nobody can be asked who does
   };
 
-  // `connection` is the watchdog's own; its will becomes "rank R (where) is gone".
-  Watchdog(std::unique_ptr<TcpStore> connection, std::string prefix, Identity identity,
-           std::chrono::milliseconds timeout);
+  // Connects to the store twice: to watch (the connection's will: "rank R (where) is gone") and, in fail(), to say why.
+  // Keys begin with `prefix`.
+  Watchdog(Endpoint server, std::string prefix, Identity identity, std::chrono::milliseconds timeout);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;

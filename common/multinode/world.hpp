@@ -25,7 +25,7 @@ class World {
   // StoreTimeout, naming the ranks that are missing or differ.
   World(std::string program, Launch launch, Options options);
 
-  // Without an exception in flight: collective. With one: the others learn that this rank is gone.
+  // Collective. With an exception in flight it ends the process, and the others learn that this rank failed.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;

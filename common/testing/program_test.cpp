@@ -64,8 +64,8 @@ Process::Process(std::vector<std::string> argv, const std::map<std::string, std:
     throw std::system_error(failed, std::generic_category(), argv[0]);
   }
   pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
-  out_reader_ = std::jthread([this] { read_all(out_fd_, out_); });
-  err_reader_ = std::jthread([this] { read_all(err_fd_, err_); });
+  out_reader_ = std::jthread([this](std::stop_token stop) { read_all(stop, out_fd_, out_); });
+  err_reader_ = std::jthread([this](std::stop_token stop) { read_all(stop, err_fd_, err_); });
 }
 
 Process::~Process() {
@@ -82,8 +82,7 @@ Process::~Process() {
   if (pid_fd_ >= 0) close(pid_fd_);
 }
 
-void Process::read_all(int fd, std::string& into) {
-  const std::stop_token stop = (&into == &out_ ? out_reader_ : err_reader_).get_stop_token();
+void Process::read_all(const std::stop_token& stop, int fd, std::string& into) {
   char bytes[65536];
   while (!stop.stop_requested()) {
     pollfd ready{fd, POLLIN, 0};

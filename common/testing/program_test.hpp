@@ -48,7 +48,7 @@ class Process {
   pid_t find(const std::string& variable, const std::string& value) const;
 
  private:
-  void read_all(int fd, std::string& into);
+  void read_all(const std::stop_token& stop, int fd, std::string& into);
 
   pid_t pid_ = 0;
   int out_fd_ = -1, err_fd_ = -1, pid_fd_ = -1;

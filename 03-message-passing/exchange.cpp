@@ -1,0 +1,71 @@
+#include "exchange.hpp"
+
+#include <iostream>
+#include <thread>
+
+namespace po = boost::program_options;
+
+multinode::Program ExchangeOptions::program(const char* name) {
+  po::options_description own(std::string(name) +
+                              ": rank 0 sends a message to every other rank, which checks it.\n\nOptions");
+  own.add_options()("count", po::value<std::string>()->default_value("1000")->notifier([this](const std::string& text) {
+    count = multinode::parse_size(text, "--count");
+  }),
+                    "elements (32-bit integers) of a message; 1M is 1048576")(
+      "rounds", po::value(&rounds)->default_value(rounds), "how often")(
+      "mute", po::value(&mute), "a rank that does not receive: shows what the others see")(
+      "corrupt", po::value(&corrupt), "a rank that damages one element: shows that the check can fail");
+  auto validate = [this] {
+    multinode::require_range("--count", count, std::size_t{1}, std::size_t{1} << 28);
+    multinode::require_range("--rounds", rounds, 1, 1'000'000'000);
+  };
+  return {name, own, common, validate};
+}
+
+std::int32_t element(int peer, int round, std::size_t index) {
+  // Weyl sequence: neighbours differ in many bits (the constant is 2^32 divided by the golden ratio).
+  const auto mixed = static_cast<std::uint32_t>(index + 1) * 0x9E3779B9u;
+  return static_cast<std::int32_t>(mixed ^ (static_cast<std::uint32_t>(peer) * 0x01000193u) ^
+                                   (static_cast<std::uint32_t>(round) * 0x85EBCA6Bu));
+}
+
+void fill(std::span<std::int32_t> block, int peer, int round) {
+  for (std::size_t i = 0; i < block.size(); ++i) block[i] = element(peer, round, i);
+}
+
+std::size_t count_wrong(std::span<const std::int32_t> block, int rank, int round) {
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    if (block[i] == element(rank, round, i)) continue;
+    if (wrong++ == 0)
+      std::cerr << "rank " + std::to_string(rank) + ": element " + std::to_string(i) + " is " +
+                       std::to_string(block[i]) + ", not " + std::to_string(element(rank, round, i)) + "\n";
+  }
+  return wrong;
+}
+
+void require_exchange(const multinode::World& world, const ExchangeOptions& options, std::string_view backend) {
+  if (world.size() < 2)
+    throw multinode::UsageError("needs 2 ranks or more: mpirun -n 2 ... or mnrun --standalone --nproc-per-node 2 ...");
+  if (options.common.backend != "auto" && options.common.backend != backend)
+    throw multinode::UsageError("--backend " + options.common.backend + ": this program shows " + std::string(backend) +
+                                "; start message_passing_" + options.common.backend + " instead");
+  for (const auto& [name, rank] : {std::pair("--mute", options.mute), std::pair("--corrupt", options.corrupt)})
+    if (rank != -1) multinode::require_range(name, rank, 1, world.size() - 1);
+}
+
+int verdict(multinode::World& world, const ExchangeOptions& options, std::size_t wrong) {
+  std::size_t total = 0;
+  for (const std::string& text : world.gather("verdict", std::to_string(wrong))) total += std::stoull(text);
+  if (world.rank() == 0) {
+    const std::size_t checked =
+        options.count * static_cast<std::size_t>(options.rounds) * static_cast<std::size_t>(world.size() - 1);
+    std::cout << (total == 0 ? "RIGHT: " : "WRONG: ") << total << " of " << checked << " elements wrong\n"
+              << std::flush;
+  }
+  return total == 0 ? multinode::exit_right : multinode::exit_wrong;
+}
+
+void stay_mute() {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}

@@ -1,0 +1,63 @@
+// message_passing_gloo: rank 0 sends a message to every other rank over Gloo: TCP between CPUs, no MPI.
+// Exit status: 0 every element right, 1 not so or timed out, 2 bad command line or environment.
+#include "exchange.hpp"
+
+#include <multinode/gloo_store.hpp>
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <iostream>
+#include <vector>
+
+constexpr std::uint64_t slot = 3;  // Gloo's word for a tag
+
+int run(multinode::World& world, const ExchangeOptions& options) {
+  require_exchange(world, options, "gloo");
+  const int rank = world.rank(), size = world.size();
+
+  // Every rank opens a socket to every other one; the store tells them the addresses.
+  gloo::transport::tcp::attr address(world.node_count() == 1 ? "127.0.0.1" : multinode::host_name().c_str());
+  multinode::GlooStore store(world.store(), world.timeout());
+  auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+  {
+    const auto inside = world.watchdog().enter("connectFullMesh");
+    context->setTimeout(world.timeout());
+    auto device = gloo::transport::tcp::CreateDevice(address);
+    context->connectFullMesh(store, device);
+  }
+  if (rank == options.mute) stay_mute();
+
+  std::vector<std::int32_t> block(options.count);
+  auto buffer = context->createUnboundBuffer(block.data(), block.size() * sizeof block[0]);
+  std::size_t wrong = 0;
+  for (int round = 1; round <= options.rounds; ++round) {
+    if (rank == 0) {
+      if (options.rounds > 1) std::cout << "round " << round << " of " << options.rounds << std::endl;
+      for (int peer = 1; peer < size; ++peer) {
+        fill(block, peer, round);
+        const auto inside = world.watchdog().enter("send", peer);
+        buffer->send(peer, slot);
+        buffer->waitSend();
+        if (round == 1) std::cout << "Rank 0 sent data to Rank " << peer << std::endl;
+      }
+    } else {
+      {
+        const auto inside = world.watchdog().enter("recv", 0);
+        buffer->recv(0, slot);
+        buffer->waitRecv();
+      }
+      if (rank == options.corrupt) block[block.size() / 2] ^= 1;
+      wrong += count_wrong(block, rank, round);
+      if (round == 1) std::cout << "Rank " << rank << " has received data from rank 0" << std::endl;
+    }
+  }
+  return verdict(world, options, wrong);
+}
+
+int main(int argc, char** argv) {
+  ExchangeOptions options;
+  return multinode::run(options.program("message_passing_gloo"), argc, argv,
+                        [&](multinode::World& world) { return run(world, options); });
+}

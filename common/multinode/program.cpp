@@ -1,0 +1,58 @@
+#include <multinode/program.hpp>
+
+#ifdef MULTINODE_HAVE_MPI
+#include <mpi.h>
+#endif
+
+#include <algorithm>
+#include <iostream>
+
+namespace multinode {
+
+namespace {
+
+int status_of(const std::exception& e) {
+  if (dynamic_cast<const UsageError*>(&e)) return exit_usage;
+  if (dynamic_cast<const HardwareAbsent*>(&e)) return exit_hardware_absent;
+  return exit_wrong;
+}
+
+int agreed(World& world, int status) {
+  int worst = status;
+  for (const std::string& text : world.gather("exit status", std::to_string(status)))
+    worst = std::max(worst, std::stoi(text));
+  return worst;
+}
+
+}  // namespace
+
+int run(const Program& program, int argc, const char* const* argv, const std::function<int(World&)>& body) {
+  bool talk = true;  // until the rank is known: better said twice than never
+  try {
+    const Launch launch = read_launch(current_environment());
+    talk = launch.rank.value == 0;
+    boost::program_options::options_description known = program.options;
+    known.add(program.common.description());
+    if (!parse_command_line(argc, argv, known, talk)) return exit_right;
+    program.validate();
+
+    talk = true;
+    World world(program.name, launch, {program.common.timeout, program.common.rendezvous});
+    try {
+      return agreed(world, body(world));
+    } catch (const std::exception& e) {
+      world.watchdog().fail(e.what(), status_of(e));
+    }
+  } catch (const std::exception& e) {
+    if (talk) std::cerr << program.name + ": " + e.what() + "\n" << std::flush;
+#ifdef MULTINODE_HAVE_MPI
+    int initialized = 0, finalized = 0;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, status_of(e));  // the others may wait for this rank
+#endif
+    return status_of(e);
+  }
+}
+
+}  // namespace multinode

@@ -1,0 +1,281 @@
+#include <multinode/check.hpp>
+#include <multinode/watchdog.hpp>
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <iostream>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+namespace multinode {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr auto tick = 100ms;  // how often the verdict is looked for
+constexpr auto publish_interval = 500ms;
+constexpr auto abort_limit = 2s;
+
+// How far a rank is, as it says itself.
+struct Progress {
+  std::uint64_t sequence = 0;  // odd: inside an operation
+  std::uint64_t collectives = 0;
+  int peer = Watchdog::everyone;
+  std::uint64_t beat = 0;  // counts publications: one that stands still belongs to a frozen process
+  std::string where;
+  std::string name;
+
+  bool inside() const { return sequence % 2 == 1; }
+  std::string text() const {
+    std::ostringstream out;
+    out << sequence << ' ' << collectives << ' ' << peer << ' ' << beat << '\n' << where << '\n' << name;
+    return out.str();
+  }
+  static std::optional<Progress> parse(const std::string& text) {
+    std::istringstream in(text);
+    Progress p;
+    if (!(in >> p.sequence >> p.collectives >> p.peer >> p.beat) || in.get() != '\n') return std::nullopt;
+    std::getline(in, p.where);
+    std::getline(in, p.name);
+    return p;
+  }
+  std::string doing() const {
+    if (!inside())
+      return sequence == 0 ? "in its own code, before the first operation" : "in its own code, after " + operation();
+    return "in " + operation();
+  }
+  std::string operation() const {
+    if (peer != Watchdog::everyone) return name + " with rank " + std::to_string(peer);
+    return name + " (collective number " + std::to_string(collectives) + ")";
+  }
+};
+
+std::string rank_text(int rank, const std::string& where) {
+  return "rank " + std::to_string(rank) + " (" + where + ")";
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  std::ostringstream out;
+  out << std::chrono::duration<double>(time).count() << " s";
+  return out.str();
+}
+
+using Everyone = std::vector<std::optional<Progress>>;
+
+// Who keeps `me` waiting: the verdict. `before` and `after` are what all ranks said, two publications apart.
+std::string judge(int me, const Everyone& before, const Everyone& after, const std::string& waiting) {
+  const auto rank_of = [](int r, const Progress& p) { return rank_text(r, p.where); };
+  std::string missing;
+  int missing_count = 0;
+  for (std::size_t r = 0; r < after.size(); ++r)
+    if (!after[r]) missing += (missing_count++ ? ", " : "") + std::to_string(r);
+  if (missing_count)
+    return waiting + "; rank" + (missing_count > 1 ? "s " : " ") + missing + " of " + std::to_string(after.size()) +
+           " never came";
+  for (std::size_t r = 0; r < after.size(); ++r)
+    if (before[r] && after[r]->beat == before[r]->beat)
+      return waiting + "; " + rank_of(int(r), *after[r]) + " is frozen: it gives no sign of life, and was last " +
+             after[r]->doing();
+  // Between two ranks: follow who waits for whom to the one that waits for nobody.
+  if (after[std::size_t(me)]->peer != Watchdog::everyone) {
+    int at = me;
+    for (std::size_t hops = 0; hops < after.size(); ++hops) {
+      const Progress& p = *after[std::size_t(at)];
+      if (!p.inside() || p.peer == Watchdog::everyone) {
+        if (at == me) break;
+        return waiting + "; " + rank_of(at, p) + " is late: it is " + p.doing();
+      }
+      at = p.peer;
+    }
+    const Progress& p = *after[std::size_t(after[std::size_t(me)]->peer)];
+    return waiting + "; " + rank_of(after[std::size_t(me)]->peer, p) + " is " + p.doing();
+  }
+  // Among all: the rank that has entered the fewest collectives.
+  std::size_t late = 0;
+  for (std::size_t r = 1; r < after.size(); ++r)
+    if (after[r]->collectives < after[late]->collectives) late = r;
+  if (after[late]->collectives < after[std::size_t(me)]->collectives)
+    return waiting + "; " + rank_of(int(late), *after[late]) + " is late: it is " + after[late]->doing();
+  return waiting + "; every rank has entered it: the library or the network is stuck";
+}
+
+}  // namespace
+
+class Watchdog::Implementation {
+ public:
+  Implementation(Watchdog& owner, Endpoint server, std::string prefix, Identity identity,
+                 std::chrono::milliseconds timeout)
+      : owner_(owner),
+        server_(std::move(server)),
+        prefix_(std::move(prefix)),
+        identity_(std::move(identity)),
+        timeout_(timeout),
+        store_(server_, timeout) {
+    store_.will(verdict_key(), verdict_text(exit_wrong, rank_text(identity_.rank, identity_.where) +
+                                                            " is gone: killed, or ended without a word"));
+    publish();
+    thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+  }
+
+  ~Implementation() {
+    thread_.request_stop();
+    thread_.join();
+  }
+
+  void set_abort(std::function<void()> abort) {
+    const std::lock_guard lock(mutex_);
+    abort_ = std::move(abort);
+  }
+
+  [[noreturn]] void fail(const std::string& reason, int status) {
+    const std::string mine = verdict_text(status, rank_text(identity_.rank, identity_.where) + ": " + reason);
+    std::string verdict = mine;
+    try {
+      // Did this rank fail only because another one died? Its will may still be on its way.
+      TcpStore store(server_, 2s);
+      if (status == exit_wrong) wait_for_verdict(store, 300ms);
+      verdict = store.compare_set(verdict_key(), "", mine);
+      end(verdict, &store);
+    } catch (const std::runtime_error&) {
+      end(verdict, nullptr);
+    }
+  }
+
+ private:
+  std::string key(const std::string& name) const { return prefix_ + "/watchdog/" + name; }
+  std::string verdict_key() const { return key("verdict"); }
+  static std::string verdict_text(int status, const std::string& reason) {
+    return std::to_string(status) + "\n" + reason;
+  }
+
+  void publish() {
+    mine_.sequence = owner_.sequence_.load(std::memory_order_acquire);
+    mine_.collectives = owner_.collectives_.load(std::memory_order_relaxed);
+    mine_.peer = owner_.peer_.load(std::memory_order_relaxed);
+    mine_.name = owner_.name_.load(std::memory_order_relaxed);
+    mine_.where = identity_.where;
+    ++mine_.beat;
+    store_.set(key(std::to_string(identity_.rank)), mine_.text());
+  }
+
+  static void wait_for_verdict_at(TcpStore& store, const std::string& name, std::chrono::milliseconds limit) {
+    try {
+      store.get(name, limit);
+    } catch (const StoreTimeout&) {
+    }
+  }
+  void wait_for_verdict(TcpStore& store, std::chrono::milliseconds limit) {
+    wait_for_verdict_at(store, verdict_key(), limit);
+  }
+
+  std::optional<std::string> verdict_so_far() {
+    try {
+      return store_.get(verdict_key(), 0ms);
+    } catch (const StoreTimeout&) {
+      return std::nullopt;
+    }
+  }
+
+  void watch(const std::stop_token& stop) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any wake;
+    std::uint64_t seen = 0;
+    Clock::time_point since = Clock::now(), published = since;
+    try {
+      while (!wake.wait_for(lock, stop, tick, [&] { return stop.stop_requested(); })) {
+        if (const auto verdict = verdict_so_far()) end(*verdict, &store_);
+        const Clock::time_point now = Clock::now();
+        if (now - published >= publish_interval) {
+          publish();
+          published = now;
+        }
+        const std::uint64_t sequence = owner_.sequence_.load(std::memory_order_acquire);
+        if (sequence != seen) {
+          seen = sequence;
+          since = now;
+        } else if (sequence % 2 == 1 && now - since >= timeout_) {
+          end(store_.compare_set(verdict_key(), "", verdict_text(exit_wrong, expired())), &store_);
+        }
+      }
+      store_.goodbye();
+    } catch (const std::runtime_error& e) {  // the store is lost, or frozen
+      if (!stop.stop_requested())
+        end(verdict_text(exit_wrong, identity_.server + " is gone or frozen: " + e.what()), nullptr);
+    }
+  }
+
+  // This rank's operation has lasted too long: why?
+  std::string expired() {
+    publish();
+    const std::string waiting = "timed out after " + seconds_text(timeout_) + ": " +
+                                rank_text(identity_.rank, identity_.where) + " waits " + mine_.doing();
+    const Everyone before = everyone_now();
+    wait_for_verdict_at(store_, verdict_key(), 2 * publish_interval + 2 * tick);
+    publish();
+    return judge(identity_.rank, before, everyone_now(), waiting);
+  }
+
+  Everyone everyone_now() {
+    Everyone all(static_cast<std::size_t>(identity_.world_size));
+    for (int r = 0; r < identity_.world_size; ++r) try {
+        all[static_cast<std::size_t>(r)] = Progress::parse(store_.get(key(std::to_string(r)), 0ms));
+      } catch (const StoreTimeout&) {
+      }
+    return all;
+  }
+
+  // Says it once a node, has the library give up, and ends the process.
+  [[noreturn]] void end(const std::string& verdict, TcpStore* store) {
+    if (ending_.exchange(true))
+      for (;;) pause();  // the other thread is at it
+    const std::size_t cut = verdict.find('\n');
+    const int given = cut == std::string::npos ? 0 : std::atoi(verdict.c_str());
+    const int status = given > 0 && given < 128 ? given : int(exit_wrong);
+    bool speak = identity_.speaks_without_store;
+    if (store) try {
+        speak = store->add(key("said on " + identity_.node), 1) == 1;
+      } catch (const std::runtime_error&) {
+      }
+    if (speak) std::cerr << identity_.program + ": " + verdict.substr(cut + 1) + "\n" << std::flush;
+    std::jthread limit([status] {
+      std::this_thread::sleep_for(abort_limit);
+      _exit(status);
+    });
+    std::function<void()> abort;
+    {
+      const std::lock_guard lock(mutex_);
+      abort = abort_;
+    }
+    if (abort) abort();
+    _exit(status);
+  }
+
+  Watchdog& owner_;
+  const Endpoint server_;
+  const std::string prefix_;
+  const Identity identity_;
+  const std::chrono::milliseconds timeout_;
+  TcpStore store_;  // of the constructor first, then of the thread alone
+  Progress mine_;
+  std::mutex mutex_;
+  std::function<void()> abort_;
+  std::atomic<bool> ending_{false};
+  std::jthread thread_;
+};
+
+Watchdog::Watchdog(Endpoint server, std::string prefix, Identity identity, std::chrono::milliseconds timeout)
+    : implementation_(std::make_unique<Implementation>(*this, std::move(server), std::move(prefix), std::move(identity),
+                                                       timeout)) {}
+Watchdog::~Watchdog() = default;
+void Watchdog::set_abort(std::function<void()> abort) { implementation_->set_abort(std::move(abort)); }
+void Watchdog::fail(const std::string& reason, int status) { implementation_->fail(reason, status); }
+
+}  // namespace multinode

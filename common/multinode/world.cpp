@@ -1,0 +1,408 @@
+#include <multinode/check.hpp>
+#include <multinode/file_store.hpp>
+#include <multinode/torch_store.hpp>
+#include <multinode/world.hpp>
+
+#ifdef MULTINODE_HAVE_MPI
+#include <multinode/mpi.hpp>
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/config.h>
+#endif
+#ifdef MULTINODE_HAVE_CUDA
+#include <cuda_runtime_api.h>
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+#include <nccl.h>
+#endif
+#include <gnu/libc-version.h>
+#include <link.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <system_error>
+#include <thread>
+
+namespace multinode {
+
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr char loopback[] = "127.0.0.1";
+
+// The first address of `host` that is not loopback, in numbers; "" if there is none.
+std::string address_of(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
+  for (const addrinfo* a = found; a; a = a->ai_next) {
+    char text[NI_MAXHOST];
+    if (getnameinfo(a->ai_addr, a->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    const std::string address = text;
+    if (!address.starts_with("127.") && address != "::1") return address;
+  }
+  return "";
+}
+
+bool all_on_this_node(const Launch& launch) {
+  if (launch.node_count) return launch.node_count->value == 1;
+  return launch.world_size.value == 1 || (launch.local_size && launch.local_size->value == launch.world_size.value);
+}
+
+// A server that all ranks can reach, and on loopback alone where they are all here; the address is what to tell them.
+std::pair<std::unique_ptr<TcpStoreServer>, Endpoint> serve_anywhere(const Launch& launch) {
+  std::string address = all_on_this_node(launch) ? loopback : address_of(host_name());
+  if (address.empty()) address = loopback;  // a host that knows no address of its own has no other hosts
+  auto server = std::make_unique<TcpStoreServer>(address);
+  const Endpoint endpoint{address, server->port()};
+  return {std::move(server), endpoint};
+}
+
+// A server at an agreed endpoint. Where the name stands for another machine (a service in front of a pod), on all.
+std::unique_ptr<TcpStoreServer> serve_at(const Endpoint& endpoint) try {
+  return std::make_unique<TcpStoreServer>(endpoint.host, endpoint.port);
+} catch (const std::system_error& e) {
+  if (e.code().value() != EADDRNOTAVAIL) throw;
+  return std::make_unique<TcpStoreServer>("0.0.0.0", endpoint.port);
+}
+
+#ifdef MULTINODE_HAVE_MPI
+// MPI from its start to its end, unless the program itself started it.
+class MpiLifetime {
+ public:
+  MpiLifetime() {
+    int initialized = 0;
+    MPI_Initialized(&initialized);
+    if (initialized) return;
+    int provided = 0;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
+    ours_ = true;
+  }
+  ~MpiLifetime() {
+    if (ours_) MPI_Finalize();
+  }
+  MpiLifetime(const MpiLifetime&) = delete;
+  MpiLifetime& operator=(const MpiLifetime&) = delete;
+
+ private:
+  bool ours_ = false;
+};
+
+// Rank 0's endpoint, on every rank. Proves first that MPI and the launcher agree.
+Endpoint broadcast_by_mpi(const Launch& launch, const Endpoint& of_rank_0) {
+  int size = 0, rank = 0;
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  if (size != launch.world_size.value || rank != launch.rank.value) {
+    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    MPI_Get_library_version(library, &length);
+    throw UsageError("the launcher says rank " + std::to_string(launch.rank.value) + " of " +
+                     std::to_string(launch.world_size.value) + " (" + launch.world_size.variable + "), MPI says " +
+                     std::to_string(rank) + " of " + std::to_string(size) + ": this program was built with " +
+                     std::string(library).substr(0, std::string_view(library).find(',')) +
+                     "; start it with that library's own mpirun, or srun --mpi=pmix");
+  }
+  char text[1024] = {};
+  to_string(of_rank_0).copy(text, sizeof text - 1);
+  check(MPI_Bcast(text, sizeof text, MPI_CHAR, 0, MPI_COMM_WORLD));
+  return parse_endpoint(text, "rank 0's store");
+}
+#endif
+
+// The build ID that the linker put into this program, in hexadecimal; "" if it put none.
+std::string build_id() {
+  std::string id;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* out) {
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& header = info->dlpi_phdr[i];
+          if (header.p_type != PT_NOTE) continue;
+          const char* at = reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr);
+          const char* const end = at + header.p_memsz;
+          while (at + sizeof(ElfW(Nhdr)) <= end) {
+            const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(at);
+            const char* bytes = at + sizeof *note + ((note->n_namesz + 3) & ~3u);
+            if (note->n_type == NT_GNU_BUILD_ID)
+              for (std::size_t b = 0; b < std::min<std::size_t>(note->n_descsz, 8); ++b) {
+                const char digits[] = "0123456789abcdef";
+                const auto byte = static_cast<unsigned char>(bytes[b]);
+                *static_cast<std::string*>(out) += {digits[byte / 16], digits[byte % 16]};
+              }
+            at = bytes + ((note->n_descsz + 3) & ~3u);
+          }
+        }
+        return 1;  // the first object is the program itself
+      },
+      &id);
+  return id;
+}
+
+std::string dotted(int version, int major_unit, int minor_unit) {
+  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / minor_unit) +
+         (minor_unit > 1 && major_unit / minor_unit == 100 ? "." + std::to_string(version % minor_unit) : "");
+}
+
+std::string list(const std::vector<int>& ranks) {
+  std::string text = ranks.size() > 1 ? "ranks " : "rank ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+}  // namespace
+
+std::string host_name() {
+  utsname names{};
+  uname(&names);
+  return names.nodename;
+}
+
+std::vector<std::pair<std::string, std::string>> versions() {
+  std::vector<std::pair<std::string, std::string>> list;
+  list.emplace_back("program", MULTINODE_VERSION " build " + build_id());
+#ifdef MULTINODE_HAVE_MPI
+  char library[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(library, &length);
+  const std::string_view text(library, static_cast<std::size_t>(length));
+  list.emplace_back("MPI", text.substr(0, text.find_first_of(",\n")));
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+  list.emplace_back("Gloo", dotted(GLOO_VERSION, 10000, 100));
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+  int nccl = 0;
+  if (ncclGetVersion(&nccl) == ncclSuccess) list.emplace_back("NCCL", dotted(nccl, 10000, 100));
+#endif
+#ifdef MULTINODE_HAVE_CUDA
+  int runtime = 0;
+  if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) list.emplace_back("CUDA", dotted(runtime, 1000, 10));
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess)
+    list.emplace_back("CUDA driver", driver ? dotted(driver, 1000, 10) : "none");
+#endif
+  list.emplace_back("libc", gnu_get_libc_version());
+  return list;
+}
+
+// Members are destroyed in reverse: the watchdog says goodbye first, the server ends when all have, MPI last.
+struct World::Implementation {
+#ifdef MULTINODE_HAVE_MPI
+  std::optional<MpiLifetime> mpi;
+#endif
+  std::unique_ptr<TcpStoreServer> server;
+  Endpoint endpoint;
+  std::string server_text;
+  std::shared_ptr<TcpStore> connection;
+  std::unique_ptr<PrefixStore> store;
+  std::unique_ptr<Watchdog> watchdog;
+  std::uint64_t gathers = 0;
+  std::vector<std::string> hosts;
+  std::vector<int> nodes;  // of each rank
+
+  void meet(const Launch& launch, const Options& options);
+  void meet_through(Store& bootstrap, const Launch& launch, const Options& options);
+  void prove_wiring(World& world);
+};
+
+// Rank 0 serves a store and tells its endpoint through another one. That one may still hold the endpoint of an earlier,
+// dead run: then the key is read again.
+void World::Implementation::meet_through(Store& bootstrap, const Launch& launch, const Options& options) {
+  const std::string key = "multinode/" + generation(launch) + "/store";
+  if (launch.rank.value == 0) {
+    std::tie(server, endpoint) = serve_anywhere(launch);
+    bootstrap.set(key, to_string(endpoint));
+    return;
+  }
+  const Clock::time_point deadline = Clock::now() + options.timeout;
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    endpoint = parse_endpoint(bootstrap.get(key, std::max(left, 1ms)), "rank 0's store");
+    try {
+      TcpStore probe(endpoint, std::clamp(left, 1ms, 1000ms));
+      probe.goodbye();
+      return;
+    } catch (const std::runtime_error&) {
+      if (left <= 1ms) throw;
+      std::this_thread::sleep_for(10ms);
+    }
+  }
+}
+
+void World::Implementation::meet(const Launch& launch, const Options& options) {
+  const bool first = launch.rank.value == 0;
+  std::string prefix = "run";
+  server_text = "rank 0, which serves the store,";
+  if (options.rendezvous.starts_with("tcp:")) {
+    endpoint = parse_endpoint(options.rendezvous.substr(4), "--rendezvous");
+    if (first) server = serve_at(endpoint);
+  } else if (options.rendezvous.starts_with("file:")) {
+    FileStore file(options.rendezvous.substr(5));
+    meet_through(file, launch, options);
+  } else if (!options.rendezvous.empty()) {
+    throw UsageError("--rendezvous must be tcp:HOST:PORT or file:PATH, not '" + options.rendezvous + "'");
+  } else if (launch.mnrun_store) {
+    endpoint = launch.mnrun_store->value;
+    server_text = "mnrun's agent, which serves the store,";
+    prefix = "run/" + generation(launch);
+  } else if (launch.agent_store) {
+    TorchStore agent({launch.master_address.value, launch.master_port.value}, options.timeout);
+    meet_through(agent, launch, options);
+  } else if (launch.world_size.value == 1) {
+    std::tie(server, endpoint) = serve_anywhere(launch);
+  } else if (launch.under_mpi) {
+#ifdef MULTINODE_HAVE_MPI
+    mpi.emplace();
+    if (first) std::tie(server, endpoint) = serve_anywhere(launch);
+    endpoint = broadcast_by_mpi(launch, endpoint);
+#else
+    throw UsageError(
+        "started by " + launch.launcher +
+        ", but this build has no MPI: build with it (apt install libopenmpi-dev), or give --rendezvous tcp:HOST:PORT");
+#endif
+  } else if (!launch.master_address.value.empty() && launch.master_port.value) {
+    endpoint = {launch.master_address.value, launch.master_port.value};
+    if (first) server = serve_at(endpoint);
+  } else {
+    throw UsageError("no meeting place: set MASTER_ADDR and MASTER_PORT, or give --rendezvous tcp:HOST:PORT");
+  }
+  try {
+    connection = std::make_shared<TcpStore>(endpoint, options.timeout);
+  } catch (const StoreTimeout& e) {
+    throw StoreTimeout("rank " + std::to_string(launch.rank.value) + " cannot reach " + server_text + " at " +
+                       to_string(endpoint) + ": " + e.what());
+  }
+  store = std::make_unique<PrefixStore>(connection, prefix);
+}
+
+World::World(std::string program, Launch launch, Options options)
+    : program_(std::move(program)),
+      launch_(std::move(launch)),
+      options_(std::move(options)),
+      implementation_(std::make_unique<Implementation>()) {
+  Implementation& impl = *implementation_;
+  impl.meet(launch_, options_);
+
+  Watchdog::Identity identity;
+  identity.program = program_;
+  identity.rank = rank();
+  identity.world_size = size();
+  identity.where = "host " + host_name() + ", pid " + std::to_string(getpid());
+  identity.node = launch_.node_rank ? std::to_string(launch_.node_rank->value) : host_name();
+  identity.server = impl.server_text;
+  identity.speaks_without_store = rank() == 1 || local_rank() == 0;
+  const std::string prefix = launch_.mnrun_store && options_.rendezvous.empty() ? "run/" + generation(launch_) : "run";
+  impl.watchdog = std::make_unique<Watchdog>(impl.endpoint, prefix, std::move(identity), options_.timeout);
+  try {
+    impl.prove_wiring(*this);
+  } catch (const UsageError& e) {
+    impl.watchdog->fail(e.what(), exit_usage);
+  } catch (const std::runtime_error& e) {
+    impl.watchdog->fail(e.what(), exit_wrong);
+  }
+}
+
+World::~World() {
+  Implementation& impl = *implementation_;
+  if (std::uncaught_exceptions() > 0) impl.watchdog->fail("ended early, by an exception", exit_wrong);
+  impl.watchdog.reset();
+  try {
+    impl.connection->goodbye();
+  } catch (const std::runtime_error&) {  // the store went first: nothing is left to say
+  }
+  impl.store.reset();
+  impl.connection.reset();
+  if (impl.server) impl.server->linger(options_.timeout);
+}
+
+// Ranks are there, once, and alike in all that must be.
+void World::Implementation::prove_wiring(World& world) {
+  nlohmann::json mine = {{"world size", std::to_string(world.size())}, {"program name", world.program_}};
+  for (const auto& [name, version] : versions()) mine[name] = version;
+  const Launch& launch = world.launch_;
+  if (store->add("claims of rank " + std::to_string(world.rank()), 1) != 1)
+    throw UsageError("two processes say that they are rank " + std::to_string(world.rank()) + " (" +
+                     (launch.rank.variable.empty() ? launch.launcher : launch.rank.variable) +
+                     "): each needs a rank of its own");
+  const std::string node = launch.node_rank ? "node " + std::to_string(launch.node_rank->value) : host_name();
+  const nlohmann::json hello = {{"host", host_name()}, {"node", node}, {"same", mine}};
+
+  std::map<std::string, int> numbers;  // of nodes, by first appearance
+  int rank = 0;
+  std::vector<nlohmann::json> all;
+  for (const std::string& text : world.gather("first meeting", hello.dump())) {
+    all.push_back(nlohmann::json::parse(text));
+    hosts.push_back(all.back().at("host"));
+    nodes.push_back(numbers.emplace(all.back().at("node"), int(numbers.size())).first->second);
+    ++rank;
+  }
+  for (const auto& [name, value] : all[0].at("same").items()) {
+    std::vector<int> others;
+    for (std::size_t r = 1; r < all.size(); ++r)
+      if (all[r].at("same").value(name, "none") != value) others.push_back(int(r));
+    if (!others.empty())
+      throw UsageError("the ranks do not run the same: " + name + " is " + value.get<std::string>() + " on rank 0 (" +
+                       hosts[0] + "), but " + all[std::size_t(others[0])].at("same").value(name, "none") + " on " +
+                       list(others) + " (" + hosts[std::size_t(others[0])] + ")");
+  }
+  if (launch.local_size && launch.local_size->value != world.local_size())
+    throw UsageError(launch.local_size->variable + "=" + std::to_string(launch.local_size->value) + ", but " +
+                     std::to_string(world.local_size()) + " ranks came from " + node);
+}
+
+std::vector<std::string> World::gather(const char* name, const std::string& value) {
+  const Watchdog::Operation inside = watchdog().enter(name);
+  Store& store = *implementation_->store;
+  const std::string key = "gather/" + std::to_string(implementation_->gathers++) + "/";
+  // The watchdog, which can say who is late, ends the process before this does.
+  const std::chrono::milliseconds limit = options_.timeout + 15s;
+
+  std::vector<std::string> all(static_cast<std::size_t>(size()));
+  if (rank() == 0) {
+    all[0] = value;
+    std::string joined;
+    for (int r = 0; r < size(); ++r) {
+      std::string& text = all[static_cast<std::size_t>(r)];
+      if (r > 0) text = store.get(key + std::to_string(r), limit);
+      joined += std::to_string(text.size()) + " " + text;
+    }
+    store.set(key + "all", joined);
+    return all;
+  }
+  store.set(key + std::to_string(rank()), value);
+  std::istringstream joined(store.get(key + "all", limit));
+  for (std::string& text : all) {
+    std::size_t length = 0;
+    joined >> length;
+    joined.get();
+    text.resize(length);
+    joined.read(text.data(), static_cast<std::streamsize>(length));
+  }
+  if (!joined) throw StoreLost("what was gathered for '" + std::string(name) + "' is damaged");
+  return all;
+}
+
+int World::node_rank() const { return implementation_->nodes[static_cast<std::size_t>(rank())]; }
+int World::node_count() const {
+  return 1 + *std::max_element(implementation_->nodes.begin(), implementation_->nodes.end());
+}
+int World::local_size() const {
+  return static_cast<int>(std::count(implementation_->nodes.begin(), implementation_->nodes.end(), node_rank()));
+}
+const std::string& World::host(int rank) const { return implementation_->hosts.at(static_cast<std::size_t>(rank)); }
+Store& World::store() { return *implementation_->store; }
+Watchdog& World::watchdog() { return *implementation_->watchdog; }
+
+}  // namespace multinode
