@@ -25,9 +25,19 @@ class StoreLost : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The store is there and will not do that: a key or a value too large (max_key, max_value), no room left, text where
+// add() wants a number.
+class StoreRefused : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // Keys and values are byte strings. A Store is a connection: one thread at a time may use it.
 class Store {
  public:
+  static constexpr std::size_t max_key = 4 * 1024;  // bytes
+  static constexpr std::size_t max_value = 1024 * 1024;
+
   virtual ~Store() = default;
   Store() = default;
   Store(const Store&) = delete;

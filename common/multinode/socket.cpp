@@ -1,0 +1,242 @@
+#include <multinode/socket.hpp>
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <future>
+#include <system_error>
+#include <thread>
+
+namespace multinode::detail {
+
+using std::chrono::milliseconds;
+
+namespace {
+
+std::string errno_text(int error) { return std::generic_category().message(error); }
+
+int milliseconds_left(Clock::time_point deadline) {
+  const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<decltype(left)>(left, 0, 1'000'000'000));
+}
+
+// getaddrinfo may ask a name server and cannot be given a deadline, so another thread waits for it.
+Addresses resolve_until(const Endpoint& server, Clock::time_point deadline, std::string& error) {
+  if (auto numeric = resolve(server, AI_NUMERICHOST, error)) return numeric;
+  auto answer = std::make_shared<std::promise<std::pair<Addresses, std::string>>>();
+  auto future = answer->get_future();
+  std::thread([answer, server] {
+    std::string reason;
+    auto found = resolve(server, 0, reason);
+    answer->set_value({std::move(found), std::move(reason)});
+  }).detach();
+  if (future.wait_until(deadline) != std::future_status::ready) {
+    error = "the name " + quoted(server.host) + " was not resolved in time";
+    return {};
+  }
+  auto [found, reason] = future.get();
+  error = reason;
+  return found;
+}
+
+}  // namespace
+
+Clock::time_point deadline_in(milliseconds timeout) {
+  return Clock::now() + std::clamp(timeout, milliseconds(0), milliseconds(std::chrono::hours(24 * 365)));
+}
+
+std::string to_text(milliseconds duration) {
+  const auto count = duration.count();
+  return count % 1000 == 0 ? std::to_string(count / 1000) + " s" : std::to_string(count) + " ms";
+}
+
+std::string quoted(std::string_view key) {
+  constexpr std::size_t shown = 120;
+  std::string text = "\"";
+  for (const char c : key.substr(0, shown)) {
+    if (c >= ' ' && c <= '~')
+      text += c;
+    else {
+      constexpr std::string_view digits = "0123456789abcdef";
+      const auto byte = static_cast<unsigned char>(c);
+      text += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+    }
+  }
+  return text + (key.size() > shown ? "...\"" : "\"");
+}
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+void Descriptor::reset() noexcept {
+  if (fd_ >= 0) ::close(release());
+}
+
+Addresses resolve(const Endpoint& endpoint, int flags, std::string& error) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | flags;
+  addrinfo* found = nullptr;
+  const int code = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+  if (code != 0) {
+    error = "no address for " + quoted(endpoint.host) + ": " +
+            (code == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(code));
+    return {};
+  }
+  return {found, ::freeaddrinfo};
+}
+
+void set_connection_options(int fd) noexcept {
+  const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 3);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 9'000);  // ms; keep-alive does not look while data is on its way
+}
+
+TcpClient::TcpClient(Endpoint server, milliseconds timeout, const Handshake& handshake)
+    : server_(std::move(server)), name_("the store at " + to_string(server_)) {
+  const auto deadline = deadline_in(timeout);
+  std::string error = "no time left";
+  for (milliseconds pause(1);; pause = std::min(2 * pause, milliseconds(100))) {
+    bool again = true;
+    if (try_connect(deadline, error)) {
+      try {
+        handshake(*this, deadline);
+        return;
+      } catch (const ConnectionClosed&) {
+        error = "it closes the connection";
+        lost_.clear();
+      } catch (const StoreTimeout&) {
+        error = "it accepts the connection and does not answer";
+        again = false;
+      }
+    }
+    if (!again || Clock::now() + pause >= deadline)
+      throw StoreTimeout("no answer from " + name_ + " within " + to_text(timeout) + ": " + error);
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+bool TcpClient::try_connect(Clock::time_point deadline, std::string& error) {
+  buffer_.clear();
+  taken_ = 0;
+  const auto addresses = resolve_until(server_, deadline, error);
+  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
+    fd_ = Descriptor(::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!fd_) {
+      error = errno_text(errno);
+      continue;
+    }
+    set_connection_options(fd_.get());
+    int result = ::connect(fd_.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    if (result == EINPROGRESS || result == EINTR) {
+      if (!wait_for(POLLOUT, deadline)) {
+        result = ETIMEDOUT;
+      } else {
+        socklen_t size = sizeof result;
+        ::getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &result, &size);
+      }
+    }
+    // A connection to a free port of this host can get that very port as its own and so reach itself.
+    sockaddr_storage own{}, other{};
+    socklen_t own_size = sizeof own, other_size = sizeof other;
+    if (result == 0 && ::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+        ::getpeername(fd_.get(), reinterpret_cast<sockaddr*>(&other), &other_size) == 0 && own_size == other_size &&
+        std::memcmp(&own, &other, own_size) == 0)
+      result = ECONNREFUSED;
+    if (result == 0) return true;
+    error = errno_text(result);
+    fd_.reset();
+  }
+  return false;
+}
+
+bool TcpClient::wait_for(short events, Clock::time_point deadline) {
+  while (true) {
+    pollfd waiting{fd_.get(), events, 0};
+    const int left = milliseconds_left(deadline);
+    const int ready = ::poll(&waiting, 1, left);
+    if (ready > 0) return true;
+    if (ready == 0 && left == 0) return false;
+    if (ready < 0 && errno != EINTR) lose(errno_text(errno));
+  }
+}
+
+void TcpClient::usable(std::string_view doing) const {
+  if (!lost_.empty()) throw StoreLost(lost_);
+  if (!fd_) throw StoreLost("the connection to " + name_ + " is closed already, while " + std::string(doing));
+}
+
+void TcpClient::lose(const std::string& reason) {
+  lost_ = "lost " + name_ + ": " + reason;
+  throw StoreLost(lost_);
+}
+
+void TcpClient::send(std::string_view bytes, Clock::time_point deadline, std::string_view doing) {
+  usable(doing);
+  while (!bytes.empty()) {
+    const auto sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    } else if (errno == EAGAIN) {
+      if (!wait_for(POLLOUT, deadline)) {
+        lost_ = name_ + " does not read, while " + std::string(doing);
+        throw StoreTimeout(lost_);
+      }
+    } else if (errno != EINTR) {
+      lost_ = "lost " + name_ + ": " + errno_text(errno) + ", while " + std::string(doing);
+      throw ConnectionClosed(lost_);
+    }
+  }
+}
+
+bool TcpClient::poll_input(Clock::time_point deadline, std::string_view doing) {
+  usable(doing);
+  return taken_ < buffer_.size() || wait_for(POLLIN, deadline);
+}
+
+void TcpClient::receive(char* to, std::size_t count, Clock::time_point deadline, std::string_view doing) {
+  while (count > 0) {
+    if (!poll_input(deadline, doing)) {
+      lost_ = name_ + " does not answer, while " + std::string(doing);
+      throw StoreTimeout(lost_);
+    }
+    if (taken_ == buffer_.size()) {
+      std::array<char, 16 * 1024> chunk;
+      const auto got = ::recv(fd_.get(), chunk.data(), chunk.size(), 0);
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      if (got <= 0) {
+        lost_ = "lost " + name_ + ": " + (got == 0 ? "it closed the connection" : errno_text(errno)) + ", while " +
+                std::string(doing);
+        throw ConnectionClosed(lost_);
+      }
+      buffer_.assign(chunk.data(), static_cast<std::size_t>(got));
+      taken_ = 0;
+    }
+    const auto part = std::min(count, buffer_.size() - taken_);
+    std::memcpy(to, buffer_.data() + taken_, part);
+    taken_ += part;
+    to += part;
+    count -= part;
+  }
+}
+
+}  // namespace multinode::detail
