@@ -1,0 +1,153 @@
+// The programs as a user runs them.
+#include <testing/faults.hpp>
+
+#include <gtest/gtest.h>
+
+#include <signal.h>
+
+#include <cstdlib>
+
+namespace {
+
+using namespace multinode::testing;
+using namespace std::chrono_literals;
+
+struct Way {
+  Starter starter;
+  std::string program;
+};
+
+// Every way to start each program that this build has.
+std::vector<Way> ways() {
+  std::vector<Way> all;
+#ifdef PATH_message_passing_mpi
+  all.push_back({Starter::mpirun, PATH_message_passing_mpi});
+#endif
+#ifdef PATH_message_passing_gloo
+  all.push_back({Starter::bare, PATH_message_passing_gloo});
+#ifdef PATH_mnrun
+  setenv("MNRUN", PATH_mnrun, 1);
+  all.push_back({Starter::mnrun, PATH_message_passing_gloo});
+#endif
+#endif
+  return all;
+}
+
+class MessagePassing : public ::testing::TestWithParam<Way> {
+ protected:
+  Ranks::End run(int ranks, std::vector<std::string> options, std::chrono::milliseconds timeout = 30s) {
+    options.insert(options.begin(), GetParam().program);
+    return Ranks(GetParam().starter, ranks, options).wait(timeout);
+  }
+};
+
+std::size_t occurrences(const std::string& text, const std::string& what) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
+
+TEST_P(MessagePassing, EveryRankHasReceived) {
+  for (const int ranks : {2, 4, 7}) {
+    const Ranks::End end = run(ranks, {});
+    EXPECT_EQ(end.status, 0) << end.output;
+    for (int peer = 1; peer < ranks; ++peer) {
+      EXPECT_EQ(occurrences(end.output, "Rank 0 sent data to Rank " + std::to_string(peer) + "\n"), 1u) << end.output;
+      EXPECT_EQ(occurrences(end.output, "Rank " + std::to_string(peer) + " has received data from rank 0"), 1u);
+    }
+    EXPECT_SAYS(end.output, "RIGHT: 0 of " + std::to_string(1000 * (ranks - 1)) + " elements wrong");
+  }
+}
+
+TEST_P(MessagePassing, OneElementAndLargeBlocks) {
+  EXPECT_EQ(run(2, {"--count", "1"}).status, 0);
+  EXPECT_EQ(run(3, {"--count", "4M", "--rounds", "2"}).status, 0);
+}
+
+TEST_P(MessagePassing, ACorruptedElementIsFound) {
+  const Ranks::End end = run(3, {"--corrupt", "2"});
+  EXPECT_EQ(end.status, 1);
+  EXPECT_SAYS(end.output, "rank 2: element 500 is ");
+  EXPECT_SAYS(end.output, "WRONG: 1 of 2000 elements wrong");
+}
+
+TEST_P(MessagePassing, AMuteRankIsNamed) {
+  for (const std::string count : {"1", "1M"}) {
+    const Ranks::End end = run(3, {"--mute", "1", "--timeout", "2", "--count", count}, 20s);
+    EXPECT_TRUE(end.survivors_ended) << end.output;
+    EXPECT_EQ(end.status, 1);
+    EXPECT_SAYS(end.output, "timed out after 2 s: rank ");
+    EXPECT_SAYS(end.output, "; rank 1 (host ");
+    EXPECT_EQ(occurrences(end.output, "timed out after"), 1u) << end.output;
+  }
+}
+
+TEST_P(MessagePassing, AStoppedRankIsNamed) {
+  for (const int stopped : {1, 2}) {
+    Ranks ranks(GetParam().starter, 3, {GetParam().program, "--rounds", "100000000", "--timeout", "2"});
+    ASSERT_TRUE(ranks.wait_for("round (100) of", 20s));
+    ranks.signal(stopped, SIGSTOP);
+    const Ranks::End end = ranks.wait(20s);
+    EXPECT_TRUE(end.survivors_ended) << end.output.substr(end.output.size() - 2000);
+    EXPECT_LT(end.seconds, 8);
+    EXPECT_SAYS(end.output.substr(end.output.rfind("timed out")), "; rank " + std::to_string(stopped) + " (host ");
+    EXPECT_SAYS(end.output, "is frozen");
+  }
+}
+
+TEST_P(MessagePassing, AKilledRankIsNamedAndEndsTheOthers) {
+  std::mt19937 random(20261121);
+  const char* times = std::getenv("MULTINODE_KILLS");  // a campaign sets 20
+  std::string record;
+  for (int i = 0; i < (times ? std::atoi(times) : 3); ++i)
+    EXPECT_EQ(kill_one(GetParam().starter, 4, {GetParam().program, "--rounds", "100000000"}, "round (\\d+) of", 10, 500,
+                       random, &record),
+              "");
+  std::cout << record;
+}
+
+TEST_P(MessagePassing, BadCommandLinesAreRefused) {
+  const struct {
+    std::vector<std::string> options;
+    std::string says;
+    int ranks = 2;
+  } cases[] = {{{"--cuont", "8"}, "unrecognised option '--cuont'"},
+               {{"--count", "0"}, "--count must be from 1"},
+               {{"--mute", "2"}, "--mute must be from 1 to 1, not 2"},
+               {{"--corrupt", "0"}, "--corrupt must be from 1 to 1, not 0"},
+               {{"--backend", "horse"}, "--backend horse: this program shows"},
+               {{}, "needs 2 ranks or more", 1}};
+  for (const auto& c : cases) {
+    const Ranks::End end = run(c.ranks, c.options);
+    EXPECT_EQ(end.status, 2) << end.output;
+    EXPECT_EQ(occurrences(end.output, c.says), 1u) << c.says << "\n" << end.output;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(By, MessagePassing, ::testing::ValuesIn(ways()), [](const auto& info) {
+  const std::string& path = info.param.program;
+  return name_of(info.param.starter) + path.substr(path.rfind('_'));
+});
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MessagePassing);
+
+#if defined(PATH_message_passing_mpi) && defined(PATH_mnrun)
+TEST(MessagePassingMpi, UnderAPlainAgentSaysWhatToUse) {
+  setenv("MNRUN", PATH_mnrun, 1);
+  const Ranks::End end = Ranks(Starter::mnrun, 2, {PATH_message_passing_mpi}).wait(30s);
+  EXPECT_EQ(end.status, 2) << end.output;
+  EXPECT_SAYS(end.output, "start it with mpirun, or srun --mpi=pmix");
+}
+#endif
+
+#ifdef PATH_message_passing_nccl
+TEST(MessagePassingNccl, WithoutAGpuSays77) {
+  const Ranks::End end = Ranks(Starter::bare, 2, {PATH_message_passing_nccl}).wait(30s);
+  if (end.status == 0) GTEST_SKIP() << "there is a GPU here";
+  EXPECT_EQ(end.status, 77) << end.output;
+  EXPECT_SAYS(end.output, "no GPU here");
+}
+#endif
+
+}  // namespace

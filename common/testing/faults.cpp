@@ -1,0 +1,127 @@
+#include <testing/faults.hpp>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+#include <stdexcept>
+
+namespace multinode::testing {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+std::string name_of(Starter starter) {
+  return starter == Starter::bare ? "bare" : starter == Starter::mpirun ? "mpirun" : "mnrun";
+}
+
+std::uint16_t free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  const bool bound = bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+                     getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  close(fd);
+  if (!bound) throw std::runtime_error("no free port on loopback");
+  return ntohs(address.sin_port);
+}
+
+Ranks::Ranks(Starter starter, int count, const std::vector<std::string>& command) : starter_(starter) {
+  if (starter == Starter::mpirun) {
+    processes_.push_back(std::make_unique<Process>(under_mpirun(count, command)));
+  } else if (starter == Starter::mnrun) {
+    const char* path = std::getenv("MNRUN");
+    std::vector<std::string> argv{path ? path : "mnrun", "--standalone", "--nproc-per-node", std::to_string(count)};
+    argv.insert(argv.end(), command.begin(), command.end());
+    processes_.push_back(std::make_unique<Process>(argv));
+  } else {
+    const std::string port = std::to_string(free_port());
+    for (int rank = 0; rank < count; ++rank)
+      processes_.push_back(std::make_unique<Process>(
+          command, std::map<std::string, std::string>{{"RANK", std::to_string(rank)},
+                                                      {"LOCAL_RANK", std::to_string(rank)},
+                                                      {"WORLD_SIZE", std::to_string(count)},
+                                                      {"LOCAL_WORLD_SIZE", std::to_string(count)},
+                                                      {"MASTER_ADDR", "127.0.0.1"},
+                                                      {"MASTER_PORT", port},
+                                                      {"OMP_NUM_THREADS", "1"}}));
+  }
+}
+
+std::optional<std::string> Ranks::wait_for(const std::string& pattern, std::chrono::milliseconds timeout) {
+  const auto match = processes_[0]->wait_for(pattern, timeout);
+  if (!match) return std::nullopt;
+  return match->size() > 1 ? (*match)[1].str() : match->str();
+}
+
+void Ranks::signal(int rank, int number) {
+  signalled_ = rank;
+  since_ = Clock::now();
+  if (starter_ == Starter::bare) return processes_[std::size_t(rank)]->signal(number);
+  const pid_t pid =
+      processes_[0]->find(starter_ == Starter::mpirun ? "OMPI_COMM_WORLD_RANK" : "RANK", std::to_string(rank));
+  if (pid == 0) throw std::runtime_error("no process is rank " + std::to_string(rank));
+  since_ = Clock::now();
+  kill(pid, number);
+}
+
+Ranks::End Ranks::wait(std::chrono::milliseconds timeout) {
+  End end{true, 0, 0, ""};
+  const Clock::time_point deadline = Clock::now() + timeout;
+  // Survivors first: the signalled one may be stopped, and then ends only with its Process object.
+  for (const bool survivors : {true, false})
+    for (std::size_t i = 0; i < processes_.size(); ++i) {
+      const bool survivor = starter_ != Starter::bare || int(i) != signalled_;
+      if (survivor != survivors) continue;
+      const auto left = survivor ? std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()) : 0ms;
+      const Result result = processes_[i]->wait(std::max(left, 0ms));
+      end.output += result.all();
+      if (!survivor) continue;
+      if (result.status == 0 || result.status == 128 + SIGKILL)
+        // A launcher may pass on that its rank was killed; a process of ours was then killed by the harness.
+        end.survivors_ended =
+            end.survivors_ended && starter_ != Starter::bare && result.status != 0 && Clock::now() < deadline;
+      end.status = std::max(end.status, result.status);
+      end.seconds = std::chrono::duration<double>(Clock::now() - since_).count();
+    }
+  return end;
+}
+
+std::string kill_one(Starter starter, int count, const std::vector<std::string>& command, const std::string& step,
+                     int first_step, int last_step, std::mt19937& random, std::string* record) {
+  const int rank = std::uniform_int_distribution(0, count - 1)(random);
+  const int wanted = std::uniform_int_distribution(first_step, last_step)(random);
+  std::string pattern = step;
+  pattern.replace(pattern.find("(\\d+)"), 5, "(" + std::to_string(wanted) + ")");
+
+  Ranks ranks(starter, count, command);
+  if (!ranks.wait_for(pattern, 60s))
+    return "step " + std::to_string(wanted) + " was never printed:\n" + ranks.wait(1s).output;
+  ranks.signal(rank, SIGKILL);
+  const Ranks::End end = ranks.wait(20s);
+
+  // The last step that rank 0 printed is the proof that the run was under way.
+  std::string last;
+  const std::regex any(step);
+  for (std::sregex_iterator at(end.output.begin(), end.output.end(), any), stop; at != stop; ++at) last = (*at)[1];
+  std::ostringstream line;
+  line << "rank " << rank << " killed after step " << wanted << " (last printed: " << last << "): ended after "
+       << end.seconds << " s with status " << end.status << "\n";
+  if (record) *record += line.str();
+
+  std::string complaints;
+  if (!end.survivors_ended) complaints += "a survivor did not end by itself, or ended with status 0\n";
+  if (end.seconds > 5) complaints += "the survivors ended too late\n";
+  if (!std::regex_search(end.output, std::regex("rank " + std::to_string(rank) + "\\b")))
+    complaints += "the output does not name the dead rank\n";
+  return complaints.empty() ? "" : line.str() + complaints + end.output.substr(0, 4000);
+}
+
+}  // namespace multinode::testing
