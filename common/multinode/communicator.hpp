@@ -3,15 +3,20 @@
 
 #include <multinode/world.hpp>
 
+#ifdef MULTINODE_HAVE_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
 #include <Eigen/Core>
 
 #include <cstddef>
 #include <cstdint>
-#include <future>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace multinode {
 
@@ -83,23 +88,39 @@ struct ConstBlock {
 // An operation under way. Its blocks must stay as they are until wait() returns.
 class Work {
  public:
+  class State {
+   public:
+    virtual ~State() = default;
+    virtual void wait() = 0;
+  };
+
   Work() = default;  // nothing to wait for
-  // Returns when the operation is done on this rank; throws what the library said. On a GPU: makes the communicator's
-  // caller's stream wait, not the host (see Communicator::set_stream).
-  void wait();
+  explicit Work(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+  // Returns when the operation is done on this rank; throws what the library said. On a GPU: makes the caller's stream
+  // wait, not the host (see Communicator::set_stream).
+  void wait() {
+    if (const auto state = std::move(state_)) state->wait();
+  }
 
  private:
-  friend class Communicator;
-  explicit Work(std::future<void> done) : done_(std::move(done)) {}
-  std::future<void> done_;
+  std::unique_ptr<State> state_;
 };
 
-// All ranks of a World, joined by one library. Every operation is collective, called by all ranks in the same order,
-// except send and recv, which their two ranks call. One thread a process calls it.
+// All ranks of a World, joined by one library. Every operation is collective, called by all ranks in the same order
+// with the same count and type, except send and recv, which their two ranks call. One thread a process calls it.
 // The blocking form runs on the calling thread; the start_ form is carried out by the communicator's own thread, in the
 // order of the calls, because Open MPI progresses only inside its calls and Gloo's calls block: without it nothing
-// would overlap. Every call is announced to the World's watchdog, which ends the process, naming the late rank, at the
-// World's deadline.
+// would overlap. A blocking call lets what was started before it end first. When a started operation failed, it and all
+// later ones throw the same. Every call is announced to the World's watchdog, which ends the process, naming the late
+// rank, at the World's deadline.
+//
+// all_reduce gives every rank the same bits, whatever the type and the backend. Half and bfloat16 are added in float
+// and rounded once a step. Sums and products of integers wrap around (uint8: modulo 256), and so does the sum that an
+// average divides.
+//
+// On a GPU (backend nccl) blocks are device memory and "blocking" means: what is put on the caller's stream afterwards
+// waits for it; the host does not. synchronize() waits on the host.
 class Communicator {
  public:
   virtual ~Communicator();
@@ -110,13 +131,14 @@ class Communicator {
   int size() const { return size_; }
   virtual Backend backend() const = 0;
 
-  // The same count and type on every rank.
+  // All of these throw std::invalid_argument for a rank or a count that does not fit.
   void broadcast(Block block, int root);
   void all_reduce(Block block, Reduction reduction = Reduction::sum);  // in place
-  // in: size() x out.count elements; out: the reduction of everybody's block number rank().
+  // in: size() x out.count elements; out: the reduction of everybody's block number rank(). They must not overlap.
   void reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum);
-  // out: size() x in.count elements, in order of rank.
+  // out: size() x in.count elements, in order of rank. in may be this rank's own part of out.
   void all_gather(ConstBlock in, Block out);
+  // send may wait for its recv: of two ranks that send to each other, one must receive first. Also started ones.
   void send(ConstBlock block, int peer);
   void recv(Block block, int peer);
   void barrier();
@@ -128,11 +150,40 @@ class Communicator {
   Work start_send(ConstBlock block, int peer);
   Work start_recv(Block block, int peer);
 
+  // Returns when everything so far is done on this rank. With nccl: waits on the host, within the World's deadline, for
+  // the communicator's stream; use it instead of cudaStreamSynchronize, which would wait for a dead rank for ever.
+  virtual void synchronize();
+
+#ifdef MULTINODE_HAVE_CUDA
+  // nccl: operations begin after what is on `stream` when they are called; wait() and the blocking form make it wait.
+  // The caller's default stream, until then. The other backends do not use it.
+  virtual void set_stream(cudaStream_t stream);
+#endif
+
  protected:
+  // What a public function was asked to do.
+  struct Call {
+    enum class Kind : std::uint8_t { broadcast, all_reduce, reduce_scatter, all_gather, send, recv, barrier };
+    Kind kind;
+    Reduction reduction = Reduction::sum;
+    int peer = Watchdog::everyone;  // the root of a broadcast
+    ConstBlock in;
+    Block out;
+  };
+
   explicit Communicator(World& world);
 
+  // The blocking and the start_ form: by default on the calling thread and on the communicator's. nccl has its own.
+  virtual void run(const Call& call);
+  virtual Work start(const Call& call);
+
+  // A destructor of a class that implements do_...: the communicator's thread calls them no more.
+  void stop();
+
+  // Announces the call to the watchdog and carries it out by one of the following.
+  void perform(const Call& call);
+
   // What a backend implements: plain blocking calls of its library. Arguments are checked already; count may be 0.
-  // nccl enqueues instead.
   virtual void do_broadcast(Block block, int root) = 0;
   virtual void do_all_reduce(Block block, Reduction reduction) = 0;
   virtual void do_reduce_scatter(ConstBlock in, Block out, Reduction reduction) = 0;
@@ -141,16 +192,31 @@ class Communicator {
   virtual void do_recv(Block block, int peer) = 0;
   virtual void do_barrier() = 0;
 
+  World& world() const { return world_; }
+  // True in a destructor that runs because of an exception: the other ranks may never come.
+  bool unwinding() const noexcept { return std::uncaught_exceptions() > exceptions_; }
+
  private:
+  class Queue;
+
+  static const char* name_of_call(Call::Kind kind);
+  Call broadcast_call(Block block, int root) const;
+  Call reduce_scatter_call(ConstBlock in, Block out, Reduction reduction) const;
+  Call all_gather_call(ConstBlock in, Block out) const;
+  Call peer_call(Call::Kind kind, ConstBlock in, Block out, int peer) const;
+
+  World& world_;
   int rank_, size_;
+  int exceptions_ = std::uncaught_exceptions();
+  std::shared_ptr<Queue> queue_;
 };
 
-// Collective. automatic: nccl where there is a GPU for every local rank, else mpi where MPI started the processes, else
-// gloo. Throws UsageError for a backend that this build lacks (naming the package to install), HardwareAbsent for nccl
-// without a GPU.
+// Collective. automatic: nccl where there is a GPU for every rank, else mpi where MPI started the processes, else gloo.
+// Throws UsageError for a backend that this build lacks (naming the package to install) or that the launcher does not
+// serve, HardwareAbsent for nccl without a GPU.
 std::unique_ptr<Communicator> make_communicator(World& world, Backend backend);
 
-// What automatic stands for here.
+// What automatic stands for on this rank; make_communicator takes nccl only where it is that on all ranks.
 Backend choose_backend(const World& world, Backend wanted);
 
 }  // namespace multinode

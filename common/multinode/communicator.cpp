@@ -1,0 +1,436 @@
+#include <multinode/communicator_backends.hpp>
+#include <multinode/device.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+namespace multinode {
+
+namespace {
+
+template <class Function>
+decltype(auto) with_type(DataType type, Function&& function) {
+  switch (type) {
+    case DataType::float32:
+      return function(float{});
+    case DataType::float64:
+      return function(double{});
+    case DataType::float16:
+      return function(half{});
+    case DataType::bfloat16:
+      return function(bfloat16{});
+    case DataType::int32:
+      return function(std::int32_t{});
+    case DataType::int64:
+      return function(std::int64_t{});
+    case DataType::uint8:
+      return function(std::uint8_t{});
+  }
+  throw std::invalid_argument("no such data type: " + std::to_string(static_cast<int>(type)));
+}
+
+// What a sum or a product is computed in: float for the short types; unsigned, which wraps around, for integers.
+template <class T>
+struct Arithmetic {
+  using type = T;
+};
+template <>
+struct Arithmetic<half> {
+  using type = float;
+};
+template <>
+struct Arithmetic<bfloat16> {
+  using type = float;
+};
+template <>
+struct Arithmetic<std::int32_t> {
+  using type = std::uint32_t;
+};
+template <>
+struct Arithmetic<std::int64_t> {
+  using type = std::uint64_t;
+};
+
+template <class T>
+void combine_as(Reduction reduction, T* out, const T* x, const T* y, std::size_t count) {
+  using A = typename Arithmetic<T>::type;
+  switch (reduction) {
+    case Reduction::sum:
+    case Reduction::average:
+      for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<T>(static_cast<A>(x[i]) + static_cast<A>(y[i]));
+      break;
+    case Reduction::product:
+      for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<T>(static_cast<A>(x[i]) * static_cast<A>(y[i]));
+      break;
+    case Reduction::min:
+      for (std::size_t i = 0; i < count; ++i) out[i] = y[i] < x[i] ? y[i] : x[i];
+      break;
+    case Reduction::max:
+      for (std::size_t i = 0; i < count; ++i) out[i] = x[i] < y[i] ? y[i] : x[i];
+      break;
+  }
+}
+
+std::string counted(std::size_t count, DataType type) {
+  return std::to_string(count) + " of " + std::string(name_of(type));
+}
+
+}  // namespace
+
+std::size_t size_of(DataType type) {
+  return with_type(type, [](auto x) { return sizeof x; });
+}
+
+std::string_view name_of(DataType type) {
+  switch (type) {
+    case DataType::float32:
+      return "float";
+    case DataType::float64:
+      return "double";
+    case DataType::float16:
+      return "half";
+    case DataType::bfloat16:
+      return "bfloat16";
+    case DataType::int32:
+      return "int32";
+    case DataType::int64:
+      return "int64";
+    case DataType::uint8:
+      return "uint8";
+  }
+  return "?";
+}
+
+std::string_view name_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::sum:
+      return "sum";
+    case Reduction::product:
+      return "product";
+    case Reduction::min:
+      return "min";
+    case Reduction::max:
+      return "max";
+    case Reduction::average:
+      return "average";
+  }
+  return "?";
+}
+
+std::string_view name_of(Backend backend) {
+  switch (backend) {
+    case Backend::automatic:
+      return "auto";
+    case Backend::mpi:
+      return "mpi";
+    case Backend::nccl:
+      return "nccl";
+    case Backend::gloo:
+      return "gloo";
+  }
+  return "?";
+}
+
+Backend parse_backend(std::string_view name) {
+  for (const Backend backend : {Backend::automatic, Backend::mpi, Backend::nccl, Backend::gloo})
+    if (name == name_of(backend)) return backend;
+  throw UsageError("--backend must be auto, mpi, nccl or gloo, not '" + std::string(name) + "'");
+}
+
+void combine(DataType type, Reduction reduction, void* out, const void* x, const void* y, std::size_t count) {
+  with_type(type, [&]<class T>(T) {
+    combine_as(reduction, static_cast<T*>(out), static_cast<const T*>(x), static_cast<const T*>(y), count);
+  });
+}
+
+void divide(Block block, int divisor) {
+  with_type(block.type, [&]<class T>(T) {
+    using A = std::conditional_t<std::is_integral_v<T>, std::int64_t, typename Arithmetic<T>::type>;
+    T* data = static_cast<T*>(block.data);
+    for (std::size_t i = 0; i < block.count; ++i)
+      data[i] = static_cast<T>(static_cast<A>(data[i]) / static_cast<A>(divisor));
+  });
+}
+
+// Calls for the communicator's thread. All but carry_out runs on the thread that calls the communicator.
+class Communicator::Queue {
+ public:
+  explicit Queue(Communicator& communicator) : communicator_(communicator) {}
+
+  // Nothing is under way, and nothing has failed: one load.
+  bool idle() const noexcept { return completed_.load(std::memory_order_acquire) == submitted_; }
+
+  std::uint64_t submit(const Call& call) {
+    {
+      const std::lock_guard lock(mutex_);
+      calls_.push_back(call);
+    }
+    if (thread_.joinable())
+      wake_.notify_one();
+    else
+      thread_ = std::jthread([this](const std::stop_token& stop) { carry_out(stop); });
+    return ++submitted_;
+  }
+
+  // Waits for the calls up to `number`; throws what one of them threw.
+  void wait_for(std::uint64_t number) {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return finished_ >= number; });
+    if (error_ && failed_ <= number) std::rethrow_exception(error_);
+  }
+  void drain() { wait_for(submitted_); }
+
+  // Ends the thread: after all calls, or, where the other ranks may not come, after the one under way. That one gets
+  // two seconds.
+  void stop(bool unwinding) {
+    if (!thread_.joinable()) return;
+    if (unwinding) {
+      std::unique_lock lock(mutex_);
+      calls_.clear();
+      if (!done_.wait_for(lock, std::chrono::seconds(2), [&] { return !busy_; }))
+        communicator_.world().watchdog().fail(
+            "failed while " + std::string(Communicator::name_of_call(current_)) + " was under way", exit_wrong);
+    }
+    thread_.request_stop();
+    thread_.join();
+  }
+
+ private:
+  void carry_out(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (wake_.wait(lock, stop, [&] { return !calls_.empty(); })) {
+      const Call call = calls_.front();
+      calls_.pop_front();
+      if (!error_) {
+        busy_ = true;
+        current_ = call.kind;
+        lock.unlock();
+        std::exception_ptr error;
+        try {
+          communicator_.perform(call);
+        } catch (...) {
+          error = std::current_exception();
+        }
+        lock.lock();
+        busy_ = false;
+        if (error) {
+          error_ = error;
+          failed_ = finished_ + 1;
+        }
+      }
+      ++finished_;
+      if (!error_) completed_.store(finished_, std::memory_order_release);  // after a failure: never idle again
+      done_.notify_all();
+    }
+  }
+
+  Communicator& communicator_;
+  std::uint64_t submitted_ = 0;
+  std::atomic<std::uint64_t> completed_{0};
+  std::mutex mutex_;  // of all that follows but the thread
+  std::condition_variable_any wake_;
+  std::condition_variable done_;
+  std::deque<Call> calls_;
+  bool busy_ = false;
+  Call::Kind current_{};
+  std::uint64_t finished_ = 0, failed_ = 0;
+  std::exception_ptr error_;
+  std::jthread thread_;
+};
+
+Communicator::Communicator(World& world)
+    : world_(world), rank_(world.rank()), size_(world.size()), queue_(std::make_shared<Queue>(*this)) {}
+
+Communicator::~Communicator() = default;
+
+void Communicator::stop() { queue_->stop(unwinding()); }
+
+void Communicator::synchronize() {
+  if (!queue_->idle()) queue_->drain();
+}
+
+#ifdef MULTINODE_HAVE_CUDA
+void Communicator::set_stream(cudaStream_t) {}
+#endif
+
+void Communicator::run(const Call& call) {
+  if (!queue_->idle()) queue_->drain();
+  perform(call);
+}
+
+Work Communicator::start(const Call& call) {
+  class Queued : public Work::State {
+   public:
+    Queued(std::shared_ptr<Queue> queue, std::uint64_t number) : queue_(std::move(queue)), number_(number) {}
+    void wait() override { queue_->wait_for(number_); }
+
+   private:
+    std::shared_ptr<Queue> queue_;
+    std::uint64_t number_;
+  };
+  return Work(std::make_unique<Queued>(queue_, queue_->submit(call)));
+}
+
+const char* Communicator::name_of_call(Call::Kind kind) {
+  switch (kind) {
+    case Call::Kind::broadcast:
+      return "broadcast";
+    case Call::Kind::all_reduce:
+      return "all_reduce";
+    case Call::Kind::reduce_scatter:
+      return "reduce_scatter";
+    case Call::Kind::all_gather:
+      return "all_gather";
+    case Call::Kind::send:
+      return "send";
+    case Call::Kind::recv:
+      return "recv";
+    case Call::Kind::barrier:
+      return "barrier";
+  }
+  return "?";
+}
+
+void Communicator::perform(const Call& call) {
+  using enum Call::Kind;
+  const bool pair = call.kind == send || call.kind == recv;
+  const auto inside = world_.watchdog().enter(name_of_call(call.kind), pair ? call.peer : Watchdog::everyone);
+  switch (call.kind) {
+    case broadcast:
+      return do_broadcast(call.out, call.peer);
+    case all_reduce:
+      return do_all_reduce(call.out, call.reduction);
+    case reduce_scatter:
+      return do_reduce_scatter(call.in, call.out, call.reduction);
+    case all_gather:
+      return do_all_gather(call.in, call.out);
+    case send:
+      return do_send(call.in, call.peer);
+    case recv:
+      return do_recv(call.out, call.peer);
+    case barrier:
+      return do_barrier();
+  }
+}
+
+Communicator::Call Communicator::broadcast_call(Block block, int root) const {
+  if (root < 0 || root >= size_)
+    throw std::invalid_argument("broadcast: root " + std::to_string(root) + " of " + std::to_string(size_) + " ranks");
+  return {.kind = Call::Kind::broadcast, .peer = root, .in = {}, .out = block};
+}
+
+Communicator::Call Communicator::reduce_scatter_call(ConstBlock in, Block out, Reduction reduction) const {
+  if (in.type != out.type || in.count != out.count * static_cast<std::size_t>(size_))
+    throw std::invalid_argument("reduce_scatter: " + counted(in.count, in.type) + " in, " +
+                                counted(out.count, out.type) + " out, with " + std::to_string(size_) +
+                                " ranks: in must be as many blocks of the size of out");
+  return {.kind = Call::Kind::reduce_scatter, .reduction = reduction, .in = in, .out = out};
+}
+
+Communicator::Call Communicator::all_gather_call(ConstBlock in, Block out) const {
+  if (in.type != out.type || out.count != in.count * static_cast<std::size_t>(size_))
+    throw std::invalid_argument("all_gather: " + counted(in.count, in.type) + " in, " + counted(out.count, out.type) +
+                                " out, with " + std::to_string(size_) +
+                                " ranks: out must be as many blocks of the size of in");
+  return {.kind = Call::Kind::all_gather, .in = in, .out = out};
+}
+
+Communicator::Call Communicator::peer_call(Call::Kind kind, ConstBlock in, Block out, int peer) const {
+  if (peer < 0 || peer >= size_ || peer == rank_)
+    throw std::invalid_argument(std::string(name_of_call(kind)) + ": peer " + std::to_string(peer) + " of " +
+                                std::to_string(size_) + " ranks, on rank " + std::to_string(rank_));
+  return {.kind = kind, .peer = peer, .in = in, .out = out};
+}
+
+void Communicator::broadcast(Block block, int root) { run(broadcast_call(block, root)); }
+void Communicator::all_reduce(Block block, Reduction reduction) {
+  run({.kind = Call::Kind::all_reduce, .reduction = reduction, .in = {}, .out = block});
+}
+void Communicator::reduce_scatter(ConstBlock in, Block out, Reduction reduction) {
+  run(reduce_scatter_call(in, out, reduction));
+}
+void Communicator::all_gather(ConstBlock in, Block out) { run(all_gather_call(in, out)); }
+void Communicator::send(ConstBlock block, int peer) { run(peer_call(Call::Kind::send, block, {}, peer)); }
+void Communicator::recv(Block block, int peer) { run(peer_call(Call::Kind::recv, {}, block, peer)); }
+void Communicator::barrier() { run({.kind = Call::Kind::barrier, .in = {}, .out = {}}); }
+
+Work Communicator::start_broadcast(Block block, int root) { return start(broadcast_call(block, root)); }
+Work Communicator::start_all_reduce(Block block, Reduction reduction) {
+  return start({.kind = Call::Kind::all_reduce, .reduction = reduction, .in = {}, .out = block});
+}
+Work Communicator::start_reduce_scatter(ConstBlock in, Block out, Reduction reduction) {
+  return start(reduce_scatter_call(in, out, reduction));
+}
+Work Communicator::start_all_gather(ConstBlock in, Block out) { return start(all_gather_call(in, out)); }
+Work Communicator::start_send(ConstBlock block, int peer) {
+  return start(peer_call(Call::Kind::send, block, {}, peer));
+}
+Work Communicator::start_recv(Block block, int peer) { return start(peer_call(Call::Kind::recv, {}, block, peer)); }
+
+namespace {
+
+Backend without_gpus([[maybe_unused]] const World& world) {
+#if defined(MULTINODE_HAVE_MPI) && defined(MULTINODE_HAVE_GLOO)
+  return world.launch().under_mpi ? Backend::mpi : Backend::gloo;
+#elif defined(MULTINODE_HAVE_MPI)
+  return Backend::mpi;
+#else
+  return Backend::gloo;
+#endif
+}
+
+}  // namespace
+
+Backend choose_backend(const World& world, Backend wanted) {
+  if (wanted != Backend::automatic) return wanted;
+#ifdef MULTINODE_HAVE_NCCL
+  if (device_count() >= world.local_size()) return Backend::nccl;
+#endif
+  return without_gpus(world);
+}
+
+std::unique_ptr<Communicator> make_communicator(World& world, Backend backend) {
+  if (backend == Backend::automatic) {
+    backend = choose_backend(world, backend);
+#ifdef MULTINODE_HAVE_NCCL  // ranks without a GPU bring the others back to the CPU
+    const auto choices = world.gather("choice of a backend", std::string(name_of(backend)));
+    if (std::ranges::any_of(choices, [](const auto& name) { return name != name_of(Backend::nccl); }))
+      backend = without_gpus(world);
+#endif
+  }
+  switch (backend) {
+    case Backend::mpi:
+#ifdef MULTINODE_HAVE_MPI
+      return make_mpi(world);
+#else
+      throw UsageError(
+          "--backend mpi: this build has no MPI: apt install libopenmpi-dev openmpi-bin, and build again; or use "
+          "--backend gloo");
+#endif
+    case Backend::gloo:
+#ifdef MULTINODE_HAVE_GLOO
+      return make_gloo(world);
+#else
+      throw UsageError(
+          "--backend gloo: this build has no Gloo: apt install libgloo-dev, and build again; or use --backend mpi");
+#endif
+    case Backend::nccl:
+#ifdef MULTINODE_HAVE_NCCL
+      return make_nccl(world);
+#else
+      throw UsageError(
+          "--backend nccl: this build has no NCCL: install the CUDA Toolkit and libnccl-dev, and build again; or use "
+          "--backend mpi or gloo");
+#endif
+    case Backend::automatic:
+      break;
+  }
+  throw std::invalid_argument("no such backend");
+}
+
+}  // namespace multinode

@@ -1,0 +1,22 @@
+// communicator_backends.hpp: what communicator.cpp and the backends share. Not for programs.
+#pragma once
+
+#include <multinode/check.hpp>
+#include <multinode/communicator.hpp>
+
+namespace multinode {
+
+// out[i] = x[i] (reduction) y[i]; average adds. out may be x or y. Ranks that hold the same x and y, in this order, get
+// the same bits.
+void combine(DataType type, Reduction reduction, void* out, const void* x, const void* y, std::size_t count);
+
+// data[i] /= divisor: what is left of an average after the sum.
+void divide(Block block, int divisor);
+
+// Each is in a file of its own, built where its library is. largest_count: elements in one call of MPI, whose counts
+// are int; a parameter for the tests' sake.
+std::unique_ptr<Communicator> make_mpi(World& world, std::size_t largest_count = std::size_t{1} << 30);
+std::unique_ptr<Communicator> make_gloo(World& world);
+std::unique_ptr<Communicator> make_nccl(World& world);
+
+}  // namespace multinode

@@ -1,0 +1,315 @@
+// Gloo's rendezvous, connections and framing, with algorithms of our own: on 2 cores its own all-reduce of 1 KiB among
+// 4 ranks takes milliseconds, because its event loop spins while another thread holds a connection's lock. Here the
+// connections are in Gloo's synchronous mode: the calling thread itself writes and, in the kernel, waits to read.
+#include <multinode/communicator_backends.hpp>
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+namespace multinode {
+
+namespace {
+
+constexpr std::size_t segment = 65536;  // bytes of a message; the socket's own buffers hold one (see exchange)
+constexpr std::size_t small = 16384;    // bytes up to which an all-reduce saves steps rather than bytes
+
+// The World's store, for Gloo's rendezvous.
+class StoreAdaptor : public gloo::rendezvous::Store {
+ public:
+  StoreAdaptor(multinode::Store& store, std::chrono::milliseconds timeout) : store_(store), timeout_(timeout) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.set("gloo/" + key, {data.data(), data.size()});
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = store_.get("gloo/" + key, timeout_);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    std::vector<std::string> ours;
+    for (const std::string& key : keys) ours.push_back("gloo/" + key);
+    store_.wait(ours, timeout);
+  }
+
+ private:
+  multinode::Store& store_;
+  std::chrono::milliseconds timeout_;
+};
+
+std::string number_text(const sockaddr* address, socklen_t length) {
+  char text[NI_MAXHOST];
+  return getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
+}
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+// This machine's address on the way to `host`: that of a UDP socket connected to it, which sends nothing. "": none.
+std::string address_towards(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
+  for (const addrinfo* a = found; a; a = a->ai_next) {
+    const int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+    if (fd < 0) continue;
+    sockaddr_storage local{};
+    socklen_t length = sizeof local;
+    const bool known = connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
+                       getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0;
+    close(fd);
+    const std::string text = known ? number_text(reinterpret_cast<sockaddr*>(&local), length) : "";
+    if (!text.empty() && !is_loopback(text)) return text;
+  }
+  return "";
+}
+
+std::string first_address() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> guard(all, &freeifaddrs);
+  for (const ifaddrs* i = all; i; i = i->ifa_next)
+    if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) && !(i->ifa_flags & IFF_LOOPBACK))
+      return number_text(i->ifa_addr, sizeof(sockaddr_in));
+  return "";
+}
+
+// One network namespace of one running kernel: all that say the same reach each other by loopback.
+std::string network_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code error;
+  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/net", error).string() + " " +
+         (boot.empty() || error ? host_name() : "");
+}
+
+// The address by which the other ranks reach this one.
+std::string own_address(World& world) {
+  const std::vector<std::string> networks = world.gather("addresses for gloo", network_identity());
+  const std::string& mine = networks[static_cast<std::size_t>(world.rank())];
+  if (std::ranges::all_of(networks, [&](const std::string& other) { return other == mine; })) return "127.0.0.1";
+
+  std::string address;
+  if (const std::string& master = world.launch().master_address.value; !master.empty())
+    address = address_towards(master);
+  for (int r = 0; address.empty() && r < world.size(); ++r)
+    if (networks[static_cast<std::size_t>(r)] != mine) address = address_towards(world.host(r));
+  if (address.empty()) address = first_address();
+  if (address.empty())
+    throw UsageError("--backend gloo: " + host_name() + " has no address by which other machines could reach it");
+  return address;
+}
+
+// Gloo's errors name an address and a file of its own.
+template <class Function>
+void with_peer(int peer, Function&& function) try {
+  function();
+} catch (const gloo::Exception& e) {
+  const std::string_view text = e.what();
+  const std::size_t file = text.starts_with('[') ? text.find("] ") : std::string_view::npos;
+  throw std::runtime_error("gloo, with rank " + std::to_string(peer) + ": " +
+                           std::string(text.substr(file == std::string_view::npos ? 0 : file + 2)));
+}
+
+class GlooCommunicator : public Communicator {
+ public:
+  explicit GlooCommunicator(World& world);
+  ~GlooCommunicator() override { stop(); }
+  Backend backend() const override { return Backend::gloo; }
+
+ private:
+  using Bytes = const std::byte*;
+
+  // A direction of a connection has one slot: messages come in the order in which they were sent.
+  static int slot(int from, int to) { return from < to ? 0 : 1; }
+  gloo::transport::Pair& pair(int peer) { return *context_->getPair(peer); }
+  std::unique_ptr<gloo::transport::Buffer> outgoing(int peer, const void* data, std::size_t bytes) {
+    return pair(peer).createSendBuffer(slot(rank(), peer), const_cast<void*>(data), bytes);
+  }
+  std::unique_ptr<gloo::transport::Buffer> incoming(int peer, void* data, std::size_t bytes) {
+    return pair(peer).createRecvBuffer(slot(peer, rank()), data, bytes);
+  }
+
+  // Sends to one rank what `out` holds, receives from another what `in` has room for; then calls arrived(offset, bytes)
+  // for each piece, which lies at `in`, or, if `scratch`, in scratch_.
+  template <class Arrived>
+  void exchange(int to, Bytes out, std::size_t out_bytes, int from, std::byte* in, std::size_t in_bytes, bool scratch,
+                Arrived&& arrived);
+  void exchange(int to, Bytes out, std::size_t out_bytes, int from, std::byte* in, std::size_t in_bytes) {
+    exchange(to, out, out_bytes, from, in, in_bytes, false, [](std::size_t, std::size_t) {});
+  }
+  void put(int to, const void* data, std::size_t bytes) {
+    exchange(to, static_cast<Bytes>(data), bytes, Watchdog::everyone, nullptr, 0);
+  }
+  void take(int from, void* data, std::size_t bytes) {
+    exchange(Watchdog::everyone, nullptr, 0, from, static_cast<std::byte*>(data), bytes);
+  }
+
+  void reduce_small(Block block, Reduction reduction);
+  void reduce_large(Block block, Reduction reduction);
+
+  void do_broadcast(Block block, int root) override;
+  void do_all_reduce(Block block, Reduction reduction) override;
+  void do_reduce_scatter(ConstBlock in, Block out, Reduction reduction) override;
+  void do_all_gather(ConstBlock in, Block out) override;
+  void do_send(ConstBlock block, int peer) override { put(peer, block.data, block.bytes()); }
+  void do_recv(Block block, int peer) override { take(peer, block.data, block.bytes()); }
+  void do_barrier() override {
+    std::uint8_t nothing = 0;
+    reduce_small({&nothing, 1, DataType::uint8}, Reduction::max);
+  }
+
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+  std::vector<std::byte> scratch_ = std::vector<std::byte>(segment);
+};
+
+GlooCommunicator::GlooCommunicator(World& world) : Communicator(world) {
+  // Gloo writes with writev: without this a dead peer would end the process with a signal and no message.
+  struct sigaction action {};
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
+
+  gloo::transport::tcp::attr attributes;
+  attributes.hostname = own_address(world);
+  {
+    const auto inside = world.watchdog().enter("connecting over gloo");
+    // The watchdog, which can say who is late, ends the process before Gloo's own time-out does.
+    const std::chrono::milliseconds timeout = world.timeout() + std::chrono::seconds(15);
+    std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
+    context_ = std::make_shared<gloo::rendezvous::Context>(rank(), size());
+    context_->setTimeout(timeout);
+    StoreAdaptor store(world.store(), timeout);
+    context_->connectFullMesh(store, device);
+    for (int r = 0; r < size(); ++r)
+      if (r != rank()) pair(r).setSync(true, false);
+  }
+  world.barrier("connected over gloo");  // no message before the last event loop has let go
+}
+
+// Piece by piece, sending before receiving. It cannot lock up although all ranks do it at once, in a ring, say: when a
+// rank writes its piece number n, the reader has taken those before n or is itself at work on an earlier one, so that
+// only one piece at a time must fit into the socket's buffers.
+template <class Arrived>
+void GlooCommunicator::exchange(int to, Bytes out, std::size_t out_bytes, int from, std::byte* in, std::size_t in_bytes,
+                                bool scratch, Arrived&& arrived) {
+  const auto source = out_bytes ? outgoing(to, out, out_bytes) : nullptr;
+  const auto target =
+      in_bytes ? incoming(from, scratch ? scratch_.data() : in, scratch ? scratch_.size() : in_bytes) : nullptr;
+  for (std::size_t at = 0; at < std::max(out_bytes, in_bytes); at += segment) {
+    if (at < out_bytes) with_peer(to, [&] { source->send(at, std::min(segment, out_bytes - at), scratch ? 0 : at); });
+    if (at < in_bytes) {
+      with_peer(from, [&] { target->waitRecv(); });
+      arrived(at, std::min(segment, in_bytes - at));
+    }
+  }
+}
+
+// A binomial tree, each piece passed on as it comes.
+void GlooCommunicator::do_broadcast(Block block, int root) {
+  const int me = (rank() - root + size()) % size();
+  const auto at = [&](int place) { return (place + root) % size(); };
+  const int top = me == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size()))) : me & -me;
+  auto* data = static_cast<std::byte*>(block.data);
+  for (std::size_t done = 0; done < block.bytes(); done += segment) {
+    const std::size_t bytes = std::min(segment, block.bytes() - done);
+    if (me != 0) take(at(me & (me - 1)), data + done, bytes);
+    for (int bit = top / 2; bit > 0; bit /= 2)
+      if (me + bit < size()) put(at(me + bit), data + done, bytes);
+  }
+}
+
+// Recursive doubling: in each step two ranks swap what they have and combine it, in the same order of ranks, so that
+// both, and in the end all, hold the same bits. Ranks beyond the greatest power of two hand in their part first.
+void GlooCommunicator::reduce_small(Block block, Reduction reduction) {
+  const int core = static_cast<int>(std::bit_floor(static_cast<unsigned>(size())));
+  const std::size_t bytes = block.bytes();
+  auto* data = static_cast<std::byte*>(block.data);
+  if (rank() >= core) {
+    put(rank() - core, data, bytes);
+    take(rank() - core, data, bytes);
+    return;
+  }
+  const auto with = [&](int lower_rank, int higher_rank) {
+    const bool lower = rank() == lower_rank;
+    const int peer = lower ? higher_rank : lower_rank;
+    exchange(peer, data, peer < core ? bytes : 0, peer, data, bytes, true, [&](std::size_t at, std::size_t length) {
+      std::byte* mine = data + at;
+      combine(block.type, reduction, mine, lower ? mine : scratch_.data(), lower ? scratch_.data() : mine,
+              length / size_of(block.type));
+    });
+  };
+  if (rank() + core < size()) with(rank(), rank() + core);
+  for (int bit = 1; bit < core; bit *= 2) with(rank() & ~bit, rank() | bit);
+  if (rank() + core < size()) put(rank() + core, data, bytes);
+}
+
+// Each rank reduces one part, which the others send it, and then sends it to all: every bit is made in one place.
+void GlooCommunicator::reduce_large(Block block, Reduction reduction) {
+  const std::size_t size_of_one = size_of(block.type);
+  const std::size_t ranks = static_cast<std::size_t>(size());
+  auto* data = static_cast<std::byte*>(block.data);
+  const auto begin = [&](int r) { return block.count * static_cast<std::size_t>(r) / ranks * size_of_one; };
+  const auto length = [&](int r) { return begin(r + 1) - begin(r); };
+  for (int step = 1; step < size(); ++step) {
+    const int to = (rank() + step) % size(), from = (rank() - step + size()) % size();
+    exchange(to, data + begin(to), length(to), from, nullptr, length(rank()), true,
+             [&](std::size_t at, std::size_t bytes) {
+               std::byte* mine = data + begin(rank()) + at;
+               combine(block.type, reduction, mine, mine, scratch_.data(), bytes / size_of_one);
+             });
+  }
+  for (int step = 1; step < size(); ++step) {
+    const int to = (rank() + step) % size(), from = (rank() - step + size()) % size();
+    exchange(to, data + begin(rank()), length(rank()), from, data + begin(from), length(from));
+  }
+}
+
+void GlooCommunicator::do_all_reduce(Block block, Reduction reduction) {
+  if (block.bytes() <= small)
+    reduce_small(block, reduction);
+  else
+    reduce_large(block, reduction);
+  if (reduction == Reduction::average) divide(block, size());
+}
+
+void GlooCommunicator::do_reduce_scatter(ConstBlock in, Block out, Reduction reduction) {
+  const auto* data = static_cast<Bytes>(in.data);
+  const auto part = [&](int r) { return data + static_cast<std::size_t>(r) * out.bytes(); };
+  if (out.count) std::memcpy(out.data, part(rank()), out.bytes());
+  for (int step = 1; step < size(); ++step) {
+    const int to = (rank() + step) % size(), from = (rank() - step + size()) % size();
+    exchange(to, part(to), out.bytes(), from, nullptr, out.bytes(), true, [&](std::size_t at, std::size_t bytes) {
+      std::byte* mine = static_cast<std::byte*>(out.data) + at;
+      combine(out.type, reduction, mine, mine, scratch_.data(), bytes / size_of(out.type));
+    });
+  }
+  if (reduction == Reduction::average) divide(out, size());
+}
+
+void GlooCommunicator::do_all_gather(ConstBlock in, Block out) {
+  auto* data = static_cast<std::byte*>(out.data);
+  const auto part = [&](int r) { return data + static_cast<std::size_t>(r) * in.bytes(); };
+  if (in.count && in.data != part(rank())) std::memcpy(part(rank()), in.data, in.bytes());
+  for (int step = 1; step < size(); ++step) {
+    const int to = (rank() + step) % size(), from = (rank() - step + size()) % size();
+    exchange(to, part(rank()), in.bytes(), from, part(from), in.bytes());
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_gloo(World& world) { return std::make_unique<GlooCommunicator>(world); }
+
+}  // namespace multinode

@@ -1,0 +1,223 @@
+#include <multinode/communicator_backends.hpp>
+#include <multinode/mpi.hpp>
+
+#include <algorithm>
+#include <array>
+
+namespace multinode {
+
+namespace {
+
+// MPI, started unless the World or the program did that, and then ended when the process ends: it cannot be started
+// twice.
+void start_mpi() {
+  struct Library {
+    Library() {
+      int provided = 0;
+      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
+    }
+    ~Library() {
+      int finalized = 0;
+      MPI_Finalized(&finalized);
+      if (!finalized) MPI_Finalize();
+    }
+  };
+  int initialized = 0;
+  check(MPI_Initialized(&initialized));
+  if (!initialized) static const Library library;
+
+  int provided = 0;
+  check(MPI_Query_thread(&provided));
+  if (provided < MPI_THREAD_SERIALIZED)
+    throw std::runtime_error(
+        "MPI was started without thread support: the program must ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
+}
+
+class Handles {  // a communicator of our own, and what MPI lacks: 16-bit floating point
+ public:
+  Handles() {
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &communicator));
+    check(MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN));
+    check(MPI_Type_contiguous(2, MPI_BYTE, &two_bytes));
+    check(MPI_Type_commit(&two_bytes));
+    make_operations<DataType::float16>(half_operations);
+    make_operations<DataType::bfloat16>(bfloat16_operations);
+  }
+  ~Handles() {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized) return;
+    for (MPI_Op& operation : half_operations) MPI_Op_free(&operation);
+    for (MPI_Op& operation : bfloat16_operations) MPI_Op_free(&operation);
+    MPI_Type_free(&two_bytes);
+    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&communicator);  // collective: the others may not come
+  }
+  Handles(const Handles&) = delete;
+  Handles& operator=(const Handles&) = delete;
+
+  MPI_Comm communicator = MPI_COMM_NULL;
+  MPI_Datatype two_bytes = MPI_DATATYPE_NULL;
+  std::array<MPI_Op, 5> half_operations{}, bfloat16_operations{};  // by Reduction
+
+ private:
+  // MPI: inout = in (op) inout; `in` is the part of the lower ranks.
+  template <DataType type, Reduction reduction>
+  static void function(void* in, void* inout, int* count, MPI_Datatype*) {
+    combine(type, reduction, inout, in, inout, static_cast<std::size_t>(*count));
+  }
+  template <DataType type>
+  static void make_operations(std::array<MPI_Op, 5>& into) {
+    const std::array<MPI_User_function*, 5> functions = {
+        &function<type, Reduction::sum>, &function<type, Reduction::product>, &function<type, Reduction::min>,
+        &function<type, Reduction::max>, &function<type, Reduction::average>};
+    for (std::size_t i = 0; i < into.size(); ++i) check(MPI_Op_create(functions[i], 1, &into[i]));
+  }
+};
+
+class MpiCommunicator : public Communicator {
+ public:
+  MpiCommunicator(World& world, std::size_t largest_count) : Communicator(world), largest_count_(largest_count) {}
+  ~MpiCommunicator() override { stop(); }
+  Backend backend() const override { return Backend::mpi; }
+
+ private:
+  MPI_Datatype type(DataType type) const {
+    switch (type) {
+      case DataType::float32:
+        return MPI_FLOAT;
+      case DataType::float64:
+        return MPI_DOUBLE;
+      case DataType::float16:
+      case DataType::bfloat16:
+        return handles_.two_bytes;
+      case DataType::int32:
+        return MPI_INT32_T;
+      case DataType::int64:
+        return MPI_INT64_T;
+      case DataType::uint8:
+        return MPI_UINT8_T;
+    }
+    return MPI_DATATYPE_NULL;
+  }
+
+  MPI_Op operation(DataType type, Reduction reduction) const {
+    if (type == DataType::float16) return handles_.half_operations[static_cast<std::size_t>(reduction)];
+    if (type == DataType::bfloat16) return handles_.bfloat16_operations[static_cast<std::size_t>(reduction)];
+    switch (reduction) {
+      case Reduction::sum:
+      case Reduction::average:
+        return MPI_SUM;
+      case Reduction::product:
+        return MPI_PROD;
+      case Reduction::min:
+        return MPI_MIN;
+      case Reduction::max:
+        return MPI_MAX;
+    }
+    return MPI_OP_NULL;
+  }
+
+  // Calls function(data, int count) for pieces whose count MPI's int can hold: once, but for huge blocks.
+  template <class Byte, class Function>
+  void in_pieces(Byte* data, std::size_t count, DataType type, Function&& function) const {
+    const std::size_t size = size_of(type);
+    do {
+      const std::size_t piece = std::min(count, largest_count_);
+      function(static_cast<void*>(data), static_cast<int>(piece));
+      data += piece * size;
+      count -= piece;
+    } while (count > 0);
+  }
+  static std::byte* bytes(const void* data) { return static_cast<std::byte*>(const_cast<void*>(data)); }
+  bool fits(std::size_t count) const { return count <= largest_count_; }
+
+  void do_broadcast(Block block, int root) override {
+    in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
+      check(MPI_Bcast(data, count, type(block.type), root, handles_.communicator));
+    });
+  }
+
+  void do_all_reduce(Block block, Reduction reduction) override {
+    in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
+      check(MPI_Allreduce(MPI_IN_PLACE, data, count, type(block.type), operation(block.type, reduction),
+                          handles_.communicator));
+    });
+    if (reduction == Reduction::average) divide(block, size());
+  }
+
+  void do_reduce_scatter(ConstBlock in, Block out, Reduction reduction) override {
+    const MPI_Op op = operation(in.type, reduction);
+    if (fits(in.count)) {
+      check(MPI_Reduce_scatter_block(in.data, out.data, static_cast<int>(out.count), type(in.type), op,
+                                     handles_.communicator));
+    } else {
+      for (int root = 0; root < size(); ++root) {
+        std::byte* to = bytes(out.data);
+        in_pieces(bytes(in.data) + static_cast<std::size_t>(root) * out.bytes(), out.count, in.type,
+                  [&](void* data, int count) {
+                    check(MPI_Reduce(data, to, count, type(in.type), op, root, handles_.communicator));
+                    to += static_cast<std::size_t>(count) * size_of(in.type);
+                  });
+      }
+    }
+    if (reduction == Reduction::average) divide(out, size());
+  }
+
+  void do_all_gather(ConstBlock in, Block out) override {
+    std::byte* mine = bytes(out.data) + static_cast<std::size_t>(rank()) * in.bytes();
+    const bool in_place = in.data == mine;
+    if (fits(out.count)) {
+      const int count = static_cast<int>(in.count);
+      check(MPI_Allgather(in_place ? MPI_IN_PLACE : in.data, count, type(in.type), out.data, count, type(in.type),
+                          handles_.communicator));
+      return;
+    }
+    if (!in_place) std::copy_n(bytes(in.data), in.bytes(), mine);
+    for (int root = 0; root < size(); ++root)
+      do_broadcast({bytes(out.data) + static_cast<std::size_t>(root) * in.bytes(), in.count, in.type}, root);
+  }
+
+  void do_send(ConstBlock block, int peer) override {
+    in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
+      check(MPI_Send(data, count, type(block.type), peer, 0, handles_.communicator));
+    });
+  }
+
+  void do_recv(Block block, int peer) override {
+    in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
+      MPI_Status status;
+      check(MPI_Recv(data, count, type(block.type), peer, 0, handles_.communicator, &status));
+      int came = 0;
+      check(MPI_Get_count(&status, type(block.type), &came));
+      if (came != count)
+        throw std::runtime_error("recv: rank " + std::to_string(peer) + " sent " + std::to_string(came) +
+                                 " elements, " + std::to_string(count) + " were expected");
+    });
+  }
+
+  void do_barrier() override { check(MPI_Barrier(handles_.communicator)); }
+
+  Handles handles_;
+  std::size_t largest_count_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi(World& world, std::size_t largest_count) {
+  const Launch& launch = world.launch();
+  if (world.size() > 1 && !launch.under_mpi)
+    throw UsageError("--backend mpi: " + launch.launcher +
+                     " is not an MPI launcher: start with mpirun or srun --mpi=pmix, or use --backend gloo");
+  start_mpi();
+  int size = 0, rank = 0;
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  if (size != world.size() || rank != world.rank())
+    throw UsageError("--backend mpi: the launcher says rank " + std::to_string(world.rank()) + " of " +
+                     std::to_string(world.size()) + ", MPI says " + std::to_string(rank) + " of " +
+                     std::to_string(size) +
+                     ": start with the mpirun of the MPI that this program was built with, or use --backend gloo");
+  return std::make_unique<MpiCommunicator>(world, largest_count);
+}
+
+}  // namespace multinode
