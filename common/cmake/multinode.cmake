@@ -68,6 +68,13 @@ function(multinode_program name)
   multinode_warnings(${name})
 endfunction()
 
+# Parts that a build must not go without: -DMULTINODE_REQUIRE="CUDA;NCCL"
+foreach(part IN LISTS MULTINODE_REQUIRE)
+  if(NOT MULTINODE_HAVE_${part})
+    message(FATAL_ERROR "MULTINODE_REQUIRE names ${part}, and it was not found")
+  endif()
+endforeach()
+
 # Says what a build without it lacks, and how to get it. Call it once at the end.
 function(multinode_summary)
   message(STATUS "")
