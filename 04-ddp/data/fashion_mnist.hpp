@@ -1,0 +1,45 @@
+// fashion_mnist.hpp: 60,000 images of clothes to learn from and 10,000 to test with, 28 x 28 bytes each, in 10 classes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+namespace data {
+
+inline constexpr std::size_t image_bytes = 28 * 28;
+inline constexpr std::size_t classes = 10;
+
+struct Images {
+  std::vector<std::uint8_t> pixels;  // size() x image_bytes
+  std::vector<std::uint8_t> labels;  // size(), each below `classes`
+  std::size_t size() const { return labels.size(); }
+};
+
+struct FashionMnist {
+  Images train, test;
+};
+
+// Where Debian's package dataset-fashion-mnist puts it.
+inline constexpr const char* default_folder = "/usr/share/datasets/fashion-mnist";
+
+// Reads train-images-idx3-ubyte and its three companions from `folder`, each with .gz at the end or without. Throws
+// UsageError, naming folder, package and --data, for what is missing; std::runtime_error, naming the file, for what is
+// damaged.
+FashionMnist read_fashion_mnist(const std::filesystem::path& folder);
+
+// The four files are there. Throws the UsageError of read_fashion_mnist if not.
+void require_fashion_mnist(const std::filesystem::path& folder);
+
+// Some samples of a data set, side by side: what a rank works on in a step.
+struct Batch {
+  std::vector<std::uint8_t> pixels;
+  std::vector<std::uint8_t> labels;
+  std::vector<std::uint32_t> samples;  // their numbers in the data set
+  std::size_t size() const { return labels.size(); }
+};
+void gather(const Images& images, std::span<const std::uint32_t> samples, Batch& batch);
+
+}  // namespace data

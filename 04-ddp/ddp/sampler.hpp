@@ -1,0 +1,40 @@
+// sampler.hpp: which samples this rank trains on in a step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ddp {
+
+// Every epoch is a new permutation of all samples, made from seed and epoch alone, so that every rank has the same one
+// without a message. A step takes the next `global_batch` of them, and rank r of P the r-th of P parts of those, which
+// differ by one sample at most: the global batch is the same for every number of ranks. Nothing is padded or dropped:
+// the last batch of an epoch is smaller where the division has a remainder, and a rank's part of it may be empty.
+class DistributedSampler {
+ public:
+  // Throws std::logic_error unless samples, global_batch and size are at least 1 and 0 <= rank < size.
+  DistributedSampler(std::size_t samples, std::size_t global_batch, int rank, int size, std::uint64_t seed);
+
+  void set_epoch(std::uint32_t epoch);
+  std::size_t steps() const { return (order_.size() + global_batch_ - 1) / global_batch_; }  // an epoch
+  std::span<const std::uint32_t> global_batch(std::size_t step) const;                       // of all ranks
+  std::span<const std::uint32_t> local_batch(std::size_t step) const;                        // of this rank
+
+ private:
+  std::size_t global_batch_;
+  std::size_t rank_, size_;
+  std::uint64_t seed_;
+  std::vector<std::uint32_t> order_;
+};
+
+// Part `rank` of `size` of `count` things: [begin, end). The parts differ by one at most.
+struct Range {
+  std::size_t begin, end;
+};
+constexpr Range part_of(std::size_t count, std::size_t rank, std::size_t size) {
+  return {count * rank / size, count * (rank + 1) / size};
+}
+
+}  // namespace ddp
