@@ -61,9 +61,13 @@ function(multinode_warnings target)
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion>)
 endfunction()
 
-# multinode_program(name sources...): an example program.
+# multinode_program(name sources...): an example program. All of them are the target `programs`.
 function(multinode_program name)
   add_executable(${name} ${ARGN})
+  if(NOT TARGET programs)
+    add_custom_target(programs)
+  endif()
+  add_dependencies(programs ${name})
   target_link_libraries(${name} PRIVATE multinode::multinode)
   multinode_warnings(${name})
 endfunction()
