@@ -1,0 +1,35 @@
+// options.hpp: what pi's command line says.
+#pragma once
+
+#include "trapezoid.hpp"
+
+#include <boost/program_options.hpp>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace trapezoid {
+
+struct Options {
+  std::int64_t n = 1'000'000'000;
+  int warmup = 2, trials = 5, threads = 1;
+  Isa isa = Isa::baseline;
+  std::string device = "auto";
+  int corrupt = -1;  // the rank that spoils a block; -1: none
+  bool bench = false;
+
+  boost::program_options::options_description description();
+  void validate();  // throws UsageError or HardwareAbsent, and fills n and isa
+
+ private:
+  std::string n_text = "1e9", isa_text = "auto";
+};
+
+// "1000", "1e9", "64M" (powers of 1024): exactly that whole number; throws UsageError naming `option`.
+std::int64_t parse_count(std::string_view text, std::string_view option);
+
+// "auto": the best of this CPU; throws UsageError, or HardwareAbsent for one that this CPU lacks.
+Isa parse_isa(std::string_view name);
+
+}  // namespace trapezoid

@@ -1,0 +1,195 @@
+// pi: the integral of 4 / (1 + x^2) over [0, 1] by the trapezoid rule, shared by all processes.
+// Exit status, the same on all ranks: 0 the answer is pi to within the bound, 1 it is not, 2 bad command line, 77 no
+// GPU.
+#include "bench.hpp"
+#include "options.hpp"
+#include "trapezoid.hpp"
+#include "trapezoid_cuda.hpp"
+
+#include <multinode/communicator.hpp>
+#include <multinode/device.hpp>
+#include <multinode/program.hpp>
+#include <multinode/report.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <numeric>
+#include <sstream>
+
+using namespace trapezoid;
+using multinode::Communicator, multinode::UsageError, multinode::World;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+template <class... Values>
+std::string text(const char* format, Values... values) {
+  char line[160];
+  std::snprintf(line, sizeof line, format, values...);
+  return line;
+}
+
+// Every block is 0 on all ranks but one, so nothing is rounded, in whatever order the library adds.
+void add_over_ranks(Communicator& communicator, std::span<double> sums) {
+#ifdef MULTINODE_HAVE_NCCL
+  if (communicator.backend() == multinode::Backend::nccl) {  // it reduces device memory
+    multinode::DeviceBuffer<double> device(sums.size());
+    device.copy_from(sums, nullptr);
+    communicator.all_reduce(device.span());
+    device.copy_to(sums, nullptr);
+    communicator.synchronize();
+    return;
+  }
+#endif
+  communicator.all_reduce(sums);
+}
+
+bool use_gpu(const Options& options, const World& world, const Communicator& communicator) {
+  const bool nccl = communicator.backend() == multinode::Backend::nccl;
+  if (options.device == "cpu" || (options.device == "auto" && !nccl)) return false;
+#ifdef MULTINODE_HAVE_CUDA
+  if (multinode::device_count() == 0) throw multinode::HardwareAbsent("--device gpu: there is no GPU here");
+  multinode::check(cudaSetDevice(world.local_rank() % multinode::device_count()));
+  return true;
+#else
+  (void)world;
+  throw UsageError("--device gpu: this program was built without CUDA");
+#endif
+}
+
+struct Trial {
+  double own_seconds, seconds;  // until this rank's blocks were added; until the answer was there
+  double answer;
+};
+
+Trial integrate(const Options& options, const World& world, Communicator& communicator, bool gpu) {
+  const Range mine = share(block_count(options.n), world.rank(), world.size());
+  std::vector<double> sums(static_cast<std::size_t>(block_count(options.n)));
+  const auto own = std::span(sums).subspan(static_cast<std::size_t>(mine.first), static_cast<std::size_t>(mine.size()));
+  communicator.barrier();
+  const auto start = Clock::now();
+#ifdef MULTINODE_HAVE_CUDA
+  if (gpu) sum_blocks_on_gpu(options.n, mine, own);
+#endif
+  if (!gpu) sum_blocks(options.n, mine, own, options.isa, options.threads);
+  const double own_seconds = seconds_since(start);
+  if (world.rank() == options.corrupt) own.front() = 0;
+  add_over_ranks(communicator, sums);
+  const double answer = integral(options.n, sums);
+  return {own_seconds, seconds_since(start), answer};
+}
+
+struct Spread {
+  double min, mean, max;
+};
+
+Spread spread(const std::vector<double>& values) {
+  const auto [min, max] = std::minmax_element(values.begin(), values.end());
+  return {*min, std::accumulate(values.begin(), values.end(), 0.0) / double(values.size()), *max};
+}
+
+int compute_pi(const Options& options, const multinode::CommonOptions& common, World& world) {
+  const bool first = world.rank() == 0;
+  const auto has_block = [&](int rank) { return share(block_count(options.n), rank, world.size()).size() > 0; };
+  if (options.corrupt >= world.size() || (options.corrupt >= 0 && !has_block(options.corrupt)))
+    throw UsageError(text("--corrupt %d: that rank has no block (processes: %d, blocks: %lld)", options.corrupt,
+                          world.size(), static_cast<long long>(block_count(options.n))));
+  multinode::JsonLines json(first ? common.json : "");
+  const auto communicator = multinode::make_communicator(world, multinode::parse_backend(common.backend));
+  const bool gpu = use_gpu(options, world, *communicator);
+
+  Trial last{};
+  double own_seconds = 0, seconds = 0;  // sums over this rank's trials
+  bool same = true;                     // every run, and every rank, has the same bits
+  for (int i = 0; i < options.warmup + options.trials; ++i) {
+    const double before = last.answer;
+    last = integrate(options, world, *communicator, gpu);
+    same = same && (i == 0 || last.answer == before);
+    const bool warmup = i < options.warmup;
+    if (!warmup) {
+      own_seconds += last.own_seconds;
+      seconds += last.seconds;
+    }
+    if (first)
+      std::cout << text("%s %d of %d: %.6f s\n", warmup ? "warm-up" : "trial", warmup ? i + 1 : i + 1 - options.warmup,
+                        warmup ? options.warmup : options.trials, last.seconds)
+                << std::flush;
+  }
+
+  std::vector<double> all_own_seconds, all_seconds;
+  for (const std::string& said : world.gather("result", text("%.9f %.9f %a %d", own_seconds / options.trials,
+                                                             seconds / options.trials, last.answer, same))) {
+    double own = 0, whole = 0, answer = 0;
+    int unchanged = 0;
+    if (std::sscanf(said.c_str(), "%lf %lf %la %d", &own, &whole, &answer, &unchanged) != 4)
+      throw std::runtime_error("a rank's result is not what pi writes: " + said);
+    all_own_seconds.push_back(own);
+    all_seconds.push_back(whole);
+    same = same && unchanged && answer == last.answer;
+  }
+  const Verdict verdict = judge(options.n, last.answer);
+  const bool right = verdict.right && same;
+  if (!first) return right ? multinode::exit_right : multinode::exit_wrong;
+
+  const Spread own = spread(all_own_seconds);
+  const double average = spread(all_seconds).mean;
+  std::cout << text("Total number of processes: %d\nAVG Time: %.6f\n", world.size(), average)
+            << text("seconds that a process needed for its blocks: min %.6f, mean %.6f, max %.6f\n", own.min, own.mean,
+                    own.max)
+            << text("pi = %.17g = %a with n = %lld\n", last.answer, last.answer, static_cast<long long>(options.n))
+            << text("pi - T - h^2/6 + h^6/504 = %.2e, at most %.2e is rounding: %s\n", verdict.error, verdict.bound,
+                    verdict.right ? "right" : "WRONG");
+  if (!same) std::cout << "the answer is not the same in every run and on every rank: WRONG\n";
+  std::cout << std::flush;
+  json.write(multinode::fingerprint(world));
+  json.write({{"result", last.answer},
+              {"bits", text("%a", last.answer)},
+              {"n", options.n},
+              {"error", verdict.error},
+              {"bound", verdict.bound},
+              {"right", right},
+              {"processes", world.size()},
+              {"threads", options.threads},
+              {"device", gpu ? "gpu" : "cpu"},
+              {"isa", gpu ? "cuda" : name_of(options.isa)},
+              {"backend", multinode::name_of(communicator->backend())},
+              {"warmup", options.warmup},
+              {"trials", options.trials},
+              {"average_seconds", average},
+              {"process_seconds", {{"min", own.min}, {"mean", own.mean}, {"max", own.max}}}});
+  return right ? multinode::exit_right : multinode::exit_wrong;
+}
+
+int bench(const multinode::CommonOptions& common, World& world) {
+  if (world.size() != 1) throw UsageError("--bench measures one process: run it without a launcher");
+  multinode::JsonLines json(common.json);
+  json.write(multinode::fingerprint(world));
+  multinode::Table table({"instructions", "evaluations/s", "divisions/s", "ratio", "verdict"});
+  bool fast = true;
+  for (const Throughput& t : measure(available_isas(), 200)) {
+    const bool enough = t.ratio() >= least_ratio;
+    fast = fast && enough;
+    table.add({std::string(name_of(t.isa)), text("%.3e", t.evaluations), text("%.3e", t.divisions),
+               text("%.3f", t.ratio()), enough ? "right" : "TOO SLOW"});
+    json.write({{"isa", name_of(t.isa)},
+                {"evaluations_per_second", t.evaluations},
+                {"divisions_per_second", t.divisions},
+                {"ratio", t.ratio()}});
+  }
+  table.print(std::cout);
+  return fast ? multinode::exit_right : multinode::exit_wrong;
+}
+
+int main(int argc, char** argv) {
+  Options options;
+  multinode::CommonOptions common;
+  const multinode::Program program{"pi", options.description(), common, [&] {
+                                     options.validate();
+                                     multinode::parse_backend(common.backend);
+                                   }};
+  return multinode::run(program, argc, argv, [&](World& world) {
+    return options.bench ? bench(common, world) : compute_pi(options, common, world);
+  });
+}

@@ -1,0 +1,210 @@
+// pi as a user runs it.
+#include "recorded.hpp"
+
+#include <testing/faults.hpp>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <signal.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <set>
+
+namespace {
+
+using namespace multinode::testing;
+using namespace std::chrono_literals;
+
+// Every way to start pi that this build has.
+struct Way {
+  Starter starter;
+  std::string backend;
+};
+
+std::vector<Way> ways() {
+  std::vector<Way> all;
+#ifdef MULTINODE_HAVE_MPI
+  all.push_back({Starter::mpirun, "mpi"});
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+  all.push_back({Starter::bare, "gloo"});
+#ifdef PATH_mnrun
+  setenv("MNRUN", PATH_mnrun, 1);
+  all.push_back({Starter::mnrun, "gloo"});
+#endif
+#endif
+  return all;
+}
+
+class Pi : public ::testing::TestWithParam<Way> {
+ protected:
+  std::vector<std::string> command(std::vector<std::string> options) const {
+    options.insert(options.begin(), {PATH_pi, "--backend", GetParam().backend});
+    return options;
+  }
+  Ranks::End run(int ranks, const std::vector<std::string>& options) const {
+    return Ranks(GetParam().starter, ranks, command(options)).wait(30s);
+  }
+};
+
+#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
+
+std::string bits(const std::string& output) {
+  std::smatch match;
+  return std::regex_search(output, match, std::regex("pi = .* = (0x\\S+) with")) ? match[1].str() : "no answer";
+}
+
+TEST_P(Pi, HasTheSameBitsForEveryNumberOfProcesses) {
+  for (const int ranks : {1, 2, 3, 4, 5, 7, 8}) {
+    const Ranks::End end = run(ranks, {"--n", "1e7", "--warmup", "0", "--trials", "1"});
+    EXPECT_EQ(end.status, 0) << end.output;
+    EXPECT_EQ(bits(end.output), "0x1.921fb54442d15p+1") << end.output;
+    EXPECT_SAYS(end.output, "Total number of processes: " + std::to_string(ranks) + "\n");
+  }
+}
+
+TEST_P(Pi, HasTheSameBitsForThreadsAndMoreProcessesThanBlocks) {
+  EXPECT_EQ(bits(run(3, {"--n", "1e7", "--threads", "3", "--trials", "2"}).output), "0x1.921fb54442d15p+1");
+  EXPECT_EQ(bits(run(3, {"--n", "1000"}).output), "0x1.921fb3de58d98p+1");
+  EXPECT_EQ(run(2, {"--n", "1"}).status, 0);
+}
+
+TEST_P(Pi, ALostBlockIsSeen) {
+  for (const std::string rank : {"0", "2"}) {
+    const Ranks::End end = run(3, {"--n", "1e7", "--corrupt", rank, "--warmup", "0", "--trials", "1"});
+    EXPECT_EQ(end.status, 1) << end.output;
+    EXPECT_SAYS(end.output, "is rounding: WRONG");
+  }
+}
+
+TEST_P(Pi, NobodyCanLoseABlockThatHeHasNot) {
+  const Ranks::End end = run(3, {"--n", "1000", "--corrupt", "2"});
+  EXPECT_EQ(end.status, 2) << end.output;
+  EXPECT_SAYS(end.output, "--corrupt 2: that rank has no block (processes: 3, blocks: 1)");
+}
+
+TEST_P(Pi, AKilledRankEndsAllAndIsNamed) {
+  std::mt19937 random(std::random_device{}());
+  EXPECT_EQ(kill_one(GetParam().starter, 3, command({"--n", "1e6", "--trials", "1000000000"}), "\ntrial (\\d+) of", 1,
+                     50, random),
+            "");
+}
+
+TEST_P(Pi, AStoppedRankIsNamed) {
+  Ranks ranks(GetParam().starter, 3, command({"--n", "1e6", "--trials", "1000000000", "--timeout", "2"}));
+  ASSERT_TRUE(ranks.wait_for("\ntrial (10) of", 20s));
+  ranks.signal(1, SIGSTOP);
+  const Ranks::End end = ranks.wait(20s);
+  EXPECT_EQ(end.status, 1) << end.output;
+  EXPECT_SAYS(end.output, "rank 1 (host ");
+}
+
+INSTANTIATE_TEST_SUITE_P(By, Pi, ::testing::ValuesIn(ways()),
+                         [](const auto& way) { return name_of(way.param.starter) + "_" + way.param.backend; });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Pi);
+
+TEST(PiAlone, SaysWhatItDoes) {
+  const Result result = run({PATH_pi, "--n", "1e6", "--trials", "3"});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_TRUE(std::regex_match(result.out, std::regex("warm-up 1 of 2: [0-9.]+ s\n"
+                                                      "warm-up 2 of 2: [0-9.]+ s\n"
+                                                      "trial 1 of 3: [0-9.]+ s\n"
+                                                      "trial 2 of 3: [0-9.]+ s\n"
+                                                      "trial 3 of 3: [0-9.]+ s\n"
+                                                      "Total number of processes: 1\n"
+                                                      "AVG Time: [0-9.]+\n"
+                                                      "seconds that a process needed for its blocks: min [0-9.]+, mean "
+                                                      "[0-9.]+, max [0-9.]+\n"
+                                                      "pi = 3\\.1415926535896265 = 0x1\\.921fb54442ba1p\\+1 with n = "
+                                                      "1000000\n"
+                                                      "pi - T - h\\^2/6 \\+ h\\^6/504 = \\S+, at most \\S+ is "
+                                                      "rounding: right\n")))
+      << result.out;
+  EXPECT_EQ(result.err, "");
+}
+
+// The average is that of the trials printed above it: one process, so nothing else goes in.
+TEST(PiAlone, TheAverageIsTheAverage) {
+  const Result result = run({PATH_pi, "--n", "3e7", "--trials", "4"});
+  double sum = 0, average = -1;
+  const std::regex trial("\ntrial \\d of 4: (\\S+) s"), printed("AVG Time: (\\S+)");
+  for (std::sregex_iterator match(result.out.begin(), result.out.end(), trial), end; match != end; ++match)
+    sum += std::stod((*match)[1]);
+  std::smatch match;
+  ASSERT_TRUE(std::regex_search(result.out, match, printed)) << result.out;
+  average = std::stod(match[1]);
+  EXPECT_NEAR(average, sum / 4, 2e-6) << result.out;
+}
+
+TEST(PiAlone, EveryInstructionSetHasTheSameBits) {
+  for (const std::string isa : {"sse2", "avx2", "avx512"}) {
+    const Result result = run({PATH_pi, "--n", "1e7", "--isa", isa});
+    if (result.status == 77)
+      EXPECT_SAYS(result.err, "this CPU does not have it");
+    else
+      EXPECT_EQ(bits(result.out), "0x1.921fb54442d15p+1") << isa << ": " << result.all();
+  }
+}
+
+TEST(PiAlone, WritesJson) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / ("pi_test_" + std::to_string(getpid()) + ".json");
+  ASSERT_EQ(run({PATH_pi, "--n", "1000", "--trials", "3", "--json", path}).status, 0);
+  std::ifstream file(path);
+  std::string line;
+  ASSERT_TRUE(std::getline(file, line));
+  EXPECT_EQ(nlohmann::json::parse(line).at("fingerprint").at("program"), "pi");
+  ASSERT_TRUE(std::getline(file, line));
+  const auto result = nlohmann::json::parse(line);
+  EXPECT_EQ(result.at("result").get<double>(), recorded[1].second);
+  EXPECT_EQ(result.at("bits"), "0x1.921fb3de58d98p+1");
+  EXPECT_EQ(result.at("n"), 1000);
+  EXPECT_EQ(result.at("processes"), 1);
+  EXPECT_EQ(result.at("trials"), 3);
+  EXPECT_TRUE(result.at("right").get<bool>());
+  EXPECT_LE(result.at("process_seconds").at("min"), result.at("process_seconds").at("max"));
+  EXPECT_FALSE(std::getline(file, line));
+  std::filesystem::remove(path);
+}
+
+TEST(PiAlone, RefusesAWrongCommandLineInOneLine) {
+  const std::pair<std::vector<std::string>, std::string> wrong[] = {
+      {{"--n", "1.5e9"}, "--n must be a whole number such as 1000000, 1e9 or 64M, not '1.5e9'"},
+      {{"--n", "0"}, "--n must be from 1 to 1000000000000, not 0"},
+      {{"--trials", "0"}, "--trials must be from 1 to"},
+      {{"--threads", "0"}, "--threads must be from 1 to 1024, not 0"},
+      {{"--isa", "mmx"}, "--isa must be auto, "},
+      {{"--device", "tpu"}, "--device must be auto, cpu or gpu, not 'tpu'"},
+      {{"--corrupt", "1", "--n", "1e7"}, "--corrupt 1: that rank has no block"},
+      {{"--backend", "carrier-pigeon"}, "carrier-pigeon"},
+      {{"--trails", "3"}, "--trails"},
+      {{"1e9"}, "only options"},
+      {{"--json", "/nonexistent/folder/file"}, "/nonexistent/folder/file"},
+  };
+  for (const auto& [options, says] : wrong) {
+    std::vector<std::string> command{PATH_pi};
+    command.insert(command.end(), options.begin(), options.end());
+    const Result result = run(command);
+    EXPECT_EQ(result.status, 2) << result.all();
+    EXPECT_SAYS(result.err, says);
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST(PiAlone, WithoutAGpuNcclIsRefused) {
+  const Result result = run({PATH_pi, "--n", "1000", "--backend", "nccl"});
+  if (result.status == 0) GTEST_SKIP() << "there is a GPU here";
+#ifdef MULTINODE_HAVE_NCCL
+  EXPECT_EQ(result.status, 77) << result.all();
+#else
+  EXPECT_EQ(result.status, 2) << result.all();
+#endif
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+}  // namespace

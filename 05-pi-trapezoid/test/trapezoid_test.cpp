@@ -1,0 +1,239 @@
+// The sum: its error, its bits, and the faults that the bound has to catch.
+#include "trapezoid.hpp"
+#include "bench.hpp"
+#include "options.hpp"
+#include "recorded.hpp"
+
+#include <multinode/check.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace trapezoid;
+
+// What `parts` processes of `threads` threads make together.
+std::vector<double> block_sums(std::int64_t n, Isa isa, int parts = 1, int threads = 1) {
+  std::vector<double> sums(static_cast<std::size_t>(block_count(n)));
+  for (int part = 0; part < parts; ++part) {
+    const Range mine = share(block_count(n), part, parts);
+    sum_blocks(n, mine, std::span(sums).subspan(std::size_t(mine.first), std::size_t(mine.size())), isa, threads);
+  }
+  return sums;
+}
+
+double compute(std::int64_t n, Isa isa = available_isas().back(), int parts = 1, int threads = 1) {
+  return integral(n, block_sums(n, isa, parts, threads));
+}
+
+long double f(long double x) { return 4 / (1 + x * x); }
+
+// The rule in its plainest form, in 64 bits of mantissa.
+long double plain(std::int64_t n) {
+  long double sum = 3;
+  for (std::int64_t i = 1; i < n; ++i) sum += f(static_cast<long double>(i) / static_cast<long double>(n));
+  return sum / static_cast<long double>(n);
+}
+
+void expect_right(std::int64_t n) {
+  const Verdict v = judge(n, compute(n));
+  EXPECT_TRUE(v.right) << "n = " << n << ": error " << v.error << ", bound " << v.bound;
+}
+
+// The fault is seen, with room: ten times the bound.
+void expect_wrong(std::int64_t n, double answer, const std::string& fault) {
+  const Verdict v = judge(n, answer);
+  EXPECT_FALSE(v.right) << fault << ", n = " << n;
+  EXPECT_GT(std::abs(v.error), 10 * v.bound) << fault << ", n = " << n;
+}
+
+TEST(Answer, IsPiWithinTheBound) {
+  for (std::int64_t n = 10; n <= 10'000'000; n *= 10) expect_right(n);
+}
+
+TEST(Answer, IsPiWithinTheBoundWhereverThePointsEnd) {
+  for (std::int64_t n = 1; n <= 1100; ++n) expect_right(n);
+  for (std::int64_t around : {block_length, 2 * block_length, 3 * block_length, std::int64_t{runs_per_block} * 100})
+    for (std::int64_t n = around - 9; n <= around + 9; ++n) expect_right(n);
+  for (std::int64_t n : {4'999'999, 5'000'011, 7'654'321}) expect_right(n);
+}
+
+// The formula itself, with so little rounding that what it leaves can be seen.
+TEST(Bound, TheFormulaIsRight) {
+  if (std::numeric_limits<long double>::digits < 64) GTEST_SKIP() << "long double is too short here";
+  for (std::int64_t n = 8; n <= 16; ++n) {
+    const long double h = 1.0L / static_cast<long double>(n);
+    const long double left = std::numbers::pi_v<long double> - plain(n) - h * h / 6 + std::pow(h, 6.0L) / 504;
+    EXPECT_NEAR(double(left / std::pow(h, 10.0L)), 1.0 / 1056, 2e-6) << "n = " << n;
+  }
+}
+
+TEST(Bound, HoldsForTheSumBesideThePlainOne) {
+  for (std::int64_t n : {1, 2, 10, 1000, 65'537, 1'000'000}) {
+    const double bound = judge(n, 3.14).bound - std::pow(1.0 / double(n), 10) / 1056;
+    EXPECT_LE(std::abs(double(static_cast<long double>(compute(n)) - plain(n))), bound) << "n = " << n;
+  }
+}
+
+// Small enough to see that the rule itself is wrong by h^2/6 up to a million intervals.
+TEST(Bound, SeesTheErrorOfTheRule) {
+  for (std::int64_t n = 10; n <= 1'000'000; n *= 10) EXPECT_LT(judge(n, 3.14).bound, 1 / (5.0 * double(n) * double(n)));
+  EXPECT_LT(judge(1'000'000'000, 3.14).bound, 5e-14);
+}
+
+TEST(Bound, RefusesWhatIsNoNumber) {
+  EXPECT_FALSE(judge(1000, std::nan("")).right);
+  EXPECT_FALSE(judge(1000, INFINITY).right);
+  EXPECT_FALSE(judge(1000, 0).right);
+}
+
+TEST(Bits, AreTheRecordedOnes) {
+  for (const Isa isa : available_isas())
+    for (const auto& [n, answer] : recorded) EXPECT_EQ(compute(n, isa), answer) << name_of(isa) << ", n = " << n;
+}
+
+TEST(Bits, DoNotDependOnInstructionsProcessesOrThreads) {
+  for (const std::int64_t n : {1LL, 9LL, 777LL, 65'536LL, 65'537LL, 1'234'567LL}) {
+    const double expected = compute(n, Isa::baseline);
+    for (const Isa isa : available_isas())
+      for (const int parts : {1, 2, 3, 4, 5, 7, 8, 40})
+        for (const int threads : {1, 2, 3, 4})
+          EXPECT_EQ(compute(n, isa, parts, threads), expected)
+              << name_of(isa) << ", n = " << n << ", parts " << parts << ", threads " << threads;
+  }
+}
+
+TEST(Bits, EveryBlockIsTheSameInEveryInstructionSet) {
+  const std::int64_t n = 3 * block_length + 12'345;
+  for (const Isa isa : available_isas()) EXPECT_EQ(block_sums(n, isa), block_sums(n, Isa::baseline)) << name_of(isa);
+}
+
+// Proves that the tests above can fail: where each process adds its own share to one number, as the original does,
+// the answer depends on how many processes there are.
+TEST(Bits, DependOnTheSplitWhereProcessesAreTheBlocks) {
+  const std::int64_t n = 1'000'000;
+  std::set<double> answers;
+  for (int processes = 1; processes <= 8; ++processes) {
+    double total = 3;
+    for (int process = 0; process < processes; ++process) {
+      double sum = 0;
+      const Range mine = share(n - 1, process, processes);
+      for (auto i = mine.first; i < mine.last; ++i) sum += double(f(double(i + 1) * (1.0 / double(n))));
+      total += sum;
+    }
+    EXPECT_TRUE(std::abs(total / double(n) - std::numbers::pi) < 1e-9);
+    answers.insert(total / double(n));
+  }
+  EXPECT_GE(answers.size(), 4u);
+}
+
+#ifdef __x86_64__
+// Proves that the tests above can fail: kernel.cpp, compiled to fuse its multiplies and adds, has other bits.
+TEST(Bits, DependOnContraction) {
+  if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "this CPU has no fused multiply-add";
+  std::vector<double> fused(runs_per_block), plain_sums(runs_per_block);
+  sum_runs<1>(1, 1e-5, fused.data(), runs_per_block);
+  sum_runs(Isa::baseline, 1, 1e-5, plain_sums);
+  EXPECT_NE(fused, plain_sums);
+}
+#endif
+
+TEST(Faults, EndTermsOfTheOriginal) {
+  for (const std::int64_t n : {1000, 100'000, 10'000'000})
+    for (const int processes : {1, 4, 40}) {
+      double wrong = compute(n);  // f(a) whole and (a^2 + b^2) / 2, where (f(a) + f(b)) / 2 belongs
+      for (int p = 0; p < processes; ++p) {
+        const double a = double(p) / processes, b = double(p + 1) / processes;
+        wrong += (double(f(a)) + (a * a + b * b) / 2 - (double(f(a)) + double(f(b))) / 2) / double(n);
+      }
+      expect_wrong(n, wrong, "end terms");
+    }
+}
+
+TEST(Faults, IntervalsDroppedWhereTheProcessesDoNotDivideThem) {
+  for (const std::int64_t n : {1000, 100'000, 10'000'000, 1'000'000'000})
+    for (const int processes : {3, 7, 11}) {
+      const double h = 1.0 / double(n);
+      double wrong = n > 10'000'000 ? std::numbers::pi : compute(n);
+      for (std::int64_t i = n - n % processes; i < n; ++i)
+        wrong -= h * double(f(double(i) * h) + f(double(i + 1) * h)) / 2;
+      expect_wrong(n, wrong, "dropped intervals");
+    }
+}
+
+TEST(Faults, OneBlockOrOneTermLostOrTwice) {
+  const std::int64_t n = 1'000'000;
+  const auto sums = block_sums(n, Isa::baseline);
+  for (std::size_t b = 0; b < sums.size(); ++b) {
+    auto spoiled = sums;
+    spoiled[b] = 0;
+    expect_wrong(n, integral(n, spoiled), "lost block");
+    spoiled[b] = 2 * sums[b];
+    expect_wrong(n, integral(n, spoiled), "block twice");
+    spoiled[b] = sums[b] - 2;  // the smallest term
+    expect_wrong(n, integral(n, spoiled), "lost term");
+  }
+  expect_wrong(1'000'000'000, std::numbers::pi - 2e-9, "lost term");
+}
+
+TEST(Faults, FloatInsteadOfDouble) { expect_wrong(1'000'000, double(float(std::numbers::pi)), "float"); }
+
+TEST(Share, GivesEveryBlockToOnePart) {
+  for (const std::int64_t count : {0, 1, 2, 7, 40, 15'259})
+    for (int parts = 1; parts <= 64; ++parts) {
+      std::int64_t next = 0;
+      for (int part = 0; part < parts; ++part) {
+        const Range range = share(count, part, parts);
+        EXPECT_EQ(range.first, next);
+        EXPECT_GE(range.size(), count / parts);
+        EXPECT_LE(range.size(), count / parts + 1);
+        next = range.last;
+      }
+      EXPECT_EQ(next, count);
+    }
+}
+
+TEST(TreeSum, AddsNeighbours) {
+  const double tiny = 0x1p-53;  // lost when added to 1 alone, kept in pairs
+  EXPECT_EQ(tree_sum(std::vector{1.0, 0.0, tiny, tiny}), 1 + 2 * tiny);
+  EXPECT_EQ(tree_sum(std::vector{1.0, tiny, tiny}), 1.0);
+  EXPECT_EQ(tree_sum({}), 0.0);
+}
+
+TEST(ParseCount, TakesWholeNumbersExactly) {
+  EXPECT_EQ(parse_count("1e9", "--n"), 1'000'000'000);
+  EXPECT_EQ(parse_count("1E0", "--n"), 1);
+  EXPECT_EQ(parse_count("64M", "--n"), 64 << 20);
+  EXPECT_EQ(parse_count("1000000007", "--n"), 1'000'000'007);
+  EXPECT_EQ(parse_count("9007199254740993", "--n"), 9'007'199'254'740'993);  // no double
+  EXPECT_EQ(parse_count("9223372036854775807", "--n"), INT64_MAX);
+}
+
+TEST(ParseCount, RefusesTheRestByName) {
+  for (const char* text : {"", "x", "1.5e9", "1e", "e9", "-1", "-1e9", "1e-9", "1e19", "10e18", "9223372036854775808",
+                           "9000000000G", "1 000", "1e9x", "64m", "+5", "0x10", "M"}) {
+    try {
+      ADD_FAILURE() << "'" << text << "' was taken as " << parse_count(text, "--n");
+    } catch (const multinode::UsageError& e) {
+      EXPECT_NE(std::string(e.what()).find("--n must be a whole number"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("'" + std::string(text) + "'"), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_EQ(parse_count("0e99999999999", "--n"), 0);
+}
+
+TEST(ParseIsa, NamesWhatIsThere) {
+  for (const Isa isa : available_isas()) EXPECT_EQ(parse_isa(name_of(isa)), isa);
+  EXPECT_EQ(parse_isa("auto"), available_isas().back());
+  EXPECT_THROW((void)parse_isa("avx"), multinode::UsageError);
+}
+
+}  // namespace

@@ -1,0 +1,45 @@
+// trapezoid_cuda.cu: a thread block adds one block of the sum, a thread one lane of one run: the shape of kernel.hpp.
+#include "trapezoid_cuda.hpp"
+
+#include <multinode/device.hpp>
+
+namespace trapezoid {
+namespace {
+
+constexpr int chains = runs_per_block * lanes;  // 1024, the most threads that a thread block can have
+
+// __dmul_rn, __dadd_rn: nvcc fuses plain products and sums into multiply-adds.
+__global__ void __launch_bounds__(chains)
+    sum_block(std::int64_t inner_points, double h, std::int64_t first_block, double* sums) {
+  __shared__ double shared[chains];
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int64_t start = (first_block + blockIdx.x) * block_length + thread / lanes * run_length + thread % lanes;
+  double sum = 0;
+  for (int step = 0; step < chain_length; ++step) {
+    const std::int64_t j = start + step * lanes;
+    if (j >= inner_points) break;
+    const double x = __dmul_rn(static_cast<double>(1 + j), h);
+    sum = __dadd_rn(sum, __ddiv_rn(4.0, __dadd_rn(1.0, __dmul_rn(x, x))));
+  }
+  shared[thread] = sum;
+  for (int distance = 1; distance < chains; distance *= 2) {  // tree_sum: neighbours, then their sums
+    __syncthreads();
+    if (thread % (2 * distance) == 0) shared[thread] = __dadd_rn(shared[thread], shared[thread + distance]);
+  }
+  if (thread == 0) sums[blockIdx.x] = shared[0];
+}
+
+}  // namespace
+
+void sum_blocks_on_gpu(std::int64_t n, Range blocks, std::span<double> sums) {
+  if (blocks.size() == 0) return;
+  multinode::Stream stream;
+  multinode::DeviceBuffer<double> device(sums.size());
+  sum_block<<<static_cast<unsigned>(blocks.size()), chains, 0, stream.get()>>>(n - 1, 1.0 / double(n), blocks.first,
+                                                                               device.data());
+  multinode::check(cudaGetLastError());
+  device.copy_to(sums, stream.get());
+  stream.synchronize();
+}
+
+}  // namespace trapezoid
