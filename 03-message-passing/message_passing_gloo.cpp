@@ -23,7 +23,8 @@ int run(multinode::World& world, const ExchangeOptions& options) {
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
   {
     const auto inside = world.watchdog().enter("connectFullMesh");
-    context->setTimeout(world.timeout());
+    context->setTimeout(world.timeout() +
+                        std::chrono::seconds(15));  // the watchdog, which can say who is late, comes first
     auto device = gloo::transport::tcp::CreateDevice(address);
     context->connectFullMesh(store, device);
   }

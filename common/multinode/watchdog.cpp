@@ -206,9 +206,12 @@ class Watchdog::Implementation {
         }
       }
       store_.goodbye();
-    } catch (const std::runtime_error& e) {  // the store is lost, or frozen
+    } catch (const StoreTimeout&) {
       if (!stop.stop_requested())
-        end(verdict_text(exit_wrong, identity_.server + " is gone or frozen: " + e.what()), nullptr);
+        end(verdict_text(exit_wrong, identity_.server + " is frozen: no answer for " + seconds_text(timeout_)),
+            nullptr);
+    } catch (const std::runtime_error&) {
+      if (!stop.stop_requested()) end(verdict_text(exit_wrong, identity_.server + " is gone"), nullptr);
     }
   }
 
@@ -232,6 +235,16 @@ class Watchdog::Implementation {
     return all;
   }
 
+  // The rank that serves the store stays until the others have heard the verdict; those that died never do.
+  void hear(TcpStore& store) {
+    std::int64_t heard = store.add(key("heard"), 1);
+    const Clock::time_point limit = Clock::now() + 1s;
+    while (identity_.serves && heard < identity_.world_size && Clock::now() < limit) {
+      std::this_thread::sleep_for(5ms);
+      heard = store.add(key("heard"), 0);
+    }
+  }
+
   // Says it once a node, has the library give up, and ends the process.
   [[noreturn]] void end(const std::string& verdict, TcpStore* store) {
     if (ending_.exchange(true))
@@ -245,6 +258,10 @@ class Watchdog::Implementation {
       } catch (const std::runtime_error&) {
       }
     if (speak) std::cerr << identity_.program + ": " + verdict.substr(cut + 1) + "\n" << std::flush;
+    if (store) try {
+        hear(*store);
+      } catch (const std::runtime_error&) {
+      }
     std::jthread limit([status] {
       std::this_thread::sleep_for(abort_limit);
       _exit(status);

@@ -29,7 +29,8 @@ class Watchdog {
     int world_size = 1;
     std::string where;                 // "host h, pid p"
     std::string node;                  // ranks of one node share a terminal: one of them prints the verdict
-    std::string server;                // who serves the store: "rank 0 (host h, pid p)", "mnrun's agent at h:p"
+    std::string server;                // who serves the store: "rank 0, which serves the store at h:p,"
+    bool serves = false;               // this process does
     bool speaks_without_store = true;  // prints although nobody can be asked who does
   };
 

@@ -244,7 +244,7 @@ void World::Implementation::meet_through(Store& bootstrap, const Launch& launch,
 void World::Implementation::meet(const Launch& launch, const Options& options) {
   const bool first = launch.rank.value == 0;
   std::string prefix = "run";
-  server_text = "rank 0, which serves the store,";
+  server_text = "rank 0, which serves the store";
   if (options.rendezvous.starts_with("tcp:")) {
     endpoint = parse_endpoint(options.rendezvous.substr(4), "--rendezvous");
     if (first) server = serve_at(endpoint);
@@ -255,7 +255,7 @@ void World::Implementation::meet(const Launch& launch, const Options& options) {
     throw UsageError("--rendezvous must be tcp:HOST:PORT or file:PATH, not '" + options.rendezvous + "'");
   } else if (launch.mnrun_store) {
     endpoint = launch.mnrun_store->value;
-    server_text = "mnrun's agent, which serves the store,";
+    server_text = "mnrun's agent, which serves the store";
     prefix = "run/" + generation(launch);
   } else if (launch.agent_store) {
     TorchStore agent({launch.master_address.value, launch.master_port.value}, options.timeout);
@@ -301,7 +301,8 @@ World::World(std::string program, Launch launch, Options options)
   identity.world_size = size();
   identity.where = "host " + host_name() + ", pid " + std::to_string(getpid());
   identity.node = launch_.node_rank ? std::to_string(launch_.node_rank->value) : host_name();
-  identity.server = impl.server_text;
+  identity.server = impl.server_text + " at " + to_string(impl.endpoint) + ",";
+  identity.serves = impl.server != nullptr;
   identity.speaks_without_store = rank() == 1 || local_rank() == 0;
   const std::string prefix = launch_.mnrun_store && options_.rendezvous.empty() ? "run/" + generation(launch_) : "run";
   impl.watchdog = std::make_unique<Watchdog>(impl.endpoint, prefix, std::move(identity), options_.timeout);
