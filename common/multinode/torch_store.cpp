@@ -1,0 +1,215 @@
+// What is used here of the protocol of torch.distributed.TCPStore. Integers are little-endian, a string is its length
+// (u64) and its bytes, a list its number (u64) and its strings. A connection begins with `validate` and a magic number;
+// the server says nothing to that, so a ping follows, which it echoes. Then queries, a byte and their arguments:
+//   set: key, value                         no answer
+//   compare_set: key, expected, desired     the value afterwards; `expected` where there is no such key
+//   get: key                                the value
+//   add: key, i64                           the sum, i64
+//   check: keys                             a byte: all there, or not
+//   wait: keys                              stop_waiting, once all are there: the client keeps the time
+//   cancel_wait                             wait_canceled, after a stop_waiting that was on its way
+// The server hangs up on what it does not like.
+#include <multinode/socket.hpp>
+#include <multinode/torch_store.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+namespace multinode {
+
+using detail::Clock;
+using std::chrono::milliseconds;
+
+namespace {
+
+enum class Query : std::uint8_t {
+  validate = 0,
+  set = 1,
+  compare_set = 2,
+  get = 3,
+  add = 4,
+  check = 5,
+  wait = 6,
+  cancel_wait = 12,
+  ping = 13
+};
+constexpr std::uint32_t validation_number = 0x3C85F7CE;
+constexpr char ready = 0, not_ready = 1;             // answers to check
+constexpr char stop_waiting = 0, wait_canceled = 1;  // answers to wait and cancel_wait
+constexpr std::uint64_t longest_value = 8 << 20;     // the server's own bound
+constexpr milliseconds answer_time(1'000);           // beyond the time-out of a get or wait
+
+template <class Integer>
+void put(std::string& to, Integer value) {
+  for (std::size_t i = 0; i < sizeof value; ++i) to += static_cast<char>(static_cast<std::uint64_t>(value) >> (8 * i));
+}
+
+class Message {
+ public:
+  explicit Message(Query query) { put(bytes_, static_cast<std::uint8_t>(query)); }
+  template <class Integer>
+  Message& number(Integer value) {
+    put(bytes_, value);
+    return *this;
+  }
+  Message& string(std::string_view text) {
+    put(bytes_, std::uint64_t{text.size()});
+    bytes_ += text;
+    return *this;
+  }
+  Message& list(std::span<const std::string> texts) {
+    put(bytes_, std::uint64_t{texts.size()});
+    for (const auto& text : texts) string(text);
+    return *this;
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+template <class Integer>
+Integer receive_number(detail::TcpClient& client, Clock::time_point deadline, std::string_view doing) {
+  std::array<char, sizeof(Integer)> bytes;
+  client.receive(bytes.data(), bytes.size(), deadline, doing);
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    value |= std::uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+  return static_cast<Integer>(value);
+}
+
+void shake_hands(detail::TcpClient& client, Clock::time_point deadline) {
+  const auto nonce = static_cast<std::uint32_t>(::getpid());
+  const auto hello =
+      Message(Query::validate).number(validation_number).bytes() + Message(Query::ping).number(nonce).bytes();
+  client.send(hello, deadline, "saying hello");
+  if (receive_number<std::uint32_t>(client, deadline, "waiting for its echo") != nonce)
+    client.lose("what answers there is not torch's TCPStore");
+}
+
+}  // namespace
+
+class TorchStore::Implementation {
+ public:
+  Implementation(const Endpoint& server, milliseconds timeout)
+      : timeout_(timeout), client_(server, timeout, shake_hands) {}
+
+  void set(const std::string& key, std::string_view value) {
+    check_size(key, value);
+    const auto doing = "setting " + detail::quoted(key);
+    const auto deadline = detail::deadline_in(timeout_);
+    client_.send(Message(Query::set).string(key).string(value).bytes(), deadline, doing);
+    // There is no answer to a set. This one comes after it.
+    if (!check(key, deadline, doing)) client_.lose("it did not take a value, while " + doing);
+  }
+
+  std::string get(const std::string& key, milliseconds timeout) {
+    wait({&key, 1}, timeout);
+    return ask_string(Message(Query::get).string(key), detail::deadline_in(answer_time),
+                      "getting " + detail::quoted(key));
+  }
+
+  std::int64_t add(const std::string& key, std::int64_t amount) {
+    check_size(key, {});
+    const auto doing = "adding to " + detail::quoted(key);
+    const auto deadline = detail::deadline_in(timeout_);
+    client_.send(Message(Query::add).string(key).number(amount).bytes(), deadline, doing);
+    return receive_number<std::int64_t>(client_, deadline, doing);
+  }
+
+  void wait(std::span<const std::string> keys, milliseconds timeout) {
+    if (keys.empty()) return;
+    for (const auto& key : keys) check_size(key, {});
+    const auto doing = "waiting for " + detail::quoted(keys[0]);
+    const auto deadline = detail::deadline_in(timeout);
+    client_.send(Message(Query::wait).list(keys).bytes(), deadline + answer_time, doing);
+    if (timeout.count() > 0 && client_.poll_input(deadline, doing)) {
+      if (receive_byte(doing) != stop_waiting) wrong(doing);
+      return;
+    }
+    client_.send(Message(Query::cancel_wait).bytes(), deadline + answer_time, doing);
+    const auto answer = receive_byte(doing);
+    if (answer == stop_waiting) {  // just in time
+      if (receive_byte(doing) != wait_canceled) wrong(doing);
+      return;
+    }
+    if (answer != wait_canceled) wrong(doing);
+    const auto missing = std::find_if(keys.begin(), keys.end(), [&](const auto& key) {
+      return !check(key, detail::deadline_in(answer_time), doing);
+    });
+    throw StoreTimeout("no value for " + detail::quoted(missing == keys.end() ? keys[0] : *missing) + " in " +
+                       client_.name() + " within " + detail::to_text(timeout));
+  }
+
+  std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) {
+    check_size(key, expected);
+    check_size(key, desired);
+    const auto doing = "compare-and-set of " + detail::quoted(key);
+    const auto deadline = detail::deadline_in(timeout_);
+    auto value = ask_string(Message(Query::compare_set).string(key).string(expected).string(desired), deadline, doing);
+    // Of a key that is not there torch says that it has the expected value: nothing was set, and Store wants "".
+    if (!expected.empty() && value == expected && (expected != desired || !check(key, deadline, doing))) value.clear();
+    return value;
+  }
+
+ private:
+  bool check(const std::string& key, Clock::time_point deadline, std::string_view doing) {
+    client_.send(Message(Query::check).list({&key, 1}).bytes(), deadline, doing);
+    char answer = 0;
+    client_.receive(&answer, 1, deadline, doing);
+    if (answer != ready && answer != not_ready) wrong(doing);
+    return answer == ready;
+  }
+
+  std::string ask_string(const Message& message, Clock::time_point deadline, std::string_view doing) {
+    client_.send(message.bytes(), deadline, doing);
+    auto length = receive_number<std::uint64_t>(client_, deadline, doing);
+    if (length > longest_value) wrong(doing);
+    // In pieces: memory is spent on what comes, not on what was announced.
+    std::string value;
+    while (length > 0) {
+      const auto part = std::min<std::uint64_t>(length, 64 * 1024);
+      const auto before = value.size();
+      value.resize(before + part);
+      client_.receive(value.data() + before, part, deadline, doing);
+      length -= part;
+    }
+    return value;
+  }
+
+  char receive_byte(std::string_view doing) {
+    char byte = 0;
+    client_.receive(&byte, 1, detail::deadline_in(answer_time), doing);
+    return byte;
+  }
+
+  void check_size(const std::string& key, std::string_view value) const {
+    if (key.size() > max_key || value.size() > max_value)
+      throw StoreRefused("a key of " + std::to_string(key.size()) + " bytes with a value of " +
+                         std::to_string(value.size()) + " is too large for " + client_.name() + ": " +
+                         detail::quoted(key));
+  }
+
+  [[noreturn]] void wrong(std::string_view doing) {
+    client_.lose("it answered against its protocol, while " + std::string(doing));
+  }
+
+  milliseconds timeout_;
+  detail::TcpClient client_;
+};
+
+TorchStore::TorchStore(const Endpoint& server, milliseconds timeout)
+    : implementation_(std::make_unique<Implementation>(server, timeout)) {}
+TorchStore::~TorchStore() = default;
+
+void TorchStore::set(const std::string& key, std::string_view value) { implementation_->set(key, value); }
+std::string TorchStore::get(const std::string& key, milliseconds timeout) { return implementation_->get(key, timeout); }
+std::int64_t TorchStore::add(const std::string& key, std::int64_t amount) { return implementation_->add(key, amount); }
+void TorchStore::wait(std::span<const std::string> keys, milliseconds timeout) { implementation_->wait(keys, timeout); }
+std::string TorchStore::compare_set(const std::string& key, std::string_view expected, std::string_view desired) {
+  return implementation_->compare_set(key, expected, desired);
+}
+
+}  // namespace multinode
