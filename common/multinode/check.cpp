@@ -5,12 +5,12 @@
 
 namespace multinode {
 
-std::string place(const std::source_location& at) {
+std::string place(const source_location& at) {
   const std::string_view file = at.file_name();
   return std::string(file.substr(file.rfind('/') + 1)) + ":" + std::to_string(at.line()) + ": ";
 }
 
-void detail::throw_errno(std::string_view what, const std::source_location& at) {
+void detail::throw_errno(std::string_view what, const source_location& at) {
   throw std::system_error(errno, std::generic_category(), place(at) + std::string(what));
 }
 

@@ -1,12 +1,36 @@
 // check.hpp: errors, and the exit status that each of them becomes.
 #pragma once
 
+#include <version>
+#ifdef __cpp_lib_source_location
 #include <source_location>
+#endif
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
 namespace multinode {
+
+#ifdef __cpp_lib_source_location
+using source_location = std::source_location;
+#else
+// What clang before 16 lacks; the fuzzers and clang-tidy are built with it.
+class source_location {
+ public:
+  static constexpr source_location current(const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
+    source_location here;
+    here.file_ = file;
+    here.line_ = line;
+    return here;
+  }
+  constexpr const char* file_name() const { return file_; }
+  constexpr unsigned line() const { return line_; }
+
+ private:
+  const char* file_ = "";
+  unsigned line_ = 0;
+};
+#endif
 
 // What a program returns, the same on every rank.
 enum ExitStatus : int {
@@ -31,17 +55,17 @@ class HardwareAbsent : public std::runtime_error {
 
 // Throws std::system_error from errno, with `what` and the caller's place, if `result` is negative; else returns it.
 template <class Integer>
-Integer check_errno(Integer result, std::string_view what, std::source_location at = std::source_location::current());
+Integer check_errno(Integer result, std::string_view what, source_location at = source_location::current());
 
 // "file.cpp:12: ", without the folders.
-std::string place(const std::source_location& at);
+std::string place(const source_location& at);
 
 namespace detail {
-[[noreturn]] void throw_errno(std::string_view what, const std::source_location& at);
+[[noreturn]] void throw_errno(std::string_view what, const source_location& at);
 }
 
 template <class Integer>
-Integer check_errno(Integer result, std::string_view what, std::source_location at) {
+Integer check_errno(Integer result, std::string_view what, source_location at) {
   if (result < 0) detail::throw_errno(what, at);
   return result;
 }

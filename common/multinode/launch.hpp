@@ -51,8 +51,11 @@ struct Launch {
 
 // Reads the environment by the table in launch.cpp: a row a launcher, the innermost launcher wins. Throws UsageError,
 // naming variable and value, for text where a number belongs, for RANK >= WORLD_SIZE, and for whatever else contradicts
-// itself.
+// itself. Several ranks without a meeting place are no error here: --rendezvous may give one.
 Launch read_launch(const Environment& environment);
+
+// The launchers of that table, the innermost first.
+std::vector<std::string_view> launchers();
 
 // What a batch system says about this node, for programs that start processes (mnrun): from Slurm, PBS, LSF, BCP
 // replicas, Kubeflow and Run:ai pods, AWS Batch.
