@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <ostream>
 
 namespace {
 
@@ -15,6 +16,9 @@ using namespace std::chrono_literals;
 struct Way {
   Starter starter;
   std::string program;
+
+  std::string name() const { return name_of(starter) + program.substr(program.rfind('_')); }
+  friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name(); }
 };
 
 // Every way to start each program that this build has.
@@ -126,10 +130,8 @@ TEST_P(MessagePassing, BadCommandLinesAreRefused) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(By, MessagePassing, ::testing::ValuesIn(ways()), [](const auto& info) {
-  const std::string& path = info.param.program;
-  return name_of(info.param.starter) + path.substr(path.rfind('_'));
-});
+INSTANTIATE_TEST_SUITE_P(By, MessagePassing, ::testing::ValuesIn(ways()),
+                         [](const auto& info) { return info.param.name(); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MessagePassing);
 
 #if defined(PATH_message_passing_mpi) && defined(PATH_mnrun)
