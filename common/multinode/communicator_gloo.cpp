@@ -2,9 +2,10 @@
 // 4 ranks takes milliseconds, because its event loop spins while another thread holds a connection's lock. Here the
 // connections are in Gloo's synchronous mode: the calling thread itself writes and, in the kernel, waits to read.
 #include <multinode/communicator_backends.hpp>
+#include <multinode/gloo_store.hpp>
 
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
+#include <gloo/rendezvous/prefix_store.h>
 #include <gloo/transport/tcp/device.h>
 
 #include <ifaddrs.h>
@@ -25,30 +26,8 @@ namespace multinode {
 namespace {
 
 constexpr std::size_t segment = 65536;  // bytes of a message; the socket's own buffers hold one (see exchange)
+constexpr std::size_t send_buffer = 262144;
 constexpr std::size_t small = 16384;    // bytes up to which an all-reduce saves steps rather than bytes
-
-// The World's store, for Gloo's rendezvous.
-class StoreAdaptor : public gloo::rendezvous::Store {
- public:
-  StoreAdaptor(multinode::Store& store, std::chrono::milliseconds timeout) : store_(store), timeout_(timeout) {}
-  void set(const std::string& key, const std::vector<char>& data) override {
-    store_.set("gloo/" + key, {data.data(), data.size()});
-  }
-  std::vector<char> get(const std::string& key) override {
-    const std::string value = store_.get("gloo/" + key, timeout_);
-    return {value.begin(), value.end()};
-  }
-  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
-    std::vector<std::string> ours;
-    for (const std::string& key : keys) ours.push_back("gloo/" + key);
-    store_.wait(ours, timeout);
-  }
-
- private:
-  multinode::Store& store_;
-  std::chrono::milliseconds timeout_;
-};
 
 std::string number_text(const sockaddr* address, socklen_t length) {
   char text[NI_MAXHOST];
@@ -96,9 +75,8 @@ std::string network_identity() {
          (boot.empty() || error ? host_name() : "");
 }
 
-// The address by which the other ranks reach this one.
-std::string own_address(World& world) {
-  const std::vector<std::string> networks = world.gather("addresses for gloo", network_identity());
+// The address by which the other ranks reach this one; `networks` are their identities.
+std::string own_address(const World& world, const std::vector<std::string>& networks) {
   const std::string& mine = networks[static_cast<std::size_t>(world.rank())];
   if (std::ranges::all_of(networks, [&](const std::string& other) { return other == mine; })) return "127.0.0.1";
 
@@ -181,8 +159,16 @@ GlooCommunicator::GlooCommunicator(World& world) : Communicator(world) {
   struct sigaction action {};
   if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
 
+  // A number of its own for each communicator keeps their keys apart.
+  std::vector<std::string> networks = world.gather(
+      "addresses for gloo",
+      network_identity() + (rank() == 0 ? "\n" + std::to_string(world.store().add("gloo communicators", 1)) : ""));
+  const std::size_t end = networks[0].find('\n');
+  const std::string number = networks[0].substr(end + 1);
+  networks[0].resize(end);
+
   gloo::transport::tcp::attr attributes;
-  attributes.hostname = own_address(world);
+  attributes.hostname = own_address(world, networks);
   {
     const auto inside = world.watchdog().enter("connecting over gloo");
     // The watchdog, which can say who is late, ends the process before Gloo's own time-out does.
@@ -190,12 +176,25 @@ GlooCommunicator::GlooCommunicator(World& world) : Communicator(world) {
     std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
     context_ = std::make_shared<gloo::rendezvous::Context>(rank(), size());
     context_->setTimeout(timeout);
-    StoreAdaptor store(world.store(), timeout);
-    context_->connectFullMesh(store, device);
+    GlooStore store(world.store(), timeout);
+    gloo::rendezvous::PrefixStore prefixed("communicator " + number, store);
+    context_->connectFullMesh(prefixed, device);
     for (int r = 0; r < size(); ++r)
       if (r != rank()) pair(r).setSync(true, false);
   }
   world.barrier("connected over gloo");  // no message before the last event loop has let go
+
+  // Gloo makes a socket's send buffer as large as its largest message so far. One that holds but a few small messages
+  // is soon full of what the peer has read and not acknowledged yet, which it may put off for 40 ms.
+  std::vector<std::byte> out(send_buffer), in(send_buffer);
+  const auto inside = world.watchdog().enter("first message over gloo");
+  for (int step = 1; step < size(); ++step) {
+    const int to = (rank() + step) % size(), from = (rank() - step + size()) % size();
+    const auto source = outgoing(to, out.data(), out.size());
+    const auto target = incoming(from, in.data(), in.size());
+    with_peer(to, [&] { source->send(); });
+    with_peer(from, [&] { target->waitRecv(); });
+  }
 }
 
 // Piece by piece, sending before receiving. It cannot lock up although all ranks do it at once, in a ring, say: when a

@@ -1,0 +1,387 @@
+// Every operation, type and reduction of a communicator, checked element by element against what exact arithmetic
+// gives. Exit status 0: all right; 1: something was wrong.
+#include <multinode/check.hpp>
+#include <multinode/communicator_backends.hpp>
+#include <multinode/program.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <limits>
+#include <random>
+#include <set>
+#include <vector>
+
+using namespace multinode;
+
+namespace {
+
+constexpr Reduction reductions[] = {Reduction::sum, Reduction::product, Reduction::min, Reduction::max,
+                                    Reduction::average};
+
+std::uint64_t mix(std::uint64_t x) {  // the finalizer of splitmix64
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// What rank `rank` holds at `index`, as many bits of it as the type can hold.
+template <class T>
+T pattern(int rank, std::size_t index) {
+  const std::uint64_t bits = mix((static_cast<std::uint64_t>(rank + 1) << 40) + index);
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(bits);
+  if constexpr (std::is_same_v<T, double>) return static_cast<double>(bits >> 11);
+  if constexpr (std::is_same_v<T, float>) return static_cast<float>(bits >> 40);
+  return static_cast<T>(static_cast<float>(bits >> (std::is_same_v<T, half> ? 53 : 56)));
+}
+
+// Small whole numbers, so that every partial result, in any order, is exact in every type. They repeat after a period
+// that no block, segment or part is a multiple of.
+template <class T>
+class Case {
+ public:
+  Case(Reduction reduction, int ranks, int me) : reduction_(reduction), ranks_(ranks), mine_(period), result_(period) {
+    for (std::int64_t i = 0; i < period; ++i) {
+      mine_[static_cast<std::size_t>(i)] = converted(value(me, i));
+      result_[static_cast<std::size_t>(i)] = converted(expected(i));
+    }
+  }
+  T mine(std::size_t index) const { return mine_[index % period]; }
+  T result(std::size_t index) const { return result_[index % period]; }
+
+ private:
+  static constexpr std::int64_t period = 2003;
+  static constexpr bool is_signed = !std::is_same_v<T, std::uint8_t>;
+
+  static T converted(std::int64_t value) {
+    if constexpr (std::is_integral_v<T> || std::is_same_v<T, double>) return static_cast<T>(value);
+    return static_cast<T>(static_cast<float>(value));
+  }
+
+  std::int64_t value(int rank, std::int64_t i) const {
+    switch (reduction_) {
+      case Reduction::sum:
+        return (i * 7 + rank * 13) % 11 - (is_signed ? 5 : 0);
+      case Reduction::product: {
+        constexpr std::int64_t factors[] = {1, 2, -1, 3, 1, -2, 1, 5};  // of 8 ranks, each has another
+        const std::int64_t factor = factors[(i * 5 + rank * 3) % 8];
+        return is_signed ? factor : std::abs(factor);
+      }
+      case Reduction::min:
+      case Reduction::max:
+        return (i * 31 + rank * 17) % 101 - (is_signed ? 50 : 0);
+      case Reduction::average: {  // the mean, plus numbers that add up to zero; for integers also a rest to be dropped
+        const std::int64_t rest = std::is_integral_v<T> && rank == 0 ? i % ranks_ : 0;
+        return mean(i) + 2 * rank - (ranks_ - 1) + (mean(i) < 0 ? -rest : rest);
+      }
+    }
+    return 0;
+  }
+
+  std::int64_t expected(std::int64_t i) const {
+    if (reduction_ == Reduction::average) return mean(i);
+    std::int64_t result = value(0, i);
+    for (int r = 1; r < ranks_; ++r) {
+      const std::int64_t v = value(r, i);
+      if (reduction_ == Reduction::sum) result += v;
+      if (reduction_ == Reduction::product) result *= v;
+      if (reduction_ == Reduction::min) result = std::min(result, v);
+      if (reduction_ == Reduction::max) result = std::max(result, v);
+    }
+    return result;
+  }
+
+  std::int64_t mean(std::int64_t i) const { return is_signed && i % 2 ? -(i % 11) - 8 : i % 11 + 8; }
+
+  Reduction reduction_;
+  int ranks_;
+  std::vector<T> mine_, result_;
+};
+
+class Checker {
+ public:
+  Checker(World& world, Communicator& communicator, int corrupt)
+      : world_(world), c_(communicator), corrupt_(corrupt == world.rank()) {}
+
+  void everything() {
+    for (const std::size_t count : {0, 1, 7, 1000, 65537}) {
+      of_type<float>(count);
+      of_type<double>(count);
+      of_type<half>(count);
+      of_type<bfloat16>(count);
+      of_type<std::int32_t>(count);
+      of_type<std::int64_t>(count);
+      of_type<std::uint8_t>(count);
+      run();
+    }
+    reduce<float>(std::size_t{4} << 20, Reduction::sum);
+    run();
+    same_bits<float>();
+    same_bits<double>();
+    same_bits<half>();
+    same_bits<bfloat16>();
+    refusals();
+    c_.barrier();
+  }
+
+  int report() const {
+    std::int64_t wrong = 0;
+    std::uint64_t operations = 0, elements = 0;
+    for (const std::string& text :
+         world_.gather("what was checked",
+                       std::to_string(operations_) + " " + std::to_string(elements_) + " " + std::to_string(wrong_))) {
+      std::istringstream in(text);
+      std::int64_t w = 0;
+      std::uint64_t o = 0, e = 0;
+      in >> o >> e >> w;
+      operations += o, elements += e, wrong += w;
+    }
+    if (world_.rank() == 0)
+      std::cout << name_of(c_.backend()) << ", " << c_.size() << " ranks: " << operations << " operations, " << elements
+                << " elements checked, " << wrong << " wrong\n";
+    return wrong ? exit_wrong : exit_right;
+  }
+
+ private:
+  // An operation in both forms: go() fills the blocks and calls it, check() looks at the result.
+  struct Operation {
+    std::function<void()> fill;
+    std::function<void()> blocking;
+    std::function<Work()> start;
+    std::function<void()> check;
+  };
+
+  template <class T>
+  void of_type(std::size_t count) {
+    for (const Reduction reduction : reductions) {
+      reduce<T>(count, reduction);
+      scatter<T>(count > 1000 ? count / ranks() + 1 : count, reduction);
+    }
+    copies<T>(count);
+  }
+
+  template <class T>
+  void reduce(std::size_t count, Reduction reduction) {
+    const auto data = std::make_shared<std::vector<T>>(count);
+    const std::size_t salt = next_salt();
+    const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
+    operations_waiting_.push_back({[=, this] { fill(*data, [&](std::size_t i) { return values->mine(i + salt); }); },
+                                   [=, this] { c_.all_reduce(std::span(*data), reduction); },
+                                   [=, this] { return c_.start_all_reduce(std::span(*data), reduction); },
+                                   [=, this] {
+                                     check("all_reduce " + std::string(name_of(reduction)), *data,
+                                           [&](std::size_t i) { return values->result(i + salt); });
+                                   }});
+  }
+
+  template <class T>
+  void scatter(std::size_t count, Reduction reduction) {
+    const auto in = std::make_shared<std::vector<T>>(count * ranks());
+    const auto out = std::make_shared<std::vector<T>>(count);
+    const std::size_t salt = next_salt();
+    const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
+    const std::size_t mine = count * static_cast<std::size_t>(c_.rank());
+    operations_waiting_.push_back(
+        {[=, this] {
+           fill(*in, [&](std::size_t i) { return values->mine(i + salt); });
+           std::ranges::fill(*out, T(77));
+         },
+         [=, this] { c_.reduce_scatter(std::span<const T>(*in), std::span(*out), reduction); },
+         [=, this] { return c_.start_reduce_scatter(std::span<const T>(*in), std::span(*out), reduction); },
+         [=, this] {
+           check("reduce_scatter " + std::string(name_of(reduction)), *out,
+                 [&](std::size_t i) { return values->result(mine + i + salt); });
+         }});
+  }
+
+  template <class T>
+  void copies(std::size_t count) {
+    const auto blank = [](std::vector<T>& data) { std::ranges::fill(data, T(77)); };
+    for (int root = 0; root < c_.size(); root += std::max(1, c_.size() - 1)) {
+      const auto data = std::make_shared<std::vector<T>>(count);
+      const std::size_t salt = next_salt();
+      operations_waiting_.push_back(
+          {[=, this] {
+             blank(*data);
+             if (c_.rank() == root) fill(*data, [&](std::size_t i) { return pattern<T>(root, i + salt); });
+           },
+           [=, this] { c_.broadcast(std::span(*data), root); },
+           [=, this] { return c_.start_broadcast(std::span(*data), root); },
+           [=, this] { check("broadcast", *data, [&](std::size_t i) { return pattern<T>(root, i + salt); }); }});
+    }
+
+    for (const bool in_place : {false, true}) {
+      const std::size_t part = count > 1000 ? count / ranks() + 1 : count;
+      const auto in = std::make_shared<std::vector<T>>(part);
+      const auto out = std::make_shared<std::vector<T>>(part * ranks());
+      const std::size_t salt = next_salt();
+      const std::span<T> mine = std::span(*out).subspan(part * static_cast<std::size_t>(c_.rank()), part);
+      const std::span<const T> from = in_place ? std::span<const T>(mine) : std::span<const T>(*in);
+      operations_waiting_.push_back(
+          {[=, this] {
+             blank(*out);
+             fill(in_place ? mine : std::span<T>(*in), [&](std::size_t i) { return pattern<T>(c_.rank(), i + salt); });
+           },
+           [=, this] { c_.all_gather(from, std::span(*out)); },
+           [=, this] { return c_.start_all_gather(from, std::span(*out)); },
+           [=, this] {
+             check("all_gather", *out,
+                   [&](std::size_t i) { return pattern<T>(static_cast<int>(i / part), i % part + salt); });
+           }});
+    }
+
+    if (c_.size() == 1) return;
+    // Around the ring: even ranks send first, odd ones receive first.
+    const int next = (c_.rank() + 1) % c_.size(), previous = (c_.rank() + c_.size() - 1) % c_.size();
+    const auto out = std::make_shared<std::vector<T>>(count);
+    const auto in = std::make_shared<std::vector<T>>(count);
+    const std::size_t salt = next_salt();
+    const Operation sends = {[=, this] { fill(*out, [&](std::size_t i) { return pattern<T>(c_.rank(), i + salt); }); },
+                             [=, this] { c_.send(std::span<const T>(*out), next); },
+                             [=, this] { return c_.start_send(std::span<const T>(*out), next); }, [] {}};
+    const Operation receives = {
+        [=] { blank(*in); }, [=, this] { c_.recv(std::span(*in), previous); },
+        [=, this] { return c_.start_recv(std::span(*in), previous); },
+        [=, this] { check("recv", *in, [&](std::size_t i) { return pattern<T>(previous, i + salt); }); }};
+    operations_waiting_.push_back(c_.rank() % 2 ? receives : sends);
+    operations_waiting_.push_back(c_.rank() % 2 ? sends : receives);
+  }
+
+  // All of them blocking, then all of them queued and waited for out of order.
+  void run() {
+    for (const Operation& operation : operations_waiting_) {
+      operation.fill();
+      operation.blocking();
+      operation.check();
+    }
+    for (const Operation& operation : operations_waiting_) operation.fill();
+    std::vector<Work> works;
+    for (const Operation& operation : operations_waiting_) works.push_back(operation.start());
+    for (std::size_t i = 0; i < works.size(); i += 2) works[i].wait();
+    c_.barrier();  // a blocking call lets the queued ones end first
+    for (const Operation& operation : operations_waiting_) operation.check();
+    for (std::size_t i = works.size() / 2 * 2; i-- > 0;) works[i].wait();
+    operations_ += 2 * operations_waiting_.size();
+    operations_waiting_.clear();
+  }
+
+  // Sums that round, and signed zeros and NaNs: all ranks get the same bits, whatever they are.
+  template <class T>
+  void same_bits() {
+    std::mt19937 random(static_cast<unsigned>(c_.rank() + 1));
+    std::normal_distribution<float> normal;
+    for (const Reduction reduction : reductions)
+      for (const std::size_t count : {1, 7, 1000, 5000, 20011}) {
+        std::vector<T> data(count);
+        for (T& x : data) x = static_cast<T>(normal(random));
+        for (std::size_t i = 0; i < count; i += 5) data[i] = static_cast<T>(random() % 2 ? 0.0f : -0.0f);
+        if (count > 10) data[random() % count] = std::numeric_limits<T>::quiet_NaN();
+        c_.all_reduce(std::span(data), reduction);
+        std::uint64_t hash = count;
+        std::uint64_t bits = 0;
+        for (const T& x : data) {
+          std::memcpy(&bits, &x, sizeof x);
+          hash = mix(hash + bits);
+        }
+        std::vector<std::uint64_t> all(ranks());
+        c_.all_gather(std::span<const std::int64_t>(reinterpret_cast<const std::int64_t*>(&hash), 1),
+                      std::span<std::int64_t>(reinterpret_cast<std::int64_t*>(all.data()), all.size()));
+        for (const std::uint64_t other : all)
+          if (other != hash)
+            complain("bits of all_reduce " + std::string(name_of(reduction)), data_type_of<T>(), count, 0);
+        ++operations_;
+        elements_ += count;
+      }
+  }
+
+  void refusals() {
+    std::vector<float> data(10);
+    const std::span<float> block(data);
+    const auto refused = [&](const char* what, auto&& call) {
+      ++operations_;
+      try {
+        call();
+      } catch (const std::invalid_argument& e) {
+        if (std::string_view(e.what()).starts_with(what)) return;
+      }
+      std::cerr << "rank " << c_.rank() << ": " << what << " took what it must refuse\n";
+      ++wrong_;
+    };
+    refused("broadcast", [&] { c_.broadcast(block, c_.size()); });
+    refused("broadcast", [&] { c_.start_broadcast(block, -1); });
+    refused("send", [&] { c_.send(block, c_.rank()); });
+    refused("recv", [&] { c_.recv(block, c_.size()); });
+    refused("reduce_scatter", [&] { c_.reduce_scatter(block, std::span<float>(data).first(11 % data.size() + 3)); });
+    refused("all_gather", [&] { c_.all_gather(std::span<float>(data).first(9), block); });
+    std::vector<std::int32_t> other(data.size() * ranks());
+    refused("all_gather", [&] { c_.all_gather(block, std::span(other)); });
+  }
+
+  template <class Data, class Function>
+  static void fill(Data&& data, Function&& function) {
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = function(i);
+  }
+
+  template <class T, class Function>
+  void check(const std::string& what, std::vector<T>& data, Function&& expected) {
+    if (corrupt_ && !data.empty() && corrupted_.insert(what.substr(0, what.find(' '))).second) {
+      reinterpret_cast<unsigned char*>(&data.back())[0] ^= 1;
+    }
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const T right = expected(i);
+      if (std::memcmp(&data[i], &right, sizeof(T)) != 0) complain(what, data_type_of<T>(), data.size(), i);
+    }
+    elements_ += data.size();
+  }
+
+  void complain(const std::string& what, DataType type, std::size_t count, std::size_t index) {
+    if (++wrong_ <= 10)
+      std::cerr << "rank " + std::to_string(c_.rank()) + ": " + what + " of " + std::to_string(count) + " " +
+                       std::string(name_of(type)) + ": element " + std::to_string(index) + " is wrong\n";
+  }
+
+  std::size_t ranks() const { return static_cast<std::size_t>(c_.size()); }
+  std::size_t next_salt() { return ++salt_ * 1009; }  // a block of an earlier operation is seen
+
+  World& world_;
+  Communicator& c_;
+  bool corrupt_;
+  std::set<std::string> corrupted_;
+  std::vector<Operation> operations_waiting_;
+  std::size_t salt_ = 0;
+  std::uint64_t operations_ = 0, elements_ = 0, wrong_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int corrupt = -1, leave = -1;
+  std::size_t largest_count = 0;
+  CommonOptions common;
+  namespace po = boost::program_options;
+  po::options_description options("communicator_check");
+  options.add_options()("corrupt", po::value(&corrupt), "change one element of each kind of result on this rank")(
+      "leave", po::value(&leave), "this rank throws while an operation that nobody else joins is under way")(
+      "largest-count", po::value(&largest_count), "mpi: elements in one call, to have blocks split");
+  return run({"communicator_check", options, common, [&] { parse_backend(common.backend); }}, argc, argv,
+             [&](World& world) {
+               const Backend backend = parse_backend(common.backend);
+#ifdef MULTINODE_HAVE_MPI
+               const auto communicator = backend == Backend::mpi && largest_count ? make_mpi(world, largest_count)
+                                                                                  : make_communicator(world, backend);
+#else
+               const auto communicator = make_communicator(world, backend);
+#endif
+               if (leave >= 0) {
+                 std::vector<float> data(100000);
+                 const Work work = leave == world.rank() ? communicator->start_all_reduce(std::span(data)) : Work();
+                 if (leave == world.rank()) throw std::runtime_error("asked to leave");
+                 world.barrier("the end that one rank never comes to");
+               }
+               Checker checker(world, *communicator, corrupt);
+               checker.everything();
+               return checker.report();
+             });
+}
