@@ -25,6 +25,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <csignal>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -293,6 +294,7 @@ World::World(std::string program, Launch launch, Options options)
       options_(std::move(options)),
       implementation_(std::make_unique<Implementation>()) {
   Implementation& impl = *implementation_;
+  std::signal(SIGPIPE, SIG_IGN);  // Gloo writes to sockets of the dead without MSG_NOSIGNAL
   impl.meet(launch_, options_);
 
   Watchdog::Identity identity;

@@ -121,7 +121,9 @@ std::string kill_one(Starter starter, int count, const std::vector<std::string>&
   if (end.seconds > 5) complaints += "the survivors ended too late\n";
   if (!std::regex_search(end.output, std::regex("rank " + std::to_string(rank) + "\\b")))
     complaints += "the output does not name the dead rank\n";
-  return complaints.empty() ? "" : line.str() + complaints + end.output.substr(0, 4000);
+  return complaints.empty() ? ""
+                            : line.str() + complaints +
+                                  end.output.substr(end.output.size() - std::min<std::size_t>(end.output.size(), 2000));
 }
 
 }  // namespace multinode::testing

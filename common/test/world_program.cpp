@@ -1,0 +1,39 @@
+// world_program: a program that only meets and waits, and goes wrong on demand. For world_test.
+#include <multinode/program.hpp>
+
+#include <unistd.h>
+
+#include <iostream>
+#include <thread>
+
+namespace po = boost::program_options;
+
+int main(int argc, char** argv) {
+  int fail = -1, usage = -1, absent = -1, late = -1, wrong = -1, leave = -1, steps = 1;
+#ifdef ANOTHER_BUILD
+  po::options_description own("Options of another build");
+#else
+  po::options_description own("Options");
+#endif
+  own.add_options()("throw", po::value(&fail))("usage", po::value(&usage))("absent", po::value(&absent))(
+      "late", po::value(&late))("wrong", po::value(&wrong))("leave", po::value(&leave))("steps", po::value(&steps));
+  multinode::CommonOptions common;
+  const multinode::Program program{"world_program", own, common, [] {}};
+  return multinode::run(program, argc, argv, [&](multinode::World& world) {
+    const int rank = world.rank();
+    for (int step = 1; step <= steps; ++step) {
+      if (rank == fail) throw std::runtime_error("thrown on purpose");
+      if (rank == usage) throw multinode::UsageError("an option is wrong on purpose");
+      if (rank == absent) throw multinode::HardwareAbsent("a device is absent on purpose");
+      if (rank == leave) _exit(0);
+      if (rank == late) std::this_thread::sleep_for(std::chrono::hours(1));
+      world.barrier("step");
+      if (rank == 0) std::cout << "step " << step << std::endl;
+    }
+    std::string line = "rank " + std::to_string(rank) + " of " + std::to_string(world.size()) + ", node " +
+                       std::to_string(world.node_rank()) + " of " + std::to_string(world.node_count()) +
+                       ", local size " + std::to_string(world.local_size()) + "\n";
+    std::cout << line << std::flush;
+    return rank == wrong ? 1 : 0;
+  });
+}

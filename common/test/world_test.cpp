@@ -1,0 +1,242 @@
+// World, Watchdog and run(), as whole programs meet them.
+#include <testing/faults.hpp>
+
+#include <gtest/gtest.h>
+
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace {
+
+using namespace multinode::testing;
+using namespace std::chrono_literals;
+
+constexpr char program[] = PATH_world_program;
+
+std::size_t occurrences(const std::string& text, const std::string& what) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+#define EXPECT_SAYS_ONCE(text, what) EXPECT_EQ(occurrences(text, what), 1u) << text
+
+Ranks::End run_ranks(int count, std::vector<std::string> options, Starter starter = Starter::bare) {
+  options.insert(options.begin(), program);
+  return Ranks(starter, count, options).wait(30s);
+}
+
+// Processes whose variables are set one by one.
+struct Group {
+  std::string port = std::to_string(free_port());
+  std::vector<std::unique_ptr<Process>> processes;
+  void start(std::map<std::string, std::string> environment, std::vector<std::string> options = {}) {
+    environment.insert({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}});
+    options.insert(options.begin(), program);
+    processes.push_back(std::make_unique<Process>(options, environment));
+  }
+  void start_rank(int rank, int size, std::vector<std::string> options = {},
+                  std::map<std::string, std::string> environment = {}) {
+    environment.insert(
+        {{"RANK", std::to_string(rank)}, {"LOCAL_RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(size)}});
+    start(environment, std::move(options));
+  }
+  std::vector<Result> wait() {
+    std::vector<Result> results;
+    for (auto& process : processes) results.push_back(process->wait(30s));
+    return results;
+  }
+};
+
+std::string output_of(const std::vector<Result>& results) {
+  std::string all;
+  for (const Result& result : results) all += result.all();
+  return all;
+}
+
+TEST(World, MeetsAndNumbersNodes) {
+  for (const int size : {1, 2, 7}) {
+    const Ranks::End end = run_ranks(size, {"--steps", "20"});
+    EXPECT_EQ(end.status, 0) << end.output;
+    for (int rank = 0; rank < size; ++rank)
+      EXPECT_SAYS_ONCE(end.output, "rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                                       ", node 0 of 1, local size " + std::to_string(size));
+  }
+}
+
+TEST(World, AloneWithoutALauncher) {
+  const Result result = run({program});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_SAYS_ONCE(result.out, "rank 0 of 1");
+}
+
+#ifdef MULTINODE_HAVE_MPI
+TEST(World, MeetsThroughMpi) {
+  const Ranks::End end = run_ranks(3, {"--steps", "20"}, Starter::mpirun);
+  EXPECT_EQ(end.status, 0) << end.output;
+  EXPECT_SAYS_ONCE(end.output, "rank 2 of 3, node 0 of 1, local size 3");
+}
+#endif
+
+TEST(World, MeetsThroughAFileAgainAndAgain) {
+  const std::string path = std::filesystem::temp_directory_path() / ("world_test." + std::to_string(getpid()));
+  for (int run = 0; run < 3; ++run) {  // the second and third find what the one before has left
+    Group group;
+    for (int rank = 0; rank < 3; ++rank) group.start_rank(rank, 3, {"--rendezvous", "file:" + path});
+    for (const Result& result : group.wait()) EXPECT_EQ(result.status, 0) << result.all();
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(World, AStrayFileIsNoMeetingPlace) {
+  const std::string path = std::filesystem::temp_directory_path() / ("world_test." + std::to_string(getpid()));
+  std::ofstream(path) << "a letter to somebody else";
+  const Result result = run({program, "--rendezvous", "file:" + path});
+  EXPECT_EQ(result.status, 2) << result.all();
+  EXPECT_SAYS_ONCE(result.err, path);
+  std::filesystem::remove(path);
+  EXPECT_EQ(run({program, "--rendezvous", "carrier-pigeon"}).status, 2);
+}
+
+TEST(World, TwoProcessesOfOneRankAreRefused) {
+  Group group;
+  group.start_rank(0, 2);
+  group.start_rank(1, 2, {}, {{"LOCAL_RANK", "0"}});
+  group.start_rank(1, 2);
+  const auto results = group.wait();
+  EXPECT_NE(results[1].status * results[2].status, 0) << output_of(results);
+  EXPECT_NE(output_of(results).find("two processes say that they are rank 1 (RANK)"), std::string::npos)
+      << output_of(results);
+}
+
+TEST(World, ARankThatNeverComesIsNamed) {
+  Group group;
+  group.start_rank(0, 3, {"--timeout", "2"});
+  group.start_rank(2, 3, {"--timeout", "2"});
+  const auto results = group.wait();
+  for (const Result& result : results) EXPECT_EQ(result.status, 1);
+  EXPECT_SAYS_ONCE(output_of(results), "rank 1 of 3 never came");
+}
+
+TEST(World, WithoutRank0TheStoreIsNamed) {
+  Group group;
+  group.start_rank(1, 2, {"--timeout", "1"});
+  const auto results = group.wait();
+  EXPECT_EQ(results[0].status, 1);
+  EXPECT_SAYS_ONCE(results[0].err, "rank 1 cannot reach rank 0, which serves the store at 127.0.0.1:" + group.port);
+}
+
+TEST(World, OtherProgramsAndWorldSizesAreRefused) {
+  Group sizes;
+  sizes.start_rank(0, 2);
+  sizes.start_rank(1, 3);
+  auto results = sizes.wait();
+  EXPECT_EQ(results[0].status, 2) << output_of(results);
+  EXPECT_SAYS_ONCE(output_of(results), "the ranks do not run the same: world size is 2 on rank 0");
+
+  Group builds;
+  builds.start_rank(0, 2);
+  builds.processes.push_back(
+      std::make_unique<Process>(std::vector<std::string>{PATH_world_program_other},
+                                std::map<std::string, std::string>{{"RANK", "1"},
+                                                                   {"LOCAL_RANK", "1"},
+                                                                   {"WORLD_SIZE", "2"},
+                                                                   {"MASTER_ADDR", "127.0.0.1"},
+                                                                   {"MASTER_PORT", builds.port}}));
+  results = builds.wait();
+  EXPECT_EQ(results[0].status, 2) << output_of(results);
+  EXPECT_EQ(results[1].status, 2) << output_of(results);
+  EXPECT_SAYS_ONCE(output_of(results), "the ranks do not run the same: program is ");
+}
+
+TEST(World, ALocalSizeThatIsNotTrueIsRefused) {
+  Group group;
+  for (int rank = 0; rank < 2; ++rank) group.start_rank(rank, 2, {}, {{"LOCAL_WORLD_SIZE", "3"}});
+  const auto results = group.wait();
+  EXPECT_EQ(results[0].status, 2) << output_of(results);
+  EXPECT_NE(output_of(results).find("LOCAL_WORLD_SIZE"), std::string::npos) << output_of(results);
+}
+
+TEST(World, AnExceptionEndsAllRanksWithItsStatus) {
+  const struct {
+    std::string option;
+    int status;
+    std::string says;
+  } cases[] = {{"--throw", 1, "thrown on purpose"},
+               {"--usage", 2, "an option is wrong on purpose"},
+               {"--absent", 77, "a device is absent on purpose"}};
+  for (const auto& c : cases)
+    for (const int rank : {0, 2}) {
+      Group group;
+      for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {c.option, std::to_string(rank)});
+      const auto results = group.wait();
+      for (const Result& result : results) {
+        EXPECT_EQ(result.status, c.status) << output_of(results);
+        EXPECT_LT(result.seconds.count(), 5);
+      }
+      EXPECT_SAYS_ONCE(output_of(results), c.says);
+      EXPECT_SAYS_ONCE(output_of(results), "world_program: rank " + std::to_string(rank) + " (host ");
+    }
+}
+
+TEST(World, OneWrongRankMakesAllWrong) {
+  Group group;
+  for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {"--wrong", "1"});
+  for (const Result& result : group.wait()) EXPECT_EQ(result.status, 1) << result.all();
+}
+
+TEST(World, ARankThatLeavesWithoutAWordIsGone) {
+  Group group;
+  for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {"--leave", "2"});
+  const auto results = group.wait();
+  EXPECT_EQ(results[0].status, 1);
+  EXPECT_EQ(results[1].status, 1);
+  EXPECT_SAYS_ONCE(output_of(results), "rank 2 (host ");
+}
+
+TEST(Watchdog, NamesTheLateRank) {
+  for (const int late : {0, 2}) {
+    Group group;
+    for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {"--late", std::to_string(late), "--timeout", "1"});
+    const auto results = group.wait();
+    for (const Result& result : results) EXPECT_EQ(result.status, 1) << output_of(results);
+    EXPECT_SAYS_ONCE(output_of(results), "timed out after 1 s: rank ");
+    EXPECT_SAYS_ONCE(output_of(results), "; rank " + std::to_string(late) + " (host ");
+    EXPECT_SAYS_ONCE(output_of(results), "is late: it is in its own code, after ");
+  }
+}
+
+TEST(Watchdog, NamesTheStoppedRank) {
+  for (const int stopped : {0, 1}) {
+    Ranks ranks(Starter::bare, 3, {program, "--steps", "1000000", "--timeout", "2"});
+    ASSERT_TRUE(ranks.wait_for("step (50)\n", 20s));
+    ranks.signal(stopped, SIGSTOP);
+    const Ranks::End end = ranks.wait(20s);
+    EXPECT_TRUE(end.survivors_ended) << end.output;
+    EXPECT_LT(end.seconds, 6);
+    const std::string tail = end.output.substr(end.output.size() - std::min<std::size_t>(1000, end.output.size()));
+    EXPECT_NE(tail.find("rank " + std::to_string(stopped)), std::string::npos) << tail;
+    EXPECT_NE(tail.find("is frozen"), std::string::npos) << tail;
+  }
+}
+
+TEST(Watchdog, AStoppedRankThatGoesOnInTimeIsForgiven) {
+  Ranks ranks(Starter::bare, 2, {program, "--steps", "3000", "--timeout", "20"});
+  ASSERT_TRUE(ranks.wait_for("step (50)\n", 20s));
+  ranks.signal(1, SIGSTOP);
+  EXPECT_FALSE(ranks.wait_for("frozen", 1500ms));
+  ranks.signal(1, SIGCONT);
+  EXPECT_TRUE(ranks.wait_for("step (3000)\n", 60s));
+}
+
+TEST(Watchdog, NamesTheKilledRank) {
+  std::mt19937 random(20261121);
+  std::string record;
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(kill_one(Starter::bare, 3, {program, "--steps", "1000000"}, "step (\\d+)\n", 10, 500, random, &record),
+              "");
+  std::cout << record;
+}
+
+}  // namespace
