@@ -1,1 +1,25 @@
-int main() { return 2; }
+// mnrun: starts and supervises the processes of this node, and with the mnruns of other nodes a whole run. Ends with
+// the status of the process that failed first (128 + N for signal N), on all nodes; 1 where another node is missing or
+// gone, 2 for a bad command line, 126 or 127 where the program cannot be executed or found.
+#include <mnrun/supervisor.hpp>
+
+#include <multinode/check.hpp>
+
+#include <fcntl.h>
+
+#include <iostream>
+
+int main(int argc, char** argv) {
+  for (int fd = 0; fd < 3; ++fd)  // a closed one would be given to a pipe
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);
+  try {
+    const auto options = mnrun::parse(argc, argv, multinode::current_environment());
+    return options ? mnrun::supervise(*options) : multinode::exit_right;
+  } catch (const multinode::UsageError& e) {
+    std::cerr << std::string("mnrun: ") + e.what() + "\n";
+    return multinode::exit_usage;
+  } catch (const std::exception& e) {
+    std::cerr << std::string("mnrun: ") + e.what() + "\n";
+    return multinode::exit_wrong;
+  }
+}

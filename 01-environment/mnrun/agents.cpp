@@ -1,1 +1,338 @@
-// agents
+#include <mnrun/agents.hpp>
+#include <mnrun/quiet_thread.hpp>
+
+#include <multinode/check.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <random>
+#include <system_error>
+
+namespace mnrun {
+
+using multinode::StoreTimeout;
+using multinode::UsageError;
+using std::chrono::milliseconds;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr milliseconds tell_timeout = 5s;
+
+std::string random_id() {
+  std::random_device random;
+  char text[17];
+  std::snprintf(text, sizeof text, "%08x%08x", random(), random());
+  return text;
+}
+
+bool is_loopback_name(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+// A port that was free a moment ago.
+std::uint16_t free_port() {
+  const Fd fd(multinode::check_errno(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  multinode::check_errno(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), "bind");
+  multinode::check_errno(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), "getsockname");
+  return ntohs(address.sin_port);
+}
+
+// The address from which this node speaks to `to`: by it the others can reach this node.
+std::string address_towards(const multinode::Endpoint& to) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;  // connect() sends nothing
+  addrinfo* found = nullptr;
+  if (getaddrinfo(to.host.c_str(), std::to_string(to.port).c_str(), &hints, &found) != 0) return to.host;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
+  const Fd fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  char text[NI_MAXHOST];
+  if (connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0)
+    return to.host;
+  return text;
+}
+
+std::string list_of(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int n : numbers) text += (text.empty() ? "" : ", ") + std::to_string(n);
+  return text;
+}
+
+}  // namespace
+
+void to_json(nlohmann::json& json, const Verdict& v) {
+  json = {{"status", v.status}, {"text", v.text}, {"again", v.again}, {"grace_ms", v.grace.count()}};
+}
+
+void from_json(const nlohmann::json& json, Verdict& v) {
+  json.at("status").get_to(v.status);
+  json.at("text").get_to(v.text);
+  json.at("again").get_to(v.again);
+  v.grace = milliseconds(json.at("grace_ms").get<std::int64_t>());
+}
+
+Agents::Agents(const Options& options, Agent own, Say say)
+    : options_(options),
+      own_(std::move(own)),
+      say_(std::move(say)),
+      wake_(multinode::check_errno(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {
+  own_.node = options.node_rank.value_or(0);
+  own_.run_id = options.run_id;
+  own_.max_restarts = options.max_restarts;
+  if (options.nodes > 1) {
+    connect();
+  } else {
+    if (own_.run_id.empty()) own_.run_id = random_id();
+    endpoint_ = options.endpoint.value_or(multinode::Endpoint{"127.0.0.1", 0});
+    server_ = serve();
+    endpoint_.port = server_->port();
+    own_.hosts_store = true;
+  }
+}
+
+Agents::~Agents() {
+  ending_ = true;
+  if (telling_.joinable()) telling_.join();
+  if (listening_.joinable()) listening_.join();
+}
+
+// Listens on the endpoint's own address. Where that is loopback although the name is not (Debian gives a host's own name
+// 127.0.1.1), or belongs to another machine (a service in front of a pod), only listening on all addresses is of use.
+std::unique_ptr<multinode::TcpStoreServer> Agents::serve() {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (options_.nodes > 1 && !is_loopback_name(endpoint_.host) &&
+      getaddrinfo(endpoint_.host.c_str(), nullptr, &hints, &found) == 0) {
+    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
+    if (found->ai_family == AF_INET &&
+        ntohl(reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_addr.s_addr) >> 24 == 127)
+      return std::make_unique<multinode::TcpStoreServer>("0.0.0.0", endpoint_.port);
+  }
+  try {
+    return std::make_unique<multinode::TcpStoreServer>(endpoint_.host, endpoint_.port);
+  } catch (const std::system_error& e) {
+    if (options_.nodes == 1 || !options_.host_is_node_0 || e.code().value() != EADDRNOTAVAIL) throw;
+  }
+  return std::make_unique<multinode::TcpStoreServer>("0.0.0.0", endpoint_.port);
+}
+
+void Agents::connect() {
+  endpoint_ = *options_.endpoint;
+  if (options_.host_is_node_0) {
+    if (own_.node == 0) server_ = serve();
+  } else {
+    try {
+      server_ = serve();
+    } catch (const std::system_error& e) {
+      // Another agent on this machine has it, or it is another machine's address.
+      if (e.code().value() != EADDRINUSE && e.code().value() != EADDRNOTAVAIL) throw;
+    }
+  }
+  own_.hosts_store = server_ != nullptr;
+  const auto timeout = options_.join_timeout;
+  const std::string who = options_.host_is_node_0 ? "node 0, which hosts the store" : "the node that hosts the store";
+  try {
+    const auto notice = std::min<milliseconds>(timeout, 10s);
+    try {
+      multinode::TcpStore probe(endpoint_, notice);
+      probe.goodbye();
+    } catch (const StoreTimeout&) {
+      if (notice == timeout) throw;
+      say_("waiting for " + who + " at " + to_string(endpoint_));
+      multinode::TcpStore probe(endpoint_, timeout - notice);
+      probe.goodbye();
+    }
+  } catch (const StoreTimeout& e) {
+    throw StoreTimeout(who + ", did not come: " + e.what());
+  }
+  teller_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout);
+  listener_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout);
+}
+
+std::string Agents::key(const std::string& name) const {
+  return "mnrun/" + options_.run_id + "/" + std::to_string(restart_) + "/" + name;
+}
+
+// Node ranks by order of arrival; the store's host is node 0, so that the program's master is where people expect it.
+void Agents::claim_node() {
+  const std::string mine = "id " + options_.run_id;
+  if (const auto theirs = teller_->compare_set("mnrun/run_id", "", mine); theirs != mine)
+    throw UsageError("the agents at " + to_string(endpoint_) + " run --rdzv-" + theirs + ", this one --rdzv-" + mine);
+  std::vector<int> candidates;
+  if (options_.node_rank || restart_ > 0) {
+    candidates = {own_.node};
+  } else {
+    for (int i = 0; i < options_.nodes; ++i) candidates.push_back(i);
+    if (!server_) std::rotate(candidates.begin(), candidates.begin() + 1, candidates.end());
+  }
+  std::string other;
+  for (const int candidate : candidates) {
+    own_.node = candidate;
+    if (candidate == 0) {
+      if (own_.run_id.empty()) own_.run_id = random_id();
+      own_.master_address = server_ ? endpoint_.host : address_towards(endpoint_);
+      own_.master_port = free_port();
+    }
+    const std::string text = nlohmann::json(own_).dump();
+    other = teller_->compare_set(key("agent/" + std::to_string(candidate)), "", text);
+    if (other == text) return;
+  }
+  if (candidates.size() > 1)
+    throw UsageError("all " + std::to_string(options_.nodes) + " nodes of --nnodes are here already");
+  const Agent taken = nlohmann::json::parse(other);
+  throw UsageError("node rank " + std::to_string(own_.node) + " is taken by host " + taken.host + ", pid " +
+                   std::to_string(taken.pid) + "; each node needs its own --node-rank");
+}
+
+void Agents::wait_for_all() {
+  std::vector<std::string> keys;
+  for (int i = 0; i < options_.nodes; ++i) keys.push_back(key("agent/" + std::to_string(i)));
+  const auto begin = Clock::now();
+  bool told = false;
+  for (;;) {
+    try {
+      teller_->wait(keys, std::min<milliseconds>(options_.join_timeout, 500ms));
+      break;
+    } catch (const StoreTimeout&) {
+    }
+    if (const auto early = verdict()) throw std::runtime_error(early->text);  // an agent died while we waited
+    std::vector<int> missing;
+    for (int i = 0; i < options_.nodes; ++i) {
+      try {
+        teller_->get(keys[std::size_t(i)], 0ms);
+      } catch (const StoreTimeout&) {
+        missing.push_back(i);
+      }
+    }
+    if (missing.empty()) break;
+    const std::string who = (missing.size() > 1 ? "node ranks " : "node rank ") + list_of(missing) + " of " +
+                            std::to_string(options_.nodes);
+    const auto waited = Clock::now() - begin;
+    if (waited >= options_.join_timeout) {
+      const auto seconds = std::chrono::duration<double>(options_.join_timeout).count();
+      char text[32];
+      std::snprintf(text, sizeof text, "%g", seconds);
+      throw StoreTimeout(who + " did not come to " + to_string(endpoint_) + " within " + text + " s (--timeout)");
+    }
+    if (waited > 10s && !std::exchange(told, true)) say_("waiting for " + who + " at " + to_string(endpoint_));
+  }
+  agents_.clear();
+  for (const auto& k : keys) agents_.push_back(nlohmann::json::parse(teller_->get(k, tell_timeout)).get<Agent>());
+}
+
+Round Agents::meet(int restart) {
+  restart_ = restart;
+  if (telling_.joinable()) telling_.join();
+  if (listening_.joinable()) listening_.join();
+  verdict_.reset();
+  first_.reset();
+  if (options_.nodes == 1) {
+    own_.master_address = options_.master_address;
+    own_.master_port = options_.master_port ? options_.master_port : free_port();
+    agents_ = {own_};
+  } else {
+    claim_node();
+    // Names the start to which it belongs; for a restart listen() did it as soon as it knew.
+    if (restart == 0)
+      listener_->will(key("verdict"), nlohmann::json(Verdict{1, "the mnrun of " + own_.name() + " is gone"}).dump());
+    listening_ = quiet_thread([this] { listen(); });
+    wait_for_all();
+  }
+  return {agents_, restart, to_string(endpoint_)};
+}
+
+std::optional<Verdict> Agents::verdict() const {
+  const std::lock_guard lock(mutex_);
+  return verdict_;
+}
+
+void Agents::deliver(const Verdict& verdict) {
+  const std::lock_guard lock(mutex_);
+  if (verdict_) return;
+  verdict_ = verdict;
+  const std::uint64_t one = 1;
+  if (write(wake_.get(), &one, sizeof one) < 0) return;  // full: it is readable already
+}
+
+void Agents::listen() {
+  try {
+    while (!ending_) {
+      try {
+        const Verdict verdict = nlohmann::json::parse(listener_->get(key("verdict"), 500ms));
+        if (verdict.again) {
+          const std::string next = "mnrun/" + options_.run_id + "/" + std::to_string(restart_ + 1) + "/verdict";
+          listener_->will(next, nlohmann::json(Verdict{1, "the mnrun of " + own_.name() + " is gone"}).dump());
+        }
+        return deliver(verdict);
+      } catch (const StoreTimeout&) {
+      }
+    }
+  } catch (const std::exception& e) {
+    const auto host = std::find_if(agents_.begin(), agents_.end(), [](const Agent& a) { return a.hosts_store; });
+    const std::string who = host == agents_.end() ? "that hosts the store" : "of " + host->name();
+    deliver({1, "the mnrun " + who + " is gone: " + e.what()});
+  }
+}
+
+// The connection may hang for as long as tell_timeout: not this thread.
+void Agents::tell(std::function<void()> message, const Verdict& if_that_fails) {
+  if (telling_.joinable()) telling_.join();
+  telling_ = quiet_thread([this, message = std::move(message), if_that_fails] {
+    try {
+      message();
+    } catch (const std::exception&) {  // listen() knows more, but perhaps later
+      deliver(if_that_fails);
+    }
+  });
+}
+
+void Agents::propose(const Verdict& verdict) {
+  if (!teller_) return deliver(verdict);
+  tell([this, verdict] { teller_->compare_set(key("verdict"), "", nlohmann::json(verdict).dump()); }, verdict);
+}
+
+void Agents::note_first(const Verdict& failure) {
+  if (!first_) first_ = failure;
+  if (teller_) tell([this, failure] { teller_->compare_set(key("first"), "", nlohmann::json(failure).dump()); }, failure);
+}
+
+void Agents::done() {
+  if (!teller_) return deliver(first_.value_or(Verdict{}));
+  tell(
+      [this] {
+        if (teller_->add(key("done"), 1) < options_.nodes) return;
+        const std::string result = teller_->compare_set(key("first"), "", nlohmann::json(Verdict{}).dump());
+        teller_->compare_set(key("verdict"), "", result);
+      },
+      {1, "the agents' store at " + to_string(endpoint_) + " is gone"});
+}
+
+void Agents::leave() {
+  ending_ = true;
+  if (telling_.joinable()) telling_.join();
+  if (listening_.joinable()) listening_.join();
+  try {
+    if (listener_) listener_->goodbye();
+    if (teller_) teller_->goodbye();
+  } catch (const std::exception&) {
+    // it is gone already
+  }
+  // The others have yet to read the verdict.
+  if (server_ && options_.nodes > 1) server_->linger(tell_timeout);
+}
+
+}  // namespace mnrun

@@ -1,1 +1,271 @@
-// options
+#include <mnrun/options.hpp>
+
+#include <multinode/device.hpp>
+#include <multinode/options.hpp>
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+namespace mnrun {
+
+using multinode::UsageError;
+namespace po = boost::program_options;
+
+namespace {
+
+constexpr std::uint16_t default_port = 29500;  // torchrun's
+
+std::optional<int> number(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+Streams one_choice(std::string_view text, std::string_view option, std::string_view whole) {
+  const auto value = number(text);
+  if (!value || *value < 0 || *value > 3)
+    throw UsageError(std::string(option) + " must be 0 to 3 (1: stdout, 2: stderr, 3: both) or LOCAL_RANK:N,..., not '" +
+                     std::string(whole) + "'");
+  return Streams(*value);
+}
+
+std::chrono::milliseconds seconds(double value, std::string_view option) {
+  multinode::require_range(option, value, 0.0, 31'536'000.0);
+  return std::chrono::milliseconds(std::llround(value * 1000));
+}
+
+// "join_timeout=30,last_call_timeout=5": of torchrun's settings only the first means something here.
+void read_rdzv_conf(const std::string& text, Options& options) {
+  static const std::set<std::string_view> no_meaning_here = {"last_call_timeout",  "close_timeout", "read_timeout",
+                                                             "keep_alive_interval", "is_host",      "store_type",
+                                                             "keep_alive_max_attempt", "rank"};
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const auto item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    const auto equals = item.find('=');
+    const auto key = item.substr(0, equals);
+    const auto value = equals == item.npos ? std::nullopt : number(item.substr(equals + 1));
+    if (key == "join_timeout" || key == "timeout") {
+      if (!value) throw UsageError("--rdzv-conf: '" + std::string(item) + "' must be " + std::string(key) + "=SECONDS");
+      options.join_timeout = seconds(*value, "--rdzv-conf " + std::string(key));
+    } else if (!no_meaning_here.contains(key)) {
+      throw UsageError("--rdzv-conf: unknown setting '" + std::string(item) + "'; there is join_timeout=SECONDS");
+    }
+  }
+}
+
+multinode::Endpoint endpoint_with_default_port(const std::string& text) {
+  const bool has_port = text.find(':') != text.npos && text.back() != ']';
+  return multinode::parse_endpoint(has_port ? text : text + ":" + std::to_string(default_port), "--rdzv-endpoint");
+}
+
+void require_name(const std::string& text, std::string_view option) {
+  const bool plain = std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '.' || c == '_' || c == '-' || c == ':' || c == '@';
+  });
+  if (text.empty() || !plain || text.size() > 200 || text[0] == '.')  // it names a folder of logs and keys in a store
+    throw UsageError(std::string(option) + " must be letters, digits and . _ - : @, not '" + text + "'");
+}
+
+bool takes_value(const po::options_description& known, const std::string& word) {
+  const bool is_long = word.starts_with("--");
+  for (const auto& option : known.options()) {
+    const bool this_one = is_long ? option->long_name() == word.substr(2)
+                                  : option->canonical_display_name(po::command_line_style::allow_dash_for_short) ==
+                                        word.substr(0, 2);
+    if (this_one) return option->semantic()->max_tokens() > 0 && (is_long || word.size() == 2);
+  }
+  return false;
+}
+
+}  // namespace
+
+StreamChoice::StreamChoice(std::string_view text, std::string_view option) {
+  if (text.find(':') == text.npos) {
+    all_ = one_choice(text, option, text);
+    return;
+  }
+  for (std::string_view rest = text;;) {
+    const auto comma = rest.find(',');
+    const auto item = rest.substr(0, comma);
+    const auto colon = item.find(':');
+    const auto rank = colon == item.npos ? std::nullopt : number(item.substr(0, colon));
+    some_[rank.value_or(-1)] = one_choice(rank && *rank >= 0 ? item.substr(colon + 1) : "", option, text);
+    if (comma == rest.npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+Streams StreamChoice::of(int local_rank) const {
+  const auto found = some_.find(local_rank);
+  return found == some_.end() ? all_ : found->second;
+}
+
+bool StreamChoice::any() const {
+  return all_ != none || std::any_of(some_.begin(), some_.end(), [](const auto& s) { return s.second != none; });
+}
+
+std::optional<Options> parse(int argc, const char* const* argv, const multinode::Environment& environment) {
+  Options options;
+  bool standalone = false, no_python = false, no_prefix = false;
+  std::string nnodes, backend = "static", endpoint, master_address, conf, redirects = "0", tee = "0";
+  int node_rank = 0, master_port = 0;
+  double monitor_interval = 0, timeout = 600, shutdown = 30;
+  std::vector<std::string> settings;
+
+  po::options_description known(
+      "mnrun [options] PROGRAM [ARGUMENTS...]: starts and supervises the processes of one node; one mnrun a node");
+  auto add = known.add_options();
+  add("standalone", po::bool_switch(&standalone), "one node, on loopback, whatever the batch system says");
+  add("nnodes", po::value(&nnodes)->value_name("N"), "number of nodes (default: as the batch system says, else 1)");
+  add("nproc-per-node", po::value(&options.processes)->value_name("N"),
+      "number of processes on this node: a number, gpu, cpu or auto (default: as the batch system says, else 1)");
+  add("node-rank", po::value(&node_rank)->value_name("R"), "this node's rank (default: as the batch system says)");
+  add("rdzv-backend", po::value(&backend)->value_name("NAME"),
+      "static: node 0 hosts the store; c10d: whoever has the endpoint's address does");
+  add("rdzv-endpoint", po::value(&endpoint)->value_name("HOST:PORT"), "where the nodes meet");
+  add("rdzv-id", po::value(&options.run_id)->value_name("ID"), "name of this run, the same on all nodes");
+  add("rdzv-conf", po::value(&conf)->value_name("K=V,..."), "join_timeout=SECONDS, as --timeout");
+  add("master-addr", po::value(&master_address)->value_name("HOST"), "node 0 (default: as the batch system says)");
+  add("master-port", po::value(&master_port)->value_name("PORT"),
+      "port on node 0: of the agents where there are several nodes, else of the program");
+  add("max-restarts", po::value(&options.max_restarts)->value_name("K"), "start all processes again, K times at most");
+  add("monitor-interval", po::value(&monitor_interval)->value_name("SECONDS"),
+      "accepted and ignored: a death is noticed at once");
+  add("role", po::value(&options.role)->value_name("NAME"), "ROLE_NAME of the processes");
+  add("log-dir", po::value(&options.log_dir)->value_name("DIR"), "where --redirects and --tee write");
+  add("redirects,r", po::value(&redirects)->value_name("N"),
+      "write to log files instead: 1 stdout, 2 stderr, 3 both; or by local rank, 0:1,1:3");
+  add("tee,t", po::value(&tee)->value_name("N"), "write to log files as well");
+  add("env,e", po::value(&settings)->value_name("K=V"), "set a variable for the processes; can be repeated");
+  add("workdir,w", po::value(&options.workdir)->value_name("DIR"), "the processes' working directory");
+  add("async,a", po::bool_switch(&options.go_on), "go on while one process lives; default: end all at the first failure");
+  add("timeout", po::value(&timeout)->value_name("SECONDS"), "how long to wait for the other nodes (default: 600)");
+  add("shutdown-timeout", po::value(&shutdown)->value_name("SECONDS"),
+      "how long the processes have after SIGINT, SIGTERM, ... to mnrun (default: 30)");
+  add("no-prefix", po::bool_switch(&no_prefix), "do not begin lines with [rank R]");
+  add("no-python", po::bool_switch(&no_python), "accepted and ignored: PROGRAM is always executed directly");
+
+  // What follows PROGRAM is its own. torchrun's spellings with underscores are taken as well.
+  std::vector<std::string> own{argc > 0 ? argv[0] : "mnrun"};
+  int i = 1;
+  for (; i < argc; ++i) {
+    std::string word = argv[i];
+    if (word == "--") {
+      ++i;
+      break;
+    }
+    if (!word.starts_with("-") || word == "-") break;
+    if (word.starts_with("--")) std::replace(word.begin(), word.begin() + std::ptrdiff_t(std::min(word.find('='), word.size())), '_', '-');
+    own.push_back(word);
+    if (word.find('=') == word.npos && takes_value(known, word) && i + 1 < argc) own.push_back(argv[++i]);
+  }
+  options.command.assign(argv + std::min(i, argc), argv + argc);
+  std::vector<const char*> pointers;
+  for (const auto& word : own) pointers.push_back(word.c_str());
+  if (!multinode::parse_command_line(static_cast<int>(pointers.size()), pointers.data(), known, true))
+    return std::nullopt;
+  const auto given = [&](std::string_view name) {
+    return std::any_of(own.begin(), own.end(), [&](const std::string& w) { return w.substr(0, w.find('=')) == name; });
+  };
+
+  if (options.command.empty() || options.command[0].empty())
+    throw UsageError("no program given: mnrun [options] PROGRAM [ARGUMENTS...]; see --help");
+  if (backend != "static" && backend != "c10d")
+    throw UsageError("--rdzv-backend must be static or c10d, not '" + backend + "'");
+  const multinode::Nodes nodes = standalone ? multinode::Nodes() : multinode::read_nodes(environment);
+  if (!given("--nproc-per-node") && nodes.processes_per_node)
+    options.processes = std::to_string(nodes.processes_per_node->value);
+  if (!nnodes.empty()) {
+    const auto colon = nnodes.find(':');
+    if (colon != nnodes.npos && nnodes.substr(0, colon) != nnodes.substr(colon + 1))
+      throw UsageError("--nnodes " + nnodes + ": the number of nodes is fixed here, give one number");
+    const auto value = number(nnodes.substr(0, colon));
+    if (!value) throw UsageError("--nnodes must be a number, not '" + nnodes + "'");
+    options.nodes = *value;
+  } else if (nodes.node_count) {
+    options.nodes = nodes.node_count->value;
+  }
+  if (standalone) options.nodes = 1;
+  multinode::require_range("--nnodes", options.nodes, 1, 65'536);
+  multinode::require_range("--max-restarts", options.max_restarts, 0, 1'000'000);
+  multinode::require_range("--master-port", master_port, 0, 65'535);
+  options.join_timeout = seconds(timeout, "--timeout");
+  options.shutdown_timeout = seconds(shutdown, "--shutdown-timeout");
+  if (!conf.empty()) read_rdzv_conf(conf, options);
+  if (!options.run_id.empty() || given("--rdzv-id")) require_name(options.run_id, "--rdzv-id");
+  if (options.go_on && options.max_restarts > 0)
+    throw UsageError("--async and --max-restarts exclude each other: go on without a process, or start all again?");
+  options.redirects = StreamChoice(redirects, "--redirects");
+  options.tee = StreamChoice(tee, "--tee");
+  options.prefix = !no_prefix;
+  for (const auto& setting : settings) {
+    const auto equals = setting.find('=');
+    if (equals == 0 || equals == setting.npos)
+      throw UsageError("--env must be NAME=VALUE, not '" + setting + "'");
+    options.environment[setting.substr(0, equals)] = setting.substr(equals + 1);
+  }
+
+  if (options.nodes == 1) {
+    if (given("--node-rank") && !standalone && node_rank != 0)
+      throw UsageError("--node-rank " + std::to_string(node_rank) + ": there is one node, its rank is 0; see --nnodes");
+    options.node_rank = 0;
+    if (!master_address.empty()) options.master_address = master_address;
+    options.master_port = static_cast<std::uint16_t>(master_port);
+    if (!standalone && !endpoint.empty()) options.endpoint = endpoint_with_default_port(endpoint);
+    return options;
+  }
+
+  if (given("--node-rank")) {
+    multinode::require_range("--node-rank", node_rank, 0, options.nodes - 1);
+    options.node_rank = node_rank;
+  } else if (nodes.node_rank) {
+    if (nodes.node_rank->value >= options.nodes)
+      throw UsageError(nodes.node_rank->variable + "=" + std::to_string(nodes.node_rank->value) + " is no rank of " +
+                       std::to_string(options.nodes) + " nodes; give --node-rank and --nnodes");
+    options.node_rank = nodes.node_rank->value;
+  } else if (backend == "static") {
+    throw UsageError("with --nnodes " + std::to_string(options.nodes) +
+                     " each node needs its --node-rank, or --rdzv-backend c10d --rdzv-endpoint HOST:PORT");
+  }
+  options.host_is_node_0 = backend == "static";
+  if (!endpoint.empty()) {
+    options.endpoint = endpoint_with_default_port(endpoint);
+  } else {
+    const std::string host = !master_address.empty() ? master_address : nodes.master_address.value;
+    if (host.empty())
+      throw UsageError("with --nnodes " + std::to_string(options.nodes) +
+                       " the nodes need a place to meet: --rdzv-endpoint HOST:PORT or --master-addr HOST");
+    const int port = master_port != 0 ? master_port : nodes.master_port.value;
+    options.endpoint = {host, port != 0 ? static_cast<std::uint16_t>(port) : default_port};
+  }
+  if (options.endpoint->port == 0)
+    throw UsageError("port 0 is for one node: " + std::to_string(options.nodes) + " nodes need a port that all know");
+  return options;
+}
+
+int count_processes(const std::string& text) {
+  if (text == "gpu" || text == "auto") {
+    const int gpus = multinode::device_count();
+    if (gpus > 0) return gpus;
+    if (text == "gpu") throw multinode::HardwareAbsent("--nproc-per-node gpu: this node has no GPU that can be used");
+  }
+  if (text == "cpu" || text == "auto") {
+    std::vector<cpu_set_t> cpus(16);  // room for 16,384
+    const auto bytes = cpus.size() * sizeof(cpu_set_t);
+    multinode::check_errno(sched_getaffinity(0, bytes, cpus.data()), "sched_getaffinity");
+    return CPU_COUNT_S(bytes, cpus.data());
+  }
+  const auto value = number(text);
+  if (!value || *value < 1 || *value > 4096)
+    throw UsageError("--nproc-per-node must be a number from 1 to 4096, gpu, cpu or auto, not '" + text + "'");
+  return *value;
+}
+
+}  // namespace mnrun

@@ -1,1 +1,170 @@
-// output_pump
+#include <mnrun/output_pump.hpp>
+#include <mnrun/quiet_thread.hpp>
+
+#include <multinode/check.hpp>
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace mnrun {
+
+namespace {
+constexpr std::size_t most_waiting = 1 << 20;
+}
+
+Sink::~Sink() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  filled_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Sink::put(std::string_view bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_) return;
+    waiting_ += bytes;
+  }
+  filled_.notify_one();
+  if (!thread_.joinable()) thread_ = quiet_thread([this] { write_all(); });
+}
+
+bool Sink::has_room() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_.size() < most_waiting;
+}
+
+bool Sink::empty() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_.empty() && in_flight_ == 0;
+}
+
+bool Sink::failed() const {
+  const std::lock_guard lock(mutex_);
+  return failed_;
+}
+
+void Sink::write_all() {
+  std::string bytes;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    filled_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
+    if (waiting_.empty()) return;
+    bytes.clear();
+    bytes.swap(waiting_);
+    in_flight_ = bytes.size();
+    lock.unlock();
+    bool failed = false;
+    for (std::string_view rest = bytes; !rest.empty();) {
+      const ssize_t written = write(fd_, rest.data(), rest.size());
+      if (written >= 0) {
+        rest.remove_prefix(static_cast<std::size_t>(written));
+      } else if (errno == EAGAIN) {  // someone else made it non-blocking
+        pollfd ready{fd_, POLLOUT, 0};
+        poll(&ready, 1, -1);
+      } else if (errno != EINTR) {
+        failed = true;
+        break;
+      }
+    }
+    lock.lock();
+    in_flight_ = 0;
+    failed_ = failed_ || failed;
+    if (failed_) waiting_.clear();
+    const std::uint64_t one = 1;
+    if (write(wake_, &one, sizeof one) < 0) continue;  // full: it is readable already
+  }
+}
+
+OutputPump::OutputPump(int out_fd, int err_fd)
+    : wake_(multinode::check_errno(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      sinks_{{out_fd, wake_.get()}, {err_fd, wake_.get()}} {}
+
+Fd OutputPump::add(int stream, std::string prefix, Fd log) {
+  int ends[2];
+  multinode::check_errno(pipe2(ends, O_CLOEXEC), "pipe2");
+  Fd read_end(ends[0]), write_end(ends[1]);
+  multinode::check_errno(fcntl(read_end.get(), F_SETFL, O_NONBLOCK), "fcntl");
+  sources_.push_back({std::move(read_end), stream, std::move(prefix), std::move(log), {}});
+  return write_end;
+}
+
+void OutputPump::poll_entries(std::vector<pollfd>& entries) const {
+  entries.push_back({wake_.get(), POLLIN, 0});
+  const bool room[] = {sinks_[0].has_room(), sinks_[1].has_room()};
+  for (const Source& source : sources_)
+    if (room[source.stream - 1]) entries.push_back({source.pipe.get(), POLLIN, 0});
+}
+
+void OutputPump::serve() {
+  std::uint64_t count;
+  while (read(wake_.get(), &count, sizeof count) > 0) {
+  }
+  std::erase_if(sources_, [this](Source& source) { return move(source) == Moved::end; });
+}
+
+void OutputPump::close_idle() {
+  std::erase_if(sources_, [this](Source& source) {
+    Moved moved = Moved::some;
+    while (moved == Moved::some) moved = move(source);
+    if (moved == Moved::nothing) finish(source);
+    return moved != Moved::no_room;
+  });
+}
+
+OutputPump::Moved OutputPump::move(Source& source) {
+  char bytes[65536];
+  // Nobody reads: the process shall notice it, as it would without mnrun in between.
+  if (sink(source).failed() && !source.log) return Moved::end;
+  if (!sink(source).has_room()) return Moved::no_room;
+  const ssize_t count = read(source.pipe.get(), bytes, sizeof bytes);
+  if (count > 0) {
+    take(source, {bytes, static_cast<std::size_t>(count)});
+    return Moved::some;
+  }
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Moved::nothing;
+  finish(source);
+  return Moved::end;
+}
+
+void OutputPump::take(Source& source, std::string_view bytes) {
+  if (source.log) write_log(source, bytes);
+  std::string lines;
+  for (auto end = bytes.find('\n'); end != bytes.npos; end = bytes.find('\n')) {
+    lines.append(source.prefix).append(source.line).append(bytes.substr(0, end + 1));
+    source.line.clear();
+    bytes.remove_prefix(end + 1);
+  }
+  source.line += bytes;
+  if (source.line.size() >= longest_line) {
+    lines.append(source.prefix).append(source.line);
+    if (!source.prefix.empty()) lines += '\n';
+    source.line.clear();
+  }
+  if (!lines.empty()) sink(source).put(lines);
+}
+
+void OutputPump::write_log(Source& source, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(source.log.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      say(source.prefix + "a log file ends here: " + std::strerror(errno));
+      source.log = Fd();
+      return;
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void OutputPump::finish(Source& source) {
+  if (!source.line.empty()) sink(source).put(source.prefix + source.line + "\n");
+}
+
+}  // namespace mnrun

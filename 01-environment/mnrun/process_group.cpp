@@ -1,1 +1,179 @@
-// process_group
+#include <mnrun/process_group.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <system_error>
+
+namespace mnrun {
+
+std::string Agent::name() const {
+  return "node " + std::to_string(node) + " (host " + host + ", pid " + std::to_string(pid) + ")";
+}
+
+void to_json(nlohmann::json& json, const Agent& a) {
+  json = {{"node", a.node},
+          {"host", a.host},
+          {"pid", a.pid},
+          {"processes", a.processes},
+          {"role", a.role},
+          {"run_id", a.run_id},
+          {"max_restarts", a.max_restarts},
+          {"master_address", a.master_address},
+          {"master_port", a.master_port},
+          {"hosts_store", a.hosts_store},
+          {"error_status", a.error_status},
+          {"error", a.error}};
+}
+
+void from_json(const nlohmann::json& json, Agent& a) {
+  json.at("node").get_to(a.node);
+  json.at("host").get_to(a.host);
+  json.at("pid").get_to(a.pid);
+  json.at("processes").get_to(a.processes);
+  json.at("role").get_to(a.role);
+  json.at("run_id").get_to(a.run_id);
+  json.at("max_restarts").get_to(a.max_restarts);
+  json.at("master_address").get_to(a.master_address);
+  json.at("master_port").get_to(a.master_port);
+  json.at("hosts_store").get_to(a.hosts_store);
+  json.at("error_status").get_to(a.error_status);
+  json.at("error").get_to(a.error);
+}
+
+std::vector<Place> places(std::span<const Agent> agents, int node) {
+  const Agent& own = agents[static_cast<std::size_t>(node)];
+  Place first;
+  first.local_size = own.processes;
+  first.node = node;
+  first.node_count = static_cast<int>(agents.size());
+  first.role = own.role;
+  first.world_size = first.role_size = 0;
+  for (const Agent& agent : agents) {
+    const bool before = &agent < &own;
+    first.world_size += agent.processes;
+    if (before) first.rank += agent.processes;
+    if (agent.role != own.role) continue;
+    first.role_size += agent.processes;
+    if (before) first.role_rank += agent.processes;
+  }
+  std::vector<Place> result;
+  for (int i = 0; i < own.processes; ++i) {
+    result.push_back(first);
+    result.back().rank += i;
+    result.back().role_rank += i;
+    result.back().local_rank = i;
+  }
+  return result;
+}
+
+std::vector<std::string> environment_of(const Place& place, const Round& round, const Options& options,
+                                        const multinode::Environment& inherited) {
+  multinode::Environment variables = inherited;
+  for (const std::string_view name : multinode::process_variables()) {
+    if (!name.ends_with('*')) {
+      variables.erase(std::string(name));
+      continue;
+    }
+    const auto beginning = name.substr(0, name.size() - 1);
+    std::erase_if(variables, [&](const auto& v) { return v.first.starts_with(beginning); });
+  }
+  for (const auto& [name, value] : options.environment) variables[name] = value;
+  if (place.local_size > 1) variables.emplace("OMP_NUM_THREADS", "1");  // unless set: as torchrun
+
+  const auto text = [](int value) { return std::to_string(value); };
+  const Agent& master = round.agents[0];
+  const std::pair<const char*, std::string> own[] = {
+      {"RANK", text(place.rank)},
+      {"WORLD_SIZE", text(place.world_size)},
+      {"LOCAL_RANK", text(place.local_rank)},
+      {"LOCAL_WORLD_SIZE", text(place.local_size)},
+      {"GROUP_RANK", text(place.node)},
+      {"GROUP_WORLD_SIZE", text(place.node_count)},
+      {"ROLE_NAME", place.role},
+      {"ROLE_RANK", text(place.role_rank)},
+      {"ROLE_WORLD_SIZE", text(place.role_size)},
+      {"MASTER_ADDR", master.master_address},
+      {"MASTER_PORT", text(master.master_port)},
+      {"MNRUN_STORE", round.store},
+      {"MNRUN_RUN_ID", master.run_id},
+      {"MNRUN_RESTART_COUNT", text(round.restart)},
+  };
+  for (const auto& [name, value] : own) variables[name] = value;
+
+  std::vector<std::string> result;
+  for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
+  return result;
+}
+
+ProcessGroup::ProcessGroup(const Options& options, const Round& round, int node, const std::string& file,
+                           const sigset_t& mask)
+    : options_(options),
+      round_(round),
+      places_(places(round.agents, node)),
+      file_(file),
+      mask_(mask),
+      interactive_(places_.size() == 1 && isatty(0)) {}
+
+void ProcessGroup::start(OutputPump& pump) {
+  const multinode::Environment inherited = multinode::current_environment();
+  const auto open_file = [](const std::filesystem::path& path, int flags) {
+    Fd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
+    if (!fd) throw std::system_error(errno, std::generic_category(), path.string());
+    return fd;
+  };
+  // Reading from a terminal stops a process that is in another group; a pipe or a file is rank 0's, as under mpirun.
+  const Fd nothing = open_file("/dev/null", O_RDONLY);
+  for (const Place& place : places_) {
+    const bool has_input = interactive_ || (place.rank == 0 && !isatty(0));
+    Command command{file_,
+                    options_.command,
+                    environment_of(place, round_, options_, inherited),
+                    {has_input ? 0 : nothing.get(), 1, 2},
+                    !interactive_,
+                    mask_};
+    const Streams to_file = options_.redirects.of(place.local_rank), tee = options_.tee.of(place.local_rank);
+    std::filesystem::path folder = options_.log_dir;
+    if (to_file || tee) {
+      folder /= round_.agents[0].run_id;
+      if (place.node_count > 1) folder /= "node_" + std::to_string(place.node);  // the file system may be shared
+      folder = folder / ("attempt_" + std::to_string(round_.restart)) / std::to_string(place.local_rank);
+      std::filesystem::create_directories(folder);
+    }
+    Fd kept[3];  // open until the process has its own
+    for (const int stream : {1, 2}) {
+      const Streams bit = stream == 1 ? out : err;
+      Fd log;
+      if ((to_file | tee) & bit)
+        log = open_file(folder / (stream == 1 ? "stdout.log" : "stderr.log"), O_WRONLY | O_CREAT | O_TRUNC);
+      if (log && !(tee & bit)) {
+        kept[stream] = std::move(log);
+      } else if (log || place.world_size > 1) {
+        kept[stream] = pump.add(stream, options_.prefix && place.world_size > 1
+                                            ? "[rank " + std::to_string(place.rank) + "] " : "", std::move(log));
+      }
+      if (kept[stream]) command.streams[stream] = kept[stream].get();
+    }
+    children_.emplace_back(command);
+  }
+}
+
+std::vector<std::size_t> ProcessGroup::look() {
+  std::vector<std::size_t> ended;
+  for (std::size_t i = 0; i < children_.size(); ++i)
+    if (children_[i].look()) ended.push_back(i);
+  std::stable_partition(ended.begin(), ended.end(), [this](std::size_t i) { return children_[i].ending()->signal != 0; });
+  return ended;
+}
+
+bool ProcessGroup::ended() const {
+  return std::all_of(children_.begin(), children_.end(), [](const Child& c) { return c.ending().has_value(); });
+}
+
+void ProcessGroup::signal(int number) const {
+  for (const Child& child : children_) child.signal(number);
+}
+
+}  // namespace mnrun

@@ -1,1 +1,286 @@
-// supervisor
+#include <mnrun/supervisor.hpp>
+
+#include <multinode/check.hpp>
+
+#include <sys/signalfd.h>
+
+#include <algorithm>
+#include <csignal>
+
+namespace mnrun {
+
+using std::chrono::milliseconds;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+// What mnrun handles itself: blocked, and read from a file descriptor. What was ignored at the start (nohup) stays so.
+class Signals {
+ public:
+  Signals() {
+    sigemptyset(&handled_);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH}) {
+      struct sigaction action {};
+      sigaction(number, nullptr, &action);
+      if (action.sa_handler != SIG_IGN || number == SIGCONT) sigaddset(&handled_, number);
+    }
+    sigaddset(&handled_, SIGCHLD);
+    ::signal(SIGCHLD, SIG_DFL);
+    ::signal(SIGPIPE, SIG_IGN);
+    fd_ = Fd(multinode::check_errno(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
+    block();
+  }
+  void block() { sigprocmask(SIG_BLOCK, &handled_, &before_); }
+  // No process is left that they could be passed to: let them end mnrun, as they do any program.
+  void unblock() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  int fd() const { return fd_.get(); }
+  const sigset_t& before() const { return before_; }
+
+  std::optional<signalfd_siginfo> next() const {
+    signalfd_siginfo info;
+    if (read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
+    return info;
+  }
+
+ private:
+  sigset_t handled_, before_;
+  Fd fd_;
+};
+
+bool ends_program(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
+// A start of the processes of this node, from the first to the verdict.
+class Run {
+ public:
+  Run(const Options& options, const Round& round, const std::string& file, Agents& agents, OutputPump& pump,
+      Signals& signals)
+      : options_(options),
+        round_(round),
+        agents_(agents),
+        pump_(pump),
+        signals_(signals),
+        group_(options, round, agents.node(), file, signals.before()) {}
+
+  Verdict to_the_end() {
+    try {
+      group_.start(pump_);
+    } catch (const ProgramError& e) {
+      agents_.propose({e.status, self() + ": " + e.what()});
+    } catch (const std::system_error& e) {
+      agents_.propose({1, self() + ": " + e.what()});
+    }
+    for (;;) {
+      look_at_children();
+      hear_verdict();
+      if (kill_at_ && Clock::now() >= *kill_at_) {
+        group_.signal(SIGKILL);
+        kill_at_.reset();
+      }
+      // A grandchild that left the group may keep a pipe open for ever.
+      if (close_at_ && Clock::now() >= *close_at_) pump_.close_idle();
+      if (close_at_ && verdict_ && pump_.closed()) return *verdict_;
+      wait();
+    }
+  }
+
+ private:
+  std::string self() const { return agents_.own().name(); }
+
+  void wait() {
+    entries_.clear();
+    entries_.push_back({signals_.fd(), POLLIN, 0});
+    if (!verdict_) entries_.push_back({agents_.verdict_fd(), POLLIN, 0});
+    pump_.poll_entries(entries_);
+    // kill_at_ until all have ended, close_at_ afterwards; once that has passed only a reader's slowness holds us.
+    const auto next = close_at_ ? close_at_ : kill_at_;
+    int left = -1;
+    if (next && !(close_at_ && Clock::now() >= *close_at_))
+      left = static_cast<int>(std::clamp<std::int64_t>(
+          std::chrono::ceil<milliseconds>(*next - Clock::now()).count(), 0, 1'000'000));
+    poll(entries_.data(), entries_.size(), left);
+    while (const auto signal = signals_.next()) handle(*signal);
+    pump_.serve();
+  }
+
+  void look_at_children() {
+    if (close_at_) return;
+    for (const std::size_t i : group_.look()) {
+      const Ending& ending = *group_.child(i).ending();
+      if (!ending.failed() || stopping_ || verdict_) continue;
+      const Place& place = group_.place(i);
+      const int status = ending.as_exit_status();
+      // A bad command line, absent hardware, a program that cannot be executed: another start changes nothing.
+      const bool again = status != multinode::exit_usage && status != multinode::exit_hardware_absent &&
+                         status != 126 && status != 127 && round_.restart < round_.agents[0].max_restarts;
+      const Verdict failure{status,
+                            "rank " + std::to_string(place.rank) + " (node " + std::to_string(place.node) + ", host " +
+                                agents_.own().host + ", pid " + std::to_string(group_.child(i).pid()) + ") " +
+                                ending.text(),
+                            again};
+      if (options_.go_on) {
+        agents_.note_first(failure);
+      } else {
+        stop(failure.grace);
+        agents_.propose(failure);
+      }
+    }
+    if (!group_.ended()) return;
+    // What the processes left behind in their groups ends with them.
+    group_.signal(SIGKILL);
+    kill_at_.reset();
+    close_at_ = Clock::now() + 500ms;
+    if (!stopping_ && !agents_.verdict()) agents_.done();
+  }
+
+  void hear_verdict() {
+    if (verdict_) return;
+    verdict_ = agents_.verdict();
+    if (verdict_ && !close_at_) stop(verdict_->grace);
+  }
+
+  void stop(milliseconds grace) {
+    if (std::exchange(stopping_, true)) return;
+    group_.signal(SIGTERM);
+    group_.signal(SIGCONT);  // a stopped process does not hear SIGTERM
+    kill_at_ = Clock::now() + grace;
+  }
+
+  void handle(const signalfd_siginfo& info) {
+    const int number = static_cast<int>(info.ssi_signo);
+    if (number == SIGCHLD) return;  // look_at_children() comes next
+    const bool from_terminal = info.ssi_code == SI_KERNEL;
+    if (group_.interactive() && from_terminal) {  // the process has it already, and decides
+      if (number == SIGTSTP) raise(SIGSTOP);
+      return;
+    }
+    if (!ends_program(number)) {
+      group_.signal(number);
+      if (number == SIGTSTP) raise(SIGSTOP);
+      return;
+    }
+    if (close_at_ || signalled_) {  // only a stopped reader is waited for, or it is meant in earnest
+      group_.signal(SIGKILL);
+      if (close_at_) _exit(128 + number);
+      return;
+    }
+    signalled_ = true;
+    group_.signal(number);
+    group_.signal(SIGCONT);
+    if (stopping_) return;
+    stopping_ = true;
+    kill_at_ = Clock::now() + options_.shutdown_timeout;
+    agents_.propose({128 + number,
+                     self() + " was told to end by signal " + std::to_string(number) + " (" + signal_name(number) + ")",
+                     false, options_.shutdown_timeout});
+  }
+
+  const Options& options_;
+  const Round& round_;
+  Agents& agents_;
+  OutputPump& pump_;
+  Signals& signals_;
+  ProcessGroup group_;
+  std::vector<pollfd> entries_;
+  std::optional<Verdict> verdict_;
+  bool stopping_ = false, signalled_ = false;
+  std::optional<Clock::time_point> kill_at_;   // SIGKILL
+  std::optional<Clock::time_point> close_at_;  // set when all processes have ended
+};
+
+// The program's file. What is known to be wrong before anything starts is written into `own`, for the other nodes.
+std::string prepare(Options& options, Agent& own) {
+  try {
+    own.processes = count_processes(options.processes);
+    const auto folder = [](const std::string& path, std::string_view option, auto&& use) {
+      std::error_code error;
+      use(error);
+      if (error) throw multinode::UsageError(std::string(option) + " " + path + ": " + error.message());
+    };
+    if ((options.redirects.any() || options.tee.any()) && options.log_dir.empty())
+      options.log_dir = (std::filesystem::temp_directory_path() / ("mnrun-" + std::to_string(geteuid()))).string(),
+      options.default_log_dir = true;
+    if (!options.log_dir.empty()) {
+      options.log_dir = std::filesystem::absolute(options.log_dir).string();
+      folder(options.log_dir, "--log-dir", [&](std::error_code& error) {
+        std::filesystem::create_directories(options.log_dir, error);
+        if (!error && access(options.log_dir.c_str(), W_OK | X_OK) != 0) error = {errno, std::generic_category()};
+      });
+    }
+    if (!options.workdir.empty())
+      folder(options.workdir, "--workdir", [&](std::error_code& e) { std::filesystem::current_path(options.workdir, e); });
+    multinode::Environment environment = multinode::current_environment();
+    environment.emplace("PATH", "/usr/local/bin:/usr/bin:/bin");
+    const auto path = options.environment.find("PATH");
+    return find_program(options.command[0], path == options.environment.end() ? environment["PATH"] : path->second);
+  } catch (const multinode::UsageError& e) {
+    own.error_status = multinode::exit_usage, own.error = e.what();
+  } catch (const multinode::HardwareAbsent& e) {
+    own.error_status = multinode::exit_hardware_absent, own.error = e.what();
+  } catch (const ProgramError& e) {
+    own.error_status = e.status, own.error = e.what();
+  }
+  return "";
+}
+
+// Waits until what has been said is written. Only a stopped reader takes long; a signal ends the wait.
+void drain(OutputPump& pump, Signals& signals, int status) {
+  while (!pump.drained()) {
+    std::vector<pollfd> entries{{signals.fd(), POLLIN, 0}};
+    pump.poll_entries(entries);
+    poll(entries.data(), entries.size(), -1);
+    pump.serve();
+    while (const auto signal = signals.next())
+      if (ends_program(static_cast<int>(signal->ssi_signo))) _exit(status ? status : 128 + int(signal->ssi_signo));
+  }
+}
+
+std::string host_name() {
+  char name[256] = {};
+  multinode::check_errno(gethostname(name, sizeof name - 1), "gethostname");
+  return name;
+}
+
+}  // namespace
+
+int supervise(Options options) {
+  Agent own;
+  own.host = host_name();
+  own.pid = getpid();
+  own.role = options.role;
+  const std::string file = prepare(options, own);
+  Signals signals;
+  OutputPump pump(1, 2);
+  const auto end = [&](const Verdict& verdict) {
+    if (verdict.status) pump.say(verdict.text);
+    drain(pump, signals, verdict.status);
+    return verdict.status;
+  };
+  if (own.error_status && options.nodes == 1) return end({own.error_status, own.error});
+
+  signals.unblock();
+  Agents agents(options, own, [&](const std::string& line) { pump.say(line); });
+  for (int restart = 0;; ++restart) {
+    signals.unblock();
+    const Round round = agents.meet(restart);
+    signals.block();
+    if (options.tee.any() && restart == 0 && options.default_log_dir)
+      pump.say("log files are in " + options.log_dir + "/" + round.agents[0].run_id);
+    const auto unable = std::find_if(round.agents.begin(), round.agents.end(), [](auto& a) { return a.error_status; });
+    if (unable != round.agents.end()) {
+      agents.leave();
+      return end({unable->error_status, unable->name() + ": " + unable->error});
+    }
+    const Verdict verdict = Run(options, round, file, agents, pump, signals).to_the_end();
+    if (!verdict.again) {
+      agents.leave();
+      return end(verdict);
+    }
+    pump.say(verdict.text + "; start " + std::to_string(restart + 1) + " of " +
+             std::to_string(round.agents[0].max_restarts) + " more");
+  }
+}
+
+}  // namespace mnrun

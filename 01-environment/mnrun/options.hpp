@@ -1,0 +1,60 @@
+// options.hpp: mnrun's command line.
+#pragma once
+
+#include <multinode/launch.hpp>
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace mnrun {
+
+// Which of a process's streams: the bits of torchrun's -r and -t.
+enum Streams : int { none = 0, out = 1, err = 2, both = 3 };
+
+// "3" for every process, "0:1,1:3" for those local ranks alone.
+class StreamChoice {
+ public:
+  StreamChoice() = default;
+  StreamChoice(std::string_view text, std::string_view option);  // throws UsageError
+  Streams of(int local_rank) const;
+  bool any() const;
+
+ private:
+  Streams all_ = none;
+  std::map<int, Streams> some_;
+};
+
+struct Options {
+  int nodes = 1;
+  std::optional<int> node_rank;                 // none: by order of arrival
+  std::string processes = "1";                  // a number, gpu, cpu or auto
+  std::optional<multinode::Endpoint> endpoint;  // where the agents meet; none: any free port on loopback
+  bool host_is_node_0 = true;                   // else: whoever has the endpoint's address
+  std::string master_address = "127.0.0.1";     // for the program, where there is one node
+  std::uint16_t master_port = 0;                // likewise; 0: any free one
+  std::string run_id;                           // "": node 0 chooses
+  std::string role = "default";
+  int max_restarts = 0;
+  std::chrono::milliseconds join_timeout{600'000};
+  std::chrono::milliseconds shutdown_timeout{30'000};
+  std::string log_dir;
+  bool default_log_dir = false;  // it was not given, but is needed
+  StreamChoice redirects, tee;
+  std::map<std::string, std::string> environment;
+  std::string workdir;
+  bool go_on = false;  // --async
+  bool prefix = true;
+  std::vector<std::string> command;
+};
+
+// Nothing: --help was asked for and printed. The defaults are what the batch system says in `environment`. Throws
+// UsageError.
+std::optional<Options> parse(int argc, const char* const* argv, const multinode::Environment& environment);
+
+// What --nproc-per-node stands for on this node. Throws UsageError, or HardwareAbsent for gpu without one.
+int count_processes(const std::string& text);
+
+}  // namespace mnrun

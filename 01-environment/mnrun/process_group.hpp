@@ -1,0 +1,84 @@
+// process_group.hpp: who has which rank, and this node's processes.
+#pragma once
+
+#include <mnrun/child.hpp>
+#include <mnrun/options.hpp>
+#include <mnrun/output_pump.hpp>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <filesystem>
+#include <span>
+
+namespace mnrun {
+
+// What an agent, the mnrun of a node, says of itself when the agents meet.
+struct Agent {
+  int node = 0;
+  std::string host;
+  pid_t pid = 0;
+  int processes = 1;
+  std::string role = "default";
+  std::string run_id;  // the following are node 0's word for all
+  int max_restarts = 0;
+  std::string master_address;
+  std::uint16_t master_port = 0;
+  bool hosts_store = false;
+  int error_status = 0;  // not 0: this node cannot start the program, and why
+  std::string error;
+
+  std::string name() const;  // "node 1 (host b, pid 12)"
+};
+void to_json(nlohmann::json& json, const Agent& agent);
+void from_json(const nlohmann::json& json, Agent& agent);
+
+// Where a process stands.
+struct Place {
+  int rank = 0, world_size = 1;
+  int local_rank = 0, local_size = 1;
+  int node = 0, node_count = 1;
+  std::string role;
+  int role_rank = 0, role_size = 1;
+};
+
+// The places of one node's processes. `agents` is in order of node; ranks are numbered node by node.
+std::vector<Place> places(std::span<const Agent> agents, int node);
+
+// A start of the whole run on all nodes.
+struct Round {
+  std::vector<Agent> agents;
+  int restart = 0;
+  std::string store;  // host:port of the agents' store
+};
+
+// What a process finds in its environment: the agent's own, less what would make the program believe another launcher.
+std::vector<std::string> environment_of(const Place& place, const Round& round, const Options& options,
+                                        const multinode::Environment& inherited);
+
+class ProcessGroup {
+ public:
+  // Starts nothing yet. `file` is the program's, `mask` the signal mask of the processes.
+  ProcessGroup(const Options& options, const Round& round, int node, const std::string& file, const sigset_t& mask);
+
+  void start(OutputPump& pump);  // throws ProgramError, std::system_error
+
+  // Those that have ended since the last look; killed ones first: an exit status is often another's death noticed.
+  std::vector<std::size_t> look();
+  bool ended() const;
+  bool interactive() const { return interactive_; }  // one process, on a terminal: it gets the terminal's signals itself
+  void signal(int number) const;
+  const Place& place(std::size_t i) const { return places_[i]; }
+  const Child& child(std::size_t i) const { return children_[i]; }
+  void clear() { children_.clear(); }  // kills what is left of the groups
+
+ private:
+  const Options& options_;
+  const Round& round_;
+  std::vector<Place> places_;
+  std::string file_;
+  sigset_t mask_;
+  bool interactive_;
+  std::vector<Child> children_;
+};
+
+}  // namespace mnrun
