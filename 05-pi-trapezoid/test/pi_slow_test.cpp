@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <signal.h>
+
 #include <cstdlib>
 #include <random>
+#include <utility>
 
 namespace {
 
@@ -48,19 +51,45 @@ TEST(PiSlow, TwentyProcessesOnEachOfTwoNodesByMnrun) {
 }
 #endif
 
-void kill_twenty(Starter starter, const std::string& backend) {
-  std::mt19937 random(std::random_device{}());
-  for (int i = 0; i < 20; ++i)
-    EXPECT_EQ(kill_one(starter, 3, {PATH_pi, "--backend", backend, "--n", "1e6", "--trials", "1000000000"},
-                       "\ntrial (\\d+) of", 1, 200, random),
-              "");
-}
-
+// Every way to start pi that this build has, and its backend.
+std::vector<std::pair<Starter, std::string>> ways() {
+  std::vector<std::pair<Starter, std::string>> all;
 #ifdef MULTINODE_HAVE_MPI
-TEST(PiSlow, TwentyOfTwentyDeathsByMpirun) { kill_twenty(Starter::mpirun, "mpi"); }
+  all.emplace_back(Starter::mpirun, "mpi");
 #endif
 #ifdef MULTINODE_HAVE_GLOO
-TEST(PiSlow, TwentyOfTwentyDeathsWithoutALauncher) { kill_twenty(Starter::bare, "gloo"); }
+  all.emplace_back(Starter::bare, "gloo");
+#ifdef PATH_mnrun
+  setenv("MNRUN", PATH_mnrun, 1);
+  all.emplace_back(Starter::mnrun, "gloo");
 #endif
+#endif
+  return all;
+}
+
+std::vector<std::string> endless(const std::string& backend) {
+  return {PATH_pi, "--backend", backend, "--n", "1e6", "--trials", "1000000000"};
+}
+
+TEST(PiSlow, AKilledRankEndsAllAndIsNamedTwentyOfTwentyTimes) {
+  std::mt19937 random(std::random_device{}());
+  for (const auto& [starter, backend] : ways())
+    for (int i = 0; i < 20; ++i)
+      EXPECT_EQ(kill_one(starter, 3, endless(backend), "\ntrial (\\d+) of", 1, 200, random), "")
+          << name_of(starter) << ", " << backend;
+}
+
+TEST(PiSlow, AStoppedRankIsNamed) {
+  for (const auto& [starter, backend] : ways()) {
+    auto command = endless(backend);
+    command.insert(command.end(), {"--timeout", "2"});
+    Ranks ranks(starter, 3, command);
+    ASSERT_TRUE(ranks.wait_for("\ntrial (10) of", 20s)) << name_of(starter) << ", " << backend;
+    ranks.signal(1, SIGSTOP);
+    const Ranks::End end = ranks.wait(20s);
+    EXPECT_EQ(end.status, 1) << end.output;
+    EXPECT_NE(end.output.find("; rank 1 (host "), std::string::npos) << end.output;
+  }
+}
 
 }  // namespace
