@@ -1,4 +1,4 @@
-// train_step.hpp: the step of data-parallel training, and what goes with it at the start and the end of a run.
+// train_step.hpp: data-parallel training of one model: what is done at the start, in each step, and at the end.
 #pragma once
 
 #include "data/fashion_mnist.hpp"
@@ -6,6 +6,7 @@
 #include "model/perceptron.hpp"
 
 #include <multinode/communicator.hpp>
+#include <multinode/device.hpp>
 
 #include <cmath>
 #include <cstdint>
@@ -14,33 +15,58 @@
 #include <string>
 #include <vector>
 
-// Where the reducer wants each gradient of the model.
+// Has the model write its gradients where the reducer wants them.
 template <class Model>
-std::vector<std::span<typename Model::value_type>> gradients_of(const ddp::Reducer<typename Model::value_type>& reducer,
-                                                                const Model& model) {
+void connect(Model& model, const ddp::Reducer<typename Model::value_type>& reducer) {
   std::vector<std::span<typename Model::value_type>> gradients;
-  for (std::size_t i = 0; i < model.parameters(); ++i) gradients.push_back(reducer.gradient(i));
-  return gradients;
+  for (std::size_t i = 0; i < model.counts().size(); ++i) gradients.push_back(reducer.gradient(i));
+  model.set_gradients(std::move(gradients));
 }
 
 // Rank 0's parameters to all ranks.
 template <class Model>
 void broadcast_parameters(multinode::Communicator& communicator, Model& model) {
-  for (std::size_t i = 0; i < model.parameters(); ++i) communicator.broadcast(model.parameter(i), 0);
+  for (std::size_t i = 0; i < model.counts().size(); ++i) communicator.broadcast(model.parameter(i), 0);
 }
 
-// `batch` is this rank's part; `divisor` what the sum of all ranks' gradients is divided by: the samples of the whole
-// batch. Throws std::runtime_error if the loss of this rank's part is not a number.
+// `batch` is this rank's part; `divisor` is what the sum of all ranks' gradients is divided by: the number of samples
+// in the whole batch. Throws std::runtime_error if the loss of this rank's part is not finite.
 template <class Model>
 model::Score train_step(Model& model, ddp::Reducer<typename Model::value_type>& reducer, const data::Batch& batch,
                         std::size_t divisor, const model::Dropout& dropout, double learning_rate, double momentum) {
   const model::Score score = model.forward(batch, dropout);
-  // Before the reduction: behind it the loss of every rank is as bad, and nobody can tell whose was first.
+  // Before the reduction: behind it every rank's parameters are as bad, and nobody can tell whose loss was.
   if (!std::isfinite(score.loss))
     throw std::runtime_error("the loss is " + std::to_string(score.loss) + " in step " +
-                             std::to_string(dropout.step + 1) + ": try a smaller --learning-rate");
+                             std::to_string(dropout.step + 1) + "; a smaller --learning-rate may help");
   model.backward([&](std::size_t parameter) { reducer.mark_ready(parameter); });
   reducer.wait(divisor);
   model.update(learning_rate, momentum);
   return score;
+}
+
+// Sums a few numbers over all ranks.
+template <class Model>
+void sum_over_ranks(multinode::Communicator& communicator, [[maybe_unused]] const Model& model,
+                    std::span<double> numbers) {
+#ifdef MULTINODE_HAVE_CUDA
+  if constexpr (requires { model.stream(); }) {  // NCCL takes device memory only
+    multinode::DeviceBuffer<double> there(numbers.size());
+    there.copy_from(numbers, model.stream());
+    communicator.all_reduce(there.span());
+    there.copy_to(numbers, model.stream());
+    multinode::check(cudaStreamSynchronize(model.stream()));
+    return;
+  }
+#endif
+  communicator.all_reduce(numbers);
+}
+
+// FNV-1a of the parameters' bits.
+template <class T>
+std::uint64_t hash_of(std::span<const T> values) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::byte byte : std::as_bytes(values))
+    hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
+  return hash;
 }

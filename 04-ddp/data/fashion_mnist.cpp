@@ -34,7 +34,8 @@ Images read_images(const std::filesystem::path& folder, const std::string& part)
     throw std::runtime_error(labels_path.string() + ": " + std::to_string(labels.dimensions[0]) + " labels for " +
                              std::to_string(images.dimensions[0]) + " images");
   if (labels.values.empty()) throw std::runtime_error(images_path.string() + ": no images in it");
-  const auto wrong = std::find_if(labels.values.begin(), labels.values.end(), [](auto label) { return label >= classes; });
+  const auto wrong =
+      std::find_if(labels.values.begin(), labels.values.end(), [](auto label) { return label >= classes; });
   if (wrong != labels.values.end())
     throw std::runtime_error(labels_path.string() + ": label " + std::to_string(*wrong) + " at " +
                              std::to_string(wrong - labels.values.begin()) + ", but there are classes 0 to 9");

@@ -101,7 +101,8 @@ Idx parse_idx(std::span<const std::uint8_t> file, const std::string& name) {
   if (source->read(head) != 4) throw std::runtime_error(name + ": too short for an IDX file");
   if (head[0] != 0 || head[1] != 0) throw std::runtime_error(name + ": not an IDX file (it begins with other bytes)");
   if (head[2] != 8)
-    throw std::runtime_error(name + ": IDX elements of type " + std::to_string(head[2]) + "; only 8, unsigned byte, is read");
+    throw std::runtime_error(name + ": IDX elements of type " + std::to_string(head[2]) +
+                             "; only 8, unsigned byte, is read");
   if (head[3] == 0) throw std::runtime_error(name + ": an IDX file without dimensions");
 
   Idx idx;

@@ -17,8 +17,8 @@ struct Idx {
 };
 
 // The format: two zero bytes, the element type (8: unsigned byte, the only one taken here), the number of dimensions,
-// each dimension in 4 bytes, high byte first; then the elements, and nothing behind them. Throws std::runtime_error, one
-// line that names `name` and what is wrong. Never allocates more than a small multiple of what `file` can hold.
+// each dimension in 4 bytes, high byte first; then the elements, and nothing behind them. Throws std::runtime_error,
+// one line that names `name` and what is wrong. Never allocates more than a small multiple of what `file` can hold.
 Idx parse_idx(std::span<const std::uint8_t> file, const std::string& name);
 
 // Throws multinode::UsageError if the file cannot be read.

@@ -21,8 +21,7 @@ BucketPlan plan_buckets(std::span<const std::size_t> counts, std::size_t element
     offset += counts[i];
     bucket.count += counts[i];
     ++bucket.parameters;
-    open =
-        bucket.count * element_bytes < (plan.bucket[i] == 0 ? options.first_bucket_bytes : options.bucket_bytes);
+    open = bucket.count * element_bytes < (plan.bucket[i] == 0 ? options.first_bucket_bytes : options.bucket_bytes);
   }
   return plan;
 }
@@ -48,10 +47,11 @@ Reducer<T>::Reducer(AllReduce all_reduce, std::span<const std::size_t> counts, s
 template <class T>
 Reducer<T>::Reducer(multinode::Communicator& communicator, std::span<const std::size_t> counts, std::span<T> storage,
                     const ReducerOptions& options)
-    : Reducer(communicator.size() == 1
-                  ? AllReduce()
-                  : [&communicator](std::span<T> block) { return communicator.start_all_reduce(block); },
-              counts, storage, options) {}
+    : Reducer(
+          communicator.size() == 1
+              ? AllReduce()
+              : [&communicator](std::span<T> block) { return communicator.start_all_reduce(block); },
+          counts, storage, options) {}
 
 template <class T>
 std::span<T> Reducer<T>::gradient(std::size_t parameter) const {

@@ -64,9 +64,9 @@ class Reducer {
   void mark_ready(std::size_t parameter);
 
   // Ends the step: returns when all buckets are sums over the ranks and every element has been divided by `divisor`,
-  // once, after the sum. The number of samples in the global batch, if gradients are sums over this rank's samples: that
-  // is right for any split of the batch, also an uneven one. Throws std::logic_error, naming the parameter, if one was
-  // not marked, and what the communicator throws.
+  // once, after the sum. The number of samples in the global batch, if gradients are sums over this rank's samples:
+  // that is right for any split of the batch, also an uneven one. Throws std::logic_error, naming the parameter, if one
+  // was not marked, and what the communicator throws.
   void wait(std::size_t divisor);
 
   // How elements are multiplied by a factor, for storage on a device.

@@ -1,11 +1,12 @@
 #include "perceptron.hpp"
 
-#include "blas.hpp"
 #include "../ddp/philox.hpp"
+#include "blas.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 
 namespace model {
@@ -25,18 +26,17 @@ void drop(std::span<T> units, std::uint32_t threshold, T scale, std::uint32_t la
 
 }  // namespace
 
-std::uint32_t dropout_threshold(double probability) {
-  return static_cast<std::uint32_t>(std::min(std::ldexp(probability, 32), std::ldexp(1.0, 32) - 1));
-}
-
-template <class T>
-std::vector<std::size_t> Perceptron<T>::parameter_counts(std::span<const std::size_t> sizes) {
+std::vector<std::size_t> parameter_counts(std::span<const std::size_t> sizes) {
   std::vector<std::size_t> counts;
   for (std::size_t l = 1; l < sizes.size(); ++l) {
     counts.push_back(sizes[l] * sizes[l - 1]);
     counts.push_back(sizes[l]);
   }
   return counts;
+}
+
+std::uint32_t dropout_threshold(double probability) {
+  return static_cast<std::uint32_t>(std::min(std::ldexp(probability, 32), std::ldexp(1.0, 32) - 1));
 }
 
 template <class T>
@@ -47,6 +47,7 @@ Perceptron<T>::Perceptron(std::vector<std::size_t> sizes, std::size_t capacity)
     parameters_.emplace_back(count);
     velocity_.emplace_back(count);
   }
+  gradient_storage_.resize(std::accumulate(counts_.begin(), counts_.end(), std::size_t{0}));
   for (const std::size_t size : sizes_) {
     units_.emplace_back(capacity * size);
     errors_.emplace_back(capacity * size);
@@ -65,8 +66,8 @@ void Perceptron<T>::initialize(std::uint64_t seed) {
   for (std::size_t i = 0; i < counts_.size(); ++i) {
     const double range = 1 / std::sqrt(static_cast<double>(sizes_[i / 2]));
     for (std::size_t j = 0; j < counts_[i]; ++j) {
-      const ddp::PhiloxWords random = ddp::philox(
-          {static_cast<std::uint32_t>(j), ddp::stream_initial + static_cast<std::uint32_t>(i), 0, 0}, seed);
+      const ddp::PhiloxWords random =
+          ddp::philox({static_cast<std::uint32_t>(j), ddp::stream_initial + static_cast<std::uint32_t>(i), 0, 0}, seed);
       parameters_[i][j] = static_cast<T>(range * (std::ldexp(random[0] + 0.5, -31) - 1));
     }
     std::fill(velocity_[i].begin(), velocity_[i].end(), T(0));

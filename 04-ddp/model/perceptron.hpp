@@ -20,9 +20,12 @@ struct Dropout {
 };
 
 struct Score {
-  double loss = 0;      // sum of the samples' cross-entropies
+  double loss = 0;        // sum of the samples' cross-entropies
   std::size_t right = 0;  // samples whose largest output is the label's
 };
+
+// Elements of each parameter of a Perceptron.
+std::vector<std::size_t> parameter_counts(std::span<const std::size_t> sizes);
 
 // "Keep the unit whose 32 random bits are not below this": exact to 2^-32, and the scale of the kept ones follows it.
 std::uint32_t dropout_threshold(double probability);
@@ -38,15 +41,15 @@ class Perceptron {
   // Batches of up to `capacity` samples.
   Perceptron(std::vector<std::size_t> sizes, std::size_t capacity);
 
-  static std::vector<std::size_t> parameter_counts(std::span<const std::size_t> sizes);  // elements of each
-  std::size_t parameters() const { return counts_.size(); }
+  std::span<const std::size_t> counts() const { return counts_; }
   std::span<T> parameter(std::size_t i) { return parameters_.at(i); }
   std::vector<T> copy_parameters() const;
 
   // Uniform in +-1/sqrt(inputs), weights and biases; the same for the same seed.
   void initialize(std::uint64_t seed);
 
-  // Where backward() shall put the gradients: one span for each parameter.
+  // Room for all gradients, and where in it, as somebody else decides, backward() shall put each.
+  std::span<T> gradient_storage() { return gradient_storage_; }
   void set_gradients(std::vector<std::span<T>> gradients);
 
   // pixels 0 ... 255 become inputs -1 ... 1.
@@ -65,6 +68,7 @@ class Perceptron {
   std::vector<std::size_t> sizes_;
   std::vector<std::size_t> counts_;
   std::vector<std::vector<T>> parameters_, velocity_;
+  std::vector<T> gradient_storage_;
   std::vector<std::span<T>> gradients_;
   std::vector<std::vector<T>> units_;   // of each layer, the input first: capacity x size
   std::vector<std::vector<T>> errors_;  // derivative of the loss by each layer's sums: capacity x size
