@@ -342,23 +342,23 @@ void World::Implementation::prove_wiring(World& world) {
   const std::string node = launch.node_rank ? "node " + std::to_string(launch.node_rank->value) : host_name();
   const nlohmann::json hello = {{"host", host_name()}, {"node", node}, {"same", mine}};
 
-  std::map<std::string, int> numbers;  // of nodes, by first appearance
-  int rank = 0;
-  std::vector<nlohmann::json> all;
+  std::map<std::string, int> numbers;                    // of nodes, by first appearance
+  std::vector<std::map<std::string, std::string>> same;  // of each rank
   for (const std::string& text : world.gather("first meeting", hello.dump())) {
-    all.push_back(nlohmann::json::parse(text));
-    hosts.push_back(all.back().at("host"));
-    nodes.push_back(numbers.emplace(all.back().at("node"), int(numbers.size())).first->second);
-    ++rank;
+    const nlohmann::json its = nlohmann::json::parse(text);
+    hosts.push_back(its.at("host"));
+    nodes.push_back(numbers.emplace(its.at("node"), static_cast<int>(numbers.size())).first->second);
+    same.push_back(its.at("same"));
   }
-  for (const auto& [name, value] : all[0].at("same").items()) {
+  for (const auto& [name, value] : same[0]) {
     std::vector<int> others;
-    for (std::size_t r = 1; r < all.size(); ++r)
-      if (all[r].at("same").value(name, "none") != value) others.push_back(int(r));
-    if (!others.empty())
-      throw UsageError("the ranks do not run the same: " + name + " is " + value.get<std::string>() + " on rank 0 (" +
-                       hosts[0] + "), but " + all[std::size_t(others[0])].at("same").value(name, "none") + " on " +
-                       list(others) + " (" + hosts[std::size_t(others[0])] + ")");
+    for (std::size_t r = 1; r < same.size(); ++r)
+      if (same[r][name] != value) others.push_back(static_cast<int>(r));
+    if (others.empty()) continue;
+    const auto first = static_cast<std::size_t>(others[0]);
+    const std::string& odd = same[first][name];
+    throw UsageError("the ranks do not run the same: " + name + " is " + value + " on rank 0 (" + hosts[0] + "), but " +
+                     (odd.empty() ? "absent" : odd) + " on " + list(others) + " (" + hosts[first] + ")");
   }
   if (launch.local_size && launch.local_size->value != world.local_size())
     throw UsageError(launch.local_size->variable + "=" + std::to_string(launch.local_size->value) + ", but " +
