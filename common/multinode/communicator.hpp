@@ -171,10 +171,10 @@ class Communicator {
     Block out;
   };
 
-  explicit Communicator(World& world);
+  enum class Carrier { thread, stream };  // who carries out what is started: the communicator's thread, or start()
+  Communicator(World& world, Carrier carrier);
 
-  // The blocking and the start_ form: by default on the calling thread and on the communicator's. nccl has its own.
-  virtual void run(const Call& call);
+  // The start_ form, and with Carrier::stream also the blocking one.
   virtual Work start(const Call& call);
 
   // A destructor of a class that implements do_...: the communicator's thread calls them no more.
@@ -184,12 +184,12 @@ class Communicator {
   void perform(const Call& call);
 
   // What a backend implements: plain blocking calls of its library. Arguments are checked already; count may be 0.
-  virtual void do_broadcast(Block block, int root) = 0;
-  virtual void do_all_reduce(Block block, Reduction reduction) = 0;
-  virtual void do_reduce_scatter(ConstBlock in, Block out, Reduction reduction) = 0;
-  virtual void do_all_gather(ConstBlock in, Block out) = 0;
-  virtual void do_send(ConstBlock block, int peer) = 0;
-  virtual void do_recv(Block block, int peer) = 0;
+  virtual void do_broadcast(const Block& block, int root) = 0;
+  virtual void do_all_reduce(const Block& block, Reduction reduction) = 0;
+  virtual void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) = 0;
+  virtual void do_all_gather(const ConstBlock& in, const Block& out) = 0;
+  virtual void do_send(const ConstBlock& block, int peer) = 0;
+  virtual void do_recv(const Block& block, int peer) = 0;
   virtual void do_barrier() = 0;
 
   World& world() const { return world_; }
@@ -200,6 +200,8 @@ class Communicator {
   class Queue;
 
   static const char* name_of_call(Call::Kind kind);
+  bool must_start() const;
+  void run(const Call& call);
   Call broadcast_call(Block block, int root) const;
   Call reduce_scatter_call(ConstBlock in, Block out, Reduction reduction) const;
   Call all_gather_call(ConstBlock in, Block out) const;
@@ -207,6 +209,7 @@ class Communicator {
 
   World& world_;
   int rank_, size_;
+  Carrier carrier_;
   int exceptions_ = std::uncaught_exceptions();
   std::shared_ptr<Queue> queue_;
 };

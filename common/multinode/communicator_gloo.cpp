@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t segment = 65536;  // bytes of a message; the socket's own buffers hold one (see exchange)
 constexpr std::size_t send_buffer = 262144;
-constexpr std::size_t small = 16384;    // bytes up to which an all-reduce saves steps rather than bytes
+constexpr std::size_t small = 16384;  // bytes up to which an all-reduce saves steps rather than bytes
 
 std::string number_text(const sockaddr* address, socklen_t length) {
   char text[NI_MAXHOST];
@@ -136,15 +136,15 @@ class GlooCommunicator : public Communicator {
     exchange(Watchdog::everyone, nullptr, 0, from, static_cast<std::byte*>(data), bytes);
   }
 
-  void reduce_small(Block block, Reduction reduction);
-  void reduce_large(Block block, Reduction reduction);
+  void reduce_small(const Block& block, Reduction reduction);
+  void reduce_large(const Block& block, Reduction reduction);
 
-  void do_broadcast(Block block, int root) override;
-  void do_all_reduce(Block block, Reduction reduction) override;
-  void do_reduce_scatter(ConstBlock in, Block out, Reduction reduction) override;
-  void do_all_gather(ConstBlock in, Block out) override;
-  void do_send(ConstBlock block, int peer) override { put(peer, block.data, block.bytes()); }
-  void do_recv(Block block, int peer) override { take(peer, block.data, block.bytes()); }
+  void do_broadcast(const Block& block, int root) override;
+  void do_all_reduce(const Block& block, Reduction reduction) override;
+  void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) override;
+  void do_all_gather(const ConstBlock& in, const Block& out) override;
+  void do_send(const ConstBlock& block, int peer) override { put(peer, block.data, block.bytes()); }
+  void do_recv(const Block& block, int peer) override { take(peer, block.data, block.bytes()); }
   void do_barrier() override {
     std::uint8_t nothing = 0;
     reduce_small({&nothing, 1, DataType::uint8}, Reduction::max);
@@ -154,7 +154,7 @@ class GlooCommunicator : public Communicator {
   std::vector<std::byte> scratch_ = std::vector<std::byte>(segment);
 };
 
-GlooCommunicator::GlooCommunicator(World& world) : Communicator(world) {
+GlooCommunicator::GlooCommunicator(World& world) : Communicator(world, Carrier::thread) {
   // Gloo writes with writev: without this a dead peer would end the process with a signal and no message.
   struct sigaction action {};
   if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
@@ -216,7 +216,7 @@ void GlooCommunicator::exchange(int to, Bytes out, std::size_t out_bytes, int fr
 }
 
 // A binomial tree, each piece passed on as it comes.
-void GlooCommunicator::do_broadcast(Block block, int root) {
+void GlooCommunicator::do_broadcast(const Block& block, int root) {
   const int me = (rank() - root + size()) % size();
   const auto at = [&](int place) { return (place + root) % size(); };
   const int top = me == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size()))) : me & -me;
@@ -231,7 +231,7 @@ void GlooCommunicator::do_broadcast(Block block, int root) {
 
 // Recursive doubling: in each step two ranks swap what they have and combine it, in the same order of ranks, so that
 // both, and in the end all, hold the same bits. Ranks beyond the greatest power of two hand in their part first.
-void GlooCommunicator::reduce_small(Block block, Reduction reduction) {
+void GlooCommunicator::reduce_small(const Block& block, Reduction reduction) {
   const int core = static_cast<int>(std::bit_floor(static_cast<unsigned>(size())));
   const std::size_t bytes = block.bytes();
   auto* data = static_cast<std::byte*>(block.data);
@@ -255,7 +255,7 @@ void GlooCommunicator::reduce_small(Block block, Reduction reduction) {
 }
 
 // Each rank reduces one part, which the others send it, and then sends it to all: every bit is made in one place.
-void GlooCommunicator::reduce_large(Block block, Reduction reduction) {
+void GlooCommunicator::reduce_large(const Block& block, Reduction reduction) {
   const std::size_t size_of_one = size_of(block.type);
   const std::size_t ranks = static_cast<std::size_t>(size());
   auto* data = static_cast<std::byte*>(block.data);
@@ -275,7 +275,7 @@ void GlooCommunicator::reduce_large(Block block, Reduction reduction) {
   }
 }
 
-void GlooCommunicator::do_all_reduce(Block block, Reduction reduction) {
+void GlooCommunicator::do_all_reduce(const Block& block, Reduction reduction) {
   if (block.bytes() <= small)
     reduce_small(block, reduction);
   else
@@ -283,7 +283,7 @@ void GlooCommunicator::do_all_reduce(Block block, Reduction reduction) {
   if (reduction == Reduction::average) divide(block, size());
 }
 
-void GlooCommunicator::do_reduce_scatter(ConstBlock in, Block out, Reduction reduction) {
+void GlooCommunicator::do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) {
   const auto* data = static_cast<Bytes>(in.data);
   const auto part = [&](int r) { return data + static_cast<std::size_t>(r) * out.bytes(); };
   if (out.count) std::memcpy(out.data, part(rank()), out.bytes());
@@ -297,7 +297,7 @@ void GlooCommunicator::do_reduce_scatter(ConstBlock in, Block out, Reduction red
   if (reduction == Reduction::average) divide(out, size());
 }
 
-void GlooCommunicator::do_all_gather(ConstBlock in, Block out) {
+void GlooCommunicator::do_all_gather(const ConstBlock& in, const Block& out) {
   auto* data = static_cast<std::byte*>(out.data);
   const auto part = [&](int r) { return data + static_cast<std::size_t>(r) * in.bytes(); };
   if (in.count && in.data != part(rank())) std::memcpy(part(rank()), in.data, in.bytes());

@@ -33,119 +33,105 @@ void start_mpi() {
         "MPI was started without thread support: the program must ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
 }
 
-class Handles {  // a communicator of our own, and what MPI lacks: 16-bit floating point
+// A communicator of our own, and the types and operations of MPI, to which 16-bit floating point is added.
+class Handles {
  public:
   Handles() {
     check(MPI_Comm_dup(MPI_COMM_WORLD, &communicator));
     check(MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN));
-    check(MPI_Type_contiguous(2, MPI_BYTE, &two_bytes));
-    check(MPI_Type_commit(&two_bytes));
-    make_operations<DataType::float16>(half_operations);
-    make_operations<DataType::bfloat16>(bfloat16_operations);
+    check(MPI_Type_contiguous(2, MPI_BYTE, &two_bytes_));
+    check(MPI_Type_commit(&two_bytes_));
+    const Operations own{MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX, MPI_SUM};
+    add(DataType::float32, MPI_FLOAT, own);
+    add(DataType::float64, MPI_DOUBLE, own);
+    add(DataType::float16, two_bytes_, make<DataType::float16>());
+    add(DataType::bfloat16, two_bytes_, make<DataType::bfloat16>());
+    add(DataType::int32, MPI_INT32_T, own);
+    add(DataType::int64, MPI_INT64_T, own);
+    add(DataType::uint8, MPI_UINT8_T, own);
   }
   ~Handles() {
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (finalized) return;
-    for (MPI_Op& operation : half_operations) MPI_Op_free(&operation);
-    for (MPI_Op& operation : bfloat16_operations) MPI_Op_free(&operation);
-    MPI_Type_free(&two_bytes);
+    for (const DataType type : {DataType::float16, DataType::bfloat16})
+      for (MPI_Op& operation : operations[static_cast<std::size_t>(type)]) MPI_Op_free(&operation);
+    MPI_Type_free(&two_bytes_);
     if (std::uncaught_exceptions() == 0) MPI_Comm_free(&communicator);  // collective: the others may not come
   }
   Handles(const Handles&) = delete;
   Handles& operator=(const Handles&) = delete;
 
+  using Operations = std::array<MPI_Op, 5>;  // by Reduction
   MPI_Comm communicator = MPI_COMM_NULL;
-  MPI_Datatype two_bytes = MPI_DATATYPE_NULL;
-  std::array<MPI_Op, 5> half_operations{}, bfloat16_operations{};  // by Reduction
+  std::array<MPI_Datatype, 7> types{};     // by DataType
+  std::array<Operations, 7> operations{};  // by DataType
 
  private:
+  void add(DataType type, MPI_Datatype handle, const Operations& its_operations) {
+    types[static_cast<std::size_t>(type)] = handle;
+    operations[static_cast<std::size_t>(type)] = its_operations;
+  }
+
   // MPI: inout = in (op) inout; `in` is the part of the lower ranks.
   template <DataType type, Reduction reduction>
   static void function(void* in, void* inout, int* count, MPI_Datatype*) {
     combine(type, reduction, inout, in, inout, static_cast<std::size_t>(*count));
   }
   template <DataType type>
-  static void make_operations(std::array<MPI_Op, 5>& into) {
+  static Operations make() {
     const std::array<MPI_User_function*, 5> functions = {
         &function<type, Reduction::sum>, &function<type, Reduction::product>, &function<type, Reduction::min>,
         &function<type, Reduction::max>, &function<type, Reduction::average>};
-    for (std::size_t i = 0; i < into.size(); ++i) check(MPI_Op_create(functions[i], 1, &into[i]));
+    Operations made{};
+    for (std::size_t i = 0; i < made.size(); ++i) check(MPI_Op_create(functions[i], 1, &made[i]));
+    return made;
   }
+
+  MPI_Datatype two_bytes_ = MPI_DATATYPE_NULL;
 };
 
 class MpiCommunicator : public Communicator {
  public:
-  MpiCommunicator(World& world, std::size_t largest_count) : Communicator(world), largest_count_(largest_count) {}
+  MpiCommunicator(World& world, std::size_t largest_count)
+      : Communicator(world, Carrier::thread), largest_count_(largest_count) {}
   ~MpiCommunicator() override { stop(); }
   Backend backend() const override { return Backend::mpi; }
 
  private:
-  MPI_Datatype type(DataType type) const {
-    switch (type) {
-      case DataType::float32:
-        return MPI_FLOAT;
-      case DataType::float64:
-        return MPI_DOUBLE;
-      case DataType::float16:
-      case DataType::bfloat16:
-        return handles_.two_bytes;
-      case DataType::int32:
-        return MPI_INT32_T;
-      case DataType::int64:
-        return MPI_INT64_T;
-      case DataType::uint8:
-        return MPI_UINT8_T;
-    }
-    return MPI_DATATYPE_NULL;
-  }
-
+  MPI_Datatype type(DataType type) const { return handles_.types[static_cast<std::size_t>(type)]; }
   MPI_Op operation(DataType type, Reduction reduction) const {
-    if (type == DataType::float16) return handles_.half_operations[static_cast<std::size_t>(reduction)];
-    if (type == DataType::bfloat16) return handles_.bfloat16_operations[static_cast<std::size_t>(reduction)];
-    switch (reduction) {
-      case Reduction::sum:
-      case Reduction::average:
-        return MPI_SUM;
-      case Reduction::product:
-        return MPI_PROD;
-      case Reduction::min:
-        return MPI_MIN;
-      case Reduction::max:
-        return MPI_MAX;
-    }
-    return MPI_OP_NULL;
+    return handles_.operations[static_cast<std::size_t>(type)][static_cast<std::size_t>(reduction)];
   }
 
   // Calls function(data, int count) for pieces whose count MPI's int can hold: once, but for huge blocks.
   template <class Byte, class Function>
   void in_pieces(Byte* data, std::size_t count, DataType type, Function&& function) const {
-    const std::size_t size = size_of(type);
-    do {
-      const std::size_t piece = std::min(count, largest_count_);
-      function(static_cast<void*>(data), static_cast<int>(piece));
-      data += piece * size;
-      count -= piece;
-    } while (count > 0);
+    for (; count > largest_count_; count -= largest_count_) {
+      function(static_cast<void*>(data), static_cast<int>(largest_count_));
+      data += largest_count_ * size_of(type);
+    }
+    function(static_cast<void*>(data), static_cast<int>(count));
   }
   static std::byte* bytes(const void* data) { return static_cast<std::byte*>(const_cast<void*>(data)); }
   bool fits(std::size_t count) const { return count <= largest_count_; }
 
-  void do_broadcast(Block block, int root) override {
+  void do_broadcast(const Block& block, int root) override {
     in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
       check(MPI_Bcast(data, count, type(block.type), root, handles_.communicator));
     });
   }
 
-  void do_all_reduce(Block block, Reduction reduction) override {
+  void do_all_reduce(const Block& block, Reduction reduction) override {
+    const MPI_Datatype type_of_block = type(block.type);
+    const MPI_Op op = operation(block.type, reduction);
     in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
-      check(MPI_Allreduce(MPI_IN_PLACE, data, count, type(block.type), operation(block.type, reduction),
-                          handles_.communicator));
+      check(MPI_Allreduce(MPI_IN_PLACE, data, count, type_of_block, op, handles_.communicator));
     });
     if (reduction == Reduction::average) divide(block, size());
   }
 
-  void do_reduce_scatter(ConstBlock in, Block out, Reduction reduction) override {
+  void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) override {
     const MPI_Op op = operation(in.type, reduction);
     if (fits(in.count)) {
       check(MPI_Reduce_scatter_block(in.data, out.data, static_cast<int>(out.count), type(in.type), op,
@@ -163,7 +149,7 @@ class MpiCommunicator : public Communicator {
     if (reduction == Reduction::average) divide(out, size());
   }
 
-  void do_all_gather(ConstBlock in, Block out) override {
+  void do_all_gather(const ConstBlock& in, const Block& out) override {
     std::byte* mine = bytes(out.data) + static_cast<std::size_t>(rank()) * in.bytes();
     const bool in_place = in.data == mine;
     if (fits(out.count)) {
@@ -177,13 +163,13 @@ class MpiCommunicator : public Communicator {
       do_broadcast({bytes(out.data) + static_cast<std::size_t>(root) * in.bytes(), in.count, in.type}, root);
   }
 
-  void do_send(ConstBlock block, int peer) override {
+  void do_send(const ConstBlock& block, int peer) override {
     in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
       check(MPI_Send(data, count, type(block.type), peer, 0, handles_.communicator));
     });
   }
 
-  void do_recv(Block block, int peer) override {
+  void do_recv(const Block& block, int peer) override {
     in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
       MPI_Status status;
       check(MPI_Recv(data, count, type(block.type), peer, 0, handles_.communicator, &status));

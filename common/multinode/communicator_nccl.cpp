@@ -92,7 +92,6 @@ class NcclCommunicator : public Communicator {
     Event done_;
   };
 
-  void run(const Call& call) override { start(call).wait(); }
   Work start(const Call& call) override {
     ready_.record(callers_);
     ready_.hold_back(stream_.get());
@@ -105,25 +104,25 @@ class NcclCommunicator : public Communicator {
   template <class Function>
   void poll(const char* what, Function&& done);
 
-  void do_broadcast(Block block, int root) override {
+  void do_broadcast(const Block& block, int root) override {
     enqueued(
         ncclBroadcast(block.data, block.data, block.count, nccl_type(block.type), root, comm_->get(), stream_.get()));
   }
-  void do_all_reduce(Block block, Reduction reduction) override {
+  void do_all_reduce(const Block& block, Reduction reduction) override {
     enqueued(ncclAllReduce(block.data, block.data, block.count, nccl_type(block.type), nccl_operation(reduction),
                            comm_->get(), stream_.get()));
   }
-  void do_reduce_scatter(ConstBlock in, Block out, Reduction reduction) override {
+  void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) override {
     enqueued(ncclReduceScatter(in.data, out.data, out.count, nccl_type(in.type), nccl_operation(reduction),
                                comm_->get(), stream_.get()));
   }
-  void do_all_gather(ConstBlock in, Block out) override {
+  void do_all_gather(const ConstBlock& in, const Block& out) override {
     enqueued(ncclAllGather(in.data, out.data, in.count, nccl_type(in.type), comm_->get(), stream_.get()));
   }
-  void do_send(ConstBlock block, int peer) override {
+  void do_send(const ConstBlock& block, int peer) override {
     enqueued(ncclSend(block.data, block.count, nccl_type(block.type), peer, comm_->get(), stream_.get()));
   }
-  void do_recv(Block block, int peer) override {
+  void do_recv(const Block& block, int peer) override {
     enqueued(ncclRecv(block.data, block.count, nccl_type(block.type), peer, comm_->get(), stream_.get()));
   }
   void do_barrier() override {
@@ -138,7 +137,7 @@ class NcclCommunicator : public Communicator {
   std::shared_ptr<Handle> comm_ = std::make_shared<Handle>();
 };
 
-NcclCommunicator::NcclCommunicator(World& world) : Communicator(world) {
+NcclCommunicator::NcclCommunicator(World& world) : Communicator(world, Carrier::stream) {
   check(cudaMemsetAsync(one_.data(), 0, 1, stream_.get()));
   ncclUniqueId id{};
   if (rank() == 0) check(ncclGetUniqueId(&id));
