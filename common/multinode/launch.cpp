@@ -428,9 +428,11 @@ constexpr std::array table = {
         .finish = finish_pbsdsh},
 };
 
-// RANK and its companions that do not repeat srun's numbers: set by something inside srun, Ray on Slurm say.
+// RANK and its companions that do not repeat srun's numbers: set by something inside srun, Ray on Slurm say. Beside
+// MNRUN_* they are mnrun's, and srun is inside mnrun.
 bool ranked_inside_srun(const Variables& variables) {
-  return variables.has("RANK") && variables.has("LOCAL_RANK") && variables.has("WORLD_SIZE") &&
+  return !variables.has("MNRUN_STORE") && variables.has("RANK") && variables.has("LOCAL_RANK") &&
+         variables.has("WORLD_SIZE") &&
          (variables.text("RANK") != variables.text("SLURM_PROCID") ||
           variables.text("WORLD_SIZE") != variables.text("SLURM_STEP_NUM_TASKS"));
 }
@@ -651,28 +653,29 @@ Nodes read_nodes(const Environment& environment) {
 
 // Not all of OMPI_* and PMIX_*: OMPI_MCA_btl and the like are the user's settings.
 std::span<const std::string_view> process_variables() {
-  static constexpr std::array<std::string_view, 73> names = {
-      // torchrun, mnrun, Ray Train, torch.distributed.launch
-      "TORCHELASTIC_*", "MNRUN_*", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
-      "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE",
-      // Open MPI and PMIx
-      "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE", "OMPI_APP_CTX_NUM_PROCS",
-      "OMPI_FIRST_RANKS", "OMPI_NUM_APP_CTX", "OMPI_FILE_LOCATION", "OMPI_COMMAND", "OMPI_ARGV", "OMPI_MCA_ess",
-      "OMPI_MCA_ess_base_*", "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir", "OMPI_MCA_num_procs", "OMPI_MCA_orte_hnp_uri",
-      "OMPI_MCA_orte_local_daemon_uri", "OMPI_MCA_orte_ess_*", "OMPI_MCA_orte_launch", "OMPI_MCA_orte_app_num",
-      "OMPI_MCA_orte_num_nodes", "OMPI_MCA_orte_node_regex", "OMPI_MCA_orte_jobfam_session_dir",
-      "OMPI_MCA_orte_top_session_dir", "OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_precondition_transports",
-      "OMPI_MCA_orte_bound_at_launch", "OMPI_MCA_orte_externally_bound", "ORTE_SCHIZO_DETECTION", "PRTE_LAUNCHED",
-      "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_ID", "PMIX_SERVER_*", "PMIX_DSTORE_*", "PMIX_HOSTNAME", "PMIX_VERSION",
-      "PMIX_GDS_MODULE", "PMIX_BFROP_BUFFER_TYPE", "PMIX_SECURITY_MODE", "PMIX_SYSTEM_TMPDIR",
-      // MPICH, Intel MPI, Flux, PMI-1 and PMI-2
-      "PMI_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD", "HYDRA_BSTRAP_*", "I_MPI_HYDRA_UUID",
-      "FLUX_TASK_*", "FLUX_JOB_SIZE", "FLUX_JOB_NNODES",
-      // Horovod, jsrun
-      "HOROVOD_*", "JSM_NAMESPACE_*",
-      // srun: its tasks, not its job
-      "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_STEPID", "SLURM_STEP_*", "SLURM_PMI*",
-      "SLURM_TASK_PID", "SLURM_SRUN_COMM_*"};
+  static constexpr auto names = std::to_array<std::string_view>(
+      {// torchrun, mnrun, Ray Train, torch.distributed.launch
+       "TORCHELASTIC_*", "MNRUN_*", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
+       "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE",
+       // Open MPI and PMIx
+       "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE", "OMPI_APP_CTX_NUM_PROCS",
+       "OMPI_FIRST_RANKS", "OMPI_NUM_APP_CTX", "OMPI_FILE_LOCATION", "OMPI_COMMAND", "OMPI_ARGV", "OMPI_MCA_ess",
+       "OMPI_MCA_ess_base_*", "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir", "OMPI_MCA_num_procs", "OMPI_MCA_orte_hnp_uri",
+       "OMPI_MCA_orte_local_daemon_uri", "OMPI_MCA_orte_ess_*", "OMPI_MCA_orte_launch", "OMPI_MCA_orte_app_num",
+       "OMPI_MCA_orte_num_nodes", "OMPI_MCA_orte_node_regex", "OMPI_MCA_orte_jobfam_session_dir",
+       "OMPI_MCA_orte_top_session_dir", "OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_precondition_transports",
+       "OMPI_MCA_orte_bound_at_launch", "OMPI_MCA_orte_externally_bound", "ORTE_SCHIZO_DETECTION", "PRTE_LAUNCHED",
+       "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_ID", "PMIX_SERVER_*", "PMIX_DSTORE_*", "PMIX_HOSTNAME", "PMIX_VERSION",
+       "PMIX_GDS_MODULE", "PMIX_BFROP_BUFFER_TYPE", "PMIX_SECURITY_MODE", "PMIX_SYSTEM_TMPDIR",
+       // MPICH, Intel MPI, Flux, PMI-1 and PMI-2
+       "PMI_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD", "HYDRA_BSTRAP_*", "I_MPI_HYDRA_UUID",
+       "FLUX_TASK_*", "FLUX_JOB_SIZE", "FLUX_JOB_NNODES",
+       // Horovod, jsrun
+       "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_*", "HOROVOD_CROSS_*", "HOROVOD_GLOO_RENDEZVOUS_*",
+       "JSM_NAMESPACE_*",
+       // srun: its tasks, not its job
+       "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_STEPID", "SLURM_STEP_*", "SLURM_PMI*",
+       "SLURM_TASK_PID", "SLURM_SRUN_COMM_*"});
   return names;
 }
 

@@ -1,0 +1,101 @@
+// read_launch inside the launchers that are on this machine, and inside one another.
+#include <testing/program_test.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include <unistd.h>
+
+namespace multinode::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+bool on_path(const std::string& program) {
+  std::istringstream path(std::getenv("PATH"));
+  for (std::string folder; std::getline(path, folder, ':');)
+    if (std::filesystem::exists(std::filesystem::path(folder) / program)) return true;
+  return false;
+}
+
+std::string torchrun() {
+  const char* named = std::getenv("MULTINODE_TORCH");
+  const char* home = std::getenv("HOME");
+  return (named ? std::string(named) : std::string(home ? home : "") + "/.cache/multinode/torch") + "/bin/torchrun";
+}
+
+// What `argv` prints, in order; it has to end right.
+std::vector<std::string> printed_by(std::vector<std::string> argv) {
+  const Result result = run(std::move(argv), {}, 90s);
+  EXPECT_EQ(result.status, 0) << result.all();
+  return sorted_lines(result.out);
+}
+
+using Lines = std::vector<std::string>;
+
+TEST(LaunchLive, Alone) { EXPECT_EQ(printed_by({LAUNCH_PRINT}), (Lines{"none: rank 0/1 local 0/- node -/-"})); }
+
+TEST(LaunchLive, Refused) {
+  const Result result = run({LAUNCH_PRINT}, {{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.err.find("RANK=2"), std::string::npos) << result.err;
+  EXPECT_EQ(sorted_lines(result.err).size(), 1u);
+}
+
+TEST(LaunchLive, OpenMpi) {
+  if (run({"mpirun", "--version"}).out.find("Open MPI") == std::string::npos) GTEST_SKIP() << "no Open MPI";
+  EXPECT_EQ(printed_by(under_mpirun(3, {LAUNCH_PRINT})),
+            (Lines{"Open MPI: rank 0/3 local 0/3 node -/- mpi", "Open MPI: rank 1/3 local 1/3 node -/- mpi",
+                   "Open MPI: rank 2/3 local 2/3 node -/- mpi"}));
+}
+
+TEST(LaunchLive, Mpich) {
+  if (!on_path("mpirun.mpich")) GTEST_SKIP() << "no MPICH (apt install mpich)";
+  EXPECT_EQ(printed_by({"mpirun.mpich", "-n", "2", LAUNCH_PRINT}),
+            (Lines{"MPICH: rank 0/2 local 0/2 node -/- mpi", "MPICH: rank 1/2 local 1/2 node -/- mpi"}));
+}
+
+TEST(LaunchLive, Torchrun) {
+  if (!std::filesystem::exists(torchrun())) GTEST_SKIP() << "no " << torchrun();
+  EXPECT_EQ(printed_by({torchrun(), "--standalone", "--nproc-per-node", "2", "--no-python", LAUNCH_PRINT}),
+            (Lines{"torchrun: rank 0/2 local 0/2 node 0/1 agent", "torchrun: rank 1/2 local 1/2 node 0/1 agent"}));
+}
+
+// Two agents, each a rank of mpirun.
+TEST(LaunchLive, TorchrunInsideMpirun) {
+  if (!std::filesystem::exists(torchrun())) GTEST_SKIP() << "no " << torchrun();
+  if (!on_path("mpirun")) GTEST_SKIP() << "no Open MPI";
+  EXPECT_EQ(printed_by(under_mpirun(
+                2, {torchrun(), "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id",
+                    "launch-live-" + std::to_string(getpid()), "--rdzv-endpoint",
+                    "127.0.0.1:" + std::to_string(20'000 + getpid() % 9'000), "--no-python", LAUNCH_PRINT})),
+            (Lines{"torchrun: rank 0/4 local 0/2 node 0/2 agent", "torchrun: rank 1/4 local 1/2 node 0/2 agent",
+                   "torchrun: rank 2/4 local 0/2 node 1/2 agent", "torchrun: rank 3/4 local 1/2 node 1/2 agent"}));
+}
+
+// In a batch script the outer variables say one process of four.
+TEST(LaunchLive, MpirunInsideABatchScript) {
+  if (run({"mpirun", "--version"}).out.find("Open MPI") == std::string::npos) GTEST_SKIP() << "no Open MPI";
+  // RANK of a pod around it, and what sbatch sets, short of what makes mpirun itself look for Slurm's nodes.
+  const Result result =
+      run(under_mpirun(2, {LAUNCH_PRINT}),
+          {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PET_NNODES", "2"}}, 60s);
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_EQ(sorted_lines(result.out),
+            (Lines{"Open MPI: rank 0/2 local 0/2 node -/- mpi", "Open MPI: rank 1/2 local 1/2 node -/- mpi"}));
+}
+
+}  // namespace
+}  // namespace multinode::testing

@@ -1,0 +1,607 @@
+#include <multinode/check.hpp>
+#include <multinode/launch.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <set>
+
+namespace multinode {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Recording {
+  std::string head;
+  Environment environment;
+};
+
+// environments/NAME.env: a line that says where it is from, then NAME=value.
+Recording load(const std::string& name) {
+  std::ifstream file(fs::path(ENVIRONMENTS) / (name + ".env"));
+  if (!file) throw std::runtime_error("no recording " + name);
+  Recording recording;
+  std::getline(file, recording.head);
+  for (std::string line; std::getline(file, line);) {
+    const auto equals = line.find('=');
+    if (equals == std::string::npos) throw std::runtime_error(name + ": '" + line + "'");
+    recording.environment[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  return recording;
+}
+
+bool is_recorded(const std::string& head) {
+  const bool recorded = head.starts_with("# recorded: ");
+  if (!recorded && !head.starts_with("# unrecorded: written from the documentation"))
+    throw std::runtime_error("neither recorded nor unrecorded: " + head);
+  return recorded;
+}
+
+Environment operator+(Environment environment, const Environment& inner) {
+  for (const auto& [name, value] : inner) environment[name] = value;
+  return environment;
+}
+
+// What mnrun leaves of its own environment to its children.
+Environment without_process_variables(Environment environment) {
+  std::erase_if(environment, [](const auto& variable) {
+    return std::any_of(process_variables().begin(), process_variables().end(), [&](std::string_view name) {
+      return name.ends_with('*') ? variable.first.starts_with(name.substr(0, name.size() - 1)) : variable.first == name;
+    });
+  });
+  return environment;
+}
+
+// The message of the UsageError that `call` throws, which is one line.
+template <class Function>
+std::string refusal(Function call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error.what();
+  }
+  return "not refused";
+}
+
+std::string refusal(const Environment& environment) {
+  return refusal([&] { read_launch(environment); });
+}
+
+constexpr int unsaid = -1;
+int value_or_unsaid(const std::optional<Given<int>>& given) { return given ? given->value : unsaid; }
+
+struct Expected {
+  std::string file;
+  std::string launcher;
+  int rank, world_size, local_rank, local_size, node_rank, node_count;
+  enum How { master, mpi, agent, pod } how;
+  std::string address;  // host:port
+  std::string generation;
+};
+
+// Every row of the table, and the nestings. A port of Slurm: 10000 + (job + 997 step) mod 20000.
+const std::vector<Expected>& all_expected() {
+  using enum Expected::How;
+  static const std::vector<Expected> all = {
+      {"torchrun-static", "torchrun", 1, 2, 1, 2, 0, 1, agent, "127.0.0.1:29551", "none/0"},
+      {"torchrun-standalone", "torchrun", 1, 2, 1, 2, 0, 1, agent, "localhost:33779",
+       "0e47e872-9215-4eab-9a45-3d130deb1334/0"},
+      {"torchrun-two-agents", "torchrun", 3, 4, 1, 2, 1, 2, agent, "localhost:41243", "t/0"},
+      {"torchrun-in-srun", "torchrun", 3, 4, 1, 2, 1, 2, agent, "127.0.0.1:29587", "none/0"},
+      {"torchrun-in-mpirun", "torchrun", 2, 4, 0, 2, 1, 2, agent, "127.0.0.1:29577", "none/0"},
+      {"torch-distributed-launch", "torchrun", 1, 2, 1, 2, 0, 1, agent, "127.0.0.1:29566", "none/0"},
+      {"open-mpi-4", "Open MPI", 2, 4, 2, 4, unsaid, unsaid, mpi, ":0", "1421803521/0"},
+      {"open-mpi-5", "Open MPI", 2, 4, 1, 4, unsaid, unsaid, mpi, ":0", "prterun-localhost-14490@1/0"},
+      {"open-mpi-4-in-sbatch", "Open MPI", 3, 4, 1, 2, unsaid, unsaid, mpi, ":0", "?"},
+      {"open-mpi-5-in-sbatch", "Open MPI", 3, 4, 3, 4, unsaid, unsaid, mpi, ":0", "?"},
+      {"intel-mpi", "Intel MPI", 2, 4, 2, 4, unsaid, unsaid, mpi, ":0", "71380000-1ca1-b69d-c160-060030e67a30/0"},
+      {"intel-mpi-in-sbatch", "Intel MPI", 3, 4, 1, 2, unsaid, unsaid, mpi, ":0", "?"},
+      {"mpich-4", "MPICH", 2, 4, 2, 4, unsaid, unsaid, mpi, ":0", "/0"},
+      {"mpich-5", "MPICH", 2, 4, 2, 4, unsaid, unsaid, mpi, ":0", "/0"},
+      {"mpich-4-in-sbatch", "MPICH", 2, 4, 0, 2, unsaid, unsaid, mpi, ":0", "/0"},
+      {"flux", "Flux", 3, 4, 1, unsaid, unsaid, 2, mpi, ":0", "f2gqu9MZx/0"},
+      {"srun-pmi2", "srun --mpi=pmi2", 2, 4, 0, 2, 1, 2, mpi, "node0:11995", "1.2/0"},
+      {"srun-pmix", "srun --mpi=pmix", 2, 4, 0, 2, 1, 2, mpi, "node0:10998", "1.1/0"},
+      {"srun-none", "srun", 3, 4, 1, 2, 1, 2, master, "node0:10001", "1.0/0"},
+      {"srun-uneven", "srun", 2, 3, 0, 1, 1, 2, master, "node0:12992", "1.3/0"},
+      {"srun-without-sbatch", "srun", 1, 2, 1, 2, 0, 1, master, "node0:10002", "2.0/0"},
+      {"sbatch-script", "none", 0, 1, 0, unsaid, unsaid, unsaid, master, ":0", "/0"},
+      {"horovod", "Horovod", 1, 2, 1, 2, 0, 1, master, ":0", "/0"},
+      {"jsrun", "jsrun", 2, 4, 0, 2, unsaid, unsaid, mpi, ":13456", "123456/0"},
+      {"mnrun", "mnrun", 2, 3, 0, 1, 1, 2, master, "127.0.0.1:29501", "run7/1"},
+      {"ray-train", "Ray Train", 1, 2, 1, 2, 0, unsaid, master, "192.0.2.1:33095", "/0"},
+      {"bcprun", "bcprun", 3, 4, 1, unsaid, 1, unsaid, master, "launcher-svc-1234567:29500", "/0"},
+      {"torch-distributed-launch-1.8", "torch.distributed.launch", 2, 4, 0, unsaid, unsaid, unsaid, master,
+       "node0:29500", "/0"},
+      {"runai-pod", "Run:ai pod", 1, 2, 0, 1, 1, 2, pod, "job-master-0:23456", "/0"},
+      {"kubeflow-pytorchjob-1.9", "Kubeflow PyTorchJob pod", 1, 2, 0, 1, 1, 2, pod, "job-master-0:23456", "/0"},
+      {"kubeflow-trainer-2", "Kubeflow Trainer pod", 1, 2, 0, 1, 1, 2, pod, "job-node-0-0.job:29400", "/0"},
+      {"kubeflow-pytorchjob-old", "pod", 1, 2, 0, 1, 1, 2, pod, "job-master-0:23456", "/0"},
+      {"bcp-replica", "BCP replica", 1, 2, 0, 1, 1, 2, pod, "launcher-svc-1234567:29500", "1234567/0"},
+      {"aws-batch", "AWS Batch", 1, 2, 0, 1, 1, 2, pod, "192.0.2.10:29500", "/0"},
+      {"pbs-script", "none", 0, 1, 0, unsaid, unsaid, unsaid, master, ":0", "/0"},
+  };
+  return all;
+}
+
+void PrintTo(const Expected& expected, std::ostream* out) { *out << expected.file; }
+
+class Recorded : public ::testing::TestWithParam<Expected> {};
+
+TEST_P(Recorded, IsRead) {
+  const Expected& expected = GetParam();
+  const Launch launch = read_launch(load(expected.file).environment);
+  EXPECT_EQ(launch.launcher, expected.launcher);
+  EXPECT_EQ(launch.rank.value, expected.rank);
+  EXPECT_EQ(launch.world_size.value, expected.world_size);
+  EXPECT_EQ(launch.local_rank.value, expected.local_rank);
+  EXPECT_EQ(value_or_unsaid(launch.local_size), expected.local_size);
+  EXPECT_EQ(value_or_unsaid(launch.node_rank), expected.node_rank);
+  EXPECT_EQ(value_or_unsaid(launch.node_count), expected.node_count);
+  EXPECT_EQ(launch.under_mpi, expected.how == Expected::mpi);
+  EXPECT_EQ(launch.agent_store, expected.how == Expected::agent);
+  EXPECT_EQ(launch.one_per_node, expected.how == Expected::pod);
+  EXPECT_EQ(launch.mnrun_store.has_value(), expected.launcher == "mnrun");
+  EXPECT_EQ(launch.master_address.value + ":" + std::to_string(launch.master_port.value), expected.address);
+  if (expected.generation != "?") {
+    EXPECT_EQ(generation(launch), expected.generation);
+  }
+}
+
+// A variable that is named gave the value: without it, or with another value, the launch is another one or refused.
+TEST_P(Recorded, NamesTheVariables) {
+  const Environment environment = load(GetParam().file).environment;
+  const Launch launch = read_launch(environment);
+  std::vector<Given<int>> given = {launch.rank, launch.world_size, launch.local_rank};
+  for (const auto& optional : {launch.local_size, launch.node_rank, launch.node_count})
+    if (optional) given.push_back(*optional);
+  for (const Given<int>& value : given) {
+    if (value.variable.empty() || value.variable == "SLURM_STEP_TASKS_PER_NODE") continue;
+    ASSERT_TRUE(environment.contains(value.variable)) << value.variable;
+    EXPECT_EQ(environment.at(value.variable), std::to_string(value.value)) << value.variable;
+  }
+  if (launch.launcher != "none") {
+    EXPECT_NE(launch.rank.variable, "");
+  }
+  if (!launch.master_address.value.empty()) {
+    EXPECT_TRUE(environment.contains(launch.master_address.variable));
+  }
+}
+
+// mnrun's children believe mnrun, whatever started mnrun.
+TEST_P(Recorded, MnrunInsideIsBelieved) {
+  const Environment environment = without_process_variables(load(GetParam().file).environment);
+  const Launch child = read_launch(environment + load("mnrun").environment);
+  EXPECT_EQ(child.launcher, "mnrun");
+  EXPECT_EQ(child.rank.value, 2);
+  EXPECT_FALSE(child.under_mpi);
+}
+
+// And a launcher inside mnrun is believed, if it is one that leaves a mark of its own.
+TEST_P(Recorded, InsideMnrunIsBelieved) {
+  const Expected& expected = GetParam();
+  if (expected.how == Expected::pod || expected.launcher == "none" || expected.launcher == "Ray Train" ||
+      expected.launcher == "bcprun" || expected.launcher == "torch.distributed.launch")
+    return;  // a node, not a launcher; or RANK and no more, which replaces mnrun's
+  const Launch launch = read_launch(load("mnrun").environment + load(expected.file).environment);
+  EXPECT_EQ(launch.launcher, expected.launcher);
+  EXPECT_EQ(launch.rank.value, expected.rank);
+  EXPECT_EQ(launch.world_size.value, expected.world_size);
+}
+
+INSTANTIATE_TEST_SUITE_P(Launch, Recorded, ::testing::ValuesIn(all_expected()), [](const auto& tested) {
+  std::string name = tested.param.file;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
+  return name;
+});
+
+TEST(Launch, EveryRowHasARecordingOrSaysThatItHasNone) {
+  std::set<std::string> rows, unrecorded;
+  for (const auto& row : launchers()) rows.insert(std::string(row));
+  EXPECT_EQ(rows.size(), launchers().size());
+  unrecorded = rows;
+  std::set<std::string> tested = {"pbsdsh"};  // in its own tests: it needs a node file
+  for (const Expected& expected : all_expected()) {
+    if (expected.launcher == "none") continue;
+    tested.insert(expected.launcher);
+    const std::string head = load(expected.file).head;
+    if (!is_recorded(head)) continue;
+    unrecorded.erase(expected.launcher);
+    EXPECT_NE(head.find_first_of("0123456789"), std::string::npos) << expected.file << " has no version: " << head;
+  }
+  EXPECT_EQ(tested, rows);
+  EXPECT_FALSE(is_recorded(load("pbsdsh").head));
+  EXPECT_EQ(unrecorded, (std::set<std::string>{"AWS Batch", "BCP replica", "Flux", "Kubeflow PyTorchJob pod",
+                                               "Kubeflow Trainer pod", "Run:ai pod", "bcprun", "jsrun", "mnrun",
+                                               "pbsdsh", "pod", "torch.distributed.launch"}));
+  for (const auto& entry : fs::directory_iterator(ENVIRONMENTS)) {
+    const std::string name = entry.path().stem().string();
+    const bool expected =
+        std::any_of(all_expected().begin(), all_expected().end(), [&](const Expected& e) { return e.file == name; });
+    EXPECT_TRUE(expected || name == "pbsdsh" || name == "mpich-port") << name << " is read by no test";
+  }
+}
+
+TEST(Launch, NothingIsOneProcess) {
+  const Launch launch = read_launch({{"PATH", "/usr/bin"}, {"MASTER_ADDR", "node0"}});
+  EXPECT_EQ(launch.launcher, "none");
+  EXPECT_EQ(launch.world_size.value, 1);
+  EXPECT_EQ(launch.rank.variable, "");
+}
+
+TEST(Launch, TheEnvironmentIsCopied) {
+  ASSERT_EQ(setenv("MULTINODE_LAUNCH_TEST", "a=b", 1), 0);
+  EXPECT_EQ(current_environment().at("MULTINODE_LAUNCH_TEST"), "a=b");
+}
+
+TEST(Launch, TheProgramsOwnMasterIsBelieved) {
+  const Environment given = {{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "1234"}};
+  const Launch launch = read_launch(load("srun-none").environment + given);
+  EXPECT_EQ(launch.master_address.value, "node7");
+  EXPECT_EQ(launch.master_address.variable, "MASTER_ADDR");
+  EXPECT_EQ(launch.master_port.value, 1234);
+  EXPECT_EQ(read_launch(load("horovod").environment + given).master_address.value, "node7");
+}
+
+TEST(Launch, TheStepsNodesComeBeforeTheJobs) {
+  const Launch launch = read_launch(load("srun-none").environment +
+                                    Environment{{"SLURM_STEP_NODELIST", "gpu[07-08]"}, {"SLURM_JOB_ID", "12345678"}});
+  EXPECT_EQ(launch.master_address.value, "gpu07");
+  EXPECT_EQ(launch.master_address.variable, "SLURM_STEP_NODELIST");
+  EXPECT_EQ(launch.master_port.value, 15'678);
+  Environment of_job = load("srun-none").environment;
+  of_job.erase("SLURM_STEP_NODELIST");
+  EXPECT_EQ(read_launch(of_job).master_address.variable, "SLURM_JOB_NODELIST");
+}
+
+TEST(Launch, ARequeuedJobIsAnotherGeneration) {
+  const Environment again = load("srun-none").environment + Environment{{"SLURM_RESTART_COUNT", "2"}};
+  EXPECT_EQ(generation(read_launch(again)), "1.0/2");
+}
+
+// Ray started by srun: its workers inherit the numbers of `ray start`.
+TEST(Launch, RayInsideSrunIsBelieved) {
+  for (const char* srun : {"srun-none", "srun-pmix", "srun-pmi2"}) {
+    const Launch launch = read_launch(load(srun).environment + load("ray-train").environment);
+    EXPECT_EQ(launch.launcher, "Ray Train") << srun;
+    EXPECT_EQ(launch.rank.value, 1) << srun;
+  }
+}
+
+// A script that writes srun's numbers once more, as torch wants them: still srun, with its MPI.
+TEST(Launch, SrunsNumbersOnceMoreAreSruns) {
+  const Launch launch =
+      read_launch(load("srun-pmix").environment + Environment{{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}});
+  EXPECT_EQ(launch.launcher, "srun --mpi=pmix");
+  EXPECT_TRUE(launch.under_mpi);
+}
+
+TEST(Launch, MpirunInAPodIsBelieved) {
+  const Launch launch = read_launch(load("kubeflow-pytorchjob-1.9").environment + load("open-mpi-5").environment);
+  EXPECT_EQ(launch.launcher, "Open MPI");
+  EXPECT_EQ(launch.rank.value, 2);
+}
+
+TEST(Launch, AUsersMpiSettingsStay) {
+  const Environment user = {{"OMPI_MCA_btl", "self,tcp"}, {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                            {"PMIX_MCA_gds", "hash"},     {"I_MPI_FABRICS", "shm"},
+                            {"SLURM_JOB_ID", "7"},        {"HOROVOD_FUSION_THRESHOLD", "0"},
+                            {"PATH", "/usr/bin"}};
+  EXPECT_EQ(without_process_variables(user), user);
+  for (const std::string_view name : process_variables()) EXPECT_GT(name.size(), 3u);
+}
+
+TEST(Launch, AwsCountsFromTheMainNode) {
+  const Environment job = {{"AWS_BATCH_JOB_NUM_NODES", "3"}, {"AWS_BATCH_JOB_MAIN_NODE_INDEX", "1"}};
+  const auto rank = [&](const char* index, const char* address) {
+    Environment node = job + Environment{{"AWS_BATCH_JOB_NODE_INDEX", index}};
+    if (*address) node["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = address;
+    return read_launch(node);
+  };
+  EXPECT_EQ(rank("0", "192.0.2.10").rank.value, 2);
+  EXPECT_EQ(rank("1", "").rank.value, 0);
+  EXPECT_NE(rank("1", "").master_address.value, "");  // this host's name
+  EXPECT_EQ(rank("1", "").master_port.value, rank("2", "192.0.2.10").master_port.value);
+  EXPECT_EQ(rank("2", "192.0.2.10").rank.value, 1);
+}
+
+TEST(Launch, ABcpJobOfMpiTypeStartsOneReplica) {
+  EXPECT_EQ(read_launch(load("bcp-replica").environment + Environment{{"NGC_ARRAY_TYPE", "MPIJob"}}).launcher, "none");
+}
+
+// What contradicts itself is refused, in a line that names the variable and its value.
+struct Contradiction {
+  std::string file;
+  Environment change;  // "-": the variable is removed
+  std::vector<std::string> says;
+};
+
+void PrintTo(const Contradiction& contradiction, std::ostream* out) {
+  *out << contradiction.file;
+  for (const std::string& part : contradiction.says) *out << " " << part;
+}
+
+class Contradicts : public ::testing::TestWithParam<Contradiction> {};
+
+TEST_P(Contradicts, IsRefused) {
+  const Contradiction& contradiction = GetParam();
+  Environment environment =
+      contradiction.file.empty() ? contradiction.change : load(contradiction.file).environment + contradiction.change;
+  std::erase_if(environment, [](const auto& variable) { return variable.second == "-"; });
+  const std::string what = refusal(environment);
+  for (const std::string& part : contradiction.says) EXPECT_NE(what.find(part), std::string::npos) << what;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Launch, Contradicts,
+    ::testing::Values(
+        // not numbers
+        Contradiction{"open-mpi-4", {{"OMPI_COMM_WORLD_RANK", "two"}}, {"OMPI_COMM_WORLD_RANK=two", "not a number"}},
+        Contradiction{"open-mpi-4", {{"OMPI_COMM_WORLD_RANK", ""}}, {"OMPI_COMM_WORLD_RANK=", "not a number"}},
+        Contradiction{"mpich-4", {{"PMI_RANK", "-1"}}, {"PMI_RANK=-1", "not a number"}},
+        Contradiction{"mpich-4", {{"PMI_SIZE", "4 "}}, {"PMI_SIZE=4 ", "not a number"}},
+        Contradiction{"mpich-4", {{"PMI_SIZE", "+4"}}, {"PMI_SIZE=+4"}},
+        Contradiction{"mpich-4", {{"PMI_SIZE", "0x4"}}, {"PMI_SIZE=0x4"}},
+        Contradiction{"mpich-4", {{"PMI_SIZE", "2147483648"}}, {"PMI_SIZE=2147483648", "not a number"}},
+        Contradiction{"mpich-4", {{"PMI_SIZE", "99999999999999999999"}}, {"PMI_SIZE=99999999999999999999"}},
+        Contradiction{"torchrun-static", {{"TORCHELASTIC_RESTART_COUNT", "x"}}, {"TORCHELASTIC_RESTART_COUNT=x"}},
+        Contradiction{"torchrun-static", {{"RANK", "a\nb\x01"}}, {"RANK=a?b?"}},
+        // sizes
+        Contradiction{"torchrun-static", {{"RANK", "2"}}, {"RANK=2", "WORLD_SIZE=2"}},
+        Contradiction{
+            "open-mpi-5", {{"OMPI_COMM_WORLD_SIZE", "0"}}, {"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=0"}},
+        Contradiction{"torchrun-static", {{"LOCAL_RANK", "2"}}, {"LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"}},
+        Contradiction{"torchrun-static", {{"LOCAL_WORLD_SIZE", "3"}}, {"LOCAL_WORLD_SIZE=3", "WORLD_SIZE=2"}},
+        Contradiction{"torchrun-static", {{"GROUP_RANK", "1"}}, {"GROUP_RANK=1", "GROUP_WORLD_SIZE=1"}},
+        Contradiction{"torchrun-static", {{"GROUP_WORLD_SIZE", "3"}}, {"GROUP_WORLD_SIZE=3", "WORLD_SIZE=2"}},
+        Contradiction{"torch-distributed-launch-1.8", {{"LOCAL_RANK", "4"}}, {"LOCAL_RANK=4", "WORLD_SIZE=4"}},
+        Contradiction{"srun-none",
+                      {{"SLURM_STEP_TASKS_PER_NODE", "2,1"}},
+                      {"SLURM_STEP_TASKS_PER_NODE=2,1", "SLURM_STEP_NUM_TASKS=4"}},
+        Contradiction{
+            "srun-none", {{"SLURM_STEP_TASKS_PER_NODE", "4"}}, {"SLURM_STEP_TASKS_PER_NODE=4", "SLURM_NODEID=1"}},
+        Contradiction{"srun-none", {{"SLURM_STEP_TASKS_PER_NODE", "2(x"}}, {"SLURM_STEP_TASKS_PER_NODE: '2(x'"}},
+        Contradiction{"srun-none", {{"SLURM_STEP_NODELIST", "node[0-"}}, {"SLURM_STEP_NODELIST: 'node[0-'"}},
+        Contradiction{"srun-pmix", {{"PMIX_RANK", "1"}}, {"PMIX_RANK=1", "SLURM_PROCID=2"}},
+        // missing
+        Contradiction{"open-mpi-4",
+                      {{"OMPI_COMM_WORLD_SIZE", "-"}},
+                      {"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE is not set"}},
+        Contradiction{"mnrun", {{"RANK", "-"}}, {"MNRUN_STORE=", "RANK is not set"}},
+        Contradiction{"mnrun", {{"MNRUN_STORE", "nowhere"}}, {"MNRUN_STORE", "nowhere"}},
+        Contradiction{"", {{"WORLD_SIZE", "4"}}, {"WORLD_SIZE=4 without RANK"}},
+        Contradiction{"", {{"RANK", "1"}}, {"RANK=1 without WORLD_SIZE"}},
+        Contradiction{"", {{"LOCAL_RANK", "1"}}, {"LOCAL_RANK=1 without RANK"}},
+        Contradiction{"", {{"WORLD_SIZE", "many"}}, {"WORLD_SIZE=many", "not a number"}},
+        Contradiction{"mpich-port", {}, {"PMI_ID=1", "-pmi-port"}},
+        Contradiction{"", {{"PMI_RANK", "0"}}, {"PMI_RANK=0"}},
+        Contradiction{"", {{"PMIX_RANK", "3"}}, {"PMIX_RANK=3"}},
+        // the meeting place
+        Contradiction{"torchrun-static", {{"MASTER_ADDR", "-"}}, {"MASTER_ADDR is not set"}},
+        Contradiction{"torchrun-static", {{"MASTER_PORT", "-"}}, {"MASTER_PORT is not set"}},
+        Contradiction{"torchrun-static", {{"MASTER_PORT", "0"}}, {"MASTER_PORT=0", "not a port"}},
+        Contradiction{"torchrun-static", {{"MASTER_PORT", "70000"}}, {"MASTER_PORT=70000", "not a port"}},
+        Contradiction{"torchrun-static", {{"MASTER_PORT", "http"}}, {"MASTER_PORT=http", "not a port"}},
+        Contradiction{"torchrun-static", {{"MASTER_ADDR", "a b"}}, {"MASTER_ADDR=a b", "neither a host name"}},
+        Contradiction{"torchrun-static", {{"MASTER_ADDR", std::string(256, 'a')}}, {"MASTER_ADDR=aaa", "..."}},
+        Contradiction{
+            "torch-distributed-launch-1.8", {{"MASTER_ADDR", "-"}}, {"MASTER_PORT=29500", "MASTER_ADDR is not set"}},
+        Contradiction{
+            "torch-distributed-launch-1.8", {{"MASTER_PORT", "-"}}, {"MASTER_ADDR=node0", "MASTER_PORT is not set"}},
+        // pods
+        Contradiction{"kubeflow-pytorchjob-1.9",
+                      {{"PET_NPROC_PER_NODE", "4"}, {"WORLD_SIZE", "8"}},
+                      {"PET_NPROC_PER_NODE=4", "with mnrun or torchrun"}},
+        Contradiction{"kubeflow-pytorchjob-1.9",
+                      {{"WORLD_SIZE", "8"}},
+                      {"WORLD_SIZE=8", "PET_NNODES=2", "with mnrun or torchrun"}},
+        Contradiction{"kubeflow-pytorchjob-1.9", {{"RANK", "0"}}, {"RANK=0", "PET_NODE_RANK=1"}},
+        Contradiction{"kubeflow-trainer-2", {{"PET_NPROC_PER_NODE", "8"}}, {"PET_NPROC_PER_NODE=8"}},
+        Contradiction{"", {{"PET_NNODES", "1:3"}}, {"PET_NNODES=1:3"}},
+        Contradiction{"aws-batch",
+                      {{"AWS_BATCH_JOB_NODE_INDEX", "2"}},
+                      {"AWS_BATCH_JOB_NODE_INDEX=2", "AWS_BATCH_JOB_NUM_NODES=2"}},
+        Contradiction{"bcp-replica", {{"NGC_ARRAY_INDEX", "2"}}, {"NGC_ARRAY_INDEX=2", "NGC_ARRAY_SIZE=2"}},
+        Contradiction{"pbsdsh", {}, {"PBS_TASKNUM=20000001", "PBS_NODEFILE"}},
+        Contradiction{"pbsdsh", {{"PBS_NODEFILE", "/nowhere"}}, {"PBS_NODEFILE=/nowhere"}},
+        Contradiction{"pbsdsh", {{"PBS_NODEFILE", "/dev/zero"}}, {"PBS_NODEFILE=/dev/zero"}}));
+
+class NodeFile {
+ public:
+  explicit NodeFile(const std::string& text)
+      : path_(fs::temp_directory_path() / ("launch_test." + std::to_string(getpid()) + ".nodes")) {
+    std::ofstream(path_) << text;
+  }
+  ~NodeFile() { fs::remove(path_); }
+  NodeFile(const NodeFile&) = delete;
+  NodeFile& operator=(const NodeFile&) = delete;
+  Environment as(const std::string& name) const { return {{name, path_.string()}}; }
+
+ private:
+  fs::path path_;
+};
+
+TEST(Launch, PbsdshCountsTheNodeFile) {
+  const NodeFile nodes("node0\nnode1\n");
+  const Launch launch = read_launch(load("pbsdsh").environment + nodes.as("PBS_NODEFILE"));
+  EXPECT_EQ(launch.launcher, "pbsdsh");
+  EXPECT_EQ(launch.rank.value, 1);
+  EXPECT_EQ(launch.world_size.value, 2);
+  EXPECT_TRUE(launch.one_per_node);
+  EXPECT_EQ(launch.master_address.value, "node0");
+  EXPECT_EQ(launch.master_address.variable, "PBS_NODEFILE");
+  EXPECT_EQ(launch.master_port.value, 11'234);
+  EXPECT_EQ(read_launch(load("pbs-script").environment + nodes.as("PBS_NODEFILE")).launcher, "none");
+}
+
+TEST(Launch, PbsdshWithSeveralSlotsANodeIsRefused) {
+  const NodeFile nodes("node0\nnode0\nnode1\nnode1\n");
+  const std::string what = refusal(load("pbsdsh").environment + nodes.as("PBS_NODEFILE"));
+  EXPECT_NE(what.find("4 slots on 2 nodes: start the processes of a node with mnrun or torchrun"), what.npos) << what;
+}
+
+TEST(Launch, ANodeFileThatIsNoneIsRefused) {
+  for (const std::string text : {"", "\n\n", "node 0\n",
+                                 "\x7f"
+                                 "ELF\n"}) {
+    const NodeFile nodes(text);
+    const std::string what = refusal(load("pbsdsh").environment + nodes.as("PBS_NODEFILE"));
+    EXPECT_NE(what.find("PBS_NODEFILE="), what.npos) << what;
+  }
+}
+
+TEST(Launch, JsrunMeetsOnTheFirstHost) {
+  const NodeFile nodes("host1\nhost1\nhost2\n");
+  const Launch launch = read_launch(load("jsrun").environment + nodes.as("LSB_DJOB_RANKFILE"));
+  EXPECT_EQ(launch.master_address.value, "host1");
+  EXPECT_EQ(launch.master_address.variable, "LSB_DJOB_RANKFILE");
+}
+
+struct ExpectedNodes {
+  std::string file, source;
+  int node_rank, node_count, processes;
+  std::string address;
+};
+
+TEST(ReadNodes, EveryBatchSystem) {
+  const std::vector<ExpectedNodes> all = {
+      {"bcp-replica", "BCP", 1, 2, 8, "launcher-svc-1234567:29500"},
+      {"aws-batch", "AWS Batch", 1, 2, unsaid, "192.0.2.10:29500"},
+      {"kubeflow-pytorchjob-1.9", "Kubeflow PyTorchJob", 1, 2, 1, "job-master-0:23456"},
+      {"kubeflow-pytorchjob-old", "pod", 1, 2, unsaid, "job-master-0:23456"},
+      {"kubeflow-trainer-2", "Kubeflow Trainer", 1, 2, unsaid, "job-node-0-0.job:29400"},
+      {"runai-pod", "Run:ai", 1, 2, 4, "job-master-0:23456"},
+      {"sbatch-script", "Slurm (batch script)", unsaid, unsaid, unsaid, ":0"},
+      {"jsrun", "LSF", unsaid, unsaid, unsaid, ":0"},
+      {"open-mpi-4", "none", unsaid, unsaid, unsaid, ":0"},
+      {"torch-distributed-launch-1.8", "none", unsaid, unsaid, unsaid, "node0:29500"},
+  };
+  for (const ExpectedNodes& expected : all) {
+    SCOPED_TRACE(expected.file);
+    const Nodes nodes = read_nodes(load(expected.file).environment);
+    EXPECT_EQ(nodes.source, expected.source);
+    EXPECT_EQ(value_or_unsaid(nodes.node_rank), expected.node_rank);
+    EXPECT_EQ(value_or_unsaid(nodes.node_count), expected.node_count);
+    EXPECT_EQ(value_or_unsaid(nodes.processes_per_node), expected.processes);
+    EXPECT_EQ(nodes.master_address.value + ":" + std::to_string(nodes.master_port.value), expected.address);
+  }
+}
+
+TEST(ReadNodes, SrunStartsOneAgentANode) {
+  const Environment one_a_node = {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
+  const Nodes nodes = read_nodes(load("srun-none").environment + one_a_node);
+  EXPECT_EQ(nodes.source, "Slurm");
+  EXPECT_EQ(value_or_unsaid(nodes.node_rank), 1);
+  EXPECT_EQ(value_or_unsaid(nodes.node_count), 2);
+  EXPECT_EQ(nodes.master_address.value, "node0");
+  EXPECT_EQ(nodes.master_port.value, 10'001);
+  const std::string what = refusal([] { read_nodes(load("srun-none").environment); });
+  EXPECT_NE(what.find("SLURM_STEP_NUM_TASKS=4, but SLURM_STEP_NUM_NODES=2"), what.npos) << what;
+}
+
+TEST(ReadNodes, PbsCountsTheNodeFile) {
+  const NodeFile file("node0\nnode0\nnode1\n");
+  const Nodes task = read_nodes(load("pbsdsh").environment + file.as("PBS_NODEFILE"));
+  EXPECT_EQ(task.source, "PBS");
+  EXPECT_EQ(value_or_unsaid(task.node_rank), 1);
+  EXPECT_EQ(value_or_unsaid(task.node_count), 2);
+  EXPECT_EQ(value_or_unsaid(task.processes_per_node), 1);
+  EXPECT_EQ(task.master_address.value, "node0");
+  EXPECT_EQ(task.master_port.value, 11'234);
+  // The script has the first node only, unless it is the only one.
+  const Nodes script = read_nodes(load("pbs-script").environment + file.as("PBS_NODEFILE"));
+  EXPECT_EQ(value_or_unsaid(script.node_count), unsaid);
+  EXPECT_EQ(value_or_unsaid(script.processes_per_node), 2);
+}
+
+TEST(ReadNodes, JsrunWithOneTaskANode) {
+  const Nodes nodes = read_nodes(load("jsrun").environment + Environment{{"JSM_NAMESPACE_LOCAL_SIZE", "1"}});
+  EXPECT_EQ(value_or_unsaid(nodes.node_rank), 2);
+  EXPECT_EQ(value_or_unsaid(nodes.node_count), 4);
+}
+
+TEST(ReadNodes, ElasticPodsMeetAtTheirEndpoint) {
+  const Nodes nodes = read_nodes(
+      {{"PET_NODE_RANK", "0"}, {"PET_NNODES", "2"}, {"PET_RDZV_ENDPOINT", "job-worker-0:23456"}, {"RANK", "0"}});
+  EXPECT_EQ(nodes.master_address.value, "job-worker-0");
+  EXPECT_EQ(nodes.master_port.value, 23'456);
+}
+
+TEST(ReadNodes, ContradictionsAreRefused) {
+  const auto said = [](const Environment& environment) { return refusal([&] { read_nodes(environment); }); };
+  EXPECT_NE(said({{"RANK", "2"}, {"WORLD_SIZE", "2"}}).find("RANK=2 must be less than WORLD_SIZE=2"),
+            std::string::npos);
+  EXPECT_NE(said({{"MASTER_PORT", "0"}}).find("MASTER_PORT=0"), std::string::npos);
+}
+
+using Names = std::vector<std::string>;
+
+TEST(HostList, Expands) {
+  EXPECT_EQ(expand_host_list("node0"), (Names{"node0"}));
+  EXPECT_EQ(expand_host_list("gpu[1-3,07-08],login"), (Names{"gpu1", "gpu2", "gpu3", "gpu07", "gpu08", "login"}));
+  EXPECT_EQ(expand_host_list("n[9-11]"), (Names{"n9", "n10", "n11"}));
+  EXPECT_EQ(expand_host_list("n[098-101]"), (Names{"n098", "n099", "n100", "n101"}));
+  EXPECT_EQ(expand_host_list("r[0-1]n[1,3].example.org"),
+            (Names{"r0n1.example.org", "r0n3.example.org", "r1n1.example.org", "r1n3.example.org"}));
+  EXPECT_EQ(expand_host_list("a,a-b_c.d"), (Names{"a", "a-b_c.d"}));
+  EXPECT_EQ(expand_host_list("[5]"), (Names{"5"}));
+  EXPECT_EQ(expand_host_list("n[0-65535]").size(), 65'536u);
+  EXPECT_EQ(expand_host_list("n[0-65535]").back(), "n65535");
+}
+
+TEST(HostList, RefusesWhatIsNone) {
+  for (const std::string text : {"",
+                                 ",",
+                                 "a,",
+                                 ",a",
+                                 "a,,b",
+                                 "a[",
+                                 "a]",
+                                 "a[]",
+                                 "a[1",
+                                 "a[1-]",
+                                 "a[-1]",
+                                 "a[1-2-3]",
+                                 "a[2-1]",
+                                 "a[01-010]",
+                                 "a[1,]",
+                                 "a[x]",
+                                 "a[1 ]",
+                                 "a b",
+                                 "a\nb",
+                                 "(null)",
+                                 "a[[1]]",
+                                 "a[1]]",
+                                 "a[0-65536]",
+                                 "a[0-65535],b",
+                                 "a[0-255][0-256]",
+                                 "a[0-99999999999999999999]",
+                                 "a[1234567890]",
+                                 "node0;rm"}) {
+    const std::string what = refusal([&] { expand_host_list(text); });
+    EXPECT_NE(what.find("is not a host list"), what.npos) << text << ": " << what;
+  }
+  EXPECT_NE(refusal([] { expand_host_list(std::string(256, 'a')); }).find("longer than 255"), std::string::npos);
+}
+
+TEST(TasksPerNode, Expands) {
+  EXPECT_EQ(expand_tasks_per_node("4"), (std::vector<int>{4}));
+  EXPECT_EQ(expand_tasks_per_node("2(x3),1"), (std::vector<int>{2, 2, 2, 1}));
+  EXPECT_EQ(expand_tasks_per_node("1(x65536)").size(), 65'536u);
+}
+
+TEST(TasksPerNode, RefusesWhatIsNone) {
+  for (const std::string text : {"", ",", "2,", "x", "2(x", "2(x)", "2(3)", "(x2)", "2(x2)3", "0", "2(x0)", "-1",
+                                 "2(x-1)", "1(x65537)", "1(x65536),1", "99999999999", "2 "}) {
+    const std::string what = refusal([&] { expand_tasks_per_node(text); });
+    EXPECT_NE(what.find("tasks a node"), what.npos) << text << ": " << what;
+  }
+}
+
+}  // namespace
+}  // namespace multinode
