@@ -1,0 +1,216 @@
+// The programs as a user runs them, on small data sets of their own.
+#include "fashion_mnist_ways.hpp"
+#include "idx_files.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+
+namespace {
+
+class FashionMnist : public ::testing::TestWithParam<Way> {
+ protected:
+  static void SetUpTestSuite() {
+    small_ = std::make_unique<Folder>();
+    write_data_set(small_->path, 301, 101, true);
+  }
+  static void TearDownTestSuite() { small_.reset(); }
+
+  // 10 epochs of 10 steps; the last step has one image, and all ranks but one have none.
+  static std::vector<std::string> learn(std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"--data", small_->path.string(), "--epochs", "10", "--batch-size", "30",
+                               "--min-accuracy", "90", "--learning-rate", "0.02"});
+    return more;
+  }
+  Ranks::End run(int ranks, const std::vector<std::string>& options) {
+    return GetParam().run(PATH_fashion_mnist, ranks, options, 50s);
+  }
+
+  static inline std::unique_ptr<Folder> small_;
+};
+
+TEST_P(FashionMnist, LearnsOnAnyNumberOfRanks) {
+  for (const int ranks : {1, 3, 7}) {
+    const Ranks::End end = run(ranks, learn());
+    EXPECT_EQ(end.status, 0) << end.output;
+    EXPECT_SAYS(end.output, "301 images to learn from, 101 to test with; 669706 parameters in 2 buckets; " +
+                                std::to_string(ranks) + " rank");
+    EXPECT_SAYS(end.output, "epoch 10: loss ");
+    EXPECT_SAYS(end.output, " on every rank\n");
+    EXPECT_SAYS(end.output, "RIGHT: test accuracy ");
+  }
+}
+
+TEST_P(FashionMnist, TheSameCommandGivesTheSameBits) {
+  for (const std::string precision : {"float", "double"}) {
+    const auto hash = [&] {
+      const Ranks::End end = run(2, learn({"--precision", precision, "--epochs", "1", "--min-accuracy", "0"}));
+      std::smatch match;
+      EXPECT_TRUE(std::regex_search(end.output, match, std::regex("parameters: ([0-9a-f]{16}) on every rank")))
+          << end.output;
+      return match.empty() ? "" : match[1].str();
+    };
+    EXPECT_EQ(hash(), hash());
+  }
+}
+
+TEST_P(FashionMnist, StepsAreShownAndLimited) {
+  const Ranks::End end = run(2, learn({"--steps", "13", "--log-every", "1", "--min-accuracy", "0"}));
+  EXPECT_EQ(end.status, 0) << end.output;
+  EXPECT_SAYS(end.output, "epoch 1 step 11 of 11: loss ");
+  EXPECT_SAYS(end.output, "epoch 2 step 2 of 11: loss ");
+  EXPECT_EQ(occurrences(end.output, "epoch 2 step"), 2u) << end.output;
+  EXPECT_EQ(occurrences(end.output, "\r"), 0u) << "a bar where there is no terminal";
+}
+
+TEST_P(FashionMnist, TooLowAnAccuracyFails) {
+  const Ranks::End end = run(2, learn({"--learning-rate", "0"}));
+  EXPECT_EQ(end.status, 1);
+  EXPECT_SAYS(end.output, "%, at least 90 % wanted");
+  EXPECT_SAYS(end.output, "WRONG: test accuracy ");
+}
+
+TEST_P(FashionMnist, ARankWithOtherParametersIsFound) {
+  const Ranks::End end = run(3, learn({"--corrupt", "1"}));
+  EXPECT_EQ(end.status, 1);
+  EXPECT_SAYS(end.output, " on rank 1\n");
+  EXPECT_SAYS(end.output, "the ranks' parameters differ");
+}
+
+TEST_P(FashionMnist, ALossThatIsNoNumberStopsTheRunAndNamesTheRank) {
+  const Ranks::End end = run(3, learn({"--no-average", "--learning-rate", "1e6"}));
+  EXPECT_EQ(end.status, 1);
+  EXPECT_TRUE(std::regex_search(
+      end.output, std::regex("rank [012] \\(host [^)]*\\): the loss is -?(nan|inf) in step [0-9]+; a smaller")))
+      << end.output;
+  EXPECT_EQ(occurrences(end.output, "the loss is"), 1u) << "one line: " << end.output;
+}
+
+TEST_P(FashionMnist, BadCommandLinesAreRefused) {
+  const struct {
+    std::vector<std::string> options;
+    std::string says;
+  } cases[] = {{{"--epoch", "3"}, "unrecognised option '--epoch'"},
+               {{"--epochs", "0"}, "--epochs must be from 1"},
+               {{"--batch-size", "-1"}, "--batch-size must be from 1 to"},
+               {{"--dropout", "1"}, "--dropout must be from 0"},
+               {{"--momentum", "nan"}, "--momentum must be from 0"},
+               {{"--learning-rate", "-0.1"}, "--learning-rate must be from 0"},
+               {{"--precision", "half"}, "--precision must be float or double, not 'half'"},
+               {{"--steps", "-1"}, "--steps must be from 0"},
+               {{"--log-every", "0"}, "--log-every must be from 1"},
+               {{"--min-accuracy", "101"}, "--min-accuracy must be from 0"},
+               {{"--corrupt", "2"}, "--corrupt must be from 0 to 1, not 2"},
+               {{"--backend", "horse"}, "horse"},
+               {{"twice"}, "twice"}};
+  for (const auto& c : cases) {
+    const Ranks::End end = run(2, c.options);
+    EXPECT_EQ(end.status, 2) << end.output;
+    EXPECT_EQ(occurrences(end.output, c.says), 1u) << c.says << "\n" << end.output;
+  }
+}
+
+TEST_P(FashionMnist, MissingAndDamagedDataAreNamedOnce) {
+  const Folder folder;
+  const std::string data = folder.path.string();
+  const auto expect = [&](const std::string& path, int status, const std::string& says) {
+    const Ranks::End end = run(3, {"--data", path});
+    EXPECT_EQ(end.status, status) << end.output;
+    EXPECT_EQ(occurrences(end.output, says), 1u) << says << "\n" << end.output;
+  };
+  expect(data + "/nowhere", 2,
+         "no folder " + data +
+             "/nowhere with Fashion-MNIST: install the Debian package dataset-fashion-mnist, or name " +
+             "the folder that has the files with --data DIR\n");
+  expect(data, 2, "no train-images-idx3-ubyte.gz in " + data + ": install");
+  write_data_set(folder.path, 30, 30, true);
+  const auto images = folder.path / "train-images-idx3-ubyte.gz";
+  std::filesystem::resize_file(images, std::filesystem::file_size(images) / 2);
+  expect(data, 1, images.string() + ": the gzip data is cut off; get the file again\n");
+}
+
+TEST_P(FashionMnist, ResultsAsJson) {
+  const Folder folder;
+  const std::string file = folder.path.string() + "/results.json";
+  EXPECT_EQ(run(2, learn({"--json", file})).status, 0);
+  std::vector<nlohmann::json> lines;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 12u);
+  EXPECT_EQ(lines[0].at("fingerprint").at("world_size"), 2);
+  EXPECT_EQ(lines[10].at("epoch"), 10);
+  EXPECT_EQ(lines[10].at("steps"), 110);
+  EXPECT_GT(lines[10].at("samples_per_second"), 0);
+  EXPECT_EQ(lines[11].at("right"), true);
+  EXPECT_EQ(lines[11].at("identical"), true);
+  EXPECT_GE(lines[11].at("accuracy"), 90);
+}
+
+TEST_P(FashionMnist, NcclWithoutAGpuSays77) {
+  const Ranks::End end = run(2, learn({"--backend", "nccl"}));
+  if (end.status == 0) GTEST_SKIP() << "there is a GPU here";
+  if (end.status == 2 && end.output.find("nccl") != std::string::npos) GTEST_SKIP() << "a build without NCCL";
+  EXPECT_EQ(end.status, 77) << end.output;
+}
+
+// A killed rank ends the others, and they name it; in small batches, so that ranks without a sample are among them.
+TEST_P(FashionMnist, AKilledRankIsNamedAndEndsTheOthers) {
+  std::mt19937 random(20261121);
+  const char* times = std::getenv("MULTINODE_KILLS");  // a campaign sets 20
+  std::string record;
+  for (int i = 0; i < (times ? std::atoi(times) : 2); ++i)
+    EXPECT_EQ(kill_one(GetParam().starter, 4,
+                       {PATH_fashion_mnist, "--data", small_->path.string(), "--epochs", "100000", "--batch-size", "3",
+                        "--log-every", "1"},
+                       "epoch 1 step (\\d+) of", 5, 90, random, &record),
+              "");
+  std::cout << record;
+}
+
+TEST_P(FashionMnist, AStoppedRankIsNamed) {
+  Ranks ranks(GetParam().starter, 3,
+              {PATH_fashion_mnist, "--data", small_->path.string(), "--epochs", "100000", "--timeout", "2"});
+  ASSERT_TRUE(ranks.wait_for("epoch (3) step", 20s));
+  ranks.signal(1, SIGSTOP);
+  const Ranks::End end = ranks.wait(20s);
+  EXPECT_TRUE(end.survivors_ended) << end.output.substr(end.output.size() - 2000);
+  EXPECT_SAYS(end.output, "; rank 1 (host ");
+  EXPECT_SAYS(end.output, "is frozen");
+}
+
+INSTANTIATE_TEST_SUITE_P(By, FashionMnist, ::testing::ValuesIn(ways()),
+                         [](const auto& info) { return info.param.name(); });
+
+class Equality : public ::testing::TestWithParam<Way> {
+ protected:
+  // difference / bound, as the program printed it
+  static double ratio_in(const std::string& output) {
+    std::smatch match;
+    if (!std::regex_search(output, match, std::regex("difference/bound ([^,]+),"))) return std::nan("");
+    return std::stod(match[1]);
+  }
+};
+
+TEST_P(Equality, ManyRanksAreOneProcessWithTheSameBatches) {
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    const Ranks::End end = GetParam().run(PATH_ddp_equality, ranks, {}, 50s);
+    EXPECT_EQ(end.status, 0) << end.output;
+    EXPECT_LE(ratio_in(end.output), 1) << end.output;
+    EXPECT_SAYS(end.output, "ranks bit-identical");
+  }
+}
+
+TEST_P(Equality, APlantedFaultExceedsTheBoundTenfold) {
+  for (const int ranks : {2, 4})
+    for (const std::string fault : {"missing-average", "dropped-sample", "unreduced-bucket"}) {
+      const Ranks::End end = GetParam().run(PATH_ddp_equality, ranks, {"--plant", fault}, 50s);
+      EXPECT_EQ(end.status, 1) << end.output;
+      EXPECT_GE(ratio_in(end.output), 10) << fault << ": " << end.output;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(By, Equality, ::testing::ValuesIn(ways()), [](const auto& info) { return info.param.name(); });
+
+}  // namespace

@@ -1,0 +1,49 @@
+// fashion_mnist_ways.hpp: the ways to start a program of this chapter that this build has.
+#pragma once
+
+#include <testing/faults.hpp>
+
+#include <gtest/gtest.h>
+
+#include <signal.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+using namespace multinode::testing;
+using namespace std::chrono_literals;
+
+#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
+
+struct Way {
+  Starter starter;
+
+  std::string name() const { return name_of(starter); }
+  Ranks::End run(const std::string& program, int ranks, std::vector<std::string> options,
+                 std::chrono::milliseconds timeout) const {
+    options.insert(options.begin(), program);
+    return Ranks(starter, ranks, options).wait(timeout);
+  }
+};
+
+inline std::vector<Way> ways() {
+  std::vector<Way> all;
+#ifdef MULTINODE_HAVE_MPI
+  all.push_back({Starter::mpirun});
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+  all.push_back({Starter::bare});
+#endif
+#if defined(MULTINODE_HAVE_GLOO) && defined(PATH_mnrun)
+  setenv("MNRUN", PATH_mnrun, 1);
+  all.push_back({Starter::mnrun});
+#endif
+  return all;
+}
+
+inline std::size_t occurrences(const std::string& text, const std::string& what) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
