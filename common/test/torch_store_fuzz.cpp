@@ -1,0 +1,93 @@
+// Arbitrary answers to the clients of both TCP stores, over a real connection: exceptions of Store's, nothing else.
+#include <multinode/store_protocol.hpp>
+#include <multinode/tcp_store.hpp>
+#include <multinode/torch_store.hpp>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <thread>
+
+using namespace multinode;
+using namespace std::chrono_literals;
+
+namespace {
+
+int listen_on_loopback(std::uint16_t& port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), size) < 0 || ::listen(fd, 16) < 0 ||
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) < 0)
+    std::abort();
+  port = ntohs(address.sin_port);
+  return fd;
+}
+
+// Sends the answers as soon as somebody connects, and no more: what the client waits for beyond them never comes.
+void serve(int listener, const std::string& answers) {
+  const int fd = ::accept(listener, nullptr, nullptr);
+  if (fd < 0) std::abort();
+  if (::send(fd, answers.data(), answers.size(), MSG_NOSIGNAL) < 0) std::abort();
+  ::shutdown(fd, SHUT_WR);
+  char rest[4096];
+  while (::recv(fd, rest, sizeof rest, 0) > 0) {
+  }
+  ::close(fd);
+}
+
+template <class Function>
+void attempt(Function&& function) {
+  try {
+    function();
+  } catch (const StoreTimeout&) {
+  } catch (const StoreLost&) {
+  } catch (const StoreRefused&) {
+  }
+}
+
+void use(Store& store) {
+  const std::string keys[] = {"k", "l"};
+  attempt([&] { store.set("k", "v"); });
+  attempt([&] { store.get("k", 1ms); });
+  attempt([&] { store.add("k", 1); });
+  attempt([&] { store.compare_set("k", "v", "w"); });
+  attempt([&] { store.wait(keys, 1ms); });
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static std::uint16_t port = 0;
+  static const int listener = listen_on_loopback(port);
+  if (size == 0) return 0;
+  const bool torch = data[0] % 2;
+  std::string answers(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] % 4 < 2) {  // past the handshake
+    std::string greeting(protocol::hello);
+    if (torch) {
+      const auto nonce = static_cast<std::uint32_t>(::getpid());
+      greeting.clear();
+      for (int i = 0; i < 4; ++i) greeting += static_cast<char>(nonce >> (8 * i));
+    }
+    answers.insert(0, greeting);
+  }
+  std::thread server(serve, listener, answers);
+  // No time for a second connection: one try.
+  attempt([&] {
+    if (torch) {
+      TorchStore store({"127.0.0.1", port}, 1ms);
+      use(store);
+    } else {
+      TcpStore store({"127.0.0.1", port}, 1ms);
+      use(store);
+    }
+  });
+  server.join();
+  return 0;
+}
