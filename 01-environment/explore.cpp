@@ -1,0 +1,151 @@
+// explore: what does every process see, and is it the same everywhere?
+// Exit status, the same on all ranks: 0 yes, or nothing was required; 1 what --require-... names differs or is missing;
+// 2 bad command line or environment.
+#include "explore/comparison.hpp"
+#include "explore/gpus.hpp"
+#include "explore/limits.hpp"
+#include "explore/network.hpp"
+#include "explore/print.hpp"
+#include "explore/required.hpp"
+#include "explore/topology.hpp"
+#include "explore/versions.hpp"
+
+#include <multinode/program.hpp>
+#include <multinode/report.hpp>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+
+using multinode::Environment, multinode::Given, multinode::Launch, multinode::World;
+using nlohmann::json;
+namespace po = boost::program_options;
+
+struct Options {
+  multinode::CommonOptions common;
+  std::string require_equal;
+  explore::Required required;
+  std::int64_t since = 0;  // nanoseconds of CLOCK_REALTIME
+};
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// Which variable gave each value; values that follow from others have none.
+json variables(const Launch& launch) {
+  json all = json::object();
+  const auto add = [&](const char* name, const std::string& variable) {
+    if (!variable.empty()) all[name] = variable;
+  };
+  add("rank", launch.rank.variable);
+  add("world size", launch.world_size.variable);
+  add("local rank", launch.local_rank.variable);
+  if (launch.local_size) add("local size", launch.local_size->variable);
+  if (launch.node_rank) add("node rank", launch.node_rank->variable);
+  if (launch.node_count) add("nodes", launch.node_count->variable);
+  add("master address", launch.master_address.variable);
+  add("master port", launch.master_port.variable);
+  if (launch.mnrun_store) add("store", launch.mnrun_store->variable);
+  return all;
+}
+
+json what_this_process_sees(const World& world, const explore::Required& required) {
+  const Environment environment = multinode::current_environment();
+  const auto path = environment.find("PATH");
+  const std::vector<int> cpus = explore::allowed_cpus();
+  std::error_code error;
+  return {{"rank", world.rank()},
+          {"world_size", world.size()},
+          {"local_rank", world.local_rank()},
+          {"node", world.node_rank()},
+          {"host", multinode::host_name()},
+          {"pid", getpid()},
+          {"folder", std::filesystem::current_path(error).string()},
+          {"launcher", world.launch().launcher},
+          {"variables", variables(world.launch())},
+          {"cpu", explore::read_cpu(cpus)},
+          {"threads", explore::predict_threads(environment, cpus.size())},
+          {"memory_bytes", explore::read_memory("/")},
+          {"gpus", explore::read_gpus("/")},
+          {"rdma", explore::read_rdma("/")},
+          {"network", explore::read_interfaces("/", explore::current_addresses())},
+          {"versions", explore::read_versions("/")},
+          {"limits", explore::read_limits()},
+          {"cgroup", explore::read_cgroup("/")},
+          {"container", explore::read_container("/", environment)},
+          {"required", explore::look_for(required, path == environment.end() ? "" : path->second)}};
+}
+
+// Prints what differs, and judges what was required.
+bool judge(const explore::Processes& processes, const Options& options, multinode::JsonLines& json_lines) {
+  const json differing = explore::differences(processes);
+  std::cout << '\n';
+  for (const explore::Item& item : explore::items())
+    if (explore::groups(processes, item).size() > 1)
+      std::cout << "differs: " << explore::describe(processes, item) << '\n';
+  if (differing.empty() && processes.size() > 1) std::cout << "no difference between the ranks\n";
+  for (const std::string& line : explore::crowded(processes)) std::cout << "note: " << line << '\n';
+
+  std::vector<std::string> failures = explore::missing(processes);
+  if (!options.require_equal.empty())
+    for (const explore::Item& item : explore::parse_items(options.require_equal)) {
+      const std::string line = explore::describe(processes, item);
+      if (explore::groups(processes, item).size() > 1)
+        failures.push_back("not equal: " + line);
+      else
+        std::cout << "equal: " << line << '\n';
+    }
+  std::cout << std::flush;
+  for (const std::string& failure : failures) std::cerr << "explore: " + failure + "\n" << std::flush;
+  json_lines.write({{"differences", differing}, {"failures", failures}});
+  return failures.empty();
+}
+
+int explore_world(World& world, const Options& options) {
+  const std::int64_t met = now_ns();  // World's meeting is a barrier
+  json mine = what_this_process_sees(world, options.required);
+  mine["first_barrier_ms"] = options.since == 0 ? json() : json(double(met - options.since) / 1e6);
+
+  explore::Processes processes;
+  for (const std::string& text : world.gather("what the processes see", mine.dump()))
+    processes.push_back(json::parse(text));
+  if (world.rank() != 0) return multinode::exit_right;  // all end with the worst status
+
+  multinode::JsonLines json_lines(options.common.json);
+  json_lines.write(multinode::fingerprint(world));
+  for (const json& process : processes) json_lines.write(process);
+  explore::print(processes, std::cout);
+  if (options.since != 0) {
+    double last = 0;
+    for (const json& process : processes) last = std::max(last, process.at("first_barrier_ms").get<double>());
+    std::cout << "\nall ranks were through the first barrier " << last << " ms after --since\n";
+  }
+  return judge(processes, options, json_lines) ? multinode::exit_right : multinode::exit_wrong;
+}
+
+int main(int argc, char** argv) {
+  Options options;
+  multinode::Program program{"explore", po::options_description("explore: what every process sees"), options.common};
+  // clang-format off
+  program.options.add_options()
+    ("require-equal", po::value(&options.require_equal)->value_name("ITEM,..."),
+     "fail if an item is not the same on all ranks: kernel, driver, memlock ... (a wrong name lists them all)")
+    ("require-file", po::value(&options.required.files)->value_name("PATH"),
+     "fail if a process cannot read this file; may be repeated, as the next two")
+    ("require-command", po::value(&options.required.commands)->value_name("NAME"),
+     "fail if a process does not find this command on its PATH")
+    ("require-library", po::value(&options.required.libraries)->value_name("NAME"),
+     "fail if a process cannot load this library, such as libnccl.so.2")
+    ("since", po::value(&options.since)->value_name("NANOSECONDS"),
+     "print the time from then to the first barrier: --since $(date +%s%N)");
+  // clang-format on
+  program.validate = [&] {
+    if (!options.require_equal.empty()) explore::parse_items(options.require_equal);
+    if (options.since < 0) throw multinode::UsageError("--since must be nanoseconds since 1970, not negative");
+  };
+  return multinode::run(program, argc, argv, [&](World& world) { return explore_world(world, options); });
+}

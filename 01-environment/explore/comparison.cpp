@@ -1,0 +1,266 @@
+#include "explore/comparison.hpp"
+
+#include "explore/topology.hpp"
+
+#include <multinode/check.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <sstream>
+
+namespace explore {
+
+namespace {
+
+using nlohmann::json;
+
+// The member at a JSON pointer, null where there is none.
+json at(const json& process, const char* pointer) {
+  const json::json_pointer path(pointer);
+  return process.contains(path) ? process.at(path) : json();
+}
+
+std::string text_of(const json& value, const char* if_null = "none") {
+  if (value.is_null()) return if_null;
+  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  return text.empty() ? if_null : text;
+}
+
+std::string bytes_of(const json& value, const char* if_null) {
+  return value.is_number() ? bytes_text(value.get<double>()) : if_null;
+}
+
+// Members of an array's objects, joined: "eth0 1400, eth1 9000". With `keep`, only of those that it holds for.
+std::string joined(
+    const json& array, std::initializer_list<const char*> members,
+    bool (*keep)(const json&) = [](const json&) { return true; }) {
+  std::string all;
+  for (const json& object : array) {
+    if (!keep(object)) continue;
+    std::string one;
+    for (const char* member : members) one += (one.empty() ? "" : " ") + text_of(object.value(member, json()), "?");
+    all += (all.empty() ? "" : ", ") + one;
+  }
+  return all.empty() ? "none" : all;
+}
+
+std::string gpus(const json& process) {
+  std::map<std::string, int> models;  // how many of each
+  for (const json& gpu : at(process, "/gpus/devices")) ++models[text_of(gpu.value("name", json()))];
+  std::string all;
+  for (const auto& [model, count] : models) all += (all.empty() ? "" : ", ") + std::to_string(count) + " x " + model;
+  return all.empty() ? "none" : all;
+}
+
+std::string containers(const json& process) {
+  std::set<std::string> kinds;
+  for (const json& mark : at(process, "/container")) kinds.insert(text_of(mark.value("kind", json())));
+  std::string all;
+  for (const std::string& kind : kinds) all += (all.empty() ? "" : ", ") + kind;
+  return all.empty() ? "none" : all;
+}
+
+// Interfaces that carry something: up and with an address. Loopback is everywhere.
+bool in_use(const json& interface) {
+  return interface.value("name", "") != "lo" && interface.value("state", json()) == "up" &&
+         !interface.value("addresses", json::array()).empty();
+}
+
+constexpr Item table[] = {
+    {"launcher", "what started the process", [](const json& p) { return text_of(at(p, "/launcher")); }},
+    {"program", "this program and its build", [](const json& p) { return text_of(at(p, "/versions/program")); }},
+    {"mpi", "MPI library", [](const json& p) { return text_of(at(p, "/versions/MPI")); }},
+    {"gloo", "Gloo library", [](const json& p) { return text_of(at(p, "/versions/Gloo")); }},
+    {"nccl", "NCCL library", [](const json& p) { return text_of(at(p, "/versions/NCCL")); }},
+    {"cuda", "CUDA runtime", [](const json& p) { return text_of(at(p, "/versions/CUDA")); }},
+    {"driver", "NVIDIA's kernel driver", [](const json& p) { return text_of(at(p, "/gpus/driver")); }},
+    {"libc", "C library", [](const json& p) { return text_of(at(p, "/versions/libc")); }},
+    {"kernel", "Linux kernel", [](const json& p) { return text_of(at(p, "/versions/kernel")); }},
+    {"system", "distribution", [](const json& p) { return text_of(at(p, "/versions/system")); }},
+    {"container", "kind of container", containers},
+    {"cpu-model", "CPU model", [](const json& p) { return text_of(at(p, "/cpu/machine/model"), "unknown"); }},
+    {"cpus", "number of CPUs allowed", [](const json& p) { return text_of(at(p, "/cpu/count")); }},
+    {"openmp", "OpenMP threads", [](const json& p) { return text_of(at(p, "/threads/openmp")); }},
+    {"openblas", "OpenBLAS threads", [](const json& p) { return text_of(at(p, "/threads/openblas")); }},
+    {"memory", "memory of the machine", [](const json& p) { return bytes_of(at(p, "/memory_bytes"), "unknown"); }},
+    {"gpus", "number and model of GPUs", gpus},
+    {"rdma", "RDMA ports: device, state, rate",
+     [](const json& p) {
+       return joined(at(p, "/rdma"), {"device", "state", "rate"});
+     }},
+    {"network", "interfaces in use: name, MTU, Mbit/s",
+     [](const json& p) {
+       return joined(at(p, "/network"), {"name", "mtu", "speed_mbit"}, in_use);
+     }},
+    {"memlock", "limit of locked memory",
+     [](const json& p) { return bytes_of(at(p, "/limits/memlock_bytes"), "unlimited"); }},
+    {"open-files", "limit of open files",
+     [](const json& p) { return text_of(at(p, "/limits/open_files"), "unlimited"); }},
+    {"shm", "size of /dev/shm", [](const json& p) { return bytes_of(at(p, "/limits/shm_bytes"), "none"); }},
+    {"cgroup-cpus", "CPUs that the cgroup allows",
+     [](const json& p) { return text_of(at(p, "/cgroup/cpus"), "unlimited"); }},
+    {"cgroup-memory", "memory that the cgroup allows",
+     [](const json& p) { return bytes_of(at(p, "/cgroup/memory_bytes"), "unlimited"); }},
+    {"folder", "working folder", [](const json& p) { return text_of(at(p, "/folder")); }},
+};
+
+std::string plural(const char* word, std::size_t count) { return word + std::string(count == 1 ? "" : "s"); }
+
+const json& of_rank(const Processes& processes, int rank) { return processes.at(static_cast<std::size_t>(rank)); }
+
+std::vector<std::string> hosts_of(const Processes& processes, const std::vector<int>& ranks) {
+  std::vector<std::string> hosts;
+  for (const int rank : ranks) {
+    const std::string host = text_of(at(of_rank(processes, rank), "/host"), "?");
+    if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+  }
+  return hosts;
+}
+
+std::map<int, std::vector<int>> ranks_of_nodes(const Processes& processes) {
+  std::map<int, std::vector<int>> nodes;
+  for (std::size_t rank = 0; rank < processes.size(); ++rank)
+    nodes[processes[rank].value("node", 0)].push_back(static_cast<int>(rank));
+  return nodes;
+}
+
+}  // namespace
+
+std::span<const Item> items() { return table; }
+
+std::vector<Item> parse_items(std::string_view list) {
+  std::vector<Item> found;
+  std::istringstream names{std::string(list)};
+  for (std::string name; std::getline(names, name, ',');) {
+    const auto item = std::find_if(std::begin(table), std::end(table), [&](const Item& i) { return i.name == name; });
+    if (item == std::end(table)) {
+      std::string known;
+      for (const Item& i : table) known += (known.empty() ? "" : ", ") + std::string(i.name);
+      throw multinode::UsageError("--require-equal: there is no item '" + name + "'; there are " + known);
+    }
+    found.push_back(*item);
+  }
+  if (found.empty()) throw multinode::UsageError("--require-equal needs an item, such as kernel");
+  return found;
+}
+
+std::vector<Group> groups(const Processes& processes, const Item& item) {
+  std::vector<Group> all;
+  for (std::size_t rank = 0; rank < processes.size(); ++rank) {
+    const std::string value = item.value(processes[rank]);
+    auto group = std::find_if(all.begin(), all.end(), [&](const Group& g) { return g.value == value; });
+    if (group == all.end()) group = all.insert(all.end(), Group{value, {}});
+    group->ranks.push_back(static_cast<int>(rank));
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Group& a, const Group& b) { return a.ranks.size() > b.ranks.size(); });
+  return all;
+}
+
+json differences(const Processes& processes) {
+  json all = json::array();
+  for (const Item& item : items()) {
+    json list = json::array();
+    for (const Group& group : groups(processes, item))
+      list.push_back({{"value", group.value}, {"ranks", group.ranks}, {"hosts", hosts_of(processes, group.ranks)}});
+    if (list.size() > 1) all.push_back({{"item", item.name}, {"groups", list}});
+  }
+  return all;
+}
+
+std::string who(const Processes& processes, const std::vector<int>& ranks) {
+  std::vector<int> nodes;
+  std::size_t covered = 0;
+  for (const auto& [node, its_ranks] : ranks_of_nodes(processes))
+    if (std::includes(ranks.begin(), ranks.end(), its_ranks.begin(), its_ranks.end())) {
+      nodes.push_back(node);
+      covered += its_ranks.size();
+    }
+  const bool whole_nodes = covered == ranks.size();
+  const std::vector<int>& some = whole_nodes ? nodes : ranks;
+  std::string text = plural(whole_nodes ? "node" : "rank", some.size()) + " " + ranges(some);
+
+  constexpr std::size_t named = 4;
+  const std::vector<std::string> hosts = hosts_of(processes, ranks);
+  text += " (" + plural("host", hosts.size());
+  for (std::size_t i = 0; i < std::min(hosts.size(), named); ++i) text += (i ? ", " : " ") + hosts[i];
+  if (hosts.size() > named) text += " and " + std::to_string(hosts.size() - named) + " more";
+  return text + ")";
+}
+
+std::string describe(const Processes& processes, const Item& item) {
+  const std::vector<Group> all = groups(processes, item);
+  std::string text(item.name);
+  text += ": ";
+  if (all.size() == 1) return text + "all have " + all[0].value;
+
+  const bool majority = all[0].ranks.size() > all[1].ranks.size();
+  constexpr std::size_t named = 4;
+  const std::size_t begin = majority ? 1 : 0, end = std::min(all.size(), begin + named);
+  for (std::size_t i = begin; i < end; ++i)
+    text += (i > begin ? ", " : "") + who(processes, all[i].ranks) + " has " + all[i].value;
+  if (end < all.size()) text += ", and there are " + std::to_string(all.size() - end) + " other values";
+  if (majority) text += (end < all.size() ? "; most have " : ", the others ") + all[0].value;
+  return text;
+}
+
+std::vector<std::string> missing(const Processes& processes) {
+  struct Lacking {
+    std::string problem;
+    std::vector<int> ranks;
+  };
+  std::vector<std::pair<std::string, Lacking>> things;  // in the order of the command line
+  for (std::size_t rank = 0; rank < processes.size(); ++rank)
+    for (const json& thing : at(processes[rank], "/required")) {
+      if (!thing.at("found").is_null()) continue;
+      const std::string name = thing.at("kind").get<std::string>() + " " + thing.at("name").get<std::string>();
+      auto known = std::find_if(things.begin(), things.end(), [&](const auto& t) { return t.first == name; });
+      if (known == things.end()) known = things.insert(things.end(), {name, {text_of(thing.at("problem")), {}}});
+      known->second.ranks.push_back(static_cast<int>(rank));
+    }
+  std::vector<std::string> lines;
+  for (const auto& [name, lacking] : things) {
+    const bool everywhere = lacking.ranks.size() == processes.size();
+    lines.push_back(name + " is missing " +
+                    (everywhere ? "everywhere: " : "on " + who(processes, lacking.ranks) + " only: ") +
+                    lacking.problem);
+  }
+  return lines;
+}
+
+std::vector<std::string> crowded(const Processes& processes) {
+  std::vector<std::string> lines;
+  for (const auto& [node, ranks] : ranks_of_nodes(processes)) {
+    std::size_t threads = 0;
+    std::set<int> allowed;  // by one process of the node or another
+    json quota;
+    for (const int rank : ranks) {
+      const json& process = of_rank(processes, rank);
+      threads += at(process, "/threads/openmp").get<std::size_t>();
+      for (const int cpu : numbers(at(process, "/cpu/allowed").get<std::string>())) allowed.insert(cpu);
+      quota = at(process, "/cgroup/cpus");
+    }
+    double cpus = double(allowed.size());
+    if (quota.is_number()) cpus = std::min(cpus, quota.get<double>());
+    if (double(threads) <= cpus) continue;
+    const double each = std::max(1.0, std::floor(cpus / double(ranks.size())));
+    std::ostringstream line;
+    line << who(processes, ranks) << ": " << ranks.size() << (ranks.size() == 1 ? " process" : " processes")
+         << " would start " << threads << " OpenMP threads on " << cpus << " CPUs: set OMP_NUM_THREADS=" << each;
+    lines.push_back(line.str());
+  }
+  return lines;
+}
+
+std::string bytes_text(double bytes) {
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
+  std::ostringstream text;
+  text << std::round(bytes * 10) / 10 << ' ' << units[unit];
+  return text.str();
+}
+
+}  // namespace explore

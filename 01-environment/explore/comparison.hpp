@@ -1,0 +1,54 @@
+// comparison.hpp: is the environment the same everywhere? Pure functions over what all processes wrote about
+// themselves, in order of rank (README.md has the members).
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace explore {
+
+using Processes = std::vector<nlohmann::json>;
+
+// What is compared: a value of a process as text, "none" where there is none.
+struct Item {
+  std::string_view name;  // as --require-equal knows it
+  std::string_view what;
+  std::string (*value)(const nlohmann::json& process);
+};
+std::span<const Item> items();
+
+// "kernel,driver" -> items. Throws UsageError, which lists the names, for one that there is not.
+std::vector<Item> parse_items(std::string_view list);
+
+struct Group {
+  std::string value;
+  std::vector<int> ranks;
+};
+
+// Who has which value, the largest group first; one group: equal.
+std::vector<Group> groups(const Processes& processes, const Item& item);
+
+// {"item": name, "groups": [{value, ranks, hosts}]} for every item that is not equal.
+nlohmann::json differences(const Processes& processes);
+
+// "kernel: node 1 (host b) has 6.1.0-13, the others 6.1.0-12"
+std::string describe(const Processes& processes, const Item& item);
+
+// "nodes 1-3 (hosts b, c, d)" for all processes of some nodes, "rank 5 (host b)" otherwise.
+std::string who(const Processes& processes, const std::vector<int>& ranks);
+
+// A line for each required file, command or library that a process lacks: "command python3 is missing on node 1 (host
+// b): not on the PATH". Empty: all have all.
+std::vector<std::string> missing(const Processes& processes);
+
+// A line where the threads of a node's processes are more than its CPUs, with what to set.
+std::vector<std::string> crowded(const Processes& processes);
+
+// "8 MiB", "23.5 GiB"
+std::string bytes_text(double bytes);
+
+}  // namespace explore

@@ -1,0 +1,20 @@
+// gpus.hpp: the GPUs that this process can use.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+namespace explore {
+
+// Version of NVIDIA's kernel driver, from ROOT/proc/driver/nvidia/version; "none" where it is not loaded.
+std::string nvidia_driver(const std::filesystem::path& root);
+
+// The node's GPUs, as the driver lists them in ROOT/proc/driver/nvidia/gpus: an array of {name, uuid, pci}.
+nlohmann::json gpus_of_driver(const std::filesystem::path& root);
+
+// Members driver, devices (an array of {name, uuid, pci, memory_bytes}) and, where devices is empty, none_because.
+// Devices come from CUDA, in its order, so CUDA_VISIBLE_DEVICES counts; in a build without CUDA, from the driver.
+nlohmann::json read_gpus(const std::filesystem::path& root);
+
+}  // namespace explore

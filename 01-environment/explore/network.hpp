@@ -1,0 +1,23 @@
+// network.hpp: network interfaces and RDMA devices.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace explore {
+
+using Addresses = std::map<std::string, std::vector<std::string>>;  // of each interface, as "10.0.0.3/24"
+Addresses current_addresses();
+
+// ROOT/sys/class/net: an array of {name, state, speed_mbit, mtu, addresses}; null where the kernel does not say.
+nlohmann::json read_interfaces(const std::filesystem::path& root, const Addresses& addresses);
+
+// ROOT/sys/class/infiniband: an array with an element a port, {device, port, state, rate, link_layer, interface,
+// firmware}. interface: the network interface of a RoCE port.
+nlohmann::json read_rdma(const std::filesystem::path& root);
+
+}  // namespace explore

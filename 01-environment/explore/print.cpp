@@ -1,0 +1,152 @@
+#include "explore/print.hpp"
+
+#include <multinode/report.hpp>
+
+#include <set>
+#include <sstream>
+
+namespace explore {
+
+namespace {
+
+using nlohmann::json;
+
+std::string text_of(const json& value, const char* if_null) {
+  if (value.is_null()) return if_null;
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+std::string bytes_or(const json& bytes, const char* if_null) {
+  return bytes.is_null() ? if_null : bytes_text(bytes.get<double>());
+}
+
+// "rank from RANK, world size from WORLD_SIZE": which variables were believed.
+std::string sources(const json& process) {
+  std::string all;
+  for (const auto& [value, variable] : process.at("variables").items())
+    all += (all.empty() ? "" : ", ") + value + " from " + variable.get<std::string>();
+  return all;
+}
+
+void print_processes(const Processes& processes, std::ostream& out) {
+  multinode::Table table({"rank", "host", "node", "local rank", "pid", "CPUs", "cores", "NUMA nodes", "OpenMP threads",
+                          "OpenBLAS threads", "GPUs"});
+  for (const json& p : processes) {
+    const json &cpu = p.at("cpu"), &threads = p.at("threads");
+    const auto decided = [&](const char* count, const char* from) {
+      return threads.at(count).dump() + " (" + threads.at(from).get<std::string>() + ")";
+    };
+    table.add({p.at("rank").dump(), p.at("host"), p.at("node").dump(), p.at("local_rank").dump(), p.at("pid").dump(),
+               cpu.at("allowed"), text_of(cpu.at("cores"), "?"), text_of(cpu.at("numa_nodes"), "?"),
+               decided("openmp", "openmp_from"), decided("openblas", "openblas_from"),
+               std::to_string(p.at("gpus").at("devices").size())});
+  }
+  table.print(out);
+}
+
+std::string machine(const json& p) {
+  const json& machine = p.at("cpu").at("machine");
+  std::string text = "unknown: built without hwloc";
+  if (!machine.is_null())
+    text = text_of(machine.at("model"), "unknown model") + ", CPUs " + machine.at("cpus").dump() + ", cores " +
+           machine.at("cores").dump() + ", packages " + machine.at("packages").dump() + ", NUMA nodes " +
+           machine.at("numa_nodes").dump();
+  return text + ", memory " + bytes_or(p.at("memory_bytes"), "unknown");
+}
+
+std::string container(const json& p) {
+  std::string text;
+  for (const json& mark : p.at("container"))
+    text += (text.empty() ? "" : ", ") + mark.at("kind").get<std::string>() + " (told by " +
+            mark.at("told_by").get<std::string>() + ")";
+  return text.empty() ? "no mark of one" : text;
+}
+
+std::string limits(const json& p) {
+  const json &limits = p.at("limits"), &cgroup = p.at("cgroup");
+  return "locked memory " + bytes_or(limits.at("memlock_bytes"), "unlimited") + ", open files " +
+         text_of(limits.at("open_files"), "unlimited") + ", /dev/shm " + bytes_or(limits.at("shm_bytes"), "none") +
+         ", cgroup CPUs " + text_of(cgroup.at("cpus"), "unlimited") + ", cgroup memory " +
+         bytes_or(cgroup.at("memory_bytes"), "unlimited");
+}
+
+std::string versions(const json& p) {
+  std::string text;
+  for (const auto& [name, version] : p.at("versions").items())
+    text += (text.empty() ? "" : ", ") + name + " " + version.get<std::string>();
+  return text;
+}
+
+std::vector<std::string> gpus(const json& p) {
+  std::vector<std::string> lines;
+  for (const json& gpu : p.at("gpus").at("devices"))
+    lines.push_back(gpu.at("name").get<std::string>() + ", " + bytes_or(gpu.value("memory_bytes", json()), "? memory") +
+                    ", PCI " + gpu.at("pci").get<std::string>() + ", " + gpu.at("uuid").get<std::string>() +
+                    ", driver " + p.at("gpus").at("driver").get<std::string>());
+  if (lines.empty()) lines.push_back("none: " + p.at("gpus").value("none_because", "unknown"));
+  return lines;
+}
+
+std::vector<std::string> rdma(const json& p) {
+  std::vector<std::string> lines;
+  for (const json& port : p.at("rdma"))
+    lines.push_back(port.at("device").get<std::string>() + " port " + port.at("port").get<std::string>() + ", " +
+                    text_of(port.at("state"), "?") + ", " + text_of(port.at("rate"), "rate unknown") + ", " +
+                    text_of(port.at("link_layer"), "?") + ", interface " + text_of(port.at("interface"), "none") +
+                    ", firmware " + text_of(port.at("firmware"), "unknown"));
+  if (lines.empty()) lines.push_back("none");
+  return lines;
+}
+
+std::vector<std::string> network(const json& p) {
+  std::vector<std::string> lines;
+  for (const json& interface : p.at("network")) {
+    const json& speed = interface.at("speed_mbit");
+    std::string line = interface.at("name").get<std::string>() + ", " + text_of(interface.at("state"), "?") + ", MTU " +
+                       text_of(interface.at("mtu"), "?") + ", " +
+                       (speed.is_null() ? "speed unknown" : speed.dump() + " Mbit/s");
+    for (const json& address : interface.at("addresses")) line += ", " + address.get<std::string>();
+    lines.push_back(line);
+  }
+  if (lines.empty()) lines.push_back("none");
+  return lines;
+}
+
+void print_node(const json& p, std::ostream& out) {
+  const std::pair<const char*, std::vector<std::string>> rows[] = {
+      {"machine", {machine(p)}}, {"container", {container(p)}},
+      {"limits", {limits(p)}},   {"versions", {versions(p)}},
+      {"GPU", gpus(p)},          {"RDMA", rdma(p)},
+      {"network", network(p)}};
+  for (const auto& [name, lines] : rows)
+    for (const std::string& line : lines)
+      out << "  " << name << std::string(11 - std::string(name).size(), ' ') << line << '\n';
+  for (const json& thing : p.at("required"))
+    if (!thing.at("found").is_null())
+      out << "  found      " << thing.at("kind").get<std::string>() << ' ' << thing.at("found").get<std::string>()
+          << '\n';
+}
+
+}  // namespace
+
+void print(const Processes& processes, std::ostream& out) {
+  std::set<int> nodes;
+  for (const json& p : processes) nodes.insert(p.at("node").get<int>());
+  const json& first = processes.front();
+  out << processes.size() << (processes.size() == 1 ? " process" : " processes") << " on " << nodes.size()
+      << (nodes.size() == 1 ? " node" : " nodes") << ", launcher: " << first.at("launcher").get<std::string>();
+  const std::string read = sources(first);
+  out << (read.empty() ? "" : "; ") << read << "\n\n";
+  print_processes(processes, out);
+  for (const json& p : processes) {
+    if (nodes.erase(p.at("node").get<int>()) == 0) continue;  // its first process speaks for a node
+    std::vector<int> ranks;
+    for (const json& other : processes)
+      if (other.at("node") == p.at("node")) ranks.push_back(other.at("rank").get<int>());
+    out << '\n' << who(processes, ranks) << '\n';
+    print_node(p, out);
+  }
+  out << std::flush;
+}
+
+}  // namespace explore

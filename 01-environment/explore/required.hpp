@@ -1,0 +1,19 @@
+// required.hpp: is a file, a command, a library here? What is installed on the head node alone shows here.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+namespace explore {
+
+struct Required {
+  std::vector<std::string> files, commands, libraries;
+};
+
+// An array of {kind, name, found, problem}: found is the path (the name, for a library), or null; problem says why.
+// `path` is the PATH to look for commands in. Libraries are loaded, as a program would.
+nlohmann::json look_for(const Required& required, const std::string& path);
+
+}  // namespace explore

@@ -1,0 +1,162 @@
+#include "explore/topology.hpp"
+
+#include <multinode/check.hpp>
+
+#ifdef EXPLORE_HAVE_HWLOC
+#include <hwloc.h>
+#endif
+#include <sched.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+
+namespace explore {
+
+std::vector<int> allowed_cpus() {
+  for (int limit = 1024;; limit *= 2) {  // the kernel refuses a set that is smaller than its own
+    struct Free {
+      void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+    };
+    const std::unique_ptr<cpu_set_t, Free> set(CPU_ALLOC(static_cast<std::size_t>(limit)));
+    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(limit));
+    CPU_ZERO_S(bytes, set.get());
+    const int result = sched_getaffinity(0, bytes, set.get());
+    if (result < 0 && errno == EINVAL && limit < (1 << 20)) continue;
+    multinode::check_errno(result, "sched_getaffinity");
+    std::vector<int> cpus;
+    for (int cpu = 0; cpu < limit; ++cpu)
+      if (CPU_ISSET_S(static_cast<std::size_t>(cpu), bytes, set.get())) cpus.push_back(cpu);
+    return cpus;
+  }
+}
+
+std::string ranges(const std::vector<int>& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    text += (text.empty() ? "" : ",") + std::to_string(numbers[i]);
+    if (last > i) text += (last > i + 1 ? "-" : ",") + std::to_string(numbers[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::vector<int> numbers(const std::string& ranges) {
+  std::vector<int> all;
+  std::istringstream parts(ranges);
+  for (int first = 0; parts >> first; parts.ignore(1, ',')) {
+    int last = first;
+    if (parts.peek() == '-') parts.ignore(1) >> last;
+    for (int number = first; number <= last; ++number) all.push_back(number);
+  }
+  return all;
+}
+
+#ifdef EXPLORE_HAVE_HWLOC
+
+namespace {
+
+struct Destroy {
+  void operator()(hwloc_topology_t topology) const { hwloc_topology_destroy(topology); }
+  void operator()(hwloc_bitmap_t bitmap) const { hwloc_bitmap_free(bitmap); }
+};
+
+// Objects of `type` that have one of `cpus` or more.
+std::vector<int> touched(hwloc_topology_t topology, hwloc_obj_type_t type, hwloc_const_bitmap_t cpus) {
+  std::vector<int> numbers;
+  for (hwloc_obj_t o = nullptr; (o = hwloc_get_next_obj_by_type(topology, type, o)) != nullptr;)
+    if (hwloc_bitmap_intersects(o->cpuset, cpus)) numbers.push_back(static_cast<int>(o->os_index));
+  return numbers;
+}
+
+}  // namespace
+
+nlohmann::json read_cpu(const std::vector<int>& cpus, const std::string& synthetic) {
+  nlohmann::json cpu = {{"allowed", ranges(cpus)},
+                        {"count", cpus.size()},
+                        {"cores", nullptr},
+                        {"numa_nodes", nullptr},
+                        {"machine", nullptr}};
+  hwloc_topology_t made = nullptr;
+  if (hwloc_topology_init(&made) < 0) return cpu;
+  const std::unique_ptr<hwloc_topology, Destroy> topology(made);
+  // The whole machine, also what a container may not use; CPUs and memory alone, as devices cost time.
+  hwloc_topology_set_flags(made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+  hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE);
+  for (const hwloc_obj_type_t type : {HWLOC_OBJ_PACKAGE, HWLOC_OBJ_CORE})
+    hwloc_topology_set_type_filter(made, type, HWLOC_TYPE_FILTER_KEEP_ALL);
+  if (!synthetic.empty() && hwloc_topology_set_synthetic(made, synthetic.c_str()) < 0)
+    throw std::invalid_argument("not a topology: " + synthetic);
+  if (hwloc_topology_load(made) < 0) return cpu;
+
+  const std::unique_ptr<hwloc_bitmap_s, Destroy> mine(hwloc_bitmap_alloc());
+  for (const int number : cpus) hwloc_bitmap_set(mine.get(), static_cast<unsigned>(number));
+  cpu["cores"] = touched(made, HWLOC_OBJ_CORE, mine.get()).size();
+  cpu["numa_nodes"] = ranges(touched(made, HWLOC_OBJ_NUMANODE, mine.get()));
+  const hwloc_obj_t package = hwloc_get_obj_by_type(made, HWLOC_OBJ_PACKAGE, 0);
+  const char* const model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : nullptr;
+  cpu["machine"] = {{"model", model ? nlohmann::json(model) : nlohmann::json()},
+                    {"cpus", hwloc_get_nbobjs_by_type(made, HWLOC_OBJ_PU)},
+                    {"cores", hwloc_get_nbobjs_by_type(made, HWLOC_OBJ_CORE)},
+                    {"packages", hwloc_get_nbobjs_by_type(made, HWLOC_OBJ_PACKAGE)},
+                    {"numa_nodes", hwloc_get_nbobjs_by_type(made, HWLOC_OBJ_NUMANODE)}};
+  return cpu;
+}
+
+#else
+
+nlohmann::json read_cpu(const std::vector<int>& cpus, const std::string&) {
+  return {{"allowed", ranges(cpus)},
+          {"count", cpus.size()},
+          {"cores", nullptr},
+          {"numa_nodes", nullptr},
+          {"machine", nullptr}};
+}
+
+#endif
+
+namespace {
+
+struct Threads {
+  std::size_t count;
+  std::string from;
+};
+
+// What `variable` asks for: a positive number, maybe the first of a list (OMP_NUM_THREADS=8,2).
+std::optional<Threads> asked(const multinode::Environment& environment, const std::string& variable) {
+  const auto found = environment.find(variable);
+  if (found == environment.end()) return std::nullopt;
+  const std::string& text = found->second;
+  const std::size_t digits = std::min(text.find_first_not_of(" \t"), text.size());
+  std::size_t count = 0;
+  const auto [end, error] = std::from_chars(text.data() + digits, text.data() + text.size(), count);
+  const bool ends = end == text.data() + text.size() || *end == ',' || *end == ' ';
+  if (error != std::errc{} || !ends || count == 0) return std::nullopt;
+  return Threads{count, variable};
+}
+
+}  // namespace
+
+nlohmann::json predict_threads(const multinode::Environment& environment, std::size_t cpus) {
+  const Threads by_set{cpus, "CPU set"};
+  Threads openmp = asked(environment, "OMP_NUM_THREADS").value_or(by_set);
+  if (const auto limit = asked(environment, "OMP_THREAD_LIMIT"); limit && limit->count < openmp.count) openmp = *limit;
+
+  Threads openblas = by_set;
+  for (const char* variable : {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"})
+    if (const auto wish = asked(environment, variable)) {
+      openblas = wish->count <= cpus ? *wish : by_set;  // never more than there are CPUs
+      break;
+    }
+  return {{"openmp", openmp.count},
+          {"openmp_from", openmp.from},
+          {"openblas", openblas.count},
+          {"openblas_from", openblas.from}};
+}
+
+}  // namespace explore

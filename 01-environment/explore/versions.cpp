@@ -1,0 +1,28 @@
+#include "explore/versions.hpp"
+
+#include "explore/files.hpp"
+
+#include <multinode/world.hpp>
+
+#include <sys/utsname.h>
+
+#include <sstream>
+
+namespace explore {
+
+nlohmann::json read_versions(const std::filesystem::path& root) {
+  nlohmann::json versions = nlohmann::json::object();
+  for (const auto& [name, version] : multinode::versions()) versions[name] = version;
+  utsname names{};
+  uname(&names);
+  versions["kernel"] = names.release;
+  std::istringstream lines(read_text(root / "etc/os-release").value_or(""));
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("PRETTY_NAME=")) {
+      std::erase(line, '"');
+      versions["system"] = line.substr(line.find('=') + 1);
+    }
+  return versions;
+}
+
+}  // namespace explore

@@ -1,0 +1,13 @@
+// versions.hpp: what software this process runs on.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+namespace explore {
+
+// {name: version}: what World proves to be equal, and beside it the kernel and the distribution (ROOT/etc/os-release).
+nlohmann::json read_versions(const std::filesystem::path& root);
+
+}  // namespace explore
