@@ -782,10 +782,10 @@ class TcpStore::Implementation {
     if (frame.size() - sizeof(std::uint32_t) > protocol::max_frame)
       throw StoreRefused(std::to_string(request.keys.size()) + " keys at once are too many for " + client_.name());
 
-    // The server answers in time; a server that does not gets a second more before it counts as silent.
+    // A server that owes an answer for as long as it may take to connect to it counts as silent.
     const bool waits = request.operation == Operation::get || request.operation == Operation::wait;
     const auto deadline =
-        detail::deadline_in(waits ? std::min(timeout, milliseconds::max() / 2) + milliseconds(1'000) : timeout);
+        detail::deadline_in(waits ? std::min(timeout, milliseconds::max() / 2) + timeout_ : timeout);
     client_.send(frame, deadline, doing);
     const auto answer = receive(deadline, doing);
     switch (answer.status) {

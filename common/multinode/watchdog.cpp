@@ -175,13 +175,8 @@ class Watchdog::Implementation {
     wait_for_verdict_at(store, verdict_key(), limit);
   }
 
-  std::optional<std::string> verdict_so_far() {
-    try {
-      return store_.get(verdict_key(), 0ms);
-    } catch (const StoreTimeout&) {
-      return std::nullopt;
-    }
-  }
+  // What `name` has now, "" if nothing. Not a get(): its StoreTimeout could mean a silent store.
+  std::string value_now(const std::string& name) { return store_.compare_set(name, "", ""); }
 
   void watch(const std::stop_token& stop) {
     std::mutex mutex;
@@ -191,7 +186,7 @@ class Watchdog::Implementation {
     Clock::time_point since = Clock::now(), published = since;
     try {
       while (!wake.wait_for(lock, stop, tick, [&] { return stop.stop_requested(); })) {
-        if (const auto verdict = verdict_so_far()) end(*verdict, &store_);
+        if (const std::string verdict = value_now(verdict_key()); !verdict.empty()) end(verdict, &store_);
         const Clock::time_point now = Clock::now();
         if (now - published >= publish_interval) {
           publish();
@@ -228,10 +223,7 @@ class Watchdog::Implementation {
 
   Everyone everyone_now() {
     Everyone all(static_cast<std::size_t>(identity_.world_size));
-    for (int r = 0; r < identity_.world_size; ++r) try {
-        all[static_cast<std::size_t>(r)] = Progress::parse(store_.get(key(std::to_string(r)), 0ms));
-      } catch (const StoreTimeout&) {
-      }
+    for (std::size_t r = 0; r < all.size(); ++r) all[r] = Progress::parse(value_now(key(std::to_string(r))));
     return all;
   }
 

@@ -101,13 +101,13 @@ TEST(World, AStrayFileIsNoMeetingPlace) {
 
 TEST(World, TwoProcessesOfOneRankAreRefused) {
   Group group;
-  group.start_rank(0, 2);
-  group.start_rank(1, 2, {}, {{"LOCAL_RANK", "0"}});
+  group.start_rank(0, 2, {"--steps", "1000000"});
+  group.start_rank(1, 2, {"--steps", "1000000"});
+  ASSERT_TRUE(group.processes[0]->wait_for("step 10\n", 20s));
   group.start_rank(1, 2);
   const auto results = group.wait();
-  EXPECT_NE(results[1].status * results[2].status, 0) << output_of(results);
-  EXPECT_NE(output_of(results).find("two processes say that they are rank 1 (RANK)"), std::string::npos)
-      << output_of(results);
+  for (const Result& result : results) EXPECT_EQ(result.status, 2) << result.err;
+  EXPECT_SAYS_ONCE(output_of(results), "two processes say that they are rank 1 (RANK)");
 }
 
 TEST(World, ARankThatNeverComesIsNamed) {
