@@ -375,9 +375,14 @@ int main(int argc, char** argv) {
                const auto communicator = make_communicator(world, backend);
 #endif
                if (leave >= 0) {
-                 std::vector<float> data(100000);
-                 const Work work = leave == world.rank() ? communicator->start_all_reduce(std::span(data)) : Work();
-                 if (leave == world.rank()) throw std::runtime_error("asked to leave");
+                 std::vector<float> data(100);
+                 Work work = communicator->start_all_reduce(std::span(data));
+                 if (leave == world.rank()) {
+                   const Work alone = communicator->start_all_reduce(std::span(data));
+                   work.wait();  // the communicator's thread goes on to what nobody joins
+                   throw std::runtime_error("asked to leave");
+                 }
+                 work.wait();
                  world.barrier("the end that one rank never comes to");
                }
                Checker checker(world, *communicator, corrupt);

@@ -1,0 +1,43 @@
+# The communicator: each backend at each world size, in processes; and its parts.
+multinode_program(communicator_check communicator_check.cpp)
+multinode_program(communicator_overhead communicator_overhead.cpp)
+
+add_executable(communicator_test communicator_test.cpp)
+multinode_warnings(communicator_test)
+target_link_libraries(communicator_test PRIVATE multinode::multinode multinode::testing GTest::gtest_main)
+target_compile_definitions(communicator_test PRIVATE
+  COMMUNICATOR_CHECK="$<TARGET_FILE:communicator_check>"
+  COMMUNICATOR_RANKS="${CMAKE_CURRENT_SOURCE_DIR}/communicator_ranks.sh")
+add_dependencies(communicator_test communicator_check)
+gtest_discover_tests(communicator_test TEST_PREFIX common.communicator. TEST_FILTER "-*Ranks*:Refusal*"
+  PROPERTIES TIMEOUT 60 PROCESSORS 1 LABELS unit)
+gtest_discover_tests(communicator_test TEST_PREFIX common.communicator. TEST_FILTER "*Ranks*:Refusal*"
+  TEST_LIST communicator_programs PROPERTIES TIMEOUT 60 PROCESSORS 3 LABELS local)
+
+set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1)
+function(communicator_ranks name ranks backend program)
+  set(start ${CMAKE_CURRENT_SOURCE_DIR}/communicator_ranks.sh ${ranks})
+  if(backend STREQUAL "mpi")
+    set(start ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks})
+  endif()
+  add_test(NAME common.communicator.${name} COMMAND ${start} $<TARGET_FILE:${program}> --backend ${backend} ${ARGN})
+  set_tests_properties(common.communicator.${name} PROPERTIES
+    TIMEOUT 120 PROCESSORS ${ranks} LABELS local ENVIRONMENT "${environment}")
+endfunction()
+
+foreach(backend mpi gloo)
+  string(TOUPPER ${backend} part)
+  if(MULTINODE_HAVE_${part})
+    foreach(ranks 1 2 3 4 5 8)
+      communicator_ranks(${backend}.${ranks} ${ranks} ${backend} communicator_check)
+    endforeach()
+    communicator_ranks(${backend}.overhead 2 ${backend} communicator_overhead --bound 3)
+    communicator_ranks(${backend}.overhead-planted 2 ${backend} communicator_overhead --bound 3 --planted 100000 --blocks 11)
+    set_tests_properties(common.communicator.${backend}.overhead common.communicator.${backend}.overhead-planted
+      PROPERTIES RUN_SERIAL ON LABELS slow)
+    set_tests_properties(common.communicator.${backend}.overhead-planted PROPERTIES WILL_FAIL ON)
+  endif()
+endforeach()
+if(MULTINODE_HAVE_MPI)
+  communicator_ranks(mpi.pieces 3 mpi communicator_check --largest-count 999)
+endif()

@@ -1,0 +1,146 @@
+// What a blocking all_reduce costs beside the bare call of its library, in one run: blocks of each in turn, medians.
+// Exit status 1: the watchdog and the communicator cost more than --bound percent.
+#include <multinode/check.hpp>
+#include <multinode/communicator.hpp>
+#include <multinode/program.hpp>
+#include <multinode/report.hpp>
+
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/allreduce.h>
+#include <gloo/math.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <multinode/gloo_store.hpp>
+#endif
+#ifdef MULTINODE_HAVE_MPI
+#include <multinode/mpi.hpp>
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+#include <sstream>
+
+using namespace multinode;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
+  return values[values.size() / 2];
+}
+
+std::string fixed(double value, int digits) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(digits) << value;
+  return out.str();
+}
+
+using AllReduce = std::function<void(std::span<float>)>;
+
+#ifdef MULTINODE_HAVE_GLOO
+AllReduce plain_gloo(World& world) {
+  std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice("127.0.0.1");
+  auto context = std::make_shared<gloo::rendezvous::Context>(world.rank(), world.size());
+  GlooStore store(world.store(), world.timeout());
+  context->connectFullMesh(store, device);
+  return [context](std::span<float> data) {
+    gloo::AllreduceOptions options(context);
+    options.setOutput(data.data(), data.size());
+    options.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::sum<float>));
+    gloo::allreduce(options);
+  };
+}
+#endif
+
+AllReduce plain(World& world, Backend backend) {
+#ifdef MULTINODE_HAVE_MPI
+  if (backend == Backend::mpi)
+    return [](std::span<float> data) {
+      check(
+          MPI_Allreduce(MPI_IN_PLACE, data.data(), static_cast<int>(data.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+    };
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+  if (backend == Backend::gloo) return plain_gloo(world);
+#endif
+  throw UsageError("--backend must be mpi or gloo, and in this build");
+}
+
+struct Times {
+  double bare, ours, ratio;  // medians; seconds a call
+};
+
+// --planted: a wait before each of our calls, which must be seen.
+Times measure(Communicator& c, const AllReduce& bare, std::size_t bytes, int blocks, std::chrono::nanoseconds planted) {
+  std::vector<float> data(bytes / sizeof(float));  // zeros, and they stay so
+  const auto block_of = [&](auto&& call, int calls) {
+    c.barrier();
+    const auto start = Clock::now();
+    for (int i = 0; i < calls; ++i) call();
+    return std::chrono::duration<double>(Clock::now() - start).count() / calls;
+  };
+  const auto call_bare = [&] { bare(data); };
+  const auto call_ours = [&] {
+    if (planted.count())
+      for (const auto end = Clock::now() + planted; Clock::now() < end;) {
+      }
+    c.all_reduce(std::span(data));
+  };
+
+  // Blocks of about 2 ms, agreed upon.
+  double once = block_of(call_bare, 20);
+  c.broadcast(std::span(&once, 1), 0);
+  const int calls = std::clamp(static_cast<int>(2e-3 / once), 1, 2000);
+
+  std::vector<double> bares, ours, ratios;
+  for (int b = 0; b < blocks; ++b) {
+    double x = 0, y = 0;
+    if (b % 2) x = block_of(call_bare, calls);
+    y = block_of(call_ours, calls);
+    if (b % 2 == 0) x = block_of(call_bare, calls);
+    bares.push_back(x);
+    ours.push_back(y);
+    ratios.push_back(y / x);
+  }
+  return {median(bares), median(ours), median(ratios)};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int blocks = 301;
+  double bound = INFINITY;
+  std::int64_t planted = 0;
+  CommonOptions common;
+  namespace po = boost::program_options;
+  po::options_description options("communicator_overhead");
+  options.add_options()("blocks", po::value(&blocks), "of each kind, a size")(
+      "bound", po::value(&bound), "percent that ours may cost more than the bare call")(
+      "planted", po::value(&planted), "nanoseconds to waste before each of our calls");
+  return run({"communicator_overhead", options, common, [&] { require_range("blocks", blocks, 1, 1000000); }}, argc,
+             argv, [&](World& world) {
+               const auto communicator = make_communicator(world, parse_backend(common.backend));
+               const AllReduce bare = plain(world, communicator->backend());
+               std::vector<float> first(1);
+               communicator->start_all_reduce(std::span(first)).wait();  // the communicator's thread is there, and idle
+
+               Table table({"bytes", "bare us", "ours us", "ratio"});
+               bool within = true;
+               for (const std::size_t bytes : {std::size_t{8}, std::size_t{1} << 10, std::size_t{4} << 10,
+                                               std::size_t{64} << 10, std::size_t{1} << 20}) {
+                 const Times t = measure(*communicator, bare, bytes, blocks, std::chrono::nanoseconds(planted));
+                 within = within && t.ratio <= 1 + bound / 100;
+                 table.add({std::to_string(bytes), fixed(t.bare * 1e6, 2), fixed(t.ours * 1e6, 2), fixed(t.ratio, 4)});
+               }
+               if (world.rank() == 0) {
+                 std::cout << name_of(communicator->backend()) << ", " << world.size()
+                           << " ranks, all_reduce, medians of " << blocks << " blocks:\n";
+                 table.print(std::cout);
+                 if (!within) std::cout << "more than the bound of " << bound << " % in rank 0's medians\n";
+               }
+               return within || world.rank() != 0 ? exit_right : exit_wrong;
+             });
+}

@@ -1,0 +1,119 @@
+#include <gtest/gtest.h>
+#include <multinode/check.hpp>
+#include <multinode/communicator_backends.hpp>
+#include <multinode/device.hpp>
+#include <testing/program_test.hpp>
+
+#include <cmath>
+#include <limits>
+
+namespace multinode {
+namespace {
+
+template <class T>
+T combined(Reduction reduction, T x, T y) {
+  T out{};
+  combine(data_type_of<T>(), reduction, &out, &x, &y, 1);
+  return out;
+}
+
+template <class T>
+T divided(T x, int by) {
+  divide(Block(std::span(&x, 1)), by);
+  return x;
+}
+
+TEST(Combine, IntegersWrapAround) {
+  EXPECT_EQ(combined<std::uint8_t>(Reduction::sum, 200, 100), 44);
+  EXPECT_EQ(combined<std::uint8_t>(Reduction::product, 16, 17), 16);
+  EXPECT_EQ(combined<std::int32_t>(Reduction::sum, std::numeric_limits<std::int32_t>::max(), 1),
+            std::numeric_limits<std::int32_t>::min());
+  EXPECT_EQ(combined<std::int64_t>(Reduction::product, std::int64_t{1} << 62, 2), std::int64_t{1} << 63);
+}
+
+TEST(Combine, ShortFloatsAreRoundedOnce) {
+  EXPECT_EQ(combined(Reduction::sum, half(2048.0f), half(1.0f)), half(2048.0f));  // a tie, to the even
+  EXPECT_EQ(combined(Reduction::sum, half(2048.0f), half(3.0f)), half(2052.0f));
+  EXPECT_EQ(combined(Reduction::sum, bfloat16(256.0f), bfloat16(1.0f)), bfloat16(256.0f));
+  EXPECT_EQ(combined(Reduction::product, bfloat16(3.0f), bfloat16(0.5f)), bfloat16(1.5f));
+  EXPECT_EQ(combined(Reduction::max, half(-2.0f), half(-3.0f)), half(-2.0f));
+}
+
+TEST(Divide, IntegersTowardsZero) {
+  EXPECT_EQ(divided<std::int32_t>(-7, 4), -1);
+  EXPECT_EQ(divided<std::int64_t>(7, 4), 1);
+  EXPECT_EQ(divided<std::uint8_t>(255, 2), 127);
+  EXPECT_EQ(divided(1.0f, 3), 1.0f / 3.0f);
+  EXPECT_EQ(divided(half(1.0f), 3), half(1.0f / 3.0f));
+}
+
+TEST(Backend, Names) {
+  for (const Backend backend : {Backend::automatic, Backend::mpi, Backend::nccl, Backend::gloo})
+    EXPECT_EQ(parse_backend(name_of(backend)), backend);
+  EXPECT_THROW(parse_backend("ucx"), UsageError);
+  EXPECT_THROW(parse_backend(""), UsageError);
+}
+
+std::vector<std::string> ranks(const std::string& backend, int count, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {COMMUNICATOR_CHECK, "--backend", backend});
+  if (backend == "mpi") return testing::under_mpirun(count, arguments);
+  arguments.insert(arguments.begin(), {COMMUNICATOR_RANKS, std::to_string(count)});
+  return arguments;
+}
+
+class Ranks : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Ranks, AWrongElementOfEachKindIsSeen) {
+  const testing::Result result = testing::run(ranks(GetParam(), 3, {"--corrupt", "1"}));
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_NE(result.out.find(" 5 wrong"), std::string::npos) << result.all();
+  for (const char* kind : {"broadcast", "all_reduce", "reduce_scatter", "all_gather", "recv"})
+    EXPECT_NE(result.err.find("rank 1: " + std::string(kind)), std::string::npos) << result.all();
+}
+
+TEST_P(Ranks, OneThatThrowsWhileAnOperationIsUnderWayEndsAll) {
+  const testing::Result result = testing::run(ranks(GetParam(), 3, {"--leave", "1"}));
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_LT(result.seconds.count(), 10);
+  EXPECT_NE(result.err.find("rank 1 ("), std::string::npos) << result.all();
+  EXPECT_NE(result.err.find("all_reduce was under way"), std::string::npos) << result.all();
+}
+
+std::vector<std::string> backends() {
+  std::vector<std::string> all;
+#ifdef MULTINODE_HAVE_MPI
+  all.emplace_back("mpi");
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+  all.emplace_back("gloo");
+#endif
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Communicator, Ranks, ::testing::ValuesIn(backends()),
+                         [](const auto& name) { return name.param; });
+
+TEST(Refusal, NcclWithoutAGpu) {
+  if (device_count() > 0) GTEST_SKIP() << "there is a GPU";
+  const testing::Result result = testing::run({COMMUNICATOR_CHECK, "--backend", "nccl"});
+#ifdef MULTINODE_HAVE_NCCL
+  EXPECT_EQ(result.status, 77) << result.all();
+#else
+  EXPECT_EQ(result.status, 2) << result.all();
+#endif
+  EXPECT_NE(result.err.find("--backend nccl: "), std::string::npos) << result.all();
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.all();
+}
+
+TEST(Refusal, MpiWithoutAnMpiLauncher) {
+  const testing::Result result =
+      testing::run({COMMUNICATOR_RANKS, "2", COMMUNICATOR_CHECK, "--backend", "mpi", "--timeout", "10"});
+  EXPECT_EQ(result.status, 2) << result.all();
+#ifdef MULTINODE_HAVE_MPI
+  EXPECT_NE(result.err.find("start with mpirun"), std::string::npos) << result.all();
+#else
+  EXPECT_NE(result.err.find("libopenmpi-dev"), std::string::npos) << result.all();
+#endif
+}
+
+}  // namespace
+}  // namespace multinode
