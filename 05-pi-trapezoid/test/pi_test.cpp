@@ -146,6 +146,15 @@ TEST(PiAlone, TheAverageIsThatOfTheTrials) {
   EXPECT_NEAR(average, mean, 2e-6) << result.out;
 }
 
+TEST(PiAlone, TheInnerLoopIsAsFastAsTheDivisionUnitAllows) {
+#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "not an optimised build";
+#endif
+  const Result result = run({PATH_pi, "--bench"});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_SAYS(result.out, "fast enough");
+}
+
 TEST(PiAlone, EveryInstructionSetHasTheSameBits) {
   for (const std::string isa : {"sse2", "avx2", "avx512"}) {
     const Result result = run({PATH_pi, "--n", "1e7", "--isa", isa});
