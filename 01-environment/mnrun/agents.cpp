@@ -110,8 +110,9 @@ Agents::~Agents() {
   if (listening_.joinable()) listening_.join();
 }
 
-// Listens on the endpoint's own address. Where that is loopback although the name is not (Debian gives a host's own name
-// 127.0.1.1), or belongs to another machine (a service in front of a pod), only listening on all addresses is of use.
+// Listens on the endpoint's own address. Where that is loopback although the name is not (Debian gives a host's own
+// name 127.0.1.1), or belongs to another machine (a service in front of a pod), only listening on all addresses is of
+// use.
 std::unique_ptr<multinode::TcpStoreServer> Agents::serve() {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
@@ -230,8 +231,10 @@ void Agents::wait_for_all() {
     }
     if (waited > 10s && !std::exchange(told, true)) say_("waiting for " + who + " at " + to_string(endpoint_));
   }
-  agents_.clear();
-  for (const auto& k : keys) agents_.push_back(nlohmann::json::parse(teller_->get(k, tell_timeout)).get<Agent>());
+  std::vector<Agent> agents;
+  for (const auto& k : keys) agents.push_back(nlohmann::json::parse(teller_->get(k, tell_timeout)).get<Agent>());
+  const std::lock_guard lock(mutex_);
+  agents_ = std::move(agents);
 }
 
 Round Agents::meet(int restart) {
@@ -282,10 +285,15 @@ void Agents::listen() {
       }
     }
   } catch (const std::exception& e) {
-    const auto host = std::find_if(agents_.begin(), agents_.end(), [](const Agent& a) { return a.hosts_store; });
-    const std::string who = host == agents_.end() ? "that hosts the store" : "of " + host->name();
-    deliver({1, "the mnrun " + who + " is gone: " + e.what()});
+    deliver(store_lost(e.what()));
   }
+}
+
+Verdict Agents::store_lost(const std::string& why) const {
+  const std::lock_guard lock(mutex_);
+  const auto host = std::find_if(agents_.begin(), agents_.end(), [](const Agent& a) { return a.hosts_store; });
+  return {1, host == agents_.end() ? "the store of the agents is gone: " + why
+                                   : "the mnrun of " + host->name() + " is gone, and the store with it"};
 }
 
 // The connection may hang for as long as tell_timeout: not this thread.
@@ -307,7 +315,8 @@ void Agents::propose(const Verdict& verdict) {
 
 void Agents::note_first(const Verdict& failure) {
   if (!first_) first_ = failure;
-  if (teller_) tell([this, failure] { teller_->compare_set(key("first"), "", nlohmann::json(failure).dump()); }, failure);
+  if (teller_)
+    tell([this, failure] { teller_->compare_set(key("first"), "", nlohmann::json(failure).dump()); }, failure);
 }
 
 void Agents::done() {

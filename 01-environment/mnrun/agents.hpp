@@ -14,8 +14,8 @@ namespace mnrun {
 // How a start of the run ended, the same on all nodes: whoever writes it into the store first is believed.
 struct Verdict {
   int status = 0;
-  std::string text;    // "" if all is right
-  bool again = false;  // worth another start
+  std::string text;                      // "" if all is right
+  bool again = false;                    // worth another start
   std::chrono::milliseconds grace{500};  // from SIGTERM to SIGKILL
 };
 void to_json(nlohmann::json& json, const Verdict& verdict);
@@ -35,8 +35,8 @@ class Agents {
   ~Agents();
   Agents(const Agents&) = delete;
 
-  // Returns when all agents are ready for start number `restart`; throws StoreTimeout naming the nodes that are missing,
-  // UsageError where two agents contradict each other.
+  // Returns when all agents are ready for start number `restart`; throws StoreTimeout naming the nodes that are
+  // missing, UsageError where two agents contradict each other.
   Round meet(int restart);
   int node() const { return own_.node; }
   const Agent& own() const { return own_; }
@@ -44,9 +44,9 @@ class Agents {
   // None of these waits for another node. After meet().
   int verdict_fd() const { return wake_.get(); }  // readable when there is a verdict
   std::optional<Verdict> verdict() const;
-  void propose(const Verdict& verdict);            // the verdict, unless there is one already
-  void note_first(const Verdict& failure);         // what the verdict is to be when all have ended
-  void done();                                     // all processes of this node have ended
+  void propose(const Verdict& verdict);     // the verdict, unless there is one already
+  void note_first(const Verdict& failure);  // what the verdict is to be when all have ended
+  void done();                              // all processes of this node have ended
 
   // Says goodbye, and waits for the others' if they need this agent's store.
   void leave();
@@ -59,6 +59,7 @@ class Agents {
   void wait_for_all();
   void deliver(const Verdict& verdict);
   void listen();
+  Verdict store_lost(const std::string& why) const;
   void tell(std::function<void()> message, const Verdict& if_that_fails);
 
   const Options& options_;
@@ -67,7 +68,6 @@ class Agents {
   multinode::Endpoint endpoint_;
   std::unique_ptr<multinode::TcpStoreServer> server_;
   int restart_ = 0;
-  std::vector<Agent> agents_;
 
   // Where there are several nodes: a connection to tell, one to hear the verdict, each with its thread.
   std::unique_ptr<multinode::TcpStore> teller_, listener_;
@@ -75,8 +75,10 @@ class Agents {
   std::atomic<bool> ending_ = false;
 
   Fd wake_;
-  mutable std::mutex mutex_;
-  std::optional<Verdict> verdict_, first_;
+  mutable std::mutex mutex_;  // of the following
+  std::vector<Agent> agents_;
+  std::optional<Verdict> verdict_;
+  std::optional<Verdict> first_;  // of the event loop's thread alone
 };
 
 }  // namespace mnrun

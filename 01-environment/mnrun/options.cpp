@@ -29,8 +29,9 @@ std::optional<int> number(std::string_view text) {
 Streams one_choice(std::string_view text, std::string_view option, std::string_view whole) {
   const auto value = number(text);
   if (!value || *value < 0 || *value > 3)
-    throw UsageError(std::string(option) + " must be 0 to 3 (1: stdout, 2: stderr, 3: both) or LOCAL_RANK:N,..., not '" +
-                     std::string(whole) + "'");
+    throw UsageError(std::string(option) +
+                     " must be 0 to 3 (1: stdout, 2: stderr, 3: both) or LOCAL_RANK:N,..., not '" + std::string(whole) +
+                     "'");
   return Streams(*value);
 }
 
@@ -41,8 +42,8 @@ std::chrono::milliseconds seconds(double value, std::string_view option) {
 
 // "join_timeout=30,last_call_timeout=5": of torchrun's settings only the first means something here.
 void read_rdzv_conf(const std::string& text, Options& options) {
-  static const std::set<std::string_view> no_meaning_here = {"last_call_timeout",  "close_timeout", "read_timeout",
-                                                             "keep_alive_interval", "is_host",      "store_type",
+  static const std::set<std::string_view> no_meaning_here = {"last_call_timeout",      "close_timeout", "read_timeout",
+                                                             "keep_alive_interval",    "is_host",       "store_type",
                                                              "keep_alive_max_attempt", "rank"};
   std::string_view rest = text;
   while (!rest.empty()) {
@@ -60,7 +61,12 @@ void read_rdzv_conf(const std::string& text, Options& options) {
   }
 }
 
-multinode::Endpoint endpoint_with_default_port(const std::string& text) {
+multinode::Endpoint read_endpoint(const std::string& text) {
+  if (text.ends_with(":0")) {  // any free port: people write localhost:0
+    multinode::Endpoint endpoint = multinode::parse_endpoint(text.substr(0, text.size() - 1) + "1", "--rdzv-endpoint");
+    endpoint.port = 0;
+    return endpoint;
+  }
   const bool has_port = text.find(':') != text.npos && text.back() != ']';
   return multinode::parse_endpoint(has_port ? text : text + ":" + std::to_string(default_port), "--rdzv-endpoint");
 }
@@ -76,9 +82,9 @@ void require_name(const std::string& text, std::string_view option) {
 bool takes_value(const po::options_description& known, const std::string& word) {
   const bool is_long = word.starts_with("--");
   for (const auto& option : known.options()) {
-    const bool this_one = is_long ? option->long_name() == word.substr(2)
-                                  : option->canonical_display_name(po::command_line_style::allow_dash_for_short) ==
-                                        word.substr(0, 2);
+    const bool this_one =
+        is_long ? option->long_name() == word.substr(2)
+                : option->canonical_display_name(po::command_line_style::allow_dash_for_short) == word.substr(0, 2);
     if (this_one) return option->semantic()->max_tokens() > 0 && (is_long || word.size() == 2);
   }
   return false;
@@ -145,7 +151,8 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   add("tee,t", po::value(&tee)->value_name("N"), "write to log files as well");
   add("env,e", po::value(&settings)->value_name("K=V"), "set a variable for the processes; can be repeated");
   add("workdir,w", po::value(&options.workdir)->value_name("DIR"), "the processes' working directory");
-  add("async,a", po::bool_switch(&options.go_on), "go on while one process lives; default: end all at the first failure");
+  add("async,a", po::bool_switch(&options.go_on),
+      "go on while one process lives; default: end all at the first failure");
   add("timeout", po::value(&timeout)->value_name("SECONDS"), "how long to wait for the other nodes (default: 600)");
   add("shutdown-timeout", po::value(&shutdown)->value_name("SECONDS"),
       "how long the processes have after SIGINT, SIGTERM, ... to mnrun (default: 30)");
@@ -162,7 +169,8 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
       break;
     }
     if (!word.starts_with("-") || word == "-") break;
-    if (word.starts_with("--")) std::replace(word.begin(), word.begin() + std::ptrdiff_t(std::min(word.find('='), word.size())), '_', '-');
+    if (word.starts_with("--"))
+      std::replace(word.begin(), word.begin() + std::ptrdiff_t(std::min(word.find('='), word.size())), '_', '-');
     own.push_back(word);
     if (word.find('=') == word.npos && takes_value(known, word) && i + 1 < argc) own.push_back(argv[++i]);
   }
@@ -207,8 +215,7 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   options.prefix = !no_prefix;
   for (const auto& setting : settings) {
     const auto equals = setting.find('=');
-    if (equals == 0 || equals == setting.npos)
-      throw UsageError("--env must be NAME=VALUE, not '" + setting + "'");
+    if (equals == 0 || equals == setting.npos) throw UsageError("--env must be NAME=VALUE, not '" + setting + "'");
     options.environment[setting.substr(0, equals)] = setting.substr(equals + 1);
   }
 
@@ -218,7 +225,7 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
     options.node_rank = 0;
     if (!master_address.empty()) options.master_address = master_address;
     options.master_port = static_cast<std::uint16_t>(master_port);
-    if (!standalone && !endpoint.empty()) options.endpoint = endpoint_with_default_port(endpoint);
+    if (!standalone && !endpoint.empty()) options.endpoint = read_endpoint(endpoint);
     return options;
   }
 
@@ -236,7 +243,7 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   }
   options.host_is_node_0 = backend == "static";
   if (!endpoint.empty()) {
-    options.endpoint = endpoint_with_default_port(endpoint);
+    options.endpoint = read_endpoint(endpoint);
   } else {
     const std::string host = !master_address.empty() ? master_address : nodes.master_address.value;
     if (host.empty())

@@ -151,8 +151,9 @@ void ProcessGroup::start(OutputPump& pump) {
       if (log && !(tee & bit)) {
         kept[stream] = std::move(log);
       } else if (log || place.world_size > 1) {
-        kept[stream] = pump.add(stream, options_.prefix && place.world_size > 1
-                                            ? "[rank " + std::to_string(place.rank) + "] " : "", std::move(log));
+        kept[stream] = pump.add(
+            stream, options_.prefix && place.world_size > 1 ? "[rank " + std::to_string(place.rank) + "] " : "",
+            std::move(log));
       }
       if (kept[stream]) command.streams[stream] = kept[stream].get();
     }
@@ -164,7 +165,8 @@ std::vector<std::size_t> ProcessGroup::look() {
   std::vector<std::size_t> ended;
   for (std::size_t i = 0; i < children_.size(); ++i)
     if (children_[i].look()) ended.push_back(i);
-  std::stable_partition(ended.begin(), ended.end(), [this](std::size_t i) { return children_[i].ending()->signal != 0; });
+  std::stable_partition(ended.begin(), ended.end(),
+                        [this](std::size_t i) { return children_[i].ending()->signal != 0; });
   return ended;
 }
 

@@ -65,7 +65,9 @@ class ProcessGroup {
   // Those that have ended since the last look; killed ones first: an exit status is often another's death noticed.
   std::vector<std::size_t> look();
   bool ended() const;
-  bool interactive() const { return interactive_; }  // one process, on a terminal: it gets the terminal's signals itself
+  bool interactive() const {
+    return interactive_;
+  }  // one process, on a terminal: it gets the terminal's signals itself
   void signal(int number) const;
   const Place& place(std::size_t i) const { return places_[i]; }
   const Child& child(std::size_t i) const { return children_[i]; }

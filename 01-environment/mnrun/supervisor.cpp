@@ -48,9 +48,7 @@ class Signals {
   Fd fd_;
 };
 
-bool ends_program(int signal) {
-  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
-}
+bool ends_program(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
 // A start of the processes of this node, from the first to the verdict.
 class Run {
@@ -98,8 +96,8 @@ class Run {
     const auto next = close_at_ ? close_at_ : kill_at_;
     int left = -1;
     if (next && !(close_at_ && Clock::now() >= *close_at_))
-      left = static_cast<int>(std::clamp<std::int64_t>(
-          std::chrono::ceil<milliseconds>(*next - Clock::now()).count(), 0, 1'000'000));
+      left = static_cast<int>(
+          std::clamp<std::int64_t>(std::chrono::ceil<milliseconds>(*next - Clock::now()).count(), 0, 1'000'000));
     poll(entries_.data(), entries_.size(), left);
     while (const auto signal = signals_.next()) handle(*signal);
     pump_.serve();
@@ -210,7 +208,8 @@ std::string prepare(Options& options, Agent& own) {
       });
     }
     if (!options.workdir.empty())
-      folder(options.workdir, "--workdir", [&](std::error_code& e) { std::filesystem::current_path(options.workdir, e); });
+      folder(options.workdir, "--workdir",
+             [&](std::error_code& e) { std::filesystem::current_path(options.workdir, e); });
     multinode::Environment environment = multinode::current_environment();
     environment.emplace("PATH", "/usr/local/bin:/usr/bin:/bin");
     const auto path = options.environment.find("PATH");

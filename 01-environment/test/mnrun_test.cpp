@@ -1,0 +1,863 @@
+#include <mnrun/agents.hpp>
+
+#include <testing/program_test.hpp>
+
+#include <gtest/gtest.h>
+#include <multinode/check.hpp>
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace {
+
+using mnrun::Options;
+using multinode::Environment;
+using multinode::UsageError;
+using multinode::testing::Process;
+using multinode::testing::Result;
+using namespace std::chrono_literals;
+using Words = std::vector<std::string>;
+
+Options parsed(Words words, const Environment& environment = {}) {
+  words.insert(words.begin(), "mnrun");
+  std::vector<const char*> argv;
+  for (const auto& word : words) argv.push_back(word.c_str());
+  return mnrun::parse(static_cast<int>(argv.size()), argv.data(), environment).value();
+}
+
+std::string refusal(const Words& words, const Environment& environment = {}) {
+  try {
+    parsed(words, environment);
+  } catch (const UsageError& e) {
+    EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos) << e.what();
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(MnOptions, OneNodeAndOneProcessUnlessTold) {
+  const Options options = parsed({"prog"});
+  EXPECT_EQ(options.nodes, 1);
+  EXPECT_EQ(options.node_rank, 0);
+  EXPECT_EQ(options.processes, "1");
+  EXPECT_FALSE(options.endpoint);
+  EXPECT_EQ(options.command, Words{"prog"});
+  EXPECT_EQ(to_string(parsed({"--rdzv-endpoint", "localhost:0", "p"}).endpoint.value()), "localhost:0");
+  EXPECT_EQ(parsed({"--master-port", "1234", "p"}).master_port, 1234);
+}
+
+TEST(MnOptions, WhatFollowsTheProgramIsItsOwn) {
+  const Options options =
+      parsed({"--nproc-per-node", "4", "-e", "A=1", "prog", "--nproc-per-node", "9", "-r", "--", "x"});
+  EXPECT_EQ(options.processes, "4");
+  EXPECT_EQ(options.command, (Words{"prog", "--nproc-per-node", "9", "-r", "--", "x"}));
+  EXPECT_EQ(parsed({"--standalone", "--", "prog", "--standalone"}).command, (Words{"prog", "--standalone"}));
+  EXPECT_EQ(parsed({"-a", "-r3", "prog", "-a"}).command, (Words{"prog", "-a"}));
+}
+
+TEST(MnOptions, TorchrunsSpellings) {
+  const Options options = parsed({"--nproc_per_node=4",
+                                  "--nnodes=2:2",
+                                  "--node_rank=1",
+                                  "--master_addr=a",
+                                  "--master_port=1234",
+                                  "--rdzv_id",
+                                  "run_7",
+                                  "--max_restarts",
+                                  "3",
+                                  "--monitor_interval",
+                                  "0.5",
+                                  "--rdzv_backend",
+                                  "static",
+                                  "--log_dir",
+                                  "/x_y",
+                                  "--no_python",
+                                  "--rdzv_conf",
+                                  "join_timeout=7,last_call_timeout=1",
+                                  "--redirects",
+                                  "1",
+                                  "--tee=0:1,1:3",
+                                  "p"});
+  EXPECT_EQ(options.processes, "4");
+  EXPECT_EQ(options.nodes, 2);
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(to_string(options.endpoint.value()), "a:1234");
+  EXPECT_EQ(options.run_id, "run_7");
+  EXPECT_EQ(options.log_dir, "/x_y");
+  EXPECT_EQ(options.max_restarts, 3);
+  EXPECT_EQ(options.join_timeout, 7s);
+  EXPECT_TRUE(options.host_is_node_0);
+}
+
+TEST(MnOptions, StreamsForAllOrByLocalRank) {
+  EXPECT_EQ(mnrun::StreamChoice("3", "-r").of(7), mnrun::both);
+  const mnrun::StreamChoice some("0:1,2:3", "-r");
+  EXPECT_EQ(some.of(0), mnrun::out);
+  EXPECT_EQ(some.of(1), mnrun::none);
+  EXPECT_EQ(some.of(2), mnrun::both);
+  EXPECT_FALSE(mnrun::StreamChoice("0", "-r").any());
+  EXPECT_TRUE(some.any());
+  for (const char* bad : {"4", "-1", "", "x", "0:", ":1", "0:4", "0:1,", "0:1,,1:1", "0:1 1:2", "1,2", "-1:2"})
+    EXPECT_THROW(mnrun::StreamChoice(bad, "-r"), UsageError) << bad;
+}
+
+TEST(MnOptions, SettingsOfVariables) {
+  const Options options = parsed({"-e", "A=1", "--env", "B=x=y", "--env=C=", "p"});
+  EXPECT_EQ(options.environment, (std::map<std::string, std::string>{{"A", "1"}, {"B", "x=y"}, {"C", ""}}));
+  EXPECT_NE(refusal({"-e", "A", "p"}).find("'A'"), std::string::npos);
+  EXPECT_NE(refusal({"-e", "=1", "p"}).find("'=1'"), std::string::npos);
+}
+
+TEST(MnOptions, SeveralNodesNeedARankAndAPlace) {
+  EXPECT_NE(refusal({"--nnodes", "2", "--master-addr", "a", "p"}).find("--node-rank"), std::string::npos);
+  EXPECT_NE(refusal({"--nnodes", "2", "--node-rank", "0", "p"}).find("--master-addr"), std::string::npos);
+  EXPECT_NE(refusal({"--nnodes", "2", "--node-rank", "2", "--master-addr", "a", "p"}).find("--node-rank"),
+            std::string::npos);
+  EXPECT_NE(refusal({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "a:0", "p"}).find("port 0"),
+            std::string::npos);
+  const Options options = parsed({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "a", "p"});
+  EXPECT_FALSE(options.node_rank);
+  EXPECT_EQ(to_string(options.endpoint.value()), "a:29500");
+  EXPECT_FALSE(options.host_is_node_0);
+}
+
+TEST(MnOptions, DefaultsOfABatchSystem) {
+  const Environment pod = {{"PET_NODE_RANK", "1"},  {"PET_NNODES", "2"},  {"PET_NPROC_PER_NODE", "8"},
+                           {"RANK", "1"},           {"WORLD_SIZE", "16"}, {"MASTER_ADDR", "job-master-0"},
+                           {"MASTER_PORT", "23456"}};
+  const Options options = parsed({"p"}, pod);
+  EXPECT_EQ(options.nodes, 2);
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(options.processes, "8");
+  EXPECT_EQ(to_string(options.endpoint.value()), "job-master-0:23456");
+  EXPECT_EQ(parsed({"--nproc-per-node", "2", "p"}, pod).processes, "2");
+
+  const Options alone = parsed({"--standalone", "p"}, pod);
+  EXPECT_EQ(alone.nodes, 1);
+  EXPECT_EQ(alone.node_rank, 0);
+  EXPECT_EQ(alone.processes, "1");
+  EXPECT_EQ(parsed({"--nnodes", "1", "p"}, pod).node_rank, 0);
+}
+
+TEST(MnOptions, RefusesInOneLine) {
+  const std::pair<Words, const char*> cases[] = {
+      {{}, "no program"},
+      {{"--standalone"}, "no program"},
+      {{"--nprocs", "4", "p"}, "--nprocs"},
+      {{"--nproc-per", "4", "p"}, "--nproc-per"},
+      {{"--nnodes", "1:4", "p"}, "fixed"},
+      {{"--nnodes", "two", "p"}, "two"},
+      {{"--nnodes", "0", "p"}, "--nnodes"},
+      {{"--node-rank", "1", "p"}, "--node-rank 1"},
+      {{"--rdzv-backend", "etcd", "p"}, "etcd"},
+      {{"--rdzv-conf", "join_timeot=3", "p"}, "join_timeot"},
+      {{"--rdzv-conf", "join_timeout=x", "p"}, "join_timeout=x"},
+      {{"--rdzv-id", "../x", "p"}, "../x"},
+      {{"--rdzv-id", "", "p"}, "--rdzv-id"},
+      {{"--max-restarts", "-1", "p"}, "--max-restarts"},
+      {{"--master-port", "70000", "p"}, "70000"},
+      {{"--timeout", "nan", "p"}, "--timeout"},
+      {{"--timeout", "-1", "p"}, "--timeout"},
+      {{"--tee", "5", "p"}, "--tee"},
+      {{"-a", "--max-restarts", "1", "p"}, "exclude"},
+  };
+  for (const auto& [words, part] : cases) EXPECT_NE(refusal(words).find(part), std::string::npos) << refusal(words);
+}
+
+TEST(MnOptions, NumberOfProcesses) {
+  EXPECT_EQ(mnrun::count_processes("7"), 7);
+  EXPECT_GE(mnrun::count_processes("cpu"), 1);
+  EXPECT_GE(mnrun::count_processes("auto"), 1);
+  for (const char* bad : {"", "0", "-1", "x", "4x", "gpus", "5000"})
+    EXPECT_THROW(mnrun::count_processes(bad), UsageError);
+}
+
+mnrun::Agent agent(int node, int processes, std::string role = "default") {
+  mnrun::Agent a;
+  a.node = node;
+  a.processes = processes;
+  a.role = std::move(role);
+  return a;
+}
+
+TEST(Places, NumberedNodeByNodeWhateverTheirSizes) {
+  const mnrun::Agent agents[] = {agent(0, 2), agent(1, 3), agent(2, 1)};
+  int next = 0;
+  for (int node = 0; node < 3; ++node) {
+    const auto places = mnrun::places(agents, node);
+    ASSERT_EQ(static_cast<int>(places.size()), agents[node].processes);
+    for (int local = 0; local < agents[node].processes; ++local, ++next) {
+      const mnrun::Place& place = places[static_cast<std::size_t>(local)];
+      EXPECT_EQ(place.rank, next);
+      EXPECT_EQ(place.role_rank, next);
+      EXPECT_EQ(place.world_size, 6);
+      EXPECT_EQ(place.role_size, 6);
+      EXPECT_EQ(place.local_rank, local);
+      EXPECT_EQ(place.local_size, agents[node].processes);
+      EXPECT_EQ(place.node, node);
+      EXPECT_EQ(place.node_count, 3);
+    }
+  }
+}
+
+TEST(Places, RanksWithinARole) {
+  const mnrun::Agent agents[] = {agent(0, 2, "trainer"), agent(1, 3, "reader"), agent(2, 1, "trainer")};
+  EXPECT_EQ(mnrun::places(agents, 2)[0].role_rank, 2);
+  EXPECT_EQ(mnrun::places(agents, 2)[0].role_size, 3);
+  EXPECT_EQ(mnrun::places(agents, 2)[0].rank, 5);
+  EXPECT_EQ(mnrun::places(agents, 1)[2].role_rank, 2);
+  EXPECT_EQ(mnrun::places(agents, 1)[2].role_size, 3);
+}
+
+TEST(EnvironmentOfAProcess, HasNoOtherLauncherInIt) {
+  mnrun::Round round;
+  round.agents = {agent(0, 2)};
+  round.agents[0].run_id = "r";
+  round.agents[0].master_address = "127.0.0.1";
+  round.agents[0].master_port = 5;
+  round.restart = 3;
+  round.store = "127.0.0.1:6";
+  const Options options = parsed({"-e", "A=mine", "-e", "RANK=9", "p"});
+  const Environment inherited = {{"A", "theirs"},   {"HOME", "/h"},     {"OMPI_COMM_WORLD_RANK", "5"},
+                                 {"PMI_RANK", "5"}, {"PMIX_RANK", "5"}, {"TORCHELASTIC_RUN_ID", "t"}};
+  const auto list = mnrun::environment_of(mnrun::places(round.agents, 0)[1], round, options, inherited);
+  const std::set<std::string> got(list.begin(), list.end());
+  const std::set<std::string> expected = {"A=mine",
+                                          "HOME=/h",
+                                          "RANK=1",
+                                          "WORLD_SIZE=2",
+                                          "LOCAL_RANK=1",
+                                          "LOCAL_WORLD_SIZE=2",
+                                          "GROUP_RANK=0",
+                                          "GROUP_WORLD_SIZE=1",
+                                          "ROLE_NAME=default",
+                                          "ROLE_RANK=1",
+                                          "ROLE_WORLD_SIZE=2",
+                                          "MASTER_ADDR=127.0.0.1",
+                                          "MASTER_PORT=5",
+                                          "MNRUN_STORE=127.0.0.1:6",
+                                          "MNRUN_RUN_ID=r",
+                                          "MNRUN_RESTART_COUNT=3",
+                                          "OMP_NUM_THREADS=1"};
+  EXPECT_EQ(got, expected);
+}
+
+TEST(EnvironmentOfAProcess, ThreadsAreTheUsersChoice) {
+  mnrun::Round round;
+  round.agents = {agent(0, 1)};
+  const auto has = [](const std::vector<std::string>& list, const std::string& entry) {
+    return std::find(list.begin(), list.end(), entry) != list.end();
+  };
+  const Options options = parsed({"p"});
+  EXPECT_FALSE(has(mnrun::environment_of(mnrun::places(round.agents, 0)[0], round, options, {}), "OMP_NUM_THREADS=1"));
+  round.agents = {agent(0, 2)};
+  EXPECT_TRUE(has(mnrun::environment_of(mnrun::places(round.agents, 0)[0], round, options, {{"OMP_NUM_THREADS", "4"}}),
+                  "OMP_NUM_THREADS=4"));
+}
+
+// ---- the program itself -------------------------------------------------------------------------------------------
+
+Words mnrun_with(Words options, const std::string& script) {
+  options.insert(options.begin(), MNRUN);
+  options.insert(options.end(), {"sh", "-c", script});
+  return options;
+}
+
+Result standalone(int processes, const std::string& script, Words options = {},
+                  const std::map<std::string, std::string>& environment = {}) {
+  options.insert(options.begin(), {"--standalone", "--nproc-per-node", std::to_string(processes)});
+  return multinode::testing::run(mnrun_with(options, script), environment, 30s);
+}
+
+std::uint16_t some_free_port() {
+  const mnrun::Fd fd(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size);
+  getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.sin_port);
+}
+
+// Two agents on loopback: 2 processes and 1.
+struct TwoNodes {
+  explicit TwoNodes(const std::string& script, const Words& options = {}) {
+    const std::string port = std::to_string(some_free_port());
+    for (int i = 0; i < 2; ++i) {
+      Words all = {"--nnodes",         "2",
+                   "--node-rank",      std::to_string(i),
+                   "--nproc-per-node", std::to_string(2 - i),
+                   "--master-addr",    "127.0.0.1",
+                   "--master-port",    port,
+                   "--timeout",        "20"};
+      all.insert(all.end(), options.begin(), options.end());
+      node[i] = std::make_unique<Process>(mnrun_with(all, script));
+    }
+  }
+  std::unique_ptr<Process> node[2];
+};
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(file)), {});
+}
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "mnrun_test_XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+bool soon(const std::function<bool()>& condition, std::chrono::milliseconds timeout = 10s) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    pollfd nothing{-1, 0, 0};
+    poll(&nothing, 0, 5);
+  }
+  return true;
+}
+
+bool alive(pid_t pid) {  // a zombie is not
+  const std::string stat = contents("/proc/" + std::to_string(pid) + "/stat");
+  const auto close = stat.rfind(')');
+  return close != std::string::npos && stat[close + 2] != 'Z';
+}
+
+std::vector<std::string> lines_with(const std::string& text, const std::string& beginning) {
+  std::vector<std::string> result;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(beginning)) result.push_back(line.substr(beginning.size()));
+  return result;
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (auto at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+TEST(Mnrun, TellsEachProcessWhereItStands) {
+  const Result r = standalone(3, "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE");
+  EXPECT_EQ(r.status, 0) << r.err;
+  for (const std::string rank : {"0", "1", "2"})
+    EXPECT_EQ(lines_with(r.out, "[rank " + rank + "] "), Words{rank + "/3 " + rank + "/3 0/1"}) << r.out;
+  EXPECT_EQ(r.err, "");
+}
+
+TEST(Mnrun, OneProcessWritesForItself) { EXPECT_EQ(standalone(1, "printf 'no end of line'").out, "no end of line"); }
+
+TEST(Mnrun, IsBelievedInsideAnotherLauncher) {
+  const Result r = standalone(2, "echo $OMPI_COMM_WORLD_RANK-$PMIX_RANK-$TORCHELASTIC_RUN_ID-$WORLD_SIZE", {},
+                              {{"OMPI_COMM_WORLD_RANK", "0"},
+                               {"OMPI_COMM_WORLD_SIZE", "1"},
+                               {"PMIX_RANK", "0"},
+                               {"TORCHELASTIC_RUN_ID", "x"},
+                               {"RANK", "0"},
+                               {"WORLD_SIZE", "1"},
+                               {"LOCAL_RANK", "0"}});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(count(r.out, "] ---2\n"), 2u) << r.out;
+}
+
+TEST(Mnrun, TheFirstExitStatusIsItsOwn) {
+  const Result r = standalone(3, "if [ $RANK = 2 ]; then exit 41; fi; exec sleep 60");
+  EXPECT_EQ(r.status, 41);
+  EXPECT_TRUE(std::regex_match(
+      r.err, std::regex("mnrun: rank 2 \\(node 0, host \\S+, pid \\d+\\) ended with exit status 41\n")))
+      << r.err;
+  EXPECT_LT(r.seconds.count(), 5);
+}
+
+TEST(Mnrun, AKilledProcessEndsTheOthersWithinASecond) {
+  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "4"}, "echo ready; exec sleep 60"));
+  for (const std::string rank : {"0", "1", "2", "3"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready", 10s));
+  std::vector<pid_t> pids;
+  for (const std::string rank : {"0", "1", "2", "3"}) pids.push_back(mnrun.find("RANK", rank));
+  const auto begin = std::chrono::steady_clock::now();
+  kill(pids[3], SIGKILL);
+  const Result r = mnrun.wait(10s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+  EXPECT_EQ(r.status, 137);
+  EXPECT_NE(r.err.find("rank 3 (node 0, host "), std::string::npos);
+  EXPECT_NE(r.err.find("pid " + std::to_string(pids[3]) + ") was killed by signal 9 (SIGKILL)\n"), std::string::npos)
+      << r.err;
+  EXPECT_EQ(count(r.err, "\n"), 1u) << r.err;
+  for (const pid_t pid : pids) EXPECT_FALSE(alive(pid));
+}
+
+TEST(Mnrun, WhoIgnoresSigtermIsKilledWithItsChildren) {
+  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
+                           "trap '' TERM; sleep 60 & echo child $!; read line < /dev/null; wait"));
+  const auto grandchild = mnrun.wait_for("\\[rank 1\\] child (\\d+)", 10s);
+  ASSERT_TRUE(grandchild);
+  const pid_t pid = std::stoi((*grandchild)[1]);
+  const auto begin = std::chrono::steady_clock::now();
+  kill(mnrun.find("RANK", "0"), SIGKILL);
+  EXPECT_EQ(mnrun.wait(10s).status, 137);
+  const auto took = std::chrono::steady_clock::now() - begin;
+  EXPECT_GE(took, 400ms);  // it had its chance
+  EXPECT_LT(took, 1500ms);
+  EXPECT_TRUE(soon([&] { return !alive(pid); }));
+}
+
+TEST(Mnrun, KilledItselfItLeavesNoProcessBehind) {
+  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"}, "echo ready $$; exec sleep 60"));
+  std::vector<pid_t> pids;
+  for (const std::string rank : {"0", "1"}) {
+    const auto match = mnrun.wait_for("\\[rank " + rank + "\\] ready (\\d+)", 10s);
+    ASSERT_TRUE(match);
+    pids.push_back(std::stoi((*match)[1]));
+  }
+  mnrun.signal(SIGKILL);
+  for (const pid_t pid : pids) EXPECT_TRUE(soon([&] { return !alive(pid); }));
+}
+
+TEST(Mnrun, PassesSignalsOn) {
+  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
+                           "trap 'echo got usr1' USR1; trap 'echo got term; exit 3' TERM; echo ready;"
+                           "while :; do sleep 60 & wait $!; done"));
+  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready", 10s));
+  mnrun.signal(SIGUSR1);
+  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] got usr1", 10s));
+  mnrun.signal(SIGTERM);
+  const Result r = mnrun.wait(10s);
+  EXPECT_EQ(r.status, 143);
+  EXPECT_EQ(count(r.out, "got term"), 2u) << r.out;
+  EXPECT_NE(r.err.find("signal 15 (SIGTERM)"), std::string::npos) << r.err;
+}
+
+TEST(Mnrun, StopsAndGoesOnWithItsProcesses) {
+  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"}, "echo ready; exec sleep 60"));
+  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready", 10s));
+  const pid_t pid = mnrun.find("RANK", "1");
+  const auto state = [](pid_t p) {
+    const std::string stat = contents("/proc/" + std::to_string(p) + "/stat");
+    return stat.empty() ? '?' : stat[stat.rfind(')') + 2];
+  };
+  mnrun.signal(SIGTSTP);
+  EXPECT_TRUE(soon([&] { return state(pid) == 'T' && state(mnrun.pid()) == 'T'; }));
+  mnrun.signal(SIGCONT);
+  EXPECT_TRUE(soon([&] { return state(pid) == 'S' && state(mnrun.pid()) == 'S'; }));
+  mnrun.signal(SIGINT);
+  EXPECT_EQ(mnrun.wait(10s).status, 130);
+}
+
+TEST(Mnrun, ASecondSignalDoesNotWait) {
+  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
+                           "trap 'echo never mind' INT; echo ready; while :; do sleep 60 & wait $!; done"));
+  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready", 10s));
+  mnrun.signal(SIGINT);
+  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] never mind", 10s));
+  mnrun.signal(SIGINT);
+  const Result r = mnrun.wait(10s);
+  EXPECT_EQ(r.status, 130);
+  EXPECT_LT(r.seconds.count(), 9);
+}
+
+TEST(Mnrun, WhatCannotStartIsSaidInOneLine) {
+  const Folder folder;
+  const auto file = [&](const std::string& name, const std::string& text, mode_t mode) {
+    const auto path = folder.path() / name;
+    std::ofstream(path) << text;
+    chmod(path.c_str(), mode);
+    return path.string();
+  };
+  const std::tuple<Words, int, std::string> cases[] = {
+      {{"no-such-program"}, 127, "'no-such-program'"},
+      {{"/no/such/program"}, 127, "/no/such/program"},
+      {{file("plain", "text", 0644)}, 126, "not executable"},
+      {{folder.path().string()}, 126, "folder"},
+      {{file("script", "#!/no/such/interpreter\n", 0755)}, 127, "interpreter"},
+      {{file("damaged",
+             "\x7f"
+             "ELF",
+             0755)},
+       126,
+       "damaged"},
+      {{"--workdir", "/no/such/folder", "true"}, 2, "/no/such/folder"},
+      {{"--log-dir", "/proc/no", "-r", "3", "true"}, 2, "/proc/no"},
+      {{"--nproc-per-node", "0", "true"}, 2, "--nproc-per-node"},
+      {{"--nnodse", "2", "true"}, 2, "--nnodse"},
+  };
+  for (const auto& [words, status, part] : cases) {
+    Words command = {MNRUN};
+    command.insert(command.end(), words.begin(), words.end());
+    const Result r = multinode::testing::run(command, {}, 10s);
+    EXPECT_EQ(r.status, status) << r.err;
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+    EXPECT_EQ(count(r.err, "\n"), 1u) << r.err;
+    EXPECT_EQ(r.out, "");
+  }
+}
+
+TEST(Mnrun, ProgramIsLookedUpWhereItWillRun) {
+  const Folder folder;
+  std::filesystem::create_symlink("/bin/pwd", folder.path() / "where");
+  const std::string here = std::filesystem::canonical(folder.path()).string();
+  const Result r = multinode::testing::run({MNRUN, "--standalone", "-w", here, "-e", "PATH=" + here, "where"});
+  EXPECT_EQ(r.out, here + "\n") << r.err;
+  EXPECT_EQ(multinode::testing::run({MNRUN, "--standalone", "-w", here, "./where"}).out, here + "\n");
+}
+
+TEST(Mnrun, StartsAllAgainAsOftenAsAllowed) {
+  const std::string script = "echo start $MNRUN_RESTART_COUNT; if [ $RANK = 1 ]; then exit 5; fi; exec sleep 60";
+  const Result never_right = standalone(2, script, {"--max-restarts", "2"});
+  EXPECT_EQ(never_right.status, 5);
+  EXPECT_EQ(lines_with(never_right.out, "[rank 1] "), (Words{"start 0", "start 1", "start 2"}));
+  EXPECT_EQ(count(never_right.err, "ended with exit status 5"), 3u) << never_right.err;
+
+  const Result right =
+      standalone(2, "echo start $MNRUN_RESTART_COUNT; if [ $RANK$MNRUN_RESTART_COUNT = 10 ]; then kill -9 $$; fi",
+                 {"--max-restarts", "2"});
+  EXPECT_EQ(right.status, 0) << right.err;
+  EXPECT_EQ(lines_with(right.out, "[rank 1] "), (Words{"start 0", "start 1"}));
+}
+
+TEST(Mnrun, ABadCommandLineIsNotStartedAgain) {
+  for (const std::string status : {"2", "77"}) {
+    const Result r = standalone(2, "echo start; exit " + status, {"--max-restarts", "3"});
+    EXPECT_EQ(r.status, std::stoi(status));
+    EXPECT_LE(count(r.out, "start"), 2u) << r.out;
+  }
+}
+
+TEST(Mnrun, AsyncGoesOnWhileOneLives) {
+  const Folder folder;
+  const std::string fifo = (folder.path() / "go").string();
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  Process mnrun(mnrun_with(
+      {"--standalone", "--nproc-per-node", "3", "-a"},
+      "if [ $RANK = 0 ]; then read line < " + fifo + "; echo last; exit 0; fi; echo gone; exit $((RANK + 6))"));
+  ASSERT_TRUE(mnrun.wait_for("rank 1\\] gone", 10s));
+  ASSERT_TRUE(mnrun.wait_for("rank 2\\] gone", 10s));
+  std::ofstream(fifo) << "go\n";
+  const Result r = mnrun.wait(10s);
+  EXPECT_EQ(count(r.out, "[rank 0] last\n"), 1u) << r.out;
+  EXPECT_TRUE(r.status == 7 || r.status == 8) << r.status;
+  EXPECT_NE(r.err.find("ended with exit status " + std::to_string(r.status)), std::string::npos) << r.err;
+}
+
+TEST(Mnrun, TenMegabytesOfLinesAreIntact) {
+  const Result r = standalone(7, "seq -f \"$RANK %07.0f .................................................\" 1 25000");
+  EXPECT_EQ(r.status, 0) << r.err;
+  std::vector<int> next(7, 1);
+  std::istringstream in(r.out);
+  for (std::string line; std::getline(in, line);) {
+    int prefix = -1, rank = -1, number = -1;
+    char dots[64] = {};
+    ASSERT_EQ(std::sscanf(line.c_str(), "[rank %d] %d %d %60s", &prefix, &rank, &number, dots), 4) << line;
+    ASSERT_EQ(prefix, rank);
+    ASSERT_EQ(number, next[static_cast<std::size_t>(rank)]++);
+    ASSERT_EQ(std::string(dots), std::string(49, '.'));
+  }
+  EXPECT_EQ(next, std::vector<int>(7, 25001));
+  EXPECT_GT(r.out.size(), 10u << 20);
+}
+
+TEST(Mnrun, BytesAndLongLinesSurvive) {
+  const Folder folder;
+  const std::string data = (folder.path() / "data").string();
+  std::string bytes(5 << 20, '\0');
+  unsigned state = 1;
+  for (char& c : bytes) c = static_cast<char>((state = state * 1664525u + 1013904223u) >> 24);
+  std::ofstream(data, std::ios::binary) << bytes;
+  const Result raw = standalone(2, "if [ $RANK = 1 ]; then cat " + data + "; fi", {"--no-prefix"});
+  EXPECT_TRUE(raw.out == bytes || raw.out == bytes + "\n") << raw.out.size();
+
+  // 900,000 characters are one line; 2.5 MiB are three.
+  const Result lines = standalone(2, "head -c 900000 /dev/zero | tr '\\0' $RANK; echo; printf partial");
+  for (const std::string rank : {"0", "1"})
+    EXPECT_EQ(lines_with(lines.out, "[rank " + rank + "] "), (Words{std::string(900000, rank[0]), "partial"}));
+  const Result pieces = standalone(2, "if [ $RANK = 1 ]; then head -c 2621440 /dev/zero | tr '\\0' x; fi");
+  std::size_t length = 0;
+  for (const auto& piece : lines_with(pieces.out, "[rank 1] ")) length += piece.size();
+  EXPECT_EQ(length, 2621440u);
+}
+
+TEST(Mnrun, AStoppedReaderStopsTheWriters) {
+  const Folder folder;
+  const std::string fifo = (folder.path() / "out").string();
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const mnrun::Fd never_read(open(fifo.c_str(), O_RDWR | O_CLOEXEC));
+  Process mnrun({"sh", "-c", std::string("exec ") + MNRUN + " --standalone --nproc-per-node 3 yes > " + fifo});
+  const auto number = [&](const std::string& file, const std::string& name) {
+    const std::string text = contents("/proc/" + std::to_string(mnrun.pid()) + "/" + file);
+    const auto at = text.find(name);
+    return at == text.npos ? 0L : std::stol(text.substr(at + name.size()));
+  };
+  // It has read what it has room for, and then no more for a fifth of a second.
+  long last = -1;
+  int unchanged = 0;
+  EXPECT_TRUE(soon([&] {
+    const long now = number("io", "rchar:");
+    unchanged = now == last && mnrun.find("RANK", "2") ? unchanged + 1 : 0;
+    last = now;
+    return unchanged >= 20;
+  }));
+  EXPECT_LT(last, 20 << 20);
+  EXPECT_LT(number("status", "VmHWM:"), 64 << 10);
+  mnrun.signal(SIGTERM);
+  EXPECT_TRUE(soon([&] { return mnrun.find("RANK", "0") == 0 && mnrun.find("RANK", "2") == 0; }));
+  mnrun.signal(SIGTERM);  // the lines that nobody reads are given up
+  EXPECT_EQ(mnrun.wait(10s).status, 143);
+}
+
+TEST(Mnrun, AReaderThatIsGoneEndsTheProcesses) {
+  const Result r = multinode::testing::run(
+      {"bash", "-c", std::string("set -o pipefail; ") + MNRUN + " --standalone --nproc-per-node 2 yes | head -n 1"}, {},
+      20s);
+  EXPECT_TRUE(std::regex_match(r.out, std::regex("\\[rank [01]\\] y\n"))) << r.out;
+  EXPECT_EQ(r.status, 128 + SIGPIPE);
+  EXPECT_NE(r.err.find("(SIGPIPE)"), std::string::npos) << r.err;
+}
+
+TEST(Mnrun, LogsAsTorchrunPlacesThem) {
+  const Folder folder;
+  const Result r = standalone(3, "echo out $RANK; echo err $RANK >&2",
+                              {"--log-dir", folder.path().string(), "--rdzv-id", "ignored"});
+  EXPECT_EQ(count(r.out, "out"), 3u);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+
+  const Result some = multinode::testing::run(mnrun_with(
+      {"--nproc-per-node", "3", "--log-dir", folder.path().string(), "--rdzv-id", "job", "-r", "0:3,1:1", "-t", "2:2"},
+      "echo out $RANK; echo err $RANK >&2"));
+  EXPECT_EQ(some.status, 0) << some.err;
+  const auto log = folder.path() / "job" / "attempt_0";
+  EXPECT_EQ(contents(log / "0" / "stdout.log"), "out 0\n");
+  EXPECT_EQ(contents(log / "0" / "stderr.log"), "err 0\n");
+  EXPECT_EQ(contents(log / "1" / "stdout.log"), "out 1\n");
+  EXPECT_FALSE(std::filesystem::exists(log / "1" / "stderr.log"));
+  EXPECT_FALSE(std::filesystem::exists(log / "2" / "stdout.log"));
+  EXPECT_EQ(contents(log / "2" / "stderr.log"), "err 2\n");
+  EXPECT_EQ(some.out, "[rank 2] out 2\n");
+  EXPECT_EQ(lines_with(some.err, "[rank 1] "), Words{"err 1"});
+  EXPECT_EQ(lines_with(some.err, "[rank 2] "), Words{"err 2"});
+  EXPECT_EQ(count(some.err, "err"), 2u);
+}
+
+TEST(Mnrun, InputIsRankZeros) {
+  const Result r = multinode::testing::run(
+      {"sh", "-c",
+       std::string("echo word | ") + MNRUN + " --standalone --nproc-per-node 2 sh -c 'read line; echo got $line'"});
+  EXPECT_EQ(lines_with(r.out, "[rank 0] "), Words{"got word"});
+  EXPECT_EQ(lines_with(r.out, "[rank 1] "), Words{"got"});
+}
+
+TEST(Mnrun, ADaemonThatKeepsThePipeOpenIsNotWaitedFor) {
+  const Folder folder;
+  const std::string file = (folder.path() / "pid").string();
+  const Result r = standalone(2, "if [ $RANK = 0 ]; then setsid sh -c 'echo $$ > " + file +
+                                     "; exec sleep 60' & fi;"
+                                     "while [ ! -s " +
+                                     file + " ]; do :; done; echo done");
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(count(r.out, "done"), 2u);
+  EXPECT_LT(r.seconds.count(), 10);
+  EXPECT_EQ(kill(std::stoi(contents(file)), SIGKILL), 0);  // it left the group and lives
+}
+
+TEST(Mnrun, AsAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  const Folder folder;
+  chmod(folder.path().c_str(), 0755);
+  const auto copy = folder.path() / "mnrun";
+  std::filesystem::copy_file(MNRUN, copy);
+  const auto as_nobody = [&](Words words) {
+    Words all = {"setpriv",     "--reuid=65534", "--regid=65534",    "--clear-groups",
+                 copy.string(), "--standalone",  "--nproc-per-node", "2"};
+    all.insert(all.end(), words.begin(), words.end());
+    return multinode::testing::run(all, {}, 20s);
+  };
+  EXPECT_EQ(count(as_nobody({"id", "-u"}).out, "] 65534\n"), 2u);
+  const Result r = as_nobody({"-r", "3", "--log-dir", folder.path().string(), "true"});
+  EXPECT_EQ(r.status, 2);
+  EXPECT_NE(r.err.find("--log-dir " + folder.path().string() + ": Permission denied"), std::string::npos) << r.err;
+}
+
+TEST(MnrunTwoNodes, RanksAreNumberedNodeByNode) {
+  TwoNodes run(
+      "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_PORT $MNRUN_RUN_ID");
+  const Result a = run.node[0]->wait(20s), b = run.node[1]->wait(20s);
+  EXPECT_EQ(a.status, 0) << a.err;
+  EXPECT_EQ(b.status, 0) << b.err;
+  const std::regex line("\\[rank (\\d)\\] (\\d/3 \\d/\\d \\d/2) (\\d+ \\w+)\n");
+  std::map<std::string, std::string> places;
+  std::set<std::string> common;
+  const std::string text = a.out + b.out;
+  for (std::sregex_iterator i(text.begin(), text.end(), line), end; i != end; ++i) {
+    places[(*i)[1]] = (*i)[2];
+    common.insert((*i)[3]);
+  }
+  EXPECT_EQ(places,
+            (std::map<std::string, std::string>{{"0", "0/3 0/2 0/2"}, {"1", "1/3 1/2 0/2"}, {"2", "2/3 0/1 1/2"}}));
+  EXPECT_EQ(common.size(), 1u) << text;
+}
+
+TEST(MnrunTwoNodes, MeetByArrival) {
+  const std::string endpoint = "localhost:" + std::to_string(some_free_port());
+  std::vector<std::unique_ptr<Process>> nodes;
+  for (int i = 0; i < 3; ++i)
+    nodes.push_back(std::make_unique<Process>(
+        mnrun_with({"--nnodes", "3", "--nproc-per-node", std::to_string(i + 1), "--rdzv-backend", "c10d",
+                    "--rdzv-endpoint", endpoint, "--rdzv-id", "x", "--timeout", "20"},
+                   "echo $RANK $GROUP_RANK")));
+  std::set<std::string> ranks, groups;
+  for (auto& node : nodes) {
+    const Result r = node->wait(20s);
+    EXPECT_EQ(r.status, 0) << r.err;
+    std::istringstream in(r.out);
+    std::string bracket, prefix, rank, group;
+    while (in >> bracket >> prefix >> rank >> group) {
+      EXPECT_EQ(prefix, rank + "]");
+      ranks.insert(rank);
+      groups.insert(group);
+    }
+  }
+  EXPECT_EQ(ranks, (std::set<std::string>{"0", "1", "2", "3", "4", "5"}));
+  EXPECT_EQ(groups, (std::set<std::string>{"0", "1", "2"}));
+}
+
+TEST(MnrunTwoNodes, AKilledProcessEndsBothNodesWithinASecond) {
+  TwoNodes run("echo ready; exec sleep 60");
+  ASSERT_TRUE(run.node[0]->wait_for("rank 0\\] ready", 20s));
+  ASSERT_TRUE(run.node[0]->wait_for("rank 1\\] ready", 20s));
+  ASSERT_TRUE(run.node[1]->wait_for("rank 2\\] ready", 20s));
+  const auto begin = std::chrono::steady_clock::now();
+  kill(run.node[1]->find("RANK", "2"), SIGSEGV);
+  const Result a = run.node[0]->wait(10s), b = run.node[1]->wait(10s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+  EXPECT_EQ(a.status, 128 + SIGSEGV);
+  EXPECT_EQ(b.status, 128 + SIGSEGV);
+  EXPECT_NE(a.err.find("rank 2 (node 1, "), std::string::npos) << a.err;
+  EXPECT_NE(a.err.find("was killed by signal 11 (SIGSEGV)\n"), std::string::npos) << a.err;
+  EXPECT_EQ(a.err, b.err);
+}
+
+TEST(MnrunTwoNodes, AKilledAgentIsNamed) {
+  for (const int victim : {0, 1}) {
+    TwoNodes run("echo ready; exec sleep 60");
+    ASSERT_TRUE(run.node[0]->wait_for("rank 1\\] ready", 20s));
+    ASSERT_TRUE(run.node[1]->wait_for("rank 2\\] ready", 20s));
+    const auto begin = std::chrono::steady_clock::now();
+    run.node[victim]->signal(SIGKILL);
+    const Result r = run.node[1 - victim]->wait(10s);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s);
+    EXPECT_EQ(r.status, 1);
+    EXPECT_NE(r.err.find("the mnrun of node " + std::to_string(victim) + " (host "), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find(" is gone"), std::string::npos) << r.err;
+  }
+}
+
+TEST(MnrunTwoNodes, StartAgainTogether) {
+  TwoNodes run(
+      "echo start $MNRUN_RESTART_COUNT; if [ $MNRUN_RESTART_COUNT = 2 ]; then exit 0; fi;"
+      "if [ $RANK = $MNRUN_RESTART_COUNT ]; then exit 4; fi; exec sleep 60",
+      {"--max-restarts", "2"});
+  const Result a = run.node[0]->wait(20s), b = run.node[1]->wait(20s);
+  EXPECT_EQ(a.status, 0) << a.err;
+  EXPECT_EQ(b.status, 0) << b.err;
+  EXPECT_EQ(lines_with(a.out, "[rank 0] ").back(), "start 2");
+  EXPECT_EQ(lines_with(b.out, "[rank 2] ").back(), "start 2");
+  EXPECT_NE(b.err.find("; start 2 of 2 more"), std::string::npos) << b.err;
+}
+
+TEST(MnrunTwoNodes, AnAgentKilledAfterARestartIsNamed) {
+  TwoNodes run("echo start $MNRUN_RESTART_COUNT; if [ $RANK$MNRUN_RESTART_COUNT = 00 ]; then exit 4; fi; exec sleep 60",
+               {"--max-restarts", "2"});
+  ASSERT_TRUE(run.node[0]->wait_for("start 1", 20s));
+  ASSERT_TRUE(run.node[1]->wait_for("start 1", 20s));
+  run.node[1]->signal(SIGKILL);
+  const Result r = run.node[0]->wait(10s);
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.err.find("the mnrun of node 1 (host "), std::string::npos) << r.err;
+}
+
+TEST(MnrunTwoNodes, AsyncWaitsForTheOtherNode) {
+  TwoNodes run("if [ $RANK = 2 ]; then exit 9; fi; echo on", {"-a"});
+  const Result a = run.node[0]->wait(20s), b = run.node[1]->wait(20s);
+  EXPECT_EQ(a.status, 9) << a.err;
+  EXPECT_EQ(b.status, 9) << b.err;
+  EXPECT_EQ(count(a.out, "on"), 2u);
+  EXPECT_NE(a.err.find("rank 2 (node 1, "), std::string::npos) << a.err;
+}
+
+TEST(MnrunTwoNodes, ASignalToOneEndsBoth) {
+  TwoNodes run("echo ready; exec sleep 60");
+  ASSERT_TRUE(run.node[0]->wait_for("rank 1\\] ready", 20s));
+  ASSERT_TRUE(run.node[1]->wait_for("rank 2\\] ready", 20s));
+  run.node[1]->signal(SIGTERM);
+  for (auto& node : run.node) {
+    const Result r = node->wait(10s);
+    EXPECT_EQ(r.status, 143);
+    EXPECT_NE(r.err.find("node 1 (host "), std::string::npos) << r.err;
+  }
+}
+
+TEST(MnrunTwoNodes, WhatOneNodeLacksBothSay) {
+  const std::string port = std::to_string(some_free_port());
+  std::unique_ptr<Process> nodes[2];
+  for (int i = 0; i < 2; ++i)
+    nodes[i] = std::make_unique<Process>(Words{MNRUN, "--nnodes", "2", "--node-rank", std::to_string(i),
+                                               "--master-addr", "127.0.0.1", "--master-port", port, "--timeout", "20",
+                                               i == 0 ? "true" : "only-on-the-head"});
+  for (auto& node : nodes) {
+    const Result r = node->wait(10s);
+    EXPECT_EQ(r.status, 127);
+    EXPECT_NE(r.err.find("node 1 (host "), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find("'only-on-the-head'"), std::string::npos) << r.err;
+    EXPECT_EQ(count(r.err, "\n"), 1u) << r.err;
+  }
+}
+
+TEST(MnrunTwoNodes, AMissingNodeIsNamed) {
+  const std::string port = std::to_string(some_free_port());
+  const auto node = [&](const std::string& rank) {
+    return multinode::testing::run({MNRUN, "--nnodes", "3", "--node-rank", rank, "--master-addr", "127.0.0.1",
+                                    "--master-port", port, "--timeout", "0.6", "true"});
+  };
+  const Result head = node("0");
+  EXPECT_EQ(head.status, 1);
+  EXPECT_NE(head.err.find("node ranks 1, 2 of 3 did not come"), std::string::npos) << head.err;
+  const Result other = node("1");
+  EXPECT_EQ(other.status, 1);
+  EXPECT_NE(other.err.find("node 0, which hosts the store, did not come"), std::string::npos) << other.err;
+}
+
+TEST(MnrunTwoNodes, TwoOfTheSameRankOrOfDifferentRunsAreRefused) {
+  const std::string port = std::to_string(some_free_port());
+  const auto words = [&](const std::string& rank, const std::string& id) {
+    return Words{MNRUN, "--nnodes",  "3", "--node-rank", rank, "--master-addr", "127.0.0.1", "--master-port",
+                 port,  "--rdzv-id", id,  "--timeout",   "20", "true"};
+  };
+  Process head(words("0", "a")), first(words("1", "a"));
+  const Result other_run = multinode::testing::run(words("2", "b"));
+  EXPECT_EQ(other_run.status, 2);
+  EXPECT_NE(other_run.err.find("--rdzv-id a, this one --rdzv-id b"), std::string::npos) << other_run.err;
+  Process second(words("1", "a"));
+  // One of the two with rank 1 came first; the other one is told, the run goes on with the missing node.
+  Process third(words("2", "a"));
+  const Result one = first.wait(20s), two = second.wait(20s);
+  EXPECT_EQ(std::min(one.status, two.status), 0) << one.err << two.err;
+  EXPECT_EQ(std::max(one.status, two.status), 2) << one.err << two.err;
+  EXPECT_NE((one.err + two.err).find("node rank 1 is taken by host "), std::string::npos) << one.err << two.err;
+  EXPECT_EQ(head.wait(20s).status, 0);
+  EXPECT_EQ(third.wait(20s).status, 0);
+}
+
+}  // namespace
