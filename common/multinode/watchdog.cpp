@@ -165,18 +165,13 @@ class Watchdog::Implementation {
     store_.set(key(std::to_string(identity_.rank)), mine_.text());
   }
 
-  static void wait_for_verdict_at(TcpStore& store, const std::string& name, std::chrono::milliseconds limit) {
-    try {
-      store.get(name, limit);
-    } catch (const StoreTimeout&) {
-    }
-  }
-  void wait_for_verdict(TcpStore& store, std::chrono::milliseconds limit) {
-    wait_for_verdict_at(store, verdict_key(), limit);
-  }
-
   // What `name` has now, "" if nothing. Not a get(): its StoreTimeout could mean a silent store.
-  std::string value_now(const std::string& name) { return store_.compare_set(name, "", ""); }
+  static std::string value_now(TcpStore& store, const std::string& name) { return store.compare_set(name, "", ""); }
+
+  void wait_for_verdict(TcpStore& store, std::chrono::milliseconds limit) const {
+    for (const auto end = Clock::now() + limit; Clock::now() < end && value_now(store, verdict_key()).empty();)
+      std::this_thread::sleep_for(10ms);
+  }
 
   void watch(const std::stop_token& stop) {
     std::mutex mutex;
@@ -186,7 +181,7 @@ class Watchdog::Implementation {
     Clock::time_point since = Clock::now(), published = since;
     try {
       while (!wake.wait_for(lock, stop, tick, [&] { return stop.stop_requested(); })) {
-        if (const std::string verdict = value_now(verdict_key()); !verdict.empty()) end(verdict, &store_);
+        if (const std::string verdict = value_now(store_, verdict_key()); !verdict.empty()) end(verdict, &store_);
         const Clock::time_point now = Clock::now();
         if (now - published >= publish_interval) {
           publish();
@@ -216,14 +211,14 @@ class Watchdog::Implementation {
     const std::string waiting = "timed out after " + seconds_text(timeout_) + ": " +
                                 rank_text(identity_.rank, identity_.where) + " waits " + mine_.doing();
     const Everyone before = everyone_now();
-    wait_for_verdict_at(store_, verdict_key(), 2 * publish_interval + 2 * tick);
+    wait_for_verdict(store_, 2 * publish_interval + 2 * tick);
     publish();
     return judge(identity_.rank, before, everyone_now(), waiting);
   }
 
   Everyone everyone_now() {
     Everyone all(static_cast<std::size_t>(identity_.world_size));
-    for (std::size_t r = 0; r < all.size(); ++r) all[r] = Progress::parse(value_now(key(std::to_string(r))));
+    for (std::size_t r = 0; r < all.size(); ++r) all[r] = Progress::parse(value_now(store_, key(std::to_string(r))));
     return all;
   }
 
