@@ -64,16 +64,16 @@ struct Options {
 
   void validate() {
     using multinode::require_range;
-    require_range("epochs", epochs, 1, 100'000);
-    require_range<std::int64_t>("batch-size", batch_size, 1, 1'000'000);
-    require_range("learning-rate", learning_rate, 0.0, 1e6);
-    require_range("momentum", momentum, 0.0, 0.9999);
-    require_range("dropout", dropout, 0.0, 0.99);
+    require_range("--epochs", epochs, 1, 100'000);
+    require_range<std::int64_t>("--batch-size", batch_size, 1, 1'000'000);
+    require_range("--learning-rate", learning_rate, 0.0, 1e6);
+    require_range("--momentum", momentum, 0.0, 0.9999);
+    require_range("--dropout", dropout, 0.0, 0.99);
     if (precision != "float" && precision != "double")
       throw multinode::UsageError("--precision must be float or double, not '" + precision + "'");
-    require_range<std::int64_t>("steps", steps, 0, 1'000'000'000);
-    require_range<std::int64_t>("log-every", log_every, 1, 1'000'000'000);
-    if (min_accuracy != -1) require_range("min-accuracy", min_accuracy, 0.0, 100.0);
+    require_range<std::int64_t>("--steps", steps, 0, 1'000'000'000);
+    require_range<std::int64_t>("--log-every", log_every, 1, 1'000'000'000);
+    if (min_accuracy != -1) require_range("--min-accuracy", min_accuracy, 0.0, 100.0);
     multinode::parse_backend(common.backend);
   }
 };
@@ -197,7 +197,7 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
 }
 
 int run(multinode::World& world, const Options& options) {
-  if (options.corrupt != no_rank) multinode::require_range("corrupt", options.corrupt, 0, world.size() - 1);
+  if (options.corrupt != no_rank) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
   const data::FashionMnist images = data::read_fashion_mnist(options.folder);
   const bool twice = options.precision == "double";

@@ -163,6 +163,7 @@ int run(multinode::World& world, const multinode::CommonOptions& common, Fault f
         "ranks %s\n",
         std::string(name_of(communicator->backend())).c_str(), world.size(), difference, bound, difference / bound,
         change, identical ? "bit-identical" : "DIFFER");
+  std::fflush(stdout);  // a launcher may end this rank as soon as another one has failed
   return difference <= bound && identical ? multinode::exit_right : multinode::exit_wrong;
 }
 
