@@ -14,7 +14,10 @@ endforeach()
 # 200 tests of microseconds: one process.
 add_test(NAME common.launch COMMAND launch_test)
 set_tests_properties(common.launch PROPERTIES TIMEOUT 30 PROCESSORS 1 LABELS unit)
-gtest_discover_tests(launch_live_test TEST_PREFIX common. PROPERTIES TIMEOUT 120 PROCESSORS 4 LABELS local)
+gtest_discover_tests(launch_live_test TEST_PREFIX common. TEST_FILTER -*Torchrun*
+  PROPERTIES TIMEOUT 60 PROCESSORS 3 LABELS local)
+gtest_discover_tests(launch_live_test TEST_PREFIX common. TEST_FILTER *Torchrun* TEST_LIST torchrun_live_tests
+  PROPERTIES TIMEOUT 120 PROCESSORS 4 LABELS slow)
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # The library again, instrumented: launch.cpp and what parses an endpoint for it.

@@ -85,10 +85,10 @@ TEST(LaunchLive, TorchrunInsideMpirun) {
                    "torchrun: rank 2/4 local 0/2 node 1/2 agent", "torchrun: rank 3/4 local 1/2 node 1/2 agent"}));
 }
 
-// In a batch script the outer variables say one process of four.
-TEST(LaunchLive, MpirunInsideABatchScript) {
+// The variables of a batch script and of a pod around mpirun. (A real sbatch makes mpirun ask Slurm for its nodes:
+// environments/open-mpi-4-in-sbatch.env is from one.)
+TEST(LaunchLive, MpirunAmongOuterVariables) {
   if (run({"mpirun", "--version"}).out.find("Open MPI") == std::string::npos) GTEST_SKIP() << "no Open MPI";
-  // RANK of a pod around it, and what sbatch sets, short of what makes mpirun itself look for Slurm's nodes.
   const Result result =
       run(under_mpirun(2, {LAUNCH_PRINT}),
           {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PET_NNODES", "2"}}, 60s);

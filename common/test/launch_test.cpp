@@ -175,6 +175,11 @@ TEST_P(Recorded, NamesTheVariables) {
 // mnrun's children believe mnrun, whatever started mnrun.
 TEST_P(Recorded, MnrunInsideIsBelieved) {
   const Environment environment = without_process_variables(load(GetParam().file).environment);
+  for (const auto& [name, value] : environment)
+    for (const char* process :
+         {"PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER", "OMPI_COMM_WORLD_", "OMPI_MCA_ess", "SLURM_STEP",
+          "SLURM_PROCID", "TORCHELASTIC_", "FLUX_TASK_", "JSM_", "MPI_LOCAL"})
+      EXPECT_FALSE(name.starts_with(process)) << name << "=" << value;
   const Launch child = read_launch(environment + load("mnrun").environment);
   EXPECT_EQ(child.launcher, "mnrun");
   EXPECT_EQ(child.rank.value, 2);
@@ -586,6 +591,7 @@ TEST(HostList, RefusesWhatIsNone) {
     const std::string what = refusal([&] { expand_host_list(text); });
     EXPECT_NE(what.find("is not a host list"), what.npos) << text << ": " << what;
   }
+  EXPECT_NE(refusal([] { expand_host_list("a[2-1]"); }).find("'2-1' counts down"), std::string::npos);
   EXPECT_NE(refusal([] { expand_host_list(std::string(256, 'a')); }).find("longer than 255"), std::string::npos);
 }
 
