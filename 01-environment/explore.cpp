@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 
@@ -25,7 +26,7 @@ namespace po = boost::program_options;
 
 struct Options {
   multinode::CommonOptions common;
-  std::string require_equal;
+  std::vector<std::string> require_equal;
   explore::Required required;
   std::int64_t since = 0;  // nanoseconds of CLOCK_REALTIME
 };
@@ -42,13 +43,13 @@ json variables(const Launch& launch) {
     if (!variable.empty()) all[name] = variable;
   };
   add("rank", launch.rank.variable);
-  add("world size", launch.world_size.variable);
-  add("local rank", launch.local_rank.variable);
-  if (launch.local_size) add("local size", launch.local_size->variable);
-  if (launch.node_rank) add("node rank", launch.node_rank->variable);
-  if (launch.node_count) add("nodes", launch.node_count->variable);
-  add("master address", launch.master_address.variable);
-  add("master port", launch.master_port.variable);
+  add("world_size", launch.world_size.variable);
+  add("local_rank", launch.local_rank.variable);
+  if (launch.local_size) add("local_size", launch.local_size->variable);
+  if (launch.node_rank) add("node_rank", launch.node_rank->variable);
+  if (launch.node_count) add("node_count", launch.node_count->variable);
+  add("master_address", launch.master_address.variable);
+  add("master_port", launch.master_port.variable);
   if (launch.mnrun_store) add("store", launch.mnrun_store->variable);
   return all;
 }
@@ -91,8 +92,8 @@ bool judge(const explore::Processes& processes, const Options& options, multinod
   for (const std::string& line : explore::crowded(processes)) std::cout << "note: " << line << '\n';
 
   std::vector<std::string> failures = explore::missing(processes);
-  if (!options.require_equal.empty())
-    for (const explore::Item& item : explore::parse_items(options.require_equal)) {
+  for (const std::string& list : options.require_equal)
+    for (const explore::Item& item : explore::parse_items(list)) {
       const std::string line = explore::describe(processes, item);
       if (explore::groups(processes, item).size() > 1)
         failures.push_back("not equal: " + line);
@@ -122,7 +123,7 @@ int explore_world(World& world, const Options& options) {
   if (options.since != 0) {
     double last = 0;
     for (const json& process : processes) last = std::max(last, process.at("first_barrier_ms").get<double>());
-    std::cout << "\nall ranks were through the first barrier " << last << " ms after --since\n";
+    std::cout << "\nall ranks were through the first barrier " << std::round(last * 10) / 10 << " ms after --since\n";
   }
   return judge(processes, options, json_lines) ? multinode::exit_right : multinode::exit_wrong;
 }
@@ -144,7 +145,7 @@ int main(int argc, char** argv) {
      "print the time from then to the first barrier: --since $(date +%s%N)");
   // clang-format on
   program.validate = [&] {
-    if (!options.require_equal.empty()) explore::parse_items(options.require_equal);
+    for (const std::string& list : options.require_equal) explore::parse_items(list);
     if (options.since < 0) throw multinode::UsageError("--since must be nanoseconds since 1970, not negative");
   };
   return multinode::run(program, argc, argv, [&](World& world) { return explore_world(world, options); });

@@ -142,7 +142,8 @@ std::vector<Item> parse_items(std::string_view list) {
     }
     found.push_back(*item);
   }
-  if (found.empty()) throw multinode::UsageError("--require-equal needs an item, such as kernel");
+  if (found.empty())
+    throw multinode::UsageError("--require-equal needs items, such as kernel,driver, not '" + std::string(list) + "'");
   return found;
 }
 
@@ -207,25 +208,17 @@ std::string describe(const Processes& processes, const Item& item) {
 }
 
 std::vector<std::string> missing(const Processes& processes) {
-  struct Lacking {
-    std::string problem;
-    std::vector<int> ranks;
-  };
-  std::vector<std::pair<std::string, Lacking>> things;  // in the order of the command line
-  for (std::size_t rank = 0; rank < processes.size(); ++rank)
-    for (const json& thing : at(processes[rank], "/required")) {
-      if (!thing.at("found").is_null()) continue;
-      const std::string name = thing.at("kind").get<std::string>() + " " + thing.at("name").get<std::string>();
-      auto known = std::find_if(things.begin(), things.end(), [&](const auto& t) { return t.first == name; });
-      if (known == things.end()) known = things.insert(things.end(), {name, {text_of(thing.at("problem")), {}}});
-      known->second.ranks.push_back(static_cast<int>(rank));
-    }
   std::vector<std::string> lines;
-  for (const auto& [name, lacking] : things) {
-    const bool everywhere = lacking.ranks.size() == processes.size();
-    lines.push_back(name + " is missing " +
-                    (everywhere ? "everywhere: " : "on " + who(processes, lacking.ranks) + " only: ") +
-                    lacking.problem);
+  const std::size_t count = at(processes.front(), "/required").size();  // all have the same command line
+  for (std::size_t i = 0; i < count; ++i) {
+    std::vector<int> lacking;
+    for (std::size_t rank = 0; rank < processes.size(); ++rank)
+      if (processes[rank]["required"][i]["found"].is_null()) lacking.push_back(static_cast<int>(rank));
+    if (lacking.empty()) continue;
+    const json& thing = of_rank(processes, lacking.front())["required"][i];
+    lines.push_back(thing["kind"].get<std::string>() + " " + thing["name"].get<std::string>() + " is missing " +
+                    (lacking.size() == processes.size() ? "everywhere" : "on " + who(processes, lacking) + " only") +
+                    ": " + thing["problem"].get<std::string>());
   }
   return lines;
 }
@@ -245,10 +238,13 @@ std::vector<std::string> crowded(const Processes& processes) {
     double cpus = double(allowed.size());
     if (quota.is_number()) cpus = std::min(cpus, quota.get<double>());
     if (double(threads) <= cpus) continue;
-    const double each = std::max(1.0, std::floor(cpus / double(ranks.size())));
     std::ostringstream line;
     line << who(processes, ranks) << ": " << ranks.size() << (ranks.size() == 1 ? " process" : " processes")
-         << " would start " << threads << " OpenMP threads on " << cpus << " CPUs: set OMP_NUM_THREADS=" << each;
+         << " would start " << threads << " OpenMP threads on " << cpus << " CPUs: ";
+    if (threads > ranks.size())
+      line << "set OMP_NUM_THREADS=" << std::max(1.0, std::floor(cpus / double(ranks.size())));
+    else
+      line << "start fewer processes";
     lines.push_back(line.str());
   }
   return lines;

@@ -45,7 +45,7 @@ std::string who(const Processes& processes, const std::vector<int>& ranks);
 // b): not on the PATH". Empty: all have all.
 std::vector<std::string> missing(const Processes& processes);
 
-// A line where the threads of a node's processes are more than its CPUs, with what to set.
+// A line for each node whose processes would start more threads than it has CPUs, with what to do.
 std::vector<std::string> crowded(const Processes& processes);
 
 // "8 MiB", "23.5 GiB"

@@ -3,17 +3,19 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 
 namespace explore {
 
 std::optional<std::string> read_text(const std::filesystem::path& file) {
   std::ifstream in(file);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in || in.bad()) return std::nullopt;
+  std::ostringstream copy;
+  if (!(copy << in.rdbuf())) return std::nullopt;  // some files of /sys open, and then refuse to be read
+  std::string text = copy.str();
   const char* const space = " \t\r\n";
   text.erase(text.find_last_not_of(space) + 1);
   text.erase(0, text.find_first_not_of(space));
+  if (text.empty()) return std::nullopt;
   return text;
 }
 

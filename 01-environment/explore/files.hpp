@@ -9,7 +9,7 @@
 
 namespace explore {
 
-// The text of a file without white space around it; nothing where it cannot be read.
+// The text of a file without white space around it; nothing where it is empty or cannot be read.
 std::optional<std::string> read_text(const std::filesystem::path& file);
 
 std::optional<long long> read_number(const std::filesystem::path& file);

@@ -66,7 +66,10 @@ nlohmann::json read_gpus(const std::filesystem::path& root) {
                        {"memory_bytes", properties.totalGlobalMem}});
   }
   nlohmann::json gpus = {{"driver", nvidia_driver(root)}, {"devices", devices}};
-  if (devices.empty()) gpus["none_because"] = error == cudaSuccess ? "CUDA sees no device" : cudaGetErrorString(error);
+  if (devices.empty() && gpus["driver"] == "none")
+    gpus["none_because"] = "NVIDIA's driver is not loaded";
+  else if (devices.empty())
+    gpus["none_because"] = error == cudaSuccess ? "CUDA sees no device" : cudaGetErrorString(error);
   return gpus;
 }
 

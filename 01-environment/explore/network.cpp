@@ -82,14 +82,13 @@ nlohmann::json read_rdma(const std::filesystem::path& root) {
   for (const std::string& device : names_in(folder))
     for (const std::string& port : names_in(folder / device / "ports")) {
       const std::filesystem::path at = folder / device / "ports" / port;
-      const std::optional<std::string> firmware = read_text(folder / device / "fw_ver");
       all.push_back({{"device", device},
                      {"port", port},
                      {"state", after_colon(read_text(at / "state"))},
                      {"rate", known(read_text(at / "rate"))},
                      {"link_layer", known(read_text(at / "link_layer"))},
                      {"interface", known(read_text(at / "gid_attrs/ndevs/0"))},
-                     {"firmware", firmware && !firmware->empty() ? nlohmann::json(*firmware) : nlohmann::json()}});
+                     {"firmware", known(read_text(folder / device / "fw_ver"))}});
     }
   return all;
 }

@@ -20,11 +20,14 @@ std::string bytes_or(const json& bytes, const char* if_null) {
   return bytes.is_null() ? if_null : bytes_text(bytes.get<double>());
 }
 
-// "rank from RANK, world size from WORLD_SIZE": which variables were believed.
+// "rank from RANK, world_size from WORLD_SIZE": which variables were believed.
 std::string sources(const json& process) {
   std::string all;
-  for (const auto& [value, variable] : process.at("variables").items())
-    all += (all.empty() ? "" : ", ") + value + " from " + variable.get<std::string>();
+  for (const char* value : {"rank", "world_size", "local_rank", "local_size", "node_rank", "node_count",
+                            "master_address", "master_port", "store"})
+    if (process.at("variables").contains(value))
+      all += (all.empty() ? "; " : ", ") + std::string(value) + " from " +
+             process.at("variables").at(value).get<std::string>();
   return all;
 }
 
@@ -134,9 +137,8 @@ void print(const Processes& processes, std::ostream& out) {
   for (const json& p : processes) nodes.insert(p.at("node").get<int>());
   const json& first = processes.front();
   out << processes.size() << (processes.size() == 1 ? " process" : " processes") << " on " << nodes.size()
-      << (nodes.size() == 1 ? " node" : " nodes") << ", launcher: " << first.at("launcher").get<std::string>();
-  const std::string read = sources(first);
-  out << (read.empty() ? "" : "; ") << read << "\n\n";
+      << (nodes.size() == 1 ? " node" : " nodes") << ", launcher: " << first.at("launcher").get<std::string>()
+      << sources(first) << "\n\n";
   print_processes(processes, out);
   for (const json& p : processes) {
     if (nodes.erase(p.at("node").get<int>()) == 0) continue;  // its first process speaks for a node

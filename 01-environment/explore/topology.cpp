@@ -40,7 +40,7 @@ std::string ranges(const std::vector<int>& numbers) {
     std::size_t last = i;
     while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
     text += (text.empty() ? "" : ",") + std::to_string(numbers[i]);
-    if (last > i) text += (last > i + 1 ? "-" : ",") + std::to_string(numbers[last]);
+    if (last > i) text += "-" + std::to_string(numbers[last]);
     i = last + 1;
   }
   return text;
@@ -85,11 +85,8 @@ nlohmann::json read_cpu(const std::vector<int>& cpus, const std::string& synthet
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) < 0) return cpu;
   const std::unique_ptr<hwloc_topology, Destroy> topology(made);
-  // The whole machine, also what a container may not use; CPUs and memory alone, as devices cost time.
+  // The whole machine, also what a container may not use. Devices, which cost time, are left out unless asked for.
   hwloc_topology_set_flags(made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
-  hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE);
-  for (const hwloc_obj_type_t type : {HWLOC_OBJ_PACKAGE, HWLOC_OBJ_CORE})
-    hwloc_topology_set_type_filter(made, type, HWLOC_TYPE_FILTER_KEEP_ALL);
   if (!synthetic.empty() && hwloc_topology_set_synthetic(made, synthetic.c_str()) < 0)
     throw std::invalid_argument("not a topology: " + synthetic);
   if (hwloc_topology_load(made) < 0) return cpu;

@@ -1,0 +1,203 @@
+#include "explore/comparison.hpp"
+
+#include <multinode/check.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace {
+
+using explore::Processes;
+using nlohmann::json;
+
+// Processes of `nodes` nodes with `each` processes; hosts are a, b, c ...
+Processes made_up(int nodes, int each) {
+  Processes all;
+  for (int node = 0; node < nodes; ++node)
+    for (int local = 0; local < each; ++local)
+      all.push_back({{"rank", all.size()},
+                     {"node", node},
+                     {"host", std::string(1, char('a' + node))},
+                     {"versions", {{"kernel", "6.1.0-12"}, {"libc", "2.36"}}},
+                     {"cpu", {{"allowed", "0-3"}, {"count", 4}}},
+                     {"threads", {{"openmp", 1}}},
+                     {"limits", {{"memlock_bytes", nullptr}, {"open_files", 1024}}}});
+  return all;
+}
+
+explore::Item item(std::string_view name) { return explore::parse_items(name).front(); }
+
+std::string kernel(const Processes& processes) { return explore::describe(processes, item("kernel")); }
+
+void set_kernel(Processes& processes, std::size_t rank, const std::string& version) {
+  processes.at(rank)["versions"]["kernel"] = version;
+}
+
+TEST(Comparison, Equal) {
+  const Processes all = made_up(2, 2);
+  EXPECT_EQ(explore::differences(all), json::array());
+  EXPECT_EQ(explore::groups(all, item("kernel")).size(), 1u);
+  EXPECT_EQ(kernel(all), "kernel: all have 6.1.0-12");
+}
+
+TEST(Comparison, OneNodeIsOdd) {
+  Processes all = made_up(3, 2);
+  for (const std::size_t rank : {2u, 3u}) set_kernel(all, rank, "6.1.0-13");
+  EXPECT_EQ(kernel(all), "kernel: node 1 (host b) has 6.1.0-13, the others 6.1.0-12");
+  EXPECT_EQ(explore::differences(all), (json{{{"item", "kernel"},
+                                              {"groups",
+                                               {{{"value", "6.1.0-12"}, {"ranks", {0, 1, 4, 5}}, {"hosts", {"a", "c"}}},
+                                                {{"value", "6.1.0-13"}, {"ranks", {2, 3}}, {"hosts", {"b"}}}}}}}));
+}
+
+TEST(Comparison, OneRankOfANodeIsOdd) {
+  Processes all = made_up(2, 2);
+  set_kernel(all, 3, "6.1.0-13");
+  EXPECT_EQ(kernel(all), "kernel: rank 3 (host b) has 6.1.0-13, the others 6.1.0-12");
+}
+
+TEST(Comparison, RankZeroCanBeTheOddOne) {
+  Processes all = made_up(3, 1);
+  set_kernel(all, 0, "6.1.0-13");
+  EXPECT_EQ(kernel(all), "kernel: node 0 (host a) has 6.1.0-13, the others 6.1.0-12");
+}
+
+TEST(Comparison, TwoGroupsOfOneSizeAreBothNamed) {
+  Processes all = made_up(4, 1);
+  for (const std::size_t rank : {1u, 3u}) set_kernel(all, rank, "6.1.0-13");
+  EXPECT_EQ(kernel(all), "kernel: nodes 0,2 (hosts a, c) has 6.1.0-12, nodes 1,3 (hosts b, d) has 6.1.0-13");
+}
+
+TEST(Comparison, ManyValuesAreCounted) {
+  Processes all = made_up(9, 1);
+  for (std::size_t rank = 2; rank < 9; ++rank) set_kernel(all, rank, "6.1.0-" + std::to_string(20 + rank));
+  EXPECT_EQ(kernel(all),
+            "kernel: node 2 (host c) has 6.1.0-22, node 3 (host d) has 6.1.0-23, node 4 (host e) has 6.1.0-24, node 5 "
+            "(host f) has 6.1.0-25, and there are 3 other values; most have 6.1.0-12");
+}
+
+TEST(Comparison, AMissingItemIsADifference) {
+  Processes all = made_up(3, 1);
+  all[1]["versions"].erase("kernel");
+  EXPECT_EQ(kernel(all), "kernel: node 1 (host b) has none, the others 6.1.0-12");
+}
+
+TEST(Comparison, OneRankIsEqualToItself) { EXPECT_EQ(explore::differences(made_up(1, 1)), json::array()); }
+
+TEST(Comparison, UnlimitedIsNotNone) {
+  Processes all = made_up(3, 1);
+  all[2]["limits"]["memlock_bytes"] = 65536;
+  EXPECT_EQ(explore::describe(all, item("memlock")), "memlock: node 2 (host c) has 64 KiB, the others unlimited");
+}
+
+TEST(Comparison, GpusAndPortsAreCompared) {
+  Processes all = made_up(3, 1);
+  for (json& process : all) {
+    process["gpus"]["devices"] = {{{"name", "H100"}, {"uuid", process["host"]}}, {{"name", "H100"}, {"uuid", "x"}}};
+    process["rdma"] = {{{"device", "mlx5_0"}, {"state", "ACTIVE"}, {"rate", "400 Gb/sec"}}};
+    process["network"] = {{{"name", "lo"}, {"state", "up"}, {"mtu", 65536}, {"addresses", {"127.0.0.1/8"}}},
+                          {{"name", "eth0"}, {"state", "up"}, {"mtu", 9000}, {"addresses", {process["host"]}}}};
+  }
+  EXPECT_EQ(explore::differences(all), json::array()) << "UUIDs and addresses differ always";
+  all[1]["gpus"]["devices"].erase(0);
+  all[1]["rdma"][0]["state"] = "DOWN";
+  all[1]["network"][1]["mtu"] = 1500;
+  EXPECT_EQ(explore::describe(all, item("gpus")), "gpus: node 1 (host b) has 1 x H100, the others 2 x H100");
+  EXPECT_EQ(explore::describe(all, item("rdma")),
+            "rdma: node 1 (host b) has mlx5_0 DOWN 400 Gb/sec, the others mlx5_0 ACTIVE 400 Gb/sec");
+  EXPECT_EQ(explore::describe(all, item("network")),
+            "network: node 1 (host b) has eth0 1500 ?, the others eth0 9000 ?");
+}
+
+TEST(Comparison, EveryItemFindsAValueThatDiffers) {
+  for (const explore::Item& i : explore::items()) {
+    Processes all = made_up(2, 1);
+    all[1] = {{"node", 1},
+              {"host", "b"},
+              {"launcher", "x"},
+              {"versions",
+               {{"program", "x"},
+                {"MPI", "x"},
+                {"Gloo", "x"},
+                {"NCCL", "x"},
+                {"CUDA", "x"},
+                {"libc", "x"},
+                {"kernel", "x"},
+                {"system", "x"}}},
+              {"gpus", {{"driver", "x"}, {"devices", {{{"name", "x"}}}}}},
+              {"container", {{{"kind", "x"}}}},
+              {"cpu", {{"count", 1}, {"machine", {{"model", "x"}}}}},
+              {"threads", {{"openmp", 7}, {"openblas", 7}}},
+              {"memory_bytes", 1},
+              {"rdma", {{{"device", "x"}}}},
+              {"network", {{{"name", "x"}, {"state", "up"}, {"addresses", {"x"}}}}},
+              {"limits", {{"memlock_bytes", 1}, {"open_files", 1}, {"shm_bytes", 1}}},
+              {"cgroup", {{"cpus", 1}, {"memory_bytes", 1}}},
+              {"folder", "x"}};
+    EXPECT_EQ(explore::groups(all, i).size(), 2u) << i.name << ": " << explore::describe(all, i);
+  }
+}
+
+TEST(Items, AreParsedStrictly) {
+  const std::vector<explore::Item> two = explore::parse_items("kernel,memlock");
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_EQ(two[1].name, "memlock");
+  for (const char* wrong : {"", ",", "kernel,", "Kernel", "kernel memlock", "colour"}) {
+    if (std::string(wrong) == "kernel,") continue;  // a comma too many names nothing wrong
+    EXPECT_THROW(explore::parse_items(wrong), multinode::UsageError) << wrong;
+  }
+  try {
+    explore::parse_items("kernel,colour");
+  } catch (const multinode::UsageError& e) {
+    EXPECT_NE(std::string(e.what()).find("'colour'"), std::string::npos) << e.what();
+    for (const explore::Item& i : explore::items())
+      EXPECT_NE(std::string(e.what()).find(i.name), std::string::npos) << e.what();
+  }
+}
+
+json thing(const char* kind, const char* name, bool found) {
+  return {{"kind", kind},
+          {"name", name},
+          {"found", found ? json("/usr/bin/x") : json()},
+          {"problem", found ? json() : json("not on the PATH")}};
+}
+
+TEST(Missing, SaysOnWhichNodes) {
+  Processes all = made_up(2, 2);
+  for (std::size_t rank = 0; rank < 4; ++rank)
+    all[rank]["required"] = {thing("command", "tool", rank < 2), thing("file", "/etc/x", true),
+                             thing("library", "liby.so", false)};
+  EXPECT_EQ(explore::missing(all),
+            (std::vector<std::string>{"command tool is missing on node 1 (host b) only: not on the PATH",
+                                      "library liby.so is missing everywhere: not on the PATH"}));
+  EXPECT_TRUE(explore::missing(made_up(2, 2)).empty());
+}
+
+TEST(Crowded, ThreadsOfANodeAgainstItsCpus) {
+  Processes all = made_up(2, 2);
+  EXPECT_TRUE(explore::crowded(all).empty());
+  for (const std::size_t rank : {2u, 3u}) all[rank]["threads"]["openmp"] = 4;
+  EXPECT_EQ(explore::crowded(all),
+            (std::vector<std::string>{"node 1 (host b): 2 processes would start 8 OpenMP threads "
+                                      "on 4 CPUs: set OMP_NUM_THREADS=2"}));
+  all[2]["cpu"]["allowed"] = "0-3";
+  all[3]["cpu"]["allowed"] = "4-7";  // bound apart
+  EXPECT_TRUE(explore::crowded(all).empty());
+  for (const std::size_t rank : {2u, 3u}) {
+    all[rank]["cgroup"]["cpus"] = 1.5;  // the CPU set does not tell of it
+    all[rank]["threads"]["openmp"] = 1;
+  }
+  EXPECT_EQ(explore::crowded(all),
+            (std::vector<std::string>{"node 1 (host b): 2 processes would start 2 OpenMP threads "
+                                      "on 1.5 CPUs: start fewer processes"}));
+}
+
+TEST(Bytes, ReadAsPeopleSayThem) {
+  EXPECT_EQ(explore::bytes_text(0), "0 B");
+  EXPECT_EQ(explore::bytes_text(65536), "64 KiB");
+  EXPECT_EQ(explore::bytes_text(8 << 20), "8 MiB");
+  EXPECT_EQ(explore::bytes_text(23.54 * 1024 * 1024 * 1024), "23.5 GiB");
+}
+
+}  // namespace

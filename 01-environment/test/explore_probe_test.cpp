@@ -1,0 +1,327 @@
+// The probes, on made-up trees that stand for "/".
+#include "explore/files.hpp"
+#include "explore/gpus.hpp"
+#include "explore/limits.hpp"
+#include "explore/network.hpp"
+#include "explore/required.hpp"
+#include "explore/topology.hpp"
+#include "explore/versions.hpp"
+
+#include <testing/program_test.hpp>
+
+#include <gtest/gtest.h>
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace {
+
+using nlohmann::json;
+
+// A folder that goes away with its test.
+class Tree {
+ public:
+  Tree() {
+    std::string name = (std::filesystem::temp_directory_path() / "explore-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    root_ = name;
+  }
+  ~Tree() {
+    std::error_code error;
+    std::filesystem::remove_all(root_, error);
+  }
+  Tree(const Tree&) = delete;
+  Tree& operator=(const Tree&) = delete;
+
+  void write(const std::string& file, const std::string& text) {
+    std::filesystem::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file) << text;
+  }
+  void folder(const std::string& name) { std::filesystem::create_directories(root_ / name); }
+  operator const std::filesystem::path&() const { return root_; }
+
+ private:
+  std::filesystem::path root_;
+};
+
+void add_rdma(Tree& tree, const std::string& device, const std::string& state, const std::string& rate) {
+  const std::string at = "sys/class/infiniband/" + device;
+  tree.write(at + "/fw_ver", "28.39.1002\n");
+  tree.write(at + "/ports/1/state", state + "\n");
+  tree.write(at + "/ports/1/rate", rate + "\n");
+  tree.write(at + "/ports/1/link_layer", "Ethernet\n");
+  tree.write(at + "/ports/1/gid_attrs/ndevs/0", "eth-" + device + "\n");
+}
+
+TEST(Rdma, EveryPortOfEveryDevice) {
+  Tree tree;
+  add_rdma(tree, "mlx5_0", "4: ACTIVE", "100 Gb/sec (4X EDR)");
+  add_rdma(tree, "mlx5_1", "1: DOWN", "40 Gb/sec (4X QDR)");
+  tree.write("sys/class/infiniband/mlx5_1/ports/2/state", "2: INIT\n");
+  const json ports = explore::read_rdma(tree);
+  ASSERT_EQ(ports.size(), 3u);
+  EXPECT_EQ(ports[0], (json{{"device", "mlx5_0"},
+                            {"port", "1"},
+                            {"state", "ACTIVE"},
+                            {"rate", "100 Gb/sec (4X EDR)"},
+                            {"link_layer", "Ethernet"},
+                            {"interface", "eth-mlx5_0"},
+                            {"firmware", "28.39.1002"}}));
+  EXPECT_EQ(ports[1]["state"], "DOWN");
+  EXPECT_EQ(ports[2]["port"], "2");
+  EXPECT_EQ(ports[2]["state"], "INIT");
+  EXPECT_EQ(ports[2]["rate"], nullptr);
+}
+
+TEST(Rdma, NoDriverAndNoDeviceAreNoErrors) {
+  Tree tree;
+  EXPECT_EQ(explore::read_rdma(tree), json::array());
+  tree.folder("sys/class/infiniband");
+  EXPECT_EQ(explore::read_rdma(tree), json::array());
+}
+
+TEST(Rdma, WhatCannotBeReadIsUnknown) {
+  Tree tree;
+  tree.write("sys/class/infiniband/rxe0/fw_ver", "\n");    // soft-RoCE has none
+  tree.folder("sys/class/infiniband/rxe0/ports/1/state");  // opens, and then fails to be read, even for root
+  tree.folder("sys/class/infiniband/rxe0/ports/1/link_layer");
+  const json ports = explore::read_rdma(tree);
+  ASSERT_EQ(ports.size(), 1u);
+  EXPECT_EQ(ports[0]["state"], nullptr);
+  EXPECT_EQ(ports[0]["link_layer"], nullptr);
+  EXPECT_EQ(ports[0]["firmware"], nullptr);
+}
+
+TEST(Interfaces, SpeedMayBeUnknown) {
+  Tree tree;
+  const auto add = [&](const std::string& name, const std::string& speed) {
+    tree.write("sys/class/net/" + name + "/operstate", "up\n");
+    tree.write("sys/class/net/" + name + "/mtu", "9000\n");
+    if (!speed.empty()) tree.write("sys/class/net/" + name + "/speed", speed);
+  };
+  add("eth0", "100000\n");
+  add("eth1", "-1\n");
+  add("eth2", "");
+  tree.folder("sys/class/net/eth2/speed");  // a link that is down: reading it is an error
+  add("eth3", "fast\n");
+  tree.write("sys/class/net/bonding_masters", "bond0\n");
+  const json interfaces = explore::read_interfaces(tree, {{"eth0", {"10.0.0.3/24", "fd00::3/64"}}});
+  ASSERT_EQ(interfaces.size(), 4u);
+  EXPECT_EQ(interfaces[0], (json{{"name", "eth0"},
+                                 {"state", "up"},
+                                 {"speed_mbit", 100000},
+                                 {"mtu", 9000},
+                                 {"addresses", {"10.0.0.3/24", "fd00::3/64"}}}));
+  for (const std::size_t i : {1u, 2u, 3u}) EXPECT_EQ(interfaces[i]["speed_mbit"], nullptr) << interfaces[i];
+}
+
+TEST(Interfaces, LoopbackHasItsAddress) {
+  const explore::Addresses addresses = explore::current_addresses();
+  ASSERT_TRUE(addresses.contains("lo"));
+  EXPECT_EQ(addresses.at("lo").front(), "127.0.0.1/8");
+}
+
+TEST(Gpus, DriverAndDevicesFromItsFiles) {
+  Tree tree;
+  EXPECT_EQ(explore::nvidia_driver(tree), "none");
+  EXPECT_EQ(explore::gpus_of_driver(tree), json::array());
+  tree.write("proc/driver/nvidia/version",
+             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
+             "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n");
+  EXPECT_EQ(explore::nvidia_driver(tree), "535.104.05");
+  tree.write("proc/driver/nvidia/version",
+             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build  (root@b)\n");
+  EXPECT_EQ(explore::nvidia_driver(tree), "570.86");
+  tree.write("proc/driver/nvidia/gpus/0000:17:00.0/information",
+             "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\nGPU UUID: \t GPU-1a2b\nVideo BIOS: \t 96.00\n");
+  tree.folder("proc/driver/nvidia/gpus/0000:65:00.0");
+  EXPECT_EQ(explore::gpus_of_driver(tree),
+            (json{{{"name", "NVIDIA H100 80GB HBM3"}, {"uuid", "GPU-1a2b"}, {"pci", "0000:17:00.0"}},
+                  {{"name", "unknown"}, {"uuid", "unknown"}, {"pci", "0000:65:00.0"}}}));
+}
+
+TEST(Cgroup, Version2TheTightestOnTheWayUp) {
+  Tree tree;
+  tree.write("proc/self/cgroup", "0::/slurm/job_7/step_0\n");
+  EXPECT_EQ(explore::read_cgroup(tree), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
+  tree.write("sys/fs/cgroup/slurm/cpu.max", "400000 100000\n");
+  tree.write("sys/fs/cgroup/slurm/job_7/cpu.max", "150000 100000\n");
+  tree.write("sys/fs/cgroup/slurm/job_7/step_0/cpu.max", "max 100000\n");
+  tree.write("sys/fs/cgroup/slurm/memory.max", "2147483648\n");
+  tree.write("sys/fs/cgroup/slurm/job_7/step_0/memory.max", "max\n");
+  EXPECT_EQ(explore::read_cgroup(tree), (json{{"cpus", 1.5}, {"memory_bytes", 2147483648LL}}));
+}
+
+TEST(Cgroup, Version1) {
+  Tree tree;
+  tree.write("proc/self/cgroup", "5:cpuset:/\n4:memory:/docker/4f\n1:cpu,cpuacct:/docker/4f\n0::/\n");
+  tree.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // unlimited
+  tree.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+  tree.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(explore::read_cgroup(tree), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
+  tree.write("sys/fs/cgroup/memory/docker/4f/memory.limit_in_bytes", "1073741824\n");
+  tree.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "250000\n");  // mounted here: the host's path is not visible
+  EXPECT_EQ(explore::read_cgroup(tree), (json{{"cpus", 2.5}, {"memory_bytes", 1073741824}}));
+}
+
+TEST(Cgroup, NonsenseIsUnlimited) {
+  Tree tree;
+  tree.write("proc/self/cgroup", "no colons\n:\n0::/a\n");
+  tree.write("sys/fs/cgroup/a/cpu.max", "100000 0\n");
+  tree.write("sys/fs/cgroup/a/memory.max", "12 apples\n");
+  EXPECT_EQ(explore::read_cgroup(tree), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
+}
+
+std::vector<std::string> marks(const Tree& tree, const multinode::Environment& environment) {
+  std::vector<std::string> found;
+  for (const json& mark : explore::read_container(tree, environment))
+    found.push_back(mark["kind"].get<std::string>() + " " + mark["told_by"].get<std::string>());
+  return found;
+}
+
+TEST(Container, EachMarkSaysWhoToldIt) {
+  using Marks = std::vector<std::string>;
+  Tree none, docker, podman, pod, enroot;
+  none.write("proc/self/cgroup", "0::/user.slice/user-1000.slice\n");
+  none.write("proc/self/mountinfo", "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n");
+  EXPECT_EQ(marks(none, {{"PATH", "/docker/bin"}}), Marks{});
+  EXPECT_EQ(marks(none, {{"SINGULARITY_NAME", "image.sif"}}), Marks{"singularity SINGULARITY_NAME"});
+  EXPECT_EQ(marks(none, {{"container", "lxc"}}), Marks{"lxc container"});
+  docker.write(".dockerenv", "");
+  EXPECT_EQ(marks(docker, {}), Marks{"docker /.dockerenv"});
+  podman.write("run/.containerenv", "engine=\"podman-4.3.1\"\n");
+  EXPECT_EQ(marks(podman, {}), Marks{"podman /run/.containerenv"});
+  pod.write("proc/self/cgroup", "0::/kubepods.slice/kubepods-pod7.slice/cri-containerd-9.scope\n");
+  EXPECT_EQ(
+      marks(pod, {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"}}),
+      (Marks{"kubernetes KUBERNETES_SERVICE_HOST", "kubernetes /proc/self/cgroup", "containerd /proc/self/cgroup"}));
+  enroot.write("proc/self/mountinfo", "40 1 8:1 /var/lib/enroot/data/image / rw - ext4 /dev/sda1 rw\n");
+  EXPECT_EQ(marks(enroot, {}), Marks{"enroot /proc/self/mountinfo"});
+}
+
+TEST(Limits, AreThisProcesss) {
+  rlimit before{}, lower{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  lower = {100, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &lower), 0);
+  EXPECT_EQ(explore::read_limits()["open_files"], 100);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST(Memory, FromMeminfo) {
+  Tree tree;
+  EXPECT_EQ(explore::read_memory(tree), nullptr);
+  tree.write("proc/meminfo", "MemTotal:       16384 kB\nMemFree:  1 kB\n");
+  EXPECT_EQ(explore::read_memory(tree), 16384 * 1024);
+}
+
+TEST(Versions, HaveKernelAndDistribution) {
+  Tree tree;
+  EXPECT_FALSE(explore::read_versions(tree).contains("system"));
+  tree.write("etc/os-release", "ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n");
+  const json versions = explore::read_versions(tree);
+  EXPECT_EQ(versions["system"], "Debian GNU/Linux 12 (bookworm)");
+  for (const char* name : {"kernel", "libc", "program"}) EXPECT_TRUE(versions.contains(name)) << name;
+}
+
+TEST(Required, FoundOrWhyNot) {
+  Tree tree;
+  tree.write("bin/tool", "");
+  std::filesystem::permissions(tree.operator const std::filesystem::path&() / "bin/tool",
+                               std::filesystem::perms::owner_all);
+  tree.write("bin/notes", "");
+  tree.folder("bin/folder");
+  const std::string bin = (static_cast<const std::filesystem::path&>(tree) / "bin").string();
+  explore::Required required;
+  required.files = {bin + "/tool", bin + "/absent"};
+  required.commands = {"tool", "notes", "folder", "absent", bin + "/tool", bin + "/absent"};
+  required.libraries = {"libc.so.6", "libmultinode-absent.so.1"};
+  const json all = explore::look_for(required, "/nowhere:" + bin);
+  std::vector<bool> found;
+  for (const json& thing : all) {
+    found.push_back(!thing["found"].is_null());
+    EXPECT_NE(thing["found"].is_null(), thing["problem"].is_null()) << thing;
+  }
+  EXPECT_EQ(found, (std::vector<bool>{true, false, true, false, false, false, true, false, true, false}));
+  EXPECT_EQ(all[1]["problem"], "No such file or directory");
+  EXPECT_EQ(all[2]["found"], bin + "/tool");
+  EXPECT_EQ(all[5]["problem"], "not on the PATH");
+  EXPECT_EQ(all[9]["problem"], "cannot open shared object file: No such file or directory");
+}
+
+TEST(Cpus, RangesThereAndBack) {
+  for (const auto& [text, list] : std::map<std::string, std::vector<int>>{
+           {"", {}}, {"7", {7}}, {"0-1", {0, 1}}, {"0-2,8,10-11", {0, 1, 2, 8, 10, 11}}}) {
+    EXPECT_EQ(explore::ranges(list), text);
+    EXPECT_EQ(explore::numbers(text), list);
+  }
+}
+
+TEST(Cpus, AllowedIsTheAffinity) {
+  const std::vector<int> before = explore::allowed_cpus();
+  ASSERT_FALSE(before.empty());
+  cpu_set_t all, one;
+  CPU_ZERO(&all);
+  for (const int cpu : before) CPU_SET(cpu, &all);
+  CPU_ZERO(&one);
+  CPU_SET(before.back(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(explore::allowed_cpus(), std::vector<int>{before.back()});
+  ASSERT_EQ(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+TEST(Cpus, CoresAndNumaNodesOfTheSet) {
+  const std::string two_of_four = "numa:2 core:4 pu:2";  // CPUs 0-7 on node 0, 8-15 on node 1
+  const json half = explore::read_cpu({0, 1, 2}, two_of_four);
+  if (half["cores"].is_null()) GTEST_SKIP() << "built without hwloc";
+  EXPECT_EQ(half["allowed"], "0-2");
+  EXPECT_EQ(half["count"], 3);
+  EXPECT_EQ(half["cores"], 2) << "one hyperthread of a core counts as that core";
+  EXPECT_EQ(half["numa_nodes"], "0");
+  EXPECT_EQ(half["machine"]["cpus"], 16);
+  EXPECT_EQ(half["machine"]["cores"], 8);
+  EXPECT_EQ(half["machine"]["numa_nodes"], 2);
+  EXPECT_EQ(explore::read_cpu({7, 8}, two_of_four)["numa_nodes"], "0-1");
+  EXPECT_EQ(explore::read_cpu({15}, two_of_four)["numa_nodes"], "1");
+}
+
+// What the libraries themselves say, under the same variables.
+class Threads : public ::testing::TestWithParam<std::map<std::string, std::string>> {};
+
+TEST_P(Threads, AsTheLibrariesDo) {
+  std::map<std::string, std::string> environment = {{"OMP_NUM_THREADS", ""},
+                                                    {"OMP_THREAD_LIMIT", ""},
+                                                    {"OPENBLAS_NUM_THREADS", ""},
+                                                    {"GOTO_NUM_THREADS", ""},
+                                                    {"OPENBLAS_DEFAULT_NUM_THREADS", ""}};
+  for (const auto& [name, value] : GetParam()) environment[name] = value;
+  const multinode::testing::Result result = multinode::testing::run({PATH_thread_counts}, environment);
+  ASSERT_EQ(result.status, 0) << result.all();
+  const json real = json::parse(result.out);
+  const json predicted = explore::predict_threads(multinode::Environment(GetParam().begin(), GetParam().end()),
+                                                  explore::allowed_cpus().size());
+  int compared = 0;
+  for (const char* library : {"openmp", "openblas"})
+    if (real.contains(library)) {
+      EXPECT_EQ(predicted[library], real[library]) << library << ": " << predicted;
+      ++compared;
+    }
+  if (compared == 0) GTEST_SKIP() << "neither libgomp nor OpenBLAS built with pthreads is here";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Variables, Threads,
+    ::testing::Values(std::map<std::string, std::string>{},
+                      std::map<std::string, std::string>{{"OMP_NUM_THREADS", "1"}},
+                      std::map<std::string, std::string>{{"OMP_NUM_THREADS", "3,1"}},
+                      std::map<std::string, std::string>{{"OMP_NUM_THREADS", "999"}, {"OMP_THREAD_LIMIT", "7"}},
+                      std::map<std::string, std::string>{{"OMP_NUM_THREADS", "many"}},
+                      std::map<std::string, std::string>{{"OMP_NUM_THREADS", "2"}, {"OPENBLAS_NUM_THREADS", "1"}},
+                      std::map<std::string, std::string>{{"GOTO_NUM_THREADS", "1"}},
+                      std::map<std::string, std::string>{{"OPENBLAS_NUM_THREADS", "100"}}));
+
+}  // namespace

@@ -1,0 +1,267 @@
+// explore as a user runs it.
+#include <testing/faults.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace {
+
+using namespace multinode::testing;
+using nlohmann::json;
+using namespace std::chrono_literals;
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "explore-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+#define EXPECT_HAS(text, part) EXPECT_TRUE(has(text, part)) << "looked for '" << (part) << "' in:\n" << (text)
+
+std::vector<std::string> command(std::vector<std::string> options) {
+  options.insert(options.begin(), PATH_explore);
+  return options;
+}
+
+Result under_mnrun(int ranks, std::vector<std::string> options) {
+  std::vector<std::string> argv{PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(ranks)};
+  const std::vector<std::string> program = command(std::move(options));
+  argv.insert(argv.end(), program.begin(), program.end());
+  return run(argv);
+}
+
+// Two agents on this machine, with 2 + 1 processes: two nodes. `first` and `second` stand before each agent.
+struct TwoNodes {
+  Result first, second;
+};
+TwoNodes on_two_nodes(const std::vector<std::string>& options, const std::string& before_second = "",
+                      const std::vector<std::string>& second_options = {}) {
+  const std::string port = std::to_string(free_port());
+  const auto agent = [&](const std::string& rank, const std::string& processes) {
+    return std::vector<std::string>{PATH_mnrun, "--nnodes",      "2",         "--node-rank",   rank, "--nproc-per-node",
+                                    processes,  "--master-addr", "127.0.0.1", "--master-port", port, "--timeout",
+                                    "30"};
+  };
+  std::vector<std::string> one = agent("0", "2"), two = agent("1", "1");
+  two.insert(two.end(), second_options.begin(), second_options.end());
+  for (std::vector<std::string>* argv : {&one, &two})
+    for (const std::string& word : command(options)) argv->push_back(word);
+  if (!before_second.empty()) two.insert(two.begin(), {"sh", "-c", before_second + "; exec \"$@\"", "sh"});
+  Process first(one), second(two);
+  TwoNodes both;
+  both.first = first.wait(40s);
+  both.second = second.wait(40s);
+  return both;
+}
+
+std::vector<json> lines_of(const std::string& file) {
+  std::vector<json> lines;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+// The result file of `ranks` processes: fingerprint, a line a process, the verdict.
+void expect_result(const std::string& file, std::size_t ranks, std::size_t nodes, const std::string& launcher) {
+  const std::vector<json> lines = lines_of(file);
+  ASSERT_EQ(lines.size(), ranks + 2);
+  EXPECT_EQ(lines[0]["fingerprint"]["world_size"], ranks);
+  EXPECT_EQ(lines[0]["fingerprint"]["nodes"], nodes);
+  std::vector<pid_t> pids;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const json& process = lines[rank + 1];
+    EXPECT_EQ(process["rank"], rank);
+    EXPECT_EQ(process["world_size"], ranks);
+    EXPECT_EQ(process["launcher"], launcher);
+    EXPECT_GE(process["cpu"]["count"], 1);
+    pids.push_back(process["pid"]);
+  }
+  std::sort(pids.begin(), pids.end());
+  EXPECT_EQ(std::unique(pids.begin(), pids.end()), pids.end()) << "each process speaks for itself";
+  EXPECT_EQ(lines.back()["failures"], json::array());
+}
+
+TEST(Explore, Alone) {
+  const Folder folder;
+  const Result result = run(command({"--json", folder / "result"}));
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_HAS(result.out, "1 process on 1 node, launcher: none\n");
+  expect_result(folder / "result", 1, 1, "none");
+}
+
+TEST(Explore, UnderMpirun) {
+#ifndef MULTINODE_HAVE_MPI
+  GTEST_SKIP() << "this build has no MPI";
+#endif
+  for (const int ranks : {4, 1, 7}) {
+    const Folder folder;
+    const Result result =
+        run(under_mpirun(ranks, command({"--json", folder / "result", "--require-equal", "program"})));
+    EXPECT_EQ(result.status, 0) << result.all();
+    EXPECT_HAS(result.out, ", launcher: Open MPI; rank from OMPI_COMM_WORLD_RANK, ");
+    expect_result(folder / "result", std::size_t(ranks), 1, "Open MPI");
+  }
+}
+
+TEST(Explore, UnderMnrun) {
+  for (const int ranks : {4, 1, 7}) {
+    const Folder folder;
+    const Result result = under_mnrun(ranks, {"--json", folder / "result", "--require-equal", "kernel,libc"});
+    EXPECT_EQ(result.status, 0) << result.all();
+    EXPECT_HAS(result.out, ", launcher: mnrun; rank from RANK, world_size from WORLD_SIZE, ");
+    EXPECT_HAS(result.out, "equal: kernel: all have ");
+    expect_result(folder / "result", std::size_t(ranks), 1, "mnrun");
+  }
+}
+
+TEST(Explore, OnTwoNodes) {
+  const Folder folder;
+  const TwoNodes both = on_two_nodes({"--json", folder / "result"});
+  EXPECT_EQ(both.first.status, 0) << both.first.all();
+  EXPECT_EQ(both.second.status, 0) << both.second.all();
+  EXPECT_HAS(both.first.out, "3 processes on 2 nodes, launcher: mnrun");
+  EXPECT_EQ(both.second.out, "") << "rank 0 prints";
+  expect_result(folder / "result", 3, 2, "mnrun");
+}
+
+TEST(Explore, AnotherLimitOnOneNodeIsFound) {
+  const TwoNodes both = on_two_nodes({"--require-equal", "kernel,open-files,libc"}, "ulimit -n 200");
+  EXPECT_EQ(both.first.status, 1) << both.first.all();
+  EXPECT_EQ(both.second.status, 1) << both.second.all();
+  EXPECT_HAS(both.first.out, "differs: open-files: node 1 (host ");
+  EXPECT_HAS(both.first.err, "explore: not equal: open-files: node 1 (host ");
+  EXPECT_HAS(both.first.err, ") has 200, the others ");
+  EXPECT_HAS(both.first.out, "equal: kernel: all have ");
+  EXPECT_HAS(both.first.out, "equal: libc: all have ");
+}
+
+TEST(Explore, AnotherCpuSetOnOneNodeIsFound) {
+  if (sysconf(_SC_NPROCESSORS_ONLN) < 2) GTEST_SKIP() << "one CPU cannot be divided";
+  const TwoNodes both = on_two_nodes({"--require-equal", "cpus"}, "taskset -p -c 0 $$ >/dev/null");
+  EXPECT_EQ(both.first.status, 1) << both.first.all();
+  EXPECT_HAS(both.first.err, "explore: not equal: cpus: node 1 (host ");
+  EXPECT_HAS(both.first.err, ") has 1, the others ");
+}
+
+TEST(Explore, WhatIsNotRequiredOnlyShows) {
+  const TwoNodes both = on_two_nodes({"--require-equal", "kernel"}, "ulimit -n 200");
+  EXPECT_EQ(both.first.status, 0) << both.first.all();
+  EXPECT_EQ(both.second.status, 0) << both.second.all();
+  EXPECT_HAS(both.first.out, "differs: open-files: node 1 (host ");
+}
+
+TEST(Explore, ACommandOnTheHeadNodeOnlyIsFound) {
+  const Folder folder;
+  const std::string tool = folder / "headtool";
+  std::ofstream(tool) << "#!/bin/sh\n";
+  std::filesystem::permissions(tool, std::filesystem::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (folder / "." + ":" + path).c_str(), 1);
+  const std::vector<std::string> options{"--require-command", "headtool", "--require-command", "sh"};
+  const TwoNodes one = on_two_nodes(options, "", {"--env", "PATH=" + path});
+  const TwoNodes all = on_two_nodes(options);
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_EQ(one.first.status, 1) << one.first.all();
+  EXPECT_EQ(one.second.status, 1) << one.second.all();
+  EXPECT_HAS(one.first.err, "explore: command headtool is missing on node 1 (host ");
+  EXPECT_HAS(one.first.err, ") only: not on the PATH\n");
+  EXPECT_FALSE(has(one.first.err, "command sh")) << one.first.err;
+  EXPECT_EQ(all.first.status, 0) << all.first.all();
+}
+
+TEST(Explore, AFileOrALibraryThatIsMissingIsNamed) {
+  const Result result = under_mnrun(2, {"--require-file", "/nowhere/at/all", "--require-library", "libabsent.so.9",
+                                        "--require-library", "libc.so.6"});
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_HAS(result.err, "explore: file /nowhere/at/all is missing everywhere: No such file or directory\n");
+  EXPECT_HAS(result.err, "explore: library libabsent.so.9 is missing everywhere: ");
+  EXPECT_FALSE(has(result.err, "libc.so.6")) << result.err;
+}
+
+TEST(Explore, FailuresAreInTheResultFile) {
+  const Folder folder;
+  const Result result = under_mnrun(2, {"--require-file", "/nowhere/at/all", "--json", folder / "result"});
+  EXPECT_EQ(result.status, 1) << result.all();
+  const std::vector<json> lines = lines_of(folder / "result");
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[3]["failures"],
+            json::array({"file /nowhere/at/all is missing everywhere: No such file or directory"}));
+}
+
+TEST(Explore, WrongOptionsAreRefused) {
+  const std::pair<std::vector<std::string>, std::string> wrong[] = {
+      {{"--require-equal", "kernel,colour"}, "there is no item 'colour'; there are launcher, program, mpi, "},
+      {{"--require-equal", ""}, "--require-equal"},
+      {{"--since", "-3"}, "--since"},
+      {{"--since", "soon"}, "since"},
+      {{"--require"}, "require"},
+      {{"stray"}, "only options are expected"},
+      {{"--json", "/nowhere/at/all"}, "/nowhere/at/all"}};
+  for (const auto& [options, text] : wrong) {
+    const Result result = run(command(options));
+    EXPECT_EQ(result.status, 2) << result.all();
+    EXPECT_HAS(result.err, text);
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST(Explore, ContradictoryVariablesAreRefused) {
+  const Result result = run(command({}), {{"RANK", "5"}, {"LOCAL_RANK", "1"}, {"WORLD_SIZE", "4"}});
+  EXPECT_EQ(result.status, 2) << result.all();
+  EXPECT_HAS(result.err, "RANK=5");
+  EXPECT_HAS(result.err, "WORLD_SIZE=4");
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST(Explore, SaysWhenTheFirstBarrierWas) {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  const Result result =
+      under_mnrun(4, {"--since", std::to_string(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count())});
+  EXPECT_EQ(result.status, 0) << result.all();
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(result.out, found, std::regex(R"(through the first barrier ([0-9.]+) ms after)")))
+      << result.all();
+  const double ms = std::stod(found[1]);
+  EXPECT_GT(ms, 0);
+  EXPECT_LT(ms, result.seconds.count() * 1000 + 1000);
+  RecordProperty("first_barrier_ms", found[1].str());
+}
+
+TEST(Explore, SecretsStayOut) {
+  const Folder folder;
+  const Result result = run(command({"--json", folder / "result"}),
+                            {{"MULTINODE_TEST_SECRET", "hunter2"}, {"KUBERNETES_SERVICE_HOST", "hunter2"}});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_HAS(result.out, "kubernetes (told by KUBERNETES_SERVICE_HOST)");
+  std::ifstream in(folder / "result");
+  const std::string file{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_FALSE(has(result.all() + file, "hunter2"));
+  EXPECT_FALSE(has(result.all() + file, "MULTINODE_TEST_SECRET"));
+}
+
+}  // namespace
