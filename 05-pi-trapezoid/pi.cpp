@@ -62,6 +62,7 @@ bool use_gpu(const Options& options, const World& world, const Communicator& com
 struct Trial {
   double own_seconds, seconds;  // until this rank's blocks were added; until the answer was there
   double answer;
+  std::uint64_t hash;  // of all blocks' bits
 };
 
 Trial integrate(const Options& options, const World& world, Communicator& communicator, bool gpu) {
@@ -78,7 +79,8 @@ Trial integrate(const Options& options, const World& world, Communicator& commun
   if (world.rank() == options.corrupt) own.front() = 0;
   add_over_ranks(communicator, sums);
   const double answer = integral(options.n, sums);
-  return {own_seconds, seconds_since(start), answer};
+  const double seconds = seconds_since(start);
+  return {own_seconds, seconds, answer, hash_of_bits(sums)};
 }
 
 struct Spread {
@@ -104,9 +106,9 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   double own_seconds = 0, seconds = 0;  // sums over this rank's trials
   bool same = true;                     // every run, and every rank, has the same bits
   for (int i = 0; i < options.warmup + options.trials; ++i) {
-    const double before = last.answer;
+    const Trial before = last;
     last = integrate(options, world, *communicator, gpu);
-    same = same && (i == 0 || last.answer == before);
+    same = same && (i == 0 || (last.answer == before.answer && last.hash == before.hash));
     const bool warmup = i < options.warmup;
     if (!warmup) {
       own_seconds += last.own_seconds;
@@ -138,7 +140,8 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   std::cout << text("Total number of processes: %d\nAVG Time: %.6f\n", world.size(), average)
             << text("seconds that a process needed for its blocks: min %.6f, mean %.6f, max %.6f\n", own.min, own.mean,
                     own.max)
-            << text("pi = %.17g = %a with n = %lld\n", last.answer, last.answer, static_cast<long long>(options.n))
+            << text("pi = %.17g = %a with n = %lld, hash of all blocks %016llx\n", last.answer, last.answer,
+                    static_cast<long long>(options.n), static_cast<unsigned long long>(last.hash))
             << text("pi - T - h^2/6 + h^6/504 = %.2e, at most %.2e is rounding: %s\n", verdict.error, verdict.bound,
                     verdict.right ? "right" : "WRONG");
   if (!same) std::cout << "the answer is not the same in every run and on every rank: WRONG\n";
@@ -146,6 +149,7 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   json.write(multinode::fingerprint(world));
   json.write({{"result", last.answer},
               {"bits", text("%a", last.answer)},
+              {"blocks_hash", text("%016llx", static_cast<unsigned long long>(last.hash))},
               {"n", options.n},
               {"error", verdict.error},
               {"bound", verdict.bound},

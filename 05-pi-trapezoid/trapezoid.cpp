@@ -105,6 +105,12 @@ double tree_sum(std::span<const double> values) {
   return tree_sum(values.first(half)) + tree_sum(values.subspan(half));
 }
 
+std::uint64_t hash_of_bits(std::span<const double> values) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const double value : values) hash = (hash ^ std::bit_cast<std::uint64_t>(value)) * 0x100000001b3;
+  return hash;
+}
+
 double integral(std::int64_t n, std::span<const double> block_sums) {
   constexpr double ends = 3;  // (f(0) + f(1)) / 2 = (4 + 2) / 2
   return (ends + tree_sum(block_sums)) / double(n);

@@ -39,6 +39,10 @@ void sum_blocks(std::int64_t n, Range blocks, std::span<double> sums, Isa isa, i
 // Adds neighbours, then the neighbours' sums, and so on: the order depends on the number of values alone.
 double tree_sum(std::span<const double> values);
 
+// A hash (FNV-1a, by words) of the values' bits. The answer alone is a weak witness: rounding hides a difference in a
+// few blocks.
+std::uint64_t hash_of_bits(std::span<const double> values);
+
 // The trapezoid rule, once the sums of all blocks are known.
 double integral(std::int64_t n, std::span<const double> block_sums);
 

@@ -20,10 +20,11 @@ class Gpu : public ::testing::Test {
 };
 
 TEST_F(Gpu, GivesTheRecordedBits) {
-  for (const auto& [n, answer] : recorded) {
+  for (const auto& [n, answer, hash] : recorded) {
     std::vector<double> sums(static_cast<std::size_t>(block_count(n)));
     sum_blocks_on_gpu(n, {0, block_count(n)}, sums);
     EXPECT_EQ(integral(n, sums), answer) << "n = " << n;
+    EXPECT_EQ(hash_of_bits(sums), hash) << "n = " << n;
   }
 }
 

@@ -30,9 +30,7 @@ std::vector<double> block_sums(std::int64_t n, Isa isa, int parts = 1, int threa
   return sums;
 }
 
-double compute(std::int64_t n, Isa isa = available_isas().back(), int parts = 1, int threads = 1) {
-  return integral(n, block_sums(n, isa, parts, threads));
-}
+double compute(std::int64_t n) { return integral(n, block_sums(n, available_isas().back())); }
 
 long double f(long double x) { return 4 / (1 + x * x); }
 
@@ -97,23 +95,35 @@ TEST(Bound, RefusesWhatIsNoNumber) {
 
 TEST(Bits, AreTheRecordedOnes) {
   for (const Isa isa : available_isas())
-    for (const auto& [n, answer] : recorded) EXPECT_EQ(compute(n, isa), answer) << name_of(isa) << ", n = " << n;
+    for (const auto& [n, answer, hash] : recorded) {
+      const auto sums = block_sums(n, isa);
+      EXPECT_EQ(integral(n, sums), answer) << name_of(isa) << ", n = " << n;
+      EXPECT_EQ(hash_of_bits(sums), hash) << name_of(isa) << ", n = " << n;
+    }
 }
 
 TEST(Bits, DoNotDependOnInstructionsProcessesOrThreads) {
   for (const std::int64_t n : {1LL, 9LL, 777LL, 65'536LL, 65'537LL, 1'234'567LL}) {
-    const double expected = compute(n, Isa::baseline);
+    const auto expected = block_sums(n, Isa::baseline);
     for (const Isa isa : available_isas())
       for (const int parts : {1, 2, 3, 4, 5, 7, 8, 40})
         for (const int threads : {1, 2, 3, 4})
-          EXPECT_EQ(compute(n, isa, parts, threads), expected)
+          EXPECT_EQ(block_sums(n, isa, parts, threads), expected)
               << name_of(isa) << ", n = " << n << ", parts " << parts << ", threads " << threads;
   }
 }
 
-TEST(Bits, EveryBlockIsTheSameInEveryInstructionSet) {
-  const std::int64_t n = 3 * block_length + 12'345;
-  for (const Isa isa : available_isas()) EXPECT_EQ(block_sums(n, isa), block_sums(n, Isa::baseline)) << name_of(isa);
+std::vector<double> run_sums(Isa isa, double first, double h) {
+  std::vector<double> sums(runs_per_block);
+  sum_runs(isa, first, h, sums);
+  return sums;
+}
+
+TEST(Bits, EveryRunIsTheSameInEveryInstructionSet) {
+  for (const double n : {1e5, 1e6, 1e7, 1e8})
+    for (const Isa isa : available_isas())
+      for (const double first : {1.0, n / 2 + 1, n - 65536})
+        EXPECT_EQ(run_sums(isa, first, 1 / n), run_sums(Isa::baseline, first, 1 / n)) << name_of(isa) << ", n = " << n;
 }
 
 // Proves that the tests above can fail: where each process adds its own share to one number, as the original does,
@@ -139,10 +149,29 @@ TEST(Bits, DependOnTheSplitWhereProcessesAreTheBlocks) {
 // Proves that the tests above can fail: kernel.cpp, compiled to fuse its multiplies and adds, has other bits.
 TEST(Bits, DependOnContraction) {
   if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "this CPU has no fused multiply-add";
-  std::vector<double> fused(runs_per_block), plain_sums(runs_per_block);
-  sum_runs<1>(1, 1e-5, fused.data(), runs_per_block);
-  sum_runs(Isa::baseline, 1, 1e-5, plain_sums);
-  EXPECT_NE(fused, plain_sums);
+  std::vector<double> fused(runs_per_block);
+  for (const double n : {1e5, 1e6, 1e7, 1e8}) {
+    sum_runs<1>(n / 2 + 1, 1 / n, fused.data(), runs_per_block);
+    EXPECT_NE(fused, run_sums(Isa::baseline, n / 2 + 1, 1 / n)) << "n = " << n;
+  }
+}
+
+// Why the blocks' hash is compared, too: the answer alone would not tell.
+TEST(Bits, OfTheAnswerAloneHideContraction) {
+  if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "this CPU has no fused multiply-add";
+  constexpr std::int64_t n = 100'000'000;
+  const auto sums = block_sums(n, available_isas().back());
+  auto fused = sums;
+  std::vector<double> runs(runs_per_block);
+  for (std::size_t b = 0; b + 1 < sums.size(); ++b) {  // all but the last, which is short
+    sum_runs<1>(1 + double(b) * double(block_length), 1.0 / double(n), runs.data(), runs_per_block);
+    fused[b] = tree_sum(runs);
+  }
+  int different = 0;
+  for (std::size_t b = 0; b < sums.size(); ++b) different += fused[b] != sums[b];
+  EXPECT_EQ(different, 98);  // of 1526
+  EXPECT_NE(hash_of_bits(fused), hash_of_bits(sums));
+  EXPECT_EQ(integral(n, fused), integral(n, sums));
 }
 #endif
 
