@@ -84,7 +84,7 @@ json what_this_process_sees(const World& world, const explore::Required& require
 // Prints what differs, and judges what was required.
 bool judge(const explore::Processes& processes, const Options& options, multinode::JsonLines& json_lines) {
   const json differing = explore::differences(processes);
-  std::cout << '\n';
+  if (processes.size() > 1) std::cout << '\n';
   for (const explore::Item& item : explore::items())
     if (explore::groups(processes, item).size() > 1)
       std::cout << "differs: " << explore::describe(processes, item) << '\n';

@@ -200,8 +200,11 @@ std::string describe(const Processes& processes, const Item& item) {
   const bool majority = all[0].ranks.size() > all[1].ranks.size();
   constexpr std::size_t named = 4;
   const std::size_t begin = majority ? 1 : 0, end = std::min(all.size(), begin + named);
-  for (std::size_t i = begin; i < end; ++i)
-    text += (i > begin ? ", " : "") + who(processes, all[i].ranks) + " has " + all[i].value;
+  for (std::size_t i = begin; i < end; ++i) {
+    const std::string some = who(processes, all[i].ranks);
+    const bool one = some.starts_with("node ") || some.starts_with("rank ");
+    text += (i > begin ? ", " : "") + some + (one ? " has " : " have ") + all[i].value;
+  }
   if (end < all.size()) text += ", and there are " + std::to_string(all.size() - end) + " other values";
   if (majority) text += (end < all.size() ? "; most have " : ", the others ") + all[0].value;
   return text;

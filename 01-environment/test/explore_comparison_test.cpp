@@ -66,7 +66,7 @@ TEST(Comparison, RankZeroCanBeTheOddOne) {
 TEST(Comparison, TwoGroupsOfOneSizeAreBothNamed) {
   Processes all = made_up(4, 1);
   for (const std::size_t rank : {1u, 3u}) set_kernel(all, rank, "6.1.0-13");
-  EXPECT_EQ(kernel(all), "kernel: nodes 0,2 (hosts a, c) has 6.1.0-12, nodes 1,3 (hosts b, d) has 6.1.0-13");
+  EXPECT_EQ(kernel(all), "kernel: nodes 0,2 (hosts a, c) have 6.1.0-12, nodes 1,3 (hosts b, d) have 6.1.0-13");
 }
 
 TEST(Comparison, ManyValuesAreCounted) {
