@@ -154,6 +154,9 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
                             rate, options.momentum)
                      .loss;
       sums[1] += static_cast<double>(batch.size());
+#ifdef MULTINODE_HAVE_CUDA
+      if constexpr (requires { model.stream(); }) communicator.synchronize();  // within the deadline
+#endif
       const bool end = s + 1 == sampler.steps() || step + 1 == last;
       if ((s + 1) % log_every == 0 || end) {
         sum_over_ranks(communicator, model, sums);

@@ -54,6 +54,7 @@ void sum_over_ranks(multinode::Communicator& communicator, [[maybe_unused]] cons
     multinode::DeviceBuffer<double> there(numbers.size());
     there.copy_from(numbers, model.stream());
     communicator.all_reduce(there.span());
+    communicator.synchronize();  // within the deadline, which a wait for the stream alone is not
     there.copy_to(numbers, model.stream());
     multinode::check(cudaStreamSynchronize(model.stream()));
     return;

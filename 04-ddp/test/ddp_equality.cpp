@@ -39,7 +39,7 @@ constexpr int planted_step = 3;  // one fault in one step must be enough
 constexpr std::size_t batch_size = 50;
 constexpr double learning_rate = 0.02, momentum = 0.9, dropout = 0.25;
 const std::vector<std::size_t> sizes{data::image_bytes, 64, 32, data::classes};
-const ddp::ReducerOptions small_buckets{1000, 20'000};  // six parameters in four buckets
+constexpr ddp::ReducerOptions small_buckets{1000, 20'000};  // six parameters in several buckets
 
 using Model = model::Perceptron<double>;
 
@@ -58,7 +58,8 @@ enum class Fault { none, missing_average, dropped_sample, unreduced_bucket };
 
 // The parameters after each step.
 std::vector<std::vector<double>> train(const data::Images& images, std::uint64_t seed, int rank, int size,
-                                       multinode::Communicator* communicator, Fault fault, double moved) {
+                                       multinode::Communicator* communicator, Fault fault, double moved,
+                                       const ddp::ReducerOptions& buckets = small_buckets) {
   int step = 0, bucket = 0;
   Model model(sizes, batch_size);
   ddp::Reducer<double> reducer(communicator ? ddp::Reducer<double>::AllReduce([&](std::span<double> block) {
@@ -67,7 +68,7 @@ std::vector<std::vector<double>> train(const data::Images& images, std::uint64_t
                                  return left_out ? multinode::Work() : communicator->start_all_reduce(block);
                                })
                                             : nullptr,
-                               model.counts(), model.gradient_storage(), small_buckets);
+                               model.counts(), model.gradient_storage(), buckets);
   connect(model, reducer);
   model.initialize(seed);
   if (communicator) broadcast_parameters(*communicator, model);
@@ -133,11 +134,12 @@ Magnitude magnitude_of(std::span<const std::vector<double>> history) {
   return most;
 }
 
-int run(multinode::World& world, const multinode::CommonOptions& common, Fault fault) {
+int run(multinode::World& world, const multinode::CommonOptions& common, Fault fault, bool one_bucket) {
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(common.backend));
   const data::Images images = some_images(common.seed);
   const auto alone = train(images, common.seed, 0, 1, nullptr, Fault::none, 0);
-  const auto together = train(images, common.seed, world.rank(), world.size(), communicator.get(), fault, 0);
+  const auto together = train(images, common.seed, world.rank(), world.size(), communicator.get(), fault, 0,
+                              one_bucket ? ddp::ReducerOptions{1 << 25, 1 << 25} : small_buckets);
 
   constexpr double move = 1e-7;
   const auto moved = train(images, common.seed, 0, 1, nullptr, Fault::none, move);
@@ -159,10 +161,10 @@ int run(multinode::World& world, const multinode::CommonOptions& common, Fault f
   const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;
   if (world.rank() == 0)
     std::printf(
-        "%s: %d ranks, difference %.3g, bound %.3g, difference/bound %.3g, training moved parameters by %.3g, "
-        "ranks %s\n",
+        "%s, %d ranks: difference %.3g, bound %.3g, difference/bound %.3g\n"
+        "training moved parameters by %.3g; ranks %s, %s\n",
         std::string(name_of(communicator->backend())).c_str(), world.size(), difference, bound, difference / bound,
-        change, identical ? "bit-identical" : "DIFFER");
+        change, identical ? "bit-identical" : "DIFFER", hashes[0].c_str());
   std::fflush(stdout);  // a launcher may end this rank as soon as another one has failed
   return difference <= bound && identical ? multinode::exit_right : multinode::exit_wrong;
 }
@@ -174,8 +176,11 @@ int main(int argc, char** argv) {
   std::string plant;
   Fault fault = Fault::none;
   boost::program_options::options_description known("Options of ddp_equality");
-  known.add_options()("plant", boost::program_options::value(&plant),
-                      "a fault in one step: missing-average, dropped-sample or unreduced-bucket");
+  bool one_bucket = false;
+  known.add_options()("one-bucket", boost::program_options::bool_switch(&one_bucket),
+                      "reduce all gradients as one block")(
+      "plant", boost::program_options::value(&plant),
+      "a fault in one step: missing-average, dropped-sample or unreduced-bucket");
   const auto validate = [&] {
     if (plant == "missing-average")
       fault = Fault::missing_average;
@@ -187,5 +192,5 @@ int main(int argc, char** argv) {
       throw multinode::UsageError("--plant: no such fault: '" + plant + "'");
   };
   return multinode::run({"ddp_equality", known, common, validate}, argc, argv,
-                        [&](multinode::World& world) { return run(world, common, fault); });
+                        [&](multinode::World& world) { return run(world, common, fault, one_bucket); });
 }

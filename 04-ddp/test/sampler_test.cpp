@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <stdexcept>
 
@@ -57,6 +58,33 @@ TEST(Sampler, TheGlobalBatchIsTheSameForEveryNumberOfRanks) {
     }
   EXPECT_EQ(alone.steps(), 21u);
   EXPECT_EQ(alone.global_batch(20).size(), 1u) << "the last batch is uneven: 6 of 7 ranks get none of it";
+}
+
+// Exercise 1.
+TEST(Sampler, SevenRanksAndAnUnevenLastBatch) {
+  for (int rank = 0; rank < 7; ++rank) {
+    const std::size_t part = DistributedSampler(60'000, 50'000, rank, 7, 1).local_batch(1).size();
+    EXPECT_TRUE(part == 1428 || part == 1429) << part;
+    EXPECT_EQ(DistributedSampler(60'000, 59'999, rank, 7, 1).local_batch(1).size(), rank == 6 ? 1u : 0u);
+  }
+}
+
+// Exercise 2: the mean of the ranks' means is the mean of all only where the parts are equal.
+TEST(Sampler, MeansOfMeansAreRightForEqualPartsOnly) {
+  for (const std::size_t batch : {60u, 64u}) {
+    double mean = 0, mean_of_means = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+      const DistributedSampler sampler(batch, batch, rank, 3, 1);
+      const auto part = sampler.local_batch(0);
+      const double sum = std::accumulate(part.begin(), part.end(), 0.0);
+      mean += sum / static_cast<double>(batch);
+      mean_of_means += sum / static_cast<double>(part.size()) / 3;
+    }
+    if (batch % 3 == 0)
+      EXPECT_NEAR(mean, mean_of_means, 1e-12);
+    else
+      EXPECT_GT(std::abs(mean - mean_of_means), 1e-3);
+  }
 }
 
 TEST(Sampler, EpochAndSeedMakeTheOrder) {
