@@ -134,6 +134,16 @@ INSTANTIATE_TEST_SUITE_P(By, MessagePassing, ::testing::ValuesIn(ways()),
                          [](const auto& info) { return info.param.name(); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MessagePassing);
 
+#ifdef PATH_message_passing_mpi
+TEST(MessagePassingMpi, ASmallMessageGoesWithoutItsReceiver) {  // the README's first exercise
+  for (const auto& [count, place] : {std::pair("1", "waits in verdict"), std::pair("1M", "waits in MPI_Send")}) {
+    const std::vector<std::string> command{PATH_message_passing_mpi, "--mute", "1", "--timeout", "1", "--count", count};
+    const Ranks::End end = Ranks(Starter::mpirun, 2, command).wait(30s);
+    EXPECT_SAYS(end.output, place);
+  }
+}
+#endif
+
 #if defined(PATH_message_passing_mpi) && defined(PATH_mnrun)
 TEST(MessagePassingMpi, UnderAPlainAgentSaysWhatToUse) {
   setenv("MNRUN", PATH_mnrun, 1);
