@@ -137,7 +137,7 @@ std::vector<Item> parse_items(std::string_view list) {
     const auto item = std::find_if(std::begin(table), std::end(table), [&](const Item& i) { return i.name == name; });
     if (item == std::end(table)) {
       std::string known;
-      for (const Item& i : table) known += (known.empty() ? "" : ", ") + std::string(i.name);
+      for (const Item& i : table) known.append(known.empty() ? "" : ", ").append(i.name);
       throw multinode::UsageError("--require-equal: there is no item '" + name + "'; there are " + known);
     }
     found.push_back(*item);

@@ -95,7 +95,7 @@ nlohmann::json read_cpu(const std::vector<int>& cpus, const std::string& synthet
   for (const int number : cpus) hwloc_bitmap_set(mine.get(), static_cast<unsigned>(number));
   cpu["cores"] = touched(made, HWLOC_OBJ_CORE, mine.get()).size();
   cpu["numa_nodes"] = ranges(touched(made, HWLOC_OBJ_NUMANODE, mine.get()));
-  const hwloc_obj_t package = hwloc_get_obj_by_type(made, HWLOC_OBJ_PACKAGE, 0);
+  hwloc_obj* const package = hwloc_get_obj_by_type(made, HWLOC_OBJ_PACKAGE, 0);
   const char* const model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : nullptr;
   cpu["machine"] = {{"model", model ? nlohmann::json(model) : nlohmann::json()},
                     {"cpus", hwloc_get_nbobjs_by_type(made, HWLOC_OBJ_PU)},
