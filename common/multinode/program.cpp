@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <thread>
 
 namespace multinode {
 
@@ -44,7 +45,10 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
       world.watchdog().fail(e.what(), status_of(e));
     }
   } catch (const std::exception& e) {
-    if (talk) std::cerr << program.name + ": " + e.what() + "\n" << std::flush;
+    if (talk)
+      std::cerr << program.name + ": " + e.what() + "\n" << std::flush;
+    else  // the launcher may end rank 0 as soon as this rank has failed: let it speak first
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
 #ifdef MULTINODE_HAVE_MPI
     int initialized = 0, finalized = 0;
     MPI_Initialized(&initialized);

@@ -69,7 +69,7 @@ std::string seconds_text(std::chrono::milliseconds time) {
 
 using Everyone = std::vector<std::optional<Progress>>;
 
-// Who keeps `me` waiting: the verdict. `before` and `after` are what all ranks said, two publications apart.
+// Who keeps `me` waiting: the verdict. `before` and `after` are what all ranks said, four publications apart.
 std::string judge(int me, const Everyone& before, const Everyone& after, const std::string& waiting) {
   const auto rank_of = [](int r, const Progress& p) { return rank_text(r, p.where); };
   std::string missing;
@@ -211,8 +211,10 @@ class Watchdog::Implementation {
     const std::string waiting = "timed out after " + seconds_text(timeout_) + ": " +
                                 rank_text(identity_.rank, identity_.where) + " waits " + mine_.doing();
     const Everyone before = everyone_now();
-    wait_for_verdict(store_, 2 * publish_interval + 2 * tick);
-    publish();
+    for (int beats = 0; beats < 4; ++beats) {  // this rank's own must go on meanwhile: others may be judging, too
+      wait_for_verdict(store_, publish_interval);
+      publish();
+    }
     return judge(identity_.rank, before, everyone_now(), waiting);
   }
 
