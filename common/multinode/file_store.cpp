@@ -181,7 +181,7 @@ class FileStore::Implementation {
     return done;
   }
 
-  // All of it, or none: what a full disk took is cut off again.
+  // What a full disk took of a record is an incomplete record, like that of a writer that died.
   void write(std::string_view bytes, off_t at) const {
     for (std::size_t done = 0; done < bytes.size();) {
       const auto put = ::pwrite(fd_.get(), bytes.data() + done, bytes.size() - done, at + static_cast<off_t>(done));
@@ -189,7 +189,6 @@ class FileStore::Implementation {
         done += static_cast<std::size_t>(put);
       } else if (errno != EINTR) {
         const int error = errno;
-        [[maybe_unused]] const int cut = ::ftruncate(fd_.get(), at);  // else the next writer does
         const auto what = "cannot write to " + name_ + ": " + errno_text(error);
         if (error == ENOSPC || error == EDQUOT || error == EFBIG) throw StoreRefused(what);
         throw StoreLost(what);

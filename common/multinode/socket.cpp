@@ -122,7 +122,7 @@ TcpClient::TcpClient(Endpoint server, milliseconds timeout, const Handshake& han
         handshake(*this, deadline);
         return;
       } catch (const ConnectionClosed&) {
-        error = "it closes the connection";
+        error = "it closes the connection (it is no such store, or has no room for more clients)";
         lost_.clear();
       } catch (const StoreTimeout&) {
         error = "it accepts the connection and does not answer";

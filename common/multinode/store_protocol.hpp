@@ -17,7 +17,8 @@ namespace multinode::protocol {
 // Sent first by either side: a name and a version.
 inline constexpr std::string_view hello{"mnstore\x01", 8};
 
-// compare_set has two values; wait has as many keys as fit.
+inline constexpr std::size_t max_keys = 16 * 1024;  // of a wait: what the server looks up in one turn
+// compare_set has two values.
 inline constexpr std::size_t max_frame = 2 * Store::max_value + Store::max_key + 64;
 
 enum class Operation : std::uint8_t { set = 1, get, add, wait, compare_set, will, goodbye };
@@ -47,6 +48,8 @@ struct Answer {
 // A whole frame.
 std::string encode(const Request& request);
 std::string encode(Status status, std::string_view body);
+// All of it but its body, of that length.
+std::string encode(Status status, std::size_t length);
 
 // What a frame holds, without its length. Throw Violation for anything else.
 Request parse_request(std::string_view frame);

@@ -87,7 +87,6 @@ class Parser {
   }
 
   std::string_view rest() { return std::exchange(bytes_, {}); }
-  std::size_t left() const { return bytes_.size(); }
 
  private:
   std::string_view take(std::size_t count) {
@@ -136,6 +135,13 @@ std::string encode(const Request& request) {
 
 std::string encode(Status status, std::string_view body) { return framed(static_cast<std::uint8_t>(status), body); }
 
+std::string encode(Status status, std::size_t length) {
+  std::string start;
+  put(start, static_cast<std::uint32_t>(1 + length));
+  put(start, static_cast<std::uint8_t>(status));
+  return start;
+}
+
 Request parse_request(std::string_view frame) {
   Parser parser(frame);
   Request request;
@@ -158,7 +164,7 @@ Request parse_request(std::string_view frame) {
     case Operation::wait: {
       request.timeout_ms = parser.number<std::uint64_t>();
       const auto count = parser.number<std::uint32_t>();
-      if (count > parser.left() / sizeof(std::uint32_t)) throw Violation("a frame is shorter than its contents");
+      if (count > max_keys) throw Violation("a wait has too many keys");
       for (std::uint32_t i = 0; i < count; ++i) key();
       break;
     }
@@ -223,9 +229,9 @@ constexpr std::size_t overhead_of_key = 128;             // a node of the map
 constexpr std::size_t most_buffered_bytes = 64 << 20;    // not yet parsed, not yet sent, over all connections
 constexpr std::size_t most_unsent_per_turn = 64 * 1024;  // then the answers go out before the next request is read
 constexpr int most_requests_per_turn = 32;
+constexpr std::size_t most_answered_per_turn = 256 * 1024;
 constexpr std::size_t most_members = 16 * 1024;
 constexpr std::size_t most_strangers = 256;
-constexpr std::size_t spare_descriptors = 64;  // for strangers and for the rest of the process
 constexpr milliseconds hello_timeout(5'000);
 constexpr std::uint64_t longest_wait = std::uint64_t{1} << 40;  // ms: what deadline_in() understands
 
@@ -263,11 +269,12 @@ class TcpStoreServer::Implementation {
     watch(EPOLL_CTL_ADD, stop_.get(), stop_id, EPOLLIN);
     watch(EPOLL_CTL_ADD, listener_.get(), listener_id, EPOLLIN);
 
+    // An eighth of the process's descriptors for strangers, three quarters for members, the rest is the process's own.
     rlimit descriptors{};
-    ::getrlimit(RLIMIT_NOFILE, &descriptors);
-    if (descriptors.rlim_cur != RLIM_INFINITY)
-      most_members_ = std::min<std::size_t>(
-          most_members, descriptors.rlim_cur - std::min<std::size_t>(spare_descriptors, descriptors.rlim_cur / 2));
+    if (::getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_cur != RLIM_INFINITY) {
+      most_strangers_ = std::min<std::size_t>(most_strangers, descriptors.rlim_cur / 8 + 1);
+      most_members_ = std::min<std::size_t>(most_members, descriptors.rlim_cur / 4 * 3);
+    }
 
     // Signals are for the program's own threads.
     sigset_t all, before;
@@ -310,6 +317,7 @@ class TcpStoreServer::Implementation {
     protocol::FrameReader in;
     std::string out;
     std::size_t sent = 0;
+    std::size_t answered = 0;        // bytes of values in this turn
     std::optional<Request> pending;  // a get or wait that is not answered yet
     std::size_t next_key = 0;        // the first of its keys that was missing when we last looked
     std::optional<Clock::time_point> deadline;
@@ -433,7 +441,7 @@ class TcpStoreServer::Implementation {
       const auto id = connection->id = next_id_++;
       connections_.emplace(id, std::move(connection));
       strangers_.insert(id);  // ids grow: the oldest comes first
-      if (strangers_.size() > most_strangers) drop(*strangers_.begin());
+      if (strangers_.size() > most_strangers_) drop(*strangers_.begin());
       guarded(id, [this](Connection& fresh) {
         watch(EPOLL_CTL_ADD, fresh.fd.get(), fresh.id, fresh.events);
         set_deadline(fresh, Clock::now() + hello_timeout);
@@ -489,9 +497,10 @@ class TcpStoreServer::Implementation {
   }
 
   void process(Connection& connection) {
+    connection.answered = 0;
     for (int done = 0; !connection.pending && !connection.leaving && !connection.ready; ++done) {
       if (connection.out.size() - connection.sent >= most_unsent_per_turn && !flush(connection)) break;
-      if (done == most_requests_per_turn) {
+      if (done == most_requests_per_turn || connection.answered > most_answered_per_turn) {
         make_ready(connection);
         break;
       }
@@ -526,7 +535,18 @@ class TcpStoreServer::Implementation {
   }
 
   void answer(Connection& connection, Status status, std::string_view body = {}) {
-    connection.out += protocol::encode(status, body);
+    connection.answered += body.size();
+    if (body.size() < most_unsent_per_turn) {
+      connection.out += protocol::encode(status, body);
+      return;
+    }
+    // Large: from where it is stored to the kernel, and a copy only of what the kernel does not take.
+    connection.out += protocol::encode(status, body.size());
+    if (flush(connection)) {
+      const auto sent = ::send(connection.fd.get(), body.data(), body.size(), MSG_NOSIGNAL);
+      if (sent > 0) body.remove_prefix(static_cast<std::size_t>(sent));
+    }
+    connection.out += body;
   }
 
   void make_ready(Connection& connection) {
@@ -702,7 +722,7 @@ class TcpStoreServer::Implementation {
 
   detail::Descriptor listener_, epoll_, stop_;
   std::uint16_t port_ = 0;
-  std::size_t most_members_ = most_members;
+  std::size_t most_members_ = most_members, most_strangers_ = most_strangers;
   std::unordered_map<Id, std::unique_ptr<Connection>> connections_;
   Id next_id_ = listener_id + 1;
   std::set<Id> strangers_;
@@ -779,13 +799,13 @@ class TcpStore::Implementation {
       throw StoreRefused("a value of " + std::to_string(std::max(request.value.size(), request.expected.size())) +
                          " bytes is too long for " + client_.name() + ", while " + doing);
     const auto frame = protocol::encode(request);
-    if (frame.size() - sizeof(std::uint32_t) > protocol::max_frame)
+    if (request.keys.size() > protocol::max_keys || frame.size() - sizeof(std::uint32_t) > protocol::max_frame)
       throw StoreRefused(std::to_string(request.keys.size()) + " keys at once are too many for " + client_.name());
 
     // A server that owes an answer for as long as it may take to connect to it counts as silent.
     const bool waits = request.operation == Operation::get || request.operation == Operation::wait;
-    const auto deadline =
-        detail::deadline_in(waits ? std::min(timeout, milliseconds::max() / 2) + timeout_ : timeout);
+    const auto deadline = detail::deadline_in(
+        waits ? std::min(timeout, milliseconds::max() / 2) + std::min(timeout_, milliseconds::max() / 2) : timeout);
     client_.send(frame, deadline, doing);
     const auto answer = receive(deadline, doing);
     switch (answer.status) {

@@ -61,6 +61,7 @@ struct Kind {
   std::string name;
   std::function<std::unique_ptr<Home>()> make;
   bool torch = false;
+  friend void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 };
 
 template <class T>
@@ -207,8 +208,10 @@ TEST_P(StoreContract, CompareSetWakesWaiters) {
   EXPECT_THROW(a->get(key("w"), 50ms), StoreTimeout);
   EXPECT_EQ(a->compare_set(key("w"), "something", "wrong"), "");  // sets nothing, so wakes nobody
   EXPECT_EQ(got.wait_for(50ms), std::future_status::timeout);
+  const auto start = Clock::now();
   a->compare_set(key("w"), "", "now");
   EXPECT_EQ(got.get(), "now");
+  EXPECT_LT(milliseconds_since(start), 5'000);
 }
 
 TEST_P(StoreContract, TooLargeIsRefusedAndChangesNothing) {

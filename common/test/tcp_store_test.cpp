@@ -25,8 +25,11 @@ using namespace multinode;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
+// Under a sanitizer: fewer repetitions, and neither memory nor time says anything.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool instrumented = true;
+#elif defined(__has_feature)
+constexpr bool instrumented = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
 #else
 constexpr bool instrumented = false;
 #endif
@@ -357,32 +360,38 @@ TEST(Linger, WaitsForMembersNotForStrangers) {
   EXPECT_LT(milliseconds_since(start), 5'000);
 }
 
-// While `hostile` runs, in a thread of its own, a well-behaved pair goes on: every operation in less than 50 ms. A slow
-// one may be the fault of another process of this machine, so three rounds are slow before the server is blamed.
+// Has `a` set and `b` get values until `done` says so to their number; returns the slowest operation in milliseconds.
+double slowest_of_pair(TcpStore& a, TcpStore& b, const std::function<bool(int)>& done) {
+  double slowest = 0;
+  for (int i = 0; !done(i); ++i) {
+    const auto value = std::to_string(i);
+    const auto start = Clock::now();
+    a.set("pair", value);
+    const auto between = Clock::now();
+    const bool same = b.get("pair", 10s) == value;
+    slowest = std::max(
+        {slowest, milliseconds_since(between), std::chrono::duration<double, std::milli>(between - start).count()});
+    if (!same) throw std::runtime_error("a value was lost");
+  }
+  return slowest;
+}
+
+// While `hostile` runs, in a thread of its own, a well-behaved pair goes on: every operation in less than 50 ms more
+// than without it. A slow one may be the fault of another process of this machine, so five rounds have to be slow.
 void expect_others_undisturbed(TcpStoreServer& server, const std::function<void()>& hostile) {
   TcpStore a(endpoint_of(server), 10s), b(endpoint_of(server), 10s);
-  double slowest = 0;
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 1;; ++round) {
     auto other = std::async(std::launch::async, hostile);
-    slowest = 0;
-    for (int i = 0; i < 300 || other.wait_for(0s) != std::future_status::ready; ++i) {
-      const auto value = std::to_string(i);
-      const auto start = Clock::now();
-      a.set("pair", value);
-      const auto between = Clock::now();
-      const bool same = b.get("pair", 10s) == value;
-      slowest = std::max(
-          {slowest, milliseconds_since(between), std::chrono::duration<double, std::milli>(between - start).count()});
-      if (!same) {
-        ADD_FAILURE() << "a value was lost";
-        break;
-      }
-    }
+    const auto start = Clock::now();
+    const double slowest =
+        slowest_of_pair(a, b, [&](int i) { return i >= 300 && other.wait_for(0s) == std::future_status::ready; });
     other.get();
-    if (slowest < 50) return;
-  }
-  if (!instrumented) {
-    EXPECT_LT(slowest, 50) << "ms, the slowest operation of a well-behaved client";
+    if (slowest < 50 || instrumented) return;
+    const auto end = Clock::now() + (Clock::now() - start);
+    const double quiet = slowest_of_pair(a, b, [&](int) { return Clock::now() > end; });
+    if (slowest < 50 + quiet) return;
+    ASSERT_LT(round, 5) << "slowest operation of a well-behaved client: " << slowest << " ms, without disturbance "
+                        << quiet << " ms";
   }
 }
 
@@ -497,6 +506,28 @@ TEST(HostileBytes, AThousandIdleConnections) {
   EXPECT_TRUE(idle.back()->read_to_end(10s)) << "a stranger should be hung up on after some seconds";
 }
 
+// Another process's connections use up what descriptors this one has: members and the process itself keep theirs.
+TEST(HostileBytes, StrangersLeaveDescriptorsToOthers) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  rlimit few{before};
+  few.rlim_cur = 128;
+  const std::string client = STORE_CLIENT;
+  {
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    TcpStoreServer server;
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    const auto place = "tcp:" + to_string(endpoint_of(server));
+    multinode::testing::Process crowd({client, place, "crowd", "500"});
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    EXPECT_TRUE(crowd.wait_for("ready", 20s));
+    TcpStore store(endpoint_of(server), 5s);
+    store.set("k", "v");
+    EXPECT_TRUE(std::ifstream("/proc/self/statm").is_open());
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
+
 TEST(HostileBytes, ClientsThatNeverRead) {
   TcpStoreServer server;
   TcpStore(endpoint_of(server), 10s).set("large", std::string(Store::max_value, 'x'));
@@ -508,7 +539,7 @@ TEST(HostileBytes, ClientsThatNeverRead) {
   // 20 x 2000 MiB asked for; each has one answer of 1 MiB in its queue.
   expect_harmless(server, 48, [&] {
     deaf.clear();
-    for (int i = 0; i < 20; ++i) {
+    for (int i = 0; i < (instrumented ? 5 : 20); ++i) {
       deaf.push_back(std::make_unique<Raw>(server.port()));
       deaf.back()->send(requests);
     }
@@ -517,15 +548,33 @@ TEST(HostileBytes, ClientsThatNeverRead) {
 
 TEST(HostileBytes, AGreedyReaderGetsItsTurnOnly) {
   TcpStoreServer server;
-  TcpStore(endpoint_of(server), 10s).set("large", std::string(Store::max_value, 'x'));
+  constexpr std::size_t count = instrumented ? 100 : 5'000, size = 32 * 1024;
+  TcpStore(endpoint_of(server), 10s).set("large", std::string(size, 'x'));
   std::string requests = hello();
-  constexpr std::size_t count = 300;
   for (std::size_t i = 0; i < count; ++i)
     requests +=
         protocol::encode(protocol::Request{.operation = protocol::Operation::get, .keys = {"large"}, .timeout_ms = 0});
   std::size_t came = 0;
   expect_harmless(server, 32, [&] { came = Raw(server.port()).send_and_read(requests); });
-  EXPECT_EQ(came, protocol::hello.size() + count * (5 + Store::max_value));  // and it gets all of it
+  EXPECT_EQ(came, protocol::hello.size() + count * (5 + size));  // and it gets all of it
+}
+
+TEST(HostileBytes, WaitsOnManyKeys) {
+  TcpStoreServer server;
+  TcpStore store(endpoint_of(server), 10s);
+  store.set("", "");
+  const std::vector<std::string> many(protocol::max_keys), too_many(protocol::max_keys + 1);
+  store.wait(many, 0ms);
+  EXPECT_THROW(store.wait(too_many, 0ms), StoreRefused);
+  const auto most = protocol::encode(protocol::Request{.operation = protocol::Operation::wait, .keys = many});
+  auto requests = hello();
+  for (int i = 0; i < 50; ++i) requests += most;
+  expect_harmless(server, 16, [&] { Raw(server.port()).send_and_read(requests); });
+  Raw raw(server.port());
+  raw.send(
+      hello() +
+      protocol::encode(protocol::Request{.operation = protocol::Operation::wait, .keys = too_many}).substr(0, 100'000));
+  EXPECT_TRUE(raw.read_to_end(5s));
 }
 
 TEST(HostileBytes, UnfinishedMessagesHaveABoundTogether) {
@@ -536,7 +585,7 @@ TEST(HostileBytes, UnfinishedMessagesHaveABoundTogether) {
   std::atomic<int> hung_up = 0;
   expect_harmless(server, 100, [&] {  // the server allows itself 64 MiB; 200 MiB are sent
     greedy.clear();
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < (instrumented ? 40 : 100); ++i) {
       greedy.push_back(std::make_unique<Raw>(server.port()));
       std::string_view left = message;
       while (!left.empty()) {
