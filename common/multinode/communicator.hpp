@@ -200,7 +200,6 @@ class Communicator {
   class Queue;
 
   static const char* name_of_call(Call::Kind kind);
-  bool must_start() const;
   void run(const Call& call);
   Call broadcast_call(Block block, int root) const;
   Call reduce_scatter_call(ConstBlock in, Block out, Reduction reduction) const;
@@ -208,6 +207,7 @@ class Communicator {
   Call peer_call(Call::Kind kind, ConstBlock in, Block out, int peer) const;
 
   World& world_;
+  Watchdog& watchdog_;
   int rank_, size_;
   Carrier carrier_;
   int exceptions_ = std::uncaught_exceptions();

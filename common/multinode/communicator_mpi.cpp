@@ -126,10 +126,14 @@ class MpiCommunicator : public Communicator {
   }
 
   void do_all_reduce(const Block& block, Reduction reduction) override {
-    const MPI_Datatype type_of_block = type(block.type);
-    const MPI_Op op = operation(block.type, reduction);
+    if (!fits(block.count) || reduction == Reduction::average) return all_reduce_the_long_way(block, reduction);
+    check(MPI_Allreduce(MPI_IN_PLACE, block.data, static_cast<int>(block.count), type(block.type),
+                        operation(block.type, reduction), handles_.communicator));
+  }
+  [[gnu::noinline]] void all_reduce_the_long_way(const Block& block, Reduction reduction) {
     in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
-      check(MPI_Allreduce(MPI_IN_PLACE, data, count, type_of_block, op, handles_.communicator));
+      check(MPI_Allreduce(MPI_IN_PLACE, data, count, type(block.type), operation(block.type, reduction),
+                          handles_.communicator));
     });
     if (reduction == Reduction::average) divide(block, size());
   }
