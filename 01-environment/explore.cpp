@@ -148,5 +148,6 @@ int main(int argc, char** argv) {
     for (const std::string& list : options.require_equal) explore::parse_items(list);
     if (options.since < 0) throw multinode::UsageError("--since must be nanoseconds since 1970, not negative");
   };
+  program.same_versions = false;  // to say what differs is the point
   return multinode::run(program, argc, argv, [&](World& world) { return explore_world(world, options); });
 }

@@ -38,7 +38,7 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
     program.validate();
 
     talk = true;
-    World world(program.name, launch, {program.common.timeout, program.common.rendezvous});
+    World world(program.name, launch, {program.common.timeout, program.common.rendezvous, program.same_versions});
     try {
       return agreed(world, body(world));
     } catch (const std::exception& e) {

@@ -18,6 +18,7 @@ struct Program {
   boost::program_options::options_description options;
   CommonOptions& common;
   std::function<void()> validate = [] {};
+  bool same_versions = true;  // see World::Options
 };
 int run(const Program& program, int argc, const char* const* argv, const std::function<int(World&)>& body);
 

@@ -333,7 +333,8 @@ World::~World() {
 // Ranks are there, once, and alike in all that must be.
 void World::Implementation::prove_wiring(World& world) {
   nlohmann::json mine = {{"world size", std::to_string(world.size())}, {"program name", world.program_}};
-  for (const auto& [name, version] : versions()) mine[name] = version;
+  if (world.options_.same_versions)
+    for (const auto& [name, version] : versions()) mine[name] = version;
   const Launch& launch = world.launch_;
   if (store->add("claims of rank " + std::to_string(world.rank()), 1) != 1)
     throw UsageError("two processes say that they are rank " + std::to_string(world.rank()) + " (" +

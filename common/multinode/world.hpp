@@ -17,6 +17,7 @@ class World {
   struct Options {
     std::chrono::milliseconds timeout{60'000};  // of every blocking wait
     std::string rendezvous;                     // "" (as the launcher says), "tcp:HOST:PORT" or "file:PATH"
+    bool same_versions = true;                  // refuse ranks with other versions than rank 0's
   };
 
   // Collective, called by all ranks. Meets the others: through the launcher's store (mnrun, torchrun), through
