@@ -124,7 +124,7 @@ class FileStore::Implementation {
     const Lock lock(*this, F_WRLCK, detail::deadline_in(lock_timeout));
     refresh();
     const auto found = values_.find(key);
-    const std::string value = found == values_.end() ? "" : found->second;
+    std::string value = found == values_.end() ? "" : found->second;
     if (value != expected) return value;
     append(key, desired);
     return std::string(desired);

@@ -15,6 +15,8 @@ class FileStore : public Store {
   // Creates the file, readable and writable by its owner alone, if it does not exist.
   explicit FileStore(std::filesystem::path path);
   ~FileStore() override;
+  FileStore(const FileStore&) = delete;
+  FileStore& operator=(const FileStore&) = delete;
 
   void set(const std::string& key, std::string_view value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;

@@ -136,8 +136,7 @@ TcpClient::TcpClient(Endpoint server, milliseconds timeout, const Handshake& han
 }
 
 bool TcpClient::try_connect(Clock::time_point deadline, std::string& error) {
-  buffer_.clear();
-  taken_ = 0;
+  taken_ = filled_ = 0;
   const auto addresses = resolve_until(server_, deadline, error);
   for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
     fd_ = Descriptor(::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -210,7 +209,7 @@ void TcpClient::send(std::string_view bytes, Clock::time_point deadline, std::st
 
 bool TcpClient::poll_input(Clock::time_point deadline, std::string_view doing) {
   usable(doing);
-  return taken_ < buffer_.size() || wait_for(POLLIN, deadline);
+  return taken_ < filled_ || wait_for(POLLIN, deadline);
 }
 
 void TcpClient::receive(char* to, std::size_t count, Clock::time_point deadline, std::string_view doing) {
@@ -219,19 +218,18 @@ void TcpClient::receive(char* to, std::size_t count, Clock::time_point deadline,
       lost_ = name_ + " does not answer, while " + std::string(doing);
       throw StoreTimeout(lost_);
     }
-    if (taken_ == buffer_.size()) {
-      std::array<char, 16 * 1024> chunk;
-      const auto got = ::recv(fd_.get(), chunk.data(), chunk.size(), 0);
+    if (taken_ == filled_) {
+      const auto got = ::recv(fd_.get(), buffer_.data(), buffer_.size(), 0);
       if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
       if (got <= 0) {
         lost_ = "lost " + name_ + ": " + (got == 0 ? "it closed the connection" : errno_text(errno)) + ", while " +
                 std::string(doing);
         throw ConnectionClosed(lost_);
       }
-      buffer_.assign(chunk.data(), static_cast<std::size_t>(got));
       taken_ = 0;
+      filled_ = static_cast<std::size_t>(got);
     }
-    const auto part = std::min(count, buffer_.size() - taken_);
+    const auto part = std::min(count, filled_ - taken_);
     std::memcpy(to, buffer_.data() + taken_, part);
     taken_ += part;
     to += part;

@@ -3,6 +3,7 @@
 
 #include <multinode/tcp_store.hpp>
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -31,6 +32,8 @@ class Descriptor {
   Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
   Descriptor& operator=(Descriptor&& other) noexcept;
   ~Descriptor() { reset(); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
   int release() { return std::exchange(fd_, -1); }
   void reset() noexcept;
@@ -82,8 +85,8 @@ class TcpClient {
   Endpoint server_;
   std::string name_;
   Descriptor fd_;
-  std::string buffer_;  // received, not asked for yet
-  std::size_t taken_ = 0;
+  std::array<char, 16 << 10> buffer_{};  // from taken_ to filled_: received, not asked for yet
+  std::size_t taken_ = 0, filled_ = 0;
   std::string lost_;
 };
 

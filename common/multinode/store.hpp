@@ -35,8 +35,8 @@ class StoreRefused : public std::runtime_error {
 // Keys and values are byte strings. A Store is a connection: one thread at a time may use it.
 class Store {
  public:
-  static constexpr std::size_t max_key = 4 * 1024;  // bytes
-  static constexpr std::size_t max_value = 1024 * 1024;
+  static constexpr std::size_t max_key = 4 << 10;  // bytes
+  static constexpr std::size_t max_value = 1 << 20;
 
   virtual ~Store() = default;
   Store() = default;

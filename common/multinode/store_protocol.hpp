@@ -17,7 +17,7 @@ namespace multinode::protocol {
 // Sent first by either side: a name and a version.
 inline constexpr std::string_view hello{"mnstore\x01", 8};
 
-inline constexpr std::size_t max_keys = 16 * 1024;  // of a wait: what the server looks up in one turn
+inline constexpr std::size_t max_keys = 16 << 10;  // of a wait: what the server looks up in one turn
 // compare_set has two values.
 inline constexpr std::size_t max_frame = 2 * Store::max_value + Store::max_key + 64;
 

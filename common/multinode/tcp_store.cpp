@@ -201,7 +201,7 @@ void FrameReader::append(std::string_view bytes) {
 }
 
 std::optional<std::string_view> FrameReader::next() {
-  constexpr std::size_t kept = 64 * 1024;
+  constexpr std::size_t kept = 64 << 10;
   const auto left = std::string_view(buffer_).substr(taken_);
   if (left.empty() && buffer_.capacity() > kept) {
     buffer_ = {};
@@ -225,12 +225,12 @@ using protocol::Status;
 // What bounds the server's memory, its descriptors and its turns.
 constexpr std::size_t most_stored_bytes = 128 << 20;  // keys, values, wills
 constexpr std::size_t most_keys = 1 << 18;
-constexpr std::size_t overhead_of_key = 128;             // a node of the map
-constexpr std::size_t most_buffered_bytes = 64 << 20;    // not yet parsed, not yet sent, over all connections
-constexpr std::size_t most_unsent_per_turn = 64 * 1024;  // then the answers go out before the next request is read
+constexpr std::size_t overhead_of_key = 128;            // a node of the map
+constexpr std::size_t most_buffered_bytes = 64 << 20;   // not yet parsed, not yet sent, over all connections
+constexpr std::size_t most_unsent_per_turn = 64 << 10;  // then the answers go out before the next request is read
 constexpr int most_requests_per_turn = 32;
-constexpr std::size_t most_answered_per_turn = 256 * 1024;
-constexpr std::size_t most_members = 16 * 1024;
+constexpr std::size_t most_answered_per_turn = 256 << 10;
+constexpr std::size_t most_members = 16 << 10;
 constexpr std::size_t most_strangers = 256;
 constexpr milliseconds hello_timeout(5'000);
 constexpr std::uint64_t longest_wait = std::uint64_t{1} << 40;  // ms: what deadline_in() understands
@@ -295,6 +295,8 @@ class TcpStoreServer::Implementation {
     }
     thread_.join();
   }
+  Implementation(const Implementation&) = delete;
+  Implementation& operator=(const Implementation&) = delete;
 
   std::uint16_t port() const { return port_; }
 
@@ -330,7 +332,7 @@ class TcpStoreServer::Implementation {
   };
 
   void serve() {
-    std::array<epoll_event, 256> events;
+    std::array<epoll_event, 256> events{};
     while (true) {
       const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), pause());
       try {
@@ -732,7 +734,7 @@ class TcpStoreServer::Implementation {
   std::map<std::string, std::set<Id>> waiting_;
   std::size_t stored_bytes_ = 0;
   std::size_t buffered_ = 0;
-  std::array<char, 64 * 1024> chunk_;
+  std::array<char, 64 << 10> chunk_{};
 
   std::mutex mutex_;
   std::condition_variable gone_;
@@ -822,7 +824,7 @@ class TcpStore::Implementation {
 
   protocol::Answer receive(Clock::time_point deadline, std::string_view doing) {
     try {
-      std::array<char, sizeof(std::uint32_t)> length;
+      std::array<char, sizeof(std::uint32_t)> length{};
       client_.receive(length.data(), length.size(), deadline, doing);
       std::string frame(protocol::frame_length({length.data(), length.size()}), '\0');
       client_.receive(frame.data(), frame.size(), deadline, doing);

@@ -27,6 +27,8 @@ class TcpStoreServer {
   // Throws std::system_error, naming address and port, where that is impossible.
   explicit TcpStoreServer(const std::string& bind_address = "127.0.0.1", std::uint16_t port = 0);
   ~TcpStoreServer();
+  TcpStoreServer(const TcpStoreServer&) = delete;
+  TcpStoreServer& operator=(const TcpStoreServer&) = delete;
   std::uint16_t port() const;
 
   // Returns when every client that ever said hello has said goodbye or is gone, or when `timeout` has passed
@@ -43,6 +45,8 @@ class TcpStore : public Store {
   // Connects, trying again (the server may not listen yet) until `timeout` has passed; then throws StoreTimeout.
   TcpStore(const Endpoint& server, std::chrono::milliseconds timeout);
   ~TcpStore() override;  // closes without a goodbye: the will is carried out
+  TcpStore(const TcpStore&) = delete;
+  TcpStore& operator=(const TcpStore&) = delete;
 
   void set(const std::string& key, std::string_view value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;

@@ -74,7 +74,7 @@ class Message {
 
 template <class Integer>
 Integer receive_number(detail::TcpClient& client, Clock::time_point deadline, std::string_view doing) {
-  std::array<char, sizeof(Integer)> bytes;
+  std::array<char, sizeof(Integer)> bytes{};
   client.receive(bytes.data(), bytes.size(), deadline, doing);
   std::uint64_t value = 0;
   for (std::size_t i = 0; i < bytes.size(); ++i)
@@ -151,8 +151,7 @@ class TorchStore::Implementation {
     check_size(key, desired);
     const auto doing = "compare-and-set of " + detail::quoted(key);
     const auto deadline = detail::deadline_in(timeout_);
-    const auto value =
-        ask_string(Message(Query::compare_set).string(key).string(expected).string(desired), deadline, doing);
+    auto value = ask_string(Message(Query::compare_set).string(key).string(expected).string(desired), deadline, doing);
     // Of a key that is not there torch says that it has the expected value: nothing was set, and Store wants "".
     if (!expected.empty() && value == expected && (expected != desired || !check({&key, 1}, deadline, doing)))
       return {};
@@ -177,7 +176,7 @@ class TorchStore::Implementation {
     // In pieces: memory is spent on what comes, not on what was announced.
     std::string value;
     while (length > 0) {
-      const auto part = std::min<std::uint64_t>(length, 64 * 1024);
+      const auto part = std::min<std::uint64_t>(length, 64 << 10);
       const auto before = value.size();
       value.resize(before + part);
       client_.receive(value.data() + before, part, deadline, doing);

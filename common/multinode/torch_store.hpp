@@ -12,6 +12,8 @@ class TorchStore : public Store {
   // Connects, trying again until `timeout` has passed; then throws StoreTimeout.
   TorchStore(const Endpoint& server, std::chrono::milliseconds timeout);
   ~TorchStore() override;
+  TorchStore(const TorchStore&) = delete;
+  TorchStore& operator=(const TorchStore&) = delete;
 
   void set(const std::string& key, std::string_view value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
