@@ -107,16 +107,16 @@ function(multinode_summary)
   message(STATUS "")
 endfunction()
 
-# multinode_test(name sources... [RANKS n] [TIMEOUT s] [LABELS l...] [PREFIX 03.] [PROGRAMS target...] [LINK lib...])
-# A GoogleTest executable, its tests known to ctest as PREFIX + suite + test. Each program's path is a string macro:
-# PATH_<target>.
+# multinode_test(name sources... [RANKS n] [TIMEOUT s] [LABELS l...] [SLOW filter] [PREFIX 03.] [PROGRAMS target...]
+#                [LINK lib...])
+# A GoogleTest executable, its tests known to ctest as PREFIX + suite + test; those that `filter` matches are labelled
+# slow, and may take five times as long. Each program's path is a string macro: PATH_<target>.
 function(multinode_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "RANKS;TIMEOUT;PREFIX" "LABELS;PROGRAMS;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "RANKS;TIMEOUT;SLOW;PREFIX" "LABELS;PROGRAMS;LINK")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   multinode_warnings(${name})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE multinode::testing GTest::gtest_main ${arg_LINK})
-  set(environment)
   foreach(program IN LISTS arg_PROGRAMS)
     if(TARGET ${program})
       target_compile_definitions(${name} PRIVATE "PATH_${program}=\"$<TARGET_FILE:${program}>\"")
@@ -129,6 +129,14 @@ function(multinode_test name)
       list(GET default 1 arg_${key})
     endif()
   endforeach()
-  gtest_discover_tests(${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 60
+  set(quick)
+  if(arg_SLOW)
+    math(EXPR longer "5 * ${arg_TIMEOUT}")
+    gtest_discover_tests(${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 60 TEST_FILTER ${arg_SLOW}
+      TEST_LIST ${name}_slow
+      PROPERTIES TIMEOUT ${longer} PROCESSORS ${arg_RANKS} LABELS slow SKIP_RETURN_CODE 77)
+    set(quick TEST_FILTER -${arg_SLOW})
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 60 ${quick}
     PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_RANKS} LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77)
 endfunction()

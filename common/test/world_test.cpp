@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -78,6 +79,53 @@ TEST(World, MeetsThroughMpi) {
   EXPECT_SAYS_ONCE(end.output, "rank 2 of 3, node 0 of 1, local size 3");
 }
 #endif
+
+// Through the store of the real torchrun's agent: two agents of two processes.
+class WorldUnderTorchrun : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(WorldUnderTorchrun, TwoAgentsOfTwo) {
+  const char* named = std::getenv("MULTINODE_TORCH");
+  const char* home = std::getenv("HOME");
+  const std::string torchrun =
+      (named ? std::string(named) : std::string(home ? home : "") + "/.cache/multinode/torch") + "/bin/torchrun";
+  if (!std::filesystem::exists(torchrun)) GTEST_SKIP() << "no " << torchrun << "; ci/setup all installs it";
+  const std::string port = std::to_string(free_port());
+  std::vector<std::unique_ptr<Process>> agents;
+  for (const std::string node : {"0", "1"})
+    agents.push_back(std::make_unique<Process>(std::vector<std::string>{torchrun,
+                                                                        "--nnodes",
+                                                                        "2",
+                                                                        "--node-rank",
+                                                                        node,
+                                                                        "--nproc-per-node",
+                                                                        "2",
+                                                                        "--rdzv-backend",
+                                                                        GetParam(),
+                                                                        "--rdzv-endpoint",
+                                                                        "127.0.0.1:" + port,
+                                                                        "--rdzv-id",
+                                                                        "world_test",
+                                                                        "--master-addr",
+                                                                        "127.0.0.1",
+                                                                        "--master-port",
+                                                                        port,
+                                                                        "--no-python",
+                                                                        "--",
+                                                                        program,
+                                                                        "--steps",
+                                                                        "3"}));
+  std::string output;
+  for (auto& agent : agents) {
+    const Result result = agent->wait(100s);
+    EXPECT_EQ(result.status, 0);
+    output += result.all();
+  }
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_SAYS_ONCE(
+        output, "rank " + std::to_string(rank) + " of 4, node " + std::to_string(rank / 2) + " of 2, local size 2");
+}
+INSTANTIATE_TEST_SUITE_P(Rendezvous, WorldUnderTorchrun, ::testing::Values("static", "c10d"),
+                         [](const auto& info) { return info.param; });
 
 TEST(World, MeetsThroughAFileAgainAndAgain) {
   const std::string path = std::filesystem::temp_directory_path() / ("world_test." + std::to_string(getpid()));
