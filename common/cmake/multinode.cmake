@@ -132,11 +132,11 @@ function(multinode_test name)
   set(quick)
   if(arg_SLOW)
     math(EXPR longer "5 * ${arg_TIMEOUT}")
-    gtest_discover_tests(${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 60 TEST_FILTER ${arg_SLOW}
+    gtest_discover_tests(${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES TEST_FILTER ${arg_SLOW}
       TEST_LIST ${name}_slow
       PROPERTIES TIMEOUT ${longer} PROCESSORS ${arg_RANKS} LABELS slow SKIP_RETURN_CODE 77)
     set(quick TEST_FILTER -${arg_SLOW})
   endif()
-  gtest_discover_tests(${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 60 ${quick}
+  gtest_discover_tests(${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES ${quick}
     PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_RANKS} LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77)
 endfunction()
