@@ -111,7 +111,7 @@ void multiply(cublasHandle_t handle, bool transpose_a, bool transpose_b, std::si
 
 }  // namespace
 
-void check(cublasStatus_t code, std::source_location at) {
+void check(cublasStatus_t code, multinode::source_location at) {
   if (code != CUBLAS_STATUS_SUCCESS)
     throw std::runtime_error(multinode::place(at) + "cuBLAS: " + cublasGetStatusString(code));
 }

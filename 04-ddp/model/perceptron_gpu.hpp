@@ -12,7 +12,7 @@
 namespace model {
 
 // Throws std::runtime_error unless `code` is CUBLAS_STATUS_SUCCESS.
-void check(cublasStatus_t code, std::source_location at = std::source_location::current());
+void check(cublasStatus_t code, multinode::source_location at = multinode::source_location::current());
 
 // The functions of Perceptron with the same names do the same. All spans are device memory, and what is done with it
 // goes on stream(); forward() and copy_parameters() wait for it, the others do not.

@@ -11,7 +11,7 @@ int device_count() noexcept {
   return 0;
 }
 
-void check(cudaError_t code, std::source_location at) {
+void check(cudaError_t code, source_location at) {
   if (code == cudaSuccess) return;
   const std::string text = std::string(cudaGetErrorName(code)) + ": " + cudaGetErrorString(code);
   if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver || code == cudaErrorStubLibrary)
@@ -27,7 +27,7 @@ int device_count() noexcept { return 0; }
 
 #ifdef MULTINODE_HAVE_NCCL
 
-void check(ncclResult_t code, std::source_location at) {
+void check(ncclResult_t code, source_location at) {
   if (code == ncclSuccess || code == ncclInProgress) return;
   const std::string last = ncclGetLastError(nullptr);
   throw std::runtime_error(place(at) + "NCCL: " + ncclGetErrorString(code) + (last.empty() ? "" : " (" + last + ")"));

@@ -22,7 +22,7 @@ int device_count() noexcept;
 #ifdef MULTINODE_HAVE_CUDA
 
 // Throws HardwareAbsent where there is no GPU or driver, std::runtime_error otherwise, unless `code` is cudaSuccess.
-void check(cudaError_t code, std::source_location at = std::source_location::current());
+void check(cudaError_t code, source_location at = source_location::current());
 
 class Stream {
  public:
@@ -78,7 +78,7 @@ class DeviceBuffer {
 
 #endif
 #ifdef MULTINODE_HAVE_NCCL
-void check(ncclResult_t code, std::source_location at = std::source_location::current());
+void check(ncclResult_t code, source_location at = source_location::current());
 #endif
 
 }  // namespace multinode

@@ -8,7 +8,7 @@
 namespace multinode {
 
 namespace detail {
-[[noreturn, gnu::noinline, gnu::cold]] inline void throw_mpi(int code, const std::source_location& at) {
+[[noreturn, gnu::noinline, gnu::cold]] inline void throw_mpi(int code, const source_location& at) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
@@ -18,7 +18,7 @@ namespace detail {
 
 // Throws std::runtime_error with MPI's own text and the caller's place unless `code` is MPI_SUCCESS. The communicator
 // needs MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN): otherwise MPI ends the program and never returns a code.
-inline void check(int code, std::source_location at = std::source_location::current()) {
+inline void check(int code, source_location at = source_location::current()) {
   if (code != MPI_SUCCESS) [[unlikely]]
     detail::throw_mpi(code, at);
 }

@@ -206,6 +206,7 @@ struct World::Implementation {
   std::unique_ptr<TcpStoreServer> server;
   Endpoint endpoint;
   std::string server_text;
+  std::string prefix = "run";  // of all keys
   std::shared_ptr<TcpStore> connection;
   std::unique_ptr<PrefixStore> store;
   std::unique_ptr<Watchdog> watchdog;
@@ -244,7 +245,6 @@ void World::Implementation::meet_through(Store& bootstrap, const Launch& launch,
 
 void World::Implementation::meet(const Launch& launch, const Options& options) {
   const bool first = launch.rank.value == 0;
-  std::string prefix = "run";
   server_text = "rank 0, which serves the store";
   if (options.rendezvous.starts_with("tcp:")) {
     endpoint = parse_endpoint(options.rendezvous.substr(4), "--rendezvous");
@@ -263,21 +263,18 @@ void World::Implementation::meet(const Launch& launch, const Options& options) {
     meet_through(agent, launch, options);
   } else if (launch.world_size.value == 1) {
     std::tie(server, endpoint) = serve_anywhere(launch);
-  } else if (launch.under_mpi) {
 #ifdef MULTINODE_HAVE_MPI
+  } else if (launch.under_mpi) {
     mpi.emplace();
     if (first) std::tie(server, endpoint) = serve_anywhere(launch);
     endpoint = broadcast_by_mpi(launch, endpoint);
-#else
-    throw UsageError(
-        "started by " + launch.launcher +
-        ", but this build has no MPI: build with it (apt install libopenmpi-dev), or give --rendezvous tcp:HOST:PORT");
 #endif
   } else if (!launch.master_address.value.empty() && launch.master_port.value) {
     endpoint = {launch.master_address.value, launch.master_port.value};
     if (first) server = serve_at(endpoint);
   } else {
-    throw UsageError("no meeting place: set MASTER_ADDR and MASTER_PORT, or give --rendezvous tcp:HOST:PORT");
+    throw UsageError(std::string(launch.under_mpi ? "this build has no MPI to meet through" : "no meeting place") +
+                     ": set MASTER_ADDR and MASTER_PORT, or give --rendezvous tcp:HOST:PORT");
   }
   try {
     connection = std::make_shared<TcpStore>(endpoint, options.timeout);
@@ -306,8 +303,7 @@ World::World(std::string program, Launch launch, Options options)
   identity.server = impl.server_text + " at " + to_string(impl.endpoint) + ",";
   identity.serves = impl.server != nullptr;
   identity.speaks_without_store = rank() == 1 || local_rank() == 0;
-  const std::string prefix = launch_.mnrun_store && options_.rendezvous.empty() ? "run/" + generation(launch_) : "run";
-  impl.watchdog = std::make_unique<Watchdog>(impl.endpoint, prefix, std::move(identity), options_.timeout);
+  impl.watchdog = std::make_unique<Watchdog>(impl.endpoint, impl.prefix, std::move(identity), options_.timeout);
   try {
     impl.prove_wiring(*this);
   } catch (const UsageError& e) {
