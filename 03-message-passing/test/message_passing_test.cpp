@@ -72,7 +72,7 @@ TEST_P(MessagePassing, OneElementAndLargeBlocks) {
 
 TEST_P(MessagePassing, ACorruptedElementIsFound) {
   const Ranks::End end = run(3, {"--corrupt", "2"});
-  EXPECT_EQ(end.status, 1);
+  EXPECT_EQ(end.status, 1) << end.output;
   EXPECT_SAYS(end.output, "rank 2: element 500 is ");
   EXPECT_SAYS(end.output, "WRONG: 1 of 2000 elements wrong");
 }
@@ -81,7 +81,7 @@ TEST_P(MessagePassing, AMuteRankIsNamed) {
   for (const std::string count : {"1", "1M"}) {
     const Ranks::End end = run(3, {"--mute", "1", "--timeout", "2", "--count", count}, 20s);
     EXPECT_TRUE(end.survivors_ended) << end.output;
-    EXPECT_EQ(end.status, 1);
+    EXPECT_EQ(end.status, 1) << end.output;
     EXPECT_SAYS(end.output, "timed out after 2 s: rank ");
     EXPECT_SAYS(end.output, "; rank 1 (host ");
     EXPECT_EQ(occurrences(end.output, "timed out after"), 1u) << end.output;

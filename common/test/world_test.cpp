@@ -262,7 +262,7 @@ TEST(Watchdog, NamesTheStoppedRank) {
     ranks.signal(stopped, SIGSTOP);
     const Ranks::End end = ranks.wait(20s);
     EXPECT_TRUE(end.survivors_ended) << end.output;
-    EXPECT_LT(end.seconds, 6);
+    EXPECT_LT(end.seconds, 8);
     const std::string tail = end.output.substr(end.output.size() - std::min<std::size_t>(1000, end.output.size()));
     EXPECT_NE(tail.find("rank " + std::to_string(stopped)), std::string::npos) << tail;
     EXPECT_NE(tail.find("is frozen"), std::string::npos) << tail;
