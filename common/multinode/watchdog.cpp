@@ -120,6 +120,7 @@ class Watchdog::Implementation {
         store_(server_, timeout) {
     store_.will(verdict_key(), verdict_text(exit_wrong, rank_text(identity_.rank, identity_.where) +
                                                             " is gone: killed, or ended without a word"));
+    store_.add(key("watching"), 1);
     publish();
     thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
   }
@@ -224,11 +225,12 @@ class Watchdog::Implementation {
     return all;
   }
 
-  // The rank that serves the store stays until the others have heard the verdict; those that died never do.
+  // The rank that serves the store stays until the others have heard the verdict; those that died never do. There may
+  // be more of them than ranks: two that say that they are the same one.
   void hear(TcpStore& store) {
     std::int64_t heard = store.add(key("heard"), 1);
     const Clock::time_point limit = Clock::now() + 1s;
-    while (identity_.serves && heard < identity_.world_size && Clock::now() < limit) {
+    while (identity_.serves && heard < store.add(key("watching"), 0) && Clock::now() < limit) {
       std::this_thread::sleep_for(5ms);
       heard = store.add(key("heard"), 0);
     }
