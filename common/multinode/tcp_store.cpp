@@ -300,9 +300,9 @@ class TcpStoreServer::Implementation {
 
   std::uint16_t port() const { return port_; }
 
-  bool linger(milliseconds timeout) {
+  bool linger(milliseconds timeout, std::size_t own) {
     std::unique_lock lock(mutex_);
-    return gone_.wait_until(lock, detail::deadline_in(timeout), [this] { return members_ == 0; });
+    return gone_.wait_until(lock, detail::deadline_in(timeout), [&] { return members_ <= own; });
   }
 
  private:
@@ -494,7 +494,7 @@ class TcpStoreServer::Implementation {
   std::size_t count_members(int change) {
     std::lock_guard lock(mutex_);
     members_ += static_cast<std::size_t>(change);
-    if (members_ == 0 && change < 0) gone_.notify_all();
+    if (change < 0) gone_.notify_all();
     return members_;
   }
 
@@ -746,7 +746,7 @@ TcpStoreServer::TcpStoreServer(const std::string& bind_address, std::uint16_t po
     : implementation_(std::make_unique<Implementation>(bind_address, port)) {}
 TcpStoreServer::~TcpStoreServer() = default;
 std::uint16_t TcpStoreServer::port() const { return implementation_->port(); }
-bool TcpStoreServer::linger(milliseconds timeout) { return implementation_->linger(timeout); }
+bool TcpStoreServer::linger(milliseconds timeout, std::size_t own) { return implementation_->linger(timeout, own); }
 
 class TcpStore::Implementation {
  public:

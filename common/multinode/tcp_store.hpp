@@ -31,9 +31,9 @@ class TcpStoreServer {
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
   std::uint16_t port() const;
 
-  // Returns when every client that ever said hello has said goodbye or is gone, or when `timeout` has passed
-  // (false). The process that hosts the store calls it before it ends.
-  bool linger(std::chrono::milliseconds timeout);
+  // Returns when every client that ever said hello, but for `own`, has said goodbye or is gone, or when `timeout` has
+  // passed (false). The process that hosts the store calls it before it ends.
+  bool linger(std::chrono::milliseconds timeout, std::size_t own = 0);
 
  private:
   class Implementation;

@@ -225,17 +225,6 @@ class Watchdog::Implementation {
     return all;
   }
 
-  // The rank that serves the store stays until the others have heard the verdict; those that died never do. There may
-  // be more of them than ranks: two that say that they are the same one.
-  void hear(TcpStore& store) {
-    std::int64_t heard = store.add(key("heard"), 1);
-    const Clock::time_point limit = Clock::now() + 1s;
-    while (identity_.serves && heard < store.add(key("watching"), 0) && Clock::now() < limit) {
-      std::this_thread::sleep_for(5ms);
-      heard = store.add(key("heard"), 0);
-    }
-  }
-
   // Says it once a node, has the library give up, and ends the process.
   [[noreturn]] void end(const std::string& verdict, TcpStore* store) {
     if (ending_.exchange(true))
@@ -249,10 +238,8 @@ class Watchdog::Implementation {
       } catch (const std::runtime_error&) {
       }
     if (speak) std::cerr << identity_.program + ": " + verdict.substr(cut + 1) + "\n" << std::flush;
-    if (store) try {
-        hear(*store);
-      } catch (const std::runtime_error&) {
-      }
+    // Who serves the store stays until the others have heard the verdict and left.
+    if (identity_.serves) identity_.serves->linger(1s, store == &store_ ? 2 : 3);
     std::jthread limit([status] {
       std::this_thread::sleep_for(abort_limit);
       _exit(status);

@@ -30,7 +30,7 @@ class Watchdog {
     std::string where;                 // "host h, pid p"
     std::string node;                  // ranks of one node share a terminal: one of them prints the verdict
     std::string server;                // who serves the store: "rank 0, which serves the store at h:p,"
-    bool serves = false;               // this process does
+    TcpStoreServer* serves = nullptr;  // this process does, and has one client of it beside the watchdog
     bool speaks_without_store = true;  // prints although nobody can be asked who does
   };
 

@@ -301,7 +301,7 @@ World::World(std::string program, Launch launch, Options options)
   identity.where = "host " + host_name() + ", pid " + std::to_string(getpid());
   identity.node = launch_.node_rank ? std::to_string(launch_.node_rank->value) : host_name();
   identity.server = impl.server_text + " at " + to_string(impl.endpoint) + ",";
-  identity.serves = impl.server != nullptr;
+  identity.serves = impl.server.get();
   identity.speaks_without_store = rank() == 1 || local_rank() == 0;
   impl.watchdog = std::make_unique<Watchdog>(impl.endpoint, impl.prefix, std::move(identity), options_.timeout);
   try {
