@@ -120,7 +120,6 @@ class Watchdog::Implementation {
         store_(server_, timeout) {
     store_.will(verdict_key(), verdict_text(exit_wrong, rank_text(identity_.rank, identity_.where) +
                                                             " is gone: killed, or ended without a word"));
-    store_.add(key("watching"), 1);
     publish();
     thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
   }
