@@ -164,7 +164,7 @@ class Communicator {
   // What a public function was asked to do.
   struct Call {
     enum class Kind : std::uint8_t { broadcast, all_reduce, reduce_scatter, all_gather, send, recv, barrier };
-    Kind kind;
+    Kind kind{};
     Reduction reduction = Reduction::sum;
     int peer = Watchdog::everyone;  // the root of a broadcast
     ConstBlock in;

@@ -50,7 +50,7 @@ std::string address_towards(const std::string& host) {
     const bool known = connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
                        getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0;
     close(fd);
-    const std::string text = known ? number_text(reinterpret_cast<sockaddr*>(&local), length) : "";
+    std::string text = known ? number_text(reinterpret_cast<sockaddr*>(&local), length) : "";
     if (!text.empty() && !is_loopback(text)) return text;
   }
   return "";

@@ -51,7 +51,7 @@ std::string address_of(const std::string& host) {
   for (const addrinfo* a = found; a; a = a->ai_next) {
     char text[NI_MAXHOST];
     if (getnameinfo(a->ai_addr, a->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) continue;
-    const std::string address = text;
+    std::string address = text;
     if (!address.starts_with("127.") && address != "::1") return address;
   }
   return "";
@@ -131,6 +131,7 @@ std::string build_id() {
         for (int i = 0; i < info->dlpi_phnum; ++i) {
           const ElfW(Phdr)& header = info->dlpi_phdr[i];
           if (header.p_type != PT_NOTE) continue;
+          // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader says the address as a number
           const char* at = reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr);
           const char* const end = at + header.p_memsz;
           while (at + sizeof(ElfW(Nhdr)) <= end) {
