@@ -11,7 +11,6 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -155,10 +154,6 @@ class GlooCommunicator : public Communicator {
 };
 
 GlooCommunicator::GlooCommunicator(World& world) : Communicator(world, Carrier::thread) {
-  // Gloo writes with writev: without this a dead peer would end the process with a signal and no message.
-  struct sigaction action {};
-  if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
-
   // A number of its own for each communicator keeps their keys apart.
   std::vector<std::string> networks = world.gather(
       "addresses for gloo",
