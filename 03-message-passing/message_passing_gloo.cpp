@@ -18,7 +18,7 @@ int run(multinode::World& world, const ExchangeOptions& options) {
   const int rank = world.rank(), size = world.size();
 
   // Every rank opens a socket to every other one; the store tells them the addresses.
-  gloo::transport::tcp::attr address(world.node_count() == 1 ? "127.0.0.1" : multinode::host_name().c_str());
+  gloo::transport::tcp::attr address(multinode::gloo_address(world).c_str());
   multinode::GlooStore store(world.store(), world.timeout());
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
   {

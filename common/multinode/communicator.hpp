@@ -1,13 +1,12 @@
 // communicator.hpp: one interface to the collective operations of MPI, NCCL and Gloo.
 #pragma once
 
+#include <multinode/data_type.hpp>
 #include <multinode/world.hpp>
 
 #ifdef MULTINODE_HAVE_CUDA
 #include <cuda_runtime_api.h>
 #endif
-
-#include <Eigen/Core>
 
 #include <cstddef>
 #include <cstdint>
@@ -15,50 +14,14 @@
 #include <memory>
 #include <span>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 namespace multinode {
 
-using half = Eigen::half;
-using bfloat16 = Eigen::bfloat16;
-
-enum class DataType { float32, float64, float16, bfloat16, int32, int64, uint8 };
-enum class Reduction {
-  sum,
-  product,
-  min,
-  max,
-  average
-};  // average: the sum divided by the number of ranks (integers: towards 0)
 enum class Backend { automatic, mpi, nccl, gloo };
 
-std::size_t size_of(DataType type);  // bytes of an element
-std::string_view name_of(DataType type);
-std::string_view name_of(Reduction reduction);
 std::string_view name_of(Backend backend);
 Backend parse_backend(std::string_view name);  // "auto", "mpi", "nccl", "gloo"; throws UsageError
-
-template <class T>
-constexpr DataType data_type_of() {
-  using U = std::remove_const_t<T>;
-  if constexpr (std::is_same_v<U, float>)
-    return DataType::float32;
-  else if constexpr (std::is_same_v<U, double>)
-    return DataType::float64;
-  else if constexpr (std::is_same_v<U, half>)
-    return DataType::float16;
-  else if constexpr (std::is_same_v<U, bfloat16>)
-    return DataType::bfloat16;
-  else if constexpr (std::is_same_v<U, std::int32_t>)
-    return DataType::int32;
-  else if constexpr (std::is_same_v<U, std::int64_t>)
-    return DataType::int64;
-  else {
-    static_assert(std::is_same_v<U, std::uint8_t>, "no DataType for this type");
-    return DataType::uint8;
-  }
-}
 
 // A block of elements that somebody else owns: host memory for mpi and gloo, device memory for nccl.
 struct Block {
@@ -116,7 +79,7 @@ class Work {
 // rank, at the World's deadline.
 //
 // all_reduce gives every rank the same bits, whatever the type and the backend. Half and bfloat16 are added in float
-// and rounded once a step. Sums and products of integers wrap around (uint8: modulo 256), and so does the sum that an
+// and rounded once a step. Sums and products of integers wrap around, and so does the sum that an
 // average divides.
 //
 // On a GPU (backend nccl) blocks are device memory and "blocking" means: what is put on the caller's stream afterwards

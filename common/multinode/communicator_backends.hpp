@@ -6,10 +6,6 @@
 
 namespace multinode {
 
-// out[i] = x[i] (reduction) y[i]; average adds. out may be x or y. Ranks that hold the same x and y, in this order, get
-// the same bits.
-void combine(DataType type, Reduction reduction, void* out, const void* x, const void* y, std::size_t count);
-
 // data[i] /= divisor: what is left of an average after the sum.
 void divide(Block block, int divisor);
 

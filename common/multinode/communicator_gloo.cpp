@@ -8,16 +8,9 @@
 #include <gloo/rendezvous/prefix_store.h>
 #include <gloo/transport/tcp/device.h>
 
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <vector>
 
 namespace multinode {
@@ -27,68 +20,6 @@ namespace {
 constexpr std::size_t segment = 65536;  // bytes of a message; the socket's own buffers hold one (see exchange)
 constexpr std::size_t send_buffer = 262144;
 constexpr std::size_t small = 16384;  // bytes up to which an all-reduce saves steps rather than bytes
-
-std::string number_text(const sockaddr* address, socklen_t length) {
-  char text[NI_MAXHOST];
-  return getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
-}
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
-
-// This machine's address on the way to `host`: that of a UDP socket connected to it, which sends nothing. "": none.
-std::string address_towards(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return "";
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
-  for (const addrinfo* a = found; a; a = a->ai_next) {
-    const int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-    if (fd < 0) continue;
-    sockaddr_storage local{};
-    socklen_t length = sizeof local;
-    const bool known = connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
-                       getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0;
-    close(fd);
-    std::string text = known ? number_text(reinterpret_cast<sockaddr*>(&local), length) : "";
-    if (!text.empty() && !is_loopback(text)) return text;
-  }
-  return "";
-}
-
-std::string first_address() {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return "";
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> guard(all, &freeifaddrs);
-  for (const ifaddrs* i = all; i; i = i->ifa_next)
-    if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) && !(i->ifa_flags & IFF_LOOPBACK))
-      return number_text(i->ifa_addr, sizeof(sockaddr_in));
-  return "";
-}
-
-// One network namespace of one running kernel: all that say the same reach each other by loopback.
-std::string network_identity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  std::error_code error;
-  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/net", error).string() + " " +
-         (boot.empty() || error ? host_name() : "");
-}
-
-// The address by which the other ranks reach this one; `networks` are their identities.
-std::string own_address(const World& world, const std::vector<std::string>& networks) {
-  const std::string& mine = networks[static_cast<std::size_t>(world.rank())];
-  if (std::ranges::all_of(networks, [&](const std::string& other) { return other == mine; })) return "127.0.0.1";
-
-  std::string address;
-  if (const std::string& master = world.launch().master_address.value; !master.empty())
-    address = address_towards(master);
-  for (int r = 0; address.empty() && r < world.size(); ++r)
-    if (networks[static_cast<std::size_t>(r)] != mine) address = address_towards(world.host(r));
-  if (address.empty()) address = first_address();
-  if (address.empty())
-    throw UsageError("--backend gloo: " + host_name() + " has no address by which other machines could reach it");
-  return address;
-}
 
 // Gloo's errors name an address and a file of its own.
 template <class Function>
@@ -154,16 +85,11 @@ class GlooCommunicator : public Communicator {
 };
 
 GlooCommunicator::GlooCommunicator(World& world) : Communicator(world, Carrier::thread) {
-  // A number of its own for each communicator keeps their keys apart.
-  std::vector<std::string> networks = world.gather(
-      "addresses for gloo",
-      network_identity() + (rank() == 0 ? "\n" + std::to_string(world.store().add("gloo communicators", 1)) : ""));
-  const std::size_t end = networks[0].find('\n');
-  const std::string number = networks[0].substr(end + 1);
-  networks[0].resize(end);
-
+  // A number of its own for each communicator keeps their keys apart. All ranks have counted when they know the
+  // address.
+  const auto number = (world.store().add("gloo communicators", 1) - 1) / size();
   gloo::transport::tcp::attr attributes;
-  attributes.hostname = own_address(world, networks);
+  attributes.hostname = gloo_address(world);
   {
     const auto inside = world.watchdog().enter("connecting over gloo");
     // The watchdog, which can say who is late, ends the process before Gloo's own time-out does.
@@ -172,7 +98,7 @@ GlooCommunicator::GlooCommunicator(World& world) : Communicator(world, Carrier::
     context_ = std::make_shared<gloo::rendezvous::Context>(rank(), size());
     context_->setTimeout(timeout);
     GlooStore store(world.store(), timeout);
-    gloo::rendezvous::PrefixStore prefixed("communicator " + number, store);
+    gloo::rendezvous::PrefixStore prefixed("communicator " + std::to_string(number), store);
     context_->connectFullMesh(prefixed, device);
     for (int r = 0; r < size(); ++r)
       if (r != rank()) pair(r).setSync(true, false);

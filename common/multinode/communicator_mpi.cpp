@@ -1,8 +1,7 @@
 #include <multinode/communicator_backends.hpp>
-#include <multinode/mpi.hpp>
+#include <multinode/mpi_types.hpp>
 
 #include <algorithm>
-#include <array>
 
 namespace multinode {
 
@@ -33,62 +32,24 @@ void start_mpi() {
         "MPI was started without thread support: the program must ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
 }
 
-// A communicator of our own, and the types and operations of MPI, to which 16-bit floating point is added.
-class Handles {
+// A communicator of our own.
+class Handle {
  public:
-  Handles() {
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &communicator));
-    check(MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN));
-    check(MPI_Type_contiguous(2, MPI_BYTE, &two_bytes_));
-    check(MPI_Type_commit(&two_bytes_));
-    const Operations own{MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX, MPI_SUM};
-    add(DataType::float32, MPI_FLOAT, own);
-    add(DataType::float64, MPI_DOUBLE, own);
-    add(DataType::float16, two_bytes_, make<DataType::float16>());
-    add(DataType::bfloat16, two_bytes_, make<DataType::bfloat16>());
-    add(DataType::int32, MPI_INT32_T, own);
-    add(DataType::int64, MPI_INT64_T, own);
-    add(DataType::uint8, MPI_UINT8_T, own);
+  Handle() {
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &communicator_));
+    check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN));
   }
-  ~Handles() {
+  ~Handle() {
     int finalized = 0;
     MPI_Finalized(&finalized);
-    if (finalized) return;
-    for (const DataType type : {DataType::float16, DataType::bfloat16})
-      for (MPI_Op& operation : operations[static_cast<std::size_t>(type)]) MPI_Op_free(&operation);
-    MPI_Type_free(&two_bytes_);
-    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&communicator);  // collective: the others may not come
+    if (!finalized && std::uncaught_exceptions() == 0) MPI_Comm_free(&communicator_);  // collective: all must come
   }
-  Handles(const Handles&) = delete;
-  Handles& operator=(const Handles&) = delete;
-
-  using Operations = std::array<MPI_Op, 5>;  // by Reduction
-  MPI_Comm communicator = MPI_COMM_NULL;
-  std::array<MPI_Datatype, 7> types{};     // by DataType
-  std::array<Operations, 7> operations{};  // by DataType
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  MPI_Comm get() const { return communicator_; }
 
  private:
-  void add(DataType type, MPI_Datatype handle, const Operations& its_operations) {
-    types[static_cast<std::size_t>(type)] = handle;
-    operations[static_cast<std::size_t>(type)] = its_operations;
-  }
-
-  // MPI: inout = in (op) inout; `in` is the part of the lower ranks.
-  template <DataType type, Reduction reduction>
-  static void function(void* in, void* inout, int* count, MPI_Datatype*) {
-    combine(type, reduction, inout, in, inout, static_cast<std::size_t>(*count));
-  }
-  template <DataType type>
-  static Operations make() {
-    const std::array<MPI_User_function*, 5> functions = {
-        &function<type, Reduction::sum>, &function<type, Reduction::product>, &function<type, Reduction::min>,
-        &function<type, Reduction::max>, &function<type, Reduction::average>};
-    Operations made{};
-    for (std::size_t i = 0; i < made.size(); ++i) check(MPI_Op_create(functions[i], 1, &made[i]));
-    return made;
-  }
-
-  MPI_Datatype two_bytes_ = MPI_DATATYPE_NULL;
+  MPI_Comm communicator_ = MPI_COMM_NULL;
 };
 
 // The communicator's thread makes blocking calls too. Measured against MPI_Iallreduce with MPI_Test and sched_yield,
@@ -102,10 +63,8 @@ class MpiCommunicator : public Communicator {
   Backend backend() const override { return Backend::mpi; }
 
  private:
-  MPI_Datatype type(DataType type) const { return handles_.types[static_cast<std::size_t>(type)]; }
-  MPI_Op operation(DataType type, Reduction reduction) const {
-    return handles_.operations[static_cast<std::size_t>(type)][static_cast<std::size_t>(reduction)];
-  }
+  MPI_Datatype type(DataType type) const { return types_.type(type); }
+  MPI_Op operation(DataType type, Reduction reduction) const { return types_.operation(type, reduction); }
 
   // Calls function(data, int count) for pieces whose count MPI's int can hold: once, but for huge blocks.
   template <class Byte, class Function>
@@ -120,20 +79,18 @@ class MpiCommunicator : public Communicator {
   bool fits(std::size_t count) const { return count <= largest_count_; }
 
   void do_broadcast(const Block& block, int root) override {
-    in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
-      check(MPI_Bcast(data, count, type(block.type), root, handles_.communicator));
-    });
+    in_pieces(bytes(block.data), block.count, block.type,
+              [&](void* data, int count) { check(MPI_Bcast(data, count, type(block.type), root, comm_.get())); });
   }
 
   void do_all_reduce(const Block& block, Reduction reduction) override {
     if (!fits(block.count) || reduction == Reduction::average) return all_reduce_the_long_way(block, reduction);
     check(MPI_Allreduce(MPI_IN_PLACE, block.data, static_cast<int>(block.count), type(block.type),
-                        operation(block.type, reduction), handles_.communicator));
+                        operation(block.type, reduction), comm_.get()));
   }
   [[gnu::noinline]] void all_reduce_the_long_way(const Block& block, Reduction reduction) {
     in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
-      check(MPI_Allreduce(MPI_IN_PLACE, data, count, type(block.type), operation(block.type, reduction),
-                          handles_.communicator));
+      check(MPI_Allreduce(MPI_IN_PLACE, data, count, type(block.type), operation(block.type, reduction), comm_.get()));
     });
     if (reduction == Reduction::average) divide(block, size());
   }
@@ -141,14 +98,13 @@ class MpiCommunicator : public Communicator {
   void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) override {
     const MPI_Op op = operation(in.type, reduction);
     if (fits(in.count)) {
-      check(MPI_Reduce_scatter_block(in.data, out.data, static_cast<int>(out.count), type(in.type), op,
-                                     handles_.communicator));
+      check(MPI_Reduce_scatter_block(in.data, out.data, static_cast<int>(out.count), type(in.type), op, comm_.get()));
     } else {
       for (int root = 0; root < size(); ++root) {
         std::byte* to = bytes(out.data);
         in_pieces(bytes(in.data) + static_cast<std::size_t>(root) * out.bytes(), out.count, in.type,
                   [&](void* data, int count) {
-                    check(MPI_Reduce(data, to, count, type(in.type), op, root, handles_.communicator));
+                    check(MPI_Reduce(data, to, count, type(in.type), op, root, comm_.get()));
                     to += static_cast<std::size_t>(count) * size_of(in.type);
                   });
       }
@@ -162,7 +118,7 @@ class MpiCommunicator : public Communicator {
     if (fits(out.count)) {
       const int count = static_cast<int>(in.count);
       check(MPI_Allgather(in_place ? MPI_IN_PLACE : in.data, count, type(in.type), out.data, count, type(in.type),
-                          handles_.communicator));
+                          comm_.get()));
       return;
     }
     if (!in_place) std::copy_n(bytes(in.data), in.bytes(), mine);
@@ -171,15 +127,14 @@ class MpiCommunicator : public Communicator {
   }
 
   void do_send(const ConstBlock& block, int peer) override {
-    in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
-      check(MPI_Send(data, count, type(block.type), peer, 0, handles_.communicator));
-    });
+    in_pieces(bytes(block.data), block.count, block.type,
+              [&](void* data, int count) { check(MPI_Send(data, count, type(block.type), peer, 0, comm_.get())); });
   }
 
   void do_recv(const Block& block, int peer) override {
     in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
       MPI_Status status;
-      check(MPI_Recv(data, count, type(block.type), peer, 0, handles_.communicator, &status));
+      check(MPI_Recv(data, count, type(block.type), peer, 0, comm_.get(), &status));
       int came = 0;
       check(MPI_Get_count(&status, type(block.type), &came));
       if (came != count)
@@ -188,9 +143,10 @@ class MpiCommunicator : public Communicator {
     });
   }
 
-  void do_barrier() override { check(MPI_Barrier(handles_.communicator)); }
+  void do_barrier() override { check(MPI_Barrier(comm_.get())); }
 
-  Handles handles_;
+  Handle comm_;
+  MpiTypes types_;
   std::size_t largest_count_;
 };
 

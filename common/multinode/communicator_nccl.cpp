@@ -14,42 +14,6 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-ncclDataType_t nccl_type(DataType type) {
-  switch (type) {
-    case DataType::float32:
-      return ncclFloat32;
-    case DataType::float64:
-      return ncclFloat64;
-    case DataType::float16:
-      return ncclFloat16;
-    case DataType::bfloat16:
-      return ncclBfloat16;
-    case DataType::int32:
-      return ncclInt32;
-    case DataType::int64:
-      return ncclInt64;
-    case DataType::uint8:
-      return ncclUint8;
-  }
-  throw std::invalid_argument("no such data type");
-}
-
-ncclRedOp_t nccl_operation(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum:
-      return ncclSum;
-    case Reduction::product:
-      return ncclProd;
-    case Reduction::min:
-      return ncclMin;
-    case Reduction::max:
-      return ncclMax;
-    case Reduction::average:
-      return ncclAvg;
-  }
-  throw std::invalid_argument("no such reduction");
-}
-
 // NCCL's communicator; the watchdog's thread may abort it while another thread waits for it.
 class Handle {
  public:

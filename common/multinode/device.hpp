@@ -79,6 +79,12 @@ class DeviceBuffer {
 #endif
 #ifdef MULTINODE_HAVE_NCCL
 void check(ncclResult_t code, source_location at = source_location::current());
+
+// Of data_type.hpp, which nvcc need not read.
+enum class DataType;
+enum class Reduction;
+ncclDataType_t nccl_type(DataType type);
+ncclRedOp_t nccl_operation(Reduction reduction);
 #endif
 
 }  // namespace multinode

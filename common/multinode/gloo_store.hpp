@@ -1,7 +1,9 @@
-// gloo_store.hpp: lets Gloo's ranks find each other through a multinode::Store. For programs that link Gloo.
+// gloo_store.hpp: lets Gloo's ranks find each other: the address to listen on, and a multinode::Store to tell it by.
+// For programs that link Gloo.
 #pragma once
 
 #include <multinode/store.hpp>
+#include <multinode/world.hpp>
 
 #include <gloo/rendezvous/store.h>
 
@@ -34,5 +36,10 @@ class GlooStore : public gloo::rendezvous::Store {
   multinode::Store& store_;
   std::chrono::milliseconds timeout_;
 };
+
+// The address by which the other ranks reach this process, for gloo::transport::tcp::attr: loopback where all ranks are
+// in one network namespace, else this machine's own on the way to the others, never what its name resolves to, which
+// may be loopback. Collective. Throws UsageError where there is none.
+std::string gloo_address(World& world);
 
 }  // namespace multinode

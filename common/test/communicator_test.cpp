@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 namespace multinode {
 namespace {
@@ -26,9 +27,20 @@ T divided(T x, int by) {
 TEST(Combine, IntegersWrapAround) {
   EXPECT_EQ(combined<std::uint8_t>(Reduction::sum, 200, 100), 44);
   EXPECT_EQ(combined<std::uint8_t>(Reduction::product, 16, 17), 16);
+  EXPECT_EQ(combined<std::int8_t>(Reduction::sum, 100, 100), -56);
+  EXPECT_EQ(combined<std::int8_t>(Reduction::product, -128, -1), -128);
+  EXPECT_EQ(combined<std::uint32_t>(Reduction::product, 1u << 31, 3), 1u << 31);
+  EXPECT_EQ(combined<std::uint64_t>(Reduction::sum, std::numeric_limits<std::uint64_t>::max(), 2), 1u);
   EXPECT_EQ(combined<std::int32_t>(Reduction::sum, std::numeric_limits<std::int32_t>::max(), 1),
             std::numeric_limits<std::int32_t>::min());
   EXPECT_EQ(combined<std::int64_t>(Reduction::product, std::int64_t{1} << 62, 2), std::int64_t{1} << 63);
+}
+
+TEST(Combine, SignsCountInMinAndMax) {
+  EXPECT_EQ(combined<std::int8_t>(Reduction::max, -1, 1), 1);
+  EXPECT_EQ(combined<std::uint8_t>(Reduction::max, 255, 1), 255);
+  EXPECT_EQ(combined<std::uint32_t>(Reduction::min, 0x80000000u, 1), 1u);
+  EXPECT_EQ(combined<std::uint64_t>(Reduction::max, std::uint64_t{1} << 63, 1), std::uint64_t{1} << 63);
 }
 
 TEST(Combine, ShortFloatsAreRoundedOnce) {
@@ -42,9 +54,24 @@ TEST(Combine, ShortFloatsAreRoundedOnce) {
 TEST(Divide, IntegersTowardsZero) {
   EXPECT_EQ(divided<std::int32_t>(-7, 4), -1);
   EXPECT_EQ(divided<std::int64_t>(7, 4), 1);
+  EXPECT_EQ(divided<std::int8_t>(-7, 4), -1);
   EXPECT_EQ(divided<std::uint8_t>(255, 2), 127);
+  EXPECT_EQ(divided<std::uint64_t>(std::uint64_t{1} << 63, 2), std::uint64_t{1} << 62);
   EXPECT_EQ(divided(1.0f, 3), 1.0f / 3.0f);
   EXPECT_EQ(divided(half(1.0f), 3), half(1.0f / 3.0f));
+}
+
+TEST(DataType, TypesSizesAndNames) {
+  std::set<std::string_view> names;
+  for (const DataType type : data_types)
+    with_type(type, [&]<class T>(T) {
+      EXPECT_EQ(data_type_of<T>(), type);
+      EXPECT_EQ(size_of(type), sizeof(T));
+      names.insert(name_of(type));
+    });
+  EXPECT_EQ(names.size(), data_types.size());
+  EXPECT_FALSE(names.contains("?"));
+  EXPECT_THROW(size_of(static_cast<DataType>(data_types.size())), std::invalid_argument);
 }
 
 TEST(Backend, Names) {

@@ -1,0 +1,98 @@
+// data_type.hpp: the types of elements and the reductions that MPI, NCCL and Gloo have in common.
+#pragma once
+
+#include <Eigen/Core>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace multinode {
+
+using half = Eigen::half;
+using bfloat16 = Eigen::bfloat16;
+
+enum class DataType { float32, float64, float16, bfloat16, int8, uint8, int32, uint32, int64, uint64 };
+inline constexpr std::array data_types = {DataType::float32, DataType::float64, DataType::float16, DataType::bfloat16,
+                                          DataType::int8,    DataType::uint8,   DataType::int32,   DataType::uint32,
+                                          DataType::int64,   DataType::uint64};
+
+enum class Reduction {
+  sum,
+  product,
+  min,
+  max,
+  average
+};  // average: the sum divided by the number of ranks (integers: towards 0)
+inline constexpr std::array reductions = {Reduction::sum, Reduction::product, Reduction::min, Reduction::max,
+                                          Reduction::average};
+
+std::size_t size_of(DataType type);  // bytes of an element
+std::string_view name_of(DataType type);
+std::string_view name_of(Reduction reduction);
+
+// Calls function with a value (zero) of the C++ type, and returns what it returns:
+// with_type(type, [&]<class T>(T) { ... }).
+template <class Function>
+decltype(auto) with_type(DataType type, Function&& function) {
+  switch (type) {
+    case DataType::float32:
+      return function(float{});
+    case DataType::float64:
+      return function(double{});
+    case DataType::float16:
+      return function(half{});
+    case DataType::bfloat16:
+      return function(bfloat16{});
+    case DataType::int8:
+      return function(std::int8_t{});
+    case DataType::uint8:
+      return function(std::uint8_t{});
+    case DataType::int32:
+      return function(std::int32_t{});
+    case DataType::uint32:
+      return function(std::uint32_t{});
+    case DataType::int64:
+      return function(std::int64_t{});
+    case DataType::uint64:
+      return function(std::uint64_t{});
+  }
+  throw std::invalid_argument("no such data type: " + std::to_string(static_cast<int>(type)));
+}
+
+template <class T>
+constexpr DataType data_type_of() {
+  using U = std::remove_const_t<T>;
+  if constexpr (std::is_same_v<U, float>)
+    return DataType::float32;
+  else if constexpr (std::is_same_v<U, double>)
+    return DataType::float64;
+  else if constexpr (std::is_same_v<U, half>)
+    return DataType::float16;
+  else if constexpr (std::is_same_v<U, bfloat16>)
+    return DataType::bfloat16;
+  else if constexpr (std::is_same_v<U, std::int8_t>)
+    return DataType::int8;
+  else if constexpr (std::is_same_v<U, std::uint8_t>)
+    return DataType::uint8;
+  else if constexpr (std::is_same_v<U, std::int32_t>)
+    return DataType::int32;
+  else if constexpr (std::is_same_v<U, std::uint32_t>)
+    return DataType::uint32;
+  else if constexpr (std::is_same_v<U, std::int64_t>)
+    return DataType::int64;
+  else {
+    static_assert(std::is_same_v<U, std::uint64_t>, "no DataType for this type");
+    return DataType::uint64;
+  }
+}
+
+// out[i] = x[i] (reduction) y[i]; average adds. out may be x or y. Half and bfloat16 are computed in float and rounded
+// once; integers wrap around. Ranks that hold the same x and y, in this order, get the same bits.
+void combine(DataType type, Reduction reduction, void* out, const void* x, const void* y, std::size_t count);
+
+}  // namespace multinode
