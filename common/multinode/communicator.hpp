@@ -79,8 +79,8 @@ class Work {
 // rank, at the World's deadline.
 //
 // all_reduce gives every rank the same bits, whatever the type and the backend. Half and bfloat16 are added in float
-// and rounded once a step. Sums and products of integers wrap around, and so does the sum that an
-// average divides.
+// and rounded once a step. Sums and products of integers wrap around, and so does the sum that an average
+// divides.
 //
 // On a GPU (backend nccl) blocks are device memory and "blocking" means: what is put on the caller's stream afterwards
 // waits for it; the host does not. synchronize() waits on the host.
