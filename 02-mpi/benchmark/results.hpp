@@ -1,0 +1,87 @@
+// results.hpp: the result of one tuple of independent variables, and how it is shown: as nccl-tests' table, as JSON
+// lines, as CSV. All show the same numbers.
+#pragma once
+
+#include "values.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace perf {
+
+// Times are seconds a call; bandwidths bytes a second.
+struct Result {
+  std::string collective;  // all_reduce
+  std::string backend;     // mpi, gloo, nccl
+  int ranks = 1;
+  std::size_t size = 0;   // bytes of the larger buffer
+  std::size_t count = 0;  // elements of a block, as nccl-tests has it
+  std::string type;       // float
+  std::string redop;      // sum; "none"
+  int root = -1;          // -1: none
+  bool in_place = false;
+  int cycle = 0;               // of -N
+  int iterations = 0;          // timed calls
+  int calls_per_sample = 1;    // calls that were timed as one
+  double time = 0;             // mean over the calls; over ranks as -a says
+  double median = 0, p99 = 0;  // over samples; over ranks as -a says
+  double algbw = 0;
+  std::optional<double> busbw;         // none: one rank moves nothing over a bus
+  std::optional<std::uint64_t> wrong;  // elements, over all ranks; none: not checked
+  // After a barrier, each rank's time until its own call is done (its median over a few calls).
+  std::vector<double> rank_times;
+  double spread = 0;      // (max - min) / median of rank_times
+  std::vector<int> late;  // ranks whose rank_times are outliers
+};
+
+// A JSON object, one line; the names are those of the README's schema. Times there are microseconds, bandwidths GB/s
+// (1e9 bytes), spread percent, all with all their digits. null: busbw, wrong and spread (of one rank) where they do not
+// exist.
+nlohmann::json to_json(const Result& result);
+
+// One row a result, the same names and numbers as the JSON. An empty path writes nothing. Throws UsageError for a file
+// that cannot be written, on opening; and std::runtime_error for a row that could not be (a full disk).
+class Csv {
+ public:
+  explicit Csv(const std::string& path);
+  void write(const Result& result);
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
+// Four significant digits, but at most four decimals, and all of a whole number: 0.0012, 1.235, 123.5, 12346.
+std::string four_digits(double value);
+std::string size_text(std::size_t bytes);  // "8 B", "1.5 KiB", "64 MiB"
+
+// What is slower than --min-busbw asks: a line for each result, and for each band in which none has a bus bandwidth. A
+// band goes from its size up to the next larger one's.
+struct LeastBusbw;
+std::vector<std::string> too_slow(std::span<const Result> results, std::span<const LeastBusbw> bands);
+
+// nccl-tests' columns, in its order, so that what reads its tables reads these; behind them median, p99 and spread of
+// out of place and in place. What does not exist is "n/a"; late ranks are named on comment lines below their row. The
+// numbers are those of the JSON, rounded to four_digits.
+class ResultTable {
+ public:
+  ResultTable(std::ostream& out, bool timestamps) : out_(out), timestamps_(timestamps) {}
+  void head();
+  void row(const Result& out_of_place, const std::optional<Result>& in_place);  // flushes
+  // "# Out of bounds values : 0 OK" (or "3 FAILED", or "not checked") and "# Avg bus bandwidth    : 12.3" (or n/a).
+  void foot(const std::vector<Result>& all);
+
+ private:
+  std::ostream& out_;
+  bool timestamps_;
+};
+
+}  // namespace perf

@@ -1,0 +1,41 @@
+#include "statistics.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+
+namespace perf {
+
+double mean(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double median(std::span<const double> values) {
+  std::vector<double> sorted(values.begin(), values.end());
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t half = sorted.size() / 2;
+  return sorted.size() % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
+
+double percentile(std::span<const double> values, double percent) {
+  std::vector<double> sorted(values.begin(), values.end());
+  std::sort(sorted.begin(), sorted.end());
+  const double rank = std::ceil(percent * static_cast<double>(sorted.size()) / 100);  // from 1
+  return sorted[static_cast<std::size_t>(std::clamp(rank, 1.0, static_cast<double>(sorted.size()))) - 1];
+}
+
+std::vector<int> outliers(std::span<const double> values, double factor) {
+  if (values.size() < 3) return {};
+  const double middle = median(values);
+  std::vector<double> deviations;
+  for (const double value : values) deviations.push_back(std::abs(value - middle));
+  // Of normally distributed values the median absolute deviation is 1 / 1.4826 of the standard deviation.
+  const double limit = std::max(factor * middle, middle + 5 * 1.4826 * median(deviations));
+  std::vector<int> found;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i] > limit) found.push_back(static_cast<int>(i));
+  return found;
+}
+
+}  // namespace perf
