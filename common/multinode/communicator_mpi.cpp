@@ -7,58 +7,13 @@ namespace multinode {
 
 namespace {
 
-// MPI, started unless the World or the program did that, and then ended when the process ends: it cannot be started
-// twice.
-void start_mpi() {
-  struct Library {
-    Library() {
-      int provided = 0;
-      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
-    }
-    ~Library() {
-      int finalized = 0;
-      MPI_Finalized(&finalized);
-      if (!finalized) MPI_Finalize();
-    }
-  };
-  int initialized = 0;
-  check(MPI_Initialized(&initialized));
-  if (!initialized) static const Library library;
-
-  int provided = 0;
-  check(MPI_Query_thread(&provided));
-  if (provided < MPI_THREAD_SERIALIZED)
-    throw std::runtime_error(
-        "MPI was started without thread support: the program must ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
-}
-
-// A communicator of our own.
-class Handle {
- public:
-  Handle() {
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &communicator_));
-    check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN));
-  }
-  ~Handle() {
-    int finalized = 0;
-    MPI_Finalized(&finalized);
-    if (!finalized && std::uncaught_exceptions() == 0) MPI_Comm_free(&communicator_);  // collective: all must come
-  }
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-  MPI_Comm get() const { return communicator_; }
-
- private:
-  MPI_Comm communicator_ = MPI_COMM_NULL;
-};
-
 // The communicator's thread makes blocking calls too. Measured against MPI_Iallreduce with MPI_Test and sched_yield,
 // with 4 ranks on 2 cores and computation beside it, they took a third of the time: what is not blocking advances only
 // inside MPI_Test.
 class MpiCommunicator : public Communicator {
  public:
   MpiCommunicator(World& world, std::size_t largest_count)
-      : Communicator(world, Carrier::thread), largest_count_(largest_count) {}
+      : Communicator(world, Carrier::thread), largest_count_(largest_count), comm_(world) {}
   ~MpiCommunicator() override { stop(); }
   Backend backend() const override { return Backend::mpi; }
 
@@ -145,27 +100,14 @@ class MpiCommunicator : public Communicator {
 
   void do_barrier() override { check(MPI_Barrier(comm_.get())); }
 
-  Handle comm_;
-  MpiTypes types_;
   std::size_t largest_count_;
+  MpiComm comm_;
+  MpiTypes types_;
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi(World& world, std::size_t largest_count) {
-  const Launch& launch = world.launch();
-  if (world.size() > 1 && !launch.under_mpi)
-    throw UsageError("--backend mpi: " + launch.launcher +
-                     " is not an MPI launcher: start with mpirun or srun --mpi=pmix, or use --backend gloo");
-  start_mpi();
-  int size = 0, rank = 0;
-  check(MPI_Comm_size(MPI_COMM_WORLD, &size));
-  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  if (size != world.size() || rank != world.rank())
-    throw UsageError("--backend mpi: the launcher says rank " + std::to_string(world.rank()) + " of " +
-                     std::to_string(world.size()) + ", MPI says " + std::to_string(rank) + " of " +
-                     std::to_string(size) +
-                     ": start with the mpirun of the MPI that this program was built with, or use --backend gloo");
   return std::make_unique<MpiCommunicator>(world, largest_count);
 }
 

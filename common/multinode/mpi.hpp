@@ -1,4 +1,4 @@
-// mpi.hpp: check() for MPI's return codes. For programs that link MPI.
+// mpi.hpp: check() for MPI's return codes, and an MPI communicator of a World's ranks. For programs that link MPI.
 #pragma once
 
 #include <multinode/check.hpp>
@@ -22,5 +22,22 @@ inline void check(int code, source_location at = source_location::current()) {
   if (code != MPI_SUCCESS) [[unlikely]]
     detail::throw_mpi(code, at);
 }
+
+class World;
+
+// A communicator of all of a World's ranks, with the same numbers, that returns its errors. Starts MPI unless that was
+// done, and then ends it when the process ends: it cannot be started twice. Collective. Throws UsageError where MPI
+// does not serve the World's launcher.
+class MpiComm {
+ public:
+  explicit MpiComm(const World& world);
+  ~MpiComm();
+  MpiComm(const MpiComm&) = delete;
+  MpiComm& operator=(const MpiComm&) = delete;
+  MPI_Comm get() const { return comm_; }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+};
 
 }  // namespace multinode

@@ -1,0 +1,59 @@
+#include <multinode/mpi.hpp>
+#include <multinode/world.hpp>
+
+namespace multinode {
+
+namespace {
+
+// MPI, started unless the World or the program did that, and then ended when the process ends: it cannot be started
+// twice.
+void start_mpi() {
+  struct Library {
+    Library() {
+      int provided = 0;
+      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
+    }
+    ~Library() {
+      int finalized = 0;
+      MPI_Finalized(&finalized);
+      if (!finalized) MPI_Finalize();
+    }
+  };
+  int initialized = 0;
+  check(MPI_Initialized(&initialized));
+  if (!initialized) static const Library library;
+
+  int provided = 0;
+  check(MPI_Query_thread(&provided));
+  if (provided < MPI_THREAD_SERIALIZED)
+    throw std::runtime_error(
+        "MPI was started without thread support: the program must ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
+}
+
+}  // namespace
+
+MpiComm::MpiComm(const World& world) {
+  const Launch& launch = world.launch();
+  if (world.size() > 1 && !launch.under_mpi)
+    throw UsageError("--backend mpi: " + launch.launcher +
+                     " is not an MPI launcher: start with mpirun or srun --mpi=pmix, or use --backend gloo");
+  start_mpi();
+  int size = 0, rank = 0;
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  if (size != world.size() || rank != world.rank())
+    throw UsageError("--backend mpi: the launcher says rank " + std::to_string(world.rank()) + " of " +
+                     std::to_string(world.size()) + ", MPI says " + std::to_string(rank) + " of " +
+                     std::to_string(size) +
+                     ": start with the mpirun of the MPI that this program was built with, or use --backend gloo");
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_));
+  check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+}
+
+MpiComm::~MpiComm() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (!finalized && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);  // collective: all must come
+}
+
+}  // namespace multinode
