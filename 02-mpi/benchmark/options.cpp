@@ -1,0 +1,293 @@
+#include "options.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace perf {
+
+namespace po = boost::program_options;
+using multinode::DataType;
+using multinode::UsageError;
+
+namespace {
+
+constexpr std::size_t largest_size = std::size_t{1} << 50;
+constexpr std::size_t most_sizes = 100'000;
+constexpr int many = 1'000'000'000;
+
+// In nccl-tests' order.
+constexpr std::array types_in_order = {DataType::int8,    DataType::uint8,   DataType::int32,   DataType::uint32,
+                                       DataType::int64,   DataType::uint64,  DataType::float16, DataType::float32,
+                                       DataType::float64, DataType::bfloat16};
+constexpr std::array redops_in_order = {Redop::sum, Redop::prod, Redop::max, Redop::min, Redop::avg, Redop::mulsum};
+constexpr std::array ways_to_call = {MpiCalls::blocking, MpiCalls::nonblocking, MpiCalls::persistent};
+
+std::string_view name_of(MpiCalls calls) {
+  return calls == MpiCalls::blocking ? "blocking" : calls == MpiCalls::nonblocking ? "nonblocking" : "persistent";
+}
+
+UsageError wrong(const std::string& name, const std::string& allowed, const std::string& text) {
+  return UsageError(name + " must be " + allowed + ", not '" + text + "'");
+}
+
+// All of `text` as a number from `low` to `high`.
+template <class Number>
+bool parse(std::string_view text, Number& number, Number low, Number high) {
+  const char* end = text.data() + text.size();
+  const auto [after, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && after == end && number >= low && number <= high;
+}
+
+template <class Values>
+std::string list(const Values& values) {
+  std::string all;
+  for (const auto value : values) all += (all.empty() ? "" : ", ") + std::string(name_of(value));
+  return all;
+}
+
+// What belongs together in the help.
+class Group {
+ public:
+  explicit Group(const std::string& title) : group_(title) {}
+
+  // `read` gets the text and the option's name, "-n (--iters)", where the option is given. `value`: as the help has it.
+  template <class Read>
+  void add(const char* names, const std::string& value, const char* help, Read read) {
+    group_.add_options()(names,
+                         po::value<std::string>()->value_name(value)->notifier(
+                             [read, name = printed(names)](const std::string& text) { read(text, name); }),
+                         help);
+  }
+
+  void number(const char* names, int& target, int low, int high, const char* help, bool* given = nullptr) {
+    add(names, "N" + (target < low ? "" : " (=" + std::to_string(target) + ")"), help,
+        [=, &target](const std::string& text, const std::string& name) {
+          if (!parse(text, target, low, high))
+            throw wrong(name, "a whole number from " + std::to_string(low) + " to " + std::to_string(high), text);
+          if (given) *given = true;
+        });
+  }
+
+  void size(const char* names, std::size_t& target, const char* help, bool& given) {
+    add(names, "SIZE (=" + std::to_string(target >> 20) + "M)", help,
+        [&target, &given](const std::string& text, const std::string& name) {
+          target = multinode::parse_size(text, name);
+          if (target < 1 || target > largest_size) throw wrong(name, "a size from 1 to 1048576G", text);
+          given = true;
+        });
+  }
+
+  void zero_or_one(const char* names, bool& target, const char* help) {
+    add(names, "0|1 (=0)", help, [&target](const std::string& text, const std::string& name) {
+      if (text != "0" && text != "1") throw wrong(name, "0 or 1", text);
+      target = text == "1";
+    });
+  }
+
+  // `target` gets one of `known`, or all of them.
+  template <class Values, class Value>
+  void one_or_all(const char* names, const std::string& value, const Values& known, std::vector<Value>& target,
+                  const char* help) {
+    add(names, value, help, [&known, &target](const std::string& text, const std::string& name) {
+      target.clear();
+      for (const Value one : known)
+        if (text == "all" || text == name_of(one)) target.push_back(one);
+      if (target.empty()) throw wrong(name, "one of " + list(known) + " or all", text);
+    });
+  }
+
+  void on(const char* names, bool& target, const char* help) {
+    group_.add_options()(names, po::bool_switch(&target), help);
+  }
+
+  void file(const char* names, std::string& target, const char* help) {
+    add(names, "FILE", help, [&target](const std::string& text, const std::string& name) {
+      if (text.empty()) throw UsageError(name + " must be the name of a file");
+      target = text;
+    });
+  }
+
+  const po::options_description& options() const { return group_; }
+
+ private:
+  static std::string printed(const std::string& names) {
+    const auto comma = names.find(',');
+    if (comma == names.npos) return "--" + names;
+    const std::string letter = "-" + names.substr(comma + 1);
+    return comma == 0 ? letter : letter + " (--" + names.substr(0, comma) + ")";
+  }
+
+  po::options_description group_;
+};
+
+// "10" or "1:1M,10:64M": GB/s, and the size from which they are wanted.
+std::vector<LeastBusbw> parse_least_busbw(const std::string& text, const std::string& name) {
+  std::vector<LeastBusbw> bands;
+  for (std::size_t begin = 0, end = 0; end != text.npos; begin = end + 1) {
+    end = text.find(',', begin);
+    const std::string band = text.substr(begin, end - begin);
+    const auto colon = band.find(':');
+    double gigabytes = 0;
+    if (!parse(band.substr(0, colon), gigabytes, 1e-9, 1e9))
+      throw wrong(name, "GB/s:SIZE, or several with a comma between, such as 1:1M,10:64M", text);
+    const std::size_t size = colon == band.npos ? 0 : multinode::parse_size(band.substr(colon + 1), name);
+    if (!bands.empty() && size <= bands.back().from_size)
+      throw UsageError(name + ": the sizes in '" + text + "' must ascend");
+    bands.push_back({gigabytes * 1e9, size});
+  }
+  return bands;
+}
+
+// A size above `size`, at most `largest`; 0: there is none.
+std::size_t next_size(std::size_t size, std::size_t largest, std::size_t step, double factor) {
+  if (factor == 0) return step <= largest - size ? size + step : 0;
+  const double next = std::floor(static_cast<double>(size) * factor);
+  return next > static_cast<double>(largest) || size == largest ? 0
+                                                                : std::max(static_cast<std::size_t>(next), size + 1);
+}
+
+}  // namespace
+
+po::options_description Options::description(const Collective& collective) {
+  po::options_description known(std::string("Options of ") + collective.name + "_perf");
+
+  Group sizes("Sizes");
+  sizes.size("minbytes,b", min_bytes, "smallest size in bytes: 512, 64K, 64M, 4G", given_.min_bytes);
+  sizes.size("maxbytes,e", max_bytes, "largest size", given_.max_bytes);
+  sizes.size("stepbytes,i", step_bytes, "from size to size, add this", given_.step_bytes);
+  sizes.add("stepfactor,f", "X", "or multiply by this", [this](const std::string& text, const std::string& name) {
+    if (!parse(text, step_factor, 1 + 1e-6, 1e6)) throw wrong(name, "a number above 1, at most 1000000", text);
+    given_.step_factor = true;
+  });
+  sizes.on("sweep", sweep, "8 to 64M times 2 (or as -b, -e, -i, -f say); warm-up and iterations adapt to each size");
+
+  Group operation("Operation");
+  operation.one_or_all("op,o", "OP (=sum)", redops_in_order, redops,
+                       collective.reduces ? "reduction: sum, prod, max, min, avg, mulsum or all"
+                                          : "ignored: this collective reduces nothing");
+  operation.one_or_all("datatype,d", "TYPE (=float)", types_in_order, types,
+                       "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16 or all");
+  operation.add("root,r", "RANK (=0)", collective.rooted ? "root, or all" : "ignored: this collective has no root",
+                [this](const std::string& text, const std::string& name) {
+                  if (text == "all")
+                    root = -1;
+                  else if (!parse(text, root, -1, many))
+                    throw wrong(name, "a rank or all", text);
+                });
+
+  Group performance("Performance");
+  performance.number("ngpus,g", usage.ranks_per_thread, 1, 1024,
+                     "ranks a thread: GPUs, or over Gloo as many on the CPU");
+  performance.number("nthreads,t", usage.threads, 1, 1024, "threads a process");
+  performance.number("iters,n", iterations, 1, many, "timed calls", &given_.iterations);
+  performance.number("warmup_iters,w", warmup, 0, many, "calls before them", &given_.warmup);
+  performance.number("run_cycles,N", cycles, 0, many, "times that all is done; 0: until it is ended");
+  performance.add("average,a", "0|1|2|3 (=1)",
+                  "time of rank 0 (0), or of all ranks the mean (1), least (2), largest (3)",
+                  [this](const std::string& text, const std::string& name) {
+                    int number = 0;
+                    if (!parse(text, number, 0, 3))
+                      throw wrong(name, "0 (rank 0), 1 (mean), 2 (least) or 3 (largest)", text);
+                    average = static_cast<Average>(number);
+                  });
+  performance.add("unalign,u", "N (=0)", "elements by which buffers are shifted",
+                  [this](const std::string& text, const std::string& name) {
+                    if (!parse(text, usage.offset, std::size_t{0}, std::size_t{1'000'000}))
+                      throw wrong(name, "a whole number from 0 to 1000000", text);
+                  });
+
+  Group checks("Checks");
+  checks.number("check,c", check, 0, many, "calls whose results are checked; 0: none");
+  checks.number("corrupt", corrupt, 0, many, "rank that spoils an element, to see the check fail");
+  checks.add("min-busbw", "GB/s:SIZE", "least bus bandwidth from a size on, such as 1:1M,10:64M",
+             [this](const std::string& text, const std::string& name) { least_busbw = parse_least_busbw(text, name); });
+  checks.add(",T", "SECONDS", "the same as --timeout", [this](const std::string& text, const std::string& name) {
+    if (!parse(text, timeout_, 1e-3, 31'536'000.0))
+      throw wrong(name, "seconds above 0, at most a year: every wait has a deadline here", text);
+  });
+
+  Group output("Output");
+  output.file("output_file,J", output_file_, "the same as --json");
+  output.file("csv", csv, "file for one row a result");
+  output.file("plot", plot, "SVG file for a picture");
+  output.zero_or_one("per_iter_timing,I", per_iteration, "time each call by itself");
+  output.zero_or_one("report_timestamps,S", timestamps, "when each row was measured");
+
+  Group nccl("NCCL only");
+  nccl.number("agg_iters,m", usage.aggregate, 1, many, "operations that are one call, in a group");
+  nccl.zero_or_one("parallel_init,p", usage.parallel_init, "threads initialize at once");
+  nccl.zero_or_one("blocking,z", usage.blocking, "the host waits after each call");
+  nccl.zero_or_one("stream_null,y", usage.default_stream, "use the default stream");
+  nccl.number("cudagraph,G", usage.graph_launches, 0, 1'000'000,
+              "capture the calls as a CUDA graph, launch it N times");
+  nccl.zero_or_one("report_cputime,C", usage.host_time, "the host's time to issue the calls");
+  nccl.number("local_register,R", usage.register_buffers, 0, 2, "register buffers: 1: locally, 2: symmetrically");
+  nccl.zero_or_one("memory_report,M", usage.memory_report, "GPU memory that the library and the buffers take");
+  nccl.add("device_implementation,D", "0 (=0)", "0: NCCL's own", [](const std::string& text, const std::string& name) {
+    if (text != "0")
+      throw UsageError(name + " must be 0: the others are kernels of nccl-tests, which these programs do not have");
+  });
+
+  Group mpi("MPI only");
+  mpi.add("mpi-calls", "HOW (=blocking)", "blocking, nonblocking or persistent",
+          [this](const std::string& text, const std::string& name) {
+            const auto found = std::ranges::find(ways_to_call, text, [](MpiCalls calls) { return name_of(calls); });
+            if (found == ways_to_call.end()) throw wrong(name, "one of " + list(ways_to_call), text);
+            usage.mpi_calls = *found;
+          });
+  mpi.add("memory", "WHERE (=host)", "buffers on the host, or on the device",
+          [this](const std::string& text, const std::string& name) {
+            if (text != "host" && text != "device") throw wrong(name, "host or device", text);
+            usage.device_memory = text == "device";
+          });
+
+  for (const Group* group : {&sizes, &operation, &performance, &checks, &output, &nccl, &mpi})
+    known.add(group->options());
+  return known;
+}
+
+void Options::validate() {
+  all_redops = redops.size() > 1;
+  if (timeout_ > 0) common.timeout = std::chrono::milliseconds(std::llround(std::ceil(timeout_ * 1000)));
+  if (!output_file_.empty()) {
+    if (!common.json.empty() && common.json != output_file_)
+      throw UsageError("-J (--output_file) and --json name two files: leave out one");
+    common.json = output_file_;
+  }
+
+  if (given_.step_bytes && given_.step_factor)
+    throw UsageError("-i (--stepbytes) and -f (--stepfactor) are two ways to the next size: leave out one");
+  if (sweep) {
+    if (given_.iterations || given_.warmup)
+      throw UsageError(
+          "--sweep adapts the numbers of calls to each size: leave out -n (--iters) and -w "
+          "(--warmup_iters), or --sweep");
+    if (!given_.min_bytes) min_bytes = 8;
+    if (!given_.max_bytes) max_bytes = 64 << 20;
+    if (!given_.step_bytes && !given_.step_factor) step_factor = 2;
+  }
+  if (min_bytes > max_bytes)
+    throw UsageError("-b (--minbytes) is " + std::to_string(min_bytes) + ", above -e (--maxbytes), which is " +
+                     std::to_string(max_bytes) + (given_.max_bytes ? "" : " unless it is given"));
+  const std::vector<std::size_t> all = sizes();
+  if (all.size() > most_sizes)
+    throw UsageError("more than " + std::to_string(most_sizes) + " sizes from -b (--minbytes) to -e (--maxbytes): " +
+                     "take larger steps with -f (--stepfactor) or -i (--stepbytes)");
+  for (const LeastBusbw& band : least_busbw)
+    if (band.from_size > all.back())
+      throw UsageError("--min-busbw: no size from " + std::to_string(band.from_size) +
+                       " on is measured, the largest is " + std::to_string(all.back()) + "; see -e (--maxbytes)");
+  if (per_iteration && usage.graph_launches > 0)
+    throw UsageError("-I (--per_iter_timing) cannot look into a CUDA graph: leave out -G (--cudagraph) or it");
+}
+
+std::vector<std::size_t> Options::sizes() const {
+  std::vector<std::size_t> all;
+  for (std::size_t size = min_bytes; size > 0 && all.size() <= most_sizes;
+       size = next_size(size, max_bytes, step_bytes, step_factor))
+    all.push_back(size);
+  return all;
+}
+
+}  // namespace perf

@@ -1,0 +1,59 @@
+// options.hpp: nccl-tests' command line, strictly parsed, and what this benchmark adds.
+#pragma once
+
+#include "ranks.hpp"
+
+#include <multinode/options.hpp>
+
+#include <boost/program_options.hpp>
+
+#include <string>
+#include <vector>
+
+namespace perf {
+
+enum class Average { rank0, mean, min, max };  // -a: how the ranks' times become one
+
+// One band of --min-busbw.
+struct LeastBusbw {
+  double bytes_per_second = 0;
+  std::size_t from_size = 0;  // up to the next band's
+};
+
+struct Options {
+  std::size_t min_bytes = 32 << 20, max_bytes = 32 << 20, step_bytes = 1 << 20;
+  double step_factor = 0;  // 0: steps of step_bytes
+  int iterations = 20, warmup = 1, check = 1;
+  int cycles = 1;  // 0: until it is ended
+  std::vector<multinode::DataType> types{multinode::DataType::float32};
+  std::vector<Redop> redops{Redop::sum};
+  bool all_redops = false;  // -o all: those that the backend has
+  int root = 0;             // -1: all
+  Average average = Average::mean;
+  bool timestamps = false, per_iteration = false;
+  Usage usage;
+
+  bool sweep = false;
+  int corrupt = -1;                     // the rank that spoils an element; -1: none
+  std::vector<LeastBusbw> least_busbw;  // in order of from_size
+  std::string csv, plot;
+  multinode::CommonOptions common;
+
+  // Sizes of -b, -e, -i, -f in order. At least one.
+  std::vector<std::size_t> sizes() const;
+
+  // Of the program alone; those of `common` come beside them. What is parsed goes into this object, which has to stay
+  // where it is. Wrong values throw UsageError while the command line is parsed.
+  boost::program_options::options_description description(const Collective& collective);
+  void validate();  // what options mean together; throws UsageError
+
+ private:
+  struct {
+    bool min_bytes = false, max_bytes = false, step_bytes = false, step_factor = false, iterations = false,
+         warmup = false;
+  } given_;
+  double timeout_ = 0;  // -T
+  std::string output_file_;
+};
+
+}  // namespace perf

@@ -1,0 +1,435 @@
+// The command line: every option, every refusal.
+#include "benchmark/options.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace perf;
+using multinode::DataType;
+
+const Collective sum = {.name = "all_reduce",
+                        .reduces = true,
+                        .result =
+                            [](const Place&, int) {
+                              return Source{Source::all, 0};
+                            },
+                        .bus_factor = [](int) { return 1.0; }};
+
+void parse(Options& options, const std::vector<std::string>& words) {
+  std::vector<const char*> argv = {"all_reduce_perf"};
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  boost::program_options::options_description known = options.description(sum);
+  known.add(options.common.description());
+  if (multinode::parse_command_line(static_cast<int>(argv.size()), argv.data(), known, false)) options.validate();
+}
+
+// Looks at the options of a command line with look(options).
+template <class Look>
+void given(const std::vector<std::string>& words, Look&& look) {
+  SCOPED_TRACE(testing::PrintToString(words));
+  Options options;
+  ASSERT_NO_THROW(parse(options, words));
+  look(options);
+}
+
+void expect_refused(const std::vector<std::string>& words, const std::string& text) {
+  Options options;
+  try {
+    parse(options, words);
+    ADD_FAILURE() << testing::PrintToString(words) << " was not refused";
+  } catch (const multinode::UsageError& e) {
+    EXPECT_EQ(e.what(), text);
+  }
+}
+
+TEST(Options, HaveTheDefaultsOfNcclTests) {
+  given({}, [](const Options& o) {
+    EXPECT_EQ(o.sizes(), std::vector<std::size_t>{33'554'432});
+    EXPECT_EQ(o.iterations, 20);
+    EXPECT_EQ(o.warmup, 1);
+    EXPECT_EQ(o.check, 1);
+    EXPECT_EQ(o.cycles, 1);
+    EXPECT_EQ(o.types, std::vector{DataType::float32});
+    EXPECT_EQ(o.redops, std::vector{Redop::sum});
+    EXPECT_FALSE(o.all_redops);
+    EXPECT_EQ(o.root, 0);
+    EXPECT_EQ(o.average, Average::mean);
+    EXPECT_FALSE(o.timestamps || o.per_iteration || o.sweep);
+    EXPECT_EQ(o.corrupt, -1);
+    EXPECT_TRUE(o.least_busbw.empty() && o.csv.empty() && o.plot.empty() && o.common.json.empty());
+    EXPECT_EQ(o.common.timeout, std::chrono::seconds(60));
+    EXPECT_EQ(o.usage.threads, 1);
+    EXPECT_EQ(o.usage.ranks_per_thread, 1);
+    EXPECT_EQ(o.usage.aggregate, 1);
+    EXPECT_EQ(o.usage.offset, 0u);
+    EXPECT_EQ(o.usage.graph_launches, 0);
+    EXPECT_EQ(o.usage.register_buffers, 0);
+    EXPECT_EQ(o.usage.mpi_calls, MpiCalls::blocking);
+    EXPECT_FALSE(o.usage.blocking || o.usage.default_stream || o.usage.parallel_init || o.usage.host_time ||
+                 o.usage.memory_report || o.usage.device_memory);
+  });
+}
+
+TEST(Options, TakeTheTutorialsCommandLine) {
+  given({"-b", "64M", "-e", "4G", "-f", "2", "-c", "0", "-n", "100", "-g", "8"}, [](const Options& o) {
+    const std::size_t m = 1 << 20;
+    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{64 * m, 128 * m, 256 * m, 512 * m, 1024 * m, 2048 * m, 4096 * m}));
+    EXPECT_EQ(o.check, 0);
+    EXPECT_EQ(o.iterations, 100);
+    EXPECT_EQ(o.usage.ranks_per_thread, 8);
+  });
+}
+
+struct Spelling {
+  const char *letter, *name, *value;
+  bool (*taken)(const Options&);
+};
+
+TEST(Options, MeanTheSameInEverySpelling) {
+  const std::vector<Spelling> all = {
+      {"-t", "--nthreads", "3", [](const Options& o) { return o.usage.threads == 3; }},
+      {"-g", "--ngpus", "4", [](const Options& o) { return o.usage.ranks_per_thread == 4; }},
+      {"-b", "--minbytes", "8", [](const Options& o) { return o.min_bytes == 8; }},
+      {"-e", "--maxbytes", "1G", [](const Options& o) { return o.max_bytes == 1 << 30; }},
+      {"-i", "--stepbytes", "2M", [](const Options& o) { return o.step_bytes == 2 << 20; }},
+      {"-f", "--stepfactor", "1.5", [](const Options& o) { return o.step_factor == 1.5; }},
+      {"-n", "--iters", "7", [](const Options& o) { return o.iterations == 7; }},
+      {"-w", "--warmup_iters", "0", [](const Options& o) { return o.warmup == 0; }},
+      {"-m", "--agg_iters", "5", [](const Options& o) { return o.usage.aggregate == 5; }},
+      {"-N", "--run_cycles", "0", [](const Options& o) { return o.cycles == 0; }},
+      {"-p", "--parallel_init", "1", [](const Options& o) { return o.usage.parallel_init; }},
+      {"-c", "--check", "3", [](const Options& o) { return o.check == 3; }},
+      {"-o", "--op", "mulsum", [](const Options& o) { return o.redops == std::vector{Redop::mulsum}; }},
+      {"-d", "--datatype", "half", [](const Options& o) { return o.types == std::vector{DataType::float16}; }},
+      {"-r", "--root", "2", [](const Options& o) { return o.root == 2; }},
+      {"-r", "--root", "all", [](const Options& o) { return o.root == -1; }},
+      {"-r", "--root", "-1", [](const Options& o) { return o.root == -1; }},
+      {"-z", "--blocking", "1", [](const Options& o) { return o.usage.blocking; }},
+      {"-y", "--stream_null", "1", [](const Options& o) { return o.usage.default_stream; }},
+      {"-T", "--timeout", "2.5", [](const Options& o) { return o.common.timeout == std::chrono::milliseconds(2500); }},
+      {"-G", "--cudagraph", "6", [](const Options& o) { return o.usage.graph_launches == 6; }},
+      {"-C", "--report_cputime", "1", [](const Options& o) { return o.usage.host_time; }},
+      {"-S", "--report_timestamps", "1", [](const Options& o) { return o.timestamps; }},
+      {"-J", "--output_file", "a.json", [](const Options& o) { return o.common.json == "a.json"; }},
+      {"-a", "--average", "0", [](const Options& o) { return o.average == Average::rank0; }},
+      {"-a", "--average", "2", [](const Options& o) { return o.average == Average::min; }},
+      {"-a", "--average", "3", [](const Options& o) { return o.average == Average::max; }},
+      {"-R", "--local_register", "2", [](const Options& o) { return o.usage.register_buffers == 2; }},
+      {"-D", "--device_implementation", "0", [](const Options&) { return true; }},
+      {"-M", "--memory_report", "1", [](const Options& o) { return o.usage.memory_report; }},
+      {"-u", "--unalign", "3", [](const Options& o) { return o.usage.offset == 3; }},
+      {"-I", "--per_iter_timing", "1", [](const Options& o) { return o.per_iteration; }},
+  };
+  for (const Spelling& s : all) {
+    const auto expect_taken = [&](const Options& o) { EXPECT_TRUE(s.taken(o)); };
+    given({s.letter, s.value}, expect_taken);
+    given({std::string(s.letter) + s.value}, expect_taken);
+    given({s.name, s.value}, expect_taken);
+    given({std::string(s.name) + "=" + s.value}, expect_taken);
+  }
+}
+
+TEST(Options, OfThisBenchmark) {
+  given({"--corrupt", "1"}, [](const Options& o) { EXPECT_EQ(o.corrupt, 1); });
+  given({"--csv", "a.csv", "--plot", "a.svg", "--json", "a.json"}, [](const Options& o) {
+    EXPECT_EQ(o.csv, "a.csv");
+    EXPECT_EQ(o.plot, "a.svg");
+    EXPECT_EQ(o.common.json, "a.json");
+  });
+  given({"--mpi-calls", "nonblocking"}, [](const Options& o) { EXPECT_EQ(o.usage.mpi_calls, MpiCalls::nonblocking); });
+  given({"--mpi-calls", "persistent"}, [](const Options& o) { EXPECT_EQ(o.usage.mpi_calls, MpiCalls::persistent); });
+  given({"--memory", "device"}, [](const Options& o) { EXPECT_TRUE(o.usage.device_memory); });
+  given({"--timeout", "5", "--backend", "gloo"}, [](const Options& o) {
+    EXPECT_EQ(o.common.timeout, std::chrono::seconds(5));
+    EXPECT_EQ(o.common.backend, "gloo");
+  });
+}
+
+TEST(Options, AllTypesAndAllReductions) {
+  given({"-d", "all", "-o", "all"}, [](const Options& o) {
+    ASSERT_EQ(o.types.size(), multinode::data_types.size());
+    for (const DataType type : multinode::data_types) EXPECT_EQ(std::ranges::count(o.types, type), 1);
+    EXPECT_EQ(o.types.front(), DataType::int8);
+    EXPECT_EQ(o.types.back(), DataType::bfloat16);
+    EXPECT_EQ(o.redops, (std::vector{Redop::sum, Redop::prod, Redop::max, Redop::min, Redop::avg, Redop::mulsum}));
+    EXPECT_TRUE(o.all_redops);
+  });
+  for (const char* type :
+       {"int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16"})
+    given({"-d", type}, [&](const Options& o) {
+      ASSERT_EQ(o.types.size(), 1u);
+      EXPECT_EQ(name_of(o.types[0]), type);
+    });
+}
+
+TEST(Options, LeastBusBandwidths) {
+  given({"--min-busbw", "10"}, [](const Options& o) {
+    ASSERT_EQ(o.least_busbw.size(), 1u);
+    EXPECT_EQ(o.least_busbw[0].bytes_per_second, 10e9);
+    EXPECT_EQ(o.least_busbw[0].from_size, 0u);
+  });
+  given({"-b", "1M", "-e", "64M", "--min-busbw", "0.5:1M,10:64M"}, [](const Options& o) {
+    ASSERT_EQ(o.least_busbw.size(), 2u);
+    EXPECT_EQ(o.least_busbw[0].bytes_per_second, 0.5e9);
+    EXPECT_EQ(o.least_busbw[0].from_size, 1u << 20);
+    EXPECT_EQ(o.least_busbw[1].bytes_per_second, 10e9);
+    EXPECT_EQ(o.least_busbw[1].from_size, 64u << 20);
+  });
+  const std::string form = "--min-busbw must be GB/s:SIZE, or several with a comma between, such as 1:1M,10:64M, not '";
+  for (const char* text : {"", "x", "10:1M,", "-1", "0", "inf", "nan", ":1M", ",", "10 GB", "1e400"})
+    expect_refused({"--min-busbw", text}, form + text + "'");
+  expect_refused({"--min-busbw", "10:"}, "--min-busbw must be a size such as 512, 64K, 64M or 4G, not ''");
+  expect_refused({"--min-busbw", "1:2M,2:1M"}, "--min-busbw: the sizes in '1:2M,2:1M' must ascend");
+  expect_refused({"--min-busbw", "10:64M"},
+                 "--min-busbw: no size from 67108864 on is measured, the largest is 33554432; see -e (--maxbytes)");
+}
+
+TEST(Sizes, GoByStepsAndByFactors) {
+  given({"-b", "8", "-e", "24", "-i", "8"}, [](const Options& o) {
+    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{8, 16, 24}));
+  });
+  given({"-b", "8", "-e", "23", "-i", "8"}, [](const Options& o) {
+    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{8, 16}));
+  });
+  given({"-b", "8", "-e", "70", "-f", "3"}, [](const Options& o) {
+    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{8, 24}));
+  });
+  // A factor that does not get on by a byte still gets on.
+  given({"-b", "1", "-e", "8", "-f", "1.5"}, [](const Options& o) {
+    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{1, 2, 3, 4, 6}));
+  });
+  given({"-b", "1K", "-e", "1K", "-f", "2"},
+        [](const Options& o) { EXPECT_EQ(o.sizes(), std::vector<std::size_t>{1024}); });
+  given({"-b", "1048576G", "-e", "1048576G", "-f", "1000000"},
+        [](const Options& o) { EXPECT_EQ(o.sizes(), std::vector<std::size_t>{std::size_t{1} << 50}); });
+  given({"-b", "1", "-e", "1048576G", "-i", "1048576G"},
+        [](const Options& o) { EXPECT_EQ(o.sizes(), std::vector<std::size_t>{1}); });
+  given({"-b", "1", "-e", "1048576G", "-f", "2"}, [](const Options& o) { EXPECT_EQ(o.sizes().size(), 51u); });
+  // nccl-tests' default step.
+  given({"-b", "1M", "-e", "3M"}, [](const Options& o) {
+    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{1 << 20, 2 << 20, 3 << 20}));
+  });
+}
+
+TEST(Sizes, OfASweep) {
+  given({"--sweep"}, [](const Options& o) {
+    const std::vector<std::size_t> sizes = o.sizes();
+    EXPECT_EQ(sizes.size(), 24u);
+    EXPECT_EQ(sizes.front(), 8u);
+    EXPECT_EQ(sizes.back(), 64u << 20);
+  });
+  given({"--sweep", "-e", "64"}, [](const Options& o) {
+    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{8, 16, 32, 64}));
+  });
+  given({"--sweep", "-b", "16M", "-f", "4"}, [](const Options& o) {
+    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{16 << 20, 64 << 20}));
+  });
+  given({"--sweep", "-e", "10", "-i", "1"}, [](const Options& o) {
+    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{8, 9, 10}));
+  });
+  const std::string why =
+      "--sweep adapts the numbers of calls to each size: leave out -n (--iters) and -w (--warmup_iters), or --sweep";
+  expect_refused({"--sweep", "-n", "20"}, why);
+  expect_refused({"--sweep", "-w", "1"}, why);
+}
+
+TEST(Refusal, NamesTheOptionAndWhatIsAllowed) {
+  const auto whole = [](const std::string& name, const std::string& range, const std::string& text) {
+    return name + " must be a whole number from " + range + ", not '" + text + "'";
+  };
+  expect_refused({"-n", "0"}, whole("-n (--iters)", "1 to 1000000000", "0"));
+  expect_refused({"--iters=x"}, whole("-n (--iters)", "1 to 1000000000", "x"));
+  expect_refused({"-n", "20x"}, whole("-n (--iters)", "1 to 1000000000", "20x"));
+  expect_refused({"-n", ""}, whole("-n (--iters)", "1 to 1000000000", ""));
+  expect_refused({"-n", "99999999999999999999"}, whole("-n (--iters)", "1 to 1000000000", "99999999999999999999"));
+  expect_refused({"-w", "-1"}, whole("-w (--warmup_iters)", "0 to 1000000000", "-1"));
+  expect_refused({"-c", "-1"}, whole("-c (--check)", "0 to 1000000000", "-1"));
+  expect_refused({"-m", "0"}, whole("-m (--agg_iters)", "1 to 1000000000", "0"));
+  expect_refused({"-N", "-1"}, whole("-N (--run_cycles)", "0 to 1000000000", "-1"));
+  expect_refused({"-g", "0"}, whole("-g (--ngpus)", "1 to 1024", "0"));
+  expect_refused({"-t", "1025"}, whole("-t (--nthreads)", "1 to 1024", "1025"));
+  expect_refused({"-u", "-1"}, whole("-u (--unalign)", "0 to 1000000", "-1"));
+  expect_refused({"-G", "-1"}, whole("-G (--cudagraph)", "0 to 1000000", "-1"));
+  expect_refused({"-R", "3"}, whole("-R (--local_register)", "0 to 2", "3"));
+  expect_refused({"--corrupt", "-1"}, whole("--corrupt", "0 to 1000000000", "-1"));
+
+  for (const std::string name :
+       {"-p (--parallel_init)", "-z (--blocking)", "-y (--stream_null)", "-C (--report_cputime)",
+        "-S (--report_timestamps)", "-M (--memory_report)", "-I (--per_iter_timing)"})
+    for (const std::string text : {"2", "yes", ""})
+      expect_refused({name.substr(0, 2), text}, name + " must be 0 or 1, not '" + text + "'");
+
+  const std::string size = " must be a size such as 512, 64K, 64M or 4G, not '";
+  expect_refused({"-b", "64MB"}, "-b (--minbytes)" + size + "64MB'");
+  expect_refused({"-e", "-1"}, "-e (--maxbytes)" + size + "-1'");
+  expect_refused({"-i", "1.5M"}, "-i (--stepbytes)" + size + "1.5M'");
+  expect_refused({"-b", "0"}, "-b (--minbytes) must be a size from 1 to 1048576G, not '0'");
+  expect_refused({"-i", "0"}, "-i (--stepbytes) must be a size from 1 to 1048576G, not '0'");
+  expect_refused({"-e", "1048577G"}, "-e (--maxbytes) must be a size from 1 to 1048576G, not '1048577G'");
+  for (const std::string text : {"1", "0.5", "0", "-2", "x", "2x", "nan", "inf", "1e9", ""})
+    expect_refused({"-f", text}, "-f (--stepfactor) must be a number above 1, at most 1000000, not '" + text + "'");
+
+  expect_refused({"-d", "fp16"},
+                 "-d (--datatype) must be one of int8, uint8, int32, uint32, int64, uint64, half, "
+                 "float, double, bfloat16 or all, not 'fp16'");
+  expect_refused({"-o", "add"}, "-o (--op) must be one of sum, prod, max, min, avg, mulsum or all, not 'add'");
+  expect_refused({"-r", "-2"}, "-r (--root) must be a rank or all, not '-2'");
+  expect_refused({"-a", "4"}, "-a (--average) must be 0 (rank 0), 1 (mean), 2 (least) or 3 (largest), not '4'");
+  for (const char* text : {"0", "-1", "x", "nan", "1e9"})
+    expect_refused({"-T", text}, "-T must be seconds above 0, at most a year: every wait has a deadline here, not '" +
+                                     std::string(text) + "'");
+  expect_refused({"-D", "1"},
+                 "-D (--device_implementation) must be 0: the others are kernels of nccl-tests, which "
+                 "these programs do not have");
+  expect_refused({"--mpi-calls", "fast"}, "--mpi-calls must be one of blocking, nonblocking, persistent, not 'fast'");
+  expect_refused({"--memory", "1"}, "--memory must be host or device, not '1'");
+  expect_refused({"--csv", ""}, "--csv must be the name of a file");
+}
+
+TEST(Refusal, OfWhatDoesNotGoTogether) {
+  expect_refused({"-f", "2", "-i", "1M"},
+                 "-i (--stepbytes) and -f (--stepfactor) are two ways to the next size: leave out one");
+  expect_refused({"-b", "64M"},
+                 "-b (--minbytes) is 67108864, above -e (--maxbytes), which is 33554432 unless it is "
+                 "given");
+  expect_refused({"-b", "2", "-e", "1"}, "-b (--minbytes) is 2, above -e (--maxbytes), which is 1");
+  expect_refused({"-b", "1", "-i", "1"},
+                 "more than 100000 sizes from -b (--minbytes) to -e (--maxbytes): take larger steps with -f "
+                 "(--stepfactor) or -i (--stepbytes)");
+  expect_refused({"-J", "a", "--json", "b"}, "-J (--output_file) and --json name two files: leave out one");
+  expect_refused({"-I", "1", "-G", "1"},
+                 "-I (--per_iter_timing) cannot look into a CUDA graph: leave out -G (--cudagraph) or it");
+}
+
+TEST(Refusal, OfWhatIsNoOption) {
+  expect_refused({"--iter", "3"}, "unrecognised option '--iter'; see --help");
+  expect_refused({"-X"}, "unrecognised option '-X'; see --help");
+  expect_refused({"8"}, "only options are expected, no other words; see --help");
+  expect_refused({"-n"}, "the required argument for option '--iters' is missing; see --help");
+  expect_refused({"-b", "-e", "8"}, "the required argument for option '--minbytes' is missing; see --help");
+  expect_refused({"-n", "1", "-n", "2"}, "option '--iters' cannot be specified more than once; see --help");
+}
+
+// Whatever the words are: they are taken, or UsageError says why not.
+TEST(Property, AnyCommandLineIsTakenOrRefused) {
+  const std::vector<std::string> words = {"-b",
+                                          "-e",
+                                          "-i",
+                                          "-f",
+                                          "-n",
+                                          "-w",
+                                          "-m",
+                                          "-N",
+                                          "-p",
+                                          "-c",
+                                          "-o",
+                                          "-d",
+                                          "-r",
+                                          "-z",
+                                          "-y",
+                                          "-T",
+                                          "-G",
+                                          "-C",
+                                          "-S",
+                                          "-J",
+                                          "-a",
+                                          "-R",
+                                          "-D",
+                                          "-M",
+                                          "-u",
+                                          "-I",
+                                          "-t",
+                                          "-g",
+                                          "-h",
+                                          "--help",
+                                          "--sweep",
+                                          "--csv",
+                                          "--plot",
+                                          "--json",
+                                          "--seed",
+                                          "--op",
+                                          "8",
+                                          "64",
+                                          "64M",
+                                          "4G",
+                                          "1",
+                                          "0",
+                                          "-1",
+                                          "2.5",
+                                          "all",
+                                          "sum",
+                                          "half",
+                                          "nan",
+                                          "",
+                                          "-",
+                                          "--",
+                                          "---",
+                                          "=",
+                                          "--=",
+                                          "-=",
+                                          "1e308",
+                                          "10:64M",
+                                          "1:1,2:2",
+                                          ",",
+                                          ":",
+                                          "@x",
+                                          "\n",
+                                          "\xff",
+                                          "-b8",
+                                          "-zy",
+                                          "-f0.5",
+                                          "--iters",
+                                          "--iter",
+                                          "--iters=",
+                                          "--mem",
+                                          "--min-busbw",
+                                          "--memory",
+                                          "device",
+                                          "host",
+                                          "--mpi-calls",
+                                          "persistent",
+                                          "--corrupt",
+                                          "--timeout",
+                                          "18446744073709551615",
+                                          "99999999999999999999",
+                                          "17179869183G",
+                                          "--minbytes=1",
+                                          "--maxbytes",
+                                          "--stepfactor=1.000001"};
+  std::mt19937 random(1);
+  const auto below = [&](std::size_t n) { return random() % n; };
+  int taken = 0, refused = 0;
+  for (int trial = 0; trial < 20'000; ++trial) {
+    std::vector<std::string> line;
+    for (std::size_t left = below(6); left > 0; --left) {
+      std::string word = words[below(words.size())];
+      if (below(8) == 0) word += words[below(words.size())];
+      if (below(16) == 0 && !word.empty()) word[below(word.size())] = static_cast<char>(1 + below(255));
+      line.push_back(word);
+    }
+    Options options;
+    try {
+      parse(options, line);
+      ++taken;
+      const std::vector<std::size_t> sizes = options.sizes();
+      ASSERT_FALSE(sizes.empty());
+      ASSERT_TRUE(std::ranges::adjacent_find(sizes, std::greater_equal<>()) == sizes.end());
+      ASSERT_LE(sizes.back(), options.max_bytes);
+    } catch (const multinode::UsageError& e) {
+      ++refused;
+      ASSERT_NE(std::string(e.what()), "");
+    } catch (const std::exception& e) {
+      FAIL() << testing::PrintToString(line) << ": " << e.what();
+    }
+  }
+  EXPECT_GT(taken, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
