@@ -64,6 +64,8 @@ std::string escape(const std::string& text) {
       escaped += "&amp;";
     else if (c == '<')
       escaped += "&lt;";
+    else if (c == '>')
+      escaped += "&gt;";
     else
       escaped += static_cast<unsigned char>(c) < ' ' ? ' ' : c;  // XML has no control characters
   }
