@@ -1,0 +1,539 @@
+#include "ranks.hpp"
+
+#include <multinode/device.hpp>
+
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <thread>
+
+namespace perf {
+
+namespace {
+
+using multinode::check;
+using multinode::UsageError;
+
+// Between them, NCCL's calls are joined into one. Ends also when a call throws: an open group would swallow an abort.
+class Group {
+ public:
+  Group() { check(ncclGroupStart()); }
+  ~Group() {
+    if (open_) ncclGroupEnd();
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  void end() {
+    open_ = false;
+    check(ncclGroupEnd());
+  }
+
+ private:
+  bool open_ = true;
+};
+
+// The communicators of this process's ranks; the watchdog's thread may abort them while other threads use them.
+class Communicators {
+ public:
+  explicit Communicators(int count) : all_(static_cast<std::size_t>(count)) {}
+  ~Communicators() { abort(); }
+  Communicators(const Communicators&) = delete;
+  Communicators& operator=(const Communicators&) = delete;
+
+  // NCCL is called only while such a lock is held. Throws where they were aborted.
+  [[nodiscard]] std::shared_lock<std::shared_mutex> use() {
+    std::shared_lock lock(mutex_, std::defer_lock);
+    if (!aborting_) lock.lock();  // whoever polls must not keep abort() waiting
+    if (aborting_) throw std::runtime_error("NCCL was aborted");
+    return lock;
+  }
+  ncclComm_t& operator[](int local) { return all_[static_cast<std::size_t>(local)]; }
+
+  void abort() {
+    aborting_ = true;
+    const std::lock_guard lock(mutex_);
+    finish(ncclCommAbort);
+  }
+  void destroy() {
+    const std::lock_guard lock(mutex_);
+    finish(ncclCommDestroy);
+  }
+
+ private:
+  // In one group: each of them may wait for the others.
+  void finish(ncclResult_t (*with)(ncclComm_t)) {
+    ncclGroupStart();
+    for (ncclComm_t& communicator : all_)
+      if (communicator) with(std::exchange(communicator, nullptr));
+    ncclGroupEnd();
+  }
+
+  std::shared_mutex mutex_;
+  std::atomic<bool> aborting_{false};
+  std::vector<ncclComm_t> all_;
+};
+
+// A buffer that NCCL may register, if `by_nccl`.
+class Memory {
+ public:
+  Memory(std::size_t bytes, bool by_nccl) : bytes_(bytes), by_nccl_(by_nccl) {
+    if (by_nccl)
+      check(ncclMemAlloc(&data_, bytes));
+    else
+      check(cudaMalloc(&data_, bytes));
+    check(cudaMemset(data_, 1, bytes));
+  }
+  ~Memory() {
+    if (by_nccl_)
+      ncclMemFree(data_);
+    else
+      cudaFree(data_);
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::size_t size() const { return bytes_; }
+
+  // NCCL's handles.
+  void* registered = nullptr;  // -R 1
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  ncclWindow_t window = nullptr;  // -R 2
+#endif
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_;
+  bool by_nccl_;
+};
+
+// A point on a stream whose time is taken.
+class Mark {
+ public:
+  Mark() { check(cudaEventCreate(&event_)); }
+  ~Mark() { cudaEventDestroy(event_); }
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+  cudaEvent_t get() const { return event_; }
+  double seconds_since(const Mark& before) const {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, before.event_, event_));
+    return milliseconds / 1e3;
+  }
+
+ private:
+  cudaEvent_t event_{};
+};
+
+// What function() puts on the stream, to be put there again at the cost of one launch.
+class Graph {
+ public:
+  // Captured for this thread alone: other threads' calls go on.
+  template <class Function>
+  Graph(cudaStream_t stream, Function&& function) {
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    function();
+    cudaGraph_t graph{};
+    check(cudaStreamEndCapture(stream, &graph));
+    const cudaError_t code = cudaGraphInstantiateWithFlags(&executable_, graph, 0);
+    cudaGraphDestroy(graph);
+    check(code);
+  }
+  ~Graph() { cudaGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void launch(cudaStream_t stream) const { check(cudaGraphLaunch(executable_, stream)); }
+
+ private:
+  cudaGraphExec_t executable_{};
+};
+
+// One rank's GPU.
+struct Gpu {
+  explicit Gpu(int number) : device(selected(number)) {}
+  static int selected(int number) {
+    check(cudaSetDevice(number));
+    return number;
+  }
+  void select() const { check(cudaSetDevice(device)); }
+  std::size_t free_memory() const {
+    select();
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total));
+    return free;
+  }
+
+  int device;  // the first member: the others belong to the GPU that is selected
+  multinode::Stream stream;
+  multinode::DeviceBuffer<std::uint8_t> one{1};  // what a barrier reduces
+  std::array<std::unique_ptr<Memory>, 2> buffers;
+};
+
+class NcclRanks : public Ranks {
+ public:
+  NcclRanks(multinode::World& world, const Usage& usage, int first_device);
+  ~NcclRanks() override;
+
+  multinode::Backend backend() const override { return multinode::Backend::nccl; }
+  std::string device(int local) const override;
+  bool has_in_place(const Collective& collective) const override { return collective.nccl_in_place; }
+  std::string refusal(const Collective& collective, Redop) const override {
+    return collective.nccl ? "" : "the NCCL of this build lacks it";
+  }
+  std::string memory_report() const override;
+  std::size_t available_memory() const override;
+  void allocate(std::size_t in_bytes, std::size_t both_bytes) override;
+  void write(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& fill) override;
+  void read(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& look) override;
+  Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) override;
+
+ private:
+  Gpu& gpu(int local) const { return *gpus_[static_cast<std::size_t>(local)]; }
+  cudaStream_t stream(int local) const { return usage_.default_stream ? nullptr : gpu(local).stream.get(); }
+  std::byte* begin(int local, Buffer buffer) const {
+    return gpu(local).buffers[static_cast<std::size_t>(buffer)]->data() + shift();
+  }
+
+  void initialize(const ncclUniqueId& id, int first, int count);
+  template <class Function>
+  void each_buffer(Function&& function);
+  template <class Function>
+  void each_thread(Function&& function);
+  template <class Query>
+  void wait(int local, Query&& query);
+  void wait_for_streams(int first);
+  void barrier(int first);
+  void measure(const Collective& collective, const Operation& operation, int calls, int first, Samples& seconds);
+
+  const Usage usage_;
+  int exceptions_ = std::uncaught_exceptions();
+  std::vector<std::unique_ptr<Gpu>> gpus_;
+  std::shared_ptr<Communicators> communicators_;
+  std::size_t free_at_first_ = 0, free_with_nccl_ = 0;  // of the first GPU
+};
+
+NcclRanks::NcclRanks(multinode::World& world, const Usage& usage, int first_device)
+    : Ranks(world, usage.threads * usage.ranks_per_thread),
+      usage_(usage),
+      communicators_(std::make_shared<Communicators>(local())) {
+  for (int local = 0; local < this->local(); ++local) gpus_.push_back(std::make_unique<Gpu>(first_device + local));
+  free_at_first_ = gpu(0).free_memory();
+
+  ncclUniqueId id{};
+  if (world.rank() == 0) check(ncclGetUniqueId(&id));
+  const auto ids =
+      world.gather("NCCL's unique id", world.rank() == 0 ? std::string(id.internal, sizeof id.internal) : "");
+  std::memcpy(id.internal, ids[0].data(), sizeof id.internal);
+  if (usage_.parallel_init) {
+    each_thread([&](int first) { initialize(id, first, usage_.ranks_per_thread); });
+  } else {
+    initialize(id, 0, local());
+  }
+  world.watchdog().set_abort([communicators = communicators_] { communicators->abort(); });
+  free_with_nccl_ = gpu(0).free_memory();
+}
+
+// Blocking communicators, as nccl-tests has them: NCCL issues every call on a non-blocking one from a new thread of its
+// own, which would be measured, too. Where a call blocks for good, the watchdog ends the process.
+void NcclRanks::initialize(const ncclUniqueId& id, int first, int count) {
+  std::optional<multinode::Watchdog::Operation> inside;
+  if (first == 0) inside.emplace(world().watchdog(), "ncclCommInitRankConfig", multinode::Watchdog::everyone);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  Group group;
+  for (int local = first; local < first + count; ++local) {
+    gpu(local).select();
+    check(ncclCommInitRankConfig(&(*communicators_)[local], size(), id, this->first() + local, &config));
+  }
+  group.end();
+}
+
+NcclRanks::~NcclRanks() {
+  world().watchdog().set_abort({});
+  if (std::uncaught_exceptions() > exceptions_) {
+    communicators_->abort();
+    return;
+  }
+  const auto inside = world().watchdog().enter("ncclCommDestroy");
+  try {
+    each_buffer([&](ncclComm_t communicator, Memory& memory) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+      if (memory.window) check(ncclCommWindowDeregister(communicator, memory.window));
+#endif
+      if (memory.registered) check(ncclCommDeregister(communicator, memory.registered));
+    });
+    communicators_->destroy();
+  } catch (const std::exception& e) {
+    world().watchdog().fail(e.what(), multinode::exit_wrong);
+  }
+}
+
+std::string NcclRanks::device(int local) const {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, gpu(local).device));
+  return "gpu " + std::to_string(gpu(local).device) + ", " + properties.name;
+}
+
+std::string NcclRanks::memory_report() const {
+  if (!usage_.memory_report) return "";
+  const std::size_t free = gpu(0).free_memory();
+  return "GPU memory of rank " + std::to_string(first()) + ": NCCL " +
+         std::to_string((free_at_first_ - std::min(free_at_first_, free_with_nccl_)) >> 20) +
+         " MiB at the start, buffers and NCCL's later needs " +
+         std::to_string((free_with_nccl_ - std::min(free_with_nccl_, free)) >> 20) + " MiB";
+}
+
+std::size_t NcclRanks::available_memory() const {
+  std::size_t least = std::numeric_limits<std::size_t>::max();
+  for (const auto& gpu : gpus_) least = std::min(least, gpu->free_memory());
+  return least * gpus_.size();
+}
+
+void NcclRanks::allocate(std::size_t in_bytes, std::size_t both_bytes) {
+  const std::size_t room = usage_.offset * 8 + 1;  // bytes of the widest element; and never nothing
+  for (const auto& gpu : gpus_) {
+    gpu->select();
+    for (const auto& [buffer, bytes] : {std::pair(Buffer::in, in_bytes), std::pair(Buffer::both, both_bytes)})
+      gpu->buffers[static_cast<std::size_t>(buffer)] =
+          std::make_unique<Memory>(bytes + room, usage_.register_buffers > 0);
+    check(cudaDeviceSynchronize());  // no stream of ours waits for cudaMemset
+  }
+  if (usage_.register_buffers == 0) return;
+  const auto inside = world().watchdog().enter("registering buffers");
+  each_buffer([&](ncclComm_t communicator, Memory& memory) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    if (usage_.register_buffers == 2)
+      return check(
+          ncclCommWindowRegister(communicator, memory.data(), memory.size(), &memory.window, NCCL_WIN_COLL_SYMMETRIC));
+#endif
+    check(ncclCommRegister(communicator, memory.data(), memory.size(), &memory.registered));
+  });
+}
+
+// function(communicator, memory), as one group.
+template <class Function>
+void NcclRanks::each_buffer(Function&& function) {
+  const auto lock = communicators_->use();
+  Group group;
+  for (int local = 0; local < this->local(); ++local)
+    for (const auto& memory : gpu(local).buffers)
+      if (memory) {
+        gpu(local).select();
+        function((*communicators_)[local], *memory);
+      }
+  group.end();
+}
+
+void NcclRanks::write(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& fill) {
+  const auto host = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  fill({host.get(), bytes});
+  gpu(local).select();
+  check(cudaMemcpyAsync(begin(local, buffer) + offset, host.get(), bytes, cudaMemcpyHostToDevice, stream(local)));
+  check(cudaStreamSynchronize(stream(local)));
+}
+
+void NcclRanks::read(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& look) {
+  const auto host = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  gpu(local).select();
+  check(cudaMemcpyAsync(host.get(), begin(local, buffer) + offset, bytes, cudaMemcpyDeviceToHost, stream(local)));
+  check(cudaStreamSynchronize(stream(local)));
+  look({host.get(), bytes});
+}
+
+// function(first local rank of the thread), on this thread and as many others as -t says.
+template <class Function>
+void NcclRanks::each_thread(Function&& function) {
+  if (usage_.threads == 1) return function(0);
+  const auto guarded = [&](int thread) {
+    try {
+      function(thread * usage_.ranks_per_thread);
+    } catch (const std::exception& e) {  // the other threads wait for this one
+      world().watchdog().fail(e.what(), multinode::exit_wrong);
+    }
+  };
+  std::vector<std::jthread> others;
+  for (int thread = 1; thread < usage_.threads; ++thread) others.emplace_back(guarded, thread);
+  guarded(0);
+  const auto inside = world().watchdog().enter("waiting for this process's other threads");
+  others.clear();
+}
+
+// Until query() is cudaSuccess. NCCL's own errors, such as a peer that went away, end the wait.
+template <class Query>
+void NcclRanks::wait(int local, Query&& query) {
+  cudaError_t state = query();
+  for (; state == cudaErrorNotReady; state = query()) {
+    {
+      const auto lock = communicators_->use();
+      ncclResult_t code = ncclSuccess;
+      check(ncclCommGetAsyncError((*communicators_)[local], &code));
+      check(code);
+    }
+    std::this_thread::yield();
+  }
+  check(state);
+}
+
+void NcclRanks::wait_for_streams(int first) {
+  for (int local = first; local < first + usage_.ranks_per_thread; ++local) {
+    gpu(local).select();
+    wait(local, [&] { return cudaStreamQuery(stream(local)); });
+  }
+}
+
+void NcclRanks::barrier(int first) {
+  {
+    const auto lock = communicators_->use();
+    Group group;
+    for (int local = first; local < first + usage_.ranks_per_thread; ++local)
+      check(ncclAllReduce(gpu(local).one.data(), gpu(local).one.data(), 1, ncclUint8, ncclMax, (*communicators_)[local],
+                          stream(local)));
+    group.end();
+  }
+  wait_for_streams(first);
+}
+
+Samples NcclRanks::measure(const Collective& collective, const Operation& operation, int samples, int calls) {
+  Samples seconds(gpus_.size(), std::vector<double>(static_cast<std::size_t>(samples)));
+  each_thread([&](int first) { measure(collective, operation, calls, first, seconds); });
+  return seconds;
+}
+
+// The ranks of one thread, whose first is local rank `first`.
+void NcclRanks::measure(const Collective& collective, const Operation& operation, int calls, int first,
+                        Samples& seconds) {
+  std::optional<multinode::Watchdog::Operation> inside;  // the first thread speaks for the process
+  const auto announce = [&](const char* name) {
+    inside.reset();
+    if (first == 0) inside.emplace(world().watchdog(), name, multinode::Watchdog::everyone);
+  };
+
+  std::vector<NcclCall> ranks;
+  gpu(first).select();
+  for (int local = first; local < first + usage_.ranks_per_thread; ++local) {
+    auto call = call_of<NcclCall>(collective, operation, local, begin(local, Buffer::in), begin(local, Buffer::both));
+    call.count = operation.count;
+    call.bytes = operation.count * multinode::size_of(operation.type);
+    call.type = multinode::nccl_type(operation.type);
+    call.op = multinode::nccl_operation(reduction_of(operation.redop));
+    call.comm = (*communicators_)[local];
+    call.stream = stream(local);
+    if (operation.redop == Redop::mulsum) {
+      const auto lock = communicators_->use();
+      multinode::with_type(operation.type, [&](auto factor) {
+        factor = static_cast<decltype(factor)>(premultiplier(call.rank));
+        check(ncclRedOpCreatePreMulSum(&call.op, &factor, call.type, ncclScalarHostImmediate, call.comm));
+      });
+    }
+    ranks.push_back(call);
+  }
+
+  const int aggregate = operation.once ? 1 : usage_.aggregate;
+  const int launches = operation.once ? 1 : usage_.graph_launches;
+  const auto issue = [&] {  // one call
+    const auto lock = communicators_->use();
+    std::optional<Group> group;
+    if (ranks.size() > 1 || aggregate > 1) group.emplace();
+    for (int i = 0; i < aggregate; ++i)
+      for (const NcclCall& rank : ranks) collective.nccl(rank);
+    if (group) group->end();
+  };
+  std::optional<Graph> graph;
+  if (usage_.graph_launches > 0) {
+    announce("capturing a CUDA graph");
+    graph.emplace(stream(first), [&] {
+      for (int call = 0; call < calls; ++call) issue();
+    });
+  }
+  const double operations = 1.0 * calls * aggregate * (graph ? launches : 1);
+
+  // Marks between samples; no more of them than `depth` are under way.
+  constexpr std::size_t depth = 128;
+  const std::size_t samples = seconds[static_cast<std::size_t>(first)].size();
+  std::vector<std::vector<Mark>> marks;  // of each rank
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    gpu(first + static_cast<int>(i)).select();
+    marks.emplace_back(std::min(depth, samples + 1));
+  }
+  const auto mark = [&](std::size_t number) {
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      gpu(first + static_cast<int>(i)).select();
+      check(cudaEventRecord(marks[i][number % depth].get(), ranks[i].stream));
+    }
+  };
+  std::size_t finished = 0;  // samples
+  const auto finish_one = [&] {
+    announce(collective.name);
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const int local = first + static_cast<int>(i);
+      const Mark& after = marks[i][(finished + 1) % depth];
+      wait(local, [&] { return cudaEventQuery(after.get()); });
+      if (!usage_.host_time)
+        seconds[static_cast<std::size_t>(local)][finished] =
+            after.seconds_since(marks[i][finished % depth]) / operations;
+    }
+    ++finished;
+  };
+
+  announce("the barrier before the calls");
+  barrier(first);
+  mark(0);
+  for (std::size_t sample = 0; sample < samples; ++sample) {
+    if (sample + 1 - finished >= depth) finish_one();
+    announce(collective.name);
+    const auto start = std::chrono::steady_clock::now();
+    if (graph) {
+      for (int launch = 0; launch < launches; ++launch) graph->launch(stream(first));
+    } else {
+      for (int call = 0; call < calls; ++call) {
+        issue();
+        if (usage_.blocking) wait_for_streams(first);
+      }
+    }
+    const std::chrono::duration<double> issued = std::chrono::steady_clock::now() - start;
+    if (usage_.host_time)
+      for (std::size_t i = 0; i < ranks.size(); ++i)
+        seconds[static_cast<std::size_t>(first) + i][sample] = issued.count() / operations;
+    mark(sample + 1);
+  }
+  while (finished < samples) finish_one();
+
+  if (operation.redop == Redop::mulsum) {
+    const auto lock = communicators_->use();
+    for (const NcclCall& rank : ranks) check(ncclRedOpDestroy(rank.op, rank.comm));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Ranks> make_nccl_ranks(multinode::World& world, const Usage& usage) {
+  if (usage.mpi_calls != MpiCalls::blocking) throw UsageError("--mpi-calls: this is --backend nccl");
+  if (usage.graph_launches > 0) {
+    if (usage.default_stream) throw UsageError("-G: CUDA cannot capture the default stream: leave out -y");
+    if (usage.blocking) throw UsageError("-G: nothing can be waited for inside a CUDA graph: leave out -z");
+    if (usage.ranks_per_thread > 1)
+      throw UsageError(
+          "-G: launching a graph may block, and with -g one thread launches for several GPUs: use -t, or "
+          "more processes");
+  }
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
+  if (usage.register_buffers == 2)
+    throw UsageError("-R 2: symmetric buffers need NCCL 2.27, and this is " + std::to_string(NCCL_MAJOR) + "." +
+                     std::to_string(NCCL_MINOR));
+#endif
+
+  const std::string backend = "--backend nccl: " + multinode::host_name();
+  int devices = 0;
+  if (const cudaError_t code = cudaGetDeviceCount(&devices); code != cudaSuccess)
+    throw multinode::HardwareAbsent(backend + " has no GPU that can be used (" + cudaGetErrorString(code) + ")");
+  // A launcher may show each process its own GPUs only.
+  const int each = usage.threads * usage.ranks_per_thread;
+  const bool all_shown = devices >= world.local_size() * each;
+  if (!all_shown && devices != each)
+    throw multinode::HardwareAbsent(backend + " has " + std::to_string(devices) + " GPU(s) for " +
+                                    std::to_string(world.local_size()) + " process(es) of " + std::to_string(each) +
+                                    " rank(s): NCCL wants one for each rank (-t times -g in a process)");
+  return std::make_unique<NcclRanks>(world, usage, all_shown ? world.local_rank() * each : 0);
+}
+
+}  // namespace perf
