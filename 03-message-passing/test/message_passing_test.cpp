@@ -45,12 +45,6 @@ class MessagePassing : public ::testing::TestWithParam<Way> {
   }
 };
 
-std::size_t occurrences(const std::string& text, const std::string& what) {
-  std::size_t count = 0;
-  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
-  return count;
-}
-
 #define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
 
 TEST_P(MessagePassing, EveryRankHasReceived) {

@@ -41,9 +41,3 @@ inline std::vector<Way> ways() {
 #endif
   return all;
 }
-
-inline std::size_t occurrences(const std::string& text, const std::string& what) {
-  std::size_t count = 0;
-  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
-  return count;
-}

@@ -16,11 +16,6 @@ using namespace std::chrono_literals;
 
 constexpr char program[] = PATH_world_program;
 
-std::size_t occurrences(const std::string& text, const std::string& what) {
-  std::size_t count = 0;
-  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
-  return count;
-}
 #define EXPECT_SAYS_ONCE(text, what) EXPECT_EQ(occurrences(text, what), 1u) << text
 
 Ranks::End run_ranks(int count, std::vector<std::string> options, Starter starter = Starter::bare) {

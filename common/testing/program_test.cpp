@@ -177,6 +177,12 @@ Result run(std::vector<std::string> argv, const std::map<std::string, std::strin
   return Process(std::move(argv), environment).wait(timeout);
 }
 
+std::size_t occurrences(const std::string& text, const std::string& what) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
 std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command) {
   std::vector<std::string> argv{"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(ranks)};
   argv.insert(argv.end(), command.begin(), command.end());

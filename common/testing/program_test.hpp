@@ -63,6 +63,9 @@ class Process {
 Result run(std::vector<std::string> argv, const std::map<std::string, std::string>& environment = {},
            std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
+// How often `what` stands in `text`.
+std::size_t occurrences(const std::string& text, const std::string& what);
+
 // mpirun with `ranks` processes, as root and with more ranks than cores where need be.
 std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command);
 
