@@ -1,0 +1,61 @@
+// all_gather_perf: every rank gives a block, every rank gets the blocks of all ranks, in the order of the ranks.
+// Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
+#include "benchmark/collective.hpp"
+
+#ifdef MULTINODE_HAVE_MPI
+#include "benchmark/mpi_persistent.hpp"
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/allgather.h>
+#endif
+
+using multinode::check;
+using perf::Blocks, perf::Place, perf::Source;
+
+#ifdef MULTINODE_HAVE_MPI
+static const void* input(const perf::MpiCall& c) { return c.in_place ? MPI_IN_PLACE : c.in; }
+#endif
+
+// Of the S bytes that a rank has in the end it gave one block of n itself: (n - 1) / n S bytes come in over its link,
+// whatever the algorithm. So time >= (n - 1) / n S / bandwidth of a link.
+const perf::Collective all_gather = {
+    .name = "all_gather",
+    .out = Blocks::per_rank,
+    .in_place = [](const Place& place) { return place.rank; },
+    .result =
+        [](const Place&, int block) {
+          return Source{block, 0};
+        },
+    .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
+#ifdef MULTINODE_HAVE_MPI
+    .mpi =
+        [](const perf::MpiCall& c) { check(MPI_Allgather(input(c), c.count, c.type, c.out, c.count, c.type, c.comm)); },
+    .mpi_start =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(MPI_Iallgather(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, &requests[0]));
+        },
+#ifdef MULTINODE_MPI_PERSISTENT
+    .mpi_prepare =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(perf::allgather_init(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, MPI_INFO_NULL,
+                                     &requests[0]));
+        },
+#endif
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    .gloo =
+        [](const perf::GlooCall& c) {
+          gloo::AllgatherOptions options(c.context);
+          c.typed([&](auto* in, auto* out) {
+            if (!c.in_place) options.setInput(in, c.count);
+            options.setOutput(out, c.count * static_cast<std::size_t>(c.size));
+          });
+          gloo::allgather(options);
+        },
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+    .nccl = [](const perf::NcclCall& c) { check(ncclAllGather(c.in, c.out, c.count, c.type, c.comm, c.stream)); },
+#endif
+};
+
+int main(int argc, char** argv) { return perf::run(all_gather, argc, argv); }

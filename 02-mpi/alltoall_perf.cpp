@@ -1,0 +1,76 @@
+// alltoall_perf: every rank gives each rank a block of its own: rank r gets block r of every rank.
+// Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
+#include "benchmark/collective.hpp"
+
+#ifdef MULTINODE_HAVE_MPI
+#include "benchmark/mpi_persistent.hpp"
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/alltoall.h>
+#endif
+
+using multinode::check;
+using perf::Blocks, perf::Place, perf::Source;
+
+#ifdef MULTINODE_HAVE_MPI
+static const void* input(const perf::MpiCall& c) { return c.in_place ? MPI_IN_PLACE : c.in; }
+#endif
+
+// Of a rank's n blocks, S bytes, one is for itself: the others leave over its link, (n - 1) / n S bytes, and as many
+// come in. So time >= (n - 1) / n S / bandwidth of a link.
+const perf::Collective alltoall = {
+    .name = "alltoall",
+    .in = Blocks::per_rank,
+    .out = Blocks::per_rank,
+    .result =
+        [](const Place& place, int block) {
+          return Source{block, place.rank};
+        },
+    .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
+#ifdef MULTINODE_HAVE_MPI
+    .mpi =
+        [](const perf::MpiCall& c) { check(MPI_Alltoall(input(c), c.count, c.type, c.out, c.count, c.type, c.comm)); },
+    .mpi_start =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(MPI_Ialltoall(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, &requests[0]));
+        },
+#ifdef MULTINODE_MPI_PERSISTENT
+    .mpi_prepare =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(perf::alltoall_init(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, MPI_INFO_NULL,
+                                    &requests[0]));
+        },
+#endif
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    .gloo =
+        [](const perf::GlooCall& c) {
+          gloo::AlltoallOptions options(c.context);
+          c.typed([&](auto* in, auto* out) {
+            options.setInput(in, c.count * static_cast<std::size_t>(c.size));
+            options.setOutput(out, c.count * static_cast<std::size_t>(c.size));
+          });
+          gloo::alltoall(options);
+        },
+    .gloo_in_place = false,
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+    .nccl =
+        [](const perf::NcclCall& c) {
+#if NCCL_VERSION_CODE >= 22803
+          check(ncclAlltoAll(c.in, c.out, c.count, c.type, c.comm, c.stream));
+#else
+          check(ncclGroupStart());
+          for (int peer = 0; peer < c.size; ++peer) {
+            const std::size_t offset = static_cast<std::size_t>(peer) * c.bytes;
+            check(ncclSend(c.in + offset, c.count, c.type, peer, c.comm, c.stream));
+            check(ncclRecv(c.out + offset, c.count, c.type, peer, c.comm, c.stream));
+          }
+          check(ncclGroupEnd());
+#endif
+        },
+    .nccl_in_place = false,
+#endif
+};
+
+int main(int argc, char** argv) { return perf::run(alltoall, argc, argv); }

@@ -1,0 +1,66 @@
+// broadcast_perf: the root gives a block, every rank gets it.
+// Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
+#include "benchmark/collective.hpp"
+
+#ifdef MULTINODE_HAVE_MPI
+#include "benchmark/mpi_persistent.hpp"
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/broadcast.h>
+#endif
+
+using multinode::check;
+using perf::Place, perf::Source;
+
+#ifdef MULTINODE_HAVE_MPI
+// MPI's broadcast is always in place. Out of place the root copies its input first, by MPI, which knows the GPUs'
+// memory as well.
+static std::byte* buffer(const perf::MpiCall& c) {
+  if (c.rank == c.root && !c.in_place)
+    check(MPI_Sendrecv(c.in, c.count, c.type, c.rank, 0, c.out, c.count, c.type, c.rank, 0, c.comm, MPI_STATUS_IGNORE));
+  return c.out;
+}
+#endif
+
+// All S bytes must leave the root, and come to each of the others: S bytes over the busiest link, whatever the
+// algorithm. So time >= S / bandwidth of a link.
+const perf::Collective broadcast = {
+    .name = "broadcast",
+    .rooted = true,
+    .result =
+        [](const Place& place, int) {
+          return Source{place.root, 0};
+        },
+    .bus_factor = [](int) { return 1.0; },
+#ifdef MULTINODE_HAVE_MPI
+    .mpi = [](const perf::MpiCall& c) { check(MPI_Bcast(buffer(c), c.count, c.type, c.root, c.comm)); },
+    .mpi_start =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(MPI_Ibcast(buffer(c), c.count, c.type, c.root, c.comm, &requests[0]));
+        },
+#ifdef MULTINODE_MPI_PERSISTENT
+    .mpi_prepare =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(perf::bcast_init(buffer(c), c.count, c.type, c.root, c.comm, MPI_INFO_NULL, &requests[0]));
+        },
+#endif
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    .gloo =
+        [](const perf::GlooCall& c) {
+          gloo::BroadcastOptions options(c.context);
+          c.typed([&](auto* in, auto* out) {
+            if (c.rank == c.root && !c.in_place) options.setInput(in, c.count);
+            options.setOutput(out, c.count);
+          });
+          options.setRoot(c.root);
+          gloo::broadcast(options);
+        },
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+    .nccl =
+        [](const perf::NcclCall& c) { check(ncclBroadcast(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream)); },
+#endif
+};
+
+int main(int argc, char** argv) { return perf::run(broadcast, argc, argv); }

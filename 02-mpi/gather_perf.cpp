@@ -1,0 +1,76 @@
+// gather_perf: every rank gives a block, the root gets the blocks of all ranks, in the order of the ranks.
+// Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
+#include "benchmark/collective.hpp"
+
+#ifdef MULTINODE_HAVE_MPI
+#include "benchmark/mpi_persistent.hpp"
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/gather.h>
+#endif
+
+using multinode::check;
+using perf::Blocks, perf::Place, perf::Source;
+
+#ifdef MULTINODE_HAVE_MPI
+static const void* input(const perf::MpiCall& c) { return c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in; }
+#endif
+
+// Of the S bytes that the root has in the end it gave one block of n itself: (n - 1) / n S bytes come in over its link,
+// whatever the algorithm. So time >= (n - 1) / n S / bandwidth of a link.
+const perf::Collective gather = {
+    .name = "gather",
+    .rooted = true,
+    .out = Blocks::per_rank,
+    .in_place = [](const Place& place) { return place.rank; },
+    .result =
+        [](const Place& place, int block) {
+          return Source{place.rank == place.root ? block : Source::nothing, 0};
+        },
+    .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
+#ifdef MULTINODE_HAVE_MPI
+    .mpi =
+        [](const perf::MpiCall& c) {
+          check(MPI_Gather(input(c), c.count, c.type, c.out, c.count, c.type, c.root, c.comm));
+        },
+    .mpi_start =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(MPI_Igather(input(c), c.count, c.type, c.out, c.count, c.type, c.root, c.comm, &requests[0]));
+        },
+#ifdef MULTINODE_MPI_PERSISTENT
+    .mpi_prepare =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(perf::gather_init(input(c), c.count, c.type, c.out, c.count, c.type, c.root, c.comm, MPI_INFO_NULL,
+                                  &requests[0]));
+        },
+#endif
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    .gloo =
+        [](const perf::GlooCall& c) {
+          gloo::GatherOptions options(c.context);
+          c.typed([&](auto* in, auto* out) {
+            options.setInput(in, c.count);  // in place, too: it lies where it would be copied to
+            if (c.rank == c.root) options.setOutput(out, c.count * static_cast<std::size_t>(c.size));
+          });
+          options.setRoot(c.root);
+          gloo::gather(options);
+        },
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+    .nccl =
+        [](const perf::NcclCall& c) {
+#if NCCL_VERSION_CODE >= 22803
+          check(ncclGather(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream));
+#else
+          check(ncclGroupStart());
+          check(ncclSend(c.in, c.count, c.type, c.root, c.comm, c.stream));
+          for (int peer = 0; peer < c.size && c.rank == c.root; ++peer)
+            check(ncclRecv(c.out + static_cast<std::size_t>(peer) * c.bytes, c.count, c.type, peer, c.comm, c.stream));
+          check(ncclGroupEnd());
+#endif
+        },
+#endif
+};
+
+int main(int argc, char** argv) { return perf::run(gather, argc, argv); }

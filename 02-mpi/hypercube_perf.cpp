@@ -1,0 +1,96 @@
+// hypercube_perf: an all-gather in log2(n) steps: each step every rank exchanges all that it has with one other, and
+// has twice as much. Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment,
+// 77 no GPU.
+#include "benchmark/collective.hpp"
+
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/transport/unbound_buffer.h>
+#endif
+
+#include <algorithm>
+#include <bit>
+
+using multinode::check;
+using perf::Blocks, perf::Place, perf::Source;
+
+// The exchange along one axis of the cube: with the rank that differs in this bit. Both have the blocks of all ranks
+// that differ from them in lower bits only.
+struct Exchange {
+  Exchange(const Place& place, int bit)
+      : peer(place.rank ^ bit),
+        blocks(static_cast<std::size_t>(bit)),
+        mine(static_cast<std::size_t>(place.rank) / blocks * blocks),
+        theirs(static_cast<std::size_t>(peer) / blocks * blocks) {}
+  int peer;
+  std::size_t blocks, mine, theirs;  // how many, and the first of each
+};
+
+template <class LibraryCall>
+static std::byte* own_block(const LibraryCall& c) {
+  return c.out + static_cast<std::size_t>(c.rank) * c.bytes;
+}
+
+// n - 1 of the n blocks come in over a rank's link: algbw counts these alone, and time >= (n - 1) / n S / bandwidth of
+// a link. Every byte goes over one link once, so that busbw is the same.
+const perf::Collective hypercube = {
+    .name = "hypercube",
+    .out = Blocks::per_rank,
+    .in_place = [](const Place& place) { return place.rank; },
+    .result =
+        [](const Place&, int block) {
+          return Source{block, 0};
+        },
+    .bus_factor = [](int) { return 1.0; },
+    .volume = [](int n) { return 1.0 * (n - 1) / n; },
+    .refusal =
+        [](int n) {
+          return std::has_single_bit(static_cast<unsigned>(n))
+                     ? std::string()
+                     : "a hypercube has 1, 2, 4, 8 ... ranks, not " + std::to_string(n);
+        },
+#ifdef MULTINODE_HAVE_MPI
+    .mpi =
+        [](const perf::MpiCall& c) {
+          if (!c.in_place)
+            check(MPI_Sendrecv(c.in, c.count, c.type, c.rank, 0, own_block(c), c.count, c.type, c.rank, 0, c.comm,
+                               MPI_STATUS_IGNORE));
+          for (int bit = 1; bit < c.size; bit *= 2) {
+            const Exchange e(c, bit);
+            check(MPI_Sendrecv(c.out + e.mine * c.bytes, bit * c.count, c.type, e.peer, 0, c.out + e.theirs * c.bytes,
+                               bit * c.count, c.type, e.peer, 0, c.comm, MPI_STATUS_IGNORE));
+          }
+        },
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    .gloo =
+        [](const perf::GlooCall& c) {
+          if (!c.in_place) std::copy_n(c.in, c.bytes, own_block(c));
+          const auto out = c.context->createUnboundBuffer(c.out, c.bytes * static_cast<std::size_t>(c.size));
+          for (int bit = 1; bit < c.size; bit *= 2) {
+            const Exchange e(c, bit);
+            out->recv(e.peer, 0, e.theirs * c.bytes, e.blocks * c.bytes);
+            out->send(e.peer, 0, e.mine * c.bytes, e.blocks * c.bytes);
+            out->waitSend();
+            out->waitRecv();
+          }
+        },
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+    // Step 0 is the copy, step s the exchange along axis s - 1.
+    .nccl =
+        [](const perf::NcclCall& c) {
+          if (c.step == 0) {
+            if (!c.in_place) check(cudaMemcpyAsync(own_block(c), c.in, c.bytes, cudaMemcpyDeviceToDevice, c.stream));
+            return;
+          }
+          const Exchange e(c, 1 << (c.step - 1));
+          check(ncclGroupStart());
+          check(ncclSend(c.out + e.mine * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
+          check(ncclRecv(c.out + e.theirs * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
+          check(ncclGroupEnd());
+        },
+    .nccl_steps = [](int n) { return static_cast<int>(std::bit_width(static_cast<unsigned>(n))); },
+#endif
+};
+
+int main(int argc, char** argv) { return perf::run(hypercube, argc, argv); }

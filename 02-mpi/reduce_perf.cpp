@@ -1,0 +1,64 @@
+// reduce_perf: every rank gives a block, the root gets the sum (or product ...) of all of them.
+// Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
+#include "benchmark/collective.hpp"
+
+#ifdef MULTINODE_HAVE_MPI
+#include "benchmark/mpi_persistent.hpp"
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/reduce.h>
+#endif
+
+using multinode::check;
+using perf::Place, perf::Source;
+
+#ifdef MULTINODE_HAVE_MPI
+static const void* input(const perf::MpiCall& c) { return c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in; }
+#endif
+
+// What the others give must come to the root, S bytes of their sum at least, and must leave each of them: S bytes over
+// the busiest link, whatever the algorithm. So time >= S / bandwidth of a link.
+const perf::Collective reduce = {
+    .name = "reduce",
+    .reduces = true,
+    .rooted = true,
+    .result =
+        [](const Place& place, int) {
+          return Source{place.rank == place.root ? Source::all : Source::nothing, 0};
+        },
+    .bus_factor = [](int) { return 1.0; },
+#ifdef MULTINODE_HAVE_MPI
+    .mpi = [](const perf::MpiCall& c) { check(MPI_Reduce(input(c), c.out, c.count, c.type, c.op, c.root, c.comm)); },
+    .mpi_start =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(MPI_Ireduce(input(c), c.out, c.count, c.type, c.op, c.root, c.comm, &requests[0]));
+        },
+#ifdef MULTINODE_MPI_PERSISTENT
+    .mpi_prepare =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(perf::reduce_init(input(c), c.out, c.count, c.type, c.op, c.root, c.comm, MPI_INFO_NULL, &requests[0]));
+        },
+#endif
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    .gloo =
+        [](const perf::GlooCall& c) {
+          gloo::ReduceOptions options(c.context);
+          c.typed([&](auto* in, auto* out) {
+            if (!c.in_place) options.setInput(in, c.count);
+            options.setOutput(out, c.count);  // elsewhere than at the root, too: partial sums
+          });
+          options.setRoot(c.root);
+          options.setReduceFunction(c.reduce);
+          gloo::reduce(options);
+        },
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+    .nccl =
+        [](const perf::NcclCall& c) {
+          check(ncclReduce(c.in, c.out, c.count, c.type, c.op, c.root, c.comm, c.stream));
+        },
+#endif
+};
+
+int main(int argc, char** argv) { return perf::run(reduce, argc, argv); }

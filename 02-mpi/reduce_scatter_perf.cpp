@@ -1,0 +1,64 @@
+// reduce_scatter_perf: every rank gives n blocks, rank r gets block r of the sum (or product ...) of all of them.
+// Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
+#include "benchmark/collective.hpp"
+
+#ifdef MULTINODE_HAVE_MPI
+#include "benchmark/mpi_persistent.hpp"
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/alltoall.h>
+#endif
+
+using multinode::check;
+using perf::Blocks, perf::Place, perf::Source;
+
+// A rank has S bytes, n blocks, and keeps the sum of one: its parts of the other n - 1 must leave, as they are or in a
+// partial sum, (n - 1) / n S bytes over its link. So time >= (n - 1) / n S / bandwidth of a link.
+const perf::Collective reduce_scatter = {
+    .name = "reduce_scatter",
+    .reduces = true,
+    .in = Blocks::per_rank,
+    .in_place = [](const Place& place) { return place.rank; },
+    .result =
+        [](const Place& place, int) {
+          return Source{Source::all, place.rank};
+        },
+    .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
+#ifdef MULTINODE_HAVE_MPI
+    .mpi = [](const perf::MpiCall& c) { check(MPI_Reduce_scatter_block(c.in, c.out, c.count, c.type, c.op, c.comm)); },
+    .mpi_start =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(MPI_Ireduce_scatter_block(c.in, c.out, c.count, c.type, c.op, c.comm, &requests[0]));
+        },
+#ifdef MULTINODE_MPI_PERSISTENT
+    .mpi_prepare =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(
+              perf::reduce_scatter_block_init(c.in, c.out, c.count, c.type, c.op, c.comm, MPI_INFO_NULL, &requests[0]));
+        },
+#endif
+    .mpi_in_place = false,  // MPI's in place leaves the result in block 0, not in the rank's own
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    // Gloo has none for all types. All-to-all brings all parts of block r to rank r, which reduces them. They land in
+    // the output's buffer: out of place it has room for n blocks.
+    .gloo =
+        [](const perf::GlooCall& c) {
+          const auto ranks = static_cast<std::size_t>(c.size);
+          gloo::AlltoallOptions options(c.context);
+          c.typed([&](auto* in, auto* out) {
+            options.setInput(in, c.count * ranks);
+            options.setOutput(out, c.count * ranks);
+          });
+          gloo::alltoall(options);
+          for (std::size_t rank = 1; rank < ranks; ++rank) c.reduce(c.out, c.out, c.out + rank * c.bytes, c.count);
+        },
+    .gloo_in_place = false,
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+    .nccl =
+        [](const perf::NcclCall& c) { check(ncclReduceScatter(c.in, c.out, c.count, c.type, c.op, c.comm, c.stream)); },
+#endif
+};
+
+int main(int argc, char** argv) { return perf::run(reduce_scatter, argc, argv); }

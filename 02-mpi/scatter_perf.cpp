@@ -1,0 +1,79 @@
+// scatter_perf: the root gives n blocks, rank r gets block r.
+// Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
+#include "benchmark/collective.hpp"
+
+#ifdef MULTINODE_HAVE_MPI
+#include "benchmark/mpi_persistent.hpp"
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/scatter.h>
+#endif
+
+using multinode::check;
+using perf::Blocks, perf::Place, perf::Source;
+
+#ifdef MULTINODE_HAVE_MPI
+static void* output(const perf::MpiCall& c) { return c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.out; }
+#endif
+
+// Of the root's n blocks, S bytes, one is for itself: the others leave over its link, (n - 1) / n S bytes, whatever the
+// algorithm. So time >= (n - 1) / n S / bandwidth of a link.
+const perf::Collective scatter = {
+    .name = "scatter",
+    .rooted = true,
+    .in = Blocks::per_rank,
+    .in_place = [](const Place& place) { return place.rank; },
+    .result =
+        [](const Place& place, int) {
+          return Source{place.root, place.rank};
+        },
+    .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
+#ifdef MULTINODE_HAVE_MPI
+    .mpi =
+        [](const perf::MpiCall& c) {
+          check(MPI_Scatter(c.in, c.count, c.type, output(c), c.count, c.type, c.root, c.comm));
+        },
+    .mpi_start =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(MPI_Iscatter(c.in, c.count, c.type, output(c), c.count, c.type, c.root, c.comm, &requests[0]));
+        },
+#ifdef MULTINODE_MPI_PERSISTENT
+    .mpi_prepare =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(perf::scatter_init(c.in, c.count, c.type, output(c), c.count, c.type, c.root, c.comm, MPI_INFO_NULL,
+                                   &requests[0]));
+        },
+#endif
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    .gloo =
+        [](const perf::GlooCall& c) {
+          gloo::ScatterOptions options(c.context);
+          c.typed([&](auto* in, auto* out) {
+            std::vector<decltype(in)> inputs;
+            for (int rank = 0; rank < c.size && c.rank == c.root; ++rank)
+              inputs.push_back(in + static_cast<std::size_t>(rank) * c.count);
+            options.setInputs(inputs, c.count);
+            options.setOutput(out, c.count);  // in place, too: it lies where it would be copied from
+          });
+          options.setRoot(c.root);
+          gloo::scatter(options);
+        },
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+    .nccl =
+        [](const perf::NcclCall& c) {
+#if NCCL_VERSION_CODE >= 22803
+          check(ncclScatter(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream));
+#else
+          check(ncclGroupStart());
+          for (int peer = 0; peer < c.size && c.rank == c.root; ++peer)
+            check(ncclSend(c.in + static_cast<std::size_t>(peer) * c.bytes, c.count, c.type, peer, c.comm, c.stream));
+          check(ncclRecv(c.out, c.count, c.type, c.root, c.comm, c.stream));
+          check(ncclGroupEnd());
+#endif
+        },
+#endif
+};
+
+int main(int argc, char** argv) { return perf::run(scatter, argc, argv); }

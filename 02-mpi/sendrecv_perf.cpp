@@ -1,0 +1,75 @@
+// sendrecv_perf: every rank sends a block to the next rank and receives one from the rank before it, in a ring.
+// Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
+#include "benchmark/collective.hpp"
+
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/transport/unbound_buffer.h>
+#endif
+
+#include <algorithm>
+
+using multinode::check;
+using perf::Place, perf::Source;
+
+static int next(const Place& place) { return (place.rank + 1) % place.size; }
+static int previous(const Place& place) { return (place.rank + place.size - 1) % place.size; }
+
+// S bytes leave each rank over its link, and S bytes come in, the other way, at the same time. So
+// time >= S / bandwidth of a link.
+const perf::Collective sendrecv = {
+    .name = "sendrecv",
+    .result =
+        [](const Place& place, int) {
+          return Source{previous(place), 0};
+        },
+    .bus_factor = [](int) { return 1.0; },
+#ifdef MULTINODE_HAVE_MPI
+    .mpi =
+        [](const perf::MpiCall& c) {
+          if (c.in_place)
+            check(MPI_Sendrecv_replace(c.out, c.count, c.type, next(c), 0, previous(c), 0, c.comm, MPI_STATUS_IGNORE));
+          else
+            check(MPI_Sendrecv(c.in, c.count, c.type, next(c), 0, c.out, c.count, c.type, previous(c), 0, c.comm,
+                               MPI_STATUS_IGNORE));
+        },
+    .mpi_start =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(MPI_Irecv(c.out, c.count, c.type, previous(c), 0, c.comm, &requests[0]));
+          check(MPI_Isend(c.in, c.count, c.type, next(c), 0, c.comm, &requests[1]));
+        },
+    .mpi_prepare =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(MPI_Recv_init(c.out, c.count, c.type, previous(c), 0, c.comm, &requests[0]));
+          check(MPI_Send_init(c.in, c.count, c.type, next(c), 0, c.comm, &requests[1]));
+        },
+    .mpi_start_in_place = false,
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    .gloo =
+        [](const perf::GlooCall& c) {
+          if (c.size == 1) {  // Gloo has no connection from a rank to itself
+            std::copy_n(c.in, c.bytes, c.out);
+            return;
+          }
+          const auto in = c.context->createUnboundBuffer(c.in, c.bytes);
+          const auto out = c.context->createUnboundBuffer(c.out, c.bytes);
+          out->recv(previous(c), 0);
+          in->send(next(c), 0);
+          in->waitSend();
+          out->waitRecv();
+        },
+    .gloo_in_place = false,
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+    .nccl =
+        [](const perf::NcclCall& c) {
+          check(ncclGroupStart());
+          check(ncclSend(c.in, c.count, c.type, next(c), c.comm, c.stream));
+          check(ncclRecv(c.out, c.count, c.type, previous(c), c.comm, c.stream));
+          check(ncclGroupEnd());
+        },
+    .nccl_in_place = false,
+#endif
+};
+
+int main(int argc, char** argv) { return perf::run(sendrecv, argc, argv); }
