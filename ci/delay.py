@@ -29,7 +29,6 @@ def open_device(name):
     device.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
     device.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
     device.bind((name, ETH_P_ALL))
-    device.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     return device.detach()
 
 
@@ -69,10 +68,12 @@ def forward(device, tap, to_device, from_device):
 
 def main():
     device_name, tap_name, to_device, from_device = sys.argv[1:]
+    device = open_device(device_name)
     try:
-        device, tap = open_device(device_name), open_tap(tap_name)
+        tap = open_tap(tap_name)
     except OSError as error:
-        sys.exit(f"no TAP device: {error}")
+        print(f"no TAP device on this machine: {error}", file=sys.stderr)
+        sys.exit(77)
     if os.fork():
         os._exit(0)
     os.setsid()
