@@ -355,6 +355,16 @@ TEST(TooSlow, BandEndsWhereTheNextBegins) {
   const std::vector<LeastBusbw> right = {{1e9, 0}, {2e9, 1024}}, turned = {{2e9, 1024}, {1e9, 0}};
   EXPECT_TRUE(too_slow(results, right).empty());
   EXPECT_TRUE(too_slow(results, turned).empty());
+  const std::vector<LeastBusbw> falling = {{1e9, 0}, {0.5e9, 1023}, {2e9, 1024}},
+                                at_1023 = {{2e9, 0}, {1e9, 1023}, {2e9, 1024}};
+  EXPECT_EQ(too_slow(results, falling).size(), 1u);  // nothing below 1023
+  EXPECT_EQ(too_slow(results, at_1023).size(), 1u);
+  const std::vector<LeastBusbw> three = {{1.5e9, 1023}, {2e9, 1024}, {9e9, 1 << 20}};
+  EXPECT_EQ(too_slow(results, three),
+            (std::vector<std::string>{
+                "--min-busbw asks for 1.5 GB/s from 1023 B up to 1 KiB: all_reduce of 1023 B (float, sum, out of "
+                "place) has 1.000 GB/s",
+                "--min-busbw asks for 9 GB/s from 1 MiB: nothing was tested, no such size was measured"}));
   const std::vector<LeastBusbw> harder = {{1.001e9, 0}, {2.001e9, 1024}};
   EXPECT_EQ(too_slow(results, harder).size(), 2u);
 }
