@@ -430,13 +430,20 @@ void NcclRanks::measure(const Collective& collective, const Operation& operation
 
   const int aggregate = operation.once ? 1 : usage_.aggregate;
   const int launches = operation.once ? 1 : usage_.graph_launches;
+  const int steps = collective.nccl_steps(size());
   const auto issue = [&] {  // one call
     const auto lock = communicators_->use();
-    std::optional<Group> group;
-    if (ranks.size() > 1 || aggregate > 1) group.emplace();
-    for (int i = 0; i < aggregate; ++i)
-      for (const NcclCall& rank : ranks) collective.nccl(rank);
-    if (group) group->end();
+    for (int step = 0; step < steps; ++step) {
+      std::optional<Group> group;
+      if (ranks.size() > 1 || aggregate > 1) group.emplace();
+      for (int i = 0; i < aggregate; ++i)
+        for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+          if (ranks.size() > 1) gpu(first + static_cast<int>(rank)).select();
+          ranks[rank].step = step;
+          collective.nccl(ranks[rank]);
+        }
+      if (group) group->end();
+    }
   };
   std::optional<Graph> graph;
   if (usage_.graph_launches > 0) {
