@@ -320,7 +320,7 @@ TEST(Results, TableIsTheRoundedJson) {
     for (std::size_t column = 0; column < names.size(); ++column)
       for (const bool is_in_place : {false, true}) {
         const std::string& word =
-            column < 4 ? words[5 + column + 4 * is_in_place] : words[13 + column - 4 + 3 * is_in_place];
+            column < 4 ? words[column + (is_in_place ? 9 : 5)] : words[column + (is_in_place ? 12 : 9)];
         const double exact = (is_in_place ? in_json : out_json)[names[column]].get<double>();
         const std::size_t point = word.find('.');
         const double digit =
