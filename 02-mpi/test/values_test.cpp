@@ -1,0 +1,309 @@
+#include "benchmark/values.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+
+namespace perf {
+namespace {
+
+using multinode::DataType;
+
+constexpr std::array redops = {Redop::sum, Redop::prod, Redop::max, Redop::min, Redop::avg, Redop::mulsum};
+constexpr std::array sizes = {1, 2, 3, 4, 8, 64, 300, 1000};
+constexpr int block = 2;
+constexpr Source all{Source::all, block};
+
+template <class Function>  // function(of, what it is)
+void for_every_reduction(Function&& function) {
+  for (const DataType type : multinode::data_types)
+    for (const Redop redop : redops)
+      for (const int ranks : sizes)
+        function(Values::Of{type, redop, true, ranks},
+                 std::string(name_of(type)) + " " + std::string(name_of(redop)) + " " + std::to_string(ranks));
+}
+
+bool is_float(DataType type) {
+  return multinode::with_type(type, [](auto zero) { return !std::is_integral_v<decltype(zero)>; });
+}
+
+// What rank's element adds to the reduction.
+std::int64_t term(const Values& values, const Values::Of& of, int rank, std::size_t index) {
+  return values.element(rank, block, index) * (of.redop == Redop::mulsum ? premultiplier(rank) : 1);
+}
+
+std::int64_t reduced(Redop redop, std::int64_t x, std::int64_t y) {
+  return redop == Redop::prod  ? x * y
+         : redop == Redop::max ? std::max(x, y)
+         : redop == Redop::min ? std::min(x, y)
+                               : x + y;
+}
+
+// The result as it must be stored, from the exact reduction of all ranks.
+std::vector<std::byte> stored(const Values::Of& of, std::span<const std::int64_t> results) {
+  return multinode::with_type(of.type, [&](auto zero) {
+    using T = decltype(zero);
+    std::vector<std::byte> bytes(results.size() * sizeof(T));
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      T value;
+      if constexpr (std::is_integral_v<T>)
+        value = static_cast<T>(of.redop == Redop::avg ? results[i] / of.ranks : results[i]);
+      else
+        value = static_cast<T>(of.redop == Redop::avg ? static_cast<double>(results[i]) / of.ranks
+                                                      : static_cast<double>(results[i]));
+      std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof value);
+    }
+    return bytes;
+  });
+}
+
+std::vector<std::int64_t> reduction_of_all(const Values& values, const Values::Of& of, std::size_t count) {
+  std::vector<std::int64_t> results(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    results[i] = term(values, of, 0, i);
+    for (int rank = 1; rank < of.ranks; ++rank) results[i] = reduced(of.redop, results[i], term(values, of, rank, i));
+  }
+  return results;
+}
+
+std::vector<std::byte> filled(const Values& values, DataType type, int rank, int of_block, std::size_t count) {
+  std::vector<std::byte> bytes(count * multinode::size_of(type));
+  values.fill(bytes, rank, of_block);
+  return bytes;
+}
+
+TEST(Values, InputsAreTheElements) {
+  for (const DataType type : multinode::data_types) {
+    const Values values({type, Redop::sum, false, 4});
+    const std::size_t count = Values::period + 100;
+    const auto bytes = filled(values, type, 3, block, count);
+    multinode::with_type(type, [&](auto zero) {
+      using T = decltype(zero);
+      for (std::size_t i = 0; i < count; ++i) {
+        T value;
+        std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof value);
+        ASSERT_EQ(static_cast<double>(value), static_cast<double>(values.element(3, block, i))) << name_of(type);
+      }
+    });
+    EXPECT_EQ(values.count_wrong(bytes, {3, block}), 0u) << name_of(type);
+  }
+}
+
+// Every partial result, in whichever order the ranks come, is a value of the type: nothing is ever rounded.
+TEST(Values, PartialResultsAreExactInEveryOrder) {
+  constexpr std::size_t count = 24;
+  std::mt19937 random(1);
+  for_every_reduction([&](const Values::Of& of, const std::string& what) {
+    if (of.redop == Redop::avg) return;  // below
+    const Values values(of);
+    std::vector<int> order(static_cast<std::size_t>(of.ranks));
+    std::iota(order.begin(), order.end(), 0);
+    multinode::with_type(of.type, [&](auto zero) {
+      using T = decltype(zero);
+      std::vector<std::vector<T>> elements;
+      std::vector<std::vector<std::int64_t>> exact;
+      for (const int rank : order) {
+        auto& numbers = exact.emplace_back();
+        auto& stored_numbers = elements.emplace_back();
+        for (std::size_t i = 0; i < count; ++i) {
+          numbers.push_back(term(values, of, rank, i * 683));
+          stored_numbers.push_back(static_cast<T>(static_cast<double>(numbers.back())));
+        }
+      }
+      const auto add = [&](std::vector<T>& sum, std::vector<std::int64_t>& exact_sum, const std::vector<T>& x,
+                           const std::vector<std::int64_t>& exact_x) {
+        multinode::combine(of.type, reduction_of(of.redop), sum.data(), sum.data(), x.data(), count);
+        for (std::size_t i = 0; i < count; ++i) {
+          exact_sum[i] = reduced(of.redop, exact_sum[i], exact_x[i]);
+          ASSERT_EQ(static_cast<double>(sum[i]), static_cast<double>(exact_sum[i])) << what;
+        }
+      };
+      for (int shuffle = 0; shuffle < 3; ++shuffle) {
+        auto sum = elements[static_cast<std::size_t>(order[0])];
+        auto exact_sum = exact[static_cast<std::size_t>(order[0])];
+        for (std::size_t i = 1; i < order.size(); ++i) {
+          const auto rank = static_cast<std::size_t>(order[i]);
+          add(sum, exact_sum, elements[rank], exact[rank]);
+        }
+        for (std::size_t i = 0; i < count; ++i)
+          ASSERT_EQ(static_cast<double>(sum[i]), values.expected(all, i * 683)) << what;
+        std::ranges::shuffle(order, random);
+      }
+      for (std::size_t step = 1; step < elements.size(); step *= 2)  // a tree
+        for (std::size_t i = 0; i + step < elements.size(); i += 2 * step)
+          add(elements[i], exact[i], elements[i + step], exact[i + step]);
+    });
+  });
+}
+
+TEST(Values, TheResultIsWhatAnExactReductionGives) {
+  for_every_reduction([&](const Values::Of& of, const std::string& what) {
+    const Values values(of);
+    const auto bytes = stored(of, reduction_of_all(values, of, 500));
+    std::string first;
+    EXPECT_EQ(values.count_wrong(bytes, all, &first), 0u) << what << ": " << first;
+  });
+}
+
+// In every order, with NCCL's way, which multiplies by 1/n first, and with the sum divided at the end.
+TEST(Values, AveragesStayWithinTheirBound) {
+  constexpr std::size_t count = 2000;
+  std::mt19937 random(1);
+  for (const DataType type : {DataType::float16, DataType::bfloat16, DataType::float32, DataType::float64})
+    for (const int ranks : {2, 3, 4, 5, 6, 7, 8, 63, 64, 65, 100, 300, 1000}) {
+      const Values::Of of{type, Redop::avg, true, ranks};
+      const Values values(of);
+      std::vector<int> order(static_cast<std::size_t>(ranks));
+      std::iota(order.begin(), order.end(), 0);
+      multinode::with_type(type, [&](auto zero) {
+        using T = decltype(zero);
+        const T factor = static_cast<T>(1.0 / ranks);
+        for (const bool first : {true, false})
+          for (int shuffle = 0; shuffle < 2; ++shuffle, std::ranges::shuffle(order, random)) {
+            std::vector<T> result(count, T{});
+            for (std::size_t i = 0; i < count; ++i) {
+              for (const int rank : order) {
+                const T x = static_cast<T>(static_cast<double>(values.element(rank, block, i)));
+                result[i] = static_cast<T>(result[i] + (first ? static_cast<T>(x * factor) : x));
+              }
+              if (!first) result[i] = static_cast<T>(result[i] / static_cast<T>(static_cast<double>(ranks)));
+            }
+            std::string wrong;
+            EXPECT_EQ(values.count_wrong(std::as_bytes(std::span(result)), all, &wrong), 0u)
+                << name_of(type) << " " << ranks << ": " << wrong;
+          }
+      });
+    }
+}
+
+// Whichever rank's part is missing, there is an element that shows it.
+TEST(Values, AMissingRankShows) {
+  for_every_reduction([&](const Values::Of& of, const std::string& what) {
+    if (of.ranks == 1) return;
+    // An average of 8-bit integers is nearly always 0.
+    if (of.redop == Redop::avg && multinode::size_of(of.type) == 1 && of.ranks > 8) return;
+    const Values values(of);
+    const auto result = [&](std::int64_t reduction) {
+      return of.redop == Redop::avg && !is_float(of.type) ? reduction / of.ranks : reduction;
+    };
+    std::vector<bool> hidden(static_cast<std::size_t>(of.ranks), true);
+    for (std::size_t i = 0; i < Values::period && std::ranges::count(hidden, true); ++i) {
+      std::vector<std::int64_t> before, after;  // reductions of the ranks up to each, and from each on
+      for (int rank = 0; rank < of.ranks; ++rank) before.push_back(term(values, of, rank, i));
+      after = before;
+      for (std::size_t r = 1; r < before.size(); ++r) before[r] = reduced(of.redop, before[r - 1], before[r]);
+      for (std::size_t r = after.size() - 1; r-- > 0;) after[r] = reduced(of.redop, after[r + 1], after[r]);
+      for (std::size_t r = 0; r < hidden.size(); ++r)
+        if (hidden[r]) {
+          const std::int64_t without = r == 0                   ? after[1]
+                                       : r + 1 == hidden.size() ? before[r - 1]
+                                                                : reduced(of.redop, before[r - 1], after[r + 1]);
+          hidden[r] = result(without) == result(before.back());
+        }
+    }
+    EXPECT_EQ(std::ranges::count(hidden, true), 0) << what;
+
+    for (const int missing : {0, of.ranks / 2, of.ranks - 1}) {  // and count_wrong sees it
+      if (of.ranks > (values.rounded() ? 300 : 64)) break;
+      std::vector<std::int64_t> without(5000);
+      for (std::size_t i = 0; i < without.size(); ++i) {
+        const int first = missing == 0 ? 1 : 0;
+        without[i] = term(values, of, first, i);
+        for (int rank = first + 1; rank < of.ranks; ++rank)
+          if (rank != missing) without[i] = reduced(of.redop, without[i], term(values, of, rank, i));
+      }
+      EXPECT_GT(values.count_wrong(stored(of, without), all), 0u) << what << " without rank " << missing;
+    }
+  });
+}
+
+TEST(Values, EveryFlippedBitIsFound) {
+  std::mt19937_64 random(1);
+  constexpr std::size_t count = 2 * Values::period + 77;
+  for (const DataType type : multinode::data_types)
+    for (const bool reduces : {false, true}) {
+      const Values::Of of{type, Redop::sum, reduces, 4};
+      const Values values(of);
+      const Source source = reduces ? all : Source{3, block};
+      auto bytes = reduces ? stored(of, reduction_of_all(values, of, count)) : filled(values, type, 3, block, count);
+      ASSERT_EQ(values.count_wrong(bytes, source), 0u);
+      int found = 0;
+      for (int i = 0; i < 100; ++i) {
+        const std::size_t at = i == 0 ? 0 : i == 1 ? bytes.size() - 1 : random() % bytes.size();
+        const auto bit = std::byte(1u << random() % 8);
+        bytes[at] ^= bit;
+        std::string first;
+        found += values.count_wrong(bytes, source, &first) == 1 &&
+                 first.starts_with("element " + std::to_string(at / multinode::size_of(type)) + " is ");
+        bytes[at] ^= bit;
+      }
+      EXPECT_EQ(found, 100) << name_of(type);
+    }
+}
+
+TEST(Values, AnAverageThatIsNotANumberIsWrong) {
+  const Values::Of of{DataType::float32, Redop::avg, true, 3};
+  const Values values(of);
+  auto bytes = stored(of, reduction_of_all(values, of, 100));
+  std::fill_n(bytes.begin() + 4 * 7, 4, std::byte{0xFF});
+  EXPECT_EQ(values.count_wrong(bytes, all), 1u);
+}
+
+TEST(Values, WrongBlocksAreFound) {
+  constexpr std::size_t count = 3000;
+  for (const DataType type : multinode::data_types) {
+    const Values values({type, Redop::sum, false, 4, 1, 5});
+    const auto right = filled(values, type, 3, block, count);
+    const std::size_t mostly = count * 9 / 10;
+    EXPECT_GT(values.count_wrong(right, {2, block}), mostly) << "another rank's, " << name_of(type);
+    EXPECT_GT(values.count_wrong(right, {3, block + 1}), mostly) << "another block, " << name_of(type);
+    EXPECT_GT(Values({type, Redop::sum, false, 4, 1, 6}).count_wrong(right, {3, block}), mostly)
+        << "another round's, " << name_of(type);
+    EXPECT_GT(Values({type, Redop::sum, false, 4, 2, 5}).count_wrong(right, {3, block}), mostly)
+        << "another seed's, " << name_of(type);
+    const std::vector<std::byte> poison(right.size(), std::byte{0xA5});
+    EXPECT_GT(values.count_wrong(poison, {3, block}), mostly) << "not written, " << name_of(type);
+    EXPECT_EQ(values.count_wrong(poison, {Source::nothing, 0}), 0u);
+  }
+}
+
+TEST(Values, WrongBlocksOfAReductionAreFound) {
+  constexpr std::size_t count = 5000;
+  for_every_reduction([&](const Values::Of& of, const std::string& what) {
+    if (of.redop == Redop::avg && multinode::size_of(of.type) == 1 && of.ranks > 8) return;
+    if (of.ranks > 64) return;
+    const Values values(of);
+    const auto right = stored(of, reduction_of_all(values, of, count));
+    EXPECT_GT(values.count_wrong(right, {Source::all, block + 1}), 0u) << "another block, " << what;
+    Values::Of later = of;
+    ++later.round;
+    EXPECT_GT(Values(later).count_wrong(right, all), 0u) << "another round's, " << what;
+    const std::vector<std::byte> poison(right.size(), std::byte{0xA5});
+    EXPECT_GT(values.count_wrong(poison, all), 0u) << "not written, " << what;
+  });
+}
+
+TEST(Values, AShiftByAPowerOfTwoIsFound) {
+  constexpr std::size_t longest = 1 << 18;
+  for (const DataType type : multinode::data_types) {
+    const Values values({type, Redop::sum, false, 4});
+    const std::size_t element = multinode::size_of(type);
+    const auto bytes = filled(values, type, 1, block, 2 * longest);
+    for (std::size_t shift = 1; shift <= longest; shift *= 2)
+      EXPECT_GT(values.count_wrong(std::span(bytes).subspan(shift * element, 1000 * element), {1, block}), 900u)
+          << name_of(type) << " by " << shift;
+  }
+}
+
+TEST(Values, TheSameSeedGivesTheSameValues) {
+  const Values::Of of{DataType::float32, Redop::sum, true, 8, 7, 3};
+  EXPECT_EQ(filled(Values(of), of.type, 3, block, 1000), filled(Values(of), of.type, 3, block, 1000));
+}
+
+}  // namespace
+}  // namespace perf
