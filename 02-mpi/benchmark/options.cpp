@@ -207,6 +207,11 @@ po::options_description Options::description(const Collective& collective) {
       throw wrong(name, "seconds above 0, at most a year: every wait has a deadline here", text);
   });
 
+#ifdef MULTINODE_HAVE_MPI
+  if (collective.mpi_bare_loop)
+    checks.on("self-check", self_check, "what measuring costs beside a bare loop of MPI calls, at 8, 4K, 1M and 64M");
+#endif
+
   Group output("Output");
   output.file("output_file,J", output_file_, "the same as --json");
   output.file("csv", csv, "file for one row a result");
@@ -283,6 +288,7 @@ void Options::validate() {
 }
 
 std::vector<std::size_t> Options::sizes() const {
+  if (self_check) return {8, 4 << 10, 1 << 20, 64 << 20};
   std::vector<std::size_t> all;
   for (std::size_t size = min_bytes; size > 0 && all.size() <= most_sizes;
        size = next_size(size, max_bytes, step_bytes, step_factor))

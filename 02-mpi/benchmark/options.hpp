@@ -34,6 +34,7 @@ struct Options {
   Usage usage;
 
   bool sweep = false;
+  bool self_check = false;              // only where the collective has a bare loop
   int corrupt = -1;                     // the rank that spoils an element; -1: none
   std::vector<LeastBusbw> least_busbw;  // in order of from_size
   std::string csv, plot;

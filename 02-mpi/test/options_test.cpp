@@ -405,7 +405,7 @@ TEST(Property, AnyCommandLineIsTakenOrRefused) {
   std::mt19937 random(1);
   const auto below = [&](std::size_t n) { return random() % n; };
   int taken = 0, refused = 0;
-  for (int trial = 0; trial < 20'000; ++trial) {
+  for (int trial = 0; trial < 5'000; ++trial) {
     std::vector<std::string> line;
     for (std::size_t left = below(6); left > 0; --left) {
       std::string word = words[below(words.size())];
@@ -428,8 +428,8 @@ TEST(Property, AnyCommandLineIsTakenOrRefused) {
       FAIL() << testing::PrintToString(line) << ": " << e.what();
     }
   }
-  EXPECT_GT(taken, 1000);
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(taken, 500);
+  EXPECT_GT(refused, 500);
 }
 
 }  // namespace

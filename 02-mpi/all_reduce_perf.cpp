@@ -1,0 +1,64 @@
+// all_reduce_perf: every rank gives a block, every rank gets the sum (or product ...) of all of them.
+// Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
+#include "benchmark/collective.hpp"
+
+#ifdef MULTINODE_HAVE_MPI
+#include "benchmark/mpi_persistent.hpp"
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/allreduce.h>
+#endif
+
+using multinode::check;
+using perf::Place, perf::Source;
+
+// Before the end, n - 1 ranks' parts of every element must go into its sum, and the sum to n - 1 ranks: 2 (n - 1)
+// elements sent for each of the S bytes. n ranks share that, each over its own link: at least 2 (n - 1) / n S bytes a
+// link, whatever the algorithm. So time >= 2 (n - 1) / n S / bandwidth of a link.
+const perf::Collective all_reduce = {
+    .name = "all_reduce",
+    .reduces = true,
+    .result =
+        [](const Place&, int) {
+          return Source{Source::all, 0};
+        },
+    .bus_factor = [](int n) { return 2.0 * (n - 1) / n; },
+#ifdef MULTINODE_HAVE_MPI
+    .mpi =
+        [](const perf::MpiCall& c) {
+          check(MPI_Allreduce(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm));
+        },
+    .mpi_start =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(MPI_Iallreduce(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm, &requests[0]));
+        },
+#ifdef MULTINODE_MPI_PERSISTENT
+    .mpi_prepare =
+        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
+          check(perf::allreduce_init(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm,
+                                     MPI_INFO_NULL, &requests[0]));
+        },
+#endif
+    .mpi_bare_loop =
+        [](const perf::MpiCall& c, int calls) {
+          for (int i = 0; i < calls; ++i) MPI_Allreduce(c.in, c.out, c.count, c.type, c.op, c.comm);
+        },
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    .gloo =
+        [](const perf::GlooCall& c) {
+          gloo::AllreduceOptions options(c.context);
+          c.typed([&](auto* in, auto* out) {
+            if (!c.in_place) options.setInput(in, c.count);
+            options.setOutput(out, c.count);
+          });
+          options.setReduceFunction(c.reduce);
+          gloo::allreduce(options);
+        },
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+    .nccl = [](const perf::NcclCall& c) { check(ncclAllReduce(c.in, c.out, c.count, c.type, c.op, c.comm, c.stream)); },
+#endif
+};
+
+int main(int argc, char** argv) { return perf::run(all_reduce, argc, argv); }

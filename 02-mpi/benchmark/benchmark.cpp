@@ -1,0 +1,438 @@
+#include "collective.hpp"
+#include "options.hpp"
+#include "plot.hpp"
+#include "ranks.hpp"
+#include "results.hpp"
+#include "statistics.hpp"
+
+#include <multinode/program.hpp>
+#include <multinode/report.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <random>
+#include <sstream>
+
+namespace perf {
+
+namespace {
+
+using multinode::UsageError;
+using multinode::World;
+
+class Benchmark {
+ public:
+  Benchmark(World& world, const Collective& collective, const Options& options)
+      : world_(world),
+        collective_(collective),
+        options_(options),
+        ranks_(make_ranks(world, multinode::parse_backend(options.common.backend), options.usage)),
+        json_(world.rank() == 0 ? options.common.json : ""),
+        csv_(world.rank() == 0 ? options.csv : ""),
+        table_(std::cout, options.timestamps),
+        random_(options.common.seed) {}
+
+  int run();
+  int self_check();
+
+ private:
+  bool talks() const { return world_.rank() == 0; }
+  std::size_t count_of(std::size_t size, multinode::DataType type) const {
+    const Blocks larger = std::max(collective_.in, collective_.out);
+    return size / multinode::size_of(type) / number_of(larger, ranks_->size());
+  }
+  void refuse_what_does_not_fit();
+  void head();
+  void draw();
+  void rows(Operation operation, int cycle);
+  Result measure(const Operation& operation, Result result);
+  struct Plan {
+    int samples, calls;
+  };
+  int calls_a_sample(double seconds) const;
+  Plan warm_up(const Operation& operation);
+  double slowest(const Samples& samples);
+  double over_ranks(std::span<const double> times) const;
+  std::vector<double> times_after_barrier(const Operation& operation, int calls);
+  void name_late(const Operation& operation, int calls, Result& result);
+  std::vector<std::vector<double>> gather(const char* name, std::span<const double> own);
+  std::uint64_t count_wrong(const Operation& operation);
+
+  World& world_;
+  const Collective& collective_;
+  const Options& options_;
+  std::unique_ptr<Ranks> ranks_;
+  multinode::JsonLines json_;
+  Csv csv_;
+  ResultTable table_;
+  std::mt19937_64 random_;  // where --corrupt strikes
+  std::uint64_t round_ = 0;
+  std::vector<Redop> redops_;
+  std::vector<Result> results_;
+};
+
+void Benchmark::refuse_what_does_not_fit() {
+  const std::string name = std::string(collective_.name) + "_perf";
+  if (const std::string why = collective_.refusal(ranks_->size()); !why.empty()) throw UsageError(name + ": " + why);
+  redops_ = collective_.reduces ? options_.redops : std::vector{Redop::sum};
+  if (options_.all_redops) {
+    const std::size_t all = redops_.size();
+    std::erase_if(redops_, [&](Redop redop) { return !ranks_->refusal(collective_, redop).empty(); });
+    if (redops_.size() < all && !redops_.empty() && talks())
+      std::cout << "# -o all: without those that " << multinode::name_of(ranks_->backend()) << " lacks\n";
+    if (redops_.empty()) redops_ = {Redop::sum};
+  }
+  for (const Redop redop : redops_)
+    if (const std::string why = ranks_->refusal(collective_, redop); !why.empty()) throw UsageError(name + ": " + why);
+  if (collective_.rooted && options_.root != -1)
+    multinode::require_range("--root", options_.root, 0, ranks_->size() - 1);
+  if (options_.corrupt != -1) {
+    multinode::require_range("--corrupt", options_.corrupt, 0, ranks_->size() - 1);
+    if (options_.check == 0) throw UsageError("--corrupt: with -c 0 nothing is checked");
+    const Place place{options_.corrupt, ranks_->size(), std::max(options_.root, 0)};
+    if (options_.root != -1 && collective_.result(place, 0).rank == Source::nothing)
+      throw UsageError("--corrupt: rank " + std::to_string(options_.corrupt) + " gets nothing from " +
+                       collective_.name + " with root " + std::to_string(place.root));
+  }
+
+  std::size_t largest = 0;
+  for (const std::size_t size : options_.sizes())
+    for (const multinode::DataType type : options_.types) {
+      if (size / multinode::size_of(type) > ranks_->largest_count())  // all blocks: libraries add up their counts
+        throw UsageError("--maxbytes: " + std::to_string(size) + " bytes are more elements of type " +
+                         std::string(name_of(type)) + " than the int counts of " +
+                         std::string(multinode::name_of(ranks_->backend())) + " can say: take a larger type");
+      largest = std::max(largest, count_of(size, type) * multinode::size_of(type));
+    }
+  if (largest == 0)
+    throw UsageError("--maxbytes: less than one element for each of " + std::to_string(ranks_->size()) + " ranks");
+
+  // In and out of every rank here. What is left is for the library and the rest of the machine.
+  const auto bytes = [&](Blocks blocks) { return number_of(blocks, ranks_->size()) * largest; };
+  const std::size_t in = bytes(collective_.in), both = bytes(std::max(collective_.in, collective_.out));
+  const std::size_t needed_bytes = static_cast<std::size_t>(ranks_->local()) * (in + both);
+  double free = static_cast<double>(ranks_->available_memory());
+  for (const std::vector<double>& process : gather("free memory", std::vector{free})) free = std::min(free, process[0]);
+  free *= 0.9;
+  if (const auto needed = static_cast<double>(needed_bytes); needed > free) {
+    const auto fits = static_cast<std::size_t>(static_cast<double>(both) * free / needed);
+    throw UsageError("--maxbytes: the buffers of a process take " + std::to_string(needed_bytes >> 20) +
+                     " MiB, and there is memory for " + std::to_string(static_cast<std::size_t>(free) >> 20) +
+                     ": the largest -e that fits is " +
+                     (fits >> 20 ? std::to_string(fits >> 20) + "M" : std::to_string(fits)));
+  }
+  ranks_->allocate(in, both);
+}
+
+void Benchmark::head() {
+  std::string devices;
+  for (int local = 0; local < ranks_->local(); ++local) devices += (local ? "\n" : "") + ranks_->device(local);
+  const auto of_all = world_.gather("devices", std::to_string(getpid()) + "\n" + devices);
+  if (!talks()) return;
+  std::cout << "# " << collective_.name << "_perf over " << multinode::name_of(ranks_->backend()) << ", "
+            << ranks_->size() << " ranks in " << world_.size() << " processes on " << world_.node_count() << " nodes\n";
+  for (std::size_t process = 0; process < of_all.size(); ++process) {
+    std::istringstream lines(of_all[process]);
+    std::string pid, device;
+    std::getline(lines, pid);
+    for (std::size_t local = 0; std::getline(lines, device); ++local) {
+      const std::size_t rank = process * static_cast<std::size_t>(ranks_->local()) + local;
+      std::cout << "#  Rank " << rank << " Pid " << pid << " on " << world_.host(static_cast<int>(process))
+                << " device " << device << '\n';
+    }
+  }
+  table_.head();
+  json_.write(multinode::fingerprint(world_));
+}
+
+// What the stop-watch costs: blocks of calls as they are measured here, and of the same calls in a bare loop, in turn.
+int Benchmark::self_check() {
+  constexpr double bound = 1.03;
+  refuse_what_does_not_fit();
+  json_.write(multinode::fingerprint(world_));
+  bool within = true;
+  multinode::Table table({"bytes", "bare loop us", "measured us", "ratio"});
+  for (const std::size_t size : options_.sizes()) {
+    const Operation operation{options_.types[0], redops_[0], 0, count_of(size, options_.types[0]), false};
+    const double once = slowest(ranks_->measure(collective_, operation, 1, 5));
+    const Plan plan{std::clamp(static_cast<int>(1e-3 / once / calls_a_sample(once)), 1, 1000), calls_a_sample(once)};
+    const int calls = plan.samples * plan.calls;
+    const int blocks = std::clamp(static_cast<int>(1 / (once * calls)), 21, 501);
+    std::vector<double> bare, measured, ratios;
+    for (int block = 0; block < blocks; ++block) {
+      if (block % 2) bare.push_back(ranks_->measure_bare_loop(collective_, operation, calls));
+      measured.push_back(mean(ranks_->measure(collective_, operation, plan.samples, plan.calls)[0]));
+      if (block % 2 == 0) bare.push_back(ranks_->measure_bare_loop(collective_, operation, calls));
+      ratios.push_back(measured.back() / bare.back());
+    }
+    const double ratio = median(ratios);
+    within = within && ratio <= bound;
+    table.add({std::to_string(size), four_digits(median(bare) * 1e6), four_digits(median(measured) * 1e6),
+               four_digits(ratio)});
+    json_.write({{"size", size},
+                 {"bare_loop_us", median(bare) * 1e6},
+                 {"measured_us", median(measured) * 1e6},
+                 {"ratio", ratio},
+                 {"blocks", blocks}});
+  }
+  if (talks()) {
+    table.print(std::cout);
+    std::cout << (within ? "RIGHT" : "WRONG") << ": the measured median is " << (within ? "" : "not ") << "within "
+              << std::lround(100 * (bound - 1)) << " % of a bare loop's\n";
+  }
+  return within || !talks() ? multinode::exit_right : multinode::exit_wrong;
+}
+
+void Benchmark::draw() {
+  if (options_.plot.empty()) return;
+  write_plot(options_.plot,
+             std::string(collective_.name) + " over " + std::string(multinode::name_of(ranks_->backend())) + ", " +
+                 std::to_string(ranks_->size()) + " ranks",
+             results_);
+}
+
+int Benchmark::run() {
+  refuse_what_does_not_fit();
+  if (talks()) draw();  // a file that cannot be written is better known now
+  head();
+  const int roots = collective_.rooted && options_.root == -1 ? ranks_->size() : 1;
+  for (int cycle = 0; options_.cycles == 0 || cycle < options_.cycles; ++cycle) {
+    if (options_.cycles == 0) results_.clear();  // nobody will ask for them
+    for (const multinode::DataType type : options_.types)
+      for (const Redop redop : redops_)
+        for (int root = 0; root < roots; ++root)
+          for (const std::size_t size : options_.sizes()) {
+            const std::size_t count = count_of(size, type);
+            if (count == 0) continue;  // less than one element a rank
+            rows({type, redop, options_.root == -1 ? root : options_.root, count, false}, cycle);
+          }
+  }
+
+  bool right = true;
+  if (talks()) {
+    table_.foot(results_);
+    if (const std::string report = ranks_->memory_report(); !report.empty()) std::cout << "# " << report << '\n';
+    for (const Result& result : results_) right = right && result.wrong.value_or(0) == 0;
+    for (const std::string& line : too_slow(results_, options_.least_busbw)) {
+      right = false;
+      std::cerr << std::string(collective_.name) + "_perf: " + line + "\n";
+    }
+    std::cout << std::flush;
+    draw();
+  }
+  return right ? multinode::exit_right : multinode::exit_wrong;
+}
+
+void Benchmark::rows(Operation operation, int cycle) {
+  Result result;
+  result.collective = collective_.name;
+  result.backend = multinode::name_of(ranks_->backend());
+  result.ranks = ranks_->size();
+  result.count = operation.count;
+  result.size = operation.count * multinode::size_of(operation.type) *
+                number_of(std::max(collective_.in, collective_.out), ranks_->size());
+  result.type = name_of(operation.type);
+  result.redop = collective_.reduces ? name_of(operation.redop) : "none";
+  result.root = collective_.rooted ? operation.root : -1;
+  result.cycle = cycle;
+
+  const Result out_of_place = measure(operation, result);
+  std::optional<Result> in_place;
+  if (ranks_->has_in_place(collective_)) {
+    operation.in_place = result.in_place = true;
+    in_place = measure(operation, result);
+  }
+  if (!talks()) return;
+  table_.row(out_of_place, in_place);
+  for (const std::optional<Result>& one : {std::optional(out_of_place), in_place})
+    if (one) {
+      json_.write(to_json(*one));
+      csv_.write(*one);
+      results_.push_back(*one);
+    }
+}
+
+// Every process's numbers, on every process.
+std::vector<std::vector<double>> Benchmark::gather(const char* name, std::span<const double> own) {
+  std::vector<std::vector<double>> all;
+  const std::string bytes(reinterpret_cast<const char*>(own.data()), own.size_bytes());
+  for (const std::string& text : world_.gather(name, bytes)) {
+    all.emplace_back(text.size() / sizeof(double));
+    std::memcpy(all.back().data(), text.data(), text.size());
+  }
+  return all;
+}
+
+// The slowest rank's mean time, the same for all processes.
+double Benchmark::slowest(const Samples& samples) {
+  double own = 0, all = 0;
+  for (const std::vector<double>& rank : samples) own = std::max(own, mean(rank));
+  for (const std::vector<double>& process : gather("warm-up", {&own, 1})) all = std::max(all, process[0]);
+  return all;
+}
+
+// A sample costs a reading of the clock, some 30 ns: 1 % of one that lasts 4 us.
+int Benchmark::calls_a_sample(double seconds) const {
+  return options_.per_iteration ? 1 : std::clamp(static_cast<int>(std::ceil(4e-6 / seconds)), 1, 20);
+}
+
+Benchmark::Plan Benchmark::warm_up(const Operation& operation) {
+  if (!options_.sweep) {
+    if (options_.warmup == 0) return {options_.iterations, 1};
+    const double seconds = slowest(ranks_->measure(collective_, operation, 1, options_.warmup));
+    const int calls = std::min(calls_a_sample(seconds), options_.iterations);
+    return {(options_.iterations + calls - 1) / calls, calls};
+  }
+  // Batches of about 5 ms, until two in a row agree to 5 %, or for a tenth of a second.
+  double before = 0, spent = 0, seconds = slowest(ranks_->measure(collective_, operation, 1, 1));
+  for (int batch = 0; batch < 2 || (std::abs(seconds - before) > 0.05 * before && spent < 0.1); ++batch) {
+    const int calls = std::clamp(static_cast<int>(0.005 / seconds), 1, 5000);
+    before = seconds;
+    seconds = slowest(ranks_->measure(collective_, operation, 1, calls));
+    spent += seconds * calls;
+  }
+  const int calls = calls_a_sample(seconds);
+  return {std::clamp(static_cast<int>(0.12 / (seconds * calls)), 4, 2000), calls};
+}
+
+// Of the checks of one operation, over this process's ranks.
+std::uint64_t Benchmark::count_wrong(const Operation& operation) {
+  const std::size_t block = operation.count * multinode::size_of(operation.type);
+  const auto blocks = [&](Blocks which) { return static_cast<int>(number_of(which, ranks_->size())); };
+  const Ranks::Buffer in_buffer = operation.in_place ? Ranks::Buffer::both : Ranks::Buffer::in;
+  std::uint64_t wrong = 0;
+  for (int check = 0; check < options_.check; ++check) {
+    const Values values(
+        {operation.type, operation.redop, collective_.reduces, ranks_->size(), options_.common.seed, ++round_});
+    for (int local = 0; local < ranks_->local(); ++local) {
+      const Place place = ranks_->place(local, operation.root);
+      // What is not written by the call must not pass for its result.
+      ranks_->write(local, Ranks::Buffer::both, 0,
+                    block * number_of(std::max(collective_.in, collective_.out), place.size),
+                    [](std::span<std::byte> bytes) { std::ranges::fill(bytes, std::byte{0xA5}); });
+      const std::size_t offset = operation.in_place ? in_offset(collective_, place, block) : 0;
+      for (int b = 0; b < blocks(collective_.in); ++b)
+        ranks_->write(local, in_buffer, offset + static_cast<std::size_t>(b) * block, block,
+                      [&](std::span<std::byte> bytes) { values.fill(bytes, place.rank, b); });
+    }
+    Operation once = operation;
+    once.once = true;
+    ranks_->measure(collective_, once, 1, 1);
+    for (int local = 0; local < ranks_->local(); ++local) {
+      const Place place = ranks_->place(local, operation.root);
+      const std::size_t offset = operation.in_place ? out_offset(collective_, place, block) : 0;
+      const int corrupted =
+          place.rank == options_.corrupt ? static_cast<int>(random_() % number_of(collective_.out, place.size)) : -1;
+      for (int b = 0; b < blocks(collective_.out); ++b) {
+        const Source source = collective_.result(place, b);
+        if (source.rank == Source::nothing) continue;
+        ranks_->read(local, Ranks::Buffer::both, offset + static_cast<std::size_t>(b) * block, block,
+                     [&](std::span<std::byte> bytes) {
+                       if (b == corrupted) bytes[random_() % bytes.size()] ^= std::byte(1u << (random_() % 8));
+                       std::string first;
+                       const std::size_t found = values.count_wrong(bytes, source, &first);
+                       if (found && wrong == 0)
+                         std::cerr << "rank " + std::to_string(place.rank) + ": block " + std::to_string(b) + ": " +
+                                          first + "\n";
+                       wrong += found;
+                     });
+      }
+    }
+  }
+  return wrong;
+}
+
+double Benchmark::over_ranks(std::span<const double> times) const {
+  switch (options_.average) {
+    case Average::rank0:
+      return times[0];
+    case Average::min:
+      return std::ranges::min(times);
+    case Average::max:
+      return std::ranges::max(times);
+    case Average::mean:
+      break;
+  }
+  return mean(times);
+}
+
+// Each rank's time until its call is done, after a barrier: its median over `calls` calls. Back to back, every rank is
+// as slow as the slowest.
+std::vector<double> Benchmark::times_after_barrier(const Operation& operation, int calls) {
+  std::vector<std::vector<double>> times(static_cast<std::size_t>(ranks_->local()));
+  for (int call = 0; call < calls; ++call) {
+    const Samples one = ranks_->measure(collective_, operation, 1, 1);
+    for (std::size_t local = 0; local < one.size(); ++local) times[local].push_back(one[local][0]);
+  }
+  std::vector<double> own, all;
+  for (const std::vector<double>& of_rank : times) own.push_back(median(of_rank));
+  for (const std::vector<double>& process : gather("times after a barrier", own))
+    all.insert(all.end(), process.begin(), process.end());
+  return all;
+}
+
+// Late ranks, twice so: one call may be slow by chance. A root does other work than the rest, and is not compared.
+void Benchmark::name_late(const Operation& operation, int calls, Result& result) {
+  const auto late = [&](std::vector<double> times) {
+    const auto root = static_cast<std::size_t>(operation.root);
+    if (collective_.rooted && times.size() > 1) times[root] = times[root == 0 ? 1 : 0];
+    std::vector<int> found = outliers(times);
+    std::erase_if(found, [&](int rank) { return times[static_cast<std::size_t>(rank)] < median(times) + 50e-6; });
+    return found;
+  };
+  result.rank_times = times_after_barrier(operation, calls);
+  const auto [least, most] = std::ranges::minmax(result.rank_times);
+  result.spread = (most - least) / median(result.rank_times);
+  result.late = late(result.rank_times);
+  if (result.late.empty()) return;
+  const std::vector<int> again = late(times_after_barrier(operation, calls));
+  std::erase_if(result.late, [&](int rank) { return std::ranges::find(again, rank) == again.end(); });
+}
+
+Result Benchmark::measure(const Operation& operation, Result result) {
+  ranks_->shift(options_.usage.offset * multinode::size_of(operation.type));
+  const Plan plan = warm_up(operation);
+  const Samples samples = ranks_->measure(collective_, operation, plan.samples, plan.calls);
+  result.calls_per_sample = plan.calls;
+  result.iterations = plan.samples * plan.calls;
+  name_late(operation, std::clamp(result.iterations / 4, 1, 3), result);
+
+  std::vector<double> own = {static_cast<double>(count_wrong(operation))};
+  for (const std::vector<double>& rank : samples)
+    own.insert(own.end(), {mean(rank), median(rank), percentile(rank, 99)});
+  std::vector<double> means, medians, p99s;
+  double wrong = 0;
+  for (const std::vector<double>& process : gather("result", own)) {
+    wrong += process[0];
+    for (std::size_t at = 1; at < process.size(); at += 3) {
+      means.push_back(process[at]);
+      medians.push_back(process[at + 1]);
+      p99s.push_back(process[at + 2]);
+    }
+  }
+  result.time = over_ranks(means);
+  result.median = over_ranks(medians);
+  result.p99 = over_ranks(p99s);
+  if (options_.check > 0) result.wrong = static_cast<std::uint64_t>(wrong);
+  result.algbw = static_cast<double>(result.size) * collective_.volume(result.ranks) / result.time;
+  if (result.ranks > 1) result.busbw = result.algbw * collective_.bus_factor(result.ranks);
+  return result;
+}
+
+}  // namespace
+
+int run(const Collective& collective, int argc, const char* const* argv) {
+  Options options;
+  const multinode::Program program{std::string(collective.name) + "_perf", options.description(collective),
+                                   options.common, [&] { options.validate(); }};
+  return multinode::run(program, argc, argv, [&](World& world) {
+    Benchmark benchmark(world, collective, options);
+    return options.self_check ? benchmark.self_check() : benchmark.run();
+  });
+}
+
+}  // namespace perf

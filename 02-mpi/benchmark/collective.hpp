@@ -1,0 +1,137 @@
+// collective.hpp: what a collective operation is, to the benchmark: one constant of this type a program.
+#pragma once
+
+#include <multinode/check.hpp>
+#include <multinode/data_type.hpp>
+
+#ifdef MULTINODE_HAVE_MPI
+#include <multinode/mpi.hpp>
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/context.h>
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+#include <multinode/device.hpp>
+#endif
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <string>
+
+namespace perf {
+
+// The buffers of every collective are made of blocks of `count` elements. For n ranks a buffer has n blocks or one.
+enum class Blocks { one, per_rank };
+inline std::size_t number_of(Blocks blocks, int ranks) {
+  return blocks == Blocks::one ? 1 : static_cast<std::size_t>(ranks);
+}
+
+struct Place {
+  int rank = 0;
+  int size = 1;  // ranks in all
+  int root = 0;
+};
+
+// What must be in a block of the output: block number `block` of the input of rank `rank`, or of all ranks, reduced.
+struct Source {
+  static constexpr int all = -1;      // reduced over all ranks
+  static constexpr int nothing = -2;  // this rank gets nothing
+  int rank = nothing;
+  int block = 0;
+};
+
+// One call by one rank. In place, `in` and `out` lie in one buffer, as the collective's in_place says. Out of place
+// there is room at `out` for the input, too.
+struct Call : Place {
+  std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  bool in_place = false;
+};
+
+#ifdef MULTINODE_HAVE_MPI
+struct MpiCall : Call {
+  int count = 0;          // of a block
+  std::size_t bytes = 0;  // the same
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  MPI_Op op = MPI_OP_NULL;
+  MPI_Comm comm = MPI_COMM_NULL;
+};
+using MpiRequests = std::array<MPI_Request, 2>;  // those not used are MPI_REQUEST_NULL
+#endif
+
+#ifdef MULTINODE_HAVE_GLOO
+struct GlooCall : Call {
+  std::size_t count = 0, bytes = 0;  // of a block
+  multinode::DataType type{};
+  std::function<void(void*, const void*, const void*, std::size_t)> reduce;
+  std::shared_ptr<gloo::Context> context;
+
+  // function(T* in, T* out), T being the type of the elements.
+  template <class Function>
+  void typed(Function&& function) const {
+    multinode::with_type(type, [&](auto zero) {
+      function(reinterpret_cast<decltype(zero)*>(in), reinterpret_cast<decltype(zero)*>(out));
+    });
+  }
+};
+#endif
+
+#ifdef MULTINODE_HAVE_NCCL
+struct NcclCall : Call {
+  std::size_t count = 0, bytes = 0;  // of a block
+  ncclDataType_t type{};
+  ncclRedOp_t op{};
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  int step = 0;  // of nccl_steps
+};
+#endif
+
+struct Collective {
+  const char* name;      // all_reduce
+  bool reduces = false;  // has a reduction (-o)
+  bool rooted = false;   // has a root (-r)
+  Blocks in = Blocks::one, out = Blocks::one;
+
+  // Where the input lies in the one buffer of an in-place call, or the output, when that is the smaller: in blocks.
+  // nullptr: at its beginning.
+  int (*in_place)(const Place&) = nullptr;
+
+  // What must be in block `block` of the output afterwards.
+  Source (*result)(const Place&, int block);
+
+  // busbw = algbw x bus_factor(ranks), where algbw = size x volume(ranks) / time and size is that of the larger buffer.
+  double (*bus_factor)(int ranks);
+  double (*volume)(int ranks) = [](int) { return 1.0; };
+
+  // Why it cannot run on so many ranks; "" if it can.
+  std::string (*refusal)(int ranks) = [](int) { return std::string(); };
+
+  // The plain calls of each library. nullptr: the library does not have it. Those of NCCL put it on the stream; they
+  // are called inside a group where a process has several GPUs.
+#ifdef MULTINODE_HAVE_MPI
+  void (*mpi)(const MpiCall&) = nullptr;
+  void (*mpi_start)(const MpiCall&, MpiRequests&) = nullptr;    // --mpi-calls nonblocking: MPI_I...
+  void (*mpi_prepare)(const MpiCall&, MpiRequests&) = nullptr;  // --mpi-calls persistent: MPI_..._init
+  bool mpi_in_place = true, mpi_start_in_place = true;  // the latter: of mpi_start and mpi_prepare
+  // `calls` calls and nothing else, for --self-check; nullptr: the program has no such option.
+  void (*mpi_bare_loop)(const MpiCall&, int calls) = nullptr;
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+  void (*gloo)(const GlooCall&) = nullptr;
+  bool gloo_in_place = true;
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+  void (*nccl)(const NcclCall&) = nullptr;
+  bool nccl_in_place = true;
+  // Calls of nccl, each in a group of its own, that make one operation: what is in a group may run in any order.
+  int (*nccl_steps)(int ranks) = [](int) { return 1; };
+#endif
+};
+
+// main() of a benchmark program. Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or
+// environment, 77 no GPU.
+int run(const Collective& collective, int argc, const char* const* argv);
+
+}  // namespace perf

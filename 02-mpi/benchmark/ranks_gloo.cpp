@@ -1,0 +1,131 @@
+#include "ranks_host.hpp"
+
+#include <multinode/gloo_store.hpp>
+
+#include <gloo/barrier.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <thread>
+
+namespace perf {
+
+namespace {
+
+// One rank's connections. Gloo's own rendezvous would need a connection to the store for each rank of a process.
+class GlooRank : public gloo::Context {
+ public:
+  GlooRank(int rank, int size, const std::shared_ptr<gloo::transport::Device>& device,
+           std::chrono::milliseconds timeout)
+      : gloo::Context(rank, size) {
+    device_ = device;
+    setTimeout(timeout);
+    transportContext_ = device->createContext(rank, size);
+    transportContext_->setTimeout(timeout);
+    for (int peer = 0; peer < size; ++peer)
+      if (peer != rank) transportContext_->createPair(peer);
+  }
+  // The address at which each peer finds this rank, all of the same length, one after the other.
+  std::string addresses() {
+    std::string all;
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const std::vector<char> address = getPair(peer)->address().bytes();
+      all.append(address.begin(), address.end());
+    }
+    return all;
+  }
+  // Returns when all are connected. `addresses`: of every rank.
+  void connect(const std::vector<std::string>& addresses) {
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const std::string& all = addresses[static_cast<std::size_t>(peer)];
+      const std::size_t length = all.size() / static_cast<std::size_t>(size - 1);
+      const auto place = static_cast<std::size_t>(rank < peer ? rank : rank - 1);
+      const std::string mine = all.substr(place * length, length);
+      getPair(peer)->connect({mine.begin(), mine.end()});
+    }
+  }
+};
+
+class GlooRanks : public HostRanks {
+ public:
+  GlooRanks(multinode::World& world, const Usage& usage)
+      : HostRanks(world, usage.threads * usage.ranks_per_thread, usage, "gloo") {
+    const std::chrono::milliseconds timeout =
+        world.timeout() + std::chrono::seconds(15);  // the watchdog, which can say who is late, comes first
+    const gloo::transport::tcp::attr attributes(multinode::gloo_address(world).c_str());
+    const std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
+    std::string own;
+    for (int local = 0; local < this->local(); ++local) {
+      ranks_.push_back(std::make_shared<GlooRank>(first() + local, size(), device, timeout));
+      own += ranks_.back()->addresses();
+    }
+    std::vector<std::string> addresses;
+    for (const std::string& of_process : world.gather("addresses of gloo's ranks", own))
+      for (std::size_t local = 0, each = of_process.size() / ranks_.size(); local < ranks_.size(); ++local)
+        addresses.push_back(of_process.substr(local * each, each));
+    const auto inside = world.watchdog().enter("connecting over gloo");
+    each_rank([&](int local) { ranks_[static_cast<std::size_t>(local)]->connect(addresses); });
+  }
+
+  multinode::Backend backend() const override { return multinode::Backend::gloo; }
+  bool has_in_place(const Collective& collective) const override { return collective.gloo_in_place; }
+
+  std::string refusal(const Collective&, Redop redop) const override {
+    if (redop == Redop::avg) return "Gloo has no average: use -o sum";
+    if (redop == Redop::mulsum) return "Gloo has no sum with factors: use -o sum";
+    return "";
+  }
+
+  Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) override {
+    Samples seconds(ranks_.size(), std::vector<double>(static_cast<std::size_t>(samples)));
+    each_rank([&](int local) {
+      auto call = call_of<GlooCall>(collective, operation, local, begin(local, Buffer::in), begin(local, Buffer::both));
+      call.count = operation.count;
+      call.bytes = operation.count * multinode::size_of(operation.type);
+      call.type = operation.type;
+      call.reduce = [type = operation.type, reduction = reduction_of(operation.redop)](
+                        void* out, const void* x, const void* y, std::size_t count) {
+        multinode::combine(type, reduction, out, x, y, count);
+      };
+      call.context = ranks_[static_cast<std::size_t>(local)];
+      {
+        std::optional<multinode::Watchdog::Operation> inside;
+        if (local == 0) inside.emplace(world().watchdog(), "gloo::barrier", multinode::Watchdog::everyone);
+        gloo::BarrierOptions options(call.context);
+        gloo::barrier(options);
+      }
+      time(collective, seconds[static_cast<std::size_t>(local)], calls, local == 0, [&] { collective.gloo(call); });
+    });
+    return seconds;
+  }
+
+ private:
+  // On a thread each, for they wait for each other.
+  template <class Function>
+  void each_rank(Function&& function) {
+    if (local() == 1) return function(0);
+    std::vector<std::jthread> threads;
+    for (int local = 0; local < this->local(); ++local)
+      threads.emplace_back([&, local] {
+        try {
+          function(local);
+        } catch (const std::exception& e) {  // the other threads wait for this one, and the watchdog must not wait
+          world().watchdog().fail(e.what(), multinode::exit_wrong);
+        }
+      });
+  }
+
+  std::vector<std::shared_ptr<GlooRank>> ranks_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ranks> make_gloo_ranks(multinode::World& world, const Usage& usage) {
+  if (usage.mpi_calls != MpiCalls::blocking) throw multinode::UsageError("--mpi-calls: this is --backend gloo");
+  return std::make_unique<GlooRanks>(world, usage);
+}
+
+}  // namespace perf

@@ -1,0 +1,56 @@
+// ranks_host.hpp: ranks whose buffers are host memory: what MPI's and Gloo's have in common.
+#pragma once
+
+#include "ranks.hpp"
+
+#include <chrono>
+#include <new>
+
+namespace perf {
+
+class HostRanks : public Ranks {
+ public:
+  std::string device(int) const override { return "cpu"; }
+  std::size_t available_memory() const override { return available_host_memory(world()); }
+  void allocate(std::size_t in_bytes, std::size_t both_bytes) override;
+  void write(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& fill) override {
+    fill({begin(local, buffer) + offset, bytes});
+  }
+  void read(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& look) override {
+    look({begin(local, buffer) + offset, bytes});
+  }
+
+ protected:
+  // Throws UsageError for options that mean something on a GPU only.
+  HostRanks(multinode::World& world, int local, const Usage& usage, const char* backend);
+
+  std::byte* begin(int local, Buffer buffer) const {
+    return buffers_[static_cast<std::size_t>(local)][static_cast<std::size_t>(buffer)].get() + shift();
+  }
+
+  // Every sample: `calls` times function(). One reading of the clock a sample, one announcement if `announce`.
+  template <class Function>
+  void time(const Collective& collective, std::span<double> seconds, int calls, bool announce, Function&& function) {
+    using Clock = std::chrono::steady_clock;
+    auto before = Clock::now();
+    for (double& sample : seconds) {
+      std::optional<multinode::Watchdog::Operation> inside;
+      if (announce) inside.emplace(world().watchdog(), collective.name, multinode::Watchdog::everyone);
+      for (int call = 0; call < calls; ++call) function();
+      const auto now = Clock::now();
+      sample = std::chrono::duration<double>(now - before).count() / calls;
+      before = now;
+    }
+  }
+
+ private:
+  static constexpr std::align_val_t page{4096};
+  struct Free {
+    void operator()(std::byte* memory) const { ::operator delete[](memory, page); }
+  };
+  using Memory = std::unique_ptr<std::byte[], Free>;
+  std::vector<std::array<Memory, 2>> buffers_;
+  std::size_t offset_;
+};
+
+}  // namespace perf

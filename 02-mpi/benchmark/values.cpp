@@ -1,0 +1,237 @@
+#include "values.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+namespace perf {
+
+namespace {
+
+using multinode::DataType;
+
+// SplitMix64's finalizer (Steele, Lea, Flood 2014): neighbours in, unrelated numbers out.
+std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+// All whole numbers from 0 (or minus this) to this are representable.
+std::int64_t largest(DataType type) {
+  switch (type) {
+    case DataType::bfloat16:
+      return 1 << 8;
+    case DataType::float16:
+      return 1 << 11;
+    case DataType::int8:
+      return std::numeric_limits<std::int8_t>::max();
+    case DataType::uint8:
+      return std::numeric_limits<std::uint8_t>::max();
+    default:
+      return 1 << 20;  // enough
+  }
+}
+
+bool is_signed(DataType type) {
+  return type != DataType::uint8 && type != DataType::uint32 && type != DataType::uint64;
+}
+bool is_float(DataType type) {
+  return type == DataType::float32 || type == DataType::float64 || type == DataType::float16 ||
+         type == DataType::bfloat16;
+}
+
+double unit_roundoff(DataType type) {
+  return type == DataType::bfloat16  ? 0x1p-8
+         : type == DataType::float16 ? 0x1p-11
+         : type == DataType::float32 ? 0x1p-24
+                                     : 0x1p-53;
+}
+
+// The bound of an average in floating point over n ranks, n no power of two, in units of max |x| / n. NCCL multiplies
+// each element by 1/n, rounded, and adds. With c elements that are not 0 and the unit roundoff u, each of their terms
+// is wrong by at most 2u (two roundings), and each of c additions, that of the quotient which is right included, by at
+// most u times a partial sum, itself at most c: together (c + 2) c u; twice that, for the terms of higher order.
+double average_bound(DataType type, int contributors) {
+  return 2.0 * (contributors + 2) * contributors * unit_roundoff(type);
+}
+
+// So many contribute to such an average that the bound is below half a unit: what a missing rank changes.
+int most_in_average(DataType type) { return static_cast<int>(std::sqrt(0.25 / unit_roundoff(type))) - 1; }
+
+template <class T>
+T as(double value) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<std::int64_t>(value));
+  else
+    return static_cast<T>(value);
+}
+
+}  // namespace
+
+std::string_view name_of(Redop redop) {
+  switch (redop) {
+    case Redop::sum:
+      return "sum";
+    case Redop::prod:
+      return "prod";
+    case Redop::max:
+      return "max";
+    case Redop::min:
+      return "min";
+    case Redop::avg:
+      return "avg";
+    case Redop::mulsum:
+      return "mulsum";
+  }
+  return "?";
+}
+
+multinode::Reduction reduction_of(Redop redop) {
+  switch (redop) {
+    case Redop::prod:
+      return multinode::Reduction::product;
+    case Redop::max:
+      return multinode::Reduction::max;
+    case Redop::min:
+      return multinode::Reduction::min;
+    case Redop::avg:
+      return multinode::Reduction::average;
+    case Redop::sum:
+    case Redop::mulsum:
+      break;
+  }
+  return multinode::Reduction::sum;
+}
+
+Values::Values(const Of& of) : of_(of), salt_(mix(of.seed * 0x9E3779B97F4A7C15u + mix(of.round + 1))) {
+  const std::int64_t limit = largest(of.type);
+  // The least value an input has, the number of values, and of how many ranks an element is reduced.
+  const auto range = [&](std::int64_t low, std::int64_t high) {
+    low_ = low;
+    values_ = static_cast<std::uint64_t>(high - low + 1);
+  };
+  contributors_ = of.ranks;
+  neutral_ = 0;
+  range(is_signed(of.type) ? -limit : 0, limit);
+  if (!of.reduces) return;
+  switch (of.redop) {
+    case Redop::max:  // of a few ranks, or one type's largest value would come from several nearly always
+    case Redop::min:
+      contributors_ = std::min(of.ranks, 64);
+      neutral_ = of.redop == Redop::max ? low_ : limit;
+      break;
+    case Redop::prod:  // factors 1, 2, 3: at most 3^contributors
+      contributors_ = std::min(of.ranks, static_cast<int>(std::log(static_cast<double>(limit)) / std::log(3.0)));
+      neutral_ = 1;
+      range(1, 3);
+      break;
+    case Redop::sum:
+    case Redop::avg:
+    case Redop::mulsum: {
+      const std::int64_t most = of.redop == Redop::mulsum ? limit / premultiplier(1) : limit;
+      contributors_ = static_cast<int>(std::min<std::int64_t>(of.ranks, most));
+      if (rounded()) contributors_ = std::min(contributors_, most_in_average(of.type));
+      const std::int64_t each = most / contributors_;
+      range(is_signed(of.type) ? -each : 0, each);
+      break;
+    }
+  }
+}
+
+bool Values::rounded() const {
+  return of_.reduces && of_.redop == Redop::avg && is_float(of_.type) &&
+         !std::has_single_bit(static_cast<unsigned>(of_.ranks));
+}
+
+std::int64_t Values::element(int rank, int block, std::size_t index) const {
+  const std::uint64_t i = index % period;
+  if (contributors_ < of_.ranks) {  // a window of ranks that moves with the index
+    const auto ranks = static_cast<std::uint64_t>(of_.ranks);
+    if ((static_cast<std::uint64_t>(rank) + mix(salt_ + i)) % ranks >= static_cast<std::uint64_t>(contributors_))
+      return neutral_;
+  }
+  const std::uint64_t where = (static_cast<std::uint64_t>(rank) << 40) ^ (static_cast<std::uint64_t>(block) << 20) ^ i;
+  return low_ + static_cast<std::int64_t>(mix(salt_ ^ mix(where)) % values_);
+}
+
+double Values::expected(const Source& source, std::size_t index) const {
+  if (source.rank >= 0) return static_cast<double>(element(source.rank, source.block, index));
+  std::int64_t result = element(0, source.block, index);
+  for (int rank = 1; rank < of_.ranks; ++rank) {
+    const std::int64_t next = element(rank, source.block, index);
+    switch (of_.redop) {
+      case Redop::sum:
+      case Redop::avg:
+        result += next;
+        break;
+      case Redop::mulsum:
+        result += premultiplier(rank) * next;
+        break;
+      case Redop::prod:
+        result *= next;
+        break;
+      case Redop::max:
+        result = std::max(result, next);
+        break;
+      case Redop::min:
+        result = std::min(result, next);
+        break;
+    }
+  }
+  if (of_.redop != Redop::avg) return static_cast<double>(result);
+  return is_float(of_.type) ? static_cast<double>(result) / of_.ranks : static_cast<double>(result / of_.ranks);
+}
+
+void Values::fill(std::span<std::byte> bytes, int rank, int block) const {
+  multinode::with_type(of_.type, [&](auto zero) {
+    using T = decltype(zero);
+    const std::size_t first = std::min(period * sizeof(T), bytes.size());
+    for (std::size_t i = 0; i < first / sizeof(T); ++i) {
+      const T value = as<T>(static_cast<double>(element(rank, block, i)));
+      std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof value);
+    }
+    for (std::size_t done = first; done < bytes.size();) {  // what is there already, again: twice as much each time
+      const std::size_t more = std::min(done, bytes.size() - done);
+      std::memcpy(bytes.data() + done, bytes.data(), more);
+      done += more;
+    }
+  });
+}
+
+std::size_t Values::count_wrong(std::span<const std::byte> bytes, const Source& source, std::string* first) const {
+  if (source.rank == Source::nothing) return 0;
+  return multinode::with_type(of_.type, [&](auto zero) {
+    using T = decltype(zero);
+    const std::size_t count = bytes.size() / sizeof(T);
+    std::vector<T> right(std::min(period, count));
+    for (std::size_t i = 0; i < right.size(); ++i) right[i] = as<T>(expected(source, i));
+    const bool rounded = source.rank == Source::all && this->rounded();
+    const double bound =  // the largest element is -low_
+        rounded ? average_bound(of_.type, contributors_) * static_cast<double>(-low_) / of_.ranks : 0;
+    std::size_t wrong = 0;
+    for (std::size_t begin = 0; begin < count; begin += period) {
+      const std::size_t length = std::min(period, count - begin);
+      const std::byte* piece = bytes.data() + begin * sizeof(T);
+      if (std::memcmp(piece, right.data(), length * sizeof(T)) == 0) continue;
+      for (std::size_t i = 0; i < length; ++i) {
+        T value;
+        std::memcpy(&value, piece + i * sizeof(T), sizeof value);
+        if (std::memcmp(&value, &right[i], sizeof value) == 0) continue;
+        const double is = static_cast<double>(value), must = static_cast<double>(right[i]);
+        if (rounded && std::abs(is - must) <= bound) continue;
+        if (wrong++ == 0 && first) {
+          char text[96];
+          std::snprintf(text, sizeof text, "element %zu is %.17g, not %.17g", begin + i, is, must);
+          *first = text;
+        }
+      }
+    }
+    return wrong;
+  });
+}
+
+}  // namespace perf
