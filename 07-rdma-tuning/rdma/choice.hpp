@@ -1,0 +1,55 @@
+// choice.hpp: which GID of which port is right for RDMA, and why not the others; what to export for it.
+#pragma once
+
+#include "system.hpp"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace rdma {
+
+struct Wanted {
+  bool ipv6 = false;                 // --family ipv6
+  bool roce_v1 = false;              // --roce 1
+  std::string subnet;                // --subnet 10.0.0.0/16; "": any
+  std::vector<std::string> devices;  // --device, exact names; empty: all
+  bool vlan = false;                 // --vlan: GIDs of VLAN interfaces too
+};
+
+struct GidVerdict {
+  bool chosen = false;
+  std::string reason;  // why not: "RoCE v1", "link-local (fe80)", "VLAN 100", "port is DOWN", ...; why, if chosen
+};
+
+struct PortChoice {
+  const Device* device = nullptr;
+  const Port* port = nullptr;
+  std::vector<GidVerdict> gids;  // as port->gids
+  int chosen = -1;               // index in the GID table; -1: none
+  bool usable = false;           // InfiniBand needs no GID
+  std::string reason;            // why not usable
+};
+
+struct Choice {
+  std::vector<PortChoice> ports;
+  std::vector<std::string> warnings;
+  bool has_rdma() const;
+};
+
+Choice choose(const System& system, const Wanted& wanted);
+
+// Environment variables in the order in which they are shown, each with a remark ("" if none). For NCCL of `version`
+// (2.28 is {2, 28}): NCCL_IB_HCA exact, with ports; an index only where one fits all HCAs, else family, version and
+// range; on InfiniBand no GID variables; NCCL_SOCKET_IFNAME and the socket threads always. For UCX: UCX_NET_DEVICES,
+// UCX_IB_GID_INDEX. Without RDMA: the socket settings alone, and NCCL_IB_DISABLE=1.
+struct Export {
+  std::string name, value, remark;
+};
+std::vector<Export> exports(const System& system, const Choice& choice, std::pair<int, int> nccl_version);
+
+// perftest's arguments for the first usable port: "-d mlx5_0 -i 1 -x 3".
+std::string perftest_arguments(const Choice& choice);
+
+}  // namespace rdma

@@ -1,0 +1,84 @@
+// system.hpp: the RDMA devices, network interfaces and GPUs of a machine, as sysfs tells of them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace rdma {
+
+enum class LinkLayer { ethernet, infiniband, unknown };
+enum class GidType { infiniband, roce_v1, roce_v2, unknown };
+
+// An entry of a port's GID table. Empty slots are left out.
+struct Gid {
+  int index = 0;
+  std::array<std::uint8_t, 16> address{};
+  GidType type = GidType::unknown;
+  std::string net_device;  // "": not told
+
+  bool is_link_local() const;       // fe80::/10
+  bool is_ipv4() const;             // ::ffff:a.b.c.d
+  bool is_ipv4_link_local() const;  // 169.254.0.0/16
+  std::string text() const;         // "fe80::1", or "192.168.77.1" for an IPv4 address
+};
+
+struct Port {
+  int number = 1;
+  LinkLayer link_layer = LinkLayer::unknown;
+  std::string state;       // "ACTIVE", "DOWN"; "" where unreadable
+  std::string phys_state;  // "LinkUp"
+  double gbit_per_second = 0;
+  std::string rate;                        // as sysfs says: "100 Gb/sec (4X EDR)"
+  std::optional<int> active_mtu, max_mtu;  // bytes, from libibverbs; sysfs does not have them
+  std::vector<Gid> gids;
+  int slots = 0;  // of the GID table
+  bool is_active() const { return state == "ACTIVE"; }
+};
+
+struct Device {
+  std::string name;  // mlx5_0
+  std::string firmware, board, node_guid, node_type;
+  std::string pci;     // 0000:3b:00.0; "" for a virtual device
+  int numa_node = -1;  // -1: not told
+  bool is_virtual_function = false;
+  std::vector<std::string> net_devices;
+  std::vector<Port> ports;
+};
+
+struct NetDevice {
+  std::string name;
+  std::string state;  // operstate
+  int mtu = 0;
+  int megabit_per_second = -1;  // -1: not told
+  std::optional<int> vlan;      // its number
+  bool is_virtual = false;      // no hardware below it: lo, a bridge, a veth
+  std::string pci;
+};
+
+struct Gpu {
+  std::string pci;
+  int numa_node = -1;
+};
+
+struct System {
+  std::filesystem::path root;  // "/sys", or a tree of the same form
+  std::vector<Device> devices;
+  std::vector<NetDevice> net_devices;
+  std::vector<Gpu> gpus;
+  std::vector<std::string> problems;  // a line for each file that could not be understood: "PATH: why"
+};
+
+// Never throws for what it finds in the files: that goes to `problems`. Throws multinode::UsageError where `root` is no
+// folder. A machine without RDMA has no devices.
+System read_system(const std::filesystem::path& root = "/sys");
+
+// Whether two devices are close: 0 the same PCI switch, 1 the same NUMA node, 2 another, 3 not known. From their PCI
+// addresses' paths below root/devices.
+int distance(const System& system, const std::string& pci_a, const std::string& pci_b);
+
+}  // namespace rdma
