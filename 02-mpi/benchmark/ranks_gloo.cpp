@@ -125,6 +125,7 @@ class GlooRanks : public HostRanks {
 
 std::unique_ptr<Ranks> make_gloo_ranks(multinode::World& world, const Usage& usage) {
   if (usage.mpi_calls != MpiCalls::blocking) throw multinode::UsageError("--mpi-calls: this is --backend gloo");
+  if (usage.device_memory) throw multinode::UsageError("--memory device: Gloo reads host memory only: leave it out");
   return std::make_unique<GlooRanks>(world, usage);
 }
 

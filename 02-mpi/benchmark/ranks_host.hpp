@@ -24,7 +24,7 @@ class HostRanks : public Ranks {
   // Throws UsageError for options that mean something on a GPU only.
   HostRanks(multinode::World& world, int local, const Usage& usage, const char* backend);
 
-  std::byte* begin(int local, Buffer buffer) const {
+  virtual std::byte* begin(int local, Buffer buffer) const {
     return buffers_[static_cast<std::size_t>(local)][static_cast<std::size_t>(buffer)].get() + shift();
   }
 
