@@ -10,12 +10,25 @@
 
 namespace rdma {
 
+enum class Family { automatic, ipv4, ipv6 };  // automatic: IPv4, or IPv6 where no port has an IPv4 address
+
+// A network, as "10.0.0.0/16" or "fd00::/8".
+struct Subnet {
+  std::array<std::uint8_t, 16> address{};  // an IPv4 one as ::ffff:a.b.c.d
+  int bits = 0;                            // of these 16 bytes: 96 + 16 for an IPv4 /16
+
+  static Subnet parse(const std::string& text);  // throws UsageError naming --subnet
+  bool contains(const std::array<std::uint8_t, 16>& other) const;
+  bool is_ipv4() const;
+  std::string text() const;
+};
+
 struct Wanted {
-  bool ipv6 = false;                 // --family ipv6
-  bool roce_v1 = false;              // --roce 1
-  std::string subnet;                // --subnet 10.0.0.0/16; "": any
-  std::vector<std::string> devices;  // --device, exact names; empty: all
-  bool vlan = false;                 // --vlan: GIDs of VLAN interfaces too
+  Family family = Family::automatic;  // --family
+  bool roce_v1 = false;               // --roce 1
+  std::optional<Subnet> subnet;       // --subnet; none: any
+  std::vector<std::string> devices;   // --device, exact names; empty: all
+  bool vlan = false;                  // --vlan: GIDs of VLAN interfaces too
 };
 
 struct GidVerdict {
@@ -33,6 +46,7 @@ struct PortChoice {
 };
 
 struct Choice {
+  Wanted wanted;  // its family is never automatic
   std::vector<PortChoice> ports;
   std::vector<std::string> warnings;
   bool has_rdma() const;

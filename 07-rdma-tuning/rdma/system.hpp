@@ -20,6 +20,7 @@ struct Gid {
   std::array<std::uint8_t, 16> address{};
   GidType type = GidType::unknown;
   std::string net_device;  // "": not told
+  std::string unreadable;  // why its type or net device could not be read: "Invalid argument"; "": they could
 
   bool is_link_local() const;       // fe80::/10
   bool is_ipv4() const;             // ::ffff:a.b.c.d
@@ -53,11 +54,18 @@ struct Device {
 struct NetDevice {
   std::string name;
   std::string state;  // operstate
+  bool is_up = false;
+  bool is_loopback = false;
+  bool is_infiniband = false;  // IPoIB
+  bool has_master = false;     // part of a bond or a bridge
+  bool is_bond = false;
+  bool has_default_route = false;
   int mtu = 0;
   int megabit_per_second = -1;  // -1: not told
-  std::optional<int> vlan;      // its number
+  std::optional<int> vlan;      // its number, 0 where not told
   bool is_virtual = false;      // no hardware below it: lo, a bridge, a veth
   std::string pci;
+  std::vector<std::string> addresses;  // "192.168.77.1/24"; sysfs does not have them: only where the root is /sys
 };
 
 struct Gpu {
