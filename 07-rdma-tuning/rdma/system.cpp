@@ -1,5 +1,555 @@
 #include "system.hpp"
+
+#include <multinode/check.hpp>
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <unistd.h>
+
+#ifdef RDMA_HAVE_IBVERBS
+#include <infiniband/verbs.h>
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
 namespace rdma {
-System read_system(const std::filesystem::path& root) { return {root, {}, {}, {}, {}}; }
-int distance(const System&, const std::string&, const std::string&) { return 3; }
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t most_entries = 65'536;  // of a folder; a GID table has 1024 at most today
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+struct Text {
+  std::string value;  // without the white space at its end
+  int error = 0;      // errno
+};
+
+// Three system calls. Non-blocking: a FIFO in a file's place must not hold us up.
+Text read_at(int folder, const char* name) {
+  const Descriptor file(openat(folder, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  if (file.get() < 0) return {"", errno};
+  char buffer[4096];  // all that a file of sysfs can hold
+  const ssize_t count = read(file.get(), buffer, sizeof buffer);
+  if (count < 0) return {"", errno};
+  std::string_view text(buffer, static_cast<std::size_t>(count));
+  text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+  return {std::string(text), 0};
+}
+
+bool is_plain(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+// What fits into NCCL_IB_HCA and into a line of a table.
+bool is_name(std::string_view text) {
+  return !text.empty() && text.size() < 64 && is_plain(text) && text.find_first_of(" ,:=^/'\"\\") == text.npos;
+}
+
+// For an error message: short, on one line, without control characters.
+std::string shown(std::string_view text) {
+  std::string line = "'";
+  for (const char c : text.substr(0, 60)) line += is_plain({&c, 1}) ? c : '?';
+  return line + (text.size() > 60 ? "...'" : "'");
+}
+
+std::string shown_path(const fs::path& path) {
+  const std::string text = path.string();
+  std::string line;
+  for (const char c : text) line += is_plain({&c, 1}) ? c : '?';
+  return line;
+}
+
+template <class Number>
+bool parse_number(std::string_view text, Number& number, int base = 10) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// mlx5_2 before mlx5_10
+bool natural_less(const std::string& a, const std::string& b) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size(); ++i, ++j) {
+    if (is_digit(a[i]) && is_digit(b[j])) {
+      const auto number = [&](const std::string& text, std::size_t& at) {
+        const std::size_t from = at;
+        while (at < text.size() && is_digit(text[at])) ++at;
+        std::string_view digits(text.data() + from, at - from);
+        digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size()));
+        return digits;
+      };
+      const std::string_view x = number(a, i), y = number(b, j);
+      if (x.size() != y.size()) return x.size() < y.size();
+      if (x != y) return x < y;
+      --i, --j;
+    } else if (a[i] != b[j]) {
+      return a[i] < b[j];
+    }
+  }
+  return a.size() != b.size() ? a.size() < b.size() : a < b;
+}
+
+// "0000:3b:00.0"
+bool is_pci_address(std::string_view text) {
+  const auto hex = [&](std::size_t from, std::size_t count) {
+    return std::ranges::all_of(text.substr(from, count), [](unsigned char c) { return std::isxdigit(c); });
+  };
+  return text.size() == 12 && text[4] == ':' && text[7] == ':' && text[10] == '.' && hex(0, 4) && hex(5, 2) &&
+         hex(8, 2) && hex(11, 1);
+}
+
+// The device that a path of sysfs/devices belongs to: its last PCI address. "": none.
+std::string pci_of(const fs::path& path) {
+  std::string found;
+  for (const fs::path& part : path)
+    if (is_pci_address(part.native())) found = part.native();
+  return found;
+}
+
+bool parse_gid(std::string_view text, std::array<std::uint8_t, 16>& address) {
+  if (text.size() != 39) return false;
+  for (std::size_t group = 0; group < 8; ++group) {
+    const std::string_view digits = text.substr(group * 5, 4);
+    std::uint16_t number = 0;
+    if (!parse_number(digits, number, 16) || (group < 7 && text[group * 5 + 4] != ':')) return false;
+    address[group * 2] = static_cast<std::uint8_t>(number >> 8);
+    address[group * 2 + 1] = static_cast<std::uint8_t>(number & 0xff);
+  }
+  return true;
+}
+
+class Reader {
+ public:
+  explicit Reader(System& system) : system_(system) {}
+
+  void devices() {
+    for (const std::string& name : names("class/infiniband")) {
+      if (!is_name(name)) {
+        problem("class/infiniband/" + name, "not the name of a device");
+        continue;
+      }
+      system_.devices.push_back(device(name));
+    }
+  }
+
+  void net_devices() {
+    const std::string with_default_route = default_route();
+    for (const std::string& name : names("class/net")) {
+      const fs::path folder = fs::path("class/net") / name;
+      std::error_code error;
+      if (!fs::is_directory(system_.root / folder, error)) {
+        if (error) problem(folder, error.message());
+        continue;  // bonding_masters is a file
+      }
+      if (!is_name(name)) {
+        problem(folder, "not the name of an interface");
+        continue;
+      }
+      NetDevice net;
+      net.name = name;
+      net.state = word(folder / "operstate");
+      net.mtu = number(folder / "mtu", 0);
+      net.megabit_per_second = number(folder / "speed", -1, true);
+      unsigned flags = 0;
+      if (const std::string text = word(folder / "flags"); !text.empty())
+        if (!text.starts_with("0x") || !parse_number(std::string_view(text).substr(2), flags, 16))
+          problem(folder / "flags", shown(text) + " is not a hexadecimal number");
+      net.is_up = net.state == "up" || (net.state == "unknown" && (flags & IFF_UP));
+      net.is_loopback = flags & IFF_LOOPBACK;
+      const int type = number(folder / "type", 1);
+      net.is_infiniband = type == 32;
+      net.is_loopback |= type == 772;
+      net.has_master = exists(folder / "master");
+      net.is_bond = exists(folder / "bonding");
+      net.has_default_route = name == with_default_route;
+      const fs::path real = canonical(folder);
+      net.is_virtual = real.native().find("/devices/virtual/") != std::string::npos;
+      net.pci = pci_of(real);
+      net.vlan = vlan(name, folder);
+      system_.net_devices.push_back(std::move(net));
+    }
+  }
+
+  void gpus() {
+    for (const std::string& pci : names("bus/pci/devices")) {
+      if (!is_pci_address(pci)) continue;
+      const fs::path folder = fs::path("bus/pci/devices") / pci;
+      const std::string type = word(folder / "class");  // a display or a 3D controller
+      if ((type.starts_with("0x0300") || type.starts_with("0x0302")) && word(folder / "vendor") == "0x10de")
+        system_.gpus.push_back({pci, number(folder / "numa_node", -1)});
+    }
+  }
+
+ private:
+  void problem(const fs::path& file, const std::string& why) {
+    system_.problems.push_back(shown_path(system_.root / file) + ": " + why);
+  }
+
+  bool exists(const fs::path& file) const { return faccessat(AT_FDCWD, (system_.root / file).c_str(), F_OK, 0) == 0; }
+
+  fs::path canonical(const fs::path& file) const {
+    std::error_code error;
+    return fs::canonical(system_.root / file, error);
+  }
+
+  // In natural order; a folder that is not there has none.
+  std::vector<std::string> names(const fs::path& folder) {
+    std::vector<std::string> found;
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir((system_.root / folder).c_str()), closedir);
+    if (!stream) {
+      if (errno != ENOENT) problem(folder, std::strerror(errno));
+      return found;
+    }
+    while (const dirent* entry = readdir(stream.get())) {
+      const std::string_view name = entry->d_name;
+      if (name == "." || name == "..") continue;
+      if (found.size() == most_entries) {
+        problem(folder, "only the first " + std::to_string(most_entries) + " entries are read");
+        break;
+      }
+      found.emplace_back(name);
+    }
+    std::ranges::sort(found, natural_less);
+    return found;
+  }
+
+  // One line of printable text; "" where there is no such file, or nothing good in it.
+  std::string word(const fs::path& file, bool may_fail = false) {
+    Text text = read_at(AT_FDCWD, (system_.root / file).c_str());
+    if (text.error) {
+      if (!may_fail && text.error != ENOENT && text.error != ENOTDIR) problem(file, std::strerror(text.error));
+      return "";
+    }
+    return checked(file, std::move(text.value));
+  }
+
+  std::string checked(const fs::path& file, std::string text) {
+    if (text.size() < 256 && is_plain(text)) return text;
+    problem(file, shown(text) + " is not a line of text");
+    return "";
+  }
+
+  int number(const fs::path& file, int otherwise, bool may_fail = false) {
+    const std::string text = word(file, may_fail);
+    if (text.empty()) return otherwise;
+    int value = 0;
+    if (parse_number(text, value)) return value;
+    problem(file, shown(text) + " is not a number");
+    return otherwise;
+  }
+
+  // "4: ACTIVE" -> "ACTIVE"
+  std::string state(const fs::path& file) {
+    const std::string text = word(file);
+    const std::size_t colon = text.find(": ");
+    int value = 0;
+    if (text.empty()) return "";
+    if (colon != text.npos && parse_number(std::string_view(text).substr(0, colon), value))
+      return text.substr(colon + 2);
+    problem(file, shown(text) + " is not a state such as '4: ACTIVE'");
+    return "";
+  }
+
+  Device device(const std::string& name) {
+    const fs::path folder = fs::path("class/infiniband") / name;
+    Device device;
+    device.name = name;
+    std::error_code error;
+    if (!fs::is_directory(system_.root / folder, error)) {
+      problem(folder, error ? error.message() : "not a folder");
+      return device;
+    }
+    device.firmware = word(folder / "fw_ver");
+    device.board = word(folder / "board_id");
+    device.node_guid = word(folder / "node_guid");
+    device.node_type = state(folder / "node_type");
+    device.pci = pci_of(canonical(exists(folder / "device") ? folder / "device" : folder));
+    device.numa_node = number(folder / "device/numa_node", -1);
+    device.is_virtual_function = exists(folder / "device/physfn");
+    for (const std::string& net : names(folder / "device/net")) add_net(device, net);
+    if (const std::string parent = word(folder / "parent"); is_name(parent)) add_net(device, parent);  // soft RoCE
+    for (const std::string& text : names(folder / "ports")) {
+      int number = 0;
+      if (!parse_number(text, number) || number < 1 || number > 255)
+        problem(folder / "ports" / text, "not the number of a port");
+      else
+        device.ports.push_back(port(folder / "ports" / text, number, device));
+    }
+    return device;
+  }
+
+  static void add_net(Device& device, const std::string& name) {
+    if (is_name(name) && std::ranges::find(device.net_devices, name) == device.net_devices.end())
+      device.net_devices.push_back(name);
+  }
+
+  Port port(const fs::path& folder, int number, Device& device) {
+    Port port;
+    port.number = number;
+    const std::string link_layer = word(folder / "link_layer");
+    if (link_layer == "Ethernet")
+      port.link_layer = LinkLayer::ethernet;
+    else if (link_layer == "InfiniBand")
+      port.link_layer = LinkLayer::infiniband;
+    else if (!link_layer.empty())
+      problem(folder / "link_layer", shown(link_layer) + " is neither Ethernet nor InfiniBand");
+    port.state = state(folder / "state");
+    port.phys_state = state(folder / "phys_state");
+    port.rate = word(folder / "rate");
+    if (!port.rate.empty()) {
+      const char* const end = port.rate.data() + port.rate.size();
+      double rate = 0;
+      const auto [after, error] = std::from_chars(port.rate.data(), end, rate);
+      if (error == std::errc() && std::string_view(after, end).starts_with(" Gb/sec") && rate >= 0 && rate < 1e6)
+        port.gbit_per_second = rate;
+      else
+        problem(folder / "rate", shown(port.rate) + " is not a rate such as '100 Gb/sec (4X EDR)'");
+    }
+    gids(folder, port);
+    for (const Gid& gid : port.gids)
+      if (!gid.net_device.empty()) add_net(device, gid.net_device);
+    return port;
+  }
+
+  // Three system calls an empty slot: a table has 1024 of them, and a machine 8 tables.
+  void gids(const fs::path& folder, Port& port) {
+    const auto open_folder = [&](const fs::path& path) {
+      return open((system_.root / path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    };
+    const Descriptor table(open_folder(folder / "gids"));
+    const Descriptor types(open_folder(folder / "gid_attrs/types"));
+    const Descriptor net_devices(open_folder(folder / "gid_attrs/ndevs"));
+    for (const std::string& name : names(folder / "gids")) {
+      Gid gid;
+      if (!parse_number(name, gid.index) || gid.index < 0 || gid.index >= static_cast<int>(most_entries)) {
+        problem(folder / "gids" / name, "not an index of a GID table");
+        continue;
+      }
+      port.slots = std::max(port.slots, gid.index + 1);
+      const Text text = read_at(table.get(), name.c_str());
+      if (text.error) {
+        problem(folder / "gids" / name, std::strerror(text.error));
+        continue;
+      }
+      if (!parse_gid(text.value, gid.address)) {
+        problem(folder / "gids" / name, shown(text.value) + " is not a GID");
+        continue;
+      }
+      if (std::ranges::all_of(gid.address, [](std::uint8_t byte) { return byte == 0; })) continue;
+      const fs::path type_file = folder / "gid_attrs/types" / name, net_file = folder / "gid_attrs/ndevs" / name;
+      const Text type = read_at(types.get(), name.c_str());
+      if (type.error)
+        gid.unreadable = "type: " + std::string(std::strerror(type.error));
+      else if (type.value == "RoCE v2")
+        gid.type = GidType::roce_v2;
+      else if (type.value == "IB/RoCE v1" || type.value == "RoCE v1")
+        gid.type = port.link_layer == LinkLayer::infiniband ? GidType::infiniband : GidType::roce_v1;
+      else
+        problem(type_file, shown(type.value) + " is not a type of GID");
+      const Text net = read_at(net_devices.get(), name.c_str());
+      if (net.error) {
+        if (gid.unreadable.empty() && net.error != ENOENT && port.link_layer != LinkLayer::infiniband)
+          gid.unreadable = "net device: " + std::string(std::strerror(net.error));
+      } else if (is_name(net.value)) {
+        gid.net_device = net.value;
+      } else if (!net.value.empty()) {
+        problem(net_file, shown(net.value) + " is not the name of an interface");
+      }
+      port.gids.push_back(std::move(gid));
+    }
+  }
+
+  fs::path proc() const {
+    fs::path root = system_.root;
+    if (!root.has_filename()) root = root.parent_path();
+    return root.filename() == "sys" ? root.parent_path() / "proc" : fs::path();
+  }
+
+  // The interface of the IPv4 default route with the lowest metric.
+  std::string default_route() const {
+    if (proc().empty()) return "";
+    std::string_view rest;
+    const Text text = read_at(AT_FDCWD, (proc() / "net/route").c_str());
+    std::string best;
+    int lowest = 0;
+    for (rest = text.value; !rest.empty();) {
+      std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+      std::vector<std::string_view> fields;
+      while (!line.empty()) {
+        const std::size_t from = line.find_first_not_of(" \t");
+        if (from == line.npos) break;
+        line.remove_prefix(from);
+        fields.push_back(line.substr(0, line.find_first_of(" \t")));
+        line.remove_prefix(fields.back().size());
+      }
+      int metric = 0;
+      if (fields.size() < 8 || fields[1] != "00000000" || fields[7] != "00000000" || !parse_number(fields[6], metric))
+        continue;
+      if (best.empty() || metric < lowest) best = fields[0], lowest = metric;
+    }
+    return best;
+  }
+
+  std::optional<int> vlan(const std::string& name, const fs::path& folder) {
+    const Text uevent = read_at(AT_FDCWD, (system_.root / folder / "uevent").c_str());
+    bool is_vlan = uevent.value.find("DEVTYPE=vlan") != std::string::npos;
+    const std::size_t dot = name.rfind('.');
+    const std::string base = name.substr(0, dot);
+    if (dot != name.npos && exists(folder / ("lower_" + base))) is_vlan = true;
+    if (!is_vlan) return {};
+    if (!proc().empty()) {
+      const Text text = read_at(AT_FDCWD, (proc() / "net/vlan" / name).c_str());
+      if (const std::size_t at = text.value.find("VID: "); at != std::string::npos) {
+        const std::string_view digits = std::string_view(text.value).substr(at + 5);
+        int number = 0;
+        if (parse_number(digits.substr(0, digits.find_first_not_of("0123456789")), number)) return number;
+      }
+    }
+    int number = 0;
+    if (name.starts_with("vlan") && parse_number(std::string_view(name).substr(4), number)) return number;
+    if (dot != name.npos && parse_number(std::string_view(name).substr(dot + 1), number)) return number;
+    return 0;
+  }
+
+  System& system_;
+};
+
+bool is_this_machine(const fs::path& root) {
+  std::error_code error;
+  return fs::canonical(root, error) == "/sys";
+}
+
+void read_addresses(System& system) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, freeifaddrs);
+  for (const ifaddrs* one = all; one; one = one->ifa_next) {
+    if (!one->ifa_addr || !one->ifa_netmask) continue;
+    const int family = one->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const auto bytes = [&](const sockaddr* address) {
+      return family == AF_INET
+                 ? reinterpret_cast<const std::uint8_t*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
+                 : reinterpret_cast<const std::uint8_t*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+    };
+    int bits = 0;
+    for (int i = 0; i < (family == AF_INET ? 4 : 16); ++i) bits += std::popcount(bytes(one->ifa_netmask)[i]);
+    char text[INET6_ADDRSTRLEN];
+    inet_ntop(family, bytes(one->ifa_addr), text, sizeof text);
+    for (NetDevice& net : system.net_devices)
+      if (net.name == one->ifa_name) net.addresses.push_back(text + ("/" + std::to_string(bits)));
+  }
+}
+
+#ifdef RDMA_HAVE_IBVERBS
+void read_mtus(System& system) {
+  int count = 0;
+  const std::unique_ptr<ibv_device*, void (*)(ibv_device**)> list(ibv_get_device_list(&count), ibv_free_device_list);
+  for (int i = 0; list && i < count; ++i) {
+    const auto device = std::ranges::find(system.devices, ibv_get_device_name(list.get()[i]), &Device::name);
+    if (device == system.devices.end()) continue;
+    const std::unique_ptr<ibv_context, int (*)(ibv_context*)> context(ibv_open_device(list.get()[i]), ibv_close_device);
+    if (!context) {
+      system.problems.push_back(device->name + ": libibverbs cannot open it: " + std::strerror(errno));
+      continue;
+    }
+    for (Port& port : device->ports) {
+      ibv_port_attr attributes{};
+      if (ibv_query_port(context.get(), static_cast<std::uint8_t>(port.number), &attributes) != 0) continue;
+      port.active_mtu = 128 << attributes.active_mtu;
+      port.max_mtu = 128 << attributes.max_mtu;
+    }
+  }
+}
+#endif
+
+std::vector<std::string> pci_path(const System& system, const std::string& pci) {
+  std::error_code error;
+  std::vector<std::string> parts;
+  if (!is_pci_address(pci)) return parts;
+  for (const fs::path& part : fs::canonical(system.root / "bus/pci/devices" / pci, error))
+    if (is_pci_address(part.native()) || part.native().starts_with("pci")) parts.push_back(part.native());
+  return parts;
+}
+
+int numa_node(const System& system, const std::string& pci) {
+  for (const Gpu& gpu : system.gpus)
+    if (gpu.pci == pci) return gpu.numa_node;
+  for (const Device& device : system.devices)
+    if (device.pci == pci) return device.numa_node;
+  return -1;
+}
+
+}  // namespace
+
+bool Gid::is_link_local() const { return address[0] == 0xfe && (address[1] & 0xc0) == 0x80; }
+
+bool Gid::is_ipv4() const {
+  return std::all_of(address.begin(), address.begin() + 10, [](std::uint8_t byte) { return byte == 0; }) &&
+         address[10] == 0xff && address[11] == 0xff;
+}
+
+bool Gid::is_ipv4_link_local() const { return is_ipv4() && address[12] == 169 && address[13] == 254; }
+
+std::string Gid::text() const {
+  char text[INET6_ADDRSTRLEN];
+  if (is_ipv4())
+    inet_ntop(AF_INET, &address[12], text, sizeof text);
+  else
+    inet_ntop(AF_INET6, address.data(), text, sizeof text);
+  return text;
+}
+
+System read_system(const fs::path& root) {
+  System system;
+  system.root = root;
+  std::error_code error;
+  if (!fs::is_directory(root, error))
+    throw multinode::UsageError("--sysfs: " + shown_path(root) + " is no folder: give one of the same form as /sys");
+  Reader reader(system);
+  reader.devices();
+  reader.net_devices();
+  reader.gpus();
+  if (is_this_machine(root)) {
+    read_addresses(system);
+#ifdef RDMA_HAVE_IBVERBS
+    if (!system.devices.empty()) read_mtus(system);
+#endif
+  }
+  return system;
+}
+
+int distance(const System& system, const std::string& pci_a, const std::string& pci_b) {
+  const std::vector<std::string> a = pci_path(system, pci_a), b = pci_path(system, pci_b);
+  const auto common = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+  if (common >= 2) return 0;  // the host bridge, and the root port: a switch is below it
+  const int numa_a = numa_node(system, pci_a), numa_b = numa_node(system, pci_b);
+  if (numa_a >= 0 && numa_b >= 0) return numa_a == numa_b ? 1 : 2;
+  return common == 1 ? 1 : 3;
+}
+
 }  // namespace rdma
