@@ -378,10 +378,10 @@ std::vector<double> Benchmark::times_after_barrier(const Operation& operation, i
 // Late ranks, twice so: one call may be slow by chance. A root does other work than the rest, and is not compared.
 void Benchmark::name_late(const Operation& operation, int calls, Result& result) {
   const auto late = [&](std::vector<double> times) {
-    const auto root = static_cast<std::size_t>(operation.root);
-    if (collective_.rooted && times.size() > 1) times[root] = times[root == 0 ? 1 : 0];
+    if (collective_.rooted) times.erase(times.begin() + operation.root);
     std::vector<int> found = outliers(times);
     std::erase_if(found, [&](int rank) { return times[static_cast<std::size_t>(rank)] < median(times) + 50e-6; });
+    for (int& rank : found) rank += collective_.rooted && rank >= operation.root ? 1 : 0;
     return found;
   };
   result.rank_times = times_after_barrier(operation, calls);

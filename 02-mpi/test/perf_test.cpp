@@ -1,0 +1,545 @@
+// The programs as a user runs them: every row that they write is counted and compared with what it must be.
+#include <testing/faults.hpp>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <signal.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <ostream>
+#include <set>
+#include <sstream>
+#include <tuple>
+
+namespace {
+
+using namespace multinode::testing;
+using namespace std::chrono_literals;
+using Words = std::vector<std::string>;
+
+#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << (what) << "\n" << (text)
+
+Words operator+(Words left, const Words& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+// What nccl-tests says of each collective: blocks in the larger buffer, and the factors of its bandwidths.
+struct Collective {
+  std::string name, program;
+  bool reduces, rooted, blocks_per_rank;
+  std::function<double(double n)> volume, bus_factor;
+  bool in_place_over_mpi = true, in_place_over_gloo = true;
+
+  friend void PrintTo(const Collective& collective, std::ostream* out) { *out << collective.name; }
+};
+
+double one(double) { return 1; }
+double share(double n) { return (n - 1) / n; }
+const std::vector<Collective>& collectives() {
+  static const std::vector<Collective> all = {
+      {"all_gather", PATH_all_gather_perf, false, false, true, one, share},
+      {"all_reduce", PATH_all_reduce_perf, true, false, false, one, [](double n) { return 2 * (n - 1) / n; }},
+      {"alltoall", PATH_alltoall_perf, false, false, true, one, share, true, false},
+      {"broadcast", PATH_broadcast_perf, false, true, false, one, one},
+      {"gather", PATH_gather_perf, false, true, true, one, share},
+      {"hypercube", PATH_hypercube_perf, false, false, true, share, one},
+      {"reduce", PATH_reduce_perf, true, true, false, one, one},
+      {"reduce_scatter", PATH_reduce_scatter_perf, true, false, true, one, share, false, false},
+      {"scatter", PATH_scatter_perf, false, true, true, one, share},
+      {"sendrecv", PATH_sendrecv_perf, false, false, false, one, one, true, false},
+  };
+  return all;
+}
+const Collective& collective(const std::string& name) {
+  return *std::ranges::find(collectives(), name, &Collective::name);
+}
+
+const std::map<std::string, std::size_t> types = {{"int8", 1},   {"uint8", 1},   {"int32", 4}, {"uint32", 4},
+                                                  {"int64", 8},  {"uint64", 8},  {"half", 2},  {"float", 4},
+                                                  {"double", 8}, {"bfloat16", 2}};
+const std::set<std::string> reductions = {"sum", "prod", "max", "min"};  // that MPI and Gloo have
+
+class Folder {
+ public:
+  Folder() : path_((std::filesystem::temp_directory_path() / "perf_test.XXXXXX").string()) {
+    if (!mkdtemp(path_.data())) throw std::runtime_error("no folder " + path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// A way to start so many ranks.
+struct Way {
+  enum class How { mpi, gloo_threads, gloo_mpirun, gloo_mnrun, gloo_t_g, gloo_uneven } how;
+  int ranks;
+
+  std::string backend() const { return how == How::mpi ? "mpi" : "gloo"; }
+  std::string name() const {
+    const char* names[] = {"mpi", "gloo_threads", "gloo_mpirun", "gloo_mnrun", "gloo_t_g", "gloo_uneven"};
+    return names[static_cast<int>(how)] + std::string("_") + std::to_string(ranks);
+  }
+  friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name(); }
+
+  Result run(const std::string& program, Words options, std::chrono::milliseconds timeout = 250s) const {
+    const std::string n = std::to_string(ranks);
+    options = Words{program, "--backend", backend()} + options;
+    switch (how) {
+      case How::gloo_threads:
+        return multinode::testing::run(options + Words{"-g", n}, {}, timeout);
+      case How::gloo_t_g:
+        return multinode::testing::run(options + Words{"-t", "2", "-g", std::to_string(ranks / 2)}, {}, timeout);
+      case How::gloo_mnrun:
+        return multinode::testing::run(Words{mnrun(), "--standalone", "--nproc-per-node", n} + options, {}, timeout);
+      case How::gloo_uneven: {  // two nodes: one process on the second, all others on the first
+        const Words agent{
+            mnrun(),      "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", std::to_string(free_port()),
+            "--node-rank"};
+        Process second(agent + Words{"1", "--nproc-per-node", "1"} + options);
+        Process first(agent + Words{"0", "--nproc-per-node", std::to_string(ranks - 1)} + options);
+        Result result = first.wait(timeout);
+        const Result other = second.wait(10s);
+        result.status = std::max(result.status, other.status);
+        result.out += other.out;
+        result.err += other.err;
+        return result;
+      }
+      case How::mpi:
+      case How::gloo_mpirun:
+        break;
+    }
+    return multinode::testing::run(under_mpirun(ranks, options), {}, timeout);
+  }
+
+ private:
+  static std::string mnrun() {
+#ifdef PATH_mnrun
+    return PATH_mnrun;
+#else
+    return "mnrun";
+#endif
+  }
+};
+
+struct Sizes {
+  std::size_t first, last, factor;
+  Words options() const {
+    return {"-b", std::to_string(first), "-e", std::to_string(last), "-f", std::to_string(factor)};
+  }
+};
+
+// A row: count, type, redop, root, in place, cycle.
+using Row = std::tuple<std::size_t, std::string, std::string, int, bool, int>;
+
+std::string text(const Row& row) {
+  std::ostringstream out;
+  out << "count " << std::get<0>(row) << ", " << std::get<1>(row) << ", " << std::get<2>(row) << ", root "
+      << std::get<3>(row) << (std::get<4>(row) ? ", in place" : ", out of place") << ", cycle " << std::get<5>(row);
+  return out.str();
+}
+
+std::multiset<Row> expected_rows(const Collective& collective, const Way& way, const Sizes& sizes, int cycles) {
+  std::multiset<Row> rows;
+  const std::size_t blocks = collective.blocks_per_rank ? static_cast<std::size_t>(way.ranks) : 1;
+  const bool in_place = way.backend() == "mpi" ? collective.in_place_over_mpi : collective.in_place_over_gloo;
+  for (const auto& [type, width] : types)
+    for (const std::string& redop : collective.reduces ? reductions : std::set<std::string>{"none"})
+      for (int root = collective.rooted ? 0 : -1; root < (collective.rooted ? way.ranks : 0); ++root)
+        for (std::size_t size = sizes.first; size <= sizes.last; size *= sizes.factor)
+          for (int cycle = 0; cycle < cycles; ++cycle) {
+            const std::size_t count = size / width / blocks;
+            if (count == 0) continue;
+            rows.emplace(count, type, redop, root, false, cycle);
+            if (in_place) rows.emplace(count, type, redop, root, true, cycle);
+          }
+  return rows;
+}
+
+std::vector<nlohmann::json> results_in(const std::string& file) {
+  std::vector<nlohmann::json> results;
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    results.push_back(nlohmann::json::parse(line));
+    if (results.back().contains("fingerprint")) results.pop_back();
+  }
+  return results;
+}
+
+// What is not as it must be in a run's rows, a line each; "" if all is right.
+std::string complaints(const Collective& collective, const Way& way, const Sizes& sizes,
+                       const std::vector<nlohmann::json>& results, int cycles = 1) {
+  std::ostringstream out;
+  std::multiset<Row> missing = expected_rows(collective, way, sizes, cycles);
+  const double n = way.ranks;
+  for (const nlohmann::json& result : results) {
+    const Row row(result.at("count"), result.at("type"), result.at("redop"),
+                  result.at("root").is_null() ? -1 : result.at("root").get<int>(), result.at("in_place"),
+                  result.at("cycle"));
+    if (const auto found = missing.find(row); found != missing.end())
+      missing.erase(found);
+    else
+      out << text(row) << ": twice, or not wanted\n";
+    const auto must = [&](bool right, const std::string& what) {
+      if (!right) out << text(row) << ": " << what << " is wrong: " << result.dump() << "\n";
+    };
+    must(result.at("wrong") == 0, "a result");
+    must(result.at("collective") == collective.name, "collective");
+    must(result.at("backend") == way.backend(), "backend");
+    must(result.at("ranks") == way.ranks, "ranks");
+    must(result.at("size_bytes") == std::get<0>(row) * types.at(std::get<1>(row)) *
+                                        (collective.blocks_per_rank ? static_cast<std::size_t>(way.ranks) : 1),
+         "size");
+    must(result.at("rank_times_us").size() == static_cast<std::size_t>(way.ranks), "rank_times_us");
+    const double time = result.at("time_us"), algbw = result.at("algbw_gb_per_s");
+    const double moved = result.at("size_bytes").get<double>() * collective.volume(n);
+    must(time > 0 && std::abs(algbw * time * 1e3 - moved) <= 1e-9 * moved, "algbw");
+    if (way.ranks == 1)
+      must(result.at("busbw_gb_per_s").is_null(), "busbw of one rank");
+    else
+      must(std::abs(result.at("busbw_gb_per_s").get<double>() - algbw * collective.bus_factor(n)) <= 1e-9 * algbw,
+           "busbw");
+  }
+  for (const Row& row : missing) out << text(row) << ": missing\n";
+  return out.str();
+}
+
+// Every type, reduction and root of one collective.
+const Words everything{"-d", "all", "-o", "all", "-r", "all", "-n", "1", "-w", "0"};
+
+bool possible(const Collective& collective, const Way& way) {
+  return collective.name != "hypercube" || (way.ranks & (way.ranks - 1)) == 0;
+}
+
+// Runs all collectives; returns the number of rows that were right.
+std::size_t check_all_collectives(const Way& way, const Sizes& sizes) {
+  const Folder folder;
+  std::size_t rows = 0;
+  for (const Collective& collective : collectives()) {
+    const std::string json = folder / (collective.name + ".json");
+    const Result result = way.run(collective.program, everything + sizes.options() + Words{"--json", json});
+    if (!possible(collective, way)) {
+      EXPECT_EQ(result.status, 2) << result.all();
+      EXPECT_SAYS(result.err, "a hypercube has 1, 2, 4, 8 ... ranks, not " + std::to_string(way.ranks));
+      continue;
+    }
+    EXPECT_EQ(result.status, 0) << collective.name << ": " << result.all().substr(0, 3000);
+    EXPECT_SAYS(result.out.substr(result.out.size() - std::min<std::size_t>(result.out.size(), 300)),
+                "# Out of bounds values : 0 OK");
+    const auto results = results_in(json);
+    EXPECT_EQ(complaints(collective, way, sizes, results), "") << collective.name;
+    rows += results.size();
+  }
+  return rows;
+}
+
+using How = Way::How;
+
+class Matrix : public ::testing::TestWithParam<Way> {};
+TEST_P(Matrix, EveryTypeReductionAndRootIsRight) {
+  const std::size_t rows = check_all_collectives(GetParam(), {1000, 1000, 2});
+  std::cout << rows << " rows are right\n";
+}
+// A number of ranks for each library.
+std::vector<Way> libraries([[maybe_unused]] int ranks) {
+  std::vector<Way> all;
+#ifdef MULTINODE_HAVE_MPI
+  all.push_back({How::mpi, ranks});
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+  all.push_back({How::gloo_threads, ranks});
+#endif
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(By, Matrix, ::testing::ValuesIn(libraries(3)),
+                         [](const auto& info) { return info.param.name(); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Matrix);
+
+// Sizes: less than an element for each rank; some elements; more than one segment of Gloo's and of MPI's.
+class WholeMatrix : public ::testing::TestWithParam<Way> {};
+TEST_P(WholeMatrix, EveryTypeReductionAndRootIsRight) {
+  const std::size_t rows = check_all_collectives(GetParam(), {7, 300'000, 207});
+  std::cout << rows << " rows are right\n";
+}
+std::vector<Way> all_ways() {
+  std::vector<Way> all;
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+#ifdef MULTINODE_HAVE_MPI
+    all.push_back({How::mpi, ranks});
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    all.push_back({How::gloo_threads, ranks});
+#ifdef MULTINODE_HAVE_MPI
+    if (ranks == 3 || ranks == 8) all.push_back({How::gloo_mpirun, ranks});
+#endif
+#ifdef PATH_mnrun
+    if (ranks == 2 || ranks == 4) all.push_back({How::gloo_mnrun, ranks});
+    if (ranks == 3) all.push_back({How::gloo_uneven, ranks});
+#endif
+    if (ranks == 4) all.push_back({How::gloo_t_g, ranks});
+#endif
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(By, WholeMatrix, ::testing::ValuesIn(all_ways()),
+                         [](const auto& info) { return info.param.name(); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(WholeMatrix);
+
+// The following are for each library.
+class Perf : public ::testing::TestWithParam<Way> {
+ protected:
+  Result run(const std::string& name, const Words& options, std::chrono::milliseconds timeout = 50s) const {
+    return GetParam().run(collective(name).program, options, timeout);
+  }
+};
+const Words small{"-b", "1000", "-e", "1000", "-n", "1", "-w", "0"};
+
+// And the matrix can fail: its own checks say so.
+TEST_P(Perf, EveryCorruptedElementIsFound) {
+  const Folder folder;
+  for (const Collective& collective : collectives()) {
+    const std::string json = folder / (collective.name + ".json");
+    const Result result = run(collective.name, small + Words{"-c", "20", "--corrupt", "1", "-r",
+                                                             collective.rooted ? "1" : "0", "--json", json});
+    EXPECT_EQ(result.status, 1) << result.all();
+    EXPECT_SAYS(result.err, "rank 1: block ");
+    EXPECT_SAYS(result.out, " FAILED");
+    EXPECT_EQ(result.out.find("OK"), std::string::npos) << result.out;
+    const auto results = results_in(json);
+    EXPECT_FALSE(results.empty());
+    for (const auto& row : results) EXPECT_EQ(row.at("wrong"), 20) << row;
+    EXPECT_SAYS(complaints(collective, GetParam(), {1000, 1000, 2}, results), ": a result is wrong: ");
+  }
+}
+
+TEST_P(Perf, WhatIsNotCheckedIsNotCalledRight) {
+  const Folder folder;
+  for (const char* name : {"all_reduce", "gather"}) {
+    const std::string json = folder / (std::string(name) + ".json");
+    const Result result = run(name, small + Words{"-c", "0", "--json", json});
+    EXPECT_EQ(result.status, 0) << result.all();
+    EXPECT_SAYS(result.out, "not checked");
+    EXPECT_EQ(result.out.find("OK"), std::string::npos) << result.out;
+    const auto results = results_in(json);
+    EXPECT_FALSE(results.empty());
+    for (const auto& row : results) EXPECT_TRUE(row.at("wrong").is_null()) << row;
+  }
+}
+
+TEST_P(Perf, CyclesAndShiftedBuffersAndSizesThatGiveTheSameCount) {
+  const Folder folder;
+  for (const char* name : {"all_reduce", "alltoall"}) {
+    const std::string json = folder / (std::string(name) + ".json");
+    const Result result =
+        run(name, everything + Words{"-b", "40", "-e", "44", "-i", "1", "-u", "3", "-N", "2", "--json", json});
+    EXPECT_EQ(result.status, 0) << result.all();
+    std::multiset<Row> rows;
+    for (const auto& row : results_in(json)) {
+      EXPECT_EQ(row.at("wrong"), 0) << row;
+      rows.emplace(row.at("count"), row.at("type"), row.at("redop"),
+                   row.at("root").is_null() ? -1 : row.at("root").get<int>(), row.at("in_place"), row.at("cycle"));
+    }
+    const Collective& c = collective(name);
+    std::set<Row> wanted;
+    for (std::size_t size = 40; size <= 44; ++size)
+      for (const Row& row : expected_rows(c, GetParam(), {size, size, 2}, 2)) wanted.insert(row);
+    EXPECT_TRUE(std::ranges::equal(rows, wanted)) << name << ": " << rows.size() << " rows, not " << wanted.size();
+  }
+}
+
+TEST_P(Perf, WhatThisRunCannotDoIsRefusedInOneLine) {
+  const struct {
+    Words options;
+    std::string says;
+  } cases[] = {{{"-o", "avg"}, "has no average: use -o sum"},
+               {{"-r", "4"}, "--root must be from 0 to 3, not 4"},
+               {{"--corrupt", "4"}, "--corrupt must be from 0 to 3, not 4"},
+               {{"--corrupt", "0", "-r", "1"}, "--corrupt: rank 0 gets nothing from reduce with root 1"},
+               {{"-R", "1"}, "-R: only NCCL registers buffers"},
+               {{"--json", "/nowhere/results"}, "--json: cannot write /nowhere/results"},
+               {{"--iterz", "3"}, "unrecognised option '--iterz'"}};
+  for (const auto& c : cases) {
+    const Result result = run("reduce", c.options);
+    EXPECT_EQ(result.status, 2) << testing::PrintToString(c.options) << result.all();
+    EXPECT_SAYS(result.err, c.says);
+    EXPECT_EQ(occurrences(result.err, "reduce_perf: "), 1u) << result.err;
+  }
+}
+
+TEST_P(Perf, OneRankHasNoBusBandwidth) {
+  const Folder folder;
+  for (const char* name : {"all_reduce", "sendrecv", "hypercube"}) {
+    const std::string json = folder / (std::string(name) + ".json");
+    const Way alone{GetParam().how, 1};
+    const Result result = alone.run(collective(name).program, small + Words{"--json", json});
+    EXPECT_EQ(result.status, 0) << result.all();
+    EXPECT_SAYS(result.out, "# Avg bus bandwidth    : n/a");
+    const auto results = results_in(json);
+    EXPECT_FALSE(results.empty());
+    for (const auto& row : results) EXPECT_TRUE(row.at("busbw_gb_per_s").is_null()) << row;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(By, Perf, ::testing::ValuesIn(libraries(4)),
+                         [](const auto& info) { return info.param.name(); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Perf);
+
+#ifdef MULTINODE_HAVE_MPI
+void check_calls(const std::vector<Collective>& those) {
+  const Way way{How::mpi, 3};
+  const Sizes sizes{1000, 1000, 2};
+  const Folder folder;
+  for (Collective collective : those) {
+    if (collective.name == "hypercube") continue;
+    if (collective.name == "sendrecv") collective.in_place_over_mpi = false;  // MPI_Isendrecv_replace is MPI 4's
+    for (const char* calls : {"nonblocking", "persistent"}) {
+      const std::string json = folder / (collective.name + calls);
+      const Result result =
+          way.run(collective.program, everything + sizes.options() + Words{"--mpi-calls", calls, "--json", json});
+      EXPECT_EQ(result.status, 0) << result.all();
+      EXPECT_EQ(complaints(collective, way, sizes, results_in(json)), "") << collective.name << " " << calls;
+    }
+  }
+}
+TEST(PerfMpi, NonBlockingAndPersistentCallsAreRight) {
+  check_calls({collective("all_reduce"), collective("sendrecv")});
+}
+TEST(WholePerfMpi, NonBlockingAndPersistentCallsAreRight) { check_calls(collectives()); }
+
+TEST(PerfMpi, WhatMpiCannotDoIsRefusedWithItsReason) {
+  const struct {
+    Words options;
+    std::string says;
+  } cases[] = {
+      {{"-g", "2"}, "-t and -g: MPI has one rank a process: start more with mpirun -n, or use --backend gloo"},
+      {{"--mpi-calls", "nonblocking"}, "--mpi-calls: it has no non-blocking form"},
+      {{"-b", "16G", "-e", "16G"}, "elements of type float than the int counts of mpi can say"},
+  };
+  for (const auto& c : cases) {
+    const Result result = Way{How::mpi, 2}.run(PATH_hypercube_perf, c.options);
+    EXPECT_EQ(result.status, 2) << result.all();
+    EXPECT_SAYS(result.err, c.says);
+  }
+}
+#endif
+
+#ifdef MULTINODE_HAVE_GLOO
+TEST(PerfGloo, ASizeThatDoesNotFitIsRefusedWithTheLargestThatDoes) {
+  for (const char* program : {PATH_all_reduce_perf, PATH_alltoall_perf}) {
+    const Result result = Way{How::gloo_threads, 4}.run(program, {"-b", "4", "-e", "9000G", "-f", "1000000"});
+    EXPECT_EQ(result.status, 2) << result.all();
+    std::smatch match;
+    ASSERT_TRUE(
+        std::regex_search(result.err, match, std::regex("--maxbytes: .*: the largest -e that fits is (\\d+)M\n")))
+        << result.err;
+    // Of the memory that is free now, in and out of four ranks take not more and not much less.
+    std::ifstream meminfo("/proc/meminfo");
+    double free = 0;
+    for (std::string key, rest; meminfo >> key; std::getline(meminfo, rest))
+      if (key == "MemAvailable:") meminfo >> free;
+    const double taken = 4 * 2 * std::stod(match[1]) * 1024;
+    EXPECT_LT(taken, free * 1.2);
+    EXPECT_GT(taken, free * 0.5);
+  }
+}
+
+#ifdef PATH_mnrun
+TEST(PerfGloo, NodesMayBeUneven) {
+  const Way way{How::gloo_uneven, 3};
+  const Sizes sizes{1000, 1000, 2};
+  const Folder folder;
+  for (const char* name : {"all_reduce", "gather"}) {
+    const std::string json = folder / name;
+    const Result result = way.run(collective(name).program, everything + sizes.options() + Words{"--json", json});
+    EXPECT_EQ(result.status, 0) << result.all();
+    EXPECT_SAYS(result.out, "3 ranks in 3 processes on 2 nodes");
+    EXPECT_EQ(complaints(collective(name), way, sizes, results_in(json)), "");
+  }
+}
+#endif
+#endif
+
+// A rank that dies or freezes.
+struct Started {
+  Starter starter;
+  std::string backend;
+  std::string name() const { return name_of(starter) + "_" + backend; }
+  friend void PrintTo(const Started& started, std::ostream* out) { *out << started.name(); }
+};
+class Faults : public ::testing::TestWithParam<Started> {
+ protected:
+  static void SetUpTestSuite() {
+#ifdef PATH_mnrun
+    setenv("MNRUN", PATH_mnrun, 1);
+#endif
+  }
+  // Each row has one element more: its count is how far it has come.
+  Words long_run(const std::string& name) const {
+    return {collective(name).program,
+            "--backend",
+            GetParam().backend,
+            "-d",
+            "int8",
+            "-b",
+            "4",
+            "-e",
+            "99999",
+            "-i",
+            "1",
+            "-n",
+            "1",
+            "-w",
+            "0",
+            "--timeout",
+            "2"};
+  }
+};
+
+TEST_P(Faults, AKilledRankIsNamedAndEndsTheOthers) {
+  std::mt19937 random(20261121);
+  std::string record;
+  for (const char* name : {"all_reduce", "alltoall", "broadcast"})
+    EXPECT_EQ(kill_one(GetParam().starter, 4, long_run(name), " +\\d+ +(\\d+) +int8", 4, 100, random, &record), "")
+        << name;
+  std::cout << record;
+}
+
+TEST_P(Faults, AStoppedRankIsNamedAtTheDeadline) {
+  Ranks ranks(GetParam().starter, 3, long_run("gather"));
+  ASSERT_TRUE(ranks.wait_for(" +\\d+ +(20) +int8", 20s));
+  ranks.signal(1, SIGSTOP);
+  const Ranks::End end = ranks.wait(20s);
+  const std::string last = end.output.substr(end.output.size() - std::min<std::size_t>(end.output.size(), 2000));
+  EXPECT_TRUE(end.survivors_ended) << last;
+  EXPECT_EQ(end.status, 1) << last;
+  EXPECT_LT(end.seconds, 8);
+  EXPECT_SAYS(last, "timed out after 2 s");
+  EXPECT_SAYS(last, "; rank 1 (host ");
+  EXPECT_SAYS(last, "is frozen");
+}
+
+INSTANTIATE_TEST_SUITE_P(By, Faults, ::testing::ValuesIn([] {
+                           std::vector<Started> all;
+#ifdef MULTINODE_HAVE_MPI
+                           all.push_back({Starter::mpirun, "mpi"});
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+                           all.push_back({Starter::bare, "gloo"});
+#ifdef PATH_mnrun
+                           all.push_back({Starter::mnrun, "gloo"});
+#endif
+#endif
+                           return all;
+                         }()),
+                         [](const auto& info) { return info.param.name(); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Faults);
+
+}  // namespace
