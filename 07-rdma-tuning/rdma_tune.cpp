@@ -2,6 +2,7 @@
 // export for them. Exit status: 0 right, 1 wrong or failed, 2 bad command line or environment.
 #include "rdma/simulate.hpp"
 #include "rdma/table.hpp"
+#include "rdma/verify.hpp"
 
 #include <multinode/check.hpp>
 
@@ -19,6 +20,7 @@ struct Command {
 constexpr Command commands[] = {
     {"table", rdma::run_table},
     {"simulate", rdma::run_simulate},
+    {"verify", rdma::run_verify},
 };
 
 int run(int argc, const char* const* argv) {

@@ -1,0 +1,200 @@
+#include "counters.hpp"
+
+#include <multinode/check.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <system_error>
+
+namespace rdma {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Where a driver counts, and what a count is worth. `sent` and `received` are sums, since irdma counts IPv4 and IPv6
+// apart. `delay`: the driver itself fetches them no more often.
+struct Source {
+  const char* text;
+  std::array<const char*, 2> sent, received;
+  CounterUnit unit;
+  std::uint64_t worth;
+  std::chrono::milliseconds delay;
+};
+constexpr Source sources[] = {
+    {"counters/port_xmit_data x 4",
+     {"counters/port_xmit_data"},
+     {"counters/port_rcv_data"},
+     CounterUnit::bytes,
+     4,
+     0ms},
+    {"hw_counters/ip4OutOctets, ip6OutOctets",
+     {"hw_counters/ip4OutOctets", "hw_counters/ip6OutOctets"},
+     {"hw_counters/ip4InOctets", "hw_counters/ip6InOctets"},
+     CounterUnit::bytes,
+     1,
+     0ms},
+    // Broadcom's card writes its statistics to memory once a second.
+    {"hw_counters/tx_bytes", {"hw_counters/tx_bytes"}, {"hw_counters/rx_bytes"}, CounterUnit::bytes, 1, 1100ms},
+    {"hw_counters/hw_tx_bytes_cnt",
+     {"hw_counters/hw_tx_bytes_cnt"},
+     {"hw_counters/hw_rx_bytes_cnt"},
+     CounterUnit::bytes,
+     1,
+     0ms},
+    {"hw_counters/sent_pkts", {"hw_counters/sent_pkts"}, {"hw_counters/rcvd_pkts"}, CounterUnit::packets, 1, 0ms},
+};
+
+std::optional<std::string> read_text(const fs::path& file) {
+  std::ifstream in(file);
+  std::string text(256, '\0');
+  if (!in || !in.read(text.data(), static_cast<std::streamsize>(text.size())).eof()) return std::nullopt;
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+template <class Number>
+std::optional<Number> number_of(const std::string& text) {
+  Number number{};
+  const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || after != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// Names in a folder, sorted; none where there is no such folder.
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// What a net device stands on: the members of a bond, the interface of a VLAN.
+std::vector<std::string> lower_devices(const fs::path& net_device) {
+  std::vector<std::string> lower;
+  for (const std::string& entry : names_in(net_device))
+    if (entry.starts_with("lower_")) lower.push_back(entry.substr(6));
+  return lower;
+}
+
+// Those that count a net device's bytes: itself, or what it stands on. Depth: sysfs may be anything.
+void add_counting(const fs::path& nets, const std::string& name, int depth, std::vector<std::string>& into) {
+  if (name.empty() || name.find('/') != name.npos || depth > 4) return;
+  const auto lower = lower_devices(nets / name);
+  for (const std::string& one : lower) add_counting(nets, one, depth + 1, into);
+  if (lower.empty() && std::find(into.begin(), into.end(), name) == into.end()) into.push_back(name);
+}
+
+class Reader {
+ public:
+  explicit Reader(Counters& counters) : counters_(counters) {}
+
+  // nullopt: no such file, or no number in it, which is a problem.
+  std::optional<std::uint64_t> count(const fs::path& file) {
+    if (!is_there(file)) return std::nullopt;
+    const auto text = read_text(file);
+    if (!text) {
+      counters_.problems.push_back(file.string() + ": cannot be read");
+      return std::nullopt;
+    }
+    if (text->starts_with("N/A")) return std::nullopt;  // "N/A (no PMA)"
+    const auto number = number_of<std::uint64_t>(*text);
+    if (!number) counters_.problems.push_back(file.string() + ": not a number");
+    return number;
+  }
+
+  std::optional<std::uint64_t> sum(const fs::path& port, const std::array<const char*, 2>& files) {
+    std::uint64_t sum = 0;
+    for (const char* file : files) {
+      if (!file) continue;
+      const auto number = count(port / file);
+      if (!number) return std::nullopt;
+      sum += *number;
+    }
+    return sum;
+  }
+
+  void read(const fs::path& port, PortCount& into) {
+    for (const Source& source : sources) {
+      const auto sent = sum(port, source.sent), received = sum(port, source.received);
+      if (!sent || !received) continue;
+      into.source = source.text;
+      into.unit = source.unit;
+      into.sent = *sent * source.worth;
+      into.received = *received * source.worth;
+      into.at_limit = *sent == UINT32_MAX || *received == UINT32_MAX;
+      counters_.delay = std::max(counters_.delay, source.delay);
+      break;
+    }
+    if (const auto text = read_text(port / "hw_counters/lifespan"))
+      if (const auto lifespan = number_of<unsigned>(*text))
+        counters_.delay = std::max(counters_.delay, std::chrono::milliseconds(std::min(*lifespan, 10'000u)));
+  }
+
+ private:
+  Counters& counters_;
+};
+
+}  // namespace
+
+Counters read_counters(const fs::path& root) {
+  std::error_code error;
+  if (!fs::is_directory(root, error))
+    throw multinode::UsageError("--sysfs: " + root.string() + " is no folder; /sys is the usual one");
+  Counters counters;
+  Reader reader(counters);
+  const fs::path devices = root / "class/infiniband", nets = root / "class/net";
+  for (const std::string& device : names_in(devices)) {
+    const auto parent = read_text(devices / device / "parent");  // of rxe: its net device
+    const auto interfaces = names_in(devices / device / "device/net");
+    for (const std::string& number : names_in(devices / device / "ports")) {
+      PortCount port;
+      port.device = device;
+      port.port = number_of<int>(number).value_or(1);
+      const fs::path folder = devices / device / "ports" / number;
+      port.infiniband = read_text(folder / "link_layer").value_or("") == "InfiniBand";
+      port.active = read_text(folder / "state").value_or("").find("ACTIVE") != std::string::npos;
+      reader.read(folder, port);
+      port.software = parent.has_value() || port.unit == CounterUnit::packets;
+      // A virtual device without `parent`: the GID table names the net device too.
+      if (parent && !parent->empty())
+        add_counting(nets, *parent, 0, port.net_devices);
+      else if (!interfaces.empty())
+        for (const std::string& name : interfaces) add_counting(nets, name, 0, port.net_devices);
+      else
+        add_counting(nets, read_text(folder / "gid_attrs/ndevs/0").value_or(""), 0, port.net_devices);
+      counters.ports.push_back(std::move(port));
+    }
+  }
+  for (const std::string& name : names_in(nets)) {
+    const fs::path folder = nets / name;
+    if (!is_there(folder / "statistics")) continue;  // bonding_masters is a file
+    const bool member = is_there(folder / "master") && !is_there(folder / "device");
+    if (member || !lower_devices(folder).empty()) continue;
+    NetCount net;
+    net.name = name;
+    if (const auto mtu = read_text(folder / "mtu")) net.mtu = number_of<int>(*mtu).value_or(net.mtu);
+    const auto sent = reader.count(folder / "statistics/tx_bytes");
+    const auto received = reader.count(folder / "statistics/rx_bytes");
+    if (!sent || !received) continue;
+    net.sent_bytes = *sent;
+    net.received_bytes = *received;
+    counters.net_devices.push_back(std::move(net));
+  }
+  // Last: the time that reading takes is part of the interval before it, never lost between two.
+  counters.when = std::chrono::steady_clock::now();
+  return counters;
+}
+
+}  // namespace rdma

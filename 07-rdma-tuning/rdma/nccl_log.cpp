@@ -1,0 +1,262 @@
+#include "nccl_log.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+
+namespace rdma {
+
+namespace {
+
+constexpr std::size_t longest_line = 65'536, most_warnings = 8, most_entries = 1024;
+
+bool take(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+void skip_blanks(std::string_view& text) { text.remove_prefix(std::min(text.find_first_not_of(' '), text.size())); }
+
+std::optional<int> take_number(std::string_view& text) {
+  int number = 0;
+  const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(after - text.data()));
+  return number;
+}
+
+// What stands before the first of `ends`; all of it where none does.
+std::string_view take_until(std::string_view& text, std::string_view ends) {
+  const std::string_view word = text.substr(0, text.find_first_of(ends));
+  text.remove_prefix(word.size());
+  return word;
+}
+
+// What stands after `mark`, anywhere in the text.
+std::optional<std::string_view> after(std::string_view text, std::string_view mark) {
+  const std::size_t at = text.find(mark);
+  if (at == text.npos) return std::nullopt;
+  return text.substr(at + mark.size());
+}
+
+// A log may be garbage: names are kept printable and short, and a set cannot grow without bound.
+std::string printable(std::string_view text, std::size_t longest = 64) {
+  std::string result(text.substr(0, longest));
+  for (char& c : result)
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
+  return result;
+}
+
+template <class Set>
+void insert(Set& set, typename Set::value_type value) {
+  if (set.size() < most_entries) set.insert(std::move(value));
+}
+
+bool is_plugin_over_tcp(std::string_view network) {
+  return network == "Socket" || network.find("TCP") != network.npos || network == "FasTrak";
+}
+
+// "[0]mlx5_0:1/RoCE [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>", and "[2]={[0] mlx5_0:1/RoCE, [1] ..." of
+// merged NICs. From 2.12 on the rest of the line is the out-of-band interface.
+void read_hcas(std::string_view text, NcclLog& log) {
+  if (auto oob = after(text, "OOB ")) {
+    if (const auto name = take_until(*oob, ":"); !name.empty() && !oob->empty())
+      insert(log.out_of_band, printable(name));
+    text = text.substr(0, text.find("OOB "));
+  }
+  while (!text.empty()) {
+    std::string_view word = take_until(text, " ,;{}=");
+    text.remove_prefix(std::min<std::size_t>(1, text.size()));
+    if (take(word, "[")) {
+      if (!take_number(word) || !take(word, "]")) continue;  // [RO]
+    }
+    NcclHca hca;
+    hca.device = printable(take_until(word, ":"));
+    if (hca.device.empty() || !take(word, ":")) continue;
+    const auto port = take_number(word);
+    if (!port || !take(word, "/")) continue;
+    hca.port = *port;
+    hca.link = printable(take_until(word, "/"));
+    insert(log.hcas, std::move(hca));
+  }
+}
+
+// "[0]eth0:10.0.0.1<0> [1]eth1:fe80::1%eth1<0>"
+void read_interfaces(std::string_view text, NcclLog& log) {
+  while (!text.empty()) {
+    std::string_view word = take_until(text, " ");
+    text.remove_prefix(std::min<std::size_t>(1, text.size()));
+    if (!take(word, "[") || !take_number(word) || !take(word, "]")) continue;
+    const auto name = take_until(word, ":");
+    if (!name.empty() && !word.empty()) insert(log.socket_interfaces, printable(name));
+  }
+}
+
+// What follows " via ": "NET/IB/0(8)/GDRDMA/Shared", "NET/AWS Libfabric/3", "P2P/IPC/read", "P2P/direct pointer",
+// "SHM/direct/direct", "COLLNET/SHARP/0", "direct shared memory" (before 2.12).
+void read_transport(std::string_view text, bool receive, NcclLog& log) {
+  text = text.substr(0, text.find_last_not_of(" \r\n") + 1);
+  const bool collnet = take(text, "COLLNET/");
+  std::string transport;
+  bool gpu_direct = false;
+  if (collnet || take(text, "NET/")) {
+    const auto network = take_until(text, "/");
+    if (network.empty()) return;
+    transport = (collnet ? "COLLNET/" : "NET/") + printable(network);
+    if (take(text, "/"))
+      if (const auto device = take_number(text))
+        if (log.net_devices.contains(*device) || log.net_devices.size() < most_entries) ++log.net_devices[*device];
+    gpu_direct = text.find("/GDRDMA") != text.npos;
+  } else if (take(text, "P2P/")) {
+    transport = "P2P/" + printable(take_until(text, "/"));
+  } else if (take(text, "SHM/")) {
+    transport = "SHM/" + printable(take_until(text, "/"));
+  } else if (text.find("shared memory") != text.npos) {
+    transport = "SHM/direct";
+  } else {
+    return;
+  }
+  if (!log.connections.contains(transport) && log.connections.size() >= most_entries) return;
+  NcclConnections& connections = log.connections[transport];
+  ++(receive ? connections.receives : connections.sends);
+  if (gpu_direct) ++(receive ? log.gpu_direct.receives : log.gpu_direct.sends);
+}
+
+NcclConnections& operator+=(NcclConnections& sum, const NcclConnections& one) {
+  sum.sends += one.sends;
+  sum.receives += one.receives;
+  return sum;
+}
+
+// Sum over the connections whose network (what follows NET/ or COLLNET/) is `wanted`.
+template <class Wanted>
+NcclConnections sum_of(const NcclLog& log, Wanted wanted) {
+  NcclConnections sum;
+  for (const auto& [transport, connections] : log.connections) {
+    std::string_view name = transport;
+    if ((take(name, "NET/") || take(name, "COLLNET/")) && wanted(name)) sum += connections;
+  }
+  return sum;
+}
+
+}  // namespace
+
+void NcclLog::add_line(std::string_view line) {
+  line = line.substr(0, longest_line);
+  while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
+
+  // Printed by rank 0 alone, with no prefix up to 2.26.
+  if (auto version = after(line, "NCCL version ")) {
+    ++lines;
+    if (const auto number = take_until(*version, " ,"); !number.empty() && number[0] >= '0' && number[0] <= '9')
+      insert(versions, printable(number));
+    return;
+  }
+  if (auto warning = after(line, "NCCL WARN ")) {
+    ++lines;
+    const std::string text = printable(*warning, 200);
+    if (warnings.size() < most_warnings && std::find(warnings.begin(), warnings.end(), text) == warnings.end())
+      warnings.push_back(text);
+    return;
+  }
+  auto info = after(line, "NCCL INFO ");
+  if (!info) return;
+  ++lines;
+  std::string_view text = *info;
+  if (auto rest = after(text, " set by environment to "); rest && text.starts_with("NCCL_")) {
+    while (!rest->empty() && (rest->back() == '.' || rest->back() == ' ')) rest->remove_suffix(1);
+    if (settings.size() < most_entries) settings[printable(take_until(text, " "))] = printable(*rest, 200);
+  } else if (take(text, "NET/IB")) {
+    // "NET/IB : Using", "NET/IB: NCCL Dev": the blank before the colon comes and goes with the version.
+    skip_blanks(text);
+    if (!take(text, ":")) return;
+    skip_blanks(text);
+    if (take(text, "Using")) {
+      read_hcas(text, *this);
+    } else if (text.starts_with("No device found")) {
+      no_ib_device = true;
+    } else if (auto gid = after(text, " GID "); gid && text.find(" qpn ") != text.npos) {
+      if (const auto index = take_number(*gid)) insert(gid_indices, *index);
+    }
+  } else if (take(text, "NET/Socket")) {
+    skip_blanks(text);
+    if (take(text, ":")) skip_blanks(text);
+    if (take(text, "Using")) read_interfaces(text, *this);
+  } else if (take(text, "Using network ")) {
+    if (!text.empty()) insert(networks, printable(text.substr(0, text.find_last_not_of(" \t\n\r") + 1)));
+  } else if (text.starts_with("Channel ") || text.starts_with("Ring ") || text.starts_with("CollNet ")) {
+    if (const auto transport = after(text, " via "))
+      read_transport(*transport, text.find("[receive]") != text.npos, *this);
+  } else if (auto nodes = after(text, " nNodes ")) {
+    if (const auto number = take_number(*nodes)) most_nodes = std::max(most_nodes, *number);
+  }
+}
+
+NcclConnections NcclLog::over_rdma() const {
+  return sum_of(*this, [](std::string_view network) { return !is_plugin_over_tcp(network); });
+}
+
+NcclConnections NcclLog::over_tcp() const {
+  return sum_of(*this, [](std::string_view network) { return is_plugin_over_tcp(network); });
+}
+
+NcclConnections NcclLog::over_net() const {
+  return sum_of(*this, [](std::string_view) { return true; });
+}
+
+std::set<std::string> NcclLog::devices() const {
+  std::set<std::string> names;
+  for (const NcclHca& hca : hcas) names.insert(hca.device);
+  return names;
+}
+
+nlohmann::json NcclLog::json() const {
+  nlohmann::json by_transport = nlohmann::json::object();
+  for (const auto& [transport, count] : connections)
+    by_transport[transport] = {{"sends", count.sends}, {"receives", count.receives}};
+  nlohmann::json hca_list = nlohmann::json::array();
+  for (const NcclHca& hca : hcas) hca_list.push_back({{"device", hca.device}, {"port", hca.port}, {"link", hca.link}});
+  return {{"lines", lines},
+          {"versions", versions},
+          {"networks", networks},
+          {"hcas", hca_list},
+          {"socket_interfaces", socket_interfaces},
+          {"out_of_band", out_of_band},
+          {"connections", by_transport},
+          {"gpu_direct", {{"sends", gpu_direct.sends}, {"receives", gpu_direct.receives}}},
+          {"gid_indices", gid_indices},
+          {"settings", settings},
+          {"no_ib_device", no_ib_device},
+          {"nodes", most_nodes},
+          {"warnings", warnings}};
+}
+
+void NcclLogStream::add(std::string_view piece) {
+  while (!piece.empty()) {
+    const std::size_t newline = piece.find('\n');
+    const std::string_view part = piece.substr(0, newline);
+    line_.append(part.substr(0, longest_line - std::min(longest_line, line_.size())));
+    if (newline == piece.npos) return;
+    end();
+    piece.remove_prefix(newline + 1);
+  }
+}
+
+void NcclLogStream::end() {
+  if (!line_.empty()) log_.add_line(line_);
+  line_.clear();
+}
+
+NcclLog read_nccl_log(std::istream& in) {
+  NcclLog log;
+  NcclLogStream stream(log);
+  std::array<char, 65'536> buffer;
+  while (in.read(buffer.data(), buffer.size()), in.gcount() > 0)
+    stream.add({buffer.data(), static_cast<std::size_t>(in.gcount())});
+  stream.end();
+  return log;
+}
+
+}  // namespace rdma

@@ -1,0 +1,73 @@
+// nccl_log.hpp: what NCCL_DEBUG=INFO lines say of the network: which library, HCAs, GIDs, and what each channel runs
+// over.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <istream>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rdma {
+
+// "[0]mlx5_0:1/RoCE" of "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>".
+struct NcclHca {
+  std::string device;  // mlx5_0
+  int port = 1;
+  std::string link;  // "RoCE" or "IB"
+  auto operator<=>(const NcclHca&) const = default;
+};
+
+// A connection of a channel: "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA". Both ends log it; what says
+// neither [send] nor [receive] (P2P, SHM) is logged by its sender and counted as a send.
+struct NcclConnections {
+  int sends = 0, receives = 0;
+  int total() const { return sends + receives; }
+};
+
+// Of one log, which may be that of many ranks, prefixed by any launcher.
+struct NcclLog {
+  int lines = 0;                                       // NCCL's own
+  std::set<std::string> versions;                      // "2.28.9+cuda13.0"
+  std::set<std::string> networks;                      // "Using network ...": "IB", "Socket", "AWS Libfabric"
+  std::set<NcclHca> hcas;                              // NET/IB : Using
+  std::set<std::string> socket_interfaces;             // NET/Socket : Using: "eth0"
+  std::set<std::string> out_of_band;                   // "eth0"
+  std::map<std::string, NcclConnections> connections;  // "NET/IB", "NET/Socket", "P2P/CUMEM", "SHM/direct", ...
+  NcclConnections gpu_direct;                          // those NET connections that end in /GDRDMA
+  std::map<int, int> net_devices;                      // NCCL's number of a NIC -> connections over it
+  std::set<int> gid_indices;                           // of queue pairs (NCCL_DEBUG_SUBSYS with NET)
+  std::map<std::string, std::string> settings;         // "NCCL_IB_GID_INDEX set by environment to 3."
+  bool no_ib_device = false;                           // NET/IB : No device found.
+  int most_nodes = 0;                                  // the largest nNodes
+  std::vector<std::string> warnings;                   // the first few of NCCL WARN, each once
+
+  // Any line; those that are not NCCL's are passed over.
+  void add_line(std::string_view line);
+
+  NcclConnections over_rdma() const;  // by a network that is RDMA
+  NcclConnections over_tcp() const;   // NET/Socket, and plugins known to be TCP
+  NcclConnections over_net() const;   // all of NET/ and COLLNET/
+  std::set<std::string> devices() const;
+  nlohmann::json json() const;
+};
+
+// Lines are cut at 64 KiB, so that a file that is no log does no harm.
+NcclLog read_nccl_log(std::istream& in);
+
+// Text that comes in pieces: feeds whole lines to a log.
+class NcclLogStream {
+ public:
+  explicit NcclLogStream(NcclLog& log) : log_(log) {}
+  void add(std::string_view piece);
+  void end();  // the last line may lack its newline
+
+ private:
+  NcclLog& log_;
+  std::string line_;
+};
+
+}  // namespace rdma

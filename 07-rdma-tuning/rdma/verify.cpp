@@ -1,0 +1,611 @@
+#include "verify.hpp"
+
+#include "options.hpp"
+
+#include <multinode/check.hpp>
+#include <multinode/options.hpp>
+#include <multinode/report.hpp>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iostream>
+
+#include <thread>
+#include <utility>
+
+extern char** environ;
+
+namespace rdma {
+
+namespace po = boost::program_options;
+using namespace std::chrono_literals;
+using multinode::check_errno;
+using multinode::UsageError;
+
+namespace {
+
+// Below these nothing moved: an RDMA port is quiet by itself, a network interface never is.
+constexpr double least_rdma_bytes = 4096, least_rdma_packets = 16, least_net_bytes = 65'536;
+// What launchers and bootstraps send over TCP whatever the data goes over.
+constexpr double control_bytes = 1 << 20;
+// Ethernet header and VLAN tag, which a packet has beyond its net device's MTU.
+constexpr double ethernet_header = 18;
+// IPoIB's bytes as the port counts them, at most, with InfiniBand's own headers and the acknowledgements' small
+// packets.
+constexpr double ipoib_overhead = 1.25;
+
+std::string bytes_text(double bytes) {
+  static constexpr std::array units = {"B", "kB", "MB", "GB", "TB", "PB"};
+  std::size_t unit = 0;
+  while (bytes >= 999.5 && unit + 1 < units.size()) {
+    bytes /= 1000;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, unit && bytes < 99.95 ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
+  return text;
+}
+
+std::string amount_text(const Moved& moved) {
+  if (moved.unit == CounterUnit::bytes) return bytes_text(moved.sum());
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0f packets", moved.sum());
+  return text;
+}
+
+std::string join(const std::vector<std::string>& words, const std::string& between = ", ") {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+template <class Set>
+std::string join_set(const Set& words) {
+  return join({words.begin(), words.end()});
+}
+
+template <class Count>
+const Count* find(const std::vector<Count>& counts, const std::string& key, std::string (*key_of)(const Count&)) {
+  const auto at = std::find_if(counts.begin(), counts.end(), [&](const Count& c) { return key_of(c) == key; });
+  return at == counts.end() ? nullptr : &*at;
+}
+
+// What the counter moved from `before` to `after`, less its share of what it moved from `idle` to `before`.
+struct Interval {
+  double idle_seconds, busy_seconds;
+
+  double moved(std::uint64_t idle, std::uint64_t before, std::uint64_t after, Moved& into) const {
+    if (before < idle || after < before) {
+      into.problem = "went backwards";  // the driver was loaded anew, or the counter was cleared
+      return 0;
+    }
+    const double rate = idle_seconds > 0 ? static_cast<double>(before - idle) / idle_seconds : 0;
+    into.idle_per_second += rate;
+    return std::max(0.0, static_cast<double>(after - before) - rate * busy_seconds);
+  }
+
+  // More than nothing, and not only the usual traffic's own variation.
+  bool stands_out(const Moved& moved, double least) const {
+    return moved.problem.empty() && moved.sum() >= least && moved.sum() > moved.idle_per_second * busy_seconds / 2;
+  }
+};
+
+std::string key_of_port(const PortCount& port) { return port.key(); }
+std::string key_of_net(const NetCount& net) { return net.name; }
+
+std::vector<Moved> moved_ports(const Counters& idle, const Counters& before, const Counters& after,
+                               const Interval& interval) {
+  std::vector<Moved> result;
+  for (const PortCount& now : after.ports) {
+    Moved moved{.name = now.key(), .device = now.device, .rdma = true, .unit = now.unit, .source = now.source};
+    const PortCount* then = find(before.ports, now.key(), key_of_port);
+    const PortCount* first = find(idle.ports, now.key(), key_of_port);
+    if (now.source.empty()) {
+      moved.problem = now.active ? "no counters" : "no counters, port is not active";
+    } else if (!then || !first || then->source != now.source || first->source != now.source) {
+      moved.problem = "came up meanwhile";
+    } else {
+      moved.sent = interval.moved(first->sent, then->sent, now.sent, moved);
+      moved.received = interval.moved(first->received, then->received, now.received, moved);
+      if (now.at_limit && moved.problem.empty()) moved.problem = "stands at its limit of 32 bits";
+    }
+    result.push_back(std::move(moved));
+  }
+  for (const PortCount& then : before.ports)
+    if (!find(after.ports, then.key(), key_of_port))
+      result.push_back({.name = then.key(), .device = then.device, .rdma = true, .problem = "is gone"});
+  return result;
+}
+
+std::vector<Moved> moved_net(const Counters& idle, const Counters& before, const Counters& after,
+                             const Interval& interval) {
+  std::vector<Moved> result;
+  for (const NetCount& now : after.net_devices) {
+    const NetCount* then = find(before.net_devices, now.name, key_of_net);
+    const NetCount* first = find(idle.net_devices, now.name, key_of_net);
+    if (!then || !first) continue;  // a pod's that came up meanwhile
+    Moved moved{.name = now.name, .device = now.name, .source = "statistics/tx_bytes, rx_bytes"};
+    moved.sent = interval.moved(first->sent_bytes, then->sent_bytes, now.sent_bytes, moved);
+    moved.received = interval.moved(first->received_bytes, then->received_bytes, now.received_bytes, moved);
+    if (now.name == "lo") moved.received = 0;  // each byte is counted both ways
+    result.push_back(std::move(moved));
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string text_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::rdma:
+      return "rdma";
+    case Verdict::tcp:
+      return "tcp";
+    case Verdict::mixed:
+      return "mixed";
+    case Verdict::no_traffic:
+      return "no traffic";
+    case Verdict::cannot_tell:
+      break;
+  }
+  return "cannot tell";
+}
+
+Assessment assess(const Counters& idle, const Counters& before, const Counters& after) {
+  const Interval interval{std::chrono::duration<double>(before.when - idle.when).count(),
+                          std::chrono::duration<double>(after.when - before.when).count()};
+  Assessment result;
+  result.rdma = moved_ports(idle, before, after, interval);
+  result.net = moved_net(idle, before, after, interval);
+  auto& reasons = result.reasons;
+
+  // What of each net device's bytes is not TCP.
+  std::vector<double> sent, received;
+  for (const Moved& net : result.net) {
+    sent.push_back(net.sent);
+    received.push_back(net.received);
+  }
+  std::vector<std::string> carried, blind;
+  for (const Moved& port : result.rdma) {
+    const PortCount* count = find(after.ports, port.name, key_of_port);
+    if (!port.problem.empty()) {
+      if (!count || count->active) blind.push_back(port.name + ": " + port.problem);
+      continue;
+    }
+    double bytes = port.sum();
+    double shared = 0;
+    double mtu = 1500;
+    for (std::size_t i = 0; i < result.net.size(); ++i) {
+      const Moved& net = result.net[i];
+      if (std::find(count->net_devices.begin(), count->net_devices.end(), net.name) == count->net_devices.end())
+        continue;
+      if (const NetCount* device = find(after.net_devices, net.name, key_of_net)) mtu = device->mtu;
+      if (count->infiniband && !count->software) bytes -= ipoib_overhead * net.sum();
+      if (!count->software) continue;
+      // No packet is larger than the net device's MTU.
+      const double largest = mtu + ethernet_header;
+      const double sent_at_most = port.unit == CounterUnit::packets ? port.sent * largest : port.sent * 2;
+      const double received_at_most = port.unit == CounterUnit::packets ? port.received * largest : port.received * 2;
+      shared += std::min(sent[i], sent_at_most) + std::min(received[i], received_at_most);
+      sent[i] = std::max(0.0, sent[i] - sent_at_most);
+      received[i] = std::max(0.0, received[i] - received_at_most);
+    }
+    Moved rest = port;
+    if (bytes < port.sum()) {  // IPoIB
+      rest.sent = std::max(0.0, bytes);
+      rest.received = 0;
+    }
+    const bool packets = port.unit == CounterUnit::packets;
+    if (interval.stands_out(rest, packets ? least_rdma_packets : least_rdma_bytes)) {
+      carried.push_back(port.name + " " + amount_text(rest));
+      result.rdma_bytes += packets ? port.sum() * mtu : rest.sum();
+      if (shared >= least_net_bytes)
+        reasons.push_back(port.name + " is done in software: its packets are UDP of " + join(count->net_devices) +
+                          " and count there as well; up to " + bytes_text(shared) + " there are taken for them");
+    } else if (port.sum() >= (packets ? least_rdma_packets : least_rdma_bytes) &&
+               port.sum() <= port.idle_per_second * interval.busy_seconds / 2) {
+      blind.push_back(port.name + ": others' traffic hides the command's");
+    } else if (bytes < port.sum() && port.sum() >= least_rdma_bytes) {
+      reasons.push_back(port.name + "'s " + amount_text(port) + " are IPoIB of " + join(count->net_devices) +
+                        ", which is TCP, not RDMA");
+    }
+  }
+
+  std::vector<std::string> over_net;
+  for (std::size_t i = 0; i < result.net.size(); ++i) {
+    Moved rest = result.net[i];
+    rest.sent = sent[i];
+    rest.received = received[i];
+    if (!interval.stands_out(rest, least_net_bytes)) continue;
+    result.tcp_bytes += rest.sum();
+    over_net.push_back(rest.name + " " + amount_text(rest));
+  }
+
+  const std::string rdma_text = "RDMA: " + join(carried), net_text = "network interfaces: " + join(over_net);
+  const double share = result.rdma_bytes / std::max(1.0, result.rdma_bytes + result.tcp_bytes);
+  if (!carried.empty() && over_net.empty()) {
+    result.verdict = Verdict::rdma;
+    reasons.insert(reasons.begin(), {rdma_text, "network interfaces: nothing to speak of"});
+  } else if (!carried.empty()) {
+    reasons.insert(reasons.begin(), {rdma_text, net_text});
+    char percent[32];
+    std::snprintf(percent, sizeof percent, "%.1f %%", 100 * share);
+    if (share <= 0.1) {
+      result.verdict = Verdict::tcp;
+      reasons.push_back("RDMA carried " + std::string(percent) + " at most");
+    } else if (share >= 0.9) {
+      result.verdict = Verdict::rdma;
+      reasons.push_back("the rest is no more than control traffic");
+    } else if (result.tcp_bytes < control_bytes) {
+      result.verdict = Verdict::rdma;
+      reasons.push_back("less than " + bytes_text(control_bytes) + " over TCP is a launcher's control traffic");
+    } else {
+      result.verdict = Verdict::mixed;
+      reasons.push_back("RDMA carried " + std::string(percent));
+    }
+  } else if (!blind.empty()) {
+    result.verdict = Verdict::cannot_tell;
+    if (!over_net.empty()) reasons.push_back(net_text);
+  } else if (!over_net.empty()) {
+    result.verdict = Verdict::tcp;
+    reasons.insert(reasons.begin(), {result.rdma.empty() ? "there is no RDMA device" : "RDMA: nothing", net_text});
+  } else {
+    result.verdict = Verdict::no_traffic;
+    reasons.push_back(result.rdma.empty() ? "there is no RDMA device, and the network interfaces carried nothing"
+                                          : "neither RDMA devices nor network interfaces carried anything");
+    reasons.push_back("ranks on one machine use shared memory, which nothing counts: run it on two");
+  }
+  reasons.insert(reasons.end(), blind.begin(), blind.end());
+  return result;
+}
+
+std::vector<std::string> disagreements(const Assessment& assessment, const NcclLog& log) {
+  std::vector<std::string> lines;
+  if (!log.lines) return lines;
+  const int rdma = log.over_rdma().total(), tcp = log.over_tcp().total();
+  std::vector<std::string> moved;
+  for (const Moved& port : assessment.rdma)
+    if (port.sum() >= (port.unit == CounterUnit::packets ? least_rdma_packets : least_rdma_bytes))
+      moved.push_back(port.device);
+  const bool known = assessment.verdict != Verdict::cannot_tell;
+  const bool over_rdma = assessment.verdict == Verdict::rdma || assessment.verdict == Verdict::mixed;
+  const bool over_tcp = assessment.verdict == Verdict::tcp || assessment.verdict == Verdict::mixed;
+  if (rdma && known && !over_rdma)
+    lines.push_back("the log has " + std::to_string(rdma) + " connections over RDMA, the counters say " +
+                    text_of(assessment.verdict));
+  if (tcp && !rdma && known && !over_tcp)
+    lines.push_back("the log has " + std::to_string(tcp) +
+                    " connections over TCP and none over RDMA, the counters say " + text_of(assessment.verdict));
+  if (!log.connections.empty() && !rdma && !tcp && (over_rdma || over_tcp))
+    lines.push_back("the log has no connection over a network, the counters say " + text_of(assessment.verdict));
+  if (rdma && tcp) lines.push_back("the log has both RDMA and TCP: some ranks fell back, or two jobs share the log");
+  if (log.networks.size() > 1)
+    lines.push_back("the ranks do not agree on the network: " + join_set(log.networks) +
+                    "; NCCL hangs or fails where they differ");
+  if (over_rdma && rdma && !log.hcas.empty()) {
+    const auto used = log.devices();
+    for (const std::string& device : moved)
+      if (!used.contains(device))
+        lines.push_back(device + " carried traffic, but the log's HCAs are " + join_set(used));
+    for (const std::string& device : used)
+      if (std::find(moved.begin(), moved.end(), device) == moved.end())
+        lines.push_back("the log's HCA " + device + " carried nothing here");
+  }
+  return lines;
+}
+
+std::vector<std::string> summary(const NcclLog& log) {
+  std::vector<std::string> lines;
+  if (!log.lines) return lines;
+  if (!log.versions.empty()) lines.push_back("NCCL " + join_set(log.versions));
+  if (!log.networks.empty()) lines.push_back("network " + join_set(log.networks));
+  if (log.no_ib_device) lines.push_back("NET/IB found no device: NCCL goes over TCP");
+  if (!log.hcas.empty()) {
+    std::vector<std::string> names;
+    for (const NcclHca& hca : log.hcas) names.push_back(hca.device + ":" + std::to_string(hca.port) + "/" + hca.link);
+    lines.push_back("HCAs " + join(names));
+  }
+  if (!log.gid_indices.empty()) {
+    std::vector<std::string> indices;
+    for (const int index : log.gid_indices) indices.push_back(std::to_string(index));
+    lines.push_back("GID index " + join(indices));
+  }
+  for (const auto& [transport, count] : log.connections)
+    lines.push_back("via " + transport + ": " + std::to_string(count.sends) + " sends" +
+                    (count.receives ? ", " + std::to_string(count.receives) + " receives" : ""));
+  if (const int rdma = log.over_rdma().total())
+    lines.push_back("GPUDirect RDMA: " + std::to_string(log.gpu_direct.total()) + " of " + std::to_string(rdma) +
+                    (log.gpu_direct.total() ? "" : ": data passes through host memory; see rdma_tune check"));
+  for (const std::string& warning : log.warnings) lines.push_back("WARN " + warning);
+  return lines;
+}
+
+namespace {
+
+class Fd {
+ public:
+  explicit Fd(int fd = -1) : fd_(fd) {}
+  ~Fd() { reset(); }
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  int get() const { return fd_; }
+  void reset(int fd = -1) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = fd;
+  }
+
+ private:
+  int fd_;
+};
+
+// Signals come through a descriptor while this lives. What comes for this process goes to the command.
+class Signals {
+ public:
+  Signals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&set, number);
+    check_errno(pthread_sigmask(SIG_BLOCK, &set, &before_) ? -1 : 0, "pthread_sigmask");
+    fd_.reset(check_errno(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
+  }
+  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  Signals(const Signals&) = delete;
+  int fd() const { return fd_.get(); }
+  const sigset_t& before() const { return before_; }
+
+ private:
+  sigset_t before_;
+  Fd fd_;
+};
+
+void write_all(int fd, const char* data, std::size_t size) {
+  while (size) {
+    const ssize_t written = ::write(fd, data, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return;  // our reader is gone; the command's end and the verdict still count
+    data += written;
+    size -= static_cast<std::size_t>(written);
+  }
+}
+
+// Runs the command to its end and returns its status as a shell says it. With `output`, its stdout and stderr are
+// passed on and shown to it; without, they are the caller's.
+class Child {
+ public:
+  Child(const std::vector<std::string>& command, const Signals& signals, bool read_output) : signals_(signals) {
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    posix_spawn_file_actions_init(&files);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setsigmask(&attributes, &signals.before());
+    sigset_t defaults;
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGPIPE);
+    posix_spawnattr_setsigdefault(&attributes, &defaults);
+    std::vector<Fd> ends;
+    if (read_output)
+      for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+        int both[2];
+        check_errno(::pipe2(both, O_CLOEXEC), "pipe2");
+        pipes_[static_cast<std::size_t>(fd - 1)].reset(both[0]);
+        ends.emplace_back(both[1]);
+        posix_spawn_file_actions_adddup2(&files, both[1], fd);
+      }
+    std::vector<char*> arguments;
+    for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    error_ = ::posix_spawnp(&pid_, arguments[0], &files, &attributes, arguments.data(), environ);
+    posix_spawn_file_actions_destroy(&files);
+    posix_spawnattr_destroy(&attributes);
+  }
+
+  int error() const { return error_; }  // errno of a command that could not be started
+
+  int wait(const std::function<void(std::size_t stream, std::string_view)>& output) {
+    int status = 0;
+    bool ended = false;
+    std::chrono::steady_clock::time_point deadline;
+    for (;;) {
+      pollfd polled[3] = {{signals_.fd(), POLLIN, 0}, {pipes_[0].get(), POLLIN, 0}, {pipes_[1].get(), POLLIN, 0}};
+      if (ended && pipes_[0].get() < 0 && pipes_[1].get() < 0) break;
+      // What the command left running may hold the pipes, and write to them, for ever.
+      const int ready = ::poll(polled, 3, ended ? 200 : -1);
+      if (ready < 0 && errno == EINTR) continue;
+      check_errno(ready, "poll");
+      if (ended && (ready == 0 || std::chrono::steady_clock::now() > deadline)) break;
+      for (std::size_t stream = 0; stream < 2; ++stream)
+        if (polled[stream + 1].revents) read(stream, output);
+      if (polled[0].revents) pass_on(!ended);
+      if (!ended && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+        ended = true;
+        deadline = std::chrono::steady_clock::now() + 2s;
+      }
+    }
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+
+ private:
+  void read(std::size_t stream, const std::function<void(std::size_t, std::string_view)>& output) {
+    std::array<char, 65'536> buffer;
+    const ssize_t count = ::read(pipes_[stream].get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) return;
+    if (count <= 0) return pipes_[stream].reset();
+    write_all(stream ? STDERR_FILENO : STDOUT_FILENO, buffer.data(), static_cast<std::size_t>(count));
+    output(stream, {buffer.data(), static_cast<std::size_t>(count)});
+  }
+
+  void pass_on(bool running) {
+    signalfd_siginfo info;
+    while (::read(signals_.fd(), &info, sizeof info) == sizeof info)
+      // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
+      if (running && info.ssi_signo != SIGCHLD && info.ssi_code != SI_KERNEL)
+        ::kill(pid_, static_cast<int>(info.ssi_signo));
+  }
+
+  const Signals& signals_;
+  std::array<Fd, 2> pipes_;
+  pid_t pid_ = -1;
+  int error_ = 0;
+};
+
+struct Options {
+  SystemOptions system;
+  std::string require, log;
+  double baseline = 1;
+  std::vector<std::string> command;
+};
+
+bool parse(int argc, const char* const* argv, Options& options) {
+  const char* const* const end = argv + argc;
+  const char* const* const dashes = std::find_if(argv, end, [](const char* word) { return !std::strcmp(word, "--"); });
+  po::options_description known("rdma_tune verify [options] -- COMMAND...: over what did its traffic go?");
+  known.add_options()("require", po::value(&options.require), "exit with status 1 where it was not over: rdma or tcp")(
+      "log", po::value(&options.log),
+      "NCCL_DEBUG=INFO log to compare with, read when the command has ended; default: the command's own output")(
+      "baseline", po::value(&options.baseline)->default_value(1, "1"),
+      "seconds to watch the idle machine first; what it sends by itself is subtracted");
+  known.add(options.system.description());
+  if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return false;
+  if (!options.require.empty() && options.require != "rdma" && options.require != "tcp")
+    throw UsageError("--require must be rdma or tcp, not '" + options.require + "'");
+  multinode::require_range("--baseline", options.baseline, 0.0, 3600.0);
+  if (dashes == end || dashes + 1 == end)
+    throw UsageError("verify needs a command, after --: rdma_tune verify -- mpirun ...");
+  options.command.assign(dashes + 1, end);
+  return true;
+}
+
+void print(std::ostream& out, const Assessment& assessment, const NcclLog& log,
+           const std::vector<std::string>& disagreeing, const std::vector<std::string>& problems) {
+  multinode::Table table({"device", "kind", "sent", "received", "unit", "idle/s", "counted by"});
+  auto add = [&table](const Moved& moved) {
+    auto number = [](double value) {
+      char text[32];
+      std::snprintf(text, sizeof text, "%.0f", value);
+      return std::string(text);
+    };
+    const bool blind = !moved.problem.empty();
+    table.add({moved.name, moved.rdma ? "RDMA" : "net", blind ? "?" : number(moved.sent),
+               blind ? "?" : number(moved.received), moved.unit == CounterUnit::bytes ? "bytes" : "packets",
+               number(moved.idle_per_second), blind ? moved.problem : moved.source});
+  };
+  for (const Moved& moved : assessment.rdma) add(moved);
+  for (const Moved& moved : assessment.net)
+    if (moved.sum() > 0 || !moved.problem.empty()) add(moved);
+  out << "rdma_tune verify: " << text_of(assessment.verdict) << '\n';
+  for (const std::string& reason : assessment.reasons) out << "  " << reason << '\n';
+  if (!assessment.rdma.empty() || !assessment.net.empty()) table.print(out);
+  for (const std::string& line : summary(log)) out << "log: " << line << '\n';
+  for (const std::string& line : disagreeing) out << "log disagrees: " << line << '\n';
+  for (const std::string& line : problems) out << "problem: " << line << '\n';
+  out << std::flush;
+}
+
+nlohmann::json json_of(const std::vector<Moved>& all) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Moved& moved : all)
+    list.push_back({{"name", moved.name},
+                    {"device", moved.device},
+                    {"unit", moved.unit == CounterUnit::bytes ? "bytes" : "packets"},
+                    {"sent", std::llround(moved.sent)},
+                    {"received", std::llround(moved.received)},
+                    {"idle_per_second", moved.idle_per_second},
+                    {"source", moved.source},
+                    {"problem", moved.problem}});
+  return list;
+}
+
+void settle(std::chrono::duration<double> time) {
+  const auto until = std::chrono::steady_clock::now() + time;
+  std::this_thread::sleep_until(std::chrono::time_point_cast<std::chrono::steady_clock::duration>(until));
+}
+
+}  // namespace
+
+int run_verify(int argc, const char* const* argv) {
+  Options options;
+  if (!parse(argc, argv, options)) return multinode::exit_right;
+  multinode::JsonLines json(options.system.json);
+
+  const Counters idle = read_counters(options.system.sysfs);
+  Counters before = idle;
+  if (options.baseline > 0) {
+    // A counter that is fetched once a second says nothing of a shorter time.
+    settle(std::max<std::chrono::duration<double>>(std::chrono::duration<double>(options.baseline), idle.delay));
+    before = read_counters(options.system.sysfs);
+  }
+
+  NcclLog log;
+  int status = 0;
+  {
+    const Signals signals;
+    struct sigaction ignore {};
+    struct sigaction pipe_before {};
+    ignore.sa_handler = SIG_IGN;  // `rdma_tune verify ... | head` still gives its verdict on stderr
+    ::sigaction(SIGPIPE, &ignore, &pipe_before);
+    Child child(options.command, signals, options.log.empty());
+    if (child.error()) {
+      std::cerr << "rdma_tune verify: cannot run " + options.command.front() + ": " + std::strerror(child.error()) +
+                       "\n";
+      return child.error() == ENOENT ? 127 : 126;
+    }
+    NcclLogStream streams[2] = {NcclLogStream(log), NcclLogStream(log)};
+    status = child.wait([&](std::size_t stream, std::string_view piece) { streams[stream].add(piece); });
+    for (NcclLogStream& stream : streams) stream.end();
+    // hw_counters are served from a cache for as long as their `lifespan`.
+    settle(before.delay);
+  }
+  const Counters after = read_counters(options.system.sysfs);
+  std::vector<std::string> problems = after.problems;
+  if (!options.log.empty()) {
+    std::ifstream file(options.log);
+    const bool opened = file.is_open();
+    if (opened)
+      log = read_nccl_log(file);
+    else
+      problems.push_back("--log: cannot read " + options.log + ": " + std::strerror(errno));
+    if (opened && !log.lines)
+      problems.push_back("--log: " + options.log + " has no line of NCCL's; it needs NCCL_DEBUG=INFO");
+  }
+  const Assessment assessment = assess(idle, before, after);
+  const auto disagreeing = disagreements(assessment, log);
+  print(std::cerr, assessment, log, disagreeing, problems);
+  json.write({{"verdict", text_of(assessment.verdict)},
+              {"reasons", assessment.reasons},
+              {"rdma", json_of(assessment.rdma)},
+              {"net", json_of(assessment.net)},
+              {"rdma_bytes", assessment.rdma_bytes},
+              {"tcp_bytes", assessment.tcp_bytes},
+              {"seconds", std::chrono::duration<double>(after.when - before.when).count()},
+              {"command", options.command.front()},
+              {"status", status},
+              {"log", log.lines ? log.json() : nlohmann::json()},
+              {"disagreements", disagreeing},
+              {"problems", problems}});
+  if (status || options.require.empty() || text_of(assessment.verdict) == options.require) return status;
+  if (assessment.verdict == Verdict::cannot_tell) {
+    std::cerr << "rdma_tune verify: --require " + options.require + ": the counters cannot tell\n";
+    return multinode::exit_untestable;
+  }
+  std::cerr << "rdma_tune verify: --require " + options.require + ": the traffic was " + text_of(assessment.verdict) +
+                   "\n";
+  return multinode::exit_wrong;
+}
+
+}  // namespace rdma
