@@ -30,12 +30,12 @@ struct Call;
 
 // CUDA's and NCCL's names of what their handles point to.
 struct CUevent_st {
-  int device;
+  int device = 0;
   bool done = false;
   std::chrono::steady_clock::time_point time{};
 };
 struct CUstream_st {
-  int device;
+  int device = 0;
   std::deque<Call> queue;
   bool capturing = false;
   std::vector<Call> captured;
