@@ -1,0 +1,139 @@
+// all_reduce_bench: how fast one large block is summed over all ranks: one number, for a table of numbers.
+// Exit status: 0 right, 1 wrong elements or timed out, 2 bad command line or environment, 77 no GPU.
+#include "benchmark/ranks.hpp"
+
+#include <multinode/device.hpp>
+#include <multinode/program.hpp>
+#include <multinode/report.hpp>
+
+#include <array>
+#include <cstdio>
+#include <iostream>
+
+namespace po = boost::program_options;
+
+struct BenchOptions {
+  std::size_t rows = 500'000, columns = 2'000;
+  int warmup = 2, trials = 10, corrupt = -1;
+  multinode::CommonOptions common;
+};
+
+// Whole numbers from 0 to 7 that differ from rank to rank and from neighbour to neighbour; their sums are exact.
+float element(int rank, std::size_t index) {
+  return static_cast<float>((index * 5 + static_cast<std::size_t>(rank) * 3 + index / 8) % 8);
+}
+
+void fill(std::span<float> block, int rank) {
+  for (std::size_t i = 0; i < block.size(); ++i) block[i] = element(rank, i);
+}
+
+std::size_t count_wrong(std::span<const float> block, int ranks) {
+  std::array<float, 64> sums{};  // they repeat
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    for (int rank = 0; rank < ranks; ++rank) sums[i] += element(rank, i);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < block.size(); ++i) wrong += block[i] != sums[i % sums.size()];
+  return wrong;
+}
+
+void require_memory(multinode::World& world, const BenchOptions& options) {
+  std::size_t free = perf::available_host_memory(world) / 10 * 9;
+  for (const std::string& text : world.gather("free memory", std::to_string(free)))
+    free = std::min<std::size_t>(free, std::stoull(text));
+  const std::size_t row = options.columns * sizeof(float), rows = free / row;
+  if (rows < options.rows)
+    throw multinode::UsageError("--rows " + std::to_string(options.rows) + " does not fit into memory, " +
+                                std::to_string(rows) + " would");
+}
+
+// Seconds from a barrier to the sum, on this rank.
+double time_all_reduce(multinode::Communicator& communicator, multinode::Block block) {
+  communicator.barrier();
+  const auto start = std::chrono::steady_clock::now();
+  communicator.all_reduce(block);
+  communicator.synchronize();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+int run(multinode::World& world, const BenchOptions& options) {
+  if (options.corrupt != -1) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
+  require_memory(world, options);
+  const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
+  std::vector<float> block(options.rows * options.columns);
+  std::function<double()> trial = [&] { return time_all_reduce(*communicator, std::span(block)); };
+#ifdef MULTINODE_HAVE_NCCL
+  std::unique_ptr<multinode::DeviceBuffer<float>> device;
+  if (communicator->backend() == multinode::Backend::nccl) {
+    device = std::make_unique<multinode::DeviceBuffer<float>>(block.size());
+    trial = [&] {
+      device->copy_from(block, nullptr);
+      const double seconds = time_all_reduce(*communicator, device->span());
+      device->copy_to(block, nullptr);
+      communicator->synchronize();
+      return seconds;
+    };
+  }
+#endif
+
+  double seconds = 0;
+  std::size_t wrong = 0;
+  for (int i = 0; i < options.warmup + options.trials; ++i) {
+    fill(block, world.rank());
+    const double one = trial();
+    if (i >= options.warmup) seconds += one / options.trials;
+    if (world.rank() == options.corrupt) block[static_cast<std::size_t>(i) * 7919 % block.size()] += 1;
+    wrong += count_wrong(block, world.size());
+  }
+
+  double mean = 0;
+  for (const std::string& text : world.gather("seconds", std::to_string(seconds * 1e9)))
+    mean += std::stod(text) * 1e-9 / world.size();
+  std::size_t all_wrong = 0;
+  for (const std::string& text : world.gather("wrong", std::to_string(wrong))) all_wrong += std::stoull(text);
+  if (world.rank() == 0) {
+    const double payload = static_cast<double>(block.size() * sizeof(float)), algbw = payload / mean;
+    const double busbw = algbw * 2 * (world.size() - 1) / world.size();
+    const auto print = [](const char* name, double value) {
+      std::printf("  %s: %.3f GBps (%.1f Gbps)\n", name, value * 1e-9, value * 8e-9);
+    };
+    std::printf("all_reduce of a %.3g GB payload over %s, %d ranks, mean of %d trials:\n", payload * 1e-9,
+                std::string(multinode::name_of(communicator->backend())).c_str(), world.size(), options.trials);
+    print("algbw", algbw);
+    if (world.size() > 1)
+      print("busbw", busbw);
+    else
+      std::printf("  busbw: n/a, one rank moves nothing\n");
+    std::printf("%s: %zu elements wrong\n", all_wrong ? "WRONG" : "RIGHT", all_wrong);
+    std::fflush(stdout);
+    multinode::JsonLines json(options.common.json);
+    json.write(multinode::fingerprint(world));
+    json.write({{"payload_bytes", block.size() * sizeof(float)},
+                {"ranks", world.size()},
+                {"backend", multinode::name_of(communicator->backend())},
+                {"warmup", options.warmup},
+                {"trials", options.trials},
+                {"mean_seconds", mean},
+                {"algbw_gb_per_s", algbw * 1e-9},
+                {"busbw_gb_per_s", world.size() > 1 ? nlohmann::json(busbw * 1e-9) : nlohmann::json()},
+                {"wrong", all_wrong}});
+  }
+  return all_wrong ? multinode::exit_wrong : multinode::exit_right;
+}
+
+int main(int argc, char** argv) {
+  BenchOptions options;
+  po::options_description own("Options of all_reduce_bench");
+  own.add_options()("rows", po::value(&options.rows)->default_value(options.rows), "of a matrix of floats")(
+      "columns", po::value(&options.columns)->default_value(options.columns), "of it")(
+      "warmup", po::value(&options.warmup)->default_value(options.warmup), "trials that are not timed")(
+      "trials", po::value(&options.trials)->default_value(options.trials), "trials that are timed")(
+      "corrupt", po::value(&options.corrupt), "rank that spoils an element, to see the check fail");
+  const auto validate = [&] {
+    multinode::require_range<std::size_t>("--rows", options.rows, 1, 100'000'000);
+    multinode::require_range<std::size_t>("--columns", options.columns, 1, 1'000'000);
+    multinode::require_range("--warmup", options.warmup, 0, 1'000'000);
+    multinode::require_range("--trials", options.trials, 1, 1'000'000);
+  };
+  return multinode::run({"all_reduce_bench", own, options.common, validate}, argc, argv,
+                        [&](multinode::World& world) { return run(world, options); });
+}
