@@ -76,8 +76,7 @@ class Benchmark {
 };
 
 void Benchmark::refuse_what_does_not_fit() {
-  const std::string name = std::string(collective_.name) + "_perf";
-  if (const std::string why = collective_.refusal(ranks_->size()); !why.empty()) throw UsageError(name + ": " + why);
+  if (const std::string why = collective_.refusal(ranks_->size()); !why.empty()) throw UsageError(why);
   redops_ = collective_.reduces ? options_.redops : std::vector{Redop::sum};
   if (options_.all_redops) {
     const std::size_t all = redops_.size();
@@ -87,7 +86,7 @@ void Benchmark::refuse_what_does_not_fit() {
     if (redops_.empty()) redops_ = {Redop::sum};
   }
   for (const Redop redop : redops_)
-    if (const std::string why = ranks_->refusal(collective_, redop); !why.empty()) throw UsageError(name + ": " + why);
+    if (const std::string why = ranks_->refusal(collective_, redop); !why.empty()) throw UsageError(why);
   if (collective_.rooted && options_.root != -1)
     multinode::require_range("--root", options_.root, 0, ranks_->size() - 1);
   if (options_.corrupt != -1) {
@@ -205,10 +204,10 @@ int Benchmark::run() {
     for (const multinode::DataType type : options_.types)
       for (const Redop redop : redops_)
         for (int root = 0; root < roots; ++root)
-          for (const std::size_t size : options_.sizes()) {
+          for (std::size_t last = 0; const std::size_t size : options_.sizes()) {
             const std::size_t count = count_of(size, type);
-            if (count == 0) continue;  // less than one element a rank
-            rows({type, redop, options_.root == -1 ? root : options_.root, count, false}, cycle);
+            if (count == last) continue;  // the same row again; or less than one element a rank
+            rows({type, redop, options_.root == -1 ? root : options_.root, last = count, false}, cycle);
           }
   }
 
@@ -332,7 +331,12 @@ std::uint64_t Benchmark::count_wrong(const Operation& operation) {
         if (source.rank == Source::nothing) continue;
         ranks_->read(local, Ranks::Buffer::both, offset + static_cast<std::size_t>(b) * block, block,
                      [&](std::span<std::byte> bytes) {
-                       if (b == corrupted) bytes[random_() % bytes.size()] ^= std::byte(1u << (random_() % 8));
+                       if (b == corrupted) {
+                         const std::size_t at = random_() % bytes.size(), size = multinode::size_of(operation.type);
+                         bytes[at] ^= std::byte(1u << (random_() % 8));
+                         if (values.rounded())  // no bit of an average, but not a number, is always out of bounds
+                           std::ranges::fill(bytes.subspan(at / size * size, size), std::byte{0xFF});
+                       }
                        std::string first;
                        const std::size_t found = values.count_wrong(bytes, source, &first);
                        if (found && wrong == 0)
