@@ -494,7 +494,9 @@ bool parse(int argc, const char* const* argv, Options& options) {
 void print(std::ostream& out, const Assessment& assessment, const NcclLog& log,
            const std::vector<std::string>& disagreeing, const std::vector<std::string>& problems) {
   multinode::Table table({"device", "kind", "sent", "received", "unit", "idle/s", "counted by"});
-  auto add = [&table](const Moved& moved) {
+  int rows = 0;
+  auto add = [&](const Moved& moved) {
+    ++rows;
     auto number = [](double value) {
       char text[32];
       std::snprintf(text, sizeof text, "%.0f", value);
@@ -510,7 +512,7 @@ void print(std::ostream& out, const Assessment& assessment, const NcclLog& log,
     if (moved.sum() > 0 || !moved.problem.empty()) add(moved);
   out << "rdma_tune verify: " << text_of(assessment.verdict) << '\n';
   for (const std::string& reason : assessment.reasons) out << "  " << reason << '\n';
-  if (!assessment.rdma.empty() || !assessment.net.empty()) table.print(out);
+  if (rows) table.print(out);
   for (const std::string& line : summary(log)) out << "log: " << line << '\n';
   for (const std::string& line : disagreeing) out << "log disagrees: " << line << '\n';
   for (const std::string& line : problems) out << "problem: " << line << '\n';
@@ -603,7 +605,7 @@ int run_verify(int argc, const char* const* argv) {
     std::cerr << "rdma_tune verify: --require " + options.require + ": the counters cannot tell\n";
     return multinode::exit_untestable;
   }
-  std::cerr << "rdma_tune verify: --require " + options.require + ": the traffic was " + text_of(assessment.verdict) +
+  std::cerr << "rdma_tune verify: --require " + options.require + ": the verdict is " + text_of(assessment.verdict) +
                    "\n";
   return multinode::exit_wrong;
 }
