@@ -1,0 +1,4 @@
+# What ci/tour shows of this chapter.
+# shellcheck shell=bash
+show mpirun 'Out of bounds values : 0 OK' 'every element, exactly' all_reduce_perf -b 8 -e 8M -f 32
+show two_nodes 'Out of bounds values : 0 OK' 'every element, exactly' all_reduce_perf -b 8 -e 8M -f 32
