@@ -1,8 +1,410 @@
 #include "choice.hpp"
+
+#include "simulate.hpp"
+
+#include <multinode/check.hpp>
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <map>
+#include <tuple>
+
 namespace rdma {
-Subnet Subnet::parse(const std::string&) { return {}; }
-bool Choice::has_rdma() const { return false; }
-Choice choose(const System&, const Wanted&) { return {}; }
-std::vector<Export> exports(const System&, const Choice&, std::pair<int, int>) { return {}; }
-std::string perftest_arguments(const Choice&) { return ""; }
+
+using multinode::UsageError;
+
+namespace {
+
+int common_bits(const std::array<std::uint8_t, 16>& a, const std::array<std::uint8_t, 16>& b) {
+  for (std::size_t i = 0; i < 16; ++i)
+    if (const auto difference = static_cast<std::uint8_t>(a[i] ^ b[i]))
+      return static_cast<int>(i) * 8 + std::countl_zero(difference);
+  return 128;
+}
+
+std::optional<std::array<std::uint8_t, 16>> parse_address(const std::string& text) {
+  std::array<std::uint8_t, 16> address{};
+  if (inet_pton(AF_INET, text.c_str(), &address[12]) == 1)
+    address[10] = address[11] = 0xff;
+  else if (inet_pton(AF_INET6, text.c_str(), address.data()) != 1)
+    return {};
+  return address;
+}
+
+std::string name_of(const Device& device, const Port& port) {
+  return device.name + " port " + std::to_string(port.number);
+}
+
+const NetDevice* find_net_device(const System& system, const std::string& name) {
+  const auto found = std::ranges::find(system.net_devices, name, &NetDevice::name);
+  return found == system.net_devices.end() ? nullptr : &*found;
+}
+
+// Why this GID is not right, whatever the state of its port; "" if it is.
+std::string objection(const System& system, const Gid& gid, const Wanted& wanted) {
+  if (!gid.unreadable.empty()) return "not of this network namespace? its " + gid.unreadable;
+  if (gid.type == GidType::unknown) return "type not known";
+  if (gid.is_link_local()) return "link-local (fe80)";
+  if (gid.type == GidType::infiniband) return "InfiniBand";
+  if (wanted.roce_v1 != (gid.type == GidType::roce_v1)) return wanted.roce_v1 ? "RoCE v2" : "RoCE v1";
+  if (gid.is_ipv4() != (wanted.family == Family::ipv4)) return gid.is_ipv4() ? "IPv4" : "IPv6";
+  if (gid.is_ipv4_link_local()) return "link-local (169.254)";
+  if (wanted.subnet && !wanted.subnet->contains(gid.address)) return "not in " + wanted.subnet->text();
+  if (gid.net_device.empty() || system.net_devices.empty()) return "";
+  const NetDevice* const net = find_net_device(system, gid.net_device);
+  if (!net) return "not of this network namespace: no " + gid.net_device + " here";
+  if (net->vlan && !wanted.vlan) return "VLAN" + (*net->vlan ? " " + std::to_string(*net->vlan) : "");
+  const auto is_its = [&](const std::string& address) { return address.starts_with(gid.text() + "/"); };
+  if (!net->addresses.empty() && std::ranges::none_of(net->addresses, is_its))
+    return "not of this network namespace: no address of " + net->name + " here";
+  return "";
+}
+
+std::string why_not(const Device& device, const Port& port, const Wanted& wanted) {
+  if (!wanted.devices.empty() && std::ranges::find(wanted.devices, device.name) == wanted.devices.end())
+    return "not asked for";
+  if (!device.node_type.empty() && device.node_type != "CA")
+    return "neither InfiniBand nor RoCE: node type " + device.node_type;
+  if (port.link_layer == LinkLayer::unknown) return "link layer not known";
+  if (port.state.empty()) return "port state not known";
+  if (!port.is_active()) return "port is " + port.state;
+  return "";
+}
+
+PortChoice choose_gid(const System& system, const Device& device, const Port& port, const Wanted& wanted) {
+  PortChoice result{&device, &port, {}, -1, false, why_not(device, port, wanted)};
+  const bool usable = result.reason.empty();
+  for (const Gid& gid : port.gids) {
+    GidVerdict verdict;
+    if (port.link_layer == LinkLayer::infiniband)
+      verdict.reason = usable ? "InfiniBand needs none" : result.reason;
+    else
+      verdict.reason = objection(system, gid, wanted);
+    if (verdict.reason.empty() && !usable) verdict.reason = result.reason;
+    if (verdict.reason.empty() && result.chosen >= 0)
+      verdict.reason = "fits too, but " + std::to_string(result.chosen) + " comes first; see --subnet";
+    if (verdict.reason.empty()) {
+      verdict.chosen = true;
+      verdict.reason = wanted.roce_v1 ? "RoCE v1" : "RoCE v2";
+      verdict.reason += wanted.family == Family::ipv4 ? ", IPv4" : ", IPv6";
+      result.chosen = gid.index;
+    }
+    result.gids.push_back(std::move(verdict));
+  }
+  result.usable = usable && (port.link_layer == LinkLayer::infiniband || result.chosen >= 0);
+  if (usable && !result.usable) result.reason = port.gids.empty() ? "no GID in its table" : "no GID fits";
+  return result;
+}
+
+// Ends of both link layers cannot be connected: the slower layer is left out.
+void keep_one_link_layer(Choice& choice) {
+  double ethernet = 0, infiniband = 0;
+  for (const PortChoice& port : choice.ports)
+    if (port.usable)
+      (port.port->link_layer == LinkLayer::ethernet ? ethernet : infiniband) +=
+          std::max(port.port->gbit_per_second, 0.001);
+  if (ethernet == 0 || infiniband == 0) return;
+  const bool drop_ethernet = infiniband >= ethernet;
+  for (PortChoice& port : choice.ports) {
+    if (!port.usable || (port.port->link_layer == LinkLayer::ethernet) != drop_ethernet) continue;
+    port.usable = false;
+    port.reason = drop_ethernet ? "RoCE beside InfiniBand, which has more bandwidth; see --device"
+                                : "InfiniBand beside RoCE, which has more bandwidth; see --device";
+    for (GidVerdict& gid : port.gids)
+      if (gid.chosen) gid = {false, port.reason};
+    port.chosen = -1;
+  }
+}
+
+// The odd ones: farther from the nearest of the other kind than most of their own are.
+void warn_of_distances(const System& system, Choice& choice) {
+  std::vector<const Device*> devices;
+  for (const PortChoice& port : choice.ports)
+    if (port.usable && !port.device->pci.empty() && (devices.empty() || devices.back() != port.device))
+      devices.push_back(port.device);
+  if (devices.size() < 2 || system.gpus.size() < 2) return;
+
+  const auto nearest = [&](const std::string& pci, const auto& others, auto pci_of) {
+    int least = 3;
+    for (const auto& other : others) least = std::min(least, distance(system, pci, pci_of(other)));
+    return least;
+  };
+  const auto warn = [&](const std::vector<std::string>& names, const std::vector<int>& nearest_of,
+                        const std::string& other) {
+    std::vector<int> sorted = nearest_of;
+    std::ranges::sort(sorted);
+    const int usual = sorted[(sorted.size() - 1) / 2];
+    constexpr const char* places[] = {"PCI switch", "NUMA node"};
+    for (std::size_t i = 0; i < names.size(); ++i)
+      if (nearest_of[i] > usual && usual < 2 && nearest_of[i] < 3)
+        choice.warnings.push_back(names[i] + " shares a " + places[usual] + " with no " + other +
+                                  ", as the others do: its traffic takes a longer way");
+  };
+  std::vector<std::string> names;
+  std::vector<int> distances;
+  for (const Device* device : devices) {
+    names.push_back(device->name);
+    distances.push_back(nearest(device->pci, system.gpus, [](const Gpu& gpu) { return gpu.pci; }));
+  }
+  warn(names, distances, "GPU");
+  names.clear();
+  distances.clear();
+  for (const Gpu& gpu : system.gpus) {
+    names.push_back("GPU " + gpu.pci);
+    distances.push_back(nearest(gpu.pci, devices, [](const Device* device) { return device->pci; }));
+  }
+  warn(names, distances, "RDMA device");
+
+  std::map<int, std::pair<int, int>> of_node;  // NUMA node -> GPUs, devices
+  for (const Gpu& gpu : system.gpus) ++of_node[gpu.numa_node].first;
+  for (const Device* device : devices) ++of_node[device->numa_node].second;
+  const auto differs = [&](auto count) {
+    return std::ranges::any_of(of_node, [&](const auto& node) { return count(node) != count(*of_node.begin()); });
+  };
+  if (of_node.begin()->first >= 0 && !differs([](const auto& node) { return node.second.first; }) &&
+      differs([](const auto& node) { return node.second.second; })) {
+    std::string counts;
+    for (const auto& [node, count] : of_node)
+      counts +=
+          (counts.empty() ? "" : "; ") + ("NUMA node " + std::to_string(node) + ": " + std::to_string(count.first) +
+                                          " GPUs, " + std::to_string(count.second) + " RDMA devices");
+    choice.warnings.push_back("RDMA devices are not spread over the NUMA nodes as the GPUs are (" + counts + ")");
+  }
+}
+
+void warn(const System& system, Choice& choice) {
+  double fastest = 0;
+  for (const PortChoice& port : choice.ports)
+    if (port.usable) fastest = std::max(fastest, port.port->gbit_per_second);
+  std::size_t usable = 0;
+  for (const PortChoice& port : choice.ports) {
+    const std::string name = name_of(*port.device, *port.port);
+    const auto fit = std::ranges::count_if(
+        port.gids, [](const GidVerdict& gid) { return gid.chosen || gid.reason.starts_with("fits too"); });
+    if (fit > 1)
+      choice.warnings.push_back(name + ": " + std::to_string(fit) + " GIDs fit, and the first is taken; --subnet " +
+                                "says which network the other nodes are in");
+    if (port.reason == "no GID fits") {
+      std::string reasons;
+      for (std::size_t i = 0; i < port.gids.size() && i < 8; ++i)
+        reasons += (i ? ", " : ": ") + std::to_string(port.port->gids[i].index) + " " + port.gids[i].reason;
+      choice.warnings.push_back(name + ": no GID fits" + reasons);
+    }
+    if (!port.usable) continue;
+    ++usable;
+    if (port.port->gbit_per_second < fastest)
+      choice.warnings.push_back(name + " is slower than others (" + port.port->rate +
+                                "); --device chooses the ones to use");
+  }
+  if (usable > 32) choice.warnings.push_back("NCCL takes 32 ports at most, and here are " + std::to_string(usable));
+  warn_of_distances(system, choice);
+}
+
+Choice choose_of_family(const System& system, const Wanted& wanted) {
+  Choice choice;
+  choice.wanted = wanted;
+  for (const Device& device : system.devices)
+    for (const Port& port : device.ports) choice.ports.push_back(choose_gid(system, device, port, wanted));
+  return choice;
+}
+
+bool has_gid(const Choice& choice) {
+  return std::ranges::any_of(choice.ports, [](const PortChoice& port) { return port.chosen >= 0; });
+}
+
+// The interface for NCCL's bootstrap and for its sockets: that of the chosen GIDs where it is one, else the one that a
+// person would take.
+const NetDevice* socket_interface(const System& system, const Choice& choice) {
+  const NetDevice* of_gids = nullptr;
+  bool several = false;
+  for (const PortChoice& port : choice.ports) {
+    if (!port.usable || port.chosen < 0) continue;
+    const auto gid = std::ranges::find(port.port->gids, port.chosen, &Gid::index);
+    const NetDevice* const net = find_net_device(system, gid->net_device);
+    several |= of_gids && net != of_gids;
+    of_gids = net;
+  }
+  if (of_gids && !several && of_gids->is_up) return of_gids;
+  const auto rank = [&](const NetDevice& net) {
+    return std::tuple(net.has_default_route, !net.is_infiniband, !net.is_virtual || net.is_bond, !net.vlan,
+                      !net.addresses.empty());
+  };
+  const NetDevice* best = nullptr;
+  for (const NetDevice& net : system.net_devices)
+    if (net.is_up && !net.is_loopback && !net.has_master && (!best || rank(net) > rank(*best))) best = &net;
+  return best;
+}
+
+// The smallest network that holds all chosen addresses, and theirs of the other nodes: each with its interface's
+// prefix, or else /24 and /64.
+Subnet covering(const System& system, const std::vector<const PortChoice*>& ports) {
+  std::optional<Subnet> all;
+  for (const PortChoice* port : ports) {
+    const auto gid = std::ranges::find(port->port->gids, port->chosen, &Gid::index);
+    int bits = gid->is_ipv4() ? 96 + 24 : 64;
+    if (const NetDevice* const net = find_net_device(system, gid->net_device))
+      for (const std::string& address : net->addresses)
+        if (address.starts_with(gid->text() + "/")) bits = Subnet::parse(address).bits;
+    if (!all)
+      all = {gid->address, bits};
+    else
+      all->bits = std::min({all->bits, bits, common_bits(all->address, gid->address)});
+  }
+  all->clear_host_bits();
+  return *all;
+}
+
+}  // namespace
+
+Subnet Subnet::parse(const std::string& text) {
+  const std::size_t slash = text.find('/');
+  const auto address = parse_address(text.substr(0, slash));
+  Subnet subnet;
+  int bits = -1;
+  if (address) {
+    subnet.address = *address;
+    const int most = subnet.is_ipv4() && text.find(':') == text.npos ? 32 : 128;
+    const char* const end = text.data() + text.size();
+    if (slash == text.npos)
+      bits = most;
+    else if (const auto [after, error] = std::from_chars(text.data() + slash + 1, end, bits);
+             error != std::errc() || after != end || bits > most)
+      bits = -1;
+    subnet.bits = 128 - most + bits;
+  }
+  if (bits < 0) throw UsageError("--subnet must be a network such as 10.0.0.0/16 or fd00::/8, not '" + text + "'");
+  return subnet;
+}
+
+bool Subnet::contains(const std::array<std::uint8_t, 16>& other) const { return common_bits(address, other) >= bits; }
+
+bool Subnet::is_ipv4() const {
+  Gid gid;
+  gid.address = address;
+  return gid.is_ipv4();
+}
+
+void Subnet::clear_host_bits() {
+  for (int bit = bits; bit < 128; ++bit)
+    address[static_cast<std::size_t>(bit / 8)] &= static_cast<std::uint8_t>(~(0x80 >> (bit % 8)));
+}
+
+std::string Subnet::text() const {
+  Gid gid;
+  gid.address = address;
+  return gid.text() + "/" + std::to_string(gid.is_ipv4() ? bits - 96 : bits);
+}
+
+bool Choice::has_rdma() const { return std::ranges::any_of(ports, &PortChoice::usable); }
+
+Choice choose(const System& system, const Wanted& wanted) {
+  for (const std::string& name : wanted.devices)
+    if (!system.devices.empty() && std::ranges::find(system.devices, name, &Device::name) == system.devices.end()) {
+      std::string known;
+      for (const Device& device : system.devices) known += (known.empty() ? "" : ", ") + device.name;
+      throw UsageError("--device: there is no " + name + ", but " + known);
+    }
+  if (wanted.subnet && wanted.family != Family::automatic &&
+      wanted.subnet->is_ipv4() != (wanted.family == Family::ipv4))
+    throw UsageError("--subnet " + wanted.subnet->text() + " is not of the --family");
+
+  Wanted of_family = wanted;
+  if (wanted.family == Family::automatic)
+    of_family.family = wanted.subnet && !wanted.subnet->is_ipv4() ? Family::ipv6 : Family::ipv4;
+  Choice choice = choose_of_family(system, of_family);
+  if (wanted.family == Family::automatic && !wanted.subnet && !has_gid(choice)) {
+    of_family.family = Family::ipv6;
+    if (Choice other = choose_of_family(system, of_family); has_gid(other)) {
+      choice = std::move(other);
+      choice.warnings.push_back("no GID of an IPv4 address fits: those of IPv6 are taken");
+    }
+  }
+  if (wanted.devices.empty()) keep_one_link_layer(choice);
+  warn(system, choice);
+  return choice;
+}
+
+std::vector<Export> exports(const System& system, const Choice& choice, std::pair<int, int> nccl_version) {
+  std::vector<const PortChoice*> ports;
+  for (const PortChoice& port : choice.ports)
+    if (port.usable) ports.push_back(&port);
+
+  std::vector<Export> all;
+  const NcclVersion version{nccl_version.first, nccl_version.second, NcclVersion::newest_patch};
+  const bool roce = !ports.empty() && ports.front()->chosen >= 0;
+  const bool knows_family = version >= NcclVersion{2, 21, 0};
+  bool one_index = roce;
+  for (const PortChoice* port : ports) one_index &= port->chosen == ports.front()->chosen;
+  std::string left_out;
+  if (roce && !one_index && !knows_family) {  // it knows one index only: that of most
+    std::map<int, int> count;
+    for (const PortChoice* port : ports) ++count[port->chosen];
+    const int most = std::ranges::max_element(count, {}, [](const auto& entry) { return entry.second; })->first;
+    for (const PortChoice* port : ports)
+      if (port->chosen != most) left_out += " " + port->device->name;
+    std::erase_if(ports, [&](const PortChoice* port) { return port->chosen != most; });
+    one_index = true;
+  }
+
+  std::string hca, devices;
+  bool soft = false;
+  for (const PortChoice* port : ports) {
+    const std::string one = port->device->name + ":" + std::to_string(port->port->number);
+    hca += (hca.empty() ? "=" : ",") + one;
+    devices += (devices.empty() ? "" : ",") + one;
+    soft |= roce && port->device->pci.empty();
+  }
+  const std::string index = roce ? std::to_string(ports.front()->chosen) : "";
+  if (ports.empty()) {
+    all.push_back({"NCCL_IB_DISABLE", "1", "no RDMA here: sockets"});
+  } else {
+    all.push_back({"NCCL_IB_DISABLE", "0", ""});
+    all.push_back({"NCCL_IB_HCA", hca,
+                   left_out.empty() ? "these names exactly, each with its port"
+                                    : "without" + left_out + ": NCCL before 2.21 takes one index for all"});
+  }
+  if (one_index) {
+    all.push_back({"NCCL_IB_GID_INDEX", index, "the same on all of these ports"});
+  } else if (roce) {
+    NcclSettings settings;
+    settings.roce_version = choice.wanted.roce_v1 ? 1 : 2;
+    settings.family = choice.wanted.family == Family::ipv4 ? "AF_INET" : "AF_INET6";
+    all.push_back({"NCCL_IB_ADDR_FAMILY", *settings.family, "the ports' indices differ: NCCL finds them by these"});
+    all.push_back({"NCCL_IB_ROCE_VERSION_NUM", std::to_string(*settings.roce_version), ""});
+    const auto is_right = [&](const PortChoice* port) {
+      return simulate_nccl(*port->port, version, settings).index == port->chosen;
+    };
+    if (choice.wanted.subnet || !std::ranges::all_of(ports, is_right)) {
+      settings.range = choice.wanted.subnet ? *choice.wanted.subnet : covering(system, ports);
+      std::string wrong;
+      for (const PortChoice* port : ports)
+        if (!is_right(port)) wrong += " " + port->device->name;
+      all.push_back({"NCCL_IB_ADDR_RANGE", settings.range->text(),
+                     wrong.empty() ? "other GIDs would be taken without it"
+                                   : "and still NCCL takes another GID on" + wrong + ": leave it out with --device"});
+    }
+  }
+  const NetDevice* const net = socket_interface(system, choice);
+  if (net) all.push_back({"NCCL_SOCKET_IFNAME", "=" + net->name, "this name exactly; for meeting, and for sockets"});
+  all.push_back({"NCCL_SOCKET_NTHREADS", "4", "acts on sockets only, never on RDMA"});
+  all.push_back({"NCCL_NSOCKS_PERTHREAD", "8", "likewise; threads times sockets must be 64 at most"});
+  if (!ports.empty())
+    all.push_back({"UCX_NET_DEVICES", devices, "no TCP among them: UCX fails rather than fall back"});
+  else if (net)
+    all.push_back({"UCX_NET_DEVICES", net->name, ""});
+  if (one_index) all.push_back({"UCX_IB_GID_INDEX", index, ""});
+  if (soft) all.push_back({"UCX_UD_VERBS_ETH_DGID_CHECK", "n", "soft RoCE needs it"});
+  return all;
+}
+
+std::string perftest_arguments(const Choice& choice) {
+  const auto port = std::ranges::find_if(choice.ports, &PortChoice::usable);
+  if (port == choice.ports.end()) return "";
+  return "-d " + port->device->name + " -i " + std::to_string(port->port->number) +
+         (port->chosen >= 0 ? " -x " + std::to_string(port->chosen) : "");
+}
+
 }  // namespace rdma

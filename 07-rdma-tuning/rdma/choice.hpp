@@ -3,7 +3,9 @@
 
 #include "system.hpp"
 
-#include <map>
+#include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +22,7 @@ struct Subnet {
   static Subnet parse(const std::string& text);  // throws UsageError naming --subnet
   bool contains(const std::array<std::uint8_t, 16>& other) const;
   bool is_ipv4() const;
+  void clear_host_bits();
   std::string text() const;
 };
 

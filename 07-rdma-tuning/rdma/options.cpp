@@ -37,8 +37,13 @@ po::options_description WantedOptions::description() {
   return known;
 }
 
+std::string NcclVersion::text() const {
+  return std::to_string(major) + "." + std::to_string(minor) +
+         (patch == newest_patch ? "" : "." + std::to_string(patch));
+}
+
 NcclVersion parse_nccl_version(const std::string& text, const std::string& option) {
-  int parts[3] = {0, 0, 0};
+  int parts[3] = {0, 0, NcclVersion::newest_patch};
   const char* at = text.data();
   const char* const end = at + text.size();
   int count = 0;

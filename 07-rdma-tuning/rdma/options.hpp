@@ -3,7 +3,7 @@
 
 #include "choice.hpp"
 
-#include <boost/program_options.hpp>
+#include <multinode/options.hpp>
 
 #include <string>
 #include <utility>
@@ -23,11 +23,14 @@ struct WantedOptions {  // --family, --roce, --subnet, --device, --vlan
   boost::program_options::options_description description();
 };
 
-// "2.28", "2.26.2" -> {2, 26, 2}; throws UsageError naming `option`.
 struct NcclVersion {
-  int major = 2, minor = 28, patch = 0;
+  static constexpr int newest_patch = 1'000'000;
+  int major = 2, minor = 28, patch = newest_patch;
   auto operator<=>(const NcclVersion&) const = default;
+  std::string text() const;
 };
+
+// "2.26.2", or "2.26" for the newest of these. Throws UsageError that names `option`.
 NcclVersion parse_nccl_version(const std::string& text, const std::string& option);
 
 }  // namespace rdma

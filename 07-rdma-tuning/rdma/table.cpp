@@ -2,11 +2,251 @@
 
 #include "options.hpp"
 
-#include <multinode/options.hpp>
+#include <multinode/check.hpp>
+#include <multinode/report.hpp>
+#include <multinode/world.hpp>
+
+#include <algorithm>
+#include <iostream>
+
 namespace rdma {
-int run_table(int argc, const char* const* argv) {
-  SystemOptions system;
-  WantedOptions wanted;
-  return multinode::parse_command_line(argc, argv, system.description().add(wanted.description()), true) ? 0 : 0;
+
+namespace po = boost::program_options;
+using multinode::Table, nlohmann::json;
+
+namespace {
+
+std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
+
+std::string name_of(LinkLayer layer) {
+  return layer == LinkLayer::ethernet ? "Ethernet" : layer == LinkLayer::infiniband ? "InfiniBand" : "";
 }
+
+std::string name_of(GidType type) {
+  switch (type) {
+    case GidType::infiniband:
+      return "IB";
+    case GidType::roce_v1:
+      return "RoCE v1";
+    case GidType::roce_v2:
+      return "RoCE v2";
+    case GidType::unknown:
+      break;
+  }
+  return "";
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ",") + word;
+  return text;
+}
+
+struct Nearest {
+  std::vector<std::string> gpus;
+  int distance = 3;
+};
+
+Nearest nearest_gpus(const System& system, const Device& device) {
+  Nearest nearest;
+  if (device.pci.empty()) return nearest;
+  for (const Gpu& gpu : system.gpus) {
+    const int d = distance(system, device.pci, gpu.pci);
+    if (d > nearest.distance || d == 3) continue;
+    if (d < nearest.distance) nearest = {{}, d};
+    nearest.gpus.push_back(gpu.pci);
+  }
+  return nearest;
+}
+
+std::string subnet_of(const System& system, const Gid& gid) {
+  const auto net = std::ranges::find(system.net_devices, gid.net_device, &NetDevice::name);
+  if (net == system.net_devices.end()) return "";
+  for (const std::string& address : net->addresses)
+    if (address.starts_with(gid.text() + "/")) {
+      Subnet subnet = Subnet::parse(address);
+      subnet.clear_host_bits();
+      return subnet.text();
+    }
+  return "";
+}
+
+}  // namespace
+
+void print_tables(std::ostream& out, const System& system, const Choice& choice) {
+  if (system.devices.empty()) {
+    out << "no RDMA device in " << (system.root / "class/infiniband").string() << '\n';
+    return;
+  }
+  Table devices({"device", "firmware", "board", "PCI", "NUMA node", "nearest GPUs", "net devices", "kind"});
+  for (const Device& device : system.devices) {
+    const Nearest nearest = nearest_gpus(system, device);
+    constexpr const char* how[] = {" (PCI switch)", " (NUMA node)", " (another NUMA node)"};
+    devices.add({device.name, or_dash(device.firmware), or_dash(device.board), or_dash(device.pci),
+                 device.numa_node < 0 ? "-" : std::to_string(device.numa_node),
+                 nearest.gpus.empty() ? "-" : joined(nearest.gpus) + how[nearest.distance],
+                 or_dash(joined(device.net_devices)),
+                 device.pci.empty()           ? "software"
+                 : device.is_virtual_function ? "virtual function"
+                                              : "hardware"});
+  }
+  devices.print(out);
+
+  out << '\n';
+  Table ports({"device", "port", "link layer", "state", "physical", "rate", "MTU", "largest", "use"});
+  for (const PortChoice& port : choice.ports) {
+    const auto bytes = [](const std::optional<int>& mtu) { return mtu ? std::to_string(*mtu) : "-"; };
+    std::string use = "no: " + port.reason;
+    if (port.usable) use = port.chosen < 0 ? "yes" : "yes, GID " + std::to_string(port.chosen);
+    ports.add({port.device->name, std::to_string(port.port->number), or_dash(name_of(port.port->link_layer)),
+               or_dash(port.port->state), or_dash(port.port->phys_state), or_dash(port.port->rate),
+               bytes(port.port->active_mtu), bytes(port.port->max_mtu), use});
+  }
+  ports.print(out);
+
+  out << '\n';
+  Table gids({"device", "port", "index", "address", "type", "net device", ""});
+  for (const PortChoice& port : choice.ports)
+    for (std::size_t i = 0; i < port.gids.size(); ++i) {
+      const Gid& gid = port.port->gids[i];
+      gids.add({port.device->name, std::to_string(port.port->number), std::to_string(gid.index), gid.text(),
+                or_dash(name_of(gid.type)), or_dash(gid.net_device),
+                port.gids[i].chosen ? "chosen" : port.gids[i].reason});
+    }
+  gids.print(out);
+  for (const std::string& warning : choice.warnings) out << "warning: " << warning << '\n';
+}
+
+json to_json(const System& system, const Choice& choice) {
+  json result{{"node", multinode::host_name()}, {"root", system.root.string()},           {"rdma", choice.has_rdma()},
+              {"devices", json::array()},       {"net_devices", json::array()},           {"gpus", json::array()},
+              {"exports", json::array()},       {"perftest", perftest_arguments(choice)}, {"warnings", choice.warnings},
+              {"problems", system.problems}};
+  const auto bytes = [](const std::optional<int>& mtu) { return mtu ? json(*mtu) : json(nullptr); };
+  for (const Device& device : system.devices) {
+    json ports = json::array();
+    for (const PortChoice& port : choice.ports) {
+      if (port.device != &device) continue;
+      json gids = json::array();
+      for (std::size_t i = 0; i < port.gids.size(); ++i) {
+        const Gid& gid = port.port->gids[i];
+        gids.push_back({{"index", gid.index},
+                        {"address", gid.text()},
+                        {"subnet", subnet_of(system, gid)},
+                        {"type", name_of(gid.type)},
+                        {"net_device", gid.net_device},
+                        {"chosen", port.gids[i].chosen},
+                        {"reason", port.gids[i].reason}});
+      }
+      ports.push_back({{"port", port.port->number},
+                       {"link_layer", name_of(port.port->link_layer)},
+                       {"state", port.port->state},
+                       {"phys_state", port.port->phys_state},
+                       {"rate", port.port->rate},
+                       {"gbit_per_second", port.port->gbit_per_second},
+                       {"active_mtu", bytes(port.port->active_mtu)},
+                       {"max_mtu", bytes(port.port->max_mtu)},
+                       {"slots", port.port->slots},
+                       {"usable", port.usable},
+                       {"reason", port.reason},
+                       {"chosen", port.chosen},
+                       {"gids", gids}});
+    }
+    result["devices"].push_back({{"name", device.name},
+                                 {"firmware", device.firmware},
+                                 {"board", device.board},
+                                 {"node_guid", device.node_guid},
+                                 {"node_type", device.node_type},
+                                 {"pci", device.pci},
+                                 {"numa_node", device.numa_node},
+                                 {"virtual_function", device.is_virtual_function},
+                                 {"net_devices", device.net_devices},
+                                 {"gpus", nearest_gpus(system, device).gpus},
+                                 {"ports", ports}});
+  }
+  for (const NetDevice& net : system.net_devices)
+    result["net_devices"].push_back({{"name", net.name},
+                                     {"state", net.state},
+                                     {"mtu", net.mtu},
+                                     {"megabit_per_second", net.megabit_per_second},
+                                     {"vlan", net.vlan ? json(*net.vlan) : json(nullptr)},
+                                     {"virtual", net.is_virtual},
+                                     {"pci", net.pci},
+                                     {"addresses", net.addresses}});
+  for (const Gpu& gpu : system.gpus) result["gpus"].push_back({{"pci", gpu.pci}, {"numa_node", gpu.numa_node}});
+  for (const Export& one : exports(system, choice, {2, 28}))
+    result["exports"].push_back({{"name", one.name}, {"value", one.value}, {"remark", one.remark}});
+  return result;
+}
+
+std::string shell_quoted(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+void print_exports(std::ostream& out, const std::vector<Export>& exports, const std::string& format) {
+  if (format == "json") {
+    nlohmann::ordered_json object;
+    for (const Export& one : exports) object[one.name] = one.value;
+    out << object.dump(2) << '\n';
+  } else if (format == "slurm") {
+    // Slurm splits at commas but within quotes, and takes quotes away that are around a whole NAME=value.
+    out << "--export=ALL";
+    for (const Export& one : exports) {
+      const std::string word = one.name + "=" + one.value;
+      out << ',' << (word.find(',') == word.npos ? word : "'" + word + "'");
+    }
+    out << '\n';
+  } else {
+    for (const Export& one : exports) {
+      if (format == "env-file") {
+        if (!one.remark.empty()) out << "# " << one.remark << '\n';
+        out << one.name << '=' << one.value << '\n';
+      } else {
+        out << "export " << one.name << '=' << shell_quoted(one.value);
+        if (!one.remark.empty()) out << "  # " << one.remark;
+        out << '\n';
+      }
+    }
+  }
+  out << std::flush;
+}
+
+int run_table(int argc, const char* const* argv) {
+  SystemOptions from;
+  WantedOptions wanted;
+  NcclVersion version;
+  bool wants_exports = false;
+  std::string format;
+  po::options_description known(
+      "rdma_tune [table], or rdma_tune COMMAND, each with --help: simulate, check, compare, verify");
+  known.add_options()("export", po::bool_switch(&wants_exports),
+                      "print the variables of NCCL and UCX, for eval \"$(rdma_tune --export)\"")(
+      "format", po::value(&format)->default_value("shell"), "of --export: shell, json, env-file or slurm")(
+      "nccl", po::value<std::string>()->notifier([&](const std::string& text) {
+        version = parse_nccl_version(text, "--nccl");
+      }),
+      "version of NCCL that --export is for (default: 2.28)");
+  known.add(wanted.description()).add(from.description());
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  if (format != "shell" && format != "json" && format != "env-file" && format != "slurm")
+    throw multinode::UsageError("--format must be shell, json, env-file or slurm, not '" + format + "'");
+
+  const System system = read_system(from.sysfs);
+  const Choice choice = choose(system, wanted.wanted);
+  for (const std::string& problem : system.problems) std::cerr << "rdma_tune: " + problem + "\n";
+  if (!wants_exports) {
+    print_tables(std::cout, system, choice);
+  } else {
+    for (const std::string& warning : choice.warnings) std::cerr << "rdma_tune: " + warning + "\n";
+    if (!choice.has_rdma()) std::cerr << "rdma_tune: no usable RDMA port here: these are the settings of sockets\n";
+    print_exports(std::cout, exports(system, choice, {version.major, version.minor}), format);
+    if (const std::string perftest = perftest_arguments(choice); format == "shell" && !perftest.empty())
+      std::cout << "# perftest: ib_write_bw " << perftest << '\n';
+  }
+  multinode::JsonLines(from.json).write(to_json(system, choice));
+  return multinode::exit_right;
+}
+
 }  // namespace rdma
