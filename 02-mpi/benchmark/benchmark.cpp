@@ -48,7 +48,7 @@ class Benchmark {
   void refuse_what_does_not_fit();
   void head();
   void draw();
-  void rows(Operation operation, int cycle);
+  void rows(std::size_t asked_size, Operation operation, int cycle);
   Result measure(const Operation& operation, Result result);
   struct Plan {
     int samples, calls;
@@ -207,7 +207,7 @@ int Benchmark::run() {
           for (std::size_t last = 0; const std::size_t size : options_.sizes()) {
             const std::size_t count = count_of(size, type);
             if (count == last) continue;  // the same row again; or less than one element a rank
-            rows({type, redop, options_.root == -1 ? root : options_.root, last = count, false}, cycle);
+            rows(size, {type, redop, options_.root == -1 ? root : options_.root, last = count, false}, cycle);
           }
   }
 
@@ -226,11 +226,12 @@ int Benchmark::run() {
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 
-void Benchmark::rows(Operation operation, int cycle) {
+void Benchmark::rows(std::size_t asked_size, Operation operation, int cycle) {
   Result result;
   result.collective = collective_.name;
   result.backend = multinode::name_of(ranks_->backend());
   result.ranks = ranks_->size();
+  result.asked_size = asked_size;
   result.count = operation.count;
   result.size = operation.count * multinode::size_of(operation.type) *
                 number_of(std::max(collective_.in, collective_.out), ranks_->size());

@@ -89,9 +89,9 @@ struct NcclCall : Call {
 #endif
 
 struct Collective {
-  const char* name;      // all_reduce
-  bool reduces = false;  // has a reduction (-o)
-  bool rooted = false;   // has a root (-r)
+  const char* name = nullptr;  // all_reduce
+  bool reduces = false;        // has a reduction (-o)
+  bool rooted = false;         // has a root (-r)
   Blocks in = Blocks::one, out = Blocks::one;
 
   // Where the input lies in the one buffer of an in-place call, or the output, when that is the smaller: in blocks.
@@ -99,10 +99,10 @@ struct Collective {
   int (*in_place)(const Place&) = nullptr;
 
   // What must be in block `block` of the output afterwards.
-  Source (*result)(const Place&, int block);
+  Source (*result)(const Place&, int block) = nullptr;
 
   // busbw = algbw x bus_factor(ranks), where algbw = size x volume(ranks) / time and size is that of the larger buffer.
-  double (*bus_factor)(int ranks);
+  double (*bus_factor)(int ranks) = nullptr;
   double (*volume)(int ranks) = [](int) { return 1.0; };
 
   // Why it cannot run on so many ranks; "" if it can.
@@ -114,7 +114,7 @@ struct Collective {
   void (*mpi)(const MpiCall&) = nullptr;
   void (*mpi_start)(const MpiCall&, MpiRequests&) = nullptr;    // --mpi-calls nonblocking: MPI_I...
   void (*mpi_prepare)(const MpiCall&, MpiRequests&) = nullptr;  // --mpi-calls persistent: MPI_..._init
-  bool mpi_in_place = true, mpi_start_in_place = true;  // the latter: of mpi_start and mpi_prepare
+  bool mpi_in_place = true, mpi_start_in_place = true;          // the latter: of mpi_start and mpi_prepare
   // `calls` calls and nothing else, for --self-check; nullptr: the program has no such option.
   void (*mpi_bare_loop)(const MpiCall&, int calls) = nullptr;
 #endif

@@ -163,7 +163,7 @@ std::vector<std::string> too_slow(std::span<const Result> results, std::span<con
     if (end != std::numeric_limits<std::size_t>::max()) asked << " up to " << size_text(end);
     bool measured = false, has_busbw = false;
     for (const Result& result : results) {
-      if (result.size < band.from_size || result.size >= end) continue;
+      if (result.asked_size < band.from_size || result.asked_size >= end) continue;
       measured = true;
       if (!result.busbw) continue;
       has_busbw = true;

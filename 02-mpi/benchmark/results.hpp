@@ -22,11 +22,12 @@ struct Result {
   std::string collective;  // all_reduce
   std::string backend;     // mpi, gloo, nccl
   int ranks = 1;
-  std::size_t size = 0;   // bytes of the larger buffer
-  std::size_t count = 0;  // elements of a block, as nccl-tests has it
-  std::string type;       // float
-  std::string redop;      // sum; "none"
-  int root = -1;          // -1: none
+  std::size_t asked_size = 0;  // of -b, -e ..., or --sweep
+  std::size_t size = 0;        // bytes of the larger buffer: asked_size, rounded down to whole elements of each rank
+  std::size_t count = 0;       // elements of a block, as nccl-tests has it
+  std::string type;            // float
+  std::string redop;           // sum; "none"
+  int root = -1;               // -1: none
   bool in_place = false;
   int cycle = 0;               // of -N
   int iterations = 0;          // timed calls
@@ -64,7 +65,7 @@ std::string four_digits(double value);
 std::string size_text(std::size_t bytes);  // "8 B", "1.5 KiB", "64 MiB"
 
 // What is slower than --min-busbw asks: a line for each result, and for each band in which none has a bus bandwidth. A
-// band goes from its size up to the next larger one's.
+// band goes from its size up to the next larger one's; asked_size counts.
 struct LeastBusbw;
 std::vector<std::string> too_slow(std::span<const Result> results, std::span<const LeastBusbw> bands);
 

@@ -19,7 +19,7 @@ Result all_reduce(std::size_t size = 1 << 20, double time = 135.84e-6) {
   result.collective = "all_reduce";
   result.backend = "mpi";
   result.ranks = 4;
-  result.size = size;
+  result.size = result.asked_size = size;
   result.count = size / 4;
   result.type = "float";
   result.redop = "sum";
@@ -367,6 +367,14 @@ TEST(TooSlow, BandEndsWhereTheNextBegins) {
                 "--min-busbw asks for 9 GB/s from 1 MiB: nothing was tested, no such size was measured"}));
   const std::vector<LeastBusbw> harder = {{1.001e9, 0}, {2.001e9, 1024}};
   EXPECT_EQ(too_slow(results, harder).size(), 2u);
+}
+
+TEST(TooSlow, ASizeThatWasRoundedDownStaysInItsBand) {
+  std::vector<Result> results = {all_reduce((64 << 20) - 4)};  // of 64M, for three ranks
+  results[0].asked_size = 64 << 20;
+  results[0].busbw = 1e9;
+  EXPECT_TRUE(too_slow(results, std::vector<LeastBusbw>{{1e9, 64 << 20}}).empty());
+  EXPECT_EQ(too_slow(results, std::vector<LeastBusbw>{{2e9, 64 << 20}}).size(), 1u);
 }
 
 TEST(TooSlow, BandWithoutAResultFails) {
