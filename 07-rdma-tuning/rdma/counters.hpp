@@ -27,7 +27,7 @@ struct PortCount {
   bool software = false;                 // rxe: its packets are UDP of net_devices, and counted there as well
   bool infiniband = false;               // the link layer: IPoIB of net_devices is counted here as well
   CounterUnit unit = CounterUnit::bytes;
-  std::string source;  // which counters: "counters/port_xmit_data x 4"; "": none that could be read
+  std::string source = "";  // which counters: "counters/port_xmit_data x 4"; "": none that could be read
   std::uint64_t sent = 0, received = 0;
   bool at_limit = false;  // a 32-bit counter that stays at its largest value
   std::string key() const { return device + ":" + std::to_string(port); }

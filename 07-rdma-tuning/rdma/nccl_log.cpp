@@ -141,6 +141,12 @@ NcclConnections sum_of(const NcclLog& log, Wanted wanted) {
   return sum;
 }
 
+std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
 }  // namespace
 
 void NcclLog::add_line(std::string_view line) {
@@ -231,6 +237,32 @@ nlohmann::json NcclLog::json() const {
           {"no_ib_device", no_ib_device},
           {"nodes", most_nodes},
           {"warnings", warnings}};
+}
+
+std::vector<std::string> summary(const NcclLog& log) {
+  std::vector<std::string> lines;
+  if (!log.lines) return lines;
+  if (!log.versions.empty()) lines.push_back("NCCL " + join({log.versions.begin(), log.versions.end()}));
+  if (!log.networks.empty()) lines.push_back("network " + join({log.networks.begin(), log.networks.end()}));
+  if (log.no_ib_device) lines.push_back("NET/IB found no device: NCCL goes over TCP");
+  if (!log.hcas.empty()) {
+    std::vector<std::string> names;
+    for (const NcclHca& hca : log.hcas) names.push_back(hca.device + ":" + std::to_string(hca.port) + "/" + hca.link);
+    lines.push_back("HCAs " + join(names));
+  }
+  if (!log.gid_indices.empty()) {
+    std::vector<std::string> indices;
+    for (const int index : log.gid_indices) indices.push_back(std::to_string(index));
+    lines.push_back("GID index " + join(indices));
+  }
+  for (const auto& [transport, count] : log.connections)
+    lines.push_back("via " + transport + ": " + std::to_string(count.sends) + " sends" +
+                    (count.receives ? ", " + std::to_string(count.receives) + " receives" : ""));
+  if (const int rdma = log.over_rdma().total())
+    lines.push_back("GPUDirect RDMA: " + std::to_string(log.gpu_direct.total()) + " of " + std::to_string(rdma) +
+                    (log.gpu_direct.total() ? "" : ": data passes through host memory; see rdma_tune check"));
+  for (const std::string& warning : log.warnings) lines.push_back("WARN " + warning);
+  return lines;
 }
 
 void NcclLogStream::add(std::string_view piece) {

@@ -55,6 +55,9 @@ struct NcclLog {
   nlohmann::json json() const;
 };
 
+// What the log says of the network, a line each; empty: it has no line of NCCL's.
+std::vector<std::string> summary(const NcclLog& log);
+
 // Lines are cut at 64 KiB, so that a file that is no log does no harm.
 NcclLog read_nccl_log(std::istream& in);
 

@@ -39,9 +39,6 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
 // A line for each thing that the log and the counters say differently; empty: they agree.
 std::vector<std::string> disagreements(const Assessment& assessment, const NcclLog& log);
 
-// What the log says of the network, a line each.
-std::vector<std::string> summary(const NcclLog& log);
-
 // rdma_tune verify [--require rdma|tcp] [--log FILE] [--baseline SECONDS] [--sysfs DIR] [--json FILE] -- COMMAND...
 // The command's exit status where it is not 0; else 1 where the verdict is not the required one (3: cannot tell).
 // The report goes to stderr, as that of time(1), since stdout is the command's.

@@ -1,0 +1,37 @@
+// Fuzzes the reader of NCCL's logs: any bytes, cut into pieces anywhere, give the same, bounded, printable result.
+#include "rdma/nccl_log.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <sstream>
+
+namespace {
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::size_t piece = data[0] % 64u + 1;
+  const std::string text(reinterpret_cast<const char*>(data + 1), size - 1);
+  std::istringstream in(text);
+  const rdma::NcclLog log = rdma::read_nccl_log(in);
+  rdma::NcclLog again;
+  rdma::NcclLogStream stream(again);
+  for (std::size_t at = 0; at < text.size(); at += piece) stream.add(std::string_view(text).substr(at, piece));
+  stream.end();
+
+  const std::string json = log.json().dump();  // throws for what is not UTF-8
+  require(json == again.json().dump());
+  require(log.over_net().total() >= log.over_rdma().total());
+  require(log.over_net().total() == log.over_rdma().total() + log.over_tcp().total());
+  require(log.gpu_direct.total() <= log.over_net().total());
+  require(log.warnings.size() <= 8 && log.hcas.size() <= 1024 && log.connections.size() <= 1024);
+  for (const std::string& line : rdma::summary(log))
+    for (const char c : line) require(c >= 0x20 && c < 0x7f);
+  return 0;
+}

@@ -1,0 +1,510 @@
+// What `rdma_tune verify` makes of counters. No RDMA device made them: the sysfs trees are written here, in the form
+// of the drivers' own, and the command whose traffic is judged is a stand-in, a shell that writes new numbers into
+// them. A real (soft-RoCE) device is what ci/soft-roce tests it with.
+#include "rdma/verify.hpp"
+
+#include "scratch.hpp"
+
+#include <multinode/check.hpp>
+#include <testing/program_test.hpp>
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+using namespace std::chrono_literals;
+using multinode::testing::Result;
+using rdma::Assessment;
+using rdma::Counters;
+using rdma::CounterUnit;
+using rdma::NcclLog;
+using rdma::NetCount;
+using rdma::PortCount;
+using rdma::Verdict;
+using rdma::testing::Scratch;
+
+namespace {
+
+constexpr std::uint64_t mega = 1'000'000;
+
+// Ten seconds of idling, ten of the command.
+struct Readings {
+  Counters idle, before, after;
+
+  Readings() {
+    before.when = idle.when + 10s;
+    after.when = before.when + 10s;
+  }
+  Readings& port(PortCount base, std::uint64_t idle_sum, std::uint64_t moved) {
+    base.active = true;
+    base.source = "test";
+    idle.ports.push_back(base);
+    base.sent += idle_sum / 2;
+    base.received += idle_sum / 2;
+    before.ports.push_back(base);
+    base.sent += moved / 2;
+    base.received += moved / 2;
+    after.ports.push_back(base);
+    return *this;
+  }
+  Readings& net(const std::string& name, std::uint64_t idle_sum, std::uint64_t moved, int mtu = 1500) {
+    idle.net_devices.push_back({name, mtu, 1000, 1000});
+    before.net_devices.push_back({name, mtu, 1000 + idle_sum / 2, 1000 + idle_sum / 2});
+    after.net_devices.push_back({name, mtu, 1000 + idle_sum / 2 + moved / 2, 1000 + idle_sum / 2 + moved / 2});
+    return *this;
+  }
+  Assessment assess() const { return rdma::assess(idle, before, after); }
+};
+
+PortCount mlx5() { return {.device = "mlx5_0", .net_devices = {"eth0"}}; }
+PortCount rxe() { return {.device = "rxe0", .net_devices = {"eth0"}, .software = true, .unit = CounterUnit::packets}; }
+
+std::string all(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + '\n';
+  return text;
+}
+
+void expect_verdict(const Assessment& assessment, Verdict wanted) {
+  EXPECT_EQ(text_of(assessment.verdict), text_of(wanted)) << all(assessment.reasons);
+  EXPECT_FALSE(assessment.reasons.empty());
+}
+
+}  // namespace
+
+TEST(Assess, HardwareCountsRdmaApartFromTheInterface) {
+  expect_verdict(Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 0).assess(), Verdict::rdma);
+  expect_verdict(Readings().port(mlx5(), 0, 0).net("eth0", 0, 800 * mega).assess(), Verdict::tcp);
+  expect_verdict(Readings().port(mlx5(), 0, 400 * mega).net("eth0", 0, 400 * mega).assess(), Verdict::mixed);
+  expect_verdict(Readings().port(mlx5(), 0, 0).net("eth0", 0, 2000).assess(), Verdict::no_traffic);
+  expect_verdict(Readings().net("eth0", 0, 800 * mega).assess(), Verdict::tcp);
+  expect_verdict(Readings().net("eth0", 0, 0).assess(), Verdict::no_traffic);
+}
+
+// A launcher talks over TCP whatever the data goes over; and a connection that is set up over RDMA carries no data yet.
+TEST(Assess, ControlTrafficIsNotMixed) {
+  expect_verdict(Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 2 * mega).assess(), Verdict::rdma);
+  expect_verdict(Readings().port(mlx5(), 0, 200'000).net("eth0", 0, 300'000).assess(), Verdict::rdma);
+  expect_verdict(Readings().port(mlx5(), 0, 20'000).net("eth0", 0, 800 * mega).assess(), Verdict::tcp);
+  expect_verdict(Readings().port(rxe(), 0, 40).net("eth0", 0, 800 * mega).assess(), Verdict::tcp);
+}
+
+TEST(Assess, IdleTrafficIsSubtracted) {
+  const Assessment quiet = Readings().port(mlx5(), 5 * mega, 5 * mega).net("eth0", 9 * mega, 9 * mega).assess();
+  EXPECT_EQ(quiet.rdma[0].sum(), 0);
+  EXPECT_EQ(quiet.net[0].sum(), 0);
+  EXPECT_EQ(quiet.rdma[0].idle_per_second, 500'000);
+  expect_verdict(quiet, Verdict::no_traffic);
+  const Assessment busy = Readings().port(mlx5(), 5 * mega, 505 * mega).net("eth0", 9 * mega, 9 * mega).assess();
+  EXPECT_EQ(busy.rdma[0].sum(), 500e6);
+  expect_verdict(busy, Verdict::rdma);
+  // Another job's 400 MB in ten seconds, then 450 MB: 50 MB may be ours, or its own variation.
+  expect_verdict(Readings().port(mlx5(), 400 * mega, 450 * mega).net("eth0", 0, 0).assess(), Verdict::cannot_tell);
+}
+
+TEST(Assess, RxeIsUdpOfItsInterface) {
+  // Between machines: 1000 packets of 1100 octets, counted twice.
+  const Assessment wire = Readings().port(rxe(), 0, 1000).net("eth0", 0, 1'100'000).assess();
+  expect_verdict(wire, Verdict::rdma);
+  EXPECT_EQ(wire.tcp_bytes, 0);
+  EXPECT_NE(all(wire.reasons).find("UDP of eth0"), std::string::npos);
+  // Looped back on one machine the interface sees nothing.
+  expect_verdict(Readings().port(rxe(), 0, 1000).net("eth0", 0, 0).assess(), Verdict::rdma);
+  // More than the packets can have been.
+  expect_verdict(Readings().port(rxe(), 0, 10'000).net("eth0", 0, 60 * mega).assess(), Verdict::mixed);
+  // Another interface's bytes are never rxe's.
+  expect_verdict(Readings().port(rxe(), 0, 10'000).net("eth0", 0, 0).net("eth1", 0, 60 * mega).assess(),
+                 Verdict::mixed);
+  // Not for hardware: there the same bytes are TCP.
+  PortCount card = mlx5();
+  card.unit = CounterUnit::packets;
+  expect_verdict(Readings().port(card, 0, 10'000).net("eth0", 0, 12 * mega).assess(), Verdict::mixed);
+}
+
+TEST(Assess, IpoibIsTcp) {
+  PortCount port{.device = "mlx5_0", .net_devices = {"ib0"}, .infiniband = true};
+  const Assessment ipoib = Readings().port(port, 0, 830 * mega).net("ib0", 0, 800 * mega).assess();
+  expect_verdict(ipoib, Verdict::tcp);
+  EXPECT_NE(all(ipoib.reasons).find("IPoIB of ib0"), std::string::npos);
+  expect_verdict(Readings().port(port, 0, 800 * mega).net("ib0", 0, 1000).assess(), Verdict::rdma);
+  // On Ethernet the port counts RoCE alone.
+  expect_verdict(Readings().port(mlx5(), 0, 830 * mega).net("eth0", 0, 800 * mega).assess(), Verdict::mixed);
+}
+
+TEST(Assess, CountersThatSayNothing) {
+  Readings none;
+  none.port(mlx5(), 0, 0).net("eth0", 0, 800 * mega);
+  for (Counters* counters : {&none.idle, &none.before, &none.after}) counters->ports[0].source = "";
+  expect_verdict(none.assess(), Verdict::cannot_tell);
+  EXPECT_EQ(none.assess().rdma[0].problem, "no counters");
+  for (Counters* counters : {&none.idle, &none.before, &none.after}) counters->ports[0].active = false;
+  expect_verdict(none.assess(), Verdict::tcp);
+
+  Readings cleared;
+  cleared.port(mlx5(), 0, 800 * mega).net("eth0", 0, 0);
+  cleared.before.ports[0].sent = cleared.after.ports[0].sent + 1;
+  expect_verdict(cleared.assess(), Verdict::cannot_tell);
+
+  Readings stuck;
+  stuck.port(mlx5(), 0, 0).net("eth0", 0, 0);
+  stuck.after.ports[0].at_limit = true;
+  expect_verdict(stuck.assess(), Verdict::cannot_tell);
+
+  Readings gone;
+  gone.port(mlx5(), 0, 0).net("eth0", 0, 0);
+  gone.after.ports.clear();
+  expect_verdict(gone.assess(), Verdict::cannot_tell);
+  EXPECT_EQ(gone.assess().rdma[0].problem, "is gone");
+
+  Readings late;
+  late.port(mlx5(), 0, 800 * mega).net("eth0", 0, 0);
+  late.before.ports.clear();
+  expect_verdict(late.assess(), Verdict::cannot_tell);
+
+  // One port that says nothing does not hide one that says much.
+  PortCount second = mlx5();
+  second.device = "siw0";
+  Readings both;
+  both.port(mlx5(), 0, 800 * mega).port(second, 0, 0).net("eth0", 0, 0);
+  both.after.ports[1].source = "";
+  expect_verdict(both.assess(), Verdict::rdma);
+  EXPECT_NE(all(both.assess().reasons).find("siw0:1: no counters"), std::string::npos);
+}
+
+TEST(Assess, LoopbackIsCountedOnce) { EXPECT_EQ(Readings().net("lo", 0, 40 * mega).assess().tcp_bytes, 20e6); }
+
+namespace {
+
+NcclLog log_of(const std::string& text) {
+  std::istringstream in(text);
+  return rdma::read_nccl_log(in);
+}
+const std::string ib_log =
+    "NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\nNCCL INFO Using network IB\n"
+    "NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0\n";
+const std::string socket_log =
+    "NCCL INFO Using network Socket\nNCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/Socket/0\n";
+
+}  // namespace
+
+TEST(Disagreements, LogAgainstCounters) {
+  const Assessment over_rdma = Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 0).assess();
+  const Assessment over_tcp = Readings().port(mlx5(), 0, 0).net("eth0", 0, 800 * mega).assess();
+  const Assessment nothing = Readings().port(mlx5(), 0, 0).net("eth0", 0, 0).assess();
+  EXPECT_EQ(all(disagreements(over_rdma, log_of(ib_log))), "");
+  EXPECT_EQ(all(disagreements(over_tcp, log_of(socket_log))), "");
+  EXPECT_EQ(all(disagreements(over_tcp, NcclLog{})), "");
+  EXPECT_EQ(all(disagreements(over_tcp, log_of(ib_log))),
+            "the log has 1 connections over RDMA, the counters say tcp\n");
+  EXPECT_EQ(all(disagreements(nothing, log_of(ib_log))),
+            "the log has 1 connections over RDMA, the counters say no traffic\n");
+  EXPECT_EQ(all(disagreements(over_rdma, log_of(socket_log))),
+            "the log has 1 connections over TCP and none over RDMA, the counters say rdma\n");
+  EXPECT_EQ(all(disagreements(over_tcp, log_of("NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"))),
+            "the log has no connection over a network, the counters say tcp\n");
+  EXPECT_NE(all(disagreements(over_rdma, log_of(ib_log + socket_log))).find("do not agree on the network: IB, Socket"),
+            std::string::npos);
+}
+
+TEST(Disagreements, AnotherDeviceThanTheLogs) {
+  PortCount other = mlx5();
+  other.device = "mlx5_1";
+  const auto lines = disagreements(Readings().port(other, 0, 800 * mega).net("eth0", 0, 0).assess(), log_of(ib_log));
+  EXPECT_EQ(all(lines),
+            "mlx5_1 carried traffic, but the log's HCAs are mlx5_0\nthe log's HCA mlx5_0 carried nothing here\n");
+}
+
+// -- sysfs ------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+void add_net(const Scratch& tree, const std::string& name, std::uint64_t bytes = 1000) {
+  tree.write("class/net/" + name + "/mtu", "1500");
+  tree.write("class/net/" + name + "/statistics/tx_bytes", std::to_string(bytes));
+  tree.write("class/net/" + name + "/statistics/rx_bytes", std::to_string(bytes));
+}
+
+void add_port(const Scratch& tree, const std::string& device, const std::string& sent, const std::string& received) {
+  const std::string port = "class/infiniband/" + device + "/ports/1/";
+  tree.write(port + "state", "4: ACTIVE");
+  tree.write(port + "link_layer", "Ethernet");
+  tree.write(port + sent, "1000");
+  tree.write(port + received, "2000");
+}
+
+void add_mlx5(const Scratch& tree) {
+  add_port(tree, "mlx5_0", "counters/port_xmit_data", "counters/port_rcv_data");
+  tree.write("class/infiniband/mlx5_0/ports/1/hw_counters/lifespan", "10");
+  tree.folder("class/infiniband/mlx5_0/device/net/eth0");
+  add_net(tree, "eth0");
+}
+
+void add_rxe(const Scratch& tree) {
+  add_port(tree, "rxe0", "hw_counters/sent_pkts", "hw_counters/rcvd_pkts");
+  tree.write("class/infiniband/rxe0/ports/1/hw_counters/lifespan", "12");
+  tree.write("class/infiniband/rxe0/parent", "eth0");
+  add_net(tree, "eth0");
+}
+
+}  // namespace
+
+TEST(Counters, NamesOfTheDrivers) {
+  const struct {
+    const char *sent, *received, *source;
+    std::uint64_t worth;
+    CounterUnit unit;
+  } drivers[] = {
+      {"counters/port_xmit_data", "counters/port_rcv_data", "counters/port_xmit_data x 4", 4, CounterUnit::bytes},
+      {"hw_counters/tx_bytes", "hw_counters/rx_bytes", "hw_counters/tx_bytes", 1, CounterUnit::bytes},
+      {"hw_counters/hw_tx_bytes_cnt", "hw_counters/hw_rx_bytes_cnt", "hw_counters/hw_tx_bytes_cnt", 1,
+       CounterUnit::bytes},
+      {"hw_counters/sent_pkts", "hw_counters/rcvd_pkts", "hw_counters/sent_pkts", 1, CounterUnit::packets},
+  };
+  for (const auto& driver : drivers) {
+    const Scratch tree;
+    add_port(tree, "any_0", driver.sent, driver.received);
+    const Counters counters = rdma::read_counters(tree.path());
+    ASSERT_EQ(counters.ports.size(), 1u);
+    EXPECT_EQ(counters.ports[0].key(), "any_0:1");
+    EXPECT_EQ(counters.ports[0].source, driver.source);
+    EXPECT_EQ(counters.ports[0].sent, 1000 * driver.worth);
+    EXPECT_EQ(counters.ports[0].received, 2000 * driver.worth);
+    EXPECT_EQ(counters.ports[0].unit, driver.unit);
+    EXPECT_TRUE(counters.problems.empty());
+  }
+}
+
+TEST(Counters, IrdmaCountsBothFamilies) {
+  const Scratch tree;
+  add_port(tree, "irdma0", "hw_counters/ip4OutOctets", "hw_counters/ip4InOctets");
+  tree.write("class/infiniband/irdma0/ports/1/hw_counters/ip6OutOctets", "5");
+  tree.write("class/infiniband/irdma0/ports/1/hw_counters/ip6InOctets", "7");
+  const Counters counters = rdma::read_counters(tree.path());
+  EXPECT_EQ(counters.ports[0].sent, 1005u);
+  EXPECT_EQ(counters.ports[0].received, 2007u);
+}
+
+TEST(Counters, DelayIsTheLongestLifespan) {
+  const Scratch tree;
+  add_mlx5(tree);
+  add_rxe(tree);
+  EXPECT_EQ(rdma::read_counters(tree.path()).delay, 12ms);
+  add_port(tree, "bnxt_re0", "hw_counters/tx_bytes", "hw_counters/rx_bytes");
+  EXPECT_EQ(rdma::read_counters(tree.path()).delay, 1100ms) << "that card writes its counters once a second";
+}
+
+TEST(Counters, WhatStandsOnAnotherInterfaceIsLeftOut) {
+  const Scratch tree;
+  for (const char* name : {"lo", "eth0", "eth1", "bond0", "eth0.100", "docker0", "veth1"}) add_net(tree, name);
+  tree.write("class/net/bonding_masters", "bond0");
+  tree.link("class/net/bond0/lower_eth1", "../eth1");
+  tree.link("class/net/eth0.100/lower_eth0", "../eth0");
+  tree.link("class/net/docker0/lower_veth1", "../veth1");
+  tree.link("class/net/veth1/master", "../docker0");
+  tree.link("class/net/eth1/master", "../bond0");
+  tree.folder("class/net/eth1/device");
+  add_port(tree, "rxe0", "hw_counters/sent_pkts", "hw_counters/rcvd_pkts");
+  tree.write("class/infiniband/rxe0/parent", "bond0");
+  const Counters counters = rdma::read_counters(tree.path());
+  std::vector<std::string> names;
+  for (const NetCount& net : counters.net_devices) names.push_back(net.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"eth0", "eth1", "lo"}));
+  EXPECT_EQ(counters.ports[0].net_devices, std::vector<std::string>{"eth1"}) << "bond0's bytes are eth1's";
+  EXPECT_TRUE(counters.ports[0].software);
+}
+
+TEST(Counters, GarbageIsALineAboutTheFile) {
+  const Scratch tree;
+  add_mlx5(tree);
+  tree.write("class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", "many");
+  tree.write("class/net/eth0/statistics/tx_bytes", "-5");
+  tree.remove("class/net/eth0/statistics/rx_bytes");
+  tree.folder("class/net/eth0/statistics/rx_bytes");
+  tree.write("class/infiniband/mlx5_0/ports/1/hw_counters/lifespan", "99999999999999");
+  const Counters counters = rdma::read_counters(tree.path());
+  EXPECT_EQ(counters.ports[0].source, "");
+  EXPECT_TRUE(counters.net_devices.empty());
+  EXPECT_EQ(counters.delay, 0ms);
+  const std::string problems = all(counters.problems);
+  EXPECT_NE(problems.find("counters/port_xmit_data: not a number"), std::string::npos) << problems;
+  EXPECT_NE(problems.find("tx_bytes: not a number"), std::string::npos) << problems;
+  EXPECT_NE(problems.find("rx_bytes: cannot be read"), std::string::npos) << problems;
+
+  tree.write("class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", "N/A (no PMA)");
+  EXPECT_EQ(all(rdma::read_counters(tree.path()).problems).find("port_xmit_data"), std::string::npos);
+  tree.write("class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", "4294967295");
+  EXPECT_TRUE(rdma::read_counters(tree.path()).ports[0].at_limit);
+  EXPECT_THROW(rdma::read_counters(tree.file("nothing")), multinode::UsageError);
+}
+
+// -- the program ------------------------------------------------------------------------------------------------------
+
+#ifdef PATH_rdma_tune
+
+namespace {
+
+// The stand-in: writes what a command's traffic would have made of the counters.
+std::string set(const std::string& file, std::uint64_t value) {
+  return "echo " + std::to_string(value) + " > " + file + "; ";
+}
+const std::string sent = "class/infiniband/mlx5_0/ports/1/counters/port_xmit_data";
+const std::string received = "class/infiniband/mlx5_0/ports/1/counters/port_rcv_data";
+const std::string tx = "class/net/eth0/statistics/tx_bytes";
+
+Result verify(const Scratch& tree, std::vector<std::string> options, const std::string& script) {
+  std::vector<std::string> argv{PATH_rdma_tune, "verify", "--sysfs", tree.path().string(), "--baseline", "0.05"};
+  argv.insert(argv.end(), options.begin(), options.end());
+  argv.insert(argv.end(), {"--", "sh", "-c", "cd " + tree.path().string() + "; " + script});
+  return multinode::testing::run(argv, {}, 30s);
+}
+
+bool says(const Result& result, const std::string& text) { return result.err.find(text) != std::string::npos; }
+
+}  // namespace
+
+TEST(VerifyProgram, RdmaAndTheSilentFallBack) {
+  const Scratch tree;
+  add_mlx5(tree);
+  const Result rdma = verify(tree, {"--require", "rdma"}, set(sent, 100'000'000) + set(received, 90'000'000));
+  EXPECT_EQ(rdma.status, 0) << rdma.err;
+  EXPECT_TRUE(says(rdma, "rdma_tune verify: rdma\n")) << rdma.err;
+  EXPECT_TRUE(says(rdma, "399996000")) << "four octets each: " << rdma.err;
+  const Result tcp = verify(tree, {"--require", "rdma"}, set(tx, 100'000'000));
+  EXPECT_EQ(tcp.status, 1) << tcp.err;
+  EXPECT_TRUE(says(tcp, "rdma_tune verify: tcp\n") && says(tcp, "the verdict is tcp")) << tcp.err;
+  EXPECT_EQ(verify(tree, {}, set(tx, 200'000'000)).status, 0) << "nothing was required";
+  EXPECT_EQ(verify(tree, {"--require", "tcp"}, set(tx, 300'000'000)).status, 0);
+  EXPECT_EQ(verify(tree, {"--require", "rdma"}, "true").status, 1);
+}
+
+TEST(VerifyProgram, RxeBetweenMachines) {
+  const Scratch tree;
+  add_rxe(tree);
+  const std::string packets = "class/infiniband/rxe0/ports/1/hw_counters/sent_pkts";
+  const Result rdma = verify(tree, {"--require", "rdma"}, set(packets, 1970) + set(tx, 1'000'000));
+  EXPECT_EQ(rdma.status, 0) << rdma.err;
+  EXPECT_TRUE(says(rdma, "970 packets") && says(rdma, "UDP of eth0")) << rdma.err;
+  const Result tcp = verify(tree, {"--require", "rdma"}, set(tx, 3'000'000));
+  EXPECT_EQ(tcp.status, 1) << tcp.err;
+}
+
+TEST(VerifyProgram, CannotTell) {
+  const Scratch tree;
+  add_mlx5(tree);
+  tree.remove("class/infiniband/mlx5_0/ports/1/counters");
+  const Result result = verify(tree, {"--require", "rdma"}, set(tx, 100'000'000));
+  EXPECT_EQ(result.status, 3) << result.err;
+  EXPECT_TRUE(says(result, "cannot tell") && says(result, "mlx5_0:1: no counters")) << result.err;
+}
+
+TEST(VerifyProgram, CommandsOwnStatusWins) {
+  const Scratch tree;
+  add_mlx5(tree);
+  const Result failed = verify(tree, {"--require", "rdma"}, set(tx, 100'000'000) + "exit 7");
+  EXPECT_EQ(failed.status, 7);
+  EXPECT_TRUE(says(failed, "rdma_tune verify: tcp\n")) << failed.err;
+  EXPECT_EQ(verify(tree, {}, "kill -9 $$").status, 128 + 9);
+  const Result missing =
+      multinode::testing::run({PATH_rdma_tune, "verify", "--baseline", "0", "--", "/no/such/program"});
+  EXPECT_EQ(missing.status, 127);
+  EXPECT_EQ(missing.err, "rdma_tune verify: cannot run /no/such/program: No such file or directory\n");
+  EXPECT_EQ(multinode::testing::run({PATH_rdma_tune, "verify", "--baseline", "0", "--", "/"}).status, 126);
+}
+
+TEST(VerifyProgram, OutputPassesThrough) {
+  const Scratch tree;
+  add_mlx5(tree);
+  const Result result = verify(tree, {}, "echo out; echo err >&2; printf 'no newline'");
+  EXPECT_EQ(result.out, "out\nno newline");
+  EXPECT_EQ(result.err.substr(0, 4), "err\n");
+  // 3 MB, more than pipes hold.
+  EXPECT_EQ(verify(tree, {}, "head -c 3000000 /dev/zero").out.size(), 3'000'000u);
+}
+
+TEST(VerifyProgram, WhatTheCommandLeavesRunningDoesNotHoldItUp) {
+  const Scratch tree;
+  add_mlx5(tree);
+  const Result quiet = verify(tree, {}, "sleep 60 & exit 0");
+  EXPECT_EQ(quiet.status, 0);
+  EXPECT_LT(quiet.seconds.count(), 20);
+  const Result noisy = verify(tree, {}, "(while :; do echo x; sleep 0.05; done) & exit 0");
+  EXPECT_EQ(noisy.status, 0);
+  EXPECT_LT(noisy.seconds.count(), 20);
+}
+
+TEST(VerifyProgram, LogIsComparedWithTheCounters) {
+  const Scratch tree;
+  add_mlx5(tree);
+  tree.write("ib.log", ib_log);
+  // From the command's own output, and from a file that the command writes.
+  const Result own = verify(tree, {}, set(tx, 100'000'000) + "cat ib.log");
+  EXPECT_TRUE(says(own, "log: network IB\n")) << own.err;
+  EXPECT_TRUE(says(own, "log disagrees: the log has 1 connections over RDMA, the counters say tcp\n")) << own.err;
+  EXPECT_EQ(own.out, ib_log + "\n");
+  const Result file =
+      verify(tree, {"--log", tree.file("written.log")}, set(sent, 100'000'000) + "cp ib.log written.log");
+  EXPECT_TRUE(says(file, "log: HCAs mlx5_0:1/RoCE\n")) << file.err;
+  EXPECT_FALSE(says(file, "disagrees")) << file.err;
+  const Result absent = verify(tree, {"--log", tree.file("absent.log")}, "true");
+  EXPECT_EQ(absent.status, 0);
+  EXPECT_TRUE(says(absent, "problem: --log: cannot read " + tree.file("absent.log"))) << absent.err;
+  EXPECT_TRUE(says(verify(tree, {"--log", tree.file(sent)}, "true"), "has no line of NCCL's"));
+}
+
+TEST(VerifyProgram, JsonHasTheVerdict) {
+  const Scratch tree;
+  add_mlx5(tree);
+  const std::string file = tree.file("verify.json");
+  ASSERT_EQ(verify(tree, {"--json", file}, set(sent, 100'001'000) + "exit 4").status, 4);
+  std::ifstream in(file);
+  const auto json = nlohmann::json::parse(in);
+  EXPECT_EQ(json["verdict"], "rdma");
+  EXPECT_EQ(json["status"], 4);
+  EXPECT_EQ(json["rdma"][0]["name"], "mlx5_0:1");
+  EXPECT_EQ(json["rdma"][0]["sent"], 400'000'000);
+  EXPECT_TRUE(json["log"].is_null());
+}
+
+// A signal for rdma_tune reaches the command, and its counters are still judged.
+TEST(VerifyProgram, SignalsReachTheCommandAndTheVerdictComes) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    const Scratch tree;
+    add_mlx5(tree);
+    const std::string trap = number == SIGINT ? "INT" : "TERM";
+    multinode::testing::Process process({PATH_rdma_tune, "verify", "--sysfs", tree.path().string(), "--baseline", "0",
+                                         "--require", "rdma", "--", "sh", "-c",
+                                         "cd " + tree.path().string() + "; trap '" + set(sent, 100'000'000) +
+                                             " exit 9' " + trap + "; echo ready; while :; do sleep 0.05; done"});
+    ASSERT_TRUE(process.wait_for("ready", 20s));
+    process.signal(number);
+    const Result result = process.wait(20s);
+    EXPECT_EQ(result.status, 9) << result.err;
+    EXPECT_TRUE(says(result, "rdma_tune verify: rdma\n")) << result.err;
+  }
+}
+
+TEST(VerifyProgram, BadCommandLines) {
+  const struct {
+    std::vector<std::string> words;
+    std::string error;
+  } cases[] = {
+      {{}, "verify needs a command, after --"},
+      {{"--"}, "verify needs a command, after --"},
+      {{"--require", "ib", "--", "true"}, "--require must be rdma or tcp, not 'ib'"},
+      {{"--baseline", "-1", "--", "true"}, "--baseline must be from"},
+      {{"--baseline", "nan", "--", "true"}, "--baseline must be from"},
+      {{"--sysfs", "/no/such", "--", "true"}, "/no/such is no folder"},
+      {{"--json", "/no/such/file", "--", "true"}, "--json: cannot write /no/such/file"},
+      {{"true"}, "only options are expected"},
+  };
+  for (const auto& one : cases) {
+    std::vector<std::string> argv{PATH_rdma_tune, "verify"};
+    argv.insert(argv.end(), one.words.begin(), one.words.end());
+    const Result result = multinode::testing::run(argv);
+    EXPECT_EQ(result.status, 2) << one.error;
+    EXPECT_NE(result.err.find(one.error), std::string::npos) << result.err;
+    EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 1u) << result.err;
+  }
+}
+
+#endif
