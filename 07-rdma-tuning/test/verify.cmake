@@ -1,0 +1,16 @@
+# rdma_tune verify and check: the sysfs trees are made up, a stand-in for the command writes the counters.
+multinode_test(nccl_log_test nccl_log_test.cpp LINK rdma_tuning PREFIX 07.)
+multinode_test(check_test check_test.cpp LINK rdma_tuning PREFIX 07. PROGRAMS rdma_tune)
+multinode_test(verify_test verify_test.cpp LINK rdma_tuning PREFIX 07. PROGRAMS rdma_tune)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  add_executable(nccl_log_fuzz nccl_log_fuzz.cpp ../rdma/nccl_log.cpp)
+  target_compile_features(nccl_log_fuzz PRIVATE cxx_std_20)
+  target_compile_options(nccl_log_fuzz PRIVATE -O1 -g -fno-sanitize-recover=all -fsanitize=fuzzer,address,undefined)
+  target_link_options(nccl_log_fuzz PRIVATE -fsanitize=fuzzer,address,undefined)
+  target_include_directories(nccl_log_fuzz PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(nccl_log_fuzz PRIVATE nlohmann_json::nlohmann_json)
+  multinode_warnings(nccl_log_fuzz)
+  add_test(NAME 07.nccl_log_fuzz
+    COMMAND nccl_log_fuzz -max_total_time=60 -timeout=10 -rss_limit_mb=1024 -max_len=4096 -print_final_stats=1)
+  set_tests_properties(07.nccl_log_fuzz PROPERTIES TIMEOUT 120 PROCESSORS 1 LABELS slow)
+endif()
