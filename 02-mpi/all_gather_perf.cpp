@@ -9,7 +9,6 @@
 #include <gloo/allgather.h>
 #endif
 
-using multinode::check;
 using perf::Blocks, perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -29,16 +28,18 @@ const perf::Collective all_gather = {
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
-        [](const perf::MpiCall& c) { check(MPI_Allgather(input(c), c.count, c.type, c.out, c.count, c.type, c.comm)); },
+        [](const perf::MpiCall& c) {
+          multinode::check(MPI_Allgather(input(c), c.count, c.type, c.out, c.count, c.type, c.comm));
+        },
     .mpi_start =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(MPI_Iallgather(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, &requests[0]));
+          multinode::check(MPI_Iallgather(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, &requests[0]));
         },
 #ifdef MULTINODE_MPI_PERSISTENT
     .mpi_prepare =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(perf::allgather_init(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, MPI_INFO_NULL,
-                                     &requests[0]));
+          multinode::check(perf::allgather_init(input(c), c.count, c.type, c.out, c.count, c.type, c.comm,
+                                                MPI_INFO_NULL, &requests[0]));
         },
 #endif
 #endif
@@ -54,7 +55,10 @@ const perf::Collective all_gather = {
         },
 #endif
 #ifdef MULTINODE_HAVE_NCCL
-    .nccl = [](const perf::NcclCall& c) { check(ncclAllGather(c.in, c.out, c.count, c.type, c.comm, c.stream)); },
+    .nccl =
+        [](const perf::NcclCall& c) {
+          multinode::check(ncclAllGather(c.in, c.out, c.count, c.type, c.comm, c.stream));
+        },
 #endif
 };
 

@@ -9,7 +9,6 @@
 #include <gloo/allreduce.h>
 #endif
 
-using multinode::check;
 using perf::Place, perf::Source;
 
 // Before the end, n - 1 ranks' parts of every element must go into its sum, and the sum to n - 1 ranks: 2 (n - 1)
@@ -26,17 +25,18 @@ const perf::Collective all_reduce = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          check(MPI_Allreduce(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm));
+          multinode::check(MPI_Allreduce(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm));
         },
     .mpi_start =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(MPI_Iallreduce(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm, &requests[0]));
+          multinode::check(
+              MPI_Iallreduce(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm, &requests[0]));
         },
 #ifdef MULTINODE_MPI_PERSISTENT
     .mpi_prepare =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(perf::allreduce_init(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm,
-                                     MPI_INFO_NULL, &requests[0]));
+          multinode::check(perf::allreduce_init(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm,
+                                                MPI_INFO_NULL, &requests[0]));
         },
 #endif
     .mpi_bare_loop =
@@ -57,7 +57,10 @@ const perf::Collective all_reduce = {
         },
 #endif
 #ifdef MULTINODE_HAVE_NCCL
-    .nccl = [](const perf::NcclCall& c) { check(ncclAllReduce(c.in, c.out, c.count, c.type, c.op, c.comm, c.stream)); },
+    .nccl =
+        [](const perf::NcclCall& c) {
+          multinode::check(ncclAllReduce(c.in, c.out, c.count, c.type, c.op, c.comm, c.stream));
+        },
 #endif
 };
 

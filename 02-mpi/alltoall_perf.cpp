@@ -9,7 +9,6 @@
 #include <gloo/alltoall.h>
 #endif
 
-using multinode::check;
 using perf::Blocks, perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -29,16 +28,18 @@ const perf::Collective alltoall = {
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
-        [](const perf::MpiCall& c) { check(MPI_Alltoall(input(c), c.count, c.type, c.out, c.count, c.type, c.comm)); },
+        [](const perf::MpiCall& c) {
+          multinode::check(MPI_Alltoall(input(c), c.count, c.type, c.out, c.count, c.type, c.comm));
+        },
     .mpi_start =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(MPI_Ialltoall(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, &requests[0]));
+          multinode::check(MPI_Ialltoall(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, &requests[0]));
         },
 #ifdef MULTINODE_MPI_PERSISTENT
     .mpi_prepare =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(perf::alltoall_init(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, MPI_INFO_NULL,
-                                    &requests[0]));
+          multinode::check(perf::alltoall_init(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, MPI_INFO_NULL,
+                                               &requests[0]));
         },
 #endif
 #endif
@@ -58,15 +59,15 @@ const perf::Collective alltoall = {
     .nccl =
         [](const perf::NcclCall& c) {
 #if NCCL_VERSION_CODE >= 22803
-          check(ncclAlltoAll(c.in, c.out, c.count, c.type, c.comm, c.stream));
+          multinode::check(ncclAlltoAll(c.in, c.out, c.count, c.type, c.comm, c.stream));
 #else
-          check(ncclGroupStart());
+          multinode::check(ncclGroupStart());
           for (int peer = 0; peer < c.size; ++peer) {
             const std::size_t offset = static_cast<std::size_t>(peer) * c.bytes;
-            check(ncclSend(c.in + offset, c.count, c.type, peer, c.comm, c.stream));
-            check(ncclRecv(c.out + offset, c.count, c.type, peer, c.comm, c.stream));
+            multinode::check(ncclSend(c.in + offset, c.count, c.type, peer, c.comm, c.stream));
+            multinode::check(ncclRecv(c.out + offset, c.count, c.type, peer, c.comm, c.stream));
           }
-          check(ncclGroupEnd());
+          multinode::check(ncclGroupEnd());
 #endif
         },
     .nccl_in_place = false,

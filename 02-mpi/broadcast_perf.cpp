@@ -9,7 +9,6 @@
 #include <gloo/broadcast.h>
 #endif
 
-using multinode::check;
 using perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -17,7 +16,8 @@ using perf::Place, perf::Source;
 // memory as well.
 static std::byte* buffer(const perf::MpiCall& c) {
   if (c.rank == c.root && !c.in_place)
-    check(MPI_Sendrecv(c.in, c.count, c.type, c.rank, 0, c.out, c.count, c.type, c.rank, 0, c.comm, MPI_STATUS_IGNORE));
+    multinode::check(
+        MPI_Sendrecv(c.in, c.count, c.type, c.rank, 0, c.out, c.count, c.type, c.rank, 0, c.comm, MPI_STATUS_IGNORE));
   return c.out;
 }
 #endif
@@ -33,15 +33,15 @@ const perf::Collective broadcast = {
         },
     .bus_factor = [](int) { return 1.0; },
 #ifdef MULTINODE_HAVE_MPI
-    .mpi = [](const perf::MpiCall& c) { check(MPI_Bcast(buffer(c), c.count, c.type, c.root, c.comm)); },
+    .mpi = [](const perf::MpiCall& c) { multinode::check(MPI_Bcast(buffer(c), c.count, c.type, c.root, c.comm)); },
     .mpi_start =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(MPI_Ibcast(buffer(c), c.count, c.type, c.root, c.comm, &requests[0]));
+          multinode::check(MPI_Ibcast(buffer(c), c.count, c.type, c.root, c.comm, &requests[0]));
         },
 #ifdef MULTINODE_MPI_PERSISTENT
     .mpi_prepare =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(perf::bcast_init(buffer(c), c.count, c.type, c.root, c.comm, MPI_INFO_NULL, &requests[0]));
+          multinode::check(perf::bcast_init(buffer(c), c.count, c.type, c.root, c.comm, MPI_INFO_NULL, &requests[0]));
         },
 #endif
 #endif
@@ -59,7 +59,9 @@ const perf::Collective broadcast = {
 #endif
 #ifdef MULTINODE_HAVE_NCCL
     .nccl =
-        [](const perf::NcclCall& c) { check(ncclBroadcast(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream)); },
+        [](const perf::NcclCall& c) {
+          multinode::check(ncclBroadcast(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream));
+        },
 #endif
 };
 

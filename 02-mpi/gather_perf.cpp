@@ -9,7 +9,6 @@
 #include <gloo/gather.h>
 #endif
 
-using multinode::check;
 using perf::Blocks, perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -31,17 +30,18 @@ const perf::Collective gather = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          check(MPI_Gather(input(c), c.count, c.type, c.out, c.count, c.type, c.root, c.comm));
+          multinode::check(MPI_Gather(input(c), c.count, c.type, c.out, c.count, c.type, c.root, c.comm));
         },
     .mpi_start =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(MPI_Igather(input(c), c.count, c.type, c.out, c.count, c.type, c.root, c.comm, &requests[0]));
+          multinode::check(
+              MPI_Igather(input(c), c.count, c.type, c.out, c.count, c.type, c.root, c.comm, &requests[0]));
         },
 #ifdef MULTINODE_MPI_PERSISTENT
     .mpi_prepare =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(perf::gather_init(input(c), c.count, c.type, c.out, c.count, c.type, c.root, c.comm, MPI_INFO_NULL,
-                                  &requests[0]));
+          multinode::check(perf::gather_init(input(c), c.count, c.type, c.out, c.count, c.type, c.root, c.comm,
+                                             MPI_INFO_NULL, &requests[0]));
         },
 #endif
 #endif
@@ -61,13 +61,14 @@ const perf::Collective gather = {
     .nccl =
         [](const perf::NcclCall& c) {
 #if NCCL_VERSION_CODE >= 22803
-          check(ncclGather(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream));
+          multinode::check(ncclGather(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream));
 #else
-          check(ncclGroupStart());
-          check(ncclSend(c.in, c.count, c.type, c.root, c.comm, c.stream));
+          multinode::check(ncclGroupStart());
+          multinode::check(ncclSend(c.in, c.count, c.type, c.root, c.comm, c.stream));
           for (int peer = 0; peer < c.size && c.rank == c.root; ++peer)
-            check(ncclRecv(c.out + static_cast<std::size_t>(peer) * c.bytes, c.count, c.type, peer, c.comm, c.stream));
-          check(ncclGroupEnd());
+            multinode::check(
+                ncclRecv(c.out + static_cast<std::size_t>(peer) * c.bytes, c.count, c.type, peer, c.comm, c.stream));
+          multinode::check(ncclGroupEnd());
 #endif
         },
 #endif

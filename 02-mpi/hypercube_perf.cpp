@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <bit>
 
-using multinode::check;
 using perf::Blocks, perf::Place, perf::Source;
 
 // The exchange along one axis of the cube: with the rank that differs in this bit. Both have the blocks of all ranks
@@ -52,12 +51,13 @@ const perf::Collective hypercube = {
     .mpi =
         [](const perf::MpiCall& c) {
           if (!c.in_place)
-            check(MPI_Sendrecv(c.in, c.count, c.type, c.rank, 0, own_block(c), c.count, c.type, c.rank, 0, c.comm,
-                               MPI_STATUS_IGNORE));
+            multinode::check(MPI_Sendrecv(c.in, c.count, c.type, c.rank, 0, own_block(c), c.count, c.type, c.rank, 0,
+                                          c.comm, MPI_STATUS_IGNORE));
           for (int bit = 1; bit < c.size; bit *= 2) {
             const Exchange e(c, bit);
-            check(MPI_Sendrecv(c.out + e.mine * c.bytes, bit * c.count, c.type, e.peer, 0, c.out + e.theirs * c.bytes,
-                               bit * c.count, c.type, e.peer, 0, c.comm, MPI_STATUS_IGNORE));
+            multinode::check(MPI_Sendrecv(c.out + e.mine * c.bytes, bit * c.count, c.type, e.peer, 0,
+                                          c.out + e.theirs * c.bytes, bit * c.count, c.type, e.peer, 0, c.comm,
+                                          MPI_STATUS_IGNORE));
           }
         },
 #endif
@@ -80,14 +80,15 @@ const perf::Collective hypercube = {
     .nccl =
         [](const perf::NcclCall& c) {
           if (c.step == 0) {
-            if (!c.in_place) check(cudaMemcpyAsync(own_block(c), c.in, c.bytes, cudaMemcpyDeviceToDevice, c.stream));
+            if (!c.in_place)
+              multinode::check(cudaMemcpyAsync(own_block(c), c.in, c.bytes, cudaMemcpyDeviceToDevice, c.stream));
             return;
           }
           const Exchange e(c, 1 << (c.step - 1));
-          check(ncclGroupStart());
-          check(ncclSend(c.out + e.mine * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
-          check(ncclRecv(c.out + e.theirs * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
-          check(ncclGroupEnd());
+          multinode::check(ncclGroupStart());
+          multinode::check(ncclSend(c.out + e.mine * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
+          multinode::check(ncclRecv(c.out + e.theirs * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
+          multinode::check(ncclGroupEnd());
         },
     .nccl_steps = [](int n) { return static_cast<int>(std::bit_width(static_cast<unsigned>(n))); },
 #endif

@@ -9,7 +9,6 @@
 #include <gloo/reduce.h>
 #endif
 
-using multinode::check;
 using perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -28,15 +27,19 @@ const perf::Collective reduce = {
         },
     .bus_factor = [](int) { return 1.0; },
 #ifdef MULTINODE_HAVE_MPI
-    .mpi = [](const perf::MpiCall& c) { check(MPI_Reduce(input(c), c.out, c.count, c.type, c.op, c.root, c.comm)); },
+    .mpi =
+        [](const perf::MpiCall& c) {
+          multinode::check(MPI_Reduce(input(c), c.out, c.count, c.type, c.op, c.root, c.comm));
+        },
     .mpi_start =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(MPI_Ireduce(input(c), c.out, c.count, c.type, c.op, c.root, c.comm, &requests[0]));
+          multinode::check(MPI_Ireduce(input(c), c.out, c.count, c.type, c.op, c.root, c.comm, &requests[0]));
         },
 #ifdef MULTINODE_MPI_PERSISTENT
     .mpi_prepare =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(perf::reduce_init(input(c), c.out, c.count, c.type, c.op, c.root, c.comm, MPI_INFO_NULL, &requests[0]));
+          multinode::check(
+              perf::reduce_init(input(c), c.out, c.count, c.type, c.op, c.root, c.comm, MPI_INFO_NULL, &requests[0]));
         },
 #endif
 #endif
@@ -56,7 +59,7 @@ const perf::Collective reduce = {
 #ifdef MULTINODE_HAVE_NCCL
     .nccl =
         [](const perf::NcclCall& c) {
-          check(ncclReduce(c.in, c.out, c.count, c.type, c.op, c.root, c.comm, c.stream));
+          multinode::check(ncclReduce(c.in, c.out, c.count, c.type, c.op, c.root, c.comm, c.stream));
         },
 #endif
 };

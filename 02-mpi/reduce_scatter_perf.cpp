@@ -9,7 +9,6 @@
 #include <gloo/alltoall.h>
 #endif
 
-using multinode::check;
 using perf::Blocks, perf::Place, perf::Source;
 
 // A rank has S bytes, n blocks, and keeps the sum of one: its parts of the other n - 1 must leave, as they are or in a
@@ -25,15 +24,18 @@ const perf::Collective reduce_scatter = {
         },
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
-    .mpi = [](const perf::MpiCall& c) { check(MPI_Reduce_scatter_block(c.in, c.out, c.count, c.type, c.op, c.comm)); },
+    .mpi =
+        [](const perf::MpiCall& c) {
+          multinode::check(MPI_Reduce_scatter_block(c.in, c.out, c.count, c.type, c.op, c.comm));
+        },
     .mpi_start =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(MPI_Ireduce_scatter_block(c.in, c.out, c.count, c.type, c.op, c.comm, &requests[0]));
+          multinode::check(MPI_Ireduce_scatter_block(c.in, c.out, c.count, c.type, c.op, c.comm, &requests[0]));
         },
 #ifdef MULTINODE_MPI_PERSISTENT
     .mpi_prepare =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(
+          multinode::check(
               perf::reduce_scatter_block_init(c.in, c.out, c.count, c.type, c.op, c.comm, MPI_INFO_NULL, &requests[0]));
         },
 #endif
@@ -57,7 +59,9 @@ const perf::Collective reduce_scatter = {
 #endif
 #ifdef MULTINODE_HAVE_NCCL
     .nccl =
-        [](const perf::NcclCall& c) { check(ncclReduceScatter(c.in, c.out, c.count, c.type, c.op, c.comm, c.stream)); },
+        [](const perf::NcclCall& c) {
+          multinode::check(ncclReduceScatter(c.in, c.out, c.count, c.type, c.op, c.comm, c.stream));
+        },
 #endif
 };
 

@@ -9,7 +9,6 @@
 #include <gloo/scatter.h>
 #endif
 
-using multinode::check;
 using perf::Blocks, perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -31,17 +30,18 @@ const perf::Collective scatter = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          check(MPI_Scatter(c.in, c.count, c.type, output(c), c.count, c.type, c.root, c.comm));
+          multinode::check(MPI_Scatter(c.in, c.count, c.type, output(c), c.count, c.type, c.root, c.comm));
         },
     .mpi_start =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(MPI_Iscatter(c.in, c.count, c.type, output(c), c.count, c.type, c.root, c.comm, &requests[0]));
+          multinode::check(
+              MPI_Iscatter(c.in, c.count, c.type, output(c), c.count, c.type, c.root, c.comm, &requests[0]));
         },
 #ifdef MULTINODE_MPI_PERSISTENT
     .mpi_prepare =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(perf::scatter_init(c.in, c.count, c.type, output(c), c.count, c.type, c.root, c.comm, MPI_INFO_NULL,
-                                   &requests[0]));
+          multinode::check(perf::scatter_init(c.in, c.count, c.type, output(c), c.count, c.type, c.root, c.comm,
+                                              MPI_INFO_NULL, &requests[0]));
         },
 #endif
 #endif
@@ -64,13 +64,14 @@ const perf::Collective scatter = {
     .nccl =
         [](const perf::NcclCall& c) {
 #if NCCL_VERSION_CODE >= 22803
-          check(ncclScatter(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream));
+          multinode::check(ncclScatter(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream));
 #else
-          check(ncclGroupStart());
+          multinode::check(ncclGroupStart());
           for (int peer = 0; peer < c.size && c.rank == c.root; ++peer)
-            check(ncclSend(c.in + static_cast<std::size_t>(peer) * c.bytes, c.count, c.type, peer, c.comm, c.stream));
-          check(ncclRecv(c.out, c.count, c.type, c.root, c.comm, c.stream));
-          check(ncclGroupEnd());
+            multinode::check(
+                ncclSend(c.in + static_cast<std::size_t>(peer) * c.bytes, c.count, c.type, peer, c.comm, c.stream));
+          multinode::check(ncclRecv(c.out, c.count, c.type, c.root, c.comm, c.stream));
+          multinode::check(ncclGroupEnd());
 #endif
         },
 #endif

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 
-using multinode::check;
 using perf::Place, perf::Source;
 
 static int next(const Place& place) { return (place.rank + 1) % place.size; }
@@ -27,20 +26,21 @@ const perf::Collective sendrecv = {
     .mpi =
         [](const perf::MpiCall& c) {
           if (c.in_place)
-            check(MPI_Sendrecv_replace(c.out, c.count, c.type, next(c), 0, previous(c), 0, c.comm, MPI_STATUS_IGNORE));
+            multinode::check(
+                MPI_Sendrecv_replace(c.out, c.count, c.type, next(c), 0, previous(c), 0, c.comm, MPI_STATUS_IGNORE));
           else
-            check(MPI_Sendrecv(c.in, c.count, c.type, next(c), 0, c.out, c.count, c.type, previous(c), 0, c.comm,
-                               MPI_STATUS_IGNORE));
+            multinode::check(MPI_Sendrecv(c.in, c.count, c.type, next(c), 0, c.out, c.count, c.type, previous(c), 0,
+                                          c.comm, MPI_STATUS_IGNORE));
         },
     .mpi_start =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(MPI_Irecv(c.out, c.count, c.type, previous(c), 0, c.comm, &requests[0]));
-          check(MPI_Isend(c.in, c.count, c.type, next(c), 0, c.comm, &requests[1]));
+          multinode::check(MPI_Irecv(c.out, c.count, c.type, previous(c), 0, c.comm, &requests[0]));
+          multinode::check(MPI_Isend(c.in, c.count, c.type, next(c), 0, c.comm, &requests[1]));
         },
     .mpi_prepare =
         [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          check(MPI_Recv_init(c.out, c.count, c.type, previous(c), 0, c.comm, &requests[0]));
-          check(MPI_Send_init(c.in, c.count, c.type, next(c), 0, c.comm, &requests[1]));
+          multinode::check(MPI_Recv_init(c.out, c.count, c.type, previous(c), 0, c.comm, &requests[0]));
+          multinode::check(MPI_Send_init(c.in, c.count, c.type, next(c), 0, c.comm, &requests[1]));
         },
     .mpi_start_in_place = false,
 #endif
@@ -63,10 +63,10 @@ const perf::Collective sendrecv = {
 #ifdef MULTINODE_HAVE_NCCL
     .nccl =
         [](const perf::NcclCall& c) {
-          check(ncclGroupStart());
-          check(ncclSend(c.in, c.count, c.type, next(c), c.comm, c.stream));
-          check(ncclRecv(c.out, c.count, c.type, previous(c), c.comm, c.stream));
-          check(ncclGroupEnd());
+          multinode::check(ncclGroupStart());
+          multinode::check(ncclSend(c.in, c.count, c.type, next(c), c.comm, c.stream));
+          multinode::check(ncclRecv(c.out, c.count, c.type, previous(c), c.comm, c.stream));
+          multinode::check(ncclGroupEnd());
         },
     .nccl_in_place = false,
 #endif

@@ -67,7 +67,7 @@ std::unique_ptr<Ranks> make_ranks(multinode::World& world, multinode::Backend ba
     bool gpus = true;
     for (const std::string& count : world.gather("GPUs", std::to_string(multinode::device_count())))
       gpus = gpus && count != "0";
-    const bool one_rank = usage.threads * usage.ranks_per_thread == 1;
+    [[maybe_unused]] const bool one_rank = usage.threads * usage.ranks_per_thread == 1;
     backend = Backend::gloo;
 #ifdef MULTINODE_HAVE_MPI
     if (one_rank && (world.launch().under_mpi || world.size() == 1)) backend = Backend::mpi;
