@@ -45,7 +45,7 @@ const NetDevice* find_net_device(const System& system, const std::string& name) 
 
 // Why this GID is not right, whatever the state of its port; "" if it is.
 std::string objection(const System& system, const Gid& gid, const Wanted& wanted) {
-  if (!gid.unreadable.empty()) return "not of this network namespace? its " + gid.unreadable;
+  if (!gid.unreadable.empty()) return "of another network namespace? cannot read its " + gid.unreadable;
   if (gid.type == GidType::unknown) return "type not known";
   if (gid.is_link_local()) return "link-local (fe80)";
   if (gid.type == GidType::infiniband) return "InfiniBand";
@@ -55,11 +55,11 @@ std::string objection(const System& system, const Gid& gid, const Wanted& wanted
   if (wanted.subnet && !wanted.subnet->contains(gid.address)) return "not in " + wanted.subnet->text();
   if (gid.net_device.empty() || system.net_devices.empty()) return "";
   const NetDevice* const net = find_net_device(system, gid.net_device);
-  if (!net) return "not of this network namespace: no " + gid.net_device + " here";
+  if (!net) return "of another network namespace: no " + gid.net_device + " here";
   if (net->vlan && !wanted.vlan) return "VLAN" + (*net->vlan ? " " + std::to_string(*net->vlan) : "");
   const auto is_its = [&](const std::string& address) { return address.starts_with(gid.text() + "/"); };
   if (!net->addresses.empty() && std::ranges::none_of(net->addresses, is_its))
-    return "not of this network namespace: no address of " + net->name + " here";
+    return "of another network namespace: not an address of " + net->name + " here";
   return "";
 }
 
@@ -140,8 +140,8 @@ void warn_of_distances(const System& system, Choice& choice) {
     constexpr const char* places[] = {"PCI switch", "NUMA node"};
     for (std::size_t i = 0; i < names.size(); ++i)
       if (nearest_of[i] > usual && usual < 2 && nearest_of[i] < 3)
-        choice.warnings.push_back(names[i] + " shares a " + places[usual] + " with no " + other +
-                                  ", as the others do: its traffic takes a longer way");
+        choice.warnings.push_back(names[i] + " shares no " + places[usual] + " with a" + other +
+                                  ", unlike the others: its traffic takes a longer way");
   };
   std::vector<std::string> names;
   std::vector<int> distances;
@@ -149,14 +149,14 @@ void warn_of_distances(const System& system, Choice& choice) {
     names.push_back(device->name);
     distances.push_back(nearest(device->pci, system.gpus, [](const Gpu& gpu) { return gpu.pci; }));
   }
-  warn(names, distances, "GPU");
+  warn(names, distances, " GPU");
   names.clear();
   distances.clear();
   for (const Gpu& gpu : system.gpus) {
     names.push_back("GPU " + gpu.pci);
     distances.push_back(nearest(gpu.pci, devices, [](const Device* device) { return device->pci; }));
   }
-  warn(names, distances, "RDMA device");
+  warn(names, distances, "n RDMA device");
 
   std::map<int, std::pair<int, int>> of_node;  // NUMA node -> GPUs, devices
   for (const Gpu& gpu : system.gpus) ++of_node[gpu.numa_node].first;
@@ -189,13 +189,15 @@ void warn(const System& system, Choice& choice) {
                                 "says which network the other nodes are in");
     if (port.reason == "no GID fits") {
       std::string reasons;
-      for (std::size_t i = 0; i < port.gids.size() && i < 8; ++i)
-        reasons += (i ? ", " : ": ") + std::to_string(port.port->gids[i].index) + " " + port.gids[i].reason;
+      for (const GidVerdict& gid : port.gids)
+        if (reasons.find(gid.reason) == reasons.npos)
+          reasons += (reasons.empty() ? ": " : ", ") + gid.reason +
+                     (gid.reason.starts_with("VLAN") ? " (--vlan takes it)" : "");
       choice.warnings.push_back(name + ": no GID fits" + reasons);
     }
     if (!port.usable) continue;
     ++usable;
-    if (port.port->gbit_per_second < fastest)
+    if (port.port->gbit_per_second > 0 && port.port->gbit_per_second < fastest)
       choice.warnings.push_back(name + " is slower than others (" + port.port->rate +
                                 "); --device chooses the ones to use");
   }

@@ -19,6 +19,7 @@
 #include <charconv>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string_view>
 
 namespace rdma {
@@ -48,16 +49,25 @@ struct Text {
   int error = 0;      // errno
 };
 
-// Three system calls. Non-blocking: a FIFO in a file's place must not hold us up.
-Text read_at(int folder, const char* name) {
+// Three system calls and no allocation: there are thousands of empty slots. Non-blocking: a FIFO in a file's place must
+// not hold us up.
+std::string_view read_into(std::span<char> buffer, int folder, const char* name, int& error) {
+  error = 0;
   const Descriptor file(openat(folder, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
-  if (file.get() < 0) return {"", errno};
+  const ssize_t count = file.get() < 0 ? -1 : read(file.get(), buffer.data(), buffer.size());
+  if (count < 0) {
+    error = errno;
+    return {};
+  }
+  const std::string_view text(buffer.data(), static_cast<std::size_t>(count));
+  return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+}
+
+Text read_at(int folder, const char* name) {
   char buffer[4096];  // all that a file of sysfs can hold
-  const ssize_t count = read(file.get(), buffer, sizeof buffer);
-  if (count < 0) return {"", errno};
-  std::string_view text(buffer, static_cast<std::size_t>(count));
-  text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
-  return {std::string(text), 0};
+  Text text;
+  text.value = read_into(buffer, folder, name, text.error);
+  return text;
 }
 
 bool is_plain(std::string_view text) {
@@ -177,7 +187,7 @@ class Reader {
       if (const std::string text = word(folder / "flags"); !text.empty())
         if (!text.starts_with("0x") || !parse_number(std::string_view(text).substr(2), flags, 16))
           problem(folder / "flags", shown(text) + " is not a hexadecimal number");
-      net.is_up = net.state == "up" || (net.state == "unknown" && (flags & IFF_UP));
+      net.is_up = net.state == "up" || ((net.state.empty() || net.state == "unknown") && (flags & IFF_UP));
       net.is_loopback = flags & IFF_LOOPBACK;
       const int type = number(folder / "type", 1);
       net.is_infiniband = type == 32;
@@ -208,7 +218,9 @@ class Reader {
     system_.problems.push_back(shown_path(system_.root / file) + ": " + why);
   }
 
-  bool exists(const fs::path& file) const { return faccessat(AT_FDCWD, (system_.root / file).c_str(), F_OK, 0) == 0; }
+  bool exists(const fs::path& file) const {
+    return faccessat(AT_FDCWD, (system_.root / file).c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+  }
 
   fs::path canonical(const fs::path& file) const {
     std::error_code error;
@@ -217,6 +229,12 @@ class Reader {
 
   // In natural order; a folder that is not there has none.
   std::vector<std::string> names(const fs::path& folder) {
+    std::vector<std::string> found = unsorted_names(folder);
+    std::ranges::sort(found, natural_less);
+    return found;
+  }
+
+  std::vector<std::string> unsorted_names(const fs::path& folder) {
     std::vector<std::string> found;
     const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir((system_.root / folder).c_str()), closedir);
     if (!stream) {
@@ -232,7 +250,6 @@ class Reader {
       }
       found.emplace_back(name);
     }
-    std::ranges::sort(found, natural_less);
     return found;
   }
 
@@ -342,23 +359,33 @@ class Reader {
     const Descriptor table(open_folder(folder / "gids"));
     const Descriptor types(open_folder(folder / "gid_attrs/types"));
     const Descriptor net_devices(open_folder(folder / "gid_attrs/ndevs"));
-    for (const std::string& name : names(folder / "gids")) {
-      Gid gid;
-      if (!parse_number(name, gid.index) || gid.index < 0 || gid.index >= static_cast<int>(most_entries)) {
+    std::vector<int> indices;
+    for (const std::string& name : unsorted_names(folder / "gids")) {
+      int index = -1;
+      if (parse_number(name, index) && index >= 0 && index < static_cast<int>(most_entries) &&
+          std::to_string(index) == name)
+        indices.push_back(index);
+      else
         problem(folder / "gids" / name, "not an index of a GID table");
+    }
+    std::ranges::sort(indices);
+    if (!indices.empty()) port.slots = indices.back() + 1;
+    for (const int index : indices) {
+      Gid gid;
+      gid.index = index;
+      const std::string name = std::to_string(index);
+      char buffer[128];
+      int error = 0;
+      const std::string_view text = read_into(buffer, table.get(), name.c_str(), error);
+      if (text == "0000:0000:0000:0000:0000:0000:0000:0000") continue;
+      if (error) {
+        problem(folder / "gids" / name, std::strerror(error));
         continue;
       }
-      port.slots = std::max(port.slots, gid.index + 1);
-      const Text text = read_at(table.get(), name.c_str());
-      if (text.error) {
-        problem(folder / "gids" / name, std::strerror(text.error));
+      if (!parse_gid(text, gid.address)) {
+        problem(folder / "gids" / name, shown(text) + " is not a GID");
         continue;
       }
-      if (!parse_gid(text.value, gid.address)) {
-        problem(folder / "gids" / name, shown(text.value) + " is not a GID");
-        continue;
-      }
-      if (std::ranges::all_of(gid.address, [](std::uint8_t byte) { return byte == 0; })) continue;
       const fs::path type_file = folder / "gid_attrs/types" / name, net_file = folder / "gid_attrs/ndevs" / name;
       const Text type = read_at(types.get(), name.c_str());
       if (type.error)
@@ -480,8 +507,9 @@ void read_mtus(System& system) {
     for (Port& port : device->ports) {
       ibv_port_attr attributes{};
       if (ibv_query_port(context.get(), static_cast<std::uint8_t>(port.number), &attributes) != 0) continue;
-      port.active_mtu = 128 << attributes.active_mtu;
-      port.max_mtu = 128 << attributes.max_mtu;
+      const auto bytes = [](int mtu) { return mtu >= 1 && mtu <= 7 ? std::optional(128 << mtu) : std::nullopt; };
+      port.active_mtu = bytes(attributes.active_mtu);
+      port.max_mtu = bytes(attributes.max_mtu);
     }
   }
 }

@@ -105,7 +105,7 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice)
   ports.print(out);
 
   out << '\n';
-  Table gids({"device", "port", "index", "address", "type", "net device", ""});
+  Table gids({"device", "port", "index", "address", "type", "net device", "chosen, or why not"});
   for (const PortChoice& port : choice.ports)
     for (std::size_t i = 0; i < port.gids.size(); ++i) {
       const Gid& gid = port.port->gids[i];
