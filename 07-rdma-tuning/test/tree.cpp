@@ -1,6 +1,7 @@
 #include "tree.hpp"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <sstream>
@@ -42,23 +43,41 @@ void write(const fs::path& path, const std::string& contents) {
   if (!file.flush()) throw std::runtime_error("cannot write " + path.string());
 }
 
-void fail_to_read(const fs::path& path) {
-  make_room(path);
-  fs::create_directory(path);
+constexpr const char* empty_slot = "0000:0000:0000:0000:0000:0000:0000:0000\n";
+
+// In memory where there is room: a tree has thousands of files.
+fs::path folder_for_trees() {
+  std::error_code error;
+  const fs::path memory = "/dev/shm";
+  const bool has_room = fs::space(memory, error).available > (64U << 20);
+  return !error && has_room && access(memory.c_str(), W_OK) == 0 ? memory : fs::temp_directory_path();
 }
 
 }  // namespace
 
 Tree::Tree() {
-  std::string name = (fs::temp_directory_path() / "sysfs-tree-XXXXXX").string();
+  std::string name = (folder_for_trees() / "sysfs-tree-XXXXXX").string();
   if (!mkdtemp(name.data())) throw std::runtime_error("cannot make a folder like " + name);
   root_ = name;
   fs::create_directory(sys());
+  fs::create_directory(root_ / "unreadable");
+  write(root_ / "empty slot", empty_slot);
 }
 
 Tree::~Tree() {
   std::error_code error;
   if (!root_.empty()) fs::remove_all(root_, error);
+}
+
+void Tree::fail_to_read(const fs::path& path) {
+  make_room(path);
+  fs::create_symlink(root_ / "unreadable", path);
+}
+
+void Tree::write_slot(const fs::path& path, const std::string& gid) {
+  if (gid != empty_slot) return write(path, gid);
+  make_room(path);
+  fs::create_hard_link(root_ / "empty slot", path);
 }
 
 Tree::Tree(Tree&& other) noexcept { root_.swap(other.root_); }
@@ -99,7 +118,7 @@ void Tree::add(const std::string& lines) {
       fs::create_symlink(line.substr(at + 4), path);
     } else if (kind == "F ") {
       const std::size_t from = line.find(' ', 2) + 1, at = broken(" = ");
-      write(path_from(from, at), unescaped(line.substr(at + 3)));
+      write_slot(path_from(from, at), unescaped(line.substr(at + 3)));
     } else if (kind == "E ") {
       const std::size_t from = line.find(' ', 2) + 1, at = broken(" ! ");
       fail_to_read(path_from(from, at));
@@ -109,7 +128,7 @@ void Tree::add(const std::string& lines) {
       if (!(words >> port >> count)) throw std::runtime_error("not a line of a tree: " + line);
       const fs::path folder = root_ / fs::path(port).relative_path();
       for (int i = 0; i < count; ++i) {
-        write(folder / "gids" / std::to_string(i), "0000:0000:0000:0000:0000:0000:0000:0000\n");
+        write_slot(folder / "gids" / std::to_string(i), empty_slot);
         fail_to_read(folder / "gid_attrs/types" / std::to_string(i));
         fail_to_read(folder / "gid_attrs/ndevs" / std::to_string(i));
       }

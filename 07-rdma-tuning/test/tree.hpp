@@ -3,7 +3,7 @@
 //   D PATH                                 a folder
 //   F MODE PATH = CONTENTS                 a file; \n, \t, \\ and \xNN in its contents
 //   L PATH -> TARGET                       a symbolic link
-//   E MODE PATH ! ERROR                    a file that cannot be read: here a folder, which stops root too
+//   E MODE PATH ! ERROR                    a file that cannot be read: here a link to a folder, which stops root too
 //   Z PATH COUNT                           COUNT empty slots of the GID table of the port at PATH
 //   G PATH INDEX ADDRESS TYPE NET_DEVICE   a slot of it that is not; TYPE is v1, v2 or ib, or ! for an error
 //   # COMMENT
@@ -33,6 +33,9 @@ class Tree {
   const std::filesystem::path& root() const { return root_; }
 
  private:
+  void fail_to_read(const std::filesystem::path& path);
+  void write_slot(const std::filesystem::path& path, const std::string& gid);
+
   std::filesystem::path root_;
 };
 
