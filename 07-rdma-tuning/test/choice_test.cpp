@@ -1,0 +1,324 @@
+#include "rdma/choice.hpp"
+
+#include "tree.hpp"
+
+#include <multinode/check.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace {
+
+using rdma::Choice, rdma::choose, rdma::Export, rdma::Family, rdma::PortChoice, rdma::Subnet, rdma::System,
+    rdma::Wanted;
+using rdma::testing::Tree;
+
+// A tree, read, and what is chosen of it.
+struct Chosen {
+  Tree tree;
+  System system;
+  Choice choice;
+  explicit Chosen(const std::string& name, const Wanted& wanted = {}, const std::string& more = "")
+      : tree(Tree::load(name)) {
+    tree.add(more);
+    system = rdma::read_system(tree.sys());
+    choice = choose(system, wanted);
+  }
+
+  const PortChoice& port(const std::string& device) const {
+    for (const PortChoice& port : choice.ports)
+      if (port.device->name == device) return port;
+    throw std::runtime_error("no device " + device);
+  }
+  int index(const std::string& device) const { return port(device).chosen; }
+  std::string reason(const std::string& device, int index) const {
+    const PortChoice& p = port(device);
+    for (std::size_t i = 0; i < p.gids.size(); ++i)
+      if (p.port->gids[i].index == index) return p.gids[i].chosen ? "chosen" : p.gids[i].reason;
+    return "left out";
+  }
+  std::string warnings() const {
+    std::string all;
+    for (const std::string& warning : choice.warnings) all += warning + "\n";
+    return all;
+  }
+  // "NAME=value ..." but for what is the same everywhere.
+  std::string exports(std::pair<int, int> nccl = {2, 28}) const {
+    std::string all;
+    for (const Export& one : rdma::exports(system, choice, nccl))
+      if (one.name != "NCCL_SOCKET_NTHREADS" && one.name != "NCCL_NSOCKS_PERTHREAD")
+        all += (all.empty() ? "" : " ") + one.name + "=" + one.value;
+    return all;
+  }
+};
+
+Wanted on(const std::string& subnet) {
+  Wanted wanted;
+  wanted.subnet = Subnet::parse(subnet);
+  return wanted;
+}
+
+TEST(Choice, OfRealSoftRoceDevices) {
+  const std::string soft =
+      "NCCL_IB_DISABLE=0 NCCL_IB_HCA==rxe0:1 NCCL_IB_GID_INDEX=1 NCCL_SOCKET_IFNAME==eth0 "
+      "UCX_NET_DEVICES=rxe0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n";
+  const Chosen plain("s1-plain");
+  EXPECT_EQ(plain.reason("rxe0", 0), "link-local (fe80)");
+  EXPECT_EQ(plain.reason("rxe0", 1), "chosen");
+  EXPECT_EQ(plain.reason("rxe0", 2), "IPv6");
+  EXPECT_EQ(plain.reason("rxe0", 3), "left out");
+  EXPECT_EQ(plain.port("rxe0").gids[1].reason, "RoCE v2, IPv4");
+  EXPECT_EQ(plain.exports(), soft);
+  EXPECT_EQ(plain.warnings(), "");
+  EXPECT_EQ(perftest_arguments(plain.choice), "-d rxe0 -i 1 -x 1");
+
+  const Chosen twice("s2-readd");
+  EXPECT_EQ(twice.index("rxe0"), 1);
+  EXPECT_EQ(twice.reason("rxe0", 3), "fits too, but 1 comes first; see --subnet");
+  EXPECT_NE(twice.warnings().find("rxe0 port 1: 2 GIDs fit, and the first is taken"), std::string::npos);
+  const Chosen other("s2-readd", on("10.9.0.0/16"));
+  EXPECT_EQ(other.index("rxe0"), 3);
+  EXPECT_EQ(other.reason("rxe0", 1), "not in 10.9.0.0/16");
+
+  const Chosen vlan("s4-vlan");
+  EXPECT_EQ(vlan.exports(), soft);
+  EXPECT_EQ(vlan.reason("rxe0", 4), "VLAN 100");
+  Wanted wanted = on("192.168.100.0/24");
+  wanted.vlan = true;
+  EXPECT_EQ(Chosen("s4-vlan", wanted).index("rxe0"), 4);
+
+  const Chosen three("s5-multi");
+  EXPECT_EQ(three.exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==rxe0:1,rxe1:1,rxe2:1 NCCL_IB_GID_INDEX=1 "
+            "NCCL_SOCKET_IFNAME==eth0 UCX_NET_DEVICES=rxe0:1,rxe1:1,rxe2:1 UCX_IB_GID_INDEX=1 "
+            "UCX_UD_VERBS_ETH_DGID_CHECK=n");
+  EXPECT_NE(three.warnings().find("rxe0 port 1 is slower than others (2.5 Gb/sec"), std::string::npos);
+
+  const Chosen down("s6-down");
+  EXPECT_EQ(down.exports(), soft);
+  EXPECT_EQ(down.reason("rxe1", 1), "port is DOWN");
+  EXPECT_EQ(down.reason("rxe1", 0), "link-local (fe80)");
+  EXPECT_FALSE(down.port("rxe2").usable);
+
+  EXPECT_EQ(Chosen("s7-bond").exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==rxe_bond_0:1 NCCL_IB_GID_INDEX=1 NCCL_SOCKET_IFNAME==bond0 "
+            "UCX_NET_DEVICES=rxe_bond_0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n");
+}
+
+TEST(Choice, Ipv6WhereThereIsNoIpv4) {
+  const Chosen soft("s3-nov4");
+  EXPECT_EQ(soft.index("rxe0"), 2);
+  EXPECT_EQ(soft.warnings(), "no GID of an IPv4 address fits: those of IPv6 are taken\n");
+  const Chosen mlx5("ipv6-only");
+  EXPECT_EQ(mlx5.index("mlx5_0"), 3);
+  EXPECT_EQ(mlx5.reason("mlx5_0", 2), "RoCE v1");
+  Wanted ipv4;
+  ipv4.family = Family::ipv4;
+  const Chosen none("ipv6-only", ipv4);
+  EXPECT_FALSE(none.choice.has_rdma());
+  EXPECT_EQ(none.reason("mlx5_0", 3), "IPv6");
+  EXPECT_EQ(none.warnings(), "mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, IPv6\n");
+  Wanted ipv6;
+  ipv6.family = Family::ipv6;
+  EXPECT_EQ(Chosen("s1-plain", ipv6).index("rxe0"), 2);
+  EXPECT_EQ(Chosen("s1-plain", on("fd00::/8")).index("rxe0"), 2);
+}
+
+// Shared mode: the RDMA device is seen from a namespace that its network interface is not in.
+TEST(Choice, OfAnotherNetworkNamespace) {
+  const std::string classes =
+      "L /sys/class/infiniband/rxe_bond_0 -> ../../devices/virtual/infiniband/rxe_bond_0\n"
+      "F 444 /sys/class/net/lo/flags = 0x9\\n\nF 444 /sys/class/net/lo/type = 772\\n\n"
+      "F 644 /sys/class/net/bonding_masters = bond0\\n";
+  const Chosen shared("s8-netns-shared", {}, classes);
+  EXPECT_EQ(shared.reason("rxe_bond_0", 0), "link-local (fe80)");
+  EXPECT_EQ(shared.reason("rxe_bond_0", 1), "of another network namespace: no bond0 here");
+  EXPECT_EQ(shared.exports(), "NCCL_IB_DISABLE=1");
+
+  const Chosen pod("pod-vf");
+  EXPECT_EQ(pod.index("mlx5_4"), 7);
+  EXPECT_EQ(pod.reason("mlx5_4", 2), "of another network namespace? cannot read its type: Is a directory");
+  EXPECT_EQ(pod.exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==mlx5_4:1 NCCL_IB_GID_INDEX=7 NCCL_SOCKET_IFNAME==net1 "
+            "UCX_NET_DEVICES=mlx5_4:1 UCX_IB_GID_INDEX=7");
+}
+
+// An interface of the same name in this namespace, with other addresses.
+TEST(Choice, AnAddressThatTheInterfaceDoesNotHave) {
+  const Tree tree = Tree::load("mlx5-pairs");
+  System system = rdma::read_system(tree.sys());
+  for (rdma::NetDevice& net : system.net_devices)
+    if (net.name == "enp61s0") net.addresses = {"10.1.0.50/24", "fe80::1/64"};
+  Choice choice = choose(system, Wanted{Family::ipv4, false, {}, {}, false});
+  EXPECT_EQ(choice.ports.at(0).chosen, -1);
+  EXPECT_EQ(choice.ports.at(0).gids.at(3).reason, "of another network namespace: not an address of enp61s0 here");
+  for (rdma::NetDevice& net : system.net_devices)
+    if (net.name == "enp61s0") net.addresses = {"10.1.0.5/24", "fe80::1/64"};
+  EXPECT_EQ(choose(system, {}).ports.at(0).chosen, 3);
+}
+
+TEST(Choice, OfHardware) {
+  const Chosen pairs("mlx5-pairs");
+  EXPECT_EQ(pairs.index("mlx5_0"), 3);
+  EXPECT_EQ(pairs.reason("mlx5_0", 2), "RoCE v1");
+  EXPECT_EQ(pairs.reason("mlx5_0", 5), "IPv6");
+  Wanted v1;
+  v1.roce_v1 = true;
+  EXPECT_EQ(Chosen("mlx5-pairs", v1).index("mlx5_0"), 2);
+
+  const Chosen bond("bond-12");
+  EXPECT_EQ(bond.exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==mlx5_bond_0:1 NCCL_IB_GID_INDEX=15 "
+            "NCCL_SOCKET_IFNAME==bond0 UCX_NET_DEVICES=mlx5_bond_0:1 UCX_IB_GID_INDEX=15");
+
+  const Chosen silent("ipv4-link-local");
+  EXPECT_EQ(silent.index("mlx5_0"), 5);
+  EXPECT_EQ(silent.reason("mlx5_0", 3), "link-local (169.254)");
+
+  const Chosen down("ports-down");
+  EXPECT_EQ(down.exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==mlx5_1:1 NCCL_IB_GID_INDEX=3 NCCL_SOCKET_IFNAME==rail1 "
+            "UCX_NET_DEVICES=mlx5_1:1 UCX_IB_GID_INDEX=3");
+  EXPECT_EQ(down.reason("mlx5_0", 3), "port is DOWN");
+  EXPECT_EQ(down.reason("mlx5_2", 3), "port is INIT");
+}
+
+TEST(Choice, OfAVlan) {
+  const Chosen without("vlan");
+  EXPECT_FALSE(without.choice.has_rdma());
+  EXPECT_EQ(without.reason("mlx5_0", 5), "VLAN 200");
+  EXPECT_EQ(without.warnings(), "mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, VLAN 200 (--vlan takes it)\n");
+  Wanted wanted;
+  wanted.vlan = true;
+  EXPECT_EQ(Chosen("vlan", wanted).exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==mlx5_0:1 NCCL_IB_GID_INDEX=5 NCCL_SOCKET_IFNAME==storage "
+            "UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5");
+}
+
+TEST(Choice, InfiniBandNeedsNoGid) {
+  const Chosen chosen("infiniband");
+  EXPECT_EQ(chosen.exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==mlx5_0:1,mlx5_1:1 NCCL_SOCKET_IFNAME==eth0 "
+            "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1");
+  EXPECT_EQ(chosen.reason("mlx5_0", 0), "InfiniBand needs none");
+  EXPECT_EQ(perftest_arguments(chosen.choice), "-d mlx5_0 -i 1");
+}
+
+TEST(Choice, InfiniBandOrRoceNotBoth) {
+  const Chosen both("infiniband-and-roce");
+  EXPECT_EQ(both.exports(),
+            "NCCL_IB_DISABLE=0 "
+            "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1 "
+            "NCCL_SOCKET_IFNAME==eth0 "
+            "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1");
+  EXPECT_EQ(both.reason("mlx5_4", 3), "RoCE beside InfiniBand, which has more bandwidth; see --device");
+  EXPECT_EQ(both.index("mlx5_4"), -1);
+  Wanted storage;
+  storage.devices = {"mlx5_4", "mlx5_9"};
+  const Chosen roce("infiniband-and-roce", storage);
+  EXPECT_EQ(roce.exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==mlx5_4:1,mlx5_9:1 NCCL_IB_GID_INDEX=3 "
+            "NCCL_SOCKET_IFNAME==eth0 UCX_NET_DEVICES=mlx5_4:1,mlx5_9:1 UCX_IB_GID_INDEX=3");
+  EXPECT_EQ(roce.port("mlx5_0").reason, "not asked for");
+}
+
+TEST(Choice, DifferentIndices) {
+  const Chosen chosen("two-indices");
+  EXPECT_EQ(chosen.index("mlx5_0"), 3);
+  EXPECT_EQ(chosen.index("mlx5_1"), 5);
+  EXPECT_EQ(chosen.exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==mlx5_0:1,mlx5_1:1 NCCL_IB_ADDR_FAMILY=AF_INET "
+            "NCCL_IB_ROCE_VERSION_NUM=2 NCCL_SOCKET_IFNAME==eth0 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1");
+  // One index for all is all that it knows.
+  EXPECT_EQ(chosen.exports({2, 20}),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==mlx5_0:1 NCCL_IB_GID_INDEX=3 "
+            "NCCL_SOCKET_IFNAME==eth0 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3");
+  EXPECT_NE(rdma::exports(chosen.system, chosen.choice, {2, 20}).at(1).remark.find("without mlx5_1"),
+            std::string::npos);
+}
+
+// 169.254 before the address on one of them: only a range keeps NCCL from it.
+TEST(Choice, DifferentIndicesAndARange) {
+  const std::string port = "/sys/devices/pci0000:3a/0000:3a:01.0/0000:5e:00.0/infiniband/mlx5_1/ports/1";
+  const std::string silent = "G " + port + " 2 0000:0000:0000:0000:0000:ffff:a9fe:0109 v1 rail1\n" +  //
+                             "G " + port + " 3 0000:0000:0000:0000:0000:ffff:a9fe:0109 v2 rail1\n";
+  const Chosen chosen("two-indices", {}, silent);
+  EXPECT_EQ(chosen.index("mlx5_1"), 5);
+  EXPECT_EQ(chosen.exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==mlx5_0:1,mlx5_1:1 NCCL_IB_ADDR_FAMILY=AF_INET "
+            "NCCL_IB_ROCE_VERSION_NUM=2 NCCL_IB_ADDR_RANGE=10.1.0.0/23 NCCL_SOCKET_IFNAME==eth0 "
+            "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1");
+  EXPECT_NE(Chosen("two-indices", on("10.1.0.0/16")).exports().find("NCCL_IB_ADDR_RANGE=10.1.0.0/16 "),
+            std::string::npos);
+}
+
+TEST(Choice, TheOddOneOfEight) {
+  const Chosen chosen("eight-hcas");
+  EXPECT_EQ(chosen.warnings(),
+            "mlx5_3 shares no PCI switch with a GPU, unlike the others: its traffic takes a longer way\n"
+            "GPU 0000:3d:00.0 shares no PCI switch with an RDMA device, unlike the others: its traffic takes a longer "
+            "way\n"
+            "RDMA devices are not spread over the NUMA nodes as the GPUs are (NUMA node 0: 4 GPUs, 3 RDMA devices; "
+            "NUMA node 1: 4 GPUs, 5 RDMA devices)\n");
+  EXPECT_EQ(chosen.exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,"
+            "mlx5_6:1,mlx5_7:1 NCCL_IB_GID_INDEX=3 NCCL_SOCKET_IFNAME==eth0 "
+            "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,"
+            "mlx5_7:1 UCX_IB_GID_INDEX=3");
+}
+
+TEST(Choice, WithoutRdma) {
+  for (const char* name : {"no-device"}) {
+    const Chosen chosen(name);
+    EXPECT_FALSE(chosen.choice.has_rdma());
+    EXPECT_EQ(chosen.exports(), "NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME==eth0 UCX_NET_DEVICES=eth0");
+    EXPECT_EQ(perftest_arguments(chosen.choice), "");
+  }
+}
+
+TEST(Choice, WhatCannotBeReadIsNotTaken) {
+  const Chosen chosen("unreadable");
+  EXPECT_EQ(chosen.index("mlx5_0"), 3);
+  EXPECT_EQ(chosen.reason("mlx5_0", 1), "left out");
+  EXPECT_EQ(chosen.port("mlx5_1").reason, "port state not known");
+  EXPECT_EQ(chosen.port("mlx5_2").reason, "link layer not known");
+  EXPECT_EQ(chosen.exports(),
+            "NCCL_IB_DISABLE=0 NCCL_IB_HCA==mlx5_0:1 NCCL_IB_GID_INDEX=3 NCCL_SOCKET_IFNAME==rail0 "
+            "UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3");
+}
+
+TEST(Choice, RefusesWhatIsNotThere) {
+  const Tree tree = Tree::load("two-indices");
+  const System system = rdma::read_system(tree.sys());
+  Wanted wanted;
+  wanted.devices = {"mlx5_2"};
+  try {
+    choose(system, wanted);
+    FAIL() << "accepted";
+  } catch (const multinode::UsageError& e) {
+    EXPECT_STREQ(e.what(), "--device: there is no mlx5_2, but mlx5_0, mlx5_1");
+  }
+  wanted = on("fd00::/8");
+  wanted.family = Family::ipv4;
+  EXPECT_THROW(choose(system, wanted), multinode::UsageError);
+}
+
+TEST(Subnet, ParsedAndPrinted) {
+  for (const char* text : {"10.0.0.0/16", "0.0.0.0/0", "192.168.77.1/32", "fd00::/8", "::/0", "fe80::1/128"})
+    EXPECT_EQ(Subnet::parse(text).text(), text);
+  EXPECT_EQ(Subnet::parse("10.0.0.1").text(), "10.0.0.1/32");
+  for (const char* text : {"", "/", "10.0.0/8", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/", "10.0.0.0/8x", "fd00::/129",
+                           "eth0", "10.0.0.0 /8", "10.0.0.0/99999999999"})
+    EXPECT_THROW(Subnet::parse(text), multinode::UsageError) << text;
+  const auto contains = [](const char* subnet, const char* address) {
+    return Subnet::parse(subnet).contains(Subnet::parse(address).address);
+  };
+  EXPECT_TRUE(contains("10.0.0.0/15", "10.1.255.255"));
+  EXPECT_FALSE(contains("10.0.0.0/15", "10.2.0.0"));
+  EXPECT_TRUE(contains("0.0.0.0/0", "1.2.3.4"));
+  EXPECT_FALSE(contains("0.0.0.0/0", "fd00::1"));
+  EXPECT_TRUE(contains("fd00::/8", "fdff::1"));
+}
+
+}  // namespace
