@@ -271,7 +271,8 @@ class Checks {
     if (error)
       add({Severity::fine, "network namespace", shown + "; process 1's is not readable"});
     else
-      add({Severity::fine, "network namespace", shown + (own == first ? "; process 1's" : "; not process 1's")});
+      add({Severity::fine, "network namespace",
+           shown + (own == first ? "; the same as process 1's" : "; not process 1's")});
   }
 
   void gpu_direct() {
@@ -574,7 +575,7 @@ int run_check(int argc, const char* const* argv) {
   if (findings.empty())
     std::cout << "no RDMA device in " << options.sysfs << "/class/infiniband: nothing to check\n";
   else
-    std::cout << bad << " bad, " << warnings << " to look at, " << unknown << " not seen\n";
+    std::cout << bad << " bad, " << warnings << " warnings, " << unknown << " not seen\n";
   std::cout << std::flush;
   json.write({{"findings", list}, {"bad", bad}, {"problems", system.problems}});
   return bad ? multinode::exit_wrong : multinode::exit_right;

@@ -1,5 +1,6 @@
 #include "verify.hpp"
 
+#include "choice.hpp"
 #include "options.hpp"
 
 #include <multinode/check.hpp>
@@ -76,6 +77,12 @@ std::string join(const std::vector<std::string>& words, const std::string& betwe
 template <class Set>
 std::string join_set(const Set& words) {
   return join({words.begin(), words.end()});
+}
+
+std::string numbers(const std::set<int>& all) {
+  std::vector<std::string> words;
+  for (const int one : all) words.push_back(std::to_string(one));
+  return join(words);
 }
 
 template <class Count>
@@ -196,10 +203,9 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
       if (const NetCount* device = find(after.net_devices, net.name, key_of_net)) mtu = device->mtu;
       if (count->infiniband && !count->software) bytes -= ipoib_overhead * net.sum();
       if (!count->software) continue;
-      // No packet is larger than the net device's MTU.
-      const double largest = mtu + ethernet_header;
-      const double sent_at_most = port.unit == CounterUnit::packets ? port.sent * largest : port.sent * 2;
-      const double received_at_most = port.unit == CounterUnit::packets ? port.received * largest : port.received * 2;
+      // No packet is larger than the net device's MTU; bytes may be counted without headers.
+      const double worth = port.unit == CounterUnit::packets ? mtu + ethernet_header : 2;
+      const double sent_at_most = port.sent * worth, received_at_most = port.received * worth;
       shared += std::min(sent[i], sent_at_most) + std::min(received[i], received_at_most);
       sent[i] = std::max(0.0, sent[i] - sent_at_most);
       received[i] = std::max(0.0, received[i] - received_at_most);
@@ -265,15 +271,16 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
     reasons.insert(reasons.begin(), {result.rdma.empty() ? "there is no RDMA device" : "RDMA: nothing", net_text});
   } else {
     result.verdict = Verdict::no_traffic;
-    reasons.push_back(result.rdma.empty() ? "there is no RDMA device, and the network interfaces carried nothing"
-                                          : "neither RDMA devices nor network interfaces carried anything");
+    reasons.push_back(result.rdma.empty()
+                          ? "there is no RDMA device, and the network interfaces carried next to nothing"
+                          : "RDMA devices and network interfaces carried next to nothing");
     reasons.push_back("ranks on one machine use shared memory, which nothing counts: run it on two");
   }
   reasons.insert(reasons.end(), blind.begin(), blind.end());
   return result;
 }
 
-std::vector<std::string> disagreements(const Assessment& assessment, const NcclLog& log) {
+std::vector<std::string> disagreements(const Assessment& assessment, const NcclLog& log, const std::set<int>& chosen) {
   std::vector<std::string> lines;
   if (!log.lines) return lines;
   const int rdma = log.over_rdma().total(), tcp = log.over_tcp().total();
@@ -296,6 +303,9 @@ std::vector<std::string> disagreements(const Assessment& assessment, const NcclL
   if (log.networks.size() > 1)
     lines.push_back("the ranks do not agree on the network: " + join_set(log.networks) +
                     "; NCCL hangs or fails where they differ");
+  for (const int index : log.gid_indices)
+    if (!chosen.empty() && !chosen.contains(index))
+      lines.push_back("the log has GID index " + std::to_string(index) + ", rdma_tune chooses " + numbers(chosen));
   if (over_rdma && rdma && !log.hcas.empty()) {
     const auto used = log.devices();
     for (const std::string& device : moved)
@@ -560,7 +570,13 @@ int run_verify(int argc, const char* const* argv) {
       problems.push_back("--log: " + options.log + " has no line of NCCL's; it needs NCCL_DEBUG=INFO");
   }
   const Assessment assessment = assess(idle, before, after);
-  const auto disagreeing = disagreements(assessment, log);
+  std::set<int> chosen;  // by rdma_tune, of the ports that it would use
+  if (!log.gid_indices.empty()) {
+    const System system = read_system(options.system.sysfs);
+    for (const PortChoice& port : choose(system, {}).ports)
+      if (port.usable && port.chosen >= 0) chosen.insert(port.chosen);
+  }
+  const auto disagreeing = disagreements(assessment, log, chosen);
   print(std::cerr, assessment, log, disagreeing, problems);
   json.write({{"verdict", text_of(assessment.verdict)},
               {"reasons", assessment.reasons},

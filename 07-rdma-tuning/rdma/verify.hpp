@@ -4,6 +4,7 @@
 #include "counters.hpp"
 #include "nccl_log.hpp"
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,10 @@ struct Assessment {
 // `idle`, `before`, `after`: readings at the start, when the command starts, and when it has ended.
 Assessment assess(const Counters& idle, const Counters& before, const Counters& after);
 
-// A line for each thing that the log and the counters say differently; empty: they agree.
-std::vector<std::string> disagreements(const Assessment& assessment, const NcclLog& log);
+// A line for each thing that the log and the counters say differently; empty: they agree. `chosen`: the GID indices
+// that rdma_tune would take; empty: not known.
+std::vector<std::string> disagreements(const Assessment& assessment, const NcclLog& log,
+                                       const std::set<int>& chosen = {});
 
 // rdma_tune verify [--require rdma|tcp] [--log FILE] [--baseline SECONDS] [--sysfs DIR] [--json FILE] -- COMMAND...
 // The command's exit status where it is not 0; else 1 where the verdict is not the required one (3: cannot tell).

@@ -120,7 +120,7 @@ TEST(Check, AMachineWithNothingWrong) {
   expect(of(findings, "ports"), Severity::fine, "all active");
   expect(of(findings, "memlock"), Severity::fine, "unlimited");
   expect(of(findings, "uverbs0"), Severity::fine, "mode 0666");
-  expect(of(findings, "namespace"), Severity::fine, "shared mode; process 1's");
+  expect(of(findings, "namespace"), Severity::fine, "shared mode; the same as process 1's");
   expect(of(findings, "GPUDirect"), Severity::fine, "no GPU");
   expect(of(findings, "MTU"), Severity::fine, "4096");
   expect(of(findings, "losses"), Severity::fine, "none");
@@ -322,7 +322,7 @@ TEST(CheckProgram, StatusSaysWhetherSomethingIsBad) {
   const Machine machine;
   const Result fine = run_check(machine);
   EXPECT_EQ(fine.status, 0) << fine.all();
-  EXPECT_NE(fine.out.find("\n0 bad, 0 to look at, 1 not seen\n"), std::string::npos) << fine.out;
+  EXPECT_NE(fine.out.find("\n0 bad, 0 warnings, 1 not seen\n"), std::string::npos) << fine.out;
   machine.root.write("proc/self/limits", Machine::limits("65536"));
   const Result bad = run_check(machine, {"--json", machine.root.file("check.json")});
   EXPECT_EQ(bad.status, 1);

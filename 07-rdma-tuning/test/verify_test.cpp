@@ -214,6 +214,14 @@ TEST(Disagreements, AnotherDeviceThanTheLogs) {
             "mlx5_1 carried traffic, but the log's HCAs are mlx5_0\nthe log's HCA mlx5_0 carried nothing here\n");
 }
 
+TEST(Disagreements, AnotherGidThanTheRightOne) {
+  const Assessment over_rdma = Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 0).assess();
+  const NcclLog log = log_of(ib_log + "NCCL INFO NET/IB: NCCL Dev 0 IbDev 0 Port 1 qpn 576 mtu 5 GID 0 (0/0)\n");
+  EXPECT_EQ(all(disagreements(over_rdma, log, {3, 5})), "the log has GID index 0, rdma_tune chooses 3, 5\n");
+  EXPECT_EQ(all(disagreements(over_rdma, log, {0, 3})), "");
+  EXPECT_EQ(all(disagreements(over_rdma, log)), "");
+}
+
 // -- sysfs ------------------------------------------------------------------------------------------------------------
 
 namespace {
