@@ -1,0 +1,261 @@
+// rdma_tune as a user runs it.
+#include "tree.hpp"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <testing/program_test.hpp>
+
+#include <fstream>
+#include <sstream>
+
+namespace {
+
+using multinode::testing::Result, multinode::testing::run;
+using rdma::testing::Tree;
+using std::chrono::seconds;
+
+Result tune(const Tree& tree, std::vector<std::string> words = {}) {
+  words.insert(words.begin(), PATH_rdma_tune);
+  words.insert(words.end(), {"--sysfs", tree.sys().string()});
+  return run(words);
+}
+
+bool contains(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+
+TEST(RdmaTune, Table) {
+  const Result result = tune(Tree::load("mlx5-pairs"));
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(result.out,
+            "device    firmware  board          PCI           NUMA node  nearest GPUs               net devices  kind\n"
+            "mlx5_0  28.39.1002  MT_0000000838  0000:3d:00.0          0  0000:3e:00.0 (PCI switch)  enp61s0      "
+            "hardware\n"
+            "\n"
+            "device  port  link layer  state   physical  rate                 MTU  largest  use\n"
+            "mlx5_0     1  Ethernet    ACTIVE  LinkUp    100 Gb/sec (4X EDR)  -    -        yes, GID 3\n"
+            "\n"
+            "device  port  index  address                    type     net device  chosen, or why not\n"
+            "mlx5_0     1      0  fe80::ba3f:d2ff:fe12:3456  RoCE v1  enp61s0     link-local (fe80)\n"
+            "mlx5_0     1      1  fe80::ba3f:d2ff:fe12:3456  RoCE v2  enp61s0     link-local (fe80)\n"
+            "mlx5_0     1      2  10.1.0.5                   RoCE v1  enp61s0     RoCE v1\n"
+            "mlx5_0     1      3  10.1.0.5                   RoCE v2  enp61s0     chosen\n"
+            "mlx5_0     1      4  fd00:10:1::5               RoCE v1  enp61s0     RoCE v1\n"
+            "mlx5_0     1      5  fd00:10:1::5               RoCE v2  enp61s0     IPv6\n");
+  EXPECT_EQ(tune(Tree::load("mlx5-pairs"), {"table"}).out, result.out);
+  EXPECT_TRUE(contains(tune(Tree::load("vlan")).out, "no: no GID fits"));
+  EXPECT_TRUE(contains(tune(Tree::load("pod-vf")).out, "virtual function"));
+}
+
+TEST(RdmaTune, UnreadableFilesAreNamedAndTheRestIsThere) {
+  const Result result = tune(Tree::load("unreadable"));
+  EXPECT_EQ(result.status, 0);
+  EXPECT_TRUE(contains(result.err, "/sys/class/infiniband/mlx5_1/ports/1/state: Is a directory\n")) << result.err;
+  EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 7U) << result.err;
+  EXPECT_TRUE(contains(result.out, "yes, GID 3")) << result.out;
+}
+
+// The variables that a shell has after eval "$(rdma_tune --export ...)".
+std::string evaluated(const std::string& shell, const Tree& tree, const std::string& words = "") {
+  const Result result = run({shell, "-c",
+                             "set -eu; eval \"$(\"$0\" --export --sysfs \"$1\" " + words +
+                                 ")\"; env | grep -E '^(NCCL|UCX)_' | LC_ALL=C sort",
+                             PATH_rdma_tune, tree.sys().string()},
+                            {{"NCCL_IB_DISABLE", ""}});
+  return result.status == 0 ? result.out : "failed: " + result.all();
+}
+
+TEST(RdmaTune, EvalInAJobScript) {
+  const Tree eight = Tree::load("two-indices");
+  for (const char* shell : {"sh", "bash"}) {
+    EXPECT_EQ(evaluated(shell, eight),
+              "NCCL_IB_ADDR_FAMILY=AF_INET\n"
+              "NCCL_IB_DISABLE=0\n"
+              "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n"
+              "NCCL_IB_ROCE_VERSION_NUM=2\n"
+              "NCCL_NSOCKS_PERTHREAD=8\n"
+              "NCCL_SOCKET_IFNAME==eth0\n"
+              "NCCL_SOCKET_NTHREADS=4\n"
+              "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1\n");
+    EXPECT_EQ(evaluated(shell, Tree::load("no-device")),
+              "NCCL_IB_DISABLE=1\n"
+              "NCCL_NSOCKS_PERTHREAD=8\n"
+              "NCCL_SOCKET_IFNAME==eth0\n"
+              "NCCL_SOCKET_NTHREADS=4\n"
+              "UCX_NET_DEVICES=eth0\n");
+  }
+  EXPECT_EQ(evaluated("bash", eight, "--nccl 2.20"),
+            "NCCL_IB_DISABLE=0\n"
+            "NCCL_IB_GID_INDEX=3\n"
+            "NCCL_IB_HCA==mlx5_0:1\n"
+            "NCCL_NSOCKS_PERTHREAD=8\n"
+            "NCCL_SOCKET_IFNAME==eth0\n"
+            "NCCL_SOCKET_NTHREADS=4\n"
+            "UCX_IB_GID_INDEX=3\n"
+            "UCX_NET_DEVICES=mlx5_0:1\n");
+}
+
+// Whatever this machine has.
+TEST(RdmaTune, EvalHere) {
+  const Result result =
+      run({"bash", "-c", "set -eu; eval \"$(\"$0\" --export)\"; echo \"$NCCL_SOCKET_NTHREADS\"", PATH_rdma_tune});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.out, "4\n");
+}
+
+// A name that ends a quotation, substitutes a command, and splits a line: every shell must get it as it is.
+TEST(RdmaTune, QuotesForTheShell) {
+  Tree tree = Tree::load("no-device");
+  tree.add(
+      "F 444 /sys/class/net/$(touch${IFS}x);#`y`!*/operstate = up\\n\nF 444 /sys/class/net/eth0/operstate = down\\n");
+  for (const char* shell : {"sh", "bash"})
+    EXPECT_TRUE(contains(evaluated(shell, tree), "NCCL_SOCKET_IFNAME==$(touch${IFS}x);#`y`!*\n"))
+        << evaluated(shell, tree);
+}
+
+TEST(RdmaTune, WithoutRdmaItSaysSo) {
+  const Tree tree = Tree::load("no-device");
+  const Result table = tune(tree);
+  EXPECT_EQ(table.status, 0);
+  EXPECT_EQ(table.out, "no RDMA device in " + tree.sys().string() + "/class/infiniband\n");
+  const Result exported = tune(tree, {"--export"});
+  EXPECT_EQ(exported.status, 0);
+  EXPECT_EQ(exported.err, "rdma_tune: no usable RDMA port here: these are the settings of sockets\n");
+  EXPECT_TRUE(contains(exported.out, "export NCCL_IB_DISABLE='1'  # no RDMA here: sockets\n")) << exported.out;
+}
+
+TEST(RdmaTune, Formats) {
+  const Tree tree = Tree::load("infiniband");
+  EXPECT_EQ(tune(tree, {"--export"}).out,
+            "export NCCL_IB_DISABLE='0'\n"
+            "export NCCL_IB_HCA='=mlx5_0:1,mlx5_1:1'  # these names exactly, each with its port\n"
+            "export NCCL_SOCKET_IFNAME='=eth0'  # this name exactly; for meeting, and for sockets\n"
+            "export NCCL_SOCKET_NTHREADS='4'  # acts on sockets only, never on RDMA\n"
+            "export NCCL_NSOCKS_PERTHREAD='8'  # likewise; threads times sockets must be 64 at most\n"
+            "export UCX_NET_DEVICES='mlx5_0:1,mlx5_1:1'  # no TCP among them: UCX fails rather than fall back\n"
+            "# perftest: ib_write_bw -d mlx5_0 -i 1\n");
+  EXPECT_EQ(tune(tree, {"--export", "--format", "json"}).out,
+            "{\n"
+            "  \"NCCL_IB_DISABLE\": \"0\",\n"
+            "  \"NCCL_IB_HCA\": \"=mlx5_0:1,mlx5_1:1\",\n"
+            "  \"NCCL_SOCKET_IFNAME\": \"=eth0\",\n"
+            "  \"NCCL_SOCKET_NTHREADS\": \"4\",\n"
+            "  \"NCCL_NSOCKS_PERTHREAD\": \"8\",\n"
+            "  \"UCX_NET_DEVICES\": \"mlx5_0:1,mlx5_1:1\"\n"
+            "}\n");
+  EXPECT_EQ(tune(tree, {"--export", "--format", "slurm"}).out,
+            "--export=ALL,NCCL_IB_DISABLE=0,'NCCL_IB_HCA==mlx5_0:1,mlx5_1:1',NCCL_SOCKET_IFNAME==eth0,"
+            "NCCL_SOCKET_NTHREADS=4,NCCL_NSOCKS_PERTHREAD=8,'UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1'\n");
+  std::istringstream lines(tune(tree, {"--export", "--format", "env-file"}).out);
+  std::string variables;
+  for (std::string line; std::getline(lines, line);)
+    if (!line.starts_with("#")) variables += line + "\n";
+  EXPECT_EQ(variables,
+            "NCCL_IB_DISABLE=0\n"
+            "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n"
+            "NCCL_SOCKET_IFNAME==eth0\n"
+            "NCCL_SOCKET_NTHREADS=4\n"
+            "NCCL_NSOCKS_PERTHREAD=8\n"
+            "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1\n");
+}
+
+TEST(RdmaTune, Json) {
+  const Tree tree = Tree::load("s4-vlan");
+  const std::string file = (tree.root() / "result.json").string();
+  ASSERT_EQ(tune(tree, {"--json", file}).status, 0);
+  std::ifstream stream(file);
+  const nlohmann::json json = nlohmann::json::parse(stream);
+  EXPECT_FALSE(json.at("node").get<std::string>().empty());
+  EXPECT_EQ(json.at("rdma"), true);
+  const auto& port = json.at("devices").at(0).at("ports").at(0);
+  EXPECT_EQ(port.at("chosen"), 1);
+  EXPECT_EQ(port.at("link_layer"), "Ethernet");
+  EXPECT_EQ(port.at("active_mtu"), nullptr);
+  ASSERT_EQ(port.at("gids").size(), 5U);
+  EXPECT_EQ(port.at("gids").at(1).at("chosen"), true);
+  EXPECT_EQ(port.at("gids").at(1).at("address"), "192.168.77.1");
+  EXPECT_EQ(port.at("gids").at(4).at("reason"), "VLAN 100");
+  EXPECT_EQ(json.at("exports").at(1).at("value"), "=rxe0:1");
+  EXPECT_EQ(json.at("perftest"), "-d rxe0 -i 1 -x 1");
+}
+
+TEST(RdmaTune, Simulate) {
+  const Tree tree = Tree::load("pod-vf");
+  const Result old = tune(tree, {"simulate", "--nccl", "2.21"});
+  EXPECT_EQ(old.status, 0) << old.err;
+  EXPECT_EQ(old.out,
+            "device  port  right  NCCL 2.21  why                               verdict\n"
+            "mlx5_4     1      7  fails      it cannot read gid_attrs/types/2  WRONG: NCCL fails\n"
+            "warning: NCCL 2.21 would not take the right GID by itself: see rdma_tune --export\n");
+  EXPECT_EQ(tune(tree, {"simulate", "--nccl", "2.26.2"}).out,
+            "device  port  right  NCCL 2.26.2  why                   verdict\n"
+            "mlx5_4     1      7            7  the first of RoCE v2  the same\n");
+  const Tree silent = Tree::load("ipv4-link-local");
+  EXPECT_TRUE(contains(tune(silent, {"simulate", "--nccl", "2.28"}).out, "WRONG: link-local (169.254)"));
+  EXPECT_TRUE(contains(tune(silent, {"simulate", "--nccl", "2.28", "--addr-range", "10.0.0.0/8"}).out, "the same"));
+  const Result set = run({PATH_rdma_tune, "simulate", "--nccl", "2.28", "--sysfs", silent.sys().string()},
+                         {{"NCCL_IB_GID_INDEX", "9"}});
+  EXPECT_TRUE(contains(set.out, "NCCL_IB_GID_INDEX  WRONG: an empty slot")) << set.out;
+  EXPECT_EQ(tune(Tree::load("no-device"), {"simulate", "--nccl", "2.28"}).out,
+            "no usable RDMA port: NCCL takes sockets\n");
+}
+
+TEST(RdmaTune, RefusesABadCommandLine) {
+  const Tree tree = Tree::load("infiniband");
+  const std::pair<std::vector<std::string>, const char*> bad[] = {
+      {{"--nonsense"}, "--nonsense"},
+      {{"tabel"}, "no command 'tabel'"},
+      {{"table", "more"}, "only options are expected"},
+      {{"--format", "csv", "--export"}, "--format must be shell, json, env-file or slurm, not 'csv'"},
+      {{"--family", "ipv5"}, "--family must be auto, ipv4 or ipv6, not 'ipv5'"},
+      {{"--roce", "3"}, "--roce must be 1 or 2, not '3'"},
+      {{"--subnet", "10.0.0.0/99"}, "--subnet must be a network such as"},
+      {{"--device", "mlx5_7"}, "--device: there is no mlx5_7, but mlx5_0, mlx5_1"},
+      {{"--nccl", "new"}, "--nccl must be a version such as"},
+      {{"--json", "/nowhere/x"}, "/nowhere/x"},
+      {{"simulate"}, "--nccl"},
+      {{"simulate", "--nccl", "2.28", "--addr-range", "x"}, "NCCL_IB_ADDR_RANGE must be a network such as"},
+  };
+  for (const auto& [words, message] : bad) {
+    const Result result = tune(tree, words);
+    EXPECT_EQ(result.status, 2) << words.front();
+    EXPECT_TRUE(contains(result.err, message)) << result.err;
+    EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 1U) << result.err;
+  }
+  const Result result = run({PATH_rdma_tune, "--sysfs", "/nowhere"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err, "rdma_tune: --sysfs: /nowhere is no folder: give one of the same form as /sys\n");
+  EXPECT_EQ(run({PATH_rdma_tune, "--help"}).status, 0);
+}
+
+// What people do by hand: find the files of IPv4 addresses, then grep for the type in those of the same numbers.
+// Standard input stays open, as on a terminal.
+Result by_hand(const Tree& tree, const std::string& device, seconds timeout = seconds(20)) {
+  const std::string port = tree.sys().string() + "/class/infiniband/" + device + "/ports/1";
+  return run({"bash", "-c",
+              "exec < <(exec sleep 60 2>/dev/null)\n"
+              "grep 'RoCE v2' $(grep 0000:0000:0000:0000:0000:ffff \"$0\"/gids/* | cut -d: -f1 |"
+              " sed s,/gids/,/gid_attrs/types/,) | sed 's,.*/\\([0-9]*\\):.*,\\1,'",
+              port},
+             {}, timeout);
+}
+
+TEST(RdmaTune, WhereGrepIsWrong) {
+  EXPECT_EQ(by_hand(Tree::load("s1-plain"), "rxe0").out, "RoCE v2\n");        // one file: grep does not name it
+  EXPECT_EQ(by_hand(Tree::load("s2-readd"), "rxe0").out, "1\n3\n");           // an alias
+  EXPECT_EQ(by_hand(Tree::load("s4-vlan"), "rxe0").out, "1\n4\n");            // a VLAN
+  EXPECT_EQ(by_hand(Tree::load("s6-down"), "rxe1").out, "RoCE v2\n");         // a port that is down
+  EXPECT_EQ(by_hand(Tree::load("ipv4-link-local"), "mlx5_0").out, "3\n5\n");  // 169.254
+  EXPECT_EQ(by_hand(Tree::load("vlan"), "mlx5_0").out, "5\n");                // not a word of the VLAN
+  EXPECT_EQ(by_hand(Tree::load("ports-down"), "mlx5_0").out, "3\n");          // nor of the port
+  EXPECT_EQ(by_hand(Tree::load("mlx5-pairs"), "mlx5_0").out, "3\n");          // right
+  EXPECT_EQ(by_hand(Tree::load("pod-vf"), "mlx5_4").out, "7\n");              // right
+  EXPECT_EQ(by_hand(Tree::load("two-indices"), "mlx5_1").out, "5\n");         // right, and wrong for mlx5_0
+  for (const char* tree : {"s3-nov4", "ipv6-only", "infiniband"}) {           // none: it waits for a terminal
+    const Result hung = by_hand(Tree::load(tree), std::string(tree) == "s3-nov4" ? "rxe0" : "mlx5_0", seconds(1));
+    EXPECT_EQ(hung.status, 128 + 9) << tree;
+    EXPECT_EQ(hung.out, "") << tree;
+  }
+}
+
+}  // namespace

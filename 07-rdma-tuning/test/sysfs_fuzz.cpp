@@ -1,0 +1,178 @@
+// Fuzzes what reads sysfs: any file of a small tree may hold anything, be a folder, a loop of links, a FIFO, or
+// missing. Whatever it is, every reader, choice, table and export must hold together.
+#include "tree.hpp"
+
+#include "rdma/choice.hpp"
+#include "rdma/simulate.hpp"
+#include "rdma/system.hpp"
+#include "rdma/table.hpp"
+
+#include <multinode/check.hpp>
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+bool is_printable(const std::string& text) {
+  return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+constexpr const char* mlx5 = "/sys/class/infiniband/mlx5_0";
+constexpr const char* ib = "/sys/class/infiniband/ib_1";
+
+class Files {
+ public:
+  Files() {
+    const std::string a = mlx5, b = ib, port = a + "/ports/1", other = b + "/ports/1";
+    std::string lines;
+    const auto file = [&](const std::string& path, const std::string& contents) {
+      lines += "F 444 " + path + " = " + contents + "\\n\n";
+    };
+    for (const std::string& device : {a, b}) {
+      file(device + "/fw_ver", "28.39.1002");
+      file(device + "/board_id", "MT_0000000838");
+      file(device + "/node_type", "1: CA");
+      file(device + "/device/numa_node", "0");
+      file(device + "/ports/1/state", "4: ACTIVE");
+      file(device + "/ports/1/phys_state", "5: LinkUp");
+      file(device + "/ports/1/rate", "100 Gb/sec (4X EDR)");
+    }
+    file(port + "/link_layer", "Ethernet");
+    file(other + "/link_layer", "InfiniBand");
+    lines += "G " + port + " 0 fe80:0000:0000:0000:5054:00ff:fe00:0003 v2 eth0\n";
+    lines += "G " + port + " 1 0000:0000:0000:0000:0000:ffff:0a01:0005 v1 eth0\n";
+    lines += "G " + port + " 2 0000:0000:0000:0000:0000:ffff:0a01:0005 v2 eth0\n";
+    lines += "G " + port + " 3 fd00:0077:0000:0000:0000:0000:0000:0001 v2 eth0\n";
+    lines += "G " + other + " 0 fe80:0000:0000:0000:5054:00ff:fe00:0003 ib !\n";
+    for (const char* net : {"eth0", "lo"})
+      for (const auto& [name, value] : {std::pair{"operstate", "up"},
+                                        {"mtu", "1500"},
+                                        {"flags", "0x1003"},
+                                        {"type", "1"},
+                                        {"speed", "1000"},
+                                        {"uevent", "DEVTYPE=vlan"}})
+        file(std::string("/sys/class/net/") + net + "/" + name, value);
+    file("/sys/bus/pci/devices/0000:01:00.0/class", "0x030200");
+    file("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de");
+    file("/sys/bus/pci/devices/0000:01:00.0/numa_node", "1");
+    file("/proc/net/route", "Iface\\tDest\\neth0\\t00000000\\t0\\t3\\t0\\t0\\t100\\t00000000");
+    file("/proc/net/vlan/eth0", "VID: 100");
+    tree_.add(lines);
+    for (const auto& entry : fs::recursive_directory_iterator(tree_.root()))
+      if (entry.is_regular_file() && entry.path().filename() != "empty slot") paths_.push_back(entry.path());
+    std::ranges::sort(paths_);
+    for (const fs::path& path : paths_) contents_[path] = read(path);
+  }
+
+  const rdma::testing::Tree& tree() const { return tree_; }
+
+  // `what` below 250: these contents.
+  void change(std::uint8_t which, std::uint8_t what, std::string_view contents) {
+    const fs::path& path = paths_[which % paths_.size()];
+    changed_.push_back(path);
+    fs::remove_all(path);
+    switch (what) {
+      case 250:
+        fs::create_directory(path);
+        break;
+      case 251:
+        fs::create_symlink(path.filename(), path);
+        break;
+      case 252:
+        break;
+      case 253:
+        require(mkfifo(path.c_str(), 0600) == 0);
+        break;
+      default:
+        write(path, contents);
+    }
+  }
+
+  void restore() {
+    for (const fs::path& path : changed_) {
+      fs::remove_all(path);
+      write(path, contents_.at(path));
+    }
+    changed_.clear();
+  }
+
+ private:
+  static std::string read(const fs::path& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  static void write(const fs::path& path, std::string_view contents) { std::ofstream(path) << contents; }
+
+  rdma::testing::Tree tree_;
+  std::vector<fs::path> paths_;
+  std::map<fs::path, std::string> contents_;
+  std::vector<fs::path> changed_;
+};
+
+void check(const rdma::System& system, const rdma::Wanted& wanted) {
+  const rdma::Choice choice = rdma::choose(system, wanted);
+  for (const rdma::PortChoice& port : choice.ports) {
+    require(port.gids.size() == port.port->gids.size());
+    require(port.usable == port.reason.empty());
+    for (std::size_t i = 0; i < port.gids.size(); ++i) {
+      const rdma::Gid& gid = port.port->gids[i];
+      require(gid.index < port.port->slots && is_printable(gid.net_device) && !port.gids[i].reason.empty());
+      require(port.gids[i].chosen == (gid.index == port.chosen));
+      if (port.gids[i].chosen)
+        require(!gid.is_link_local() && !gid.is_ipv4_link_local() &&
+                gid.is_ipv4() == (choice.wanted.family == rdma::Family::ipv4) &&
+                (gid.type == rdma::GidType::roce_v1) == wanted.roce_v1 && port.port->is_active());
+    }
+    for (const int minor : {20, 21, 28}) {
+      const auto nccl = simulate_nccl(*port.port, {2, minor, 5}, {});
+      require(nccl.index >= -1 && nccl.index < std::max(port.port->slots, 1) && !nccl.reason.empty());
+    }
+  }
+  for (const std::string& line : choice.warnings) require(is_printable(line));
+  std::ostringstream out;
+  rdma::print_tables(out, system, choice);
+  for (const std::pair nccl : {std::pair{2, 20}, {2, 28}}) {
+    const auto all = rdma::exports(system, choice, nccl);
+    for (const rdma::Export& one : all)
+      require(!one.name.empty() && !one.value.empty() && is_printable(one.value) && is_printable(one.remark));
+    for (const char* format : {"shell", "json", "env-file", "slurm"}) rdma::print_exports(out, all, format);
+  }
+  require(std::ranges::all_of(out.str(), [](char c) { return c == '\n' || (c >= ' ' && c <= '~'); }));
+  require(!rdma::to_json(system, choice).dump().empty());  // throws for what is not UTF-8
+}
+
+}  // namespace
+
+// Records: which file, what becomes of it, its contents up to a zero byte.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static Files files;
+  std::string_view text(reinterpret_cast<const char*>(data), size);
+  for (int records = 0; text.size() >= 2 && records < 8; ++records) {
+    const std::size_t end = std::min(text.find('\0', 2), text.size());
+    files.change(static_cast<std::uint8_t>(text[0]), static_cast<std::uint8_t>(text[1]), text.substr(2, end - 2));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  const rdma::System system = rdma::read_system(files.tree().sys());
+  for (const std::string& line : system.problems) require(is_printable(line) && line.find(": ") != line.npos);
+  rdma::Wanted wanted;
+  check(system, wanted);
+  wanted.vlan = true;
+  check(system, wanted);
+  wanted.roce_v1 = true;
+  check(system, wanted);
+  files.restore();
+  return 0;
+}
