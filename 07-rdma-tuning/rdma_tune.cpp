@@ -1,6 +1,7 @@
 // rdma_tune: which RDMA devices, ports and GIDs are here, which are right for NCCL, UCX and perftest, and what to
 // export for them. Exit status: 0 right, 1 wrong or failed, 2 bad command line or environment.
 #include "rdma/check.hpp"
+#include "rdma/compare.hpp"
 #include "rdma/simulate.hpp"
 #include "rdma/table.hpp"
 #include "rdma/verify.hpp"
@@ -22,6 +23,7 @@ constexpr Command commands[] = {
     {"table", rdma::run_table},
     {"simulate", rdma::run_simulate},
     {"check", rdma::run_check},
+    {"compare", rdma::run_compare},
     {"verify", rdma::run_verify},
 };
 
