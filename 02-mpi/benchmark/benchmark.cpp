@@ -172,7 +172,7 @@ int Benchmark::self_check() {
     within = within && ratio <= bound;
     table.add({std::to_string(size), four_digits(median(bare) * 1e6), four_digits(median(measured) * 1e6),
                four_digits(ratio)});
-    json_.write({{"size", size},
+    json_.write({{"size_bytes", size},
                  {"bare_loop_us", median(bare) * 1e6},
                  {"measured_us", median(measured) * 1e6},
                  {"ratio", ratio},
