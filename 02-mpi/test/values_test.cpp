@@ -187,6 +187,7 @@ TEST(Values, AMissingRankShows) {
     if (of.ranks == 1) return;
     // An average of 8-bit integers is nearly always 0.
     if (of.redop == Redop::avg && multinode::size_of(of.type) == 1 && of.ranks > 8) return;
+    if (of.ranks > 300 && multinode::size_of(of.type) > 4) return;  // as those of 4 bytes
     const Values values(of);
     const auto result = [&](std::int64_t reduction) {
       return of.redop == Redop::avg && !is_float(of.type) ? reduction / of.ranks : reduction;
