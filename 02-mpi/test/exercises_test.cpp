@@ -1,0 +1,96 @@
+// Answers to the README's exercises, and what it says of command lines that it does not run.
+#include <testing/program_test.hpp>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace {
+
+using namespace multinode::testing;
+
+#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
+
+#if defined(PATH_mnrun) && defined(PATH_all_reduce_perf) && defined(MULTINODE_HAVE_GLOO)
+
+Result run_ranks(int ranks, std::vector<std::string> command) {
+  command.insert(command.begin(), {PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(ranks)});
+  return run(command);
+}
+std::vector<nlohmann::json> results(int ranks, std::vector<std::string> command) {
+  const std::string file = std::filesystem::temp_directory_path() / ("exercise-" + std::to_string(getpid()));
+  command.insert(command.end(), {"--json", file});
+  const Result result = run_ranks(ranks, command);
+  EXPECT_EQ(result.status, 0) << result.all();
+  std::vector<nlohmann::json> all;
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);)
+    if (auto object = nlohmann::json::parse(line); !object.contains("fingerprint")) all.push_back(std::move(object));
+  std::filesystem::remove(file);
+  return all;
+}
+
+// 40 GB/s on 8 ranks are 70 GB/s over each link. The programs' factors are those of the calculation.
+TEST(Exercise, TheLinksOfAnAllReduce) {
+  const auto all_reduce = [](double n) { return 2 * (n - 1) / n; };
+  const auto all_gather = [](double n) { return (n - 1) / n; };
+  EXPECT_DOUBLE_EQ(40 * all_reduce(8), 70);
+  EXPECT_NEAR(70 / all_reduce(64), 35.6, 0.05);
+  EXPECT_NEAR(70 / all_gather(64), 71.1, 0.05);
+  const auto factor = [](const nlohmann::json& result) {
+    return result.at("busbw_gb_per_s").get<double>() / result.at("algbw_gb_per_s").get<double>();
+  };
+  for (const nlohmann::json& result : results(2, {PATH_all_reduce_perf, "-b", "64", "-e", "64", "-g", "4"}))
+    EXPECT_DOUBLE_EQ(factor(result), all_reduce(8));
+  for (const nlohmann::json& result : results(1, {PATH_all_gather_perf, "-b", "64", "-e", "64", "-g", "8"}))
+    EXPECT_DOUBLE_EQ(factor(result), all_gather(8));
+}
+
+TEST(Exercise, OnlyARootGetsAnything) {
+  const std::vector<std::string> reduce{PATH_reduce_perf, "-b", "1K", "-e", "1K", "--corrupt", "1"};
+  const Result refused = run_ranks(4, reduce);
+  EXPECT_EQ(refused.status, 2) << refused.all();
+  EXPECT_SAYS(refused.err, "rank 1 gets nothing from reduce with root 0");
+  std::vector<std::string> all_roots = reduce;
+  all_roots.insert(all_roots.end(), {"-r", "all"});
+  const Result spoilt = run_ranks(4, all_roots);
+  EXPECT_EQ(spoilt.status, 1) << spoilt.all();
+  EXPECT_SAYS(spoilt.out, "# Out of bounds values : 2 FAILED");
+  EXPECT_EQ(occurrences(spoilt.err, "rank 1: block 0: element "), 2u) << spoilt.err;
+}
+
+TEST(Exercise, WholeElementsOnEveryRank) {
+  const std::vector<nlohmann::json> all = results(3, {PATH_all_gather_perf, "-b", "1000", "-e", "1000"});
+  ASSERT_FALSE(all.empty());
+  EXPECT_EQ(all[0].at("size_bytes"), 996);
+  EXPECT_EQ(all[0].at("count"), 83);
+}
+
+// 8 ranks a process and two buffers of 4 GiB each: 64 GiB, twice.
+TEST(Exercise, TheTutorialsLine) {
+  std::size_t free_kib = 0;
+  std::ifstream memory("/proc/meminfo");
+  for (std::string key, rest; memory >> key; std::getline(memory, rest))
+    if (key == "MemAvailable:") memory >> free_kib;
+  if (free_kib > std::size_t{120} << 20) GTEST_SKIP() << "it fits here, and would take hours";
+  const std::vector<std::string> line{
+      PATH_all_reduce_perf, "-b", "64M", "-e", "4G", "-f", "2", "-c", "0", "-n", "100", "-g", "8"};
+  const Result refused = run_ranks(2, line);
+  EXPECT_EQ(refused.status, 2) << refused.all();
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(refused.err, found, std::regex("take 65536 MiB.*the largest -e that fits is (\\d+M)")))
+      << refused.err;
+  EXPECT_EQ(occurrences(refused.err, "the largest -e"), 1u) << refused.err;
+  // Sixteen such buffers are most of what is free for one of the two processes. Other programs take memory meanwhile.
+  const double share = std::stod(found[1]) * 16 * 2 * 1024 / static_cast<double>(free_kib);
+  EXPECT_GT(share, 0.5);
+  EXPECT_LT(share, 1.2);
+}
+
+#endif
+
+}  // namespace
