@@ -182,8 +182,9 @@ double Values::expected(const Source& source, std::size_t index) const {
         break;
     }
   }
-  if (of_.redop != Redop::avg) return static_cast<double>(result);
-  return is_float(of_.type) ? static_cast<double>(result) / of_.ranks : static_cast<double>(result / of_.ranks);
+  if (of_.redop == Redop::avg && is_float(of_.type)) return static_cast<double>(result) / of_.ranks;
+  if (of_.redop == Redop::avg) result /= of_.ranks;  // towards 0
+  return static_cast<double>(result);
 }
 
 void Values::fill(std::span<std::byte> bytes, int rank, int block) const {
@@ -218,9 +219,10 @@ std::size_t Values::count_wrong(std::span<const std::byte> bytes, const Source& 
       const std::byte* piece = bytes.data() + begin * sizeof(T);
       if (std::memcmp(piece, right.data(), length * sizeof(T)) == 0) continue;
       for (std::size_t i = 0; i < length; ++i) {
+        const std::byte* at = piece + i * sizeof(T);
+        if (std::memcmp(at, reinterpret_cast<const std::byte*>(&right[i]), sizeof(T)) == 0) continue;
         T value;
-        std::memcpy(&value, piece + i * sizeof(T), sizeof value);
-        if (std::memcmp(&value, &right[i], sizeof value) == 0) continue;
+        std::memcpy(&value, at, sizeof value);
         const double is = static_cast<double>(value), must = static_cast<double>(right[i]);
         if (rounded && std::abs(is - must) <= bound) continue;
         if (wrong++ == 0 && first) {

@@ -251,7 +251,7 @@ TEST(Values, AnAverageThatIsNotANumberIsWrong) {
   const Values::Of of{DataType::float32, Redop::avg, true, 3};
   const Values values(of);
   auto bytes = stored(of, reduction_of_all(values, of, 100));
-  std::fill_n(bytes.begin() + 4 * 7, 4, std::byte{0xFF});
+  std::fill_n(bytes.begin() + 28, 4, std::byte{0xFF});
   EXPECT_EQ(values.count_wrong(bytes, all), 1u);
 }
 
