@@ -174,8 +174,7 @@ std::vector<NodeFacts> read_nodes(const std::string& path) {
     return UsageError("compare: " + path + ": " + why + "; it must be a file of rdma_tune --json");
   };
   std::error_code error;
-  if (!fs::is_regular_file(path, error))
-    throw fail(error ? error.message() : "no regular file");
+  if (!fs::is_regular_file(path, error)) throw fail(error ? error.message() : "no regular file");
   if (fs::file_size(path, error) > largest_file) throw fail("too large");
   std::ifstream file(path);
   std::vector<NodeFacts> nodes;
@@ -279,8 +278,17 @@ int run_compare(int argc, const char* const* argv) {
     throw UsageError(std::string(e.what()) + "; see rdma_tune compare --help");
   }
   std::vector<NodeFacts> nodes;
+  std::vector<std::string> from;
+  std::map<std::string, std::string> file_of;
+  bool same_name = false;
   for (const std::string& file : files)
-    for (NodeFacts& node : read_nodes(file)) nodes.push_back(std::move(node));
+    for (NodeFacts& node : read_nodes(file)) {
+      same_name = same_name || file_of.try_emplace(node.node, file).first->second != file;
+      from.push_back(file);
+      nodes.push_back(std::move(node));
+    }
+  if (same_name)  // as of pods, or of trees: the files tell them apart
+    for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i].node = from[i];
   if (nodes.size() < 2)
     throw UsageError(
         "compare needs at least two nodes: files of rdma_tune --json, or a process on each: "

@@ -186,6 +186,12 @@ TEST_F(RdmaCompareProgram, TellsWhichFileIsGarbageInOneLine) {
   }
 }
 
+TEST_F(RdmaCompareProgram, FilesOfOneNameAreToldApartByTheirNames) {
+  const std::string first = written("a.json", node("pod").dump()), second = written("b.json", node("pod").dump()),
+                    odd = written("c.json", node("pod", file("/state = 1: DOWN")).dump());
+  EXPECT_THAT(compare({first, second, odd}).out, HasSubstr("odd one out: " + odd + ": mlx5_0:1 state\n"));
+}
+
 TEST_F(RdmaCompareProgram, NeedsTwoNodes) {
   for (const auto& words : {std::vector<std::string>{}, {written("one.json", node("n0").dump())}}) {
     const auto result = compare(words);
