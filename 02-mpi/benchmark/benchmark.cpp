@@ -132,8 +132,12 @@ void Benchmark::head() {
   for (int local = 0; local < ranks_->local(); ++local) devices += (local ? "\n" : "") + ranks_->device(local);
   const auto of_all = world_.gather("devices", std::to_string(getpid()) + "\n" + devices);
   if (!talks()) return;
+  const auto counted = [](int number, const std::string& one, const char* ending) {
+    return std::to_string(number) + " " + one + (number == 1 ? "" : ending);
+  };
   std::cout << "# " << collective_.name << "_perf over " << multinode::name_of(ranks_->backend()) << ", "
-            << ranks_->size() << " ranks in " << world_.size() << " processes on " << world_.node_count() << " nodes\n";
+            << counted(ranks_->size(), "rank", "s") << " in " << counted(world_.size(), "process", "es") << " on "
+            << counted(world_.node_count(), "node", "s") << '\n';
   for (std::size_t process = 0; process < of_all.size(); ++process) {
     std::istringstream lines(of_all[process]);
     std::string pid, device;
@@ -144,6 +148,9 @@ void Benchmark::head() {
                 << " device " << device << '\n';
     }
   }
+  const std::size_t least = options_.sizes().front();
+  if (std::ranges::any_of(options_.types, [&](multinode::DataType type) { return count_of(least, type) == 0; }))
+    std::cout << "# without sizes of less than one element a rank\n";
   table_.head();
   json_.write(multinode::fingerprint(world_));
 }
