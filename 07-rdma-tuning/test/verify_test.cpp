@@ -12,6 +12,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <poll.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 using namespace std::chrono_literals;
 using multinode::testing::Result;
 using rdma::Assessment;
@@ -489,6 +494,38 @@ TEST(VerifyProgram, SignalsReachTheCommandAndTheVerdictComes) {
     EXPECT_EQ(result.status, 9) << result.err;
     EXPECT_TRUE(says(result, "rdma_tune verify: rdma\n")) << result.err;
   }
+}
+
+// A terminal's Ctrl-C is for the whole process group: the command must not get it twice.
+TEST(VerifyProgram, CtrlCReachesTheCommandOnce) {
+  int terminal = -1;
+  const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    ::execl(PATH_rdma_tune, PATH_rdma_tune, "verify", "--baseline", "0", "--", "sh", "-c",
+            "n=0; trap 'n=$((n+1)); echo interrupt $n' INT; echo ready; "
+            "while [ $n = 0 ]; do sleep 0.05; done; sleep 0.3; exit $((40+n))",
+            nullptr);
+    ::_exit(99);
+  }
+  std::string output;
+  bool pressed = false;
+  const auto deadline = std::chrono::steady_clock::now() + 30s;
+  char buffer[4096];
+  pollfd polled{terminal, POLLIN, 0};
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (::poll(&polled, 1, 100) <= 0) continue;
+    const ssize_t count = ::read(terminal, buffer, sizeof buffer);
+    if (count <= 0) break;  // EIO: the last one that had the terminal has ended
+    output.append(buffer, static_cast<std::size_t>(count));
+    if (!pressed && output.find("ready") != std::string::npos) pressed = ::write(terminal, "\3", 1) == 1;
+  }
+  if (std::chrono::steady_clock::now() >= deadline) ::kill(pid, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  ::close(terminal);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 41) << status << output;
+  EXPECT_NE(output.find("rdma_tune verify: "), std::string::npos) << output;
 }
 
 TEST(VerifyProgram, BadCommandLines) {
