@@ -48,10 +48,30 @@ struct Options {
 };
 
 // As a shell splits it: blanks, quotes, backslashes.
-std::vector<std::string> words_of(const std::string& option, const std::string& text) try {
-  return po::split_unix(text);
-} catch (const std::exception&) {
-  throw UsageError(option + ": '" + text + "' has a quote or a backslash too many");
+std::vector<std::string> words_of(const std::string& option, const std::string& text) {
+  std::vector<std::string> words;
+  bool in_word = false;
+  char quote = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    const bool blank = !quote && (c == ' ' || c == '\t' || c == '\n');
+    if (!blank && !in_word) words.emplace_back();
+    in_word = !blank;
+    if (blank) continue;
+    if (c == quote) {
+      quote = 0;
+    } else if (!quote && (c == '\'' || c == '"')) {
+      quote = c;
+    } else {
+      if (c == '\\' && quote != '\'') {
+        if (++i == text.size()) throw UsageError(option + ": '" + text + "' ends with a backslash");
+        c = text[i];
+      }
+      words.back() += c;
+    }
+  }
+  if (quote) throw UsageError(option + ": '" + text + "' has a quote too many");
+  return words;
 }
 
 std::string folder_of_this_program() {
@@ -96,6 +116,9 @@ bool parse(int argc, const char* const* argv, Options& options) {
   if (options.benchmark.empty()) options.benchmark = folder_of_this_program() + "../02-mpi/all_reduce_perf";
   if (::access(options.benchmark.c_str(), X_OK) != 0)
     throw UsageError("--benchmark: cannot run " + options.benchmark + ": " + std::strerror(errno));
+  if (words_of("--launch", options.launch).empty()) throw UsageError("--launch: it is empty");
+  if (!options.plot.empty() && !std::ofstream(options.plot, std::ios::app))
+    throw UsageError("--plot: cannot write " + options.plot + ": " + std::strerror(errno));
   options.arguments.assign(dashes == end ? end : dashes + 1, end);
   if (options.arguments.empty()) options.arguments = {"-b", "8", "-e", "128M", "-f", "8"};
   return true;
@@ -214,6 +237,12 @@ Half read_results(const std::string& out) {
   return half;
 }
 
+std::string digits(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, value < 1 ? "%.3f" : "%.1f", value);
+  return text;
+}
+
 using Variables = std::vector<std::string>;  // NAME=value
 
 Variables with_rdma(const std::vector<rdma::Export>& exports) {
@@ -254,7 +283,7 @@ Half measure(const Options& options, int processes, const Variables& variables) 
   const Ended ended = run(command, std::chrono::duration<double>(options.timeout));
   std::this_thread::sleep_for(before.delay);  // of counters that are only fetched so often
   if (ended.timed_out)
-    throw std::runtime_error("the benchmark had not ended after --timeout " + std::to_string(options.timeout) + " s");
+    throw std::runtime_error("the benchmark had not ended after --timeout, " + digits(options.timeout) + " s");
   if (ended.status == multinode::exit_hardware_absent)
     throw multinode::HardwareAbsent("the benchmark lacks its hardware (exit status 77); see --backend");
   if (ended.status) {
@@ -273,12 +302,6 @@ struct Row {
   int processes = 0;
   std::optional<Half> rdma, sockets;
 };
-
-std::string digits(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, value < 1 ? "%.3f" : "%.1f", value);
-  return text;
-}
 
 // Two bars for each number of processes.
 void draw(const std::string& path, const std::vector<Row>& rows) {
