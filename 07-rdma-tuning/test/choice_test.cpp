@@ -253,6 +253,65 @@ TEST(Choice, DifferentIndicesAndARange) {
             std::string::npos);
 }
 
+// The networks' own prefixes, where they are known: other nodes' addresses are in there too.
+TEST(Choice, TheRangeIsThatOfTheInterfaces) {
+  const std::string port = "/sys/devices/pci0000:3a/0000:3a:01.0/0000:5e:00.0/infiniband/mlx5_1/ports/1";
+  Tree tree = Tree::load("two-indices");
+  tree.add("G " + port + " 3 0000:0000:0000:0000:0000:ffff:a9fe:0109 v2 rail1");
+  System system = rdma::read_system(tree.sys());
+  for (rdma::NetDevice& net : system.net_devices) {
+    if (net.name == "rail0") net.addresses = {"fe80::1/64", "10.1.0.5/20"};
+    if (net.name == "rail1") net.addresses = {"10.1.1.5/24"};
+  }
+  std::string range;
+  for (const Export& one : rdma::exports(system, choose(system, {}), {2, 28}))
+    if (one.name == "NCCL_IB_ADDR_RANGE") range = one.value;
+  EXPECT_EQ(range, "10.1.0.0/20");
+}
+
+// The interface for sockets on a machine without RDMA, of those given.
+std::string socket_interface(const std::vector<rdma::NetDevice>& net_devices) {
+  System system;
+  system.net_devices = net_devices;
+  for (const Export& one : rdma::exports(system, choose(system, {}), {2, 28}))
+    if (one.name == "NCCL_SOCKET_IFNAME") return one.value;
+  return "none";
+}
+
+TEST(Choice, TheInterfaceForSockets) {
+  const auto net = [](const std::string& name, bool is_virtual = false) {
+    rdma::NetDevice one;
+    one.name = name;
+    one.is_up = true;
+    one.is_virtual = is_virtual;
+    return one;
+  };
+  rdma::NetDevice lo = net("lo", true), down = net("eno1"), docker = net("docker0", true), slave = net("ens1"),
+                  bond = net("bond0", true), ipoib = net("ib0"), vlan = net("eth1.5"), route = net("veth0", true);
+  lo.is_loopback = true;
+  down.is_up = false;
+  slave.has_master = true;
+  bond.is_bond = true;
+  ipoib.is_infiniband = true;
+  vlan.vlan = 5;
+  route.has_default_route = true;
+  EXPECT_EQ(socket_interface({}), "none");
+  EXPECT_EQ(socket_interface({lo, down}), "none");
+  EXPECT_EQ(socket_interface({lo, down, docker, net("eth0")}), "=eth0");
+  EXPECT_EQ(socket_interface({docker, slave, bond, lo}), "=bond0");
+  EXPECT_EQ(socket_interface({ipoib, vlan, net("eth1")}), "=eth1");
+  EXPECT_EQ(socket_interface({lo, ipoib}), "=ib0");
+  EXPECT_EQ(socket_interface({net("eth0", true), lo}), "=eth0");  // a container's
+  EXPECT_EQ(socket_interface({net("eth0"), route}), "=veth0");
+}
+
+TEST(Choice, OnlyInfiniBandAndRoce) {
+  const std::string device = "/sys/class/infiniband/mlx5_0/node_type";
+  const Chosen iwarp("mlx5-pairs", {}, "F 444 " + device + " = 4: RNIC\\n");
+  EXPECT_EQ(iwarp.port("mlx5_0").reason, "neither InfiniBand nor RoCE: node type RNIC");
+  EXPECT_FALSE(iwarp.choice.has_rdma());
+}
+
 TEST(Choice, TheOddOneOfEight) {
   const Chosen chosen("eight-hcas");
   EXPECT_EQ(chosen.warnings(),

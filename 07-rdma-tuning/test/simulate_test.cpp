@@ -55,6 +55,7 @@ TEST(Simulate, ByItsVariables) {
   EXPECT_EQ(taken("infiniband", "2.28", {{"NCCL_IB_GID_INDEX", "3"}}), 0);  // not looked at
   EXPECT_EQ(taken("s3-nov4", "2.28", {{"NCCL_IB_ADDR_FAMILY", "AF_INET6"}}), 2);
   EXPECT_EQ(taken("ipv6-only", "2.28", {{"NCCL_IB_ADDR_FAMILY", "AF_INET6"}}), 3);
+  EXPECT_EQ(taken("ipv6-only", "2.21", {{"NCCL_IB_ADDR_FAMILY", "AF_INET6"}}), 3);  // empty slots are passed over
   EXPECT_EQ(taken("ipv6-only", "2.20", {{"NCCL_IB_ADDR_FAMILY", "AF_INET6"}}), 0);  // not known then
   EXPECT_EQ(taken("mlx5-pairs", "2.28", {{"NCCL_IB_ROCE_VERSION_NUM", "1"}}), 2);
   EXPECT_EQ(taken("mlx5-pairs", "2.28", {{"NCCL_IB_ADDR_FAMILY", "AF_INET6"}}), 5);

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 
@@ -235,21 +235,20 @@ TEST(System, EightTablesOf1024SlotsInLessThan20Milliseconds) {
     tree.add("F 444 " + port + "/link_layer = Ethernet\\n\nZ " + port + " 1024");
     tree.add("G " + port + " 1023 0000:0000:0000:0000:0000:ffff:0a01:0001 v2 eth0");
   }
-  // The machine may be busy with something else: the best of many.
-  std::chrono::duration<double, std::milli> best{1e9};
-  for (int run = 0; run < 20 && best.count() >= 20; ++run) {
-    const auto start = std::chrono::steady_clock::now();
+  // The processor's time: it is what a machine takes that does nothing else. The best of many.
+  double best = 1e9;
+  for (int run = 0; run < 20 && best >= 20; ++run) {
+    const std::clock_t start = std::clock();
     const System system = read_system(tree.sys());
-    best = std::min<decltype(best)>(best, std::chrono::steady_clock::now() - start);
+    best = std::min(best, 1000.0 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
     ASSERT_EQ(system.devices.size(), 8U);
     for (const Device& d : system.devices) {
       ASSERT_EQ(d.ports.at(0).slots, 1024);
       ASSERT_EQ(d.ports.at(0).gids.size(), 1U);
     }
   }
-  RecordProperty("milliseconds", std::to_string(best.count()));
-  std::cout << best.count() << " ms\n";
-  EXPECT_LT(best.count(), 20);
+  RecordProperty("milliseconds", std::to_string(best));
+  EXPECT_LT(best, 20);
 }
 
 TEST(Gid, KindsOfAddresses) {
