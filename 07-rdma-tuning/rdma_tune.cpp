@@ -20,11 +20,8 @@ struct Command {
   int (*run)(int argc, const char* const* argv);
 };
 constexpr Command commands[] = {
-    {"table", rdma::run_table},
-    {"simulate", rdma::run_simulate},
-    {"check", rdma::run_check},
-    {"compare", rdma::run_compare},
-    {"verify", rdma::run_verify},
+    {"table", rdma::run_table},     {"simulate", rdma::run_simulate}, {"check", rdma::run_check},
+    {"compare", rdma::run_compare}, {"verify", rdma::run_verify},
 };
 
 int run(int argc, const char* const* argv) {

@@ -26,7 +26,7 @@ struct WantedOptions {  // --family, --roce, --subnet, --device, --vlan
 struct NcclVersion {
   static constexpr int newest_patch = 1'000'000;
   int major = 2, minor = 28, patch = newest_patch;
-  auto operator<=>(const NcclVersion&) const = default;
+  auto operator<=>(const NcclVersion&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 is mistaken
   std::string text() const;
 };
 
