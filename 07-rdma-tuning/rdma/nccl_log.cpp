@@ -284,7 +284,7 @@ void NcclLogStream::end() {
 NcclLog read_nccl_log(std::istream& in) {
   NcclLog log;
   NcclLogStream stream(log);
-  std::array<char, 65'536> buffer;
+  std::array<char, 65'536> buffer{};
   while (in.read(buffer.data(), buffer.size()), in.gcount() > 0)
     stream.add({buffer.data(), static_cast<std::size_t>(in.gcount())});
   stream.end();

@@ -17,8 +17,8 @@ namespace rdma {
 struct NcclHca {
   std::string device;  // mlx5_0
   int port = 1;
-  std::string link;  // "RoCE" or "IB"
-  auto operator<=>(const NcclHca&) const = default;
+  std::string link;                                  // "RoCE" or "IB"
+  auto operator<=>(const NcclHca&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 is mistaken
 };
 
 // A connection of a channel: "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA". Both ends log it; what says

@@ -353,7 +353,7 @@ class Signals {
   const sigset_t& before() const { return before_; }
 
  private:
-  sigset_t before_;
+  sigset_t before_{};
   Fd fd_;
 };
 
@@ -426,7 +426,7 @@ class Child {
 
  private:
   void read(std::size_t stream, const std::function<void(std::size_t, std::string_view)>& output) {
-    std::array<char, 65'536> buffer;
+    std::array<char, 65'536> buffer{};
     const ssize_t count = ::read(pipes_[stream].get(), buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) return;
     if (count <= 0) return pipes_[stream].reset();
@@ -435,7 +435,7 @@ class Child {
   }
 
   void pass_on(bool running) {
-    signalfd_siginfo info;
+    signalfd_siginfo info{};
     while (::read(signals_.fd(), &info, sizeof info) == sizeof info)
       // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
       if (running && info.ssi_signo != SIGCHLD && info.ssi_code != SI_KERNEL)

@@ -401,6 +401,16 @@ TEST(VerifyProgram, RxeBetweenMachines) {
   EXPECT_EQ(tcp.status, 1) << tcp.err;
 }
 
+// A driver's cache is as old as `lifespan`: what the command sent last shows up that much later.
+TEST(VerifyProgram, CountersAreReadWhenTheyAreNew) {
+  const Scratch tree;
+  add_mlx5(tree);
+  tree.write("class/infiniband/mlx5_0/ports/1/hw_counters/lifespan", "1500");
+  const Result result =
+      verify(tree, {"--require", "rdma"}, "(sleep 0.3; " + set(sent, 100'000'000) + ") >/dev/null 2>&1 & exit 0");
+  EXPECT_EQ(result.status, 0) << result.err;
+}
+
 TEST(VerifyProgram, CannotTell) {
   const Scratch tree;
   add_mlx5(tree);
