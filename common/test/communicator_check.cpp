@@ -358,6 +358,7 @@ int main(int argc, char** argv) {
       "largest-count", po::value(&largest_count), "mpi: elements in one call, to have blocks split");
   return run({"communicator_check", options, common, [&] { parse_backend(common.backend); }}, argc, argv,
              [&](World& world) {
+               std::vector<float> data(100);  // outlives what is under way
                const Backend backend = parse_backend(common.backend);
 #ifdef MULTINODE_HAVE_MPI
                const auto communicator = backend == Backend::mpi && largest_count ? make_mpi(world, largest_count)
@@ -365,15 +366,16 @@ int main(int argc, char** argv) {
 #else
                const auto communicator = make_communicator(world, backend);
 #endif
+               if (leave == world.rank()) {
+                 Work joined = communicator->start_all_reduce(std::span(data));
+                 const Work alone = communicator->start_all_reduce(std::span(data));
+                 world.store().set("leave", "both are queued");
+                 joined.wait();  // the communicator's thread is inside what nobody joins
+                 throw std::runtime_error("asked to leave");
+               }
                if (leave >= 0) {
-                 std::vector<float> data(100);
-                 Work work = communicator->start_all_reduce(std::span(data));
-                 if (leave == world.rank()) {
-                   const Work alone = communicator->start_all_reduce(std::span(data));
-                   work.wait();  // the communicator's thread goes on to what nobody joins
-                   throw std::runtime_error("asked to leave");
-                 }
-                 work.wait();
+                 world.store().get("leave", world.timeout());
+                 communicator->all_reduce(std::span(data));
                  world.barrier("the end that one rank never comes to");
                }
                Checker checker(world, *communicator, corrupt);
