@@ -64,7 +64,6 @@ void read_hcas(std::string_view text, NcclLog& log) {
   if (auto oob = after(text, "OOB ")) {
     if (const auto name = take_until(*oob, ":"); !name.empty() && !oob->empty())
       insert(log.out_of_band, printable(name));
-    text = text.substr(0, text.find("OOB "));
   }
   while (!text.empty()) {
     std::string_view word = take_until(text, " ,;{}=");

@@ -147,8 +147,10 @@ TEST(Check, Memlock) {
   expect(of(machine.check(), "memlock"), Severity::bad, "8388608 bytes", "ulimit -l unlimited");
   machine.root.write("proc/self/limits", Machine::limits("4294967296"));
   expect(of(machine.check(), "memlock"), Severity::warning, "4294967296 bytes");
-  machine.root.write("proc/self/status", "CapEff:\t000001ffffffffff");
+  machine.root.write("proc/self/status", "CapEff:\t000001ffffffbfff");  // all but CAP_IPC_LOCK
   machine.root.write("proc/self/limits", Machine::limits("65536"));
+  expect(of(machine.check(), "memlock"), Severity::bad, "65536 bytes");
+  machine.root.write("proc/self/status", "CapEff:\t0000000000004000");
   expect(of(machine.check(), "memlock"), Severity::note, "CAP_IPC_LOCK");
   machine.root.write("proc/self/limits", "nothing of the kind");
   expect(of(machine.check(), "memlock"), Severity::unknown, "Max locked memory");
