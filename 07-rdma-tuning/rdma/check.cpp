@@ -1,5 +1,6 @@
 #include "check.hpp"
 
+#include "files.hpp"
 #include "options.hpp"
 
 #include <multinode/check.hpp>
@@ -74,20 +75,6 @@ std::optional<std::uint64_t> read_number(const fs::path& file) {
   const auto [after, error] = std::from_chars(text->data(), text->data() + text->size(), number);
   if (error != std::errc() || after != text->data() + text->size()) return std::nullopt;
   return number;
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    names.push_back(at->path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
 }
 
 std::string join(const std::vector<std::string>& words, const std::string& between = ", ") {

@@ -1,5 +1,7 @@
 #include "counters.hpp"
 
+#include "files.hpp"
+
 #include <multinode/check.hpp>
 
 #include <algorithm>
@@ -63,21 +65,6 @@ std::optional<Number> number_of(const std::string& text) {
   const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || after != text.data() + text.size()) return std::nullopt;
   return number;
-}
-
-// Names in a folder, sorted; none where there is no such folder.
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    names.push_back(at->path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
 }
 
 // What a net device stands on: the members of a bond, the interface of a VLAN.
