@@ -42,8 +42,7 @@ class Benchmark {
  private:
   bool talks() const { return world_.rank() == 0; }
   std::size_t count_of(std::size_t size, multinode::DataType type) const {
-    const Blocks larger = std::max(collective_.in, collective_.out);
-    return size / multinode::size_of(type) / number_of(larger, ranks_->size());
+    return size / multinode::size_of(type) / number_of(collective_.larger(), ranks_->size());
   }
   void refuse_what_does_not_fit();
   void head();
@@ -113,7 +112,7 @@ void Benchmark::refuse_what_does_not_fit() {
 
   // In and out of every rank here. What is left is for the library and the rest of the machine.
   const auto bytes = [&](Blocks blocks) { return number_of(blocks, ranks_->size()) * largest; };
-  const std::size_t in = bytes(collective_.in), both = bytes(std::max(collective_.in, collective_.out));
+  const std::size_t in = bytes(collective_.in), both = bytes(collective_.larger());
   const std::size_t needed_bytes = static_cast<std::size_t>(ranks_->local()) * (in + both);
   double free = static_cast<double>(ranks_->available_memory());
   for (const std::vector<double>& process : gather("free memory", std::vector{free})) free = std::min(free, process[0]);
@@ -241,8 +240,7 @@ void Benchmark::rows(std::size_t asked_size, Operation operation, int cycle) {
   result.ranks = ranks_->size();
   result.asked_size = asked_size;
   result.count = operation.count;
-  result.size = operation.count * multinode::size_of(operation.type) *
-                number_of(std::max(collective_.in, collective_.out), ranks_->size());
+  result.size = operation.count * multinode::size_of(operation.type) * number_of(collective_.larger(), ranks_->size());
   result.type = name_of(operation.type);
   result.redop = collective_.reduces ? name_of(operation.redop) : "none";
   result.root = collective_.rooted ? operation.root : -1;
@@ -325,8 +323,7 @@ std::uint64_t Benchmark::count_wrong(const Operation& operation) {
     for (int local = 0; local < ranks_->local(); ++local) {
       const Place place = ranks_->place(local, operation.root);
       // What is not written by the call must not pass for its result.
-      ranks_->write(local, Ranks::Buffer::both, 0,
-                    block * number_of(std::max(collective_.in, collective_.out), place.size),
+      ranks_->write(local, Ranks::Buffer::both, 0, block * number_of(collective_.larger(), place.size),
                     [](std::span<std::byte> bytes) { std::ranges::fill(bytes, std::byte{0xA5}); });
       const std::size_t offset = operation.in_place ? in_offset(collective_, place, block) : 0;
       for (int b = 0; b < blocks(collective_.in); ++b)

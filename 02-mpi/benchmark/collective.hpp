@@ -93,6 +93,7 @@ struct Collective {
   bool reduces = false;        // has a reduction (-o)
   bool rooted = false;         // has a root (-r)
   Blocks in = Blocks::one, out = Blocks::one;
+  Blocks larger() const { return in == Blocks::one ? out : in; }
 
   // Where the input lies in the one buffer of an in-place call, or the output, when that is the smaller: in blocks.
   // nullptr: at its beginning.

@@ -1,6 +1,7 @@
 #include "check.hpp"
 
 #include "files.hpp"
+#include "number.hpp"
 #include "options.hpp"
 
 #include <multinode/check.hpp>
@@ -14,7 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -70,11 +70,7 @@ std::optional<std::string> read_text(const fs::path& file) {
 
 std::optional<std::uint64_t> read_number(const fs::path& file) {
   const auto text = read_text(file);
-  if (!text) return std::nullopt;
-  std::uint64_t number = 0;
-  const auto [after, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error != std::errc() || after != text->data() + text->size()) return std::nullopt;
-  return number;
+  return text ? number_of<std::uint64_t>(*text) : std::nullopt;
 }
 
 std::string join(const std::vector<std::string>& words, const std::string& between = ", ") {

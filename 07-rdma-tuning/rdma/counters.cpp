@@ -1,12 +1,12 @@
 #include "counters.hpp"
 
 #include "files.hpp"
+#include "number.hpp"
 
 #include <multinode/check.hpp>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <fstream>
 #include <system_error>
 
@@ -57,14 +57,6 @@ std::optional<std::string> read_text(const fs::path& file) {
   text.resize(static_cast<std::size_t>(in.gcount()));
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   return text;
-}
-
-template <class Number>
-std::optional<Number> number_of(const std::string& text) {
-  Number number{};
-  const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || after != text.data() + text.size()) return std::nullopt;
-  return number;
 }
 
 // What a net device stands on: the members of a bond, the interface of a VLAN.

@@ -1,10 +1,11 @@
 #include "simulate.hpp"
 
+#include "number.hpp"
+
 #include <multinode/check.hpp>
 #include <multinode/report.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <iostream>
 
 namespace rdma {
@@ -15,11 +16,8 @@ using multinode::UsageError;
 namespace {
 
 int parse_number(const std::string& text, const std::string& name) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw UsageError(name + " must be a number, not '" + text + "'");
-  return number;
+  if (const auto number = number_of<int>(text)) return *number;
+  throw UsageError(name + " must be a number, not '" + text + "'");
 }
 
 Subnet parse_range(const std::string& text) {
