@@ -91,7 +91,7 @@ double evaluate(multinode::Communicator& communicator, Model& model, const data:
   const ddp::Range mine = ddp::part_of(images.size(), static_cast<std::size_t>(communicator.rank()),
                                        static_cast<std::size_t>(communicator.size()));
   double right = 0;
-  data::Batch batch;
+  data::Batch<typename Model::value_type> batch;
   for (std::size_t begin = mine.begin; begin < mine.end; begin += capacity) {
     std::vector<std::uint32_t> samples(std::min(capacity, mine.end - begin));
     std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
@@ -115,8 +115,9 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
   ddp::DistributedSampler sampler(images.train.size(), batch_size, rank, world.size(), seed);
   const std::size_t capacity =
       std::max<std::size_t>((std::min(batch_size, images.train.size()) + size - 1) / size, 250);
-  Model model({data::image_bytes, 512, 512, data::classes}, capacity);
-  ddp::Reducer<T> reducer(communicator, model.counts(), model.gradient_storage());
+  Model model({.sizes = {data::image_bytes, 512, 512, data::classes}}, capacity);
+  typename Model::Sgd optimizer(model.parameters(), options.momentum);
+  ddp::Reducer<T> reducer(world, communicator, model.parameters(), model.gradient_storage());
   connect(model, reducer);
 #ifdef MULTINODE_HAVE_CUDA
   if constexpr (requires { model.stream(); }) {
@@ -125,7 +126,7 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
   }
 #endif
   model.initialize(seed);
-  broadcast_parameters(communicator, model);
+  ddp::broadcast_parameters(world, communicator, model.parameters());
   if (rank == options.corrupt) model.initialize(seed + 1);
 
   Progress progress(rank == 0);
@@ -139,7 +140,7 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
   const std::size_t last = options.steps > 0 ? std::min(planned, static_cast<std::size_t>(options.steps)) : planned;
   const auto log_every = static_cast<std::size_t>(options.log_every);
   double accuracy = 0;
-  data::Batch batch;
+  data::Batch<typename Model::value_type> batch;
   std::size_t step = 0;  // of all epochs
   for (int epoch = 1; step < last; ++epoch) {
     sampler.set_epoch(static_cast<std::uint32_t>(epoch));
@@ -150,8 +151,8 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
       data::gather(images.train, sampler.local_batch(s), batch);
       const double rate = options.learning_rate * (1 - static_cast<double>(step) / static_cast<double>(planned));
       const std::size_t divisor = options.no_average ? 1 : sampler.global_batch(s).size();
-      sums[0] += train_step(model, reducer, batch, divisor, {options.dropout, seed, static_cast<std::uint32_t>(step)},
-                            rate, options.momentum)
+      sums[0] += train_step(model, optimizer, reducer, batch, divisor,
+                            {options.dropout, seed, static_cast<std::uint32_t>(step)}, rate)
                      .loss;
       sums[1] += static_cast<double>(batch.size());
 #ifdef MULTINODE_HAVE_CUDA

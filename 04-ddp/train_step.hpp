@@ -1,7 +1,7 @@
 // train_step.hpp: data-parallel training of one model: what is done at the start, in each step, and at the end.
 #pragma once
 
-#include "data/fashion_mnist.hpp"
+#include "data/batch.hpp"
 #include "ddp/reducer.hpp"
 #include "model/perceptron.hpp"
 
@@ -15,33 +15,32 @@
 #include <string>
 #include <vector>
 
-// Has the model write its gradients where the reducer wants them.
-template <class Model>
-void connect(Model& model, const ddp::Reducer<typename Model::value_type>& reducer) {
-  std::vector<std::span<typename Model::value_type>> gradients;
-  for (std::size_t i = 0; i < model.counts().size(); ++i) gradients.push_back(reducer.gradient(i));
-  model.set_gradients(std::move(gradients));
-}
-
-// Rank 0's parameters to all ranks.
-template <class Model>
-void broadcast_parameters(multinode::Communicator& communicator, Model& model) {
-  for (std::size_t i = 0; i < model.counts().size(); ++i) communicator.broadcast(model.parameter(i), 0);
+// Has the model write its gradients where the reducer wants them. Both must live as long as the other is used.
+template <class Model, class T>
+void connect(Model& model, ddp::Reducer<T>& reducer) {
+  const auto lay_out = [&model, &reducer] {
+    std::vector<std::span<T>> gradients;
+    for (std::size_t i = 0; i < model.parameters().size(); ++i) gradients.push_back(reducer.gradient(i));
+    model.set_gradients(std::move(gradients));
+  };
+  lay_out();
+  reducer.set_relocated(lay_out);
 }
 
 // `batch` is this rank's part; `divisor` is what the sum of all ranks' gradients is divided by: the number of samples
 // in the whole batch. Throws std::runtime_error if the loss of this rank's part is not finite.
-template <class Model>
-model::Score train_step(Model& model, ddp::Reducer<typename Model::value_type>& reducer, const data::Batch& batch,
-                        std::size_t divisor, const model::Dropout& dropout, double learning_rate, double momentum) {
+template <class Model, class Optimizer, class T>
+model::Score train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, const data::Batch<T>& batch,
+                        std::size_t divisor, const model::Dropout& dropout, double learning_rate) {
   const model::Score score = model.forward(batch, dropout);
   // Before the reduction: behind it every rank's parameters are as bad, and nobody can tell whose loss was.
   if (!std::isfinite(score.loss))
     throw std::runtime_error("the loss is " + std::to_string(score.loss) + " in step " +
                              std::to_string(dropout.step + 1) + "; a smaller --learning-rate may help");
-  model.backward([&](std::size_t parameter) { reducer.mark_ready(parameter); });
-  reducer.wait(divisor);
-  model.update(learning_rate, momentum);
+  reducer.begin(divisor);
+  model.backward([&](std::size_t parameter) { reducer.mark_ready(parameter); }, reducer.adds());
+  reducer.wait();
+  model.update(optimizer, learning_rate);
   return score;
 }
 

@@ -54,14 +54,20 @@ FashionMnist read_fashion_mnist(const std::filesystem::path& folder) {
   return {read_images(folder, "train"), read_images(folder, "t10k")};
 }
 
-void gather(const Images& images, std::span<const std::uint32_t> samples, Batch& batch) {
-  batch.pixels.resize(samples.size() * image_bytes);
+template <class T>
+void gather(const Images& images, std::span<const std::uint32_t> samples, Batch<T>& batch) {
+  batch.inputs.resize(samples.size() * image_bytes);
   batch.labels.resize(samples.size());
   batch.samples.assign(samples.begin(), samples.end());
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    std::copy_n(images.pixels.data() + samples[i] * image_bytes, image_bytes, batch.pixels.data() + i * image_bytes);
     batch.labels[i] = images.labels.at(samples[i]);
+    const std::uint8_t* const pixels = images.pixels.data() + samples[i] * image_bytes;
+    std::transform(pixels, pixels + image_bytes, batch.inputs.data() + i * image_bytes,
+                   [](std::uint8_t pixel) { return static_cast<T>(pixel) / T(127.5) - T(1); });
   }
 }
+
+template void gather(const Images&, std::span<const std::uint32_t>, Batch<float>&);
+template void gather(const Images&, std::span<const std::uint32_t>, Batch<double>&);
 
 }  // namespace data

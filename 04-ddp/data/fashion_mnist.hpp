@@ -1,6 +1,8 @@
 // fashion_mnist.hpp: 60,000 images of clothes to learn from and 10,000 to test with, 28 x 28 bytes each, in 10 classes.
 #pragma once
 
+#include "batch.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -33,13 +35,8 @@ FashionMnist read_fashion_mnist(const std::filesystem::path& folder);
 // The four files are there. Throws the UsageError of read_fashion_mnist if not.
 void require_fashion_mnist(const std::filesystem::path& folder);
 
-// Some samples of a data set, side by side: what a rank works on in a step.
-struct Batch {
-  std::vector<std::uint8_t> pixels;
-  std::vector<std::uint8_t> labels;
-  std::vector<std::uint32_t> samples;  // their numbers in the data set
-  std::size_t size() const { return labels.size(); }
-};
-void gather(const Images& images, std::span<const std::uint32_t> samples, Batch& batch);
+// Those images' pixels as inputs -1 ... 1, and their labels.
+template <class T>  // float, double
+void gather(const Images& images, std::span<const std::uint32_t> samples, Batch<T>& batch);
 
 }  // namespace data

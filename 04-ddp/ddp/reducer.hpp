@@ -1,19 +1,29 @@
 // reducer.hpp: sums gradients over the ranks, in buckets, while the backward pass still computes the rest.
 #pragma once
 
+#include "parameters.hpp"
+
 #include <multinode/communicator.hpp>
+#include <multinode/world.hpp>
 
 #include <cstddef>
 #include <functional>
 #include <span>
-#include <utility>
+#include <string>
 #include <vector>
 
 namespace ddp {
 
+enum class Compression { none, float16, bfloat16 };  // what gradients travel as
+
 struct ReducerOptions {
   std::size_t first_bucket_bytes = std::size_t{1} << 20;  // small: the first reduction starts early
   std::size_t bucket_bytes = std::size_t{25} << 20;       // large: few calls, each near the link's full bandwidth
+  bool overlap = true;             // false, to compare with: reductions start when the backward pass has ended
+  bool rebuild = true;             // after the first step, by the order in which its gradients were marked on rank 0
+  bool unused_parameters = false;  // a backward pass may leave some out
+  Compression compression = Compression::none;
+  bool check_finite = true;  // of this rank's gradients, before they are sent
 };
 
 // Where each gradient lies in the storage, and which of them are reduced together.
@@ -28,57 +38,82 @@ struct BucketPlan {
   std::vector<Bucket> buckets;
 };
 
-// Parameters of counts[i] elements are taken last to first, the order in which a backward pass produces gradients. A
-// bucket is closed by the gradient that brings it to its size, so it may be larger than that, and never is empty.
-BucketPlan plan_buckets(std::span<const std::size_t> counts, std::size_t element_bytes, const ReducerOptions& options);
+// Parameters of counts[i] elements, taken in `order`. A bucket is closed by the gradient that brings it to its size, so
+// it may be larger than that, and never is empty.
+BucketPlan plan_buckets(std::span<const std::size_t> counts, std::span<const std::size_t> order,
+                        std::size_t element_bytes, const ReducerOptions& options);
 
-// Data-parallel gradients of one model. It knows nothing of the model: only the number of elements of each gradient.
+// What a reducer asks of the other ranks.
+struct Peers {
+  // Starts to sum a block over all ranks, in place. `name` is for the watchdog, and outlives everything. An empty
+  // function reduces nothing: this rank is alone.
+  std::function<multinode::Work(multinode::Block block, const char* name)> all_reduce;
+  // Gives every rank rank 0's text.
+  std::function<std::string(const std::string& text)> from_rank_0;
+};
+
+// Data-parallel gradients of one model. It knows nothing of the model: only its parameters' names and sizes.
 //
-//   every step, on every rank:   write gradient(i), mark_ready(i)   for each i, as the backward pass gets to it
-//                                wait(samples)
+//   every step, on every rank:   begin(divisor), or accumulate() where the step has more passes to come
+//                                backward pass: write gradient(i), or add to it where adds(), then mark_ready(i)
+//                                wait()
 //
-// Collective requirement: all ranks make the same Reducer (counts, element type, options) and the same number of steps.
-// They may mark in different orders: buckets are always started in order of index. A rank without samples takes part
-// with gradients of 0.
+// Collective requirement: all ranks make the same Reducer (parameters, options) and the same calls of begin(),
+// accumulate() and wait(). They may mark in different orders: buckets are always started in order of index. A rank
+// without samples takes part with gradients of 0.
 template <class T>
 class Reducer {
  public:
-  // Starts to sum a block over all ranks, in place.
-  using AllReduce = std::function<multinode::Work(std::span<T>)>;
-
-  // `storage` holds one element for each of all counts, and lives as long as the reducer: the gradients are computed in
-  // it, reduced in it and read from it, without a copy. Host memory, or the device's with an nccl communicator.
-  Reducer(multinode::Communicator& communicator, std::span<const std::size_t> counts, std::span<T> storage,
-          const ReducerOptions& options = {});
-
-  // With a function in the communicator's place; an empty one reduces nothing: this rank is alone.
-  Reducer(AllReduce all_reduce, std::span<const std::size_t> counts, std::span<T> storage,
+  // `storage` holds one element for each of the parameters', and lives as long as the reducer: the gradients are
+  // computed in it, reduced in it and read from it, without a copy. Host memory, or the device's with an nccl
+  // communicator.
+  Reducer(multinode::World& world, multinode::Communicator& communicator, std::span<const NamedBlock> parameters,
+          std::span<T> storage, const ReducerOptions& options = {});
+  Reducer(Peers peers, std::span<const NamedBlock> parameters, std::span<T> storage,
           const ReducerOptions& options = {});
 
   const BucketPlan& plan() const { return plan_; }
   std::span<T> storage() const { return storage_; }
-  std::span<T> gradient(std::size_t parameter) const;  // counts[parameter] elements
+  std::span<T> gradient(std::size_t parameter) const;
 
-  // This step's gradient of `parameter` is complete. Once its bucket is, and all before it have been started, the
-  // bucket's reduction starts. Throws std::logic_error for a gradient that was marked before in this step.
+  // Called by wait() when the gradients lie elsewhere in the storage than before (once, after the first step): a model
+  // has to ask for gradient(i) again.
+  void set_relocated(std::function<void()> relocated) { relocated_ = std::move(relocated); }
+
+  // The backward pass that follows is the step's last. wait() divides by `divisor`: the number of samples in the global
+  // batch, if gradients are sums over this rank's samples. That is right for any split of the batch, also an uneven
+  // one.
+  void begin(std::size_t divisor);
+  // The backward pass that follows is one of several in the step: nothing is sent.
+  void accumulate();
+  bool adds() const { return adds_; }  // a pass before it left gradients to add to
+
+  // This pass's gradient of `parameter` is complete. Once its bucket is, and all before it have been started, the
+  // bucket's reduction starts. Throws std::logic_error for a gradient that was marked before in this pass.
   void mark_ready(std::size_t parameter);
 
-  // Ends the step: returns when all buckets are sums over the ranks and every element has been divided by `divisor`,
-  // once, after the sum. The number of samples in the global batch, if gradients are sums over this rank's samples:
-  // that is right for any split of the batch, also an uneven one. Throws std::logic_error, naming the parameter, if one
-  // was not marked, and what the communicator throws.
-  void wait(std::size_t divisor);
+  // Ends the pass. After begin(): returns when all buckets are sums over the ranks and every element has been divided
+  // by the divisor, once, after the sum. Throws std::logic_error, naming the parameter, if one was not marked, and what
+  // the communicator throws.
+  void wait();
 
   // How elements are multiplied by a factor, for storage on a device.
   using Scale = std::function<void(std::span<T>, T)>;
   void set_scale(Scale scale) { scale_ = std::move(scale); }
 
  private:
-  AllReduce all_reduce_;
+  void start_complete_buckets();
+
+  Peers peers_;
+  ReducerOptions options_;
+  std::vector<std::string> names_;
   std::vector<std::size_t> counts_;
   std::span<T> storage_;
   BucketPlan plan_;
   Scale scale_;
+  std::function<void()> relocated_ = [] {};
+  std::size_t divisor_ = 0;  // 0: this pass accumulates
+  bool adds_ = false;
   std::vector<bool> ready_;               // of each parameter
   std::vector<std::size_t> missing_;      // of each bucket: gradients that are not ready
   std::vector<multinode::Work> started_;  // buckets 0 ... started_.size() - 1

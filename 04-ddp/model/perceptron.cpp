@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
 namespace model {
 namespace {
@@ -26,32 +26,40 @@ void drop(std::span<T> units, std::uint32_t threshold, T scale, std::uint32_t la
 
 }  // namespace
 
-std::vector<std::size_t> parameter_counts(std::span<const std::size_t> sizes) {
-  std::vector<std::size_t> counts;
-  for (std::size_t l = 1; l < sizes.size(); ++l) {
-    counts.push_back(sizes[l] * sizes[l - 1]);
-    counts.push_back(sizes[l]);
-  }
-  return counts;
-}
-
 std::uint32_t dropout_threshold(double probability) {
   return static_cast<std::uint32_t>(std::min(std::ldexp(probability, 32), std::ldexp(1.0, 32) - 1));
 }
 
 template <class T>
-Perceptron<T>::Perceptron(std::vector<std::size_t> sizes, std::size_t capacity)
-    : sizes_(std::move(sizes)), counts_(parameter_counts(sizes_)) {
+Perceptron<T>::Perceptron(Architecture architecture, std::size_t capacity)
+    : architecture_(std::move(architecture)), capacity_(capacity) {
+  const std::vector<std::size_t>& sizes = architecture_.sizes;
+  if (sizes.size() < 2 || std::find(sizes.begin(), sizes.end(), 0u) != sizes.end())
+    throw std::logic_error("Perceptron: it takes two layers of units at least");
   use_one_blas_thread();
-  for (const std::size_t count : counts_) {
-    parameters_.emplace_back(count);
-    velocity_.emplace_back(count);
+  units_.emplace_back();
+  errors_.emplace_back();
+  std::size_t total = 0;
+  for (std::size_t l = 1; l < sizes.size(); ++l) {
+    parameters_.emplace_back(sizes[l] * sizes[l - 1]);
+    parameters_.emplace_back(sizes[l]);
+    total += sizes[l] * sizes[l - 1] + sizes[l];
+    units_.emplace_back(capacity * sizes[l]);
+    errors_.emplace_back(capacity * sizes[l]);
   }
-  gradient_storage_.resize(std::accumulate(counts_.begin(), counts_.end(), std::size_t{0}));
-  for (const std::size_t size : sizes_) {
-    units_.emplace_back(capacity * size);
-    errors_.emplace_back(capacity * size);
+  gradient_storage_.resize(total);
+}
+
+template <class T>
+std::vector<ddp::NamedBlock> Perceptron<T>::parameters() {
+  const std::vector<std::size_t>& sizes = architecture_.sizes;
+  std::vector<ddp::NamedBlock> named;
+  for (std::size_t l = 1; l < sizes.size(); ++l) {
+    const std::string layer = "layer " + std::to_string(l);
+    named.push_back({layer + " weights", {sizes[l], sizes[l - 1]}, std::span(parameters_[2 * l - 2])});
+    named.push_back({layer + " biases", {sizes[l]}, std::span(parameters_[2 * l - 1])});
   }
+  return named;
 }
 
 template <class T>
@@ -63,103 +71,131 @@ std::vector<T> Perceptron<T>::copy_parameters() const {
 
 template <class T>
 void Perceptron<T>::initialize(std::uint64_t seed) {
-  for (std::size_t i = 0; i < counts_.size(); ++i) {
-    const double range = 1 / std::sqrt(static_cast<double>(sizes_[i / 2]));
-    for (std::size_t j = 0; j < counts_[i]; ++j) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const double range = 1 / std::sqrt(static_cast<double>(architecture_.sizes[i / 2]));
+    for (std::size_t j = 0; j < parameters_[i].size(); ++j) {
       const ddp::PhiloxWords random =
           ddp::philox({static_cast<std::uint32_t>(j), ddp::stream_initial + static_cast<std::uint32_t>(i), 0, 0}, seed);
       parameters_[i][j] = static_cast<T>(range * (std::ldexp(random[0] + 0.5, -31) - 1));
     }
-    std::fill(velocity_[i].begin(), velocity_[i].end(), T(0));
   }
 }
 
 template <class T>
 void Perceptron<T>::set_gradients(std::vector<std::span<T>> gradients) {
   gradients_ = std::move(gradients);
-  for (std::size_t i = 0; i < counts_.size(); ++i)
-    if (gradients_.at(i).size() != counts_[i]) throw std::logic_error("Perceptron: a gradient of another size");
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (gradients_.at(i).size() != parameters_[i].size())
+      throw std::logic_error("Perceptron: a gradient of another size");
 }
 
 template <class T>
-Score Perceptron<T>::forward(const data::Batch& batch, const Dropout& dropout) {
-  batch_ = batch.size();
-  if (batch_ * sizes_[0] != batch.pixels.size() || batch.pixels.size() > units_[0].size())
-    throw std::logic_error("Perceptron: a batch that does not fit");
-  std::transform(batch.pixels.begin(), batch.pixels.end(), units_[0].begin(),
-                 [](std::uint8_t pixel) { return static_cast<T>(pixel) / T(127.5) - T(1); });
-
+Score Perceptron<T>::forward(const data::Batch<T>& batch, const Dropout& dropout) {
+  const std::vector<std::size_t>& sizes = architecture_.sizes;
   const std::uint32_t threshold = dropout_threshold(dropout.probability);
+  const bool by_label = architecture_.loss == Loss::cross_entropy;
+  if (batch.size() > capacity_ || batch.inputs.size() != batch.size() * sizes[0] ||
+      (by_label ? batch.labels.size() != batch.size() : batch.targets.size() != batch.size() * sizes.back()))
+    throw std::logic_error("Perceptron: a batch that does not fit");
+  if (threshold > 0 && !architecture_.hidden_relu) throw std::logic_error("Perceptron: dropout without ReLU");
+  batch_ = batch.size();
+  inputs_ = batch.inputs.data();
   kept_scale_ = static_cast<T>(1 / (1 - std::ldexp(threshold, -32)));
-  for (std::size_t l = 1; l < sizes_.size(); ++l) {
-    const std::size_t n = sizes_[l];
-    T* const sums = units_[l].data();
+  for (std::size_t l = 1; l < sizes.size(); ++l) {
+    const std::size_t n = sizes[l];
+    T* const sums = units(l);
     const std::vector<T>& bias = parameters_[2 * l - 1];
     for (std::size_t s = 0; s < batch_; ++s) std::copy(bias.begin(), bias.end(), sums + s * n);
-    multiply(Transpose::second, batch_, n, sizes_[l - 1], units_[l - 1].data(), parameters_[2 * l - 2].data(), T(1),
-             sums);
-    if (l == layers()) break;
-    for (std::size_t i = 0; i < batch_ * n; ++i) sums[i] = std::max(sums[i], T(0));
-    if (threshold > 0)
+    multiply(Transpose::second, batch_, n, sizes[l - 1], l == 1 ? inputs_ : units(l - 1), parameters_[2 * l - 2].data(),
+             T(1), sums);
+    if (l < layers() ? architecture_.hidden_relu : architecture_.output_relu)
+      for (std::size_t i = 0; i < batch_ * n; ++i) sums[i] = sums[i] < T(0) ? T(0) : sums[i];  // a NaN stays one
+    if (threshold > 0 && l < layers())
       for (std::size_t s = 0; s < batch_; ++s)
         drop(std::span<T>(sums + s * n, n), threshold, kept_scale_, static_cast<std::uint32_t>(l), batch.samples[s],
              dropout);
   }
+  return score(batch);
+}
 
+// The loss, and its derivative by the outputs.
+template <class T>
+Score Perceptron<T>::score(const data::Batch<T>& batch) {
   Score score;
-  const std::size_t n = sizes_.back();
+  const std::size_t n = architecture_.sizes.back();
   for (std::size_t s = 0; s < batch_; ++s) {
     const std::span<const T> out(units_.back().data() + s * n, n);
+    const T* const target = batch.targets.data() + s * n;
     T* const error = errors_.back().data() + s * n;
-    const T largest = *std::max_element(out.begin(), out.end());
-    T sum = 0;
-    for (std::size_t j = 0; j < n; ++j) sum += error[j] = std::exp(out[j] - largest);
-    const std::size_t label = batch.labels[s];
-    score.loss += static_cast<double>(std::log(sum) + largest - out[label]);
-    score.right += out[label] == largest;
-    for (std::size_t j = 0; j < n; ++j) error[j] /= sum;
-    error[label] -= 1;
+    T loss = 0;
+    switch (architecture_.loss) {
+      case Loss::cross_entropy: {
+        const std::size_t label = batch.labels[s];
+        const T largest = *std::max_element(out.begin(), out.end());
+        T sum = 0;
+        for (std::size_t j = 0; j < n; ++j) sum += error[j] = std::exp(out[j] - largest);
+        loss = std::log(sum) + largest - out[label];
+        score.right += out[label] == largest;
+        for (std::size_t j = 0; j < n; ++j) error[j] /= sum;
+        error[label] -= 1;
+        break;
+      }
+      case Loss::binary_cross_entropy: {
+        bool right = true;
+        for (std::size_t j = 0; j < n; ++j) {
+          const T small = std::exp(-std::abs(out[j]));  // never overflows
+          loss += std::log1p(small) + std::max(out[j], T(0)) - target[j] * out[j];
+          error[j] = (out[j] < 0 ? small : T(1)) / (1 + small) - target[j];
+          right = right && (out[j] > 0) == (target[j] > T(0.5));
+        }
+        score.right += right;
+        break;
+      }
+      case Loss::mean_square:
+        for (std::size_t j = 0; j < n; ++j) {
+          const T difference = out[j] - target[j];
+          loss += difference * difference / static_cast<T>(n);
+          error[j] = 2 * difference / static_cast<T>(n);
+        }
+        break;
+    }
+    score.loss += static_cast<double>(loss);
+    if (architecture_.output_relu)
+      for (std::size_t j = 0; j < n; ++j)
+        if (!(out[j] > 0)) error[j] = 0;
   }
   return score;
 }
 
 template <class T>
-void Perceptron<T>::backward(const std::function<void(std::size_t)>& ready) {
+void Perceptron<T>::backward(const std::function<void(std::size_t)>& ready, bool add) {
+  const std::vector<std::size_t>& sizes = architecture_.sizes;
   for (std::size_t l = layers(); l >= 1; --l) {
-    const std::size_t n = sizes_[l], inputs = sizes_[l - 1];
+    const std::size_t n = sizes[l], inputs = sizes[l - 1];
     const T* const errors = errors_[l].data();
     const std::span<T> bias_gradient = gradients_.at(2 * l - 1), weight_gradient = gradients_[2 * l - 2];
-    std::fill(bias_gradient.begin(), bias_gradient.end(), T(0));
+    if (!add) std::fill(bias_gradient.begin(), bias_gradient.end(), T(0));
     for (std::size_t s = 0; s < batch_; ++s)
       for (std::size_t j = 0; j < n; ++j) bias_gradient[j] += errors[s * n + j];
     ready(2 * l - 1);
-    multiply(Transpose::first, n, inputs, batch_, errors, units_[l - 1].data(), T(0), weight_gradient.data());
+    multiply(Transpose::first, n, inputs, batch_, errors, l == 1 ? inputs_ : units(l - 1), add ? T(1) : T(0),
+             weight_gradient.data());
     ready(2 * l - 2);  // its reduction goes on under the product below
     if (l == 1) break;
     T* const below = errors_[l - 1].data();
     multiply(Transpose::none, batch_, inputs, n, errors, parameters_[2 * l - 2].data(), T(0), below);
+    if (!architecture_.hidden_relu) continue;
     // Units that are 0 were cut by ReLU or dropout: nothing passes back through them. The others were scaled.
-    const T* const units = units_[l - 1].data();
-    for (std::size_t i = 0; i < batch_ * inputs; ++i) below[i] = units[i] > 0 ? below[i] * kept_scale_ : T(0);
+    const T* const kept = units(l - 1);
+    for (std::size_t i = 0; i < batch_ * inputs; ++i) below[i] = kept[i] > 0 ? below[i] * kept_scale_ : T(0);
   }
 }
 
 template <class T>
-void Perceptron<T>::update(double learning_rate, double momentum) {
-  const T rate = static_cast<T>(learning_rate), keep = static_cast<T>(momentum);
-  // The velocity of a weight whose gradient stays 0 (a dead ReLU) shrinks into the subnormal numbers, which some CPUs
-  // compute a hundred times more slowly. No parameter notices one this small.
-  const T negligible = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
-  for (std::size_t i = 0; i < counts_.size(); ++i) {
-    T* const parameter = parameters_[i].data();
-    T* const velocity = velocity_[i].data();
-    const T* const gradient = gradients_.at(i).data();
-    for (std::size_t j = 0; j < counts_[i]; ++j) {
-      const T sum = keep * velocity[j] + gradient[j];
-      velocity[j] = std::abs(sum) < negligible ? T(0) : sum;
-      parameter[j] -= rate * velocity[j];
-    }
-  }
+void Perceptron<T>::update(Optimizer<T>& optimizer, double learning_rate) {
+  optimizer.begin_step();
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    optimizer.update(i, parameters_[i], gradients_.at(i), learning_rate);
 }
 
 template class Perceptron<float>;

@@ -1,7 +1,9 @@
-// perceptron.hpp: a multilayer perceptron for classification, its gradients, and SGD with momentum, on the CPU's BLAS.
+// perceptron.hpp: a multilayer perceptron and its gradients, on the CPU's BLAS.
 #pragma once
 
-#include "../data/fashion_mnist.hpp"
+#include "../data/batch.hpp"
+#include "../ddp/parameters.hpp"
+#include "optimizer.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +12,23 @@
 #include <vector>
 
 namespace model {
+
+// Of a sample with outputs z and targets t, or label c.
+enum class Loss {
+  cross_entropy,         // -log softmax(z)[c]
+  binary_cross_entropy,  // sum of -t log s - (1 - t) log(1 - s), s = 1 / (1 + exp(-z))
+  mean_square,           // mean of (z - t)^2
+};
+
+// Layers of sizes[0] - sizes[1] - ... - sizes.back() units, each linear; hidden ones then have ReLU, unless told not
+// to, and dropout. Parameters, in order: weights of layer 1 (units x inputs, row by row), its biases, weights of layer
+// 2 ...
+struct Architecture {
+  std::vector<std::size_t> sizes;
+  Loss loss = Loss::cross_entropy;
+  bool hidden_relu = true;
+  bool output_relu = false;
+};
 
 // Of the forward pass. A unit is dropped or not by (seed, step, number of the sample in the data set, layer, unit)
 // alone, so the masks do not depend on how a batch is shared out.
@@ -20,30 +39,28 @@ struct Dropout {
 };
 
 struct Score {
-  double loss = 0;        // sum of the samples' cross-entropies
-  std::size_t right = 0;  // samples whose largest output is the label's
+  double loss = 0;  // sum over the samples
+  // Samples whose largest output is the label's, or, with binary_cross_entropy, whose outputs are all on the target's
+  // side of 0; not counted with mean_square.
+  std::size_t right = 0;
 };
-
-// Elements of each parameter of a Perceptron.
-std::vector<std::size_t> parameter_counts(std::span<const std::size_t> sizes);
 
 // "Keep the unit whose 32 random bits are not below this": exact to 2^-32, and the scale of the kept ones follows it.
 std::uint32_t dropout_threshold(double probability);
 
-// Layers of sizes[0] - sizes[1] - ... - sizes.back() units: linear, then ReLU and dropout, but for the last, which is
-// linear alone; softmax cross-entropy. Parameters, in order: weights of layer 1 (units x inputs, row by row), its
-// biases, weights of layer 2 ...
-template <class T>
+template <class T>  // float, double
 class Perceptron {
  public:
   using value_type = T;
+  using Sgd = model::Sgd<T>;
 
-  // Batches of up to `capacity` samples.
-  Perceptron(std::vector<std::size_t> sizes, std::size_t capacity);
+  // For batches of `capacity` samples at most. Throws std::logic_error for sizes that make no network.
+  Perceptron(Architecture architecture, std::size_t capacity);
 
-  std::span<const std::size_t> counts() const { return counts_; }
+  const Architecture& architecture() const { return architecture_; }
+  std::vector<ddp::NamedBlock> parameters();
   std::span<T> parameter(std::size_t i) { return parameters_.at(i); }
-  std::vector<T> copy_parameters() const;
+  std::vector<T> copy_parameters() const;  // one behind the other
 
   // Uniform in +-1/sqrt(inputs), weights and biases; the same for the same seed.
   void initialize(std::uint64_t seed);
@@ -52,26 +69,30 @@ class Perceptron {
   std::span<T> gradient_storage() { return gradient_storage_; }
   void set_gradients(std::vector<std::span<T>> gradients);
 
-  // pixels 0 ... 255 become inputs -1 ... 1.
-  Score forward(const data::Batch& batch, const Dropout& dropout);
+  // The batch stays as it is until backward() has returned. Throws std::logic_error for one that does not fit, and for
+  // dropout behind hidden layers without ReLU.
+  Score forward(const data::Batch<T>& batch, const Dropout& dropout);
+  Score forward(const data::Batch<T>&& batch, const Dropout& dropout) = delete;
 
   // Of the last forward(): gradients of the SUM of its losses, from the last parameter to the first; ready(i) is called
-  // as soon as gradient i is complete. An empty batch gives gradients of 0.
-  void backward(const std::function<void(std::size_t)>& ready);
+  // as soon as gradient i is complete. `add`: to what is there. An empty batch gives gradients of 0.
+  void backward(const std::function<void(std::size_t)>& ready, bool add = false);
 
-  // velocity = momentum velocity + gradient; parameter -= learning_rate velocity.
-  void update(double learning_rate, double momentum);
+  void update(Optimizer<T>& optimizer, double learning_rate);
 
  private:
-  std::size_t layers() const { return sizes_.size() - 1; }
+  std::size_t layers() const { return architecture_.sizes.size() - 1; }
+  T* units(std::size_t layer) { return units_[layer].data(); }
+  Score score(const data::Batch<T>& batch);
 
-  std::vector<std::size_t> sizes_;
-  std::vector<std::size_t> counts_;
-  std::vector<std::vector<T>> parameters_, velocity_;
+  Architecture architecture_;
+  std::size_t capacity_;
+  std::vector<std::vector<T>> parameters_;
   std::vector<T> gradient_storage_;
   std::vector<std::span<T>> gradients_;
-  std::vector<std::vector<T>> units_;   // of each layer, the input first: capacity x size
+  std::vector<std::vector<T>> units_;   // of each layer but the input: capacity x size
   std::vector<std::vector<T>> errors_;  // derivative of the loss by each layer's sums: capacity x size
+  const T* inputs_ = nullptr;           // the last batch's
   std::size_t batch_ = 0;
   T kept_scale_ = 1;
 };

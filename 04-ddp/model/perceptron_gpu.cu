@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -15,12 +14,6 @@ constexpr unsigned threads = 256;
 unsigned blocks_for(std::size_t elements) { return static_cast<unsigned>((elements + threads - 1) / threads); }
 
 __device__ std::size_t index() { return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; }
-
-template <class T>
-__global__ void inputs_of(const std::uint8_t* pixels, std::size_t count, T* units) {
-  const std::size_t i = index();
-  if (i < count) units[i] = static_cast<T>(pixels[i]) / T(127.5) - T(1);
-}
 
 // Adds the bias; a hidden layer then gets ReLU and dropout. samples == nullptr: the last layer.
 template <class T>
@@ -109,6 +102,12 @@ void multiply(cublasHandle_t handle, bool transpose_a, bool transpose_b, std::si
              number(transpose_a ? rows : inner), &zero, c, number(columns)));
 }
 
+std::size_t elements_of(const std::vector<std::size_t>& sizes) {
+  std::size_t total = 0;
+  for (std::size_t l = 1; l < sizes.size(); ++l) total += sizes[l] * sizes[l - 1] + sizes[l];
+  return total;
+}
+
 }  // namespace
 
 void check(cublasStatus_t code, multinode::source_location at) {
@@ -117,18 +116,36 @@ void check(cublasStatus_t code, multinode::source_location at) {
 }
 
 template <class T>
-PerceptronGpu<T>::PerceptronGpu(std::vector<std::size_t> sizes, std::size_t capacity)
-    : sizes_(std::move(sizes)),
-      counts_(parameter_counts(sizes_)),
-      gradient_storage_(std::accumulate(counts_.begin(), counts_.end(), std::size_t{0})),
-      pixels_(capacity * sizes_[0]),
+SgdGpu<T>::SgdGpu(const std::vector<ddp::NamedBlock>& parameters, double momentum)
+    : momentum_(static_cast<T>(momentum)) {
+  for (const ddp::NamedBlock& parameter : parameters) {
+    velocity_.push_back(std::make_unique<multinode::DeviceBuffer<T>>(parameter.block.count));
+    multinode::check(cudaMemset(velocity_.back()->data(), 0, parameter.block.bytes()));
+  }
+}
+
+template <class T>
+void SgdGpu<T>::update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate,
+                       cudaStream_t stream) {
+  descend<<<blocks_for(parameter.size()), threads, 0, stream>>>(parameter.data(), velocity_.at(i)->data(),
+                                                                gradient.data(), parameter.size(),
+                                                                static_cast<T>(learning_rate), momentum_);
+}
+
+template <class T>
+PerceptronGpu<T>::PerceptronGpu(Architecture architecture, std::size_t capacity)
+    : architecture_(std::move(architecture)),
+      sizes_(architecture_.sizes),
+      gradient_storage_(elements_of(sizes_)),
       labels_(capacity),
       samples_(capacity),
       losses_(capacity),
       rights_(capacity) {
-  for (const std::size_t count : counts_) {
-    parameters_.push_back(std::make_unique<multinode::DeviceBuffer<T>>(count));
-    velocity_.push_back(std::make_unique<multinode::DeviceBuffer<T>>(count));
+  if (architecture_.loss != Loss::cross_entropy || !architecture_.hidden_relu || architecture_.output_relu)
+    throw std::logic_error("PerceptronGpu: it has cross-entropy, and ReLU behind hidden layers, alone");
+  for (std::size_t l = 1; l < sizes_.size(); ++l) {
+    parameters_.push_back(std::make_unique<multinode::DeviceBuffer<T>>(sizes_[l] * sizes_[l - 1]));
+    parameters_.push_back(std::make_unique<multinode::DeviceBuffer<T>>(sizes_[l]));
   }
   for (const std::size_t size : sizes_) {
     units_.push_back(std::make_unique<multinode::DeviceBuffer<T>>(capacity * size));
@@ -136,6 +153,13 @@ PerceptronGpu<T>::PerceptronGpu(std::vector<std::size_t> sizes, std::size_t capa
   }
   check(cublasCreate(&blas_));
   check(cublasSetStream(blas_, stream()));
+}
+
+template <class T>
+std::vector<ddp::NamedBlock> PerceptronGpu<T>::parameters() {
+  std::vector<ddp::NamedBlock> named = Perceptron<T>(architecture_, 0).parameters();
+  for (std::size_t i = 0; i < named.size(); ++i) named[i].block = parameter(i);
+  return named;
 }
 
 template <class T>
@@ -147,41 +171,39 @@ template <class T>
 std::vector<T> PerceptronGpu<T>::copy_parameters() const {
   std::vector<T> all(gradient_storage_.size());
   std::size_t at = 0;
-  for (std::size_t i = 0; i < counts_.size(); at += counts_[i++])
-    parameters_[i]->copy_to(std::span(all).subspan(at, counts_[i]), stream());
+  for (const Buffer& parameter : parameters_) {
+    parameter->copy_to(std::span(all).subspan(at, parameter->size()), stream());
+    at += parameter->size();
+  }
   stream_.synchronize();
   return all;
 }
 
 template <class T>
 void PerceptronGpu<T>::initialize(std::uint64_t seed) {
-  Perceptron<T> there(sizes_, 1);  // the host's numbers, so that both begin alike
+  Perceptron<T> there(architecture_, 0);  // the host's numbers, so that both begin alike
   there.initialize(seed);
-  for (std::size_t i = 0; i < counts_.size(); ++i) {
-    parameters_[i]->copy_from(there.parameter(i), stream());
-    multinode::check(cudaMemsetAsync(velocity_[i]->data(), 0, counts_[i] * sizeof(T), stream()));
-  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->copy_from(there.parameter(i), stream());
   stream_.synchronize();  // before the host's copy goes
 }
 
 template <class T>
 void PerceptronGpu<T>::set_gradients(std::vector<std::span<T>> gradients) {
   gradients_ = std::move(gradients);
-  for (std::size_t i = 0; i < counts_.size(); ++i)
-    if (gradients_.at(i).size() != counts_[i]) throw std::logic_error("PerceptronGpu: a gradient of another size");
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    if (gradients_.at(i).size() != parameters_[i]->size())
+      throw std::logic_error("PerceptronGpu: a gradient of another size");
 }
 
 template <class T>
-Score PerceptronGpu<T>::forward(const data::Batch& batch, const Dropout& dropout) {
+Score PerceptronGpu<T>::forward(const data::Batch<T>& batch, const Dropout& dropout) {
   batch_ = batch.size();
-  if (batch_ * sizes_[0] != batch.pixels.size() || batch_ > samples_.size())
+  if (batch_ * sizes_[0] != batch.inputs.size() || batch_ > samples_.size())
     throw std::logic_error("PerceptronGpu: a batch that does not fit");
   if (batch_ == 0) return {};
-  pixels_.copy_from(batch.pixels, stream());
+  units_[0]->copy_from(batch.inputs, stream());
   labels_.copy_from(batch.labels, stream());
   samples_.copy_from(batch.samples, stream());
-  inputs_of<<<blocks_for(batch.pixels.size()), threads, 0, stream()>>>(pixels_.data(), batch.pixels.size(),
-                                                                       units_[0]->data());
   const std::uint32_t threshold = dropout_threshold(dropout.probability);
   kept_scale_ = static_cast<T>(1 / (1 - std::ldexp(threshold, -32)));
   for (std::size_t l = 1; l < sizes_.size(); ++l) {
@@ -210,7 +232,8 @@ Score PerceptronGpu<T>::forward(const data::Batch& batch, const Dropout& dropout
 }
 
 template <class T>
-void PerceptronGpu<T>::backward(const std::function<void(std::size_t)>& ready) {
+void PerceptronGpu<T>::backward(const std::function<void(std::size_t)>& ready, bool add) {
+  if (add) throw std::logic_error("PerceptronGpu: it does not accumulate");
   for (std::size_t l = sizes_.size() - 1; l >= 1; --l) {
     const std::size_t n = sizes_[l], inputs = sizes_[l - 1];
     T* const errors = errors_[l]->data();
@@ -232,11 +255,9 @@ void PerceptronGpu<T>::backward(const std::function<void(std::size_t)>& ready) {
 }
 
 template <class T>
-void PerceptronGpu<T>::update(double learning_rate, double momentum) {
-  for (std::size_t i = 0; i < counts_.size(); ++i)
-    descend<<<blocks_for(counts_[i]), threads, 0, stream()>>>(parameters_[i]->data(), velocity_[i]->data(),
-                                                              gradients_.at(i).data(), counts_[i],
-                                                              static_cast<T>(learning_rate), static_cast<T>(momentum));
+void PerceptronGpu<T>::update(SgdGpu<T>& optimizer, double learning_rate) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    optimizer.update(i, parameter(i), gradients_.at(i), learning_rate, stream());
   multinode::check(cudaGetLastError());
 }
 
@@ -245,6 +266,8 @@ void PerceptronGpu<T>::scale(std::span<T> elements, T factor) {
   multiply_by<<<blocks_for(elements.size()), threads, 0, stream()>>>(elements.data(), elements.size(), factor);
 }
 
+template class SgdGpu<float>;
+template class SgdGpu<double>;
 template class PerceptronGpu<float>;
 template class PerceptronGpu<double>;
 

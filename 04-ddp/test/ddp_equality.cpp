@@ -21,6 +21,7 @@
 //    start with every parameter moved by 1e-7 up or down, differs by r 1e-7 at most on its way; 10 max(r, 1) allows for
 //    directions that grow more than that one.
 //  bound = 10 max(r, 1) k (2 g G rate / (1 - m) + 4 u (largest + G rate / (1 - m)))
+#include "data/fashion_mnist.hpp"
 #include "ddp/philox.hpp"
 #include "ddp/sampler.hpp"
 #include "train_step.hpp"
@@ -58,27 +59,29 @@ enum class Fault { none, missing_average, dropped_sample, unreduced_bucket };
 
 // The parameters after each step.
 std::vector<std::vector<double>> train(const data::Images& images, std::uint64_t seed, int rank, int size,
-                                       multinode::Communicator* communicator, Fault fault, double moved,
-                                       const ddp::ReducerOptions& buckets = small_buckets) {
+                                       multinode::World& world, multinode::Communicator* communicator, Fault fault,
+                                       double moved, const ddp::ReducerOptions& buckets = small_buckets) {
   int step = 0, bucket = 0;
-  Model model(sizes, batch_size);
-  ddp::Reducer<double> reducer(communicator ? ddp::Reducer<double>::AllReduce([&](std::span<double> block) {
-                                 const bool left_out =
-                                     fault == Fault::unreduced_bucket && step == planted_step && bucket++ == 1;
-                                 return left_out ? multinode::Work() : communicator->start_all_reduce(block);
-                               })
-                                            : nullptr,
-                               model.counts(), model.gradient_storage(), buckets);
+  Model model({.sizes = sizes}, batch_size);
+  Model::Sgd optimizer(model.parameters(), momentum);
+  ddp::Peers peers;
+  if (communicator)
+    peers = {[&](multinode::Block block, const char*) {
+               const bool left_out = fault == Fault::unreduced_bucket && step == planted_step && bucket++ == 1;
+               return left_out ? multinode::Work() : communicator->start_all_reduce(block);
+             },
+             [&](const std::string& text) { return world.gather("order", text)[0]; }};
+  ddp::Reducer<double> reducer(std::move(peers), model.parameters(), model.gradient_storage(), buckets);
   connect(model, reducer);
   model.initialize(seed);
-  if (communicator) broadcast_parameters(*communicator, model);
-  for (std::size_t i = 0; i < model.counts().size(); ++i)
-    for (std::uint32_t j = 0; j < model.counts()[i]; ++j)
+  if (communicator) ddp::broadcast_parameters(world, *communicator, model.parameters());
+  for (std::size_t i = 0; i < model.parameters().size(); ++i)
+    for (std::uint32_t j = 0; j < model.parameter(i).size(); ++j)
       model.parameter(i)[j] += ddp::philox({j, static_cast<std::uint32_t>(i), 1, 1}, seed)[0] % 2 ? moved : -moved;
 
   ddp::DistributedSampler sampler(images.size(), batch_size, rank, size, seed);
   std::vector<std::vector<double>> parameters;
-  data::Batch batch;
+  data::Batch<double> batch;
   for (; step < steps; ++step) {
     const auto s = static_cast<std::size_t>(step) % sampler.steps();
     if (s == 0) sampler.set_epoch(static_cast<std::uint32_t>(step));
@@ -87,8 +90,8 @@ std::vector<std::vector<double>> train(const data::Images& images, std::uint64_t
       samples = samples.first(samples.size() - 1);
     data::gather(images, samples, batch);
     const bool averaged = fault != Fault::missing_average || step != planted_step;
-    train_step(model, reducer, batch, averaged ? sampler.global_batch(s).size() : 1,
-               {dropout, seed, static_cast<std::uint32_t>(step)}, learning_rate, momentum);
+    train_step(model, optimizer, reducer, batch, averaged ? sampler.global_batch(s).size() : 1,
+               {dropout, seed, static_cast<std::uint32_t>(step)}, learning_rate);
     parameters.push_back(model.copy_parameters());
   }
   return parameters;
@@ -137,12 +140,12 @@ Magnitude magnitude_of(std::span<const std::vector<double>> history) {
 int run(multinode::World& world, const multinode::CommonOptions& common, Fault fault, bool one_bucket) {
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(common.backend));
   const data::Images images = some_images(common.seed);
-  const auto alone = train(images, common.seed, 0, 1, nullptr, Fault::none, 0);
-  const auto together = train(images, common.seed, world.rank(), world.size(), communicator.get(), fault, 0,
+  const auto alone = train(images, common.seed, 0, 1, world, nullptr, Fault::none, 0);
+  const auto together = train(images, common.seed, world.rank(), world.size(), world, communicator.get(), fault, 0,
                               one_bucket ? ddp::ReducerOptions{1 << 25, 1 << 25} : small_buckets);
 
   constexpr double move = 1e-7;
-  const auto moved = train(images, common.seed, 0, 1, nullptr, Fault::none, move);
+  const auto moved = train(images, common.seed, 0, 1, world, nullptr, Fault::none, move);
   double growth = 1;
   for (std::size_t k = 0; k < alone.size(); ++k)
     growth = std::max(growth, largest_difference(alone[k], moved[k]) / move);

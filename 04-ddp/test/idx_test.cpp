@@ -96,11 +96,12 @@ TEST(FashionMnist, ReadsAFolderOfEitherKind) {
     EXPECT_EQ(images.train.size(), 21u);
     EXPECT_EQ(images.train.pixels.size(), 21u * 784);
     EXPECT_EQ(images.test.size(), 10u);
-    data::Batch batch;
+    data::Batch<double> batch;
     data::gather(images.train, std::vector<std::uint32_t>{20, 3}, batch);
     EXPECT_EQ(batch.size(), 2u);
     EXPECT_EQ(batch.labels[0], images.train.labels[20]);
-    EXPECT_TRUE(std::equal(batch.pixels.begin() + 784, batch.pixels.end(), images.train.pixels.begin() + 3 * 784));
+    for (std::size_t p = 0; p < 784; ++p)
+      EXPECT_EQ(batch.inputs[784 + p], images.train.pixels[3 * 784 + p] / 127.5 - 1);
   }
 }
 

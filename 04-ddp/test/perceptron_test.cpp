@@ -13,10 +13,12 @@ using model::Perceptron;
 
 const std::vector<std::size_t> small{12, 9, 7, 4};
 
-data::Batch some_batch(std::size_t count, std::uint32_t first_sample = 0) {
-  data::Batch batch;
+template <class T = double>
+data::Batch<T> some_batch(std::size_t count, std::uint32_t first_sample = 0) {
+  data::Batch<T> batch;
   for (std::uint32_t s = first_sample; s < first_sample + count; ++s) {
-    for (std::uint32_t p = 0; p < small[0]; ++p) batch.pixels.push_back(static_cast<std::uint8_t>(s * 37 + p * p * 11));
+    for (std::uint32_t p = 0; p < small[0]; ++p)
+      batch.inputs.push_back(static_cast<T>((s * 37 + p * p * 11) % 256) / T(127.5) - 1);
     batch.labels.push_back(static_cast<std::uint8_t>(s % small.back()));
     batch.samples.push_back(s);
   }
@@ -25,11 +27,13 @@ data::Batch some_batch(std::size_t count, std::uint32_t first_sample = 0) {
 
 template <class T>
 struct Trained {
-  Perceptron<T> perceptron{small, 20};
+  Perceptron<T> perceptron{{.sizes = small}, 20};
+  model::Sgd<T> optimizer{perceptron.parameters(), 0.5};
   std::vector<std::span<T>> gradients;
   Trained() {
     std::size_t at = 0;
-    for (const std::size_t count : perceptron.counts()) {
+    for (const ddp::NamedBlock& parameter : perceptron.parameters()) {
+      const std::size_t count = parameter.block.count;
       gradients.push_back(perceptron.gradient_storage().subspan(at, count));
       at += count;
     }
@@ -59,7 +63,7 @@ TEST(Blas, ProductsOfEveryKind) {
 // samples' losses of about 1.4 in sums of 2^-52: 16 * 1.4 * 2.2e-16 / 1e-5 = 5e-10, some times over.
 TEST(Perceptron, GradientsAreTheLossesDifferences) {
   Trained<double> t;
-  const data::Batch batch = some_batch(16);
+  const data::Batch<double> batch = some_batch(16);
   const model::Dropout dropout{0.25, 7, 3};
   t.perceptron.forward(batch, dropout);
   t.perceptron.backward([](std::size_t) {});
@@ -81,8 +85,9 @@ TEST(Perceptron, GradientsAreTheLossesDifferences) {
 }
 
 TEST(Perceptron, GradientsAreReadyFromTheLastToTheFirst) {
-  Trained<float> t;
-  t.perceptron.forward(some_batch(3), {});
+  Trained<double> t;
+  const auto batch = some_batch(3);
+  t.perceptron.forward(batch, {});
   std::vector<std::size_t> order;
   t.perceptron.backward([&](std::size_t i) { order.push_back(i); });
   EXPECT_EQ(order, (std::vector<std::size_t>{5, 4, 3, 2, 1, 0}));
@@ -91,7 +96,8 @@ TEST(Perceptron, GradientsAreReadyFromTheLastToTheFirst) {
 TEST(Perceptron, AnEmptyBatchHasGradientsOfZero) {
   Trained<double> t;
   std::fill(t.perceptron.gradient_storage().begin(), t.perceptron.gradient_storage().end(), 9.0);
-  EXPECT_EQ(t.perceptron.forward(some_batch(0), {0.25, 1, 1}).loss, 0);
+  const auto empty = some_batch(0);
+  EXPECT_EQ(t.perceptron.forward(empty, {0.25, 1, 1}).loss, 0);
   t.perceptron.backward([](std::size_t) {});
   for (const double element : t.perceptron.gradient_storage()) EXPECT_EQ(element, 0);
 }
@@ -99,11 +105,13 @@ TEST(Perceptron, AnEmptyBatchHasGradientsOfZero) {
 TEST(Perceptron, GradientsOfABatchAreTheSumsOfItsParts) {
   Trained<double> whole, part;
   const model::Dropout dropout{0.25, 7, 3};
-  whole.perceptron.forward(some_batch(16), dropout);
+  const auto batch = some_batch(16);
+  whole.perceptron.forward(batch, dropout);
   whole.perceptron.backward([](std::size_t) {});
   std::vector<double> sum(whole.perceptron.gradient_storage().size());
   for (const auto& [first, count] : {std::pair{0u, 5u}, std::pair{5u, 11u}}) {
-    part.perceptron.forward(some_batch(count, first), dropout);
+    const auto some = some_batch(count, first);
+    part.perceptron.forward(some, dropout);
     part.perceptron.backward([](std::size_t) {});
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part.perceptron.gradient_storage()[i];
   }
@@ -113,17 +121,17 @@ TEST(Perceptron, GradientsOfABatchAreTheSumsOfItsParts) {
 // The loss of one sample shows its masks: it must be the same in any company, and change with every part of the key.
 TEST(Dropout, MasksDependOnSeedStepAndSampleAlone) {
   Trained<double> t;
-  const auto loss_of = [&](const data::Batch& batch, const model::Dropout& dropout) {
+  const auto loss_of = [&](const data::Batch<double>& batch, const model::Dropout& dropout) {
     return t.perceptron.forward(batch, dropout).loss;
   };
-  const data::Batch one = some_batch(1, 5);
+  const data::Batch<double> one = some_batch(1, 5);
   const double alone = loss_of(one, {0.25, 7, 3});
   const double rest = loss_of(some_batch(5), {0.25, 7, 3}), together = loss_of(some_batch(6), {0.25, 7, 3});
   EXPECT_NEAR(together - rest, alone, 1e-13);
   EXPECT_EQ(loss_of(one, {0.25, 7, 3}), alone);
   EXPECT_NE(loss_of(one, {0.25, 7, 4}), alone);
   EXPECT_NE(loss_of(one, {0.25, 8, 3}), alone);
-  data::Batch other = one;
+  data::Batch<double> other = one;
   other.samples[0] = 6;
   EXPECT_NE(loss_of(other, {0.25, 7, 3}), alone);
 }
@@ -132,14 +140,14 @@ TEST(Dropout, MasksDependOnSeedStepAndSampleAlone) {
 // of layer 2: the share that is kept, times its scale.
 TEST(Dropout, KeepsTheShareItShouldAndTheMean) {
   const std::size_t wide = 1000;
-  Perceptron<double> perceptron({1, 10, wide, 2}, 100);
+  Perceptron<double> perceptron({.sizes = {1, 10, wide, 2}}, 100);
   for (std::size_t i = 0; i < 6; ++i) std::fill(perceptron.parameter(i).begin(), perceptron.parameter(i).end(), 0.0);
   std::fill(perceptron.parameter(3).begin(), perceptron.parameter(3).end(), 1.0);
   std::fill_n(perceptron.parameter(4).begin(), wide, 1.0 / wide);
-  data::Batch batch;
+  data::Batch<double> batch;
   double sum = 0, squares = 0;
   for (std::uint32_t s = 0; s < 100; ++s) {
-    batch.pixels = {0};
+    batch.inputs = {-1};
     batch.labels = {1};  // loss = log(1 + exp(mean of layer 2))
     batch.samples = {s};
     const double mean = std::log(std::exp(perceptron.forward(batch, {0.25, 1, 1}).loss) - 1);
@@ -162,19 +170,19 @@ TEST(Perceptron, MomentumDescends) {
   Trained<double> t;
   const double before = t.perceptron.parameter(5)[0];
   std::fill(t.perceptron.gradient_storage().begin(), t.perceptron.gradient_storage().end(), 2.0);
-  t.perceptron.update(0.5, 0.25);
+  t.perceptron.update(t.optimizer, 0.5);
   EXPECT_DOUBLE_EQ(t.perceptron.parameter(5)[0], before - 1);
-  t.perceptron.update(0.5, 0.25);  // velocity 0.25 * 2 + 2
-  EXPECT_DOUBLE_EQ(t.perceptron.parameter(5)[0], before - 1 - 1.25);
+  t.perceptron.update(t.optimizer, 0.5);  // velocity 0.5 * 2 + 2
+  EXPECT_DOUBLE_EQ(t.perceptron.parameter(5)[0], before - 1 - 1.5);
 }
 
 TEST(Perceptron, SubnormalVelocitiesEndAndNansDoNot) {
   Trained<float> t;
   std::fill(t.perceptron.gradient_storage().begin(), t.perceptron.gradient_storage().end(), 1e-30f);
-  t.perceptron.update(1, 0.5);
+  t.perceptron.update(t.optimizer, 1);
   const float before = t.perceptron.parameter(0)[0];
   t.gradients[0][0] = std::nanf("");
-  t.perceptron.update(1, 0.5);
+  t.perceptron.update(t.optimizer, 1);
   EXPECT_TRUE(std::isnan(t.perceptron.parameter(0)[0])) << "a NaN must not be taken for something small";
   EXPECT_FALSE(std::isnan(before));
 }
@@ -192,10 +200,11 @@ TEST(Perceptron, TheSeedMakesTheStart) {
 }
 
 TEST(Perceptron, RefusesABatchThatDoesNotFit) {
-  Trained<float> t;
-  EXPECT_THROW(t.perceptron.forward(some_batch(21), {}), std::logic_error);
-  data::Batch torn = some_batch(2);
-  torn.pixels.pop_back();
+  Trained<double> t;
+  const auto large = some_batch(21);
+  EXPECT_THROW(t.perceptron.forward(large, {}), std::logic_error);
+  data::Batch<double> torn = some_batch(2);
+  torn.inputs.pop_back();
   EXPECT_THROW(t.perceptron.forward(torn, {}), std::logic_error);
 }
 

@@ -1,0 +1,56 @@
+#include "parameters.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <stdexcept>
+
+namespace ddp {
+namespace {
+
+std::string described(const NamedBlock& parameter) {
+  std::string text = "'" + parameter.name + "', ";
+  for (const std::size_t extent : parameter.shape) text += std::to_string(extent) + " x ";
+  if (!parameter.shape.empty()) text.resize(text.size() - 3);
+  return text + " of " + std::string(name_of(parameter.block.type));
+}
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : " ") + std::to_string(ranks[i]);
+  return text;
+}
+
+}  // namespace
+
+void broadcast_parameters(multinode::World& world, multinode::Communicator& communicator,
+                          std::span<const NamedBlock> parameters) {
+  nlohmann::json mine = nlohmann::json::array();
+  for (const NamedBlock& parameter : parameters) mine.push_back(described(parameter));
+  // All of it is sent only if the ranks differ: it can be long.
+  const std::string text = mine.dump();
+  const std::vector<std::string> hashes =
+      world.gather("parameters of the model", std::to_string(std::hash<std::string>()(text)));
+  if (std::any_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash != hashes[0]; })) {
+    std::vector<nlohmann::json> all;
+    for (const std::string& one : world.gather("parameters that differ", text))
+      all.push_back(nlohmann::json::parse(one));
+    for (std::size_t i = 0;; ++i) {
+      std::map<std::string, std::vector<int>> ranks;
+      for (int r = 0; r < world.size(); ++r) {
+        const nlohmann::json& list = all[static_cast<std::size_t>(r)];
+        ranks[i < list.size() ? list[i].get<std::string>() : "missing"].push_back(r);
+      }
+      if (ranks.size() == 1) continue;
+      std::string message = "the ranks train different models: parameter " + std::to_string(i) + " is ";
+      for (auto at = ranks.begin(); at != ranks.end(); ++at)
+        message += (at == ranks.begin() ? "" : "; ") + at->first + " on " + list_of(at->second);
+      throw std::runtime_error(message);
+    }
+  }
+  for (const NamedBlock& parameter : parameters) communicator.broadcast(parameter.block, 0);
+}
+
+}  // namespace ddp

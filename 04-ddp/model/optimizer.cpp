@@ -1,0 +1,86 @@
+#include "optimizer.hpp"
+
+#include <cmath>
+#include <limits>
+
+namespace model {
+namespace {
+
+template <class T>
+std::vector<std::vector<T>> zeros_like(const std::vector<ddp::NamedBlock>& parameters) {
+  std::vector<std::vector<T>> zeros;
+  for (const ddp::NamedBlock& parameter : parameters) zeros.emplace_back(parameter.block.count);
+  return zeros;
+}
+
+template <class T>
+void add_state(std::vector<ddp::NamedBlock>& state, const std::vector<ddp::NamedBlock>& parameters, const char* what,
+               std::vector<std::vector<T>>& values) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    state.push_back({std::string(what) + " of " + parameters[i].name, parameters[i].shape, std::span(values[i])});
+}
+
+}  // namespace
+
+template <class T>
+Sgd<T>::Sgd(std::vector<ddp::NamedBlock> parameters, double momentum, double weight_decay)
+    : parameters_(std::move(parameters)),
+      momentum_(static_cast<T>(momentum)),
+      weight_decay_(static_cast<T>(weight_decay)),
+      velocity_(zeros_like<T>(parameters_)) {}
+
+template <class T>
+void Sgd<T>::update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) {
+  const T rate = static_cast<T>(learning_rate);
+  // The velocity of a weight whose gradient stays 0 (a dead ReLU) shrinks into the subnormal numbers, which some CPUs
+  // compute a hundred times more slowly. No parameter notices one this small.
+  const T negligible = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
+  T* const velocity = velocity_.at(i).data();
+  for (std::size_t j = 0; j < parameter.size(); ++j) {
+    const T sum = momentum_ * velocity[j] + gradient[j] + weight_decay_ * parameter[j];
+    velocity[j] = std::abs(sum) < negligible ? T(0) : sum;
+    parameter[j] -= rate * velocity[j];
+  }
+}
+
+template <class T>
+std::vector<ddp::NamedBlock> Sgd<T>::state() {
+  std::vector<ddp::NamedBlock> state;
+  add_state(state, parameters_, "velocity", velocity_);
+  return state;
+}
+
+template <class T>
+Adam<T>::Adam(std::vector<ddp::NamedBlock> parameters)
+    : parameters_(std::move(parameters)), mean_(zeros_like<T>(parameters_)), square_(zeros_like<T>(parameters_)) {}
+
+template <class T>
+void Adam<T>::update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) {
+  const double keep_mean = 0.9, keep_square = 0.999, epsilon = 1e-8;
+  const double mean_scale = 1 / (1 - std::pow(keep_mean, steps_[0]));
+  const double square_scale = 1 / (1 - std::pow(keep_square, steps_[0]));
+  const T b1 = static_cast<T>(keep_mean), b2 = static_cast<T>(keep_square), small = static_cast<T>(epsilon);
+  const T rate = static_cast<T>(learning_rate * mean_scale), scale = static_cast<T>(std::sqrt(square_scale));
+  T* const mean = mean_.at(i).data();
+  T* const square = square_.at(i).data();
+  for (std::size_t j = 0; j < parameter.size(); ++j) {
+    mean[j] = b1 * mean[j] + (1 - b1) * gradient[j];
+    square[j] = b2 * square[j] + (1 - b2) * gradient[j] * gradient[j];
+    parameter[j] -= rate * mean[j] / (std::sqrt(square[j]) * scale + small);
+  }
+}
+
+template <class T>
+std::vector<ddp::NamedBlock> Adam<T>::state() {
+  std::vector<ddp::NamedBlock> state{{"steps", {1}, std::span<double>(steps_)}};
+  add_state(state, parameters_, "mean", mean_);
+  add_state(state, parameters_, "mean of squares", square_);
+  return state;
+}
+
+template class Sgd<float>;
+template class Sgd<double>;
+template class Adam<float>;
+template class Adam<double>;
+
+}  // namespace model
