@@ -1,0 +1,130 @@
+#include "data/loader.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <numeric>
+#include <string>
+
+namespace {
+
+using namespace std::chrono_literals;
+using Batch = std::vector<std::size_t>;
+using Loader = data::Loader<Batch>;
+
+void fill(std::size_t step, Batch& batch) {
+  batch.resize(100);
+  std::iota(batch.begin(), batch.end(), 1000 * step);
+}
+
+TEST(Loader, GivesEveryStepOnceAndInOrder) {
+  for (const std::size_t ahead : {1u, 2u, 5u}) {
+    Loader loader(7, 500, fill, ahead);
+    for (std::size_t step = 7; step < 500; ++step) {
+      const Batch& batch = loader.next();
+      ASSERT_EQ(batch.size(), 100u);
+      ASSERT_EQ(batch.front(), 1000 * step);
+      ASSERT_EQ(batch.back(), 1000 * step + 99);
+    }
+    EXPECT_THROW(loader.next(), std::logic_error);
+    EXPECT_THROW(loader.next(), std::logic_error);
+  }
+}
+
+TEST(Loader, NoSteps) {
+  Loader loader(3, 3, fill);
+  EXPECT_THROW(loader.next(), std::logic_error);
+}
+
+TEST(Loader, RefusesNonsense) {
+  EXPECT_THROW(Loader(4, 3, fill), std::logic_error);
+  EXPECT_THROW(Loader(0, 3, fill, 0), std::logic_error);
+}
+
+// The batch that the training works on, and two more; then the thread waits.
+TEST(Loader, MakesTwoAheadAndLeavesTheBatchInUseAlone) {
+  std::atomic<std::size_t> filled = 0;
+  std::promise<void> two, five;
+  std::vector<Batch*> seen;  // read after the promise that follows its last change
+  const auto counting = [&](std::size_t step, Batch& batch) {
+    fill(step, batch);
+    seen.push_back(&batch);
+    if (++filled == 2) two.set_value();
+    if (filled == 5) five.set_value();
+  };
+  Loader loader(0, 100, counting);
+  two.get_future().wait();
+  EXPECT_EQ(filled, 2u) << "made without being asked for";
+  loader.next();
+  loader.next();
+  const Batch& used = loader.next();
+  five.get_future().wait();
+  for (int i = 0; i < 1000; ++i) {
+    std::this_thread::yield();
+    ASSERT_EQ(filled, 5u) << "step 2 is in use, 3 and 4 are ready";
+  }
+  EXPECT_EQ(seen[2], &used);
+  EXPECT_NE(seen[3], &used);
+  EXPECT_NE(seen[4], &used);
+  EXPECT_EQ(seen[3], seen[0]) << "memory is used again";
+  EXPECT_EQ(used.front(), 2000u);
+}
+
+TEST(Loader, CountsTheTimeThatIsWaited) {
+  Loader loader(0, 3, [](std::size_t step, Batch& batch) {
+    std::this_thread::sleep_for(50ms);  // a slow disk
+    fill(step, batch);
+  });
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 3; ++i) loader.next();
+  EXPECT_GT(loader.waited(), 20ms) << "of about 150";
+  EXPECT_LE(loader.waited(), std::chrono::steady_clock::now() - start);
+}
+
+TEST(Loader, ABatchThatIsReadyIsNotWaitedFor) {
+  std::promise<void> all;
+  Loader loader(0, 2, [&](std::size_t step, Batch& batch) {
+    fill(step, batch);
+    if (step == 1) all.set_value();
+  });
+  all.get_future().wait();
+  loader.next();
+  EXPECT_EQ(loader.waited(), 0ns);
+}
+
+TEST(Loader, CarriesAnExceptionToItsStep) {
+  Loader loader(0, 10, [](std::size_t step, Batch& batch) {
+    if (step == 3) throw std::runtime_error("step 3 is damaged");
+    fill(step, batch);
+  });
+  for (std::size_t step = 0; step < 3; ++step) EXPECT_EQ(loader.next().front(), 1000 * step);
+  for (int again = 0; again < 2; ++again) {
+    try {
+      loader.next();
+      FAIL() << "nothing was thrown";
+    } catch (const std::runtime_error& e) {
+      EXPECT_EQ(std::string(e.what()), "step 3 is damaged");
+    }
+  }
+}
+
+// The thread has not begun, waits for room, is in the middle of a fill, or has ended with an exception that nobody
+// fetched: the destructor returns in every case, and does not have the other steps made first.
+TEST(Loader, IsDestroyedAtAnyTime) {
+  for (int round = 0; round < 400; ++round) {
+    std::atomic<std::size_t> filled = 0;
+    {
+      Loader loader(0, 1'000'000'000, [&](std::size_t step, Batch& batch) {
+        fill(step, batch);
+        if (++filled == 2 && round % 4 == 3) throw std::runtime_error("unseen");
+      });
+      if (round % 4 == 1 || round % 4 == 3)
+        while (filled < 2) std::this_thread::yield();
+      if (round % 4 == 2) loader.next();
+    }
+    EXPECT_LE(filled, 3u);
+  }
+}
+
+}  // namespace
