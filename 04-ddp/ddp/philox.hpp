@@ -15,6 +15,8 @@ enum PhiloxStream : std::uint32_t {
   stream_dropout = 0,          // + layer
   stream_initial = 0x1000000,  // + parameter
   stream_sampler = 0x2000000,
+  stream_augmentation = 0x3000000,
+  stream_synthetic = 0x4000000,  // + what is drawn
 };
 
 // Philox 4x32 with 10 rounds: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
