@@ -10,21 +10,26 @@
 namespace ddp {
 
 DistributedSampler::DistributedSampler(std::size_t samples, std::size_t global_batch, int rank, int size,
-                                       std::uint64_t seed)
-    : global_batch_(global_batch),
+                                       std::uint64_t seed, Remainder remainder, bool shuffle)
+    : samples_(samples),
+      global_batch_(global_batch),
       rank_(static_cast<std::size_t>(rank)),
       size_(static_cast<std::size_t>(size)),
       seed_(seed),
-      order_(samples) {
+      remainder_(remainder),
+      shuffle_(shuffle) {
   if (samples == 0 || samples > std::numeric_limits<std::uint32_t>::max() || global_batch == 0 || rank < 0 ||
       rank >= size)
     throw std::logic_error("DistributedSampler: no samples, no batch, or no such rank");
+  if (remainder == Remainder::drop && samples < global_batch)
+    throw std::logic_error("DistributedSampler: fewer samples than a batch, and the remainder is dropped");
   set_epoch(0);
 }
 
 void DistributedSampler::set_epoch(std::uint32_t epoch) {
+  order_.resize(samples_);
   std::iota(order_.begin(), order_.end(), std::uint32_t{0});
-  for (std::uint32_t i = static_cast<std::uint32_t>(order_.size() - 1); i > 0; --i) {  // Fisher and Yates
+  for (auto i = static_cast<std::uint32_t>(shuffle_ ? samples_ - 1 : 0); i > 0; --i) {  // Fisher and Yates
     const PhiloxWords random = philox({i, stream_sampler, epoch, 0}, seed_);
     const std::uint64_t wide = std::uint64_t{random[0]} << 32 | random[1];
     // wide * (i + 1) / 2^64 in 96 bits: one of 0 ... i, uniform but for less than 2^-32
@@ -32,6 +37,9 @@ void DistributedSampler::set_epoch(std::uint32_t epoch) {
     const std::uint64_t high = (wide >> 32) * (std::uint64_t{i} + 1) + (low >> 32);
     std::swap(order_[i], order_[high >> 32]);
   }
+  if (remainder_ == Remainder::drop) order_.resize(samples_ / global_batch_ * global_batch_);
+  if (remainder_ == Remainder::pad)
+    for (std::size_t i = 0; order_.size() % global_batch_ != 0; ++i) order_.push_back(order_[i]);
 }
 
 std::span<const std::uint32_t> DistributedSampler::global_batch(std::size_t step) const {

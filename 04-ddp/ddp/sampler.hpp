@@ -8,14 +8,24 @@
 
 namespace ddp {
 
+// What becomes of an epoch's last batch where the samples do not divide by the global batch.
+enum class Remainder {
+  smaller,  // it has what is left; a rank's part of it may be empty. Every sample once in an epoch.
+  drop,     // it is left out: the last samples of the epoch's order, other ones in every epoch if it is shuffled
+  pad,      // it is filled up with the first samples of the epoch's order (over and over, if they are too few)
+};
+
 // Every epoch is a new permutation of all samples, made from seed and epoch alone, so that every rank has the same one
-// without a message. A step takes the next `global_batch` of them, and rank r of P the r-th of P parts of those, which
-// differ by one sample at most: the global batch is the same for every number of ranks. Nothing is padded or dropped:
-// the last batch of an epoch is smaller where the division has a remainder, and a rank's part of it may be empty.
+// without a message (`shuffle` off: 0, 1, 2 ... in every epoch). A step takes the next `global_batch` of them, and rank
+// r of P the r-th of P parts of those, which differ by one sample at most: the global batch is the same for every
+// number of ranks. Parts of equal size, which batch normalisation wants, come with drop or pad and a global batch that
+// P divides.
 class DistributedSampler {
  public:
-  // Throws std::logic_error unless samples, global_batch and size are at least 1 and 0 <= rank < size.
-  DistributedSampler(std::size_t samples, std::size_t global_batch, int rank, int size, std::uint64_t seed);
+  // Throws std::logic_error unless samples, global_batch and size are at least 1 and 0 <= rank < size, and for drop if
+  // there are fewer samples than a global batch.
+  DistributedSampler(std::size_t samples, std::size_t global_batch, int rank, int size, std::uint64_t seed,
+                     Remainder remainder = Remainder::smaller, bool shuffle = true);
 
   void set_epoch(std::uint32_t epoch);
   std::size_t steps() const { return (order_.size() + global_batch_ - 1) / global_batch_; }  // an epoch
@@ -23,10 +33,12 @@ class DistributedSampler {
   std::span<const std::uint32_t> local_batch(std::size_t step) const;                        // of this rank
 
  private:
-  std::size_t global_batch_;
+  std::size_t samples_, global_batch_;
   std::size_t rank_, size_;
   std::uint64_t seed_;
-  std::vector<std::uint32_t> order_;
+  Remainder remainder_;
+  bool shuffle_;
+  std::vector<std::uint32_t> order_;  // of the epoch; dropped samples are left out, padding is at the end
 };
 
 // Part `rank` of `size` of `count` things: [begin, end). The parts differ by one at most.

@@ -11,6 +11,30 @@
 namespace {
 
 using ddp::DistributedSampler;
+using ddp::Remainder;
+
+// All samples of an epoch as the ranks get them: step by step, and in a step rank by rank.
+std::vector<std::uint32_t> epoch_of(std::size_t samples, std::size_t batch, int size, Remainder remainder,
+                                    bool shuffle = true, std::uint32_t epoch = 2) {
+  std::vector<DistributedSampler> samplers;
+  for (int rank = 0; rank < size; ++rank) {
+    samplers.emplace_back(samples, batch, rank, size, 3, remainder, shuffle);
+    samplers.back().set_epoch(epoch);
+  }
+  std::vector<std::uint32_t> all;
+  for (std::size_t step = 0; step < samplers[0].steps(); ++step)
+    for (const DistributedSampler& sampler : samplers) {
+      const auto part = sampler.local_batch(step);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+  return all;
+}
+
+std::vector<std::size_t> times_seen(std::size_t samples, std::span<const std::uint32_t> seen) {
+  std::vector<std::size_t> times(samples);
+  for (const std::uint32_t sample : seen) ++times.at(sample);
+  return times;
+}
 
 // The known answers that come with the paper's own implementation.
 TEST(Philox, KnownAnswers) {
@@ -21,20 +45,77 @@ TEST(Philox, KnownAnswers) {
             (ddp::PhiloxWords{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+constexpr std::size_t sample_counts[] = {1, 7, 64, 100, 1001};
+constexpr std::size_t batches[] = {1, 5, 32, 64, 2000};
+
 TEST(Sampler, EverySampleExactlyOnceInAnEpoch) {
-  for (const std::size_t samples : {1u, 7u, 64u, 1001u})
-    for (const std::size_t batch : {1u, 5u, 32u, 64u, 2000u})
-      for (int size = 1; size <= 7; ++size) {
-        std::vector<int> seen(samples);
-        for (int rank = 0; rank < size; ++rank) {
-          DistributedSampler sampler(samples, batch, rank, size, 3);
-          sampler.set_epoch(2);
-          for (std::size_t step = 0; step < sampler.steps(); ++step)
-            for (const std::uint32_t sample : sampler.local_batch(step)) ++seen.at(sample);
-        }
-        EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), static_cast<std::ptrdiff_t>(samples))
+  for (const std::size_t samples : sample_counts)
+    for (const std::size_t batch : batches)
+      for (int size = 1; size <= 8; ++size)
+        EXPECT_EQ(times_seen(samples, epoch_of(samples, batch, size, Remainder::smaller)),
+                  std::vector<std::size_t>(samples, 1))
             << samples << " in batches of " << batch << " on " << size;
+}
+
+TEST(Sampler, DropLeavesOutTheLastOfTheOrder) {
+  for (const std::size_t samples : sample_counts)
+    for (const std::size_t batch : batches) {
+      if (samples < batch) {
+        EXPECT_THROW(epoch_of(samples, batch, 1, Remainder::drop), std::logic_error);
+        continue;
       }
+      std::vector<std::uint32_t> expected = epoch_of(samples, batch, 1, Remainder::smaller);
+      expected.resize(samples - samples % batch);
+      for (int size = 1; size <= 8; ++size)
+        EXPECT_EQ(epoch_of(samples, batch, size, Remainder::drop), expected)
+            << samples << " in batches of " << batch << " on " << size;
+    }
+}
+
+TEST(Sampler, DropLeavesOutOthersInEveryEpoch) {
+  std::vector<std::size_t> times(100);
+  for (std::uint32_t epoch = 0; epoch < 40; ++epoch)
+    for (const std::uint32_t sample : epoch_of(100, 32, 4, Remainder::drop, true, epoch)) ++times[sample];
+  EXPECT_EQ(std::accumulate(times.begin(), times.end(), std::size_t{0}), 40u * 96);
+  EXPECT_GE(*std::min_element(times.begin(), times.end()), 30u) << "each is left out with a probability of 4 %";
+}
+
+TEST(Sampler, PadRepeatsTheFirstOfTheOrder) {
+  for (const std::size_t samples : sample_counts)
+    for (const std::size_t batch : batches) {
+      const std::vector<std::uint32_t> order = epoch_of(samples, batch, 1, Remainder::smaller);
+      std::vector<std::uint32_t> expected;
+      const std::size_t steps = (samples + batch - 1) / batch;
+      for (std::size_t i = 0; i < steps * batch; ++i) expected.push_back(order[i % samples]);
+      for (int size = 1; size <= 8; ++size)
+        EXPECT_EQ(epoch_of(samples, batch, size, Remainder::pad), expected)
+            << samples << " in batches of " << batch << " on " << size;
+    }
+}
+
+TEST(Sampler, DropAndPadGiveRanksEqualParts) {
+  for (const Remainder remainder : {Remainder::drop, Remainder::pad})
+    for (int size = 1; size <= 8; ++size) {
+      const std::size_t each = 5;
+      for (int rank = 0; rank < size; ++rank) {
+        const DistributedSampler sampler(1001, each * static_cast<std::size_t>(size), rank, size, 1, remainder);
+        for (std::size_t step = 0; step < sampler.steps(); ++step)
+          EXPECT_EQ(sampler.local_batch(step).size(), each) << "rank " << rank << " of " << size;
+      }
+    }
+}
+
+TEST(Sampler, WithoutShufflingTheOrderIsTheDataSets) {
+  for (const std::uint32_t epoch : {0u, 1u, 7u})
+    for (int size = 1; size <= 8; ++size) {
+      std::vector<std::uint32_t> expected(100);
+      std::iota(expected.begin(), expected.end(), 0);
+      EXPECT_EQ(epoch_of(100, 32, size, Remainder::smaller, false, epoch), expected);
+      for (std::uint32_t i = 0; i < 28; ++i) expected.push_back(i);
+      EXPECT_EQ(epoch_of(100, 32, size, Remainder::pad, false, epoch), expected);
+      expected.resize(96);
+      EXPECT_EQ(epoch_of(100, 32, size, Remainder::drop, false, epoch), expected);
+    }
 }
 
 TEST(Sampler, TheGlobalBatchIsTheSameForEveryNumberOfRanks) {
