@@ -1,0 +1,184 @@
+// step_benchmark: steps of data-parallel training a second, and what a step's time is spent on. The model is the
+// perceptron of fashion_mnist; the images are random and in memory before the first step.
+// Exit status: 0 measured, 1 failed or timed out, 2 bad command line or environment.
+#include "../ddp/reducer.hpp"
+#include "../ddp/sampler.hpp"
+#include "../model/blas.hpp"
+#include "../model/perceptron.hpp"
+#include "../train_step.hpp"
+
+#include <multinode/program.hpp>
+#include <multinode/report.hpp>
+
+#include <boost/program_options.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <random>
+
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  multinode::CommonOptions common;
+  std::size_t batch_size = 32, steps = 200, warm_up = 20;
+  std::string bucket_bytes;
+  bool independent = false;
+
+  multinode::Program program() {
+    namespace po = boost::program_options;
+    po::options_description known("Options of step_benchmark");
+    known.add_options()                                                                                               //
+        ("batch-size", po::value(&batch_size)->default_value(batch_size), "images in a step, of all ranks together")  //
+        ("steps", po::value(&steps)->default_value(steps), "that are measured")                                       //
+        ("warm-up", po::value(&warm_up)->default_value(warm_up), "steps before them")                                 //
+        ("bucket-bytes", po::value(&bucket_bytes)->value_name("BYTES"),
+         "of every bucket: 1 reduces each gradient alone, 1G all at once (default: the reducer's)")  //
+        ("independent", po::bool_switch(&independent), "ranks do not communicate: each trains a model of its own");
+    return {"step_benchmark", known, common, [this] {
+              multinode::require_range<std::size_t>("--batch-size", batch_size, 1, 1'000'000);
+              multinode::require_range<std::size_t>("--steps", steps, 1, 1'000'000'000);
+              reducer_options();
+            }};
+  }
+
+  ddp::ReducerOptions reducer_options() const {
+    ddp::ReducerOptions options;
+    if (!bucket_bytes.empty())
+      options.first_bucket_bytes = options.bucket_bytes = multinode::parse_size(bucket_bytes, "--bucket-bytes");
+    return options;
+  }
+};
+
+struct Parts {
+  Seconds step{0}, forward{0}, backward{0}, exposed{0}, update{0};
+};
+
+// The matrix products of one step, as the perceptron asks for them, and nothing else: what one step's take.
+Seconds time_products(const std::vector<std::size_t>& sizes, std::size_t batch, std::size_t steps) {
+  using model::Transpose;
+  struct Layer {
+    std::vector<float> weights, gradient, sums, errors, errors_below;
+  };
+  std::vector<Layer> layers;
+  for (std::size_t l = 1; l < sizes.size(); ++l) {
+    const std::size_t weights = sizes[l] * sizes[l - 1];
+    layers.push_back({std::vector<float>(weights, 0.5f), std::vector<float>(weights),
+                      std::vector<float>(batch * sizes[l]), std::vector<float>(batch * sizes[l], 0.5f),
+                      std::vector<float>(batch * sizes[l - 1])});
+  }
+  const std::vector<float> inputs(batch * sizes[0], 0.5f);
+  const auto units = [&](std::size_t l) { return l == 0 ? inputs.data() : layers[l - 1].sums.data(); };
+  constexpr std::size_t warm_up = 3;
+  Clock::time_point start;
+  for (std::size_t step = 0; step < warm_up + steps; ++step) {
+    if (step == warm_up) start = Clock::now();
+    for (std::size_t l = 1; l < sizes.size(); ++l)
+      model::multiply(Transpose::second, batch, sizes[l], sizes[l - 1], units(l - 1), layers[l - 1].weights.data(),
+                      0.0f, layers[l - 1].sums.data());
+    for (std::size_t l = sizes.size() - 1; l >= 1; --l) {
+      Layer& layer = layers[l - 1];
+      model::multiply(Transpose::first, sizes[l], sizes[l - 1], batch, layer.errors.data(), units(l - 1), 0.0f,
+                      layer.gradient.data());
+      if (l > 1)
+        model::multiply(Transpose::none, batch, sizes[l - 1], sizes[l], layer.errors.data(), layer.weights.data(), 0.0f,
+                        layer.errors_below.data());
+    }
+  }
+  return (Clock::now() - start) / static_cast<double>(steps);
+}
+
+int run(multinode::World& world, const Options& options) {
+  const std::vector<std::size_t> sizes = {784, 512, 512, 10};
+  const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
+  const ddp::Range mine =
+      ddp::part_of(options.batch_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
+  const std::size_t batch_size = mine.end - mine.begin;
+  model::Perceptron<float> model({.sizes = sizes}, batch_size);
+  model::Sgd<float> optimizer(model.parameters(), 0.9);
+  model.initialize(options.common.seed);
+  using Reducer = ddp::Reducer<float>;
+  Reducer reducer =
+      options.independent
+          ? Reducer(ddp::Peers{}, model.parameters(), model.gradient_storage(), options.reducer_options())
+          : Reducer(world, *communicator, model.parameters(), model.gradient_storage(), options.reducer_options());
+  connect(model, reducer);
+
+  std::minstd_rand random(static_cast<std::uint32_t>(options.common.seed + mine.begin));
+  std::vector<data::Batch<float>> batches(16);
+  for (data::Batch<float>& batch : batches)
+    for (std::size_t i = mine.begin; i < mine.end; ++i) {
+      for (std::size_t p = 0; p < sizes[0]; ++p) batch.inputs.push_back(static_cast<float>(random()) / 0x1p30f - 1);
+      batch.labels.push_back(static_cast<std::uint8_t>((random() >> 8) % sizes.back()));
+      batch.samples.push_back(static_cast<std::uint32_t>(i));
+    }
+
+  Parts sums;
+  Clock::time_point start;
+  for (std::size_t step = 0; step < options.warm_up + options.steps; ++step) {
+    if (step == options.warm_up) {
+      communicator->barrier();
+      sums = {};
+      start = Clock::now();
+    }
+    const auto begin = Clock::now();
+    model.forward(batches[step % batches.size()], {0.25, options.common.seed, static_cast<std::uint32_t>(step)});
+    const auto forward = Clock::now();
+    reducer.begin(options.independent ? batch_size : options.batch_size);
+    model.backward([&](std::size_t parameter) { reducer.mark_ready(parameter); });
+    const auto backward = Clock::now();
+    reducer.wait();
+    const auto reduced = Clock::now();
+    model.update(optimizer, 1e-3);
+    const auto updated = Clock::now();
+    sums.forward += forward - begin;
+    sums.backward += backward - forward;
+    sums.exposed += reduced - backward;
+    sums.update += updated - reduced;
+  }
+  sums.step = Clock::now() - start;
+
+  communicator->barrier();
+  const Seconds products = time_products(sizes, batch_size, options.steps);
+  double flops = 0;
+  for (std::size_t l = 1; l < sizes.size(); ++l)
+    flops += 2.0 * static_cast<double>((batch_size)*sizes[l] * sizes[l - 1] * (l > 1 ? 3 : 2));
+
+  // The slowest rank's step; means of the others.
+  const auto each = [&](Seconds s) { return s.count() * 1e3 / static_cast<double>(options.steps); };
+  double slowest = each(sums.step);
+  communicator->all_reduce(std::span<double>(&slowest, 1), multinode::Reduction::max);
+  double means[] = {each(sums.forward), each(sums.backward),    each(sums.exposed),
+                    each(sums.update),  products.count() * 1e3, flops / products.count() / 1e9};
+  communicator->all_reduce(std::span<double>(means), multinode::Reduction::average);
+  if (world.rank() == 0) {
+    std::printf(
+        "%zu images a step, %d ranks, %s: %.3f ms a step: forward %.3f, backward %.3f, exposed communication %.3f, "
+        "update %.3f; matrix products alone %.3f ms, %.1f GFLOP/s a rank\n",
+        options.batch_size, world.size(), options.independent ? "independent" : name_of(communicator->backend()).data(),
+        slowest, means[0], means[1], means[2], means[3], means[4], means[5]);
+    multinode::JsonLines json(options.common.json);
+    json.write(multinode::fingerprint(world));
+    json.write({{"batch_size", options.batch_size},
+                {"ranks", world.size()},
+                {"independent", options.independent},
+                {"step_ms", slowest},
+                {"forward_ms", means[0]},
+                {"backward_ms", means[1]},
+                {"exposed_ms", means[2]},
+                {"update_ms", means[3]},
+                {"products_ms", means[4]},
+                {"products_gflops", means[5]}});
+  }
+  return multinode::exit_right;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  return multinode::run(options.program(), argc, argv, [&](multinode::World& world) { return run(world, options); });
+}
