@@ -1,0 +1,161 @@
+#include "data/cifar10.hpp"
+#include "cifar10_files.hpp"
+
+#include <multinode/check.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace {
+
+using data::Augmentation;
+using data::Crop;
+
+TEST(Cifar10, ReadsFiveFilesAndTheTest) {
+  const Folder folder;
+  write_cifar10(folder.path, 3);
+  const data::Cifar10 read = data::read_cifar10(folder.path);
+  ASSERT_EQ(read.train.size(), 15u);
+  ASSERT_EQ(read.test.size(), 3u);
+  for (std::uint32_t i = 0; i < 18; ++i) {
+    const bool train = i < 15;
+    const std::uint32_t file = train ? i / 3 + 1 : 0, record = i % 3;
+    const data::Cifar10Images& images = train ? read.train : read.test;
+    const auto at = static_cast<std::ptrdiff_t>(train ? i : record);
+    const auto bytes = cifar10_records(file, 3);
+    const auto expected = bytes.begin() + record * 3073;
+    EXPECT_EQ(images.labels[static_cast<std::size_t>(at)], expected[0]);
+    EXPECT_TRUE(std::equal(expected + 1, expected + 3073, images.pixels.begin() + at * 3072)) << "image " << i;
+  }
+}
+
+template <class Error>
+void expect_refused(const std::filesystem::path& folder, const std::string& says) {
+  try {
+    data::read_cifar10(folder);
+    FAIL() << "taken; it should say: " << says;
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find(says), std::string::npos) << e.what();
+    EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos);
+  }
+}
+
+TEST(Cifar10, NamesTheFileThatIsWrong) {
+  const Folder folder;
+  write_cifar10(folder.path, 2);
+  const auto file = [&](const std::string& name) { return folder.path / name; };
+  const auto says = [&](const std::string& name, const std::string& what) { return file(name).string() + what; };
+
+  expect_refused<multinode::UsageError>(file("nowhere"),
+                                        "cannot read " + says("nowhere", "/data_batch_1.bin: No such"));
+  std::filesystem::remove(file("test_batch.bin"));
+  expect_refused<multinode::UsageError>(folder.path,
+                                        says("test_batch.bin", ": No such file or directory; --data must"));
+  std::filesystem::create_directory(file("test_batch.bin"));
+  expect_refused<multinode::UsageError>(folder.path, "cannot read " + says("test_batch.bin", ": Is a directory"));
+  std::filesystem::remove(file("test_batch.bin"));
+
+  for (const std::uintmax_t size : {0u, 1u, 3072u, 3074u, 6145u}) {
+    write_cifar10(folder.path, 2);
+    std::filesystem::resize_file(file("data_batch_3.bin"), size);
+    expect_refused<std::runtime_error>(
+        folder.path, says("data_batch_3.bin", ": " + std::to_string(size) + " bytes are not records of 3073: cut off"));
+  }
+  std::filesystem::resize_file(file("data_batch_3.bin"), 3073);  // between two records
+  expect_refused<std::runtime_error>(folder.path,
+                                     says("data_batch_3.bin", ": 1 images, but data_batch_1.bin has 2: one of them"));
+  auto bytes = cifar10_records(4, 2);
+  bytes[3073] = 10;
+  write_cifar10(folder.path, 2);
+  write_file(file("data_batch_4.bin"), bytes);
+  expect_refused<std::runtime_error>(folder.path, says("data_batch_4.bin", ": label 10 in record 1, but"));
+}
+
+data::Cifar10Images some_images() {
+  data::Cifar10Images images;
+  const auto bytes = cifar10_records(7, 40);
+  for (std::size_t i = 0; i < 40; ++i) {
+    images.labels.push_back(bytes[i * 3073]);
+    const auto first = bytes.begin() + static_cast<std::ptrdiff_t>(i * 3073 + 1);
+    images.pixels.insert(images.pixels.end(), first, first + 3072);
+  }
+  return images;
+}
+
+// Pixel (row, column) of a plane in the padded image, by the definition.
+double padded(const data::Cifar10Images& images, std::size_t image, std::size_t channel, std::size_t row,
+              std::size_t column) {
+  if (row < 4 || row >= 36 || column < 4 || column >= 36) return 0;
+  return images.pixels[image * 3072 + channel * 1024 + (row - 4) * 32 + column - 4];
+}
+
+void expect_gathered(const std::optional<Augmentation>& augmentation) {
+  const data::Cifar10Images images = some_images();
+  std::vector<std::uint32_t> samples(40);
+  std::iota(samples.rbegin(), samples.rend(), 0);
+  data::Batch<float> batch;
+  batch.targets = {1};  // of an earlier use
+  data::gather(images, samples, augmentation, batch);
+  ASSERT_EQ(batch.size(), 40u);
+  ASSERT_EQ(batch.inputs.size(), 40u * 3072);
+  EXPECT_TRUE(batch.targets.empty());
+  EXPECT_EQ(batch.samples, samples);
+  constexpr double mean[] = {.4914, .4822, .4465}, deviation[] = {.2023, .1994, .2010};
+  double largest = 0;
+  for (std::size_t i = 0; i < 40; ++i) {
+    EXPECT_EQ(batch.labels[i], images.labels[samples[i]]);
+    const Crop crop = augmentation ? data::crop_of(*augmentation, samples[i]) : Crop{4, 4, false};
+    for (std::size_t c = 0; c < 3; ++c)
+      for (std::size_t y = 0; y < 32; ++y)
+        for (std::size_t x = 0; x < 32; ++x) {
+          const double pixel = padded(images, samples[i], c, y + crop.row, (crop.mirrored ? 31 - x : x) + crop.column);
+          const double expected = (pixel / 255 - mean[c]) / deviation[c];
+          largest = std::max(largest, std::abs(batch.inputs[i * 3072 + c * 1024 + y * 32 + x] - expected));
+        }
+  }
+  EXPECT_LT(largest, 1e-6) << "a few roundings of numbers below 5";
+}
+
+TEST(Cifar10, GathersImagesAsTheyAre) { expect_gathered({}); }
+TEST(Cifar10, GathersAugmentedImages) { expect_gathered(Augmentation{5, 2}); }
+
+TEST(Cifar10, RefusesASampleThatIsNotThere) {
+  data::Batch<float> batch;
+  EXPECT_THROW(data::gather(some_images(), std::vector<std::uint32_t>{40}, {}, batch), std::out_of_range);
+}
+
+// Each of 9 x 9 x 2 is as likely: chi-square with 161 degrees of freedom is above 233 with a probability of 2e-4; the
+// seed is fixed.
+TEST(Cifar10, EveryCropIsAsLikely) {
+  std::vector<int> counts(162);
+  constexpr int images = 50'000;
+  for (std::uint32_t i = 0; i < images; ++i) {
+    const Crop crop = data::crop_of({1, 3}, i);
+    ASSERT_LE(crop.row, 8u);
+    ASSERT_LE(crop.column, 8u);
+    ++counts[crop.row * 18 + crop.column * 2 + crop.mirrored];
+  }
+  double chi_square = 0;
+  for (const int count : counts) chi_square += (count - images / 162.0) * (count - images / 162.0) / (images / 162.0);
+  EXPECT_LT(chi_square, 233);
+}
+
+TEST(Cifar10, SeedEpochAndSampleMakeTheCrop) {
+  const auto crops = [](const Augmentation& augmentation, std::uint32_t first) {
+    std::vector<std::size_t> all;
+    for (std::uint32_t i = first; i < first + 20; ++i) {
+      const Crop crop = data::crop_of(augmentation, i);
+      all.insert(all.end(), {crop.row, crop.column, crop.mirrored});
+    }
+    return all;
+  };
+  EXPECT_EQ(crops({1, 1}, 0), crops({1, 1}, 0));
+  EXPECT_NE(crops({1, 1}, 0), crops({2, 1}, 0));
+  EXPECT_NE(crops({1, 1}, 0), crops({1, 2}, 0));
+  EXPECT_NE(crops({1, 1}, 0), crops({1, 1}, 20));
+}
+
+}  // namespace
