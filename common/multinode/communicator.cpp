@@ -11,6 +11,8 @@
 
 namespace multinode {
 
+using Clock = std::chrono::steady_clock;
+
 namespace {
 
 std::string counted(std::size_t count, DataType type) {
@@ -86,8 +88,7 @@ class Communicator::Queue {
       std::unique_lock lock(mutex_);
       calls_.clear();
       if (!done_.wait_for(lock, std::chrono::seconds(2), [&] { return !busy_; }))
-        communicator_.world().watchdog().fail(
-            "failed while " + std::string(Communicator::name_of_call(current_)) + " was under way", exit_wrong);
+        communicator_.world().watchdog().fail("failed while " + std::string(current_) + " was under way", exit_wrong);
     }
     thread_.request_stop();
     thread_.join();
@@ -101,7 +102,7 @@ class Communicator::Queue {
       calls_.pop_front();
       if (!error_) {
         busy_ = true;
-        current_ = call.kind;
+        current_ = call.name();
         lock.unlock();
         std::exception_ptr error;
         try {
@@ -130,7 +131,7 @@ class Communicator::Queue {
   std::condition_variable done_;
   std::deque<Call> calls_;
   bool busy_ = false;
-  Call::Kind current_{};
+  const char* current_ = "";
   std::uint64_t finished_ = 0, failed_ = 0;
   std::exception_ptr error_;
   std::jthread thread_;
@@ -169,7 +170,8 @@ Work Communicator::start(const Call& call) {
   return Work(std::make_unique<Queued>(queue_, queue_->submit(call)));
 }
 
-const char* Communicator::name_of_call(Call::Kind kind) {
+const char* Communicator::Call::name() const {
+  if (own_name) return own_name;
   switch (kind) {
     case Call::Kind::broadcast:
       return "broadcast";
@@ -190,9 +192,18 @@ const char* Communicator::name_of_call(Call::Kind kind) {
 }
 
 void Communicator::perform(const Call& call) {
+  const bool pair = call.kind == Call::Kind::send || call.kind == Call::Kind::recv;
+  const bool observed = observer_ && carrier_ == Carrier::thread;
+  const auto begin = observed ? Clock::now() : Clock::time_point();
+  {
+    const auto inside = watchdog_.enter(call.name(), pair ? call.peer : Watchdog::everyone);
+    carry_out(call);
+  }
+  if (observed) observer_(call.name(), std::max(call.in.bytes(), call.out.bytes()), begin, Clock::now());
+}
+
+void Communicator::carry_out(const Call& call) {
   using enum Call::Kind;
-  const bool pair = call.kind == send || call.kind == recv;
-  const auto inside = watchdog_.enter(name_of_call(call.kind), pair ? call.peer : Watchdog::everyone);
   switch (call.kind) {
     case broadcast:
       return do_broadcast(call.out, call.peer);
@@ -234,10 +245,11 @@ Communicator::Call Communicator::all_gather_call(ConstBlock in, Block out) const
 }
 
 Communicator::Call Communicator::peer_call(Call::Kind kind, ConstBlock in, Block out, int peer) const {
+  const Call call{.kind = kind, .peer = peer, .in = in, .out = out};
   if (peer < 0 || peer >= size_ || peer == rank_)
-    throw std::invalid_argument(std::string(name_of_call(kind)) + ": peer " + std::to_string(peer) + " of " +
+    throw std::invalid_argument(std::string(call.name()) + ": peer " + std::to_string(peer) + " of " +
                                 std::to_string(size_) + " ranks, on rank " + std::to_string(rank_));
-  return {.kind = kind, .peer = peer, .in = in, .out = out};
+  return call;
 }
 
 // A blocking call: after what was started.
@@ -251,7 +263,7 @@ void Communicator::broadcast(Block block, int root) { run(broadcast_call(block, 
 
 // The short way comes first: next to MPI's few hundred nanoseconds every one counts.
 void Communicator::all_reduce(Block block, Reduction reduction) {
-  if (carrier_ == Carrier::stream || !queue_->idle()) [[unlikely]]
+  if (carrier_ == Carrier::stream || observer_ || !queue_->idle()) [[unlikely]]
     return run({.kind = Call::Kind::all_reduce, .reduction = reduction, .in = {}, .out = block});
   const auto inside = watchdog_.enter("all_reduce");
   do_all_reduce(block, reduction);
@@ -266,8 +278,8 @@ void Communicator::recv(Block block, int peer) { run(peer_call(Call::Kind::recv,
 void Communicator::barrier() { run({.kind = Call::Kind::barrier, .in = {}, .out = {}}); }
 
 Work Communicator::start_broadcast(Block block, int root) { return start(broadcast_call(block, root)); }
-Work Communicator::start_all_reduce(Block block, Reduction reduction) {
-  return start({.kind = Call::Kind::all_reduce, .reduction = reduction, .in = {}, .out = block});
+Work Communicator::start_all_reduce(Block block, Reduction reduction, const char* name) {
+  return start({.kind = Call::Kind::all_reduce, .reduction = reduction, .in = {}, .out = block, .own_name = name});
 }
 Work Communicator::start_reduce_scatter(ConstBlock in, Block out, Reduction reduction) {
   return start(reduce_scatter_call(in, out, reduction));

@@ -8,9 +8,11 @@
 #include <cuda_runtime_api.h>
 #endif
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -107,7 +109,8 @@ class Communicator {
   void barrier();
 
   Work start_broadcast(Block block, int root);
-  Work start_all_reduce(Block block, Reduction reduction = Reduction::sum);
+  // `name` (a string that outlives the World), if given, is what the watchdog and the observer call it.
+  Work start_all_reduce(Block block, Reduction reduction = Reduction::sum, const char* name = nullptr);
   Work start_reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum);
   Work start_all_gather(ConstBlock in, Block out);
   Work start_send(ConstBlock block, int peer);
@@ -116,6 +119,13 @@ class Communicator {
   // Returns when everything so far is done on this rank. With nccl: waits on the host, within the World's deadline, for
   // the communicator's stream; use it instead of cudaStreamSynchronize, which would wait for a dead rank for ever.
   virtual void synchronize();
+
+  // Called after each operation, on the thread that carried it out, with its name ("all_reduce"), the bytes of its
+  // larger block on this rank, and when it began and ended there. Set it while nothing is under way. nccl: not called,
+  // because what the host sees is only that the operation was queued.
+  using Observer = std::function<void(const char* name, std::size_t bytes, std::chrono::steady_clock::time_point begin,
+                                      std::chrono::steady_clock::time_point end)>;
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
 
 #ifdef MULTINODE_HAVE_CUDA
   // nccl: operations begin after what is on `stream` when they are called; wait() and the blocking form make it wait.
@@ -132,6 +142,9 @@ class Communicator {
     int peer = Watchdog::everyone;  // the root of a broadcast
     ConstBlock in;
     Block out;
+    const char* own_name = nullptr;
+
+    const char* name() const;
   };
 
   enum class Carrier { thread, stream };  // who carries out what is started: the communicator's thread, or start()
@@ -143,7 +156,7 @@ class Communicator {
   // A destructor of a class that implements do_...: the communicator's thread calls them no more.
   void stop();
 
-  // Announces the call to the watchdog and carries it out by one of the following.
+  // Announces the call to the watchdog, carries it out by one of the following, and tells the observer.
   void perform(const Call& call);
 
   // What a backend implements: plain blocking calls of its library. Arguments are checked already; count may be 0.
@@ -162,7 +175,7 @@ class Communicator {
  private:
   class Queue;
 
-  static const char* name_of_call(Call::Kind kind);
+  void carry_out(const Call& call);
   void run(const Call& call);
   Call broadcast_call(Block block, int root) const;
   Call reduce_scatter_call(ConstBlock in, Block out, Reduction reduction) const;
@@ -174,6 +187,7 @@ class Communicator {
   int rank_, size_;
   Carrier carrier_;
   int exceptions_ = std::uncaught_exceptions();
+  Observer observer_;
   std::shared_ptr<Queue> queue_;
 };
 
