@@ -72,7 +72,7 @@ inline void write_data_set(const std::filesystem::path& folder, std::uint32_t tr
         pixels.push_back(static_cast<std::uint8_t>((noise >> 25) + (p / 78 == i % 10 ? 127 : 0)));
       }
     }
-    const auto write = [&](const std::string& kind, const std::vector<std::uint8_t>& bytes) {
+    const auto write = [&, part = part](const std::string& kind, const std::vector<std::uint8_t>& bytes) {
       write_file(folder / (part + kind + (compressed ? ".gz" : "")), compressed ? gzip_of(bytes) : bytes);
     };
     write("-images-idx3-ubyte", idx_bytes({count, 28, 28}, pixels));

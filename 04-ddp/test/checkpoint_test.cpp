@@ -1,0 +1,336 @@
+#include "ddp/checkpoint.hpp"
+#include "idx_files.hpp"
+
+#include <multinode/check.hpp>
+#include <testing/program_test.hpp>
+
+#include <gtest/gtest.h>
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <bit>
+#include <chrono>
+#include <limits>
+#include <thread>
+
+namespace {
+
+namespace fs = std::filesystem;
+using ddp::NamedBlock;
+using multinode::testing::occurrences;
+
+#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
+
+// Parameters and a part of an optimizer's state, as a model has them.
+struct Model {
+  std::vector<float> weights;
+  std::vector<double> momentum;
+  std::vector<float> nothing;
+
+  explicit Model(float start, std::size_t rows = 3) : weights(rows * 2, start), momentum(4, start), nothing() {
+    for (std::size_t i = 0; i < weights.size(); ++i) weights[i] += static_cast<float>(i);
+  }
+  std::vector<NamedBlock> blocks() {
+    return {{"weights", {weights.size() / 2, 2}, std::span(weights)},
+            {"momentum of weights", {4}, std::span(momentum)},
+            {"nothing", {0, 7}, std::span(nothing)}};
+  }
+  bool operator==(const Model&) const = default;
+};
+
+std::vector<std::uint8_t> bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+template <class Error = std::runtime_error, class Function>
+std::string error_of(Function function) {
+  try {
+    function();
+  } catch (const Error& e) {
+    EXPECT_EQ(occurrences(e.what(), "\n"), 0u) << "not one line: " << e.what();
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Checkpoint, GivesBackEveryBit) {
+  const Folder folder;
+  Model written(1);
+  written.weights[2] = std::bit_cast<float>(0x7fc12345u);  // a NaN with a message
+  written.weights[3] = -0.0f;
+  written.momentum[1] = std::numeric_limits<double>::denorm_min();
+  const nlohmann::json state = {{"epoch", 3}, {"loss", 0.1 + 0.2}, {"seed", ~std::uint64_t{0}}, {"text", "läuft"}};
+  ddp::write_checkpoint(folder.path / "a", state, written.blocks());
+  Model read(9);
+  const nlohmann::json again = ddp::read_checkpoint(folder.path / "a", read.blocks());
+  EXPECT_EQ(again, state);
+  EXPECT_EQ(again.at("loss").get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(0, std::memcmp(read.weights.data(), written.weights.data(), read.weights.size() * sizeof(float)));
+  EXPECT_EQ(0, std::memcmp(read.momentum.data(), written.momentum.data(), read.momentum.size() * sizeof(double)));
+  EXPECT_EQ(names_in(folder.path), std::vector<std::string>{"a"});
+}
+
+TEST(Checkpoint, BlocksAreFoundByName) {
+  const Folder folder;
+  Model written(1), read(9);
+  auto blocks = written.blocks();
+  std::swap(blocks[0], blocks[1]);
+  ddp::write_checkpoint(folder.path / "a", {}, blocks);
+  ddp::read_checkpoint(folder.path / "a", read.blocks());
+  EXPECT_EQ(read, written);
+}
+
+TEST(Checkpoint, EveryCutAndEveryWrongBitIsFound) {
+  const Folder folder;
+  Model model(1);
+  ddp::write_checkpoint(folder.path / "a", {{"step", 5}}, model.blocks());
+  const std::vector<std::uint8_t> whole = bytes_of(folder.path / "a");
+  Model read(9);
+  const auto error = [&](std::span<const std::uint8_t> bytes) {
+    return error_of([&] { ddp::parse_checkpoint(bytes, "the file", read.blocks()); });
+  };
+  for (std::size_t size = 0; size < whole.size(); ++size)
+    EXPECT_TRUE(error(std::span(whole).first(size)).starts_with("the file: a checkpoint cut off")) << size;
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    auto wrong = whole;
+    wrong[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
+    const std::string says = error(wrong);
+    EXPECT_TRUE(says.starts_with("the file: ") && says != "no error") << bit << says;
+    EXPECT_TRUE(bit < 8 * 32 || says == "the file: a damaged checkpoint (its checksum is wrong)") << says;
+  }
+  EXPECT_EQ(read, Model(9)) << "blocks were touched";
+  auto longer = whole;
+  longer.resize(whole.size() + 3);
+  EXPECT_SAYS(error(longer), "the file: 3 bytes behind the checkpoint");
+}
+
+TEST(Checkpoint, WhatIsNoneIsRefused) {
+  const Folder folder;
+  Model model(9);
+  const auto error = [&](const std::string& name) {
+    return error_of([&] { ddp::read_checkpoint(folder.path / name, model.blocks()); });
+  };
+  const std::string folder_name = folder.path.string();
+  write_file(folder.path / "text", std::vector<std::uint8_t>(100, 'a'));
+  EXPECT_EQ(error("text"), folder_name + "/text: not a checkpoint (it begins with other bytes)");
+  write_file(folder.path / "empty", {});
+  EXPECT_EQ(error("empty"), folder_name + "/empty: a checkpoint cut off in its header");
+  EXPECT_EQ(error("none"), "cannot read the checkpoint " + folder_name + "/none: No such file or directory");
+  EXPECT_EQ(error("."), "cannot read the checkpoint " + folder_name + "/.: Is a directory");
+  ddp::write_checkpoint(folder.path / "a", {}, model.blocks());
+  auto newer = bytes_of(folder.path / "a");
+  newer[8] = 2;
+  write_file(folder.path / "newer", newer);
+  EXPECT_EQ(error("newer"), folder_name + "/newer: a checkpoint of format 2, written by a newer version of this " +
+                                "program; this one reads up to 1");
+}
+
+TEST(Checkpoint, OfAnotherModelIsRefused) {
+  const Folder folder;
+  Model model(1);
+  ddp::write_checkpoint(folder.path / "a", {}, model.blocks());
+  const auto error = [&](const std::vector<NamedBlock>& blocks) {
+    const std::string says = error_of([&] { ddp::read_checkpoint(folder.path / "a", blocks); });
+    EXPECT_TRUE(says.starts_with((folder.path / "a: ").string())) << says;
+    return says;
+  };
+  Model other(9, 5);
+  EXPECT_SAYS(error(other.blocks()), "its 'weights' is 3 x 2 float, the model's 5 x 2 float");
+  auto blocks = model.blocks();
+  blocks[0].shape = {2, 3};
+  EXPECT_SAYS(error(blocks), "its 'weights' is 3 x 2 float, the model's 2 x 3 float");
+  std::vector<std::int32_t> integers(6);
+  blocks[0] = {"weights", {3, 2}, std::span(integers)};
+  EXPECT_SAYS(error(blocks), "its 'weights' is 3 x 2 float, the model's 3 x 2 int32");
+  blocks = model.blocks();
+  blocks[1].name = "variance";
+  EXPECT_SAYS(error(blocks), "it has no 'variance', which the model has");
+  blocks = model.blocks();
+  blocks.pop_back();
+  EXPECT_SAYS(error(blocks), "it has 'nothing', which the model has not");
+  EXPECT_EQ(model, Model(1)) << "blocks were touched";
+  EXPECT_EQ(other, Model(9, 5)) << "blocks were touched";
+}
+
+TEST(Checkpoint, WrongBlocksAreTheProgramsFault) {
+  const Folder folder;
+  Model model(1);
+  auto blocks = model.blocks();
+  blocks[1].name = "weights";
+  EXPECT_SAYS(error_of<std::logic_error>([&] { ddp::write_checkpoint(folder.path / "a", {}, blocks); }),
+              "two blocks are named 'weights'");
+  blocks = model.blocks();
+  blocks[0].shape = {3, 3};
+  EXPECT_SAYS(error_of<std::logic_error>([&] { ddp::write_checkpoint(folder.path / "a", {}, blocks); }),
+              "'weights' has a shape of another number of elements");
+  EXPECT_EQ(names_in(folder.path), std::vector<std::string>{});
+}
+
+// In a mount namespace of this process's own, so that nothing is left behind.
+bool mount_here(const fs::path& folder, unsigned long flags, const char* options) {
+  return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("none", folder.c_str(), "tmpfs", flags, options) == 0;
+}
+
+TEST(Checkpoint, AFullDiskLeavesTheOldOne) {
+  const Folder folder;
+  if (!mount_here(folder.path, 0, "size=64k")) GTEST_SKIP() << "this process may not mount a small disk";
+  Model small(1), large(2, 20'000), read(9);
+  ddp::write_checkpoint(folder.path / "a", {}, small.blocks());
+  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder.path / "a", {}, large.blocks()); }),
+            "cannot write the checkpoint " + folder.path.string() + "/a: No space left on device");
+  EXPECT_EQ(names_in(folder.path), std::vector<std::string>{"a"});
+  ddp::read_checkpoint(folder.path / "a", read.blocks());
+  EXPECT_EQ(read, small);
+}
+
+// The same without a mount: a limit of the process.
+TEST(Checkpoint, AFailedWriteLeavesTheOldOne) {
+  const Folder folder;
+  Model small(1), large(2, 20'000), read(9);
+  ddp::write_checkpoint(folder.path / "a", {}, small.blocks());
+  signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{64 << 10, RLIM_INFINITY}, none{RLIM_INFINITY, RLIM_INFINITY};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder.path / "a", {}, large.blocks()); }),
+            "cannot write the checkpoint " + folder.path.string() + "/a: File too large");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  EXPECT_EQ(names_in(folder.path), std::vector<std::string>{"a"});
+  ddp::read_checkpoint(folder.path / "a", read.blocks());
+  EXPECT_EQ(read, small);
+}
+
+TEST(Checkpoint, WhereNothingCanBeWrittenItSaysSo) {
+  const Folder folder;
+  Model model(1);
+  const std::string none = (folder.path / "none/a").string();
+  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(none, {}, model.blocks()); }),
+            "cannot write the checkpoint " + none + ": No such file or directory");
+  const std::string in_none = (folder.path / "none/deep").string();
+  EXPECT_EQ(error_of<multinode::UsageError>([&] { ddp::CheckpointFolder(in_none, 2); }),
+            "no checkpoints can be written to " + in_none + ": No such file or directory");
+  write_file(folder.path / "file", {});
+  const std::string below = (folder.path / "file").string();
+  EXPECT_EQ(error_of<multinode::UsageError>([&] { ddp::CheckpointFolder(below, 2); }),
+            "no checkpoints can be written to " + below + ": Not a directory");
+  // A folder that becomes a file's name: renaming fails, and the temporary file goes.
+  fs::create_directory(folder.path / "a");
+  write_file(folder.path / "a/b", {});
+  EXPECT_SAYS(error_of([&] { ddp::write_checkpoint(folder.path / "a", {}, model.blocks()); }), "Is a directory");
+  EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"a", "file"}));
+}
+
+TEST(Checkpoint, AReadOnlyFolderIsNamed) {
+  const Folder folder;
+  if (!mount_here(folder.path, MS_RDONLY, "size=64k")) GTEST_SKIP() << "this process may not mount a read-only disk";
+  Model model(1);
+  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder.path / "a", {}, model.blocks()); }),
+            "cannot write the checkpoint " + folder.path.string() + "/a: Read-only file system");
+  EXPECT_EQ(error_of<multinode::UsageError>([&] { ddp::CheckpointFolder(folder.path, 2); }),
+            "no checkpoints can be written to " + folder.path.string() + ": Read-only file system");
+}
+
+TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
+  const Folder parent;
+  const fs::path path = parent.path / "checkpoints";
+  fs::create_directory(path);
+  const std::vector<std::string> foreign = {"README", "notes.tmp", "step-0000000001.checkpoint.bak",
+                                            "step-7.checkpoint", "step-x.checkpoint.tmp"};
+  for (const auto& name : foreign) write_file(path / name, {});
+  write_file(path / "step-0000000003.checkpoint.tmp", {1, 2});  // a killed writer's
+  ddp::CheckpointFolder folder(path, 2);
+  EXPECT_EQ(names_in(path), foreign);
+  EXPECT_EQ(folder.newest(), std::nullopt);
+  Model model(1);
+  for (const std::uint64_t step : {9ul, 10ul, 11'000'000'000ul, 12'000'000'000ul}) {
+    const fs::path written = folder.write(step, {{"step", step}}, model.blocks());
+    EXPECT_EQ(folder.newest(), written);
+    EXPECT_EQ(ddp::read_checkpoint(written, model.blocks()).at("step"), step);
+  }
+  auto left = foreign;
+  left.insert(left.end(), {"step-11000000000.checkpoint", "step-12000000000.checkpoint"});
+  std::sort(left.begin(), left.end());
+  EXPECT_EQ(names_in(path), left);
+}
+
+TEST(CheckpointFolder, WritesInTheBackgroundWhatTheBlocksWere) {
+  const Folder parent;
+  ddp::CheckpointFolder folder(parent.path, 2);
+  Model model(1, 500'000), read(9, 500'000);
+  const Model then = model;
+  folder.start_write(1, {{"step", 1}}, model.blocks());
+  model.weights.assign(model.weights.size(), 0);
+  const fs::path newest = folder.newest().value();  // waits for it
+  ddp::read_checkpoint(newest, read.blocks());
+  EXPECT_EQ(read, then);
+
+  fs::remove_all(parent.path);
+  folder.start_write(2, {}, model.blocks());
+  EXPECT_SAYS(error_of([&] { folder.wait(); }), "/step-0000000002.checkpoint: No such file or directory");
+  folder.wait();  // said once
+}
+
+// Writers are killed while the temporary file is there. What the next one finds is the newest whole checkpoint.
+TEST(CheckpointFolder, AKilledWriterLeavesTheOneBefore) {
+  const Folder parent;
+  constexpr std::size_t rows = 1'000'000;
+  Model model(0, rows);
+  std::uint64_t before = 0;
+  for (int kills = 0; kills < 5;) {
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
+    const pid_t writer = fork();
+    ASSERT_GE(writer, 0);
+    if (writer == 0) {
+      ddp::CheckpointFolder folder(parent.path, 2);
+      ::close(ready[0]);
+      for (std::uint64_t step = before + 1;; ++step) {
+        model.weights.assign(rows * 2, static_cast<float>(step));
+        folder.write(step, {{"step", step}}, model.blocks());
+        if (::write(ready[1], "", 1) < 0) _exit(1);
+      }
+    }
+    ::close(ready[1]);
+    char byte = 0;
+    ASSERT_EQ(::read(ready[0], &byte, 1), 1) << "the writer ended";  // at least one a writer
+    const auto half_written = [&] {
+      for (const auto& name : names_in(parent.path))
+        if (name.ends_with(".tmp")) return true;
+      return false;
+    };
+    // It may have got to the end between the look and the signal: only a stopped process stays as it was seen.
+    while (!half_written()) std::this_thread::yield();
+    kill(writer, SIGSTOP);
+    int status = 0;
+    ASSERT_EQ(waitpid(writer, &status, WUNTRACED), writer);
+    const bool hit = half_written();
+    kill(writer, SIGKILL);
+    ASSERT_EQ(waitpid(writer, &status, 0), writer);
+    ::close(ready[0]);
+    kills += hit;
+
+    ddp::CheckpointFolder folder(parent.path, 2);
+    EXPECT_FALSE(half_written()) << "left behind";
+    const auto newest = folder.newest();
+    ASSERT_TRUE(newest);
+    const std::uint64_t step = ddp::read_checkpoint(*newest, model.blocks()).at("step");
+    EXPECT_GT(step, before);
+    EXPECT_EQ(model.weights, std::vector<float>(rows * 2, static_cast<float>(step)));
+    before = step;
+  }
+}
+
+}  // namespace
