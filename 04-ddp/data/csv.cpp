@@ -1,0 +1,150 @@
+#include "csv.hpp"
+
+#include <multinode/check.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <optional>
+#include <stdexcept>
+#include <system_error>
+
+namespace data {
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
+}
+
+std::optional<double> finite_number(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return {};
+  return value;
+}
+
+// For a message: short, and nothing in it that a terminal would obey.
+std::string shown(std::string_view text) {
+  std::string result(text.substr(0, 40));
+  for (char& c : result)
+    if (c < ' ' || c > '~') c = '?';
+  return "'" + result + (text.size() > 40 ? "...'" : "'");
+}
+
+// The fields of a line, without what surrounds them; nothing where a quotation mark is not closed.
+std::optional<std::vector<std::string_view>> split(std::string_view line, char separator) {
+  std::vector<std::string_view> fields;
+  bool quoted = false;
+  for (std::size_t begin = 0, at = 0; at <= line.size(); ++at) {
+    if (at < line.size() && line[at] == '"') quoted = !quoted;
+    if (at < line.size() && (quoted || line[at] != separator)) continue;
+    std::string_view field = trimmed(line.substr(begin, at - begin));
+    if (field.size() >= 2 && field.front() == '"' && field.back() == '"') field = field.substr(1, field.size() - 2);
+    fields.push_back(field);
+    begin = at + 1;
+  }
+  if (quoted) return {};
+  return fields;
+}
+
+}  // namespace
+
+Table parse_csv(std::string_view text, const std::string& name) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a byte order mark
+  Table table;
+  char separator = ',';
+  std::size_t first_line = 0;
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (trimmed(line).empty()) continue;
+    const std::string at = name + ": line " + std::to_string(number);
+
+    if (first_line == 0 && line.find(';') != std::string_view::npos) separator = ';';
+    const auto fields = split(line, separator);
+    if (!fields) throw std::runtime_error(at + ": a quotation mark is not closed");
+    if (first_line == 0) {
+      first_line = number;
+      if (fields->size() < 2)
+        throw std::runtime_error(at + ": one column only; features and a target, separated by commas or semicolons, " +
+                                 "are expected");
+      const bool header = std::none_of(fields->begin(), fields->end(),
+                                       [](std::string_view field) { return finite_number(field).has_value(); });
+      for (std::size_t i = 0; i < fields->size(); ++i)
+        table.names.push_back(header && !(*fields)[i].empty() ? std::string((*fields)[i])
+                                                              : "column " + std::to_string(i + 1));
+      if (header) continue;
+    }
+    if (fields->size() != table.names.size())
+      throw std::runtime_error(at + ": " + std::to_string(fields->size()) + " instead of " +
+                               std::to_string(table.names.size()) + " columns, as in line " +
+                               std::to_string(first_line));
+    for (std::size_t i = 0; i < fields->size(); ++i) {
+      const std::string_view field = (*fields)[i];
+      const std::optional<double> value = finite_number(field);
+      if (!value)
+        throw std::runtime_error(at + ", column " + std::to_string(i + 1) + ": " +
+                                 (field.empty() ? "empty" : shown(field) + " is not a finite number"));
+      (i + 1 < fields->size() ? table.inputs : table.targets).push_back(*value);
+    }
+  }
+  if (table.size() == 0) throw std::runtime_error(name + ": no rows of numbers in it");
+  return table;
+}
+
+Table read_csv(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) throw multinode::UsageError("cannot read " + path.string() + ": " + error.message());
+  std::ifstream file(path, std::ios::binary);
+  std::string text(size, '\0');
+  if (!file.read(text.data(), static_cast<std::streamsize>(size)))
+    throw multinode::UsageError("cannot read " + path.string() + ": " + std::generic_category().message(errno));
+  return parse_csv(text, path.string());
+}
+
+std::vector<std::size_t> standardise(Table& table, std::size_t rows) {
+  if (rows < 2 || rows > table.size()) throw std::logic_error("standardise: no such rows, or fewer than 2");
+  const std::size_t features = table.features();
+  std::vector<std::size_t> constant;
+  for (std::size_t j = 0; j < features; ++j) {
+    const auto value = [&](std::size_t row) -> double& { return table.inputs[row * features + j]; };
+    double mean = 0, squares = 0;
+    bool same = true;
+    for (std::size_t i = 0; i < rows; ++i) {
+      mean += value(i) / static_cast<double>(rows);
+      same = same && value(i) == value(0);
+    }
+    for (std::size_t i = 0; i < rows; ++i) squares += (value(i) - mean) * (value(i) - mean);
+    const double deviation = std::sqrt(squares / static_cast<double>(rows - 1));
+    if (same)
+      constant.push_back(j);
+    else if (!std::isnormal(deviation))
+      throw std::runtime_error(table.names[j] + ": its values are too large or too small to be standardised");
+    for (std::size_t i = 0; i < table.size(); ++i) value(i) = same ? 0 : (value(i) - mean) / deviation;
+  }
+  return constant;
+}
+
+template <class T>
+void gather(const Table& table, std::span<const std::uint32_t> samples, Batch<T>& batch) {
+  const std::size_t features = table.features();
+  batch.inputs.resize(samples.size() * features);
+  batch.targets.resize(samples.size());
+  batch.labels.clear();
+  batch.samples.assign(samples.begin(), samples.end());
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    batch.targets[i] = static_cast<T>(table.targets.at(samples[i]));
+    std::transform(table.inputs.data() + samples[i] * features, table.inputs.data() + (samples[i] + 1) * features,
+                   batch.inputs.data() + i * features, [](double value) { return static_cast<T>(value); });
+  }
+}
+
+template void gather(const Table&, std::span<const std::uint32_t>, Batch<float>&);
+template void gather(const Table&, std::span<const std::uint32_t>, Batch<double>&);
+
+}  // namespace data
