@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 namespace model {
 namespace {
@@ -20,6 +21,14 @@ void add_state(std::vector<ddp::NamedBlock>& state, const std::vector<ddp::Named
     state.push_back({std::string(what) + " of " + parameters[i].name, parameters[i].shape, std::span(values[i])});
 }
 
+// State of a weight whose gradient stays 0 (a dead ReLU) shrinks into the subnormal numbers, which some CPUs compute a
+// hundred times more slowly. No parameter notices one this small. A NaN stays one.
+template <class T>
+T or_zero(T value) {
+  constexpr T negligible = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
+  return std::abs(value) < negligible ? T(0) : value;
+}
+
 }  // namespace
 
 template <class T>
@@ -32,13 +41,9 @@ Sgd<T>::Sgd(std::vector<ddp::NamedBlock> parameters, double momentum, double wei
 template <class T>
 void Sgd<T>::update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) {
   const T rate = static_cast<T>(learning_rate);
-  // The velocity of a weight whose gradient stays 0 (a dead ReLU) shrinks into the subnormal numbers, which some CPUs
-  // compute a hundred times more slowly. No parameter notices one this small.
-  const T negligible = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
   T* const velocity = velocity_.at(i).data();
   for (std::size_t j = 0; j < parameter.size(); ++j) {
-    const T sum = momentum_ * velocity[j] + gradient[j] + weight_decay_ * parameter[j];
-    velocity[j] = std::abs(sum) < negligible ? T(0) : sum;
+    velocity[j] = or_zero(momentum_ * velocity[j] + gradient[j] + weight_decay_ * parameter[j]);
     parameter[j] -= rate * velocity[j];
   }
 }
@@ -56,16 +61,18 @@ Adam<T>::Adam(std::vector<ddp::NamedBlock> parameters)
 
 template <class T>
 void Adam<T>::update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) {
+  if (steps_[0] == 0) throw std::logic_error("Adam: update() before begin_step()");
   const double keep_mean = 0.9, keep_square = 0.999, epsilon = 1e-8;
   const double mean_scale = 1 / (1 - std::pow(keep_mean, steps_[0]));
   const double square_scale = 1 / (1 - std::pow(keep_square, steps_[0]));
   const T b1 = static_cast<T>(keep_mean), b2 = static_cast<T>(keep_square), small = static_cast<T>(epsilon);
+  const T a1 = static_cast<T>(1 - keep_mean), a2 = static_cast<T>(1 - keep_square);  // 1 - b2 would be off by 5e-5
   const T rate = static_cast<T>(learning_rate * mean_scale), scale = static_cast<T>(std::sqrt(square_scale));
   T* const mean = mean_.at(i).data();
   T* const square = square_.at(i).data();
   for (std::size_t j = 0; j < parameter.size(); ++j) {
-    mean[j] = b1 * mean[j] + (1 - b1) * gradient[j];
-    square[j] = b2 * square[j] + (1 - b2) * gradient[j] * gradient[j];
+    mean[j] = or_zero(b1 * mean[j] + a1 * gradient[j]);
+    square[j] = or_zero(b2 * square[j] + a2 * gradient[j] * gradient[j]);
     parameter[j] -= rate * mean[j] / (std::sqrt(square[j]) * scale + small);
   }
 }
