@@ -1,21 +1,21 @@
 #include <multinode/data_type.hpp>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <bit>
+
 namespace multinode {
 
 namespace {
 
-// What a sum or a product is computed in: float for the short types; unsigned, which wraps around, for integers.
+// What a sum or a product is computed in: unsigned, which wraps around, for integers.
 template <class T>
 struct Arithmetic {
   using type = T;
-};
-template <>
-struct Arithmetic<half> {
-  using type = float;
-};
-template <>
-struct Arithmetic<bfloat16> {
-  using type = float;
 };
 template <>
 struct Arithmetic<std::int8_t> {
@@ -50,7 +50,77 @@ void combine_as(Reduction reduction, T* out, const T* x, const T* y, std::size_t
   }
 }
 
+// The short types: in float, a piece at a time that stays in the first cache.
+template <class T>
+void combine_short(Reduction reduction, T* out, const T* x, const T* y, std::size_t count) {
+  constexpr std::size_t piece = 1024;
+  float xs[piece], ys[piece];
+  for (std::size_t n = 0; count; x += n, y += n, out += n, count -= n) {
+    n = std::min(piece, count);
+    convert({x, n}, std::span(xs, n));
+    convert({y, n}, std::span(ys, n));
+    combine_as(reduction, xs, xs, ys, n);
+    convert(std::span<const float>(xs, n), {out, n});
+  }
+}
+
+#if defined(__x86_64__)
+bool has_f16c() {
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+  }();
+  return has;
+}
+
+// As many of them as there are whole eights; returns how many.
+[[gnu::target("avx,f16c")]] std::size_t convert_f16c(std::span<const float> from, std::span<half> to) {
+  std::size_t i = 0;
+  for (; i + 8 <= from.size(); i += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(&to[i]),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(&from[i]), _MM_FROUND_TO_NEAREST_INT));
+  return i;
+}
+[[gnu::target("avx,f16c")]] std::size_t convert_f16c(std::span<const half> from, std::span<float> to) {
+  std::size_t i = 0;
+  for (; i + 8 <= from.size(); i += 8)
+    _mm256_storeu_ps(&to[i], _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(&from[i]))));
+  return i;
+}
+#endif
+
 }  // namespace
+
+void convert(std::span<const float> from, std::span<half> to) {
+  std::size_t i = 0;
+#if defined(__x86_64__)
+  if (has_f16c()) i = convert_f16c(from, to);
+#endif
+  for (; i < from.size(); ++i) to[i] = static_cast<half>(from[i]);
+}
+
+void convert(std::span<const half> from, std::span<float> to) {
+  std::size_t i = 0;
+#if defined(__x86_64__)
+  if (has_f16c()) i = convert_f16c(from, to);
+#endif
+  for (; i < from.size(); ++i) to[i] = static_cast<float>(from[i]);
+}
+
+// A bfloat16 is the upper half of a float.
+void convert(std::span<const float> from, std::span<bfloat16> to) {
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(from[i]);
+    const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const std::uint32_t nan = (bits >> 16) | 0x40;
+    to[i] = std::bit_cast<bfloat16>(static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded));
+  }
+}
+
+void convert(std::span<const bfloat16> from, std::span<float> to) {
+  for (std::size_t i = 0; i < from.size(); ++i)
+    to[i] = std::bit_cast<float>(std::uint32_t{std::bit_cast<std::uint16_t>(from[i])} << 16);
+}
 
 std::size_t size_of(DataType type) {
   return with_type(type, [](auto x) { return sizeof x; });
@@ -100,7 +170,10 @@ std::string_view name_of(Reduction reduction) {
 
 void combine(DataType type, Reduction reduction, void* out, const void* x, const void* y, std::size_t count) {
   with_type(type, [&]<class T>(T) {
-    combine_as(reduction, static_cast<T*>(out), static_cast<const T*>(x), static_cast<const T*>(y), count);
+    if constexpr (std::is_same_v<T, half> || std::is_same_v<T, bfloat16>)
+      combine_short(reduction, static_cast<T*>(out), static_cast<const T*>(x), static_cast<const T*>(y), count);
+    else
+      combine_as(reduction, static_cast<T*>(out), static_cast<const T*>(x), static_cast<const T*>(y), count);
   });
 }
 

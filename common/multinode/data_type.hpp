@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -90,6 +91,13 @@ constexpr DataType data_type_of() {
     return DataType::uint64;
   }
 }
+
+// Between float and the short types, to the nearest (ties to even), eight at a time where the processor can. Both spans
+// are as long.
+void convert(std::span<const float> from, std::span<half> to);
+void convert(std::span<const float> from, std::span<bfloat16> to);
+void convert(std::span<const half> from, std::span<float> to);
+void convert(std::span<const bfloat16> from, std::span<float> to);
 
 // out[i] = x[i] (reduction) y[i]; average adds. out may be x or y. Half and bfloat16 are computed in float and rounded
 // once; integers wrap around. Ranks that hold the same x and y, in this order, get the same bits.

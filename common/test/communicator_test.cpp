@@ -4,6 +4,7 @@
 #include <multinode/device.hpp>
 #include <testing/program_test.hpp>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -50,6 +51,46 @@ TEST(Combine, ShortFloatsAreRoundedOnce) {
   EXPECT_EQ(combined(Reduction::product, bfloat16(3.0f), bfloat16(0.5f)), bfloat16(1.5f));
   EXPECT_EQ(combined(Reduction::max, half(-2.0f), half(-3.0f)), half(-2.0f));
 }
+
+// As Eigen does it, element by element; blocks of every length near the eight that are converted together.
+template <class T>
+void expect_eigens_conversions() {
+  const auto bits = [](T x) { return std::bit_cast<std::uint16_t>(x); };
+  std::vector<T> shorts;
+  for (std::uint32_t i = 0; i < 0x10000; ++i) shorts.push_back(std::bit_cast<T>(static_cast<std::uint16_t>(i)));
+  std::vector<float> floats(shorts.size());
+  convert(std::span<const T>(shorts), floats);
+  std::vector<float> between;
+  for (std::size_t i = 0; i < shorts.size(); ++i) {
+    if (std::isnan(floats[i])) {
+      EXPECT_TRUE(std::isnan(static_cast<float>(shorts[i])));
+      continue;
+    }
+    EXPECT_EQ(floats[i], static_cast<float>(shorts[i]));
+    const float next = std::nextafter(floats[i], HUGE_VALF);
+    const auto middle = static_cast<float>(
+        (double{floats[i]} + static_cast<float>(std::bit_cast<T>(static_cast<std::uint16_t>(i + 1)))) / 2);
+    for (const float x : {floats[i], next, middle, std::nextafter(middle, 0.0f), std::nextafter(middle, HUGE_VALF)})
+      if (!std::isnan(x)) between.push_back(x);
+  }
+  between.push_back(std::numeric_limits<float>::max());
+  std::vector<T> rounded(between.size());
+  convert(std::span<const float>(between), std::span(rounded));
+  for (std::size_t i = 0; i < between.size(); ++i)
+    ASSERT_EQ(bits(rounded[i]), bits(static_cast<T>(between[i]))) << between[i];
+  const float nans[] = {NAN, -NAN, std::bit_cast<float>(0x7f800001u), std::bit_cast<float>(0xffffffffu)};
+  T out[4];
+  convert(std::span<const float>(nans), std::span(out));
+  for (const T x : out) EXPECT_TRUE(std::isnan(static_cast<float>(x)));
+  for (std::size_t count = 0; count < 20; ++count) {
+    std::vector<T> some(21, T(77.0f));
+    convert(std::span<const float>(between).first(count), std::span(some).first(count));
+    for (std::size_t i = 0; i < some.size(); ++i)
+      EXPECT_EQ(bits(some[i]), bits(i < count ? static_cast<T>(between[i]) : T(77.0f)));
+  }
+}
+TEST(Convert, Half) { expect_eigens_conversions<half>(); }
+TEST(Convert, Bfloat16) { expect_eigens_conversions<bfloat16>(); }
 
 TEST(Divide, IntegersTowardsZero) {
   EXPECT_EQ(divided<std::int32_t>(-7, 4), -1);
