@@ -8,6 +8,7 @@
 #include "progress.hpp"
 #include "train_step.hpp"
 #ifdef MULTINODE_HAVE_NCCL
+#include "ddp/gradient_memory_gpu.hpp"
 #include "model/perceptron_gpu.hpp"
 #endif
 
@@ -117,14 +118,15 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
       std::max<std::size_t>((std::min(batch_size, images.train.size()) + size - 1) / size, 250);
   Model model({.sizes = {data::image_bytes, 512, 512, data::classes}}, capacity);
   typename Model::Sgd optimizer(model.parameters(), options.momentum);
-  ddp::Reducer<T> reducer(world, communicator, model.parameters(), model.gradient_storage());
-  connect(model, reducer);
-#ifdef MULTINODE_HAVE_CUDA
+  std::unique_ptr<ddp::GradientMemory<T>> memory;
+#ifdef MULTINODE_HAVE_NCCL
   if constexpr (requires { model.stream(); }) {
     communicator.set_stream(model.stream());
-    reducer.set_scale([&](std::span<T> elements, T factor) { model.scale(elements, factor); });
+    memory = std::make_unique<ddp::GradientMemoryGpu<T>>(model.stream());
   }
 #endif
+  ddp::Reducer<T> reducer(world, communicator, model.parameters(), model.gradient_storage(), {}, std::move(memory));
+  connect(model, reducer);
   model.initialize(seed);
   ddp::broadcast_parameters(world, communicator, model.parameters());
   if (rank == options.corrupt) model.initialize(seed + 1);

@@ -76,12 +76,6 @@ __global__ void descend(T* parameter, T* velocity, const T* gradient, std::size_
   parameter[i] -= rate * velocity[i];
 }
 
-template <class T>
-__global__ void multiply_by(T* elements, std::size_t count, T factor) {
-  const std::size_t i = index();
-  if (i < count) elements[i] *= factor;
-}
-
 cublasStatus_t gemm(cublasHandle_t h, cublasOperation_t a, cublasOperation_t b, int m, int n, int k, const float* one,
                     const float* x, int ldx, const float* y, int ldy, const float* keep, float* z, int ldz) {
   return cublasSgemm(h, a, b, m, n, k, one, x, ldx, y, ldy, keep, z, ldz);
@@ -259,11 +253,6 @@ void PerceptronGpu<T>::update(SgdGpu<T>& optimizer, double learning_rate) {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     optimizer.update(i, parameter(i), gradients_.at(i), learning_rate, stream());
   multinode::check(cudaGetLastError());
-}
-
-template <class T>
-void PerceptronGpu<T>::scale(std::span<T> elements, T factor) {
-  multiply_by<<<blocks_for(elements.size()), threads, 0, stream()>>>(elements.data(), elements.size(), factor);
 }
 
 template class SgdGpu<float>;

@@ -52,7 +52,6 @@ class PerceptronGpu {
   void update(SgdGpu<T>& optimizer, double learning_rate);
 
   cudaStream_t stream() const { return stream_.get(); }
-  void scale(std::span<T> elements, T factor);
 
  private:
   using Buffer = std::unique_ptr<multinode::DeviceBuffer<T>>;

@@ -3,9 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <deque>
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <numeric>
+#include <optional>
+#include <random>
 #include <stdexcept>
+#include <thread>
 
 namespace {
 
@@ -65,27 +74,34 @@ TEST(Buckets, OneForEachParameterAndOneForAll) {
   EXPECT_EQ(plan_buckets({}, 4, {}).buckets.size(), 0u);
 }
 
-// Stands in for a communicator: writes down what it was asked to do, in which order, and doubles the block when it is
-// waited for, as the sum of two equal ranks would.
+// Stands in for a communicator of two ranks, the other of which has the same gradients: writes down what it was asked
+// to do, in which order, and doubles the block when it is waited for.
 struct Recorder {
   struct Doubling : multinode::Work::State {
-    Doubling(std::span<double> block, int& waited) : block_(block), waited_(waited) {}
+    Doubling(multinode::Block block, int& waited) : block_(block), waited_(waited) {}
     void wait() override {
-      for (double& element : block_) element *= 2;
+      multinode::combine(block_.type, multinode::Reduction::sum, block_.data, block_.data, block_.data, block_.count);
       ++waited_;
     }
-    std::span<double> block_;
+    multinode::Block block_;
     int& waited_;
   };
-  std::vector<std::span<double>> started;
+  std::vector<multinode::Block> started;
+  std::vector<std::string> names;
   int waited = 0;
+  std::optional<std::string> rank_0;  // what it says; nothing: the same as this one
+  std::vector<std::string> asked;
 
   ddp::Peers peers() {
-    return {[this](multinode::Block block, const char*) {
-              started.push_back({static_cast<double*>(block.data), block.count});
-              return multinode::Work(std::make_unique<Doubling>(started.back(), waited));
+    return {[this](multinode::Block block, const char* name) {
+              started.push_back(block);
+              names.emplace_back(name);
+              return multinode::Work(std::make_unique<Doubling>(block, waited));
             },
-            [](const std::string& text) { return text; }};
+            [this](const std::string& text) {
+              asked.push_back(text);
+              return rank_0.value_or(text);
+            }};
   }
 };
 
@@ -93,26 +109,57 @@ struct Reducing : ::testing::Test {
   Recorder recorder;
   std::vector<std::size_t> counts{4, 3, 2, 1};
   std::vector<double> storage = std::vector<double>(10);
-  // Buckets: parameter 3; parameters 2 and 1; parameter 0.
-  ddp::Reducer<double> reducer{recorder.peers(), parameters_of(counts), storage, ReducerOptions{8, 40}};
+  int relocated = 0;
+  std::optional<ddp::Reducer<double>> made;
 
+  // Buckets: parameter 3; parameters 2 and 1; parameter 0.
+  ddp::Reducer<double>& make(ReducerOptions options = {}) {
+    options.first_bucket_bytes = 8;
+    options.bucket_bytes = 40;
+    auto& reducer = made.emplace(recorder.peers(), parameters_of(counts), storage, options);
+    reducer.set_relocated([this] { ++relocated; });
+    return reducer;
+  }
+  ddp::Reducer<double>& reducer = make({.rebuild = false});
+
+  // A backward pass whose gradients are i + 1, in this order.
+  void pass(const std::vector<std::size_t>& order) {
+    for (const std::size_t i : order) {
+      for (double& element : reducer.gradient(i)) element = (reducer.adds() ? element : 0) + static_cast<double>(i + 1);
+      reducer.mark_ready(i);
+    }
+  }
+  void expect_gradients(double factor) {
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      for (const double element : reducer.gradient(i)) EXPECT_EQ(element, factor * static_cast<double>(i + 1)) << i;
+  }
   void write() {
     for (std::size_t i = 0; i < counts.size(); ++i)
       for (double& element : reducer.gradient(i)) element = static_cast<double>(i + 1);
   }
 };
 
+template <class Function>
+std::string message_of(Function&& function) {
+  try {
+    function();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
 TEST_F(Reducing, ABucketStartsWhenItsLastGradientIsReady) {
   write();
   reducer.begin(8);
   reducer.mark_ready(3);
   ASSERT_EQ(recorder.started.size(), 1u);
-  EXPECT_EQ(recorder.started[0].data(), reducer.gradient(3).data()) << "the gradient's own memory, no copy";
+  EXPECT_EQ(recorder.started[0].data, reducer.gradient(3).data()) << "the gradient's own memory, no copy";
   reducer.mark_ready(2);
   EXPECT_EQ(recorder.started.size(), 1u);
   reducer.mark_ready(1);
   ASSERT_EQ(recorder.started.size(), 2u);
-  EXPECT_EQ(recorder.started[1].size(), 5u);
+  EXPECT_EQ(recorder.started[1].count, 5u);
   EXPECT_EQ(recorder.waited, 0) << "nothing is waited for in the backward pass";
   reducer.mark_ready(0);
   reducer.wait();
@@ -131,7 +178,7 @@ TEST_F(Reducing, BucketsStartInOrderOfIndexWhateverTheOrderOfMarking) {
     reducer.wait();
     ASSERT_EQ(recorder.started.size(), 3u);
     for (std::size_t b = 0; b < 3; ++b)
-      EXPECT_EQ(recorder.started[b].data(), storage.data() + reducer.plan().buckets[b].offset);
+      EXPECT_EQ(recorder.started[b].data, storage.data() + reducer.plan().buckets[b].offset);
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
@@ -177,21 +224,431 @@ TEST(ReducerAlone, AveragesAndReducesNothing) {
   EXPECT_EQ(storage, (std::vector<float>{0.25f, 0.5f, 0.75f, 1.0f}));
 }
 
-TEST(ReducerOnADevice, ScalesAsItIsTold) {
-  const std::vector<std::size_t> counts{3};
-  std::vector<float> storage(3, 1.0f);
-  ddp::Reducer<float> reducer(ddp::Peers(), parameters_of(counts), storage);
-  std::size_t elements = 0;
-  float by = 0;
-  reducer.set_scale([&](std::span<float> block, float factor) {
-    elements += block.size();
-    by = factor;
-  });
-  reducer.begin(8);
-  reducer.mark_ready(0);
+TEST_F(Reducing, BucketsHaveNames) {
+  reducer.begin(1);
+  pass({3, 2, 1, 0});
   reducer.wait();
-  EXPECT_EQ(elements, 3u) << "each element once";
-  EXPECT_EQ(by, 0.125f);
+  EXPECT_EQ(recorder.names,
+            (std::vector<std::string>{"all_reduce of bucket 0", "all_reduce of bucket 1", "all_reduce of bucket 2"}));
+}
+
+TEST_F(Reducing, TheSerialControlStartsNothingBeforeTheEnd) {
+  make({.overlap = false, .rebuild = false});
+  reducer.begin(8);
+  pass({3, 2, 1, 0});
+  EXPECT_TRUE(recorder.started.empty());
+  reducer.wait();
+  ASSERT_EQ(recorder.started.size(), 3u);
+  for (std::size_t b = 0; b < 3; ++b)
+    EXPECT_EQ(recorder.started[b].data, storage.data() + reducer.plan().buckets[b].offset);
+  expect_gradients(2.0 / 8);
+}
+
+TEST_F(Reducing, WhatIsUnderWayIsWaitedForBeforeTheStorageGoes) {
+  reducer.begin(1);
+  pass({3, 2, 1});
+  EXPECT_EQ(recorder.waited, 0);
+  made.reset();
+  EXPECT_EQ(recorder.waited, 2);
+}
+
+TEST_F(Reducing, BucketsAreRebuiltOnceByRank0sOrder) {
+  make();
+  recorder.rank_0 = "0 2 3 1";
+  reducer.begin(4);
+  pass({0, 2, 1, 3});
+  EXPECT_TRUE(recorder.asked.empty()) << "not while anything is under way";
+  reducer.wait();
+  EXPECT_EQ(recorder.asked, std::vector<std::string>{"0 2 1 3 "});
+  EXPECT_EQ(relocated, 1);
+  expect_gradients(2.0 / 4);  // contents have moved along
+  EXPECT_EQ(reducer.plan().offset, (std::vector<std::size_t>{0, 7, 4, 6}));
+  EXPECT_EQ(reducer.plan().bucket, (std::vector<std::size_t>{0, 1, 1, 1}));
+
+  recorder.started.clear();
+  for (const std::vector<std::size_t>& order : {std::vector<std::size_t>{0, 2, 3, 1}, {1, 3, 2, 0}}) {
+    reducer.begin(2);
+    pass(order);
+    reducer.wait();
+    expect_gradients(1);
+  }
+  EXPECT_EQ(recorder.started.size(), 4u);
+  EXPECT_EQ(recorder.asked.size(), 1u);
+  EXPECT_EQ(relocated, 1);
+}
+
+TEST_F(Reducing, BucketsStayWhereTheOrderIsThePlannedOne) {
+  make();
+  reducer.begin(1);
+  pass({3, 2, 1, 0});
+  reducer.wait();
+  EXPECT_EQ(relocated, 0);
+  EXPECT_EQ(recorder.asked.size(), 1u);
+  expect_gradients(2);
+}
+
+TEST_F(Reducing, NobodyIsAskedWhereBucketsMustStay) {
+  make();
+  reducer.set_relocated({});  // a model that does not hear of it would write to the old places
+  for (int i = 0; i < 2; ++i) {
+    reducer.begin(1);
+    pass({0, 1, 2, 3});
+    reducer.wait();
+    make({.rebuild = false});
+  }
+  EXPECT_TRUE(recorder.asked.empty());
+}
+
+TEST_F(Reducing, SeveralPassesAreOneBatch) {
+  make();
+  for (int step = 0; step < 2; ++step) {
+    recorder.started.clear();
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(reducer.adds(), i > 0);
+      if (i < 2)
+        reducer.accumulate();
+      else
+        reducer.begin(6);
+      pass({2, 3, 0, 1});
+      EXPECT_EQ(recorder.started.empty(), i < 2) << "all but the last send nothing";
+      reducer.wait();
+    }
+    EXPECT_FALSE(reducer.adds());
+    expect_gradients(3 * 2.0 / 6);
+  }
+  EXPECT_EQ(relocated, 1) << "after the first step, not after the first pass";
+}
+
+TEST_F(Reducing, AMissingGradientIsNamed) {
+  reducer.begin(1);
+  pass({3, 1, 0});
+  EXPECT_EQ(message_of([&] { reducer.wait(); }),
+            "Reducer: the gradient of 'p2' was not marked ready in this pass; ReducerOptions::unused_parameters allows "
+            "it");
+}
+
+TEST_F(Reducing, UnusedParametersCountAsZero) {
+  make({.rebuild = false, .unused_parameters = true});
+  std::ranges::fill(storage, 77);  // what an earlier step left
+  reducer.begin(4);
+  pass({3, 1});
+  EXPECT_EQ(recorder.started.size(), 1u);
+  reducer.wait();
+  ASSERT_EQ(recorder.started.size(), 4u);
+  EXPECT_EQ(recorder.started[3].type, multinode::DataType::int32) << "which were used: last, and with the others";
+  EXPECT_EQ(recorder.started[3].count, 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const bool used = i % 2 == 1;
+    EXPECT_EQ(reducer.used(i), used);
+    for (const double element : reducer.gradient(i)) EXPECT_EQ(element, used ? 2 * static_cast<double>(i + 1) / 4 : 0);
+  }
+  reducer.begin(2);
+  pass({0, 1, 2, 3});
+  reducer.wait();
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(reducer.used(i));
+  expect_gradients(1);
+}
+
+TEST_F(Reducing, UsedInOnePassIsUsedInTheStep) {
+  make({.unused_parameters = true});
+  std::ranges::fill(storage, 77);
+  reducer.accumulate();
+  pass({3, 1});
+  reducer.wait();
+  reducer.begin(2);
+  pass({2, 1});
+  reducer.wait();
+  const double factors[] = {0, 2, 1, 1};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(reducer.used(i), i > 0);
+    for (const double element : reducer.gradient(i)) EXPECT_EQ(element, factors[i] * static_cast<double>(i + 1)) << i;
+  }
+}
+
+TEST_F(Reducing, AGradientThatIsNotFiniteIsNamedAndNotSent) {
+  make({.rebuild = false});
+  for (const double bad : {std::nan(""), -HUGE_VAL, HUGE_VAL}) {
+    recorder.started.clear();
+    reducer.begin(1);
+    reducer.mark_ready(3);
+    reducer.mark_ready(2);
+    reducer.gradient(1)[2] = bad;
+    EXPECT_EQ(message_of([&] { reducer.mark_ready(1); }),
+              std::string("element 2 of the gradient of 'p1' is ") + (std::isnan(bad) ? "NaN" : "infinite"));
+    EXPECT_EQ(recorder.started.size(), 1u);
+    make({.rebuild = false});
+    reducer.gradient(1)[2] = 0;
+  }
+  make({.rebuild = false, .check_finite = false});
+  reducer.gradient(0)[0] = std::nan("");
+  reducer.begin(1);
+  for (const std::size_t i : {0, 1, 2, 3}) reducer.mark_ready(i);
+  reducer.wait();
+}
+
+// Every place, in blocks of every length near the 32 that are looked at together.
+TEST(Finite, IsSeenEverywhere) {
+  for (const std::size_t count : {1u, 31u, 32u, 33u, 100u}) {
+    std::vector<float> storage(count, std::numeric_limits<float>::max());
+    const std::vector<std::size_t> counts{count};
+    const auto step = [&] {
+      ddp::Reducer<float> reducer(ddp::Peers(), parameters_of(counts), storage);
+      reducer.begin(1);
+      reducer.mark_ready(0);
+      reducer.wait();
+    };
+    EXPECT_NO_THROW(step());
+    storage[0] = std::numeric_limits<float>::denorm_min();
+    EXPECT_NO_THROW(step());
+    for (std::size_t i = 0; i < count; ++i) {
+      const float before = std::exchange(storage[i], i % 2 ? NAN : -INFINITY);
+      EXPECT_THROW(step(), std::runtime_error) << i << " of " << count;
+      storage[i] = before;
+    }
+  }
+}
+
+struct Compressed : Reducing, ::testing::WithParamInterface<ddp::Compression> {
+  const bool is_float16 = GetParam() == ddp::Compression::float16;
+  const double u = is_float16 ? 0x1p-11 : 0x1p-8, e = is_float16 ? 0x1p-25 : 0x1p-134;
+};
+
+TEST_P(Compressed, TravelsInHalfOfTheBytes) {
+  make({.rebuild = false, .compression = GetParam()});
+  reducer.begin(8);
+  pass({3, 2, 1, 0});
+  reducer.wait();
+  ASSERT_EQ(recorder.started.size(), 3u);
+  std::size_t bytes = 0;
+  for (const multinode::Block& block : recorder.started) {
+    EXPECT_EQ(block.type, is_float16 ? multinode::DataType::float16 : multinode::DataType::bfloat16);
+    bytes += block.bytes();
+  }
+  EXPECT_EQ(bytes, 2 * storage.size());
+  expect_gradients(2.0 / 8);  // powers of two and small numbers: exact
+}
+
+// The bound of reducer.cpp, for two equal ranks.
+TEST_P(Compressed, TheErrorStaysWithinItsBound) {
+  std::mt19937_64 random(5);
+  std::normal_distribution<double> normal;
+  for (const std::size_t divisor : {1u, 2u, 3u, 1000u, 1024u, 1'000'000u}) {
+    counts = {5000};
+    storage.resize(5000);
+    Recorder other;
+    ddp::Reducer<double> big(other.peers(), parameters_of(counts), storage, {.compression = GetParam()});
+    // From numbers that are small in float16 to sums of large batches, which are above its largest.
+    const auto scale = static_cast<double>(divisor) * 10;
+    for (double& x : storage) x = normal(random) * scale * std::exp2(-static_cast<double>(random() % 30));
+    const std::vector<double> before = storage;
+    big.begin(divisor);
+    big.mark_ready(0);
+    big.wait();
+    double largest = 0;
+    for (std::size_t i = 0; i < storage.size(); ++i) {
+      const double mean = 2 * before[i] / static_cast<double>(divisor);
+      const double bound = 1.01 * (2 * u * std::abs(mean) + 2 * 2 * e) * (1 + 2 * u);
+      EXPECT_LE(std::abs(storage[i] - mean), bound) << before[i] << " / " << divisor;
+      largest = std::max(largest, std::abs(storage[i] - mean) / bound);
+    }
+    EXPECT_GT(largest, 0.2) << "the bound is no wider than it must be";
+  }
+}
+
+TEST_P(Compressed, ASumThatDoesNotFitIsNamed) {
+  make({.rebuild = false, .compression = GetParam()});
+  storage.assign(10, 1);
+  reducer.gradient(1)[2] = 40'000;
+  reducer.begin(1);
+  for (const std::size_t i : {0, 1, 2, 3}) reducer.mark_ready(i);
+  EXPECT_EQ(message_of([&] { reducer.wait(); }),
+            is_float16 ? "bucket 1, reduced as float16, is not finite: element 2 of the gradient of 'p1'; bfloat16 has "
+                         "the range of float"
+                       : "no error");
+}
+
+INSTANTIATE_TEST_SUITE_P(To, Compressed, ::testing::Values(ddp::Compression::float16, ddp::Compression::bfloat16),
+                         [](const auto& info) {
+                           return info.param == ddp::Compression::float16 ? "float16" : "bfloat16";
+                         });
+
+struct Device : ddp::GradientMemory<float> {
+  explicit Device(std::vector<std::string>& said) : said(said) {}
+  void scale(std::span<float> elements, float factor) override {
+    said.push_back("scale " + std::to_string(elements.size()) + " by " + std::to_string(factor));
+  }
+  void move(std::span<float> storage, std::span<const Move> moves) override {
+    said.push_back("move " + std::to_string(moves.size()) + " of " + std::to_string(storage.size()));
+  }
+  std::vector<std::string>& said;
+};
+
+TEST(ReducerOnADevice, LeavesGradientsToTheirMemory) {
+  Recorder recorder;
+  const std::vector<std::size_t> counts{3, 2};
+  std::vector<float> storage(5, NAN);  // nobody may look
+  std::vector<std::string> said;
+  const auto make = [&](ReducerOptions options) {
+    return std::make_unique<ddp::Reducer<float>>(recorder.peers(), parameters_of(counts), storage, options,
+                                                 std::make_unique<Device>(said));
+  };
+  const auto reducer = make({.first_bucket_bytes = 1, .bucket_bytes = 1});
+  int relocated = 0;
+  reducer->set_relocated([&] { ++relocated; });
+  reducer->begin(8);
+  reducer->mark_ready(0);
+  reducer->mark_ready(1);
+  reducer->wait();
+  EXPECT_EQ(said, (std::vector<std::string>{"scale 2 by 0.125000", "scale 3 by 0.125000", "move 2 of 5"}));
+  EXPECT_EQ(relocated, 1);
+  EXPECT_THROW(make({.unused_parameters = true}), std::logic_error);
+  EXPECT_THROW(make({.compression = ddp::Compression::bfloat16}), std::logic_error);
+}
+
+// Threads as ranks. A block is written by whichever rank comes last, so ThreadSanitizer sees who touches it meanwhile.
+class Threads {
+ public:
+  explicit Threads(std::size_t size) : ranks_(size) {}
+
+  ddp::Peers peers(std::size_t rank) {
+    return {[this, rank](multinode::Block block, const char* name) { return start(rank, block, name); },
+            [this, rank](const std::string& text) {
+              std::unique_lock lock(mutex_);
+              if (rank == 0) text_ = text;
+              changed_.notify_all();
+              changed_.wait(lock, [this] { return text_.has_value(); });
+              return *text_;
+            }};
+  }
+
+ private:
+  struct Sum {
+    std::vector<multinode::Block> blocks;  // of each rank that came
+    std::string name;
+    bool done = false;
+  };
+  struct Waiting : multinode::Work::State {
+    Waiting(Threads& threads, std::size_t number) : threads_(threads), number_(number) {}
+    void wait() override {
+      std::unique_lock lock(threads_.mutex_);
+      if (!threads_.changed_.wait_for(lock, std::chrono::seconds(20), [&] { return threads_.sums_[number_].done; }))
+        throw std::runtime_error("a rank never came");
+    }
+    Threads& threads_;
+    std::size_t number_;
+  };
+
+  multinode::Work start(std::size_t rank, multinode::Block block, const char* name) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t number = ranks_[rank]++;
+    if (number == sums_.size()) sums_.push_back({.blocks = {}, .name = name});
+    Sum& sum = sums_[number];
+    if (name != sum.name || (!sum.blocks.empty() && (sum.blocks[0].count != block.count)))
+      throw std::runtime_error("the ranks reduce different things");
+    sum.blocks.push_back(block);
+    if (sum.blocks.size() == ranks_.size()) {
+      for (std::size_t r = 1; r < ranks_.size(); ++r)
+        multinode::combine(block.type, multinode::Reduction::sum, sum.blocks[0].data, sum.blocks[0].data,
+                           sum.blocks[r].data, block.count);
+      for (std::size_t r = 1; r < ranks_.size(); ++r)
+        std::copy_n(static_cast<const std::byte*>(sum.blocks[0].data), block.bytes(),
+                    static_cast<std::byte*>(sum.blocks[r].data));
+      sum.done = true;
+      changed_.notify_all();
+    }
+    return multinode::Work(std::make_unique<Waiting>(*this, number));
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::size_t> ranks_;  // sums that each has started
+  std::deque<Sum> sums_;
+  std::optional<std::string> text_;
+};
+
+// Whatever the sizes, buckets, options and orders: each rank's orders are its own.
+TEST(Property, EqualsAPlainSum) {
+  constexpr std::size_t size = 4;
+  for (unsigned trial = 0; trial < 150; ++trial) {
+    std::mt19937 random(trial);
+    const auto below = [&random](std::size_t n) { return random() % n; };
+    std::vector<std::size_t> counts(below(12));
+    for (std::size_t& count : counts) count = below(4) ? below(60) : 0;
+    const ReducerOptions options{.first_bucket_bytes = below(300),
+                                 .bucket_bytes = below(1000),
+                                 .overlap = below(4) > 0,
+                                 .rebuild = below(4) > 0,
+                                 .unused_parameters = below(2) > 0};
+    const std::size_t steps = 3, passes = 1 + below(3), divisor = 1 + below(100);
+    const auto value = [](std::size_t rank, std::size_t step, std::size_t pass, std::size_t i, std::size_t j) {
+      return static_cast<double>((rank + 3 * step + 7 * pass + 13 * i + 17 * j) % 101) - 50;  // sums are exact
+    };
+    // left_out[step][pass][rank][i]
+    std::vector<std::vector<std::vector<std::vector<bool>>>> left_out(steps);
+    for (auto& step : left_out) {
+      step.assign(passes, std::vector(size, std::vector<bool>(counts.size())));
+      if (options.unused_parameters)
+        for (auto& pass : step)
+          for (auto& rank : pass)
+            for (std::size_t i = 0; i < counts.size(); ++i) rank[i] = below(3) > 0;
+    }
+
+    Threads threads(size);
+    std::vector<std::string> errors(size);
+    const auto train = [&](std::size_t rank) {
+      std::mt19937 own(trial * 100 + static_cast<unsigned>(rank));
+      std::vector<double> storage(std::accumulate(counts.begin(), counts.end(), std::size_t{0}), 1e9);
+      ddp::Reducer<double> reducer(threads.peers(rank), parameters_of(counts), storage, options);
+      std::vector<std::span<double>> gradients;
+      const auto lay_out = [&] {
+        gradients.clear();
+        for (std::size_t i = 0; i < counts.size(); ++i) gradients.push_back(reducer.gradient(i));
+      };
+      lay_out();
+      reducer.set_relocated(lay_out);
+      for (std::size_t step = 0; step < steps; ++step) {
+        for (std::size_t pass = 0; pass < passes; ++pass) {
+          if (pass + 1 < passes)
+            reducer.accumulate();
+          else
+            reducer.begin(divisor);
+          std::vector<std::size_t> order = last_to_first(counts.size());
+          std::shuffle(order.begin(), order.end(), own);
+          for (const std::size_t i : order) {
+            if (left_out[step][pass][rank][i]) continue;
+            for (std::size_t j = 0; j < counts[i]; ++j)
+              gradients[i][j] = (reducer.adds() ? gradients[i][j] : 0) + value(rank, step, pass, i, j);
+            reducer.mark_ready(i);
+          }
+          reducer.wait();
+        }
+        for (std::size_t i = 0; i < counts.size(); ++i) {
+          bool used = false;
+          std::vector<double> sums(counts[i]);
+          for (std::size_t pass = 0; pass < passes; ++pass)
+            for (std::size_t r = 0; r < size; ++r) {
+              if (left_out[step][pass][r][i]) continue;
+              used = true;
+              for (std::size_t j = 0; j < counts[i]; ++j) sums[j] += value(r, step, pass, i, j);
+            }
+          const std::string where = "step " + std::to_string(step) + ", parameter " + std::to_string(i);
+          if (reducer.used(i) != used) errors[rank] = where + ": used() is wrong";
+          for (std::size_t j = 0; j < counts[i]; ++j)
+            if (gradients[i][j] != sums[j] * (1 / static_cast<double>(divisor)))
+              errors[rank] = where + ", element " + std::to_string(j);
+        }
+      }
+    };
+    {
+      std::vector<std::jthread> ranks;
+      for (std::size_t rank = 0; rank < size; ++rank)
+        ranks.emplace_back([&, rank] {
+          if (const std::string error = message_of([&] { train(rank); }); error != "no error") errors[rank] = error;
+        });
+    }
+    for (std::size_t rank = 0; rank < size; ++rank)
+      ASSERT_EQ(errors[rank], "") << "trial " << trial << ", rank " << rank;
+  }
 }
 
 }  // namespace
