@@ -2,6 +2,7 @@
 // Exit status: 0 all ranks have the same parameters and the accuracy is reached, 1 not so, failed or timed out, 2 bad
 // command line or environment, 77 no GPU for --backend nccl.
 #include "data/fashion_mnist.hpp"
+#include "ddp/checkpoint.hpp"
 #include "ddp/reducer.hpp"
 #include "ddp/sampler.hpp"
 #include "model/perceptron.hpp"
@@ -18,14 +19,21 @@
 #include <boost/program_options.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <limits>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <utility>
 
 namespace {
 
 constexpr int no_rank = -1;
+constexpr std::size_t kept_checkpoints = 2;
+constexpr std::size_t nan_step = 5;
 
 struct Options {
   multinode::CommonOptions common;
@@ -36,11 +44,15 @@ struct Options {
   double momentum = 0.9;
   double dropout = 0.25;
   std::string precision = "float";
+  bool output_relu = false;
+  std::string checkpoint;
+  std::int64_t checkpoint_every = 0;
   std::int64_t steps = 0;
   std::int64_t log_every = 100;
   double min_accuracy = -1;
   bool no_average = false;
   int corrupt = no_rank;
+  int nan = no_rank;
 
   multinode::Program program() {
     namespace po = boost::program_options;
@@ -50,16 +62,22 @@ struct Options {
         ("epochs", po::value(&epochs)->default_value(epochs), "times that each image is learned from")                //
         ("batch-size", po::value(&batch_size)->default_value(batch_size), "images in a step, of all ranks together")  //
         ("learning-rate", po::value(&learning_rate)->default_value(learning_rate),
-         "at the start; it falls to 0 in a straight line")                                             //
-        ("momentum", po::value(&momentum)->default_value(momentum), "of the gradient descent")         //
-        ("dropout", po::value(&dropout)->default_value(dropout), "part of the hidden units left out")  //
-        ("precision", po::value(&precision)->default_value(precision), "float or double")              //
-        ("steps", po::value(&steps)->default_value(steps), "stop after so many; 0: do not")            //
-        ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines")      //
+         "at the start; it falls to 0 in a straight line")                                                     //
+        ("momentum", po::value(&momentum)->default_value(momentum), "of the gradient descent")                 //
+        ("dropout", po::value(&dropout)->default_value(dropout), "part of the hidden units left out")          //
+        ("precision", po::value(&precision)->default_value(precision), "float or double")                      //
+        ("relu-on-output", po::bool_switch(&output_relu), "as the tutorial's network has it: it learns less")  //
+        ("checkpoint", po::value(&checkpoint)->value_name("DIR"),
+         "write checkpoints there, and go on from the newest that is there")  //
+        ("checkpoint-every", po::value(&checkpoint_every)->default_value(checkpoint_every),
+         "steps between two checkpoints; 0: one after each epoch")                                 //
+        ("steps", po::value(&steps)->default_value(steps), "stop after so many; 0: do not")        //
+        ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines")  //
         ("min-accuracy", po::value(&min_accuracy),
          "test accuracy in % below which the run has failed (default: 86 after 3 epochs or more, else 0)")           //
         ("no-average", po::bool_switch(&no_average), "a fault to look at: sum the gradients, and leave it at that")  //
-        ("corrupt", po::value(&corrupt), "a fault to look at: this rank starts from parameters of its own");
+        ("corrupt", po::value(&corrupt), "a fault to look at: this rank starts from parameters of its own")          //
+        ("nan", po::value(&nan), "a fault to look at: a gradient of this rank is no number in step 5");
     return {"fashion_mnist", known, common, [this] { validate(); }};
   }
 
@@ -72,10 +90,20 @@ struct Options {
     require_range("--dropout", dropout, 0.0, 0.99);
     if (precision != "float" && precision != "double")
       throw multinode::UsageError("--precision must be float or double, not '" + precision + "'");
+    require_range<std::int64_t>("--checkpoint-every", checkpoint_every, 0, 1'000'000'000);
+    if (checkpoint_every > 0 && checkpoint.empty())
+      throw multinode::UsageError("--checkpoint-every says how often; --checkpoint DIR must say where to");
     require_range<std::int64_t>("--steps", steps, 0, 1'000'000'000);
     require_range<std::int64_t>("--log-every", log_every, 1, 1'000'000'000);
     if (min_accuracy != -1) require_range("--min-accuracy", min_accuracy, 0.0, 100.0);
     multinode::parse_backend(common.backend);
+  }
+
+  // What a training that is resumed cannot change: the result would be that of neither.
+  nlohmann::json settled(std::size_t images) const {
+    return {{"--batch-size", batch_size},       {"--dropout", dropout},   {"--epochs", epochs},
+            {"--learning-rate", learning_rate}, {"--momentum", momentum}, {"--precision", precision},
+            {"--relu-on-output", output_relu},  {"--seed", common.seed},  {"--data of as many images as", images}};
   }
 };
 
@@ -116,7 +144,7 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
   ddp::DistributedSampler sampler(images.train.size(), batch_size, rank, world.size(), seed);
   const std::size_t capacity =
       std::max<std::size_t>((std::min(batch_size, images.train.size()) + size - 1) / size, 250);
-  Model model({.sizes = {data::image_bytes, 512, 512, data::classes}}, capacity);
+  Model model({.sizes = {data::image_bytes, 512, 512, data::classes}, .output_relu = options.output_relu}, capacity);
   typename Model::Sgd optimizer(model.parameters(), options.momentum);
   std::unique_ptr<ddp::GradientMemory<T>> memory;
 #ifdef MULTINODE_HAVE_NCCL
@@ -131,8 +159,19 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
   ddp::broadcast_parameters(world, communicator, model.parameters());
   if (rank == options.corrupt) model.initialize(seed + 1);
 
+  std::optional<ddp::CheckpointFolder> folder;
+  if (rank == 0 && !options.checkpoint.empty()) folder.emplace(options.checkpoint, kept_checkpoints, &world.watchdog());
+  const std::filesystem::path newest = folder ? folder->newest().value_or("") : "";
+  std::vector<ddp::NamedBlock> kept = model.parameters();
+  if constexpr (requires { optimizer.state(); })
+    for (const ddp::NamedBlock& block : optimizer.state()) kept.push_back(block);
+  else if (!options.checkpoint.empty())
+    throw multinode::UsageError("--checkpoint: not with a training on GPUs");
+  const nlohmann::json settled = options.settled(images.train.size());
+  const nlohmann::json resumed = ddp::load_checkpoint(world, communicator, newest, kept, settled);
+
   Progress progress(rank == 0);
-  multinode::JsonLines json(rank == 0 ? options.common.json : "");
+  multinode::JsonLines json(rank == 0 ? options.common.json : "", !resumed.is_null());
   if (rank == 0) json.write(multinode::fingerprint(world));
   progress.line(text("%zu images to learn from, %zu to test with; %zu parameters in %zu buckets; %zu rank%s, %s",
                      images.train.size(), images.test.size(), reducer.storage().size(), reducer.plan().buckets.size(),
@@ -141,47 +180,79 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
   const std::size_t planned = static_cast<std::size_t>(options.epochs) * sampler.steps();
   const std::size_t last = options.steps > 0 ? std::min(planned, static_cast<std::size_t>(options.steps)) : planned;
   const auto log_every = static_cast<std::size_t>(options.log_every);
-  double accuracy = 0;
+  const auto every = static_cast<std::size_t>(options.checkpoint_every);
+  std::size_t step = resumed.is_null() ? 0 : resumed.at("step").get<std::size_t>();  // of all epochs
+  std::array<double, 2> epoch_sums{}, line_sums{};  // loss and samples of the epoch, and since its last line
+  if (!resumed.is_null()) {
+    resumed.at("epoch_sums").get_to(epoch_sums);
+    if (rank == 0) resumed.at("line_sums").get_to(line_sums);  // the sum of all ranks'
+    progress.line(text("goes on from %s, after step %zu of %zu", newest.c_str(), step, planned));
+  }
+  // Random numbers are functions of seed and step: beside the blocks, two numbers and the sums are all the state.
+  const auto write_checkpoint = [&] {
+    if (options.checkpoint.empty()) return;
+    std::array<double, 2> sums = line_sums;
+    sum_over_ranks(communicator, model, sums);
+    if (!folder) return;
+    nlohmann::json state = settled;
+    state.update({{"program", "fashion_mnist"}, {"step", step}, {"epoch_sums", epoch_sums}, {"line_sums", sums}});
+    folder->start_write(step, std::move(state), kept);
+  };
+
+  double accuracy = step < last ? 0 : evaluate(communicator, model, images.test, capacity);
   data::Batch<typename Model::value_type> batch;
-  std::size_t step = 0;  // of all epochs
-  for (int epoch = 1; step < last; ++epoch) {
+  while (step < last) {
+    const std::size_t epoch = step / sampler.steps() + 1;
     sampler.set_epoch(static_cast<std::uint32_t>(epoch));
     const auto start = Clock::now();
-    double epoch_loss = 0, epoch_samples = 0;
-    double sums[2] = {0, 0};  // since the last line: loss, samples
-    for (std::size_t s = 0; s < sampler.steps() && step < last; ++s, ++step) {
+    std::size_t samples = 0;  // since then
+    for (bool end = false; !end;) {
+      const std::size_t s = step % sampler.steps();  // of the epoch
       data::gather(images.train, sampler.local_batch(s), batch);
       const double rate = options.learning_rate * (1 - static_cast<double>(step) / static_cast<double>(planned));
       const std::size_t divisor = options.no_average ? 1 : sampler.global_batch(s).size();
-      sums[0] += train_step(model, optimizer, reducer, batch, divisor,
-                            {options.dropout, seed, static_cast<std::uint32_t>(step)}, rate)
-                     .loss;
-      sums[1] += static_cast<double>(batch.size());
+      const auto spoil = [&](std::size_t parameter) {
+        if (rank != options.nan || step + 1 != nan_step || parameter != 0) return;
+        const std::span<T> gradient = reducer.gradient(parameter);
+        if constexpr (requires { model.stream(); })  // it is in device memory
+          model.scale(gradient.first(1), std::numeric_limits<T>::quiet_NaN());
+        else
+          gradient[0] = std::numeric_limits<T>::quiet_NaN();
+      };
+      line_sums[0] += train_step(model, optimizer, reducer, batch, divisor,
+                                 {options.dropout, seed, static_cast<std::uint32_t>(step)}, rate, spoil)
+                          .loss;
+      line_sums[1] += static_cast<double>(batch.size());
+      samples += sampler.global_batch(s).size();
 #ifdef MULTINODE_HAVE_CUDA
       if constexpr (requires { model.stream(); }) communicator.synchronize();  // within the deadline
 #endif
-      const bool end = s + 1 == sampler.steps() || step + 1 == last;
+      ++step;
+      end = s + 1 == sampler.steps() || step == last;
       if ((s + 1) % log_every == 0 || end) {
-        sum_over_ranks(communicator, model, sums);
-        progress.step(epoch, s + 1, sampler.steps(), text(": loss %.4f", sums[0] / sums[1]), !end || log_every == 1);
-        epoch_loss += sums[0];
-        epoch_samples += sums[1];
-        sums[0] = sums[1] = 0;
+        sum_over_ranks(communicator, model, line_sums);
+        progress.step(static_cast<int>(epoch), s + 1, sampler.steps(), text(": loss %.4f", line_sums[0] / line_sums[1]),
+                      !end || log_every == 1);
+        for (std::size_t i : {0, 1}) epoch_sums[i] += std::exchange(line_sums[i], 0);
       }
+      if (!end && every > 0 && step % every == 0) write_checkpoint();
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     accuracy = evaluate(communicator, model, images.test, capacity);
-    const double loss = epoch_loss / epoch_samples;
-    progress.line(text("epoch %d: loss %.4f, test accuracy %.2f %%, %.2f s, %.0f samples/s", epoch, loss, accuracy,
-                       seconds, epoch_samples / seconds));
+    const double loss = epoch_sums[0] / epoch_sums[1], rate = static_cast<double>(samples) / seconds;
+    progress.line(text("epoch %zu: loss %.4f, test accuracy %.2f %%, %.2f s, %.0f samples/s", epoch, loss, accuracy,
+                       seconds, rate));
     if (rank == 0)
       json.write({{"epoch", epoch},
                   {"steps", step},
                   {"loss", loss},
                   {"accuracy", accuracy},
                   {"seconds", seconds},
-                  {"samples_per_second", epoch_samples / seconds}});
+                  {"samples_per_second", rate}});
+    if (step % sampler.steps() == 0) epoch_sums = {};
+    if (every == 0 || step % every == 0 || step == last) write_checkpoint();
   }
+  if (folder) folder->wait();
 
   const std::vector<T> parameters = model.copy_parameters();
   const std::vector<std::string> hashes =
@@ -204,6 +275,7 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
 
 int run(multinode::World& world, const Options& options) {
   if (options.corrupt != no_rank) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
+  if (options.nan != no_rank) multinode::require_range("--nan", options.nan, 0, world.size() - 1);
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
   const data::FashionMnist images = data::read_fashion_mnist(options.folder);
   const bool twice = options.precision == "double";

@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -28,17 +29,25 @@ void connect(Model& model, ddp::Reducer<T>& reducer) {
 }
 
 // `batch` is this rank's part; `divisor` is what the sum of all ranks' gradients is divided by: the number of samples
-// in the whole batch. Throws std::runtime_error if the loss of this rank's part is not finite.
+// in the whole batch. `complete` is called with a gradient's number when it is computed, before it is sent. Throws
+// std::runtime_error if the loss of this rank's part is not finite.
 template <class Model, class Optimizer, class T>
-model::Score train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, const data::Batch<T>& batch,
-                        std::size_t divisor, const model::Dropout& dropout, double learning_rate) {
+model::Score train_step(
+    Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, const data::Batch<T>& batch, std::size_t divisor,
+    const model::Dropout& dropout, double learning_rate,
+    const std::function<void(std::size_t)>& complete = [](std::size_t) {}) {
   const model::Score score = model.forward(batch, dropout);
   // Before the reduction: behind it every rank's parameters are as bad, and nobody can tell whose loss was.
   if (!std::isfinite(score.loss))
     throw std::runtime_error("the loss is " + std::to_string(score.loss) + " in step " +
                              std::to_string(dropout.step + 1) + "; a smaller --learning-rate may help");
   reducer.begin(divisor);
-  model.backward([&](std::size_t parameter) { reducer.mark_ready(parameter); }, reducer.adds());
+  model.backward(
+      [&](std::size_t parameter) {
+        complete(parameter);
+        reducer.mark_ready(parameter);
+      },
+      reducer.adds());
   reducer.wait();
   model.update(optimizer, learning_rate);
   return score;

@@ -128,7 +128,7 @@ void write_checkpoint(const fs::path& path, const nlohmann::json& state, std::sp
 }
 
 nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::string& name,
-                                std::span<const NamedBlock> blocks) {
+                                std::span<const NamedBlock> blocks, const nlohmann::json& options) {
   const auto refuse = [&name](const std::string& why) { throw std::runtime_error(name + ": " + why); };
   const auto bytes_text = [](std::uint64_t bytes) { return std::to_string(bytes) + " bytes"; };
 
@@ -167,6 +167,13 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
     refuse("a damaged checkpoint (its head makes no sense)");
   }
 
+  for (const auto& [option, value] : options.items()) {
+    const nlohmann::json its = state.is_object() ? state.value(option, nlohmann::json()) : nlohmann::json();
+    if (its != value)
+      throw multinode::UsageError(name + ": a training with " + option + " " + its.dump() + ", not " + value.dump() +
+                                  "; go on with the same, or name another folder");
+  }
+
   const std::span elements = file.subspan(sizeof header + header.head_bytes)
                                  .first(file.size() - sizeof header - header.head_bytes - sizeof sum);
   for (const NamedBlock& b : blocks) {
@@ -187,7 +194,8 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
   return state;
 }
 
-nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock> blocks) {
+nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock> blocks,
+                               const nlohmann::json& options) {
   std::error_code error;
   const auto size = fs::file_size(path, error);
   if (error) throw multinode::UsageError("cannot read the checkpoint " + path.string() + ": " + error.message());
@@ -195,13 +203,13 @@ nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock>
   std::ifstream file(path, std::ios::binary);
   if (!file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size)))
     throw multinode::UsageError("cannot read the checkpoint " + path.string() + ": " + errno_text());
-  return parse_checkpoint(bytes, path.string(), blocks);
+  return parse_checkpoint(bytes, path.string(), blocks, options);
 }
 
 nlohmann::json load_checkpoint(multinode::World& world, multinode::Communicator& communicator, const fs::path& path,
-                               std::span<const NamedBlock> blocks) {
+                               std::span<const NamedBlock> blocks, const nlohmann::json& options) {
   nlohmann::json state;
-  if (world.rank() == 0 && !path.empty()) state = read_checkpoint(path, blocks);
+  if (world.rank() == 0 && !path.empty()) state = read_checkpoint(path, blocks, options);
   state = nlohmann::json::parse(world.gather("load_checkpoint", world.rank() == 0 ? state.dump() : "")[0]);
   if (!state.is_null()) broadcast_parameters(world, communicator, blocks);
   return state;
@@ -224,7 +232,8 @@ std::optional<std::uint64_t> step_of(std::string_view name) {
 
 }  // namespace
 
-CheckpointFolder::CheckpointFolder(fs::path folder, std::size_t keep) : folder_(std::move(folder)), keep_(keep) {
+CheckpointFolder::CheckpointFolder(fs::path folder, std::size_t keep, multinode::Watchdog* watchdog)
+    : folder_(std::move(folder)), keep_(keep), watchdog_(watchdog) {
   if (keep_ == 0) throw std::logic_error("CheckpointFolder: keeps none");
   std::error_code error;
   fs::create_directory(folder_, error);
@@ -240,6 +249,13 @@ CheckpointFolder::CheckpointFolder(fs::path folder, std::size_t keep) : folder_(
     }
   if (error)
     throw multinode::UsageError("no checkpoints can be written to " + folder_.string() + ": " + error.message());
+}
+
+CheckpointFolder::~CheckpointFolder() {
+  try {
+    wait();
+  } catch (const std::exception&) {  // the next start finds the checkpoint before
+  }
 }
 
 fs::path CheckpointFolder::path_of(std::uint64_t step) const {
@@ -259,17 +275,9 @@ std::vector<std::uint64_t> CheckpointFolder::steps() const {
 }
 
 fs::path CheckpointFolder::write(std::uint64_t step, const nlohmann::json& state, std::span<const NamedBlock> blocks) {
+  start_write(step, state, blocks);
   wait();
-  return write_now(step, state, blocks);
-}
-
-fs::path CheckpointFolder::write_now(std::uint64_t step, const nlohmann::json& state,
-                                     std::span<const NamedBlock> blocks) const {
-  const fs::path path = path_of(step);
-  write_checkpoint(path, state, blocks);
-  const std::vector<std::uint64_t> all = steps();
-  for (std::size_t i = keep_; i < all.size(); ++i) fs::remove(path_of(all[i]));
-  return path;
+  return path_of(step);
 }
 
 void CheckpointFolder::start_write(std::uint64_t step, nlohmann::json state, std::span<const NamedBlock> blocks) {
@@ -282,16 +290,20 @@ void CheckpointFolder::start_write(std::uint64_t step, nlohmann::json state, std
     copied[i].block.data = copies_[i].data();
   }
   writing_ = std::async(std::launch::async, [this, step, state = std::move(state), copied = std::move(copied)] {
-    write_now(step, state, copied);
+    write_checkpoint(path_of(step), state, copied);
+    const std::vector<std::uint64_t> all = steps();
+    for (std::size_t i = keep_; i < all.size(); ++i) fs::remove(path_of(all[i]));
   });
 }
 
 void CheckpointFolder::wait() {
-  if (writing_.valid()) writing_.get();
+  if (!writing_.valid()) return;
+  std::optional<multinode::Watchdog::Operation> inside;
+  if (watchdog_) inside.emplace(*watchdog_, "writing a checkpoint", multinode::Watchdog::nobody);
+  writing_.get();
 }
 
-std::optional<fs::path> CheckpointFolder::newest() {
-  wait();
+std::optional<fs::path> CheckpointFolder::newest() const {
   const std::vector<std::uint64_t> all = steps();
   if (all.empty()) return std::nullopt;
   return path_of(all[0]);

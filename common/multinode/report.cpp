@@ -49,9 +49,9 @@ void Table::print(std::ostream& out) const {
   out << std::flush;
 }
 
-JsonLines::JsonLines(const std::string& path) : path_(path) {
+JsonLines::JsonLines(const std::string& path, bool append) : path_(path) {
   if (path_.empty()) return;
-  file_.open(path_, std::ios::trunc);
+  file_.open(path_, append ? std::ios::app : std::ios::trunc);
   if (!file_) throw UsageError("--json: cannot write " + path_ + ": " + std::strerror(errno));
 }
 

@@ -27,7 +27,8 @@ class Table {
 // opening; and std::runtime_error for a line that could not be (a full disk).
 class JsonLines {
  public:
-  explicit JsonLines(const std::string& path);
+  // `append`: behind what is in the file, for a program that goes on where it was stopped.
+  explicit JsonLines(const std::string& path, bool append = false);
   void write(const nlohmann::json& object);
 
  private:

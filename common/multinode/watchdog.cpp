@@ -52,6 +52,7 @@ struct Progress {
     return "in " + operation();
   }
   std::string operation() const {
+    if (peer == Watchdog::nobody) return name;
     if (peer != Watchdog::everyone) return name + " with rank " + std::to_string(peer);
     return name + " (collective number " + std::to_string(collectives) + ")";
   }
@@ -83,12 +84,13 @@ std::string judge(int me, const Everyone& before, const Everyone& after, const s
     if (before[r] && after[r]->beat == before[r]->beat)
       return waiting + "; " + rank_of(int(r), *after[r]) + " is frozen: it gives no sign of life, and was last " +
              after[r]->doing();
+  if (after[std::size_t(me)]->peer == Watchdog::nobody) return waiting;
   // Between two ranks: follow who waits for whom to the one that waits for nobody.
   if (after[std::size_t(me)]->peer != Watchdog::everyone) {
     int at = me;
     for (std::size_t hops = 0; hops < after.size(); ++hops) {
       const Progress& p = *after[std::size_t(at)];
-      if (!p.inside() || p.peer == Watchdog::everyone) {
+      if (!p.inside() || p.peer < 0) {
         if (at == me) break;
         return waiting + "; " + rank_of(at, p) + " is late: it is " + p.doing();
       }

@@ -22,6 +22,7 @@ namespace multinode {
 class Watchdog {
  public:
   static constexpr int everyone = -1;
+  static constexpr int nobody = -2;  // a wait for something else than another rank: a disk
 
   struct Identity {
     std::string program;
@@ -41,7 +42,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // While it lives, this process is inside `name` with `peer` (a rank, or everyone). One at a time, from any thread.
+  // While it lives, this process is inside `name` with `peer` (a rank, everyone or nobody). One at a time, from any thread.
   class Operation {
    public:
     Operation(Watchdog& watchdog, const char* name, int peer) noexcept : watchdog_(watchdog) {
