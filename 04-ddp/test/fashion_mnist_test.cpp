@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -194,47 +193,5 @@ TEST_P(FashionMnist, AStoppedRankIsNamed) {
 
 INSTANTIATE_TEST_SUITE_P(By, FashionMnist, ::testing::ValuesIn(ways()),
                          [](const auto& info) { return info.param.name(); });
-
-class Equality : public ::testing::TestWithParam<Way> {
- protected:
-  // difference / bound, as the program printed it
-  static double ratio_in(const std::string& output) {
-    std::smatch match;
-    if (!std::regex_search(output, match, std::regex(R"(difference/bound (\S+))"))) return std::nan("");
-    return std::stod(match[1]);
-  }
-};
-
-TEST_P(Equality, ManyRanksAreOneProcessWithTheSameBatches) {
-  for (const int ranks : {1, 2, 3, 4, 7}) {
-    const Ranks::End end = GetParam().run(PATH_ddp_equality, ranks, {}, 50s);
-    EXPECT_EQ(end.status, 0) << end.output;
-    EXPECT_LE(ratio_in(end.output), 1) << end.output;
-    EXPECT_SAYS(end.output, "ranks bit-identical");
-  }
-}
-
-TEST_P(Equality, APlantedFaultExceedsTheBoundTenfold) {
-  for (const int ranks : {2, 4})
-    for (const std::string fault : {"missing-average", "dropped-sample", "unreduced-bucket"}) {
-      const Ranks::End end = GetParam().run(PATH_ddp_equality, ranks, {"--plant", fault}, 50s);
-      EXPECT_EQ(end.status, 1) << end.output;
-      EXPECT_GE(ratio_in(end.output), 10) << fault << ": " << end.output;
-    }
-}
-
-// Exercise 3: with two ranks a sum has one order, whatever the buckets.
-TEST_P(Equality, OfTwoRanksDoesNotDependOnTheBuckets) {
-  const auto hash = [](const std::string& output) {
-    std::smatch match;
-    return std::regex_search(output, match, std::regex("bit-identical, ([0-9]+)")) ? match[1].str() : output;
-  };
-  const Ranks::End several = GetParam().run(PATH_ddp_equality, 2, {}, 50s);
-  const Ranks::End one = GetParam().run(PATH_ddp_equality, 2, {"--one-bucket"}, 50s);
-  EXPECT_EQ(one.status, 0) << one.output;
-  EXPECT_EQ(hash(several.output), hash(one.output));
-}
-
-INSTANTIATE_TEST_SUITE_P(By, Equality, ::testing::ValuesIn(ways()), [](const auto& info) { return info.param.name(); });
 
 }  // namespace

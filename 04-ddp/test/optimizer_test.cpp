@@ -96,7 +96,7 @@ TYPED_TEST(Optimizers, SgdDoesWhatItsFormulaSays) {
 
 // Algorithm 1 of Kingma and Ba, as it is printed. In T the mean is off by 4 u / (1 - 0.9) of the largest gradient so
 // far, M, and so by 40 u M / root of the step. The mean of squares, of terms that are all positive, is off by 3 u a
-// step and 3 u, so after k steps the root by 2 k u of itself. |mean| / root is 1.4 at most in 20 steps (see
+// step and 3 u, so after k steps the root by 2 k u of itself. |mean| / root is 1.5 at most in 20 steps (see
 // ddp_equality.cpp), so a step is off by rate u (40 M / (root + epsilon) + 3 k + 10), and parameters round their own
 // sums.
 TYPED_TEST(Optimizers, AdamDoesWhatThePaperSays) {

@@ -1,0 +1,50 @@
+// P ranks against one process, by each launcher's library: mpirun's over MPI, bare processes' over Gloo.
+#include "fashion_mnist_ways.hpp"
+
+#include <map>
+#include <regex>
+
+namespace {
+
+class Equality : public ::testing::TestWithParam<Way> {
+ protected:
+  struct Line {
+    double ratio, with_faults;  // of difference and bound
+    std::string parameters;
+  };
+  // By what was trained. Lines of ranks that are not bit-identical are none.
+  static std::map<std::string, Line> lines_of(const std::string& output) {
+    std::map<std::string, Line> lines;
+    const std::regex line(R"(ranks: (.*): difference/bound (\S+), with faults (\S+); ranks bit-identical, (\d+))");
+    for (std::sregex_iterator at(output.begin(), output.end(), line), end; at != end; ++at)
+      lines[(*at)[1]] = {std::stod((*at)[2]), std::stod((*at)[3]), (*at)[4]};
+    return lines;
+  }
+};
+
+TEST_P(Equality, ManyRanksAreOneProcessWithTheSameBatches) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    const Ranks::End end = GetParam().run(PATH_ddp_equality, ranks, {}, 50s);
+    EXPECT_EQ(end.status, 0) << end.output;
+    const auto lines = lines_of(end.output);
+    EXPECT_EQ(lines.size(), 5u) << end.output;
+    for (const auto& [training, line] : lines) {
+      EXPECT_LE(line.ratio, 1) << end.output;
+      EXPECT_GE(line.with_faults, 10) << end.output;
+    }
+    // Exercise 3: with two ranks a sum has one order, whatever the buckets.
+    if (ranks == 2) {
+      EXPECT_EQ(lines.at("SGD, cross-entropy").parameters, lines.at("SGD, cross-entropy, one bucket").parameters);
+    }
+  }
+}
+
+TEST_P(Equality, AFaultIsAnswered) {
+  const Ranks::End end = GetParam().run(PATH_ddp_equality, 3, {"--plant", "dropped-sample"}, 50s);
+  EXPECT_EQ(end.status, 1) << end.output;
+  for (const auto& [training, line] : lines_of(end.output)) EXPECT_GE(line.ratio, 10) << training;
+}
+
+INSTANTIATE_TEST_SUITE_P(By, Equality, ::testing::ValuesIn(ways()), [](const auto& info) { return info.param.name(); });
+
+}  // namespace
