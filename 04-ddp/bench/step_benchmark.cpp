@@ -26,7 +26,7 @@ struct Options {
   multinode::CommonOptions common;
   std::size_t batch_size = 32, steps = 200, warm_up = 20;
   std::string bucket_bytes;
-  bool independent = false;
+  bool no_overlap = false, independent = false;
 
   multinode::Program program() {
     namespace po = boost::program_options;
@@ -37,6 +37,7 @@ struct Options {
         ("warm-up", po::value(&warm_up)->default_value(warm_up), "steps before them")                                 //
         ("bucket-bytes", po::value(&bucket_bytes)->value_name("BYTES"),
          "of every bucket: 1 reduces each gradient alone, 1G all at once (default: the reducer's)")  //
+        ("no-overlap", po::bool_switch(&no_overlap), "reduce when the backward pass has ended")      //
         ("independent", po::bool_switch(&independent), "ranks do not communicate: each trains a model of its own");
     return {"step_benchmark", known, common, [this] {
               multinode::require_range<std::size_t>("--batch-size", batch_size, 1, 1'000'000);
@@ -47,6 +48,7 @@ struct Options {
 
   ddp::ReducerOptions reducer_options() const {
     ddp::ReducerOptions options;
+    options.overlap = !no_overlap;
     if (!bucket_bytes.empty())
       options.first_bucket_bytes = options.bucket_bytes = multinode::parse_size(bucket_bytes, "--bucket-bytes");
     return options;
