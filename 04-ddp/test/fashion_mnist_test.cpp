@@ -99,6 +99,22 @@ TEST_P(FashionMnist, ALossThatIsNoNumberStopsTheRunAndNamesTheRank) {
   EXPECT_EQ(occurrences(end.output, "the loss is"), 1u) << "one line: " << end.output;
 }
 
+// The loss is finite, the gradient is not: found before it is sent, or every rank's would be as bad.
+TEST_P(FashionMnist, AGradientThatIsNoNumberStopsTheRunAndNamesRankAndParameter) {
+  for (const std::string precision : {"float", "double"}) {
+    const auto start = std::chrono::steady_clock::now();
+    const Ranks::End end = run(3, learn({{"--nan", "1"}, {"--log-every", "1"}, {"--precision", precision}}));
+    EXPECT_EQ(end.status, 1);
+    EXPECT_TRUE(
+        std::regex_search(end.output, std::regex("rank 1 \\([^)]*\\): [^\n]*'?layer 1 weights'?[^\n]* is NaN\n")))
+        << end.output;
+    EXPECT_SAYS(end.output, "epoch 1 step 4 of 11: ");
+    EXPECT_EQ(occurrences(end.output, "step 5"), 0u) << end.output;
+    EXPECT_EQ(occurrences(end.output, "fashion_mnist: rank"), 1u) << "one line: " << end.output;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
+  }
+}
+
 TEST_P(FashionMnist, BadCommandLinesAreRefused) {
   const struct {
     std::vector<std::string> options;
@@ -114,6 +130,8 @@ TEST_P(FashionMnist, BadCommandLinesAreRefused) {
                {{"--log-every", "0"}, "--log-every must be from 1"},
                {{"--min-accuracy", "101"}, "--min-accuracy must be from 0"},
                {{"--corrupt", "2"}, "--corrupt must be from 0 to 1, not 2"},
+               {{"--nan", "-2"}, "--nan must be from 0 to 1, not -2"},
+               {{"--checkpoint-every", "5"}, "--checkpoint-every says how often; --checkpoint DIR must say where to"},
                {{"--backend", "horse"}, "horse"},
                {{"twice"}, "only options are expected"}};
   for (const auto& c : cases) {
