@@ -3,6 +3,7 @@
 // command line or environment, 77 no GPU for --backend nccl.
 #include "data/fashion_mnist.hpp"
 #include "ddp/checkpoint.hpp"
+#include "ddp/recorder.hpp"
 #include "ddp/reducer.hpp"
 #include "ddp/sampler.hpp"
 #include "model/perceptron.hpp"
@@ -23,6 +24,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -53,6 +55,7 @@ struct Options {
   bool no_average = false;
   int corrupt = no_rank;
   int nan = no_rank;
+  ddp::RecorderOptions recorder;
 
   multinode::Program program() {
     namespace po = boost::program_options;
@@ -78,6 +81,7 @@ struct Options {
         ("no-average", po::bool_switch(&no_average), "a fault to look at: sum the gradients, and leave it at that")  //
         ("corrupt", po::value(&corrupt), "a fault to look at: this rank starts from parameters of its own")          //
         ("nan", po::value(&nan), "a fault to look at: a gradient of this rank is no number in step 5");
+    recorder.add_to(known);
     return {"fashion_mnist", known, common, [this] { validate(); }};
   }
 
@@ -170,6 +174,7 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
   const nlohmann::json settled = options.settled(images.train.size());
   const nlohmann::json resumed = ddp::load_checkpoint(world, communicator, newest, kept, settled);
 
+  ddp::Recorder recorder(world, communicator, options.recorder);
   Progress progress(rank == 0);
   multinode::JsonLines json(rank == 0 ? options.common.json : "", !resumed.is_null());
   if (rank == 0) json.write(multinode::fingerprint(world));
@@ -220,7 +225,8 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
           gradient[0] = std::numeric_limits<T>::quiet_NaN();
       };
       line_sums[0] += train_step(model, optimizer, reducer, batch, divisor,
-                                 {options.dropout, seed, static_cast<std::uint32_t>(step)}, rate, spoil)
+                                 {options.dropout, seed, static_cast<std::uint32_t>(step)}, rate,
+                                 {.complete = spoil, .observe = recorder.observer()})
                           .loss;
       line_sums[1] += static_cast<double>(batch.size());
       samples += sampler.global_batch(s).size();
@@ -253,6 +259,7 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
     if (every == 0 || step % every == 0 || step == last) write_checkpoint();
   }
   if (folder) folder->wait();
+  recorder.report(std::cout, json);
 
   const std::vector<T> parameters = model.copy_parameters();
   const std::vector<std::string> hashes =

@@ -3,11 +3,13 @@
 
 #include "data/batch.hpp"
 #include "ddp/reducer.hpp"
+#include "ddp/step_times.hpp"
 #include "model/perceptron.hpp"
 
 #include <multinode/communicator.hpp>
 #include <multinode/device.hpp>
 
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -28,28 +30,40 @@ void connect(Model& model, ddp::Reducer<T>& reducer) {
   reducer.set_relocated(lay_out);
 }
 
+// What else is to be done in a step.
+struct StepHooks {
+  std::function<void(std::size_t)> complete;  // with a gradient's number, when it is computed and before it is sent
+  ddp::StepObserver observe;                  // when the step has ended
+};
+
 // `batch` is this rank's part; `divisor` is what the sum of all ranks' gradients is divided by: the number of samples
-// in the whole batch. `complete` is called with a gradient's number when it is computed, before it is sent. Throws
-// std::runtime_error if the loss of this rank's part is not finite.
+// in the whole batch. Throws std::runtime_error if the loss of this rank's part is not finite.
 template <class Model, class Optimizer, class T>
-model::Score train_step(
-    Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, const data::Batch<T>& batch, std::size_t divisor,
-    const model::Dropout& dropout, double learning_rate,
-    const std::function<void(std::size_t)>& complete = [](std::size_t) {}) {
+model::Score train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, const data::Batch<T>& batch,
+                        std::size_t divisor, const model::Dropout& dropout, double learning_rate,
+                        const StepHooks& hooks = {}) {
+  ddp::StepTimes times;
+  const auto now = [&times](std::size_t i) { times.at[i] = std::chrono::steady_clock::now(); };
+  now(0);
   const model::Score score = model.forward(batch, dropout);
   // Before the reduction: behind it every rank's parameters are as bad, and nobody can tell whose loss was.
   if (!std::isfinite(score.loss))
     throw std::runtime_error("the loss is " + std::to_string(score.loss) + " in step " +
                              std::to_string(dropout.step + 1) + "; a smaller --learning-rate may help");
+  now(1);
   reducer.begin(divisor);
   model.backward(
       [&](std::size_t parameter) {
-        complete(parameter);
+        if (hooks.complete) hooks.complete(parameter);
         reducer.mark_ready(parameter);
       },
       reducer.adds());
+  now(2);
   reducer.wait();
+  now(3);
   model.update(optimizer, learning_rate);
+  now(4);
+  if (hooks.observe) hooks.observe(times);
   return score;
 }
 

@@ -1,0 +1,251 @@
+// random_mlp: trains NVIDIA's large random perceptron, 55,616,001 parameters on random numbers: what its steps cost,
+// and how much of their communication hides behind the computation. Exit status: 0 the loss fell and all ranks have the
+// same parameters, 1 not so, failed or timed out, 2 bad command line or environment.
+#include "ddp/overlap.hpp"
+#include "ddp/philox.hpp"
+#include "ddp/recorder.hpp"
+#include "ddp/reducer.hpp"
+#include "model/perceptron.hpp"
+#include "train_step.hpp"
+
+#include <multinode/program.hpp>
+#include <multinode/report.hpp>
+
+#include <boost/program_options.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <numeric>
+#include <set>
+
+namespace {
+
+constexpr std::size_t features = 20;
+
+struct Options {
+  multinode::CommonOptions common;
+  std::size_t hidden_layers = 15, hidden_units = 2048;
+  std::size_t batch_size = 512, steps = 2, epochs = 5;
+  double learning_rate = 1e-3;
+  std::string loss = "mean-square";
+  std::string bucket_bytes = "25M";
+  std::string compression = "none";
+  bool no_overlap = false;
+  std::size_t measure_overlap = 0;
+  ddp::RecorderOptions recorder;
+
+  multinode::Program program() {
+    namespace po = boost::program_options;
+    po::options_description known("Options of random_mlp");
+    known.add_options()                                                                                        //
+        ("batch-size", po::value(&batch_size)->default_value(batch_size), "samples in a step, of each rank")   //
+        ("steps", po::value(&steps)->default_value(steps), "in an epoch")                                      //
+        ("epochs", po::value(&epochs)->default_value(epochs), "each has other samples")                        //
+        ("learning-rate", po::value(&learning_rate)->default_value(learning_rate), "of the gradient descent")  //
+        ("loss", po::value(&loss)->default_value(loss),
+         "mean-square; or cross-entropy, a fault to look at: over one class nothing is to be learned")  //
+        ("hidden-layers", po::value(&hidden_layers)->default_value(hidden_layers),
+         "the first has a quarter of the units of the others")                                    //
+        ("hidden-units", po::value(&hidden_units)->default_value(hidden_units), "in each layer")  //
+        ("bucket-bytes", po::value(&bucket_bytes)->default_value(bucket_bytes)->value_name("BYTES"),
+         "after which a bucket of gradients is closed; the first: after 1M, if that is less")  //
+        ("compression", po::value(&compression)->default_value(compression),
+         "what gradients travel as: none, float16, bfloat16")  //
+        ("no-overlap", po::bool_switch(&no_overlap),
+         "to compare with: reduce the gradients when the backward pass has ended")  //
+        ("measure-overlap", po::value(&measure_overlap)->value_name("ROUNDS"),
+         "then measure how much of the communication a step hides: the median of so many rounds");
+    recorder.add_to(known);
+    return {"random_mlp", known, common, [this] { validate(); }};
+  }
+
+  void validate() {
+    using multinode::require_range;
+    require_range<std::size_t>("--batch-size", batch_size, 1, 1'000'000);
+    require_range<std::size_t>("--steps", steps, 1, 1'000'000);
+    require_range<std::size_t>("--epochs", epochs, 1, 1'000);
+    require_range("--learning-rate", learning_rate, 0.0, 1e6);
+    require_range<std::size_t>("--hidden-layers", hidden_layers, 2, 1'000);
+    require_range<std::size_t>("--hidden-units", hidden_units, 4, 100'000);
+    require_range<std::size_t>("--measure-overlap", measure_overlap, 0, 10'000);
+    if (loss != "mean-square" && loss != "cross-entropy")
+      throw multinode::UsageError("--loss must be mean-square or cross-entropy, not '" + loss + "'");
+    const multinode::Backend backend = multinode::parse_backend(common.backend);
+    if (backend == multinode::Backend::nccl)
+      throw multinode::UsageError("--backend nccl: this program computes on the CPU: use mpi or gloo");
+    reducer();
+  }
+
+  model::Architecture architecture() const {
+    std::vector<std::size_t> sizes{features, hidden_units / 4};
+    sizes.insert(sizes.end(), hidden_layers - 1, hidden_units);
+    sizes.push_back(1);
+    return {.sizes = sizes,
+            .loss = loss == "mean-square" ? model::Loss::mean_square : model::Loss::cross_entropy,
+            .hidden_relu = false};
+  }
+
+  ddp::ReducerOptions reducer() const {
+    ddp::ReducerOptions options;
+    options.bucket_bytes = multinode::parse_size(bucket_bytes, "--bucket-bytes");
+    options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
+    options.overlap = !no_overlap;
+    if (compression == "float16")
+      options.compression = ddp::Compression::float16;
+    else if (compression == "bfloat16")
+      options.compression = ddp::Compression::bfloat16;
+    else if (compression != "none")
+      throw multinode::UsageError("--compression must be none, float16 or bfloat16, not '" + compression + "'");
+    return options;
+  }
+};
+
+// Samples first ... first + count - 1: inputs are uniform in [0, 1), the target is their mean, and the label the only
+// class there is.
+void draw(std::size_t first, std::size_t count, std::uint64_t seed, data::Batch<float>& batch) {
+  batch.inputs.resize(count * features);
+  batch.targets.resize(count);
+  batch.labels.assign(count, 0);
+  batch.samples.resize(count);
+  for (std::size_t s = 0; s < count; ++s) {
+    const auto sample = static_cast<std::uint32_t>(first + s);
+    const std::span<float> inputs(batch.inputs.data() + s * features, features);
+    static_assert(features % 4 == 0);
+    for (std::size_t i = 0; i < features; i += 4) {
+      const ddp::PhiloxWords random =
+          ddp::philox({static_cast<std::uint32_t>(i / 4), ddp::stream_synthetic, sample, 0}, seed);
+      for (std::size_t j = 0; j < 4; ++j) inputs[i + j] = static_cast<float>(random[j] >> 8) * 0x1p-24f;
+    }
+    batch.targets[s] = std::accumulate(inputs.begin(), inputs.end(), 0.0f) / static_cast<float>(features);
+    batch.samples[s] = sample;
+  }
+}
+
+template <class... Values>
+std::string text(const char* format, Values... values) {
+  char line[200];
+  std::snprintf(line, sizeof line, format, values...);
+  return line;
+}
+
+// All steps are of one batch, and their learning rate is 0: as much work as in training, and the parameters stay.
+ddp::Overlap measure(multinode::World& world, multinode::Communicator& communicator, const Options& options,
+                     model::Perceptron<float>& model, model::Sgd<float>& optimizer, const data::Batch<float>& batch) {
+  using Reducer = ddp::Reducer<float>;
+  const std::vector<ddp::NamedBlock> parameters = model.parameters();
+  const std::span<float> storage = model.gradient_storage();
+  ddp::ReducerOptions settings = options.reducer();
+  settings.overlap = true;
+  Reducer overlapped(world, communicator, parameters, storage, settings);
+  Reducer alone(ddp::Peers{}, parameters, storage, settings);
+  settings.overlap = false;
+  Reducer serial(world, communicator, parameters, storage, settings);
+  const auto step = [&](Reducer& reducer) {
+    return [&] {
+      connect(model, reducer);
+      train_step(model, optimizer, reducer, batch, batch.size() * static_cast<std::size_t>(world.size()), {}, 0);
+    };
+  };
+  std::vector<std::uint16_t> compressed(settings.compression == ddp::Compression::none ? 0 : storage.size());
+  const auto communicate = [&] {
+    std::fill(storage.begin(), storage.end(), 0.0f);  // what is summed again and again must not grow
+    std::vector<multinode::Block> blocks;
+    for (const ddp::BucketPlan::Bucket& bucket : overlapped.plan().buckets) {
+      if (compressed.empty())
+        blocks.emplace_back(storage.subspan(bucket.offset, bucket.count));
+      else
+        blocks.emplace_back(compressed.data() + bucket.offset, bucket.count,
+                            settings.compression == ddp::Compression::float16 ? multinode::DataType::float16
+                                                                              : multinode::DataType::bfloat16);
+    }
+    ddp::reduce_all(communicator, blocks);
+  };
+  return ddp::measure_overlap(communicator, {step(overlapped), step(serial), step(alone), communicate},
+                              options.measure_overlap);
+}
+
+int run(multinode::World& world, const Options& options) {
+  const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
+  const auto rank = static_cast<std::size_t>(world.rank()), size = static_cast<std::size_t>(world.size());
+  const std::uint64_t seed = options.common.seed;
+
+  model::Perceptron<float> model(options.architecture(), options.batch_size);
+  model::Sgd<float> optimizer(model.parameters());
+  ddp::Reducer<float> reducer(world, *communicator, model.parameters(), model.gradient_storage(), options.reducer());
+  connect(model, reducer);
+  model.initialize(seed);
+  ddp::broadcast_parameters(world, *communicator, model.parameters());
+  ddp::Recorder recorder(world, *communicator, options.recorder);
+  multinode::JsonLines json(rank == 0 ? options.common.json : "");
+  if (rank == 0) {
+    json.write(multinode::fingerprint(world));
+    std::cout << reducer.storage().size() << " parameters in " << reducer.plan().buckets.size() << " buckets; " << size
+              << (size == 1 ? " rank, " : " ranks, ") << name_of(communicator->backend()) << std::endl;
+  }
+
+  data::Batch<float> batch, first_batch;
+  draw(rank * options.batch_size, options.batch_size, seed, first_batch);
+  const auto loss_of_first_batch = [&] {
+    double loss = model.forward(first_batch, {}).loss;
+    sum_over_ranks(*communicator, model, {&loss, 1});
+    return loss / static_cast<double>(size * options.batch_size);
+  };
+  const double before = loss_of_first_batch();
+  std::size_t step = 0;  // of all epochs
+  for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
+    std::vector<double> losses(size);  // of each rank's samples
+    for (std::size_t s = 0; s < options.steps; ++s, ++step) {
+      draw((step * size + rank) * options.batch_size, options.batch_size, seed, batch);
+      losses[rank] += train_step(model, optimizer, reducer, batch, size * options.batch_size,
+                                 {0, seed, static_cast<std::uint32_t>(step)}, options.learning_rate,
+                                 {.complete = {}, .observe = recorder.observer()})
+                          .loss /
+                      static_cast<double>(options.steps * options.batch_size);
+    }
+    sum_over_ranks(*communicator, model, losses);
+    for (std::size_t r = 0; r < size && rank == 0; ++r)
+      std::cout << text("[rank %zu] Epoch %zu | Batchsize: %zu | Steps: %zu | Loss: %.6f", r, epoch, options.batch_size,
+                        options.steps, losses[r])
+                << std::endl;
+    if (rank == 0)
+      json.write({{"epoch", epoch},
+                  {"steps", step},
+                  {"loss", std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(size)}});
+  }
+  float largest = 0;
+  for (const float gradient : reducer.storage()) largest = std::max(largest, std::abs(gradient));
+  const double after = loss_of_first_batch();
+  recorder.report(std::cout, json);
+
+  if (options.measure_overlap > 0) {
+    const ddp::Overlap overlap = measure(world, *communicator, options, model, optimizer, first_batch);
+    if (rank == 0) {
+      print(std::cout, overlap);
+      json.write({{"overlap", json_of(overlap)}});
+    }
+  }
+
+  const std::vector<float> parameters = model.copy_parameters();
+  const std::vector<std::string> hashes =
+      world.gather("parameters", text("%016llx", static_cast<unsigned long long>(hash_of(std::span(parameters)))));
+  const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;
+  const bool right = identical && after < before;
+  if (rank == 0) {
+    std::cout << text("loss of the first batch: %.6f, and %.6f after %zu steps; largest gradient of the last: %g\n",
+                      before, after, step, static_cast<double>(largest))
+              << (right ? "RIGHT: " : "WRONG: ") << "the loss " << (after < before ? "fell" : "did not fall")
+              << (identical ? "; parameters: " + hashes[0] + " on every rank" : "; the ranks' parameters differ")
+              << std::endl;
+    json.write({{"right", right}, {"before", before}, {"after", after}, {"identical", identical}});
+  }
+  return right ? multinode::exit_right : multinode::exit_wrong;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  return multinode::run(options.program(), argc, argv, [&](multinode::World& world) { return run(world, options); });
+}

@@ -1,0 +1,227 @@
+// random_mlp as a user runs it, with a small network; what it says about its steps' times; and its trace.
+#include "fashion_mnist_ways.hpp"
+#include "idx_files.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <set>
+
+namespace {
+
+class RandomMlp : public ::testing::TestWithParam<Way> {
+ protected:
+  // 5 epochs of 2 steps, unless told otherwise.
+  Ranks::End run(int ranks, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> options{"--hidden-layers", "5", "--hidden-units", "64", "--batch-size", "16"};
+    options.insert(options.end(), more.begin(), more.end());
+    return GetParam().run(PATH_random_mlp, ranks, options, 50s);
+  }
+  std::vector<nlohmann::json> lines_of(const std::string& file) {
+    std::vector<nlohmann::json> lines;
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+
+  Folder folder_;
+};
+
+TEST_P(RandomMlp, LearnsOnAnyNumberOfRanks) {
+  for (const int ranks : {1, 2, 3}) {
+    const std::string file = (folder_.path / "results.json").string();
+    const Ranks::End end = run(ranks, {"--json", file});
+    EXPECT_EQ(end.status, 0) << end.output;
+    EXPECT_SAYS(end.output, "RIGHT: the loss fell; parameters: ");
+    for (int rank = 0; rank < ranks; ++rank)
+      EXPECT_SAYS(end.output, "[rank " + std::to_string(rank) + "] Epoch 4 | Batchsize: 16 | Steps: 2 | Loss: 0.");
+    const auto lines = lines_of(file);
+    ASSERT_EQ(lines.size(), 7u);
+    EXPECT_EQ(lines[0].at("fingerprint").at("world_size"), ranks);
+    EXPECT_EQ(lines[5].at("steps"), 10);
+    EXPECT_LT(lines[6].at("after"), lines[6].at("before"));
+    EXPECT_EQ(lines[6].at("identical"), true);
+  }
+}
+
+// log softmax of one number is 0, whatever the number: there is no loss, and no way to a smaller one.
+TEST_P(RandomMlp, CrossEntropyOverOneClassIsExactlyZero) {
+  const Ranks::End end = run(2, {"--loss", "cross-entropy"});
+  EXPECT_EQ(end.status, 1) << end.output;
+  EXPECT_SAYS(end.output,
+              "loss of the first batch: 0.000000, and 0.000000 after 10 steps; largest gradient of the last: 0\n");
+  EXPECT_SAYS(end.output, "WRONG: the loss did not fall");
+}
+
+TEST_P(RandomMlp, CompressesAndReducesInOtherBuckets) {
+  for (const std::string compression : {"float16", "bfloat16"}) {
+    const Ranks::End end = run(2, {"--compression", compression, "--bucket-bytes", "20K", "--measure-overlap", "1"});
+    EXPECT_EQ(end.status, 0) << end.output;
+    EXPECT_SAYS(end.output, "RIGHT: ");
+  }
+}
+
+TEST_P(RandomMlp, BreaksAStepDown) {
+  const std::string file = (folder_.path / "results.json").string();
+  const Ranks::End end = run(3, {"--breakdown", "--json", file});
+  EXPECT_EQ(end.status, 0) << end.output;
+  const auto lines = lines_of(file);
+  const auto line = std::find_if(lines.begin(), lines.end(), [](const auto& l) { return l.contains("breakdown"); });
+  ASSERT_NE(line, lines.end());
+  EXPECT_EQ(line->at("steps"), 10);
+  for (const char* phase : {"forward", "backward", "exposed communication", "update", "step"}) {
+    EXPECT_SAYS(end.output, std::string("\n") + phase + "  ");
+    const nlohmann::json& times = line->at("breakdown").at(phase);
+    EXPECT_GT(times.at("lowest_ms"), 0) << phase;
+    EXPECT_LE(times.at("lowest_ms"), times.at("mean_ms")) << phase;
+    EXPECT_LE(times.at("mean_ms"), times.at("highest_ms")) << phase;
+  }
+}
+
+TEST_P(RandomMlp, MeasuresItsOverlap) {
+  const std::string file = (folder_.path / "results.json").string();
+  const Ranks::End end = run(2, {"--measure-overlap", "3", "--json", file});
+  EXPECT_EQ(end.status, 0) << end.output;  // the parameters did not move
+  const auto lines = lines_of(file);
+  const nlohmann::json& overlap = lines.at(lines.size() - 2).at("overlap");
+  const auto median = [&](const char* mode) { return overlap.at(mode).at("median_s").get<double>(); };
+  for (const char* mode : {"overlapped", "serial", "compute only", "communication only"}) EXPECT_GT(median(mode), 0);
+  EXPECT_NEAR(overlap.at("hidden"), 1 - (median("overlapped") - median("compute only")) / median("communication only"),
+              1e-9);
+  EXPECT_NEAR(overlap.at("hidden_serial"),
+              1 - (median("serial") - median("compute only")) / median("communication only"), 1e-9);
+}
+
+// The trace of `ranks` ranks: events of each rank and track, in order.
+struct Event {
+  std::string name;
+  double begin, end;
+  nlohmann::json args;
+};
+using Tracks = std::map<std::pair<int, std::string>, std::vector<Event>>;
+Tracks tracks_of(const std::string& file) {
+  std::ifstream in(file);
+  const nlohmann::json trace = nlohmann::json::parse(in);
+  std::map<std::pair<int, int>, std::string> names;
+  Tracks tracks;
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    const std::pair<int, int> track(event.at("pid"), event.at("tid"));
+    if (event.at("ph") == "M") {
+      if (event.at("name") == "thread_name") names[track] = event.at("args").at("name");
+      continue;
+    }
+    EXPECT_EQ(event.at("ph"), "X");
+    const double begin = event.at("ts"), duration = event.at("dur");
+    EXPECT_GE(begin, 0);
+    EXPECT_GE(duration, 0);
+    tracks[{track.first, names.at(track)}].push_back(
+        {event.at("name"), begin, begin + duration, event.value("args", nlohmann::json())});
+  }
+  return tracks;
+}
+
+TEST_P(RandomMlp, TracesTheLastSteps) {
+  const std::string file = (folder_.path / "trace.json").string();
+  constexpr double rounding = 1e-3;  // us
+  for (const int ranks : {1, 3}) {
+    for (const bool overlap : {true, false}) {
+      std::vector<std::string> options{"--trace", file, "--bucket-bytes", "20K"};
+      if (!overlap) options.push_back("--no-overlap");
+      const Ranks::End end = run(ranks, options);
+      EXPECT_EQ(end.status, 0) << end.output;
+      EXPECT_SAYS(end.output, "trace: " + file + ", the clocks of all ranks within ");
+      Tracks tracks = tracks_of(file);
+      std::map<std::string, std::set<std::string>> reductions;  // by rank's bytes
+      for (int rank = 0; rank < ranks; ++rank) {
+        const std::vector<Event>& compute = tracks[{rank, "compute"}];
+        const std::vector<Event>& communication = tracks[{rank, "communication"}];
+        ASSERT_EQ(compute.size(), 3 * 5u);  // a step and its four phases
+        std::size_t reduced = 0;
+        for (std::size_t s = 0; s < 3; ++s) {
+          const Event* const step = &compute[5 * s];
+          EXPECT_EQ(step->name, "step " + std::to_string(8 + s));
+          double at = step->begin;
+          for (const auto& [i, name] :
+               {std::pair{1, "forward"}, {2, "backward"}, {3, "exposed communication"}, {4, "update"}}) {
+            EXPECT_EQ(step[i].name, name);
+            EXPECT_NEAR(step[i].begin, at, rounding);
+            at = step[i].end;
+          }
+          EXPECT_NEAR(at, step->end, rounding);
+          if (s > 0) {
+            EXPECT_GE(step->begin, compute[5 * s - 1].end - rounding);
+          }
+          // The reductions of this step: one after another, from the backward pass on, or from its end on.
+          double bytes = 0, last = step[overlap ? 2 : 3].begin;
+          for (const Event& operation : communication) {
+            if (operation.begin < step->begin || operation.begin > step->end) continue;
+            EXPECT_GE(operation.begin, last - rounding);
+            last = operation.end;
+            bytes += operation.args.at("bytes").get<double>();
+            ++reduced;
+          }
+          EXPECT_LE(last, step[3].end + rounding);
+          EXPECT_EQ(bytes, ranks == 1 ? 0 : 4 * (20 * 16 + 16 + 16 * 64 + 64 + 3 * (64 * 64 + 64) + 64 + 1));
+        }
+        EXPECT_EQ(reduced, ranks == 1 ? 0u : 3 * 3u);  // 3 buckets
+        // All ranks take part in a reduction at once: on one clock, it ends on none before it began on the last.
+        const std::vector<Event>& first = tracks[{0, "communication"}];
+        std::vector<Event> mine, theirs;
+        const auto is_reduction = [](const Event& event) { return event.args.at("bytes") > 8 * 3; };
+        std::copy_if(communication.begin(), communication.end(), std::back_inserter(mine), is_reduction);
+        std::copy_if(first.begin(), first.end(), std::back_inserter(theirs), is_reduction);
+        ASSERT_EQ(mine.size(), theirs.size());
+        for (std::size_t i = 0; i < mine.size(); ++i) {
+          EXPECT_EQ(mine[i].name, theirs[i].name);
+          EXPECT_GT(mine[i].end, theirs[i].begin - 1000);
+          EXPECT_GT(theirs[i].end, mine[i].begin - 1000);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(RandomMlp, SaysThatItCannotWriteTheTrace) {
+  const Ranks::End nowhere = run(2, {"--trace", "/nowhere/trace.json"});
+  EXPECT_EQ(nowhere.status, 2) << nowhere.output;
+  EXPECT_SAYS(nowhere.output, "--trace: cannot write /nowhere/trace.json: No such file");
+  const Ranks::End full = run(2, {"--trace", "/dev/full"});
+  EXPECT_EQ(full.status, 1) << full.output;
+  EXPECT_SAYS(full.output, "--trace: cannot write /dev/full: No space left");
+}
+
+INSTANTIATE_TEST_SUITE_P(By, RandomMlp, ::testing::ValuesIn(ways()),
+                         [](const auto& info) { return info.param.name(); });
+
+using multinode::testing::run;
+
+TEST(RandomMlpAlone, HasTheOriginalsParameters) {
+  constexpr std::size_t parameters = 20 * 512 + 512 + 512 * 2048 + 2048 + 13 * (2048 * 2048 + 2048) + 2048 + 1;
+  static_assert(parameters == 55'616'001);
+  const Result result = run({PATH_random_mlp, "--batch-size", "1", "--steps", "1", "--epochs", "1"});
+  EXPECT_SAYS(result.out, std::to_string(parameters) + " parameters in 8 buckets");
+  EXPECT_EQ(result.status, 0) << result.all();
+}
+
+TEST(RandomMlpAlone, RefusesWhatDoesNotFit) {
+  for (const auto& [options, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--loss", "hinge"}, "--loss must be mean-square or cross-entropy, not 'hinge'"},
+           {{"--compression", "zip"}, "--compression must be none, float16 or bfloat16, not 'zip'"},
+           {{"--bucket-bytes", "many"}, "--bucket-bytes"},
+           {{"--batch-size", "0"}, "--batch-size must be from 1 to"},
+           {{"--hidden-layers", "1"}, "--hidden-layers must be from 2 to"},
+           {{"--measure-overlap", "-1"}, "--measure-overlap"},
+           {{"--backend", "nccl"}, "--backend nccl"}}) {
+    std::vector<std::string> command = options;
+    command.insert(command.begin(), PATH_random_mlp);
+    const Result result = run(command);
+    EXPECT_EQ(result.status, 2) << result.all();
+    EXPECT_SAYS(result.err, message);
+  }
+}
+
+}  // namespace
