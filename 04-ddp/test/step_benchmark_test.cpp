@@ -1,0 +1,48 @@
+// step_benchmark: what it says adds up.
+#include "fashion_mnist_ways.hpp"
+
+#include <testing/faults.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+
+namespace {
+
+class StepBenchmark : public ::testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(By, StepBenchmark, ::testing::ValuesIn(ways()),
+                         [](const auto& instance) { return instance.param.name(); });
+
+TEST_P(StepBenchmark, ThePartsAreTheStep) {
+  for (const std::string how : {"--no-overlap", "--independent"}) {
+    const std::string file = ::testing::TempDir() + "step_benchmark." + std::to_string(getpid());
+    const Ranks::End end = GetParam().run(
+        PATH_step_benchmark, 2,
+        {"--batch-size", "65", "--warm-up", "2", "--steps", "10", "--bucket-bytes", "1", how, "--json", file}, 50s);
+    ASSERT_EQ(end.status, 0) << end.output;
+    std::ifstream lines(file);
+    std::string line;
+    std::getline(lines, line);
+    std::getline(lines, line);
+    std::remove(file.c_str());
+    const nlohmann::json result = nlohmann::json::parse(line);
+    double sum = 0;
+    for (const char* part : {"forward_ms", "backward_ms", "exposed_ms", "update_ms"}) {
+      EXPECT_GT(result.at(part), 0.0) << part;
+      sum += result.at(part).get<double>();
+    }
+    // They are means over the ranks; the step is the slowest rank's, which waits for nobody if it is independent.
+    EXPECT_LE(sum, result.at("step_ms")) << line;
+    EXPECT_GE(sum, 0.5 * result.at("step_ms").get<double>()) << line;
+    EXPECT_GT(result.at("products_ms"), 0.0);
+    EXPECT_EQ(result.at("independent"), how == "--independent");
+  }
+}
+
+TEST_P(StepBenchmark, RefusesWhatDoesNotFit) {
+  const Ranks::End end = GetParam().run(PATH_step_benchmark, 2, {"--steps", "0"}, 50s);
+  EXPECT_EQ(end.status, 2);
+  EXPECT_SAYS(end.output, "--steps must be");
+}
+
+}  // namespace
