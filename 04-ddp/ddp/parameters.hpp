@@ -23,4 +23,8 @@ struct NamedBlock {
 void broadcast_parameters(multinode::World& world, multinode::Communicator& communicator,
                           std::span<const NamedBlock> parameters);
 
+// Every rank's 16 hexadecimal digits, in order of rank, on every rank: FNV-1a of the bits of `parameters`, which are
+// host memory. Collective, called by all ranks.
+std::vector<std::string> hashes_of_ranks(multinode::World& world, std::span<const NamedBlock> parameters);
+
 }  // namespace ddp

@@ -312,9 +312,7 @@ Work Communicator::start_send(ConstBlock block, int peer) {
 }
 Work Communicator::start_recv(Block block, int peer) { return start(peer_call(Call::Kind::recv, {}, block, peer)); }
 
-namespace {
-
-Backend without_gpus([[maybe_unused]] const World& world) {
+Backend choose_cpu_backend([[maybe_unused]] const World& world) {
 #if defined(MULTINODE_HAVE_MPI) && defined(MULTINODE_HAVE_GLOO)
   return world.launch().under_mpi ? Backend::mpi : Backend::gloo;
 #elif defined(MULTINODE_HAVE_MPI)
@@ -324,14 +322,12 @@ Backend without_gpus([[maybe_unused]] const World& world) {
 #endif
 }
 
-}  // namespace
-
 Backend choose_backend(const World& world, Backend wanted) {
   if (wanted != Backend::automatic) return wanted;
 #ifdef MULTINODE_HAVE_NCCL
   if (device_count() >= world.local_size()) return Backend::nccl;
 #endif
-  return without_gpus(world);
+  return choose_cpu_backend(world);
 }
 
 std::unique_ptr<Communicator> make_communicator(World& world, Backend backend) {
@@ -340,7 +336,7 @@ std::unique_ptr<Communicator> make_communicator(World& world, Backend backend) {
 #ifdef MULTINODE_HAVE_NCCL  // ranks without a GPU bring the others back to the CPU
     const auto choices = world.gather("choice of a backend", std::string(name_of(backend)));
     if (std::ranges::any_of(choices, [](const auto& name) { return name != name_of(Backend::nccl); }))
-      backend = without_gpus(world);
+      backend = choose_cpu_backend(world);
 #endif
   }
   switch (backend) {

@@ -199,4 +199,7 @@ std::unique_ptr<Communicator> make_communicator(World& world, Backend backend);
 // What automatic stands for on this rank; make_communicator takes nccl only where it is that on all ranks.
 Backend choose_backend(const World& world, Backend wanted);
 
+// What automatic stands for in a program that does not use GPUs.
+Backend choose_cpu_backend(const World& world);
+
 }  // namespace multinode
