@@ -1,0 +1,117 @@
+// trainer_style as a user runs it.
+#include "fashion_mnist_ways.hpp"
+#include "idx_files.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <memory>
+#include <regex>
+
+namespace {
+
+class SmallDataSet : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    small_ = std::make_unique<Folder>();
+    write_data_set(small_->path, 301, 101, true);
+  }
+  static void TearDownTestSuite() { small_.reset(); }
+  static inline std::unique_ptr<Folder> small_;
+};
+
+class TrainerStyle : public SmallDataSet, public ::testing::WithParamInterface<Way> {
+ protected:
+  Ranks::End run(int ranks, std::vector<std::string> more) const {
+    std::vector<std::string> options{"--data", small_->path.string(), "--batch-size", "30", "--log-every", "5"};
+    options.insert(options.end(), more.begin(), more.end());
+    return GetParam().run(PATH_trainer_style, ranks, options, 50s);
+  }
+  static std::string parameters(const std::string& output) {
+    std::smatch match;
+    return std::regex_search(output, match, std::regex("parameters: ([0-9a-f]{16}) on every rank"))
+               ? match[1].str()
+               : "none in: " + output;
+  }
+};
+
+TEST_P(TrainerStyle, LearnsUntilItGetsNoBetter) {
+  for (const int ranks : {1, 2, 3}) {
+    const Ranks::End end = run(ranks, {"--epochs", "50", "--patience", "2", "--min-accuracy", "95"});
+    EXPECT_EQ(end.status, 0) << end.output;
+    EXPECT_EQ(occurrences(end.output, "669706 parameters, 2.68 MB\n"), 1u) << end.output;
+    EXPECT_SAYS(end.output, "layer 1 weights  512 x 784    401408\n");
+    EXPECT_SAYS(end.output, "epoch 1 step 5 of 11: train_loss_step ");
+    EXPECT_SAYS(end.output, "stopped: val_accuracy has not been better than ");
+    EXPECT_SAYS(end.output, " on every rank\nRIGHT: test accuracy ");
+  }
+}
+
+TEST_P(TrainerStyle, GoesOnWithTheSameBits) {
+  const Folder folder;
+  const std::vector<std::string> whole{"--epochs", "2", "--accumulate-batches", "2", "--json", folder.path / "whole"};
+  std::vector<std::string> part{"--epochs",
+                                "2",
+                                "--accumulate-batches",
+                                "2",
+                                "--json",
+                                folder.path / "parts",
+                                "--checkpoint",
+                                folder.path / "checkpoints",
+                                "--min-accuracy",
+                                "0"};
+  const Ranks::End undisturbed = run(3, whole);
+  part.insert(part.end(), {"--steps", "8"});
+  EXPECT_EQ(run(3, part).status, 0);
+  part.resize(part.size() - 2);
+  const Ranks::End rest = run(3, part);
+  EXPECT_SAYS(rest.output, "goes on from step 8\n");
+  EXPECT_EQ(parameters(rest.output), parameters(undisturbed.output));
+  const auto lines = [](const std::filesystem::path& file) {
+    std::vector<std::string> all;
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);) all.push_back(line);
+    if (!all.empty()) all.erase(all.begin());  // the fingerprint has the time
+    return all;
+  };
+  EXPECT_EQ(lines(folder.path / "parts"), lines(folder.path / "whole"));
+  const auto last = nlohmann::json::parse(lines(folder.path / "parts").back());
+  EXPECT_EQ(last.at("identical"), true);
+  EXPECT_EQ(last.at("parameters"), parameters(rest.output));
+}
+
+TEST_P(TrainerStyle, TooLowAnAccuracyFails) {
+  const Ranks::End end = run(2, {"--learning-rate", "0", "--epochs", "1", "--min-accuracy", "90"});
+  EXPECT_EQ(end.status, 1);
+  EXPECT_SAYS(end.output, "WRONG: test accuracy ");
+  EXPECT_SAYS(end.output, " %, at least 90 % wanted");
+}
+
+TEST_F(SmallDataSet, BadCommandLinesAreRefused) {
+  const struct {
+    std::vector<std::string> options;
+    std::string says;
+  } cases[] = {{{"--epochs", "0"}, "--epochs must be from 1"},
+               {{"--batch-size", "-1"}, "--batch-size must be from 1 to 1000000, not -1"},
+               {{"--patience", "0"}, "--patience must be from 1"},
+               {{"--accumulate-batches", "0"}, "--accumulate-batches must be from 1"},
+               {{"--checkpoint-every", "-1"}, "--checkpoint-every must be from 0"},
+               {{"--checkpoint-every", "5"}, "--checkpoint DIR must say where to"},
+               {{"--steps", "-1"}, "--steps must be from 0"},
+               {{"--log-every", "0"}, "--log-every must be from 1"},
+               {{"--min-accuracy", "101"}, "--min-accuracy must be from 0"},
+               {{"--learning-rate", "-1"}, "--learning-rate must be from 0"},
+               {{"--backend", "nccl"}, "--backend nccl: this program trains on the CPU; use --backend mpi or gloo"},
+               {{"--checkpoint", "/dev/null"}, "/dev/null"}};
+  for (const auto& c : cases) {
+    std::vector<std::string> command{PATH_trainer_style, "--data", small_->path.string()};
+    command.insert(command.end(), c.options.begin(), c.options.end());
+    const Result result = run(command);
+    EXPECT_EQ(result.status, 2) << result.all();
+    EXPECT_EQ(occurrences(result.err, c.says), 1u) << c.says << "\n" << result.all();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(By, TrainerStyle, ::testing::ValuesIn(ways()),
+                         [](const auto& info) { return info.param.name(); });
+
+}  // namespace
