@@ -1,4 +1,4 @@
-// Three epochs on the real images, as ci/tour runs them.
+// Trainings on the real images: three epochs, as ci/tour runs them, and ten.
 #include "fashion_mnist_ways.hpp"
 
 #include <iostream>
@@ -21,5 +21,11 @@ TEST_P(FashionMnistTraining, ThreeEpochsReach86Percent) {
 
 INSTANTIATE_TEST_SUITE_P(By, FashionMnistTraining, ::testing::ValuesIn(ways()),
                          [](const auto& info) { return info.param.name(); });
+
+TEST(FashionMnistLongTraining, TenEpochsReach88Percent) {
+  const Ranks::End end = ways().back().run(PATH_fashion_mnist, 2, {"--epochs", "10", "--min-accuracy", "88"}, 280s);
+  EXPECT_EQ(end.status, 0) << end.output;
+  EXPECT_SAYS(end.output, "RIGHT: test accuracy ");
+}
 
 }  // namespace
