@@ -150,7 +150,6 @@ ddp::Overlap measure(multinode::World& world, multinode::Communicator& communica
   };
   std::vector<std::uint16_t> compressed(settings.compression == ddp::Compression::none ? 0 : storage.size());
   const auto communicate = [&] {
-    std::fill(storage.begin(), storage.end(), 0.0f);  // what is summed again and again must not grow
     std::vector<multinode::Block> blocks;
     for (const ddp::BucketPlan::Bucket& bucket : overlapped.plan().buckets) {
       if (compressed.empty())
