@@ -110,8 +110,7 @@ std::string Trace::events() const {
   }
   const std::lock_guard lock(operations_->mutex);
   for (const Operation& operation : operations_->list)
-    if (!last_.empty() && operation.begin >= last_.front().at.front())
-      add(communication, operation.name, operation.begin, operation.end, operation.bytes);
+    add(communication, operation.name, operation.begin, operation.end, operation.bytes);
   return list.dump();
 }
 
