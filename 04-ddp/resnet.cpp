@@ -1,0 +1,231 @@
+// resnet: trains a residual network on CIFAR-10's photographs, or on synthetic images to measure its speed, with
+// libtorch's layers and gradients, which this project's reducer averages over the ranks.
+// Exit status: 0 all ranks have the same parameters, 1 not so, failed or timed out, 2 bad command line or environment.
+#include "torch/resnet.hpp"
+#include "data/cifar10.hpp"
+#include "data/loader.hpp"
+#include "ddp/checkpoint.hpp"
+#include "ddp/sampler.hpp"
+#include "model/optimizer.hpp"
+#include "progress.hpp"
+#include "torch/cpu.hpp"
+#include "torch/distributed_data_parallel.hpp"
+
+#include <multinode/program.hpp>
+#include <multinode/report.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <numeric>
+#include <optional>
+#include <set>
+
+namespace {
+
+constexpr std::int64_t synthetic_classes = 1000;
+constexpr std::size_t test_batch = 128;
+
+struct Options {
+  multinode::CommonOptions common;
+  std::string arch = "resnet50";
+  int num_epochs = 100;
+  std::int64_t batch_size = 256;
+  double learning_rate = 0.1;
+  std::string folder = "cifar-10-batches-bin";
+  bool use_syn = false;
+  std::int64_t steps_syn = 20;
+  std::int64_t image_size = 224;
+  std::string model_dir = "saved_models";
+  std::string model_filename = "resnet_distributed.checkpoint";
+  int save_every = 10;
+  bool resume = false;
+
+  multinode::Program program() {
+    namespace po = boost::program_options;
+    po::options_description known("Options of resnet");
+    known.add_options()                                                                                        //
+        ("arch", po::value(&arch)->default_value(arch), std::string(model::resnet_names).c_str())              //
+        ("num-epochs", po::value(&num_epochs)->default_value(num_epochs), "times that each image is seen")     //
+        ("batch-size", po::value(&batch_size)->default_value(batch_size), "images of each process in a step")  //
+        ("learning-rate", po::value(&learning_rate)->default_value(learning_rate), "of the gradient descent")  //
+        ("data", po::value(&folder)->default_value(folder)->value_name("DIR"),
+         "folder with CIFAR-10's binary version, data_batch_1.bin ...")                                         //
+        ("use-syn", po::bool_switch(&use_syn), "train on synthetic images instead")                             //
+        ("steps-syn", po::value(&steps_syn)->default_value(steps_syn), "steps of an epoch with --use-syn")      //
+        ("image-size", po::value(&image_size)->default_value(image_size), "side of a synthetic image, pixels")  //
+        ("model-dir", po::value(&model_dir)->default_value(model_dir)->value_name("DIR"),
+         "folder of the checkpoint; made if need be")                                                            //
+        ("model-filename", po::value(&model_filename)->default_value(model_filename), "file of the checkpoint")  //
+        ("save-every", po::value(&save_every)->default_value(save_every),
+         "epochs from one evaluation and checkpoint to the next; the last epoch ends with one, too")  //
+        ("resume", po::bool_switch(&resume), "go on from the checkpoint, with its seed");
+    return {"resnet", known, common, [this] { validate(); }};
+  }
+
+  void validate() {
+    using multinode::require_range;
+    model::resnet_layout(arch);
+    require_range("--num-epochs", num_epochs, 1, 100'000);
+    // The deepest layers see one pixel of a small image: the variance over a batch of one would be that of one number.
+    require_range<std::int64_t>("--batch-size", batch_size, 2, 1'000'000);
+    require_range("--learning-rate", learning_rate, 0.0, 1e6);
+    require_range<std::int64_t>("--steps-syn", steps_syn, 1, 1'000'000'000);
+    require_range<std::int64_t>("--image-size", image_size, 1, 10'000);
+    require_range("--save-every", save_every, 1, 100'000);
+    parse_cpu_backend(common.backend);
+  }
+};
+
+template <class... Values>
+std::string text(const char* format, Values... values) {
+  char line[200];
+  std::snprintf(line, sizeof line, format, values...);
+  return line;
+}
+
+struct Tensors {
+  torch::Tensor images;  // batch x 3 x side x side
+  torch::Tensor labels;  // batch
+};
+
+// They share the batch's memory.
+Tensors tensors_of(data::Batch<float>& batch) {
+  const auto side = static_cast<std::int64_t>(data::cifar10_side);
+  return {torch::from_blob(batch.inputs.data(), {static_cast<std::int64_t>(batch.size()), 3, side, side}),
+          torch::from_blob(batch.labels.data(), {static_cast<std::int64_t>(batch.size())}, torch::kUInt8)
+              .to(torch::kInt64)};
+}
+
+// One batch of noise, which every step learns again: it costs no time to make.
+Tensors synthetic(const Options& options, std::uint64_t seed, int rank) {
+  torch::manual_seed(seed + static_cast<std::uint64_t>(rank));
+  return {torch::randn({options.batch_size, 3, options.image_size, options.image_size}),
+          torch::randint(synthetic_classes, {options.batch_size}, torch::kInt64)};
+}
+
+// The part of the test images that are told right; each rank looks at its share of them.
+double evaluate(multinode::Communicator& communicator, model::ResNet& net, const data::Cifar10Images& images) {
+  const torch::NoGradGuard no_gradients;
+  net->eval();
+  const ddp::Range mine = ddp::part_of(images.size(), static_cast<std::size_t>(communicator.rank()),
+                                       static_cast<std::size_t>(communicator.size()));
+  double right = 0;
+  data::Batch<float> batch;
+  for (std::size_t begin = mine.begin; begin < mine.end; begin += test_batch) {
+    std::vector<std::uint32_t> samples(std::min(test_batch, mine.end - begin));
+    std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
+    data::gather(images, samples, {}, batch);
+    const Tensors tensors = tensors_of(batch);
+    right += net->forward(tensors.images).argmax(1).eq(tensors.labels).sum().item<double>();
+  }
+  net->train();
+  communicator.all_reduce(std::span(&right, 1));
+  return right / static_cast<double>(images.size());
+}
+
+int run(multinode::World& world, const Options& options) {
+  using Clock = std::chrono::steady_clock;
+  share_cores(world);
+  const auto communicator = make_cpu_communicator(world, options.common.backend);
+  const int rank = world.rank();
+  const std::size_t global_batch =
+      static_cast<std::size_t>(options.batch_size) * static_cast<std::size_t>(world.size());
+  std::uint64_t seed = options.common.seed;
+  std::optional<data::Cifar10> photographs;
+  if (!options.use_syn) photographs = data::read_cifar10(options.folder);
+  if (photographs && photographs->train.size() < global_batch)
+    throw multinode::UsageError("--batch-size " + std::to_string(options.batch_size) + ": " +
+                                std::to_string(world.size()) + " processes need " + std::to_string(global_batch) +
+                                " images a step, and there are " + std::to_string(photographs->train.size()));
+
+  torch::manual_seed(seed);
+  model::ResNet net(model::resnet_layout(options.arch),
+                    photographs ? static_cast<std::int64_t>(data::cifar10_classes) : synthetic_classes);
+  ddp::DistributedDataParallel parallel(world, *communicator, *net);
+  model::Sgd<float> optimizer(parallel.parameters(), 0.9, 1e-5);
+
+  std::vector<ddp::NamedBlock> model = ddp::parameters_of(*net);
+  for (const ddp::NamedBlock& block : ddp::buffers_of(*net)) model.push_back(block);
+  std::vector<ddp::NamedBlock> everything = model;
+  for (const ddp::NamedBlock& block : optimizer.state()) everything.push_back(block);
+  const std::filesystem::path file = std::filesystem::path(options.model_dir) / options.model_filename;
+  int first_epoch = 0;
+  if (options.resume) {
+    const nlohmann::json state = ddp::load_checkpoint(world, *communicator, file, everything);
+    first_epoch = state.at("epoch");
+    seed = state.at("seed");
+  } else if (rank == 0) {
+    std::filesystem::create_directories(options.model_dir);
+  }
+
+  multinode::JsonLines json(rank == 0 ? options.common.json : "");
+  if (rank == 0) json.write(multinode::fingerprint(world));
+  Progress progress(rank == 0);
+  progress.line(text("%s, %zu parameters in %zu buckets; %d rank%s, %s", options.arch.c_str(),
+                     parallel.reducer().storage().size(), parallel.reducer().plan().buckets.size(), world.size(),
+                     world.size() == 1 ? "" : "s", std::string(name_of(communicator->backend())).c_str()));
+
+  // Every batch is full: BatchNorm would find no variance in a last one of a single image.
+  std::optional<ddp::DistributedSampler> sampler;
+  if (photographs)
+    sampler.emplace(photographs->train.size(), global_batch, rank, world.size(), seed, ddp::Remainder::drop);
+  const std::size_t steps = photographs ? sampler->steps() : static_cast<std::size_t>(options.steps_syn);
+  const Tensors noise = photographs ? Tensors{} : synthetic(options, seed, rank);
+
+  for (int epoch = first_epoch; epoch < options.num_epochs; ++epoch) {
+    const auto start = Clock::now();
+    std::optional<data::Loader<data::Batch<float>>> loader;
+    if (photographs) {
+      const data::Augmentation augmentation{seed, static_cast<std::uint32_t>(epoch)};
+      sampler->set_epoch(augmentation.epoch);
+      loader.emplace(0, steps, [&, augmentation](std::size_t step, data::Batch<float>& batch) {
+        data::gather(photographs->train, sampler->local_batch(step), augmentation, batch);
+      });
+    }
+    double loss = 0;
+    for (std::size_t step = 0; step < steps; ++step) {
+      const Tensors batch = loader ? tensors_of(loader->next()) : noise;
+      parallel.begin(static_cast<std::size_t>(world.size()));  // the mean of the ranks' means: their batches are alike
+      const torch::Tensor mean = torch::nn::functional::cross_entropy(net->forward(batch.images), batch.labels);
+      mean.backward();
+      parallel.wait();
+      parallel.update(optimizer, options.learning_rate);
+      loss += mean.item<double>();
+      progress.step(epoch, step + 1, steps, text(": loss %.4f on rank 0", loss / static_cast<double>(step + 1)), false);
+    }
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double speed = static_cast<double>(steps * global_batch) / seconds;
+    communicator->all_reduce(std::span(&loss, 1));
+    loss /= static_cast<double>(steps) * world.size();
+    nlohmann::json line{{"epoch", epoch}, {"loss", loss}, {"seconds", seconds}, {"samples_per_second", speed}};
+    progress.line(text("Epoch: %d, loss: %.4f, samples_per_sec: %.4f", epoch, loss, speed));
+
+    if ((epoch + 1) % options.save_every == 0 || epoch + 1 == options.num_epochs) {
+      parallel.broadcast_buffers();
+      if (photographs) {
+        const double accuracy = evaluate(*communicator, net, photographs->test);
+        line["accuracy"] = accuracy;
+        progress.line(text("Epoch: %d, Accuracy: %.4f", epoch, accuracy));
+      }
+      if (rank == 0)
+        ddp::write_checkpoint(file, {{"program", "resnet"}, {"epoch", epoch + 1}, {"seed", seed}}, everything);
+    }
+    if (rank == 0) json.write(line);
+  }
+
+  const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, model);
+  const bool right = std::set(hashes.begin(), hashes.end()).size() == 1;
+  for (std::size_t r = 0; r < hashes.size() && !right; ++r)
+    progress.line("parameters: " + hashes[r] + " on rank " + std::to_string(r));
+  progress.line(right ? "RIGHT: parameters " + hashes[0] + " on every rank" : "WRONG: the ranks' parameters differ");
+  if (rank == 0) json.write({{"right", right}, {"parameters", hashes[0]}});
+  return right ? multinode::exit_right : multinode::exit_wrong;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  return multinode::run(options.program(), argc, argv, [&](multinode::World& world) { return run(world, options); });
+}

@@ -1,0 +1,133 @@
+// synthetic_benchmark: how many images a second data-parallel training of a residual network takes in; options and
+// printed lines are those of Horovod's pytorch_synthetic_benchmark.py.
+// Exit status: 0 all ranks have the same parameters, 1 not so, failed or timed out, 2 bad command line or environment.
+#include "model/optimizer.hpp"
+#include "torch/cpu.hpp"
+#include "torch/distributed_data_parallel.hpp"
+#include "torch/resnet.hpp"
+
+#include <multinode/program.hpp>
+#include <multinode/report.hpp>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <set>
+
+namespace {
+
+constexpr std::int64_t classes = 1000;
+
+struct Options {
+  multinode::CommonOptions common;
+  std::string model = "resnet50";
+  std::int64_t batch_size = 32;
+  std::int64_t image_size = 224;
+  int num_warmup_batches = 10;
+  int num_batches_per_iter = 10;
+  int num_iters = 10;
+  bool fp16_allreduce = false;
+
+  multinode::Program program() {
+    namespace po = boost::program_options;
+    po::options_description known("Options of synthetic_benchmark");
+    known.add_options()                                                                                         //
+        ("model", po::value(&model)->default_value(model), std::string(model::resnet_names).c_str())            //
+        ("batch-size", po::value(&batch_size)->default_value(batch_size), "images of each process in a batch")  //
+        ("image-size", po::value(&image_size)->default_value(image_size), "side of an image, pixels")           //
+        ("num-warmup-batches", po::value(&num_warmup_batches)->default_value(num_warmup_batches),
+         "batches before the first that is timed")  //
+        ("num-batches-per-iter", po::value(&num_batches_per_iter)->default_value(num_batches_per_iter),
+         "batches timed together")                                                            //
+        ("num-iters", po::value(&num_iters)->default_value(num_iters), "times that is done")  //
+        ("fp16-allreduce", po::bool_switch(&fp16_allreduce), "send gradients as 16-bit floating-point numbers");
+    return {"synthetic_benchmark", known, common, [this] { validate(); }};
+  }
+
+  void validate() {
+    using multinode::require_range;
+    model::resnet_layout(model);
+    // The deepest layers see one pixel of a small image: the variance over a batch of one would be that of one number.
+    require_range<std::int64_t>("--batch-size", batch_size, 2, 1'000'000);
+    require_range<std::int64_t>("--image-size", image_size, 1, 10'000);
+    require_range("--num-warmup-batches", num_warmup_batches, 0, 1'000'000);
+    require_range("--num-batches-per-iter", num_batches_per_iter, 1, 1'000'000);
+    require_range("--num-iters", num_iters, 1, 1'000'000);
+    parse_cpu_backend(common.backend);
+  }
+};
+
+int run(multinode::World& world, const Options& options) {
+  share_cores(world);
+  const auto communicator = make_cpu_communicator(world, options.common.backend);
+  const bool talk = world.rank() == 0;
+  const double ranks = world.size();
+  multinode::JsonLines json(talk ? options.common.json : "");
+
+  torch::manual_seed(options.common.seed);
+  model::ResNet net(model::resnet_layout(options.model), classes);
+  ddp::ReducerOptions reducer;
+  if (options.fp16_allreduce) reducer.compression = ddp::Compression::float16;
+  ddp::DistributedDataParallel parallel(world, *communicator, *net, reducer);
+  model::Sgd<float> optimizer(parallel.parameters());
+  torch::manual_seed(options.common.seed + static_cast<std::uint64_t>(world.rank()));
+  const torch::Tensor images = torch::randn({options.batch_size, 3, options.image_size, options.image_size});
+  const torch::Tensor labels = torch::randint(classes, {options.batch_size}, torch::kInt64);
+
+  const auto train = [&](int batches) {
+    for (int i = 0; i < batches; ++i) {
+      parallel.begin(static_cast<std::size_t>(world.size()));
+      torch::nn::functional::cross_entropy(net->forward(images), labels).backward();
+      parallel.wait();
+      parallel.update(optimizer, 0.01 * ranks);
+    }
+  };
+
+  if (talk) {
+    json.write(multinode::fingerprint(world));
+    std::printf("Model: %s\nBatch size: %lld\nNumber of CPUs: %d\nRunning warmup...\n", options.model.c_str(),
+                static_cast<long long>(options.batch_size), world.size());
+    std::fflush(stdout);
+  }
+  train(options.num_warmup_batches);
+  if (talk) std::printf("Running benchmark...\n");
+  std::vector<double> speeds;  // of this rank: images a second
+  for (int i = 0; i < options.num_iters; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    train(options.num_batches_per_iter);
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    speeds.push_back(static_cast<double>(options.batch_size * options.num_batches_per_iter) / time.count());
+    if (!talk) continue;
+    std::printf("Iter #%d: %.1f img/sec per CPU\n", i, speeds.back());
+    std::fflush(stdout);
+  }
+
+  const double mean = std::accumulate(speeds.begin(), speeds.end(), 0.0) / static_cast<double>(speeds.size());
+  double squares = 0;
+  for (const double speed : speeds) squares += (speed - mean) * (speed - mean);
+  const double interval = 1.96 * std::sqrt(squares / static_cast<double>(speeds.size()));
+  const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, parallel.parameters());
+  const bool right = std::set(hashes.begin(), hashes.end()).size() == 1;
+  if (talk) {
+    std::printf("Img/sec per CPU: %.1f +-%.1f\nTotal img/sec on %d CPU(s): %.1f +-%.1f\n%s\n", mean, interval,
+                world.size(), ranks * mean, ranks * interval,
+                right ? "RIGHT: the same parameters on every rank" : "WRONG: the ranks' parameters differ");
+    std::fflush(stdout);
+    json.write({{"model", options.model},
+                {"batch_size", options.batch_size},
+                {"image_size", options.image_size},
+                {"ranks", world.size()},
+                {"images_per_second", mean},
+                {"interval", interval},
+                {"right", right}});
+  }
+  return right ? multinode::exit_right : multinode::exit_wrong;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  return multinode::run(options.program(), argc, argv, [&](multinode::World& world) { return run(world, options); });
+}

@@ -1,0 +1,66 @@
+#include "torch/resnet.hpp"
+
+#include <multinode/check.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace {
+
+std::int64_t elements(const std::vector<torch::Tensor>& tensors) {
+  std::int64_t sum = 0;
+  for (const torch::Tensor& tensor : tensors) sum += tensor.numel();
+  return sum;
+}
+
+TEST(ResNet, HasTorchvisionsParameters) {
+  const struct {
+    const char* name;
+    std::int64_t parameters;
+    std::size_t tensors;
+  } nets[] = {{"resnet18", 11'689'512, 62},
+              {"resnet34", 21'797'672, 110},
+              {"resnet50", 25'557'032, 161},
+              {"resnet101", 44'549'160, 314},
+              {"resnet152", 60'192'808, 467}};
+  for (const auto& net : nets) {
+    const model::ResNet resnet(model::resnet_layout(net.name), 1000);
+    EXPECT_EQ(elements(resnet->parameters()), net.parameters) << net.name;
+    EXPECT_EQ(resnet->parameters().size(), net.tensors) << net.name;
+    EXPECT_TRUE(resnet->named_parameters().contains("layer4.1.conv2.weight")) << net.name;
+    EXPECT_TRUE(resnet->named_parameters().contains("layer2.0.downsample.0.weight")) << net.name;
+    EXPECT_TRUE(resnet->named_buffers().contains("bn1.running_var")) << net.name;
+  }
+  EXPECT_THROW(model::resnet_layout("resnet19"), multinode::UsageError);
+}
+
+// Convolutions: normal, variance 2 / (outputs x kernel). A variance estimated from n numbers is off by sqrt(2 / n) of
+// itself in one of three cases, by five times that in none.
+TEST(ResNet, StartsAsTorchvisionsDoes) {
+  torch::manual_seed(1);
+  const model::ResNet resnet(model::resnet_layout("resnet18"), 1000);
+  const auto parameters = resnet->named_parameters();
+  for (const char* name : {"conv1.weight", "layer2.0.conv1.weight", "layer3.0.downsample.0.weight"}) {
+    const torch::Tensor weight = parameters[name];
+    const double wanted = 2.0 / static_cast<double>(weight.size(0) * weight.size(2) * weight.size(3));
+    EXPECT_NEAR(weight.var().item<double>() / wanted, 1, 5 * std::sqrt(2.0 / static_cast<double>(weight.numel())))
+        << name;
+  }
+  EXPECT_TRUE(parameters["layer1.0.bn2.weight"].eq(1).all().item<bool>());
+  EXPECT_TRUE(parameters["layer1.0.bn2.bias"].eq(0).all().item<bool>());
+  const double limit = 1 / std::sqrt(512.0);  // Linear: uniform within that
+  EXPECT_LE(parameters["fc.weight"].abs().max().item<double>(), limit);
+  EXPECT_GE(parameters["fc.weight"].abs().max().item<double>(), 0.99 * limit);
+}
+
+TEST(ResNet, TurnsImagesIntoClasses) {
+  for (const char* name : {"resnet18", "resnet50"}) {
+    model::ResNet resnet(model::resnet_layout(name), 7);
+    resnet->eval();
+    EXPECT_EQ(resnet->forward(torch::randn({2, 3, 64, 64})).sizes(), (std::vector<std::int64_t>{2, 7}));
+    EXPECT_EQ(resnet->forward(torch::randn({2, 3, 32, 48})).sizes(), (std::vector<std::int64_t>{2, 7}));
+  }
+}
+
+}  // namespace

@@ -1,0 +1,145 @@
+#include "distributed_data_parallel.hpp"
+
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace ddp {
+namespace {
+
+multinode::DataType data_type_of(const std::string& name, const torch::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case torch::kFloat32:
+      return multinode::DataType::float32;
+    case torch::kFloat64:
+      return multinode::DataType::float64;
+    case torch::kFloat16:
+      return multinode::DataType::float16;
+    case torch::kBFloat16:
+      return multinode::DataType::bfloat16;
+    case torch::kInt8:
+      return multinode::DataType::int8;
+    case torch::kBool:
+    case torch::kUInt8:
+      return multinode::DataType::uint8;
+    case torch::kInt32:
+      return multinode::DataType::int32;
+    case torch::kInt64:
+      return multinode::DataType::int64;
+    default:
+      throw std::runtime_error(name + " is of " + std::string(torch::toString(tensor.scalar_type())) +
+                               ", which cannot be sent");
+  }
+}
+
+NamedBlock block_of(const std::string& name, const torch::Tensor& tensor) {
+  if (!tensor.device().is_cpu() || tensor.layout() != torch::kStrided || !tensor.is_non_overlapping_and_dense())
+    throw std::runtime_error(name + " is not a dense tensor on the CPU");
+  return {name,
+          {tensor.sizes().begin(), tensor.sizes().end()},
+          {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), data_type_of(name, tensor)}};
+}
+
+template <class Dictionary>
+std::vector<NamedBlock> blocks_of(const Dictionary& tensors) {
+  std::vector<NamedBlock> blocks;
+  for (const auto& item : tensors) blocks.push_back(block_of(item.key(), item.value()));
+  return blocks;
+}
+
+}  // namespace
+
+std::vector<NamedBlock> parameters_of(const torch::nn::Module& module) { return blocks_of(module.named_parameters()); }
+std::vector<NamedBlock> buffers_of(const torch::nn::Module& module) { return blocks_of(module.named_buffers()); }
+
+DistributedDataParallel::DistributedDataParallel(multinode::World& world, multinode::Communicator& communicator,
+                                                 torch::nn::Module& module, const ReducerOptions& options)
+    : world_(world), communicator_(communicator), module_(module) {
+  std::int64_t total = 0;
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().requires_grad()) continue;
+    blocks_.push_back(block_of(item.key(), item.value()));
+    if (blocks_.back().block.type != multinode::DataType::float32)
+      throw std::runtime_error("the gradient of " + item.key() + " is not of float");
+    parameters_.push_back(item.value());
+    total += item.value().numel();
+  }
+  broadcast_parameters(world, communicator, parameters_of(module));
+  broadcast_buffers();
+
+  storage_ = torch::zeros({total});
+  reducer_ = std::make_unique<Reducer<float>>(
+      world, communicator, blocks_, std::span(storage_.data_ptr<float>(), static_cast<std::size_t>(total)), options);
+  reducer_->set_relocated([this] { find_gradients(); });
+  find_gradients();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Node accumulator = torch::autograd::impl::grad_accumulator(parameters_[i]);
+    const std::uintptr_t key = accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+        [this, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
+          gradient_is_there(i);
+          return outputs;
+        }));
+    hooks_.push_back({std::move(accumulator), key});
+  }
+}
+
+DistributedDataParallel::~DistributedDataParallel() {
+  for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
+  forget_gradients();
+}
+
+void DistributedDataParallel::begin(std::size_t divisor) {
+  forget_gradients();
+  reducer_->begin(divisor);
+}
+
+void DistributedDataParallel::accumulate() {
+  forget_gradients();
+  reducer_->accumulate();
+}
+
+void DistributedDataParallel::wait() {
+  reducer_->wait();
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    parameters_[i].mutable_grad() = reducer_->used(i) ? gradients_[i] : torch::Tensor();
+}
+
+void DistributedDataParallel::update(model::Optimizer<float>& optimizer, double learning_rate) {
+  optimizer.begin_step();
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    if (!reducer_->used(i)) continue;
+    optimizer.update(i, {static_cast<float*>(blocks_[i].block.data), blocks_[i].block.count}, reducer_->gradient(i),
+                     learning_rate);
+  }
+}
+
+void DistributedDataParallel::broadcast_buffers() { broadcast_parameters(world_, communicator_, buffers_of(module_)); }
+
+// Autograd hands over the tensor it computed, without a copy, to a parameter that has no gradient yet. So this is one
+// pass over it, where a gradient that is there already takes two: one that zeroes it, and one that adds to it.
+void DistributedDataParallel::gradient_is_there(std::size_t parameter) {
+  const torch::NoGradGuard no_grad;
+  torch::Tensor& gradient = parameters_[parameter].mutable_grad();
+  if (reducer_->adds())
+    gradients_[parameter].add_(gradient);
+  else
+    gradients_[parameter].copy_(gradient);
+  gradient = gradients_[parameter];
+  reducer_->mark_ready(parameter);
+}
+
+void DistributedDataParallel::find_gradients() {
+  gradients_.clear();
+  for (std::size_t i = 0; i < parameters_.size(); ++i)  // with the parameter's strides: the optimizer sees flat memory
+    gradients_.push_back(storage_.as_strided(parameters_[i].sizes(), parameters_[i].strides(),
+                                             reducer_->gradient(i).data() - storage_.data_ptr<float>()));
+}
+
+void DistributedDataParallel::forget_gradients() {
+  for (torch::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+}
+
+}  // namespace ddp

@@ -1,0 +1,87 @@
+// distributed_data_parallel.hpp: what libtorch has for Python only: data-parallel gradients of any torch::nn::Module.
+#pragma once
+
+#include "../ddp/reducer.hpp"
+#include "../model/optimizer.hpp"
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace ddp {
+
+// The module's parameters or buffers, under the names that named_parameters() gives them. The memory is the tensors'
+// own. Throws std::runtime_error, naming it, for a tensor that is not dense on the CPU, or of a type that
+// communicators do not have.
+std::vector<NamedBlock> parameters_of(const torch::nn::Module& module);
+std::vector<NamedBlock> buffers_of(const torch::nn::Module& module);
+
+// Averages the gradients of a module over all ranks, while autograd computes the rest of them.
+//
+//   every step, on every rank:   begin(divisor), or accumulate() where the step has more passes to come
+//                                loss = ... module->forward(...) ...; loss.backward()
+//                                wait()
+//
+// After the wait() that follows begin(), each parameter's grad() is the sum of all ranks' gradients over the divisor:
+// world.size() if each rank's loss is the mean of equally many samples, the size of the global batch if it is a sum.
+// The grad() tensors are the reducer's storage: the one copy of a gradient is the one into it. With the option
+// unused_parameters, one that no rank used has no grad().
+//
+// Buffers (BatchNorm's running statistics) stay each rank's own until broadcast_buffers(). PyTorch's
+// DistributedDataParallel sends rank 0's to all before every forward pass, but a forward pass in training does not read
+// them, so rank 0 has the same ones either way: it is enough to call it before an evaluation or a checkpoint.
+//
+// Collective requirement: all ranks make the same calls, but for the forward and backward passes themselves.
+class DistributedDataParallel {
+ public:
+  // Gives all ranks rank 0's parameters and buffers. The module's parameters that require a gradient are the reducer's,
+  // in the order of module.parameters(); they and the module outlive this object, and keep their memory. Throws
+  // std::runtime_error, naming the parameter, if ranks have other parameters than rank 0, or if one that requires a
+  // gradient is not of float.
+  DistributedDataParallel(multinode::World& world, multinode::Communicator& communicator, torch::nn::Module& module,
+                          const ReducerOptions& options = {});
+  ~DistributedDataParallel();
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+
+  // As Reducer's. begin() and accumulate() do what zero_grad() is for.
+  void begin(std::size_t divisor);
+  void accumulate();
+  void wait();
+
+  // Moves the parameters by their gradients. `optimizer` was made of parameters().
+  void update(model::Optimizer<float>& optimizer, double learning_rate);
+
+  // Gives all ranks rank 0's.
+  void broadcast_buffers();
+
+  // Those that require a gradient.
+  const std::vector<NamedBlock>& parameters() const { return blocks_; }
+
+  const Reducer<float>& reducer() const { return *reducer_; }
+
+ private:
+  using Node = decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()));
+  struct Hook {
+    Node accumulator;  // a parameter does not own it
+    std::uintptr_t key;
+  };
+
+  void gradient_is_there(std::size_t parameter);
+  void find_gradients();
+  void forget_gradients();
+
+  multinode::World& world_;
+  multinode::Communicator& communicator_;
+  torch::nn::Module& module_;
+  std::vector<torch::Tensor> parameters_;
+  std::vector<NamedBlock> blocks_;  // of parameters_
+  torch::Tensor storage_;
+  std::unique_ptr<Reducer<float>> reducer_;
+  std::vector<torch::Tensor> gradients_;  // in storage_, shaped as the parameters
+  std::vector<Hook> hooks_;
+};
+
+}  // namespace ddp
