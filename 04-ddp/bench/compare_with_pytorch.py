@@ -123,11 +123,11 @@ def perceptron(pytorch, options, batch):
 def resnet(pytorch, options):
     def ours(backend):
         answer = run(options.programs / "synthetic_benchmark", backend, "--model", "resnet18", "--batch-size",
-                     RESNET_BATCH, "--num-warmup-batches", 2, "--num-batches-per-iter", 3, "--num-iters", 1)
+                     RESNET_BATCH, "--num-warmup-batches", 3, "--num-batches-per-iter", 5, "--num-iters", 1)
         return answer | {"step_ms": 1e3 * RESNET_BATCH / answer["images_per_second"]}
 
     measurements = {f"PyTorch DDP, {name}": partial(pytorch.measure, measure="training", model="resnet18",
-                                                    batch=RESNET_BATCH, seconds=2, **variant)
+                                                    batch=RESNET_BATCH, seconds=4, **variant)
                     for name, variant in RESNET.items()}
     return measurements | {f"ours, {backend}": partial(ours, backend) for backend in ("gloo", "mpi")}
 

@@ -40,10 +40,15 @@ Sgd<T>::Sgd(std::vector<ddp::NamedBlock> parameters, double momentum, double wei
 
 template <class T>
 void Sgd<T>::update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) {
-  const T rate = static_cast<T>(learning_rate);
+  const T rate = static_cast<T>(learning_rate), momentum = momentum_, weight_decay = weight_decay_;
   T* const velocity = velocity_.at(i).data();
+  if (momentum == 0) {  // half the memory to go through
+    for (std::size_t j = 0; j < parameter.size(); ++j)
+      parameter[j] -= rate * (gradient[j] + weight_decay * parameter[j]);
+    return;
+  }
   for (std::size_t j = 0; j < parameter.size(); ++j) {
-    velocity[j] = or_zero(momentum_ * velocity[j] + gradient[j] + weight_decay_ * parameter[j]);
+    velocity[j] = or_zero(momentum * velocity[j] + gradient[j] + weight_decay * parameter[j]);
     parameter[j] -= rate * velocity[j];
   }
 }
