@@ -180,8 +180,9 @@ int run(multinode::World& world, const Options& options) {
   multinode::JsonLines json(rank == 0 ? options.common.json : "");
   if (rank == 0) {
     json.write(multinode::fingerprint(world));
-    std::cout << reducer.storage().size() << " parameters in " << reducer.plan().buckets.size() << " buckets; " << size
-              << (size == 1 ? " rank, " : " ranks, ") << name_of(communicator->backend()) << std::endl;
+    const std::size_t buckets = reducer.plan().buckets.size();
+    std::cout << reducer.storage().size() << " parameters in " << buckets << (buckets == 1 ? " bucket; " : " buckets; ")
+              << size << (size == 1 ? " rank, " : " ranks, ") << name_of(communicator->backend()) << std::endl;
   }
 
   data::Batch<float> batch, first_batch;
