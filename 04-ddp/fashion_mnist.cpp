@@ -11,7 +11,7 @@
 #include "train_step.hpp"
 #ifdef MULTINODE_HAVE_NCCL
 #include "ddp/gradient_memory_gpu.hpp"
-#include "model/perceptron_gpu.hpp"
+#include "train_step_gpu.hpp"
 #endif
 
 #include <multinode/program.hpp>
@@ -46,6 +46,7 @@ struct Options {
   double momentum = 0.9;
   double dropout = 0.25;
   std::string precision = "float";
+  bool cuda_graph = false;
   bool output_relu = false;
   std::string checkpoint;
   std::int64_t checkpoint_every = 0;
@@ -65,11 +66,13 @@ struct Options {
         ("epochs", po::value(&epochs)->default_value(epochs), "times that each image is learned from")                //
         ("batch-size", po::value(&batch_size)->default_value(batch_size), "images in a step, of all ranks together")  //
         ("learning-rate", po::value(&learning_rate)->default_value(learning_rate),
-         "at the start; it falls to 0 in a straight line")                                                     //
-        ("momentum", po::value(&momentum)->default_value(momentum), "of the gradient descent")                 //
-        ("dropout", po::value(&dropout)->default_value(dropout), "part of the hidden units left out")          //
-        ("precision", po::value(&precision)->default_value(precision), "float or double")                      //
-        ("relu-on-output", po::bool_switch(&output_relu), "as the tutorial's network has it: it learns less")  //
+         "at the start; it falls to 0 in a straight line")                                             //
+        ("momentum", po::value(&momentum)->default_value(momentum), "of the gradient descent")         //
+        ("dropout", po::value(&dropout)->default_value(dropout), "part of the hidden units left out")  //
+        ("precision", po::value(&precision)->default_value(precision),
+         "float or double; on GPUs also bfloat16: of what is multiplied, while parameters and sums stay float")  //
+        ("cuda-graph", po::bool_switch(&cuda_graph), "on GPUs: record a step once, and repeat it as a whole")    //
+        ("relu-on-output", po::bool_switch(&output_relu), "as the tutorial's network has it: it learns less")    //
         ("checkpoint", po::value(&checkpoint)->value_name("DIR"),
          "write checkpoints there, and go on from the newest that is there")  //
         ("checkpoint-every", po::value(&checkpoint_every)->default_value(checkpoint_every),
@@ -92,8 +95,8 @@ struct Options {
     require_range("--learning-rate", learning_rate, 0.0, 1e6);
     require_range("--momentum", momentum, 0.0, 0.9999);
     require_range("--dropout", dropout, 0.0, 0.99);
-    if (precision != "float" && precision != "double")
-      throw multinode::UsageError("--precision must be float or double, not '" + precision + "'");
+    if (precision != "float" && precision != "double" && precision != "bfloat16")
+      throw multinode::UsageError("--precision must be float, double or bfloat16, not '" + precision + "'");
     require_range<std::int64_t>("--checkpoint-every", checkpoint_every, 0, 1'000'000'000);
     if (checkpoint_every > 0 && checkpoint.empty())
       throw multinode::UsageError("--checkpoint-every says how often; --checkpoint DIR must say where to");
@@ -118,6 +121,11 @@ std::string text(const char* format, Values... values) {
   return line;
 }
 
+template <class Model>
+constexpr bool on_gpu = requires(Model& model) {
+  model.stream();
+};
+
 // Test accuracy in %: each rank looks at its part of the images.
 template <class Model>
 double evaluate(multinode::Communicator& communicator, Model& model, const data::Images& images, std::size_t capacity) {
@@ -129,8 +137,14 @@ double evaluate(multinode::Communicator& communicator, Model& model, const data:
     std::vector<std::uint32_t> samples(std::min(capacity, mine.end - begin));
     std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
     data::gather(images, samples, batch);
-    right += static_cast<double>(model.forward(batch, {}).right);
+    if constexpr (on_gpu<Model>) {
+      model.load(batch, {}, 0);
+      model.forward();
+    } else {
+      right += static_cast<double>(model.forward(batch, {}).right);
+    }
   }
+  if constexpr (on_gpu<Model>) right = static_cast<double>(model.take_totals().right);
   sum_over_ranks(communicator, model, {&right, 1});
   return 100 * right / static_cast<double>(images.size());
 }
@@ -152,8 +166,13 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
   typename Model::Sgd optimizer(model.parameters(), options.momentum);
   std::unique_ptr<ddp::GradientMemory<T>> memory;
 #ifdef MULTINODE_HAVE_NCCL
-  if constexpr (requires { model.stream(); }) {
+  model::StepGraphs graphs;
+  if constexpr (on_gpu<Model>) {
     communicator.set_stream(model.stream());
+    model.set_wait([&world](cudaEvent_t event) {  // within the deadline
+      const auto inside = world.watchdog().enter("wait for the GPU");
+      multinode::check(cudaEventSynchronize(event));
+    });
     memory = std::make_unique<ddp::GradientMemoryGpu<T>>(model.stream());
   }
 #endif
@@ -161,6 +180,7 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
   connect(model, reducer);
   model.initialize(seed);
   ddp::broadcast_parameters(world, communicator, model.parameters());
+  if constexpr (on_gpu<Model>) model.parameters_changed();
   if (rank == options.corrupt) model.initialize(seed + 1);
 
   std::optional<ddp::CheckpointFolder> folder;
@@ -218,24 +238,26 @@ int train(multinode::World& world, const Options& options, multinode::Communicat
       const std::size_t divisor = options.no_average ? 1 : sampler.global_batch(s).size();
       const auto spoil = [&](std::size_t parameter) {
         if (rank != options.nan || step + 1 != nan_step || parameter != 0) return;
-        const std::span<T> gradient = reducer.gradient(parameter);
-        if constexpr (requires { model.stream(); })  // it is in device memory
-          model.scale(gradient.first(1), std::numeric_limits<T>::quiet_NaN());
-        else
-          gradient[0] = std::numeric_limits<T>::quiet_NaN();
+        reducer.gradient(parameter)[0] = std::numeric_limits<T>::quiet_NaN();
       };
-      line_sums[0] += train_step(model, optimizer, reducer, batch, divisor,
-                                 {options.dropout, seed, static_cast<std::uint32_t>(step)}, rate,
-                                 {.complete = spoil, .observe = recorder.observer()})
-                          .loss;
+      const model::Dropout dropout{options.dropout, seed, static_cast<std::uint32_t>(step)};
+#ifdef MULTINODE_HAVE_NCCL
+      if constexpr (on_gpu<Model>) {
+        if (rank == options.nan && step + 1 == nan_step) batch.inputs.at(0) = std::numeric_limits<T>::quiet_NaN();
+        train_step(model, optimizer, reducer, batch, divisor, dropout, rate, options.cuda_graph ? &graphs : nullptr);
+      } else
+#endif
+      {
+        line_sums[0] += train_step(model, optimizer, reducer, batch, divisor, dropout, rate,
+                                   {.complete = spoil, .observe = recorder.observer()})
+                            .loss;
+      }
       line_sums[1] += static_cast<double>(batch.size());
       samples += sampler.global_batch(s).size();
-#ifdef MULTINODE_HAVE_CUDA
-      if constexpr (requires { model.stream(); }) communicator.synchronize();  // within the deadline
-#endif
       ++step;
       end = s + 1 == sampler.steps() || step == last;
       if ((s + 1) % log_every == 0 || end) {
+        if constexpr (on_gpu<Model>) line_sums[0] += take_loss(world, communicator, model);
         sum_over_ranks(communicator, model, line_sums);
         progress.step(static_cast<int>(epoch), s + 1, sampler.steps(), text(": loss %.4f", line_sums[0] / line_sums[1]),
                       !end || log_every == 1);
@@ -284,12 +306,17 @@ int run(multinode::World& world, const Options& options) {
   if (options.corrupt != no_rank) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
   if (options.nan != no_rank) multinode::require_range("--nan", options.nan, 0, world.size() - 1);
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
+  if (communicator->backend() != multinode::Backend::nccl && (options.precision == "bfloat16" || options.cuda_graph))
+    throw multinode::UsageError("--precision bfloat16 and --cuda-graph: only on GPUs, with --backend nccl");
   const data::FashionMnist images = data::read_fashion_mnist(options.folder);
   const bool twice = options.precision == "double";
 #ifdef MULTINODE_HAVE_NCCL
-  if (communicator->backend() == multinode::Backend::nccl)
+  if (communicator->backend() == multinode::Backend::nccl) {
+    if (options.precision == "bfloat16")
+      return train<model::PerceptronGpu<float, __nv_bfloat16>>(world, options, *communicator, images);
     return twice ? train<model::PerceptronGpu<double>>(world, options, *communicator, images)
                  : train<model::PerceptronGpu<float>>(world, options, *communicator, images);
+  }
 #endif
   return twice ? train<model::Perceptron<double>>(world, options, *communicator, images)
                : train<model::Perceptron<float>>(world, options, *communicator, images);

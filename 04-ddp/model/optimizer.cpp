@@ -1,7 +1,8 @@
 #include "optimizer.hpp"
 
+#include "arithmetic.hpp"
+
 #include <cmath>
-#include <limits>
 #include <stdexcept>
 
 namespace model {
@@ -19,14 +20,6 @@ void add_state(std::vector<ddp::NamedBlock>& state, const std::vector<ddp::Named
                std::vector<std::vector<T>>& values) {
   for (std::size_t i = 0; i < parameters.size(); ++i)
     state.push_back({std::string(what) + " of " + parameters[i].name, parameters[i].shape, std::span(values[i])});
-}
-
-// State of a weight whose gradient stays 0 (a dead ReLU) shrinks into the subnormal numbers, which some CPUs compute a
-// hundred times more slowly. No parameter notices one this small. A NaN stays one.
-template <class T>
-T or_zero(T value) {
-  constexpr T negligible = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
-  return std::abs(value) < negligible ? T(0) : value;
 }
 
 }  // namespace

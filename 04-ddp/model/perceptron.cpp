@@ -1,6 +1,7 @@
 #include "perceptron.hpp"
 
 #include "../ddp/philox.hpp"
+#include "arithmetic.hpp"
 #include "blas.hpp"
 
 #include <algorithm>
@@ -136,45 +137,11 @@ Score Perceptron<T>::score(const data::Batch<T>& batch) {
   Score score;
   const std::size_t n = architecture_.sizes.back();
   for (std::size_t s = 0; s < batch_; ++s) {
-    const std::span<const T> out(units_.back().data() + s * n, n);
-    const T* const target = batch.targets.data() + s * n;
-    T* const error = errors_.back().data() + s * n;
-    T loss = 0;
-    switch (architecture_.loss) {
-      case Loss::cross_entropy: {
-        const std::size_t label = batch.labels[s];
-        const T largest = *std::max_element(out.begin(), out.end());
-        T sum = 0;
-        for (std::size_t j = 0; j < n; ++j) sum += error[j] = std::exp(out[j] - largest);
-        loss = std::log(sum) + largest - out[label];
-        score.right += out[label] == largest;
-        for (std::size_t j = 0; j < n; ++j) error[j] /= sum;
-        error[label] -= 1;
-        break;
-      }
-      case Loss::binary_cross_entropy: {
-        bool right = true;
-        for (std::size_t j = 0; j < n; ++j) {
-          const T small = std::exp(-std::abs(out[j]));  // never overflows
-          loss += std::log1p(small) + std::max(out[j], T(0)) - target[j] * out[j];
-          error[j] = (out[j] < 0 ? small : T(1)) / (1 + small) - target[j];
-          right = right && (out[j] > 0) == (target[j] > T(0.5));
-        }
-        score.right += right;
-        break;
-      }
-      case Loss::mean_square:
-        for (std::size_t j = 0; j < n; ++j) {
-          const T difference = out[j] - target[j];
-          loss += difference * difference / static_cast<T>(n);
-          error[j] = 2 * difference / static_cast<T>(n);
-        }
-        break;
-    }
-    score.loss += static_cast<double>(loss);
-    if (architecture_.output_relu)
-      for (std::size_t j = 0; j < n; ++j)
-        if (!(out[j] > 0)) error[j] = 0;
+    const SampleScore<T> one = score_sample(
+        architecture_.loss, architecture_.output_relu, n, units_.back().data() + s * n, batch.targets.data() + s * n,
+        architecture_.loss == Loss::cross_entropy ? batch.labels[s] : 0, errors_.back().data() + s * n, OneLane());
+    score.loss += static_cast<double>(one.loss);
+    score.right += one.right;
   }
   return score;
 }

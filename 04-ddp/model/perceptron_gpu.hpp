@@ -1,75 +1,149 @@
 // perceptron_gpu.hpp: the perceptron of perceptron.hpp on one GPU: cuBLAS and a few small kernels, on one stream.
 #pragma once
 
-#include "perceptron.hpp"
+#include "device_perceptron.hpp"
 
 #include <multinode/device.hpp>
 
 #include <cublas_v2.h>
+#include <cuda_bf16.h>
 
+#include <array>
+#include <functional>
+#include <map>
 #include <memory>
+#include <utility>
 
 namespace model {
 
 // Throws std::runtime_error unless `code` is CUBLAS_STATUS_SUCCESS.
 void check(cublasStatus_t code, multinode::source_location at = multinode::source_location::current());
 
-// Sgd of optimizer.hpp, without weight decay, for parameters in device memory.
-template <class T>
-class SgdGpu {
+// The Device of device_perceptron.hpp: everything goes on one stream.
+class Cuda {
  public:
-  explicit SgdGpu(const std::vector<ddp::NamedBlock>& parameters, double momentum);
-  void update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate,
-              cudaStream_t stream);
+  template <class T>
+  class Buffer : public multinode::DeviceBuffer<T> {
+   public:
+    explicit Buffer(std::size_t count) : multinode::DeviceBuffer<T>(count) {
+      multinode::check(cudaMemset(this->data(), 0, count * sizeof(T)));
+      multinode::check(cudaStreamSynchronize(nullptr));  // other streams do not wait for it
+    }
+  };
+
+  Cuda();
+  ~Cuda();
+  Cuda(const Cuda&) = delete;
+  Cuda& operator=(const Cuda&) = delete;
+  cudaStream_t stream() const { return stream_.get(); }
+
+  template <class Op>
+  void each(std::size_t count, Op op);
+  template <class Op>
+  void rows(std::size_t count, Op op);
+  template <class T, class U>
+  void product(Transpose transpose, std::size_t rows, std::size_t columns, std::size_t inner, const U* a, const U* b,
+               T keep, T* c);
 
  private:
-  T momentum_;
-  std::vector<std::unique_ptr<multinode::DeviceBuffer<T>>> velocity_;
+  multinode::Stream stream_;
+  // cuBLAS would allocate its own when it needs it, which is no thing to do while a graph is recorded.
+  multinode::DeviceBuffer<std::byte> workspace_;
+  cublasHandle_t blas_ = nullptr;
 };
 
-// The functions of Perceptron with the same names do the same, for cross-entropy and ReLU. All spans but the batch's
-// are device memory, and what is done with it goes on stream(); forward() and copy_parameters() wait for it, the others
-// do not.
+// `count` elements of host memory that the GPU copies from and to without the CPU's help.
 template <class T>
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(std::size_t count) : count_(count) {
+    multinode::check(cudaMallocHost(reinterpret_cast<void**>(&data_), count * sizeof(T)));
+  }
+  ~PinnedBuffer() { cudaFreeHost(data_); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  T* data() const { return data_; }
+  std::span<T> span() const { return {data_, count_}; }
+
+ private:
+  T* data_{};
+  std::size_t count_;
+};
+
+// The functions of Perceptron with the same names do the same. All spans but the batch's are device memory, and what is
+// done with it goes on stream(); copy_...(), initialize() and take_totals() wait for it, and load() may wait for what
+// the last but one put there, so that the host is never more than two steps ahead.
+template <class T, class U = T>  // float, double; float with __nv_bfloat16, see PerceptronOn
 class PerceptronGpu {
  public:
   using value_type = T;
-  using Sgd = SgdGpu<T>;
+  using product_type = U;
+  using Sgd = SgdOn<T, Cuda>;
 
   PerceptronGpu(Architecture architecture, std::size_t capacity);
-  ~PerceptronGpu();
-  PerceptronGpu(const PerceptronGpu&) = delete;
-  PerceptronGpu& operator=(const PerceptronGpu&) = delete;
 
-  std::vector<ddp::NamedBlock> parameters();
-  std::span<T> parameter(std::size_t i) { return parameters_.at(i)->span(); }
-  std::vector<T> copy_parameters() const;
+  std::vector<ddp::NamedBlock> parameters() { return on_.parameters(); }
+  std::span<T> parameter(std::size_t i) { return on_.parameter(i); }
+  std::vector<T> copy_parameters();
+  std::vector<T> copy_gradients();  // as they lie in the storage
   void initialize(std::uint64_t seed);
+  void parameters_changed();  // from outside: call it, or products go on with the old ones
   std::span<T> gradient_storage() { return gradient_storage_.span(); }
-  void set_gradients(std::vector<std::span<T>> gradients);
-  Score forward(const data::Batch<T>& batch, const Dropout& dropout);
-  void backward(const std::function<void(std::size_t)>& ready, bool add = false);
-  void update(SgdGpu<T>& optimizer, double learning_rate);
+  void set_gradients(std::vector<std::span<T>> gradients) { on_.set_gradients(std::move(gradients)); }
 
-  cudaStream_t stream() const { return stream_.get(); }
+  // A step is load(), and then the others, which take all that changes from step to step from the device's memory: they
+  // can be recorded as a CUDA graph (StepGraphs) and repeated. The batch can go when load() returns.
+  void load(const data::Batch<T>& batch, const Dropout& dropout, double learning_rate);
+  void forward();
+  void backward(const std::function<void(std::size_t)>& ready, bool add = false);
+  void update(Sgd& optimizer);
+
+  // Of all forward passes since the last call.
+  Totals take_totals();
+
+  cudaStream_t stream() const { return cuda_.stream(); }
+
+  // How the host waits for the GPU: cudaEventSynchronize, which waits for ever, unless it is put under a deadline here.
+  void set_wait(std::function<void(cudaEvent_t)> wait) { wait_ = std::move(wait); }
 
  private:
-  using Buffer = std::unique_ptr<multinode::DeviceBuffer<T>>;
+  struct Stage {  // a batch on its way
+    PinnedBuffer<T> inputs, targets;
+    PinnedBuffer<std::uint8_t> labels;
+    PinnedBuffer<std::uint32_t> samples;
+    PinnedBuffer<StepSettings<T>> settings;
+    multinode::Event copied;
+    Stage(const PerceptronOn<T, U, Cuda>& on, std::size_t capacity);
+  };
 
-  Architecture architecture_;
-  std::vector<std::size_t> sizes_;
-  multinode::Stream stream_;
-  cublasHandle_t blas_ = nullptr;
-  std::vector<Buffer> parameters_;
+  Cuda cuda_;
+  PerceptronOn<T, U, Cuda> on_;
   multinode::DeviceBuffer<T> gradient_storage_;
-  std::vector<std::span<T>> gradients_;
-  std::vector<Buffer> units_, errors_;  // of each layer: capacity x size
-  multinode::DeviceBuffer<std::uint8_t> labels_;
-  multinode::DeviceBuffer<std::uint32_t> samples_;
-  multinode::DeviceBuffer<T> losses_;             // of each sample
-  multinode::DeviceBuffer<std::uint8_t> rights_;  // likewise
+  std::array<Stage, 2> stages_;
+  std::size_t loads_ = 0;
   std::size_t batch_ = 0;
-  T kept_scale_ = 1;
+  PinnedBuffer<Totals> totals_;
+  multinode::Event event_;
+  std::function<void(cudaEvent_t)> wait_;
+};
+
+// CUDA graphs of steps: a step is carried out as it is the first time, recorded the second time, and repeated after
+// that, which is one call instead of some thirty. The first time lets libraries allocate and connect, and the reducer
+// rebuild its buckets. All that the step does must go on `stream`, or on streams that wait for it by an event and that
+// it waits for (NCCL's, see Communicator::set_stream), and must not depend on anything but device memory and the key.
+// Whoever is called in the step for its effect on the host (the reducer) has it only when the step is not a repetition.
+// Destroy it before the communicator.
+class StepGraphs {
+ public:
+  using Key = std::pair<std::size_t, std::size_t>;  // samples on this rank, divisor
+  StepGraphs() = default;
+  ~StepGraphs();
+  StepGraphs(const StepGraphs&) = delete;
+  StepGraphs& operator=(const StepGraphs&) = delete;
+  void run(Key key, cudaStream_t stream, const std::function<void()>& step);
+
+ private:
+  std::map<Key, cudaGraphExec_t> graphs_;  // null: it was carried out once
 };
 
 }  // namespace model

@@ -125,7 +125,7 @@ TEST_P(FashionMnist, BadCommandLinesAreRefused) {
                {{"--dropout", "1"}, "--dropout must be from 0"},
                {{"--momentum", "nan"}, "--momentum must be from 0"},
                {{"--learning-rate", "-0.1"}, "--learning-rate must be from 0"},
-               {{"--precision", "half"}, "--precision must be float or double, not 'half'"},
+               {{"--precision", "half"}, "--precision must be float, double or bfloat16, not 'half'"},
                {{"--steps", "-1"}, "--steps must be from 0"},
                {{"--log-every", "0"}, "--log-every must be from 1"},
                {{"--min-accuracy", "101"}, "--min-accuracy must be from 0"},
@@ -182,6 +182,15 @@ TEST_P(FashionMnist, NcclWithoutAGpuSays77) {
   if (end.status == 0) GTEST_SKIP() << "there is a GPU here";
   if (end.status == 2 && end.output.find("nccl") != std::string::npos) GTEST_SKIP() << "a build without NCCL";
   EXPECT_EQ(end.status, 77) << end.output;
+}
+
+TEST_P(FashionMnist, GpuOptionsNeedAGpu) {
+  for (const Settings& settings : {Settings{{"--precision", "bfloat16"}}, Settings{{"--cuda-graph", ""}}}) {
+    const Ranks::End end = run(2, learn(settings));
+    if (end.status == 0) GTEST_SKIP() << "there are GPUs here";
+    EXPECT_EQ(end.status, 2) << end.output;
+    EXPECT_SAYS(end.output, "--precision bfloat16 and --cuda-graph: only on GPUs, with --backend nccl");
+  }
 }
 
 // A killed rank ends the others, and they name it; in small batches, so that ranks without a sample are among them.

@@ -1,0 +1,95 @@
+// arithmetic.hpp: what a perceptron does with single numbers and rows of them, the same on the CPU and on a GPU.
+#pragma once
+
+#include "perceptron.hpp"
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#ifdef __CUDACC__
+#define MODEL_BOTH __host__ __device__
+#else
+#define MODEL_BOTH
+#endif
+
+namespace model {
+
+// A part of an optimizer's state, or 0 where no parameter would notice it. The state of a weight whose gradient stays 0
+// (a dead ReLU) shrinks into the subnormal numbers, which some CPUs compute a hundred times more slowly. A NaN stays
+// one.
+template <class T>
+MODEL_BOTH T or_zero(T value) {
+  constexpr T negligible = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
+  return std::abs(value) < negligible ? T(0) : value;
+}
+
+// Who shares the work on one row: elements first(), first() + count() ... are this lane's. sum(), largest() and all()
+// take what each lane has, and give every lane the same. Here it is one thread, on the CPU; see Warp in
+// perceptron_gpu.cu.
+struct OneLane {
+  static constexpr std::size_t first() { return 0; }
+  static constexpr std::size_t count() { return 1; }
+  template <class T>
+  static T sum(T value) {
+    return value;
+  }
+  template <class T>
+  static T largest(T value) {
+    return value;
+  }
+  static bool all(bool value) { return value; }
+};
+
+template <class T>
+struct SampleScore {
+  T loss;
+  bool right;
+};
+
+// The loss of one sample with outputs z (n of them, after the output's ReLU, if there is one), and its derivatives by
+// the sums in front of that ReLU. `target` (n) or `label`, as the loss has it.
+template <class T, class Error, class Lanes>
+MODEL_BOTH SampleScore<T> score_sample(Loss kind, bool output_relu, std::size_t n, const T* z, const T* target,
+                                       std::size_t label, Error* error, Lanes lanes) {
+  const auto set_error = [&](std::size_t j, T value) {
+    error[j] = static_cast<Error>(output_relu && !(z[j] > 0) ? T(0) : value);
+  };
+  T loss = 0;
+  bool right = true;
+  switch (kind) {
+    case Loss::cross_entropy: {
+      T largest = -std::numeric_limits<T>::infinity(), labelled = 0, sum = 0;
+      for (std::size_t j = lanes.first(); j < n; j += lanes.count()) {
+        largest = z[j] > largest ? z[j] : largest;
+        if (j == label) labelled = z[j];
+      }
+      largest = lanes.largest(largest);
+      labelled = lanes.sum(labelled);
+      for (std::size_t j = lanes.first(); j < n; j += lanes.count()) sum += std::exp(z[j] - largest);
+      sum = lanes.sum(sum);
+      for (std::size_t j = lanes.first(); j < n; j += lanes.count())
+        set_error(j, std::exp(z[j] - largest) / sum - T(j == label));
+      return {std::log(sum) + largest - labelled, labelled == largest};
+    }
+    case Loss::binary_cross_entropy:
+      for (std::size_t j = lanes.first(); j < n; j += lanes.count()) {
+        const T small = std::exp(-std::abs(z[j]));  // never overflows
+        loss += std::log1p(small) + (z[j] < 0 ? T(0) : z[j]) - target[j] * z[j];
+        right = right && (z[j] > 0) == (target[j] > T(0.5));
+        set_error(j, (z[j] < 0 ? small : T(1)) / (1 + small) - target[j]);
+      }
+      break;
+    case Loss::mean_square:
+      for (std::size_t j = lanes.first(); j < n; j += lanes.count()) {
+        const T difference = z[j] - target[j];
+        loss += difference * difference / static_cast<T>(n);
+        set_error(j, 2 * difference / static_cast<T>(n));
+      }
+      right = false;
+      break;
+  }
+  return {lanes.sum(loss), lanes.all(right)};
+}
+
+}  // namespace model

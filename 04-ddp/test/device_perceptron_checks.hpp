@@ -1,0 +1,217 @@
+// device_perceptron_checks.hpp: what a perceptron on a device must do, measured by Perceptron<double>. Model has the
+// functions of PerceptronGpu.
+#pragma once
+
+#include "ddp/philox.hpp"
+#include "model/device_perceptron.hpp"
+
+#include <multinode/device.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+inline const std::vector<std::size_t> device_sizes{12, 70, 9, 40};  // rows longer and shorter than a warp
+
+template <class T>
+data::Batch<T> device_batch(model::Loss loss, std::size_t count, std::uint32_t first = 0) {
+  data::Batch<T> batch;
+  for (std::uint32_t s = first; s < first + count; ++s) {
+    for (std::uint32_t j = 0; j < device_sizes[0]; ++j)
+      batch.inputs.push_back(static_cast<T>(std::ldexp(ddp::philox({s, j, 0, 0}, 1)[0], -31) - 1));
+    if (loss == model::Loss::cross_entropy)
+      batch.labels.push_back(static_cast<std::uint8_t>(s % device_sizes.back()));
+    else
+      for (std::uint32_t j = 0; j < device_sizes.back(); ++j) batch.targets.push_back(static_cast<T>((s >> j % 5) % 2));
+    batch.samples.push_back(s);
+  }
+  return batch;
+}
+
+template <class Model>
+void lay_out_gradients(Model& model) {
+  std::vector<std::span<typename Model::value_type>> gradients;
+  std::size_t at = 0;
+  for (const ddp::NamedBlock& parameter : model.parameters()) {
+    gradients.push_back(model.gradient_storage().subspan(at, parameter.block.count));
+    at += parameter.block.count;
+  }
+  model.set_gradients(std::move(gradients));
+}
+
+// The one to measure by. `off`: every weight and input is multiplied by 1 + off or 1 - off.
+class Measure {
+ public:
+  Measure(const model::Architecture& architecture, double off)
+      : perceptron(architecture, 64), optimizer(perceptron.parameters(), 0.9, 0.01), off_(off) {
+    lay_out_gradients(perceptron);
+    perceptron.initialize(4);
+    for (std::size_t i = 0; i < perceptron.parameters().size(); ++i) spoil(perceptron.parameter(i), i);
+  }
+  model::Score pass(data::Batch<double> batch, const model::Dropout& dropout, bool add = false) {
+    spoil(batch.inputs, 100);
+    const model::Score score = perceptron.forward(batch, dropout);
+    perceptron.backward([](std::size_t) {}, add);
+    return score;
+  }
+  model::Perceptron<double> perceptron;
+  model::Sgd<double> optimizer;
+
+ private:
+  void spoil(std::span<double> values, std::size_t what) const {
+    for (std::uint32_t j = 0; j < values.size(); ++j)
+      values[j] *= 1 + (ddp::philox({j, static_cast<std::uint32_t>(what), 2, 2}, 5)[0] % 2 ? off_ : -off_);
+  }
+  double off_;
+};
+
+inline double largest_difference(std::span<const double> a, std::span<const double> b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+// Tolerances are measured: how far results go when weights and inputs are off by p, some roundings of the type that is
+// multiplied or 32 of the one that sums are in. Units and errors are rounded too, in each of 3 layers, and other
+// directions may count for more: 10 times that.
+template <class Model>
+class DevicePerceptron : public ::testing::Test {
+ protected:
+  using T = typename Model::value_type;
+  using U = typename Model::product_type;
+  static constexpr bool exact = std::is_same_v<T, U>;
+  void SetUp() override {
+    if (requires(Model & model) { model.stream(); } && multinode::device_count() == 0)
+      GTEST_SKIP() << "no GPU can be used here";
+  }
+  static constexpr double p = exact ? 32.0 * static_cast<double>(std::numeric_limits<T>::epsilon()) : 0x1p-8;
+};
+TYPED_TEST_SUITE_P(DevicePerceptron);
+
+TYPED_TEST_P(DevicePerceptron, LossesAndGradientsAreThePerceptrons) {
+  using T = typename TypeParam::value_type;
+  for (const auto loss : {model::Loss::cross_entropy, model::Loss::binary_cross_entropy, model::Loss::mean_square})
+    for (const int kind : {0, 1, 2, 3}) {
+      const bool hidden_relu = kind & 1, output_relu = kind & 2;
+      SCOPED_TRACE(testing::Message() << "loss " << static_cast<int>(loss) << ", ReLU behind hidden layers "
+                                      << hidden_relu << ", outputs " << output_relu);
+      const model::Architecture architecture{device_sizes, loss, hidden_relu, output_relu};
+      const model::Dropout dropout{hidden_relu ? 0.25 : 0, 7, 3};
+      TypeParam model(architecture, 64);
+      lay_out_gradients(model);
+      model.initialize(4);
+      Measure right(architecture, 0), off(architecture, this->p);
+      double loss_right = 0, loss_off = 0;
+      std::size_t rights = 0, seen = 0;
+      for (const std::size_t count : {33, 7}) {  // two passes, which add up
+        const auto first = static_cast<std::uint32_t>(seen);
+        const data::Batch<T> batch = device_batch<T>(loss, count, first);
+        model.load(batch, dropout, 0);
+        model.forward();
+        model.backward([](std::size_t) {}, seen > 0);
+        const data::Batch<double> same = device_batch<double>(loss, count, first);
+        const model::Score score = right.pass(same, dropout, seen > 0);
+        loss_right += score.loss;
+        rights += score.right;
+        loss_off += off.pass(same, dropout, seen > 0).loss;
+        seen += count;
+      }
+      const model::Totals totals = model.take_totals();
+      const double rounding = static_cast<double>(std::numeric_limits<T>::epsilon()) * loss_right;
+      EXPECT_NEAR(totals.loss, loss_right,
+                  10 * std::abs(loss_off - loss_right) + 100 * rounding + static_cast<double>(seen) * this->p);
+      EXPECT_EQ(totals.bad_step, 0u);
+      if (this->exact) {
+        EXPECT_EQ(totals.right, rights);
+      }
+      EXPECT_EQ(model.take_totals().loss, 0) << "they are since the last time";
+
+      // A bfloat16 puts some units on the other side of ReLU, and their whole error is there or not.
+      if (!this->exact && kind > 0) continue;
+      const std::vector<T> gradients = model.copy_gradients();
+      const std::span<double> wanted = right.perceptron.gradient_storage();
+      const double tolerance = 10 * largest_difference(wanted, off.perceptron.gradient_storage());
+      EXPECT_LE(largest_difference(std::vector<double>(gradients.begin(), gradients.end()), wanted), tolerance);
+      const double largest = std::abs(*std::max_element(wanted.begin(), wanted.end(),
+                                                        [](double a, double b) { return std::abs(a) < std::abs(b); }));
+      EXPECT_LT(tolerance, largest / (this->exact ? 100 : 2)) << "it would let anything through";
+    }
+}
+
+TYPED_TEST_P(DevicePerceptron, TrainsAsThePerceptronDoes) {
+  using T = typename TypeParam::value_type;
+  const model::Architecture architecture{device_sizes, model::Loss::cross_entropy, this->exact, false};
+  TypeParam model(architecture, 64);
+  lay_out_gradients(model);
+  model.initialize(4);
+  typename TypeParam::Sgd optimizer(model.parameters(), 0.9, 0.01);
+  Measure right(architecture, 0), off(architecture, this->p);
+  const std::vector<double> start = right.perceptron.copy_parameters();
+  std::uint32_t step = 0;
+  for (const std::size_t count : {33, 7, 0, 64, 1, 20}) {
+    const model::Dropout dropout{this->exact ? 0.25 : 0, 7, step};
+    const double rate = 0.01 / (1 + step);
+    model.load(device_batch<T>(architecture.loss, count, step), dropout, rate);
+    model.forward();
+    std::vector<std::size_t> order;
+    model.backward([&](std::size_t i) { order.push_back(i); });
+    EXPECT_EQ(order, (std::vector<std::size_t>{5, 4, 3, 2, 1, 0}));
+    model.update(optimizer);
+    for (Measure* const measure : {&right, &off}) {
+      measure->pass(device_batch<double>(architecture.loss, count, step), dropout);
+      measure->perceptron.update(measure->optimizer, rate);
+    }
+    ++step;
+  }
+  const std::vector<T> parameters = model.copy_parameters();
+  const std::vector<double> wanted = right.perceptron.copy_parameters();
+  const auto loss_now = [&] {
+    model.take_totals();
+    model.load(device_batch<T>(architecture.loss, 40), {}, 0);
+    model.forward();
+    return model.take_totals().loss;
+  };
+  const double loss = loss_now();
+  model.parameters_changed();
+  EXPECT_EQ(loss_now(), loss) << "the copies that are multiplied are not the parameters'";
+  const double tolerance = 10 * largest_difference(wanted, off.perceptron.copy_parameters());
+  EXPECT_LE(largest_difference(std::vector<double>(parameters.begin(), parameters.end()), wanted), tolerance);
+  EXPECT_LT(tolerance, largest_difference(start, wanted) / (this->exact ? 100 : 2)) << "it would let anything through";
+}
+
+TYPED_TEST_P(DevicePerceptron, TheFirstStepWithoutALossIsKept) {
+  using T = typename TypeParam::value_type;
+  TypeParam model({.sizes = device_sizes}, 64);
+  lay_out_gradients(model);
+  model.initialize(4);
+  for (std::uint32_t step = 0; step < 5; ++step) {
+    data::Batch<T> batch = device_batch<T>(model::Loss::cross_entropy, 40);
+    if (step == 2 || step == 3) batch.inputs[200] = std::numeric_limits<T>::quiet_NaN();
+    model.load(batch, {0, 1, step}, 0);
+    model.forward();
+  }
+  const model::Totals totals = model.take_totals();
+  EXPECT_EQ(totals.bad_step, 3u) << "counted from 1";
+  EXPECT_TRUE(std::isnan(totals.loss));
+  EXPECT_EQ(model.take_totals().bad_step, 0u);
+}
+
+TYPED_TEST_P(DevicePerceptron, RefusesABatchThatDoesNotFit) {
+  using T = typename TypeParam::value_type;
+  TypeParam model({.sizes = device_sizes}, 64);
+  EXPECT_THROW(model.load(device_batch<T>(model::Loss::cross_entropy, 65), {}, 0), std::logic_error);
+  EXPECT_THROW(model.load(device_batch<T>(model::Loss::mean_square, 3), {}, 0), std::logic_error) << "no labels";
+  EXPECT_THROW(TypeParam({.sizes = {3}}, 64), std::logic_error);
+  TypeParam linear({.sizes = device_sizes, .hidden_relu = false}, 64);
+  EXPECT_THROW(linear.load(device_batch<T>(model::Loss::cross_entropy, 3), {0.5, 1, 1}, 0), std::logic_error);
+}
+
+REGISTER_TYPED_TEST_SUITE_P(DevicePerceptron, LossesAndGradientsAreThePerceptrons, TrainsAsThePerceptronDoes,
+                            TheFirstStepWithoutALossIsKept, RefusesABatchThatDoesNotFit);
