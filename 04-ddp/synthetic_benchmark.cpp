@@ -28,6 +28,7 @@ struct Options {
   int num_batches_per_iter = 10;
   int num_iters = 10;
   bool fp16_allreduce = false;
+  bool channels_last = false;
 
   multinode::Program program() {
     namespace po = boost::program_options;
@@ -39,9 +40,11 @@ struct Options {
         ("num-warmup-batches", po::value(&num_warmup_batches)->default_value(num_warmup_batches),
          "batches before the first that is timed")  //
         ("num-batches-per-iter", po::value(&num_batches_per_iter)->default_value(num_batches_per_iter),
-         "batches timed together")                                                            //
-        ("num-iters", po::value(&num_iters)->default_value(num_iters), "times that is done")  //
-        ("fp16-allreduce", po::bool_switch(&fp16_allreduce), "send gradients as 16-bit floating-point numbers");
+         "batches timed together")                                                                               //
+        ("num-iters", po::value(&num_iters)->default_value(num_iters), "times that is done")                     //
+        ("fp16-allreduce", po::bool_switch(&fp16_allreduce), "send gradients as 16-bit floating-point numbers")  //
+        ("channels-last", po::bool_switch(&channels_last),
+         "a pixel's channels side by side in memory: quicker for large images, slower for small ones");
     return {"synthetic_benchmark", known, common, [this] { validate(); }};
   }
 
@@ -67,12 +70,17 @@ int run(multinode::World& world, const Options& options) {
 
   torch::manual_seed(options.common.seed);
   model::ResNet net(model::resnet_layout(options.model), classes);
+  const torch::MemoryFormat format =
+      options.channels_last ? torch::MemoryFormat::ChannelsLast : torch::MemoryFormat::Contiguous;
+  for (torch::Tensor& parameter : net->parameters())
+    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(format));
   ddp::ReducerOptions reducer;
   if (options.fp16_allreduce) reducer.compression = ddp::Compression::float16;
   ddp::DistributedDataParallel parallel(world, *communicator, *net, reducer);
   model::Sgd<float> optimizer(parallel.parameters());
   torch::manual_seed(options.common.seed + static_cast<std::uint64_t>(world.rank()));
-  const torch::Tensor images = torch::randn({options.batch_size, 3, options.image_size, options.image_size});
+  const torch::Tensor images =
+      torch::randn({options.batch_size, 3, options.image_size, options.image_size}).contiguous(format);
   const torch::Tensor labels = torch::randint(classes, {options.batch_size}, torch::kInt64);
 
   const auto train = [&](int batches) {

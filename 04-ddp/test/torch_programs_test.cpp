@@ -133,9 +133,9 @@ TEST_F(Torch, BenchmarkPrintsHorovodsLines) {
                         "2",
                         "--num-iters",
                         "3"};
-  for (const bool fp16 : {false, true}) {
+  for (const bool other : {false, true}) {
     Options more = options;
-    if (fp16) more.push_back("--fp16-allreduce");
+    if (other) more.insert(more.end(), {"--fp16-allreduce", "--channels-last"});
     const Ranks::End end = run(PATH_synthetic_benchmark, 2, more);
     EXPECT_EQ(end.status, 0) << end.output;
     std::smatch match;
