@@ -148,7 +148,7 @@ TEST_F(OneRank, EarlyStoppingStopsWhenNothingGetsBetter) {
 
 TEST_F(OneRank, TheBestCheckpointIsTheBestAndTheNewestAreKept) {
   const Folder folder;
-  Line line(*world_, 8, {3, 2, nan_value, 1.5, 1.5, 2});
+  Line line(*world_, 8, {nan_value, 2, nan_value, 1.5, 1.5, 2});
   trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder.path / "new", .keep = 2});
   std::vector<float> slopes;
   Doing doing;
