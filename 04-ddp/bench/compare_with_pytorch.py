@@ -184,7 +184,7 @@ def main():
         for number in range(options.rounds):
             for name, measure in measurements.items():
                 results[name].append(measure())
-                print(json.dumps({"model": title, "round": number, "what": name, **results[name][-1]}), file=log)
+                print(json.dumps(results[name][-1] | {"model": title, "round": number, "what": name}), file=log)
         right &= report(title, batch, results, wanted)
     return 0 if right else 1
 
