@@ -1,5 +1,7 @@
 #include "reducer.hpp"
 
+#include <multinode/check.hpp>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -10,6 +12,13 @@
 #include <utility>
 
 namespace ddp {
+
+Compression parse_compression(std::string_view name) {
+  if (name == "none") return Compression::none;
+  if (name == "float16") return Compression::float16;
+  if (name == "bfloat16") return Compression::bfloat16;
+  throw multinode::UsageError("--compression must be none, float16 or bfloat16, not '" + std::string(name) + "'");
+}
 
 BucketPlan plan_buckets(std::span<const std::size_t> counts, std::span<const std::size_t> order,
                         std::size_t element_bytes, const ReducerOptions& options) {

@@ -13,12 +13,14 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ddp {
 
 // What gradients travel as. A 16-bit type halves the bytes; what it costs in precision stands in reducer.cpp.
 enum class Compression { none, float16, bfloat16 };
+Compression parse_compression(std::string_view name);  // of --compression, by these names; throws UsageError
 
 struct ReducerOptions {
   std::size_t first_bucket_bytes = std::size_t{1} << 20;  // small: the first reduction starts early

@@ -59,6 +59,11 @@ Perceptron<T>::Perceptron(Architecture architecture, std::size_t capacity)
     errors_.emplace_back(capacity * sizes[l]);
   }
   gradient_storage_.resize(total);
+  std::span<T> left = gradient_storage_;
+  for (const std::vector<T>& parameter : parameters_) {
+    gradients_.push_back(left.first(parameter.size()));
+    left = left.subspan(parameter.size());
+  }
 }
 
 template <class T>

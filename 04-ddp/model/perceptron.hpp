@@ -56,6 +56,7 @@ class Perceptron {
 
   // For batches of `capacity` samples at most. Throws std::logic_error for sizes that make no network.
   Perceptron(Architecture architecture, std::size_t capacity);
+  Perceptron(Perceptron&&) = default;  // a copy's gradients would be the original's
 
   const Architecture& architecture() const { return architecture_; }
   std::vector<ddp::NamedBlock> parameters();
@@ -65,7 +66,7 @@ class Perceptron {
   // Uniform in +-1/sqrt(inputs), weights and biases; the same for the same seed.
   void initialize(std::uint64_t seed);
 
-  // Room for all gradients, and where in it, as somebody else decides, backward() shall put each.
+  // Room for all gradients, one behind the other; or as somebody else decides where in it backward() shall put each.
   std::span<T> gradient_storage() { return gradient_storage_; }
   void set_gradients(std::vector<std::span<T>> gradients);
 

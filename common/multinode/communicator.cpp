@@ -369,4 +369,10 @@ std::unique_ptr<Communicator> make_communicator(World& world, Backend backend) {
   throw std::invalid_argument("no such backend");
 }
 
+std::unique_ptr<Communicator> make_cpu_communicator(World& world, Backend backend) {
+  if (backend == Backend::nccl)
+    throw UsageError("--backend nccl: this program computes on the CPU: use mpi or gloo");
+  return make_communicator(world, backend == Backend::automatic ? choose_cpu_backend(world) : backend);
+}
+
 }  // namespace multinode

@@ -202,4 +202,7 @@ Backend choose_backend(const World& world, Backend wanted);
 // What automatic stands for in a program that does not use GPUs.
 Backend choose_cpu_backend(const World& world);
 
+// Collective. For programs whose blocks are host memory: never nccl, which is a UsageError.
+std::unique_ptr<Communicator> make_cpu_communicator(World& world, Backend backend);
+
 }  // namespace multinode
