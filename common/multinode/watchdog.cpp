@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <iostream>
 #include <map>
@@ -21,6 +22,7 @@ using namespace std::chrono_literals;
 
 constexpr auto tick = 100ms;  // how often the verdict is looked for
 constexpr auto publish_interval = 500ms;
+constexpr int judging_beats = 4;  // publications between the two looks at the others that a judgement needs
 constexpr auto abort_limit = 2s;
 
 // How far a rank is, as it says itself.
@@ -70,21 +72,28 @@ std::string seconds_text(std::chrono::milliseconds time) {
 
 using Everyone = std::vector<std::optional<Progress>>;
 
-// Who keeps `me` waiting: the verdict. `before` and `after` are what all ranks said, four publications apart.
-std::string judge(int me, const Everyone& before, const Everyone& after, const std::string& waiting) {
+struct Judgement {
+  std::string text;
+  std::optional<std::size_t> culprit;  // nothing: no rank is behind this one
+};
+
+// Who keeps `me` waiting. `before` and `after` are what all ranks said, judging_beats publications apart.
+Judgement judge(int me, const Everyone& before, const Everyone& after, const std::string& waiting) {
   const auto rank_of = [](int r, const Progress& p) { return rank_text(r, p.where); };
-  std::string missing;
-  int missing_count = 0;
+  std::vector<std::size_t> missing;
   for (std::size_t r = 0; r < after.size(); ++r)
-    if (!after[r]) missing += (missing_count++ ? ", " : "") + std::to_string(r);
-  if (missing_count)
-    return waiting + "; rank" + (missing_count > 1 ? "s " : " ") + missing + " of " + std::to_string(after.size()) +
-           " never came";
+    if (!after[r]) missing.push_back(r);
+  if (!missing.empty()) {
+    std::string text = waiting + "; rank" + (missing.size() > 1 ? "s " : " ");
+    for (const std::size_t r : missing) text += (r != missing[0] ? ", " : "") + std::to_string(r);
+    return {text + " of " + std::to_string(after.size()) + " never came", missing[0]};
+  }
   for (std::size_t r = 0; r < after.size(); ++r)
     if (before[r] && after[r]->beat == before[r]->beat)
-      return waiting + "; " + rank_of(int(r), *after[r]) + " is frozen: it gives no sign of life, and was last " +
-             after[r]->doing();
-  if (after[std::size_t(me)]->peer == Watchdog::nobody) return waiting;
+      return {waiting + "; " + rank_of(int(r), *after[r]) + " is frozen: it gives no sign of life, and was last " +
+                  after[r]->doing(),
+              r};
+  if (after[std::size_t(me)]->peer == Watchdog::nobody) return {waiting, std::size_t(me)};
   // Between two ranks: follow who waits for whom to the one that waits for nobody.
   if (after[std::size_t(me)]->peer != Watchdog::everyone) {
     int at = me;
@@ -92,20 +101,20 @@ std::string judge(int me, const Everyone& before, const Everyone& after, const s
       const Progress& p = *after[std::size_t(at)];
       if (!p.inside() || p.peer < 0) {
         if (at == me) break;
-        return waiting + "; " + rank_of(at, p) + " is late: it is " + p.doing();
+        return {waiting + "; " + rank_of(at, p) + " is late: it is " + p.doing(), std::size_t(at)};
       }
       at = p.peer;
     }
     const Progress& p = *after[std::size_t(after[std::size_t(me)]->peer)];
-    return waiting + "; " + rank_of(after[std::size_t(me)]->peer, p) + " is " + p.doing();
+    return {waiting + "; " + rank_of(after[std::size_t(me)]->peer, p) + " is " + p.doing(), {}};
   }
   // Among all: the rank that has entered the fewest collectives.
   std::size_t late = 0;
   for (std::size_t r = 1; r < after.size(); ++r)
     if (after[r]->collectives < after[late]->collectives) late = r;
   if (after[late]->collectives < after[std::size_t(me)]->collectives)
-    return waiting + "; " + rank_of(int(late), *after[late]) + " is late: it is " + after[late]->doing();
-  return waiting + "; every rank has entered it: the library or the network is stuck";
+    return {waiting + "; " + rank_of(int(late), *after[late]) + " is late: it is " + after[late]->doing(), late};
+  return {waiting + "; every rank has entered it: the library or the network is stuck", {}};
 }
 
 }  // namespace
@@ -181,6 +190,7 @@ class Watchdog::Implementation {
     std::condition_variable_any wake;
     std::uint64_t seen = 0;
     Clock::time_point since = Clock::now(), published = since;
+    Stall stall;
     try {
       while (!wake.wait_for(lock, stop, tick, [&] { return stop.stop_requested(); })) {
         if (const std::string verdict = value_now(store_, verdict_key()); !verdict.empty()) end(verdict, &store_);
@@ -193,8 +203,11 @@ class Watchdog::Implementation {
         if (sequence != seen) {
           seen = sequence;
           since = now;
+          stall = {};
         } else if (sequence % 2 == 1 && now - since >= timeout_) {
           end(store_.compare_set(verdict_key(), "", verdict_text(exit_wrong, expired())), &store_);
+        } else if (sequence % 2 == 1 && now - since >= std::min<std::chrono::milliseconds>(10s, timeout_ / 2)) {
+          look_at(stall, now - since);
         }
       }
       store_.goodbye();
@@ -207,17 +220,52 @@ class Watchdog::Implementation {
     }
   }
 
+  // A long wait of this rank's.
+  struct Stall {
+    bool over = false;  // it has been said, or somebody else says it
+    Everyone before;
+    std::uint64_t beat = 0;  // when `before` was read
+  };
+
+  // Says once in the job who is late, without waiting for it: called again and again.
+  void look_at(Stall& stall, Clock::duration lasted) {
+    if (stall.over) return;
+    if (stall.before.empty()) {
+      publish();
+      const std::string wait = mine_.peer == everyone ? "collective " + std::to_string(mine_.collectives)
+                                                      : "operation " + std::to_string(mine_.sequence) + " of rank " +
+                                                            std::to_string(identity_.rank);
+      stall.over = store_.add(key("who looks at " + wait), 1) != 1;  // of those that wait for the same, one is enough
+      if (!stall.over) stall.before = everyone_now();
+      stall.beat = mine_.beat;
+    } else if (mine_.beat >= stall.beat + judging_beats) {
+      stall.over = true;
+      publish();
+      const Everyone after = everyone_now();
+      const auto [text, culprit] =
+          judge(identity_.rank, stall.before, after,
+                "stalled: " + rank_text(identity_.rank, identity_.where) + " has waited for " +
+                    seconds_text(std::chrono::duration_cast<std::chrono::seconds>(lasted)) + " " + mine_.doing());
+      if (!culprit) return;
+      const auto& its = after[*culprit];
+      const std::string state = std::to_string(*culprit) + " at " + std::to_string(its ? its->sequence : 0);
+      if (store_.add(key("stall by rank " + state), 1) == 1)
+        std::cerr << identity_.program + ": " + text + "\n" << std::flush;
+    }
+  }
+
   // This rank's operation has lasted too long: why?
   std::string expired() {
     publish();
     const std::string waiting = "timed out after " + seconds_text(timeout_) + ": " +
                                 rank_text(identity_.rank, identity_.where) + " waits " + mine_.doing();
     const Everyone before = everyone_now();
-    for (int beats = 0; beats < 4; ++beats) {  // this rank's own must go on meanwhile: others may be judging, too
+    for (int beats = 0; beats < judging_beats;
+         ++beats) {  // this rank's own must go on meanwhile: others may be judging, too
       wait_for_verdict(store_, publish_interval);
       publish();
     }
-    return judge(identity_.rank, before, everyone_now(), waiting);
+    return judge(identity_.rank, before, everyone_now(), waiting).text;
   }
 
   Everyone everyone_now() {

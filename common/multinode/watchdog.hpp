@@ -15,6 +15,8 @@ namespace multinode {
 // Blocking calls of MPI, NCCL and Gloo cannot be relied on to time out, and polling them costs time. So a call is only
 // announced (two atomic stores, no clock, no lock), and the watchdog's thread looks at the announcement:
 //  - every half second it publishes how far this rank is to the store, outside the collective library;
+//  - when a call has lasted for half of the deadline (10 s at most) and a rank is late, it says so, once in the job:
+//    a line on stderr that begins with "stalled:";
 //  - when a call has lasted longer than the deadline it reads who is behind and writes the verdict into the store with
 //    compare-and-set, so that all ranks name the same culprit: the store is the only arbiter;
 //  - when there is a verdict (its own, another rank's, or the last will of a rank that died) it prints it, calls the

@@ -9,14 +9,15 @@
 namespace po = boost::program_options;
 
 int main(int argc, char** argv) {
-  int fail = -1, usage = -1, absent = -1, late = -1, wrong = -1, leave = -1, steps = 1;
+  int fail = -1, usage = -1, absent = -1, late = -1, nap = 0, wrong = -1, leave = -1, steps = 1;
 #ifdef ANOTHER_BUILD
   po::options_description own("Options of another build");
 #else
   po::options_description own("Options");
 #endif
   own.add_options()("throw", po::value(&fail))("usage", po::value(&usage))("absent", po::value(&absent))(
-      "late", po::value(&late))("wrong", po::value(&wrong))("leave", po::value(&leave))("steps", po::value(&steps));
+      "late", po::value(&late))("nap", po::value(&nap), "milliseconds that the late one sleeps; 0: for ever")(
+      "wrong", po::value(&wrong))("leave", po::value(&leave))("steps", po::value(&steps));
   multinode::CommonOptions common;
   const multinode::Program program{"world_program", own, common, [] {}};
   return multinode::run(program, argc, argv, [&](multinode::World& world) {
@@ -26,7 +27,7 @@ int main(int argc, char** argv) {
       if (rank == usage) throw multinode::UsageError("an option is wrong on purpose");
       if (rank == absent) throw multinode::HardwareAbsent("a device is absent on purpose");
       if (rank == leave) _exit(0);
-      if (rank == late) std::this_thread::sleep_for(std::chrono::hours(1));
+      if (rank == late) std::this_thread::sleep_for(nap ? std::chrono::milliseconds(nap) : std::chrono::hours(1));
       world.barrier("step");
       if (rank == 0) std::cout << "step " << step << std::endl;
     }

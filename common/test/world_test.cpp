@@ -250,6 +250,17 @@ TEST(Watchdog, NamesTheLateRank) {
   }
 }
 
+TEST(Watchdog, SaysOnceWhoIsLateBeforeTheDeadline) {
+  Ranks ranks(Starter::bare, 4, {program, "--late", "2", "--nap", "7300", "--timeout", "8"});
+  const Ranks::End end = ranks.wait(30s);
+  EXPECT_EQ(end.status, 0) << "it came in time" << end.output;
+  EXPECT_SAYS_ONCE(end.output, "world_program: stalled: rank ");
+  EXPECT_SAYS_ONCE(end.output, ") has waited for 6 s in step (collective number ");
+  EXPECT_SAYS_ONCE(end.output, "; rank 2 (host ");
+  EXPECT_SAYS_ONCE(end.output, ") is late: it is in its own code, after first meeting (collective number 1)");
+  EXPECT_SAYS_ONCE(end.output, "rank 2 of 4, node 0 of 1");
+}
+
 TEST(Watchdog, NamesTheStoppedRank) {
   for (const int stopped : {0, 1}) {
     Ranks ranks(Starter::bare, 3, {program, "--steps", "1000000", "--timeout", "2"});
