@@ -1,0 +1,69 @@
+// The reducer among real ranks, over each backend, started in each way.
+#include "fashion_mnist_ways.hpp"
+
+namespace {
+
+class ReducerRanks : public ::testing::TestWithParam<Way> {
+ protected:
+  Ranks::End run(int ranks, std::vector<std::string> options) {
+    return GetParam().run(PATH_reducer_ranks, ranks, std::move(options), 50s);
+  }
+};
+
+TEST_P(ReducerRanks, EveryElementIsRight) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    const Ranks::End end = run(ranks, {});
+    EXPECT_EQ(end.status, 0) << end.output;
+    EXPECT_SAYS(end.output, " " + std::to_string(ranks) + " ranks: ");
+    EXPECT_SAYS(end.output, " checks, 0 wrong");
+  }
+}
+
+TEST_P(ReducerRanks, ModelsThatDifferAreRefused) {
+  const struct {
+    std::string what, of_rank_0, of_last;
+    int parameter;
+  } cases[] = {
+      {"shape", "'second weights', 70 x 100 of float", "'second weights', 100 x 70 of float", 3},
+      {"name", "'first bias', 10 of float", "'bias', 10 of float", 1},
+      {"type", "'second bias', 100 of float", "'second bias', 100 of int32", 4},
+      {"missing", "'second bias', 100 of float", "missing", 4},
+  };
+  for (const auto& c : cases) {
+    const int ranks = c.what == "name" ? 2 : 3;
+    const Ranks::End end = run(ranks, {"--differs", c.what});
+    EXPECT_EQ(end.status, 1) << end.output;
+    EXPECT_EQ(
+        occurrences(end.output, "the ranks train different models: parameter " + std::to_string(c.parameter) + " is "),
+        1u)
+        << end.output;
+    EXPECT_SAYS(end.output, c.of_rank_0 + (ranks == 2 ? " on rank 0" : " on ranks 0, 1"));
+    EXPECT_SAYS(end.output, c.of_last + " on rank " + std::to_string(ranks - 1));
+  }
+}
+
+TEST_P(ReducerRanks, TheRankWithANaNIsNamed) {
+  for (const int bad : {0, 2}) {
+    const Ranks::End end = run(3, {"--nan", std::to_string(bad)});
+    EXPECT_EQ(end.status, 1) << end.output;
+    EXPECT_EQ(occurrences(end.output, "reducer_ranks: "), 1u) << end.output;
+    EXPECT_SAYS(end.output, "reducer_ranks: rank " + std::to_string(bad) + " (host ");
+    EXPECT_SAYS(end.output, "): element 5 of the gradient of 'second weights' is NaN\n");
+  }
+}
+
+TEST(ReducerRanksStall, ARankAsleepIsNamedWithTheBucketAndForgiven) {
+  const Ranks::End end =
+      ways().front().run(PATH_reducer_ranks, 3, {"--asleep", "1", "--nap", "7300", "--timeout", "8"}, 50s);
+  EXPECT_EQ(end.status, 0) << end.output;
+  EXPECT_EQ(occurrences(end.output, "reducer_ranks: stalled: rank "), 1u) << end.output;
+  EXPECT_SAYS(end.output, " s in all_reduce of bucket 1 (collective number ");
+  EXPECT_SAYS(end.output, "; rank 1 (host ");
+  EXPECT_SAYS(end.output, " is late: it is in its own code, after all_reduce of bucket 0 (collective number ");
+  EXPECT_SAYS(end.output, " checks, 0 wrong");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, ReducerRanks, ::testing::ValuesIn(ways()),
+                         [](const auto& info) { return info.param.name(); });
+
+}  // namespace
