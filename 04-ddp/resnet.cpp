@@ -73,7 +73,7 @@ struct Options {
     require_range<std::int64_t>("--steps-syn", steps_syn, 1, 1'000'000'000);
     require_range<std::int64_t>("--image-size", image_size, 1, 10'000);
     require_range("--save-every", save_every, 1, 100'000);
-    parse_cpu_backend(common.backend);
+    multinode::parse_backend(common.backend);
   }
 };
 
@@ -127,7 +127,7 @@ double evaluate(multinode::Communicator& communicator, model::ResNet& net, const
 int run(multinode::World& world, const Options& options) {
   using Clock = std::chrono::steady_clock;
   share_cores(world);
-  const auto communicator = make_cpu_communicator(world, options.common.backend);
+  const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(options.common.backend));
   const int rank = world.rank();
   const std::size_t global_batch =
       static_cast<std::size_t>(options.batch_size) * static_cast<std::size_t>(world.size());

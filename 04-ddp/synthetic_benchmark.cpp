@@ -57,13 +57,13 @@ struct Options {
     require_range("--num-warmup-batches", num_warmup_batches, 0, 1'000'000);
     require_range("--num-batches-per-iter", num_batches_per_iter, 1, 1'000'000);
     require_range("--num-iters", num_iters, 1, 1'000'000);
-    parse_cpu_backend(common.backend);
+    multinode::parse_backend(common.backend);
   }
 };
 
 int run(multinode::World& world, const Options& options) {
   share_cores(world);
-  const auto communicator = make_cpu_communicator(world, options.common.backend);
+  const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(options.common.backend));
   const bool talk = world.rank() == 0;
   const double ranks = world.size();
   multinode::JsonLines json(talk ? options.common.json : "");

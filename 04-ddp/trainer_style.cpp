@@ -97,9 +97,7 @@ class Clothes : public trainer::DataModule {
 };
 
 int run(multinode::World& world, const Options& options) {
-  const multinode::Backend wanted = multinode::parse_backend(options.common.backend);
-  const auto communicator = multinode::make_communicator(
-      world, wanted == multinode::Backend::automatic ? multinode::choose_cpu_backend(world) : wanted);
+  const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(options.common.backend));
   Clothes clothes(options, world);
   const std::size_t largest_part =
       (std::max(size(options.batch_size), Clothes::test_batch) - 1) / size(world.size()) + 1;

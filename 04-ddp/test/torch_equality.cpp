@@ -94,7 +94,7 @@ bool gloo_is_gloo() {
 
 int run(multinode::World& world, const multinode::CommonOptions& common, Fault fault) {
   torch::set_num_threads(1);
-  const auto communicator = make_cpu_communicator(world, common.backend);
+  const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(common.backend));
   const bool last = world.rank() == world.size() - 1;
 
   torch::manual_seed(common.seed + static_cast<std::uint64_t>(world.rank()));  // rank 0's parameters are to prevail

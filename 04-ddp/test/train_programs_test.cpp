@@ -208,7 +208,7 @@ TEST_F(TrainFiles, ComputeOnTheCpu) {
   for (const std::string program : {PATH_train_ddp, PATH_horovod_style}) {
     const Ranks::End end = run(program, 2, {"--backend", "nccl"});
     EXPECT_EQ(end.status, 2) << end.output;
-    EXPECT_SAYS(end.output, "--backend nccl: this program computes on the CPU: use mpi or gloo\n");
+    EXPECT_SAYS(end.output, "--backend nccl: this program trains on the CPU; use --backend mpi or gloo\n");
   }
 }
 

@@ -371,7 +371,7 @@ std::unique_ptr<Communicator> make_communicator(World& world, Backend backend) {
 
 std::unique_ptr<Communicator> make_cpu_communicator(World& world, Backend backend) {
   if (backend == Backend::nccl)
-    throw UsageError("--backend nccl: this program computes on the CPU: use mpi or gloo");
+    throw UsageError("--backend nccl: this program trains on the CPU; use --backend mpi or gloo");
   return make_communicator(world, backend == Backend::automatic ? choose_cpu_backend(world) : backend);
 }
 
