@@ -74,7 +74,7 @@ struct Options {
       throw multinode::UsageError("--loss must be mean-square or cross-entropy, not '" + loss + "'");
     const multinode::Backend backend = multinode::parse_backend(common.backend);
     if (backend == multinode::Backend::nccl)
-      throw multinode::UsageError("--backend nccl: this program computes on the CPU: use mpi or gloo");
+      throw multinode::UsageError("--backend nccl: this program trains on the CPU; use --backend mpi or gloo");
     reducer();
   }
 
