@@ -44,7 +44,8 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // While it lives, this process is inside `name` with `peer` (a rank, everyone or nobody). One at a time, from any thread.
+  // While it lives, this process is inside `name` with `peer` (a rank, everyone or nobody). One at a time, from any
+  // thread.
   class Operation {
    public:
     Operation(Watchdog& watchdog, const char* name, int peer) noexcept : watchdog_(watchdog) {

@@ -255,7 +255,7 @@ TEST(Watchdog, SaysOnceWhoIsLateBeforeTheDeadline) {
   const Ranks::End end = ranks.wait(30s);
   EXPECT_EQ(end.status, 0) << "it came in time" << end.output;
   EXPECT_SAYS_ONCE(end.output, "world_program: stalled: rank ");
-  EXPECT_SAYS_ONCE(end.output, ") has waited for 6 s in step (collective number ");
+  EXPECT_SAYS_ONCE(end.output, " s in step (collective number 2); ");
   EXPECT_SAYS_ONCE(end.output, "; rank 2 (host ");
   EXPECT_SAYS_ONCE(end.output, ") is late: it is in its own code, after first meeting (collective number 1)");
   EXPECT_SAYS_ONCE(end.output, "rank 2 of 4, node 0 of 1");
