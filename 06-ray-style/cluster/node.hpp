@@ -1,0 +1,48 @@
+// node.hpp: a node of a cluster: starts the processes of jobs as the head says, and tells what becomes of them.
+#pragma once
+
+#include <multinode/tcp_store.hpp>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace cluster {
+
+class Guard;
+
+struct NodeOptions {
+  multinode::Endpoint head;
+  std::string token;
+  std::filesystem::path jobs;  // the job folder: its programs run, and no others
+  int cpus = 1;
+  int gpus = 0;
+  std::chrono::milliseconds timeout{60'000};    // for the head to be there
+  std::function<void(const std::string&)> log;  // a line an event; from the constructor and run()
+  Guard* guard = nullptr;
+};
+
+class Node {
+ public:
+  // Joins, trying again while nobody listens. Throws UsageError where the head refuses (the token, the version), and
+  // std::runtime_error where it is not there in time.
+  explicit Node(NodeOptions options);
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  // Until the head says so, is gone, or stop(); returns the reason when no process of a job is left. The calling
+  // thread is the processes' parent.
+  std::string run();
+
+  // From any thread: run() ends the processes and returns.
+  void stop();
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace cluster
