@@ -3,6 +3,7 @@
 
 #include "cluster/outbox.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -19,6 +20,8 @@ class Silence {
   explicit Silence(std::function<void()> dead) : dead_(std::move(dead)), thread_([this](auto stop) { watch(stop); }) {}
 
   void heard() { last_ = Clock::now(); }
+  // Until the next heard() it is this side that does not listen.
+  void pause() { last_ = Clock::now() + std::chrono::hours(24 * 365); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -28,7 +31,9 @@ class Silence {
     std::condition_variable_any stopped;
     std::unique_lock lock(mutex);
     for (Clock::time_point end; (end = last_.load() + silence) > Clock::now();)
-      if (stopped.wait_until(lock, stop, end, [&] { return stop.stop_requested(); })) return;
+      if (stopped.wait_until(lock, stop, std::min(end, Clock::now() + heartbeat),
+                             [&] { return stop.stop_requested(); }))
+        return;
     dead_();
   }
 

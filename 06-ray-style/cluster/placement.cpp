@@ -1,0 +1,83 @@
+#include "cluster/placement.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+namespace cluster {
+
+namespace {
+
+int room(const Slots& free, const Slots& each) {
+  const int by_cpus = free.cpus / each.cpus;
+  return each.gpus > 0 ? std::min(by_cpus, free.gpus / each.gpus) : by_cpus;
+}
+
+std::vector<int> room_on_all(std::span<const Slots> free, const Slots& each, int workers) {
+  std::vector<int> rooms;
+  for (const Slots& node : free) rooms.push_back(std::clamp(room(node, each), 0, workers));
+  return rooms;
+}
+
+std::vector<int> pack(const std::vector<int>& rooms, int workers) {
+  std::vector<std::size_t> largest(rooms.size());
+  std::iota(largest.begin(), largest.end(), std::size_t{0});
+  std::stable_sort(largest.begin(), largest.end(), [&](auto a, auto b) { return rooms[a] > rooms[b]; });
+  std::vector<int> counts(rooms.size());
+  for (auto node = largest.begin(); workers > 0; ++node) {
+    if (rooms[*node] >= workers) {  // the last: of those with room for the rest, one with the least, the first of them
+      const int least = rooms[*std::prev(
+          std::partition_point(node, largest.end(), [&](auto candidate) { return rooms[candidate] >= workers; }))];
+      node = std::find_if(node, largest.end(), [&](auto candidate) { return rooms[candidate] == least; });
+    }
+    counts[*node] = std::min(rooms[*node], workers);
+    workers -= counts[*node];
+  }
+  return counts;
+}
+
+std::vector<int> spread(const std::vector<int>& rooms, int workers) {
+  std::vector<int> counts(rooms.size());
+  while (workers > 0)
+    for (std::size_t node = 0; node < rooms.size() && workers > 0; ++node)
+      if (counts[node] < rooms[node]) {
+        ++counts[node];
+        --workers;
+      }
+  return counts;
+}
+
+}  // namespace
+
+std::vector<int> place(std::span<const Slots> free, int workers, Slots each, Placement placement) {
+  const std::vector<int> rooms = room_on_all(free, each, workers);
+  if (std::accumulate(rooms.begin(), rooms.end(), std::int64_t{0}) < workers) return {};
+  return placement == SPREAD ? spread(rooms, workers) : pack(rooms, workers);
+}
+
+std::string why_not(std::span<const Slots> free, std::span<const Slots> all, int workers, Slots each) {
+  if (all.empty()) return "the cluster has no nodes";
+  const std::string who = counted(workers, "worker") + (workers == 1 ? " wants " : " want ");
+  for (const auto& [member, name] : {std::pair(&Slots::cpus, "CPU"), std::pair(&Slots::gpus, "GPU")}) {
+    const auto sum = [member = member](std::span<const Slots> nodes) {
+      return std::accumulate(nodes.begin(), nodes.end(), std::int64_t{0},
+                             [member](std::int64_t count, const Slots& node) { return count + node.*member; });
+    };
+    const std::int64_t wanted = std::int64_t{workers} * (each.*member);
+    const std::string want = who + counted(wanted, name) + ", ";
+    if (sum(all) < wanted) return want + "the cluster has " + (sum(all) ? "only " + std::to_string(sum(all)) : "none");
+    if (sum(free) < wanted)
+      return want + std::to_string(sum(free)) + " of " + std::to_string(sum(all)) +
+             (sum(free) == 1 ? " is free" : " are free");
+  }
+  const std::vector<int> rooms = room_on_all(free, each, workers);
+  return "each worker wants " + counted(each.cpus, "CPU") + (each.gpus > 0 ? " and " + counted(each.gpus, "GPU") : "") +
+         " on one node: there is room for " + std::to_string(std::accumulate(rooms.begin(), rooms.end(), 0)) + " of " +
+         std::to_string(workers);
+}
+
+std::string counted(std::int64_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+}  // namespace cluster

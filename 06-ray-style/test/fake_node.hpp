@@ -1,0 +1,160 @@
+// fake_node.hpp: a node of a cluster that does as the test says; and what waits for events in tests.
+#pragma once
+
+#include "cluster/cluster.grpc.pb.h"
+#include "cluster/outbox.hpp"
+#include "cluster/token.hpp"
+
+#include <grpcpp/create_channel.h>
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace cluster::testing {
+
+// Messages in the order in which they came, from any thread.
+template <class Message>
+class Inbox {
+ public:
+  void put(const Message& message) {
+    {
+      const std::lock_guard lock(mutex_);
+      messages_.push_back(message);
+    }
+    filled_.notify_all();
+  }
+  void close() {
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    filled_.notify_all();
+  }
+  // The next one for which `wanted` is true; those before it are dropped. Fails the test after 10 s, or when no more
+  // can come.
+  template <class Wanted>
+  Message next(const Wanted& wanted) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    std::unique_lock lock(mutex_);
+    while (filled_.wait_until(lock, end, [&] { return closed_ || !messages_.empty(); }) && !messages_.empty()) {
+      const Message message = std::move(messages_.front());
+      messages_.pop_front();
+      if (wanted(message)) return message;
+    }
+    ADD_FAILURE() << "the message did not come";
+    return {};
+  }
+  bool wait_until_closed(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    return filled_.wait_for(lock, timeout, [&] { return closed_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable filled_;
+  std::deque<Message> messages_;
+  bool closed_ = false;
+};
+
+class FakeNode {
+ public:
+  FakeNode(std::uint16_t port, const std::string& token, const std::string& host, int cpus, int gpus = 0)
+      : stub_(Cluster::NewStub(
+            grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials()))) {
+    add_token(call_, token);
+    stream_ = stub_->Join(&call_);
+    outbox_.emplace([this](const FromNode& message) { return stream_->Write(message); });
+    FromNode message;
+    Hello& hello = *message.mutable_hello();
+    hello.set_version("1");
+    hello.set_host(host);
+    hello.set_pid(4711);
+    hello.set_cpus(cpus);
+    hello.set_gpus(gpus);
+    outbox_->put(message);
+    reader_ = std::thread([this] {
+      for (ToNode to_node; stream_->Read(&to_node);) inbox.put(to_node);
+      inbox.close();
+    });
+    number = inbox.next([](const ToNode& m) { return m.has_welcome(); }).welcome().node();
+  }
+  ~FakeNode() {
+    die();
+    reader_.join();
+  }
+  FakeNode(const FakeNode&) = delete;
+  FakeNode& operator=(const FakeNode&) = delete;
+
+  Start start() {
+    return inbox.next([](const ToNode& m) { return m.has_start(); }).start();
+  }
+  Stop stop() {
+    return inbox.next([](const ToNode& m) { return m.has_stop(); }).stop();
+  }
+
+  static Which which(const Start& start, int rank) {
+    Which which;
+    which.set_job(start.job());
+    which.set_attempt(start.attempt());
+    which.set_rank(rank);
+    return which;
+  }
+  void started(const Start& start) {
+    for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank) {
+      FromNode message;
+      *message.mutable_started()->mutable_which() = which(start, rank);
+      message.mutable_started()->set_pid(1000 + rank);
+      outbox_->put(message);
+    }
+  }
+  void ended(const Start& start, int rank, int status, const std::string& error = "") {
+    FromNode message;
+    *message.mutable_ended()->mutable_which() = which(start, rank);
+    message.mutable_ended()->set_status(status);
+    message.mutable_ended()->set_error(error);
+    outbox_->put(message);
+  }
+  void all_ended(const Start& start, int status) {
+    for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank) ended(start, rank, status);
+  }
+  void output(const Start& start, int rank, const std::string& text) {
+    FromNode message;
+    *message.mutable_output()->mutable_which() = which(start, rank);
+    message.mutable_output()->set_stream(1);
+    message.mutable_output()->set_text(text);
+    outbox_->put(message);
+  }
+  void report(const Start& start, int rank, const std::string& json) {
+    FromNode message;
+    *message.mutable_report()->mutable_which() = which(start, rank);
+    message.mutable_report()->set_json(json);
+    outbox_->put(message);
+  }
+
+  void freeze() { outbox_.reset(); }  // says nothing more, not even heartbeats
+  void die() {
+    call_.TryCancel();
+    outbox_.reset();
+  }
+
+  Inbox<ToNode> inbox;
+  std::int64_t number = -1;
+
+ private:
+  std::unique_ptr<Cluster::Stub> stub_;
+  grpc::ClientContext call_;
+  std::unique_ptr<grpc::ClientReaderWriter<FromNode, ToNode>> stream_;
+  std::optional<Outbox<FromNode>> outbox_;
+  std::thread reader_;
+};
+
+}  // namespace cluster::testing
