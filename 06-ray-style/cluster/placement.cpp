@@ -13,9 +13,9 @@ int room(const Slots& free, const Slots& each) {
   return each.gpus > 0 ? std::min(by_cpus, free.gpus / each.gpus) : by_cpus;
 }
 
-std::vector<int> room_on_all(std::span<const Slots> free, const Slots& each, int workers) {
+std::vector<int> room_on_all(std::span<const Slots> free, const Slots& each) {
   std::vector<int> rooms;
-  for (const Slots& node : free) rooms.push_back(std::clamp(room(node, each), 0, workers));
+  for (const Slots& node : free) rooms.push_back(room(node, each));
   return rooms;
 }
 
@@ -50,7 +50,7 @@ std::vector<int> spread(const std::vector<int>& rooms, int workers) {
 }  // namespace
 
 std::vector<int> place(std::span<const Slots> free, int workers, Slots each, Placement placement) {
-  const std::vector<int> rooms = room_on_all(free, each, workers);
+  const std::vector<int> rooms = room_on_all(free, each);
   if (std::accumulate(rooms.begin(), rooms.end(), std::int64_t{0}) < workers) return {};
   return placement == SPREAD ? spread(rooms, workers) : pack(rooms, workers);
 }
@@ -70,7 +70,7 @@ std::string why_not(std::span<const Slots> free, std::span<const Slots> all, int
       return want + std::to_string(sum(free)) + " of " + std::to_string(sum(all)) +
              (sum(free) == 1 ? " is free" : " are free");
   }
-  const std::vector<int> rooms = room_on_all(free, each, workers);
+  const std::vector<int> rooms = room_on_all(free, each);
   return "each worker wants " + counted(each.cpus, "CPU") + (each.gpus > 0 ? " and " + counted(each.gpus, "GPU") : "") +
          " on one node: there is room for " + std::to_string(std::accumulate(rooms.begin(), rooms.end(), 0)) + " of " +
          std::to_string(workers);

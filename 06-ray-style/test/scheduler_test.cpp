@@ -1,0 +1,611 @@
+#include "cluster/scheduler.hpp"
+
+#include <multinode/check.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace cluster;
+
+Job job_of(int workers, int max_failures = 0, int gpus = 0) {
+  Job job;
+  job.set_program("program");
+  job.set_num_workers(workers);
+  job.set_cpus_per_worker(1);
+  job.set_gpus_per_worker(gpus);
+  job.set_max_failures(max_failures);
+  return job;
+}
+
+// Nodes that do nothing, clients that remember, and a clock that stands.
+class SchedulerTest : public ::testing::Test {
+ protected:
+  struct FakeClient {
+    std::vector<ToClient> messages;
+    int ended = 0;
+    bool slow = false;
+
+    std::vector<ToClient::WhatCase> kinds() const {
+      std::vector<ToClient::WhatCase> kinds;
+      for (const ToClient& message : messages) kinds.push_back(message.what_case());
+      return kinds;
+    }
+    const ToClient& last() const { return messages.back(); }
+    std::string waits() const { return last().has_waiting() ? last().waiting().reason() : "does not wait"; }
+    int results() const {
+      return static_cast<int>(
+          std::count_if(messages.begin(), messages.end(), [](const ToClient& m) { return m.has_result(); }));
+    }
+  };
+  struct FakeNode {
+    std::deque<ToNode> messages;
+    int dropped = 0;
+
+    Start start() {
+      for (; !messages.empty(); messages.pop_front())
+        if (messages.front().has_start()) {
+          const Start start = messages.front().start();
+          messages.pop_front();
+          return start;
+        }
+      return {};
+    }
+    bool told_to_stop(const Start& start) {
+      const bool told = std::any_of(messages.begin(), messages.end(), [&](const ToNode& m) {
+        return m.has_stop() && m.stop().job() == start.job() && m.stop().attempt() == start.attempt();
+      });
+      return told;
+    }
+  };
+
+  std::int64_t join(int cpus, int gpus = 0) {
+    Hello hello;
+    hello.set_version("1");
+    hello.set_host("host" + std::to_string(nodes.size()));
+    hello.set_pid(17);
+    hello.set_cpus(cpus);
+    hello.set_gpus(gpus);
+    auto node = std::make_unique<FakeNode>();
+    const std::int64_t id = scheduler.join(
+        hello,
+        {[at = node.get()](ToNode m) { at->messages.push_back(std::move(m)); }, [at = node.get()] { ++at->dropped; }});
+    nodes[id] = std::move(node);
+    return id;
+  }
+  std::int64_t submit(const Job& job) {
+    auto client = std::make_unique<FakeClient>();
+    const std::int64_t id =
+        scheduler.submit(job, {[at = client.get()](ToClient m) { at->messages.push_back(std::move(m)); },
+                               [at = client.get()](ToClient m) {
+                                 if (!at->slow) at->messages.push_back(std::move(m));
+                                 return !at->slow;
+                               },
+                               [at = client.get()] { ++at->ended; }});
+    clients[id] = std::move(client);
+    return id;
+  }
+
+  static Which which(const Start& start, int rank) {
+    Which which;
+    which.set_job(start.job());
+    which.set_attempt(start.attempt());
+    which.set_rank(rank);
+    return which;
+  }
+  void started(std::int64_t node, const Start& start) {
+    for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank) {
+      FromNode message;
+      *message.mutable_started()->mutable_which() = which(start, rank);
+      message.mutable_started()->set_pid(1000 + rank);
+      scheduler.hear(node, message);
+    }
+  }
+  void ended(std::int64_t node, const Start& start, int rank, int status, const std::string& error = "") {
+    FromNode message;
+    *message.mutable_ended()->mutable_which() = which(start, rank);
+    message.mutable_ended()->set_status(status);
+    message.mutable_ended()->set_error(error);
+    scheduler.hear(node, message);
+  }
+  void all_ended(std::int64_t node, const Start& start, int status) {
+    for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank)
+      ended(node, start, rank, status);
+  }
+  void output(std::int64_t node, const Start& start, int rank, const std::string& text) {
+    FromNode message;
+    *message.mutable_output()->mutable_which() = which(start, rank);
+    message.mutable_output()->set_text(text);
+    scheduler.hear(node, message);
+  }
+  void report(std::int64_t node, const Start& start, int rank, const std::string& json) {
+    FromNode message;
+    *message.mutable_report()->mutable_which() = which(start, rank);
+    message.mutable_report()->set_json(json);
+    scheduler.hear(node, message);
+  }
+  int cpus_used() const {
+    int used = 0;
+    const Status status = scheduler.status();
+    for (const NodeStatus& node : status.nodes()) used += node.cpus_used();
+    return used;
+  }
+  int gpus_used() const {
+    int used = 0;
+    const Status status = scheduler.status();
+    for (const NodeStatus& node : status.nodes()) used += node.gpus_used();
+    return used;
+  }
+
+  std::map<std::int64_t, std::unique_ptr<FakeNode>> nodes;
+  std::map<std::int64_t, std::unique_ptr<FakeClient>> clients;
+  std::vector<std::string> log;
+  Scheduler::Clock::time_point now{1h};
+  int stores = 0;
+  std::vector<std::weak_ptr<void>> servers;
+  Scheduler scheduler{{[this]() -> Scheduler::Store {
+                         if (stores < 0) throw std::runtime_error("too many open files");
+                         auto server = std::make_shared<int>();
+                         servers.push_back(server);
+                         return {static_cast<std::uint16_t>(7000 + stores++), server};
+                       },
+                       [this](const std::string& line) { log.push_back(line); }, [this] { return now; }}};
+};
+
+TEST_F(SchedulerTest, AGangRunsAndEnds) {
+  const auto a = join(2), b = join(2, 4);
+  const auto job = submit(job_of(3));
+  const Start on_a = nodes[a]->start(), on_b = nodes[b]->start();
+  EXPECT_EQ(on_a.first_rank(), 0);
+  EXPECT_EQ(on_a.count(), 2);
+  EXPECT_EQ(on_a.node_rank(), 0);
+  EXPECT_EQ(on_b.first_rank(), 2);
+  EXPECT_EQ(on_b.count(), 1);
+  EXPECT_EQ(on_b.node_rank(), 1);
+  EXPECT_EQ(on_b.node_count(), 2);
+  EXPECT_EQ(on_b.world_size(), 3);
+  EXPECT_EQ(on_b.store_port(), 7000u);
+  EXPECT_EQ(on_b.secret(), clients[job]->messages.at(0).accepted().secret());
+  EXPECT_EQ(cpus_used(), 3);
+  started(a, on_a);
+  EXPECT_EQ(clients[job]->messages.size(), 1u) << "not all run yet";
+  started(b, on_b);
+  ASSERT_TRUE(clients[job]->last().has_running());
+  EXPECT_EQ(clients[job]->last().running().processes(2).host(), "host1");
+  EXPECT_EQ(clients[job]->last().running().processes(2).pid(), 1002);
+  all_ended(a, on_a, 0);
+  EXPECT_EQ(cpus_used(), 1);
+  EXPECT_EQ(clients[job]->results(), 0);
+  all_ended(b, on_b, 0);
+  ASSERT_TRUE(clients[job]->last().has_result());
+  EXPECT_EQ(clients[job]->last().result().status(), 0);
+  EXPECT_EQ(clients[job]->ended, 1);
+  EXPECT_EQ(cpus_used(), 0);
+  EXPECT_TRUE(servers[0].expired());
+  EXPECT_TRUE(scheduler.status().jobs().empty());
+}
+
+TEST_F(SchedulerTest, GpusAreGivenOnceAndComeBack) {
+  const auto a = join(4, 4);
+  const auto first = submit(job_of(1, 0, 2)), second = submit(job_of(2, 0, 1));
+  const Start one = nodes[a]->start(), two = nodes[a]->start();
+  EXPECT_EQ(std::vector(one.gpus().begin(), one.gpus().end()), std::vector({0, 1}));
+  EXPECT_EQ(std::vector(two.gpus().begin(), two.gpus().end()), std::vector({2, 3}));
+  EXPECT_EQ(gpus_used(), 4);
+  const auto third = submit(job_of(1, 0, 2));
+  EXPECT_EQ(clients[third]->waits(), "1 worker wants 2 GPUs, 0 of 4 are free");
+  all_ended(a, two, 0);
+  const Start three = nodes[a]->start();
+  EXPECT_EQ(std::vector(three.gpus().begin(), three.gpus().end()), std::vector({2, 3}));
+  EXPECT_EQ(clients[first]->results() + clients[third]->results(), 0);
+  EXPECT_EQ(clients[second]->results(), 1);
+}
+
+TEST_F(SchedulerTest, JobsWaitInOrderAndSayWhy) {
+  const auto first = submit(job_of(2));
+  EXPECT_EQ(clients[first]->waits(), "the cluster has no nodes");
+  const auto a = join(1);
+  EXPECT_EQ(clients[first]->waits(), "2 workers want 2 CPUs, the cluster has only 1");
+  const auto passes = submit(job_of(1));
+  EXPECT_EQ(nodes[a]->start().job(), passes) << "a job larger than the cluster stops nobody";
+  const auto b = join(1);
+  EXPECT_EQ(clients[first]->waits(), "2 workers want 2 CPUs, 1 of 2 is free");
+  const auto last = submit(job_of(1));
+  EXPECT_EQ(clients[last]->waits(), "job 1 is before it") << "though it would fit";
+  EXPECT_EQ(scheduler.status().jobs(2).waiting(), "job 1 is before it");
+  scheduler.cancel(first);
+  EXPECT_EQ(clients[first]->last().result().status(), 130);
+  EXPECT_EQ(nodes[b]->start().job(), last);
+}
+
+TEST_F(SchedulerTest, AFailedGangIsStoppedAndStartsAgainWithTheNewestCheckpoint) {
+  const auto a = join(2), b = join(2);
+  const auto job = submit(job_of(4, 1));
+  const Start on_a = nodes[a]->start(), on_b = nodes[b]->start();
+  started(a, on_a);
+  started(b, on_b);
+  report(a, on_a, 0, R"({"checkpoint": "/c/1"})");
+  report(b, on_b, 3, R"({"checkpoint": "/c/2"})");
+  report(b, on_b, 3, R"({"checkpoint": 3, "loss": 1})");
+  report(b, on_b, 3, R"(["checkpoint"])");
+  report(b, on_b, 3, "no JSON at all");
+  now += 2s;
+  ended(b, on_b, 3, 137);
+  ASSERT_TRUE(clients[job]->last().has_failure());
+  EXPECT_EQ(clients[job]->last().failure().what(), "rank 3 (host1, pid 1003) was killed by signal 9 (SIGKILL)");
+  EXPECT_TRUE(nodes[a]->told_to_stop(on_a));
+  EXPECT_TRUE(nodes[b]->told_to_stop(on_b));
+  EXPECT_EQ(scheduler.status().jobs(0).waiting(), "its processes are ending");
+  all_ended(a, on_a, 143);
+  EXPECT_EQ(cpus_used(), 1);
+  ended(b, on_b, 2, 1);
+  EXPECT_TRUE(servers[0].expired()) << "the next attempt has a store of its own";
+  const Start again = nodes[a]->start(), also = nodes[b]->start();
+  EXPECT_EQ(again.attempt(), 1);
+  EXPECT_EQ(again.checkpoint(), "/c/2");
+  EXPECT_EQ(again.store_port(), 7001u);
+  EXPECT_EQ(again.secret(), on_a.secret());
+  started(a, again);
+  started(b, also);
+  now += 2s;
+  ended(a, again, 1, 5);
+  EXPECT_EQ(clients[job]->results(), 0) << "not before all have ended";
+  ended(a, again, 0, 143);
+  all_ended(b, also, 143);
+  const Result result = clients[job]->last().result();
+  EXPECT_EQ(result.status(), 5);
+  EXPECT_EQ(result.what(), "rank 1 (host0, pid 1001) ended with status 5");
+  EXPECT_EQ(result.failures(), 2);
+  EXPECT_EQ(result.checkpoint(), "/c/2");
+  EXPECT_EQ(result.last_report(), R"({"checkpoint": "/c/1"})");
+}
+
+TEST_F(SchedulerTest, WhatOlderAttemptsAndOtherNodesSayCountsForNothing) {
+  const auto a = join(2), b = join(2);
+  const auto job = submit(job_of(4, 5));
+  const Start old = nodes[a]->start(), old_b = nodes[b]->start();
+  started(a, old);
+  started(b, old_b);
+  now += 2s;
+  ended(a, old, 0, 1);
+  ended(a, old, 1, 1);
+  all_ended(b, old_b, 1);
+  const Start start = nodes[a]->start(), start_b = nodes[b]->start();
+  started(a, start);
+  started(b, start_b);
+  const std::size_t said = clients[job]->messages.size();
+  ended(a, old, 0, 1);
+  output(a, old, 0, "old\n");
+  report(a, old, 0, R"({"checkpoint": "old"})");
+  ended(b, start, 0, 1);
+  ended(a, start, 2, 1);
+  ended(a, start, -1, 1);
+  ended(a, start, 4, 1);
+  ended(7, start, 0, 1);
+  Start other = start;
+  other.set_job(99);
+  ended(a, other, 0, 1);
+  scheduler.hear(a, FromNode());
+  EXPECT_EQ(clients[job]->messages.size(), said);
+  EXPECT_EQ(cpus_used(), 4);
+  ended(a, start, 0, 0);
+  ended(a, start, 0, 1);
+  EXPECT_EQ(cpus_used(), 3) << "an end counts once";
+  ended(a, start, 1, 0);
+  all_ended(b, start_b, 0);
+  EXPECT_EQ(clients[job]->last().result().status(), 0);
+  EXPECT_EQ(clients[job]->last().result().checkpoint(), "");
+}
+
+TEST_F(SchedulerTest, ALostNodeFailsItsGangsAndNoOthers) {
+  const auto a = join(1), b = join(1), c = join(1);
+  const auto hurt = submit(job_of(2, 1)), other = submit(job_of(1));
+  const Start on_a = nodes[a]->start(), on_b = nodes[b]->start(), on_c = nodes[c]->start();
+  ASSERT_EQ(on_c.job(), other);
+  now += 2s;
+  scheduler.lose(b, "its connection is closed");
+  EXPECT_EQ(clients[hurt]->last().failure().what(), "node 1 (host1, pid 17) is gone: its connection is closed");
+  EXPECT_TRUE(nodes[a]->told_to_stop(on_a));
+  all_ended(a, on_a, 143);
+  EXPECT_EQ(clients[hurt]->waits(), "2 workers want 2 CPUs, 1 of 2 is free");
+  const auto d = join(1);
+  EXPECT_EQ(nodes[a]->start().attempt(), 1);
+  EXPECT_EQ(nodes[d]->start().first_rank(), 1);
+  EXPECT_EQ(clients[other]->messages.size(), 1u);
+  scheduler.lose(b, "again");
+  scheduler.hear(b, FromNode());
+  scheduler.lose(a, "x");
+  scheduler.lose(d, "x");
+  EXPECT_EQ(clients[hurt]->last().result().status(), 1);
+  EXPECT_EQ(clients[hurt]->last().result().failures(), 2);
+  EXPECT_EQ(scheduler.status().nodes_size(), 1);
+}
+
+TEST_F(SchedulerTest, ANodeIsLostInEveryState) {
+  // After its process ended well: the gang goes on, though not all of it had been started.
+  const auto a = join(1), b = join(1);
+  auto job = submit(job_of(2));
+  Start on_a = nodes[a]->start(), on_b = nodes[b]->start();
+  started(a, on_a);
+  ended(a, on_a, 0, 0);
+  scheduler.lose(a, "x");
+  started(b, on_b);
+  ASSERT_TRUE(clients[job]->last().has_running());
+  EXPECT_EQ(clients[job]->last().running().processes(0).host(), "host0");
+  ended(b, on_b, 1, 0);
+  EXPECT_EQ(clients[job]->last().result().status(), 0);
+  // While the gang is stopping, and the lost one is the last.
+  const auto c = join(1);
+  job = submit(job_of(2));
+  on_b = nodes[b]->start();
+  nodes[c]->start();
+  ended(b, on_b, 0, 3);
+  EXPECT_EQ(clients[job]->results(), 0);
+  scheduler.lose(c, "x");
+  EXPECT_EQ(clients[job]->last().result().status(), 3);
+  // Before anything was started.
+  job = submit(job_of(1, 1));
+  nodes[b]->start();
+  now += 2s;
+  scheduler.lose(b, "x");
+  EXPECT_EQ(clients[job]->waits(), "the cluster has no nodes");
+}
+
+TEST_F(SchedulerTest, CancelsInEveryState) {
+  auto job = submit(job_of(1));  // waiting
+  scheduler.cancel(job);
+  EXPECT_EQ(clients[job]->last().result().status(), 130);
+  scheduler.cancel(job);
+  EXPECT_EQ(clients[job]->ended, 1);
+
+  const auto a = join(2);
+  job = submit(job_of(2, 5));  // starting
+  Start start = nodes[a]->start();
+  scheduler.cancel(job);
+  EXPECT_TRUE(nodes[a]->told_to_stop(start));
+  scheduler.cancel(job);
+  started(a, start);
+  all_ended(a, start, 143);
+  EXPECT_EQ(clients[job]->last().result().status(), 130);
+  EXPECT_EQ(clients[job]->last().result().failures(), 0);
+  EXPECT_EQ(clients[job]->kinds(), std::vector({ToClient::kAccepted, ToClient::kResult}));
+
+  job = submit(job_of(2, 5));  // running
+  start = nodes[a]->start();
+  started(a, start);
+  scheduler.cancel(job);
+  all_ended(a, start, 143);
+  EXPECT_EQ(clients[job]->last().result().status(), 130);
+
+  job = submit(job_of(2, 5));  // stopping, to start again
+  start = nodes[a]->start();
+  started(a, start);
+  ended(a, start, 0, 1);
+  scheduler.cancel(job);
+  ended(a, start, 1, 143);
+  EXPECT_EQ(clients[job]->last().result().status(), 130);
+  EXPECT_EQ(clients[job]->last().result().failures(), 1);
+
+  job = submit(job_of(2, 0));  // stopping, to end
+  start = nodes[a]->start();
+  ended(a, start, 0, 9);
+  scheduler.cancel(job);
+  ended(a, start, 1, 143);
+  EXPECT_EQ(clients[job]->last().result().status(), 9) << "it had failed before";
+  EXPECT_EQ(cpus_used(), 0);
+  for (const auto& [id, client] : clients) {
+    EXPECT_EQ(client->results(), 1) << id;
+    EXPECT_EQ(client->ended, 1) << id;
+  }
+}
+
+TEST_F(SchedulerTest, AttemptsThatFailAtOnceStartOnceASecond) {
+  const auto a = join(1);
+  const auto job = submit(job_of(1, -1));
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const Start start = nodes[a]->start();
+    ASSERT_EQ(start.count(), 1);
+    EXPECT_EQ(start.attempt(), attempt);
+    now += 100ms;
+    ended(a, start, 0, 1);
+    EXPECT_EQ(clients[job]->waits(), "its last attempt failed within a second");
+    now += 899ms;
+    scheduler.tick();
+    EXPECT_EQ(nodes[a]->start().count(), 0);
+    now += 1ms;
+    scheduler.tick();
+  }
+}
+
+TEST_F(SchedulerTest, WhatCannotBeStartedIsNotTriedAgain) {
+  const auto a = join(1);
+  const auto job = submit(job_of(1, -1));
+  ended(a, nodes[a]->start(), 0, 127, "there is no job 'program'");
+  EXPECT_EQ(clients[job]->last().result().status(), 127);
+  EXPECT_EQ(clients[job]->last().result().what(), "rank 0 (host0): there is no job 'program'");
+}
+
+TEST_F(SchedulerTest, AJobWithoutAStoreEnds) {
+  join(1);
+  stores = -1;
+  const auto job = submit(job_of(1, -1));
+  EXPECT_EQ(clients[job]->last().result().status(), 1);
+  EXPECT_NE(clients[job]->last().result().what().find("too many open files"), std::string::npos);
+}
+
+TEST_F(SchedulerTest, ANodeThatDoesNotEndItsProcessesIsDropped) {
+  const auto a = join(1), b = join(1);
+  const auto job = submit(job_of(2, 0));
+  const Start on_a = nodes[a]->start();
+  ended(a, on_a, 0, 1);
+  now += Scheduler::to_stop - 1ms;
+  scheduler.tick();
+  EXPECT_EQ(nodes[b]->dropped, 0);
+  now += 1ms;
+  scheduler.tick();
+  scheduler.tick();
+  EXPECT_EQ(nodes[b]->dropped, 1);
+  EXPECT_EQ(nodes[a]->dropped, 0);
+  scheduler.lose(b, "dropped");
+  EXPECT_EQ(clients[job]->last().result().status(), 1);
+}
+
+TEST_F(SchedulerTest, ASlowClientIsToldHowManyLinesItMissed) {
+  const auto a = join(1);
+  const auto job = submit(job_of(1));
+  const Start start = nodes[a]->start();
+  started(a, start);
+  clients[job]->slow = true;
+  output(a, start, 0, "1\n2\n");
+  report(a, start, 0, R"({"step": 3})");
+  clients[job]->slow = false;
+  report(a, start, 0, R"({"step": 4})");
+  output(a, start, 0, "5\n");
+  EXPECT_EQ(clients[job]->last().output().lost(), 3);
+  output(a, start, 0, "6\n");
+  EXPECT_EQ(clients[job]->last().output().lost(), 0);
+  clients[job]->slow = true;
+  output(a, start, 0, "7\n");
+  ended(a, start, 0, 0);
+  const auto& messages = clients[job]->messages;
+  EXPECT_EQ(messages[messages.size() - 2].output().lost(), 1);
+  EXPECT_EQ(messages.back().result().last_report(), R"({"step": 4})");
+}
+
+TEST_F(SchedulerTest, LeaveTellsEverybody) {
+  const auto a = join(1);
+  const auto runs = submit(job_of(1, -1)), waits = submit(job_of(1));
+  scheduler.leave("stopped");
+  scheduler.leave("again");
+  for (const auto job : {runs, waits}) {
+    EXPECT_EQ(clients[job]->results(), 1);
+    EXPECT_EQ(clients[job]->ended, 1);
+    EXPECT_EQ(clients[job]->last().result().status(), 1);
+    EXPECT_EQ(clients[job]->last().result().what(), "the cluster ended: stopped");
+  }
+  EXPECT_EQ(nodes[a]->messages.back().leave().reason(), "stopped");
+  EXPECT_THROW(join(1), std::runtime_error);
+  EXPECT_THROW(submit(job_of(1)), std::runtime_error);
+  all_ended(a, nodes[a]->start(), 0);
+  scheduler.lose(a, "it left");
+}
+
+TEST_F(SchedulerTest, RefusesWhatIsTooMuchOrWrong) {
+  const auto refusal = [&](auto change) {
+    Job job = job_of(1);
+    change(job);
+    try {
+      submit(job);
+    } catch (const multinode::UsageError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  for (const char* name : {"", ".", "..", ".hidden", "a/b", "/bin/sh", "line\nbreak"})
+    EXPECT_NE(refusal([&](Job& job) { job.set_program(name); }).find("the name of a program"), std::string::npos)
+        << name;
+  EXPECT_NE(refusal([](Job& job) { job.add_arguments(std::string(64 << 10, 'x')); }).find("65536 bytes"),
+            std::string::npos);
+  EXPECT_NE(refusal([](Job& job) { job.add_arguments(std::string(1, '\0')); }).find("zero byte"), std::string::npos);
+  EXPECT_NE(refusal([](Job& job) { job.set_num_workers(0); }).find("from 1 to 10000, not 0"), std::string::npos);
+  EXPECT_NE(refusal([](Job& job) { job.set_num_workers(10'001); }), "");
+  EXPECT_NE(refusal([](Job& job) { job.set_cpus_per_worker(0); }), "");
+  EXPECT_NE(refusal([](Job& job) { job.set_gpus_per_worker(-1); }), "");
+  EXPECT_NE(refusal([](Job& job) { job.set_max_failures(-2); }), "");
+  EXPECT_NE(refusal([](Job& job) { job.set_placement(static_cast<Placement>(7)); }), "");
+  EXPECT_TRUE(scheduler.status().jobs().empty());
+  for (std::size_t i = 0; i < Scheduler::most_jobs; ++i) submit(job_of(1));
+  EXPECT_THROW(submit(job_of(1)), std::runtime_error);
+  for (std::size_t i = 0; i < Scheduler::most_nodes; ++i) join(0);
+  EXPECT_THROW(join(1), std::runtime_error);
+  Hello hello;
+  hello.set_version("2");
+  EXPECT_THROW(scheduler.join(hello, {}), std::runtime_error);
+}
+
+// Whatever happens in whatever order: no slot is given twice or lost, every job has one result, the last one is there.
+TEST_F(SchedulerTest, HoldsThroughRandomEvents) {
+  std::mt19937 random(6);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution(low, high)(random); };
+  std::map<std::int64_t, std::map<std::pair<std::int64_t, int>, std::set<int>>> live;  // node -> job, attempt -> ranks
+  std::set<std::int64_t> here;
+  int results = 0, failures = 0;
+  const auto take_starts = [&] {
+    for (const std::int64_t id : here)
+      for (auto& messages = nodes[id]->messages; !messages.empty(); messages.pop_front())
+        if (const Start& start = messages.front().start(); messages.front().has_start())
+          for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank)
+            live[id][{start.job(), start.attempt()}].insert(rank);
+  };
+  for (int step = 0; step < 20'000; ++step) {
+    now += 300ms;
+    scheduler.tick();
+    switch (pick(0, 9)) {
+      case 0:
+        if (here.size() < 5) here.insert(join(pick(1, 4), pick(0, 2)));
+        break;
+      case 1:
+        if (here.size() > 1 && pick(0, 3) == 0) {
+          const auto id = *std::next(here.begin(), pick(0, static_cast<int>(here.size()) - 1));
+          here.erase(id);
+          live.erase(id);
+          scheduler.lose(id, "x");
+        }
+        break;
+      case 2:
+        if (scheduler.status().jobs_size() < 6) submit(job_of(pick(1, 8), pick(0, 2), pick(0, 1)));
+        break;
+      case 3:
+        if (!clients.empty() && pick(0, 3) == 0) scheduler.cancel(pick(1, static_cast<int>(clients.rbegin()->first)));
+        break;
+      default:
+        if (!live.empty()) {
+          const auto at = std::next(live.begin(), pick(0, static_cast<int>(live.size()) - 1));
+          auto& [gang, ranks] = *at->second.begin();
+          Start start;
+          start.set_job(gang.first);
+          start.set_attempt(gang.second);
+          const int rank = *ranks.begin();
+          const auto id = at->first;
+          ranks.erase(rank);
+          if (ranks.empty()) at->second.erase(gang);
+          if (at->second.empty()) live.erase(at);
+          ended(id, start, rank, pick(0, 5) == 0 ? 1 : 0);
+        }
+    }
+    take_starts();
+    std::size_t running = 0;
+    for (const auto& [id, gangs] : live)
+      for (const auto& [gang, ranks] : gangs) running += ranks.size();
+    ASSERT_EQ(static_cast<std::size_t>(cpus_used()), running) << step;
+    const Status status = scheduler.status();
+    for (const NodeStatus& node : status.nodes()) {
+      ASSERT_LE(node.cpus_used(), node.cpus());
+      ASSERT_LE(node.gpus_used(), node.gpus());
+    }
+  }
+  for (const auto& [id, client] : clients) scheduler.cancel(id);
+  for (const std::int64_t id : here) scheduler.lose(id, "x");
+  for (const auto& [id, client] : clients) {
+    EXPECT_EQ(client->results(), 1) << id;
+    EXPECT_EQ(client->ended, 1) << id;
+    EXPECT_TRUE(client->last().has_result()) << id;
+    results += client->last().result().status() == 0;
+    failures += client->last().result().failures();
+  }
+  EXPECT_GT(results, 50);
+  EXPECT_GT(failures, 50);
+  for (const auto& server : servers) EXPECT_TRUE(server.expired());
+}
+
+}  // namespace
