@@ -171,7 +171,8 @@ std::string Agents::key(const std::string& name) const {
 // Node ranks by order of arrival; the store's host is node 0, so that the program's master is where people expect it.
 void Agents::claim_node() {
   const std::string mine = "id " + options_.run_id;
-  if (const auto theirs = teller_->compare_set("mnrun/run_id", "", mine); theirs != mine)
+  if (server_) teller_->set("mnrun/run_id", mine);  // the host's word, whoever came first
+  if (const auto theirs = teller_->get("mnrun/run_id", tell_timeout); theirs != mine)
     throw UsageError("the agents at " + to_string(endpoint_) + " run --rdzv-" + theirs + ", this one --rdzv-" + mine);
   std::vector<int> candidates;
   if (options_.node_rank || restart_ > 0) {
