@@ -41,3 +41,23 @@ inline std::vector<Way> ways() {
 #endif
   return all;
 }
+
+// Of the ways without mpirun the one that nobody watches over.
+inline std::vector<Way> one_way_a_library() {
+  std::vector<Way> some = ways();
+  std::erase_if(some, [](const Way& way) { return way.starter == Starter::mnrun; });
+  return some;
+}
+
+// For what does not depend on the way: mpirun takes a second to end what failed.
+inline Way quickest_way() {
+  for (const Way& way : ways())
+    if (way.starter == Starter::bare) return way;
+  return ways().front();
+}
+
+// All of these numbers of ranks in the quickest way, the last of them in the others.
+inline std::vector<int> counts_for(const Way& way, std::vector<int> counts) {
+  if (way.starter != quickest_way().starter) counts.erase(counts.begin(), counts.end() - 1);
+  return counts;
+}

@@ -81,7 +81,7 @@ class RestartOnce : public Restart {};  // what does not depend on the library
 
 // Stopped in the middle of an epoch and of the lines' 4 steps, then at an epoch's end.
 TEST_P(Restart, GoesOnBitForBit) {
-  for (const int ranks : {1, 2, 3}) {
+  for (const int ranks : counts_for(GetParam(), {1, 2, 3})) {
     const Folder folder;
     const std::vector<std::string> common = {"--precision", ranks == 2 ? "double" : "float", "--log-every", "4"};
     const auto options = [&](const std::string& steps) {
@@ -125,7 +125,7 @@ TEST_P(RestartOnce, TheLossOfABrokenEpochIsThatOfTheWholeOne) {
 }
 
 // In double precision: rounding alone is left, and 1e-6 of the parameters' size is far above it.
-TEST_P(Restart, GoesOnOnAnotherNumberOfRanks) {
+TEST_P(RestartOnce, GoesOnOnAnotherNumberOfRanks) {
   const Folder folder;
   const auto options = [&](const std::vector<std::string>& more = {}) {
     auto all = learn({"--precision", "double"});
@@ -141,7 +141,7 @@ TEST_P(Restart, GoesOnOnAnotherNumberOfRanks) {
 }
 
 // Each rank has a folder of its own under the same name, as on nodes without a shared file system.
-TEST_P(Restart, NeedsNoSharedFolder) {
+TEST_P(RestartOnce, NeedsNoSharedFolder) {
   const Folder folder;
   const Outcome whole = outcome_of(run(2, learn()));
   const std::string script = "cd " + folder.path.string() +
@@ -238,30 +238,25 @@ TEST_P(RestartOnce, AFullDiskEndsTheRunAndLeavesTheCheckpointBefore) {
 TEST_P(RestartOnce, ADiskThatHangsStopsNobodyUntilTheDeadline) {
   const Folder folder;
   std::vector<std::string> command =
-      learn({"--checkpoint", folder.path.string(), "--checkpoint-every", "100", "--log-every", "1", "--timeout", "2"});
+      learn({"--checkpoint", folder.path.string(), "--checkpoint-every", "50", "--log-every", "1", "--timeout", "2"});
   command[3] = "1000";  // epochs
   command.insert(command.begin(), PATH_fashion_mnist);
   Ranks ranks(GetParam().starter, 2, command);
   ASSERT_TRUE(ranks.wait_for("epoch 1 step (3) of", 20s));
-  ASSERT_EQ(mkfifo((folder.path / "step-0000000200.checkpoint.tmp").c_str(), 0600), 0);
-  ASSERT_TRUE(ranks.wait_for("epoch 27 step (10) of", 30s)) << "step 296 was not reached: the others waited";
+  ASSERT_EQ(mkfifo((folder.path / "step-0000000100.checkpoint.tmp").c_str(), 0600), 0);
+  ASSERT_TRUE(ranks.wait_for("epoch 14 step (5) of", 30s)) << "step 148 was not reached: the others waited";
   const Ranks::End end = ranks.wait(20s);
   EXPECT_EQ(end.status, 1) << end.output;
   EXPECT_TRUE(std::regex_search(
       end.output, std::regex("rank 0 \\([^)]*\\)( waits|[^\\n]* is late: it is) in writing a checkpoint\n")))
       << end.output.substr(end.output.size() - std::min<std::size_t>(end.output.size(), 1000));
-  EXPECT_EQ(occurrences(end.output, "epoch 28 step 4 of"), 0u) << "step 301 came before the checkpoint of step 200";
+  EXPECT_EQ(occurrences(end.output, "epoch 14 step 8 of"), 0u) << "step 151 came before the checkpoint of step 100";
 }
 
-// Of the ways without mpirun the one that nobody watches over; mnrun's tests are below.
-std::vector<Way> one_way_a_library() {
-  std::vector<Way> some = ways();
-  std::erase_if(some, [](const Way& way) { return way.starter == Starter::mnrun; });
-  return some;
-}
+// mnrun's tests are below.
 std::string name_of_way(const ::testing::TestParamInfo<Way>& info) { return info.param.name(); }
 INSTANTIATE_TEST_SUITE_P(By, Restart, ::testing::ValuesIn(one_way_a_library()), name_of_way);
-INSTANTIATE_TEST_SUITE_P(By, RestartOnce, ::testing::Values(one_way_a_library().back()), name_of_way);
+INSTANTIATE_TEST_SUITE_P(By, RestartOnce, ::testing::Values(quickest_way()), name_of_way);
 
 #ifdef PATH_mnrun
 // A group that mnrun starts again.
@@ -280,10 +275,10 @@ class Mnrun : public Restart {
 // parameters are those of a run that nobody disturbed.
 TEST_P(Mnrun, KilledRanksAreStartedAgainAndTheResultIsTheSame) {
   const char* times = std::getenv("MULTINODE_KILLS");  // a campaign sets 20
-  const int kills = times ? std::atoi(times) : 2;
+  const int kills = times ? std::atoi(times) : 1;
   std::mt19937 random(20261121);
   auto options = learn();
-  options[3] = "12";  // epochs
+  options[3] = "7";  // epochs
   const Outcome whole = outcome_of(run(GetParam(), 3, options));
   for (int kill = 1; kill <= kills; ++kill) {
     const Folder folder;
@@ -307,7 +302,7 @@ TEST_P(Mnrun, KilledRanksAreStartedAgainAndTheResultIsTheSame) {
     EXPECT_SAYS(result.all(), "rank " + std::to_string(rank) + " (");
     std::smatch from;
     const std::string output = result.all();
-    const bool resumed = std::regex_search(output, from, std::regex("after step ([0-9]+) of 132"));
+    const bool resumed = std::regex_search(output, from, std::regex("after step ([0-9]+) of 77"));
     const Outcome outcome = outcome_of(output);
     EXPECT_EQ(outcome, whole) << output;
     std::cout << "kill " << kill << ": rank " << rank << " after step " << step << ": all ended in "

@@ -60,7 +60,7 @@ TEST_P(TrainPrograms, SeveralRanksLearnWhatOneProcessLearns) {
   };
   const std::vector<double> alone = losses(PATH_train_single, 1);
   EXPECT_LT(alone.back(), alone.front());
-  for (const int ranks : {1, 2, 3, 7}) {
+  for (const int ranks : counts_for(GetParam(), {1, 2, 3, 7})) {
     const std::vector<double> together = losses(PATH_train_ddp, ranks);
     for (std::size_t epoch = 0; epoch < alone.size(); ++epoch) {
       if (ranks == 1) {
@@ -72,7 +72,7 @@ TEST_P(TrainPrograms, SeveralRanksLearnWhatOneProcessLearns) {
 }
 
 TEST_P(TrainPrograms, HorovodStyleTakesTheStepOfOneProcess) {
-  for (const int ranks : {1, 2, 3, 7}) {
+  for (const int ranks : counts_for(GetParam(), {1, 2, 3, 7})) {
     const Ranks::End end = run(PATH_horovod_style, ranks);
     EXPECT_EQ(end.status, 0) << end.output;
     const std::string last = std::to_string(ranks - 1), all = std::to_string(ranks);
@@ -98,7 +98,7 @@ TEST_P(TrainPrograms, HorovodStyleCompresses) {
 }
 
 TEST_P(TrainPrograms, DistributedOptimizerSharesParametersMomentaAndGradients) {
-  for (const int ranks : {1, 2, 3, 7}) {
+  for (const int ranks : counts_for(GetParam(), {1, 2, 3, 7})) {
     const Ranks::End end = run(PATH_distributed_optimizer_check, ranks);
     EXPECT_EQ(end.status, 0) << end.output;
   }
@@ -107,11 +107,11 @@ TEST_P(TrainPrograms, DistributedOptimizerSharesParametersMomentaAndGradients) {
 INSTANTIATE_TEST_SUITE_P(By, TrainPrograms, ::testing::ValuesIn(ways()),
                          [](const auto& info) { return info.param.name(); });
 
-// What does not, in one way: bare processes, where there is Gloo, because mpirun takes seconds to end what failed.
+// What does not.
 class TrainFiles : public ::testing::Test {
  protected:
   static Ranks::End run(const std::string& program, int ranks, Options options = {}) {
-    return ways().at(ways().size() > 1 ? 1 : 0).run(program, ranks, std::move(options), 50s);
+    return quickest_way().run(program, ranks, std::move(options), 50s);
   }
   std::string write(const std::string& name, const std::string& text) {
     const auto path = folder_.path / name;
@@ -159,7 +159,7 @@ TEST_F(TrainFiles, MustBeBetterThanAGuess) {
 TEST_F(TrainFiles, NameWhatIsWrongWithATable) {
   const auto expect = [&](const std::string& path, int status, const std::string& says) {
     for (const std::string program : {PATH_train_single, PATH_train_ddp}) {
-      const Ranks::End end = run(program, program == PATH_train_ddp ? 3 : 1, {"--data", path});
+      const Ranks::End end = run(program, program == PATH_train_ddp && status == 1 ? 3 : 1, {"--data", path});
       EXPECT_EQ(end.status, status) << end.output;
       EXPECT_EQ(occurrences(end.output, says), 1u) << says << "\n" << end.output;
     }
@@ -187,7 +187,7 @@ TEST_F(TrainFiles, RefuseBadCommandLines) {
                {{"file.csv"}, "only options are expected"}};
   for (const auto& c : cases)
     for (const std::string program : {PATH_train_single, PATH_train_ddp}) {
-      const Ranks::End end = run(program, program == PATH_train_ddp ? 2 : 1, c.options);
+      const Ranks::End end = run(program, 1, c.options);
       EXPECT_EQ(end.status, 2) << end.output;
       EXPECT_EQ(occurrences(end.output, c.says), 1u) << c.says << "\n" << end.output;
     }

@@ -301,19 +301,12 @@ TEST_F(OneRank, TheProgressIsShown) {
       << shown;
 }
 
-// Whatever starts them quickest: the ways are tested by trainer_style_test.
-Starter some_starter() {
-  for (const Way& way : ways())
-    if (way.starter == Starter::bare) return Starter::bare;
-  return ways().front().starter;
-}
-
 class OnRanks : public ::testing::TestWithParam<int> {
  protected:
   Ranks::End run(const std::string& check, const Strings& more = {}, int ranks = GetParam()) const {
     Strings command{PATH_trainer_ranks, "--check", check};
     command.insert(command.end(), more.begin(), more.end());
-    return Ranks(some_starter(), ranks, command).wait(50s);
+    return Ranks(quickest_way().starter, ranks, command).wait(50s);
   }
 };
 
