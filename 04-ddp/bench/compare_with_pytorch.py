@@ -121,15 +121,17 @@ def perceptron(pytorch, options, batch):
 
 
 def resnet(pytorch, options):
-    def ours(backend):
+    def ours(backend, *more):
         answer = run(options.programs / "synthetic_benchmark", backend, "--model", "resnet18", "--batch-size",
-                     RESNET_BATCH, "--num-warmup-batches", 3, "--num-batches-per-iter", 5, "--num-iters", 1)
+                     RESNET_BATCH, "--num-warmup-batches", 3, "--num-batches-per-iter", 5, "--num-iters", 1, *more)
         return answer | {"step_ms": 1e3 * RESNET_BATCH / answer["images_per_second"]}
 
     measurements = {f"PyTorch DDP, {name}": partial(pytorch.measure, measure="training", model="resnet18",
                                                     batch=RESNET_BATCH, seconds=4, **variant)
                     for name, variant in RESNET.items()}
-    return measurements | {f"ours, {backend}": partial(ours, backend) for backend in ("gloo", "mpi")}
+    return measurements | {"ours, gloo, channels first": partial(ours, "gloo"),
+                           "ours, gloo": partial(ours, "gloo", "--channels-last"),
+                           "ours, mpi": partial(ours, "mpi", "--channels-last")}
 
 
 def median(measurements, name="step_ms"):
