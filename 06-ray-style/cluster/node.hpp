@@ -33,8 +33,8 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  // Until the head says so, is gone, or stop(); returns the reason when no process of a job is left. The calling
-  // thread is the processes' parent.
+  // Returns when the head said so, or stop(), and no process of a job is left; with the reason. Throws
+  // std::runtime_error, then too, where the head is gone. The calling thread is the processes' parent.
   std::string run();
 
   // From any thread: run() ends the processes and returns.

@@ -52,7 +52,7 @@ struct Command {
 
 // A running process, the leader of a group. Used by the thread that made it alone; when that thread ends, the kernel
 // kills the process.
-class Process {
+class Child {
  public:
   enum Stream { out, err, report, streams };
   static constexpr std::size_t longest_line = 64 << 10;  // bytes; longer ones come in pieces
@@ -60,10 +60,10 @@ class Process {
 
   // Its working folder is this process's, stdin /dev/null, the signal mask empty; CLUSTER_REPORT_FD and
   // CLUSTER_SECRET_FD are added to the environment. Throws StartError.
-  explicit Process(const Command& command, Guard* guard = nullptr);
-  ~Process();  // kills what is left of the group
-  Process(const Process&) = delete;
-  Process& operator=(const Process&) = delete;
+  explicit Child(const Command& command, Guard* guard = nullptr);
+  ~Child();  // kills what is left of the group
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
 
   pid_t pid() const { return pid_; }
   int descriptor() const { return pid_fd_.get(); }                      // readable when the process has ended

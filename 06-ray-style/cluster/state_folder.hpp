@@ -38,16 +38,17 @@ class PidFile {
  public:
   // Throws UsageError where a head of this folder lives already, on this host or another that shares it.
   PidFile(const StateFolder& folder, Role role);
-  ~PidFile();  // removes the file; and the token and the head's address with the head's
-  PidFile(PidFile&&) = default;
+  ~PidFile() { remove(); }
   PidFile(const PidFile&) = delete;
+  PidFile& operator=(const PidFile&) = delete;
+
+  void remove();  // the token and the address too, where this is the head's
 
   std::filesystem::path log() const;  // HOST-head.log, HOST-PID.log
   int descriptor() const { return lock_.get(); }
 
  private:
   const StateFolder& folder_;
-  Role role_;
   std::filesystem::path path_;
   multinode::detail::Descriptor lock_;
 };

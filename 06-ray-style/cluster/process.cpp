@@ -1,0 +1,266 @@
+#include "process.hpp"
+
+#include <multinode/check.hpp>
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <set>
+#include <utility>
+
+namespace cluster {
+
+using multinode::check_errno;
+using multinode::detail::Descriptor;
+
+namespace {
+
+std::pair<Descriptor, Descriptor> make_pipe() {
+  int ends[2];
+  check_errno(pipe2(ends, O_CLOEXEC), "pipe2");
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+// Not inherited by a child of this process from now on, but 0, 1 and 2; kernels before 5.11 lack it, and all that is
+// opened here closes by itself.
+void close_on_exec() {
+#ifdef SYS_close_range
+  syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
+#endif
+}
+
+// The guard: reads which groups there are, and kills those that are left when nobody writes any more.
+[[noreturn]] void guard_groups(int from) {
+  std::set<pid_t> groups;
+  pid_t group = 0;
+  for (;;) {
+    const ssize_t count = read(from, &group, sizeof group);
+    if (count < 0 && errno == EINTR) continue;
+    if (count != sizeof group) break;
+    group > 0 ? void(groups.insert(group)) : void(groups.erase(-group));
+  }
+  for (int tries = 0; tries < 400 && !groups.empty(); ++tries) {  // 2 s, and the lock is given back when all are gone
+    std::erase_if(groups, [](pid_t g) { return kill(-g, SIGKILL) != 0; });
+    usleep(5000);
+  }
+  _exit(0);
+}
+
+}  // namespace
+
+Guard::Guard(int kept) {
+  auto [from, to] = make_pipe();
+  pid_ = check_errno(fork(), "fork");
+  if (pid_ == 0) {
+    setpgid(0, 0);  // a terminal's Ctrl-C is for the daemon
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, nullptr);
+    prctl(PR_SET_NAME, "cluster-guard");
+    const int nothing = open("/dev/null", O_RDWR);
+    for (int fd = 0; fd <= std::max({nothing, kept, from.get(), to.get(), 2}); ++fd) {
+      if (fd <= 2)
+        dup2(nothing, fd);
+      else if (fd != kept && fd != from.get())
+        close(fd);
+    }
+    guard_groups(from.get());
+  }
+  pipe_ = std::move(to);
+}
+
+Guard::~Guard() {
+  pipe_.reset();
+  waitpid(pid_, nullptr, 0);
+}
+
+// A guard that was killed is missed when it is needed, and not before.
+void Guard::watch(pid_t group) { (void)!write(pipe_.get(), &group, sizeof group); }
+void Guard::forget(pid_t group) { watch(-group); }
+
+std::filesystem::path find_program(const std::filesystem::path& jobs, const std::string& name) {
+  const auto refuse = [&](int status, const std::string& why) {
+    return StartError(status, "cannot start '" + name + "': " + why);
+  };
+  if (name.empty() || name.front() == '.' || name.find_first_of(std::string_view("/\0", 2)) != name.npos)
+    throw refuse(127, "a job is a program in the job folder, named without '/'");
+  const std::filesystem::path path = jobs / name;
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) {
+    const int error = errno;
+    throw refuse(error == ENOENT ? 127 : 126,
+                 error == ENOENT ? "it is not in the job folder " + jobs.string() : std::string(strerror(error)));
+  }
+  if (!S_ISREG(info.st_mode) || access(path.c_str(), X_OK) != 0)
+    throw refuse(126, path.string() + (S_ISDIR(info.st_mode) ? " is a folder" : " is not executable (chmod +x?)"));
+  return path;
+}
+
+namespace {
+
+// What the child needs between vfork and exec, where it must neither allocate nor throw.
+struct Prepared {
+  const char* program;
+  char* const* arguments;
+  char* const* environment;
+  std::array<int, 3> streams;
+  std::array<int, 2> kept;  // inherited beside them
+  pid_t parent;
+  volatile int error;  // in the parent's memory, which the child of a vfork shares
+};
+
+// vfork and not fork: it takes the same 0.1 ms however large the daemon is. posix_spawn cannot set the signal that
+// comes when the parent dies.
+[[gnu::noinline]] pid_t start(Prepared& prepared) {
+  const pid_t pid = vfork();
+  if (pid != 0) return pid;
+  const auto give_up = [&prepared] {
+    prepared.error = errno;
+    _exit(126);
+  };
+  if (setpgid(0, 0) < 0) give_up();
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0) give_up();
+  if (getppid() != prepared.parent) _exit(126);  // it died before the line above
+  close_on_exec();
+  for (int i = 0; i < 3; ++i)
+    if (dup2(prepared.streams[static_cast<std::size_t>(i)], i) < 0) give_up();
+  for (const int fd : prepared.kept)
+    if (fcntl(fd, F_SETFD, 0) < 0) give_up();
+  for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);  // an ignored one stays ignored in exec
+  sigset_t none;
+  sigemptyset(&none);
+  if (sigprocmask(SIG_SETMASK, &none, nullptr) < 0) give_up();
+  execve(prepared.program, prepared.arguments, prepared.environment);
+  give_up();
+  return -1;
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (const auto& s : strings) result.push_back(const_cast<char*>(s.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+}  // namespace
+
+Child::Child(const Command& command, Guard* guard) : guard_(guard) {
+  const auto refuse = [&](int error) {
+    return StartError(error == ENOENT ? 127 : 126,
+                      "cannot start '" + command.program.string() + "': " +
+                          (error == ENOENT ? "the interpreter that its first line names is not there"
+                                           : std::string(strerror(error))));
+  };
+  try {
+    const Descriptor nothing(check_errno(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null"));
+    std::array<Descriptor, streams> ends;  // the child's
+    for (const Stream stream : {out, err, report}) {
+      std::tie(pipes_[stream], ends[stream]) = make_pipe();
+      check_errno(fcntl(pipes_[stream].get(), F_SETFL, O_NONBLOCK), "fcntl");
+    }
+    const auto [secret, secret_end] = make_pipe();
+    check_errno(fcntl(secret_end.get(), F_SETFL, O_NONBLOCK), "fcntl");
+    const std::string line = command.secret + "\n";
+    if (write(secret_end.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
+      throw StartError(126, "cannot start '" + command.program.string() + "': the job's secret is too long");
+
+    std::vector<std::string> arguments = {command.program.string()}, environment = command.environment;
+    arguments.insert(arguments.end(), command.arguments.begin(), command.arguments.end());
+    environment.push_back("CLUSTER_REPORT_FD=" + std::to_string(ends[report].get()));
+    environment.push_back("CLUSTER_SECRET_FD=" + std::to_string(secret.get()));
+    const auto argument_pointers = pointers(arguments), environment_pointers = pointers(environment);
+    Prepared prepared{arguments[0].c_str(),
+                      argument_pointers.data(),
+                      environment_pointers.data(),
+                      {nothing.get(), ends[out].get(), ends[err].get()},
+                      {ends[report].get(), secret.get()},
+                      getpid(),
+                      0};
+    const pid_t pid = start(prepared);
+    if (pid < 0) throw refuse(errno);
+    if (prepared.error != 0) {
+      waitpid(pid, nullptr, 0);
+      throw refuse(prepared.error);
+    }
+    pid_ = pid;
+  } catch (const std::system_error& e) {
+    throw StartError(126, "cannot start '" + command.program.string() + "': " + e.what());
+  }
+  pid_fd_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  if (!pid_fd_) {
+    const int error = errno;
+    signal(SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    throw refuse(error);
+  }
+  if (guard_) guard_->watch(pid_);
+}
+
+Child::~Child() {
+  signal(SIGKILL);
+  if (guard_) guard_->forget(pid_);  // before its number can be another's
+  waitpid(pid_, nullptr, 0);
+}
+
+void Child::signal(int number) const { kill(-pid_, number); }
+
+std::optional<int> Child::status() {
+  if (status_) return status_;
+  siginfo_t info{};
+  // WNOWAIT: while the process is not waited for, its number and its group's are not used again.
+  if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return {};
+  status_ = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+  signal(SIGKILL);
+  return status_;
+}
+
+bool Child::drained() const {
+  for (const Descriptor& pipe : pipes_)
+    if (pipe) return false;
+  return status_.has_value();
+}
+
+std::string Child::read(Stream stream) {
+  Descriptor& pipe = pipes_[stream];
+  std::string& begun = begun_[stream];
+  std::array<char, 64 << 10> bytes;
+  const ssize_t count = ::read(pipe.get(), bytes.data(), bytes.size());
+  if (count < 0 && errno == EINTR) return "";
+  // Who still has the other end of the pipe left the group of the process that is gone.
+  const bool over = count == 0 || (count < 0 && (errno != EAGAIN || status_));
+  if (over) pipe.reset();
+
+  if (count > 0 && stream != report) {
+    const bool was_full = output_ > most_output;
+    output_ += static_cast<std::size_t>(count);
+    if (was_full) return "";
+    if (output_ > most_output) {
+      if (!begun.empty()) begun += '\n';
+      return std::exchange(begun, "") + "cluster: this process wrote more than 64 MiB; the rest is dropped\n";
+    }
+  }
+  if (count > 0) begun.append(bytes.data(), static_cast<std::size_t>(count));
+
+  std::string lines;
+  std::size_t begin = 0;
+  for (std::size_t end; begin < begun.size(); begin = end) {
+    end = begun.find('\n', begin);
+    const bool whole = end != begun.npos && end - begin < longest_line;
+    if (!whole && begun.size() - begin < longest_line && !over) break;
+    end = whole ? end + 1 : std::min(begun.size(), begin + longest_line);
+    lines.append(begun, begin, end - begin);
+    if (!whole) lines += '\n';
+  }
+  begun.erase(0, begin);
+  return lines;
+}
+
+}  // namespace cluster
