@@ -50,7 +50,7 @@ json variables(const Launch& launch) {
   if (launch.node_count) add("node_count", launch.node_count->variable);
   add("master_address", launch.master_address.variable);
   add("master_port", launch.master_port.variable);
-  if (launch.mnrun_store) add("store", launch.mnrun_store->variable);
+  if (launch.launcher_store) add("store", launch.launcher_store->variable);
   return all;
 }
 

@@ -184,7 +184,12 @@ void finish_jsrun(const Variables& variables, Launch& launch) {
 }
 
 void finish_mnrun(const Variables& variables, Launch& launch) {
-  launch.mnrun_store = {parse_endpoint(variables.text("MNRUN_STORE"), "MNRUN_STORE"), "MNRUN_STORE"};
+  launch.launcher_store = {parse_endpoint(variables.text("MNRUN_STORE"), "MNRUN_STORE"), "MNRUN_STORE"};
+}
+
+void finish_cluster(const Variables& variables, Launch& launch) {
+  launch.launcher_store = {parse_endpoint(variables.text("CLUSTER_STORE"), "CLUSTER_STORE"), "CLUSTER_STORE"};
+  launch.report_fd = variables.number("CLUSTER_REPORT_FD");
 }
 
 // One program process a pod or a batch node. WORLD_SIZE counts pods in some versions of the operator, processes in
@@ -271,7 +276,8 @@ struct Row {
 
 // The innermost launcher first: launchers nest (torchrun under srun, mpirun in a batch script), and the outer one's
 // variables are still there, and lie. mnrun can stand low, because it takes process_variables() out of its children's
-// environment: another launcher's variable beside MNRUN_* means that this launcher runs inside mnrun.
+// environment: another launcher's variable beside MNRUN_* means that this launcher runs inside mnrun. The nodes of a
+// cluster do the same.
 constexpr std::array table = {
     Row{.launcher = "torchrun",
         .known_by = {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"},
@@ -361,6 +367,14 @@ constexpr std::array table = {
         .node_count = "SLURM_STEP_NUM_NODES",
         .restart_count = "SLURM_RESTART_COUNT",
         .finish = finish_srun},
+    Row{.launcher = "cluster",  // chapter 06's
+        .known_by = {"CLUSTER_STORE", "CLUSTER_JOB_ID"},
+        .local_size = "LOCAL_WORLD_SIZE",
+        .node_rank = "GROUP_RANK",
+        .node_count = "GROUP_WORLD_SIZE",
+        .run_id = "CLUSTER_JOB_ID",
+        .restart_count = "CLUSTER_RESTART_COUNT",
+        .finish = finish_cluster},
     Row{.launcher = "mnrun",
         .known_by = {"MNRUN_STORE", "MNRUN_RUN_ID"},
         .local_size = "LOCAL_WORLD_SIZE",
@@ -430,10 +444,10 @@ constexpr std::array table = {
 };
 
 // RANK and its companions that do not repeat srun's numbers: set by something inside srun, Ray on Slurm say. Beside
-// MNRUN_* they are mnrun's, and srun is inside mnrun.
+// MNRUN_* or CLUSTER_* they are mnrun's or the cluster's, and srun is inside.
 bool ranked_inside_srun(const Variables& variables) {
-  return !variables.has("MNRUN_STORE") && variables.has("RANK") && variables.has("LOCAL_RANK") &&
-         variables.has("WORLD_SIZE") &&
+  return !variables.has("MNRUN_STORE") && !variables.has("CLUSTER_STORE") && variables.has("RANK") &&
+         variables.has("LOCAL_RANK") && variables.has("WORLD_SIZE") &&
          (variables.text("RANK") != variables.text("SLURM_PROCID") ||
           variables.text("WORLD_SIZE") != variables.text("SLURM_STEP_NUM_TASKS"));
 }
@@ -478,7 +492,7 @@ void require_consistent(const Launch& launch) {
     if (launch.node_rank) require_less(*launch.node_rank, *launch.node_count);
     require_less(*launch.node_count, launch.world_size, true);
   }
-  if (launch.under_mpi || launch.mnrun_store || launch.world_size.value == 1) return;
+  if (launch.under_mpi || launch.launcher_store || launch.world_size.value == 1) return;
   if (launch.master_address.value.empty() != (launch.master_port.value == 0)) {
     const bool have_port = launch.master_port.value != 0;
     throw UsageError((have_port ? launch.master_port.variable + "=" + std::to_string(launch.master_port.value)
@@ -655,8 +669,9 @@ Nodes read_nodes(const Environment& environment) {
 // Not all of OMPI_* and PMIX_*: OMPI_MCA_btl and the like are the user's settings.
 std::span<const std::string_view> process_variables() {
   static constexpr auto names = std::to_array<std::string_view>(
-      {// torchrun, mnrun, Ray Train, torch.distributed.launch
-       "TORCHELASTIC_*", "MNRUN_*", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
+      {// torchrun, mnrun, cluster, Ray Train, torch.distributed.launch
+       "TORCHELASTIC_*", "MNRUN_*", "CLUSTER_JOB_ID", "CLUSTER_RESTART_COUNT", "CLUSTER_STORE", "CLUSTER_CHECKPOINT",
+       "CLUSTER_REPORT_FD", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
        "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE",
        // Open MPI and PMIx
        "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE", "OMPI_APP_CTX_NUM_PROCS",

@@ -42,8 +42,9 @@ struct Launch {
 
   bool under_mpi = false;    // MPI_Init finds the other ranks: started by mpirun, srun with PMI(x), mpiexec ...
   bool agent_store = false;  // torchrun's agent serves a TCPStore at the master endpoint
-  std::optional<Given<Endpoint>> mnrun_store;  // mnrun's agent serves a TcpStore here
-  bool one_per_node = false;                   // a pod or a batch node, not a launched process: rank is the node's
+  std::optional<Given<Endpoint>> launcher_store;  // mnrun's agent, or the cluster's head, serves a TcpStore here
+  std::optional<Given<int>> report_fd;            // write JSON lines to this descriptor: the launcher reads them
+  bool one_per_node = false;                      // a pod or a batch node, not a launched process: rank is the node's
 
   std::string run_id;     // tells runs apart that share a store; "" where the launcher has none
   int restart_count = 0;  // how often this run was started again

@@ -36,6 +36,8 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
     known.add(program.common.description());
     if (!parse_command_line(argc, argv, known, talk)) return exit_right;
     program.validate();
+    if (launch.report_fd && program.common.json.empty())
+      program.common.json = "/dev/fd/" + std::to_string(launch.report_fd->value);
 
     talk = true;
     World world(program.name, launch, {program.common.timeout, program.common.rendezvous, program.same_versions});

@@ -10,7 +10,8 @@
 namespace multinode {
 
 // `options` are the program's own, `common` the shared ones, both filled before `body` runs. `validate`, called by
-// every rank before the meeting, throws UsageError for what does not fit. body returns exit_right or exit_wrong; all
+// every rank before the meeting, throws UsageError for what does not fit. Where the launcher
+// reads reports, --json is by default what it reads. body returns exit_right or exit_wrong; all
 // ranks end with the worst of them. What body throws ends all ranks (UsageError: 2, HardwareAbsent: 77, anything else:
 // 1), and one line on stderr says which rank and why.
 struct Program {

@@ -255,9 +255,10 @@ void World::Implementation::meet(const Launch& launch, const Options& options) {
     meet_through(file, launch, options);
   } else if (!options.rendezvous.empty()) {
     throw UsageError("--rendezvous must be tcp:HOST:PORT or file:PATH, not '" + options.rendezvous + "'");
-  } else if (launch.mnrun_store) {
-    endpoint = launch.mnrun_store->value;
-    server_text = "mnrun's agent, which serves the store";
+  } else if (launch.launcher_store) {
+    endpoint = launch.launcher_store->value;
+    server_text = std::string(launch.launcher == "mnrun" ? "mnrun's agent" : "the head of the cluster") +
+                  ", which serves the store";
     prefix = "run/" + generation(launch);
   } else if (launch.agent_store) {
     TorchStore agent({launch.master_address.value, launch.master_port.value}, options.timeout);

@@ -20,7 +20,7 @@ class World {
     bool same_versions = true;                  // refuse ranks with other versions than rank 0's
   };
 
-  // Collective, called by all ranks. Meets the others: through the launcher's store (mnrun, torchrun), through
+  // Collective, called by all ranks. Meets the others: through the launcher's store (mnrun, cluster, torchrun), through
   // MPI, where MPI started the processes, else at the master's address. Then proves the wiring: every rank is there,
   // once, with the same program and world size and the same version of everything in versions(). Throws UsageError or
   // StoreTimeout, naming the ranks that are missing or differ.

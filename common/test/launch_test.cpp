@@ -113,6 +113,7 @@ const std::vector<Expected>& all_expected() {
       {"horovod", "Horovod", 1, 2, 1, 2, 0, 1, master, ":0", "/0"},
       {"jsrun", "jsrun", 2, 4, 0, 2, unsaid, unsaid, mpi, ":13456", "123456/0"},
       {"mnrun", "mnrun", 2, 3, 0, 1, 1, 2, master, "127.0.0.1:29501", "run7/1"},
+      {"cluster", "cluster", 3, 4, 1, 2, 1, 2, master, ":0", "7/1"},
       {"ray-train", "Ray Train", 1, 2, 1, 2, 0, unsaid, master, "192.0.2.1:33095", "/0"},
       {"bcprun", "bcprun", 3, 4, 1, unsaid, 1, unsaid, master, "launcher-svc-1234567:29500", "/0"},
       {"torch-distributed-launch-1.8", "torch.distributed.launch", 2, 4, 0, unsaid, unsaid, unsaid, master,
@@ -145,7 +146,8 @@ TEST_P(Recorded, IsRead) {
   EXPECT_EQ(launch.under_mpi, expected.how == Expected::mpi);
   EXPECT_EQ(launch.agent_store, expected.how == Expected::agent);
   EXPECT_EQ(launch.one_per_node, expected.how == Expected::pod);
-  EXPECT_EQ(launch.mnrun_store.has_value(), expected.launcher == "mnrun");
+  EXPECT_EQ(launch.launcher_store.has_value(), expected.launcher == "mnrun" || expected.launcher == "cluster");
+  EXPECT_EQ(launch.report_fd.has_value(), expected.launcher == "cluster");
   EXPECT_EQ(launch.master_address.value + ":" + std::to_string(launch.master_port.value), expected.address);
   if (expected.generation != "?") {
     EXPECT_EQ(generation(launch), expected.generation);
@@ -222,8 +224,8 @@ TEST(Launch, EveryRowHasARecordingOrSaysThatItHasNone) {
   EXPECT_EQ(tested, rows);
   EXPECT_FALSE(is_recorded(load("pbsdsh").head));
   EXPECT_EQ(unrecorded, (std::set<std::string>{"AWS Batch", "BCP replica", "Flux", "Kubeflow PyTorchJob pod",
-                                               "Kubeflow Trainer pod", "Run:ai pod", "bcprun", "jsrun", "mnrun",
-                                               "pbsdsh", "pod", "torch.distributed.launch"}));
+                                               "Kubeflow Trainer pod", "Run:ai pod", "bcprun", "cluster", "jsrun",
+                                               "mnrun", "pbsdsh", "pod", "torch.distributed.launch"}));
   for (const auto& entry : fs::directory_iterator(ENVIRONMENTS)) {
     const std::string name = entry.path().stem().string();
     const bool expected =
@@ -379,6 +381,8 @@ INSTANTIATE_TEST_SUITE_P(
                       {"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE is not set"}},
         Contradiction{"mnrun", {{"RANK", "-"}}, {"MNRUN_STORE=", "RANK is not set"}},
         Contradiction{"mnrun", {{"MNRUN_STORE", "nowhere"}}, {"MNRUN_STORE", "nowhere"}},
+        Contradiction{"cluster", {{"CLUSTER_STORE", "nowhere"}}, {"CLUSTER_STORE", "nowhere"}},
+        Contradiction{"cluster", {{"CLUSTER_REPORT_FD", "x"}}, {"CLUSTER_REPORT_FD", "x"}},
         Contradiction{"", {{"WORLD_SIZE", "4"}}, {"WORLD_SIZE=4 without RANK"}},
         Contradiction{"", {{"RANK", "1"}}, {"RANK=1 without WORLD_SIZE"}},
         Contradiction{"", {{"LOCAL_RANK", "1"}}, {"LOCAL_RANK=1 without RANK"}},
