@@ -29,6 +29,13 @@ std::pair<Descriptor, Descriptor> make_pipe() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
+// A shell can name the descriptors up to 9 alone, so these are the child's.
+constexpr int report_fd = 3, secret_fd = 4, above_the_childs = 10;
+
+Descriptor move_up(Descriptor fd) {
+  return Descriptor(check_errno(fcntl(fd.get(), F_DUPFD_CLOEXEC, above_the_childs), "fcntl"));
+}
+
 // Not inherited by a child of this process from now on, but 0, 1 and 2; kernels before 5.11 lack it, and all that is
 // opened here closes by itself.
 void close_on_exec() {
@@ -47,7 +54,8 @@ void close_on_exec() {
     if (count != sizeof group) break;
     group > 0 ? void(groups.insert(group)) : void(groups.erase(-group));
   }
-  for (int tries = 0; tries < 400 && !groups.empty(); ++tries) {  // 2 s, and the lock is given back when all are gone
+  // The lock is given back when all are gone; a process that nobody waits for is never gone.
+  for (int tries = 0; tries < 40 && !groups.empty(); ++tries) {
     std::erase_if(groups, [](pid_t g) { return kill(-g, SIGKILL) != 0; });
     usleep(5000);
   }
@@ -111,8 +119,7 @@ struct Prepared {
   const char* program;
   char* const* arguments;
   char* const* environment;
-  std::array<int, 3> streams;
-  std::array<int, 2> kept;  // inherited beside them
+  std::array<int, 5> descriptors;  // to be 0, 1, 2, report_fd, secret_fd; all are above these
   pid_t parent;
   volatile int error;  // in the parent's memory, which the child of a vfork shares
 };
@@ -130,11 +137,10 @@ struct Prepared {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0) give_up();
   if (getppid() != prepared.parent) _exit(126);  // it died before the line above
   close_on_exec();
-  for (int i = 0; i < 3; ++i)
-    if (dup2(prepared.streams[static_cast<std::size_t>(i)], i) < 0) give_up();
-  for (const int fd : prepared.kept)
-    if (fcntl(fd, F_SETFD, 0) < 0) give_up();
-  for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);  // an ignored one stays ignored in exec
+  int number = 0;
+  for (const int fd : prepared.descriptors)
+    if (dup2(fd, number++) < 0) give_up();
+  for (number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);  // an ignored one stays ignored in exec
   sigset_t none;
   sigemptyset(&none);
   if (sigprocmask(SIG_SETMASK, &none, nullptr) < 0) give_up();
@@ -160,13 +166,16 @@ Child::Child(const Command& command, Guard* guard) : guard_(guard) {
                                            : std::string(strerror(error))));
   };
   try {
-    const Descriptor nothing(check_errno(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null"));
+    const Descriptor nothing = move_up(Descriptor(check_errno(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null")));
     std::array<Descriptor, streams> ends;  // the child's
     for (const Stream stream : {out, err, report}) {
-      std::tie(pipes_[stream], ends[stream]) = make_pipe();
+      auto [from, to] = make_pipe();
+      pipes_[stream] = std::move(from);
+      ends[stream] = move_up(std::move(to));
       check_errno(fcntl(pipes_[stream].get(), F_SETFL, O_NONBLOCK), "fcntl");
     }
-    const auto [secret, secret_end] = make_pipe();
+    auto [secret, secret_end] = make_pipe();
+    secret = move_up(std::move(secret));
     check_errno(fcntl(secret_end.get(), F_SETFL, O_NONBLOCK), "fcntl");
     const std::string line = command.secret + "\n";
     if (write(secret_end.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
@@ -174,14 +183,13 @@ Child::Child(const Command& command, Guard* guard) : guard_(guard) {
 
     std::vector<std::string> arguments = {command.program.string()}, environment = command.environment;
     arguments.insert(arguments.end(), command.arguments.begin(), command.arguments.end());
-    environment.push_back("CLUSTER_REPORT_FD=" + std::to_string(ends[report].get()));
-    environment.push_back("CLUSTER_SECRET_FD=" + std::to_string(secret.get()));
+    environment.push_back("CLUSTER_REPORT_FD=" + std::to_string(report_fd));
+    environment.push_back("CLUSTER_SECRET_FD=" + std::to_string(secret_fd));
     const auto argument_pointers = pointers(arguments), environment_pointers = pointers(environment);
     Prepared prepared{arguments[0].c_str(),
                       argument_pointers.data(),
                       environment_pointers.data(),
-                      {nothing.get(), ends[out].get(), ends[err].get()},
-                      {ends[report].get(), secret.get()},
+                      {nothing.get(), ends[out].get(), ends[err].get(), ends[report].get(), secret.get()},
                       getpid(),
                       0};
     const pid_t pid = start(prepared);
