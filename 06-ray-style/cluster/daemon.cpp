@@ -105,10 +105,16 @@ std::optional<Options> parse(int argc, const char* const* argv) {
 
 class Log {
  public:
-  Log(const fs::path& path, bool aloud) : file_(path, std::ios::app), aloud_(aloud) {
-    if (!file_) throw UsageError("cannot write " + path.string());
-    fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+  Log(fs::path path, bool aloud) : path_(std::move(path)), file_(path_, std::ios::app), aloud_(aloud) {
+    if (!file_) throw UsageError("cannot write " + path_.string());
   }
+  ~Log() {
+    std::error_code ignored;
+    if (fs::file_size(path_, ignored) == 0) fs::remove(path_, ignored);
+  }
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+
   void operator()(const std::string& line) {
     std::array<char, 32> time{};
     const std::time_t now = std::time(nullptr);
@@ -120,6 +126,7 @@ class Log {
   }
 
  private:
+  fs::path path_;
   std::mutex mutex_;
   std::ofstream file_;
   bool aloud_;
@@ -208,7 +215,7 @@ std::string what_next(const Options& options, const StateFolder& folder, const m
 // The daemon; returns its exit status when it is over. Throws what keeps it from starting, or ended it.
 int serve(const Options& options, Waiting& waiting) {
   const StateFolder folder(options.state);
-  const PidFile pid_file(folder, options.head ? Role::head : Role::node);
+  PidFile pid_file(folder, options.head ? Role::head : Role::node);
   Log log(pid_file.log(), options.block);
   if (!options.block) {
     const Descriptor nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -216,7 +223,7 @@ int serve(const Options& options, Waiting& waiting) {
     dup2(nothing.get(), 0);
     for (const int fd : {1, 2}) dup2(to_log.get(), fd);
   }
-  std::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
   Guard guard(pid_file.descriptor());
   const auto say = [&](const std::string& line) { log(line); };
   std::optional<Head> head;

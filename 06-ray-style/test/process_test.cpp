@@ -142,7 +142,7 @@ TEST_F(Processes, SignalsAreAsForANewProgram) {
   sigfillset(&set);
   pthread_sigmask(SIG_BLOCK, &set, &old);
   const auto before = signal(SIGPIPE, SIG_IGN);
-  Child child = start("grep -E '^Sig(Blk|Ign)' /proc/$$/status");
+  Child child = start("exec grep -E '^Sig(Blk|Ign)' /proc/self/status");
   signal(SIGPIPE, before);
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   EXPECT_EQ(read_all(child).out, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
@@ -185,7 +185,7 @@ TEST_F(Processes, ItsGroupEndsWithIt) {
   EXPECT_TRUE(ends(std::stoi(said.out))) << said.out;
 }
 
-// The tests' own process has threads by now or not; the one that dies in a test is a fork of it.
+// The parent that dies is a fork of the tests' process.
 TEST_F(Processes, AreKilledWithTheirParentAndTheirsByTheGuard) {
   int ends_[2];
   ASSERT_EQ(pipe(ends_), 0);
