@@ -140,6 +140,12 @@ class FakeNode {
     outbox_->put(message);
   }
 
+  // Ends its call as it should be, and waits for the end.
+  void leave() {
+    outbox_.reset();
+    stream_->WritesDone();
+    inbox.wait_until_closed(std::chrono::seconds(5));
+  }
   void freeze() { outbox_.reset(); }  // says nothing more, not even heartbeats
   void die() {
     call_.TryCancel();
