@@ -1,0 +1,245 @@
+// Pools of tasks, on a head and a node in this process.
+#include "tasks/pool.hpp"
+
+#include "cluster/client.hpp"
+#include "cluster/head.hpp"
+#include "cluster/node.hpp"
+#include "cluster/token.hpp"
+#include "tasks/limits.hpp"
+#include "tasks/tasks.grpc.pb.h"
+
+#include <grpcpp/create_channel.h>
+
+#include <gtest/gtest.h>
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <future>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// A head and a node of four CPUs.
+class Cluster {
+ public:
+  Cluster() {
+    std::filesystem::create_directory(folder_);
+    std::filesystem::create_symlink(PATH_task_runner, folder_ / "task_runner");
+    std::filesystem::create_symlink(PATH_test_task_library, folder_ / "library.so");
+    Dl_info libc{};
+    dladdr(reinterpret_cast<void*>(&dladdr), &libc);
+    std::filesystem::create_symlink(libc.dli_fname, folder_ / "no_library.so");
+    std::promise<void> joined;
+    node_ = std::jthread([this, &joined] {
+      cluster::NodeOptions options;
+      options.head = head();
+      options.token = token;
+      options.jobs = folder_;
+      options.cpus = 4;
+      options.log = [](const std::string&) {};
+      cluster::Node node(options);
+      joined.set_value();
+      node.run();
+    });
+    joined.get_future().wait();
+  }
+  ~Cluster() {
+    head_.leave("the test is over");
+    node_.join();
+    std::filesystem::remove_all(folder_);
+  }
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  multinode::Endpoint head() const { return {"127.0.0.1", head_.port()}; }
+
+  tasks::Pool pool(int workers, int max_failures = 0, const std::string& library = "library.so") {
+    tasks::PoolOptions options;
+    options.head = head();
+    options.token = token;
+    options.library = library;
+    options.num_workers = workers;
+    options.max_failures = max_failures;
+    options.timeout = 10s;
+    return tasks::Pool(options);
+  }
+
+  const std::string token = cluster::make_token();
+
+ private:
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("tasks-test-" + std::to_string(getpid()));
+  cluster::Head head_{{.port = 0, .token = token}};
+  std::jthread node_;
+};
+
+// What is thrown when `pool` is made, or `future` asked.
+template <class Function>
+std::string refusal(Function function) {
+  try {
+    function();
+    return "";
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+TEST(Pool, RunsFunctionsAndReturnsWhatTheyReturn) {
+  Cluster cluster;
+  tasks::Pool pool = cluster.pool(2);
+  EXPECT_EQ(pool.submit<double>("area", 1.5, 4).get(), 6);
+  EXPECT_EQ(pool.submit<std::string>("letters", 3).get(), "xxx");
+  pool.submit<void>("empty").get();
+  const auto future = pool.submit<int>("twice", 21);
+  EXPECT_EQ(future.get(), 42);
+  EXPECT_EQ(future.get(), 42);
+}
+
+TEST(Pool, EveryResultIsItsOwnTasks) {
+  Cluster cluster;
+  tasks::Pool pool = cluster.pool(2);
+  std::vector<tasks::Future<std::int64_t>> futures;
+  for (int i = 0; i < 10'000; ++i) futures.push_back(pool.submit<std::int64_t>("twice", i));
+  for (int i = 0; i < 10'000; ++i) ASSERT_EQ(futures[static_cast<std::size_t>(i)].get(), 2 * i);
+}
+
+TEST(Pool, IsSharedByThreads) {
+  Cluster cluster;
+  tasks::Pool pool = cluster.pool(2);
+  std::atomic<int> wrong{0};
+  std::vector<std::jthread> threads;
+  for (int thread = 0; thread < 4; ++thread)
+    threads.emplace_back([&, thread] {
+      for (int i = thread; i < 2000; i += 4)
+        if (pool.submit<int>("twice", i).get() != 2 * i) ++wrong;
+    });
+  threads.clear();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Pool, UsesAllItsRunners) {
+  Cluster cluster;
+  tasks::Pool pool = cluster.pool(2);
+  std::vector<tasks::Future<pid_t>> futures;
+  for (int i = 0; i < 100; ++i) futures.push_back(pool.submit<pid_t>("pid"));
+  std::map<pid_t, int> count;
+  for (const auto& future : futures) ++count[future.get()];
+  EXPECT_EQ(count.size(), 2u);
+  for (const auto& [pid, tasks] : count) EXPECT_GT(tasks, 10);
+}
+
+TEST(Pool, ALongTaskHoldsNoOtherResultBack) {
+  Cluster cluster;
+  tasks::Pool pool = cluster.pool(1);
+  const auto quick = pool.submit<int>("twice", 1);
+  const auto slow = pool.submit<void>("sleep", 60'000);
+  EXPECT_EQ(tasks::wait(std::vector{quick}, 1, 5s).ready.size(), 1u);
+  EXPECT_EQ(tasks::wait(std::vector{slow}, 1, 0s).ready.size(), 0u);
+}
+
+TEST(Pool, WaitTellsWhichAreReady) {
+  Cluster cluster;
+  tasks::Pool pool = cluster.pool(2);
+  const std::vector futures{pool.submit<void>("sleep", 60'000), pool.submit<void>("sleep", 1)};
+  EXPECT_EQ(tasks::wait(futures, 0).ready.size() + tasks::wait(futures, 0).not_ready.size(), 2u);
+  const auto waited = tasks::wait(futures);
+  ASSERT_EQ(waited.ready.size(), 1u);
+  EXPECT_EQ(waited.not_ready.size(), 1u);
+  waited.ready[0].get();
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(tasks::wait(futures, 2, 50ms).ready.size(), 1u);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, 50ms);
+}
+
+TEST(Pool, SaysWhatWentWrongInATask) {
+  Cluster cluster;
+  tasks::Pool pool = cluster.pool(1);
+  try {
+    pool.submit<int>("fail", "no \"luck\"").get();
+    FAIL();
+  } catch (const tasks::TaskFailed& e) {
+    EXPECT_EQ(e.function, "fail");
+    EXPECT_EQ(e.rank, 0);
+    EXPECT_EQ(e.reason, "no \"luck\"");
+    EXPECT_EQ(std::string(e.what()), "fail (rank 0, host " + e.host + "): no \"luck\"");
+  }
+  const auto reason = [&](const auto& future) { return refusal([&] { future.get(); }); };
+  EXPECT_NE(reason(pool.submit<int>("absent")).find("): the library has no such function; it has: area, count, "),
+            std::string::npos);
+  EXPECT_NE(reason(pool.submit<int>("twice", 1, 2)).find("): it takes 1 arguments, not 2"), std::string::npos);
+  EXPECT_NE(reason(pool.submit<int>("twice", "x")).find("): argument 1: \"x\" is no integer"), std::string::npos);
+  EXPECT_NE(reason(pool.submit<int>("fail oddly")).find("no std::exception"), std::string::npos);
+  EXPECT_NE(reason(pool.submit<int>("letters", 3)).find("xxx"), std::string::npos);
+  EXPECT_EQ(pool.submit<int>("twice", 4).get(), 8);
+}
+
+TEST(Pool, TakesLargeValuesUpToALimit) {
+  Cluster cluster;
+  tasks::Pool pool = cluster.pool(1);
+  const std::size_t most = tasks::most_bytes - 10;
+  std::vector<tasks::Future<std::size_t>> futures;
+  for (int i = 0; i < 10; ++i) futures.push_back(pool.submit<std::size_t>("count", std::string(most, 'x')));
+  for (const auto& future : futures) EXPECT_EQ(future.get(), most);
+  EXPECT_EQ(pool.submit<std::string>("letters", most).get().size(), most);
+  EXPECT_NE(refusal([&] { pool.submit<int>("count", std::string(tasks::most_bytes, 'x')); }).find("more than 4000000"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { pool.submit<std::string>("letters", tasks::most_bytes).get(); }).find("more than 4000000"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { pool.submit<int>(std::string(1000, 'x')); }).find("256 characters"), std::string::npos);
+}
+
+TEST(Pool, ThatCannotStartSaysWhy) {
+  for (const auto& [library, reason] :
+       std::map<std::string, std::string>{{"absent.so", "cannot open shared object file"},
+                                          {"../library.so", "is no library: it is a plain file name"},
+                                          {".so", "is no library"},
+                                          {"no_library.so", "has no register_functions"}}) {
+    Cluster cluster;
+    const std::string said = refusal([&] { cluster.pool(2, 0, library); });
+    EXPECT_NE(said.find(reason), std::string::npos) << library << ": " << said;
+  }
+}
+
+TEST(Pool, EndsItsFuturesWhenItIsDestroyed) {
+  Cluster cluster;
+  std::vector<tasks::Future<void>> futures;
+  {
+    tasks::Pool pool = cluster.pool(1);
+    for (int i = 0; i < 1000; ++i) futures.push_back(pool.submit<void>("sleep", 60'000));
+  }
+  for (const auto& future : futures) EXPECT_THROW(future.get(), tasks::PoolEnded);
+}
+
+TEST(Pool, EndsItsFuturesWhenARunnerDies) {
+  Cluster cluster;
+  tasks::Pool pool = cluster.pool(2);
+  const auto kept = pool.submit<void>("sleep", 60'000);
+  const std::string said = refusal([&] { pool.submit<void>("kill", SIGKILL).get(); });
+  EXPECT_NE(said.find("was killed by signal 9"), std::string::npos) << said;
+  EXPECT_THROW(kept.get(), tasks::PoolEnded);
+  EXPECT_THROW(pool.submit<void>("empty"), tasks::PoolEnded);
+}
+
+TEST(Pool, SendsUnfinishedTasksAgainWhenARunnerDies) {
+  Cluster cluster;
+  tasks::Pool pool = cluster.pool(2, 1);
+  const auto pid = pool.submit<pid_t>("pid").get();
+  std::vector<tasks::Future<std::int64_t>> futures;
+  for (int i = 0; i < 10'000; ++i) futures.push_back(pool.submit<std::int64_t>("twice", i));
+  futures.front().get();
+  EXPECT_EQ(kill(pid, SIGKILL), 0);
+  EXPECT_EQ(tasks::wait(futures, futures.size(), 0s).not_ready.empty(), false) << "none was left to be sent again";
+  for (int i = 0; i < 10'000; ++i) ASSERT_EQ(futures[static_cast<std::size_t>(i)].get(), 2 * i);
+}
+
+}  // namespace
