@@ -1,5 +1,6 @@
 #include "runner.hpp"
 
+#include "cluster/listener.hpp"
 #include "cluster/token.hpp"
 #include "limits.hpp"
 #include "tasks/tasks.grpc.pb.h"
@@ -7,6 +8,7 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
 
 #include <algorithm>
 #include <atomic>
@@ -117,32 +119,39 @@ class Runner::Implementation final : private tasks::RunnerService::Service {
                  std::function<void(const std::string&)> log)
       : functions_(functions), secret_(std::move(secret)), log_(std::move(log)) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort((host.find(':') == std::string::npos ? host : "[" + host + "]") + ":0",
-                             grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
     builder.SetMaxReceiveMessageSize(message_bytes);
     builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 1);
     builder.SetResourceQuota(grpc::ResourceQuota().SetMaxThreads(most_threads));
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 5000);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
     server_ = builder.BuildAndStart();
-    if (!server_ || port_ == 0) throw std::runtime_error("task_runner cannot listen on " + host);
+    if (!server_) throw std::runtime_error("gRPC's server does not start");
+    listener_ = std::make_unique<cluster::Listener>(
+        host, std::uint16_t{0}, [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); },
+        [this](const std::string& peer, const std::string& why) { refuse(peer, why); });
   }
-  ~Implementation() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~Implementation() override {
+    listener_.reset();
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
 
-  std::uint16_t port() const { return static_cast<std::uint16_t>(port_); }
+  std::uint16_t port() const { return listener_->port(); }
   bool wait() { return ended_.get_future().get(); }
 
  private:
   static constexpr int most_threads = 16;  // of calls: one lasts, the others are refused
 
   grpc::Status Run(grpc::ServerContext* call, grpc::ServerReaderWriter<Outcomes, Tasks>* stream) override {
-    if (!cluster::has_token(*call, secret_))
-      return refuse(*call, grpc::StatusCode::UNAUTHENTICATED, "no or wrong secret");
-    if (taken_.exchange(true)) return refuse(*call, grpc::StatusCode::ALREADY_EXISTS, "this runner has a client");
+    if (!cluster::has_token(*call, secret_)) {
+      refuse(listener_->peer(call->peer()), "a call without the job's secret");
+      return {grpc::StatusCode::UNAUTHENTICATED, "no or wrong secret"};
+    }
+    if (taken_.exchange(true)) {
+      refuse(listener_->peer(call->peer()), "this runner has a client");
+      return {grpc::StatusCode::ALREADY_EXISTS, "this runner has a client"};
+    }
     Tasks message;
     {
       Answers answers([&](const Outcomes& outcomes) { return stream->Write(outcomes); });
@@ -158,18 +167,18 @@ class Runner::Implementation final : private tasks::RunnerService::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status refuse(const grpc::ServerContext& call, grpc::StatusCode code, const std::string& reason) {
-    if (!refused_.exchange(true)) log_("task_runner: refused a call from " + call.peer() + ": " + reason);
-    return {code, reason};
+  void refuse(const std::string& peer, const std::string& why) {
+    if (!refused_.exchange(true))
+      log_("task_runner: refused " + peer + ": " + why + "; there will be no line about others");
   }
 
   const Functions& functions_;
   std::string secret_;
   std::function<void(const std::string&)> log_;
-  std::atomic<bool> taken_{false}, refused_{false};  // one line is enough
+  std::atomic<bool> taken_{false}, refused_{false};
   std::promise<bool> ended_;
-  int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<cluster::Listener> listener_;  // gives server_ its connections
 };
 
 Runner::Runner(const Functions& functions, const std::string& host, std::string secret,

@@ -13,7 +13,7 @@ namespace tasks {
 class Runner {
  public:
   // Listens on `host`, an address, at any free port. `functions` stays until the runner is destroyed. `log` gets a line
-  // for each call that was refused, on any thread. Throws std::runtime_error where it cannot listen.
+  // about the first stranger that was refused, on any thread. Throws std::system_error where it cannot listen.
   Runner(const Functions& functions, const std::string& host, std::string secret,
          std::function<void(const std::string&)> log);
   ~Runner();

@@ -8,12 +8,17 @@
 #include "tasks/limits.hpp"
 #include "tasks/tasks.grpc.pb.h"
 
+#include <multinode/socket.hpp>
+#include <testing/program_test.hpp>
+
 #include <grpcpp/create_channel.h>
 
 #include <gtest/gtest.h>
 
 #include <dlfcn.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -21,6 +26,8 @@
 #include <filesystem>
 #include <future>
 #include <map>
+#include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,6 +35,7 @@
 namespace {
 
 using namespace std::chrono_literals;
+using multinode::detail::Descriptor;
 
 // A head and a node of four CPUs.
 class Cluster {
@@ -240,6 +248,106 @@ TEST(Pool, SendsUnfinishedTasksAgainWhenARunnerDies) {
   EXPECT_EQ(kill(pid, SIGKILL), 0);
   EXPECT_EQ(tasks::wait(futures, futures.size(), 0s).not_ready.empty(), false) << "none was left to be sent again";
   for (int i = 0; i < 10'000; ++i) ASSERT_EQ(futures[static_cast<std::size_t>(i)].get(), 2 * i);
+}
+
+// What the other side says before it closes the connection, after `bytes`; nothing, where it is still open after 10 s.
+std::optional<std::string> answer_to(const std::string& bytes, std::uint16_t port) {
+  const Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  const timeval timeout{10, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return {};
+  send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  std::string said;
+  for (char buffer[4096];;) {
+    const ssize_t count = recv(fd.get(), buffer, sizeof buffer, 0);
+    if (count < 0 && errno == EAGAIN) return {};
+    if (count <= 0) return said;
+    said.append(buffer, static_cast<std::size_t>(count));
+  }
+}
+
+TEST(Runner, RefusesStrangersAndServesItsClient) {
+  Cluster cluster;
+  cluster::Client client(cluster.head(), cluster.token, 10s);
+  cluster::Job job;
+  job.set_program("task_runner");
+  job.add_arguments("library.so");
+  job.set_num_workers(1);
+  job.set_cpus_per_worker(1);
+  std::string secret, errors;
+  std::promise<std::string> reported;
+  auto result = std::async(std::launch::async, [&] {
+    return client.submit(job, [&](const cluster::ToClient& message) {
+      if (message.has_accepted()) secret = message.accepted().secret();
+      if (message.has_output()) errors += message.output().text();
+      if (!message.has_report()) return;
+      const auto report = nlohmann::json::parse(message.report().json());
+      if (report.contains("tasks")) reported.set_value(report["tasks"]);
+    });
+  });
+  const std::string address = reported.get_future().get();
+  const auto port = multinode::parse_endpoint(address, "a runner's address").port;
+  const auto stub = tasks::RunnerService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  const auto open = [&](grpc::ClientContext& call, const std::string& with) {
+    call.set_deadline(std::chrono::system_clock::now() + 10s);
+    if (!with.empty()) cluster::add_token(call, with);
+    return stub->Run(&call);
+  };
+  grpc::ClientContext call;
+  const auto stream = open(call, secret);
+  const auto expect_service = [&] {
+    tasks::Tasks message;
+    tasks::Task& task = *message.add_tasks();
+    task.set_function("twice");
+    nlohmann::json::to_cbor({21}, *task.mutable_arguments());
+    EXPECT_TRUE(stream->Write(message));
+    tasks::Outcomes outcomes;
+    ASSERT_TRUE(stream->Read(&outcomes));
+    ASSERT_EQ(outcomes.outcomes_size(), 1);
+    EXPECT_EQ(nlohmann::json::from_cbor(outcomes.outcomes(0).value()), 42) << outcomes.DebugString();
+  };
+  expect_service();
+
+  std::string nearly = secret;
+  nearly.back() = nearly.back() == '0' ? '1' : '0';
+  for (const std::string& wrong : {std::string(), cluster.token, nearly, cluster::make_token()}) {
+    grpc::ClientContext other;
+    const auto refused = open(other, wrong);
+    tasks::Tasks huge;
+    huge.add_tasks()->set_arguments(std::string(64 << 20, 'x'));
+    refused->Write(huge);
+    EXPECT_EQ(refused->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  }
+  expect_service();
+  grpc::ClientContext second;
+  EXPECT_EQ(open(second, secret)->Finish().error_code(), grpc::StatusCode::ALREADY_EXISTS);
+
+  std::mt19937 random(1);
+  std::string bytes(64 << 10, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  for (const std::string& said : {bytes, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + bytes, preface + bytes})
+    EXPECT_TRUE(answer_to(said, port).has_value());
+  expect_service();
+
+  // With the secret: what cannot be parsed is one task's error, what is too large ends the call, and the runner.
+  tasks::Tasks wrong;
+  wrong.add_tasks()->set_function("twice");
+  EXPECT_TRUE(stream->Write(wrong));
+  tasks::Outcomes outcomes;
+  ASSERT_TRUE(stream->Read(&outcomes));
+  EXPECT_EQ(outcomes.outcomes(0).what_case(), tasks::Outcome::kError);
+  expect_service();
+  wrong.mutable_tasks(0)->set_arguments(std::string(tasks::message_bytes, 'x'));
+  stream->Write(wrong);
+  EXPECT_FALSE(stream->Read(&outcomes));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(result.get().status(), 1);
+  EXPECT_EQ(multinode::testing::occurrences(errors, "refused 127.0.0.1"), 1u) << errors;
 }
 
 }  // namespace
