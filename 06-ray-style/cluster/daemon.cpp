@@ -105,7 +105,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
 
 class Log {
  public:
-  Log(fs::path path, bool aloud) : path_(std::move(path)), file_(path_, std::ios::app), aloud_(aloud) {
+  explicit Log(fs::path path) : path_(std::move(path)), file_(path_, std::ios::app) {
     if (!file_) throw UsageError("cannot write " + path_.string());
   }
   ~Log() {
@@ -122,14 +122,12 @@ class Log {
     std::strftime(time.data(), time.size(), "%FT%TZ ", gmtime_r(&now, &utc));
     const std::lock_guard lock(mutex_);
     file_ << time.data() << line << std::endl;
-    if (aloud_) std::cerr << "cluster: " + line + "\n" << std::flush;
   }
 
  private:
   fs::path path_;
   std::mutex mutex_;
   std::ofstream file_;
-  bool aloud_;
 };
 
 // Tells whoever waits for the daemon to be there: the exit status, a byte, and what to print.
@@ -216,7 +214,7 @@ std::string what_next(const Options& options, const StateFolder& folder, const m
 int serve(const Options& options, Waiting& waiting) {
   const StateFolder folder(options.state);
   PidFile pid_file(folder, options.head ? Role::head : Role::node);
-  Log log(pid_file.log(), options.block);
+  Log log(pid_file.log());
   if (!options.block) {
     const Descriptor nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
     const Descriptor to_log(open(pid_file.log().c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
@@ -258,6 +256,7 @@ int serve(const Options& options, Waiting& waiting) {
     log("left: " + node.run());
   } catch (const std::exception& e) {
     log(std::string("left: ") + e.what());
+    if (options.block) std::cerr << std::string("cluster: ") + e.what() + "\n" << std::flush;
     status = multinode::exit_wrong;
   }
   signals.ignore();
