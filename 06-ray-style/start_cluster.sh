@@ -3,8 +3,8 @@
 # it returns on replica 0, and on the others when the cluster ends. Elsewhere run it once: in Slurm's or PBS's batch
 # script, or anywhere with a list of hosts that ssh logs in to.
 # usage: start_cluster.sh [--hosts a,b,c] [--state DIR] [OPTION of cluster start ...]
-# HOSTS="a b c" does as --hosts. All hosts have to see the state folder (~/.multinode-cluster; on BCP, in the results).
-# $CLUSTER is the program, else `cluster` beside this file or on the PATH.
+# HOSTS="a b c" does as --hosts. All hosts have to see the state folder (~/.multinode-cluster; on BCP, in the results)
+# and the program: $CLUSTER, else `cluster` beside this file or on the PATH.
 # Exit status: 0 all nodes are there, 1 not so, 2 no hosts or no program.
 set -euo pipefail
 
@@ -12,19 +12,18 @@ end() { echo "start_cluster.sh: $2" >&2 && exit "$1"; }
 list=${HOSTS:-} state='' options=() replicas=${NGC_ARRAY_SIZE:-0} replica=${NGC_ARRAY_INDEX:-${NGC_REPLICA_ID:-0}}
 while (($#)); do
   case $1 in
-    --hosts) list=${2:?which hosts?} && shift ;;
-    --state) state=$(realpath -m "${2:?which folder?}") && shift ;;
-    *) options+=("$1") ;;
+    --hosts) list=${2:?which hosts?} && shift 2 ;;
+    --state) state=$(realpath -m "${2:?which folder?}") && shift 2 ;;
+    *) options+=("$1") && shift ;;
   esac
-  shift
 done
 cluster=${CLUSTER:-$(dirname "${BASH_SOURCE[0]}")/cluster}
 [[ -x $cluster ]] || cluster=$(type -P cluster) || end 2 "no program 'cluster' here or on the PATH; CLUSTER=FILE names it"
-cluster=$(realpath "$cluster") host='' block=--block # in a batch job a daemon is a step, and ends with the job
+cluster=$(realpath "$cluster") host='' block=(--block) # in a batch job a daemon is a step, and ends with the job
 
 # at HOST WORD...: a shell's words, run there
 if [[ -n $list ]]; then
-  found="a list of hosts" block='' && read -ra hosts <<<"${list//,/ }"
+  found="a list of hosts" block=() && read -ra hosts <<<"${list//,/ }"
   at() { ssh -n "$1" "cd ${PWD@Q} && ${*:2}"; }
 elif ((replicas)); then
   found="replica $replica of BCP" && mapfile -t hosts < <(seq 0 $((replicas - 1)))
@@ -44,8 +43,8 @@ state=${state:-~/.multinode-cluster}
 echo "start_cluster.sh: $found, ${#hosts[@]} nodes"
 
 start() { # host, option ...
-  local words=("$cluster" start --state "$state" "${options[@]}" "${@:2}" $block)
-  if [[ -n $block ]]; then at "$1" "${words[@]@Q}" >/dev/null & else at "$1" "${words[@]@Q}" >/dev/null; fi
+  local words=("$cluster" start --state "$state" "${options[@]}" "${@:2}" "${block[@]}")
+  if ((${#block[@]})); then at "$1" "${words[@]@Q}" >/dev/null & else at "$1" "${words[@]@Q}" >/dev/null; fi
 }
 trap '(($? == 0 || replica > 0)) || at "${hosts[0]}" "${cluster@Q} stop --state ${state@Q}" >/dev/null' EXIT
 if ((replica == 0)) && ! "$cluster" status --state "$state" --timeout 2 &>/dev/null; then

@@ -1,5 +1,6 @@
 #include "cluster/client.hpp"
 
+#include "cluster/channel.hpp"
 #include "cluster/cluster.grpc.pb.h"
 #include "cluster/outbox.hpp"
 #include "cluster/scheduler.hpp"
@@ -7,8 +8,6 @@
 #include "cluster/token.hpp"
 
 #include <multinode/check.hpp>
-
-#include <grpcpp/create_channel.h>
 
 #include <mutex>
 #include <optional>
@@ -19,15 +18,6 @@ namespace cluster {
 namespace {
 
 using Clock = std::chrono::system_clock;
-
-std::shared_ptr<grpc::Channel> make_channel(const multinode::Endpoint& head) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  return grpc::CreateCustomChannel(multinode::to_string(head), grpc::InsecureChannelCredentials(), arguments);
-}
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include "node.hpp"
 
+#include "channel.hpp"
 #include "outbox.hpp"
 #include "process.hpp"
 #include "silence.hpp"
@@ -12,7 +13,6 @@
 #include <multinode/socket.hpp>
 #include <multinode/world.hpp>
 
-#include <grpcpp/create_channel.h>
 #include <nlohmann/json.hpp>
 
 #include <poll.h>
@@ -39,8 +39,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr char protocol_version[] = "1";
-constexpr int largest_message = 4 << 20;  // bytes
-constexpr auto patience = 500ms;          // from SIGTERM to SIGKILL
+constexpr auto patience = 500ms;  // from SIGTERM to SIGKILL
 
 // The call to the head, and the thread that reads from it.
 class Call {
@@ -124,18 +123,6 @@ class Call {
   std::thread reader_;
 };
 
-std::shared_ptr<grpc::Channel> connect(const multinode::Endpoint& head) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);  // and how long a connection may take
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // nodes in one process have connections of their own
-  arguments.SetMaxReceiveMessageSize(largest_message);
-  arguments.SetMaxSendMessageSize(largest_message);
-  return grpc::CreateCustomChannel(to_string(head), grpc::InsecureChannelCredentials(), arguments);
-}
-
 std::string to_text(const Which& which) {
   return "job " + std::to_string(which.job()) + ", attempt " + std::to_string(which.attempt()) + ", rank " +
          std::to_string(which.rank());
@@ -191,7 +178,7 @@ class Node::Implementation {
       : options_(std::move(options)),
         name_("the head at " + to_string(options_.head)),
         wake_(multinode::check_errno(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-        channel_(connect(options_.head)),
+        channel_(make_channel(options_.head)),
         stub_(Cluster::NewStub(channel_)) {
     join(Clock::now() + options_.timeout);
   }
