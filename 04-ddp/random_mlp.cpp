@@ -18,7 +18,6 @@
 #include <cstdio>
 #include <iostream>
 #include <numeric>
-#include <set>
 
 namespace {
 
@@ -72,9 +71,7 @@ struct Options {
     require_range<std::size_t>("--measure-overlap", measure_overlap, 0, 10'000);
     if (loss != "mean-square" && loss != "cross-entropy")
       throw multinode::UsageError("--loss must be mean-square or cross-entropy, not '" + loss + "'");
-    const multinode::Backend backend = multinode::parse_backend(common.backend);
-    if (backend == multinode::Backend::nccl)
-      throw multinode::UsageError("--backend nccl: this program trains on the CPU; use --backend mpi or gloo");
+    multinode::parse_backend(common.backend);
     reducer();
   }
 
@@ -92,12 +89,7 @@ struct Options {
     options.bucket_bytes = multinode::parse_size(bucket_bytes, "--bucket-bytes");
     options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
     options.overlap = !no_overlap;
-    if (compression == "float16")
-      options.compression = ddp::Compression::float16;
-    else if (compression == "bfloat16")
-      options.compression = ddp::Compression::bfloat16;
-    else if (compression != "none")
-      throw multinode::UsageError("--compression must be none, float16 or bfloat16, not '" + compression + "'");
+    options.compression = ddp::parse_compression(compression);
     return options;
   }
 };
@@ -166,7 +158,7 @@ ddp::Overlap measure(multinode::World& world, multinode::Communicator& communica
 }
 
 int run(multinode::World& world, const Options& options) {
-  const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
+  const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(options.common.backend));
   const auto rank = static_cast<std::size_t>(world.rank()), size = static_cast<std::size_t>(world.size());
   const std::uint64_t seed = options.common.seed;
 
@@ -227,10 +219,8 @@ int run(multinode::World& world, const Options& options) {
     }
   }
 
-  const std::vector<float> parameters = model.copy_parameters();
-  const std::vector<std::string> hashes =
-      world.gather("parameters", text("%016llx", static_cast<unsigned long long>(hash_of(std::span(parameters)))));
-  const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;
+  const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, model.parameters());
+  const bool identical = std::ranges::count(hashes, hashes[0]) == world.size();
   const bool right = identical && after < before;
   if (rank == 0) {
     std::cout << text("loss of the first batch: %.6f, and %.6f after %zu steps; largest gradient of the last: %g\n",

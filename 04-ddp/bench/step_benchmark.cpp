@@ -95,7 +95,7 @@ Seconds time_products(const std::vector<std::size_t>& sizes, std::size_t batch, 
 
 int run(multinode::World& world, const Options& options) {
   const std::vector<std::size_t> sizes = {784, 512, 512, 10};
-  const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
+  const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(options.common.backend));
   const ddp::Range mine =
       ddp::part_of(options.batch_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
   const std::size_t batch_size = mine.end - mine.begin;

@@ -282,7 +282,7 @@ int main(int argc, char** argv) {
       throw multinode::UsageError("--plant: no such fault: '" + plant + "'");
   };
   return multinode::run({"ddp_equality", known, common, validate}, argc, argv, [&](multinode::World& world) {
-    const auto communicator = multinode::make_communicator(world, multinode::parse_backend(common.backend));
+    const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(common.backend));
     bool right = true;
     for (const Training& training : trainings)
       right = compare(training, world, *communicator, common.seed, fault) && right;

@@ -177,7 +177,7 @@ class Checks {
 };
 
 int run(multinode::World& world, const multinode::CommonOptions& common, const Fault& fault) {
-  const auto communicator = multinode::make_communicator(world, multinode::parse_backend(common.backend));
+  const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(common.backend));
   Checks checks(world, *communicator, fault);
   checks.broadcast<float>();
   checks.broadcast<double>();

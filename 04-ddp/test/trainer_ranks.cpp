@@ -208,7 +208,7 @@ int main(int argc, char** argv) {
     if (!checks.contains(name)) throw multinode::UsageError("--check: no such check: '" + name + "'");
   };
   return multinode::run({"trainer_ranks", known, common, validate}, argc, argv, [&](multinode::World& world) {
-    const auto communicator = multinode::make_communicator(world, multinode::parse_backend(common.backend));
+    const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(common.backend));
     (Check{world, *communicator, folder}.*checks.at(name))();
     return multinode::exit_right;
   });
