@@ -1,0 +1,90 @@
+// local_cluster.hpp: a cluster whose head and nodes are all on this host, in the foreground, for tests of whole
+// programs.
+#pragma once
+
+#include <testing/program_test.hpp>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+struct Folder {
+  std::filesystem::path path;
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "cluster-XXXXXX").string();
+    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
+    path = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+};
+
+// A job: a shell script.
+inline void write_script(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream(file) << "#!/bin/sh\n" << text << '\n';
+  chmod(file.c_str(), 0755);
+}
+
+inline bool is_running(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  return !text.empty() && text.find(") Z ") == text.npos;
+}
+
+class LocalCluster {
+ public:
+  using Process = multinode::testing::Process;
+
+  // The head's own node has no slots. `jobs`: the job folder; "": the program's own.
+  explicit LocalCluster(std::string jobs = "") : jobs_(std::move(jobs)) {
+    head_ = start({"--head", "--port", "0", "--num-cpus", "0"}, "The head listens");
+  }
+
+  Process& head() { return *head_; }
+  std::unique_ptr<Process> start_node(int cpus) const {
+    return start({"--address", address(), "--num-cpus", std::to_string(cpus)}, "has joined");
+  }
+  std::unique_ptr<Process> submit(const std::vector<std::string>& words) const {
+    return std::make_unique<Process>(command("submit", words));
+  }
+  std::string address() const {
+    std::ifstream file(state() / "address");
+    std::string line;
+    std::getline(file, line);
+    return line;
+  }
+  std::filesystem::path state() const { return folder_.path / "state"; }
+
+  std::vector<std::string> command(const std::string& name, const std::vector<std::string>& words = {}) const {
+    std::vector<std::string> all = {PATH_cluster, name, "--state", state().string()};
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  }
+
+ private:
+  std::unique_ptr<Process> start(std::vector<std::string> options, const std::string& ready) const {
+    options.insert(options.end(), {"--block", "--num-gpus", "0"});
+    if (!jobs_.empty()) options.insert(options.end(), {"--jobs", jobs_});
+    auto process = std::make_unique<Process>(command("start", options));
+    if (!process->wait_for(ready, std::chrono::seconds(10)))
+      throw std::runtime_error("no daemon: " + process->wait(std::chrono::seconds(1)).all());
+    return process;
+  }
+
+  const Folder folder_;
+  const std::string jobs_;
+  std::unique_ptr<Process> head_;
+};
