@@ -250,6 +250,15 @@ TEST(Pool, SendsUnfinishedTasksAgainWhenARunnerDies) {
   for (int i = 0; i < 10'000; ++i) ASSERT_EQ(futures[static_cast<std::size_t>(i)].get(), 2 * i);
 }
 
+TEST(Pool, SeesAFrozenRunner) {
+  Cluster cluster;
+  tasks::Pool pool = cluster.pool(1);
+  const auto start = std::chrono::steady_clock::now();
+  const std::string said = refusal([&] { pool.submit<void>("kill", SIGSTOP).get(); });
+  EXPECT_NE(said.find("the runner of rank 0"), std::string::npos) << said;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 15s);
+}
+
 // What the other side says before it closes the connection, after `bytes`; nothing, where it is still open after 10 s.
 std::optional<std::string> answer_to(const std::string& bytes, std::uint16_t port) {
   const Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
