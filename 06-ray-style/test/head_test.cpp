@@ -39,13 +39,13 @@ TEST_F(HeadTest, RunsAJobOnItsNodes) {
   EXPECT_EQ(output.text(), "hello\n");
   EXPECT_EQ(output.process().host(), "b");
   EXPECT_EQ(output.process().pid(), 1002);
-  a->report(on_a, 0, R"({"loss": 1, "checkpoint": "/tmp/c"})");
+  a->report(on_a, 0, R"({"loss": 1, "checkpoint": "saved/c"})");
   a->all_ended(on_a, 0);
   b->all_ended(on_b, 0);
   const Result result = job->result();
   EXPECT_EQ(result.status(), 0) << result.what();
-  EXPECT_EQ(result.checkpoint(), "/tmp/c");
-  EXPECT_EQ(result.last_report(), R"({"loss": 1, "checkpoint": "/tmp/c"})");
+  EXPECT_EQ(result.checkpoint(), "saved/c");
+  EXPECT_EQ(result.last_report(), R"({"loss": 1, "checkpoint": "saved/c"})");
 }
 
 TEST_F(HeadTest, SeesADeadNodeAtOnceAndAFrozenOneWithin3Seconds) {
