@@ -119,6 +119,7 @@ class Training {
     double accuracy = step_ < last_ ? 0 : evaluate();
     while (step_ < last_) accuracy = train_epoch();
     if (folder_) folder_->wait();
+    report_checkpoint();
     recorder_.report(std::cout, json_);
     return verdict(accuracy);
   }
@@ -208,6 +209,7 @@ class Training {
     }
     line_sums_[1] += static_cast<double>(mine.size());
     ++step_;
+    report_checkpoint();
   }
 
   // The mean over all ranks' images since the last line, which are added to the epoch's.
@@ -249,6 +251,13 @@ class Training {
     nlohmann::json state = options_.settled(images_.train.size());
     state.update({{"program", "fashion_mnist"}, {"step", step_}, {"epoch_sums", epoch_sums_}, {"line_sums", sums}});
     folder_->start_write(step_, std::move(state), kept_);
+  }
+
+  // So that whoever starts this program again knows from where it will go on.
+  void report_checkpoint() {
+    if (!folder_) return;
+    if (const auto written = folder_->take_written())
+      json_.write({{"checkpoint", std::filesystem::absolute(*written).string()}});
   }
 
   // Right is who has the same parameters on all ranks, and learnt enough.

@@ -293,6 +293,7 @@ void CheckpointFolder::start_write(std::uint64_t step, nlohmann::json state, std
     write_checkpoint(path_of(step), state, copied);
     const std::vector<std::uint64_t> all = steps();
     for (std::size_t i = keep_; i < all.size(); ++i) fs::remove(path_of(all[i]));
+    return path_of(step);
   });
 }
 
@@ -300,7 +301,12 @@ void CheckpointFolder::wait() {
   if (!writing_.valid()) return;
   std::optional<multinode::Watchdog::Operation> inside;
   if (watchdog_) inside.emplace(*watchdog_, "writing a checkpoint", multinode::Watchdog::nobody);
-  writing_.get();
+  written_ = writing_.get();
+}
+
+std::optional<fs::path> CheckpointFolder::take_written() {
+  if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) wait();
+  return std::exchange(written_, std::nullopt);
 }
 
 std::optional<fs::path> CheckpointFolder::newest() const {

@@ -69,6 +69,10 @@ class CheckpointFolder {
   void start_write(std::uint64_t step, nlohmann::json state, std::span<const NamedBlock> blocks);
   void wait();
 
+  // The newest that is whole by now, once: nothing where none was finished since the last call. Throws what write()
+  // threw.
+  std::optional<std::filesystem::path> take_written();
+
   std::optional<std::filesystem::path> newest() const;
 
  private:
@@ -79,7 +83,8 @@ class CheckpointFolder {
   std::size_t keep_;
   multinode::Watchdog* watchdog_;
   std::vector<std::vector<std::byte>> copies_;  // what the thread writes
-  std::future<void> writing_;
+  std::future<std::filesystem::path> writing_;
+  std::optional<std::filesystem::path> written_;
 };
 
 }  // namespace ddp

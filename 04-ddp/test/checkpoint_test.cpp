@@ -291,6 +291,8 @@ TEST(CheckpointFolder, WritesInTheBackgroundWhatTheBlocksWere) {
   folder.wait();
   ddp::read_checkpoint(folder.newest().value(), read.blocks());
   EXPECT_EQ(read, then);
+  EXPECT_EQ(folder.take_written(), folder.newest());
+  EXPECT_EQ(folder.take_written(), std::nullopt);
 
   fs::remove_all(parent.path);
   folder.start_write(2, {}, model.blocks());
