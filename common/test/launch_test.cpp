@@ -113,7 +113,7 @@ const std::vector<Expected>& all_expected() {
       {"horovod", "Horovod", 1, 2, 1, 2, 0, 1, master, ":0", "/0"},
       {"jsrun", "jsrun", 2, 4, 0, 2, unsaid, unsaid, mpi, ":13456", "123456/0"},
       {"mnrun", "mnrun", 2, 3, 0, 1, 1, 2, master, "127.0.0.1:29501", "run7/1"},
-      {"cluster", "cluster", 3, 4, 1, 2, 1, 2, master, ":0", "7/1"},
+      {"cluster", "cluster", 3, 4, 1, 2, 1, 2, master, ":0", "1/1"},
       {"ray-train", "Ray Train", 1, 2, 1, 2, 0, unsaid, master, "192.0.2.1:33095", "/0"},
       {"bcprun", "bcprun", 3, 4, 1, unsaid, 1, unsaid, master, "launcher-svc-1234567:29500", "/0"},
       {"torch-distributed-launch-1.8", "torch.distributed.launch", 2, 4, 0, unsaid, unsaid, unsaid, master,
@@ -224,8 +224,8 @@ TEST(Launch, EveryRowHasARecordingOrSaysThatItHasNone) {
   EXPECT_EQ(tested, rows);
   EXPECT_FALSE(is_recorded(load("pbsdsh").head));
   EXPECT_EQ(unrecorded, (std::set<std::string>{"AWS Batch", "BCP replica", "Flux", "Kubeflow PyTorchJob pod",
-                                               "Kubeflow Trainer pod", "Run:ai pod", "bcprun", "cluster", "jsrun",
-                                               "mnrun", "pbsdsh", "pod", "torch.distributed.launch"}));
+                                               "Kubeflow Trainer pod", "Run:ai pod", "bcprun", "jsrun", "mnrun",
+                                               "pbsdsh", "pod", "torch.distributed.launch"}));
   for (const auto& entry : fs::directory_iterator(ENVIRONMENTS)) {
     const std::string name = entry.path().stem().string();
     const bool expected =
