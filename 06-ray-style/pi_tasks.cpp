@@ -63,7 +63,8 @@ int compute(const Options& options) {
   char line[200];
   std::snprintf(line, sizeof line, "pi = %.17g = %a\n|pi - answer| = %.1e, at most %.1e: %s\n", answer, answer, error,
                 bound(options), right ? "right" : "WRONG");
-  std::cout << line << options.tasks << " tasks on " << options.num_workers << " workers: " << seconds.count() << " s\n"
+  std::cout << line << options.tasks << " tasks on " << options.num_workers
+            << (options.num_workers == 1 ? " worker: " : " workers: ") << seconds.count() << " s\n"
             << std::flush;
   json.write({{"result", answer},
               {"error", error},

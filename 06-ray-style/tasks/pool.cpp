@@ -119,7 +119,8 @@ class Pool::Implementation {
     std::shared_ptr<detail::Result> result;
   };
 
-  // The way to one runner.
+  // The way to one runner. gRPC's stream, 20 to 40 us there and back where a bare socket takes 5, is no bottleneck: a
+  // synchronous task takes 50 to 100, most of it changes of threads.
   struct Link {
     Link(int its_rank, std::string its_host) : rank(its_rank), host(std::move(its_host)) {}
     std::size_t window() const {

@@ -64,7 +64,7 @@ TEST_F(TaskPrograms, PiHasTheSameBitsWhateverTheWorkers) {
     const Result result =
         on_cluster(PATH_pi_tasks, {"--intervals", "1000003", "--num-workers", workers, "--json", file});
     EXPECT_EQ(result.status, 0) << result.all();
-    EXPECT_NE(result.out.find(": right\n1000 tasks on " + workers + " workers"), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find(": right\n1000 tasks on " + workers + " worker"), std::string::npos) << result.out;
     results[workers] = json::parse(std::ifstream(file));
     EXPECT_EQ(results[workers]["right"], true);
     EXPECT_NEAR(results[workers]["result"].get<double>(), 3.14159265358979, 1e-12);

@@ -213,7 +213,7 @@ TEST(Pool, ThatCannotStartSaysWhy) {
                                           {".so", "is no library"},
                                           {"no_library.so", "has no register_functions"}}) {
     Cluster cluster;
-    const std::string said = refusal([&] { cluster.pool(2, 0, library); });
+    const std::string said = refusal([&, name = library] { cluster.pool(2, 0, name); });
     EXPECT_NE(said.find(reason), std::string::npos) << library << ": " << said;
   }
 }
