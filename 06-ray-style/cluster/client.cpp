@@ -108,6 +108,8 @@ class Client::Implementation {
       case grpc::StatusCode::FAILED_PRECONDITION:
       case grpc::StatusCode::RESOURCE_EXHAUSTED:
         throw std::runtime_error(name_ + " refuses: " + status.error_message());
+      case grpc::StatusCode::DEADLINE_EXCEEDED:
+        throw NoHead(name_ + " does not answer in time");
       default:
         throw NoHead(name_ + " is gone");
     }

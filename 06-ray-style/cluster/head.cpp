@@ -75,7 +75,8 @@ class Head::Implementation : public Cluster::Service {
   explicit Implementation(HeadOptions options)
       : options_(std::move(options)),
         refusals_(options_.log),
-        scheduler_({[this] { return make_store(); }, options_.log}) {
+        scheduler_({[this] { return make_store(); }, options_.log}),
+        listener_(options_.host, options_.port) {
     raise_limit_of_files();
     grpc::ServerBuilder builder;
     builder.RegisterService(this);
@@ -84,9 +85,8 @@ class Head::Implementation : public Cluster::Service {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(idle / 1ms));
     server_ = builder.BuildAndStart();
     if (!server_) throw std::runtime_error("gRPC's server does not start");
-    listener_ = std::make_unique<Listener>(
-        options_.host, options_.port, [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); },
-        [this](const std::string& peer, const std::string& why) { refusals_.add(peer, why); });
+    listener_.start([this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); },
+                    [this](const std::string& peer, const std::string& why) { refusals_.add(peer, why); });
     clock_ = std::jthread([this](const std::stop_token& stop) {
       for (; !stop.stop_requested(); std::this_thread::sleep_for(50ms)) {
         const std::lock_guard lock(mutex_);
@@ -97,12 +97,13 @@ class Head::Implementation : public Cluster::Service {
 
   ~Implementation() override {
     leave("the head ends");
+    listener_.stop();
     server_->Shutdown(std::chrono::system_clock::now() + farewell);
   }
   Implementation(const Implementation&) = delete;
   Implementation& operator=(const Implementation&) = delete;
 
-  std::uint16_t port() const { return listener_->port(); }
+  std::uint16_t port() const { return listener_.port(); }
 
   void leave(const std::string& reason) {
     const std::lock_guard lock(mutex_);
@@ -185,12 +186,12 @@ class Head::Implementation : public Cluster::Service {
  private:
   bool admitted(const grpc::ServerContext& call) {
     if (has_token(call, options_.token)) return true;
-    refusals_.add(listener_->peer(call.peer()), "a call without the token");
+    refusals_.add(listener_.peer(call.peer()), "a call without the token");
     return false;
   }
 
   grpc::Status refuse(const grpc::ServerContext& call, const std::string& why) {
-    refusals_.add(listener_->peer(call.peer()), why);
+    refusals_.add(listener_.peer(call.peer()), why);
     return {grpc::StatusCode::FAILED_PRECONDITION, why};
   }
 
@@ -210,8 +211,8 @@ class Head::Implementation : public Cluster::Service {
   Refusals refusals_;
   std::mutex mutex_;  // of scheduler_
   Scheduler scheduler_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<Listener> listener_;  // gives server_ its connections
+  Listener listener_;
+  std::unique_ptr<grpc::Server> server_;  // has its connections from listener_
   std::jthread clock_;
 };
 

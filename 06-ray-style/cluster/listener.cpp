@@ -42,9 +42,7 @@ ino_t socket_number(int fd) {
 
 }  // namespace
 
-Listener::Listener(const std::string& host, std::uint16_t port, std::function<void(int)> take,
-                   std::function<void(const std::string&, const std::string&)> refused)
-    : take_(std::move(take)), refused_(std::move(refused)) {
+Listener::Listener(const std::string& host, std::uint16_t port) {
   std::string error;
   const auto addresses = multinode::detail::resolve({host, port}, AI_PASSIVE, error);
   if (!addresses) throw multinode::UsageError("--host: " + error);
@@ -73,10 +71,17 @@ Listener::Listener(const std::string& host, std::uint16_t port, std::function<vo
     epoll_event event{EPOLLIN, {.fd = fd}};
     require(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
   }
+}
+
+void Listener::start(std::function<void(int)> take,
+                     std::function<void(const std::string&, const std::string&)> refused) {
+  take_ = std::move(take);
+  refused_ = std::move(refused);
   thread_ = std::thread([this] { serve(); });
 }
 
-Listener::~Listener() {
+void Listener::stop() {
+  if (!thread_.joinable()) return;
   eventfd_write(stop_.get(), 1);
   thread_.join();
 }

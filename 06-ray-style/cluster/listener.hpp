@@ -21,14 +21,18 @@ class Listener {
   static constexpr std::size_t most_connections = 4096;        // open at a time
   static constexpr std::chrono::milliseconds to_begin{5'000};  // for HTTP/2's preface
 
-  // Listens, and calls both functions on a thread of its own: `take` with the descriptor of each connection that began
-  // with HTTP/2's preface, of which nothing is read yet; `refused` with the address of the other side and the reason.
-  // Throws UsageError where `host` has no address, std::system_error, naming host and port, where it cannot listen.
-  Listener(const std::string& host, std::uint16_t port, std::function<void(int fd)> take,
-           std::function<void(const std::string& peer, const std::string& why)> refused);
-  ~Listener();
+  // Listens; nobody is accepted before start(). Throws UsageError where `host` has no address, std::system_error,
+  // naming host and port, where it cannot listen.
+  Listener(const std::string& host, std::uint16_t port);
+  ~Listener() { stop(); }
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
+
+  // Calls both functions on a thread of its own: `take` with the descriptor of each connection that began with HTTP/2's
+  // preface, of which nothing is read yet; `refused` with the address of the other side and the reason.
+  void start(std::function<void(int fd)> take,
+             std::function<void(const std::string& peer, const std::string& why)> refused);
+  void stop();  // and calls neither any more
 
   std::uint16_t port() const { return port_; }
 

@@ -58,9 +58,8 @@ int status(int argc, const char* const* argv) {
 
   const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(timeout));
   const auto end = Clock::now() + limit;
-  while (true) {
+  for (int here = -1;;) {  // -1: no answer yet
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
-    int here = 0;
     try {
       const Status status = Client(head, token, std::max(left, 1ms)).status();
       here = status.nodes_size();
@@ -69,7 +68,7 @@ int status(int argc, const char* const* argv) {
         return multinode::exit_right;
       }
     } catch (const NoHead&) {
-      if (wanted == 0 || Clock::now() >= end) throw;
+      if (wanted == 0 || (here < 0 && Clock::now() >= end)) throw;
     }
     if (Clock::now() >= end) {
       std::cerr << "cluster: " << here << " of " << counted(wanted, "node") << " came within "

@@ -121,8 +121,11 @@ class Display {
   void show(const Result& result) {
     const std::string failures =
         result.failures() > 0 ? " after " + counted(result.failures(), "failure") : std::string();
-    say((result.status() == 0 ? " has ended" : " failed with status " + std::to_string(result.status())) + failures +
-        (result.what().empty() ? "" : ": " + result.what()));
+    const bool cancelled = result.status() == interrupted && result.what() == "cancelled";
+    say((result.status() == 0 ? " has ended"
+         : cancelled          ? " was cancelled"
+                              : " failed with status " + std::to_string(result.status())) +
+        failures + (result.what().empty() || cancelled ? "" : ": " + result.what()));
     if (!result.last_report().empty()) say(": last report: " + result.last_report());
     write("result", {{"status", result.status()},
                      {"what", result.what()},
@@ -198,10 +201,11 @@ int submit(int argc, const char* const* argv) {
       "how often the job may fail and start again; -1: without end")(
       "json", po::value(&json), "file to write all events to, a JSON object a line");
   known.add(access.description());
-  if (!multinode::parse_command_line(static_cast<int>(dashes - words.begin()), argv, known, true)) return 0;
-  if (words.end() - dashes < 2)
+  const auto asks = [&](std::string_view word) { return std::find(words.begin(), dashes, word) != dashes; };
+  if (words.end() - dashes < 2 && !asks("--help") && !asks("-h"))
     throw multinode::UsageError(
         "put -- and the job behind the options: cluster submit --num-workers 4 -- JOB ARGUMENTS");
+  if (!multinode::parse_command_line(static_cast<int>(dashes - words.begin()), argv, known, true)) return 0;
   if (placement != "pack" && placement != "spread")
     throw multinode::UsageError("--placement must be pack or spread, not '" + placement + "'");
   job.set_placement(placement == "pack" ? PACK : SPREAD);

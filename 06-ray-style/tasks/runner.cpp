@@ -117,7 +117,7 @@ class Runner::Implementation final : private tasks::RunnerService::Service {
  public:
   Implementation(const Functions& functions, const std::string& host, std::string secret,
                  std::function<void(const std::string&)> log)
-      : functions_(functions), secret_(std::move(secret)), log_(std::move(log)) {
+      : functions_(functions), secret_(std::move(secret)), log_(std::move(log)), listener_(host, 0) {
     grpc::ServerBuilder builder;
     builder.RegisterService(this);
     builder.SetMaxReceiveMessageSize(message_bytes);
@@ -128,16 +128,15 @@ class Runner::Implementation final : private tasks::RunnerService::Service {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
     server_ = builder.BuildAndStart();
     if (!server_) throw std::runtime_error("gRPC's server does not start");
-    listener_ = std::make_unique<cluster::Listener>(
-        host, std::uint16_t{0}, [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); },
-        [this](const std::string& peer, const std::string& why) { refuse(peer, why); });
+    listener_.start([this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); },
+                    [this](const std::string& peer, const std::string& why) { refuse(peer, why); });
   }
   ~Implementation() override {
-    listener_.reset();
+    listener_.stop();
     server_->Shutdown(std::chrono::system_clock::now());
   }
 
-  std::uint16_t port() const { return listener_->port(); }
+  std::uint16_t port() const { return listener_.port(); }
   bool wait() { return ended_.get_future().get(); }
 
  private:
@@ -145,11 +144,11 @@ class Runner::Implementation final : private tasks::RunnerService::Service {
 
   grpc::Status Run(grpc::ServerContext* call, grpc::ServerReaderWriter<Outcomes, Tasks>* stream) override {
     if (!cluster::has_token(*call, secret_)) {
-      refuse(listener_->peer(call->peer()), "a call without the job's secret");
+      refuse(listener_.peer(call->peer()), "a call without the job's secret");
       return {grpc::StatusCode::UNAUTHENTICATED, "no or wrong secret"};
     }
     if (taken_.exchange(true)) {
-      refuse(listener_->peer(call->peer()), "this runner has a client");
+      refuse(listener_.peer(call->peer()), "this runner has a client");
       return {grpc::StatusCode::ALREADY_EXISTS, "this runner has a client"};
     }
     Tasks message;
@@ -177,8 +176,8 @@ class Runner::Implementation final : private tasks::RunnerService::Service {
   std::function<void(const std::string&)> log_;
   std::atomic<bool> taken_{false}, refused_{false};
   std::promise<bool> ended_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<cluster::Listener> listener_;  // gives server_ its connections
+  cluster::Listener listener_;
+  std::unique_ptr<grpc::Server> server_;  // has its connections from listener_
 };
 
 Runner::Runner(const Functions& functions, const std::string& host, std::string secret,

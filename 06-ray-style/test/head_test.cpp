@@ -288,8 +288,7 @@ TEST_F(HeadTest, TheClientSaysWhatIsWrong) {
   auto since = Clock::now();
   EXPECT_EQ(error([&] { Client(here, token, 5s).status(); }), nobody);
   EXPECT_LT(Clock::now() - since, 2s);
-  const Listener mute(
-      "127.0.0.1", here.port, [](int) {}, [](const std::string&, const std::string&) {});
+  const Listener mute("127.0.0.1", here.port);
   since = Clock::now();
   EXPECT_EQ(error([&] { Client(here, token, 500ms).submit(job_of(1), [](const ToClient&) {}); }), nobody);
   EXPECT_LT(Clock::now() - since, 2s);
