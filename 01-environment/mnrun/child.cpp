@@ -10,7 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -136,6 +140,20 @@ bool Child::look() {
   if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return false;
   ending_ = info.si_code == CLD_EXITED ? Ending{info.si_status, 0} : Ending{0, info.si_status};
   return true;
+}
+
+bool Child::ending_now() const {
+  if (ending_) return false;
+  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  // "pid (name) state ppid pgrp session tty tpgid flags ...": see proc(5). The name may hold anything.
+  std::istringstream rest(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  std::string skipped;
+  for (int i = 0; i < 6; ++i) rest >> skipped;
+  unsigned flags = 0;
+  constexpr unsigned exiting = 4;  // PF_EXITING
+  return rest >> flags && (flags & exiting);
 }
 
 void Child::signal(int number) const { kill(own_group_ ? -pid_ : pid_, number); }

@@ -51,6 +51,8 @@ class Child {
   pid_t pid() const { return pid_; }
   const std::optional<Ending>& ending() const { return ending_; }
   bool look();  // true: it has ended since the last look
+  // Its end has begun: others can see its connections closed, and it cannot be waited for yet.
+  bool ending_now() const;
 
   // To the whole group, grandchildren included. The process's id is not given to another before ~Child.
   void signal(int number) const;

@@ -5,7 +5,9 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <system_error>
+#include <thread>
 
 namespace mnrun {
 
@@ -162,9 +164,23 @@ void ProcessGroup::start(OutputPump& pump) {
 }
 
 std::vector<std::size_t> ProcessGroup::look() {
+  using namespace std::chrono_literals;
   std::vector<std::size_t> ended;
-  for (std::size_t i = 0; i < children_.size(); ++i)
-    if (children_[i].look()) ended.push_back(i);
+  const auto look_at_all = [&] {
+    for (std::size_t i = 0; i < children_.size(); ++i)
+      if (children_[i].look()) ended.push_back(i);
+  };
+  const auto one_ends = [this] { return std::ranges::any_of(children_, &Child::ending_now); };
+  const auto one_failed = [&] {
+    return std::ranges::any_of(ended, [this](std::size_t i) { return children_[i].ending()->failed(); });
+  };
+  look_at_all();
+  // Who failed may have done so because another is ending.
+  const auto patience = std::chrono::steady_clock::now() + 1s;
+  while (one_failed() && one_ends() && std::chrono::steady_clock::now() < patience) {
+    std::this_thread::sleep_for(1ms);
+    look_at_all();
+  }
   std::stable_partition(ended.begin(), ended.end(),
                         [this](std::size_t i) { return children_[i].ending()->signal != 0; });
   return ended;

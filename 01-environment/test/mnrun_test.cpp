@@ -401,6 +401,23 @@ TEST(Mnrun, AKilledProcessEndsTheOthersWithinASecond) {
   for (const pid_t pid : pids) EXPECT_FALSE(alive(pid));
 }
 
+// The kernel closes a killed process's connections before its parent can wait for it.
+TEST(Mnrun, TheKilledProcessIsNamedAndNotWhoEndsOfIt) {
+  const std::string pipe = testing::TempDir() + "mnrun_test." + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (int i = 0; i < 8; ++i) {
+    Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
+                             "if [ $RANK = 1 ]; then exec 3> " + pipe + "; echo ready; exec sleep 60; fi; read line < " +
+                                 pipe + "; exit 1"));
+    ASSERT_TRUE(mnrun.wait_for("rank 1\\] ready", 10s));
+    kill(mnrun.find("RANK", "1"), SIGKILL);
+    const Result r = mnrun.wait(10s);
+    EXPECT_EQ(r.status, 137);
+    EXPECT_NE(r.err.find("rank 1 (node 0, host "), std::string::npos) << r.err;
+  }
+  unlink(pipe.c_str());
+}
+
 TEST(Mnrun, WhoIgnoresSigtermIsKilledWithItsChildren) {
   Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
                            "trap '' TERM; sleep 60 & echo child $!; read line < /dev/null; wait"));
