@@ -1,0 +1,63 @@
+// The answers to the exercises of README.md.
+#include "local_cluster.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using multinode::testing::occurrences;
+using multinode::testing::Result;
+
+class Exercise : public testing::Test {
+ protected:
+  Exercise() : cluster_(jobs_.path.string()) {
+    for (const int cpus : {2, 2}) nodes_.push_back(cluster_.start_node(cpus));
+  }
+
+  Result submit(std::vector<std::string> options, const std::string& script) {
+    write_script(jobs_.path / "job", script);
+    options.insert(options.end(), {"--", "job"});
+    return cluster_.submit(options)->wait(20s);
+  }
+
+ private:
+  Folder jobs_;
+  LocalCluster cluster_;
+  std::vector<std::unique_ptr<multinode::testing::Process>> nodes_;
+};
+
+TEST_F(Exercise, One_TheNumberOfTheStart) {
+  const std::string script = "[ \"$CLUSTER_RESTART_COUNT\" = 1 ] && echo right";
+  const Result once = submit({"--max-failures", "1"}, script);
+  EXPECT_EQ(once.status, 0) << once.all();
+  EXPECT_EQ(occurrences(once.out, ") right\n"), 1u) << once.out;
+  EXPECT_EQ(submit({}, script).status, 1);
+}
+
+TEST_F(Exercise, Two_EveryRankIsToldTheNewestCheckpoint) {
+  const Result result = submit({"--num-workers", "3", "--max-failures", "1"},
+                               "echo \"rank $RANK from '$CLUSTER_CHECKPOINT'\"\n"
+                               "[ $CLUSTER_RESTART_COUNT = 0 ] || exit 0\n"
+                               "[ $RANK = 0 ] || exec sleep 60\n"
+                               "echo '{\"checkpoint\": \"/somewhere/7\"}' >&$CLUSTER_REPORT_FD\n"
+                               "exit 1");
+  EXPECT_EQ(result.status, 0) << result.all();
+  for (const std::string rank : {"0", "1", "2"})
+    EXPECT_EQ(occurrences(result.out, "rank " + rank + " from '/somewhere/7'\n"), 1u) << result.out;
+}
+
+TEST_F(Exercise, Three_PackTakesOneNodeAndSpreadBoth) {
+  const std::string script = "echo \"node $GROUP_RANK of $GROUP_WORLD_SIZE, $LOCAL_WORLD_SIZE here\"";
+  const Result pack = submit({"--num-workers", "2"}, script);
+  EXPECT_EQ(occurrences(pack.out, "node 0 of 1, 2 here\n"), 2u) << pack.all();
+  const Result spread = submit({"--num-workers", "2", "--placement", "spread"}, script);
+  EXPECT_EQ(occurrences(spread.out, "node 0 of 2, 1 here\n"), 1u) << spread.all();
+  EXPECT_EQ(occurrences(spread.out, "node 1 of 2, 1 here\n"), 1u) << spread.all();
+}
+
+}  // namespace
