@@ -12,6 +12,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 namespace {
@@ -126,7 +127,8 @@ TEST_F(Processes, ArgumentsAndTheWayItEndsArriveAsTheyAre) {
 }
 
 TEST_F(Processes, HasASecretAndAReportAndNoOtherDescriptor) {
-  const int leak = open("/dev/null", O_RDONLY);  // not close-on-exec
+  const int leak = fcntl(0, F_DUPFD, 20);  // not close-on-exec
+  ASSERT_GE(leak, 20);
   Child child = start(
       "cat <&$CLUSTER_SECRET_FD; echo '{\"a\":1}' >&$CLUSTER_REPORT_FD; readlink /proc/self/fd/0; "
       "exec ls /proc/self/fd");
@@ -184,14 +186,20 @@ TEST_F(Processes, ItsGroupEndsWithIt) {
   EXPECT_TRUE(ends(std::stoi(said.out))) << said.out;
 }
 
-// The parent that dies is a fork of the tests' process.
-TEST_F(Processes, AreKilledWithTheirParentAndTheirsByTheGuard) {
+class ProcessesOfADeadParent : public Processes, public testing::WithParamInterface<bool> {};
+
+// The kernel kills them, and the guard, if there is one, what they started. The parent that dies is a fork of this
+// test.
+TEST_P(ProcessesOfADeadParent, AreKilled) {
+  const bool guarded = GetParam();
   int ends_[2];
   ASSERT_EQ(pipe(ends_), 0);
+  const fs::path job_file = script("job", "sleep 30 & echo $$; echo $!; wait");
   const pid_t parent = fork();
   if (parent == 0) {
-    cluster::Guard guard(ends_[1]);
-    Child child({script("job", "sleep 1000 & echo $$; echo $!; wait"), {}, {"PATH=/bin:/usr/bin"}, ""}, &guard);
+    std::optional<cluster::Guard> guard;
+    if (guarded) guard.emplace(ends_[1]);
+    Child child({job_file, {}, {"PATH=/bin:/usr/bin"}, ""}, guard ? &*guard : nullptr);
     std::string out;
     while (std::count(out.begin(), out.end(), '\n') < 2) out += child.read(Child::out);
     (void)!write(ends_[1], out.data(), out.size());
@@ -206,7 +214,13 @@ TEST_F(Processes, AreKilledWithTheirParentAndTheirsByTheGuard) {
   pid_t job = 0, its = 0;
   ASSERT_EQ(sscanf(out.c_str(), "%d\n%d", &job, &its), 2) << out;
   EXPECT_TRUE(ends(job));
-  EXPECT_TRUE(ends(its));
+  if (guarded) {
+    EXPECT_TRUE(ends(its));
+  }
+  kill(its, SIGKILL);
 }
+
+INSTANTIATE_TEST_SUITE_P(With, ProcessesOfADeadParent, testing::Bool(),
+                         [](const auto& guarded) { return guarded.param ? "AGuard" : "None"; });
 
 }  // namespace
