@@ -19,7 +19,7 @@ import tempfile
 
 WANTED = 5  # times Ray's rate
 IN_FLIGHT = 10_000
-MOST_BYTES = {"client_growth": 64 << 20, "runner": 64 << 20, "head": 64 << 20}
+MOST_BYTES = {"growth of the client": 64 << 20, "a runner": 64 << 20, "the head": 64 << 20}
 
 # Runs in Ray's Python; argv: number of workers, seconds.
 RAY = f"""
@@ -124,12 +124,12 @@ def main():
             print(f"{workers:7}  {way:14}  {ray:11.0f}  {own:9.0f}  {own / ray:5.1f}"
                   f"{'' if own >= WANTED * ray else f'  BELOW {WANTED}'}", flush=True)
     every = [turn for part in turns for turn in part["ours"]]
-    peaks = {"client_growth": max(t["client_peak_bytes"] - t["client_peak_bytes_before"] for t in every),
-             "runner": max(t["runner_peak_bytes"] for t in every),
-             "head": max(t["head_peak_bytes"] for t in every)}
+    peaks = {"growth of the client": max(t["client_peak_bytes"] - t["client_peak_bytes_before"] for t in every),
+             "a runner": max(t["runner_peak_bytes"] for t in every),
+             "the head": max(t["head_peak_bytes"] for t in every)}
     for name, peak in peaks.items():
         right = right and peak <= MOST_BYTES[name]
-        print(f"{every[0]['queued']} tasks queued, {name.replace('_', ' of memory, ')}: {peak / 2**20:.0f} MiB, "
+        print(f"{every[0]['queued']} tasks queued, memory, {name}: {peak / 2**20:.0f} MiB, "
               f"at most {MOST_BYTES[name] >> 20}: {'right' if peak <= MOST_BYTES[name] else 'WRONG'}")
     right = right and all(turn["right"] for turn in every)
     if options.json:

@@ -139,6 +139,7 @@ class Pool::Implementation {
     std::deque<std::int64_t> unsent;            // of the given
     double task_seconds = window_seconds / 16;  // what a task takes, a mean that forgets; a guess to start with
     bool closed = false;                        // gets no tasks any more
+    bool writing = false;                       // a thread does, without the mutex
     std::thread writer, reader;
   };
 
@@ -150,7 +151,8 @@ class Pool::Implementation {
   void close_links();
   void write_to(Link& link);
   void read_from(Link& link);
-  void dispatch();
+  Link* dispatch(bool will_send = false);
+  bool send(Link& link, std::unique_lock<std::mutex>& lock);
   void end(const std::string& reason, std::exception_ptr thrown = nullptr);
 
   const PoolOptions options_;
@@ -285,6 +287,7 @@ void Pool::Implementation::close_links() {
     link->changed.notify_all();
     link->call.TryCancel();
   }
+  for (const auto& link : links_) link->changed.wait(lock, [&] { return !link->writing; });
   lock.unlock();
   for (const auto& link : links_) {
     link->writer.join();
@@ -297,40 +300,51 @@ void Pool::Implementation::close_links() {
   links_.clear();
 }
 
-void Pool::Implementation::dispatch() {
+// With `will_send`, the caller sends the last task itself where its runner has no other, which saves a change of
+// threads: then that runner's link is returned.
+Pool::Implementation::Link* Pool::Implementation::dispatch(bool will_send) {
   while (!queue_.empty()) {
     Link* least = nullptr;
     for (const auto& link : links_)
       if (!link->closed && link->given.size() < link->window() && (!least || link->given.size() < least->given.size()))
         least = link.get();
-    if (!least) return;
+    if (!least) break;
     const std::int64_t id = queue_.front().task.id();
     least->given.emplace(id, std::move(queue_.front()));
     queue_.pop_front();
     least->unsent.push_back(id);
+    if (will_send && queue_.empty() && least->given.size() == 1 && !least->writing) return least;
     least->changed.notify_all();
   }
+  return nullptr;
+}
+
+// Sends what waits, up to a limit. False: no more can be sent.
+bool Pool::Implementation::send(Link& link, std::unique_lock<std::mutex>& lock) {
+  Tasks message;
+  for (std::size_t bytes = 0; !link.unsent.empty(); link.unsent.pop_front()) {
+    const auto found = link.given.find(link.unsent.front());
+    if (found == link.given.end()) continue;  // the pool is over
+    const Task& task = found->second.task;
+    bytes += task.ByteSizeLong();
+    if (bytes > batch_bytes && message.tasks_size() > 0) break;
+    *message.add_tasks() = task;
+  }
+  message.set_end(link.unsent.empty() && ending_);
+  link.writing = true;
+  lock.unlock();
+  const bool sent = link.stream->Write(message);
+  lock.lock();
+  link.writing = false;
+  if (!link.unsent.empty() || link.closed || ending_) link.changed.notify_all();
+  return sent && !message.end();
 }
 
 void Pool::Implementation::write_to(Link& link) {
   std::unique_lock lock(mutex_);
-  for (;;) {
-    link.changed.wait(lock, [&] { return link.closed || ending_ || !link.unsent.empty(); });
-    Tasks message;
-    for (std::size_t bytes = 0; !link.unsent.empty(); link.unsent.pop_front()) {
-      const auto found = link.given.find(link.unsent.front());
-      if (found == link.given.end()) continue;  // the pool is over
-      const Task& task = found->second.task;
-      bytes += task.ByteSizeLong();
-      if (bytes > batch_bytes && message.tasks_size() > 0) break;
-      *message.add_tasks() = task;
-    }
-    message.set_end(link.unsent.empty() && ending_);
-    const bool closed = link.closed;
-    lock.unlock();
-    if (closed || !link.stream->Write(message) || message.end()) return;
-    lock.lock();
-  }
+  do {
+    link.changed.wait(lock, [&] { return link.closed || (!link.writing && (ending_ || !link.unsent.empty())); });
+  } while (!link.closed && send(link, lock));
 }
 
 void Pool::Implementation::read_from(Link& link) {
@@ -395,11 +409,11 @@ std::shared_ptr<detail::Result> Pool::Implementation::submit(const std::string& 
     throw std::invalid_argument(function + ": the arguments have " + std::to_string(pending.task.arguments().size()) +
                                 " bytes, more than " + std::to_string(most_bytes));
   const auto result = pending.result;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (!ended_.empty()) throw PoolEnded(ended_);
   pending.task.set_id(next_id_++);
   queue_.push_back(std::move(pending));
-  dispatch();
+  if (Link* link = dispatch(true)) send(*link, lock);
   return result;
 }
 
