@@ -407,8 +407,8 @@ TEST(Mnrun, TheKilledProcessIsNamedAndNotWhoEndsOfIt) {
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   for (int i = 0; i < 8; ++i) {
     Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
-                             "if [ $RANK = 1 ]; then exec 3> " + pipe + "; echo ready; exec sleep 60; fi; read line < " +
-                                 pipe + "; exit 1"));
+                             "if [ $RANK = 1 ]; then exec 3> " + pipe +
+                                 "; echo ready; exec sleep 60; fi; read line < " + pipe + "; exit 1"));
     ASSERT_TRUE(mnrun.wait_for("rank 1\\] ready", 10s));
     kill(mnrun.find("RANK", "1"), SIGKILL);
     const Result r = mnrun.wait(10s);
