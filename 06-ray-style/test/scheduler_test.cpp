@@ -249,7 +249,7 @@ TEST_F(SchedulerTest, AFailedGangIsStoppedAndStartsAgainWithTheNewestCheckpoint)
   all_ended(a, on_a, 143);
   EXPECT_EQ(cpus_used(), 1);
   ended(b, on_b, 2, 1);
-  EXPECT_TRUE(servers[0].expired()) << "the next attempt has a store of its own";
+  EXPECT_TRUE(servers[0].expired());
   const Start again = nodes[a]->start(), also = nodes[b]->start();
   EXPECT_EQ(again.attempt(), 1);
   EXPECT_EQ(again.checkpoint(), "/c/2");
@@ -419,6 +419,7 @@ TEST_F(SchedulerTest, AttemptsThatFailAtOnceStartOnceASecond) {
     now += 100ms;
     ended(a, start, 0, 1);
     EXPECT_EQ(clients[job]->waits(), "its last attempt failed within a second");
+    EXPECT_TRUE(servers.back().expired()) << "the next attempt has a store of its own";
     now += 899ms;
     scheduler.tick();
     EXPECT_EQ(nodes[a]->start().count(), 0);
