@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -171,6 +172,7 @@ std::vector<std::string> stop_daemons(const StateFolder& folder, bool force) {
   for (const Daemon& daemon : daemons) send(daemon, SIGKILL);
   wait(patience, "killed ");
   for (const Daemon& daemon : daemons) said.push_back(daemon.name + ", does not end");
+  std::ranges::sort(said);
   return said;
 }
 
