@@ -225,17 +225,19 @@ class Kills : public testing::Test {
   // The steps between which the kills were, as rank 0 reported them.
   static void show(const Client& client) {
     int last = 0, killed = 0, from = 0, kills = 0;
-    bool restarts = false;
+    enum { trains, stops, starts } phase = trains;
     for (const std::string& line : client.lines()) {
-      if (line.find("will start again: ") != line.npos) {
-        restarts = true;
+      if (line.find("will start again: ") != line.npos) phase = stops;  // what the stopped ones have said still comes
+      if (phase == stops && line.find("images to learn from") != line.npos) {
+        phase = starts;
         killed = last;
         from = 0;  // where there was no checkpoint yet
       }
       from = number_in(line, ", after step ").value_or(from);
       if (line.find(": loss") == line.npos) continue;
       last = number_in(line, " step ").value_or(last);
-      if (!std::exchange(restarts, false)) continue;
+      if (phase != starts) continue;
+      phase = trains;
       ++kills;
       std::cout << "killed after step " << killed << ", went on after step " << from << "; ";
       EXPECT_TRUE(from <= killed + 1 && from > killed - 3 * checkpoint_every) << client.text();
