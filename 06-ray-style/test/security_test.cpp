@@ -262,7 +262,7 @@ TEST_F(SecurityTest, AGibibyteWithTheToken) {
   auto sent = std::async(std::launch::async, [&] { return send_gibibyte(channel(), token); });
   expect_service();
   EXPECT_EQ(sent.get().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_LT(memory("VmHWM") - before, 320u << 20);
+  EXPECT_LT(memory("VmHWM") - before, 512u << 20);
   for (const auto end = Clock::now() + 5s; refused().empty() && Clock::now() < end;) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(refused(), Lines({"refused 127.0.0.1: a client that sent no job, or more than 4194304 bytes"}));
   expect_service();
