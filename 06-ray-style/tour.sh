@@ -1,17 +1,22 @@
 # What ci/tour shows of this chapter.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154 # variables of ci/tour
 images=()
 [[ -z ${MULTINODE_FASHION_MNIST:-} ]] || images=(--data "$MULTINODE_FASHION_MNIST")
-# A head with its node, a second node, a command, and the end of all of them.
+# A head with its node, a second node or one on each other host, a command, and the end of all of them.
 on_cluster() {
   local program=$1 cluster state status=0
   shift
   cluster=$(dirname "$program")/cluster
-  state=$(mktemp -d)
-  limited "$cluster" start --head --port 0 --num-cpus 2 --state "$state" &&
-    limited "$cluster" start --address "$(<"$state/address")" --num-cpus 2 --state "$state" &&
-    limited "$program" --state "$state" "$@" || status=$?
-  "$cluster" stop --state "$state" || status=$?
+  state=$(mktemp -d "$logs/cluster.XXXXXX")
+  at_end=("$cluster" stop --state "$state")
+  { if [[ $spread = yes ]]; then
+    HOSTS=${hosts[*]} one_launcher "$(dirname "$program")/start_cluster.sh" --state "$state" --port 0 --num-cpus 2
+  else
+    one_launcher "$cluster" start --head --port 0 --num-cpus 2 --state "$state" &&
+      one_launcher "$cluster" start --address "$(<"$state/address")" --num-cpus 2 --state "$state"
+  fi; } && one_launcher "$program" --state "$state" "$@" || status=$?
+  "${at_end[@]}" || status=$?
+  at_end=()
   cat "$state"/*.log && rm -r "$state"
   return $status
 }
