@@ -27,6 +27,7 @@ jsonschema.Draft202012Validator.check_schema(schema)
 validator = jsonschema.Draft202012Validator(schema)
 environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                             "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+mpirun = os.environ.get("MPIEXEC", "mpirun")
 independent = ["collective", "backend", "ranks", "size_bytes", "type", "redop", "root", "in_place", "cycle"]
 
 
@@ -36,14 +37,14 @@ def lines_of(ranks, program, *options):
         file = pathlib.Path(folder) / "json"
         command = [str(programs / program), *options, "--json", str(file)]
         if ranks > 1:
-            command = ["mpirun", "-n", str(ranks), *command]
+            command = [mpirun, "-n", str(ranks), *command]
         done = subprocess.run(command, env=environment, timeout=60, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)
         assert done.returncode in ([0, 1] if "--self-check" in options else [0]), f"{command}: exit status {done.returncode}\n{done.stdout}"
         return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-mpi = shutil.which("mpirun") and (programs / "all_reduce_perf").exists()
+mpi = shutil.which(mpirun) and (programs / "all_reduce_perf").exists()
 runs = [(1, "all_reduce_perf", "-b", "8", "-e", "8")]  # one rank: n/a is null
 if mpi:
     runs += [

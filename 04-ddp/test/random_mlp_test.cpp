@@ -170,7 +170,7 @@ TEST_P(RandomMlp, TracesAllRanksOnOneClock) {
   std::vector<std::string> attempt = ahead;
   attempt.push_back("true");
   if (multinode::testing::run(attempt).status != 0) GTEST_SKIP() << "this machine makes no time namespaces";
-  std::string shell = "[ ${OMPI_COMM_WORLD_RANK:-$RANK} != 1 ] || set --";
+  std::string shell = "[ ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}} != 1 ] || set --";
   for (const std::string& word : ahead) shell += " " + word;
   const std::string file = (folder_.path / "trace.json").string();
   const Ranks::End end = GetParam().run("sh", 3,

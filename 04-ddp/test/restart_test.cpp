@@ -144,8 +144,9 @@ TEST_P(RestartOnce, GoesOnOnAnotherNumberOfRanks) {
 TEST_P(RestartOnce, NeedsNoSharedFolder) {
   const Folder folder;
   const Outcome whole = outcome_of(run(2, learn()));
-  const std::string script = "cd " + folder.path.string() +
-                             " && rank=${OMPI_COMM_WORLD_RANK:-$RANK} && mkdir -p $rank && cd $rank && exec \"$@\"";
+  const std::string script =
+      "cd " + folder.path.string() +
+      " && rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}} && mkdir -p $rank && cd $rank && exec \"$@\"";
   const auto in_own_folder = [&](const std::vector<std::string>& more) {
     auto options = learn(more);
     options.insert(options.begin(), {"-c", script, "sh", PATH_fashion_mnist});

@@ -211,7 +211,8 @@ TEST_F(RdmaCompareProgram, CollectsTheNodesOverALauncher) {
   scratch_.link("2", right.root());
   const std::string ranks = "exec " PATH_rdma_tune " compare --sysfs " + scratch_.path().string();
   using multinode::testing::under_mpirun;
-  const auto differ = run(under_mpirun(3, {"sh", "-c", ranks + "/$OMPI_COMM_WORLD_RANK/sys"}));
+  const auto differ =
+      run(under_mpirun(3, {"sh", "-c", ranks + "/$" + multinode::testing::mpi_rank_variable() + "/sys"}));
   EXPECT_EQ(differ.status, 1) << differ.all();
   EXPECT_EQ(multinode::testing::occurrences(differ.out, "odd one out: "), 1u) << differ.all();
   EXPECT_THAT(differ.out, HasSubstr(" (2): mlx5_0:1 rate\n"));

@@ -67,7 +67,8 @@ function(multinode_warnings target)
     $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
 
-# multinode_program(name sources...): an example program. All of them are the target `programs`.
+# multinode_program(name sources...): an example program. All of them are the target `programs`; a chapter's are
+# installed into a folder of its name, as in a build folder.
 function(multinode_program name)
   add_executable(${name} ${ARGN})
   if(NOT TARGET programs)
@@ -76,6 +77,10 @@ function(multinode_program name)
   add_dependencies(programs ${name})
   target_link_libraries(${name} PRIVATE multinode::multinode)
   multinode_warnings(${name})
+  if(CMAKE_CURRENT_SOURCE_DIR STREQUAL PROJECT_SOURCE_DIR)
+    cmake_path(GET PROJECT_SOURCE_DIR FILENAME chapter)
+    install(TARGETS ${name} RUNTIME DESTINATION ${chapter})
+  endif()
 endfunction()
 
 # Parts that a build must not go without: -DMULTINODE_REQUIRE="CUDA;NCCL"

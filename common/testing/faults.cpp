@@ -66,7 +66,7 @@ void Ranks::signal(int rank, int number) {
   since_ = Clock::now();
   if (starter_ == Starter::bare) return processes_[std::size_t(rank)]->signal(number);
   const pid_t pid =
-      processes_[0]->find(starter_ == Starter::mpirun ? "OMPI_COMM_WORLD_RANK" : "RANK", std::to_string(rank));
+      processes_[0]->find(starter_ == Starter::mpirun ? mpi_rank_variable() : "RANK", std::to_string(rank));
   if (pid == 0) throw std::runtime_error("no process is rank " + std::to_string(rank));
   since_ = Clock::now();
   kill(pid, number);

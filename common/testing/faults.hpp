@@ -13,9 +13,9 @@ namespace multinode::testing {
 
 // How a program's ranks are started.
 enum class Starter {
-  bare,    // one process a rank, nobody watches over them: what ends them is their own watchdog
-  mpirun,  // Open MPI's
-  mnrun,   // --standalone; its path is in the environment variable MNRUN, or on the PATH
+  bare,  // one process a rank, nobody watches over them: what ends them is their own watchdog
+  mpirun,
+  mnrun,  // --standalone; its path is in the environment variable MNRUN, or on the PATH
 };
 std::string name_of(Starter starter);
 

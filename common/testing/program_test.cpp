@@ -183,8 +183,20 @@ std::size_t occurrences(const std::string& text, const std::string& what) {
   return count;
 }
 
+#ifdef MPIEXEC
+constexpr const char* mpirun = MPIEXEC;
+#else
+constexpr const char* mpirun = "mpirun";
+#endif
+#if defined(MPI_IS_OPEN_MPI) || !defined(MPIEXEC)
+const char* mpi_rank_variable() { return "OMPI_COMM_WORLD_RANK"; }
 std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command) {
-  std::vector<std::string> argv{"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(ranks)};
+  std::vector<std::string> argv{mpirun, "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(ranks)};
+#else
+const char* mpi_rank_variable() { return "PMI_RANK"; }
+std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command) {
+  std::vector<std::string> argv{mpirun, "-n", std::to_string(ranks)};
+#endif
   argv.insert(argv.end(), command.begin(), command.end());
   return argv;
 }
