@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# All-reduce over MPI: how fast is the network, and is every element right?
+# ssh has to log in from here to all hosts without a password. Start it: bash 02-mpi.sh
+set -euo pipefail
+: "${BUILD:=$HOME/multi-node-cpp/build/release}" # EDIT: where the project is built; all hosts have to see it
+: "${HOSTFILE:=$(dirname "$0")/hostfile}"        # EDIT that file: a line for each host, and how many processes there
+: "${TIME_LIMIT:=3600}"                          # EDIT: seconds
+: "${LOGS:=$PWD/$(basename "$0" .sh)-$$}"        # a file for each rank, and results: all hosts have to see it
+export MASTER_PORT=$((10000 + $$ % 20000))
+mkdir -p "$LOGS"
+listed=$(awk '/^[^#].* slots=/ { print $1 }' "$HOSTFILE")
+mapfile -t hosts <<<"$listed"
+image=$(sed -n 's/^PRETTY_NAME=//p' /etc/os-release)
+echo "job $$ on ${hosts[*]}, from $(hostname), $image, kernel $(uname -r)"
+echo "programs of $BUILD, logs in $LOGS"
+exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
+eval "$exports"
+variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
+for name in "${!NCCL_@}" "${!UCX_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
+
+: "${OPTIONS:=-b 8 -e 64M -f 8}" # EDIT: all_reduce_perf --help lists them
+read -ra options <<<"$OPTIONS"
+exec mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" --output-filename "$LOGS/ranks" \
+  env "${variables[@]}" "$BUILD/02-mpi/all_reduce_perf" \
+  --json "$LOGS/result.jsonl" "${options[@]}"

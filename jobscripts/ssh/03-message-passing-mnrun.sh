@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The same as 03-message-passing without MPI: over Gloo, by an agent on each host.
+# ssh has to log in from here to all hosts without a password. Start it: bash 03-message-passing-mnrun.sh
+set -euo pipefail
+: "${BUILD:=$HOME/multi-node-cpp/build/release}" # EDIT: where the project is built; all hosts have to see it
+: "${HOSTFILE:=$(dirname "$0")/hostfile}"        # EDIT that file: a line for each host, and how many processes there
+: "${TIME_LIMIT:=3600}"                          # EDIT: seconds
+: "${LOGS:=$PWD/$(basename "$0" .sh)-$$}"        # a file for each rank, and results: all hosts have to see it
+export MASTER_PORT=$((10000 + $$ % 20000))
+mkdir -p "$LOGS"
+listed=$(awk '/^[^#].* slots=/ { print $1 }' "$HOSTFILE")
+mapfile -t hosts <<<"$listed"
+image=$(sed -n 's/^PRETTY_NAME=//p' /etc/os-release)
+echo "job $$ on ${hosts[*]}, from $(hostname), $image, kernel $(uname -r)"
+echo "programs of $BUILD, logs in $LOGS"
+exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
+eval "$exports"
+variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
+for name in "${!NCCL_@}" "${!UCX_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
+
+: "${OPTIONS:=--count 1M --rounds 10}" # EDIT: message_passing_gloo --help lists them
+read -ra options <<<"$OPTIONS"
+mapfile -t slots < <(sed -n 's/^[^#].* slots=//p' "$HOSTFILE")
+trap 'kill "${agents[@]}" 2>/dev/null || true' EXIT
+trap 'exit 130' INT TERM HUP
+for node in "${!hosts[@]}"; do
+  agent=("$BUILD/01-environment/mnrun" --nnodes "${#hosts[@]}" --node-rank "$node" --nproc-per-node "${slots[node]}"
+    --master-addr "${hosts[0]}" --master-port "$MASTER_PORT" --log-dir "$LOGS" --tee 3
+    "$BUILD/03-message-passing/message_passing_gloo" --json "$LOGS/result.jsonl" "${options[@]}")
+  # With a terminal (-tt) what runs there ends when its connection does.
+  timeout "$TIME_LIMIT" ssh -tt -o BatchMode=yes -o LogLevel=ERROR -o ServerAliveInterval=5 "${hosts[node]}" \
+    "cd ${PWD@Q} && exec env ${variables[*]@Q} ${agent[*]@Q}" </dev/null &
+  agents+=($!)
+done
+status=0
+for agent in "${agents[@]}"; do wait "$agent" || status=$?; done
+exit $status

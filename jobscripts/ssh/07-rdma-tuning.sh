@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Is RDMA set up alike on all hosts, and right? Then all-reduce with the settings that each host finds for itself.
+# ssh has to log in from here to all hosts without a password. Start it: bash 07-rdma-tuning.sh
+set -euo pipefail
+: "${BUILD:=$HOME/multi-node-cpp/build/release}" # EDIT: where the project is built; all hosts have to see it
+: "${HOSTFILE:=$(dirname "$0")/hostfile}"        # EDIT that file: a line for each host, and how many processes there
+: "${TIME_LIMIT:=3600}"                          # EDIT: seconds
+: "${LOGS:=$PWD/$(basename "$0" .sh)-$$}"        # a file for each rank, and results: all hosts have to see it
+export MASTER_PORT=$((10000 + $$ % 20000))
+mkdir -p "$LOGS"
+listed=$(awk '/^[^#].* slots=/ { print $1 }' "$HOSTFILE")
+mapfile -t hosts <<<"$listed"
+image=$(sed -n 's/^PRETTY_NAME=//p' /etc/os-release)
+echo "job $$ on ${hosts[*]}, from $(hostname), $image, kernel $(uname -r)"
+echo "programs of $BUILD, logs in $LOGS"
+exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
+eval "$exports"
+variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
+for name in "${!NCCL_@}" "${!UCX_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
+
+: "${OPTIONS:=-b 8 -e 64M -f 8}" # EDIT: all_reduce_perf --help lists them
+read -ra options <<<"$OPTIONS"
+one_a_host=(mpirun --hostfile "$HOSTFILE" --npernode 1 "$BUILD/07-rdma-tuning/rdma_tune")
+"${one_a_host[@]}" compare
+"${one_a_host[@]}" check
+# shellcheck disable=SC2016 # what each host exports: the common lines have those of the first one
+exec mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" --output-filename "$LOGS/ranks" \
+  env "${variables[@]}" bash -c 'exports=$("$0" --export) && eval "$exports" && exec "$@"' \
+  "$BUILD/07-rdma-tuning/rdma_tune" "$BUILD/02-mpi/all_reduce_perf" --json "$LOGS/result.jsonl" "${options[@]}"
