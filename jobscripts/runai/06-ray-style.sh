@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+directives=(--name job-06-ray-style --workers 1 --gpu 2 --backoff-limit 0) # EDIT: pods beside the master, GPUs of each pod
+# The master pod starts a head and the others join it, on Run:ai; trains on them, and stops them.
+# bash 06-ray-style.sh submits it where runai is logged in; the pods run the copy of this file that lies in the volume.
+set -euo pipefail
+: "${PROJECT:=/mnt/scratch/multi-node-cpp}"                # EDIT: where the pods see this project, with this file
+: "${BUILD:=$PROJECT/build/release}"                       # EDIT: where it is built
+: "${IMAGE:=registry.example.com/multi-node-cpp:latest}"   # EDIT: an image with what the programs need
+: "${PROCESSES:=2}"                                        # EDIT: in a pod: one for each GPU, or core
+if [[ -z ${RANK:-} ]]; then                                # not yet in a pod; EDIT: claim, network, resource
+  # A shell reads once more what follows --. Plain words need nothing; a line of shell wants two pairs of quotes, and a
+  # backslash before what only the pod knows: -- bash -c '"echo \$RANK of \$WORLD_SIZE"'
+  exec runai submit-dist pytorch "${directives[@]}" --image "$IMAGE" --pvc "${CLAIM:-my-scratch}:/mnt/scratch" \
+    --annotation k8s.v1.cni.cncf.io/networks=kube-system/roce --extended-resource rdma/rdma=1 --large-shm \
+    -e "PROJECT=$PROJECT" -e "BUILD=$BUILD" -e "IMAGE=$IMAGE" -e "PROCESSES=$PROCESSES" \
+    ${OPTIONS+-e "OPTIONS=$OPTIONS"} --command -- bash "$PROJECT/jobscripts/runai/$(basename "$0")"
+fi
+: "${LOGS:=/mnt/scratch/logs/$JOB_UUID}" # a file for each rank, and results: all pods have to see it
+mkdir -p "$LOGS"
+echo "job $JOB_UUID, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
+echo "programs of $BUILD, logs in $LOGS"
+exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
+eval "$exports"
+
+: "${OPTIONS:=--epochs 3}" # EDIT: fashion_mnist --help lists them
+read -ra options <<<"$OPTIONS"
+state=$LOGS/state cluster=$BUILD/06-ray-style/cluster
+if ((RANK > 0)); then
+  until [[ -s $state/address ]]; do ((SECONDS < 600)) && sleep 0.2; done # and fail after that
+  exec "$cluster" start --address "$MASTER_ADDR:$MASTER_PORT" --state "$state" --num-cpus "$PROCESSES" --block
+fi
+trap '"$cluster" stop --state "$state"' EXIT
+"$cluster" start --head --host 0.0.0.0 --port "$MASTER_PORT" --state "$state" --num-cpus "$PROCESSES"
+"$cluster" status --state "$state" --wait-for-nodes "$WORLD_SIZE"
+"$cluster" submit --state "$state" --num-workers $((WORLD_SIZE * PROCESSES)) --json "$LOGS/result.jsonl" -- \
+  fashion_mnist --backend gloo "${options[@]}"
