@@ -8,7 +8,7 @@
 set -euo pipefail
 
 end() { echo "start_cluster.sh: $2" >&2 && exit "$1"; }
-list=${HOSTS:-} state='' options=() replicas=${NGC_ARRAY_SIZE:-0} replica=${NGC_ARRAY_INDEX:-${NGC_REPLICA_ID:-0}}
+list='' state='' options=() replicas=${NGC_ARRAY_SIZE:-0} replica=${NGC_ARRAY_INDEX:-${NGC_REPLICA_ID:-0}}
 while (($#)); do
   case $1 in
     --hosts) list=${2:?which hosts?} && shift 2 ;;
@@ -19,6 +19,9 @@ done
 cluster=${CLUSTER:-$(dirname "${BASH_SOURCE[0]}")/cluster}
 [[ -x $cluster ]] || cluster=$(type -P cluster) || end 2 "no program 'cluster' here or on the PATH; CLUSTER=FILE names it"
 cluster=$(realpath "$cluster") host='' block=(--block) # in a batch job a daemon is a step, and ends with the job
+
+# A job's own nodes, whatever HOSTS was where it was submitted.
+((replicas)) || [[ -n $list || -n ${SLURM_JOB_NODELIST:-}${PBS_NODEFILE:-} ]] || list=${HOSTS:-}
 
 # at HOST WORD...: a shell's words, run there
 if [[ -n $list ]]; then
