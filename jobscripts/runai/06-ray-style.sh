@@ -26,7 +26,10 @@ eval "$exports"
 read -ra options <<<"$OPTIONS"
 state=$LOGS/state cluster=$BUILD/06-ray-style/cluster
 if ((RANK > 0)); then
-  until [[ -s $state/address ]]; do ((SECONDS < 600)) && sleep 0.2; done # and fail after that
+  until [[ -s $state/address ]]; do
+    ((SECONDS < 600)) || { echo "no head came within 600 s: $state" >&2 && exit 1; }
+    sleep 0.2
+  done
   exec "$cluster" start --address "$MASTER_ADDR:$MASTER_PORT" --state "$state" --num-cpus "$PROCESSES" --block
 fi
 trap '"$cluster" stop --state "$state"' EXIT

@@ -28,7 +28,10 @@ tune=$BUILD/07-rdma-tuning/rdma_tune
 "$tune" check
 "$tune" --json "$LOGS/new-$RANK"
 mv "$LOGS/new-$RANK" "$LOGS/pod-$RANK.json"
-until found=("$LOGS"/pod-*.json) && ((${#found[@]} == WORLD_SIZE)); do ((SECONDS < 600)) && sleep 0.2; done
+until found=("$LOGS"/pod-*.json) && ((${#found[@]} == WORLD_SIZE)); do
+  ((SECONDS < 600)) || { echo "not all pods came within 600 s: ${found[*]}" >&2 && exit 1; }
+  sleep 0.2
+done
 ((RANK > 0)) || "$tune" compare "${found[@]}"
 # mnrun takes the number of pods, this pod's and the meeting place from WORLD_SIZE, RANK, MASTER_ADDR and MASTER_PORT.
 exec "$BUILD/01-environment/mnrun" --nproc-per-node "$PROCESSES" --log-dir "$LOGS" --tee 3 \

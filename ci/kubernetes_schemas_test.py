@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Holds jobscripts/kubernetes against the schemas of Kubernetes and Kubeflow, and against what a job script needs.
+
+usage: kubernetes_schemas_test.py FOLDER. Every object must be valid, and must not be once a field that does not exist, or
+a text instead of a number, is anywhere in it. Exit status: 0 right, 1 wrong, 77 the schemas are not here (ci/setup hosts).
+"""
+import copy
+import json
+import sys
+from pathlib import Path
+
+try:
+    import jsonschema
+    import kubernetes_validate.utils
+    import referencing
+    import yaml
+    from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
+except ImportError as error:
+    print(f"no schemas of Kubernetes: {error}; bash ci/setup hosts installs them")
+    sys.exit(77)
+
+VERSION = "1.34"
+FREE = {"limits", "requests", "annotations", "labels", "selector"}  # maps from any name
+
+
+def kubeflow():
+    schema = json.loads((Path(__file__).parent / "kubeflow.schema.json").read_text())
+    definitions = kubernetes_validate.utils.schema_contents(
+        f"kubernetes-json-schema/v{VERSION}.0-local-strict/_definitions.json", VERSION
+    )
+    registry = referencing.Registry().with_resource(
+        "/api/_definitions.json", referencing.jsonschema.DRAFT202012.create_resource(definitions)
+    )
+    return jsonschema.validators.Draft202012Validator(schema, registry=registry)
+
+
+KUBEFLOW = kubeflow()
+
+
+def fault(thing):
+    """What is wrong with an object, or None."""
+    try:
+        if thing["kind"] == "TrainJob":
+            kept = TrainerV1alpha1TrainJob.from_dict(copy.deepcopy(thing)).to_dict()
+            return None if kept == thing else "there are fields that a TrainJob does not have"
+        if thing["apiVersion"].startswith("kubeflow.org/"):
+            KUBEFLOW.validate(thing)
+        else:
+            kubernetes_validate.utils.validate(thing, VERSION, strict=True)
+    except (jsonschema.ValidationError, ValueError) as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def places(thing, path=()):
+    """The path to each mapping of fields, and to each number."""
+    if isinstance(thing, dict):
+        yield path
+        for name, value in thing.items():
+            if name not in FREE:
+                yield from places(value, (*path, name))
+    elif isinstance(thing, list):
+        for index, value in enumerate(thing):
+            yield from places(value, (*path, index))
+    elif isinstance(thing, int):
+        yield path
+
+
+def plant(thing, path):
+    changed = copy.deepcopy(thing)
+    place = changed
+    for part in path[:-1]:
+        place = place[part]
+    if path and not isinstance(place[path[-1]], dict):
+        place[path[-1]] = "a text"
+    else:
+        (place[path[-1]] if path else place)["plantedField"] = "a"
+    return changed
+
+
+def pods(thing):
+    """The pod specs in an object."""
+    if isinstance(thing, dict):
+        if "containers" in thing:
+            yield thing
+        for value in thing.values():
+            yield from pods(value)
+    elif isinstance(thing, list):
+        for value in thing:
+            yield from pods(value)
+
+
+def lacks(thing):
+    """What a job script must have beside what the schema wants."""
+    text = json.dumps(thing)
+    if thing["kind"] == "Service":
+        return []
+    wanted = ["activeDeadlineSeconds", "limits"]
+    if thing["kind"] != "TrainJob":  # there the runtime has them
+        wanted += ["ttlSecondsAfterFinished", "backoffLimit"]
+    if thing["apiVersion"].startswith("kubeflow.org/"):
+        wanted += ["cleanPodPolicy"]
+    missing = [name for name in wanted if f'"{name}"' not in text]
+    for pod in pods(thing):
+        if not pod.get("securityContext", {}).get("runAsNonRoot"):
+            missing.append("runAsNonRoot")
+        mounts = {mount["mountPath"]: mount["name"] for mount in pod["containers"][0].get("volumeMounts", [])}
+        memory = [volume["name"] for volume in pod["volumes"] if volume.get("emptyDir", {}).get("medium") == "Memory"]
+        if mounts.get("/dev/shm") not in memory:
+            missing.append("/dev/shm in memory")
+    return missing
+
+
+def main():
+    wrong = objects = faults = 0
+    for file in sorted(Path(sys.argv[1]).glob("*.yaml")):
+        for thing in yaml.safe_load_all(file.read_text()):
+            thing = json.loads(json.dumps(thing))  # what anchors share becomes its own
+            objects += 1
+            if said := fault(thing):
+                wrong += 1
+                print(f"WRONG: {file.name}: {thing['kind']}: {said}")
+            for what in lacks(thing):
+                wrong += 1
+                print(f"WRONG: {file.name}: {thing['kind']} lacks {what}")
+            for path in places(thing):
+                faults += 1
+                if not fault(plant(thing, path)):
+                    wrong += 1
+                    print(f"WRONG: {file.name}: a fault is not found in {'.'.join(map(str, path)) or 'the object'}")
+    print(f"{objects} objects, {faults} planted faults, {wrong} wrong")
+    sys.exit(wrong > 0 or objects == 0)
+
+
+if __name__ == "__main__":
+    main()
