@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <limits>
+#include <type_traits>
 
 namespace multinode {
 
@@ -30,6 +33,24 @@ struct Arithmetic<std::int64_t> {
   using type = std::uint64_t;
 };
 
+// In either order the same bits: a NaN if one is, and -0 is less than 0. Ranks may combine in different orders.
+template <class T>
+T lesser(T x, T y) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (x != x || y != y) return std::numeric_limits<T>::quiet_NaN();
+    if (x == y) return std::signbit(x) ? x : y;
+  }
+  return y < x ? y : x;
+}
+template <class T>
+T greater(T x, T y) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (x != x || y != y) return std::numeric_limits<T>::quiet_NaN();
+    if (x == y) return std::signbit(x) ? y : x;
+  }
+  return x < y ? y : x;
+}
+
 template <class T>
 void combine_as(Reduction reduction, T* out, const T* x, const T* y, std::size_t count) {
   using A = typename Arithmetic<T>::type;
@@ -42,10 +63,10 @@ void combine_as(Reduction reduction, T* out, const T* x, const T* y, std::size_t
       for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<T>(static_cast<A>(x[i]) * static_cast<A>(y[i]));
       break;
     case Reduction::min:
-      for (std::size_t i = 0; i < count; ++i) out[i] = y[i] < x[i] ? y[i] : x[i];
+      for (std::size_t i = 0; i < count; ++i) out[i] = lesser(x[i], y[i]);
       break;
     case Reduction::max:
-      for (std::size_t i = 0; i < count; ++i) out[i] = x[i] < y[i] ? y[i] : x[i];
+      for (std::size_t i = 0; i < count; ++i) out[i] = greater(x[i], y[i]);
       break;
   }
 }

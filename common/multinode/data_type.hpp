@@ -100,7 +100,8 @@ void convert(std::span<const half> from, std::span<float> to);
 void convert(std::span<const bfloat16> from, std::span<float> to);
 
 // out[i] = x[i] (reduction) y[i]; average adds. out may be x or y. Half and bfloat16 are computed in float and rounded
-// once; integers wrap around. Ranks that hold the same x and y, in this order, get the same bits.
+// once; integers wrap around. The least and the greatest are NaN where x or y is, and -0 is less than 0. Ranks that
+// hold the same x and y, in this order, get the same bits; for min and max in either order.
 void combine(DataType type, Reduction reduction, void* out, const void* x, const void* y, std::size_t count);
 
 }  // namespace multinode

@@ -44,26 +44,34 @@ MpiTypes::MpiTypes() {
   }
   check(MPI_Type_contiguous(2, MPI_BYTE, &two_bytes_));
   check(MPI_Type_commit(&two_bytes_));
-  add_short_float<DataType::float16>();
-  add_short_float<DataType::bfloat16>();
+  for (const DataType type : {DataType::float16, DataType::bfloat16})
+    types_[static_cast<std::size_t>(type)] = two_bytes_;
+  using enum Reduction;
+  add_operations<DataType::float16, sum, product, min, max, average>();
+  add_operations<DataType::bfloat16, sum, product, min, max, average>();
+#ifdef MPICH_VERSION
+  // MPICH 4.0 compares unsigned bytes as if they had a sign (max(100, 200) is 100), and its ranks reduce in different
+  // orders: their zeros had different signs.
+  add_operations<DataType::uint8, min, max>();
+  add_operations<DataType::float32, min, max>();
+  add_operations<DataType::float64, min, max>();
+#endif
 }
 
-template <DataType type>
-void MpiTypes::add_short_float() {
-  types_[static_cast<std::size_t>(type)] = two_bytes_;
+template <DataType type, Reduction... its_reductions>
+void MpiTypes::add_operations() {
   Operations& its = operations_[static_cast<std::size_t>(type)];
-  constexpr std::array functions = {&reduce<type, Reduction::sum>, &reduce<type, Reduction::product>,
-                                    &reduce<type, Reduction::min>, &reduce<type, Reduction::max>,
-                                    &reduce<type, Reduction::average>};
-  for (std::size_t i = 0; i < its.size(); ++i) check(MPI_Op_create(functions[i], 1, &its[i]));
+  for (const auto& [reduction, function] : {std::pair(its_reductions, &reduce<type, its_reductions>)...}) {
+    check(MPI_Op_create(function, 1, &own_.emplace_back(MPI_OP_NULL)));
+    its[static_cast<std::size_t>(reduction)] = own_.back();
+  }
 }
 
 MpiTypes::~MpiTypes() {
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (finalized) return;
-  for (const DataType type : {DataType::float16, DataType::bfloat16})
-    for (MPI_Op& operation : operations_[static_cast<std::size_t>(type)]) MPI_Op_free(&operation);
+  for (MPI_Op& operation : own_) MPI_Op_free(&operation);
   MPI_Type_free(&two_bytes_);
 }
 

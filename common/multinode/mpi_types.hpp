@@ -4,10 +4,12 @@
 #include <multinode/data_type.hpp>
 #include <multinode/mpi.hpp>
 
+#include <vector>
+
 namespace multinode {
 
-// MPI's own types and operations, and some for half and bfloat16, which MPI lacks. From after MPI_Init to before
-// MPI_Finalize; throws std::runtime_error where MPI refuses.
+// MPI's own types and operations, and some for half and bfloat16, which MPI lacks, and for what MPICH has wrong. From
+// after MPI_Init to before MPI_Finalize; throws std::runtime_error where MPI refuses.
 class MpiTypes {
  public:
   MpiTypes();
@@ -24,12 +26,13 @@ class MpiTypes {
  private:
   using Operations = std::array<MPI_Op, reductions.size()>;  // by Reduction
 
-  template <DataType type>
-  void add_short_float();
+  template <DataType type, Reduction... its_reductions>
+  void add_operations();
 
   MPI_Datatype two_bytes_ = MPI_DATATYPE_NULL;
   std::array<MPI_Datatype, data_types.size()> types_{};     // by DataType
   std::array<Operations, data_types.size()> operations_{};  // by DataType
+  std::vector<MPI_Op> own_;
 };
 
 }  // namespace multinode

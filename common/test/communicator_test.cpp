@@ -44,6 +44,18 @@ TEST(Combine, SignsCountInMinAndMax) {
   EXPECT_EQ(combined<std::uint64_t>(Reduction::max, std::uint64_t{1} << 63, 1), std::uint64_t{1} << 63);
 }
 
+TEST(Combine, TheOrderDoesNotShowInMinAndMax) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [x, y] : {std::pair(0.0, -0.0), {-0.0, 0.0}, {nan, 1.0}, {1.0, nan}, {2.0, 1.0}, {1.0, 2.0}})
+    for (const Reduction reduction : {Reduction::min, Reduction::max}) {
+      const double one = combined(reduction, x, y);
+      EXPECT_EQ(std::bit_cast<std::uint64_t>(one), std::bit_cast<std::uint64_t>(combined(reduction, y, x)));
+      EXPECT_EQ(std::isnan(one), std::isnan(x) || std::isnan(y));
+    }
+  EXPECT_TRUE(std::signbit(combined(Reduction::min, 0.0f, -0.0f)));
+  EXPECT_FALSE(std::signbit(combined(Reduction::max, -0.0f, 0.0f)));
+}
+
 TEST(Combine, ShortFloatsAreRoundedOnce) {
   EXPECT_EQ(combined(Reduction::sum, half(2048.0f), half(1.0f)), half(2048.0f));  // a tie, to the even
   EXPECT_EQ(combined(Reduction::sum, half(2048.0f), half(3.0f)), half(2052.0f));
