@@ -24,6 +24,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -37,6 +38,10 @@ namespace {
 constexpr int no_rank = -1;
 constexpr std::size_t kept_checkpoints = 2;
 constexpr std::size_t nan_step = 5;
+constexpr std::size_t steps_between_looks = 10;
+
+// SIGUSR1 has come: the time of this job is nearly over. A signal handler may touch nothing else.
+volatile std::sig_atomic_t save_asked = 0;
 
 struct Options {
   multinode::CommonOptions common;
@@ -166,7 +171,8 @@ class Training {
         progress_.step(static_cast<int>(epoch), s + 1, sampler_.steps(), text(": loss %.4f", loss),
                        !ends || log_every == 1);
       }
-      if (!ends && checkpoint_every > 0 && step_ % checkpoint_every == 0) write_checkpoint();
+      const bool due = checkpoint_every > 0 && step_ % checkpoint_every == 0;
+      if (!ends && (due || save_is_asked())) write_checkpoint();
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
 
@@ -242,9 +248,18 @@ class Training {
     return 100 * right / static_cast<double>(images_.test.size());
   }
 
+  // Whether a rank has had SIGUSR1. All ranks have to do the same, so they look together, and not in every step.
+  bool save_is_asked() {
+    if (options_.checkpoint.empty() || step_ % steps_between_looks != 0) return false;
+    double ranks = save_asked;
+    sum_over_ranks(communicator_, model_, {&ranks, 1});
+    return ranks > 0;
+  }
+
   // Random numbers are functions of seed and step: beside the blocks, two numbers and the sums are all the state.
   void write_checkpoint() {
     if (options_.checkpoint.empty()) return;
+    save_asked = 0;
     Sums sums = line_sums_;
     sum_over_ranks(communicator_, model_, sums);
     if (!folder_) return;
@@ -331,6 +346,7 @@ class Training {
 };
 
 int run(multinode::World& world, const Options& options) {
+  if (!options.checkpoint.empty()) std::signal(SIGUSR1, [](int) { save_asked = 1; });
   if (options.corrupt != no_rank) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
   if (options.nan != no_rank) multinode::require_range("--nan", options.nan, 0, world.size() - 1);
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
@@ -366,7 +382,7 @@ multinode::Program Options::program() {
       ("cuda-graph", po::bool_switch(&cuda_graph), "on GPUs: record a step once, and repeat it as a whole")    //
       ("relu-on-output", po::bool_switch(&output_relu), "as the tutorial's network has it: it learns less")    //
       ("checkpoint", po::value(&checkpoint)->value_name("DIR"),
-       "write checkpoints there, and go on from the newest that is there")  //
+       "write checkpoints there, also at SIGUSR1, and go on from the newest that is there")  //
       ("checkpoint-every", po::value(&checkpoint_every)->default_value(checkpoint_every),
        "steps between two checkpoints; 0: one after each epoch")                                 //
       ("steps", po::value(&steps)->default_value(steps), "stop after so many; 0: do not")        //

@@ -313,6 +313,27 @@ TEST_P(Mnrun, KilledRanksAreStartedAgainAndTheResultIsTheSame) {
   }
 }
 
+// A job's time is nearly over: a signal to any of the ranks, and all of them save soon, and go on.
+TEST_P(Mnrun, ASignalToOneRankSaves) {
+  auto options = learn();
+  options[3] = "7";  // epochs
+  const Outcome whole = outcome_of(run(GetParam(), 3, options));
+  const Folder folder;
+  options.insert(options.end(),
+                 {"--checkpoint", folder.path.string(), "--checkpoint-every", "1000", "--log-every", "1"});
+  Process process(command(3, options));
+  ASSERT_TRUE(process.wait_for("epoch 1 step 3 of", 40s)) << process.wait(1s).all();
+  const pid_t pid = process.find("RANK", "2");
+  ASSERT_NE(pid, 0);
+  ASSERT_EQ(::kill(pid, SIGUSR1), 0);
+  const Result result = process.wait(60s);
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_EQ(outcome_of(result.all()), whole);
+  const auto files = files_in(folder.path);
+  ASSERT_EQ(files.size(), 2u) << "not one checkpoint beside that of the end";
+  EXPECT_TRUE(std::regex_match(files[0], std::regex("step-00000000[1-7]0.checkpoint"))) << files[0];
+}
+
 // Killed while a checkpoint is half written: a pipe where the temporary file would be lets the test decide how far it
 // is.
 TEST_P(Mnrun, AKillInTheMiddleOfACheckpointGoesOnFromTheOneBefore) {
