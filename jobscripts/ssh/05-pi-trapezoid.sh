@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Integrates for pi on all processes; the result is the same to the last bit on any number of them.
-# ssh has to log in from here to all hosts without a password. Start it: bash 05-pi-trapezoid.sh
+# Start it: bash 05-pi-trapezoid.sh
 set -euo pipefail
 : "${BUILD:=$HOME/multi-node-cpp/build/release}" # EDIT: where the project is built; all hosts have to see it
 : "${HOSTFILE:=$(dirname "$0")/hostfile}"        # EDIT that file: a line for each host, and how many processes there
@@ -10,6 +10,7 @@ export MASTER_PORT=$((10000 + $$ % 20000))
 mkdir -p "$LOGS"
 listed=$(awk '/^[^#].* slots=/ { print $1 }' "$HOSTFILE")
 mapfile -t hosts <<<"$listed"
+for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes "$host" true; done # without a password
 image=$(sed -n 's/^PRETTY_NAME=//p' /etc/os-release)
 echo "job $$ on ${hosts[*]}, from $(hostname), $image, kernel $(uname -r)"
 echo "programs of $BUILD, logs in $LOGS"
