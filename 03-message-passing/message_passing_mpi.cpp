@@ -16,7 +16,8 @@ int run(multinode::World& world, const ExchangeOptions& options) {
   if (!world.launch().under_mpi)
     throw multinode::UsageError("MPI finds its ranks through its own launcher, not through " + world.launch().launcher +
                                 ": start it with mpirun, or srun --mpi=pmix");
-  // World met through MPI and so has called MPI_Init. Without this, a failure ends the program inside MPI.
+  const multinode::MpiComm started(world);  // calls MPI_Init, unless the World has, which met through MPI
+  // Without this, a failure ends the program inside MPI.
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   int rank = 0, size = 0;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));

@@ -1,6 +1,7 @@
 #include <mnrun/agents.hpp>
 #include <mnrun/quiet_thread.hpp>
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 
 #include <nlohmann/json.hpp>
@@ -31,10 +32,6 @@ std::string random_id() {
   char text[17];
   std::snprintf(text, sizeof text, "%08x%08x", random(), random());
   return text;
-}
-
-bool is_loopback_name(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
 // A port that was free a moment ago.
@@ -110,21 +107,11 @@ Agents::~Agents() {
   if (listening_.joinable()) listening_.join();
 }
 
-// Listens on the endpoint's own address. Where that is loopback although the name is not (Debian gives a host's own
-// name 127.0.1.1), or belongs to another machine (a service in front of a pod), only listening on all addresses is of
-// use.
+// Listens on the endpoint's own address; where that belongs to another machine (a service in front of a pod), on all.
 std::unique_ptr<multinode::TcpStoreServer> Agents::serve() {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  if (options_.nodes > 1 && !is_loopback_name(endpoint_.host) &&
-      getaddrinfo(endpoint_.host.c_str(), nullptr, &hints, &found) == 0) {
-    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
-    if (found->ai_family == AF_INET &&
-        ntohl(reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_addr.s_addr) >> 24 == 127)
-      return std::make_unique<multinode::TcpStoreServer>("0.0.0.0", endpoint_.port);
-  }
   try {
-    return std::make_unique<multinode::TcpStoreServer>(endpoint_.host, endpoint_.port);
+    return std::make_unique<multinode::TcpStoreServer>(
+        options_.nodes > 1 ? multinode::detail::listening_address(endpoint_.host) : endpoint_.host, endpoint_.port);
   } catch (const std::system_error& e) {
     if (options_.nodes == 1 || !options_.host_is_node_0 || e.code().value() != EADDRNOTAVAIL) throw;
   }

@@ -1,5 +1,6 @@
 #include "cluster/listener.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 
 #include <netdb.h>
@@ -44,7 +45,8 @@ ino_t socket_number(int fd) {
 
 Listener::Listener(const std::string& host, std::uint16_t port) {
   std::string error;
-  const auto addresses = multinode::detail::resolve({host, port}, AI_PASSIVE, error);
+  const auto addresses =
+      multinode::detail::resolve({multinode::detail::listening_address(host), port}, AI_PASSIVE, error);
   if (!addresses) throw multinode::UsageError("--host: " + error);
   const auto require = [&](bool right) {
     if (!right)

@@ -1,8 +1,7 @@
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/gloo_store.hpp>
 
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <unistd.h>
 
@@ -14,12 +13,6 @@
 namespace multinode {
 
 namespace {
-
-std::string number_text(const sockaddr* address, socklen_t length) {
-  char text[NI_MAXHOST];
-  return getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
-}
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
 
 // This machine's address on the way to `host`: that of a UDP socket connected to it, which sends nothing. "": none.
 std::string address_towards(const std::string& host) {
@@ -36,19 +29,9 @@ std::string address_towards(const std::string& host) {
     const bool known = connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
                        getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0;
     close(fd);
-    std::string text = known ? number_text(reinterpret_cast<sockaddr*>(&local), length) : "";
-    if (!text.empty() && !is_loopback(text)) return text;
+    std::string text = known ? detail::number_text(reinterpret_cast<sockaddr*>(&local), length) : "";
+    if (!text.empty() && !detail::is_loopback(text)) return text;
   }
-  return "";
-}
-
-std::string first_address() {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return "";
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> guard(all, &freeifaddrs);
-  for (const ifaddrs* i = all; i; i = i->ifa_next)
-    if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) && !(i->ifa_flags & IFF_LOOPBACK))
-      return number_text(i->ifa_addr, sizeof(sockaddr_in));
   return "";
 }
 
@@ -73,7 +56,7 @@ std::string gloo_address(World& world) {
     address = address_towards(master);
   for (int r = 0; address.empty() && r < world.size(); ++r)
     if (networks[static_cast<std::size_t>(r)] != mine) address = address_towards(world.host(r));
-  if (address.empty()) address = first_address();
+  if (address.empty()) address = detail::interface_address();
   if (address.empty())
     throw UsageError("gloo: " + host_name() + " has no address by which other machines could reach it");
   return address;

@@ -163,6 +163,9 @@ bool TcpClient::try_connect(Clock::time_point deadline, std::string& error) {
       result = ECONNREFUSED;
     if (result == 0) return true;
     error = errno_text(result);
+    if (result == ECONNREFUSED) error += " (nobody listens there)";
+    if (result == ETIMEDOUT) error += " (a firewall in between, or a host that is down?)";
+    if (result == ENETUNREACH || result == EHOSTUNREACH) error += " (a wrong address or interface?)";
     fd_.reset();
   }
   return false;

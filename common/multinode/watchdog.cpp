@@ -88,11 +88,17 @@ Judgement judge(int me, const Everyone& before, const Everyone& after, const std
     for (const std::size_t r : missing) text += (r != missing[0] ? ", " : "") + std::to_string(r);
     return {text + " of " + std::to_string(after.size()) + " never came", missing[0]};
   }
+  std::vector<std::size_t> silent;
   for (std::size_t r = 0; r < after.size(); ++r)
-    if (before[r] && after[r]->beat == before[r]->beat)
-      return {waiting + "; " + rank_of(int(r), *after[r]) + " is frozen: it gives no sign of life, and was last " +
-                  after[r]->doing(),
-              r};
+    if (before[r] && after[r]->beat == before[r]->beat) silent.push_back(r);
+  if (!silent.empty()) {
+    const Progress& first = *after[silent[0]];
+    std::string text = waiting + "; " + rank_of(int(silent[0]), first) +
+                       " is frozen, or cut off: it gives no sign of life, and was last " + first.doing();
+    for (std::size_t i = 1; i < silent.size(); ++i)
+      text += (i == 1 ? "; the same of rank " : ", ") + rank_of(int(silent[i]), *after[silent[i]]).substr(5);
+    return {text, silent[0]};
+  }
   if (after[std::size_t(me)]->peer == Watchdog::nobody) return {waiting, std::size_t(me)};
   // Between two ranks: follow who waits for whom to the one that waits for nobody.
   if (after[std::size_t(me)]->peer != Watchdog::everyone) {
@@ -213,7 +219,8 @@ class Watchdog::Implementation {
       store_.goodbye();
     } catch (const StoreTimeout&) {
       if (!stop.stop_requested())
-        end(verdict_text(exit_wrong, identity_.server + " is frozen: no answer for " + seconds_text(timeout_)),
+        end(verdict_text(exit_wrong,
+                         identity_.server + " is frozen, or cut off: no answer for " + seconds_text(timeout_)),
             nullptr);
     } catch (const std::runtime_error&) {
       if (!stop.stop_requested()) end(verdict_text(exit_wrong, identity_.server + " is gone"), nullptr);

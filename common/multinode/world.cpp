@@ -1,5 +1,7 @@
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/file_store.hpp>
+#include <multinode/socket.hpp>
 #include <multinode/torch_store.hpp>
 #include <multinode/world.hpp>
 
@@ -17,16 +19,17 @@
 #endif
 #include <gnu/libc-version.h>
 #include <link.h>
-#include <netdb.h>
-#include <sys/socket.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <condition_variable>
 #include <csignal>
+#include <iostream>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <system_error>
@@ -41,22 +44,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char loopback[] = "127.0.0.1";
 
-// The first address of `host` that is not loopback, in numbers; "" if there is none.
-std::string address_of(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return "";
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
-  for (const addrinfo* a = found; a; a = a->ai_next) {
-    char text[NI_MAXHOST];
-    if (getnameinfo(a->ai_addr, a->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) continue;
-    std::string address = text;
-    if (!address.starts_with("127.") && address != "::1") return address;
-  }
-  return "";
-}
-
 bool all_on_this_node(const Launch& launch) {
   if (launch.node_count) return launch.node_count->value == 1;
   return launch.world_size.value == 1 || (launch.local_size && launch.local_size->value == launch.world_size.value);
@@ -64,7 +51,7 @@ bool all_on_this_node(const Launch& launch) {
 
 // A server that all ranks can reach, and on loopback alone where they are all here; the address is what to tell them.
 std::pair<std::unique_ptr<TcpStoreServer>, Endpoint> serve_anywhere(const Launch& launch) {
-  std::string address = all_on_this_node(launch) ? loopback : address_of(host_name());
+  std::string address = all_on_this_node(launch) ? loopback : detail::own_address();
   if (address.empty()) address = loopback;  // a host that knows no address of its own has no other hosts
   auto server = std::make_unique<TcpStoreServer>(address);
   const Endpoint endpoint{address, server->port()};
@@ -73,7 +60,7 @@ std::pair<std::unique_ptr<TcpStoreServer>, Endpoint> serve_anywhere(const Launch
 
 // A server at an agreed endpoint. Where the name stands for another machine (a service in front of a pod), on all.
 std::unique_ptr<TcpStoreServer> serve_at(const Endpoint& endpoint) try {
-  return std::make_unique<TcpStoreServer>(endpoint.host, endpoint.port);
+  return std::make_unique<TcpStoreServer>(detail::listening_address(endpoint.host), endpoint.port);
 } catch (const std::system_error& e) {
   if (e.code().value() != EADDRNOTAVAIL) throw;
   return std::make_unique<TcpStoreServer>("0.0.0.0", endpoint.port);
@@ -99,6 +86,26 @@ class MpiLifetime {
 
  private:
   bool ours_ = false;
+};
+
+// Ends the process where MPI does not come back: there is no store yet to ask who is late.
+class MpiDeadline {
+ public:
+  MpiDeadline(std::chrono::milliseconds limit, const std::string& who)
+      : thread_([limit, who](const std::stop_token& stop) {
+          std::mutex mutex;
+          std::unique_lock lock(mutex);
+          std::condition_variable_any wake;
+          if (wake.wait_for(lock, stop, limit, [&] { return stop.stop_requested(); })) return;
+          std::cerr << who + " (host " + host_name() + "): MPI does not connect the ranks within " +
+                           detail::to_text(limit) +
+                           ": a firewall, or an interface that leads nowhere (btl_tcp_if_include)?\n"
+                    << std::flush;
+          _exit(exit_wrong);
+        }) {}
+
+ private:
+  std::jthread thread_;
 };
 
 // Rank 0's endpoint, on every rank. Proves first that MPI and the launcher agree.
@@ -215,7 +222,7 @@ struct World::Implementation {
   std::vector<std::string> hosts;
   std::vector<int> nodes;  // of each rank
 
-  void meet(const Launch& launch, const Options& options);
+  void meet(const std::string& program, const Launch& launch, const Options& options);
   void meet_through(Store& bootstrap, const Launch& launch, const Options& options);
   void prove_wiring(World& world);
 };
@@ -244,7 +251,8 @@ void World::Implementation::meet_through(Store& bootstrap, const Launch& launch,
   }
 }
 
-void World::Implementation::meet(const Launch& launch, const Options& options) {
+void World::Implementation::meet([[maybe_unused]] const std::string& program, const Launch& launch,
+                                 const Options& options) {
   const bool first = launch.rank.value == 0;
   server_text = "rank 0, which serves the store";
   if (options.rendezvous.starts_with("tcp:")) {
@@ -267,6 +275,8 @@ void World::Implementation::meet(const Launch& launch, const Options& options) {
     std::tie(server, endpoint) = serve_anywhere(launch);
 #ifdef MULTINODE_HAVE_MPI
   } else if (launch.under_mpi) {
+    // Longer than other waits: on a busy machine MPI takes seconds to start.
+    const MpiDeadline deadline(options.timeout + 15s, program + ": rank " + std::to_string(launch.rank.value));
     mpi.emplace();
     if (first) std::tie(server, endpoint) = serve_anywhere(launch);
     endpoint = broadcast_by_mpi(launch, endpoint);
@@ -294,7 +304,7 @@ World::World(std::string program, Launch launch, Options options)
       implementation_(std::make_unique<Implementation>()) {
   Implementation& impl = *implementation_;
   std::signal(SIGPIPE, SIG_IGN);  // Gloo writes to sockets of the dead without MSG_NOSIGNAL
-  impl.meet(launch_, options_);
+  impl.meet(program_, launch_, options_);
 
   Watchdog::Identity identity;
   identity.program = program_;

@@ -1,0 +1,56 @@
+#include <multinode/address.hpp>
+#include <multinode/socket.hpp>
+#include <multinode/world.hpp>
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include <memory>
+
+namespace multinode::detail {
+
+namespace {
+
+// Of a name, the first that is no loopback; "" if there is none.
+std::string address_of(const std::string& host) {
+  std::string error;
+  const Addresses found = resolve({host, 0}, 0, error);
+  for (const addrinfo* a = found.get(); a; a = a->ai_next)
+    if (const std::string text = number_text(a->ai_addr, a->ai_addrlen); !text.empty() && !is_loopback(text))
+      return text;
+  return "";
+}
+
+}  // namespace
+
+std::string number_text(const sockaddr* address, socklen_t length) {
+  char text[NI_MAXHOST];
+  return getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
+}
+
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+std::string interface_address() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> guard(all, &freeifaddrs);
+  for (const ifaddrs* i = all; i; i = i->ifa_next)
+    if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) && !(i->ifa_flags & IFF_LOOPBACK))
+      return number_text(i->ifa_addr, sizeof(sockaddr_in));
+  return "";
+}
+
+std::string own_address() {
+  std::string address = address_of(host_name());
+  return address.empty() ? interface_address() : address;
+}
+
+std::string listening_address(const std::string& host) {
+  std::string error;
+  if (is_loopback(host) || host.find("localhost") != std::string::npos || !resolve({host, 0}, 0, error)) return host;
+  return address_of(host).empty() ? "0.0.0.0" : host;
+}
+
+}  // namespace multinode::detail
