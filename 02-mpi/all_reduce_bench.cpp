@@ -98,11 +98,16 @@ int run(multinode::World& world, const BenchOptions& options) {
     };
     std::printf("all_reduce of a %.3g GB payload over %s, %d ranks, mean of %d trials:\n", payload * 1e-9,
                 std::string(multinode::name_of(communicator->backend())).c_str(), world.size(), options.trials);
-    print("algbw", algbw);
-    if (world.size() > 1)
-      print("busbw", busbw);
-    else
-      std::printf("  busbw: n/a, one rank moves nothing\n");
+    const bool stand_in = communicator->backend() == multinode::Backend::nccl && multinode::stand_in();
+    if (stand_in) {
+      std::printf("  algbw, busbw: n/a on stand-ins of GPUs\n");
+    } else {
+      print("algbw", algbw);
+      if (world.size() > 1)
+        print("busbw", busbw);
+      else
+        std::printf("  busbw: n/a, one rank moves nothing\n");
+    }
     std::printf("%s: %zu elements wrong\n", all_wrong ? "WRONG" : "RIGHT", all_wrong);
     std::fflush(stdout);
     multinode::JsonLines json(options.common.json);
@@ -113,8 +118,8 @@ int run(multinode::World& world, const BenchOptions& options) {
                 {"warmup", options.warmup},
                 {"trials", options.trials},
                 {"mean_seconds", mean},
-                {"algbw_gb_per_s", algbw * 1e-9},
-                {"busbw_gb_per_s", world.size() > 1 ? nlohmann::json(busbw * 1e-9) : nlohmann::json()},
+                {"algbw_gb_per_s", stand_in ? nlohmann::json() : nlohmann::json(algbw * 1e-9)},
+                {"busbw_gb_per_s", world.size() > 1 && !stand_in ? nlohmann::json(busbw * 1e-9) : nlohmann::json()},
                 {"wrong", all_wrong}});
   }
   return all_wrong ? multinode::exit_wrong : multinode::exit_right;

@@ -11,7 +11,7 @@
 #include "model/perceptron.hpp"
 #include "progress.hpp"
 #include "train_step.hpp"
-#ifdef MULTINODE_HAVE_NCCL
+#ifdef DDP_ON_GPU
 #include "ddp/gradient_memory_gpu.hpp"
 #include "train_step_gpu.hpp"
 #endif
@@ -199,7 +199,7 @@ class Training {
     const model::Dropout dropout{options_.dropout, options_.common.seed, static_cast<std::uint32_t>(step_)};
     const bool spoilt = world_.rank() == options_.nan && step_ + 1 == nan_step;
     constexpr T nan = std::numeric_limits<T>::quiet_NaN();
-#ifdef MULTINODE_HAVE_NCCL
+#ifdef DDP_ON_GPU
     if constexpr (on_gpu<Model>) {
       if (spoilt) mine.inputs.at(0) = nan;
       train_step(model_, optimizer_, reducer_, mine, divisor, dropout, rate, options_.cuda_graph ? &graphs_ : nullptr);
@@ -307,7 +307,7 @@ class Training {
   }
 
   std::unique_ptr<ddp::GradientMemory<T>> gradient_memory() {
-#ifdef MULTINODE_HAVE_NCCL
+#ifdef DDP_ON_GPU
     if constexpr (on_gpu<Model>) {
       communicator_.set_stream(model_.stream());
       model_.set_wait([this](cudaEvent_t event) {  // within the deadline
@@ -333,7 +333,7 @@ class Training {
 
   Model model_;
   typename Model::Sgd optimizer_;
-#ifdef MULTINODE_HAVE_NCCL
+#ifdef DDP_ON_GPU
   model::StepGraphs graphs_;
 #endif
   ddp::Reducer<T> reducer_;
@@ -354,13 +354,16 @@ int run(multinode::World& world, const Options& options) {
     throw multinode::UsageError("--precision bfloat16 and --cuda-graph: only on GPUs, with --backend nccl");
   const data::FashionMnist images = data::read_fashion_mnist(options.folder);
   const bool twice = options.precision == "double";
-#ifdef MULTINODE_HAVE_NCCL
+#ifdef DDP_ON_GPU
   if (communicator->backend() == multinode::Backend::nccl) {
     if (options.precision == "bfloat16")
       return Training<model::PerceptronGpu<float, __nv_bfloat16>>(world, *communicator, options, images).run();
     return twice ? Training<model::PerceptronGpu<double>>(world, *communicator, options, images).run()
                  : Training<model::PerceptronGpu<float>>(world, *communicator, options, images).run();
   }
+#else
+  if (communicator->backend() == multinode::Backend::nccl)
+    throw multinode::HardwareAbsent("--backend nccl: this build lacks the network's kernels, for which it takes nvcc");
 #endif
   return twice ? Training<model::Perceptron<double>>(world, *communicator, options, images).run()
                : Training<model::Perceptron<float>>(world, *communicator, options, images).run();

@@ -47,14 +47,16 @@ void add_over_ranks(Communicator& communicator, std::span<double> sums) {
 }
 
 bool use_gpu(const Options& options, const World& world, const Communicator& communicator) {
+  if (options.device == "cpu") return false;
+#ifdef MULTINODE_HAVE_KERNELS
   const bool nccl = communicator.backend() == multinode::Backend::nccl;
-  if (options.device == "cpu" || (options.device == "auto" && !nccl)) return false;
-#ifdef MULTINODE_HAVE_CUDA
+  if (options.device == "auto" && (!nccl || multinode::stand_in())) return false;  // a stand-in runs no kernels
   if (multinode::device_count() == 0) throw multinode::HardwareAbsent("--device gpu: there is no GPU here");
   multinode::check(cudaSetDevice(world.local_rank() % multinode::device_count()));
   return true;
 #else
-  (void)world;
+  (void)world, (void)communicator;
+  if (options.device == "auto") return false;
   throw UsageError("--device gpu: this program was built without CUDA");
 #endif
 }
@@ -71,7 +73,7 @@ Trial integrate(const Options& options, const World& world, Communicator& commun
   const auto own = std::span(sums).subspan(static_cast<std::size_t>(mine.first), static_cast<std::size_t>(mine.size()));
   communicator.barrier();
   const auto start = Clock::now();
-#ifdef MULTINODE_HAVE_CUDA
+#ifdef MULTINODE_HAVE_KERNELS
   if (gpu) sum_blocks_on_gpu(options.n, mine, own);
 #endif
   if (!gpu) sum_blocks(options.n, mine, own, options.isa, options.threads);

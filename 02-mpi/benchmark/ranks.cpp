@@ -65,8 +65,8 @@ std::unique_ptr<Ranks> make_ranks(multinode::World& world, multinode::Backend ba
   using multinode::Backend;
   if (backend == Backend::automatic) {
     bool gpus = true;
-    for (const std::string& count : world.gather("GPUs", std::to_string(multinode::device_count())))
-      gpus = gpus && count != "0";
+    const int own = multinode::stand_in() ? 0 : multinode::device_count();
+    for (const std::string& count : world.gather("GPUs", std::to_string(own))) gpus = gpus && count != "0";
     [[maybe_unused]] const bool one_rank = usage.threads * usage.ranks_per_thread == 1;
     backend = Backend::gloo;
 #ifdef MULTINODE_HAVE_MPI

@@ -55,7 +55,7 @@ std::string optional_digits(std::optional<double> value) { return value ? four_d
 std::vector<std::string> cells_of(std::span<const Column> columns, const std::optional<Result>& result) {
   if (!result) return std::vector<std::string>(columns.size(), "n/a");
   if (columns.data() == speeds.data())
-    return {four_digits(microseconds(result->time)), four_digits(gb_per_s(result->algbw)),
+    return {four_digits(microseconds(result->time)), result->algbw ? four_digits(gb_per_s(*result->algbw)) : "n/a",
             result->busbw ? four_digits(gb_per_s(*result->busbw)) : "n/a",
             result->wrong ? std::to_string(*result->wrong) : "n/a"};
   return {four_digits(microseconds(result->median)), four_digits(microseconds(result->p99)),
@@ -107,7 +107,8 @@ std::string size_text(std::size_t bytes) {
 nlohmann::json to_json(const Result& result) {
   nlohmann::json rank_times = nlohmann::json::array();
   for (const double time : result.rank_times) rank_times.push_back(microseconds(time));
-  nlohmann::json busbw, wrong, spread;  // null
+  nlohmann::json algbw, busbw, wrong, spread;  // null
+  if (result.algbw) algbw = gb_per_s(*result.algbw);
   if (result.busbw) busbw = gb_per_s(*result.busbw);
   if (result.wrong) wrong = *result.wrong;
   if (const auto percent = spread_of(result)) spread = *percent;
@@ -126,7 +127,7 @@ nlohmann::json to_json(const Result& result) {
           {"time_us", microseconds(result.time)},
           {"median_us", microseconds(result.median)},
           {"p99_us", microseconds(result.p99)},
-          {"algbw_gb_per_s", gb_per_s(result.algbw)},
+          {"algbw_gb_per_s", algbw},
           {"busbw_gb_per_s", busbw},
           {"wrong", wrong},
           {"rank_times_us", rank_times},
@@ -174,7 +175,7 @@ std::vector<std::string> too_slow(std::span<const Result> results, std::span<con
     }
     if (!has_busbw)
       lines.push_back(asked.str() + ": nothing was tested, " +
-                      (measured ? "one rank has no bus bandwidth" : "no such size was measured"));
+                      (measured ? "it has no bus bandwidth" : "no such size was measured"));
   }
   return lines;
 }

@@ -1,5 +1,6 @@
-// The NCCL side of the programs, built with a stand-in for CUDA and NCCL (stand_in_gpus.cpp): that the calls are made
-// as they should be, their times and results go where they belong, and nothing is left behind.
+// The NCCL side of the programs, on stand-ins of GPUs (ci/host-nccl): that the calls are made as they should be, their
+// times and results go where they belong, and nothing is left behind.
+#include <testing/host_nccl.hpp>
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>
@@ -13,16 +14,21 @@ using namespace multinode::testing;
 using namespace std::chrono_literals;
 using Words = std::vector<std::string>;
 
-Result over_nccl(const std::string& program, const Words& options,
-                 const std::map<std::string, std::string>& environment = {}) {
+Result over_nccl(const std::string& program, const Words& options, std::map<std::string, std::string> environment = {},
+                 int processes = 1) {
   Words command = {program, "--backend", "nccl", "-b", "64", "-e", "4096", "-f", "8"};
+#ifdef PATH_mnrun
+  if (processes > 1)
+    command.insert(command.begin(), {PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(processes)});
+#endif
   command.insert(command.end(), options.begin(), options.end());
+  environment.merge(on_host_nccl());
   return run(command, environment);
 }
 
-void expect_right(const std::string& program, const Words& options) {
+void expect_right(const std::string& program, const Words& options, int processes = 1) {
   SCOPED_TRACE(testing::PrintToString(options));
-  const Result result = over_nccl(program, options);
+  const Result result = over_nccl(program, options, {}, processes);
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_NE(result.out.find("# Out of bounds values : 0 OK"), std::string::npos) << result.all();
   EXPECT_EQ(result.err, "");  // nothing left behind
@@ -31,7 +37,7 @@ void expect_right(const std::string& program, const Words& options) {
 class EveryCollective : public testing::TestWithParam<std::string> {};
 
 TEST_P(EveryCollective, IsRightHoweverTheRanksAreDistributed) {
-  expect_right(GetParam(), {"-g", "4", "-d", "all", "-o", "all", "-r", "all"});
+  expect_right(GetParam(), {"-g", "4", "-d", "all", "-o", "all", "-r", "all", "-w", "0", "-n", "1"});
   expect_right(GetParam(), {"-g", "2", "-u", "1", "-m", "2"});
   expect_right(GetParam(), {"-t", "4", "-u", "3"});
   expect_right(GetParam(), {"-t", "2", "-g", "2", "-p", "1", "-R", "1"});
@@ -40,18 +46,45 @@ TEST_P(EveryCollective, IsRightHoweverTheRanksAreDistributed) {
   expect_right(GetParam(), {});
 }
 
+#ifdef PATH_mnrun
+TEST_P(EveryCollective, IsRightAmongProcesses) {
+  const bool pairs = GetParam().ends_with("hypercube_perf");  // any power of two
+  expect_right(GetParam(), {"-w", "0", "-n", "5"}, pairs ? 4 : 3);
+}
+
+TEST(Nccl, IsRightAmongAnyNumberOfProcesses) {
+  for (const int processes : {2, 3, 4}) expect_right(PATH_all_reduce_perf, {"-n", "5"}, processes);
+  expect_right(PATH_alltoall_perf, {"-n", "5", "-g", "2"}, 2);
+}
+#endif
+
 INSTANTIATE_TEST_SUITE_P(Nccl, EveryCollective,
-                         testing::Values(PATH_all_gather_stand_in, PATH_all_reduce_stand_in, PATH_alltoall_stand_in,
-                                         PATH_broadcast_stand_in, PATH_gather_stand_in, PATH_hypercube_stand_in,
-                                         PATH_reduce_stand_in, PATH_reduce_scatter_stand_in, PATH_scatter_stand_in,
-                                         PATH_sendrecv_stand_in),
+                         testing::Values(PATH_all_gather_perf, PATH_all_reduce_perf, PATH_alltoall_perf,
+                                         PATH_broadcast_perf, PATH_gather_perf, PATH_hypercube_perf, PATH_reduce_perf,
+                                         PATH_reduce_scatter_perf, PATH_scatter_perf, PATH_sendrecv_perf),
                          [](const auto& info) {
                            const std::string name = info.param.substr(info.param.rfind('/') + 1);
-                           return name.substr(0, name.rfind("_stand_in"));
+                           return name.substr(0, name.rfind("_perf"));
                          });
 
+TEST(Nccl, ShowsNoBandwidthOfAStandIn) {
+  const Result result = over_nccl(PATH_all_reduce_perf, {"-g", "2", "-n", "2", "--json", "/dev/stderr"});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_TRUE(result.out.starts_with("# 4 stand-ins of GPUs (host-nccl): ")) << result.all();
+  EXPECT_NE(result.out.find("# Avg bus bandwidth    : n/a\n"), std::string::npos) << result.all();
+  EXPECT_NE(result.err.find("\"gpu\":\"4 stand-ins of GPUs (host-nccl): "), std::string::npos) << result.all();
+  EXPECT_EQ(occurrences(result.err, "\"algbw_gb_per_s\":null"), 6u) << result.all();
+  EXPECT_EQ(occurrences(result.err, "\"busbw_gb_per_s\":null"), 6u) << result.all();
+  EXPECT_EQ(occurrences(result.err, "bw_gb_per_s"), 12u) << result.all();
+  const Result bench =
+      run({PATH_all_reduce_bench, "--backend", "nccl", "--rows", "10", "--columns", "10"}, on_host_nccl());
+  EXPECT_EQ(bench.status, 0) << bench.all();
+  EXPECT_NE(bench.out.find("  algbw, busbw: n/a on stand-ins of GPUs\n"), std::string::npos) << bench.all();
+  EXPECT_EQ(bench.out.find("GBps"), std::string::npos) << bench.all();
+}
+
 TEST(Nccl, TakesTheOtherOptions) {
-  const std::string program = PATH_all_reduce_stand_in;
+  const std::string program = PATH_all_reduce_perf;
   expect_right(program, {"-t", "2", "-z", "1"});
   expect_right(program, {"-g", "4", "-n", "1000", "-I", "1", "-w", "0"});  // more samples than marks
   expect_right(program, {"-t", "2", "-C", "1", "-c", "3", "-N", "2"});
@@ -64,7 +97,7 @@ TEST(Nccl, SeesAWrongElement) {
   for (const Words& ranks : {Words{"-g", "3"}, Words{"-t", "3"}}) {
     Words options = ranks;
     options.insert(options.end(), {"--corrupt", "2"});
-    const Result result = over_nccl(PATH_all_reduce_stand_in, options);
+    const Result result = over_nccl(PATH_all_reduce_perf, options);
     EXPECT_EQ(result.status, 1) << result.all();
     EXPECT_NE(result.out.find("# Out of bounds values : 6 FAILED"), std::string::npos) << result.all();
   }
@@ -74,26 +107,26 @@ TEST(Nccl, EndsAtTheDeadlineAndAborts) {
   for (const Words& ranks : {Words{"-g", "2"}, Words{"-t", "2"}, Words{"-G", "2"}, Words{"-t", "2", "-z", "1"}}) {
     Words options = ranks;
     options.insert(options.end(), {"--timeout", "1"});
-    const Result result = over_nccl(PATH_all_reduce_stand_in, options, {{"STAND_IN_STUCK", "60"}});
+    const Result result =
+        over_nccl(PATH_all_reduce_perf, options, {{"HOST_NCCL_FAULT", "stuck:60"}, {"NCCL_DEBUG", "INFO"}});
     EXPECT_EQ(result.status, 1) << result.all();
     EXPECT_NE(result.err.find("timed out after 1 s: rank 0"), std::string::npos) << result.all();
-    EXPECT_NE(result.err.find("rank 0 is aborted"), std::string::npos) << result.all();
+    EXPECT_NE(result.err.find("host-nccl: ncclCommAbort on rank 0\n"), std::string::npos) << result.all();
     EXPECT_LT(result.seconds, 10s);
   }
 }
 
 TEST(Nccl, EndsWithItsAsynchronousErrors) {
   // Only a rank that has to wait asks: there is nothing to wait for in one thread.
-  const Result result =
-      over_nccl(PATH_all_reduce_stand_in, {"-t", "3"}, {{"STAND_IN_ERROR", "0"}, {"STAND_IN_STUCK", "60"}});
+  const Result result = over_nccl(PATH_all_reduce_perf, {"-t", "3"}, {{"HOST_NCCL_FAULT", "error:60"}});
   EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_NE(result.err.find("NCCL: an error of the stand-in"), std::string::npos) << result.all();
+  EXPECT_NE(result.err.find("(an error as HOST_NCCL_FAULT asks for)"), std::string::npos) << result.all();
   EXPECT_LT(result.seconds, 10s);
 }
 
 TEST(Nccl, RefusesWhatItCannotDo) {
   const auto expect_refused = [](const Words& options, int status, const std::string& why) {
-    const Result result = over_nccl(PATH_all_reduce_stand_in, options);
+    const Result result = over_nccl(PATH_all_reduce_perf, options);
     EXPECT_EQ(result.status, status) << result.all();
     EXPECT_NE(result.err.find(why), std::string::npos) << result.all();
     EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.all();

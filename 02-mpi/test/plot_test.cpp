@@ -26,7 +26,7 @@ Result result_of(std::size_t size, bool in_place = false, const std::string& typ
   result.in_place = in_place;
   result.median = 5e-6 + static_cast<double>(size) / 1e9;
   result.algbw = static_cast<double>(size) / result.median;
-  result.busbw = 1.5 * result.algbw;
+  result.busbw = 1.5 * *result.algbw;
   return result;
 }
 

@@ -28,7 +28,7 @@ Result all_reduce(std::size_t size = 1 << 20, double time = 135.84e-6) {
   result.median = 0.97 * time;
   result.p99 = 1.4 * time;
   result.algbw = static_cast<double>(size) / time;
-  result.busbw = 1.5 * result.algbw;
+  result.busbw = 1.5 * *result.algbw;
   result.wrong = 0;
   result.rank_times = {1.00e-6, 1.02e-6, 1.04e-6, 1.10e-6};
   result.spread = 0.1 / 1.03;
@@ -308,7 +308,7 @@ TEST(Results, TableIsTheRoundedJson) {
     Result result = all_reduce(random() % 100'000'000, std::pow(10, exponent(random)));
     result.median = result.time / factor(random);
     result.p99 = result.time * factor(random);
-    result.busbw = result.algbw * factor(random);
+    result.busbw = *result.algbw * factor(random);
     result.wrong = random() % 3;
     result.spread = factor(random) - 1;
     const Result other = in_place(all_reduce(result.size, result.time * factor(random)));
@@ -391,7 +391,7 @@ TEST(TooSlow, OneRankHasNothingToCompare) {
   const std::vector<LeastBusbw> bands = {{1e9, 0}};
   EXPECT_EQ(too_slow(results, bands),
             std::vector<std::string>{
-                "--min-busbw asks for 1 GB/s from 0 B: nothing was tested, one rank has no bus bandwidth"});
+                "--min-busbw asks for 1 GB/s from 0 B: nothing was tested, it has no bus bandwidth"});
 }
 
 TEST(TooSlow, WhatIsNotANumberIsTooSlow) {

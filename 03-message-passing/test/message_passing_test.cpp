@@ -1,5 +1,6 @@
 // The programs as a user runs them.
 #include <testing/faults.hpp>
+#include <testing/host_nccl.hpp>
 
 #include <gtest/gtest.h>
 
@@ -34,11 +35,26 @@ std::vector<Way> ways() {
   all.push_back({Starter::mnrun, PATH_message_passing_gloo});
 #endif
 #endif
+#if defined(PATH_message_passing_nccl) && defined(HOST_NCCL)  // on stand-ins of GPUs
+  all.push_back({Starter::bare, PATH_message_passing_nccl});
+#ifdef MULTINODE_HAVE_MPI
+  all.push_back({Starter::mpirun, PATH_message_passing_nccl});
+#endif
+#endif
   return all;
 }
 
 class MessagePassing : public ::testing::TestWithParam<Way> {
  protected:
+#ifdef HOST_NCCL
+  void SetUp() override {
+    if (!GetParam().program.ends_with("_nccl")) return;
+    for (const auto& [name, value] : on_host_nccl(7)) setenv(name.c_str(), value.c_str(), 1);
+  }
+  void TearDown() override {
+    for (const auto& [name, value] : on_host_nccl()) unsetenv(name.c_str());
+  }
+#endif
   Ranks::End run(int ranks, std::vector<std::string> options, std::chrono::milliseconds timeout = 30s) {
     options.insert(options.begin(), GetParam().program);
     return Ranks(GetParam().starter, ranks, options).wait(timeout);

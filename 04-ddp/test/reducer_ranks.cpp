@@ -3,6 +3,7 @@
 #include "ddp/reducer.hpp"
 #include "train_step.hpp"
 
+#include <multinode/device.hpp>
 #include <multinode/program.hpp>
 
 #include <algorithm>
@@ -34,10 +35,80 @@ struct Case {
   std::size_t passes = 1;
 };
 
+// Elements in the memory that the communicator takes: a GPU's, or the host's.
+#ifdef MULTINODE_HAVE_NCCL
+// What GradientMemoryGpu does with a kernel, by way of the host: stand-ins of GPUs have no kernels.
+template <class T>
+class MemoryByCopies : public ddp::GradientMemory<T> {
+ public:
+  static std::vector<T> read(std::span<const T> there) {
+    std::vector<T> here(there.size());
+    multinode::check(cudaMemcpy(here.data(), there.data(), there.size_bytes(), cudaMemcpyDeviceToHost));
+    return here;
+  }
+  static void write(std::span<T> there, const std::vector<T>& here) {
+    multinode::check(cudaMemcpy(there.data(), here.data(), there.size_bytes(), cudaMemcpyHostToDevice));
+  }
+  void scale(std::span<T> elements, T factor) override {
+    std::vector<T> here = read(elements);
+    for (T& element : here) element *= factor;
+    write(elements, here);
+  }
+  void move(std::span<T> storage, std::span<const typename ddp::GradientMemory<T>::Move> moves) override {
+    const std::vector<T> before = read(storage);
+    std::vector<T> after(before.size());
+    for (const auto& [from, to, count] : moves) std::copy_n(before.data() + from, count, after.data() + to);
+    write(storage, after);
+  }
+};
+#endif
+
+template <class T>
+class Elements {
+ public:
+  Elements(const multinode::Communicator& communicator, std::size_t count)
+      : on_gpu_(communicator.backend() == multinode::Backend::nccl), here_(on_gpu_ ? 0 : count) {
+#ifdef MULTINODE_HAVE_NCCL
+    if (on_gpu_) there_ = std::make_unique<multinode::DeviceBuffer<T>>(count);
+#endif
+  }
+  std::span<T> span() {
+#ifdef MULTINODE_HAVE_NCCL
+    if (on_gpu_) return there_->span();
+#endif
+    return here_;
+  }
+  std::vector<T> read(std::span<const T> part) const {
+#ifdef MULTINODE_HAVE_NCCL
+    if (on_gpu_) return MemoryByCopies<T>::read(part);
+#endif
+    return {part.begin(), part.end()};
+  }
+  void write(std::span<T> part, const std::vector<T>& values) const {
+#ifdef MULTINODE_HAVE_NCCL
+    if (on_gpu_) return MemoryByCopies<T>::write(part, values);
+#endif
+    std::ranges::copy(values, part.begin());
+  }
+  std::unique_ptr<ddp::GradientMemory<T>> memory() const {
+#ifdef MULTINODE_HAVE_NCCL
+    if (on_gpu_) return std::make_unique<MemoryByCopies<T>>();
+#endif
+    return nullptr;
+  }
+
+ private:
+  bool on_gpu_;
+  std::vector<T> here_;
+#ifdef MULTINODE_HAVE_NCCL
+  std::unique_ptr<multinode::DeviceBuffer<T>> there_;
+#endif
+};
+
 template <class T>
 class Model {
  public:
-  Model() {
+  explicit Model(const multinode::Communicator& communicator) : communicator_(communicator) {
     add("first weights", {30, 10});
     add("first bias", {10});
     add("nothing", {0, 10});
@@ -46,15 +117,17 @@ class Model {
   }
   std::vector<ddp::NamedBlock> parameters() { return blocks_; }
   std::size_t size() const { return size_; }
+  Elements<T>& data(std::size_t i) { return *data_[i]; }
 
  private:
   void add(const std::string& name, const std::vector<std::size_t>& shape) {
     const std::size_t count = std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
-    data_.emplace_back(count);
-    blocks_.push_back({name, shape, std::span<T>(data_.back())});
+    data_.push_back(std::make_unique<Elements<T>>(communicator_, count));
+    blocks_.push_back({name, shape, data_.back()->span()});
     size_ += count;
   }
-  std::vector<std::vector<T>> data_;
+  const multinode::Communicator& communicator_;
+  std::vector<std::unique_ptr<Elements<T>>> data_;
   std::vector<ddp::NamedBlock> blocks_;
   std::size_t size_ = 0;
 };
@@ -66,7 +139,7 @@ class Checks {
 
   template <class T>
   void broadcast() {
-    Model<T> model;
+    Model<T> model(communicator_);
     std::vector<ddp::NamedBlock> parameters = model.parameters();
     if (world_.rank() == world_.size() - 1) {
       if (fault_.name == "shape") std::swap(parameters[3].shape[0], parameters[3].shape[1]);
@@ -74,21 +147,29 @@ class Checks {
       if (fault_.name == "type") parameters[4].block.type = multinode::DataType::int32;
       if (fault_.name == "missing") parameters.pop_back();
     }
+    const auto values = [](std::size_t of_rank, std::size_t i, std::size_t count) {
+      std::vector<T> all(count);
+      for (std::size_t j = 0; j < count; ++j) all[j] = value<T>(of_rank, 0, 0, i, j);
+      return all;
+    };
     for (std::size_t i = 0; i < parameters.size(); ++i)
-      for (std::size_t j = 0; j < parameters[i].block.count; ++j)
-        static_cast<T*>(parameters[i].block.data)[j] = value<T>(rank(), 0, 0, i, j);
+      model.data(i).write(model.data(i).span(), values(rank(), i, parameters[i].block.count));
     ddp::broadcast_parameters(world_, communicator_, parameters);
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      for (std::size_t j = 0; j < parameters[i].block.count; ++j)
-        expect(static_cast<T*>(parameters[i].block.data)[j] == value<T>(0, 0, 0, i, j), "broadcast");
+    communicator_.synchronize();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const std::vector<T> expected = values(0, i, parameters[i].block.count);
+      const std::vector<T> found = model.data(i).read(model.data(i).span());
+      for (std::size_t j = 0; j < found.size(); ++j) expect(found[j] == expected[j], "broadcast");
+    }
   }
 
   // Exact sums in four steps; then numbers that are rounded, of which all ranks must have the same bits.
   template <class T>
   void reduce(const Case& c) {
-    const auto parameters = Model<T>().parameters();
-    std::vector<T> storage(Model<T>().size());
-    ddp::Reducer<T> reducer(world_, communicator_, parameters, storage, c.options);
+    Model<T> model(communicator_);
+    const auto parameters = model.parameters();
+    Elements<T> storage(communicator_, model.size());
+    ddp::Reducer<T> reducer(world_, communicator_, parameters, storage.span(), c.options, storage.memory());
     std::vector<std::span<T>> gradients(parameters.size());
     int laid_out = 0;
     const auto lay_out = [&] {
@@ -112,16 +193,19 @@ class Checks {
         if (world_.rank() && fault_.asleep == no_rank) std::shuffle(order.begin(), order.end(), random);
         for (const std::size_t i : order) {
           if (c.options.unused_parameters && !uses(rank(), step, i)) continue;
-          for (std::size_t j = 0; j < gradients[i].size(); ++j)
-            gradients[i][j] =
-                (reducer.adds() ? gradients[i][j] : 0) + (exact ? value<T>(rank(), step, pass, i, j) : normal(random));
-          if (world_.rank() == fault_.nan && step == 2 && i == 3) gradients[i][5] = T(NAN);
+          std::vector<T> own(gradients[i].size());
+          if (reducer.adds()) own = storage.read(gradients[i]);
+          for (std::size_t j = 0; j < own.size(); ++j)
+            own[j] += exact ? value<T>(rank(), step, pass, i, j) : normal(random);
+          if (world_.rank() == fault_.nan && step == 2 && i == 3) own[5] = T(NAN);
+          storage.write(gradients[i], own);
           if (world_.rank() == fault_.asleep && step == 1 && i == 0)
             std::this_thread::sleep_for(std::chrono::milliseconds(fault_.nap));
           reducer.mark_ready(i);
         }
         reducer.wait();
       }
+      communicator_.synchronize();
       if (!exact) break;
       for (std::size_t i = 0; i < gradients.size(); ++i) {
         bool used = false;
@@ -133,13 +217,15 @@ class Checks {
             for (std::size_t j = 0; j < sums.size(); ++j) sums[j] += value<T>(r, step, pass, i, j);
         }
         expect(reducer.used(i) == used, c.name + ", used, step " + std::to_string(step));
+        const std::vector<T> found = storage.read(gradients[i]);
         for (std::size_t j = 0; j < sums.size(); ++j)
-          expect(gradients[i][j] == sums[j] * (T(1) / T(divisor)),
+          expect(found[j] == sums[j] * (T(1) / T(divisor)),
                  c.name + ", step " + std::to_string(step) + ", parameter " + std::to_string(i));
       }
     }
     expect(laid_out == (c.options.rebuild && ranks() > 1 ? 2 : 1), c.name + ", rebuilt");
-    const auto hashes = world_.gather("gradients", std::to_string(hash_of(std::span<const T>(storage))));
+    const std::vector<T> all = storage.read(storage.span());
+    const auto hashes = world_.gather("gradients", std::to_string(hash_of(std::span<const T>(all))));
     expect(std::set(hashes.begin(), hashes.end()).size() == 1, c.name + ", the same bits");
   }
 
@@ -177,7 +263,9 @@ class Checks {
 };
 
 int run(multinode::World& world, const multinode::CommonOptions& common, const Fault& fault) {
-  const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(common.backend));
+  multinode::Backend backend = multinode::parse_backend(common.backend);
+  if (backend == multinode::Backend::automatic) backend = multinode::choose_cpu_backend(world);
+  const auto communicator = multinode::make_communicator(world, backend);
   Checks checks(world, *communicator, fault);
   checks.broadcast<float>();
   checks.broadcast<double>();
@@ -193,6 +281,8 @@ int run(multinode::World& world, const multinode::CommonOptions& common, const F
       {"float16", {.first_bucket_bytes = first, .bucket_bytes = later, .compression = ddp::Compression::float16}},
       {"bfloat16", {.first_bucket_bytes = first, .bucket_bytes = later, .compression = ddp::Compression::bfloat16}}};
   for (const Case& c : cases) {
+    const bool host_only = c.options.unused_parameters || c.options.compression != ddp::Compression::none;
+    if (backend == multinode::Backend::nccl && host_only) continue;
     checks.reduce<float>(c);
     if (fault.asleep != no_rank) break;  // once is enough
     checks.reduce<double>(c);

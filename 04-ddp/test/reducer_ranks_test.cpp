@@ -1,6 +1,8 @@
 // The reducer among real ranks, over each backend, started in each way.
 #include "fashion_mnist_ways.hpp"
 
+#include <testing/host_nccl.hpp>
+
 namespace {
 
 class ReducerRanks : public ::testing::TestWithParam<Way> {
@@ -63,6 +65,35 @@ TEST(ReducerRanksStall, ARankAsleepIsNamedWithTheBucketAndForgiven) {
   EXPECT_SAYS(end.output, " is late: it is in its own code, after all_reduce of bucket 0 (collective number ");
   EXPECT_SAYS(end.output, " checks, 0 wrong");
 }
+
+#if defined(HOST_NCCL) && defined(PATH_mnrun)
+class ReducerOverNccl : public ::testing::TestWithParam<int> {};
+
+TEST_P(ReducerOverNccl, EveryElementIsRight) {
+  const Result result = run({PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(GetParam()),
+                             PATH_reducer_ranks, "--backend", "nccl"},
+                            on_host_nccl());
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_SAYS(result.out, "stand-ins of GPUs (host-nccl)");
+  EXPECT_SAYS(result.out, "nccl, " + std::to_string(GetParam()) + " ranks: ");
+  EXPECT_SAYS(result.out, " checks, 0 wrong");
+}
+
+TEST(ReducerOverNcclKilled, ARankThatIsKilledEndsTheOthers) {
+  for (const auto& [name, value] : on_host_nccl()) setenv(name.c_str(), value.c_str(), 1);
+  Ranks ranks(Starter::bare, 3,
+              {PATH_reducer_ranks, "--backend", "nccl", "--asleep", "1", "--nap", "60000", "--timeout", "20"});
+  ASSERT_TRUE(ranks.wait_for("stand-ins of GPUs", 20s));
+  std::this_thread::sleep_for(500ms);
+  ranks.signal(1, SIGKILL);
+  const Ranks::End end = ranks.wait(30s);
+  EXPECT_TRUE(end.survivors_ended) << end.output;
+  EXPECT_SAYS(end.output, "rank 1 (host ");
+  EXPECT_LT(end.seconds, 10) << end.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ReducerOverNccl, ::testing::Values(2, 3, 4), ::testing::PrintToStringParamName());
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Ways, ReducerRanks, ::testing::ValuesIn(ways()),
                          [](const auto& info) { return info.param.name(); });

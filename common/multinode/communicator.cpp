@@ -325,7 +325,7 @@ Backend choose_cpu_backend([[maybe_unused]] const World& world) {
 Backend choose_backend(const World& world, Backend wanted) {
   if (wanted != Backend::automatic) return wanted;
 #ifdef MULTINODE_HAVE_NCCL
-  if (device_count() >= world.local_size()) return Backend::nccl;
+  if (!stand_in() && device_count() >= world.local_size()) return Backend::nccl;
 #endif
   return choose_cpu_backend(world);
 }

@@ -1,9 +1,17 @@
 #include <multinode/data_type.hpp>
 #include <multinode/device.hpp>
 
+#include <dlfcn.h>
+
 namespace multinode {
 
 #ifdef MULTINODE_HAVE_CUDA
+
+const char* stand_in() noexcept {
+  using Description = const char*();
+  const auto description = reinterpret_cast<Description*>(dlsym(RTLD_DEFAULT, "host_nccl_description"));
+  return description ? description() : nullptr;
+}
 
 int device_count() noexcept {
   int count = 0;
@@ -22,6 +30,7 @@ void check(cudaError_t code, source_location at) {
 
 #else
 
+const char* stand_in() noexcept { return nullptr; }
 int device_count() noexcept { return 0; }
 
 #endif

@@ -1,3 +1,4 @@
+#include <multinode/device.hpp>
 #include <multinode/program.hpp>
 
 #ifdef MULTINODE_HAVE_MPI
@@ -41,6 +42,7 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
 
     talk = true;
     World world(program.name, launch, {program.common.timeout, program.common.rendezvous, program.same_versions});
+    if (const char* text = stand_in(); text && world.rank() == 0) std::cout << "# " << text << '\n' << std::flush;
     try {
       return agreed(world, body(world));
     } catch (const std::exception& e) {

@@ -1,4 +1,5 @@
 #include <multinode/check.hpp>
+#include <multinode/device.hpp>
 #include <multinode/report.hpp>
 
 #include <algorithm>
@@ -71,14 +72,15 @@ nlohmann::json fingerprint(const World& world) {
   std::strftime(time, sizeof time, "%FT%TZ", gmtime_r(&now, &utc));
   nlohmann::json versions_json = nlohmann::json::object();
   for (const auto& [name, version] : versions()) versions_json[name] = version;
-  return {{"fingerprint",
-           {{"program", world.program()},
-            {"hosts", hosts},
-            {"launcher", world.launch().launcher},
-            {"world_size", world.size()},
-            {"nodes", world.node_count()},
-            {"versions", versions_json},
-            {"time", time}}}};
+  nlohmann::json print = {{"program", world.program()},
+                          {"hosts", hosts},
+                          {"launcher", world.launch().launcher},
+                          {"world_size", world.size()},
+                          {"nodes", world.node_count()},
+                          {"versions", versions_json},
+                          {"time", time}};
+  if (const char* text = stand_in()) print["gpu"] = text;
+  return {{"fingerprint", print}};
 }
 
 }  // namespace multinode

@@ -37,7 +37,7 @@ class JsonLines {
 };
 
 // Where and with what a result was made: {"fingerprint": {program, host, launcher, world_size, nodes, versions,
-// time}}. Never the environment itself: it can hold secrets.
+// time}}, and "gpu" where the GPUs are stand-ins. Never the environment itself: it can hold secrets.
 nlohmann::json fingerprint(const World& world);
 
 }  // namespace multinode

@@ -1,0 +1,825 @@
+// A stand-in of CUDA's runtime: HOST_NCCL_DEVICES devices in the host's memory, streams with a thread each, no kernels.
+// See README.md.
+#include "device.hpp"
+
+#include <cxxabi.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+using host_nccl::Task;
+using Clock = std::chrono::steady_clock;
+using Make = std::function<Task()>;
+
+namespace {
+
+constexpr int fresh_byte = 0xA5, freed_byte = 0x5A;
+constexpr std::size_t device_memory = std::size_t{1} << 30;
+const char* const text_of_description = "stand-ins of GPUs (host-nccl): on the CPU, for correctness";
+
+// A stream's tasks, carried out in order by a thread. It outlives its stream until the last of them is done.
+class Queue : public std::enable_shared_from_this<Queue> {
+ public:
+  std::uint64_t put(Task task) {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    if (!running_) {
+      running_ = true;
+      std::thread([self = shared_from_this()] { self->carry_out(); }).detach();
+    }
+    changed_.notify_all();
+    return ++submitted_;
+  }
+  std::uint64_t submitted() const {
+    const std::lock_guard lock(mutex_);
+    return submitted_;
+  }
+  bool reached(std::uint64_t number) const {
+    const std::lock_guard lock(mutex_);
+    return completed_ >= number;
+  }
+  void wait_for(std::uint64_t number) const {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return completed_ >= number; });
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  void carry_out() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return closed_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      {
+        const Task task = std::move(tasks_.front());
+        tasks_.pop_front();
+        lock.unlock();
+        task();
+      }
+      lock.lock();
+      ++completed_;
+      changed_.notify_all();
+    }
+  }
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::deque<Task> tasks_;
+  std::uint64_t submitted_ = 0, completed_ = 0;
+  bool running_ = false, closed_ = false;
+};
+
+// A place in a stream.
+struct Point {
+  std::shared_ptr<Queue> queue;
+  std::uint64_t number = 0;
+};
+
+// A point whose time is taken.
+struct Record {
+  Point point;
+  Clock::time_point time;  // once the point is reached
+};
+
+}  // namespace
+
+// CUDA's names of what its handles point to.
+struct CUstream_st {
+  int device = 0;
+  bool blocking = false;  // waits for the default stream, and it for this
+  std::shared_ptr<Queue> queue = std::make_shared<Queue>();
+  std::optional<std::vector<Make>> captured;
+  std::thread::id captured_by;
+};
+struct CUevent_st {
+  int device = 0;
+  bool timed = true;
+  std::shared_ptr<Record> record;
+};
+struct CUgraph_st {
+  std::vector<Make> tasks;
+};
+struct CUgraphExec_st {
+  std::vector<Make> tasks;
+};
+
+namespace {
+
+struct Allocation {
+  std::size_t bytes = 0;
+  int device = -1;  // -1: pinned memory of the host
+};
+
+struct Machine {
+  Machine();
+
+  std::vector<int> devices;  // their physical numbers
+  std::string description;
+  std::mutex mutex;  // of all that follows
+  std::map<int, std::unique_ptr<CUstream_st>> default_streams;
+  std::set<cudaStream_t> streams;
+  std::set<cudaEvent_t> events;
+  std::set<cudaGraph_t> graphs;
+  std::set<cudaGraphExec_t> executables;
+  std::map<std::uintptr_t, Allocation> memory;
+  std::map<const void*, std::string> kernels;
+
+  // Those that do not end with the process: threads may still use them.
+  static Machine& get() {
+    static Machine& machine = *new Machine;
+    return machine;
+  }
+};
+
+thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+thread_local std::pair<cudaError_t, std::string> explained{cudaSuccess, ""};
+
+std::optional<int> whole_number(const std::string& text, int most) {
+  if (text.empty() || text.size() > 6 || text.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
+  const int value = std::stoi(text);
+  return value <= most ? std::optional(value) : std::nullopt;
+}
+
+Machine::Machine() {
+  const char* count = std::getenv("HOST_NCCL_DEVICES");
+  if (!count) return;
+  const std::optional<int> number = whole_number(count, 64);
+  if (!number) {
+    host_nccl::say("HOST_NCCL_DEVICES must be a number of devices from 0 to 64, not '" + std::string(count) + "'");
+    return;
+  }
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (!visible) {
+    for (int i = 0; i < *number; ++i) devices.push_back(i);
+  } else {  // up to the first that does not exist, as CUDA has it
+    std::istringstream words(visible);
+    for (std::string word; std::getline(words, word, ',');) {
+      const std::optional<int> device = whole_number(word, *number - 1);
+      if (!device) break;
+      devices.push_back(*device);
+    }
+  }
+  if (!devices.empty()) description = std::to_string(devices.size()) + " " + text_of_description;
+}
+
+using Lock = std::lock_guard<std::mutex>;
+
+cudaError_t result(cudaError_t code) {
+  if (code != cudaSuccess && code != cudaErrorNotReady) last_error = code;
+  return code;
+}
+// `why` is what cudaGetErrorString says of this error on this thread.
+cudaError_t refuse(cudaError_t code, const std::string& call, const std::string& why) {
+  explained = {code, call + ": " + why};
+  return result(code);
+}
+
+cudaError_t no_device() { return result(cudaErrorNoDevice); }
+bool has_device() { return !Machine::get().devices.empty(); }
+
+// With the machine's mutex held.
+CUstream_st* find(cudaStream_t stream) {
+  Machine& machine = Machine::get();
+  if (stream == nullptr || stream == cudaStreamLegacy) {
+    auto& own = machine.default_streams[current_device];
+    if (!own) {
+      own = std::make_unique<CUstream_st>();
+      own->device = current_device;
+      own->blocking = true;
+    }
+    return own.get();
+  }
+  if (machine.streams.count(stream)) return stream;
+  for (const auto& [device, own] : machine.default_streams)
+    if (own.get() == stream) return stream;
+  return nullptr;
+}
+bool is_default(const CUstream_st* stream) {
+  const auto own = Machine::get().default_streams.find(stream->device);
+  return own != Machine::get().default_streams.end() && own->second.get() == stream;
+}
+
+// With the machine's mutex held: a task at the end of `stream`, behind what the rules of the default stream put before
+// it.
+Point submit(CUstream_st* stream, Task task) {
+  Machine& machine = Machine::get();
+  std::vector<Point> before;
+  if (stream->blocking) {
+    if (is_default(stream)) {
+      for (const cudaStream_t other : machine.streams)
+        if (other->device == stream->device && other->blocking)
+          before.push_back({other->queue, other->queue->submitted()});
+    } else if (const auto own = machine.default_streams.find(stream->device); own != machine.default_streams.end()) {
+      before.push_back({own->second->queue, own->second->queue->submitted()});
+    }
+    std::erase_if(before, [](const Point& point) { return point.queue->reached(point.number); });
+  }
+  if (!before.empty())
+    task = [before, task = std::move(task)] {
+      for (const Point& point : before) point.queue->wait_for(point.number);
+      task();
+    };
+  return {stream->queue, stream->queue->put(std::move(task))};
+}
+
+cudaError_t put(const char* call, cudaStream_t stream, Make make) {
+  if (!has_device()) return no_device();
+  const Lock lock(Machine::get().mutex);
+  CUstream_st* found = find(stream);
+  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never made");
+  if (found->captured)
+    found->captured->push_back(std::move(make));
+  else
+    submit(found, make());
+  return cudaSuccess;
+}
+
+std::string text_of(const void* data) {
+  std::ostringstream out;
+  out << data;
+  return out.str();
+}
+
+struct Where {
+  std::uintptr_t begin = 0;
+  Allocation allocation;
+};
+// The allocation that `data` points into. With the machine's mutex held.
+std::optional<Where> find_memory(const void* data) {
+  const auto& memory = Machine::get().memory;
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  auto at = memory.upper_bound(address);
+  if (at == memory.begin()) return std::nullopt;
+  --at;
+  if (address >= at->first + at->second.bytes) return std::nullopt;
+  return Where{at->first, at->second};
+}
+
+std::string range_refusal(const void* data, std::size_t bytes, bool of_device, const char* what) {
+  const std::string name = std::string(what) + " (" + std::to_string(bytes) + " bytes at " + text_of(data) + ") ";
+  const Lock lock(Machine::get().mutex);
+  const auto where = find_memory(data);
+  if (of_device && (!where || where->allocation.device < 0)) return name + "is not memory of a device";
+  if (!of_device && where && where->allocation.device >= 0)
+    return name + "is memory of device " + std::to_string(where->allocation.device);
+  if (!of_device && data == nullptr) return name + "is null";
+  if (where && reinterpret_cast<std::uintptr_t>(data) + bytes > where->begin + where->allocation.bytes)
+    return name + "is larger than what is left of its allocation of " + std::to_string(where->allocation.bytes) +
+           " bytes";
+  return "";
+}
+
+// Why a copy of this kind is not possible; "" if it is.
+std::string copy_refusal(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  bool to_device = false, from_device = false;
+  switch (kind) {
+    case cudaMemcpyHostToHost:
+      break;
+    case cudaMemcpyHostToDevice:
+      to_device = true;
+      break;
+    case cudaMemcpyDeviceToHost:
+      from_device = true;
+      break;
+    case cudaMemcpyDeviceToDevice:
+      to_device = from_device = true;
+      break;
+    case cudaMemcpyDefault: {
+      const Lock lock(Machine::get().mutex);
+      const auto device = [](const void* data) {
+        const auto where = find_memory(data);
+        return where && where->allocation.device >= 0;
+      };
+      to_device = device(to);
+      from_device = device(from);
+      break;
+    }
+    default:
+      return "no such cudaMemcpyKind: " + std::to_string(static_cast<int>(kind));
+  }
+  std::string why = range_refusal(to, bytes, to_device, "the destination");
+  if (why.empty()) why = range_refusal(from, bytes, from_device, "the source");
+  return why;
+}
+
+cudaError_t copy(const char* call, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                 cudaStream_t stream) {
+  if (!has_device()) return no_device();
+  if (bytes == 0) return cudaSuccess;
+  if (const std::string why = copy_refusal(to, from, bytes, kind); !why.empty())
+    return refuse(cudaErrorInvalidValue, call, why);
+  return put(call, stream, [=] { return [=] { std::memmove(to, from, bytes); }; });
+}
+
+cudaError_t set(const char* call, void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  if (!has_device()) return no_device();
+  if (bytes == 0) return cudaSuccess;
+  if (const std::string why = range_refusal(memory, bytes, true, "the memory"); !why.empty())
+    return refuse(cudaErrorInvalidValue, call, why);
+  return put(call, stream, [=] { return [=] { std::memset(memory, value, bytes); }; });
+}
+
+cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int device) {
+  if (!has_device()) return no_device();
+  if (!memory) return refuse(cudaErrorInvalidValue, call, "nowhere to put the address");
+  *memory = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  std::size_t used = 0;
+  for (const auto& [begin, allocation] : machine.memory)
+    if (allocation.device == device) used += allocation.bytes;
+  if (device >= 0 && (bytes > device_memory || used > device_memory - bytes))
+    return refuse(cudaErrorMemoryAllocation, call,
+                  std::to_string(bytes) + " bytes more than the " + std::to_string(used) + " that are taken of " +
+                      std::to_string(device_memory));
+  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  if (!*memory) return result(cudaErrorMemoryAllocation);
+  std::memset(*memory, fresh_byte, bytes);
+  machine.memory[reinterpret_cast<std::uintptr_t>(*memory)] = {bytes, device};
+  return cudaSuccess;
+}
+
+std::vector<Point> ends_of_streams(int device) {
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  std::vector<Point> points;
+  const auto add = [&](const CUstream_st& stream) {
+    if (stream.device == device) points.push_back({stream.queue, stream.queue->submitted()});
+  };
+  for (const cudaStream_t stream : machine.streams) add(*stream);
+  for (const auto& [own, stream] : machine.default_streams) add(*stream);
+  return points;
+}
+
+cudaError_t release(const char* call, void* memory, bool pinned) {
+  if (!memory) return cudaSuccess;
+  Machine& machine = Machine::get();
+  int device = 0;
+  {
+    const Lock lock(machine.mutex);
+    const auto found = machine.memory.find(reinterpret_cast<std::uintptr_t>(memory));
+    if (found == machine.memory.end() || (found->second.device < 0) != pinned)
+      return refuse(cudaErrorInvalidValue, call, text_of(memory) + " was freed before, or not allocated for this");
+    device = found->second.device;
+  }
+  if (!pinned)  // CUDA, too, waits here for what the device does
+    for (const Point& point : ends_of_streams(device)) point.queue->wait_for(point.number);
+  const Lock lock(machine.mutex);
+  const auto found = machine.memory.find(reinterpret_cast<std::uintptr_t>(memory));
+  std::memset(memory, freed_byte, found->second.bytes);
+  machine.memory.erase(found);
+  std::free(memory);
+  return cudaSuccess;
+}
+
+// What a program did not give back.
+struct AtExit {
+  ~AtExit() {
+    Machine& machine = Machine::get();
+    const Lock lock(machine.mutex);
+    std::string left;
+    const auto add = [&](std::size_t count, const std::string& what) {
+      if (count) left += (left.empty() ? "" : ", ") + std::to_string(count) + " " + what + (count > 1 ? "s" : "");
+    };
+    add(machine.memory.size(), "buffer");
+    add(machine.streams.size(), "stream");
+    add(machine.events.size(), "event");
+    add(machine.graphs.size(), "graph");
+    add(machine.executables.size(), "executable graph");
+    if (!left.empty()) host_nccl::say("not given back at the end: " + left);
+  }
+} at_exit;
+
+}  // namespace
+
+namespace host_nccl {
+
+void say(const std::string& line) {
+  const std::string text = "host-nccl: " + line + "\n";
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody reads it
+}
+
+std::chrono::seconds deadline() {
+  static const int seconds = [] {
+    const char* text = std::getenv("HOST_NCCL_DEADLINE");
+    const std::optional<int> value = text ? whole_number(text, 999999) : 10;
+    if (!value) say("HOST_NCCL_DEADLINE must be seconds from 0 to 999999, not '" + std::string(text) + "'; it is 10");
+    return value.value_or(10);
+  }();
+  return std::chrono::seconds(seconds);
+}
+
+cudaError_t enqueue(cudaStream_t stream, Make make) { return put("NCCL", stream, std::move(make)); }
+
+cudaStream_t find_stream(cudaStream_t stream) {
+  const Lock lock(Machine::get().mutex);
+  return find(stream);
+}
+int device_of(cudaStream_t found) { return found->device; }
+
+std::string refusal(const void* data, std::size_t bytes, int device) {
+  if (bytes == 0) return "";
+  if (std::string why = range_refusal(data, bytes, true, "it"); !why.empty()) {
+    const Lock lock(Machine::get().mutex);
+    const auto where = find_memory(data);  // pinned memory is as good
+    if (!where || where->allocation.device >= 0) return why;
+    return reinterpret_cast<std::uintptr_t>(data) + bytes > where->begin + where->allocation.bytes ? why : "";
+  }
+  const Lock lock(Machine::get().mutex);
+  const int owner = find_memory(data)->allocation.device;
+  if (owner == device) return "";
+  return "it is memory of device " + std::to_string(owner) + ", and the communicator's is " + std::to_string(device);
+}
+
+int physical_device(int device) { return Machine::get().devices.at(static_cast<std::size_t>(device)); }
+
+}  // namespace host_nccl
+
+extern "C" {
+
+const char* host_nccl_description() {
+  const std::string& text = Machine::get().description;
+  return text.empty() ? nullptr : text.c_str();
+}
+
+// Devices and errors
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = static_cast<int>(Machine::get().devices.size());
+  return *count ? cudaSuccess : no_device();
+}
+cudaError_t cudaGetDevice(int* device) {
+  if (!has_device()) return no_device();
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (!has_device()) return no_device();
+  const auto count = static_cast<int>(Machine::get().devices.size());
+  if (device < 0 || device >= count)
+    return refuse(cudaErrorInvalidDevice, "cudaSetDevice",
+                  "no device " + std::to_string(device) + ": there are " + std::to_string(count));
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
+    case cudaErrorNotSupported:
+      return "cudaErrorNotSupported";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureWrongThread:
+      return "cudaErrorStreamCaptureWrongThread";
+    case cudaErrorIllegalState:
+      return "cudaErrorIllegalState";
+    default:
+      return "cudaError of another kind";
+  }
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  if (explained.first == error && error != cudaSuccess) return explained.second.c_str();
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorNoDevice:
+      return "no GPU, and HOST_NCCL_DEVICES asks for no stand-in of one";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorNotReady:
+      return "not ready";
+    default:
+      return "an error of the stand-in of CUDA";
+  }
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = has_device() ? CUDART_VERSION : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (!has_device()) return no_device();
+  if (device < 0 || device >= static_cast<int>(Machine::get().devices.size())) return result(cudaErrorInvalidDevice);
+  *properties = {};
+  std::strncpy(properties->name, "host-nccl stand-in", sizeof properties->name - 1);
+  properties->totalGlobalMem = device_memory;
+  properties->pciDeviceID = host_nccl::physical_device(device);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
+  if (!has_device()) return no_device();
+  if (device < 0 || device >= static_cast<int>(Machine::get().devices.size())) return result(cudaErrorInvalidDevice);
+  std::snprintf(text, static_cast<std::size_t>(bytes), "0000:00:%02x.0",
+                static_cast<unsigned>(host_nccl::physical_device(device)));
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  if (!has_device()) return no_device();
+  const Lock lock(Machine::get().mutex);
+  *free = *total = device_memory;
+  for (const auto& [begin, allocation] : Machine::get().memory)
+    if (allocation.device == current_device) *free -= allocation.bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  if (!has_device()) return no_device();
+  for (const Point& point : ends_of_streams(current_device)) point.queue->wait_for(point.number);
+  return cudaSuccess;
+}
+
+// Memory
+
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  return allocate("cudaMalloc", memory, bytes, current_device);
+}
+cudaError_t cudaFree(void* memory) { return release("cudaFree", memory, false); }
+cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return allocate("cudaMallocHost", memory, bytes, -1); }
+cudaError_t cudaFreeHost(void* memory) { return release("cudaFreeHost", memory, true); }
+cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
+  return set("cudaMemset", memory, value, bytes, nullptr);
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  return set("cudaMemsetAsync", memory, value, bytes, stream);
+}
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  const cudaError_t code = copy("cudaMemcpy", to, from, bytes, kind, nullptr);
+  return code == cudaSuccess ? cudaStreamSynchronize(nullptr) : code;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  return copy("cudaMemcpyAsync", to, from, bytes, kind, stream);
+}
+
+// Streams
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  if (!has_device()) return no_device();
+  auto made = std::make_unique<CUstream_st>();
+  made->device = current_device;
+  made->blocking = !(flags & cudaStreamNonBlocking);
+  const Lock lock(Machine::get().mutex);
+  Machine::get().streams.insert(*stream = made.release());
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const Lock lock(Machine::get().mutex);
+  if (Machine::get().streams.erase(stream) == 0)
+    return refuse(cudaErrorInvalidResourceHandle, "cudaStreamDestroy", "this stream was destroyed or never made");
+  stream->queue->close();
+  delete stream;
+  return cudaSuccess;
+}
+
+}  // extern "C"
+
+namespace {
+
+// The end of the stream as it is now; an error where one must not ask.
+cudaError_t end_of(const char* call, cudaStream_t stream, Point& end) {
+  if (!has_device()) return no_device();
+  const Lock lock(Machine::get().mutex);
+  const CUstream_st* found = find(stream);
+  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never made");
+  if (found->captured) return refuse(cudaErrorStreamCaptureUnsupported, call, "this stream is being captured");
+  end = {found->queue, found->queue->submitted()};
+  return cudaSuccess;
+}
+
+// The event's last record; null: there is none.
+cudaError_t record_of(const char* call, cudaEvent_t event, std::shared_ptr<Record>& record) {
+  if (!has_device()) return no_device();
+  const Lock lock(Machine::get().mutex);
+  if (!Machine::get().events.count(event))
+    return refuse(cudaErrorInvalidResourceHandle, call, "this event was destroyed or never made");
+  record = event->record;
+  return cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  Point end;
+  if (const cudaError_t code = end_of("cudaStreamQuery", stream, end); code != cudaSuccess) return code;
+  return end.queue->reached(end.number) ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  Point end;
+  if (const cudaError_t code = end_of("cudaStreamSynchronize", stream, end); code != cudaSuccess) return code;
+  end.queue->wait_for(end.number);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  std::shared_ptr<Record> record;
+  if (const cudaError_t code = record_of("cudaStreamWaitEvent", event, record); code != cudaSuccess) return code;
+  if (!record) return cudaSuccess;  // as CUDA has it
+  return put("cudaStreamWaitEvent", stream,
+             [record] { return [record] { record->point.queue->wait_for(record->point.number); }; });
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  return put("cudaLaunchHostFunc", stream, [=] { return [=] { function(data); }; });
+}
+
+// Events
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (!has_device()) return no_device();
+  auto made = std::make_unique<CUevent_st>();
+  made->device = current_device;
+  made->timed = !(flags & cudaEventDisableTiming);
+  const Lock lock(Machine::get().mutex);
+  Machine::get().events.insert(*event = made.release());
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const Lock lock(Machine::get().mutex);
+  if (Machine::get().events.erase(event) == 0)
+    return refuse(cudaErrorInvalidResourceHandle, "cudaEventDestroy", "this event was destroyed or never made");
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const char* call = "cudaEventRecord";
+  std::shared_ptr<Record> before;
+  if (const cudaError_t code = record_of(call, event, before); code != cudaSuccess) return code;
+  const Lock lock(Machine::get().mutex);
+  CUstream_st* found = find(stream);
+  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never made");
+  if (found->device != event->device)
+    return refuse(cudaErrorInvalidResourceHandle, call,
+                  "the event is of device " + std::to_string(event->device) + ", the stream of device " +
+                      std::to_string(found->device));
+  if (found->captured) return refuse(cudaErrorStreamCaptureUnsupported, call, "not in a capture: it is not modelled");
+  auto record = std::make_shared<Record>();
+  record->point = submit(found, [record] { record->time = Clock::now(); });
+  event->record = std::move(record);
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  std::shared_ptr<Record> record;
+  if (const cudaError_t code = record_of("cudaEventQuery", event, record); code != cudaSuccess) return code;
+  return !record || record->point.queue->reached(record->point.number) ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  std::shared_ptr<Record> record;
+  if (const cudaError_t code = record_of("cudaEventSynchronize", event, record); code != cudaSuccess) return code;
+  if (record) record->point.queue->wait_for(record->point.number);
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  std::shared_ptr<Record> from, to;
+  for (const auto& [event, record] : {std::pair(start, &from), std::pair(end, &to)}) {
+    if (const cudaError_t code = record_of("cudaEventElapsedTime", event, *record); code != cudaSuccess) return code;
+    if (!*record || !event->timed)
+      return refuse(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime", "an event without a time");
+    if (!(*record)->point.queue->reached((*record)->point.number)) return cudaErrorNotReady;
+  }
+  *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+  return cudaSuccess;
+}
+
+// Graphs: what a stream was given, to be given again
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const Lock lock(Machine::get().mutex);
+  CUstream_st* found = find(stream);
+  if (!found) return result(cudaErrorInvalidResourceHandle);
+  if (is_default(found))
+    return refuse(cudaErrorStreamCaptureUnsupported, "cudaStreamBeginCapture", "the default stream cannot be captured");
+  if (found->captured) return refuse(cudaErrorIllegalState, "cudaStreamBeginCapture", "this stream is being captured");
+  found->captured.emplace();
+  found->captured_by = std::this_thread::get_id();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  const Lock lock(Machine::get().mutex);
+  const CUstream_st* found = find(stream);
+  if (!found) return result(cudaErrorInvalidResourceHandle);
+  *status = found->captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const Lock lock(Machine::get().mutex);
+  CUstream_st* found = find(stream);
+  if (!found) return result(cudaErrorInvalidResourceHandle);
+  *graph = nullptr;
+  if (!found->captured) return refuse(cudaErrorIllegalState, "cudaStreamEndCapture", "this stream is not captured");
+  if (found->captured_by != std::this_thread::get_id())
+    return refuse(cudaErrorStreamCaptureWrongThread, "cudaStreamEndCapture", "another thread began the capture");
+  Machine::get().graphs.insert(*graph = new CUgraph_st{std::move(*found->captured)});
+  found->captured.reset();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  const Lock lock(Machine::get().mutex);
+  if (!Machine::get().graphs.count(graph)) return result(cudaErrorInvalidValue);
+  Machine::get().executables.insert(*executable = new CUgraphExec_st{graph->tasks});
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  const Lock lock(Machine::get().mutex);
+  if (Machine::get().graphs.erase(graph) == 0) return result(cudaErrorInvalidValue);
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  const Lock lock(Machine::get().mutex);
+  if (Machine::get().executables.erase(executable) == 0) return result(cudaErrorInvalidValue);
+  delete executable;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  const Lock lock(Machine::get().mutex);
+  CUstream_st* found = find(stream);
+  if (!found || !Machine::get().executables.count(executable)) return result(cudaErrorInvalidResourceHandle);
+  for (const Make& make : executable->tasks) submit(found, make());
+  return cudaSuccess;
+}
+
+// Kernels: what nvcc's code calls. They are known by name, and refused.
+
+void** __cudaRegisterFatBinary(void*) {
+  static void* handle = nullptr;
+  return &handle;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+char __cudaInitModule(void**) { return 1; }
+void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int, int) {}
+void __cudaRegisterFunction(void**, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
+                            int*) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  const Lock lock(Machine::get().mutex);
+  Machine::get().kernels[function] = status == 0 ? text : name;
+  std::free(text);
+}
+unsigned __cudaPushCallConfiguration(dim3, dim3, std::size_t, cudaStream_t) { return 0; }
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared, void* stream) {
+  *grid = *block = dim3(1, 1, 1);
+  *shared = 0;
+  *static_cast<cudaStream_t*>(stream) = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void**, std::size_t, cudaStream_t) {
+  if (!has_device()) return no_device();
+  std::string name;
+  {
+    const Lock lock(Machine::get().mutex);
+    name = Machine::get().kernels[function];
+  }
+  return refuse(cudaErrorNoDevice, "kernel " + name.substr(0, name.find('(')),
+                "host-nccl models no kernels: it needs a GPU");
+}
+#if CUDART_VERSION >= 12010
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared,
+                               cudaStream_t stream) {
+  return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+}
+#endif
+
+}  // extern "C"

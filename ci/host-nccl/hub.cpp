@@ -1,0 +1,556 @@
+#include "hub.hpp"
+
+#include "device.hpp"
+#include "wire.hpp"
+
+#include <nccl.h>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace host_nccl {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using nlohmann::json;
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+struct Bytes {
+  std::unique_ptr<std::byte[]> data;
+  std::size_t size = 0;
+};
+Bytes bytes_of(std::size_t size) { return {std::make_unique_for_overwrite<std::byte[]>(size), size}; }
+
+// A call that waits for the others'.
+struct Waiting {
+  Post post;
+  std::uint64_t id = 0;
+  Bytes data;
+  Clock::time_point since = Clock::now();
+  bool said = false;
+};
+
+// One communicator.
+class Session {
+ public:
+  Session(std::string name, int size)
+      : name_(std::move(name)), members_(static_cast<std::size_t>(size)), began_(Clock::now()) {}
+
+  // Returns false, with the refusal sent, if this rank cannot join.
+  bool join(const std::shared_ptr<Connection>& connection, const json& hello);
+  void take(int rank, const Frame& frame, Bytes data);
+  void leave(int rank, Kind how);  // goodbye, aborted, or hello: the connection just ended
+  void look_at_the_clock();
+  bool ended() const;
+  bool has_guests() const;
+
+ private:
+  struct Member {
+    std::shared_ptr<Connection> connection;
+    json hello;
+    bool here = false;
+    std::string last = "nothing yet";  // its last call
+    std::string who(int rank) const { return "rank " + std::to_string(rank) + " (" + std::string(hello["who"]) + ")"; }
+  };
+  // By rank.
+  using Collective = std::vector<std::optional<Waiting>>;
+  struct Pair {
+    std::map<std::uint64_t, Waiting> sends, recvs;
+  };
+
+  int size() const { return static_cast<int>(members_.size()); }
+  Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
+  void fail(ncclResult_t code, const std::string& text, bool say_it);
+  void start();
+  void take_collective(int rank, Waiting call);
+  void take_transfer(int rank, Waiting call);
+  void perform(const Collective& calls);
+  void split(const Collective& calls);
+  std::vector<Bytes> results(const Collective& calls);
+  void done(int rank, std::uint64_t id, const void* data, std::size_t bytes);
+  void say_late(const Collective& calls);
+  void say_late(int from, int to, const Waiting& call);
+
+  const std::string name_;
+  mutable std::mutex mutex_;
+  std::vector<Member> members_;
+  int joined_ = 0, left_ = 0;
+  bool started_ = false, failed_ = false, said_ = false;
+  std::string failure_;
+  ncclResult_t failure_code_ = ncclSuccess;
+  Clock::time_point began_;
+  std::map<std::uint64_t, Collective> collectives_;
+  std::map<std::pair<int, int>, Pair> pairs_;  // from, to
+};
+
+bool Session::join(const std::shared_ptr<Connection>& connection, const json& hello) {
+  const std::lock_guard lock(mutex_);
+  const int rank = hello["rank"], its_size = hello["size"];
+  const std::string who = hello["who"];
+  std::string why;
+  if (its_size != size())
+    why = who + " says that there are " + std::to_string(its_size) + " ranks, others say " + std::to_string(size());
+  else if (rank < 0 || rank >= size())
+    why = who + " says that it is rank " + std::to_string(rank) + " of " + std::to_string(size());
+  else if (member(rank).connection)
+    why = "rank " + std::to_string(rank) + " came twice: from " + who + " and from " +
+          std::string(member(rank).hello["who"]);
+  else
+    for (int other = 0; other < size(); ++other)
+      if (member(other).connection && member(other).hello["gpu"] == hello["gpu"])
+        why = "duplicate GPU: " + member(other).who(other) + " and rank " + std::to_string(rank) + " (" + who +
+              ") both use device " + std::to_string(int(hello["device"]));
+  if (!why.empty()) {
+    connection->send(Kind::failed, name_ + ": " + why, ncclInvalidUsage);
+    if (!started_) fail(ncclInvalidUsage, name_ + ": " + why, false);
+    return false;
+  }
+  Member& own = member(rank);
+  own.connection = connection;
+  own.hello = hello;
+  own.here = true;
+  if (failed_) {
+    connection->send(Kind::failed, failure_, failure_code_);
+    return false;
+  }
+  if (++joined_ == size()) start();
+  return true;
+}
+
+void Session::start() {
+  started_ = true;
+  json table = json::array();
+  for (const Member& one : members_) table.push_back({{"who", one.hello["who"]}, {"spare", one.hello["spare"]}});
+  for (const Member& one : members_) one.connection->send(Kind::welcome, table.dump());
+}
+
+void Session::fail(ncclResult_t code, const std::string& text, bool say_it) {
+  if (failed_) return;
+  failed_ = true;
+  failure_ = text;
+  failure_code_ = code;
+  if (say_it) say(text);
+  for (Member& one : members_)
+    if (one.here) one.connection->send(Kind::failed, text, code);
+}
+
+void Session::leave(int rank, Kind how) {
+  const std::lock_guard lock(mutex_);
+  Member& own = member(rank);
+  if (!own.here) return;
+  own.here = false;
+  ++left_;
+  if (how == Kind::goodbye) {
+    own.last = "ncclCommDestroy";
+    return;
+  }
+  fail(ncclRemoteError,
+       own.who(rank) + (how == Kind::aborted ? " has aborted the communicator"
+                                             : " is gone: its connection closed, after " + own.last),
+       false);
+}
+
+bool Session::ended() const {
+  const std::lock_guard lock(mutex_);
+  return started_ ? left_ == size() : failed_;
+}
+
+bool Session::has_guests() const {
+  const std::lock_guard lock(mutex_);
+  if (failed_ || !started_) return false;
+  bool guests = false;
+  for (const Member& one : members_) {
+    const bool own = one.hello["process"] == process_token();
+    if (own && one.here) return false;
+    guests = guests || (!own && one.here);
+  }
+  return guests;
+}
+
+void Session::take(int rank, const Frame& frame, Bytes data) {
+  const std::lock_guard lock(mutex_);
+  if (failed_) return;
+  member(rank).last = text_of(frame.post);
+  Waiting call;
+  call.post = frame.post;
+  call.id = frame.id;
+  call.data = std::move(data);
+  if (is_collective(frame.post.op))
+    take_collective(rank, std::move(call));
+  else
+    take_transfer(rank, std::move(call));
+}
+
+std::string difference(const Post& a, const Post& b) {
+  if (a.op != b.op) return "different calls";
+  if (a.op == Op::split) return "";
+  if (a.count != b.count) return "different counts";
+  if (a.type != b.type) return "different types";
+  if (reduces(a.op) && a.reduction != b.reduction) return "different reductions";
+  if (has_root(a.op) && a.peer != b.peer) return "different roots";
+  return "";
+}
+
+void Session::take_collective(int rank, Waiting call) {
+  const std::uint64_t number = call.post.number;
+  Collective& calls = collectives_.try_emplace(number, Collective(members_.size())).first->second;
+  for (int other = 0; other < size(); ++other) {
+    const auto& its = calls[static_cast<std::size_t>(other)];
+    if (!its) continue;
+    if (const std::string what = difference(its->post, call.post); !what.empty()) {
+      const std::string first = member(other).who(other) + " called " + text_of(its->post),
+                        second = member(rank).who(rank) + " called " + text_of(call.post);
+      fail(ncclInvalidUsage,
+           what + " in collective number " + std::to_string(number) +
+               " of the communicator: " + (other < rank ? first + ", " + second : second + ", " + first),
+           true);
+      return;
+    }
+  }
+  calls[static_cast<std::size_t>(rank)] = std::move(call);
+  if (!std::ranges::all_of(calls, [](const auto& one) { return one.has_value(); })) return;
+  const Collective all = std::move(calls);
+  collectives_.erase(number);
+  perform(all);
+}
+
+void Session::take_transfer(int rank, Waiting call) {
+  const bool sends = call.post.op == Op::send;
+  const int peer = call.post.peer;
+  const auto key = sends ? std::pair(rank, peer) : std::pair(peer, rank);
+  Pair& pair = pairs_[key];
+  const std::uint64_t number = call.post.number;
+  (sends ? pair.sends : pair.recvs).emplace(number, std::move(call));
+  const auto sent = pair.sends.find(number), received = pair.recvs.find(number);
+  if (sent == pair.sends.end() || received == pair.recvs.end()) return;
+  const Post &out = sent->second.post, &in = received->second.post;
+  if (out.count != in.count || out.type != in.type) {
+    fail(ncclInvalidUsage,
+         std::string(out.count != in.count ? "different counts" : "different types") + " in message number " +
+             std::to_string(number) + " between two ranks: " + member(key.first).who(key.first) + " called " +
+             text_of(out) + ", " + member(key.second).who(key.second) + " called " + text_of(in),
+         true);
+    return;
+  }
+  done(key.second, received->second.id, sent->second.data.data.get(), sent->second.data.size);
+  done(key.first, sent->second.id, nullptr, 0);
+  pair.sends.erase(sent);
+  pair.recvs.erase(received);
+}
+
+void Session::done(int rank, std::uint64_t id, const void* data, std::size_t bytes) {
+  Frame frame;
+  frame.kind = Kind::done;
+  frame.id = id;
+  member(rank).connection->send(frame, data, bytes);  // where it is broken, its reader says so
+}
+
+// Everybody's input, reduced, in order of rank.
+Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
+  const Post& post = calls[0]->post;
+  const std::size_t bytes = calls[0]->data.size, count = bytes / multinode::size_of(post.type);
+  const auto reduction = post.reduction == Reduction::product ? multinode::Reduction::product
+                         : post.reduction == Reduction::max   ? multinode::Reduction::max
+                         : post.reduction == Reduction::min   ? multinode::Reduction::min
+                                                              : multinode::Reduction::sum;
+  Bytes all = bytes_of(bytes);
+  for (std::size_t rank = 0; rank < calls.size(); ++rank) {
+    std::byte* own = calls[rank]->data.data.get();
+    if (post.reduction == Reduction::multiplied_sum)
+      multinode::with_type(post.type, [&]<class T>(T) {
+        T* element = reinterpret_cast<T*>(own);
+        for (std::size_t i = 0; i < count; ++i)
+          element[i] = static_cast<T>(static_cast<double>(element[i]) * calls[rank]->post.factor);
+      });
+    if (rank == 0)
+      std::copy_n(own, bytes, all.data.get());
+    else
+      multinode::combine(post.type, reduction, all.data.get(), all.data.get(), own, count);
+  }
+  if (post.reduction == Reduction::average)
+    multinode::with_type(post.type, [&]<class T>(T) {
+      T* element = reinterpret_cast<T*>(all.data.get());
+      for (std::size_t i = 0; i < count; ++i)
+        element[i] = static_cast<T>(element[i] / static_cast<T>(static_cast<float>(calls.size())));
+    });
+  return all;
+}
+
+void Session::perform(const Collective& calls) {
+  const Post& post = calls[0]->post;
+  if (post.op == Op::split) return split(calls);
+  const auto ranks = calls.size();
+  const auto root = static_cast<std::size_t>(post.peer);
+  const std::size_t block = post.bytes();
+  Bytes all;  // what everybody gets, or the root, or each a part of
+  switch (post.op) {
+    case Op::all_reduce:
+    case Op::reduce:
+    case Op::reduce_scatter:
+      all = reduced(calls);
+      break;
+    case Op::all_gather:
+    case Op::gather:
+      all = bytes_of(block * ranks);
+      for (std::size_t rank = 0; rank < ranks; ++rank)
+        std::copy_n(calls[rank]->data.data.get(), block, all.data.get() + rank * block);
+      break;
+    default:
+      break;
+  }
+  std::vector<std::byte> row;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::byte* data = all.data.get();
+    if (post.op == Op::reduce_scatter) data += rank * block;
+    if (post.op == Op::broadcast) data = calls[root]->data.data.get();
+    if (post.op == Op::scatter) data = calls[root]->data.data.get() + rank * block;
+    if (post.op == Op::all_to_all) {
+      row.resize(block * ranks);
+      for (std::size_t from = 0; from < ranks; ++from)
+        std::copy_n(calls[from]->data.data.get() + rank * block, block, row.data() + from * block);
+      data = row.data();
+    }
+    done(static_cast<int>(rank), calls[rank]->id, data, bytes_out(post, static_cast<int>(rank), size()));
+  }
+}
+
+// Each rank learns its place in the new communicator, and the id of the hub of that one's rank 0.
+void Session::split(const Collective& calls) {
+  for (int rank = 0; rank < size(); ++rank) {
+    const Waiting& own = *calls[static_cast<std::size_t>(rank)];
+    std::vector<std::pair<int, int>> together;  // key, rank
+    for (int other = 0; other < size(); ++other)
+      if (const Post& its = calls[static_cast<std::size_t>(other)]->post; its.color == own.post.color)
+        together.emplace_back(its.key, other);
+    std::ranges::sort(together);
+    const Waiting& first = *calls[static_cast<std::size_t>(together[0].second)];
+    const json place = {{"rank", std::ranges::find(together, std::pair(own.post.key, rank)) - together.begin()},
+                        {"size", together.size()},
+                        {"id", std::string(reinterpret_cast<const char*>(first.data.data.get()), first.data.size)}};
+    const std::string text = place.dump();
+    done(rank, own.id, text.data(), text.size());
+  }
+}
+
+void Session::look_at_the_clock() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || failed_) return;
+  const auto late = Clock::now() - deadline();
+  if (!started_ && !said_ && began_ < late) {
+    said_ = true;
+    std::vector<int> missing;
+    for (int rank = 0; rank < size(); ++rank)
+      if (!member(rank).connection) missing.push_back(rank);
+    say(name_ + " of " + std::to_string(size()) + " ranks has waited for " + std::to_string(deadline().count()) +
+        " s: " + list_of(missing) + (missing.size() == 1 ? " has" : " have") +
+        " not called it. A thread that makes several ranks has to do so in one group.");
+  }
+  for (auto& [number, calls] : collectives_)
+    for (auto& call : calls)
+      if (call && call->since < late && !call->said) {
+        say_late(calls);
+        for (auto& one : calls)
+          if (one) one->said = true;
+      }
+  for (auto& [ranks, pair] : pairs_)
+    for (auto* waiting : {&pair.sends, &pair.recvs})
+      for (auto& [number, call] : *waiting)
+        if (call.since < late && !std::exchange(call.said, true)) say_late(ranks.first, ranks.second, call);
+}
+
+void Session::say_late(const Collective& calls) {
+  std::vector<int> inside;
+  std::string missing;
+  const Waiting* any = nullptr;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (const auto& call = calls[static_cast<std::size_t>(rank)]) {
+      inside.push_back(rank);
+      any = &*call;
+    } else {
+      missing += (missing.empty() ? "" : "; ") + member(rank).who(rank) + " has not called it: its last call is " +
+                 member(rank).last;
+    }
+  }
+  say(text_of(any->post) + ", collective number " + std::to_string(any->post.number) + ", has waited for " +
+      std::to_string(deadline().count()) + " s on " + list_of(inside) + "; " + missing);
+}
+
+void Session::say_late(int from, int to, const Waiting& call) {
+  const bool sends = call.post.op == Op::send;
+  const int rank = sends ? from : to, peer = sends ? to : from;
+  std::string text = text_of(call.post) + " of " + member(rank).who(rank) + " has waited for " +
+                     std::to_string(deadline().count()) + " s for its " + (sends ? "ncclRecv" : "ncclSend") +
+                     " on rank " + std::to_string(peer) + ", whose last call is " + member(peer).last;
+  const auto back = pairs_.find({to, from});  // both send, or both receive
+  if (back != pairs_.end() && !(sends ? back->second.sends : back->second.recvs).empty())
+    text += std::string(". Both ") + (sends ? "send" : "receive") +
+            " first: the calls of such a pair belong between ncclGroupStart and ncclGroupEnd";
+  say(text);
+}
+
+class RealHub : public Hub, public std::enable_shared_from_this<RealHub> {
+ public:
+  RealHub(int fd, const std::string& host) : fd_(fd) {
+    std::random_device random;
+    id_ = std::string(id_mark) + " " + address_of(fd, host);
+    for (int i = 0; i < 4; ++i) id_ += (i ? "-" : " ") + std::to_string(random());
+  }
+  ~RealHub() override { ::close(fd_); }
+
+  const std::string& id() const override { return id_; }
+  void close() override { shutdown(fd_, SHUT_RDWR); }
+
+  void run() {
+    std::thread([self = shared_from_this()] { self->accept_all(); }).detach();
+  }
+  bool has_guests() const {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(sessions_, [](const auto& one) { return one.second->has_guests(); });
+  }
+
+ private:
+  void accept_all();
+  void serve(const std::shared_ptr<Connection>& connection);
+
+  int fd_;
+  std::string id_;
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<Session>> sessions_;
+};
+
+// All hubs of this process that still listen.
+struct Hubs {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<RealHub>> all;
+  static Hubs& get() {
+    static Hubs& hubs = *new Hubs;  // threads may still use it when the process ends
+    return hubs;
+  }
+};
+
+void RealHub::accept_all() {
+  pollfd waiting{fd_, POLLIN, 0};
+  for (bool anybody = false, closed = false;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      bool ended = closed || !sessions_.empty();
+      for (const auto& [name, session] : sessions_) {
+        session->look_at_the_clock();
+        ended = ended && session->ended();
+      }
+      if (ended) return;
+    }
+    if (poll(&waiting, closed ? 0 : 1, anybody ? 100 : -1) <= 0) continue;
+    anybody = true;
+    const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd < 0) {
+      closed = errno == EINVAL;  // close()
+      continue;
+    }
+    const int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    std::thread([self = shared_from_this(), connection = std::make_shared<Connection>(fd)] {
+      self->serve(connection);
+    }).detach();
+  }
+}
+
+void RealHub::serve(const std::shared_ptr<Connection>& connection) {
+  Frame frame;
+  std::string text;
+  if (!connection->receive(frame) || frame.kind != Kind::hello || frame.payload > 65536 ||
+      !connection->receive(text, frame.payload))
+    return;
+  const json hello = json::parse(text, nullptr, false);
+  if (!hello.is_object() || hello["id"] != id_) return;
+  std::shared_ptr<Session> session;
+  {
+    const std::lock_guard lock(mutex_);
+    auto& found = sessions_[hello["session"]];
+    if (!found) found = std::make_shared<Session>(hello["call"], int(hello["size"]));
+    session = found;
+  }
+  if (!session->join(connection, hello)) return;
+  const int rank = hello["rank"];
+  Kind how = Kind::hello;
+  while (connection->receive(frame)) {
+    if (frame.kind == Kind::post) {
+      Bytes data = bytes_of(frame.payload);
+      if (!connection->receive(data.data.get(), data.size)) break;
+      session->take(rank, frame, std::move(data));
+    } else {
+      how = frame.kind;
+      break;
+    }
+  }
+  session->leave(rank, how);
+}
+
+}  // namespace
+
+std::shared_ptr<Hub> Hub::make(std::string& error) {
+  const std::string host = own_host();
+  if (host.empty()) {
+    error = "no interface as NCCL_SOCKET_IFNAME names it has an IPv4 address";
+    return nullptr;
+  }
+  const int fd = listen_on(host);
+  if (fd < 0) {
+    error = "cannot listen on " + host + ": " + std::strerror(errno);
+    return nullptr;
+  }
+  const auto hub = std::make_shared<RealHub>(fd, host);
+  hub->run();
+  Hubs& hubs = Hubs::get();
+  const std::lock_guard lock(hubs.mutex);
+  std::erase_if(hubs.all, [](const auto& one) { return one.expired(); });
+  hubs.all.push_back(hub);
+  return hub;
+}
+
+void wait_for_guests() {
+  const auto end = Clock::now() + deadline();
+  for (;;) {
+    bool guests = false;
+    {
+      Hubs& hubs = Hubs::get();
+      const std::lock_guard lock(hubs.mutex);
+      for (const auto& one : hubs.all)
+        if (const auto hub = one.lock()) guests = guests || hub->has_guests();
+    }
+    if (!guests || Clock::now() > end) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+const std::string& process_token() {
+  static const std::string& token = *new std::string([] {
+    std::random_device random;
+    return std::to_string(getpid()) + "-" + std::to_string(random()) + "-" + std::to_string(random());
+  }());
+  return token;
+}
+
+}  // namespace host_nccl

@@ -1,0 +1,1102 @@
+// A stand-in of NCCL for the stand-in of CUDA: its calls are tasks of streams, carried out by a hub (hub.hpp).
+// See README.md.
+#include "device.hpp"
+#include "hub.hpp"
+#include "wire.hpp"
+
+#include <nccl.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace host_nccl {
+class Member;
+}
+
+// NCCL's name of what a communicator's handle points to. Handles are never deleted, so that later use is known.
+struct ncclComm {
+  std::shared_ptr<host_nccl::Member> member;  // null: it has ended
+  std::string ended_by;
+};
+
+namespace host_nccl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using multinode::DataType;
+using nlohmann::json;
+
+// An error of a call, for ncclGetLastError.
+thread_local std::string last_error;
+ncclResult_t refuse(ncclResult_t code, const std::string& why) {
+  last_error = why;
+  return code;
+}
+
+struct Failure {
+  ncclResult_t code = ncclSuccess;
+  std::string text;
+};
+
+// For tests of programs: after so many operations of this process no more is done, or a communicator fails.
+// HOST_NCCL_FAULT=stuck:60 or error:60
+bool fault(const char* kind, int operation) {
+  const char* setting = std::getenv("HOST_NCCL_FAULT");
+  const std::size_t length = std::strlen(kind);
+  return setting && std::strncmp(setting, kind, length) == 0 && setting[length] == ':' &&
+         operation > std::atoi(setting + length + 1);
+}
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace
+
+// What a rank does in a stream: buffers and, for the hub, the call.
+struct Call {
+  Post post;
+  const void* in = nullptr;
+  void* out = nullptr;
+};
+
+// One rank of a communicator.
+class Member : public std::enable_shared_from_this<Member> {
+ public:
+  Member(std::string call, int rank, int size, int device, bool blocking)
+      : call_(std::move(call)), rank_(rank), size_(size), device_(device), blocking_(blocking) {}
+  ~Member() {
+    if (spare_) spare_->close();
+    if (job_.joinable()) job_.detach();
+  }
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int device() const { return device_; }
+  bool blocking() const { return blocking_; }
+  const std::string& clique() const { return clique_; }
+
+  // Joins the others at the hub of `id`. Waits for them.
+  Failure join(const std::string& id, const std::string& session);
+
+  // Runs function() on this thread, or, for a non-blocking communicator, on one of its own: then ncclInProgress.
+  ncclResult_t run(std::function<Failure()> function);
+
+  // The state for ncclCommGetAsyncError; why a new call is refused, where it is.
+  Failure state() const;
+  Failure refusal(const std::string& call) const;
+
+  // Puts the calls on a stream, as one.
+  void issue(std::vector<Call> calls, const std::vector<cudaStream_t>& streams);
+
+  // ncclCommSplit: in the parent, and then in the new one, whose place is known only then.
+  std::uint64_t next_collective() {
+    const std::lock_guard lock(mutex_);
+    return ++collectives_;
+  }
+  Failure split(int color, int key, std::uint64_t number, const std::string& id, json& place);
+  void set_place(int rank, int size) {
+    const std::lock_guard lock(mutex_);
+    rank_ = rank;
+    size_ = size;
+  }
+  std::string spare_id_of(int rank) const { return table_[static_cast<std::size_t>(rank)]["spare"]; }
+  std::string next_shrink() { return "shrink " + std::to_string(++shrinks_); }
+
+  Failure finalize(const char* call);
+  void end_operations() { stop(Kind::aborted, false); }  // of this communicator; others cannot use it any more
+  void destroy() { stop(Kind::goodbye, true); }
+  void abort() { stop(Kind::aborted, true); }
+
+  // Of this communicator; guarded by operators_mutex.
+  struct Operator {
+    DataType type;
+    double factor = 1;
+    const void* on_device = nullptr;
+  };
+  std::mutex operators_mutex;
+  std::map<int, Operator> operators;
+  int next_operator = ncclNumOps;
+  std::set<void*> registered;
+
+ private:
+  struct Pending {
+    void* out;
+    std::size_t bytes;
+    std::string* text;  // instead
+    bool done = false;
+  };
+
+  void number(Call& call);
+  void perform(std::vector<Call> calls);
+  void read();
+  void fail(const Failure& failure);
+  void stop(Kind how, bool for_good);
+
+  const std::string call_;
+  int rank_, size_;
+  const int device_;
+  const bool blocking_;
+  std::string clique_;
+  json table_;
+  std::shared_ptr<Hub> spare_ = nullptr;
+  std::atomic<int> shrinks_{0};
+  std::thread reader_, job_;
+
+  mutable std::mutex mutex_;  // of all that follows
+  std::condition_variable changed_;
+  std::shared_ptr<Connection> connection_;
+  Failure failure_;
+  bool ready_ = false, in_progress_ = false, finalized_ = false, stopped_ = false, reading_ = false;
+  std::map<std::uint64_t, Pending> pending_;
+  std::uint64_t next_id_ = 0, collectives_ = 0;
+  std::map<int, std::uint64_t> sends_, recvs_;
+  std::uint64_t issued_ = 0, performed_ = 0, inside_ = 0;
+  std::string last_issued_;
+};
+
+namespace {
+
+// What open groups and long waits of this process are said from.
+struct Process {
+  std::mutex mutex;
+  std::map<const void*, std::pair<Clock::time_point, std::string>> waits;
+  std::set<const void*> said;
+  std::set<ncclComm_t> handles;
+  bool running = false;
+  std::atomic<int> operations{0};
+
+  static Process& get() {
+    static Process& process = *new Process;  // threads may still use it when the process ends
+    return process;
+  }
+  // `text` is said, once, if it lasts longer than the deadline.
+  void begin(const void* what, const std::string& text) {
+    const std::lock_guard lock(mutex);
+    waits[what] = {Clock::now(), text};
+    said.erase(what);
+    if (std::exchange(running, true)) return;
+    std::thread([this] {
+      for (;;) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        const std::lock_guard again(mutex);
+        for (const auto& [wait, since] : waits)
+          if (Clock::now() - since.first > deadline() && said.insert(wait).second)
+            say(since.second + " for " + std::to_string(deadline().count()) + " s now");
+      }
+    }).detach();
+  }
+  void end(const void* what) {
+    const std::lock_guard lock(mutex);
+    waits.erase(what);
+  }
+};
+
+class Wait {
+ public:
+  explicit Wait(const std::string& text) { Process::get().begin(this, text); }
+  ~Wait() { Process::get().end(this); }
+  Wait(const Wait&) = delete;
+  Wait& operator=(const Wait&) = delete;
+};
+
+std::string who() { return "host " + host_name() + ", pid " + std::to_string(getpid()); }
+
+}  // namespace
+
+Failure Member::join(const std::string& id, const std::string& session) {
+  clique_ = id + session;
+  Failure failure;
+  spare_ = Hub::make(failure.text);
+  if (!spare_) return {ncclSystemError, failure.text};
+  const std::string address = id.substr(std::strlen(id_mark) + 1, id.rfind(' ') - std::strlen(id_mark) - 1);
+  const int fd = connect_to(address);
+  if (fd < 0)
+    return {ncclRemoteError, call_ + ": rank " + std::to_string(rank_) + " cannot reach " + address +
+                                 ", where the unique id was made: " + std::strerror(errno)};
+  const auto connection = std::make_shared<Connection>(fd);
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return {ncclInternalError, call_ + ": aborted"};
+    connection_ = connection;
+  }
+  const char* host_id = std::getenv("NCCL_HOSTID");
+  const int physical = physical_device(device_);
+  const json hello = {{"id", id},
+                      {"session", session},
+                      {"call", call_},
+                      {"rank", rank_},
+                      {"size", size_},
+                      {"who", who()},
+                      {"process", process_token()},
+                      {"device", physical},
+                      {"gpu", (host_id ? std::string("id ") + host_id : host_name()) + " " + std::to_string(physical)},
+                      {"spare", spare_->id()}};
+  connection->send(Kind::hello, hello.dump());
+  Frame frame;
+  std::string text;
+  if (!connection->receive(frame) || !connection->receive(text, frame.payload))
+    return {ncclRemoteError, call_ + ": the process that made the unique id is gone"};
+  if (frame.kind != Kind::welcome) return {static_cast<ncclResult_t>(frame.code), text};
+  table_ = json::parse(text);
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return {ncclInternalError, call_ + ": aborted"};
+  ready_ = reading_ = true;
+  reader_ = std::thread([this] { read(); });
+  return {};
+}
+
+// What the hub says, until it or this rank ends. stop() joins this thread.
+void Member::read() {
+  Frame frame;
+  Failure gone{ncclRemoteError,
+               "the process in which the ranks of this communicator meet (the one of its unique id) is gone"};
+  while (connection_->receive(frame)) {
+    std::string text;
+    if (frame.kind == Kind::failed) {
+      if (!connection_->receive(text, frame.payload)) break;
+      gone = {static_cast<ncclResult_t>(frame.code), text};
+      fail(gone);
+      continue;
+    }
+    Pending pending{};
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = pending_.find(frame.id);
+      if (found == pending_.end() || (!found->second.text && found->second.bytes != frame.payload)) break;
+      pending = found->second;
+    }
+    const bool whole = pending.text ? connection_->receive(*pending.text, frame.payload)
+                                    : connection_->receive(pending.out, frame.payload);
+    if (!whole) break;
+    const std::lock_guard lock(mutex_);
+    pending_[frame.id].done = true;
+    changed_.notify_all();
+  }
+  fail(gone);
+  const std::lock_guard lock(mutex_);
+  reading_ = false;
+  changed_.notify_all();
+}
+
+void Member::fail(const Failure& failure) {
+  const std::lock_guard lock(mutex_);
+  if (failure_.code == ncclSuccess && !stopped_) failure_ = failure;
+  changed_.notify_all();
+}
+
+ncclResult_t Member::run(std::function<Failure()> function) {
+  if (blocking_) {
+    const Failure failure = function();
+    return failure.code == ncclSuccess ? ncclSuccess : refuse(failure.code, failure.text);
+  }
+  std::thread before;
+  {
+    const std::lock_guard lock(mutex_);
+    in_progress_ = true;
+    before = std::move(job_);
+  }
+  if (before.joinable()) before.join();
+  std::thread job([self = shared_from_this(), function = std::move(function)] {
+    const Failure failure = function();
+    if (failure.code != ncclSuccess) self->fail(failure);
+    const std::lock_guard lock(self->mutex_);
+    self->in_progress_ = false;
+    self->changed_.notify_all();
+  });
+  const std::lock_guard lock(mutex_);
+  job_ = std::move(job);
+  return ncclInProgress;
+}
+
+Failure Member::state() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_.code != ncclSuccess) return failure_;
+  return {in_progress_ ? ncclInProgress : ncclSuccess, ""};
+}
+
+Failure Member::refusal(const std::string& call) const {
+  const std::lock_guard lock(mutex_);
+  if (failure_.code != ncclSuccess) return {failure_.code, call + ": the communicator has failed: " + failure_.text};
+  if (in_progress_)
+    return {ncclInvalidArgument,
+            call + ": the call before it is still in progress: wait until ncclCommGetAsyncError says ncclSuccess"};
+  if (finalized_) return {ncclInvalidUsage, call + " after ncclCommFinalize"};
+  if (stopped_ || !ready_) return {ncclInvalidUsage, call + ": the communicator is not ready"};
+  return {};
+}
+
+// With mutex_ held: the place of the call among the others of its kind.
+void Member::number(Call& call) {
+  if (call.post.op == Op::send)
+    call.post.number = ++sends_[call.post.peer];
+  else if (call.post.op == Op::recv)
+    call.post.number = ++recvs_[call.post.peer];
+  else
+    call.post.number = ++collectives_;
+}
+
+void Member::issue(std::vector<Call> calls, const std::vector<cudaStream_t>& streams) {
+  // On the first stream, with the others waiting for it, and it for them.
+  std::vector<cudaEvent_t> events;
+  const auto hold_back = [&](cudaStream_t later, cudaStream_t earlier) {
+    cudaEvent_t event{};
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    cudaEventRecord(event, earlier);
+    cudaStreamWaitEvent(later, event, 0);
+    cudaEventDestroy(event);
+  };
+  int before = 0;
+  cudaGetDevice(&before);
+  cudaSetDevice(device_);
+  for (std::size_t i = 1; i < streams.size(); ++i) hold_back(streams[0], streams[i]);
+  enqueue(streams[0], [self = shared_from_this(), calls = std::move(calls)] {
+    std::vector<Call> numbered = calls;
+    {
+      const std::lock_guard lock(self->mutex_);
+      for (Call& call : numbered) self->number(call);
+      ++self->issued_;
+      self->last_issued_ = text_of(numbered[0].post);
+    }
+    return [self, numbered] { self->perform(numbered); };
+  });
+  for (std::size_t i = 1; i < streams.size(); ++i) hold_back(streams[i], streams[0]);
+  cudaSetDevice(before);
+}
+
+// On a stream's thread. Of a communicator that has failed it returns when that is aborted, and not before: as NCCL.
+void Member::perform(std::vector<Call> calls) {
+  const int operation = ++Process::get().operations;
+  if (fault("error", operation)) fail({ncclRemoteError, "an error as HOST_NCCL_FAULT asks for"});
+  std::vector<std::uint64_t> ids;
+  std::shared_ptr<Connection> connection;
+  {
+    std::unique_lock lock(mutex_);
+    if (fault("stuck", operation)) changed_.wait(lock, [&] { return stopped_; });
+    if (stopped_) {
+      ++performed_;
+      changed_.notify_all();
+      return;
+    }
+    ++inside_;
+    connection = connection_;
+    for (const Call& call : calls) {
+      ids.push_back(++next_id_);
+      pending_[ids.back()] = {call.out, bytes_out(call.post, rank_, size_), nullptr};
+    }
+  }
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    Frame frame;
+    frame.kind = Kind::post;
+    frame.id = ids[i];
+    frame.post = calls[i].post;
+    connection->send(frame, calls[i].in, bytes_in(calls[i].post, rank_, size_));
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    return (stopped_ && !reading_) || (failure_.code == ncclSuccess &&
+                                       std::ranges::all_of(ids, [&](std::uint64_t id) { return pending_[id].done; }));
+  });
+  for (const std::uint64_t id : ids) pending_.erase(id);
+  ++performed_;
+  --inside_;
+  changed_.notify_all();
+}
+
+Failure Member::split(int color, int key, std::uint64_t number, const std::string& id, json& place) {
+  Frame frame;
+  frame.kind = Kind::post;
+  frame.post.op = Op::split;
+  frame.post.number = number;
+  frame.post.color = color;
+  frame.post.key = key;
+  std::string text;
+  {
+    const std::lock_guard lock(mutex_);
+    frame.id = ++next_id_;
+    pending_[frame.id] = {nullptr, 0, &text};
+  }
+  connection_->send(frame, id.data(), id.size());
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock,
+                [&] { return (stopped_ && !reading_) || failure_.code != ncclSuccess || pending_[frame.id].done; });
+  const bool done = pending_[frame.id].done;
+  pending_.erase(frame.id);
+  if (!done) return failure_.code != ncclSuccess ? failure_ : Failure{ncclInternalError, "ncclCommSplit: aborted"};
+  place = json::parse(text);
+  return {};
+}
+
+// Waits for what was issued.
+Failure Member::finalize(const char* call) {
+  std::string what;
+  {
+    const std::lock_guard lock(mutex_);
+    what = last_issued_;
+  }
+  const Wait wait(std::string(call) + " on rank " + std::to_string(rank_) + " waits for " + what +
+                  ", which does not end (ncclCommAbort would end it),");
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stopped_ || performed_ == issued_; });
+  if (stopped_) return {ncclInternalError, std::string(call) + ": aborted"};
+  finalized_ = true;
+  return {};
+}
+
+void Member::stop(Kind how, bool for_good) {
+  std::shared_ptr<Connection> connection;
+  std::thread reader;
+  {
+    std::unique_lock lock(mutex_);
+    if (!std::exchange(stopped_, true)) {
+      connection = connection_;
+      reader = std::move(reader_);
+    }
+    changed_.notify_all();
+  }
+  if (connection) {
+    if (reader.joinable()) connection->send(how, "");
+    connection->shut_down();
+  }
+  if (reader.joinable()) reader.join();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !in_progress_ && !reading_ && inside_ == 0; });
+  if (for_good && spare_) spare_->close();
+}
+
+namespace {
+
+// A communicator's handle, checked.
+struct Checked {
+  std::shared_ptr<Member> member;
+  ncclResult_t code = ncclSuccess;
+};
+Checked check(const char* call, ncclComm_t comm) {
+  if (!comm) return {nullptr, refuse(ncclInvalidArgument, std::string(call) + ": the communicator is null")};
+  Process& process = Process::get();
+  const std::lock_guard lock(process.mutex);
+  if (!process.handles.count(comm))
+    return {nullptr, refuse(ncclInvalidArgument, std::string(call) + ": this is no communicator")};
+  if (!comm->member) return {nullptr, refuse(ncclInvalidArgument, std::string(call) + " after " + comm->ended_by)};
+  return {comm->member, ncclSuccess};
+}
+
+ncclComm_t new_handle(std::shared_ptr<Member> member) {
+  Process& process = Process::get();
+  const std::lock_guard lock(process.mutex);
+  const auto comm = new ncclComm{std::move(member), ""};
+  process.handles.insert(comm);
+  return comm;
+}
+
+// Takes the communicator out of its handle.
+std::shared_ptr<Member> retire(ncclComm_t comm, const char* call) {
+  const std::lock_guard lock(Process::get().mutex);
+  comm->ended_by = call;
+  return std::exchange(comm->member, nullptr);
+}
+
+struct Enqueued {
+  std::shared_ptr<Member> member;
+  Call call;
+  cudaStream_t stream;
+};
+struct Start {
+  std::shared_ptr<Member> member;
+  std::function<Failure()> join;
+  ncclComm_t* handle;
+};
+
+struct Group {
+  int depth = 0;
+  ncclResult_t code = ncclSuccess;  // of the first call that failed
+  std::string error;
+  std::vector<Enqueued> calls;
+  std::vector<Start> starts;
+  std::map<std::string, int> alone;  // of each clique: the rank that this thread called for outside a group
+
+  ~Group() {
+    if (depth > 0 && !calls.empty())
+      say("a thread ended inside a group, without ncclGroupEnd: its " + std::to_string(calls.size()) +
+          " calls were never made, the first is " + text_of(calls[0].call.post));
+    Process::get().end(this);
+  }
+  void announce(const std::string& first) {
+    if (depth > 1 && calls.size() + starts.size() == 1)  // the innermost is ours
+      Process::get().begin(this, "a group has been open without ncclGroupEnd (its first call is " + first + ")");
+  }
+};
+thread_local Group group;
+
+ncclResult_t launch(Group& all) {
+  std::vector<std::shared_ptr<Member>> members;
+  for (const Enqueued& one : all.calls)
+    if (std::ranges::find(members, one.member) == members.end()) members.push_back(one.member);
+  ncclResult_t worst = ncclSuccess;
+  for (const auto& member : members) {
+    std::vector<Call> calls;
+    std::vector<cudaStream_t> streams;
+    for (const Enqueued& one : all.calls) {
+      if (one.member != member) continue;
+      calls.push_back(one.call);
+      if (std::ranges::find(streams, one.stream) == streams.end()) streams.push_back(one.stream);
+    }
+    for (const auto& [from, to] : {std::pair(Op::send, Op::recv), std::pair(Op::recv, Op::send)}) {
+      const auto to_itself = [&](Op op) {
+        return std::ranges::count_if(calls,
+                                     [&](const Call& c) { return c.post.op == op && c.post.peer == member->rank(); });
+      };
+      if (to_itself(from) > to_itself(to))
+        return refuse(ncclInvalidUsage, std::string(name_of(from)) + " of rank " + std::to_string(member->rank()) +
+                                            " with itself, without the " + name_of(to) + " in the same group");
+    }
+    const ncclResult_t code = member->run([member, calls, streams] {
+      member->issue(calls, streams);
+      return Failure();
+    });
+    if (code != ncclSuccess) worst = code;
+  }
+  return worst;
+}
+
+ncclResult_t start(std::vector<Start>& starts) {
+  ncclResult_t worst = ncclSuccess;
+  std::string text;
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  for (const Start& one : starts) {
+    const auto run = [&, one] {
+      last_error.clear();
+      const ncclResult_t code = one.member->run(one.join);
+      const std::lock_guard lock(mutex);
+      if (code != ncclSuccess && code != ncclInProgress) *one.handle = nullptr;
+      if (code != ncclSuccess && (worst == ncclSuccess || worst == ncclInProgress)) {
+        worst = code;
+        text = last_error;
+      }
+    };
+    if (starts.size() == 1 || !one.member->blocking())
+      run();
+    else
+      threads.emplace_back(run);
+  }
+  for (std::thread& thread : threads) thread.join();
+  return worst == ncclSuccess || worst == ncclInProgress ? worst : refuse(worst, text);
+}
+
+ncclResult_t end_group() {
+  Group& own = group;
+  if (own.depth == 0) return refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (--own.depth > 0) return ncclSuccess;
+  Process::get().end(&own);
+  Group all;
+  std::swap(all.calls, own.calls);
+  std::swap(all.starts, own.starts);
+  const ncclResult_t code = std::exchange(own.code, ncclSuccess);
+  if (code != ncclSuccess) return refuse(code, "ncclGroupEnd: in this group: " + own.error);
+  if (!all.starts.empty()) {
+    const ncclResult_t started = start(all.starts);
+    if (started != ncclSuccess && started != ncclInProgress) return started;
+    if (all.calls.empty()) return started;
+  }
+  return launch(all);
+}
+
+// A call that failed spoils its group.
+ncclResult_t spoil(ncclResult_t code) {
+  if (group.depth > 0 && code != ncclSuccess && group.code == ncclSuccess) {
+    group.code = code;
+    group.error = last_error;
+  }
+  return code;
+}
+
+std::optional<DataType> type_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+      return DataType::int8;
+    case ncclUint8:
+      return DataType::uint8;
+    case ncclInt32:
+      return DataType::int32;
+    case ncclUint32:
+      return DataType::uint32;
+    case ncclInt64:
+      return DataType::int64;
+    case ncclUint64:
+      return DataType::uint64;
+    case ncclFloat16:
+      return DataType::float16;
+    case ncclFloat32:
+      return DataType::float32;
+    case ncclFloat64:
+      return DataType::float64;
+    case ncclBfloat16:
+      return DataType::bfloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+double number_at(DataType type, const void* at) {
+  return multinode::with_type(type, [&](auto value) {
+    std::memcpy(&value, at, sizeof value);
+    return static_cast<double>(value);
+  });
+}
+
+ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataType_t type, int redop, int peer,
+                 ncclComm_t comm, cudaStream_t stream) {
+  const std::string name = name_of(op);
+  const Checked checked = check(name.c_str(), comm);
+  if (!checked.member) return spoil(checked.code);
+  Member& member = *checked.member;
+  const auto wrong = [&](ncclResult_t code, const std::string& why) {
+    return spoil(refuse(code, name + " on rank " + std::to_string(member.rank()) + ": " + why));
+  };
+  if (const Failure failure = member.refusal(name); failure.code != ncclSuccess)
+    return wrong(failure.code, failure.text);
+  Call call;
+  call.post.op = op;
+  call.post.count = count;
+  call.in = in;
+  call.out = out;
+  const std::optional<DataType> known = type_of(type);
+  if (!known) return wrong(ncclInvalidArgument, "no type " + std::to_string(static_cast<int>(type)) + " here");
+  call.post.type = *known;
+  if (reduces(op)) {
+    constexpr std::array built_in = {Reduction::sum, Reduction::product, Reduction::max, Reduction::min,
+                                     Reduction::average};
+    if (redop >= 0 && redop < ncclNumOps) {
+      call.post.reduction = built_in[static_cast<std::size_t>(redop)];
+    } else {
+      const std::lock_guard lock(member.operators_mutex);
+      const auto found = member.operators.find(redop);
+      if (found == member.operators.end())
+        return wrong(ncclInvalidArgument, "no reduction " + std::to_string(redop) + " in this communicator");
+      if (found->second.type != *known)
+        return wrong(ncclInvalidArgument, "the reduction is of " + std::string(multinode::name_of(found->second.type)) +
+                                              ", the call of " + std::string(multinode::name_of(*known)));
+      call.post.reduction = Reduction::multiplied_sum;
+      call.post.factor = found->second.on_device ? number_at(*known, found->second.on_device) : found->second.factor;
+    }
+  }
+  if (has_root(op) || !is_collective(op)) {
+    if (peer < 0 || peer >= member.size())
+      return wrong(ncclInvalidArgument, std::string(is_collective(op) ? "root " : "peer ") + std::to_string(peer) +
+                                            " of a communicator of " + std::to_string(member.size()) + " ranks");
+    call.post.peer = peer;
+  }
+  const cudaStream_t found = find_stream(stream);
+  if (!found) return wrong(ncclInvalidArgument, "the stream was destroyed or never made");
+  if (device_of(found) != member.device())
+    return wrong(ncclInvalidUsage, "the stream is of device " + std::to_string(device_of(found)) +
+                                       ", the communicator's is " + std::to_string(member.device()));
+  const std::size_t in_bytes = bytes_in(call.post, member.rank(), member.size());
+  const std::size_t out_bytes = bytes_out(call.post, member.rank(), member.size());
+  if (std::string why = refusal(in, in_bytes, member.device()); !why.empty())
+    return wrong(ncclInvalidArgument, "the send buffer: " + why);
+  if (std::string why = refusal(out, out_bytes, member.device()); !why.empty())
+    return wrong(ncclInvalidArgument, "the receive buffer: " + why);
+  if (group.depth == 0) {
+    const auto [one, is_new] = group.alone.try_emplace(member.clique(), member.rank());
+    if (one->second != member.rank())
+      return wrong(ncclInvalidUsage, "this thread calls for rank " + std::to_string(one->second) +
+                                         ", too: such calls belong between ncclGroupStart and ncclGroupEnd");
+  }
+  ncclGroupStart();
+  group.calls.push_back({checked.member, call, found});
+  group.announce(text_of(call.post));
+  return end_group();
+}
+
+ncclResult_t blocking_of(const char* call, const ncclConfig_t* config, bool& blocking) {
+  if (!config) return ncclSuccess;
+  ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
+  if (config->magic != initial.magic || config->size != initial.size)
+    return refuse(ncclInvalidArgument, std::string(call) + ": the ncclConfig_t is not from NCCL_CONFIG_INITIALIZER");
+  if (config->blocking == NCCL_CONFIG_UNDEF_INT) return ncclSuccess;
+  if (config->blocking != 0 && config->blocking != 1)
+    return refuse(ncclInvalidArgument, std::string(call) + ": blocking must be 0 or 1");
+  blocking = config->blocking == 1;
+  return ncclSuccess;
+}
+
+ncclResult_t initialize(const char* call, ncclComm_t* comm, int size, const ncclUniqueId& id, int rank,
+                        const ncclConfig_t* config) {
+  if (!comm) return spoil(refuse(ncclInvalidArgument, std::string(call) + ": nowhere to put the communicator"));
+  *comm = nullptr;
+  bool blocking = true;
+  if (const ncclResult_t code = blocking_of(call, config, blocking); code != ncclSuccess) return spoil(code);
+  if (size < 1 || rank < 0 || rank >= size)
+    return spoil(refuse(ncclInvalidArgument, std::string(call) + ": rank " + std::to_string(rank) + " of " +
+                                                 std::to_string(size) + " ranks"));
+  const std::string text(id.internal, strnlen(id.internal, sizeof id.internal));
+  if (!text.starts_with(std::string(id_mark) + " "))
+    return spoil(refuse(ncclInvalidArgument, std::string(call) +
+                                                 ": the unique id is not from ncclGetUniqueId of host-nccl: is it the "
+                                                 "same on all ranks, and is this rank the only one on the stand-in?"));
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess)
+    return spoil(refuse(ncclUnhandledCudaError, std::string(call) + ": " + cudaGetErrorString(cudaErrorNoDevice)));
+  const auto member = std::make_shared<Member>(call, rank, size, device, blocking);
+  *comm = new_handle(member);
+  ncclGroupStart();
+  group.starts.push_back({member, [member, text] { return member->join(text, "init"); }, comm});
+  group.announce(call);
+  return end_group();
+}
+
+// A communicator's registered buffers, operators ... still there.
+void say_left(const Member& member, const char* call) {
+  const auto say_one = [&](std::size_t count, const char* what) {
+    if (count)
+      say(std::string(call) + " on rank " + std::to_string(member.rank()) +
+          ": not given back: " + std::to_string(count) + " " + what + (count > 1 ? "s" : ""));
+  };
+  say_one(member.registered.size(), "registered buffer");
+  say_one(member.operators.size(), "reduction");
+}
+
+struct AtExit {
+  ~AtExit() {
+    std::size_t left = 0;
+    {
+      const std::lock_guard lock(Process::get().mutex);
+      for (const ncclComm_t comm : Process::get().handles) left += comm->member ? 1 : 0;
+    }
+    if (left) say("not given back at the end: " + std::to_string(left) + " communicator" + (left > 1 ? "s" : ""));
+    wait_for_guests();
+  }
+} at_exit;
+
+}  // namespace
+}  // namespace host_nccl
+
+using namespace host_nccl;
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+const char* ncclGetErrorString(ncclResult_t code) {
+  switch (code) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error";
+    case ncclSystemError:
+      return "unhandled system error";
+    case ncclInternalError:
+      return "internal error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+    default:
+      return "unknown result code";
+  }
+}
+const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
+
+// Communicators
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  if (!host_nccl_description()) {  // as NCCL: it fails later, where the GPU is needed
+    *id = {};
+    std::strcpy(id->internal, "host-nccl without devices");
+    return ncclSuccess;
+  }
+  std::string error;
+  const auto hub = Hub::make(error);
+  if (!hub) return refuse(ncclInvalidUsage, "ncclGetUniqueId: " + error);
+  *id = {};
+  std::strncpy(id->internal, hub->id().c_str(), sizeof id->internal - 1);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  return initialize("ncclCommInitRankConfig", comm, size, id, rank, config);
+}
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) {
+  return initialize("ncclCommInitRank", comm, size, id, rank, nullptr);
+}
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
+  const char* call = "ncclCommSplit";
+  *made = nullptr;
+  const Checked parent = check(call, comm);
+  if (!parent.member) return spoil(parent.code);
+  if (const Failure failure = parent.member->refusal(call); failure.code != ncclSuccess)
+    return spoil(refuse(failure.code, failure.text));
+  if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
+    return spoil(refuse(ncclInvalidArgument, std::string(call) + ": color " + std::to_string(color)));
+  bool blocking = parent.member->blocking();
+  if (const ncclResult_t code = blocking_of(call, config, blocking); code != ncclSuccess) return spoil(code);
+
+  std::string error;
+  const auto hub = Hub::make(error);
+  if (!hub) return spoil(refuse(ncclSystemError, std::string(call) + ": " + error));
+  const auto place = [parent = parent.member, hub, color, key,
+                      number = parent.member->next_collective()](json& result) {
+    const Failure failure = parent->split(color, key, number, hub->id(), result);
+    if (failure.code != ncclSuccess || color == NCCL_SPLIT_NOCOLOR || result["rank"] != 0) hub->close();
+    return failure;
+  };
+  if (color == NCCL_SPLIT_NOCOLOR)
+    return spoil(parent.member->run([place] {
+      json nothing;
+      return place(nothing);
+    }));
+  const auto member = std::make_shared<Member>(call, 0, 1, parent.member->device(), blocking);
+  *made = new_handle(member);
+  ncclGroupStart();
+  group.starts.push_back({member,
+                          [member, place] {
+                            json result;
+                            const Failure failure = place(result);
+                            if (failure.code != ncclSuccess) return failure;
+                            member->set_place(result["rank"], result["size"]);
+                            return member->join(result["id"], "init");
+                          },
+                          made});
+  return end_group();
+}
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_t* made, ncclConfig_t* config,
+                            int flags) {
+  const char* call = "ncclCommShrink";
+  *made = nullptr;
+  const Checked parent = check(call, comm);
+  if (!parent.member) return spoil(parent.code);
+  if (flags & NCCL_SHRINK_ABORT)
+    parent.member->end_operations();
+  else if (const Failure failure = parent.member->refusal(call); failure.code != ncclSuccess)
+    return spoil(refuse(failure.code, failure.text + " (NCCL_SHRINK_ABORT takes what has failed)"));
+  bool blocking = parent.member->blocking();
+  if (const ncclResult_t code = blocking_of(call, config, blocking); code != ncclSuccess) return spoil(code);
+  std::vector<int> survivors;
+  for (int rank = 0; rank < parent.member->size(); ++rank)
+    if (std::find(excluded, excluded + count, rank) == excluded + count) survivors.push_back(rank);
+  const auto own = std::ranges::find(survivors, parent.member->rank());
+  if (count < 1 ||
+      survivors.size() + static_cast<std::size_t>(count) != static_cast<std::size_t>(parent.member->size()) ||
+      own == survivors.end())
+    return spoil(
+        refuse(ncclInvalidArgument, std::string(call) + " on rank " + std::to_string(parent.member->rank()) +
+                                        ": excluded must be ranks of the communicator, each once, and not this one"));
+  const auto member = std::make_shared<Member>(call, static_cast<int>(own - survivors.begin()),
+                                               static_cast<int>(survivors.size()), parent.member->device(), blocking);
+  *made = new_handle(member);
+  ncclGroupStart();
+  group.starts.push_back({member,
+                          [member, id = parent.member->spare_id_of(survivors[0]),
+                           session = parent.member->next_shrink()] { return member->join(id, session); },
+                          made});
+  return end_group();
+}
+#endif
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+  const Checked checked = check("ncclCommCount", comm);
+  if (checked.member) *count = checked.member->size();
+  return checked.code;
+}
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  const Checked checked = check("ncclCommUserRank", comm);
+  if (checked.member) *rank = checked.member->rank();
+  return checked.code;
+}
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
+  const Checked checked = check("ncclCommCuDevice", comm);
+  if (checked.member) *device = checked.member->device();
+  return checked.code;
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  const Checked checked = check("ncclCommGetAsyncError", comm);
+  if (!checked.member) return checked.code;
+  const Failure state = checked.member->state();
+  *error = state.code;
+  if (!state.text.empty()) last_error = state.text;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (!comm) return ncclSuccess;
+  const char* call = "ncclCommFinalize";
+  const Checked checked = check(call, comm);
+  if (!checked.member) return checked.code;
+  if (const Failure failure = checked.member->refusal(call); failure.code != ncclSuccess)
+    return refuse(failure.code, failure.text);
+  return checked.member->run([member = checked.member, call] { return member->finalize(call); });
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!comm) return ncclSuccess;
+  const char* call = "ncclCommDestroy";
+  const Checked checked = check(call, comm);
+  if (!checked.member) return checked.code;
+  checked.member->finalize(call);
+  say_left(*checked.member, call);
+  retire(comm, call);
+  checked.member->destroy();
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  if (!comm) return ncclSuccess;
+  const Checked checked = check("ncclCommAbort", comm);
+  if (!checked.member) return checked.code;
+  if (const char* debug = std::getenv("NCCL_DEBUG"); debug && std::string(debug) == "INFO")
+    say("ncclCommAbort on rank " + std::to_string(checked.member->rank()));
+  retire(comm, "ncclCommAbort");
+  checked.member->abort();
+  return ncclSuccess;
+}
+
+// Buffers and reductions
+
+ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
+  return cudaMalloc(memory, bytes) == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, "ncclMemAlloc");
+}
+ncclResult_t ncclMemFree(void* memory) {
+  return cudaFree(memory) == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, "ncclMemFree");
+}
+
+}  // extern "C"
+
+namespace {
+
+ncclResult_t register_buffer(const char* call, ncclComm_t comm, void* memory, std::size_t bytes, void** handle) {
+  const Checked checked = check(call, comm);
+  if (!checked.member) return spoil(checked.code);
+  if (std::string why = refusal(memory, bytes, checked.member->device()); !why.empty())
+    return spoil(refuse(ncclInvalidArgument, std::string(call) + ": " + why));
+  const std::lock_guard lock(checked.member->operators_mutex);
+  *handle = memory;
+  if (!checked.member->registered.insert(memory).second)
+    return spoil(refuse(ncclInvalidUsage, std::string(call) + ": this buffer is registered already"));
+  return ncclSuccess;
+}
+ncclResult_t deregister_buffer(const char* call, ncclComm_t comm, void* handle) {
+  const Checked checked = check(call, comm);
+  if (!checked.member) return spoil(checked.code);
+  const std::lock_guard lock(checked.member->operators_mutex);
+  if (checked.member->registered.erase(handle) == 0)
+    return spoil(refuse(ncclInvalidArgument, std::string(call) + ": no such buffer is registered"));
+  return ncclSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, std::size_t bytes, void** handle) {
+  return register_buffer("ncclCommRegister", comm, memory, bytes, handle);
+}
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  return deregister_buffer("ncclCommDeregister", comm, handle);
+}
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t bytes, ncclWindow_t* window, int) {
+  return register_buffer("ncclCommWindowRegister", comm, memory, bytes, reinterpret_cast<void**>(window));
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  return deregister_buffer("ncclCommWindowDeregister", comm, window);
+}
+#endif
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
+                                      ncclScalarResidence_t residence, ncclComm_t comm) {
+  const Checked checked = check("ncclRedOpCreatePreMulSum", comm);
+  if (!checked.member) return spoil(checked.code);
+  const std::optional<DataType> known = type_of(type);
+  if (!known) return spoil(refuse(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: no such type here"));
+  const std::lock_guard lock(checked.member->operators_mutex);
+  Member::Operator made{*known};
+  if (residence == ncclScalarDevice)
+    made.on_device = scalar;
+  else
+    made.factor = number_at(*known, scalar);
+  *op = static_cast<ncclRedOp_t>(checked.member->next_operator++);
+  checked.member->operators.emplace(*op, made);
+  return ncclSuccess;
+}
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
+  const Checked checked = check("ncclRedOpDestroy", comm);
+  if (!checked.member) return spoil(checked.code);
+  const std::lock_guard lock(checked.member->operators_mutex);
+  if (checked.member->operators.erase(op) == 0)
+    return spoil(refuse(ncclInvalidArgument, "ncclRedOpDestroy: no such reduction"));
+  return ncclSuccess;
+}
+
+// Operations
+
+ncclResult_t ncclGroupStart() {
+  ++group.depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() { return end_group(); }
+
+ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return put(Op::all_reduce, in, out, count, type, op, 0, comm, stream);
+}
+ncclResult_t ncclReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  return put(Op::reduce, in, out, count, type, op, root, comm, stream);
+}
+ncclResult_t ncclReduceScatter(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  return put(Op::reduce_scatter, in, out, count, type, op, 0, comm, stream);
+}
+ncclResult_t ncclAllGather(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return put(Op::all_gather, in, out, count, type, 0, 0, comm, stream);
+}
+ncclResult_t ncclBroadcast(const void* in, void* out, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return put(Op::broadcast, in, out, count, type, 0, root, comm, stream);
+}
+ncclResult_t ncclSend(const void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return put(Op::send, data, nullptr, count, type, 0, peer, comm, stream);
+}
+ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return put(Op::recv, nullptr, data, count, type, 0, peer, comm, stream);
+}
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 3)
+ncclResult_t ncclAlltoAll(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclComm_t comm,
+                          cudaStream_t stream) {
+  return put(Op::all_to_all, in, out, count, type, 0, 0, comm, stream);
+}
+ncclResult_t ncclGather(const void* in, void* out, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                        cudaStream_t stream) {
+  return put(Op::gather, in, out, count, type, 0, root, comm, stream);
+}
+ncclResult_t ncclScatter(const void* in, void* out, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                         cudaStream_t stream) {
+  return put(Op::scatter, in, out, count, type, 0, root, comm, stream);
+}
+#endif
+
+}  // extern "C"

@@ -1,0 +1,195 @@
+// The stand-in of CUDA's runtime: orders, kinds and lifetimes as CUDA has them.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <future>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+const int four_devices = setenv("HOST_NCCL_DEVICES", "4", 1);
+
+#define EXPECT_OK(call) EXPECT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaPeekAtLastError())
+
+cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
+  cudaStream_t stream{};
+  EXPECT_OK(cudaStreamCreateWithFlags(&stream, flags));
+  return stream;
+}
+
+// Holds a stream up until it is opened.
+class Gate {
+ public:
+  explicit Gate(cudaStream_t stream) {
+    EXPECT_OK(cudaLaunchHostFunc(
+        stream, [](void* gate) { static_cast<Gate*>(gate)->opened_.get_future().wait(); }, this));
+  }
+  void open() { opened_.set_value(); }
+
+ private:
+  std::promise<void> opened_;
+};
+
+void expect_refused(cudaError_t code, cudaError_t expected, const std::string& why) {
+  EXPECT_EQ(code, expected);
+  EXPECT_NE(std::string(cudaGetErrorString(code)).find(why), std::string::npos) << cudaGetErrorString(code);
+  EXPECT_EQ(cudaGetLastError(), expected);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST(HostCuda, HasTheDevicesThatAreAskedFor) {
+  ASSERT_EQ(four_devices, 0);
+  int count = 0, device = -1;
+  EXPECT_OK(cudaGetDeviceCount(&count));
+  EXPECT_EQ(count, 4);
+  EXPECT_OK(cudaSetDevice(3));
+  EXPECT_OK(cudaGetDevice(&device));
+  EXPECT_EQ(device, 3);
+  expect_refused(cudaSetDevice(4), cudaErrorInvalidDevice, "no device 4: there are 4");
+  EXPECT_OK(cudaSetDevice(0));
+}
+
+TEST(HostCuda, FreshMemoryIsPoisoned) {
+  void* memory = nullptr;
+  std::vector<unsigned char> bytes(1000);
+  EXPECT_OK(cudaMalloc(&memory, bytes.size()));
+  EXPECT_OK(cudaMemcpy(bytes.data(), memory, bytes.size(), cudaMemcpyDeviceToHost));
+  EXPECT_EQ(std::ranges::count(bytes, 0xA5), 1000);
+  EXPECT_OK(cudaFree(memory));
+  expect_refused(cudaFree(memory), cudaErrorInvalidValue, "was freed before");
+  EXPECT_EQ(cudaMalloc(&memory, std::size_t{1} << 40), cudaErrorMemoryAllocation);
+  cudaGetLastError();
+}
+
+TEST(HostCuda, CopiesOfTheWrongKindAreRefused) {
+  void* memory = nullptr;
+  char host[100] = {};
+  EXPECT_OK(cudaMalloc(&memory, 100));
+  expect_refused(cudaMemcpy(host, memory, 100, cudaMemcpyHostToDevice), cudaErrorInvalidValue,
+                 "is not memory of a device");
+  expect_refused(cudaMemcpy(memory, host, 100, cudaMemcpyDeviceToHost), cudaErrorInvalidValue, "is memory of device 0");
+  expect_refused(cudaMemcpy(memory, host, 101, cudaMemcpyHostToDevice), cudaErrorInvalidValue,
+                 "larger than what is left of its allocation of 100 bytes");
+  expect_refused(cudaMemset(host, 0, 100), cudaErrorInvalidValue, "is not memory of a device");
+  EXPECT_OK(cudaMemcpy(memory, host, 100, cudaMemcpyDefault));
+  EXPECT_OK(cudaFree(memory));
+}
+
+TEST(HostCuda, AStreamIsAQueue) {
+  const cudaStream_t stream = new_stream();
+  void* memory = nullptr;
+  EXPECT_OK(cudaMalloc(&memory, 4));
+  Gate gate(stream);
+  int value = 1, back = 0;
+  EXPECT_OK(cudaMemcpyAsync(memory, &value, 4, cudaMemcpyHostToDevice, stream));
+  EXPECT_OK(cudaMemcpyAsync(&back, memory, 4, cudaMemcpyDeviceToHost, stream));
+  EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+  EXPECT_EQ(back, 0);
+  gate.open();
+  EXPECT_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(back, 1);
+  EXPECT_OK(cudaStreamQuery(stream));
+  EXPECT_OK(cudaStreamDestroy(stream));
+  expect_refused(cudaStreamQuery(stream), cudaErrorInvalidResourceHandle, "destroyed or never made");
+  EXPECT_OK(cudaFree(memory));
+}
+
+TEST(HostCuda, AnEventHoldsAnotherStreamBack) {
+  const cudaStream_t first = new_stream(), second = new_stream();
+  cudaEvent_t event{};
+  EXPECT_OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  Gate gate(first);
+  EXPECT_OK(cudaEventRecord(event, first));
+  EXPECT_OK(cudaStreamWaitEvent(second, event, 0));
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  EXPECT_EQ(cudaStreamQuery(second), cudaErrorNotReady);
+  gate.open();
+  EXPECT_OK(cudaStreamSynchronize(second));
+  EXPECT_OK(cudaEventQuery(event));
+  for (const cudaStream_t stream : {first, second}) EXPECT_OK(cudaStreamDestroy(stream));
+  EXPECT_OK(cudaEventDestroy(event));
+}
+
+TEST(HostCuda, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
+  const cudaStream_t blocking = new_stream(cudaStreamDefault), other = new_stream();
+  Gate gate(blocking);
+  void* memory = nullptr;
+  EXPECT_OK(cudaMalloc(&memory, 4));
+  EXPECT_OK(cudaMemset(memory, 0, 4));  // on the default stream
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+  EXPECT_OK(cudaStreamSynchronize(other));
+  gate.open();
+  EXPECT_OK(cudaStreamSynchronize(nullptr));
+  Gate second(nullptr);
+  EXPECT_OK(cudaMemsetAsync(memory, 0, 4, blocking));
+  EXPECT_EQ(cudaStreamQuery(blocking), cudaErrorNotReady);
+  second.open();
+  EXPECT_OK(cudaStreamSynchronize(blocking));
+  for (const cudaStream_t stream : {blocking, other}) EXPECT_OK(cudaStreamDestroy(stream));
+  EXPECT_OK(cudaFree(memory));
+}
+
+TEST(HostCuda, EventsTellTheTime) {
+  const cudaStream_t stream = new_stream();
+  cudaEvent_t start{}, end{};
+  EXPECT_OK(cudaEventCreate(&start));
+  EXPECT_OK(cudaEventCreate(&end));
+  EXPECT_OK(cudaEventRecord(start, stream));
+  EXPECT_OK(cudaLaunchHostFunc(
+      stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+  EXPECT_OK(cudaEventRecord(end, stream));
+  float milliseconds = 0;
+  EXPECT_OK(cudaEventSynchronize(end));
+  EXPECT_OK(cudaEventElapsedTime(&milliseconds, start, end));
+  EXPECT_GE(milliseconds, 19);
+  EXPECT_OK(cudaSetDevice(1));
+  const cudaStream_t elsewhere = new_stream();
+  expect_refused(cudaEventRecord(start, elsewhere), cudaErrorInvalidResourceHandle, "the stream of device 1");
+  EXPECT_OK(cudaStreamDestroy(elsewhere));
+  EXPECT_OK(cudaSetDevice(0));
+  EXPECT_OK(cudaEventDestroy(start));
+  EXPECT_OK(cudaEventDestroy(end));
+  EXPECT_OK(cudaStreamDestroy(stream));
+}
+
+TEST(HostCuda, AGraphDoesAgainWhatAStreamWasGiven) {
+  const cudaStream_t stream = new_stream();
+  std::atomic<int> calls = 0;
+  EXPECT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < 2; ++i)
+    EXPECT_OK(cudaLaunchHostFunc(
+        stream, [](void* c) { ++*static_cast<std::atomic<int>*>(c); }, &calls));
+  expect_refused(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported, "is being captured");
+  cudaGraph_t graph{};
+  EXPECT_OK(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t executable{};
+  EXPECT_OK(cudaGraphInstantiateWithFlags(&executable, graph, 0));
+  EXPECT_OK(cudaGraphDestroy(graph));
+  EXPECT_EQ(calls, 0);
+  for (int i = 0; i < 3; ++i) EXPECT_OK(cudaGraphLaunch(executable, stream));
+  EXPECT_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(calls, 6);
+  EXPECT_OK(cudaGraphExecDestroy(executable));
+  EXPECT_OK(cudaStreamDestroy(stream));
+  expect_refused(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal), cudaErrorStreamCaptureUnsupported,
+                 "the default stream");
+}
+
+// What nvcc makes of a kernel and its launch.
+extern "C" void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*,
+                                       int*);
+
+TEST(HostCuda, KernelsAreRefusedByName) {
+  static char function[] = "a kernel";
+  __cudaRegisterFunction(nullptr, function, function, "_Z3addPfi", -1, nullptr, nullptr, nullptr, nullptr, nullptr);
+  expect_refused(cudaLaunchKernel(function, dim3(1), dim3(1), nullptr, 0, nullptr), cudaErrorNoDevice,
+                 "kernel add: host-nccl models no kernels: it needs a GPU");
+}
+
+}  // namespace

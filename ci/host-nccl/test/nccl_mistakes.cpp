@@ -1,0 +1,278 @@
+// nccl_mistakes: makes a mistake with NCCL on purpose, and says what each rank gets to hear: for the tests of the
+// stand-in. Rank 1, where only one rank is wrong. Exit status: 0 (2: there is no such mistake).
+#include <multinode/device.hpp>
+#include <multinode/program.hpp>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <thread>
+
+namespace {
+
+using namespace std::chrono_literals;
+using multinode::check;
+using multinode::World;
+
+class Rank {
+ public:
+  explicit Rank(World& world) : world_(world) {}
+  ~Rank() {
+    if (comm) ncclCommAbort(comm);
+  }
+  int number() const { return world_.rank(); }
+  bool wrong() const { return number() == 1; }
+  int next() const { return (number() + 1) % world_.size(); }
+  int previous() const { return (number() + world_.size() - 1) % world_.size(); }
+
+  void say(const std::string& what) const {
+    std::cout << "rank " + std::to_string(number()) + ": " + what + "\n" << std::flush;
+  }
+  ncclResult_t hear(ncclResult_t code) const {
+    if (code != ncclSuccess && code != ncclInProgress)
+      say("code " + std::to_string(code) + ": " + ncclGetErrorString(code) + ": " + ncclGetLastError(comm));
+    return code;
+  }
+
+  ncclResult_t initialize(int rank, int device) {
+    check(cudaSetDevice(device));
+    ncclUniqueId id{};
+    if (number() == 0) check(ncclGetUniqueId(&id));
+    const auto ids = world_.gather("id", number() == 0 ? std::string(id.internal, sizeof id.internal) : "");
+    std::memcpy(id.internal, ids[0].data(), sizeof id.internal);
+    return hear(ncclCommInitRank(&comm, world_.size(), id, rank));
+  }
+  void start() {
+    check(initialize(number(), number()));
+    stream = std::make_unique<multinode::Stream>();
+    in = std::make_unique<multinode::DeviceBuffer<float>>(100);
+    out = std::make_unique<multinode::DeviceBuffer<float>>(100);
+  }
+
+  ncclResult_t all_reduce(std::size_t count = 100, ncclDataType_t type = ncclFloat32, ncclRedOp_t op = ncclSum) {
+    return hear(ncclAllReduce(in->data(), out->data(), count, type, op, comm, stream->get()));
+  }
+  ncclResult_t broadcast(int root) {
+    return hear(ncclBroadcast(in->data(), out->data(), 100, ncclFloat32, root, comm, stream->get()));
+  }
+  ncclResult_t send(int peer, std::size_t count = 100) {
+    return hear(ncclSend(in->data(), count, ncclFloat32, peer, comm, stream->get()));
+  }
+  ncclResult_t receive(int peer, std::size_t count = 100, ncclDataType_t type = ncclFloat32) {
+    return hear(ncclRecv(out->data(), count, type, peer, comm, stream->get()));
+  }
+
+  // Until the stream is done, or NCCL says why it never will be, or 3 s have passed.
+  void wait() {
+    const auto end = std::chrono::steady_clock::now() + 3s;
+    while (cudaStreamQuery(stream->get()) == cudaErrorNotReady) {
+      ncclResult_t code = ncclSuccess;
+      check(ncclCommGetAsyncError(comm, &code));
+      if (hear(code) != ncclSuccess) return;
+      if (std::chrono::steady_clock::now() > end) return say("gave up");
+      std::this_thread::sleep_for(1ms);
+    }
+    say("done");
+  }
+  void meet(const char* where) { world_.barrier(where); }
+
+  ncclComm_t comm = nullptr;
+  std::unique_ptr<multinode::Stream> stream;
+  std::unique_ptr<multinode::DeviceBuffer<float>> in, out;
+
+ private:
+  World& world_;
+};
+
+const std::map<std::string, std::function<void(Rank&)>> mistakes = {
+    {"none",
+     [](Rank& r) {
+       r.start();
+       r.all_reduce();
+       check(ncclGroupStart());
+       r.send(r.next());
+       r.receive(r.previous());
+       check(ncclGroupEnd());
+       r.wait();
+       check(ncclCommDestroy(std::exchange(r.comm, nullptr)));
+     }},
+    {"count",
+     [](Rank& r) {
+       r.start();
+       r.all_reduce(r.wrong() ? 50 : 100);
+       r.wait();
+     }},
+    {"type",
+     [](Rank& r) {
+       r.start();
+       r.all_reduce(100, r.wrong() ? ncclInt32 : ncclFloat32);
+       r.wait();
+     }},
+    {"reduction",
+     [](Rank& r) {
+       r.start();
+       r.all_reduce(100, ncclFloat32, r.wrong() ? ncclMax : ncclSum);
+       r.wait();
+     }},
+    {"root",
+     [](Rank& r) {
+       r.start();
+       r.broadcast(r.wrong() ? 1 : 0);
+       r.wait();
+     }},
+    {"root_out_of_range",
+     [](Rank& r) {
+       r.start();
+       r.broadcast(7);
+     }},
+    {"order",
+     [](Rank& r) {
+       r.start();
+       if (r.wrong()) r.broadcast(0);
+       r.all_reduce();
+       if (!r.wrong()) r.broadcast(0);
+       r.wait();
+     }},
+    {"unpaired_send",
+     [](Rank& r) {
+       r.start();
+       if (r.number() == 0) r.send(1);
+       r.wait();
+       r.meet("end");
+     }},
+    {"no_group",
+     [](Rank& r) {
+       r.start();
+       r.send(r.next());
+       r.receive(r.previous());
+       r.wait();
+       r.meet("end");
+     }},
+    {"no_group_end",
+     [](Rank& r) {
+       r.start();
+       if (r.wrong()) check(ncclGroupStart());
+       r.all_reduce();
+       if (r.wrong())
+         std::this_thread::sleep_for(3s);
+       else
+         r.wait();
+       r.meet("end");
+     }},
+    {"group_end_without_start", [](Rank& r) { r.hear(ncclGroupEnd()); }},
+    {"message_count",
+     [](Rank& r) {
+       r.start();
+       if (r.number() == 0) r.send(1, 100);
+       if (r.number() == 1) r.receive(0, 50);
+       r.wait();
+     }},
+    {"message_type",
+     [](Rank& r) {
+       r.start();
+       if (r.number() == 0) r.send(1);
+       if (r.number() == 1) r.receive(0, 100, ncclInt32);
+       r.wait();
+     }},
+    {"to_itself",
+     [](Rank& r) {
+       r.start();
+       r.send(r.number());
+     }},
+    {"missing_collective",
+     [](Rank& r) {
+       r.start();
+       if (!r.wrong()) r.all_reduce();
+       r.wait();
+       r.meet("end");
+     }},
+    {"after_destroy",
+     [](Rank& r) {
+       r.start();
+       check(ncclCommDestroy(r.comm));
+       r.all_reduce();
+       r.comm = nullptr;
+     }},
+    {"after_abort",
+     [](Rank& r) {
+       r.start();
+       check(ncclCommAbort(r.comm));
+       r.all_reduce();
+       r.comm = nullptr;
+     }},
+    {"after_finalize",
+     [](Rank& r) {
+       r.start();
+       check(ncclCommFinalize(r.comm));
+       r.all_reduce();
+     }},
+    {"device", [](Rank& r) { r.initialize(r.number(), 9); }},
+    {"same_rank", [](Rank& r) { r.initialize(0, r.number()); }},
+    {"same_gpu", [](Rank& r) { r.initialize(r.number(), 0); }},
+    {"host_memory",
+     [](Rank& r) {
+       r.start();
+       float numbers[100] = {};
+       r.hear(ncclAllReduce(numbers, r.out->data(), 100, ncclFloat32, ncclSum, r.comm, r.stream->get()));
+     }},
+    {"small_buffer",
+     [](Rank& r) {
+       r.start();
+       r.hear(ncclAllGather(r.in->data(), r.out->data(), 100, ncclFloat32, r.comm, r.stream->get()));
+     }},
+    {"stream_of_another_device",
+     [](Rank& r) {
+       r.start();
+       check(cudaSetDevice(r.number() + 1));
+       const multinode::Stream other;
+       r.hear(ncclAllReduce(r.in->data(), r.out->data(), 100, ncclFloat32, ncclSum, r.comm, other.get()));
+     }},
+    {"left_behind",
+     [](Rank& r) {
+       r.start();
+       r.comm = nullptr;
+       r.stream.release();
+       r.in.release();
+     }},
+    {"too_early",
+     [](Rank& r) {
+       if (r.number() != 0) return;
+       ncclUniqueId id{};
+       check(ncclGetUniqueId(&id));
+       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+       config.blocking = 0;
+       r.hear(ncclCommInitRankConfig(&r.comm, 2, id, 0, &config));
+       r.hear(ncclAllReduce(nullptr, nullptr, 0, ncclFloat32, ncclSum, r.comm, nullptr));
+     }},
+    {"missing_rank",
+     [](Rank& r) {
+       if (r.wrong()) return r.meet("end");
+       ncclUniqueId id{};
+       check(ncclGetUniqueId(&id));
+       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+       config.blocking = 0;
+       r.hear(ncclCommInitRankConfig(&r.comm, 2, id, 0, &config));
+       std::this_thread::sleep_for(1500ms);
+       r.meet("end");
+     }},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  multinode::CommonOptions common;
+  std::string name;
+  boost::program_options::options_description known("Options of nccl_mistakes");
+  known.add_options()("mistake", boost::program_options::value(&name)->required(), "which one");
+  return multinode::run({"nccl_mistakes", known, common,
+                         [&] {
+                           if (!mistakes.contains(name)) throw multinode::UsageError("no mistake '" + name + "'");
+                         }},
+                        argc, argv, [&](World& world) {
+                          Rank rank(world);
+                          mistakes.at(name)(rank);
+                          return 0;
+                        });
+}

@@ -1,0 +1,89 @@
+// wire.hpp: what the ranks of a communicator and its hub say to each other, over TCP.
+#pragma once
+
+#include <multinode/data_type.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace host_nccl {
+
+enum class Op : std::uint32_t {
+  all_reduce,
+  reduce,
+  broadcast,
+  reduce_scatter,
+  all_gather,
+  all_to_all,
+  gather,
+  scatter,
+  split,
+  send,
+  recv
+};
+const char* name_of(Op op);  // "ncclAllReduce"
+inline bool is_collective(Op op) { return op != Op::send && op != Op::recv; }
+inline bool has_root(Op op) { return op == Op::reduce || op == Op::broadcast || op == Op::gather || op == Op::scatter; }
+inline bool reduces(Op op) { return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter; }
+
+enum class Reduction : std::uint32_t { sum, product, max, min, average, multiplied_sum };
+
+// A call of one rank.
+struct Post {
+  Op op{};
+  multinode::DataType type{};
+  Reduction reduction{};
+  std::int32_t peer = 0;     // of send and recv, or the root
+  std::uint64_t count = 0;   // elements of a block, as NCCL's count
+  std::uint64_t number = 0;  // of the collectives of this communicator, or of the sends between two ranks
+  double factor = 1;         // of multiplied_sum
+  std::int32_t color = 0, key = 0;
+
+  std::size_t bytes() const { return op == Op::split ? 0 : count * multinode::size_of(type); }
+};
+// Bytes that `rank` of `size` gives to, and gets from, a collective.
+std::size_t bytes_in(const Post& post, int rank, int size);
+std::size_t bytes_out(const Post& post, int rank, int size);
+std::string text_of(const Post& post);  // "ncclSend(100 x int32, to rank 1)"
+
+enum class Kind : std::uint32_t { hello, welcome, post, done, failed, goodbye, aborted };
+struct Frame {
+  Kind kind{};
+  std::int32_t code = 0;      // failed: an ncclResult_t
+  std::uint64_t id = 0;       // of a post, repeated by done
+  std::uint64_t payload = 0;  // bytes that follow
+  Post post;
+};
+
+class Connection {
+ public:
+  explicit Connection(int fd) : fd_(fd) {}
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // False where the connection is broken.
+  bool send(Frame frame, const void* payload = nullptr, std::size_t bytes = 0);
+  bool send(Kind kind, const std::string& text, std::int32_t code = 0);
+  bool receive(Frame& frame);
+  bool receive(void* to, std::size_t bytes);
+  bool receive(std::string& text, std::size_t bytes);
+  void shut_down();  // both sides' calls return
+
+ private:
+  int fd_;
+  std::mutex sending_;
+};
+
+// "127.0.0.1:12345"
+std::string address_of(int listening_fd, const std::string& host);
+// The IPv4 address that others can reach: of the interface that NCCL_SOCKET_IFNAME names, else loopback. Empty: there
+// is no such interface.
+std::string own_host();
+int listen_on(const std::string& host);        // -1: errno says why
+int connect_to(const std::string& host_port);  // -1: errno says why
+
+}  // namespace host_nccl
