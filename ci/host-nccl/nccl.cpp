@@ -535,8 +535,8 @@ struct Group {
 
   ~Group() {
     if (depth > 0 && !calls.empty())
-      say("a thread ended inside a group, without ncclGroupEnd: its " + std::to_string(calls.size()) +
-          " calls were never made, the first is " + text_of(calls[0].call.post));
+      say("a thread ended inside a group, without ncclGroupEnd: " + std::to_string(calls.size()) +
+          " of its calls never made, the first is " + text_of(calls[0].call.post));
     Process::get().end(this);
   }
   void announce(const std::string& first) {
@@ -673,7 +673,7 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
     return spoil(refuse(code, name + " on rank " + std::to_string(member.rank()) + ": " + why));
   };
   if (const Failure failure = member.refusal(name); failure.code != ncclSuccess)
-    return wrong(failure.code, failure.text);
+    return spoil(refuse(failure.code, failure.text));
   Call call;
   call.post.op = op;
   call.post.count = count;

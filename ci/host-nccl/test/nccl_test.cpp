@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <latch>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -86,7 +87,9 @@ TEST(HostNccl, EveryCollectiveForEverySize) {
         const Ints from(in), to(out_count);
         EXPECT_OK(call(from.data(), to.data()));
         cudaStreamSynchronize(r.stream);
-        if (!expected.empty()) EXPECT_EQ(to.get(), expected);
+        if (!expected.empty()) {
+          EXPECT_EQ(to.get(), expected);
+        }
       };
       const int own = r.number + 1, root = n - 1;
       const bool is_root = r.number == root;
@@ -166,7 +169,10 @@ TEST(HostNccl, SplitByColorInTheOrderOfKeys) {
           const int color = r.number == 3 ? NCCL_SPLIT_NOCOLOR : r.number % 2;
           ncclResult_t code = ncclCommSplit(r.comm, color, -r.number, &part, nullptr);
           ASSERT_OK(settle(part ? part : r.comm, code));
-          if (r.number == 3) return EXPECT_EQ(part, nullptr);
+          if (r.number == 3) {
+            EXPECT_EQ(part, nullptr);
+            return;
+          }
           int size = 0, rank = -1;
           EXPECT_OK(ncclCommCount(part, &size));
           EXPECT_OK(ncclCommUserRank(part, &rank));
@@ -182,11 +188,15 @@ TEST(HostNccl, SplitByColorInTheOrderOfKeys) {
 }
 
 TEST(HostNccl, AnAbortEndsWhatIsUnderWayAndTheOthersHear) {
+  std::latch issued(3);
   on_ranks(
       3,
-      [](Rank& r) {
+      [&](Rank& r) {
         const Ints one(Values{1}), sum(1);
-        if (r.number != 1) EXPECT_OK(ncclAllReduce(one.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));
+        if (r.number != 1) {
+          EXPECT_OK(ncclAllReduce(one.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));
+        }
+        issued.arrive_and_wait();
         ncclResult_t code = ncclSuccess;
         while (r.number != 1 && code == ncclSuccess) ASSERT_OK(ncclCommGetAsyncError(r.comm, &code));
         if (r.number != 1) {
@@ -202,12 +212,18 @@ TEST(HostNccl, AnAbortEndsWhatIsUnderWayAndTheOthersHear) {
 
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 TEST(HostNccl, SurvivorsShrinkWithoutTheRankWhereAllMet) {
+  std::latch issued(4);
   on_ranks(
       4,
-      [](Rank& r) {
-        if (r.number == 0) return EXPECT_OK(ncclCommAbort(r.comm));
+      [&](Rank& r) {
+        if (r.number == 0) {
+          issued.arrive_and_wait();
+          EXPECT_OK(ncclCommAbort(r.comm));
+          return;
+        }
         const Ints own(Values{r.number}), sum(1);
         EXPECT_OK(ncclAllReduce(own.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));  // never ends
+        issued.arrive_and_wait();
         ncclComm_t rest = nullptr;
         int dead = 0;
         EXPECT_NE(ncclCommShrink(r.comm, &r.number, 1, &rest, nullptr, NCCL_SHRINK_ABORT), ncclSuccess);  // itself
