@@ -354,6 +354,8 @@ int run(multinode::World& world, const Options& options) {
     throw multinode::UsageError("--precision bfloat16 and --cuda-graph: only on GPUs, with --backend nccl");
   const data::FashionMnist images = data::read_fashion_mnist(options.folder);
   const bool twice = options.precision == "double";
+  if (communicator->backend() == multinode::Backend::nccl && multinode::stand_in())
+    throw multinode::HardwareAbsent("--backend nccl: the network's kernels need a GPU, and stand-ins have none");
 #ifdef DDP_ON_GPU
   if (communicator->backend() == multinode::Backend::nccl) {
     if (options.precision == "bfloat16")
@@ -361,9 +363,6 @@ int run(multinode::World& world, const Options& options) {
     return twice ? Training<model::PerceptronGpu<double>>(world, *communicator, options, images).run()
                  : Training<model::PerceptronGpu<float>>(world, *communicator, options, images).run();
   }
-#else
-  if (communicator->backend() == multinode::Backend::nccl)
-    throw multinode::HardwareAbsent("--backend nccl: this build lacks the network's kernels, for which it takes nvcc");
 #endif
   return twice ? Training<model::Perceptron<double>>(world, *communicator, options, images).run()
                : Training<model::Perceptron<float>>(world, *communicator, options, images).run();

@@ -29,11 +29,11 @@ struct Result {
   std::string redop;           // sum; "none"
   int root = -1;               // -1: none
   bool in_place = false;
-  int cycle = 0;               // of -N
-  int iterations = 0;          // timed calls
-  int calls_per_sample = 1;    // calls that were timed as one
-  double time = 0;             // mean over the calls; over ranks as -a says
-  double median = 0, p99 = 0;  // over samples; over ranks as -a says
+  int cycle = 0;                       // of -N
+  int iterations = 0;                  // timed calls
+  int calls_per_sample = 1;            // calls that were timed as one
+  double time = 0;                     // mean over the calls; over ranks as -a says
+  double median = 0, p99 = 0;          // over samples; over ranks as -a says
   std::optional<double> algbw;         // none: on stand-ins of GPUs it means nothing
   std::optional<double> busbw;         // none: the same, and one rank moves nothing over a bus
   std::optional<std::uint64_t> wrong;  // elements, over all ranks; none: not checked
@@ -44,8 +44,8 @@ struct Result {
 };
 
 // A JSON object, one line; the names are those of the README's schema. Times there are microseconds, bandwidths GB/s
-// (1e9 bytes), spread percent, all with all their digits. null: bandwidths, wrong and spread (of one rank) where they do
-// not exist.
+// (1e9 bytes), spread percent, all with all their digits. null: bandwidths, wrong and spread (of one rank) where they
+// do not exist.
 nlohmann::json to_json(const Result& result);
 
 // One row a result, the same names and numbers as the JSON. An empty path writes nothing. Throws UsageError for a file

@@ -389,9 +389,9 @@ TEST(TooSlow, BandWithoutAResultFails) {
 TEST(TooSlow, OneRankHasNothingToCompare) {
   const std::vector<Result> results = {of_one_rank()};
   const std::vector<LeastBusbw> bands = {{1e9, 0}};
-  EXPECT_EQ(too_slow(results, bands),
-            std::vector<std::string>{
-                "--min-busbw asks for 1 GB/s from 0 B: nothing was tested, it has no bus bandwidth"});
+  EXPECT_EQ(
+      too_slow(results, bands),
+      std::vector<std::string>{"--min-busbw asks for 1 GB/s from 0 B: nothing was tested, it has no bus bandwidth"});
 }
 
 TEST(TooSlow, WhatIsNotANumberIsTooSlow) {

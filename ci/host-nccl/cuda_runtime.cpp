@@ -197,19 +197,19 @@ cudaError_t no_device() { return result(cudaErrorNoDevice); }
 bool has_device() { return !Machine::get().devices.empty(); }
 
 // With the machine's mutex held.
-CUstream_st* find(cudaStream_t stream) {
+CUstream_st* find(cudaStream_t stream, int device = current_device) {
   Machine& machine = Machine::get();
   if (stream == nullptr || stream == cudaStreamLegacy) {
-    auto& own = machine.default_streams[current_device];
+    auto& own = machine.default_streams[device];
     if (!own) {
       own = std::make_unique<CUstream_st>();
-      own->device = current_device;
+      own->device = device;
       own->blocking = true;
     }
     return own.get();
   }
   if (machine.streams.count(stream)) return stream;
-  for (const auto& [device, own] : machine.default_streams)
+  for (const auto& [number, own] : machine.default_streams)
     if (own.get() == stream) return stream;
   return nullptr;
 }
@@ -431,9 +431,9 @@ std::chrono::seconds deadline() {
 
 cudaError_t enqueue(cudaStream_t stream, Make make) { return put("NCCL", stream, std::move(make)); }
 
-cudaStream_t find_stream(cudaStream_t stream) {
+cudaStream_t find_stream(cudaStream_t stream, int device) {
   const Lock lock(Machine::get().mutex);
-  return find(stream);
+  return find(stream, device);
 }
 int device_of(cudaStream_t found) { return found->device; }
 
@@ -808,7 +808,7 @@ cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void**, std::size
     const Lock lock(Machine::get().mutex);
     name = Machine::get().kernels[function];
   }
-  return refuse(cudaErrorNoDevice, "kernel " + name.substr(0, name.find('(')),
+  return refuse(cudaErrorNoDevice, "kernel " + name.substr(0, name.rfind('(')),
                 "host-nccl models no kernels: it needs a GPU");
 }
 #if CUDART_VERSION >= 12010

@@ -16,8 +16,8 @@ using Task = std::function<void()>;
 // graph.
 cudaError_t enqueue(cudaStream_t stream, std::function<Task()> make);
 
-// The stream that `stream` stands for on this thread's device; null: it is none.
-cudaStream_t find_stream(cudaStream_t stream);
+// The stream that `stream` stands for on `device`, whose default stream it may be; null: it is none.
+cudaStream_t find_stream(cudaStream_t stream, int device);
 int device_of(cudaStream_t found);
 
 // Why [data, data + bytes) is not memory that a kernel on `device` can use; "" if it is.

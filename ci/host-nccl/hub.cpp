@@ -506,6 +506,7 @@ void RealHub::serve(const std::shared_ptr<Connection>& connection) {
     }
   }
   session->leave(rank, how);
+  connection->shut_down();
 }
 
 }  // namespace

@@ -382,7 +382,8 @@ void Member::issue(std::vector<Call> calls, const std::vector<cudaStream_t>& str
   cudaSetDevice(before);
 }
 
-// On a stream's thread. Of a communicator that has failed it returns when that is aborted, and not before: as NCCL.
+// On a stream's thread. What a failure keeps from its end returns when the communicator is aborted, and not before: as
+// NCCL.
 void Member::perform(std::vector<Call> calls) {
   const int operation = ++Process::get().operations;
   if (fault("error", operation)) fail({ncclRemoteError, "an error as HOST_NCCL_FAULT asks for"});
@@ -390,7 +391,7 @@ void Member::perform(std::vector<Call> calls) {
   std::shared_ptr<Connection> connection;
   {
     std::unique_lock lock(mutex_);
-    if (fault("stuck", operation)) changed_.wait(lock, [&] { return stopped_; });
+    if (fault("stuck", operation) || fault("error", operation)) changed_.wait(lock, [&] { return stopped_; });
     if (stopped_) {
       ++performed_;
       changed_.notify_all();
@@ -412,8 +413,7 @@ void Member::perform(std::vector<Call> calls) {
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
-    return (stopped_ && !reading_) || (failure_.code == ncclSuccess &&
-                                       std::ranges::all_of(ids, [&](std::uint64_t id) { return pending_[id].done; }));
+    return (stopped_ && !reading_) || std::ranges::all_of(ids, [&](std::uint64_t id) { return pending_[id].done; });
   });
   for (const std::uint64_t id : ids) pending_.erase(id);
   ++performed_;
@@ -473,8 +473,8 @@ void Member::stop(Kind how, bool for_good) {
     changed_.notify_all();
   }
   if (connection) {
-    if (reader.joinable()) connection->send(how, "");
-    connection->shut_down();
+    const bool said = reader.joinable() && connection->send(how, "");
+    if (!said || how != Kind::goodbye) connection->shut_down();  // the hub answers a goodbye by closing
   }
   if (reader.joinable()) reader.join();
   std::unique_lock lock(mutex_);
@@ -705,7 +705,7 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
                                             " of a communicator of " + std::to_string(member.size()) + " ranks");
     call.post.peer = peer;
   }
-  const cudaStream_t found = find_stream(stream);
+  const cudaStream_t found = find_stream(stream, member.device());
   if (!found) return wrong(ncclInvalidArgument, "the stream was destroyed or never made");
   if (device_of(found) != member.device())
     return wrong(ncclInvalidUsage, "the stream is of device " + std::to_string(device_of(found)) +

@@ -191,9 +191,9 @@ class Communicator {
   std::shared_ptr<Queue> queue_;
 };
 
-// Collective. automatic: nccl where there is a GPU (not a stand-in) for every rank, else mpi where MPI started the processes, else gloo.
-// Throws UsageError for a backend that this build lacks (naming the package to install) or that the launcher does not
-// serve, HardwareAbsent for nccl without a GPU.
+// Collective. automatic: nccl where there is a GPU (not a stand-in) for every rank, else mpi where MPI started the
+// processes, else gloo. Throws UsageError for a backend that this build lacks (naming the package to install) or that
+// the launcher does not serve, HardwareAbsent for nccl without a GPU.
 std::unique_ptr<Communicator> make_communicator(World& world, Backend backend);
 
 // What automatic stands for on this rank; make_communicator takes nccl only where it is that on all ranks.

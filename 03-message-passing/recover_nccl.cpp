@@ -1,0 +1,342 @@
+// recover_nccl: an all-reduce a step, and what to do when a rank dies: notice it (asynchronous errors, a deadline),
+// agree out of band on who is left and from which step to go on, abort on all of them, and make a new communicator.
+// Exit status: 0 every step right, 1 not so, 2 bad command line or environment, 77 no GPU.
+#include <multinode/device.hpp>
+#include <multinode/launch.hpp>
+#include <multinode/options.hpp>
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using multinode::check;
+using multinode::UsageError;
+
+struct Options {
+  int steps = 20;
+  int kill = -1, at_step = 5;
+  bool shrink = false;
+  multinode::CommonOptions common;
+};
+
+// Ended at the latest when this is: by an abort, for nobody finishes what cannot end.
+struct Abort {
+  void operator()(ncclComm_t communicator) const { ncclCommAbort(communicator); }
+};
+using Aborted = std::unique_ptr<ncclComm, Abort>;
+
+// An operation that will not end, and why this rank thinks so.
+struct Trouble : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+std::vector<int> read_list(const std::string& text) {
+  std::vector<int> ranks;
+  for (std::size_t at = 0; at < text.size(); at = std::min(text.find(',', at), text.size() - 1) + 1)
+    ranks.push_back(std::stoi(text.substr(at)));
+  return ranks;
+}
+
+// A rank's way to the others beside NCCL. Its keys are numbers that count up: 0 where nobody has been.
+class OutOfBand {
+ public:
+  OutOfBand(const multinode::Launch& launch, std::chrono::milliseconds timeout) {
+    multinode::Endpoint endpoint;
+    if (launch.launcher_store) {
+      endpoint = launch.launcher_store->value;
+    } else if (!launch.master_address.value.empty() && launch.master_port.value) {
+      endpoint = {launch.master_address.value, launch.master_port.value};
+      if (launch.rank.value == 0) server_ = std::make_unique<multinode::TcpStoreServer>(endpoint.host, endpoint.port);
+    } else {
+      throw UsageError("no meeting place: set MASTER_ADDR and MASTER_PORT, or start it with mnrun");
+    }
+    store_ = std::make_unique<multinode::TcpStore>(endpoint, timeout);
+    store_->will(dead(launch.rank.value), "1");  // said by the store, as soon as this process is gone
+  }
+  ~OutOfBand() {
+    try {
+      if (std::uncaught_exceptions() == 0) store_->goodbye();  // else the will says that this rank is gone
+    } catch (const std::runtime_error&) {                      // the store went first
+    }
+    if (server_) server_->linger(10s, 1);
+  }
+  OutOfBand(const OutOfBand&) = delete;
+  OutOfBand& operator=(const OutOfBand&) = delete;
+
+  static std::string dead(int rank) { return "dead " + std::to_string(rank); }
+  // Not by add(key, 0): it would make the key, and a will sets only what is not there.
+  std::int64_t number(const std::string& key) {
+    const std::string text = store_->compare_set(key, "?", "?");
+    return text.empty() ? 0 : std::stoll(text);
+  }
+  bool said(const std::string& key) { return number(key) > 0; }
+  void say(const std::string& key, std::int64_t number = 1) { store_->add(key, number); }
+  multinode::Store& store() { return *store_; }
+
+ private:
+  std::unique_ptr<multinode::TcpStoreServer> server_;
+  std::unique_ptr<multinode::TcpStore> store_;
+};
+
+class Job {
+ public:
+  Job(const Options& options, const multinode::Launch& launch)
+      : options_(options), rank_(launch.rank.value), others_(launch, options.common.timeout), block_(1000) {
+    for (int rank = 0; rank < launch.world_size.value; ++rank) members_.push_back(rank);
+  }
+  ~Job() {
+    if (communicator_) ncclCommAbort(communicator_);
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  int run();
+
+ private:
+  std::string key(const std::string& what) const { return "epoch " + std::to_string(epoch_) + " " + what; }
+  int place() const { return static_cast<int>(std::ranges::find(members_, rank_) - members_.begin()); }
+  void tell(const std::string& what) const {
+    std::cout << "rank " + std::to_string(rank_) + ": " + what + "\n" << std::flush;
+  }
+
+  void expect(ncclResult_t code, const char* call) const;
+  template <class Done>
+  void await(const char* call, Done&& done);
+  ncclConfig_t config() const;
+  void initialize();
+  void step();
+  void recover(const std::string& why);
+  void destroy();
+
+  const Options& options_;
+  const int rank_;  // as started; its place among the members is its rank in the communicator
+  OutOfBand others_;
+  std::vector<int> members_;
+  int epoch_ = 0;  // number of recoveries
+  int step_ = 1;
+  multinode::Stream stream_;
+  multinode::DeviceBuffer<std::int64_t> block_;
+  ncclComm_t communicator_ = nullptr;
+};
+
+void Job::expect(ncclResult_t code, const char* call) const {
+  if (code != ncclSuccess && code != ncclInProgress)
+    throw Trouble(std::string(call) + ": " + ncclGetErrorString(code) + " (" + ncclGetLastError(communicator_) + ")");
+}
+
+// Until done(), or there is trouble: NCCL's own, another rank's, or the deadline's.
+template <class Done>
+void Job::await(const char* call, Done&& done) {
+  const auto start = Clock::now();
+  for (auto asked = start; !done(); std::this_thread::sleep_for(50us)) {
+    ncclResult_t state = ncclSuccess;
+    expect(ncclCommGetAsyncError(communicator_, &state), call);
+    expect(state, call);
+    const auto now = Clock::now();
+    if (now - start > options_.common.timeout) throw Trouble(std::string(call) + " has not ended before the deadline");
+    if (now - asked < 50ms) continue;
+    asked = now;
+    if (others_.said(key("trouble"))) throw Trouble(std::string(call) + ": another rank has trouble");
+  }
+}
+
+// Non-blocking: every call returns, and none can keep this rank from looking around.
+ncclConfig_t Job::config() const {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+void Job::initialize() {
+  ncclUniqueId id{};
+  if (place() == 0) {
+    check(ncclGetUniqueId(&id));
+    others_.store().set(key("id"), {id.internal, sizeof id.internal});
+  } else {
+    const auto deadline = Clock::now() + options_.common.timeout;
+    for (bool here = false; !here;) {
+      try {
+        others_.store().get(key("id"), 50ms).copy(id.internal, sizeof id.internal);
+        here = true;
+      } catch (const multinode::StoreTimeout&) {
+        if (others_.said(OutOfBand::dead(members_[0]))) throw Trouble("the rank that makes the unique id is gone");
+        if (Clock::now() > deadline) throw Trouble("no unique id before the deadline");
+      }
+    }
+  }
+  ncclConfig_t own = config();
+  const auto size = static_cast<int>(members_.size());
+  expect(ncclCommInitRankConfig(&communicator_, size, id, place(), &own), "ncclCommInitRankConfig");
+  ncclResult_t state = ncclInProgress;
+  await("ncclCommInitRankConfig", [&] {
+    expect(ncclCommGetAsyncError(communicator_, &state), "ncclCommInitRankConfig");
+    return state == ncclSuccess;
+  });
+}
+
+// Everybody's element i is rank + step + i; the sum tells who took part, and with which step.
+void Job::step() {
+  std::vector<std::int64_t> block(block_.size());
+  for (std::size_t i = 0; i < block.size(); ++i) block[i] = rank_ + step_ + static_cast<std::int64_t>(i);
+  block_.copy_from(block, stream_.get());
+  if (rank_ == options_.kill && step_ == options_.at_step) raise(SIGKILL);
+
+  expect(ncclAllReduce(block_.data(), block_.data(), block_.size(), ncclInt64, ncclSum, communicator_, stream_.get()),
+         "ncclAllReduce");
+  ncclResult_t state = ncclInProgress;
+  await("ncclAllReduce", [&] {  // first until it is on the stream, then until the stream is done
+    expect(ncclCommGetAsyncError(communicator_, &state), "ncclAllReduce");
+    return state == ncclSuccess && cudaStreamQuery(stream_.get()) == cudaSuccess;
+  });
+
+  block_.copy_to(block, stream_.get());
+  stream_.synchronize();
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    std::int64_t sum = 0;
+    for (const int rank : members_) sum += rank + step_ + static_cast<std::int64_t>(i);
+    if (block[i] != sum)
+      throw std::runtime_error("WRONG: step " + std::to_string(step_) + ", element " + std::to_string(i) + " is " +
+                               std::to_string(block[i]) + ", not " + std::to_string(sum));
+  }
+  if (place() == 0) tell("step " + std::to_string(step_) + " is right among ranks " + list_of(members_));
+}
+
+void Job::recover(const std::string& why) {
+  tell("trouble: " + why);
+  // Everybody says in which step it is. Who says nothing before the deadline is as dead as who is.
+  others_.say(key("trouble"));
+  others_.say(key("alive " + std::to_string(rank_)), step_);
+  const auto deadline = Clock::now() + options_.common.timeout;
+  std::vector<int> alive;  // behind the step from which to go on
+  for (bool all = false; !all && Clock::now() < deadline; std::this_thread::sleep_for(5ms)) {
+    alive = {step_};
+    all = true;
+    for (const int rank : members_) {
+      if (const auto step = static_cast<int>(others_.number(key("alive " + std::to_string(rank)))); step > 0) {
+        alive.push_back(rank);
+        alive[0] = std::min(alive[0], step);  // a rank may have ended a step that another did not
+      } else {
+        all = all && others_.said(OutOfBand::dead(rank));
+      }
+    }
+  }
+  // Ranks may have seen different things. The store takes one answer, and it is everybody's.
+  std::vector<int> survivors = read_list(others_.store().compare_set(key("survivors"), "", list_of(alive)));
+  step_ = survivors[0];
+  survivors.erase(survivors.begin());
+  if (std::ranges::find(survivors, rank_) == survivors.end())
+    throw std::runtime_error("the others have gone on without this rank: it was silent for too long");
+
+  std::vector<int> excluded;  // by their ranks in the communicator
+  for (std::size_t i = 0; i < members_.size(); ++i)
+    if (std::ranges::find(survivors, members_[i]) == survivors.end()) excluded.push_back(static_cast<int>(i));
+  tell("goes on from step " + std::to_string(step_) + " with ranks " + list_of(survivors));
+  Aborted before(std::exchange(communicator_, nullptr));
+  members_ = survivors;
+  ++epoch_;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  if (options_.shrink && before && !excluded.empty()) {
+    ncclConfig_t own = config();
+    expect(ncclCommShrink(before.get(), excluded.data(), static_cast<int>(excluded.size()), &communicator_, &own,
+                          NCCL_SHRINK_ABORT),
+           "ncclCommShrink");
+    ncclResult_t state = ncclInProgress;
+    await("ncclCommShrink", [&] {
+      expect(ncclCommGetAsyncError(communicator_, &state), "ncclCommShrink");
+      return state == ncclSuccess;
+    });
+    return;
+  }
+#endif
+  before.reset();  // its kernels end, and with them the stream's wait
+  initialize();
+}
+
+// All steps are done: if others go too early, nothing is lost.
+void Job::destroy() try {
+  expect(ncclCommFinalize(communicator_), "ncclCommFinalize");
+  ncclResult_t state = ncclInProgress;
+  await("ncclCommFinalize", [&] {
+    expect(ncclCommGetAsyncError(communicator_, &state), "ncclCommFinalize");
+    return state == ncclSuccess;
+  });
+  check(ncclCommDestroy(std::exchange(communicator_, nullptr)));
+} catch (const Trouble&) {
+}
+
+int Job::run() {
+  std::optional<std::string> trouble;
+  for (bool started = false; step_ <= options_.steps;) {
+    try {
+      if (trouble) {
+        recover(*std::exchange(trouble, std::nullopt));
+      } else if (!std::exchange(started, true)) {
+        initialize();
+      } else {
+        step();
+        ++step_;
+      }
+    } catch (const Trouble& e) {
+      trouble = e.what();
+    }
+  }
+  destroy();
+  if (place() == 0)
+    tell("RIGHT: " + std::to_string(options_.steps) + " steps, recoveries: " + std::to_string(epoch_) +
+         ", ranks at the end: " + list_of(members_));
+  return multinode::exit_right;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const char* name = "recover_nccl";
+  Options options;
+  namespace po = boost::program_options;
+  po::options_description known("Options of recover_nccl");
+  known.add_options()("steps", po::value(&options.steps)->default_value(options.steps),
+                      "all-reduces, one after the other")("kill", po::value(&options.kill), "this rank dies ...")(
+      "at-step", po::value(&options.at_step)->default_value(options.at_step), "... in this step")(
+      "shrink", po::bool_switch(&options.shrink), "ncclCommShrink instead of a new unique id");
+  known.add(options.common.description());
+  try {
+    const multinode::Launch launch = multinode::read_launch(multinode::current_environment());
+    if (!multinode::parse_command_line(argc, argv, known, launch.rank.value == 0)) return multinode::exit_right;
+    multinode::require_range("--steps", options.steps, 1, 1'000'000'000);
+    if (options.common.backend != "auto" && options.common.backend != "nccl")
+      throw UsageError("--backend " + options.common.backend + ": this program shows NCCL");
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
+    if (options.shrink) throw UsageError("--shrink: ncclCommShrink came with NCCL 2.27");
+#endif
+    const int devices = multinode::device_count();
+    if (devices == 0) throw multinode::HardwareAbsent("no GPU here: NCCL needs one");
+    if (const char* text = multinode::stand_in(); text && launch.rank.value == 0)
+      std::cout << "# " << text << std::endl;
+    check(cudaSetDevice(launch.local_rank.value % devices));
+    return Job(options, launch).run();
+  } catch (const UsageError& e) {
+    std::cerr << std::string(name) + ": " + e.what() + "\n";
+    return multinode::exit_usage;
+  } catch (const multinode::HardwareAbsent& e) {
+    std::cerr << std::string(name) + ": " + e.what() + "\n";
+    return multinode::exit_hardware_absent;
+  } catch (const std::exception& e) {
+    std::cerr << std::string(name) + ": " + e.what() + "\n";
+    return multinode::exit_wrong;
+  }
+}

@@ -1,0 +1,126 @@
+// recover_nccl on stand-ins of GPUs, with a rank that dies or falls silent. The store is the test's: any rank may die.
+#include <multinode/tcp_store.hpp>
+#include <testing/host_nccl.hpp>
+#include <testing/program_test.hpp>
+
+#include <gtest/gtest.h>
+
+#include <signal.h>
+
+#include <memory>
+
+namespace {
+
+using namespace multinode::testing;
+using namespace std::chrono_literals;
+using Words = std::vector<std::string>;
+
+class Job {
+ public:
+  Job(int ranks, const Words& options) {
+    Words command{PATH_recover_nccl};
+    command.insert(command.end(), options.begin(), options.end());
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto environment = on_host_nccl();
+      environment["MNRUN_STORE"] = "127.0.0.1:" + std::to_string(store_.port());
+      environment["MNRUN_RUN_ID"] = "test";
+      environment["RANK"] = environment["LOCAL_RANK"] = std::to_string(rank);
+      environment["WORLD_SIZE"] = std::to_string(ranks);
+      processes_.push_back(std::make_unique<Process>(command, environment));
+    }
+  }
+  Process& rank(int rank) { return *processes_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  multinode::TcpStoreServer store_;
+  std::vector<std::unique_ptr<Process>> processes_;
+};
+
+std::string all_but(int lost, int ranks) {
+  std::string text;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (rank != lost) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
+
+class Recover : public testing::TestWithParam<bool> {
+ protected:
+  Words options(Words more) const {
+    if (GetParam()) more.push_back("--shrink");
+    return more;
+  }
+};
+
+TEST_P(Recover, NobodyDies) {
+  Job job(3, options({}));
+  for (const int rank : {0, 1, 2}) {
+    const Result result = job.rank(rank).wait(20s);
+    EXPECT_EQ(result.status, 0) << result.all();
+    EXPECT_EQ(result.err, "");
+    if (rank == 0) {
+      EXPECT_SAYS(result.out, "RIGHT: 20 steps, recoveries: 0, ranks at the end: 0,1,2\n");
+    }
+  }
+}
+
+TEST_P(Recover, AnyRankThatDiesIsLeftOut) {
+  for (const int ranks : {3, 4})
+    for (int lost = 0; lost < ranks; ++lost) {
+      SCOPED_TRACE(std::to_string(lost) + " of " + std::to_string(ranks));
+      Job job(ranks, options({"--kill", std::to_string(lost), "--timeout", "10"}));
+      EXPECT_EQ(job.rank(lost).wait(20s).status, 128 + SIGKILL);
+      const int first = lost == 0 ? 1 : 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        if (rank == lost) continue;
+        const Result result = job.rank(rank).wait(20s);
+        EXPECT_EQ(result.status, 0) << result.all();
+        EXPECT_LT(result.seconds, 9s) << "it did not wait for the deadline";
+        EXPECT_SAYS(result.out, "rank " + std::to_string(rank) + ": trouble: ncclAllReduce");
+        EXPECT_SAYS(result.out, " with ranks " + all_but(lost, ranks) + "\n");
+        if (rank == first) {
+          if (lost != 0) {
+            EXPECT_SAYS(result.out, "step 3 is right among ranks " + all_but(-1, ranks) + "\n");
+          }
+          EXPECT_SAYS(result.out, "step 5 is right among ranks " + all_but(lost, ranks) + "\n");
+          EXPECT_SAYS(result.out, "RIGHT: 20 steps, recoveries: 1, ranks at the end: " + all_but(lost, ranks) + "\n");
+        }
+      }
+    }
+}
+
+TEST_P(Recover, ARankThatIsSilentIsLeftOutAtTheDeadlineAndLearnsIt) {
+  Job job(3, options({"--steps", "1000000000", "--timeout", "2"}));
+  ASSERT_TRUE(job.rank(0).wait_for("step 10 is right", 20s));
+  job.rank(1).signal(SIGSTOP);
+  ASSERT_TRUE(job.rank(0).wait_for("goes on from step \\d+ with ranks 0,2", 20s));
+  ASSERT_TRUE(job.rank(0).wait_for("is right among ranks 0,2", 20s));
+  job.rank(1).signal(SIGCONT);
+  const Result late = job.rank(1).wait(20s);
+  EXPECT_EQ(late.status, 1) << late.all();
+  EXPECT_SAYS(late.err, "the others have gone on without this rank: it was silent for too long");
+}
+
+TEST_P(Recover, TwoDieOneAfterTheOther) {
+  Job job(4, options({"--steps", "1000000000", "--timeout", "5"}));
+  ASSERT_TRUE(job.rank(0).wait_for("step 10 is right", 20s));
+  job.rank(0).signal(SIGKILL);
+  ASSERT_TRUE(job.rank(1).wait_for("is right among ranks 1,2,3", 20s));
+  job.rank(2).signal(SIGKILL);
+  ASSERT_TRUE(job.rank(1).wait_for("is right among ranks 1,3", 20s));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Recover, testing::Bool(),
+                         [](const auto& info) { return info.param ? "ByShrinking" : "ByANewId"; });
+
+TEST(RecoverNccl, RefusesWhatItCannotDo) {
+  EXPECT_EQ(run({PATH_recover_nccl, "--backend", "mpi"}, on_host_nccl()).status, 2);
+  const Result alone = run({PATH_recover_nccl}, on_host_nccl());
+  EXPECT_EQ(alone.status, 2);
+  EXPECT_SAYS(alone.err, "no meeting place: set MASTER_ADDR and MASTER_PORT, or start it with mnrun");
+  const Result none = run({PATH_recover_nccl}, {{"LD_LIBRARY_PATH", HOST_NCCL}});
+  EXPECT_EQ(none.status, 77) << none.all();
+}
+
+}  // namespace
