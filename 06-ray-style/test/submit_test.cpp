@@ -56,7 +56,9 @@ class SubmitTest : public testing::Test {
 TEST_F(SubmitTest, ShowsWhoSaysWhatAndEndsAsTheJobDoes) {
   job("talk",
       "echo \"$RANK of $WORLD_SIZE: $*\"\necho oh >&2\n"
-      "echo '{\"loss\": 0.5}' >&\"$CLUSTER_REPORT_FD\"\nexit 7\n");
+      "echo '{\"loss\": 0.5}' >&\"$CLUSTER_REPORT_FD\"\n"
+      "touch \"$0.$RANK\"\nuntil [ -e \"$0.0\" ] && [ -e \"$0.1\" ]; do sleep 0.01; done\n"  // the first end ends both
+      "exit 7\n");
   const std::string json = (folder_ / "events").string();
   const Result result = run({"submit", "--num-workers", "2", "--json", json, "--", "talk", "--epochs", "a b"});
   EXPECT_EQ(result.status, 7) << result.all();
