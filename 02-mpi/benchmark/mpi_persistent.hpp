@@ -1,4 +1,5 @@
-// mpi_persistent.hpp: persistent collectives under one name: MPI 4 has them; Open MPI 4 has them as an extension.
+// mpi_persistent.hpp: persistent collectives under one name: MPI 4 and Open MPI 5 have them; Open MPI 4 has
+// them as an extension.
 #pragma once
 
 #include <mpi.h>
@@ -8,7 +9,7 @@
 
 namespace perf {
 
-#if MPI_VERSION >= 4
+#if MPI_VERSION >= 4 || (defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION >= 5)
 #define MULTINODE_MPI_PERSISTENT
 inline constexpr auto allgather_init = MPI_Allgather_init;
 inline constexpr auto allreduce_init = MPI_Allreduce_init;

@@ -14,7 +14,8 @@ gtest_discover_tests(communicator_test TEST_PREFIX common.communicator. TEST_FIL
 gtest_discover_tests(communicator_test TEST_PREFIX common.communicator. TEST_FILTER "*Ranks*:Refusal*"
   TEST_LIST communicator_programs PROPERTIES TIMEOUT 60 PROCESSORS 3 LABELS local)
 
-set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1)
+set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+  PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe)
 function(communicator_ranks name ranks backend program)
   set(start ${CMAKE_CURRENT_SOURCE_DIR}/communicator_ranks.sh ${ranks})
   if(backend STREQUAL "mpi")
