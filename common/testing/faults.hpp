@@ -47,8 +47,9 @@ class Ranks {
 
 // Random rank, random step: starts the ranks, waits until `step` (a pattern whose first group is the step's number)
 // shows a random number from first_step to last_step, kills the rank, and returns a line for each thing that is not as
-// it must be: others end within 5 s, non-zero, and the output names the dead rank. Empty: all right.
-// `record`, if given, gets a line "rank R killed after step S: ended after T s, status X".
+// it must be: others end within 5 s, non-zero, and the output names the dead rank (under MPICH's mpirun, which ends all
+// at once, nobody comes to say it). Empty: all right. `record`, if given, gets a line "rank R killed after step S:
+// ended after T s, status X".
 std::string kill_one(Starter starter, int count, const std::vector<std::string>& command, const std::string& step,
                      int first_step, int last_step, std::mt19937& random, std::string* record = nullptr);
 

@@ -195,7 +195,8 @@ std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> comman
 #else
 const char* mpi_rank_variable() { return "PMI_RANK"; }
 std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command) {
-  std::vector<std::string> argv{mpirun, "-n", std::to_string(ranks)};
+  // Else Hydra kills all when one fails, before they can say whom they miss.
+  std::vector<std::string> argv{mpirun, "-disable-auto-cleanup", "-n", std::to_string(ranks)};
 #endif
   argv.insert(argv.end(), command.begin(), command.end());
   return argv;
