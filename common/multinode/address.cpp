@@ -18,8 +18,7 @@ std::string address_of(const std::string& host) {
   std::string error;
   const Addresses found = resolve({host, 0}, 0, error);
   for (const addrinfo* a = found.get(); a; a = a->ai_next)
-    if (const std::string text = number_text(a->ai_addr, a->ai_addrlen); !text.empty() && !is_loopback(text))
-      return text;
+    if (std::string text = number_text(a->ai_addr, a->ai_addrlen); !text.empty() && !is_loopback(text)) return text;
   return "";
 }
 

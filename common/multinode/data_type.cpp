@@ -37,7 +37,7 @@ struct Arithmetic<std::int64_t> {
 template <class T>
 T lesser(T x, T y) {
   if constexpr (std::is_floating_point_v<T>) {
-    if (x != x || y != y) return std::numeric_limits<T>::quiet_NaN();
+    if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<T>::quiet_NaN();
     if (x == y) return std::signbit(x) ? x : y;
   }
   return y < x ? y : x;
@@ -45,7 +45,7 @@ T lesser(T x, T y) {
 template <class T>
 T greater(T x, T y) {
   if constexpr (std::is_floating_point_v<T>) {
-    if (x != x || y != y) return std::numeric_limits<T>::quiet_NaN();
+    if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<T>::quiet_NaN();
     if (x == y) return std::signbit(x) ? y : x;
   }
   return x < y ? y : x;
