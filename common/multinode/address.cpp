@@ -13,10 +13,13 @@ namespace multinode::detail {
 
 namespace {
 
-// Of a name, the first that is no loopback; "" if there is none.
-std::string address_of(const std::string& host) {
+Addresses addresses_of(const std::string& host) {
   std::string error;
-  const Addresses found = resolve({host, 0}, 0, error);
+  return resolve({host, 0}, 0, error);
+}
+
+// The first that is no loopback; "" if there is none.
+std::string first_outside(const Addresses& found) {
   for (const addrinfo* a = found.get(); a; a = a->ai_next)
     if (std::string text = number_text(a->ai_addr, a->ai_addrlen); !text.empty() && !is_loopback(text)) return text;
   return "";
@@ -42,14 +45,14 @@ std::string interface_address() {
 }
 
 std::string own_address() {
-  std::string address = address_of(host_name());
+  std::string address = first_outside(addresses_of(host_name()));
   return address.empty() ? interface_address() : address;
 }
 
 std::string listening_address(const std::string& host) {
-  std::string error;
-  if (is_loopback(host) || host.find("localhost") != std::string::npos || !resolve({host, 0}, 0, error)) return host;
-  return address_of(host).empty() ? "0.0.0.0" : host;
+  if (is_loopback(host) || host.find("localhost") != std::string::npos) return host;
+  const Addresses found = addresses_of(host);
+  return found && first_outside(found).empty() ? "0.0.0.0" : host;
 }
 
 }  // namespace multinode::detail
