@@ -1,0 +1,112 @@
+#include "results.hpp"
+
+#include <multinode/options.hpp>
+
+#include <array>
+#include <cmath>
+#include <sstream>
+#include <stdexcept>
+
+namespace image_check {
+
+NLOHMANN_JSON_SERIALIZE_ENUM(Status, {{Status::pass, "pass"},
+                                      {Status::fail, "fail"},
+                                      {Status::timeout, "timeout"},
+                                      {Status::flaky, "flaky"},
+                                      {Status::skip, "skip"},
+                                      {Status::not_run, "not run"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(Action, {{Action::none, ""},
+                                      {Action::replace_node, "replace the node"},
+                                      {Action::drain, "drain the node"},
+                                      {Action::reboot, "reboot the node"},
+                                      {Action::look, "look"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Finding, detector, text, node)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CheckResult, check, title, status, action, seconds, launch, nodes, command, findings,
+                                   reason, log)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Sample, check, metric, band_bytes, unit, better, value, launch, node)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Difference, kind, name, a, b)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Comparison, metric, band_bytes, unit, better, node, a, b, again_a, again_b, limit,
+                                   verdict)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, budget_seconds, launcher, nodes, processes_per_node,
+                                   machine, versions, settings)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status)
+
+const char* words(Action action) {
+  switch (action) {
+    case Action::none:
+      return "";
+    case Action::replace_node:
+      return "replace the node";
+    case Action::drain:
+      return "drain the node";
+    case Action::reboot:
+      return "reboot the node";
+    case Action::look:
+      return "look";
+  }
+  return "";
+}
+
+ResultsWriter::ResultsWriter(const std::filesystem::path& folder) : path_(folder / "results.jsonl") {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  file_.open(path_);
+  if (error || !file_) throw multinode::UsageError("-o: cannot write to " + path_.string());
+}
+
+void ResultsWriter::line(const char* kind, const nlohmann::json& object) {
+  file_ << nlohmann::json{{kind, object}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+  if (!file_) throw std::runtime_error("cannot write to " + path_.string() + ": is the disk full?");
+}
+void ResultsWriter::write(const Head& head) { line("head", head); }
+void ResultsWriter::write(const CheckResult& result) { line("check", result); }
+void ResultsWriter::write(const Sample& sample) { line("sample", sample); }
+void ResultsWriter::write(const Difference& difference) { line("difference", difference); }
+void ResultsWriter::write(const Comparison& comparison) { line("comparison", comparison); }
+void ResultsWriter::write(const Summary& summary) { line("summary", summary); }
+
+Results read_results(const std::filesystem::path& folder) {
+  const auto path = folder / "results.jsonl";
+  std::ifstream file(path);
+  if (!file) throw multinode::UsageError("cannot read " + path.string() + ": name the folder that run -o wrote");
+  Results results;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const bool cut_off = file.eof();  // no newline: it was being written
+    try {
+      const auto object = nlohmann::json::parse(line);
+      const auto& [kind, value] = *object.items().begin();
+      if (number == 1 && kind != "head") throw std::runtime_error("the first line is not a head");
+      if (kind == "head")
+        results.head = value.get<Head>();
+      else if (kind == "check")
+        results.checks.push_back(value.get<CheckResult>());
+      else if (kind == "sample")
+        results.samples.push_back(value.get<Sample>());
+      else if (kind == "difference")
+        results.differences.push_back(value.get<Difference>());
+      else if (kind == "comparison")
+        results.comparisons.push_back(value.get<Comparison>());
+      else if (kind == "summary")
+        results.summary = value.get<Summary>(), results.complete = true;
+      else
+        throw std::runtime_error("unknown kind '" + kind + "'");
+    } catch (const std::exception& error) {
+      if (cut_off && number > 1) break;
+      throw multinode::UsageError(path.string() + ", line " + std::to_string(number) + ": " + error.what());
+    }
+  }
+  if (results.head.command.empty()) throw multinode::UsageError(path.string() + " is empty");
+  return results;
+}
+
+std::string band_name(double bytes) {
+  constexpr std::array units{"B", "KiB", "MiB", "GiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < units.size()) bytes /= 1024, ++unit;
+  std::ostringstream text;
+  text << bytes << ' ' << units[unit];
+  return text.str();
+}
+
+}  // namespace image_check

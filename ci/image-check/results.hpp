@@ -1,0 +1,133 @@
+// results.hpp: what an image check did and found: results.jsonl, one JSON object a line, written as it happens.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace image_check {
+
+enum class Status {
+  pass,
+  fail,
+  timeout,  // a failure: had to be ended
+  flaky,    // failed, and not when tried again: no pass
+  skip,     // what it needs is not here
+  not_run,  // the run ended before it, or its time was used up
+};
+
+// What is to be done about a failure, the most severe first.
+enum class Action { none, replace_node, drain, reboot, look };
+const char* words(Action action);  // "replace the node" ...
+
+struct Finding {
+  std::string detector;  // which judgement says so: exit status, data, deadline, transport, versions, speed ...
+  std::string text;
+  std::string node;  // the host that is to blame, or ""
+};
+
+// One run of one check.
+struct CheckResult {
+  std::string check;  // its name
+  std::string title;  // what it shows, a few words
+  Status status = Status::not_run;
+  Action action = Action::none;
+  double seconds = 0;
+  int launch = 0;
+  std::vector<std::string> nodes;  // that it ran on
+  std::string command;             // for a shell: what reproduces it
+  std::vector<Finding> findings;   // why it is no pass
+  std::string reason;              // of skip and not_run
+  std::string log;                 // file of its output, beside results.jsonl
+};
+
+// One measured value. Its name, band and node together say what was measured.
+struct Sample {
+  std::string check;
+  std::string metric;      // "all_reduce bus bandwidth, mpi"
+  double band_bytes = -1;  // size band of a curve; -1: the metric is one value
+  std::string unit;        // "GB/s"
+  std::string better;      // "more", "less", or "equal": has to stay as it is
+  double value = 0;
+  int launch = 0;    // values of one launch share its luck
+  std::string node;  // host, "A - B" for a pair of hosts, or "": of all together
+};
+
+struct Difference {
+  std::string kind;  // machine, version or setting
+  std::string name;
+  std::string a, b;  // "" where it is absent
+};
+
+// One metric and band of A (the baseline) against B.
+struct Comparison {
+  std::string metric;
+  double band_bytes = -1;
+  std::string unit, better, node;
+  std::vector<double> a, b;              // values, one a launch
+  std::vector<double> again_a, again_b;  // of fresh launches, measured in turn because it was suspect
+  double limit = 0;                      // how far from A's median B's may be, as a share of it
+  std::string verdict;                   // same, worse, better (unexplained gain), flaky (suspect, then not), different
+};
+
+// With what, where and how.
+struct Head {
+  std::string suite;  // smoke, gate, deep; "tour"; or "compare"
+  std::string command;
+  std::string started;  // ISO 8601, UTC
+  double budget_seconds = 0;
+  std::string launcher;
+  std::vector<std::string> nodes;  // hosts
+  int processes_per_node = 0;
+  std::map<std::string, std::string> machine;   // hardware: what makes two results comparable
+  std::map<std::string, std::string> versions;  // of software
+  std::map<std::string, std::string> settings;  // variables and files that steer MPI, NCCL, UCX ...
+};
+
+struct Summary {
+  int passed = 0, failed = 0, flaky = 0, skipped = 0, not_run = 0;
+  double seconds = 0;
+  int exit_status = 0;  // 0 right, 1 something failed, 3 could not test
+};
+
+struct Results {
+  Head head;
+  std::vector<CheckResult> checks;
+  std::vector<Sample> samples;
+  std::vector<Difference> differences;
+  std::vector<Comparison> comparisons;
+  Summary summary;
+  bool complete = false;  // a summary was read: the run came to its end
+};
+
+// Writes each line at once, whole. Throws multinode::UsageError for a file that cannot be made, std::runtime_error for
+// a line that cannot be written.
+class ResultsWriter {
+ public:
+  explicit ResultsWriter(const std::filesystem::path& folder);
+  void write(const Head& head);
+  void write(const CheckResult& result);
+  void write(const Sample& sample);
+  void write(const Difference& difference);
+  void write(const Comparison& comparison);
+  void write(const Summary& summary);
+
+ private:
+  void line(const char* kind, const nlohmann::json& object);
+
+  std::filesystem::path path_;
+  std::ofstream file_;
+};
+
+// Reads FOLDER/results.jsonl. A last line that is cut off is no error: the run was killed. Throws
+// multinode::UsageError, naming file and line, for anything else that is no results.
+Results read_results(const std::filesystem::path& folder);
+
+// "8 B", "4 KiB", "1 MiB"
+std::string band_name(double bytes);
+
+}  // namespace image_check
