@@ -31,6 +31,24 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, budget_seconds
                                    machine, versions, settings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status)
 
+const char* name_of(Status status) {
+  switch (status) {
+    case Status::pass:
+      return "pass";
+    case Status::fail:
+      return "fail";
+    case Status::timeout:
+      return "timeout";
+    case Status::flaky:
+      return "flaky";
+    case Status::skip:
+      return "skip";
+    case Status::not_run:
+      return "not run";
+  }
+  return "";
+}
+
 const char* words(Action action) {
   switch (action) {
     case Action::none:

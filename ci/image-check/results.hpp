@@ -21,6 +21,7 @@ enum class Status {
 };
 
 // What is to be done about a failure, the most severe first.
+const char* name_of(Status status);  // "pass" ..., as in results.jsonl
 enum class Action { none, replace_node, drain, reboot, look };
 const char* words(Action action);  // "replace the node" ...
 

@@ -1,0 +1,427 @@
+#include "checks.hpp"
+
+#include <multinode/device.hpp>
+#include <multinode/options.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+namespace image_check {
+namespace {
+
+using nlohmann::json;
+
+Sample sample(std::string metric, std::string unit, std::string better, double value) {
+  Sample sample;
+  sample.metric = std::move(metric);
+  sample.unit = std::move(unit);
+  sample.better = std::move(better);
+  sample.value = value;
+  return sample;
+}
+
+// Chapter 02's lines: bus bandwidth over the size. Of the median time, which the machine's other work moves least.
+Reader curve() {
+  return [](const json& line) -> std::optional<Sample> {
+    if (!line.contains("busbw_gb_per_s") || line.at("in_place").get<bool>() || line.contains("gpu"))
+      return std::nullopt;
+    auto found =
+        sample(line.at("collective").get<std::string>() + " bus bandwidth, " + line.at("backend").get<std::string>(),
+               "GB/s", "more",
+               line.at("busbw_gb_per_s").get<double>() * line.at("time_us").get<double>() /
+                   line.at("median_us").get<double>());
+    found.band_bytes = line.at("size_bytes").get<double>();
+    return found;
+  };
+}
+
+Reader value(std::string key, std::string metric, std::string unit, std::string better) {
+  return [=](const json& line) -> std::optional<Sample> {
+    if (!line.contains(key) || !line.at(key).is_number()) return std::nullopt;
+    return sample(metric, unit, better, line.at(key).get<double>());
+  };
+}
+
+// node_check's lines.
+Reader of_a_node() {
+  return [](const json& line) -> std::optional<Sample> {
+    if (!line.contains("what") || !line.at("value").is_number()) return std::nullopt;
+    auto found = sample(line.at("what"), line.at("unit"), line.at("better"), line.at("value"));
+    found.node = line.at("host");
+    return found;
+  };
+}
+
+std::vector<Check> make_checks() {
+  using enum Where;
+  using enum Need;
+  using enum Suite;
+  const std::vector<std::string> common{"--timeout", "{timeout}", "--json", "{json}"};
+  const auto with = [&common](std::vector<std::string> words) {
+    words.insert(words.end(), common.begin(), common.end());
+    return words;
+  };
+  std::vector<Check> checks{
+      {.name = "wiring",
+       .title = "every process is there, once, with the same program, C library and kernel",
+       .program = "01-environment/explore",
+       .arguments = with({"--require-equal", "program,libc,kernel,driver,memlock"}),
+       .seconds = 1,
+       .limit = 20,
+       .action = Action::look,
+       .says = {"no difference between the ranks"}},
+      {.name = "node",
+       .title = "limits, devices, memory, matrix products, clocks, names",
+       .program = "image-check/node_check",
+       .arguments = with({"--seconds", "0.5"}),
+       .where = one_each,
+       .seconds = 4,
+       .limit = 30,
+       .action = Action::drain,
+       .read = of_a_node()},
+      {.name = "transport",
+       .title = "MPI uses shared memory within a node",
+       .program = "03-message-passing/message_passing_mpi",
+       .arguments = with({"--count", "10000"}),
+       .needs = {mpi, several_processes},
+       .seconds = 1,
+       .limit = 20,
+       .action = Action::look,
+       .variables = {{"OMPI_MCA_btl_base_verbose", "100"},
+                     {"OMPI_MCA_pml_base_verbose", "10"},
+                     {"UCX_LOG_LEVEL", "info"}},
+       .transport = true},
+      {.name = "messages, mpi",
+       .title = "rank 0 sends to every other rank, which checks each element",
+       .program = "03-message-passing/message_passing_mpi",
+       .arguments = with({"--count", "1M", "--rounds", "20"}),
+       .needs = {mpi, several_processes},
+       .seconds = 1,
+       .action = Action::drain,
+       .says = {"RIGHT: 0 of [0-9]+ elements wrong"}},
+      {.name = "messages, gloo",
+       .title = "the same over Gloo",
+       .program = "03-message-passing/message_passing_gloo",
+       .arguments = with({"--count", "1M", "--rounds", "20"}),
+       .needs = {gloo, several_processes},
+       .seconds = 1,
+       .action = Action::drain,
+       .says = {"RIGHT: 0 of [0-9]+ elements wrong"}},
+      {.name = "messages, nccl",
+       .title = "the same between GPUs",
+       .program = "03-message-passing/message_passing_nccl",
+       .arguments = with({"--count", "1M", "--rounds", "20"}),
+       .needs = {gpu, several_processes},
+       .seconds = 5,
+       .action = Action::drain,
+       .says = {"RIGHT: 0 of [0-9]+ elements wrong"}},
+      {.name = "a silent rank is named",
+       .title = "a rank that does not receive: the others end at the deadline, and say who it is",
+       .program = "03-message-passing/message_passing_gloo",
+       .arguments = {"--mute", "1", "--timeout", "2"},
+       .needs = {gloo, several_processes},
+       .seconds = 3,
+       .action = Action::look,
+       .exit_status = 1,
+       .says = {"timed out after 2 s", "rank 1 "}},
+      {.name = "worker death",
+       .title = "a worker is killed: its cluster starts the job again, which ends right",
+       .program = "image-check/worker_death",
+       .arguments = {"{examples}", "{folder}"},
+       .where = first_process,
+       .needs = {gloo},
+       .seconds = 4,
+       .limit = 40,
+       .action = Action::look,
+       .says = {"RIGHT: killed once"}},
+      {.name = "pi, bit for bit",
+       .title = "the sum of 200 million trapezoids has the known bits",
+       .program = "05-pi-trapezoid/pi",
+       .arguments = with({"--n", "2e8", "--trials", "3", "--warmup", "1"}),
+       .seconds = 2,
+       .action = Action::replace_node,
+       .answers = {{"bits", "0x1.921fb54442d19p+1"}, {"blocks_hash", "5798530c49f9f976"}},
+       .read = value("average_seconds", "pi, 200 million intervals", "s", "less")},
+      {.name = "training",
+       .title = "Fashion-MNIST is learned, with the same parameters on every rank",
+       .program = "04-ddp/fashion_mnist",
+       .arguments = with({"--epochs", "1", "--min-accuracy", "80"}),
+       .needs = {images},
+       .seconds = 3,
+       .limit = 60,
+       .action = Action::drain,
+       .says = {"RIGHT: test accuracy"},
+       .read = value("samples_per_second", "training, Fashion-MNIST", "samples/s", "more")},
+      {.name = "rdma",
+       .title = "RDMA devices have a GID to use, and ranks agree on it",
+       .program = "07-rdma-tuning/rdma_tune",
+       .arguments = {"check"},
+       .where = first_process,
+       .needs = {rdma},
+       .seconds = 1,
+       .action = Action::drain},
+      {.name = "rdma path",
+       .title = "what MPI or NCCL sends between nodes goes over RDMA, by the devices' counters",
+       .program = "07-rdma-tuning/rdma_tune",
+       .arguments = {"verify", "--require", "rdma", "--", "{launch:02-mpi/all_reduce_perf -b 1M -e 16M -f 4}"},
+       .where = first_process,
+       .needs = {rdma, mpi, several_nodes},
+       .seconds = 10,
+       .limit = 60,
+       .action = Action::drain},
+  };
+
+  // Collectives: every element checked, and the curve.
+  struct Backend {
+    std::string name;
+    Need need;
+  };
+  const std::vector<Backend> backends{{"mpi", mpi}, {"gloo", gloo}, {"nccl", gpu}};
+  for (const auto& [backend, need] : backends) {
+    for (const std::string collective : {"all_reduce", "sendrecv", "all_gather", "reduce_scatter", "broadcast",
+                                         "reduce", "alltoall", "gather", "scatter", "hypercube"}) {
+      const bool first = collective == "all_reduce";
+      Check check{.name = collective + ", " + backend,
+                  .title = "every element right; bus bandwidth over the size",
+                  .from = first || (collective == "sendrecv" && backend == "mpi") ? smoke : gate,
+                  .program = "02-mpi/" + collective + "_perf",
+                  .arguments = with({"--backend", backend, "--sweep", "-b", "16", "-e", "4M", "-f", "4"}),
+                  .needs = {need, several_processes},
+                  .seconds = backend == "gloo" ? 4.0 : 2.0,
+                  .limit = 60,
+                  .action = Action::drain,
+                  .says = {"Out of bounds values : 0 OK"},
+                  .read = curve()};
+      checks.push_back(check);
+      check.name += ", large";
+      check.from = deep;
+      check.arguments = with({"--backend", backend, "--sweep", "-b", "8M", "-e", "64M", "-f", "2"});
+      check.seconds *= 4;
+      check.limit = 120;
+      checks.push_back(check);
+      check.name = collective + ", " + backend + ", every type";
+      check.title = "every element right, for each type";
+      check.arguments = with({"--backend", backend, "-b", "1", "-e", "1M", "-f", "32", "-d", "all", "-n", "2"});
+      check.read = nullptr;
+      checks.push_back(check);
+    }
+  }
+  return checks;
+}
+
+bool rdma_device() {
+  std::error_code ignored;
+  return std::filesystem::directory_iterator("/sys/class/infiniband", ignored) != std::filesystem::directory_iterator();
+}
+
+std::string lines_that_say_why(const std::string& program, const std::string& output) {
+  const std::string name = program.substr(program.rfind('/') + 1);
+  const std::regex telling("^" + name + ": .*|.*WRONG.*|.* FAILED$|.*rank [0-9]+: .*wrong.*|.*cannot run .*");
+  std::vector<std::string> lines, all;
+  std::istringstream stream(output);
+  for (std::string line; std::getline(stream, line);) {
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (line.size() > 400) line.resize(400);
+    if (line.empty()) continue;
+    all.push_back(line);
+    if (std::regex_match(line, telling) && std::find(lines.begin(), lines.end(), line) == lines.end())
+      lines.push_back(line);
+  }
+  if (lines.empty()) lines = std::move(all);
+  constexpr std::size_t most = 4;
+  std::string text;
+  for (std::size_t i = lines.size() > most ? lines.size() - most : 0; i < lines.size(); ++i)
+    text += (text.empty() ? "" : "\n") + lines[i];
+  return text;
+}
+
+// The host that a text names.
+std::string node_in(const std::string& text, const Cluster& cluster) {
+  for (const auto& node : cluster.nodes)
+    if (std::regex_search(text, std::regex("(^|[^A-Za-z0-9.-])" + std::regex_replace(node, std::regex("[.]"), "[.]") +
+                                           "($|[^A-Za-z0-9-])")))
+      return node;
+  return "";
+}
+
+// Open MPI tells, if asked to, over which of its transports a rank reaches another: "Using vader btl for send to
+// [[1,1],0] on node a", or UCX, in its own words.
+std::vector<Finding> transport_findings(const std::string& output) {
+  std::vector<Finding> findings;
+  const std::regex btl(R"(\[([^\]:]+):\d+\] mca: bml: Using (\S+) btl for send to \S+ on node (\S+))");
+  bool seen = false;
+  std::set<std::string> told;
+  for (auto match = std::sregex_iterator(output.begin(), output.end(), btl); match != std::sregex_iterator(); ++match) {
+    const std::string from = (*match)[1], over = (*match)[2], to = (*match)[3];
+    if (over == "self") continue;
+    seen = true;
+    if (from == to && over != "vader" && over != "sm" && told.insert(from + over).second)
+      findings.push_back({"transport",
+                          "MPI sends over " + over + " between processes of " + from +
+                              ", not through shared memory: look at OMPI_MCA_btl, openmpi-mca-params.conf and /dev/shm",
+                          from});
+  }
+  const std::regex ucx(R"(UCX +INFO .*(intra-node|inter-node) .*)");
+  for (auto match = std::sregex_iterator(output.begin(), output.end(), ucx); match != std::sregex_iterator(); ++match) {
+    seen = true;
+    const std::string line = match->str();
+    if (line.find("intra-node") != std::string::npos && line.find("tcp") != std::string::npos &&
+        line.find("posix") == std::string::npos && line.find("sysv") == std::string::npos && told.insert("ucx").second)
+      findings.push_back({"transport", "UCX sends over TCP within a node: " + line, ""});
+  }
+  if (!seen)
+    findings.push_back({"transport", "MPI did not tell its transport: it is neither ob1 nor UCX of Open MPI", ""});
+  return findings;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const auto n = values.size();
+  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+}  // namespace
+
+Suite parse_suite(const std::string& name) {
+  for (const Suite suite : {Suite::smoke, Suite::gate, Suite::deep})
+    if (name == name_of(suite)) return suite;
+  throw multinode::UsageError("--suite: '" + name + "' is none of smoke, gate, deep");
+}
+const char* name_of(Suite suite) { return suite == Suite::smoke ? "smoke" : suite == Suite::gate ? "gate" : "deep"; }
+double budget_seconds(Suite suite) { return suite == Suite::smoke ? 60 : suite == Suite::gate ? 300 : 1800; }
+
+const std::vector<Check>& all_checks() {
+  static const std::vector<Check> checks = make_checks();
+  return checks;
+}
+
+std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster) {
+  const auto there = [&](const std::string& program) { return std::filesystem::exists(cluster.path_of(program)); };
+  for (const Need need : check.needs) {
+    if (need == Need::mpi && cluster.launcher == "mnrun") return "MPI needs mpirun or srun, and the launcher is mnrun";
+    if (need == Need::mpi && !there("03-message-passing/message_passing_mpi"))
+      return "the examples are built without MPI";
+    if (need == Need::gloo && !there("03-message-passing/message_passing_gloo"))
+      return "the examples are built without Gloo";
+    if (need == Need::gpu && multinode::device_count() == 0) return "no GPU";
+    if (need == Need::rdma && !rdma_device()) return "no RDMA device";
+    if (need == Need::images && !std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
+      return "no images in /usr/share/datasets/fashion-mnist: install dataset-fashion-mnist";
+    if (need == Need::several_nodes && cluster.nodes.size() < 2) return "one node only";
+    if (need == Need::several_processes &&
+        cluster.nodes.size() * static_cast<std::size_t>(cluster.processes_per_node) < 2)
+      return "one process only";
+  }
+  if (!there(check.program)) return check.program + " is not built";
+  return std::nullopt;
+}
+
+Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome, const std::filesystem::path& log,
+             const std::filesystem::path& json_path, const std::set<std::string>& disabled) {
+  Judged judged;
+  std::ostringstream text;
+  text << std::ifstream(log).rdbuf();
+  const std::string output = text.str();
+
+  const auto find = [&](const std::string& detector, const std::string& said, const std::string& node = "") {
+    if (!disabled.contains(detector))
+      judged.findings.push_back({detector, said, node.empty() ? node_in(said, cluster) : node});
+  };
+  if (outcome.timed_out) {
+    std::ostringstream seconds;
+    seconds << std::lround(outcome.seconds.count());
+    find("deadline", "did not end by itself, and was ended after " + seconds.str() + " s. " +
+                         (output.empty() ? "It had said nothing."
+                                         : "Its last words:\n" + lines_that_say_why(check.program, output)));
+  } else if (outcome.exit_status == 77) {
+    judged.absent = true;
+    judged.reason = lines_that_say_why(check.program, output);
+    return judged;
+  } else if (outcome.exit_status != check.exit_status) {
+    find("exit status", "ended with status " + std::to_string(outcome.exit_status) + ":\n" +
+                            lines_that_say_why(check.program, output));
+  } else {
+    for (const auto& wanted : check.says)
+      if (!std::regex_search(output, std::regex(wanted))) find("output", "did not say '" + wanted + "'");
+  }
+  if (outcome.left_over > 0)
+    find("left over", std::to_string(outcome.left_over) + " of its processes stayed behind, and were killed");
+  if (check.transport && outcome.exit_status == 0)
+    for (const auto& finding : transport_findings(output)) find(finding.detector, finding.text, finding.node);
+
+  // Its JSON lines.
+  std::map<std::string, bool> answered;
+  struct Rate {
+    int rank;
+    std::string host;
+    double value;
+  };
+  std::map<std::string, std::vector<Rate>> rates;                             // by what, for better = more and less
+  std::map<std::string, std::map<std::string, std::set<std::string>>> equal;  // what, value, hosts
+  std::map<std::string, std::pair<std::string, std::string>> unit;
+  std::ifstream lines(json_path);
+  for (std::string line; std::getline(lines, line);) {
+    const json object = json::parse(line, nullptr, false);
+    if (!object.is_object()) {
+      find("results", "a line of results is no JSON: " + line.substr(0, 200));
+      continue;
+    }
+    for (const auto& [key, wanted] : check.answers) {
+      if (!object.contains(key)) continue;
+      answered[key] = true;
+      if (object.at(key) != wanted) find("answer", key + " is " + object.at(key).dump() + ", and should be " + wanted);
+    }
+    if (object.contains("what") && object.contains("rank") && object.contains("better")) {
+      const std::string what = object.at("what"), host = object.at("host"), better = object.at("better");
+      unit[what] = {object.at("unit"), better};
+      if (better == "equal")
+        equal[what][object.at("value").dump()].insert(host);
+      else if (object.at("value").is_number())
+        rates[what].push_back({object.at("rank"), host, object.at("value")});
+    }
+    if (!check.read) continue;
+    if (auto sample = check.read(object)) {
+      sample->check = check.name;
+      if (std::isfinite(sample->value)) judged.samples.push_back(*std::move(sample));
+    }
+  }
+  if (outcome.exit_status == check.exit_status && !outcome.timed_out) {
+    for (const auto& [key, wanted] : check.answers)
+      if (!answered[key]) find("answer", "its results do not say " + key);
+    if (check.read && judged.samples.empty()) find("results", "it measured nothing: no line of results");
+  }
+  // One of several that is far behind all others: more than what a busy machine explains.
+  for (const auto& [what, of] : rates) {
+    if (of.size() < 2) continue;
+    for (const auto& one : of) {
+      std::vector<double> others;
+      for (const auto& other : of)
+        if (&other != &one) others.push_back(other.value);
+      const double usual = median(others);
+      const bool more = unit[what].second == "more";
+      if (more ? one.value * 3 < usual : one.value > usual * 3) {
+        std::ostringstream said;
+        said.precision(3);
+        said << "rank " << one.rank << " on " << one.host << ": " << what << " " << one.value << " " << unit[what].first
+             << ", the others' median is " << usual;
+        find("slow rank", said.str(), one.host);
+      }
+    }
+  }
+  for (const auto& [what, values] : equal) {
+    if (values.size() < 2) continue;
+    auto usual = values.begin();
+    for (auto value = values.begin(); value != values.end(); ++value)
+      if (value->second.size() > usual->second.size()) usual = value;
+    for (const auto& [value, hosts] : values)
+      for (const auto& host : hosts)
+        if (value != usual->first)
+          find("devices", host + ": " + what + " is " + value + ", elsewhere " + usual->first, host);
+  }
+  return judged;
+}
+
+}  // namespace image_check

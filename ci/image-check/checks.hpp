@@ -1,0 +1,73 @@
+// checks.hpp: what an image is asked: a list of programs, what each needs, and how its answer is read.
+#pragma once
+
+#include "cluster.hpp"
+#include "results.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace image_check {
+
+enum class Suite { smoke, gate, deep };      // each has the checks of those before it
+Suite parse_suite(const std::string& name);  // throws multinode::UsageError
+const char* name_of(Suite suite);
+double budget_seconds(Suite suite);  // 60, 300, 1800
+
+enum class Where {
+  everywhere,     // processes_per_node on each node
+  one_each,       // one process on each node
+  first_process,  // one process on the first node, without a launcher
+};
+
+enum class Need { mpi, gloo, gpu, rdma, images, several_nodes, several_processes };
+
+// What a JSON line of the program measured; nothing: it is no such line.
+using Reader = std::function<std::optional<Sample>(const nlohmann::json& line)>;
+
+struct Check {
+  std::string name;
+  std::string title;
+  Suite from = Suite::smoke;  // the smallest suite that has it
+  std::string program;        // CHAPTER/PROGRAM
+  // {json}: file for its JSON lines; {timeout}: seconds that a rank may wait; {folder}: one for its files
+  std::vector<std::string> arguments{};
+  Where where = Where::everywhere;
+  std::vector<Need> needs{};
+  double seconds = 1;  // that it takes, about, on a small machine
+  double limit = 30;   // that it may take
+  Action action = Action::look;
+  Variables variables{};
+  int exit_status = 0;                                         // that a right run has
+  std::vector<std::string> says{};                             // regular expressions that its output must match
+  std::vector<std::pair<std::string, std::string>> answers{};  // keys of a JSON line, and what they must be
+  bool transport = false;                                      // over what MPI sends is looked at
+  Reader read{};                                               // what it measures: a baseline repeats such checks
+};
+
+// All of them, in the order in which they run.
+const std::vector<Check>& all_checks();
+
+// Why it cannot run here; nothing: it can.
+std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster);
+
+// The judgements on a run; self-test takes one away to prove that it is this one that catches a fault.
+inline const std::vector<std::string> detectors{"exit status", "deadline",  "left over", "output", "answer",
+                                                "transport",   "slow rank", "devices",   "results"};
+
+struct Judged {
+  std::vector<Finding> findings;  // none: right
+  std::vector<Sample> samples;
+  bool absent = false;  // the program itself said that hardware is missing (77)
+  std::string reason;
+};
+// Judges what a run of `check` left: its outcome, its output and its JSON lines.
+Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome, const std::filesystem::path& log,
+             const std::filesystem::path& json, const std::set<std::string>& disabled);
+
+}  // namespace image_check

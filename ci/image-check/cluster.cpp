@@ -1,0 +1,182 @@
+#include "cluster.hpp"
+
+#include <multinode/device.hpp>
+#include <multinode/options.hpp>
+#include <multinode/world.hpp>
+
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <sstream>
+
+namespace image_check {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::vector<std::string> output_lines(const std::string& command) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen((command + " 2>/dev/null").c_str(), "r"), pclose);
+  std::vector<std::string> lines;
+  std::array<char, 4096> line;
+  while (pipe && std::fgets(line.data(), line.size(), pipe.get())) {
+    std::string text = line.data();
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    lines.push_back(text);
+  }
+  return lines;
+}
+
+std::vector<std::string> hosts_of_the_job() {
+  std::vector<std::string> hosts;
+  if (!variable("SLURM_JOB_NODELIST").empty()) {
+    hosts = output_lines("scontrol show hostnames");
+  } else if (const auto path = variable("PBS_NODEFILE"); !path.empty()) {
+    std::ifstream file(path);
+    for (std::string host; file >> host;)
+      if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+  }
+  return hosts;
+}
+
+int cores() {
+  cpu_set_t allowed;
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+}
+
+std::string joined(const std::vector<std::string>& words, const std::string& behind) {
+  std::string text;
+  for (const auto& word : words) text += (text.empty() ? "" : ",") + word + behind;
+  return text;
+}
+
+std::string a_port() {  // below those that the kernel gives to clients
+  return std::to_string(std::uniform_int_distribution(20000, 32000)(*std::make_unique<std::random_device>()));
+}
+
+}  // namespace
+
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) return access(name.c_str(), X_OK) == 0 ? name : "";
+  std::istringstream path(variable("PATH"));
+  for (std::string folder; std::getline(path, folder, ':');)
+    if (const auto file = folder + "/" + name; access(file.c_str(), X_OK) == 0) return file;
+  return "";
+}
+
+Variables small_machine() {
+  Variables variables{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                      {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                      {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                      {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
+                      {"OMPI_MCA_btl_vader_single_copy_mechanism", "none"},
+                      {"OMP_NUM_THREADS", "1"}};
+  for (auto entry = variables.begin(); entry != variables.end();)
+    entry = std::getenv(entry->first.c_str()) ? variables.erase(entry) : std::next(entry);
+  return variables;
+}
+
+Cluster find_cluster(const ClusterOptions& options) {
+  using multinode::UsageError;
+  Cluster cluster;
+  if (!options.examples.empty()) {
+    cluster.examples = std::filesystem::absolute(options.examples).lexically_normal();
+    if (!std::filesystem::exists(cluster.examples / "01-environment/explore"))
+      throw UsageError("--examples: no 01-environment/explore in " + cluster.examples.string());
+  } else {
+    cluster.examples = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+    while (!std::filesystem::exists(cluster.examples / "01-environment/explore")) {
+      if (cluster.examples == cluster.examples.parent_path())
+        throw UsageError("the examples are not around this program: name their build folder with --examples");
+      cluster.examples = cluster.examples.parent_path();
+    }
+  }
+
+  cluster.nodes = options.hosts.empty() ? hosts_of_the_job() : options.hosts;
+  if (cluster.nodes.empty()) cluster.nodes = {multinode::host_name()};
+  if (options.nodes > static_cast<int>(cluster.nodes.size()))
+    throw UsageError("--nodes: " + std::to_string(options.nodes) + " wanted, and there is only " +
+                     joined(cluster.nodes, "") + ": name them with --hosts A,B,...");
+  if (options.nodes > 0) cluster.nodes.resize(static_cast<std::size_t>(options.nodes));
+  cluster.local = cluster.nodes.size() == 1 && options.hosts.empty();
+
+  cluster.launcher = options.launcher;
+  if (cluster.launcher == "auto") {
+    const bool mpi = std::filesystem::exists(cluster.examples / "03-message-passing/message_passing_mpi");
+    if (!variable("SLURM_JOB_ID").empty() && !find_program("srun").empty())
+      cluster.launcher = "srun";
+    else
+      cluster.launcher = mpi && !find_program("mpirun").empty() ? "mpirun" : "mnrun";
+  }
+  if (cluster.launcher == "mnrun") {
+    if (!std::filesystem::exists(cluster.examples / "01-environment/mnrun"))
+      throw UsageError("--launcher: no 01-environment/mnrun in " + cluster.examples.string());
+  } else if (find_program(cluster.launcher).empty()) {
+    throw UsageError("--launcher: no " + cluster.launcher + " on the PATH: install it, or take --launcher mnrun");
+  }
+
+  const int gpus = multinode::device_count();
+  cluster.processes_per_node = options.processes_per_node > 0 ? options.processes_per_node
+                               : gpus > 0                     ? gpus
+                                                              : std::clamp(cores(), 2, 4);
+  return cluster;
+}
+
+std::filesystem::path Cluster::path_of(const std::string& program) const {
+  const std::string own = "image-check/";
+  if (program.rfind(own, 0) != 0) return examples / program;
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / program.substr(own.size());
+}
+
+std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per_node, const Command& program,
+                                     const Variables& variables) const {
+  const auto behind = [&](Command command) {
+    command.insert(command.end(), program.begin(), program.end());
+    return command;
+  };
+  const auto node_count = on.size();
+  const auto processes = std::to_string(node_count * static_cast<std::size_t>(per_node));
+  if (launcher == "srun") {
+    return {behind({"srun", "--mpi=pmix", "--kill-on-bad-exit=1", "--overlap", "--nodes=" + std::to_string(node_count),
+                    "--ntasks=" + processes, "--ntasks-per-node=" + std::to_string(per_node),
+                    "--nodelist=" + joined(on, "")})};
+  }
+  if (launcher == "mpirun") {
+    Command command{"mpirun", "-n", processes};
+    if (!local) {
+      command.insert(command.end(), {"-H", joined(on, ":" + std::to_string(per_node))});
+      for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
+        if (std::getenv(name)) command.insert(command.end(), {"-x", name});
+      for (const auto& [name, value] : variables)
+        if (name.rfind("OMPI_", 0) != 0) command.insert(command.end(), {"-x", name});
+    }
+    return {behind(std::move(command))};
+  }
+  const std::string mnrun = examples / "01-environment/mnrun";
+  if (local) return {behind({mnrun, "--standalone", "--nproc-per-node", std::to_string(per_node)})};
+  std::vector<Command> commands;
+  const auto port = a_port();
+  for (std::size_t rank = 0; rank < node_count; ++rank) {
+    const auto agent =
+        behind({mnrun, "--nnodes", std::to_string(node_count), "--node-rank", std::to_string(rank), "--nproc-per-node",
+                std::to_string(per_node), "--master-addr", on[0], "--master-port", port});
+    auto forwarded = variables;
+    for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
+      if (const char* value = std::getenv(name)) forwarded.emplace(name, value);
+    // With a terminal there, the agent ends with its connection.
+    commands.push_back({"ssh", "-tt", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", on[rank],
+                        "exec env " + shell_words(forwarded, agent)});
+  }
+  return commands;
+}
+
+}  // namespace image_check

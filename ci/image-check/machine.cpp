@@ -1,0 +1,119 @@
+#include "machine.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <regex>
+
+namespace image_check {
+namespace {
+
+using nlohmann::json;
+
+std::string first_line(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Lines "name = value" of a configuration file.
+void settings_of(const std::filesystem::path& path, std::map<std::string, std::string>& settings) {
+  std::ifstream file(path);
+  const std::regex assignment(R"(\s*([A-Za-z_][\w.]*)\s*=\s*(.*?)\s*)");
+  std::smatch match;
+  for (std::string line; std::getline(file, line);)
+    if (std::regex_match(line, match, assignment))
+      settings[path.filename().string() + ": " + match[1].str()] = match[2];
+}
+
+std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+}  // namespace
+
+void describe_machine(Head& head, const Cluster& cluster, const std::filesystem::path& folder) {
+  const auto lines = folder / "explore.jsonl", log = folder / "explore.log";
+  Variables alone = small_machine();
+  Processes explore({{cluster.examples / "01-environment/explore", "--json", lines.string()}}, alone, log,
+                    std::chrono::seconds(20));
+  explore.wait(std::chrono::seconds(30));
+  std::ifstream file(lines);
+  for (std::string line; std::getline(file, line);) {
+    const json told = json::parse(line, nullptr, false);
+    if (!told.is_object() || !told.contains("cpu")) continue;
+    const auto& cpu = told.at("cpu").at("machine");
+    head.machine["CPU"] = cpu.at("model");
+    head.machine["CPUs"] = cpu.at("cpus").dump();
+    head.machine["CPU packages"] = cpu.at("packages").dump();
+    head.machine["memory, GiB"] = std::to_string(std::lround(told.at("memory_bytes").get<double>() / (1 << 30)));
+    std::string gpus, rdma;
+    for (const auto& gpu : told.at("gpus").at("devices"))
+      gpus += (gpus.empty() ? "" : ", ") + (gpu.contains("name") ? text_of(gpu.at("name")) : std::string("GPU"));
+    for (const auto& device : told.at("rdma"))
+      rdma += (rdma.empty() ? "" : ", ") + (device.contains("name") ? text_of(device.at("name")) : text_of(device));
+    head.machine["GPUs"] = gpus;
+    head.machine["RDMA devices"] = rdma;
+    for (const auto& [name, version] : told.at("versions").items()) head.versions[name] = text_of(version);
+  }
+  head.machine["nodes"] = std::to_string(head.nodes.size());
+  head.machine["processes per node"] = std::to_string(head.processes_per_node);
+
+  // Debian's and Ubuntu's packages, or Red Hat's.
+  const auto packages = folder / "packages.txt";
+  std::filesystem::remove(packages);
+  const Command ask = find_program("dpkg-query").empty()
+                          ? Command{"rpm", "-qa", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"}
+                          : Command{"dpkg-query", "-W", "-f", "${db:Status-Abbrev}${binary:Package} ${Version}\n"};
+  Processes(std::vector<Command>{ask}, {}, packages, std::chrono::seconds(20)).wait(std::chrono::seconds(30));
+  std::ifstream list(packages);
+  for (std::string line; std::getline(list, line);) {
+    if (ask[0] == "dpkg-query") line = line.rfind("ii ", 0) == 0 ? line.substr(3) : "";
+    if (const auto space = line.find(' '); space != std::string::npos && line.find(':') != 0)
+      head.versions["package " + line.substr(0, space)] = line.substr(space + 1);
+  }
+
+  const std::regex steering(
+      "(OMPI_MCA|PMIX_MCA|PRTE_MCA|OPAL_|UCX|NCCL|FI|PSM2?|HFI|HWLOC|OMP|GOMP|KMP|OPENBLAS|MKL|BLIS|MALLOC|GLOO|CUDA|"
+      "MPICH|MV2|I_MPI)_.+|LD_PRELOAD|LD_LIBRARY_PATH");
+  const std::regex secret(".*(KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL).*", std::regex::icase);
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry, name = text.substr(0, text.find('='));
+    if (std::regex_match(name, steering) && !std::regex_match(name, secret))
+      head.settings[name] = text.substr(name.size() + 1);
+  }
+  const char* home = std::getenv("HOME");
+  for (const std::filesystem::path& path :
+       {std::filesystem::path("/etc/openmpi/openmpi-mca-params.conf"), std::filesystem::path("/etc/nccl.conf"),
+        std::filesystem::path(home ? home : "/") / ".openmpi/mca-params.conf",
+        std::filesystem::path(home ? home : "/") / ".nccl.conf", std::filesystem::path("/etc/ucx/ucx.conf")})
+    settings_of(path, head.settings);
+  for (const char* path :
+       {"/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "/sys/kernel/mm/transparent_hugepage/enabled",
+        "/sys/devices/system/cpu/smt/control", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/numa_balancing",
+        "/proc/sys/net/core/rmem_max", "/proc/sys/net/core/wmem_max", "/proc/sys/net/ipv4/tcp_congestion_control",
+        "/proc/sys/kernel/yama/ptrace_scope"})
+    if (const auto value = first_line(path); !value.empty()) head.settings[path] = value;
+}
+
+std::vector<Difference> differences(const Head& a, const Head& b) {
+  std::vector<Difference> found;
+  const auto compare = [&](const char* kind, const std::map<std::string, std::string>& of_a,
+                           const std::map<std::string, std::string>& of_b) {
+    auto names = of_a;
+    names.insert(of_b.begin(), of_b.end());
+    for (const auto& [name, ignored] : names) {
+      const auto in_a = of_a.find(name), in_b = of_b.find(name);
+      Difference difference{kind, name, in_a == of_a.end() ? "" : in_a->second, in_b == of_b.end() ? "" : in_b->second};
+      if (difference.a != difference.b) found.push_back(difference);
+    }
+  };
+  compare("machine", a.machine, b.machine);
+  compare("version", a.versions, b.versions);
+  compare("setting", a.settings, b.settings);
+  return found;
+}
+
+}  // namespace image_check

@@ -1,0 +1,215 @@
+#include "process.hpp"
+
+#include <multinode/check.hpp>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <system_error>
+#include <utility>
+
+namespace image_check {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+std::string quoted(const std::string& word) {
+  const bool plain =
+      !word.empty() &&
+      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%^") ==
+          std::string::npos;
+  if (plain) return word;
+  std::string text = "'";
+  for (const char letter : word) text += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return text + "'";
+}
+
+struct Written {  // through the pipe
+  int exit_status;
+  int timed_out;
+  int left_over;
+};
+
+// Processes whose ancestor this one is, by /proc.
+std::vector<pid_t> descendants() {
+  std::multimap<pid_t, pid_t> children;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    const auto behind_name = text.rfind(')');
+    if (behind_name == std::string::npos || behind_name + 4 > text.size()) continue;
+    if (text[behind_name + 2] == 'Z') continue;  // ended, and not yet waited for
+    children.emplace(static_cast<pid_t>(std::atoi(text.c_str() + behind_name + 4)),
+                     static_cast<pid_t>(std::stoi(name)));
+  }
+  std::vector<pid_t> found{getpid()};
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto [begin, end] = children.equal_range(found[i]);
+    for (auto child = begin; child != end; ++child) found.push_back(child->second);
+  }
+  found.erase(found.begin());
+  return found;
+}
+
+[[noreturn]] void execute(const Command& command, const Variables& variables, int log) {
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  setpgid(0, 0);
+  dup2(log, STDOUT_FILENO);
+  dup2(log, STDERR_FILENO);
+  const int input = open("/dev/null", O_RDONLY);
+  if (input >= 0) dup2(input, STDIN_FILENO);
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  std::vector<char*> words;
+  for (const auto& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  execvp(words[0], words.data());
+  const std::string text = "image-check: cannot run " + command[0] + ": " + std::strerror(errno) + "\n";
+  if (write(STDERR_FILENO, text.c_str(), text.size()) < 0) _exit(126);
+  _exit(127);
+}
+
+Written keep(const std::vector<Command>& commands, const Variables& variables, int log, Clock::time_point deadline,
+             pid_t parent) {
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&wanted, signal);
+  sigprocmask(SIG_SETMASK, &wanted, nullptr);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  Written outcome{0, 0, 0};
+  if (getppid() != parent) return {128 + SIGTERM, 0, 0};
+
+  std::set<pid_t> running;
+  for (const auto& command : commands) {
+    const pid_t child = fork();
+    if (child == 0) execute(command, variables, log);
+    if (child > 0) running.insert(child);
+    if (child < 0) outcome.exit_status = 126;
+  }
+  std::optional<Clock::time_point> killing;  // since then SIGTERM was sent
+  while (!running.empty()) {
+    int status = 0;
+    for (pid_t ended = 0; (ended = waitpid(-1, &status, WNOHANG)) > 0;)
+      if (running.erase(ended) == 1 && outcome.exit_status == 0)
+        outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (running.empty()) break;
+    const auto now = Clock::now();
+    if (killing && now > *killing + Processes::grace) break;
+    const auto until = killing ? *killing + Processes::grace : deadline;
+    const auto left =
+        std::clamp(std::chrono::duration_cast<milliseconds>(until - now), milliseconds(1), milliseconds(500));
+    const timespec time{left.count() / 1000, left.count() % 1000 * 1'000'000};
+    const int signal = sigtimedwait(&wanted, nullptr, &time);
+    const bool stop = signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
+    if (!killing && (stop || Clock::now() >= deadline)) {
+      outcome.timed_out = stop ? 0 : 1;
+      killing = Clock::now();
+      for (const pid_t child : running) kill(child, SIGTERM), kill(child, SIGCONT);
+    }
+  }
+  // A launcher's helpers have a moment to end by themselves.
+  const auto patience = Clock::now() + (killing ? milliseconds(0) : milliseconds(1000));
+  for (;;) {
+    int status = 0;
+    pid_t ended = 0;
+    while ((ended = waitpid(-1, &status, WNOHANG)) > 0) {
+    }
+    if (ended < 0 && errno == ECHILD) break;
+    if (Clock::now() >= patience)
+      for (const pid_t process : descendants())
+        if (kill(process, SIGKILL) == 0 && !killing) ++outcome.left_over;
+    usleep(10'000);
+  }
+  if (killing && outcome.exit_status == 0) outcome.exit_status = 128 + SIGTERM;
+  return outcome;
+}
+
+}  // namespace
+
+std::string shell_words(const Variables& variables, const Command& command) {
+  std::string text;
+  for (const auto& [name, value] : variables) text += name + "=" + quoted(value) + " ";
+  for (const auto& word : command) text += quoted(word) + " ";
+  if (!text.empty()) text.pop_back();
+  return text;
+}
+std::string shell_words(const Variables& variables, const std::vector<Command>& commands) {
+  std::string text;
+  for (const auto& command : commands) text += (text.empty() ? "" : " & ") + shell_words(variables, command);
+  return commands.size() > 1 ? text + " & wait" : text;
+}
+
+Processes::Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
+                     milliseconds deadline)
+    : started_(Clock::now()) {
+  const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (output < 0) throw std::system_error(errno, std::generic_category(), "cannot write to " + log.string());
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    close(output);
+    throw std::system_error(errno, std::generic_category(), "pipe");
+  }
+  const pid_t parent = getpid();
+  keeper_ = fork();
+  if (keeper_ == 0) {
+    const Written outcome = keep(commands, variables, output, started_ + deadline, parent);
+    const bool written = write(ends[1], &outcome, sizeof outcome) == sizeof outcome;
+    _exit(written ? 0 : 1);
+  }
+  const int error = errno;
+  close(output);
+  close(ends[1]);
+  result_ = ends[0];
+  if (keeper_ < 0) {
+    close(result_);
+    throw std::system_error(error, std::generic_category(), "fork");
+  }
+}
+
+Processes::Processes(Processes&& other) noexcept
+    : keeper_(std::exchange(other.keeper_, -1)),
+      result_(std::exchange(other.result_, -1)),
+      started_(other.started_),
+      outcome_(other.outcome_) {}
+
+Processes::~Processes() {
+  if (keeper_ < 0) return;
+  if (!outcome_) {
+    stop();
+    wait(grace + std::chrono::seconds(25));
+  }
+  close(result_);
+}
+
+std::optional<Outcome> Processes::wait(milliseconds at_most) {
+  if (outcome_) return outcome_;
+  pollfd ready{result_, POLLIN, 0};
+  if (poll(&ready, 1, static_cast<int>(at_most.count())) <= 0) return std::nullopt;
+  Written written{};
+  const bool told = read(result_, &written, sizeof written) == sizeof written;
+  int status = 0;
+  waitpid(keeper_, &status, 0);
+  outcome_ = Outcome{told ? written.exit_status : 128 + SIGKILL, told && written.timed_out != 0, written.left_over,
+                     Clock::now() - started_};
+  return outcome_;
+}
+
+void Processes::stop() { kill(keeper_, SIGTERM); }
+
+}  // namespace image_check

@@ -1,0 +1,56 @@
+// process.hpp: commands that leave nothing behind.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace image_check {
+
+using Command = std::vector<std::string>;  // program and arguments
+using Variables = std::map<std::string, std::string>;
+
+// As one types it into a shell.
+std::string shell_words(const Variables& variables, const Command& command);
+// Of commands that run at once.
+std::string shell_words(const Variables& variables, const std::vector<Command>& commands);
+
+struct Outcome {
+  int exit_status = 0;     // 128 + signal for a killed one; of several commands the first that is not 0
+  bool timed_out = false;  // the deadline ended it
+  int left_over = 0;       // processes that had to be killed after the commands had ended by themselves
+  std::chrono::duration<double> seconds{0};
+};
+
+// Commands that start together, with everything that they start in turn. A keeper process adopts what they leave, and
+// kills it: when all commands have ended, at the deadline (SIGTERM to the commands, which end what they started on
+// other hosts; SIGKILL to all after `grace`), when the Processes is destroyed, and when this process dies. What moved
+// to another host is its launcher's to end.
+class Processes {
+ public:
+  static constexpr std::chrono::seconds grace{5};
+
+  // Output of all, both streams, goes to the end of `log`. Throws std::system_error.
+  Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
+            std::chrono::milliseconds deadline);
+  ~Processes();
+  Processes(Processes&& other) noexcept;
+  Processes& operator=(Processes&&) = delete;
+
+  // Waits at most so long; nothing: it still runs.
+  std::optional<Outcome> wait(std::chrono::milliseconds at_most);
+  void stop();  // as at the deadline; wait() tells when it is done
+
+ private:
+  pid_t keeper_ = -1;
+  int result_ = -1;  // the pipe's end from which the outcome is read
+  std::chrono::steady_clock::time_point started_;
+  std::optional<Outcome> outcome_;
+};
+
+}  // namespace image_check

@@ -1,0 +1,354 @@
+#include "run.hpp"
+
+#include "machine.hpp"
+
+#include <multinode/check.hpp>
+#include <multinode/options.hpp>
+#include <multinode/report.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <iomanip>
+#include <sstream>
+
+namespace image_check {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using multinode::UsageError;
+
+std::string iso_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::ostringstream text;
+  text << std::put_time(&utc, "%Y-%m-%dT%H:%M:%SZ");
+  return text.str();
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::istringstream stream(list);
+  for (std::string part; std::getline(stream, part, ',');)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
+}
+
+std::string file_name(std::string name, int launch, int attempt) {
+  name.erase(std::remove(name.begin(), name.end(), ','), name.end());
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == ' ' || c == '/'; }, '-');
+  return name + "-" + std::to_string(launch) + (attempt ? "-again" : "");
+}
+
+// SIGINT, SIGTERM and SIGHUP become something to ask for, while this lives.
+class Interrupts {
+ public:
+  Interrupts() {
+    sigemptyset(&set_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, signal);
+    sigprocmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~Interrupts() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+  bool came() {
+    const timespec now{0, 0};
+    if (sigtimedwait(&set_, nullptr, &now) > 0) came_ = true;
+    return came_;
+  }
+
+ private:
+  sigset_t set_{}, before_{};
+  bool came_ = false;
+};
+
+std::vector<const Check*> select(const RunOptions& options) {
+  const auto known = [](const std::string& option, const std::vector<std::string>& names) {
+    for (const auto& name : names) {
+      if (option == "require" && name == "all") continue;
+      if (std::none_of(all_checks().begin(), all_checks().end(), [&](const auto& check) { return check.name == name; }))
+        throw UsageError("--" + option + ": no check '" + name + "'; 'image-check list' shows them");
+    }
+  };
+  known("only", options.only);
+  known("require", options.required);
+  std::vector<const Check*> chosen;
+  for (const auto& check : all_checks()) {
+    const bool named = std::find(options.only.begin(), options.only.end(), check.name) != options.only.end();
+    if (named || (options.only.empty() && check.from <= options.suite && (options.launches == 1 || check.read)))
+      chosen.push_back(&check);
+  }
+  return chosen;
+}
+
+class Run {
+ public:
+  Run(const RunOptions& options, std::ostream& out)
+      : options_(options),
+        out_(out),
+        cluster_(find_cluster(options.cluster)),
+        checks_(select(options)),
+        folder_(std::filesystem::absolute(options.folder)),
+        writer_(folder_) {
+    for (const char* part : {"logs", "files"}) {
+      std::filesystem::remove_all(folder_ / part);
+      std::filesystem::create_directories(folder_ / part);
+    }
+    budget_ = options.budget > 0 ? options.budget : budget_seconds(options.suite) * options.launches;
+  }
+
+  Results all() {
+    plan();
+    Interrupts interrupts;
+    for (int launch = 0; launch < options_.launches; ++launch)
+      for (const Check* check : checks_) one(*check, launch, interrupts);
+    auto& summary = results_.summary;
+    summary.seconds = elapsed();
+    summary.exit_status = summary.failed + summary.flaky > 0           ? multinode::exit_wrong
+                          : summary.not_run > 0 || summary.passed == 0 ? 3
+                                                                       : multinode::exit_right;
+    writer_.write(summary);
+    results_.complete = true;
+    return std::move(results_);
+  }
+
+ private:
+  double elapsed() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
+
+  void plan() {
+    auto& head = results_.head;
+    head.suite = options_.only.empty() ? name_of(options_.suite) : "only";
+    head.command = options_.command;
+    head.started = iso_now();
+    head.budget_seconds = budget_;
+    head.launcher = cluster_.launcher;
+    head.nodes = cluster_.nodes;
+    head.processes_per_node = cluster_.processes_per_node;
+    describe_machine(head, cluster_, folder_ / "files");
+    writer_.write(head);
+
+    double expected = 0;
+    int can = 0;
+    for (const Check* check : checks_)
+      if (!cannot_run(*check, cluster_)) expected += check->seconds * options_.launches, ++can;
+    out_ << "image-check: suite " << head.suite << ", " << can << " of " << checks_.size() << " checks can run here"
+         << (options_.launches > 1 ? ", " + std::to_string(options_.launches) + " launches of each" : "") << ", "
+         << head.launcher << ", " << head.nodes.size() << (head.nodes.size() == 1 ? " node" : " nodes") << " x "
+         << head.processes_per_node << " processes\n"
+         << "budget " << budget_ << " s, about " << std::lround(expected) << " s needed\n";
+    if (expected > budget_)
+      throw UsageError("the checks need about " + std::to_string(std::lround(expected)) +
+                       " s, more than the budget: take a larger --budget, or fewer checks");
+  }
+
+  Command words(const Check& check, const std::filesystem::path& json, const std::filesystem::path& files,
+                double limit) const {
+    Command command = options_.wrapper;
+    command.push_back(cluster_.path_of(check.program));
+    for (const auto& word : check.arguments) {
+      const auto launched = std::string("{launch:");
+      if (word == "{json}")
+        command.push_back(json);
+      else if (word == "{folder}")
+        command.push_back(files);
+      else if (word == "{examples}")
+        command.push_back(cluster_.examples);
+      else if (word == "{timeout}")
+        command.push_back(std::to_string(std::clamp(std::lround(limit / 3), 2L, 60L)));
+      else if (word.rfind(launched, 0) == 0) {
+        std::istringstream stream(word.substr(launched.size(), word.size() - launched.size() - 1));
+        Command program;
+        for (std::string part; stream >> part;)
+          program.push_back(program.empty() ? cluster_.path_of(part).string() : part);
+        const auto commands = cluster_.launch(cluster_.nodes, cluster_.processes_per_node, program, {});
+        command.insert(command.end(), commands.front().begin(), commands.front().end());
+      } else {
+        command.push_back(word);
+      }
+    }
+    return command;
+  }
+
+  struct Attempt {
+    Judged judged;
+    CheckResult result;
+  };
+  Attempt attempt(const Check& check, int launch, int number, double limit, Interrupts& interrupts) {
+    const auto name = file_name(check.name, launch, number);
+    const auto log = folder_ / "logs" / (name + ".log"), json = folder_ / "files" / (name + ".jsonl");
+    const auto files = folder_ / "files" / name;
+    if (std::find(check.arguments.begin(), check.arguments.end(), "{folder}") != check.arguments.end())
+      std::filesystem::create_directories(files);
+    Variables variables = small_machine();
+    for (const auto& [key, value] : check.variables) variables[key] = value;
+    for (const auto& [key, value] : options_.variables) variables[key] = value;
+    const auto program = words(check, json, files, limit);
+    const std::vector<Command> commands =
+        check.where == Where::first_process
+            ? std::vector<Command>{program}
+            : cluster_.launch(cluster_.nodes, check.where == Where::one_each ? 1 : cluster_.processes_per_node, program,
+                              variables);
+
+    Attempt attempt;
+    auto& result = attempt.result;
+    result.check = check.name;
+    result.title = check.title;
+    result.launch = launch;
+    result.nodes = check.where == Where::first_process ? std::vector{cluster_.nodes.front()} : cluster_.nodes;
+    result.command = shell_words(variables, commands);
+    result.log = std::filesystem::path("logs") / (name + ".log");
+
+    Processes processes(commands, variables, log, std::chrono::milliseconds(std::lround(1000 * limit)));
+    std::optional<Outcome> outcome;
+    bool stopped = false;
+    while (!(outcome = processes.wait(std::chrono::milliseconds(50))))
+      if (!stopped && interrupts.came()) processes.stop(), stopped = true;
+    result.seconds = outcome->seconds.count();
+    if (stopped) {
+      result.reason = "interrupted";
+      return attempt;
+    }
+    attempt.judged = judge(check, cluster_, *outcome, log, json, options_.disabled);
+    result.findings = attempt.judged.findings;
+    if (attempt.judged.absent) {
+      result.status = Status::skip;
+      result.reason = attempt.judged.reason;
+    } else if (result.findings.empty()) {
+      result.status = Status::pass;
+    } else {
+      result.status = outcome->timed_out ? Status::timeout : Status::fail;
+      result.action = check.action;
+    }
+    return attempt;
+  }
+
+  void one(const Check& check, int launch, Interrupts& interrupts) {
+    CheckResult result;
+    result.check = check.name;
+    result.title = check.title;
+    result.launch = launch;
+    const double left = budget_ - elapsed(), grace = 6;  // to end what does not end, and to write reports
+    if (const auto why = cannot_run(check, cluster_)) {
+      result.status = Status::skip;
+      result.reason = *why;
+    } else if (interrupts.came()) {
+      result.reason = "interrupted";
+    } else if (left < check.seconds + grace) {
+      result.reason = "the budget of " + std::to_string(std::lround(budget_)) + " s is used up";
+    } else {
+      auto tried = attempt(check, launch, 0, std::min(check.limit, left - grace), interrupts);
+      const double then = budget_ - elapsed();
+      if (options_.retry && tried.result.status == Status::fail && then > check.seconds + grace) {
+        auto again = attempt(check, launch, 1, std::min(check.limit, then - grace), interrupts);
+        if (again.result.status == Status::pass) tried.result.status = Status::flaky;
+      }
+      result = tried.result;
+      if (result.status == Status::pass)
+        for (auto& sample : tried.judged.samples) {
+          sample.launch = launch;
+          writer_.write(sample);
+          results_.samples.push_back(sample);
+        }
+    }
+    const bool required =
+        std::find(options_.required.begin(), options_.required.end(), check.name) != options_.required.end() ||
+        std::find(options_.required.begin(), options_.required.end(), "all") != options_.required.end();
+    if (result.status == Status::skip && required) {
+      result.status = Status::fail;
+      result.action = Action::look;
+      result.findings = {{"required", "is required, and could not run: " + result.reason, ""}};
+    }
+    tell(result);
+    writer_.write(result);
+    auto& summary = results_.summary;
+    switch (result.status) {
+      case Status::pass:
+        ++summary.passed;
+        break;
+      case Status::fail:
+      case Status::timeout:
+        ++summary.failed;
+        break;
+      case Status::flaky:
+        ++summary.flaky;
+        break;
+      case Status::skip:
+        ++summary.skipped;
+        break;
+      case Status::not_run:
+        ++summary.not_run;
+        break;
+    }
+    results_.checks.push_back(std::move(result));
+  }
+
+  void tell(const CheckResult& result) {
+    out_ << std::left << std::setw(8) << name_of(result.status) << std::setw(34) << result.check << std::right
+         << std::fixed << std::setprecision(1) << std::setw(6) << result.seconds << " s  " << std::defaultfloat
+         << std::setprecision(6) << (result.reason.empty() ? "" : result.reason) << "\n";
+    for (const auto& finding : result.findings) {
+      std::istringstream text(finding.text);
+      out_ << "         " << image_check::words(result.action)
+           << (finding.node.empty() ? "" : " (" + finding.node + ")") << ": ";
+      for (std::string line; std::getline(text, line);) out_ << line << "\n           ";
+      out_ << "\n";
+    }
+    if (!result.findings.empty() && !result.command.empty()) out_ << "         again: " << result.command << "\n";
+    out_ << std::flush;
+  }
+
+  const RunOptions& options_;
+  std::ostream& out_;
+  Cluster cluster_;
+  std::vector<const Check*> checks_;
+  std::filesystem::path folder_;
+  ResultsWriter writer_;
+  double budget_ = 0;
+  Clock::time_point started_ = Clock::now();
+  Results results_;
+};
+
+}  // namespace
+
+boost::program_options::options_description RunDescription::description() {
+  namespace po = boost::program_options;
+  po::options_description known("What, where and how long");
+  auto& cluster = options.cluster;
+  known.add_options()                                                                                                //
+      ("suite", po::value(&suite)->default_value(suite), "smoke (a minute), gate (5 minutes) or deep (30 minutes)")  //
+      ("only", po::value(&options.only)->value_name("CHECK"), "only this check; may be repeated")                    //
+      ("require", po::value(&options.required)->value_name("CHECK"),
+       "a skip of this check is a failure; may be repeated; all: every skip is")                                    //
+      ("nodes", po::value(&cluster.nodes)->value_name("N"), "so many nodes: the first of the job's or of --hosts")  //
+      ("hosts", po::value(&hosts)->value_name("A,B,..."),
+       "the nodes, this one first; default: those of the Slurm or PBS job, or this machine alone")                //
+      ("launcher", po::value(&cluster.launcher)->default_value(cluster.launcher), "mpirun, srun, mnrun or auto")  //
+      ("processes-per-node", po::value(&cluster.processes_per_node)->value_name("N"),
+       "default: a GPU each, or a core each, 2 to 4")  //
+      ("examples", po::value(&cluster.examples)->value_name("DIR"),
+       "build folder of the examples; default: around this program")                            //
+      ("budget", po::value(&options.budget)->value_name("SECONDS"), "in place of the suite's")  //
+      ("output,o", po::value(&options.folder)->value_name("DIR")->default_value(options.folder),
+       "folder for the reports, made if it is not there");
+  return known;
+}
+
+void RunDescription::read() {
+  options.suite = parse_suite(suite);
+  options.cluster.hosts = split(hosts);
+  auto& launcher = options.cluster.launcher;
+  if (launcher != "auto" && launcher != "mpirun" && launcher != "srun" && launcher != "mnrun")
+    throw UsageError("--launcher: '" + launcher + "' is none of mpirun, srun, mnrun, auto");
+  multinode::require_range("processes-per-node", options.cluster.processes_per_node, 0, 1024);
+  multinode::require_range("nodes", options.cluster.nodes, 0, 100'000);
+  multinode::require_range("budget", options.budget, 0.0, 1e6);
+}
+
+Results run_checks(const RunOptions& options, std::ostream& out) { return Run(options, out).all(); }
+
+}  // namespace image_check

@@ -1,0 +1,41 @@
+// run.hpp: runs the checks of a suite within its budget, whatever they do.
+#pragma once
+
+#include "checks.hpp"
+
+#include <boost/program_options.hpp>
+
+#include <functional>
+#include <ostream>
+
+namespace image_check {
+
+struct RunOptions {
+  Suite suite = Suite::smoke;
+  ClusterOptions cluster;
+  std::filesystem::path folder = "image-check";
+  std::vector<std::string> only;      // names of checks; none: all of the suite
+  std::vector<std::string> required;  // what must not be skipped; "all": nothing
+  int launches = 1;                   // how often all is run; with more than one only what measures
+  double budget = 0;                  // seconds; 0: the suite's for each launch
+  std::string command;                // that was given, for the head
+  // Of the self-test:
+  std::set<std::string> disabled;  // detectors
+  Command wrapper;                 // before each program
+  Variables variables;             // for each program
+  bool retry = true;               // a failed check, to see whether it is flaky
+};
+
+// Options --suite, --nodes, --hosts, --launcher ... and what to do with them. The strings given are UsageErrors'.
+struct RunDescription {
+  RunOptions options;
+  std::string suite = "smoke", hosts;
+  boost::program_options::options_description description();
+  void read();
+};
+
+// Writes the plan and a line a check to `out`; results.jsonl and the logs into the folder. Ends early, with the rest
+// not run, after SIGINT or SIGTERM. Throws multinode::UsageError for what cannot be started at all.
+Results run_checks(const RunOptions& options, std::ostream& out);
+
+}  // namespace image_check
