@@ -1,0 +1,26 @@
+// finding.hpp: what was found of one thing on one node.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace node_check {
+
+struct Finding {
+  std::string what;
+  nlohmann::json value;  // a number where more or less is better, else a number or a text; null: unknown
+  std::string unit;
+  std::string better = "equal";   // or "more", "less"
+  std::optional<bool> ok = true;  // nothing: what this looks at is not here
+  std::string why;                // and, where it is wrong, what to do
+};
+using Findings = std::vector<Finding>;
+
+inline Finding absent(std::string what, std::string why) {
+  return {std::move(what), nullptr, "", "equal", std::nullopt, std::move(why)};
+}
+
+}  // namespace node_check

@@ -1,0 +1,181 @@
+#include "gpu.hpp"
+
+#include <multinode/device.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <sstream>
+
+namespace node_check {
+
+namespace {
+
+std::uint64_t pattern(std::uint64_t index, int round) {
+  const std::uint64_t word = (index + 1) * 0x9E37'79B9'7F4A'7C15;  // odd, so no two products are the same
+  return round % 2 == 0 ? word : ~word;
+}
+
+}  // namespace
+
+void fill(std::span<std::uint64_t> words, std::uint64_t first, int round) {
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = pattern(first + i, round);
+}
+
+Wrong compare(std::span<const std::uint64_t> words, std::uint64_t first, int round) {
+  Wrong wrong;
+  for (std::size_t i = 0; i < words.size(); ++i) wrong.count += words[i] != pattern(first + i, round);
+  if (wrong.count == 0) return wrong;
+  std::size_t i = 0;
+  while (words[i] == pattern(first + i, round)) ++i;
+  return {wrong.count, first + i, pattern(first + i, round), words[i]};
+}
+
+std::string to_text(const Wrong& wrong) {
+  std::ostringstream text;
+  text << std::hex << std::showbase << "word " << std::dec << wrong.at << " is " << std::hex << wrong.found << ", not "
+       << wrong.expected << std::dec << ": bit";
+  std::uint64_t bits = wrong.found ^ wrong.expected;
+  for (int shown = 0; bits != 0 && shown < 8; ++shown, bits &= bits - 1) text << ' ' << std::countr_zero(bits);
+  if (bits != 0) text << " ...";
+  return text.str();
+}
+
+#ifdef MULTINODE_HAVE_CUDA
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using multinode::check;
+
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+constexpr std::size_t chunk = std::size_t{32} << 20;  // bytes
+constexpr std::size_t chunk_words = chunk / sizeof(std::uint64_t);
+
+class PinnedChunk {
+ public:
+  PinnedChunk() {
+    void* data = nullptr;
+    check(cudaMallocHost(&data, chunk));
+    words_ = {static_cast<std::uint64_t*>(data), chunk_words};
+  }
+  ~PinnedChunk() { cudaFreeHost(words_.data()); }
+  PinnedChunk(const PinnedChunk&) = delete;
+  PinnedChunk& operator=(const PinnedChunk&) = delete;
+  std::span<std::uint64_t> words() const { return words_; }
+
+ private:
+  std::span<std::uint64_t> words_;
+};
+
+// Chunks of device memory in pairs: the first half from the host, the second half copies of it, in the other order, so
+// that memory which appears at two addresses shows.
+class PatternTest {
+ public:
+  explicit PatternTest(std::size_t pairs) : memory_(2 * pairs * chunk_words), pairs_(pairs) {}
+
+  // Returns the pairs that were written and compared.
+  std::size_t run(int round, double seconds, bool corrupt, Wrong& wrong) {
+    const Clock::time_point start = Clock::now();
+    std::size_t done = 0;
+    for (; done < pairs_ && (done == 0 || since(start) < seconds / 3); ++done) {  // reading takes twice as long
+      fill(host_.words(), done * chunk_words, round);
+      copy(at(done), host_.words().data(), cudaMemcpyHostToDevice);
+      copy(at(2 * pairs_ - 1 - done), at(done), cudaMemcpyDeviceToDevice);
+    }
+    for (std::size_t i = 0; i < 2 * done; ++i) {
+      const std::size_t pair = i / 2;
+      copy(host_.words().data(), at(i % 2 == 0 ? pair : 2 * pairs_ - 1 - pair), cudaMemcpyDeviceToHost);
+      if (corrupt && i == 1) host_.words()[1234] ^= 8;
+      const Wrong found = compare(host_.words(), pair * chunk_words, round);
+      if (wrong.count == 0)
+        wrong = found;
+      else
+        wrong.count += found.count;
+    }
+    return done;
+  }
+
+  // The best of the copies that fit into `seconds`, in GB/s copied.
+  double rate(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, double seconds) {
+    double best = 0;
+    for (const Clock::time_point start = Clock::now(); best == 0 || since(start) < seconds;) {
+      const Clock::time_point before = Clock::now();
+      for (int i = 0; i < 4; ++i) check(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()));
+      stream_.synchronize();
+      best = std::max(best, 4.0 * static_cast<double>(bytes) / since(before) / 1e9);
+    }
+    return best;
+  }
+
+  std::uint64_t* at(std::size_t i) const { return memory_.data() + i * chunk_words; }
+  std::uint64_t* host() const { return host_.words().data(); }
+
+ private:
+  void copy(void* to, const void* from, cudaMemcpyKind kind) {
+    check(cudaMemcpyAsync(to, from, chunk, kind, stream_.get()));
+    stream_.synchronize();
+  }
+
+  multinode::DeviceBuffer<std::uint64_t> memory_;
+  std::size_t pairs_;
+  PinnedChunk host_;
+  multinode::Stream stream_;
+};
+
+Findings look_at_gpu(int device, double seconds, bool corrupt) {
+  check(cudaSetDevice(device));
+  const std::string name = "gpu" + std::to_string(device) + "_";
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total));
+  const char* const stand_in = multinode::stand_in();
+  std::size_t pairs = free / 20 * 19 / (2 * chunk);  // CUDA and its libraries need some
+  if (stand_in) pairs = std::min<std::size_t>(pairs, 2);
+  if (pairs == 0)
+    return {{name + "memory", nullptr, "wrong words", "equal", false,
+             "GPU " + std::to_string(device) + " has no memory free: end what uses it (nvidia-smi)"}};
+  PatternTest test(pairs);
+  Wrong wrong;
+  std::size_t done = pairs;
+  for (const int round : {0, 1}) done = std::min(done, test.run(round, seconds / 2, corrupt && round == 1, wrong));
+
+  char pci[32] = {};
+  check(cudaDeviceGetPCIBusId(pci, sizeof pci, device));
+  Finding memory{
+      name + "memory",  wrong.count,
+      "wrong words",    "equal",
+      wrong.count == 0, std::to_string(done * 2 * chunk >> 20) + " of " + std::to_string(total >> 20) + " MiB"};
+  if (stand_in) memory.why += std::string(", ") + stand_in;
+  if (wrong.count != 0)
+    memory.why = "GPU " + std::to_string(device) + " (" + pci + "): " + to_text(wrong) +
+                 "; replace it if that comes again (nvidia-smi -q -d ECC, dmesg: Xid)";
+  Findings all{memory};
+  if (stand_in) return all;
+  const std::size_t half = std::min<std::size_t>(pairs * chunk, std::size_t{1} << 30);  // more than a cache holds
+  const auto add = [&](const char* what, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    all.push_back({name + what, test.rate(to, from, bytes, kind, seconds / 6), "GB/s", "more", true, ""});
+  };
+  add("from_host", test.at(0), test.host(), chunk, cudaMemcpyHostToDevice);
+  add("to_host", test.host(), test.at(0), chunk, cudaMemcpyDeviceToHost);
+  add("copy", test.at(pairs), test.at(0), half, cudaMemcpyDeviceToDevice);
+  return all;
+}
+
+}  // namespace
+
+Findings look_at_gpus(const std::vector<int>& devices, double seconds, bool corrupt) {
+  if (devices.empty()) return {absent("gpu_memory", "CUDA sees no GPU")};
+  Findings all;
+  for (const int device : devices)
+    for (Finding& finding : look_at_gpu(device, seconds, corrupt)) all.push_back(std::move(finding));
+  return all;
+}
+
+#else
+
+Findings look_at_gpus(const std::vector<int>&, double, bool) { return {absent("gpu_memory", "built without CUDA")}; }
+
+#endif
+
+}  // namespace node_check

@@ -1,0 +1,202 @@
+#include "limits.hpp"
+
+#include "granted.hpp"
+
+#include <multinode/check.hpp>
+#include <multinode/device.hpp>
+#include <multinode/socket.hpp>
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <set>
+
+namespace node_check {
+
+namespace {
+
+std::string gib(double bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GiB", bytes / 0x1p30);
+  return text;
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text.empty() ? "none" : text;
+}
+
+std::string first_line(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    names.push_back(entry->path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Finding limit(const std::string& what, __rlimit_resource resource, const std::string& unit, double needed,
+              const std::string& what_to_do) {
+  rlimit now{};
+  multinode::check_errno(getrlimit(resource, &now), "getrlimit");
+  Finding finding{what, "unlimited", "", "equal", true, ""};
+  if (now.rlim_cur == RLIM_INFINITY) return finding;
+  finding.value = now.rlim_cur;
+  finding.unit = unit;
+  if (static_cast<double>(now.rlim_cur) < needed) {
+    finding.ok = false;
+    finding.why = what_to_do;
+  }
+  return finding;
+}
+
+// With an address by which others reach this node: bridges and the ends of containers' networks have random names.
+std::vector<std::string> interfaces() {
+  ifaddrs* first = nullptr;
+  multinode::check_errno(getifaddrs(&first), "getifaddrs");
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> guard(first, &freeifaddrs);
+  std::set<std::string> names;
+  for (const ifaddrs* a = first; a != nullptr; a = a->ifa_next) {
+    if (a->ifa_addr == nullptr || !(a->ifa_flags & IFF_RUNNING) || (a->ifa_flags & IFF_LOOPBACK)) continue;
+    const bool v6 = a->ifa_addr->sa_family == AF_INET6;
+    if (a->ifa_addr->sa_family == AF_INET ||
+        (v6 && !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(a->ifa_addr)->sin6_addr)))
+      names.insert(a->ifa_name);
+  }
+  std::vector<std::string> texts;
+  for (const std::string& name : names) {
+    const std::string mtu = first_line("/sys/class/net/" + name + "/mtu");
+    texts.push_back(name + (mtu.empty() ? "" : " mtu " + mtu));
+  }
+  return texts;
+}
+
+#ifdef MULTINODE_HAVE_CUDA
+std::vector<std::string> gpus() {
+  std::vector<std::string> names;
+  for (int device = 0; device < multinode::device_count(); ++device) {
+    cudaDeviceProp properties{};
+    multinode::check(cudaGetDeviceProperties(&properties, device));
+    names.push_back(properties.name + std::string(" ") + gib(static_cast<double>(properties.totalGlobalMem)));
+  }
+  return names;
+}
+#endif
+
+}  // namespace
+
+Findings look_at_limits() {
+  const bool rdma = !rdma_ports("/").empty();
+  Findings all{
+      limit("memlock", RLIMIT_MEMLOCK, "bytes", rdma ? 0x1p62 : 0,
+            "RDMA registers memory, and this limit stops it: set memlock to unlimited (limits.conf, LimitMEMLOCK= of "
+            "slurmd, --ulimit memlock=-1 of a container)"),
+      limit("open_files", RLIMIT_NOFILE, "", 1024,
+            "a rank needs connections to all others: raise nofile to 1024 at least"),
+      limit("processes", RLIMIT_NPROC, "", 1024, "ranks, their threads and compilers: raise nproc to 1024 at least"),
+      limit("core_size", RLIMIT_CORE, "bytes", 0, ""),
+      limit("stack", RLIMIT_STACK, "bytes", 0x1p20, "raise stack to 8 MiB")};
+
+  const std::size_t cpus = allowed_cpus().size();
+  const Limits cgroup = read_cgroup("/");
+  all.push_back({"cpus", cpus, "", "equal", true, ""});
+  if (cgroup.cpus) all.push_back({"cgroup_cpus", *cgroup.cpus, "", "equal", true, ""});
+  if (cgroup.memory) all.push_back({"cgroup_memory", *cgroup.memory, "bytes", "equal", true, ""});
+  all.push_back({"memory", memory_bytes() / 0x1p30, "GiB", "more", true, ""});
+  all.push_back(look_at_folder("shm", "/dev/shm", 0x1p25,
+                               "MPI and NCCL pass data between the ranks of a node there: mount a larger tmpfs "
+                               "(--shm-size=1g or --ipc=host of a container)"));
+  std::error_code error;
+  const char* const given = std::getenv("TMPDIR");
+  all.push_back(look_at_folder("tmp", given && *given ? given : "/tmp", 0x1p26,
+                               "make room, or let TMPDIR name a folder that can be written"));
+  return all;
+}
+
+Finding look_at_folder(const std::string& what, const std::filesystem::path& folder, double needed,
+                       const std::string& what_to_do) {
+  Finding finding{what + "_bytes", nullptr, "bytes", "equal", false, ""};
+  const auto wrong = [&](const std::string& why) {
+    finding.why = folder.string() + " " + why + ": " + what_to_do;
+    return finding;
+  };
+  const auto cannot_write = [&](int error) {
+    return wrong("cannot be written (" + std::string(std::strerror(error)) + ")");
+  };
+
+  struct statvfs space {};
+  if (statvfs(folder.c_str(), &space) != 0) return wrong("cannot be used (" + std::string(std::strerror(errno)) + ")");
+  finding.value = static_cast<double>(space.f_blocks) * static_cast<double>(space.f_frsize);
+
+  std::string name = (folder / "node_check-XXXXXX").string();
+  const multinode::detail::Descriptor file(mkstemp(name.data()));
+  if (!file) return cannot_write(errno);
+  unlink(name.c_str());
+  const std::string text(1 << 20, 'x');
+  std::string back(text.size(), ' ');
+  if (const auto written = pwrite(file.get(), text.data(), text.size(), 0); written != std::ssize(text))
+    return cannot_write(written < 0 ? errno : ENOSPC);
+  if (pread(file.get(), back.data(), back.size(), 0) != std::ssize(back) || back != text)
+    return wrong("gives back other data than were written");
+
+  const double free = static_cast<double>(space.f_bavail) * static_cast<double>(space.f_frsize);
+  if (free < needed) return wrong("has only " + gib(free) + " free");
+  finding.ok = true;
+  finding.why = gib(free) + " free";
+  return finding;
+}
+
+std::vector<std::string> rdma_ports(const std::filesystem::path& root) {
+  std::vector<std::string> ports;
+  const std::filesystem::path folder = root / "sys/class/infiniband";
+  for (const std::string& device : names_in(folder))
+    for (const std::string& port : names_in(folder / device / "ports")) {
+      const std::string state = first_line(folder / device / "ports" / port / "state");  // "4: ACTIVE"
+      const std::size_t colon = state.find(": ");
+      ports.push_back(device + "/" + port + " " + (colon == std::string::npos ? state : state.substr(colon + 2)) + " " +
+                      first_line(folder / device / "ports" / port / "rate"));
+    }
+  return ports;
+}
+
+Findings look_at_devices() {
+  const std::vector<std::string> rdma = rdma_ports("/");
+  Findings all{{"interfaces", joined(interfaces()), "", "equal", true, "up, with an address"},
+               {"rdma_ports", joined(rdma), "", "equal", true, ""}};
+  if (rdma.empty()) {
+    all.back().ok = std::nullopt;
+    all.back().why = "no RDMA device in /sys/class/infiniband";
+  } else if (std::none_of(rdma.begin(), rdma.end(),
+                          [](const std::string& port) { return port.find(" ACTIVE ") != std::string::npos; })) {
+    all.back().ok = false;
+    all.back().why = "no RDMA port is ACTIVE: look at the cable, the switch and, on InfiniBand, the subnet manager";
+  }
+#ifdef MULTINODE_HAVE_CUDA
+  const std::vector<std::string> names = gpus();
+  all.push_back({"gpus", joined(names), "", "equal", true, ""});
+  if (names.empty()) all.back().ok = std::nullopt, all.back().why = "CUDA sees no GPU";
+  if (const char* text = multinode::stand_in()) all.back().why = text;
+#else
+  all.push_back(absent("gpus", "built without CUDA"));
+#endif
+  return all;
+}
+
+}  // namespace node_check

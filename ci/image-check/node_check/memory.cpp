@@ -1,0 +1,190 @@
+#include "memory.hpp"
+
+#include "granted.hpp"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <new>
+#include <thread>
+
+#ifdef HAVE_BLAS
+#include <cblas.h>
+#endif
+
+namespace node_check {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Where every element differs from its neighbours, and the triad is exact.
+constexpr double factor = 3;
+double b_at(std::size_t i) { return static_cast<double>(i % 1021); }
+double c_at(std::size_t i) { return static_cast<double>(i / 1021 % 4096); }
+
+double last_level_cache() {
+  double largest = 0;
+  for (int index = 0; index < 8; ++index) {
+    std::ifstream in("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
+    double size = 0;
+    char unit = ' ';
+    if (in >> size >> unit) largest = std::max(largest, size * (unit == 'M' ? 0x1p20 : 0x1p10));
+  }
+  return largest;
+}
+
+void bind_to(int cpu) {  // so that a thread's memory stays near it; where that is refused, the rate is what it is
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+}
+
+// In huge pages where they can be had: these gigabytes are there in a tenth of the time.
+struct Free {
+  void operator()(double* memory) const { std::free(memory); }
+};
+using Array = std::unique_ptr<double[], Free>;
+Array array(std::size_t length) {
+  constexpr std::size_t huge = std::size_t{2} << 20;
+  const std::size_t bytes = (length * sizeof(double) + huge - 1) / huge * huge;
+  Array memory(static_cast<double*>(std::aligned_alloc(huge, bytes)));
+  if (!memory) throw std::bad_alloc();
+  madvise(memory.get(), bytes, MADV_HUGEPAGE);
+  return memory;
+}
+
+}  // namespace
+
+std::size_t array_length(double cache_bytes, double most_bytes) {
+  const double bytes = std::min(std::max(4 * cache_bytes, 0x1p26), most_bytes / 3);
+  return static_cast<std::size_t>(bytes / sizeof(double));
+}
+
+Findings measure_memory_bandwidth(double seconds, bool corrupt) {
+  const std::vector<int> cpus = allowed_cpus();
+  const std::size_t workers = std::min(cpus.size(), cpus_to_use());
+  // An eighth of the memory, and what a slow core gets through in time.
+  const double cache = last_level_cache();
+  const double passable = std::max(0x1p26, seconds * 4e9 * static_cast<double>(workers));
+  const std::size_t length = array_length(cache, std::min(memory_bytes() / 8, passable));
+  const Array a = array(length), b = array(length), c = array(length);
+  constexpr double never = std::numeric_limits<double>::infinity();
+  double copy = never, triad = never;
+  bool more = true;
+  std::atomic<std::size_t> wrong{0};
+  std::barrier together(static_cast<std::ptrdiff_t>(workers));
+
+  const auto work = [&](std::size_t worker) {
+    bind_to(cpus[worker]);
+    const std::size_t first = length * worker / workers, last = length * (worker + 1) / workers;
+    double* const __restrict to = a.get();
+    const double* const __restrict from = b.get();
+    const double* const __restrict scaled = c.get();
+    for (std::size_t i = first; i < last; ++i) {  // the first to touch a page decides where it lies
+      a[i] = -1;
+      b[i] = b_at(i);
+      c[i] = c_at(i);
+    }
+    const auto time = [&](double& best, auto kernel) {
+      together.arrive_and_wait();
+      const Clock::time_point start = Clock::now();
+      kernel();
+      together.arrive_and_wait();
+      if (worker == 0) best = std::min(best, since(start));
+    };
+    const Clock::time_point start = Clock::now();
+    do {
+      time(copy, [&] { std::copy(from + first, from + last, to + first); });
+      time(triad, [&] {
+        for (std::size_t i = first; i < last; ++i) to[i] = from[i] + factor * scaled[i];
+      });
+      if (worker == 0) more = since(start) < seconds;
+      together.arrive_and_wait();
+    } while (more);
+    if (corrupt && worker == 0) to[first] += 1;
+    std::size_t mine = 0;
+    for (std::size_t i = first; i < last; ++i) mine += to[i] != b_at(i) + factor * c_at(i);
+    wrong += mine;
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t worker = 0; worker < workers; ++worker) threads.emplace_back(work, worker);
+  }
+
+  const double bytes = static_cast<double>(length * sizeof(double));
+  std::string sizes =
+      "triad, " + std::to_string(workers) + " threads, 3 arrays of " + std::to_string(length >> 17) + " MiB";
+  if (bytes < 4 * cache) sizes += ", not 4 times the cache of " + std::to_string(std::lround(cache / 0x1p20)) + " MiB";
+  Finding finding{"memory_bandwidth", 3 * bytes / triad / 1e9, "GB/s", "more", true, sizes};
+  const Finding copies{"copy_bandwidth", 2 * bytes / copy / 1e9, "GB/s", "more", true, "copy, the same"};
+  if (wrong != 0) {
+    finding.ok = false;
+    finding.why = std::to_string(wrong) + " of " + std::to_string(length) +
+                  " elements are wrong: do not use this node; look at its memory (mcelog, rasdaemon, memtest)";
+  }
+  return {finding, copies};
+}
+
+#ifdef HAVE_BLAS
+
+Finding measure_matrix_rate(double seconds, bool corrupt) {
+  const std::size_t workers = cpus_to_use();
+#ifdef HAVE_OPENBLAS_SET_NUM_THREADS
+  openblas_set_num_threads(static_cast<int>(workers));
+#endif
+  // A product of this size takes tens of milliseconds on any number of cores; whole numbers, so that all sums are
+  // exact.
+  const auto n = static_cast<std::size_t>(512 * std::ceil(std::sqrt(static_cast<double>(workers))));
+  std::vector<double> a(n * n), b(n * n), c(n * n, -1);
+  for (std::size_t i = 0; i < n * n; ++i) {
+    a[i] = static_cast<double>(i % 127);
+    b[i] = static_cast<double>(i % 131);
+  }
+  const auto blas_n = static_cast<int>(n);
+  double best = std::numeric_limits<double>::infinity();
+  for (const Clock::time_point start = Clock::now(); best > 1e9 || since(start) < seconds;) {
+    const Clock::time_point before = Clock::now();
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blas_n, blas_n, blas_n, 1, a.data(), blas_n, b.data(),
+                blas_n, 0, c.data(), blas_n);
+    best = std::min(best, since(before));
+  }
+  Finding finding{"matrix_rate", 2 * std::pow(static_cast<double>(n), 3) / best / 1e9,
+                  "GFLOP/s",     "more",
+                  true,          "dgemm, n = " + std::to_string(n) + ", " + std::to_string(workers) + " threads"};
+  if (corrupt) c[0] += 1;
+  for (std::size_t sample = 0; sample < 64; ++sample) {
+    const std::size_t row = sample * 37 % n, column = sample * 101 % n;
+    double sum = 0;
+    for (std::size_t k = 0; k < n; ++k) sum += a[row * n + k] * b[k * n + column];
+    if (c[row * n + column] == sum) continue;
+    finding.ok = false;
+    finding.why = "element (" + std::to_string(row) + ", " + std::to_string(column) + ") of a product is " +
+                  std::to_string(c[row * n + column]) + ", not " + std::to_string(sum) +
+                  ": do not use this node; look at its memory and CPUs, and at its BLAS library";
+    break;
+  }
+  return finding;
+}
+
+#else
+
+Finding measure_matrix_rate(double, bool) {
+  return absent("matrix_rate", "built without BLAS; to get it: apt install libopenblas-dev");
+}
+
+#endif
+
+}  // namespace node_check

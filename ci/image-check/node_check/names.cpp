@@ -1,0 +1,152 @@
+#include "names.hpp"
+
+#include <multinode/address.hpp>
+#include <multinode/check.hpp>
+#include <multinode/socket.hpp>
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <future>
+#include <thread>
+
+namespace node_check {
+
+namespace {
+
+using multinode::detail::Descriptor;
+
+std::string without_domain(const std::string& name) { return name.substr(0, name.find('.')); }
+
+Resolved resolve_now(const std::string& host) {
+  Resolved found;
+  found.host = host;
+  const multinode::detail::Addresses list = multinode::detail::resolve({host, 0}, 0, found.error);
+  for (const addrinfo* address = list.get(); address; address = address->ai_next)
+    found.addresses.push_back(multinode::detail::number_text(address->ai_addr, address->ai_addrlen));
+  if (!list) return found;
+  found.loopback = multinode::detail::is_loopback(found.addresses.front());
+  std::array<char, NI_MAXHOST> name{};
+  const int code = getnameinfo(list->ai_addr, list->ai_addrlen, name.data(), name.size(), nullptr, 0, NI_NAMEREQD);
+  (code == 0 ? found.name : found.unnamed) = code == 0 ? name.data() : gai_strerror(code);
+  return found;
+}
+
+// Empty where it went well, else why not.
+std::string log_in_to(const std::string& host, std::chrono::seconds timeout) {
+  std::array<int, 2> ends{};
+  multinode::check_errno(pipe2(ends.data(), O_CLOEXEC), "pipe2");
+  const Descriptor read_end(ends[0]);
+  Descriptor write_end(ends[1]);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, write_end.get(), STDERR_FILENO);
+  std::vector<std::string> words{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, "true"};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  pid_t child = 0;
+  const int error = posix_spawnp(&child, "ssh", &files, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&files);
+  if (error != 0) return std::string("ssh: ") + std::strerror(error);
+  write_end.reset();
+
+  std::string said;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  bool killed = false;
+  for (bool open = true; open;) {  // until ssh, and what it started, have closed their end
+    pollfd waiting{read_end.get(), POLLIN, 0};
+    std::array<char, 512> buffer{};
+    if (poll(&waiting, 1, 100) > 0) {
+      const ssize_t got = read(read_end.get(), buffer.data(), buffer.size());
+      open = got > 0;
+      if (open) said.append(buffer.data(), static_cast<std::size_t>(got));
+    }
+    if (open && std::chrono::steady_clock::now() > deadline) {
+      kill(child, SIGKILL);
+      killed = true;
+      open = false;
+    }
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  if (killed) return "no answer within " + multinode::detail::to_text(timeout);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
+  said = said.substr(0, said.find_last_not_of(" \r\n") + 1);
+  said = said.substr(said.find_last_of("\r\n") + 1);  // the last line is the reason
+  return said.empty() ? "exit status " + std::to_string(WIFEXITED(status) ? WEXITSTATUS(status) : 128) : said;
+}
+
+bool found_on_path(const std::string& program) {
+  const char* const path = std::getenv("PATH");
+  std::string rest = path ? path : "/usr/bin:/bin";
+  for (rest += ':'; !rest.empty(); rest.erase(0, rest.find(':') + 1))
+    if (access((rest.substr(0, rest.find(':')) + "/" + program).c_str(), X_OK) == 0) return true;
+  return false;
+}
+
+}  // namespace
+
+Resolved resolve(const std::string& host, std::chrono::milliseconds timeout) {
+  auto answer = std::make_shared<std::promise<Resolved>>();
+  auto future = answer->get_future();
+  std::thread([answer, host] { answer->set_value(resolve_now(host)); }).detach();
+  if (future.wait_for(timeout) == std::future_status::ready) return future.get();
+  Resolved late;
+  late.host = host;
+  late.error = "no answer within " + multinode::detail::to_text(timeout);
+  return late;
+}
+
+Finding judge_names(const std::string& own, const std::vector<Resolved>& all) {
+  std::string wrong, note;
+  int failures = 0;
+  const auto add = [](std::string& text, const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
+  for (const Resolved& one : all) {
+    const bool other = one.host != own;
+    if (one.addresses.empty()) {
+      ++failures;
+      add(all.size() > 1 ? wrong : note, one.host + " has no address here (" + one.error + ")");
+    } else if (other && one.loopback) {
+      ++failures;
+      add(wrong, one.host + " is " + one.addresses.front() + " here, which is this node itself");
+    } else if (one.name.empty()) {
+      add(note, one.addresses.front() + " of " + one.host + " has no name (" + one.unnamed + ")");
+    } else if (!one.loopback && without_domain(one.name) != without_domain(one.host)) {
+      add(note, one.addresses.front() + " of " + one.host + " is called " + one.name);
+    }
+  }
+  Finding finding{"name_resolution", failures, "names", "equal", wrong.empty(), note};
+  if (!wrong.empty()) finding.why = wrong + ": put the nodes into /etc/hosts or the name service, the same on all";
+  return finding;
+}
+
+Finding log_in(const std::vector<std::string>& hosts, std::chrono::seconds timeout) {
+  if (hosts.empty()) return absent("ssh", "no other node");
+  if (!found_on_path("ssh")) return absent("ssh", "no ssh here: install openssh-client, if a launcher needs it");
+  std::string wrong;
+  int failures = 0;
+  for (const std::string& host : hosts)
+    if (const std::string why = log_in_to(host, timeout); !why.empty()) {
+      wrong += (failures ? "; " : "") + host + ": " + why;
+      ++failures;
+    }
+  Finding finding{"ssh", failures, "hosts", "equal", failures == 0, std::to_string(hosts.size()) + " logins"};
+  if (failures)
+    finding.why = "cannot log in to " + wrong +
+                  ": mpirun starts its daemons so; keys and known hosts are needed, with no question";
+  return finding;
+}
+
+}  // namespace node_check

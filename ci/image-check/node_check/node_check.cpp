@@ -1,0 +1,239 @@
+// node_check: is there something wrong with these nodes? Looks at each node's limits, devices, memory, arithmetic,
+// GPUs, clock, and at how the nodes know each other. Exit status, the same on all ranks: 0 nothing is wrong; 1
+// something is, or a rank failed; 2 bad command line or environment; 77 nothing of what --only names is here.
+#include "clock.hpp"
+#include "finding.hpp"
+#include "gpu.hpp"
+#include "granted.hpp"
+#include "limits.hpp"
+#include "memory.hpp"
+#include "names.hpp"
+
+#include <multinode/device.hpp>
+#include <multinode/program.hpp>
+#include <multinode/report.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <iomanip>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <sstream>
+
+using multinode::World;
+using namespace node_check;
+using nlohmann::json;
+namespace po = boost::program_options;
+
+struct Options {
+  multinode::CommonOptions common;
+  std::vector<std::string> only;
+  double seconds = 0.5;
+  int corrupt = -1;
+};
+
+struct Look {
+  const char* name;
+  bool every_rank;  // else one rank a node
+  std::function<Findings(World&, const Options&)> look;
+};
+
+// Nodes in order, this one's last: every node begins with its neighbour, so that none has to answer all at once.
+std::vector<std::string> other_nodes(const World& world) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < world.size(); ++rank)
+    if (std::find(hosts.begin(), hosts.end(), world.host(rank)) == hosts.end()) hosts.push_back(world.host(rank));
+  const auto own = std::find(hosts.begin(), hosts.end(), world.host(world.rank()));
+  std::rotate(hosts.begin(), own + 1, hosts.end());
+  hosts.pop_back();
+  return hosts;
+}
+
+// Each GPU is one rank's: of those that see it, the one that has the fewest so far.
+std::vector<int> own_gpus(World& world) {
+  json seen = json::array();
+#ifdef MULTINODE_HAVE_CUDA
+  for (int device = 0; device < multinode::device_count(); ++device) {
+    char pci[32] = {};
+    multinode::check(cudaDeviceGetPCIBusId(pci, sizeof pci, device));
+    seen.push_back(pci);
+  }
+#endif
+  std::map<std::string, std::vector<int>> ranks_of;  // ordered, so that all ranks share out alike
+  const std::vector<std::string> all = world.gather("which GPUs", seen.dump());
+  for (int rank = 0; rank < world.size(); ++rank)
+    for (const json& pci : json::parse(all[static_cast<std::size_t>(rank)]))
+      ranks_of[world.host(rank) + " " + pci.get<std::string>()].push_back(rank);
+  std::map<int, int> load;
+  std::vector<int> own;
+  for (const auto& [gpu, ranks] : ranks_of) {
+    const int rank = *std::min_element(ranks.begin(), ranks.end(), [&](int l, int r) { return load[l] < load[r]; });
+    ++load[rank];
+    if (rank != world.rank()) continue;
+    for (std::size_t device = 0; device < seen.size(); ++device)
+      if (gpu == world.host(rank) + " " + seen[device].get<std::string>()) own.push_back(static_cast<int>(device));
+  }
+  return own;
+}
+
+bool corrupt_here(const World& world, const Options& options) { return world.rank() == options.corrupt; }
+
+Findings look_at_clock(World& world, const Options& options) {
+  const std::chrono::milliseconds timeout = world.timeout();
+  if (world.rank() == 0) {
+    for (int rank = 1; rank < world.size(); ++rank) {
+      const auto inside = world.watchdog().enter("clock skew", rank);
+      answer(world.store(), "clock/" + std::to_string(rank), real_time, timeout);
+    }
+    if (world.size() == 1) return {absent("clock_skew", "one rank alone has one clock")};
+    return {};
+  }
+  const auto inside = world.watchdog().enter("clock skew", 0);
+  const std::int64_t ahead = corrupt_here(world, options) ? 5'000'000'000 : 0;
+  return {judge(skew_of(ask(
+      world.store(), "clock/" + std::to_string(world.rank()), [&] { return real_time() + ahead; }, timeout)))};
+}
+
+Findings look_at_names(World& world, const Options&) {
+  const std::string& own = world.host(world.rank());
+  std::vector<std::string> hosts = other_nodes(world);
+  hosts.push_back(own);
+  std::vector<Resolved> all;
+  for (const std::string& host : hosts) all.push_back(resolve(host, std::chrono::seconds(10)));
+  return {judge_names(own, all)};
+}
+
+const std::vector<Look>& looks() {
+  static const std::vector<Look> all{
+      {"limits", false, [](World&, const Options&) { return look_at_limits(); }},
+      {"devices", false, [](World&, const Options&) { return look_at_devices(); }},
+      {"memory_bandwidth", false,
+       [](World& world, const Options& o) { return measure_memory_bandwidth(o.seconds, corrupt_here(world, o)); }},
+      {"matrix_rate", false,
+       [](World& world, const Options& o) { return Findings{measure_matrix_rate(o.seconds, corrupt_here(world, o))}; }},
+      {"gpu", true,
+       [](World& world, const Options& o) {
+         const std::vector<int> own = own_gpus(world);
+         if (own.empty() && world.local_rank() != 0) return Findings{};
+         return look_at_gpus(own, o.seconds, corrupt_here(world, o));
+       }},
+      {"clock_skew", true, look_at_clock},
+      {"name_resolution", false, look_at_names},
+      {"ssh", false, [](World& world, const Options&) { return Findings{log_in(other_nodes(world))}; }}};
+  return all;
+}
+
+bool chosen(const Options& options, const std::string& name) {
+  return options.only.empty() || std::find(options.only.begin(), options.only.end(), name) != options.only.end();
+}
+
+Findings look(World& world, const Options& options) {
+  Findings all;
+  for (const Look& one : looks()) {
+    if (!chosen(options, one.name)) continue;
+    world.barrier(one.name);  // nothing measures while another rank of its node works
+    if (!one.every_rank && world.local_rank() != 0) continue;
+    const auto inside = one.every_rank ? nullptr
+                                       : std::make_unique<multinode::Watchdog::Operation>(world.watchdog(), one.name,
+                                                                                          multinode::Watchdog::nobody);
+    try {
+      for (Finding& finding : one.look(world, options)) all.push_back(std::move(finding));
+    } catch (const multinode::StoreTimeout&) {
+      throw;  // another rank is gone
+    } catch (const multinode::StoreLost&) {
+      throw;
+    } catch (const multinode::HardwareAbsent& e) {
+      all.push_back(absent(one.name, e.what()));
+    } catch (const std::exception& e) {
+      all.push_back({one.name, nullptr, "", "equal", false, e.what()});
+    }
+  }
+  return all;
+}
+
+int report(World& world, const Options& options, const Findings& findings) {
+  json mine = json::array();
+  for (const Finding& finding : findings) {
+    const std::string& host = world.host(world.rank());
+    mine.push_back({{"what", finding.what},
+                    {"rank", world.rank()},
+                    {"host", host},
+                    {"value", finding.value},
+                    {"unit", finding.unit},
+                    {"better", finding.better},
+                    {"ok", finding.ok ? json(*finding.ok) : json()},
+                    {"why", finding.ok == false ? host + ": " + finding.why : finding.why}});
+  }
+  std::vector<json> all;
+  std::map<std::string, std::size_t> order;
+  for (const std::string& text : world.gather("findings", mine.dump()))
+    for (json& one : json::parse(text)) {
+      order.try_emplace(one.at("what").get<std::string>(), order.size());
+      all.push_back(std::move(one));
+    }
+  if (world.rank() != 0) return multinode::exit_right;  // all end with the worst status
+
+  multinode::JsonLines lines(options.common.json);
+  lines.write(multinode::fingerprint(world));
+  for (const json& one : all) lines.write(one);
+
+  std::stable_sort(all.begin(), all.end(), [&](const json& l, const json& r) {
+    return order.at(l.at("what").get<std::string>()) < order.at(r.at("what").get<std::string>());
+  });
+  multinode::Table table({"what", "rank", "host", "value", "unit", "verdict", "why"});
+  int right = 0, wrong = 0;
+  for (const json& one : all) {
+    const json& ok = one.at("ok");
+    const json& value = one.at("value");
+    right += ok == true;
+    wrong += ok == false;
+    std::ostringstream number;
+    number.precision(4);
+    if (value.is_number_float() && value.get<double>() < 1e5)
+      number << value.get<double>();
+    else if (value.is_number())
+      number << std::fixed << std::setprecision(0) << value.get<double>();
+    table.add({one.at("what"), std::to_string(one.at("rank").get<int>()), one.at("host"),
+               value.is_string() ? value.get<std::string>() : number.str(), one.at("unit"),
+               ok.is_null()     ? "absent"
+               : ok.get<bool>() ? "ok"
+                                : "WRONG",
+               one.at("why")});
+    if (ok == false)
+      std::cerr << "node_check: " + one.at("what").get<std::string>() + ": " + one.at("why").get<std::string>() + "\n";
+  }
+  std::cerr << std::flush;
+  table.print(std::cout);
+  std::cout << right << " right, " << wrong << " wrong, " << std::ssize(all) - right - wrong << " absent\n"
+            << std::flush;
+  return wrong ? multinode::exit_wrong : right ? multinode::exit_right : multinode::exit_hardware_absent;
+}
+
+int main(int argc, char** argv) {
+  Options options;
+  multinode::Program program{"node_check", po::options_description("node_check: is something wrong with these nodes?"),
+                             options.common};
+  std::string names;
+  for (const Look& one : looks()) names += (names.empty() ? "" : ", ") + std::string(one.name);
+  // clang-format off
+  program.options.add_options()
+    ("only", po::value(&options.only)->value_name("NAME"), ("look at this alone; may be repeated: " + names).c_str())
+    ("seconds", po::value(&options.seconds)->value_name("S")->default_value(options.seconds, "0.5"),
+     "time for each measurement")
+    ("corrupt", po::value(&options.corrupt)->value_name("RANK"),
+     "make this rank's data wrong, and its clock 5 s ahead: the checks must see it");
+  // clang-format on
+  program.validate = [&] {
+    multinode::require_range("--seconds", options.seconds, 0.0, 3600.0);
+    for (const std::string& name : options.only)
+      if (std::none_of(looks().begin(), looks().end(), [&](const Look& one) { return one.name == name; }))
+        throw multinode::UsageError("--only: there is no '" + name + "'; there are " + names);
+    // Ranks wait for those that measure; a node may have 16 GPUs to one rank.
+    options.common.timeout += std::chrono::milliseconds(static_cast<long long>(32'000 * options.seconds));
+  };
+  return multinode::run(program, argc, argv, [&](World& world) {
+    unbind();
+    return report(world, options, look(world, options));
+  });
+}

@@ -1,0 +1,172 @@
+// node_check as image-check runs it.
+#include <testing/host_nccl.hpp>
+#include <testing/program_test.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+namespace {
+
+using namespace multinode::testing;
+using nlohmann::json;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+#define EXPECT_HAS(text, part) EXPECT_TRUE(has(text, part)) << "looked for '" << (part) << "' in:\n" << (text)
+
+class TemporaryFile {
+ public:
+  TemporaryFile() : path_("/tmp/node_check-XXXXXX") { close(mkstemp(path_.data())); }
+  ~TemporaryFile() { unlink(path_.c_str()); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::vector<json> lines_of(const std::string& file) {
+  std::vector<json> lines;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+std::vector<json> with(const std::vector<json>& lines, const char* what) {
+  std::vector<json> found;
+  std::copy_if(lines.begin(), lines.end(), std::back_inserter(found),
+               [&](const json& line) { return line.value("what", "") == what; });
+  return found;
+}
+
+std::vector<std::string> command(std::vector<std::string> options) {
+  options.insert(options.begin(), PATH_node_check);
+  return options;
+}
+
+std::vector<std::string> ranks(int count, std::vector<std::string> options) {
+#ifdef MULTINODE_HAVE_MPI
+  return under_mpirun(count, command(std::move(options)));
+#else
+  std::vector<std::string> words{PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(count)};
+  for (std::string& word : command(std::move(options))) words.push_back(std::move(word));
+  return words;
+#endif
+}
+
+TEST(NodeCheckProgram, LooksAtEverything) {
+  const TemporaryFile file;
+  const Result result = run(ranks(2, {"--seconds", "0.02", "--json", file.path()}));
+  EXPECT_EQ(result.status, 0) << result.all();
+  const std::vector<json> lines = lines_of(file.path());
+  ASSERT_FALSE(lines.empty()) << result.all();
+  EXPECT_EQ(lines[0].at("fingerprint").at("world_size"), 2);
+  for (const char* what : {"memlock", "shm_bytes", "interfaces", "rdma_ports", "gpus", "memory_bandwidth",
+                           "matrix_rate", "name_resolution", "ssh", "clock_skew"})
+    EXPECT_EQ(with(lines, what).size(), 1u) << what;
+  for (const json& line : lines) {
+    if (line.contains("fingerprint")) continue;
+    EXPECT_TRUE(line.at("ok").is_null() || line.at("ok") == true) << line;
+    EXPECT_TRUE(!line.at("ok").is_null() || !line.at("why").get<std::string>().empty()) << line;
+    EXPECT_HAS(result.out, line.at("what").get<std::string>());
+  }
+  const json skew = with(lines, "clock_skew").at(0);
+  EXPECT_EQ(skew.at("rank"), 1);
+  EXPECT_EQ(skew.at("value"), 0);  // one host has one clock
+  EXPECT_EQ(skew.at("ok"), true);
+  EXPECT_HAS(result.out, "0 wrong");
+}
+
+TEST(NodeCheckProgram, SeesWhatIsCorrupted) {
+  const TemporaryFile file;
+  const Result result = run({PATH_mnrun, "--standalone", "--nproc-per-node", "3", PATH_node_check, "--seconds", "0.02",
+                             "--corrupt", "2", "--only", "clock_skew", "--only", "limits", "--json", file.path()});
+  EXPECT_EQ(result.status, 1) << result.all();
+  const std::vector<json> skews = with(lines_of(file.path()), "clock_skew");
+  ASSERT_EQ(skews.size(), 2u);
+  EXPECT_EQ(skews[0].at("ok"), true);
+  EXPECT_EQ(skews[1].at("ok"), false);
+  EXPECT_NEAR(skews[1].at("value").get<double>(), 5000, 100);
+  EXPECT_HAS(skews[1].at("why").get<std::string>(),
+             skews[1].at("host").get<std::string>() + ": its clock is 5e+03 ms ahead");
+  EXPECT_HAS(result.err, "node_check: clock_skew: ");
+  EXPECT_EQ(occurrences(result.err, "node_check: "), 1u) << result.err;
+}
+
+#ifdef PATH_mnrun  // of chapter 01, where that is built, too
+TEST(NodeCheckProgram, UnderMnrun) {
+  const Result result =
+      run({PATH_mnrun, "--standalone", "--nproc-per-node", "2", PATH_node_check, "--only", "clock_skew"});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_HAS(result.out, "1 right, 0 wrong, 0 absent");
+}
+#endif
+
+TEST(NodeCheckProgram, SeesAWrongElement) {
+  const Result result = run(command({"--seconds", "0", "--corrupt", "0", "--only", "memory_bandwidth"}));
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_HAS(result.err, "node_check: memory_bandwidth: ");
+  EXPECT_HAS(result.err, "1 of ");
+}
+
+TEST(NodeCheckProgram, SeesAFolderThatCannotBeWritten) {
+  const Result result = run(command({"--only", "limits"}), {{"TMPDIR", "/nowhere/at/all"}});
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_HAS(result.err, "node_check: tmp_bytes: ");
+  EXPECT_HAS(result.err, "/nowhere/at/all cannot be used (No such file or directory)");
+}
+
+TEST(NodeCheckProgram, WhatIsNotHereIsNotRight) {
+  const Result result = run(command({"--only", "ssh"}));
+  EXPECT_EQ(result.status, 77) << result.all();
+  EXPECT_HAS(result.out, "0 right, 0 wrong, 1 absent");
+}
+
+TEST(NodeCheckProgram, WrongOptionsAreRefused) {
+  const std::pair<std::vector<std::string>, std::string> wrong[] = {
+      {{"--only", "colour"}, "there is no 'colour'; there are limits, devices, "},
+      {{"--seconds", "-1"}, "--seconds must be from 0"},
+      {{"--corrupt", "x"}, "corrupt"},
+      {{"stray"}, "only options are expected"},
+      {{"--only", "ssh", "--json", "/nowhere/at/all"}, "/nowhere/at/all"}};
+  for (const auto& [options, text] : wrong) {
+    const Result result = run(command(options));
+    EXPECT_EQ(result.status, 2) << result.all();
+    EXPECT_HAS(result.err, text);
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
+#ifdef HOST_NCCL
+
+TEST(NodeCheckProgram, GpusAreSharedOutAndSaidToBeStandIns) {
+  const TemporaryFile file;
+  const Result result = run(ranks(2, {"--only", "gpu", "--only", "devices", "--json", file.path()}), on_host_nccl(3));
+  EXPECT_EQ(result.status, 0) << result.all();
+  const std::vector<json> lines = lines_of(file.path());
+  for (const char* what : {"gpu0_memory", "gpu1_memory", "gpu2_memory"}) {
+    const std::vector<json> found = with(lines, what);
+    ASSERT_EQ(found.size(), 1u) << what << result.all();
+    EXPECT_EQ(found[0].at("value"), 0);
+    EXPECT_HAS(found[0].at("why").get<std::string>(), "stand-in");
+  }
+  EXPECT_FALSE(has(result.out, "GB/s")) << result.out;
+}
+
+TEST(NodeCheckProgram, AWrongBitOfGpuMemoryIsNamed) {
+  const Result result = run(command({"--only", "gpu", "--corrupt", "0"}), on_host_nccl(1));
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_HAS(result.err, "word 1234 is 0x");
+  EXPECT_HAS(result.err, ": bit 3;");
+}
+
+#endif
+
+}  // namespace

@@ -1,0 +1,307 @@
+// The parts of node_check, with faults planted.
+#include "../clock.hpp"
+#include "../gpu.hpp"
+#include "../granted.hpp"
+#include "../limits.hpp"
+#include "../memory.hpp"
+#include "../names.hpp"
+
+#include <multinode/tcp_store.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+namespace {
+
+using namespace node_check;
+using namespace std::chrono_literals;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+#define EXPECT_HAS(text, part) EXPECT_TRUE(has(text, part)) << "looked for '" << (part) << "' in:\n" << (text)
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "node_check-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+  void write(const std::string& file, const std::string& text) const {
+    std::filesystem::create_directories((path_ / file).parent_path());
+    std::ofstream(path_ / file) << text << '\n';
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Clocks.
+
+TEST(NodeCheck, SkewIsThatOfTheShortestExchange) {
+  // The asker is 1000 ns ahead. The second exchange is symmetric; the first came back late.
+  const std::vector<Exchange> exchanges{{5000, 4010, 4020, 9000}, {10'000, 9100, 9150, 10'250}};
+  const Skew skew = skew_of(exchanges);
+  EXPECT_NEAR(skew.seconds, 1000e-9, 1e-15);
+  EXPECT_NEAR(skew.bound, 100e-9, 1e-15);
+}
+
+TEST(NodeCheck, TheBoundHoldsHoweverLopsidedTheWayIs) {
+  for (const std::int64_t there : {0, 40, 100}) {
+    const Skew skew = skew_of(std::vector<Exchange>{{700, there, there + 5, 805}});  // ahead by 700, 100 on the way
+    EXPECT_LE(std::abs(skew.seconds * 1e9 - 700), skew.bound * 1e9 + 1e-6);
+  }
+}
+
+TEST(NodeCheck, SkewOverAStore) {
+  multinode::TcpStoreServer server;
+  const multinode::Endpoint at{"127.0.0.1", server.port()};
+  for (const double planted : {0.0, 3.0, -7.5}) {
+    const std::string key = "pair" + std::to_string(planted);
+    std::jthread other([&] {
+      multinode::TcpStore store(at, 10s);
+      answer(store, key, real_time, 10s);
+      store.goodbye();
+    });
+    multinode::TcpStore store(at, 10s);
+    const auto ahead = static_cast<std::int64_t>(planted * 1e9);
+    const Skew skew = skew_of(ask(
+        store, key, [&] { return real_time() + ahead; }, 10s));
+    store.goodbye();
+    EXPECT_LE(std::abs(skew.seconds - planted), skew.bound);
+    const Finding finding = judge(skew);
+    EXPECT_EQ(finding.ok, planted == 0.0) << finding.why;
+    EXPECT_HAS(finding.why, planted == 0 ? " ms " : planted > 0 ? "3e+03 ms ahead" : "7.5e+03 ms behind");
+  }
+}
+
+TEST(NodeCheck, ASkewThatTheBoundExplainsIsNoFault) {
+  EXPECT_EQ(judge({5, 4.5}).ok, true);
+  EXPECT_EQ(judge({5, 4.5}).value, 500);
+  EXPECT_EQ(judge({-5, 3.5}).ok, false);
+  EXPECT_EQ(judge({0.0049, 0.0001}).value, 0);
+}
+
+TEST(NodeCheck, NobodyAnswers) {
+  multinode::TcpStoreServer server;
+  multinode::TcpStore store({"127.0.0.1", server.port()}, 10s);
+  EXPECT_THROW(ask(store, "pair", real_time, 100ms), multinode::StoreTimeout);
+}
+
+// Patterns.
+
+TEST(NodeCheck, PatternsDependOnThePositionAndTurnEveryBit) {
+  std::vector<std::uint64_t> first(1000), second(1000), turned(1000);
+  fill(first, 0, 0);
+  fill(second, 1, 0);
+  fill(turned, 0, 1);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    EXPECT_NE(first[i], second[i]);
+    EXPECT_EQ(first[i] ^ turned[i], ~std::uint64_t{0});
+  }
+  EXPECT_EQ(compare(first, 0, 0).count, 0u);
+  EXPECT_EQ(compare(second, 1, 0).count, 0u);
+  EXPECT_EQ(compare(turned, 0, 1).count, 0u);
+  EXPECT_EQ(compare(first, 0, 1).count, first.size());
+  EXPECT_EQ(compare(second, 0, 0).count, second.size());  // data of the next word's place
+}
+
+TEST(NodeCheck, AWrongWordIsNamedWithItsBits) {
+  std::vector<std::uint64_t> words(1000);
+  fill(words, 5000, 0);
+  words[17] ^= (1u << 3) | (std::uint64_t{1} << 63);
+  words[999] = 0;
+  const Wrong wrong = compare(words, 5000, 0);
+  EXPECT_EQ(wrong.count, 2u);
+  EXPECT_EQ(wrong.at, 5017u);
+  EXPECT_EQ(wrong.found ^ wrong.expected, (std::uint64_t{1} << 63) | 8);
+  EXPECT_HAS(to_text(wrong), "word 5017 is 0x");
+  EXPECT_HAS(to_text(wrong), ": bit 3 63");
+  EXPECT_HAS(to_text({1, 2, 0, ~std::uint64_t{0}}), "bit 0 1 2 3 4 5 6 7 ...");
+}
+
+// Folders and limits.
+
+TEST(NodeCheck, AFolderThatCanBeWritten) {
+  const Folder folder;
+  const Finding finding = look_at_folder("shm", folder.path(), 1, "do this");
+  EXPECT_EQ(finding.ok, true) << finding.why;
+  EXPECT_EQ(finding.what, "shm_bytes");
+  EXPECT_GT(finding.value.get<double>(), 0x1p20);
+  EXPECT_HAS(finding.why, "GiB free");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(NodeCheck, AFolderThatCannotBeWrittenOrIsFull) {
+  for (const char* wrong : {"/proc", "/nowhere/at/all"}) {  // root may write into a folder without the right to
+    const Finding finding = look_at_folder("shm", wrong, 1, "do this");
+    EXPECT_EQ(finding.ok, false);
+    EXPECT_HAS(finding.why, wrong);
+    EXPECT_HAS(finding.why, ": do this");
+  }
+  const Folder folder;
+  const Finding full = look_at_folder("tmp", folder.path(), 1e30, "do this");
+  EXPECT_EQ(full.ok, false);
+  EXPECT_HAS(full.why, folder.path().string() + " has only ");
+}
+
+TEST(NodeCheck, LimitsOfThisProcess) {
+  const Findings all = look_at_limits();
+  for (const char* what : {"memlock", "open_files", "processes", "core_size", "stack", "cpus", "memory", "shm_bytes"})
+    EXPECT_EQ(std::count_if(all.begin(), all.end(), [&](const Finding& f) { return f.what == what; }), 1) << what;
+}
+
+TEST(NodeCheck, CgroupsOfBothVersions) {
+  const Folder two;
+  two.write("proc/self/cgroup", "0::/a/b");
+  two.write("sys/fs/cgroup/a/cpu.max", "150000 100000");
+  two.write("sys/fs/cgroup/a/b/cpu.max", "max 100000");
+  two.write("sys/fs/cgroup/a/b/memory.max", "max");
+  two.write("sys/fs/cgroup/memory.max", "1048576");
+  EXPECT_EQ(read_cgroup(two.path()).cpus, 1.5);
+  EXPECT_EQ(read_cgroup(two.path()).memory, 1048576);
+
+  const Folder one;
+  one.write("proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n1:name=systemd:/x");
+  one.write("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "400000");
+  one.write("sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000");
+  one.write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "2097152");
+  one.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+  EXPECT_EQ(read_cgroup(one.path()).cpus, 4);
+  EXPECT_EQ(read_cgroup(one.path()).memory, 2097152);
+
+  const Folder none;
+  EXPECT_FALSE(read_cgroup(none.path()).cpus);
+  EXPECT_FALSE(read_cgroup(none.path()).memory);
+}
+
+TEST(NodeCheck, RdmaPorts) {
+  const Folder root;
+  EXPECT_TRUE(rdma_ports(root.path()).empty());
+  root.write("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
+  root.write("sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)");
+  root.write("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN");
+  root.write("sys/class/infiniband/mlx5_1/ports/1/rate", "40 Gb/sec (4X QDR)");
+  EXPECT_EQ(rdma_ports(root.path()),
+            (std::vector<std::string>{"mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)", "mlx5_1/1 DOWN 40 Gb/sec (4X QDR)"}));
+}
+
+// Memory and arithmetic.
+
+TEST(NodeCheck, ArraysAreLargerThanTheCacheAndLeaveMemory) {
+  EXPECT_EQ(array_length(0x1p30, 0x1p40), std::size_t{1} << 29);  // four times the cache
+  EXPECT_EQ(array_length(0, 0x1p40), std::size_t{1} << 23);       // 64 MiB at least
+  EXPECT_EQ(array_length(0x1p30, 3 * 0x1p33), std::size_t{1} << 29);
+  EXPECT_EQ(array_length(0x1p30, 3 * 0x1p30), std::size_t{1} << 27);
+}
+
+TEST(NodeCheck, MemoryBandwidthAndAWrongElement) {
+  const Findings right = measure_memory_bandwidth(0, false);
+  ASSERT_EQ(right.size(), 2u);
+  for (const Finding& finding : right) {
+    EXPECT_EQ(finding.ok, true) << finding.why;
+    EXPECT_GT(finding.value.get<double>(), 0.01);
+    EXPECT_LT(finding.value.get<double>(), 1e5);
+  }
+  const Findings wrong = measure_memory_bandwidth(0, true);
+  EXPECT_EQ(wrong[0].ok, false);
+  EXPECT_HAS(wrong[0].why, "1 of ");
+}
+
+TEST(NodeCheck, MatrixRateAndAWrongElement) {
+  const Finding right = measure_matrix_rate(0, false);
+  if (!right.ok) GTEST_SKIP() << right.why;
+  EXPECT_EQ(right.ok, true) << right.why;
+  EXPECT_GT(right.value.get<double>(), 0.01);
+  const Finding wrong = measure_matrix_rate(0, true);
+  EXPECT_EQ(wrong.ok, false);
+  EXPECT_HAS(wrong.why, "element (0, 0)");
+}
+
+// Names.
+
+TEST(NodeCheck, Resolves) {
+  const Resolved local = resolve("localhost", 10s);
+  EXPECT_TRUE(local.loopback);
+  EXPECT_FALSE(local.addresses.empty());
+  const Resolved wrong = resolve("no.such.host.invalid", 10s);
+  EXPECT_TRUE(wrong.addresses.empty());
+  EXPECT_FALSE(wrong.error.empty());
+}
+
+TEST(NodeCheck, NamesAreJudged) {
+  const Resolved own{"node0", {"127.0.1.1"}, "", true, "node0", ""};
+  const Resolved good{"node1", {"10.0.0.1"}, "", false, "node1.cluster", ""};
+  const Resolved unknown{"node2", {}, "no address", false, "", ""};
+  const Resolved nameless{"node3", {"10.0.0.3"}, "", false, "", "Name or service not known"};
+  const Resolved itself{"node4", {"127.0.1.1"}, "", true, "node4", ""};
+  const Resolved other{"node5", {"10.0.0.5"}, "", false, "login", ""};
+  EXPECT_EQ(judge_names("node0", {own, good}).ok, true);
+  EXPECT_EQ(judge_names("node0", {own, good}).why, "");
+
+  const Finding wrong = judge_names("node0", {own, unknown, itself});
+  EXPECT_EQ(wrong.ok, false);
+  EXPECT_EQ(wrong.value, 2);
+  EXPECT_HAS(wrong.why, "node2 has no address here (no address); node4 is 127.0.1.1 here, which is this node itself");
+
+  const Finding noted = judge_names("node0", {own, nameless, other});
+  EXPECT_EQ(noted.ok, true);
+  EXPECT_HAS(noted.why, "10.0.0.3 of node3 has no name");
+  EXPECT_HAS(noted.why, "10.0.0.5 of node5 is called login");
+
+  EXPECT_EQ(judge_names("node2", {unknown}).ok, true);  // a laptop, alone
+  EXPECT_HAS(judge_names("node2", {unknown}).why, "node2 has no address here");
+}
+
+// A stand-in for ssh, that does what a host's name says.
+class NodeCheckSsh : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_.write("ssh", R"(#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+case $2 in
+  good) exit 0 ;;
+  closed) echo "Warning: something" >&2; echo "closed: Permission denied (publickey)." >&2; exit 255 ;;
+  silent) exit 3 ;;
+  hanging) exec sleep 60 ;;
+esac)");
+    std::filesystem::permissions(folder_.path() / "ssh", std::filesystem::perms::owner_all);
+    setenv("PATH", (folder_.path().string() + ":" + path_).c_str(), 1);
+  }
+  void TearDown() override { setenv("PATH", path_.c_str(), 1); }
+  Folder folder_;
+  std::string path_ = getenv("PATH");
+};
+
+TEST_F(NodeCheckSsh, LogsIn) {
+  EXPECT_EQ(log_in({}).ok, std::nullopt);
+  EXPECT_EQ(log_in({"good", "good"}).ok, true);
+  const Finding wrong = log_in({"good", "closed", "silent"});
+  EXPECT_EQ(wrong.ok, false);
+  EXPECT_EQ(wrong.value, 2);
+  EXPECT_HAS(wrong.why, "closed: closed: Permission denied (publickey).; silent: exit status 3");
+}
+
+TEST_F(NodeCheckSsh, OneThatHangsIsKilled) {
+  const Finding wrong = log_in({"hanging"}, 1s);
+  EXPECT_EQ(wrong.ok, false);
+  EXPECT_HAS(wrong.why, "hanging: no answer within 1 s");
+}
+
+TEST_F(NodeCheckSsh, NoSshIsNoFault) {
+  setenv("PATH", "/nowhere", 1);
+  EXPECT_EQ(log_in({"good"}).ok, std::nullopt);
+}
+
+}  // namespace
