@@ -1,0 +1,21 @@
+// report.hpp: what people and CI systems read of an image check's results.
+#pragma once
+
+#include "results.hpp"
+
+#include <filesystem>
+#include <string>
+
+namespace image_check {
+
+// One HTML file that needs no network and no script. It is well-formed XML, too. `baseline` may be null.
+std::string html_page(const Results& results, const Results* baseline);
+
+// JUnit XML as Jenkins' junit-10.xsd has it: a test suite for each launch and one for the comparisons.
+std::string junit_xml(const Results& results);
+
+// report.html and junit.xml into `folder`, each whole or not at all. Throws multinode::UsageError for what cannot be
+// written.
+void write_reports(const std::filesystem::path& folder, const Results& results, const Results* baseline);
+
+}  // namespace image_check

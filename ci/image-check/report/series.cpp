@@ -1,0 +1,92 @@
+#include "series.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <tuple>
+
+namespace image_check {
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::optional<Spread> spread(const std::vector<double>& values) {
+  if (values.empty()) return {};
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  return Spread{median(values), *least, *most, static_cast<int>(values.size())};
+}
+
+std::vector<Series> series_of(const std::vector<Sample>& samples) {
+  std::vector<Series> all;
+  std::map<std::tuple<std::string, std::string, std::string>, std::size_t> known;
+  std::vector<std::map<double, std::map<int, std::vector<double>>>> values;
+  for (const Sample& sample : samples) {
+    if (!std::isfinite(sample.value) || !std::isfinite(sample.band_bytes)) continue;
+    const auto [at, is_new] = known.try_emplace({sample.metric, sample.node, sample.unit}, all.size());
+    if (is_new) {
+      all.push_back({sample.check, sample.metric, sample.unit, sample.better, sample.node, {}});
+      values.emplace_back();
+    }
+    values[at->second][sample.band_bytes][sample.launch].push_back(sample.value);
+  }
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (const auto& [band, launches] : values[i]) {
+      std::vector<double> medians, flat;
+      for (const auto& [launch, of_launch] : launches) {
+        medians.push_back(median(of_launch));
+        flat.insert(flat.end(), of_launch.begin(), of_launch.end());
+      }
+      Spread of_band = *spread(flat);
+      of_band.median = median(medians);
+      all[i].bands[band] = of_band;
+    }
+  return all;
+}
+
+bool is_pair(const std::string& node) { return node.find(" - ") != std::string::npos; }
+
+std::string number(double value) {
+  std::ostringstream text;
+  if (std::abs(value) >= 1000 && std::abs(value) < 1e9)
+    text << std::llround(value);
+  else
+    text.precision(4), text << value;
+  return text.str();
+}
+
+std::string percent(double share) {
+  if (!std::isfinite(share)) return "from zero";
+  std::ostringstream text;
+  const double hundredths = share * 100;
+  text.precision(1);
+  text << std::fixed << std::showpos;
+  if (std::abs(hundredths) >= 9.95) text.precision(0);
+  text << hundredths << " %";
+  return text.str();
+}
+
+std::string in_words(const Spread& spread) {
+  if (spread.values == 1) return number(spread.median);
+  return number(spread.median) + " (" + number(spread.least) + " to " + number(spread.most) +
+         ", n = " + std::to_string(spread.values) + ")";
+}
+
+double change(const Spread& a, const Spread& b) {
+  if (a.median == b.median) return 0;
+  return (b.median - a.median) / std::abs(a.median);
+}
+
+std::string change_in_words(const Comparison& comparison) {
+  const auto a = spread(comparison.a), b = spread(comparison.b);
+  std::string text = "A " + (a ? in_words(*a) : "has none") + ", B " + (b ? in_words(*b) : "has none");
+  if (!comparison.unit.empty()) text += ", in " + comparison.unit;
+  if (a && b) text += ": " + percent(change(*a, *b));
+  std::ostringstream limit;
+  limit << ", limit " << comparison.limit * 100 << " %";
+  return text + limit.str();
+}
+
+}  // namespace image_check
