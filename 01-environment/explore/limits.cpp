@@ -93,6 +93,7 @@ nlohmann::json read_container(const std::filesystem::path& root, const multinode
   for (const auto& [kind, variable] : {std::pair{"kubernetes", "KUBERNETES_SERVICE_HOST"},
                                        {"apptainer", "APPTAINER_NAME"},
                                        {"singularity", "SINGULARITY_NAME"},
+                                       {"charliecloud", "CH_RUNNING"},
                                        {"enroot", "ENROOT_ROOTFS"}})
     if (environment.contains(variable)) mark(kind, variable);
   if (const auto found = environment.find("container"); found != environment.end() && !found->second.empty())

@@ -190,6 +190,7 @@ TEST(Container, EachMarkSaysWhoToldIt) {
   none.write("proc/self/mountinfo", "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n");
   EXPECT_EQ(marks(none, {{"PATH", "/docker/bin"}}), Marks{});
   EXPECT_EQ(marks(none, {{"SINGULARITY_NAME", "image.sif"}}), Marks{"singularity SINGULARITY_NAME"});
+  EXPECT_EQ(marks(none, {{"CH_RUNNING", "Weird Al Yankovic"}}), Marks{"charliecloud CH_RUNNING"});
   EXPECT_EQ(marks(none, {{"container", "lxc"}}), Marks{"lxc container"});
   docker.write(".dockerenv", "");
   EXPECT_EQ(marks(docker, {}), Marks{"docker /.dockerenv"});
