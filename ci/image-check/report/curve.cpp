@@ -3,17 +3,34 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <sstream>
 
 namespace image_check {
 
 namespace {
 
-// A value's place on an axis: logarithmic, unless a value is not positive.
+struct Range {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  void take(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+};
+
+double round_step(double rough) {
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  return power * (rough / power > 5 ? 10 : rough / power > 2 ? 5 : rough / power > 1 ? 2 : 1);
+}
+
+// A value's place on an axis.
 class Axis {
  public:
-  Axis(double low, double high, double from, double to) : log_(low > 0), from_(from), to_(to) {
-    constexpr double least_ratio = 1.6;  // noise of a few percent must not fill the picture
+  // Logarithmic where it is wanted and can be. What is closer together than `least_ratio` does not fill the picture: it
+  // is noise.
+  Axis(Range range, double from, double to, bool logarithmic = true, double least_ratio = 1.6)
+      : log_(logarithmic && range.low > 0), from_(from), to_(to) {
+    auto [low, high] = range;
     if (log_ && high / low < least_ratio) {
       const double middle = std::sqrt(low * high);
       low = std::min(low, middle / std::sqrt(least_ratio));
@@ -28,7 +45,7 @@ class Axis {
 
   double at(double value) const { return from_ + (scale(value) - low_) / (high_ - low_) * (to_ - from_); }
 
-  std::vector<double> ticks() const {
+  std::vector<double> ticks(std::size_t most) const {
     const double low = log_ ? std::exp(low_) : low_, high = log_ ? std::exp(high_) : high_;
     if (log_ && high / low > 6)
       for (int decades = 1;; ++decades)
@@ -40,10 +57,9 @@ class Axis {
               if (const double tick = digit * std::pow(10, power);
                   (digit == 1 || between) && tick >= low && tick <= high)
                 ticks.push_back(tick);
-          if (ticks.size() <= 6) return ticks;
+          if (ticks.size() <= most) return ticks;
         }
-    const double rough = (high - low) / 4, power = std::pow(10, std::floor(std::log10(rough)));
-    const double step = power * (rough / power > 5 ? 10 : rough / power > 2 ? 5 : rough / power > 1 ? 2 : 1);
+    const double step = round_step((high - low) / static_cast<double>(most - 1));
     std::vector<double> ticks;
     for (double i = std::ceil(low / step); i * step <= high; ++i) ticks.push_back(i * step);
     return ticks;
@@ -112,86 +128,114 @@ class Picture {
   pugi::xml_node svg_;
 };
 
-struct Range {
-  double low = std::numeric_limits<double>::infinity(), high = -low;
-  void take(double value) {
-    low = std::min(low, value);
-    high = std::max(high, value);
-  }
-};
-
 }  // namespace
 
 void draw(pugi::xml_node parent, const Curve& curve) {
-  constexpr int width = 400, height = 250;
-  constexpr double left = 46, right = width - 62, top = 24, bottom = height - 40;
-  Range sizes, values;
-  std::vector<double> bands;
-  for (const Line* line : {&curve.baseline, &curve.run})
+  constexpr double left = 48, right = 338, top = 24, bottom = 200, change_top = 222, change_bottom = 304;
+  constexpr int width = 400;
+  const std::pair<const Line*, const char*> lines[] = {{&curve.baseline, "base"}, {&curve.run, "run"}};
+  Range sizes, values, changes;
+  std::set<double> bands;
+  for (const auto& [line, css] : lines)
     for (const auto& [band, spread] : line->bands) {
-      bands.push_back(band);
+      bands.insert(band);
       values.take(spread.least), values.take(spread.most);
     }
   for (const auto& [band, limit] : curve.limits) values.take(limit);
-  std::sort(bands.begin(), bands.end());
-  bands.erase(std::unique(bands.begin(), bands.end()), bands.end());
-  const auto first = std::find_if(bands.begin(), bands.end(), [](double band) { return band > 0; });
+  const auto first = bands.upper_bound(0);
   const double least = first == bands.end() ? 1 : *first;
   const auto place = [&](double band) { return std::max(band, least / 4); };  // 0 bytes have no logarithm
   for (const double band : bands) sizes.take(place(band));
-  const Axis x(sizes.low, sizes.high, left, right), y(values.low, values.high, bottom, top);
+  const Axis x_axis(sizes, left, right), y(values, bottom, top);
+  const auto x = [&](double band) { return x_axis.at(place(band)); };
 
-  Picture picture(parent, curve.title, width, height);
-  for (const double tick : y.ticks()) {
+  // Below it, the change against the baseline's medians.
+  std::map<double, double> base;
+  for (const auto& [band, spread] : curve.baseline.bands)
+    if (spread.median > 0 && curve.run.bands.count(band)) base[band] = spread.median;
+  const auto far = [&](double value, double band) { return value / base.at(band) - 1; };
+  for (const double share : {-0.05, 0.05}) changes.take(share);
+  for (const auto& [line, css] : lines)
+    for (const auto& [band, spread] : line->bands)
+      if (base.count(band)) changes.take(far(spread.least, band)), changes.take(far(spread.most, band));
+  for (const auto& [band, limit] : curve.limits)
+    if (base.count(band)) changes.take(far(limit, band));
+  const double step = round_step((changes.high - changes.low) / 2.5);
+  changes.take(std::floor(changes.low / step) * step), changes.take(std::ceil(changes.high / step) * step);
+  const Axis change(changes, change_bottom, change_top, false);
+  const double foot = base.empty() ? bottom : change_bottom;
+
+  Picture picture(parent, curve.title, width, static_cast<int>(foot) + 40);
+  for (const double tick : y.ticks(6)) {
     picture.line(left, y.at(tick), right, y.at(tick), "grid");
     picture.text(left - 6, y.at(tick) + 4, round_tick(tick), "tick end");
   }
   picture.text(4, 12, curve.unit, "tick");
-  const std::size_t every = (bands.size() + 5) / 6;
-  for (std::size_t i = 0; i < bands.size(); i += every) {
-    picture.line(x.at(place(bands[i])), bottom, x.at(place(bands[i])), bottom + 4, "axis");
-    picture.text(x.at(place(bands[i])), bottom + 17, band_name(bands[i]), "tick middle");
+  std::size_t i = 0;
+  const std::size_t every = (bands.size() + 4) / 5;
+  for (const double band : bands) {
+    if (i++ % every) continue;
+    picture.line(x(band), foot, x(band), foot + 4, "axis");
+    picture.text(x(band), foot + 17, band_name(band), "tick middle");
   }
-  picture.line(left, bottom, right, bottom, "axis");
-  picture.text((left + right) / 2, height - 6, "message size", "tick middle");
+  picture.line(left, foot, right, foot, "axis");
+  picture.text((left + right) / 2, foot + 34, "message size", "tick middle");
+  if (!base.empty()) {
+    for (double tick = changes.low; tick < changes.high + step / 2; tick += step) {
+      picture.line(left, change.at(tick), right, change.at(tick), "grid");
+      picture.text(left - 6, change.at(tick) + 4,
+                   (tick > step / 2 ? "+" : "") + round_tick(std::round(tick * 1e4) / 100) + " %", "tick end");
+    }
+    picture.text(right + 6, (change_top + change_bottom) / 2 + 4, "change", "tick");
+  }
 
   // Neighbours in question are one strip.
-  for (std::size_t i = 0; i < bands.size(); ++i) {
-    if (!curve.marked.count(bands[i])) continue;
-    std::size_t last = i;
-    while (last + 1 < bands.size() && curve.marked.count(bands[last + 1])) ++last;
-    const auto edge = [&](std::size_t a, std::size_t b) { return (x.at(place(bands[a])) + x.at(place(bands[b]))) / 2; };
-    const double from = i == 0 ? left : edge(i - 1, i), to = last + 1 == bands.size() ? right : edge(last, last + 1);
-    picture.box(from, top - 6, to - from, bottom - top + 6, "marked");
-    std::string words = curve.marked.at(bands[i]);
-    if (last > i) words += " ... " + curve.marked.at(bands[last]);
-    picture.text(std::clamp((from + to) / 2, left + 60, right - 40), top - 11, words, "mark middle");
-    i = last;
+  for (auto band = bands.begin(); band != bands.end(); ++band) {
+    if (!curve.marked.count(*band)) continue;
+    const auto begin = band;
+    while (std::next(band) != bands.end() && curve.marked.count(*std::next(band))) ++band;
+    const double from = begin == bands.begin() ? left : (x(*std::prev(begin)) + x(*begin)) / 2;
+    const double to = std::next(band) == bands.end() ? right : (x(*band) + x(*std::next(band))) / 2;
+    picture.box(from, top - 6, to - from, foot - top + 6, "marked");
+    std::string words = curve.marked.at(*begin);
+    if (band != begin) words += " ... " + curve.marked.at(*band);
+    picture.text(std::clamp((from + to) / 2, left + 75, right - 30), top - 11, words, "mark middle");
   }
 
-  if (!curve.limits.empty()) {
+  const auto both = [&](const auto& draw_on) {
+    draw_on([&](double, double value) { return y.at(value); }, [](double) { return true; });
+    if (!base.empty())
+      draw_on([&](double band, double value) { return change.at(far(value, band)); },
+              [&](double band) { return base.count(band) > 0; });
+  };
+  both([&](const auto& at, const auto& is_there) {
     std::vector<std::pair<double, double>> points;
-    for (const auto& [band, limit] : curve.limits) points.emplace_back(x.at(place(band)), y.at(limit));
+    for (const auto& [band, limit] : curve.limits)
+      if (is_there(band)) points.emplace_back(x(band), at(band, limit));
     if (points.size() == 1)
       points = {{points[0].first - 12, points[0].second}, {points[0].first + 12, points[0].second}};
-    picture.through(points, "limit");
-  }
-  for (const auto& [line, css] : {std::pair(&curve.baseline, "base"), std::pair(&curve.run, "run")}) {
-    if (line->bands.empty()) continue;
-    std::vector<std::pair<double, double>> around, middle;
-    for (const auto& [band, spread] : line->bands) {
-      around.emplace_back(x.at(place(band)), y.at(spread.most));
-      middle.emplace_back(x.at(place(band)), y.at(spread.median));
+    if (!points.empty()) picture.through(points, "limit");
+    for (const auto& [line, css] : lines) {
+      std::vector<std::pair<double, double>> around, middle;
+      for (const auto& [band, spread] : line->bands) {
+        if (!is_there(band)) continue;
+        around.emplace_back(x(band), at(band, spread.most));
+        middle.emplace_back(x(band), at(band, spread.median));
+      }
+      for (auto band = line->bands.rbegin(); band != line->bands.rend(); ++band)
+        if (is_there(band->first)) around.emplace_back(x(band->first), at(band->first, band->second.least));
+      if (middle.empty()) continue;
+      picture.through(around, std::string(css) + " noise", "polygon");
+      picture.through(middle, std::string(css) + " line");
     }
-    for (auto band = line->bands.rbegin(); band != line->bands.rend(); ++band)
-      around.emplace_back(x.at(place(band->first)), y.at(band->second.least));
-    picture.through(around, std::string(css) + " noise", "polygon");
-    picture.through(middle, std::string(css) + " line");
-  }
-  for (const auto& [line, css] : {std::pair(&curve.baseline, "base"), std::pair(&curve.run, "run")})
+  });
+  for (const auto& [line, css] : lines)
     for (const auto& [band, spread] : line->bands)
-      picture.point(x.at(place(band)), y.at(spread.median), css,
+      picture.point(x(band), y.at(spread.median), css,
                     line->name + ", " + band_name(band) + ": " + in_words(spread) + " " + curve.unit);
+  for (const auto& [band, median] : base)
+    picture.point(x(band), change.at(far(curve.run.bands.at(band).median, band)), "run",
+                  band_name(band) + ": " + percent(far(curve.run.bands.at(band).median, band)));
 
   // The lines' names at their ends, one above the other.
   constexpr double apart = 14;
@@ -207,7 +251,7 @@ void draw(pugi::xml_node parent, const Curve& curve) {
   if (!curve.run.bands.empty()) name(y.at(curve.run.bands.rbegin()->second.median), curve.run.name, "run label");
   if (!curve.limits.empty()) name(y.at(curve.limits.rbegin()->second), "limit", "limit label");
   std::stable_sort(names.begin(), names.end(), [](const auto& a, const auto& b) { return a.y < b.y; });
-  for (std::size_t i = 1; i < names.size(); ++i) names[i].y = std::max(names[i].y, names[i - 1].y + apart);
+  for (std::size_t n = 1; n < names.size(); ++n) names[n].y = std::max(names[n].y, names[n - 1].y + apart);
   double below = bottom;
   for (auto at = names.rbegin(); at != names.rend(); ++at, below -= apart) at->y = std::min(at->y, below);
   for (const auto& [at, words, css] : names) picture.text(right + 6, at + 4, words, css);
@@ -219,16 +263,18 @@ void draw(pugi::xml_node parent, const Dots& dots) {
   Range values;
   for (const auto* some : {&dots.baseline, &dots.run, &dots.limits})
     for (const double value : *some) values.take(value);
-  const Axis x(values.low, values.high, left, right);
+  const Axis x(values, left, right, true, 1.02);
   Picture picture(parent, dots.title, width, height);
-  for (const double tick : x.ticks()) {
+  for (const double tick : x.ticks(6)) {
     picture.line(x.at(tick), top - 12, x.at(tick), bottom, "grid");
     picture.text(x.at(tick), bottom + 14, round_tick(tick), "tick middle");
   }
   picture.text(right, bottom + 29, dots.unit, "tick end");
+  double last = -100;
   for (const double limit : dots.limits) {
     picture.line(x.at(limit), top - 12, x.at(limit), bottom, "limit");
-    picture.text(x.at(limit), top - 17, "limit", "limit label middle");
+    if (x.at(limit) > last + 40) picture.text(x.at(limit), top - 17, "limit", "limit label middle");
+    last = x.at(limit);
   }
   double at = top + 4;
   for (const auto& [some, name, css] :

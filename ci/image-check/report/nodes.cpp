@@ -38,6 +38,28 @@ double worse_by(const std::string& better, double value, double middle) {
   return better == "more" ? -more : better == "less" ? more : std::abs(more);
 }
 
+// A bad node spoils all of its pairs, of few nodes half of all: so of each node its usual pair, the better one of two
+// in the middle, and of those the median.
+std::map<double, double> usual_of_pairs(const std::vector<const Series*>& pairs) {
+  std::map<double, std::map<std::string, std::vector<double>>> by_node;
+  for (const Series* series : pairs)
+    for (const auto& [band, spread] : series->bands) {
+      const auto dash = series->node.find(" - ");
+      for (const auto& node : {series->node.substr(0, dash), series->node.substr(dash + 3)})
+        by_node[band][node].push_back(spread.median);
+    }
+  std::map<double, double> usual;
+  for (auto& [band, nodes] : by_node) {
+    std::vector<double> of_nodes;
+    for (auto& [node, values] : nodes) {
+      std::sort(values.begin(), values.end());
+      of_nodes.push_back(values[pairs.front()->better == "less" ? (values.size() - 1) / 2 : values.size() / 2]);
+    }
+    usual[band] = median(of_nodes);
+  }
+  return usual;
+}
+
 // Of a metric with size bands, each node shows the band in which it is worst.
 std::vector<Column> columns_of(const std::vector<Series>& all, bool pairs) {
   std::map<std::pair<std::string, std::string>, std::vector<const Series*>> metrics;
@@ -55,6 +77,7 @@ std::vector<Column> columns_of(const std::vector<Series>& all, bool pairs) {
       for (const auto& [band, spread] : series->bands) by_band[band].push_back(spread.median);
     std::map<double, double> middle;
     for (const auto& [band, values] : by_band) middle[band] = median(values);
+    if (pairs) middle = usual_of_pairs(metrics[key]);
     Column column{key.first, key.second, {}};
     for (const Series* series : metrics[key]) {
       auto worst = series->bands.end();
@@ -73,7 +96,7 @@ std::vector<Column> columns_of(const std::vector<Series>& all, bool pairs) {
   return columns;
 }
 
-// Checks that ran on a single node, or that blame one.
+// Checks that ran on single nodes, or that blame one.
 std::vector<Column> check_columns(const std::vector<CheckResult>& checks) {
   std::vector<Column> columns;
   const auto column = [&](const std::string& name) -> Column& {
@@ -86,12 +109,15 @@ std::vector<Column> check_columns(const std::vector<CheckResult>& checks) {
     const auto [at, is_new] = of_check.cells.try_emplace(node, cell);
     if (!is_new && cell.worse > at->second.worse) at->second = cell;
   };
+  std::map<std::string, std::set<std::string>> alone_on;
+  for (const auto& check : checks)
+    if (check.nodes.size() == 1) alone_on[check.check].insert(check.nodes.front());
   for (const auto& check : checks) {
     std::set<std::string> blamed;
     for (const auto& finding : check.findings)
       if (!finding.node.empty() && !is_pair(finding.node)) blamed.insert(finding.node);
     if (!is_failure(check.status)) blamed.clear();
-    if (check.nodes.size() != 1 && blamed.empty()) continue;
+    if (alone_on[check.check].size() < 2 && blamed.empty()) continue;
     Column& of_check = column(check.check);
     for (const auto& node : check.nodes)
       if (blamed.empty())
@@ -101,7 +127,7 @@ std::vector<Column> check_columns(const std::vector<CheckResult>& checks) {
               : check.status == Status::pass ? -0.01
                                              : 0});
       else
-        mark(of_check, node, {"not blamed", "", 0});
+        mark(of_check, node, {"–", "", 0});
     for (const auto& node : blamed) mark(of_check, node, {name_of(check.status), "", 1});
   }
   return columns;
@@ -117,21 +143,47 @@ void add_cell(pugi::xml_node row, const Column& column, const std::string& node)
   if (!at->second.note.empty()) add(cell, "small", at->second.note);
 }
 
-pugi::xml_node scrolled_table(pugi::xml_node parent, const std::string& caption, const char* css_class) {
+pugi::xml_node scrolled_table(pugi::xml_node parent, const std::string& title) {
+  add(parent, "h3", title);
   const auto scrolled = add(parent, "div", "", "scrolled");
   set(scrolled, "tabindex", "0");
   set(scrolled, "role", "region");
-  set(scrolled, "aria-label", caption);
-  const auto table = add(scrolled, "table", "", css_class);
-  add(table, "caption", caption);
-  return table;
+  set(scrolled, "aria-label", title);
+  return add(scrolled, "table", "", "heat");
+}
+
+void add_tables(pugi::xml_node parent, const std::vector<Column>& columns, const std::vector<std::string>& nodes) {
+  constexpr std::size_t widest = 10;  // columns that fit a window or a sheet of paper
+  const std::size_t tables = (columns.size() + widest - 1) / widest;
+  for (std::size_t t = 0, from = 0; t < tables; ++t) {
+    const std::size_t to = columns.size() * (t + 1) / tables;
+    std::string title = "Node by node";
+    if (tables > 1)
+      title += ", columns " + std::to_string(from + 1) + " to " + std::to_string(to) + " of " +
+               std::to_string(columns.size());
+    const auto table = scrolled_table(parent, title);
+    const auto head = add(add(table, "thead"), "tr");
+    set(add(head, "th", "node"), "scope", "col");
+    for (std::size_t c = from; c < to; ++c) {
+      const auto name = add(head, "th", columns[c].name);
+      set(name, "scope", "col");
+      if (!columns[c].unit.empty()) add(name, "small", columns[c].unit);
+    }
+    const auto body = add(table, "tbody");
+    for (const auto& node : nodes) {
+      const auto row = add(body, "tr");
+      set(add(row, "th", node), "scope", "row");
+      for (std::size_t c = from; c < to; ++c) add_cell(row, columns[c], node);
+    }
+    from = to;
+  }
 }
 
 void add_matrix(pugi::xml_node parent, const Column& column, const std::vector<std::string>& nodes) {
   const auto table =
-      scrolled_table(parent, column.name + (column.unit.empty() ? "" : ", " + column.unit) + ", between nodes", "heat");
+      scrolled_table(parent, column.name + (column.unit.empty() ? "" : ", " + column.unit) + ": node to node");
   const auto head = add(add(table, "thead"), "tr");
-  set(add(head, "th", "from \\ to"), "scope", "col");
+  set(add(head, "th", "node"), "scope", "col");
   for (const auto& node : nodes) set(add(head, "th", node), "scope", "col");
   const auto body = add(table, "tbody");
   for (const auto& a : nodes) {
@@ -183,29 +235,22 @@ bool add_nodes(pugi::xml_node parent, const Results& results) {
     add_text(legend, " ");
   }
 
-  constexpr std::size_t widest = 10;  // columns that fit a window or a sheet of paper
-  const std::size_t tables = (columns.size() + widest - 1) / widest;
-  for (std::size_t t = 0, from = 0; t < tables; ++t) {
-    const std::size_t to = columns.size() * (t + 1) / tables;
-    std::string caption = "Nodes";
-    if (tables > 1)
-      caption += ", columns " + std::to_string(from + 1) + " to " + std::to_string(to) + " of " +
-                 std::to_string(columns.size());
-    const auto table = scrolled_table(parent, caption, "heat");
-    const auto head = add(add(table, "thead"), "tr");
-    set(add(head, "th", "node"), "scope", "col");
-    for (std::size_t c = from; c < to; ++c) {
-      const auto name = add(head, "th", columns[c].name);
-      set(name, "scope", "col");
-      if (!columns[c].unit.empty()) add(name, "small", columns[c].unit);
-    }
-    const auto body = add(table, "tbody");
-    for (const auto& node : nodes) {
-      const auto row = add(body, "tr");
-      set(add(row, "th", node), "scope", "row");
-      for (std::size_t c = from; c < to; ++c) add_cell(row, columns[c], node);
-    }
-    from = to;
+  // Columns with something bad first; the others of many nodes are there to be unfolded.
+  const auto has_bad = [](const Column& column) {
+    return std::any_of(column.cells.begin(), column.cells.end(),
+                       [](const auto& cell) { return cell.second.worse >= bad; });
+  };
+  std::stable_partition(columns.begin(), columns.end(), has_bad);
+  const auto split = std::partition_point(columns.begin(), columns.end(), has_bad);
+  const std::vector<Column> first(columns.begin(), split), rest(split, columns.end());
+  constexpr std::size_t few = 8;
+  if (nodes.size() <= few || first.empty() || rest.empty()) {
+    add_tables(parent, columns, nodes);
+  } else {
+    add_tables(parent, first, nodes);
+    const auto details = add(parent, "details");
+    add(details, "summary", "The other " + std::to_string(rest.size()) + ", where no node is 10 % worse");
+    add_tables(details, rest, nodes);
   }
   for (const auto& column : pairs) add_matrix(parent, column, nodes);
   return true;

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 namespace image_check {
 
@@ -17,10 +18,19 @@ namespace {
 
 constexpr std::size_t curve_bands = 3;  // fewer are no curve
 
-std::string joined(const std::vector<std::string>& words) {
+std::string joined(const std::vector<std::string>& words, const char* between = ", ") {
   std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
+  for (const auto& word : words) text += (text.empty() ? "" : between) + word;
   return text;
+}
+
+std::vector<std::string> at_most(std::vector<std::string> words, std::size_t most) {
+  if (words.size() > most) {
+    const auto more = words.size() - most;
+    words.resize(most);
+    words.push_back("and " + std::to_string(more) + " more");
+  }
+  return words;
 }
 
 std::string seconds(double value) {
@@ -30,8 +40,7 @@ std::string seconds(double value) {
   return text.str();
 }
 
-std::string shortened(const std::string& text) {
-  constexpr std::size_t most = 2000;
+std::string shortened(const std::string& text, std::size_t most = 2000) {
   if (text.size() <= most) return text;
   std::size_t end = most;
   while (end > most - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // not within a character
@@ -65,7 +74,7 @@ void link(pugi::xml_node parent, const std::string& address, const std::string& 
 }
 
 // A log beside the page; never another kind of address.
-void log_link(pugi::xml_node parent, const std::string& log) {
+void log_link(pugi::xml_node parent, const std::string& log, const std::string& text) {
   std::ostringstream address;
   address << "./" << std::hex << std::uppercase;
   for (const char c : log) {
@@ -75,7 +84,7 @@ void log_link(pugi::xml_node parent, const std::string& log) {
     else
       address << '%' << (byte < 16 ? "0" : "") << static_cast<int>(byte);
   }
-  link(parent, address.str(), log);
+  link(parent, address.str(), text);
 }
 
 pugi::xml_node status_cell(pugi::xml_node row, Status status) {
@@ -97,8 +106,11 @@ struct Subject {
   std::string metric, unit, better, node;
   std::vector<const Comparison*> comparisons;
   std::string title() const { return metric + (node.empty() ? "" : ", " + node); }
-  bool suspect() const {
-    return std::any_of(comparisons.begin(), comparisons.end(), [](const auto* c) { return c->verdict != "same"; });
+  std::string worst() const {
+    for (const char* found : {"worse", "different", "better", "flaky"})
+      if (std::any_of(comparisons.begin(), comparisons.end(), [&](const auto* c) { return c->verdict == found; }))
+        return found;
+    return "same";
   }
 };
 
@@ -111,14 +123,12 @@ class Page {
         baseline_name_(results.head.suite == "compare" ? "A" : "baseline"),
         series_(series_of(results.samples)) {
     if (baseline) baseline_series_ = series_of(baseline->samples);
+    std::map<std::tuple<std::string, std::string, std::string>, std::size_t> known;
     for (const auto& comparison : results.comparisons) {
-      auto at = std::find_if(subjects_.begin(), subjects_.end(), [&](const auto& subject) {
-        return subject.metric == comparison.metric && subject.node == comparison.node &&
-               subject.unit == comparison.unit;
-      });
-      if (at == subjects_.end())
-        at = subjects_.insert(at, {comparison.metric, comparison.unit, comparison.better, comparison.node, {}});
-      at->comparisons.push_back(&comparison);
+      const auto [at, is_new] =
+          known.try_emplace({comparison.metric, comparison.unit, comparison.node}, subjects_.size());
+      if (is_new) subjects_.push_back({comparison.metric, comparison.unit, comparison.better, comparison.node, {}});
+      subjects_[at->second].comparisons.push_back(&comparison);
     }
   }
 
@@ -131,13 +141,13 @@ class Page {
     head(html, word);
     body_ = add(html, "body");
     top(outcome, word, why);
-    const auto contents = body_.append_child("nav");
-    set(contents, "aria-label", "sections");
+    auto contents = add(body_, "nav");
+    set(contents, "aria-label", std::string("sections"));
     failures();
     comparisons();
     checks();
     const std::size_t before = sections_.size();
-    section("nodes", "Node by node");
+    section("nodes", "The nodes against each other");
     if (!add_nodes(main_, results_)) {
       body_.remove_child(main_);
       sections_.resize(before);
@@ -146,10 +156,13 @@ class Page {
     single_values();
     with_what();
     add(body_, "footer", "Made by image-check from results.jsonl, which holds every value on this page.");
-    for (const auto& [id, title] : sections_) {
-      link(contents, "#" + id, title);
-      add_text(contents, " ");
-    }
+    if (sections_.size() < 2)
+      body_.remove_child(contents);
+    else
+      for (const auto& [id, title] : sections_) {
+        link(contents, "#" + id, title);
+        add_text(contents, " ");
+      }
     std::ostringstream out;
     document_.save(out, "", pugi::format_raw | pugi::format_no_declaration);
     return out.str() + "\n";
@@ -188,7 +201,40 @@ class Page {
     add(title, "span", why + ".");
     std::string to_do = actions();
     if (!to_do.empty()) add(banner, "p", "To do: " + to_do + ".");
+    for (const auto& [found, words] : {std::pair("worse", "Worse"), std::pair("different", "Different")}) {
+      const std::string changed = changes(found);
+      if (!changed.empty()) add(banner, "p", words + (": " + changed) + ".");
+    }
+    if (!results_.comparisons.empty()) add(banner, "p", "What differs: " + differing() + ".");
+    if (!results_.checks.empty()) counts();
+    facts();
+  }
 
+  // "all_reduce bus bandwidth, mpi (128 KiB -41 %, 2 MiB -40 %)"
+  std::string changes(const std::string& found) const {
+    std::vector<std::string> said;
+    for (const auto& subject : subjects_) {
+      std::vector<std::string> bands;
+      for (const auto* comparison : subject.comparisons) {
+        if (comparison->verdict != found) continue;
+        const auto a = spread(comparison->a), b = spread(comparison->b);
+        bands.push_back(band_words(comparison->band_bytes));
+        if (a && b) bands.back() += (bands.back().empty() ? "" : " ") + percent(change(*a, *b));
+      }
+      if (!bands.empty()) said.push_back(subject.title() + " (" + joined(at_most(bands, 4)) + ")");
+    }
+    return joined(at_most(said, 6), "; ");
+  }
+
+  std::string differing() const {
+    std::vector<std::string> said;
+    for (const auto& each : results_.differences)
+      said.push_back(each.name + " " + (each.a.empty() ? "none" : shortened(each.a, 60)) + " → " +
+                     (each.b.empty() ? "none" : shortened(each.b, 60)));
+    return said.empty() ? "no version, setting or machine" : joined(at_most(said, 6), "; ");
+  }
+
+  void counts() {
     const Summary counts = counted(results_.checks);
     const auto list = add(body_, "dl", "", "counts");
     const auto count = [&](int number, const char* name, bool is_bad) {
@@ -202,7 +248,9 @@ class Page {
     count(counts.flaky, "flaky", true);
     count(counts.not_run, "not run", true);
     count(counts.skipped, "skipped", false);
+  }
 
+  void facts() {
     const auto facts = add(body_, "dl", "", "facts");
     const auto fact = [&](const char* name, const std::string& value) {
       add(facts, "dt", name);
@@ -248,6 +296,11 @@ class Page {
     }
   }
 
+  bool several_launches() const {
+    return std::any_of(results_.checks.begin(), results_.checks.end(),
+                       [&](const auto& check) { return check.launch != results_.checks.front().launch; });
+  }
+
   static std::string blamed(const CheckResult& check) {
     std::vector<std::string> nodes;
     for (const auto& finding : check.findings)
@@ -274,16 +327,12 @@ class Page {
     for (const auto* check : failed()) {
       if (check->action == Action::none) continue;
       const std::string nodes = blamed(*check);
-      const std::string what = words(check->action) + (nodes.empty() ? "" : " " + nodes);
+      const std::string what = check->action == Action::look
+                                   ? "look at " + check->check + (nodes.empty() ? "" : " on " + nodes)
+                                   : words(check->action) + (nodes.empty() ? "" : " " + nodes);
       if (std::find(said.begin(), said.end(), what) == said.end()) said.push_back(what);
     }
-    constexpr std::size_t most = 6;
-    if (said.size() > most) {
-      const auto more = said.size() - most;
-      said.resize(most);
-      said.push_back("and " + std::to_string(more) + " more");
-    }
-    return joined(said);
+    return joined(at_most(said, 6));
   }
 
   void failures() {
@@ -300,16 +349,18 @@ class Page {
         add(title, "span", to_do + (nodes.empty() ? "" : " " + nodes) + ":", "do");
         add_text(title, " ");
       }
-      add_text(title, check->title.empty() ? check->check : check->title);
-      const auto where =
-          add(card, "p",
-              std::string(name_of(check->status)) + " · " + check->check + " · launch " +
-                  std::to_string(check->launch) + " · " + seconds(check->seconds) + " · on " +
-                  (check->nodes.size() <= 8 ? joined(check->nodes) : std::to_string(check->nodes.size()) + " nodes"),
-              "where");
+      add_text(title, check->check);
+      std::vector<std::string> where_words = {std::string(name_of(check->status)) + " after " +
+                                              seconds(check->seconds)};
+      if (!check->title.empty()) where_words.push_back("shows: " + check->title);
+      if (several_launches()) where_words.push_back("launch " + std::to_string(check->launch));
+      if (!check->nodes.empty())
+        where_words.push_back(
+            "on " + (check->nodes.size() <= 8 ? joined(check->nodes) : std::to_string(check->nodes.size()) + " nodes"));
+      const auto where = add(card, "p", joined(where_words, " · "), "where");
       if (!check->log.empty()) {
         add_text(where, " · log ");
-        log_link(where, check->log);
+        log_link(where, check->log, check->log);
       }
       const auto list = add(card, "ul");
       for (const auto& finding : check->findings) {
@@ -333,22 +384,18 @@ class Page {
   void comparisons() {
     if (results_.comparisons.empty()) return;
     section("comparison", "Against the baseline");
-    std::map<std::string, int> verdicts;
-    for (const auto& comparison : results_.comparisons) ++verdicts[comparison.verdict];
-    std::string sentence = std::to_string(results_.comparisons.size()) + " metrics and sizes compared: ";
-    for (const auto& [name, count] : verdicts) sentence += std::to_string(count) + " " + name + ", ";
-    sentence.resize(sentence.size() - 2);
     add(main_, "p",
-        sentence + ". A is the baseline, B is what was tested. A suspect was measured again, A and B in turn.");
+        "A is the baseline, B is what was tested. What was suspect was measured again in fresh launches, A and B in "
+        "turn. Below the limit a change is noise.");
     differences();
-    for (const auto& subject : subjects_)
-      if (subject.suspect()) suspect(subject);
+    for (const char* found : {"worse", "different", "better", "flaky"})
+      for (const auto& subject : subjects_)
+        if (subject.worst() == found) suspect(subject);
     const auto all = add(main_, "details");
-    add(all, "summary", "All that was compared");
-    comparison_table(all, "all comparisons", [] {
-      std::vector<const Subject*> none;
-      return none;
-    }());
+    add(all, "summary", "All " + std::to_string(results_.comparisons.size()) + " metrics and sizes that were compared");
+    std::vector<const Subject*> everything;
+    for (const auto& subject : subjects_) everything.push_back(&subject);
+    comparison_table(all, "all comparisons", everything, true);
   }
 
   void suspect(const Subject& subject) {
@@ -377,7 +424,7 @@ class Page {
       draw(figure, Dots{subject.title() + ": every value of A, the baseline, and of B", subject.unit, "A", "B", only.a,
                         only.b, limits(only, true)});
     }
-    comparison_table(block, subject.title(), {&subject});
+    comparison_table(block, subject.title(), {&subject}, false);
   }
 
   static std::string marks(const Curve& curve) {
@@ -395,33 +442,30 @@ class Page {
     return {a->median - far, a->median + far};
   }
 
-  // Of one suspect, or of all.
-  void comparison_table(pugi::xml_node parent, const std::string& name, const std::vector<const Subject*>& wanted) {
-    std::vector<const Subject*> subjects = wanted;
-    if (wanted.empty())
-      for (const auto& subject : subjects_) subjects.push_back(&subject);
+  void comparison_table(pugi::xml_node parent, const std::string& name, const std::vector<const Subject*>& subjects,
+                        bool all) {
     std::vector<std::pair<std::string, bool>> columns = {{"size", false},   {"verdict", false}, {"A", true},
                                                          {"B", true},       {"change", true},   {"limit", true},
-                                                         {"A again", true}, {"B again", true}};
-    if (wanted.empty()) columns.insert(columns.begin(), {"metric", false});
+                                                         {"again A", true}, {"again B", true}};
+    if (all) columns.insert(columns.begin(), {"metric", false});
     const auto body = table(parent, name, columns);
     const auto cell = [](pugi::xml_node row, const std::optional<Spread>& values) {
       const auto node = add(row, "td", values ? number(values->median) : "–", "number");
-      if (values && values->values > 1)
-        add(node, "small",
-            number(values->least) + " to " + number(values->most) + ", n = " + std::to_string(values->values));
+      if (values && values->least < values->most)
+        add(node, "small", number(values->least) + " to " + number(values->most));
     };
     for (const auto* subject : subjects)
       for (const auto* comparison : subject->comparisons) {
-        if (!wanted.empty() && comparison->verdict == "same" && subject->comparisons.size() > 1) continue;
-        const auto row = add(body, "tr");
-        if (wanted.empty()) head_cell(row, subject->title() + (subject->unit.empty() ? "" : ", " + subject->unit));
-        const std::string size = band_words(comparison->band_bytes);
-        if (wanted.empty())
-          add(row, "td", size);
-        else
-          head_cell(row, size.empty() ? "–" : size);
         const std::string& found = comparison->verdict;
+        if (!all && found == "same") continue;
+        const auto row = add(body, "tr");
+        const std::string size = comparison->band_bytes < 0 ? "–" : band_name(comparison->band_bytes);
+        if (all) {
+          head_cell(row, subject->title() + (subject->unit.empty() ? "" : ", " + subject->unit));
+          add(row, "td", size);
+        } else {
+          head_cell(row, size);
+        }
         const bool is_bad = found == "worse" || found == "different";
         add(row, "td",
             (is_bad            ? "✗ "
@@ -460,13 +504,14 @@ class Page {
   void checks() {
     if (results_.checks.empty()) return;
     section("checks", "All checks");
-    bool launches = false;
-    for (const auto& check : results_.checks) launches = launches || check.launch != results_.checks.front().launch;
-    std::vector<std::pair<std::string, bool>> columns = {
-        {"check", false}, {"status", false}, {"time", true}, {"nodes", false}, {"log", false}};
-    if (launches) columns.insert(columns.begin() + 2, {"launch", true});
-    const auto body = table(main_, "all checks", columns);
     const std::set<std::string> everywhere(results_.head.nodes.begin(), results_.head.nodes.end());
+    const bool launches = several_launches();
+    std::vector<std::pair<std::string, bool>> columns = {
+        {"check", false}, {"status", false}, {"time", true}, {"log", false}};
+    if (everywhere.size() > 1) columns.insert(columns.begin() + 3, {"nodes", false});
+    if (launches) columns.insert(columns.begin() + 2, {"launch", true});
+    set(main_, "class", std::string("checks"));
+    const auto body = table(main_, "all checks", columns);
     for (const auto& check : results_.checks) {
       const auto row = add(body, "tr");
       const auto name = head_cell(row, check.check);
@@ -477,13 +522,14 @@ class Page {
       add(row, "td", check.status == Status::not_run || check.status == Status::skip ? "" : seconds(check.seconds),
           "number");
       const std::set<std::string> here(check.nodes.begin(), check.nodes.end());
-      const bool all = here.size() > 1 && here == everywhere;
-      add(row, "td",
-          all                ? "all " + std::to_string(here.size())
-          : here.size() <= 4 ? joined(check.nodes)
-                             : std::to_string(here.size()) + ": " + check.nodes.front() + " ... " + check.nodes.back());
+      if (everywhere.size() > 1)
+        add(row, "td",
+            here == everywhere ? "all " + std::to_string(here.size())
+            : here.size() <= 4
+                ? joined(check.nodes)
+                : std::to_string(here.size()) + ": " + check.nodes.front() + " ... " + check.nodes.back());
       const auto log = add(row, "td");
-      if (!check.log.empty()) log_link(log, check.log);
+      if (!check.log.empty()) log_link(log, check.log, std::filesystem::path(check.log).filename().string());
     }
   }
 
@@ -531,7 +577,7 @@ class Page {
   bool drawn_as_suspect(const Series& series) const {
     return std::any_of(subjects_.begin(), subjects_.end(), [&](const auto& subject) {
       return subject.metric == series.metric && subject.unit == series.unit && subject.node == series.node &&
-             subject.suspect();
+             subject.worst() != "same";
     });
   }
 
@@ -610,6 +656,7 @@ class Page {
     const Head& head = results_.head;
     if (head.machine.empty() && head.versions.empty() && head.settings.empty()) return;
     section("with", "Machine, versions and settings");
+    const auto grid = add(main_, "div", "", "tables");
     const auto one = [&](const char* title, const std::map<std::string, std::string>& here,
                          const std::map<std::string, std::string>* there) {
       std::set<std::string> names;
@@ -617,10 +664,11 @@ class Page {
       if (there)
         for (const auto& [name, value] : *there) names.insert(name);
       if (names.empty()) return;
-      add(main_, "h3", title);
+      const auto part = add(grid, "div");
+      add(part, "h3", title);
       std::vector<std::pair<std::string, bool>> columns = {{"name", false}, {run_name_, false}};
       if (there) columns.insert(columns.end(), {{baseline_name_, false}, {"", false}});
-      const auto body = table(main_, title, columns);
+      const auto body = table(part, title, columns);
       const auto value_of = [](const std::map<std::string, std::string>& values, const std::string& name) {
         const auto at = values.find(name);
         return at == values.end() ? std::string() : at->second;

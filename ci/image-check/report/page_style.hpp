@@ -25,7 +25,7 @@ html { font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; backgrou
 body { max-width: 76rem; margin: 0 auto; padding: 1.5rem 1.25rem 4rem; }
 h1, h2, h3, p, dl, dd, ul { margin: 0; padding: 0; }
 h2 { font-size: 1.3rem; margin: 2.75rem 0 0.75rem; line-height: 1.25; }
-h3 { font-size: 1rem; line-height: 1.35; overflow-wrap: anywhere; }
+h3 { font-size: 1rem; line-height: 1.35; margin-bottom: 0.25rem; overflow-wrap: anywhere; }
 p { margin: 0 0 0.75rem; max-width: 48rem; overflow-wrap: anywhere; }
 a { color: var(--run); }
 small { font-size: 0.8rem; color: var(--soft); }
@@ -40,14 +40,14 @@ code.command { display: block; white-space: pre-wrap; overflow-wrap: anywhere; b
 .verdict.pass strong { color: var(--good); }
 .verdict.fail { border-color: var(--bad); background: var(--bad-ground); }
 .verdict.fail strong { color: var(--bad); }
-.verdict p { margin: 0.35rem 0 0; }
+.verdict p { margin: 0.35rem 0 0; max-width: none; }
 .counts { display: flex; flex-wrap: wrap; gap: 0.25rem 2rem; margin: 1.25rem 0; }
 .counts div { display: flex; flex-direction: column-reverse; min-width: 4rem; }
 .counts dt { color: var(--soft); font-size: 0.9rem; }
 .counts dd { font-size: 1.75rem; line-height: 1.2; font-variant-numeric: tabular-nums; }
 .counts .none { color: var(--soft); }
 .counts .bad dd { color: var(--bad); font-weight: 700; }
-.facts { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 0.3rem 1rem; }
+.facts { margin-top: 1.25rem; display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 0.3rem 1rem; }
 .facts dt { color: var(--soft); }
 .facts dd { overflow-wrap: anywhere; }
 .budget { display: block; width: min(100%, 24rem); height: 0.6rem; margin-top: 0.3rem; }
@@ -61,7 +61,7 @@ nav { margin: 1.25rem 0 0; display: flex; flex-wrap: wrap; gap: 0.25rem 1.25rem;
 .failure.doubt { border-left-color: var(--doubt); }
 .failure .do { font-weight: 700; color: var(--bad); }
 .failure.doubt .do { color: var(--doubt); }
-.failure .where { color: var(--soft); font-size: 0.9rem; margin: 0 0 0.4rem; }
+.failure .where { color: var(--soft); font-size: 0.9rem; margin: 0 0 0.4rem; max-width: none; }
 .failure ul { list-style: none; margin: 0.4rem 0 0.6rem; }
 .failure li { margin: 0.2rem 0; white-space: pre-wrap; overflow-wrap: anywhere; }
 .failure li b { font-weight: 600; }
@@ -69,14 +69,15 @@ nav { margin: 1.25rem 0 0; display: flex; flex-wrap: wrap; gap: 0.25rem 1.25rem;
 .scrolled { overflow-x: auto; margin: 0 0 1.25rem; }
 .scrolled:focus-visible { outline: 2px solid var(--run); outline-offset: 2px; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding: 0.2rem 0 0.4rem; }
 th, td { text-align: left; vertical-align: top; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid var(--rule); }
 thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
-tbody th { font-weight: 600; overflow-wrap: anywhere; }
+tbody th { font-weight: 600; overflow-wrap: break-word; }
+.tables tbody th { overflow-wrap: anywhere; min-width: 7rem; }
+.checks tbody th { min-width: 11rem; max-width: 34rem; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 td.long { overflow-wrap: anywhere; min-width: 12rem; max-width: 30rem; }
 td.value { overflow-wrap: anywhere; min-width: 7rem; }
-td small, th small { display: block; }
+td small, th small { display: block; font-weight: 400; white-space: normal; }
 .pass-text { color: var(--good); white-space: nowrap; }
 .fail-text { color: var(--bad); font-weight: 700; white-space: nowrap; }
 .doubt-text { color: var(--doubt); font-weight: 700; white-space: nowrap; }
@@ -85,7 +86,7 @@ td small, th small { display: block; }
 .heat th, .heat td { padding: 0.25rem 0.5rem; line-height: 1.25; }
 .heat td { text-align: right; white-space: nowrap; border: 1px solid var(--ground); background: var(--raised); }
 .heat td:empty { background: none; }
-.heat thead th { min-width: 4.5rem; max-width: 7.5rem; text-align: right; font-size: 0.8rem; overflow-wrap: anywhere; }
+.heat thead th { min-width: 4.5rem; max-width: 7.5rem; text-align: right; font-size: 0.8rem; overflow-wrap: break-word; }
 .heat th:first-child { position: sticky; left: 0; background: var(--ground); text-align: left; white-space: nowrap; z-index: 1; }
 .heat td.worse1, .legend .worse1 { background: var(--worse1); color: var(--on-heat); }
 .heat td.worse2, .legend .worse2 { background: var(--worse2); color: var(--on-heat); }
@@ -96,9 +97,12 @@ td small, th small { display: block; }
 .legend { font-size: 0.85rem; color: var(--soft); max-width: none; line-height: 2; }
 .legend span { padding: 0.15rem 0.45rem; white-space: nowrap; }
 
-.suspect { display: grid; grid-template-columns: minmax(0, 26rem) minmax(0, 1fr); gap: 0.5rem 2rem; align-items: start;
+.suspect { display: grid; grid-template-columns: minmax(0, 27rem) minmax(0, 1fr); gap: 0.5rem 2rem; align-items: start;
   margin: 0 0 2rem; }
 .suspect header { grid-column: 1 / -1; }
+.suspect td small { white-space: nowrap; }
+.suspect th, .suspect td { padding-right: 0.7rem; white-space: nowrap; }
+.tables { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); gap: 0 2rem; }
 .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1.5rem 2rem; }
 .curves figure { break-inside: avoid; }
 figure { margin: 0; min-width: 0; }
@@ -127,7 +131,7 @@ footer { margin-top: 3rem; color: var(--soft); font-size: 0.85rem; }
 
 @media (max-width: 46rem) {
   body { padding: 0.75rem 0.75rem 3rem; }
-  .suspect { grid-template-columns: minmax(0, 1fr); }
+  .suspect, .tables { grid-template-columns: minmax(0, 1fr); }
   .facts { grid-template-columns: minmax(0, 1fr); gap: 0; }
   .facts dd { margin-bottom: 0.5rem; }
   .counts { gap: 0.25rem 1.25rem; }
@@ -141,7 +145,7 @@ footer { margin-top: 3rem; color: var(--soft); font-size: 0.85rem; }
   .scrolled { overflow: visible; }
   .curves { grid-template-columns: 1fr 1fr; }
   tr { break-inside: avoid; }
-  h2, h3, caption { break-after: avoid; }
+  h2, h3 { break-after: avoid; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 )css";

@@ -59,6 +59,7 @@ std::string number(double value) {
 
 std::string percent(double share) {
   if (!std::isfinite(share)) return "from zero";
+  if (std::abs(share) < 0.0005) return "0 %";
   std::ostringstream text;
   const double hundredths = share * 100;
   text.precision(1);
