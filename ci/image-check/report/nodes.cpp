@@ -215,6 +215,8 @@ bool add_nodes(pugi::xml_node parent, const Results& results) {
       take(pair.substr(pair.find(" - ") + 3));
     }
 
+  if (nodes.size() < 2) return false;
+
   std::map<std::string, int> bad_of, count_of;
   for (const auto& column : columns)
     for (const auto& [node, cell] : column.cells) ++count_of[node], bad_of[node] += cell.worse >= bad;

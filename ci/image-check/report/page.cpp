@@ -301,12 +301,13 @@ class Page {
                        [&](const auto& check) { return check.launch != results_.checks.front().launch; });
   }
 
-  static std::string blamed(const CheckResult& check) {
+  // Nodes that a failed check blames; where there is one node only, that.
+  std::string blamed(const CheckResult& check) const {
     std::vector<std::string> nodes;
     for (const auto& finding : check.findings)
       if (!finding.node.empty() && std::find(nodes.begin(), nodes.end(), finding.node) == nodes.end())
         nodes.push_back(finding.node);
-    return joined(nodes);
+    return nodes.empty() && results_.head.nodes.size() == 1 ? results_.head.nodes.front() : joined(nodes);
   }
 
   // The most severe first; those that nothing is said about last.
@@ -327,9 +328,8 @@ class Page {
     for (const auto* check : failed()) {
       if (check->action == Action::none) continue;
       const std::string nodes = blamed(*check);
-      const std::string what = check->action == Action::look
-                                   ? "look at " + check->check + (nodes.empty() ? "" : " on " + nodes)
-                                   : words(check->action) + (nodes.empty() ? "" : " " + nodes);
+      std::string what = check->action == Action::look ? "look at " + check->check : words(check->action);
+      if (check->action != Action::look) what += nodes.empty() ? " that fails " + check->check : " " + nodes;
       if (std::find(said.begin(), said.end(), what) == said.end()) said.push_back(what);
     }
     return joined(at_most(said, 6));
@@ -346,6 +346,7 @@ class Page {
       if (!to_do.empty()) {
         const std::string nodes = blamed(*check);
         to_do[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(to_do[0])));
+        if (check->action == Action::look && !nodes.empty()) to_do += " at";
         add(title, "span", to_do + (nodes.empty() ? "" : " " + nodes) + ":", "do");
         add_text(title, " ");
       }

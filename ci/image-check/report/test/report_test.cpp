@@ -436,6 +436,14 @@ TEST(Page, NeedsNoSamplesAndNoChecks) {
   const Parsed page(html_page(one, nullptr));
   EXPECT_TRUE(contains(page.text("//h1"), "PASS"));
   EXPECT_EQ(page.text("//section[@id='values']//td[2]"), "7");
+  EXPECT_EQ(page.count("//section[@id='nodes']"), 0u);
+  one.checks.push_back(check("training", Status::fail, Action::drain, {{"deadline", "ended after 60 s", ""}}));
+  one.checks.push_back(check("odd", Status::fail, Action::look, {{"output", "an odd line", ""}}));
+  EXPECT_EQ(Parsed(html_page(one, nullptr)).text("//header/p"), "To do: drain the node alone, look at odd.");
+  EXPECT_EQ(Parsed(html_page(one, nullptr)).text("//article[2]/h3"), "Look at alone: odd");
+  one.head.nodes = {"two", "more"};
+  EXPECT_EQ(Parsed(html_page(one, nullptr)).text("//header/p"),
+            "To do: drain the node that fails training, look at odd.");
 }
 
 // WCAG 2: relative luminance, and contrast of at least 4.5 between text and what is behind it.
