@@ -29,7 +29,51 @@ __global__ void __launch_bounds__(chains)
   if (thread == 0) sums[blockIdx.x] = shared[0];
 }
 
+// As many divisions as sum_block makes, in chains that nothing waits for.
+__global__ void __launch_bounds__(chains) divide_block(double first, double* sums) {
+  const double start = first + blockIdx.x * double(block_length) + threadIdx.x;
+  double sum = 0;
+  for (int step = 0; step < chain_length; ++step) sum = __dadd_rn(sum, __ddiv_rn(4.0, start + step * double(chains)));
+  sums[blockIdx.x * chains + threadIdx.x] = sum;
+}
+
+// Work that it queues on the stream, the best of `rounds`, in seconds.
+template <class Work>
+double time_on_gpu(const multinode::Stream& stream, int rounds, Work work) {
+  struct Timed {
+    cudaEvent_t event{};
+    Timed() { multinode::check(cudaEventCreate(&event)); }
+    ~Timed() { cudaEventDestroy(event); }
+  } start, end;
+  float best = 0;
+  for (int round = 0; round < rounds; ++round) {
+    float milliseconds = 0;
+    multinode::check(cudaEventRecord(start.event, stream.get()));
+    work();
+    multinode::check(cudaGetLastError());
+    multinode::check(cudaEventRecord(end.event, stream.get()));
+    multinode::check(cudaEventSynchronize(end.event));
+    multinode::check(cudaEventElapsedTime(&milliseconds, start.event, end.event));
+    if (round == 0 || milliseconds < best) best = milliseconds;
+  }
+  return best / 1e3;
+}
+
 }  // namespace
+
+GpuThroughput measure_gpu(int rounds) {
+  constexpr unsigned blocks = 1 << 14;  // 2^30 terms
+  constexpr double count = double(blocks) * double(block_length);
+  multinode::Stream stream;
+  multinode::DeviceBuffer<double> sums(blocks * chains);
+  GpuThroughput best;
+  best.evaluations = count / time_on_gpu(stream, rounds, [&] {
+                       sum_block<<<blocks, chains, 0, stream.get()>>>(std::int64_t{1} << 30, 0x1p-30, 0, sums.data());
+                     });
+  best.divisions =
+      count / time_on_gpu(stream, rounds, [&] { divide_block<<<blocks, chains, 0, stream.get()>>>(1.0, sums.data()); });
+  return best;
+}
 
 void sum_blocks_on_gpu(std::int64_t n, Range blocks, std::span<double> sums) {
   if (blocks.size() == 0) return;

@@ -26,7 +26,7 @@ MODEL_BOTH T or_zero(T value) {
 
 // Who shares the work on one row: elements first(), first() + count() ... are this lane's. sum(), largest() and all()
 // take what each lane has, and give every lane the same. Here it is one thread, on the CPU; see Warp in
-// perceptron_gpu.cu.
+// kernels.cuh.
 struct OneLane {
   static constexpr std::size_t first() { return 0; }
   static constexpr std::size_t count() { return 1; }

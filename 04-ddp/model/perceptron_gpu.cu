@@ -1,4 +1,4 @@
-#include "perceptron_gpu.hpp"
+#include "kernels.cuh"
 
 #include <stdexcept>
 #include <string>
@@ -6,60 +6,6 @@
 
 namespace model {
 namespace {
-
-constexpr unsigned threads = 256, warp = 32;  // in a block, a multiple of those in a warp
-
-unsigned blocks_for(std::size_t count) { return static_cast<unsigned>((count + threads - 1) / threads); }
-
-__device__ std::size_t index() { return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; }
-
-template <class Op>
-__global__ void each_kernel(std::size_t count, Op op) {
-  const std::size_t i = index();
-  if (i < count) op(i);
-}
-
-// The lanes of a warp, all of them, share a row. (They are __host__ too because the kernels' operators are; there
-// nobody calls them.)
-class Warp {
- public:
-  __host__ __device__ explicit Warp(unsigned lane) : lane_(lane) {}
-  __host__ __device__ std::size_t first() const { return lane_; }
-  __host__ __device__ static std::size_t count() { return warp; }
-  template <class T>
-  __host__ __device__ static T sum(T value) {  // in a butterfly: every lane adds the same numbers in the same order
-#ifdef __CUDA_ARCH__
-    for (unsigned far = warp / 2; far > 0; far /= 2) value += __shfl_xor_sync(0xffffffffu, value, far);
-#endif
-    return value;
-  }
-  template <class T>
-  __host__ __device__ static T largest(T value) {
-#ifdef __CUDA_ARCH__
-    for (unsigned far = warp / 2; far > 0; far /= 2) {
-      const T other = __shfl_xor_sync(0xffffffffu, value, far);
-      value = other > value ? other : value;
-    }
-#endif
-    return value;
-  }
-  __host__ __device__ static bool all(bool value) {
-#ifdef __CUDA_ARCH__
-    return __all_sync(0xffffffffu, value);
-#else
-    return value;
-#endif
-  }
-
- private:
-  unsigned lane_;
-};
-
-template <class Op>
-__global__ void rows_kernel(std::size_t count, Op op) {
-  const std::size_t row = index() / warp;
-  if (row < count) op(row, Warp(threadIdx.x % warp));  // for a whole warp or none of it
-}
 
 template <class T>
 constexpr cudaDataType_t cuda_type() {
@@ -90,20 +36,6 @@ Cuda::Cuda() : workspace_(workspace_bytes) {
 
 Cuda::~Cuda() {
   if (blas_) cublasDestroy(blas_);
-}
-
-template <class Op>
-void Cuda::each(std::size_t count, Op op) {
-  if (count == 0) return;
-  each_kernel<<<blocks_for(count), threads, 0, stream()>>>(count, op);
-  multinode::check(cudaGetLastError());
-}
-
-template <class Op>
-void Cuda::rows(std::size_t count, Op op) {
-  if (count == 0) return;
-  rows_kernel<<<blocks_for(count * warp), threads, 0, stream()>>>(count, op);
-  multinode::check(cudaGetLastError());
 }
 
 // cuBLAS is column-major: it sees the transposes of all three, and so gets b first.

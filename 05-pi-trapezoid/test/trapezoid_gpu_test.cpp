@@ -6,6 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+#include <random>
 #include <vector>
 
 namespace {
@@ -29,12 +32,35 @@ TEST_F(Gpu, GivesTheRecordedBits) {
 }
 
 TEST_F(Gpu, GivesEveryBlockTheCpusBits) {
-  for (const std::int64_t n : {1LL, 2LL, 513LL, 65'537LL, 300'000LL, 100'000'000LL}) {
+  std::mt19937 random(std::random_device{}());
+  std::vector<std::int64_t> all{1, 2, 513, 65'537, 300'000, 100'000'000};
+  for (int i = 0; i < 6; ++i) all.push_back(1 + static_cast<std::int64_t>(random() % 30'000'000));
+  for (const std::int64_t n : all) {
     const Range part = share(block_count(n), 1, 3);  // not from the first block on
-    std::vector<double> cpu(static_cast<std::size_t>(part.size())), gpu(cpu);
+    std::vector<double> cpu(static_cast<std::size_t>(part.size()));
+    std::vector<double> gpu(cpu.size(), std::numeric_limits<double>::quiet_NaN());
     sum_blocks(n, part, cpu, available_isas().back());
     sum_blocks_on_gpu(n, part, gpu);
     EXPECT_EQ(gpu, cpu) << "n = " << n;
+  }
+}
+
+// The sum that the bits are of, in long double and another order.
+TEST_F(Gpu, IsTheSumOfTheTerms) {
+  std::mt19937 random(std::random_device{}());
+  const auto n = 1'000 + static_cast<std::int64_t>(random() % 3'000'000);
+  std::vector<double> sums(static_cast<std::size_t>(block_count(n)), std::numeric_limits<double>::quiet_NaN());
+  sum_blocks_on_gpu(n, {0, block_count(n)}, sums);
+  for (std::size_t block = 0; block < sums.size(); ++block) {
+    long double wanted = 0;
+    const auto first = static_cast<std::int64_t>(block) * block_length;
+    for (std::int64_t j = std::min(first + block_length, n - 1) - 1; j >= first; --j) {
+      const long double x = static_cast<long double>(j + 1) / static_cast<long double>(n);
+      wanted += 4 / (1 + x * x);
+    }
+    // 6 roundings a term; then a sum's error grows with its depth, 64 + 10 additions here.
+    EXPECT_NEAR(sums[block], static_cast<double>(wanted), 80 * std::numeric_limits<double>::epsilon() * double(wanted))
+        << "n = " << n << ", block " << block;
   }
 }
 
