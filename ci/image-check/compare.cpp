@@ -1,0 +1,266 @@
+#include "compare.hpp"
+
+#include "machine.hpp"
+#include "statistics.hpp"
+
+#include <multinode/check.hpp>
+#include <multinode/options.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <set>
+#include <sstream>
+
+namespace image_check {
+namespace {
+
+using multinode::UsageError;
+
+std::string name_of(const MetricKey& key) {
+  return key.metric + (key.band_bytes < 0 ? "" : ", " + band_name(key.band_bytes)) +
+         (key.node.empty() ? "" : ", " + key.node);
+}
+
+std::string number(double value) {
+  std::ostringstream text;
+  text << std::setprecision(4) << value;
+  return text.str();
+}
+std::string percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
+
+std::string explain(const Comparison& comparison) {
+  const auto side = [](const std::vector<double>& first, const std::vector<double>& again) {
+    return number(median(again.empty() ? first : again));
+  };
+  const std::string a = side(comparison.a, comparison.again_b.empty() ? std::vector<double>() : comparison.again_a);
+  const std::string b = side(comparison.b, comparison.again_b);
+  std::string text = b + " " + comparison.unit + ", and was " + a;
+  if (comparison.better == "equal") return text;
+  const double worse = worse_by(comparison);
+  text += ": " + percent(std::abs(worse)) + (worse > 0 ? " worse" : " better") + ", noise is " +
+          percent(std::expm1(comparison.limit));
+  if (!comparison.again_b.empty())
+    text += "; measured again in " + std::to_string(comparison.again_b.size()) + " fresh launches";
+  return text;
+}
+
+// Runs image-check in A or B again for these checks, and adds what it measured as one more launch.
+class Again {
+ public:
+  Again(std::string image_check, const Head& head, const std::set<std::string>& checks,
+        const std::filesystem::path& folder)
+      : image_check_(std::move(image_check)), head_(head), checks_(checks), folder_(folder) {}
+
+  void launch(int number) {
+    const auto folder = folder_ / std::to_string(number);
+    Command words{"run",
+                  "-o",
+                  folder,
+                  "--launcher",
+                  head_.launcher,
+                  "--processes-per-node",
+                  std::to_string(head_.processes_per_node),
+                  "--suite",
+                  "deep"};
+    for (const auto& check : checks_) words.insert(words.end(), {"--only", check});
+    if (head_.nodes.size() > 1) {
+      std::string hosts;
+      for (const auto& node : head_.nodes) hosts += (hosts.empty() ? "" : ",") + node;
+      words.insert(words.end(), {"--hosts", hosts});
+    }
+    std::filesystem::create_directories(folder_);
+    const auto log = folder_ / (std::to_string(number) + ".log");
+    Processes process({{"sh", "-c", "exec " + image_check_ + " " + shell_words({}, words)}}, {}, log,
+                      std::chrono::minutes(30));
+    std::optional<Outcome> outcome;
+    while (!(outcome = process.wait(std::chrono::seconds(1)))) {
+    }
+    if (outcome->exit_status > 1)
+      throw UsageError("measuring again ended with status " + std::to_string(outcome->exit_status) + "; see " +
+                       log.string());
+    for (auto& sample : read_results(folder).samples) {
+      sample.launch = number;
+      samples_.push_back(sample);
+    }
+  }
+  std::vector<double> values(const MetricKey& key) const {
+    const auto series = series_of(samples_);
+    const auto of = series.find(key);
+    return of == series.end() ? std::vector<double>() : of->second.values;
+  }
+
+ private:
+  std::string image_check_;
+  const Head& head_;
+  const std::set<std::string>& checks_;
+  std::filesystem::path folder_;
+  std::vector<Sample> samples_;
+};
+
+}  // namespace
+
+boost::program_options::options_description CompareOptions::description() {
+  namespace po = boost::program_options;
+  po::options_description known("compare A B: folders of image-check baseline, and of run or baseline");
+  known.add_options()  //
+      ("again-a", po::value(&again_a)->value_name("COMMAND"),
+       "what is image-check in A, such as 'podman run --rm -v /results:/results image-a': measures suspects again")  //
+      ("again-b", po::value(&again_b)->value_name("COMMAND"),
+       "the same in B (default: this program, where B was made here)")                          //
+      ("other-hardware", po::bool_switch(&other_hardware), "compare although machines differ")  //
+      ("output,o", po::value(&folder)->value_name("DIR")->default_value(folder), "folder for the reports");
+  return known;
+}
+
+Results compare(const CompareOptions& options, std::ostream& out) {
+  const auto a = read_results(options.a), b = read_results(options.b);
+  if (!b.complete) throw UsageError(options.b.string() + " is of a run that did not come to its end");
+  const auto folder = std::filesystem::absolute(options.folder);
+  ResultsWriter writer(folder);
+  Results results;
+  results.head = b.head;
+  results.head.suite = "compare";
+  results.head.command = options.command;
+  results.head.budget_seconds = 0;
+  results.differences = differences(a.head, b.head);
+  writer.write(results.head);
+  for (const auto& difference : results.differences) {
+    writer.write(difference);
+    out << difference.kind << " " << difference.name << ": " << (difference.a.empty() ? "absent" : difference.a)
+        << " -> " << (difference.b.empty() ? "absent" : difference.b) << "\n";
+    if (difference.kind == "machine" && !options.other_hardware)
+      throw UsageError("the machines differ (" + difference.name + ": '" + difference.a + "', '" + difference.b +
+                       "'): speeds are not comparable; --other-hardware compares them all the same");
+  }
+  const auto record = [&](CheckResult result) {
+    auto& summary = results.summary;
+    switch (result.status) {
+      case Status::pass:
+        ++summary.passed;
+        break;
+      case Status::flaky:
+        ++summary.flaky;
+        break;
+      case Status::skip:
+        ++summary.skipped;
+        break;
+      case Status::not_run:
+        ++summary.not_run;
+        break;
+      case Status::fail:
+      case Status::timeout:
+        ++summary.failed;
+        break;
+    }
+    if (result.status != Status::pass) {
+      out << image_check::name_of(result.status) << "  " << result.check << "\n";
+      for (const auto& finding : result.findings) out << "    " << finding.text << "\n";
+    }
+    writer.write(result);
+    results.checks.push_back(std::move(result));
+  };
+  // B's own: what failed there, and what ran in A and not in B.
+  for (auto result : b.checks) {
+    const bool ran_in_a = std::any_of(a.checks.begin(), a.checks.end(), [&](const auto& other) {
+      return other.check == result.check && other.status == Status::pass;
+    });
+    if (result.status == Status::skip && ran_in_a) {
+      result.status = Status::fail;
+      result.action = Action::look;
+      result.findings = {{"skipped", "could run in A, and not in B: " + result.reason, ""}};
+    }
+    if (result.status != Status::pass && result.status != Status::skip) record(result);
+  }
+
+  const auto in_a = series_of(a.samples), in_b = series_of(b.samples);
+  std::vector<std::pair<MetricKey, Comparison>> compared;
+  std::set<std::string> suspects;
+  for (const auto& [key, series] : in_a) {
+    const auto of_b = in_b.find(key);
+    if (of_b == in_b.end()) {
+      CheckResult missing;
+      missing.check = name_of(key);
+      missing.title = "is measured in both";
+      const bool asked = std::any_of(b.checks.begin(), b.checks.end(),
+                                     [&check = series.check](const auto& result) { return result.check == check; });
+      missing.status = asked ? Status::fail : Status::not_run;
+      missing.action = asked ? Action::look : Action::none;
+      missing.reason = asked ? "" : "B was not asked: its suite is smaller";
+      if (asked) missing.findings = {{"skipped", "was measured in A, and not in B", key.node}};
+      record(missing);
+      continue;
+    }
+    auto comparison = compare_series(key, series, of_b->second);
+    if (!options.judge_speed && comparison.better != "equal") comparison.verdict = "same";
+    if (comparison.verdict == "worse") suspects.insert(series.check);
+    compared.emplace_back(key, std::move(comparison));
+  }
+
+  if (!suspects.empty()) {
+    Head here = b.head;
+    here.versions.clear();
+    here.settings.clear();
+    here.machine.clear();
+    Cluster local;
+    std::string again_b = options.again_b;
+    if (again_b.empty()) {
+      ClusterOptions asked;
+      asked.launcher = b.head.launcher;
+      local = find_cluster(asked);
+      const auto scratch = folder / "here";
+      std::filesystem::create_directories(scratch);
+      describe_machine(here, local, scratch);
+      if (!differences(b.head, here).empty())
+        throw UsageError(
+            "B was not made here: say with --again-b how to run image-check in B; suspects cannot count before that");
+      again_b = shell_words({}, Command{std::filesystem::read_symlink("/proc/self/exe").string()});
+    }
+    std::string names;
+    for (const auto& check : suspects) names += (names.empty() ? "" : "; ") + check;
+    out << "measuring again, in fresh launches" << (options.again_a.empty() ? "" : " of A and B in turn") << ": "
+        << names << "\n"
+        << std::flush;
+    Again fresh_a(options.again_a, a.head, suspects, folder / "again-a"),
+        fresh_b(again_b, b.head, suspects, folder / "again-b");
+    for (int launch = 0; launch < fresh_launches; ++launch) {
+      if (!options.again_a.empty()) fresh_a.launch(launch);
+      fresh_b.launch(launch);
+    }
+    for (auto& [key, comparison] : compared)
+      if (comparison.verdict == "worse") confirm(comparison, fresh_a.values(key), fresh_b.values(key));
+  }
+
+  for (const auto& [key, comparison] : compared) {
+    writer.write(comparison);
+    results.comparisons.push_back(comparison);
+    CheckResult result;
+    result.check = name_of(key);
+    result.title = "is as good as it was";
+    result.status = comparison.verdict == "worse" || comparison.verdict == "different" ? Status::fail : Status::pass;
+    const auto series = in_b.at(key);
+    const auto of_b =
+        std::find_if(b.checks.begin(), b.checks.end(), [&](const auto& one) { return one.check == series.check; });
+    if (of_b != b.checks.end()) result.command = of_b->command;
+    if (result.status == Status::fail) {
+      result.action = Action::look;
+      result.findings = {{"speed", result.check + ": " + explain(comparison), key.node}};
+    } else if (comparison.verdict != "same") {
+      out << comparison.verdict << "  " << result.check << ": " << explain(comparison) << "\n";
+      result.reason =
+          (comparison.verdict == "better" ? "unexplained gain: " : "suspect, and not again: ") + explain(comparison);
+    }
+    record(result);
+  }
+  auto& summary = results.summary;
+  summary.exit_status = summary.failed + summary.flaky > 0           ? multinode::exit_wrong
+                        : summary.passed == 0 || summary.not_run > 0 ? 3
+                                                                     : multinode::exit_right;
+  writer.write(summary);
+  results.complete = true;
+  for (const auto& series : {a, b})
+    for (const auto& sample : series.samples) results.samples.push_back(sample);
+  return results;
+}
+
+}  // namespace image_check

@@ -1,0 +1,27 @@
+// compare.hpp: image A against image B: what differs, and what became worse.
+#pragma once
+
+#include "cluster.hpp"
+#include "results.hpp"
+
+#include <boost/program_options.hpp>
+
+#include <ostream>
+
+namespace image_check {
+
+struct CompareOptions {
+  std::filesystem::path a, b;  // folders: A is the baseline, with three launches or more
+  std::filesystem::path folder = "image-check-compare";
+  std::string again_a, again_b;  // commands that are image-check in A and B; "": A cannot be asked again, B is here
+  bool other_hardware = false;
+  bool judge_speed = true;  // the self-test takes it away
+  std::string command;
+  boost::program_options::options_description description();
+};
+
+// A metric that looks worse is measured again: in fresh launches of A and B in turn. The result has a check for each
+// metric and band, and those of B that failed. Throws multinode::UsageError for results that cannot be compared.
+Results compare(const CompareOptions& options, std::ostream& out);
+
+}  // namespace image_check

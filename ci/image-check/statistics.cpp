@@ -1,0 +1,132 @@
+#include "statistics.hpp"
+
+#include <multinode/options.hpp>
+
+#include <boost/math/statistics/univariate_statistics.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+namespace image_check {
+namespace {
+
+std::vector<double> logarithms(std::span<const double> values) {
+  std::vector<double> logs;
+  for (const double value : values) logs.push_back(std::log(std::max(value, 1e-300)));
+  return logs;
+}
+
+// Of log(median of b / median of a), so that more than 0 is worse.
+double step(const std::string& better, std::span<const double> a, std::span<const double> b) {
+  const double change = median(logarithms(b)) - median(logarithms(a));
+  return better == "less" ? change : -change;
+}
+
+}  // namespace
+
+std::map<MetricKey, Series> series_of(const std::vector<Sample>& samples) {
+  std::map<MetricKey, std::map<int, std::vector<double>>> launches;
+  std::map<MetricKey, Series> series;
+  for (const auto& sample : samples) {
+    const MetricKey key{sample.metric, sample.band_bytes, sample.node};
+    launches[key][sample.launch].push_back(sample.value);
+    series[key] = {sample.check, sample.unit, sample.better, {}};
+  }
+  for (auto& [key, of] : launches)
+    for (auto& [launch, values] : of) series[key].values.push_back(median(std::move(values)));
+  return series;
+}
+
+double median(std::vector<double> values) { return boost::math::statistics::median(values); }
+
+double noise_limit(std::span<const double> values) {
+  auto logs = logarithms(values);
+  return std::max(3 * 1.4826 * boost::math::statistics::median_absolute_deviation(logs), std::log(1.03));
+}
+
+Comparison compare_series(const MetricKey& key, const Series& a, const Series& b) {
+  Comparison found{key.metric, key.band_bytes, a.unit, a.better, key.node, a.values, b.values, {}, {}, 0, "same"};
+  if (a.better == "equal") {
+    if (median(a.values) != median(b.values)) found.verdict = "different";
+    return found;
+  }
+  if (a.values.size() < least_launches)
+    throw multinode::UsageError("the baseline has " + std::to_string(a.values.size()) + " launches of " + key.metric +
+                                ": its noise is unknown; make one with image-check baseline");
+  found.limit = noise_limit(a.values);
+  const double worse = step(a.better, a.values, b.values);
+  if (worse > found.limit) found.verdict = "worse";
+  if (-worse > std::max(found.limit, std::log1p(flagged_gain))) found.verdict = "better";
+  return found;
+}
+
+void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b) {
+  comparison.again_a = std::move(again_a);
+  comparison.again_b = std::move(again_b);
+  const auto& reference = comparison.again_a.empty() ? comparison.a : comparison.again_a;
+  bool worse = !comparison.again_b.empty() && step(comparison.better, reference, comparison.again_b) > comparison.limit;
+  for (const double one : comparison.again_b)
+    worse = worse && step(comparison.better, comparison.a, std::span(&one, 1)) > 0 &&
+            step(comparison.better, reference, std::span(&one, 1)) > 0;
+  comparison.verdict = worse ? "worse" : "flaky";
+}
+
+double worse_by(const Comparison& comparison) {
+  auto a = comparison.a, b = comparison.b;
+  if (!comparison.again_b.empty()) {
+    b = comparison.again_b;
+    if (!comparison.again_a.empty()) a = comparison.again_a;
+  }
+  const double ratio = median(b) / median(a);
+  return comparison.better == "less" ? ratio - 1 : 1 - ratio;
+}
+
+FalseAlarms false_alarms(const std::vector<Results>& runs, int pairs, int baseline_launches, std::uint64_t seed) {
+  const auto needed = static_cast<std::size_t>(baseline_launches + 1 + 2 * fresh_launches);
+  if (runs.size() < needed)
+    throw multinode::UsageError("noise: " + std::to_string(needed) + " runs or more are needed, not " +
+                                std::to_string(runs.size()));
+  std::vector<std::map<MetricKey, Series>> series;
+  for (const auto& run : runs) series.push_back(series_of(run.samples));
+  std::mt19937_64 random(seed);
+  std::vector<std::size_t> order(runs.size());
+  std::iota(order.begin(), order.end(), 0);
+
+  FalseAlarms found;
+  for (found.pairs = 0; found.pairs < pairs; ++found.pairs) {
+    std::shuffle(order.begin(), order.end(), random);
+    bool alarm = false, suspect = false;
+    for (const auto& [key, first] : series[order[0]]) {
+      auto next = order.begin();
+      const auto take = [&, &key = key](int count) {
+        std::vector<double> values;
+        for (; count > 0; --count, ++next)
+          if (const auto of = series[*next].find(key); of != series[*next].end())
+            values.push_back(median(of->second.values));
+        return values;
+      };
+      Series a = first, b = first;
+      a.values = take(baseline_launches);
+      b.values = take(1);
+      if (b.values.empty()) continue;
+      auto comparison = compare_series(key, a, b);
+      if (comparison.verdict == "worse") {
+        suspect = true;
+        auto again_a = take(fresh_launches), again_b = take(fresh_launches);
+        confirm(comparison, std::move(again_a), std::move(again_b));
+      }
+      if (comparison.verdict == "worse" || comparison.verdict == "different") {
+        alarm = true;
+        ++found.by_metric[key.metric + (key.band_bytes < 0 ? "" : ", " + band_name(key.band_bytes)) +
+                          (key.node.empty() ? "" : ", " + key.node)];
+      }
+    }
+    found.alarms += alarm;
+    found.suspects += suspect;
+  }
+  return found;
+}
+
+}  // namespace image_check

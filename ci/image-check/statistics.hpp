@@ -1,0 +1,58 @@
+// statistics.hpp: is a metric what it was? Medians, and noise as it was measured; no constants of any machine.
+#pragma once
+
+#include "results.hpp"
+
+#include <compare>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace image_check {
+
+// What was measured.
+struct MetricKey {
+  std::string metric;
+  double band_bytes = -1;
+  std::string node;
+  auto operator<=>(const MetricKey&) const = default;
+};
+struct Series {
+  std::string check, unit, better;
+  std::vector<double> values;  // one a launch: the median of that launch's samples
+};
+std::map<MetricKey, Series> series_of(const std::vector<Sample>& samples);
+
+double median(std::vector<double> values);  // of one value or more
+
+// Values of positive quantities are compared as logarithms, so that half as fast is as far as twice as fast, and no
+// noise is so wide that nothing can fall below it.
+//
+// log(median) - limit is where worse begins: limit = max(3 x 1.4826 x median absolute deviation, log 1.03). 1.4826
+// makes the deviation that of a normal distribution (Rousseeuw and Croux 1993). Needs three launches or more.
+double noise_limit(std::span<const double> values);
+
+inline constexpr std::size_t least_launches = 3;  // of a baseline
+inline constexpr int fresh_launches = 3;          // of each side, for a suspect
+inline constexpr double flagged_gain = 0.10;      // a gain of more than this is unexplained
+
+// Compares `b` with the baseline `a`, without fresh launches: same, worse (suspect), better or different.
+Comparison compare_series(const MetricKey& key, const Series& a, const Series& b);
+
+// What fresh launches, taken in turn, say of a suspect: it counts as worse only if their median is beyond the limit,
+// too, each of B's is worse than A's median; else it was flaky. `again_a` may be empty: then the baseline stands.
+void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b);
+
+// By how much B is worse than A, as a share of A: 0.5 is half the bandwidth, or twice the time.
+double worse_by(const Comparison& comparison);
+
+// How many of `pairs` comparisons of runs with themselves would be called worse or different: baselines of
+// `baseline_launches` runs, one run, and fresh ones of both, all drawn without replacement from `runs` of one image.
+struct FalseAlarms {
+  int pairs = 0, alarms = 0, suspects = 0;  // pairs with one or more
+  std::map<std::string, int> by_metric;     // alarms
+};
+FalseAlarms false_alarms(const std::vector<Results>& runs, int pairs, int baseline_launches, std::uint64_t seed);
+
+}  // namespace image_check
