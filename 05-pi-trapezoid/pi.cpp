@@ -149,6 +149,9 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   if (!same) std::cout << "the answer is not the same in every run and on every rank: WRONG\n";
   std::cout << std::flush;
   json.write(multinode::fingerprint(world));
+  auto ranks = nlohmann::json::array();
+  for (std::size_t rank = 0; rank < all_own_seconds.size(); ++rank)
+    ranks.push_back({{"rank", rank}, {"host", world.host(static_cast<int>(rank))}, {"seconds", all_own_seconds[rank]}});
   json.write({{"result", last.answer},
               {"bits", text("%a", last.answer)},
               {"blocks_hash", text("%016llx", static_cast<unsigned long long>(last.hash))},
@@ -164,7 +167,8 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
               {"warmup", options.warmup},
               {"trials", options.trials},
               {"average_seconds", average},
-              {"process_seconds", {{"min", own.min}, {"mean", own.mean}, {"max", own.max}}}});
+              {"process_seconds", {{"min", own.min}, {"mean", own.mean}, {"max", own.max}}},
+              {"ranks", ranks}});
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 

@@ -194,6 +194,9 @@ TEST(PiAlone, WritesJson) {
   EXPECT_EQ(result.at("trials"), 3);
   EXPECT_TRUE(result.at("right").get<bool>());
   EXPECT_LE(result.at("process_seconds").at("min"), result.at("process_seconds").at("max"));
+  ASSERT_EQ(result.at("ranks").size(), 1U);
+  EXPECT_EQ(result.at("ranks")[0].at("rank"), 0);
+  EXPECT_EQ(result.at("ranks")[0].at("seconds"), result.at("process_seconds").at("max"));
   EXPECT_FALSE(std::getline(file, line));
   std::filesystem::remove(path);
 }

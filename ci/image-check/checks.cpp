@@ -1,11 +1,14 @@
 #include "checks.hpp"
 
+#include "statistics.hpp"
+
 #include <multinode/device.hpp>
 #include <multinode/options.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iomanip>
 #include <regex>
 #include <sstream>
 
@@ -48,7 +51,7 @@ Reader value(std::string key, std::string metric, std::string unit, std::string 
 // node_check's lines.
 Reader of_a_node() {
   return [](const json& line) -> std::optional<Sample> {
-    if (!line.contains("what") || !line.at("value").is_number()) return std::nullopt;
+    if (!line.contains("what") || !line.at("value").is_number() || line.at("better") == "equal") return std::nullopt;
     auto found = sample(line.at("what"), line.at("unit"), line.at("better"), line.at("value"));
     found.node = line.at("host");
     return found;
@@ -76,7 +79,7 @@ std::vector<Check> make_checks() {
       {.name = "node",
        .title = "limits, devices, memory, matrix products, clocks, names",
        .program = "image-check/node_check",
-       .arguments = with({"--seconds", "0.5"}),
+       .arguments = with({"--seconds", "0.2"}),
        .where = one_each,
        .seconds = 4,
        .limit = 30,
@@ -219,7 +222,7 @@ bool rdma_device() {
 
 std::string lines_that_say_why(const std::string& program, const std::string& output) {
   const std::string name = program.substr(program.rfind('/') + 1);
-  const std::regex telling("^" + name + ": .*|.*WRONG.*|.* FAILED$|.*rank [0-9]+: .*wrong.*|.*cannot run .*");
+  const std::regex telling("^" + name + ": .*|.*WRONG.*|.* FAILED$|.*rank [0-9]+: .*|.*cannot run .*");
   std::vector<std::string> lines, all;
   std::istringstream stream(output);
   for (std::string line; std::getline(stream, line);) {
@@ -275,12 +278,6 @@ std::vector<Finding> transport_findings(const std::string& output) {
   if (!seen)
     findings.push_back({"transport", "MPI did not tell its transport: it is neither ob1 nor UCX of Open MPI", ""});
   return findings;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const auto n = values.size();
-  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
 }  // namespace
@@ -354,14 +351,13 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
 
   // Its JSON lines.
   std::map<std::string, bool> answered;
-  struct Rate {
+  struct Slowness {
     int rank;
     std::string host;
-    double value;
+    double time;
   };
-  std::map<std::string, std::vector<Rate>> rates;                             // by what, for better = more and less
+  std::map<std::string, std::vector<Slowness>> slowness;                      // by what
   std::map<std::string, std::map<std::string, std::set<std::string>>> equal;  // what, value, hosts
-  std::map<std::string, std::pair<std::string, std::string>> unit;
   std::ifstream lines(json_path);
   for (std::string line; std::getline(lines, line);) {
     const json object = json::parse(line, nullptr, false);
@@ -375,13 +371,19 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       if (object.at(key) != wanted) find("answer", key + " is " + object.at(key).dump() + ", and should be " + wanted);
     }
     if (object.contains("what") && object.contains("rank") && object.contains("better")) {
-      const std::string what = object.at("what"), host = object.at("host"), better = object.at("better");
-      unit[what] = {object.at("unit"), better};
-      if (better == "equal")
-        equal[what][object.at("value").dump()].insert(host);
-      else if (object.at("value").is_number())
-        rates[what].push_back({object.at("rank"), host, object.at("value")});
+      const std::string what = object.at("what"), host = object.at("host");
+      const json& value = object.at("value");
+      if (object.at("better") == "equal") {
+        const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+        equal[what][text].insert(host);
+        judged.facts.push_back({check.name, what, text, host});
+      }
+      if (object.at("better") == "more" && value.is_number() && value > 0)
+        slowness[what].push_back({object.at("rank"), host, 1 / value.get<double>()});
     }
+    if (object.contains("ranks") && object.at("ranks").is_array())
+      for (const json& one : object.at("ranks"))
+        slowness["its own work"].push_back({one.at("rank"), one.at("host"), one.at("seconds")});
     if (!check.read) continue;
     if (auto sample = check.read(object)) {
       sample->check = check.name;
@@ -393,22 +395,17 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       if (!answered[key]) find("answer", "its results do not say " + key);
     if (check.read && judged.samples.empty()) find("results", "it measured nothing: no line of results");
   }
-  // One of several that is far behind all others: more than what a busy machine explains.
-  for (const auto& [what, of] : rates) {
-    if (of.size() < 2) continue;
+  // One of several that is far behind all others: by more than what a busy machine explains.
+  for (const auto& [what, of] : slowness) {
     for (const auto& one : of) {
       std::vector<double> others;
       for (const auto& other : of)
-        if (&other != &one) others.push_back(other.value);
-      const double usual = median(others);
-      const bool more = unit[what].second == "more";
-      if (more ? one.value * 3 < usual : one.value > usual * 3) {
-        std::ostringstream said;
-        said.precision(3);
-        said << "rank " << one.rank << " on " << one.host << ": " << what << " " << one.value << " " << unit[what].first
-             << ", the others' median is " << usual;
-        find("slow rank", said.str(), one.host);
-      }
+        if (&other != &one) others.push_back(other.time);
+      if (others.empty() || one.time <= 3 * median(others)) continue;
+      std::ostringstream said;
+      said << std::setprecision(2) << "rank " << one.rank << " on " << one.host << " is " << one.time / median(others)
+           << " times slower than the others: " << what;
+      find("slow rank", said.str(), one.host);
     }
   }
   for (const auto& [what, values] : equal) {
@@ -419,7 +416,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     for (const auto& [value, hosts] : values)
       for (const auto& host : hosts)
         if (value != usual->first)
-          find("devices", host + ": " + what + " is " + value + ", elsewhere " + usual->first, host);
+          find("devices", host + ": " + what + " is '" + value + "', elsewhere '" + usual->first + "'", host);
   }
   return judged;
 }

@@ -63,6 +63,7 @@ inline const std::vector<std::string> detectors{"exit status", "deadline",  "lef
 struct Judged {
   std::vector<Finding> findings;  // none: right
   std::vector<Sample> samples;
+  std::vector<Fact> facts;
   bool absent = false;  // the program itself said that hardware is missing (77)
   std::string reason;
 };

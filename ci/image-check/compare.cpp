@@ -29,6 +29,13 @@ std::string number(double value) {
 }
 std::string percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
 
+// The last of each, by node and name.
+std::map<std::pair<std::string, std::string>, Fact> facts_of(const Results& results) {
+  std::map<std::pair<std::string, std::string>, Fact> facts;
+  for (const auto& fact : results.facts) facts[{fact.node, fact.name}] = fact;
+  return facts;
+}
+
 std::string explain(const Comparison& comparison) {
   const auto side = [](const std::vector<double>& first, const std::vector<double>& again) {
     return number(median(again.empty() ? first : again));
@@ -36,7 +43,6 @@ std::string explain(const Comparison& comparison) {
   const std::string a = side(comparison.a, comparison.again_b.empty() ? std::vector<double>() : comparison.again_a);
   const std::string b = side(comparison.b, comparison.again_b);
   std::string text = b + " " + comparison.unit + ", and was " + a;
-  if (comparison.better == "equal") return text;
   const double worse = worse_by(comparison);
   text += ": " + percent(std::abs(worse)) + (worse > 0 ? " worse" : " better") + ", noise is " +
           percent(std::expm1(comparison.limit));
@@ -45,58 +51,46 @@ std::string explain(const Comparison& comparison) {
   return text;
 }
 
-// Runs image-check in A or B again for these checks, and adds what it measured as one more launch.
-class Again {
- public:
-  Again(std::string image_check, const Head& head, const std::set<std::string>& checks,
-        const std::filesystem::path& folder)
-      : image_check_(std::move(image_check)), head_(head), checks_(checks), folder_(folder) {}
+// Runs image-check in A or B again for these checks, into that folder.
+void run_again(const std::string& image_check, const Head& head, const std::set<std::string>& checks,
+               const std::filesystem::path& folder) {
+  Command words{"run",
+                "-o",
+                folder,
+                "--launcher",
+                head.launcher,
+                "--processes-per-node",
+                std::to_string(head.processes_per_node),
+                "--suite",
+                "deep"};
+  for (const auto& check : checks) words.insert(words.end(), {"--only", check});
+  if (head.nodes.size() > 1) {
+    std::string hosts;
+    for (const auto& node : head.nodes) hosts += (hosts.empty() ? "" : ",") + node;
+    words.insert(words.end(), {"--hosts", hosts});
+  }
+  const auto log = folder.string() + ".log";
+  Processes process({{"sh", "-c", "exec " + image_check + " " + shell_words({}, words)}}, {}, log,
+                    std::chrono::minutes(30));
+  std::optional<Outcome> outcome;
+  while (!(outcome = process.wait(std::chrono::seconds(1)))) {
+  }
+  if (outcome->exit_status > multinode::exit_wrong)
+    throw UsageError("measuring again ended with status " + std::to_string(outcome->exit_status) + "; see " + log);
+}
 
-  void launch(int number) {
-    const auto folder = folder_ / std::to_string(number);
-    Command words{"run",
-                  "-o",
-                  folder,
-                  "--launcher",
-                  head_.launcher,
-                  "--processes-per-node",
-                  std::to_string(head_.processes_per_node),
-                  "--suite",
-                  "deep"};
-    for (const auto& check : checks_) words.insert(words.end(), {"--only", check});
-    if (head_.nodes.size() > 1) {
-      std::string hosts;
-      for (const auto& node : head_.nodes) hosts += (hosts.empty() ? "" : ",") + node;
-      words.insert(words.end(), {"--hosts", hosts});
-    }
-    std::filesystem::create_directories(folder_);
-    const auto log = folder_ / (std::to_string(number) + ".log");
-    Processes process({{"sh", "-c", "exec " + image_check_ + " " + shell_words({}, words)}}, {}, log,
-                      std::chrono::minutes(30));
-    std::optional<Outcome> outcome;
-    while (!(outcome = process.wait(std::chrono::seconds(1)))) {
-    }
-    if (outcome->exit_status > 1)
-      throw UsageError("measuring again ended with status " + std::to_string(outcome->exit_status) + "; see " +
-                       log.string());
+// What fresh launches measured, each a folder.
+std::map<MetricKey, Series> fresh_series(const std::vector<std::filesystem::path>& folders) {
+  std::vector<Sample> samples;
+  for (int launch = 0; const auto& folder : folders) {
     for (auto& sample : read_results(folder).samples) {
-      sample.launch = number;
-      samples_.push_back(sample);
+      sample.launch = launch;
+      samples.push_back(sample);
     }
+    ++launch;
   }
-  std::vector<double> values(const MetricKey& key) const {
-    const auto series = series_of(samples_);
-    const auto of = series.find(key);
-    return of == series.end() ? std::vector<double>() : of->second.values;
-  }
-
- private:
-  std::string image_check_;
-  const Head& head_;
-  const std::set<std::string>& checks_;
-  std::filesystem::path folder_;
-  std::vector<Sample> samples_;
-};
+  return series_of(samples);
+}
 
 }  // namespace
 
@@ -173,6 +167,27 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     if (result.status != Status::pass && result.status != Status::skip) record(result);
   }
 
+  const auto facts_a = facts_of(a), facts_b = facts_of(b);
+  for (const auto& [key, fact] : facts_a) {
+    const auto of_b = facts_b.find(key);
+    if (of_b != facts_b.end() && of_b->second.value == fact.value) continue;
+    if (options.disabled.contains("devices")) continue;
+    const auto& [node, name] = key;
+    const Difference difference{"fact", node + ": " + name, fact.value,
+                                of_b == facts_b.end() ? "" : of_b->second.value};
+    writer.write(difference);
+    results.differences.push_back(difference);
+    CheckResult result;
+    result.check = name + ", " + node;
+    result.title = "is what it was";
+    result.nodes = {node};
+    result.status = Status::fail;
+    result.action = Action::look;
+    result.findings = {
+        {"devices", node + ": " + name + " is '" + difference.b + "', and was '" + difference.a + "'", node}};
+    record(result);
+  }
+
   const auto in_a = series_of(a.samples), in_b = series_of(b.samples);
   std::vector<std::pair<MetricKey, Comparison>> compared;
   std::set<std::string> suspects;
@@ -192,28 +207,25 @@ Results compare(const CompareOptions& options, std::ostream& out) {
       continue;
     }
     auto comparison = compare_series(key, series, of_b->second);
-    if (!options.judge_speed && comparison.better != "equal") comparison.verdict = "same";
+    if (options.disabled.contains("speed")) comparison.verdict = "same";
     if (comparison.verdict == "worse") suspects.insert(series.check);
     compared.emplace_back(key, std::move(comparison));
   }
 
   if (!suspects.empty()) {
-    Head here = b.head;
-    here.versions.clear();
-    here.settings.clear();
-    here.machine.clear();
-    Cluster local;
     std::string again_b = options.again_b;
-    if (again_b.empty()) {
+    if (again_b.empty() && !options.again) {
+      Head here = b.head;
+      here.machine.clear();
+      here.versions.clear();
+      here.settings.clear();
       ClusterOptions asked;
       asked.launcher = b.head.launcher;
-      local = find_cluster(asked);
-      const auto scratch = folder / "here";
-      std::filesystem::create_directories(scratch);
-      describe_machine(here, local, scratch);
-      if (!differences(b.head, here).empty())
-        throw UsageError(
-            "B was not made here: say with --again-b how to run image-check in B; suspects cannot count before that");
+      std::filesystem::create_directories(folder / "here");
+      describe_machine(here, find_cluster(asked), folder / "here");
+      if (const auto other = differences(b.head, here); !other.empty())
+        throw UsageError("there are suspects, and B was not made here (" + other.front().name +
+                         " differs): say with --again-b how to run image-check in B");
       again_b = shell_words({}, Command{std::filesystem::read_symlink("/proc/self/exe").string()});
     }
     std::string names;
@@ -221,14 +233,21 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     out << "measuring again, in fresh launches" << (options.again_a.empty() ? "" : " of A and B in turn") << ": "
         << names << "\n"
         << std::flush;
-    Again fresh_a(options.again_a, a.head, suspects, folder / "again-a"),
-        fresh_b(again_b, b.head, suspects, folder / "again-b");
+    std::vector<std::filesystem::path> of_a, of_b;
     for (int launch = 0; launch < fresh_launches; ++launch) {
-      if (!options.again_a.empty()) fresh_a.launch(launch);
-      fresh_b.launch(launch);
+      if (!options.again_a.empty()) {
+        of_a.push_back(folder / ("again-a-" + std::to_string(launch)));
+        run_again(options.again_a, a.head, suspects, of_a.back());
+      }
+      of_b.push_back(folder / ("again-b-" + std::to_string(launch)));
+      if (options.again)
+        options.again(of_b.back());
+      else
+        run_again(again_b, b.head, suspects, of_b.back());
     }
+    auto fresh_a = fresh_series(of_a), fresh_b = fresh_series(of_b);
     for (auto& [key, comparison] : compared)
-      if (comparison.verdict == "worse") confirm(comparison, fresh_a.values(key), fresh_b.values(key));
+      if (comparison.verdict == "worse") confirm(comparison, fresh_a[key].values, fresh_b[key].values);
   }
 
   for (const auto& [key, comparison] : compared) {
@@ -237,14 +256,15 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     CheckResult result;
     result.check = name_of(key);
     result.title = "is as good as it was";
-    result.status = comparison.verdict == "worse" || comparison.verdict == "different" ? Status::fail : Status::pass;
+    result.status = comparison.verdict == "worse" ? Status::fail : Status::pass;
     const auto series = in_b.at(key);
     const auto of_b =
         std::find_if(b.checks.begin(), b.checks.end(), [&](const auto& one) { return one.check == series.check; });
     if (of_b != b.checks.end()) result.command = of_b->command;
     if (result.status == Status::fail) {
       result.action = Action::look;
-      result.findings = {{"speed", result.check + ": " + explain(comparison), key.node}};
+      result.findings = {
+          {comparison.better == "equal" ? "devices" : "speed", result.check + ": " + explain(comparison), key.node}};
     } else if (comparison.verdict != "same") {
       out << comparison.verdict << "  " << result.check << ": " << explain(comparison) << "\n";
       result.reason =

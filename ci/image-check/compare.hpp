@@ -6,7 +6,9 @@
 
 #include <boost/program_options.hpp>
 
+#include <functional>
 #include <ostream>
+#include <set>
 
 namespace image_check {
 
@@ -15,8 +17,10 @@ struct CompareOptions {
   std::filesystem::path folder = "image-check-compare";
   std::string again_a, again_b;  // commands that are image-check in A and B; "": A cannot be asked again, B is here
   bool other_hardware = false;
-  bool judge_speed = true;  // the self-test takes it away
   std::string command;
+  // Of the self-test:
+  std::set<std::string> disabled;                             // detectors: speed, devices
+  std::function<void(const std::filesystem::path&)> again{};  // runs B again into that folder
   boost::program_options::options_description description();
 };
 

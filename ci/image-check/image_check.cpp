@@ -1,28 +1,24 @@
 // image-check: does this image of a cluster work, is it right, is it as fast as it was?
 // Exit status: 0 right, 1 something failed, 2 bad command line, 3 could not test.
 #include "compare.hpp"
+#include "report/report.hpp"
 #include "run.hpp"
+#include "self_test.hpp"
 #include "statistics.hpp"
 
 #include <multinode/check.hpp>
 #include <multinode/options.hpp>
 
+#include <array>
 #include <cstdlib>
+#include <iomanip>
 #include <iostream>
+#include <optional>
 
 namespace {
 using namespace image_check;
 namespace po = boost::program_options;
 using multinode::UsageError;
-
-constexpr auto usage =
-    R"(usage: image-check run [--suite smoke|gate|deep]   is this image right? Budgets of 1, 5 and 30 minutes
-       image-check baseline                           how fast it is, and how much that varies: ten launches
-       image-check compare A B                        is B as good as the baseline A? What differs?
-       image-check noise RUN...                       false alarms among runs of one image
-       image-check list                               all checks
-Each has --help. Exit status: 0 right, 1 something failed, 2 bad command line, 3 could not test.
-)";
 
 // Folders in front of the options.
 std::vector<std::string> folders(int& argc, char**& argv) {
@@ -35,6 +31,17 @@ std::vector<std::string> folders(int& argc, char**& argv) {
   return found;
 }
 
+void finish(const std::filesystem::path& folder, const Results& results, const Results* baseline) {
+  write_reports(folder, results, baseline);
+  const auto& summary = results.summary;
+  std::cout << (summary.exit_status == multinode::exit_right   ? "PASS"
+                : summary.exit_status == multinode::exit_wrong ? "FAIL"
+                                                               : "COULD NOT TEST")
+            << ": " << summary.passed << " passed, " << summary.failed << " failed, " << summary.flaky << " flaky, "
+            << summary.skipped << " skipped, " << summary.not_run << " not run; " << (folder / "report.html").string()
+            << "\n";
+}
+
 int run(int argc, char** argv, const std::string& command, int launches) {
   RunDescription run;
   run.options.command = command;
@@ -45,8 +52,12 @@ int run(int argc, char** argv, const std::string& command, int launches) {
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   multinode::require_range("launches", run.options.launches, 1, 1000);
   run.read();
-  return run_checks(run.options, std::cout).summary.exit_status;
+  const Results results = run_checks(run.options, std::cout);
+  finish(run.options.folder, results, nullptr);
+  return results.summary.exit_status;
 }
+int run_once(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 1); }
+int baseline(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 10); }
 
 int compare(int argc, char** argv, const std::string& command) {
   const auto given = folders(argc, argv);
@@ -56,13 +67,27 @@ int compare(int argc, char** argv, const std::string& command) {
   if (given.size() != 2) throw UsageError("compare: name two folders, A and B");
   options.a = given[0];
   options.b = given[1];
-  const auto results = image_check::compare(options, std::cout);
-  const auto& summary = results.summary;
-  std::cout << summary.passed << " as they were, " << summary.failed << " worse, different or failed\n";
-  return summary.exit_status;
+  const Results results = image_check::compare(options, std::cout), a = read_results(options.a);
+  finish(options.folder, results, &a);
+  return results.summary.exit_status;
 }
 
-int noise(int argc, char** argv) {
+int report(int argc, char** argv, const std::string&) {
+  const auto given = folders(argc, argv);
+  std::string baseline_folder;
+  po::options_description known("report FOLDER");
+  known.add_options()("baseline", po::value(&baseline_folder)->value_name("DIR"), "results to draw beside");
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  if (given.size() != 1) throw UsageError("report: name the folder with the results.jsonl of a run");
+  const Results results = read_results(given[0]);
+  std::optional<Results> baseline;
+  if (!baseline_folder.empty()) baseline = read_results(baseline_folder);
+  write_reports(given[0], results, baseline ? &*baseline : nullptr);
+  std::cout << (std::filesystem::path(given[0]) / "report.html").string() << "\n";
+  return multinode::exit_right;
+}
+
+int noise(int argc, char** argv, const std::string&) {
   const auto given = folders(argc, argv);
   int pairs = 1000, launches = 10;
   std::uint64_t seed = 1;
@@ -81,34 +106,78 @@ int noise(int argc, char** argv) {
   return multinode::exit_right;
 }
 
-int list() {
+int test_itself(int argc, char** argv, const std::string&) {
+  RunDescription run;  // of its options those that say where
+  SelfTestOptions options;
+  po::options_description known("self-test");
+  std::string names;
+  for (const auto& fault : faults()) names += (names.empty() ? "" : ", ") + fault;
+  known.add_options()                                                                                            //
+      ("only", po::value(&options.only)->value_name("FAULT"), ("only this; may be repeated: " + names).c_str())  //
+      ("disable", po::value(&options.disable)->value_name("DETECTOR"),
+       "without this one: then the test has to fail")  //
+      ("output,o", po::value(&options.folder)->value_name("DIR")->default_value(options.folder),
+       "folder for what is found");
+  known.add(run.where());
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  run.read();
+  options.cluster = run.options.cluster;
+  return self_test(options, std::cout);
+}
+
+int list(int argc, char** argv, const std::string&) {
+  if (!multinode::parse_command_line(argc, argv, po::options_description("list"), true)) return multinode::exit_right;
   for (const auto& check : all_checks())
     std::cout << name_of(check.from) << "  " << check.name << ": " << check.title << "\n";
   return multinode::exit_right;
 }
 
-int dispatch(int argc, char** argv) {
+// A planted fault, in place of a program: for self-test alone.
+int plant(int argc, char** argv, const std::string&) {
+  if (argc < 3) throw UsageError("plant: name a fault and a program");
+  image_check::plant(argv[1], {argv + 2, argv + argc});
+}
+
+struct Subcommand {
+  const char* name;
+  const char* what;                                               // nothing: not for people
+  int (*run)(int argc, char** argv, const std::string& command);  // argv[0] is the command's name
+};
+constexpr std::array commands{
+    Subcommand{"run", "is this image right? Suites of 1, 5 and 30 minutes", run_once},
+    Subcommand{"baseline", "how fast is it, and how much does that vary? Ten launches", baseline},
+    Subcommand{"compare", "A B: is B as good as the baseline A? What differs?", compare},
+    Subcommand{"self-test", "are planted faults caught?", test_itself},
+    Subcommand{"noise", "RUN...: how many false alarms are there among runs of one image?", noise},
+    Subcommand{"report", "DIR: report.html and junit.xml of results, once more", report},
+    Subcommand{"list", "all checks", list},
+    Subcommand{"plant", nullptr, plant},
+};
+
+int usage(std::ostream& out, int status) {
+  out << "usage: image-check COMMAND [OPTION...]; --help behind a command shows its options\n";
+  for (const auto& command : commands)
+    if (command.what) out << "  " << std::left << std::setw(11) << command.name << command.what << '\n';
+  out << "Exit status: 0 right, 1 something failed, 2 bad command line, 3 could not test.\n";
+  return status;
+}
+
+int command_of(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "";
-  std::string command = "image-check";
-  for (int i = 1; i < argc; ++i) command += " " + std::string(argv[i]);
-  if (name == "run") return run(argc - 1, argv + 1, command, 1);
-  if (name == "baseline") return run(argc - 1, argv + 1, command, 10);
-  if (name == "compare") return compare(argc - 1, argv + 1, command);
-  if (name == "noise") return noise(argc - 1, argv + 1);
-  if (name == "list") return list();
-  if (name == "--help" || name == "-h") {
-    std::cout << usage;
-    return multinode::exit_right;
-  }
-  throw UsageError(name.empty() ? "which command? See image-check --help"
-                                : "unknown command '" + name + "'; see image-check --help");
+  if (name == "-h" || name == "--help") return usage(std::cout, multinode::exit_right);
+  std::string whole = "image-check";
+  for (int i = 1; i < argc; ++i) whole += " " + std::string(argv[i]);
+  for (const auto& command : commands)
+    if (name == command.name) return command.run(argc - 1, argv + 1, whole);
+  std::cerr << "image-check: " << (name.empty() ? "no command" : "unknown command '" + name + "'") << '\n';
+  return usage(std::cerr, multinode::exit_usage);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return dispatch(argc, argv);
+    return command_of(argc, argv);
   } catch (const UsageError& error) {
     std::cerr << std::string("image-check: ") + error.what() + "\n";
     return multinode::exit_usage;

@@ -24,6 +24,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Finding, detector, text, node)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CheckResult, check, title, status, action, seconds, launch, nodes, command, findings,
                                    reason, log)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Sample, check, metric, band_bytes, unit, better, value, launch, node)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Fact, check, name, value, node)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Difference, kind, name, a, b)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Comparison, metric, band_bytes, unit, better, node, a, b, again_a, again_b, limit,
                                    verdict)
@@ -79,6 +80,7 @@ void ResultsWriter::line(const char* kind, const nlohmann::json& object) {
 void ResultsWriter::write(const Head& head) { line("head", head); }
 void ResultsWriter::write(const CheckResult& result) { line("check", result); }
 void ResultsWriter::write(const Sample& sample) { line("sample", sample); }
+void ResultsWriter::write(const Fact& fact) { line("fact", fact); }
 void ResultsWriter::write(const Difference& difference) { line("difference", difference); }
 void ResultsWriter::write(const Comparison& comparison) { line("comparison", comparison); }
 void ResultsWriter::write(const Summary& summary) { line("summary", summary); }
@@ -101,6 +103,8 @@ Results read_results(const std::filesystem::path& folder) {
         results.checks.push_back(value.get<CheckResult>());
       else if (kind == "sample")
         results.samples.push_back(value.get<Sample>());
+      else if (kind == "fact")
+        results.facts.push_back(value.get<Fact>());
       else if (kind == "difference")
         results.differences.push_back(value.get<Difference>());
       else if (kind == "comparison")

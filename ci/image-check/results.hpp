@@ -52,14 +52,20 @@ struct Sample {
   std::string metric;      // "all_reduce bus bandwidth, mpi"
   double band_bytes = -1;  // size band of a curve; -1: the metric is one value
   std::string unit;        // "GB/s"
-  std::string better;      // "more", "less", or "equal": has to stay as it is
+  std::string better;      // "more" or "less"
   double value = 0;
   int launch = 0;    // values of one launch share its luck
   std::string node;  // host, "A - B" for a pair of hosts, or "": of all together
 };
 
+// What a node has, and has to keep: devices, limits, sizes.
+struct Fact {
+  std::string check, name, value;
+  std::string node;
+};
+
 struct Difference {
-  std::string kind;  // machine, version or setting
+  std::string kind;  // machine, version, setting or fact
   std::string name;
   std::string a, b;  // "" where it is absent
 };
@@ -72,7 +78,7 @@ struct Comparison {
   std::vector<double> a, b;              // values, one a launch
   std::vector<double> again_a, again_b;  // of fresh launches, measured in turn because it was suspect
   double limit = 0;                      // how far from A's median B's may be, as a share of it
-  std::string verdict;                   // same, worse, better (unexplained gain), flaky (suspect, then not), different
+  std::string verdict;                   // same, worse, better (unexplained gain), flaky (suspect, then not)
 };
 
 // With what, where and how.
@@ -99,6 +105,7 @@ struct Results {
   Head head;
   std::vector<CheckResult> checks;
   std::vector<Sample> samples;
+  std::vector<Fact> facts;
   std::vector<Difference> differences;
   std::vector<Comparison> comparisons;
   Summary summary;
@@ -113,6 +120,7 @@ class ResultsWriter {
   void write(const Head& head);
   void write(const CheckResult& result);
   void write(const Sample& sample);
+  void write(const Fact& fact);
   void write(const Difference& difference);
   void write(const Comparison& comparison);
   void write(const Summary& summary);

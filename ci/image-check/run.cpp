@@ -232,7 +232,8 @@ class Run {
     result.check = check.name;
     result.title = check.title;
     result.launch = launch;
-    const double left = budget_ - elapsed(), grace = 6;  // to end what does not end, and to write reports
+    const double left = budget_ - elapsed(), limit = options_.limit > 0 ? options_.limit : check.limit;
+    const double grace = 6;  // to end what does not end, and to write reports
     if (const auto why = cannot_run(check, cluster_)) {
       result.status = Status::skip;
       result.reason = *why;
@@ -241,13 +242,17 @@ class Run {
     } else if (left < check.seconds + grace) {
       result.reason = "the budget of " + std::to_string(std::lround(budget_)) + " s is used up";
     } else {
-      auto tried = attempt(check, launch, 0, std::min(check.limit, left - grace), interrupts);
+      auto tried = attempt(check, launch, 0, std::min(limit, left - grace), interrupts);
       const double then = budget_ - elapsed();
       if (options_.retry && tried.result.status == Status::fail && then > check.seconds + grace) {
-        auto again = attempt(check, launch, 1, std::min(check.limit, then - grace), interrupts);
+        auto again = attempt(check, launch, 1, std::min(limit, then - grace), interrupts);
         if (again.result.status == Status::pass) tried.result.status = Status::flaky;
       }
       result = tried.result;
+      for (const auto& fact : tried.judged.facts) {
+        writer_.write(fact);
+        results_.facts.push_back(fact);
+      }
       if (result.status == Status::pass)
         for (auto& sample : tried.judged.samples) {
           sample.launch = launch;
@@ -315,15 +320,11 @@ class Run {
 
 }  // namespace
 
-boost::program_options::options_description RunDescription::description() {
+boost::program_options::options_description RunDescription::where() {
   namespace po = boost::program_options;
-  po::options_description known("What, where and how long");
+  po::options_description known("Where");
   auto& cluster = options.cluster;
-  known.add_options()                                                                                                //
-      ("suite", po::value(&suite)->default_value(suite), "smoke (a minute), gate (5 minutes) or deep (30 minutes)")  //
-      ("only", po::value(&options.only)->value_name("CHECK"), "only this check; may be repeated")                    //
-      ("require", po::value(&options.required)->value_name("CHECK"),
-       "a skip of this check is a failure; may be repeated; all: every skip is")                                    //
+  known.add_options()                                                                                               //
       ("nodes", po::value(&cluster.nodes)->value_name("N"), "so many nodes: the first of the job's or of --hosts")  //
       ("hosts", po::value(&hosts)->value_name("A,B,..."),
        "the nodes, this one first; default: those of the Slurm or PBS job, or this machine alone")                //
@@ -331,10 +332,22 @@ boost::program_options::options_description RunDescription::description() {
       ("processes-per-node", po::value(&cluster.processes_per_node)->value_name("N"),
        "default: a GPU each, or a core each, 2 to 4")  //
       ("examples", po::value(&cluster.examples)->value_name("DIR"),
-       "build folder of the examples; default: around this program")                            //
+       "build folder of the examples; default: around this program");
+  return known;
+}
+
+boost::program_options::options_description RunDescription::description() {
+  namespace po = boost::program_options;
+  po::options_description known("What, and for how long");
+  known.add_options()                                                                                                //
+      ("suite", po::value(&suite)->default_value(suite), "smoke (a minute), gate (5 minutes) or deep (30 minutes)")  //
+      ("only", po::value(&options.only)->value_name("CHECK"), "only this check; may be repeated")                    //
+      ("require", po::value(&options.required)->value_name("CHECK"),
+       "a skip of this check is a failure; may be repeated; all: every skip is")                //
       ("budget", po::value(&options.budget)->value_name("SECONDS"), "in place of the suite's")  //
       ("output,o", po::value(&options.folder)->value_name("DIR")->default_value(options.folder),
        "folder for the reports, made if it is not there");
+  known.add(where());
   return known;
 }
 

@@ -24,13 +24,15 @@ struct RunOptions {
   Command wrapper;                 // before each program
   Variables variables;             // for each program
   bool retry = true;               // a failed check, to see whether it is flaky
+  double limit = 0;                // seconds for each check; 0: its own
 };
 
 // Options --suite, --nodes, --hosts, --launcher ... and what to do with them. The strings given are UsageErrors'.
 struct RunDescription {
   RunOptions options;
   std::string suite = "smoke", hosts;
-  boost::program_options::options_description description();
+  boost::program_options::options_description where();        // on which nodes, and how
+  boost::program_options::options_description description();  // all
   void read();
 };
 

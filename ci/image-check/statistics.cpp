@@ -48,10 +48,6 @@ double noise_limit(std::span<const double> values) {
 
 Comparison compare_series(const MetricKey& key, const Series& a, const Series& b) {
   Comparison found{key.metric, key.band_bytes, a.unit, a.better, key.node, a.values, b.values, {}, {}, 0, "same"};
-  if (a.better == "equal") {
-    if (median(a.values) != median(b.values)) found.verdict = "different";
-    return found;
-  }
   if (a.values.size() < least_launches)
     throw multinode::UsageError("the baseline has " + std::to_string(a.values.size()) + " launches of " + key.metric +
                                 ": its noise is unknown; make one with image-check baseline");
@@ -117,7 +113,7 @@ FalseAlarms false_alarms(const std::vector<Results>& runs, int pairs, int baseli
         auto again_a = take(fresh_launches), again_b = take(fresh_launches);
         confirm(comparison, std::move(again_a), std::move(again_b));
       }
-      if (comparison.verdict == "worse" || comparison.verdict == "different") {
+      if (comparison.verdict == "worse") {
         alarm = true;
         ++found.by_metric[key.metric + (key.band_bytes < 0 ? "" : ", " + band_name(key.band_bytes)) +
                           (key.node.empty() ? "" : ", " + key.node)];

@@ -37,7 +37,7 @@ inline constexpr std::size_t least_launches = 3;  // of a baseline
 inline constexpr int fresh_launches = 3;          // of each side, for a suspect
 inline constexpr double flagged_gain = 0.10;      // a gain of more than this is unexplained
 
-// Compares `b` with the baseline `a`, without fresh launches: same, worse (suspect), better or different.
+// Compares `b` with the baseline `a`, without fresh launches: same, worse (suspect) or better.
 Comparison compare_series(const MetricKey& key, const Series& a, const Series& b);
 
 // What fresh launches, taken in turn, say of a suspect: it counts as worse only if their median is beyond the limit,
@@ -47,7 +47,7 @@ void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<do
 // By how much B is worse than A, as a share of A: 0.5 is half the bandwidth, or twice the time.
 double worse_by(const Comparison& comparison);
 
-// How many of `pairs` comparisons of runs with themselves would be called worse or different: baselines of
+// How many of `pairs` comparisons of runs with themselves would be called worse: baselines of
 // `baseline_launches` runs, one run, and fresh ones of both, all drawn without replacement from `runs` of one image.
 struct FalseAlarms {
   int pairs = 0, alarms = 0, suspects = 0;  // pairs with one or more

@@ -163,9 +163,9 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
   return finding;
 }
 
-std::vector<std::string> rdma_ports(const std::filesystem::path& root) {
+std::vector<std::string> rdma_ports(const std::filesystem::path& sysfs) {
   std::vector<std::string> ports;
-  const std::filesystem::path folder = root / "sys/class/infiniband";
+  const std::filesystem::path folder = sysfs / "class/infiniband";
   for (const std::string& device : names_in(folder))
     for (const std::string& port : names_in(folder / device / "ports")) {
       const std::string state = first_line(folder / device / "ports" / port / "state");  // "4: ACTIVE"
@@ -176,13 +176,13 @@ std::vector<std::string> rdma_ports(const std::filesystem::path& root) {
   return ports;
 }
 
-Findings look_at_devices() {
-  const std::vector<std::string> rdma = rdma_ports("/");
+Findings look_at_devices(const std::filesystem::path& sysfs) {
+  const std::vector<std::string> rdma = rdma_ports(sysfs);
   Findings all{{"interfaces", joined(interfaces()), "", "equal", true, "up, with an address"},
                {"rdma_ports", joined(rdma), "", "equal", true, ""}};
   if (rdma.empty()) {
     all.back().ok = std::nullopt;
-    all.back().why = "no RDMA device in /sys/class/infiniband";
+    all.back().why = "no RDMA device in " + (sysfs / "class/infiniband").string();
   } else if (std::none_of(rdma.begin(), rdma.end(),
                           [](const std::string& port) { return port.find(" ACTIVE ") != std::string::npos; })) {
     all.back().ok = false;

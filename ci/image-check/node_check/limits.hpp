@@ -15,9 +15,9 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
                        const std::string& what_to_do);
 
 // RDMA ports, network interfaces and GPUs.
-Findings look_at_devices();
+Findings look_at_devices(const std::filesystem::path& sysfs);
 
-// As text: "mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)"; ROOT stands for "/".
-std::vector<std::string> rdma_ports(const std::filesystem::path& root);
+// As text: "mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)"; `sysfs` is /sys.
+std::vector<std::string> rdma_ports(const std::filesystem::path& sysfs);
 
 }  // namespace node_check

@@ -30,6 +30,7 @@ struct Options {
   multinode::CommonOptions common;
   std::vector<std::string> only;
   double seconds = 0.5;
+  std::string sysfs = "/sys";
   int corrupt = -1;
 };
 
@@ -107,7 +108,7 @@ Findings look_at_names(World& world, const Options&) {
 const std::vector<Look>& looks() {
   static const std::vector<Look> all{
       {"limits", false, [](World&, const Options&) { return look_at_limits(); }},
-      {"devices", false, [](World&, const Options&) { return look_at_devices(); }},
+      {"devices", false, [](World&, const Options& o) { return look_at_devices(o.sysfs); }},
       {"memory_bandwidth", false,
        [](World& world, const Options& o) { return measure_memory_bandwidth(o.seconds, corrupt_here(world, o)); }},
       {"matrix_rate", false,
@@ -221,6 +222,7 @@ int main(int argc, char** argv) {
     ("only", po::value(&options.only)->value_name("NAME"), ("look at this alone; may be repeated: " + names).c_str())
     ("seconds", po::value(&options.seconds)->value_name("S")->default_value(options.seconds, "0.5"),
      "time for each measurement")
+    ("sysfs", po::value(&options.sysfs)->default_value(options.sysfs), "the folder to read RDMA devices from in place of /sys")
     ("corrupt", po::value(&options.corrupt)->value_name("RANK"),
      "make this rank's data wrong, and its clock 5 s ahead: the checks must see it");
   // clang-format on

@@ -188,12 +188,12 @@ TEST(NodeCheck, CgroupsOfBothVersions) {
 
 TEST(NodeCheck, RdmaPorts) {
   const Folder root;
-  EXPECT_TRUE(rdma_ports(root.path()).empty());
+  EXPECT_TRUE(rdma_ports(root.path() / "sys").empty());
   root.write("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
   root.write("sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)");
   root.write("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN");
   root.write("sys/class/infiniband/mlx5_1/ports/1/rate", "40 Gb/sec (4X QDR)");
-  EXPECT_EQ(rdma_ports(root.path()),
+  EXPECT_EQ(rdma_ports(root.path() / "sys"),
             (std::vector<std::string>{"mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)", "mlx5_1/1 DOWN 40 Gb/sec (4X QDR)"}));
 }
 

@@ -1,0 +1,32 @@
+// self_test.hpp: faults are planted, and every one has to be caught, by the detector that is meant to.
+#pragma once
+
+#include "cluster.hpp"
+
+#include <filesystem>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace image_check {
+
+struct SelfTestOptions {
+  ClusterOptions cluster;
+  std::filesystem::path folder = "image-check-self-test";
+  std::vector<std::string> only;  // faults; none: all
+  std::string disable;            // a detector that is taken away: then this has to fail
+};
+
+// Plants each fault in a run of one check, which must fail and name what is wrong; then once more without the detector
+// that caught it, when it must not be noticed. Returns exit_right, or exit_wrong for a fault that was missed, or
+// caught by something else. A fault that cannot be planted here is said and counted, and is no success: 3.
+int self_test(const SelfTestOptions& options, std::ostream& out);
+
+// The names of all faults.
+std::vector<std::string> faults();
+
+// Runs in place of a program, in each of its processes: plants `fault` in rank 1, then becomes the program.
+// Throws multinode::UsageError for an unknown fault.
+[[noreturn]] void plant(const std::string& fault, const std::vector<std::string>& program);
+
+}  // namespace image_check
