@@ -58,6 +58,17 @@ Reader of_a_node() {
   };
 }
 
+// Of pairs, the first round: it has each node in one.
+Reader of_a_pair() {
+  return [](const json& line) -> std::optional<Sample> {
+    if (!line.contains("pair") || line.at("round") != 1 || !line.at("gb_per_s").is_number()) return std::nullopt;
+    const std::string rail = line.at("rail");
+    auto found = sample("bandwidth of a pair" + (rail.empty() ? "" : ", " + rail), "GB/s", "more", line.at("gb_per_s"));
+    found.node = line.at("pair");
+    return found;
+  };
+}
+
 std::vector<Check> make_checks() {
   using enum Where;
   using enum Need;
@@ -158,6 +169,19 @@ std::vector<Check> make_checks() {
        .action = Action::drain,
        .says = {"RIGHT: test accuracy"},
        .read = value("samples_per_second", "training, Fashion-MNIST", "samples/s", "more")},
+      {.name = "pairs",
+       .title = "no node is slower than the others: nodes in pairs, in two rounds",
+       .from = gate,
+       .program = "image-check/image-check",
+       .arguments = {"pairs", "--hosts", "{nodes}", "--launcher", "{launcher}", "--examples", "{examples}", "--json",
+                     "{json}"},
+       .where = first_process,
+       .needs = {three_nodes},
+       .seconds = 5,
+       .limit = 120,
+       .action = Action::replace_node,
+       .says = {"every node is as fast as the others"},
+       .read = of_a_pair()},
       {.name = "rdma",
        .title = "RDMA devices have a GID to use, and ranks agree on it",
        .program = "07-rdma-tuning/rdma_tune",
@@ -307,6 +331,7 @@ std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster
     if (need == Need::rdma && !rdma_device()) return "no RDMA device";
     if (need == Need::images && !std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
       return "no images in /usr/share/datasets/fashion-mnist: install dataset-fashion-mnist";
+    if (need == Need::three_nodes && cluster.nodes.size() < 3) return "less than three nodes";
     if (need == Need::several_nodes && cluster.nodes.size() < 2) return "one node only";
     if (need == Need::several_processes &&
         cluster.nodes.size() * static_cast<std::size_t>(cluster.processes_per_node) < 2)

@@ -25,7 +25,7 @@ enum class Where {
   first_process,  // one process on the first node, without a launcher
 };
 
-enum class Need { mpi, gloo, gpu, rdma, images, several_nodes, several_processes };
+enum class Need { mpi, gloo, gpu, rdma, images, several_nodes, three_nodes, several_processes };
 
 // What a JSON line of the program measured; nothing: it is no such line.
 using Reader = std::function<std::optional<Sample>(const nlohmann::json& line)>;
@@ -35,7 +35,8 @@ struct Check {
   std::string title;
   Suite from = Suite::smoke;  // the smallest suite that has it
   std::string program;        // CHAPTER/PROGRAM
-  // {json}: file for its JSON lines; {timeout}: seconds that a rank may wait; {folder}: one for its files
+  // {json}: file for its JSON lines; {timeout}: seconds that a rank may wait; {folder}: one for its files;
+  // {examples}, {nodes} (A,B,...) and {launcher}; {launch:CHAPTER/PROGRAM ...}: that, started on all nodes
   std::vector<std::string> arguments{};
   Where where = Where::everywhere;
   std::vector<Need> needs{};

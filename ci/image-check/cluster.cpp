@@ -53,17 +53,17 @@ int cores() {
   return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 }
 
-std::string joined(const std::vector<std::string>& words, const std::string& behind) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ",") + word + behind;
-  return text;
-}
-
 std::string a_port() {  // below those that the kernel gives to clients
   return std::to_string(std::uniform_int_distribution(20000, 32000)(*std::make_unique<std::random_device>()));
 }
 
 }  // namespace
+
+std::string joined(const std::vector<std::string>& words, const std::string& behind) {
+  std::string text;
+  for (const auto& word : words) text += (text.empty() ? "" : ",") + word + behind;
+  return text;
+}
 
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return access(name.c_str(), X_OK) == 0 ? name : "";

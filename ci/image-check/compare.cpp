@@ -64,11 +64,7 @@ void run_again(const std::string& image_check, const Head& head, const std::set<
                 "--suite",
                 "deep"};
   for (const auto& check : checks) words.insert(words.end(), {"--only", check});
-  if (head.nodes.size() > 1) {
-    std::string hosts;
-    for (const auto& node : head.nodes) hosts += (hosts.empty() ? "" : ",") + node;
-    words.insert(words.end(), {"--hosts", hosts});
-  }
+  if (head.nodes.size() > 1) words.insert(words.end(), {"--hosts", joined(head.nodes)});
   const auto log = folder.string() + ".log";
   Processes process({{"sh", "-c", "exec " + image_check + " " + shell_words({}, words)}}, {}, log,
                     std::chrono::minutes(30));
@@ -80,7 +76,7 @@ void run_again(const std::string& image_check, const Head& head, const std::set<
 }
 
 // What fresh launches measured, each a folder.
-std::map<MetricKey, Series> fresh_series(const std::vector<std::filesystem::path>& folders) {
+std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::path>& folders) {
   std::vector<Sample> samples;
   for (int launch = 0; const auto& folder : folders) {
     for (auto& sample : read_results(folder).samples) {
@@ -89,7 +85,7 @@ std::map<MetricKey, Series> fresh_series(const std::vector<std::filesystem::path
     }
     ++launch;
   }
-  return series_of(samples);
+  return measured(samples);
 }
 
 }  // namespace
@@ -188,7 +184,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     record(result);
   }
 
-  const auto in_a = series_of(a.samples), in_b = series_of(b.samples);
+  const auto in_a = measured(a.samples), in_b = measured(b.samples);
   std::vector<std::pair<MetricKey, Comparison>> compared;
   std::set<std::string> suspects;
   for (const auto& [key, series] : in_a) {
@@ -206,7 +202,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
       record(missing);
       continue;
     }
-    auto comparison = compare_series(key, series, of_b->second);
+    auto comparison = compare_metric(key, series, of_b->second);
     if (options.disabled.contains("speed")) comparison.verdict = "same";
     if (comparison.verdict == "worse") suspects.insert(series.check);
     compared.emplace_back(key, std::move(comparison));
@@ -245,7 +241,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
       else
         run_again(again_b, b.head, suspects, of_b.back());
     }
-    auto fresh_a = fresh_series(of_a), fresh_b = fresh_series(of_b);
+    auto fresh_a = fresh_values(of_a), fresh_b = fresh_values(of_b);
     for (auto& [key, comparison] : compared)
       if (comparison.verdict == "worse") confirm(comparison, fresh_a[key].values, fresh_b[key].values);
   }

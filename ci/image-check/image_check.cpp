@@ -1,6 +1,7 @@
 // image-check: does this image of a cluster work, is it right, is it as fast as it was?
 // Exit status: 0 right, 1 something failed, 2 bad command line, 3 could not test.
 #include "compare.hpp"
+#include "pairs.hpp"
 #include "report/report.hpp"
 #include "run.hpp"
 #include "self_test.hpp"
@@ -125,6 +126,22 @@ int test_itself(int argc, char** argv, const std::string&) {
   return self_test(options, std::cout);
 }
 
+int find_bad_node(int argc, char** argv, const std::string&) {
+  RunDescription run;
+  PairsOptions options;
+  std::string rails;
+  po::options_description known("pairs");
+  known.add_options()                                                                                             //
+      ("rails", po::value(&rails)->value_name("A,B,..."), "network interfaces or HCAs, each measured by itself")  //
+      ("json", po::value(&options.json)->value_name("FILE"), "file for a JSON object a pair");
+  known.add(run.where());
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  run.read();
+  options.cluster = run.options.cluster;
+  options.rails = split(rails);
+  return pairs(options, std::cout);
+}
+
 int list(int argc, char** argv, const std::string&) {
   if (!multinode::parse_command_line(argc, argv, po::options_description("list"), true)) return multinode::exit_right;
   for (const auto& check : all_checks())
@@ -147,6 +164,7 @@ constexpr std::array commands{
     Subcommand{"run", "is this image right? Suites of 1, 5 and 30 minutes", run_once},
     Subcommand{"baseline", "how fast is it, and how much does that vary? Ten launches", baseline},
     Subcommand{"compare", "A B: is B as good as the baseline A? What differs?", compare},
+    Subcommand{"pairs", "which of these nodes is slow, in two rounds", find_bad_node},
     Subcommand{"self-test", "are planted faults caught?", test_itself},
     Subcommand{"noise", "RUN...: how many false alarms are there among runs of one image?", noise},
     Subcommand{"report", "DIR: report.html and junit.xml of results, once more", report},

@@ -30,14 +30,6 @@ std::string iso_now() {
   return text.str();
 }
 
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> parts;
-  std::istringstream stream(list);
-  for (std::string part; std::getline(stream, part, ',');)
-    if (!part.empty()) parts.push_back(part);
-  return parts;
-}
-
 std::string file_name(std::string name, int launch, int attempt) {
   name.erase(std::remove(name.begin(), name.end(), ','), name.end());
   std::replace_if(
@@ -156,6 +148,10 @@ class Run {
         command.push_back(json);
       else if (word == "{folder}")
         command.push_back(files);
+      else if (word == "{nodes}")
+        command.push_back(joined(cluster_.nodes));
+      else if (word == "{launcher}")
+        command.push_back(cluster_.launcher);
       else if (word == "{examples}")
         command.push_back(cluster_.examples);
       else if (word == "{timeout}")
@@ -178,7 +174,9 @@ class Run {
     Judged judged;
     CheckResult result;
   };
-  Attempt attempt(const Check& check, int launch, int number, double limit, Interrupts& interrupts) {
+  // `asked` is how long it might take, `limit` what is left for it.
+  Attempt attempt(const Check& check, int launch, int number, double asked, double left, Interrupts& interrupts) {
+    const double limit = std::min(asked, left);
     const auto name = file_name(check.name, launch, number);
     const auto log = folder_ / "logs" / (name + ".log"), json = folder_ / "files" / (name + ".jsonl");
     const auto files = folder_ / "files" / name;
@@ -213,6 +211,10 @@ class Run {
       result.reason = "interrupted";
       return attempt;
     }
+    if (outcome->timed_out && limit < asked) {
+      result.reason = "the budget of " + std::to_string(std::lround(budget_)) + " s was used up before its end";
+      return attempt;
+    }
     attempt.judged = judge(check, cluster_, *outcome, log, json, options_.disabled);
     result.findings = attempt.judged.findings;
     if (attempt.judged.absent) {
@@ -242,10 +244,10 @@ class Run {
     } else if (left < check.seconds + grace) {
       result.reason = "the budget of " + std::to_string(std::lround(budget_)) + " s is used up";
     } else {
-      auto tried = attempt(check, launch, 0, std::min(limit, left - grace), interrupts);
+      auto tried = attempt(check, launch, 0, limit, left - grace, interrupts);
       const double then = budget_ - elapsed();
       if (options_.retry && tried.result.status == Status::fail && then > check.seconds + grace) {
-        auto again = attempt(check, launch, 1, std::min(limit, then - grace), interrupts);
+        auto again = attempt(check, launch, 1, limit, then - grace, interrupts);
         if (again.result.status == Status::pass) tried.result.status = Status::flaky;
       }
       result = tried.result;
@@ -319,6 +321,14 @@ class Run {
 };
 
 }  // namespace
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::istringstream stream(list);
+  for (std::string part; std::getline(stream, part, ',');)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
+}
 
 boost::program_options::options_description RunDescription::where() {
   namespace po = boost::program_options;

@@ -10,6 +10,8 @@
 
 namespace image_check {
 
+std::vector<std::string> split(const std::string& list);  // "a,b"
+
 struct RunOptions {
   Suite suite = Suite::smoke;
   ClusterOptions cluster;

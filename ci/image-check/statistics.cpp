@@ -26,9 +26,9 @@ double step(const std::string& better, std::span<const double> a, std::span<cons
 
 }  // namespace
 
-std::map<MetricKey, Series> series_of(const std::vector<Sample>& samples) {
+std::map<MetricKey, Measured> measured(const std::vector<Sample>& samples) {
   std::map<MetricKey, std::map<int, std::vector<double>>> launches;
-  std::map<MetricKey, Series> series;
+  std::map<MetricKey, Measured> series;
   for (const auto& sample : samples) {
     const MetricKey key{sample.metric, sample.band_bytes, sample.node};
     launches[key][sample.launch].push_back(sample.value);
@@ -46,7 +46,7 @@ double noise_limit(std::span<const double> values) {
   return std::max(3 * 1.4826 * boost::math::statistics::median_absolute_deviation(logs), std::log(1.03));
 }
 
-Comparison compare_series(const MetricKey& key, const Series& a, const Series& b) {
+Comparison compare_metric(const MetricKey& key, const Measured& a, const Measured& b) {
   Comparison found{key.metric, key.band_bytes, a.unit, a.better, key.node, a.values, b.values, {}, {}, 0, "same"};
   if (a.values.size() < least_launches)
     throw multinode::UsageError("the baseline has " + std::to_string(a.values.size()) + " launches of " + key.metric +
@@ -84,8 +84,8 @@ FalseAlarms false_alarms(const std::vector<Results>& runs, int pairs, int baseli
   if (runs.size() < needed)
     throw multinode::UsageError("noise: " + std::to_string(needed) + " runs or more are needed, not " +
                                 std::to_string(runs.size()));
-  std::vector<std::map<MetricKey, Series>> series;
-  for (const auto& run : runs) series.push_back(series_of(run.samples));
+  std::vector<std::map<MetricKey, Measured>> series;
+  for (const auto& run : runs) series.push_back(measured(run.samples));
   std::mt19937_64 random(seed);
   std::vector<std::size_t> order(runs.size());
   std::iota(order.begin(), order.end(), 0);
@@ -103,11 +103,11 @@ FalseAlarms false_alarms(const std::vector<Results>& runs, int pairs, int baseli
             values.push_back(median(of->second.values));
         return values;
       };
-      Series a = first, b = first;
+      Measured a = first, b = first;
       a.values = take(baseline_launches);
       b.values = take(1);
       if (b.values.empty()) continue;
-      auto comparison = compare_series(key, a, b);
+      auto comparison = compare_metric(key, a, b);
       if (comparison.verdict == "worse") {
         suspect = true;
         auto again_a = take(fresh_launches), again_b = take(fresh_launches);

@@ -18,11 +18,11 @@ struct MetricKey {
   std::string node;
   auto operator<=>(const MetricKey&) const = default;
 };
-struct Series {
+struct Measured {
   std::string check, unit, better;
   std::vector<double> values;  // one a launch: the median of that launch's samples
 };
-std::map<MetricKey, Series> series_of(const std::vector<Sample>& samples);
+std::map<MetricKey, Measured> measured(const std::vector<Sample>& samples);
 
 double median(std::vector<double> values);  // of one value or more
 
@@ -38,7 +38,7 @@ inline constexpr int fresh_launches = 3;          // of each side, for a suspect
 inline constexpr double flagged_gain = 0.10;      // a gain of more than this is unexplained
 
 // Compares `b` with the baseline `a`, without fresh launches: same, worse (suspect) or better.
-Comparison compare_series(const MetricKey& key, const Series& a, const Series& b);
+Comparison compare_metric(const MetricKey& key, const Measured& a, const Measured& b);
 
 // What fresh launches, taken in turn, say of a suspect: it counts as worse only if their median is beyond the limit,
 // too, each of B's is worse than A's median; else it was flaky. `again_a` may be empty: then the baseline stands.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "results.hpp"
+#include "statistics.hpp"
 
 #include <map>
 #include <optional>
@@ -16,7 +17,7 @@ struct Spread {
   double median = 0, least = 0, most = 0;
   int values = 0;
 };
-double median(std::vector<double> values);
+
 std::optional<Spread> spread(const std::vector<double>& values);  // nothing: there are none
 
 using Bands = std::map<double, Spread>;  // band_bytes, or -1

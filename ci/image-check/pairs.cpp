@@ -1,0 +1,197 @@
+#include "pairs.hpp"
+
+#include <multinode/check.hpp>
+#include <multinode/device.hpp>
+#include <multinode/options.hpp>
+#include <multinode/report.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <set>
+#include <sstream>
+
+namespace image_check {
+namespace {
+
+using multinode::UsageError;
+
+// A folder for the time being.
+class Scratch {
+ public:
+  Scratch() {
+    std::string name = std::filesystem::temp_directory_path() / "image-check-XXXXXX";
+    if (!mkdtemp(name.data()))
+      throw UsageError("cannot make a folder in " + std::filesystem::temp_directory_path().string());
+    path_ = name;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Both libraries' names for "this network only".
+Variables rail_variables(const std::string& rail) {
+  if (rail.empty()) return {};
+  if (std::filesystem::exists("/sys/class/infiniband/" + rail))
+    return {{"NCCL_IB_HCA", "=" + rail}, {"UCX_NET_DEVICES", rail + ":1"}};
+  return {{"OMPI_MCA_btl_tcp_if_include", rail},
+          {"NCCL_SOCKET_IFNAME", "=" + rail},
+          {"NCCL_IB_DISABLE", "1"},
+          {"UCX_NET_DEVICES", rail}};
+}
+
+double largest(const std::filesystem::path& json) {
+  double size = -1, bandwidth = 0;
+  std::ifstream file(json);
+  for (std::string line; std::getline(file, line);) {
+    const auto row = nlohmann::json::parse(line, nullptr, false);
+    if (!row.is_object() || !row.contains("busbw_gb_per_s") || row.at("size_bytes").get<double>() < size) continue;
+    size = row.at("size_bytes");
+    bandwidth = row.at("busbw_gb_per_s");
+  }
+  return bandwidth;
+}
+
+}  // namespace
+
+BadNodes find_bad_nodes(std::size_t nodes, const MeasurePairs& measure) {
+  BadNodes found;
+  struct Measured {
+    Pair pair;
+    std::optional<double> bandwidth;
+  };
+  const auto run = [&](int round, const std::vector<Pair>& pairs) {
+    std::vector<Measured> measured;
+    const auto bandwidths = measure(round, pairs);
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      measured.push_back({pairs[i], bandwidths.at(i)});
+      found.good = std::max(found.good, bandwidths[i].value_or(0));
+    }
+    return measured;
+  };
+  const auto is_slow = [&](const Measured& one) {
+    return one.bandwidth.value_or(0) < slow_pair * found.good || found.good == 0;
+  };
+
+  std::vector<Pair> pairs;
+  for (std::size_t i = 0; i + 1 < nodes; i += 2) pairs.emplace_back(i, i + 1);
+  auto first = run(1, pairs);
+  if (nodes % 2 == 1 && nodes > 1)
+    for (auto& one : run(1, {{0, nodes - 1}})) first.push_back(one);
+
+  std::set<std::size_t> good, suspects;
+  for (const auto& one : first)
+    if (!is_slow(one)) good.insert({one.pair.first, one.pair.second});
+  for (const auto& one : first)
+    if (is_slow(one))
+      for (const auto node : {one.pair.first, one.pair.second})
+        if (!good.contains(node)) suspects.insert(node);
+  if (good.empty()) {
+    found.unknown.assign(suspects.begin(), suspects.end());
+    return found;
+  }
+
+  const std::vector<std::size_t> partners(good.begin(), good.end());
+  std::vector<std::size_t> waiting(suspects.begin(), suspects.end());
+  while (!waiting.empty()) {
+    std::vector<Pair> together;
+    for (const auto partner : partners) {
+      if (waiting.empty()) break;
+      together.emplace_back(partner, waiting.back());
+      waiting.pop_back();
+    }
+    for (const auto& one : run(2, together))
+      if (is_slow(one)) found.bad.push_back(one.pair.second);
+  }
+  std::sort(found.bad.begin(), found.bad.end());
+  return found;
+}
+
+int pairs(const PairsOptions& options, std::ostream& out) {
+  const Cluster cluster = find_cluster(options.cluster);
+  if (cluster.nodes.size() < 3)
+    throw UsageError("pairs: " + std::to_string(cluster.nodes.size()) +
+                     " nodes cannot tell which one is bad: name three or more with --hosts");
+  const bool mpi = cluster.launcher != "mnrun";
+  const std::string backend = multinode::device_count() > 0 ? "nccl" : mpi ? "mpi" : "gloo";
+  multinode::JsonLines json(options.json);
+  const Scratch scratch;
+
+  bool right = true;
+  const auto rails = options.rails.empty() ? std::vector<std::string>{""} : options.rails;
+  for (const auto& rail : rails) {
+    const auto measure = [&](int round, const std::vector<Pair>& of) {
+      std::vector<Processes> running;
+      std::vector<std::filesystem::path> files;
+      Variables variables = small_machine();
+      for (const auto& [name, value] : rail_variables(rail)) variables[name] = value;
+      for (const auto& [a, b] : of) {
+        files.push_back(scratch.path() /
+                        (rail + "-" + std::to_string(round) + "-" + std::to_string(a) + "-" + std::to_string(b)));
+        const Command program{cluster.path_of("02-mpi/sendrecv_perf"),
+                              "--backend",
+                              backend,
+                              "-b",
+                              "1M",
+                              "-e",
+                              "4M",
+                              "-f",
+                              "4",
+                              "--timeout",
+                              "15",
+                              "--json",
+                              files.back()};
+        running.emplace_back(cluster.launch({cluster.nodes[a], cluster.nodes[b]}, 1, program, variables), variables,
+                             files.back().string() + ".log", std::chrono::seconds(40));
+      }
+      std::vector<std::optional<double>> bandwidths;
+      for (std::size_t i = 0; i < of.size(); ++i) {
+        std::optional<Outcome> outcome;
+        while (!(outcome = running[i].wait(std::chrono::milliseconds(100)))) {
+        }
+        const auto names = cluster.nodes[of[i].first] + " - " + cluster.nodes[of[i].second];
+        std::optional<double> bandwidth;
+        if (outcome->exit_status == 0) bandwidth = largest(files[i]);
+        bandwidths.push_back(bandwidth);
+        out << "round " << round << "  " << names << (rail.empty() ? "" : " over " + rail) << ": ";
+        if (bandwidth)
+          out << std::setprecision(3) << *bandwidth << " GB/s\n";
+        else
+          out << (outcome->timed_out ? "TIMED OUT" : "FAILED") << "\n"
+              << std::ifstream(files[i].string() + ".log").rdbuf();
+        out << std::flush;
+        json.write({{"pair", names},
+                    {"round", round},
+                    {"rail", rail},
+                    {"gb_per_s", bandwidth ? nlohmann::json(*bandwidth) : nlohmann::json()}});
+      }
+      return bandwidths;
+    };
+    const auto found = find_bad_nodes(cluster.nodes.size(), measure);
+    std::ostringstream good;
+    good << std::setprecision(3) << found.good << " GB/s";
+    const std::string over = rail.empty() ? "" : " over " + rail;
+    for (const auto node : found.bad)
+      std::cerr << "image-check: bad node " + cluster.nodes[node] + over +
+                       ": slow or failed in two rounds, with a good node, too; the best pair had " + good.str() + "\n";
+    for (const auto node : found.unknown)
+      std::cerr << "image-check: " + cluster.nodes[node] + over +
+                       ": no pair was good, so that nothing can be told of it\n";
+    right = right && found.bad.empty() && found.unknown.empty();
+  }
+  if (right) out << "every node is as fast as the others\n";
+  return right ? multinode::exit_right : multinode::exit_wrong;
+}
+
+}  // namespace image_check

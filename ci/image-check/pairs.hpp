@@ -1,0 +1,43 @@
+// pairs.hpp: which node is bad? All nodes in pairs at once; then those of slow pairs once more, each with a good one.
+#pragma once
+
+#include "cluster.hpp"
+
+#include <functional>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace image_check {
+
+using Pair = std::pair<std::size_t, std::size_t>;  // of nodes, by number
+
+// Of each pair its bandwidth in GB/s; nothing: it failed. Pairs of one call share no node: they can run at once.
+using MeasurePairs = std::function<std::vector<std::optional<double>>(int round, const std::vector<Pair>& pairs)>;
+
+struct BadNodes {
+  std::vector<std::size_t> bad;      // each was slow, or failed, in both rounds, the second time with a good node
+  std::vector<std::size_t> unknown;  // were in a slow pair, and no good node was left to try them with
+  double good = 0;                   // GB/s of the best pair
+};
+
+// A pair is slow below this part of the best pair's bandwidth: more than what noise and topology explain.
+inline constexpr double slow_pair = 0.5;
+
+// Two rounds, however many nodes: round 1 has every node in a pair (with an odd number the last one in a second call,
+// with node 0), round 2 has those of slow pairs, each with a node of a pair that was good. As many calls as there are
+// suspects to a good node.
+BadNodes find_bad_nodes(std::size_t nodes, const MeasurePairs& measure);
+
+struct PairsOptions {
+  ClusterOptions cluster;
+  std::string json;                // file for a line a pair
+  std::vector<std::string> rails;  // network interfaces or HCAs, each by itself; none: as the libraries choose
+};
+// Measures with chapter 02's sendrecv_perf, one process a node. Returns exit_right, or exit_wrong, naming bad nodes and
+// rails on standard error. Throws multinode::UsageError for less than three nodes.
+int pairs(const PairsOptions& options, std::ostream& out);
+
+}  // namespace image_check
