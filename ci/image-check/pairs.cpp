@@ -51,11 +51,13 @@ Variables rail_variables(const std::string& rail) {
           {"UCX_NET_DEVICES", rail}};
 }
 
-double largest(const std::filesystem::path& json) {
+// Of the largest size in the output of a benchmark whose JSON lines went there, too: its rank 0 may be on another host,
+// and its launcher may put something before each line.
+double largest(const std::filesystem::path& output) {
   double size = -1, bandwidth = 0;
-  std::ifstream file(json);
+  std::ifstream file(output);
   for (std::string line; std::getline(file, line);) {
-    const auto row = nlohmann::json::parse(line, nullptr, false);
+    const auto row = nlohmann::json::parse(line.substr(std::min(line.find('{'), line.size())), nullptr, false);
     if (!row.is_object() || !row.contains("busbw_gb_per_s") || row.at("size_bytes").get<double>() < size) continue;
     size = row.at("size_bytes");
     bandwidth = row.at("busbw_gb_per_s");
@@ -133,27 +135,17 @@ int pairs(const PairsOptions& options, std::ostream& out) {
   for (const auto& rail : rails) {
     const auto measure = [&](int round, const std::vector<Pair>& of) {
       std::vector<Processes> running;
-      std::vector<std::filesystem::path> files;
+      std::vector<std::filesystem::path> outputs;
       Variables variables = small_machine();
       for (const auto& [name, value] : rail_variables(rail)) variables[name] = value;
       for (const auto& [a, b] : of) {
-        files.push_back(scratch.path() /
-                        (rail + "-" + std::to_string(round) + "-" + std::to_string(a) + "-" + std::to_string(b)));
-        const Command program{cluster.path_of("02-mpi/sendrecv_perf"),
-                              "--backend",
-                              backend,
-                              "-b",
-                              "1M",
-                              "-e",
-                              "4M",
-                              "-f",
-                              "4",
-                              "--timeout",
-                              "15",
-                              "--json",
-                              files.back()};
+        outputs.push_back(scratch.path() /
+                          (rail + "-" + std::to_string(round) + "-" + std::to_string(a) + "-" + std::to_string(b)));
+        Command program{cluster.path_of("02-mpi/sendrecv_perf"), "--backend", backend};
+        for (const char* word : {"-b", "1M", "-e", "1M", "-n", "10", "--timeout", "15", "--json", "/dev/stdout"})
+          program.push_back(word);
         running.emplace_back(cluster.launch({cluster.nodes[a], cluster.nodes[b]}, 1, program, variables), variables,
-                             files.back().string() + ".log", std::chrono::seconds(40));
+                             outputs.back(), std::chrono::seconds(30));
       }
       std::vector<std::optional<double>> bandwidths;
       for (std::size_t i = 0; i < of.size(); ++i) {
@@ -162,14 +154,13 @@ int pairs(const PairsOptions& options, std::ostream& out) {
         }
         const auto names = cluster.nodes[of[i].first] + " - " + cluster.nodes[of[i].second];
         std::optional<double> bandwidth;
-        if (outcome->exit_status == 0) bandwidth = largest(files[i]);
+        if (outcome->exit_status == 0) bandwidth = largest(outputs[i]);
         bandwidths.push_back(bandwidth);
         out << "round " << round << "  " << names << (rail.empty() ? "" : " over " + rail) << ": ";
         if (bandwidth)
           out << std::setprecision(3) << *bandwidth << " GB/s\n";
         else
-          out << (outcome->timed_out ? "TIMED OUT" : "FAILED") << "\n"
-              << std::ifstream(files[i].string() + ".log").rdbuf();
+          out << (outcome->timed_out ? "TIMED OUT" : "FAILED") << "\n" << std::ifstream(outputs[i]).rdbuf();
         out << std::flush;
         json.write({{"pair", names},
                     {"round", round},
