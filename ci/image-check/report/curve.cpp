@@ -179,7 +179,7 @@ void draw(pugi::xml_node parent, const Curve& curve) {
     picture.text(x(band), foot + 17, band_name(band), "tick middle");
   }
   picture.line(left, foot, right, foot, "axis");
-  picture.text((left + right) / 2, foot + 34, "message size", "tick middle");
+  picture.text((left + right) / 2, foot + 34, "size", "tick middle");
   if (!base.empty()) {
     for (double tick = changes.low; tick < changes.high + step / 2; tick += step) {
       picture.line(left, change.at(tick), right, change.at(tick), "grid");

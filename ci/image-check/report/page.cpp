@@ -418,7 +418,7 @@ class Page {
     }
     const auto figure = add(block, "figure");
     if (curve.run.bands.size() >= 2 || curve.baseline.bands.size() >= 2) {
-      curve.title = subject.title() + ": A, the baseline, and B by message size; in question: " + marks(curve);
+      curve.title = subject.title() + ": A, the baseline, and B by size; in question: " + marks(curve);
       draw(figure, curve);
     } else {
       const Comparison& only = *subject.comparisons.front();
@@ -596,7 +596,7 @@ class Page {
       }
       const auto figure = add(grid, "figure");
       add(figure, "figcaption", series.metric + (series.node.empty() ? "" : ", over the nodes"));
-      Curve curve{series.metric + ", " + series.unit + ", by message size",
+      Curve curve{series.metric + ", " + series.unit + ", by size",
                   series.unit,
                   {baseline_name_, {}},
                   {run_name_, series.bands},
