@@ -40,7 +40,7 @@ Addresses resolve_until(const Endpoint& server, Clock::time_point deadline, std:
     answer->set_value({std::move(found), std::move(reason)});
   }).detach();
   if (future.wait_until(deadline) != std::future_status::ready) {
-    error = "the name " + quoted(server.host) + " was not resolved in time";
+    error = "the name " + detail::quoted(server.host) + " was not resolved in time";
     return {};
   }
   auto [found, reason] = future.get();
@@ -94,7 +94,7 @@ Addresses resolve(const Endpoint& endpoint, int flags, std::string& error) {
   addrinfo* found = nullptr;
   const int code = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
   if (code != 0) {
-    error = "no address for " + quoted(endpoint.host) + ": " +
+    error = "no address for " + detail::quoted(endpoint.host) + ": " +
             (code == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(code));
     return {};
   }

@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 Clock::time_point deadline_in(std::chrono::milliseconds timeout);
 
 // For messages: "2 s", "150 ms"; a key in quotes, cut where it is long, escaped where it is not text.
+// With detail:: before it, or std::quoted may be meant.
 std::string to_text(std::chrono::milliseconds duration);
 std::string quoted(std::string_view key);
 
