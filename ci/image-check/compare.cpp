@@ -85,7 +85,7 @@ std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::pa
     }
     ++launch;
   }
-  return measured(samples);
+  return metrics_of(samples);
 }
 
 }  // namespace
@@ -184,7 +184,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     record(result);
   }
 
-  const auto in_a = measured(a.samples), in_b = measured(b.samples);
+  const auto in_a = metrics_of(a.samples), in_b = metrics_of(b.samples);
   std::vector<std::pair<MetricKey, Comparison>> compared;
   std::set<std::string> suspects;
   for (const auto& [key, series] : in_a) {

@@ -89,8 +89,11 @@ BadNodes find_bad_nodes(std::size_t nodes, const MeasurePairs& measure) {
   std::vector<Pair> pairs;
   for (std::size_t i = 0; i + 1 < nodes; i += 2) pairs.emplace_back(i, i + 1);
   auto first = run(1, pairs);
-  if (nodes % 2 == 1 && nodes > 1)
-    for (auto& one : run(1, {{0, nodes - 1}})) first.push_back(one);
+  std::vector<Pair> more;
+  if (nodes % 2 == 1) more.emplace_back(0, nodes - 1);
+  if (nodes == 3) more.emplace_back(1, 2);  // else a bad node 0 would be in all pairs
+  for (const auto& pair : more)
+    for (auto& one : run(1, {pair})) first.push_back(one);
 
   std::set<std::size_t> good, suspects;
   for (const auto& one : first)

@@ -27,8 +27,8 @@ struct BadNodes {
 inline constexpr double slow_pair = 0.5;
 
 // Two rounds, however many nodes: round 1 has every node in a pair (with an odd number the last one in a second call,
-// with node 0), round 2 has those of slow pairs, each with a node of a pair that was good. As many calls as there are
-// suspects to a good node.
+// with node 0; three nodes in all three pairs), round 2 has those of slow pairs, each with a node of a pair that was
+// good. As many calls as there are suspects to a good node.
 BadNodes find_bad_nodes(std::size_t nodes, const MeasurePairs& measure);
 
 struct PairsOptions {

@@ -22,7 +22,7 @@ struct Measured {
   std::string check, unit, better;
   std::vector<double> values;  // one a launch: the median of that launch's samples
 };
-std::map<MetricKey, Measured> measured(const std::vector<Sample>& samples);
+std::map<MetricKey, Measured> metrics_of(const std::vector<Sample>& samples);
 
 double median(std::vector<double> values);  // of one value or more
 
@@ -41,7 +41,7 @@ inline constexpr double flagged_gain = 0.10;      // a gain of more than this is
 Comparison compare_metric(const MetricKey& key, const Measured& a, const Measured& b);
 
 // What fresh launches, taken in turn, say of a suspect: it counts as worse only if their median is beyond the limit,
-// too, each of B's is worse than A's median; else it was flaky. `again_a` may be empty: then the baseline stands.
+// too, and each of B's is beyond half of it; else it was flaky. `again_a` may be empty: then the baseline stands.
 void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b);
 
 // By how much B is worse than A, as a share of A: 0.5 is half the bandwidth, or twice the time.

@@ -1,0 +1,167 @@
+// image-check as a user runs it: what it says, and with what status it ends, whatever happens.
+#include "results.hpp"
+#include "temporary_folder.hpp"
+
+#include <testing/program_test.hpp>
+
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <thread>
+
+namespace image_check {
+namespace {
+using namespace multinode::testing;
+using namespace std::chrono_literals;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+#define EXPECT_HAS(text, part) EXPECT_TRUE(has(text, part)) << "looked for '" << (part) << "' in:\n" << (text)
+
+class ImageCheck : public ::testing::Test {
+ protected:
+  Result image_check(std::vector<std::string> arguments, const std::map<std::string, std::string>& environment = {}) {
+    arguments.insert(arguments.begin(), PATH_image_check);
+    return run(arguments, environment, 110s);
+  }
+  std::string out(const std::string& name = "out") { return folder_.path() / name; }
+  TemporaryFolder folder_;
+};
+
+TEST_F(ImageCheck, RunsWhatIsAskedFor) {
+  const auto result =
+      image_check({"run", "--only", "wiring", "--only", "pi, bit for bit", "--launcher", "mnrun", "-o", out()});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_HAS(result.out, "budget 60 s, about 3 s needed");
+  EXPECT_HAS(result.out, "PASS: 2 passed, 0 failed, 0 flaky, 0 skipped, 0 not run");
+  const auto results = read_results(out());
+  EXPECT_TRUE(results.complete);
+  EXPECT_EQ(results.summary.passed, 2);
+  EXPECT_EQ(results.checks.at(1).check, "pi, bit for bit");
+  EXPECT_HAS(results.checks[1].command, "05-pi-trapezoid/pi --n 2e8");
+  EXPECT_EQ(results.samples.at(0).metric, "pi, 200 million intervals");
+  EXPECT_FALSE(results.head.machine.at("CPU").empty());
+  EXPECT_FALSE(results.head.versions.at("libc").empty());
+  EXPECT_HAS(text_of(out() + "/junit.xml"), "pi, bit for bit");
+  EXPECT_HAS(text_of(out() + "/report.html"), "PASS");
+  EXPECT_EQ(run({"sh", "-c", results.checks[1].command + " >/dev/null"}).status,
+            0);  // as the report says to do it again
+}
+
+TEST_F(ImageCheck, WrongCommandLines) {
+  const auto wrong = [&](std::vector<std::string> arguments, const std::string& says) {
+    const auto result = image_check(std::move(arguments));
+    EXPECT_EQ(result.status, 2) << result.all();
+    EXPECT_HAS(result.err, says);
+  };
+  wrong({}, "image-check: no command");
+  wrong({"test"}, "unknown command 'test'");
+  wrong({"run", "--suite", "quick"}, "--suite: 'quick' is none of smoke, gate, deep");
+  wrong({"run", "--only", "wirin"}, "--only: no check 'wirin'");
+  wrong({"run", "--require", "gpus"}, "--require: no check 'gpus'");
+  wrong({"run", "--launcher", "prun"}, "--launcher: 'prun' is none of");
+  wrong({"run", "--nodes", "4"}, "--nodes: 4 wanted, and there is only ");
+  wrong({"run", "--examples", "/nowhere"}, "--examples: no 01-environment/explore in /nowhere");
+  wrong({"run", "--budget", "2", "-o", out()}, "more than the budget");
+  wrong({"run", "-o", "/proc/nothing"}, "cannot write to /proc/nothing");
+  wrong({"compare", "a"}, "name two folders");
+  wrong({"compare", out("none"), out("none")}, "cannot read ");
+  wrong({"report", out("none")}, "cannot read ");
+  wrong({"self-test", "--only", "a fire"}, "no fault 'a fire'");
+  wrong({"pairs", "--hosts", "a,b"}, "2 nodes cannot tell which one is bad");
+}
+
+TEST_F(ImageCheck, WhatIsRequiredMustRun) {
+  const std::vector<std::string> command{"run",        "--only", "wiring", "--only", "messages, nccl",
+                                         "--launcher", "mnrun",  "-o",     out()};
+  const std::map<std::string, std::string> no_gpu{{"CUDA_VISIBLE_DEVICES", "-1"}};
+  auto result = image_check(command, no_gpu);
+  EXPECT_EQ(result.status, 0);
+  EXPECT_HAS(result.out, "1 passed, 0 failed, 0 flaky, 1 skipped");
+  for (const char* what : {"messages, nccl", "all"}) {
+    auto required = command;
+    required.insert(required.end(), {"--require", what});
+    result = image_check(required, no_gpu);
+    EXPECT_EQ(result.status, 1);
+    EXPECT_HAS(result.out, "is required, and could not run: no GPU");
+  }
+  // Nothing but skips is no success.
+  result = image_check({"run", "--only", "messages, nccl", "--launcher", "mnrun", "-o", out()}, no_gpu);
+  EXPECT_EQ(result.status, 3);
+}
+
+TEST_F(ImageCheck, ABudgetThatEndsIsNoSuccess) {
+  const auto result = image_check(
+      {"run", "--only", "wiring", "--only", "messages, gloo", "--budget", "6.9", "--launcher", "mnrun", "-o", out()});
+  EXPECT_EQ(result.status, 3) << result.all();
+  EXPECT_HAS(result.out, "the budget of 7 s ");
+  EXPECT_TRUE(read_results(out()).complete);
+}
+
+// With the process that an interrupted run was in the middle of.
+TEST_F(ImageCheck, InterruptedItStillReports) {
+  Process running(
+      {PATH_image_check, "run", "--only", "worker death", "--only", "wiring", "--launcher", "mnrun", "-o", out()});
+  while (!std::filesystem::exists(out() + "/files/worker-death-0/job.jsonl")) std::this_thread::sleep_for(10ms);
+  running.signal(SIGTERM);
+  const auto result = running.wait(60s);
+  EXPECT_EQ(result.status, 3) << result.all();
+  const auto results = read_results(out());
+  EXPECT_TRUE(results.complete);
+  EXPECT_EQ(results.summary.not_run, 2);
+  EXPECT_EQ(results.checks.at(0).reason, "interrupted");
+  EXPECT_TRUE(std::filesystem::exists(out() + "/report.html"));
+  EXPECT_NE(run({"pgrep", "-f", out()}).status, 0) << "a process stayed";
+}
+
+TEST_F(ImageCheck, KilledItLeavesNoProcessAndAnIncompleteReport) {
+  Process running({PATH_image_check, "run", "--only", "a silent rank is named", "--only", "wiring", "--launcher",
+                   "mnrun", "-o", out()});
+  while (!std::filesystem::exists(out() + "/logs/wiring-0.log")) std::this_thread::sleep_for(10ms);
+  while (read_results(out()).checks.empty()) std::this_thread::sleep_for(10ms);
+  running.signal(SIGKILL);
+  running.wait(10s);
+  for (int i = 0; i < 1000 && run({"pgrep", "-f", "message_passing_gloo --mute 1 --timeout 2"}).status == 0; ++i)
+    std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(image_check({"report", out()}).status, 0);
+  EXPECT_HAS(text_of(out() + "/report.html"), "INCOMPLETE");
+}
+
+TEST_F(ImageCheck, PlantedFaultsAreCaughtAndNamed) {
+  const auto result = image_check({"self-test", "--launcher", "mnrun", "-o", out(), "--only", "a corrupted element",
+                                   "--only", "a killed rank", "--only", "a wrong version", "--only", "a wrong answer"});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_HAS(result.out, "4 faults caught and named, 0 missed");
+}
+
+TEST_F(ImageCheck, WithoutTheDetectorAFaultIsMissed) {
+  const auto result =
+      image_check({"self-test", "--launcher", "mnrun", "-o", out(), "--only", "a wrong answer", "--disable", "answer"});
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_HAS(result.out, "MISSED       a wrong answer: nothing was found");
+}
+
+// All of them, and each without its detector.
+TEST_F(ImageCheck, SlowSelfTest) {
+  auto result = image_check({"self-test", "-o", out()});
+  EXPECT_EQ(result.status, 0) << result.all();
+  const std::vector<std::pair<std::string, std::string>> faults{
+      {"a corrupted element", "exit status"}, {"a killed rank", "exit status"},
+      {"a frozen rank", "exit status"},       {"a hang", "deadline"},
+      {"a process left behind", "left over"}, {"a slowed rank", "slow rank"},
+      {"a wrong version", "exit status"},     {"a wrong answer", "answer"},
+      {"a forced transport", "transport"},    {"a limited link", "speed"},
+      {"a missing device", "devices"}};
+  for (const auto& [fault, detector] : faults) {
+    EXPECT_HAS(result.out, "caught       " + fault + " (" + detector + ")");
+    const auto without = image_check({"self-test", "-o", out(), "--only", fault, "--disable", detector});
+    EXPECT_EQ(without.status, 1) << without.all();
+    EXPECT_HAS(without.out, "MISSED       " + fault + ": nothing was found");
+  }
+}
+
+}  // namespace
+}  // namespace image_check

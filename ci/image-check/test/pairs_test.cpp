@@ -1,0 +1,79 @@
+// Which node is bad: every place that it may have, among few and many.
+#include "pairs.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+namespace image_check {
+namespace {
+
+// Nodes that are slow, or with whom nothing works.
+struct Fabric {
+  std::set<std::size_t> slow, dead;
+  int calls = 0, last_round = 0;
+  std::vector<std::optional<double>> operator()(int round, const std::vector<Pair>& pairs) {
+    ++calls;
+    last_round = std::max(last_round, round);
+    std::set<std::size_t> used;
+    std::vector<std::optional<double>> bandwidths;
+    for (const auto& [a, b] : pairs) {
+      EXPECT_TRUE(used.insert(a).second && used.insert(b).second) << "a node is in two pairs at once";
+      if (dead.contains(a) || dead.contains(b))
+        bandwidths.push_back(std::nullopt);
+      else
+        bandwidths.push_back(slow.contains(a) || slow.contains(b) ? 3.0 : 10.0 + static_cast<double>(a + b) / 64);
+    }
+    return bandwidths;
+  }
+};
+
+BadNodes search(std::size_t nodes, Fabric& fabric) {
+  return find_bad_nodes(nodes, [&](int round, const std::vector<Pair>& pairs) { return fabric(round, pairs); });
+}
+
+TEST(Pairs, OneBadNodeIsNamedWhereverItIs) {
+  for (std::size_t nodes = 3; nodes <= 9; ++nodes)
+    for (std::size_t bad = 0; bad < nodes; ++bad)
+      for (const bool dead : {false, true}) {
+        Fabric fabric;
+        (dead ? fabric.dead : fabric.slow) = {bad};
+        const auto found = search(nodes, fabric);
+        EXPECT_EQ(found.bad, std::vector<std::size_t>{bad}) << nodes << " nodes";
+        EXPECT_TRUE(found.unknown.empty());
+        EXPECT_LE(fabric.last_round, 2);
+      }
+}
+
+TEST(Pairs, GoodNodesAreNotAccused) {
+  for (std::size_t nodes = 2; nodes <= 9; ++nodes) {
+    Fabric fabric;
+    const auto found = search(nodes, fabric);
+    EXPECT_TRUE(found.bad.empty() && found.unknown.empty());
+    EXPECT_EQ(fabric.last_round, 1);
+  }
+}
+
+TEST(Pairs, SeveralBadNodes) {
+  Fabric fabric;
+  fabric.slow = {1, 4};
+  fabric.dead = {5};
+  EXPECT_EQ(search(8, fabric).bad, (std::vector<std::size_t>{1, 4, 5}));
+  Fabric many;
+  for (std::size_t node = 4; node < 64; node += 2) many.slow.insert(node);
+  const auto found = search(64, many);
+  EXPECT_EQ(found.bad, std::vector<std::size_t>(many.slow.begin(), many.slow.end()));
+  EXPECT_EQ(many.last_round, 2);
+}
+
+TEST(Pairs, WithoutAGoodPairNothingIsTold) {
+  Fabric fabric;
+  fabric.dead = {0, 2};
+  const auto found = search(4, fabric);
+  EXPECT_TRUE(found.bad.empty());
+  EXPECT_EQ(found.unknown, (std::vector<std::size_t>{0, 1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace image_check

@@ -1,0 +1,124 @@
+// Processes: what they start ends, however it behaves.
+#include "process.hpp"
+#include "temporary_folder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+namespace image_check {
+namespace {
+using namespace std::chrono_literals;
+
+Outcome run(const std::vector<Command>& commands, const TemporaryFolder& folder,
+            std::chrono::milliseconds deadline = 30s, const Variables& variables = {}) {
+  return Processes(commands, variables, folder.path() / "log", deadline).wait(60s).value();
+}
+Command shell(const std::string& text) { return {"sh", "-c", text}; }
+
+pid_t written_pid(const std::filesystem::path& path) {
+  for (int i = 0; i < 500; ++i) {
+    const auto text = text_of(path);
+    if (text.find('\n') != std::string::npos) return std::stoi(text);
+    std::this_thread::sleep_for(10ms);
+  }
+  throw std::runtime_error("nobody wrote " + path.string());
+}
+bool ends(pid_t process) {
+  for (int i = 0; i < 500; ++i) {
+    const auto stat = text_of("/proc/" + std::to_string(process) + "/stat");
+    if (stat.empty() || stat.find(") Z ") != std::string::npos) return true;
+    std::this_thread::sleep_for(10ms);
+  }
+  return false;
+}
+
+TEST(Processes, StatusAndOutput) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(run({shell("echo out; echo err >&2; exit 3")}, folder).exit_status, 3);
+  EXPECT_EQ(text_of(folder.path() / "log"), "out\nerr\n");
+  EXPECT_EQ(run({shell("kill -9 $$")}, folder).exit_status, 128 + SIGKILL);
+  EXPECT_EQ(run({shell("exit $N")}, folder, 30s, {{"N", "5"}}).exit_status, 5);
+  EXPECT_EQ(run({{"/nowhere/program"}}, folder).exit_status, 127);
+  EXPECT_NE(text_of(folder.path() / "log").find("cannot run /nowhere/program: No such file"), std::string::npos);
+}
+
+TEST(Processes, OfSeveralTheFirstThatIsNotRight) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(run({shell("exit 0"), shell("sleep 0.3; exit 4")}, folder).exit_status, 4);
+}
+
+TEST(Processes, DeadlineEndsWhatIgnoresTermination) {
+  const TemporaryFolder folder;
+  const auto outcome = run({shell("trap '' TERM; while :; do sleep 1; done")}, folder, 300ms);
+  EXPECT_TRUE(outcome.timed_out);
+  EXPECT_GE(outcome.seconds, Processes::grace);
+  EXPECT_LT(outcome.seconds, 20s);
+}
+
+TEST(Processes, NoDescendantStays) {
+  const TemporaryFolder folder;
+  const auto pid_file = folder.path() / "pid";
+  const auto outcome = run({shell("setsid sh -c 'echo $$ >" + pid_file.string() +
+                                  "; trap \"\" TERM HUP; while :; do sleep 1; done' & until [ -s " + pid_file.string() +
+                                  " ]; do sleep 0.01; done")},
+                           folder);
+  EXPECT_EQ(outcome.exit_status, 0);
+  EXPECT_FALSE(outcome.timed_out);
+  EXPECT_GE(outcome.left_over, 1);
+  EXPECT_TRUE(ends(written_pid(pid_file)));
+}
+
+TEST(Processes, NothingLeftIsNothingCounted) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(run({shell("sleep 0.2 & exit 0")}, folder).left_over, 0);  // it ends within the moment that it has
+}
+
+TEST(Processes, StopAndDestructor) {
+  const TemporaryFolder folder;
+  const auto pid_file = folder.path() / "pid";
+  {
+    Processes one({shell("echo $$ >" + pid_file.string() + "; exec sleep 60")}, {}, folder.path() / "log", 60s);
+    written_pid(pid_file);
+    EXPECT_FALSE(one.wait(10ms));
+    one.stop();
+    const auto outcome = one.wait(20s);
+    ASSERT_TRUE(outcome);
+    EXPECT_FALSE(outcome->timed_out);
+    EXPECT_NE(outcome->exit_status, 0);
+  }
+  std::filesystem::remove(pid_file);
+  {
+    const Processes two({shell("echo $$ >" + pid_file.string() + "; exec sleep 60")}, {}, folder.path() / "log", 60s);
+    written_pid(pid_file);
+  }
+  EXPECT_TRUE(ends(written_pid(pid_file)));
+}
+
+TEST(Processes, EndWithTheProcessThatStartedThem) {
+  const TemporaryFolder folder;
+  const auto pid_file = folder.path() / "pid";
+  const pid_t starter = fork();
+  if (starter == 0) {
+    Processes orphan({shell("echo $$ >" + pid_file.string() + "; exec sleep 60")}, {}, folder.path() / "log", 60s);
+    orphan.wait(60s);
+    _exit(0);
+  }
+  const pid_t orphan = written_pid(pid_file);
+  kill(starter, SIGKILL);
+  waitpid(starter, nullptr, 0);
+  EXPECT_TRUE(ends(orphan));
+}
+
+TEST(ShellWords, CanBePasted) {
+  EXPECT_EQ(shell_words({{"A", "b c"}}, Command{"prog", "it's", "", "-x=1"}), "A='b c' prog 'it'\\''s' '' -x=1");
+  EXPECT_EQ(shell_words({}, std::vector<Command>{{"a"}, {"b"}}), "a & b & wait");
+}
+
+}  // namespace
+}  // namespace image_check
