@@ -77,7 +77,7 @@ struct Comparison {
   std::string unit, better, node;
   std::vector<double> a, b;              // values, one a launch
   std::vector<double> again_a, again_b;  // of fresh launches, measured in turn because it was suspect
-  double limit = 0;                      // how far from A's median B's may be, as a share of it
+  double limit = 0;                      // how far from A's median B's may be: log(1.03) is 3 %
   std::string verdict;                   // same, worse, better (unexplained gain), flaky (suspect, then not)
 };
 

@@ -261,8 +261,9 @@ void draw(pugi::xml_node parent, const Dots& dots) {
   constexpr int width = 400, height = 118;
   constexpr double left = 68, right = width - 16, top = 34, row = 26, bottom = 86;
   Range values;
-  for (const auto* some : {&dots.baseline, &dots.run, &dots.limits})
+  for (const auto* some : {&dots.baseline, &dots.run})
     for (const double value : *some) values.take(value);
+  if (dots.limit) values.take(*dots.limit);
   const Axis x(values, left, right, true, 1.02);
   Picture picture(parent, dots.title, width, height);
   for (const double tick : x.ticks(6)) {
@@ -270,11 +271,9 @@ void draw(pugi::xml_node parent, const Dots& dots) {
     picture.text(x.at(tick), bottom + 14, round_tick(tick), "tick middle");
   }
   picture.text(right, bottom + 29, dots.unit, "tick end");
-  double last = -100;
-  for (const double limit : dots.limits) {
-    picture.line(x.at(limit), top - 12, x.at(limit), bottom, "limit");
-    if (x.at(limit) > last + 40) picture.text(x.at(limit), top - 17, "limit", "limit label middle");
-    last = x.at(limit);
+  if (dots.limit) {
+    picture.line(x.at(*dots.limit), top - 12, x.at(*dots.limit), bottom, "limit");
+    picture.text(x.at(*dots.limit), top - 17, "limit", "limit label middle");
   }
   double at = top + 4;
   for (const auto& [some, name, css] :

@@ -26,7 +26,7 @@ struct Dots {
   std::string title, unit;
   std::string baseline_name, run_name;
   std::vector<double> baseline, run;
-  std::vector<double> limits;
+  std::optional<double> limit;
 };
 void draw(pugi::xml_node parent, const Dots& dots);
 

@@ -1,5 +1,4 @@
 #include "report.hpp"
-#include "series.hpp"
 #include "verdict.hpp"
 #include "xml.hpp"
 
@@ -102,17 +101,6 @@ void add_check(Suite& suite, const CheckResult& check) {
   add(test, "system-out", out);
 }
 
-void add_comparison(Suite& suite, const Comparison& comparison) {
-  std::string name = comparison.metric;
-  if (comparison.band_bytes >= 0) name += ", " + band_name(comparison.band_bytes);
-  if (!comparison.node.empty()) name += ", " + comparison.node;
-  const auto test = suite.test(name, 0);
-  const std::string what = comparison.verdict + ": " + change_in_words(comparison);
-  if (comparison.verdict == "worse" || comparison.verdict == "different")
-    suite.not_passed(test, "failure", comparison.verdict == "worse" ? "WORSE" : "DIFFERENT", what);
-  add(test, "system-out", what);
-}
-
 }  // namespace
 
 std::string junit_xml(const Results& results) {
@@ -130,11 +118,6 @@ std::string junit_xml(const Results& results) {
     const std::string which = launches.size() == 1 ? "" : ", launch " + std::to_string(launch);
     Suite suite(suites, suite_name + which, suite_name + which, results.head);
     for (const auto* check : checks) add_check(suite, *check);
-    suite.end();
-  }
-  if (!results.comparisons.empty()) {
-    Suite suite(suites, suite_name + ", against the baseline", suite_name + ", against the baseline", results.head);
-    for (const auto& comparison : results.comparisons) add_comparison(suite, comparison);
     suite.end();
   }
   Suite whole(suites, suite_name + ", the whole run", suite_name, results.head);

@@ -24,6 +24,11 @@ std::string joined(const std::vector<std::string>& words, const char* between = 
   return text;
 }
 
+std::vector<std::string> words_of(std::vector<std::string> words) {
+  words.erase(std::remove(words.begin(), words.end(), ""), words.end());
+  return words;
+}
+
 std::vector<std::string> at_most(std::vector<std::string> words, std::size_t most) {
   if (words.size() > most) {
     const auto more = words.size() - most;
@@ -107,7 +112,7 @@ struct Subject {
   std::vector<const Comparison*> comparisons;
   std::string title() const { return metric + (node.empty() ? "" : ", " + node); }
   std::string worst() const {
-    for (const char* found : {"worse", "different", "better", "flaky"})
+    for (const char* found : {"worse", "better", "flaky"})
       if (std::any_of(comparisons.begin(), comparisons.end(), [&](const auto* c) { return c->verdict == found; }))
         return found;
     return "same";
@@ -201,10 +206,8 @@ class Page {
     add(title, "span", why + ".");
     std::string to_do = actions();
     if (!to_do.empty()) add(banner, "p", "To do: " + to_do + ".");
-    for (const auto& [found, words] : {std::pair("worse", "Worse"), std::pair("different", "Different")}) {
-      const std::string changed = changes(found);
-      if (!changed.empty()) add(banner, "p", words + (": " + changed) + ".");
-    }
+    const std::string worse = changes("worse");
+    if (!worse.empty()) add(banner, "p", "Worse: " + worse + ".");
     if (!results_.comparisons.empty()) add(banner, "p", "What differs: " + differing() + ".");
     if (!results_.checks.empty()) counts();
     facts();
@@ -387,9 +390,9 @@ class Page {
     section("comparison", "Against the baseline");
     add(main_, "p",
         "A is the baseline, B is what was tested. What was suspect was measured again in fresh launches, A and B in "
-        "turn. Below the limit a change is noise.");
+        "turn. Up to the limit a change is noise.");
     differences();
-    for (const char* found : {"worse", "different", "better", "flaky"})
+    for (const char* found : {"worse", "better", "flaky"})
       for (const auto& subject : subjects_)
         if (subject.worst() == found) suspect(subject);
     const auto all = add(main_, "details");
@@ -410,8 +413,7 @@ class Page {
       const auto a = spread(comparison->a), b = spread(comparison->b);
       if (a) curve.baseline.bands[comparison->band_bytes] = *a;
       if (b) curve.run.bands[comparison->band_bytes] = *b;
-      for (const double limit : limits(*comparison, subject.better == "equal"))
-        curve.limits[comparison->band_bytes] = limit;
+      if (const auto limit = worse_from(*comparison)) curve.limits[comparison->band_bytes] = *limit;
       if (comparison->verdict != "same")
         curve.marked[comparison->band_bytes] =
             band_words(comparison->band_bytes) + (a && b ? " " + percent(change(*a, *b)) : "");
@@ -423,7 +425,7 @@ class Page {
     } else {
       const Comparison& only = *subject.comparisons.front();
       draw(figure, Dots{subject.title() + ": every value of A, the baseline, and of B", subject.unit, "A", "B", only.a,
-                        only.b, limits(only, true)});
+                        only.b, worse_from(only)});
     }
     comparison_table(block, subject.title(), {&subject}, false);
   }
@@ -432,15 +434,6 @@ class Page {
     std::vector<std::string> words;
     for (const auto& [band, word] : curve.marked) words.push_back(word);
     return joined(words);
-  }
-
-  static std::vector<double> limits(const Comparison& comparison, bool both) {
-    const auto a = spread(comparison.a);
-    if (!a || comparison.limit <= 0) return {};
-    const double far = comparison.limit * std::abs(a->median);
-    if (comparison.better == "less") return {a->median + far};
-    if (comparison.better == "more" || !both) return {a->median - far};
-    return {a->median - far, a->median + far};
   }
 
   void comparison_table(pugi::xml_node parent, const std::string& name, const std::vector<const Subject*>& subjects,
@@ -467,7 +460,7 @@ class Page {
         } else {
           head_cell(row, size);
         }
-        const bool is_bad = found == "worse" || found == "different";
+        const bool is_bad = found == "worse";
         add(row, "td",
             (is_bad            ? "✗ "
              : found == "same" ? "✓ "
@@ -480,7 +473,8 @@ class Page {
         cell(row, a);
         cell(row, b);
         add(row, "td", a && b ? percent(change(*a, *b)) : "–", "number");
-        add(row, "td", number(comparison->limit * 100) + " %", "number");
+        const auto limit = worse_from(*comparison);
+        add(row, "td", limit ? percent(change(*a, {*limit})) : "–", "number");
         cell(row, spread(comparison->again_a));
         cell(row, spread(comparison->again_b));
       }
@@ -504,8 +498,16 @@ class Page {
 
   void checks() {
     if (results_.checks.empty()) return;
-    section("checks", "All checks");
     const std::set<std::string> everywhere(results_.head.nodes.begin(), results_.head.nodes.end());
+    // Of the metrics that are as they were, the section above has a table.
+    std::set<std::string> compared;
+    for (const auto& subject : subjects_)
+      for (const auto* comparison : subject.comparisons)
+        compared.insert(joined(words_of({subject.metric, band_words(comparison->band_bytes), subject.node})));
+    if (std::all_of(results_.checks.begin(), results_.checks.end(),
+                    [&](const auto& check) { return compared.count(check.check) && check.status == Status::pass; }))
+      return;
+    section("checks", compared.empty() ? "All checks" : "All other checks");
     const bool launches = several_launches();
     std::vector<std::pair<std::string, bool>> columns = {
         {"check", false}, {"status", false}, {"time", true}, {"log", false}};
@@ -514,6 +516,7 @@ class Page {
     set(main_, "class", std::string("checks"));
     const auto body = table(main_, "all checks", columns);
     for (const auto& check : results_.checks) {
+      if (compared.count(check.check) && check.status == Status::pass) continue;
       const auto row = add(body, "tr");
       const auto name = head_cell(row, check.check);
       if (!check.title.empty()) add(name, "small", check.title);
@@ -653,9 +656,30 @@ class Page {
     }
   }
 
+  // Each value with the nodes that have it.
+  void facts_of_nodes(pugi::xml_node parent) {
+    if (results_.facts.empty()) return;
+    std::map<std::string, std::map<std::string, std::set<std::string>>> facts;
+    std::set<std::string> everywhere;
+    for (const auto& fact : results_.facts)
+      facts[fact.name][fact.value].insert(fact.node), everywhere.insert(fact.node);
+    const auto part = add(parent, "div");
+    add(part, "h3", "What the nodes have");
+    const auto body = table(part, "what the nodes have", {{"name", false}, {"value", false}, {"nodes", false}});
+    for (const auto& [name, values] : facts)
+      for (const auto& [value, nodes] : values) {
+        const auto row = add(body, "tr");
+        head_cell(row, name);
+        add(row, "td", shortened(value), "value");
+        const std::vector<std::string> list(nodes.begin(), nodes.end());
+        add(row, "td", nodes == everywhere ? "all " + std::to_string(nodes.size()) : joined(at_most(list, 6)),
+            values.size() > 1 ? "doubt-text" : "");
+      }
+  }
+
   void with_what() {
     const Head& head = results_.head;
-    if (head.machine.empty() && head.versions.empty() && head.settings.empty()) return;
+    if (head.machine.empty() && head.versions.empty() && head.settings.empty() && results_.facts.empty()) return;
     section("with", "Machine, versions and settings");
     const auto grid = add(main_, "div", "", "tables");
     const auto one = [&](const char* title, const std::map<std::string, std::string>& here,
@@ -685,6 +709,7 @@ class Page {
         add(row, "td", a == b ? "" : "≠ differs", "doubt-text");
       }
     };
+    facts_of_nodes(grid);
     one("Machine", head.machine, baseline_ ? &baseline_->head.machine : nullptr);
     one("Versions", head.versions, baseline_ ? &baseline_->head.versions : nullptr);
     one("Settings", head.settings, baseline_ ? &baseline_->head.settings : nullptr);

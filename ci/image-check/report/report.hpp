@@ -11,7 +11,8 @@ namespace image_check {
 // One HTML file that needs no network and no script. It is well-formed XML, too. `baseline` may be null.
 std::string html_page(const Results& results, const Results* baseline);
 
-// JUnit XML as Jenkins' junit-10.xsd has it: a test suite for each launch and one for the comparisons.
+// JUnit XML as Jenkins' junit-10.xsd has it: a test suite for each launch, and one of a single
+// test for the run as a whole.
 std::string junit_xml(const Results& results);
 
 // report.html and junit.xml into `folder`, each whole or not at all. Throws multinode::UsageError for what cannot be

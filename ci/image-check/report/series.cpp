@@ -74,14 +74,9 @@ double change(const Spread& a, const Spread& b) {
   return (b.median - a.median) / std::abs(a.median);
 }
 
-std::string change_in_words(const Comparison& comparison) {
-  const auto a = spread(comparison.a), b = spread(comparison.b);
-  std::string text = "A " + (a ? in_words(*a) : "has none") + ", B " + (b ? in_words(*b) : "has none");
-  if (!comparison.unit.empty()) text += ", in " + comparison.unit;
-  if (a && b) text += ": " + percent(change(*a, *b));
-  std::ostringstream limit;
-  limit << ", limit " << comparison.limit * 100 << " %";
-  return text + limit.str();
+std::optional<double> worse_from(const Comparison& comparison) {
+  if (comparison.a.empty() || comparison.limit <= 0) return {};
+  return median(comparison.a) * std::exp(comparison.better == "less" ? comparison.limit : -comparison.limit);
 }
 
 }  // namespace image_check

@@ -29,10 +29,10 @@ std::vector<Series> series_of(const std::vector<Sample>& samples);  // in the or
 
 bool is_pair(const std::string& node);  // "A - B"
 
-std::string number(double value);                 // four digits
-std::string percent(double share);                // "+3.2 %", "-40 %"
-std::string in_words(const Spread& spread);       // "12.3 (11.9 to 12.6, n = 3)"
-double change(const Spread& a, const Spread& b);  // of b's median, as a share of a's
-std::string change_in_words(const Comparison& comparison);
+std::string number(double value);                                // four digits
+std::string percent(double share);                               // "+3.2 %", "-40 %"
+std::string in_words(const Spread& spread);                      // "12.3 (11.9 to 12.6, n = 3)"
+double change(const Spread& a, const Spread& b);                 // of b's median, as a share of a's
+std::optional<double> worse_from(const Comparison& comparison);  // the value beyond which B is worse than its limit
 
 }  // namespace image_check

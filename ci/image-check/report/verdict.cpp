@@ -63,17 +63,16 @@ Verdict verdict(const Results& results) {
     return static_cast<int>(std::count_if(results.comparisons.begin(), results.comparisons.end(),
                                           [&](const auto& comparison) { return comparison.verdict == which; }));
   };
-  const int worse = verdicts("worse") + verdicts("different");
+  const int worse = verdicts("worse");
   say(counts.failed, "failed");
   say(counts.flaky, "flaky");
   say(counts.not_run, "not run");
   say(counts.passed, "passed");
   say(counts.skipped, "skipped");
   say(verdicts("worse"), "worse than the baseline");
-  say(verdicts("different"), "different from the baseline");
   say(verdicts("flaky"), "suspect, then not");
   say(verdicts("better"), "better without an explanation");
-  say(verdicts("same"), "as in the baseline");
+  if (results.checks.empty()) say(verdicts("same"), "as in the baseline");
   const std::string all = list(said);
 
   if (!results.complete)
