@@ -49,6 +49,23 @@ std::string text_of(const cudaUUID_t& uuid) {
   return text;
 }
 
+// From each device to each: null for itself, false where it has no direct access to the other's memory, else CUDA's
+// rank of the link's speed.
+nlohmann::json peers(int count) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (int from = 0; from < count; ++from) {
+    nlohmann::json row = nlohmann::json::array();
+    for (int to = 0; to < count; ++to) {
+      int access = 0, rank = 0;
+      if (from != to) multinode::check(cudaDeviceCanAccessPeer(&access, from, to));
+      if (access) multinode::check(cudaDeviceGetP2PAttribute(&rank, cudaDevP2PAttrPerformanceRank, from, to));
+      row.push_back(from == to ? nlohmann::json() : access ? nlohmann::json(rank) : nlohmann::json(false));
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
 }  // namespace
 
 nlohmann::json read_gpus(const std::filesystem::path& root) {
@@ -66,6 +83,7 @@ nlohmann::json read_gpus(const std::filesystem::path& root) {
                        {"memory_bytes", properties.totalGlobalMem}});
   }
   nlohmann::json gpus = {{"driver", nvidia_driver(root)}, {"devices", devices}};
+  if (devices.size() > 1) gpus["peers"] = peers(count);
   if (devices.empty() && gpus["driver"] == "none")
     gpus["none_because"] = "NVIDIA's driver is not loaded";
   else if (devices.empty())

@@ -86,6 +86,12 @@ std::vector<std::string> gpus(const json& p) {
     lines.push_back(gpu.at("name").get<std::string>() + ", " + bytes_or(gpu.value("memory_bytes", json()), "? memory") +
                     ", PCI " + gpu.at("pci").get<std::string>() + ", " + gpu.at("uuid").get<std::string>() +
                     ", driver " + p.at("gpus").at("driver").get<std::string>());
+  const json peers = p.at("gpus").value("peers", json::array());
+  for (std::size_t from = 0; from < peers.size(); ++from) {
+    std::string line = "direct access from " + std::to_string(from) + " to each:";
+    for (const json& to : peers[from]) line += to.is_null() ? " -" : to.is_boolean() ? " none" : " rank " + to.dump();
+    lines.push_back(line);
+  }
   if (lines.empty()) lines.push_back("none: " + p.at("gpus").value("none_because", "unknown"));
   return lines;
 }

@@ -1,5 +1,6 @@
 // explore as a user runs it.
 #include <testing/faults.hpp>
+#include <testing/host_nccl.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -266,6 +267,22 @@ TEST(Explore, SaysWhenTheFirstBarrierWas) {
   EXPECT_LT(ms, result.seconds.count() * 1000 + 1000);
   RecordProperty("first_barrier_ms", found[1].str());
 }
+
+#ifdef HOST_NCCL
+TEST(Explore, SeveralGpusAndWhichOfThemReachEachOther) {
+  const Folder folder;
+  const Result result = run(command({"--json", folder / "result"}), on_host_nccl(3));
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_HAS(result.out, "direct access from 0 to each: - none none\n");
+  EXPECT_HAS(result.out, "direct access from 2 to each: none none -\n");
+  std::ifstream in(folder / "result");
+  std::string line;
+  for (int i = 0; i < 2; ++i) std::getline(in, line);
+  const json peers = json::parse(line).at("gpus").at("peers");
+  EXPECT_EQ(peers, json::parse("[[null,false,false],[false,null,false],[false,false,null]]"));
+  EXPECT_FALSE(has(run(command({}), on_host_nccl(1)).out, "direct access"));
+}
+#endif
 
 TEST(Explore, SecretsStayOut) {
   const Folder folder;

@@ -551,6 +551,18 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
                 static_cast<unsigned>(host_nccl::physical_device(device)));
   return cudaSuccess;
 }
+// Peer access is not modelled: none has it.
+cudaError_t cudaDeviceCanAccessPeer(int* access, int device, int peer) {
+  if (!has_device()) return no_device();
+  const int count = static_cast<int>(Machine::get().devices.size());
+  if (device < 0 || device >= count || peer < 0 || peer >= count) return result(cudaErrorInvalidDevice);
+  *access = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int device, int peer) {
+  if (attribute == cudaDevP2PAttrAccessSupported) return cudaDeviceCanAccessPeer(value, device, peer);
+  return refuse(cudaErrorInvalidDevice, "cudaDeviceGetP2PAttribute", "these devices have no access to each other");
+}
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   if (!has_device()) return no_device();
   const Lock lock(Machine::get().mutex);
