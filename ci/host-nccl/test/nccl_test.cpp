@@ -238,6 +238,28 @@ TEST(HostNccl, SurvivorsShrinkWithoutTheRankWhereAllMet) {
 }
 #endif
 
+TEST(HostNccl, BuffersAreRegisteredOnceAndGivenBackOnce) {
+  on_ranks(2, [](Rank& rank) {
+    const auto says = [](ncclResult_t code, ncclResult_t wanted, const std::string& why) {
+      EXPECT_EQ(code, wanted);
+      EXPECT_NE(std::string(ncclGetLastError(nullptr)).find(why), std::string::npos) << ncclGetLastError(nullptr);
+    };
+    void* memory = nullptr;
+    void* handle = nullptr;
+    ASSERT_OK(ncclMemAlloc(&memory, 4000));
+    ASSERT_OK(ncclCommRegister(rank.comm, memory, 4000, &handle));
+    says(ncclCommRegister(rank.comm, memory, 4000, &handle), ncclInvalidUsage, "is registered already");
+    EXPECT_OK(ncclAllReduce(memory, memory, 1000, ncclInt32, ncclMax, rank.comm, rank.stream));
+    cudaStreamSynchronize(rank.stream);
+    EXPECT_OK(ncclCommDeregister(rank.comm, handle));
+    says(ncclCommDeregister(rank.comm, handle), ncclInvalidArgument, "no such buffer is registered");
+    std::vector<int> host(1000);
+    says(ncclCommRegister(rank.comm, host.data(), 4000, &handle), ncclInvalidArgument, "ncclCommRegister: ");
+    says(ncclCommRegister(rank.comm, memory, 4001, &handle), ncclInvalidArgument, "ncclCommRegister: ");
+    EXPECT_OK(ncclMemFree(memory));
+  });
+}
+
 TEST(HostNccl, OneThreadNeedsAGroupForSeveralRanks) {
   ncclUniqueId id{};
   ASSERT_OK(ncclGetUniqueId(&id));
