@@ -64,6 +64,9 @@ Comparison compare_metric(const MetricKey& key, const Measured& a, const Measure
 void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b) {
   comparison.again_a = std::move(again_a);
   comparison.again_b = std::move(again_b);
+  auto all_of_a = comparison.a;
+  all_of_a.insert(all_of_a.end(), comparison.again_a.begin(), comparison.again_a.end());
+  comparison.limit = std::max(comparison.limit, noise_limit(all_of_a));  // the fresh ones tell of noise, too
   const auto& reference = comparison.again_a.empty() ? comparison.a : comparison.again_a;
   bool worse = !comparison.again_b.empty() && step(comparison.better, reference, comparison.again_b) > comparison.limit;
   for (const double one : comparison.again_b)
