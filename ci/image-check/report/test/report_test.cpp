@@ -374,8 +374,8 @@ TEST(Page, SetsNodesAgainstEachOther) {
     results.samples.push_back(sample("rate", rates[i], -1, 0, node));  // median 96.5
     results.samples.push_back(sample("delay", rates[i], -1, 0, node, "less"));
     results.samples.push_back(sample("size", 64, -1, 0, node, "equal"));
-    results.samples.push_back(sample("curve", i == 2 ? 5 : 10, 8, 0, node));  // c is slow with 8 B only
-    results.samples.push_back(sample("curve", 100, 64, 0, node));
+    results.samples.push_back(sample("curve", 10, 8, 0, node));
+    results.samples.push_back(sample("curve", i == 2 ? 50 : 100, 64, 0, node));  // c is slow with 64 B only
   }
   for (const char* pair : {"a - b", "a - c", "b - c"}) results.samples.push_back(sample("link", 20, -1, 0, pair));
   for (const char* pair : {"a - d", "b - d", "c - d"}) results.samples.push_back(sample("link", 11, -1, 0, pair));
@@ -401,7 +401,7 @@ TEST(Page, SetsNodesAgainstEachOther) {
   EXPECT_EQ(cell("b", "delay"), "better1: 74 -23 %");
   EXPECT_EQ(cell("d", "delay"), "worse3: 130 +35 %");
   EXPECT_EQ(cell("d", "size"), ": 64");
-  EXPECT_EQ(cell("c", "curve"), "worse3: 5 -50 % at 8 B");
+  EXPECT_EQ(cell("c", "curve"), "worse3: 50 -50 % at 64 B");
   EXPECT_EQ(cell("d", "bits"), "worse3: fail");
   EXPECT_EQ(cell("a", "bits"), ": –");
   EXPECT_EQ(page.text("//section[@id='nodes']/p"),
