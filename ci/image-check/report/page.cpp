@@ -693,21 +693,35 @@ class Page {
       add(part, "h3", title);
       std::vector<std::pair<std::string, bool>> columns = {{"name", false}, {run_name_, false}};
       if (there) columns.insert(columns.end(), {{baseline_name_, false}, {"", false}});
-      const auto body = table(part, title, columns);
       const auto value_of = [](const std::map<std::string, std::string>& values, const std::string& name) {
         const auto at = values.find(name);
         return at == values.end() ? std::string() : at->second;
       };
+      const auto rows = [&](pugi::xml_node parent, const std::vector<std::string>& of_names) {
+        if (of_names.empty()) return;
+        const auto body = table(parent, title, columns);
+        for (const auto& name : of_names) {
+          const auto row = add(body, "tr");
+          head_cell(row, name);
+          const std::string a = value_of(here, name);
+          add(row, "td", a.empty() ? "–" : shortened(a), "value");
+          if (!there) continue;
+          const std::string b = value_of(*there, name);
+          add(row, "td", b.empty() ? "–" : shortened(b), "value");
+          add(row, "td", a == b ? "" : "≠ differs", "doubt-text");
+        }
+      };
+      // Hundreds of packages are there to be unfolded, but for those that differ.
+      std::vector<std::string> first, folded;
       for (const auto& name : names) {
-        const auto row = add(body, "tr");
-        head_cell(row, name);
-        const std::string a = value_of(here, name);
-        add(row, "td", a.empty() ? "–" : shortened(a), "value");
-        if (!there) continue;
-        const std::string b = value_of(*there, name);
-        add(row, "td", b.empty() ? "–" : shortened(b), "value");
-        add(row, "td", a == b ? "" : "≠ differs", "doubt-text");
+        const bool differs = there && value_of(here, name) != value_of(*there, name);
+        (name.rfind("package ", 0) == 0 && !differs ? folded : first).push_back(name);
       }
+      rows(part, first);
+      if (folded.empty()) return;
+      const auto details = add(part, "details");
+      add(details, "summary", std::to_string(folded.size()) + (there ? " packages that do not differ" : " packages"));
+      rows(details, folded);
     };
     facts_of_nodes(grid);
     one("Machine", head.machine, baseline_ ? &baseline_->head.machine : nullptr);
