@@ -51,8 +51,8 @@ Variables rail_variables(const std::string& rail) {
           {"UCX_NET_DEVICES", rail}};
 }
 
-// Of the largest size in the output of a benchmark whose JSON lines went there, too: its rank 0 may be on another host,
-// and its launcher may put something before each line.
+// By the median time of the largest size in the output of a benchmark whose JSON lines went there, too: its rank 0 may
+// be on another host, and its launcher may put something before each line.
 double largest(const std::filesystem::path& output) {
   double size = -1, bandwidth = 0;
   std::ifstream file(output);
@@ -60,7 +60,8 @@ double largest(const std::filesystem::path& output) {
     const auto row = nlohmann::json::parse(line.substr(std::min(line.find('{'), line.size())), nullptr, false);
     if (!row.is_object() || !row.contains("busbw_gb_per_s") || row.at("size_bytes").get<double>() < size) continue;
     size = row.at("size_bytes");
-    bandwidth = row.at("busbw_gb_per_s");
+    bandwidth =
+        row.at("busbw_gb_per_s").get<double>() * row.at("time_us").get<double>() / row.at("median_us").get<double>();
   }
   return bandwidth;
 }

@@ -296,14 +296,13 @@ class Run {
 
   void tell(const CheckResult& result) {
     out_ << std::left << std::setw(8) << name_of(result.status) << std::setw(34) << result.check << std::right
-         << std::fixed << std::setprecision(1) << std::setw(6) << result.seconds << " s  " << std::defaultfloat
-         << std::setprecision(6) << (result.reason.empty() ? "" : result.reason) << "\n";
+         << std::fixed << std::setprecision(1) << std::setw(6) << result.seconds << " s" << std::defaultfloat
+         << std::setprecision(6) << (result.reason.empty() ? "" : "  " + result.reason) << "\n";
     for (const auto& finding : result.findings) {
       std::istringstream text(finding.text);
       out_ << "         " << image_check::words(result.action)
            << (finding.node.empty() ? "" : " (" + finding.node + ")") << ": ";
-      for (std::string line; std::getline(text, line);) out_ << line << "\n           ";
-      out_ << "\n";
+      for (std::string line, before; std::getline(text, line); before = "           ") out_ << before << line << "\n";
     }
     if (!result.findings.empty() && !result.command.empty()) out_ << "         again: " << result.command << "\n";
     out_ << std::flush;
