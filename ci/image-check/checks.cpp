@@ -93,7 +93,7 @@ std::vector<Check> make_checks() {
        .arguments = with({"--seconds", "0.2"}),
        .where = one_each,
        .seconds = 4,
-       .limit = 30,
+       .limit = 60,
        .action = Action::drain,
        .read = of_a_node()},
       {.name = "transport",
@@ -107,6 +107,16 @@ std::vector<Check> make_checks() {
        .variables = {{"OMPI_MCA_btl_base_verbose", "100"},
                      {"OMPI_MCA_pml_base_verbose", "10"},
                      {"UCX_LOG_LEVEL", "info"}},
+       .transport = true},
+      {.name = "transport, nccl",
+       .title = "NCCL uses NVLink, PCIe or shared memory within a node, and RDMA between nodes where it is there",
+       .program = "03-message-passing/message_passing_nccl",
+       .arguments = with({"--count", "10000"}),
+       .needs = {gpu, several_processes},
+       .seconds = 5,
+       .limit = 60,
+       .action = Action::look,
+       .variables = {{"NCCL_DEBUG", "INFO"}},
        .transport = true},
       {.name = "messages, mpi",
        .title = "rank 0 sends to every other rank, which checks each element",
@@ -276,7 +286,8 @@ std::string node_in(const std::string& text, const Cluster& cluster) {
 
 // Open MPI tells, if asked to, over which of its transports a rank reaches another: "Using vader btl for send to
 // [[1,1],0] on node a", or UCX, in its own words.
-std::vector<Finding> transport_findings(const std::string& output) {
+// NCCL with NCCL_DEBUG=INFO: "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", where ranks of a node follow each other.
+std::vector<Finding> transport_findings(const std::string& output, const Cluster& cluster) {
   std::vector<Finding> findings;
   const std::regex btl(R"(\[([^\]:]+):\d+\] mca: bml: Using (\S+) btl for send to \S+ on node (\S+))");
   bool seen = false;
@@ -299,8 +310,22 @@ std::vector<Finding> transport_findings(const std::string& output) {
         line.find("posix") == std::string::npos && line.find("sysv") == std::string::npos && told.insert("ucx").second)
       findings.push_back({"transport", "UCX sends over TCP within a node: " + line, ""});
   }
+  const std::regex channel(R"(Channel \d+/\d+ : (\d+)\[\S*\] -> (\d+)\[\S*\] (\[\w+\] )?via (\S+))");
+  for (auto match = std::sregex_iterator(output.begin(), output.end(), channel); match != std::sregex_iterator();
+       ++match) {
+    seen = true;
+    const std::string from = (*match)[1], to = (*match)[2], via = (*match)[4];
+    const int node = std::stoi(from) / cluster.processes_per_node;
+    const bool within = node == std::stoi(to) / cluster.processes_per_node, sockets = via.rfind("NET/Socket", 0) == 0;
+    if ((within ? via.rfind("NET/", 0) != 0 : !(sockets && rdma_device())) || !told.insert(via).second) continue;
+    findings.push_back({"transport",
+                        "NCCL sends over " + via + " from rank " + from + " to rank " + to +
+                            (within ? ", which are on one node" : ", past the RDMA devices") +
+                            ": look at NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and NCCL_NET",
+                        cluster.nodes.at(std::min(static_cast<std::size_t>(node), cluster.nodes.size() - 1))});
+  }
   if (!seen)
-    findings.push_back({"transport", "MPI did not tell its transport: it is neither ob1 nor UCX of Open MPI", ""});
+    findings.push_back({"transport", "no transport was told: this is neither NCCL, nor Open MPI with ob1 or UCX", ""});
   return findings;
 }
 
@@ -372,7 +397,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   if (outcome.left_over > 0)
     find("left over", std::to_string(outcome.left_over) + " of its processes stayed behind, and were killed");
   if (check.transport && outcome.exit_status == 0)
-    for (const auto& finding : transport_findings(output)) find(finding.detector, finding.text, finding.node);
+    for (const auto& finding : transport_findings(output, cluster)) find(finding.detector, finding.text, finding.node);
 
   // Its JSON lines.
   std::map<std::string, bool> answered;

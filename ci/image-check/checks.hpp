@@ -47,7 +47,7 @@ struct Check {
   int exit_status = 0;                                         // that a right run has
   std::vector<std::string> says{};                             // regular expressions that its output must match
   std::vector<std::pair<std::string, std::string>> answers{};  // keys of a JSON line, and what they must be
-  bool transport = false;                                      // over what MPI sends is looked at
+  bool transport = false;                                      // over what MPI or NCCL sends is looked at
   Reader read{};                                               // what it measures: a baseline repeats such checks
 };
 

@@ -121,8 +121,20 @@ TEST_F(Judge, TransportWithinANode) {
   EXPECT_TRUE(
       std::regex_match(said, std::regex("transport[|]MPI sends over tcp between processes of node2, .*[|]node2\n")))
       << said;
-  EXPECT_NE(found(check, ended(0), "nothing").find("MPI did not tell its transport"), std::string::npos);
+  EXPECT_NE(found(check, ended(0), "nothing").find("no transport was told"), std::string::npos);
   EXPECT_EQ(found(check, ended(0), line("node2", "tcp", "node2"), "", {"transport"}), "");
+}
+
+TEST_F(Judge, TransportOfNccl) {
+  const auto& check = named("transport, nccl");
+  cluster_.processes_per_node = 2;
+  const std::string good =
+      "a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n"
+      "a:1:2 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/Socket/0\n";
+  EXPECT_EQ(found(check, ended(0), good), "");  // no RDMA here
+  EXPECT_NE(found(check, ended(0), good + "a:1:2 [0] NCCL INFO Channel 00/0 : 2[0] -> 3[1] [send] via NET/Socket/0\n")
+                .find("NCCL sends over NET/Socket/0 from rank 2 to rank 3, which are on one node"),
+            std::string::npos);
 }
 
 std::string node_row(const std::string& host, const std::string& what, const std::string& value,
