@@ -65,6 +65,8 @@ void run_again(const std::string& image_check, const Head& head, const std::set<
                 "deep"};
   for (const auto& check : checks) words.insert(words.end(), {"--only", check});
   if (head.nodes.size() > 1) words.insert(words.end(), {"--hosts", joined(head.nodes)});
+  std::filesystem::create_directories(folder);
+  std::filesystem::permissions(folder, std::filesystem::perms::all);  // a container's user is another one
   const auto log = folder.string() + ".log";
   Processes process({{"sh", "-c", "exec " + image_check + " " + shell_words({}, words)}}, {}, log,
                     std::chrono::minutes(30));
