@@ -77,11 +77,31 @@ void run_again(const std::string& image_check, const Head& head, const std::set<
     throw UsageError("measuring again ended with status " + std::to_string(outcome->exit_status) + "; see " + log);
 }
 
+// Results with the names of `nodes`, node by node: a container has another name in each run, a job other nodes.
+Results renamed(Results results, const std::vector<std::string>& nodes) {
+  const auto own = results.head.nodes;
+  if (own.size() != nodes.size() || std::is_permutation(own.begin(), own.end(), nodes.begin())) return results;
+  const auto name = [&](const std::string& node) {
+    const auto at = std::find(own.begin(), own.end(), node);
+    return at == own.end() ? node : nodes[static_cast<std::size_t>(at - own.begin())];
+  };
+  const std::string between = " - ";
+  for (auto& sample : results.samples) {
+    const auto pair = sample.node.find(between);
+    sample.node = pair == std::string::npos
+                      ? name(sample.node)
+                      : name(sample.node.substr(0, pair)) + between + name(sample.node.substr(pair + between.size()));
+  }
+  for (auto& fact : results.facts) fact.node = name(fact.node);
+  return results;
+}
+
 // What fresh launches measured, each a folder.
-std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::path>& folders) {
+std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::path>& folders,
+                                           const std::vector<std::string>& nodes) {
   std::vector<Sample> samples;
   for (int launch = 0; const auto& folder : folders) {
-    for (auto& sample : read_results(folder).samples) {
+    for (auto& sample : renamed(read_results(folder), nodes).samples) {
       sample.launch = launch;
       samples.push_back(sample);
     }
@@ -106,7 +126,7 @@ boost::program_options::options_description CompareOptions::description() {
 }
 
 Results compare(const CompareOptions& options, std::ostream& out) {
-  const auto a = read_results(options.a), b = read_results(options.b);
+  const auto b = read_results(options.b), a = renamed(read_results(options.a), b.head.nodes);
   if (!b.complete) throw UsageError(options.b.string() + " is of a run that did not come to its end");
   const auto folder = std::filesystem::absolute(options.folder);
   ResultsWriter writer(folder);
@@ -243,7 +263,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
       else
         run_again(again_b, b.head, suspects, of_b.back());
     }
-    auto fresh_a = fresh_values(of_a), fresh_b = fresh_values(of_b);
+    auto fresh_a = fresh_values(of_a, b.head.nodes), fresh_b = fresh_values(of_b, b.head.nodes);
     for (auto& [key, comparison] : compared)
       if (comparison.verdict == "worse") confirm(comparison, fresh_a[key].values, fresh_b[key].values);
   }
