@@ -57,10 +57,6 @@ const std::vector<Check>& all_checks();
 // Why it cannot run here; nothing: it can.
 std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster);
 
-// The judgements on a run; self-test takes one away to prove that it is this one that catches a fault.
-inline const std::vector<std::string> detectors{"exit status", "deadline",  "left over", "output", "answer",
-                                                "transport",   "slow rank", "devices",   "results"};
-
 struct Judged {
   std::vector<Finding> findings;  // none: right
   std::vector<Sample> samples;

@@ -54,7 +54,8 @@ int cores() {
 }
 
 std::string a_port() {  // below those that the kernel gives to clients
-  return std::to_string(std::uniform_int_distribution(20000, 32000)(*std::make_unique<std::random_device>()));
+  std::random_device random;
+  return std::to_string(std::uniform_int_distribution(20000, 32000)(random));
 }
 
 }  // namespace

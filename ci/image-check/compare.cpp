@@ -17,11 +17,6 @@ namespace {
 
 using multinode::UsageError;
 
-std::string name_of(const MetricKey& key) {
-  return key.metric + (key.band_bytes < 0 ? "" : ", " + band_name(key.band_bytes)) +
-         (key.node.empty() ? "" : ", " + key.node);
-}
-
 std::string number(double value) {
   std::ostringstream text;
   text << std::setprecision(4) << value;
@@ -146,25 +141,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
                        "'): speeds are not comparable; --other-hardware compares them all the same");
   }
   const auto record = [&](CheckResult result) {
-    auto& summary = results.summary;
-    switch (result.status) {
-      case Status::pass:
-        ++summary.passed;
-        break;
-      case Status::flaky:
-        ++summary.flaky;
-        break;
-      case Status::skip:
-        ++summary.skipped;
-        break;
-      case Status::not_run:
-        ++summary.not_run;
-        break;
-      case Status::fail:
-      case Status::timeout:
-        ++summary.failed;
-        break;
-    }
+    count(results.summary, result.status);
     if (result.status != Status::pass) {
       out << image_check::name_of(result.status) << "  " << result.check << "\n";
       for (const auto& finding : result.findings) out << "    " << finding.text << "\n";
@@ -281,8 +258,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     if (of_b != b.checks.end()) result.command = of_b->command;
     if (result.status == Status::fail) {
       result.action = Action::look;
-      result.findings = {
-          {comparison.better == "equal" ? "devices" : "speed", result.check + ": " + explain(comparison), key.node}};
+      result.findings = {{"speed", result.check + ": " + explain(comparison), key.node}};
     } else if (comparison.verdict != "same") {
       out << comparison.verdict << "  " << result.check << ": " << explain(comparison) << "\n";
       result.reason =
@@ -290,11 +266,8 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     }
     record(result);
   }
-  auto& summary = results.summary;
-  summary.exit_status = summary.failed + summary.flaky > 0           ? multinode::exit_wrong
-                        : summary.passed == 0 || summary.not_run > 0 ? 3
-                                                                     : multinode::exit_right;
-  writer.write(summary);
+  conclude(results.summary);
+  writer.write(results.summary);
   results.complete = true;
   results.samples = b.samples;
   return results;

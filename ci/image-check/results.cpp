@@ -66,6 +66,33 @@ const char* words(Action action) {
   return "";
 }
 
+void count(Summary& summary, Status status) {
+  switch (status) {
+    case Status::pass:
+      ++summary.passed;
+      break;
+    case Status::fail:
+    case Status::timeout:
+      ++summary.failed;
+      break;
+    case Status::flaky:
+      ++summary.flaky;
+      break;
+    case Status::skip:
+      ++summary.skipped;
+      break;
+    case Status::not_run:
+      ++summary.not_run;
+      break;
+  }
+}
+
+void conclude(Summary& summary) {
+  summary.exit_status = summary.failed + summary.flaky > 0           ? multinode::exit_wrong
+                        : summary.not_run > 0 || summary.passed == 0 ? 3
+                                                                     : multinode::exit_right;
+}
+
 ResultsWriter::ResultsWriter(const std::filesystem::path& folder) : path_(folder / "results.jsonl") {
   std::error_code error;
   std::filesystem::create_directories(folder, error);

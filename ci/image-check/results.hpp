@@ -101,6 +101,9 @@ struct Summary {
   int exit_status = 0;  // 0 right, 1 something failed, 3 could not test
 };
 
+void count(Summary& summary, Status status);
+void conclude(Summary& summary);  // sets the exit status
+
 struct Results {
   Head head;
   std::vector<CheckResult> checks;

@@ -101,9 +101,7 @@ class Run {
       for (const Check* check : checks_) one(*check, launch, interrupts);
     auto& summary = results_.summary;
     summary.seconds = elapsed();
-    summary.exit_status = summary.failed + summary.flaky > 0           ? multinode::exit_wrong
-                          : summary.not_run > 0 || summary.passed == 0 ? 3
-                                                                       : multinode::exit_right;
+    conclude(summary);
     writer_.write(summary);
     results_.complete = true;
     return std::move(results_);
@@ -272,25 +270,7 @@ class Run {
     }
     tell(result);
     writer_.write(result);
-    auto& summary = results_.summary;
-    switch (result.status) {
-      case Status::pass:
-        ++summary.passed;
-        break;
-      case Status::fail:
-      case Status::timeout:
-        ++summary.failed;
-        break;
-      case Status::flaky:
-        ++summary.flaky;
-        break;
-      case Status::skip:
-        ++summary.skipped;
-        break;
-      case Status::not_run:
-        ++summary.not_run;
-        break;
-    }
+    count(results_.summary, result.status);
     results_.checks.push_back(std::move(result));
   }
 

@@ -26,6 +26,11 @@ double step(const std::string& better, std::span<const double> a, std::span<cons
 
 }  // namespace
 
+std::string name_of(const MetricKey& key) {
+  return key.metric + (key.band_bytes < 0 ? "" : ", " + band_name(key.band_bytes)) +
+         (key.node.empty() ? "" : ", " + key.node);
+}
+
 std::map<MetricKey, Measured> metrics_of(const std::vector<Sample>& samples) {
   std::map<MetricKey, std::map<int, std::vector<double>>> launches;
   std::map<MetricKey, Measured> series;
@@ -121,8 +126,7 @@ FalseAlarms false_alarms(const std::vector<Results>& runs, int pairs, int baseli
       }
       if (comparison.verdict == "worse") {
         alarm = true;
-        ++found.by_metric[key.metric + (key.band_bytes < 0 ? "" : ", " + band_name(key.band_bytes)) +
-                          (key.node.empty() ? "" : ", " + key.node)];
+        ++found.by_metric[name_of(key)];
       }
     }
     found.alarms += alarm;

@@ -18,6 +18,7 @@ struct MetricKey {
   std::string node;
   auto operator<=>(const MetricKey&) const = default;
 };
+std::string name_of(const MetricKey& key);  // "all_reduce bus bandwidth, mpi, 1 MiB, node0"
 struct Measured {
   std::string check, unit, better;
   std::vector<double> values;  // one a launch: the median of that launch's samples

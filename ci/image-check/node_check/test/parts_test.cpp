@@ -8,6 +8,8 @@
 
 #include <multinode/tcp_store.hpp>
 
+#include "test/temporary_folder.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,28 +26,7 @@ using namespace std::chrono_literals;
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 #define EXPECT_HAS(text, part) EXPECT_TRUE(has(text, part)) << "looked for '" << (part) << "' in:\n" << (text)
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "node_check-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-  void write(const std::string& file, const std::string& text) const {
-    std::filesystem::create_directories((path_ / file).parent_path());
-    std::ofstream(path_ / file) << text << '\n';
-  }
-
- private:
-  std::filesystem::path path_;
-};
+using Folder = TemporaryFolder;
 
 // Clocks.
 
