@@ -131,8 +131,8 @@ TEST(Explore, UnderMpirun) {
 #ifndef MULTINODE_HAVE_MPI
   GTEST_SKIP() << "this build has no MPI";
 #endif
-  const std::string variable = multinode::testing::mpi_rank_variable();
-  const std::string launcher = variable == "PMI_RANK" ? "MPICH" : "Open MPI";
+  const std::string variable = mpi_rank_variable();
+  const std::string launcher = is_open_mpi() ? "Open MPI" : "MPICH";
   for (const int ranks : {4, 1, 7}) {
     const Folder folder;
     const Result result =

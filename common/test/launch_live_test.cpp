@@ -30,10 +30,7 @@ bool on_path(const std::string& program) {
   return false;
 }
 
-bool has_open_mpi() {
-  return mpi_rank_variable() == std::string("OMPI_COMM_WORLD_RANK") &&
-         run({under_mpirun(1, {})[0], "--version"}).status == 0;
-}
+bool has_open_mpi() { return is_open_mpi() && run({under_mpirun(1, {})[0], "--version"}).status == 0; }
 
 std::string torchrun() {
   const char* named = std::getenv("MULTINODE_TORCH");

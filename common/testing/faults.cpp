@@ -119,7 +119,7 @@ std::string kill_one(Starter starter, int count, const std::vector<std::string>&
   std::string complaints;
   if (!end.survivors_ended) complaints += "a survivor did not end by itself, or ended with status 0\n";
   if (end.seconds > 5) complaints += "the survivors ended too late\n";
-  const bool hydra = starter == Starter::mpirun && mpi_rank_variable() == std::string("PMI_RANK");
+  const bool hydra = starter == Starter::mpirun && !is_open_mpi();
   if (!hydra && !std::regex_search(end.output, std::regex("rank " + std::to_string(rank) + "\\b")))
     complaints += "the output does not name the dead rank\n";
   return complaints.empty() ? ""

@@ -188,16 +188,24 @@ constexpr const char* mpirun = MPIEXEC;
 #else
 constexpr const char* mpirun = "mpirun";
 #endif
+
+bool is_open_mpi() {
 #if defined(MPI_IS_OPEN_MPI) || !defined(MPIEXEC)
-const char* mpi_rank_variable() { return "OMPI_COMM_WORLD_RANK"; }
-std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command) {
-  std::vector<std::string> argv{mpirun, "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(ranks)};
+  return true;
 #else
-const char* mpi_rank_variable() { return "PMI_RANK"; }
-std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command) {
-  // Else Hydra kills all when one fails, before they can say whom they miss.
-  std::vector<std::string> argv{mpirun, "-disable-auto-cleanup", "-n", std::to_string(ranks)};
+  return false;
 #endif
+}
+
+const char* mpi_rank_variable() { return is_open_mpi() ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK"; }
+
+std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command) {
+  std::vector<std::string> argv{mpirun};
+  if (is_open_mpi())
+    argv.insert(argv.end(), {"--allow-run-as-root", "--oversubscribe"});
+  else
+    argv.push_back("-disable-auto-cleanup");  // or Hydra kills all when one fails, before they can say whom they miss
+  argv.insert(argv.end(), {"-n", std::to_string(ranks)});
   argv.insert(argv.end(), command.begin(), command.end());
   return argv;
 }

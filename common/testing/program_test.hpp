@@ -66,10 +66,13 @@ Result run(std::vector<std::string> argv, const std::map<std::string, std::strin
 // How often `what` stands in `text`.
 std::size_t occurrences(const std::string& text, const std::string& what);
 
-// In which variable the mpirun of under_mpirun tells a process its rank.
+// Whether the MPI that this was built with is Open MPI; else it is MPICH.
+bool is_open_mpi();
+
+// In which variable its mpirun tells a process its rank.
 const char* mpi_rank_variable();
 
-// The mpirun of the MPI that this was built with, and `ranks` processes, as root and with more ranks than cores where
+// Its mpirun, and `ranks` processes, as root and with more ranks than cores where
 // need be.
 std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command);
 
