@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# Functions for tests in shell, which source this file.
+set -euo pipefail
+said=/dev/null # what the last command of expect said; a test that has such commands names a file
+
+wrong() { # why: shows what was said, and ends the test
+  [[ ! -e $said ]] || cat "$said" >&2
+  echo "WRONG: $*" >&2
+  exit 1
+}
+expect() { # exit status, what must be said, both extended regular expressions, command ...: its skip (77) is the test's
+  local status=0
+  "${@:3}" >"$said" 2>&1 </dev/null || status=$?
+  [[ $status != 77 || 77 =~ ^($1)$ ]] || { cat "$said" && exit 77; }
+  [[ $status =~ ^($1)$ ]] || wrong "exit status $status, not $1: ${*:3}"
+  [[ -z $2 ]] || grep -qaE -- "$2" "$said" || wrong "nothing is said that matches '$2': ${*:3}"
+}
+until_true() { # seconds, command ...: true in time
+  local deadline=$((SECONDS + $1))
+  until "${@:2}"; do
+    ((SECONDS < deadline)) || return 1
+    sleep 0.02
+  done
+}
+finish() { # what the test needs, command ...: at EXIT; runs it. A skip is wrong where MULTINODE_REQUIRED has what it needs
+  local status=$?
+  "${@:2}"
+  [[ $status != 77 || ${MULTINODE_REQUIRED:-} != *"$1"* ]] || wrong "skipped, and MULTINODE_REQUIRED has $1"
+  exit "$status"
+}
