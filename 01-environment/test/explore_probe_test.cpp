@@ -8,61 +8,35 @@
 #include "explore/versions.hpp"
 
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
 #include <sched.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 namespace {
 
+using multinode::testing::TemporaryFolder;
 using nlohmann::json;
 
-// A folder that goes away with its test.
-class Tree {
- public:
-  Tree() {
-    std::string name = (std::filesystem::temp_directory_path() / "explore-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    root_ = name;
-  }
-  ~Tree() {
-    std::error_code error;
-    std::filesystem::remove_all(root_, error);
-  }
-  Tree(const Tree&) = delete;
-  Tree& operator=(const Tree&) = delete;
-
-  void write(const std::string& file, const std::string& text) {
-    std::filesystem::create_directories((root_ / file).parent_path());
-    std::ofstream(root_ / file) << text;
-  }
-  void folder(const std::string& name) { std::filesystem::create_directories(root_ / name); }
-  operator const std::filesystem::path&() const { return root_; }
-
- private:
-  std::filesystem::path root_;
-};
-
-void add_rdma(Tree& tree, const std::string& device, const std::string& state, const std::string& rate) {
+void add_rdma(TemporaryFolder& tree, const std::string& device, const std::string& state, const std::string& rate) {
   const std::string at = "sys/class/infiniband/" + device;
-  tree.write(at + "/fw_ver", "28.39.1002\n");
-  tree.write(at + "/ports/1/state", state + "\n");
-  tree.write(at + "/ports/1/rate", rate + "\n");
-  tree.write(at + "/ports/1/link_layer", "Ethernet\n");
-  tree.write(at + "/ports/1/gid_attrs/ndevs/0", "eth-" + device + "\n");
+  tree.write(at + "/fw_ver", "28.39.1002");
+  tree.write(at + "/ports/1/state", state);
+  tree.write(at + "/ports/1/rate", rate);
+  tree.write(at + "/ports/1/link_layer", "Ethernet");
+  tree.write(at + "/ports/1/gid_attrs/ndevs/0", "eth-" + device);
 }
 
 TEST(Rdma, EveryPortOfEveryDevice) {
-  Tree tree;
+  TemporaryFolder tree;
   add_rdma(tree, "mlx5_0", "4: ACTIVE", "100 Gb/sec (4X EDR)");
   add_rdma(tree, "mlx5_1", "1: DOWN", "40 Gb/sec (4X QDR)");
-  tree.write("sys/class/infiniband/mlx5_1/ports/2/state", "2: INIT\n");
-  const json ports = explore::read_rdma(tree);
+  tree.write("sys/class/infiniband/mlx5_1/ports/2/state", "2: INIT");
+  const json ports = explore::read_rdma(tree.path());
   ASSERT_EQ(ports.size(), 3u);
   EXPECT_EQ(ports[0], (json{{"device", "mlx5_0"},
                             {"port", "1"},
@@ -78,18 +52,19 @@ TEST(Rdma, EveryPortOfEveryDevice) {
 }
 
 TEST(Rdma, NoDriverAndNoDeviceAreNoErrors) {
-  Tree tree;
-  EXPECT_EQ(explore::read_rdma(tree), json::array());
-  tree.folder("sys/class/infiniband");
-  EXPECT_EQ(explore::read_rdma(tree), json::array());
+  TemporaryFolder tree;
+  EXPECT_EQ(explore::read_rdma(tree.path()), json::array());
+  std::filesystem::create_directories(tree / "sys/class/infiniband");
+  EXPECT_EQ(explore::read_rdma(tree.path()), json::array());
 }
 
 TEST(Rdma, WhatCannotBeReadIsUnknown) {
-  Tree tree;
-  tree.write("sys/class/infiniband/rxe0/fw_ver", "\n");    // soft-RoCE has none
-  tree.folder("sys/class/infiniband/rxe0/ports/1/state");  // opens, and then fails to be read, even for root
-  tree.folder("sys/class/infiniband/rxe0/ports/1/link_layer");
-  const json ports = explore::read_rdma(tree);
+  TemporaryFolder tree;
+  tree.write("sys/class/infiniband/rxe0/fw_ver", "");  // soft-RoCE has none
+  std::filesystem::create_directories(
+      tree / "sys/class/infiniband/rxe0/ports/1/state");  // opens, and then fails to be read, even for root
+  std::filesystem::create_directories(tree / "sys/class/infiniband/rxe0/ports/1/link_layer");
+  const json ports = explore::read_rdma(tree.path());
   ASSERT_EQ(ports.size(), 1u);
   EXPECT_EQ(ports[0]["state"], nullptr);
   EXPECT_EQ(ports[0]["link_layer"], nullptr);
@@ -97,19 +72,20 @@ TEST(Rdma, WhatCannotBeReadIsUnknown) {
 }
 
 TEST(Interfaces, SpeedMayBeUnknown) {
-  Tree tree;
+  TemporaryFolder tree;
   const auto add = [&](const std::string& name, const std::string& speed) {
-    tree.write("sys/class/net/" + name + "/operstate", "up\n");
-    tree.write("sys/class/net/" + name + "/mtu", "9000\n");
+    tree.write("sys/class/net/" + name + "/operstate", "up");
+    tree.write("sys/class/net/" + name + "/mtu", "9000");
     if (!speed.empty()) tree.write("sys/class/net/" + name + "/speed", speed);
   };
-  add("eth0", "100000\n");
-  add("eth1", "-1\n");
+  add("eth0", "100000");
+  add("eth1", "-1");
   add("eth2", "");
-  tree.folder("sys/class/net/eth2/speed");  // a link that is down: reading it is an error
-  add("eth3", "fast\n");
-  tree.write("sys/class/net/bonding_masters", "bond0\n");
-  const json interfaces = explore::read_interfaces(tree, {{"eth0", {"10.0.0.3/24", "fd00::3/64"}}});
+  std::filesystem::create_directories(tree /
+                                      "sys/class/net/eth2/speed");  // a link that is down: reading it is an error
+  add("eth3", "fast");
+  tree.write("sys/class/net/bonding_masters", "bond0");
+  const json interfaces = explore::read_interfaces(tree.path(), {{"eth0", {"10.0.0.3/24", "fd00::3/64"}}});
   ASSERT_EQ(interfaces.size(), 4u);
   EXPECT_EQ(interfaces[0], (json{{"name", "eth0"},
                                  {"state", "up"},
@@ -126,81 +102,81 @@ TEST(Interfaces, LoopbackHasItsAddress) {
 }
 
 TEST(Gpus, DriverAndDevicesFromItsFiles) {
-  Tree tree;
-  EXPECT_EQ(explore::nvidia_driver(tree), "none");
-  EXPECT_EQ(explore::gpus_of_driver(tree), json::array());
+  TemporaryFolder tree;
+  EXPECT_EQ(explore::nvidia_driver(tree.path()), "none");
+  EXPECT_EQ(explore::gpus_of_driver(tree.path()), json::array());
   tree.write("proc/driver/nvidia/version",
              "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
-             "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n");
-  EXPECT_EQ(explore::nvidia_driver(tree), "535.104.05");
+             "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)");
+  EXPECT_EQ(explore::nvidia_driver(tree.path()), "535.104.05");
   tree.write("proc/driver/nvidia/version",
-             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build  (root@b)\n");
-  EXPECT_EQ(explore::nvidia_driver(tree), "570.86");
+             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build  (root@b)");
+  EXPECT_EQ(explore::nvidia_driver(tree.path()), "570.86");
   tree.write("proc/driver/nvidia/gpus/0000:17:00.0/information",
-             "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\nGPU UUID: \t GPU-1a2b\nVideo BIOS: \t 96.00\n");
-  tree.folder("proc/driver/nvidia/gpus/0000:65:00.0");
-  EXPECT_EQ(explore::gpus_of_driver(tree),
+             "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\nGPU UUID: \t GPU-1a2b\nVideo BIOS: \t 96.00");
+  std::filesystem::create_directories(tree / "proc/driver/nvidia/gpus/0000:65:00.0");
+  EXPECT_EQ(explore::gpus_of_driver(tree.path()),
             (json{{{"name", "NVIDIA H100 80GB HBM3"}, {"uuid", "GPU-1a2b"}, {"pci", "0000:17:00.0"}},
                   {{"name", "unknown"}, {"uuid", "unknown"}, {"pci", "0000:65:00.0"}}}));
 }
 
 TEST(Cgroup, Version2TheTightestOnTheWayUp) {
-  Tree tree;
-  tree.write("proc/self/cgroup", "0::/slurm/job_7/step_0\n");
-  EXPECT_EQ(explore::read_cgroup(tree), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
-  tree.write("sys/fs/cgroup/slurm/cpu.max", "400000 100000\n");
-  tree.write("sys/fs/cgroup/slurm/job_7/cpu.max", "150000 100000\n");
-  tree.write("sys/fs/cgroup/slurm/job_7/step_0/cpu.max", "max 100000\n");
-  tree.write("sys/fs/cgroup/slurm/memory.max", "2147483648\n");
-  tree.write("sys/fs/cgroup/slurm/job_7/step_0/memory.max", "max\n");
-  EXPECT_EQ(explore::read_cgroup(tree), (json{{"cpus", 1.5}, {"memory_bytes", 2147483648LL}}));
+  TemporaryFolder tree;
+  tree.write("proc/self/cgroup", "0::/slurm/job_7/step_0");
+  EXPECT_EQ(explore::read_cgroup(tree.path()), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
+  tree.write("sys/fs/cgroup/slurm/cpu.max", "400000 100000");
+  tree.write("sys/fs/cgroup/slurm/job_7/cpu.max", "150000 100000");
+  tree.write("sys/fs/cgroup/slurm/job_7/step_0/cpu.max", "max 100000");
+  tree.write("sys/fs/cgroup/slurm/memory.max", "2147483648");
+  tree.write("sys/fs/cgroup/slurm/job_7/step_0/memory.max", "max");
+  EXPECT_EQ(explore::read_cgroup(tree.path()), (json{{"cpus", 1.5}, {"memory_bytes", 2147483648LL}}));
 }
 
 TEST(Cgroup, Version1) {
-  Tree tree;
-  tree.write("proc/self/cgroup", "5:cpuset:/\n4:memory:/docker/4f\n1:cpu,cpuacct:/docker/4f\n0::/\n");
-  tree.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // unlimited
-  tree.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
-  tree.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
-  EXPECT_EQ(explore::read_cgroup(tree), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
-  tree.write("sys/fs/cgroup/memory/docker/4f/memory.limit_in_bytes", "1073741824\n");
-  tree.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "250000\n");  // mounted here: the host's path is not visible
-  EXPECT_EQ(explore::read_cgroup(tree), (json{{"cpus", 2.5}, {"memory_bytes", 1073741824}}));
+  TemporaryFolder tree;
+  tree.write("proc/self/cgroup", "5:cpuset:/\n4:memory:/docker/4f\n1:cpu,cpuacct:/docker/4f\n0::/");
+  tree.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");  // unlimited
+  tree.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1");
+  tree.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(explore::read_cgroup(tree.path()), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
+  tree.write("sys/fs/cgroup/memory/docker/4f/memory.limit_in_bytes", "1073741824");
+  tree.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "250000");  // mounted here: the host's path is not visible
+  EXPECT_EQ(explore::read_cgroup(tree.path()), (json{{"cpus", 2.5}, {"memory_bytes", 1073741824}}));
 }
 
 TEST(Cgroup, NonsenseIsUnlimited) {
-  Tree tree;
-  tree.write("proc/self/cgroup", "no colons\n:\n0::/a\n");
-  tree.write("sys/fs/cgroup/a/cpu.max", "100000 0\n");
-  tree.write("sys/fs/cgroup/a/memory.max", "12 apples\n");
-  EXPECT_EQ(explore::read_cgroup(tree), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
+  TemporaryFolder tree;
+  tree.write("proc/self/cgroup", "no colons\n:\n0::/a");
+  tree.write("sys/fs/cgroup/a/cpu.max", "100000 0");
+  tree.write("sys/fs/cgroup/a/memory.max", "12 apples");
+  EXPECT_EQ(explore::read_cgroup(tree.path()), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
 }
 
-std::vector<std::string> marks(const Tree& tree, const multinode::Environment& environment) {
+std::vector<std::string> marks(const TemporaryFolder& tree, const multinode::Environment& environment) {
   std::vector<std::string> found;
-  for (const json& mark : explore::read_container(tree, environment))
+  for (const json& mark : explore::read_container(tree.path(), environment))
     found.push_back(mark["kind"].get<std::string>() + " " + mark["told_by"].get<std::string>());
   return found;
 }
 
 TEST(Container, EachMarkSaysWhoToldIt) {
   using Marks = std::vector<std::string>;
-  Tree none, docker, podman, pod, enroot;
-  none.write("proc/self/cgroup", "0::/user.slice/user-1000.slice\n");
-  none.write("proc/self/mountinfo", "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n");
+  TemporaryFolder none, docker, podman, pod, enroot;
+  none.write("proc/self/cgroup", "0::/user.slice/user-1000.slice");
+  none.write("proc/self/mountinfo", "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw");
   EXPECT_EQ(marks(none, {{"PATH", "/docker/bin"}}), Marks{});
   EXPECT_EQ(marks(none, {{"SINGULARITY_NAME", "image.sif"}}), Marks{"singularity SINGULARITY_NAME"});
   EXPECT_EQ(marks(none, {{"CH_RUNNING", "Weird Al Yankovic"}}), Marks{"charliecloud CH_RUNNING"});
   EXPECT_EQ(marks(none, {{"container", "lxc"}}), Marks{"lxc container"});
   docker.write(".dockerenv", "");
   EXPECT_EQ(marks(docker, {}), Marks{"docker /.dockerenv"});
-  podman.write("run/.containerenv", "engine=\"podman-4.3.1\"\n");
+  podman.write("run/.containerenv", "engine=\"podman-4.3.1\"");
   EXPECT_EQ(marks(podman, {}), Marks{"podman /run/.containerenv"});
-  pod.write("proc/self/cgroup", "0::/kubepods.slice/kubepods-pod7.slice/cri-containerd-9.scope\n");
+  pod.write("proc/self/cgroup", "0::/kubepods.slice/kubepods-pod7.slice/cri-containerd-9.scope");
   EXPECT_EQ(
       marks(pod, {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"}}),
       (Marks{"kubernetes KUBERNETES_SERVICE_HOST", "kubernetes /proc/self/cgroup", "containerd /proc/self/cgroup"}));
-  enroot.write("proc/self/mountinfo", "40 1 8:1 /var/lib/enroot/data/image / rw - ext4 /dev/sda1 rw\n");
+  enroot.write("proc/self/mountinfo", "40 1 8:1 /var/lib/enroot/data/image / rw - ext4 /dev/sda1 rw");
   EXPECT_EQ(marks(enroot, {}), Marks{"enroot /proc/self/mountinfo"});
 }
 
@@ -214,29 +190,28 @@ TEST(Limits, AreThisProcesss) {
 }
 
 TEST(Memory, FromMeminfo) {
-  Tree tree;
-  EXPECT_EQ(explore::read_memory(tree), nullptr);
-  tree.write("proc/meminfo", "MemTotal:       16384 kB\nMemFree:  1 kB\n");
-  EXPECT_EQ(explore::read_memory(tree), 16384 * 1024);
+  TemporaryFolder tree;
+  EXPECT_EQ(explore::read_memory(tree.path()), nullptr);
+  tree.write("proc/meminfo", "MemTotal:       16384 kB\nMemFree:  1 kB");
+  EXPECT_EQ(explore::read_memory(tree.path()), 16384 * 1024);
 }
 
 TEST(Versions, HaveKernelAndDistribution) {
-  Tree tree;
-  EXPECT_FALSE(explore::read_versions(tree).contains("system"));
-  tree.write("etc/os-release", "ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n");
-  const json versions = explore::read_versions(tree);
+  TemporaryFolder tree;
+  EXPECT_FALSE(explore::read_versions(tree.path()).contains("system"));
+  tree.write("etc/os-release", "ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"");
+  const json versions = explore::read_versions(tree.path());
   EXPECT_EQ(versions["system"], "Debian GNU/Linux 12 (bookworm)");
   for (const char* name : {"kernel", "libc", "program"}) EXPECT_TRUE(versions.contains(name)) << name;
 }
 
 TEST(Required, FoundOrWhyNot) {
-  Tree tree;
+  TemporaryFolder tree;
   tree.write("bin/tool", "");
-  std::filesystem::permissions(tree.operator const std::filesystem::path&() / "bin/tool",
-                               std::filesystem::perms::owner_all);
+  std::filesystem::permissions(tree / "bin/tool", std::filesystem::perms::owner_all);
   tree.write("bin/notes", "");
-  tree.folder("bin/folder");
-  const std::string bin = (static_cast<const std::filesystem::path&>(tree) / "bin").string();
+  std::filesystem::create_directories(tree / "bin/folder");
+  const std::string bin = tree / "bin";
   explore::Required required;
   required.files = {bin + "/tool", bin + "/absent"};
   required.commands = {"tool", "notes", "folder", "absent", bin + "/tool", bin + "/absent"};

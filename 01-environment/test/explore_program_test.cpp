@@ -1,12 +1,11 @@
 // explore as a user runs it.
 #include <testing/faults.hpp>
 #include <testing/host_nccl.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <nlohmann/json.hpp>
 
 #include <gtest/gtest.h>
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,25 +18,6 @@ namespace {
 using namespace multinode::testing;
 using nlohmann::json;
 using namespace std::chrono_literals;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "explore-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -107,7 +87,7 @@ void expect_result(const std::string& file, std::size_t ranks, std::size_t nodes
 }
 
 TEST(Explore, AnotherBuildIsNamed) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string other = folder / "explore";  // the same program, but for its build ID
   ASSERT_EQ(run({"objcopy", "--remove-section", ".note.gnu.build-id", PATH_explore, other}).status, 0);
   for (const auto& [option, status] : {std::pair("libc", 0), std::pair("program", 1)}) {
@@ -120,7 +100,7 @@ TEST(Explore, AnotherBuildIsNamed) {
 }
 
 TEST(Explore, Alone) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Result result = run(command({"--json", folder / "result"}));
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_HAS(result.out, "1 process on 1 node, launcher: none\n");
@@ -134,7 +114,7 @@ TEST(Explore, UnderMpirun) {
   const std::string variable = mpi_rank_variable();
   const std::string launcher = is_open_mpi() ? "Open MPI" : "MPICH";
   for (const int ranks : {4, 1, 7}) {
-    const Folder folder;
+    const TemporaryFolder folder;
     const Result result =
         run(under_mpirun(ranks, command({"--json", folder / "result", "--require-equal", "program"})));
     EXPECT_EQ(result.status, 0) << result.all();
@@ -145,7 +125,7 @@ TEST(Explore, UnderMpirun) {
 
 TEST(Explore, UnderMnrun) {
   for (const int ranks : {4, 1, 7}) {
-    const Folder folder;
+    const TemporaryFolder folder;
     const Result result = under_mnrun(ranks, {"--json", folder / "result", "--require-equal", "kernel,libc"});
     EXPECT_EQ(result.status, 0) << result.all();
     EXPECT_HAS(result.out, ", launcher: mnrun; rank from RANK, world_size from WORLD_SIZE, ");
@@ -155,7 +135,7 @@ TEST(Explore, UnderMnrun) {
 }
 
 TEST(Explore, OnTwoNodes) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const TwoNodes both = on_two_nodes({"--json", folder / "result"});
   EXPECT_EQ(both.first.status, 0) << both.first.all();
   EXPECT_EQ(both.second.status, 0) << both.second.all();
@@ -191,12 +171,12 @@ TEST(Explore, WhatIsNotRequiredOnlyShows) {
 }
 
 TEST(Explore, ACommandOnTheHeadNodeOnlyIsFound) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string tool = folder / "headtool";
   std::ofstream(tool) << "#!/bin/sh\n";
   std::filesystem::permissions(tool, std::filesystem::perms::owner_all);
   const std::string path = std::getenv("PATH");
-  setenv("PATH", (folder / "." + ":" + path).c_str(), 1);
+  setenv("PATH", (folder.path().string() + ":" + path).c_str(), 1);
   const std::vector<std::string> options{"--require-command", "headtool", "--require-command", "sh"};
   const TwoNodes one = on_two_nodes(options, "", {"--env", "PATH=" + path});
   const TwoNodes all = on_two_nodes(options);
@@ -219,7 +199,7 @@ TEST(Explore, AFileOrALibraryThatIsMissingIsNamed) {
 }
 
 TEST(Explore, FailuresAreInTheResultFile) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Result result = under_mnrun(2, {"--require-file", "/nowhere/at/all", "--json", folder / "result"});
   EXPECT_EQ(result.status, 1) << result.all();
   const std::vector<json> lines = lines_of(folder / "result");
@@ -270,7 +250,7 @@ TEST(Explore, SaysWhenTheFirstBarrierWas) {
 
 #ifdef HOST_NCCL
 TEST(Explore, SeveralGpusAndWhichOfThemReachEachOther) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Result result = run(command({"--json", folder / "result"}), on_host_nccl(3));
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_HAS(result.out, "direct access from 0 to each: - none none\n");
@@ -285,13 +265,12 @@ TEST(Explore, SeveralGpusAndWhichOfThemReachEachOther) {
 #endif
 
 TEST(Explore, SecretsStayOut) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Result result = run(command({"--json", folder / "result"}),
                             {{"MULTINODE_TEST_SECRET", "hunter2"}, {"KUBERNETES_SERVICE_HOST", "hunter2"}});
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_HAS(result.out, "kubernetes (told by KUBERNETES_SERVICE_HOST)");
-  std::ifstream in(folder / "result");
-  const std::string file{std::istreambuf_iterator<char>(in), {}};
+  const std::string file = text_of(folder / "result");
   EXPECT_FALSE(has(result.all() + file, "hunter2"));
   EXPECT_FALSE(has(result.all() + file, "MULTINODE_TEST_SECRET"));
 }

@@ -1,6 +1,7 @@
 #include <mnrun/agents.hpp>
 
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <multinode/check.hpp>
@@ -21,6 +22,8 @@ using multinode::Environment;
 using multinode::UsageError;
 using multinode::testing::Process;
 using multinode::testing::Result;
+using multinode::testing::TemporaryFolder;
+using multinode::testing::text_of;
 using namespace std::chrono_literals;
 using Words = std::vector<std::string>;
 
@@ -303,25 +306,6 @@ struct TwoNodes {
   std::unique_ptr<Process> node[2];
 };
 
-std::string contents(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(file)), {});
-}
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "mnrun_test_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 bool soon(const std::function<bool()>& condition, std::chrono::milliseconds timeout = 10s) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (!condition()) {
@@ -333,7 +317,7 @@ bool soon(const std::function<bool()>& condition, std::chrono::milliseconds time
 }
 
 bool alive(pid_t pid) {  // a zombie is not
-  const std::string stat = contents("/proc/" + std::to_string(pid) + "/stat");
+  const std::string stat = text_of("/proc/" + std::to_string(pid) + "/stat");
   const auto close = stat.rfind(')');
   return close != std::string::npos && stat[close + 2] != 'Z';
 }
@@ -403,7 +387,8 @@ TEST(Mnrun, AKilledProcessEndsTheOthersWithinASecond) {
 
 // The kernel closes a killed process's connections before its parent can wait for it.
 TEST(Mnrun, TheKilledProcessIsNamedAndNotWhoEndsOfIt) {
-  const std::string pipe = testing::TempDir() + "mnrun_test." + std::to_string(getpid());
+  const TemporaryFolder folder;
+  const std::string pipe = folder / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   for (int i = 0; i < 8; ++i) {
     Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
@@ -415,7 +400,6 @@ TEST(Mnrun, TheKilledProcessIsNamedAndNotWhoEndsOfIt) {
     EXPECT_EQ(r.status, 137);
     EXPECT_NE(r.err.find("rank 1 (node 0, host "), std::string::npos) << r.err;
   }
-  unlink(pipe.c_str());
 }
 
 TEST(Mnrun, WhoIgnoresSigtermIsKilledWithItsChildren) {
@@ -464,7 +448,7 @@ TEST(Mnrun, StopsAndGoesOnWithItsProcesses) {
   for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready", 10s));
   const pid_t pid = mnrun.find("RANK", "1");
   const auto state = [](pid_t p) {
-    const std::string stat = contents("/proc/" + std::to_string(p) + "/stat");
+    const std::string stat = text_of("/proc/" + std::to_string(p) + "/stat");
     return stat.empty() ? '?' : stat[stat.rfind(')') + 2];
   };
   mnrun.signal(SIGTSTP);
@@ -488,9 +472,9 @@ TEST(Mnrun, ASecondSignalDoesNotWait) {
 }
 
 TEST(Mnrun, WhatCannotStartIsSaidInOneLine) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto file = [&](const std::string& name, const std::string& text, mode_t mode) {
-    const auto path = folder.path() / name;
+    const auto path = folder / name;
     std::ofstream(path) << text;
     chmod(path.c_str(), mode);
     return path.string();
@@ -524,8 +508,8 @@ TEST(Mnrun, WhatCannotStartIsSaidInOneLine) {
 }
 
 TEST(Mnrun, ProgramIsLookedUpWhereItWillRun) {
-  const Folder folder;
-  std::filesystem::create_symlink("/bin/pwd", folder.path() / "where");
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("/bin/pwd", folder / "where");
   const std::string here = std::filesystem::canonical(folder.path()).string();
   const Result r = multinode::testing::run({MNRUN, "--standalone", "-w", here, "-e", "PATH=" + here, "where"});
   EXPECT_EQ(r.out, here + "\n") << r.err;
@@ -555,8 +539,8 @@ TEST(Mnrun, ABadCommandLineIsNotStartedAgain) {
 }
 
 TEST(Mnrun, AsyncGoesOnWhileOneLives) {
-  const Folder folder;
-  const std::string fifo = (folder.path() / "go").string();
+  const TemporaryFolder folder;
+  const std::string fifo = folder / "go";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   Process mnrun(mnrun_with(
       {"--standalone", "--nproc-per-node", "3", "-a"},
@@ -588,8 +572,8 @@ TEST(Mnrun, TenMegabytesOfLinesAreIntact) {
 }
 
 TEST(Mnrun, BytesAndLongLinesSurvive) {
-  const Folder folder;
-  const std::string data = (folder.path() / "data").string();
+  const TemporaryFolder folder;
+  const std::string data = folder / "data";
   std::string bytes(5 << 20, '\0');
   unsigned state = 1;
   for (char& c : bytes) c = static_cast<char>((state = state * 1664525u + 1013904223u) >> 24);
@@ -608,13 +592,13 @@ TEST(Mnrun, BytesAndLongLinesSurvive) {
 }
 
 TEST(Mnrun, AStoppedReaderStopsTheWriters) {
-  const Folder folder;
-  const std::string fifo = (folder.path() / "out").string();
+  const TemporaryFolder folder;
+  const std::string fifo = folder / "out";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   const mnrun::Fd never_read(open(fifo.c_str(), O_RDWR | O_CLOEXEC));
   Process mnrun({"sh", "-c", std::string("exec ") + MNRUN + " --standalone --nproc-per-node 3 yes > " + fifo});
   const auto number = [&](const std::string& file, const std::string& name) {
-    const std::string text = contents("/proc/" + std::to_string(mnrun.pid()) + "/" + file);
+    const std::string text = text_of("/proc/" + std::to_string(mnrun.pid()) + "/" + file);
     const auto at = text.find(name);
     return at == text.npos ? 0L : std::stol(text.substr(at + name.size()));
   };
@@ -645,7 +629,7 @@ TEST(Mnrun, AReaderThatIsGoneEndsTheProcesses) {
 }
 
 TEST(Mnrun, LogsAsTorchrunPlacesThem) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Result r = standalone(3, "echo out $RANK; echo err $RANK >&2",
                               {"--log-dir", folder.path().string(), "--rdzv-id", "ignored"});
   EXPECT_EQ(count(r.out, "out"), 3u);
@@ -655,13 +639,13 @@ TEST(Mnrun, LogsAsTorchrunPlacesThem) {
       {"--nproc-per-node", "3", "--log-dir", folder.path().string(), "--rdzv-id", "job", "-r", "0:3,1:1", "-t", "2:2"},
       "echo out $RANK; echo err $RANK >&2"));
   EXPECT_EQ(some.status, 0) << some.err;
-  const auto log = folder.path() / "job" / "attempt_0";
-  EXPECT_EQ(contents(log / "0" / "stdout.log"), "out 0\n");
-  EXPECT_EQ(contents(log / "0" / "stderr.log"), "err 0\n");
-  EXPECT_EQ(contents(log / "1" / "stdout.log"), "out 1\n");
+  const auto log = folder / "job" / "attempt_0";
+  EXPECT_EQ(text_of(log / "0" / "stdout.log"), "out 0\n");
+  EXPECT_EQ(text_of(log / "0" / "stderr.log"), "err 0\n");
+  EXPECT_EQ(text_of(log / "1" / "stdout.log"), "out 1\n");
   EXPECT_FALSE(std::filesystem::exists(log / "1" / "stderr.log"));
   EXPECT_FALSE(std::filesystem::exists(log / "2" / "stdout.log"));
-  EXPECT_EQ(contents(log / "2" / "stderr.log"), "err 2\n");
+  EXPECT_EQ(text_of(log / "2" / "stderr.log"), "err 2\n");
   EXPECT_EQ(some.out, "[rank 2] out 2\n");
   EXPECT_EQ(lines_with(some.err, "[rank 1] "), Words{"err 1"});
   EXPECT_EQ(lines_with(some.err, "[rank 2] "), Words{"err 2"});
@@ -677,8 +661,8 @@ TEST(Mnrun, InputIsRankZeros) {
 }
 
 TEST(Mnrun, ADaemonThatKeepsThePipeOpenIsNotWaitedFor) {
-  const Folder folder;
-  const std::string file = (folder.path() / "pid").string();
+  const TemporaryFolder folder;
+  const std::string file = folder / "pid";
   const Result r = standalone(2, "if [ $RANK = 0 ]; then setsid sh -c 'echo $$ > " + file +
                                      "; exec sleep 60' & fi;"
                                      "while [ ! -s " +
@@ -686,14 +670,14 @@ TEST(Mnrun, ADaemonThatKeepsThePipeOpenIsNotWaitedFor) {
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_EQ(count(r.out, "done"), 2u);
   EXPECT_LT(r.seconds.count(), 10);
-  EXPECT_EQ(kill(std::stoi(contents(file)), SIGKILL), 0);  // it left the group and lives
+  EXPECT_EQ(kill(std::stoi(text_of(file)), SIGKILL), 0);  // it left the group and lives
 }
 
 TEST(Mnrun, AsAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
-  const Folder folder;
+  const TemporaryFolder folder;
   chmod(folder.path().c_str(), 0755);
-  const auto copy = folder.path() / "mnrun";
+  const auto copy = folder / "mnrun";
   std::filesystem::copy_file(MNRUN, copy);
   const auto as_nobody = [&](Words words) {
     Words all = {"setpriv",     "--reuid=65534", "--regid=65534",    "--clear-groups",

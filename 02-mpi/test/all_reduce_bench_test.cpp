@@ -1,8 +1,7 @@
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
-
-#include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -52,13 +51,13 @@ TEST(AllReduceBench, WhatDoesNotFitIsRefusedWithWhatDoes) {
 }
 
 TEST(AllReduceBench, TheJsonHasTheSameNumbers) {
-  const std::string file = ::testing::TempDir() + "all_reduce_bench." + std::to_string(getpid()) + ".json";
+  const multinode::testing::TemporaryFolder folder;
+  const std::string file = folder / "bench.json";
   const Result r = bench(2, {"--rows", "50", "--json", file});
   ASSERT_EQ(r.status, 0) << r.all();
   std::ifstream in(file);
   std::string line;
   ASSERT_TRUE(std::getline(in, line) && std::getline(in, line));
-  std::remove(file.c_str());
   const auto json = nlohmann::json::parse(line);
   EXPECT_EQ(json.at("payload_bytes"), 50 * 2000 * 4);
   EXPECT_EQ(json.at("ranks"), 2);

@@ -1,12 +1,10 @@
 // Answers to the README's exercises, and what it says of command lines that it does not run.
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <fstream>
 
 namespace {
@@ -22,7 +20,8 @@ Result run_ranks(int ranks, std::vector<std::string> command) {
   return run(command);
 }
 std::vector<nlohmann::json> results(int ranks, std::vector<std::string> command) {
-  const std::string file = std::filesystem::temp_directory_path() / ("exercise-" + std::to_string(getpid()));
+  const TemporaryFolder folder;
+  const std::string file = folder / "results";
   command.insert(command.end(), {"--json", file});
   const Result result = run_ranks(ranks, command);
   EXPECT_EQ(result.status, 0) << result.all();
@@ -30,7 +29,6 @@ std::vector<nlohmann::json> results(int ranks, std::vector<std::string> command)
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);)
     if (auto object = nlohmann::json::parse(line); !object.contains("fingerprint")) all.push_back(std::move(object));
-  std::filesystem::remove(file);
   return all;
 }
 

@@ -1,5 +1,6 @@
 // The programs as a user runs them: every row that they write is counted and compared with what it must be.
 #include <testing/faults.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -7,7 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <ostream>
@@ -61,20 +61,6 @@ const std::map<std::string, std::size_t> types = {{"int8", 1},   {"uint8", 1},  
                                                   {"int64", 8},  {"uint64", 8},  {"half", 2},  {"float", 4},
                                                   {"double", 8}, {"bfloat16", 2}};
 const std::set<std::string> reductions = {"sum", "prod", "max", "min"};  // that MPI and Gloo have
-
-class Folder {
- public:
-  Folder() : path_((std::filesystem::temp_directory_path() / "perf_test.XXXXXX").string()) {
-    if (!mkdtemp(path_.data())) throw std::runtime_error("no folder " + path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 // A way to start so many ranks.
 struct Way {
@@ -219,7 +205,7 @@ bool possible(const Collective& collective, const Way& way) {
 
 // Runs all collectives; returns the number of rows that were right.
 std::size_t check_all_collectives(const Way& way, const Sizes& sizes) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::size_t rows = 0;
   for (const Collective& collective : collectives()) {
     const std::string json = folder / (collective.name + ".json");
@@ -302,7 +288,7 @@ const Words small{"-b", "1000", "-e", "1000", "-n", "1", "-w", "0"};
 
 // And the matrix can fail: its own checks say so.
 TEST_P(Perf, EveryCorruptedElementIsFound) {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const Collective& collective : collectives()) {
     const std::string json = folder / (collective.name + ".json");
     const Result result = run(collective.name, small + Words{"-c", "20", "--corrupt", "1", "-r",
@@ -319,7 +305,7 @@ TEST_P(Perf, EveryCorruptedElementIsFound) {
 }
 
 TEST_P(Perf, AMissingOrDoubledOrFalseRowIsFound) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string json = folder / "all_reduce.json";
   const Collective& all_reduce = collective("all_reduce");
   const Sizes sizes{1000, 1000, 2};
@@ -339,7 +325,7 @@ TEST_P(Perf, AMissingOrDoubledOrFalseRowIsFound) {
 }
 
 TEST_P(Perf, WhatIsNotCheckedIsNotCalledRight) {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const char* name : {"all_reduce", "gather"}) {
     const std::string json = folder / (std::string(name) + ".json");
     const Result result = run(name, small + Words{"-c", "0", "--json", json});
@@ -353,7 +339,7 @@ TEST_P(Perf, WhatIsNotCheckedIsNotCalledRight) {
 }
 
 TEST_P(Perf, CyclesAndShiftedBuffersAndSizesThatGiveTheSameCount) {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const char* name : {"broadcast", "alltoall"}) {
     const std::string json = folder / (std::string(name) + ".json");
     const Result result =
@@ -396,7 +382,7 @@ TEST_P(Perf, WhatThisRunCannotDoIsRefusedInOneLine) {
 }
 
 TEST_P(Perf, OneRankHasNoBusBandwidth) {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const char* name : {"all_reduce", "sendrecv", "hypercube"}) {
     const std::string json = folder / (std::string(name) + ".json");
     const Way alone{GetParam().how, 1};
@@ -417,7 +403,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Perf);
 void check_calls(const std::vector<Collective>& those) {
   const Way way{How::mpi, 3};
   const Sizes sizes{1000, 1000, 2};
-  const Folder folder;
+  const TemporaryFolder folder;
   for (Collective collective : those) {
     if (collective.name == "hypercube") continue;
     if (collective.name == "sendrecv") collective.in_place_over_mpi = false;  // MPI_Isendrecv_replace is MPI 4's
@@ -476,7 +462,7 @@ TEST(PerfGloo, ASizeThatDoesNotFitIsRefusedWithTheLargestThatDoes) {
 TEST(PerfGloo, NodesMayBeUneven) {
   const Way way{How::gloo_uneven, 3};
   const Sizes sizes{1000, 1000, 2};
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const char* name : {"all_reduce", "gather"}) {
     const std::string json = folder / name;
     const Result result = way.run(collective(name).program, everything + sizes.options() + Words{"--json", json});

@@ -1,15 +1,13 @@
 #include "benchmark/plot.hpp"
 
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <multinode/check.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <limits>
 
 using namespace perf;
@@ -54,10 +52,10 @@ print(json.dumps({
 )";
 
 nlohmann::json draw(const std::string& title, std::span<const Result> results) {
-  const std::string path = std::filesystem::temp_directory_path() / ("plot_test." + std::to_string(getpid()) + ".svg");
+  const multinode::testing::TemporaryFolder folder;
+  const std::string path = folder / "plot.svg";
   write_plot(path, title, results);
   const auto read = multinode::testing::run({"python3", "-c", reader, path});
-  std::filesystem::remove(path);
   if (read.status != 0) throw std::runtime_error("not well-formed: " + read.err);
   return nlohmann::json::parse(read.out);
 }

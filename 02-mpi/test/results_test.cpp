@@ -1,11 +1,11 @@
 #include "benchmark/results.hpp"
 #include "benchmark/options.hpp"
 
+#include <testing/temporary_folder.hpp>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <random>
 #include <regex>
 #include <sstream>
@@ -79,23 +79,6 @@ std::string foot(const std::vector<Result>& all) {
   ResultTable(out, false).foot(all);
   return out.str();
 }
-
-class File {
- public:
-  File() : path_(std::filesystem::temp_directory_path() / ("results_test." + std::to_string(getpid()))) {}
-  ~File() { std::filesystem::remove(path_); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  std::string path() const { return path_; }
-  std::vector<std::string> lines() const {
-    std::ostringstream text;
-    text << std::ifstream(path_).rdbuf();
-    return lines_of(text.str());
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 template <class Error, class Function>
 std::string message_of(Function&& function) {
@@ -260,13 +243,14 @@ TEST(Csv, HasTheNamesAndNumbersOfTheJson) {
   Result first = all_reduce(), second = of_one_rank();
   first.late = {0, 3};
   second.wrong.reset();
-  const File file;
+  const multinode::testing::TemporaryFolder folder;
+  const auto file = folder / "results.csv";
   {
-    Csv csv(file.path());
+    Csv csv(file);
     csv.write(first);
     csv.write(second);
   }
-  const auto lines = file.lines();
+  const auto lines = lines_of(multinode::testing::text_of(file));
   ASSERT_EQ(lines.size(), 3u);
   const auto names = split(lines[0]);
   EXPECT_EQ(names.size(), to_json(first).size());

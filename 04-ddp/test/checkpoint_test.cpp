@@ -67,37 +67,37 @@ std::string error_of(Function function) {
 }
 
 TEST(Checkpoint, GivesBackEveryBit) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Model written(1);
   written.weights[2] = std::bit_cast<float>(0x7fc12345u);  // a NaN with a message
   written.weights[3] = -0.0f;
   written.momentum[1] = std::numeric_limits<double>::denorm_min();
   const nlohmann::json state = {{"epoch", 3}, {"loss", 0.1 + 0.2}, {"seed", ~std::uint64_t{0}}, {"text", "läuft"}};
-  ddp::write_checkpoint(folder.path / "a", state, written.blocks());
+  ddp::write_checkpoint(folder / "a", state, written.blocks());
   Model read(9);
-  const nlohmann::json again = ddp::read_checkpoint(folder.path / "a", read.blocks());
+  const nlohmann::json again = ddp::read_checkpoint(folder / "a", read.blocks());
   EXPECT_EQ(again, state);
   EXPECT_EQ(again.at("loss").get<double>(), 0.1 + 0.2);
   EXPECT_EQ(0, std::memcmp(read.weights.data(), written.weights.data(), read.weights.size() * sizeof(float)));
   EXPECT_EQ(0, std::memcmp(read.momentum.data(), written.momentum.data(), read.momentum.size() * sizeof(double)));
-  EXPECT_EQ(names_in(folder.path), std::vector<std::string>{"a"});
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"a"});
 }
 
 TEST(Checkpoint, BlocksAreFoundByName) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Model written(1), read(9);
   auto blocks = written.blocks();
   std::swap(blocks[0], blocks[1]);
-  ddp::write_checkpoint(folder.path / "a", {}, blocks);
-  ddp::read_checkpoint(folder.path / "a", read.blocks());
+  ddp::write_checkpoint(folder / "a", {}, blocks);
+  ddp::read_checkpoint(folder / "a", read.blocks());
   EXPECT_EQ(read, written);
 }
 
 TEST(Checkpoint, EveryCutAndEveryWrongBitIsFound) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Model model(1);
-  ddp::write_checkpoint(folder.path / "a", {{"step", 5}}, model.blocks());
-  const std::vector<std::uint8_t> whole = bytes_of(folder.path / "a");
+  ddp::write_checkpoint(folder / "a", {{"step", 5}}, model.blocks());
+  const std::vector<std::uint8_t> whole = bytes_of(folder / "a");
   Model read(9);
   const auto error = [&](std::span<const std::uint8_t> bytes) {
     return error_of([&] { ddp::parse_checkpoint(bytes, "the file", read.blocks()); });
@@ -118,33 +118,33 @@ TEST(Checkpoint, EveryCutAndEveryWrongBitIsFound) {
 }
 
 TEST(Checkpoint, WhatIsNoneIsRefused) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Model model(9);
   const auto error = [&](const std::string& name) {
-    return error_of([&] { ddp::read_checkpoint(folder.path / name, model.blocks()); });
+    return error_of([&] { ddp::read_checkpoint(folder / name, model.blocks()); });
   };
-  const std::string folder_name = folder.path.string();
-  write_file(folder.path / "text", std::vector<std::uint8_t>(100, 'a'));
+  const std::string folder_name = folder.path().string();
+  write_file(folder / "text", std::vector<std::uint8_t>(100, 'a'));
   EXPECT_EQ(error("text"), folder_name + "/text: not a checkpoint (it begins with other bytes)");
-  write_file(folder.path / "empty", {});
+  write_file(folder / "empty", {});
   EXPECT_EQ(error("empty"), folder_name + "/empty: a checkpoint cut off in its header");
   EXPECT_EQ(error("none"), "cannot read the checkpoint " + folder_name + "/none: No such file or directory");
   EXPECT_EQ(error("."), "cannot read the checkpoint " + folder_name + "/.: Is a directory");
-  ddp::write_checkpoint(folder.path / "a", {}, model.blocks());
-  auto newer = bytes_of(folder.path / "a");
+  ddp::write_checkpoint(folder / "a", {}, model.blocks());
+  auto newer = bytes_of(folder / "a");
   newer[8] = 2;
-  write_file(folder.path / "newer", newer);
+  write_file(folder / "newer", newer);
   EXPECT_EQ(error("newer"), folder_name + "/newer: a checkpoint of format 2, written by a newer version of this " +
                                 "program; this one reads up to 1");
 }
 
 TEST(Checkpoint, OfAnotherModelIsRefused) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Model model(1);
-  ddp::write_checkpoint(folder.path / "a", {}, model.blocks());
+  ddp::write_checkpoint(folder / "a", {}, model.blocks());
   const auto error = [&](const std::vector<NamedBlock>& blocks) {
-    const std::string says = error_of([&] { ddp::read_checkpoint(folder.path / "a", blocks); });
-    EXPECT_TRUE(says.starts_with((folder.path / "a: ").string())) << says;
+    const std::string says = error_of([&] { ddp::read_checkpoint(folder / "a", blocks); });
+    EXPECT_TRUE(says.starts_with((folder / "a: ").string())) << says;
     return says;
   };
   Model other(9, 5);
@@ -166,32 +166,32 @@ TEST(Checkpoint, OfAnotherModelIsRefused) {
 }
 
 TEST(Checkpoint, OfOtherOptionsIsRefused) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Model model(1, 5), other(9);
-  ddp::write_checkpoint(folder.path / "a", {{"--seed", 1}, {"--rate", 0.1}, {"step", 3}}, model.blocks());
+  ddp::write_checkpoint(folder / "a", {{"--seed", 1}, {"--rate", 0.1}, {"step", 3}}, model.blocks());
   const auto error = [&](const nlohmann::json& options) {
-    return error_of<multinode::UsageError>([&] { ddp::read_checkpoint(folder.path / "a", other.blocks(), options); });
+    return error_of<multinode::UsageError>([&] { ddp::read_checkpoint(folder / "a", other.blocks(), options); });
   };
-  const std::string name = (folder.path / "a").string();
+  const std::string name = folder / "a";
   // Before the blocks are looked at: it is the option that gave them another shape.
   EXPECT_EQ(error({{"--seed", 2}}),
             name + ": a training with --seed 1, not 2; go on with the same, or name another folder");
   EXPECT_SAYS(error({{"--rate", 0.1}, {"--relu", true}}), ": a training with --relu null, not true;");
-  EXPECT_EQ(ddp::read_checkpoint(folder.path / "a", model.blocks(), {{"--seed", 1u}, {"--rate", 0.1}}).at("step"), 3);
+  EXPECT_EQ(ddp::read_checkpoint(folder / "a", model.blocks(), {{"--seed", 1u}, {"--rate", 0.1}}).at("step"), 3);
 }
 
 TEST(Checkpoint, WrongBlocksAreTheProgramsFault) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Model model(1);
   auto blocks = model.blocks();
   blocks[1].name = "weights";
-  EXPECT_SAYS(error_of<std::logic_error>([&] { ddp::write_checkpoint(folder.path / "a", {}, blocks); }),
+  EXPECT_SAYS(error_of<std::logic_error>([&] { ddp::write_checkpoint(folder / "a", {}, blocks); }),
               "two blocks are named 'weights'");
   blocks = model.blocks();
   blocks[0].shape = {3, 3};
-  EXPECT_SAYS(error_of<std::logic_error>([&] { ddp::write_checkpoint(folder.path / "a", {}, blocks); }),
+  EXPECT_SAYS(error_of<std::logic_error>([&] { ddp::write_checkpoint(folder / "a", {}, blocks); }),
               "'weights' has a shape of another number of elements");
-  EXPECT_EQ(names_in(folder.path), std::vector<std::string>{});
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{});
 }
 
 // In a mount namespace of this process's own, so that nothing is left behind.
@@ -201,66 +201,66 @@ bool mount_here(const fs::path& folder, unsigned long flags, const char* options
 }
 
 TEST(Checkpoint, AFullDiskLeavesTheOldOne) {
-  const Folder folder;
-  if (!mount_here(folder.path, 0, "size=64k")) GTEST_SKIP() << "this process may not mount a small disk";
+  const TemporaryFolder folder;
+  if (!mount_here(folder.path(), 0, "size=64k")) GTEST_SKIP() << "this process may not mount a small disk";
   Model small(1), large(2, 20'000), read(9);
-  ddp::write_checkpoint(folder.path / "a", {}, small.blocks());
-  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder.path / "a", {}, large.blocks()); }),
-            "cannot write the checkpoint " + folder.path.string() + "/a: No space left on device");
-  EXPECT_EQ(names_in(folder.path), std::vector<std::string>{"a"});
-  ddp::read_checkpoint(folder.path / "a", read.blocks());
+  ddp::write_checkpoint(folder / "a", {}, small.blocks());
+  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder / "a", {}, large.blocks()); }),
+            "cannot write the checkpoint " + folder.path().string() + "/a: No space left on device");
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"a"});
+  ddp::read_checkpoint(folder / "a", read.blocks());
   EXPECT_EQ(read, small);
 }
 
 // The same without a mount: a limit of the process.
 TEST(Checkpoint, AFailedWriteLeavesTheOldOne) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Model small(1), large(2, 20'000), read(9);
-  ddp::write_checkpoint(folder.path / "a", {}, small.blocks());
+  ddp::write_checkpoint(folder / "a", {}, small.blocks());
   signal(SIGXFSZ, SIG_IGN);
   const rlimit limit{64 << 10, RLIM_INFINITY}, none{RLIM_INFINITY, RLIM_INFINITY};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder.path / "a", {}, large.blocks()); }),
-            "cannot write the checkpoint " + folder.path.string() + "/a: File too large");
+  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder / "a", {}, large.blocks()); }),
+            "cannot write the checkpoint " + folder.path().string() + "/a: File too large");
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
-  EXPECT_EQ(names_in(folder.path), std::vector<std::string>{"a"});
-  ddp::read_checkpoint(folder.path / "a", read.blocks());
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"a"});
+  ddp::read_checkpoint(folder / "a", read.blocks());
   EXPECT_EQ(read, small);
 }
 
 TEST(Checkpoint, WhereNothingCanBeWrittenItSaysSo) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Model model(1);
-  const std::string none = (folder.path / "none/a").string();
+  const std::string none = folder / "none/a";
   EXPECT_EQ(error_of([&] { ddp::write_checkpoint(none, {}, model.blocks()); }),
             "cannot write the checkpoint " + none + ": No such file or directory");
-  const std::string in_none = (folder.path / "none/deep").string();
+  const std::string in_none = folder / "none/deep";
   EXPECT_EQ(error_of<multinode::UsageError>([&] { ddp::CheckpointFolder(in_none, 2); }),
             "no checkpoints can be written to " + in_none + ": No such file or directory");
-  write_file(folder.path / "file", {});
-  const std::string below = (folder.path / "file").string();
+  write_file(folder / "file", {});
+  const std::string below = folder / "file";
   EXPECT_EQ(error_of<multinode::UsageError>([&] { ddp::CheckpointFolder(below, 2); }),
             "no checkpoints can be written to " + below + ": Not a directory");
   // A folder that becomes a file's name: renaming fails, and the temporary file goes.
-  fs::create_directory(folder.path / "a");
-  write_file(folder.path / "a/b", {});
-  EXPECT_SAYS(error_of([&] { ddp::write_checkpoint(folder.path / "a", {}, model.blocks()); }), "Is a directory");
-  EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"a", "file"}));
+  fs::create_directory(folder / "a");
+  write_file(folder / "a/b", {});
+  EXPECT_SAYS(error_of([&] { ddp::write_checkpoint(folder / "a", {}, model.blocks()); }), "Is a directory");
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"a", "file"}));
 }
 
 TEST(Checkpoint, AReadOnlyFolderIsNamed) {
-  const Folder folder;
-  if (!mount_here(folder.path, MS_RDONLY, "size=64k")) GTEST_SKIP() << "this process may not mount a read-only disk";
+  const TemporaryFolder folder;
+  if (!mount_here(folder.path(), MS_RDONLY, "size=64k")) GTEST_SKIP() << "this process may not mount a read-only disk";
   Model model(1);
-  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder.path / "a", {}, model.blocks()); }),
-            "cannot write the checkpoint " + folder.path.string() + "/a: Read-only file system");
-  EXPECT_EQ(error_of<multinode::UsageError>([&] { ddp::CheckpointFolder(folder.path, 2); }),
-            "no checkpoints can be written to " + folder.path.string() + ": Read-only file system");
+  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder / "a", {}, model.blocks()); }),
+            "cannot write the checkpoint " + folder.path().string() + "/a: Read-only file system");
+  EXPECT_EQ(error_of<multinode::UsageError>([&] { ddp::CheckpointFolder(folder.path(), 2); }),
+            "no checkpoints can be written to " + folder.path().string() + ": Read-only file system");
 }
 
 TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
-  const Folder parent;
-  const fs::path path = parent.path / "checkpoints";
+  const TemporaryFolder parent;
+  const fs::path path = parent / "checkpoints";
   fs::create_directory(path);
   const std::vector<std::string> foreign = {"README", "notes.tmp", "step-0000000001.checkpoint.bak",
                                             "step-7.checkpoint", "step-x.checkpoint.tmp"};
@@ -282,8 +282,8 @@ TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
 }
 
 TEST(CheckpointFolder, WritesInTheBackgroundWhatTheBlocksWere) {
-  const Folder parent;
-  ddp::CheckpointFolder folder(parent.path, 2);
+  const TemporaryFolder parent;
+  ddp::CheckpointFolder folder(parent.path(), 2);
   Model model(1, 500'000), read(9, 500'000);
   const Model then = model;
   folder.start_write(1, {{"step", 1}}, model.blocks());
@@ -294,7 +294,7 @@ TEST(CheckpointFolder, WritesInTheBackgroundWhatTheBlocksWere) {
   EXPECT_EQ(folder.take_written(), folder.newest());
   EXPECT_EQ(folder.take_written(), std::nullopt);
 
-  fs::remove_all(parent.path);
+  fs::remove_all(parent.path());
   folder.start_write(2, {}, model.blocks());
   EXPECT_SAYS(error_of([&] { folder.wait(); }), "/step-0000000002.checkpoint: No such file or directory");
   folder.wait();  // said once
@@ -302,7 +302,7 @@ TEST(CheckpointFolder, WritesInTheBackgroundWhatTheBlocksWere) {
 
 // Writers are killed while the temporary file is there. What the next one finds is the newest whole checkpoint.
 TEST(CheckpointFolder, AKilledWriterLeavesTheOneBefore) {
-  const Folder parent;
+  const TemporaryFolder parent;
   constexpr std::size_t rows = 200'000;
   Model model(0, rows);
   std::uint64_t before = 0;
@@ -312,7 +312,7 @@ TEST(CheckpointFolder, AKilledWriterLeavesTheOneBefore) {
     const pid_t writer = fork();
     ASSERT_GE(writer, 0);
     if (writer == 0) {
-      ddp::CheckpointFolder folder(parent.path, 2);
+      ddp::CheckpointFolder folder(parent.path(), 2);
       ::close(ready[0]);
       for (std::uint64_t step = before + 1;; ++step) {
         model.weights.assign(rows * 2, static_cast<float>(step));
@@ -324,7 +324,7 @@ TEST(CheckpointFolder, AKilledWriterLeavesTheOneBefore) {
     char byte = 0;
     ASSERT_EQ(::read(ready[0], &byte, 1), 1) << "the writer ended";  // at least one a writer
     const auto half_written = [&] {
-      for (const auto& name : names_in(parent.path))
+      for (const auto& name : names_in(parent.path()))
         if (name.ends_with(".tmp")) return true;
       return false;
     };
@@ -339,7 +339,7 @@ TEST(CheckpointFolder, AKilledWriterLeavesTheOneBefore) {
     ::close(ready[0]);
     kills += hit;
 
-    ddp::CheckpointFolder folder(parent.path, 2);
+    ddp::CheckpointFolder folder(parent.path(), 2);
     EXPECT_FALSE(half_written()) << "left behind";
     const auto newest = folder.newest();
     ASSERT_TRUE(newest);

@@ -15,9 +15,9 @@ using data::Augmentation;
 using data::Crop;
 
 TEST(Cifar10, ReadsFiveFilesAndTheTest) {
-  const Folder folder;
-  write_cifar10(folder.path, 3);
-  const data::Cifar10 read = data::read_cifar10(folder.path);
+  const TemporaryFolder folder;
+  write_cifar10(folder.path(), 3);
+  const data::Cifar10 read = data::read_cifar10(folder.path());
   ASSERT_EQ(read.train.size(), 15u);
   ASSERT_EQ(read.test.size(), 3u);
   for (std::uint32_t i = 0; i < 18; ++i) {
@@ -44,34 +44,35 @@ void expect_refused(const std::filesystem::path& folder, const std::string& says
 }
 
 TEST(Cifar10, NamesTheFileThatIsWrong) {
-  const Folder folder;
-  write_cifar10(folder.path, 2);
-  const auto file = [&](const std::string& name) { return folder.path / name; };
+  const TemporaryFolder folder;
+  write_cifar10(folder.path(), 2);
+  const auto file = [&](const std::string& name) { return folder / name; };
   const auto says = [&](const std::string& name, const std::string& what) { return file(name).string() + what; };
 
   expect_refused<multinode::UsageError>(file("nowhere"),
                                         "cannot read " + says("nowhere", "/data_batch_1.bin: No such"));
   std::filesystem::remove(file("test_batch.bin"));
-  expect_refused<multinode::UsageError>(folder.path,
+  expect_refused<multinode::UsageError>(folder.path(),
                                         says("test_batch.bin", ": No such file or directory; --data must"));
   std::filesystem::create_directory(file("test_batch.bin"));
-  expect_refused<multinode::UsageError>(folder.path, "cannot read " + says("test_batch.bin", ": Is a directory"));
+  expect_refused<multinode::UsageError>(folder.path(), "cannot read " + says("test_batch.bin", ": Is a directory"));
   std::filesystem::remove(file("test_batch.bin"));
 
   for (const std::uintmax_t size : {0u, 1u, 3072u, 3074u, 6145u}) {
-    write_cifar10(folder.path, 2);
+    write_cifar10(folder.path(), 2);
     std::filesystem::resize_file(file("data_batch_3.bin"), size);
     expect_refused<std::runtime_error>(
-        folder.path, says("data_batch_3.bin", ": " + std::to_string(size) + " bytes are not records of 3073: cut off"));
+        folder.path(),
+        says("data_batch_3.bin", ": " + std::to_string(size) + " bytes are not records of 3073: cut off"));
   }
   std::filesystem::resize_file(file("data_batch_3.bin"), 3073);  // between two records
-  expect_refused<std::runtime_error>(folder.path,
+  expect_refused<std::runtime_error>(folder.path(),
                                      says("data_batch_3.bin", ": 1 images, but data_batch_1.bin has 2: one of them"));
   auto bytes = cifar10_records(4, 2);
   bytes[3073] = 10;
-  write_cifar10(folder.path, 2);
+  write_cifar10(folder.path(), 2);
   write_file(file("data_batch_4.bin"), bytes);
-  expect_refused<std::runtime_error>(folder.path, says("data_batch_4.bin", ": label 10 in record 1, but"));
+  expect_refused<std::runtime_error>(folder.path(), says("data_batch_4.bin", ": label 10 in record 1, but"));
 }
 
 data::Cifar10Images some_images() {

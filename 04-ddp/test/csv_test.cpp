@@ -79,8 +79,8 @@ TEST(Csv, SaysWhatIsWrongAndWhere) {
 }
 
 TEST(Csv, ReadsFiles) {
-  const Folder folder;
-  const auto path = folder.path / "table.csv";
+  const TemporaryFolder folder;
+  const auto path = folder / "table.csv";
   std::ofstream(path) << "a,b\n1.5,2\n";
   EXPECT_EQ(data::read_csv(path).inputs, Numbers{1.5});
   std::ofstream(path) << "1.5,2\n3\n";
@@ -90,7 +90,7 @@ TEST(Csv, ReadsFiles) {
   } catch (const std::runtime_error& e) {
     EXPECT_EQ(e.what(), path.string() + ": line 2: 1 instead of 2 columns, as in line 1");
   }
-  for (const auto& unreadable : {folder.path / "nowhere", folder.path}) {
+  for (const auto& unreadable : {folder / "nowhere", folder.path()}) {
     try {
       data::read_csv(unreadable);
       FAIL();

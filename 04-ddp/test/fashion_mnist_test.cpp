@@ -15,15 +15,15 @@ namespace {
 class SmallDataSet : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    small_ = std::make_unique<Folder>();
-    write_data_set(small_->path, 301, 101, true);
+    small_ = std::make_unique<TemporaryFolder>();
+    write_data_set(small_->path(), 301, 101, true);
   }
   static void TearDownTestSuite() { small_.reset(); }
 
   // 10 epochs of 11 steps; the last step has one image, and all ranks but one have none.
   using Settings = std::map<std::string, std::string>;
   static std::vector<std::string> learn(Settings settings = {}) {
-    settings.insert({{"--data", small_->path.string()},
+    settings.insert({{"--data", small_->path().string()},
                      {"--epochs", "10"},
                      {"--batch-size", "30"},
                      {"--min-accuracy", "90"},
@@ -36,7 +36,7 @@ class SmallDataSet : public ::testing::Test {
     return options;
   }
 
-  static inline std::unique_ptr<Folder> small_;
+  static inline std::unique_ptr<TemporaryFolder> small_;
 };
 
 class FashionMnist : public SmallDataSet, public ::testing::WithParamInterface<Way> {
@@ -48,8 +48,8 @@ class FashionMnist : public SmallDataSet, public ::testing::WithParamInterface<W
 
 TEST_P(FashionMnist, LearnsOnAnyNumberOfRanks) {
   for (const int ranks : counts_for(GetParam(), {1, 7, 3})) {
-    const Folder folder;
-    const std::string file = folder.path / "results.json";
+    const TemporaryFolder folder;
+    const std::string file = folder / "results.json";
     const Ranks::End end = run(ranks, learn({{"--json", file}}));
     EXPECT_EQ(end.status, 0) << end.output;
     EXPECT_SAYS(end.output, "301 images to learn from, 101 to test with; 669706 parameters in 2 buckets; " +
@@ -124,11 +124,11 @@ TEST_P(FashionMnist, BadCommandLinesAreRefusedOnce) {
 }
 
 TEST_P(FashionMnist, DamagedDataAreNamedOnce) {
-  const Folder folder;
-  write_data_set(folder.path, 30, 30, true);
-  const auto images = folder.path / "train-images-idx3-ubyte.gz";
+  const TemporaryFolder folder;
+  write_data_set(folder.path(), 30, 30, true);
+  const auto images = folder / "train-images-idx3-ubyte.gz";
   std::filesystem::resize_file(images, std::filesystem::file_size(images) / 2);
-  const Ranks::End end = run(3, {"--data", folder.path});
+  const Ranks::End end = run(3, {"--data", folder.path()});
   EXPECT_EQ(end.status, 1) << end.output;
   EXPECT_EQ(occurrences(end.output, images.string() + ": the gzip data is cut off; get the file again\n"), 1u)
       << end.output;
@@ -141,8 +141,8 @@ TEST_P(FashionMnist, AKilledRankIsNamedAndEndsTheOthers) {
   std::string record;
   for (int i = 0; i < (times ? std::atoi(times) : 1); ++i)
     EXPECT_EQ(kill_one(GetParam().starter, 4,
-                       {PATH_fashion_mnist, "--data", small_->path.string(), "--epochs", "100000", "--batch-size", "3",
-                        "--log-every", "1"},
+                       {PATH_fashion_mnist, "--data", small_->path().string(), "--epochs", "100000", "--batch-size",
+                        "3", "--log-every", "1"},
                        "epoch 1 step (\\d+) of", 5, 90, random, &record),
               "");
   std::cout << record;
@@ -187,8 +187,8 @@ TEST_F(FashionMnistOnce, BadCommandLinesAreRefused) {
 }
 
 TEST_F(FashionMnistOnce, MissingDataAreNamed) {
-  const Folder folder;
-  const std::string data = folder.path;
+  const TemporaryFolder folder;
+  const std::string data = folder.path();
   const auto expect = [&](const std::string& path, const std::string& says) {
     const Result result = run({"--data", path});
     EXPECT_EQ(result.status, 2) << result.all();
@@ -229,7 +229,7 @@ class AStoppedRank : public SmallDataSet, public ::testing::WithParamInterface<W
 
 TEST_P(AStoppedRank, IsNamed) {
   Ranks ranks(GetParam().starter, 3,
-              {PATH_fashion_mnist, "--data", small_->path.string(), "--epochs", "100000", "--timeout", "2"});
+              {PATH_fashion_mnist, "--data", small_->path().string(), "--epochs", "100000", "--timeout", "2"});
   ASSERT_TRUE(ranks.wait_for("epoch (3): loss", 20s));
   ranks.signal(1, SIGSTOP);
   const Ranks::End end = ranks.wait(20s);

@@ -8,7 +8,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 
 namespace {
 
@@ -20,11 +19,11 @@ struct Model {
 };
 
 std::vector<std::uint8_t> good_file() {
-  const Folder folder;
+  const TemporaryFolder folder;
   Model model;
-  ddp::write_checkpoint(folder.path / "a", {{"step", 5}}, model.blocks());
-  std::ifstream file(folder.path / "a", std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  ddp::write_checkpoint(folder / "a", {{"step", 5}}, model.blocks());
+  const std::string file = multinode::testing::text_of(folder / "a");
+  return {file.begin(), file.end()};
 }
 
 }  // namespace

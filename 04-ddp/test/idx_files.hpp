@@ -1,6 +1,8 @@
 // idx_files.hpp: small data sets for tests.
 #pragma once
 
+#include <testing/temporary_folder.hpp>
+
 #include <zlib.h>
 
 #include <cstdint>
@@ -10,23 +12,7 @@
 #include <string>
 #include <vector>
 
-#include <stdlib.h>
-
-// A temporary folder that is removed with the object.
-struct Folder {
-  std::filesystem::path path;
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "ddp-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
-    path = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-};
+using multinode::testing::TemporaryFolder;
 
 inline std::vector<std::uint8_t> idx_bytes(const std::vector<std::uint32_t>& dimensions,
                                            const std::vector<std::uint8_t>& values) {

@@ -90,9 +90,9 @@ TEST(Idx, DamagedGzipDataIsSeen) {
 
 TEST(FashionMnist, ReadsAFolderOfEitherKind) {
   for (const bool compressed : {true, false}) {
-    const Folder folder;
-    write_data_set(folder.path, 21, 10, compressed);
-    const data::FashionMnist images = data::read_fashion_mnist(folder.path);
+    const TemporaryFolder folder;
+    write_data_set(folder.path(), 21, 10, compressed);
+    const data::FashionMnist images = data::read_fashion_mnist(folder.path());
     EXPECT_EQ(images.train.size(), 21u);
     EXPECT_EQ(images.train.pixels.size(), 21u * 784);
     EXPECT_EQ(images.test.size(), 10u);
@@ -106,28 +106,28 @@ TEST(FashionMnist, ReadsAFolderOfEitherKind) {
 }
 
 TEST(FashionMnist, WhatIsMissingIsNamedWithTheCure) {
-  const Folder folder;
-  EXPECT_THROW(data::read_fashion_mnist(folder.path / "nowhere"), multinode::UsageError);
+  const TemporaryFolder folder;
+  EXPECT_THROW(data::read_fashion_mnist(folder / "nowhere"), multinode::UsageError);
   const std::string cure =
       "install the Debian package dataset-fashion-mnist, or name the folder that has the files with --data DIR";
-  EXPECT_EQ(error_of([&] { data::read_fashion_mnist(folder.path / "nowhere"); }),
-            "no folder " + folder.path.string() + "/nowhere with Fashion-MNIST: " + cure);
-  write_data_set(folder.path, 21, 10, true);
-  std::filesystem::remove(folder.path / "t10k-labels-idx1-ubyte.gz");
-  EXPECT_EQ(error_of([&] { data::read_fashion_mnist(folder.path); }),
-            "no t10k-labels-idx1-ubyte.gz in " + folder.path.string() + ": " + cure);
-  std::filesystem::create_directory(folder.path / "t10k-labels-idx1-ubyte");
-  EXPECT_EQ(error_of([&] { data::read_fashion_mnist(folder.path); }),
-            "cannot read " + folder.path.string() + "/t10k-labels-idx1-ubyte: Is a directory");
+  EXPECT_EQ(error_of([&] { data::read_fashion_mnist(folder / "nowhere"); }),
+            "no folder " + folder.path().string() + "/nowhere with Fashion-MNIST: " + cure);
+  write_data_set(folder.path(), 21, 10, true);
+  std::filesystem::remove(folder / "t10k-labels-idx1-ubyte.gz");
+  EXPECT_EQ(error_of([&] { data::read_fashion_mnist(folder.path()); }),
+            "no t10k-labels-idx1-ubyte.gz in " + folder.path().string() + ": " + cure);
+  std::filesystem::create_directory(folder / "t10k-labels-idx1-ubyte");
+  EXPECT_EQ(error_of([&] { data::read_fashion_mnist(folder.path()); }),
+            "cannot read " + folder.path().string() + "/t10k-labels-idx1-ubyte: Is a directory");
 }
 
 TEST(FashionMnist, WhatDoesNotFitIsNamed) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto error_with = [&](const std::string& name, const Bytes& file) {
-    write_data_set(folder.path, 21, 10, false);
-    write_file(folder.path / name, file);
-    std::string error = error_of([&] { data::read_fashion_mnist(folder.path); });
-    const std::string path = (folder.path / name).string() + ": ";
+    write_data_set(folder.path(), 21, 10, false);
+    write_file(folder / name, file);
+    std::string error = error_of([&] { data::read_fashion_mnist(folder.path()); });
+    const std::string path = (folder / name).string() + ": ";
     return error.starts_with(path) ? error.substr(path.size()) : error;
   };
   const std::string labels = "train-labels-idx1-ubyte", pictures = "train-images-idx3-ubyte";
@@ -138,12 +138,12 @@ TEST(FashionMnist, WhatDoesNotFitIsNamed) {
   EXPECT_EQ(error_with(labels, idx_bytes({21, 1}, Bytes(21))), "not a list of labels");
   EXPECT_EQ(error_with(pictures, idx_bytes({21, 14, 56}, Bytes(21 * 784))), "not images of 28 x 28");
   EXPECT_EQ(error_with(pictures, idx_bytes({21 * 784}, Bytes(21 * 784))), "not images of 28 x 28");
-  write_file(folder.path / labels, idx_bytes({0}, {}));
+  write_file(folder / labels, idx_bytes({0}, {}));
   EXPECT_EQ(error_of([&] {
-              write_file(folder.path / pictures, idx_bytes({0, 28, 28}, {}));
-              data::read_fashion_mnist(folder.path);
+              write_file(folder / pictures, idx_bytes({0, 28, 28}, {}));
+              data::read_fashion_mnist(folder.path());
             }),
-            (folder.path / pictures).string() + ": no images in it");
+            (folder / pictures).string() + ": no images in it");
 }
 
 }  // namespace

@@ -25,12 +25,12 @@ class RandomMlp : public ::testing::TestWithParam<Way> {
     return lines;
   }
 
-  Folder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_P(RandomMlp, LearnsOnAnyNumberOfRanks) {
   for (const int ranks : counts_for(GetParam(), {1, 2, 3})) {
-    const std::string file = (folder_.path / "results.json").string();
+    const std::string file = folder_ / "results.json";
     const Ranks::End end = run(ranks, {"--json", file});
     EXPECT_EQ(end.status, 0) << end.output;
     EXPECT_SAYS(end.output, "RIGHT: the loss fell; parameters: ");
@@ -54,7 +54,7 @@ TEST_P(RandomMlp, CompressesAndReducesInOtherBuckets) {
 }
 
 TEST_P(RandomMlp, BreaksAStepDown) {
-  const std::string file = (folder_.path / "results.json").string();
+  const std::string file = folder_ / "results.json";
   const Ranks::End end = run(3, {"--breakdown", "--json", file});
   EXPECT_EQ(end.status, 0) << end.output;
   const auto lines = lines_of(file);
@@ -71,7 +71,7 @@ TEST_P(RandomMlp, BreaksAStepDown) {
 }
 
 TEST_P(RandomMlp, MeasuresItsOverlap) {
-  const std::string file = (folder_.path / "results.json").string();
+  const std::string file = folder_ / "results.json";
   const Ranks::End end = run(2, {"--measure-overlap", "3", "--json", file});
   EXPECT_EQ(end.status, 0) << end.output;  // the parameters did not move
   const auto lines = lines_of(file);
@@ -114,7 +114,7 @@ Tracks tracks_of(const std::string& file) {
 
 // A network whose backward pass takes long enough for a reduction to begin in it.
 TEST_P(RandomMlp, TracesTheLastSteps) {
-  const std::string file = (folder_.path / "trace.json").string();
+  const std::string file = folder_ / "trace.json";
   constexpr double rounding = 1e-3;  // us
   for (const bool overlap : {true, false}) {
     std::vector<std::string> options{"--hidden-layers", "5",  "--hidden-units", "256", "--batch-size", "256",
@@ -172,7 +172,7 @@ TEST_P(RandomMlp, TracesAllRanksOnOneClock) {
   if (multinode::testing::run(attempt).status != 0) GTEST_SKIP() << "this machine makes no time namespaces";
   std::string shell = "[ ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}} != 1 ] || set --";
   for (const std::string& word : ahead) shell += " " + word;
-  const std::string file = (folder_.path / "trace.json").string();
+  const std::string file = folder_ / "trace.json";
   const Ranks::End end = GetParam().run("sh", 3,
                                         {"-c", shell + " \"$@\"; exec \"$@\"", "sh", PATH_random_mlp, "--hidden-layers",
                                          "5", "--hidden-units", "64", "--batch-size", "16", "--trace", file},

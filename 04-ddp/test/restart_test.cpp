@@ -52,16 +52,16 @@ std::vector<std::string> files_in(const fs::path& folder) {
 class Restart : public ::testing::TestWithParam<Way> {
  protected:
   static void SetUpTestSuite() {
-    data_ = std::make_unique<Folder>();
-    write_data_set(data_->path, 301, 101, false);
+    data_ = std::make_unique<TemporaryFolder>();
+    write_data_set(data_->path(), 301, 101, false);
   }
   static void TearDownTestSuite() { data_.reset(); }
 
   // 3 epochs of 11 steps, the last of each with one image.
   static std::vector<std::string> learn(const std::vector<std::string>& more = {}) {
     std::vector<std::string> options = {
-        "--data", data_->path.string(), "--epochs", "3", "--batch-size", "30", "--min-accuracy",
-        "0",      "--learning-rate",    "0.02"};
+        "--data", data_->path().string(), "--epochs", "3", "--batch-size", "30", "--min-accuracy",
+        "0",      "--learning-rate",      "0.02"};
     options.insert(options.end(), more.begin(), more.end());
     return options;
   }
@@ -74,7 +74,7 @@ class Restart : public ::testing::TestWithParam<Way> {
     return run(GetParam(), ranks, options, status);
   }
 
-  static inline std::unique_ptr<Folder> data_;
+  static inline std::unique_ptr<TemporaryFolder> data_;
 };
 
 class RestartOnce : public Restart {};  // what does not depend on the library
@@ -82,18 +82,18 @@ class RestartOnce : public Restart {};  // what does not depend on the library
 // Stopped in the middle of an epoch and of the lines' 4 steps, then at an epoch's end.
 TEST_P(Restart, GoesOnBitForBit) {
   for (const int ranks : counts_for(GetParam(), {1, 2, 3})) {
-    const Folder folder;
+    const TemporaryFolder folder;
     const std::vector<std::string> common = {"--precision", ranks == 2 ? "double" : "float", "--log-every", "4"};
     const auto options = [&](const std::string& steps) {
       std::vector<std::string> all = learn(common);
-      all.insert(all.end(), {"--checkpoint", folder.path.string(), "--steps", steps});
+      all.insert(all.end(), {"--checkpoint", folder.path().string(), "--steps", steps});
       return all;
     };
     const Outcome whole = outcome_of(run(ranks, learn(common)));
     EXPECT_NE(outcome_of(run(ranks, options("17"))).parameters, whole.parameters);
     if (ranks == 3) run(ranks, options("22"));
     const std::string rest = run(ranks, options("0"));
-    EXPECT_SAYS(rest, "goes on from " + folder.path.string() + "/step-00000000" + (ranks == 3 ? "22" : "17") +
+    EXPECT_SAYS(rest, "goes on from " + folder.path().string() + "/step-00000000" + (ranks == 3 ? "22" : "17") +
                           ".checkpoint, after step ");
     EXPECT_EQ(occurrences(rest, "epoch 2:"), ranks == 3 ? 0u : 1u) << rest;
     EXPECT_EQ(outcome_of(rest), whole) << ranks << " ranks";
@@ -103,18 +103,18 @@ TEST_P(Restart, GoesOnBitForBit) {
     EXPECT_EQ(occurrences(again, "epoch 3:"), 0u) << again;
     EXPECT_EQ(outcome_of(again).parameters, whole.parameters);
     EXPECT_SAYS(again, "RIGHT: test accuracy " + whole.accuracy + " %");
-    EXPECT_EQ(files_in(folder.path),
+    EXPECT_EQ(files_in(folder.path()),
               (std::vector<std::string>{"step-0000000022.checkpoint", "step-0000000033.checkpoint"}));
   }
 }
 
 // The lines too are those of a run without a break, also where it was killed between two of them.
 TEST_P(RestartOnce, TheLossOfABrokenEpochIsThatOfTheWholeOne) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::vector<std::string> options =
-      learn({"--log-every", "4", "--checkpoint", folder.path.string(), "--checkpoint-every", "17", "--steps", "22"});
+      learn({"--log-every", "4", "--checkpoint", folder.path().string(), "--checkpoint-every", "17", "--steps", "22"});
   const std::string whole = run(2, options);
-  fs::remove(folder.path / "step-0000000022.checkpoint");
+  fs::remove(folder / "step-0000000022.checkpoint");
   const std::string rest = run(2, options);
   std::smatch match;
   for (const std::string line :
@@ -126,15 +126,15 @@ TEST_P(RestartOnce, TheLossOfABrokenEpochIsThatOfTheWholeOne) {
 
 // In double precision: rounding alone is left, and 1e-6 of the parameters' size is far above it.
 TEST_P(RestartOnce, GoesOnOnAnotherNumberOfRanks) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto options = [&](const std::vector<std::string>& more = {}) {
     auto all = learn({"--precision", "double"});
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
   const Outcome whole = outcome_of(run(1, options()));
-  run(3, options({"--checkpoint", folder.path.string(), "--steps", "17"}));
-  const Outcome mixed = outcome_of(run(2, options({"--checkpoint", folder.path.string()})));
+  run(3, options({"--checkpoint", folder.path().string(), "--steps", "17"}));
+  const Outcome mixed = outcome_of(run(2, options({"--checkpoint", folder.path().string()})));
   EXPECT_EQ(mixed.loss, whole.loss);
   EXPECT_EQ(mixed.accuracy, whole.accuracy);
   EXPECT_NE(mixed.loss, "");
@@ -142,10 +142,10 @@ TEST_P(RestartOnce, GoesOnOnAnotherNumberOfRanks) {
 
 // Each rank has a folder of its own under the same name, as on nodes without a shared file system.
 TEST_P(RestartOnce, NeedsNoSharedFolder) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Outcome whole = outcome_of(run(2, learn()));
   const std::string script =
-      "cd " + folder.path.string() +
+      "cd " + folder.path().string() +
       " && rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}} && mkdir -p $rank && cd $rank && exec \"$@\"";
   const auto in_own_folder = [&](const std::vector<std::string>& more) {
     auto options = learn(more);
@@ -155,16 +155,16 @@ TEST_P(RestartOnce, NeedsNoSharedFolder) {
     return end.output;
   };
   in_own_folder({"--checkpoint", "here", "--steps", "17"});
-  EXPECT_EQ(files_in(folder.path / "1"), std::vector<std::string>{}) << "rank 1 wrote";
+  EXPECT_EQ(files_in(folder / "1"), std::vector<std::string>{}) << "rank 1 wrote";
   const std::string rest = in_own_folder({"--checkpoint", "here"});
   EXPECT_SAYS(rest, "goes on from here/step-0000000017.checkpoint, after step 17 of 33\n");
   EXPECT_EQ(outcome_of(rest), whole);
 }
 
 TEST_P(RestartOnce, OtherOptionsAreRefused) {
-  const Folder folder;
-  const std::string newest = (folder.path / "step-0000000002.checkpoint").string();
-  run(1, learn({"--checkpoint", folder.path.string(), "--steps", "2"}));
+  const TemporaryFolder folder;
+  const std::string newest = folder / "step-0000000002.checkpoint";
+  run(1, learn({"--checkpoint", folder.path().string(), "--steps", "2"}));
   const struct {
     std::vector<std::string> options;
     std::string says;
@@ -177,7 +177,7 @@ TEST_P(RestartOnce, OtherOptionsAreRefused) {
                {{"--precision", "double"}, "--precision \"float\", not \"double\""},
                {{"--relu-on-output"}, "--relu-on-output false, not true"}};
   for (const auto& c : cases) {
-    auto options = learn({"--checkpoint", folder.path.string()});
+    auto options = learn({"--checkpoint", folder.path().string()});
     for (std::size_t i = 0; i < options.size(); ++i)  // given twice, an option is refused
       if (options[i] == c.options[0])
         options.erase(options.begin() + std::ptrdiff_t(i), options.begin() + std::ptrdiff_t(i) + 2);
@@ -190,61 +190,61 @@ TEST_P(RestartOnce, OtherOptionsAreRefused) {
 }
 
 TEST_P(RestartOnce, ADamagedCheckpointIsNamedOnce) {
-  const Folder folder;
-  run(2, learn({"--checkpoint", folder.path.string(), "--steps", "2"}));
-  const fs::path newest = folder.path / "step-0000000002.checkpoint";
+  const TemporaryFolder folder;
+  run(2, learn({"--checkpoint", folder.path().string(), "--steps", "2"}));
+  const fs::path newest = folder / "step-0000000002.checkpoint";
   fs::resize_file(newest, fs::file_size(newest) / 2);
-  const std::string output = run(3, learn({"--checkpoint", folder.path.string()}), 1);
+  const std::string output = run(3, learn({"--checkpoint", folder.path().string()}), 1);
   EXPECT_EQ(occurrences(output, newest.string() + ": a checkpoint cut off: "), 1u) << output;
 }
 
 TEST_P(RestartOnce, WhereNothingCanBeWrittenTheRunEndsAtOnce) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto expect = [&](const std::string& path, int status, const std::string& says) {
     const std::string output = run(3, learn({"--checkpoint", path}), status);
     EXPECT_EQ(occurrences(output, says), 1u) << says << output;
     EXPECT_EQ(occurrences(output, "epoch 1"), 0u) << output;
   };
-  write_file(folder.path / "file", {});
-  const std::string path = folder.path.string();
+  write_file(folder / "file", {});
+  const std::string path = folder.path().string();
   expect(path + "/file", 2, "no checkpoints can be written to " + path + "/file: Not a directory\n");
   expect(path + "/a/b", 2, "no checkpoints can be written to " + path + "/a/b: No such file or directory\n");
 }
 
 // A disk with room for one checkpoint (5.4 MB): the second one fails, the first stays, and training goes on from it.
 TEST_P(RestartOnce, AFullDiskEndsTheRunAndLeavesTheCheckpointBefore) {
-  const Folder folder;
+  const TemporaryFolder folder;
   if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      mount("none", folder.path.c_str(), "tmpfs", 0, "size=8m") != 0)
+      mount("none", folder.path().c_str(), "tmpfs", 0, "size=8m") != 0)
     GTEST_SKIP() << "this process may not mount a small disk";
-  const auto options = learn({"--checkpoint", folder.path.string(), "--checkpoint-every", "5"});
+  const auto options = learn({"--checkpoint", folder.path().string(), "--checkpoint-every", "5"});
   const std::string output = run(3, options, 1);
-  EXPECT_EQ(occurrences(output, "cannot write the checkpoint " + folder.path.string() +
+  EXPECT_EQ(occurrences(output, "cannot write the checkpoint " + folder.path().string() +
                                     "/step-0000000010.checkpoint: No space left on device\n"),
             1u)
       << output;
-  EXPECT_EQ(files_in(folder.path), std::vector<std::string>{"step-0000000005.checkpoint"});
-  ASSERT_EQ(mount("none", folder.path.c_str(), "tmpfs", MS_REMOUNT, "size=64m"), 0);
+  EXPECT_EQ(files_in(folder.path()), std::vector<std::string>{"step-0000000005.checkpoint"});
+  ASSERT_EQ(mount("none", folder.path().c_str(), "tmpfs", MS_REMOUNT, "size=64m"), 0);
   const std::string rest = run(3, options);
   EXPECT_SAYS(rest, "after step 5 of 33\n");
   EXPECT_EQ(outcome_of(rest), outcome_of(run(3, learn())));
-  ASSERT_EQ(mount("none", folder.path.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "size=64m"), 0);
+  ASSERT_EQ(mount("none", folder.path().c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "size=64m"), 0);
   EXPECT_EQ(occurrences(run(3, options, 2),
-                        "no checkpoints can be written to " + folder.path.string() + ": Read-only file system\n"),
+                        "no checkpoints can be written to " + folder.path().string() + ": Read-only file system\n"),
             1u);
 }
 
 // A disk that takes nothing: a pipe without a reader, where the temporary file would be. The training does not wait for
 // it until the next checkpoint is due, and then not longer than the deadline.
 TEST_P(RestartOnce, ADiskThatHangsStopsNobodyUntilTheDeadline) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::vector<std::string> command =
-      learn({"--checkpoint", folder.path.string(), "--checkpoint-every", "50", "--log-every", "1", "--timeout", "2"});
+      learn({"--checkpoint", folder.path().string(), "--checkpoint-every", "50", "--log-every", "1", "--timeout", "2"});
   command[3] = "1000";  // epochs
   command.insert(command.begin(), PATH_fashion_mnist);
   Ranks ranks(GetParam().starter, 2, command);
   ASSERT_TRUE(ranks.wait_for("epoch 1 step (3) of", 20s));
-  ASSERT_EQ(mkfifo((folder.path / "step-0000000100.checkpoint.tmp").c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo((folder / "step-0000000100.checkpoint.tmp").c_str(), 0600), 0);
   ASSERT_TRUE(ranks.wait_for("epoch 14 step (5) of", 30s)) << "step 148 was not reached: the others waited";
   const Ranks::End end = ranks.wait(20s);
   EXPECT_EQ(end.status, 1) << end.output;
@@ -282,9 +282,9 @@ TEST_P(Mnrun, KilledRanksAreStartedAgainAndTheResultIsTheSame) {
   options[3] = "7";  // epochs
   const Outcome whole = outcome_of(run(GetParam(), 3, options));
   for (int kill = 1; kill <= kills; ++kill) {
-    const Folder folder;
+    const TemporaryFolder folder;
     auto with_checkpoints = options;
-    with_checkpoints.insert(with_checkpoints.end(), {"--checkpoint", folder.path.string(), "--checkpoint-every", "5",
+    with_checkpoints.insert(with_checkpoints.end(), {"--checkpoint", folder.path().string(), "--checkpoint-every", "5",
                                                      "--log-every", "1", "--timeout", "10"});
     Process process(command(3, with_checkpoints));
     const int rank = std::uniform_int_distribution(0, 2)(random);
@@ -318,9 +318,9 @@ TEST_P(Mnrun, ASignalToOneRankSaves) {
   auto options = learn();
   options[3] = "7";  // epochs
   const Outcome whole = outcome_of(run(GetParam(), 3, options));
-  const Folder folder;
+  const TemporaryFolder folder;
   options.insert(options.end(),
-                 {"--checkpoint", folder.path.string(), "--checkpoint-every", "1000", "--log-every", "1"});
+                 {"--checkpoint", folder.path().string(), "--checkpoint-every", "1000", "--log-every", "1"});
   Process process(command(3, options));
   ASSERT_TRUE(process.wait_for("epoch 1 step 3 of", 40s)) << process.wait(1s).all();
   const pid_t pid = process.find("RANK", "2");
@@ -329,7 +329,7 @@ TEST_P(Mnrun, ASignalToOneRankSaves) {
   const Result result = process.wait(60s);
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_EQ(outcome_of(result.all()), whole);
-  const auto files = files_in(folder.path);
+  const auto files = files_in(folder.path());
   ASSERT_EQ(files.size(), 2u) << "not one checkpoint beside that of the end";
   EXPECT_TRUE(std::regex_match(files[0], std::regex("step-00000000[1-7]0.checkpoint"))) << files[0];
 }
@@ -338,10 +338,10 @@ TEST_P(Mnrun, ASignalToOneRankSaves) {
 // is.
 TEST_P(Mnrun, AKillInTheMiddleOfACheckpointGoesOnFromTheOneBefore) {
   const Outcome whole = outcome_of(run(GetParam(), 2, learn()));
-  const Folder folder;
-  const fs::path pipe = folder.path / "step-0000000020.checkpoint.tmp";
+  const TemporaryFolder folder;
+  const fs::path pipe = folder / "step-0000000020.checkpoint.tmp";
   Process process(
-      command(2, learn({"--checkpoint", folder.path.string(), "--checkpoint-every", "10", "--log-every", "1"})));
+      command(2, learn({"--checkpoint", folder.path().string(), "--checkpoint-every", "10", "--log-every", "1"})));
   ASSERT_TRUE(process.wait_for("epoch 1 step 1 of", 20s));
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const int fd = open(pipe.c_str(), O_RDONLY);  // waits for the writer
@@ -358,7 +358,7 @@ TEST_P(Mnrun, AKillInTheMiddleOfACheckpointGoesOnFromTheOneBefore) {
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_SAYS(result.all(), "/step-0000000010.checkpoint, after step 10 of 33\n");
   EXPECT_EQ(outcome_of(result.all()), whole);
-  EXPECT_EQ(files_in(folder.path),
+  EXPECT_EQ(files_in(folder.path()),
             (std::vector<std::string>{"step-0000000030.checkpoint", "step-0000000033.checkpoint"}));
 }
 

@@ -2,6 +2,7 @@
 #include "fashion_mnist_ways.hpp"
 
 #include <testing/faults.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -15,7 +16,8 @@ INSTANTIATE_TEST_SUITE_P(By, StepBenchmark, ::testing::ValuesIn(ways()),
 
 TEST_P(StepBenchmark, ThePartsAreTheStep) {
   for (const std::string how : {"--no-overlap", "--independent"}) {
-    const std::string file = ::testing::TempDir() + "step_benchmark." + std::to_string(getpid());
+    const multinode::testing::TemporaryFolder folder;
+    const std::string file = folder / "results";
     const Ranks::End end = GetParam().run(
         PATH_step_benchmark, 2,
         {"--batch-size", "65", "--warm-up", "2", "--steps", "10", "--bucket-bytes", "1", how, "--json", file}, 50s);
@@ -24,7 +26,6 @@ TEST_P(StepBenchmark, ThePartsAreTheStep) {
     std::string line;
     std::getline(lines, line);
     std::getline(lines, line);
-    std::remove(file.c_str());
     const nlohmann::json result = nlohmann::json::parse(line);
     double sum = 0;
     for (const char* part : {"forward_ms", "backward_ms", "exposed_ms", "update_ms"}) {

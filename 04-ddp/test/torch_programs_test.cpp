@@ -27,10 +27,10 @@ class Torch : public ::testing::Test {
   }
 
   // 35 images to learn from, 7 to test with
-  static Options cifar10(const Folder& folder, const Options& more) {
-    write_cifar10(folder.path, 7);
-    Options options{"--arch", "resnet18", "--batch-size",       "4",           "--learning-rate",
-                    "0.01",   "--data",   folder.path.string(), "--model-dir", folder.path.string()};
+  static Options cifar10(const TemporaryFolder& folder, const Options& more) {
+    write_cifar10(folder.path(), 7);
+    Options options{"--arch", "resnet18", "--batch-size",         "4",           "--learning-rate",
+                    "0.01",   "--data",   folder.path().string(), "--model-dir", folder.path().string()};
     options.insert(options.end(), more.begin(), more.end());
     return options;
   }
@@ -70,10 +70,10 @@ TEST_F(Torch, PlantedFaultsAreFound) {
 
 // Also from one library to the other: a sum of two has one order.
 TEST_F(Torch, ResumedTrainingGivesTheSameBits) {
-  const auto train = [](const Way& way, const Folder& folder, const Options& more) {
+  const auto train = [](const Way& way, const TemporaryFolder& folder, const Options& more) {
     return run(PATH_resnet, 2, cifar10(folder, more), way);
   };
-  const Folder whole, broken;
+  const TemporaryFolder whole, broken;
   const std::string wanted = parameters_in(train(quickest_way(), whole, {"--num-epochs", "2"}));
   const Ranks::End first = train(ways().front(), broken, {"--num-epochs", "1"});
   EXPECT_NE(parameters_in(first), wanted);
@@ -86,12 +86,12 @@ TEST_F(Torch, ResumedTrainingGivesTheSameBits) {
 }
 
 TEST_F(Torch, LearnsTheSyntheticImagesByHeart) {
-  const Folder folder;
-  const std::string file = folder.path.string() + "/results.json";
+  const TemporaryFolder folder;
+  const std::string file = folder.path().string() + "/results.json";
   const Ranks::End end =
       run(PATH_resnet, 2,
           {"--arch", "resnet18", "--use-syn", "--steps-syn", "3", "--image-size", "32", "--batch-size", "4",
-           "--learning-rate", "0.01", "--num-epochs", "3", "--model-dir", folder.path.string(), "--json", file});
+           "--learning-rate", "0.01", "--num-epochs", "3", "--model-dir", folder.path().string(), "--json", file});
   EXPECT_EQ(end.status, 0) << end.output;
   EXPECT_TRUE(std::regex_search(end.output, std::regex("Epoch: 2, loss: [0-9.]+, samples_per_sec: [0-9.]+\n")))
       << end.output;
@@ -149,8 +149,8 @@ TEST_F(Torch, BenchmarkPrintsHorovodsLines) {
 }
 
 TEST_F(Torch, BadCommandLinesAreRefused) {
-  const Folder folder;
-  write_cifar10(folder.path, 7);
+  const TemporaryFolder folder;
+  write_cifar10(folder.path(), 7);
   const struct {
     const char* program;
     Options options;
@@ -163,7 +163,7 @@ TEST_F(Torch, BadCommandLinesAreRefused) {
       {PATH_resnet, {"--backend", "nccl"}, "--backend nccl: this program trains on the CPU; use --backend mpi or gloo"},
       {PATH_resnet, {"--data", "/nowhere"}, "/nowhere"},
       {PATH_resnet,
-       {"--data", folder.path.string(), "--batch-size", "18"},
+       {"--data", folder.path().string(), "--batch-size", "18"},
        "--batch-size 18: 2 processes need 36 images a step, and there are 35"},
       {PATH_synthetic_benchmark, {"--model", "vgg16"}, "not 'vgg16'"},
       {PATH_synthetic_benchmark, {"--num-warmup-batches", "-1"}, "--num-warmup-batches must be from 0"}};

@@ -18,8 +18,8 @@ class TrainPrograms : public ::testing::TestWithParam<Way> {
   }
   // What --json says of a run that must succeed, without the fingerprint.
   std::vector<nlohmann::json> results(const std::string& program, int ranks, Options options) {
-    const Folder folder;
-    const std::string file = folder.path / "results.json";
+    const TemporaryFolder folder;
+    const std::string file = folder / "results.json";
     options.insert(options.end(), {"--json", file});
     const Ranks::End end = run(program, ranks, options);
     EXPECT_EQ(end.status, 0) << end.output;
@@ -114,12 +114,12 @@ class TrainFiles : public ::testing::Test {
     return quickest_way().run(program, ranks, std::move(options), 50s);
   }
   std::string write(const std::string& name, const std::string& text) {
-    const auto path = folder_.path / name;
+    const auto path = folder_ / name;
     std::ofstream(path) << text;
     return path;
   }
 
-  const Folder folder_;
+  const TemporaryFolder folder_;
 };
 
 // y is 1 where x1 + x2 > 20; x3 tells nothing.
@@ -164,7 +164,7 @@ TEST_F(TrainFiles, NameWhatIsWrongWithATable) {
       EXPECT_EQ(occurrences(end.output, says), 1u) << says << "\n" << end.output;
     }
   };
-  const std::string nowhere = folder_.path / "nowhere.csv";
+  const std::string nowhere = folder_ / "nowhere.csv";
   expect(nowhere, 2, "cannot read " + nowhere + ": No such file or directory\n");
   const std::string text = write("text.csv", "a,b\n1,0\nx,1\n");
   expect(text, 1, text + ": line 3, column 1: 'x' is not a finite number\n");

@@ -12,17 +12,17 @@ namespace {
 class SmallDataSet : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    small_ = std::make_unique<Folder>();
-    write_data_set(small_->path, 301, 101, true);
+    small_ = std::make_unique<TemporaryFolder>();
+    write_data_set(small_->path(), 301, 101, true);
   }
   static void TearDownTestSuite() { small_.reset(); }
-  static inline std::unique_ptr<Folder> small_;
+  static inline std::unique_ptr<TemporaryFolder> small_;
 };
 
 class TrainerStyle : public SmallDataSet, public ::testing::WithParamInterface<Way> {
  protected:
   Ranks::End run(int ranks, std::vector<std::string> more) const {
-    std::vector<std::string> options{"--data", small_->path.string(), "--batch-size", "30", "--log-every", "5"};
+    std::vector<std::string> options{"--data", small_->path().string(), "--batch-size", "30", "--log-every", "5"};
     options.insert(options.end(), more.begin(), more.end());
     return GetParam().run(PATH_trainer_style, ranks, options, 50s);
   }
@@ -48,16 +48,16 @@ TEST_P(TrainerStyle, LearnsUntilItGetsNoBetter) {
 }
 
 TEST_P(TrainerStyle, GoesOnWithTheSameBits) {
-  const Folder folder;
-  const std::vector<std::string> whole{"--epochs", "2", "--accumulate-batches", "2", "--json", folder.path / "whole"};
+  const TemporaryFolder folder;
+  const std::vector<std::string> whole{"--epochs", "2", "--accumulate-batches", "2", "--json", folder / "whole"};
   std::vector<std::string> part{"--epochs",
                                 "2",
                                 "--accumulate-batches",
                                 "2",
                                 "--json",
-                                folder.path / "parts",
+                                folder / "parts",
                                 "--checkpoint",
-                                folder.path / "checkpoints",
+                                folder / "checkpoints",
                                 "--min-accuracy",
                                 "0"};
   const Ranks::End undisturbed = run(3, whole);
@@ -74,14 +74,14 @@ TEST_P(TrainerStyle, GoesOnWithTheSameBits) {
     if (!all.empty()) all.erase(all.begin());  // the fingerprint has the time
     return all;
   };
-  EXPECT_EQ(lines(folder.path / "parts"), lines(folder.path / "whole"));
-  const auto last = nlohmann::json::parse(lines(folder.path / "parts").back());
+  EXPECT_EQ(lines(folder / "parts"), lines(folder / "whole"));
+  const auto last = nlohmann::json::parse(lines(folder / "parts").back());
   EXPECT_EQ(last.at("identical"), true);
   EXPECT_EQ(last.at("parameters"), parameters(rest.output));
 }
 
 TEST_F(SmallDataSet, TooLowAnAccuracyFails) {
-  const Result result = run({PATH_trainer_style, "--data", small_->path.string(), "--learning-rate", "0", "--epochs",
+  const Result result = run({PATH_trainer_style, "--data", small_->path().string(), "--learning-rate", "0", "--epochs",
                              "1", "--min-accuracy", "90"});
   EXPECT_EQ(result.status, 1);
   EXPECT_SAYS(result.out, "WRONG: test accuracy ");
@@ -105,7 +105,7 @@ TEST_F(SmallDataSet, BadCommandLinesAreRefused) {
                {{"--backend", "nccl"}, "--backend nccl: this program trains on the CPU; use --backend mpi or gloo"},
                {{"--checkpoint", "/dev/null"}, "/dev/null"}};
   for (const auto& c : cases) {
-    std::vector<std::string> command{PATH_trainer_style, "--data", small_->path.string()};
+    std::vector<std::string> command{PATH_trainer_style, "--data", small_->path().string()};
     command.insert(command.end(), c.options.begin(), c.options.end());
     const Result result = run(command);
     EXPECT_EQ(result.status, 2) << result.all();

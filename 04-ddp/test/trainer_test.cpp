@@ -89,15 +89,15 @@ TEST_F(OneRank, StepsAreLimitedInTheMiddleOfAnEpoch) {
 }
 
 TEST_F(OneRank, NoEpochsTrainAndWriteNothing) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Strings calls;
   Recorder a("", calls);
-  trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder.path});
+  trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder.path()});
   Line line(*world_);
   make({.max_epochs = 0, .callbacks = {&a, &checkpoints}}).fit(line, line);
   EXPECT_EQ(calls, (Strings{"fit begin 0", "fit end 0"}));
   EXPECT_EQ(line.slope(), 0);
-  EXPECT_TRUE(fs::is_empty(folder.path));
+  EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
 TEST_F(OneRank, MetricsAreMeansOverSamples) {
@@ -147,16 +147,16 @@ TEST_F(OneRank, EarlyStoppingStopsWhenNothingGetsBetter) {
 }
 
 TEST_F(OneRank, TheBestCheckpointIsTheBestAndTheNewestAreKept) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Line line(*world_, 8, {nan_value, 2, nan_value, 1.5, 1.5, 2});
-  trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder.path / "new", .keep = 2});
+  trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder / "new", .keep = 2});
   std::vector<float> slopes;
   Doing doing;
   doing.epoch_end = [&](Trainer&) { slopes.push_back(line.slope()); };
   make({.max_epochs = 6, .callbacks = {&doing, &checkpoints}}).fit(line, line);
   EXPECT_EQ(checkpoints.best_value(), 1.5);
   std::set<std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder.path / "new")) files.insert(entry.path().filename().string());
+  for (const auto& entry : fs::directory_iterator(folder / "new")) files.insert(entry.path().filename().string());
   EXPECT_EQ(files,
             (std::set<std::string>{"best.checkpoint", "step-0000000030.checkpoint", "step-0000000036.checkpoint"}));
   Line best(*world_);
@@ -168,15 +168,15 @@ TEST_F(OneRank, TheBestCheckpointIsTheBestAndTheNewestAreKept) {
 }
 
 TEST_F(OneRank, CheckpointsOfOtherTrainingsAreRefused) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto fit = [&](const nlohmann::json& hyperparameters, std::size_t batch, bool resume) {
     Line line(*world_, batch);
-    trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder.path});
+    trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder.path()});
     make({.max_steps = 3, .hyperparameters = hyperparameters, .callbacks = {&checkpoints}})
         .fit(line, line, resume ? checkpoints.newest() : std::nullopt);
   };
   fit({{"seed", 1}}, 8, false);
-  const std::string file = folder.path.string() + "/step-0000000003.checkpoint: ";
+  const std::string file = folder.path().string() + "/step-0000000003.checkpoint: ";
   const std::string advice = "; go on with the same, or name another folder";
   EXPECT_EQ(what<multinode::UsageError>([&] {
               fit({{"seed", 2}}, 8, true);
@@ -186,20 +186,19 @@ TEST_F(OneRank, CheckpointsOfOtherTrainingsAreRefused) {
               fit({{"seed", 1}}, 16, true);
             }),
             file + "a training with batches in an epoch 6, not 3" + advice);
-  EXPECT_EQ(
-      what<multinode::UsageError>([&] {
-        fit({{"seed", 1}}, 8, false);
-      }),
-      folder.path.string() + " has checkpoints of a training before this one: go on from them, or use another folder");
+  EXPECT_EQ(what<multinode::UsageError>([&] {
+              fit({{"seed", 1}}, 8, false);
+            }),
+            folder.path().string() +
+                " has checkpoints of a training before this one: go on from them, or use another folder");
 
   Line line(*world_);
   auto blocks = line.parameters();
   const auto optimizer = line.configure_optimizer();
   for (const ddp::NamedBlock& block : optimizer->state()) blocks.push_back(block);
-  ddp::write_checkpoint(folder.path / "other", {{"program", "fashion_mnist"}, {"batches in an epoch", 6}}, blocks);
-  EXPECT_EQ(
-      what<multinode::UsageError>([&] { make({}).fit(line, line, folder.path / "other"); }),
-      (folder.path / "other").string() + ": a training with program \"fashion_mnist\", not \"trainer_test\"" + advice);
+  ddp::write_checkpoint(folder / "other", {{"program", "fashion_mnist"}, {"batches in an epoch", 6}}, blocks);
+  EXPECT_EQ(what<multinode::UsageError>([&] { make({}).fit(line, line, folder / "other"); }),
+            (folder / "other").string() + ": a training with program \"fashion_mnist\", not \"trainer_test\"" + advice);
 }
 
 TEST_F(OneRank, GradientsAreClippedToTheirNorm) {
@@ -232,8 +231,8 @@ TEST_F(OneRank, WhatMakesNoTrainingIsRefused) {
 }
 
 TEST_F(OneRank, ResultsAsJson) {
-  const Folder folder;
-  const std::string file = (folder.path / "log.json").string();
+  const TemporaryFolder folder;
+  const std::string file = folder / "log.json";
   Line line(*world_, 16, {2, nan_value});  // 3 batches
   trainer::JsonLogger logger(file);
   make({.max_epochs = 2, .log_every = 2, .callbacks = {&logger}}).fit(line, line);
@@ -256,12 +255,12 @@ TEST_F(OneRank, ResultsAsJson) {
 
 // What a killed run wrote after its last checkpoint, and half a line, is not there twice in the end.
 TEST_F(OneRank, TheLogGoesOnWhereTheCheckpointIs) {
-  const Folder folder;
-  const std::string file = (folder.path / "log.json").string();
+  const TemporaryFolder folder;
+  const std::string file = folder / "log.json";
   const auto fit = [&](std::size_t max_steps) {
     Line line(*world_);
     trainer::JsonLogger logger(file);
-    trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder.path / "checkpoints"});
+    trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder / "checkpoints"});
     make({.max_epochs = 2, .max_steps = max_steps, .log_every = 3, .callbacks = {&logger, &checkpoints}})
         .fit(line, line, checkpoints.newest());
   };
@@ -345,17 +344,17 @@ TEST_P(OnRanks, AccumulatedBatchesAreOneLargeBatch) {
 
 TEST_P(OnRanks, ABreakChangesNotABit) {
   for (const char* check : {"resume", "death"}) {
-    const Folder folder;
-    const Ranks::End end = run(check, {"--folder", folder.path.string()});
+    const TemporaryFolder folder;
+    const Ranks::End end = run(check, {"--folder", folder.path().string()});
     EXPECT_EQ(end.status, 0) << check << ": " << end.output;
   }
 }
 
 TEST_P(OnRanks, ATrainingGoesOnWithAnotherNumberOfRanks) {
-  const Folder folder;
-  Ranks::End end = run("first-half", {"--folder", folder.path.string()});
+  const TemporaryFolder folder;
+  Ranks::End end = run("first-half", {"--folder", folder.path().string()});
   EXPECT_EQ(end.status, 0) << end.output;
-  end = run("second-half", {"--folder", folder.path.string()}, 4 - GetParam());
+  end = run("second-half", {"--folder", folder.path().string()}, 4 - GetParam());
   EXPECT_EQ(end.status, 0) << end.output;
 }
 

@@ -2,16 +2,14 @@
 #include "recorded.hpp"
 
 #include <testing/faults.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <ostream>
@@ -179,7 +177,8 @@ TEST(PiAlone, EveryInstructionSetHasTheSameBits) {
 }
 
 TEST(PiAlone, WritesJson) {
-  const auto path = std::filesystem::path(::testing::TempDir()) / ("pi_test_" + std::to_string(getpid()) + ".json");
+  const TemporaryFolder folder;
+  const auto path = folder / "pi.json";
   ASSERT_EQ(run({PATH_pi, "--n", "1000", "--trials", "3", "--json", path}).status, 0);
   std::ifstream file(path);
   std::string line;
@@ -198,7 +197,6 @@ TEST(PiAlone, WritesJson) {
   EXPECT_EQ(result.at("ranks")[0].at("rank"), 0);
   EXPECT_EQ(result.at("ranks")[0].at("seconds"), result.at("process_seconds").at("max"));
   EXPECT_FALSE(std::getline(file, line));
-  std::filesystem::remove(path);
 }
 
 TEST(PiAlone, RefusesAWrongCommandLineInOneLine) {

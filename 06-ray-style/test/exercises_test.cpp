@@ -15,18 +15,18 @@ using multinode::testing::Result;
 
 class Exercise : public testing::Test {
  protected:
-  Exercise() : cluster_(jobs_.path.string()) {
+  Exercise() : cluster_(jobs_.path().string()) {
     for (const int cpus : {2, 2}) nodes_.push_back(cluster_.start_node(cpus));
   }
 
   Result submit(std::vector<std::string> options, const std::string& script) {
-    write_script(jobs_.path / "job", script);
+    write_script(jobs_ / "job", script);
     options.insert(options.end(), {"--", "job"});
     return cluster_.submit(options)->wait(20s);
   }
 
  private:
-  Folder jobs_;
+  TemporaryFolder jobs_;
   LocalCluster cluster_;
   std::vector<std::unique_ptr<multinode::testing::Process>> nodes_;
 };

@@ -114,8 +114,8 @@ std::optional<int> number_in(const std::string& line, const std::string& before)
 class Kills : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    data_ = std::make_unique<Folder>();
-    write_data_set(data_->path);
+    data_ = std::make_unique<TemporaryFolder>();
+    write_data_set(data_->path());
     cluster_ = std::make_unique<LocalCluster>();
     nodes_.clear();
     for (int i = 0; i < 3; ++i) nodes_.push_back(cluster_->start_node(2));
@@ -132,7 +132,7 @@ class Kills : public testing::Test {
   }
 
   static Client& submit(const std::string& name) {
-    json_ = data_->path / (name + ".json");
+    json_ = *data_ / (name + ".json");
     client_ = std::make_unique<Client>(cluster_->command("submit", {"--num-workers",
                                                                     std::to_string(workers),
                                                                     "--max-failures",
@@ -144,7 +144,7 @@ class Kills : public testing::Test {
                                                                     "--backend",
                                                                     "gloo",
                                                                     "--data",
-                                                                    data_->path.string(),
+                                                                    data_->path().string(),
                                                                     "--epochs",
                                                                     "1",
                                                                     "--batch-size",
@@ -152,10 +152,10 @@ class Kills : public testing::Test {
                                                                     "--log-every",
                                                                     "1",
                                                                     "--checkpoint",
-                                                                    (data_->path / name).string(),
+                                                                    (*data_ / name).string(),
                                                                     "--checkpoint-every",
                                                                     std::to_string(checkpoint_every)}),
-                                       data_->path / (name + ".txt"));
+                                       *data_ / (name + ".txt"));
     return *client_;
   }
   static std::string parameters_of(const Client& client) {
@@ -257,7 +257,7 @@ class Kills : public testing::Test {
     return nullptr;
   }
 
-  static inline std::unique_ptr<Folder> data_;
+  static inline std::unique_ptr<TemporaryFolder> data_;
   static inline std::unique_ptr<LocalCluster> cluster_;
   static inline std::vector<std::unique_ptr<Process>> nodes_;
   static inline std::unique_ptr<Client> client_;

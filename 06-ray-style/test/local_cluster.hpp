@@ -3,10 +3,10 @@
 #pragma once
 
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -14,23 +14,10 @@
 #include <string>
 #include <vector>
 
-#include <stdlib.h>
 #include <sys/stat.h>
 
-struct Folder {
-  std::filesystem::path path;
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "cluster-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
-    path = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-};
+using multinode::testing::TemporaryFolder;
+using multinode::testing::text_of;
 
 // A job: a shell script.
 inline void write_script(const std::filesystem::path& file, const std::string& text) {
@@ -39,8 +26,7 @@ inline void write_script(const std::filesystem::path& file, const std::string& t
 }
 
 inline bool is_running(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string text = text_of("/proc/" + std::to_string(pid) + "/stat");
   return !text.empty() && text.find(") Z ") == text.npos;
 }
 
@@ -66,7 +52,7 @@ class LocalCluster {
     std::getline(file, line);
     return line;
   }
-  std::filesystem::path state() const { return folder_.path / "state"; }
+  std::filesystem::path state() const { return folder_ / "state"; }
 
   std::vector<std::string> command(const std::string& name, const std::vector<std::string>& words = {}) const {
     std::vector<std::string> all = {PATH_cluster, name, "--state", state().string()};
@@ -84,7 +70,7 @@ class LocalCluster {
     return process;
   }
 
-  const Folder folder_;
+  const TemporaryFolder folder_;
   const std::string jobs_;
   std::unique_ptr<Process> head_;
 };

@@ -1,5 +1,7 @@
 #include "cluster/process.hpp"
 
+#include <testing/temporary_folder.hpp>
+
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -20,13 +22,12 @@ namespace {
 namespace fs = std::filesystem;
 using cluster::Child;
 using cluster::StartError;
+using multinode::testing::TemporaryFolder;
+using multinode::testing::text_of;
 using namespace std::chrono_literals;
 
 class Processes : public testing::Test {
  protected:
-  Processes() { fs::create_directories(folder_); }
-  ~Processes() override { fs::remove_all(folder_); }
-
   fs::path script(const std::string& name, const std::string& text, mode_t mode = 0755) {
     std::ofstream(folder_ / name) << "#!/bin/sh\n" << text << '\n';
     chmod((folder_ / name).c_str(), mode);
@@ -56,15 +57,14 @@ class Processes : public testing::Test {
   }
   static bool ends(pid_t pid) {  // within 2 s
     for (int i = 0; i < 400; ++i) {
-      std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-      std::string text((std::istreambuf_iterator<char>(file)), {});
+      const std::string text = text_of("/proc/" + std::to_string(pid) + "/stat");
       if (text.empty() || text.find(") Z ") != text.npos) return true;
       std::this_thread::sleep_for(5ms);
     }
     return false;
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / ("process-test-" + std::to_string(getpid()));
+  const TemporaryFolder folder_;
 };
 
 std::string refusal(const fs::path& jobs, const std::string& name, int& status) {
@@ -82,23 +82,24 @@ TEST_F(Processes, OnlyWhatIsInTheJobFolderIsFound) {
   fs::create_directory(folder_ / "folder");
   fs::create_symlink("/bin/true", folder_ / "link");  // whoever made the folder wants it
   fs::create_symlink("/nowhere", folder_ / "dangling");
-  EXPECT_EQ(cluster::find_program(folder_, "good"), folder_ / "good");
-  EXPECT_EQ(cluster::find_program(folder_, "link"), folder_ / "link");
-  for (const auto& [name, status, why] : {std::tuple{"absent", 127, "is not in the job folder " + folder_.string()},
-                                          {"dangling", 127, std::string("is not in the job folder")},
-                                          {"plain", 126, std::string("is not executable")},
-                                          {"folder", 126, std::string("is a folder")},
-                                          {"", 127, std::string("named without '/'")},
-                                          {"../", 127, std::string("named without '/'")},
-                                          {"..", 127, std::string("named without '/'")},
-                                          {"/bin/true", 127, std::string("named without '/'")},
-                                          {"folder/../good", 127, std::string("named without '/'")}}) {
+  EXPECT_EQ(cluster::find_program(folder_.path(), "good"), folder_ / "good");
+  EXPECT_EQ(cluster::find_program(folder_.path(), "link"), folder_ / "link");
+  for (const auto& [name, status, why] :
+       {std::tuple{"absent", 127, "is not in the job folder " + folder_.path().string()},
+        {"dangling", 127, std::string("is not in the job folder")},
+        {"plain", 126, std::string("is not executable")},
+        {"folder", 126, std::string("is a folder")},
+        {"", 127, std::string("named without '/'")},
+        {"../", 127, std::string("named without '/'")},
+        {"..", 127, std::string("named without '/'")},
+        {"/bin/true", 127, std::string("named without '/'")},
+        {"folder/../good", 127, std::string("named without '/'")}}) {
     int said = 0;
-    EXPECT_NE(refusal(folder_, name, said).find(why), std::string::npos) << refusal(folder_, name, said);
+    EXPECT_NE(refusal(folder_.path(), name, said).find(why), std::string::npos) << refusal(folder_.path(), name, said);
     EXPECT_EQ(said, status) << name;
   }
   int status = 0;
-  EXPECT_NE(refusal(folder_, std::string("good\0x", 6), status), folder_ / "good");
+  EXPECT_NE(refusal(folder_.path(), std::string("good\0x", 6), status), folder_ / "good");
 }
 
 TEST_F(Processes, WhatCannotRunSaysWhy) {

@@ -23,8 +23,8 @@ class StartStop : public testing::Test {
   StartStop() { fs::create_directory(jobs()); }
   ~StartStop() override { cluster("stop", {"-f"}); }
 
-  fs::path state() const { return folder_.path / "state"; }
-  fs::path jobs() const { return folder_.path / "jobs"; }
+  fs::path state() const { return folder_ / "state"; }
+  fs::path jobs() const { return folder_ / "jobs"; }
   std::vector<std::string> command(const std::string& name, std::vector<std::string> words = {}) const {
     words.insert(words.begin(), {PATH_cluster, name, "--state", state().string()});
     return words;
@@ -70,7 +70,7 @@ class StartStop : public testing::Test {
     return {std::stoi((*match)[1]), std::stoi((*match)[2])};
   }
 
-  const Folder folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(StartStop, LeavesLogsAlone) {
@@ -123,7 +123,7 @@ TEST_F(StartStop, WhatCannotBeIsSaidInOneLine) {
   refused({"--head", "--port", "0"}, 2, "a head runs already on");
   const std::string port = address().substr(address().find(':') + 1);
   const Result taken = multinode::testing::run(
-      {PATH_cluster, "start", "--head", "--port", port, "--state", (folder_.path / "other").string()});
+      {PATH_cluster, "start", "--head", "--port", port, "--state", (folder_ / "other").string()});
   EXPECT_EQ(taken.status, 1);
   EXPECT_NE(taken.err.find(port), std::string::npos) << taken.all();
   refused({"--address", "127.0.0.1:1", "--timeout", "0.5"}, 1, "the head at 127.0.0.1:1 did not answer within 500 ms");
@@ -197,8 +197,7 @@ TEST_F(StartStop, AWaitingNodeEndsAtOnce) {
   Process node(command("start", {"--address", "127.0.0.1:1", "--jobs", jobs().string(), "--block"}));
   const std::string pid = std::to_string(node.pid());
   const auto waits = [&] {  // it blocks SIGINT, and a thread waits for it
-    std::ifstream status("/proc/" + pid + "/status");
-    const std::string text((std::istreambuf_iterator<char>(status)), {});
+    const std::string text = text_of("/proc/" + pid + "/status");
     const auto blocked = text.find("SigBlk:\t");
     return blocked != text.npos && (std::stoull(text.substr(blocked + 8), nullptr, 16) & (1u << (SIGINT - 1))) != 0;
   };
@@ -213,9 +212,8 @@ TEST_F(StartStop, AWaitingNodeEndsAtOnce) {
 }
 
 TEST_F(StartStop, AnotherUsersFolderAndAFileAreNone) {
-  std::ofstream(folder_.path / "file") << "x";
-  for (const auto& [folder, what] :
-       {std::pair{folder_.path / "file", "is no folder"}, {fs::path("/proc"), "--state"}}) {
+  std::ofstream(folder_ / "file") << "x";
+  for (const auto& [folder, what] : {std::pair{folder_ / "file", "is no folder"}, {fs::path("/proc"), "--state"}}) {
     const Result result = multinode::testing::run({PATH_cluster, "stop", "--state", folder.string()});
     EXPECT_EQ(result.status, 2) << result.all();
     EXPECT_NE(result.err.find(what), std::string::npos) << result.all();

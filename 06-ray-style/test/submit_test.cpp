@@ -1,5 +1,6 @@
 // `cluster submit` and `cluster status` as a user has them, with a head and a node in a daemon.
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -7,7 +8,6 @@
 
 #include <signal.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -32,10 +32,7 @@ class SubmitTest : public testing::Test {
         run({"start", "--head", "--port", "0", "--num-cpus", "2", "--jobs", (folder_ / "jobs").string()});
     EXPECT_EQ(result.status, 0) << result.all();
   }
-  ~SubmitTest() override {
-    run({"stop", "-f"});
-    std::filesystem::remove_all(folder_);
-  }
+  ~SubmitTest() override { run({"stop", "-f"}); }
 
   std::vector<std::string> command(std::vector<std::string> words) const {
     words.insert(words.begin(), PATH_cluster);
@@ -49,8 +46,7 @@ class SubmitTest : public testing::Test {
     chmod(path.c_str(), 0700);
   }
 
-  const std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("submit-test-" + std::to_string(getpid()));
+  const multinode::testing::TemporaryFolder folder_;
 };
 
 TEST_F(SubmitTest, ShowsWhoSaysWhatAndEndsAsTheJobDoes) {
@@ -59,7 +55,7 @@ TEST_F(SubmitTest, ShowsWhoSaysWhatAndEndsAsTheJobDoes) {
       "echo '{\"loss\": 0.5}' >&\"$CLUSTER_REPORT_FD\"\n"
       "touch \"$0.$RANK\"\nuntil [ -e \"$0.0\" ] && [ -e \"$0.1\" ]; do sleep 0.01; done\n"  // the first end ends both
       "exit 7\n");
-  const std::string json = (folder_ / "events").string();
+  const std::string json = folder_ / "events";
   const Result result = run({"submit", "--num-workers", "2", "--json", json, "--", "talk", "--epochs", "a b"});
   EXPECT_EQ(result.status, 7) << result.all();
   EXPECT_TRUE(std::regex_search(result.out, std::regex(R"(\(worker 0, [^ ,]+, [0-9]+\) 0 of 2: --epochs a b\n)")))

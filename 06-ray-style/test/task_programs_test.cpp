@@ -1,11 +1,10 @@
 // pi_tasks and task_rate on a cluster, as a user runs them.
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <nlohmann/json.hpp>
 
 #include <gtest/gtest.h>
-
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -28,7 +27,6 @@ class TaskPrograms : public testing::Test {
   ~TaskPrograms() override {
     const Result stopped = run({PATH_cluster, "stop", "--state", state_});
     EXPECT_EQ(stopped.status, 0) << stopped.all();
-    std::filesystem::remove_all(state_);
   }
 
   Result on_cluster(const std::string& program, const std::vector<std::string>& options) const {
@@ -53,8 +51,8 @@ class TaskPrograms : public testing::Test {
     return 0;
   }
 
-  const std::string state_ =
-      std::filesystem::temp_directory_path() / ("task-programs-test-" + std::to_string(getpid()));
+  const multinode::testing::TemporaryFolder folder_;
+  const std::string state_ = folder_ / "state";
 };
 
 TEST_F(TaskPrograms, PiHasTheSameBitsWhateverTheWorkers) {

@@ -10,6 +10,7 @@
 
 #include <multinode/socket.hpp>
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <grpcpp/create_channel.h>
 
@@ -19,7 +20,6 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -41,7 +41,6 @@ using multinode::detail::Descriptor;
 class Cluster {
  public:
   Cluster() {
-    std::filesystem::create_directory(folder_);
     std::filesystem::create_symlink(PATH_task_runner, folder_ / "task_runner");
     std::filesystem::create_symlink(PATH_test_task_library, folder_ / "library.so");
     Dl_info libc{};
@@ -52,7 +51,7 @@ class Cluster {
       cluster::NodeOptions options;
       options.head = head();
       options.token = token;
-      options.jobs = folder_;
+      options.jobs = folder_.path();
       options.cpus = 4;
       options.log = [](const std::string&) {};
       cluster::Node node(options);
@@ -64,7 +63,6 @@ class Cluster {
   ~Cluster() {
     head_.leave("the test is over");
     node_.join();
-    std::filesystem::remove_all(folder_);
   }
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
@@ -85,8 +83,7 @@ class Cluster {
   const std::string token = cluster::make_token();
 
  private:
-  const std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("tasks-test-" + std::to_string(getpid()));
+  const multinode::testing::TemporaryFolder folder_;
   cluster::Head head_{{.port = 0, .token = token}};
   std::jthread node_;
 };

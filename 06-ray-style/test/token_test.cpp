@@ -1,6 +1,7 @@
 #include "cluster/token.hpp"
 
 #include <multinode/check.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -14,9 +15,6 @@ namespace {
 
 class TokenFile : public testing::Test {
  protected:
-  TokenFile() { std::filesystem::create_directory(folder_); }
-  ~TokenFile() override { std::filesystem::remove_all(folder_); }
-
   std::string refusal() {
     try {
       cluster::read_token(file_);
@@ -30,8 +28,7 @@ class TokenFile : public testing::Test {
     chmod(file_.c_str(), mode);
   }
 
-  const std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("token-test-" + std::to_string(getpid()));
+  const multinode::testing::TemporaryFolder folder_;
   const std::filesystem::path file_ = folder_ / "token";
 };
 
@@ -64,7 +61,7 @@ TEST_F(TokenFile, IsReadAsItWasWrittenAndByItsUserAlone) {
   struct stat status {};
   ASSERT_EQ(stat(file_.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777, 0600u);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "an unfinished file stayed";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1) << "an unfinished file stayed";
 }
 
 TEST_F(TokenFile, WhatIsNoneIsRefused) {

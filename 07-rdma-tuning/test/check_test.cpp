@@ -18,6 +18,8 @@ using rdma::testing::Scratch;
 
 namespace {
 
+rdma::Places places_in(const Scratch& root) { return {root / "sys", root / "dev", root / "proc", std::nullopt}; }
+
 // A machine with one RoCE card, eth0 at MTU 9000, and nothing wrong; tests spoil it.
 struct Machine {
   Scratch root;
@@ -66,7 +68,7 @@ struct Machine {
            "Max locked memory         " +
            memlock + "            " + memlock + "            bytes     \n";
   }
-  void mode(mode_t mode) const { ASSERT_EQ(::chmod(root.file("dev/infiniband/uverbs0").c_str(), mode), 0); }
+  void mode(mode_t mode) const { ASSERT_EQ(::chmod((root / "dev/infiniband/uverbs0").c_str(), mode), 0); }
 
   // A GPU below the same bridge.
   void add_gpu() const {
@@ -77,7 +79,7 @@ struct Machine {
     root.link("sys/bus/pci/devices/0000:3c:00.0", "../../../devices/pci0000:3a/0000:3a:00.0/0000:3c:00.0");
   }
 
-  rdma::Places places() const { return {root.path() / "sys", root.path() / "dev", root.path() / "proc", std::nullopt}; }
+  rdma::Places places() const { return places_in(root); }
   std::vector<Finding> check() const { return rdma::check(rdma::read_system(root.path() / "sys"), places()); }
 };
 
@@ -133,7 +135,7 @@ TEST(Check, NoDeviceNothingToCheck) {
   root.folder("sys/class/infiniband");
   root.folder("dev");
   root.folder("proc");
-  const rdma::Places places{root.path() / "sys", root.path() / "dev", root.path() / "proc", std::nullopt};
+  const rdma::Places places = places_in(root);
   EXPECT_EQ(all(rdma::check(rdma::read_system(places.sysfs), places)), "");
   // The host's /dev with another namespace's sysfs.
   root.write("dev/infiniband/uverbs0", "");
@@ -194,7 +196,7 @@ TEST(Check, GidsOfAnotherNamespace) {
 TEST(Check, GpuDirect) {
   const Machine machine;
   machine.add_gpu();
-  ASSERT_EQ(rdma::read_system(machine.root.path() / "sys").gpus.size(), 1u);
+  ASSERT_EQ(rdma::read_system(machine.root / "sys").gpus.size(), 1u);
   machine.root.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54");
   machine.root.write("proc/sys/kernel/osrelease", "6.1.0-56-amd64");
   expect(of(machine.check(), "GPUDirect"), Severity::warning, "not NVIDIA's open kernel module",
@@ -214,7 +216,7 @@ TEST(Check, AccessControlServices) {
   const std::string config = "sys/devices/pci0000:3a/0000:3a:00.0/config";
   expect(of(machine.check(), "ACS"), Severity::unknown, "0000:3a:00.0");
   const auto write = [&](std::string bytes) {
-    std::ofstream out(machine.root.path() / config, std::ios::binary | std::ios::trunc);
+    std::ofstream out(machine.root / config, std::ios::binary | std::ios::trunc);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   };
   std::string space(4096, '\0');
@@ -265,7 +267,7 @@ TEST(Check, MtuFromTheInterface) {
 
 TEST(Check, MtuFromVerbs) {
   const Machine machine;
-  rdma::System system = rdma::read_system(machine.root.path() / "sys");
+  rdma::System system = rdma::read_system(machine.root / "sys");
   system.devices.at(0).ports.at(0).active_mtu = 1024;
   system.devices.at(0).ports.at(0).max_mtu = 4096;
   expect(of(rdma::check(system, machine.places()), "MTU"), Severity::warning, "1024 of 4096", "ip link set eth0");
@@ -310,10 +312,9 @@ TEST(Check, LossesAndErrors) {
 namespace {
 
 Result run_check(const Machine& machine, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> argv{PATH_rdma_tune, "check",
-                                "--sysfs",      machine.root.file("sys"),
-                                "--dev",        machine.root.file("dev"),
-                                "--proc",       machine.root.file("proc")};
+  std::vector<std::string> argv{
+      PATH_rdma_tune,       "check", "--sysfs", machine.root / "sys", "--dev", machine.root / "dev", "--proc",
+      machine.root / "proc"};
   argv.insert(argv.end(), more.begin(), more.end());
   return multinode::testing::run(argv, {{"NCCL_IB_TC", ""}});
 }
@@ -326,11 +327,11 @@ TEST(CheckProgram, StatusSaysWhetherSomethingIsBad) {
   EXPECT_EQ(fine.status, 0) << fine.all();
   EXPECT_NE(fine.out.find("\n0 bad, 0 warnings, 1 not seen\n"), std::string::npos) << fine.out;
   machine.root.write("proc/self/limits", Machine::limits("65536"));
-  const Result bad = run_check(machine, {"--json", machine.root.file("check.json")});
+  const Result bad = run_check(machine, {"--json", machine.root / "check.json"});
   EXPECT_EQ(bad.status, 1);
   EXPECT_NE(bad.out.find("BAD: memlock: 65536 bytes; expected: unlimited\n    ulimit -l unlimited"), std::string::npos)
       << bad.out;
-  std::ifstream in(machine.root.file("check.json"));
+  std::ifstream in(machine.root / "check.json");
   const auto json = nlohmann::json::parse(in);
   EXPECT_EQ(json["bad"], 1);
   std::string severities;

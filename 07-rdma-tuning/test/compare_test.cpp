@@ -129,7 +129,7 @@ class RdmaCompareProgram : public ::testing::Test {
  protected:
   std::string written(const std::string& name, const std::string& contents) {
     scratch_.write(name, contents);
-    return scratch_.file(name);
+    return scratch_ / name;
   }
   multinode::testing::Result compare(std::vector<std::string> words) {
     words.insert(words.begin(), {PATH_rdma_tune, "compare"});
@@ -142,10 +142,10 @@ TEST_F(RdmaCompareProgram, ComparesFilesOfOneAndOfSeveralNodes) {
   const std::string first = written("n0.json", node("n0").dump()),
                     others = written("others.json", node("n1").dump() + "\n\n" +
                                                         node("n2", file("/rate = 25 Gb/sec (1X EDR)")).dump());
-  const auto differ = compare({first, others, "--json", scratch_.file("out.json")});
+  const auto differ = compare({first, others, "--json", scratch_ / "out.json"});
   EXPECT_EQ(differ.status, 1) << differ.all();
   EXPECT_THAT(differ.out, HasSubstr("odd one out: n2: mlx5_0:1 rate\n"));
-  std::ifstream in(scratch_.file("out.json"));
+  std::ifstream in(scratch_ / "out.json");
   const json out = json::parse(in);
   EXPECT_EQ(out["nodes"], (json{"n0", "n1", "n2"}));
   EXPECT_EQ(out["differences"][0]["values"][1],
@@ -164,7 +164,7 @@ TEST_F(RdmaCompareProgram, TellsWhichFileIsGarbageInOneLine) {
   const struct {
     std::string path, why;
   } cases[] = {
-      {scratch_.file("nothing.json"), "No such file or directory"},
+      {scratch_ / "nothing.json", "No such file or directory"},
       {scratch_.path().string(), "no regular file"},
       {"/dev/zero", "no regular file"},
       {written("empty.json", ""), "it is empty"},

@@ -50,7 +50,7 @@ TEST(RdmaExercises, OfTwoAgainstTwoNobodyIsAccused) {
   for (const char* node : {"0", "1", "2", "3"}) {
     Tree tree = Tree::load("mlx5-pairs");
     if (*node > '1') tree.add("F 444 /sys/class/infiniband/mlx5_0/ports/1/rate = 25 Gb/sec (1X EDR)\\n");
-    command.push_back(scratch.file(node));
+    command.push_back(scratch / node);
     said(tree, {"--json", command.back()});
   }
   const auto result = run(command);

@@ -10,8 +10,6 @@
 
 #include <sys/stat.h>
 
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 
 namespace {
@@ -46,22 +44,17 @@ results() {
 }
 )";
     scratch_.write("benchmark", head + body);
-    ::chmod(scratch_.file("benchmark").c_str(), 0755);
+    ::chmod((scratch_ / "benchmark").c_str(), 0755);
   }
   Result bw(std::vector<std::string> words, std::chrono::milliseconds time = 30s) {
-    std::vector<std::string> command{
-        PATH_rdma_bw, "--baseline", "0", "--sysfs", tree_.sys().string(), "--benchmark", scratch_.file("benchmark")};
+    std::vector<std::string> command{PATH_rdma_bw,  "--baseline",          "0", "--sysfs", tree_.sys().string(),
+                                     "--benchmark", scratch_ / "benchmark"};
     if (std::ranges::find(words, "--launch") == words.end())
       command.insert(command.end(), {"--launch", "env RANKS={n}"});
     command.insert(command.end(), words.begin(), words.end());
     return multinode::testing::run(command, {}, time);
   }
-  std::string contents(const std::string& name) const {
-    std::ifstream file(scratch_.file(name));
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
+  std::string contents(const std::string& name) const { return multinode::testing::text_of(scratch_ / name); }
 
   Tree tree_;
   Scratch scratch_;
@@ -85,8 +78,7 @@ esac
 TEST_F(RdmaBw, PrintsTheTutorialsTable) {
   tree_.add(with_counters);
   benchmark(std::string(tutorial) + "[ $half = rdma ] && " + over_rdma + " || " + over_tcp);
-  const auto result =
-      bw({"--processes", "16,32", "--plot", scratch_.file("bw.svg"), "--json", scratch_.file("bw.json")});
+  const auto result = bw({"--processes", "16,32", "--plot", scratch_ / "bw.svg", "--json", scratch_ / "bw.json"});
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_THAT(result.out,
               HasSubstr("\n       16       122.3   65.2      8.0  rdma           29.1   15.5      8.0  tcp     4.2\n"
@@ -237,9 +229,9 @@ TEST_F(RdmaBwWithoutRdma, RefusesABadCommandLineInOneLine) {
 TEST_F(RdmaBwWithoutRdma, UnderstandsTheRealBenchmark) {
   std::string launch;
   for (const std::string& word : multinode::testing::under_mpirun(3, {})) launch += word + " ";
-  const auto result = multinode::testing::run({PATH_rdma_bw, "--baseline", "0", "--sysfs", tree_.sys().string(),
-                                               "--launch", launch, "--json", scratch_.file("bw.json"), "--", "-b", "8",
-                                               "-e", "64K", "-f", "8192", "-n", "3"});
+  const auto result =
+      multinode::testing::run({PATH_rdma_bw, "--baseline", "0", "--sysfs", tree_.sys().string(), "--launch", launch,
+                               "--json", scratch_ / "bw.json", "--", "-b", "8", "-e", "64K", "-f", "8192", "-n", "3"});
   EXPECT_EQ(result.status, 77) << result.all();
   const json row = json::parse(contents("bw.json"));
   EXPECT_EQ(row["processes"], 3);

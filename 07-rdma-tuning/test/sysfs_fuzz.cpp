@@ -74,7 +74,7 @@ class Files {
     for (const auto& entry : fs::recursive_directory_iterator(tree_.root()))
       if (entry.is_regular_file() && entry.path().filename() != "empty slot") paths_.push_back(entry.path());
     std::ranges::sort(paths_);
-    for (const fs::path& path : paths_) contents_[path] = read(path);
+    for (const fs::path& path : paths_) contents_[path] = multinode::testing::text_of(path);
   }
 
   const rdma::testing::Tree& tree() const { return tree_; }
@@ -116,10 +116,6 @@ class Files {
   }
 
  private:
-  static std::string read(const fs::path& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
   static void write(const fs::path& path, std::string_view contents) { std::ofstream(path) << contents; }
 
   rdma::testing::Tree tree_;

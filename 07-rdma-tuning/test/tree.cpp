@@ -1,6 +1,5 @@
 #include "tree.hpp"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -46,7 +45,7 @@ void write(const fs::path& path, const std::string& contents) {
 constexpr const char* empty_slot = "0000:0000:0000:0000:0000:0000:0000:0000\n";
 
 // In memory where there is room: a tree has thousands of files.
-fs::path folder_for_trees() {
+fs::path parent_of_trees() {
   std::error_code error;
   const fs::path memory = "/dev/shm";
   const bool has_room = fs::space(memory, error).available > (64U << 20);
@@ -55,43 +54,29 @@ fs::path folder_for_trees() {
 
 }  // namespace
 
-Tree::Tree() {
-  std::string name = (folder_for_trees() / "sysfs-tree-XXXXXX").string();
-  if (!mkdtemp(name.data())) throw std::runtime_error("cannot make a folder like " + name);
-  root_ = name;
+Tree::Tree(const std::string& lines) : folder_(parent_of_trees()) {
   fs::create_directory(sys());
-  fs::create_directory(root_ / "unreadable");
-  write(root_ / "empty slot", empty_slot);
-}
-
-Tree::~Tree() {
-  std::error_code error;
-  if (!root_.empty()) fs::remove_all(root_, error);
+  fs::create_directory(folder_ / "unreadable");
+  write(folder_ / "empty slot", empty_slot);
+  add(lines);
 }
 
 void Tree::fail_to_read(const fs::path& path) {
   make_room(path);
-  fs::create_symlink(root_ / "unreadable", path);
+  fs::create_symlink(folder_ / "unreadable", path);
 }
 
 void Tree::write_slot(const fs::path& path, const std::string& gid) {
   if (gid != empty_slot) return write(path, gid);
   make_room(path);
-  fs::create_hard_link(root_ / "empty slot", path);
+  fs::create_hard_link(folder_ / "empty slot", path);
 }
-
-Tree::Tree(Tree&& other) noexcept { root_.swap(other.root_); }
 
 Tree Tree::load(const std::string& name) {
   fs::path path = fs::path(RDMA_TREES) / (name + ".txt");
   if (!fs::exists(path)) path = fs::path(RDMA_FIXTURES) / (name + ".txt");
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) throw std::runtime_error("no tree named " + name);
-  Tree tree;
-  tree.add(text.str());
-  return tree;
+  if (!fs::exists(path)) throw std::runtime_error("no tree named " + name);
+  return Tree(multinode::testing::text_of(path));
 }
 
 void Tree::add(const std::string& lines) {
@@ -103,7 +88,7 @@ void Tree::add(const std::string& lines) {
       return at;
     };
     const auto path_from = [&](std::size_t from, std::size_t to) {
-      return root_ / fs::path(line.substr(from, to - from)).relative_path();
+      return folder_ / fs::path(line.substr(from, to - from)).relative_path();
     };
     const std::string kind = line.substr(0, 2);
     std::istringstream words(line.size() > 2 ? line.substr(2) : "");
@@ -126,7 +111,7 @@ void Tree::add(const std::string& lines) {
       std::string port;
       int count = -1;
       if (!(words >> port >> count)) throw std::runtime_error("not a line of a tree: " + line);
-      const fs::path folder = root_ / fs::path(port).relative_path();
+      const fs::path folder = folder_ / fs::path(port).relative_path();
       for (int i = 0; i < count; ++i) {
         write_slot(folder / "gids" / std::to_string(i), empty_slot);
         fail_to_read(folder / "gid_attrs/types" / std::to_string(i));
@@ -136,7 +121,7 @@ void Tree::add(const std::string& lines) {
       std::string port, index, address, type, net;
       if (!(words >> port >> index >> address >> type >> net))
         throw std::runtime_error("not a line of a tree: " + line);
-      const fs::path folder = root_ / fs::path(port).relative_path();
+      const fs::path folder = folder_ / fs::path(port).relative_path();
       write(folder / "gids" / index, address + "\n");
       if (type == "!")
         fail_to_read(folder / "gid_attrs/types" / index);

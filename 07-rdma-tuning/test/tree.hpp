@@ -11,6 +11,8 @@
 // Folders above a path are made as needed.
 #pragma once
 
+#include <testing/temporary_folder.hpp>
+
 #include <filesystem>
 #include <string>
 
@@ -18,10 +20,8 @@ namespace rdma::testing {
 
 class Tree {
  public:
-  Tree();  // with nothing but sys/ in it
-  ~Tree();
-  Tree(Tree&& other) noexcept;
-  Tree& operator=(Tree&&) = delete;
+  // `lines` as of add(). Without any, there is nothing but sys/ in it.
+  explicit Tree(const std::string& lines = "");
 
   // trees/NAME.txt, or one from a real soft-RoCE device: "s1-plain" to "s8-netns-shared".
   static Tree load(const std::string& name);
@@ -29,14 +29,14 @@ class Tree {
   // More lines; throws std::runtime_error for one that is none of the above. What is there already is replaced.
   void add(const std::string& lines);
 
-  std::filesystem::path sys() const { return root_ / "sys"; }
-  const std::filesystem::path& root() const { return root_; }
+  std::filesystem::path sys() const { return folder_ / "sys"; }
+  const std::filesystem::path& root() const { return folder_.path(); }
 
  private:
   void fail_to_read(const std::filesystem::path& path);
   void write_slot(const std::filesystem::path& path, const std::string& gid);
 
-  std::filesystem::path root_;
+  multinode::testing::TemporaryFolder folder_;
 };
 
 }  // namespace rdma::testing

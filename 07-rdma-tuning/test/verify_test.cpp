@@ -347,7 +347,7 @@ TEST(Counters, GarbageIsALineAboutTheFile) {
   EXPECT_EQ(all(rdma::read_counters(tree.path()).problems).find("port_xmit_data"), std::string::npos);
   tree.write("class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", "4294967295");
   EXPECT_TRUE(rdma::read_counters(tree.path()).ports[0].at_limit);
-  EXPECT_THROW(rdma::read_counters(tree.file("nothing")), multinode::UsageError);
+  EXPECT_THROW(rdma::read_counters(tree / "nothing"), multinode::UsageError);
 }
 
 // -- the program ------------------------------------------------------------------------------------------------------
@@ -464,20 +464,19 @@ TEST(VerifyProgram, LogIsComparedWithTheCounters) {
   EXPECT_TRUE(says(own, "log: network IB\n")) << own.err;
   EXPECT_TRUE(says(own, "log disagrees: the log has 1 connections over RDMA, the counters say tcp\n")) << own.err;
   EXPECT_EQ(own.out, ib_log + "\n");
-  const Result file =
-      verify(tree, {"--log", tree.file("written.log")}, set(sent, 100'000'000) + "cp ib.log written.log");
+  const Result file = verify(tree, {"--log", tree / "written.log"}, set(sent, 100'000'000) + "cp ib.log written.log");
   EXPECT_TRUE(says(file, "log: HCAs mlx5_0:1/RoCE\n")) << file.err;
   EXPECT_FALSE(says(file, "disagrees")) << file.err;
-  const Result absent = verify(tree, {"--log", tree.file("absent.log")}, "true");
+  const Result absent = verify(tree, {"--log", tree / "absent.log"}, "true");
   EXPECT_EQ(absent.status, 0);
-  EXPECT_TRUE(says(absent, "problem: --log: cannot read " + tree.file("absent.log"))) << absent.err;
-  EXPECT_TRUE(says(verify(tree, {"--log", tree.file(sent)}, "true"), "has no line of NCCL's"));
+  EXPECT_TRUE(says(absent, "problem: --log: cannot read " + (tree / "absent.log").string())) << absent.err;
+  EXPECT_TRUE(says(verify(tree, {"--log", tree / sent}, "true"), "has no line of NCCL's"));
 }
 
 TEST(VerifyProgram, JsonHasTheVerdict) {
   const Scratch tree;
   add_mlx5(tree);
-  const std::string file = tree.file("verify.json");
+  const std::string file = tree / "verify.json";
   ASSERT_EQ(verify(tree, {"--json", file}, set(sent, 100'001'000) + "exit 4").status, 4);
   std::ifstream in(file);
   const auto json = nlohmann::json::parse(in);

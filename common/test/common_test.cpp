@@ -1,6 +1,7 @@
-// options, report and check.
+// options, report and check; the folders of tests.
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -92,6 +93,23 @@ TEST(Check, ErrnoBecomesAnExceptionWithItsPlace) {
     EXPECT_EQ(std::string(e.what()).rfind("common_test.cpp:", 0), 0u) << e.what();
   }
   EXPECT_EQ(check_errno(5, "count"), 5);
+}
+
+TEST(TemporaryFolder, HoldsWhatIsWrittenAndIsGoneWithTheObject) {
+  std::filesystem::path inner_path;
+  const multinode::testing::TemporaryFolder folder;
+  {
+    const multinode::testing::TemporaryFolder inner(folder.path());
+    inner_path = inner.path();
+    EXPECT_EQ(inner_path.parent_path(), folder.path());
+    inner.write("a/b", "text");
+    EXPECT_EQ(multinode::testing::text_of(inner / "a/b"), "text\n");
+    std::filesystem::create_symlink("/dev/full", inner / "full");
+    EXPECT_THROW(inner.write("full", "text"), std::runtime_error);
+  }
+  EXPECT_FALSE(std::filesystem::exists(inner_path));
+  EXPECT_EQ(multinode::testing::text_of(inner_path / "a/b"), "");
+  EXPECT_THROW(multinode::testing::TemporaryFolder{inner_path}, std::system_error);
 }
 
 }  // namespace

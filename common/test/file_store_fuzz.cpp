@@ -1,9 +1,9 @@
 // Arbitrary bytes as a FileStore's file: it is refused, or it works; what is written to it then can be read.
 #include <multinode/check.hpp>
 #include <multinode/file_store.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <boost/crc.hpp>
@@ -16,15 +16,6 @@ using namespace multinode;
 using namespace std::chrono_literals;
 
 namespace {
-
-struct Folder {
-  std::string path =
-      std::filesystem::exists("/dev/shm") ? "/dev/shm/multinode-fuzz.XXXXXX" : "/tmp/multinode-fuzz.XXXXXX";
-  Folder() {
-    if (!::mkdtemp(path.data())) std::abort();
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
 
 void put(std::string& to, std::uint32_t value) {
   for (int i = 0; i < 4; ++i) to += static_cast<char>(value >> (8 * i));
@@ -52,8 +43,9 @@ std::string file_of(const std::uint8_t* data, std::size_t size) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Folder folder;
-  static const std::string path = folder.path + "/store";
+  static const multinode::testing::TemporaryFolder folder(
+      std::filesystem::exists("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path());
+  static const std::string path = folder / "store";
   if (size == 0) return 0;
   const auto file = file_of(data, size);
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);

@@ -2,11 +2,11 @@
 #include <multinode/check.hpp>
 #include <multinode/file_store.hpp>
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -15,7 +15,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <thread>
 
 using namespace multinode;
@@ -26,20 +25,7 @@ namespace {
 
 class FileStoreTest : public ::testing::Test {
  protected:
-  FileStoreTest() {
-    std::string name = ::testing::TempDir() + "file_store.XXXXXX";
-    if (!::mkdtemp(name.data())) throw std::runtime_error("mkdtemp " + name);
-    folder_ = name;
-    path_ = folder_ / "store";
-  }
-  ~FileStoreTest() override { fs::remove_all(folder_); }
-
-  std::string bytes() const {
-    std::ifstream file(path_, std::ios::binary);
-    std::ostringstream all;
-    all << file.rdbuf();
-    return all.str();
-  }
+  std::string bytes() const { return multinode::testing::text_of(path_); }
   void write(const std::string& bytes) const {
     std::ofstream file(path_, std::ios::binary | std::ios::trunc);
     file << bytes;
@@ -62,7 +48,8 @@ class FileStoreTest : public ::testing::Test {
     return "";
   }
 
-  fs::path folder_, path_;
+  const multinode::testing::TemporaryFolder folder_;
+  fs::path path_ = folder_ / "store";
 };
 
 TEST_F(FileStoreTest, IsForItsOwnerAlone) {
@@ -88,7 +75,7 @@ TEST_F(FileStoreTest, ForeignFilesAreRefusedAndLeftAlone) {
 }
 
 TEST_F(FileStoreTest, WhatIsNoFileIsRefused) {
-  path_ = folder_;
+  path_ = folder_.path();
   refusal();
   path_ = "/dev/full";
   refusal();
@@ -165,13 +152,13 @@ TEST_F(FileStoreTest, AFileThatIsShortenedInUseIsRefused) {
 }
 
 TEST_F(FileStoreTest, AReadOnlyFolderIsOneClearError) {
-  fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec);
+  fs::permissions(folder_.path(), fs::perms::owner_read | fs::perms::owner_exec);
   if (::geteuid() == 0) {
     // Root may write anywhere: another user tries, in another process.
     ::fflush(nullptr);
     const pid_t child = ::fork();
     if (child == 0) {
-      if (::chown(folder_.c_str(), 65534, 65534) != 0 || ::setuid(65534) != 0) ::_exit(9);
+      if (::chown(folder_.path().c_str(), 65534, 65534) != 0 || ::setuid(65534) != 0) ::_exit(9);
       try {
         FileStore store(path_);
       } catch (const UsageError& error) {
@@ -187,7 +174,7 @@ TEST_F(FileStoreTest, AReadOnlyFolderIsOneClearError) {
   } else {
     EXPECT_NE(refusal().find("Permission denied"), std::string::npos);
   }
-  fs::permissions(folder_, fs::perms::owner_all);
+  fs::permissions(folder_.path(), fs::perms::owner_all);
 }
 
 TEST_F(FileStoreTest, AFullDiskIsOneClearErrorAndHarmsNothing) {

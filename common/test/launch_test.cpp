@@ -1,5 +1,6 @@
 #include <multinode/check.hpp>
 #include <multinode/launch.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -420,19 +421,12 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"pbsdsh", {{"PBS_NODEFILE", "/nowhere"}}, {"PBS_NODEFILE=/nowhere"}},
         Contradiction{"pbsdsh", {{"PBS_NODEFILE", "/dev/zero"}}, {"PBS_NODEFILE=/dev/zero"}}));
 
-class NodeFile {
- public:
-  explicit NodeFile(const std::string& text)
-      : path_(fs::temp_directory_path() / ("launch_test." + std::to_string(getpid()) + ".nodes")) {
-    std::ofstream(path_) << text;
-  }
-  ~NodeFile() { fs::remove(path_); }
-  NodeFile(const NodeFile&) = delete;
-  NodeFile& operator=(const NodeFile&) = delete;
-  Environment as(const std::string& name) const { return {{name, path_.string()}}; }
+struct NodeFile {
+  explicit NodeFile(const std::string& text) { std::ofstream(path) << text; }
+  Environment as(const std::string& name) const { return {{name, path.string()}}; }
 
- private:
-  fs::path path_;
+  const multinode::testing::TemporaryFolder folder;
+  const fs::path path = folder / "nodes";
 };
 
 TEST(Launch, PbsdshCountsTheNodeFile) {

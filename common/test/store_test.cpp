@@ -6,11 +6,10 @@
 #include <multinode/tcp_store.hpp>
 #include <multinode/torch_store.hpp>
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <latch>
@@ -36,12 +35,8 @@ struct TcpHome : Home {
 };
 
 struct FileHome : Home {
-  std::string folder = ::testing::TempDir() + "store.XXXXXX";
-  FileHome() {
-    if (!::mkdtemp(folder.data())) throw std::runtime_error("mkdtemp " + folder);
-  }
-  ~FileHome() override { std::filesystem::remove_all(folder); }
-  std::unique_ptr<Store> connect() override { return std::make_unique<FileStore>(folder + "/store"); }
+  multinode::testing::TemporaryFolder folder;
+  std::unique_ptr<Store> connect() override { return std::make_unique<FileStore>(folder / "store"); }
 };
 
 struct PrefixHome : TcpHome {
@@ -283,7 +278,7 @@ TEST(StoreProcesses, ThirtyTwoProcessesAdd) {
   FileHome file;
   file.connect();
   const std::vector<std::string> places{"tcp:127.0.0.1:" + std::to_string(tcp.server.port()),
-                                        "file:" + file.folder + "/store"};
+                                        "file:" + (file.folder / "store").string()};
   for (const auto& place : places) {
     std::vector<std::unique_ptr<multinode::testing::Process>> processes;
     for (int i = 0; i < 32; ++i)

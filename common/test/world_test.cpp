@@ -1,5 +1,6 @@
 // World, Watchdog and run(), as whole programs meet them.
 #include <testing/faults.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -123,22 +124,22 @@ INSTANTIATE_TEST_SUITE_P(Rendezvous, WorldUnderTorchrun, ::testing::Values("stat
                          [](const auto& info) { return info.param; });
 
 TEST(World, MeetsThroughAFileAgainAndAgain) {
-  const std::string path = std::filesystem::temp_directory_path() / ("world_test." + std::to_string(getpid()));
+  const TemporaryFolder folder;
+  const std::string path = folder / "store";
   for (int run = 0; run < 3; ++run) {  // the second and third find what the one before has left
     Group group;
     for (int rank = 0; rank < 3; ++rank) group.start_rank(rank, 3, {"--rendezvous", "file:" + path});
     for (const Result& result : group.wait()) EXPECT_EQ(result.status, 0) << result.all();
   }
-  std::filesystem::remove(path);
 }
 
 TEST(World, AStrayFileIsNoMeetingPlace) {
-  const std::string path = std::filesystem::temp_directory_path() / ("world_test." + std::to_string(getpid()));
+  const TemporaryFolder folder;
+  const std::string path = folder / "store";
   std::ofstream(path) << "a letter to somebody else";
   const Result result = run({program, "--rendezvous", "file:" + path});
   EXPECT_EQ(result.status, 2) << result.all();
   EXPECT_SAYS_ONCE(result.err, path);
-  std::filesystem::remove(path);
   EXPECT_EQ(run({program, "--rendezvous", "carrier-pigeon"}).status, 2);
 }
 

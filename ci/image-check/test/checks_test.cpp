@@ -1,8 +1,8 @@
 // Judgements: what each detector says of a run, and what it lets pass.
 #include "checks.hpp"
-#include "temporary_folder.hpp"
 
 #include <multinode/options.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -11,14 +11,15 @@
 
 namespace image_check {
 namespace {
+using multinode::testing::TemporaryFolder;
 
 class Judge : public ::testing::Test {
  protected:
   Judged judge_run(const Check& check, const Outcome& outcome, const std::string& output, const std::string& json,
                    const std::set<std::string>& disabled = {}) {
-    std::ofstream(folder_.path() / "log") << output;
-    std::ofstream(folder_.path() / "json") << json;
-    return judge(check, cluster_, outcome, folder_.path() / "log", folder_.path() / "json", disabled);
+    std::ofstream(folder_ / "log") << output;
+    std::ofstream(folder_ / "json") << json;
+    return judge(check, cluster_, outcome, folder_ / "log", folder_ / "json", disabled);
   }
   // Of each finding its detector, text and node.
   std::string found(const Check& check, const Outcome& outcome, const std::string& output = "",

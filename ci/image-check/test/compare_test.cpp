@@ -1,8 +1,8 @@
 // Two results against each other.
 #include "compare.hpp"
-#include "temporary_folder.hpp"
 
 #include <multinode/options.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -10,13 +10,14 @@
 
 namespace image_check {
 namespace {
+using multinode::testing::TemporaryFolder;
 
 class CompareResults : public ::testing::Test {
  protected:
   // Results of three launches on nodes of these names, whose last node has so many GPUs and such a bandwidth.
   std::string results(const std::string& name, const std::vector<std::string>& nodes, const std::string& gpus,
                       double bandwidth, const std::string& cpu = "x") {
-    const auto path = folder_.path() / name;
+    const auto path = folder_ / name;
     ResultsWriter writer(path);
     Head head;
     head.command = "image-check run";
@@ -41,7 +42,7 @@ class CompareResults : public ::testing::Test {
     CompareOptions options;
     options.a = a;
     options.b = b;
-    options.folder = folder_.path() / "verdict";
+    options.folder = folder_ / "verdict";
     options.other_hardware = other_hardware;
     options.again = [&](const std::filesystem::path& where) {
       std::filesystem::copy(

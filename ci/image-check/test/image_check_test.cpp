@@ -1,8 +1,8 @@
 // image-check as a user runs it: what it says, and with what status it ends, whatever happens.
 #include "results.hpp"
-#include "temporary_folder.hpp"
 
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class ImageCheck : public ::testing::Test {
     arguments.insert(arguments.begin(), PATH_image_check);
     return run(arguments, environment, 110s);
   }
-  std::string out(const std::string& name = "out") { return folder_.path() / name; }
+  std::string out(const std::string& name = "out") { return folder_ / name; }
   TemporaryFolder folder_;
 };
 

@@ -1,6 +1,7 @@
 // Processes: what they start ends, however it behaves.
 #include "process.hpp"
-#include "temporary_folder.hpp"
+
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -13,13 +14,18 @@
 
 namespace image_check {
 namespace {
+using multinode::testing::TemporaryFolder;
+using multinode::testing::text_of;
 using namespace std::chrono_literals;
 
 Outcome run(const std::vector<Command>& commands, const TemporaryFolder& folder,
             std::chrono::milliseconds deadline = 30s, const Variables& variables = {}) {
-  return Processes(commands, variables, folder.path() / "log", deadline).wait(60s).value();
+  return Processes(commands, variables, folder / "log", deadline).wait(60s).value();
 }
 Command shell(const std::string& text) { return {"sh", "-c", text}; }
+Command sleeper(const std::filesystem::path& pid_file) {
+  return shell("echo $$ >" + pid_file.string() + "; exec sleep 60");
+}
 
 pid_t written_pid(const std::filesystem::path& path) {
   for (int i = 0; i < 500; ++i) {
@@ -41,11 +47,11 @@ bool ends(pid_t process) {
 TEST(Processes, StatusAndOutput) {
   const TemporaryFolder folder;
   EXPECT_EQ(run({shell("echo out; echo err >&2; exit 3")}, folder).exit_status, 3);
-  EXPECT_EQ(text_of(folder.path() / "log"), "out\nerr\n");
+  EXPECT_EQ(text_of(folder / "log"), "out\nerr\n");
   EXPECT_EQ(run({shell("kill -9 $$")}, folder).exit_status, 128 + SIGKILL);
   EXPECT_EQ(run({shell("exit $N")}, folder, 30s, {{"N", "5"}}).exit_status, 5);
   EXPECT_EQ(run({{"/nowhere/program"}}, folder).exit_status, 127);
-  EXPECT_NE(text_of(folder.path() / "log").find("cannot run /nowhere/program: No such file"), std::string::npos);
+  EXPECT_NE(text_of(folder / "log").find("cannot run /nowhere/program: No such file"), std::string::npos);
 }
 
 TEST(Processes, OfSeveralTheFirstThatIsNotRight) {
@@ -63,7 +69,7 @@ TEST(Processes, DeadlineEndsWhatIgnoresTermination) {
 
 TEST(Processes, NoDescendantStays) {
   const TemporaryFolder folder;
-  const auto pid_file = folder.path() / "pid";
+  const auto pid_file = folder / "pid";
   const auto outcome = run({shell("setsid sh -c 'echo $$ >" + pid_file.string() +
                                   "; trap \"\" TERM HUP; while :; do sleep 1; done' & until [ -s " + pid_file.string() +
                                   " ]; do sleep 0.01; done")},
@@ -81,9 +87,9 @@ TEST(Processes, NothingLeftIsNothingCounted) {
 
 TEST(Processes, StopAndDestructor) {
   const TemporaryFolder folder;
-  const auto pid_file = folder.path() / "pid";
+  const auto pid_file = folder / "pid";
   {
-    Processes one({shell("echo $$ >" + pid_file.string() + "; exec sleep 60")}, {}, folder.path() / "log", 60s);
+    Processes one({sleeper(pid_file)}, {}, folder / "log", 60s);
     written_pid(pid_file);
     EXPECT_FALSE(one.wait(10ms));
     one.stop();
@@ -94,7 +100,7 @@ TEST(Processes, StopAndDestructor) {
   }
   std::filesystem::remove(pid_file);
   {
-    const Processes two({shell("echo $$ >" + pid_file.string() + "; exec sleep 60")}, {}, folder.path() / "log", 60s);
+    const Processes two({sleeper(pid_file)}, {}, folder / "log", 60s);
     written_pid(pid_file);
   }
   EXPECT_TRUE(ends(written_pid(pid_file)));
@@ -102,10 +108,10 @@ TEST(Processes, StopAndDestructor) {
 
 TEST(Processes, EndWithTheProcessThatStartedThem) {
   const TemporaryFolder folder;
-  const auto pid_file = folder.path() / "pid";
+  const auto pid_file = folder / "pid";
   const pid_t starter = fork();
   if (starter == 0) {
-    Processes orphan({shell("echo $$ >" + pid_file.string() + "; exec sleep 60")}, {}, folder.path() / "log", 60s);
+    Processes orphan({sleeper(pid_file)}, {}, folder / "log", 60s);
     orphan.wait(60s);
     _exit(0);
   }

@@ -1,13 +1,15 @@
 // results.jsonl: written whole, read again, also when the run was killed.
 #include "results.hpp"
-#include "temporary_folder.hpp"
 
 #include <multinode/options.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
 namespace image_check {
 namespace {
+using multinode::testing::TemporaryFolder;
+using multinode::testing::text_of;
 
 Head head() {
   Head head;
@@ -34,7 +36,7 @@ TEST(Results, WhatIsWrittenIsRead) {
   comparison.again_b = {1, 2};
   comparison.verdict = "worse";
   {
-    ResultsWriter writer(folder.path() / "new");
+    ResultsWriter writer(folder / "new");
     writer.write(head());
     writer.write(check);
     writer.write(sample);
@@ -43,7 +45,7 @@ TEST(Results, WhatIsWrittenIsRead) {
     writer.write(comparison);
     writer.write(Summary{1, 2, 3, 4, 5, 6.5, 1});
   }
-  const auto results = read_results(folder.path() / "new");
+  const auto results = read_results(folder / "new");
   EXPECT_TRUE(results.complete);
   EXPECT_EQ(results.head.nodes, head().nodes);
   EXPECT_EQ(results.head.machine, head().machine);
@@ -63,7 +65,7 @@ TEST(Results, WhatIsWrittenIsRead) {
 TEST(Results, OfAKilledRunAreIncomplete) {
   const TemporaryFolder folder;
   ResultsWriter(folder.path()).write(head());
-  std::ofstream(folder.path() / "results.jsonl", std::ios::app) << "{\"check\": {\"check\": \"wi";
+  std::ofstream(folder / "results.jsonl", std::ios::app) << "{\"check\": {\"check\": \"wi";
   const auto results = read_results(folder.path());
   EXPECT_FALSE(results.complete);
   EXPECT_TRUE(results.checks.empty());
@@ -72,7 +74,7 @@ TEST(Results, OfAKilledRunAreIncomplete) {
 TEST(Results, ThatAreNoneAreNamed) {
   const TemporaryFolder folder;
   const auto why = [&](const std::string& text) -> std::string {
-    std::ofstream(folder.path() / "results.jsonl") << text;
+    std::ofstream(folder / "results.jsonl") << text;
     try {
       read_results(folder.path());
     } catch (const multinode::UsageError& error) {
@@ -84,19 +86,19 @@ TEST(Results, ThatAreNoneAreNamed) {
   EXPECT_NE(why("nonsense\n").find("results.jsonl, line 1: "), std::string::npos);
   EXPECT_NE(why("{\"check\": {}}\n").find("the first line is not a head"), std::string::npos);
   ResultsWriter(folder.path()).write(head());
-  const auto first = text_of(folder.path() / "results.jsonl");
+  const auto first = text_of(folder / "results.jsonl");
   EXPECT_NE(why(first + "{\"sample\": {}}\n").find("line 2: "), std::string::npos);
   EXPECT_NE(why(first + "{\"unheard\": {}}\n").find("unknown kind 'unheard'"), std::string::npos);
-  EXPECT_THROW(read_results(folder.path() / "nowhere"), multinode::UsageError);
+  EXPECT_THROW(read_results(folder / "nowhere"), multinode::UsageError);
 }
 
 TEST(Results, FullDiskIsSaid) {
   const TemporaryFolder folder;
-  std::filesystem::create_symlink("/dev/full", folder.path() / "results.jsonl");
+  std::filesystem::create_symlink("/dev/full", folder / "results.jsonl");
   ResultsWriter writer(folder.path());
   EXPECT_THROW(writer.write(head()), std::runtime_error);
-  std::ofstream(folder.path() / "file") << "";
-  EXPECT_THROW(ResultsWriter(folder.path() / "file"), multinode::UsageError);
+  std::ofstream(folder / "file") << "";
+  EXPECT_THROW(ResultsWriter(folder / "file"), multinode::UsageError);
 }
 
 TEST(BandName, InUnitsOf1024) {

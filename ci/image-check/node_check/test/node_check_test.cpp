@@ -1,15 +1,13 @@
 // node_check as image-check runs it.
 #include <testing/host_nccl.hpp>
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <nlohmann/json.hpp>
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 
 namespace {
@@ -19,18 +17,6 @@ using nlohmann::json;
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 #define EXPECT_HAS(text, part) EXPECT_TRUE(has(text, part)) << "looked for '" << (part) << "' in:\n" << (text)
-
-class TemporaryFile {
- public:
-  TemporaryFile() : path_("/tmp/node_check-XXXXXX") { close(mkstemp(path_.data())); }
-  ~TemporaryFile() { unlink(path_.c_str()); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 std::vector<json> lines_of(const std::string& file) {
   std::vector<json> lines;
@@ -62,10 +48,10 @@ std::vector<std::string> ranks(int count, std::vector<std::string> options) {
 }
 
 TEST(NodeCheckProgram, LooksAtEverything) {
-  const TemporaryFile file;
-  const Result result = run(ranks(2, {"--seconds", "0.02", "--json", file.path()}));
+  const TemporaryFolder folder;
+  const Result result = run(ranks(2, {"--seconds", "0.02", "--json", folder / "result"}));
   EXPECT_EQ(result.status, 0) << result.all();
-  const std::vector<json> lines = lines_of(file.path());
+  const std::vector<json> lines = lines_of(folder / "result");
   ASSERT_FALSE(lines.empty()) << result.all();
   EXPECT_EQ(lines[0].at("fingerprint").at("world_size"), 2);
   for (const char* what : {"memlock", "shm_bytes", "interfaces", "rdma_ports", "gpus", "memory_bandwidth",
@@ -85,11 +71,12 @@ TEST(NodeCheckProgram, LooksAtEverything) {
 }
 
 TEST(NodeCheckProgram, SeesWhatIsCorrupted) {
-  const TemporaryFile file;
-  const Result result = run({PATH_mnrun, "--standalone", "--nproc-per-node", "3", PATH_node_check, "--seconds", "0.02",
-                             "--corrupt", "2", "--only", "clock_skew", "--only", "limits", "--json", file.path()});
+  const TemporaryFolder folder;
+  const Result result =
+      run({PATH_mnrun, "--standalone", "--nproc-per-node", "3", PATH_node_check, "--seconds", "0.02", "--corrupt", "2",
+           "--only", "clock_skew", "--only", "limits", "--json", folder / "result"});
   EXPECT_EQ(result.status, 1) << result.all();
-  const std::vector<json> skews = with(lines_of(file.path()), "clock_skew");
+  const std::vector<json> skews = with(lines_of(folder / "result"), "clock_skew");
   ASSERT_EQ(skews.size(), 2u);
   EXPECT_EQ(skews[0].at("ok"), true);
   EXPECT_EQ(skews[1].at("ok"), false);
@@ -147,10 +134,11 @@ TEST(NodeCheckProgram, WrongOptionsAreRefused) {
 #ifdef HOST_NCCL
 
 TEST(NodeCheckProgram, GpusAreSharedOutAndSaidToBeStandIns) {
-  const TemporaryFile file;
-  const Result result = run(ranks(2, {"--only", "gpu", "--only", "devices", "--json", file.path()}), on_host_nccl(3));
+  const TemporaryFolder folder;
+  const Result result =
+      run(ranks(2, {"--only", "gpu", "--only", "devices", "--json", folder / "result"}), on_host_nccl(3));
   EXPECT_EQ(result.status, 0) << result.all();
-  const std::vector<json> lines = lines_of(file.path());
+  const std::vector<json> lines = lines_of(folder / "result");
   for (const char* what : {"gpu0_memory", "gpu1_memory", "gpu2_memory"}) {
     const std::vector<json> found = with(lines, what);
     ASSERT_EQ(found.size(), 1u) << what << result.all();

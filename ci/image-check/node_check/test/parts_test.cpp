@@ -7,26 +7,23 @@
 #include "../names.hpp"
 
 #include <multinode/tcp_store.hpp>
-
-#include "test/temporary_folder.hpp"
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 namespace {
 
 using namespace node_check;
+using multinode::testing::TemporaryFolder;
 using namespace std::chrono_literals;
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 #define EXPECT_HAS(text, part) EXPECT_TRUE(has(text, part)) << "looked for '" << (part) << "' in:\n" << (text)
-
-using Folder = TemporaryFolder;
 
 // Clocks.
 
@@ -115,7 +112,7 @@ TEST(NodeCheck, AWrongWordIsNamedWithItsBits) {
 // Folders and limits.
 
 TEST(NodeCheck, AFolderThatCanBeWritten) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Finding finding = look_at_folder("shm", folder.path(), 1, "do this");
   EXPECT_EQ(finding.ok, true) << finding.why;
   EXPECT_EQ(finding.what, "shm_bytes");
@@ -131,7 +128,7 @@ TEST(NodeCheck, AFolderThatCannotBeWrittenOrIsFull) {
     EXPECT_HAS(finding.why, wrong);
     EXPECT_HAS(finding.why, ": do this");
   }
-  const Folder folder;
+  const TemporaryFolder folder;
   const Finding full = look_at_folder("tmp", folder.path(), 1e30, "do this");
   EXPECT_EQ(full.ok, false);
   EXPECT_HAS(full.why, folder.path().string() + " has only ");
@@ -144,7 +141,7 @@ TEST(NodeCheck, LimitsOfThisProcess) {
 }
 
 TEST(NodeCheck, CgroupsOfBothVersions) {
-  const Folder two;
+  const TemporaryFolder two;
   two.write("proc/self/cgroup", "0::/a/b");
   two.write("sys/fs/cgroup/a/cpu.max", "150000 100000");
   two.write("sys/fs/cgroup/a/b/cpu.max", "max 100000");
@@ -153,7 +150,7 @@ TEST(NodeCheck, CgroupsOfBothVersions) {
   EXPECT_EQ(read_cgroup(two.path()).cpus, 1.5);
   EXPECT_EQ(read_cgroup(two.path()).memory, 1048576);
 
-  const Folder one;
+  const TemporaryFolder one;
   one.write("proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n1:name=systemd:/x");
   one.write("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "400000");
   one.write("sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000");
@@ -162,19 +159,19 @@ TEST(NodeCheck, CgroupsOfBothVersions) {
   EXPECT_EQ(read_cgroup(one.path()).cpus, 4);
   EXPECT_EQ(read_cgroup(one.path()).memory, 2097152);
 
-  const Folder none;
+  const TemporaryFolder none;
   EXPECT_FALSE(read_cgroup(none.path()).cpus);
   EXPECT_FALSE(read_cgroup(none.path()).memory);
 }
 
 TEST(NodeCheck, RdmaPorts) {
-  const Folder root;
-  EXPECT_TRUE(rdma_ports(root.path() / "sys").empty());
+  const TemporaryFolder root;
+  EXPECT_TRUE(rdma_ports(root / "sys").empty());
   root.write("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
   root.write("sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)");
   root.write("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN");
   root.write("sys/class/infiniband/mlx5_1/ports/1/rate", "40 Gb/sec (4X QDR)");
-  EXPECT_EQ(rdma_ports(root.path() / "sys"),
+  EXPECT_EQ(rdma_ports(root / "sys"),
             (std::vector<std::string>{"mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)", "mlx5_1/1 DOWN 40 Gb/sec (4X QDR)"}));
 }
 
@@ -257,11 +254,11 @@ case $2 in
   silent) exit 3 ;;
   hanging) exec sleep 60 ;;
 esac)");
-    std::filesystem::permissions(folder_.path() / "ssh", std::filesystem::perms::owner_all);
+    std::filesystem::permissions(folder_ / "ssh", std::filesystem::perms::owner_all);
     setenv("PATH", (folder_.path().string() + ":" + path_).c_str(), 1);
   }
   void TearDown() override { setenv("PATH", path_.c_str(), 1); }
-  Folder folder_;
+  TemporaryFolder folder_;
   std::string path_ = getenv("PATH");
 };
 

@@ -4,6 +4,7 @@
 
 #include <multinode/options.hpp>
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -12,7 +13,6 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <regex>
 #include <set>
@@ -22,6 +22,8 @@ namespace {
 
 using namespace image_check;
 using multinode::testing::occurrences;
+using multinode::testing::TemporaryFolder;
+using multinode::testing::text_of;
 
 CheckResult check(const std::string& name, Status status, Action action = Action::none,
                   std::vector<Finding> findings = {}) {
@@ -612,8 +614,9 @@ TEST(Junit, IsNoPassWhereTheRunIsNone) {
 }
 
 TEST(Reports, AreWrittenWholeOrNotAtAll) {
-  const auto folder = std::filesystem::temp_directory_path() / ("report-" + std::to_string(std::random_device()()));
-  std::filesystem::create_directories(folder);
+  const TemporaryFolder parent;
+  const auto folder = parent / "results";
+  std::filesystem::create_directory(folder);
   const auto names = [&] {
     std::set<std::string> all;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) all.insert(entry.path().filename());
@@ -622,12 +625,7 @@ TEST(Reports, AreWrittenWholeOrNotAtAll) {
   write_reports(folder, right(), nullptr);
   EXPECT_EQ(names(), (std::set<std::string>{"report.html", "junit.xml"}));
   // A disk that is full stands for what ends within a page.
-  const auto read = [&] {
-    std::stringstream text;
-    text << std::ifstream(folder / "report.html").rdbuf();
-    return text.str();
-  };
-  const std::string before = read();
+  const std::string before = text_of(folder / "report.html");
   rlimit old{};
   getrlimit(RLIMIT_FSIZE, &old);
   const rlimit full{1000, old.rlim_max};
@@ -642,7 +640,7 @@ TEST(Reports, AreWrittenWholeOrNotAtAll) {
   setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(error, "cannot write " + (folder / "report.html").string() + ": File too large");
-  EXPECT_EQ(read(), before);
+  EXPECT_EQ(text_of(folder / "report.html"), before);
   EXPECT_EQ(names(), (std::set<std::string>{"report.html", "junit.xml"}));
   std::filesystem::remove(folder / "junit.xml");
   std::filesystem::create_directories(folder / "junit.xml" / "in the way");
@@ -654,7 +652,8 @@ TEST(Reports, AreWrittenWholeOrNotAtAll) {
 
 #ifdef PATH_image_check
 TEST(Program, WritesBothReports) {
-  const auto folder = std::filesystem::temp_directory_path() / ("report-" + std::to_string(std::random_device()()));
+  const TemporaryFolder parent;
+  const auto folder = parent / "results";
   {
     ResultsWriter writer(folder);
     const Results results = wrong();
@@ -665,11 +664,7 @@ TEST(Program, WritesBothReports) {
   auto ran = multinode::testing::run({PATH_image_check, "report", folder, "--baseline", folder});
   EXPECT_EQ(ran.status, 0) << ran.err;
   EXPECT_EQ(ran.out, (folder / "report.html").string() + "\n");
-  for (const char* name : {"report.html", "junit.xml"}) {
-    std::stringstream text;
-    text << std::ifstream(folder / name).rdbuf();
-    EXPECT_TRUE(Parsed(text.str()).result) << name;
-  }
+  for (const char* name : {"report.html", "junit.xml"}) EXPECT_TRUE(Parsed(text_of(folder / name)).result) << name;
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"report"},
                                                     {"report", (folder / "none").string()},
                                                     {"report", folder, "more"},
@@ -682,7 +677,6 @@ TEST(Program, WritesBothReports) {
     EXPECT_EQ(ran.status, 2) << ran.out;
     EXPECT_NE(ran.err, "");
   }
-  std::filesystem::remove_all(folder);
 }
 #endif
 
