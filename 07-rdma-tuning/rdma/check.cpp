@@ -55,19 +55,6 @@ std::string printable(std::string text) {
   return text;
 }
 
-// Up to 64 KiB of a file, without the white space at its end. nullopt: it is not there, or cannot be read.
-std::optional<std::string> read_text(const fs::path& file) {
-  std::error_code error;
-  if (!fs::is_regular_file(file, error)) return std::nullopt;
-  std::ifstream in(file);
-  std::string text(65'536, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad()) return std::nullopt;
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  text.erase(text.find_last_not_of(" \t\r\n") + 1);
-  return text;
-}
-
 std::optional<std::uint64_t> read_number(const fs::path& file) {
   const auto text = read_text(file);
   return text ? number_of<std::uint64_t>(*text) : std::nullopt;

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <system_error>
 
 namespace rdma {
@@ -49,15 +48,6 @@ constexpr Source sources[] = {
      0ms},
     {"hw_counters/sent_pkts", {"hw_counters/sent_pkts"}, {"hw_counters/rcvd_pkts"}, CounterUnit::packets, 1, 0ms},
 };
-
-std::optional<std::string> read_text(const fs::path& file) {
-  std::ifstream in(file);
-  std::string text(256, '\0');
-  if (!in || !in.read(text.data(), static_cast<std::streamsize>(text.size())).eof()) return std::nullopt;
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  return text;
-}
 
 // What a net device stands on: the members of a bond, the interface of a VLAN.
 std::vector<std::string> lower_devices(const fs::path& net_device) {

@@ -13,13 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-std::string first_line(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 // Lines "name = value" of a configuration file.
 void settings_of(const std::filesystem::path& path, std::map<std::string, std::string>& settings) {
   std::ifstream file(path);
@@ -95,7 +88,7 @@ void describe_machine(Head& head, const Cluster& cluster, const std::filesystem:
         "/sys/devices/system/cpu/smt/control", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/numa_balancing",
         "/proc/sys/net/core/rmem_max", "/proc/sys/net/core/wmem_max", "/proc/sys/net/ipv4/tcp_congestion_control",
         "/proc/sys/kernel/yama/ptrace_scope"})
-    if (const auto value = first_line(path); !value.empty()) head.settings[path] = value;
+    if (std::string value; std::getline(std::ifstream(path), value) && !value.empty()) head.settings[path] = value;
 }
 
 std::vector<Difference> differences(const Head& a, const Head& b) {
