@@ -82,6 +82,28 @@ std::string round_tick(double value) {
   return text.str();
 }
 
+// So wide about, in the widest font of the page.
+double width_of(const std::string& words, bool bold = false) {
+  return (bold ? 7.2 : 6.5) * static_cast<double>(words.size());
+}
+
+// What is taken of a line.
+class Room {
+ public:
+  // Whether there is room for this width around `middle`, which is then taken.
+  bool take(double middle, double width) {
+    constexpr double apart = 4;
+    const double from = middle - width / 2, to = middle + width / 2;
+    for (const auto& [its_from, its_to] : taken_)
+      if (from < its_to + apart && its_from < to + apart) return false;
+    taken_.emplace_back(from, to);
+    return true;
+  }
+
+ private:
+  std::vector<std::pair<double, double>> taken_;
+};
+
 class Picture {
  public:
   Picture(pugi::xml_node parent, const std::string& title, int width, int height) : svg_(parent.append_child("svg")) {
@@ -171,10 +193,9 @@ void draw(pugi::xml_node parent, const Curve& curve) {
     picture.text(left - 6, y.at(tick) + 4, round_tick(tick), "tick end");
   }
   picture.text(4, 12, curve.unit, "tick");
-  std::size_t i = 0;
-  const std::size_t every = (bands.size() + 4) / 5;
+  Room sizes_named;
   for (const double band : bands) {
-    if (i++ % every) continue;
+    if (!sizes_named.take(x(band), width_of(band_name(band)))) continue;
     picture.line(x(band), foot, x(band), foot + 4, "axis");
     picture.text(x(band), foot + 17, band_name(band), "tick middle");
   }
@@ -189,18 +210,37 @@ void draw(pugi::xml_node parent, const Curve& curve) {
     picture.text(right + 6, (change_top + change_bottom) / 2 + 4, "change", "tick");
   }
 
-  // Neighbours in question are one strip.
+  // Neighbours in question are one strip. Where two strips have no room for their words, a worse one has them.
+  struct Words {
+    double x;
+    std::string words;
+    bool worse;
+  };
+  std::vector<Words> words_of_strips;
   for (auto band = bands.begin(); band != bands.end(); ++band) {
-    if (!curve.marked.count(*band)) continue;
+    const auto mark = curve.marked.find(*band);
+    if (mark == curve.marked.end()) continue;
     const auto begin = band;
-    while (std::next(band) != bands.end() && curve.marked.count(*std::next(band))) ++band;
+    const bool worse = mark->second.worse;
+    const auto is_alike = [&](double other) {
+      const auto at = curve.marked.find(other);
+      return at != curve.marked.end() && at->second.worse == worse;
+    };
+    while (std::next(band) != bands.end() && is_alike(*std::next(band))) ++band;
     const double from = begin == bands.begin() ? left : (x(*std::prev(begin)) + x(*begin)) / 2;
     const double to = std::next(band) == bands.end() ? right : (x(*band) + x(*std::next(band))) / 2;
-    picture.box(from, top - 6, to - from, foot - top + 6, "marked");
-    std::string words = curve.marked.at(*begin);
-    if (band != begin) words += " ... " + curve.marked.at(*band);
-    picture.text(std::clamp((from + to) / 2, left + 75, right - 30), top - 11, words, "mark middle");
+    picture.box(from, top - 6, to - from, foot - top + 6, worse ? "marked" : "marked doubt");
+    std::string words = mark->second.words;
+    if (band != begin) words += " ... " + curve.marked.at(*band).words;
+    const double half = width_of(words, true) / 2, behind_unit = 10 + width_of(curve.unit);
+    words_of_strips.push_back({std::min(std::max((from + to) / 2, behind_unit + half), width - half), words, worse});
   }
+  std::stable_sort(words_of_strips.begin(), words_of_strips.end(),
+                   [](const auto& a, const auto& b) { return a.worse > b.worse; });
+  Room above;
+  for (const auto& [at, words, worse] : words_of_strips)
+    if (above.take(at, width_of(words, true)))
+      picture.text(at, top - 11, words, worse ? "mark middle" : "mark doubt middle");
 
   const auto both = [&](const auto& draw_on) {
     draw_on([&](double, double value) { return y.at(value); }, [](double) { return true; });

@@ -11,13 +11,19 @@ struct Line {
   Bands bands;
 };
 
+struct Mark {
+  std::string words;
+  bool worse;
+};
+
 // A curve over size bands on logarithmic axes, as SVG: the baseline (may be empty) and this run, each with its median
-// and the range of its values; `limits` are dotted; `marked` are the bands in question, with a word on each.
+// and the range of its values; `limits` are dotted; `marked` are the bands in question, with words on each that has
+// room, and a lighter shade where it is not worse.
 struct Curve {
   std::string title, unit;
   Line baseline, run;
   std::map<double, double> limits;
-  std::map<double, std::string> marked;
+  std::map<double, Mark> marked;
 };
 void draw(pugi::xml_node parent, const Curve& curve);
 

@@ -415,8 +415,9 @@ class Page {
       if (b) curve.run.bands[comparison->band_bytes] = *b;
       if (const auto limit = worse_from(*comparison)) curve.limits[comparison->band_bytes] = *limit;
       if (comparison->verdict != "same")
-        curve.marked[comparison->band_bytes] =
-            band_words(comparison->band_bytes) + (a && b ? " " + percent(change(*a, *b)) : "");
+        curve.marked[comparison->band_bytes] = {
+            band_words(comparison->band_bytes) + (a && b ? " " + percent(change(*a, *b)) : ""),
+            comparison->verdict == "worse"};
     }
     const auto figure = add(block, "figure");
     if (curve.run.bands.size() >= 2 || curve.baseline.bands.size() >= 2) {
@@ -432,7 +433,7 @@ class Page {
 
   static std::string marks(const Curve& curve) {
     std::vector<std::string> words;
-    for (const auto& [band, word] : curve.marked) words.push_back(word);
+    for (const auto& [band, mark] : curve.marked) words.push_back(mark.words);
     return joined(words);
   }
 

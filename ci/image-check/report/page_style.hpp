@@ -114,7 +114,9 @@ figcaption { font-weight: 600; font-size: 0.95rem; line-height: 1.35; overflow-w
 .drawing .middle { text-anchor: middle; }
 .drawing .end { text-anchor: end; }
 .drawing .marked { fill: var(--worse2); opacity: 0.45; }
+.drawing .marked.doubt { fill: var(--doubt); opacity: 0.1; }
 .drawing .mark { fill: var(--bad); font-weight: 700; }
+.drawing .mark.doubt { fill: var(--doubt); font-weight: 400; }
 .drawing .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 .drawing .noise { opacity: 0.2; stroke: none; }
 .drawing .run { fill: var(--run); }

@@ -367,6 +367,35 @@ TEST(Page, ShowsWhatIsSuspect) {
             (std::vector<std::string>{"setting", "OMPI_MCA_btl", "–", "^vader"}));
 }
 
+TEST(Page, NamesTheSizesThatHaveRoomAndShadesLessWhatIsNotWorse) {
+  Results results = compared();
+  results.comparisons.clear();
+  for (const auto& [band, verdict] : std::map<double, std::string>{
+           {8, "same"}, {1024, "flaky"}, {1280, "worse"}, {1 << 20, "same"}, {1 << 26, "same"}, {1 << 28, "better"}})
+    results.comparisons.push_back(
+        {"rate", band, "GB/s", "more", "", {4}, {verdict == "worse" ? 2.0 : 5.0}, {}, {}, 0.05, verdict});
+  const Parsed page(html_page(results, nullptr));
+  const std::string figure = "//article[@class='suspect']//figure";
+  EXPECT_EQ(page.count(figure + "//rect[@class='marked']"), 1u);
+  EXPECT_EQ(page.count(figure + "//rect[@class='marked doubt']"), 2u);
+  EXPECT_TRUE(contains(page_style, ".drawing .marked.doubt {"));
+  // 1 and 1.25 KiB are so near that the axis names the first, and the strips that which is worse.
+  EXPECT_EQ(page.texts(figure + "//text[@class='mark middle']"), std::vector<std::string>{"1.25 KiB -50 %"});
+  EXPECT_EQ(page.texts(figure + "//text[@class='mark doubt middle']"), std::vector<std::string>{"256 MiB +25 %"});
+  EXPECT_EQ(page.texts(figure + "//text[@class='tick middle']"),
+            (std::vector<std::string>{"8 B", "1 KiB", "1 MiB", "64 MiB", "size"}));
+  const auto drawn = page.document.select_nodes((figure + "//text[contains(@class, 'middle')]").c_str());
+  for (const auto& a : drawn)
+    for (const auto& b : drawn) {
+      const auto x = [](const auto& text) { return text.node().attribute("x").as_double(); };
+      const auto y = [](const auto& text) { return text.node().attribute("y").as_double(); };
+      const std::string of_a = a.node().child_value(), of_b = b.node().child_value();
+      if (x(a) < x(b) && y(a) == y(b)) {
+        EXPECT_GT(x(b) - x(a), 3.0 * static_cast<double>(of_a.size() + of_b.size())) << of_a << " and " << of_b;
+      }
+    }
+}
+
 TEST(Page, SetsNodesAgainstEachOther) {
   Results results = right();
   results.head.nodes = {"a", "b", "c", "d"};
