@@ -1,14 +1,13 @@
 #include "ddp/checkpoint.hpp"
 #include "idx_files.hpp"
+#include "small_disk.hpp"
 
 #include <multinode/check.hpp>
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>
 
-#include <sched.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -194,15 +193,10 @@ TEST(Checkpoint, WrongBlocksAreTheProgramsFault) {
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{});
 }
 
-// In a mount namespace of this process's own, so that nothing is left behind.
-bool mount_here(const fs::path& folder, unsigned long flags, const char* options) {
-  return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         mount("none", folder.c_str(), "tmpfs", flags, options) == 0;
-}
-
 TEST(Checkpoint, AFullDiskLeavesTheOldOne) {
   const TemporaryFolder folder;
-  if (!mount_here(folder.path(), 0, "size=64k")) GTEST_SKIP() << "this process may not mount a small disk";
+  const SmallDisk disk(folder.path(), 0, "size=64k");
+  if (!disk.mounted()) GTEST_SKIP() << "this process may not mount a small disk";
   Model small(1), large(2, 20'000), read(9);
   ddp::write_checkpoint(folder / "a", {}, small.blocks());
   EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder / "a", {}, large.blocks()); }),
@@ -250,7 +244,8 @@ TEST(Checkpoint, WhereNothingCanBeWrittenItSaysSo) {
 
 TEST(Checkpoint, AReadOnlyFolderIsNamed) {
   const TemporaryFolder folder;
-  if (!mount_here(folder.path(), MS_RDONLY, "size=64k")) GTEST_SKIP() << "this process may not mount a read-only disk";
+  const SmallDisk disk(folder.path(), MS_RDONLY, "size=64k");
+  if (!disk.mounted()) GTEST_SKIP() << "this process may not mount a read-only disk";
   Model model(1);
   EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder / "a", {}, model.blocks()); }),
             "cannot write the checkpoint " + folder.path().string() + "/a: Read-only file system");

@@ -2,9 +2,8 @@
 // their own.
 #include "fashion_mnist_ways.hpp"
 #include "idx_files.hpp"
+#include "small_disk.hpp"
 
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <fcntl.h>
@@ -214,9 +213,8 @@ TEST_P(RestartOnce, WhereNothingCanBeWrittenTheRunEndsAtOnce) {
 // A disk with room for one checkpoint (5.4 MB): the second one fails, the first stays, and training goes on from it.
 TEST_P(RestartOnce, AFullDiskEndsTheRunAndLeavesTheCheckpointBefore) {
   const TemporaryFolder folder;
-  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      mount("none", folder.path().c_str(), "tmpfs", 0, "size=8m") != 0)
-    GTEST_SKIP() << "this process may not mount a small disk";
+  const SmallDisk disk(folder.path(), 0, "size=8m");
+  if (!disk.mounted()) GTEST_SKIP() << "this process may not mount a small disk";
   const auto options = learn({"--checkpoint", folder.path().string(), "--checkpoint-every", "5"});
   const std::string output = run(3, options, 1);
   EXPECT_EQ(occurrences(output, "cannot write the checkpoint " + folder.path().string() +
