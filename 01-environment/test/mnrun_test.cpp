@@ -316,6 +316,13 @@ bool soon(const std::function<bool()>& condition, std::chrono::milliseconds time
   return true;
 }
 
+// Of a running rank; it has no environment in the moment in which it becomes another program.
+pid_t process_of(const Process& mnrun, const std::string& rank) {
+  pid_t pid = 0;
+  if (!soon([&] { return (pid = mnrun.find("RANK", rank)) != 0; })) throw std::runtime_error("no rank " + rank);
+  return pid;
+}
+
 bool alive(pid_t pid) {  // a zombie is not
   const std::string stat = text_of("/proc/" + std::to_string(pid) + "/stat");
   const auto close = stat.rfind(')');
@@ -372,7 +379,7 @@ TEST(Mnrun, AKilledProcessEndsTheOthersWithinASecond) {
   Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "4"}, "echo ready; exec sleep 60"));
   for (const std::string rank : {"0", "1", "2", "3"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready", 10s));
   std::vector<pid_t> pids;
-  for (const std::string rank : {"0", "1", "2", "3"}) pids.push_back(mnrun.find("RANK", rank));
+  for (const std::string rank : {"0", "1", "2", "3"}) pids.push_back(process_of(mnrun, rank));
   const auto begin = std::chrono::steady_clock::now();
   kill(pids[3], SIGKILL);
   const Result r = mnrun.wait(10s);
@@ -395,7 +402,7 @@ TEST(Mnrun, TheKilledProcessIsNamedAndNotWhoEndsOfIt) {
                              "if [ $RANK = 1 ]; then exec 3> " + pipe +
                                  "; echo ready; exec sleep 60; fi; read line < " + pipe + "; exit 1"));
     ASSERT_TRUE(mnrun.wait_for("rank 1\\] ready", 10s));
-    kill(mnrun.find("RANK", "1"), SIGKILL);
+    kill(process_of(mnrun, "1"), SIGKILL);
     const Result r = mnrun.wait(10s);
     EXPECT_EQ(r.status, 137);
     EXPECT_NE(r.err.find("rank 1 (node 0, host "), std::string::npos) << r.err;
@@ -409,7 +416,7 @@ TEST(Mnrun, WhoIgnoresSigtermIsKilledWithItsChildren) {
   ASSERT_TRUE(grandchild);
   const pid_t pid = std::stoi((*grandchild)[1]);
   const auto begin = std::chrono::steady_clock::now();
-  kill(mnrun.find("RANK", "0"), SIGKILL);
+  kill(process_of(mnrun, "0"), SIGKILL);
   EXPECT_EQ(mnrun.wait(10s).status, 137);
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_GE(took, 400ms);  // it had its chance
@@ -446,7 +453,7 @@ TEST(Mnrun, PassesSignalsOn) {
 TEST(Mnrun, StopsAndGoesOnWithItsProcesses) {
   Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"}, "echo ready; exec sleep 60"));
   for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready", 10s));
-  const pid_t pid = mnrun.find("RANK", "1");
+  const pid_t pid = process_of(mnrun, "1");
   const auto state = [](pid_t p) {
     const std::string stat = text_of("/proc/" + std::to_string(p) + "/stat");
     return stat.empty() ? '?' : stat[stat.rfind(')') + 2];
@@ -740,7 +747,7 @@ TEST(MnrunTwoNodes, AKilledProcessEndsBothNodesWithinASecond) {
   ASSERT_TRUE(run.node[0]->wait_for("rank 1\\] ready", 20s));
   ASSERT_TRUE(run.node[1]->wait_for("rank 2\\] ready", 20s));
   const auto begin = std::chrono::steady_clock::now();
-  kill(run.node[1]->find("RANK", "2"), SIGSEGV);
+  kill(process_of(*run.node[1], "2"), SIGSEGV);
   const Result a = run.node[0]->wait(10s), b = run.node[1]->wait(10s);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
   EXPECT_EQ(a.status, 128 + SIGSEGV);
