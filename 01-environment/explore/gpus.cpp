@@ -1,6 +1,7 @@
 #include "explore/gpus.hpp"
 
 #include "explore/files.hpp"
+#include "explore/nvlinks.hpp"
 
 #include <multinode/device.hpp>
 
@@ -83,7 +84,12 @@ nlohmann::json read_gpus(const std::filesystem::path& root) {
                        {"memory_bytes", properties.totalGlobalMem}});
   }
   nlohmann::json gpus = {{"driver", nvidia_driver(root)}, {"devices", devices}};
-  if (devices.size() > 1) gpus["peers"] = peers(count);
+  if (devices.size() > 1) {
+    gpus["peers"] = peers(count);
+    std::vector<std::string> pci;
+    for (const auto& device : devices) pci.push_back(device.at("pci"));
+    if (const auto links = nvlinks(pci); !links.is_null()) gpus["nvlinks"] = links;
+  }
   if (devices.empty() && gpus["driver"] == "none")
     gpus["none_because"] = "NVIDIA's driver is not loaded";
   else if (devices.empty())

@@ -92,6 +92,12 @@ std::vector<std::string> gpus(const json& p) {
     for (const json& to : peers[from]) line += to.is_null() ? " -" : to.is_boolean() ? " none" : " rank " + to.dump();
     lines.push_back(line);
   }
+  const json links = p.at("gpus").value("nvlinks", json::array());
+  for (std::size_t from = 0; from < links.size(); ++from) {
+    std::string line = "NVLinks from " + std::to_string(from) + " to each:";
+    for (const json& to : links[from]) line += to.is_null() ? " -" : " " + to.dump();
+    lines.push_back(line);
+  }
   if (lines.empty()) lines.push_back("none: " + p.at("gpus").value("none_because", "unknown"));
   return lines;
 }

@@ -3,6 +3,7 @@
 #include "explore/gpus.hpp"
 #include "explore/limits.hpp"
 #include "explore/network.hpp"
+#include "explore/nvlinks.hpp"
 #include "explore/required.hpp"
 #include "explore/topology.hpp"
 #include "explore/versions.hpp"
@@ -118,6 +119,14 @@ TEST(Gpus, DriverAndDevicesFromItsFiles) {
   EXPECT_EQ(explore::gpus_of_driver(tree.path()),
             (json{{{"name", "NVIDIA H100 80GB HBM3"}, {"uuid", "GPU-1a2b"}, {"pci", "0000:17:00.0"}},
                   {{"name", "unknown"}, {"uuid", "unknown"}, {"pci", "0000:65:00.0"}}}));
+}
+
+TEST(Gpus, NvlinksDirectAndOverASwitch) {
+  const std::vector<std::string> pci{"0001:00:00.0", "0001:01:00.0", "0001:02:00.0"};
+  EXPECT_EQ(explore::nvlinks(pci, PATH_nvml_stand_in), json::parse("[[null,3,1],[3,null,2],[1,2,null]]"));
+  const std::vector<std::string> unknown{"0001:00:00.0", "0001:09:00.0"};
+  EXPECT_EQ(explore::nvlinks(unknown, PATH_nvml_stand_in), nullptr);
+  EXPECT_EQ(explore::nvlinks(pci, "libno-such-library.so"), nullptr);
 }
 
 TEST(Cgroup, Version2TheTightestOnTheWayUp) {
