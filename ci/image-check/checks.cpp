@@ -256,7 +256,8 @@ bool rdma_device() {
 
 std::string lines_that_say_why(const std::string& program, const std::string& output) {
   const std::string name = program.substr(program.rfind('/') + 1);
-  const std::regex telling("^" + name + ": .*|.*WRONG.*|.* FAILED$|.*rank [0-9]+: .*|.*cannot run .*");
+  const std::regex telling("^(\\[rank [0-9]+\\] )?" + name +
+                           ": .*|.*WRONG.*|.* FAILED$|.*rank [0-9]+: .*|.*cannot run .*");
   std::vector<std::string> lines, all;
   std::istringstream stream(output);
   for (std::string line; std::getline(stream, line);) {

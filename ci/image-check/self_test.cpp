@@ -218,6 +218,10 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
   for (const auto& name : options.only)
     if (std::find(names.begin(), names.end(), name) == names.end())
       throw UsageError("--only: no fault '" + name + "'; self-test --help lists them");
+  if (!options.disable.empty() && std::none_of(all_faults().begin(), all_faults().end(),
+                                               [&](const auto& fault) { return fault.detector == options.disable; }))
+    throw UsageError("--disable: no fault is caught by a detector '" + options.disable +
+                     "'; self-test says in brackets which one caught a fault");
   const Cluster cluster = find_cluster(options.cluster);
   int caught = 0, missed = 0, impossible = 0;
   for (const auto& fault : all_faults()) {

@@ -50,6 +50,8 @@ TEST_F(Judge, ExitStatusWithTheLinesThatSayWhyAndTheirNode) {
   EXPECT_EQ(found(program(), ended(0), "all_reduce_perf: fine"), "");
   EXPECT_EQ(found(program(), ended(1), "noise\nall_reduce_perf: rank 3 (host node10, pid 7) is gone\nmpirun noticed\n"),
             "exit status|ended with status 1:\nall_reduce_perf: rank 3 (host node10, pid 7) is gone|node10\n");
+  EXPECT_EQ(found(program(), ended(1), "[rank 0] all_reduce_perf: too slow\n[rank 0] a\n[rank 0] b\nc\nd\n"),
+            "exit status|ended with status 1:\n[rank 0] all_reduce_perf: too slow|\n");
   EXPECT_EQ(found(program(), ended(137), "a\nb\n"), "exit status|ended with status 137:\na\nb|\n");
   EXPECT_EQ(found(program(), ended(1), "x", "", {"exit status"}), "");
   auto to_fail = program();

@@ -71,6 +71,7 @@ TEST_F(ImageCheck, WrongCommandLines) {
   wrong({"compare", out("none"), out("none")}, "cannot read ");
   wrong({"report", out("none")}, "cannot read ");
   wrong({"self-test", "--only", "a fire"}, "no fault 'a fire'");
+  wrong({"self-test", "--disable", "anwser"}, "no fault is caught by a detector 'anwser'");
   wrong({"pairs", "--hosts", "a,b"}, "2 nodes cannot tell which one is bad");
 }
 
