@@ -114,10 +114,8 @@ class Training {
   // Returns the exit status.
   int run() {
     if (world_.rank() == 0) json_.write(multinode::fingerprint(world_));
-    progress_.line(text("%zu images to learn from, %zu to test with; %zu parameters in %zu buckets; %d rank%s, %s",
-                        images_.train.size(), images_.test.size(), reducer_.storage().size(),
-                        reducer_.plan().buckets.size(), world_.size(), world_.size() == 1 ? "" : "s",
-                        std::string(name_of(communicator_.backend())).c_str()));
+    progress_.line(text("%zu images to learn from, %zu to test with; ", images_.train.size(), images_.test.size()) +
+                   summary(reducer_, world_, communicator_));
     if (!resumed_.empty())
       progress_.line("goes on from " + resumed_.string() + text(", after step %zu of %zu", step_, planned_));
 

@@ -172,9 +172,7 @@ int run(multinode::World& world, const Options& options) {
   multinode::JsonLines json(rank == 0 ? options.common.json : "");
   if (rank == 0) {
     json.write(multinode::fingerprint(world));
-    const std::size_t buckets = reducer.plan().buckets.size();
-    std::cout << reducer.storage().size() << " parameters in " << buckets << (buckets == 1 ? " bucket; " : " buckets; ")
-              << size << (size == 1 ? " rank, " : " ranks, ") << name_of(communicator->backend()) << std::endl;
+    std::cout << summary(reducer, world, *communicator) << std::endl;
   }
 
   data::Batch<float> batch, first_batch;

@@ -162,9 +162,7 @@ int run(multinode::World& world, const Options& options) {
   multinode::JsonLines json(rank == 0 ? options.common.json : "");
   if (rank == 0) json.write(multinode::fingerprint(world));
   Progress progress(rank == 0);
-  progress.line(text("%s, %zu parameters in %zu buckets; %d rank%s, %s", options.arch.c_str(),
-                     parallel.reducer().storage().size(), parallel.reducer().plan().buckets.size(), world.size(),
-                     world.size() == 1 ? "" : "s", std::string(name_of(communicator->backend())).c_str()));
+  progress.line(options.arch + ", " + summary(parallel.reducer(), world, *communicator));
 
   // Every batch is full: BatchNorm would find no variance in a last one of a single image.
   std::optional<ddp::DistributedSampler> sampler;

@@ -140,8 +140,8 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   const Spread own = spread(all_own_seconds);
   const double average = spread(all_seconds).mean;
   std::cout << text("Total number of processes: %d\nAVG Time: %.6f\n", world.size(), average)
-            << text("seconds that a process needed for its blocks: min %.6f, mean %.6f, max %.6f\n", own.min, own.mean,
-                    own.max)
+            << text("seconds that a process needed for its blocks on the %s: min %.6f, mean %.6f, max %.6f\n",
+                    gpu ? "GPU" : "CPU", own.min, own.mean, own.max)
             << text("pi = %.17g = %a with n = %lld, hash of all blocks %016llx\n", last.answer, last.answer,
                     static_cast<long long>(options.n), static_cast<unsigned long long>(last.hash))
             << text("pi - T - h^2/6 + h^6/504 = %.2e, at most %.2e is rounding: %s\n", verdict.error, verdict.bound,

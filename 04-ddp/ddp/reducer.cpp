@@ -314,7 +314,21 @@ void Reducer<T>::rebuild() {
   relocated_();
 }
 
+template <class T>
+std::string summary(const Reducer<T>& reducer, const multinode::World& world,
+                    const multinode::Communicator& communicator) {
+  const auto several = [](std::size_t count, const std::string& what) {
+    return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+  };
+  const auto backend = communicator.backend();
+  return several(reducer.storage().size(), "parameter") + " in " + several(reducer.plan().buckets.size(), "bucket") +
+         "; " + several(static_cast<std::size_t>(world.size()), "rank") + ", " + std::string(name_of(backend)) +
+         (backend == multinode::Backend::nccl ? ", on GPUs" : ", on the CPU");
+}
+
 template class Reducer<float>;
 template class Reducer<double>;
+template std::string summary(const Reducer<float>&, const multinode::World&, const multinode::Communicator&);
+template std::string summary(const Reducer<double>&, const multinode::World&, const multinode::Communicator&);
 
 }  // namespace ddp

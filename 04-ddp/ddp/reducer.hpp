@@ -141,4 +141,9 @@ class Reducer {
   std::vector<multinode::Work> started_;   // buckets 0 ... started_.size() - 1
 };
 
+// What trains, and where: "669706 parameters in 2 buckets; 4 ranks, mpi, on the CPU".
+template <class T>
+std::string summary(const Reducer<T>& reducer, const multinode::World& world,
+                    const multinode::Communicator& communicator);
+
 }  // namespace ddp

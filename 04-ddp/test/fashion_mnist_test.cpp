@@ -53,7 +53,7 @@ TEST_P(FashionMnist, LearnsOnAnyNumberOfRanks) {
     const Ranks::End end = run(ranks, learn({{"--json", file}}));
     EXPECT_EQ(end.status, 0) << end.output;
     EXPECT_SAYS(end.output, "301 images to learn from, 101 to test with; 669706 parameters in 2 buckets; " +
-                                std::to_string(ranks) + " rank");
+                                std::to_string(ranks) + (ranks == 1 ? " rank, " : " ranks, "));
     EXPECT_SAYS(end.output, "epoch 10: loss ");
     EXPECT_SAYS(end.output, " on every rank\n");
     EXPECT_SAYS(end.output, "RIGHT: test accuracy ");
@@ -206,6 +206,12 @@ TEST_F(FashionMnistOnce, TooLowAnAccuracyFails) {
   EXPECT_EQ(result.status, 1);
   EXPECT_SAYS(result.out, "%, at least 90 % wanted");
   EXPECT_SAYS(result.out, "WRONG: test accuracy ");
+}
+
+TEST_F(FashionMnistOnce, SaysWhereItRuns) {
+  EXPECT_SAYS(run(learn({{"--backend", "gloo"}, {"--epochs", "1"}})).out, "; 1 rank, gloo, on the CPU\n");
+  const Result result = run(learn({{"--epochs", "1"}}));
+  EXPECT_SAYS(result.out, result.out.find("1 rank, nccl") == std::string::npos ? ", on the CPU\n" : ", on GPUs\n");
 }
 
 TEST_F(FashionMnistOnce, NcclWithoutAGpuSays77) {
