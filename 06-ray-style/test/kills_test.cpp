@@ -1,5 +1,5 @@
 // A training survives the deaths of its processes and nodes, and ends as if nothing had happened. The environment
-// variable MULTINODE_KILLS says how many there are of each kind (6); two of them fall on each run.
+// variable MULTINODE_KILLS says how many there are of each kind (4); two of them fall on each run.
 #include "local_cluster.hpp"
 
 #include <gtest/gtest.h>
@@ -192,7 +192,7 @@ class Kills : public testing::Test {
   template <class Kill, class Mend>
   void campaign(const std::string& name, Kill kill, Mend mend) {
     const char* const given = std::getenv("MULTINODE_KILLS");
-    const int kills = given ? std::stoi(given) : 6;
+    const int kills = given ? std::stoi(given) : 4;
     std::vector<double> detected, resumed;
     for (int run = 0; 2 * run < kills; ++run) {
       Client& client = submit(name + std::to_string(run));
