@@ -1,5 +1,7 @@
 #include "exchange.hpp"
 
+#include <multinode/report.hpp>
+
 #include <iostream>
 #include <thread>
 
@@ -52,6 +54,7 @@ void require_exchange(const multinode::World& world, const ExchangeOptions& opti
                                 "; start message_passing_" + options.common.backend + " instead");
   for (const auto& [name, rank] : {std::pair("--mute", options.mute), std::pair("--corrupt", options.corrupt)})
     if (rank != -1) multinode::require_range(name, rank, 1, world.size() - 1);
+  if (world.rank() == 0) multinode::JsonLines(options.common.json).write(multinode::fingerprint(world));
 }
 
 int verdict(multinode::World& world, const ExchangeOptions& options, std::size_t wrong) {
@@ -62,6 +65,8 @@ int verdict(multinode::World& world, const ExchangeOptions& options, std::size_t
         options.count * static_cast<std::size_t>(options.rounds) * static_cast<std::size_t>(world.size() - 1);
     std::cout << (total == 0 ? "RIGHT: " : "WRONG: ") << total << " of " << checked << " elements wrong\n"
               << std::flush;
+    multinode::JsonLines(options.common.json, true)
+        .write({{"right", total == 0}, {"checked", checked}, {"wrong", total}});
   }
   return total == 0 ? multinode::exit_right : multinode::exit_wrong;
 }

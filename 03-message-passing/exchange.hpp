@@ -26,7 +26,7 @@ void fill(std::span<std::int32_t> block, int peer, int round);
 std::size_t count_wrong(std::span<const std::int32_t> block, int rank, int round);
 
 // One rank is too few, another library's name after --backend is refused, --mute and --corrupt name a receiver:
-// throws UsageError. Called by every rank first.
+// throws UsageError. Called by every rank first; rank 0 begins the file of --json.
 void require_exchange(const multinode::World& world, const ExchangeOptions& options, std::string_view backend);
 
 // Every rank calls it with its own number of wrong elements: the exit status, the same on all; rank 0 says the verdict.

@@ -4,6 +4,7 @@
 #include <multinode/device.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/options.hpp>
+#include <multinode/report.hpp>
 
 #include <signal.h>
 #include <unistd.h>
@@ -296,9 +297,12 @@ int Job::run() {
     }
   }
   destroy();
-  if (place() == 0)
+  if (place() == 0) {
     tell("RIGHT: " + std::to_string(options_.steps) + " steps, recoveries: " + std::to_string(epoch_) +
          ", ranks at the end: " + list_of(members_));
+    multinode::JsonLines(options_.common.json)
+        .write({{"right", true}, {"steps", options_.steps}, {"recoveries", epoch_}, {"ranks", members_}});
+  }
   return multinode::exit_right;
 }
 

@@ -4,9 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <ostream>
 
 namespace {
@@ -87,6 +92,18 @@ TEST_P(MessagePassing, ACorruptedElementIsFound) {
   EXPECT_SAYS(end.output, "WRONG: 1 of 2000 elements wrong");
 }
 
+TEST_P(MessagePassing, ResultsAreWritten) {
+  const std::string file = testing::TempDir() + "message_passing_test." + std::to_string(getpid());
+  run(3, {"--corrupt", "2", "--json", file});
+  std::ifstream in(file);
+  std::string fingerprint, result, more;
+  std::getline(in, fingerprint), std::getline(in, result);
+  EXPECT_FALSE(std::getline(in, more)) << more;
+  std::filesystem::remove(file);
+  EXPECT_EQ(nlohmann::json::parse(fingerprint).at("fingerprint").at("world_size"), 3);
+  EXPECT_EQ(result, R"({"checked":2000,"right":false,"wrong":1})");
+}
+
 TEST_P(MessagePassing, AMuteRankIsNamed) {
   for (const std::string count : {"1", "1M"}) {
     const Ranks::End end = run(3, {"--mute", "1", "--timeout", "2", "--count", count}, 20s);
@@ -132,6 +149,7 @@ TEST_P(MessagePassing, BadCommandLinesAreRefused) {
                {{"--mute", "2"}, "--mute must be from 1 to 1, not 2"},
                {{"--corrupt", "0"}, "--corrupt must be from 1 to 1, not 0"},
                {{"--backend", "horse"}, "--backend horse: this program shows"},
+               {{"--json", "/nowhere/file"}, "/nowhere/file"},
                {{}, "needs 2 ranks or more", 1}};
   for (const auto& c : cases) {
     const Ranks::End end = run(c.ranks, c.options);

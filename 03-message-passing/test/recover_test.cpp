@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <signal.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
 
 namespace {
@@ -54,7 +57,8 @@ class Recover : public testing::TestWithParam<bool> {
 };
 
 TEST_P(Recover, NobodyDies) {
-  Job job(3, options({}));
+  const std::string file = testing::TempDir() + "recover_test." + std::to_string(getpid());
+  Job job(3, options({"--json", file}));
   for (const int rank : {0, 1, 2}) {
     const Result result = job.rank(rank).wait(20s);
     EXPECT_EQ(result.status, 0) << result.all();
@@ -63,6 +67,10 @@ TEST_P(Recover, NobodyDies) {
       EXPECT_SAYS(result.out, "RIGHT: 20 steps, recoveries: 0, ranks at the end: 0,1,2\n");
     }
   }
+  std::string written;
+  std::getline(std::ifstream(file), written);
+  std::filesystem::remove(file);
+  EXPECT_EQ(written, R"({"ranks":[0,1,2],"recoveries":0,"right":true,"steps":20})");
 }
 
 TEST_P(Recover, AnyRankThatDiesIsLeftOut) {
