@@ -1,16 +1,15 @@
 // The programs as a user runs them.
 #include <testing/faults.hpp>
 #include <testing/host_nccl.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <ostream>
 
@@ -93,13 +92,13 @@ TEST_P(MessagePassing, ACorruptedElementIsFound) {
 }
 
 TEST_P(MessagePassing, ResultsAreWritten) {
-  const std::string file = testing::TempDir() + "message_passing_test." + std::to_string(getpid());
+  const TemporaryFolder folder;
+  const std::string file = folder / "results";
   run(3, {"--corrupt", "2", "--json", file});
   std::ifstream in(file);
   std::string fingerprint, result, more;
   std::getline(in, fingerprint), std::getline(in, result);
   EXPECT_FALSE(std::getline(in, more)) << more;
-  std::filesystem::remove(file);
   EXPECT_EQ(nlohmann::json::parse(fingerprint).at("fingerprint").at("world_size"), 3);
   EXPECT_EQ(result, R"({"checked":2000,"right":false,"wrong":1})");
 }

@@ -2,13 +2,12 @@
 #include <multinode/tcp_store.hpp>
 #include <testing/host_nccl.hpp>
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
 #include <signal.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <memory>
 
@@ -57,7 +56,8 @@ class Recover : public testing::TestWithParam<bool> {
 };
 
 TEST_P(Recover, NobodyDies) {
-  const std::string file = testing::TempDir() + "recover_test." + std::to_string(getpid());
+  const TemporaryFolder folder;
+  const std::string file = folder / "results";
   Job job(3, options({"--json", file}));
   for (const int rank : {0, 1, 2}) {
     const Result result = job.rank(rank).wait(20s);
@@ -69,7 +69,6 @@ TEST_P(Recover, NobodyDies) {
   }
   std::string written;
   std::getline(std::ifstream(file), written);
-  std::filesystem::remove(file);
   EXPECT_EQ(written, R"({"ranks":[0,1,2],"recoveries":0,"right":true,"steps":20})");
 }
 
