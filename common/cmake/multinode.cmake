@@ -57,6 +57,8 @@ elseif(MULTINODE_CUDA)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
+    # Of nvcc's own host compiler, if that is an older g++ than the project's (Debian 13): its libstdc++ is not to be linked.
+    list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/lib/gcc/")
     find_package(CUDAToolkit)
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake before 3.26 stops at 17
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
