@@ -5,6 +5,7 @@
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
+#include <nccl.h>
 
 #include <signal.h>
 
@@ -49,6 +50,9 @@ std::string all_but(int lost, int ranks) {
 
 class Recover : public testing::TestWithParam<bool> {
  protected:
+  void SetUp() override {
+    if (GetParam() && NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)) GTEST_SKIP() << "ncclCommShrink came with NCCL 2.27";
+  }
   Words options(Words more) const {
     if (GetParam()) more.push_back("--shrink");
     return more;
