@@ -97,7 +97,11 @@ class OutOfBand {
 class Job {
  public:
   Job(const Options& options, const multinode::Launch& launch)
-      : options_(options), rank_(launch.rank.value), others_(launch, options.common.timeout), block_(1000) {
+      : options_(options),
+        rank_(launch.rank.value),
+        others_(launch, options.common.timeout),
+        host_(1000),
+        block_(host_.size()) {
     for (int rank = 0; rank < launch.world_size.value; ++rank) members_.push_back(rank);
   }
   ~Job() {
@@ -130,6 +134,7 @@ class Job {
   std::vector<int> members_;
   int epoch_ = 0;  // number of recoveries
   int step_ = 1;
+  std::vector<std::int64_t> host_;  // lives as long as the stream, which may still copy when a step is given up
   multinode::Stream stream_;
   multinode::DeviceBuffer<std::int64_t> block_;
   ncclComm_t communicator_ = nullptr;
@@ -192,9 +197,9 @@ void Job::initialize() {
 
 // Everybody's element i is rank + step + i; the sum tells who took part, and with which step.
 void Job::step() {
-  std::vector<std::int64_t> block(block_.size());
-  for (std::size_t i = 0; i < block.size(); ++i) block[i] = rank_ + step_ + static_cast<std::int64_t>(i);
-  block_.copy_from(block, stream_.get());
+  stream_.synchronize();  // what a step before it, given up, has left there: its communicator is aborted
+  for (std::size_t i = 0; i < host_.size(); ++i) host_[i] = rank_ + step_ + static_cast<std::int64_t>(i);
+  block_.copy_from(host_, stream_.get());
   if (rank_ == options_.kill && step_ == options_.at_step) raise(SIGKILL);
 
   expect(ncclAllReduce(block_.data(), block_.data(), block_.size(), ncclInt64, ncclSum, communicator_, stream_.get()),
@@ -205,14 +210,14 @@ void Job::step() {
     return state == ncclSuccess && cudaStreamQuery(stream_.get()) == cudaSuccess;
   });
 
-  block_.copy_to(block, stream_.get());
+  block_.copy_to(host_, stream_.get());
   stream_.synchronize();
-  for (std::size_t i = 0; i < block.size(); ++i) {
+  for (std::size_t i = 0; i < host_.size(); ++i) {
     std::int64_t sum = 0;
     for (const int rank : members_) sum += rank + step_ + static_cast<std::int64_t>(i);
-    if (block[i] != sum)
+    if (host_[i] != sum)
       throw std::runtime_error("WRONG: step " + std::to_string(step_) + ", element " + std::to_string(i) + " is " +
-                               std::to_string(block[i]) + ", not " + std::to_string(sum));
+                               std::to_string(host_[i]) + ", not " + std::to_string(sum));
   }
   if (place() == 0) tell("step " + std::to_string(step_) + " is right among ranks " + list_of(members_));
 }
