@@ -236,6 +236,15 @@ void drain(OutputPump& pump, Signals& signals, int status) {
   }
 }
 
+// What has been said stands before what the processes print next, unless its reader has stopped.
+void write_first(OutputPump& pump) {
+  for (const auto end = Clock::now() + 1s; !pump.drained() && Clock::now() < end; pump.serve()) {
+    std::vector<pollfd> entries;
+    pump.poll_entries(entries);
+    poll(entries.data(), entries.size(), 100);
+  }
+}
+
 std::string host_name() {
   char name[256] = {};
   multinode::check_errno(gethostname(name, sizeof name - 1), "gethostname");
@@ -279,6 +288,7 @@ int supervise(Options options) {
     }
     pump.say(verdict.text + "; start " + std::to_string(restart + 1) + " of " +
              std::to_string(round.agents[0].max_restarts) + " more");
+    write_first(pump);
   }
 }
 

@@ -537,6 +537,18 @@ TEST(Mnrun, StartsAllAgainAsOftenAsAllowed) {
   EXPECT_EQ(lines_with(right.out, "[rank 1] "), (Words{"start 0", "start 1"}));
 }
 
+TEST(Mnrun, SaysWhyBeforeTheNextStart) {
+  const std::string script = "'echo start; [ $MNRUN_RESTART_COUNT = 50 ]'";
+  const Result r = multinode::testing::run(
+      {"sh", "-c", MNRUN " --standalone --nproc-per-node 1 --max-restarts 50 sh -c " + script + " 2>&1"}, {}, 30s);
+  EXPECT_EQ(r.status, 0);
+  std::istringstream lines(r.out);
+  int number = 0;
+  for (std::string line; std::getline(lines, line); ++number)
+    EXPECT_TRUE(number % 2 ? line.starts_with("mnrun: ") : line == "start") << number << ": " << line;
+  EXPECT_EQ(number, 101);
+}
+
 TEST(Mnrun, ABadCommandLineIsNotStartedAgain) {
   for (const std::string status : {"2", "77"}) {
     const Result r = standalone(2, "echo start; exit " + status, {"--max-restarts", "3"});
