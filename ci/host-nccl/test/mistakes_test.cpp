@@ -55,7 +55,7 @@ const std::vector<Mistake> mistakes = {
      3},
     {"after_destroy", {"rank 0: code 4: invalid argument: ncclAllReduce after ncclCommDestroy"}},
     {"after_abort", {"rank 0: code 4: invalid argument: ncclAllReduce after ncclCommAbort"}},
-    {"after_finalize", {"rank 0: code 5: invalid usage: ncclAllReduce after ncclCommFinalize"}},
+    {"after_finalize", {": code 5: invalid usage: ncclAllReduce after ncclCommFinalize"}},
     {"device", {": cudaErrorInvalidDevice: cudaSetDevice: no device 9: there are 4\n"}},
     {"same_rank", {"rank 1: code 5: invalid usage: ncclCommInitRank: rank 0 came twice: from host "}},
     {"same_gpu", {"duplicate GPU: rank ", ") both use device 0"}},
