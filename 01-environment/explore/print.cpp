@@ -86,18 +86,16 @@ std::vector<std::string> gpus(const json& p) {
     lines.push_back(gpu.at("name").get<std::string>() + ", " + bytes_or(gpu.value("memory_bytes", json()), "? memory") +
                     ", PCI " + gpu.at("pci").get<std::string>() + ", " + gpu.at("uuid").get<std::string>() +
                     ", driver " + p.at("gpus").at("driver").get<std::string>());
-  const json peers = p.at("gpus").value("peers", json::array());
-  for (std::size_t from = 0; from < peers.size(); ++from) {
-    std::string line = "direct access from " + std::to_string(from) + " to each:";
-    for (const json& to : peers[from]) line += to.is_null() ? " -" : to.is_boolean() ? " none" : " rank " + to.dump();
-    lines.push_back(line);
-  }
-  const json links = p.at("gpus").value("nvlinks", json::array());
-  for (std::size_t from = 0; from < links.size(); ++from) {
-    std::string line = "NVLinks from " + std::to_string(from) + " to each:";
-    for (const json& to : links[from]) line += to.is_null() ? " -" : " " + to.dump();
-    lines.push_back(line);
-  }
+  const auto table = [&](const std::string& what, const char* member, const std::string& before) {
+    const json rows = p.at("gpus").value(member, json::array());
+    for (std::size_t from = 0; from < rows.size(); ++from) {
+      std::string line = what + " from " + std::to_string(from) + " to each:";
+      for (const json& to : rows[from]) line += to.is_null() ? " -" : to.is_boolean() ? " none" : before + to.dump();
+      lines.push_back(line);
+    }
+  };
+  table("direct access", "peers", " rank ");
+  table("NVLinks", "nvlinks", " ");
   if (lines.empty()) lines.push_back("none: " + p.at("gpus").value("none_because", "unknown"));
   return lines;
 }
