@@ -224,13 +224,17 @@ std::string prepare(Options& options, Agent& own) {
   return "";
 }
 
+// Moves output once something can be moved, one of `entries` is ready, or so many milliseconds are over.
+void move_output(OutputPump& pump, std::vector<pollfd> entries, int timeout) {
+  pump.poll_entries(entries);
+  poll(entries.data(), entries.size(), timeout);
+  pump.serve();
+}
+
 // Waits until what has been said is written. Only a stopped reader takes long; a signal ends the wait.
 void drain(OutputPump& pump, Signals& signals, int status) {
   while (!pump.drained()) {
-    std::vector<pollfd> entries{{signals.fd(), POLLIN, 0}};
-    pump.poll_entries(entries);
-    poll(entries.data(), entries.size(), -1);
-    pump.serve();
+    move_output(pump, {{signals.fd(), POLLIN, 0}}, -1);
     while (const auto signal = signals.next())
       if (ends_program(static_cast<int>(signal->ssi_signo))) _exit(status ? status : 128 + int(signal->ssi_signo));
   }
@@ -238,11 +242,7 @@ void drain(OutputPump& pump, Signals& signals, int status) {
 
 // What has been said stands before what the processes print next, unless its reader has stopped.
 void write_first(OutputPump& pump) {
-  for (const auto end = Clock::now() + 1s; !pump.drained() && Clock::now() < end; pump.serve()) {
-    std::vector<pollfd> entries;
-    pump.poll_entries(entries);
-    poll(entries.data(), entries.size(), 100);
-  }
+  for (const auto end = Clock::now() + 1s; !pump.drained() && Clock::now() < end;) move_output(pump, {}, 100);
 }
 
 std::string host_name() {
