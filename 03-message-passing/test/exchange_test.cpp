@@ -1,4 +1,4 @@
-#include "exchange.hpp"
+#include "message_passing/exchange.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What `rdma_tune check` finds. The trees stand in for machines that have the fault; they are written here.
-#include "rdma/check.hpp"
+#include "rdma_tune/check.hpp"
 
 #include "scratch.hpp"
 

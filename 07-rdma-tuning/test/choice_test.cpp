@@ -1,4 +1,4 @@
-#include "rdma/choice.hpp"
+#include "rdma_tune/choice.hpp"
 
 #include "tree.hpp"
 

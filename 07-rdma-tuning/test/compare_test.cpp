@@ -1,8 +1,8 @@
 // rdma_tune compare: which node is the odd one.
-#include "rdma/compare.hpp"
+#include "rdma_tune/compare.hpp"
 
-#include "rdma/choice.hpp"
-#include "rdma/table.hpp"
+#include "rdma_tune/choice.hpp"
+#include "rdma_tune/table.hpp"
 #include "scratch.hpp"
 #include "tree.hpp"
 

@@ -1,5 +1,5 @@
 // Fuzzes the reader of NCCL's logs: any bytes, cut into pieces anywhere, give the same, bounded, printable result.
-#include "rdma/nccl_log.hpp"
+#include "rdma_tune/nccl_log.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // NCCL's log lines. Hand-written, in the formats of NCCL 2.5 to 2.28 (those of its format strings and of logs that
 // users publish): no GPU made them.
-#include "rdma/nccl_log.hpp"
+#include "rdma_tune/nccl_log.hpp"
 
 #include <gtest/gtest.h>
 

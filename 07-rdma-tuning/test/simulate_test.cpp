@@ -1,4 +1,4 @@
-#include "rdma/simulate.hpp"
+#include "rdma_tune/simulate.hpp"
 
 #include "tree.hpp"
 

@@ -2,10 +2,10 @@
 // missing. Whatever it is, every reader, choice, table and export must hold together.
 #include "tree.hpp"
 
-#include "rdma/choice.hpp"
-#include "rdma/simulate.hpp"
-#include "rdma/system.hpp"
-#include "rdma/table.hpp"
+#include "rdma_tune/choice.hpp"
+#include "rdma_tune/simulate.hpp"
+#include "rdma_tune/system.hpp"
+#include "rdma_tune/table.hpp"
 
 #include <multinode/check.hpp>
 

@@ -1,4 +1,4 @@
-#include "rdma/system.hpp"
+#include "rdma_tune/system.hpp"
 
 #include "tree.hpp"
 

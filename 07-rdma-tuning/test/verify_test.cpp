@@ -1,7 +1,7 @@
 // What `rdma_tune verify` makes of counters. No RDMA device made them: the sysfs trees are written here, in the form
 // of the drivers' own, and the command whose traffic is judged is a stand-in, a shell that writes new numbers into
-// them. A real (soft-RoCE) device is what ci/soft-roce tests it with.
-#include "rdma/verify.hpp"
+// them. A real (soft-RoCE) device is what ci/lab/soft-roce tests it with.
+#include "rdma_tune/verify.hpp"
 
 #include "scratch.hpp"
 

@@ -19,7 +19,7 @@ namespace multinode {
 // GPUs that this process can use: 0 where there is no GPU, no driver, or no CUDA in this build.
 int device_count() noexcept;
 
-// What the GPUs here are, where they are stand-ins (ci/host-nccl): "4 stand-ins of GPUs ..."; else nullptr. Nothing
+// What the GPUs here are, where they are stand-ins (common/host-nccl): "4 stand-ins of GPUs ..."; else nullptr. Nothing
 // that runs on them has a speed worth showing.
 const char* stand_in() noexcept;
 

@@ -1,0 +1,53 @@
+// rdma_tune: which RDMA devices, ports and GIDs are here, which are right for NCCL, UCX and perftest, and what to
+// export for them. Exit status: 0 right, 1 wrong or failed, 2 bad command line or environment.
+#include "rdma_tune/check.hpp"
+#include "rdma_tune/compare.hpp"
+#include "rdma_tune/simulate.hpp"
+#include "rdma_tune/table.hpp"
+#include "rdma_tune/verify.hpp"
+
+#include <multinode/check.hpp>
+
+#include <iostream>
+#include <string>
+#include <string_view>
+
+namespace {
+
+// Each gets its own words only: argv[0] is the command's name.
+struct Command {
+  std::string_view name;
+  int (*run)(int argc, const char* const* argv);
+};
+constexpr Command commands[] = {
+    {"table", rdma::run_table},     {"simulate", rdma::run_simulate}, {"check", rdma::run_check},
+    {"compare", rdma::run_compare}, {"verify", rdma::run_verify},
+};
+
+int run(int argc, const char* const* argv) {
+  if (argc < 2 || argv[1][0] == '-' || argv[1][0] == '\0') return rdma::run_table(argc, argv);
+  std::string known;
+  for (const Command& command : commands) {
+    if (command.name == argv[1]) return command.run(argc - 1, argv + 1);
+    known += (known.empty() ? "" : ", ") + std::string(command.name);
+  }
+  throw multinode::UsageError("no command '" + std::string(argv[1]) + "': there are " + known + "; see --help");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int status = multinode::exit_right;
+  std::string error;
+  try {
+    status = run(argc, argv);
+  } catch (const multinode::UsageError& e) {
+    status = multinode::exit_usage;
+    error = e.what();
+  } catch (const std::exception& e) {
+    status = multinode::exit_wrong;
+    error = e.what();
+  }
+  if (!error.empty()) std::cerr << "rdma_tune: " + error + "\n";
+  return status;
+}
