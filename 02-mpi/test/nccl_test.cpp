@@ -1,5 +1,5 @@
-// The NCCL side of the programs, on stand-ins of GPUs (common/host-nccl): that the calls are made as they should be, their
-// times and results go where they belong, and nothing is left behind.
+// The NCCL side of the programs, on stand-ins of GPUs (common/host-nccl): that the calls are made as they should be,
+// their times and results go where they belong, and nothing is left behind.
 #include <testing/host_nccl.hpp>
 #include <testing/program_test.hpp>
 

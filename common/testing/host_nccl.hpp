@@ -1,4 +1,5 @@
-// host_nccl.hpp: runs programs on common/host-nccl, the stand-in for CUDA and NCCL, where this build has it (HOST_NCCL).
+// host_nccl.hpp: runs programs on common/host-nccl, the stand-in for CUDA and NCCL, where this build has it
+// (HOST_NCCL).
 #pragma once
 
 #ifdef HOST_NCCL
