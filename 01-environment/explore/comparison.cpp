@@ -22,7 +22,7 @@ json at(const json& process, const char* pointer) {
   return process.contains(path) ? process.at(path) : json();
 }
 
-std::string text_of(const json& value, const char* if_null = "none") {
+std::string shown(const json& value, const char* if_null = "none") {
   if (value.is_null()) return if_null;
   std::string text = value.is_string() ? value.get<std::string>() : value.dump();
   return text.empty() ? if_null : text;
@@ -40,15 +40,15 @@ std::string joined(
   for (const json& object : array) {
     if (!keep(object)) continue;
     std::string one;
-    for (const char* member : members) one += (one.empty() ? "" : " ") + text_of(object.value(member, json()), "?");
+    for (const char* member : members) one += (one.empty() ? "" : " ") + shown(object.value(member, json()), "?");
     all += (all.empty() ? "" : ", ") + one;
   }
   return all.empty() ? "none" : all;
 }
 
-std::string gpus(const json& process) {
+std::string gpu_models(const json& process) {
   std::map<std::string, int> models;  // how many of each
-  for (const json& gpu : at(process, "/gpus/devices")) ++models[text_of(gpu.value("name", json()))];
+  for (const json& gpu : at(process, "/gpus/devices")) ++models[shown(gpu.value("name", json()))];
   std::string all;
   for (const auto& [model, count] : models) all += (all.empty() ? "" : ", ") + std::to_string(count) + " x " + model;
   return all.empty() ? "none" : all;
@@ -56,7 +56,7 @@ std::string gpus(const json& process) {
 
 std::string containers(const json& process) {
   std::set<std::string> kinds;
-  for (const json& mark : at(process, "/container")) kinds.insert(text_of(mark.value("kind", json())));
+  for (const json& mark : at(process, "/container")) kinds.insert(shown(mark.value("kind", json())));
   std::string all;
   for (const std::string& kind : kinds) all += (all.empty() ? "" : ", ") + kind;
   return all.empty() ? "none" : all;
@@ -69,23 +69,23 @@ bool in_use(const json& interface) {
 }
 
 constexpr Item table[] = {
-    {"launcher", "what started the process", [](const json& p) { return text_of(at(p, "/launcher")); }},
-    {"program", "this program and its build", [](const json& p) { return text_of(at(p, "/versions/program")); }},
-    {"mpi", "MPI library", [](const json& p) { return text_of(at(p, "/versions/MPI")); }},
-    {"gloo", "Gloo library", [](const json& p) { return text_of(at(p, "/versions/Gloo")); }},
-    {"nccl", "NCCL library", [](const json& p) { return text_of(at(p, "/versions/NCCL")); }},
-    {"cuda", "CUDA runtime", [](const json& p) { return text_of(at(p, "/versions/CUDA")); }},
-    {"driver", "NVIDIA's kernel driver", [](const json& p) { return text_of(at(p, "/gpus/driver")); }},
-    {"libc", "C library", [](const json& p) { return text_of(at(p, "/versions/libc")); }},
-    {"kernel", "Linux kernel", [](const json& p) { return text_of(at(p, "/versions/kernel")); }},
-    {"system", "distribution", [](const json& p) { return text_of(at(p, "/versions/system")); }},
+    {"launcher", "what started the process", [](const json& p) { return shown(at(p, "/launcher")); }},
+    {"program", "this program and its build", [](const json& p) { return shown(at(p, "/versions/program")); }},
+    {"mpi", "MPI library", [](const json& p) { return shown(at(p, "/versions/MPI")); }},
+    {"gloo", "Gloo library", [](const json& p) { return shown(at(p, "/versions/Gloo")); }},
+    {"nccl", "NCCL library", [](const json& p) { return shown(at(p, "/versions/NCCL")); }},
+    {"cuda", "CUDA runtime", [](const json& p) { return shown(at(p, "/versions/CUDA")); }},
+    {"driver", "NVIDIA's kernel driver", [](const json& p) { return shown(at(p, "/gpus/driver")); }},
+    {"libc", "C library", [](const json& p) { return shown(at(p, "/versions/libc")); }},
+    {"kernel", "Linux kernel", [](const json& p) { return shown(at(p, "/versions/kernel")); }},
+    {"system", "distribution", [](const json& p) { return shown(at(p, "/versions/system")); }},
     {"container", "kind of container", containers},
-    {"cpu-model", "CPU model", [](const json& p) { return text_of(at(p, "/cpu/machine/model"), "unknown"); }},
-    {"cpus", "number of CPUs allowed", [](const json& p) { return text_of(at(p, "/cpu/count")); }},
-    {"openmp", "OpenMP threads", [](const json& p) { return text_of(at(p, "/threads/openmp")); }},
-    {"openblas", "OpenBLAS threads", [](const json& p) { return text_of(at(p, "/threads/openblas")); }},
+    {"cpu-model", "CPU model", [](const json& p) { return shown(at(p, "/cpu/machine/model"), "unknown"); }},
+    {"cpus", "number of CPUs allowed", [](const json& p) { return shown(at(p, "/cpu/count")); }},
+    {"openmp", "OpenMP threads", [](const json& p) { return shown(at(p, "/threads/openmp")); }},
+    {"openblas", "OpenBLAS threads", [](const json& p) { return shown(at(p, "/threads/openblas")); }},
     {"memory", "memory of the machine", [](const json& p) { return bytes_of(at(p, "/memory_bytes"), "unknown"); }},
-    {"gpus", "number and model of GPUs", gpus},
+    {"gpus", "number and model of GPUs", gpu_models},
     {"rdma", "RDMA ports: device, state, rate",
      [](const json& p) {
        return joined(at(p, "/rdma"), {"device", "state", "rate"});
@@ -97,13 +97,13 @@ constexpr Item table[] = {
     {"memlock", "limit of locked memory",
      [](const json& p) { return bytes_of(at(p, "/limits/memlock_bytes"), "unlimited"); }},
     {"open-files", "limit of open files",
-     [](const json& p) { return text_of(at(p, "/limits/open_files"), "unlimited"); }},
+     [](const json& p) { return shown(at(p, "/limits/open_files"), "unlimited"); }},
     {"shm", "size of /dev/shm", [](const json& p) { return bytes_of(at(p, "/limits/shm_bytes"), "none"); }},
     {"cgroup-cpus", "CPUs that the cgroup allows",
-     [](const json& p) { return text_of(at(p, "/cgroup/cpus"), "unlimited"); }},
+     [](const json& p) { return shown(at(p, "/cgroup/cpus"), "unlimited"); }},
     {"cgroup-memory", "memory that the cgroup allows",
      [](const json& p) { return bytes_of(at(p, "/cgroup/memory_bytes"), "unlimited"); }},
-    {"folder", "working folder", [](const json& p) { return text_of(at(p, "/folder")); }},
+    {"folder", "working folder", [](const json& p) { return shown(at(p, "/folder")); }},
 };
 
 std::string plural(const char* word, std::size_t count) { return word + std::string(count == 1 ? "" : "s"); }
@@ -113,7 +113,7 @@ const json& of_rank(const Processes& processes, int rank) { return processes.at(
 std::vector<std::string> hosts_of(const Processes& processes, const std::vector<int>& ranks) {
   std::vector<std::string> hosts;
   for (const int rank : ranks) {
-    const std::string host = text_of(at(of_rank(processes, rank), "/host"), "?");
+    const std::string host = shown(at(of_rank(processes, rank), "/host"), "?");
     if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
   }
   return hosts;

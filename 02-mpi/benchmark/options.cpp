@@ -47,9 +47,9 @@ std::string list(const Values& values) {
 }
 
 // What belongs together in the help.
-class Group {
+class OptionGroup {
  public:
-  explicit Group(const std::string& title) : group_(title) {}
+  explicit OptionGroup(const std::string& title) : group_(title) {}
 
   // `read` gets the text and the option's name, "-n (--iters)", where the option is given. `value`: as the help has it.
   template <class Read>
@@ -152,7 +152,7 @@ std::size_t next_size(std::size_t size, std::size_t largest, std::size_t step, d
 po::options_description Options::description(const Collective& collective) {
   po::options_description known(std::string("Options of ") + collective.name + "_perf");
 
-  Group sizes("Sizes");
+  OptionGroup sizes("Sizes");
   sizes.size("minbytes,b", min_bytes, "smallest size in bytes: 512, 64K, 64M, 4G", given_.min_bytes);
   sizes.size("maxbytes,e", max_bytes, "largest size", given_.max_bytes);
   sizes.size("stepbytes,i", step_bytes, "from size to size, add this", given_.step_bytes);
@@ -162,7 +162,7 @@ po::options_description Options::description(const Collective& collective) {
   });
   sizes.on("sweep", sweep, "8 to 64M times 2 (or as -b, -e, -i, -f say); warm-up and iterations adapt to each size");
 
-  Group operation("Operation");
+  OptionGroup operation("Operation");
   operation.one_or_all("op,o", "OP (=sum)", redops_in_order, redops,
                        collective.reduces ? "reduction: sum, prod, max, min, avg, mulsum or all"
                                           : "ignored: this collective reduces nothing");
@@ -176,7 +176,7 @@ po::options_description Options::description(const Collective& collective) {
                     throw wrong(name, "a rank or all", text);
                 });
 
-  Group performance("Performance");
+  OptionGroup performance("Performance");
   performance.number("ngpus,g", usage.ranks_per_thread, 1, 1024,
                      "ranks a thread: GPUs, or over Gloo as many on the CPU");
   performance.number("nthreads,t", usage.threads, 1, 1024, "threads a process");
@@ -197,7 +197,7 @@ po::options_description Options::description(const Collective& collective) {
                       throw wrong(name, "a whole number from 0 to 1000000", text);
                   });
 
-  Group checks("Checks");
+  OptionGroup checks("Checks");
   checks.number("check,c", check, 0, many, "calls whose results are checked; 0: none");
   checks.number("corrupt", corrupt, 0, many, "rank that spoils an element, to see the check fail");
   checks.add("min-busbw", "GB/s:SIZE", "least bus bandwidth from a size on, such as 1:1M,10:64M",
@@ -212,14 +212,14 @@ po::options_description Options::description(const Collective& collective) {
     checks.on("self-check", self_check, "what measuring costs beside a bare loop of MPI calls, at 8, 4K, 1M and 64M");
 #endif
 
-  Group output("Output");
+  OptionGroup output("Output");
   output.file("output_file,J", output_file_, "the same as --json");
   output.file("csv", csv, "file for one row a result");
   output.file("plot", plot, "SVG file for a picture");
   output.zero_or_one("per_iter_timing,I", per_iteration, "time each call by itself");
   output.zero_or_one("report_timestamps,S", timestamps, "when each row was measured");
 
-  Group nccl("NCCL only");
+  OptionGroup nccl("NCCL only");
   nccl.number("agg_iters,m", usage.aggregate, 1, many, "operations that are one call, in a group");
   nccl.zero_or_one("parallel_init,p", usage.parallel_init, "threads initialize at once");
   nccl.zero_or_one("blocking,z", usage.blocking, "the host waits after each call");
@@ -234,7 +234,7 @@ po::options_description Options::description(const Collective& collective) {
       throw UsageError(name + " must be 0: the others are kernels of nccl-tests, which these programs do not have");
   });
 
-  Group mpi("MPI only");
+  OptionGroup mpi("MPI only");
   mpi.add("mpi-calls", "HOW (=blocking)", "blocking, nonblocking or persistent",
           [this](const std::string& text, const std::string& name) {
             const auto found = std::ranges::find(ways_to_call, text, [](MpiCalls calls) { return name_of(calls); });
@@ -247,7 +247,7 @@ po::options_description Options::description(const Collective& collective) {
             usage.device_memory = text == "device";
           });
 
-  for (const Group* group : {&sizes, &operation, &performance, &checks, &output, &nccl, &mpi})
+  for (const OptionGroup* group : {&sizes, &operation, &performance, &checks, &output, &nccl, &mpi})
     known.add(group->options());
   return known;
 }

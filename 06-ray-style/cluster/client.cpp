@@ -17,7 +17,7 @@ namespace cluster {
 
 namespace {
 
-using Clock = std::chrono::system_clock;
+using WallClock = std::chrono::system_clock;  // gRPC counts deadlines in it
 
 }  // namespace
 
@@ -34,7 +34,7 @@ class Client::Implementation {
     connect();
     grpc::ClientContext call;
     add_token(call, token_);
-    call.set_deadline(Clock::now() + timeout_);
+    call.set_deadline(WallClock::now() + timeout_);
     const auto stream = stub_->GetStatus(&call);
     Status status;
     stream->Write({});
@@ -90,7 +90,7 @@ class Client::Implementation {
 
  private:
   void connect() {
-    for (const auto end = Clock::now() + timeout_;;) {
+    for (const auto end = WallClock::now() + timeout_;;) {
       const auto state = channel_->GetState(true);
       if (state == GRPC_CHANNEL_READY) return;
       if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || !channel_->WaitForStateChange(state, end))

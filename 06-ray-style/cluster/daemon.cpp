@@ -131,10 +131,10 @@ class Log {
 };
 
 // Tells whoever waits for the daemon to be there: the exit status, a byte, and what to print.
-class Waiting {
+class WaitingCommand {
  public:
-  Waiting() = default;  // nobody does: the text goes to this process's own stdout
-  explicit Waiting(Descriptor pipe) : pipe_(std::move(pipe)) {}
+  WaitingCommand() = default;  // nobody does: the text goes to this process's own stdout
+  explicit WaitingCommand(Descriptor pipe) : pipe_(std::move(pipe)) {}
 
   void ready(const std::string& text) {
     if (!pipe_)
@@ -211,7 +211,7 @@ std::string what_next(const Options& options, const StateFolder& folder, const m
 }
 
 // The daemon; returns its exit status when it is over. Throws what keeps it from starting, or ended it.
-int serve(const Options& options, Waiting& waiting) {
+int serve(const Options& options, WaitingCommand& waiting) {
   const StateFolder folder(options.state);
   PidFile pid_file(folder, options.head ? Role::head : Role::node);
   Log log(pid_file.log());
@@ -268,7 +268,7 @@ int serve(const Options& options, Waiting& waiting) {
 int start(int argc, const char* const* argv) {
   const std::optional<Options> options = parse(argc, argv);
   if (!options) return multinode::exit_right;
-  Waiting nobody;
+  WaitingCommand nobody;
   if (options->block) return serve(*options, nobody);
 
   int ends[2];
@@ -277,7 +277,7 @@ int start(int argc, const char* const* argv) {
   if (multinode::check_errno(fork(), "fork") == 0) {
     from.reset();
     setsid();
-    Waiting waiting(std::move(to));
+    WaitingCommand waiting(std::move(to));
     try {
       return serve(*options, waiting);
     } catch (const std::exception& e) {

@@ -29,7 +29,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::string_view head_suffix = "-head.pid";
-constexpr auto patience = 10s;  // from SIGTERM to SIGKILL
+constexpr auto stop_patience = 10s;  // from SIGTERM to SIGKILL
 
 std::string reason() { return std::string(": ") + strerror(errno); }
 
@@ -167,10 +167,10 @@ std::vector<std::string> stop_daemons(const StateFolder& folder, bool force) {
   };
   if (!force) {
     for (const Daemon& daemon : daemons) send(daemon, SIGTERM);
-    wait(patience, "stopped ");
+    wait(stop_patience, "stopped ");
   }
   for (const Daemon& daemon : daemons) send(daemon, SIGKILL);
-  wait(patience, "killed ");
+  wait(stop_patience, "killed ");
   for (const Daemon& daemon : daemons) said.push_back(daemon.name + ", does not end");
   std::ranges::sort(said);
   return said;

@@ -29,20 +29,20 @@ namespace po = boost::program_options;
 constexpr int interrupted = 130;
 
 // Ctrl-C and SIGTERM become calls of a function, on a thread of its own.
-class Signals {
+class InterruptSignals {
  public:
-  Signals() {
+  InterruptSignals() {
     sigemptyset(&signals_);
     sigaddset(&signals_, SIGINT);
     sigaddset(&signals_, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &signals_, &before_);
   }
-  ~Signals() {
+  ~InterruptSignals() {
     thread_ = {};
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
+  InterruptSignals(const InterruptSignals&) = delete;
+  InterruptSignals& operator=(const InterruptSignals&) = delete;
 
   void call(std::function<void()> on_signal) {
     thread_ = std::jthread([this, on_signal = std::move(on_signal)](const std::stop_token& stop) {
@@ -162,7 +162,7 @@ class Display {
 
 int run_job(const Access& access, const Job& job, const std::string& json) {
   Display display(json);
-  Signals signals;  // first: threads have the mask of those that start them
+  InterruptSignals signals;  // first: threads have the mask of those that start them
   Client client(access.head, access.token, std::chrono::seconds(10));
   signals.call([&client, count = 0]() mutable {
     if (++count > 1) _exit(interrupted);

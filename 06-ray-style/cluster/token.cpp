@@ -23,7 +23,7 @@ constexpr std::string_view digits = "0123456789abcdef";
 constexpr const char* header = "authorization";
 constexpr std::string_view scheme = "Bearer ";
 
-std::string reason() { return std::string(": ") + std::strerror(errno); }
+std::string why() { return std::string(": ") + std::strerror(errno); }
 
 }  // namespace
 
@@ -38,7 +38,7 @@ std::string make_token() {
 
 void write_token(const std::filesystem::path& file, std::string_view token) {
   const std::string unfinished = file.string() + "." + std::to_string(getpid());
-  const auto fail = [&] { throw multinode::UsageError("cannot write the token to " + file.string() + reason()); };
+  const auto fail = [&] { throw multinode::UsageError("cannot write the token to " + file.string() + why()); };
   multinode::detail::Descriptor fd(open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd) fail();
   const std::string line = std::string(token) + "\n";
@@ -54,9 +54,9 @@ void write_token(const std::filesystem::path& file, std::string_view token) {
 std::string read_token(const std::filesystem::path& file) {
   const std::string name = "the token file " + file.string();
   multinode::detail::Descriptor fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd) throw multinode::UsageError(name + reason() + "; 'cluster start --head' makes it");
+  if (!fd) throw multinode::UsageError(name + why() + "; 'cluster start --head' makes it");
   struct stat status {};
-  if (fstat(fd.get(), &status) != 0) throw multinode::UsageError(name + reason());
+  if (fstat(fd.get(), &status) != 0) throw multinode::UsageError(name + why());
   if (!S_ISREG(status.st_mode)) throw multinode::UsageError(name + " is no file");
   if (status.st_uid != geteuid()) throw multinode::UsageError(name + " belongs to another user");
   if ((status.st_mode & 077) != 0) throw multinode::UsageError(name + " is open to other users: chmod 600 it");

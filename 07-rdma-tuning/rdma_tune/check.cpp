@@ -3,6 +3,7 @@
 #include "files.hpp"
 #include "number.hpp"
 #include "options.hpp"
+#include "words.hpp"
 
 #include <multinode/check.hpp>
 #include <multinode/options.hpp>
@@ -58,12 +59,6 @@ std::string printable(std::string text) {
 std::optional<std::uint64_t> read_number(const fs::path& file) {
   const auto text = read_text(file);
   return text ? number_of<std::uint64_t>(*text) : std::nullopt;
-}
-
-std::string join(const std::vector<std::string>& words, const std::string& between = ", ") {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
 }
 
 // The words behind "Name:" or "Name" at a line's start.

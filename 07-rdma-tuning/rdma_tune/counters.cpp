@@ -65,9 +65,9 @@ void add_counting(const fs::path& nets, const std::string& name, int depth, std:
   if (lower.empty() && std::find(into.begin(), into.end(), name) == into.end()) into.push_back(name);
 }
 
-class Reader {
+class CounterReader {
  public:
-  explicit Reader(Counters& counters) : counters_(counters) {}
+  explicit CounterReader(Counters& counters) : counters_(counters) {}
 
   // nullopt: no such file, or no number in it, which is a problem.
   std::optional<std::uint64_t> count(const fs::path& file) {
@@ -122,7 +122,7 @@ Counters read_counters(const fs::path& root) {
   if (!fs::is_directory(root, error))
     throw multinode::UsageError("--sysfs: " + root.string() + " is no folder; /sys is the usual one");
   Counters counters;
-  Reader reader(counters);
+  CounterReader reader(counters);
   const fs::path devices = root / "class/infiniband", nets = root / "class/net";
   for (const std::string& device : names_in(devices)) {
     const auto parent = read_text(devices / device / "parent");  // of rxe: its net device

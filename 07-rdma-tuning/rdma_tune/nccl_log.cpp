@@ -1,5 +1,7 @@
 #include "nccl_log.hpp"
 
+#include "words.hpp"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,7 +11,7 @@ namespace rdma {
 
 namespace {
 
-constexpr std::size_t longest_line = 65'536, most_warnings = 8, most_entries = 1024;
+constexpr std::size_t longest_line = 65'536, most_warnings = 8, most_kept = 1024;
 
 bool take(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
@@ -51,7 +53,7 @@ std::string printable(std::string_view text, std::size_t longest = 64) {
 
 template <class Set>
 void insert(Set& set, typename Set::value_type value) {
-  if (set.size() < most_entries) set.insert(std::move(value));
+  if (set.size() < most_kept) set.insert(std::move(value));
 }
 
 bool is_plugin_over_tcp(std::string_view network) {
@@ -106,7 +108,7 @@ void read_transport(std::string_view text, bool receive, NcclLog& log) {
     transport = (collnet ? "COLLNET/" : "NET/") + printable(network);
     if (take(text, "/"))
       if (const auto device = take_number(text))
-        if (log.net_devices.contains(*device) || log.net_devices.size() < most_entries) ++log.net_devices[*device];
+        if (log.net_devices.contains(*device) || log.net_devices.size() < most_kept) ++log.net_devices[*device];
     gpu_direct = text.find("/GDRDMA") != text.npos;
   } else if (take(text, "P2P/")) {
     transport = "P2P/" + printable(take_until(text, "/"));
@@ -117,7 +119,7 @@ void read_transport(std::string_view text, bool receive, NcclLog& log) {
   } else {
     return;
   }
-  if (!log.connections.contains(transport) && log.connections.size() >= most_entries) return;
+  if (!log.connections.contains(transport) && log.connections.size() >= most_kept) return;
   NcclConnections& connections = log.connections[transport];
   ++(receive ? connections.receives : connections.sends);
   if (gpu_direct) ++(receive ? log.gpu_direct.receives : log.gpu_direct.sends);
@@ -138,12 +140,6 @@ NcclConnections sum_of(const NcclLog& log, Wanted wanted) {
     if ((take(name, "NET/") || take(name, "COLLNET/")) && wanted(name)) sum += connections;
   }
   return sum;
-}
-
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
 }
 
 }  // namespace
@@ -172,7 +168,7 @@ void NcclLog::add_line(std::string_view line) {
   std::string_view text = *info;
   if (auto rest = after(text, " set by environment to "); rest && text.starts_with("NCCL_")) {
     while (!rest->empty() && (rest->back() == '.' || rest->back() == ' ')) rest->remove_suffix(1);
-    if (settings.size() < most_entries) settings[printable(take_until(text, " "))] = printable(*rest, 200);
+    if (settings.size() < most_kept) settings[printable(take_until(text, " "))] = printable(*rest, 200);
   } else if (take(text, "NET/IB")) {
     // "NET/IB : Using", "NET/IB: NCCL Dev": the blank before the colon comes and goes with the version.
     skip_blanks(text);

@@ -2,6 +2,7 @@
 
 #include "choice.hpp"
 #include "options.hpp"
+#include "words.hpp"
 
 #include <multinode/check.hpp>
 #include <multinode/options.hpp>
@@ -65,12 +66,6 @@ std::string amount_text(const Moved& moved) {
   if (moved.unit == CounterUnit::bytes) return bytes_text(moved.sum());
   char text[32];
   std::snprintf(text, sizeof text, "%.0f packets", moved.sum());
-  return text;
-}
-
-std::string join(const std::vector<std::string>& words, const std::string& between = ", ") {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
   return text;
 }
 

@@ -5,6 +5,14 @@ include(CMakePushCheckState)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# The files of a target are compiled as one: they share their headers and templates, which cost most of the time.
+set(CMAKE_UNITY_BUILD ON CACHE BOOL "OFF: compile file by file, for short builds after each edit")
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
+find_program(CCACHE ccache)
+if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
 
 find_package(Threads REQUIRED)
 find_package(Boost CONFIG REQUIRED COMPONENTS program_options)
@@ -92,6 +100,8 @@ endif()
 function(multinode_warnings target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion>
+    # In one file made of many, g++ takes every .cpp for a header.
+    $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>
     # g++ 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
     $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
@@ -147,11 +157,13 @@ endfunction()
 # multinode_test(name sources... [RANKS n] [TIMEOUT s] [LABELS l...] [SLOW filter] [PREFIX 03.] [PROGRAMS target...]
 #                [LINK lib...])
 # A GoogleTest executable, its tests known to ctest as PREFIX + suite + test; those that `filter` matches are labelled
-# slow, and may take five times as long. Each program's path is a string macro: PATH_<target>.
+# slow, and may take five times as long. Each program's path is a string macro: PATH_<target>. With LABELS slow it is one
+# test, PREFIX + name, and built by the target slow_tests alone.
 function(multinode_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "RANKS;TIMEOUT;SLOW;PREFIX" "LABELS;PROGRAMS;LINK")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   multinode_warnings(${name})
+  target_compile_options(${name} PRIVATE -O0) # what is tested is optimised, its tests need not be
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE multinode::testing GTest::gtest_main ${arg_LINK})
   foreach(program IN LISTS arg_PROGRAMS)
@@ -166,14 +178,31 @@ function(multinode_test name)
       list(GET default 1 arg_${key})
     endif()
   endforeach()
+  set(properties TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_RANKS} SKIP_RETURN_CODE 77)
+  if(arg_LABELS STREQUAL slow)
+    multinode_slow(${name})
+    add_test(NAME ${arg_PREFIX}${name} COMMAND ${name})
+    set_tests_properties(${arg_PREFIX}${name} PROPERTIES ${properties} LABELS slow)
+    return()
+  endif()
+  set(discover ${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES)
   set(quick)
   if(arg_SLOW)
     math(EXPR longer "5 * ${arg_TIMEOUT}")
-    gtest_discover_tests(${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES TEST_FILTER ${arg_SLOW}
-      TEST_LIST ${name}_slow
+    gtest_discover_tests(${discover} TEST_FILTER ${arg_SLOW} TEST_LIST ${name}_slow
       PROPERTIES TIMEOUT ${longer} PROCESSORS ${arg_RANKS} LABELS slow SKIP_RETURN_CODE 77)
     set(quick TEST_FILTER -${arg_SLOW})
   endif()
-  gtest_discover_tests(${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES ${quick}
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_RANKS} LABELS "${arg_LABELS}" SKIP_RETURN_CODE 77)
+  gtest_discover_tests(${discover} ${quick} PROPERTIES ${properties} LABELS "${arg_LABELS}")
+endfunction()
+
+# multinode_slow(target...): built by the target slow_tests, not by default.
+function(multinode_slow)
+  if(NOT TARGET slow_tests)
+    add_custom_target(slow_tests)
+  endif()
+  foreach(target IN LISTS ARGV)
+    set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+    add_dependencies(slow_tests ${target})
+  endforeach()
 endfunction()

@@ -1,6 +1,7 @@
 #include "gpu.hpp"
 
 #include <multinode/device.hpp>
+#include <multinode/seconds.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -45,10 +46,7 @@ std::string to_text(const Wrong& wrong) {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using multinode::check;
-
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 constexpr std::size_t chunk = std::size_t{32} << 20;  // bytes
 constexpr std::size_t chunk_words = chunk / sizeof(std::uint64_t);
@@ -77,9 +75,10 @@ class PatternTest {
 
   // Returns the pairs that were written and compared.
   std::size_t run(int round, double seconds, bool corrupt, Wrong& wrong) {
-    const Clock::time_point start = Clock::now();
+    const auto start = std::chrono::steady_clock::now();
     std::size_t done = 0;
-    for (; done < pairs_ && (done == 0 || since(start) < seconds / 3); ++done) {  // reading takes twice as long
+    for (; done < pairs_ && (done == 0 || multinode::seconds_since(start) < seconds / 3);
+         ++done) {  // reading takes twice as long
       fill(host_.words(), done * chunk_words, round);
       copy(at(done), host_.words().data(), cudaMemcpyHostToDevice);
       copy(at(2 * pairs_ - 1 - done), at(done), cudaMemcpyDeviceToDevice);
@@ -100,11 +99,11 @@ class PatternTest {
   // The best of the copies that fit into `seconds`, in GB/s copied.
   double rate(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, double seconds) {
     double best = 0;
-    for (const Clock::time_point start = Clock::now(); best == 0 || since(start) < seconds;) {
-      const Clock::time_point before = Clock::now();
+    for (const auto start = std::chrono::steady_clock::now(); best == 0 || multinode::seconds_since(start) < seconds;) {
+      const auto before = std::chrono::steady_clock::now();
       for (int i = 0; i < 4; ++i) check(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()));
       stream_.synchronize();
-      best = std::max(best, 4.0 * static_cast<double>(bytes) / since(before) / 1e9);
+      best = std::max(best, 4.0 * static_cast<double>(bytes) / multinode::seconds_since(before) / 1e9);
     }
     return best;
   }

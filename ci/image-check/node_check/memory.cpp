@@ -2,6 +2,8 @@
 
 #include "granted.hpp"
 
+#include <multinode/seconds.hpp>
+
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -24,10 +26,6 @@
 namespace node_check {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Where every element differs from its neighbours, and the triad is exact.
 constexpr double factor = 3;
@@ -100,18 +98,18 @@ Findings measure_memory_bandwidth(double seconds, bool corrupt) {
     }
     const auto time = [&](double& best, auto kernel) {
       together.arrive_and_wait();
-      const Clock::time_point start = Clock::now();
+      const auto start = std::chrono::steady_clock::now();
       kernel();
       together.arrive_and_wait();
-      if (worker == 0) best = std::min(best, since(start));
+      if (worker == 0) best = std::min(best, multinode::seconds_since(start));
     };
-    const Clock::time_point start = Clock::now();
+    const auto start = std::chrono::steady_clock::now();
     do {
       time(copy, [&] { std::copy(from + first, from + last, to + first); });
       time(triad, [&] {
         for (std::size_t i = first; i < last; ++i) to[i] = from[i] + factor * scaled[i];
       });
-      if (worker == 0) more = since(start) < seconds;
+      if (worker == 0) more = multinode::seconds_since(start) < seconds;
       together.arrive_and_wait();
     } while (more);
     if (corrupt && worker == 0) to[first] += 1;
@@ -155,11 +153,11 @@ Finding measure_matrix_rate(double seconds, bool corrupt) {
   }
   const auto blas_n = static_cast<int>(n);
   double best = std::numeric_limits<double>::infinity();
-  for (const Clock::time_point start = Clock::now(); best > 1e9 || since(start) < seconds;) {
-    const Clock::time_point before = Clock::now();
+  for (const auto start = std::chrono::steady_clock::now(); best > 1e9 || multinode::seconds_since(start) < seconds;) {
+    const auto before = std::chrono::steady_clock::now();
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blas_n, blas_n, blas_n, 1, a.data(), blas_n, b.data(),
                 blas_n, 0, c.data(), blas_n);
-    best = std::min(best, since(before));
+    best = std::min(best, multinode::seconds_since(before));
   }
   Finding finding{"matrix_rate", 2 * std::pow(static_cast<double>(n), 3) / best / 1e9,
                   "GFLOP/s",     "more",

@@ -1,0 +1,12 @@
+// seconds.hpp: how long ago.
+#pragma once
+
+#include <chrono>
+
+namespace multinode {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace multinode
