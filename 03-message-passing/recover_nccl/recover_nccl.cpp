@@ -5,6 +5,7 @@
 #include <multinode/launch.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
+#include <multinode/tcp_store.hpp>
 
 #include <signal.h>
 #include <unistd.h>

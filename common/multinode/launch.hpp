@@ -2,7 +2,7 @@
 // environment. Nothing else in the project reads these variables.
 #pragma once
 
-#include <multinode/tcp_store.hpp>
+#include <multinode/endpoint.hpp>
 
 #include <cstdint>
 #include <map>

@@ -2,6 +2,7 @@
 // The wire protocol is described in tcp_store.cpp.
 #pragma once
 
+#include <multinode/endpoint.hpp>
 #include <multinode/store.hpp>
 
 #include <cstdint>
@@ -9,15 +10,6 @@
 #include <string>
 
 namespace multinode {
-
-struct Endpoint {
-  std::string host;  // a name or an address
-  std::uint16_t port = 0;
-};
-
-// "host:port", "[v6]:port". parse_endpoint throws UsageError naming the text, and `what` it was for.
-Endpoint parse_endpoint(std::string_view text, std::string_view what);
-std::string to_string(const Endpoint& endpoint);
 
 // Serves until it is destroyed, on a thread of its own. What arrives on its port is bounded in size and in number
 // and never trusted: a connection that breaks the protocol is closed, the others do not notice.

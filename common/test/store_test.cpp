@@ -1,4 +1,4 @@
-// What every store promises, asked of each of them; endpoints.
+// What every store promises, asked of each of them.
 #include "torch_server.hpp"
 
 #include <multinode/check.hpp>
@@ -291,34 +291,6 @@ TEST(StoreProcesses, ThirtyTwoProcessesAdd) {
   }
   EXPECT_EQ(tcp.connect()->get("n", 0ms), "640");
   EXPECT_EQ(file.connect()->get("n", 0ms), "640");
-}
-
-TEST(Endpoint, IsReadAndWritten) {
-  for (const auto& [text, host, port] :
-       {std::tuple("localhost:29500", "localhost", 29500), std::tuple("10.0.0.1:1", "10.0.0.1", 1),
-        std::tuple("[::1]:65535", "::1", 65535), std::tuple("[fe80::1%eth0]:80", "fe80::1%eth0", 80),
-        std::tuple("node-1.cluster:29400", "node-1.cluster", 29400)}) {
-    const auto endpoint = parse_endpoint(text, "--rdzv-endpoint");
-    EXPECT_EQ(endpoint.host, host);
-    EXPECT_EQ(endpoint.port, port);
-    EXPECT_EQ(to_string(endpoint), text);
-  }
-  EXPECT_EQ(to_string(parse_endpoint("[host]:5", "")), "host:5");
-}
-
-TEST(Endpoint, WhatIsNoneIsRefusedByName) {
-  for (const char* text :
-       {"", "host", "host:", ":1", "host:0", "host:65536", "host:-1", "host:+1", "host:1x", "host: 1", "::1:80",
-        "[::1]", "[]:1", "[::1:80", "a b:1", "tcp://host:1", "host:99999999999999999999"}) {
-    try {
-      parse_endpoint(text, "--rdzv-endpoint");
-      ADD_FAILURE() << "taken: " << text;
-    } catch (const UsageError& error) {
-      const std::string what = error.what();
-      EXPECT_NE(what.find(std::string("--rdzv-endpoint: \"") + text + '"'), std::string::npos) << what;
-      EXPECT_EQ(what.find('\n'), std::string::npos);
-    }
-  }
 }
 
 }  // namespace
