@@ -54,8 +54,8 @@ TwoNodes on_two_nodes(const std::vector<std::string>& options, const std::string
   if (!before_second.empty()) two.insert(two.begin(), {"sh", "-c", before_second + "; exec \"$@\"", "sh"});
   Process first(one), second(two);
   TwoNodes both;
-  both.first = first.wait(40s);
-  both.second = second.wait(40s);
+  both.first = first.wait();
+  both.second = second.wait();
   return both;
 }
 

@@ -64,7 +64,7 @@ TEST_P(Recover, NobodyDies) {
   const std::string file = folder / "results";
   Job job(3, options({"--json", file}));
   for (const int rank : {0, 1, 2}) {
-    const Result result = job.rank(rank).wait(20s);
+    const Result result = job.rank(rank).wait();
     EXPECT_EQ(result.status, 0) << result.all();
     EXPECT_EQ(result.err, "");
     if (rank == 0) {
@@ -80,14 +80,14 @@ TEST_P(Recover, AnyRankThatDiesIsLeftOut) {
   for (const int ranks : {3, 4})
     for (int lost = 0; lost < ranks; ++lost) {
       SCOPED_TRACE(std::to_string(lost) + " of " + std::to_string(ranks));
-      Job job(ranks, options({"--kill", std::to_string(lost), "--timeout", "10"}));
-      EXPECT_EQ(job.rank(lost).wait(20s).status, 128 + SIGKILL);
+      Job job(ranks, options({"--kill", std::to_string(lost)}));
+      EXPECT_EQ(job.rank(lost).wait().status, 128 + SIGKILL);
       const int first = lost == 0 ? 1 : 0;
       for (int rank = 0; rank < ranks; ++rank) {
         if (rank == lost) continue;
-        const Result result = job.rank(rank).wait(20s);
+        const Result result = job.rank(rank).wait();
         EXPECT_EQ(result.status, 0) << result.all();
-        EXPECT_LT(result.seconds, 9s) << "it did not wait for the deadline";
+        EXPECT_LT(result.seconds, 50s) << "it did not wait for the deadline";
         EXPECT_SAYS(result.out, "rank " + std::to_string(rank) + ": trouble: ncclAllReduce");
         EXPECT_SAYS(result.out, " with ranks " + all_but(lost, ranks) + "\n");
         if (rank == first) {
@@ -102,24 +102,24 @@ TEST_P(Recover, AnyRankThatDiesIsLeftOut) {
 }
 
 TEST_P(Recover, ARankThatIsSilentIsLeftOutAtTheDeadlineAndLearnsIt) {
-  Job job(3, options({"--steps", "1000000000", "--timeout", "2"}));
-  ASSERT_TRUE(job.rank(0).wait_for("step 10 is right", 20s));
+  Job job(3, options({"--steps", "1000000000", "--timeout", "5"}));
+  ASSERT_TRUE(job.rank(0).wait_for("step 10 is right"));
   job.rank(1).signal(SIGSTOP);
-  ASSERT_TRUE(job.rank(0).wait_for("goes on from step \\d+ with ranks 0,2", 20s));
-  ASSERT_TRUE(job.rank(0).wait_for("is right among ranks 0,2", 20s));
+  ASSERT_TRUE(job.rank(0).wait_for("goes on from step \\d+ with ranks 0,2"));
+  ASSERT_TRUE(job.rank(0).wait_for("is right among ranks 0,2"));
   job.rank(1).signal(SIGCONT);
-  const Result late = job.rank(1).wait(20s);
+  const Result late = job.rank(1).wait();
   EXPECT_EQ(late.status, 1) << late.all();
   EXPECT_SAYS(late.err, "the others have gone on without this rank: it was silent for too long");
 }
 
 TEST_P(Recover, TwoDieOneAfterTheOther) {
-  Job job(4, options({"--steps", "1000000000", "--timeout", "5"}));
-  ASSERT_TRUE(job.rank(0).wait_for("step 10 is right", 20s));
+  Job job(4, options({"--steps", "1000000000"}));
+  ASSERT_TRUE(job.rank(0).wait_for("step 10 is right"));
   job.rank(0).signal(SIGKILL);
-  ASSERT_TRUE(job.rank(1).wait_for("is right among ranks 1,2,3", 20s));
+  ASSERT_TRUE(job.rank(1).wait_for("is right among ranks 1,2,3"));
   job.rank(2).signal(SIGKILL);
-  ASSERT_TRUE(job.rank(1).wait_for("is right among ranks 1,3", 20s));
+  ASSERT_TRUE(job.rank(1).wait_for("is right among ranks 1,3"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Recover, testing::Bool(),

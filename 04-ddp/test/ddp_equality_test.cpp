@@ -24,7 +24,7 @@ class Equality : public ::testing::TestWithParam<Way> {
 
 TEST_P(Equality, ManyRanksAreOneProcessWithTheSameBatches) {
   for (const int ranks : {1, 2, 3, 4}) {
-    const Ranks::End end = GetParam().run(PATH_ddp_equality, ranks, {}, 50s);
+    const Ranks::End end = GetParam().run(PATH_ddp_equality, ranks, {});
     EXPECT_EQ(end.status, 0) << end.output;
     const auto lines = lines_of(end.output);
     EXPECT_EQ(lines.size(), 5u) << end.output;
@@ -40,7 +40,7 @@ TEST_P(Equality, ManyRanksAreOneProcessWithTheSameBatches) {
 }
 
 TEST_P(Equality, AFaultIsAnswered) {
-  const Ranks::End end = GetParam().run(PATH_ddp_equality, 3, {"--plant", "dropped-sample"}, 50s);
+  const Ranks::End end = GetParam().run(PATH_ddp_equality, 3, {"--plant", "dropped-sample"});
   EXPECT_EQ(end.status, 1) << end.output;
   for (const auto& [training, line] : lines_of(end.output)) EXPECT_GE(line.ratio, 10) << training;
 }

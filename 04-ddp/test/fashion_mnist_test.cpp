@@ -42,7 +42,7 @@ class SmallDataSet : public ::testing::Test {
 class FashionMnist : public SmallDataSet, public ::testing::WithParamInterface<Way> {
  protected:
   Ranks::End run(int ranks, const std::vector<std::string>& options) {
-    return GetParam().run(PATH_fashion_mnist, ranks, options, 50s);
+    return GetParam().run(PATH_fashion_mnist, ranks, options);
   }
 };
 
@@ -110,7 +110,7 @@ TEST_P(FashionMnist, AGradientThatIsNoNumberStopsTheRunAndNamesRankAndParameter)
     EXPECT_SAYS(end.output, "epoch 1 step 4 of 11: ");
     EXPECT_EQ(occurrences(end.output, "step 5"), 0u) << end.output;
     EXPECT_EQ(occurrences(end.output, "fashion_mnist: rank"), 1u) << "one line: " << end.output;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 50s) << "it waited for the deadline";
   }
 }
 
@@ -235,10 +235,10 @@ class AStoppedRank : public SmallDataSet, public ::testing::WithParamInterface<W
 
 TEST_P(AStoppedRank, IsNamed) {
   Ranks ranks(GetParam().starter, 3,
-              {PATH_fashion_mnist, "--data", small_->path().string(), "--epochs", "100000", "--timeout", "2"});
-  ASSERT_TRUE(ranks.wait_for("epoch (3): loss", 20s));
+              {PATH_fashion_mnist, "--data", small_->path().string(), "--epochs", "100000", "--timeout", "5"});
+  ASSERT_TRUE(ranks.wait_for("epoch (3): loss"));
   ranks.signal(1, SIGSTOP);
-  const Ranks::End end = ranks.wait(20s);
+  const Ranks::End end = ranks.wait();
   EXPECT_TRUE(end.survivors_ended) << end.output.substr(end.output.size() - 2000);
   EXPECT_SAYS(end.output, "; rank 1 (host ");
   EXPECT_SAYS(end.output, "is frozen");

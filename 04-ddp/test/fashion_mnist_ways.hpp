@@ -21,7 +21,7 @@ struct Way {
 
   std::string name() const { return name_of(starter); }
   Ranks::End run(const std::string& program, int ranks, std::vector<std::string> options,
-                 std::chrono::milliseconds timeout) const {
+                 std::chrono::milliseconds timeout = patience) const {
     options.insert(options.begin(), program);
     return Ranks(starter, ranks, options).wait(timeout);
   }

@@ -16,7 +16,7 @@ class RandomMlp : public ::testing::TestWithParam<Way> {
   Ranks::End run(int ranks, const std::vector<std::string>& more = {}) {
     std::vector<std::string> options{"--hidden-layers", "5", "--hidden-units", "64", "--batch-size", "16"};
     options.insert(options.end(), more.begin(), more.end());
-    return GetParam().run(PATH_random_mlp, ranks, options, 50s);
+    return GetParam().run(PATH_random_mlp, ranks, options);
   }
   std::vector<nlohmann::json> lines_of(const std::string& file) {
     std::vector<nlohmann::json> lines;
@@ -120,7 +120,7 @@ TEST_P(RandomMlp, TracesTheLastSteps) {
     std::vector<std::string> options{"--hidden-layers", "5",  "--hidden-units", "256", "--batch-size", "256",
                                      "--trace",         file, "--bucket-bytes", "20K"};
     if (!overlap) options.push_back("--no-overlap");
-    const Ranks::End end = GetParam().run(PATH_random_mlp, 3, options, 50s);
+    const Ranks::End end = GetParam().run(PATH_random_mlp, 3, options);
     EXPECT_EQ(end.status, 0) << end.output;
     EXPECT_SAYS(end.output, "trace: " + file + ", the clocks of all ranks within ");
     Tracks tracks = tracks_of(file);

@@ -20,7 +20,7 @@ TEST_P(StepBenchmark, ThePartsAreTheStep) {
     const std::string file = folder / "results";
     const Ranks::End end = GetParam().run(
         PATH_step_benchmark, 2,
-        {"--batch-size", "65", "--warm-up", "2", "--steps", "10", "--bucket-bytes", "1", how, "--json", file}, 50s);
+        {"--batch-size", "65", "--warm-up", "2", "--steps", "10", "--bucket-bytes", "1", how, "--json", file});
     ASSERT_EQ(end.status, 0) << end.output;
     std::ifstream lines(file);
     std::string line;

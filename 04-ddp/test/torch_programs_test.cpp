@@ -16,7 +16,7 @@ class Torch : public ::testing::Test {
  protected:
   static Ranks::End run(const std::string& program, int ranks, const Options& options,
                         const Way& way = quickest_way()) {
-    return way.run(program, ranks, options, 100s);
+    return way.run(program, ranks, options);
   }
   // The hash that resnet ends with.
   static std::string parameters_in(const Ranks::End& end) {

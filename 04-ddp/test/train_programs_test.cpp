@@ -14,7 +14,7 @@ using Options = std::vector<std::string>;
 class TrainPrograms : public ::testing::TestWithParam<Way> {
  protected:
   Ranks::End run(const std::string& program, int ranks, Options options = {}) {
-    return GetParam().run(program, ranks, std::move(options), 50s);
+    return GetParam().run(program, ranks, std::move(options));
   }
   // What --json says of a run that must succeed, without the fingerprint.
   std::vector<nlohmann::json> results(const std::string& program, int ranks, Options options) {
@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(By, TrainPrograms, ::testing::ValuesIn(ways()),
 class TrainFiles : public ::testing::Test {
  protected:
   static Ranks::End run(const std::string& program, int ranks, Options options = {}) {
-    return quickest_way().run(program, ranks, std::move(options), 50s);
+    return quickest_way().run(program, ranks, std::move(options));
   }
   std::string write(const std::string& name, const std::string& text) {
     const auto path = folder_ / name;

@@ -24,7 +24,7 @@ class TrainerStyle : public SmallDataSet, public ::testing::WithParamInterface<W
   Ranks::End run(int ranks, std::vector<std::string> more) const {
     std::vector<std::string> options{"--data", small_->path().string(), "--batch-size", "30", "--log-every", "5"};
     options.insert(options.end(), more.begin(), more.end());
-    return GetParam().run(PATH_trainer_style, ranks, options, 50s);
+    return GetParam().run(PATH_trainer_style, ranks, options);
   }
   static std::string parameters(const std::string& output) {
     std::smatch match;

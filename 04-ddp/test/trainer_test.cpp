@@ -305,7 +305,7 @@ class OnRanks : public ::testing::TestWithParam<int> {
   Ranks::End run(const std::string& check, const Strings& more = {}, int ranks = GetParam()) const {
     Strings command{PATH_trainer_ranks, "--check", check};
     command.insert(command.end(), more.begin(), more.end());
-    return Ranks(quickest_way().starter, ranks, command).wait(50s);
+    return Ranks(quickest_way().starter, ranks, command).wait();
   }
 };
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <set>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 namespace cluster {
@@ -262,6 +263,13 @@ void Scheduler::schedule() {
     free.push_back({node.hello.cpus() - node.cpus_used,
                     static_cast<int>(std::count(node.gpus_used.begin(), node.gpus_used.end(), false))});
   }
+  // What does not fit now, so that a thousand jobs that need the same are not each tried on a thousand nodes.
+  using Need = std::tuple<int, int, int, Placement>;  // workers, the CPUs and GPUs of each
+  struct Refusal {
+    bool larger_than_cluster;
+    std::string why;
+  };
+  std::map<Need, Refusal> refused;
   std::int64_t first = 0;  // of those that wait for others to end
   for (auto gang = gangs_.begin(); gang != gangs_.end();) {
     const auto here = gang++;  // it may be finished by its start
@@ -273,15 +281,25 @@ void Scheduler::schedule() {
     } else if (it.earliest > surroundings_.now()) {
       first = job;
       wait(it, "its last attempt failed within a second");
-    } else if (const auto counts = place(free, it.job.num_workers(), each, it.job.placement()); !counts.empty()) {
-      for (std::size_t node = 0; node < counts.size(); ++node) {
-        free[node].cpus -= counts[node] * each.cpus;
-        free[node].gpus -= counts[node] * each.gpus;
-      }
-      start(job, it, counts);
     } else {
-      if (!place(all, it.job.num_workers(), each, it.job.placement()).empty()) first = job;
-      wait(it, why_not(free, all, it.job.num_workers(), each));
+      const int workers = it.job.num_workers();
+      const Need need{workers, each.cpus, each.gpus, it.job.placement()};
+      auto known = refused.find(need);
+      if (known == refused.end()) {
+        if (const auto counts = place(free, workers, each, it.job.placement()); !counts.empty()) {
+          for (std::size_t node = 0; node < counts.size(); ++node) {
+            free[node].cpus -= counts[node] * each.cpus;
+            free[node].gpus -= counts[node] * each.gpus;
+          }
+          refused.clear();
+          start(job, it, counts);
+          continue;
+        }
+        const bool larger_than_cluster = place(all, workers, each, it.job.placement()).empty();
+        known = refused.emplace(need, Refusal{larger_than_cluster, why_not(free, all, workers, each)}).first;
+      }
+      if (!known->second.larger_than_cluster) first = job;
+      wait(it, known->second.why);
     }
   }
 }

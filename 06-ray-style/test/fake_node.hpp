@@ -5,6 +5,8 @@
 #include "cluster/outbox.hpp"
 #include "cluster/token.hpp"
 
+#include <testing/program_test.hpp>
+
 #include <grpcpp/create_channel.h>
 
 #include <gtest/gtest.h>
@@ -39,11 +41,11 @@ class Inbox {
     }
     filled_.notify_all();
   }
-  // The next one for which `wanted` is true; those before it are dropped. Fails the test after 10 s, or when no more
-  // can come.
+  // The next one for which `wanted` is true; those before it are dropped. Fails the test after `patience`, or when no
+  // more can come.
   template <class Wanted>
   Message next(const Wanted& wanted) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto end = std::chrono::steady_clock::now() + multinode::testing::patience;
     std::unique_lock lock(mutex_);
     while (filled_.wait_until(lock, end, [&] { return closed_ || !messages_.empty(); }) && !messages_.empty()) {
       const Message message = std::move(messages_.front());
@@ -53,9 +55,9 @@ class Inbox {
     ADD_FAILURE() << "the message did not come";
     return {};
   }
-  bool wait_until_closed(std::chrono::milliseconds timeout) {
+  bool wait_until_closed() {
     std::unique_lock lock(mutex_);
-    return filled_.wait_for(lock, timeout, [&] { return closed_; });
+    return filled_.wait_for(lock, multinode::testing::patience, [&] { return closed_; });
   }
 
  private:
@@ -144,7 +146,7 @@ class FakeNode {
   void leave() {
     outbox_.reset();
     stream_->WritesDone();
-    inbox.wait_until_closed(std::chrono::seconds(5));
+    inbox.wait_until_closed();
   }
   void freeze() { outbox_.reset(); }  // says nothing more, not even heartbeats
   void die() {

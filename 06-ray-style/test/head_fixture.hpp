@@ -33,7 +33,8 @@ inline Job job_of(int workers, int max_failures = 0) {
 class Submitted {
  public:
   Submitted(std::uint16_t port, const std::string& token, const Job& job)
-      : client({"127.0.0.1", port}, token, 5s), result_(std::async(std::launch::async, [this, job] {
+      : client({"127.0.0.1", port}, token, multinode::testing::patience),
+        result_(std::async(std::launch::async, [this, job] {
           try {
             const Result result = client.submit(job, [this](const ToClient& message) { inbox.put(message); });
             inbox.close();
@@ -49,7 +50,7 @@ class Submitted {
   Submitted& operator=(const Submitted&) = delete;
 
   Result result() {
-    if (result_.wait_for(15s) != std::future_status::ready) {
+    if (result_.wait_for(multinode::testing::patience) != std::future_status::ready) {
       ADD_FAILURE() << "the job does not end";
       client.cancel();
     }

@@ -65,7 +65,7 @@ class LocalCluster {
     options.insert(options.end(), {"--block", "--num-gpus", "0"});
     if (!jobs_.empty()) options.insert(options.end(), {"--jobs", jobs_});
     auto process = std::make_unique<Process>(command("start", options));
-    if (!process->wait_for(ready, std::chrono::seconds(10)))
+    if (!process->wait_for(ready))
       throw std::runtime_error("no daemon: " + process->wait(std::chrono::seconds(1)).all());
     return process;
   }

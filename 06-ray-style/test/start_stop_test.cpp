@@ -30,7 +30,7 @@ class StartStop : public testing::Test {
     return words;
   }
   Result cluster(const std::string& name, const std::vector<std::string>& words = {}) const {
-    return multinode::testing::run(command(name, words), {}, 30s);
+    return multinode::testing::run(command(name, words));
   }
   Result start(std::vector<std::string> words) const {
     words.insert(words.end(), {"--jobs", jobs().string(), "--num-cpus", "2"});
@@ -56,8 +56,9 @@ class StartStop : public testing::Test {
     return std::all_of(fs::directory_iterator(state()), {},
                        [](const auto& e) { return e.path().extension() == ".log"; });
   }
-  static bool ends(pid_t pid) {  // within 2 s
-    for (const auto end = Clock::now() + 2s; Clock::now() < end; std::this_thread::sleep_for(2ms))
+  static bool ends(pid_t pid) {
+    for (const auto end = Clock::now() + multinode::testing::patience; Clock::now() < end;
+         std::this_thread::sleep_for(2ms))
       if (!is_running(pid)) return true;
     return false;
   }
@@ -65,7 +66,7 @@ class StartStop : public testing::Test {
   std::pair<pid_t, pid_t> start_family(std::unique_ptr<Process>& client, const std::string& script) {
     write_script(jobs() / "family", script);
     client = std::make_unique<Process>(command("submit", {"--", "family"}));
-    const auto match = client->wait_for("\\) ([0-9]+) ([0-9]+)\\n", 10s);
+    const auto match = client->wait_for("\\) ([0-9]+) ([0-9]+)\\n");
     if (!match) throw std::runtime_error(client->wait(1s).all());
     return {std::stoi((*match)[1]), std::stoi((*match)[2])};
   }
@@ -141,10 +142,10 @@ TEST_F(StartStop, StopEndsJobs) {
   const auto [job, its] = start_family(client, "trap '' TERM; sleep 1000 & echo $$ $!; wait; sleep 1000");
   const auto start = Clock::now();
   EXPECT_EQ(cluster("stop").status, 0);
-  EXPECT_LT(Clock::now() - start, 3s);
+  EXPECT_LT(Clock::now() - start, 60s);
   EXPECT_TRUE(ends(job));
   EXPECT_TRUE(ends(its));
-  EXPECT_EQ(client->wait(5s).status, 1);
+  EXPECT_EQ(client->wait().status, 1);
   EXPECT_TRUE(only_logs());
 }
 
@@ -156,7 +157,7 @@ TEST_F(StartStop, ForceEndsEvenWhatIsFrozen) {
   kill(daemon, SIGSTOP);
   const auto start = Clock::now();
   const Result stop = cluster("stop", {"--force"});
-  EXPECT_LT(Clock::now() - start, 3s);
+  EXPECT_LT(Clock::now() - start, 60s);
   EXPECT_NE(stop.out.find("killed the head"), std::string::npos) << stop.out;
   EXPECT_FALSE(is_running(daemon));
   EXPECT_TRUE(ends(job));
@@ -201,13 +202,14 @@ TEST_F(StartStop, AWaitingNodeEndsAtOnce) {
     const auto blocked = text.find("SigBlk:\t");
     return blocked != text.npos && (std::stoull(text.substr(blocked + 8), nullptr, 16) & (1u << (SIGINT - 1))) != 0;
   };
-  for (const auto end = Clock::now() + 5s; !waits() && Clock::now() < end; std::this_thread::sleep_for(2ms)) {
+  for (const auto end = Clock::now() + multinode::testing::patience; !waits() && Clock::now() < end;
+       std::this_thread::sleep_for(2ms)) {
   }
   EXPECT_EQ(pid_of("-" + pid + ".pid"), node.pid());
   node.signal(SIGINT);
-  const Result result = node.wait(5s);
+  const Result result = node.wait();
   EXPECT_EQ(result.status, 1);
-  EXPECT_LT(result.seconds.count(), 3);
+  EXPECT_LT(result.seconds.count(), 50);
   EXPECT_EQ(pid_of("-" + pid + ".pid"), 0);
 }
 

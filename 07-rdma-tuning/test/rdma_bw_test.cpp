@@ -46,13 +46,13 @@ results() {
     scratch_.write("benchmark", head + body);
     ::chmod((scratch_ / "benchmark").c_str(), 0755);
   }
-  Result bw(std::vector<std::string> words, std::chrono::milliseconds time = 30s) {
+  Result bw(std::vector<std::string> words) {
     std::vector<std::string> command{PATH_rdma_bw,  "--baseline",          "0", "--sysfs", tree_.sys().string(),
                                      "--benchmark", scratch_ / "benchmark"};
     if (std::ranges::find(words, "--launch") == words.end())
       command.insert(command.end(), {"--launch", "env RANKS={n}"});
     command.insert(command.end(), words.begin(), words.end());
-    return multinode::testing::run(command, {}, time);
+    return multinode::testing::run(command);
   }
   std::string contents(const std::string& name) const { return multinode::testing::text_of(scratch_ / name); }
 
@@ -174,25 +174,25 @@ TEST_F(RdmaBwWithoutRdma, FailsWithTheBenchmark) {
       {"echo hello", "the benchmark printed no result", 1},
       {"results 2 1 1 | sed s/true/7/", "the benchmark's JSON is not what it should be: .*", 1},
       {"results 1 1 null", "the benchmark ran on one rank, where there is no bandwidth: see --launch", 1},
-      {"exec sleep 100", "the benchmark had not ended after --timeout, 1.0 s", 1},
+      {"exec sleep 100", "the benchmark had not ended after --timeout, 5.0 s", 1},
   };
   for (const auto& one : cases) {
     benchmark(one.body);
-    const auto result = bw({"--timeout", "1"});
+    const auto result = bw({"--timeout", "5"});
     EXPECT_EQ(result.status, one.status) << one.body << result.all();
     std::string last = result.err.substr(result.err.find('\n') + 1);
     EXPECT_TRUE(std::regex_match(
         last, std::regex("rdma_bw: " + std::regex_replace(one.why, std::regex("[()]"), "\\$&") + "\n")))
         << result.err;
-    EXPECT_LT(result.seconds, 20s) << one.body;
+    EXPECT_LT(result.seconds, 50s) << one.body;
   }
 }
 
 TEST_F(RdmaBwWithoutRdma, DoesNotWaitForWhatABenchmarkLeavesBehind) {
-  benchmark("results 2 1 1; sleep 5 &");
+  benchmark("results 2 1 1; sleep 60 &");
   const auto result = bw({});
   EXPECT_EQ(result.status, 77) << result.all();
-  EXPECT_LT(result.seconds, 4s);
+  EXPECT_LT(result.seconds, 30s);
 }
 
 TEST_F(RdmaBwWithoutRdma, RefusesABadCommandLineInOneLine) {

@@ -136,6 +136,7 @@ struct Machine {
   std::mutex mutex;  // of all that follows
   std::map<int, std::unique_ptr<CUstream_st>> default_streams;
   std::set<cudaStream_t> streams;
+  std::vector<std::pair<int, Point>> destroyed;  // device, end: of streams that were destroyed with tasks left
   std::set<cudaEvent_t> events;
   std::set<cudaGraph_t> graphs;
   std::set<cudaGraphExec_t> executables;
@@ -368,6 +369,8 @@ std::vector<Point> ends_of_streams(int device) {
   };
   for (const cudaStream_t stream : machine.streams) add(*stream);
   for (const auto& [own, stream] : machine.default_streams) add(*stream);
+  for (const auto& [of_device, end] : machine.destroyed)
+    if (of_device == device) points.push_back(end);
   return points;
 }
 
@@ -382,7 +385,7 @@ cudaError_t release(const char* call, void* memory, bool pinned) {
       return refuse(cudaErrorInvalidValue, call, text_of(memory) + " was freed before, or not allocated for this");
     device = found->second.device;
   }
-  if (!pinned)  // CUDA, too, waits here for what the device does
+  if (!pinned)  // CUDA also waits here for all work of the device, that of destroyed streams included
     for (const Point& point : ends_of_streams(device)) point.queue->wait_for(point.number);
   const Lock lock(machine.mutex);
   const auto found = machine.memory.find(reinterpret_cast<std::uintptr_t>(memory));
@@ -616,6 +619,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (Machine::get().streams.erase(stream) == 0)
     return refuse(cudaErrorInvalidResourceHandle, "cudaStreamDestroy", "this stream was destroyed or never made");
   stream->queue->close();
+  auto& destroyed = Machine::get().destroyed;
+  std::erase_if(destroyed, [](const auto& one) { return one.second.queue->reached(one.second.number); });
+  destroyed.push_back({stream->device, {stream->queue, stream->queue->submitted()}});
   delete stream;
   return cudaSuccess;
 }

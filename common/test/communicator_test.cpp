@@ -154,7 +154,7 @@ TEST_P(Ranks, AWrongElementOfEachKindIsSeen) {
 TEST_P(Ranks, OneThatThrowsWhileAnOperationIsUnderWayEndsAll) {
   const testing::Result result = testing::run(ranks(GetParam(), 3, {"--leave", "1"}));
   EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_LT(result.seconds.count(), 10);
+  EXPECT_LT(result.seconds.count(), 50) << "it waited for the deadline";
   EXPECT_NE(result.err.find("rank 1 ("), std::string::npos) << result.all();
   EXPECT_NE(result.err.find("all_reduce of one rank alone was under way"), std::string::npos) << result.all();
 }

@@ -208,7 +208,7 @@ TEST_F(FileStoreTest, AKilledWriterHarmsNobody) {
     // In the midst of it, as soon as it has written something.
     while (store.add("n", 0) == sum) ASSERT_FALSE(writer.wait_for("error", 1ms));
     writer.signal(SIGKILL);
-    writer.wait(10s);
+    writer.wait();
     const auto now = store.add("n", 0);
     EXPECT_GT(now, sum);
     sum = now;
@@ -231,7 +231,7 @@ TEST_F(FileStoreTest, AKeptLockIsATimeout) {
   } catch (const StoreTimeout& error) {
     EXPECT_NE(std::string(error.what()).find(path_.string()), std::string::npos) << error.what();
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 2s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
   ::close(fd);
   EXPECT_EQ(store.get("k", 200ms), "v");
 }

@@ -40,7 +40,7 @@ std::string torchrun() {
 
 // What `argv` prints, in order; it has to end right.
 std::vector<std::string> printed_by(std::vector<std::string> argv) {
-  const Result result = run(std::move(argv), {}, 90s);
+  const Result result = run(std::move(argv));
   EXPECT_EQ(result.status, 0) << result.all();
   return sorted_lines(result.out);
 }
@@ -101,7 +101,7 @@ TEST(LaunchLive, MpirunAmongOuterVariables) {
   if (!has_open_mpi()) GTEST_SKIP() << "no Open MPI, or built with another";
   const Result result =
       run(under_mpirun(2, {LAUNCH_PRINT}),
-          {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PET_NNODES", "2"}}, 60s);
+          {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PET_NNODES", "2"}});
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_EQ(sorted_lines(result.out),
             (Lines{"Open MPI: rank 0/2 local 0/2 node -/- mpi", "Open MPI: rank 1/2 local 1/2 node -/- mpi"}));

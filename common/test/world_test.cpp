@@ -21,7 +21,7 @@ constexpr char program[] = PATH_world_program;
 
 Ranks::End run_ranks(int count, std::vector<std::string> options, Starter starter = Starter::bare) {
   options.insert(options.begin(), program);
-  return Ranks(starter, count, options).wait(30s);
+  return Ranks(starter, count, options).wait();
 }
 
 // Processes whose variables are set one by one.
@@ -41,7 +41,7 @@ struct Group {
   }
   std::vector<Result> wait() {
     std::vector<Result> results;
-    for (auto& process : processes) results.push_back(process->wait(30s));
+    for (auto& process : processes) results.push_back(process->wait());
     return results;
   }
 };
@@ -112,7 +112,7 @@ TEST_P(WorldUnderTorchrun, TwoAgentsOfTwo) {
                                                                         "3"}));
   std::string output;
   for (auto& agent : agents) {
-    const Result result = agent->wait(100s);
+    const Result result = agent->wait();
     EXPECT_EQ(result.status, 0);
     output += result.all();
   }
@@ -147,7 +147,7 @@ TEST(World, TwoProcessesOfOneRankAreRefused) {
   Group group;
   group.start_rank(0, 2, {"--steps", "1000000"});
   group.start_rank(1, 2, {"--steps", "1000000"});
-  ASSERT_TRUE(group.processes[0]->wait_for("step 10\n", 20s));
+  ASSERT_TRUE(group.processes[0]->wait_for("step 10\n"));
   group.start_rank(1, 2);
   const auto results = group.wait();
   for (const Result& result : results) EXPECT_EQ(result.status, 2) << result.err;
@@ -156,8 +156,8 @@ TEST(World, TwoProcessesOfOneRankAreRefused) {
 
 TEST(World, ARankThatNeverComesIsNamed) {
   Group group;
-  group.start_rank(0, 3, {"--timeout", "2"});
-  group.start_rank(2, 3, {"--timeout", "2"});
+  group.start_rank(0, 3, {"--timeout", "5"});
+  group.start_rank(2, 3, {"--timeout", "5"});
   const auto results = group.wait();
   for (const Result& result : results) EXPECT_EQ(result.status, 1);
   EXPECT_SAYS_ONCE(output_of(results), "rank 1 of 3 never came");
@@ -217,7 +217,7 @@ TEST(World, AnExceptionEndsAllRanksWithItsStatus) {
       const auto results = group.wait();
       for (const Result& result : results) {
         EXPECT_EQ(result.status, c.status) << output_of(results);
-        EXPECT_LT(result.seconds.count(), 5);
+        EXPECT_LT(result.seconds.count(), 50) << "it waited for the deadline";
       }
       EXPECT_SAYS_ONCE(output_of(results), c.says);
       EXPECT_SAYS_ONCE(output_of(results), "world_program: rank " + std::to_string(rank) + " (host ");
@@ -242,18 +242,18 @@ TEST(World, ARankThatLeavesWithoutAWordIsGone) {
 TEST(Watchdog, NamesTheLateRank) {
   for (const int late : {0, 2}) {
     Group group;
-    for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {"--late", std::to_string(late), "--timeout", "1"});
+    for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {"--late", std::to_string(late), "--timeout", "5"});
     const auto results = group.wait();
     for (const Result& result : results) EXPECT_EQ(result.status, 1) << output_of(results);
-    EXPECT_SAYS_ONCE(output_of(results), "timed out after 1 s: rank ");
+    EXPECT_SAYS_ONCE(output_of(results), "timed out after 5 s: rank ");
     EXPECT_SAYS_ONCE(output_of(results), "; rank " + std::to_string(late) + " (host ");
     EXPECT_SAYS_ONCE(output_of(results), "is late: it is in its own code, after ");
   }
 }
 
 TEST(Watchdog, SaysOnceWhoIsLateBeforeTheDeadline) {
-  Ranks ranks(Starter::bare, 4, {program, "--late", "2", "--nap", "7300", "--timeout", "8"});
-  const Ranks::End end = ranks.wait(30s);
+  Ranks ranks(Starter::bare, 4, {program, "--late", "2", "--nap", "11000", "--timeout", "16"});
+  const Ranks::End end = ranks.wait();
   EXPECT_EQ(end.status, 0) << "it came in time" << end.output;
   EXPECT_SAYS_ONCE(end.output, "world_program: stalled: rank ");
   EXPECT_SAYS_ONCE(end.output, " s in step (collective number 2); ");
@@ -264,12 +264,11 @@ TEST(Watchdog, SaysOnceWhoIsLateBeforeTheDeadline) {
 
 TEST(Watchdog, NamesTheStoppedRank) {
   for (const int stopped : {0, 1}) {
-    Ranks ranks(Starter::bare, 3, {program, "--steps", "1000000", "--timeout", "2"});
-    ASSERT_TRUE(ranks.wait_for("step (50)\n", 20s));
+    Ranks ranks(Starter::bare, 3, {program, "--steps", "1000000", "--timeout", "5"});
+    ASSERT_TRUE(ranks.wait_for("step (50)\n"));
     ranks.signal(stopped, SIGSTOP);
-    const Ranks::End end = ranks.wait(20s);
+    const Ranks::End end = ranks.wait();
     EXPECT_TRUE(end.survivors_ended) << end.output;
-    EXPECT_LT(end.seconds, 8);
     const std::string tail = end.output.substr(end.output.size() - std::min<std::size_t>(1000, end.output.size()));
     EXPECT_NE(tail.find("rank " + std::to_string(stopped)), std::string::npos) << tail;
     EXPECT_NE(tail.find("is frozen"), std::string::npos) << tail;
@@ -278,11 +277,11 @@ TEST(Watchdog, NamesTheStoppedRank) {
 
 TEST(Watchdog, AStoppedRankThatGoesOnInTimeIsForgiven) {
   Ranks ranks(Starter::bare, 2, {program, "--steps", "3000", "--timeout", "20"});
-  ASSERT_TRUE(ranks.wait_for("step (50)\n", 20s));
+  ASSERT_TRUE(ranks.wait_for("step (50)\n"));
   ranks.signal(1, SIGSTOP);
   EXPECT_FALSE(ranks.wait_for("frozen", 1500ms));
   ranks.signal(1, SIGCONT);
-  EXPECT_TRUE(ranks.wait_for("step (3000)\n", 60s));
+  EXPECT_TRUE(ranks.wait_for("step (3000)\n"));
 }
 
 TEST(Watchdog, NamesTheKilledRank) {

@@ -25,7 +25,7 @@ class Ranks {
   Ranks(Starter starter, int count, const std::vector<std::string>& command);
 
   // Waits until rank 0 printed what `pattern` is found in; returns the match's first group.
-  std::optional<std::string> wait_for(const std::string& pattern, std::chrono::milliseconds timeout);
+  std::optional<std::string> wait_for(const std::string& pattern, std::chrono::milliseconds timeout = patience);
   void signal(int rank, int number);
 
   // Of the whole job: the largest status of a surviving process, all output, seconds since the last signal().
@@ -36,7 +36,7 @@ class Ranks {
     double seconds = 0;
     std::string output;
   };
-  End wait(std::chrono::milliseconds timeout);
+  End wait(std::chrono::milliseconds timeout = patience);
 
  private:
   Starter starter_;
@@ -47,9 +47,9 @@ class Ranks {
 
 // Random rank, random step: starts the ranks, waits until `step` (a pattern whose first group is the step's number)
 // shows a random number from first_step to last_step, kills the rank, and returns a line for each thing that is not as
-// it must be: others end within 5 s, non-zero, and the output names the dead rank (under MPICH's mpirun, which ends all
-// at once, nobody comes to say it). Empty: all right. `record`, if given, gets a line "rank R killed after step S:
-// ended after T s, status X".
+// it must be: others end within 30 s, half of the default deadline, non-zero, and the output names the dead rank (under
+// MPICH's mpirun, which ends all at once, nobody comes to say it). Empty: all right. `record`, if given, gets a line
+// "rank R killed after step S: ended after T s, status X".
 std::string kill_one(Starter starter, int count, const std::vector<std::string>& command, const std::string& step,
                      int first_step, int last_step, std::mt19937& random, std::string* record = nullptr);
 

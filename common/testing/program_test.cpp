@@ -84,16 +84,23 @@ Process::~Process() {
 
 void Process::read_all(const std::stop_token& stop, int fd, std::string& into) {
   char bytes[65536];
-  while (!stop.stop_requested()) {
+  for (int last = 0; last < 16;) {  // when it is to stop, it still reads what is in the pipe: at most 1 MiB
+    const bool stopping = stop.stop_requested();
+    last += stopping;
     pollfd ready{fd, POLLIN, 0};
-    if (poll(&ready, 1, 20) <= 0) continue;
+    if (poll(&ready, 1, stopping ? 0 : 20) <= 0) {
+      if (stopping) break;
+      continue;
+    }
     const ssize_t count = read(fd, bytes, sizeof bytes);
     if (count <= 0) break;
     const std::lock_guard lock(mutex_);
     into.append(bytes, static_cast<std::size_t>(count));
+    changed_.notify_all();
   }
   const std::lock_guard lock(mutex_);
   --open_;
+  changed_.notify_all();
 }
 
 void Process::signal(int number) const { kill(pid_, number); }
@@ -101,20 +108,21 @@ void Process::signal(int number) const { kill(pid_, number); }
 std::optional<std::smatch> Process::wait_for(const std::string& pattern, std::chrono::milliseconds timeout) {
   const std::regex regex(pattern);
   const auto deadline = Clock::now() + timeout;
+  std::size_t line[2] = {0, 0}, seen[2] = {0, 0};  // of each stream: where its last line begins, and what was searched
+  std::unique_lock lock(mutex_);
   for (;;) {
-    bool ended = false;
-    {
-      const std::lock_guard lock(mutex_);
-      for (const std::string* stream : {&out_, &err_}) {
-        searched_ = *stream;  // the match points into it
-        std::smatch match;
-        if (std::regex_search(searched_, match, regex)) return match;
-      }
-      ended = open_ == 0;
+    for (const int i : {0, 1}) {
+      const std::string& stream = i == 0 ? out_ : err_;
+      if (stream.size() == seen[i]) continue;
+      searched_ = stream.substr(line[i]);  // the match points into it
+      std::smatch match;
+      if (std::regex_search(searched_, match, regex)) return match;
+      seen[i] = stream.size();
+      line[i] = stream.rfind('\n') + 1;
     }
-    if (ended || Clock::now() > deadline) return std::nullopt;
-    pollfd never{-1, 0, 0};
-    poll(&never, 0, 2);
+    const bool ended = open_ == 0;
+    const auto more = [&] { return out_.size() > seen[0] || err_.size() > seen[1] || (open_ == 0 && !ended); };
+    if (ended || !changed_.wait_until(lock, deadline, more)) return std::nullopt;
   }
 }
 
@@ -126,18 +134,14 @@ Result Process::wait(std::chrono::milliseconds timeout) {
   Result result;
   result.seconds = Clock::now() - start_;
   result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  // What the command wrote is in the pipes by now; descendants that still hold them open get a moment.
-  for (int i = 0; i < 500; ++i) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (open_ == 0) break;
-    }
-    pollfd never{-1, 0, 0};
-    poll(&never, 0, 2);
+  {  // What the command wrote is in the pipes by now; descendants that still hold them open get a moment.
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(1), [&] { return open_ == 0; });
   }
   kill(-pid_, SIGKILL);
   pid_ = 0;
-  const std::lock_guard lock(mutex_);
+  out_reader_ = {};
+  err_reader_ = {};
   result.out = out_;
   result.err = err_;
   return result;

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -14,6 +15,10 @@
 #include <vector>
 
 namespace multinode::testing {
+
+// The longest that a test waits for what must come. No machine is so slow, and ctest's TIMEOUT is longer, so that a
+// test whose event does not come can still print what it has.
+inline constexpr std::chrono::seconds patience{100};
 
 struct Result {
   int status = -1;  // exit status; 128 + N for signal N, as a shell says it
@@ -37,12 +42,12 @@ class Process {
   pid_t pid() const { return pid_; }
   void signal(int number) const;  // to the command itself
 
-  // Waits for output (on either stream) that `pattern` is found in and returns the match; nothing, if the command ended
-  // or `timeout` passed without.
-  std::optional<std::smatch> wait_for(const std::string& pattern, std::chrono::milliseconds timeout);
+  // Waits for output (on either stream) that `pattern`, which does not reach over several lines, is found in, and
+  // returns the match; nothing, if the command ended or `timeout` passed without.
+  std::optional<std::smatch> wait_for(const std::string& pattern, std::chrono::milliseconds timeout = patience);
 
   // Ends with status 128 + SIGKILL where the command had not ended by itself after `timeout`.
-  Result wait(std::chrono::milliseconds timeout);
+  Result wait(std::chrono::milliseconds timeout = patience);
 
   // The process in this command's tree that has VARIABLE=value in its environment: ("RANK", "2"). 0: none.
   pid_t find(const std::string& variable, const std::string& value) const;
@@ -53,7 +58,8 @@ class Process {
   pid_t pid_ = 0;
   int out_fd_ = -1, err_fd_ = -1, pid_fd_ = -1;
   std::chrono::steady_clock::time_point start_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
   std::string out_, err_, searched_;
   int open_ = 2;
   std::jthread out_reader_, err_reader_;
@@ -61,7 +67,7 @@ class Process {
 
 // Runs to the end, at most `timeout`.
 Result run(std::vector<std::string> argv, const std::map<std::string, std::string>& environment = {},
-           std::chrono::milliseconds timeout = std::chrono::seconds(60));
+           std::chrono::milliseconds timeout = patience);
 
 // How often `what` stands in `text`.
 std::size_t occurrences(const std::string& text, const std::string& what);

@@ -25,7 +25,7 @@ class ImageCheck : public ::testing::Test {
  protected:
   Result image_check(std::vector<std::string> arguments, const std::map<std::string, std::string>& environment = {}) {
     arguments.insert(arguments.begin(), PATH_image_check);
-    return run(arguments, environment, 110s);
+    return run(arguments, environment);
   }
   std::string out(const std::string& name = "out") { return folder_ / name; }
   TemporaryFolder folder_;
@@ -108,7 +108,7 @@ TEST_F(ImageCheck, InterruptedItStillReports) {
       {PATH_image_check, "run", "--only", "worker death", "--only", "wiring", "--launcher", "mnrun", "-o", out()});
   while (!std::filesystem::exists(out() + "/files/worker-death-0/job.jsonl")) std::this_thread::sleep_for(10ms);
   running.signal(SIGTERM);
-  const auto result = running.wait(60s);
+  const auto result = running.wait();
   EXPECT_EQ(result.status, 3) << result.all();
   const auto results = read_results(out());
   EXPECT_TRUE(results.complete);
@@ -125,7 +125,7 @@ TEST_F(ImageCheck, KilledItLeavesNoProcessAndAnIncompleteReport) {
   while (!std::filesystem::exists(out() + "/logs/wiring-0.log")) std::this_thread::sleep_for(10ms);
   while (read_results(out()).checks.empty()) std::this_thread::sleep_for(10ms);
   running.signal(SIGKILL);
-  running.wait(10s);
+  running.wait();
   for (int i = 0; i < 1000 && run({"pgrep", "-f", "message_passing_gloo --mute 1 --timeout 2"}).status == 0; ++i)
     std::this_thread::sleep_for(20ms);
   EXPECT_EQ(image_check({"report", out()}).status, 0);

@@ -135,6 +135,20 @@ TEST(HostCuda, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
   EXPECT_OK(cudaFree(memory));
 }
 
+// An exception destroys a stream and then the memory that its tasks still use.
+TEST(HostCuda, FreeWaitsForTheTasksOfADestroyedStream) {
+  const cudaStream_t stream = new_stream();
+  void* memory = nullptr;
+  EXPECT_OK(cudaMalloc(&memory, 4));
+  Gate gate(stream);
+  EXPECT_OK(cudaMemsetAsync(memory, 0, 4, stream));
+  EXPECT_OK(cudaStreamDestroy(stream));
+  auto freed = std::async(std::launch::async, [&] { EXPECT_OK(cudaFree(memory)); });
+  EXPECT_EQ(freed.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  gate.open();
+  freed.get();
+}
+
 TEST(HostCuda, EventsTellTheTime) {
   const cudaStream_t stream = new_stream();
   cudaEvent_t start{}, end{};

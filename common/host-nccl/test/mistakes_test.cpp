@@ -78,7 +78,7 @@ TEST_P(Mistakes, AreCaughtAndNamed) {
   for (const auto& [name, value] : on_host_nccl()) setenv(name.c_str(), value.c_str(), 1);
   setenv("HOST_NCCL_DEADLINE", "1", 1);
   const Ranks::End end =
-      Ranks(Starter::bare, GetParam().ranks, {PATH_nccl_mistakes, "--mistake", GetParam().name}).wait(30s);
+      Ranks(Starter::bare, GetParam().ranks, {PATH_nccl_mistakes, "--mistake", GetParam().name}).wait();
   for (const std::string& text : GetParam().says)
     EXPECT_NE(end.output.find(text), std::string::npos) << text << "\n" << end.output;
   EXPECT_EQ(end.status, GetParam().name == "device" ? 1 : 0) << end.output;
@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Nccl, Mistakes, testing::ValuesIn(mistakes), [](const a
 TEST(HostNccl, WithoutAMistakeNothingIsSaid) {
   for (const auto& [name, value] : on_host_nccl()) setenv(name.c_str(), value.c_str(), 1);
   for (const int ranks : {2, 3, 4}) {
-    const Ranks::End end = Ranks(Starter::bare, ranks, {PATH_nccl_mistakes, "--mistake", "none"}).wait(30s);
+    const Ranks::End end = Ranks(Starter::bare, ranks, {PATH_nccl_mistakes, "--mistake", "none"}).wait();
     EXPECT_EQ(end.status, 0) << end.output;
     EXPECT_EQ(occurrences(end.output, ": done\n"), std::size_t(ranks)) << end.output;
     EXPECT_EQ(end.output.find("host-nccl:"), std::string::npos) << end.output;
