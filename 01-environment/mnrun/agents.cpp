@@ -36,7 +36,7 @@ std::string random_id() {
 
 // A port that was free a moment ago.
 std::uint16_t free_port() {
-  const Fd fd(multinode::check_errno(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
+  const Descriptor fd(multinode::check_errno(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   socklen_t size = sizeof address;
@@ -52,7 +52,7 @@ std::string address_towards(const multinode::Endpoint& to) {
   addrinfo* found = nullptr;
   if (getaddrinfo(to.host.c_str(), std::to_string(to.port).c_str(), &hints, &found) != 0) return to.host;
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
-  const Fd fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const Descriptor fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own{};
   socklen_t size = sizeof own;
   char text[NI_MAXHOST];

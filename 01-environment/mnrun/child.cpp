@@ -1,7 +1,6 @@
 #include <mnrun/child.hpp>
-#include <mnrun/fd.hpp>
 
-#include <multinode/check.hpp>
+#include <multinode/descriptor.hpp>
 
 #include <fcntl.h>
 #include <string.h>
@@ -106,14 +105,11 @@ std::string find_program(const std::string& name, const std::string& path_variab
 
 Child::Child(const Command& command) : own_group_(command.own_group) {
   const auto arguments = pointers(command.arguments), environment = pointers(command.environment);
-  int ends[2];
-  multinode::check_errno(pipe2(ends, O_CLOEXEC), "pipe2");
-  const Fd failure(ends[0]);
-  Fd write_end(ends[1]);
+  auto [failure, write_end] = multinode::make_pipe();
   const pid_t pid = start({command.file.c_str(), arguments.data(), environment.data(), command.streams,
                            command.own_group, &command.mask, getpid(), write_end.get()});
   if (pid < 0) throw std::system_error(errno, std::generic_category(), "cannot start a process");
-  write_end = Fd();
+  write_end.reset();
   int error = 0;
   if (read(failure.get(), &error, sizeof error) == sizeof error) {
     waitpid(pid, nullptr, 0);

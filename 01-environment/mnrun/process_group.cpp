@@ -122,12 +122,12 @@ ProcessGroup::ProcessGroup(const Options& options, const Round& round, int node,
 void ProcessGroup::start(OutputPump& pump) {
   const multinode::Environment inherited = multinode::current_environment();
   const auto open_file = [](const std::filesystem::path& path, int flags) {
-    Fd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
+    Descriptor fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
     if (!fd) throw std::system_error(errno, std::generic_category(), path.string());
     return fd;
   };
   // Reading from a terminal stops a process that is in another group; a pipe or a file is rank 0's, as under mpirun.
-  const Fd nothing = open_file("/dev/null", O_RDONLY);
+  const Descriptor nothing = open_file("/dev/null", O_RDONLY);
   for (const Place& place : places_) {
     const bool has_input = interactive_ || (place.rank == 0 && !isatty(0));
     Command command{file_,
@@ -144,10 +144,10 @@ void ProcessGroup::start(OutputPump& pump) {
       folder = folder / ("attempt_" + std::to_string(round_.restart)) / std::to_string(place.local_rank);
       std::filesystem::create_directories(folder);
     }
-    Fd kept[3];  // open until the process has its own
+    Descriptor kept[3];  // open until the process has its own
     for (const int stream : {1, 2}) {
       const Streams bit = stream == 1 ? out : err;
-      Fd log;
+      Descriptor log;
       if ((to_file | tee) & bit)
         log = open_file(folder / (stream == 1 ? "stdout.log" : "stderr.log"), O_WRONLY | O_CREAT | O_TRUNC);
       if (log && !(tee & bit)) {

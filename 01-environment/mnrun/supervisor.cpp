@@ -28,7 +28,7 @@ class Signals {
     sigaddset(&handled_, SIGCHLD);
     ::signal(SIGCHLD, SIG_DFL);
     ::signal(SIGPIPE, SIG_IGN);
-    fd_ = Fd(multinode::check_errno(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
+    fd_ = Descriptor(multinode::check_errno(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
     block();
   }
   void block() { sigprocmask(SIG_BLOCK, &handled_, &before_); }
@@ -45,7 +45,7 @@ class Signals {
 
  private:
   sigset_t handled_, before_;
-  Fd fd_;
+  Descriptor fd_;
 };
 
 bool ends_program(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }

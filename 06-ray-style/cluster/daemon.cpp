@@ -35,8 +35,8 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
+using multinode::Descriptor;
 using multinode::UsageError;
-using multinode::detail::Descriptor;
 
 constexpr std::uint16_t default_port = 6379;
 constexpr int most_slots = 100'000;
@@ -271,9 +271,7 @@ int start(int argc, const char* const* argv) {
   WaitingCommand nobody;
   if (options->block) return serve(*options, nobody);
 
-  int ends[2];
-  multinode::check_errno(pipe2(ends, O_CLOEXEC), "pipe2");
-  Descriptor from(ends[0]), to(ends[1]);
+  auto [from, to] = multinode::make_pipe();
   if (multinode::check_errno(fork(), "fork") == 0) {
     from.reset();
     setsid();

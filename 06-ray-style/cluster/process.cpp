@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <set>
@@ -19,15 +20,10 @@
 namespace cluster {
 
 using multinode::check_errno;
-using multinode::detail::Descriptor;
+using multinode::Descriptor;
+using multinode::make_pipe;
 
 namespace {
-
-std::pair<Descriptor, Descriptor> make_pipe() {
-  int ends[2];
-  check_errno(pipe2(ends, O_CLOEXEC), "pipe2");
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
 
 // A shell can name the descriptors up to 9 alone, so these are the child's.
 constexpr int report_fd = 3, secret_fd = 4, above_the_childs = 10;

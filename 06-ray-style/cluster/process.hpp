@@ -1,7 +1,7 @@
 // process.hpp: a process of a job, and what it writes.
 #pragma once
 
-#include <multinode/socket.hpp>
+#include <multinode/descriptor.hpp>
 
 #include <sys/types.h>
 
@@ -29,7 +29,7 @@ class Guard {
   void forget(pid_t group);
 
  private:
-  multinode::detail::Descriptor pipe_;
+  multinode::Descriptor pipe_;
   pid_t pid_ = 0;
 };
 
@@ -82,8 +82,8 @@ class Child {
  private:
   pid_t pid_ = 0;
   Guard* guard_;
-  multinode::detail::Descriptor pid_fd_;
-  std::array<multinode::detail::Descriptor, streams> pipes_;
+  multinode::Descriptor pid_fd_;
+  std::array<multinode::Descriptor, streams> pipes_;
   std::array<std::string, streams> begun_;  // lines without their ends
   std::size_t output_ = 0;                  // bytes of stdout and stderr so far
   std::optional<int> status_;

@@ -5,6 +5,7 @@
 #include "words.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/descriptor.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 
@@ -36,6 +37,7 @@ namespace rdma {
 namespace po = boost::program_options;
 using namespace std::chrono_literals;
 using multinode::check_errno;
+using multinode::Descriptor;
 using multinode::UsageError;
 
 namespace {
@@ -315,23 +317,6 @@ std::vector<std::string> disagreements(const Assessment& assessment, const NcclL
 
 namespace {
 
-class Fd {
- public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
-  ~Fd() { reset(); }
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-  void reset(int fd = -1) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = fd;
-  }
-
- private:
-  int fd_;
-};
-
 // Signals come through a descriptor while this lives. What comes for this process goes to the command.
 class Signals {
  public:
@@ -340,7 +325,7 @@ class Signals {
     sigemptyset(&set);
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&set, number);
     check_errno(pthread_sigmask(SIG_BLOCK, &set, &before_) ? -1 : 0, "pthread_sigmask");
-    fd_.reset(check_errno(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
+    fd_ = Descriptor(check_errno(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
   }
   ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
   Signals(const Signals&) = delete;
@@ -349,7 +334,7 @@ class Signals {
 
  private:
   sigset_t before_{};
-  Fd fd_;
+  Descriptor fd_;
 };
 
 void write_all(int fd, const char* data, std::size_t size) {
@@ -377,14 +362,13 @@ class Child {
     sigemptyset(&defaults);
     sigaddset(&defaults, SIGPIPE);
     posix_spawnattr_setsigdefault(&attributes, &defaults);
-    std::vector<Fd> ends;
+    std::vector<Descriptor> ends;
     if (read_output)
       for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
-        int both[2];
-        check_errno(::pipe2(both, O_CLOEXEC), "pipe2");
-        pipes_[static_cast<std::size_t>(fd - 1)].reset(both[0]);
-        ends.emplace_back(both[1]);
-        posix_spawn_file_actions_adddup2(&files, both[1], fd);
+        auto [from, to] = multinode::make_pipe();
+        pipes_[static_cast<std::size_t>(fd - 1)] = std::move(from);
+        posix_spawn_file_actions_adddup2(&files, to.get(), fd);
+        ends.push_back(std::move(to));
       }
     std::vector<char*> arguments;
     for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -438,7 +422,7 @@ class Child {
   }
 
   const Signals& signals_;
-  std::array<Fd, 2> pipes_;
+  std::array<Descriptor, 2> pipes_;
   pid_t pid_ = -1;
   int error_ = 0;
 };

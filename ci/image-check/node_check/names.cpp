@@ -2,6 +2,7 @@
 
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
+#include <multinode/descriptor.hpp>
 #include <multinode/socket.hpp>
 
 #include <fcntl.h>
@@ -23,8 +24,6 @@ namespace node_check {
 
 namespace {
 
-using multinode::detail::Descriptor;
-
 std::string without_domain(const std::string& name) { return name.substr(0, name.find('.')); }
 
 Resolved resolve_now(const std::string& host) {
@@ -43,10 +42,7 @@ Resolved resolve_now(const std::string& host) {
 
 // Empty where it went well, else why not.
 std::string log_in_to(const std::string& host, std::chrono::seconds timeout) {
-  std::array<int, 2> ends{};
-  multinode::check_errno(pipe2(ends.data(), O_CLOEXEC), "pipe2");
-  const Descriptor read_end(ends[0]);
-  Descriptor write_end(ends[1]);
+  auto [read_end, write_end] = multinode::make_pipe();
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
