@@ -1,8 +1,8 @@
 #include <mnrun/agents.hpp>
-#include <mnrun/quiet_thread.hpp>
 
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
+#include <multinode/signals.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -240,7 +240,7 @@ Round Agents::meet(int restart) {
     // Names the start to which it belongs; for a restart listen() did it as soon as it knew.
     if (restart == 0)
       listener_->will(key("verdict"), nlohmann::json(Verdict{1, "the mnrun of " + own_.name() + " is gone"}).dump());
-    listening_ = quiet_thread([this] { listen(); });
+    listening_ = multinode::quiet_thread([this] { listen(); });
     wait_for_all();
   }
   return {agents_, restart, to_string(endpoint_)};
@@ -287,7 +287,7 @@ Verdict Agents::store_lost(const std::string& why) const {
 // The connection may hang for as long as tell_timeout: not this thread.
 void Agents::tell(std::function<void()> message, const Verdict& if_that_fails) {
   if (telling_.joinable()) telling_.join();
-  telling_ = quiet_thread([this, message = std::move(message), if_that_fails] {
+  telling_ = multinode::quiet_thread([this, message = std::move(message), if_that_fails] {
     try {
       message();
     } catch (const std::exception&) {  // listen() knows more, but perhaps later

@@ -1,7 +1,7 @@
 #include <mnrun/output_pump.hpp>
-#include <mnrun/quiet_thread.hpp>
 
 #include <multinode/check.hpp>
+#include <multinode/signals.hpp>
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -32,7 +32,7 @@ void Sink::put(std::string_view bytes) {
     waiting_ += bytes;
   }
   filled_.notify_one();
-  if (!thread_.joinable()) thread_ = quiet_thread([this] { write_all(); });
+  if (!thread_.joinable()) thread_ = multinode::quiet_thread([this] { write_all(); });
 }
 
 bool Sink::has_room() const {

@@ -8,11 +8,11 @@
 #include <multinode/descriptor.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
+#include <multinode/signals.hpp>
 
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,6 +38,7 @@ namespace po = boost::program_options;
 using namespace std::chrono_literals;
 using multinode::check_errno;
 using multinode::Descriptor;
+using multinode::Signals;
 using multinode::UsageError;
 
 namespace {
@@ -317,26 +318,6 @@ std::vector<std::string> disagreements(const Assessment& assessment, const NcclL
 
 namespace {
 
-// Signals come through a descriptor while this lives. What comes for this process goes to the command.
-class Signals {
- public:
-  Signals() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&set, number);
-    check_errno(pthread_sigmask(SIG_BLOCK, &set, &before_) ? -1 : 0, "pthread_sigmask");
-    fd_ = Descriptor(check_errno(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
-  }
-  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  Signals(const Signals&) = delete;
-  int fd() const { return fd_.get(); }
-  const sigset_t& before() const { return before_; }
-
- private:
-  sigset_t before_{};
-  Descriptor fd_;
-};
-
 void write_all(int fd, const char* data, std::size_t size) {
   while (size) {
     const ssize_t written = ::write(fd, data, size);
@@ -385,7 +366,8 @@ class Child {
     bool ended = false;
     std::chrono::steady_clock::time_point deadline;
     for (;;) {
-      pollfd polled[3] = {{signals_.fd(), POLLIN, 0}, {pipes_[0].get(), POLLIN, 0}, {pipes_[1].get(), POLLIN, 0}};
+      pollfd polled[3] = {
+          {signals_.descriptor(), POLLIN, 0}, {pipes_[0].get(), POLLIN, 0}, {pipes_[1].get(), POLLIN, 0}};
       if (ended && pipes_[0].get() < 0 && pipes_[1].get() < 0) break;
       // What the command left running may hold the pipes, and write to them, for ever.
       const int ready = ::poll(polled, 3, ended ? 200 : -1);
@@ -414,11 +396,10 @@ class Child {
   }
 
   void pass_on(bool running) {
-    signalfd_siginfo info{};
-    while (::read(signals_.fd(), &info, sizeof info) == sizeof info)
+    while (const auto info = signals_.next())
       // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
-      if (running && info.ssi_signo != SIGCHLD && info.ssi_code != SI_KERNEL)
-        ::kill(pid_, static_cast<int>(info.ssi_signo));
+      if (running && info->ssi_signo != SIGCHLD && info->ssi_code != SI_KERNEL)
+        ::kill(pid_, static_cast<int>(info->ssi_signo));
   }
 
   const Signals& signals_;
@@ -519,7 +500,8 @@ int run_verify(int argc, const char* const* argv) {
   NcclLog log;
   int status = 0;
   {
-    const Signals signals;
+    // What comes for this process goes to the command.
+    const Signals signals{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
     struct sigaction ignore {};
     struct sigaction pipe_before {};
     ignore.sa_handler = SIG_IGN;  // `rdma_tune verify ... | head` still gives its verdict on stderr

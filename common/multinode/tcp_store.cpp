@@ -9,13 +9,13 @@
 //                             timed_out: the key that is missing
 //                             refused: why
 //   get and wait are answered when the values are there or their time has passed: nobody polls.
+#include <multinode/signals.hpp>
 #include <multinode/socket.hpp>
 #include <multinode/store_protocol.hpp>
 #include <multinode/tcp_store.hpp>
 
 #include <netdb.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -276,17 +276,7 @@ class TcpStoreServer::Implementation {
       most_members_ = std::min<std::size_t>(most_members, descriptors.rlim_cur / 4 * 3);
     }
 
-    // Signals are for the program's own threads.
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-      thread_ = std::thread([this] { serve(); });
-    } catch (...) {
-      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw;
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = quiet_thread([this] { serve(); });
   }
 
   ~Implementation() {

@@ -22,7 +22,7 @@ gtest_discover_tests(launch_live_test TEST_PREFIX common. TEST_FILTER *Torchrun*
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # The library again, instrumented: launch.cpp and what parses an endpoint for it.
   add_executable(host_list_fuzz host_list_fuzz.cpp
-    ../multinode/check.cpp ../multinode/launch.cpp ../multinode/socket.cpp ../multinode/store.cpp
+    ../multinode/check.cpp ../multinode/launch.cpp ../multinode/signals.cpp ../multinode/socket.cpp ../multinode/store.cpp
     ../multinode/tcp_store.cpp)
   target_compile_features(host_list_fuzz PRIVATE cxx_std_20)
   target_compile_options(host_list_fuzz PRIVATE -O1 -g -fno-sanitize-recover=all -fsanitize=fuzzer,address,undefined)
