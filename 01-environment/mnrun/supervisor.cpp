@@ -43,7 +43,7 @@ class Run {
   Verdict to_the_end() {
     try {
       group_.start(pump_);
-    } catch (const ProgramError& e) {
+    } catch (const multinode::StartError& e) {
       agents_.propose({e.status, self() + ": " + e.what()});
     } catch (const std::system_error& e) {
       agents_.propose({1, self() + ": " + e.what()});
@@ -84,7 +84,7 @@ class Run {
   void look_at_children() {
     if (close_at_) return;
     for (const std::size_t i : group_.look()) {
-      const Ending& ending = *group_.child(i).ending();
+      const multinode::Ending& ending = *group_.child(i).ending();
       if (!ending.failed() || stopping_ || verdict_) continue;
       const Place& place = group_.place(i);
       const int status = ending.as_exit_status();
@@ -94,7 +94,7 @@ class Run {
       const Verdict failure{status,
                             "rank " + std::to_string(place.rank) + " (node " + std::to_string(place.node) + ", host " +
                                 agents_.own().host + ", pid " + std::to_string(group_.child(i).pid()) + ") " +
-                                ending.text(),
+                                text_of(ending),
                             again};
       if (options_.go_on) {
         agents_.note_first(failure);
@@ -196,7 +196,7 @@ std::string prepare(Options& options, Agent& own) {
     own.error_status = multinode::exit_usage, own.error = e.what();
   } catch (const multinode::HardwareAbsent& e) {
     own.error_status = multinode::exit_hardware_absent, own.error = e.what();
-  } catch (const ProgramError& e) {
+  } catch (const multinode::StartError& e) {
     own.error_status = e.status, own.error = e.what();
   }
   return "";

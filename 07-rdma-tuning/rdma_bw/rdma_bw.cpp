@@ -6,6 +6,7 @@
 #include "rdma_tune/verify.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/child_process.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
@@ -15,8 +16,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -133,27 +132,16 @@ struct Ended {
 
 // Its standard error is this program's. When it has had its time, or this program dies, it gets a SIGTERM.
 Ended run(const std::vector<std::string>& command, std::chrono::duration<double> time) {
-  auto output = multinode::make_pipe(), failure = multinode::make_pipe();
-  std::vector<char*> arguments;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  const pid_t pid = check_errno(::fork(), "fork");
-  if (pid == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    ::dup2(output.to.get(), STDOUT_FILENO);
-    ::execvp(arguments[0], arguments.data());
-    const int error = errno;
-    [[maybe_unused]] const ssize_t written = ::write(failure.to.get(), &error, sizeof error);
-    ::_exit(127);
+  auto output = multinode::make_pipe();
+  std::optional<multinode::ChildProcess> process;
+  try {
+    process.emplace(multinode::ChildCommand{
+        .arguments = command, .descriptors = {0, output.to.get(), 2}, .when_parent_dies = SIGTERM});
+  } catch (const multinode::StartError& e) {
+    throw UsageError("--launch: cannot run " + command.front() + ": " + std::strerror(e.error));
   }
   output.to.reset();
-  failure.to.reset();
   Ended result;
-  int status = 0, error = 0;
-  if (::read(failure.from.get(), &error, sizeof error) == sizeof error) {
-    ::waitpid(pid, &status, 0);
-    throw UsageError("--launch: cannot run " + command.front() + ": " + std::strerror(error));
-  }
   auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(time);
   bool ended = false;
   char buffer[65'536];
@@ -168,14 +156,14 @@ Ended run(const std::vector<std::string>& command, std::chrono::duration<double>
       else if (size == 0 || errno != EINTR)
         output.from.reset();
     }
-    if (!ended && check_errno(::waitpid(pid, &status, WNOHANG), "waitpid") == pid) ended = true;
+    ended = process->look() || ended;
     if (Clock::now() < deadline) continue;
     if (ended) break;
-    ::kill(pid, result.timed_out ? SIGKILL : SIGTERM);
+    process->signal(result.timed_out ? SIGKILL : SIGTERM);
     result.timed_out = true;
     deadline = Clock::now() + 10s;
   }
-  result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  result.status = process->ending()->as_exit_status();
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include "words.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/child_process.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
@@ -12,8 +13,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +26,7 @@
 #include <functional>
 #include <iostream>
 
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -333,36 +333,18 @@ void write_all(int fd, const char* data, std::size_t size) {
 class Child {
  public:
   Child(const std::vector<std::string>& command, const Signals& signals, bool read_output) : signals_(signals) {
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t attributes;
-    posix_spawn_file_actions_init(&files);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setsigmask(&attributes, &signals.before());
-    sigset_t defaults;
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    std::vector<Descriptor> ends;
+    multinode::ChildCommand options{.arguments = command, .mask = signals.before()};
+    multinode::Pipe pipes[2];
     if (read_output)
-      for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
-        auto [from, to] = multinode::make_pipe();
-        pipes_[static_cast<std::size_t>(fd - 1)] = std::move(from);
-        posix_spawn_file_actions_adddup2(&files, to.get(), fd);
-        ends.push_back(std::move(to));
+      for (const std::size_t stream : {0, 1}) {
+        pipes[stream] = multinode::make_pipe();
+        options.descriptors[stream + 1] = pipes[stream].to.get();
+        pipes_[stream] = std::move(pipes[stream].from);
       }
-    std::vector<char*> arguments;
-    for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    error_ = ::posix_spawnp(&pid_, arguments[0], &files, &attributes, arguments.data(), environ);
-    posix_spawn_file_actions_destroy(&files);
-    posix_spawnattr_destroy(&attributes);
+    process_.emplace(options);
   }
 
-  int error() const { return error_; }  // errno of a command that could not be started
-
   int wait(const std::function<void(std::size_t stream, std::string_view)>& output) {
-    int status = 0;
     bool ended = false;
     std::chrono::steady_clock::time_point deadline;
     for (;;) {
@@ -377,12 +359,12 @@ class Child {
       for (std::size_t stream = 0; stream < 2; ++stream)
         if (polled[stream + 1].revents) read(stream, output);
       if (polled[0].revents) pass_on(!ended);
-      if (!ended && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+      if (process_->look()) {
         ended = true;
         deadline = std::chrono::steady_clock::now() + 2s;
       }
     }
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return process_->ending()->as_exit_status();
   }
 
  private:
@@ -399,13 +381,12 @@ class Child {
     while (const auto info = signals_.next())
       // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
       if (running && info->ssi_signo != SIGCHLD && info->ssi_code != SI_KERNEL)
-        ::kill(pid_, static_cast<int>(info->ssi_signo));
+        process_->signal(static_cast<int>(info->ssi_signo));
   }
 
   const Signals& signals_;
   std::array<Descriptor, 2> pipes_;
-  pid_t pid_ = -1;
-  int error_ = 0;
+  std::optional<multinode::ChildProcess> process_;
 };
 
 struct Options {
@@ -506,15 +487,15 @@ int run_verify(int argc, const char* const* argv) {
     struct sigaction pipe_before {};
     ignore.sa_handler = SIG_IGN;  // `rdma_tune verify ... | head` still gives its verdict on stderr
     ::sigaction(SIGPIPE, &ignore, &pipe_before);
-    Child child(options.command, signals, options.log.empty());
-    if (child.error()) {
-      std::cerr << "rdma_tune verify: cannot run " + options.command.front() + ": " + std::strerror(child.error()) +
-                       "\n";
-      return child.error() == ENOENT ? 127 : 126;
+    try {
+      Child child(options.command, signals, options.log.empty());
+      NcclLogStream streams[2] = {NcclLogStream(log), NcclLogStream(log)};
+      status = child.wait([&](std::size_t stream, std::string_view piece) { streams[stream].add(piece); });
+      for (NcclLogStream& stream : streams) stream.end();
+    } catch (const multinode::StartError& e) {
+      std::cerr << "rdma_tune verify: cannot run " + options.command.front() + ": " + std::strerror(e.error) + "\n";
+      return e.status;
     }
-    NcclLogStream streams[2] = {NcclLogStream(log), NcclLogStream(log)};
-    status = child.wait([&](std::size_t stream, std::string_view piece) { streams[stream].add(piece); });
-    for (NcclLogStream& stream : streams) stream.end();
     // hw_counters are served from a cache for as long as their `lifespan`.
     settle(before.delay);
   }

@@ -1,4 +1,5 @@
 // Descriptors, signals, child processes.
+#include <multinode/child_process.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/signals.hpp>
 
@@ -82,6 +83,81 @@ TEST(Signals, CallAFunctionOnAThreadOfItsOwn) {
   caller = {};  // ends without a signal
   kill(getpid(), SIGUSR1);
   EXPECT_TRUE(signals.next());
+}
+
+// What a shell command writes, and how it ended.
+std::string output_of(ChildCommand command, Ending& ending) {
+  auto [from, to] = make_pipe();
+  command.descriptors = {0, to.get(), 2};
+  ChildProcess process(command);
+  to.reset();
+  std::string text;
+  std::array<char, 256> bytes{};
+  for (ssize_t count; (count = read(from.get(), bytes.data(), bytes.size())) > 0;)
+    text.append(bytes.data(), static_cast<std::size_t>(count));
+  ending = process.wait();
+  EXPECT_FALSE(process.look());
+  return text;
+}
+
+TEST(ChildProcess, RunsAProgramAndSaysHowItEnded) {
+  Ending ending;
+  EXPECT_EQ(output_of({.arguments = {"sh", "-c", "echo $A $0 $1; exit 3", "zero", "one two"},
+                       .environment = std::vector<std::string>{"A=a"}},
+                      ending),
+            "a zero one two\n");
+  EXPECT_EQ(ending.as_exit_status(), 3);
+  EXPECT_TRUE(ending.failed());
+  output_of({.arguments = {"any name", "-c", "kill -TERM $$"}, .file = "/bin/sh"}, ending);
+  EXPECT_EQ(ending.signal, SIGTERM);
+  EXPECT_EQ(ending.as_exit_status(), 128 + SIGTERM);
+}
+
+TEST(ChildProcess, HasTheSignalsThatAreAskedFor) {
+  const auto before = signal(SIGUSR2, SIG_IGN);
+  const ChildCommand grep{.arguments = {"grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"}};
+  ChildCommand fresh = grep, masked = grep;
+  fresh.default_signals = true;
+  sigaddset(&masked.mask, SIGHUP);  // the first bit
+  Ending ending;
+  EXPECT_EQ(output_of(fresh, ending), "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+  EXPECT_EQ(output_of(masked, ending), "SigBlk:\t0000000000000001\nSigIgn:\t0000000000000800\n");
+  signal(SIGUSR2, before);
+}
+
+TEST(ChildProcess, GetsOnlyItsDescriptors) {
+  auto [from, to] = make_pipe();
+  ASSERT_EQ(fcntl(from.get(), F_SETFD, 0), 0);  // as a library may leave it
+  Ending ending;
+  const std::string open = "/proc/self/fd/" + std::to_string(from.get());
+  output_of({.arguments = {"test", "-e", open}}, ending);
+  EXPECT_EQ(ending.status, 0);
+  output_of({.arguments = {"test", "-e", open}, .only_these = true}, ending);
+  EXPECT_EQ(ending.status, 1);
+}
+
+TEST(ChildProcess, AGroupIsKilledWithTheObject) {
+  auto [from, to] = make_pipe();
+  char byte = 0;
+  {
+    const ChildProcess process(
+        {.arguments = {"sh", "-c", "sleep 60 & echo; wait"}, .descriptors = {0, to.get(), 2}, .own_group = true});
+    to.reset();
+    ASSERT_EQ(read(from.get(), &byte, 1), 1);
+  }
+  EXPECT_EQ(read(from.get(), &byte, 1), 0);  // the last that could write, sleep, is gone
+}
+
+TEST(ChildProcess, WhatCannotRunSaysWhy) {
+  try {
+    const ChildProcess process({.arguments = {"no-such-program"}});
+    FAIL();
+  } catch (const StartError& e) {
+    EXPECT_EQ(e.status, 127);
+    EXPECT_EQ(e.error, ENOENT);
+    EXPECT_STREQ(e.what(), "cannot start 'no-such-program': No such file or directory");
+  }
+  EXPECT_THROW(ChildProcess({.arguments = {"x"}, .file = "/"}), StartError);
 }
 
 TEST(QuietThread, GetsNoSignals) {
