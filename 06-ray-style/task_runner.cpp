@@ -3,6 +3,7 @@
 #include "tasks/runner.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/descriptor.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/socket.hpp>
 #include <multinode/world.hpp>
@@ -21,8 +22,8 @@
 #include <memory>
 #include <string>
 
+using multinode::Descriptor;
 using multinode::UsageError;
-using multinode::detail::Descriptor;
 
 namespace {
 

@@ -1,8 +1,8 @@
 #include <mnrun/agents.hpp>
-#include <mnrun/quiet_thread.hpp>
 
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
+#include <multinode/signals.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -36,7 +36,7 @@ std::string random_id() {
 
 // A port that was free a moment ago.
 std::uint16_t free_port() {
-  const Fd fd(multinode::check_errno(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
+  const Descriptor fd(multinode::check_errno(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   socklen_t size = sizeof address;
@@ -52,7 +52,7 @@ std::string address_towards(const multinode::Endpoint& to) {
   addrinfo* found = nullptr;
   if (getaddrinfo(to.host.c_str(), std::to_string(to.port).c_str(), &hints, &found) != 0) return to.host;
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
-  const Fd fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const Descriptor fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own{};
   socklen_t size = sizeof own;
   char text[NI_MAXHOST];
@@ -240,7 +240,7 @@ Round Agents::meet(int restart) {
     // Names the start to which it belongs; for a restart listen() did it as soon as it knew.
     if (restart == 0)
       listener_->will(key("verdict"), nlohmann::json(Verdict{1, "the mnrun of " + own_.name() + " is gone"}).dump());
-    listening_ = quiet_thread([this] { listen(); });
+    listening_ = multinode::quiet_thread([this] { listen(); });
     wait_for_all();
   }
   return {agents_, restart, to_string(endpoint_)};
@@ -287,7 +287,7 @@ Verdict Agents::store_lost(const std::string& why) const {
 // The connection may hang for as long as tell_timeout: not this thread.
 void Agents::tell(std::function<void()> message, const Verdict& if_that_fails) {
   if (telling_.joinable()) telling_.join();
-  telling_ = quiet_thread([this, message = std::move(message), if_that_fails] {
+  telling_ = multinode::quiet_thread([this, message = std::move(message), if_that_fails] {
     try {
       message();
     } catch (const std::exception&) {  // listen() knows more, but perhaps later

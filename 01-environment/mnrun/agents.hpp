@@ -74,7 +74,7 @@ class Agents {
   std::thread telling_, listening_;
   std::atomic<bool> ending_ = false;
 
-  Fd wake_;
+  Descriptor wake_;
   mutable std::mutex mutex_;  // of the following
   std::vector<Agent> agents_;
   std::optional<Verdict> verdict_;

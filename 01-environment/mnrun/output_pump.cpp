@@ -1,7 +1,7 @@
 #include <mnrun/output_pump.hpp>
-#include <mnrun/quiet_thread.hpp>
 
 #include <multinode/check.hpp>
+#include <multinode/signals.hpp>
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -32,7 +32,7 @@ void Sink::put(std::string_view bytes) {
     waiting_ += bytes;
   }
   filled_.notify_one();
-  if (!thread_.joinable()) thread_ = quiet_thread([this] { write_all(); });
+  if (!thread_.joinable()) thread_ = multinode::quiet_thread([this] { write_all(); });
 }
 
 bool Sink::has_room() const {
@@ -86,13 +86,11 @@ OutputPump::OutputPump(int out_fd, int err_fd)
     : wake_(multinode::check_errno(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
       sinks_{{out_fd, wake_.get()}, {err_fd, wake_.get()}} {}
 
-Fd OutputPump::add(int stream, std::string prefix, Fd log) {
-  int ends[2];
-  multinode::check_errno(pipe2(ends, O_CLOEXEC), "pipe2");
-  Fd read_end(ends[0]), write_end(ends[1]);
-  multinode::check_errno(fcntl(read_end.get(), F_SETFL, O_NONBLOCK), "fcntl");
-  sources_.push_back({std::move(read_end), stream, std::move(prefix), std::move(log), {}});
-  return write_end;
+Descriptor OutputPump::add(int stream, std::string prefix, Descriptor log) {
+  auto [from, to] = multinode::make_pipe();
+  multinode::check_errno(fcntl(from.get(), F_SETFL, O_NONBLOCK), "fcntl");
+  sources_.push_back({std::move(from), stream, std::move(prefix), std::move(log), {}});
+  return std::move(to);
 }
 
 void OutputPump::poll_entries(std::vector<pollfd>& entries) const {
@@ -156,7 +154,7 @@ void OutputPump::write_log(Source& source, std::string_view bytes) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       say(source.prefix + "a log file ends here: " + std::strerror(errno));
-      source.log = Fd();
+      source.log.reset();
       return;
     }
     bytes.remove_prefix(static_cast<std::size_t>(written));

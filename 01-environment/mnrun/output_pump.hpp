@@ -1,7 +1,7 @@
 // output_pump.hpp: brings the processes' lines to mnrun's own stdout and stderr, whole and with a prefix.
 #pragma once
 
-#include <mnrun/fd.hpp>
+#include <multinode/descriptor.hpp>
 
 #include <poll.h>
 
@@ -13,6 +13,8 @@
 #include <vector>
 
 namespace mnrun {
+
+using multinode::Descriptor;
 
 // Writes to a file descriptor on a thread of its own: whoever reads it may stop for as long as he likes.
 class Sink {
@@ -45,7 +47,7 @@ class OutputPump {
   OutputPump(int out_fd, int err_fd);
 
   // The end of a pipe to give to a process; what it writes goes to `stream` (1 or 2) and to `log`, if there is one.
-  Fd add(int stream, std::string prefix, Fd log);
+  Descriptor add(int stream, std::string prefix, Descriptor log);
 
   // A line of mnrun's own, on stderr.
   void say(const std::string& line) { sinks_[1].put("mnrun: " + line + "\n"); }
@@ -58,10 +60,10 @@ class OutputPump {
 
  private:
   struct Source {
-    Fd pipe;
+    Descriptor pipe;
     int stream;
     std::string prefix;
-    Fd log;
+    Descriptor log;
     std::string line;  // the beginning of a line whose end has not come yet
   };
   Sink& sink(const Source& source) { return sinks_[source.stream - 1]; }
@@ -71,7 +73,7 @@ class OutputPump {
   void write_log(Source& source, std::string_view bytes);
   void finish(Source& source);
 
-  Fd wake_;
+  Descriptor wake_;
   Sink sinks_[2];
   std::vector<Source> sources_;
 };

@@ -3,13 +3,75 @@
 #include <nlohmann/json.hpp>
 
 #include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <sstream>
 #include <system_error>
 #include <thread>
 
 namespace mnrun {
+
+namespace {
+
+// Its end has begun: others can see its connections closed, and it cannot be waited for yet.
+bool ending_now(const multinode::ChildProcess& child) {
+  if (child.ending()) return false;
+  std::ifstream file("/proc/" + std::to_string(child.pid()) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  // "pid (name) state ppid pgrp session tty tpgid flags ...": see proc(5). The name may hold anything.
+  std::istringstream rest(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  std::string skipped;
+  for (int i = 0; i < 6; ++i) rest >> skipped;
+  unsigned flags = 0;
+  constexpr unsigned exiting = 4;  // PF_EXITING
+  return rest >> flags && (flags & exiting);
+}
+
+}  // namespace
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name ? std::string("SIG") + name : "SIGRTMIN+" + std::to_string(signal - SIGRTMIN);
+}
+
+std::string text_of(const multinode::Ending& ending) {
+  return ending.signal
+             ? "was killed by signal " + std::to_string(ending.signal) + " (" + signal_name(ending.signal) + ")"
+             : "ended with exit status " + std::to_string(ending.status);
+}
+
+std::string find_program(const std::string& name, const std::string& path_variable) {
+  int status = 127;
+  std::string why = name.find('/') == name.npos ? "not found on the PATH" : "there is no such file";
+  const auto executable = [&](const std::string& file) {
+    struct stat info {};
+    if (stat(file.c_str(), &info) != 0) {
+      if (errno == EACCES) status = 126, why = "a folder on the way to it may not be entered";
+      return false;
+    }
+    if (S_ISREG(info.st_mode) && access(file.c_str(), X_OK) == 0) return true;
+    status = 126;
+    why = S_ISDIR(info.st_mode) ? "it is a folder" : "it is not executable (chmod +x?)";
+    return false;
+  };
+  if (name.find('/') != name.npos) {
+    if (executable(name)) return name;
+  } else {
+    for (std::string rest = path_variable + ":"; !rest.empty();) {
+      const auto colon = rest.find(':');
+      const std::string folder = rest.substr(0, colon);
+      const std::string file = (folder.empty() ? "." : folder) + "/" + name;
+      if (executable(file)) return file;
+      rest.erase(0, colon + 1);
+    }
+  }
+  throw multinode::StartError(status, "cannot start '" + name + "': " + why);
+}
 
 std::string Agent::name() const {
   return "node " + std::to_string(node) + " (host " + host + ", pid " + std::to_string(pid) + ")";
@@ -122,20 +184,21 @@ ProcessGroup::ProcessGroup(const Options& options, const Round& round, int node,
 void ProcessGroup::start(OutputPump& pump) {
   const multinode::Environment inherited = multinode::current_environment();
   const auto open_file = [](const std::filesystem::path& path, int flags) {
-    Fd fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
+    Descriptor fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
     if (!fd) throw std::system_error(errno, std::generic_category(), path.string());
     return fd;
   };
   // Reading from a terminal stops a process that is in another group; a pipe or a file is rank 0's, as under mpirun.
-  const Fd nothing = open_file("/dev/null", O_RDONLY);
+  const Descriptor nothing = open_file("/dev/null", O_RDONLY);
   for (const Place& place : places_) {
     const bool has_input = interactive_ || (place.rank == 0 && !isatty(0));
-    Command command{file_,
-                    options_.command,
-                    environment_of(place, round_, options_, inherited),
-                    {has_input ? 0 : nothing.get(), 1, 2},
-                    !interactive_,
-                    mask_};
+    multinode::ChildCommand command{.arguments = options_.command,
+                                    .file = file_,
+                                    .environment = environment_of(place, round_, options_, inherited),
+                                    .descriptors = {has_input ? 0 : nothing.get(), 1, 2},
+                                    .own_group = !interactive_,
+                                    .when_parent_dies = SIGKILL,
+                                    .mask = mask_};
     const Streams to_file = options_.redirects.of(place.local_rank), tee = options_.tee.of(place.local_rank);
     std::filesystem::path folder = options_.log_dir;
     if (to_file || tee) {
@@ -144,10 +207,10 @@ void ProcessGroup::start(OutputPump& pump) {
       folder = folder / ("attempt_" + std::to_string(round_.restart)) / std::to_string(place.local_rank);
       std::filesystem::create_directories(folder);
     }
-    Fd kept[3];  // open until the process has its own
+    Descriptor kept[3];  // open until the process has its own
     for (const int stream : {1, 2}) {
       const Streams bit = stream == 1 ? out : err;
-      Fd log;
+      Descriptor log;
       if ((to_file | tee) & bit)
         log = open_file(folder / (stream == 1 ? "stdout.log" : "stderr.log"), O_WRONLY | O_CREAT | O_TRUNC);
       if (log && !(tee & bit)) {
@@ -157,7 +220,7 @@ void ProcessGroup::start(OutputPump& pump) {
             stream, options_.prefix && place.world_size > 1 ? "[rank " + std::to_string(place.rank) + "] " : "",
             std::move(log));
       }
-      if (kept[stream]) command.streams[stream] = kept[stream].get();
+      if (kept[stream]) command.descriptors[static_cast<std::size_t>(stream)] = kept[stream].get();
     }
     children_.emplace_back(command);
   }
@@ -170,7 +233,7 @@ std::vector<std::size_t> ProcessGroup::look() {
     for (std::size_t i = 0; i < children_.size(); ++i)
       if (children_[i].look()) ended.push_back(i);
   };
-  const auto one_ends = [this] { return std::ranges::any_of(children_, &Child::ending_now); };
+  const auto one_ends = [this] { return std::ranges::any_of(children_, ending_now); };
   const auto one_failed = [&] {
     return std::ranges::any_of(ended, [this](std::size_t i) { return children_[i].ending()->failed(); });
   };
@@ -187,11 +250,11 @@ std::vector<std::size_t> ProcessGroup::look() {
 }
 
 bool ProcessGroup::ended() const {
-  return std::all_of(children_.begin(), children_.end(), [](const Child& c) { return c.ending().has_value(); });
+  return std::all_of(children_.begin(), children_.end(), [](const auto& c) { return c.ending().has_value(); });
 }
 
 void ProcessGroup::signal(int number) const {
-  for (const Child& child : children_) child.signal(number);
+  for (const auto& child : children_) child.signal(number);
 }
 
 }  // namespace mnrun

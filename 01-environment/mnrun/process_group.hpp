@@ -1,9 +1,10 @@
 // process_group.hpp: who has which rank, and this node's processes.
 #pragma once
 
-#include <mnrun/child.hpp>
 #include <mnrun/options.hpp>
 #include <mnrun/output_pump.hpp>
+
+#include <multinode/child_process.hpp>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -11,6 +12,12 @@
 #include <span>
 
 namespace mnrun {
+
+std::string signal_name(int signal);                   // "SIGKILL"
+std::string text_of(const multinode::Ending& ending);  // "was killed by signal 9 (SIGKILL)", "ended with exit status 3"
+
+// The file that a program's name stands for, looked up on the PATH as a shell does. Throws StartError.
+std::string find_program(const std::string& name, const std::string& path_variable);
 
 // What an agent, the mnrun of a node, says of itself when the agents meet.
 struct Agent {
@@ -60,7 +67,7 @@ class ProcessGroup {
   // Starts nothing yet. `file` is the program's, `mask` the signal mask of the processes.
   ProcessGroup(const Options& options, const Round& round, int node, const std::string& file, const sigset_t& mask);
 
-  void start(OutputPump& pump);  // throws ProgramError, std::system_error
+  void start(OutputPump& pump);  // throws StartError, std::system_error
 
   // Those that have ended since the last look; killed ones first: an exit status is often another's death noticed.
   std::vector<std::size_t> look();
@@ -70,7 +77,7 @@ class ProcessGroup {
   }  // one process, on a terminal: it gets the terminal's signals itself
   void signal(int number) const;
   const Place& place(std::size_t i) const { return places_[i]; }
-  const Child& child(std::size_t i) const { return children_[i]; }
+  const multinode::ChildProcess& child(std::size_t i) const { return children_[i]; }
   void clear() { children_.clear(); }  // kills what is left of the groups
 
  private:
@@ -80,7 +87,7 @@ class ProcessGroup {
   std::string file_;
   sigset_t mask_;
   bool interactive_;
-  std::vector<Child> children_;
+  std::vector<multinode::ChildProcess> children_;
 };
 
 }  // namespace mnrun

@@ -1,52 +1,30 @@
 #include <mnrun/supervisor.hpp>
 
 #include <multinode/check.hpp>
-
-#include <sys/signalfd.h>
+#include <multinode/signals.hpp>
 
 #include <algorithm>
 #include <csignal>
 
 namespace mnrun {
 
+using multinode::Signals;
 using std::chrono::milliseconds;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// What mnrun handles itself: blocked, and read from a file descriptor. What was ignored at the start (nohup) stays so.
-class Signals {
- public:
-  Signals() {
-    sigemptyset(&handled_);
-    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH}) {
-      struct sigaction action {};
-      sigaction(number, nullptr, &action);
-      if (action.sa_handler != SIG_IGN || number == SIGCONT) sigaddset(&handled_, number);
-    }
-    sigaddset(&handled_, SIGCHLD);
-    ::signal(SIGCHLD, SIG_DFL);
-    ::signal(SIGPIPE, SIG_IGN);
-    fd_ = Fd(multinode::check_errno(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
-    block();
+// What mnrun handles itself. What was ignored at the start (nohup) stays so.
+std::vector<int> handled_signals() {
+  std::vector<int> numbers{SIGCHLD};
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH}) {
+    struct sigaction action {};
+    sigaction(number, nullptr, &action);
+    if (action.sa_handler != SIG_IGN || number == SIGCONT) numbers.push_back(number);
   }
-  void block() { sigprocmask(SIG_BLOCK, &handled_, &before_); }
-  // No process is left that they could be passed to: let them end mnrun, as they do any program.
-  void unblock() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  int fd() const { return fd_.get(); }
-  const sigset_t& before() const { return before_; }
-
-  std::optional<signalfd_siginfo> next() const {
-    signalfd_siginfo info;
-    if (read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
-    return info;
-  }
-
- private:
-  sigset_t handled_, before_;
-  Fd fd_;
-};
+  return numbers;
+}
 
 bool ends_program(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
@@ -65,7 +43,7 @@ class Run {
   Verdict to_the_end() {
     try {
       group_.start(pump_);
-    } catch (const ProgramError& e) {
+    } catch (const multinode::StartError& e) {
       agents_.propose({e.status, self() + ": " + e.what()});
     } catch (const std::system_error& e) {
       agents_.propose({1, self() + ": " + e.what()});
@@ -89,7 +67,7 @@ class Run {
 
   void wait() {
     entries_.clear();
-    entries_.push_back({signals_.fd(), POLLIN, 0});
+    entries_.push_back({signals_.descriptor(), POLLIN, 0});
     if (!verdict_) entries_.push_back({agents_.verdict_fd(), POLLIN, 0});
     pump_.poll_entries(entries_);
     // kill_at_ until all have ended, close_at_ afterwards; once that has passed only a reader's slowness holds us.
@@ -106,7 +84,7 @@ class Run {
   void look_at_children() {
     if (close_at_) return;
     for (const std::size_t i : group_.look()) {
-      const Ending& ending = *group_.child(i).ending();
+      const multinode::Ending& ending = *group_.child(i).ending();
       if (!ending.failed() || stopping_ || verdict_) continue;
       const Place& place = group_.place(i);
       const int status = ending.as_exit_status();
@@ -116,7 +94,7 @@ class Run {
       const Verdict failure{status,
                             "rank " + std::to_string(place.rank) + " (node " + std::to_string(place.node) + ", host " +
                                 agents_.own().host + ", pid " + std::to_string(group_.child(i).pid()) + ") " +
-                                ending.text(),
+                                text_of(ending),
                             again};
       if (options_.go_on) {
         agents_.note_first(failure);
@@ -218,7 +196,7 @@ std::string prepare(Options& options, Agent& own) {
     own.error_status = multinode::exit_usage, own.error = e.what();
   } catch (const multinode::HardwareAbsent& e) {
     own.error_status = multinode::exit_hardware_absent, own.error = e.what();
-  } catch (const ProgramError& e) {
+  } catch (const multinode::StartError& e) {
     own.error_status = e.status, own.error = e.what();
   }
   return "";
@@ -234,7 +212,7 @@ void move_output(OutputPump& pump, std::vector<pollfd> entries, int timeout) {
 // Waits until what has been said is written. Only a stopped reader takes long; a signal ends the wait.
 void drain(OutputPump& pump, Signals& signals, int status) {
   while (!pump.drained()) {
-    move_output(pump, {{signals.fd(), POLLIN, 0}}, -1);
+    move_output(pump, {{signals.descriptor(), POLLIN, 0}}, -1);
     while (const auto signal = signals.next())
       if (ends_program(static_cast<int>(signal->ssi_signo))) _exit(status ? status : 128 + int(signal->ssi_signo));
   }
@@ -259,7 +237,9 @@ int supervise(Options options) {
   own.pid = getpid();
   own.role = options.role;
   const std::string file = prepare(options, own);
-  Signals signals;
+  ::signal(SIGCHLD, SIG_DFL);
+  ::signal(SIGPIPE, SIG_IGN);
+  Signals signals(handled_signals());
   OutputPump pump(1, 2);
   const auto end = [&](const Verdict& verdict) {
     if (verdict.status) pump.say(verdict.text);

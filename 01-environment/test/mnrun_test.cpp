@@ -279,7 +279,7 @@ Result standalone(int processes, const std::string& script, Words options = {},
 }
 
 std::uint16_t some_free_port() {
-  const mnrun::Fd fd(socket(AF_INET, SOCK_STREAM, 0));
+  const multinode::Descriptor fd(socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   socklen_t size = sizeof address;
@@ -614,7 +614,7 @@ TEST(Mnrun, AStoppedReaderStopsTheWriters) {
   const TemporaryFolder folder;
   const std::string fifo = folder / "out";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  const mnrun::Fd never_read(open(fifo.c_str(), O_RDWR | O_CLOEXEC));
+  const multinode::Descriptor never_read(open(fifo.c_str(), O_RDWR | O_CLOEXEC));
   Process mnrun({"sh", "-c", std::string("exec ") + MNRUN + " --standalone --nproc-per-node 3 yes > " + fifo});
   const auto number = [&](const std::string& file, const std::string& name) {
     const std::string text = text_of("/proc/" + std::to_string(mnrun.pid()) + "/" + file);

@@ -1,7 +1,7 @@
 #include "checkpoint.hpp"
 
 #include <multinode/check.hpp>
-#include <multinode/socket.hpp>
+#include <multinode/descriptor.hpp>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -84,7 +84,7 @@ class TemporaryFile {
     fd_.reset();
     // The new name is in the folder; it is on the disk when the folder is.
     const fs::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
-    const multinode::detail::Descriptor folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const multinode::Descriptor folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder_fd || ::fsync(folder_fd.get()) < 0) fail();
   }
 
@@ -94,7 +94,7 @@ class TemporaryFile {
   }
   fs::path path_;
   std::string name_;
-  multinode::detail::Descriptor fd_;
+  multinode::Descriptor fd_;
   Checksum sum_ = 0;
 };
 

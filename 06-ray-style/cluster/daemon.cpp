@@ -7,6 +7,7 @@
 #include "token.hpp"
 
 #include <multinode/options.hpp>
+#include <multinode/signals.hpp>
 #include <multinode/world.hpp>
 
 #include <fcntl.h>
@@ -35,8 +36,8 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
+using multinode::Descriptor;
 using multinode::UsageError;
-using multinode::detail::Descriptor;
 
 constexpr std::uint16_t default_port = 6379;
 constexpr int most_slots = 100'000;
@@ -158,38 +159,6 @@ class WaitingCommand {
   Descriptor pipe_;
 };
 
-// Waits for SIGTERM, SIGINT and SIGHUP, which the threads that are made later block.
-class Signals {
- public:
-  // Calls `end` once, on a thread of its own, with the signal's name.
-  explicit Signals(std::function<void(const std::string&)> end) {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
-    pthread_sigmask(SIG_BLOCK, &set, nullptr);
-    thread_ = std::thread([this, set, end = std::move(end)] {
-      int number = 0;
-      sigwait(&set, &number);
-      if (!ignored_) end(strsignal(number));
-    });
-  }
-  ~Signals() { ignore(); }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  // From now on; `end` has returned, or is not called.
-  void ignore() {
-    if (!thread_.joinable()) return;
-    ignored_ = true;
-    pthread_kill(thread_.native_handle(), SIGTERM);
-    thread_.join();
-  }
-
- private:
-  std::atomic<bool> ignored_ = false;
-  std::thread thread_;
-};
-
 std::string what_next(const Options& options, const StateFolder& folder, const multinode::Endpoint& head) {
   std::ostringstream text;
   const std::string state = options.state == StateFolder::default_path() ? "" : " --state " + options.state.string();
@@ -226,7 +195,10 @@ int serve(const Options& options, WaitingCommand& waiting) {
   const auto say = [&](const std::string& line) { log(line); };
   std::optional<Head> head;
   std::atomic<Node*> ready = nullptr;
-  Signals signals([&](const std::string& signal) {
+  const multinode::Signals signals{SIGTERM, SIGINT, SIGHUP};  // before there are threads: they block them too
+  std::jthread waiter = signals.call([&, ended = false](int number) mutable {
+    if (std::exchange(ended, true)) return;
+    const std::string signal = strsignal(number);
     if (!ready) {
       log("ended before it was ready: " + signal);
       pid_file.remove();
@@ -259,7 +231,7 @@ int serve(const Options& options, WaitingCommand& waiting) {
     if (options.block) std::cerr << std::string("cluster: ") + e.what() + "\n" << std::flush;
     status = multinode::exit_wrong;
   }
-  signals.ignore();
+  waiter = {};
   return status;
 }
 
@@ -271,9 +243,7 @@ int start(int argc, const char* const* argv) {
   WaitingCommand nobody;
   if (options->block) return serve(*options, nobody);
 
-  int ends[2];
-  multinode::check_errno(pipe2(ends, O_CLOEXEC), "pipe2");
-  Descriptor from(ends[0]), to(ends[1]);
+  auto [from, to] = multinode::make_pipe();
   if (multinode::check_errno(fork(), "fork") == 0) {
     from.reset();
     setsid();

@@ -2,6 +2,7 @@
 
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
+#include <multinode/socket.hpp>
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -23,7 +24,7 @@ namespace cluster {
 
 namespace {
 
-using multinode::detail::Descriptor;
+using multinode::Descriptor;
 using namespace std::chrono_literals;
 
 constexpr std::string_view preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -1,7 +1,7 @@
 // listener.hpp: accepts connections for a gRPC server, which gets to see only those that begin like gRPC's.
 #pragma once
 
-#include <multinode/socket.hpp>
+#include <multinode/descriptor.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -42,7 +42,7 @@ class Listener {
  private:
   using Clock = std::chrono::steady_clock;
   struct Silent {  // a connection that did not begin yet
-    multinode::detail::Descriptor fd;
+    multinode::Descriptor fd;
     std::string peer;
     Clock::time_point end;
   };
@@ -58,7 +58,7 @@ class Listener {
 
   std::function<void(int)> take_;
   std::function<void(const std::string&, const std::string&)> refused_;
-  multinode::detail::Descriptor listening_, epoll_, stop_;
+  multinode::Descriptor listening_, epoll_, stop_;
   std::uint16_t port_ = 0;
   std::map<int, Silent> silent_;
   mutable std::mutex mutex_;  // of taken_

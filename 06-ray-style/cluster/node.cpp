@@ -9,6 +9,7 @@
 #include "cluster/cluster.grpc.pb.h"
 
 #include <multinode/check.hpp>
+#include <multinode/descriptor.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/socket.hpp>
 #include <multinode/world.hpp>
@@ -401,7 +402,7 @@ class Node::Implementation {
 
   const NodeOptions options_;
   const std::string name_;  // of the head
-  const multinode::detail::Descriptor wake_;
+  const multinode::Descriptor wake_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<Cluster::Stub> stub_;
   std::optional<Call> call_;

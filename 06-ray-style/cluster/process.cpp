@@ -3,7 +3,6 @@
 #include <multinode/check.hpp>
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -11,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <set>
@@ -19,29 +19,16 @@
 namespace cluster {
 
 using multinode::check_errno;
-using multinode::detail::Descriptor;
+using multinode::Descriptor;
+using multinode::make_pipe;
 
 namespace {
-
-std::pair<Descriptor, Descriptor> make_pipe() {
-  int ends[2];
-  check_errno(pipe2(ends, O_CLOEXEC), "pipe2");
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
 
 // A shell can name the descriptors up to 9 alone, so these are the child's.
 constexpr int report_fd = 3, secret_fd = 4, above_the_childs = 10;
 
 Descriptor move_up(Descriptor fd) {
   return Descriptor(check_errno(fcntl(fd.get(), F_DUPFD_CLOEXEC, above_the_childs), "fcntl"));
-}
-
-// Not inherited by a child of this process from now on, but 0, 1 and 2; kernels before 5.11 lack it, and all that is
-// opened here closes by itself.
-void close_on_exec() {
-#ifdef SYS_close_range
-  syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
-#endif
 }
 
 // The guard: reads which groups there are, and kills those that are left when nobody writes any more.
@@ -112,59 +99,8 @@ std::filesystem::path find_program(const std::filesystem::path& jobs, const std:
   return path;
 }
 
-namespace {
-
-// What the child needs between vfork and exec, where it must neither allocate nor throw.
-struct Prepared {
-  const char* program;
-  char* const* arguments;
-  char* const* environment;
-  std::array<int, 5> descriptors;  // to be 0, 1, 2, report_fd, secret_fd; all are above these
-  pid_t parent;
-  volatile int error;  // in the parent's memory, which the child of a vfork shares
-};
-
-// vfork and not fork: it takes the same 0.1 ms however large the daemon is. posix_spawn cannot set the signal that
-// comes when the parent dies.
-[[gnu::noinline]] pid_t start(Prepared& prepared) {
-  const pid_t pid = vfork();
-  if (pid != 0) return pid;
-  const auto give_up = [&prepared] {
-    prepared.error = errno;
-    _exit(126);
-  };
-  if (setpgid(0, 0) < 0) give_up();
-  if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0) give_up();
-  if (getppid() != prepared.parent) _exit(126);  // it died before the line above
-  close_on_exec();
-  int number = 0;
-  for (const int fd : prepared.descriptors)
-    if (dup2(fd, number++) < 0) give_up();
-  for (number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);  // an ignored one stays ignored in exec
-  sigset_t none;
-  sigemptyset(&none);
-  if (sigprocmask(SIG_SETMASK, &none, nullptr) < 0) give_up();
-  execve(prepared.program, prepared.arguments, prepared.environment);
-  give_up();
-  return -1;
-}
-
-std::vector<char*> pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  for (const auto& s : strings) result.push_back(const_cast<char*>(s.c_str()));
-  result.push_back(nullptr);
-  return result;
-}
-
-}  // namespace
-
 Child::Child(const Command& command, Guard* guard) : guard_(guard) {
-  const auto refuse = [&](int error) {
-    return StartError(error == ENOENT ? 127 : 126,
-                      "cannot start '" + command.program.string() + "': " +
-                          (error == ENOENT ? "the interpreter that its first line names is not there"
-                                           : std::string(strerror(error))));
-  };
+  const std::string cannot_start = "cannot start '" + command.program.string() + "': ";
   try {
     const Descriptor nothing = move_up(Descriptor(check_errno(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null")));
     std::array<Descriptor, streams> ends;  // the child's
@@ -179,61 +115,44 @@ Child::Child(const Command& command, Guard* guard) : guard_(guard) {
     check_errno(fcntl(secret_end.get(), F_SETFL, O_NONBLOCK), "fcntl");
     const std::string line = command.secret + "\n";
     if (write(secret_end.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
-      throw StartError(126, "cannot start '" + command.program.string() + "': the job's secret is too long");
+      throw StartError(126, cannot_start + "the job's secret is too long");
 
     std::vector<std::string> arguments = {command.program.string()}, environment = command.environment;
     arguments.insert(arguments.end(), command.arguments.begin(), command.arguments.end());
     environment.push_back("CLUSTER_REPORT_FD=" + std::to_string(report_fd));
     environment.push_back("CLUSTER_SECRET_FD=" + std::to_string(secret_fd));
-    const auto argument_pointers = pointers(arguments), environment_pointers = pointers(environment);
-    Prepared prepared{arguments[0].c_str(),
-                      argument_pointers.data(),
-                      environment_pointers.data(),
-                      {nothing.get(), ends[out].get(), ends[err].get(), ends[report].get(), secret.get()},
-                      getpid(),
-                      0};
-    const pid_t pid = start(prepared);
-    if (pid < 0) throw refuse(errno);
-    if (prepared.error != 0) {
-      waitpid(pid, nullptr, 0);
-      throw refuse(prepared.error);
-    }
-    pid_ = pid;
+    static_assert(report_fd == 3 && secret_fd == 4);
+    process_.emplace(multinode::ChildCommand{
+        .arguments = arguments,
+        .file = arguments[0],
+        .environment = environment,
+        .descriptors = {nothing.get(), ends[out].get(), ends[err].get(), ends[report].get(), secret.get()},
+        .own_group = true,
+        .when_parent_dies = SIGKILL,
+        .default_signals = true,
+        .only_these = true});
+    pid_fd_ = Descriptor(static_cast<int>(check_errno(syscall(SYS_pidfd_open, pid(), 0), "pidfd_open")));
   } catch (const std::system_error& e) {
-    throw StartError(126, "cannot start '" + command.program.string() + "': " + e.what());
+    throw StartError(126, cannot_start + e.what());
   }
-  pid_fd_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
-  if (!pid_fd_) {
-    const int error = errno;
-    signal(SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    throw refuse(error);
-  }
-  if (guard_) guard_->watch(pid_);
+  if (guard_) guard_->watch(pid());
 }
 
 Child::~Child() {
   signal(SIGKILL);
-  if (guard_) guard_->forget(pid_);  // before its number can be another's
-  waitpid(pid_, nullptr, 0);
+  if (guard_) guard_->forget(pid());  // before its number can be another's
 }
 
-void Child::signal(int number) const { kill(-pid_, number); }
-
 std::optional<int> Child::status() {
-  if (status_) return status_;
-  siginfo_t info{};
-  // WNOWAIT: while the process is not waited for, its number and its group's are not used again.
-  if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return {};
-  status_ = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
-  signal(SIGKILL);
-  return status_;
+  if (process_->look()) signal(SIGKILL);
+  if (!process_->ending()) return {};
+  return process_->ending()->as_exit_status();
 }
 
 bool Child::drained() const {
   for (const Descriptor& pipe : pipes_)
     if (pipe) return false;
-  return status_.has_value();
+  return process_->ending().has_value();
 }
 
 std::string Child::read(Stream stream) {
@@ -243,7 +162,7 @@ std::string Child::read(Stream stream) {
   const ssize_t count = ::read(pipe.get(), bytes.data(), bytes.size());
   if (count < 0 && errno == EINTR) return "";
   // Who still has the other end of the pipe left the group of the process that is gone.
-  const bool over = count == 0 || (count < 0 && (errno != EAGAIN || status_));
+  const bool over = count == 0 || (count < 0 && (errno != EAGAIN || process_->ending()));
   if (over) pipe.reset();
 
   if (count > 0 && stream != report) {

@@ -1,7 +1,8 @@
 // process.hpp: a process of a job, and what it writes.
 #pragma once
 
-#include <multinode/socket.hpp>
+#include <multinode/child_process.hpp>
+#include <multinode/descriptor.hpp>
 
 #include <sys/types.h>
 
@@ -9,7 +10,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,16 +29,11 @@ class Guard {
   void forget(pid_t group);
 
  private:
-  multinode::detail::Descriptor pipe_;
+  multinode::Descriptor pipe_;
   pid_t pid_ = 0;
 };
 
-// A program cannot be started.
-class StartError : public std::runtime_error {
- public:
-  StartError(int status, const std::string& what) : std::runtime_error(what), status(status) {}
-  const int status;  // as a shell has it: 127 not found, 126 cannot be executed
-};
+using multinode::StartError;
 
 // The file that a job's program is: `name` in the job folder, never elsewhere. Throws StartError.
 std::filesystem::path find_program(const std::filesystem::path& jobs, const std::string& name);
@@ -65,7 +60,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return process_->pid(); }
   int descriptor() const { return pid_fd_.get(); }                      // readable when the process has ended
   int descriptor(Stream stream) const { return pipes_[stream].get(); }  // -1: closed
 
@@ -77,16 +72,15 @@ class Child {
   // 128 + N for signal N; nothing while it runs. Once it has ended, the rest of its group is killed.
   std::optional<int> status();
 
-  void signal(int number) const;  // to the group
+  void signal(int number) const { process_->signal(number); }  // to the group
 
  private:
-  pid_t pid_ = 0;
   Guard* guard_;
-  multinode::detail::Descriptor pid_fd_;
-  std::array<multinode::detail::Descriptor, streams> pipes_;
+  std::optional<multinode::ChildProcess> process_;
+  multinode::Descriptor pid_fd_;
+  std::array<multinode::Descriptor, streams> pipes_;
   std::array<std::string, streams> begun_;  // lines without their ends
   std::size_t output_ = 0;                  // bytes of stdout and stderr so far
-  std::optional<int> status_;
 };
 
 }  // namespace cluster

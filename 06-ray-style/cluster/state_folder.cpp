@@ -22,8 +22,8 @@
 namespace cluster {
 
 namespace fs = std::filesystem;
+using multinode::Descriptor;
 using multinode::UsageError;
-using multinode::detail::Descriptor;
 using namespace std::chrono_literals;
 
 namespace {

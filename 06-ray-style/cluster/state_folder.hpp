@@ -1,7 +1,8 @@
 // state_folder.hpp: the folder in which the daemons and the clients of a user find each other: --state DIR.
 #pragma once
 
-#include <multinode/socket.hpp>
+#include <multinode/descriptor.hpp>
+#include <multinode/tcp_store.hpp>
 
 #include <filesystem>
 #include <string>
@@ -50,7 +51,7 @@ class PidFile {
  private:
   const StateFolder& folder_;
   std::filesystem::path path_;
-  multinode::detail::Descriptor lock_;
+  multinode::Descriptor lock_;
 };
 
 // Ends the daemons of this folder on this host, with SIGTERM, and SIGKILL after 10 s or, by `force`, at once; returns

@@ -5,8 +5,8 @@
 
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
+#include <multinode/signals.hpp>
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,35 +27,6 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr int interrupted = 130;
-
-// Ctrl-C and SIGTERM become calls of a function, on a thread of its own.
-class InterruptSignals {
- public:
-  InterruptSignals() {
-    sigemptyset(&signals_);
-    sigaddset(&signals_, SIGINT);
-    sigaddset(&signals_, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &signals_, &before_);
-  }
-  ~InterruptSignals() {
-    thread_ = {};
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  InterruptSignals(const InterruptSignals&) = delete;
-  InterruptSignals& operator=(const InterruptSignals&) = delete;
-
-  void call(std::function<void()> on_signal) {
-    thread_ = std::jthread([this, on_signal = std::move(on_signal)](const std::stop_token& stop) {
-      const timespec moment{0, 100'000'000};
-      while (!stop.stop_requested())
-        if (sigtimedwait(&signals_, nullptr, &moment) > 0) on_signal();
-    });
-  }
-
- private:
-  sigset_t signals_{}, before_{};
-  std::jthread thread_;
-};
 
 nlohmann::json parsed(const std::string& text) {
   auto json = nlohmann::json::parse(text, nullptr, false);
@@ -162,9 +133,9 @@ class Display {
 
 int run_job(const Access& access, const Job& job, const std::string& json) {
   Display display(json);
-  InterruptSignals signals;  // first: threads have the mask of those that start them
+  const multinode::Signals signals{SIGINT, SIGTERM};  // first: threads have the mask of those that start them
   Client client(access.head, access.token, std::chrono::seconds(10));
-  signals.call([&client, count = 0]() mutable {
+  const std::jthread waiter = signals.call([&client, count = 0](int) mutable {
     if (++count > 1) _exit(interrupted);
     std::cerr << "cluster: the job is being ended; Ctrl-C again leaves at once\n" << std::flush;
     client.cancel();

@@ -1,7 +1,7 @@
 #include "token.hpp"
 
 #include <multinode/check.hpp>
-#include <multinode/socket.hpp>
+#include <multinode/descriptor.hpp>
 
 #include <fcntl.h>
 #include <sys/random.h>
@@ -39,7 +39,7 @@ std::string make_token() {
 void write_token(const std::filesystem::path& file, std::string_view token) {
   const std::string unfinished = file.string() + "." + std::to_string(getpid());
   const auto fail = [&] { throw multinode::UsageError("cannot write the token to " + file.string() + why()); };
-  multinode::detail::Descriptor fd(open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  multinode::Descriptor fd(open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd) fail();
   const std::string line = std::string(token) + "\n";
   if (write(fd.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()) ||
@@ -53,7 +53,7 @@ void write_token(const std::filesystem::path& file, std::string_view token) {
 
 std::string read_token(const std::filesystem::path& file) {
   const std::string name = "the token file " + file.string();
-  multinode::detail::Descriptor fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  multinode::Descriptor fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) throw multinode::UsageError(name + why() + "; 'cluster start --head' makes it");
   struct stat status {};
   if (fstat(fd.get(), &status) != 0) throw multinode::UsageError(name + why());

@@ -2,7 +2,7 @@
 #include "cluster/listener.hpp"
 #include "test/head_fixture.hpp"
 
-#include <multinode/socket.hpp>
+#include <multinode/descriptor.hpp>
 
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using namespace cluster;
-using multinode::detail::Descriptor;
+using multinode::Descriptor;
 using Clock = std::chrono::steady_clock;
 using Lines = std::vector<std::string>;
 

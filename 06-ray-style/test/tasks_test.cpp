@@ -8,7 +8,7 @@
 #include "tasks/limits.hpp"
 #include "tasks/tasks.grpc.pb.h"
 
-#include <multinode/socket.hpp>
+#include <multinode/descriptor.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -35,7 +35,7 @@
 namespace {
 
 using namespace std::chrono_literals;
-using multinode::detail::Descriptor;
+using multinode::Descriptor;
 
 // A head and a node of four CPUs.
 class Cluster {

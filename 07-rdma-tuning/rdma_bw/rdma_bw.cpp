@@ -6,6 +6,8 @@
 #include "rdma_tune/verify.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/child_process.hpp>
+#include <multinode/descriptor.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 
@@ -14,8 +16,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -124,25 +124,6 @@ bool parse(int argc, const char* const* argv, Options& options) {
   return true;
 }
 
-class Pipe {
- public:
-  Pipe() { check_errno(::pipe2(ends_, O_CLOEXEC), "pipe2"); }
-  ~Pipe() {
-    close(0);
-    close(1);
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  int end(int which) const { return ends_[which]; }
-  void close(int which) {
-    if (ends_[which] >= 0) ::close(ends_[which]);
-    ends_[which] = -1;
-  }
-
- private:
-  int ends_[2];
-};
-
 struct Ended {
   int status = 0;  // as a shell says it
   bool timed_out = false;
@@ -151,49 +132,38 @@ struct Ended {
 
 // Its standard error is this program's. When it has had its time, or this program dies, it gets a SIGTERM.
 Ended run(const std::vector<std::string>& command, std::chrono::duration<double> time) {
-  Pipe output, failure;
-  std::vector<char*> arguments;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  const pid_t pid = check_errno(::fork(), "fork");
-  if (pid == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    ::dup2(output.end(1), STDOUT_FILENO);
-    ::execvp(arguments[0], arguments.data());
-    const int error = errno;
-    [[maybe_unused]] const ssize_t written = ::write(failure.end(1), &error, sizeof error);
-    ::_exit(127);
+  auto output = multinode::make_pipe();
+  std::optional<multinode::ChildProcess> process;
+  try {
+    process.emplace(multinode::ChildCommand{
+        .arguments = command, .descriptors = {0, output.to.get(), 2}, .when_parent_dies = SIGTERM});
+  } catch (const multinode::StartError& e) {
+    throw UsageError("--launch: cannot run " + command.front() + ": " + std::strerror(e.error));
   }
-  output.close(1);
-  failure.close(1);
+  output.to.reset();
   Ended result;
-  int status = 0, error = 0;
-  if (::read(failure.end(0), &error, sizeof error) == sizeof error) {
-    ::waitpid(pid, &status, 0);
-    throw UsageError("--launch: cannot run " + command.front() + ": " + std::strerror(error));
-  }
   auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(time);
   bool ended = false;
   char buffer[65'536];
   // A process that the command left behind may hold the pipe: what comes late is not waited for.
-  while (!ended || output.end(0) >= 0) {
-    pollfd polled{output.end(0), POLLIN, 0};
+  while (!ended || output.from.get() >= 0) {
+    pollfd polled{output.from.get(), POLLIN, 0};
     if (::poll(&polled, 1, ended ? 200 : 20) == 0 && ended) break;
     if (polled.revents) {
       const ssize_t size = ::read(polled.fd, buffer, sizeof buffer);
       if (size > 0)
         result.out.append(buffer, static_cast<std::size_t>(size));
       else if (size == 0 || errno != EINTR)
-        output.close(0);
+        output.from.reset();
     }
-    if (!ended && check_errno(::waitpid(pid, &status, WNOHANG), "waitpid") == pid) ended = true;
+    ended = process->look() || ended;
     if (Clock::now() < deadline) continue;
     if (ended) break;
-    ::kill(pid, result.timed_out ? SIGKILL : SIGTERM);
+    process->signal(result.timed_out ? SIGKILL : SIGTERM);
     result.timed_out = true;
     deadline = Clock::now() + 10s;
   }
-  result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  result.status = process->ending()->as_exit_status();
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include "words.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/descriptor.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 
@@ -178,12 +179,9 @@ class Checks {
       const fs::path node = places_.dev / "infiniband" / name;
       const std::string what = device.name + " " + node.string();
       struct stat facts {};
-      const int fd = ::open(node.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
-      const int error = fd < 0 ? errno : 0;
-      if (fd >= 0) {
-        if (::fstat(fd, &facts) < 0) facts.st_mode = 0666;
-        ::close(fd);
-      }
+      const multinode::Descriptor fd(::open(node.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+      const int error = fd ? 0 : errno;
+      if (fd && ::fstat(fd.get(), &facts) < 0) facts.st_mode = 0666;
       if (error == ENOENT)
         return add({Severity::bad, what, "not there", "a device node",
                     "container: --device=/dev/infiniband/" + name +

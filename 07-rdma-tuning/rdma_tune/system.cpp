@@ -1,6 +1,7 @@
 #include "system.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/descriptor.hpp>
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -24,25 +25,12 @@
 
 namespace rdma {
 
+using multinode::Descriptor;
 namespace fs = std::filesystem;
 
 namespace {
 
 constexpr std::size_t most_entries = 65'536;  // of a folder; a GID table has 1024 at most today
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 struct Text {
   std::string value;  // without the white space at its end

@@ -5,14 +5,14 @@
 #include "words.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/child_process.hpp>
+#include <multinode/descriptor.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
+#include <multinode/signals.hpp>
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
-#include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +26,7 @@
 #include <functional>
 #include <iostream>
 
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -36,6 +37,8 @@ namespace rdma {
 namespace po = boost::program_options;
 using namespace std::chrono_literals;
 using multinode::check_errno;
+using multinode::Descriptor;
+using multinode::Signals;
 using multinode::UsageError;
 
 namespace {
@@ -315,43 +318,6 @@ std::vector<std::string> disagreements(const Assessment& assessment, const NcclL
 
 namespace {
 
-class Fd {
- public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
-  ~Fd() { reset(); }
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-  void reset(int fd = -1) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = fd;
-  }
-
- private:
-  int fd_;
-};
-
-// Signals come through a descriptor while this lives. What comes for this process goes to the command.
-class Signals {
- public:
-  Signals() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&set, number);
-    check_errno(pthread_sigmask(SIG_BLOCK, &set, &before_) ? -1 : 0, "pthread_sigmask");
-    fd_.reset(check_errno(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
-  }
-  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  Signals(const Signals&) = delete;
-  int fd() const { return fd_.get(); }
-  const sigset_t& before() const { return before_; }
-
- private:
-  sigset_t before_{};
-  Fd fd_;
-};
-
 void write_all(int fd, const char* data, std::size_t size) {
   while (size) {
     const ssize_t written = ::write(fd, data, size);
@@ -367,41 +333,23 @@ void write_all(int fd, const char* data, std::size_t size) {
 class Child {
  public:
   Child(const std::vector<std::string>& command, const Signals& signals, bool read_output) : signals_(signals) {
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t attributes;
-    posix_spawn_file_actions_init(&files);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setsigmask(&attributes, &signals.before());
-    sigset_t defaults;
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    std::vector<Fd> ends;
+    multinode::ChildCommand options{.arguments = command, .mask = signals.before()};
+    multinode::Pipe pipes[2];
     if (read_output)
-      for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
-        int both[2];
-        check_errno(::pipe2(both, O_CLOEXEC), "pipe2");
-        pipes_[static_cast<std::size_t>(fd - 1)].reset(both[0]);
-        ends.emplace_back(both[1]);
-        posix_spawn_file_actions_adddup2(&files, both[1], fd);
+      for (const std::size_t stream : {0, 1}) {
+        pipes[stream] = multinode::make_pipe();
+        options.descriptors[stream + 1] = pipes[stream].to.get();
+        pipes_[stream] = std::move(pipes[stream].from);
       }
-    std::vector<char*> arguments;
-    for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    error_ = ::posix_spawnp(&pid_, arguments[0], &files, &attributes, arguments.data(), environ);
-    posix_spawn_file_actions_destroy(&files);
-    posix_spawnattr_destroy(&attributes);
+    process_.emplace(options);
   }
 
-  int error() const { return error_; }  // errno of a command that could not be started
-
   int wait(const std::function<void(std::size_t stream, std::string_view)>& output) {
-    int status = 0;
     bool ended = false;
     std::chrono::steady_clock::time_point deadline;
     for (;;) {
-      pollfd polled[3] = {{signals_.fd(), POLLIN, 0}, {pipes_[0].get(), POLLIN, 0}, {pipes_[1].get(), POLLIN, 0}};
+      pollfd polled[3] = {
+          {signals_.descriptor(), POLLIN, 0}, {pipes_[0].get(), POLLIN, 0}, {pipes_[1].get(), POLLIN, 0}};
       if (ended && pipes_[0].get() < 0 && pipes_[1].get() < 0) break;
       // What the command left running may hold the pipes, and write to them, for ever.
       const int ready = ::poll(polled, 3, ended ? 200 : -1);
@@ -411,12 +359,12 @@ class Child {
       for (std::size_t stream = 0; stream < 2; ++stream)
         if (polled[stream + 1].revents) read(stream, output);
       if (polled[0].revents) pass_on(!ended);
-      if (!ended && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+      if (process_->look()) {
         ended = true;
         deadline = std::chrono::steady_clock::now() + 2s;
       }
     }
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return process_->ending()->as_exit_status();
   }
 
  private:
@@ -430,17 +378,15 @@ class Child {
   }
 
   void pass_on(bool running) {
-    signalfd_siginfo info{};
-    while (::read(signals_.fd(), &info, sizeof info) == sizeof info)
+    while (const auto info = signals_.next())
       // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
-      if (running && info.ssi_signo != SIGCHLD && info.ssi_code != SI_KERNEL)
-        ::kill(pid_, static_cast<int>(info.ssi_signo));
+      if (running && info->ssi_signo != SIGCHLD && info->ssi_code != SI_KERNEL)
+        process_->signal(static_cast<int>(info->ssi_signo));
   }
 
   const Signals& signals_;
-  std::array<Fd, 2> pipes_;
-  pid_t pid_ = -1;
-  int error_ = 0;
+  std::array<Descriptor, 2> pipes_;
+  std::optional<multinode::ChildProcess> process_;
 };
 
 struct Options {
@@ -535,20 +481,21 @@ int run_verify(int argc, const char* const* argv) {
   NcclLog log;
   int status = 0;
   {
-    const Signals signals;
+    // What comes for this process goes to the command.
+    const Signals signals{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
     struct sigaction ignore {};
     struct sigaction pipe_before {};
     ignore.sa_handler = SIG_IGN;  // `rdma_tune verify ... | head` still gives its verdict on stderr
     ::sigaction(SIGPIPE, &ignore, &pipe_before);
-    Child child(options.command, signals, options.log.empty());
-    if (child.error()) {
-      std::cerr << "rdma_tune verify: cannot run " + options.command.front() + ": " + std::strerror(child.error()) +
-                       "\n";
-      return child.error() == ENOENT ? 127 : 126;
+    try {
+      Child child(options.command, signals, options.log.empty());
+      NcclLogStream streams[2] = {NcclLogStream(log), NcclLogStream(log)};
+      status = child.wait([&](std::size_t stream, std::string_view piece) { streams[stream].add(piece); });
+      for (NcclLogStream& stream : streams) stream.end();
+    } catch (const multinode::StartError& e) {
+      std::cerr << "rdma_tune verify: cannot run " + options.command.front() + ": " + std::strerror(e.error) + "\n";
+      return e.status;
     }
-    NcclLogStream streams[2] = {NcclLogStream(log), NcclLogStream(log)};
-    status = child.wait([&](std::size_t stream, std::string_view piece) { streams[stream].add(piece); });
-    for (NcclLogStream& stream : streams) stream.end();
     // hw_counters are served from a cache for as long as their `lifespan`.
     settle(before.delay);
   }

@@ -158,51 +158,37 @@ std::string shell_words(const Variables& variables, const std::vector<Command>& 
 Processes::Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
                      milliseconds deadline)
     : started_(Clock::now()) {
-  const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (output < 0) throw std::system_error(errno, std::generic_category(), "cannot write to " + log.string());
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    close(output);
-    throw std::system_error(errno, std::generic_category(), "pipe");
-  }
+  const multinode::Descriptor output(open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!output) throw std::system_error(errno, std::generic_category(), "cannot write to " + log.string());
+  auto [from, to] = multinode::make_pipe();
   const pid_t parent = getpid();
-  keeper_ = fork();
+  keeper_ = multinode::check_errno(fork(), "fork");
   if (keeper_ == 0) {
-    const Written outcome = keep(commands, variables, output, started_ + deadline, parent);
-    const bool written = write(ends[1], &outcome, sizeof outcome) == sizeof outcome;
+    const Written outcome = keep(commands, variables, output.get(), started_ + deadline, parent);
+    const bool written = write(to.get(), &outcome, sizeof outcome) == sizeof outcome;
     _exit(written ? 0 : 1);
   }
-  const int error = errno;
-  close(output);
-  close(ends[1]);
-  result_ = ends[0];
-  if (keeper_ < 0) {
-    close(result_);
-    throw std::system_error(error, std::generic_category(), "fork");
-  }
+  result_ = std::move(from);
 }
 
 Processes::Processes(Processes&& other) noexcept
     : keeper_(std::exchange(other.keeper_, -1)),
-      result_(std::exchange(other.result_, -1)),
+      result_(std::move(other.result_)),
       started_(other.started_),
       outcome_(other.outcome_) {}
 
 Processes::~Processes() {
-  if (keeper_ < 0) return;
-  if (!outcome_) {
-    stop();
-    wait(grace + std::chrono::seconds(25));
-  }
-  close(result_);
+  if (keeper_ < 0 || outcome_) return;
+  stop();
+  wait(grace + std::chrono::seconds(25));
 }
 
 std::optional<Outcome> Processes::wait(milliseconds at_most) {
   if (outcome_) return outcome_;
-  pollfd ready{result_, POLLIN, 0};
+  pollfd ready{result_.get(), POLLIN, 0};
   if (poll(&ready, 1, static_cast<int>(at_most.count())) <= 0) return std::nullopt;
   Written written{};
-  const bool told = read(result_, &written, sizeof written) == sizeof written;
+  const bool told = read(result_.get(), &written, sizeof written) == sizeof written;
   int status = 0;
   waitpid(keeper_, &status, 0);
   outcome_ = Outcome{told ? written.exit_status : 128 + SIGKILL, told && written.timed_out != 0, written.left_over,

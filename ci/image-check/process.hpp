@@ -1,6 +1,8 @@
 // process.hpp: commands that leave nothing behind.
 #pragma once
 
+#include <multinode/descriptor.hpp>
+
 #include <sys/types.h>
 
 #include <chrono>
@@ -48,7 +50,7 @@ class Processes {
 
  private:
   pid_t keeper_ = -1;
-  int result_ = -1;  // the pipe's end from which the outcome is read
+  multinode::Descriptor result_;  // the pipe's end from which the outcome is read
   std::chrono::steady_clock::time_point started_;
   std::optional<Outcome> outcome_;
 };

@@ -5,13 +5,13 @@
 #include <multinode/check.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
+#include <multinode/signals.hpp>
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <iomanip>
 #include <sstream>
 
@@ -40,22 +40,10 @@ std::string file_name(std::string name, int launch, int attempt) {
 // SIGINT, SIGTERM and SIGHUP become something to ask for, while this lives.
 class Interrupts {
  public:
-  Interrupts() {
-    sigemptyset(&set_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, signal);
-    sigprocmask(SIG_BLOCK, &set_, &before_);
-  }
-  ~Interrupts() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  Interrupts(const Interrupts&) = delete;
-  Interrupts& operator=(const Interrupts&) = delete;
-  bool came() {
-    const timespec now{0, 0};
-    if (sigtimedwait(&set_, nullptr, &now) > 0) came_ = true;
-    return came_;
-  }
+  bool came() { return came_ = came_ || signals_.next(); }
 
  private:
-  sigset_t set_{}, before_{};
+  multinode::Signals signals_{SIGINT, SIGTERM, SIGHUP};
   bool came_ = false;
 };
 

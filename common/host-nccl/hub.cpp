@@ -29,6 +29,7 @@ namespace host_nccl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using multinode::Descriptor;
 using nlohmann::json;
 
 std::string list_of(const std::vector<int>& ranks) {
@@ -412,15 +413,14 @@ void Session::say_late(int from, int to, const Waiting& call) {
 
 class RealHub : public Hub, public std::enable_shared_from_this<RealHub> {
  public:
-  RealHub(int fd, const std::string& host) : fd_(fd) {
+  RealHub(Descriptor fd, const std::string& host) : fd_(std::move(fd)) {
     std::random_device random;
-    id_ = std::string(id_mark) + " " + address_of(fd, host);
+    id_ = std::string(id_mark) + " " + address_of(fd_.get(), host);
     for (int i = 0; i < 4; ++i) id_ += (i ? "-" : " ") + std::to_string(random());
   }
-  ~RealHub() override { ::close(fd_); }
 
   const std::string& id() const override { return id_; }
-  void close() override { shutdown(fd_, SHUT_RDWR); }
+  void close() override { shutdown(fd_.get(), SHUT_RDWR); }
 
   void run() {
     std::thread([self = shared_from_this()] { self->accept_all(); }).detach();
@@ -434,7 +434,7 @@ class RealHub : public Hub, public std::enable_shared_from_this<RealHub> {
   void accept_all();
   void serve(const std::shared_ptr<Connection>& connection);
 
-  int fd_;
+  Descriptor fd_;
   std::string id_;
   mutable std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Session>> sessions_;
@@ -451,7 +451,7 @@ struct Hubs {
 };
 
 void RealHub::accept_all() {
-  pollfd waiting{fd_, POLLIN, 0};
+  pollfd waiting{fd_.get(), POLLIN, 0};
   for (bool anybody = false, closed = false;;) {
     {
       const std::lock_guard lock(mutex_);
@@ -464,14 +464,14 @@ void RealHub::accept_all() {
     }
     if (poll(&waiting, closed ? 0 : 1, anybody ? 100 : -1) <= 0) continue;
     anybody = true;
-    const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (fd < 0) {
+    Descriptor fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!fd) {
       closed = errno == EINVAL;  // close()
       continue;
     }
     const int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    std::thread([self = shared_from_this(), connection = std::make_shared<Connection>(fd)] {
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    std::thread([self = shared_from_this(), connection = std::make_shared<Connection>(std::move(fd))] {
       self->serve(connection);
     }).detach();
   }
@@ -517,12 +517,12 @@ std::shared_ptr<Hub> Hub::make(std::string& error) {
     error = "no interface as NCCL_SOCKET_IFNAME names it has an IPv4 address";
     return nullptr;
   }
-  const int fd = listen_on(host);
-  if (fd < 0) {
+  auto fd = listen_on(host);
+  if (!fd) {
     error = "cannot listen on " + host + ": " + std::strerror(errno);
     return nullptr;
   }
-  const auto hub = std::make_shared<RealHub>(fd, host);
+  const auto hub = std::make_shared<RealHub>(std::move(fd), host);
   hub->run();
   Hubs& hubs = Hubs::get();
   const std::lock_guard lock(hubs.mutex);

@@ -228,11 +228,11 @@ Failure Member::join(const std::string& id, const std::string& session) {
   spare_ = Hub::make(failure.text);
   if (!spare_) return {ncclSystemError, failure.text};
   const std::string address = id.substr(std::strlen(id_mark) + 1, id.rfind(' ') - std::strlen(id_mark) - 1);
-  const int fd = connect_to(address);
-  if (fd < 0)
+  auto fd = connect_to(address);
+  if (!fd)
     return {ncclRemoteError, call_ + ": rank " + std::to_string(rank_) + " cannot reach " + address +
                                  ", where the unique id was made: " + std::strerror(errno)};
-  const auto connection = std::make_shared<Connection>(fd);
+  const auto connection = std::make_shared<Connection>(std::move(fd));
   {
     const std::lock_guard lock(mutex_);
     if (stopped_) return {ncclInternalError, call_ + ": aborted"};

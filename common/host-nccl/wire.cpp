@@ -6,7 +6,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +14,8 @@
 #include <sstream>
 
 namespace host_nccl {
+
+using multinode::Descriptor;
 
 const char* name_of(Op op) {
   constexpr const char* names[] = {"ncclAllReduce", "ncclReduce",   "ncclBroadcast", "ncclReduceScatter",
@@ -71,8 +72,6 @@ std::size_t bytes_out(const Post& post, int rank, int size) {
   }
 }
 
-Connection::~Connection() { close(fd_); }
-
 namespace {
 
 bool send_all(int fd, const void* data, std::size_t bytes, int flags) {
@@ -91,7 +90,7 @@ bool send_all(int fd, const void* data, std::size_t bytes, int flags) {
 bool Connection::send(Frame frame, const void* payload, std::size_t bytes) {
   frame.payload = bytes;
   const std::lock_guard lock(sending_);
-  return send_all(fd_, &frame, sizeof frame, bytes ? MSG_MORE : 0) && send_all(fd_, payload, bytes, 0);
+  return send_all(fd_.get(), &frame, sizeof frame, bytes ? MSG_MORE : 0) && send_all(fd_.get(), payload, bytes, 0);
 }
 
 bool Connection::send(Kind kind, const std::string& text, std::int32_t code) {
@@ -105,7 +104,7 @@ bool Connection::receive(Frame& frame) { return receive(&frame, sizeof frame); }
 
 bool Connection::receive(void* to, std::size_t bytes) {
   for (char* at = static_cast<char*>(to); bytes > 0;) {
-    const ssize_t got = recv(fd_, at, bytes, MSG_WAITALL);
+    const ssize_t got = recv(fd_.get(), at, bytes, MSG_WAITALL);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
     at += got;
@@ -119,7 +118,7 @@ bool Connection::receive(std::string& text, std::size_t bytes) {
   return receive(text.data(), bytes);
 }
 
-void Connection::shut_down() { shutdown(fd_, SHUT_RDWR); }
+void Connection::shut_down() { shutdown(fd_.get(), SHUT_RDWR); }
 
 std::string own_host() {
   const char* wanted = std::getenv("NCCL_SOCKET_IFNAME");
@@ -152,17 +151,15 @@ std::string own_host() {
   return host;
 }
 
-int listen_on(const std::string& host) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+Descriptor listen_on(const std::string& host) {
+  Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   inet_pton(AF_INET, host.c_str(), &address.sin_addr);
-  if (fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 && listen(fd, 128) == 0)
+  if (fd && bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      listen(fd.get(), 128) == 0)
     return fd;
-  const int code = errno;
-  if (fd >= 0) close(fd);
-  errno = code;
-  return -1;
+  return {};
 }
 
 std::string address_of(int listening_fd, const std::string& host) {
@@ -172,25 +169,19 @@ std::string address_of(int listening_fd, const std::string& host) {
   return host + ":" + std::to_string(ntohs(address.sin_port));
 }
 
-int connect_to(const std::string& host_port) {
+Descriptor connect_to(const std::string& host_port) {
   const std::size_t colon = host_port.find(':');
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(std::atoi(host_port.c_str() + colon + 1)));
   if (inet_pton(AF_INET, host_port.substr(0, colon).c_str(), &address.sin_addr) != 1) {
     errno = EINVAL;
-    return -1;
+    return {};
   }
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return -1;
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    const int code = errno;
-    close(fd);
-    errno = code;
-    return -1;
-  }
+  Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd || connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
   const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   return fd;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <multinode/data_type.hpp>
+#include <multinode/descriptor.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -60,10 +61,7 @@ struct Frame {
 
 class Connection {
  public:
-  explicit Connection(int fd) : fd_(fd) {}
-  ~Connection();
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
+  explicit Connection(multinode::Descriptor fd) : fd_(std::move(fd)) {}
 
   // False where the connection is broken.
   bool send(Frame frame, const void* payload = nullptr, std::size_t bytes = 0);
@@ -74,7 +72,7 @@ class Connection {
   void shut_down();  // both sides' calls return
 
  private:
-  int fd_;
+  multinode::Descriptor fd_;
   std::mutex sending_;
 };
 
@@ -83,7 +81,7 @@ std::string address_of(int listening_fd, const std::string& host);
 // The IPv4 address that others can reach: of the interface that NCCL_SOCKET_IFNAME names, else loopback. Empty: there
 // is no such interface.
 std::string own_host();
-int listen_on(const std::string& host);        // -1: errno says why
-int connect_to(const std::string& host_port);  // -1: errno says why
+multinode::Descriptor listen_on(const std::string& host);        // empty: errno says why
+multinode::Descriptor connect_to(const std::string& host_port);  // empty: errno says why
 
 }  // namespace host_nccl

@@ -255,7 +255,7 @@ class FileStore::Implementation {
 
   std::filesystem::path path_;
   std::string name_;
-  detail::Descriptor fd_;
+  Descriptor fd_;
   off_t end_ = static_cast<off_t>(magic.size());  // of the records that values_ holds
   std::map<std::string, std::string, std::less<>> values_;
 };

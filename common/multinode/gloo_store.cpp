@@ -1,5 +1,6 @@
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
+#include <multinode/descriptor.hpp>
 #include <multinode/gloo_store.hpp>
 
 #include <netdb.h>
@@ -22,13 +23,12 @@ std::string address_towards(const std::string& host) {
   if (getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return "";
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
   for (const addrinfo* a = found; a; a = a->ai_next) {
-    const int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-    if (fd < 0) continue;
+    const Descriptor fd(socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
+    if (!fd) continue;
     sockaddr_storage local{};
     socklen_t length = sizeof local;
-    const bool known = connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
-                       getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0;
-    close(fd);
+    const bool known = connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0 &&
+                       getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0;
     std::string text = known ? detail::number_text(reinterpret_cast<sockaddr*>(&local), length) : "";
     if (!text.empty() && !detail::is_loopback(text)) return text;
   }

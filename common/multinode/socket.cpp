@@ -74,18 +74,6 @@ std::string quoted(std::string_view key) {
   return text + (key.size() > shown ? "...\"" : "\"");
 }
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-void Descriptor::reset() noexcept {
-  if (fd_ >= 0) ::close(release());
-}
-
 Addresses resolve(const Endpoint& endpoint, int flags, std::string& error) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;

@@ -1,6 +1,7 @@
 // socket.hpp: what the stores share: a TCP connection of a client whose every step has a deadline.
 #pragma once
 
+#include <multinode/descriptor.hpp>
 #include <multinode/tcp_store.hpp>
 
 #include <array>
@@ -9,7 +10,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 
 struct addrinfo;
 
@@ -24,25 +24,6 @@ Clock::time_point deadline_in(std::chrono::milliseconds timeout);
 // With detail:: before it, or std::quoted may be meant.
 std::string to_text(std::chrono::milliseconds duration);
 std::string quoted(std::string_view key);
-
-// A file descriptor.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor() { reset(); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-  void reset() noexcept;
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 // The addresses of a host, as getaddrinfo gives them with these AI_ flags; empty, with the reason in `error`, where
 // there are none.

@@ -9,13 +9,13 @@
 //                             timed_out: the key that is missing
 //                             refused: why
 //   get and wait are answered when the values are there or their time has passed: nobody polls.
+#include <multinode/signals.hpp>
 #include <multinode/socket.hpp>
 #include <multinode/store_protocol.hpp>
 #include <multinode/tcp_store.hpp>
 
 #include <netdb.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -248,7 +248,7 @@ class TcpStoreServer::Implementation {
     std::string error;
     const auto addresses = detail::resolve({address, port}, AI_PASSIVE, error);
     if (!addresses) throw_listen(EADDRNOTAVAIL, address, port, error);
-    listener_ = detail::Descriptor(::socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    listener_ = Descriptor(::socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!listener_) throw_listen(errno, address, port, "");
     const int on = 1, off = 0;
     ::setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -263,8 +263,8 @@ class TcpStoreServer::Implementation {
       throw_listen(errno, address, port, "");
     port_ = ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(own).sin6_port
                                             : reinterpret_cast<sockaddr_in&>(own).sin_port);
-    epoll_ = detail::Descriptor(::epoll_create1(EPOLL_CLOEXEC));
-    stop_ = detail::Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    epoll_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
+    stop_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!epoll_ || !stop_) throw_listen(errno, address, port, "");
     watch(EPOLL_CTL_ADD, stop_.get(), stop_id, EPOLLIN);
     watch(EPOLL_CTL_ADD, listener_.get(), listener_id, EPOLLIN);
@@ -276,17 +276,7 @@ class TcpStoreServer::Implementation {
       most_members_ = std::min<std::size_t>(most_members, descriptors.rlim_cur / 4 * 3);
     }
 
-    // Signals are for the program's own threads.
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-      thread_ = std::thread([this] { serve(); });
-    } catch (...) {
-      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw;
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = quiet_thread([this] { serve(); });
   }
 
   ~Implementation() {
@@ -312,7 +302,7 @@ class TcpStoreServer::Implementation {
 
   struct Connection {
     Id id = 0;
-    detail::Descriptor fd;
+    Descriptor fd;
     bool member = false;   // has said hello
     bool leaving = false;  // has said goodbye: is closed when the answer is out
     std::string hello;     // as far as it came
@@ -438,7 +428,7 @@ class TcpStoreServer::Implementation {
         return;
       }
       auto connection = std::make_unique<Connection>();
-      connection->fd = detail::Descriptor(fd);
+      connection->fd = Descriptor(fd);
       detail::set_connection_options(fd);
       const auto id = connection->id = next_id_++;
       connections_.emplace(id, std::move(connection));
@@ -722,7 +712,7 @@ class TcpStoreServer::Implementation {
     if (connection->member) count_members(-1);
   }
 
-  detail::Descriptor listener_, epoll_, stop_;
+  Descriptor listener_, epoll_, stop_;
   std::uint16_t port_ = 0;
   std::size_t most_members_ = most_members, most_strangers_ = most_strangers;
   std::unordered_map<Id, std::unique_ptr<Connection>> connections_;

@@ -24,8 +24,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # The library again, instrumented.
   foreach(fuzzer tcp_store_fuzz torch_store_fuzz file_store_fuzz)
     add_executable(${fuzzer} ${fuzzer}.cpp
-      ../multinode/check.cpp ../multinode/endpoint.cpp ../multinode/file_store.cpp ../multinode/socket.cpp
-      ../multinode/store.cpp ../multinode/tcp_store.cpp ../multinode/torch_store.cpp)
+      ../multinode/check.cpp ../multinode/endpoint.cpp ../multinode/file_store.cpp ../multinode/signals.cpp
+      ../multinode/socket.cpp ../multinode/store.cpp ../multinode/tcp_store.cpp ../multinode/torch_store.cpp)
     target_compile_features(${fuzzer} PRIVATE cxx_std_20)
     target_compile_options(${fuzzer} PRIVATE -O1 -g -fno-sanitize-recover=all -fsanitize=fuzzer,address,undefined)
     target_link_options(${fuzzer} PRIVATE -fsanitize=fuzzer,address,undefined)

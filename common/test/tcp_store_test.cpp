@@ -106,7 +106,7 @@ class Raw {
   }
 
  private:
-  detail::Descriptor fd_;
+  Descriptor fd_;
 };
 
 std::string hello() { return std::string(protocol::hello); }
@@ -131,7 +131,7 @@ class FakeServer {
     port_ = ntohs(address.sin_port);
     thread_ = std::thread([this, serve = std::move(serve)] {
       while (true) {
-        detail::Descriptor fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        Descriptor fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
         if (!fd) return;
         serve(fd.get());
         kept_.push_back(std::move(fd));
@@ -145,9 +145,9 @@ class FakeServer {
   Endpoint endpoint() const { return {"127.0.0.1", port_}; }
 
  private:
-  detail::Descriptor listener_;
+  Descriptor listener_;
   std::uint16_t port_ = 0;
-  std::vector<detail::Descriptor> kept_;
+  std::vector<Descriptor> kept_;
   std::thread thread_;
 };
 

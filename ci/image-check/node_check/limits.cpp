@@ -3,8 +3,8 @@
 #include "granted.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/descriptor.hpp>
 #include <multinode/device.hpp>
-#include <multinode/socket.hpp>
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -146,7 +146,7 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
   finding.value = static_cast<double>(space.f_blocks) * static_cast<double>(space.f_frsize);
 
   std::string name = (folder / "node_check-XXXXXX").string();
-  const multinode::detail::Descriptor file(mkstemp(name.data()));
+  const multinode::Descriptor file(mkstemp(name.data()));
   if (!file) return cannot_write(errno);
   unlink(name.c_str());
   const std::string text(1 << 20, 'x');

@@ -2,6 +2,8 @@
 
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
+#include <multinode/child_process.hpp>
+#include <multinode/descriptor.hpp>
 #include <multinode/socket.hpp>
 
 #include <fcntl.h>
@@ -9,21 +11,18 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <future>
+#include <optional>
 #include <thread>
 
 namespace node_check {
 
 namespace {
-
-using multinode::detail::Descriptor;
 
 std::string without_domain(const std::string& name) { return name.substr(0, name.find('.')); }
 
@@ -43,49 +42,41 @@ Resolved resolve_now(const std::string& host) {
 
 // Empty where it went well, else why not.
 std::string log_in_to(const std::string& host, std::chrono::seconds timeout) {
-  std::array<int, 2> ends{};
-  multinode::check_errno(pipe2(ends.data(), O_CLOEXEC), "pipe2");
-  const Descriptor read_end(ends[0]);
-  Descriptor write_end(ends[1]);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_adddup2(&files, write_end.get(), STDERR_FILENO);
-  std::vector<std::string> words{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, "true"};
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  pid_t child = 0;
-  const int error = posix_spawnp(&child, "ssh", &files, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  if (error != 0) return std::string("ssh: ") + std::strerror(error);
-  write_end.reset();
+  auto [from, to] = multinode::make_pipe();
+  const multinode::Descriptor nothing(multinode::check_errno(open("/dev/null", O_RDWR | O_CLOEXEC), "/dev/null"));
+  std::optional<multinode::ChildProcess> ssh;
+  try {
+    ssh.emplace(multinode::ChildCommand{
+        .arguments = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, "true"},
+        .descriptors = {nothing.get(), nothing.get(), to.get()}});
+  } catch (const multinode::StartError& e) {
+    return std::string("ssh: ") + std::strerror(e.error);
+  }
+  to.reset();
 
   std::string said;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   bool killed = false;
   for (bool open = true; open;) {  // until ssh, and what it started, have closed their end
-    pollfd waiting{read_end.get(), POLLIN, 0};
+    pollfd waiting{from.get(), POLLIN, 0};
     std::array<char, 512> buffer{};
     if (poll(&waiting, 1, 100) > 0) {
-      const ssize_t got = read(read_end.get(), buffer.data(), buffer.size());
+      const ssize_t got = read(from.get(), buffer.data(), buffer.size());
       open = got > 0;
       if (open) said.append(buffer.data(), static_cast<std::size_t>(got));
     }
     if (open && std::chrono::steady_clock::now() > deadline) {
-      kill(child, SIGKILL);
+      ssh->signal(SIGKILL);
       killed = true;
       open = false;
     }
   }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  const multinode::Ending ending = ssh->wait();
   if (killed) return "no answer within " + multinode::detail::to_text(timeout);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
+  if (!ending.failed()) return "";
   said = said.substr(0, said.find_last_not_of(" \r\n") + 1);
   said = said.substr(said.find_last_of("\r\n") + 1);  // the last line is the reason
-  return said.empty() ? "exit status " + std::to_string(WIFEXITED(status) ? WEXITSTATUS(status) : 128) : said;
+  return said.empty() ? "exit status " + std::to_string(ending.signal ? 128 : ending.status) : said;
 }
 
 bool found_on_path(const std::string& program) {

@@ -1,0 +1,170 @@
+// Descriptors, signals, child processes.
+#include <multinode/child_process.hpp>
+#include <multinode/descriptor.hpp>
+#include <multinode/signals.hpp>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <future>
+#include <string>
+
+namespace {
+
+using namespace multinode;
+
+bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+
+TEST(Descriptor, ClosesItsFileOnce) {
+  Descriptor first(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const int number = first.get();
+  ASSERT_TRUE(first && is_open(number));
+  Descriptor second = std::move(first);
+  EXPECT_TRUE(is_open(number));
+  second = Descriptor();
+  EXPECT_FALSE(second || is_open(number));
+  {
+    const Descriptor third(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    ASSERT_EQ(third.get(), number);
+  }
+  EXPECT_FALSE(is_open(number));
+  Descriptor released(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const Descriptor owner(released.release());
+  EXPECT_FALSE(released);
+  EXPECT_TRUE(is_open(owner.get()));
+}
+
+TEST(Pipe, EndsWhenItsLastWriterIsGone) {
+  auto [from, to] = make_pipe();
+  ASSERT_EQ(write(to.get(), "abc", 3), 3);
+  std::array<char, 8> bytes{};
+  EXPECT_EQ(read(from.get(), bytes.data(), bytes.size()), 3);
+  to.reset();
+  EXPECT_EQ(read(from.get(), bytes.data(), bytes.size()), 0);
+  EXPECT_EQ(fcntl(from.get(), F_GETFD), FD_CLOEXEC);
+}
+
+bool is_blocked(int number) {
+  sigset_t mask;
+  pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  return sigismember(&mask, number) == 1;
+}
+
+TEST(Signals, AreReadAndTheMaskIsRestored) {
+  ASSERT_FALSE(is_blocked(SIGUSR1));
+  {
+    Signals signals{SIGUSR1, SIGUSR2};
+    EXPECT_TRUE(is_blocked(SIGUSR1) && is_blocked(SIGUSR2));
+    EXPECT_FALSE(sigismember(&signals.before(), SIGUSR1));
+    EXPECT_FALSE(signals.next());
+    kill(getpid(), SIGUSR2);
+    const auto info = signals.next();
+    ASSERT_TRUE(info);
+    EXPECT_EQ(info->ssi_signo, static_cast<unsigned>(SIGUSR2));
+    EXPECT_EQ(info->ssi_pid, static_cast<unsigned>(getpid()));
+    EXPECT_FALSE(signals.next());
+    signals.unblock();
+    EXPECT_FALSE(is_blocked(SIGUSR1));
+    signals.block();
+    kill(getpid(), SIGUSR1);  // would end this process, were it not dropped
+  }
+  EXPECT_FALSE(is_blocked(SIGUSR1));
+}
+
+TEST(Signals, CallAFunctionOnAThreadOfItsOwn) {
+  const Signals signals{SIGUSR1};
+  std::promise<int> first, second;
+  std::promise<int>* next = &first;
+  std::jthread caller = signals.call([&](int number) { std::exchange(next, &second)->set_value(number); });
+  kill(getpid(), SIGUSR1);
+  EXPECT_EQ(first.get_future().get(), SIGUSR1);
+  kill(getpid(), SIGUSR1);
+  EXPECT_EQ(second.get_future().get(), SIGUSR1);
+  caller = {};  // ends without a signal
+  kill(getpid(), SIGUSR1);
+  EXPECT_TRUE(signals.next());
+}
+
+// What a shell command writes, and how it ended.
+std::string output_of(ChildCommand command, Ending& ending) {
+  auto [from, to] = make_pipe();
+  command.descriptors = {0, to.get(), 2};
+  ChildProcess process(command);
+  to.reset();
+  std::string text;
+  std::array<char, 256> bytes{};
+  for (ssize_t count; (count = read(from.get(), bytes.data(), bytes.size())) > 0;)
+    text.append(bytes.data(), static_cast<std::size_t>(count));
+  ending = process.wait();
+  EXPECT_FALSE(process.look());
+  return text;
+}
+
+TEST(ChildProcess, RunsAProgramAndSaysHowItEnded) {
+  Ending ending;
+  EXPECT_EQ(output_of({.arguments = {"sh", "-c", "echo $A $0 $1; exit 3", "zero", "one two"},
+                       .environment = std::vector<std::string>{"A=a"}},
+                      ending),
+            "a zero one two\n");
+  EXPECT_EQ(ending.as_exit_status(), 3);
+  EXPECT_TRUE(ending.failed());
+  output_of({.arguments = {"any name", "-c", "kill -TERM $$"}, .file = "/bin/sh"}, ending);
+  EXPECT_EQ(ending.signal, SIGTERM);
+  EXPECT_EQ(ending.as_exit_status(), 128 + SIGTERM);
+}
+
+TEST(ChildProcess, HasTheSignalsThatAreAskedFor) {
+  const auto before = signal(SIGUSR2, SIG_IGN);
+  const ChildCommand grep{.arguments = {"grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"}};
+  ChildCommand fresh = grep, masked = grep;
+  fresh.default_signals = true;
+  sigaddset(&masked.mask, SIGHUP);  // the first bit
+  Ending ending;
+  EXPECT_EQ(output_of(fresh, ending), "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+  EXPECT_EQ(output_of(masked, ending), "SigBlk:\t0000000000000001\nSigIgn:\t0000000000000800\n");
+  signal(SIGUSR2, before);
+}
+
+TEST(ChildProcess, GetsOnlyItsDescriptors) {
+  auto [from, to] = make_pipe();
+  ASSERT_EQ(fcntl(from.get(), F_SETFD, 0), 0);  // as a library may leave it
+  Ending ending;
+  const std::string open = "/proc/self/fd/" + std::to_string(from.get());
+  output_of({.arguments = {"test", "-e", open}}, ending);
+  EXPECT_EQ(ending.status, 0);
+  output_of({.arguments = {"test", "-e", open}, .only_these = true}, ending);
+  EXPECT_EQ(ending.status, 1);
+}
+
+TEST(ChildProcess, AGroupIsKilledWithTheObject) {
+  auto [from, to] = make_pipe();
+  char byte = 0;
+  {
+    const ChildProcess process(
+        {.arguments = {"sh", "-c", "sleep 60 & echo; wait"}, .descriptors = {0, to.get(), 2}, .own_group = true});
+    to.reset();
+    ASSERT_EQ(read(from.get(), &byte, 1), 1);
+  }
+  EXPECT_EQ(read(from.get(), &byte, 1), 0);  // the last that could write, sleep, is gone
+}
+
+TEST(ChildProcess, WhatCannotRunSaysWhy) {
+  try {
+    const ChildProcess process({.arguments = {"no-such-program"}});
+    FAIL();
+  } catch (const StartError& e) {
+    EXPECT_EQ(e.status, 127);
+    EXPECT_EQ(e.error, ENOENT);
+    EXPECT_STREQ(e.what(), "cannot start 'no-such-program': No such file or directory");
+  }
+  EXPECT_THROW(ChildProcess({.arguments = {"x"}, .file = "/"}), StartError);
+}
+
+TEST(QuietThread, GetsNoSignals) {
+  bool quiet = false;
+  quiet_thread([&] { quiet = is_blocked(SIGTERM) && is_blocked(SIGUSR1); }).join();
+  EXPECT_TRUE(quiet);
+  EXPECT_FALSE(is_blocked(SIGTERM));
+}
+
+}  // namespace
