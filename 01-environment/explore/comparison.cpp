@@ -3,6 +3,7 @@
 #include "explore/topology.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/text.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -49,17 +50,14 @@ std::string joined(
 std::string gpu_models(const json& process) {
   std::map<std::string, int> models;  // how many of each
   for (const json& gpu : at(process, "/gpus/devices")) ++models[shown(gpu.value("name", json()))];
-  std::string all;
-  for (const auto& [model, count] : models) all += (all.empty() ? "" : ", ") + std::to_string(count) + " x " + model;
-  return all.empty() ? "none" : all;
+  const auto counted = [](const auto& model) { return std::to_string(model.second) + " x " + model.first; };
+  return models.empty() ? "none" : multinode::join(models, ", ", counted);
 }
 
 std::string containers(const json& process) {
   std::set<std::string> kinds;
   for (const json& mark : at(process, "/container")) kinds.insert(shown(mark.value("kind", json())));
-  std::string all;
-  for (const std::string& kind : kinds) all += (all.empty() ? "" : ", ") + kind;
-  return all.empty() ? "none" : all;
+  return kinds.empty() ? "none" : multinode::join(kinds);
 }
 
 // Interfaces that carry something: up and with an address. Loopback is everywhere.
@@ -135,11 +133,9 @@ std::vector<Item> parse_items(std::string_view list) {
   std::istringstream names{std::string(list)};
   for (std::string name; std::getline(names, name, ',');) {
     const auto item = std::find_if(std::begin(table), std::end(table), [&](const Item& i) { return i.name == name; });
-    if (item == std::end(table)) {
-      std::string known;
-      for (const Item& i : table) known.append(known.empty() ? "" : ", ").append(i.name);
-      throw multinode::UsageError("--require-equal: there is no item '" + name + "'; there are " + known);
-    }
+    if (item == std::end(table))
+      throw multinode::UsageError("--require-equal: there is no item '" + name + "'; there are " +
+                                  multinode::join(table, ", ", &Item::name));
     found.push_back(*item);
   }
   if (found.empty())

@@ -3,6 +3,7 @@
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/signals.hpp>
+#include <multinode/text.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -60,12 +61,6 @@ std::string address_towards(const multinode::Endpoint& to) {
       getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
       getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0)
     return to.host;
-  return text;
-}
-
-std::string list_of(const std::vector<int>& numbers) {
-  std::string text;
-  for (const int n : numbers) text += (text.empty() ? "" : ", ") + std::to_string(n);
   return text;
 }
 
@@ -208,7 +203,7 @@ void Agents::wait_for_all() {
       }
     }
     if (missing.empty()) break;
-    const std::string who = (missing.size() > 1 ? "node ranks " : "node rank ") + list_of(missing) + " of " +
+    const std::string who = (missing.size() > 1 ? "node ranks " : "node rank ") + multinode::join(missing) + " of " +
                             std::to_string(options_.nodes);
     const auto waited = Clock::now() - begin;
     if (waited >= options_.join_timeout) {

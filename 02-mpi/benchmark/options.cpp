@@ -1,5 +1,7 @@
 #include "options.hpp"
 
+#include <multinode/text.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -41,9 +43,7 @@ bool parse(std::string_view text, Number& number, Number low, Number high) {
 
 template <class Values>
 std::string list(const Values& values) {
-  std::string all;
-  for (const auto value : values) all += (all.empty() ? "" : ", ") + std::string(name_of(value));
-  return all;
+  return multinode::join(values, ", ", [](auto value) { return name_of(value); });
 }
 
 // What belongs together in the help.

@@ -6,6 +6,7 @@
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/tcp_store.hpp>
+#include <multinode/text.hpp>
 
 #include <signal.h>
 #include <unistd.h>
@@ -42,11 +43,7 @@ struct Trouble : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-std::string list_of(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
-  return text;
-}
+std::string list_of(const std::vector<int>& ranks) { return multinode::join(ranks, ","); }
 std::vector<int> read_list(const std::string& text) {
   std::vector<int> ranks;
   for (std::size_t at = 0; at < text.size(); at = std::min(text.find(',', at), text.size() - 1) + 1)

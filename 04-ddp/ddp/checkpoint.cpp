@@ -2,6 +2,7 @@
 
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
+#include <multinode/text.hpp>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -42,9 +43,7 @@ using Checksum = std::uint32_t;
 std::string errno_text() { return std::generic_category().message(errno); }
 
 std::string text_of(const std::vector<std::size_t>& shape, std::string_view type) {
-  std::string text;
-  for (const std::size_t dimension : shape) text += (text.empty() ? "" : " x ") + std::to_string(dimension);
-  return text + " " + std::string(type);
+  return multinode::join(shape, " x ") + " " + std::string(type);
 }
 
 Checksum add_to(Checksum sum, const void* data, std::size_t bytes) {

@@ -1,5 +1,7 @@
 #include "parameters.hpp"
 
+#include <multinode/text.hpp>
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -13,16 +15,8 @@ namespace ddp {
 namespace {
 
 std::string described(const NamedBlock& parameter) {
-  std::string text = "'" + parameter.name + "', ";
-  for (const std::size_t extent : parameter.shape) text += std::to_string(extent) + " x ";
-  if (!parameter.shape.empty()) text.resize(text.size() - 3);
-  return text + " of " + std::string(name_of(parameter.block.type));
-}
-
-std::string list_of(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : " ") + std::to_string(ranks[i]);
-  return text;
+  return "'" + parameter.name + "', " + multinode::join(parameter.shape, " x ") + " of " +
+         std::string(name_of(parameter.block.type));
 }
 
 }  // namespace
@@ -48,7 +42,7 @@ void broadcast_parameters(multinode::World& world, multinode::Communicator& comm
       if (ranks.size() == 1) continue;
       std::string message = "the ranks train different models: parameter " + std::to_string(i) + " is ";
       for (auto at = ranks.begin(); at != ranks.end(); ++at)
-        message += (at == ranks.begin() ? "" : "; ") + at->first + " on " + list_of(at->second);
+        message += (at == ranks.begin() ? "" : "; ") + at->first + " on " + multinode::rank_list(at->second);
       throw std::runtime_error(message);
     }
   }

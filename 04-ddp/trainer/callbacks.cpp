@@ -1,6 +1,7 @@
 #include "callbacks.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/text.hpp>
 
 #include <cmath>
 #include <cstdio>
@@ -34,9 +35,7 @@ std::string summary(std::span<const ddp::NamedBlock> parameters) {
   multinode::Table table({"parameter", "shape", "elements"});
   std::size_t elements = 0, bytes = 0;
   for (const ddp::NamedBlock& parameter : parameters) {
-    std::string shape;
-    for (const std::size_t extent : parameter.shape) shape += (shape.empty() ? "" : " x ") + std::to_string(extent);
-    table.add({parameter.name, shape, std::to_string(parameter.block.count)});
+    table.add({parameter.name, multinode::join(parameter.shape, " x "), std::to_string(parameter.block.count)});
     elements += parameter.block.count;
     bytes += parameter.block.bytes();
   }

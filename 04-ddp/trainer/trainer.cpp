@@ -3,6 +3,7 @@
 #include "../ddp/checkpoint.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/text.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -160,13 +161,9 @@ Metrics Trainer::validate(Module& module, DataModule& data) {
     for (const auto& [name, sum] : module.validation_step(batch)) sums[name] += sum;
     samples += static_cast<double>(batch.size());
   }
-  std::string names;
   std::vector<double> numbers{samples};
-  for (const auto& [name, sum] : sums) {
-    names += (names.empty() ? "" : ", ") + name;
-    numbers.push_back(sum);
-  }
-  require_same(world_, "metrics", names);
+  for (const auto& [name, sum] : sums) numbers.push_back(sum);
+  require_same(world_, "metrics", multinode::join(sums, ", ", [](const auto& named) { return named.first; }));
   communicator_.all_reduce(std::span(numbers));
   std::size_t i = 0;
   for (auto& [name, mean] : sums) mean = numbers[++i] / numbers[0];

@@ -9,6 +9,8 @@
 // its unfinished tasks are run once more.
 #pragma once
 
+#include <multinode/text.hpp>
+
 #include <nlohmann/json.hpp>
 
 #include <concepts>
@@ -50,11 +52,9 @@ class Functions {
   // std::invalid_argument for an unknown function and for arguments that do not fit.
   nlohmann::json call(const std::string& name, const nlohmann::json& arguments) const {
     const auto found = functions_.find(name);
-    if (found == functions_.end()) {
-      std::string known;
-      for (const auto& [other, function] : functions_) known += (known.empty() ? "" : ", ") + other;
-      throw std::invalid_argument("the library has no such function; it has: " + known);
-    }
+    if (found == functions_.end())
+      throw std::invalid_argument("the library has no such function; it has: " +
+                                  multinode::join(functions_, ", ", [](const auto& named) { return named.first; }));
     return found->second(arguments);
   }
 

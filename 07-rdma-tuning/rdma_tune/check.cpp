@@ -3,12 +3,12 @@
 #include "files.hpp"
 #include "number.hpp"
 #include "options.hpp"
-#include "words.hpp"
 
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
+#include <multinode/text.hpp>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -30,6 +30,7 @@
 
 namespace rdma {
 
+using multinode::join;
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 

@@ -3,6 +3,7 @@
 #include "simulate.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/text.hpp>
 
 #include <arpa/inet.h>
 
@@ -304,11 +305,9 @@ bool Choice::has_rdma() const { return std::ranges::any_of(ports, &PortChoice::u
 
 Choice choose(const System& system, const Wanted& wanted) {
   for (const std::string& name : wanted.devices)
-    if (!system.devices.empty() && std::ranges::find(system.devices, name, &Device::name) == system.devices.end()) {
-      std::string known;
-      for (const Device& device : system.devices) known += (known.empty() ? "" : ", ") + device.name;
-      throw UsageError("--device: there is no " + name + ", but " + known);
-    }
+    if (!system.devices.empty() && std::ranges::find(system.devices, name, &Device::name) == system.devices.end())
+      throw UsageError("--device: there is no " + name + ", but " +
+                       multinode::join(system.devices, ", ", &Device::name));
   if (wanted.subnet && wanted.family != Family::automatic &&
       wanted.subnet->is_ipv4() != (wanted.family == Family::ipv4))
     throw UsageError("--subnet " + wanted.subnet->text() + " is not of the --family");

@@ -6,6 +6,7 @@
 #include <multinode/check.hpp>
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
+#include <multinode/text.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -48,11 +49,9 @@ const json& list(const json& object, const char* key) {
   return *found;
 }
 
-std::string joined(const std::vector<std::string>& words, const char* separator, std::size_t most = SIZE_MAX) {
-  std::string all;
-  for (std::size_t i = 0; i < words.size() && i < most; ++i) all += (i ? separator : "") + words[i];
-  if (words.size() > most) all += " ... (" + std::to_string(words.size()) + ")";
-  return all;
+std::string at_most_eight(const std::vector<std::string>& words) {
+  const std::string all = multinode::join(std::span(words).first(std::min<std::size_t>(words.size(), 8)), " ");
+  return words.size() > 8 ? all + " ... (" + std::to_string(words.size()) + ")" : all;
 }
 
 }  // namespace
@@ -71,7 +70,7 @@ NodeFacts facts_of(const json& node) {
   std::vector<std::string> names;
   for (const json& device : devices) names.push_back(text(device, "name"));
   std::ranges::sort(names);
-  add("RDMA devices", std::to_string(names.size()) + (names.empty() ? "" : ": " + joined(names, " ")));
+  add("RDMA devices", std::to_string(names.size()) + (names.empty() ? "" : ": " + multinode::join(names, " ")));
   for (const json& device : devices) {
     const std::string name = text(device, "name");
     add(name + " board", text(device, "board"));
@@ -147,7 +146,7 @@ void print_differences(std::ostream& out, std::span<const NodeFacts> nodes, cons
     undecided = undecided || !difference.majority;
     index = index || difference.what.ends_with("GID index");
     for (const auto& value : difference.values) {
-      table.add({difference.what, value.value, joined(value.nodes, " ", 8), value.odd ? "odd" : ""});
+      table.add({difference.what, value.value, at_most_eight(value.nodes), value.odd ? "odd" : ""});
       if (!value.odd) continue;
       for (const std::string& node : value.nodes) {
         auto [entry, is_new] = odd.try_emplace(node);
@@ -157,7 +156,8 @@ void print_differences(std::ostream& out, std::span<const NodeFacts> nodes, cons
     }
   }
   table.print(out);
-  for (const std::string& node : order) out << "odd one out: " << node << ": " << joined(odd[node], ", ") << '\n';
+  for (const std::string& node : order)
+    out << "odd one out: " << node << ": " << multinode::join(odd[node], ", ") << '\n';
   if (undecided)
     out << (nodes.size() == 2 ? "two nodes differ" : "no value has a majority")
         << ": which of them is right, this cannot tell\n";

@@ -1,6 +1,6 @@
 #include "nccl_log.hpp"
 
-#include "words.hpp"
+#include <multinode/text.hpp>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +9,7 @@
 
 namespace rdma {
 
+using multinode::join;
 namespace {
 
 constexpr std::size_t longest_line = 65'536, most_warnings = 8, most_kept = 1024;
@@ -237,8 +238,8 @@ nlohmann::json NcclLog::json() const {
 std::vector<std::string> summary(const NcclLog& log) {
   std::vector<std::string> lines;
   if (!log.lines) return lines;
-  if (!log.versions.empty()) lines.push_back("NCCL " + join({log.versions.begin(), log.versions.end()}));
-  if (!log.networks.empty()) lines.push_back("network " + join({log.networks.begin(), log.networks.end()}));
+  if (!log.versions.empty()) lines.push_back("NCCL " + join(log.versions));
+  if (!log.networks.empty()) lines.push_back("network " + join(log.networks));
   if (log.no_ib_device) lines.push_back("NET/IB found no device: NCCL goes over TCP");
   if (!log.hcas.empty()) {
     std::vector<std::string> names;

@@ -7,6 +7,7 @@
 #include "rdma_tune/verify.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/text.hpp>
 
 #include <iostream>
 #include <string>
@@ -26,12 +27,10 @@ constexpr Command commands[] = {
 
 int run(int argc, const char* const* argv) {
   if (argc < 2 || argv[1][0] == '-' || argv[1][0] == '\0') return rdma::run_table(argc, argv);
-  std::string known;
-  for (const Command& command : commands) {
+  for (const Command& command : commands)
     if (command.name == argv[1]) return command.run(argc - 1, argv + 1);
-    known += (known.empty() ? "" : ", ") + std::string(command.name);
-  }
-  throw multinode::UsageError("no command '" + std::string(argv[1]) + "': there are " + known + "; see --help");
+  throw multinode::UsageError("no command '" + std::string(argv[1]) + "': there are " +
+                              multinode::join(commands, ", ", &Command::name) + "; see --help");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <multinode/check.hpp>
 #include <multinode/report.hpp>
+#include <multinode/text.hpp>
 #include <multinode/world.hpp>
 
 #include <algorithm>
@@ -34,12 +35,6 @@ std::string name_of(GidType type) {
       break;
   }
   return "";
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ",") + word;
-  return text;
 }
 
 struct Nearest {
@@ -84,8 +79,8 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice)
     constexpr const char* how[] = {" (PCI switch)", " (NUMA node)", " (another NUMA node)"};
     devices.add({device.name, or_dash(device.firmware), or_dash(device.board), or_dash(device.pci),
                  device.numa_node < 0 ? "-" : std::to_string(device.numa_node),
-                 nearest.gpus.empty() ? "-" : joined(nearest.gpus) + how[nearest.distance],
-                 or_dash(joined(device.net_devices)),
+                 nearest.gpus.empty() ? "-" : multinode::join(nearest.gpus, ",") + how[nearest.distance],
+                 or_dash(multinode::join(device.net_devices, ",")),
                  device.pci.empty()           ? "software"
                  : device.is_virtual_function ? "virtual function"
                                               : "hardware"});

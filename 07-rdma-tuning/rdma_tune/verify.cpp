@@ -2,7 +2,6 @@
 
 #include "choice.hpp"
 #include "options.hpp"
-#include "words.hpp"
 
 #include <multinode/check.hpp>
 #include <multinode/child_process.hpp>
@@ -10,6 +9,7 @@
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/signals.hpp>
+#include <multinode/text.hpp>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -38,6 +38,7 @@ namespace po = boost::program_options;
 using namespace std::chrono_literals;
 using multinode::check_errno;
 using multinode::Descriptor;
+using multinode::join;
 using multinode::Signals;
 using multinode::UsageError;
 
@@ -70,17 +71,6 @@ std::string amount_text(const Moved& moved) {
   char text[32];
   std::snprintf(text, sizeof text, "%.0f packets", moved.sum());
   return text;
-}
-
-template <class Set>
-std::string join_set(const Set& words) {
-  return join({words.begin(), words.end()});
-}
-
-std::string numbers(const std::set<int>& all) {
-  std::vector<std::string> words;
-  for (const int one : all) words.push_back(std::to_string(one));
-  return join(words);
 }
 
 template <class Count>
@@ -299,16 +289,15 @@ std::vector<std::string> disagreements(const Assessment& assessment, const NcclL
     lines.push_back("the log has no connection over a network, the counters say " + text_of(assessment.verdict));
   if (rdma && tcp) lines.push_back("the log has both RDMA and TCP: some ranks fell back, or two jobs share the log");
   if (log.networks.size() > 1)
-    lines.push_back("the ranks do not agree on the network: " + join_set(log.networks) +
+    lines.push_back("the ranks do not agree on the network: " + join(log.networks) +
                     "; NCCL hangs or fails where they differ");
   for (const int index : log.gid_indices)
     if (!chosen.empty() && !chosen.contains(index))
-      lines.push_back("the log has GID index " + std::to_string(index) + ", rdma_tune chooses " + numbers(chosen));
+      lines.push_back("the log has GID index " + std::to_string(index) + ", rdma_tune chooses " + join(chosen));
   if (over_rdma && rdma && !log.hcas.empty()) {
     const auto used = log.devices();
     for (const std::string& device : moved)
-      if (!used.contains(device))
-        lines.push_back(device + " carried traffic, but the log's HCAs are " + join_set(used));
+      if (!used.contains(device)) lines.push_back(device + " carried traffic, but the log's HCAs are " + join(used));
     for (const std::string& device : used)
       if (std::find(moved.begin(), moved.end(), device) == moved.end())
         lines.push_back("the log's HCA " + device + " carried nothing here");

@@ -2,6 +2,7 @@
 
 #include <multinode/device.hpp>
 #include <multinode/options.hpp>
+#include <multinode/text.hpp>
 #include <multinode/world.hpp>
 
 #include <sched.h>
@@ -60,12 +61,6 @@ std::string a_port() {  // below those that the kernel gives to clients
 
 }  // namespace
 
-std::string joined(const std::vector<std::string>& words, const std::string& behind) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ",") + word + behind;
-  return text;
-}
-
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return access(name.c_str(), X_OK) == 0 ? name : "";
   std::istringstream path(variable("PATH"));
@@ -106,7 +101,7 @@ Cluster find_cluster(const ClusterOptions& options) {
   if (cluster.nodes.empty()) cluster.nodes = {multinode::host_name()};
   if (options.nodes > static_cast<int>(cluster.nodes.size()))
     throw UsageError("--nodes: " + std::to_string(options.nodes) + " wanted, and there is only " +
-                     joined(cluster.nodes, "") + ": name them with --hosts A,B,...");
+                     multinode::join(cluster.nodes, ",") + ": name them with --hosts A,B,...");
   if (options.nodes > 0) cluster.nodes.resize(static_cast<std::size_t>(options.nodes));
   cluster.local = cluster.nodes.size() == 1 && options.hosts.empty();
 
@@ -149,12 +144,13 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
   if (launcher == "srun") {
     return {behind({"srun", "--mpi=pmix", "--kill-on-bad-exit=1", "--overlap", "--nodes=" + std::to_string(node_count),
                     "--ntasks=" + processes, "--ntasks-per-node=" + std::to_string(per_node),
-                    "--nodelist=" + joined(on, "")})};
+                    "--nodelist=" + multinode::join(on, ",")})};
   }
   if (launcher == "mpirun") {
     Command command{"mpirun", "-n", processes};
     if (!local) {
-      command.insert(command.end(), {"-H", joined(on, ":" + std::to_string(per_node))});
+      command.insert(command.end(), {"-H", multinode::join(on, ":" + std::to_string(per_node) + ",") + ":" +
+                                               std::to_string(per_node)});
       for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
         if (std::getenv(name)) command.insert(command.end(), {"-x", name});
       for (const auto& [name, value] : variables)

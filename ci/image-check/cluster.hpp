@@ -34,9 +34,6 @@ struct ClusterOptions {
 // Throws multinode::UsageError, naming what is missing and what to do.
 Cluster find_cluster(const ClusterOptions& options);
 
-// "a,b", with `behind` behind each.
-std::string joined(const std::vector<std::string>& words, const std::string& behind = "");
-
 // On the PATH or a path; "" where it is not.
 std::string find_program(const std::string& name);
 

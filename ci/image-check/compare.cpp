@@ -5,6 +5,7 @@
 
 #include <multinode/check.hpp>
 #include <multinode/options.hpp>
+#include <multinode/text.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -59,7 +60,7 @@ void run_again(const std::string& image_check, const Head& head, const std::set<
                 "--suite",
                 "deep"};
   for (const auto& check : checks) words.insert(words.end(), {"--only", check});
-  if (head.nodes.size() > 1) words.insert(words.end(), {"--hosts", joined(head.nodes)});
+  if (head.nodes.size() > 1) words.insert(words.end(), {"--hosts", multinode::join(head.nodes, ",")});
   std::filesystem::create_directories(folder);
   std::filesystem::permissions(folder, std::filesystem::perms::all);  // a container's user is another one
   const auto log = folder.string() + ".log";
@@ -223,10 +224,8 @@ Results compare(const CompareOptions& options, std::ostream& out) {
                          " differs): say with --again-b how to run image-check in B");
       again_b = shell_words({}, Command{std::filesystem::read_symlink("/proc/self/exe").string()});
     }
-    std::string names;
-    for (const auto& check : suspects) names += (names.empty() ? "" : "; ") + check;
     out << "measuring again, in fresh launches" << (options.again_a.empty() ? "" : " of A and B in turn") << ": "
-        << names << "\n"
+        << multinode::join(suspects, "; ") << "\n"
         << std::flush;
     std::vector<std::filesystem::path> of_a, of_b;
     for (int launch = 0; launch < fresh_launches; ++launch) {

@@ -9,6 +9,7 @@
 
 #include <multinode/check.hpp>
 #include <multinode/options.hpp>
+#include <multinode/text.hpp>
 
 #include <array>
 #include <cstdlib>
@@ -111,8 +112,7 @@ int test_itself(int argc, char** argv, const std::string&) {
   RunDescription run;  // of its options those that say where
   SelfTestOptions options;
   po::options_description known("self-test");
-  std::string names;
-  for (const auto& fault : faults()) names += (names.empty() ? "" : ", ") + fault;
+  const std::string names = multinode::join(faults());
   known.add_options()                                                                                            //
       ("only", po::value(&options.only)->value_name("FAULT"), ("only this; may be repeated: " + names).c_str())  //
       ("disable", po::value(&options.disable)->value_name("DETECTOR"),

@@ -6,6 +6,7 @@
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/signals.hpp>
+#include <multinode/text.hpp>
 
 #include <unistd.h>
 
@@ -135,7 +136,7 @@ class Run {
       else if (word == "{folder}")
         command.push_back(files);
       else if (word == "{nodes}")
-        command.push_back(joined(cluster_.nodes));
+        command.push_back(multinode::join(cluster_.nodes, ","));
       else if (word == "{launcher}")
         command.push_back(cluster_.launcher);
       else if (word == "{examples}")

@@ -3,6 +3,8 @@
 #include "device.hpp"
 #include "wire.hpp"
 
+#include <multinode/text.hpp>
+
 #include <nccl.h>
 
 #include <netinet/in.h>
@@ -31,12 +33,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using multinode::Descriptor;
 using nlohmann::json;
-
-std::string list_of(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  return text;
-}
 
 struct Bytes {
   std::unique_ptr<std::byte[]> data;
@@ -365,7 +361,7 @@ void Session::look_at_the_clock() {
     for (int rank = 0; rank < size(); ++rank)
       if (!member(rank).connection) missing.push_back(rank);
     say(name_ + " of " + std::to_string(size()) + " ranks has waited for " + std::to_string(deadline().count()) +
-        " s: " + list_of(missing) + (missing.size() == 1 ? " has" : " have") +
+        " s: " + multinode::rank_list(missing) + (missing.size() == 1 ? " has" : " have") +
         " not called it. A thread that makes several ranks has to do so in one group.");
   }
   for (auto& [number, calls] : collectives_)
@@ -395,7 +391,7 @@ void Session::say_late(const Collective& calls) {
     }
   }
   say(text_of(any->post) + ", collective number " + std::to_string(any->post.number) + ", has waited for " +
-      std::to_string(deadline().count()) + " s on " + list_of(inside) + "; " + missing);
+      std::to_string(deadline().count()) + " s on " + multinode::rank_list(inside) + "; " + missing);
 }
 
 void Session::say_late(int from, int to, const Waiting& call) {

@@ -1,4 +1,5 @@
 #include <multinode/check.hpp>
+#include <multinode/text.hpp>
 #include <multinode/watchdog.hpp>
 
 #include <unistd.h>
@@ -83,11 +84,8 @@ Judgement judge(int me, const Everyone& before, const Everyone& after, const std
   std::vector<std::size_t> missing;
   for (std::size_t r = 0; r < after.size(); ++r)
     if (!after[r]) missing.push_back(r);
-  if (!missing.empty()) {
-    std::string text = waiting + "; rank" + (missing.size() > 1 ? "s " : " ");
-    for (const std::size_t r : missing) text += (r != missing[0] ? ", " : "") + std::to_string(r);
-    return {text + " of " + std::to_string(after.size()) + " never came", missing[0]};
-  }
+  if (!missing.empty())
+    return {waiting + "; " + rank_list(missing) + " of " + std::to_string(after.size()) + " never came", missing[0]};
   std::vector<std::size_t> silent;
   for (std::size_t r = 0; r < after.size(); ++r)
     if (before[r] && after[r]->beat == before[r]->beat) silent.push_back(r);

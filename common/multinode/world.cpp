@@ -7,6 +7,7 @@
 
 #ifdef MULTINODE_HAVE_MPI
 #include <multinode/mpi.hpp>
+#include <multinode/text.hpp>
 #endif
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/config.h>
@@ -162,12 +163,6 @@ std::string build_id() {
 std::string dotted(int version, int major_unit, int minor_unit) {
   return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / minor_unit) +
          (minor_unit > 1 && major_unit / minor_unit == 100 ? "." + std::to_string(version % minor_unit) : "");
-}
-
-std::string list(const std::vector<int>& ranks) {
-  std::string text = ranks.size() > 1 ? "ranks " : "rank ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  return text;
 }
 
 }  // namespace
@@ -367,7 +362,7 @@ void World::Implementation::prove_wiring(World& world) {
     const auto first = static_cast<std::size_t>(others[0]);
     const std::string& odd = same[first][name];
     throw UsageError("the ranks do not run the same: " + name + " is " + value + " on rank 0 (" + hosts[0] + "), but " +
-                     (odd.empty() ? "absent" : odd) + " on " + list(others) + " (" + hosts[first] + ")");
+                     (odd.empty() ? "absent" : odd) + " on " + rank_list(others) + " (" + hosts[first] + ")");
   }
   if (launch.local_size && launch.local_size->value != world.local_size())
     throw UsageError(launch.local_size->variable + "=" + std::to_string(launch.local_size->value) + ", but " +

@@ -5,6 +5,7 @@
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/device.hpp>
+#include <multinode/text.hpp>
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -30,11 +31,7 @@ std::string gib(double bytes) {
   return text;
 }
 
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text.empty() ? "none" : text;
-}
+std::string or_none(const std::vector<std::string>& parts) { return parts.empty() ? "none" : multinode::join(parts); }
 
 std::string first_line(const std::filesystem::path& file) {
   std::ifstream in(file);
@@ -178,8 +175,8 @@ std::vector<std::string> rdma_ports(const std::filesystem::path& sysfs) {
 
 Findings look_at_devices(const std::filesystem::path& sysfs) {
   const std::vector<std::string> rdma = rdma_ports(sysfs);
-  Findings all{{"interfaces", joined(interfaces()), "", "equal", true, "up, with an address"},
-               {"rdma_ports", joined(rdma), "", "equal", true, ""}};
+  Findings all{{"interfaces", or_none(interfaces()), "", "equal", true, "up, with an address"},
+               {"rdma_ports", or_none(rdma), "", "equal", true, ""}};
   if (rdma.empty()) {
     all.back().ok = std::nullopt;
     all.back().why = "no RDMA device in " + (sysfs / "class/infiniband").string();
@@ -190,7 +187,7 @@ Findings look_at_devices(const std::filesystem::path& sysfs) {
   }
 #ifdef MULTINODE_HAVE_CUDA
   const std::vector<std::string> names = gpus();
-  all.push_back({"gpus", joined(names), "", "equal", true, ""});
+  all.push_back({"gpus", or_none(names), "", "equal", true, ""});
   if (names.empty()) all.back().ok = std::nullopt, all.back().why = "CUDA sees no GPU";
   if (const char* text = multinode::stand_in()) all.back().why = text;
 #else

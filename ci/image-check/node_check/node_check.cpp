@@ -12,6 +12,7 @@
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
+#include <multinode/text.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -215,8 +216,7 @@ int main(int argc, char** argv) {
   Options options;
   multinode::Program program{"node_check", po::options_description("node_check: is something wrong with these nodes?"),
                              options.common};
-  std::string names;
-  for (const Look& one : looks()) names += (names.empty() ? "" : ", ") + std::string(one.name);
+  const std::string names = multinode::join(looks(), ", ", &Look::name);
   // clang-format off
   program.options.add_options()
     ("only", po::value(&options.only)->value_name("NAME"), ("look at this alone; may be repeated: " + names).c_str())

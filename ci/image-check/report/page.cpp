@@ -6,6 +6,8 @@
 #include "verdict.hpp"
 #include "xml.hpp"
 
+#include <multinode/text.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -17,12 +19,6 @@ namespace image_check {
 namespace {
 
 constexpr std::size_t curve_bands = 3;  // fewer are no curve
-
-std::string joined(const std::vector<std::string>& words, const char* between = ", ") {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
-}
 
 std::vector<std::string> words_of(std::vector<std::string> words) {
   words.erase(std::remove(words.begin(), words.end(), ""), words.end());
@@ -224,9 +220,9 @@ class Page {
         bands.push_back(band_words(comparison->band_bytes));
         if (a && b) bands.back() += (bands.back().empty() ? "" : " ") + percent(change(*a, *b));
       }
-      if (!bands.empty()) said.push_back(subject.title() + " (" + joined(at_most(bands, 4)) + ")");
+      if (!bands.empty()) said.push_back(subject.title() + " (" + multinode::join(at_most(bands, 4)) + ")");
     }
-    return joined(at_most(said, 6), "; ");
+    return multinode::join(at_most(said, 6), "; ");
   }
 
   std::string differing() const {
@@ -234,7 +230,7 @@ class Page {
     for (const auto& each : results_.differences)
       said.push_back(each.name + " " + (each.a.empty() ? "none" : shortened(each.a, 60)) + " → " +
                      (each.b.empty() ? "none" : shortened(each.b, 60)));
-    return said.empty() ? "no version, setting or machine" : joined(at_most(said, 6), "; ");
+    return said.empty() ? "no version, setting or machine" : multinode::join(at_most(said, 6), "; ");
   }
 
   void counts() {
@@ -265,7 +261,7 @@ class Page {
     std::string nodes = std::to_string(head.nodes.size()) + (head.nodes.size() == 1 ? " node" : " nodes");
     if (head.processes_per_node > 0) nodes += " × " + std::to_string(head.processes_per_node) + " processes";
     if (!head.launcher.empty()) nodes += ", started by " + head.launcher;
-    if (!head.nodes.empty()) fact("where", nodes + ": " + joined(head.nodes));
+    if (!head.nodes.empty()) fact("where", nodes + ": " + multinode::join(head.nodes));
     time_used(fact("time", ""));
     if (baseline_) fact("baseline", baseline_->head.suite + " of " + baseline_->head.started);
     add(fact("command", ""), "code", head.command, "command");
@@ -310,7 +306,7 @@ class Page {
     for (const auto& finding : check.findings)
       if (!finding.node.empty() && std::find(nodes.begin(), nodes.end(), finding.node) == nodes.end())
         nodes.push_back(finding.node);
-    return nodes.empty() && results_.head.nodes.size() == 1 ? results_.head.nodes.front() : joined(nodes);
+    return nodes.empty() && results_.head.nodes.size() == 1 ? results_.head.nodes.front() : multinode::join(nodes);
   }
 
   // The most severe first; those that nothing is said about last.
@@ -335,7 +331,7 @@ class Page {
       if (check->action != Action::look) what += nodes.empty() ? " that fails " + check->check : " " + nodes;
       if (std::find(said.begin(), said.end(), what) == said.end()) said.push_back(what);
     }
-    return joined(at_most(said, 6));
+    return multinode::join(at_most(said, 6));
   }
 
   void failures() {
@@ -359,9 +355,9 @@ class Page {
       if (!check->title.empty()) where_words.push_back("shows: " + check->title);
       if (several_launches()) where_words.push_back("launch " + std::to_string(check->launch));
       if (!check->nodes.empty())
-        where_words.push_back(
-            "on " + (check->nodes.size() <= 8 ? joined(check->nodes) : std::to_string(check->nodes.size()) + " nodes"));
-      const auto where = add(card, "p", joined(where_words, " · "), "where");
+        where_words.push_back("on " + (check->nodes.size() <= 8 ? multinode::join(check->nodes)
+                                                                : std::to_string(check->nodes.size()) + " nodes"));
+      const auto where = add(card, "p", multinode::join(where_words, " · "), "where");
       if (!check->log.empty()) {
         add_text(where, " · log ");
         log_link(where, check->log, check->log);
@@ -434,7 +430,7 @@ class Page {
   static std::string marks(const Curve& curve) {
     std::vector<std::string> words;
     for (const auto& [band, mark] : curve.marked) words.push_back(mark.words);
-    return joined(words);
+    return multinode::join(words);
   }
 
   void comparison_table(pugi::xml_node parent, const std::string& name, const std::vector<const Subject*>& subjects,
@@ -504,7 +500,7 @@ class Page {
     std::set<std::string> compared;
     for (const auto& subject : subjects_)
       for (const auto* comparison : subject.comparisons)
-        compared.insert(joined(words_of({subject.metric, band_words(comparison->band_bytes), subject.node})));
+        compared.insert(multinode::join(words_of({subject.metric, band_words(comparison->band_bytes), subject.node})));
     if (std::all_of(results_.checks.begin(), results_.checks.end(),
                     [&](const auto& check) { return compared.count(check.check) && check.status == Status::pass; }))
       return;
@@ -531,7 +527,7 @@ class Page {
         add(row, "td",
             here == everywhere ? "all " + std::to_string(here.size())
             : here.size() <= 4
-                ? joined(check.nodes)
+                ? multinode::join(check.nodes)
                 : std::to_string(here.size()) + ": " + check.nodes.front() + " ... " + check.nodes.back());
       const auto log = add(row, "td");
       if (!check.log.empty()) log_link(log, check.log, std::filesystem::path(check.log).filename().string());
@@ -673,7 +669,7 @@ class Page {
         head_cell(row, name);
         add(row, "td", shortened(value), "value");
         const std::vector<std::string> list(nodes.begin(), nodes.end());
-        add(row, "td", nodes == everywhere ? "all " + std::to_string(nodes.size()) : joined(at_most(list, 6)),
+        add(row, "td", nodes == everywhere ? "all " + std::to_string(nodes.size()) : multinode::join(at_most(list, 6)),
             values.size() > 1 ? "doubt-text" : "");
       }
   }

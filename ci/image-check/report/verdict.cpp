@@ -1,16 +1,12 @@
 #include "verdict.hpp"
 
+#include <multinode/text.hpp>
+
 #include <algorithm>
 
 namespace image_check {
 
 namespace {
-
-std::string list(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
 
 // What a run with exit status 0 cannot have, or "".
 std::string contradiction(const Results& results, const Summary& counts, int worse) {
@@ -73,7 +69,7 @@ Verdict verdict(const Results& results) {
   say(verdicts("flaky"), "suspect, then not");
   say(verdicts("better"), "better without an explanation");
   if (results.checks.empty()) say(verdicts("same"), "as in the baseline");
-  const std::string all = list(said);
+  const std::string all = multinode::join(said);
 
   if (!results.complete)
     return {Outcome::incomplete, "INCOMPLETE", "the run did not come to its end" + (all.empty() ? "" : "; " + all)};
