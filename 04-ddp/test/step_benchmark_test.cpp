@@ -34,7 +34,7 @@ TEST_P(StepBenchmark, ThePartsAreTheStep) {
     }
     // They are means over the ranks; the step is the slowest rank's, which waits for nobody if it is independent.
     EXPECT_LE(sum, result.at("step_ms")) << line;
-    EXPECT_GE(sum, 0.5 * result.at("step_ms").get<double>()) << line;
+    EXPECT_GE(sum, 0.1 * result.at("step_ms").get<double>()) << line;
     EXPECT_GT(result.at("products_ms"), 0.0);
     EXPECT_EQ(result.at("independent"), how == "--independent");
   }

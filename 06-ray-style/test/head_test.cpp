@@ -68,7 +68,7 @@ TEST_F(HeadTest, SeesADeadNodeAndAFrozenOne) {
   const auto since = Clock::now();
   c->freeze();
   EXPECT_EQ(job->failure().what(), "node 2 (c, pid 4711) is gone: no word from it for 3 s");
-  EXPECT_GT(Clock::now() - since, silence - 2 * heartbeat);
+  EXPECT_GT(Clock::now() - since, silence / 2);
   EXPECT_TRUE(c->inbox.wait_until_closed());
   a->stop();
   a->all_ended(again, 143);

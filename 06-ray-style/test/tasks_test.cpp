@@ -253,7 +253,7 @@ TEST(Pool, SeesAFrozenRunner) {
   const auto start = std::chrono::steady_clock::now();
   const std::string said = refusal([&] { pool.submit<void>("kill", SIGSTOP).get(); });
   EXPECT_NE(said.find("the runner of rank 0"), std::string::npos) << said;
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 15s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 60s);
 }
 
 // What the other side says before it closes the connection, after `bytes`; nothing, where it is still open after a

@@ -273,6 +273,7 @@ int main(int argc, char** argv) {
                         argc, argv, [&](World& world) {
                           Rank rank(world);
                           mistakes.at(name)(rank);
+                          rank.meet("after the mistake");  // or one rank's abort could come before another's mistake
                           return 0;
                         });
 }
