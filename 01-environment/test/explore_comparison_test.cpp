@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace {
+namespace explore_comparison_test {
 
 using explore::Processes;
 using nlohmann::json;
@@ -200,4 +200,4 @@ TEST(Bytes, ReadAsPeopleSayThem) {
   EXPECT_EQ(explore::bytes_text(23.54 * 1024 * 1024 * 1024), "23.5 GiB");
 }
 
-}  // namespace
+}  // namespace explore_comparison_test

@@ -18,7 +18,7 @@
 
 #include <filesystem>
 
-namespace {
+namespace explore_probe_test {
 
 using multinode::testing::TemporaryFolder;
 using nlohmann::json;
@@ -309,4 +309,4 @@ INSTANTIATE_TEST_SUITE_P(
                       std::map<std::string, std::string>{{"GOTO_NUM_THREADS", "1"}},
                       std::map<std::string, std::string>{{"OPENBLAS_NUM_THREADS", "100"}}));
 
-}  // namespace
+}  // namespace explore_probe_test

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace {
+namespace explore_program_test {
 
 using namespace multinode::testing;
 using nlohmann::json;
@@ -275,4 +275,4 @@ TEST(Explore, SecretsStayOut) {
   EXPECT_FALSE(has(result.all() + file, "MULTINODE_TEST_SECRET"));
 }
 
-}  // namespace
+}  // namespace explore_program_test

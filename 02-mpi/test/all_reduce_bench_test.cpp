@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-namespace {
+namespace all_reduce_bench_test {
 
 using multinode::testing::Result;
 using multinode::testing::run;
@@ -66,4 +66,4 @@ TEST(AllReduceBench, TheJsonHasTheSameNumbers) {
   EXPECT_NE(r.out.find(text), std::string::npos) << r.out << text;
 }
 
-}  // namespace
+}  // namespace all_reduce_bench_test

@@ -7,11 +7,11 @@
 
 #include <fstream>
 
-namespace {
+namespace exercises_test {
 
 using namespace multinode::testing;
 
-#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
+#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << (what) << "\n" << (text)
 
 #if defined(PATH_mnrun) && defined(PATH_all_reduce_perf) && defined(MULTINODE_HAVE_GLOO)
 
@@ -91,4 +91,4 @@ TEST(Exercise, TheTutorialsLine) {
 
 #endif
 
-}  // namespace
+}  // namespace exercises_test

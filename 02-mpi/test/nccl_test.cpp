@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <ostream>
 
-namespace {
+namespace nccl_test {
 
 using namespace multinode::testing;
 using namespace std::chrono_literals;
@@ -137,4 +137,4 @@ TEST(Nccl, RefusesWhatItCannotDo) {
   expect_refused({"--mpi-calls", "persistent"}, 2, "--mpi-calls: this is --backend nccl");
 }
 
-}  // namespace
+}  // namespace nccl_test

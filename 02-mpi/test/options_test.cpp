@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace options_test {
 
 using namespace perf;
 using multinode::DataType;
@@ -432,4 +432,4 @@ TEST(Property, AnyCommandLineIsTakenOrRefused) {
   EXPECT_GT(refused, 500);
 }
 
-}  // namespace
+}  // namespace options_test

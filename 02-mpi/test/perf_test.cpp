@@ -15,7 +15,7 @@
 #include <sstream>
 #include <tuple>
 
-namespace {
+namespace perf_test {
 
 using namespace multinode::testing;
 using namespace std::chrono_literals;
@@ -547,4 +547,4 @@ INSTANTIATE_TEST_SUITE_P(Whole, Faults, ::testing::Values(Started{Starter::mnrun
 #endif
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Faults);
 
-}  // namespace
+}  // namespace perf_test

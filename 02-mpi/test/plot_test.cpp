@@ -10,9 +10,9 @@
 
 #include <limits>
 
-using namespace perf;
+namespace plot_test {
 
-namespace {
+using namespace perf;
 
 Result result_of(std::size_t size, bool in_place = false, const std::string& type = "float") {
   Result result;
@@ -73,8 +73,6 @@ void expect_points_inside(const nlohmann::json& picture) {
     EXPECT_TRUE((y >= 79.99 && y <= 320.01) || (y >= 409.99 && y <= 650.01)) << y;
   }
 }
-
-}  // namespace
 
 TEST(Plot, HasAPointForEachResultInEachPanel) {
   const auto results = sweep();
@@ -180,3 +178,5 @@ TEST(Plot, NamesTheFileThatCannotBeWritten) {
   EXPECT_EQ(message("/nowhere/x.svg"), "usage: --plot: cannot write /nowhere/x.svg: No such file or directory");
   EXPECT_EQ(message("/dev/full"), "cannot write /dev/full: No space left on device");
 }
+
+}  // namespace plot_test

@@ -10,9 +10,9 @@
 #include <regex>
 #include <sstream>
 
-using namespace perf;
+namespace results_test {
 
-namespace {
+using namespace perf;
 
 Result all_reduce(std::size_t size = 1 << 20, double time = 135.84e-6) {
   Result result;
@@ -89,8 +89,6 @@ std::string message_of(Function&& function) {
   }
   return "nothing was thrown";
 }
-
-}  // namespace
 
 TEST(FourDigits, OfEveryMagnitude) {
   EXPECT_EQ(four_digits(0), "0.0000");
@@ -384,3 +382,5 @@ TEST(TooSlow, WhatIsNotANumberIsTooSlow) {
   const std::vector<LeastBusbw> bands = {{1e9, 0}};
   EXPECT_EQ(too_slow(results, bands).size(), 1u);
 }
+
+}  // namespace results_test

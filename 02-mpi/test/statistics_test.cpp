@@ -5,6 +5,8 @@
 #include <cmath>
 #include <random>
 
+namespace statistics_test {
+
 using namespace perf;
 using Values = std::vector<double>;
 
@@ -59,8 +61,6 @@ TEST(Statistics, TwoValuesHaveNoOutlier) {
   EXPECT_EQ(outliers(Values{1, 1, 100}), (std::vector<int>{2}));
 }
 
-namespace {
-
 struct Noise {
   int ranks;
   double deviation;  // of the logarithm: 0.05 is about 5 %
@@ -72,8 +72,6 @@ Values times(const Noise& noise, std::mt19937& random) {
   for (double& value : values) value = around(random);
   return values;
 }
-
-}  // namespace
 
 // Deviations as between the ranks of an all-reduce in shared memory: 2 to 10 %.
 TEST(Statistics, NoiseGivesNoFalseAlarm) {
@@ -105,3 +103,5 @@ TEST(Statistics, RecordedTimesGiveNoFalseAlarm) {
                                  Values{3689.40, 3689.77, 3632.15, 3631.48}, Values{2.09, 2.04, 3.01}})
     EXPECT_EQ(outliers(recorded), std::vector<int>{});
 }
+
+}  // namespace statistics_test

@@ -9,8 +9,7 @@
 #include <numeric>
 #include <random>
 
-namespace perf {
-namespace {
+namespace perf::values_test {
 
 using multinode::DataType;
 
@@ -306,5 +305,4 @@ TEST(Values, TheSameSeedGivesTheSameValues) {
   EXPECT_EQ(filled(Values(of), of.type, 3, block, 1000), filled(Values(of), of.type, 3, block, 1000));
 }
 
-}  // namespace
-}  // namespace perf
+}  // namespace perf::values_test

@@ -13,7 +13,7 @@
 #include <fstream>
 #include <ostream>
 
-namespace {
+namespace message_passing_test {
 
 using namespace multinode::testing;
 using namespace std::chrono_literals;
@@ -188,4 +188,4 @@ TEST(MessagePassingNccl, WithoutAGpuSays77) {
 }
 #endif
 
-}  // namespace
+}  // namespace message_passing_test

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <memory>
 
-namespace {
+namespace recover_test {
 
 using namespace multinode::testing;
 using namespace std::chrono_literals;
@@ -134,4 +134,4 @@ TEST(RecoverNccl, RefusesWhatItCannotDo) {
   EXPECT_EQ(none.status, 77) << none.all();
 }
 
-}  // namespace
+}  // namespace recover_test

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-namespace {
+namespace exercises_test {
 
 using namespace trapezoid;
 
@@ -67,4 +67,4 @@ TEST(Exercise, AnExactSumNeedsNoTree) {
   EXPECT_LT(std::abs(judge(n, exact_before).error), 8 * u * std::numbers::pi);  // no additions left in the bound
 }
 
-}  // namespace
+}  // namespace exercises_test

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace {
+namespace trapezoid_test {
 
 using namespace trapezoid;
 
@@ -271,4 +271,4 @@ TEST(ParseIsa, NamesWhatIsThere) {
   EXPECT_THROW((void)parse_isa("avx"), multinode::UsageError);
 }
 
-}  // namespace
+}  // namespace trapezoid_test

@@ -11,12 +11,12 @@
 
 #include <sys/stat.h>
 
+namespace check_test {
+
 using multinode::testing::Result;
 using rdma::Finding;
 using rdma::Severity;
 using rdma::testing::Scratch;
-
-namespace {
 
 rdma::Places places_in(const Scratch& root) { return {root / "sys", root / "dev", root / "proc", std::nullopt}; }
 
@@ -109,8 +109,6 @@ void expect(const Finding& finding, Severity severity, const std::string& seen, 
     EXPECT_FALSE(finding.expected.empty()) << finding.what;
   }
 }
-
-}  // namespace
 
 TEST(Check, AMachineWithNothingWrong) {
   const Machine machine;
@@ -309,8 +307,6 @@ TEST(Check, LossesAndErrors) {
 
 #ifdef PATH_rdma_tune
 
-namespace {
-
 Result run_check(const Machine& machine, const std::vector<std::string>& more = {}) {
   std::vector<std::string> argv{
       PATH_rdma_tune,       "check", "--sysfs", machine.root / "sys", "--dev", machine.root / "dev", "--proc",
@@ -318,8 +314,6 @@ Result run_check(const Machine& machine, const std::vector<std::string>& more = 
   argv.insert(argv.end(), more.begin(), more.end());
   return multinode::testing::run(argv, {{"NCCL_IB_TC", ""}});
 }
-
-}  // namespace
 
 TEST(CheckProgram, StatusSaysWhetherSomethingIsBad) {
   const Machine machine;
@@ -359,3 +353,5 @@ TEST(CheckProgram, BadCommandLines) {
 }
 
 #endif
+
+}  // namespace check_test

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace {
+namespace choice_test {
 
 using rdma::Choice, rdma::choose, rdma::Export, rdma::Family, rdma::PortChoice, rdma::Subnet, rdma::System,
     rdma::Wanted;
@@ -380,4 +380,4 @@ TEST(Subnet, ParsedAndPrinted) {
   EXPECT_TRUE(contains("fd00::/8", "fdff::1"));
 }
 
-}  // namespace
+}  // namespace choice_test

@@ -15,7 +15,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace {
+namespace compare_test {
 
 using namespace rdma;
 using multinode::testing::run;
@@ -223,4 +223,4 @@ TEST_F(RdmaCompareProgram, CollectsTheNodesOverALauncher) {
 }
 #endif
 
-}  // namespace
+}  // namespace compare_test

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace {
+namespace exercises_test {
 
 using multinode::testing::run;
 using rdma::testing::Scratch, rdma::testing::Tree;
@@ -61,4 +61,4 @@ TEST(RdmaExercises, OfTwoAgainstTwoNobodyIsAccused) {
   EXPECT_THAT(result.out, HasSubstr("no value has a majority"));
 }
 
-}  // namespace
+}  // namespace exercises_test

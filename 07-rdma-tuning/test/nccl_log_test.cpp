@@ -6,9 +6,9 @@
 
 #include <sstream>
 
-using rdma::NcclLog;
+namespace nccl_log_test {
 
-namespace {
+using rdma::NcclLog;
 
 NcclLog parse(const std::string& text) {
   std::istringstream in(text);
@@ -37,8 +37,6 @@ node1:41:60 [0] NCCL INFO NET/IB: IbDev 0 Port 1 qpn 576 query_ece={supported=1,
 node1:41:52 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
 node1:41:52 [0] NCCL INFO ncclCommInitRank comm 0x55d0 rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init COMPLETE
 )";
-
-}  // namespace
 
 TEST(NcclLog, RoceAndGpuDirect) {
   const NcclLog log = parse(roce);
@@ -177,3 +175,5 @@ TEST(NcclLog, LastLineWithoutNewlineAndALineWithoutEnd) {
   const NcclLog log = parse(endless + "\nNCCL INFO Using network IB\n");
   EXPECT_EQ(log.networks, std::set<std::string>{"IB"});
 }
+
+}  // namespace nccl_log_test

@@ -12,7 +12,7 @@
 
 #include <sstream>
 
-namespace {
+namespace rdma_bw_test {
 
 using multinode::testing::Result;
 using nlohmann::json;
@@ -241,4 +241,4 @@ TEST_F(RdmaBwWithoutRdma, UnderstandsTheRealBenchmark) {
 }
 #endif
 
-}  // namespace
+}  // namespace rdma_bw_test

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace {
+namespace rdma_tune_test {
 
 using multinode::testing::Result, multinode::testing::run;
 using rdma::testing::Tree;
@@ -258,4 +258,4 @@ TEST(RdmaTune, WhereGrepIsWrong) {
   }
 }
 
-}  // namespace
+}  // namespace rdma_tune_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace simulate_test {
 
 using rdma::NcclSettings, rdma::NcclVersion, rdma::parse_nccl_version;
 using rdma::testing::Tree;
@@ -82,4 +82,4 @@ TEST(NcclVersion, ParsedAndCompared) {
     EXPECT_THROW(parse_nccl_version(text, "--nccl"), multinode::UsageError) << text;
 }
 
-}  // namespace
+}  // namespace simulate_test

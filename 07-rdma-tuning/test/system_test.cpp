@@ -12,7 +12,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace {
+namespace system_test {
 
 using rdma::Device, rdma::Gid, rdma::GidType, rdma::LinkLayer, rdma::Port, rdma::read_system, rdma::System;
 using rdma::testing::Tree;
@@ -266,4 +266,4 @@ TEST(Gid, KindsOfAddresses) {
   EXPECT_EQ(gid({0xfd, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}).text(), "fd00:77::1");
 }
 
-}  // namespace
+}  // namespace system_test

@@ -17,6 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+namespace verify_test {
+
 using namespace std::chrono_literals;
 using multinode::testing::Result;
 using rdma::Assessment;
@@ -27,8 +29,6 @@ using rdma::NetCount;
 using rdma::PortCount;
 using rdma::Verdict;
 using rdma::testing::Scratch;
-
-namespace {
 
 constexpr std::uint64_t mega = 1'000'000;
 
@@ -74,8 +74,6 @@ void expect_verdict(const Assessment& assessment, Verdict wanted) {
   EXPECT_EQ(text_of(assessment.verdict), text_of(wanted)) << all(assessment.reasons);
   EXPECT_FALSE(assessment.reasons.empty());
 }
-
-}  // namespace
 
 TEST(Assess, HardwareCountsRdmaApartFromTheInterface) {
   expect_verdict(Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 0).assess(), Verdict::rdma);
@@ -178,8 +176,6 @@ TEST(Assess, CountersThatSayNothing) {
 
 TEST(Assess, LoopbackIsCountedOnce) { EXPECT_EQ(Readings().net("lo", 0, 40 * mega).assess().tcp_bytes, 20e6); }
 
-namespace {
-
 NcclLog log_of(const std::string& text) {
   std::istringstream in(text);
   return rdma::read_nccl_log(in);
@@ -189,8 +185,6 @@ const std::string ib_log =
     "NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0\n";
 const std::string socket_log =
     "NCCL INFO Using network Socket\nNCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/Socket/0\n";
-
-}  // namespace
 
 TEST(Disagreements, LogAgainstCounters) {
   const Assessment over_rdma = Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 0).assess();
@@ -229,8 +223,6 @@ TEST(Disagreements, AnotherGidThanTheRightOne) {
 
 // -- sysfs ------------------------------------------------------------------------------------------------------------
 
-namespace {
-
 void add_net(const Scratch& tree, const std::string& name, std::uint64_t bytes = 1000) {
   tree.write("class/net/" + name + "/mtu", "1500");
   tree.write("class/net/" + name + "/statistics/tx_bytes", std::to_string(bytes));
@@ -258,8 +250,6 @@ void add_rxe(const Scratch& tree) {
   tree.write("class/infiniband/rxe0/parent", "eth0");
   add_net(tree, "eth0");
 }
-
-}  // namespace
 
 TEST(Counters, NamesOfTheDrivers) {
   const struct {
@@ -354,8 +344,6 @@ TEST(Counters, GarbageIsALineAboutTheFile) {
 
 #ifdef PATH_rdma_tune
 
-namespace {
-
 // The stand-in: writes what a command's traffic would have made of the counters.
 std::string set(const std::string& file, std::uint64_t value) {
   return "echo " + std::to_string(value) + " > " + file + "; ";
@@ -372,8 +360,6 @@ Result verify(const Scratch& tree, std::vector<std::string> options, const std::
 }
 
 bool says(const Result& result, const std::string& text) { return result.err.find(text) != std::string::npos; }
-
-}  // namespace
 
 TEST(VerifyProgram, RdmaAndTheSilentFallBack) {
   const Scratch tree;
@@ -562,3 +548,5 @@ TEST(VerifyProgram, BadCommandLines) {
 }
 
 #endif
+
+}  // namespace verify_test

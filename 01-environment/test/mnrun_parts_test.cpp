@@ -1,0 +1,254 @@
+// The parts of mnrun.
+#include <mnrun/agents.hpp>
+
+#include <gtest/gtest.h>
+#include <multinode/check.hpp>
+
+#include <set>
+
+namespace mnrun_parts_test {
+
+using mnrun::Options;
+using multinode::Environment;
+using multinode::UsageError;
+using namespace std::chrono_literals;
+using Words = std::vector<std::string>;
+
+Options parsed(Words words, const Environment& environment = {}) {
+  words.insert(words.begin(), "mnrun");
+  std::vector<const char*> argv;
+  for (const auto& word : words) argv.push_back(word.c_str());
+  return mnrun::parse(static_cast<int>(argv.size()), argv.data(), environment).value();
+}
+
+std::string refusal(const Words& words, const Environment& environment = {}) {
+  try {
+    parsed(words, environment);
+  } catch (const UsageError& e) {
+    EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos) << e.what();
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(MnOptions, OneNodeAndOneProcessUnlessTold) {
+  const Options options = parsed({"prog"});
+  EXPECT_EQ(options.nodes, 1);
+  EXPECT_EQ(options.node_rank, 0);
+  EXPECT_EQ(options.processes, "1");
+  EXPECT_FALSE(options.endpoint);
+  EXPECT_EQ(options.command, Words{"prog"});
+  EXPECT_EQ(to_string(parsed({"--rdzv-endpoint", "localhost:0", "p"}).endpoint.value()), "localhost:0");
+  EXPECT_EQ(parsed({"--master-port", "1234", "p"}).master_port, 1234);
+}
+
+TEST(MnOptions, WhatFollowsTheProgramIsItsOwn) {
+  const Options options =
+      parsed({"--nproc-per-node", "4", "-e", "A=1", "prog", "--nproc-per-node", "9", "-r", "--", "x"});
+  EXPECT_EQ(options.processes, "4");
+  EXPECT_EQ(options.command, (Words{"prog", "--nproc-per-node", "9", "-r", "--", "x"}));
+  EXPECT_EQ(parsed({"--standalone", "--", "prog", "--standalone"}).command, (Words{"prog", "--standalone"}));
+  EXPECT_EQ(parsed({"-a", "-r3", "prog", "-a"}).command, (Words{"prog", "-a"}));
+}
+
+TEST(MnOptions, TorchrunsSpellings) {
+  const Options options = parsed({"--nproc_per_node=4",
+                                  "--nnodes=2:2",
+                                  "--node_rank=1",
+                                  "--master_addr=a",
+                                  "--master_port=1234",
+                                  "--rdzv_id",
+                                  "run_7",
+                                  "--max_restarts",
+                                  "3",
+                                  "--monitor_interval",
+                                  "0.5",
+                                  "--rdzv_backend",
+                                  "static",
+                                  "--log_dir",
+                                  "/x_y",
+                                  "--no_python",
+                                  "--rdzv_conf",
+                                  "join_timeout=7,last_call_timeout=1",
+                                  "--redirects",
+                                  "1",
+                                  "--tee=0:1,1:3",
+                                  "p"});
+  EXPECT_EQ(options.processes, "4");
+  EXPECT_EQ(options.nodes, 2);
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(to_string(options.endpoint.value()), "a:1234");
+  EXPECT_EQ(options.run_id, "run_7");
+  EXPECT_EQ(options.log_dir, "/x_y");
+  EXPECT_EQ(options.max_restarts, 3);
+  EXPECT_EQ(options.join_timeout, 7s);
+  EXPECT_TRUE(options.host_is_node_0);
+}
+
+TEST(MnOptions, StreamsForAllOrByLocalRank) {
+  EXPECT_EQ(mnrun::StreamChoice("3", "-r").of(7), mnrun::both);
+  const mnrun::StreamChoice some("0:1,2:3", "-r");
+  EXPECT_EQ(some.of(0), mnrun::out);
+  EXPECT_EQ(some.of(1), mnrun::none);
+  EXPECT_EQ(some.of(2), mnrun::both);
+  EXPECT_FALSE(mnrun::StreamChoice("0", "-r").any());
+  EXPECT_TRUE(some.any());
+  for (const char* bad : {"4", "-1", "", "x", "0:", ":1", "0:4", "0:1,", "0:1,,1:1", "0:1 1:2", "1,2", "-1:2"})
+    EXPECT_THROW(mnrun::StreamChoice(bad, "-r"), UsageError) << bad;
+}
+
+TEST(MnOptions, SettingsOfVariables) {
+  const Options options = parsed({"-e", "A=1", "--env", "B=x=y", "--env=C=", "p"});
+  EXPECT_EQ(options.environment, (std::map<std::string, std::string>{{"A", "1"}, {"B", "x=y"}, {"C", ""}}));
+  EXPECT_NE(refusal({"-e", "A", "p"}).find("'A'"), std::string::npos);
+  EXPECT_NE(refusal({"-e", "=1", "p"}).find("'=1'"), std::string::npos);
+}
+
+TEST(MnOptions, SeveralNodesNeedARankAndAPlace) {
+  EXPECT_NE(refusal({"--nnodes", "2", "--master-addr", "a", "p"}).find("--node-rank"), std::string::npos);
+  EXPECT_NE(refusal({"--nnodes", "2", "--node-rank", "0", "p"}).find("--master-addr"), std::string::npos);
+  EXPECT_NE(refusal({"--nnodes", "2", "--node-rank", "2", "--master-addr", "a", "p"}).find("--node-rank"),
+            std::string::npos);
+  EXPECT_NE(refusal({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "a:0", "p"}).find("port 0"),
+            std::string::npos);
+  const Options options = parsed({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "a", "p"});
+  EXPECT_FALSE(options.node_rank);
+  EXPECT_EQ(to_string(options.endpoint.value()), "a:29500");
+  EXPECT_FALSE(options.host_is_node_0);
+}
+
+TEST(MnOptions, DefaultsOfABatchSystem) {
+  const Environment pod = {{"PET_NODE_RANK", "1"},  {"PET_NNODES", "2"},  {"PET_NPROC_PER_NODE", "8"},
+                           {"RANK", "1"},           {"WORLD_SIZE", "16"}, {"MASTER_ADDR", "job-master-0"},
+                           {"MASTER_PORT", "23456"}};
+  const Options options = parsed({"p"}, pod);
+  EXPECT_EQ(options.nodes, 2);
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(options.processes, "8");
+  EXPECT_EQ(to_string(options.endpoint.value()), "job-master-0:23456");
+  EXPECT_EQ(parsed({"--nproc-per-node", "2", "p"}, pod).processes, "2");
+
+  const Options alone = parsed({"--standalone", "p"}, pod);
+  EXPECT_EQ(alone.nodes, 1);
+  EXPECT_EQ(alone.node_rank, 0);
+  EXPECT_EQ(alone.processes, "1");
+  EXPECT_EQ(parsed({"--nnodes", "1", "p"}, pod).node_rank, 0);
+}
+
+TEST(MnOptions, RefusesInOneLine) {
+  const std::pair<Words, const char*> cases[] = {
+      {{}, "no program"},
+      {{"--standalone"}, "no program"},
+      {{"--nprocs", "4", "p"}, "--nprocs"},
+      {{"--nproc-per", "4", "p"}, "--nproc-per"},
+      {{"--nnodes", "1:4", "p"}, "fixed"},
+      {{"--nnodes", "two", "p"}, "two"},
+      {{"--nnodes", "0", "p"}, "--nnodes"},
+      {{"--node-rank", "1", "p"}, "--node-rank 1"},
+      {{"--rdzv-backend", "etcd", "p"}, "etcd"},
+      {{"--rdzv-conf", "join_timeot=3", "p"}, "join_timeot"},
+      {{"--rdzv-conf", "join_timeout=x", "p"}, "join_timeout=x"},
+      {{"--rdzv-id", "../x", "p"}, "../x"},
+      {{"--rdzv-id", "", "p"}, "--rdzv-id"},
+      {{"--max-restarts", "-1", "p"}, "--max-restarts"},
+      {{"--master-port", "70000", "p"}, "70000"},
+      {{"--timeout", "nan", "p"}, "--timeout"},
+      {{"--timeout", "-1", "p"}, "--timeout"},
+      {{"--tee", "5", "p"}, "--tee"},
+      {{"-a", "--max-restarts", "1", "p"}, "exclude"},
+  };
+  for (const auto& [words, part] : cases) EXPECT_NE(refusal(words).find(part), std::string::npos) << refusal(words);
+}
+
+TEST(MnOptions, NumberOfProcesses) {
+  EXPECT_EQ(mnrun::count_processes("7"), 7);
+  EXPECT_GE(mnrun::count_processes("cpu"), 1);
+  EXPECT_GE(mnrun::count_processes("auto"), 1);
+  for (const char* bad : {"", "0", "-1", "x", "4x", "gpus", "5000"})
+    EXPECT_THROW(mnrun::count_processes(bad), UsageError);
+}
+
+mnrun::Agent agent(int node, int processes, std::string role = "default") {
+  mnrun::Agent a;
+  a.node = node;
+  a.processes = processes;
+  a.role = std::move(role);
+  return a;
+}
+
+TEST(Places, NumberedNodeByNodeWhateverTheirSizes) {
+  const mnrun::Agent agents[] = {agent(0, 2), agent(1, 3), agent(2, 1)};
+  int next = 0;
+  for (int node = 0; node < 3; ++node) {
+    const auto places = mnrun::places(agents, node);
+    ASSERT_EQ(static_cast<int>(places.size()), agents[node].processes);
+    for (int local = 0; local < agents[node].processes; ++local, ++next) {
+      const mnrun::Place& place = places[static_cast<std::size_t>(local)];
+      EXPECT_EQ(place.rank, next);
+      EXPECT_EQ(place.role_rank, next);
+      EXPECT_EQ(place.world_size, 6);
+      EXPECT_EQ(place.role_size, 6);
+      EXPECT_EQ(place.local_rank, local);
+      EXPECT_EQ(place.local_size, agents[node].processes);
+      EXPECT_EQ(place.node, node);
+      EXPECT_EQ(place.node_count, 3);
+    }
+  }
+}
+
+TEST(Places, RanksWithinARole) {
+  const mnrun::Agent agents[] = {agent(0, 2, "trainer"), agent(1, 3, "reader"), agent(2, 1, "trainer")};
+  EXPECT_EQ(mnrun::places(agents, 2)[0].role_rank, 2);
+  EXPECT_EQ(mnrun::places(agents, 2)[0].role_size, 3);
+  EXPECT_EQ(mnrun::places(agents, 2)[0].rank, 5);
+  EXPECT_EQ(mnrun::places(agents, 1)[2].role_rank, 2);
+  EXPECT_EQ(mnrun::places(agents, 1)[2].role_size, 3);
+}
+
+TEST(EnvironmentOfAProcess, HasNoOtherLauncherInIt) {
+  mnrun::Round round;
+  round.agents = {agent(0, 2)};
+  round.agents[0].run_id = "r";
+  round.agents[0].master_address = "127.0.0.1";
+  round.agents[0].master_port = 5;
+  round.restart = 3;
+  round.store = "127.0.0.1:6";
+  const Options options = parsed({"-e", "A=mine", "-e", "RANK=9", "p"});
+  const Environment inherited = {{"A", "theirs"},   {"HOME", "/h"},     {"OMPI_COMM_WORLD_RANK", "5"},
+                                 {"PMI_RANK", "5"}, {"PMIX_RANK", "5"}, {"TORCHELASTIC_RUN_ID", "t"}};
+  const auto list = mnrun::environment_of(mnrun::places(round.agents, 0)[1], round, options, inherited);
+  const std::set<std::string> got(list.begin(), list.end());
+  const std::set<std::string> expected = {"A=mine",
+                                          "HOME=/h",
+                                          "RANK=1",
+                                          "WORLD_SIZE=2",
+                                          "LOCAL_RANK=1",
+                                          "LOCAL_WORLD_SIZE=2",
+                                          "GROUP_RANK=0",
+                                          "GROUP_WORLD_SIZE=1",
+                                          "ROLE_NAME=default",
+                                          "ROLE_RANK=1",
+                                          "ROLE_WORLD_SIZE=2",
+                                          "MASTER_ADDR=127.0.0.1",
+                                          "MASTER_PORT=5",
+                                          "MNRUN_STORE=127.0.0.1:6",
+                                          "MNRUN_RUN_ID=r",
+                                          "MNRUN_RESTART_COUNT=3",
+                                          "OMP_NUM_THREADS=1"};
+  EXPECT_EQ(got, expected);
+}
+
+TEST(EnvironmentOfAProcess, ThreadsAreTheUsersChoice) {
+  mnrun::Round round;
+  round.agents = {agent(0, 1)};
+  const auto has = [](const std::vector<std::string>& list, const std::string& entry) {
+    return std::find(list.begin(), list.end(), entry) != list.end();
+  };
+  const Options options = parsed({"p"});
+  EXPECT_FALSE(has(mnrun::environment_of(mnrun::places(round.agents, 0)[0], round, options, {}), "OMP_NUM_THREADS=1"));
+  round.agents = {agent(0, 2)};
+  EXPECT_TRUE(has(mnrun::environment_of(mnrun::places(round.agents, 0)[0], round, options, {{"OMP_NUM_THREADS", "4"}}),
+                  "OMP_NUM_THREADS=4"));
+}
+
+}  // namespace mnrun_parts_test
