@@ -20,6 +20,9 @@
 #include <filesystem>
 #include <iostream>
 
+namespace explore {
+namespace {
+
 using multinode::Environment, multinode::Given, multinode::Launch, multinode::World;
 using nlohmann::json;
 namespace po = boost::program_options;
@@ -27,7 +30,7 @@ namespace po = boost::program_options;
 struct Options {
   multinode::CommonOptions common;
   std::vector<std::string> require_equal;
-  explore::Required required;
+  Required required;
   std::int64_t since = 0;  // nanoseconds of CLOCK_REALTIME
 };
 
@@ -54,10 +57,10 @@ json variables(const Launch& launch) {
   return all;
 }
 
-json what_this_process_sees(const World& world, const explore::Required& required) {
+json what_this_process_sees(const World& world, const Required& required) {
   const Environment environment = multinode::current_environment();
   const auto path = environment.find("PATH");
-  const std::vector<int> cpus = explore::allowed_cpus();
+  const std::vector<int> cpus = allowed_cpus();
   std::error_code error;
   return {{"rank", world.rank()},
           {"world_size", world.size()},
@@ -68,34 +71,33 @@ json what_this_process_sees(const World& world, const explore::Required& require
           {"folder", std::filesystem::current_path(error).string()},
           {"launcher", world.launch().launcher},
           {"variables", variables(world.launch())},
-          {"cpu", explore::read_cpu(cpus)},
-          {"threads", explore::predict_threads(environment, cpus.size())},
-          {"memory_bytes", explore::read_memory("/")},
-          {"gpus", explore::read_gpus("/")},
-          {"rdma", explore::read_rdma("/")},
-          {"network", explore::read_interfaces("/", explore::current_addresses())},
-          {"versions", explore::read_versions("/")},
-          {"limits", explore::read_limits()},
-          {"cgroup", explore::read_cgroup("/")},
-          {"container", explore::read_container("/", environment)},
-          {"required", explore::look_for(required, path == environment.end() ? "" : path->second)}};
+          {"cpu", read_cpu(cpus)},
+          {"threads", predict_threads(environment, cpus.size())},
+          {"memory_bytes", read_memory("/")},
+          {"gpus", read_gpus("/")},
+          {"rdma", read_rdma("/")},
+          {"network", read_interfaces("/", current_addresses())},
+          {"versions", read_versions("/")},
+          {"limits", read_limits()},
+          {"cgroup", read_cgroup("/")},
+          {"container", read_container("/", environment)},
+          {"required", look_for(required, path == environment.end() ? "" : path->second)}};
 }
 
 // Prints what differs, and judges what was required.
-bool judge(const explore::Processes& processes, const Options& options, multinode::JsonLines& json_lines) {
-  const json differing = explore::differences(processes);
+bool judge(const Processes& processes, const Options& options, multinode::JsonLines& json_lines) {
+  const json differing = differences(processes);
   if (processes.size() > 1) std::cout << '\n';
-  for (const explore::Item& item : explore::items())
-    if (explore::groups(processes, item).size() > 1)
-      std::cout << "differs: " << explore::describe(processes, item) << '\n';
+  for (const Item& item : items())
+    if (groups(processes, item).size() > 1) std::cout << "differs: " << describe(processes, item) << '\n';
   if (differing.empty() && processes.size() > 1) std::cout << "no difference between the ranks\n";
-  for (const std::string& line : explore::crowded(processes)) std::cout << "note: " << line << '\n';
+  for (const std::string& line : crowded(processes)) std::cout << "note: " << line << '\n';
 
-  std::vector<std::string> failures = explore::missing(processes);
+  std::vector<std::string> failures = missing(processes);
   for (const std::string& list : options.require_equal)
-    for (const explore::Item& item : explore::parse_items(list)) {
-      const std::string line = explore::describe(processes, item);
-      if (explore::groups(processes, item).size() > 1)
+    for (const Item& item : parse_items(list)) {
+      const std::string line = describe(processes, item);
+      if (groups(processes, item).size() > 1)
         failures.push_back("not equal: " + line);
       else
         std::cout << "equal: " << line << '\n';
@@ -111,7 +113,7 @@ int explore_world(World& world, const Options& options) {
   json mine = what_this_process_sees(world, options.required);
   mine["first_barrier_ms"] = options.since == 0 ? json() : json(double(met - options.since) / 1e6);
 
-  explore::Processes processes;
+  Processes processes;
   for (const std::string& text : world.gather("what the processes see", mine.dump()))
     processes.push_back(json::parse(text));
   if (world.rank() != 0) return multinode::exit_right;  // all end with the worst status
@@ -119,7 +121,7 @@ int explore_world(World& world, const Options& options) {
   multinode::JsonLines json_lines(options.common.json);
   json_lines.write(multinode::fingerprint(world));
   for (const json& process : processes) json_lines.write(process);
-  explore::print(processes, std::cout);
+  print(processes, std::cout);
   if (options.since != 0) {
     double last = 0;
     for (const json& process : processes) last = std::max(last, process.at("first_barrier_ms").get<double>());
@@ -128,7 +130,11 @@ int explore_world(World& world, const Options& options) {
   return judge(processes, options, json_lines) ? multinode::exit_right : multinode::exit_wrong;
 }
 
-int main(int argc, char** argv) {
+}  // namespace
+}  // namespace explore
+
+int explore_main(int argc, char** argv) {
+  using namespace explore;
   Options options;
   multinode::Program program{"explore", po::options_description("explore: what every process sees"), options.common};
   // clang-format off

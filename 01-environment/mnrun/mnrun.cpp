@@ -9,7 +9,7 @@
 
 #include <iostream>
 
-int main(int argc, char** argv) {
+int mnrun_main(int argc, char** argv) {
   for (int fd = 0; fd < 3; ++fd)  // a closed one would be given to a pipe
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);
   try {

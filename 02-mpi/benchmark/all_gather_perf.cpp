@@ -9,6 +9,8 @@
 #include <gloo/allgather.h>
 #endif
 
+namespace all_gather_perf {
+
 using perf::Blocks, perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -62,4 +64,6 @@ const perf::Collective all_gather = {
 #endif
 };
 
-int main(int argc, char** argv) { return perf::run(all_gather, argc, argv); }
+}  // namespace all_gather_perf
+
+int all_gather_perf_main(int argc, char** argv) { return perf::run(all_gather_perf::all_gather, argc, argv); }

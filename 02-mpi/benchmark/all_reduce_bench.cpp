@@ -10,9 +10,11 @@
 #include <cstdio>
 #include <iostream>
 
+namespace all_reduce_bench {
+
 namespace po = boost::program_options;
 
-struct BenchOptions {
+struct Options {
   std::size_t rows = 500'000, columns = 2'000;
   int warmup = 2, trials = 10, corrupt = -1;
   multinode::CommonOptions common;
@@ -36,7 +38,7 @@ std::size_t count_wrong(std::span<const float> block, int ranks) {
   return wrong;
 }
 
-void require_memory(multinode::World& world, const BenchOptions& options) {
+void require_memory(multinode::World& world, const Options& options) {
   std::size_t free = perf::available_host_memory(world) / 10 * 9;
   for (const std::string& text : world.gather("free memory", std::to_string(free)))
     free = std::min<std::size_t>(free, std::stoull(text));
@@ -55,7 +57,7 @@ double time_all_reduce(multinode::Communicator& communicator, multinode::Block b
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-int run(multinode::World& world, const BenchOptions& options) {
+int run(multinode::World& world, const Options& options) {
   if (options.corrupt != -1) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
   require_memory(world, options);
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
@@ -125,8 +127,11 @@ int run(multinode::World& world, const BenchOptions& options) {
   return all_wrong ? multinode::exit_wrong : multinode::exit_right;
 }
 
-int main(int argc, char** argv) {
-  BenchOptions options;
+}  // namespace all_reduce_bench
+
+int all_reduce_bench_main(int argc, char** argv) {
+  using namespace all_reduce_bench;
+  Options options;
   po::options_description own("Options of all_reduce_bench");
   own.add_options()("rows", po::value(&options.rows)->default_value(options.rows), "of a matrix of floats")(
       "columns", po::value(&options.columns)->default_value(options.columns), "of it")(

@@ -9,6 +9,8 @@
 #include <gloo/allreduce.h>
 #endif
 
+namespace all_reduce_perf {
+
 using perf::Place, perf::Source;
 
 // Before the end, n - 1 ranks' parts of every element must go into its sum, and the sum to n - 1 ranks: 2 (n - 1)
@@ -64,4 +66,6 @@ const perf::Collective all_reduce = {
 #endif
 };
 
-int main(int argc, char** argv) { return perf::run(all_reduce, argc, argv); }
+}  // namespace all_reduce_perf
+
+int all_reduce_perf_main(int argc, char** argv) { return perf::run(all_reduce_perf::all_reduce, argc, argv); }

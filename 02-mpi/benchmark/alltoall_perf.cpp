@@ -9,6 +9,8 @@
 #include <gloo/alltoall.h>
 #endif
 
+namespace alltoall_perf {
+
 using perf::Blocks, perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -74,4 +76,6 @@ const perf::Collective alltoall = {
 #endif
 };
 
-int main(int argc, char** argv) { return perf::run(alltoall, argc, argv); }
+}  // namespace alltoall_perf
+
+int alltoall_perf_main(int argc, char** argv) { return perf::run(alltoall_perf::alltoall, argc, argv); }

@@ -9,6 +9,8 @@
 #include <gloo/broadcast.h>
 #endif
 
+namespace broadcast_perf {
+
 using perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -65,4 +67,6 @@ const perf::Collective broadcast = {
 #endif
 };
 
-int main(int argc, char** argv) { return perf::run(broadcast, argc, argv); }
+}  // namespace broadcast_perf
+
+int broadcast_perf_main(int argc, char** argv) { return perf::run(broadcast_perf::broadcast, argc, argv); }

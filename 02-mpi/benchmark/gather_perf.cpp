@@ -9,6 +9,8 @@
 #include <gloo/gather.h>
 #endif
 
+namespace gather_perf {
+
 using perf::Blocks, perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -74,4 +76,6 @@ const perf::Collective gather = {
 #endif
 };
 
-int main(int argc, char** argv) { return perf::run(gather, argc, argv); }
+}  // namespace gather_perf
+
+int gather_perf_main(int argc, char** argv) { return perf::run(gather_perf::gather, argc, argv); }

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <bit>
 
+namespace hypercube_perf {
+
 using perf::Blocks, perf::Place, perf::Source;
 
 // The exchange along one axis of the cube: with the rank that differs in this bit. Both have the blocks of all ranks
@@ -94,4 +96,6 @@ const perf::Collective hypercube = {
 #endif
 };
 
-int main(int argc, char** argv) { return perf::run(hypercube, argc, argv); }
+}  // namespace hypercube_perf
+
+int hypercube_perf_main(int argc, char** argv) { return perf::run(hypercube_perf::hypercube, argc, argv); }

@@ -9,6 +9,8 @@
 #include <gloo/reduce.h>
 #endif
 
+namespace reduce_perf {
+
 using perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -64,4 +66,6 @@ const perf::Collective reduce = {
 #endif
 };
 
-int main(int argc, char** argv) { return perf::run(reduce, argc, argv); }
+}  // namespace reduce_perf
+
+int reduce_perf_main(int argc, char** argv) { return perf::run(reduce_perf::reduce, argc, argv); }

@@ -9,6 +9,8 @@
 #include <gloo/alltoall.h>
 #endif
 
+namespace reduce_scatter_perf {
+
 using perf::Blocks, perf::Place, perf::Source;
 
 // A rank has S bytes, n blocks, and keeps the sum of one: its parts of the other n - 1 must leave, as they are or in a
@@ -65,4 +67,8 @@ const perf::Collective reduce_scatter = {
 #endif
 };
 
-int main(int argc, char** argv) { return perf::run(reduce_scatter, argc, argv); }
+}  // namespace reduce_scatter_perf
+
+int reduce_scatter_perf_main(int argc, char** argv) {
+  return perf::run(reduce_scatter_perf::reduce_scatter, argc, argv);
+}

@@ -9,6 +9,8 @@
 #include <gloo/scatter.h>
 #endif
 
+namespace scatter_perf {
+
 using perf::Blocks, perf::Place, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
@@ -77,4 +79,6 @@ const perf::Collective scatter = {
 #endif
 };
 
-int main(int argc, char** argv) { return perf::run(scatter, argc, argv); }
+}  // namespace scatter_perf
+
+int scatter_perf_main(int argc, char** argv) { return perf::run(scatter_perf::scatter, argc, argv); }

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+namespace sendrecv_perf {
+
 using perf::Place, perf::Source;
 
 static int next(const Place& place) { return (place.rank + 1) % place.size; }
@@ -72,4 +74,6 @@ const perf::Collective sendrecv = {
 #endif
 };
 
-int main(int argc, char** argv) { return perf::run(sendrecv, argc, argv); }
+}  // namespace sendrecv_perf
+
+int sendrecv_perf_main(int argc, char** argv) { return perf::run(sendrecv_perf::sendrecv, argc, argv); }

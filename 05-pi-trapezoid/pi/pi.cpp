@@ -18,7 +18,9 @@
 #include <numeric>
 #include <sstream>
 
-using namespace trapezoid;
+namespace trapezoid {
+namespace {
+
 using multinode::Communicator, multinode::UsageError, multinode::World;
 using Clock = std::chrono::steady_clock;
 
@@ -196,7 +198,11 @@ int bench(const multinode::CommonOptions& common, World& world) {
   return fast ? multinode::exit_right : multinode::exit_wrong;
 }
 
-int main(int argc, char** argv) {
+}  // namespace
+}  // namespace trapezoid
+
+int pi_main(int argc, char** argv) {
+  using namespace trapezoid;
   Options options;
   multinode::CommonOptions common;
   const multinode::Program program{"pi", options.description(), common, [&] {

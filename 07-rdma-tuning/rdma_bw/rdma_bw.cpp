@@ -31,7 +31,7 @@
 #include <sstream>
 #include <thread>
 
-namespace {
+namespace rdma_bw {
 
 namespace po = boost::program_options;
 using multinode::UsageError, multinode::check_errno, nlohmann::json;
@@ -401,9 +401,10 @@ int compare_halves(Options& options) {
   return report(options, rows);
 }
 
-}  // namespace
+}  // namespace rdma_bw
 
-int main(int argc, char** argv) {
+int rdma_bw_main(int argc, char** argv) {
+  using namespace rdma_bw;
   std::string error;
   int status = multinode::exit_right;
   try {

@@ -35,7 +35,7 @@ int run(int argc, const char* const* argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int rdma_tune_main(int argc, char** argv) {
   int status = multinode::exit_right;
   std::string error;
   try {

@@ -112,16 +112,26 @@ function(multinode_warnings target)
     $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
 
-# multinode_program(name sources...): an example program. All of them are the target `programs`, and on the PATH after
-# `source env.sh`; a chapter's are installed into a folder of its name, as in a build folder.
+# multinode_program(name [sources...] [LINK lib...]): an example program. Without sources its main() is NAME_main() of
+# a library: what the programs and tests of a chapter share is compiled once. All of them are the target `programs`, and
+# on the PATH after `source env.sh`; a chapter's are installed into a folder of its name, as in a build folder.
 function(multinode_program name)
-  add_executable(${name} ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LINK")
+  set(sources ${arg_UNPARSED_ARGUMENTS})
+  if(NOT sources)
+    set(sources ${CMAKE_CURRENT_BINARY_DIR}/${name}_main.cpp)
+    file(CONFIGURE OUTPUT ${sources} CONTENT [[
+int @name@_main(int argc, char** argv);
+int main(int argc, char** argv) { return @name@_main(argc, argv); }
+]] @ONLY)
+  endif()
+  add_executable(${name} ${sources})
   if(NOT TARGET programs)
     add_custom_target(programs)
   endif()
   add_dependencies(programs ${name})
   multinode_on_path()
-  target_link_libraries(${name} PRIVATE multinode::multinode)
+  target_link_libraries(${name} PRIVATE multinode::multinode ${arg_LINK})
   multinode_warnings(${name})
   if(CMAKE_CURRENT_SOURCE_DIR STREQUAL PROJECT_SOURCE_DIR)
     cmake_path(GET PROJECT_SOURCE_DIR FILENAME chapter)
