@@ -5,7 +5,6 @@
 
 #include <multinode/device.hpp>
 
-#include <regex>
 #include <sstream>
 
 namespace explore {
@@ -14,8 +13,10 @@ std::string nvidia_driver(const std::filesystem::path& root) {
   const std::optional<std::string> text = read_text(root / "proc/driver/nvidia/version");
   if (!text) return "none";
   // NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023
-  std::smatch found;
-  return std::regex_search(*text, found, std::regex(R"(\s(\d+\.\d+(\.\d+)?)\s)")) ? found[1].str() : "unknown";
+  std::istringstream words(*text);
+  for (std::string word; words >> word;)
+    if (word.find_first_not_of("0123456789.") == word.npos && word.find('.', 1) < word.size() - 1) return word;
+  return "unknown";
 }
 
 nlohmann::json gpus_of_driver(const std::filesystem::path& root) {
