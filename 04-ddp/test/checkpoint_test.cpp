@@ -17,7 +17,7 @@
 #include <limits>
 #include <thread>
 
-namespace {
+namespace checkpoint_test {
 
 namespace fs = std::filesystem;
 using ddp::NamedBlock;
@@ -345,4 +345,4 @@ TEST(CheckpointFolder, AKilledWriterLeavesTheOneBefore) {
   }
 }
 
-}  // namespace
+}  // namespace checkpoint_test

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace {
+namespace cifar10_test {
 
 using data::Augmentation;
 using data::Crop;
@@ -159,4 +159,4 @@ TEST(Cifar10, SeedEpochAndSampleMakeTheCrop) {
   EXPECT_NE(crops({1, 1}, 0), crops({1, 1}, 20));
 }
 
-}  // namespace
+}  // namespace cifar10_test

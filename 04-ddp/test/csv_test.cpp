@@ -10,7 +10,7 @@
 #include <fstream>
 #include <numeric>
 
-namespace {
+namespace csv_test {
 
 using data::Table;
 using Numbers = std::vector<double>;
@@ -192,4 +192,4 @@ TEST(Synthetic, APlaneIsRightAsOftenAsItSays) {
   }
 }
 
-}  // namespace
+}  // namespace csv_test

@@ -4,7 +4,7 @@
 #include <map>
 #include <regex>
 
-namespace {
+namespace ddp_equality_test {
 
 class Equality : public ::testing::TestWithParam<Way> {
  protected:
@@ -47,4 +47,4 @@ TEST_P(Equality, AFaultIsAnswered) {
 
 INSTANTIATE_TEST_SUITE_P(By, Equality, ::testing::ValuesIn(ways()), [](const auto& info) { return info.param.name(); });
 
-}  // namespace
+}  // namespace ddp_equality_test

@@ -5,7 +5,7 @@
 
 #include <Eigen/Core>
 
-namespace {
+namespace device_perceptron_test {
 
 // PerceptronGpu's functions, for the host.
 template <class T, class U = T, std::size_t lanes = 1>
@@ -70,4 +70,4 @@ using Models = ::testing::Types<PerceptronHost<double>, PerceptronHost<double, d
                                 PerceptronHost<float, Eigen::bfloat16>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, DevicePerceptron, Models);
 
-}  // namespace
+}  // namespace device_perceptron_test

@@ -4,7 +4,7 @@
 #include <iostream>
 #include <regex>
 
-namespace {
+namespace fashion_mnist_slow_test {
 
 class FashionMnistTraining : public ::testing::TestWithParam<Way> {};
 
@@ -28,4 +28,4 @@ TEST(FashionMnistLongTraining, TenEpochsReach88Percent) {
   EXPECT_SAYS(end.output, "RIGHT: test accuracy ");
 }
 
-}  // namespace
+}  // namespace fashion_mnist_slow_test

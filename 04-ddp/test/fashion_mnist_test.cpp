@@ -10,7 +10,7 @@
 #include <memory>
 #include <regex>
 
-namespace {
+namespace fashion_mnist_test {
 
 class SmallDataSet : public ::testing::Test {
  protected:
@@ -247,4 +247,4 @@ TEST_P(AStoppedRank, IsNamed) {
 INSTANTIATE_TEST_SUITE_P(By, AStoppedRank, ::testing::ValuesIn(one_way_a_library()),
                          [](const auto& info) { return info.param.name(); });
 
-}  // namespace
+}  // namespace fashion_mnist_test

@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-namespace {
+namespace gradient_memory_gpu_test {
 
 template <class T>
 class GradientMemoryGpu : public ::testing::Test {
@@ -83,4 +83,4 @@ TYPED_TEST(GradientMemoryGpu, MovesPieces) {
     for (std::size_t i = 0; i < move.count; ++i) ASSERT_EQ(after[move.to + i], before[move.from + i]);
 }
 
-}  // namespace
+}  // namespace gradient_memory_gpu_test

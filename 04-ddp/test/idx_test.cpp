@@ -8,7 +8,7 @@
 
 #include <functional>
 
-namespace {
+namespace idx_test {
 
 using Bytes = std::vector<std::uint8_t>;
 
@@ -146,4 +146,4 @@ TEST(FashionMnist, WhatDoesNotFitIsNamed) {
             (folder / pictures).string() + ": no images in it");
 }
 
-}  // namespace
+}  // namespace idx_test

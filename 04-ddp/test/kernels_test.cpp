@@ -4,7 +4,7 @@
 
 #include <Eigen/Core>
 
-namespace {
+namespace kernels_test {
 
 template <class U, std::size_t lanes>
 struct OnHost {
@@ -25,4 +25,4 @@ struct OnHost {
 using Places = ::testing::Types<OnHost<float, 1>, OnHost<float, 4>, OnHost<Eigen::bfloat16, 4>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, Kernels, Places);
 
-}  // namespace
+}  // namespace kernels_test

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string>
 
-namespace {
+namespace loader_test {
 
 using namespace std::chrono_literals;
 using Batch = std::vector<std::size_t>;
@@ -127,4 +127,4 @@ TEST(Loader, IsDestroyedAtAnyTime) {
   }
 }
 
-}  // namespace
+}  // namespace loader_test

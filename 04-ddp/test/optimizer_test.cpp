@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace optimizer_test {
 
 using model::Adam;
 using model::Optimizer;
@@ -243,4 +243,4 @@ TEST(Optimizer, AdamWantsToKnowItsSteps) {
   EXPECT_THROW(t.optimizer->update(1, t.second, std::vector<double>{1}, 0.1), std::logic_error);
 }
 
-}  // namespace
+}  // namespace optimizer_test

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
-namespace {
+namespace overlap_test {
 
 TEST(Median, IsTheMiddleOrTheMeanOfTheTwoThere) {
   EXPECT_EQ(ddp::median({3}), 3);
@@ -51,4 +51,4 @@ TEST(Overlap, IsPrintedInMillisecondsAndWrittenInSeconds) {
   EXPECT_EQ(json.at("over_longer"), 1.125);
 }
 
-}  // namespace
+}  // namespace overlap_test

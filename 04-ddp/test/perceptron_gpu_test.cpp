@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-namespace {
+namespace perceptron_gpu_test {
 
 using model::PerceptronGpu;
 
@@ -48,4 +48,4 @@ TYPED_TEST(Graphs, RepeatStepsBitForBit) {
   EXPECT_EQ(plain.second, graphs.second);
 }
 
-}  // namespace
+}  // namespace perceptron_gpu_test

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-namespace {
+namespace perceptron_test {
 
 using model::Perceptron;
 
@@ -351,4 +351,4 @@ TEST(Perceptron, RefusesABatchThatDoesNotFit) {
   EXPECT_THROW(linear.perceptron.forward(without, {0.5, 1, 1}), std::logic_error);
 }
 
-}  // namespace
+}  // namespace perceptron_test

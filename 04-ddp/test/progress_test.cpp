@@ -10,7 +10,7 @@
 #include <iostream>
 #include <string>
 
-namespace {
+namespace progress_test {
 
 void show() {
   Progress progress(true);
@@ -75,4 +75,4 @@ TEST(Progress, OtherRanksAreSilent) {
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
 }
 
-}  // namespace
+}  // namespace progress_test

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <map>
 
-namespace {
+namespace random_mlp_test {
 
 class RandomMlp : public ::testing::TestWithParam<Way> {
  protected:
@@ -245,4 +245,4 @@ TEST_F(RandomMlpOnce, RefusesWhatDoesNotFit) {
   }
 }
 
-}  // namespace
+}  // namespace random_mlp_test

@@ -3,7 +3,7 @@
 
 #include <testing/host_nccl.hpp>
 
-namespace {
+namespace reducer_ranks_test {
 
 class ReducerRanks : public ::testing::TestWithParam<Way> {
  protected:
@@ -97,4 +97,4 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ReducerOverNccl, ::testing::Values(2, 3, 4), ::t
 INSTANTIATE_TEST_SUITE_P(Ways, ReducerRanks, ::testing::ValuesIn(ways()),
                          [](const auto& info) { return info.param.name(); });
 
-}  // namespace
+}  // namespace reducer_ranks_test

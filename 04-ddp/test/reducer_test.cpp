@@ -16,7 +16,7 @@
 #include <stdexcept>
 #include <thread>
 
-namespace {
+namespace reducer_test {
 
 using ddp::ReducerOptions;
 
@@ -651,4 +651,4 @@ TEST(Property, EqualsAPlainSum) {
   }
 }
 
-}  // namespace
+}  // namespace reducer_test

@@ -15,7 +15,7 @@
 #include <random>
 #include <regex>
 
-namespace {
+namespace restart_test {
 
 namespace fs = std::filesystem;
 
@@ -366,4 +366,4 @@ TEST_P(Mnrun, AKillInTheMiddleOfACheckpointGoesOnFromTheOneBefore) {
 INSTANTIATE_TEST_SUITE_P(By, Mnrun, ::testing::Values(Way{Starter::mnrun}), name_of_way);
 #endif
 
-}  // namespace
+}  // namespace restart_test

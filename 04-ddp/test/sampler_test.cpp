@@ -8,7 +8,7 @@
 #include <numeric>
 #include <stdexcept>
 
-namespace {
+namespace sampler_test {
 
 using ddp::DistributedSampler;
 using ddp::Remainder;
@@ -202,4 +202,4 @@ TEST(Sampler, RefusesNonsense) {
   EXPECT_THROW(DistributedSampler(10, 5, 0, 1, 1).local_batch(2), std::logic_error);
 }
 
-}  // namespace
+}  // namespace sampler_test

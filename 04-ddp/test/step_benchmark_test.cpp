@@ -8,7 +8,7 @@
 
 #include <fstream>
 
-namespace {
+namespace step_benchmark_test {
 
 class StepBenchmark : public ::testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(By, StepBenchmark, ::testing::ValuesIn(ways()),
@@ -46,4 +46,4 @@ TEST(StepBenchmarkOnce, RefusesWhatDoesNotFit) {
   EXPECT_SAYS(result.err, "--steps must be");
 }
 
-}  // namespace
+}  // namespace step_benchmark_test

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <regex>
 
-namespace {
+namespace torch_programs_test {
 
 using Options = std::vector<std::string>;
 
@@ -174,4 +174,4 @@ TEST_F(Torch, BadCommandLinesAreRefused) {
   }
 }
 
-}  // namespace
+}  // namespace torch_programs_test

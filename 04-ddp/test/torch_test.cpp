@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-namespace {
+namespace torch_test {
 
 std::int64_t elements(const std::vector<torch::Tensor>& tensors) {
   std::int64_t sum = 0;
@@ -58,4 +58,4 @@ TEST(ResNet, StartsAsTorchvisionsDoes) {
   EXPECT_GE(parameters["fc.weight"].abs().max().item<double>(), 0.99 * limit);
 }
 
-}  // namespace
+}  // namespace torch_test

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-namespace {
+namespace train_programs_test {
 
 using Options = std::vector<std::string>;
 
@@ -213,4 +213,4 @@ TEST_F(TrainFiles, ComputeOnTheCpu) {
   }
 }
 
-}  // namespace
+}  // namespace train_programs_test

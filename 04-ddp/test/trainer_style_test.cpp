@@ -7,7 +7,7 @@
 #include <memory>
 #include <regex>
 
-namespace {
+namespace trainer_style_test {
 
 class SmallDataSet : public ::testing::Test {
  protected:
@@ -116,4 +116,4 @@ TEST_F(SmallDataSet, BadCommandLinesAreRefused) {
 INSTANTIATE_TEST_SUITE_P(By, TrainerStyle, ::testing::ValuesIn(ways()),
                          [](const auto& info) { return info.param.name(); });
 
-}  // namespace
+}  // namespace trainer_style_test

@@ -10,7 +10,7 @@
 #include <limits>
 #include <set>
 
-namespace {
+namespace trainer_test {
 
 namespace fs = std::filesystem;
 using trainer::Trainer;
@@ -363,4 +363,4 @@ INSTANTIATE_TEST_SUITE_P(Trainer, OnRanks, ::testing::Values(1, 2, 3),
 INSTANTIATE_TEST_SUITE_P(Trainer, OnSeveralRanks, ::testing::Values(2, 3),
                          [](const auto& info) { return std::to_string(info.param); });
 
-}  // namespace
+}  // namespace trainer_test

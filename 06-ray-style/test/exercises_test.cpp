@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace exercises_test {
 
 using namespace std::chrono_literals;
 using multinode::testing::occurrences;
@@ -60,4 +60,4 @@ TEST_F(Exercise, Three_PackTakesOneNodeAndSpreadBoth) {
   EXPECT_EQ(occurrences(spread.out, "node 1 of 2, 1 here\n"), 1u) << spread.all();
 }
 
-}  // namespace
+}  // namespace exercises_test

@@ -15,7 +15,7 @@
 #include <system_error>
 #include <thread>
 
-namespace {
+namespace head_test {
 
 using namespace std::chrono_literals;
 using namespace cluster;
@@ -303,4 +303,4 @@ TEST(HeadAddress, ThatIsTakenOrUnknownIsNamed) {
   EXPECT_THROW(Head({"no.such.host.invalid", 0, make_token(), [](const std::string&) {}}), multinode::UsageError);
 }
 
-}  // namespace
+}  // namespace head_test

@@ -13,7 +13,7 @@
 #include <regex>
 #include <thread>
 
-namespace {
+namespace kills_test {
 
 using multinode::testing::Process;
 using namespace std::chrono_literals;
@@ -335,4 +335,4 @@ TEST_F(Kills, OfTheHeadEndAll) {
   nodes_.clear();
 }
 
-}  // namespace
+}  // namespace kills_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace outbox_test {
 
 using cluster::Outbox;
 using cluster::ToClient;
@@ -81,4 +81,4 @@ TEST(Outbox, WritesNothingMoreWhenTheCallIsOver) {
   EXPECT_EQ(writes, 1);
 }
 
-}  // namespace
+}  // namespace outbox_test

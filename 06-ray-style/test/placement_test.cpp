@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace {
+namespace placement_test {
 
 using namespace cluster;
 using Counts = std::vector<int>;
@@ -101,4 +101,4 @@ TEST(Placement, SaysWhyNot) {
             "each worker wants 1 CPU and 2 GPUs on one node: there is room for 2 of 3");
 }
 
-}  // namespace
+}  // namespace placement_test

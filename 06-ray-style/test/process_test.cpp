@@ -18,7 +18,7 @@
 #include <optional>
 #include <thread>
 
-namespace {
+namespace process_test {
 
 namespace fs = std::filesystem;
 using cluster::Child;
@@ -225,4 +225,4 @@ TEST_P(ProcessesOfADeadParent, AreKilled) {
 INSTANTIATE_TEST_SUITE_P(With, ProcessesOfADeadParent, testing::Bool(),
                          [](const auto& guarded) { return guarded.param ? "AGuard" : "None"; });
 
-}  // namespace
+}  // namespace process_test

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace scheduler_test {
 
 using namespace std::chrono_literals;
 using namespace cluster;
@@ -609,4 +609,4 @@ TEST_F(SchedulerTest, HoldsThroughRandomEvents) {
   for (const auto& server : servers) EXPECT_TRUE(server.expired());
 }
 
-}  // namespace
+}  // namespace scheduler_test

@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-namespace {
+namespace security_test {
 
 using namespace std::chrono_literals;
 using namespace cluster;
@@ -266,4 +266,4 @@ TEST_F(SecurityTest, AGibibyteWithTheToken) {
   expect_service();
 }
 
-}  // namespace
+}  // namespace security_test

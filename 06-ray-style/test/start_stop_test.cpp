@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <thread>
 
-namespace {
+namespace start_stop_test {
 
 namespace fs = std::filesystem;
 using multinode::testing::Process;
@@ -236,4 +236,4 @@ TEST(Cluster, SaysWhichCommandsThereAre) {
   }
 }
 
-}  // namespace
+}  // namespace start_stop_test

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace submit_test {
 
 using namespace std::chrono_literals;
 using multinode::testing::occurrences;
@@ -146,4 +146,4 @@ TEST_F(SubmitTest, StatusWaitsForNodes) {
   EXPECT_NE(result.out.find(" 0/3 "), std::string::npos) << result.out;
 }
 
-}  // namespace
+}  // namespace submit_test

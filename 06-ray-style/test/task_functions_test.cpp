@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace {
+namespace task_functions_test {
 
 using nlohmann::json;
 
@@ -52,4 +52,4 @@ TEST_F(Functions, HaveOneNameEach) {
   EXPECT_THROW(functions_.add("of", [] {}), std::logic_error);
 }
 
-}  // namespace
+}  // namespace task_functions_test

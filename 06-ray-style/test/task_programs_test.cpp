@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace task_programs_test {
 
 using multinode::testing::Result;
 using multinode::testing::run;
@@ -112,4 +112,4 @@ TEST_F(TaskPrograms, ManyQueuedTasksAreAllRightInBoundedMemory) {
   EXPECT_LT(peak_memory(), most);
 }
 
-}  // namespace
+}  // namespace task_programs_test

@@ -32,7 +32,7 @@
 #include <thread>
 #include <vector>
 
-namespace {
+namespace tasks_test {
 
 using namespace std::chrono_literals;
 using multinode::Descriptor;
@@ -357,4 +357,4 @@ TEST(Runner, RefusesStrangersAndServesItsClient) {
   EXPECT_EQ(multinode::testing::occurrences(errors, "refused 127.0.0.1"), 1u) << errors;
 }
 
-}  // namespace
+}  // namespace tasks_test

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <string>
 
-namespace {
+namespace token_test {
 
 class TokenFile : public testing::Test {
  protected:
@@ -87,4 +87,4 @@ TEST(TokenFolder, ThatCannotBeWrittenIsNamed) {
   }
 }
 
-}  // namespace
+}  // namespace token_test

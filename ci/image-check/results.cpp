@@ -122,7 +122,10 @@ Results read_results(const std::filesystem::path& folder) {
     const bool cut_off = file.eof();  // no newline: it was being written
     try {
       const auto object = nlohmann::json::parse(line);
-      const auto& [kind, value] = *object.items().begin();
+      if (!object.is_object() || object.empty()) throw std::runtime_error("it is not an object with a member");
+      const auto first = object.begin();
+      const std::string& kind = first.key();
+      const auto& value = first.value();
       if (number == 1 && kind != "head") throw std::runtime_error("the first line is not a head");
       if (kind == "head")
         results.head = value.get<Head>();

@@ -112,11 +112,18 @@ function(multinode_warnings target)
     $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
 
-# multinode_program(name [sources...] [LINK lib...]): an example program. Without sources its main() is NAME_main() of
-# a library: what the programs and tests of a chapter share is compiled once. All of them are the target `programs`, and
-# on the PATH after `source env.sh`; a chapter's are installed into a folder of its name, as in a build folder.
+foreach(target programs slow_tests gpu_tests)
+  if(NOT TARGET ${target})
+    add_custom_target(${target})
+  endif()
+endforeach()
+
+# multinode_program(name [ON_REQUEST] [sources...] [LINK lib...]): an example program. Without sources its main() is NAME_main()
+# of a library: what the programs and tests of a chapter share is compiled once. All of them are the target `programs`, and
+# on the PATH after `source env.sh`; a chapter's are installed into a folder of its name, as in a build folder. ON_REQUEST:
+# built by its name, or by the target slow_tests.
 function(multinode_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ON_REQUEST" "" "LINK")
   set(sources ${arg_UNPARSED_ARGUMENTS})
   if(NOT sources)
     set(sources ${CMAKE_CURRENT_BINARY_DIR}/${name}_main.cpp)
@@ -126,16 +133,19 @@ int main(int argc, char** argv) { return @name@_main(argc, argv); }
 ]] @ONLY)
   endif()
   add_executable(${name} ${sources})
-  if(NOT TARGET programs)
-    add_custom_target(programs)
+  set(optional)
+  if(arg_ON_REQUEST)
+    multinode_slow(${name})
+    set(optional OPTIONAL)
+  else()
+    add_dependencies(programs ${name})
   endif()
-  add_dependencies(programs ${name})
   multinode_on_path()
   target_link_libraries(${name} PRIVATE multinode::multinode ${arg_LINK})
   multinode_warnings(${name})
   if(CMAKE_CURRENT_SOURCE_DIR STREQUAL PROJECT_SOURCE_DIR)
     cmake_path(GET PROJECT_SOURCE_DIR FILENAME chapter)
-    install(TARGETS ${name} RUNTIME DESTINATION ${chapter})
+    install(TARGETS ${name} RUNTIME DESTINATION ${chapter} ${optional})
   endif()
 endfunction()
 
@@ -174,8 +184,9 @@ endfunction()
 # multinode_test(name sources... [RANKS n] [TIMEOUT s] [LABELS l...] [SLOW filter] [PREFIX 03.] [PROGRAMS target...]
 #                [LINK lib...])
 # A GoogleTest executable, its tests known to ctest as PREFIX + suite + test; those that `filter` matches are labelled
-# slow, and may take five times as long. Each program's path is a string macro: PATH_<target>. With LABELS slow it is one
-# test, PREFIX + name, and built by the target slow_tests alone.
+# slow, and may take five times as long. Each program's path is a string macro: PATH_<target>; those
+# ON_REQUEST are for slow tests. With LABELS slow or gpu it is one test, PREFIX + name, built only by the target slow_tests
+# or gpu_tests.
 function(multinode_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "RANKS;TIMEOUT;SLOW;PREFIX" "LABELS;PROGRAMS;LINK")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
@@ -186,7 +197,10 @@ function(multinode_test name)
   foreach(program IN LISTS arg_PROGRAMS)
     if(TARGET ${program})
       target_compile_definitions(${name} PRIVATE "PATH_${program}=\"$<TARGET_FILE:${program}>\"")
-      add_dependencies(${name} ${program})
+      get_target_property(on_request ${program} EXCLUDE_FROM_ALL)
+      if(NOT on_request OR arg_LABELS STREQUAL slow)
+        add_dependencies(${name} ${program})
+      endif()
     endif()
   endforeach()
   foreach(default "RANKS;1" "TIMEOUT;300" "LABELS;unit")
@@ -196,10 +210,11 @@ function(multinode_test name)
     endif()
   endforeach()
   set(properties TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_RANKS} SKIP_RETURN_CODE 77)
-  if(arg_LABELS STREQUAL slow)
-    multinode_slow(${name})
+  if(arg_LABELS MATCHES "^(slow|gpu)$")
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    add_dependencies(${arg_LABELS}_tests ${name})
     add_test(NAME ${arg_PREFIX}${name} COMMAND ${name})
-    set_tests_properties(${arg_PREFIX}${name} PROPERTIES ${properties} LABELS slow)
+    set_tests_properties(${arg_PREFIX}${name} PROPERTIES ${properties} LABELS ${arg_LABELS})
     return()
   endif()
   set(discover ${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES)
@@ -215,9 +230,6 @@ endfunction()
 
 # multinode_slow(target...): built by the target slow_tests, not by default.
 function(multinode_slow)
-  if(NOT TARGET slow_tests)
-    add_custom_target(slow_tests)
-  endif()
   foreach(target IN LISTS ARGV)
     set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
     add_dependencies(slow_tests ${target})

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <regex>
 
-namespace image_check {
-namespace {
+namespace image_check::checks_test {
+
 using multinode::testing::TemporaryFolder;
 
 class Judge : public ::testing::Test {
@@ -193,5 +193,4 @@ TEST(Checks, ThatCannotRunSayWhy) {
   EXPECT_THROW(parse_suite("quick"), multinode::UsageError);
 }
 
-}  // namespace
-}  // namespace image_check
+}  // namespace image_check::checks_test

@@ -8,8 +8,8 @@
 
 #include <sstream>
 
-namespace image_check {
-namespace {
+namespace image_check::compare_test {
+
 using multinode::testing::TemporaryFolder;
 
 class CompareResults : public ::testing::Test {
@@ -73,5 +73,4 @@ TEST_F(CompareResults, OtherHardwareIsRefusedUnlessAsked) {
   EXPECT_EQ(compared(a, b, true).summary.exit_status, 0);
 }
 
-}  // namespace
-}  // namespace image_check
+}  // namespace image_check::compare_test

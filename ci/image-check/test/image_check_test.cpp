@@ -13,8 +13,8 @@
 #include <csignal>
 #include <thread>
 
-namespace image_check {
-namespace {
+namespace image_check::image_check_test {
+
 using namespace multinode::testing;
 using namespace std::chrono_literals;
 
@@ -165,5 +165,4 @@ TEST_F(ImageCheck, SlowSelfTest) {
   }
 }
 
-}  // namespace
-}  // namespace image_check
+}  // namespace image_check::image_check_test

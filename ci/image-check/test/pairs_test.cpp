@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <set>
 
-namespace image_check {
-namespace {
+namespace image_check::pairs_test {
 
 // Nodes that are slow, or with whom nothing works.
 struct Fabric {
@@ -75,5 +74,4 @@ TEST(Pairs, WithoutAGoodPairNothingIsTold) {
   EXPECT_EQ(found.unknown, (std::vector<std::size_t>{0, 1, 2, 3}));
 }
 
-}  // namespace
-}  // namespace image_check
+}  // namespace image_check::pairs_test

@@ -12,8 +12,8 @@
 #include <csignal>
 #include <thread>
 
-namespace image_check {
-namespace {
+namespace image_check::process_test {
+
 using multinode::testing::TemporaryFolder;
 using multinode::testing::text_of;
 using namespace std::chrono_literals;
@@ -126,5 +126,4 @@ TEST(ShellWords, CanBePasted) {
   EXPECT_EQ(shell_words({}, std::vector<Command>{{"a"}, {"b"}}), "a & b & wait");
 }
 
-}  // namespace
-}  // namespace image_check
+}  // namespace image_check::process_test

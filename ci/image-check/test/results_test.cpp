@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-namespace image_check {
-namespace {
+namespace image_check::results_test {
+
 using multinode::testing::TemporaryFolder;
 using multinode::testing::text_of;
 
@@ -89,6 +89,8 @@ TEST(Results, ThatAreNoneAreNamed) {
   const auto first = text_of(folder / "results.jsonl");
   EXPECT_NE(why(first + "{\"sample\": {}}\n").find("line 2: "), std::string::npos);
   EXPECT_NE(why(first + "{\"unheard\": {}}\n").find("unknown kind 'unheard'"), std::string::npos);
+  for (const char* none : {"{}\n", "[]\n", "3\n"})
+    EXPECT_NE(why(first + none).find("line 2: it is not an object with a member"), std::string::npos) << none;
   EXPECT_THROW(read_results(folder / "nowhere"), multinode::UsageError);
 }
 
@@ -108,5 +110,4 @@ TEST(BandName, InUnitsOf1024) {
   EXPECT_EQ(band_name(1.5 * (1 << 30)), "1.5 GiB");
 }
 
-}  // namespace
-}  // namespace image_check
+}  // namespace image_check::results_test

@@ -8,8 +8,7 @@
 #include <cmath>
 #include <random>
 
-namespace image_check {
-namespace {
+namespace image_check::statistics_test {
 
 const MetricKey key{"bandwidth", 1 << 20, ""};
 Measured measured(std::vector<double> values, const std::string& better = "more") {
@@ -103,5 +102,4 @@ TEST(FalseAlarms, AreCountedWhereRunsAreOfTwoKinds) {
   EXPECT_GT(false_alarms(mixed, 1000, 10, 1).alarms, 10);
 }
 
-}  // namespace
-}  // namespace image_check
+}  // namespace image_check::statistics_test

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace {
+namespace cuda_test {
 
 const int four_devices = setenv("HOST_NCCL_DEVICES", "4", 1);
 
@@ -206,4 +206,4 @@ TEST(HostCuda, KernelsAreRefusedByName) {
                  "kernel add: host-nccl models no kernels: it needs a GPU");
 }
 
-}  // namespace
+}  // namespace cuda_test

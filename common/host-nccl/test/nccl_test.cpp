@@ -11,12 +11,12 @@
 #include <thread>
 #include <vector>
 
-namespace {
+namespace nccl_test {
 
 const int four_devices = setenv("HOST_NCCL_DEVICES", "4", 1);
 
-#define ASSERT_OK(call) ASSERT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
-#define EXPECT_OK(call) EXPECT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
+#define ASSERT_NCCL_OK(call) ASSERT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
+#define EXPECT_NCCL_OK(call) EXPECT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
 
 // Device memory of ints, and the stream that is used with it.
 class Ints {
@@ -58,7 +58,7 @@ struct Rank {
 void on_ranks(int size, const std::function<void(Rank&)>& body, bool blocking = true, bool destroy = true) {
   ASSERT_EQ(four_devices, 0);
   ncclUniqueId id{};
-  ASSERT_OK(ncclGetUniqueId(&id));
+  ASSERT_NCCL_OK(ncclGetUniqueId(&id));
   std::vector<std::jthread> threads;
   for (int number = 0; number < size; ++number)
     threads.emplace_back([&, number] {
@@ -66,12 +66,12 @@ void on_ranks(int size, const std::function<void(Rank&)>& body, bool blocking = 
       Rank rank{number, size, nullptr, nullptr};
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       config.blocking = blocking;
-      ASSERT_OK(settle(rank.comm, ncclCommInitRankConfig(&rank.comm, size, id, number, &config)));
+      ASSERT_NCCL_OK(settle(rank.comm, ncclCommInitRankConfig(&rank.comm, size, id, number, &config)));
       cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking);
       body(rank);
       if (destroy) {
-        EXPECT_OK(settle(rank.comm, ncclCommFinalize(rank.comm)));
-        EXPECT_OK(ncclCommDestroy(rank.comm));
+        EXPECT_NCCL_OK(settle(rank.comm, ncclCommFinalize(rank.comm)));
+        EXPECT_NCCL_OK(ncclCommDestroy(rank.comm));
       }
       cudaStreamDestroy(rank.stream);
     });
@@ -85,7 +85,7 @@ TEST(HostNccl, EveryCollectiveForEverySize) {
       const int n = r.size, sum = n * (n + 1) / 2;
       const auto check = [&](const Values& in, std::size_t out_count, const auto& call, const Values& expected) {
         const Ints from(in), to(out_count);
-        EXPECT_OK(call(from.data(), to.data()));
+        EXPECT_NCCL_OK(call(from.data(), to.data()));
         cudaStreamSynchronize(r.stream);
         if (!expected.empty()) {
           EXPECT_EQ(to.get(), expected);
@@ -135,12 +135,12 @@ TEST(HostNccl, ARingInOneGroupAndAMessageToItself) {
   on_ranks(3, [](Rank& r) {
     const Ints out(Values{r.number, 7}), in(2), own(1);
     const int next = (r.number + 1) % r.size, previous = (r.number + 2) % r.size;
-    ASSERT_OK(ncclGroupStart());
-    EXPECT_OK(ncclSend(out.data(), 2, ncclInt32, next, r.comm, r.stream));
-    EXPECT_OK(ncclSend(out.data(), 1, ncclInt32, r.number, r.comm, r.stream));
-    EXPECT_OK(ncclRecv(own.data(), 1, ncclInt32, r.number, r.comm, r.stream));
-    EXPECT_OK(ncclRecv(in.data(), 2, ncclInt32, previous, r.comm, r.stream));
-    ASSERT_OK(ncclGroupEnd());
+    ASSERT_NCCL_OK(ncclGroupStart());
+    EXPECT_NCCL_OK(ncclSend(out.data(), 2, ncclInt32, next, r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclSend(out.data(), 1, ncclInt32, r.number, r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclRecv(own.data(), 1, ncclInt32, r.number, r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclRecv(in.data(), 2, ncclInt32, previous, r.comm, r.stream));
+    ASSERT_NCCL_OK(ncclGroupEnd());
     cudaStreamSynchronize(r.stream);
     EXPECT_EQ(in.get(), (Values{previous, 7}));
     EXPECT_EQ(own.get(), Values{r.number});
@@ -153,7 +153,8 @@ TEST(HostNccl, NonBlockingCommunicatorsFinishLater) {
       [](Rank& r) {
         const Ints one(Values{1}), sum(1);
         for (int i = 0; i < 10; ++i)
-          EXPECT_OK(settle(r.comm, ncclAllReduce(one.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream)));
+          EXPECT_NCCL_OK(
+              settle(r.comm, ncclAllReduce(one.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream)));
         cudaStreamSynchronize(r.stream);
         EXPECT_EQ(sum.get(), Values{3});
       },
@@ -168,21 +169,21 @@ TEST(HostNccl, SplitByColorInTheOrderOfKeys) {
           ncclComm_t part = nullptr;
           const int color = r.number == 3 ? NCCL_SPLIT_NOCOLOR : r.number % 2;
           ncclResult_t code = ncclCommSplit(r.comm, color, -r.number, &part, nullptr);
-          ASSERT_OK(settle(part ? part : r.comm, code));
+          ASSERT_NCCL_OK(settle(part ? part : r.comm, code));
           if (r.number == 3) {
             EXPECT_EQ(part, nullptr);
             return;
           }
           int size = 0, rank = -1;
-          EXPECT_OK(ncclCommCount(part, &size));
-          EXPECT_OK(ncclCommUserRank(part, &rank));
+          EXPECT_NCCL_OK(ncclCommCount(part, &size));
+          EXPECT_NCCL_OK(ncclCommUserRank(part, &rank));
           EXPECT_EQ(size, r.number == 1 ? 1 : 2);
           EXPECT_EQ(rank, r.number == 0 ? 1 : 0);
           const Ints own(Values{r.number}), all(static_cast<std::size_t>(size));
-          EXPECT_OK(settle(part, ncclAllGather(own.data(), all.data(), 1, ncclInt32, part, r.stream)));
+          EXPECT_NCCL_OK(settle(part, ncclAllGather(own.data(), all.data(), 1, ncclInt32, part, r.stream)));
           cudaStreamSynchronize(r.stream);
           EXPECT_EQ(all.get(), r.number == 1 ? Values{1} : (Values{2, 0}));
-          EXPECT_OK(ncclCommDestroy(part));
+          EXPECT_NCCL_OK(ncclCommDestroy(part));
         },
         blocking);
 }
@@ -194,17 +195,17 @@ TEST(HostNccl, AnAbortEndsWhatIsUnderWayAndTheOthersHear) {
       [&](Rank& r) {
         const Ints one(Values{1}), sum(1);
         if (r.number != 1) {
-          EXPECT_OK(ncclAllReduce(one.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));
+          EXPECT_NCCL_OK(ncclAllReduce(one.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));
         }
         issued.arrive_and_wait();
         ncclResult_t code = ncclSuccess;
-        while (r.number != 1 && code == ncclSuccess) ASSERT_OK(ncclCommGetAsyncError(r.comm, &code));
+        while (r.number != 1 && code == ncclSuccess) ASSERT_NCCL_OK(ncclCommGetAsyncError(r.comm, &code));
         if (r.number != 1) {
           EXPECT_EQ(code, ncclRemoteError);
           EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("has aborted the communicator"), std::string::npos);
           EXPECT_EQ(cudaStreamQuery(r.stream), cudaErrorNotReady);  // until it is aborted here, too
         }
-        EXPECT_OK(ncclCommAbort(r.comm));
+        EXPECT_NCCL_OK(ncclCommAbort(r.comm));
         EXPECT_EQ(cudaStreamSynchronize(r.stream), cudaSuccess);
       },
       true, false);
@@ -218,21 +219,21 @@ TEST(HostNccl, SurvivorsShrinkWithoutTheRankWhereAllMet) {
       [&](Rank& r) {
         if (r.number == 0) {
           issued.arrive_and_wait();
-          EXPECT_OK(ncclCommAbort(r.comm));
+          EXPECT_NCCL_OK(ncclCommAbort(r.comm));
           return;
         }
         const Ints own(Values{r.number}), sum(1);
-        EXPECT_OK(ncclAllReduce(own.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));  // never ends
+        EXPECT_NCCL_OK(ncclAllReduce(own.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));  // never ends
         issued.arrive_and_wait();
         ncclComm_t rest = nullptr;
         int dead = 0;
         EXPECT_NE(ncclCommShrink(r.comm, &r.number, 1, &rest, nullptr, NCCL_SHRINK_ABORT), ncclSuccess);  // itself
-        ASSERT_OK(ncclCommShrink(r.comm, &dead, 1, &rest, nullptr, NCCL_SHRINK_ABORT));
-        EXPECT_OK(ncclAllReduce(own.data(), sum.data(), 1, ncclInt32, ncclSum, rest, r.stream));
+        ASSERT_NCCL_OK(ncclCommShrink(r.comm, &dead, 1, &rest, nullptr, NCCL_SHRINK_ABORT));
+        EXPECT_NCCL_OK(ncclAllReduce(own.data(), sum.data(), 1, ncclInt32, ncclSum, rest, r.stream));
         cudaStreamSynchronize(r.stream);
         EXPECT_EQ(sum.get(), Values{6});
-        EXPECT_OK(ncclCommAbort(r.comm));
-        EXPECT_OK(ncclCommDestroy(rest));
+        EXPECT_NCCL_OK(ncclCommAbort(r.comm));
+        EXPECT_NCCL_OK(ncclCommDestroy(rest));
       },
       true, false);
 }
@@ -246,45 +247,45 @@ TEST(HostNccl, BuffersAreRegisteredOnceAndGivenBackOnce) {
     };
     void* memory = nullptr;
     void* handle = nullptr;
-    ASSERT_OK(ncclMemAlloc(&memory, 4000));
-    ASSERT_OK(ncclCommRegister(rank.comm, memory, 4000, &handle));
+    ASSERT_NCCL_OK(ncclMemAlloc(&memory, 4000));
+    ASSERT_NCCL_OK(ncclCommRegister(rank.comm, memory, 4000, &handle));
     says(ncclCommRegister(rank.comm, memory, 4000, &handle), ncclInvalidUsage, "is registered already");
-    EXPECT_OK(ncclAllReduce(memory, memory, 1000, ncclInt32, ncclMax, rank.comm, rank.stream));
+    EXPECT_NCCL_OK(ncclAllReduce(memory, memory, 1000, ncclInt32, ncclMax, rank.comm, rank.stream));
     cudaStreamSynchronize(rank.stream);
-    EXPECT_OK(ncclCommDeregister(rank.comm, handle));
+    EXPECT_NCCL_OK(ncclCommDeregister(rank.comm, handle));
     says(ncclCommDeregister(rank.comm, handle), ncclInvalidArgument, "no such buffer is registered");
     std::vector<int> host(1000);
     says(ncclCommRegister(rank.comm, host.data(), 4000, &handle), ncclInvalidArgument, "ncclCommRegister: ");
     says(ncclCommRegister(rank.comm, memory, 4001, &handle), ncclInvalidArgument, "ncclCommRegister: ");
-    EXPECT_OK(ncclMemFree(memory));
+    EXPECT_NCCL_OK(ncclMemFree(memory));
   });
 }
 
 TEST(HostNccl, OneThreadNeedsAGroupForSeveralRanks) {
   ncclUniqueId id{};
-  ASSERT_OK(ncclGetUniqueId(&id));
+  ASSERT_NCCL_OK(ncclGetUniqueId(&id));
   ncclComm_t comms[2] = {};
   void* data[2] = {};
-  ASSERT_OK(ncclGroupStart());
+  ASSERT_NCCL_OK(ncclGroupStart());
   for (int i = 0; i < 2; ++i) {
     cudaSetDevice(i);
     cudaMalloc(&data[i], 4);
-    ASSERT_OK(ncclCommInitRank(&comms[i], 2, id, i));
+    ASSERT_NCCL_OK(ncclCommInitRank(&comms[i], 2, id, i));
   }
-  ASSERT_OK(ncclGroupEnd());
+  ASSERT_NCCL_OK(ncclGroupEnd());
   const auto all_reduce = [&](int i) {
     cudaSetDevice(i);
     return ncclAllReduce(data[i], data[i], 1, ncclInt32, ncclSum, comms[i], nullptr);
   };
-  EXPECT_OK(all_reduce(0));
+  EXPECT_NCCL_OK(all_reduce(0));
   EXPECT_EQ(all_reduce(1), ncclInvalidUsage);
   EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("belong between ncclGroupStart and ncclGroupEnd"),
             std::string::npos);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_OK(ncclCommAbort(comms[i]));
+    EXPECT_NCCL_OK(ncclCommAbort(comms[i]));
     cudaSetDevice(i);
     cudaFree(data[i]);
   }
 }
 
-}  // namespace
+}  // namespace nccl_test

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <fstream>
 
-namespace {
+namespace node_check_test {
 
 using namespace multinode::testing;
 using nlohmann::json;
@@ -157,4 +157,4 @@ TEST(NodeCheckProgram, AWrongBitOfGpuMemoryIsNamed) {
 
 #endif
 
-}  // namespace
+}  // namespace node_check_test

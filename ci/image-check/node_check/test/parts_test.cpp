@@ -16,7 +16,7 @@
 #include <filesystem>
 #include <thread>
 
-namespace {
+namespace parts_test {
 
 using namespace node_check;
 using multinode::testing::TemporaryFolder;
@@ -282,4 +282,4 @@ TEST_F(NodeCheckSsh, NoSshIsNoFault) {
   EXPECT_EQ(log_in({"good"}).ok, std::nullopt);
 }
 
-}  // namespace
+}  // namespace parts_test

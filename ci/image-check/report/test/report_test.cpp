@@ -18,7 +18,7 @@
 #include <set>
 #include <sstream>
 
-namespace {
+namespace report_test {
 
 using namespace image_check;
 using multinode::testing::occurrences;
@@ -709,4 +709,4 @@ TEST(Program, WritesBothReports) {
 }
 #endif
 
-}  // namespace
+}  // namespace report_test
