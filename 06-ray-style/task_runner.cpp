@@ -6,6 +6,7 @@
 #include <multinode/descriptor.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/socket.hpp>
+#include <multinode/text.hpp>
 #include <multinode/world.hpp>
 
 #include <nlohmann/json.hpp>
@@ -16,7 +17,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -36,11 +36,9 @@ std::string variable(const multinode::Environment& environment, const char* name
 
 Descriptor descriptor(const multinode::Environment& environment, const char* name) {
   const std::string text = variable(environment, name);
-  int fd = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fd);
-  if (error != std::errc() || end != text.data() + text.size() || fd < 3)
-    throw UsageError(std::string(name) + " is no file descriptor: " + text);
-  return Descriptor(fd);
+  const auto fd = multinode::number_of<int>(text);
+  if (!fd || *fd < 3) throw UsageError(std::string(name) + " is no file descriptor: " + text);
+  return Descriptor(*fd);
 }
 
 std::string read_line(int fd) {

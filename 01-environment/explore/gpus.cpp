@@ -1,6 +1,6 @@
 #include "explore/gpus.hpp"
 
-#include "explore/files.hpp"
+#include <multinode/files.hpp>
 #include "explore/nvlinks.hpp"
 
 #include <multinode/device.hpp>
@@ -9,6 +9,9 @@
 #include <sstream>
 
 namespace explore {
+
+using multinode::names_in;
+using multinode::read_text;
 
 std::string nvidia_driver(const std::filesystem::path& root) {
   const std::optional<std::string> text = read_text(root / "proc/driver/nvidia/version");

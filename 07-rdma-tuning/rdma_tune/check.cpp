@@ -1,11 +1,10 @@
 #include "check.hpp"
 
-#include "files.hpp"
-#include "number.hpp"
 #include "options.hpp"
 
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
+#include <multinode/files.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
@@ -30,7 +29,11 @@
 
 namespace rdma {
 
+using multinode::is_there;
 using multinode::join;
+using multinode::names_in;
+using multinode::read_number;
+using multinode::read_text;
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
@@ -56,11 +59,6 @@ std::string printable(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   return text;
-}
-
-std::optional<std::uint64_t> read_number(const fs::path& file) {
-  const auto text = read_text(file);
-  return text ? number_of<std::uint64_t>(*text) : std::nullopt;
 }
 
 // The words behind "Name:" or "Name" at a line's start.
@@ -372,8 +370,8 @@ class Checks {
     std::optional<std::string> forced = read_text(places_.sysfs / "class/infiniband" / device.name / "tc" /
                                                   std::to_string(port.number) / "traffic_class");
     if (forced && !forced->empty()) return add({Severity::fine, what, printable(*forced)});
-    const auto by_cm = read_number(places_.sysfs / "kernel/config/rdma_cm" / device.name / "ports" /
-                                   std::to_string(port.number) / "default_roce_tos");
+    const auto by_cm = read_number<std::uint64_t>(places_.sysfs / "kernel/config/rdma_cm" / device.name / "ports" /
+                                                  std::to_string(port.number) / "default_roce_tos");
     add({Severity::note, what,
          "NCCL_IB_TC is not set: NCCL sends with 0" +
              (by_cm ? "; rdma_cm with " + std::to_string(*by_cm) : std::string()),
@@ -390,7 +388,7 @@ class Checks {
   static Tally tally(const fs::path& folder, const std::array<const char*, count>& files) {
     Tally result;
     for (const char* file : files) {
-      const auto number = read_number(folder / file);
+      const auto number = read_number<std::uint64_t>(folder / file);
       if (!number) continue;
       result.seen = true;
       if (!*number) continue;
@@ -433,7 +431,7 @@ class Checks {
     } else {
       std::uint64_t packets = 0;
       for (const char* file : {"counters/port_rcv_packets", "hw_counters/rcvd_pkts", "hw_counters/rx_pkts"})
-        packets = std::max(packets, read_number(folder / file).value_or(0));
+        packets = std::max(packets, read_number<std::uint64_t>(folder / file).value_or(0));
       char share[64] = "";
       if (packets)
         std::snprintf(share, sizeof share, "; %.2g of the packets received",
@@ -447,7 +445,7 @@ class Checks {
     }
     if (const Tally congestion = tally(folder, marked); !congestion.nonzero.empty())
       add({Severity::note, what + " congestion", join(congestion.nonzero) + ": ECN is at work"});
-    if (const auto waited = read_number(folder / "counters/port_xmit_wait"); waited && *waited)
+    if (const auto waited = read_number<std::uint64_t>(folder / "counters/port_xmit_wait"); waited && *waited)
       add({Severity::note, what + " congestion", "port_xmit_wait " + std::to_string(*waited),
            "no steep growth during a run"});
     if (port.link_layer != LinkLayer::ethernet || is_software(device)) return;
