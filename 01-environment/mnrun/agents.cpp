@@ -7,7 +7,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -48,20 +47,8 @@ std::uint16_t free_port() {
 
 // The address from which this node speaks to `to`: by it the others can reach this node.
 std::string address_towards(const multinode::Endpoint& to) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;  // connect() sends nothing
-  addrinfo* found = nullptr;
-  if (getaddrinfo(to.host.c_str(), std::to_string(to.port).c_str(), &hints, &found) != 0) return to.host;
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
-  const Descriptor fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  char text[NI_MAXHOST];
-  if (connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
-      getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0)
-    return to.host;
-  return text;
+  const std::string own = multinode::detail::address_towards(to);
+  return own.empty() ? to.host : own;
 }
 
 }  // namespace

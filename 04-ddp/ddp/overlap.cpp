@@ -2,6 +2,7 @@
 
 #include "step_times.hpp"
 
+#include <multinode/median.hpp>
 #include <multinode/report.hpp>
 
 #include <algorithm>
@@ -34,7 +35,7 @@ Overlap measure_overlap(multinode::Communicator& communicator, const OverlapMode
     std::vector<double>& slowest = samples[mode];
     communicator.all_reduce(std::span(slowest), multinode::Reduction::max);
     const auto [lowest, highest] = std::minmax_element(slowest.begin(), slowest.end());
-    overlap.times[mode] = {median(slowest), *lowest, *highest};
+    overlap.times[mode] = {multinode::median(slowest), *lowest, *highest};
   }
   return overlap;
 }

@@ -1,5 +1,6 @@
 #include "step_times.hpp"
 
+#include <multinode/median.hpp>
 #include <multinode/report.hpp>
 
 #include <algorithm>
@@ -9,13 +10,6 @@
 #include <stdexcept>
 
 namespace ddp {
-
-double median(std::vector<double> values) {
-  if (values.empty()) throw std::logic_error("median of nothing");
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
 
 void Breakdown::add(const StepTimes& step) {
   using Milliseconds = std::chrono::duration<float, std::milli>;
@@ -30,7 +24,7 @@ std::vector<Breakdown::Line> Breakdown::over_ranks(multinode::World& world) cons
     std::vector<double> times;
     for (const auto& step : steps_)
       times.push_back(i < phases ? step[i] : std::accumulate(step.begin(), step.end(), 0.0));
-    mine.push_back(median(std::move(times)));
+    mine.push_back(multinode::median(std::move(times)));
   }
   std::vector<Line> lines(phases + 1);
   const std::vector<std::string> ranks = world.gather("times of steps", mine.dump());

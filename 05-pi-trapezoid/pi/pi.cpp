@@ -10,6 +10,7 @@
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
+#include <multinode/seconds.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -21,8 +22,6 @@
 using namespace trapezoid;
 using multinode::Communicator, multinode::UsageError, multinode::World;
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 template <class... Values>
 std::string text(const char* format, Values... values) {
@@ -77,11 +76,11 @@ Trial integrate(const Options& options, const World& world, Communicator& commun
   if (gpu) sum_blocks_on_gpu(options.n, mine, own);
 #endif
   if (!gpu) sum_blocks(options.n, mine, own, options.isa, options.threads);
-  const double own_seconds = seconds_since(start);
+  const double own_seconds = multinode::seconds_since(start);
   if (world.rank() == options.corrupt) own.front() = 0;
   add_over_ranks(communicator, sums);
   const double answer = integral(options.n, sums);
-  const double seconds = seconds_since(start);
+  const double seconds = multinode::seconds_since(start);
   return {own_seconds, seconds, answer, hash_of_bits(sums)};
 }
 

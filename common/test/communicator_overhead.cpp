@@ -11,6 +11,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <multinode/gloo_store.hpp>
+#include <multinode/median.hpp>
 #endif
 #ifdef MULTINODE_HAVE_MPI
 #include <multinode/mpi.hpp>
@@ -26,11 +27,6 @@ using namespace multinode;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
-  return values[values.size() / 2];
-}
 
 std::string fixed(double value, int digits) {
   std::ostringstream out;

@@ -1,6 +1,7 @@
-// Lists for messages, numbers from texts, files of /proc and /sys.
+// Small parts: lists for messages, numbers from texts, medians, files of /proc and /sys.
 #include <multinode/files.hpp>
 #include <multinode/limits.hpp>
+#include <multinode/median.hpp>
 #include <multinode/text.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -32,6 +33,13 @@ TEST(Text, ANumberIsTheWholeText) {
   EXPECT_EQ(number_of<int>("-12"), -12);
   EXPECT_EQ(number_of<double>("1.5"), 1.5);
   for (const char* text : {"", " 1", "1 ", "0x10", "one", "300"}) EXPECT_FALSE(number_of<std::uint8_t>(text)) << text;
+}
+
+TEST(Median, OfAnyOrder) {
+  EXPECT_EQ(median({7}), 7);
+  EXPECT_EQ(median({9, 1, 5}), 5);
+  EXPECT_EQ(median({4, 1, 100, 2}), 3);
+  EXPECT_THROW(median({}), std::logic_error);
 }
 
 TEST(Files, WhatIsNotThereIsUnknown) {
