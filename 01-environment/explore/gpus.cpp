@@ -5,6 +5,8 @@
 
 #include <multinode/device.hpp>
 
+#include <fmt/core.h>
+
 #include <regex>
 #include <sstream>
 
@@ -47,8 +49,7 @@ std::string text_of(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
   for (int i = 0; i < 16; ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
-    text += {"0123456789abcdef"[byte / 16], "0123456789abcdef"[byte % 16]};
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
   }
   return text;
 }

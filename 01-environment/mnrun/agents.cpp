@@ -5,6 +5,7 @@
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <netinet/in.h>
@@ -29,9 +30,7 @@ constexpr milliseconds tell_timeout = 5s;
 
 std::string random_id() {
   std::random_device random;
-  char text[17];
-  std::snprintf(text, sizeof text, "%08x%08x", random(), random());
-  return text;
+  return fmt::format("{:08x}{:08x}", random(), random());
 }
 
 // A port that was free a moment ago.
@@ -195,9 +194,8 @@ void Agents::wait_for_all() {
     const auto waited = Clock::now() - begin;
     if (waited >= options_.join_timeout) {
       const auto seconds = std::chrono::duration<double>(options_.join_timeout).count();
-      char text[32];
-      std::snprintf(text, sizeof text, "%g", seconds);
-      throw StoreTimeout(who + " did not come to " + to_string(endpoint_) + " within " + text + " s (--timeout)");
+      throw StoreTimeout(
+          fmt::format("{} did not come to {} within {:g} s (--timeout)", who, to_string(endpoint_), seconds));
     }
     if (waited > 10s && !std::exchange(told, true)) say_("waiting for " + who + " at " + to_string(endpoint_));
   }

@@ -3,9 +3,10 @@
 #include <multinode/median.hpp>
 #include <multinode/report.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <stdexcept>
 
@@ -44,11 +45,7 @@ std::vector<Breakdown::Line> Breakdown::over_ranks(multinode::World& world) cons
 }
 
 void print(std::ostream& out, const std::vector<Breakdown::Line>& lines) {
-  const auto number = [](double value) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.3f", value);
-    return std::string(text);
-  };
+  const auto number = [](double value) { return fmt::format("{:.3f}", value); };
   multinode::Table table({"median step", "ms", "lowest rank", "highest rank", "% of step"});
   for (const Breakdown::Line& line : lines)
     table.add({line.name, number(line.mean), number(line.lowest), number(line.highest),

@@ -9,6 +9,8 @@
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -191,12 +193,11 @@ class Checks {
       if (error)
         return add({Severity::bad, what, std::strerror(error), "read and write",
                     "chmod 666 " + node.string() + "; for ever: udev rule KERNEL==\"uverbs*\", MODE=\"0666\""});
-      char mode[8];
-      std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(facts.st_mode & 07777));
+      const std::string mode = fmt::format("{:04o}", facts.st_mode & 07777);
       if ((facts.st_mode & 0006) != 0006)
-        return add({Severity::warning, what, "mode " + std::string(mode) + ": not for everyone", "0666",
+        return add({Severity::warning, what, "mode " + mode + ": not for everyone", "0666",
                     "chmod 666 " + node.string() + "; for ever: udev rule KERNEL==\"uverbs*\", MODE=\"0666\""});
-      return add({Severity::fine, what, "opens, mode " + std::string(mode)});
+      return add({Severity::fine, what, "opens, mode " + mode});
     }
     add({Severity::bad, device.name + " uverbs", "no entry in " + verbs.string(), "uverbsN", "modprobe ib_uverbs"});
   }
@@ -432,12 +433,10 @@ class Checks {
       std::uint64_t packets = 0;
       for (const char* file : {"counters/port_rcv_packets", "hw_counters/rcvd_pkts", "hw_counters/rx_pkts"})
         packets = std::max(packets, read_number<std::uint64_t>(folder / file).value_or(0));
-      char share[64] = "";
-      if (packets)
-        std::snprintf(share, sizeof share, "; %.2g of the packets received",
-                      static_cast<double>(losses.sum) / static_cast<double>(packets));
-      const bool few = packets && static_cast<double>(losses.sum) < 1e-6 * static_cast<double>(packets);
-      add({few ? Severity::note : Severity::warning, what + " losses", join(losses.nonzero) + share,
+      const double share = static_cast<double>(losses.sum) / static_cast<double>(packets);
+      const bool few = packets && share < 1e-6;
+      add({few ? Severity::note : Severity::warning, what + " losses",
+           join(losses.nonzero) + (packets ? fmt::format("; {:.2g} of the packets received", share) : ""),
            "0, or no growth during a run",
            port.link_layer == LinkLayer::ethernet
                ? "PFC or ECN on the path: mlnx_qos -i INTERFACE --pfc 0,0,0,1,0,0,0,0, and the same on the switches"

@@ -17,22 +17,18 @@
 #include <multinode/mpi.hpp>
 #endif
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <iomanip>
 #include <iostream>
-#include <sstream>
 
 using namespace multinode;
 using Clock = std::chrono::steady_clock;
 
 namespace {
 
-std::string fixed(double value, int digits) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(digits) << value;
-  return out.str();
-}
+std::string fixed(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
 
 using AllReduce = std::function<void(std::span<float>)>;
 

@@ -9,6 +9,8 @@
 #include <multinode/limits.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
+
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -27,11 +29,7 @@ namespace node_check {
 
 namespace {
 
-std::string gib(double bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f GiB", bytes / 0x1p30);
-  return text;
-}
+std::string gib(double bytes) { return fmt::format("{:.2f} GiB", bytes / 0x1p30); }
 
 std::string or_none(const std::vector<std::string>& parts) { return parts.empty() ? "none" : multinode::join(parts); }
 
