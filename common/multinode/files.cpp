@@ -1,6 +1,7 @@
 #include <multinode/files.hpp>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 
 namespace multinode {
@@ -9,10 +10,12 @@ std::optional<std::string> read_text(const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return std::nullopt;
   std::ifstream in(file);
-  std::string text(1 << 20, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  std::string text;
+  for (std::array<char, 4096> piece{}; in && text.size() < 1 << 20;) {
+    in.read(piece.data(), piece.size());
+    text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
+  }
   if (in.bad()) return std::nullopt;  // some files of /sys open, and then refuse to be read
-  text.resize(static_cast<std::size_t>(in.gcount()));
   const char* const space = " \t\r\n";
   text.erase(text.find_last_not_of(space) + 1);
   text.erase(0, text.find_first_not_of(space));
