@@ -19,13 +19,13 @@
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
 
+#include <fmt/core.h>
 #include <boost/program_options.hpp>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <limits>
@@ -70,13 +70,6 @@ struct Options {
   nlohmann::json settled(std::size_t images) const;
 };
 
-template <class... Values>
-std::string text(const char* format, Values... values) {
-  char line[200];
-  std::snprintf(line, sizeof line, format, values...);
-  return line;
-}
-
 std::size_t count(std::int64_t number) { return static_cast<std::size_t>(number); }
 
 template <class Model>
@@ -114,10 +107,11 @@ class Training {
   // Returns the exit status.
   int run() {
     if (world_.rank() == 0) json_.write(multinode::fingerprint(world_));
-    progress_.line(text("%zu images to learn from, %zu to test with; ", images_.train.size(), images_.test.size()) +
-                   summary(reducer_, world_, communicator_));
+    progress_.line(
+        fmt::format("{} images to learn from, {} to test with; ", images_.train.size(), images_.test.size()) +
+        summary(reducer_, world_, communicator_));
     if (!resumed_.empty())
-      progress_.line("goes on from " + resumed_.string() + text(", after step %zu of %zu", step_, planned_));
+      progress_.line("goes on from " + resumed_.string() + fmt::format(", after step {} of {}", step_, planned_));
 
     double accuracy = step_ < last_ ? 0 : evaluate();
     while (step_ < last_) accuracy = train_epoch();
@@ -166,7 +160,7 @@ class Training {
       const bool ends = s + 1 == end;
       if ((s + 1) % log_every == 0 || ends) {
         const double loss = take_loss_of_line();
-        progress_.step(static_cast<int>(epoch), s + 1, sampler_.steps(), text(": loss %.4f", loss),
+        progress_.step(static_cast<int>(epoch), s + 1, sampler_.steps(), fmt::format(": loss {:.4f}", loss),
                        !ends || log_every == 1);
       }
       const bool due = checkpoint_every > 0 && step_ % checkpoint_every == 0;
@@ -176,8 +170,8 @@ class Training {
 
     const double accuracy = evaluate();
     const double loss = epoch_sums_[0] / epoch_sums_[1], speed = static_cast<double>(samples) / seconds.count();
-    progress_.line(text("epoch %zu: loss %.4f, test accuracy %.2f %%, %.2f s, %.0f samples/s", epoch, loss, accuracy,
-                        seconds.count(), speed));
+    progress_.line(fmt::format("epoch {}: loss {:.4f}, test accuracy {:.2f} %, {:.2f} s, {:.0f} samples/s", epoch, loss,
+                               accuracy, seconds.count(), speed));
     if (world_.rank() == 0)
       json_.write({{"epoch", epoch},
                    {"steps", step_},
@@ -287,7 +281,7 @@ class Training {
       for (std::size_t r = 0; r < hashes.size(); ++r)
         progress_.line("parameters: " + hashes[r] + " on rank " + std::to_string(r));
     progress_.line((right ? "RIGHT: " : "WRONG: ") +
-                   text("test accuracy %.2f %%, at least %g %% wanted", accuracy, wanted) +
+                   fmt::format("test accuracy {:.2f} %, at least {:g} % wanted", accuracy, wanted) +
                    (identical ? "" : "; the ranks' parameters differ"));
     if (world_.rank() == 0)
       json_.write({{"right", right}, {"accuracy", accuracy}, {"parameters", hashes[0]}, {"identical", identical}});

@@ -10,6 +10,7 @@
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
 
+#include <fmt/core.h>
 #include <boost/program_options.hpp>
 
 #include <algorithm>
@@ -104,11 +105,9 @@ int run(multinode::World& world, const multinode::CommonOptions& options, ddp::C
   const auto hashes = world.gather("parameters", std::to_string(hash_of<double>(mine)));
   const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;
   const bool right = identical && difference <= allowed && after < before;
-  char verdict[200];
-  std::snprintf(verdict, sizeof verdict,
-                "done: %s: parameters are %s on all ranks, and differ from those of one process by %.2g, at most %.2g",
-                right ? "RIGHT" : "WRONG", identical ? "the same" : "NOT the same", difference, allowed);
-  say(verdict);
+  say(fmt::format(
+      "done: {}: parameters are {} on all ranks, and differ from those of one process by {:.2g}, at most {:.2g}",
+      right ? "RIGHT" : "WRONG", identical ? "the same" : "NOT the same", difference, allowed));
   multinode::JsonLines json(world.rank() == 0 ? options.json : "");
   json.write(multinode::fingerprint(world));
   json.write({{"right", right},

@@ -11,11 +11,11 @@
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
 
+#include <fmt/core.h>
 #include <boost/program_options.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <numeric>
 
@@ -115,13 +115,6 @@ void draw(std::size_t first, std::size_t count, std::uint64_t seed, data::Batch<
   }
 }
 
-template <class... Values>
-std::string text(const char* format, Values... values) {
-  char line[200];
-  std::snprintf(line, sizeof line, format, values...);
-  return line;
-}
-
 // All steps are of one batch, and their learning rate is 0: as much work as in training, and the parameters stay.
 ddp::Overlap measure(multinode::World& world, multinode::Communicator& communicator, const Options& options,
                      model::Perceptron<float>& model, model::Sgd<float>& optimizer, const data::Batch<float>& batch) {
@@ -196,8 +189,8 @@ int run(multinode::World& world, const Options& options) {
     }
     sum_over_ranks(*communicator, model, losses);
     for (std::size_t r = 0; r < size && rank == 0; ++r)
-      std::cout << text("[rank %zu] Epoch %zu | Batchsize: %zu | Steps: %zu | Loss: %.6f", r, epoch, options.batch_size,
-                        options.steps, losses[r])
+      std::cout << fmt::format("[rank {}] Epoch {} | Batchsize: {} | Steps: {} | Loss: {:.6f}", r, epoch,
+                               options.batch_size, options.steps, losses[r])
                 << std::endl;
     if (rank == 0)
       json.write({{"epoch", epoch},
@@ -221,8 +214,9 @@ int run(multinode::World& world, const Options& options) {
   const bool identical = std::ranges::count(hashes, hashes[0]) == world.size();
   const bool right = identical && after < before;
   if (rank == 0) {
-    std::cout << text("loss of the first batch: %.6f, and %.6f after %zu steps; largest gradient of the last: %g\n",
-                      before, after, step, static_cast<double>(largest))
+    std::cout << fmt::format(
+                     "loss of the first batch: {:.6f}, and {:.6f} after {} steps; largest gradient of the last: {:g}\n",
+                     before, after, step, static_cast<double>(largest))
               << (right ? "RIGHT: " : "WRONG: ") << "the loss " << (after < before ? "fell" : "did not fall")
               << (identical ? "; parameters: " + hashes[0] + " on every rank" : "; the ranks' parameters differ")
               << std::endl;

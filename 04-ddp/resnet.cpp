@@ -14,9 +14,10 @@
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -76,13 +77,6 @@ struct Options {
     multinode::parse_backend(common.backend);
   }
 };
-
-template <class... Values>
-std::string text(const char* format, Values... values) {
-  char line[200];
-  std::snprintf(line, sizeof line, format, values...);
-  return line;
-}
 
 struct Tensors {
   torch::Tensor images;  // batch x 3 x side x side
@@ -190,21 +184,22 @@ int run(multinode::World& world, const Options& options) {
       parallel.wait();
       parallel.update(optimizer, options.learning_rate);
       loss += mean.item<double>();
-      progress.step(epoch, step + 1, steps, text(": loss %.4f on rank 0", loss / static_cast<double>(step + 1)), false);
+      progress.step(epoch, step + 1, steps,
+                    fmt::format(": loss {:.4f} on rank 0", loss / static_cast<double>(step + 1)), false);
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     const double speed = static_cast<double>(steps * global_batch) / seconds;
     communicator->all_reduce(std::span(&loss, 1));
     loss /= static_cast<double>(steps) * world.size();
     nlohmann::json line{{"epoch", epoch}, {"loss", loss}, {"seconds", seconds}, {"samples_per_second", speed}};
-    progress.line(text("Epoch: %d, loss: %.4f, samples_per_sec: %.4f", epoch, loss, speed));
+    progress.line(fmt::format("Epoch: {}, loss: {:.4f}, samples_per_sec: {:.4f}", epoch, loss, speed));
 
     if ((epoch + 1) % options.save_every == 0 || epoch + 1 == options.num_epochs) {
       parallel.broadcast_buffers();
       if (photographs) {
         const double accuracy = evaluate(*communicator, net, photographs->test);
         line["accuracy"] = accuracy;
-        progress.line(text("Epoch: %d, Accuracy: %.4f", epoch, accuracy));
+        progress.line(fmt::format("Epoch: {}, Accuracy: {:.4f}", epoch, accuracy));
       }
       if (rank == 0)
         ddp::write_checkpoint(file, {{"program", "resnet"}, {"epoch", epoch + 1}, {"seed", seed}}, everything);

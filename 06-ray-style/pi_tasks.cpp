@@ -6,10 +6,11 @@
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <iostream>
 #include <limits>
 #include <numbers>
@@ -60,10 +61,9 @@ int compute(const Options& options) {
 
   const double error = std::abs(answer - std::numbers::pi);
   const bool right = error <= bound(options);
-  char line[200];
-  std::snprintf(line, sizeof line, "pi = %.17g = %a\n|pi - answer| = %.1e, at most %.1e: %s\n", answer, answer, error,
-                bound(options), right ? "right" : "WRONG");
-  std::cout << line << options.tasks << " tasks on " << options.num_workers
+  std::cout << fmt::format("pi = {:.17g} = {:a}\n|pi - answer| = {:.1e}, at most {:.1e}: {}\n", answer, answer, error,
+                           bound(options), right ? "right" : "WRONG")
+            << options.tasks << " tasks on " << options.num_workers
             << (options.num_workers == 1 ? " worker: " : " workers: ") << seconds.count() << " s\n"
             << std::flush;
   json.write({{"result", answer},

@@ -2,10 +2,12 @@
 // Exit status: 0 the pool needs it no more, 1 the pool is gone, 2 no such library, or not started as a job.
 #include "tasks/runner.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/socket.hpp>
+#include <multinode/text.hpp>
 #include <multinode/world.hpp>
 
 #include <nlohmann/json.hpp>
@@ -16,7 +18,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -36,11 +37,9 @@ std::string variable(const multinode::Environment& environment, const char* name
 
 Descriptor descriptor(const multinode::Environment& environment, const char* name) {
   const std::string text = variable(environment, name);
-  int fd = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fd);
-  if (error != std::errc() || end != text.data() + text.size() || fd < 3)
-    throw UsageError(std::string(name) + " is no file descriptor: " + text);
-  return Descriptor(fd);
+  const auto fd = multinode::number_of<int>(text);
+  if (!fd || *fd < 3) throw UsageError(std::string(name) + " is no file descriptor: " + text);
+  return Descriptor(*fd);
 }
 
 std::string read_line(int fd) {
@@ -54,22 +53,11 @@ void report(int fd, const nlohmann::json& object) {
   multinode::check_errno(write(fd, line.data(), line.size()), "write a report");
 }
 
-// The address by which this node reaches the head's network, where the pool is too. Nothing is sent.
+// The address by which this node reaches the head's network, where the pool is too.
 std::string own_address(const std::string& store) {
-  const auto head = multinode::parse_endpoint(store, "CLUSTER_STORE");
-  std::string error;
-  const auto addresses = multinode::detail::resolve(head, AI_ADDRCONFIG, error);
-  if (!addresses) throw std::runtime_error("CLUSTER_STORE: " + error);
-  const Descriptor fd(multinode::check_errno(socket(addresses->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0), "socket"));
-  multinode::check_errno(connect(fd.get(), addresses->ai_addr, addresses->ai_addrlen), "connect to " + head.host);
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  multinode::check_errno(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size), "getsockname");
-  char text[NI_MAXHOST];
-  if (const int failed =
-          getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST))
-    throw std::runtime_error(std::string("getnameinfo: ") + gai_strerror(failed));
-  return text;
+  const std::string own = multinode::detail::address_towards(multinode::parse_endpoint(store, "CLUSTER_STORE"));
+  if (own.empty()) throw std::runtime_error("CLUSTER_STORE: this host has no address on the way to " + store);
+  return own;
 }
 
 using Library = std::unique_ptr<void, int (*)(void*)>;

@@ -5,6 +5,8 @@
 #include <multinode/check.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -237,14 +239,11 @@ std::vector<std::string> crowded(const Processes& processes) {
     double cpus = double(allowed.size());
     if (quota.is_number()) cpus = std::min(cpus, quota.get<double>());
     if (double(threads) <= cpus) continue;
-    std::ostringstream line;
-    line << who(processes, ranks) << ": " << ranks.size() << (ranks.size() == 1 ? " process" : " processes")
-         << " would start " << threads << " OpenMP threads on " << cpus << " CPUs: ";
-    if (threads > ranks.size())
-      line << "set OMP_NUM_THREADS=" << std::max(1.0, std::floor(cpus / double(ranks.size())));
-    else
-      line << "start fewer processes";
-    lines.push_back(line.str());
+    const double each = std::max(1.0, std::floor(cpus / double(ranks.size())));
+    lines.push_back(
+        fmt::format("{}: {} {} would start {} OpenMP threads on {:g} CPUs: {}", who(processes, ranks), ranks.size(),
+                    ranks.size() == 1 ? "process" : "processes", threads, cpus,
+                    threads > ranks.size() ? fmt::format("set OMP_NUM_THREADS={:g}", each) : "start fewer processes"));
   }
   return lines;
 }
@@ -253,9 +252,7 @@ std::string bytes_text(double bytes) {
   const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   std::size_t unit = 0;
   for (; bytes >= 1024 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
-  std::ostringstream text;
-  text << std::round(bytes * 10) / 10 << ' ' << units[unit];
-  return text.str();
+  return fmt::format("{:g} {}", std::round(bytes * 10) / 10, units[unit]);
 }
 
 }  // namespace explore

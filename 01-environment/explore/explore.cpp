@@ -10,6 +10,8 @@
 #include "explore/topology.hpp"
 #include "explore/versions.hpp"
 
+#include <multinode/address.hpp>
+#include <multinode/limits.hpp>
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
 
@@ -60,7 +62,7 @@ json variables(const Launch& launch) {
 json what_this_process_sees(const World& world, const Required& required) {
   const Environment environment = multinode::current_environment();
   const auto path = environment.find("PATH");
-  const std::vector<int> cpus = allowed_cpus();
+  const std::vector<int> cpus = multinode::allowed_cpus();
   std::error_code error;
   return {{"rank", world.rank()},
           {"world_size", world.size()},

@@ -1,13 +1,18 @@
 #include "explore/gpus.hpp"
 
-#include "explore/files.hpp"
+#include <multinode/files.hpp>
 #include "explore/nvlinks.hpp"
 
 #include <multinode/device.hpp>
 
+#include <fmt/core.h>
+
 #include <sstream>
 
 namespace explore {
+
+using multinode::names_in;
+using multinode::read_text;
 
 std::string nvidia_driver(const std::filesystem::path& root) {
   const std::optional<std::string> text = read_text(root / "proc/driver/nvidia/version");
@@ -45,8 +50,7 @@ std::string text_of(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
   for (int i = 0; i < 16; ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
-    text += {"0123456789abcdef"[byte / 16], "0123456789abcdef"[byte % 16]};
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
   }
   return text;
 }

@@ -1,16 +1,17 @@
 #include "explore/limits.hpp"
 
-#include "explore/files.hpp"
-
 #include <multinode/check.hpp>
+#include <multinode/files.hpp>
+#include <multinode/limits.hpp>
 
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
-#include <functional>
 #include <sstream>
 
 namespace explore {
+
+using multinode::read_text;
 
 namespace {
 
@@ -18,23 +19,6 @@ nlohmann::json soft_limit(__rlimit_resource resource) {
   rlimit limit{};
   multinode::check_errno(getrlimit(resource, &limit), "getrlimit");
   return limit.rlim_cur == RLIM_INFINITY ? nlohmann::json() : nlohmann::json(limit.rlim_cur);
-}
-
-void lower(nlohmann::json& limit, double value) {
-  if (limit.is_null() || value < limit.get<double>()) limit = value;
-}
-
-void lower_to_bytes(nlohmann::json& limit, std::optional<long long> bytes) {
-  const long long no_limit = 1LL << 62;  // version 1 says unlimited as the largest multiple of a page
-  if (bytes && *bytes < no_limit && (limit.is_null() || *bytes < limit.get<long long>())) limit = *bytes;
-}
-
-// Calls `visit` with MOUNT/PATH, MOUNT/its parent ... MOUNT. Without a cgroup namespace PATH is the host's, and what is
-// mounted here may begin further down: then only MOUNT exists.
-void to_the_top(const std::filesystem::path& mount, std::filesystem::path path,
-                const std::function<void(const std::filesystem::path&)>& visit) {
-  for (path = path.relative_path(); !path.empty(); path = path.parent_path()) visit(mount / path);
-  visit(mount);
 }
 
 }  // namespace
@@ -55,34 +39,9 @@ nlohmann::json read_memory(const std::filesystem::path& root) {
 }
 
 nlohmann::json read_cgroup(const std::filesystem::path& root) {
-  nlohmann::json limits = {{"cpus", nullptr}, {"memory_bytes", nullptr}};
-  const std::filesystem::path mount = root / "sys/fs/cgroup";
-  std::istringstream lines(read_text(root / "proc/self/cgroup").value_or(""));
-  for (std::string line; std::getline(lines, line);) {  // hierarchy:controller,controller:path
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const std::string path = line.substr(second + 1);
-    if (controllers == ",,")  // version 2
-      to_the_top(mount, path, [&](const std::filesystem::path& at) {
-        long long quota = 0, period = 0;
-        std::istringstream maximum(read_text(at / "cpu.max").value_or(""));  // "150000 100000" or "max 100000"
-        if (maximum >> quota >> period && period > 0) lower(limits["cpus"], double(quota) / double(period));
-        lower_to_bytes(limits["memory_bytes"], read_number(at / "memory.max"));
-      });
-    if (controllers.find(",cpu,") != std::string::npos)
-      to_the_top(mount / "cpu", path, [&](const std::filesystem::path& at) {
-        const long long quota = read_number(at / "cpu.cfs_quota_us").value_or(-1);
-        const long long period = read_number(at / "cpu.cfs_period_us").value_or(0);
-        if (quota > 0 && period > 0) lower(limits["cpus"], double(quota) / double(period));
-      });
-    if (controllers.find(",memory,") != std::string::npos)
-      to_the_top(mount / "memory", path, [&](const std::filesystem::path& at) {
-        lower_to_bytes(limits["memory_bytes"], read_number(at / "memory.limit_in_bytes"));
-      });
-  }
-  return limits;
+  const multinode::Limits limits = multinode::read_cgroup(root);
+  return {{"cpus", limits.cpus ? nlohmann::json(*limits.cpus) : nlohmann::json()},
+          {"memory_bytes", limits.memory_bytes ? nlohmann::json(*limits.memory_bytes) : nlohmann::json()}};
 }
 
 nlohmann::json read_container(const std::filesystem::path& root, const multinode::Environment& environment) {

@@ -1,8 +1,7 @@
 #include "explore/network.hpp"
 
-#include "explore/files.hpp"
-
 #include <multinode/check.hpp>
+#include <multinode/files.hpp>
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -13,6 +12,9 @@
 #include <memory>
 
 namespace explore {
+
+using multinode::names_in;
+using multinode::read_text;
 
 namespace {
 
@@ -64,13 +66,13 @@ nlohmann::json read_interfaces(const std::filesystem::path& root, const Addresse
   const std::filesystem::path folder = root / "sys/class/net";
   for (const std::string& name : names_in(folder)) {
     if (!std::filesystem::exists(folder / name / "mtu")) continue;  // bonding_masters is a file
-    nlohmann::json speed = known(read_number(folder / name / "speed"));
+    nlohmann::json speed = known(multinode::read_number<long long>(folder / name / "speed"));
     if (speed.is_number() && speed < 0) speed = nullptr;  // -1: the driver does not know
     const auto own = addresses.find(name);
     interfaces.push_back({{"name", name},
                           {"state", known(read_text(folder / name / "operstate"))},
                           {"speed_mbit", speed},
-                          {"mtu", known(read_number(folder / name / "mtu"))},
+                          {"mtu", known(multinode::read_number<long long>(folder / name / "mtu"))},
                           {"addresses", own == addresses.end() ? std::vector<std::string>{} : own->second}});
   }
   return interfaces;

@@ -5,7 +5,6 @@
 #ifdef EXPLORE_HAVE_HWLOC
 #include <hwloc.h>
 #endif
-#include <sched.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -15,24 +14,6 @@
 #include <stdexcept>
 
 namespace explore {
-
-std::vector<int> allowed_cpus() {
-  for (int limit = 1024;; limit *= 2) {  // the kernel refuses a set that is smaller than its own
-    struct Free {
-      void operator()(cpu_set_t* set) const { CPU_FREE(set); }
-    };
-    const std::unique_ptr<cpu_set_t, Free> set(CPU_ALLOC(static_cast<std::size_t>(limit)));
-    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(limit));
-    CPU_ZERO_S(bytes, set.get());
-    const int result = sched_getaffinity(0, bytes, set.get());
-    if (result < 0 && errno == EINVAL && limit < (1 << 20)) continue;
-    multinode::check_errno(result, "sched_getaffinity");
-    std::vector<int> cpus;
-    for (int cpu = 0; cpu < limit; ++cpu)
-      if (CPU_ISSET_S(static_cast<std::size_t>(cpu), bytes, set.get())) cpus.push_back(cpu);
-    return cpus;
-  }
-}
 
 std::string ranges(const std::vector<int>& numbers) {
   std::string text;

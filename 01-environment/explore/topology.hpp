@@ -11,9 +11,6 @@
 
 namespace explore {
 
-// Numbers of the CPUs that this process may run on (sched_getaffinity).
-std::vector<int> allowed_cpus();
-
 // {0, 1, 2, 8} -> "0-2,8"; `numbers` ascend.
 std::string ranges(const std::vector<int>& numbers);
 

@@ -1,7 +1,6 @@
 #include "explore/versions.hpp"
 
-#include "explore/files.hpp"
-
+#include <multinode/files.hpp>
 #include <multinode/world.hpp>
 
 #include <sys/utsname.h>
@@ -9,6 +8,8 @@
 #include <sstream>
 
 namespace explore {
+
+using multinode::read_text;
 
 nlohmann::json read_versions(const std::filesystem::path& root) {
   nlohmann::json versions = nlohmann::json::object();

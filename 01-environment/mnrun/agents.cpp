@@ -5,9 +5,9 @@
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -30,9 +30,7 @@ constexpr milliseconds tell_timeout = 5s;
 
 std::string random_id() {
   std::random_device random;
-  char text[17];
-  std::snprintf(text, sizeof text, "%08x%08x", random(), random());
-  return text;
+  return fmt::format("{:08x}{:08x}", random(), random());
 }
 
 // A port that was free a moment ago.
@@ -48,20 +46,8 @@ std::uint16_t free_port() {
 
 // The address from which this node speaks to `to`: by it the others can reach this node.
 std::string address_towards(const multinode::Endpoint& to) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;  // connect() sends nothing
-  addrinfo* found = nullptr;
-  if (getaddrinfo(to.host.c_str(), std::to_string(to.port).c_str(), &hints, &found) != 0) return to.host;
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
-  const Descriptor fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  char text[NI_MAXHOST];
-  if (connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
-      getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0)
-    return to.host;
-  return text;
+  const std::string own = multinode::detail::address_towards(to);
+  return own.empty() ? to.host : own;
 }
 
 }  // namespace
@@ -208,9 +194,8 @@ void Agents::wait_for_all() {
     const auto waited = Clock::now() - begin;
     if (waited >= options_.join_timeout) {
       const auto seconds = std::chrono::duration<double>(options_.join_timeout).count();
-      char text[32];
-      std::snprintf(text, sizeof text, "%g", seconds);
-      throw StoreTimeout(who + " did not come to " + to_string(endpoint_) + " within " + text + " s (--timeout)");
+      throw StoreTimeout(
+          fmt::format("{} did not come to {} within {:g} s (--timeout)", who, to_string(endpoint_), seconds));
     }
     if (waited > 10s && !std::exchange(told, true)) say_("waiting for " + who + " at " + to_string(endpoint_));
   }

@@ -1,17 +1,17 @@
 #include <mnrun/options.hpp>
 
 #include <multinode/device.hpp>
+#include <multinode/limits.hpp>
 #include <multinode/options.hpp>
-
-#include <sched.h>
+#include <multinode/text.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <set>
 
 namespace mnrun {
 
+using multinode::number_of;
 using multinode::UsageError;
 namespace po = boost::program_options;
 
@@ -19,15 +19,8 @@ namespace {
 
 constexpr std::uint16_t default_port = 29500;  // torchrun's
 
-std::optional<int> number(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 Streams one_choice(std::string_view text, std::string_view option, std::string_view whole) {
-  const auto value = number(text);
+  const auto value = number_of<int>(text);
   if (!value || *value < 0 || *value > 3)
     throw UsageError(std::string(option) +
                      " must be 0 to 3 (1: stdout, 2: stderr, 3: both) or LOCAL_RANK:N,..., not '" + std::string(whole) +
@@ -51,7 +44,7 @@ void read_rdzv_conf(const std::string& text, Options& options) {
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
     const auto equals = item.find('=');
     const auto key = item.substr(0, equals);
-    const auto value = equals == item.npos ? std::nullopt : number(item.substr(equals + 1));
+    const auto value = equals == item.npos ? std::nullopt : number_of<int>(item.substr(equals + 1));
     if (key == "join_timeout" || key == "timeout") {
       if (!value) throw UsageError("--rdzv-conf: '" + std::string(item) + "' must be " + std::string(key) + "=SECONDS");
       options.join_timeout = seconds(*value, "--rdzv-conf " + std::string(key));
@@ -101,7 +94,7 @@ StreamChoice::StreamChoice(std::string_view text, std::string_view option) {
     const auto comma = rest.find(',');
     const auto item = rest.substr(0, comma);
     const auto colon = item.find(':');
-    const auto rank = colon == item.npos ? std::nullopt : number(item.substr(0, colon));
+    const auto rank = colon == item.npos ? std::nullopt : number_of<int>(item.substr(0, colon));
     some_[rank.value_or(-1)] = one_choice(rank && *rank >= 0 ? item.substr(colon + 1) : "", option, text);
     if (comma == rest.npos) break;
     rest.remove_prefix(comma + 1);
@@ -194,7 +187,7 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
     const auto colon = nnodes.find(':');
     if (colon != nnodes.npos && nnodes.substr(0, colon) != nnodes.substr(colon + 1))
       throw UsageError("--nnodes " + nnodes + ": the number of nodes is fixed here, give one number");
-    const auto value = number(nnodes.substr(0, colon));
+    const auto value = number_of<int>(nnodes.substr(0, colon));
     if (!value) throw UsageError("--nnodes must be a number, not '" + nnodes + "'");
     options.nodes = *value;
   } else if (nodes.node_count) {
@@ -263,13 +256,8 @@ int count_processes(const std::string& text) {
     if (gpus > 0) return gpus;
     if (text == "gpu") throw multinode::HardwareAbsent("--nproc-per-node gpu: this node has no GPU that can be used");
   }
-  if (text == "cpu" || text == "auto") {
-    std::vector<cpu_set_t> cpus(16);  // room for 16,384
-    const auto bytes = cpus.size() * sizeof(cpu_set_t);
-    multinode::check_errno(sched_getaffinity(0, bytes, cpus.data()), "sched_getaffinity");
-    return CPU_COUNT_S(bytes, cpus.data());
-  }
-  const auto value = number(text);
+  if (text == "cpu" || text == "auto") return static_cast<int>(multinode::allowed_cpus().size());
+  const auto value = number_of<int>(text);
   if (!value || *value < 1 || *value > 4096)
     throw UsageError("--nproc-per-node must be a number from 1 to 4096, gpu, cpu or auto, not '" + text + "'");
   return *value;

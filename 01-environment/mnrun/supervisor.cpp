@@ -1,5 +1,6 @@
 #include <mnrun/supervisor.hpp>
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/signals.hpp>
 
@@ -223,17 +224,11 @@ void write_first(OutputPump& pump) {
   for (const auto end = Clock::now() + 1s; !pump.drained() && Clock::now() < end;) move_output(pump, {}, 100);
 }
 
-std::string host_name() {
-  char name[256] = {};
-  multinode::check_errno(gethostname(name, sizeof name - 1), "gethostname");
-  return name;
-}
-
 }  // namespace
 
 int supervise(Options options) {
   Agent own;
-  own.host = host_name();
+  own.host = multinode::host_name();
   own.pid = getpid();
   own.role = options.role;
   const std::string file = prepare(options, own);

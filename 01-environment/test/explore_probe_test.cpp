@@ -1,5 +1,4 @@
 // The probes, on made-up trees that stand for "/".
-#include "explore/files.hpp"
 #include "explore/gpus.hpp"
 #include "explore/limits.hpp"
 #include "explore/network.hpp"
@@ -7,6 +6,8 @@
 #include "explore/required.hpp"
 #include "explore/topology.hpp"
 #include "explore/versions.hpp"
+
+#include <multinode/limits.hpp>
 
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
@@ -247,7 +248,7 @@ TEST(Cpus, RangesThereAndBack) {
 }
 
 TEST(Cpus, AllowedIsTheAffinity) {
-  const std::vector<int> before = explore::allowed_cpus();
+  const std::vector<int> before = multinode::allowed_cpus();
   ASSERT_FALSE(before.empty());
   cpu_set_t all, one;
   CPU_ZERO(&all);
@@ -255,7 +256,7 @@ TEST(Cpus, AllowedIsTheAffinity) {
   CPU_ZERO(&one);
   CPU_SET(before.back(), &one);
   ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-  EXPECT_EQ(explore::allowed_cpus(), std::vector<int>{before.back()});
+  EXPECT_EQ(multinode::allowed_cpus(), std::vector<int>{before.back()});
   ASSERT_EQ(sched_setaffinity(0, sizeof all, &all), 0);
 }
 
@@ -288,7 +289,7 @@ TEST_P(Threads, AsTheLibrariesDo) {
   ASSERT_EQ(result.status, 0) << result.all();
   const json real = json::parse(result.out);
   const json predicted = explore::predict_threads(multinode::Environment(GetParam().begin(), GetParam().end()),
-                                                  explore::allowed_cpus().size());
+                                                  multinode::allowed_cpus().size());
   int compared = 0;
   for (const char* library : {"openmp", "openblas"})
     if (real.contains(library)) {

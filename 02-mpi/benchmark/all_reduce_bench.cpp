@@ -5,6 +5,7 @@
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
+#include <multinode/seconds.hpp>
 
 #include <array>
 #include <cstdio>
@@ -54,7 +55,7 @@ double time_all_reduce(multinode::Communicator& communicator, multinode::Block b
   const auto start = std::chrono::steady_clock::now();
   communicator.all_reduce(block);
   communicator.synchronize();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return multinode::seconds_since(start);
 }
 
 int run(multinode::World& world, const Options& options) {

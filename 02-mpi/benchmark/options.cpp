@@ -36,9 +36,9 @@ UsageError wrong(const std::string& name, const std::string& allowed, const std:
 // All of `text` as a number from `low` to `high`.
 template <class Number>
 bool parse(std::string_view text, Number& number, Number low, Number high) {
-  const char* end = text.data() + text.size();
-  const auto [after, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && after == end && number >= low && number <= high;
+  const auto value = multinode::number_of<Number>(text);
+  number = value.value_or(number);
+  return value && number >= low && number <= high;
 }
 
 template <class Values>

@@ -4,6 +4,8 @@
 
 #include <multinode/check.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -45,11 +47,7 @@ struct Axis {
   }
 };
 
-std::string number(double value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
+std::string number(double value) { return fmt::format("{:g}", value); }
 
 std::string time_text(double seconds) {
   if (seconds < 0.9e-6) return number(seconds * 1e9) + " ns";

@@ -1,7 +1,9 @@
 #include "ranks_host.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/device.hpp>
 #include <multinode/mpi_types.hpp>
+#include <multinode/seconds.hpp>
 
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>
@@ -69,7 +71,7 @@ class MpiRanks : public HostRanks {
     const auto inside = world().watchdog().enter(collective.name);
     const auto start = std::chrono::steady_clock::now();
     collective.mpi_bare_loop(call, calls);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
+    return multinode::seconds_since(start) / calls;
   }
 
  private:

@@ -5,6 +5,8 @@
 
 #include <multinode/check.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -89,9 +91,7 @@ constexpr std::array csv_columns = {
 
 std::string four_digits(double value) {
   const double size = std::abs(value);
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(size < 1 ? 4 : size < 10 ? 3 : size < 100 ? 2 : size < 1000 ? 1 : 0) << value;
-  return text.str();
+  return fmt::format("{:.{}f}", value, size < 1 ? 4 : size < 10 ? 3 : size < 100 ? 2 : size < 1000 ? 1 : 0);
 }
 
 std::string size_text(std::size_t bytes) {
@@ -99,9 +99,7 @@ std::string size_text(std::size_t bytes) {
   auto size = static_cast<double>(bytes);
   std::size_t unit = 0;
   for (; size >= 1024; ++unit) size /= 1024;
-  std::ostringstream text;
-  text << size << ' ' << units[unit];
-  return text.str();
+  return fmt::format("{:g} {}", size, units[unit]);
 }
 
 nlohmann::json to_json(const Result& result) {

@@ -11,13 +11,6 @@ double mean(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-double median(std::span<const double> values) {
-  std::vector<double> sorted(values.begin(), values.end());
-  std::sort(sorted.begin(), sorted.end());
-  const std::size_t half = sorted.size() / 2;
-  return sorted.size() % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-}
-
 double percentile(std::span<const double> values, double percent) {
   std::vector<double> sorted(values.begin(), values.end());
   std::sort(sorted.begin(), sorted.end());
@@ -27,7 +20,7 @@ double percentile(std::span<const double> values, double percent) {
 
 std::vector<int> outliers(std::span<const double> values, double factor) {
   if (values.size() < 3) return {};
-  const double middle = median(values);
+  const double middle = median({values.begin(), values.end()});
   std::vector<double> deviations;
   for (const double value : values) deviations.push_back(std::abs(value - middle));
   // Of normally distributed values the median absolute deviation is 1 / 1.4826 of the standard deviation.

@@ -1,14 +1,17 @@
 // statistics.hpp: what is made of many times.
 #pragma once
 
+#include <multinode/median.hpp>
+
 #include <span>
 #include <vector>
 
 namespace perf {
 
+using multinode::median;
+
 // Of at least one value; the values may be in any order.
 double mean(std::span<const double> values);
-double median(std::span<const double> values);
 double percentile(std::span<const double> values, double percent);  // nearest rank: one of the values
 
 // Indices of the values that are outliers upwards: more than `factor` times the median and more than 5 times the median

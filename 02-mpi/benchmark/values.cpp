@@ -1,5 +1,7 @@
 #include "values.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -225,11 +227,7 @@ std::size_t Values::count_wrong(std::span<const std::byte> bytes, const Source& 
         std::memcpy(&value, at, sizeof value);
         const double is = static_cast<double>(value), must = static_cast<double>(right[i]);
         if (rounded && std::abs(is - must) <= bound) continue;
-        if (wrong++ == 0 && first) {
-          char text[96];
-          std::snprintf(text, sizeof text, "element %zu is %.17g, not %.17g", begin + i, is, must);
-          *first = text;
-        }
+        if (wrong++ == 0 && first) *first = fmt::format("element {} is {:.17g}, not {:.17g}", begin + i, is, must);
       }
     }
     return wrong;

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 
 namespace data {
 namespace {
@@ -37,8 +37,7 @@ std::size_t append(const std::filesystem::path& path, Cifar10Images& images) {
     std::uint8_t& label = images.labels[before + i];
     file.read(reinterpret_cast<char*>(&label), 1);
     file.read(reinterpret_cast<char*>(images.pixels.data() + (before + i) * cifar10_image), cifar10_image);
-    if (!file)
-      throw multinode::UsageError("cannot read " + path.string() + ": " + std::generic_category().message(errno));
+    if (!file) throw multinode::UsageError("cannot read " + path.string() + ": " + std::strerror(errno));
     if (label >= cifar10_classes)
       throw std::runtime_error(path.string() + ": label " + std::to_string(label) + " in record " + std::to_string(i) +
                                ", but there are classes 0 to 9: damaged, or not CIFAR-10's binary version");

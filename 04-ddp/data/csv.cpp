@@ -1,15 +1,15 @@
 #include "csv.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/text.hpp>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <stdexcept>
-#include <system_error>
 
 namespace data {
 namespace {
@@ -21,10 +21,8 @@ std::string_view trimmed(std::string_view text) {
 }
 
 std::optional<double> finite_number(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return {};
-  return value;
+  const auto value = multinode::number_of<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 // For a message: short, and nothing in it that a terminal would obey.
@@ -103,7 +101,7 @@ Table read_csv(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text(size, '\0');
   if (!file.read(text.data(), static_cast<std::streamsize>(size)))
-    throw multinode::UsageError("cannot read " + path.string() + ": " + std::generic_category().message(errno));
+    throw multinode::UsageError("cannot read " + path.string() + ": " + std::strerror(errno));
   return parse_csv(text, path.string());
 }
 

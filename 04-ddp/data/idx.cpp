@@ -11,7 +11,6 @@
 #include <limits>
 #include <memory>
 #include <stdexcept>
-#include <system_error>
 
 namespace data {
 namespace {
@@ -133,7 +132,7 @@ Idx read_idx(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::vector<std::uint8_t> bytes(size);
   if (!file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size)))
-    throw multinode::UsageError("cannot read " + path.string() + ": " + std::generic_category().message(errno));
+    throw multinode::UsageError("cannot read " + path.string() + ": " + std::strerror(errno));
   return parse_idx(bytes, path.string());
 }
 

@@ -12,7 +12,6 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -39,8 +38,6 @@ struct Header {
   std::uint64_t version, file_bytes, head_bytes;
 };
 using Checksum = std::uint32_t;
-
-std::string errno_text() { return std::generic_category().message(errno); }
 
 std::string text_of(const std::vector<std::size_t>& shape, std::string_view type) {
   return multinode::join(shape, " x ") + " " + std::string(type);
@@ -89,7 +86,7 @@ class TemporaryFile {
 
  private:
   [[noreturn]] void fail() const {
-    throw std::runtime_error("cannot write the checkpoint " + path_.string() + ": " + errno_text());
+    throw std::runtime_error("cannot write the checkpoint " + path_.string() + ": " + std::strerror(errno));
   }
   fs::path path_;
   std::string name_;
@@ -201,7 +198,7 @@ nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock>
   std::vector<std::uint8_t> bytes(size);
   std::ifstream file(path, std::ios::binary);
   if (!file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size)))
-    throw multinode::UsageError("cannot read the checkpoint " + path.string() + ": " + errno_text());
+    throw multinode::UsageError("cannot read the checkpoint " + path.string() + ": " + std::strerror(errno));
   return parse_checkpoint(bytes, path.string(), blocks, options);
 }
 
@@ -223,10 +220,7 @@ std::optional<std::uint64_t> step_of(std::string_view name) {
   if (!name.starts_with(before_step) || !name.ends_with(after_step)) return std::nullopt;
   name.remove_prefix(before_step.size());
   name.remove_suffix(std::min(name.size(), after_step.size()));
-  std::uint64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return step;
+  return multinode::number_of<std::uint64_t>(name);
 }
 
 }  // namespace

@@ -2,11 +2,13 @@
 
 #include "step_times.hpp"
 
+#include <multinode/median.hpp>
 #include <multinode/report.hpp>
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -34,7 +36,7 @@ Overlap measure_overlap(multinode::Communicator& communicator, const OverlapMode
     std::vector<double>& slowest = samples[mode];
     communicator.all_reduce(std::span(slowest), multinode::Reduction::max);
     const auto [lowest, highest] = std::minmax_element(slowest.begin(), slowest.end());
-    overlap.times[mode] = {median(slowest), *lowest, *highest};
+    overlap.times[mode] = {multinode::median(slowest), *lowest, *highest};
   }
   return overlap;
 }
@@ -46,19 +48,14 @@ void reduce_all(multinode::Communicator& communicator, std::span<const multinode
 }
 
 void print(std::ostream& out, const Overlap& overlap) {
-  const auto number = [](const char* format, double value) {
-    char text[120];
-    std::snprintf(text, sizeof text, format, value);
-    return std::string(text);
-  };
   multinode::Table table({"step", "ms (median)", "lowest", "highest", "communication hidden"});
   for (std::size_t i = 0; i < Overlap::names.size(); ++i) {
     const Overlap::Seconds& time = overlap.times[i];
-    table.add({Overlap::names[i], number("%.1f", 1e3 * time.median), number("%.1f", 1e3 * time.lowest),
-               number("%.1f", 1e3 * time.highest), i < 2 ? number("%.3f", overlap.hidden(i)) : "-"});
+    table.add({Overlap::names[i], fmt::format("{:.1f}", 1e3 * time.median), fmt::format("{:.1f}", 1e3 * time.lowest),
+               fmt::format("{:.1f}", 1e3 * time.highest), i < 2 ? fmt::format("{:.3f}", overlap.hidden(i)) : "-"});
   }
   table.print(out);
-  out << number("overlapped step = %.3f x the longer of computation and communication\n", overlap.over_longer());
+  out << fmt::format("overlapped step = {:.3f} x the longer of computation and communication\n", overlap.over_longer());
 }
 
 nlohmann::json json_of(const Overlap& overlap) {

@@ -2,11 +2,11 @@
 
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -54,9 +54,7 @@ std::vector<std::string> hashes_of_ranks(multinode::World& world, std::span<cons
   for (const NamedBlock& parameter : parameters)
     for (const std::byte byte : std::span(static_cast<const std::byte*>(parameter.block.data), parameter.block.bytes()))
       hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
-  return world.gather("parameters", digits);
+  return world.gather("parameters", fmt::format("{:016x}", hash));
 }
 
 }  // namespace ddp

@@ -1,21 +1,16 @@
 #include "step_times.hpp"
 
+#include <multinode/median.hpp>
 #include <multinode/report.hpp>
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <stdexcept>
 
 namespace ddp {
-
-double median(std::vector<double> values) {
-  if (values.empty()) throw std::logic_error("median of nothing");
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
 
 void Breakdown::add(const StepTimes& step) {
   using Milliseconds = std::chrono::duration<float, std::milli>;
@@ -30,7 +25,7 @@ std::vector<Breakdown::Line> Breakdown::over_ranks(multinode::World& world) cons
     std::vector<double> times;
     for (const auto& step : steps_)
       times.push_back(i < phases ? step[i] : std::accumulate(step.begin(), step.end(), 0.0));
-    mine.push_back(median(std::move(times)));
+    mine.push_back(multinode::median(std::move(times)));
   }
   std::vector<Line> lines(phases + 1);
   const std::vector<std::string> ranks = world.gather("times of steps", mine.dump());
@@ -50,11 +45,7 @@ std::vector<Breakdown::Line> Breakdown::over_ranks(multinode::World& world) cons
 }
 
 void print(std::ostream& out, const std::vector<Breakdown::Line>& lines) {
-  const auto number = [](double value) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.3f", value);
-    return std::string(text);
-  };
+  const auto number = [](double value) { return fmt::format("{:.3f}", value); };
   multinode::Table table({"median step", "ms", "lowest rank", "highest rank", "% of step"});
   for (const Breakdown::Line& line : lines)
     table.add({line.name, number(line.mean), number(line.lowest), number(line.highest),

@@ -44,7 +44,4 @@ class Breakdown {
 void print(std::ostream& out, const std::vector<Breakdown::Line>& lines);
 nlohmann::json json_of(const std::vector<Breakdown::Line>& lines);  // {"forward": {"mean_ms", "lowest_ms", ...}, ...}
 
-// The middle one, or the mean of the two in the middle. Throws std::logic_error if there are none.
-double median(std::vector<double> values);
-
 }  // namespace ddp

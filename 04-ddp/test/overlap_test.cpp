@@ -9,13 +9,6 @@
 
 namespace overlap_test {
 
-TEST(Median, IsTheMiddleOrTheMeanOfTheTwoThere) {
-  EXPECT_EQ(ddp::median({3}), 3);
-  EXPECT_EQ(ddp::median({9, 1, 2}), 2);
-  EXPECT_EQ(ddp::median({9, 1, 2, 4}), 3);
-  EXPECT_THROW(ddp::median({}), std::logic_error);
-}
-
 ddp::Overlap of(double overlapped, double serial, double compute, double communication) {
   ddp::Overlap overlap;
   for (std::size_t i = 0; const double median : {overlapped, serial, compute, communication})

@@ -3,8 +3,9 @@
 #include <multinode/check.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
+
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -14,13 +15,6 @@ namespace trainer {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-template <class... Values>
-std::string text(const char* format, Values... values) {
-  char line[200];
-  std::snprintf(line, sizeof line, format, values...);
-  return line;
-}
 
 // What a checkpoint has of it: null, where there is none.
 nlohmann::json json_of(const std::optional<double>& value) { return value ? nlohmann::json(*value) : nlohmann::json(); }
@@ -41,27 +35,27 @@ std::string summary(std::span<const ddp::NamedBlock> parameters) {
   }
   std::ostringstream out;
   table.print(out);
-  return out.str() + text("%zu parameters, %.2f MB", elements, static_cast<double>(bytes) / 1e6);
+  return out.str() + fmt::format("{} parameters, {:.2f} MB", elements, static_cast<double>(bytes) / 1e6);
 }
 
 void ProgressBar::on_fit_begin(Trainer& trainer) {
   progress_.emplace(trainer.world().rank() == 0);
   progress_->line(summary(trainer.parameters()));
-  if (trainer.step() > 0) progress_->line(text("goes on from step %zu", trainer.step()));
+  if (trainer.step() > 0) progress_->line(fmt::format("goes on from step {}", trainer.step()));
   epoch_began_ = Clock::now();
 }
 
 void ProgressBar::on_log(Trainer& trainer) {
   progress_->step(static_cast<int>(trainer.epochs() + 1), trainer.batch(), trainer.batches(),
-                  text(": train_loss_step %.4g", trainer.metric("train_loss_step")),
+                  fmt::format(": train_loss_step {:.4g}", trainer.metric("train_loss_step")),
                   trainer.batch() < trainer.batches());
 }
 
 void ProgressBar::on_epoch_end(Trainer& trainer) {
-  std::string line = text("epoch %zu:", trainer.epochs());
+  std::string line = fmt::format("epoch {}:", trainer.epochs());
   for (const auto& [name, value] : trainer.metrics())
-    if (name != "train_loss_step") line += " " + name + text(" %.4g,", value);
-  progress_->line(line + text(" %.2f s", std::chrono::duration<double>(Clock::now() - epoch_began_).count()));
+    if (name != "train_loss_step") line += " " + name + fmt::format(" {:.4g},", value);
+  progress_->line(line + fmt::format(" {:.2f} s", std::chrono::duration<double>(Clock::now() - epoch_began_).count()));
   epoch_began_ = Clock::now();
 }
 
@@ -98,9 +92,9 @@ void EarlyStopping::stop_if_due(Trainer& trainer) const {
   if (!finite_)
     trainer.stop(options_.monitor + " is not finite");
   else if (epochs_without_ >= options_.patience)
-    trainer.stop(text("%s has not been better than %.4g%s for %zu epoch%s", options_.monitor.c_str(), *best_.value(),
-                      options_.min_delta > 0 ? text(" by more than %g", options_.min_delta).c_str() : "",
-                      epochs_without_, epochs_without_ == 1 ? "" : "s"));
+    trainer.stop(fmt::format("{} has not been better than {:.4g}{} for {} epoch{}", options_.monitor, *best_.value(),
+                             options_.min_delta > 0 ? fmt::format(" by more than {:g}", options_.min_delta) : "",
+                             epochs_without_, epochs_without_ == 1 ? "" : "s"));
 }
 
 nlohmann::json EarlyStopping::state() const {

@@ -1,5 +1,7 @@
 #include "bench.hpp"
 
+#include <multinode/seconds.hpp>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -13,7 +15,7 @@ std::vector<Throughput> measure(const std::vector<Isa>& isas, int rounds) {
   const auto rate = [&](const auto& work) {
     const auto start = std::chrono::steady_clock::now();
     work();
-    return count / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return count / multinode::seconds_since(start);
   };
   std::vector<Throughput> best;
   for (const Isa isa : isas) best.push_back({isa});

@@ -1,6 +1,7 @@
 #include "options.hpp"
 
 #include <multinode/options.hpp>
+#include <multinode/text.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -53,11 +54,9 @@ std::int64_t parse_count(std::string_view text, std::string_view option) {
                                  std::string(text) + "'");
   };
   const auto whole = [&](std::string_view digits) {
-    std::int64_t number = 0;
-    const char* end = digits.data() + digits.size();
-    const auto [after, error] = std::from_chars(digits.data(), end, number);
-    if (error != std::errc() || after != end || number < 0) throw wrong();
-    return number;
+    const auto number = multinode::number_of<std::int64_t>(digits);
+    if (!number || *number < 0) throw wrong();
+    return *number;
   };
   std::int64_t number = 0, power = 0, factor = 10;
   if (const auto e = text.find_first_of("eE"); e != text.npos) {

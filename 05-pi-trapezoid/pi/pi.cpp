@@ -10,28 +10,21 @@
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
+#include <multinode/seconds.hpp>
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <numeric>
-#include <sstream>
 
 namespace trapezoid {
 namespace {
 
 using multinode::Communicator, multinode::UsageError, multinode::World;
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-template <class... Values>
-std::string text(const char* format, Values... values) {
-  char line[160];
-  std::snprintf(line, sizeof line, format, values...);
-  return line;
-}
 
 // Every block is 0 on all ranks but one, so nothing is rounded, in whatever order the library adds.
 void add_over_ranks(Communicator& communicator, std::span<double> sums) {
@@ -79,11 +72,11 @@ Trial integrate(const Options& options, const World& world, Communicator& commun
   if (gpu) sum_blocks_on_gpu(options.n, mine, own);
 #endif
   if (!gpu) sum_blocks(options.n, mine, own, options.isa, options.threads);
-  const double own_seconds = seconds_since(start);
+  const double own_seconds = multinode::seconds_since(start);
   if (world.rank() == options.corrupt) own.front() = 0;
   add_over_ranks(communicator, sums);
   const double answer = integral(options.n, sums);
-  const double seconds = seconds_since(start);
+  const double seconds = multinode::seconds_since(start);
   return {own_seconds, seconds, answer, hash_of_bits(sums)};
 }
 
@@ -100,8 +93,8 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   const bool first = world.rank() == 0;
   const auto has_block = [&](int rank) { return share(block_count(options.n), rank, world.size()).size() > 0; };
   if (options.corrupt >= world.size() || (options.corrupt >= 0 && !has_block(options.corrupt)))
-    throw UsageError(text("--corrupt %d: that rank has no block (processes: %d, blocks: %lld)", options.corrupt,
-                          world.size(), static_cast<long long>(block_count(options.n))));
+    throw UsageError(fmt::format("--corrupt {}: that rank has no block (processes: {}, blocks: {})", options.corrupt,
+                                 world.size(), static_cast<long long>(block_count(options.n))));
   multinode::JsonLines json(first ? common.json : "");
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(common.backend));
   const bool gpu = use_gpu(options, world, *communicator);
@@ -119,14 +112,16 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
       seconds += last.seconds;
     }
     if (first)
-      std::cout << text("%s %d of %d: %.6f s\n", warmup ? "warm-up" : "trial", warmup ? i + 1 : i + 1 - options.warmup,
-                        warmup ? options.warmup : options.trials, last.seconds)
+      std::cout << fmt::format("{} {} of {}: {:.6f} s\n", warmup ? "warm-up" : "trial",
+                               warmup ? i + 1 : i + 1 - options.warmup, warmup ? options.warmup : options.trials,
+                               last.seconds)
                 << std::flush;
   }
 
   std::vector<double> all_own_seconds, all_seconds;
-  for (const std::string& said : world.gather("result", text("%.9f %.9f %a %d", own_seconds / options.trials,
-                                                             seconds / options.trials, last.answer, same))) {
+  for (const std::string& said :
+       world.gather("result", fmt::format("{:.9f} {:.9f} {:a} {}", own_seconds / options.trials,
+                                          seconds / options.trials, last.answer, same))) {
     double own = 0, whole = 0, answer = 0;
     int unchanged = 0;
     if (std::sscanf(said.c_str(), "%lf %lf %la %d", &own, &whole, &answer, &unchanged) != 4)
@@ -141,13 +136,14 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
 
   const Spread own = spread(all_own_seconds);
   const double average = spread(all_seconds).mean;
-  std::cout << text("Total number of processes: %d\nAVG Time: %.6f\n", world.size(), average)
-            << text("seconds that a process needed for its blocks on the %s: min %.6f, mean %.6f, max %.6f\n",
-                    gpu ? "GPU" : "CPU", own.min, own.mean, own.max)
-            << text("pi = %.17g = %a with n = %lld, hash of all blocks %016llx\n", last.answer, last.answer,
-                    static_cast<long long>(options.n), static_cast<unsigned long long>(last.hash))
-            << text("pi - T - h^2/6 + h^6/504 = %.2e, at most %.2e is rounding: %s\n", verdict.error, verdict.bound,
-                    verdict.right ? "right" : "WRONG");
+  std::cout << fmt::format("Total number of processes: {}\nAVG Time: {:.6f}\n", world.size(), average)
+            << fmt::format(
+                   "seconds that a process needed for its blocks on the {}: min {:.6f}, mean {:.6f}, max {:.6f}\n",
+                   gpu ? "GPU" : "CPU", own.min, own.mean, own.max)
+            << fmt::format("pi = {:.17g} = {:a} with n = {}, hash of all blocks {:016x}\n", last.answer, last.answer,
+                           options.n, last.hash)
+            << fmt::format("pi - T - h^2/6 + h^6/504 = {:.2e}, at most {:.2e} is rounding: {}\n", verdict.error,
+                           verdict.bound, verdict.right ? "right" : "WRONG");
   if (!same) std::cout << "the answer is not the same in every run and on every rank: WRONG\n";
   std::cout << std::flush;
   json.write(multinode::fingerprint(world));
@@ -155,8 +151,8 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   for (std::size_t rank = 0; rank < all_own_seconds.size(); ++rank)
     ranks.push_back({{"rank", rank}, {"host", world.host(static_cast<int>(rank))}, {"seconds", all_own_seconds[rank]}});
   json.write({{"result", last.answer},
-              {"bits", text("%a", last.answer)},
-              {"blocks_hash", text("%016llx", static_cast<unsigned long long>(last.hash))},
+              {"bits", fmt::format("{:a}", last.answer)},
+              {"blocks_hash", fmt::format("{:016x}", last.hash)},
               {"n", options.n},
               {"error", verdict.error},
               {"bound", verdict.bound},
@@ -183,8 +179,8 @@ int bench(const multinode::CommonOptions& common, World& world) {
   const auto add = [&](std::string_view isa, const auto& t, double least) {
     const bool enough = t.ratio() >= least;
     fast = fast && enough;
-    table.add({std::string(isa), text("%.3e", t.evaluations), text("%.3e", t.divisions), text("%.3f", t.ratio()),
-               enough ? "fast enough" : "TOO SLOW"});
+    table.add({std::string(isa), fmt::format("{:.3e}", t.evaluations), fmt::format("{:.3e}", t.divisions),
+               fmt::format("{:.3f}", t.ratio()), enough ? "fast enough" : "TOO SLOW"});
     json.write({{"isa", isa},
                 {"evaluations_per_second", t.evaluations},
                 {"divisions_per_second", t.divisions},

@@ -6,6 +6,7 @@
 #include "state_folder.hpp"
 #include "token.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/options.hpp>
 #include <multinode/signals.hpp>
 #include <multinode/world.hpp>

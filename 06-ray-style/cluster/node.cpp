@@ -8,6 +8,7 @@
 
 #include "cluster/cluster.grpc.pb.h"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/launch.hpp>

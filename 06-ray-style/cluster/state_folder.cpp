@@ -1,5 +1,6 @@
 #include "state_folder.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/world.hpp>
 

@@ -3,6 +3,8 @@
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 
+#include <fmt/core.h>
+
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -32,7 +34,7 @@ std::string make_token() {
   if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size()))
     throw std::system_error(errno, std::generic_category(), "getrandom");
   std::string token;
-  for (const unsigned char byte : random) token.append({digits[byte >> 4], digits[byte & 15]});
+  for (const unsigned char byte : random) token += fmt::format("{:02x}", byte);
   return token;
 }
 

@@ -2,6 +2,8 @@
 // variable MULTINODE_KILLS says how many there are of each kind (4); two of them fall on each run.
 #include "local_cluster.hpp"
 
+#include <multinode/seconds.hpp>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -42,8 +44,6 @@ void write_data_set(const std::filesystem::path& folder) {
     write("-labels-idx1-ubyte", {count}, labels);
   }
 }
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::string median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -207,10 +207,10 @@ class Kills : public testing::Test {
         const auto start = Clock::now();
         kill(all);
         ASSERT_TRUE(client.wait_for("will start again: ")) << client.text();
-        detected.push_back(seconds_since(start));
+        detected.push_back(multinode::seconds_since(start));
         ASSERT_TRUE(client.wait_for("images to learn from")) << client.text();
         ASSERT_TRUE(client.wait_for(": loss")) << client.text();
-        resumed.push_back(seconds_since(start));
+        resumed.push_back(multinode::seconds_since(start));
         at_least = steps / 2;
       }
       ASSERT_EQ(client.wait(), 0) << client.text();
@@ -331,7 +331,7 @@ TEST_F(Kills, OfTheHeadEndAll) {
     EXPECT_NE(result.err.find("the head at " + cluster_->address() + " is gone"), std::string::npos) << result.err;
   }
   for (const Worker& worker : all) EXPECT_FALSE(is_running(worker.pid)) << worker.pid;
-  std::cout << "all ended " << seconds_since(start) << " s after the head" << std::endl;
+  std::cout << "all ended " << multinode::seconds_since(start) << " s after the head" << std::endl;
   nodes_.clear();
 }
 

@@ -11,6 +11,7 @@
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 
+#include <fmt/core.h>
 #include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
@@ -207,11 +208,7 @@ Half read_results(const std::string& out) {
   return half;
 }
 
-std::string digits(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, value < 1 ? "%.3f" : "%.1f", value);
-  return text;
-}
+std::string digits(double value) { return fmt::format("{:.{}f}", value, value < 1 ? 3 : 1); }
 
 using Variables = std::vector<std::string>;  // NAME=value
 

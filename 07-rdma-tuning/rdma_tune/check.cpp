@@ -1,14 +1,15 @@
 #include "check.hpp"
 
-#include "files.hpp"
-#include "number.hpp"
 #include "options.hpp"
 
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
+#include <multinode/files.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
+
+#include <fmt/core.h>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -30,7 +31,11 @@
 
 namespace rdma {
 
+using multinode::is_there;
 using multinode::join;
+using multinode::names_in;
+using multinode::read_number;
+using multinode::read_text;
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
@@ -56,11 +61,6 @@ std::string printable(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   return text;
-}
-
-std::optional<std::uint64_t> read_number(const fs::path& file) {
-  const auto text = read_text(file);
-  return text ? number_of<std::uint64_t>(*text) : std::nullopt;
 }
 
 // The words behind "Name:" or "Name" at a line's start.
@@ -193,12 +193,11 @@ class Checks {
       if (error)
         return add({Severity::bad, what, std::strerror(error), "read and write",
                     "chmod 666 " + node.string() + "; for ever: udev rule KERNEL==\"uverbs*\", MODE=\"0666\""});
-      char mode[8];
-      std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(facts.st_mode & 07777));
+      const std::string mode = fmt::format("{:04o}", facts.st_mode & 07777);
       if ((facts.st_mode & 0006) != 0006)
-        return add({Severity::warning, what, "mode " + std::string(mode) + ": not for everyone", "0666",
+        return add({Severity::warning, what, "mode " + mode + ": not for everyone", "0666",
                     "chmod 666 " + node.string() + "; for ever: udev rule KERNEL==\"uverbs*\", MODE=\"0666\""});
-      return add({Severity::fine, what, "opens, mode " + std::string(mode)});
+      return add({Severity::fine, what, "opens, mode " + mode});
     }
     add({Severity::bad, device.name + " uverbs", "no entry in " + verbs.string(), "uverbsN", "modprobe ib_uverbs"});
   }
@@ -372,8 +371,8 @@ class Checks {
     std::optional<std::string> forced = read_text(places_.sysfs / "class/infiniband" / device.name / "tc" /
                                                   std::to_string(port.number) / "traffic_class");
     if (forced && !forced->empty()) return add({Severity::fine, what, printable(*forced)});
-    const auto by_cm = read_number(places_.sysfs / "kernel/config/rdma_cm" / device.name / "ports" /
-                                   std::to_string(port.number) / "default_roce_tos");
+    const auto by_cm = read_number<std::uint64_t>(places_.sysfs / "kernel/config/rdma_cm" / device.name / "ports" /
+                                                  std::to_string(port.number) / "default_roce_tos");
     add({Severity::note, what,
          "NCCL_IB_TC is not set: NCCL sends with 0" +
              (by_cm ? "; rdma_cm with " + std::to_string(*by_cm) : std::string()),
@@ -390,7 +389,7 @@ class Checks {
   static Tally tally(const fs::path& folder, const std::array<const char*, count>& files) {
     Tally result;
     for (const char* file : files) {
-      const auto number = read_number(folder / file);
+      const auto number = read_number<std::uint64_t>(folder / file);
       if (!number) continue;
       result.seen = true;
       if (!*number) continue;
@@ -433,13 +432,11 @@ class Checks {
     } else {
       std::uint64_t packets = 0;
       for (const char* file : {"counters/port_rcv_packets", "hw_counters/rcvd_pkts", "hw_counters/rx_pkts"})
-        packets = std::max(packets, read_number(folder / file).value_or(0));
-      char share[64] = "";
-      if (packets)
-        std::snprintf(share, sizeof share, "; %.2g of the packets received",
-                      static_cast<double>(losses.sum) / static_cast<double>(packets));
-      const bool few = packets && static_cast<double>(losses.sum) < 1e-6 * static_cast<double>(packets);
-      add({few ? Severity::note : Severity::warning, what + " losses", join(losses.nonzero) + share,
+        packets = std::max(packets, read_number<std::uint64_t>(folder / file).value_or(0));
+      const double share = static_cast<double>(losses.sum) / static_cast<double>(packets);
+      const bool few = packets && share < 1e-6;
+      add({few ? Severity::note : Severity::warning, what + " losses",
+           join(losses.nonzero) + (packets ? fmt::format("; {:.2g} of the packets received", share) : ""),
            "0, or no growth during a run",
            port.link_layer == LinkLayer::ethernet
                ? "PFC or ECN on the path: mlnx_qos -i INTERFACE --pfc 0,0,0,1,0,0,0,0, and the same on the switches"
@@ -447,7 +444,7 @@ class Checks {
     }
     if (const Tally congestion = tally(folder, marked); !congestion.nonzero.empty())
       add({Severity::note, what + " congestion", join(congestion.nonzero) + ": ECN is at work"});
-    if (const auto waited = read_number(folder / "counters/port_xmit_wait"); waited && *waited)
+    if (const auto waited = read_number<std::uint64_t>(folder / "counters/port_xmit_wait"); waited && *waited)
       add({Severity::note, what + " congestion", "port_xmit_wait " + std::to_string(*waited),
            "no steep growth during a run"});
     if (port.link_layer != LinkLayer::ethernet || is_software(device)) return;

@@ -1,15 +1,18 @@
 #include "counters.hpp"
 
-#include "files.hpp"
-#include "number.hpp"
-
 #include <multinode/check.hpp>
+#include <multinode/files.hpp>
 
 #include <algorithm>
 #include <array>
 #include <system_error>
 
 namespace rdma {
+
+using multinode::is_there;
+using multinode::names_in;
+using multinode::number_of;
+using multinode::read_text;
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;

@@ -1,14 +1,15 @@
 #include "simulate.hpp"
 
-#include "number.hpp"
-
 #include <multinode/check.hpp>
+#include <multinode/files.hpp>
 #include <multinode/report.hpp>
 
 #include <algorithm>
 #include <iostream>
 
 namespace rdma {
+
+using multinode::number_of;
 
 namespace po = boost::program_options;
 using multinode::UsageError;

@@ -2,6 +2,7 @@
 
 #include "options.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>

@@ -11,6 +11,8 @@
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
+
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -61,16 +63,11 @@ std::string bytes_text(double bytes) {
     bytes /= 1000;
     ++unit;
   }
-  char text[32];
-  std::snprintf(text, sizeof text, unit && bytes < 99.95 ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
-  return text;
+  return fmt::format("{:.{}f} {}", bytes, unit && bytes < 99.95 ? 1 : 0, units[unit]);
 }
 
 std::string amount_text(const Moved& moved) {
-  if (moved.unit == CounterUnit::bytes) return bytes_text(moved.sum());
-  char text[32];
-  std::snprintf(text, sizeof text, "%.0f packets", moved.sum());
-  return text;
+  return moved.unit == CounterUnit::bytes ? bytes_text(moved.sum()) : fmt::format("{:.0f} packets", moved.sum());
 }
 
 template <class Count>
@@ -236,11 +233,10 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
     reasons.insert(reasons.begin(), {rdma_text, "network interfaces: nothing to speak of"});
   } else if (!carried.empty()) {
     reasons.insert(reasons.begin(), {rdma_text, net_text});
-    char percent[32];
-    std::snprintf(percent, sizeof percent, "%.1f %%", 100 * share);
+    const std::string percent = fmt::format("{:.1f} %", 100 * share);
     if (share <= 0.1) {
       result.verdict = Verdict::tcp;
-      reasons.push_back("RDMA carried " + std::string(percent) + " at most");
+      reasons.push_back("RDMA carried " + percent + " at most");
     } else if (share >= 0.9) {
       result.verdict = Verdict::rdma;
       reasons.push_back("the rest is no more than control traffic");
@@ -249,7 +245,7 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
       reasons.push_back("less than " + bytes_text(control_bytes) + " over TCP is a launcher's control traffic");
     } else {
       result.verdict = Verdict::mixed;
-      reasons.push_back("RDMA carried " + std::string(percent));
+      reasons.push_back("RDMA carried " + percent);
     }
   } else if (!blind.empty()) {
     result.verdict = Verdict::cannot_tell;
@@ -411,11 +407,7 @@ void print(std::ostream& out, const Assessment& assessment, const NcclLog& log,
   int rows = 0;
   auto add = [&](const Moved& moved) {
     ++rows;
-    auto number = [](double value) {
-      char text[32];
-      std::snprintf(text, sizeof text, "%.0f", value);
-      return std::string(text);
-    };
+    const auto number = [](double value) { return fmt::format("{:.0f}", value); };
     const bool blind = !moved.problem.empty();
     table.add({moved.name, moved.rdma ? "RDMA" : "net", blind ? "?" : number(moved.sent),
                blind ? "?" : number(moved.received), moved.unit == CounterUnit::bytes ? "bytes" : "packets",

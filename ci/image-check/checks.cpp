@@ -5,10 +5,11 @@
 #include <multinode/device.hpp>
 #include <multinode/options.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <iomanip>
 #include <regex>
 #include <sstream>
 
@@ -379,9 +380,8 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       judged.findings.push_back({detector, said, node.empty() ? node_in(said, cluster) : node});
   };
   if (outcome.timed_out) {
-    std::ostringstream seconds;
-    seconds << std::lround(outcome.seconds.count());
-    find("deadline", "did not end by itself, and was ended after " + seconds.str() + " s. " +
+    find("deadline", "did not end by itself, and was ended after " +
+                         std::to_string(std::lround(outcome.seconds.count())) + " s. " +
                          (output.empty() ? "It had said nothing."
                                          : "Its last words:\n" + lines_that_say_why(check.program, output)));
   } else if (outcome.exit_status == 77) {
@@ -453,10 +453,10 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       for (const auto& other : of)
         if (&other != &one) others.push_back(other.time);
       if (others.empty() || one.time <= 3 * median(others)) continue;
-      std::ostringstream said;
-      said << std::setprecision(2) << "rank " << one.rank << " on " << one.host << " is " << one.time / median(others)
-           << " times slower than the others: " << what;
-      find("slow rank", said.str(), one.host);
+      find("slow rank",
+           fmt::format("rank {} on {} is {:.2g} times slower than the others: {}", one.rank, one.host,
+                       one.time / median(others), what),
+           one.host);
     }
   }
   for (const auto& [what, values] : equal) {

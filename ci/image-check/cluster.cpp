@@ -1,5 +1,6 @@
 #include "cluster.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/device.hpp>
 #include <multinode/options.hpp>
 #include <multinode/text.hpp>

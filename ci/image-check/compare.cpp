@@ -7,22 +7,18 @@
 #include <multinode/options.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <iomanip>
 #include <set>
-#include <sstream>
 
 namespace image_check {
 namespace {
 
 using multinode::UsageError;
 
-std::string number(double value) {
-  std::ostringstream text;
-  text << std::setprecision(4) << value;
-  return text.str();
-}
+std::string number(double value) { return fmt::format("{:.4g}", value); }
 std::string percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
 
 // The last of each, by node and name.

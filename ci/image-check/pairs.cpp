@@ -5,6 +5,8 @@
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 
+#include <fmt/core.h>
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +14,6 @@
 #include <iomanip>
 #include <iostream>
 #include <set>
-#include <sstream>
 
 namespace image_check {
 namespace {
@@ -174,12 +175,11 @@ int pairs(const PairsOptions& options, std::ostream& out) {
       return bandwidths;
     };
     const auto found = find_bad_nodes(cluster.nodes.size(), measure);
-    std::ostringstream good;
-    good << std::setprecision(3) << found.good << " GB/s";
     const std::string over = rail.empty() ? "" : " over " + rail;
     for (const auto node : found.bad)
       std::cerr << "image-check: bad node " + cluster.nodes[node] + over +
-                       ": slow or failed in two rounds, with a good node, too; the best pair had " + good.str() + "\n";
+                       ": slow or failed in two rounds, with a good node, too; the best pair had " +
+                       fmt::format("{:.3g} GB/s\n", found.good);
     for (const auto node : found.unknown)
       std::cerr << "image-check: " + cluster.nodes[node] + over +
                        ": no pair was good, so that nothing can be told of it\n";

@@ -2,9 +2,10 @@
 
 #include <multinode/options.hpp>
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cmath>
-#include <sstream>
 #include <stdexcept>
 
 namespace image_check {
@@ -156,9 +157,7 @@ std::string band_name(double bytes) {
   constexpr std::array units{"B", "KiB", "MiB", "GiB"};
   std::size_t unit = 0;
   while (bytes >= 1024 && unit + 1 < units.size()) bytes /= 1024, ++unit;
-  std::ostringstream text;
-  text << bytes << ' ' << units[unit];
-  return text.str();
+  return fmt::format("{:g} {}", bytes, units[unit]);
 }
 
 }  // namespace image_check

@@ -2,8 +2,6 @@
 
 #include <multinode/options.hpp>
 
-#include <boost/math/statistics/univariate_statistics.hpp>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -43,8 +41,6 @@ std::map<MetricKey, Measured> metrics_of(const std::vector<Sample>& samples) {
     for (auto& [launch, values] : of) series[key].values.push_back(median(std::move(values)));
   return series;
 }
-
-double median(std::vector<double> values) { return boost::math::statistics::median(values); }
 
 double noise_limit(std::span<const double> values) {
   // Not Boost's median_absolute_deviation: in Debian 12's 1.74 it gives back an element, not its deviation.

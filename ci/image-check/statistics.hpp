@@ -3,6 +3,8 @@
 
 #include "results.hpp"
 
+#include <multinode/median.hpp>
+
 #include <compare>
 #include <map>
 #include <span>
@@ -25,7 +27,7 @@ struct Measured {
 };
 std::map<MetricKey, Measured> metrics_of(const std::vector<Sample>& samples);
 
-double median(std::vector<double> values);  // of one value or more
+using multinode::median;
 
 // Values of positive quantities are compared as logarithms, so that half as fast is as far as twice as fast, and no
 // noise is so wide that nothing can fall below it.

@@ -141,7 +141,7 @@ int main(int argc, char** argv) { return @name@_main(argc, argv); }
     add_dependencies(programs ${name})
   endif()
   multinode_on_path()
-  target_link_libraries(${name} PRIVATE multinode::multinode ${arg_LINK})
+  target_link_libraries(${name} PRIVATE multinode::multinode fmt::fmt ${arg_LINK})
   multinode_warnings(${name})
   if(CMAKE_CURRENT_SOURCE_DIR STREQUAL PROJECT_SOURCE_DIR)
     cmake_path(GET PROJECT_SOURCE_DIR FILENAME chapter)

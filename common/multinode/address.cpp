@@ -1,15 +1,24 @@
 #include <multinode/address.hpp>
+#include <multinode/descriptor.hpp>
 #include <multinode/socket.hpp>
-#include <multinode/world.hpp>
 
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/utsname.h>
 
 #include <memory>
 
-namespace multinode::detail {
+namespace multinode {
+
+std::string host_name() {
+  utsname names{};
+  uname(&names);
+  return names.nodename;
+}
+
+namespace detail {
 
 namespace {
 
@@ -49,10 +58,29 @@ std::string own_address() {
   return address.empty() ? interface_address() : address;
 }
 
+std::string address_towards(const Endpoint& to) {
+  std::string own, error;
+  const Addresses found = resolve(to, 0, error);
+  for (const addrinfo* a = found.get(); a; a = a->ai_next) {
+    const Descriptor fd(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage local{};
+    socklen_t length = sizeof local;
+    if (!fd || connect(fd.get(), a->ai_addr, a->ai_addrlen) != 0 ||
+        getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0)
+      continue;
+    const std::string text = number_text(reinterpret_cast<sockaddr*>(&local), length);
+    if (own.empty()) own = text;
+    if (!is_loopback(text)) return text;
+  }
+  return own;
+}
+
 std::string listening_address(const std::string& host) {
   if (is_loopback(host) || host.find("localhost") != std::string::npos) return host;
   const Addresses found = addresses_of(host);
   return found && first_outside(found).empty() ? "0.0.0.0" : host;
 }
 
-}  // namespace multinode::detail
+}  // namespace detail
+
+}  // namespace multinode

@@ -5,7 +5,14 @@
 
 #include <sys/socket.h>
 
-namespace multinode::detail {
+namespace multinode {
+
+struct Endpoint;
+
+// This machine's name.
+std::string host_name();
+
+namespace detail {
 
 // An address in numbers; "" where that is impossible.
 std::string number_text(const sockaddr* address, socklen_t length);
@@ -18,8 +25,14 @@ std::string interface_address();
 // on Debian), of its first interface; "" if there is none.
 std::string own_address();
 
+// This machine's address on the way to `to`, by which those beyond it can reach this machine: that of a UDP socket
+// connected to it, which sends nothing. A loopback address only if there is no other; "" if there is none.
+std::string address_towards(const Endpoint& to);
+
 // What to listen on so that those who know this machine as `host` reach it: `host`, or every address where that name
 // means loopback here.
 std::string listening_address(const std::string& host);
 
-}  // namespace multinode::detail
+}  // namespace detail
+
+}  // namespace multinode

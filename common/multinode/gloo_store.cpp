@@ -1,38 +1,19 @@
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
-#include <multinode/descriptor.hpp>
 #include <multinode/gloo_store.hpp>
-
-#include <netdb.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 
 namespace multinode {
 
 namespace {
 
-// This machine's address on the way to `host`: that of a UDP socket connected to it, which sends nothing. "": none.
+// "": none that others can reach.
 std::string address_towards(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return "";
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, &freeaddrinfo);
-  for (const addrinfo* a = found; a; a = a->ai_next) {
-    const Descriptor fd(socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
-    if (!fd) continue;
-    sockaddr_storage local{};
-    socklen_t length = sizeof local;
-    const bool known = connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0 &&
-                       getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0;
-    std::string text = known ? detail::number_text(reinterpret_cast<sockaddr*>(&local), length) : "";
-    if (!text.empty() && !detail::is_loopback(text)) return text;
-  }
-  return "";
+  std::string address = detail::address_towards({host, 9});
+  return detail::is_loopback(address) ? "" : address;
 }
 
 // One network namespace of one running kernel: all that say the same reach each other by loopback.

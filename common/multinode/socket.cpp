@@ -22,8 +22,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-std::string errno_text(int error) { return std::generic_category().message(error); }
-
 int milliseconds_left(Clock::time_point deadline) {
   const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
   return static_cast<int>(std::clamp<decltype(left)>(left, 0, 1'000'000'000));
@@ -83,7 +81,7 @@ Addresses resolve(const Endpoint& endpoint, int flags, std::string& error) {
   const int code = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
   if (code != 0) {
     error = "no address for " + detail::quoted(endpoint.host) + ": " +
-            (code == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(code));
+            (code == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(code));
     return {};
   }
   return {found, ::freeaddrinfo};
@@ -129,7 +127,7 @@ bool TcpClient::try_connect(Clock::time_point deadline, std::string& error) {
   for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
     fd_ = Descriptor(::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!fd_) {
-      error = errno_text(errno);
+      error = std::strerror(errno);
       continue;
     }
     set_connection_options(fd_.get());
@@ -150,7 +148,7 @@ bool TcpClient::try_connect(Clock::time_point deadline, std::string& error) {
         std::memcmp(&own, &other, own_size) == 0)
       result = ECONNREFUSED;
     if (result == 0) return true;
-    error = errno_text(result);
+    error = std::strerror(result);
     if (result == ECONNREFUSED) error += " (nobody listens there)";
     if (result == ETIMEDOUT) error += " (a firewall in between, or a host that is down?)";
     if (result == ENETUNREACH || result == EHOSTUNREACH) error += " (a wrong address or interface?)";
@@ -166,7 +164,7 @@ bool TcpClient::wait_for(short events, Clock::time_point deadline) {
     const int ready = ::poll(&waiting, 1, left);
     if (ready > 0) return true;
     if (ready == 0 && left == 0) return false;
-    if (ready < 0 && errno != EINTR) lose(errno_text(errno));
+    if (ready < 0 && errno != EINTR) lose(std::strerror(errno));
   }
 }
 
@@ -192,7 +190,7 @@ void TcpClient::send(std::string_view bytes, Clock::time_point deadline, std::st
         throw StoreTimeout(lost_);
       }
     } else if (errno != EINTR) {
-      lost_ = "lost " + name_ + ": " + errno_text(errno) + ", while " + std::string(doing);
+      lost_ = "lost " + name_ + ": " + std::strerror(errno) + ", while " + std::string(doing);
       throw ConnectionClosed(lost_);
     }
   }
@@ -213,7 +211,7 @@ void TcpClient::receive(char* to, std::size_t count, Clock::time_point deadline,
       const auto got = ::recv(fd_.get(), buffer_.data(), buffer_.size(), 0);
       if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
       if (got <= 0) {
-        lost_ = "lost " + name_ + ": " + (got == 0 ? "it closed the connection" : errno_text(errno)) + ", while " +
+        lost_ = "lost " + name_ + ": " + (got == 0 ? "it closed the connection" : std::strerror(errno)) + ", while " +
                 std::string(doing);
         throw ConnectionClosed(lost_);
       }

@@ -1,7 +1,9 @@
-// text.hpp: lists in messages.
+// text.hpp: lists for messages, and numbers from texts.
 #pragma once
 
+#include <charconv>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -29,6 +31,15 @@ std::string join(const Range& items, std::string_view between = ", ", Projection
 template <class Range>
 std::string rank_list(const Range& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + join(ranks);
+}
+
+// Nothing, unless the whole of `text` is a number that fits.
+template <class Number>
+std::optional<Number> number_of(std::string_view text) {
+  Number number{};
+  const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || after != text.data() + text.size()) return std::nullopt;
+  return number;
 }
 
 }  // namespace multinode

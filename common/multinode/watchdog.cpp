@@ -2,6 +2,8 @@
 #include <multinode/text.hpp>
 #include <multinode/watchdog.hpp>
 
+#include <fmt/core.h>
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,9 +39,7 @@ struct Progress {
 
   bool inside() const { return sequence % 2 == 1; }
   std::string text() const {
-    std::ostringstream out;
-    out << sequence << ' ' << collectives << ' ' << peer << ' ' << beat << '\n' << where << '\n' << name;
-    return out.str();
+    return fmt::format("{} {} {} {}\n{}\n{}", sequence, collectives, peer, beat, where, name);
   }
   static std::optional<Progress> parse(const std::string& text) {
     std::istringstream in(text);
@@ -66,9 +66,7 @@ std::string rank_text(int rank, const std::string& where) {
 }
 
 std::string seconds_text(std::chrono::milliseconds time) {
-  std::ostringstream out;
-  out << std::chrono::duration<double>(time).count() << " s";
-  return out.str();
+  return fmt::format("{:g} s", std::chrono::duration<double>(time).count());
 }
 
 using Everyone = std::vector<std::optional<Progress>>;

@@ -167,12 +167,6 @@ std::string dotted(int version, int major_unit, int minor_unit) {
 
 }  // namespace
 
-std::string host_name() {
-  utsname names{};
-  uname(&names);
-  return names.nodename;
-}
-
 std::vector<std::pair<std::string, std::string>> versions() {
   std::vector<std::pair<std::string, std::string>> list;
   list.emplace_back("program", MULTINODE_VERSION " build " + build_id());

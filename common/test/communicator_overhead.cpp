@@ -11,32 +11,24 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <multinode/gloo_store.hpp>
+#include <multinode/median.hpp>
 #endif
 #ifdef MULTINODE_HAVE_MPI
 #include <multinode/mpi.hpp>
 #endif
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <iomanip>
 #include <iostream>
-#include <sstream>
 
 using namespace multinode;
 using Clock = std::chrono::steady_clock;
 
 namespace {
 
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
-  return values[values.size() / 2];
-}
-
-std::string fixed(double value, int digits) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(digits) << value;
-  return out.str();
-}
+std::string fixed(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
 
 using AllReduce = std::function<void(std::span<float>)>;
 

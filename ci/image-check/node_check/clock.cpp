@@ -1,5 +1,7 @@
 #include "clock.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <sstream>
@@ -53,12 +55,9 @@ void answer(multinode::Store& store, const std::string& key, const ClockNow& now
 Finding judge(const Skew& skew) {
   const double certain = std::max(0.0, std::abs(skew.seconds) - skew.bound);
   Finding finding{"clock_skew", std::round(certain * 100) * 10, "ms", "less", certain <= 1, ""};
-  std::ostringstream why;
-  why.precision(3);
-  why << "its clock is " << std::abs(skew.seconds) * 1e3 << " ms " << (skew.seconds > 0 ? "ahead of" : "behind")
-      << " rank 0's, give or take " << skew.bound * 1e3 << " ms";
-  if (!*finding.ok) why << ": start chronyd or ntpd (builds, keys and logs go by the clock)";
-  finding.why = why.str();
+  finding.why = fmt::format("its clock is {:.3g} ms {} rank 0's, give or take {:.3g} ms{}",
+                            std::abs(skew.seconds) * 1e3, skew.seconds > 0 ? "ahead of" : "behind", skew.bound * 1e3,
+                            *finding.ok ? "" : ": start chronyd or ntpd (builds, keys and logs go by the clock)");
   return finding;
 }
 

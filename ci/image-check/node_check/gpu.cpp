@@ -3,10 +3,11 @@
 #include <multinode/device.hpp>
 #include <multinode/seconds.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <sstream>
 
 namespace node_check {
 
@@ -33,13 +34,11 @@ Wrong compare(std::span<const std::uint64_t> words, std::uint64_t first, int rou
 }
 
 std::string to_text(const Wrong& wrong) {
-  std::ostringstream text;
-  text << std::hex << std::showbase << "word " << std::dec << wrong.at << " is " << std::hex << wrong.found << ", not "
-       << wrong.expected << std::dec << ": bit";
+  std::string text = fmt::format("word {} is {:#x}, not {:#x}: bit", wrong.at, wrong.found, wrong.expected);
   std::uint64_t bits = wrong.found ^ wrong.expected;
-  for (int shown = 0; bits != 0 && shown < 8; ++shown, bits &= bits - 1) text << ' ' << std::countr_zero(bits);
-  if (bits != 0) text << " ...";
-  return text.str();
+  for (int shown = 0; bits != 0 && shown < 8; ++shown, bits &= bits - 1)
+    text += ' ' + std::to_string(std::countr_zero(bits));
+  return bits == 0 ? text : text + " ...";
 }
 
 #ifdef MULTINODE_HAVE_CUDA

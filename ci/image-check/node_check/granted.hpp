@@ -1,9 +1,7 @@
 // granted.hpp: the CPUs and the memory that this process may use.
 #pragma once
 
-#include <filesystem>
-#include <optional>
-#include <vector>
+#include <cstddef>
 
 namespace node_check {
 
@@ -11,16 +9,7 @@ namespace node_check {
 // stays withheld.
 void unbind();
 
-std::vector<int> allowed_cpus();
-
-// The tightest limits on the way from this process's cgroup (ROOT/proc/self/cgroup) to the top, in versions 1 and 2.
-struct Limits {
-  std::optional<double> cpus;
-  std::optional<double> memory;  // bytes
-};
-Limits read_cgroup(const std::filesystem::path& root);
-
-// CPUs to compute on, and bytes of memory: this machine's, within those limits.
+// CPUs to compute on, and bytes of memory: this machine's, within the limits of this process.
 std::size_t cpus_to_use();
 double memory_bytes();
 

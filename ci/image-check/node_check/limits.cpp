@@ -5,7 +5,11 @@
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/device.hpp>
+#include <multinode/files.hpp>
+#include <multinode/limits.hpp>
 #include <multinode/text.hpp>
+
+#include <fmt/core.h>
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -25,29 +29,9 @@ namespace node_check {
 
 namespace {
 
-std::string gib(double bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f GiB", bytes / 0x1p30);
-  return text;
-}
+std::string gib(double bytes) { return fmt::format("{:.2f} GiB", bytes / 0x1p30); }
 
 std::string or_none(const std::vector<std::string>& parts) { return parts.empty() ? "none" : multinode::join(parts); }
-
-std::string first_line(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  std::string line;
-  std::getline(in, line);
-  return line;
-}
-
-std::vector<std::string> names_in(const std::filesystem::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
-    names.push_back(entry->path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 Finding limit(const std::string& what, __rlimit_resource resource, const std::string& unit, double needed,
               const std::string& what_to_do) {
@@ -79,8 +63,8 @@ std::vector<std::string> interfaces() {
   }
   std::vector<std::string> texts;
   for (const std::string& name : names) {
-    const std::string mtu = first_line("/sys/class/net/" + name + "/mtu");
-    texts.push_back(name + (mtu.empty() ? "" : " mtu " + mtu));
+    const auto mtu = multinode::read_text("/sys/class/net/" + name + "/mtu");
+    texts.push_back(name + (mtu ? " mtu " + *mtu : ""));
   }
   return texts;
 }
@@ -111,11 +95,11 @@ Findings look_at_limits() {
       limit("core_size", RLIMIT_CORE, "bytes", 0, ""),
       limit("stack", RLIMIT_STACK, "bytes", 0x1p20, "raise stack to 8 MiB")};
 
-  const std::size_t cpus = allowed_cpus().size();
-  const Limits cgroup = read_cgroup("/");
+  const std::size_t cpus = multinode::allowed_cpus().size();
+  const multinode::Limits cgroup = multinode::read_cgroup("/");
   all.push_back({"cpus", cpus, "", "equal", true, ""});
   if (cgroup.cpus) all.push_back({"cgroup_cpus", *cgroup.cpus, "", "equal", true, ""});
-  if (cgroup.memory) all.push_back({"cgroup_memory", *cgroup.memory, "bytes", "equal", true, ""});
+  if (cgroup.memory_bytes) all.push_back({"cgroup_memory", *cgroup.memory_bytes, "bytes", "equal", true, ""});
   all.push_back({"memory", memory_bytes() / 0x1p30, "GiB", "more", true, ""});
   all.push_back(look_at_folder("shm", "/dev/shm", 0x1p25,
                                "MPI and NCCL pass data between the ranks of a node there: mount a larger tmpfs "
@@ -163,12 +147,13 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
 std::vector<std::string> rdma_ports(const std::filesystem::path& sysfs) {
   std::vector<std::string> ports;
   const std::filesystem::path folder = sysfs / "class/infiniband";
-  for (const std::string& device : names_in(folder))
-    for (const std::string& port : names_in(folder / device / "ports")) {
-      const std::string state = first_line(folder / device / "ports" / port / "state");  // "4: ACTIVE"
+  for (const std::string& device : multinode::names_in(folder))
+    for (const std::string& port : multinode::names_in(folder / device / "ports")) {
+      const std::string state =
+          multinode::read_text(folder / device / "ports" / port / "state").value_or("");  // "4: ACTIVE"
       const std::size_t colon = state.find(": ");
       ports.push_back(device + "/" + port + " " + (colon == std::string::npos ? state : state.substr(colon + 2)) + " " +
-                      first_line(folder / device / "ports" / port / "rate"));
+                      multinode::read_text(folder / device / "ports" / port / "rate").value_or(""));
     }
   return ports;
 }

@@ -2,6 +2,7 @@
 
 #include "granted.hpp"
 
+#include <multinode/limits.hpp>
 #include <multinode/seconds.hpp>
 
 #include <pthread.h>
@@ -72,7 +73,7 @@ std::size_t array_length(double cache_bytes, double most_bytes) {
 }
 
 Findings measure_memory_bandwidth(double seconds, bool corrupt) {
-  const std::vector<int> cpus = allowed_cpus();
+  const std::vector<int> cpus = multinode::allowed_cpus();
   const std::size_t workers = std::min(cpus.size(), cpus_to_use());
   // An eighth of the memory, and what a slow core gets through in time.
   const double cache = last_level_cache();

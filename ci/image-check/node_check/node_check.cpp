@@ -14,13 +14,13 @@
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
-#include <iomanip>
 #include <iostream>
 #include <map>
 #include <memory>
-#include <sstream>
 
 using multinode::World;
 using namespace node_check;
@@ -190,14 +190,12 @@ int report(World& world, const Options& options, const Findings& findings) {
     const json& value = one.at("value");
     right += ok == true;
     wrong += ok == false;
-    std::ostringstream number;
-    number.precision(4);
-    if (value.is_number_float() && value.get<double>() < 1e5)
-      number << value.get<double>();
-    else if (value.is_number())
-      number << std::fixed << std::setprecision(0) << value.get<double>();
-    table.add({one.at("what"), std::to_string(one.at("rank").get<int>()), one.at("host"),
-               value.is_string() ? value.get<std::string>() : number.str(), one.at("unit"),
+    const std::string text = value.is_string()    ? value.get<std::string>()
+                             : !value.is_number() ? ""
+                             : value.is_number_float() && value.get<double>() < 1e5
+                                 ? fmt::format("{:.4g}", value.get<double>())
+                                 : fmt::format("{:.0f}", value.get<double>());
+    table.add({one.at("what"), std::to_string(one.at("rank").get<int>()), one.at("host"), text, one.at("unit"),
                ok.is_null()     ? "absent"
                : ok.get<bool>() ? "ok"
                                 : "WRONG",

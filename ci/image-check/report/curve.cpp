@@ -1,10 +1,11 @@
 #include "curve.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
-#include <sstream>
 
 namespace image_check {
 
@@ -73,13 +74,8 @@ class Axis {
 };
 
 std::string round_tick(double value) {
-  std::ostringstream text;
-  text << (std::abs(value) < 1e-12 ? 0 : value);
-  if (text.str().find("e+") != std::string::npos && std::abs(value) < 1e9) {
-    text.str("");
-    text << std::llround(value);
-  }
-  return text.str();
+  const std::string text = fmt::format("{:g}", std::abs(value) < 1e-12 ? 0 : value);
+  return text.find("e+") != text.npos && std::abs(value) < 1e9 ? std::to_string(std::llround(value)) : text;
 }
 
 // So wide about, in the widest font of the page.
@@ -131,9 +127,10 @@ class Picture {
   }
   void through(const std::vector<std::pair<double, double>>& points, const std::string& css_class,
                const char* kind = "polyline") {
-    std::ostringstream text;
-    for (const auto& [x, y] : points) text << std::round(x * 10) / 10 << ',' << std::round(y * 10) / 10 << ' ';
-    set(shape(kind, css_class), "points", text.str());
+    std::string text;
+    for (const auto& [x, y] : points)
+      text += fmt::format("{:g},{:g} ", std::round(x * 10) / 10, std::round(y * 10) / 10);
+    set(shape(kind, css_class), "points", text);
   }
   void text(double x, double y, const std::string& words, const std::string& css_class) {
     const auto node = add(svg_, "text", words, css_class.c_str());

@@ -2,7 +2,8 @@
 #include "verdict.hpp"
 #include "xml.hpp"
 
-#include <iomanip>
+#include <fmt/core.h>
+
 #include <map>
 #include <sstream>
 
@@ -48,11 +49,7 @@ class Suite {
 
  private:
   void set_count(const char* name, int count) { node_.attribute(name).set_value(count); }
-  static std::string fixed(double seconds) {
-    std::ostringstream text;
-    text << std::fixed << std::setprecision(3) << seconds;
-    return text.str();
-  }
+  static std::string fixed(double seconds) { return fmt::format("{:.3f}", seconds); }
 
   pugi::xml_node node_;
   std::string class_name_;

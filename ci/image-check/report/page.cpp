@@ -8,6 +8,8 @@
 
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -34,12 +36,7 @@ std::vector<std::string> at_most(std::vector<std::string> words, std::size_t mos
   return words;
 }
 
-std::string seconds(double value) {
-  std::ostringstream text;
-  text.precision(value < 10 ? 1 : 0);
-  text << std::fixed << value << " s";
-  return text.str();
-}
+std::string seconds(double value) { return fmt::format("{:.{}f} s", value, value < 10 ? 1 : 0); }
 
 std::string shortened(const std::string& text, std::size_t most = 2000) {
   if (text.size() <= most) return text;
@@ -76,16 +73,15 @@ void link(pugi::xml_node parent, const std::string& address, const std::string& 
 
 // A log beside the page; never another kind of address.
 void log_link(pugi::xml_node parent, const std::string& log, const std::string& text) {
-  std::ostringstream address;
-  address << "./" << std::hex << std::uppercase;
+  std::string address = "./";
   for (const char c : log) {
     const auto byte = static_cast<unsigned char>(c);
     if (std::isalnum(byte) || std::string_view("/._-").find(c) != std::string_view::npos)
-      address << c;
+      address += c;
     else
-      address << '%' << (byte < 16 ? "0" : "") << static_cast<int>(byte);
+      address += fmt::format("%{:02X}", byte);
   }
-  link(parent, address.str(), text);
+  link(parent, address, text);
 }
 
 pugi::xml_node status_cell(pugi::xml_node row, Status status) {

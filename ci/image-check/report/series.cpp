@@ -1,8 +1,9 @@
 #include "series.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 #include <tuple>
 
 namespace image_check {
@@ -43,24 +44,15 @@ std::vector<Series> series_of(const std::vector<Sample>& samples) {
 bool is_pair(const std::string& node) { return node.find(" - ") != std::string::npos; }
 
 std::string number(double value) {
-  std::ostringstream text;
-  if (std::abs(value) >= 1000 && std::abs(value) < 1e9)
-    text << std::llround(value);
-  else
-    text.precision(4), text << value;
-  return text.str();
+  return std::abs(value) >= 1000 && std::abs(value) < 1e9 ? std::to_string(std::llround(value))
+                                                          : fmt::format("{:.4g}", value);
 }
 
 std::string percent(double share) {
   if (!std::isfinite(share)) return "from zero";
   if (std::abs(share) < 0.0005) return "0 %";
-  std::ostringstream text;
   const double hundredths = share * 100;
-  text.precision(1);
-  text << std::fixed << std::showpos;
-  if (std::abs(hundredths) >= 9.95) text.precision(0);
-  text << hundredths << " %";
-  return text.str();
+  return fmt::format("{:+.{}f} %", hundredths, std::abs(hundredths) >= 9.95 ? 0 : 1);
 }
 
 std::string in_words(const Spread& spread) {

@@ -1,9 +1,9 @@
 #include "xml.hpp"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
-#include <sstream>
 
 namespace image_check {
 
@@ -44,9 +44,7 @@ void set(pugi::xml_node node, const char* attribute, const std::string& value) {
 }
 
 void set(pugi::xml_node node, const char* attribute, double value) {
-  std::ostringstream text;
-  text << std::round(value * 10) / 10;
-  set(node, attribute, text.str());
+  set(node, attribute, fmt::format("{:g}", std::round(value * 10) / 10));
 }
 
 }  // namespace image_check

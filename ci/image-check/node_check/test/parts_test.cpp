@@ -140,30 +140,6 @@ TEST(NodeCheck, LimitsOfThisProcess) {
     EXPECT_EQ(std::count_if(all.begin(), all.end(), [&](const Finding& f) { return f.what == what; }), 1) << what;
 }
 
-TEST(NodeCheck, CgroupsOfBothVersions) {
-  const TemporaryFolder two;
-  two.write("proc/self/cgroup", "0::/a/b");
-  two.write("sys/fs/cgroup/a/cpu.max", "150000 100000");
-  two.write("sys/fs/cgroup/a/b/cpu.max", "max 100000");
-  two.write("sys/fs/cgroup/a/b/memory.max", "max");
-  two.write("sys/fs/cgroup/memory.max", "1048576");
-  EXPECT_EQ(read_cgroup(two.path()).cpus, 1.5);
-  EXPECT_EQ(read_cgroup(two.path()).memory, 1048576);
-
-  const TemporaryFolder one;
-  one.write("proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n1:name=systemd:/x");
-  one.write("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "400000");
-  one.write("sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000");
-  one.write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "2097152");
-  one.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
-  EXPECT_EQ(read_cgroup(one.path()).cpus, 4);
-  EXPECT_EQ(read_cgroup(one.path()).memory, 2097152);
-
-  const TemporaryFolder none;
-  EXPECT_FALSE(read_cgroup(none.path()).cpus);
-  EXPECT_FALSE(read_cgroup(none.path()).memory);
-}
-
 TEST(NodeCheck, RdmaPorts) {
   const TemporaryFolder root;
   EXPECT_TRUE(rdma_ports(root / "sys").empty());

@@ -1,17 +1,21 @@
-#include "explore/files.hpp"
+#include <multinode/files.hpp>
 
 #include <algorithm>
-#include <charconv>
+#include <array>
 #include <fstream>
-#include <sstream>
 
-namespace explore {
+namespace multinode {
 
 std::optional<std::string> read_text(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) return std::nullopt;
   std::ifstream in(file);
-  std::ostringstream copy;
-  if (!(copy << in.rdbuf())) return std::nullopt;  // some files of /sys open, and then refuse to be read
-  std::string text = copy.str();
+  std::string text;
+  for (std::array<char, 4096> piece{}; in && text.size() < 1 << 20;) {
+    in.read(piece.data(), piece.size());
+    text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
+  }
+  if (in.bad()) return std::nullopt;  // some files of /sys open, and then refuse to be read
   const char* const space = " \t\r\n";
   text.erase(text.find_last_not_of(space) + 1);
   text.erase(0, text.find_first_not_of(space));
@@ -19,13 +23,9 @@ std::optional<std::string> read_text(const std::filesystem::path& file) {
   return text;
 }
 
-std::optional<long long> read_number(const std::filesystem::path& file) {
-  const std::optional<std::string> text = read_text(file);
-  if (!text) return std::nullopt;
-  long long number = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error != std::errc{} || end != text->data() + text->size()) return std::nullopt;
-  return number;
+bool is_there(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
 }
 
 std::vector<std::string> names_in(const std::filesystem::path& folder) {
@@ -37,4 +37,4 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-}  // namespace explore
+}  // namespace multinode
