@@ -198,7 +198,7 @@ TEST_P(RandomMlp, TracesAllRanksOnOneClock) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(By, RandomMlp, ::testing::ValuesIn(ways()),
+INSTANTIATE_TEST_SUITE_P(By, RandomMlp, ::testing::ValuesIn(one_way_a_library()),
                          [](const auto& info) { return info.param.name(); });
 
 class RandomMlpOnce : public ::testing::Test {

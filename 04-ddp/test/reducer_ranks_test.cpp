@@ -94,7 +94,7 @@ TEST(ReducerOverNcclKilled, ARankThatIsKilledEndsTheOthers) {
 INSTANTIATE_TEST_SUITE_P(Ranks, ReducerOverNccl, ::testing::Values(2, 3, 4), ::testing::PrintToStringParamName());
 #endif
 
-INSTANTIATE_TEST_SUITE_P(Ways, ReducerRanks, ::testing::ValuesIn(ways()),
+INSTANTIATE_TEST_SUITE_P(Ways, ReducerRanks, ::testing::ValuesIn(one_way_a_library()),
                          [](const auto& info) { return info.param.name(); });
 
 }  // namespace reducer_ranks_test

@@ -113,7 +113,7 @@ TEST_F(SmallDataSet, BadCommandLinesAreRefused) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(By, TrainerStyle, ::testing::ValuesIn(ways()),
+INSTANTIATE_TEST_SUITE_P(By, TrainerStyle, ::testing::ValuesIn(one_way_a_library()),
                          [](const auto& info) { return info.param.name(); });
 
 }  // namespace trainer_style_test
