@@ -1,7 +1,10 @@
-// text.hpp: lists in messages.
+// text.hpp: reads numbers from text, and shows text and lists in messages.
 #pragma once
 
+#include <charconv>
+#include <concepts>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -29,6 +32,24 @@ std::string join(const Range& items, std::string_view between = ", ", Projection
 template <class Range>
 std::string rank_list(const Range& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + join(ranks);
+}
+
+// All of `text` as a decimal number without a sign, if Number can hold it.
+template <std::integral Number>
+std::optional<Number> parse_decimal(std::string_view text) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stopped != end || text.starts_with('-')) return std::nullopt;
+  return value;
+}
+
+// One line of at most 63 characters: the beginning of `text`, with a ? for each byte that is not printable ASCII.
+inline std::string printable(std::string_view text) {
+  std::string line(text.substr(0, 60));
+  for (char& c : line)
+    if (c < ' ' || c > '~') c = '?';
+  return text.size() > line.size() ? line + "..." : line;
 }
 
 }  // namespace multinode
