@@ -1,35 +1,33 @@
 #include <multinode/check.hpp>
 #include <multinode/endpoint.hpp>
+#include <multinode/text.hpp>
 
-#include <charconv>
+#include <fmt/format.h>
 
 namespace multinode {
 
 Endpoint parse_endpoint(std::string_view text, std::string_view what) {
   const auto wrong = [&](std::string_view why) {
-    return UsageError(std::string(what) + ": \"" + std::string(text) +
-                      "\" is no host:port or [IPv6 address]:port: " + std::string(why));
+    return UsageError(
+        fmt::format("{}: \"{}\" is not host:port or [IPv6 address]:port: {}", what, printable(text), why));
   };
   const auto colon = text.rfind(':');
-  if (colon == std::string_view::npos) throw wrong("there is no port");
+  if (colon == text.npos) throw wrong("there is no port");
   auto host = text.substr(0, colon);
-  const auto digits = text.substr(colon + 1);
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']')
+  if (host.starts_with('[') && host.ends_with(']'))
     host = host.substr(1, host.size() - 2);
-  else if (host.find(':') != std::string_view::npos)
-    throw wrong("an IPv6 address belongs in brackets");
+  else if (host.find(':') != host.npos)
+    throw wrong("write an IPv6 address in brackets");
   if (host.empty()) throw wrong("there is no host");
-  if (host.find_first_of("[] \t\r\n/") != std::string_view::npos) throw wrong("the host holds a wrong character");
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (error != std::errc() || end != digits.data() + digits.size() || port == 0)
-    throw wrong("the port is a number from 1 to 65535");
-  return {std::string(host), port};
+  if (host.find_first_of("[] \t\r\n/") != host.npos) throw wrong("the host contains a wrong character");
+  const auto port = parse_decimal<std::uint16_t>(text.substr(colon + 1));
+  if (!port || *port == 0) throw wrong("the port must be a number from 1 to 65535");
+  return {std::string(host), *port};
 }
 
 std::string to_string(const Endpoint& endpoint) {
   const bool v6 = endpoint.host.find(':') != std::string::npos;
-  return (v6 ? "[" + endpoint.host + "]" : endpoint.host) + ":" + std::to_string(endpoint.port);
+  return fmt::format("{}{}{}:{}", v6 ? "[" : "", endpoint.host, v6 ? "]" : "", endpoint.port);
 }
 
 }  // namespace multinode

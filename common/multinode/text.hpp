@@ -1,4 +1,4 @@
-// text.hpp: lists for messages, and numbers from texts.
+// text.hpp: reads numbers from text, and shows text and lists in messages.
 #pragma once
 
 #include <charconv>
@@ -33,13 +33,28 @@ std::string rank_list(const Range& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + join(ranks);
 }
 
-// Nothing, unless the whole of `text` is a number that fits.
+// All of `text` as a number, if Number can hold it.
 template <class Number>
 std::optional<Number> number_of(std::string_view text) {
   Number number{};
-  const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || after != text.data() + text.size()) return std::nullopt;
+  const char* const end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stopped != end) return std::nullopt;
   return number;
+}
+
+// All of `text` as a decimal number without a sign, if Number can hold it.
+template <class Number>
+std::optional<Number> parse_decimal(std::string_view text) {
+  return text.starts_with('-') ? std::nullopt : number_of<Number>(text);
+}
+
+// One line of at most 63 characters: the beginning of `text`, with a ? for each byte that is not printable ASCII.
+inline std::string printable(std::string_view text) {
+  std::string line(text.substr(0, 60));
+  for (char& c : line)
+    if (c < ' ' || c > '~') c = '?';
+  return text.size() > line.size() ? line + "..." : line;
 }
 
 }  // namespace multinode

@@ -37,5 +37,15 @@ TEST(Endpoint, WhatIsNoneIsRefusedByName) {
   }
 }
 
+TEST(Endpoint, TheErrorIsOneLine) {
+  try {
+    parse_endpoint("host\n:1", "MNRUN_STORE");
+    ADD_FAILURE();
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("MNRUN_STORE: \"host?:1\" is not host:port"), std::string::npos)
+        << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace multinode

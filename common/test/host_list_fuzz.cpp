@@ -1,8 +1,11 @@
-// Fuzzes what reads text that others wrote: host lists, tasks a node, and all of read_launch and read_nodes with
-// arbitrary values in the variables of the table.
+// Fuzzes what reads text that others wrote: host lists, tasks per node, and read_launch and read_nodes with arbitrary
+// values in the variables of the table.
 #include <multinode/check.hpp>
+#include <multinode/host_list.hpp>
 #include <multinode/launch.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -26,76 +29,28 @@ void try_to(Function read) {
 
 // Whole sets of variables, so that the fuzzer reaches every row; the values are its own. The node files are left out:
 // it would open paths of its choice.
-constexpr std::string_view names[] = {"TORCHELASTIC_RUN_ID",
-                                      "LOCAL_RANK",
-                                      "RANK",
-                                      "WORLD_SIZE",
-                                      "LOCAL_WORLD_SIZE",
-                                      "GROUP_RANK",
-                                      "GROUP_WORLD_SIZE",
-                                      "TORCHELASTIC_RESTART_COUNT",
-                                      "TORCHELASTIC_USE_AGENT_STORE",
-                                      "MASTER_ADDR",
-                                      "MASTER_PORT",
-                                      "OMPI_COMM_WORLD_RANK",
-                                      "OMPI_COMM_WORLD_SIZE",
-                                      "OMPI_COMM_WORLD_LOCAL_RANK",
-                                      "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                      "PMI_RANK",
-                                      "PMI_SIZE",
-                                      "MPI_LOCALRANKID",
-                                      "MPI_LOCALNRANKS",
-                                      "I_MPI_HYDRA_UUID",
-                                      "PMIX_RANK",
-                                      "FLUX_TASK_RANK",
-                                      "FLUX_JOB_SIZE",
-                                      "FLUX_TASK_LOCAL_ID",
-                                      "FLUX_JOB_NNODES",
-                                      "SLURM_PROCID",
-                                      "SLURM_LOCALID",
-                                      "SLURM_NODEID",
-                                      "SLURM_STEP_ID",
-                                      "SLURM_STEP_NUM_TASKS",
-                                      "SLURM_STEP_NUM_NODES",
-                                      "SLURM_STEP_TASKS_PER_NODE",
-                                      "SLURM_STEP_NODELIST",
-                                      "SLURM_JOB_NODELIST",
-                                      "SLURM_JOB_ID",
-                                      "SLURM_RESTART_COUNT",
-                                      "HOROVOD_RANK",
-                                      "HOROVOD_SIZE",
-                                      "HOROVOD_LOCAL_RANK",
-                                      "HOROVOD_LOCAL_SIZE",
-                                      "HOROVOD_CROSS_RANK",
-                                      "HOROVOD_CROSS_SIZE",
-                                      "JSM_NAMESPACE_RANK",
-                                      "JSM_NAMESPACE_SIZE",
-                                      "JSM_NAMESPACE_LOCAL_RANK",
-                                      "JSM_NAMESPACE_LOCAL_SIZE",
-                                      "LSB_JOBID",
-                                      "MNRUN_STORE",
-                                      "MNRUN_RUN_ID",
-                                      "MNRUN_RESTART_COUNT",
-                                      "RAY_JOB_ID",
-                                      "NODE_RANK",
-                                      "NGC_ARRAY_INDEX",
-                                      "NGC_ARRAY_SIZE",
-                                      "NGC_ARRAY_TYPE",
-                                      "NGC_MASTER_ADDR",
-                                      "NGC_GPUS_PER_NODE",
-                                      "RUNAI_NUM_OF_GPUS",
-                                      "PET_NODE_RANK",
-                                      "PET_NNODES",
-                                      "PET_NPROC_PER_NODE",
-                                      "PET_MASTER_ADDR",
-                                      "PET_MASTER_PORT",
-                                      "PET_RDZV_ENDPOINT",
-                                      "AWS_BATCH_JOB_NODE_INDEX",
-                                      "AWS_BATCH_JOB_NUM_NODES",
-                                      "AWS_BATCH_JOB_MAIN_NODE_INDEX",
-                                      "PBS_NODENUM",
-                                      "PBS_TASKNUM",
-                                      "PBS_JOBID"};
+constexpr auto names = std::to_array<std::string_view>(
+    {// torchrun, mnrun, cluster, Ray Train, and all that meet at a master
+     "TORCHELASTIC_RUN_ID", "LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+     "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT", "MNRUN_STORE",
+     "MNRUN_RUN_ID", "MNRUN_RESTART_COUNT", "RAY_JOB_ID", "NODE_RANK", "CLUSTER_STORE", "CLUSTER_JOB_ID",
+     "CLUSTER_RESTART_COUNT", "CLUSTER_REPORT_FD",
+     // Open MPI, Intel MPI, MPICH, PMIx, Flux
+     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+     "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "I_MPI_HYDRA_UUID", "PMIX_RANK", "FLUX_TASK_RANK",
+     "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES", "PMI_ID", "FLUX_JOB_ID", "PMIX_NAMESPACE",
+     // srun
+     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES",
+     "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_RESTART_COUNT",
+     // Horovod, jsrun
+     "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
+     "HOROVOD_CROSS_SIZE", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK",
+     "JSM_NAMESPACE_LOCAL_SIZE", "LSB_JOBID",
+     // pods and batch nodes
+     "NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE", "NGC_ARRAY_TYPE", "NGC_MASTER_ADDR", "NGC_GPUS_PER_NODE", "RUNAI_NUM_OF_GPUS",
+     "PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_ENDPOINT",
+     "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_MAIN_NODE_INDEX", "PBS_NODENUM",
+     "PBS_TASKNUM", "PBS_JOBID", "NGC_JOB_ID", "NGC_NTASKS_PER_NODE", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"});
 
 }  // namespace
 
@@ -115,7 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // Records: a byte that chooses the variable, its value up to a zero byte.
   multinode::Environment environment;
   while (!text.empty()) {
-    const std::string_view name = names[static_cast<unsigned char>(text.front()) % std::size(names)];
+    const std::string_view name = names[static_cast<unsigned char>(text.front()) % names.size()];
     const std::size_t end = std::min(text.find('\0', 1), text.size());
     environment[std::string(name)] = text.substr(1, end - 1);
     text.remove_prefix(std::min(end + 1, text.size()));

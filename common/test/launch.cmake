@@ -20,13 +20,14 @@ gtest_discover_tests(launch_live_test TEST_PREFIX common. TEST_FILTER *Torchrun*
   PROPERTIES TIMEOUT 120 PROCESSORS 4 LABELS slow)
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # The library again, instrumented: launch.cpp and what parses an endpoint for it.
+  # launch.cpp and what it needs, again and instrumented.
   add_executable(host_list_fuzz host_list_fuzz.cpp
-    ../multinode/check.cpp ../multinode/endpoint.cpp ../multinode/launch.cpp)
+    ../multinode/check.cpp ../multinode/endpoint.cpp ../multinode/host_list.cpp ../multinode/launch.cpp)
   target_compile_features(host_list_fuzz PRIVATE cxx_std_20)
   target_compile_options(host_list_fuzz PRIVATE -O1 -g -fno-sanitize-recover=all -fsanitize=fuzzer,address,undefined)
   target_link_options(host_list_fuzz PRIVATE -fsanitize=fuzzer,address,undefined)
   target_include_directories(host_list_fuzz PRIVATE ..)
+  target_link_libraries(host_list_fuzz PRIVATE fmt::fmt)
   multinode_warnings(host_list_fuzz)
   add_test(NAME common.launch.host_list_fuzz
     COMMAND host_list_fuzz -max_total_time=60 -timeout=10 -rss_limit_mb=1024 -max_len=4096 -print_final_stats=1)

@@ -1,4 +1,5 @@
 #include <multinode/check.hpp>
+#include <multinode/host_list.hpp>
 #include <multinode/launch.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -495,6 +496,23 @@ TEST(ReadNodes, EveryBatchSystem) {
   }
 }
 
+// A program and an agent in the same pod or on the same batch node find the same numbers and the same master.
+TEST(ReadNodes, AgreesWithReadLaunchInPods) {
+  const Environment pet = load("kubeflow-pytorchjob-1.9").environment;
+  std::vector<Environment> all = {load("runai-pod").environment + pet};
+  for (const Expected& expected : all_expected())
+    if (expected.how == Expected::pod) all.push_back(load(expected.file).environment);
+  for (const Environment& environment : all) {
+    const Launch launch = read_launch(environment);
+    const Nodes nodes = read_nodes(environment);
+    SCOPED_TRACE(launch.launcher);
+    EXPECT_EQ(value_or_unsaid(nodes.node_rank), launch.rank.value);
+    EXPECT_EQ(value_or_unsaid(nodes.node_count), launch.world_size.value);
+    EXPECT_EQ(nodes.master_address.value, launch.master_address.value);
+    EXPECT_EQ(nodes.master_port.value, launch.master_port.value);
+  }
+}
+
 TEST(ReadNodes, SrunStartsOneAgentANode) {
   const Environment one_a_node = {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
   const Nodes nodes = read_nodes(load("srun-none").environment + one_a_node);
@@ -603,7 +621,7 @@ TEST(TasksPerNode, RefusesWhatIsNone) {
   for (const std::string text : {"", ",", "2,", "x", "2(x", "2(x)", "2(3)", "(x2)", "2(x2)3", "0", "2(x0)", "-1",
                                  "2(x-1)", "1(x65537)", "1(x65536),1", "99999999999", "2 "}) {
     const std::string what = refusal([&] { expand_tasks_per_node(text); });
-    EXPECT_NE(what.find("tasks a node"), what.npos) << text << ": " << what;
+    EXPECT_NE(what.find("list of tasks per node"), what.npos) << text << ": " << what;
   }
 }
 

@@ -15,6 +15,20 @@ namespace {
 
 using namespace multinode;
 
+TEST(Text, OnlyDecimalNumbersAreParsed) {
+  EXPECT_EQ(parse_decimal<int>("0042"), 42);
+  EXPECT_EQ(parse_decimal<std::uint16_t>("65535"), 65'535);
+  EXPECT_EQ(parse_decimal<std::uint16_t>("65536"), std::nullopt);
+  for (const char* text : {"", " 1", "1 ", "+1", "-1", "-0", "0x1", "1.0", "one"})
+    EXPECT_EQ(parse_decimal<int>(text), std::nullopt) << text;
+}
+
+TEST(Text, AnyBytesArePrintable) {
+  EXPECT_EQ(printable("a\nb\x01\xff"), "a?b??");
+  EXPECT_EQ(printable(std::string(60, 'a')), std::string(60, 'a'));
+  EXPECT_EQ(printable(std::string(61, 'a')), std::string(60, 'a') + "...");
+}
+
 TEST(Text, JoinsWordsAndNumbers) {
   EXPECT_EQ(join(std::vector<std::string>{}), "");
   EXPECT_EQ(join(std::vector<std::string>{"", "b", ""}), ", b, ");

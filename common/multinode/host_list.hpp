@@ -1,0 +1,24 @@
+// host_list.hpp: lists of hosts and of counts, as Slurm writes them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace multinode {
+
+inline constexpr std::size_t max_hosts = 65'536;
+inline constexpr std::size_t max_host_name = 255;  // characters, in DNS
+
+// A letter, a digit, '-', '_' or '.'.
+bool is_host_character(char c);
+
+// "gpu[1-3,07-08],login" -> gpu1 gpu2 gpu3 gpu07 gpu08 login. Throws UsageError if `text` is not such a list, or names
+// more than max_hosts hosts.
+std::vector<std::string> expand_host_list(std::string_view text);
+
+// "2(x3),1" -> 2 2 2 1 (SLURM_STEP_TASKS_PER_NODE). Throws UsageError.
+std::vector<int> expand_tasks_per_node(std::string_view text);
+
+}  // namespace multinode
