@@ -1,0 +1,24 @@
+# env.sh at the top of the build folder: it puts the programs on the PATH and makes mpirun work on small machines.
+
+# multinode_on_path(): a shell that has sourced env.sh finds the programs of this folder.
+function(multinode_on_path)
+  get_property(folders GLOBAL PROPERTY MULTINODE_PROGRAM_FOLDERS)
+  if(NOT folders)
+    cmake_language(DEFER DIRECTORY ${CMAKE_SOURCE_DIR} CALL multinode_write_environment)
+  endif()
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_BINARY_DIR BASE_DIRECTORY ${CMAKE_BINARY_DIR} OUTPUT_VARIABLE folder)
+  if(NOT folder IN_LIST folders)
+    set_property(GLOBAL APPEND PROPERTY MULTINODE_PROGRAM_FOLDERS ${folder})
+  endif()
+endfunction()
+
+function(multinode_write_environment)
+  get_property(folders GLOBAL PROPERTY MULTINODE_PROGRAM_FOLDERS)
+  list(TRANSFORM folders REPLACE ".+" "\"$multinode_build/\\0\"")
+  get_filename_component(mpi "${MPIEXEC_EXECUTABLE}" DIRECTORY)
+  if(mpi AND NOT mpi STREQUAL "/usr/bin") # an MPI of a module: its mpirun comes before the system's
+    list(PREPEND folders "\"${mpi}\"")
+  endif()
+  list(JOIN folders " " folders)
+  configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/env.sh.in ${CMAKE_BINARY_DIR}/env.sh @ONLY)
+endfunction()
