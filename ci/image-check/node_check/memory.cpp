@@ -21,7 +21,11 @@
 #include <thread>
 
 #ifdef HAVE_BLAS
+#if __has_include(<cblas.h>)
 #include <cblas.h>
+#else
+#include <mkl_cblas.h>
+#endif
 #endif
 
 namespace node_check {
