@@ -3,8 +3,9 @@
 
 Empty tasks a second from one client, by this chapter's tasks and by Ray's, in one run, turn by turn: synchronous (each
 awaited before the next is submitted) and asynchronous (10,000 in flight, each result awaited on its own), with 1 and 2
-workers. BUILD is the folder that holds cluster and task_rate; PYTHON has Ray (pip install ray). Exit status: 0 at
-least 5 times Ray's rates in the median, every result right, memory within bounds; 1 not; 2 bad command line.
+workers. BUILD is the folder that holds cluster and task_rate (cmake --build build/release --target task_rate); PYTHON has
+Ray (pip install ray). Exit status: 0 at least 5 times Ray's rates in the median, every result right, memory within
+bounds; 1 not; 2 bad command line.
 """
 import argparse
 import datetime
