@@ -2,8 +2,7 @@
 #pragma once
 
 #include <multinode/check.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <chrono>
 #include <cstdint>
