@@ -10,9 +10,9 @@ target_compile_definitions(communicator_test PRIVATE
   COMMUNICATOR_RANKS="${CMAKE_CURRENT_SOURCE_DIR}/communicator_ranks.sh")
 add_dependencies(communicator_test communicator_check)
 gtest_discover_tests(communicator_test TEST_PREFIX common.communicator. TEST_FILTER "-*Ranks*:Refusal*"
-  PROPERTIES TIMEOUT 60 PROCESSORS 1 LABELS unit)
+  PROPERTIES TIMEOUT 300 PROCESSORS 1 LABELS unit)
 gtest_discover_tests(communicator_test TEST_PREFIX common.communicator. TEST_FILTER "*Ranks*:Refusal*"
-  TEST_LIST communicator_programs PROPERTIES TIMEOUT 60 PROCESSORS 3 LABELS local)
+  TEST_LIST communicator_programs PROPERTIES TIMEOUT 300 PROCESSORS 3 LABELS local)
 
 set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
   PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe)
@@ -23,7 +23,7 @@ function(communicator_ranks name ranks backend program)
   endif()
   add_test(NAME common.communicator.${name} COMMAND ${start} $<TARGET_FILE:${program}> --backend ${backend} ${ARGN})
   set_tests_properties(common.communicator.${name} PROPERTIES
-    TIMEOUT 120 PROCESSORS ${ranks} LABELS local ENVIRONMENT "${environment}")
+    TIMEOUT 300 PROCESSORS ${ranks} LABELS local ENVIRONMENT "${environment}")
 endfunction()
 
 foreach(backend mpi gloo)

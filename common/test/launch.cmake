@@ -15,7 +15,7 @@ endforeach()
 add_test(NAME common.launch COMMAND launch_test)
 set_tests_properties(common.launch PROPERTIES TIMEOUT 30 PROCESSORS 1 LABELS unit)
 gtest_discover_tests(launch_live_test TEST_PREFIX common. TEST_FILTER -*Torchrun*
-  PROPERTIES TIMEOUT 60 PROCESSORS 3 LABELS local)
+  PROPERTIES TIMEOUT 300 PROCESSORS 3 LABELS local)
 gtest_discover_tests(launch_live_test TEST_PREFIX common. TEST_FILTER *Torchrun* TEST_LIST torchrun_live_tests
   PROPERTIES TIMEOUT 120 PROCESSORS 4 LABELS slow)
 

@@ -11,9 +11,9 @@ foreach(test store_test tcp_store_test file_store_test torch_store_test)
   multinode_warnings(${test})
 endforeach()
 gtest_discover_tests(store_test TEST_PREFIX common.store. TEST_FILTER -*Torch*
-  PROPERTIES TIMEOUT 60 PROCESSORS 1 LABELS unit)
-gtest_discover_tests(tcp_store_test TEST_PREFIX common.store. PROPERTIES TIMEOUT 60 PROCESSORS 1 LABELS unit)
-gtest_discover_tests(file_store_test TEST_PREFIX common.store. PROPERTIES TIMEOUT 60 PROCESSORS 1 LABELS unit)
+  PROPERTIES TIMEOUT 300 PROCESSORS 1 LABELS unit)
+gtest_discover_tests(tcp_store_test TEST_PREFIX common.store. PROPERTIES TIMEOUT 300 PROCESSORS 1 LABELS unit)
+gtest_discover_tests(file_store_test TEST_PREFIX common.store. PROPERTIES TIMEOUT 300 PROCESSORS 1 LABELS unit)
 # Real torch: its server takes seconds to start, so all its tests share one.
 add_test(NAME common.store.torch.contract COMMAND store_test --gtest_filter=*Torch*)
 add_test(NAME common.store.torch COMMAND torch_store_test)
