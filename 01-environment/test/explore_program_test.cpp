@@ -1,6 +1,8 @@
 // explore as a user runs it.
 #include <testing/faults.hpp>
 #include <testing/host_nccl.hpp>
+#include <testing/json_lines.hpp>
+#include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <nlohmann/json.hpp>
@@ -18,10 +20,6 @@ namespace explore_program_test {
 using namespace multinode::testing;
 using nlohmann::json;
 using namespace std::chrono_literals;
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-#define EXPECT_HAS(text, part) EXPECT_TRUE(has(text, part)) << "looked for '" << (part) << "' in:\n" << (text)
 
 std::vector<std::string> command(std::vector<std::string> options) {
   options.insert(options.begin(), PATH_explore);
@@ -59,16 +57,9 @@ TwoNodes on_two_nodes(const std::vector<std::string>& options, const std::string
   return both;
 }
 
-std::vector<json> lines_of(const std::string& file) {
-  std::vector<json> lines;
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
-  return lines;
-}
-
 // The result file of `ranks` processes: fingerprint, a line a process, the verdict.
 void expect_result(const std::string& file, std::size_t ranks, std::size_t nodes, const std::string& launcher) {
-  const std::vector<json> lines = lines_of(file);
+  const std::vector<json> lines = json_lines(file);
   ASSERT_EQ(lines.size(), ranks + 2);
   EXPECT_EQ(lines[0]["fingerprint"]["world_size"], ranks);
   EXPECT_EQ(lines[0]["fingerprint"]["nodes"], nodes);
@@ -95,7 +86,7 @@ TEST(Explore, AnotherBuildIsNamed) {
     const Result result =
         run({PATH_mnrun, "--standalone", "--nproc-per-node", "3", "sh", "-c", script, "sh", "--require-equal", option});
     EXPECT_EQ(result.status, status) << result.all();
-    EXPECT_HAS(result.out, "differs: program: rank 1 ");
+    EXPECT_SAYS(result.out, "differs: program: rank 1 ");
   }
 }
 
@@ -103,7 +94,7 @@ TEST(Explore, Alone) {
   const TemporaryFolder folder;
   const Result result = run(command({"--json", folder / "result"}));
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_HAS(result.out, "1 process on 1 node, launcher: none\n");
+  EXPECT_SAYS(result.out, "1 process on 1 node, launcher: none\n");
   expect_result(folder / "result", 1, 1, "none");
 }
 
@@ -118,7 +109,7 @@ TEST(Explore, UnderMpirun) {
     const Result result =
         run(under_mpirun(ranks, command({"--json", folder / "result", "--require-equal", "program"})));
     EXPECT_EQ(result.status, 0) << result.all();
-    EXPECT_HAS(result.out, ", launcher: " + launcher + "; rank from " + variable + ", ");
+    EXPECT_SAYS(result.out, ", launcher: " + launcher + "; rank from " + variable + ", ");
     expect_result(folder / "result", std::size_t(ranks), 1, launcher);
   }
 }
@@ -128,8 +119,8 @@ TEST(Explore, UnderMnrun) {
     const TemporaryFolder folder;
     const Result result = under_mnrun(ranks, {"--json", folder / "result", "--require-equal", "kernel,libc"});
     EXPECT_EQ(result.status, 0) << result.all();
-    EXPECT_HAS(result.out, ", launcher: mnrun; rank from RANK, world_size from WORLD_SIZE, ");
-    EXPECT_HAS(result.out, "equal: kernel: all have ");
+    EXPECT_SAYS(result.out, ", launcher: mnrun; rank from RANK, world_size from WORLD_SIZE, ");
+    EXPECT_SAYS(result.out, "equal: kernel: all have ");
     expect_result(folder / "result", std::size_t(ranks), 1, "mnrun");
   }
 }
@@ -139,7 +130,7 @@ TEST(Explore, OnTwoNodes) {
   const TwoNodes both = on_two_nodes({"--json", folder / "result"});
   EXPECT_EQ(both.first.status, 0) << both.first.all();
   EXPECT_EQ(both.second.status, 0) << both.second.all();
-  EXPECT_HAS(both.first.out, "3 processes on 2 nodes, launcher: mnrun");
+  EXPECT_SAYS(both.first.out, "3 processes on 2 nodes, launcher: mnrun");
   EXPECT_EQ(both.second.out, "") << "rank 0 prints";
   expect_result(folder / "result", 3, 2, "mnrun");
 }
@@ -148,26 +139,26 @@ TEST(Explore, AnotherLimitOnOneNodeIsFound) {
   const TwoNodes both = on_two_nodes({"--require-equal", "kernel,open-files,libc"}, "ulimit -n 200");
   EXPECT_EQ(both.first.status, 1) << both.first.all();
   EXPECT_EQ(both.second.status, 1) << both.second.all();
-  EXPECT_HAS(both.first.out, "differs: open-files: node 1 (host ");
-  EXPECT_HAS(both.first.err, "explore: not equal: open-files: node 1 (host ");
-  EXPECT_HAS(both.first.err, ") has 200, the others ");
-  EXPECT_HAS(both.first.out, "equal: kernel: all have ");
-  EXPECT_HAS(both.first.out, "equal: libc: all have ");
+  EXPECT_SAYS(both.first.out, "differs: open-files: node 1 (host ");
+  EXPECT_SAYS(both.first.err, "explore: not equal: open-files: node 1 (host ");
+  EXPECT_SAYS(both.first.err, ") has 200, the others ");
+  EXPECT_SAYS(both.first.out, "equal: kernel: all have ");
+  EXPECT_SAYS(both.first.out, "equal: libc: all have ");
 }
 
 TEST(Explore, AnotherCpuSetOnOneNodeIsFound) {
   if (sysconf(_SC_NPROCESSORS_ONLN) < 2) GTEST_SKIP() << "one CPU cannot be divided";
   const TwoNodes both = on_two_nodes({"--require-equal", "cpus"}, "taskset -p -c 0 $$ >/dev/null");
   EXPECT_EQ(both.first.status, 1) << both.first.all();
-  EXPECT_HAS(both.first.err, "explore: not equal: cpus: node 1 (host ");
-  EXPECT_HAS(both.first.err, ") has 1, the others ");
+  EXPECT_SAYS(both.first.err, "explore: not equal: cpus: node 1 (host ");
+  EXPECT_SAYS(both.first.err, ") has 1, the others ");
 }
 
 TEST(Explore, WhatIsNotRequiredOnlyShows) {
   const TwoNodes both = on_two_nodes({"--require-equal", "kernel"}, "ulimit -n 200");
   EXPECT_EQ(both.first.status, 0) << both.first.all();
   EXPECT_EQ(both.second.status, 0) << both.second.all();
-  EXPECT_HAS(both.first.out, "differs: open-files: node 1 (host ");
+  EXPECT_SAYS(both.first.out, "differs: open-files: node 1 (host ");
 }
 
 TEST(Explore, ACommandOnTheHeadNodeOnlyIsFound) {
@@ -183,9 +174,9 @@ TEST(Explore, ACommandOnTheHeadNodeOnlyIsFound) {
   setenv("PATH", path.c_str(), 1);
   EXPECT_EQ(one.first.status, 1) << one.first.all();
   EXPECT_EQ(one.second.status, 1) << one.second.all();
-  EXPECT_HAS(one.first.err, "explore: command headtool is missing on node 1 (host ");
-  EXPECT_HAS(one.first.err, ") only: not on the PATH\n");
-  EXPECT_FALSE(has(one.first.err, "command sh")) << one.first.err;
+  EXPECT_SAYS(one.first.err, "explore: command headtool is missing on node 1 (host ");
+  EXPECT_SAYS(one.first.err, ") only: not on the PATH\n");
+  EXPECT_EQ(occurrences(one.first.err, "command sh"), 0u) << one.first.err;
   EXPECT_EQ(all.first.status, 0) << all.first.all();
 }
 
@@ -193,16 +184,16 @@ TEST(Explore, AFileOrALibraryThatIsMissingIsNamed) {
   const Result result = under_mnrun(2, {"--require-file", "/nowhere/at/all", "--require-library", "libabsent.so.9",
                                         "--require-library", "libc.so.6"});
   EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_HAS(result.err, "explore: file /nowhere/at/all is missing everywhere: No such file or directory\n");
-  EXPECT_HAS(result.err, "explore: library libabsent.so.9 is missing everywhere: ");
-  EXPECT_FALSE(has(result.err, "libc.so.6")) << result.err;
+  EXPECT_SAYS(result.err, "explore: file /nowhere/at/all is missing everywhere: No such file or directory\n");
+  EXPECT_SAYS(result.err, "explore: library libabsent.so.9 is missing everywhere: ");
+  EXPECT_EQ(occurrences(result.err, "libc.so.6"), 0u) << result.err;
 }
 
 TEST(Explore, FailuresAreInTheResultFile) {
   const TemporaryFolder folder;
   const Result result = under_mnrun(2, {"--require-file", "/nowhere/at/all", "--json", folder / "result"});
   EXPECT_EQ(result.status, 1) << result.all();
-  const std::vector<json> lines = lines_of(folder / "result");
+  const std::vector<json> lines = json_lines(folder / "result");
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[3]["failures"],
             json::array({"file /nowhere/at/all is missing everywhere: No such file or directory"}));
@@ -220,7 +211,7 @@ TEST(Explore, WrongOptionsAreRefused) {
   for (const auto& [options, text] : wrong) {
     const Result result = run(command(options));
     EXPECT_EQ(result.status, 2) << result.all();
-    EXPECT_HAS(result.err, text);
+    EXPECT_SAYS(result.err, text);
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
     EXPECT_EQ(result.out, "");
   }
@@ -229,8 +220,8 @@ TEST(Explore, WrongOptionsAreRefused) {
 TEST(Explore, ContradictoryVariablesAreRefused) {
   const Result result = run(command({}), {{"RANK", "5"}, {"LOCAL_RANK", "1"}, {"WORLD_SIZE", "4"}});
   EXPECT_EQ(result.status, 2) << result.all();
-  EXPECT_HAS(result.err, "RANK=5");
-  EXPECT_HAS(result.err, "WORLD_SIZE=4");
+  EXPECT_SAYS(result.err, "RANK=5");
+  EXPECT_SAYS(result.err, "WORLD_SIZE=4");
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
 }
 
@@ -253,14 +244,14 @@ TEST(Explore, SeveralGpusAndWhichOfThemReachEachOther) {
   const TemporaryFolder folder;
   const Result result = run(command({"--json", folder / "result"}), on_host_nccl(3));
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_HAS(result.out, "direct access from 0 to each: - none none\n");
-  EXPECT_HAS(result.out, "direct access from 2 to each: none none -\n");
+  EXPECT_SAYS(result.out, "direct access from 0 to each: - none none\n");
+  EXPECT_SAYS(result.out, "direct access from 2 to each: none none -\n");
   std::ifstream in(folder / "result");
   std::string line;
   for (int i = 0; i < 2; ++i) std::getline(in, line);
   const json peers = json::parse(line).at("gpus").at("peers");
   EXPECT_EQ(peers, json::parse("[[null,false,false],[false,null,false],[false,false,null]]"));
-  EXPECT_FALSE(has(run(command({}), on_host_nccl(1)).out, "direct access"));
+  EXPECT_EQ(occurrences(run(command({}), on_host_nccl(1)).out, "direct access"), 0u);
 }
 #endif
 
@@ -269,10 +260,10 @@ TEST(Explore, SecretsStayOut) {
   const Result result = run(command({"--json", folder / "result"}),
                             {{"MULTINODE_TEST_SECRET", "hunter2"}, {"KUBERNETES_SERVICE_HOST", "hunter2"}});
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_HAS(result.out, "kubernetes (told by KUBERNETES_SERVICE_HOST)");
+  EXPECT_SAYS(result.out, "kubernetes (told by KUBERNETES_SERVICE_HOST)");
   const std::string file = text_of(folder / "result");
-  EXPECT_FALSE(has(result.all() + file, "hunter2"));
-  EXPECT_FALSE(has(result.all() + file, "MULTINODE_TEST_SECRET"));
+  EXPECT_EQ(occurrences(result.all() + file, "hunter2"), 0u);
+  EXPECT_EQ(occurrences(result.all() + file, "MULTINODE_TEST_SECRET"), 0u);
 }
 
 }  // namespace explore_program_test

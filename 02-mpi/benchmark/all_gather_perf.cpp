@@ -2,9 +2,6 @@
 // Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
 #include "benchmark/collective.hpp"
 
-#ifdef MULTINODE_HAVE_MPI
-#include "benchmark/mpi_persistent.hpp"
-#endif
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/allgather.h>
 #endif
@@ -31,19 +28,9 @@ const perf::Collective all_gather = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          multinode::check(MPI_Allgather(input(c), c.count, c.type, c.out, c.count, c.type, c.comm));
+          c.make<MPI_Allgather, MPI_Iallgather, perf::allgather_init>(input(c), c.count, c.type, c.out, c.count, c.type,
+                                                                      c.comm);
         },
-    .mpi_start =
-        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          multinode::check(MPI_Iallgather(input(c), c.count, c.type, c.out, c.count, c.type, c.comm, &requests[0]));
-        },
-#ifdef MULTINODE_MPI_PERSISTENT
-    .mpi_prepare =
-        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          multinode::check(perf::allgather_init(input(c), c.count, c.type, c.out, c.count, c.type, c.comm,
-                                                MPI_INFO_NULL, &requests[0]));
-        },
-#endif
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     .gloo =

@@ -2,9 +2,6 @@
 // Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
 #include "benchmark/collective.hpp"
 
-#ifdef MULTINODE_HAVE_MPI
-#include "benchmark/mpi_persistent.hpp"
-#endif
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/allreduce.h>
 #endif
@@ -27,20 +24,9 @@ const perf::Collective all_reduce = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          multinode::check(MPI_Allreduce(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm));
+          c.make<MPI_Allreduce, MPI_Iallreduce, perf::allreduce_init>(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count,
+                                                                      c.type, c.op, c.comm);
         },
-    .mpi_start =
-        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          multinode::check(
-              MPI_Iallreduce(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm, &requests[0]));
-        },
-#ifdef MULTINODE_MPI_PERSISTENT
-    .mpi_prepare =
-        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          multinode::check(perf::allreduce_init(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm,
-                                                MPI_INFO_NULL, &requests[0]));
-        },
-#endif
     .mpi_bare_loop =
         [](const perf::MpiCall& c, int calls) {
           for (int i = 0; i < calls; ++i) MPI_Allreduce(c.in, c.out, c.count, c.type, c.op, c.comm);

@@ -2,9 +2,6 @@
 // Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
 #include "benchmark/collective.hpp"
 
-#ifdef MULTINODE_HAVE_MPI
-#include "benchmark/mpi_persistent.hpp"
-#endif
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/broadcast.h>
 #endif
@@ -35,17 +32,10 @@ const perf::Collective broadcast = {
         },
     .bus_factor = [](int) { return 1.0; },
 #ifdef MULTINODE_HAVE_MPI
-    .mpi = [](const perf::MpiCall& c) { multinode::check(MPI_Bcast(buffer(c), c.count, c.type, c.root, c.comm)); },
-    .mpi_start =
-        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          multinode::check(MPI_Ibcast(buffer(c), c.count, c.type, c.root, c.comm, &requests[0]));
+    .mpi =
+        [](const perf::MpiCall& c) {
+          c.make<MPI_Bcast, MPI_Ibcast, perf::bcast_init>(buffer(c), c.count, c.type, c.root, c.comm);
         },
-#ifdef MULTINODE_MPI_PERSISTENT
-    .mpi_prepare =
-        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          multinode::check(perf::bcast_init(buffer(c), c.count, c.type, c.root, c.comm, MPI_INFO_NULL, &requests[0]));
-        },
-#endif
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     .gloo =

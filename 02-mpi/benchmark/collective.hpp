@@ -6,6 +6,8 @@
 
 #ifdef MULTINODE_HAVE_MPI
 #include <multinode/mpi.hpp>
+
+#include "benchmark/mpi_persistent.hpp"
 #endif
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/context.h>
@@ -14,10 +16,10 @@
 #include <multinode/device.hpp>
 #endif
 
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <type_traits>
 
 namespace perf {
 
@@ -49,15 +51,32 @@ struct Call : Place {
   bool in_place = false;
 };
 
+enum class MpiCalls { blocking, nonblocking, persistent };
+
 #ifdef MULTINODE_HAVE_MPI
+// A collective's non-blocking and persistent forms: none; MPI's own; sends and receives, never in place.
+enum class MpiForms { blocking, all, point_to_point };
+
 struct MpiCall : Call {
   int count = 0;          // of a block
   std::size_t bytes = 0;  // the same
   MPI_Datatype type = MPI_DATATYPE_NULL;
   MPI_Op op = MPI_OP_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
+  MpiCalls form = MpiCalls::blocking;
+  MPI_Request* requests = nullptr;  // of the other forms; two: those not used are MPI_REQUEST_NULL
+
+  // Makes the call in the form that was asked for: MPI_Bcast, MPI_Ibcast, MPI_Bcast_init.
+  template <auto blocking, auto nonblocking, auto persistent, class... Arguments>
+  void make(Arguments... arguments) const {
+    if (form == MpiCalls::blocking)
+      multinode::check(blocking(arguments...));
+    else if (form == MpiCalls::nonblocking)
+      multinode::check(nonblocking(arguments..., requests));
+    else if constexpr (!std::is_null_pointer_v<decltype(persistent)>)
+      multinode::check(persistent(arguments..., MPI_INFO_NULL, requests));
+  }
 };
-using MpiRequests = std::array<MPI_Request, 2>;  // those not used are MPI_REQUEST_NULL
 #endif
 
 #ifdef MULTINODE_HAVE_GLOO
@@ -113,9 +132,8 @@ struct Collective {
   // are called inside a group where a process has several GPUs.
 #ifdef MULTINODE_HAVE_MPI
   void (*mpi)(const MpiCall&) = nullptr;
-  void (*mpi_start)(const MpiCall&, MpiRequests&) = nullptr;    // --mpi-calls nonblocking: MPI_I...
-  void (*mpi_prepare)(const MpiCall&, MpiRequests&) = nullptr;  // --mpi-calls persistent: MPI_..._init
-  bool mpi_in_place = true, mpi_start_in_place = true;          // the latter: of mpi_start and mpi_prepare
+  MpiForms mpi_forms = MpiForms::all;  // for --mpi-calls
+  bool mpi_in_place = true;
   // `calls` calls and nothing else, for --self-check; nullptr: the program has no such option.
   void (*mpi_bare_loop)(const MpiCall&, int calls) = nullptr;
 #endif

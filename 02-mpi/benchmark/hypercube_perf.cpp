@@ -62,6 +62,7 @@ const perf::Collective hypercube = {
                                           MPI_STATUS_IGNORE));
           }
         },
+    .mpi_forms = perf::MpiForms::blocking,
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     .gloo =

@@ -1,5 +1,5 @@
-// mpi_persistent.hpp: persistent collectives under one name: MPI 4 and Open MPI 5 have them; Open MPI 4 has
-// them as an extension.
+// mpi_persistent.hpp: persistent collectives under one name: MPI 4 and Open MPI 5 have them; Open MPI 4 has them as an
+// extension; nullptr: this MPI has none.
 #pragma once
 
 #include <mpi.h>
@@ -7,28 +7,25 @@
 #include <mpi-ext.h>
 #endif
 
-namespace perf {
-
 #if MPI_VERSION >= 4 || (defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION >= 5)
-#define MULTINODE_MPI_PERSISTENT
-inline constexpr auto allgather_init = MPI_Allgather_init;
-inline constexpr auto allreduce_init = MPI_Allreduce_init;
-inline constexpr auto alltoall_init = MPI_Alltoall_init;
-inline constexpr auto bcast_init = MPI_Bcast_init;
-inline constexpr auto gather_init = MPI_Gather_init;
-inline constexpr auto reduce_init = MPI_Reduce_init;
-inline constexpr auto reduce_scatter_block_init = MPI_Reduce_scatter_block_init;
-inline constexpr auto scatter_init = MPI_Scatter_init;
+#define PERSISTENT(name) MPI_##name##_init
 #elif defined(OMPI_HAVE_MPI_EXT_PCOLLREQ)
-#define MULTINODE_MPI_PERSISTENT
-inline constexpr auto allgather_init = MPIX_Allgather_init;
-inline constexpr auto allreduce_init = MPIX_Allreduce_init;
-inline constexpr auto alltoall_init = MPIX_Alltoall_init;
-inline constexpr auto bcast_init = MPIX_Bcast_init;
-inline constexpr auto gather_init = MPIX_Gather_init;
-inline constexpr auto reduce_init = MPIX_Reduce_init;
-inline constexpr auto reduce_scatter_block_init = MPIX_Reduce_scatter_block_init;
-inline constexpr auto scatter_init = MPIX_Scatter_init;
+#define PERSISTENT(name) MPIX_##name##_init
+#else
+#define PERSISTENT(name) nullptr
 #endif
 
+namespace perf {
+
+inline constexpr auto allgather_init = PERSISTENT(Allgather);
+inline constexpr auto allreduce_init = PERSISTENT(Allreduce);
+inline constexpr auto alltoall_init = PERSISTENT(Alltoall);
+inline constexpr auto bcast_init = PERSISTENT(Bcast);
+inline constexpr auto gather_init = PERSISTENT(Gather);
+inline constexpr auto reduce_init = PERSISTENT(Reduce);
+inline constexpr auto reduce_scatter_block_init = PERSISTENT(Reduce_scatter_block);
+inline constexpr auto scatter_init = PERSISTENT(Scatter);
+
 }  // namespace perf
+
+#undef PERSISTENT

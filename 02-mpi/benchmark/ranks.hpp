@@ -28,7 +28,6 @@ struct Operation {
 };
 
 // How a library is used; see options.hpp for what each means.
-enum class MpiCalls { blocking, nonblocking, persistent };
 struct Usage {
   int threads = 1;           // -t
   int ranks_per_thread = 1;  // -g

@@ -9,6 +9,7 @@
 #include <mpi-ext.h>
 #endif
 
+#include <array>
 #include <climits>
 #include <deque>
 #include <memory>
@@ -27,34 +28,40 @@ class MpiRanks : public HostRanks {
   multinode::Backend backend() const override { return multinode::Backend::mpi; }
   std::size_t largest_count() const override { return INT_MAX; }
   bool has_in_place(const Collective& collective) const override {
-    return collective.mpi_in_place && (calls_ == MpiCalls::blocking || collective.mpi_start_in_place);
+    return collective.mpi_in_place &&
+           (calls_ == MpiCalls::blocking || collective.mpi_forms != MpiForms::point_to_point);
   }
 
   std::string refusal(const Collective& collective, Redop redop) const override {
     if (redop == Redop::avg) return "MPI has no average: use -o sum";
     if (redop == Redop::mulsum) return "MPI has no sum with factors: use -o sum";
-    if (calls_ == MpiCalls::nonblocking && !collective.mpi_start) return "--mpi-calls: it has no non-blocking form";
-    if (calls_ == MpiCalls::persistent && !collective.mpi_prepare)
+    const MpiForms forms = collective.mpi_forms;
+    if (calls_ == MpiCalls::nonblocking && forms == MpiForms::blocking)
+      return "--mpi-calls: it has no non-blocking form";
+    if (calls_ == MpiCalls::persistent &&
+        (forms == MpiForms::blocking || (forms == MpiForms::all && std::is_null_pointer_v<decltype(allreduce_init)>)))
       return "--mpi-calls: this MPI has no persistent form of it";
     return "";
   }
 
   Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) override {
-    const MpiCall call = call_after_barrier(collective, operation);
+    MpiCall call = call_after_barrier(collective, operation);
     Samples seconds(1, std::vector<double>(static_cast<std::size_t>(samples)));
-    MpiRequests requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+    std::array<MPI_Request, 2> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+    call.form = calls_;
+    call.requests = requests.data();
     switch (calls_) {
       case MpiCalls::blocking:
         time(collective, seconds[0], calls, true, [&] { collective.mpi(call); });
         break;
       case MpiCalls::nonblocking:
         time(collective, seconds[0], calls, true, [&] {
-          collective.mpi_start(call, requests);
+          collective.mpi(call);
           check(MPI_Waitall(2, requests.data(), MPI_STATUSES_IGNORE));
         });
         break;
       case MpiCalls::persistent:
-        collective.mpi_prepare(call, requests);
+        collective.mpi(call);
         time(collective, seconds[0], calls, true, [&] {
           check(MPI_Startall(requests[1] == MPI_REQUEST_NULL ? 1 : 2, requests.data()));
           check(MPI_Waitall(2, requests.data(), MPI_STATUSES_IGNORE));

@@ -2,9 +2,6 @@
 // Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
 #include "benchmark/collective.hpp"
 
-#ifdef MULTINODE_HAVE_MPI
-#include "benchmark/mpi_persistent.hpp"
-#endif
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/reduce.h>
 #endif
@@ -31,19 +28,8 @@ const perf::Collective reduce = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          multinode::check(MPI_Reduce(input(c), c.out, c.count, c.type, c.op, c.root, c.comm));
+          c.make<MPI_Reduce, MPI_Ireduce, perf::reduce_init>(input(c), c.out, c.count, c.type, c.op, c.root, c.comm);
         },
-    .mpi_start =
-        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          multinode::check(MPI_Ireduce(input(c), c.out, c.count, c.type, c.op, c.root, c.comm, &requests[0]));
-        },
-#ifdef MULTINODE_MPI_PERSISTENT
-    .mpi_prepare =
-        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          multinode::check(
-              perf::reduce_init(input(c), c.out, c.count, c.type, c.op, c.root, c.comm, MPI_INFO_NULL, &requests[0]));
-        },
-#endif
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     .gloo =

@@ -2,9 +2,6 @@
 // Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
 #include "benchmark/collective.hpp"
 
-#ifdef MULTINODE_HAVE_MPI
-#include "benchmark/mpi_persistent.hpp"
-#endif
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/alltoall.h>
 #endif
@@ -28,19 +25,9 @@ const perf::Collective reduce_scatter = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          multinode::check(MPI_Reduce_scatter_block(c.in, c.out, c.count, c.type, c.op, c.comm));
+          c.make<MPI_Reduce_scatter_block, MPI_Ireduce_scatter_block, perf::reduce_scatter_block_init>(
+              c.in, c.out, c.count, c.type, c.op, c.comm);
         },
-    .mpi_start =
-        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          multinode::check(MPI_Ireduce_scatter_block(c.in, c.out, c.count, c.type, c.op, c.comm, &requests[0]));
-        },
-#ifdef MULTINODE_MPI_PERSISTENT
-    .mpi_prepare =
-        [](const perf::MpiCall& c, perf::MpiRequests& requests) {
-          multinode::check(
-              perf::reduce_scatter_block_init(c.in, c.out, c.count, c.type, c.op, c.comm, MPI_INFO_NULL, &requests[0]));
-        },
-#endif
     .mpi_in_place = false,  // MPI's in place leaves the result in block 0, not in the rank's own
 #endif
 #ifdef MULTINODE_HAVE_GLOO

@@ -75,38 +75,14 @@ T as(double value) {
 }  // namespace
 
 std::string_view name_of(Redop redop) {
-  switch (redop) {
-    case Redop::sum:
-      return "sum";
-    case Redop::prod:
-      return "prod";
-    case Redop::max:
-      return "max";
-    case Redop::min:
-      return "min";
-    case Redop::avg:
-      return "avg";
-    case Redop::mulsum:
-      return "mulsum";
-  }
-  return "?";
+  static constexpr const char* names[] = {"sum", "prod", "max", "min", "avg", "mulsum"};
+  return names[static_cast<std::size_t>(redop)];
 }
 
 multinode::Reduction reduction_of(Redop redop) {
-  switch (redop) {
-    case Redop::prod:
-      return multinode::Reduction::product;
-    case Redop::max:
-      return multinode::Reduction::max;
-    case Redop::min:
-      return multinode::Reduction::min;
-    case Redop::avg:
-      return multinode::Reduction::average;
-    case Redop::sum:
-    case Redop::mulsum:
-      break;
-  }
-  return multinode::Reduction::sum;
+  using enum multinode::Reduction;
+  static constexpr multinode::Reduction reductions[] = {sum, product, max, min, average, sum};
+  return reductions[static_cast<std::size_t>(redop)];
 }
 
 Values::Values(const Of& of) : of_(of), salt_(mix(of.seed * 0x9E3779B97F4A7C15u + mix(of.round + 1))) {

@@ -1,4 +1,5 @@
 // Answers to the README's exercises, and what it says of command lines that it does not run.
+#include <testing/json_lines.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -10,8 +11,6 @@
 namespace exercises_test {
 
 using namespace multinode::testing;
-
-#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << (what) << "\n" << (text)
 
 #if defined(PATH_mnrun) && defined(PATH_all_reduce_perf) && defined(MULTINODE_HAVE_GLOO)
 
@@ -25,10 +24,8 @@ std::vector<nlohmann::json> results(int ranks, std::vector<std::string> command)
   command.insert(command.end(), {"--json", file});
   const Result result = run_ranks(ranks, command);
   EXPECT_EQ(result.status, 0) << result.all();
-  std::vector<nlohmann::json> all;
-  std::ifstream lines(file);
-  for (std::string line; std::getline(lines, line);)
-    if (auto object = nlohmann::json::parse(line); !object.contains("fingerprint")) all.push_back(std::move(object));
+  std::vector<nlohmann::json> all = json_lines(file);
+  std::erase_if(all, [](const auto& line) { return line.contains("fingerprint"); });
   return all;
 }
 

@@ -1,5 +1,7 @@
 // The programs as a user runs them: every row that they write is counted and compared with what it must be.
 #include <testing/faults.hpp>
+#include <testing/json_lines.hpp>
+#include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -20,8 +22,6 @@ namespace perf_test {
 using namespace multinode::testing;
 using namespace std::chrono_literals;
 using Words = std::vector<std::string>;
-
-#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << (what) << "\n" << (text)
 
 Words operator+(Words left, const Words& right) {
   left.insert(left.end(), right.begin(), right.end());
@@ -149,12 +149,8 @@ std::multiset<Row> expected_rows(const Collective& collective, const Way& way, c
 }
 
 std::vector<nlohmann::json> results_in(const std::string& file) {
-  std::vector<nlohmann::json> results;
-  std::ifstream lines(file);
-  for (std::string line; std::getline(lines, line);) {
-    results.push_back(nlohmann::json::parse(line));
-    if (results.back().contains("fingerprint")) results.pop_back();
-  }
+  std::vector<nlohmann::json> results = json_lines(file);
+  std::erase_if(results, [](const auto& line) { return line.contains("fingerprint"); });
   return results;
 }
 

@@ -1,6 +1,7 @@
 // The programs as a user runs them.
 #include <testing/faults.hpp>
 #include <testing/host_nccl.hpp>
+#include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -64,8 +65,6 @@ class MessagePassing : public ::testing::TestWithParam<Way> {
     return Ranks(GetParam().starter, ranks, options).wait(timeout);
   }
 };
-
-#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
 
 TEST_P(MessagePassing, EveryRankHasReceived) {
   for (const int ranks : {2, 4, 7}) {

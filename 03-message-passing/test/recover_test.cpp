@@ -46,8 +46,6 @@ std::string all_but(int lost, int ranks) {
   return text;
 }
 
-#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
-
 class Recover : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {

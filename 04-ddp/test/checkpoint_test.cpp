@@ -23,8 +23,6 @@ namespace fs = std::filesystem;
 using ddp::NamedBlock;
 using multinode::testing::occurrences;
 
-#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
-
 // Parameters and a part of an optimizer's state, as a model has them.
 struct Model {
   std::vector<float> weights;

@@ -2,6 +2,8 @@
 #include "fashion_mnist_ways.hpp"
 #include "idx_files.hpp"
 
+#include <testing/json_lines.hpp>
+
 #include <nlohmann/json.hpp>
 
 #include <cstdlib>
@@ -58,9 +60,7 @@ TEST_P(FashionMnist, LearnsOnAnyNumberOfRanks) {
     EXPECT_SAYS(end.output, " on every rank\n");
     EXPECT_SAYS(end.output, "RIGHT: test accuracy ");
 
-    std::vector<nlohmann::json> lines;
-    std::ifstream in(file);
-    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+    const std::vector<nlohmann::json> lines = multinode::testing::json_lines(file);
     ASSERT_EQ(lines.size(), 12u);
     EXPECT_EQ(lines[0].at("fingerprint").at("world_size"), ranks);
     EXPECT_EQ(lines[10].at("epoch"), 10);

@@ -14,8 +14,6 @@
 using namespace multinode::testing;
 using namespace std::chrono_literals;
 
-#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
-
 struct Way {
   Starter starter;
 

@@ -2,6 +2,8 @@
 #include "fashion_mnist_ways.hpp"
 #include "idx_files.hpp"
 
+#include <testing/json_lines.hpp>
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -18,13 +20,6 @@ class RandomMlp : public ::testing::TestWithParam<Way> {
     options.insert(options.end(), more.begin(), more.end());
     return GetParam().run(PATH_random_mlp, ranks, options);
   }
-  std::vector<nlohmann::json> lines_of(const std::string& file) {
-    std::vector<nlohmann::json> lines;
-    std::ifstream in(file);
-    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
-    return lines;
-  }
-
   TemporaryFolder folder_;
 };
 
@@ -36,7 +31,7 @@ TEST_P(RandomMlp, LearnsOnAnyNumberOfRanks) {
     EXPECT_SAYS(end.output, "RIGHT: the loss fell; parameters: ");
     for (int rank = 0; rank < ranks; ++rank)
       EXPECT_SAYS(end.output, "[rank " + std::to_string(rank) + "] Epoch 4 | Batchsize: 16 | Steps: 2 | Loss: 0.");
-    const auto lines = lines_of(file);
+    const auto lines = json_lines(file);
     ASSERT_EQ(lines.size(), 7u);
     EXPECT_EQ(lines[0].at("fingerprint").at("world_size"), ranks);
     EXPECT_EQ(lines[5].at("steps"), 10);
@@ -57,7 +52,7 @@ TEST_P(RandomMlp, BreaksAStepDown) {
   const std::string file = folder_ / "results.json";
   const Ranks::End end = run(3, {"--breakdown", "--json", file});
   EXPECT_EQ(end.status, 0) << end.output;
-  const auto lines = lines_of(file);
+  const auto lines = json_lines(file);
   const auto line = std::find_if(lines.begin(), lines.end(), [](const auto& l) { return l.contains("breakdown"); });
   ASSERT_NE(line, lines.end());
   EXPECT_EQ(line->at("steps"), 10);
@@ -74,7 +69,7 @@ TEST_P(RandomMlp, MeasuresItsOverlap) {
   const std::string file = folder_ / "results.json";
   const Ranks::End end = run(2, {"--measure-overlap", "3", "--json", file});
   EXPECT_EQ(end.status, 0) << end.output;  // the parameters did not move
-  const auto lines = lines_of(file);
+  const auto lines = json_lines(file);
   const nlohmann::json& overlap = lines.at(lines.size() - 2).at("overlap");
   const auto median = [&](const char* mode) { return overlap.at(mode).at("median_s").get<double>(); };
   for (const char* mode : {"overlapped", "serial", "compute only", "communication only"}) EXPECT_GT(median(mode), 0);

@@ -2,10 +2,11 @@
 #include "cifar10_files.hpp"
 #include "fashion_mnist_ways.hpp"
 
+#include <testing/json_lines.hpp>
+
 #include <nlohmann/json.hpp>
 
 #include <cmath>
-#include <fstream>
 #include <regex>
 
 namespace torch_programs_test {
@@ -95,9 +96,7 @@ TEST_F(Torch, LearnsTheSyntheticImagesByHeart) {
   EXPECT_EQ(end.status, 0) << end.output;
   EXPECT_TRUE(std::regex_search(end.output, std::regex("Epoch: 2, loss: [0-9.]+, samples_per_sec: [0-9.]+\n")))
       << end.output;
-  std::vector<nlohmann::json> lines;
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  const std::vector<nlohmann::json> lines = multinode::testing::json_lines(file);
   ASSERT_EQ(lines.size(), 5u);
   EXPECT_EQ(lines[0].at("fingerprint").at("world_size"), 2);
   EXPECT_GT(lines[1].at("loss"), 3);  // a guess costs ln 1000 = 6.9

@@ -2,6 +2,8 @@
 #include "fashion_mnist_ways.hpp"
 #include "idx_files.hpp"
 
+#include <testing/json_lines.hpp>
+
 #include <nlohmann/json.hpp>
 
 #include <cmath>
@@ -23,9 +25,7 @@ class TrainPrograms : public ::testing::TestWithParam<Way> {
     options.insert(options.end(), {"--json", file});
     const Ranks::End end = run(program, ranks, options);
     EXPECT_EQ(end.status, 0) << end.output;
-    std::ifstream in(file);
-    std::vector<nlohmann::json> lines;
-    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+    std::vector<nlohmann::json> lines = multinode::testing::json_lines(file);
     if (lines.empty()) throw std::runtime_error("no results");
     EXPECT_EQ(lines.at(0).at("fingerprint").at("world_size"), ranks);
     lines.erase(lines.begin());

@@ -2,6 +2,8 @@
 #include "recorded.hpp"
 
 #include <testing/faults.hpp>
+#include <testing/json_lines.hpp>
+#include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -10,7 +12,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <numeric>
 #include <ostream>
 #include <random>
@@ -54,8 +55,6 @@ class Pi : public ::testing::TestWithParam<Way> {
     return Ranks(GetParam().starter, ranks, command(options)).wait();
   }
 };
-
-#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << text
 
 std::string bits(const std::string& output) {
   std::smatch match;
@@ -172,12 +171,9 @@ TEST(PiAlone, WritesJson) {
   const TemporaryFolder folder;
   const auto path = folder / "pi.json";
   ASSERT_EQ(run({PATH_pi, "--n", "1000", "--trials", "3", "--json", path}).status, 0);
-  std::ifstream file(path);
-  std::string line;
-  ASSERT_TRUE(std::getline(file, line));
-  EXPECT_EQ(nlohmann::json::parse(line).at("fingerprint").at("program"), "pi");
-  ASSERT_TRUE(std::getline(file, line));
-  const auto result = nlohmann::json::parse(line);
+  const auto lines = json_lines(path);
+  EXPECT_EQ(lines.at(0).at("fingerprint").at("program"), "pi");
+  const auto& result = lines.at(1);
   EXPECT_EQ(result.at("result").get<double>(), recorded[1].answer);
   EXPECT_EQ(result.at("bits"), "0x1.921fb3de58d98p+1");
   EXPECT_EQ(result.at("n"), 1000);
@@ -188,7 +184,7 @@ TEST(PiAlone, WritesJson) {
   ASSERT_EQ(result.at("ranks").size(), 1U);
   EXPECT_EQ(result.at("ranks")[0].at("rank"), 0);
   EXPECT_EQ(result.at("ranks")[0].at("seconds"), result.at("process_seconds").at("max"));
-  EXPECT_FALSE(std::getline(file, line));
+  EXPECT_EQ(lines.size(), 2u);
 }
 
 TEST(PiAlone, RefusesAWrongCommandLineInOneLine) {

@@ -1,4 +1,5 @@
 // `cluster submit` and `cluster status` as a user has them, with a head and a node in a daemon.
+#include <testing/json_lines.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -67,11 +68,7 @@ TEST_F(SubmitTest, ShowsWhoSaysWhatAndEndsAsTheJobDoes) {
       std::regex_search(result.err, std::regex(R"(cluster: job 1 failed with status 7 after 1 failure: rank [01] \()")))
       << result.err;
   std::map<std::string, nlohmann::json> events;
-  std::ifstream file(json);
-  for (std::string line; std::getline(file, line);) {
-    const auto event = nlohmann::json::parse(line);
-    events[event.at("event")] = event;
-  }
+  for (const auto& event : multinode::testing::json_lines(json)) events[event.at("event")] = event;
   EXPECT_EQ(events["accepted"]["job"], 1);
   EXPECT_EQ(events["running"]["processes"].size(), 2u);
   EXPECT_EQ(events["report"]["report"]["loss"], 0.5);

@@ -40,19 +40,8 @@ namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
 std::string text_of(Severity severity) {
-  switch (severity) {
-    case Severity::fine:
-      return "fine";
-    case Severity::note:
-      return "note";
-    case Severity::warning:
-      return "warning";
-    case Severity::bad:
-      return "BAD";
-    case Severity::unknown:
-      break;
-  }
-  return "not seen";
+  static constexpr const char* names[] = {"fine", "note", "warning", "BAD", "not seen"};
+  return names[static_cast<std::size_t>(severity)];
 }
 
 namespace {

@@ -25,17 +25,8 @@ std::string name_of(LinkLayer layer) {
 }
 
 std::string name_of(GidType type) {
-  switch (type) {
-    case GidType::infiniband:
-      return "IB";
-    case GidType::roce_v1:
-      return "RoCE v1";
-    case GidType::roce_v2:
-      return "RoCE v2";
-    case GidType::unknown:
-      break;
-  }
-  return "";
+  static constexpr const char* names[] = {"IB", "RoCE v1", "RoCE v2", ""};
+  return names[static_cast<std::size_t>(type)];
 }
 
 struct Nearest {

@@ -142,19 +142,8 @@ std::vector<Moved> moved_net(const Counters& idle, const Counters& before, const
 }  // namespace
 
 std::string text_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::rdma:
-      return "rdma";
-    case Verdict::tcp:
-      return "tcp";
-    case Verdict::mixed:
-      return "mixed";
-    case Verdict::no_traffic:
-      return "no traffic";
-    case Verdict::cannot_tell:
-      break;
-  }
-  return "cannot tell";
+  static constexpr const char* names[] = {"rdma", "tcp", "mixed", "no traffic", "cannot tell"};
+  return names[static_cast<std::size_t>(verdict)];
 }
 
 Assessment assess(const Counters& idle, const Counters& before, const Counters& after) {

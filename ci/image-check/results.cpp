@@ -34,37 +34,13 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, budget_seconds
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status)
 
 const char* name_of(Status status) {
-  switch (status) {
-    case Status::pass:
-      return "pass";
-    case Status::fail:
-      return "fail";
-    case Status::timeout:
-      return "timeout";
-    case Status::flaky:
-      return "flaky";
-    case Status::skip:
-      return "skip";
-    case Status::not_run:
-      return "not run";
-  }
-  return "";
+  static constexpr const char* names[] = {"pass", "fail", "timeout", "flaky", "skip", "not run"};
+  return names[static_cast<std::size_t>(status)];
 }
 
 const char* words(Action action) {
-  switch (action) {
-    case Action::none:
-      return "";
-    case Action::replace_node:
-      return "replace the node";
-    case Action::drain:
-      return "drain the node";
-    case Action::reboot:
-      return "reboot the node";
-    case Action::look:
-      return "look";
-  }
-  return "";
+  static constexpr const char* names[] = {"", "replace the node", "drain the node", "reboot the node", "look"};
+  return names[static_cast<std::size_t>(action)];
 }
 
 void count(Summary& summary, Status status) {

@@ -488,32 +488,21 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorName(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return "cudaSuccess";
-    case cudaErrorInvalidValue:
-      return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation:
-      return "cudaErrorMemoryAllocation";
-    case cudaErrorNoDevice:
-      return "cudaErrorNoDevice";
-    case cudaErrorInvalidDevice:
-      return "cudaErrorInvalidDevice";
-    case cudaErrorInvalidResourceHandle:
-      return "cudaErrorInvalidResourceHandle";
-    case cudaErrorNotReady:
-      return "cudaErrorNotReady";
-    case cudaErrorNotSupported:
-      return "cudaErrorNotSupported";
-    case cudaErrorStreamCaptureUnsupported:
-      return "cudaErrorStreamCaptureUnsupported";
-    case cudaErrorStreamCaptureWrongThread:
-      return "cudaErrorStreamCaptureWrongThread";
-    case cudaErrorIllegalState:
-      return "cudaErrorIllegalState";
-    default:
-      return "cudaError of another kind";
-  }
+  static constexpr std::pair<cudaError_t, const char*> names[] = {
+      {cudaSuccess, "cudaSuccess"},
+      {cudaErrorInvalidValue, "cudaErrorInvalidValue"},
+      {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation"},
+      {cudaErrorNoDevice, "cudaErrorNoDevice"},
+      {cudaErrorInvalidDevice, "cudaErrorInvalidDevice"},
+      {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle"},
+      {cudaErrorNotReady, "cudaErrorNotReady"},
+      {cudaErrorNotSupported, "cudaErrorNotSupported"},
+      {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported"},
+      {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread"},
+      {cudaErrorIllegalState, "cudaErrorIllegalState"}};
+  for (const auto& [code, name] : names)
+    if (code == error) return name;
+  return "cudaError of another kind";
 }
 const char* cudaGetErrorString(cudaError_t error) {
   if (explained.first == error && error != cudaSuccess) return explained.second.c_str();

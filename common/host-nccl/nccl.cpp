@@ -630,30 +630,18 @@ ncclResult_t spoil(ncclResult_t code) {
 }
 
 std::optional<DataType> type_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclInt8:
-      return DataType::int8;
-    case ncclUint8:
-      return DataType::uint8;
-    case ncclInt32:
-      return DataType::int32;
-    case ncclUint32:
-      return DataType::uint32;
-    case ncclInt64:
-      return DataType::int64;
-    case ncclUint64:
-      return DataType::uint64;
-    case ncclFloat16:
-      return DataType::float16;
-    case ncclFloat32:
-      return DataType::float32;
-    case ncclFloat64:
-      return DataType::float64;
-    case ncclBfloat16:
-      return DataType::bfloat16;
-    default:
-      return std::nullopt;
-  }
+  for (const auto& [theirs, ours] : {std::pair{ncclInt8, DataType::int8},
+                                     {ncclUint8, DataType::uint8},
+                                     {ncclInt32, DataType::int32},
+                                     {ncclUint32, DataType::uint32},
+                                     {ncclInt64, DataType::int64},
+                                     {ncclUint64, DataType::uint64},
+                                     {ncclFloat16, DataType::float16},
+                                     {ncclFloat32, DataType::float32},
+                                     {ncclFloat64, DataType::float64},
+                                     {ncclBfloat16, DataType::bfloat16}})
+    if (theirs == type) return ours;
+  return std::nullopt;
 }
 
 double number_at(DataType type, const void* at) {
@@ -800,26 +788,15 @@ ncclResult_t ncclGetVersion(int* version) {
   return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t code) {
-  switch (code) {
-    case ncclSuccess:
-      return "no error";
-    case ncclUnhandledCudaError:
-      return "unhandled cuda error";
-    case ncclSystemError:
-      return "unhandled system error";
-    case ncclInternalError:
-      return "internal error";
-    case ncclInvalidArgument:
-      return "invalid argument";
-    case ncclInvalidUsage:
-      return "invalid usage";
-    case ncclRemoteError:
-      return "remote process exited or there was a network error";
-    case ncclInProgress:
-      return "NCCL operation in progress";
-    default:
-      return "unknown result code";
-  }
+  static constexpr const char* texts[] = {"no error",
+                                          "unhandled cuda error",
+                                          "unhandled system error",
+                                          "internal error",
+                                          "invalid argument",
+                                          "invalid usage",
+                                          "remote process exited or there was a network error",
+                                          "NCCL operation in progress"};
+  return static_cast<std::size_t>(code) < std::size(texts) ? texts[code] : "unknown result code";
 }
 const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
 

@@ -43,17 +43,8 @@ void take_short_time_slices() {
 }  // namespace
 
 std::string_view name_of(Backend backend) {
-  switch (backend) {
-    case Backend::automatic:
-      return "auto";
-    case Backend::mpi:
-      return "mpi";
-    case Backend::nccl:
-      return "nccl";
-    case Backend::gloo:
-      return "gloo";
-  }
-  return "?";
+  static constexpr const char* names[] = {"auto", "mpi", "nccl", "gloo"};
+  return names[static_cast<std::size_t>(backend)];
 }
 
 Backend parse_backend(std::string_view name) {
@@ -193,24 +184,9 @@ Work Communicator::start(const Call& call) {
 }
 
 const char* Communicator::Call::name() const {
-  if (own_name) return own_name;
-  switch (kind) {
-    case Call::Kind::broadcast:
-      return "broadcast";
-    case Call::Kind::all_reduce:
-      return "all_reduce";
-    case Call::Kind::reduce_scatter:
-      return "reduce_scatter";
-    case Call::Kind::all_gather:
-      return "all_gather";
-    case Call::Kind::send:
-      return "send";
-    case Call::Kind::recv:
-      return "recv";
-    case Call::Kind::barrier:
-      return "barrier";
-  }
-  return "?";
+  static constexpr const char* names[] = {"broadcast", "all_reduce", "reduce_scatter", "all_gather",
+                                          "send",      "recv",       "barrier"};
+  return own_name ? own_name : names[static_cast<std::size_t>(kind)];
 }
 
 void Communicator::perform(const Call& call) {

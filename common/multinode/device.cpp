@@ -44,45 +44,14 @@ void check(ncclResult_t code, source_location at) {
 }
 
 ncclDataType_t nccl_type(DataType type) {
-  switch (type) {
-    case DataType::float32:
-      return ncclFloat32;
-    case DataType::float64:
-      return ncclFloat64;
-    case DataType::float16:
-      return ncclFloat16;
-    case DataType::bfloat16:
-      return ncclBfloat16;
-    case DataType::int8:
-      return ncclInt8;
-    case DataType::uint8:
-      return ncclUint8;
-    case DataType::int32:
-      return ncclInt32;
-    case DataType::uint32:
-      return ncclUint32;
-    case DataType::int64:
-      return ncclInt64;
-    case DataType::uint64:
-      return ncclUint64;
-  }
-  throw std::invalid_argument("no such data type");
+  static constexpr ncclDataType_t types[] = {ncclFloat32, ncclFloat64, ncclFloat16, ncclBfloat16, ncclInt8,
+                                             ncclUint8,   ncclInt32,   ncclUint32,  ncclInt64,    ncclUint64};
+  return types[static_cast<std::size_t>(type)];
 }
 
 ncclRedOp_t nccl_operation(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum:
-      return ncclSum;
-    case Reduction::product:
-      return ncclProd;
-    case Reduction::min:
-      return ncclMin;
-    case Reduction::max:
-      return ncclMax;
-    case Reduction::average:
-      return ncclAvg;
-  }
-  throw std::invalid_argument("no such reduction");
+  static constexpr ncclRedOp_t operations[] = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};
+  return operations[static_cast<std::size_t>(reduction)];
 }
 
 #endif

@@ -10,42 +10,14 @@ void reduce(void* in, void* inout, int* count, MPI_Datatype*) {
   combine(type, reduction, inout, in, inout, static_cast<std::size_t>(*count));
 }
 
-MPI_Datatype built_in(DataType type) {
-  switch (type) {
-    case DataType::float32:
-      return MPI_FLOAT;
-    case DataType::float64:
-      return MPI_DOUBLE;
-    case DataType::int8:
-      return MPI_INT8_T;
-    case DataType::uint8:
-      return MPI_UINT8_T;
-    case DataType::int32:
-      return MPI_INT32_T;
-    case DataType::uint32:
-      return MPI_UINT32_T;
-    case DataType::int64:
-      return MPI_INT64_T;
-    case DataType::uint64:
-      return MPI_UINT64_T;
-    case DataType::float16:
-    case DataType::bfloat16:
-      break;
-  }
-  return MPI_DATATYPE_NULL;
-}
-
 }  // namespace
 
 MpiTypes::MpiTypes() {
-  for (const DataType type : data_types) {
-    types_[static_cast<std::size_t>(type)] = built_in(type);
-    operations_[static_cast<std::size_t>(type)] = {MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX, MPI_SUM};
-  }
   check(MPI_Type_contiguous(2, MPI_BYTE, &two_bytes_));
   check(MPI_Type_commit(&two_bytes_));
-  for (const DataType type : {DataType::float16, DataType::bfloat16})
-    types_[static_cast<std::size_t>(type)] = two_bytes_;
+  types_ = {MPI_FLOAT,   MPI_DOUBLE,  two_bytes_,   two_bytes_,  MPI_INT8_T,  // in the order of DataType
+            MPI_UINT8_T, MPI_INT32_T, MPI_UINT32_T, MPI_INT64_T, MPI_UINT64_T};
+  operations_.fill({MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX, MPI_SUM});
   using enum Reduction;
   add_operations<DataType::float16, sum, product, min, max, average>();
   add_operations<DataType::bfloat16, sum, product, min, max, average>();

@@ -69,6 +69,10 @@ class Process {
 Result run(std::vector<std::string> argv, const std::map<std::string, std::string>& environment = {},
            std::chrono::milliseconds timeout = patience);
 
+// A program's output holds `what`.
+#define EXPECT_SAYS(text, what) \
+  EXPECT_NE((text).find(what), std::string::npos) << "looked for '" << (what) << "' in:\n" << (text)
+
 // How often `what` stands in `text`.
 std::size_t occurrences(const std::string& text, const std::string& what);
 

@@ -28,24 +28,7 @@ bool is_failure(Status status) {
 
 Summary counted(const std::vector<CheckResult>& checks) {
   Summary counts;
-  for (const auto& check : checks) switch (check.status) {
-      case Status::pass:
-        ++counts.passed;
-        break;
-      case Status::fail:
-      case Status::timeout:
-        ++counts.failed;
-        break;
-      case Status::flaky:
-        ++counts.flaky;
-        break;
-      case Status::skip:
-        ++counts.skipped;
-        break;
-      case Status::not_run:
-        ++counts.not_run;
-        break;
-    }
+  for (const auto& check : checks) count(counts, check.status);
   return counts;
 }
 

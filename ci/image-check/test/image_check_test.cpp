@@ -18,9 +18,6 @@ namespace image_check::image_check_test {
 using namespace multinode::testing;
 using namespace std::chrono_literals;
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-#define EXPECT_HAS(text, part) EXPECT_TRUE(has(text, part)) << "looked for '" << (part) << "' in:\n" << (text)
-
 class ImageCheck : public ::testing::Test {
  protected:
   Result image_check(std::vector<std::string> arguments, const std::map<std::string, std::string>& environment = {}) {
@@ -35,18 +32,18 @@ TEST_F(ImageCheck, RunsWhatIsAskedFor) {
   const auto result =
       image_check({"run", "--only", "wiring", "--only", "pi, bit for bit", "--launcher", "mnrun", "-o", out()});
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_HAS(result.out, "budget 60 s, about 3 s needed");
-  EXPECT_HAS(result.out, "PASS: 2 passed, 0 failed, 0 flaky, 0 skipped, 0 not run");
+  EXPECT_SAYS(result.out, "budget 60 s, about 3 s needed");
+  EXPECT_SAYS(result.out, "PASS: 2 passed, 0 failed, 0 flaky, 0 skipped, 0 not run");
   const auto results = read_results(out());
   EXPECT_TRUE(results.complete);
   EXPECT_EQ(results.summary.passed, 2);
   EXPECT_EQ(results.checks.at(1).check, "pi, bit for bit");
-  EXPECT_HAS(results.checks[1].command, "05-pi-trapezoid/pi --n 2e8");
+  EXPECT_SAYS(results.checks[1].command, "05-pi-trapezoid/pi --n 2e8");
   EXPECT_EQ(results.samples.at(0).metric, "pi, 200 million intervals");
   EXPECT_FALSE(results.head.machine.at("CPU").empty());
   EXPECT_FALSE(results.head.versions.at("libc").empty());
-  EXPECT_HAS(text_of(out() + "/junit.xml"), "pi, bit for bit");
-  EXPECT_HAS(text_of(out() + "/report.html"), "PASS");
+  EXPECT_SAYS(text_of(out() + "/junit.xml"), "pi, bit for bit");
+  EXPECT_SAYS(text_of(out() + "/report.html"), "PASS");
   EXPECT_EQ(run({"sh", "-c", results.checks[1].command + " >/dev/null"}).status,
             0);  // as the report says to do it again
 }
@@ -55,7 +52,7 @@ TEST_F(ImageCheck, WrongCommandLines) {
   const auto wrong = [&](std::vector<std::string> arguments, const std::string& says) {
     const auto result = image_check(std::move(arguments));
     EXPECT_EQ(result.status, 2) << result.all();
-    EXPECT_HAS(result.err, says);
+    EXPECT_SAYS(result.err, says);
   };
   wrong({}, "image-check: no command");
   wrong({"test"}, "unknown command 'test'");
@@ -81,13 +78,13 @@ TEST_F(ImageCheck, WhatIsRequiredMustRun) {
   const std::map<std::string, std::string> no_gpu{{"CUDA_VISIBLE_DEVICES", "-1"}};
   auto result = image_check(command, no_gpu);
   EXPECT_EQ(result.status, 0);
-  EXPECT_HAS(result.out, "1 passed, 0 failed, 0 flaky, 1 skipped");
+  EXPECT_SAYS(result.out, "1 passed, 0 failed, 0 flaky, 1 skipped");
   for (const char* what : {"messages, nccl", "all"}) {
     auto required = command;
     required.insert(required.end(), {"--require", what});
     result = image_check(required, no_gpu);
     EXPECT_EQ(result.status, 1);
-    EXPECT_HAS(result.out, "is required, and could not run: no GPU");
+    EXPECT_SAYS(result.out, "is required, and could not run: no GPU");
   }
   // Nothing but skips is no success.
   result = image_check({"run", "--only", "messages, nccl", "--launcher", "mnrun", "-o", out()}, no_gpu);
@@ -98,7 +95,7 @@ TEST_F(ImageCheck, ABudgetThatEndsIsNoSuccess) {
   const auto result = image_check(
       {"run", "--only", "wiring", "--only", "messages, gloo", "--budget", "6.9", "--launcher", "mnrun", "-o", out()});
   EXPECT_EQ(result.status, 3) << result.all();
-  EXPECT_HAS(result.out, "the budget of 7 s ");
+  EXPECT_SAYS(result.out, "the budget of 7 s ");
   EXPECT_TRUE(read_results(out()).complete);
 }
 
@@ -129,21 +126,21 @@ TEST_F(ImageCheck, KilledItLeavesNoProcessAndAnIncompleteReport) {
   for (int i = 0; i < 1000 && run({"pgrep", "-f", "message_passing_gloo --mute 1 --timeout 2"}).status == 0; ++i)
     std::this_thread::sleep_for(20ms);
   EXPECT_EQ(image_check({"report", out()}).status, 0);
-  EXPECT_HAS(text_of(out() + "/report.html"), "INCOMPLETE");
+  EXPECT_SAYS(text_of(out() + "/report.html"), "INCOMPLETE");
 }
 
 TEST_F(ImageCheck, PlantedFaultsAreCaughtAndNamed) {
   const auto result = image_check({"self-test", "--launcher", "mnrun", "-o", out(), "--only", "a corrupted element",
                                    "--only", "a killed rank", "--only", "a wrong version", "--only", "a wrong answer"});
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_HAS(result.out, "4 faults caught and named, 0 missed");
+  EXPECT_SAYS(result.out, "4 faults caught and named, 0 missed");
 }
 
 TEST_F(ImageCheck, WithoutTheDetectorAFaultIsMissed) {
   const auto result =
       image_check({"self-test", "--launcher", "mnrun", "-o", out(), "--only", "a wrong answer", "--disable", "answer"});
   EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_HAS(result.out, "MISSED       a wrong answer: nothing was found");
+  EXPECT_SAYS(result.out, "MISSED       a wrong answer: nothing was found");
 }
 
 // All of them, and each without its detector.
@@ -158,10 +155,10 @@ TEST_F(ImageCheck, SlowSelfTest) {
       {"a forced transport", "transport"},    {"a limited link", "speed"},
       {"a missing device", "devices"}};
   for (const auto& [fault, detector] : faults) {
-    EXPECT_HAS(result.out, "caught       " + fault + " (" + detector + ")");
+    EXPECT_SAYS(result.out, "caught       " + fault + " (" + detector + ")");
     const auto without = image_check({"self-test", "-o", out(), "--only", fault, "--disable", detector});
     EXPECT_EQ(without.status, 1) << without.all();
-    EXPECT_HAS(without.out, "MISSED       " + fault + ": nothing was found");
+    EXPECT_SAYS(without.out, "MISSED       " + fault + ": nothing was found");
   }
 }
 

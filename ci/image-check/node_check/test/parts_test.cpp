@@ -7,6 +7,7 @@
 #include "../names.hpp"
 
 #include <multinode/tcp_store.hpp>
+#include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -21,9 +22,6 @@ namespace parts_test {
 using namespace node_check;
 using multinode::testing::TemporaryFolder;
 using namespace std::chrono_literals;
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-#define EXPECT_HAS(text, part) EXPECT_TRUE(has(text, part)) << "looked for '" << (part) << "' in:\n" << (text)
 
 // Clocks.
 
@@ -60,7 +58,7 @@ TEST(NodeCheck, SkewOverAStore) {
     EXPECT_LE(std::abs(skew.seconds - planted), skew.bound);
     const Finding finding = judge(skew);
     EXPECT_EQ(finding.ok, planted == 0.0) << finding.why;
-    EXPECT_HAS(finding.why, planted == 0 ? " ms " : planted > 0 ? "3e+03 ms ahead" : "7.5e+03 ms behind");
+    EXPECT_SAYS(finding.why, planted == 0 ? " ms " : planted > 0 ? "3e+03 ms ahead" : "7.5e+03 ms behind");
   }
 }
 
@@ -104,9 +102,9 @@ TEST(NodeCheck, AWrongWordIsNamedWithItsBits) {
   EXPECT_EQ(wrong.count, 2u);
   EXPECT_EQ(wrong.at, 5017u);
   EXPECT_EQ(wrong.found ^ wrong.expected, (std::uint64_t{1} << 63) | 8);
-  EXPECT_HAS(to_text(wrong), "word 5017 is 0x");
-  EXPECT_HAS(to_text(wrong), ": bit 3 63");
-  EXPECT_HAS(to_text({1, 2, 0, ~std::uint64_t{0}}), "bit 0 1 2 3 4 5 6 7 ...");
+  EXPECT_SAYS(to_text(wrong), "word 5017 is 0x");
+  EXPECT_SAYS(to_text(wrong), ": bit 3 63");
+  EXPECT_SAYS(to_text({1, 2, 0, ~std::uint64_t{0}}), "bit 0 1 2 3 4 5 6 7 ...");
 }
 
 // Folders and limits.
@@ -117,7 +115,7 @@ TEST(NodeCheck, AFolderThatCanBeWritten) {
   EXPECT_EQ(finding.ok, true) << finding.why;
   EXPECT_EQ(finding.what, "shm_bytes");
   EXPECT_GT(finding.value.get<double>(), 0x1p20);
-  EXPECT_HAS(finding.why, "GiB free");
+  EXPECT_SAYS(finding.why, "GiB free");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
@@ -125,13 +123,13 @@ TEST(NodeCheck, AFolderThatCannotBeWrittenOrIsFull) {
   for (const char* wrong : {"/proc", "/nowhere/at/all"}) {  // root may write into a folder without the right to
     const Finding finding = look_at_folder("shm", wrong, 1, "do this");
     EXPECT_EQ(finding.ok, false);
-    EXPECT_HAS(finding.why, wrong);
-    EXPECT_HAS(finding.why, ": do this");
+    EXPECT_SAYS(finding.why, wrong);
+    EXPECT_SAYS(finding.why, ": do this");
   }
   const TemporaryFolder folder;
   const Finding full = look_at_folder("tmp", folder.path(), 1e30, "do this");
   EXPECT_EQ(full.ok, false);
-  EXPECT_HAS(full.why, folder.path().string() + " has only ");
+  EXPECT_SAYS(full.why, folder.path().string() + " has only ");
 }
 
 TEST(NodeCheck, LimitsOfThisProcess) {
@@ -170,7 +168,7 @@ TEST(NodeCheck, MemoryBandwidthAndAWrongElement) {
   }
   const Findings wrong = measure_memory_bandwidth(0, true);
   EXPECT_EQ(wrong[0].ok, false);
-  EXPECT_HAS(wrong[0].why, "1 of ");
+  EXPECT_SAYS(wrong[0].why, "1 of ");
 }
 
 TEST(NodeCheck, MatrixRateAndAWrongElement) {
@@ -180,7 +178,7 @@ TEST(NodeCheck, MatrixRateAndAWrongElement) {
   EXPECT_GT(right.value.get<double>(), 0.01);
   const Finding wrong = measure_matrix_rate(0, true);
   EXPECT_EQ(wrong.ok, false);
-  EXPECT_HAS(wrong.why, "element (0, 0)");
+  EXPECT_SAYS(wrong.why, "element (0, 0)");
 }
 
 // Names.
@@ -207,15 +205,15 @@ TEST(NodeCheck, NamesAreJudged) {
   const Finding wrong = judge_names("node0", {own, unknown, itself});
   EXPECT_EQ(wrong.ok, false);
   EXPECT_EQ(wrong.value, 2);
-  EXPECT_HAS(wrong.why, "node2 has no address here (no address); node4 is 127.0.1.1 here, which is this node itself");
+  EXPECT_SAYS(wrong.why, "node2 has no address here (no address); node4 is 127.0.1.1 here, which is this node itself");
 
   const Finding noted = judge_names("node0", {own, nameless, other});
   EXPECT_EQ(noted.ok, true);
-  EXPECT_HAS(noted.why, "10.0.0.3 of node3 has no name");
-  EXPECT_HAS(noted.why, "10.0.0.5 of node5 is called login");
+  EXPECT_SAYS(noted.why, "10.0.0.3 of node3 has no name");
+  EXPECT_SAYS(noted.why, "10.0.0.5 of node5 is called login");
 
   EXPECT_EQ(judge_names("node2", {unknown}).ok, true);  // a laptop, alone
-  EXPECT_HAS(judge_names("node2", {unknown}).why, "node2 has no address here");
+  EXPECT_SAYS(judge_names("node2", {unknown}).why, "node2 has no address here");
 }
 
 // A stand-in for ssh, that does what a host's name says.
@@ -244,13 +242,13 @@ TEST_F(NodeCheckSsh, LogsIn) {
   const Finding wrong = log_in({"good", "closed", "silent"});
   EXPECT_EQ(wrong.ok, false);
   EXPECT_EQ(wrong.value, 2);
-  EXPECT_HAS(wrong.why, "closed: closed: Permission denied (publickey).; silent: exit status 3");
+  EXPECT_SAYS(wrong.why, "closed: closed: Permission denied (publickey).; silent: exit status 3");
 }
 
 TEST_F(NodeCheckSsh, OneThatHangsIsKilled) {
   const Finding wrong = log_in({"hanging"}, 1s);
   EXPECT_EQ(wrong.ok, false);
-  EXPECT_HAS(wrong.why, "hanging: no answer within 1 s");
+  EXPECT_SAYS(wrong.why, "hanging: no answer within 1 s");
 }
 
 TEST_F(NodeCheckSsh, NoSshIsNoFault) {
