@@ -10,5 +10,8 @@ if(CCACHE)
 endif()
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${TO}/${CHAPTER} -B ${TO}/build ${OPTIONS} COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${TO}/build --parallel ${JOBS} COMMAND_ERROR_IS_FATAL ANY)
+if(NOT EXISTS ${TO}/build/env.sh)
+  message(FATAL_ERROR "${CHAPTER} alone has no env.sh in its build folder")
+endif()
 execute_process(COMMAND ${CMAKE_CTEST_COMMAND} --test-dir ${TO}/build --tests-regex "^[0-9]" --label-exclude "^(slow|gpu)$"
     --parallel ${JOBS} --output-on-failure --no-tests=error --no-label-summary COMMAND_ERROR_IS_FATAL ANY)

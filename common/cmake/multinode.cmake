@@ -108,18 +108,18 @@ function(multinode_warnings target)
     $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
 
-# multinode_program(name sources...): an example program. All of them are the target `programs`, and on the PATH after
-# `source env.sh`; a chapter's are installed into a folder of its name, as in a build folder.
+# multinode_program(name sources...): an example program. All of them are the target `programs`; a chapter's are on the
+# PATH after `source env.sh`, and are installed into a folder of its name, as in a build folder.
 function(multinode_program name)
   add_executable(${name} ${ARGN})
   if(NOT TARGET programs)
     add_custom_target(programs)
   endif()
   add_dependencies(programs ${name})
-  multinode_on_path()
   target_link_libraries(${name} PRIVATE multinode::multinode)
   multinode_warnings(${name})
   if(CMAKE_CURRENT_SOURCE_DIR STREQUAL PROJECT_SOURCE_DIR)
+    multinode_on_path()
     cmake_path(GET PROJECT_SOURCE_DIR FILENAME chapter)
     install(TARGETS ${name} RUNTIME DESTINATION ${chapter})
   endif()
