@@ -1,7 +1,3 @@
-add_executable(unpack_tree unpack_tree.cpp)
-target_link_libraries(unpack_tree PRIVATE sysfs_tree)
-multinode_warnings(unpack_tree)
-
 multinode_test(compare_test compare_test.cpp PREFIX 07. RANKS 3 LABELS local PROGRAMS rdma_tune
   LINK rdma_tuning sysfs_tree multinode::multinode)
 multinode_test(rdma_bw_test rdma_bw_test.cpp PREFIX 07. RANKS 2 LABELS local PROGRAMS rdma_bw all_reduce_perf
