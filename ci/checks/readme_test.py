@@ -1,44 +1,85 @@
-"""Runs every ```console block of a README in the current folder and compares what it prints.
+"""Runs the ```console blocks of a README in one fresh shell, as a reader would, and compares what they print.
 
-usage: readme_test.py README.md [--path FOLDER]... [--timeout SECONDS] [--update]
+usage: readme_test.py README.md [--source FILE] [--timeout SECONDS] [--update]
+
+The shell has no variable of this process: HOME, USER, TERM, LANG and the system's PATH are all that it begins with. It
+starts in the current folder, and what a command changes (folder, variables) holds for the commands after it. --source
+names the env.sh that stands for build/release/env.sh, where another build is tested.
 
 A line that begins with "$ " is a command, a last "\\" carries it on; the lines below are its output, standard error
 included, and "[exit status N]" where that is not 0. Directly above a block may stand
   <!-- vary: REGEX -->           what varies from run to run (times, host names): compared as one "~" each
-Any other block that a reader takes for a command or its output (```text, ```sh, ```bash, ```) must say why nobody runs
-it, directly above: <!-- not executed: REASON -->
---update writes what was printed into the README instead of comparing. Exit status: 0 the same, 1 not so.
+Any other block that a reader takes for a command or its output (```text, ```sh, ```bash, ```) must state why it is
+not executed, directly above: <!-- not executed: REASON -->
+--update writes what was printed into the README instead of comparing. Exit status: 0 the same, 1 different.
 """
 import argparse
 import difflib
 import os
 import pathlib
+import pwd
 import re
+import select
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import time
 
 BLOCK = re.compile(
     r"^(?P<note>(?:<!--(?:(?!-->).)*-->\n)*)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```[ ]*$", re.S | re.M)
 NEEDS_REASON = {"text", "sh", "bash", "shell", ""}
+END = re.compile(rb"\x1e(\d+) ([^\x1e]*)\x1e")  # of a command: its exit status and the shell's folder
 
 
-def run(command, folder, timeout):
-    """What `command` prints, and its exit status as the README writes it."""
-    process = subprocess.Popen(["bash", "-c", command], cwd=folder, stdin=subprocess.DEVNULL, text=True,
-                               errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               start_new_session=True)
-    try:
-        printed, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        printed, _ = process.communicate()
-        printed += f"[no end after {timeout} s]\n"
-    if printed and not printed.endswith("\n"):
-        printed += "\n"
-    if process.returncode:
-        printed += f"[exit status {process.returncode}]\n"
-    return printed
+class Shell:
+    """A bash that runs one command after the other, and nothing more once it has ended."""
+
+    def __init__(self):
+        user = pwd.getpwuid(os.getuid())
+        environment = {"HOME": user.pw_dir, "USER": user.pw_name, "TERM": "dumb", "LANG": "C.UTF-8",
+                       "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        self.folders = set()
+        self.ended = False
+        self.process = subprocess.Popen(["bash", "--norc", "--noprofile"], env=environment, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def run(self, command, timeout):
+        """What `command` prints, and its exit status as the README writes it."""
+        if self.ended:
+            return "[not run: the shell has ended]\n"
+        line = f"eval {shlex.quote(command)} </dev/null; printf '\\036%d %s\\036' $? \"$PWD\"\n"
+        self.process.stdin.write(line.encode())
+        self.process.stdin.flush()
+        deadline = time.monotonic() + timeout
+        printed = b""
+        while not (end := END.search(printed)):
+            remaining = max(0, deadline - time.monotonic())
+            in_time = select.select([self.process.stdout], [], [], remaining)[0]
+            chunk = os.read(self.process.stdout.fileno(), 65536) if in_time else b""
+            printed += chunk
+            if not chunk:
+                self.ended = True
+                break
+        text = END.sub(b"", printed).decode(errors="replace")
+        if text and not text.endswith("\n"):
+            text += "\n"
+        if self.ended:
+            return text + ("[the shell has ended]\n" if in_time else f"[no end after {timeout} s]\n")
+        self.folders.add(pathlib.Path(os.fsdecode(end[2])))
+        return text + (f"[exit status {int(end[1])}]\n" if int(end[1]) else "")
+
+    def close(self):
+        """Ends what still runs, and removes the folders of mktemp -d that the commands went to."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.communicate()
+        for folder in self.folders:
+            if folder.parent == pathlib.Path("/tmp") and folder.name.startswith("tmp."):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def commands(text):
@@ -55,15 +96,14 @@ def commands(text):
 def main():
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("readme", type=pathlib.Path)
-    parser.add_argument("--path", action="append", default=[])
+    parser.add_argument("--source", type=pathlib.Path)
     parser.add_argument("--timeout", type=float, default=120)
     parser.add_argument("--update", action="store_true")
     options = parser.parse_args()
-    folder = pathlib.Path.cwd()
-    os.environ["PATH"] = os.pathsep.join([*options.path, os.environ["PATH"]])
 
     executed = unexplained = different = left = 0
     source = options.readme.read_text()
+    shell = Shell()
 
     def check(match):
         nonlocal executed, unexplained, different, left
@@ -81,7 +121,10 @@ def main():
         shown = ""
         for command in commands(text):
             executed += 1
-            shown += command + "\n" + run(command[2:], folder, options.timeout)
+            here = command[2:]
+            if options.source:
+                here = here.replace("build/release/env.sh", shlex.quote(str(options.source)))
+            shown += command + "\n" + shell.run(here, options.timeout)
 
         def masked(printed):
             return re.sub(vary[1], "~", printed) if vary else printed
@@ -95,7 +138,10 @@ def main():
         start = match.start("text") - match.start()
         return match[0][:start] + shown + match[0][start + len(text):]
 
-    updated = BLOCK.sub(check, source)
+    try:
+        updated = BLOCK.sub(check, source)
+    finally:
+        shell.close()
     print(f"{options.readme}: {executed} commands executed, {different} blocks differ; {left} blocks not executed, "
           f"{unexplained} without a reason")
     if options.update:
