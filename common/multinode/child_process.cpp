@@ -71,7 +71,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 ChildProcess::ChildProcess(const ChildCommand& command) : own_group_(command.own_group) {
   const std::string& file = command.file.empty() ? command.arguments.at(0) : command.file;
   const auto arguments = pointers(command.arguments);
-  const auto variables = pointers(command.environment.value_or(std::vector<std::string>()));
+  const auto variables = command.environment ? pointers(*command.environment) : std::vector<char*>();
   Prepared prepared{command, file.c_str(), arguments.data(), command.environment ? variables.data() : environ, getpid(),
                     0};
   const pid_t pid = start(prepared);

@@ -102,10 +102,11 @@ std::string output_of(ChildCommand command, Ending& ending) {
 
 TEST(ChildProcess, RunsAProgramAndSaysHowItEnded) {
   Ending ending;
+  const std::string large(100, 'a');
   EXPECT_EQ(output_of({.arguments = {"sh", "-c", "echo $A $0 $1; exit 3", "zero", "one two"},
-                       .environment = std::vector<std::string>{"A=a"}},
+                       .environment = std::vector<std::string>{"A=" + large, "B=b"}},
                       ending),
-            "a zero one two\n");
+            large + " zero one two\n");
   EXPECT_EQ(ending.as_exit_status(), 3);
   EXPECT_TRUE(ending.failed());
   output_of({.arguments = {"any name", "-c", "kill -TERM $$"}, .file = "/bin/sh"}, ending);
