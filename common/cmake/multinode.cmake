@@ -18,7 +18,6 @@ endif()
 find_package(Threads REQUIRED)
 find_package(Boost CONFIG REQUIRED COMPONENTS program_options)
 find_package(nlohmann_json REQUIRED)
-find_package(Eigen3 CONFIG REQUIRED)
 find_package(fmt REQUIRED)
 
 option(MULTINODE_MPI "Use MPI if it is here" ON)
