@@ -5,6 +5,8 @@
 
 #include <multinode/device.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <regex>
 #include <sstream>
 

@@ -4,6 +4,8 @@
 
 #include <multinode/check.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 

@@ -4,6 +4,8 @@
 
 #include <multinode/check.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>

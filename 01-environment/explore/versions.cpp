@@ -4,6 +4,8 @@
 
 #include <multinode/world.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <sys/utsname.h>
 
 #include <sstream>

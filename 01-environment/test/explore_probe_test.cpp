@@ -12,6 +12,7 @@
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <sched.h>
 #include <sys/resource.h>

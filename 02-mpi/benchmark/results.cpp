@@ -5,6 +5,8 @@
 
 #include <multinode/check.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>

@@ -4,6 +4,8 @@
 
 #include <multinode/report.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -3,6 +3,8 @@
 #include <multinode/check.hpp>
 #include <multinode/text.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 #include <cstdio>
 #include <fstream>

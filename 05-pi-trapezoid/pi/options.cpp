@@ -2,6 +2,8 @@
 
 #include <multinode/options.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <algorithm>
 #include <charconv>
 

@@ -3,9 +3,11 @@
 
 #include <multinode/tcp_store.hpp>
 
-#include <boost/program_options.hpp>
-
 #include <string>
+
+namespace boost::program_options {
+class options_description;
+}
 
 namespace cluster {
 

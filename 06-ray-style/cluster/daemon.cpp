@@ -10,6 +10,8 @@
 #include <multinode/signals.hpp>
 #include <multinode/world.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>

@@ -10,6 +10,9 @@
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

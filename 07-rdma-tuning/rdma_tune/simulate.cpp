@@ -5,6 +5,9 @@
 #include <multinode/check.hpp>
 #include <multinode/report.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <iostream>
 

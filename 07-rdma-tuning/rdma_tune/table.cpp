@@ -7,6 +7,9 @@
 #include <multinode/text.hpp>
 #include <multinode/world.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <iostream>
 

@@ -11,6 +11,9 @@
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>

@@ -5,6 +5,8 @@
 #include <multinode/device.hpp>
 #include <multinode/options.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>

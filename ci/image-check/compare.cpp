@@ -7,6 +7,8 @@
 #include <multinode/options.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <iomanip>

@@ -5,6 +5,8 @@
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <unistd.h>
 
 #include <algorithm>

@@ -2,6 +2,8 @@
 
 #include <multinode/options.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <array>
 #include <cmath>
 #include <sstream>

@@ -3,11 +3,13 @@
 
 #include <multinode/check.hpp>
 
-#include <boost/program_options.hpp>
-
 #include <chrono>
 #include <cstdint>
 #include <string>
+
+namespace boost::program_options {
+class options_description;
+}
 
 namespace multinode {
 

@@ -2,6 +2,8 @@
 #include <multinode/device.hpp>
 #include <multinode/report.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cstring>
 #include <ctime>

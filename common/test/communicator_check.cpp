@@ -4,12 +4,13 @@
 #include <multinode/communicator_backends.hpp>
 #include <multinode/program.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <iostream>
-#include <cmath>
 #include <random>
 #include <set>
 #include <thread>
