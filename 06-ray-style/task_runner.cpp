@@ -2,11 +2,11 @@
 // Exit status: 0 the pool needs it no more, 1 the pool is gone, 2 no such library, or not started as a job.
 #include "tasks/runner.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/socket.hpp>
-#include <multinode/world.hpp>
 
 #include <nlohmann/json.hpp>
 

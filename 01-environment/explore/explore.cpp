@@ -10,6 +10,7 @@
 #include "explore/topology.hpp"
 #include "explore/versions.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
 

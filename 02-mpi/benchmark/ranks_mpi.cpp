@@ -1,5 +1,6 @@
 #include "ranks_host.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/device.hpp>
 #include <multinode/mpi_types.hpp>
 

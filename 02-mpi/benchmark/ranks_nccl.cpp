@@ -1,5 +1,6 @@
 #include "ranks.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/device.hpp>
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // access.hpp: where the head is, and the token for it, as programs are told on their command lines.
 #pragma once
 
-#include <multinode/tcp_store.hpp>
+#include <multinode/endpoint.hpp>
 
 #include <string>
 

@@ -6,9 +6,9 @@
 #include "state_folder.hpp"
 #include "token.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/options.hpp>
 #include <multinode/signals.hpp>
-#include <multinode/world.hpp>
 
 #include <boost/program_options.hpp>
 

@@ -8,11 +8,11 @@
 
 #include "cluster/cluster.grpc.pb.h"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/socket.hpp>
-#include <multinode/world.hpp>
 
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,7 @@
 #include "state_folder.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
-#include <multinode/world.hpp>
 
 #include <fcntl.h>
 #include <poll.h>

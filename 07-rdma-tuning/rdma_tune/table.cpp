@@ -2,10 +2,10 @@
 
 #include "options.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
-#include <multinode/world.hpp>
 
 #include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>

@@ -1,9 +1,9 @@
 #include "cluster.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/device.hpp>
 #include <multinode/options.hpp>
 #include <multinode/text.hpp>
-#include <multinode/world.hpp>
 
 #include <sched.h>
 #include <sys/wait.h>

@@ -1,15 +1,23 @@
 #include <multinode/address.hpp>
 #include <multinode/socket.hpp>
-#include <multinode/world.hpp>
 
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/utsname.h>
 
 #include <memory>
 
-namespace multinode::detail {
+namespace multinode {
+
+std::string host_name() {
+  utsname names{};
+  uname(&names);
+  return names.nodename;
+}
+
+namespace detail {
 
 namespace {
 
@@ -55,4 +63,5 @@ std::string listening_address(const std::string& host) {
   return found && first_outside(found).empty() ? "0.0.0.0" : host;
 }
 
-}  // namespace multinode::detail
+}  // namespace detail
+}  // namespace multinode

@@ -5,7 +5,12 @@
 
 #include <sys/socket.h>
 
-namespace multinode::detail {
+namespace multinode {
+
+// This machine's name.
+std::string host_name();
+
+namespace detail {
 
 // An address in numbers; "" where that is impossible.
 std::string number_text(const sockaddr* address, socklen_t length);
@@ -22,4 +27,5 @@ std::string own_address();
 // means loopback here.
 std::string listening_address(const std::string& host);
 
-}  // namespace multinode::detail
+}  // namespace detail
+}  // namespace multinode

@@ -1,3 +1,4 @@
+#include <multinode/address.hpp>
 #include <multinode/communicator_backends.hpp>
 #include <multinode/device.hpp>
 

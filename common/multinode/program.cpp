@@ -1,11 +1,7 @@
-#include <multinode/device.hpp>
+#include <multinode/libraries.hpp>
 #include <multinode/program.hpp>
 
 #include <boost/program_options.hpp>
-
-#ifdef MULTINODE_HAVE_MPI
-#include <mpi.h>
-#endif
 
 #include <algorithm>
 #include <iostream>
@@ -51,7 +47,8 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
 
     talk = true;
     World world(program.name, launch, {program.common.timeout, program.common.rendezvous, program.same_versions});
-    if (const char* text = stand_in(); text && world.rank() == 0) std::cout << "# " << text << '\n' << std::flush;
+    if (const char* text = libraries().stand_in(); text && world.rank() == 0)
+      std::cout << "# " << text << '\n' << std::flush;
     try {
       return agreed(world, body(world));
     } catch (const std::exception& e) {
@@ -62,12 +59,7 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
       std::cerr << program.name + ": " + e.what() + "\n" << std::flush;
     else  // the launcher may end rank 0 as soon as this rank has failed: let it speak first
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
-#ifdef MULTINODE_HAVE_MPI
-    int initialized = 0, finalized = 0;
-    MPI_Initialized(&initialized);
-    MPI_Finalized(&finalized);
-    if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, status_of(e));  // the others may wait for this rank
-#endif
+    libraries().abort_mpi(status_of(e));
     return status_of(e);
   }
 }

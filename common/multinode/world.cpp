@@ -1,26 +1,14 @@
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/file_store.hpp>
+#include <multinode/libraries.hpp>
 #include <multinode/socket.hpp>
+#include <multinode/text.hpp>
 #include <multinode/torch_store.hpp>
 #include <multinode/world.hpp>
 
-#ifdef MULTINODE_HAVE_MPI
-#include <multinode/mpi.hpp>
-#include <multinode/text.hpp>
-#endif
-#ifdef MULTINODE_HAVE_GLOO
-#include <gloo/config.h>
-#endif
-#ifdef MULTINODE_HAVE_CUDA
-#include <cuda_runtime_api.h>
-#endif
-#ifdef MULTINODE_HAVE_NCCL
-#include <nccl.h>
-#endif
 #include <gnu/libc-version.h>
 #include <link.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -35,6 +23,9 @@
 #include <sstream>
 #include <system_error>
 #include <thread>
+
+// Defined by multinode::communicator, whose programs are linked with --undefined=multinode_communicator_libraries.
+extern "C" [[gnu::weak]] const multinode::Libraries* multinode_communicator_libraries();
 
 namespace multinode {
 
@@ -67,28 +58,6 @@ std::unique_ptr<TcpStoreServer> serve_at(const Endpoint& endpoint) try {
   return std::make_unique<TcpStoreServer>("0.0.0.0", endpoint.port);
 }
 
-#ifdef MULTINODE_HAVE_MPI
-// MPI from its start to its end, unless the program itself started it.
-class MpiLifetime {
- public:
-  MpiLifetime() {
-    int initialized = 0;
-    MPI_Initialized(&initialized);
-    if (initialized) return;
-    int provided = 0;
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
-    ours_ = true;
-  }
-  ~MpiLifetime() {
-    if (ours_) MPI_Finalize();
-  }
-  MpiLifetime(const MpiLifetime&) = delete;
-  MpiLifetime& operator=(const MpiLifetime&) = delete;
-
- private:
-  bool ours_ = false;
-};
-
 // Ends the process where MPI does not come back: there is no store yet to ask who is late.
 class MpiDeadline {
  public:
@@ -108,28 +77,6 @@ class MpiDeadline {
  private:
   std::jthread thread_;
 };
-
-// Rank 0's endpoint, on every rank. Proves first that MPI and the launcher agree.
-Endpoint broadcast_by_mpi(const Launch& launch, const Endpoint& of_rank_0) {
-  int size = 0, rank = 0;
-  check(MPI_Comm_size(MPI_COMM_WORLD, &size));
-  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  if (size != launch.world_size.value || rank != launch.rank.value) {
-    char library[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
-    MPI_Get_library_version(library, &length);
-    throw UsageError("the launcher says rank " + std::to_string(launch.rank.value) + " of " +
-                     std::to_string(launch.world_size.value) + " (" + launch.world_size.variable + "), MPI says " +
-                     std::to_string(rank) + " of " + std::to_string(size) + ": this program was built with " +
-                     std::string(library).substr(0, std::string_view(library).find(',')) +
-                     "; start it with that library's own mpirun, or srun --mpi=pmix");
-  }
-  char text[1024] = {};
-  to_string(of_rank_0).copy(text, sizeof text - 1);
-  check(MPI_Bcast(text, sizeof text, MPI_CHAR, 0, MPI_COMM_WORLD));
-  return parse_endpoint(text, "rank 0's store");
-}
-#endif
 
 // The build ID that the linker put into this program, in hexadecimal; "" if it put none.
 std::string build_id() {
@@ -160,52 +107,23 @@ std::string build_id() {
   return id;
 }
 
-std::string dotted(int version, int major_unit, int minor_unit) {
-  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / minor_unit) +
-         (minor_unit > 1 && major_unit / minor_unit == 100 ? "." + std::to_string(version % minor_unit) : "");
-}
-
 }  // namespace
 
-std::string host_name() {
-  utsname names{};
-  uname(&names);
-  return names.nodename;
+const Libraries& libraries() {
+  static const Libraries none;
+  return multinode_communicator_libraries ? *multinode_communicator_libraries() : none;
 }
 
 std::vector<std::pair<std::string, std::string>> versions() {
-  std::vector<std::pair<std::string, std::string>> list;
-  list.emplace_back("program", MULTINODE_VERSION " build " + build_id());
-#ifdef MULTINODE_HAVE_MPI
-  char library[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(library, &length);
-  const std::string_view text(library, static_cast<std::size_t>(length));
-  list.emplace_back("MPI", text.substr(0, text.find_first_of(",\n")));
-#endif
-#ifdef MULTINODE_HAVE_GLOO
-  list.emplace_back("Gloo", dotted(GLOO_VERSION, 10000, 100));
-#endif
-#ifdef MULTINODE_HAVE_NCCL
-  int nccl = 0;
-  if (ncclGetVersion(&nccl) == ncclSuccess) list.emplace_back("NCCL", dotted(nccl, 10000, 100));
-#endif
-#ifdef MULTINODE_HAVE_CUDA
-  int runtime = 0;
-  if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) list.emplace_back("CUDA", dotted(runtime, 1000, 10));
-  int driver = 0;
-  if (cudaDriverGetVersion(&driver) == cudaSuccess)
-    list.emplace_back("CUDA driver", driver ? dotted(driver, 1000, 10) : "none");
-#endif
+  std::vector<std::pair<std::string, std::string>> list = libraries().versions();
+  list.emplace(list.begin(), "program", MULTINODE_VERSION " build " + build_id());
   list.emplace_back("libc", gnu_get_libc_version());
   return list;
 }
 
 // Members are destroyed in reverse: the watchdog says goodbye first, the server ends when all have, MPI last.
 struct World::Implementation {
-#ifdef MULTINODE_HAVE_MPI
-  std::optional<MpiLifetime> mpi;
-#endif
+  std::unique_ptr<Libraries::Mpi> mpi;
   std::unique_ptr<TcpStoreServer> server;
   Endpoint endpoint;
   std::string server_text;
@@ -246,8 +164,7 @@ void World::Implementation::meet_through(Store& bootstrap, const Launch& launch,
   }
 }
 
-void World::Implementation::meet([[maybe_unused]] const std::string& program, const Launch& launch,
-                                 const Options& options) {
+void World::Implementation::meet(const std::string& program, const Launch& launch, const Options& options) {
   const bool first = launch.rank.value == 0;
   server_text = "rank 0, which serves the store";
   if (options.rendezvous.starts_with("tcp:")) {
@@ -268,14 +185,12 @@ void World::Implementation::meet([[maybe_unused]] const std::string& program, co
     meet_through(agent, launch, options);
   } else if (launch.world_size.value == 1) {
     std::tie(server, endpoint) = serve_anywhere(launch);
-#ifdef MULTINODE_HAVE_MPI
-  } else if (launch.under_mpi) {
+  } else if (launch.under_mpi && libraries().has_mpi()) {
     // Longer than other waits: on a busy machine MPI takes seconds to start.
     const MpiDeadline deadline(options.timeout + 15s, program + ": rank " + std::to_string(launch.rank.value));
-    mpi.emplace();
+    mpi = libraries().start_mpi();
     if (first) std::tie(server, endpoint) = serve_anywhere(launch);
-    endpoint = broadcast_by_mpi(launch, endpoint);
-#endif
+    endpoint = parse_endpoint(mpi->broadcast(launch, to_string(endpoint)), "rank 0's store");
   } else if (!launch.master_address.value.empty() && launch.master_port.value) {
     endpoint = {launch.master_address.value, launch.master_port.value};
     if (first) server = serve_at(endpoint);

@@ -62,7 +62,4 @@ class World {
 // Version of this program's parts, by name: program, MPI, NCCL, CUDA ...; what the wiring proof compares.
 std::vector<std::pair<std::string, std::string>> versions();
 
-// This machine's name.
-std::string host_name();
-
 }  // namespace multinode

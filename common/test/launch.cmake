@@ -2,9 +2,9 @@
 add_executable(launch_print launch_print.cpp)
 add_executable(launch_test endpoint_test.cpp launch_test.cpp)
 add_executable(launch_live_test launch_live_test.cpp)
-target_link_libraries(launch_print PRIVATE multinode::multinode)
-target_link_libraries(launch_test PRIVATE multinode::multinode GTest::gtest_main)
-target_link_libraries(launch_live_test PRIVATE multinode::multinode multinode::testing GTest::gtest_main)
+target_link_libraries(launch_print PRIVATE multinode::launch)
+target_link_libraries(launch_test PRIVATE multinode::launch GTest::gtest_main)
+target_link_libraries(launch_live_test PRIVATE multinode::testing GTest::gtest_main)
 target_compile_definitions(launch_test PRIVATE ENVIRONMENTS="${CMAKE_CURRENT_SOURCE_DIR}/environments")
 target_compile_definitions(launch_live_test PRIVATE LAUNCH_PRINT="$<TARGET_FILE:launch_print>")
 add_dependencies(launch_live_test launch_print)
@@ -20,7 +20,7 @@ gtest_discover_tests(launch_live_test TEST_PREFIX common. TEST_FILTER *Torchrun*
   PROPERTIES TIMEOUT 120 PROCESSORS 4 LABELS slow)
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # The library again, instrumented: launch.cpp and what parses an endpoint for it.
+  # The library again, instrumented.
   add_executable(host_list_fuzz host_list_fuzz.cpp
     ../multinode/check.cpp ../multinode/endpoint.cpp ../multinode/launch.cpp)
   target_compile_features(host_list_fuzz PRIVATE cxx_std_20)

@@ -1,11 +1,11 @@
 # The stores: contract tests over all of them, what each has of its own, hostile bytes, fuzzers.
 add_executable(store_client store_client.cpp)
-target_link_libraries(store_client PRIVATE multinode::multinode)
+target_link_libraries(store_client PRIVATE multinode::world)
 multinode_warnings(store_client)
 
 foreach(test store_test tcp_store_test file_store_test torch_store_test)
   add_executable(${test} ${test}.cpp)
-  target_link_libraries(${test} PRIVATE multinode::multinode multinode::testing GTest::gtest_main)
+  target_link_libraries(${test} PRIVATE multinode::world multinode::testing GTest::gtest_main)
   target_compile_definitions(${test} PRIVATE STORE_CLIENT="$<TARGET_FILE:store_client>")
   add_dependencies(${test} store_client)
   multinode_warnings(${test})
