@@ -1,4 +1,5 @@
-# What is here, and what every target of the project wants. Included by common/ and by each chapter.
+# What every target of the project wants. A chapter includes it from ../common, which it brings with it, or gets it from
+# the installed package: find_package(multinode COMPONENTS chapter).
 include_guard(DIRECTORY)
 include(${CMAKE_CURRENT_LIST_DIR}/environment.cmake)
 include(CMakePushCheckState)
@@ -125,3 +126,8 @@ function(multinode_slow)
     add_dependencies(slow_tests ${target})
   endforeach()
 endfunction()
+
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH common)
+if(NOT TARGET multinode::launch AND NOT CMAKE_CURRENT_SOURCE_DIR STREQUAL common AND EXISTS ${common}/CMakeLists.txt)
+  add_subdirectory(${common} common)
+endif()
