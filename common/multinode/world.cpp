@@ -1,7 +1,7 @@
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
-#include <multinode/file_store.hpp>
 #include <multinode/libraries.hpp>
+#include <multinode/rendezvous_file.hpp>
 #include <multinode/socket.hpp>
 #include <multinode/text.hpp>
 #include <multinode/torch_store.hpp>
@@ -128,31 +128,31 @@ struct World::Implementation {
   Endpoint endpoint;
   std::string server_text;
   std::string prefix = "run";  // of all keys
-  std::shared_ptr<TcpStore> connection;
-  std::unique_ptr<PrefixStore> store;
+  std::unique_ptr<TcpStore> store;
   std::unique_ptr<Watchdog> watchdog;
   std::uint64_t gathers = 0;
   std::vector<std::string> hosts;
   std::vector<int> nodes;  // of each rank
 
+  using Tell = std::function<void(const Endpoint&)>;
+  using Ask = std::function<Endpoint(std::chrono::milliseconds left)>;
   void meet(const std::string& program, const Launch& launch, const Options& options);
-  void meet_through(Store& bootstrap, const Launch& launch, const Options& options);
+  void meet_through(const Launch& launch, const Options& options, const Tell& tell, const Ask& ask);
   void prove_wiring(World& world);
 };
 
-// Rank 0 serves a store and tells its endpoint through another one. That one may still hold the endpoint of an earlier,
-// dead run: then the key is read again.
-void World::Implementation::meet_through(Store& bootstrap, const Launch& launch, const Options& options) {
-  const std::string key = "multinode/" + generation(launch) + "/store";
+// Rank 0 serves a store and tells its endpoint. The others may be told that of an earlier, dead run: they ask again.
+void World::Implementation::meet_through(const Launch& launch, const Options& options, const Tell& tell,
+                                         const Ask& ask) {
   if (launch.rank.value == 0) {
     std::tie(server, endpoint) = serve_anywhere(launch);
-    bootstrap.set(key, to_string(endpoint));
+    tell(endpoint);
     return;
   }
   const Clock::time_point deadline = Clock::now() + options.timeout;
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    endpoint = parse_endpoint(bootstrap.get(key, std::max(left, 1ms)), "rank 0's store");
+    endpoint = ask(std::max(left, 1ms));
     try {
       TcpStore probe(endpoint, std::clamp(left, 1ms, 1000ms));
       probe.goodbye();
@@ -171,8 +171,10 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
     endpoint = parse_endpoint(options.rendezvous.substr(4), "--rendezvous");
     if (first) server = serve_at(endpoint);
   } else if (options.rendezvous.starts_with("file:")) {
-    FileStore file(options.rendezvous.substr(5));
-    meet_through(file, launch, options);
+    const std::filesystem::path file = options.rendezvous.substr(5);
+    meet_through(
+        launch, options, [&](const Endpoint& its) { detail::write_endpoint(file, generation(launch), its); },
+        [&](std::chrono::milliseconds left) { return detail::read_endpoint(file, generation(launch), left); });
   } else if (!options.rendezvous.empty()) {
     throw UsageError("--rendezvous must be tcp:HOST:PORT or file:PATH, not '" + options.rendezvous + "'");
   } else if (launch.launcher_store) {
@@ -182,7 +184,10 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
     prefix = "run/" + generation(launch);
   } else if (launch.agent_store) {
     TorchStore agent({launch.master_address.value, launch.master_port.value}, options.timeout);
-    meet_through(agent, launch, options);
+    const std::string key = "multinode/" + generation(launch) + "/store";
+    meet_through(
+        launch, options, [&](const Endpoint& its) { agent.set(key, to_string(its)); },
+        [&](std::chrono::milliseconds left) { return parse_endpoint(agent.get(key, left), "rank 0's store"); });
   } else if (launch.world_size.value == 1) {
     std::tie(server, endpoint) = serve_anywhere(launch);
   } else if (launch.under_mpi && libraries().has_mpi()) {
@@ -199,12 +204,11 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
                      ": set MASTER_ADDR and MASTER_PORT, or give --rendezvous tcp:HOST:PORT");
   }
   try {
-    connection = std::make_shared<TcpStore>(endpoint, options.timeout);
+    store = std::make_unique<TcpStore>(endpoint, options.timeout, prefix);
   } catch (const StoreTimeout& e) {
     throw StoreTimeout("rank " + std::to_string(launch.rank.value) + " cannot reach " + server_text + " at " +
                        to_string(endpoint) + ": " + e.what());
   }
-  store = std::make_unique<PrefixStore>(connection, prefix);
 }
 
 World::World(std::string program, Launch launch, Options options)
@@ -240,11 +244,10 @@ World::~World() {
   if (std::uncaught_exceptions() > 0) impl.watchdog->fail("ended early, by an exception", exit_wrong);
   impl.watchdog.reset();
   try {
-    impl.connection->goodbye();
+    impl.store->goodbye();
   } catch (const std::runtime_error&) {  // the store went first: nothing is left to say
   }
   impl.store.reset();
-  impl.connection.reset();
   if (impl.server) impl.server->linger(options_.timeout);
 }
 
