@@ -14,7 +14,9 @@
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
 
+#include <boost/program_options.hpp>
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>

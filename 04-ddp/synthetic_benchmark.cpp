@@ -9,6 +9,9 @@
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <chrono>
 #include <cmath>
 #include <cstdio>

@@ -10,6 +10,8 @@
 
 #include <multinode/report.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 #include <cstdio>
 #include <set>

@@ -7,6 +7,8 @@
 
 #include <multinode/report.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 #include <cstdio>
 #include <stdexcept>

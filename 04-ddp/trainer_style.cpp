@@ -10,6 +10,8 @@
 
 #include <multinode/program.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <algorithm>
 #include <iostream>
 #include <optional>

@@ -4,6 +4,8 @@
 
 #include <multinode/options.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <iostream>
 #include <string>
 

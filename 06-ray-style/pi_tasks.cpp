@@ -6,7 +6,9 @@
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 
+#include <boost/program_options.hpp>
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <cmath>

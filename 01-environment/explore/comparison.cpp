@@ -6,6 +6,7 @@
 #include <multinode/text.hpp>
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>

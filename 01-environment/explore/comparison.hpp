@@ -2,7 +2,7 @@
 // themselves, in order of rank (README.md has the members).
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <span>
 #include <string>

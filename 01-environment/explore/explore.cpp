@@ -15,6 +15,9 @@
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <unistd.h>
 
 #include <chrono>
@@ -140,7 +143,7 @@ int explore_main(int argc, char** argv) {
   Options options;
   multinode::Program program{"explore", po::options_description("explore: what every process sees"), options.common};
   // clang-format off
-  program.options.add_options()
+  program.options->add_options()
     ("require-equal", po::value(&options.require_equal)->value_name("ITEM,..."),
      "fail if an item is not the same on all ranks: kernel, driver, memlock ... (a wrong name lists them all)")
     ("require-file", po::value(&options.required.files)->value_name("PATH"),

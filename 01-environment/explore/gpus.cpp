@@ -6,7 +6,8 @@
 #include <multinode/device.hpp>
 
 #include <fmt/core.h>
-
+#include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 namespace explore {

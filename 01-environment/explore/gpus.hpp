@@ -1,7 +1,7 @@
 // gpus.hpp: the GPUs that this process can use.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
 

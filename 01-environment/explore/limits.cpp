@@ -4,6 +4,8 @@
 #include <multinode/files.hpp>
 #include <multinode/limits.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 

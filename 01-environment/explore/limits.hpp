@@ -3,7 +3,7 @@
 
 #include <multinode/launch.hpp>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
 

@@ -3,6 +3,8 @@
 #include <multinode/check.hpp>
 #include <multinode/files.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>

@@ -1,7 +1,7 @@
 // network.hpp: network interfaces and RDMA devices.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
 #include <map>

@@ -1,5 +1,7 @@
 #include "explore/nvlinks.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <dlfcn.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // nvlinks.hpp: the NVLinks between GPUs.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <span>
 #include <string>

@@ -2,6 +2,8 @@
 
 #include <multinode/report.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <set>
 #include <sstream>
 

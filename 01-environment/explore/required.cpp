@@ -1,5 +1,7 @@
 #include "explore/required.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <dlfcn.h>
 #include <unistd.h>
 

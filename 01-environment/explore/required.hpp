@@ -1,7 +1,7 @@
 // required.hpp: is a file, a command, a library here? What is installed on the head node alone shows here.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <string>
 #include <vector>

@@ -2,6 +2,8 @@
 
 #include <multinode/check.hpp>
 
+#include <nlohmann/json.hpp>
+
 #ifdef EXPLORE_HAVE_HWLOC
 #include <hwloc.h>
 #endif

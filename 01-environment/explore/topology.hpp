@@ -4,7 +4,7 @@
 
 #include <multinode/launch.hpp>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <string>
 #include <vector>

@@ -3,6 +3,8 @@
 #include <multinode/files.hpp>
 #include <multinode/world.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <sys/utsname.h>
 
 #include <sstream>

@@ -1,7 +1,7 @@
 // versions.hpp: what software this process runs on.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
 

@@ -1,3 +1,4 @@
+#include <boost/program_options.hpp>
 #include <mnrun/options.hpp>
 
 #include <multinode/device.hpp>

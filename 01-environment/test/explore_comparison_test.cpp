@@ -3,6 +3,7 @@
 #include <multinode/check.hpp>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 

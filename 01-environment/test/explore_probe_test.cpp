@@ -13,6 +13,7 @@
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <sched.h>
 #include <sys/resource.h>

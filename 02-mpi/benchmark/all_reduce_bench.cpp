@@ -7,6 +7,9 @@
 #include <multinode/report.hpp>
 #include <multinode/seconds.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <array>
 #include <cstdio>
 #include <iostream>

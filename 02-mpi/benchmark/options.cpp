@@ -2,6 +2,8 @@
 
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

@@ -5,8 +5,6 @@
 
 #include <multinode/options.hpp>
 
-#include <boost/program_options.hpp>
-
 #include <string>
 #include <vector>
 

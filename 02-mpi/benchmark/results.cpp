@@ -6,6 +6,7 @@
 #include <multinode/check.hpp>
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>

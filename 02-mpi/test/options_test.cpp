@@ -2,6 +2,7 @@
 #include "benchmark/options.hpp"
 
 #include <gtest/gtest.h>
+#include <boost/program_options.hpp>
 
 #include <algorithm>
 #include <random>

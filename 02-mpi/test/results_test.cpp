@@ -4,6 +4,7 @@
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>

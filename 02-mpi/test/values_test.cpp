@@ -161,6 +161,7 @@ TEST(Values, AveragesStayWithinTheirBound) {
       std::iota(order.begin(), order.end(), 0);
       multinode::with_type(type, [&](auto zero) {
         using T = decltype(zero);
+        using A = std::conditional_t<sizeof(T) == 2, float, T>;  // computed in float, rounded after each step
         const T factor = static_cast<T>(1.0 / ranks);
         for (const bool first : {true, false})
           for (int shuffle = 0; shuffle < 2; ++shuffle, std::ranges::shuffle(order, random)) {
@@ -168,9 +169,10 @@ TEST(Values, AveragesStayWithinTheirBound) {
             for (std::size_t i = 0; i < count; ++i) {
               for (const int rank : order) {
                 const T x = static_cast<T>(static_cast<double>(values.element(rank, block, i)));
-                result[i] = static_cast<T>(result[i] + (first ? static_cast<T>(x * factor) : x));
+                const T term = first ? static_cast<T>(static_cast<A>(x) * static_cast<A>(factor)) : x;
+                result[i] = static_cast<T>(static_cast<A>(result[i]) + static_cast<A>(term));
               }
-              if (!first) result[i] = static_cast<T>(result[i] / static_cast<T>(static_cast<double>(ranks)));
+              if (!first) result[i] = static_cast<T>(static_cast<A>(result[i]) / static_cast<A>(static_cast<T>(ranks)));
             }
             std::string wrong;
             EXPECT_EQ(values.count_wrong(std::as_bytes(std::span(result)), all, &wrong), 0u)

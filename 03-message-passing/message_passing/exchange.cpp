@@ -2,6 +2,9 @@
 
 #include <multinode/report.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <iostream>
 #include <thread>
 

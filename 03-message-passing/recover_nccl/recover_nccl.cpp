@@ -8,6 +8,9 @@
 #include <multinode/tcp_store.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <signal.h>
 #include <unistd.h>
 

@@ -1,6 +1,7 @@
 #include "message_passing/exchange.hpp"
 
 #include <gtest/gtest.h>
+#include <boost/program_options.hpp>
 
 #include <vector>
 
@@ -28,7 +29,7 @@ TEST(Exchange, EveryDamageShows) {
 multinode::Program parsed(ExchangeOptions& options, std::vector<const char*> words) {
   words.insert(words.begin(), "message_passing");
   multinode::Program program = options.program("message_passing");
-  boost::program_options::options_description known = program.options;
+  boost::program_options::options_description known = *program.options;
   known.add(options.common.description());
   multinode::parse_command_line(int(words.size()), words.data(), known, false);
   program.validate();

@@ -8,6 +8,9 @@
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cstdio>
 #include <iostream>

@@ -11,6 +11,7 @@
 #include <multinode/report.hpp>
 
 #include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <cstdio>

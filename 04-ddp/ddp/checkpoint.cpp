@@ -4,6 +4,8 @@
 #include <multinode/descriptor.hpp>
 #include <multinode/text.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <fcntl.h>
 #include <unistd.h>
 #include <zlib.h>

@@ -3,7 +3,7 @@
 
 #include <multinode/communicator.hpp>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <array>
 #include <cstddef>

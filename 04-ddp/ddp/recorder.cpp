@@ -2,6 +2,9 @@
 
 #include <multinode/check.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 
 namespace ddp {

@@ -8,11 +8,13 @@
 #include <multinode/report.hpp>
 #include <multinode/world.hpp>
 
-#include <boost/program_options.hpp>
-
 #include <optional>
 #include <ostream>
 #include <string>
+
+namespace boost::program_options {
+class options_description;
+}
 
 namespace ddp {
 

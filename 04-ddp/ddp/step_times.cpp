@@ -4,6 +4,7 @@
 #include <multinode/report.hpp>
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -6,6 +6,7 @@
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <signal.h>
 #include <sys/resource.h>

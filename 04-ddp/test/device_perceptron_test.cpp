@@ -3,7 +3,7 @@
 #include "device_perceptron_checks.hpp"
 #include "host_device.hpp"
 
-#include <Eigen/Core>
+#include <multinode/data_type.hpp>
 
 namespace device_perceptron_test {
 
@@ -67,7 +67,7 @@ class PerceptronHost {
 };
 
 using Models = ::testing::Types<PerceptronHost<double>, PerceptronHost<double, double, 3>, PerceptronHost<float>,
-                                PerceptronHost<float, Eigen::bfloat16>>;
+                                PerceptronHost<float, multinode::bfloat16>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, DevicePerceptron, Models);
 
 }  // namespace device_perceptron_test

@@ -6,6 +6,8 @@
 
 #include <multinode/program.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <cstdio>
 #include <numeric>
 

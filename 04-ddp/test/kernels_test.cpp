@@ -2,7 +2,7 @@
 #include "host_device.hpp"
 #include "kernel_checks.hpp"
 
-#include <Eigen/Core>
+#include <multinode/data_type.hpp>
 
 namespace kernels_test {
 
@@ -22,7 +22,7 @@ struct OnHost {
   }
 };
 
-using Places = ::testing::Types<OnHost<float, 1>, OnHost<float, 4>, OnHost<Eigen::bfloat16, 4>>;
+using Places = ::testing::Types<OnHost<float, 1>, OnHost<float, 4>, OnHost<multinode::bfloat16, 4>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, Kernels, Places);
 
 }  // namespace kernels_test

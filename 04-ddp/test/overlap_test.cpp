@@ -3,6 +3,7 @@
 #include "ddp/step_times.hpp"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <sstream>
 #include <stdexcept>

@@ -6,6 +6,8 @@
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <algorithm>
 #include <iostream>
 #include <numeric>

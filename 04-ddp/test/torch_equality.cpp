@@ -21,6 +21,7 @@
 
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/transport/tcp/device.h>
+#include <boost/program_options.hpp>
 #endif
 
 #include <dlfcn.h>

@@ -3,6 +3,8 @@
 
 #include <multinode/program.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <cmath>
 #include <fstream>
 #include <iostream>

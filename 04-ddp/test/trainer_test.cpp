@@ -6,6 +6,8 @@
 
 #include <multinode/check.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 #include <limits>
 #include <set>

@@ -4,6 +4,7 @@
 #include <multinode/text.hpp>
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <fstream>

@@ -5,6 +5,8 @@
 #include <multinode/check.hpp>
 #include <multinode/text.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <set>

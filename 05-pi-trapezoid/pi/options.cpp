@@ -3,6 +3,8 @@
 #include <multinode/options.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <algorithm>
 #include <charconv>
 

@@ -3,11 +3,13 @@
 
 #include "trapezoid.hpp"
 
-#include <boost/program_options.hpp>
-
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+namespace boost::program_options {
+class options_description;
+}
 
 namespace trapezoid {
 

@@ -14,6 +14,9 @@
 
 #include <fmt/core.h>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -6,6 +6,7 @@
 
 #include <multinode/options.hpp>
 
+#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <sys/resource.h>

@@ -3,6 +3,8 @@
 #include "cluster/state_folder.hpp"
 #include "cluster/token.hpp"
 
+#include <boost/program_options.hpp>
+
 namespace cluster {
 
 namespace po = boost::program_options;

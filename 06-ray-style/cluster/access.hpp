@@ -1,11 +1,13 @@
 // access.hpp: where the head is, and the token for it, as programs are told on their command lines.
 #pragma once
 
-#include <multinode/tcp_store.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/endpoint.hpp>
 
 #include <string>
+
+namespace boost::program_options {
+class options_description;
+}
 
 namespace cluster {
 

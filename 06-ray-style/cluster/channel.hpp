@@ -1,7 +1,7 @@
 // channel.hpp: the way from a node or a client to its head.
 #pragma once
 
-#include <multinode/tcp_store.hpp>
+#include <multinode/endpoint.hpp>
 
 #include <memory>
 

@@ -3,7 +3,7 @@
 
 #include "cluster/cluster.pb.h"
 
-#include <multinode/tcp_store.hpp>
+#include <multinode/endpoint.hpp>
 
 #include <chrono>
 #include <functional>

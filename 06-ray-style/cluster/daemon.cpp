@@ -9,7 +9,8 @@
 #include <multinode/address.hpp>
 #include <multinode/options.hpp>
 #include <multinode/signals.hpp>
-#include <multinode/world.hpp>
+
+#include <boost/program_options.hpp>
 
 #include <fcntl.h>
 #include <signal.h>

@@ -13,7 +13,6 @@
 #include <multinode/descriptor.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/socket.hpp>
-#include <multinode/world.hpp>
 
 #include <nlohmann/json.hpp>
 

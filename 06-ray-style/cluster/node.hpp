@@ -1,7 +1,7 @@
 // node.hpp: a node of a cluster: starts the processes of jobs as the head says, and tells what becomes of them.
 #pragma once
 
-#include <multinode/tcp_store.hpp>
+#include <multinode/endpoint.hpp>
 
 #include <chrono>
 #include <filesystem>

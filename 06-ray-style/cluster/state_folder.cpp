@@ -2,7 +2,6 @@
 
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
-#include <multinode/world.hpp>
 
 #include <fcntl.h>
 #include <poll.h>

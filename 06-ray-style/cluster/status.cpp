@@ -8,6 +8,8 @@
 #include <multinode/report.hpp>
 #include <multinode/socket.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <iostream>

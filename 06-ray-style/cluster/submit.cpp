@@ -7,6 +7,9 @@
 #include <multinode/report.hpp>
 #include <multinode/signals.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <unistd.h>
 
 #include <algorithm>

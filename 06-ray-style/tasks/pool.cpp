@@ -9,6 +9,7 @@
 #include <multinode/socket.hpp>
 
 #include <grpcpp/create_channel.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <atomic>

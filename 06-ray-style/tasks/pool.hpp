@@ -7,7 +7,7 @@
 
 #include "functions.hpp"
 
-#include <multinode/tcp_store.hpp>
+#include <multinode/endpoint.hpp>
 
 #include <nlohmann/json.hpp>
 

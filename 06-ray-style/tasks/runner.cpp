@@ -9,6 +9,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <atomic>

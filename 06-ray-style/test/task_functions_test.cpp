@@ -1,6 +1,7 @@
 #include "tasks/functions.hpp"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <string>

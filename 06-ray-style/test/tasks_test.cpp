@@ -13,6 +13,7 @@
 #include <testing/temporary_folder.hpp>
 
 #include <grpcpp/create_channel.h>
+#include <nlohmann/json.hpp>
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,9 @@
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -8,6 +8,9 @@
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>

@@ -1,7 +1,7 @@
 // compare.hpp: many nodes' RDMA side by side, and which of them is the odd one.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <ostream>
 #include <span>

@@ -2,6 +2,8 @@
 
 #include <multinode/text.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <array>
 #include <charconv>

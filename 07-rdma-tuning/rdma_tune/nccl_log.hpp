@@ -2,7 +2,7 @@
 // over.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <istream>
 #include <map>

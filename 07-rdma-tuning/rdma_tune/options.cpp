@@ -2,6 +2,8 @@
 
 #include <multinode/check.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <charconv>
 
 namespace rdma {

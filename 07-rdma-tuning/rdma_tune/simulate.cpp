@@ -4,6 +4,9 @@
 #include <multinode/files.hpp>
 #include <multinode/report.hpp>
 
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <iostream>
 

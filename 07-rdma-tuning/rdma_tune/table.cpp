@@ -6,7 +6,9 @@
 #include <multinode/check.hpp>
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
-#include <multinode/world.hpp>
+
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <iostream>

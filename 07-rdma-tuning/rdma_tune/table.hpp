@@ -3,7 +3,7 @@
 
 #include "choice.hpp"
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <ostream>
 #include <string>

@@ -11,7 +11,9 @@
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,6 +1,8 @@
 // Fuzzes the reader of NCCL's logs: any bytes, cut into pieces anywhere, give the same, bounded, printable result.
 #include "rdma_tune/nccl_log.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -3,6 +3,7 @@
 #include "rdma_tune/nccl_log.hpp"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <sstream>
 

@@ -4,7 +4,7 @@
 #include "cluster.hpp"
 #include "results.hpp"
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <functional>
 #include <optional>

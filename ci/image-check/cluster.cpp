@@ -4,7 +4,6 @@
 #include <multinode/device.hpp>
 #include <multinode/options.hpp>
 #include <multinode/text.hpp>
-#include <multinode/world.hpp>
 
 #include <sched.h>
 #include <sys/wait.h>

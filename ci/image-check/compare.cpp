@@ -7,6 +7,7 @@
 #include <multinode/options.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
 #include <fmt/core.h>
 
 #include <algorithm>

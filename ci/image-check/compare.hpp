@@ -4,11 +4,13 @@
 #include "cluster.hpp"
 #include "results.hpp"
 
-#include <boost/program_options.hpp>
-
 #include <functional>
 #include <ostream>
 #include <set>
+
+namespace boost::program_options {
+class options_description;
+}
 
 namespace image_check {
 

@@ -11,6 +11,8 @@
 #include <multinode/options.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <array>
 #include <cstdlib>
 #include <iomanip>

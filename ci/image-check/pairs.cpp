@@ -6,6 +6,7 @@
 #include <multinode/report.hpp>
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <unistd.h>
 

@@ -3,6 +3,7 @@
 #include <multinode/options.hpp>
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <array>
 #include <cmath>

@@ -1,7 +1,7 @@
 // results.hpp: what an image check did and found: results.jsonl, one JSON object a line, written as it happens.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
 #include <fstream>

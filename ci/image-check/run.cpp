@@ -8,6 +8,8 @@
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <unistd.h>
 
 #include <algorithm>

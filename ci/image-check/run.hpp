@@ -3,10 +3,12 @@
 
 #include "checks.hpp"
 
-#include <boost/program_options.hpp>
-
 #include <functional>
 #include <ostream>
+
+namespace boost::program_options {
+class options_description;
+}
 
 namespace image_check {
 

@@ -53,17 +53,6 @@ Backend parse_backend(std::string_view name) {
   throw UsageError("--backend must be auto, mpi, nccl or gloo, not '" + std::string(name) + "'");
 }
 
-void divide(Block block, int divisor) {
-  with_type(block.type, [&]<class T>(T) {
-    using A =
-        std::conditional_t<std::is_integral_v<T>, std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>,
-                           std::conditional_t<std::is_same_v<T, double>, double, float>>;
-    T* data = static_cast<T*>(block.data);
-    for (std::size_t i = 0; i < block.count; ++i)
-      data[i] = static_cast<T>(static_cast<A>(data[i]) / static_cast<A>(divisor));
-  });
-}
-
 // Calls for the communicator's thread. All but carry_out runs on the thread that calls the communicator.
 class Communicator::Queue {
  public:

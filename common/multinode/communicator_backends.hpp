@@ -6,9 +6,6 @@
 
 namespace multinode {
 
-// data[i] /= divisor: what is left of an average after the sum.
-void divide(Block block, int divisor);
-
 // Each is in a file of its own, built where its library is. largest_count: elements in one call of MPI, whose counts
 // are int; a parameter for the tests' sake.
 std::unique_ptr<Communicator> make_mpi(World& world, std::size_t largest_count = std::size_t{1} << 30);

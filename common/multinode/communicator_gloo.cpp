@@ -209,7 +209,7 @@ void GlooCommunicator::do_all_reduce(const Block& block, Reduction reduction) {
     reduce_small(block, reduction);
   else
     reduce_large(block, reduction);
-  if (reduction == Reduction::average) divide(block, size());
+  if (reduction == Reduction::average) divide(block.type, block.data, block.count, size());
 }
 
 void GlooCommunicator::do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) {
@@ -223,7 +223,7 @@ void GlooCommunicator::do_reduce_scatter(const ConstBlock& in, const Block& out,
       combine(out.type, reduction, mine, mine, scratch_.data(), bytes / size_of(out.type));
     });
   }
-  if (reduction == Reduction::average) divide(out, size());
+  if (reduction == Reduction::average) divide(out.type, out.data, out.count, size());
 }
 
 void GlooCommunicator::do_all_gather(const ConstBlock& in, const Block& out) {

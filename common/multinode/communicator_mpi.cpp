@@ -47,7 +47,7 @@ class MpiCommunicator : public Communicator {
     in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
       check(MPI_Allreduce(MPI_IN_PLACE, data, count, type(block.type), operation(block.type, reduction), comm_.get()));
     });
-    if (reduction == Reduction::average) divide(block, size());
+    if (reduction == Reduction::average) divide(block.type, block.data, block.count, size());
   }
 
   void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) override {
@@ -64,7 +64,7 @@ class MpiCommunicator : public Communicator {
                   });
       }
     }
-    if (reduction == Reduction::average) divide(out, size());
+    if (reduction == Reduction::average) divide(out.type, out.data, out.count, size());
   }
 
   void do_all_gather(const ConstBlock& in, const Block& out) override {

@@ -112,6 +112,38 @@ bool has_f16c() {
 
 }  // namespace
 
+std::uint16_t detail::half_bits(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7fffffff;
+  const auto with_sign = [sign](std::uint32_t rest) { return static_cast<std::uint16_t>(sign | rest); };
+  if (magnitude > 0x7f800000) return with_sign(0x7e00 | ((magnitude >> 13) & 0x3ff));  // NaN
+  if (magnitude >= std::bit_cast<std::uint32_t>(0x1p16f)) return with_sign(0x7c00);    // infinity
+  // A subnormal half is a multiple of 2^-24, which is the distance of the floats from 0.5 on: the addition rounds.
+  if (magnitude < std::bit_cast<std::uint32_t>(0x1p-14f))
+    return with_sign(std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) -
+                     std::bit_cast<std::uint32_t>(0.5f));
+  // The exponents' biases are 127 and 15. A carry out of the fraction goes into the exponent, up to infinity.
+  return with_sign((magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13);
+}
+
+float detail::half_value(std::uint16_t bits) {
+  const std::uint32_t sign = std::uint32_t{bits} >> 15 << 31, rest = bits & 0x7fff;
+  if (rest > 0x7c00) return std::bit_cast<float>(sign | 0x7fc00000 | (rest & 0x3ff) << 13);  // NaN
+  const float value = rest == 0x7c00  ? HUGE_VALF
+                      : rest >= 0x400 ? std::bit_cast<float>((rest << 13) + ((127 - 15) << 23))
+                                      : static_cast<float>(rest) * 0x1p-24f;  // subnormal
+  return std::copysign(value, std::bit_cast<float>(sign));
+}
+
+std::uint16_t detail::bfloat16_bits(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const std::uint32_t nan = (bits >> 16) | 0x40;
+  return static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
+}
+
+float detail::bfloat16_value(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+
 void convert(std::span<const float> from, std::span<half> to) {
   std::size_t i = 0;
 #if defined(__x86_64__)
@@ -128,19 +160,12 @@ void convert(std::span<const half> from, std::span<float> to) {
   for (; i < from.size(); ++i) to[i] = static_cast<float>(from[i]);
 }
 
-// A bfloat16 is the upper half of a float.
 void convert(std::span<const float> from, std::span<bfloat16> to) {
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(from[i]);
-    const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const std::uint32_t nan = (bits >> 16) | 0x40;
-    to[i] = std::bit_cast<bfloat16>(static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded));
-  }
+  for (std::size_t i = 0; i < from.size(); ++i) to[i] = static_cast<bfloat16>(from[i]);
 }
 
 void convert(std::span<const bfloat16> from, std::span<float> to) {
-  for (std::size_t i = 0; i < from.size(); ++i)
-    to[i] = std::bit_cast<float>(std::uint32_t{std::bit_cast<std::uint16_t>(from[i])} << 16);
+  for (std::size_t i = 0; i < from.size(); ++i) to[i] = static_cast<float>(from[i]);
 }
 
 std::size_t size_of(DataType type) {
@@ -195,6 +220,17 @@ void combine(DataType type, Reduction reduction, void* out, const void* x, const
       combine_short(reduction, static_cast<T*>(out), static_cast<const T*>(x), static_cast<const T*>(y), count);
     else
       combine_as(reduction, static_cast<T*>(out), static_cast<const T*>(x), static_cast<const T*>(y), count);
+  });
+}
+
+void divide(DataType type, void* data, std::size_t count, int divisor) {
+  with_type(type, [&]<class T>(T) {
+    using A =
+        std::conditional_t<std::is_integral_v<T>, std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>,
+                           std::conditional_t<std::is_same_v<T, double>, double, float>>;
+    T* elements = static_cast<T*>(data);
+    for (std::size_t i = 0; i < count; ++i)
+      elements[i] = static_cast<T>(static_cast<A>(elements[i]) / static_cast<A>(divisor));
   });
 }
 

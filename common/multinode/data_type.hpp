@@ -1,8 +1,6 @@
 // data_type.hpp: the types of elements and the reductions that MPI, NCCL and Gloo have in common.
 #pragma once
 
-#include <Eigen/Core>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +12,40 @@
 
 namespace multinode {
 
-using half = Eigen::half;
-using bfloat16 = Eigen::bfloat16;
+namespace detail {
+// Hidden, so that position-independent code can inline them.
+[[gnu::visibility("hidden")]] std::uint16_t half_bits(float x);
+[[gnu::visibility("hidden")]] float half_value(std::uint16_t bits);
+[[gnu::visibility("hidden")]] std::uint16_t bfloat16_bits(float x);
+[[gnu::visibility("hidden")]] float bfloat16_value(std::uint16_t bits);
+}  // namespace detail
+
+// 16-bit floating point: half is IEEE 754 binary16, bfloat16 the upper half of a float. Conversions go through float
+// and round to nearest, ties to even. A NaN keeps its sign and its leading bits, and becomes quiet.
+struct half {
+  std::uint16_t bits = 0;
+
+  half() = default;
+  template <class Number>
+  explicit half(Number x) : bits(detail::half_bits(static_cast<float>(x))) {}
+  template <class Number>
+  explicit operator Number() const {
+    return static_cast<Number>(detail::half_value(bits));
+  }
+  friend bool operator==(half x, half y) { return static_cast<float>(x) == static_cast<float>(y); }
+};
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  bfloat16() = default;
+  template <class Number>
+  explicit bfloat16(Number x) : bits(detail::bfloat16_bits(static_cast<float>(x))) {}
+  template <class Number>
+  explicit operator Number() const {
+    return static_cast<Number>(detail::bfloat16_value(bits));
+  }
+  friend bool operator==(bfloat16 x, bfloat16 y) { return static_cast<float>(x) == static_cast<float>(y); }
+};
 
 enum class DataType { float32, float64, float16, bfloat16, int8, uint8, int32, uint32, int64, uint64 };
 inline constexpr std::array data_types = {DataType::float32, DataType::float64, DataType::float16, DataType::bfloat16,
@@ -103,5 +133,8 @@ void convert(std::span<const bfloat16> from, std::span<float> to);
 // once; integers wrap around. The least and the greatest are NaN where x or y is, and -0 is less than 0. Ranks that
 // hold the same x and y, in this order, get the same bits; for min and max in either order.
 void combine(DataType type, Reduction reduction, void* out, const void* x, const void* y, std::size_t count);
+
+// data[i] /= divisor, the last step of an average. Half and bfloat16 are divided in float; integers round towards 0.
+void divide(DataType type, void* data, std::size_t count, int divisor);
 
 }  // namespace multinode

@@ -1,5 +1,7 @@
 #include <multinode/options.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <charconv>
 #include <cmath>
 #include <iostream>

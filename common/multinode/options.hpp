@@ -8,6 +8,10 @@
 #include <cstdint>
 #include <string>
 
+namespace boost::program_options {
+class options_description;
+}
+
 namespace multinode {
 
 // Options with the same name and meaning in every program.

@@ -1,9 +1,7 @@
-#include <multinode/device.hpp>
+#include <multinode/libraries.hpp>
 #include <multinode/program.hpp>
 
-#ifdef MULTINODE_HAVE_MPI
-#include <mpi.h>
-#endif
+#include <boost/program_options.hpp>
 
 #include <algorithm>
 #include <iostream>
@@ -28,12 +26,19 @@ int agreed(World& world, int status) {
 
 }  // namespace
 
+Program::Program(std::string its_name, const boost::program_options::options_description& its_options,
+                 CommonOptions& its_common, std::function<void()> its_validate)
+    : name(std::move(its_name)),
+      options(std::make_shared<boost::program_options::options_description>(its_options)),
+      common(its_common),
+      validate(std::move(its_validate)) {}
+
 int run(const Program& program, int argc, const char* const* argv, const std::function<int(World&)>& body) {
   bool talk = true;  // until the rank is known: better said twice than never
   try {
     const Launch launch = read_launch(current_environment());
     talk = launch.rank.value == 0;
-    boost::program_options::options_description known = program.options;
+    boost::program_options::options_description known = *program.options;
     known.add(program.common.description());
     if (!parse_command_line(argc, argv, known, talk)) return exit_right;
     program.validate();
@@ -42,7 +47,8 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
 
     talk = true;
     World world(program.name, launch, {program.common.timeout, program.common.rendezvous, program.same_versions});
-    if (const char* text = stand_in(); text && world.rank() == 0) std::cout << "# " << text << '\n' << std::flush;
+    if (const char* text = libraries().stand_in(); text && world.rank() == 0)
+      std::cout << "# " << text << '\n' << std::flush;
     try {
       return agreed(world, body(world));
     } catch (const std::exception& e) {
@@ -53,12 +59,7 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
       std::cerr << program.name + ": " + e.what() + "\n" << std::flush;
     else  // the launcher may end rank 0 as soon as this rank has failed: let it speak first
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
-#ifdef MULTINODE_HAVE_MPI
-    int initialized = 0, finalized = 0;
-    MPI_Initialized(&initialized);
-    MPI_Finalized(&finalized);
-    if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, status_of(e));  // the others may wait for this rank
-#endif
+    libraries().abort_mpi(status_of(e));
     return status_of(e);
   }
 }

@@ -1,6 +1,8 @@
 #include <multinode/check.hpp>
-#include <multinode/device.hpp>
+#include <multinode/libraries.hpp>
 #include <multinode/report.hpp>
+
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -79,7 +81,7 @@ nlohmann::json fingerprint(const World& world) {
                           {"nodes", world.node_count()},
                           {"versions", versions_json},
                           {"time", time}};
-  if (const char* text = stand_in()) print["gpu"] = text;
+  if (const char* text = libraries().stand_in()) print["gpu"] = text;
   return {{"fingerprint", print}};
 }
 

@@ -3,7 +3,7 @@
 
 #include <multinode/world.hpp>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <fstream>
 #include <ostream>

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <multinode/descriptor.hpp>
-#include <multinode/tcp_store.hpp>
+#include <multinode/endpoint.hpp>
+#include <multinode/store.hpp>
 
 #include <array>
 #include <chrono>

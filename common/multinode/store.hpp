@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -57,22 +56,6 @@ class Store {
   // Sets `key` to `desired` if its value is `expected` ("" also stands for: absent), atomically.
   // Returns the value that the key has afterwards: `desired` if this call won.
   virtual std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) = 0;
-};
-
-// Puts `prefix` and a slash before every key of `store`: a run and its restarts keep apart in a store that outlives
-// them (see generation() in launch.hpp).
-class PrefixStore : public Store {
- public:
-  PrefixStore(std::shared_ptr<Store> store, std::string prefix);
-  void set(const std::string& key, std::string_view value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
-  std::int64_t add(const std::string& key, std::int64_t amount) override;
-  void wait(std::span<const std::string> keys, std::chrono::milliseconds timeout) override;
-  std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) override;
-
- private:
-  std::shared_ptr<Store> store_;
-  std::string prefix_;
 };
 
 }  // namespace multinode

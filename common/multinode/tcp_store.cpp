@@ -738,120 +738,104 @@ TcpStoreServer::~TcpStoreServer() = default;
 std::uint16_t TcpStoreServer::port() const { return implementation_->port(); }
 bool TcpStoreServer::linger(milliseconds timeout, std::size_t own) { return implementation_->linger(timeout, own); }
 
-class TcpStore::Implementation {
- public:
-  Implementation(const Endpoint& server, milliseconds timeout)
-      : timeout_(timeout), client_(server, timeout, [](detail::TcpClient& client, Clock::time_point deadline) {
-          client.send(protocol::hello, deadline, "saying hello");
-          std::string hello(protocol::hello.size(), '\0');
-          for (auto& byte : hello) {
-            client.receive(&byte, 1, deadline, "waiting for its hello");
-            if (!protocol::hello.starts_with(std::string_view(hello).substr(0, std::size_t(&byte - hello.data()) + 1)))
-              client.lose("what answers there is not this store, or another version of it");
-          }
-        }) {}
+namespace {
 
-  std::string set(const std::string& key, std::string_view value) {
-    return call({Operation::set, {key}, std::string(value)}, timeout_, "setting");
+void shake_hands(detail::TcpClient& client, Clock::time_point deadline) {
+  client.send(protocol::hello, deadline, "saying hello");
+  std::string hello(protocol::hello.size(), '\0');
+  for (auto& byte : hello) {
+    client.receive(&byte, 1, deadline, "waiting for its hello");
+    if (!protocol::hello.starts_with(std::string_view(hello).substr(0, std::size_t(&byte - hello.data()) + 1)))
+      client.lose("what answers there is not this store, or another version of it");
   }
-  std::string get(const std::string& key, milliseconds timeout) {
-    return call({.operation = Operation::get, .keys = {key}, .timeout_ms = count(timeout)}, timeout, "getting");
-  }
-  std::string wait(std::span<const std::string> keys, milliseconds timeout) {
-    return call({.operation = Operation::wait, .keys = {keys.begin(), keys.end()}, .timeout_ms = count(timeout)},
-                timeout, "waiting for");
-  }
-  std::string add(const std::string& key, std::int64_t amount) {
-    return call({.operation = Operation::add, .keys = {key}, .amount = amount}, timeout_, "adding to");
-  }
-  std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) {
-    return call({Operation::compare_set, {key}, std::string(desired), std::string(expected)}, timeout_,
-                "compare-and-set of");
-  }
-  void will(const std::string& key, std::string_view value) {
-    call({Operation::will, {key}, std::string(value)}, timeout_, "leaving a will at");
-  }
-  void goodbye() {
-    call({.operation = Operation::goodbye, .keys = {}}, timeout_, "saying goodbye to");
-    client_.close();
-  }
-  [[noreturn]] void lose(const std::string& reason) { client_.lose(reason); }
+}
 
- private:
-  static std::uint64_t count(milliseconds timeout) { return std::uint64_t(std::max(timeout, milliseconds(0)).count()); }
+std::uint64_t count(milliseconds timeout) { return std::uint64_t(std::max(timeout, milliseconds(0)).count()); }
 
-  std::string call(const Request& request, milliseconds timeout, std::string_view verb) {
-    const std::string key = request.keys.empty() ? client_.name() : detail::quoted(request.keys[0]);
-    const std::string doing = std::string(verb) + " " + key;
-    for (const auto& each : request.keys)
-      if (each.size() > Store::max_key)
-        throw StoreRefused("a key of " + std::to_string(each.size()) + " bytes is too long for " + client_.name() +
-                           ": " + detail::quoted(each));
-    if (std::max(request.value.size(), request.expected.size()) > Store::max_value)
-      throw StoreRefused("a value of " + std::to_string(std::max(request.value.size(), request.expected.size())) +
-                         " bytes is too long for " + client_.name() + ", while " + doing);
-    const auto frame = protocol::encode(request);
-    if (request.keys.size() > protocol::max_keys || frame.size() - sizeof(std::uint32_t) > protocol::max_frame)
-      throw StoreRefused(std::to_string(request.keys.size()) + " keys at once are too many for " + client_.name());
+}  // namespace
 
-    // A server that owes an answer for as long as it may take to connect to it counts as silent.
-    const bool waits = request.operation == Operation::get || request.operation == Operation::wait;
-    const auto deadline = detail::deadline_in(
-        waits ? std::min(timeout, milliseconds::max() / 2) + std::min(timeout_, milliseconds::max() / 2) : timeout);
-    client_.send(frame, deadline, doing);
-    const auto answer = receive(deadline, doing);
-    switch (answer.status) {
-      case Status::done:
-        return answer.body;
-      case Status::timed_out:
-        throw StoreTimeout("no value for " + detail::quoted(answer.body) + " in " + client_.name() + " within " +
-                           detail::to_text(timeout));
-      case Status::refused:
-        throw StoreRefused(client_.name() + " refuses, while " + doing + ": " + answer.body);
-    }
-    client_.lose("it answered against its protocol");
-  }
+TcpStore::TcpStore(const Endpoint& server, milliseconds timeout, const std::string& prefix)
+    : prefix_(prefix.empty() ? "" : prefix + "/"), timeout_(timeout), client_(server, timeout, shake_hands) {}
 
-  protocol::Answer receive(Clock::time_point deadline, std::string_view doing) {
-    try {
-      std::array<char, sizeof(std::uint32_t)> length{};
-      client_.receive(length.data(), length.size(), deadline, doing);
-      std::string frame(protocol::frame_length({length.data(), length.size()}), '\0');
-      client_.receive(frame.data(), frame.size(), deadline, doing);
-      return protocol::parse_answer(frame);
-    } catch (const protocol::Violation& violation) {
-      client_.lose("it answered against its protocol: " + std::string(violation.what()));
-    }
-  }
+void TcpStore::set(const std::string& key, std::string_view value) {
+  call({Operation::set, {key}, std::string(value)}, timeout_, "setting");
+}
 
-  milliseconds timeout_;
-  detail::TcpClient client_;
-};
-
-TcpStore::TcpStore(const Endpoint& server, milliseconds timeout)
-    : implementation_(std::make_unique<Implementation>(server, timeout)) {}
-TcpStore::~TcpStore() = default;
-
-void TcpStore::set(const std::string& key, std::string_view value) { implementation_->set(key, value); }
-
-std::string TcpStore::get(const std::string& key, milliseconds timeout) { return implementation_->get(key, timeout); }
+std::string TcpStore::get(const std::string& key, milliseconds timeout) {
+  return call({.operation = Operation::get, .keys = {key}, .timeout_ms = count(timeout)}, timeout, "getting");
+}
 
 std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
-  const auto text = implementation_->add(key, amount);
+  const auto text = call({.operation = Operation::add, .keys = {key}, .amount = amount}, timeout_, "adding to");
   std::int64_t sum = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
   if (error != std::errc() || end != text.data() + text.size())
-    implementation_->lose("it answered against its protocol: a sum that is not a number");
+    client_.lose("it answered against its protocol: a sum that is not a number");
   return sum;
 }
 
-void TcpStore::wait(std::span<const std::string> keys, milliseconds timeout) { implementation_->wait(keys, timeout); }
-
-std::string TcpStore::compare_set(const std::string& key, std::string_view expected, std::string_view desired) {
-  return implementation_->compare_set(key, expected, desired);
+void TcpStore::wait(std::span<const std::string> keys, milliseconds timeout) {
+  call({.operation = Operation::wait, .keys = {keys.begin(), keys.end()}, .timeout_ms = count(timeout)}, timeout,
+       "waiting for");
 }
 
-void TcpStore::will(const std::string& key, std::string_view value) { implementation_->will(key, value); }
-void TcpStore::goodbye() { implementation_->goodbye(); }
+std::string TcpStore::compare_set(const std::string& key, std::string_view expected, std::string_view desired) {
+  return call({Operation::compare_set, {key}, std::string(desired), std::string(expected)}, timeout_,
+              "compare-and-set of");
+}
+
+void TcpStore::will(const std::string& key, std::string_view value) {
+  call({Operation::will, {key}, std::string(value)}, timeout_, "leaving a will at");
+}
+
+void TcpStore::goodbye() {
+  call({.operation = Operation::goodbye, .keys = {}}, timeout_, "saying goodbye to");
+  client_.close();
+}
+
+std::string TcpStore::call(Request request, milliseconds timeout, std::string_view verb) {
+  for (std::string& key : request.keys) key.insert(0, prefix_);
+  const std::string key = request.keys.empty() ? client_.name() : detail::quoted(request.keys[0]);
+  const std::string doing = std::string(verb) + " " + key;
+  for (const auto& each : request.keys)
+    if (each.size() > max_key)
+      throw StoreRefused("a key of " + std::to_string(each.size()) + " bytes is too long for " + client_.name() + ": " +
+                         detail::quoted(each));
+  if (const auto size = std::max(request.value.size(), request.expected.size()); size > max_value)
+    throw StoreRefused("a value of " + std::to_string(size) + " bytes is too long for " + client_.name() + ", while " +
+                       doing);
+  const auto frame = protocol::encode(request);
+  if (request.keys.size() > protocol::max_keys || frame.size() - sizeof(std::uint32_t) > protocol::max_frame)
+    throw StoreRefused(std::to_string(request.keys.size()) + " keys at once are too many for " + client_.name());
+
+  // A server that owes an answer for as long as it may take to connect to it counts as silent.
+  const bool waits = request.operation == Operation::get || request.operation == Operation::wait;
+  const auto deadline = detail::deadline_in(
+      waits ? std::min(timeout, milliseconds::max() / 2) + std::min(timeout_, milliseconds::max() / 2) : timeout);
+  client_.send(frame, deadline, doing);
+  const auto answer = receive(deadline, doing);
+  switch (answer.status) {
+    case Status::done:
+      return answer.body;
+    case Status::timed_out:
+      throw StoreTimeout("no value for " + detail::quoted(answer.body) + " in " + client_.name() + " within " +
+                         detail::to_text(timeout));
+    case Status::refused:
+      throw StoreRefused(client_.name() + " refuses, while " + doing + ": " + answer.body);
+  }
+  client_.lose("it answered against its protocol");
+}
+
+protocol::Answer TcpStore::receive(Clock::time_point deadline, std::string_view doing) {
+  try {
+    std::array<char, sizeof(std::uint32_t)> length{};
+    client_.receive(length.data(), length.size(), deadline, doing);
+    std::string frame(protocol::frame_length({length.data(), length.size()}), '\0');
+    client_.receive(frame.data(), frame.size(), deadline, doing);
+    return protocol::parse_answer(frame);
+  } catch (const protocol::Violation& violation) {
+    client_.lose("it answered against its protocol: " + std::string(violation.what()));
+  }
+}
 
 }  // namespace multinode

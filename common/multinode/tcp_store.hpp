@@ -3,6 +3,7 @@
 #pragma once
 
 #include <multinode/endpoint.hpp>
+#include <multinode/socket.hpp>
 #include <multinode/store.hpp>
 
 #include <cstdint>
@@ -32,13 +33,18 @@ class TcpStoreServer {
   std::unique_ptr<Implementation> implementation_;
 };
 
+namespace protocol {
+struct Answer;
+struct Request;
+}  // namespace protocol
+
+// The destructor closes without a goodbye: the will is carried out.
 class TcpStore : public Store {
  public:
   // Connects, trying again (the server may not listen yet) until `timeout` has passed; then throws StoreTimeout.
-  TcpStore(const Endpoint& server, std::chrono::milliseconds timeout);
-  ~TcpStore() override;  // closes without a goodbye: the will is carried out
-  TcpStore(const TcpStore&) = delete;
-  TcpStore& operator=(const TcpStore&) = delete;
+  // `prefix` and a slash go before every key: a run and its restarts keep apart in a store that outlives them (see
+  // generation() in launch.hpp).
+  TcpStore(const Endpoint& server, std::chrono::milliseconds timeout, const std::string& prefix = "");
 
   void set(const std::string& key, std::string_view value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
@@ -54,8 +60,12 @@ class TcpStore : public Store {
   void goodbye();
 
  private:
-  class Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  std::string call(protocol::Request request, std::chrono::milliseconds timeout, std::string_view verb);
+  protocol::Answer receive(detail::Clock::time_point deadline, std::string_view doing);
+
+  std::string prefix_;
+  std::chrono::milliseconds timeout_;
+  detail::TcpClient client_;
 };
 
 }  // namespace multinode

@@ -82,7 +82,7 @@ Integer receive_number(detail::TcpClient& client, Clock::time_point deadline, st
   return static_cast<Integer>(value);
 }
 
-void shake_hands(detail::TcpClient& client, Clock::time_point deadline) {
+void greet_torch(detail::TcpClient& client, Clock::time_point deadline) {
   const auto nonce = static_cast<std::uint32_t>(::getpid());
   const auto hello =
       Message(Query::validate).number(validation_number).bytes() + Message(Query::ping).number(nonce).bytes();
@@ -93,129 +93,110 @@ void shake_hands(detail::TcpClient& client, Clock::time_point deadline) {
 
 }  // namespace
 
-class TorchStore::Implementation {
- public:
-  Implementation(const Endpoint& server, milliseconds timeout)
-      : timeout_(timeout), client_(server, timeout, shake_hands) {}
-
-  void set(const std::string& key, std::string_view value) {
-    check_size(key, value);
-    const auto doing = "setting " + detail::quoted(key);
-    const auto deadline = detail::deadline_in(timeout_);
-    client_.send(Message(Query::set).string(key).string(value).bytes(), deadline, doing);
-    // There is no answer to a set. This one comes after it.
-    if (!check({&key, 1}, deadline, doing)) client_.lose("it did not take a value, while " + doing);
-  }
-
-  std::string get(const std::string& key, milliseconds timeout) {
-    wait({&key, 1}, timeout);
-    return ask_string(Message(Query::get).string(key), detail::deadline_in(answer_time),
-                      "getting " + detail::quoted(key));
-  }
-
-  std::int64_t add(const std::string& key, std::int64_t amount) {
-    check_size(key, {});
-    const auto doing = "adding to " + detail::quoted(key);
-    const auto deadline = detail::deadline_in(timeout_);
-    client_.send(Message(Query::add).string(key).number(amount).bytes(), deadline, doing);
-    return receive_number<std::int64_t>(client_, deadline, doing);
-  }
-
-  void wait(std::span<const std::string> keys, milliseconds timeout) {
-    if (keys.empty()) return;
-    for (const auto& key : keys) check_size(key, {});
-    const auto doing = "waiting for " + detail::quoted(keys[0]);
-    const auto deadline = detail::deadline_in(timeout);
-    do {
-      client_.send(Message(Query::wait).list(keys).bytes(), deadline + answer_time, doing);
-      if (client_.poll_input(deadline, doing)) {
-        if (receive_byte(doing) != stop_waiting) wrong(doing);
-      } else {
-        client_.send(Message(Query::cancel_wait).bytes(), deadline + answer_time, doing);
-        auto answer = receive_byte(doing);
-        if (answer == stop_waiting) answer = receive_byte(doing);  // just in time
-        if (answer != wait_canceled) wrong(doing);
-      }
-      // The server also wakes for a compare_set that did not set.
-      if (check(keys, deadline + answer_time, doing)) return;
-    } while (Clock::now() < deadline);
-    const auto missing = std::find_if(keys.begin(), keys.end(), [&](const auto& key) {
-      return !check({&key, 1}, detail::deadline_in(answer_time), doing);
-    });
-    throw StoreTimeout("no value for " + detail::quoted(missing == keys.end() ? keys[0] : *missing) + " in " +
-                       client_.name() + " within " + detail::to_text(timeout));
-  }
-
-  std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) {
-    check_size(key, expected);
-    check_size(key, desired);
-    const auto doing = "compare-and-set of " + detail::quoted(key);
-    const auto deadline = detail::deadline_in(timeout_);
-    auto value = ask_string(Message(Query::compare_set).string(key).string(expected).string(desired), deadline, doing);
-    // Of a key that is not there torch says that it has the expected value: nothing was set, and Store wants "".
-    if (!expected.empty() && value == expected && (expected != desired || !check({&key, 1}, deadline, doing)))
-      return {};
-    // Its older server wakes nobody for a compare_set; appending nothing does, and changes nothing.
-    if (value == desired) client_.send(Message(Query::append).string(key).string({}).bytes(), deadline, doing);
-    return value;
-  }
-
- private:
-  bool check(std::span<const std::string> keys, Clock::time_point deadline, std::string_view doing) {
-    client_.send(Message(Query::check).list(keys).bytes(), deadline, doing);
-    char answer = 0;
-    client_.receive(&answer, 1, deadline, doing);
-    if (answer != ready && answer != not_ready) wrong(doing);
-    return answer == ready;
-  }
-
-  std::string ask_string(const Message& message, Clock::time_point deadline, std::string_view doing) {
-    client_.send(message.bytes(), deadline, doing);
-    auto length = receive_number<std::uint64_t>(client_, deadline, doing);
-    if (length > longest_value) wrong(doing);
-    // In pieces: memory is spent on what comes, not on what was announced.
-    std::string value;
-    while (length > 0) {
-      const auto part = std::min<std::uint64_t>(length, 64 << 10);
-      const auto before = value.size();
-      value.resize(before + part);
-      client_.receive(value.data() + before, part, deadline, doing);
-      length -= part;
-    }
-    return value;
-  }
-
-  char receive_byte(std::string_view doing) {
-    char byte = 0;
-    client_.receive(&byte, 1, detail::deadline_in(answer_time), doing);
-    return byte;
-  }
-
-  void check_size(const std::string& key, std::string_view value) const {
-    if (key.size() > max_key || value.size() > max_value)
-      throw StoreRefused("a key of " + std::to_string(key.size()) + " bytes with a value of " +
-                         std::to_string(value.size()) + " is too large for " + client_.name() + ": " +
-                         detail::quoted(key));
-  }
-
-  [[noreturn]] void wrong(std::string_view doing) {
-    client_.lose("it answered against its protocol, while " + std::string(doing));
-  }
-
-  milliseconds timeout_;
-  detail::TcpClient client_;
-};
-
 TorchStore::TorchStore(const Endpoint& server, milliseconds timeout)
-    : implementation_(std::make_unique<Implementation>(server, timeout)) {}
-TorchStore::~TorchStore() = default;
+    : timeout_(timeout), client_(server, timeout, greet_torch) {}
 
-void TorchStore::set(const std::string& key, std::string_view value) { implementation_->set(key, value); }
-std::string TorchStore::get(const std::string& key, milliseconds timeout) { return implementation_->get(key, timeout); }
-std::int64_t TorchStore::add(const std::string& key, std::int64_t amount) { return implementation_->add(key, amount); }
-void TorchStore::wait(std::span<const std::string> keys, milliseconds timeout) { implementation_->wait(keys, timeout); }
+void TorchStore::set(const std::string& key, std::string_view value) {
+  check_size(key, value);
+  const auto doing = "setting " + detail::quoted(key);
+  const auto deadline = detail::deadline_in(timeout_);
+  client_.send(Message(Query::set).string(key).string(value).bytes(), deadline, doing);
+  // There is no answer to a set. This one comes after it.
+  if (!check({&key, 1}, deadline, doing)) client_.lose("it did not take a value, while " + doing);
+}
+
+std::string TorchStore::get(const std::string& key, milliseconds timeout) {
+  wait({&key, 1}, timeout);
+  return ask_string(Message(Query::get).string(key).bytes(), detail::deadline_in(answer_time),
+                    "getting " + detail::quoted(key));
+}
+
+std::int64_t TorchStore::add(const std::string& key, std::int64_t amount) {
+  check_size(key, {});
+  const auto doing = "adding to " + detail::quoted(key);
+  const auto deadline = detail::deadline_in(timeout_);
+  client_.send(Message(Query::add).string(key).number(amount).bytes(), deadline, doing);
+  return receive_number<std::int64_t>(client_, deadline, doing);
+}
+
+void TorchStore::wait(std::span<const std::string> keys, milliseconds timeout) {
+  if (keys.empty()) return;
+  for (const auto& key : keys) check_size(key, {});
+  const auto doing = "waiting for " + detail::quoted(keys[0]);
+  const auto deadline = detail::deadline_in(timeout);
+  do {
+    client_.send(Message(Query::wait).list(keys).bytes(), deadline + answer_time, doing);
+    if (client_.poll_input(deadline, doing)) {
+      if (receive_byte(doing) != stop_waiting) wrong(doing);
+    } else {
+      client_.send(Message(Query::cancel_wait).bytes(), deadline + answer_time, doing);
+      auto answer = receive_byte(doing);
+      if (answer == stop_waiting) answer = receive_byte(doing);  // just in time
+      if (answer != wait_canceled) wrong(doing);
+    }
+    // The server also wakes for a compare_set that did not set.
+    if (check(keys, deadline + answer_time, doing)) return;
+  } while (Clock::now() < deadline);
+  const auto missing = std::find_if(keys.begin(), keys.end(), [&](const auto& key) {
+    return !check({&key, 1}, detail::deadline_in(answer_time), doing);
+  });
+  throw StoreTimeout("no value for " + detail::quoted(missing == keys.end() ? keys[0] : *missing) + " in " +
+                     client_.name() + " within " + detail::to_text(timeout));
+}
+
 std::string TorchStore::compare_set(const std::string& key, std::string_view expected, std::string_view desired) {
-  return implementation_->compare_set(key, expected, desired);
+  check_size(key, expected);
+  check_size(key, desired);
+  const auto doing = "compare-and-set of " + detail::quoted(key);
+  const auto deadline = detail::deadline_in(timeout_);
+  auto value =
+      ask_string(Message(Query::compare_set).string(key).string(expected).string(desired).bytes(), deadline, doing);
+  // Of a key that is not there torch says that it has the expected value: nothing was set, and Store wants "".
+  if (!expected.empty() && value == expected && (expected != desired || !check({&key, 1}, deadline, doing))) return {};
+  // The older server does not wake waiting clients after a compare_set. Appending an empty value wakes them.
+  if (value == desired) client_.send(Message(Query::append).string(key).string({}).bytes(), deadline, doing);
+  return value;
+}
+
+bool TorchStore::check(std::span<const std::string> keys, Clock::time_point deadline, std::string_view doing) {
+  client_.send(Message(Query::check).list(keys).bytes(), deadline, doing);
+  char answer = 0;
+  client_.receive(&answer, 1, deadline, doing);
+  if (answer != ready && answer != not_ready) wrong(doing);
+  return answer == ready;
+}
+
+std::string TorchStore::ask_string(std::string_view message, Clock::time_point deadline, std::string_view doing) {
+  client_.send(message, deadline, doing);
+  auto length = receive_number<std::uint64_t>(client_, deadline, doing);
+  if (length > longest_value) wrong(doing);
+  // In pieces: memory is spent on what comes, not on what was announced.
+  std::string value;
+  while (length > 0) {
+    const auto part = std::min<std::uint64_t>(length, 64 << 10);
+    const auto before = value.size();
+    value.resize(before + part);
+    client_.receive(value.data() + before, part, deadline, doing);
+    length -= part;
+  }
+  return value;
+}
+
+char TorchStore::receive_byte(std::string_view doing) {
+  char byte = 0;
+  client_.receive(&byte, 1, detail::deadline_in(answer_time), doing);
+  return byte;
+}
+
+void TorchStore::check_size(const std::string& key, std::string_view value) const {
+  if (key.size() > max_key || value.size() > max_value)
+    throw StoreRefused("a key of " + std::to_string(key.size()) + " bytes with a value of " +
+                       std::to_string(value.size()) + " is too large for " + client_.name() + ": " +
+                       detail::quoted(key));
+}
+
+void TorchStore::wrong(std::string_view doing) {
+  client_.lose("it answered against its protocol, while " + std::string(doing));
 }
 
 }  // namespace multinode

@@ -1,7 +1,9 @@
 // torch_store.hpp: a client of the TCPStore that torchrun's agent keeps on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE).
 #pragma once
 
-#include <multinode/tcp_store.hpp>
+#include <multinode/endpoint.hpp>
+#include <multinode/socket.hpp>
+#include <multinode/store.hpp>
 
 namespace multinode {
 
@@ -11,9 +13,6 @@ class TorchStore : public Store {
  public:
   // Connects, trying again until `timeout` has passed; then throws StoreTimeout.
   TorchStore(const Endpoint& server, std::chrono::milliseconds timeout);
-  ~TorchStore() override;
-  TorchStore(const TorchStore&) = delete;
-  TorchStore& operator=(const TorchStore&) = delete;
 
   void set(const std::string& key, std::string_view value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
@@ -22,8 +21,14 @@ class TorchStore : public Store {
   std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) override;
 
  private:
-  class Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  bool check(std::span<const std::string> keys, detail::Clock::time_point deadline, std::string_view doing);
+  std::string ask_string(std::string_view message, detail::Clock::time_point deadline, std::string_view doing);
+  char receive_byte(std::string_view doing);
+  void check_size(const std::string& key, std::string_view value) const;
+  [[noreturn]] void wrong(std::string_view doing);
+
+  std::chrono::milliseconds timeout_;
+  detail::TcpClient client_;
 };
 
 }  // namespace multinode

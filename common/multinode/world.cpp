@@ -1,26 +1,14 @@
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
-#include <multinode/file_store.hpp>
+#include <multinode/libraries.hpp>
+#include <multinode/rendezvous_file.hpp>
 #include <multinode/socket.hpp>
+#include <multinode/text.hpp>
 #include <multinode/torch_store.hpp>
 #include <multinode/world.hpp>
 
-#ifdef MULTINODE_HAVE_MPI
-#include <multinode/mpi.hpp>
-#include <multinode/text.hpp>
-#endif
-#ifdef MULTINODE_HAVE_GLOO
-#include <gloo/config.h>
-#endif
-#ifdef MULTINODE_HAVE_CUDA
-#include <cuda_runtime_api.h>
-#endif
-#ifdef MULTINODE_HAVE_NCCL
-#include <nccl.h>
-#endif
 #include <gnu/libc-version.h>
 #include <link.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -35,6 +23,9 @@
 #include <sstream>
 #include <system_error>
 #include <thread>
+
+// Defined by multinode::communicator, whose programs are linked with --undefined=multinode_communicator_libraries.
+extern "C" [[gnu::weak]] const multinode::Libraries* multinode_communicator_libraries();
 
 namespace multinode {
 
@@ -67,28 +58,6 @@ std::unique_ptr<TcpStoreServer> serve_at(const Endpoint& endpoint) try {
   return std::make_unique<TcpStoreServer>("0.0.0.0", endpoint.port);
 }
 
-#ifdef MULTINODE_HAVE_MPI
-// MPI from its start to its end, unless the program itself started it.
-class MpiLifetime {
- public:
-  MpiLifetime() {
-    int initialized = 0;
-    MPI_Initialized(&initialized);
-    if (initialized) return;
-    int provided = 0;
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
-    ours_ = true;
-  }
-  ~MpiLifetime() {
-    if (ours_) MPI_Finalize();
-  }
-  MpiLifetime(const MpiLifetime&) = delete;
-  MpiLifetime& operator=(const MpiLifetime&) = delete;
-
- private:
-  bool ours_ = false;
-};
-
 // Ends the process where MPI does not come back: there is no store yet to ask who is late.
 class MpiDeadline {
  public:
@@ -108,28 +77,6 @@ class MpiDeadline {
  private:
   std::jthread thread_;
 };
-
-// Rank 0's endpoint, on every rank. Proves first that MPI and the launcher agree.
-Endpoint broadcast_by_mpi(const Launch& launch, const Endpoint& of_rank_0) {
-  int size = 0, rank = 0;
-  check(MPI_Comm_size(MPI_COMM_WORLD, &size));
-  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  if (size != launch.world_size.value || rank != launch.rank.value) {
-    char library[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
-    MPI_Get_library_version(library, &length);
-    throw UsageError("the launcher says rank " + std::to_string(launch.rank.value) + " of " +
-                     std::to_string(launch.world_size.value) + " (" + launch.world_size.variable + "), MPI says " +
-                     std::to_string(rank) + " of " + std::to_string(size) + ": this program was built with " +
-                     std::string(library).substr(0, std::string_view(library).find(',')) +
-                     "; start it with that library's own mpirun, or srun --mpi=pmix");
-  }
-  char text[1024] = {};
-  to_string(of_rank_0).copy(text, sizeof text - 1);
-  check(MPI_Bcast(text, sizeof text, MPI_CHAR, 0, MPI_COMM_WORLD));
-  return parse_endpoint(text, "rank 0's store");
-}
-#endif
 
 // The build ID that the linker put into this program, in hexadecimal; "" if it put none.
 std::string build_id() {
@@ -160,75 +107,52 @@ std::string build_id() {
   return id;
 }
 
-std::string dotted(int version, int major_unit, int minor_unit) {
-  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / minor_unit) +
-         (minor_unit > 1 && major_unit / minor_unit == 100 ? "." + std::to_string(version % minor_unit) : "");
-}
-
 }  // namespace
 
+const Libraries& libraries() {
+  static const Libraries none;
+  return multinode_communicator_libraries ? *multinode_communicator_libraries() : none;
+}
+
 std::vector<std::pair<std::string, std::string>> versions() {
-  std::vector<std::pair<std::string, std::string>> list;
-  list.emplace_back("program", MULTINODE_VERSION " build " + build_id());
-#ifdef MULTINODE_HAVE_MPI
-  char library[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(library, &length);
-  const std::string_view text(library, static_cast<std::size_t>(length));
-  list.emplace_back("MPI", text.substr(0, text.find_first_of(",\n")));
-#endif
-#ifdef MULTINODE_HAVE_GLOO
-  list.emplace_back("Gloo", dotted(GLOO_VERSION, 10000, 100));
-#endif
-#ifdef MULTINODE_HAVE_NCCL
-  int nccl = 0;
-  if (ncclGetVersion(&nccl) == ncclSuccess) list.emplace_back("NCCL", dotted(nccl, 10000, 100));
-#endif
-#ifdef MULTINODE_HAVE_CUDA
-  int runtime = 0;
-  if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) list.emplace_back("CUDA", dotted(runtime, 1000, 10));
-  int driver = 0;
-  if (cudaDriverGetVersion(&driver) == cudaSuccess)
-    list.emplace_back("CUDA driver", driver ? dotted(driver, 1000, 10) : "none");
-#endif
+  std::vector<std::pair<std::string, std::string>> list = libraries().versions();
+  list.emplace(list.begin(), "program", MULTINODE_VERSION " build " + build_id());
   list.emplace_back("libc", gnu_get_libc_version());
   return list;
 }
 
 // Members are destroyed in reverse: the watchdog says goodbye first, the server ends when all have, MPI last.
 struct World::Implementation {
-#ifdef MULTINODE_HAVE_MPI
-  std::optional<MpiLifetime> mpi;
-#endif
+  std::unique_ptr<Libraries::Mpi> mpi;
   std::unique_ptr<TcpStoreServer> server;
   Endpoint endpoint;
   std::string server_text;
   std::string prefix = "run";  // of all keys
-  std::shared_ptr<TcpStore> connection;
-  std::unique_ptr<PrefixStore> store;
+  std::unique_ptr<TcpStore> store;
   std::unique_ptr<Watchdog> watchdog;
   std::uint64_t gathers = 0;
   std::vector<std::string> hosts;
   std::vector<int> nodes;  // of each rank
 
+  using Tell = std::function<void(const Endpoint&)>;
+  using Ask = std::function<Endpoint(std::chrono::milliseconds left)>;
   void meet(const std::string& program, const Launch& launch, const Options& options);
-  void meet_through(Store& bootstrap, const Launch& launch, const Options& options);
+  void meet_through(const Launch& launch, const Options& options, const Tell& tell, const Ask& ask);
   void prove_wiring(World& world);
 };
 
-// Rank 0 serves a store and tells its endpoint through another one. That one may still hold the endpoint of an earlier,
-// dead run: then the key is read again.
-void World::Implementation::meet_through(Store& bootstrap, const Launch& launch, const Options& options) {
-  const std::string key = "multinode/" + generation(launch) + "/store";
+// Rank 0 serves a store and tells its endpoint. The others may be told that of an earlier, dead run: they ask again.
+void World::Implementation::meet_through(const Launch& launch, const Options& options, const Tell& tell,
+                                         const Ask& ask) {
   if (launch.rank.value == 0) {
     std::tie(server, endpoint) = serve_anywhere(launch);
-    bootstrap.set(key, to_string(endpoint));
+    tell(endpoint);
     return;
   }
   const Clock::time_point deadline = Clock::now() + options.timeout;
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    endpoint = parse_endpoint(bootstrap.get(key, std::max(left, 1ms)), "rank 0's store");
+    endpoint = ask(std::max(left, 1ms));
     try {
       TcpStore probe(endpoint, std::clamp(left, 1ms, 1000ms));
       probe.goodbye();
@@ -240,16 +164,17 @@ void World::Implementation::meet_through(Store& bootstrap, const Launch& launch,
   }
 }
 
-void World::Implementation::meet([[maybe_unused]] const std::string& program, const Launch& launch,
-                                 const Options& options) {
+void World::Implementation::meet(const std::string& program, const Launch& launch, const Options& options) {
   const bool first = launch.rank.value == 0;
   server_text = "rank 0, which serves the store";
   if (options.rendezvous.starts_with("tcp:")) {
     endpoint = parse_endpoint(options.rendezvous.substr(4), "--rendezvous");
     if (first) server = serve_at(endpoint);
   } else if (options.rendezvous.starts_with("file:")) {
-    FileStore file(options.rendezvous.substr(5));
-    meet_through(file, launch, options);
+    const std::filesystem::path file = options.rendezvous.substr(5);
+    meet_through(
+        launch, options, [&](const Endpoint& its) { detail::write_endpoint(file, generation(launch), its); },
+        [&](std::chrono::milliseconds left) { return detail::read_endpoint(file, generation(launch), left); });
   } else if (!options.rendezvous.empty()) {
     throw UsageError("--rendezvous must be tcp:HOST:PORT or file:PATH, not '" + options.rendezvous + "'");
   } else if (launch.launcher_store) {
@@ -259,17 +184,18 @@ void World::Implementation::meet([[maybe_unused]] const std::string& program, co
     prefix = "run/" + generation(launch);
   } else if (launch.agent_store) {
     TorchStore agent({launch.master_address.value, launch.master_port.value}, options.timeout);
-    meet_through(agent, launch, options);
+    const std::string key = "multinode/" + generation(launch) + "/store";
+    meet_through(
+        launch, options, [&](const Endpoint& its) { agent.set(key, to_string(its)); },
+        [&](std::chrono::milliseconds left) { return parse_endpoint(agent.get(key, left), "rank 0's store"); });
   } else if (launch.world_size.value == 1) {
     std::tie(server, endpoint) = serve_anywhere(launch);
-#ifdef MULTINODE_HAVE_MPI
-  } else if (launch.under_mpi) {
+  } else if (launch.under_mpi && libraries().has_mpi()) {
     // Longer than other waits: on a busy machine MPI takes seconds to start.
     const MpiDeadline deadline(options.timeout + 15s, program + ": rank " + std::to_string(launch.rank.value));
-    mpi.emplace();
+    mpi = libraries().start_mpi();
     if (first) std::tie(server, endpoint) = serve_anywhere(launch);
-    endpoint = broadcast_by_mpi(launch, endpoint);
-#endif
+    endpoint = parse_endpoint(mpi->broadcast(launch, to_string(endpoint)), "rank 0's store");
   } else if (!launch.master_address.value.empty() && launch.master_port.value) {
     endpoint = {launch.master_address.value, launch.master_port.value};
     if (first) server = serve_at(endpoint);
@@ -278,12 +204,11 @@ void World::Implementation::meet([[maybe_unused]] const std::string& program, co
                      ": set MASTER_ADDR and MASTER_PORT, or give --rendezvous tcp:HOST:PORT");
   }
   try {
-    connection = std::make_shared<TcpStore>(endpoint, options.timeout);
+    store = std::make_unique<TcpStore>(endpoint, options.timeout, prefix);
   } catch (const StoreTimeout& e) {
     throw StoreTimeout("rank " + std::to_string(launch.rank.value) + " cannot reach " + server_text + " at " +
                        to_string(endpoint) + ": " + e.what());
   }
-  store = std::make_unique<PrefixStore>(connection, prefix);
 }
 
 World::World(std::string program, Launch launch, Options options)
@@ -319,11 +244,10 @@ World::~World() {
   if (std::uncaught_exceptions() > 0) impl.watchdog->fail("ended early, by an exception", exit_wrong);
   impl.watchdog.reset();
   try {
-    impl.connection->goodbye();
+    impl.store->goodbye();
   } catch (const std::runtime_error&) {  // the store went first: nothing is left to say
   }
   impl.store.reset();
-  impl.connection.reset();
   if (impl.server) impl.server->linger(options_.timeout);
 }
 

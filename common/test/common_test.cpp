@@ -4,6 +4,8 @@
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
 
 #include <cerrno>
 #include <sstream>

@@ -1,10 +1,12 @@
 # The communicator: each backend at each world size, in processes; and its parts.
 multinode_program(communicator_check communicator_check.cpp)
+target_link_libraries(communicator_check PRIVATE multinode::communicator)
 multinode_program(communicator_overhead communicator_overhead.cpp)
+target_link_libraries(communicator_overhead PRIVATE multinode::communicator)
 
 add_executable(communicator_test communicator_test.cpp)
 multinode_warnings(communicator_test)
-target_link_libraries(communicator_test PRIVATE multinode::multinode multinode::testing GTest::gtest_main)
+target_link_libraries(communicator_test PRIVATE multinode::communicator multinode::testing GTest::gtest_main)
 target_compile_definitions(communicator_test PRIVATE
   COMMUNICATOR_CHECK="$<TARGET_FILE:communicator_check>"
   COMMUNICATOR_RANKS="${CMAKE_CURRENT_SOURCE_DIR}/communicator_ranks.sh")

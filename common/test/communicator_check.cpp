@@ -4,12 +4,13 @@
 #include <multinode/communicator_backends.hpp>
 #include <multinode/program.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <iostream>
-#include <limits>
 #include <random>
 #include <set>
 #include <thread>
@@ -51,7 +52,7 @@ class Case {
 
  private:
   static constexpr std::int64_t period = 2003;
-  static constexpr bool is_signed = std::numeric_limits<T>::is_signed;
+  static constexpr bool is_signed = !std::is_unsigned_v<T>;
 
   static T converted(std::int64_t value) {
     if constexpr (std::is_integral_v<T> || std::is_same_v<T, double>) return static_cast<T>(value);
@@ -271,7 +272,7 @@ class Checker {
         std::vector<T> data(count);
         for (T& x : data) x = static_cast<T>(normal(random));
         for (std::size_t i = 0; i < count; i += 5) data[i] = static_cast<T>(random() % 2 ? 0.0f : -0.0f);
-        if (count > 10) data[random() % count] = std::numeric_limits<T>::quiet_NaN();
+        if (count > 10) data[random() % count] = static_cast<T>(NAN);
         c_.all_reduce(std::span(data), reduction);
         std::uint64_t hash = count;
         std::uint64_t bits = 0;

@@ -10,6 +10,7 @@
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
+#include <boost/program_options.hpp>
 #include <multinode/gloo_store.hpp>
 #include <multinode/median.hpp>
 #endif

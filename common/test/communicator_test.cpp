@@ -21,7 +21,7 @@ T combined(Reduction reduction, T x, T y) {
 
 template <class T>
 T divided(T x, int by) {
-  divide(Block(std::span(&x, 1)), by);
+  divide(data_type_of<T>(), &x, 1, by);
   return x;
 }
 
@@ -64,45 +64,78 @@ TEST(Combine, ShortFloatsAreRoundedOnce) {
   EXPECT_EQ(combined(Reduction::max, half(-2.0f), half(-3.0f)), half(-2.0f));
 }
 
-// As Eigen does it, element by element; blocks of every length near the eight that are converted together.
+// What the formats mean, by the definition of IEEE 754: `exponent_bits` between the sign and the fraction.
 template <class T>
-void expect_eigens_conversions() {
-  const auto bits = [](T x) { return std::bit_cast<std::uint16_t>(x); };
+double meaning(std::uint16_t bits) {
+  constexpr int fraction_bits = std::is_same_v<T, half> ? 10 : 7;
+  constexpr int exponent_bits = 15 - fraction_bits, bias = (1 << (exponent_bits - 1)) - 1;
+  const int exponent = (bits & 0x7fff) >> fraction_bits, fraction = bits & ((1 << fraction_bits) - 1);
+  double value = 0;
+  if (exponent == (1 << exponent_bits) - 1)
+    value = fraction ? NAN : HUGE_VAL;
+  else if (exponent == 0)
+    value = std::ldexp(fraction, 1 - bias - fraction_bits);
+  else
+    value = std::ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
+  return bits & 0x8000 ? -value : value;
+}
+
+// Each of the 65,536 values, and what lies between two of them: nearer to one, nearer to the other, and a tie.
+template <class T>
+void expect_conversions() {
+  std::vector<float> between;
+  std::vector<std::uint16_t> wanted;
+  const auto expect = [&](double from, int to) {
+    between.push_back(static_cast<float>(from));
+    wanted.push_back(static_cast<std::uint16_t>(to));
+  };
   std::vector<T> shorts;
-  for (std::uint32_t i = 0; i < 0x10000; ++i) shorts.push_back(std::bit_cast<T>(static_cast<std::uint16_t>(i)));
+  for (int i = 0; i < 0x10000; ++i) shorts.push_back(std::bit_cast<T>(static_cast<std::uint16_t>(i)));
   std::vector<float> floats(shorts.size());
   convert(std::span<const T>(shorts), floats);
-  std::vector<float> between;
-  for (std::size_t i = 0; i < shorts.size(); ++i) {
-    if (std::isnan(floats[i])) {
-      EXPECT_TRUE(std::isnan(static_cast<float>(shorts[i])));
+  for (int i = 0; i < 0x10000; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const double value = meaning<T>(shorts[at].bits);
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(floats[at]), std::bit_cast<std::uint32_t>(static_cast<float>(shorts[at])));
+    EXPECT_EQ(std::isnan(floats[at]), std::isnan(value));
+    EXPECT_EQ(std::signbit(floats[at]), (i & 0x8000) != 0);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(static_cast<float>(T(floats[at]))));
       continue;
     }
-    EXPECT_EQ(floats[i], static_cast<float>(shorts[i]));
-    const float next = std::nextafter(floats[i], HUGE_VALF);
-    const auto middle = static_cast<float>(
-        (double{floats[i]} + static_cast<float>(std::bit_cast<T>(static_cast<std::uint16_t>(i + 1)))) / 2);
-    for (const float x : {floats[i], next, middle, std::nextafter(middle, 0.0f), std::nextafter(middle, HUGE_VALF)})
-      if (!std::isnan(x)) between.push_back(x);
+    EXPECT_EQ(floats[at], value);
+    expect(value, i);
+    if (std::isinf(value)) continue;
+    // Infinity takes the place of the number that would follow the largest.
+    double next = meaning<T>(static_cast<std::uint16_t>(i + 1));
+    if (std::isinf(next)) next = 2 * value - meaning<T>(static_cast<std::uint16_t>(i - 1));
+    const auto middle = static_cast<float>((value + next) / 2);
+    expect(middle, i % 2 ? i + 1 : i);
+    expect(std::nextafter(middle, 0.0f), i);
+    expect(std::nextafter(middle, std::copysign(HUGE_VALF, middle)), i + 1);
   }
-  between.push_back(std::numeric_limits<float>::max());
   std::vector<T> rounded(between.size());
   convert(std::span<const float>(between), std::span(rounded));
-  for (std::size_t i = 0; i < between.size(); ++i)
-    ASSERT_EQ(bits(rounded[i]), bits(static_cast<T>(between[i]))) << between[i];
-  const float nans[] = {NAN, -NAN, std::bit_cast<float>(0x7f800001u), std::bit_cast<float>(0xffffffffu)};
-  T out[4];
+  for (std::size_t i = 0; i < between.size(); ++i) {
+    ASSERT_EQ(rounded[i].bits, wanted[i]) << between[i];
+    ASSERT_EQ(static_cast<T>(between[i]).bits, wanted[i]) << between[i];
+  }
+  const float nans[] = {NAN,  -NAN, std::bit_cast<float>(0x7f800001u), std::bit_cast<float>(0xffffffffu),
+                        1.0f, 2.0f, std::bit_cast<float>(0x7fa00000u), std::bit_cast<float>(0xff812345u)};
+  T out[8];  // as many as are converted together
   convert(std::span<const float>(nans), std::span(out));
-  for (const T x : out) EXPECT_TRUE(std::isnan(static_cast<float>(x)));
-  for (std::size_t count = 0; count < 20; ++count) {
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(std::isnan(static_cast<float>(out[i])), std::isnan(nans[i]));
+    EXPECT_EQ(out[i].bits, T(nans[i]).bits);
+  }
+  for (std::size_t count = 0; count < 20; ++count) {  // lengths near a multiple of eight
     std::vector<T> some(21, T(77.0f));
     convert(std::span<const float>(between).first(count), std::span(some).first(count));
-    for (std::size_t i = 0; i < some.size(); ++i)
-      EXPECT_EQ(bits(some[i]), bits(i < count ? static_cast<T>(between[i]) : T(77.0f)));
+    for (std::size_t i = 0; i < some.size(); ++i) EXPECT_EQ(some[i].bits, i < count ? wanted[i] : T(77.0f).bits);
   }
 }
-TEST(Convert, Half) { expect_eigens_conversions<half>(); }
-TEST(Convert, Bfloat16) { expect_eigens_conversions<bfloat16>(); }
+TEST(Convert, Half) { expect_conversions<half>(); }
+TEST(Convert, Bfloat16) { expect_conversions<bfloat16>(); }
 
 TEST(Divide, IntegersTowardsZero) {
   EXPECT_EQ(divided<std::int32_t>(-7, 4), -1);

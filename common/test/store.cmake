@@ -1,11 +1,11 @@
 # The stores: contract tests over all of them, what each has of its own, hostile bytes, fuzzers.
 add_executable(store_client store_client.cpp)
-target_link_libraries(store_client PRIVATE multinode::multinode)
+target_link_libraries(store_client PRIVATE multinode::world)
 multinode_warnings(store_client)
 
-foreach(test store_test tcp_store_test file_store_test torch_store_test)
+foreach(test store_test tcp_store_test rendezvous_file_test torch_store_test)
   add_executable(${test} ${test}.cpp)
-  target_link_libraries(${test} PRIVATE multinode::multinode multinode::testing GTest::gtest_main)
+  target_link_libraries(${test} PRIVATE multinode::world multinode::testing GTest::gtest_main)
   target_compile_definitions(${test} PRIVATE STORE_CLIENT="$<TARGET_FILE:store_client>")
   add_dependencies(${test} store_client)
   multinode_warnings(${test})
@@ -13,7 +13,7 @@ endforeach()
 gtest_discover_tests(store_test TEST_PREFIX common.store. TEST_FILTER -*Torch*
   PROPERTIES TIMEOUT 300 PROCESSORS 1 LABELS unit)
 gtest_discover_tests(tcp_store_test TEST_PREFIX common.store. PROPERTIES TIMEOUT 300 PROCESSORS 1 LABELS unit)
-gtest_discover_tests(file_store_test TEST_PREFIX common.store. PROPERTIES TIMEOUT 300 PROCESSORS 1 LABELS unit)
+gtest_discover_tests(rendezvous_file_test TEST_PREFIX common.store. PROPERTIES TIMEOUT 300 PROCESSORS 1 LABELS unit)
 # Real torch: its server takes seconds to start, so all its tests share one.
 add_test(NAME common.store.torch.contract COMMAND store_test --gtest_filter=*Torch*)
 add_test(NAME common.store.torch COMMAND torch_store_test)
@@ -22,10 +22,10 @@ set_tests_properties(common.store.torch.contract common.store.torch PROPERTIES
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # The library again, instrumented.
-  foreach(fuzzer tcp_store_fuzz torch_store_fuzz file_store_fuzz)
+  foreach(fuzzer tcp_store_fuzz torch_store_fuzz)
     add_executable(${fuzzer} ${fuzzer}.cpp
-      ../multinode/check.cpp ../multinode/endpoint.cpp ../multinode/file_store.cpp ../multinode/signals.cpp
-      ../multinode/socket.cpp ../multinode/store.cpp ../multinode/tcp_store.cpp ../multinode/torch_store.cpp)
+      ../multinode/check.cpp ../multinode/endpoint.cpp ../multinode/signals.cpp ../multinode/socket.cpp
+      ../multinode/tcp_store.cpp ../multinode/torch_store.cpp)
     target_compile_features(${fuzzer} PRIVATE cxx_std_20)
     target_compile_options(${fuzzer} PRIVATE -O1 -g -fno-sanitize-recover=all -fsanitize=fuzzer,address,undefined)
     target_link_options(${fuzzer} PRIVATE -fsanitize=fuzzer,address,undefined)

@@ -2,11 +2,9 @@
 #include "torch_server.hpp"
 
 #include <multinode/check.hpp>
-#include <multinode/file_store.hpp>
 #include <multinode/tcp_store.hpp>
 #include <multinode/torch_store.hpp>
 #include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
@@ -34,14 +32,9 @@ struct TcpHome : Home {
   }
 };
 
-struct FileHome : Home {
-  multinode::testing::TemporaryFolder folder;
-  std::unique_ptr<Store> connect() override { return std::make_unique<FileStore>(folder / "store"); }
-};
-
 struct PrefixHome : TcpHome {
   std::unique_ptr<Store> connect() override {
-    return std::make_unique<PrefixStore>(std::make_shared<PrefixStore>(TcpHome::connect(), "run"), "0");
+    return std::make_unique<TcpStore>(Endpoint{"127.0.0.1", server.port()}, 20s, "run/0");
   }
 };
 
@@ -258,39 +251,32 @@ TEST_P(StoreContract, ThirtyTwoClientsCompareSetOneWins) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, StoreContract,
-                         ::testing::Values(kind<TcpHome>("Tcp"), kind<FileHome>("File"), kind<PrefixHome>("Prefix"),
+                         ::testing::Values(kind<TcpHome>("Tcp"), kind<PrefixHome>("Prefix"),
                                            kind<TorchHome<true>>("TorchLibuv"), kind<TorchHome<false>>("Torch")),
                          [](const auto& info) { return info.param.name; });
 
-TEST(PrefixStore, KeepsRunsApart) {
+TEST(StorePrefix, KeepsRunsApart) {
   TcpStoreServer server;
-  const auto plain = std::make_shared<TcpStore>(Endpoint{"127.0.0.1", server.port()}, 10s);
-  PrefixStore first(plain, "job/0"), second(plain, "job/1");
+  const Endpoint endpoint{"127.0.0.1", server.port()};
+  TcpStore plain(endpoint, 10s), first(endpoint, 10s, "job/0"), second(endpoint, 10s, "job/1");
   first.set("master", "old");
   EXPECT_THROW(second.get("master", 0ms), StoreTimeout);
-  EXPECT_EQ(plain->get("job/0/master", 0ms), "old");
+  EXPECT_EQ(plain.get("job/0/master", 0ms), "old");
   EXPECT_EQ(second.compare_set("master", "", "new"), "new");
   EXPECT_EQ(first.get("master", 0ms), "old");
 }
 
 TEST(StoreProcesses, ThirtyTwoProcessesAdd) {
   TcpHome tcp;
-  FileHome file;
-  file.connect();
-  const std::vector<std::string> places{"tcp:127.0.0.1:" + std::to_string(tcp.server.port()),
-                                        "file:" + (file.folder / "store").string()};
-  for (const auto& place : places) {
-    std::vector<std::unique_ptr<multinode::testing::Process>> processes;
-    for (int i = 0; i < 32; ++i)
-      processes.push_back(std::make_unique<multinode::testing::Process>(
-          std::vector<std::string>{STORE_CLIENT, place, "add", "n", "20"}));
-    for (auto& process : processes) {
-      const auto result = process->wait();
-      EXPECT_EQ(result.status, 0) << result.all();
-    }
+  std::vector<std::unique_ptr<multinode::testing::Process>> processes;
+  for (int i = 0; i < 32; ++i)
+    processes.push_back(std::make_unique<multinode::testing::Process>(
+        std::vector<std::string>{STORE_CLIENT, "127.0.0.1:" + std::to_string(tcp.server.port()), "add", "n", "20"}));
+  for (auto& process : processes) {
+    const auto result = process->wait();
+    EXPECT_EQ(result.status, 0) << result.all();
   }
   EXPECT_EQ(tcp.connect()->get("n", 0ms), "640");
-  EXPECT_EQ(file.connect()->get("n", 0ms), "640");
 }
 
 }  // namespace

@@ -288,8 +288,7 @@ TEST(LastWill, IsCarriedOutAfterAKill) {
   TcpStore store(endpoint_of(server), 60s);
   for (int i = 0; i < 3; ++i) {
     const auto key = "gone" + std::to_string(i);
-    multinode::testing::Process child(
-        {STORE_CLIENT, "tcp:" + to_string(endpoint_of(server)), "will", key, "rank 1 is gone"});
+    multinode::testing::Process child({STORE_CLIENT, to_string(endpoint_of(server)), "will", key, "rank 1 is gone"});
     ASSERT_TRUE(child.wait_for("ready"));
     EXPECT_THROW(store.get(key, 0ms), StoreTimeout);
     child.signal(SIGKILL);
@@ -514,7 +513,7 @@ TEST(HostileBytes, StrangersLeaveDescriptorsToOthers) {
     ::setrlimit(RLIMIT_NOFILE, &few);
     TcpStoreServer server;
     ::setrlimit(RLIMIT_NOFILE, &before);
-    const auto place = "tcp:" + to_string(endpoint_of(server));
+    const auto place = to_string(endpoint_of(server));
     multinode::testing::Process crowd({client, place, "crowd", "500"});
     ::setrlimit(RLIMIT_NOFILE, &few);
     EXPECT_TRUE(crowd.wait_for("ready"));

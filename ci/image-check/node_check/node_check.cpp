@@ -14,7 +14,9 @@
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/program_options.hpp>
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -216,7 +218,7 @@ int main(int argc, char** argv) {
                              options.common};
   const std::string names = multinode::join(looks(), ", ", &Look::name);
   // clang-format off
-  program.options.add_options()
+  program.options->add_options()
     ("only", po::value(&options.only)->value_name("NAME"), ("look at this alone; may be repeated: " + names).c_str())
     ("seconds", po::value(&options.seconds)->value_name("S")->default_value(options.seconds, "0.5"),
      "time for each measurement")

@@ -3,6 +3,8 @@
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
 
+#include <boost/program_options.hpp>
+
 #include <chrono>
 #include <cstring>
 #include <functional>

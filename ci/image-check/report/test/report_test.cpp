@@ -7,6 +7,7 @@
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
+#include <boost/program_options.hpp>
 
 #include <sys/resource.h>
 

@@ -1,0 +1,112 @@
+#include <multinode/device.hpp>
+#include <multinode/libraries.hpp>
+
+#ifdef MULTINODE_HAVE_MPI
+#include <multinode/mpi.hpp>
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+#include <gloo/config.h>
+#endif
+
+namespace multinode {
+
+namespace {
+
+[[maybe_unused]] std::string dotted(int version, int major_unit, int minor_unit) {
+  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / minor_unit) +
+         (minor_unit > 1 && major_unit / minor_unit == 100 ? "." + std::to_string(version % minor_unit) : "");
+}
+
+#ifdef MULTINODE_HAVE_MPI
+class MpiLifetime : public Libraries::Mpi {
+ public:
+  MpiLifetime() {
+    int initialized = 0;
+    MPI_Initialized(&initialized);
+    if (initialized) return;
+    int provided = 0;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
+    ours_ = true;
+  }
+  ~MpiLifetime() override {
+    if (ours_) MPI_Finalize();
+  }
+  MpiLifetime(const MpiLifetime&) = delete;
+  MpiLifetime& operator=(const MpiLifetime&) = delete;
+
+  std::string broadcast(const Launch& launch, const std::string& text) override {
+    int size = 0, rank = 0;
+    check(MPI_Comm_size(MPI_COMM_WORLD, &size));
+    check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    if (size != launch.world_size.value || rank != launch.rank.value) {
+      char library[MPI_MAX_LIBRARY_VERSION_STRING];
+      int length = 0;
+      MPI_Get_library_version(library, &length);
+      throw UsageError("the launcher says rank " + std::to_string(launch.rank.value) + " of " +
+                       std::to_string(launch.world_size.value) + " (" + launch.world_size.variable + "), MPI says " +
+                       std::to_string(rank) + " of " + std::to_string(size) + ": this program was built with " +
+                       std::string(library).substr(0, std::string_view(library).find(',')) +
+                       "; start it with that library's own mpirun, or srun --mpi=pmix");
+    }
+    char buffer[1024] = {};
+    text.copy(buffer, sizeof buffer - 1);
+    check(MPI_Bcast(buffer, sizeof buffer, MPI_CHAR, 0, MPI_COMM_WORLD));
+    return buffer;
+  }
+
+ private:
+  bool ours_ = false;
+};
+#endif
+
+class CommunicatorLibraries : public Libraries {
+ public:
+  std::vector<std::pair<std::string, std::string>> versions() const override {
+    std::vector<std::pair<std::string, std::string>> list;
+#ifdef MULTINODE_HAVE_MPI
+    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    MPI_Get_library_version(library, &length);
+    const std::string_view text(library, static_cast<std::size_t>(length));
+    list.emplace_back("MPI", text.substr(0, text.find_first_of(",\n")));
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+    list.emplace_back("Gloo", dotted(GLOO_VERSION, 10000, 100));
+#endif
+#ifdef MULTINODE_HAVE_NCCL
+    int nccl = 0;
+    if (ncclGetVersion(&nccl) == ncclSuccess) list.emplace_back("NCCL", dotted(nccl, 10000, 100));
+#endif
+#ifdef MULTINODE_HAVE_CUDA
+    int runtime = 0;
+    if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) list.emplace_back("CUDA", dotted(runtime, 1000, 10));
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess)
+      list.emplace_back("CUDA driver", driver ? dotted(driver, 1000, 10) : "none");
+#endif
+    return list;
+  }
+
+  const char* stand_in() const noexcept override { return multinode::stand_in(); }
+
+#ifdef MULTINODE_HAVE_MPI
+  bool has_mpi() const noexcept override { return true; }
+  std::unique_ptr<Mpi> start_mpi() const override { return std::make_unique<MpiLifetime>(); }
+  void abort_mpi(int status) const noexcept override {
+    int initialized = 0, finalized = 0;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, status);
+  }
+#endif
+};
+
+}  // namespace
+
+}  // namespace multinode
+
+// world.cpp finds it by this name.
+extern "C" const multinode::Libraries* multinode_communicator_libraries() {
+  static const multinode::CommunicatorLibraries these;
+  return &these;
+}

@@ -1,0 +1,154 @@
+// The file of --rendezvous file:PATH: who may read it, what is refused and left alone, and what is waited for.
+#include <multinode/check.hpp>
+#include <multinode/rendezvous_file.hpp>
+#include <multinode/store.hpp>
+#include <testing/temporary_folder.hpp>
+
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <future>
+
+using namespace multinode;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+namespace {
+
+class RendezvousFile : public ::testing::Test {
+ protected:
+  void write(const std::string& bytes) const { std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes; }
+  void tell(const std::string& generation = "run/0") const {
+    detail::write_endpoint(path_, generation, {"10.0.0.1", 1234});
+  }
+  std::string read(const std::string& generation = "run/0", std::chrono::milliseconds timeout = 0ms) const {
+    return to_string(detail::read_endpoint(path_, generation, timeout));
+  }
+  // The message for rank 0 and for the others: a UsageError of one line that names the file.
+  std::string refusal() const {
+    std::string what;
+    for (const bool first : {true, false}) try {
+        if (first)
+          tell();
+        else
+          read();
+        ADD_FAILURE() << "the file was taken";
+      } catch (const UsageError& error) {
+        what = error.what();
+        EXPECT_NE(what.find(path_.string()), std::string::npos) << what;
+        EXPECT_EQ(what.find('\n'), std::string::npos) << what;
+      }
+    return what;
+  }
+
+  const multinode::testing::TemporaryFolder folder_;
+  fs::path path_ = folder_ / "meeting";
+};
+
+TEST_F(RendezvousFile, IsForItsOwnerAloneAndLeavesNothingElse) {
+  const auto before = ::umask(0);
+  tell();
+  tell();
+  ::umask(before);
+  struct stat status {};
+  ASSERT_EQ(::stat(path_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 1);
+  EXPECT_EQ(read(), "10.0.0.1:1234");
+}
+
+TEST_F(RendezvousFile, IsWaitedForUntilItsGenerationCame) {
+  for (const std::string generation : {"job 1/0", "job 1/1", "/0"}) {
+    auto other = std::async(std::launch::async, [&] { return read(generation, 20s); });
+    EXPECT_EQ(other.wait_for(50ms), std::future_status::timeout);
+    tell(generation);
+    EXPECT_EQ(other.get(), "10.0.0.1:1234");
+  }
+}
+
+TEST_F(RendezvousFile, ADeadlineNamesTheFile) {
+  for (const bool other_run : {false, true}) try {
+      if (other_run) tell("run/1");
+      read("run/0", 100ms);
+      ADD_FAILURE() << "an endpoint came from nowhere";
+    } catch (const StoreTimeout& error) {
+      const std::string what = error.what();
+      EXPECT_NE(what.find(path_.string() + " within 100 ms"), std::string::npos) << what;
+      EXPECT_EQ(what.find("another run") != std::string::npos, other_run) << what;
+    }
+}
+
+TEST_F(RendezvousFile, ForeignFilesAreRefusedAndLeftAlone) {
+  for (const std::string content : {"", "hello", "{\"json\": 1}\n", "multinode store\n", "multinode store\nrun/0\n",
+                                    "multinode store\nrun/0\n10.0.0.1:1", "multinode store\nrun/0\n10.0.0.1:1\n\n"}) {
+    write(content);
+    refusal();
+    EXPECT_EQ(multinode::testing::text_of(path_), content);
+  }
+  write("multinode store\nrun/0\nnowhere\n");
+  EXPECT_THROW(read(), UsageError);
+}
+
+TEST_F(RendezvousFile, WhatIsNoFileIsRefused) {
+  path_ = folder_.path();
+  refusal();
+  path_ = "/dev/full";
+  refusal();
+  path_ = "/dev/null";
+  refusal();
+  path_ = folder_ / "missing" / "meeting";
+  EXPECT_NE(refusal().find("No such file or directory"), std::string::npos);
+}
+
+TEST_F(RendezvousFile, AReadOnlyFolderIsOneClearError) {
+  fs::permissions(folder_.path(), fs::perms::owner_read | fs::perms::owner_exec);
+  const auto tell_status = [&] {
+    try {
+      tell();
+    } catch (const UsageError& error) {
+      const std::string what = error.what();
+      return what.find(path_.string()) != std::string::npos && what.find("Permission denied") != std::string::npos ? 0
+                                                                                                                   : 8;
+    }
+    return 6;
+  };
+  if (::geteuid() == 0) {
+    // Root may write anywhere: another user tries, in another process.
+    ::fflush(nullptr);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (::chown(folder_.path().c_str(), 65534, 65534) != 0 || ::setuid(65534) != 0) ::_exit(9);
+      ::_exit(tell_status());
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+  } else {
+    EXPECT_EQ(tell_status(), 0);
+  }
+  fs::permissions(folder_.path(), fs::perms::owner_all);
+}
+
+TEST_F(RendezvousFile, AFullDiskIsOneClearErrorAndLeavesNothing) {
+  const auto disk = folder_ / "disk";
+  fs::create_directory(disk);
+  if (::mount("multinode-test", disk.c_str(), "tmpfs", 0, "size=64k") != 0)
+    GTEST_SKIP() << "a small tmpfs cannot be mounted here: " << std::strerror(errno);
+  path_ = disk / "meeting";
+  std::ofstream(disk / "rest") << std::string(128 << 10, 'x') << std::flush;
+  try {
+    tell();
+    ADD_FAILURE() << "written to a full disk";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(disk), {}), 1);
+  EXPECT_EQ(::umount2(disk.c_str(), MNT_DETACH), 0);
+}
+
+}  // namespace
