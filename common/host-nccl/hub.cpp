@@ -288,9 +288,10 @@ Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
   }
   if (post.reduction == Reduction::average)
     multinode::with_type(post.type, [&]<class T>(T) {
+      using Quotient = std::conditional_t<sizeof(T) == 2, float, T>;
       T* element = reinterpret_cast<T*>(all.data.get());
       for (std::size_t i = 0; i < count; ++i)
-        element[i] = static_cast<T>(element[i] / static_cast<T>(static_cast<float>(calls.size())));
+        element[i] = static_cast<T>(static_cast<Quotient>(element[i]) / static_cast<Quotient>(calls.size()));
     });
   return all;
 }
