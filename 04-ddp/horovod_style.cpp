@@ -8,10 +8,10 @@
 #include "train_step.hpp"
 
 #include <multinode/program.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
 #include <fmt/core.h>
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

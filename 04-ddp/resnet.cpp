@@ -12,9 +12,9 @@
 #include "torch/distributed_data_parallel.hpp"
 
 #include <multinode/program.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
-#include <boost/program_options.hpp>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 

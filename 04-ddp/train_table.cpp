@@ -3,8 +3,7 @@
 #include "data/synthetic.hpp"
 
 #include <multinode/communicator.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <algorithm>
 #include <numeric>

@@ -9,8 +9,7 @@
 #include "trainer/trainer.hpp"
 
 #include <multinode/program.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <algorithm>
 #include <iostream>

@@ -3,8 +3,7 @@
 #include "cluster/submit.hpp"
 
 #include <multinode/options.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <iostream>
 #include <string>

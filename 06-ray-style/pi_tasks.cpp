@@ -4,9 +4,9 @@
 #include "tasks/pool.hpp"
 
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
-#include <boost/program_options.hpp>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 

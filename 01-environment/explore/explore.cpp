@@ -13,9 +13,9 @@
 #include <multinode/address.hpp>
 #include <multinode/limits.hpp>
 #include <multinode/program.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <unistd.h>

@@ -1,9 +1,9 @@
-#include <boost/program_options.hpp>
 #include <mnrun/options.hpp>
 
 #include <multinode/device.hpp>
 #include <multinode/limits.hpp>
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
 
 #include <algorithm>

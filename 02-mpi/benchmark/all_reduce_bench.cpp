@@ -4,10 +4,10 @@
 
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/seconds.hpp>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <array>

@@ -7,9 +7,9 @@
 
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <unistd.h>

@@ -1,8 +1,7 @@
 #include "options.hpp"
 
+#include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
-
-#include <boost/program_options.hpp>
 
 #include <algorithm>
 #include <charconv>

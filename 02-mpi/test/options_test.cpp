@@ -1,8 +1,9 @@
 // The command line: every option, every refusal.
 #include "benchmark/options.hpp"
 
+#include <multinode/program_options.hpp>
+
 #include <gtest/gtest.h>
-#include <boost/program_options.hpp>
 
 #include <algorithm>
 #include <random>

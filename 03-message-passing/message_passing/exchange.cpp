@@ -1,8 +1,8 @@
 #include "exchange.hpp"
 
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <iostream>

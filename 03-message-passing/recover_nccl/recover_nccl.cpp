@@ -4,11 +4,11 @@
 #include <multinode/device.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/tcp_store.hpp>
 #include <multinode/text.hpp>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <signal.h>

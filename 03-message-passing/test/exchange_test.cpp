@@ -1,7 +1,8 @@
 #include "message_passing/exchange.hpp"
 
+#include <multinode/program_options.hpp>
+
 #include <gtest/gtest.h>
-#include <boost/program_options.hpp>
 
 #include <vector>
 

@@ -6,9 +6,9 @@
 #include "model/kernels.cuh"
 
 #include <multinode/program.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

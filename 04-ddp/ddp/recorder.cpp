@@ -1,8 +1,8 @@
 #include "recorder.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/program_options.hpp>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <cmath>

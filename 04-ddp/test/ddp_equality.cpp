@@ -42,8 +42,7 @@
 #include "train_step.hpp"
 
 #include <multinode/program.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <algorithm>
 #include <cstdio>

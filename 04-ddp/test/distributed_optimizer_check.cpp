@@ -5,8 +5,7 @@
 #include "ddp/distributed_optimizer.hpp"
 
 #include <multinode/program.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <cstdio>
 #include <numeric>

@@ -5,8 +5,7 @@
 
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <algorithm>
 #include <iostream>

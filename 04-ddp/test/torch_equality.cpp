@@ -18,10 +18,10 @@
 #include "torch/distributed_data_parallel.hpp"
 
 #include <multinode/program.hpp>
+#include <multinode/program_options.hpp>
 
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/transport/tcp/device.h>
-#include <boost/program_options.hpp>
 #endif
 
 #include <dlfcn.h>

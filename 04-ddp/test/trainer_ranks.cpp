@@ -2,8 +2,7 @@
 #include "tiny_training.hpp"
 
 #include <multinode/program.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <cmath>
 #include <fstream>

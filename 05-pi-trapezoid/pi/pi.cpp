@@ -9,12 +9,12 @@
 #include <multinode/communicator.hpp>
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/seconds.hpp>
 
 #include <fmt/core.h>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

@@ -5,8 +5,8 @@
 #include "tasks/pool.hpp"
 
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <sys/resource.h>

@@ -3,7 +3,7 @@
 #include "cluster/state_folder.hpp"
 #include "cluster/token.hpp"
 
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 namespace cluster {
 

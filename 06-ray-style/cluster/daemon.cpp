@@ -8,9 +8,8 @@
 
 #include <multinode/address.hpp>
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/signals.hpp>
-
-#include <boost/program_options.hpp>
 
 #include <fcntl.h>
 #include <signal.h>

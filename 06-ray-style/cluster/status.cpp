@@ -5,10 +5,9 @@
 #include "cluster/placement.hpp"
 
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/socket.hpp>
-
-#include <boost/program_options.hpp>
 
 #include <algorithm>
 #include <chrono>

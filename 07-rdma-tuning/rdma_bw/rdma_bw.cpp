@@ -9,10 +9,10 @@
 #include <multinode/child_process.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
 #include <fmt/core.h>
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <fcntl.h>

@@ -6,10 +6,10 @@
 #include <multinode/descriptor.hpp>
 #include <multinode/files.hpp>
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
-#include <boost/program_options.hpp>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 

@@ -1,8 +1,7 @@
 #include "options.hpp"
 
 #include <multinode/check.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <charconv>
 

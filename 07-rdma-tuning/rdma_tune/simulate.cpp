@@ -2,9 +2,9 @@
 
 #include <multinode/check.hpp>
 #include <multinode/files.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

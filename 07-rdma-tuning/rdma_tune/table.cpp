@@ -4,10 +4,10 @@
 
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

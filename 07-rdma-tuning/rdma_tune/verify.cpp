@@ -7,11 +7,11 @@
 #include <multinode/child_process.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
 
-#include <boost/program_options.hpp>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 

@@ -5,9 +5,9 @@
 
 #include <multinode/check.hpp>
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
 
-#include <boost/program_options.hpp>
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -9,9 +9,8 @@
 
 #include <multinode/check.hpp>
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
-
-#include <boost/program_options.hpp>
 
 #include <array>
 #include <cstdlib>

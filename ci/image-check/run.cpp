@@ -4,11 +4,10 @@
 
 #include <multinode/check.hpp>
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
-
-#include <boost/program_options.hpp>
 
 #include <unistd.h>
 

@@ -1,7 +1,8 @@
 # What every target of the project wants. A chapter includes it from ../common, which it brings with it, or gets it from
 # the installed package: find_package(multinode COMPONENTS chapter).
 include_guard(DIRECTORY)
-include(${CMAKE_CURRENT_LIST_DIR}/environment.cmake)
+list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
+include(environment)
 include(CMakePushCheckState)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
@@ -15,7 +16,7 @@ if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
-include(${CMAKE_CURRENT_LIST_DIR}/multinode-find.cmake)
+include(multinode-find)
 if(BUILD_TESTING)
   find_package(GTest REQUIRED)
   include(GoogleTest)

@@ -1,6 +1,5 @@
 #include <multinode/options.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <charconv>
 #include <cmath>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <multinode/check.hpp>
-#include <multinode/program_options.hpp>
 
 #include <chrono>
 #include <cstdint>

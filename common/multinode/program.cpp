@@ -1,7 +1,6 @@
 #include <multinode/libraries.hpp>
 #include <multinode/program.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <algorithm>
 #include <iostream>

@@ -1,10 +1,10 @@
 // options, report and check; the folders of tests.
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <cerrno>

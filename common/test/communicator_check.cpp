@@ -3,8 +3,7 @@
 #include <multinode/check.hpp>
 #include <multinode/communicator_backends.hpp>
 #include <multinode/program.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -3,6 +3,7 @@
 #include <multinode/check.hpp>
 #include <multinode/communicator.hpp>
 #include <multinode/program.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
 #ifdef MULTINODE_HAVE_GLOO
@@ -10,7 +11,6 @@
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
-#include <boost/program_options.hpp>
 #include <multinode/gloo_store.hpp>
 #include <multinode/median.hpp>
 #endif

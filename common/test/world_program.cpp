@@ -1,7 +1,6 @@
 // world_program: a program that only meets and waits, and goes wrong on demand. For world_test.
 #include <multinode/program.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <unistd.h>
 

@@ -11,10 +11,10 @@
 
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
-#include <boost/program_options.hpp>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 

@@ -2,8 +2,7 @@
 // stand-in. Rank 1, where only one rank is wrong. Exit status: 0 (2: there is no such mistake).
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
-
-#include <boost/program_options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <chrono>
 #include <cstring>

@@ -3,11 +3,11 @@
 #include "xml.hpp"
 
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
-#include <boost/program_options.hpp>
 
 #include <sys/resource.h>
 
