@@ -14,8 +14,8 @@
 #include <multinode/program.hpp>
 #include <multinode/report.hpp>
 
-#include <boost/program_options.hpp>
 #include <fmt/core.h>
+#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

@@ -6,8 +6,8 @@
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 
-#include <boost/program_options.hpp>
 #include <fmt/core.h>
+#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <chrono>

@@ -11,8 +11,8 @@
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
 
-#include <boost/program_options.hpp>
 #include <fmt/core.h>
+#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <fcntl.h>

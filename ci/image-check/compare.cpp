@@ -7,8 +7,8 @@
 #include <multinode/options.hpp>
 #include <multinode/text.hpp>
 
-#include <boost/program_options.hpp>
 #include <fmt/core.h>
+#include <boost/program_options.hpp>
 
 #include <algorithm>
 #include <cmath>

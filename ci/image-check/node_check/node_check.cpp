@@ -14,8 +14,8 @@
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
-#include <boost/program_options.hpp>
 #include <fmt/core.h>
+#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
