@@ -8,6 +8,7 @@
 #include <multinode/report.hpp>
 
 #include <fmt/core.h>
+#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <chrono>

@@ -13,6 +13,7 @@
 #include <multinode/text.hpp>
 
 #include <fmt/core.h>
+#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <fcntl.h>

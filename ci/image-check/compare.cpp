@@ -9,6 +9,7 @@
 #include <multinode/text.hpp>
 
 #include <fmt/core.h>
+#include <boost/program_options.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -16,6 +16,7 @@
 #include <multinode/text.hpp>
 
 #include <fmt/core.h>
+#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
