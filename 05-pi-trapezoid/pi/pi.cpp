@@ -123,8 +123,8 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
 
   std::vector<double> all_own_seconds, all_seconds;
   for (const std::string& said :
-       world.gather("result", fmt::format("{:.9f} {:.9f} {:a} {}", own_seconds / options.trials,
-                                          seconds / options.trials, last.answer, same ? 1 : 0))) {
+       world.gather("result", fmt::format("{:.9f} {:.9f} {:a} {:d}", own_seconds / options.trials,
+                                          seconds / options.trials, last.answer, same))) {
     double own = 0, whole = 0, answer = 0;
     int unchanged = 0;
     if (std::sscanf(said.c_str(), "%lf %lf %la %d", &own, &whole, &answer, &unchanged) != 4)
