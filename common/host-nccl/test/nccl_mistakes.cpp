@@ -65,9 +65,9 @@ class Rank {
     return hear(ncclRecv(out->data(), count, type, peer, comm, stream->get()));
   }
 
-  // Until the stream is done, or NCCL says why it never will be, or 3 s have passed.
+  // Until the stream is done, or NCCL says why it never will be, or 5 s have passed.
   void wait() {
-    const auto end = std::chrono::steady_clock::now() + 3s;
+    const auto end = std::chrono::steady_clock::now() + 5s;
     while (cudaStreamQuery(stream->get()) == cudaErrorNotReady) {
       ncclResult_t code = ncclSuccess;
       check(ncclCommGetAsyncError(comm, &code));
