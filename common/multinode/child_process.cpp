@@ -39,7 +39,7 @@ struct Prepared {
   if (command.when_parent_dies && prctl(PR_SET_PDEATHSIG, command.when_parent_dies) < 0) give_up();
   if (command.when_parent_dies && getppid() != prepared.parent) _exit(126);  // it died before the line above
 #ifdef SYS_close_range
-  // Kernels before 5.11 lack it; what the project's programs open closes by itself.
+  // Kernels before 5.11 lack it; the programs of this project open everything with O_CLOEXEC.
   if (command.only_these) syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
 #endif
   int number = 0;

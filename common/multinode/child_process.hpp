@@ -34,7 +34,7 @@ struct ChildCommand {
   std::optional<std::vector<std::string>> environment = {};  // NAME=value; default: this process's own
   // The child's 0, 1, 2 ...: each is that number here too, or above all of them.
   std::vector<int> descriptors = {0, 1, 2};
-  bool own_group = false;        // a process group of its own
+  bool own_group = false;        // it leads a new process group
   int when_parent_dies = 0;      // the signal that it gets when the thread that started it ends
   sigset_t mask = {};            // its blocked signals
   bool default_signals = false;  // or it ignores the signals that this process ignores, but SIGPIPE

@@ -30,8 +30,7 @@ class Signals {
 
   std::optional<signalfd_siginfo> next() const;  // nothing: none has come
 
-  // Calls `function` with the number of each signal that comes, on a thread of its own, which lives as long as the
-  // result.
+  // Starts a thread that calls `function` with the number of each signal that comes, until the result is destroyed.
   std::jthread call(std::function<void(int)> function) const;
 
  private:
