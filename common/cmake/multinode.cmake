@@ -37,6 +37,14 @@ foreach(target programs slow_tests gpu_tests)
   endif()
 endforeach()
 
+# multinode_library(name sources...): what the programs and tests of a chapter share.
+function(multinode_library name)
+  add_library(${name} STATIC ${ARGN})
+  target_include_directories(${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+  target_link_libraries(${name} PUBLIC multinode::communicator PRIVATE fmt::fmt)
+  multinode_warnings(${name})
+endfunction()
+
 # multinode_program(name [ON_REQUEST] [sources...] [LINK lib...]): an example program. Without sources its main() is NAME_main()
 # of a library: what the programs and tests of a chapter share is compiled once. All of them are the target `programs`, and
 # on the PATH after `source env.sh`; a chapter's are installed into a folder of its name, as in a build folder. ON_REQUEST:
