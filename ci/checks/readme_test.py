@@ -76,7 +76,7 @@ class Shell:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        self.process.communicate()
+        self.process.wait()
         for folder in self.folders:
             if folder.parent == pathlib.Path("/tmp") and folder.name.startswith("tmp."):
                 shutil.rmtree(folder, ignore_errors=True)
