@@ -25,7 +25,7 @@ function(communicator_ranks name ranks backend program)
   endif()
   add_test(NAME common.communicator.${name} COMMAND ${start} $<TARGET_FILE:${program}> --backend ${backend} ${ARGN})
   set_tests_properties(common.communicator.${name} PROPERTIES
-    TIMEOUT 300 PROCESSORS ${ranks} LABELS local ENVIRONMENT "${environment}")
+    TIMEOUT 300 PROCESSORS ${ranks} RESOURCE_LOCK mpirun_sessions LABELS local ENVIRONMENT "${environment}")
 endfunction()
 
 foreach(backend mpi gloo)

@@ -1,4 +1,5 @@
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -205,9 +206,11 @@ const char* mpi_rank_variable() { return is_open_mpi() ? "OMPI_COMM_WORLD_RANK" 
 
 std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command) {
   std::vector<std::string> argv{mpirun};
-  if (is_open_mpi())
-    argv.insert(argv.end(), {"--allow-run-as-root", "--oversubscribe"});
-  else
+  if (is_open_mpi()) {
+    // Two mpiruns that begin and end at the same moment in one session folder, /tmp/ompi.HOST.UID, fail.
+    static const TemporaryFolder sessions;
+    argv.insert(argv.end(), {"--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base", sessions.path()});
+  } else
     argv.push_back("-disable-auto-cleanup");  // or Hydra kills all when one fails, before they can say whom they miss
   argv.insert(argv.end(), {"-n", std::to_string(ranks)});
   argv.insert(argv.end(), command.begin(), command.end());
