@@ -207,7 +207,7 @@ const char* mpi_rank_variable() { return is_open_mpi() ? "OMPI_COMM_WORLD_RANK" 
 std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command) {
   std::vector<std::string> argv{mpirun};
   if (is_open_mpi()) {
-    // Two mpiruns that begin and end at the same moment in one session folder, /tmp/ompi.HOST.UID, fail.
+    // Two mpiruns that begin and end at the same moment in one session folder (ompi.HOST.UID) fail.
     static const TemporaryFolder sessions;
     argv.insert(argv.end(), {"--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base", sessions.path()});
   } else
