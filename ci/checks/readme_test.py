@@ -3,8 +3,8 @@
 usage: readme_test.py README.md [--source FILE] [--timeout SECONDS] [--update]
 
 The shell has no variable of this process: HOME, USER, TERM, LANG and the system's PATH are all that it begins with. It
-starts in the current folder, and what a command changes (folder, variables) holds for the commands after it. --source
-names the env.sh that stands for build/release/env.sh, where another build is tested.
+starts in a copy of the current folder, as a clone would be, and what a command changes (folder, variables, files) holds
+for the commands after it. --source names the env.sh of a build, which is build/release in that copy.
 
 A line that begins with "$ " is a command, a last "\\" carries it on; the lines below are its output, standard error
 included, and "[exit status N]" where that is not 0. Directly above a block may stand
@@ -25,6 +25,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 BLOCK = re.compile(
@@ -36,13 +37,13 @@ END = re.compile(rb"\x1e(\d+) ([^\x1e]*)\x1e")  # of a command: its exit status 
 class Shell:
     """A bash that runs one command after the other, and nothing more once it has ended."""
 
-    def __init__(self):
+    def __init__(self, folder):
         user = pwd.getpwuid(os.getuid())
         environment = {"HOME": user.pw_dir, "USER": user.pw_name, "TERM": "dumb", "LANG": "C.UTF-8",
                        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         self.folders = set()
         self.ended = False
-        self.process = subprocess.Popen(["bash", "--norc", "--noprofile"], env=environment, stdin=subprocess.PIPE,
+        self.process = subprocess.Popen(["bash", "--norc", "--noprofile"], cwd=folder, env=environment, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
     def run(self, command, timeout):
@@ -93,6 +94,18 @@ def commands(text):
             yield "\n".join(taken)
 
 
+def clone(folder, source):
+    """A copy of the current folder, without its build folders; the build that has `source` is build/release there."""
+    def ignored(where, names):
+        return [name for name in names if where == "." and (name == ".git" or name.startswith("build"))]
+
+    shutil.copytree(".", folder, ignore=ignored, symlinks=True)
+    if source:
+        (folder / "build").mkdir()
+        (folder / "build/release").symlink_to(source.parent.resolve())
+    return folder
+
+
 def main():
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("readme", type=pathlib.Path)
@@ -103,7 +116,8 @@ def main():
 
     executed = unexplained = different = left = 0
     source = options.readme.read_text()
-    shell = Shell()
+    temporary = tempfile.TemporaryDirectory(prefix="readme.")
+    shell = Shell(clone(pathlib.Path(temporary.name) / "clone", options.source))
 
     def check(match):
         nonlocal executed, unexplained, different, left
@@ -121,10 +135,7 @@ def main():
         shown = ""
         for command in commands(text):
             executed += 1
-            here = command[2:]
-            if options.source:
-                here = here.replace("build/release/env.sh", shlex.quote(str(options.source)))
-            shown += command + "\n" + shell.run(here, options.timeout)
+            shown += command + "\n" + shell.run(command[2:], options.timeout)
 
         def masked(printed):
             return re.sub(vary[1], "~", printed) if vary else printed
@@ -142,6 +153,7 @@ def main():
         updated = BLOCK.sub(check, source)
     finally:
         shell.close()
+        temporary.cleanup()
     print(f"{options.readme}: {executed} commands executed, {different} blocks differ; {left} blocks not executed, "
           f"{unexplained} without a reason")
     if options.update:

@@ -31,7 +31,7 @@ function(multinode_warnings target)
     $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
 
-foreach(target programs slow_tests gpu_tests)
+foreach(target programs lessons slow_tests gpu_tests)
   if(NOT TARGET ${target})
     add_custom_target(${target})
   endif()
@@ -74,6 +74,14 @@ int main(int argc, char** argv) { return @name@_main(argc, argv); }
     cmake_path(GET PROJECT_SOURCE_DIR FILENAME chapter)
     install(TARGETS ${name} RUNTIME DESTINATION ${chapter} ${optional})
   endif()
+endfunction()
+
+# multinode_lesson(NAME.cpp [LINK lib...]): a lesson program: one file with plain calls of the libraries it links, and nothing of
+# common/. The line in its head compiles it without CMake.
+function(multinode_lesson file)
+  cmake_path(GET file STEM name)
+  multinode_program(${name} ${file} ${ARGN})
+  add_dependencies(lessons ${name})
 endfunction()
 
 # Parts that a build must not go without: -DMULTINODE_REQUIRE="CUDA;NCCL"

@@ -1,0 +1,152 @@
+"""Tests a lesson program as a reader would use it: compiled by the line that its chapter's README prints.
+
+usage: lesson_test.py CHAPTER NAME --source env.sh [--headers DIR:DIR] [--libraries DIR] [--stand-ins DIR]
+
+CHAPTER/test/lessons.json has, for each lesson program:
+  run          the command that runs it; {n} stands for the number of processes
+  processes    the numbers of processes to run it with
+  answer       a regular expression; what its groups match in the output is the program's answer
+  tool         a command of the chapter's tool that computes the same (optional)
+  tool_answer  a regular expression for the tool's output; its groups must match the same answer
+  mistakes     name: [text in the source, text to put in its place]; each must give exit status 1
+  mistakes_at  the number of processes to run the mistakes with; default: the largest of `processes`
+  gpu          true: needs the CUDA Toolkit and NCCL, and to run a GPU, or the stand-ins of --stand-ins
+  compile_only a reason: the program is compiled and not run, because no test machine can run it
+  exercise     true: the program is CHAPTER/exercises/solutions/NAME.cpp. CHAPTER/exercises/NAME.cpp, which the reader
+               completes, must compile and give exit status 1
+
+The compile line stands in the head comment of the program and, but for an exercise, as a command in README.md. It is run
+with g++ and with clang++ (where installed), with warnings as errors. --headers and --libraries say where CMake found
+CUDA and NCCL. Exit status: 0 passed, 1 failed, 77 something that the line needs is not installed.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+LIMIT = 120  # seconds for one command: generous, for a busy machine
+WARNINGS = " -Wall -Wextra -Werror -DOMPI_SKIP_MPICXX"  # Open MPI's own C++ header is not free of warnings
+
+
+class Failure(Exception):
+    pass
+
+
+def run(command, folder, environment):
+    """Exit status and output of a shell command; 124 and the output so far if it does not end in time."""
+    process = subprocess.Popen(["bash", "-c", command], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        output = process.communicate(timeout=LIMIT)[0]
+        status = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, status = process.communicate()[0], 124
+    return status, output.decode(errors="replace")
+
+
+def compile_line(source, readme):
+    """The line in the program's head that compiles it; the README, if there is one, must print the same."""
+    head = source.read_text().split("#include", 1)[0]
+    found = re.search(rf"^//\s+(\S.*\b{re.escape(source.name)} .*-o {source.stem}\b.*)$", head, re.M)
+    if not found:
+        raise Failure(f"{source}: no line of the head comment compiles it with -o {source.stem}")
+    line = found[1].rstrip()
+    if readme and f"\n$ {line}\n" not in readme.read_text():
+        raise Failure(f"{readme} does not print the compile line of {source.name}: $ {line}")
+    return line
+
+
+def main():
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("chapter", type=pathlib.Path)
+    parser.add_argument("name")
+    parser.add_argument("--source", type=pathlib.Path, required=True)
+    parser.add_argument("--headers", default="")
+    parser.add_argument("--libraries", default="")
+    parser.add_argument("--stand-ins", default="")
+    options = parser.parse_args()
+    chapter, name = options.chapter.resolve(), options.name
+    lesson = json.loads((chapter / "test/lessons.json").read_text())[name]
+    exercise = lesson.get("exercise", False)
+    where = chapter / "exercises/solutions" if exercise else chapter
+    source = next((where / f"{name}{end}" for end in (".cpp", ".cu") if (where / f"{name}{end}").exists()), None)
+    if not source:
+        raise Failure(f"{where} has neither {name}.cpp nor {name}.cu")
+    line = compile_line(source, None if exercise else chapter / "README.md")
+    compiler = line.split()[0]
+
+    environment = dict(os.environ, CPATH=options.headers, LIBRARY_PATH=options.libraries)
+    if not shutil.which(compiler) or lesson.get("gpu") and not options.libraries:
+        print(f"{name} needs {compiler}{', CUDA and NCCL' if lesson.get('gpu') else ''}: not installed")
+        return 77
+    if lesson.get("gpu") and options.stand_ins and not shutil.which("nvidia-smi"):
+        environment.update(HOST_NCCL_DEVICES="4", LD_LIBRARY_PATH=options.stand_ins)
+
+    with tempfile.TemporaryDirectory() as folder:
+        program = pathlib.Path(folder) / source.name
+
+        def build(text, command):
+            program.write_text(text)
+            status, output = run(command, folder, environment)
+            if status:
+                raise Failure(f"{command}\nends with exit status {status}:\n{output}")
+
+        def start(command, n):
+            return run(f". {options.source} && {command.replace('{n}', str(n))}", folder, environment)
+
+        def answer(command, pattern, n):
+            status, output = start(command, n)
+            found = re.search(pattern, output, re.M)
+            if status or not found:
+                raise Failure(f"{command} with n = {n}: exit status {status}, no answer '{pattern}' in\n{output}")
+            return found.groups()
+
+        right = source.read_text()
+        if compiler == "nvcc":
+            build(right, line)
+        else:
+            if shutil.which("clang++"):
+                build(right, re.sub(r"^(mpicxx|g\+\+) ", lambda word: "OMPI_CXX=clang++ MPICH_CXX=clang++ mpicxx "
+                                    if word[1] == "mpicxx" else "clang++ ", line) + WARNINGS)
+            build(right, line + WARNINGS)
+        if "compile_only" in lesson:
+            print(f"{name}: compiled, not run: {lesson['compile_only']}")
+            return 0
+
+        for n in lesson["processes"]:
+            own = answer(lesson["run"], lesson["answer"], n)
+            print(f"{name} with n = {n}: {' '.join(own)}")
+            if "tool" in lesson and own != (tool := answer(lesson["tool"], lesson["tool_answer"], n)):
+                raise Failure(f"{name} answers {own} with n = {n}, the tool {tool}: {lesson['tool']}")
+
+        n = lesson.get("mistakes_at", max(lesson["processes"]))
+        wrong = {}
+        if exercise:
+            wrong["the skeleton"] = (chapter / "exercises" / source.name).read_text()
+        for mistake, (before, after) in lesson["mistakes"].items():
+            if right.count(before) != 1:
+                raise Failure(f"mistake '{mistake}': {source.name} has '{before}' {right.count(before)} times, not once")
+            wrong[mistake] = right.replace(before, after)
+        for mistake, text in wrong.items():
+            build(text, line.replace("-O2", "-O0"))
+            status, output = start(lesson["run"], n)
+            if status != 1:
+                raise Failure(f"'{mistake}' gives exit status {status}, not 1:\n{output}")
+            print(f"{name} with a planted mistake ({mistake}): exit status 1")
+        if not wrong:
+            raise Failure(f"{name}: no mistake is planted, so nothing shows that it can fail")
+    return 0
+
+
+try:
+    sys.exit(main())
+except Failure as failure:
+    print(failure)
+    sys.exit(1)
