@@ -1,4 +1,5 @@
 # What ci/tour shows of this chapter.
 # shellcheck shell=bash
+lesson mpirun 'RIGHT: .*' 'every element, exactly' all_reduce
 show mpirun 'Out of bounds values : 0 OK' 'every element, exactly' all_reduce_perf -b 8 -e 8M -f 32
 show two_nodes 'Out of bounds values : 0 OK' 'every element, exactly' all_reduce_perf -b 8 -e 8M -f 32

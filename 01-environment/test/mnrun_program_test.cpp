@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
+#include <semaphore>
 #include <sstream>
 
 namespace mnrun_program_test {
@@ -618,9 +620,19 @@ TEST(MnrunTwoNodes, TwoOfTheSameRankOrOfDifferentRunsAreRefused) {
   EXPECT_EQ(other_run.status, 2);
   EXPECT_NE(other_run.err.find("--rdzv-id a, this one --rdzv-id b"), std::string::npos) << other_run.err;
   Process second(words("1", "a"));
-  // One of the two with rank 1 came first; the other one is told, the run goes on with the missing node.
+  // One of the two with rank 1 comes first. The other one is refused, and the run waits for its third node meanwhile.
+  std::counting_semaphore<2> ended(0);
+  const auto end_of = [&](Process& process) {
+    return std::async(std::launch::async, [&] {
+      const Result result = process.wait();
+      ended.release();
+      return result;
+    });
+  };
+  std::future<Result> end_of_first = end_of(first), end_of_second = end_of(second);
+  ended.acquire();
   Process third(words("2", "a"));
-  const Result one = first.wait(), two = second.wait();
+  const Result one = end_of_first.get(), two = end_of_second.get();
   EXPECT_EQ(std::min(one.status, two.status), 0) << one.err << two.err;
   EXPECT_EQ(std::max(one.status, two.status), 2) << one.err << two.err;
   EXPECT_NE((one.err + two.err).find("node rank 1 is taken by host "), std::string::npos) << one.err << two.err;

@@ -20,5 +20,11 @@ function(multinode_write_environment)
     list(PREPEND folders "\"${mpi}\"")
   endif()
   list(JOIN folders " " folders)
+  find_file(MULTINODE_ENV_SH env.sh NO_DEFAULT_PATH
+    PATHS ${CMAKE_CURRENT_FUNCTION_LIST_DIR} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/..)
+  mark_as_advanced(MULTINODE_ENV_SH)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${MULTINODE_ENV_SH})
+  file(READ ${MULTINODE_ENV_SH} settings)
+  string(REGEX REPLACE "^(#[^\n]*\n)+\n" "" settings "${settings}") # its head comment
   configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/env.sh.in ${CMAKE_BINARY_DIR}/env.sh @ONLY)
 endfunction()

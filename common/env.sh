@@ -1,0 +1,24 @@
+# For bash, zsh and dash: source this file to run several MPI processes on one small machine, in a container or as root.
+# It sets nothing that is set already. The env.sh in a build folder sets the same and puts the programs on the PATH.
+# shellcheck shell=sh
+
+# mpirun refuses to start as root, but containers often have no other user.
+if [ "$(id -u)" = 0 ]; then
+  export OMPI_ALLOW_RUN_AS_ROOT="${OMPI_ALLOW_RUN_AS_ROOT-1}"
+  export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM-1}"
+fi
+
+# mpirun starts at most one process per core, and the examples have more processes than a laptop has cores: Open MPI 4,
+# and Open MPI 5.
+export OMPI_MCA_rmaps_base_oversubscribe="${OMPI_MCA_rmaps_base_oversubscribe-1}"
+export PRTE_MCA_rmaps_default_mapping_policy="${PRTE_MCA_rmaps_default_mapping_policy-:oversubscribe}"
+
+# Open MPI 4 copies messages from one process's memory to another's (CMA). Containers forbid that system call, and Open
+# MPI prints an error for each message: make it copy through shared memory.
+if [ -e /.dockerenv ] || [ -e /run/.containerenv ] || [ -e /.singularity.d ] ||
+  [ -n "${container:-}${KUBERNETES_SERVICE_HOST:-}" ]; then
+  export OMPI_MCA_btl_vader_single_copy_mechanism="${OMPI_MCA_btl_vader_single_copy_mechanism-none}"
+fi
+
+# Each process would start one OpenMP thread per core, and they would share the cores with those of all the others.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS-1}"
