@@ -67,6 +67,7 @@ int main(int argc, char** argv) { return @name@_main(argc, argv); }
   else()
     add_dependencies(programs ${name})
   endif()
+  target_compile_features(${name} PRIVATE cxx_std_20)
   target_link_libraries(${name} PRIVATE fmt::fmt ${arg_LINK})
   multinode_warnings(${name})
   if(CMAKE_CURRENT_SOURCE_DIR STREQUAL PROJECT_SOURCE_DIR)
