@@ -1,0 +1,41 @@
+// Solution: which devices does NCCL_IB_HCA select? NCCL compares the beginnings of names: mlx5_1 also selects mlx5_10.
+// A leading = asks for whole names, a leading ^ selects every device that the list does not, and ^= is both.
+//
+//   g++ -std=c++20 -O2 hca_filter.cpp -o hca_filter
+//   ./hca_filter
+//
+// Exit status: 0 if every answer is right, 1 if not.
+#include <cstdio>
+#include <sstream>
+#include <string>
+
+// Whether NCCL_IB_HCA=value selects the device.
+bool selects(std::string value, const std::string& device) {
+  const bool invert = value.starts_with('^');
+  if (invert) value.erase(0, 1);
+  const bool whole = value.starts_with('=');
+  if (whole) value.erase(0, 1);
+  std::istringstream list(value);
+  for (std::string name; std::getline(list, name, ',');)
+    if (whole ? device == name : device.starts_with(name)) return !invert;
+  return invert;
+}
+
+int main() {
+  const struct {
+    const char *value, *device;
+    bool selected;
+  } cases[] = {{"mlx5", "mlx5_bond_0", true},          {"mlx5_1", "mlx5_10", true},
+               {"=mlx5_1", "mlx5_10", false},          {"=mlx5_1,mlx5_10", "mlx5_10", true},
+               {"^mlx5_1", "mlx5_10", false},          {"^mlx5_1", "mlx5_2", true},
+               {"^=mlx5_1", "mlx5_10", true},          {"^=mlx5_1,mlx5_2", "mlx5_2", false},
+               {"mlx5_0,mlx5_3", "mlx5_bond_0", false}};
+  bool right = true;
+  for (const auto& [value, device, selected] : cases) {
+    const bool answer = selects(value, device);
+    std::printf("%s: NCCL_IB_HCA=%s and %s: %s\n", answer == selected ? "RIGHT" : "WRONG", value, device,
+                answer ? "selected" : "not selected");
+    right = right && answer == selected;
+  }
+  return right ? 0 : 1;
+}
