@@ -1,4 +1,4 @@
-// The answers to the README's exercises.
+// The README's questions 3 and 4, and two statements of the README and of reference.md.
 #include "scratch.hpp"
 #include "tree.hpp"
 
