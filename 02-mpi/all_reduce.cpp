@@ -17,10 +17,10 @@ int main(int argc, char** argv) {
 
   if (rank == 0) std::printf("%10s %12s %14s %14s\n", "bytes", "time (us)", "algbw (GB/s)", "busbw (GB/s)");
   long wrong = 0;
-  for (int count = 2; count <= 1 << 20; count *= 8) {
+  for (std::size_t count = 2; count <= 1 << 20; count *= 8) {
     // Small integers: every partial sum is exact in float, so the result does not depend on the order of the additions.
     std::vector<float> mine(count), sum(count);
-    for (int i = 0; i < count; ++i) mine[i] = float(rank + i % 8);
+    for (std::size_t i = 0; i < count; ++i) mine[i] = float(rank) + float(i % 8);
 
     const int warm_up = 5, trials = 20;  // the first calls open connections and are slower
     double seconds = 0;
@@ -29,15 +29,16 @@ int main(int argc, char** argv) {
         MPI_Barrier(MPI_COMM_WORLD);  // all ranks start their timers together
         seconds = -MPI_Wtime();
       }
-      MPI_Allreduce(mine.data(), sum.data(), count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+      MPI_Allreduce(mine.data(), sum.data(), int(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
     }
     seconds = (seconds + MPI_Wtime()) / trials;
 
-    for (int i = 0; i < count; ++i) wrong += sum[i] != float(size * (size - 1) / 2 + size * (i % 8));
+    for (std::size_t i = 0; i < count; ++i)
+      wrong += sum[i] != float(size * (size - 1) / 2) + float(size) * float(i % 8);
 
     // algbw is what the caller gets. busbw is what each rank must send over its link, whatever the algorithm:
     // 2 (size - 1) / size of the data. Only busbw can be compared with the bandwidth of the network.
-    const double bytes = 4.0 * count, algbw = bytes / seconds / 1e9, busbw = algbw * 2 * (size - 1) / size;
+    const double bytes = 4.0 * double(count), algbw = bytes / seconds / 1e9, busbw = algbw * 2 * (size - 1) / size;
     if (rank == 0) std::printf("%10.0f %12.1f %14.3f %14.3f\n", bytes, seconds * 1e6, algbw, busbw);
   }
 

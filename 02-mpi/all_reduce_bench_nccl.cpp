@@ -1,0 +1,96 @@
+// One number for a network of GPUs: the all-reduce of a 500000 x 2000 matrix of floats (4 GB), ten times, over NCCL.
+//
+//   mpicxx -std=c++20 -O2 all_reduce_bench_nccl.cpp -o all_reduce_bench_nccl -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lnccl -lcudart
+//   mpirun -n 2 ./all_reduce_bench_nccl 2000
+//
+// The argument is the number of rows; without it each rank needs 4 GB of GPU memory.
+// Exit status: 0 if every element is right, 1 if not.
+#include <cuda_runtime.h>
+#include <mpi.h>
+#include <nccl.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+void stop(const char* library, const char* error) {
+  std::fprintf(stderr, "%s: %s\n", library, error);
+  MPI_Abort(MPI_COMM_WORLD, 1);  // the other ranks wait for this one
+}
+void check(cudaError_t code) {
+  if (code != cudaSuccess) stop("CUDA", cudaGetErrorString(code));
+}
+void check(ncclResult_t code) {
+  if (code != ncclSuccess) stop("NCCL", ncclGetErrorString(code));
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, size = 0, local_rank = 0, devices = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const std::size_t columns = 2000, rows = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 500000;
+  if (rows < 1 || rows > 10000000) {
+    if (rank == 0) std::fprintf(stderr, "rows must be a number from 1 to 10000000, not '%s'\n", argv[1]);
+    MPI_Finalize();
+    return 1;
+  }
+
+  MPI_Comm node;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  MPI_Comm_rank(node, &local_rank);
+  MPI_Comm_free(&node);
+  check(cudaGetDeviceCount(&devices));
+  check(cudaSetDevice(local_rank % devices));
+  ncclUniqueId id;
+  if (rank == 0) check(ncclGetUniqueId(&id));
+  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+  ncclComm_t comm;
+  check(ncclCommInitRank(&comm, size, id, rank));
+
+  const std::size_t count = rows * columns, bytes = count * sizeof(float);
+  std::vector<float> host(count);
+  float* matrix = nullptr;
+  check(cudaMalloc(&matrix, bytes));
+  cudaStream_t stream;
+  check(cudaStreamCreate(&stream));
+
+  const int warm_up = 2, trials = 10;
+  double algbw = 0;  // bytes per second, the mean over the trials
+  long wrong = 0;
+  for (int trial = -warm_up; trial < trials; ++trial) {
+    // In place: what is in the matrix is the last sum.
+    for (std::size_t i = 0; i < count; ++i) host[i] = float(rank) + float(i % 8);
+    check(cudaMemcpyAsync(matrix, host.data(), bytes, cudaMemcpyHostToDevice, stream));
+    check(cudaStreamSynchronize(stream));
+
+    MPI_Barrier(MPI_COMM_WORLD);
+    const double start = MPI_Wtime();
+    check(ncclAllReduce(matrix, matrix, count, ncclFloat, ncclSum, comm, stream));
+    check(cudaStreamSynchronize(stream));  // ncclAllReduce only puts the work on the stream
+    const double seconds = MPI_Wtime() - start;
+    if (trial >= 0) algbw += double(bytes) / seconds / trials;
+
+    check(cudaMemcpyAsync(host.data(), matrix, bytes, cudaMemcpyDeviceToHost, stream));
+    check(cudaStreamSynchronize(stream));
+    for (std::size_t i = 0; i < count; ++i)
+      wrong += host[i] != float(size * (size - 1) / 2) + float(size) * float(i % 8);
+  }
+  check(cudaStreamDestroy(stream));
+  check(cudaFree(matrix));
+  check(ncclCommDestroy(comm));
+
+  // Each rank has a time of its own: the result is the mean over the ranks, as in the original.
+  MPI_Allreduce(MPI_IN_PLACE, &algbw, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+  algbw /= size;
+  const double busbw = algbw * 2 * (size - 1) / size;
+  if (rank == 0) {
+    std::printf("all_reduce, ranks: %d, trials: %d, payload: %.3g GB\n", size, trials, double(bytes) / 1e9);
+    std::printf("  algbw: %.3f GBps (%.1f Gbps)\n", algbw / 1e9, algbw * 8 / 1e9);
+    std::printf("  busbw: %.3f GBps (%.1f Gbps)\n", busbw / 1e9, busbw * 8 / 1e9);
+    std::printf("%s: %ld elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);
+  }
+  MPI_Finalize();
+  return wrong == 0 ? 0 : 1;
+}

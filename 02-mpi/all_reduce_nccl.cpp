@@ -1,0 +1,91 @@
+// all_reduce.cpp with NCCL: one GPU per process. MPI starts the processes and passes NCCL's id on, no more.
+//
+//   mpicxx -std=c++20 -O2 all_reduce_nccl.cpp -o all_reduce_nccl -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lnccl -lcudart
+//   mpirun -n 2 ./all_reduce_nccl
+//
+// Exit status: 0 if every element is right, 1 if not.
+#include <cuda_runtime.h>
+#include <mpi.h>
+#include <nccl.h>
+
+#include <cstdio>
+#include <vector>
+
+void stop(const char* library, const char* error) {
+  std::fprintf(stderr, "%s: %s\n", library, error);
+  MPI_Abort(MPI_COMM_WORLD, 1);  // the other ranks wait for this one
+}
+void check(cudaError_t code) {
+  if (code != cudaSuccess) stop("CUDA", cudaGetErrorString(code));
+}
+void check(ncclResult_t code) {
+  if (code != ncclSuccess) stop("NCCL", ncclGetErrorString(code));
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, size = 0, local_rank = 0, devices = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm node;  // the processes of this node: the rank in it chooses the GPU, not the rank of all
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  MPI_Comm_rank(node, &local_rank);
+  MPI_Comm_free(&node);
+  check(cudaGetDeviceCount(&devices));
+  check(cudaSetDevice(local_rank % devices));  // % because a scheduler may show each process its own GPU only
+
+  ncclUniqueId id;
+  if (rank == 0) check(ncclGetUniqueId(&id));
+  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+  ncclComm_t comm;
+  check(ncclCommInitRank(&comm, size, id, rank));
+
+  cudaStream_t stream;
+  cudaEvent_t start, end;
+  check(cudaStreamCreate(&stream));
+  check(cudaEventCreate(&start));
+  check(cudaEventCreate(&end));
+
+  if (rank == 0) std::printf("%10s %12s %14s %14s\n", "bytes", "time (us)", "algbw (GB/s)", "busbw (GB/s)");
+  long wrong = 0;
+  for (std::size_t count = 2; count <= 1 << 20; count *= 8) {
+    const std::size_t bytes = count * sizeof(float);
+    std::vector<float> host(count);
+    for (std::size_t i = 0; i < count; ++i) host[i] = float(rank) + float(i % 8);
+    float *mine = nullptr, *sum = nullptr;
+    check(cudaMalloc(&mine, bytes));
+    check(cudaMalloc(&sum, bytes));
+    check(cudaMemcpyAsync(mine, host.data(), bytes, cudaMemcpyHostToDevice, stream));
+
+    // ncclAllReduce returns before anything is added: it only puts the work on the stream, in which the events take
+    // the time. The warm-up makes all ranks meet, so that no barrier is needed.
+    const int warm_up = 5, trials = 20;
+    for (int trial = -warm_up; trial < trials; ++trial) {
+      if (trial == 0) check(cudaEventRecord(start, stream));
+      check(ncclAllReduce(mine, sum, count, ncclFloat, ncclSum, comm, stream));
+    }
+    check(cudaEventRecord(end, stream));
+    check(cudaMemcpyAsync(host.data(), sum, bytes, cudaMemcpyDeviceToHost, stream));
+    check(cudaStreamSynchronize(stream));
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, start, end));
+
+    for (std::size_t i = 0; i < count; ++i)
+      wrong += host[i] != float(size * (size - 1) / 2) + float(size) * float(i % 8);
+
+    const double seconds = milliseconds / 1e3 / trials, algbw = double(bytes) / seconds / 1e9;
+    const double busbw = algbw * 2 * (size - 1) / size;
+    if (rank == 0) std::printf("%10zu %12.1f %14.3f %14.3f\n", bytes, seconds * 1e6, algbw, busbw);
+    check(cudaFree(mine));
+    check(cudaFree(sum));
+  }
+  check(cudaEventDestroy(start));
+  check(cudaEventDestroy(end));
+  check(cudaStreamDestroy(stream));
+  check(ncclCommDestroy(comm));
+
+  MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+  if (rank == 0) std::printf("%s: %ld elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);
+  MPI_Finalize();
+  return wrong == 0 ? 0 : 1;
+}

@@ -1,0 +1,65 @@
+// An all-reduce on a ring: each rank sends to the next one only, and only 2 (n - 1) / n of its data.
+//
+//   mpicxx -std=c++20 -O2 ring_all_reduce.cpp -o ring_all_reduce
+//   mpirun -n 4 ./ring_all_reduce
+//
+// Exit status: 0 if every element is right and no rank sent more than that, 1 if not.
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <vector>
+
+// The data has one block per rank, all of the same length.
+struct Ring {
+  int rank = 0, size = 0;
+  std::vector<float> data;
+  long sent = 0;  // elements
+
+  int length() const { return int(data.size()) / size; }
+  float* block(int number) { return data.data() + (number + size) % size * length(); }
+
+  // Sends block number `mine` to the next rank, and receives a block from the rank before it into `to`.
+  void exchange(int mine, float* to) {
+    MPI_Sendrecv(block(mine), length(), MPI_FLOAT, (rank + 1) % size, 0, to, length(), MPI_FLOAT,
+                 (rank + size - 1) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    sent += length();
+  }
+
+  void all_reduce() {
+    // Reduce-scatter. In step s a rank passes on block rank - s, to which s + 1 ranks have added their part. At the end
+    // it has the sum of block rank + 1.
+    std::vector<float> received(std::size_t(length()), 0.0f);
+    for (int step = 0; step < size - 1; ++step) {
+      exchange(rank - step, received.data());
+      float* sum = block(rank - step - 1);
+      std::transform(received.begin(), received.end(), sum, sum, std::plus<>());
+    }
+    // All-gather: each sum goes around the ring, and overwrites the partial sums.
+    for (int step = 0; step < size - 1; ++step) exchange(rank - step + 1, block(rank - step));
+  }
+};
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  Ring ring;
+  MPI_Comm_rank(MPI_COMM_WORLD, &ring.rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ring.size);
+  const int rank = ring.rank, size = ring.size, count = size * 1000;
+  for (int i = 0; i < count; ++i) ring.data.push_back(float(rank + i % 8));
+
+  ring.all_reduce();
+
+  long wrong = 0;
+  for (int i = 0; i < count; ++i) wrong += ring.data[std::size_t(i)] != float(size * (size - 1) / 2 + size * (i % 8));
+  long sent = ring.sent;
+  MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Allreduce(MPI_IN_PLACE, &sent, 1, MPI_LONG, MPI_MAX, MPI_COMM_WORLD);
+  const bool right = wrong == 0 && sent * size == 2L * (size - 1) * count;
+  if (rank == 0)
+    std::printf("%s: %ld elements wrong, each rank sent %.3f of its data\n", right ? "RIGHT" : "WRONG", wrong,
+                double(sent) / count);
+  MPI_Finalize();
+  return right ? 0 : 1;
+}
