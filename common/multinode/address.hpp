@@ -1,4 +1,4 @@
-// address.hpp: this machine's addresses, as others need them.
+// address.hpp: the addresses at which other machines reach this one.
 #pragma once
 
 #include <string>
@@ -9,28 +9,28 @@ namespace multinode {
 
 struct Endpoint;
 
-// This machine's name.
+// This machine's name, as uname() gives it.
 std::string host_name();
 
 namespace detail {
 
-// An address in numbers; "" where that is impossible.
+// The address in numeric form; "" if it cannot be converted.
 std::string number_text(const sockaddr* address, socklen_t length);
 bool is_loopback(const std::string& address);
 
-// Of the first interface that is up and no loopback; "" if there is none.
+// The IPv4 address of the first interface that is up and is not loopback; "" if there is none.
 std::string interface_address();
 
-// What other machines reach this one at: the address of its name, or, where /etc/hosts has that on loopback (127.0.1.1
-// on Debian), of its first interface; "" if there is none.
+// The address at which other machines reach this one: that of its host name, or, if /etc/hosts maps the name to
+// loopback (127.0.1.1 on Debian), that of its first interface; "" if there is none.
 std::string own_address();
 
-// This machine's address on the way to `to`, by which those beyond it can reach this machine: that of a UDP socket
-// connected to it, which sends nothing. A loopback address only if there is no other; "" if there is none.
+// This machine's address on the route to `to`, taken from a connected UDP socket, which sends nothing. A loopback
+// address only if there is no other; "" if there is none.
 std::string address_towards(const Endpoint& to);
 
-// What to listen on so that those who know this machine as `host` reach it: `host`, or every address where that name
-// means loopback here.
+// The address to listen on, so that clients that know this machine as `host` reach it: `host`, or 0.0.0.0 (all
+// addresses) if that name resolves to loopback on this machine.
 std::string listening_address(const std::string& host);
 
 }  // namespace detail

@@ -14,7 +14,7 @@ namespace multinode {
 #ifdef __cpp_lib_source_location
 using source_location = std::source_location;
 #else
-// What clang before 16 lacks; the fuzzers and clang-tidy are built with it.
+// clang before 16 lacks std::source_location; the fuzzers and clang-tidy use such a clang.
 class source_location {
  public:
   static constexpr source_location current(const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
@@ -32,13 +32,13 @@ class source_location {
 };
 #endif
 
-// What a program returns, the same on every rank.
+// Exit statuses of programs, the same on every rank.
 enum ExitStatus : int {
   exit_right = 0,
   exit_wrong = 1,             // wrong, failed or timed out
   exit_usage = 2,             // bad command line or environment
   exit_untestable = 3,        // could not test
-  exit_hardware_absent = 77,  // what was asked for needs hardware that is not here
+  exit_hardware_absent = 77,  // required hardware is missing
 };
 
 // A wrong option, variable or file name: exit status 2. what() is one line that names it and says what to do.
@@ -47,13 +47,14 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What was asked for needs a GPU, an RDMA device ... that this machine lacks: exit status 77.
+// This machine lacks hardware that the program needs, such as a GPU or an RDMA device: exit status 77.
 class HardwareAbsent : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Throws std::system_error from errno, with `what` and the caller's place, if `result` is negative; else returns it.
+// If `result` is negative, throws std::system_error with errno, `what` and the caller's source location. Otherwise
+// returns `result`.
 template <class Integer>
 Integer check_errno(Integer result, std::string_view what, source_location at = source_location::current());
 

@@ -1,4 +1,4 @@
-// child_process.hpp: a process that this one starts, and ends.
+// child_process.hpp: starts a child process, waits for it, and kills it with its object.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@ namespace multinode {
 // How a process ended.
 struct Ending {
   int status = 0;  // exit status
-  int signal = 0;  // not 0: this killed it
+  int signal = 0;  // the signal that killed it; 0: none
   int as_exit_status() const { return signal ? 128 + signal : status; }
   bool failed() const { return signal || status; }
 };
@@ -24,37 +24,37 @@ class StartError : public std::runtime_error {
  public:
   StartError(int status, const std::string& what, int error = 0)
       : std::runtime_error(what), status(status), error(error) {}
-  const int status;  // as a shell has it: 127 not found, 126 cannot be executed
-  const int error;   // errno, if that is the reason
+  const int status;  // as in a shell: 127 not found, 126 cannot be executed
+  const int error;   // errno; 0: another reason
 };
 
 struct ChildCommand {
   std::vector<std::string> arguments;                        // the first is the program's name
-  std::string file = {};                                     // of the program; empty: the name, looked up on the PATH
+  std::string file = {};                                     // its path; empty: arguments[0], looked up on the PATH
   std::optional<std::vector<std::string>> environment = {};  // NAME=value; default: this process's own
-  // The child's 0, 1, 2 ...: each is that number here too, or above all of them.
+  // The child's descriptors 0, 1, 2 ...: descriptors[i] must be i, or larger than every index.
   std::vector<int> descriptors = {0, 1, 2};
-  bool own_group = false;        // it leads a new process group
-  int when_parent_dies = 0;      // the signal that it gets when the thread that started it ends
+  bool own_group = false;        // make it the leader of a new process group
+  int when_parent_dies = 0;      // signal that it gets when the thread that started it ends; 0: none
   sigset_t mask = {};            // its blocked signals
-  bool default_signals = false;  // or it ignores the signals that this process ignores, but SIGPIPE
-  bool only_these = false;       // nor does it get other descriptors that are open here
+  bool default_signals = false;  // false: it ignores the signals that this process ignores, except SIGPIPE
+  bool only_these = false;       // close all other descriptors in it
 };
 
 class ChildProcess {
  public:
-  // Throws StartError where the program cannot be executed, std::system_error where no process can be made.
+  // Throws StartError if the program cannot be executed, std::system_error if no process can be created.
   explicit ChildProcess(const ChildCommand& command);
-  ~ChildProcess();  // kills what is left of the process, and of its group
+  ~ChildProcess();  // kills the process, or its whole group if it has one, and waits for it
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess(const ChildProcess&) = delete;
 
   pid_t pid() const { return pid_; }
   const std::optional<Ending>& ending() const { return ending_; }
-  bool look();           // true: it has ended since the last look
-  const Ending& wait();  // until it has ended
+  bool look();           // does not block; true: it has ended since the last call
+  const Ending& wait();  // blocks until it has ended
 
-  // To the whole group, if it has one. The process's number is not given to another before ~ChildProcess.
+  // Signals the process, or its whole group if it has one. Its pid is not reused before ~ChildProcess.
   void signal(int number) const;
 
  private:

@@ -25,7 +25,7 @@ enum class Backend { automatic, mpi, nccl, gloo };
 std::string_view name_of(Backend backend);
 Backend parse_backend(std::string_view name);  // "auto", "mpi", "nccl", "gloo"; throws UsageError
 
-// A block of elements that somebody else owns: host memory for mpi and gloo, device memory for nccl.
+// A block of elements that the caller owns: host memory for mpi and gloo, device memory for nccl.
 struct Block {
   void* data = nullptr;
   std::size_t count = 0;  // elements
@@ -50,7 +50,7 @@ struct ConstBlock {
   std::size_t bytes() const { return count * size_of(type); }
 };
 
-// An operation under way. Its blocks must stay as they are until wait() returns.
+// An operation in progress. Do not free or change its blocks, or read its results, before wait() returns.
 class Work {
  public:
   class State {
@@ -62,7 +62,7 @@ class Work {
   Work() = default;  // nothing to wait for
   explicit Work(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-  // Returns when the operation is done on this rank; throws what the library said. On a GPU: makes the caller's stream
+  // Returns when the operation is complete on this rank; throws the library's error. nccl: makes the caller's stream
   // wait, not the host (see Communicator::set_stream).
   void wait() {
     if (const auto state = std::move(state_)) state->wait();
@@ -72,20 +72,21 @@ class Work {
   std::unique_ptr<State> state_;
 };
 
-// All ranks of a World, joined by one library. Every operation is collective, called by all ranks in the same order
-// with the same count and type, except send and recv, which their two ranks call. One thread a process calls it.
-// The blocking form runs on the calling thread; the start_ form is carried out by the communicator's own thread, in the
-// order of the calls, because Open MPI progresses only inside its calls and Gloo's calls block: without it nothing
-// would overlap. A blocking call lets what was started before it end first. When a started operation failed, it and all
-// later ones throw the same. Every call is announced to the World's watchdog, which ends the process, naming the late
-// rank, at the World's deadline.
+// All ranks of a World, connected by one library. Every operation is collective: all ranks call it in the same order
+// with the same count and type. Only send and recv are called by two ranks. Not thread-safe: one thread per process
+// uses a communicator.
 //
-// all_reduce gives every rank the same bits, whatever the type and the backend. Half and bfloat16 are added in float
-// and rounded once a step. Sums and products of integers wrap around, and so does the sum that an average
-// divides.
+// The blocking form runs on the calling thread, after the operations started before it. The start_ form runs on the
+// communicator's own thread (nccl: its stream), in the order of the calls. Without that thread nothing would overlap:
+// Open MPI progresses only inside its calls, and Gloo's calls block. If a started operation fails, it and all later
+// ones throw the same error. Every call is announced to the World's watchdog, which names the late rank and ends the
+// process at the World's deadline.
 //
-// On a GPU (backend nccl) blocks are device memory and "blocking" means: what is put on the caller's stream afterwards
-// waits for it; the host does not. synchronize() waits on the host.
+// all_reduce gives every rank the same bits, for every type and backend. half and bfloat16 are added in float and
+// rounded once per step. Sums and products of integers wrap around, and so does the sum behind an average.
+//
+// nccl: blocks are device memory. The blocking form does not block the host; work put on the caller's stream afterwards
+// waits for the operation. synchronize() waits on the host.
 class Communicator {
  public:
   virtual ~Communicator();
@@ -96,45 +97,48 @@ class Communicator {
   int size() const { return size_; }
   virtual Backend backend() const = 0;
 
-  // All of these throw std::invalid_argument for a rank or a count that does not fit.
+  // All throw std::invalid_argument for a rank out of range and for counts or types that do not match, and
+  // std::runtime_error for an error of the library.
   void broadcast(Block block, int root);
   void all_reduce(Block block, Reduction reduction = Reduction::sum);  // in place
-  // in: size() x out.count elements; out: the reduction of everybody's block number rank(). They must not overlap.
+  // in: size() blocks of out.count elements; out: the reduction of block number rank() of all ranks. They must not
+  // overlap.
   void reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum);
-  // out: size() x in.count elements, in order of rank. in may be this rank's own part of out.
+  // out: size() blocks of in.count elements, in order of rank. `in` may be this rank's own block of `out`.
   void all_gather(ConstBlock in, Block out);
-  // send may wait for its recv: of two ranks that send to each other, one must receive first. Also started ones.
+  // send and start_send may wait for their recv: if two ranks send to each other, one must receive first.
   void send(ConstBlock block, int peer);
   void recv(Block block, int peer);
   void barrier();
 
   Work start_broadcast(Block block, int root);
-  // `name` (a string that outlives the World), if given, is what the watchdog and the observer call it.
+  // `name`, if given, names the operation for the watchdog and the observer. It must outlive the World.
   Work start_all_reduce(Block block, Reduction reduction = Reduction::sum, const char* name = nullptr);
   Work start_reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum);
   Work start_all_gather(ConstBlock in, Block out);
   Work start_send(ConstBlock block, int peer);
   Work start_recv(Block block, int peer);
 
-  // Returns when everything so far is done on this rank. With nccl: waits on the host, within the World's deadline, for
-  // the communicator's stream; use it instead of cudaStreamSynchronize, which would wait for a dead rank for ever.
+  // Returns when all operations so far are complete on this rank. nccl: waits on the host for the communicator's stream
+  // and the caller's, at most until the World's deadline. Use it instead of cudaStreamSynchronize, which waits for a
+  // dead rank forever.
   virtual void synchronize();
 
-  // Called after each operation, on the thread that carried it out, with its name ("all_reduce"), the bytes of its
-  // larger block on this rank, and when it began and ended there. Set it while nothing is under way. nccl: not called,
-  // because what the host sees is only that the operation was queued.
+  // Called after each operation, on the thread that ran it, with its name ("all_reduce"), the bytes of its larger block
+  // on this rank, and its begin and end on that thread. Set it while no operation is in progress. nccl does not call
+  // it, because the host sees only that the operation was queued.
   using Observer = std::function<void(const char* name, std::size_t bytes, std::chrono::steady_clock::time_point begin,
                                       std::chrono::steady_clock::time_point end)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
 #ifdef MULTINODE_HAVE_CUDA
-  // nccl: operations begin after what is on `stream` when they are called; wait() and the blocking form make it wait.
-  // The caller's default stream, until then. The other backends do not use it.
+  // nccl: operations begin after the work that is on `stream` when they are called; wait() and the blocking form make
+  // `stream` wait. The initial stream is the default stream. The other backends ignore it. The caller owns `stream`.
   virtual void set_stream(cudaStream_t stream);
 #endif
 
  protected:
-  // What a public function was asked to do.
+  // The arguments of a public function.
   struct Call {
     enum class Kind : std::uint8_t { broadcast, all_reduce, reduce_scatter, all_gather, send, recv, barrier };
     Kind kind{};
@@ -147,19 +151,19 @@ class Communicator {
     const char* name() const;
   };
 
-  enum class Carrier { thread, stream };  // who carries out what is started: the communicator's thread, or start()
+  enum class Carrier { thread, stream };  // where started operations run: on the communicator's thread, or in start()
   Communicator(World& world, Carrier carrier);
 
   // The start_ form, and with Carrier::stream also the blocking one.
   virtual Work start(const Call& call);
 
-  // A destructor of a class that implements do_...: the communicator's thread calls them no more.
+  // Called by the destructor of a class that implements do_...: afterwards the communicator's thread does not use them.
   void stop();
 
-  // Announces the call to the watchdog, carries it out by one of the following, and tells the observer.
+  // Announces the call to the watchdog, runs one of the functions below, and calls the observer.
   void perform(const Call& call);
 
-  // What a backend implements: plain blocking calls of its library. Arguments are checked already; count may be 0.
+  // Implemented by the backends: blocking calls of the library. The arguments have been checked; count may be 0.
   virtual void do_broadcast(const Block& block, int root) = 0;
   virtual void do_all_reduce(const Block& block, Reduction reduction) = 0;
   virtual void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) = 0;
@@ -169,7 +173,7 @@ class Communicator {
   virtual void do_barrier() = 0;
 
   World& world() const { return world_; }
-  // True in a destructor that runs because of an exception: the other ranks may never come.
+  // True in a destructor that runs because of an exception: the other ranks may never call theirs.
   bool unwinding() const noexcept { return std::uncaught_exceptions() > exceptions_; }
 
  private:
@@ -191,18 +195,18 @@ class Communicator {
   std::shared_ptr<Queue> queue_;
 };
 
-// Collective. automatic: nccl where there is a GPU (not a stand-in) for every rank, else mpi where MPI started the
-// processes, else gloo. Throws UsageError for a backend that this build lacks (naming the package to install) or that
-// the launcher does not serve, HardwareAbsent for nccl without a GPU.
+// Collective. automatic: nccl if every rank has a GPU (not a stand-in), else mpi if MPI started the processes, else
+// gloo. `world` must outlive the result. Throws UsageError if this build lacks the backend (naming the package to
+// install) or the launcher does not support it, HardwareAbsent for nccl with fewer GPUs than ranks on this node.
 std::unique_ptr<Communicator> make_communicator(World& world, Backend backend);
 
-// What automatic stands for on this rank; make_communicator takes nccl only where it is that on all ranks.
+// `wanted`, or this rank's choice if it is automatic. make_communicator uses nccl only if all ranks choose it.
 Backend choose_backend(const World& world, Backend wanted);
 
-// What automatic stands for in a program that does not use GPUs.
+// The choice of automatic in a program that does not use GPUs: mpi or gloo.
 Backend choose_cpu_backend(const World& world);
 
-// Collective. For programs whose blocks are host memory: never nccl, which is a UsageError.
+// Collective. make_communicator for programs whose blocks are host memory: nccl is a UsageError.
 std::unique_ptr<Communicator> make_cpu_communicator(World& world, Backend backend);
 
 }  // namespace multinode

@@ -1,4 +1,4 @@
-// communicator_backends.hpp: what communicator.cpp and the backends share. Not for programs.
+// communicator_backends.hpp: shared by communicator.cpp and the backends; not for programs.
 #pragma once
 
 #include <multinode/check.hpp>
@@ -6,8 +6,8 @@
 
 namespace multinode {
 
-// Each is in a file of its own, built where its library is. largest_count: elements in one call of MPI, whose counts
-// are int; a parameter for the tests' sake.
+// Collective. Each has its own file, which is built if its library was found. largest_count: the most elements in one
+// MPI call, whose counts are int; tests pass a small one.
 std::unique_ptr<Communicator> make_mpi(World& world, std::size_t largest_count = std::size_t{1} << 30);
 std::unique_ptr<Communicator> make_gloo(World& world);
 std::unique_ptr<Communicator> make_nccl(World& world);

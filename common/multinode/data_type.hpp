@@ -58,15 +58,15 @@ enum class Reduction {
   min,
   max,
   average
-};  // average: the sum divided by the number of ranks (integers: towards 0)
+};  // average: the sum divided by the number of ranks (integers round towards 0)
 inline constexpr std::array reductions = {Reduction::sum, Reduction::product, Reduction::min, Reduction::max,
                                           Reduction::average};
 
-std::size_t size_of(DataType type);  // bytes of an element
+std::size_t size_of(DataType type);  // bytes per element
 std::string_view name_of(DataType type);
 std::string_view name_of(Reduction reduction);
 
-// Calls function with a value (zero) of the C++ type, and returns what it returns:
+// Calls `function` with a zero of the C++ type and returns its result:
 // with_type(type, [&]<class T>(T) { ... }).
 template <class Function>
 decltype(auto) with_type(DataType type, Function&& function) {
@@ -122,19 +122,19 @@ constexpr DataType data_type_of() {
   }
 }
 
-// Between float and the short types, to the nearest (ties to even), eight at a time where the processor can. Both spans
-// are as long.
+// Convert between float and the 16-bit types, rounding to nearest, ties to even; eight at a time if the processor can.
+// Both spans must have the same length.
 void convert(std::span<const float> from, std::span<half> to);
 void convert(std::span<const float> from, std::span<bfloat16> to);
 void convert(std::span<const half> from, std::span<float> to);
 void convert(std::span<const bfloat16> from, std::span<float> to);
 
-// out[i] = x[i] (reduction) y[i]; average adds. out may be x or y. Half and bfloat16 are computed in float and rounded
-// once; integers wrap around. The least and the greatest are NaN where x or y is, and -0 is less than 0. Ranks that
-// hold the same x and y, in this order, get the same bits; for min and max in either order.
+// out[i] = x[i] (reduction) y[i] for `count` elements; average adds. out may be x or y. half and bfloat16 are computed
+// in float and rounded once; integers wrap around. min and max are NaN if x or y is, and order -0 before 0. The same x
+// and y in the same order give the same bits on every rank; for min and max in either order.
 void combine(DataType type, Reduction reduction, void* out, const void* x, const void* y, std::size_t count);
 
-// data[i] /= divisor, the last step of an average. Half and bfloat16 are divided in float; integers round towards 0.
+// data[i] /= divisor, the last step of an average. half and bfloat16 are divided in float; integers round towards 0.
 void divide(DataType type, void* data, std::size_t count, int divisor);
 
 }  // namespace multinode

@@ -1,4 +1,4 @@
-// descriptor.hpp: a file descriptor that closes itself.
+// descriptor.hpp: owns a file descriptor and closes it.
 #pragma once
 
 #include <multinode/check.hpp>
@@ -37,10 +37,10 @@ class Descriptor {
 };
 
 struct Pipe {
-  Descriptor from, to;  // the end to read from, and the end to write to
+  Descriptor from, to;  // the read end and the write end
 };
 
-// Both ends are closed in programs that this one executes.
+// Both ends are close-on-exec. Throws std::system_error.
 inline Pipe make_pipe() {
   int ends[2];
   check_errno(::pipe2(ends, O_CLOEXEC), "pipe2");

@@ -1,5 +1,5 @@
-// device.hpp: the GPU: errors, memory, streams and events that give themselves back. Empty but for device_count()
-// without CUDA.
+// device.hpp: GPU error checks, and objects that own device memory, streams and events. Without CUDA it has only
+// device_count() and stand_in().
 #pragma once
 
 #include <multinode/check.hpp>
@@ -16,18 +16,20 @@
 
 namespace multinode {
 
-// GPUs that this process can use: 0 where there is no GPU, no driver, or no CUDA in this build.
+// The number of GPUs that this process can use: 0 without a GPU, a driver, or CUDA in this build.
 int device_count() noexcept;
 
-// What the GPUs here are, where they are stand-ins (common/host-nccl): "4 stand-ins of GPUs ..."; else nullptr. Nothing
-// that runs on them has a speed worth showing.
+// A description if the GPUs are stand-ins (common/host-nccl): "4 stand-ins of GPUs ..."; else nullptr. Times measured
+// on stand-ins are meaningless.
 const char* stand_in() noexcept;
 
 #ifdef MULTINODE_HAVE_CUDA
 
-// Throws HardwareAbsent where there is no GPU or driver, std::runtime_error otherwise, unless `code` is cudaSuccess.
+// Unless `code` is cudaSuccess, throws HardwareAbsent if there is no GPU or driver, else std::runtime_error with the
+// caller's source location.
 void check(cudaError_t code, source_location at = source_location::current());
 
+// A stream of the current device that does not synchronize with the default stream.
 class Stream {
  public:
   Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
@@ -41,6 +43,7 @@ class Stream {
   cudaStream_t stream_{};
 };
 
+// An event of the current device, without timing.
 class Event {
  public:
   Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
@@ -55,7 +58,8 @@ class Event {
   cudaEvent_t event_{};
 };
 
-// `count` elements of device memory.
+// `count` uninitialized elements of memory of the current device. The copies are asynchronous: `host` must stay valid
+// until `stream` has done them, and has at most size() elements.
 template <class T>
 class DeviceBuffer {
  public:
@@ -67,7 +71,7 @@ class DeviceBuffer {
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
   T* data() const { return data_; }
   std::size_t size() const { return count_; }
-  std::span<T> span() const { return {data_, count_}; }  // device memory: for kernels and NCCL, not for the host
+  std::span<T> span() const { return {data_, count_}; }  // device memory: not for use by the host
   void copy_from(std::span<const T> host, cudaStream_t stream) {
     check(cudaMemcpyAsync(data_, host.data(), host.size_bytes(), cudaMemcpyHostToDevice, stream));
   }
@@ -82,9 +86,10 @@ class DeviceBuffer {
 
 #endif
 #ifdef MULTINODE_HAVE_NCCL
+// Throws std::runtime_error unless `code` is ncclSuccess or ncclInProgress.
 void check(ncclResult_t code, source_location at = source_location::current());
 
-// Of data_type.hpp, which nvcc need not read.
+// Defined in data_type.hpp, which nvcc need not compile.
 enum class DataType;
 enum class Reduction;
 ncclDataType_t nccl_type(DataType type);

@@ -1,4 +1,4 @@
-// endpoint.hpp: a host and a TCP port, and how they are written.
+// endpoint.hpp: a host and a TCP port, and their text form.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ struct Endpoint {
   std::uint16_t port = 0;
 };
 
-// "host:port" or "[IPv6 address]:port". parse_endpoint throws UsageError, which names the text and `what` it is for.
+// "host:port" or "[IPv6 address]:port". parse_endpoint throws UsageError with the text and `what`, the option or
+// variable that it came from.
 Endpoint parse_endpoint(std::string_view text, std::string_view what);
 std::string to_string(const Endpoint& endpoint);
 

@@ -1,5 +1,5 @@
-// files.hpp: what /proc, /sys and /etc say, and what a test puts in their place. A file that is missing or may not be
-// read is no error: its value is unknown.
+// files.hpp: reads small files such as those in /proc, /sys and /etc. A missing or unreadable file is not an error: its
+// value is unknown.
 #pragma once
 
 #include <multinode/text.hpp>
@@ -11,15 +11,16 @@
 
 namespace multinode {
 
-// Up to 1 MiB of a file's text, without white space around it; nothing where it is empty, no regular file, or cannot be
-// read.
+// Up to 1 MiB of a file's text, without leading and trailing white space. nullopt if it is empty, not a regular file,
+// or unreadable.
 std::optional<std::string> read_text(const std::filesystem::path& file);
 
 bool is_there(const std::filesystem::path& path);
 
-// Names in a folder, sorted; none where it cannot be read.
+// The sorted names in a folder; empty if it cannot be read.
 std::vector<std::string> names_in(const std::filesystem::path& folder);
 
+// nullopt if the text is not a number or Number cannot hold it.
 template <class Number>
 std::optional<Number> read_number(const std::filesystem::path& file) {
   const auto text = read_text(file);

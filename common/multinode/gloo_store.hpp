@@ -1,5 +1,5 @@
-// gloo_store.hpp: lets Gloo's ranks find each other: the address to listen on, and a multinode::Store to tell it by.
-// For programs that link Gloo.
+// gloo_store.hpp: rendezvous for Gloo: the address to listen on, and a multinode::Store as Gloo's store. For programs
+// that link Gloo.
 #pragma once
 
 #include <multinode/store.hpp>
@@ -13,7 +13,7 @@
 
 namespace multinode {
 
-// `store` must outlive it.
+// Keys begin with "gloo/". `timeout` is the default of wait() and that of get(). `store` must outlive it.
 class GlooStore : public gloo::rendezvous::Store {
  public:
   GlooStore(multinode::Store& store, std::chrono::milliseconds timeout) : store_(store), timeout_(timeout) {}
@@ -37,9 +37,9 @@ class GlooStore : public gloo::rendezvous::Store {
   std::chrono::milliseconds timeout_;
 };
 
-// The address by which the other ranks reach this process, for gloo::transport::tcp::attr: loopback where all ranks are
-// in one network namespace, else this machine's own on the way to the others, never what its name resolves to, which
-// may be loopback. Collective. Throws UsageError where there is none.
+// Collective. The address at which the other ranks reach this process, for gloo::transport::tcp::attr: loopback if all
+// ranks are in one network namespace, else this machine's address on the route to the others. It does not resolve this
+// machine's own name, which may be loopback. Throws UsageError if there is no such address.
 std::string gloo_address(World& world);
 
 }  // namespace multinode

@@ -1,4 +1,4 @@
-// host_list.hpp: lists of hosts and of counts, as Slurm writes them.
+// host_list.hpp: lists of hosts and of counts in Slurm's notation.
 #pragma once
 
 #include <cstddef>

@@ -8,11 +8,11 @@
 
 namespace multinode {
 
-// Numbers of the CPUs that this process may run on (sched_getaffinity).
+// The numbers of the CPUs that this process may run on (sched_getaffinity). Throws std::system_error.
 std::vector<int> allowed_cpus();
 
-// The tightest limits on the way from this process's cgroup (ROOT/proc/self/cgroup) to the top, in versions 1 and 2.
-// Nothing: unlimited, or not visible from here.
+// The lowest limits of this process's cgroup (`root`/proc/self/cgroup) and its ancestors, in cgroup versions 1 and 2.
+// nullopt: unlimited, or not visible to this process.
 struct Limits {
   std::optional<double> cpus;  // such as 1.5
   std::optional<std::int64_t> memory_bytes;

@@ -1,4 +1,4 @@
-// median.hpp: the middle of some values.
+// median.hpp: the median.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 namespace multinode {
 
-// The mean of the two in the middle, where their number is even. Throws std::logic_error if there is none.
+// For an even number of values the mean of the middle two. Throws std::logic_error if there are none.
 inline double median(std::vector<double> values) {
-  if (values.empty()) throw std::logic_error("median of nothing");
+  if (values.empty()) throw std::logic_error("median of no values");
   std::sort(values.begin(), values.end());
   const std::size_t n = values.size();
   return (values[(n - 1) / 2] + values[n / 2]) / 2;

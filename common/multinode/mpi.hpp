@@ -16,8 +16,9 @@ namespace detail {
 }
 }  // namespace detail
 
-// Throws std::runtime_error with MPI's own text and the caller's place unless `code` is MPI_SUCCESS. The communicator
-// needs MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN): otherwise MPI ends the program and never returns a code.
+// Throws std::runtime_error with MPI's error text and the caller's source location unless `code` is MPI_SUCCESS. The
+// communicator needs MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN): by default MPI ends the program instead of
+// returning an error code.
 inline void check(int code, source_location at = source_location::current()) {
   if (code != MPI_SUCCESS) [[unlikely]]
     detail::throw_mpi(code, at);
@@ -25,9 +26,10 @@ inline void check(int code, source_location at = source_location::current()) {
 
 class World;
 
-// A communicator of all of a World's ranks, with the same numbers, that returns its errors. Starts MPI unless that was
-// done, and then ends it when the process ends: it cannot be started twice. Collective. Throws UsageError where MPI
-// does not serve the World's launcher.
+// A duplicate of MPI_COMM_WORLD with the World's ranks and MPI_ERRORS_RETURN. Constructor and destructor are
+// collective. The constructor initializes MPI if necessary; MPI is then finalized when the process exits, because it
+// cannot be initialized twice. It throws UsageError if the launcher is not an MPI launcher or MPI has other ranks than
+// the World.
 class MpiComm {
  public:
   explicit MpiComm(const World& world);

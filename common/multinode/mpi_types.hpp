@@ -8,8 +8,8 @@
 
 namespace multinode {
 
-// MPI's own types and operations, and some for half and bfloat16, which MPI lacks, and for what MPICH has wrong. From
-// after MPI_Init to before MPI_Finalize; throws std::runtime_error where MPI refuses.
+// MPI's own types and operations, and our own for half and bfloat16, which MPI lacks, and where MPICH has bugs. Use it
+// between MPI_Init and MPI_Finalize. Throws std::runtime_error for an MPI error.
 class MpiTypes {
  public:
   MpiTypes();
@@ -18,7 +18,7 @@ class MpiTypes {
   MpiTypes& operator=(const MpiTypes&) = delete;
 
   MPI_Datatype type(DataType type) const { return types_[static_cast<std::size_t>(type)]; }
-  // Reduction::average: the sum, which the caller divides.
+  // For Reduction::average it is the sum, and the caller divides.
   MPI_Op operation(DataType type, Reduction reduction) const {
     return operations_[static_cast<std::size_t>(type)][static_cast<std::size_t>(reduction)];
   }

@@ -1,4 +1,4 @@
-// options.hpp: the command line, strictly; and the options that all programs share.
+// options.hpp: strict parsing of the command line, and the options that all programs share.
 #pragma once
 
 #include <multinode/check.hpp>
@@ -16,23 +16,25 @@ namespace multinode {
 // Options with the same name and meaning in every program.
 struct CommonOptions {
   std::string backend = "auto";               // --backend auto|mpi|nccl|gloo
-  std::chrono::milliseconds timeout{60'000};  // --timeout SECONDS, of every blocking wait
+  std::chrono::milliseconds timeout{60'000};  // --timeout SECONDS, deadline of every blocking wait
   std::string rendezvous;                     // --rendezvous tcp:HOST:PORT|file:PATH
   std::string json;                           // --json FILE
   std::uint64_t seed = 1;                     // --seed
 
+  // Parsing writes to this object, which must outlive the description.
   boost::program_options::options_description description();
 };
 
-// Parses argv by `known`, to which it adds --help; abbreviations and stray words are refused. True: go on. False:
-// --help was asked for, and printed on standard output if `talk`. Throws UsageError, one line that names the option.
+// Parses argv with the options `known` and --help; abbreviated options and positional arguments are errors. Returns
+// false if --help was given, and then prints it on standard output if `talk`. Throws UsageError, one line that names
+// the option.
 bool parse_command_line(int argc, const char* const* argv, const boost::program_options::options_description& known,
                         bool talk);
 
-// "512", "64M", "4G" (powers of 1024), for an option's value; throws UsageError naming `option`.
+// The number in "512", "64M" or "4G" (powers of 1024). Throws UsageError with the name `option`.
 std::size_t parse_size(std::string_view text, std::string_view option);
 
-// Throws UsageError "--option must be at least ..., not ..." unless low <= value <= high.
+// Throws UsageError "OPTION must be from LOW to HIGH, not VALUE" unless low <= value <= high.
 template <class Number>
 void require_range(std::string_view option, Number value, Number low, Number high);
 

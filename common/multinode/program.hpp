@@ -1,5 +1,5 @@
-// program.hpp: main() of a program with ranks: reads the launch and the command line, meets the other ranks, and turns
-// every ending into one line and one exit status, the same on all of them.
+// program.hpp: main() of a program with ranks: reads the environment and the command line, connects to the other ranks,
+// and turns every error into one line and one exit status, the same on all ranks.
 #pragma once
 
 #include <multinode/options.hpp>
@@ -11,11 +11,11 @@
 
 namespace multinode {
 
-// `options` are the program's own, `common` the shared ones, both filled before `body` runs. `validate`, called by
-// every rank before the meeting, throws UsageError for what does not fit. Where the launcher reads reports, --json is
-// by default what it reads. body returns exit_right or exit_wrong; all ranks end with the worst of them. What body
-// throws ends all ranks (UsageError: 2, HardwareAbsent: 77, anything else: 1), and one line on stderr says which rank
-// and why.
+// `options` are the program's own, `common` the shared ones; both are parsed before `body` runs. Every rank calls
+// `validate` before it connects to the others; it throws UsageError for invalid options. If the launcher reads reports
+// (Launch::report_fd), they are the default of --json. `body` returns exit_right or exit_wrong, and run() returns the
+// worst of all ranks. An exception from `body` ends all ranks (status 2 for UsageError, 77 for HardwareAbsent, else 1),
+// and one line on stderr names the rank and the reason. `common` must outlive the Program.
 struct Program {
   Program(
       std::string name, const boost::program_options::options_description& options, CommonOptions& common,

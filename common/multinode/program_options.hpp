@@ -1,5 +1,5 @@
-// program_options.hpp: Boost.Program_options, whose templates for the usual types of options are compiled once, in
-// program_options.cpp: they cost every file that has options more than a second.
+// program_options.hpp: Boost.Program_options. Its templates for the usual types of options are compiled once, in
+// program_options.cpp, which saves more than a second per file that has options.
 #pragma once
 
 #include <boost/program_options.hpp>

@@ -1,5 +1,5 @@
-// rendezvous_file.hpp: where rank 0's store is, in a file that all ranks see: for clusters where a shared file system
-// is the one thing known.
+// rendezvous_file.hpp: rank 0 publishes its store's endpoint in a file on a shared file system (--rendezvous
+// file:PATH).
 #pragma once
 
 #include <multinode/endpoint.hpp>
@@ -10,12 +10,12 @@
 
 namespace multinode::detail {
 
-// The file appears at once and as a whole, for its owner alone, in place of one that an earlier run has left. Both
-// throw UsageError, naming the file, for one that is something else, which stays as it is, and for a folder or a disk
-// that refuses. `generation` tells runs apart: see launch.hpp.
+// Writes the file atomically, readable by its owner only, and replaces that of an earlier run. `generation` separates
+// runs (see launch.hpp). Both functions throw UsageError, which names the file, on an I/O error and if the file is not
+// a rendezvous file; such a file is left unchanged.
 void write_endpoint(const std::filesystem::path& file, const std::string& generation, const Endpoint& endpoint);
 
-// Waits for the file of this generation; throws StoreTimeout when `timeout` has passed.
+// Waits for the file of this generation; throws StoreTimeout after `timeout`.
 Endpoint read_endpoint(const std::filesystem::path& file, const std::string& generation,
                        std::chrono::milliseconds timeout);
 

@@ -12,22 +12,22 @@
 
 namespace multinode {
 
-// Aligned columns: text to the left, numbers to the right.
+// A table with aligned columns: text to the left, numbers to the right.
 class Table {
  public:
   explicit Table(std::vector<std::string> head);
-  void add(std::vector<std::string> row);  // as many cells as the head has
+  void add(std::vector<std::string> row);  // one cell per column, or throws std::logic_error
   void print(std::ostream& out) const;
 
  private:
   std::vector<std::vector<std::string>> rows_;
 };
 
-// One JSON object a line. An empty path writes nothing. Throws UsageError for a file that cannot be written, on
-// opening; and std::runtime_error for a line that could not be (a full disk).
+// Writes one JSON object per line, and flushes it; with an empty path it writes nothing. The constructor throws
+// UsageError if it cannot open the file; write() throws std::runtime_error if the line cannot be written (a full disk).
 class JsonLines {
  public:
-  // `append`: behind what is in the file, for a program that goes on where it was stopped.
+  // `append`: keep the contents of the file, for a program that resumes.
   explicit JsonLines(const std::string& path, bool append = false);
   void write(const nlohmann::json& object);
 
@@ -36,8 +36,8 @@ class JsonLines {
   std::ofstream file_;
 };
 
-// Where and with what a result was made: {"fingerprint": {program, host, launcher, world_size, nodes, versions,
-// time}}, and "gpu" where the GPUs are stand-ins. Never the environment itself: it can hold secrets.
+// Where and with which versions a result was made: {"fingerprint": {program, hosts, launcher, world_size, nodes,
+// versions, time}}, and "gpu" if the GPUs are stand-ins. Not the environment, which can hold secrets. Not collective.
 nlohmann::json fingerprint(const World& world);
 
 }  // namespace multinode

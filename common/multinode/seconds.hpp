@@ -1,4 +1,4 @@
-// seconds.hpp: how long ago.
+// seconds.hpp: the seconds since a point in time.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// signals.hpp: signals that a program reads, instead of being interrupted by them.
+// signals.hpp: signals that a program reads from a descriptor instead of being interrupted by them.
 #pragma once
 
 #include <multinode/descriptor.hpp>
@@ -13,8 +13,8 @@
 
 namespace multinode {
 
-// Blocks signals in this thread, and in those that it starts, for as long as the object lives. What has come by then
-// and was not read is dropped.
+// Blocks signals in this thread, and in threads that it starts, until the object is destroyed. The destructor discards
+// signals that were not read. Throws std::system_error.
 class Signals {
  public:
   explicit Signals(std::span<const int> numbers);
@@ -26,11 +26,12 @@ class Signals {
   void block();
   void unblock();                                     // until block()
   const sigset_t& before() const { return before_; }  // this thread's mask without the object, for child processes
-  int descriptor() const { return fd_.get(); }        // readable when a signal has come
+  int descriptor() const { return fd_.get(); }        // readable when a signal is pending
 
-  std::optional<signalfd_siginfo> next() const;  // nothing: none has come
+  std::optional<signalfd_siginfo> next() const;  // nullopt: none is pending
 
-  // Starts a thread that calls `function` with the number of each signal that comes, until the result is destroyed.
+  // Starts a thread that calls `function` with the number of each signal, until the result is destroyed. The object
+  // must outlive the result.
   std::jthread call(std::function<void(int)> function) const;
 
  private:
@@ -38,7 +39,7 @@ class Signals {
   Descriptor fd_;
 };
 
-// A thread that no signal is delivered to: they are for the program's other threads.
+// Starts a thread with all signals blocked, so that the program's other threads get them.
 std::thread quiet_thread(std::function<void()> function);
 
 }  // namespace multinode

@@ -1,4 +1,4 @@
-// socket.hpp: what the stores share: a TCP connection of a client whose every step has a deadline.
+// socket.hpp: shared by the stores: the TCP connection of a client, with a deadline for every step.
 #pragma once
 
 #include <multinode/descriptor.hpp>
@@ -18,20 +18,19 @@ namespace multinode::detail {
 
 using Clock = std::chrono::steady_clock;
 
-// Now plus `timeout`, which may be negative or milliseconds::max().
+// Now plus `timeout`, which is clamped to 0 ... 365 days.
 Clock::time_point deadline_in(std::chrono::milliseconds timeout);
 
-// For messages: "2 s", "150 ms"; a key in quotes, cut where it is long, escaped where it is not text.
-// With detail:: before it, or std::quoted may be meant.
+// For messages: "2 s", "150 ms"; a key in quotes, truncated if it is long, with other bytes than text escaped.
+// Callers write detail::quoted, or the compiler may choose std::quoted.
 std::string to_text(std::chrono::milliseconds duration);
 std::string quoted(std::string_view key);
 
-// The addresses of a host, as getaddrinfo gives them with these AI_ flags; empty, with the reason in `error`, where
-// there are none.
+// The addresses of a host from getaddrinfo with these AI_ flags; null, with the reason in `error`, if there are none.
 using Addresses = std::shared_ptr<addrinfo>;
 Addresses resolve(const Endpoint& endpoint, int flags, std::string& error);
 
-// The options of a connection between ranks: no delay, and a dead host is noticed within 10 s.
+// Sets the options of a connection between ranks: TCP_NODELAY, and keep-alive that detects a dead host within 10 s.
 void set_connection_options(int fd) noexcept;
 
 // The other side closed the connection.
@@ -44,18 +43,19 @@ class TcpClient {
  public:
   using Handshake = std::function<void(TcpClient&, Clock::time_point deadline)>;
 
-  // Connects and shakes hands; where nobody listens yet, the name is unknown yet, or the server hangs up, tries again
-  // until `timeout` has passed; then throws StoreTimeout. What else `handshake` throws goes through.
+  // Connects and calls `handshake`. Retries while the connection is refused, the name does not resolve, or the server
+  // closes the connection; throws StoreTimeout after `timeout`. Other exceptions of `handshake` pass through.
   TcpClient(Endpoint server, std::chrono::milliseconds timeout, const Handshake& handshake);
 
-  // Throw StoreTimeout at the deadline and StoreLost when the connection breaks; `doing` ends the sentence "while ...".
-  // After either the connection is of no use (an answer may still come that belongs to no question) and every call
-  // throws StoreLost.
+  // Throw StoreTimeout at the deadline and StoreLost when the connection breaks; `doing` completes "while ..." in the
+  // message. After either, every call throws StoreLost, because a late answer would be taken for that of the next
+  // request.
   void send(std::string_view bytes, Clock::time_point deadline, std::string_view doing);
   void receive(char* to, std::size_t count, Clock::time_point deadline, std::string_view doing);
-  // Returns false at the deadline: nothing came, and the connection is as good as before.
+  // Waits for input. Returns false at the deadline; the connection stays usable.
   bool poll_input(Clock::time_point deadline, std::string_view doing);
 
+  // Marks the connection as lost and throws StoreLost.
   [[noreturn]] void lose(const std::string& reason);
   void close() noexcept { fd_.reset(); }
   const std::string& name() const { return name_; }  // "the store at host:port"
@@ -68,7 +68,7 @@ class TcpClient {
   Endpoint server_;
   std::string name_;
   Descriptor fd_;
-  std::array<char, 16 << 10> buffer_{};  // from taken_ to filled_: received, not asked for yet
+  std::array<char, 16 << 10> buffer_{};  // from taken_ to filled_: received, not consumed yet
   std::size_t taken_ = 0, filled_ = 0;
   std::string lost_;
 };

@@ -1,5 +1,5 @@
-// store.hpp: the meeting place, a small key-value store for what has to be exchanged before a
-// collective can run, and for what must be said when a collective cannot end any more.
+// store.hpp: the rendezvous: a small key-value store for what ranks must exchange before a collective can run, and for
+// errors that they must report when a collective cannot complete.
 #pragma once
 
 #include <chrono>
@@ -12,26 +12,27 @@
 
 namespace multinode {
 
-// No value came before the deadline. what() names the key and the store.
+// The deadline passed without a value. what() names the key and the store.
 class StoreTimeout : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The store can no longer be reached, or it answered against its protocol.
+// The store can no longer be reached, or its answer violates the protocol.
 class StoreLost : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The store is there and will not do that: a key or a value too large (max_key, max_value), no room left, text where
-// add() wants a number.
+// The store rejected the request: the key or the value is too large (max_key, max_value), the store is full, or the
+// value is not a number for add().
 class StoreRefused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Keys and values are byte strings. A Store is a connection: one thread at a time may use it.
+// Keys and values are byte strings. A Store is a connection: one thread at a time may use it. All functions may throw
+// StoreTimeout, StoreLost and StoreRefused.
 class Store {
  public:
   static constexpr std::size_t max_key = 4 << 10;  // bytes
@@ -44,13 +45,13 @@ class Store {
 
   virtual void set(const std::string& key, std::string_view value) = 0;
 
-  // The value, waiting for it until `timeout` has passed; then throws StoreTimeout.
+  // Waits for the value and returns it; throws StoreTimeout after `timeout`.
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
 
-  // Adds to the decimal integer at `key` (absent: 0) and returns the sum; atomic over all clients.
+  // Atomically adds to the decimal integer at `key` (absent: 0) and returns the sum.
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
 
-  // Returns when every key has a value; throws StoreTimeout, naming a missing one, otherwise.
+  // Returns when every key has a value; after `timeout` throws StoreTimeout, which names a missing one.
   virtual void wait(std::span<const std::string> keys, std::chrono::milliseconds timeout) = 0;
 
   // Sets `key` to `desired` if its value is `expected` ("" also stands for: absent), atomically.

@@ -12,20 +12,20 @@
 
 namespace multinode {
 
-// Serves until it is destroyed, on a thread of its own. What arrives on its port is bounded in size and in number
-// and never trusted: a connection that breaks the protocol is closed, the others do not notice.
+// Serves on its own thread until it is destroyed. It does not trust its clients: requests, connections and memory are
+// bounded, and a connection that violates the protocol is closed without disturbing the others.
 class TcpStoreServer {
  public:
   // Listens on `bind_address` (loopback unless the job has other nodes) and `port` (0: any free one).
-  // Throws std::system_error, naming address and port, where that is impossible.
+  // Throws std::system_error, which names address and port, if it cannot.
   explicit TcpStoreServer(const std::string& bind_address = "127.0.0.1", std::uint16_t port = 0);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
   std::uint16_t port() const;
 
-  // Returns when every client that ever said hello, but for `own`, has said goodbye or is gone, or when `timeout` has
-  // passed (false). The process that hosts the store calls it before it ends.
+  // Waits until at most `own` clients are connected; returns false after `timeout`. The process that hosts the store
+  // calls it before it ends.
   bool linger(std::chrono::milliseconds timeout, std::size_t own = 0);
 
  private:
@@ -38,12 +38,12 @@ struct Answer;
 struct Request;
 }  // namespace protocol
 
-// The destructor closes without a goodbye: the will is carried out.
+// The destructor closes the connection without goodbye(): the server executes the will.
 class TcpStore : public Store {
  public:
-  // Connects, trying again (the server may not listen yet) until `timeout` has passed; then throws StoreTimeout.
-  // `prefix` and a slash go before every key: a run and its restarts keep apart in a store that outlives them (see
-  // generation() in launch.hpp).
+  // Connects, with retries, because the server may not listen yet; throws StoreTimeout after `timeout`. That is also
+  // the timeout of the functions that have none of their own. `prefix` and a slash precede every key: they separate a
+  // run and its restarts in a store that outlives them (see generation() in launch.hpp).
   TcpStore(const Endpoint& server, std::chrono::milliseconds timeout, const std::string& prefix = "");
 
   void set(const std::string& key, std::string_view value) override;
@@ -52,11 +52,11 @@ class TcpStore : public Store {
   void wait(std::span<const std::string> keys, std::chrono::milliseconds timeout) override;
   std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) override;
 
-  // Last will (the term is MQTT's): when this connection closes without goodbye(), because its process was killed, say,
-  // the server does compare_set(key, "", value) in its name, at once. One will a connection; a second replaces it.
+  // Last will (MQTT's term): when this connection closes without goodbye(), for example because its process was killed,
+  // the server at once does compare_set(key, "", value). One will per connection; a second replaces it.
   void will(const std::string& key, std::string_view value);
 
-  // Takes the will back. The connection can be used no more.
+  // Withdraws the will and closes the connection.
   void goodbye();
 
  private:

@@ -1,4 +1,4 @@
-// text.hpp: reads numbers from text, and shows text and lists in messages.
+// text.hpp: parses numbers, and formats text and lists for messages.
 #pragma once
 
 #include <charconv>
@@ -10,7 +10,7 @@
 
 namespace multinode {
 
-// Words or whole numbers as one text: "a, b, c". `projection` makes them of the items: &Device::name.
+// Joins strings or integers: "a, b, c". `projection` maps each item to one: &Device::name.
 template <class Range, class Projection = std::identity>
 std::string join(const Range& items, std::string_view between = ", ", Projection projection = {}) {
   std::string text;
@@ -33,7 +33,7 @@ std::string rank_list(const Range& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + join(ranks);
 }
 
-// All of `text` as a number, if Number can hold it.
+// All of `text` as a number; nullopt if it is not one or Number cannot hold it.
 template <class Number>
 std::optional<Number> number_of(std::string_view text) {
   Number number{};
@@ -43,13 +43,13 @@ std::optional<Number> number_of(std::string_view text) {
   return number;
 }
 
-// All of `text` as a decimal number without a sign, if Number can hold it.
+// The same for a number without a sign.
 template <class Number>
 std::optional<Number> parse_decimal(std::string_view text) {
   return text.starts_with('-') ? std::nullopt : number_of<Number>(text);
 }
 
-// One line of at most 63 characters: the beginning of `text`, with a ? for each byte that is not printable ASCII.
+// The beginning of `text` as one line of at most 63 characters, with ? for each byte that is not printable ASCII.
 inline std::string printable(std::string_view text) {
   std::string line(text.substr(0, 60));
   for (char& c : line)

@@ -1,4 +1,4 @@
-// torch_store.hpp: a client of the TCPStore that torchrun's agent keeps on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE).
+// torch_store.hpp: a client of the TCPStore that torchrun's agent serves on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE).
 #pragma once
 
 #include <multinode/endpoint.hpp>
@@ -7,11 +7,12 @@
 
 namespace multinode {
 
-// Speaks the TCPStore protocol of current PyTorch (its libuv server and the older one). torch's clients put "/" before
-// their keys in some places (PrefixStore); this class sends keys as given.
+// Speaks the TCPStore protocol of current PyTorch (its libuv server and the older one). In some places torch's clients
+// put "/" before their keys (PrefixStore); this class sends keys unchanged.
 class TorchStore : public Store {
  public:
-  // Connects, trying again until `timeout` has passed; then throws StoreTimeout.
+  // Connects, with retries; throws StoreTimeout after `timeout`, which is also the timeout of the functions that have
+  // none of their own.
   TorchStore(const Endpoint& server, std::chrono::milliseconds timeout);
 
   void set(const std::string& key, std::string_view value) override;

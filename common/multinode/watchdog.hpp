@@ -1,4 +1,4 @@
-// watchdog.hpp: one thread a process that owns all deadlines.
+// watchdog.hpp: one thread per process that enforces all deadlines.
 #pragma once
 
 #include <multinode/tcp_store.hpp>
@@ -12,40 +12,40 @@
 
 namespace multinode {
 
-// Blocking calls of MPI, NCCL and Gloo cannot be relied on to time out, and polling them costs time. So a call is only
-// announced (two atomic stores, no clock, no lock), and the watchdog's thread looks at the announcement:
-//  - every half second it publishes how far this rank is to the store, outside the collective library;
-//  - when a call has lasted for half of the deadline (10 s at most) and a rank is late, it says so, once in the job:
-//    a line on stderr that begins with "stalled:";
-//  - when a call has lasted longer than the deadline it reads who is behind and writes the verdict into the store with
-//    compare-and-set, so that all ranks name the same culprit: the store is the only arbiter;
-//  - when there is a verdict (its own, another rank's, or the last will of a rank that died) it prints it, calls the
-//    abort function, and ends the process with exit_wrong, after 2 s at the latest.
+// Blocking calls of MPI, NCCL and Gloo do not time out reliably, and polling them costs time. So a call is only
+// announced (a few atomic stores, no clock, no lock), and the watchdog's thread looks at the announcement:
+//  - Every half second it publishes this rank's progress in the store, outside the collective library.
+//  - When a call has lasted half of the deadline (at most 10 s) and a rank is late, it reports that once per job, in a
+//    line "PROGRAM: stalled: ..." on stderr.
+//  - When a call has lasted longer than the deadline, it finds the late rank and writes the verdict into the store with
+//    compare-and-set, so that all ranks name the same culprit: the store is the only arbiter.
+//  - When there is a verdict (its own, another rank's, or the last will of a dead rank), it prints it, calls the abort
+//    function, and ends the process with the verdict's exit status, even if the abort function does not return in 2 s.
 class Watchdog {
  public:
   static constexpr int everyone = -1;
-  static constexpr int nobody = -2;  // a wait for something else than another rank: a disk
+  static constexpr int nobody = -2;  // a wait for something other than a rank, such as a disk
 
   struct Identity {
     std::string program;
     int rank = 0;
     int world_size = 1;
-    std::string where;                 // "host h, pid p"
-    std::string node;                  // ranks of one node share a terminal: one of them prints the verdict
-    std::string server;                // who serves the store: "rank 0, which serves the store at h:p,"
-    TcpStoreServer* serves = nullptr;  // this process does, and has one client of it beside the watchdog
-    bool speaks_without_store = true;  // prints although nobody can be asked who does
+    std::string where;   // "host h, pid p"
+    std::string node;    // one rank per node prints the verdict
+    std::string server;  // the process with the store, for messages: "rank 0, which serves the store at h:p,"
+    TcpStoreServer* serves = nullptr;  // the store's server, if this process has it and one more client of it
+    bool speaks_without_store = true;  // prints the verdict even if the store cannot be reached
   };
 
-  // Connects to the store twice: to watch (the connection's will: "rank R (where) is gone") and, in fail(), to say why.
-  // Keys begin with `prefix`.
+  // Connects to the store, with the last will "rank R (where) is gone", and once more in fail(). Keys begin with
+  // `prefix`. Throws StoreTimeout.
   Watchdog(Endpoint server, std::string prefix, Identity identity, std::chrono::milliseconds timeout);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // While it lives, this process is inside `name` with `peer` (a rank, everyone or nobody). One at a time, from any
-  // thread.
+  // Announces, while it lives, that this process is inside `name` with `peer` (a rank, everyone or nobody). One at a
+  // time, on any thread.
   class Operation {
    public:
     Operation(Watchdog& watchdog, const char* name, int peer) noexcept : watchdog_(watchdog) {
@@ -69,10 +69,12 @@ class Watchdog {
   // `name` must outlive the watchdog: a string literal.
   [[nodiscard]] Operation enter(const char* name, int peer = everyone) noexcept { return Operation(*this, name, peer); }
 
-  // Called on the watchdog's thread, once, when the process has to end: gets the collective library to give up.
+  // `abort` makes the collective library give up. It is called once, when the process has to end, on the watchdog's
+  // thread or in fail().
   void set_abort(std::function<void()> abort);
 
-  // Makes `reason` the verdict, unless there is one already, and ends the process as the verdict says.
+  // Makes `reason` and `status` the verdict unless there is one already, and ends the process with the verdict's
+  // status.
   [[noreturn]] void fail(const std::string& reason, int status);
 
  private:

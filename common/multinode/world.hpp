@@ -1,4 +1,4 @@
-// world.hpp: all processes of one run, once they have met: the rendezvous, the proof of the wiring, the watchdog.
+// world.hpp: all processes of one run: their rendezvous, the check that they belong together, the watchdog.
 #pragma once
 
 #include <multinode/launch.hpp>
@@ -15,18 +15,18 @@ namespace multinode {
 class World {
  public:
   struct Options {
-    std::chrono::milliseconds timeout{60'000};  // of every blocking wait
-    std::string rendezvous;                     // "" (as the launcher says), "tcp:HOST:PORT" or "file:PATH"
-    bool same_versions = true;                  // refuse ranks with other versions than rank 0's
+    std::chrono::milliseconds timeout{60'000};  // deadline of every blocking wait
+    std::string rendezvous;                     // "": by the launcher; or "tcp:HOST:PORT", "file:PATH"
+    bool same_versions = true;                  // all ranks must have the versions of rank 0
   };
 
-  // Collective, called by all ranks. Meets the others: through the launcher's store (mnrun, cluster, torchrun), through
-  // MPI, where MPI started the processes, else at the master's address. Then proves the wiring: every rank is there,
-  // once, with the same program and world size and the same version of everything in versions(). Throws UsageError or
-  // StoreTimeout, naming the ranks that are missing or differ.
+  // Collective: called by all ranks. Connects to the others: through the launcher's store (mnrun, cluster, torchrun),
+  // through MPI if MPI started the processes, else at the master's address. Throws UsageError or StoreTimeout if that
+  // fails. Then checks that every rank is present exactly once, with the same program, world size and versions(). If
+  // not, it ends the process with one line that names the ranks that are missing or differ. It sets SIGPIPE to ignored.
   World(std::string program, Launch launch, Options options);
 
-  // Collective. With an exception in flight it ends the process, and the others learn that this rank failed.
+  // Collective. If an exception destroys it, it ends the process and reports to the others that this rank failed.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -34,7 +34,7 @@ class World {
   int rank() const { return launch_.rank.value; }
   int size() const { return launch_.world_size.value; }
   int local_rank() const { return launch_.local_rank.value; }
-  int node_rank() const;  // nodes are numbered by their lowest rank
+  int node_rank() const;  // nodes are numbered in the order of their lowest ranks
   int node_count() const;
   int local_size() const;
   const std::string& host(int rank) const;
@@ -42,12 +42,13 @@ class World {
   const Launch& launch() const { return launch_; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
 
-  // Of this run and this restart alone. For the thread that made the World.
+  // The store, with the keys of this run and restart only. For the thread that made the World.
   Store& store();
   Watchdog& watchdog();
 
-  // Every rank's `value`, in order of rank, on every rank, through the store. Collective; `name` is the same on all
-  // ranks. For a few kilobytes at the start and the end of a run, not for data.
+  // Collective. Returns every rank's `value`, in order of rank, on every rank. `name`, the same on all ranks, is for
+  // messages and must outlive the World. Goes through the store: for a few kilobytes at the start and the end of a run,
+  // not for data.
   std::vector<std::string> gather(const char* name, const std::string& value);
   void barrier(const char* name) { gather(name, ""); }
 
@@ -59,7 +60,7 @@ class World {
   std::unique_ptr<Implementation> implementation_;
 };
 
-// Version of this program's parts, by name: program, MPI, NCCL, CUDA ...; what the wiring proof compares.
+// (name, version) of the program and its libraries: MPI, NCCL, CUDA ... A World compares them.
 std::vector<std::pair<std::string, std::string>> versions();
 
 }  // namespace multinode
