@@ -27,7 +27,7 @@ Addresses addresses_of(const std::string& host) {
   return resolve({host, 0}, 0, error);
 }
 
-// The first that is no loopback; "" if there is none.
+// The first address that is not loopback; "" if there is none.
 std::string first_outside(const Addresses& found) {
   for (const addrinfo* a = found.get(); a; a = a->ai_next)
     if (std::string text = number_text(a->ai_addr, a->ai_addrlen); !text.empty() && !is_loopback(text)) return text;

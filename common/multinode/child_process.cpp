@@ -15,7 +15,7 @@ namespace multinode {
 
 namespace {
 
-// What the child needs between vfork and exec, where it must neither allocate nor throw.
+// The child's data between vfork and exec, where it must neither allocate nor throw.
 struct Prepared {
   const ChildCommand& command;
   const char* file;
@@ -25,8 +25,8 @@ struct Prepared {
   volatile int error;  // in the parent's memory, which the child of a vfork shares
 };
 
-// vfork and not fork: it takes the same 0.1 ms however large this process is. posix_spawn cannot set the signal that
-// comes when the parent dies.
+// vfork, not fork: it takes 0.1 ms regardless of the size of this process. Not posix_spawn: it cannot set the signal
+// for the parent's death.
 [[gnu::noinline]] pid_t start(Prepared& prepared) {
   const pid_t pid = vfork();
   if (pid != 0) return pid;
@@ -37,9 +37,9 @@ struct Prepared {
   };
   if (command.own_group && setpgid(0, 0) < 0) give_up();
   if (command.when_parent_dies && prctl(PR_SET_PDEATHSIG, command.when_parent_dies) < 0) give_up();
-  if (command.when_parent_dies && getppid() != prepared.parent) _exit(126);  // it died before the line above
+  if (command.when_parent_dies && getppid() != prepared.parent) _exit(126);  // the parent died before the line above
 #ifdef SYS_close_range
-  // Kernels before 5.11 lack it; the programs of this project open everything with O_CLOEXEC.
+  // Kernels before 5.11 lack it. The programs of this project open all files with O_CLOEXEC.
   if (command.only_these) syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
 #endif
   int number = 0;
@@ -79,11 +79,10 @@ ChildProcess::ChildProcess(const ChildCommand& command) : own_group_(command.own
   if (const int error = prepared.error) {
     waitpid(pid, nullptr, 0);
     const bool no_interpreter = error == ENOENT && file.find('/') != file.npos;
-    throw StartError(
-        error == ENOENT ? 127 : 126,
-        "cannot start '" + file +
-            "': " + (no_interpreter ? "the interpreter that its first line names is not there" : std::strerror(error)),
-        error);
+    throw StartError(error == ENOENT ? 127 : 126,
+                     "cannot start '" + file + "': " +
+                         (no_interpreter ? "the interpreter in its first line does not exist" : std::strerror(error)),
+                     error);
   }
   pid_ = pid;
 }
@@ -107,7 +106,7 @@ const Ending& ChildProcess::wait() {
 bool ChildProcess::look(int flags) {
   if (ending_) return false;
   siginfo_t info{};
-  // WNOWAIT: while the process is not waited for, its number and its group's are not used again.
+  // WNOWAIT: while the process has not been reaped, its pid and its group's are not reused.
   if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | flags) != 0 || info.si_pid == 0) return false;
   ending_ = info.si_code == CLD_EXITED ? Ending{info.si_status, 0} : Ending{0, info.si_status};
   return true;

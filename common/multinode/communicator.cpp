@@ -22,10 +22,10 @@ std::string counted(std::size_t count, DataType type) {
   return std::to_string(count) + " of " + std::string(name_of(type));
 }
 
-// The communicator's thread waits most of the time, for other ranks, beside one that computes, often on the same core.
-// Linux (6.12 or newer) lets a thread whose time slices are shorter interrupt the other as soon as it wakes up. With
-// equal ones each message may wait for the end of the other's slice: milliseconds. An older kernel, or one that does
-// not permit it, leaves everything as it is.
+// The communicator's thread mostly waits for other ranks, often on the same core as a thread that computes. In
+// Linux 6.12 or newer a thread with shorter time slices preempts the other one as soon as it wakes up. With equal
+// slices each message may wait milliseconds for the end of the other's slice. On older kernels, or without permission,
+// this has no effect.
 void take_short_time_slices() {
   struct {  // the kernel's sched_attr, for which the C library has no header yet
     std::uint32_t size, policy;
@@ -35,8 +35,8 @@ void take_short_time_slices() {
     std::uint64_t runtime, deadline, period;
   } attributes{};
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0u) != 0) return;
-  if (attributes.policy != 0) return;  // SCHED_OTHER; somebody has chosen another
-  attributes.runtime = 100'000;        // ns, the shortest that there is
+  if (attributes.policy != 0) return;  // not SCHED_OTHER: the user has chosen another policy
+  attributes.runtime = 100'000;        // ns, the minimum
   syscall(SYS_sched_setattr, 0, &attributes, 0u);
 }
 
@@ -53,12 +53,12 @@ Backend parse_backend(std::string_view name) {
   throw UsageError("--backend must be auto, mpi, nccl or gloo, not '" + std::string(name) + "'");
 }
 
-// Calls for the communicator's thread. All but carry_out runs on the thread that calls the communicator.
+// Calls for the communicator's thread. Everything but carry_out runs on the thread that uses the communicator.
 class Communicator::Queue {
  public:
   explicit Queue(Communicator& communicator) : communicator_(communicator) {}
 
-  // Nothing is under way, and nothing has failed: one load.
+  // No call is in progress, and none has failed: one load.
   bool idle() const noexcept { return completed_.load(std::memory_order_acquire) == submitted_; }
 
   std::uint64_t submit(const Call& call) {
@@ -81,7 +81,7 @@ class Communicator::Queue {
   }
   void drain() { wait_for(submitted_); }
 
-  // Ends the thread: after all calls, or, where the other ranks may not come, after the one under way. That one gets
+  // Ends the thread after all calls, or, if the other ranks may not join them, after the call in progress, which gets
   // two seconds.
   void stop(bool unwinding) {
     if (!thread_.joinable()) return;
@@ -89,7 +89,7 @@ class Communicator::Queue {
       std::unique_lock lock(mutex_);
       calls_.clear();
       if (!done_.wait_for(lock, std::chrono::seconds(2), [&] { return !busy_; }))
-        communicator_.world().watchdog().fail("failed while " + std::string(current_) + " was under way", exit_wrong);
+        communicator_.world().watchdog().fail("failed while " + std::string(current_) + " was in progress", exit_wrong);
     }
     thread_.request_stop();
     thread_.join();
@@ -128,7 +128,7 @@ class Communicator::Queue {
   Communicator& communicator_;
   std::uint64_t submitted_ = 0;
   std::atomic<std::uint64_t> completed_{0};
-  std::mutex mutex_;  // of all that follows but the thread
+  std::mutex mutex_;  // guards the members below, except the thread
   std::condition_variable_any wake_;
   std::condition_variable done_;
   std::deque<Call> calls_;
@@ -211,7 +211,8 @@ void Communicator::carry_out(const Call& call) {
 
 Communicator::Call Communicator::broadcast_call(Block block, int root) const {
   if (root < 0 || root >= size_)
-    throw std::invalid_argument("broadcast: root " + std::to_string(root) + " of " + std::to_string(size_) + " ranks");
+    throw std::invalid_argument("broadcast: root " + std::to_string(root) + " is not a rank: there are " +
+                                std::to_string(size_));
   return {.kind = Call::Kind::broadcast, .peer = root, .in = {}, .out = block};
 }
 
@@ -219,7 +220,7 @@ Communicator::Call Communicator::reduce_scatter_call(ConstBlock in, Block out, R
   if (in.type != out.type || in.count != out.count * static_cast<std::size_t>(size_))
     throw std::invalid_argument("reduce_scatter: " + counted(in.count, in.type) + " in, " +
                                 counted(out.count, out.type) + " out, with " + std::to_string(size_) +
-                                " ranks: in must be as many blocks of the size of out");
+                                " ranks: in must have one block of the size of out per rank");
   return {.kind = Call::Kind::reduce_scatter, .reduction = reduction, .in = in, .out = out};
 }
 
@@ -227,19 +228,19 @@ Communicator::Call Communicator::all_gather_call(ConstBlock in, Block out) const
   if (in.type != out.type || out.count != in.count * static_cast<std::size_t>(size_))
     throw std::invalid_argument("all_gather: " + counted(in.count, in.type) + " in, " + counted(out.count, out.type) +
                                 " out, with " + std::to_string(size_) +
-                                " ranks: out must be as many blocks of the size of in");
+                                " ranks: out must have one block of the size of in per rank");
   return {.kind = Call::Kind::all_gather, .in = in, .out = out};
 }
 
 Communicator::Call Communicator::peer_call(Call::Kind kind, ConstBlock in, Block out, int peer) const {
   const Call call{.kind = kind, .peer = peer, .in = in, .out = out};
   if (peer < 0 || peer >= size_ || peer == rank_)
-    throw std::invalid_argument(std::string(call.name()) + ": peer " + std::to_string(peer) + " of " +
-                                std::to_string(size_) + " ranks, on rank " + std::to_string(rank_));
+    throw std::invalid_argument(std::string(call.name()) + " on rank " + std::to_string(rank_) + ": peer " +
+                                std::to_string(peer) + " is not another rank: there are " + std::to_string(size_));
   return call;
 }
 
-// A blocking call: after what was started.
+// A blocking call waits for the operations started before it.
 [[gnu::noinline]] void Communicator::run(const Call& call) {
   if (carrier_ == Carrier::stream) return start(call).wait();
   if (!queue_->idle()) queue_->drain();
@@ -248,7 +249,7 @@ Communicator::Call Communicator::peer_call(Call::Kind kind, ConstBlock in, Block
 
 void Communicator::broadcast(Block block, int root) { run(broadcast_call(block, root)); }
 
-// The short way comes first: next to MPI's few hundred nanoseconds every one counts.
+// The fast path: MPI itself needs only a few hundred nanoseconds.
 void Communicator::all_reduce(Block block, Reduction reduction) {
   if (carrier_ == Carrier::stream || observer_ || !queue_->idle()) [[unlikely]]
     return run({.kind = Call::Kind::all_reduce, .reduction = reduction, .in = {}, .out = block});
@@ -298,7 +299,7 @@ Backend choose_backend(const World& world, Backend wanted) {
 std::unique_ptr<Communicator> make_communicator(World& world, Backend backend) {
   if (backend == Backend::automatic) {
     backend = choose_backend(world, backend);
-#ifdef MULTINODE_HAVE_NCCL  // ranks without a GPU bring the others back to the CPU
+#ifdef MULTINODE_HAVE_NCCL  // if a rank has no GPU, all use the CPU
     const auto choices = world.gather("choice of a backend", std::string(name_of(backend)));
     if (std::ranges::any_of(choices, [](const auto& name) { return name != name_of(Backend::nccl); }))
       backend = choose_cpu_backend(world);

@@ -1,6 +1,6 @@
-// Gloo's rendezvous, connections and framing, with algorithms of our own: on 2 cores its own all-reduce of 1 KiB among
-// 4 ranks takes milliseconds, because its event loop spins while another thread holds a connection's lock. Here the
-// connections are in Gloo's synchronous mode: the calling thread itself writes and, in the kernel, waits to read.
+// Gloo's rendezvous, connections and framing, with our own algorithms: on 2 cores Gloo's all-reduce of 1 KiB among 4
+// ranks takes milliseconds, because its event loop spins while another thread holds a connection's lock. Here the
+// connections are in Gloo's synchronous mode: the calling thread itself writes, and waits in the kernel to read.
 #include <multinode/communicator_backends.hpp>
 #include <multinode/gloo_store.hpp>
 
@@ -17,14 +17,14 @@ namespace multinode {
 
 namespace {
 
-// Measured among 2 and 4 ranks of one host. With half a segment two ranks fall asleep over every second one, and need
-// twice the time; so they do, for pages that no cache holds any more, with a larger buffer. This one is Linux's default
-// limit, net.core.wmem_max, of which the kernel makes twice as much.
-constexpr std::size_t segment = 131072;  // bytes of a message; the socket's own buffers hold one (see exchange)
+// Measured with 2 and 4 ranks on one host. With half a segment two ranks sleep at every second segment and take twice
+// the time. A larger buffer also doubles the time, because its pages drop out of the cache. This one is Linux's default
+// limit, net.core.wmem_max, which the kernel doubles.
+constexpr std::size_t segment = 131072;  // bytes per message; the socket's buffers hold one (see exchange)
 constexpr std::size_t send_buffer = 212992;
 constexpr std::size_t small = 16384;  // bytes up to which an all-reduce saves steps rather than bytes
 
-// Gloo's errors name an address and a file of its own.
+// Adds the peer's rank to Gloo's errors, which name only an address and a source file of Gloo.
 template <class Function>
 void with_peer(int peer, Function&& function) try {
   function();
@@ -40,8 +40,8 @@ class GlooCommunicator : public Communicator {
   explicit GlooCommunicator(World& world);
   ~GlooCommunicator() override {
     stop();
-    // The process ends next, and the World then says why. The others must not hear of it first by closed connections,
-    // and name this rank for another reason: they stay open.
+    // The process ends next, and the World then reports why. If the connections closed first, the other ranks would
+    // report a lost connection instead. So leave them open.
     if (unwinding()) static_cast<void>(new auto(context_));
   }
   Backend backend() const override { return Backend::gloo; }
@@ -49,7 +49,7 @@ class GlooCommunicator : public Communicator {
  private:
   using Bytes = const std::byte*;
 
-  // A direction of a connection has one slot: messages come in the order in which they were sent.
+  // One slot per direction of a connection: messages arrive in the order in which they were sent.
   static int slot(int from, int to) { return from < to ? 0 : 1; }
   gloo::transport::Pair& pair(int peer) { return *context_->getPair(peer); }
   std::unique_ptr<gloo::transport::Buffer> outgoing(int peer, const void* data, std::size_t bytes) {
@@ -59,8 +59,8 @@ class GlooCommunicator : public Communicator {
     return pair(peer).createRecvBuffer(slot(peer, rank()), data, bytes);
   }
 
-  // Sends to one rank what `out` holds, receives from another what `in` has room for; then calls arrived(offset, bytes)
-  // for each piece, which lies at `in`, or, if `scratch`, in scratch_.
+  // Sends `out` to one rank and receives `in` from another, piece by piece. Calls arrived(offset, bytes) for each
+  // received piece, which is at in + offset, or, if `scratch`, in scratch_.
   template <class Arrived>
   void exchange(int to, Bytes out, std::size_t out_bytes, int from, std::byte* in, std::size_t in_bytes, bool scratch,
                 Arrived&& arrived);
@@ -93,14 +93,14 @@ class GlooCommunicator : public Communicator {
 };
 
 GlooCommunicator::GlooCommunicator(World& world) : Communicator(world, Carrier::thread) {
-  // A number of its own for each communicator keeps their keys apart. All ranks have counted when they know the
-  // address.
+  // Each communicator has a number, which separates their keys. All ranks have added theirs when gloo_address()
+  // returns.
   const auto number = (world.store().add("gloo communicators", 1) - 1) / size();
   gloo::transport::tcp::attr attributes;
   attributes.hostname = gloo_address(world);
   {
     const auto inside = world.watchdog().enter("connecting over gloo");
-    // The watchdog, which can say who is late, ends the process before Gloo's own time-out does.
+    // The watchdog, which can name the late rank, ends the process before Gloo's own timeout.
     const std::chrono::milliseconds timeout = world.timeout() + std::chrono::seconds(15);
     std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
     context_ = std::make_shared<gloo::rendezvous::Context>(rank(), size());
@@ -111,10 +111,11 @@ GlooCommunicator::GlooCommunicator(World& world) : Communicator(world, Carrier::
     for (int r = 0; r < size(); ++r)
       if (r != rank()) pair(r).setSync(true, false);
   }
-  world.barrier("connected over gloo");  // no message before the last event loop has let go
+  world.barrier("connected over gloo");  // no message before all connections have left their event loops
 
-  // Gloo makes a socket's send buffer as large as its largest message so far. One that holds but a few small messages
-  // is soon full of what the peer has read and not acknowledged yet, which it may put off for 40 ms.
+  // Gloo sizes a socket's send buffer by its largest message so far. A buffer for a few small messages soon fills with
+  // data that the peer has read but not acknowledged, which may take 40 ms (delayed ACK). So send a large message
+  // first.
   std::vector<std::byte> out(send_buffer), in(send_buffer);
   const auto inside = world.watchdog().enter("first message over gloo");
   for (int step = 1; step < size(); ++step) {
@@ -126,8 +127,8 @@ GlooCommunicator::GlooCommunicator(World& world) : Communicator(world, Carrier::
   }
 }
 
-// Piece by piece, sending before receiving. It cannot lock up although all ranks do it at once, in a ring, say: when a
-// rank writes its piece number n, the reader has taken those before n or is itself at work on an earlier one, so that
+// Piece by piece, sending before receiving. This cannot deadlock even if all ranks do it at once, for example in a
+// ring: when a rank writes piece n, the reader has consumed those before n or is itself working on an earlier one, so
 // only one piece at a time must fit into the socket's buffers.
 template <class Arrived>
 void GlooCommunicator::exchange(int to, Bytes out, std::size_t out_bytes, int from, std::byte* in, std::size_t in_bytes,
@@ -144,7 +145,7 @@ void GlooCommunicator::exchange(int to, Bytes out, std::size_t out_bytes, int fr
   }
 }
 
-// A binomial tree, each piece passed on as it comes.
+// A binomial tree that forwards each piece as it arrives.
 void GlooCommunicator::do_broadcast(const Block& block, int root) {
   const int me = (rank() - root + size()) % size();
   const auto at = [&](int place) { return (place + root) % size(); };
@@ -158,8 +159,8 @@ void GlooCommunicator::do_broadcast(const Block& block, int root) {
   }
 }
 
-// Recursive doubling: in each step two ranks swap what they have and combine it, in the same order of ranks, so that
-// both, and in the end all, hold the same bits. Ranks beyond the greatest power of two hand in their part first.
+// Recursive doubling: in each step two ranks exchange their data and combine it in the same order of ranks, so that
+// both, and in the end all, hold the same bits. Ranks beyond the largest power of two contribute their data first.
 void GlooCommunicator::reduce_small(const Block& block, Reduction reduction) {
   const int core = static_cast<int>(std::bit_floor(static_cast<unsigned>(size())));
   const std::size_t bytes = block.bytes();
@@ -183,7 +184,7 @@ void GlooCommunicator::reduce_small(const Block& block, Reduction reduction) {
   if (rank() + core < size()) put(rank() + core, data, bytes);
 }
 
-// Each rank reduces one part, which the others send it, and then sends it to all: every bit is made in one place.
+// Each rank receives one part from the others, reduces it, and sends the result to all: so all have the same bits.
 void GlooCommunicator::reduce_large(const Block& block, Reduction reduction) {
   const std::size_t size_of_one = size_of(block.type);
   const std::size_t ranks = static_cast<std::size_t>(size());

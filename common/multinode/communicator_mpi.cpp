@@ -7,9 +7,9 @@ namespace multinode {
 
 namespace {
 
-// The communicator's thread makes blocking calls too. Measured against MPI_Iallreduce with MPI_Test and sched_yield,
-// with 4 ranks on 2 cores and computation beside it, they took a third of the time: what is not blocking advances only
-// inside MPI_Test.
+// The communicator's thread also uses blocking calls. With 4 ranks on 2 cores and a computation beside them, they took
+// a third of the time of MPI_Iallreduce with MPI_Test and sched_yield: a nonblocking operation advances only inside
+// MPI_Test.
 class MpiCommunicator : public Communicator {
  public:
   MpiCommunicator(World& world, std::size_t largest_count)
@@ -21,7 +21,7 @@ class MpiCommunicator : public Communicator {
   MPI_Datatype type(DataType type) const { return types_.type(type); }
   MPI_Op operation(DataType type, Reduction reduction) const { return types_.operation(type, reduction); }
 
-  // Calls function(data, int count) for pieces whose count MPI's int can hold: once, but for huge blocks.
+  // Calls function(data, int count) for pieces that fit MPI's int counts: once, except for huge blocks.
   template <class Byte, class Function>
   void in_pieces(Byte* data, std::size_t count, DataType type, Function&& function) const {
     for (; count > largest_count_; count -= largest_count_) {
@@ -94,7 +94,7 @@ class MpiCommunicator : public Communicator {
       check(MPI_Get_count(&status, type(block.type), &came));
       if (came != count)
         throw std::runtime_error("recv: rank " + std::to_string(peer) + " sent " + std::to_string(came) +
-                                 " elements, " + std::to_string(count) + " were expected");
+                                 " elements, expected " + std::to_string(count));
     });
   }
 

@@ -15,7 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// NCCL's communicator; the watchdog's thread may abort it while another thread waits for it.
+// Owns NCCL's communicator, which the watchdog's thread may abort while another thread waits for it.
 class Handle {
  public:
   ncclComm_t get() const { return communicator_; }
@@ -25,7 +25,7 @@ class Handle {
     const std::lock_guard lock(mutex_);
     if (communicator_ && !std::exchange(aborted_, true)) ncclCommAbort(communicator_);
   }
-  // True for the one who may destroy it.
+  // True for the caller that must destroy it.
   bool retire() {
     const std::lock_guard lock(mutex_);
     return communicator_ && !std::exchange(aborted_, true);
@@ -46,7 +46,7 @@ class NcclCommunicator : public Communicator {
   void synchronize() override;
 
  private:
-  // Not a promise of the host: it makes the stream that was the caller's at the start wait.
+  // wait() does not block the host: it makes the stream wait that was the caller's when the operation started.
   class Enqueued : public Work::State {
    public:
     Enqueued(cudaStream_t callers, const Stream& own) : callers_(callers) { done_.record(own.get()); }
@@ -64,7 +64,7 @@ class NcclCommunicator : public Communicator {
     return Work(std::make_unique<Enqueued>(callers_, stream_));
   }
 
-  // A call of a non-blocking communicator may return before it is enqueued.
+  // Waits until a call is enqueued: those of a non-blocking communicator may return earlier.
   void enqueued(ncclResult_t code);
   template <class Function>
   void poll(const char* what, Function&& done);
@@ -132,16 +132,16 @@ NcclCommunicator::~NcclCommunicator() {
 
 void NcclCommunicator::enqueued(ncclResult_t code) {
   check(code);
-  const auto deadline = Clock::now() + world().timeout() + 15s;  // the watchdog's comes first
+  const auto deadline = Clock::now() + world().timeout() + 15s;  // later than the watchdog's
   while (code == ncclInProgress) {
-    if (Clock::now() > deadline) throw std::runtime_error("NCCL does not get on: still in progress at the deadline");
+    if (Clock::now() > deadline) throw std::runtime_error("the NCCL call is still in progress after the deadline");
     std::this_thread::sleep_for(20us);
     check(ncclCommGetAsyncError(comm_->get(), &code));
     check(code);
   }
 }
 
-// Waits on the host until done() is cudaSuccess; NCCL's own errors, such as a peer that went away, end the wait.
+// Waits on the host until done() is cudaSuccess; NCCL's own errors, such as a lost peer, end the wait.
 template <class Function>
 void NcclCommunicator::poll(const char* what, Function&& done) {
   const auto deadline = Clock::now() + world().timeout() + 15s;
@@ -150,7 +150,8 @@ void NcclCommunicator::poll(const char* what, Function&& done) {
     ncclResult_t code = ncclSuccess;
     check(ncclCommGetAsyncError(comm_->get(), &code));
     check(code);
-    if (Clock::now() > deadline) throw std::runtime_error(std::string(what) + ": the GPU has not finished in time");
+    if (Clock::now() > deadline)
+      throw std::runtime_error(std::string(what) + ": the GPU did not finish before the deadline");
     std::this_thread::yield();
   }
   check(state);
@@ -171,7 +172,8 @@ std::unique_ptr<Communicator> make_nccl(World& world) {
                          cudaGetErrorString(code) + ")");
   if (devices < world.local_size())
     throw HardwareAbsent("--backend nccl: " + host_name() + " has " + std::to_string(devices) + " GPU(s) for " +
-                         std::to_string(world.local_size()) + " processes: NCCL wants one for each");
+                         std::to_string(world.local_size()) +
+                         " processes: NCCL needs one GPU per process; start fewer processes per node");
   check(cudaSetDevice(world.local_rank() % devices));
   return std::make_unique<NcclCommunicator>(world);
 }

@@ -15,7 +15,7 @@ namespace multinode {
 
 namespace {
 
-// What a sum or a product is computed in: unsigned, which wraps around, for integers.
+// The type in which sums and products are computed: for integers the unsigned one, which wraps around.
 template <class T>
 struct Arithmetic {
   using type = T;
@@ -33,7 +33,8 @@ struct Arithmetic<std::int64_t> {
   using type = std::uint64_t;
 };
 
-// In either order the same bits: a NaN if one is, and -0 is less than 0. Ranks may combine in different orders.
+// The same bits in either order of x and y, because ranks may combine in different orders: NaN if one is NaN, and -0
+// before 0.
 template <class T>
 T lesser(T x, T y) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -71,7 +72,7 @@ void combine_as(Reduction reduction, T* out, const T* x, const T* y, std::size_t
   }
 }
 
-// The short types: in float, a piece at a time that stays in the first cache.
+// The 16-bit types: in float, in pieces that fit the L1 cache.
 template <class T>
 void combine_short(Reduction reduction, T* out, const T* x, const T* y, std::size_t count) {
   constexpr std::size_t piece = 1024;
@@ -94,7 +95,7 @@ bool has_f16c() {
   return has;
 }
 
-// As many of them as there are whole eights; returns how many.
+// Converts the largest multiple of eight elements; returns their number.
 [[gnu::target("avx,f16c")]] std::size_t convert_f16c(std::span<const float> from, std::span<half> to) {
   std::size_t i = 0;
   for (; i + 8 <= from.size(); i += 8)
@@ -118,7 +119,7 @@ std::uint16_t detail::half_bits(float x) {
   const auto with_sign = [sign](std::uint32_t rest) { return static_cast<std::uint16_t>(sign | rest); };
   if (magnitude > 0x7f800000) return with_sign(0x7e00 | ((magnitude >> 13) & 0x3ff));  // NaN
   if (magnitude >= std::bit_cast<std::uint32_t>(0x1p16f)) return with_sign(0x7c00);    // infinity
-  // A subnormal half is a multiple of 2^-24, which is the distance of the floats from 0.5 on: the addition rounds.
+  // A subnormal half is a multiple of 2^-24, the spacing of the floats from 0.5 to 1, so adding 0.5 rounds to it.
   if (magnitude < std::bit_cast<std::uint32_t>(0x1p-14f))
     return with_sign(std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) -
                      std::bit_cast<std::uint32_t>(0.5f));

@@ -16,7 +16,7 @@ const char* stand_in() noexcept {
 int device_count() noexcept {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // the error is not left for the next call to find
+  cudaGetLastError();  // clears the error, which the next call would report
   return 0;
 }
 

@@ -15,7 +15,7 @@ std::optional<std::string> read_text(const std::filesystem::path& file) {
     in.read(piece.data(), piece.size());
     text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
   }
-  if (in.bad()) return std::nullopt;  // some files of /sys open, and then refuse to be read
+  if (in.bad()) return std::nullopt;  // some files of /sys can be opened but not read
   const char* const space = " \t\r\n";
   text.erase(text.find_last_not_of(space) + 1);
   text.erase(0, text.find_first_not_of(space));

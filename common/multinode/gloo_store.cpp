@@ -10,13 +10,13 @@ namespace multinode {
 
 namespace {
 
-// "": none that others can reach.
+// "" if there is none that others can reach.
 std::string address_towards(const std::string& host) {
   std::string address = detail::address_towards({host, 9});
   return detail::is_loopback(address) ? "" : address;
 }
 
-// One network namespace of one running kernel: all that say the same reach each other by loopback.
+// Identifies the network namespace and the kernel: processes with the same identity reach each other over loopback.
 std::string network_identity() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -39,7 +39,8 @@ std::string gloo_address(World& world) {
     if (networks[static_cast<std::size_t>(r)] != mine) address = address_towards(world.host(r));
   if (address.empty()) address = detail::interface_address();
   if (address.empty())
-    throw UsageError("gloo: " + host_name() + " has no address by which other machines could reach it");
+    throw UsageError("gloo: " + host_name() +
+                     " has no network address that other machines can reach: bring up an interface or set MASTER_ADDR");
   return address;
 }
 

@@ -105,8 +105,8 @@ class Variables {
   const Environment& environment_;
 };
 
-// A port that all processes of a job compute alike and that other jobs on these nodes are unlikely to share. It is
-// below the ephemeral ports.
+// A port that is the same in all processes of a job and that other jobs on these nodes are unlikely to use. It is below
+// the ephemeral ports.
 std::uint16_t port_of_job(std::string_view job, std::string_view step) {
   const auto leading_number = [](std::string_view text) -> std::uint64_t {
     std::uint64_t value = 0;
@@ -135,7 +135,7 @@ void require_less(const Given<int>& low, const Given<int>& high, bool or_equal =
                                name(high, "the size"), high.value));
 }
 
-// What the columns of a row cannot say.
+// Checks and values that need more than the columns of a row.
 
 void finish_torchrun(const Variables& variables, Launch& launch) {
   launch.agent_store = variables.is("TORCHELASTIC_USE_AGENT_STORE", "True");
@@ -145,8 +145,8 @@ void finish_torchrun(const Variables& variables, Launch& launch) {
                     launch.master_port.value ? "MASTER_ADDR" : "MASTER_PORT"));
 }
 
-// RANK and its companions differ from srun's numbers: something inside srun set them, Ray on Slurm for example. Beside
-// MNRUN_* or CLUSTER_* they are mnrun's or the cluster's, and srun is inside.
+// True if RANK and the related variables differ from srun's: a launcher inside srun, such as Ray on Slurm, set them.
+// Together with MNRUN_* or CLUSTER_* they belong to mnrun or the cluster, and srun is the inner launcher.
 bool ranked_inside_srun(const Variables& variables) {
   return !variables.has("MNRUN_STORE") && !variables.has("CLUSTER_STORE") && variables.has("RANK") &&
          variables.has("LOCAL_RANK") && variables.has("WORLD_SIZE") &&
@@ -180,15 +180,15 @@ void require_one_agent_per_node(const Variables& variables, Nodes& nodes) {
                                  variables.show("SLURM_STEP_NUM_TASKS"), variables.show(nodes.node_count->variable)));
 }
 
-// jsrun numbers no nodes. If it starts one process per node, the ranks are the nodes' numbers.
+// jsrun does not number the nodes. If it starts one process per node, the ranks are the node ranks.
 void number_by_jsrun(const Variables& variables, Nodes& nodes) {
   if (variables.number("JSM_NAMESPACE_LOCAL_SIZE").value_or(Given<int>{}).value != 1) return;
   nodes.node_rank = variables.number("JSM_NAMESPACE_RANK");
   nodes.node_count = variables.number("JSM_NAMESPACE_SIZE");
 }
 
-// WORLD_SIZE counts pods in some versions of the operator and processes in others. Its meaning is clear only if the two
-// numbers are equal, so a pod with several processes needs an agent that starts them.
+// WORLD_SIZE is the number of pods in some versions of the operator and of processes in others. It is unambiguous only
+// if the two are equal, so a pod with several processes needs an agent that starts them.
 void require_one_process_per_pod(const Variables& variables, Launch&) {
   constexpr std::string_view remedy = "start the processes of this pod with mnrun or torchrun";
   if (parse_decimal<std::int64_t>(variables.text("PET_NPROC_PER_NODE")).value_or(1) != 1)
@@ -204,7 +204,8 @@ void require_one_process_per_pod(const Variables& variables, Launch&) {
 
 bool started_on_one_replica(const Variables& variables) { return variables.is("NGC_ARRAY_TYPE", "MPIJob"); }
 
-// AWS Batch does not tell the main node its own address, and it may number another node 0: count from the main node.
+// AWS Batch does not give the main node its own address, and the main node may have another number than 0: count from
+// the main node.
 void number_in_aws(const Variables& variables, Nodes& nodes) {
   const auto main = variables.number("AWS_BATCH_JOB_MAIN_NODE_INDEX").value_or(Given<int>{});
   require_less(*nodes.node_rank, *nodes.node_count);
@@ -218,8 +219,8 @@ void number_in_aws(const Variables& variables, Nodes& nodes) {
   }
 }
 
-// pbsdsh gives its tasks the number of their node and nothing else. OpenPBS does not even set PBS_NODEFILE for them.
-// The job's script has no number. It runs on the first node only, and counts the nodes only if there is no other.
+// pbsdsh sets only the node number of its tasks; OpenPBS does not even set PBS_NODEFILE for them. The job's script has
+// no node number. It runs on the first node only, so its node count is set only if that is the only node.
 void number_in_pbs(const Variables& variables, Nodes& nodes) {
   if (!variables.has("PBS_NODEFILE")) return;
   const auto hosts = variables.node_file("PBS_NODEFILE"), names = distinct(hosts);
@@ -249,13 +250,13 @@ enum class Port { none, of_job, customary };
 
 using Conditions = std::array<std::string_view, 5>;  // see Variables::meet()
 
-// A launcher, or a batch system that runs a script. A string_view is the name of a variable; "": there is none.
+// A launcher, or a batch system that runs a script. Each string_view is the name of a variable; "": none.
 struct Row {
   std::string_view launcher = "none";          // none: one process
-  Conditions known_by = {};                    // all of them hold
+  Conditions known_by = {};                    // all must hold
   bool (*unless)(const Variables&) = nullptr;  // if this holds, read_launch skips the row
 
-  Numbers numbers = {};                         // no rank: it starts one process per node or pod
+  Numbers numbers = {};                         // without a rank: one process per node or pod
   std::array<std::string_view, 2> run_id = {};  // the run's, or a job's and its step's
   std::string_view restart_count = "";
   std::string_view report_fd = "";
@@ -263,7 +264,7 @@ struct Row {
   // How the processes meet: in MPI_Init if `mpi` is set, in the launcher's store, or at a master.
   std::string_view mpi = "";
   std::string_view store = "";  // host:port of a TcpStore
-  // The master. MASTER_ADDR and MASTER_PORT come first, then these in their order.
+  // The master: MASTER_ADDR and MASTER_PORT take precedence, then these in this order.
   std::string_view address = "";
   std::string_view endpoint = "";                   // host:port
   std::array<std::string_view, 2> host_lists = {};  // the first host of Slurm's list
@@ -272,10 +273,10 @@ struct Row {
   Port port_otherwise = Port::none;
 
   // What read_nodes needs.
-  std::string_view batch_system = "";                       // its name; "": it skips the row
+  std::string_view batch_system = "";                       // its name; "": read_nodes skips the row
   std::array<std::string_view, 2> processes_per_node = {};  // the first that is a number
 
-  // What the columns cannot say.
+  // What the columns cannot express.
   void (*number_nodes)(const Variables&, Nodes&) = nullptr;
   void (*finish)(const Variables&, Launch&) = nullptr;  // in read_launch
   void (*nodes)(const Variables&, Nodes&) = nullptr;    // in read_nodes
@@ -320,10 +321,10 @@ constexpr Row pod(std::string_view launcher, std::string_view batch_system, cons
           .finish = require_one_process_per_pod};
 }
 
-// The innermost launcher first: launchers nest (torchrun under srun, mpirun in a batch script), and the outer one's
-// variables are still set, and mislead. mnrun can stand low, because it removes process_variables() from its children's
+// The innermost launcher first: launchers nest (torchrun under srun, mpirun in a batch script), and the variables of
+// the outer one remain set and mislead. mnrun can stand low because it removes process_variables() from its children's
 // environment: another launcher's variable beside MNRUN_* means that this launcher runs inside mnrun. The nodes of a
-// cluster do the same.
+// cluster (chapter 06) do the same.
 constexpr std::array table = {
     Row{.launcher = "torchrun",
         .known_by = {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"},
@@ -331,7 +332,7 @@ constexpr std::array table = {
         .run_id = {"TORCHELASTIC_RUN_ID"},
         .restart_count = "TORCHELASTIC_RESTART_COUNT",
         .finish = finish_torchrun},
-    // OMPI_COMM_WORLD_NODE_RANK is not the node's: it counts this node's processes over all jobs.
+    // OMPI_COMM_WORLD_NODE_RANK is not the node rank: it numbers this node's processes over all jobs.
     Row{.launcher = "Open MPI",
         .known_by = {"OMPI_COMM_WORLD_RANK"},
         .numbers = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -351,7 +352,7 @@ constexpr std::array table = {
         .mpi = "PMI_RANK"},
     srun_with("srun --mpi=pmi2", "PMI_RANK", "PMI_SIZE"),
     srun_with("srun --mpi=pmix", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
-    // HOROVOD_GLOO_RENDEZVOUS_ADDR is Horovod's own store on the host of horovodrun, which need not be rank 0's.
+    // HOROVOD_GLOO_RENDEZVOUS_ADDR is Horovod's own store on the host of horovodrun, which may not be that of rank 0.
     Row{.launcher = "Horovod",
         .known_by = {"HOROVOD_RANK", "HOROVOD_SIZE"},
         .numbers = {"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
@@ -365,7 +366,7 @@ constexpr std::array table = {
         .port_otherwise = Port::of_job,
         .batch_system = "LSF",
         .nodes = number_by_jsrun},
-    // A batch script has SLURM_PROCID and SLURM_NTASKS too, but no SLURM_STEP_*: it is one process.
+    // A batch script also has SLURM_PROCID and SLURM_NTASKS, but no SLURM_STEP_*: it is one process.
     srun,
     Row{.launcher = "cluster",  // chapter 06's
         .known_by = {"CLUSTER_STORE", "CLUSTER_JOB_ID"},
@@ -409,7 +410,7 @@ constexpr std::array table = {
         .port_otherwise = Port::customary,
         .batch_system = "AWS Batch",
         .number_nodes = number_in_aws},
-    // A job's script is task 1; Slurm sets these variables for scripts that were written for PBS.
+    // A job's script is task 1. Slurm also sets these variables, for scripts that were written for PBS.
     Row{.launcher = "pbsdsh",
         .known_by = {"PBS_NODENUM", "PBS_TASKNUM", "PBS_TASKNUM!=1", "PBS_JOBID", "!SLURM_JOB_ID"},
         .numbers = {.node_rank = "PBS_NODENUM"},
@@ -419,7 +420,7 @@ constexpr std::array table = {
         .batch_system = "PBS",
         .number_nodes = number_in_pbs,
         .finish = require_one_slot_per_node},
-    // Batch scripts, which are one process. Slurm's runs on the first node only, so the other nodes are not its own.
+    // Batch scripts, which are one process. Slurm's runs on the first node only and does not count the other nodes.
     Row{.known_by = {"SLURM_JOB_ID"}, .batch_system = "Slurm (batch script)"},
     Row{.known_by = {"PBS_JOBID"},
         .run_id = {"PBS_JOBID"},
@@ -447,7 +448,7 @@ Nodes read_row(const Row& row, const Variables& variables) {
   Given<std::uint16_t>& port = nodes.master_port;
   nodes.node_rank = variables.number(row.numbers.node_rank);
   nodes.node_count = variables.number(row.numbers.node_count);
-  // mnrun understands gpu, cpu and auto itself; here they are skipped.
+  // Skips gpu, cpu and auto, which mnrun interprets itself.
   for (const std::string_view name : row.processes_per_node)
     if (!nodes.processes_per_node && parse_decimal<std::int64_t>(variables.text(name)))
       nodes.processes_per_node = variables.number(name);
@@ -487,7 +488,8 @@ void require_consistent(const Launch& launch) {
                                  address.variable, address.value));
 }
 
-// No row fits. A process that would take itself for the only one, although something started several, is refused.
+// For a process that matches no row: throws if some launcher started several processes, because this one would take
+// itself for the only one.
 void require_alone(const Variables& variables) {
   for (const std::string_view name : {"PMI_RANK", "PMI_ID", "PMIX_RANK"})
     if (variables.has(name))
@@ -499,7 +501,7 @@ void require_alone(const Variables& variables) {
                      " without PET_NODE_RANK: start the processes of this pod with mnrun or torchrun");
   for (const std::string_view name : {"RANK", "LOCAL_RANK", "WORLD_SIZE"})
     if (variables.number(name))
-      throw UsageError(fmt::format("{0} without {1}: set {1} too, or unset {2}", variables.show(name),
+      throw UsageError(fmt::format("{0} without {1}: also set {1}, or unset {2}", variables.show(name),
                                    variables.has("RANK") ? "WORLD_SIZE" : "RANK", name));
 }
 
@@ -568,13 +570,13 @@ Nodes read_nodes(const Environment& environment) {
                                  [&](const Row& r) { return !r.batch_system.empty() && matches(r, variables); });
   Nodes nodes = read_row(row, variables);
   if (row.nodes) row.nodes(variables, nodes);
-  // A job's port is of no use without an address.
+  // A job's port is useless without an address.
   if (nodes.master_address.value.empty() && nodes.master_port.variable == row.run_id[0]) nodes.master_port = {};
   if (nodes.node_rank && nodes.node_count) require_less(*nodes.node_rank, *nodes.node_count);
   return nodes;
 }
 
-// Not all of OMPI_* and PMIX_*: OMPI_MCA_btl and the like are the user's settings.
+// Not all of OMPI_* and PMIX_*: variables such as OMPI_MCA_btl are the user's settings.
 std::span<const std::string_view> process_variables() {
   static constexpr auto names = std::to_array<std::string_view>(
       {// torchrun, mnrun, cluster, Ray Train, torch.distributed.launch

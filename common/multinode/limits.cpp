@@ -17,8 +17,8 @@ void lower(std::optional<Number>& limit, Number value) {
   limit = std::min(limit.value_or(value), value);
 }
 
-// Calls `visit` with MOUNT/PATH, MOUNT/its parent ... MOUNT. Without a cgroup namespace PATH is the host's, and what is
-// mounted here may begin further down: then only MOUNT exists.
+// Calls `visit` with mount/path, mount/(its parent) ... mount. Without a cgroup namespace `path` is the host's, and the
+// mount may begin further down: then only `mount` exists.
 template <class Visit>
 void to_the_top(const std::filesystem::path& mount, std::filesystem::path path, Visit visit) {
   for (path = path.relative_path(); !path.empty(); path = path.parent_path()) visit(mount / path);
@@ -28,7 +28,7 @@ void to_the_top(const std::filesystem::path& mount, std::filesystem::path path, 
 }  // namespace
 
 std::vector<int> allowed_cpus() {
-  for (std::size_t sets = 1;; sets *= 2) {  // the kernel refuses a set that is smaller than its own
+  for (std::size_t sets = 1;; sets *= 2) {  // the kernel rejects a set that is smaller than its own
     std::vector<cpu_set_t> set(sets);
     const std::size_t bytes = sets * sizeof(cpu_set_t);
     const int result = sched_getaffinity(0, bytes, set.data());
@@ -44,7 +44,8 @@ std::vector<int> allowed_cpus() {
 Limits read_cgroup(const std::filesystem::path& root) {
   Limits limits;
   const auto lower_memory = [&](const std::filesystem::path& file) {
-    const auto bytes = read_number<std::int64_t>(file);  // version 1 says unlimited as the largest multiple of a page
+    const auto bytes =
+        read_number<std::int64_t>(file);  // version 1: unlimited is the largest multiple of the page size
     if (bytes && *bytes < std::int64_t{1} << 62) lower(limits.memory_bytes, *bytes);
   };
   const std::filesystem::path mount = root / "sys/fs/cgroup";

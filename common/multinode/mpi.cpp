@@ -5,8 +5,8 @@ namespace multinode {
 
 namespace {
 
-// MPI, started unless the World or the program did that, and then ended when the process ends: it cannot be started
-// twice.
+// Initializes MPI unless the World or the program did. MPI is then finalized when the process exits, because it cannot
+// be initialized twice.
 void start_mpi() {
   struct Library {
     Library() {
@@ -27,7 +27,7 @@ void start_mpi() {
   check(MPI_Query_thread(&provided));
   if (provided < MPI_THREAD_SERIALIZED)
     throw std::runtime_error(
-        "MPI was started without thread support: the program must ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
+        "MPI was initialized without thread support: call MPI_Init_thread with MPI_THREAD_SERIALIZED");
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ MpiComm::MpiComm(const World& world) {
 MpiComm::~MpiComm() {
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (!finalized && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);  // collective: all must come
+  if (!finalized && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);  // collective
 }
 
 }  // namespace multinode

@@ -4,7 +4,7 @@ namespace multinode {
 
 namespace {
 
-// MPI: inout = in (op) inout; `in` is the part of the lower ranks.
+// MPI: inout = in (op) inout, where `in` comes from the lower ranks.
 template <DataType type, Reduction reduction>
 void reduce(void* in, void* inout, int* count, MPI_Datatype*) {
   combine(type, reduction, inout, in, inout, static_cast<std::size_t>(*count));
@@ -22,8 +22,8 @@ MpiTypes::MpiTypes() {
   add_operations<DataType::float16, sum, product, min, max, average>();
   add_operations<DataType::bfloat16, sum, product, min, max, average>();
 #ifdef MPICH_VERSION
-  // MPICH 4.0 compares unsigned bytes as if they had a sign (max(100, 200) is 100), and its ranks reduce in different
-  // orders: their zeros had different signs.
+  // MPICH 4.0 compares unsigned bytes as signed ones (max(100, 200) is 100), and its ranks reduce in different orders,
+  // so that their zeros had different signs.
   add_operations<DataType::uint8, min, max>();
   add_operations<DataType::float32, min, max>();
   add_operations<DataType::float64, min, max>();

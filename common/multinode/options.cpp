@@ -12,24 +12,26 @@ namespace po = boost::program_options;
 po::options_description CommonOptions::description() {
   po::options_description known("Options of every program");
   auto set_timeout = [this](double seconds) {
-    // A year is as good as for ever, and does not overflow.
-    if (!(seconds > 0 && seconds <= 31'536'000)) throw UsageError("--timeout must be seconds above 0, at most a year");
+    // A year does not overflow, and is long enough for "no deadline".
+    if (!(seconds > 0 && seconds <= 31'536'000))
+      throw UsageError("--timeout must be a number of seconds above 0, at most 31536000 (a year)");
     timeout = std::chrono::milliseconds(std::llround(std::ceil(seconds * 1000)));
   };
-  known.add_options()("backend", po::value(&backend)->default_value(backend), "library: auto, mpi, nccl or gloo")(
+  known.add_options()("backend", po::value(&backend)->default_value(backend),
+                      "communication library: auto, mpi, nccl or gloo")(
       "timeout", po::value<double>()->default_value(60, "60")->notifier(set_timeout),
-      "seconds that a rank may wait for another")(
+      "deadline of every wait for another rank, in seconds")(
       "rendezvous", po::value(&rendezvous),
-      "meeting place: tcp:HOST:PORT, served by rank 0, or file:PATH; default: as the launcher says")(
-      "json", po::value(&json), "file to write results to, a JSON object a line")(
-      "seed", po::value(&seed)->default_value(seed), "seed of all random numbers");
+      "where the ranks meet: tcp:HOST:PORT of rank 0, or file:PATH; default: set by the launcher")(
+      "json", po::value(&json), "file to write results to, one JSON object per line")(
+      "seed", po::value(&seed)->default_value(seed), "seed for all random numbers");
   return known;
 }
 
 bool parse_command_line(int argc, const char* const* argv, const po::options_description& known, bool talk) {
   po::options_description all;
   all.add(known).add_options()("help,h", "print this text");
-  // Unless told not to, Boost takes "--time 3" for --timeout and ignores stray words.
+  // By default Boost accepts "--time 3" for --timeout and ignores positional arguments.
   const int strict = po::command_line_style::unix_style ^ po::command_line_style::allow_guessing;
   try {
     po::variables_map given;

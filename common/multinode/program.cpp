@@ -33,7 +33,7 @@ Program::Program(std::string its_name, const boost::program_options::options_des
       validate(std::move(its_validate)) {}
 
 int run(const Program& program, int argc, const char* const* argv, const std::function<int(World&)>& body) {
-  bool talk = true;  // until the rank is known: better said twice than never
+  bool talk = true;  // until the rank is known: rather print twice than never
   try {
     const Launch launch = read_launch(current_environment());
     talk = launch.rank.value == 0;
@@ -56,7 +56,7 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
   } catch (const std::exception& e) {
     if (talk)
       std::cerr << program.name + ": " + e.what() + "\n" << std::flush;
-    else  // the launcher may end rank 0 as soon as this rank has failed: let it speak first
+    else  // the launcher may kill rank 0 as soon as this rank fails: let rank 0 print first
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
     libraries().abort_mpi(status_of(e));
     return status_of(e);

@@ -29,12 +29,12 @@ UsageError unusable(const fs::path& file, const std::string& why) {
 }
 UsageError unusable(const fs::path& file, int error) {
   return unusable(file, std::generic_category().message(error) +
-                            "; every rank has to be able to read it, and rank 0 to write to its folder");
+                            "; every rank must be able to read it, and rank 0 must be able to write to its folder");
 }
 
-// What is in the file; nothing where there is none. What something else has written is refused.
+// The contents of the file after its first line; nullopt if it does not exist. Throws for any other file.
 std::optional<std::string> content_of(const fs::path& file) {
-  // On NFS a name that was not there stays so for a while, unless its folder is opened.
+  // NFS caches for a while that a file does not exist, unless its folder is opened.
   const Descriptor folder(
       ::open(file.has_parent_path() ? file.parent_path().c_str() : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const Descriptor in(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
@@ -47,7 +47,7 @@ std::optional<std::string> content_of(const fs::path& file) {
   if (got < 0) throw unusable(file, errno);
   text.resize(static_cast<std::size_t>(got));
   if (!text.starts_with(first_line) || text.back() != '\n' || std::ranges::count(text, '\n') != 3)
-    throw unusable(file, "something else has written it; remove it or name another");
+    throw unusable(file, "it is not a rendezvous file; remove it or choose another path");
   return text.substr(first_line.size(), text.size() - first_line.size() - 1);
 }
 
@@ -75,7 +75,7 @@ Endpoint read_endpoint(const fs::path& file, const std::string& generation, std:
       return parse_endpoint(text->substr(generation.size() + 1), "the rendezvous file " + file.string());
     if (Clock::now() >= deadline)
       throw StoreTimeout("rank 0 has not written the rendezvous file " + file.string() + " within " + to_text(timeout) +
-                         (text ? "; what is there is another run's" : ""));
+                         (text ? "; the file there is from another run" : ""));
     std::this_thread::sleep_for(pause);
   }
 }

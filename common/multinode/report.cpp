@@ -27,14 +27,15 @@ std::size_t width_of(const std::string& text) {  // characters, not bytes, of UT
 Table::Table(std::vector<std::string> head) { rows_.push_back(std::move(head)); }
 
 void Table::add(std::vector<std::string> row) {
-  if (row.size() != rows_.front().size()) throw std::logic_error("a table row with another number of cells");
+  if (row.size() != rows_.front().size())
+    throw std::logic_error("Table::add: the row has another number of cells than the head");
   rows_.push_back(std::move(row));
 }
 
 void Table::print(std::ostream& out) const {
   const std::size_t columns = rows_.front().size();
   std::vector<std::size_t> widths(columns);
-  std::vector<bool> right(columns, rows_.size() > 1);  // a column of numbers, the head aside
+  std::vector<bool> right(columns, rows_.size() > 1);  // columns with only numbers below the head
   for (std::size_t r = 0; r < rows_.size(); ++r)
     for (std::size_t c = 0; c < columns; ++c) {
       widths[c] = std::max(widths[c], width_of(rows_[r][c]));

@@ -27,7 +27,7 @@ int milliseconds_left(Clock::time_point deadline) {
   return static_cast<int>(std::clamp<decltype(left)>(left, 0, 1'000'000'000));
 }
 
-// getaddrinfo may ask a name server and cannot be given a deadline, so another thread waits for it.
+// getaddrinfo may ask a name server and has no deadline, so another thread waits for it.
 Addresses resolve_until(const Endpoint& server, Clock::time_point deadline, std::string& error) {
   if (auto numeric = resolve(server, AI_NUMERICHOST, error)) return numeric;
   auto answer = std::make_shared<std::promise<std::pair<Addresses, std::string>>>();
@@ -94,7 +94,7 @@ void set_connection_options(int fd) noexcept {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 3);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 9'000);  // ms; keep-alive does not look while data is on its way
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 9'000);  // ms; keep-alive does not probe while data is in flight
 }
 
 TcpClient::TcpClient(Endpoint server, milliseconds timeout, const Handshake& handshake)
@@ -108,10 +108,10 @@ TcpClient::TcpClient(Endpoint server, milliseconds timeout, const Handshake& han
         handshake(*this, deadline);
         return;
       } catch (const ConnectionClosed&) {
-        error = "it closes the connection (it is no such store, or has no room for more clients)";
+        error = "it closes the connection (it is another kind of server, or it is full)";
         lost_.clear();
       } catch (const StoreTimeout&) {
-        error = "it accepts the connection and does not answer";
+        error = "it accepts the connection but does not answer";
         again = false;
       }
     }
@@ -140,7 +140,7 @@ bool TcpClient::try_connect(Clock::time_point deadline, std::string& error) {
         ::getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &result, &size);
       }
     }
-    // A connection to a free port of this host can get that very port as its own and so reach itself.
+    // A connection to a free port of this host can get that port as its source port and so connect to itself.
     sockaddr_storage own{}, other{};
     socklen_t own_size = sizeof own, other_size = sizeof other;
     if (result == 0 && ::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
@@ -149,7 +149,7 @@ bool TcpClient::try_connect(Clock::time_point deadline, std::string& error) {
       result = ECONNREFUSED;
     if (result == 0) return true;
     error = std::strerror(result);
-    if (result == ECONNREFUSED) error += " (nobody listens there)";
+    if (result == ECONNREFUSED) error += " (no process listens there)";
     if (result == ETIMEDOUT) error += " (a firewall in between, or a host that is down?)";
     if (result == ENETUNREACH || result == EHOSTUNREACH) error += " (a wrong address or interface?)";
     fd_.reset();
@@ -170,7 +170,7 @@ bool TcpClient::wait_for(short events, Clock::time_point deadline) {
 
 void TcpClient::usable(std::string_view doing) const {
   if (!lost_.empty()) throw StoreLost(lost_);
-  if (!fd_) throw StoreLost("the connection to " + name_ + " is closed already, while " + std::string(doing));
+  if (!fd_) throw StoreLost("the connection to " + name_ + " is already closed, while " + std::string(doing));
 }
 
 void TcpClient::lose(const std::string& reason) {

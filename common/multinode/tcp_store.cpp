@@ -1,14 +1,15 @@
 // The wire protocol. Integers are little-endian; a string is its length (u32) and its bytes.
-//   Each side first sends `hello`: seven letters and the version. Whoever sends anything else is a stranger, known by
-//   the first wrong byte, and is hung up on. Then the client sends requests, one after the other, and the server
-//   answers each in turn. Both are frames: the length of the rest (u32), a byte, a body.
+//   Each side first sends `hello`: seven letters and the version. The server closes a connection at the first wrong
+//   byte of it. Then the client sends requests, and the server answers them in order. Both are frames: the length of
+//   the rest (u32), a byte, a body.
 //     request: operation      set: key, value         compare_set: key, expected, desired
 //                             get: key, u64 ms        wait: u64 ms, u32 number, keys
 //                             add: key, i64           will: key, value         goodbye: nothing
-//     answer: status          done: the value (get, compare_set, add: decimal), else nothing
-//                             timed_out: the key that is missing
-//                             refused: why
-//   get and wait are answered when the values are there or their time has passed: nobody polls.
+//     answer: status          done: the value (get, compare_set, add: decimal), or nothing
+//                             timed_out: the missing key
+//                             refused: the reason
+//   get and wait are answered when the values exist or the timeout has passed: clients do not poll. A client before its
+//   hello is called a stranger, after it a member.
 #include <multinode/signals.hpp>
 #include <multinode/socket.hpp>
 #include <multinode/store_protocol.hpp>
@@ -62,7 +63,7 @@ std::string framed(std::uint8_t first, std::string_view body) {
   return frame.append(body);
 }
 
-// Takes values off the front of a frame.
+// Reads values from the front of a frame.
 class Parser {
  public:
   explicit Parser(std::string_view bytes) : bytes_(bytes) {}
@@ -222,18 +223,18 @@ using protocol::Operation;
 using protocol::Request;
 using protocol::Status;
 
-// What bounds the server's memory, its descriptors and its turns.
+// Limits of the server's memory, descriptors and turns.
 constexpr std::size_t most_stored_bytes = 128 << 20;  // keys, values, wills
 constexpr std::size_t most_keys = 1 << 18;
-constexpr std::size_t overhead_of_key = 128;            // a node of the map
+constexpr std::size_t overhead_of_key = 128;            // bytes of a map node
 constexpr std::size_t most_buffered_bytes = 64 << 20;   // not yet parsed, not yet sent, over all connections
-constexpr std::size_t most_unsent_per_turn = 64 << 10;  // then the answers go out before the next request is read
+constexpr std::size_t most_unsent_per_turn = 64 << 10;  // above it the answers are sent before the next request is read
 constexpr int most_requests_per_turn = 32;
 constexpr std::size_t most_answered_per_turn = 256 << 10;
 constexpr std::size_t most_members = 16 << 10;
 constexpr std::size_t most_strangers = 256;
 constexpr milliseconds hello_timeout(5'000);
-constexpr std::uint64_t longest_wait = std::uint64_t{1} << 40;  // ms: what deadline_in() understands
+constexpr std::uint64_t longest_wait = std::uint64_t{1} << 40;  // ms, which deadline_in() accepts
 
 [[noreturn]] void throw_listen(int error, const std::string& address, std::uint16_t port, const std::string& why) {
   throw std::system_error(error, std::generic_category(),
@@ -269,7 +270,7 @@ class TcpStoreServer::Implementation {
     watch(EPOLL_CTL_ADD, stop_.get(), stop_id, EPOLLIN);
     watch(EPOLL_CTL_ADD, listener_.get(), listener_id, EPOLLIN);
 
-    // An eighth of the process's descriptors for strangers, three quarters for members, the rest is the process's own.
+    // An eighth of the process's descriptors is for strangers, three quarters for members, the rest for the process.
     rlimit descriptors{};
     if (::getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_cur != RLIM_INFINITY) {
       most_strangers_ = std::min<std::size_t>(most_strangers, descriptors.rlim_cur / 8 + 1);
@@ -304,8 +305,8 @@ class TcpStoreServer::Implementation {
     Id id = 0;
     Descriptor fd;
     bool member = false;   // has said hello
-    bool leaving = false;  // has said goodbye: is closed when the answer is out
-    std::string hello;     // as far as it came
+    bool leaving = false;  // has said goodbye: to be closed when the answer is sent
+    std::string hello;     // the part received so far
     protocol::FrameReader in;
     std::string out;
     std::size_t sent = 0;
@@ -335,13 +336,13 @@ class TcpStoreServer::Implementation {
             guarded(event.data.u64, [&](Connection& connection) { handle(connection, event.events); });
         }
         expire_timers();
-        // Only those that are ready now: who is ready again waits for the others.
+        // Only those that are ready now: one that becomes ready again waits for the others.
         for (const auto id : std::exchange(ready_, {}))
           guarded(id, [&](Connection& connection) {
             connection.ready = false;
             resume(connection);
           });
-      } catch (const std::exception&) {  // no memory left, outside any connection: the next turn tries again
+      } catch (const std::exception&) {  // out of memory, outside any connection: the next turn retries
       }
     }
   }
@@ -358,7 +359,7 @@ class TcpStoreServer::Implementation {
     }
   }
 
-  // milliseconds until something has to be done
+  // The timeout for epoll_wait: milliseconds until the next timer; -1: none.
   int pause() const {
     if (!ready_.empty()) return 0;
     if (timers_.empty()) return -1;
@@ -366,7 +367,7 @@ class TcpStoreServer::Implementation {
     return static_cast<int>(std::clamp<decltype(left)>(left, 0, 1'000'000'000));
   }
 
-  // Whatever goes wrong with a connection ends that connection and nothing else.
+  // An error of one connection ends only that connection.
   template <class Function>
   void guarded(Id id, Function&& function) {
     const auto found = connections_.find(id);
@@ -376,7 +377,7 @@ class TcpStoreServer::Implementation {
     try {
       function(connection);
       keep = bool(connection.fd);
-    } catch (const std::exception&) {  // a Violation, or no memory left
+    } catch (const std::exception&) {  // a Violation, or out of memory
     }
     if (!keep) return drop(id);
     const auto buffered = connection.in.capacity() + connection.out.capacity();
@@ -422,7 +423,7 @@ class TcpStoreServer::Implementation {
           drop(*strangers_.begin());
           continue;
         }
-        // Nobody can be let in: look again a little later instead of spinning.
+        // No descriptor is free: retry later instead of spinning.
         watch(EPOLL_CTL_MOD, listener_.get(), listener_id, 0);
         timers_.emplace(Clock::now() + milliseconds(50), listener_id);
         return;
@@ -437,21 +438,21 @@ class TcpStoreServer::Implementation {
       guarded(id, [this](Connection& fresh) {
         watch(EPOLL_CTL_ADD, fresh.fd.get(), fresh.id, fresh.events);
         set_deadline(fresh, Clock::now() + hello_timeout);
-        receive(fresh);  // its hello is here already, mostly: a flood of strangers does not push it out
+        receive(fresh);  // its hello has usually arrived, so a flood of strangers does not push it out
       });
     }
   }
 
   void handle(Connection& connection, std::uint32_t events) {
     if (events & (EPOLLERR | EPOLLHUP)) return connection.fd.reset();
-    if (connection.ready) return;  // gets its turn anyway
+    if (connection.ready) return;  // its turn comes anyway
     if (events & EPOLLOUT && flush(connection)) {
       if (connection.leaving) return connection.fd.reset();
       listen_for(connection, EPOLLIN | EPOLLRDHUP);
       return process(connection);
     }
     if (connection.blocked()) {
-      // One request at a time: what else it sends stays in the kernel and slows its sender alone.
+      // One request at a time: further ones stay in the kernel and slow down only their sender.
       if (events & EPOLLRDHUP) return connection.fd.reset();
       if (events & EPOLLIN) listen_for(connection, connection.events & ~std::uint32_t{EPOLLIN});
       return;
@@ -470,7 +471,7 @@ class TcpStoreServer::Implementation {
       bytes.remove_prefix(part.size());
       if (!protocol::hello.starts_with(connection.hello)) throw protocol::Violation("a stranger");
       if (connection.hello.size() < protocol::hello.size()) return;
-      if (count_members(0) >= most_members_) throw protocol::Violation("the house is full");
+      if (count_members(0) >= most_members_) throw protocol::Violation("too many clients");
       connection.member = true;
       strangers_.erase(connection.id);
       clear_deadline(connection);
@@ -532,7 +533,7 @@ class TcpStoreServer::Implementation {
       connection.out += protocol::encode(status, body);
       return;
     }
-    // Large: from where it is stored to the kernel, and a copy only of what the kernel does not take.
+    // Large: sent directly from the stored value; only what the kernel does not accept is copied.
     connection.out += protocol::encode(status, body.size());
     if (flush(connection)) {
       const auto sent = ::send(connection.fd.get(), body.data(), body.size(), MSG_NOSIGNAL);
@@ -569,7 +570,7 @@ class TcpStoreServer::Implementation {
         add(connection, request);
         break;
       case Operation::will: {
-        // Its room is taken now, so that there is room when it is carried out.
+        // Its space is reserved now, so that it can be executed later.
         Will will(std::move(request.keys[0]), std::move(request.value));
         const auto bytes = stored_bytes_ - size_of(connection.will) + size_of(will);
         if (bytes > most_stored_bytes) {
@@ -609,7 +610,7 @@ class TcpStoreServer::Implementation {
         return answer(connection, Status::refused, "its value is not a number");
     }
     if (__builtin_add_overflow(sum, request.amount, &sum))
-      return answer(connection, Status::refused, "the sum has more than 64 bits");
+      return answer(connection, Status::refused, "the sum overflows 64 bits");
     const auto text = std::to_string(sum);
     if (!store(request.keys[0], text)) return refuse_full(connection);
     answer(connection, Status::done, text);
@@ -617,7 +618,7 @@ class TcpStoreServer::Implementation {
 
   void refuse_full(Connection& connection) { answer(connection, Status::refused, "the store is full"); }
 
-  // Sets, and wakes who waits; false where there is no room.
+  // Sets the value and wakes its waiters; returns false if the store is full.
   bool store(const std::string& key, std::string_view value, std::size_t keys = most_keys) {
     const auto found = values_.find(key);
     const bool fresh = found == values_.end();
@@ -636,8 +637,8 @@ class TcpStoreServer::Implementation {
     return true;
   }
 
-  // Answers the pending request if all its keys are there, else has the connection wait for the first that is not.
-  // Returns whether it is answered.
+  // Answers the pending request if all its keys exist; else the connection waits for the first missing one. Returns
+  // whether it was answered.
   bool look(Connection& connection) {
     auto& request = *connection.pending;
     while (connection.next_key < request.keys.size()) {
@@ -683,7 +684,7 @@ class TcpStoreServer::Implementation {
     connection.deadline.reset();
     if (!connection.member) return connection.fd.reset();
     if (!connection.pending) return;
-    if (!look(connection)) {  // a value may have come in this very turn
+    if (!look(connection)) {  // a value may have arrived in this turn
       stop_waiting(connection);
       finish(connection, Status::timed_out, std::string(connection.pending->keys[connection.next_key]));
     }
@@ -720,7 +721,7 @@ class TcpStoreServer::Implementation {
   std::set<Id> strangers_;
   std::set<std::pair<Clock::time_point, Id>> timers_;
   std::vector<Id> ready_;
-  std::map<std::string, std::string> values_;  // not hashed: nobody can choose keys that collide
+  std::map<std::string, std::string> values_;  // not hashed, so that clients cannot send colliding keys
   std::map<std::string, std::set<Id>> waiting_;
   std::size_t stored_bytes_ = 0;
   std::size_t buffered_ = 0;
@@ -746,7 +747,7 @@ void shake_hands(detail::TcpClient& client, Clock::time_point deadline) {
   for (auto& byte : hello) {
     client.receive(&byte, 1, deadline, "waiting for its hello");
     if (!protocol::hello.starts_with(std::string_view(hello).substr(0, std::size_t(&byte - hello.data()) + 1)))
-      client.lose("what answers there is not this store, or another version of it");
+      client.lose("the server there is not this store, or has another version");
   }
 }
 
@@ -770,7 +771,7 @@ std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
   std::int64_t sum = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
   if (error != std::errc() || end != text.data() + text.size())
-    client_.lose("it answered against its protocol: a sum that is not a number");
+    client_.lose("its answer violates the protocol: the sum is not a number");
   return sum;
 }
 
@@ -808,7 +809,7 @@ std::string TcpStore::call(Request request, milliseconds timeout, std::string_vi
   if (request.keys.size() > protocol::max_keys || frame.size() - sizeof(std::uint32_t) > protocol::max_frame)
     throw StoreRefused(std::to_string(request.keys.size()) + " keys at once are too many for " + client_.name());
 
-  // A server that owes an answer for as long as it may take to connect to it counts as silent.
+  // A server that is late with its answer by as much as it may take to connect to it counts as silent.
   const bool waits = request.operation == Operation::get || request.operation == Operation::wait;
   const auto deadline = detail::deadline_in(
       waits ? std::min(timeout, milliseconds::max() / 2) + std::min(timeout_, milliseconds::max() / 2) : timeout);
@@ -823,7 +824,7 @@ std::string TcpStore::call(Request request, milliseconds timeout, std::string_vi
     case Status::refused:
       throw StoreRefused(client_.name() + " refuses, while " + doing + ": " + answer.body);
   }
-  client_.lose("it answered against its protocol");
+  client_.lose("its answer violates the protocol");
 }
 
 protocol::Answer TcpStore::receive(Clock::time_point deadline, std::string_view doing) {
@@ -834,7 +835,7 @@ protocol::Answer TcpStore::receive(Clock::time_point deadline, std::string_view 
     client_.receive(frame.data(), frame.size(), deadline, doing);
     return protocol::parse_answer(frame);
   } catch (const protocol::Violation& violation) {
-    client_.lose("it answered against its protocol: " + std::string(violation.what()));
+    client_.lose("its answer violates the protocol: " + std::string(violation.what()));
   }
 }
 

@@ -1,15 +1,16 @@
-// What is used here of the protocol of torch.distributed.TCPStore. Integers are little-endian, a string is its length
-// (u64) and its bytes, a list its number (u64) and its strings. A connection begins with `validate` and a magic number;
-// the server says nothing to that, so a ping follows, which it echoes. Then queries, a byte and their arguments:
+// The part of the protocol of torch.distributed.TCPStore that is used here. Integers are little-endian, a string is its
+// length (u64) and its bytes, a list its size (u64) and its strings. A connection begins with `validate` and a magic
+// number. The server does not answer that, so a ping follows, which it echoes. Then queries: a byte and their
+// arguments.
 //   set: key, value                         no answer
-//   compare_set: key, expected, desired     the value afterwards; `expected` where there is no such key
+//   compare_set: key, expected, desired     the value afterwards; `expected` if there is no such key
 //   get: key                                the value
 //   add: key, i64                           the sum, i64
 //   append: key, value                      no answer
-//   check: keys                             a byte: all there, or not
-//   wait: keys                              stop_waiting, once all are there: the client keeps the time
-//   cancel_wait                             wait_canceled, after a stop_waiting that was on its way
-// The server hangs up on what it does not like.
+//   check: keys                             a byte: all keys exist, or not
+//   wait: keys                              stop_waiting when all exist; timeouts are the client's
+//   cancel_wait                             wait_canceled, perhaps after a stop_waiting in flight
+// The server closes the connection on invalid queries.
 #include <multinode/socket.hpp>
 #include <multinode/torch_store.hpp>
 
@@ -40,8 +41,8 @@ enum class Query : std::uint8_t {
 constexpr std::uint32_t validation_number = 0x3C85F7CE;
 constexpr char ready = 0, not_ready = 1;             // answers to check
 constexpr char stop_waiting = 0, wait_canceled = 1;  // answers to wait and cancel_wait
-constexpr std::uint64_t longest_value = 8 << 20;     // the server's own bound
-constexpr milliseconds answer_time(1'000);           // beyond the time-out of a get or wait
+constexpr std::uint64_t longest_value = 8 << 20;     // the server's own limit
+constexpr milliseconds answer_time(1'000);           // beyond the timeout of a get or wait
 
 template <class Integer>
 void put(std::string& to, Integer value) {
@@ -88,7 +89,7 @@ void greet_torch(detail::TcpClient& client, Clock::time_point deadline) {
       Message(Query::validate).number(validation_number).bytes() + Message(Query::ping).number(nonce).bytes();
   client.send(hello, deadline, "saying hello");
   if (receive_number<std::uint32_t>(client, deadline, "waiting for its echo") != nonce)
-    client.lose("what answers there is not torch's TCPStore");
+    client.lose("the server there is not torch's TCPStore");
 }
 
 }  // namespace
@@ -101,8 +102,8 @@ void TorchStore::set(const std::string& key, std::string_view value) {
   const auto doing = "setting " + detail::quoted(key);
   const auto deadline = detail::deadline_in(timeout_);
   client_.send(Message(Query::set).string(key).string(value).bytes(), deadline, doing);
-  // There is no answer to a set. This one comes after it.
-  if (!check({&key, 1}, deadline, doing)) client_.lose("it did not take a value, while " + doing);
+  // A set has no answer. The answer to this check comes after it.
+  if (!check({&key, 1}, deadline, doing)) client_.lose("it did not store the value, while " + doing);
 }
 
 std::string TorchStore::get(const std::string& key, milliseconds timeout) {
@@ -134,7 +135,7 @@ void TorchStore::wait(std::span<const std::string> keys, milliseconds timeout) {
       if (answer == stop_waiting) answer = receive_byte(doing);  // just in time
       if (answer != wait_canceled) wrong(doing);
     }
-    // The server also wakes for a compare_set that did not set.
+    // The server also wakes waiters for a compare_set that did not set.
     if (check(keys, deadline + answer_time, doing)) return;
   } while (Clock::now() < deadline);
   const auto missing = std::find_if(keys.begin(), keys.end(), [&](const auto& key) {
@@ -151,7 +152,7 @@ std::string TorchStore::compare_set(const std::string& key, std::string_view exp
   const auto deadline = detail::deadline_in(timeout_);
   auto value =
       ask_string(Message(Query::compare_set).string(key).string(expected).string(desired).bytes(), deadline, doing);
-  // Of a key that is not there torch says that it has the expected value: nothing was set, and Store wants "".
+  // For a missing key torch answers with the expected value. Nothing was set, and the contract of Store requires "".
   if (!expected.empty() && value == expected && (expected != desired || !check({&key, 1}, deadline, doing))) return {};
   // The older server does not wake waiting clients after a compare_set. Appending an empty value wakes them.
   if (value == desired) client_.send(Message(Query::append).string(key).string({}).bytes(), deadline, doing);
@@ -170,7 +171,7 @@ std::string TorchStore::ask_string(std::string_view message, Clock::time_point d
   client_.send(message, deadline, doing);
   auto length = receive_number<std::uint64_t>(client_, deadline, doing);
   if (length > longest_value) wrong(doing);
-  // In pieces: memory is spent on what comes, not on what was announced.
+  // In pieces: memory grows with the bytes received, not with the announced length.
   std::string value;
   while (length > 0) {
     const auto part = std::min<std::uint64_t>(length, 64 << 10);
@@ -196,7 +197,7 @@ void TorchStore::check_size(const std::string& key, std::string_view value) cons
 }
 
 void TorchStore::wrong(std::string_view doing) {
-  client_.lose("it answered against its protocol, while " + std::string(doing));
+  client_.lose("its answer violates the protocol, while " + std::string(doing));
 }
 
 }  // namespace multinode

@@ -23,17 +23,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto tick = 100ms;  // how often the verdict is looked for
+constexpr auto tick = 100ms;  // interval of looking for a verdict
 constexpr auto publish_interval = 500ms;
-constexpr int judging_beats = 4;  // publications between the two looks at the others that a judgement needs
+constexpr int judging_beats = 4;  // publications between the two snapshots of all ranks that a judgement needs
 constexpr auto abort_limit = 2s;
 
-// How far a rank is, as it says itself.
+// The progress that a rank publishes.
 struct Progress {
   std::uint64_t sequence = 0;  // odd: inside an operation
   std::uint64_t collectives = 0;
   int peer = Watchdog::everyone;
-  std::uint64_t beat = 0;  // counts publications: one that stands still belongs to a frozen process
+  std::uint64_t beat = 0;  // number of publications: it stands still if the process is frozen
   std::string where;
   std::string name;
 
@@ -73,10 +73,11 @@ using Everyone = std::vector<std::optional<Progress>>;
 
 struct Judgement {
   std::string text;
-  std::optional<std::size_t> culprit;  // nothing: no rank is behind this one
+  std::optional<std::size_t> culprit;  // nullopt: no rank is behind this one
 };
 
-// Who keeps `me` waiting. `before` and `after` are what all ranks said, judging_beats publications apart.
+// Finds the rank that `me` waits for. `before` and `after` are what all ranks published, judging_beats publications
+// apart.
 Judgement judge(int me, const Everyone& before, const Everyone& after, const std::string& waiting) {
   const auto rank_of = [](int r, const Progress& p) { return rank_text(r, p.where); };
   std::vector<std::size_t> missing;
@@ -96,7 +97,7 @@ Judgement judge(int me, const Everyone& before, const Everyone& after, const std
     return {text, silent[0]};
   }
   if (after[std::size_t(me)]->peer == Watchdog::nobody) return {waiting, std::size_t(me)};
-  // Between two ranks: follow who waits for whom to the one that waits for nobody.
+  // Between two ranks: follow the chain of peers to the rank that waits for no other.
   if (after[std::size_t(me)]->peer != Watchdog::everyone) {
     int at = me;
     for (std::size_t hops = 0; hops < after.size(); ++hops) {
@@ -110,7 +111,7 @@ Judgement judge(int me, const Everyone& before, const Everyone& after, const std
     const Progress& p = *after[std::size_t(after[std::size_t(me)]->peer)];
     return {waiting + "; " + rank_of(after[std::size_t(me)]->peer, p) + " is " + p.doing(), {}};
   }
-  // Among all: the rank that has entered the fewest collectives.
+  // A collective: the rank that has entered the fewest.
   std::size_t late = 0;
   for (std::size_t r = 1; r < after.size(); ++r)
     if (after[r]->collectives < after[late]->collectives) late = r;
@@ -131,8 +132,9 @@ class Watchdog::Implementation {
         identity_(std::move(identity)),
         timeout_(timeout),
         store_(server_, timeout) {
-    store_.will(verdict_key(), verdict_text(exit_wrong, rank_text(identity_.rank, identity_.where) +
-                                                            " is gone: killed, or ended without a word"));
+    store_.will(verdict_key(),
+                verdict_text(exit_wrong, rank_text(identity_.rank, identity_.where) +
+                                             " is gone: it was killed, or it exited without an error message"));
     publish();
     thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
   }
@@ -151,7 +153,7 @@ class Watchdog::Implementation {
     const std::string mine = verdict_text(status, rank_text(identity_.rank, identity_.where) + ": " + reason);
     std::string verdict = mine;
     try {
-      // Did this rank fail only because another one died? Its will may still be on its way.
+      // This rank may have failed only because another one died, whose will the server is about to execute.
       TcpStore store(server_, 2s);
       if (status == exit_wrong) wait_for_verdict(store, 300ms);
       verdict = store.compare_set(verdict_key(), "", mine);
@@ -178,7 +180,7 @@ class Watchdog::Implementation {
     store_.set(key(std::to_string(identity_.rank)), mine_.text());
   }
 
-  // What `name` has now, "" if nothing. Not a get(): its StoreTimeout could mean a silent store.
+  // The present value of `name`, "" if there is none. Not get(): its StoreTimeout could also mean a silent store.
   static std::string value_now(TcpStore& store, const std::string& name) { return store.compare_set(name, "", ""); }
 
   void wait_for_verdict(TcpStore& store, std::chrono::milliseconds limit) const {
@@ -223,14 +225,14 @@ class Watchdog::Implementation {
     }
   }
 
-  // A long wait of this rank's.
+  // A long wait of this rank.
   struct Stall {
-    bool over = false;  // it has been said, or somebody else says it
+    bool over = false;  // it has been reported, or another rank reports it
     Everyone before;
     std::uint64_t beat = 0;  // when `before` was read
   };
 
-  // Says once in the job who is late, without waiting for it: called again and again.
+  // Reports once per job which rank is late. It does not block, so it is called repeatedly.
   void look_at(Stall& stall, Clock::duration lasted) {
     if (stall.over) return;
     if (stall.before.empty()) {
@@ -238,7 +240,7 @@ class Watchdog::Implementation {
       const std::string wait = mine_.peer == everyone ? "collective " + std::to_string(mine_.collectives)
                                                       : "operation " + std::to_string(mine_.sequence) + " of rank " +
                                                             std::to_string(identity_.rank);
-      stall.over = store_.add(key("who looks at " + wait), 1) != 1;  // of those that wait for the same, one is enough
+      stall.over = store_.add(key("who looks at " + wait), 1) != 1;  // one of the ranks in the same wait reports it
       if (!stall.over) stall.before = everyone_now();
       stall.beat = mine_.beat;
     } else if (mine_.beat >= stall.beat + judging_beats) {
@@ -257,14 +259,14 @@ class Watchdog::Implementation {
     }
   }
 
-  // This rank's operation has lasted too long: why?
+  // The reason why this rank's operation has lasted too long.
   std::string expired() {
     publish();
     const std::string waiting = "timed out after " + seconds_text(timeout_) + ": " +
                                 rank_text(identity_.rank, identity_.where) + " waits " + mine_.doing();
     const Everyone before = everyone_now();
-    for (int beats = 0; beats < judging_beats;
-         ++beats) {  // this rank's own must go on meanwhile: others may be judging, too
+    for (int beats = 0; beats < judging_beats; ++beats) {
+      // Keep publishing: other ranks may be judging at the same time.
       wait_for_verdict(store_, publish_interval);
       publish();
     }
@@ -277,10 +279,10 @@ class Watchdog::Implementation {
     return all;
   }
 
-  // Says it once a node, has the library give up, and ends the process.
+  // Prints the verdict once per node, calls the abort function, and ends the process.
   [[noreturn]] void end(const std::string& verdict, TcpStore* store) {
     if (ending_.exchange(true))
-      for (;;) pause();  // the other thread is at it
+      for (;;) pause();  // another thread is ending the process
     const std::size_t cut = verdict.find('\n');
     const int given = cut == std::string::npos ? 0 : std::atoi(verdict.c_str());
     const int status = given > 0 && given < 128 ? given : int(exit_wrong);
@@ -290,7 +292,7 @@ class Watchdog::Implementation {
       } catch (const std::runtime_error&) {
       }
     if (speak) std::cerr << identity_.program + ": " + verdict.substr(cut + 1) + "\n" << std::flush;
-    // Who serves the store stays until the others have heard the verdict and left.
+    // The process that serves the store stays until the others have read the verdict and left.
     if (identity_.serves) identity_.serves->linger(1s, store == &store_ ? 2 : 3);
     std::jthread limit([status] {
       std::this_thread::sleep_for(abort_limit);
@@ -310,7 +312,7 @@ class Watchdog::Implementation {
   const std::string prefix_;
   const Identity identity_;
   const std::chrono::milliseconds timeout_;
-  TcpStore store_;  // of the constructor first, then of the thread alone
+  TcpStore store_;  // used by the constructor first, then only by the thread
   Progress mine_;
   std::mutex mutex_;
   std::function<void()> abort_;

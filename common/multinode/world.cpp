@@ -41,16 +41,16 @@ bool all_on_this_node(const Launch& launch) {
   return launch.world_size.value == 1 || (launch.local_size && launch.local_size->value == launch.world_size.value);
 }
 
-// A server that all ranks can reach, and on loopback alone where they are all here; the address is what to tell them.
+// A server that all ranks can reach, on loopback if all are on this node, and its endpoint for the other ranks.
 std::pair<std::unique_ptr<TcpStoreServer>, Endpoint> serve_anywhere(const Launch& launch) {
   std::string address = all_on_this_node(launch) ? loopback : detail::own_address();
-  if (address.empty()) address = loopback;  // a host that knows no address of its own has no other hosts
+  if (address.empty()) address = loopback;  // without a network address there are no other hosts
   auto server = std::make_unique<TcpStoreServer>(address);
   const Endpoint endpoint{address, server->port()};
   return {std::move(server), endpoint};
 }
 
-// A server at an agreed endpoint. Where the name stands for another machine (a service in front of a pod), on all.
+// A server at an agreed endpoint. If its address is not this machine's (a service in front of a pod), on all addresses.
 std::unique_ptr<TcpStoreServer> serve_at(const Endpoint& endpoint) try {
   return std::make_unique<TcpStoreServer>(detail::listening_address(endpoint.host), endpoint.port);
 } catch (const std::system_error& e) {
@@ -58,7 +58,7 @@ std::unique_ptr<TcpStoreServer> serve_at(const Endpoint& endpoint) try {
   return std::make_unique<TcpStoreServer>("0.0.0.0", endpoint.port);
 }
 
-// Ends the process where MPI does not come back: there is no store yet to ask who is late.
+// Ends the process if MPI_Init does not return: there is no store yet that knows who is late.
 class MpiDeadline {
  public:
   MpiDeadline(std::chrono::milliseconds limit, const std::string& who)
@@ -67,9 +67,9 @@ class MpiDeadline {
           std::unique_lock lock(mutex);
           std::condition_variable_any wake;
           if (wake.wait_for(lock, stop, limit, [&] { return stop.stop_requested(); })) return;
-          std::cerr << who + " (host " + host_name() + "): MPI does not connect the ranks within " +
+          std::cerr << who + " (host " + host_name() + "): MPI did not connect the ranks within " +
                            detail::to_text(limit) +
-                           ": a firewall, or an interface that leads nowhere (btl_tcp_if_include)?\n"
+                           ": check the firewall and the network interface (btl_tcp_if_include)\n"
                     << std::flush;
           _exit(exit_wrong);
         }) {}
@@ -86,7 +86,7 @@ std::string build_id() {
         for (int i = 0; i < info->dlpi_phnum; ++i) {
           const ElfW(Phdr)& header = info->dlpi_phdr[i];
           if (header.p_type != PT_NOTE) continue;
-          // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader says the address as a number
+          // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives the address as a number
           const char* at = reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr);
           const char* const end = at + header.p_memsz;
           while (at + sizeof(ElfW(Nhdr)) <= end) {
@@ -121,7 +121,7 @@ std::vector<std::pair<std::string, std::string>> versions() {
   return list;
 }
 
-// Members are destroyed in reverse: the watchdog says goodbye first, the server ends when all have, MPI last.
+// Members are destroyed in reverse order: the watchdog says goodbye first, then the server ends, MPI is last.
 struct World::Implementation {
   std::unique_ptr<Libraries::Mpi> mpi;
   std::unique_ptr<TcpStoreServer> server;
@@ -141,7 +141,7 @@ struct World::Implementation {
   void prove_wiring(World& world);
 };
 
-// Rank 0 serves a store and tells its endpoint. The others may be told that of an earlier, dead run: they ask again.
+// Rank 0 serves a store and publishes its endpoint. The others may get the endpoint of an earlier run: they ask again.
 void World::Implementation::meet_through(const Launch& launch, const Options& options, const Tell& tell,
                                          const Ask& ask) {
   if (launch.rank.value == 0) {
@@ -191,7 +191,7 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
   } else if (launch.world_size.value == 1) {
     std::tie(server, endpoint) = serve_anywhere(launch);
   } else if (launch.under_mpi && libraries().has_mpi()) {
-    // Longer than other waits: on a busy machine MPI takes seconds to start.
+    // Longer than other waits: MPI takes seconds to start on a busy machine.
     const MpiDeadline deadline(options.timeout + 15s, program + ": rank " + std::to_string(launch.rank.value));
     mpi = libraries().start_mpi();
     if (first) std::tie(server, endpoint) = serve_anywhere(launch);
@@ -200,8 +200,9 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
     endpoint = {launch.master_address.value, launch.master_port.value};
     if (first) server = serve_at(endpoint);
   } else {
-    throw UsageError(std::string(launch.under_mpi ? "this build has no MPI to meet through" : "no meeting place") +
-                     ": set MASTER_ADDR and MASTER_PORT, or give --rendezvous tcp:HOST:PORT");
+    throw UsageError(
+        std::string(launch.under_mpi ? "this build cannot use MPI for the rendezvous" : "no meeting place") +
+        ": set MASTER_ADDR and MASTER_PORT, or give --rendezvous tcp:HOST:PORT");
   }
   try {
     store = std::make_unique<TcpStore>(endpoint, options.timeout, prefix);
@@ -217,7 +218,7 @@ World::World(std::string program, Launch launch, Options options)
       options_(std::move(options)),
       implementation_(std::make_unique<Implementation>()) {
   Implementation& impl = *implementation_;
-  std::signal(SIGPIPE, SIG_IGN);  // Gloo writes to sockets of the dead without MSG_NOSIGNAL
+  std::signal(SIGPIPE, SIG_IGN);  // Gloo writes to closed connections without MSG_NOSIGNAL
   impl.meet(program_, launch_, options_);
 
   Watchdog::Identity identity;
@@ -241,26 +242,26 @@ World::World(std::string program, Launch launch, Options options)
 
 World::~World() {
   Implementation& impl = *implementation_;
-  if (std::uncaught_exceptions() > 0) impl.watchdog->fail("ended early, by an exception", exit_wrong);
+  if (std::uncaught_exceptions() > 0) impl.watchdog->fail("ended early because of an exception", exit_wrong);
   impl.watchdog.reset();
   try {
     impl.store->goodbye();
-  } catch (const std::runtime_error&) {  // the store went first: nothing is left to say
+  } catch (const std::runtime_error&) {  // the store is already gone
   }
   impl.store.reset();
   if (impl.server) impl.server->linger(options_.timeout);
 }
 
-// Ranks are there, once, and alike in all that must be.
+// Checks that every rank is present once, and that all agree on what must be the same.
 void World::Implementation::prove_wiring(World& world) {
   nlohmann::json mine = {{"world size", std::to_string(world.size())}, {"program name", world.program_}};
   if (world.options_.same_versions)
     for (const auto& [name, version] : versions()) mine[name] = version;
   const Launch& launch = world.launch_;
   if (store->add("claims of rank " + std::to_string(world.rank()), 1) != 1)
-    throw UsageError("two processes say that they are rank " + std::to_string(world.rank()) + " (" +
+    throw UsageError("two processes have rank " + std::to_string(world.rank()) + " (" +
                      (launch.rank.variable.empty() ? launch.launcher : launch.rank.variable) +
-                     "): each needs a rank of its own");
+                     "): give each process its own rank");
   const std::string node = launch.node_rank ? "node " + std::to_string(launch.node_rank->value) : host_name();
   const nlohmann::json hello = {{"host", host_name()}, {"node", node}, {"same", mine}};
 
@@ -279,19 +280,19 @@ void World::Implementation::prove_wiring(World& world) {
     if (others.empty()) continue;
     const auto first = static_cast<std::size_t>(others[0]);
     const std::string& odd = same[first][name];
-    throw UsageError("the ranks do not run the same: " + name + " is " + value + " on rank 0 (" + hosts[0] + "), but " +
+    throw UsageError("the ranks differ: " + name + " is " + value + " on rank 0 (" + hosts[0] + "), but " +
                      (odd.empty() ? "absent" : odd) + " on " + rank_list(others) + " (" + hosts[first] + ")");
   }
   if (launch.local_size && launch.local_size->value != world.local_size())
     throw UsageError(launch.local_size->variable + "=" + std::to_string(launch.local_size->value) + ", but " +
-                     std::to_string(world.local_size()) + " ranks came from " + node);
+                     std::to_string(world.local_size()) + " ranks joined from " + node);
 }
 
 std::vector<std::string> World::gather(const char* name, const std::string& value) {
   const Watchdog::Operation inside = watchdog().enter(name);
   Store& store = *implementation_->store;
   const std::string key = "gather/" + std::to_string(implementation_->gathers++) + "/";
-  // The watchdog, which can say who is late, ends the process before this does.
+  // The watchdog, which can name the late rank, ends the process before this limit.
   const std::chrono::milliseconds limit = options_.timeout + 15s;
 
   std::vector<std::string> all(static_cast<std::size_t>(size()));
@@ -315,7 +316,7 @@ std::vector<std::string> World::gather(const char* name, const std::string& valu
     text.resize(length);
     joined.read(text.data(), static_cast<std::streamsize>(length));
   }
-  if (!joined) throw StoreLost("what was gathered for '" + std::string(name) + "' is damaged");
+  if (!joined) throw StoreLost("the values gathered for '" + std::string(name) + "' are corrupt");
   return all;
 }
 

@@ -159,7 +159,7 @@ TEST(World, TwoProcessesOfOneRankAreRefused) {
   group.start_rank(1, 2);
   const auto results = group.wait();
   for (const Result& result : results) EXPECT_EQ(result.status, 2) << result.err;
-  EXPECT_SAYS_ONCE(output_of(results), "two processes say that they are rank 1 (RANK)");
+  EXPECT_SAYS_ONCE(output_of(results), "two processes have rank 1 (RANK)");
 }
 
 TEST(World, ARankThatNeverComesIsNamed) {
@@ -185,7 +185,7 @@ TEST(World, OtherProgramsAndWorldSizesAreRefused) {
   sizes.start_rank(1, 3);
   auto results = sizes.wait();
   EXPECT_EQ(results[0].status, 2) << output_of(results);
-  EXPECT_SAYS_ONCE(output_of(results), "the ranks do not run the same: world size is 2 on rank 0");
+  EXPECT_SAYS_ONCE(output_of(results), "the ranks differ: world size is 2 on rank 0");
 
   Group builds;
   builds.start_rank(0, 2);
@@ -199,7 +199,7 @@ TEST(World, OtherProgramsAndWorldSizesAreRefused) {
   results = builds.wait();
   EXPECT_EQ(results[0].status, 2) << output_of(results);
   EXPECT_EQ(results[1].status, 2) << output_of(results);
-  EXPECT_SAYS_ONCE(output_of(results), "the ranks do not run the same: program is ");
+  EXPECT_SAYS_ONCE(output_of(results), "the ranks differ: program is ");
 }
 
 TEST(World, ALocalSizeThatIsNotTrueIsRefused) {
