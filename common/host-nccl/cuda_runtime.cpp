@@ -1,4 +1,4 @@
-// A stand-in of CUDA's runtime: HOST_NCCL_DEVICES devices in the host's memory, streams with a thread each, no kernels.
+// A stand-in for the CUDA runtime: HOST_NCCL_DEVICES devices in host memory, one thread per stream, no kernels.
 // See README.md.
 #include "device.hpp"
 
@@ -31,7 +31,7 @@ constexpr int fresh_byte = 0xA5, freed_byte = 0x5A;
 constexpr std::size_t device_memory = std::size_t{1} << 30;
 const char* const text_of_description = "stand-ins of GPUs (host-nccl): on the CPU, for correctness";
 
-// A stream's tasks, carried out in order by a thread. It outlives its stream until the last of them is done.
+// The tasks of a stream, executed in order by a thread. It outlives its stream until the last task is done.
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
   std::uint64_t put(Task task) {
@@ -87,24 +87,24 @@ class Queue : public std::enable_shared_from_this<Queue> {
   bool running_ = false, closed_ = false;
 };
 
-// A place in a stream.
+// A position in a stream.
 struct Point {
   std::shared_ptr<Queue> queue;
   std::uint64_t number = 0;
 };
 
-// A point whose time is taken.
+// A point, and the time when it was reached.
 struct Record {
   Point point;
-  Clock::time_point time;  // once the point is reached
+  Clock::time_point time;  // set when the point is reached
 };
 
 }  // namespace
 
-// CUDA's names of what its handles point to.
+// CUDA's names for the types behind its handles.
 struct CUstream_st {
   int device = 0;
-  bool blocking = false;  // waits for the default stream, and it for this
+  bool blocking = false;  // synchronizes with the default stream
   std::shared_ptr<Queue> queue = std::make_shared<Queue>();
   std::optional<std::vector<Make>> captured;
   std::thread::id captured_by;
@@ -133,17 +133,17 @@ struct Machine {
 
   std::vector<int> devices;  // their physical numbers
   std::string description;
-  std::mutex mutex;  // of all that follows
+  std::mutex mutex;  // guards the members below
   std::map<int, std::unique_ptr<CUstream_st>> default_streams;
   std::set<cudaStream_t> streams;
-  std::vector<std::pair<int, Point>> destroyed;  // device, end: of streams that were destroyed with tasks left
+  std::vector<std::pair<int, Point>> destroyed;  // device and end of streams that were destroyed with tasks left
   std::set<cudaEvent_t> events;
   std::set<cudaGraph_t> graphs;
   std::set<cudaGraphExec_t> executables;
   std::map<std::uintptr_t, Allocation> memory;
   std::map<const void*, std::string> kernels;
 
-  // Those that do not end with the process: threads may still use them.
+  // Never destroyed: threads may still use it when the process exits.
   static Machine& get() {
     static Machine& machine = *new Machine;
     return machine;
@@ -171,7 +171,7 @@ Machine::Machine() {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (!visible) {
     for (int i = 0; i < *number; ++i) devices.push_back(i);
-  } else {  // up to the first that does not exist, as CUDA has it
+  } else {  // like CUDA, up to the first invalid number
     std::istringstream words(visible);
     for (std::string word; std::getline(words, word, ',');) {
       const std::optional<int> device = whole_number(word, *number - 1);
@@ -188,7 +188,7 @@ cudaError_t result(cudaError_t code) {
   if (code != cudaSuccess && code != cudaErrorNotReady) last_error = code;
   return code;
 }
-// `why` is what cudaGetErrorString says of this error on this thread.
+// `why` becomes the text of cudaGetErrorString for this error on this thread.
 cudaError_t refuse(cudaError_t code, const std::string& call, const std::string& why) {
   explained = {code, call + ": " + why};
   return result(code);
@@ -219,8 +219,8 @@ bool is_default(const CUstream_st* stream) {
   return own != Machine::get().default_streams.end() && own->second.get() == stream;
 }
 
-// With the machine's mutex held: a task at the end of `stream`, behind what the rules of the default stream put before
-// it.
+// With the machine's mutex held: appends a task to `stream`, after the work that the rules of the default stream put
+// before it.
 Point submit(CUstream_st* stream, Task task) {
   Machine& machine = Machine::get();
   std::vector<Point> before;
@@ -246,7 +246,7 @@ cudaError_t put(const char* call, cudaStream_t stream, Make make) {
   if (!has_device()) return no_device();
   const Lock lock(Machine::get().mutex);
   CUstream_st* found = find(stream);
-  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never made");
+  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never created");
   if (found->captured)
     found->captured->push_back(std::move(make));
   else
@@ -279,7 +279,7 @@ std::string range_refusal(const void* data, std::size_t bytes, bool of_device, c
   const std::string name = std::string(what) + " (" + std::to_string(bytes) + " bytes at " + text_of(data) + ") ";
   const Lock lock(Machine::get().mutex);
   const auto where = find_memory(data);
-  if (of_device && (!where || where->allocation.device < 0)) return name + "is not memory of a device";
+  if (of_device && (!where || where->allocation.device < 0)) return name + "is not device memory";
   if (!of_device && where && where->allocation.device >= 0)
     return name + "is memory of device " + std::to_string(where->allocation.device);
   if (!of_device && data == nullptr) return name + "is null";
@@ -289,7 +289,7 @@ std::string range_refusal(const void* data, std::size_t bytes, bool of_device, c
   return "";
 }
 
-// Why a copy of this kind is not possible; "" if it is.
+// The reason why a copy of this kind is invalid; "" if it is valid.
 std::string copy_refusal(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   bool to_device = false, from_device = false;
   switch (kind) {
@@ -341,7 +341,7 @@ cudaError_t set(const char* call, void* memory, int value, std::size_t bytes, cu
 
 cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int device) {
   if (!has_device()) return no_device();
-  if (!memory) return refuse(cudaErrorInvalidValue, call, "nowhere to put the address");
+  if (!memory) return refuse(cudaErrorInvalidValue, call, "the output pointer is null");
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
   Machine& machine = Machine::get();
@@ -351,8 +351,8 @@ cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int dev
     if (allocation.device == device) used += allocation.bytes;
   if (device >= 0 && (bytes > device_memory || used > device_memory - bytes))
     return refuse(cudaErrorMemoryAllocation, call,
-                  std::to_string(bytes) + " bytes more than the " + std::to_string(used) + " that are taken of " +
-                      std::to_string(device_memory));
+                  "out of memory: " + std::to_string(bytes) + " bytes requested, " + std::to_string(used) + " of " +
+                      std::to_string(device_memory) + " in use");
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   if (!*memory) return result(cudaErrorMemoryAllocation);
   std::memset(*memory, fresh_byte, bytes);
@@ -382,10 +382,11 @@ cudaError_t release(const char* call, void* memory, bool pinned) {
     const Lock lock(machine.mutex);
     const auto found = machine.memory.find(reinterpret_cast<std::uintptr_t>(memory));
     if (found == machine.memory.end() || (found->second.device < 0) != pinned)
-      return refuse(cudaErrorInvalidValue, call, text_of(memory) + " was freed before, or not allocated for this");
+      return refuse(cudaErrorInvalidValue, call,
+                    text_of(memory) + " was already freed, or not allocated by the matching function");
     device = found->second.device;
   }
-  if (!pinned)  // CUDA also waits here for all work of the device, that of destroyed streams included
+  if (!pinned)  // like CUDA, waits for all work of the device, including that of destroyed streams
     for (const Point& point : ends_of_streams(device)) point.queue->wait_for(point.number);
   const Lock lock(machine.mutex);
   const auto found = machine.memory.find(reinterpret_cast<std::uintptr_t>(memory));
@@ -395,7 +396,7 @@ cudaError_t release(const char* call, void* memory, bool pinned) {
   return cudaSuccess;
 }
 
-// What a program did not give back.
+// Reports what the program leaked.
 struct AtExit {
   ~AtExit() {
     Machine& machine = Machine::get();
@@ -409,7 +410,7 @@ struct AtExit {
     add(machine.events.size(), "event");
     add(machine.graphs.size(), "graph");
     add(machine.executables.size(), "executable graph");
-    if (!left.empty()) host_nccl::say("not given back at the end: " + left);
+    if (!left.empty()) host_nccl::say("leaked at exit: " + left);
   }
 } at_exit;
 
@@ -419,14 +420,14 @@ namespace host_nccl {
 
 void say(const std::string& line) {
   const std::string text = "host-nccl: " + line + "\n";
-  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody reads it
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // stderr is closed
 }
 
 std::chrono::seconds deadline() {
   static const int seconds = [] {
     const char* text = std::getenv("HOST_NCCL_DEADLINE");
     const std::optional<int> value = text ? whole_number(text, 999999) : 10;
-    if (!value) say("HOST_NCCL_DEADLINE must be seconds from 0 to 999999, not '" + std::string(text) + "'; it is 10");
+    if (!value) say("HOST_NCCL_DEADLINE must be seconds from 0 to 999999, not '" + std::string(text) + "'; using 10");
     return value.value_or(10);
   }();
   return std::chrono::seconds(seconds);
@@ -444,7 +445,7 @@ std::string refusal(const void* data, std::size_t bytes, int device) {
   if (bytes == 0) return "";
   if (std::string why = range_refusal(data, bytes, true, "it"); !why.empty()) {
     const Lock lock(Machine::get().mutex);
-    const auto where = find_memory(data);  // pinned memory is as good
+    const auto where = find_memory(data);  // pinned host memory is also valid
     if (!where || where->allocation.device >= 0) return why;
     return reinterpret_cast<std::uintptr_t>(data) + bytes > where->begin + where->allocation.bytes ? why : "";
   }
@@ -502,7 +503,7 @@ const char* cudaGetErrorName(cudaError_t error) {
       {cudaErrorIllegalState, "cudaErrorIllegalState"}};
   for (const auto& [code, name] : names)
     if (code == error) return name;
-  return "cudaError of another kind";
+  return "unknown cudaError";
 }
 const char* cudaGetErrorString(cudaError_t error) {
   if (explained.first == error && error != cudaSuccess) return explained.second.c_str();
@@ -510,13 +511,13 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaSuccess:
       return "no error";
     case cudaErrorNoDevice:
-      return "no GPU, and HOST_NCCL_DEVICES asks for no stand-in of one";
+      return "no GPU; set HOST_NCCL_DEVICES=N to use N stand-ins";
     case cudaErrorMemoryAllocation:
       return "out of memory";
     case cudaErrorNotReady:
       return "not ready";
     default:
-      return "an error of the stand-in of CUDA";
+      return "an error of host-nccl's CUDA runtime";
   }
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -543,7 +544,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
                 static_cast<unsigned>(host_nccl::physical_device(device)));
   return cudaSuccess;
 }
-// Peer access is not modelled: none has it.
+// Peer access is not supported.
 cudaError_t cudaDeviceCanAccessPeer(int* access, int device, int peer) {
   if (!has_device()) return no_device();
   const int count = static_cast<int>(Machine::get().devices.size());
@@ -553,7 +554,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* access, int device, int peer) {
 }
 cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int device, int peer) {
   if (attribute == cudaDevP2PAttrAccessSupported) return cudaDeviceCanAccessPeer(value, device, peer);
-  return refuse(cudaErrorInvalidDevice, "cudaDeviceGetP2PAttribute", "these devices have no access to each other");
+  return refuse(cudaErrorInvalidDevice, "cudaDeviceGetP2PAttribute", "these devices have no peer access");
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   if (!has_device()) return no_device();
@@ -606,7 +607,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWith
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Lock lock(Machine::get().mutex);
   if (Machine::get().streams.erase(stream) == 0)
-    return refuse(cudaErrorInvalidResourceHandle, "cudaStreamDestroy", "this stream was destroyed or never made");
+    return refuse(cudaErrorInvalidResourceHandle, "cudaStreamDestroy", "this stream was destroyed or never created");
   stream->queue->close();
   auto& destroyed = Machine::get().destroyed;
   std::erase_if(destroyed, [](const auto& one) { return one.second.queue->reached(one.second.number); });
@@ -619,23 +620,23 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 namespace {
 
-// The end of the stream as it is now; an error where one must not ask.
+// The present end of the stream; an error if the stream is invalid or being captured.
 cudaError_t end_of(const char* call, cudaStream_t stream, Point& end) {
   if (!has_device()) return no_device();
   const Lock lock(Machine::get().mutex);
   const CUstream_st* found = find(stream);
-  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never made");
+  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never created");
   if (found->captured) return refuse(cudaErrorStreamCaptureUnsupported, call, "this stream is being captured");
   end = {found->queue, found->queue->submitted()};
   return cudaSuccess;
 }
 
-// The event's last record; null: there is none.
+// The event's last record; null if there is none.
 cudaError_t record_of(const char* call, cudaEvent_t event, std::shared_ptr<Record>& record) {
   if (!has_device()) return no_device();
   const Lock lock(Machine::get().mutex);
   if (!Machine::get().events.count(event))
-    return refuse(cudaErrorInvalidResourceHandle, call, "this event was destroyed or never made");
+    return refuse(cudaErrorInvalidResourceHandle, call, "this event was destroyed or never created");
   record = event->record;
   return cudaSuccess;
 }
@@ -658,7 +659,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   std::shared_ptr<Record> record;
   if (const cudaError_t code = record_of("cudaStreamWaitEvent", event, record); code != cudaSuccess) return code;
-  if (!record) return cudaSuccess;  // as CUDA has it
+  if (!record) return cudaSuccess;  // as in CUDA: the event counts as complete
   return put("cudaStreamWaitEvent", stream,
              [record] { return [record] { record->point.queue->wait_for(record->point.number); }; });
 }
@@ -681,7 +682,7 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlag
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   const Lock lock(Machine::get().mutex);
   if (Machine::get().events.erase(event) == 0)
-    return refuse(cudaErrorInvalidResourceHandle, "cudaEventDestroy", "this event was destroyed or never made");
+    return refuse(cudaErrorInvalidResourceHandle, "cudaEventDestroy", "this event was destroyed or never created");
   delete event;
   return cudaSuccess;
 }
@@ -691,12 +692,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (const cudaError_t code = record_of(call, event, before); code != cudaSuccess) return code;
   const Lock lock(Machine::get().mutex);
   CUstream_st* found = find(stream);
-  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never made");
+  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never created");
   if (found->device != event->device)
     return refuse(cudaErrorInvalidResourceHandle, call,
                   "the event is of device " + std::to_string(event->device) + ", the stream of device " +
                       std::to_string(found->device));
-  if (found->captured) return refuse(cudaErrorStreamCaptureUnsupported, call, "not in a capture: it is not modelled");
+  if (found->captured)
+    return refuse(cudaErrorStreamCaptureUnsupported, call, "host-nccl does not support events in a capture");
   auto record = std::make_shared<Record>();
   record->point = submit(found, [record] { record->time = Clock::now(); });
   event->record = std::move(record);
@@ -718,14 +720,15 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   for (const auto& [event, record] : {std::pair(start, &from), std::pair(end, &to)}) {
     if (const cudaError_t code = record_of("cudaEventElapsedTime", event, *record); code != cudaSuccess) return code;
     if (!*record || !event->timed)
-      return refuse(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime", "an event without a time");
+      return refuse(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime",
+                    "the event was not recorded, or has no timing");
     if (!(*record)->point.queue->reached((*record)->point.number)) return cudaErrorNotReady;
   }
   *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
   return cudaSuccess;
 }
 
-// Graphs: what a stream was given, to be given again
+// Graphs: recorded tasks of a stream, to be launched again
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   const Lock lock(Machine::get().mutex);
@@ -783,7 +786,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-// Kernels: what nvcc's code calls. They are known by name, and refused.
+// Kernels: the functions that nvcc's code calls. Launches fail with the kernel's name.
 
 void** __cudaRegisterFatBinary(void*) {
   static void* handle = nullptr;
@@ -816,7 +819,7 @@ cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void**, std::size
     name = Machine::get().kernels[function];
   }
   return refuse(cudaErrorNoDevice, "kernel " + name.substr(0, name.rfind('(')),
-                "host-nccl models no kernels: it needs a GPU");
+                "host-nccl cannot run kernels: use a GPU");
 }
 #if CUDART_VERSION >= 12010
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {

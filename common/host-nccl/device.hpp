@@ -1,4 +1,4 @@
-// device.hpp: what the stand-in of NCCL asks of the stand-in of CUDA, beside CUDA's own interface.
+// device.hpp: functions of the CUDA stand-in for the NCCL stand-in, in addition to CUDA's own.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,27 +12,27 @@ namespace host_nccl {
 
 using Task = std::function<void()>;
 
-// Puts on `stream` what make() returns. It is called at once, or, while the stream is captured, at each launch of the
-// graph.
+// Enqueues the task that make() returns. make() is called at once, or, if the stream is being captured, at each launch
+// of the graph.
 cudaError_t enqueue(cudaStream_t stream, std::function<Task()> make);
 
-// The stream that `stream` stands for on `device`, whose default stream it may be; null: it is none.
+// The stream of this handle, which may mean the default stream of `device`; null if it is invalid.
 cudaStream_t find_stream(cudaStream_t stream, int device);
 int device_of(cudaStream_t found);
 
-// Why [data, data + bytes) is not memory that a kernel on `device` can use; "" if it is.
+// The reason why a kernel on `device` cannot use [data, data + bytes); "" if it can.
 std::string refusal(const void* data, std::size_t bytes, int device);
 
-// The number that CUDA_VISIBLE_DEVICES gave `device`: the same in all processes of the machine.
+// The number of `device` in CUDA_VISIBLE_DEVICES: the same in all processes of the machine.
 int physical_device(int device);
 
-// HOST_NCCL_DEADLINE: after how long a wait is worth a line on stderr.
+// HOST_NCCL_DEADLINE: longer waits are reported on stderr.
 std::chrono::seconds deadline();
 
-// A line on stderr, in one piece.
+// Writes a line to stderr with one write().
 void say(const std::string& line);
 
 }  // namespace host_nccl
 
-// "4 stand-ins of GPUs ...", or null where HOST_NCCL_DEVICES asks for none. Programs find it by dlsym.
+// "4 stand-ins of GPUs ...", or null if HOST_NCCL_DEVICES sets none. Programs find it with dlsym.
 extern "C" const char* host_nccl_description();

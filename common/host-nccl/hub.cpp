@@ -40,7 +40,7 @@ struct Bytes {
 };
 Bytes bytes_of(std::size_t size) { return {std::make_unique_for_overwrite<std::byte[]>(size), size}; }
 
-// A call that waits for the others'.
+// A call that waits for those of the other ranks.
 struct Waiting {
   Post post;
   std::uint64_t id = 0;
@@ -55,10 +55,10 @@ class Session {
   Session(std::string name, int size)
       : name_(std::move(name)), members_(static_cast<std::size_t>(size)), began_(Clock::now()) {}
 
-  // Returns false, with the refusal sent, if this rank cannot join.
+  // Returns false, after sending the reason, if this rank cannot join.
   bool join(const std::shared_ptr<Connection>& connection, const json& hello);
   void take(int rank, const Frame& frame, Bytes data);
-  void leave(int rank, Kind how);  // goodbye, aborted, or hello: the connection just ended
+  void leave(int rank, Kind how);  // goodbye, aborted, or hello: the connection was lost
   void look_at_the_clock();
   bool ended() const;
   bool has_guests() const;
@@ -68,10 +68,10 @@ class Session {
     std::shared_ptr<Connection> connection;
     json hello;
     bool here = false;
-    std::string last = "nothing yet";  // its last call
+    std::string last = "none";  // its last call
     std::string who(int rank) const { return "rank " + std::to_string(rank) + " (" + std::string(hello["who"]) + ")"; }
   };
-  // By rank.
+  // Indexed by rank.
   using Collective = std::vector<std::optional<Waiting>>;
   struct Pair {
     std::map<std::uint64_t, Waiting> sends, recvs;
@@ -108,11 +108,11 @@ bool Session::join(const std::shared_ptr<Connection>& connection, const json& he
   const std::string who = hello["who"];
   std::string why;
   if (its_size != size())
-    why = who + " says that there are " + std::to_string(its_size) + " ranks, others say " + std::to_string(size());
+    why = who + " has world size " + std::to_string(its_size) + ", others have " + std::to_string(size());
   else if (rank < 0 || rank >= size())
-    why = who + " says that it is rank " + std::to_string(rank) + " of " + std::to_string(size());
+    why = who + " has rank " + std::to_string(rank) + " of " + std::to_string(size());
   else if (member(rank).connection)
-    why = "rank " + std::to_string(rank) + " came twice: from " + who + " and from " +
+    why = "rank " + std::to_string(rank) + " joined twice: from " + who + " and from " +
           std::string(member(rank).hello["who"]);
   else
     for (int other = 0; other < size(); ++other)
@@ -261,10 +261,10 @@ void Session::done(int rank, std::uint64_t id, const void* data, std::size_t byt
   Frame frame;
   frame.kind = Kind::done;
   frame.id = id;
-  member(rank).connection->send(frame, data, bytes);  // where it is broken, its reader says so
+  member(rank).connection->send(frame, data, bytes);  // its reader detects a broken connection
 }
 
-// Everybody's input, reduced, in order of rank.
+// All inputs, reduced in order of rank.
 Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
   const Post& post = calls[0]->post;
   const std::size_t bytes = calls[0]->data.size, count = bytes / multinode::size_of(post.type);
@@ -302,7 +302,7 @@ void Session::perform(const Collective& calls) {
   const auto ranks = calls.size();
   const auto root = static_cast<std::size_t>(post.peer);
   const std::size_t block = post.bytes();
-  Bytes all;  // what everybody gets, or the root, or each a part of
+  Bytes all;  // the result of all ranks, of the root, or with one part per rank
   switch (post.op) {
     case Op::all_reduce:
     case Op::reduce:
@@ -334,7 +334,7 @@ void Session::perform(const Collective& calls) {
   }
 }
 
-// Each rank learns its place in the new communicator, and the id of the hub of that one's rank 0.
+// Sends each rank its rank in the new communicator and the id of the hub of the new rank 0.
 void Session::split(const Collective& calls) {
   for (int rank = 0; rank < size(); ++rank) {
     const Waiting& own = *calls[static_cast<std::size_t>(rank)];
@@ -363,7 +363,7 @@ void Session::look_at_the_clock() {
       if (!member(rank).connection) missing.push_back(rank);
     say(name_ + " of " + std::to_string(size()) + " ranks has waited for " + std::to_string(deadline().count()) +
         " s: " + multinode::rank_list(missing) + (missing.size() == 1 ? " has" : " have") +
-        " not called it. A thread that makes several ranks has to do so in one group.");
+        " not called it. A thread that creates several ranks must do so in one group.");
   }
   for (auto& [number, calls] : collectives_)
     for (auto& call : calls)
@@ -387,8 +387,8 @@ void Session::say_late(const Collective& calls) {
       inside.push_back(rank);
       any = &*call;
     } else {
-      missing += (missing.empty() ? "" : "; ") + member(rank).who(rank) + " has not called it: its last call is " +
-                 member(rank).last;
+      missing += (missing.empty() ? "" : "; ") + member(rank).who(rank) +
+                 " has not called it; its last call: " + member(rank).last;
     }
   }
   say(text_of(any->post) + ", collective number " + std::to_string(any->post.number) + ", has waited for " +
@@ -400,7 +400,7 @@ void Session::say_late(int from, int to, const Waiting& call) {
   const int rank = sends ? from : to, peer = sends ? to : from;
   std::string text = text_of(call.post) + " of " + member(rank).who(rank) + " has waited for " +
                      std::to_string(deadline().count()) + " s for its " + (sends ? "ncclRecv" : "ncclSend") +
-                     " on rank " + std::to_string(peer) + ", whose last call is " + member(peer).last;
+                     " on rank " + std::to_string(peer) + "; that rank's last call: " + member(peer).last;
   const auto back = pairs_.find({to, from});  // both send, or both receive
   if (back != pairs_.end() && !(sends ? back->second.sends : back->second.recvs).empty())
     text += std::string(". Both ") + (sends ? "send" : "receive") +
@@ -511,7 +511,7 @@ void RealHub::serve(const std::shared_ptr<Connection>& connection) {
 std::shared_ptr<Hub> Hub::make(std::string& error) {
   const std::string host = own_host();
   if (host.empty()) {
-    error = "no interface as NCCL_SOCKET_IFNAME names it has an IPv4 address";
+    error = "no interface that matches NCCL_SOCKET_IFNAME has an IPv4 address";
     return nullptr;
   }
   auto fd = listen_on(host);

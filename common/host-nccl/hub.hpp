@@ -1,5 +1,5 @@
-// hub.hpp: where the ranks of a communicator meet, and their calls: in the process that made the unique id. It compares
-// what the ranks call, does what they ask for once all have, and says on stderr who is waited for.
+// hub.hpp: the hub of a communicator, in the process that created the unique id. The ranks send it their calls. It
+// compares them, executes a call when all ranks have made it, and reports late ranks on stderr.
 #pragma once
 
 #include <memory>
@@ -9,21 +9,21 @@ namespace host_nccl {
 
 class Hub {
  public:
-  // Listens. Null, with the reason in `error`: it cannot.
+  // Starts to listen. Returns null, with the reason in `error`, if it cannot.
   static std::shared_ptr<Hub> make(std::string& error);
   virtual ~Hub() = default;
   virtual const std::string& id() const = 0;  // "host-nccl HOST:PORT SECRET": all that a rank needs to find it
-  virtual void close() = 0;                   // nobody will come any more
+  virtual void close() = 0;                   // accepts no more ranks
 };
 
 // The first word of every id.
 inline constexpr const char* id_mark = "host-nccl";
 
-// At the end of the process: waits, no longer than the deadline, for ranks of other processes that still need the hubs
-// of this one, whose own ranks have all left in peace.
+// At exit: waits, at most until the deadline, while ranks of other processes still need a hub of this process whose own
+// ranks have left without an error.
 void wait_for_guests();
 
-// Of this process, to tell ranks of it from others.
+// Identifies this process, to distinguish its ranks from those of others.
 const std::string& process_token();
 
 }  // namespace host_nccl

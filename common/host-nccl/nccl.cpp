@@ -1,4 +1,4 @@
-// A stand-in of NCCL for the stand-in of CUDA: its calls are tasks of streams, carried out by a hub (hub.hpp).
+// A stand-in for NCCL on the stand-in for CUDA: its calls are tasks of streams, executed by a hub (hub.hpp).
 // See README.md.
 #include "device.hpp"
 #include "hub.hpp"
@@ -29,7 +29,7 @@ namespace host_nccl {
 class Member;
 }
 
-// NCCL's name of what a communicator's handle points to. Handles are never deleted, so that later use is known.
+// NCCL's name for the type behind a communicator's handle. Handles are never deleted, so that later use is detected.
 struct ncclComm {
   std::shared_ptr<host_nccl::Member> member;  // null: it has ended
   std::string ended_by;
@@ -42,7 +42,7 @@ using Clock = std::chrono::steady_clock;
 using multinode::DataType;
 using nlohmann::json;
 
-// An error of a call, for ncclGetLastError.
+// The last error of a call, for ncclGetLastError.
 thread_local std::string last_error;
 ncclResult_t refuse(ncclResult_t code, const std::string& why) {
   last_error = why;
@@ -54,8 +54,8 @@ struct Failure {
   std::string text;
 };
 
-// For tests of programs: after so many operations of this process no more is done, or a communicator fails.
-// HOST_NCCL_FAULT=stuck:60 or error:60
+// HOST_NCCL_FAULT=stuck:60 or error:60, for tests of programs: after that many operations of this process none
+// completes any more, or the communicator fails.
 bool fault(const char* kind, int operation) {
   const char* setting = std::getenv("HOST_NCCL_FAULT");
   const std::size_t length = std::strlen(kind);
@@ -71,7 +71,7 @@ std::string host_name() {
 
 }  // namespace
 
-// What a rank does in a stream: buffers and, for the hub, the call.
+// One call of a rank: its buffers, and the message to the hub.
 struct Call {
   Post post;
   const void* in = nullptr;
@@ -94,20 +94,20 @@ class Member : public std::enable_shared_from_this<Member> {
   bool blocking() const { return blocking_; }
   const std::string& clique() const { return clique_; }
 
-  // Joins the others at the hub of `id`. Waits for them.
+  // Connects to the hub of `id` and waits for the other ranks.
   Failure join(const std::string& id, const std::string& session);
 
-  // Runs function() on this thread, or, for a non-blocking communicator, on one of its own: then ncclInProgress.
+  // Runs function() on this thread. A non-blocking communicator runs it on another one and returns ncclInProgress.
   ncclResult_t run(std::function<Failure()> function);
 
-  // The state for ncclCommGetAsyncError; why a new call is refused, where it is.
+  // The state for ncclCommGetAsyncError; the reason why a new call must fail, if there is one.
   Failure state() const;
   Failure refusal(const std::string& call) const;
 
-  // Puts the calls on a stream, as one.
+  // Enqueues the calls as one task.
   void issue(std::vector<Call> calls, const std::vector<cudaStream_t>& streams);
 
-  // ncclCommSplit: in the parent, and then in the new one, whose place is known only then.
+  // ncclCommSplit: split() in the parent, then set_place() in the new communicator.
   std::uint64_t next_collective() {
     const std::lock_guard lock(mutex_);
     return ++collectives_;
@@ -122,11 +122,11 @@ class Member : public std::enable_shared_from_this<Member> {
   std::string next_shrink() { return "shrink " + std::to_string(++shrinks_); }
 
   Failure finalize(const char* call);
-  void end_operations() { stop(Kind::aborted, false); }  // of this communicator; others cannot use it any more
+  void end_operations() { stop(Kind::aborted, false); }  // the communicator cannot be used any more
   void destroy() { stop(Kind::goodbye, true); }
   void abort() { stop(Kind::aborted, true); }
 
-  // Of this communicator; guarded by operators_mutex.
+  // Reductions and buffers of this communicator; guarded by operators_mutex.
   struct Operator {
     DataType type;
     double factor = 1;
@@ -141,7 +141,7 @@ class Member : public std::enable_shared_from_this<Member> {
   struct Pending {
     void* out;
     std::size_t bytes;
-    std::string* text;  // instead
+    std::string* text;  // not null: the destination instead of `out`
     bool done = false;
   };
 
@@ -161,7 +161,7 @@ class Member : public std::enable_shared_from_this<Member> {
   std::atomic<int> shrinks_{0};
   std::thread reader_, job_;
 
-  mutable std::mutex mutex_;  // of all that follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::shared_ptr<Connection> connection_;
   Failure failure_;
@@ -175,7 +175,7 @@ class Member : public std::enable_shared_from_this<Member> {
 
 namespace {
 
-// What open groups and long waits of this process are said from.
+// Reports open groups and long waits of this process.
 struct Process {
   std::mutex mutex;
   std::map<const void*, std::pair<Clock::time_point, std::string>> waits;
@@ -188,7 +188,7 @@ struct Process {
     static Process& process = *new Process;  // threads may still use it when the process ends
     return process;
   }
-  // `text` is said, once, if it lasts longer than the deadline.
+  // Reports `text` once if the wait lasts longer than the deadline.
   void begin(const void* what, const std::string& text) {
     const std::lock_guard lock(mutex);
     waits[what] = {Clock::now(), text};
@@ -231,7 +231,7 @@ Failure Member::join(const std::string& id, const std::string& session) {
   auto fd = connect_to(address);
   if (!fd)
     return {ncclRemoteError, call_ + ": rank " + std::to_string(rank_) + " cannot reach " + address +
-                                 ", where the unique id was made: " + std::strerror(errno)};
+                                 ", the process that created the unique id: " + std::strerror(errno)};
   const auto connection = std::make_shared<Connection>(std::move(fd));
   {
     const std::lock_guard lock(mutex_);
@@ -254,7 +254,7 @@ Failure Member::join(const std::string& id, const std::string& session) {
   Frame frame;
   std::string text;
   if (!connection->receive(frame) || !connection->receive(text, frame.payload))
-    return {ncclRemoteError, call_ + ": the process that made the unique id is gone"};
+    return {ncclRemoteError, call_ + ": the process that created the unique id is gone"};
   if (frame.kind != Kind::welcome) return {static_cast<ncclResult_t>(frame.code), text};
   table_ = json::parse(text);
   const std::lock_guard lock(mutex_);
@@ -264,11 +264,10 @@ Failure Member::join(const std::string& id, const std::string& session) {
   return {};
 }
 
-// What the hub says, until it or this rank ends. stop() joins this thread.
+// Reads the hub's messages until the connection ends. stop() joins this thread.
 void Member::read() {
   Frame frame;
-  Failure gone{ncclRemoteError,
-               "the process in which the ranks of this communicator meet (the one of its unique id) is gone"};
+  Failure gone{ncclRemoteError, "the process that created the unique id of this communicator is gone"};
   while (connection_->receive(frame)) {
     std::string text;
     if (frame.kind == Kind::failed) {
@@ -344,7 +343,7 @@ Failure Member::refusal(const std::string& call) const {
   return {};
 }
 
-// With mutex_ held: the place of the call among the others of its kind.
+// With mutex_ held: sets the number of the call among those of its kind.
 void Member::number(Call& call) {
   if (call.post.op == Op::send)
     call.post.number = ++sends_[call.post.peer];
@@ -355,7 +354,7 @@ void Member::number(Call& call) {
 }
 
 void Member::issue(std::vector<Call> calls, const std::vector<cudaStream_t>& streams) {
-  // On the first stream, with the others waiting for it, and it for them.
+  // On the first stream, which waits for the others before, and they for it afterwards.
   std::vector<cudaEvent_t> events;
   const auto hold_back = [&](cudaStream_t later, cudaStream_t earlier) {
     cudaEvent_t event{};
@@ -382,8 +381,7 @@ void Member::issue(std::vector<Call> calls, const std::vector<cudaStream_t>& str
   cudaSetDevice(before);
 }
 
-// On a stream's thread. What a failure keeps from its end returns when the communicator is aborted, and not before: as
-// NCCL.
+// Runs on a stream's thread. After a failure it returns only when the communicator is aborted, as in NCCL.
 void Member::perform(std::vector<Call> calls) {
   const int operation = ++Process::get().operations;
   if (fault("error", operation)) fail({ncclRemoteError, "an error as HOST_NCCL_FAULT asks for"});
@@ -445,15 +443,15 @@ Failure Member::split(int color, int key, std::uint64_t number, const std::strin
   return {};
 }
 
-// Waits for what was issued.
+// Waits for all issued calls.
 Failure Member::finalize(const char* call) {
   std::string what;
   {
     const std::lock_guard lock(mutex_);
     what = last_issued_;
   }
-  const Wait wait(std::string(call) + " on rank " + std::to_string(rank_) + " waits for " + what +
-                  ", which does not end (ncclCommAbort would end it),");
+  const Wait wait(std::string(call) + " on rank " + std::to_string(rank_) + " has waited for " + what +
+                  ", which does not complete (ncclCommAbort would end it),");
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stopped_ || performed_ == issued_; });
   if (stopped_) return {ncclInternalError, std::string(call) + ": aborted"};
@@ -484,7 +482,7 @@ void Member::stop(Kind how, bool for_good) {
 
 namespace {
 
-// A communicator's handle, checked.
+// The result of checking a communicator's handle.
 struct Checked {
   std::shared_ptr<Member> member;
   ncclResult_t code = ncclSuccess;
@@ -494,7 +492,7 @@ Checked check(const char* call, ncclComm_t comm) {
   Process& process = Process::get();
   const std::lock_guard lock(process.mutex);
   if (!process.handles.count(comm))
-    return {nullptr, refuse(ncclInvalidArgument, std::string(call) + ": this is no communicator")};
+    return {nullptr, refuse(ncclInvalidArgument, std::string(call) + ": this is not a communicator")};
   if (!comm->member) return {nullptr, refuse(ncclInvalidArgument, std::string(call) + " after " + comm->ended_by)};
   return {comm->member, ncclSuccess};
 }
@@ -531,7 +529,7 @@ struct Group {
   std::string error;
   std::vector<Enqueued> calls;
   std::vector<Start> starts;
-  std::map<std::string, int> alone;  // of each clique: the rank that this thread called for outside a group
+  std::map<std::string, int> alone;  // per clique: the rank that this thread called for outside a group
 
   ~Group() {
     if (depth > 0 && !calls.empty())
@@ -540,7 +538,7 @@ struct Group {
     Process::get().end(this);
   }
   void announce(const std::string& first) {
-    if (depth > 1 && calls.size() + starts.size() == 1)  // the innermost is ours
+    if (depth > 1 && calls.size() + starts.size() == 1)  // depth 1 is the group of the call itself
       Process::get().begin(this, "a group has been open without ncclGroupEnd (its first call is " + first + ")");
   }
 };
@@ -620,7 +618,7 @@ ncclResult_t end_group() {
   return launch(all);
 }
 
-// A call that failed spoils its group.
+// A failed call makes its group fail.
 ncclResult_t spoil(ncclResult_t code) {
   if (group.depth > 0 && code != ncclSuccess && group.code == ncclSuccess) {
     group.code = code;
@@ -668,7 +666,8 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
   call.in = in;
   call.out = out;
   const std::optional<DataType> known = type_of(type);
-  if (!known) return wrong(ncclInvalidArgument, "no type " + std::to_string(static_cast<int>(type)) + " here");
+  if (!known)
+    return wrong(ncclInvalidArgument, "host-nccl does not support type " + std::to_string(static_cast<int>(type)));
   call.post.type = *known;
   if (reduces(op)) {
     constexpr std::array built_in = {Reduction::sum, Reduction::product, Reduction::max, Reduction::min,
@@ -694,7 +693,7 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
     call.post.peer = peer;
   }
   const cudaStream_t found = find_stream(stream, member.device());
-  if (!found) return wrong(ncclInvalidArgument, "the stream was destroyed or never made");
+  if (!found) return wrong(ncclInvalidArgument, "the stream was destroyed or never created");
   if (device_of(found) != member.device())
     return wrong(ncclInvalidUsage, "the stream is of device " + std::to_string(device_of(found)) +
                                        ", the communicator's is " + std::to_string(member.device()));
@@ -707,8 +706,8 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
   if (group.depth == 0) {
     const auto [one, is_new] = group.alone.try_emplace(member.clique(), member.rank());
     if (one->second != member.rank())
-      return wrong(ncclInvalidUsage, "this thread calls for rank " + std::to_string(one->second) +
-                                         ", too: such calls belong between ncclGroupStart and ncclGroupEnd");
+      return wrong(ncclInvalidUsage, "this thread also calls for rank " + std::to_string(one->second) +
+                                         ": such calls belong between ncclGroupStart and ncclGroupEnd");
   }
   ncclGroupStart();
   group.calls.push_back({checked.member, call, found});
@@ -730,7 +729,7 @@ ncclResult_t blocking_of(const char* call, const ncclConfig_t* config, bool& blo
 
 ncclResult_t initialize(const char* call, ncclComm_t* comm, int size, const ncclUniqueId& id, int rank,
                         const ncclConfig_t* config) {
-  if (!comm) return spoil(refuse(ncclInvalidArgument, std::string(call) + ": nowhere to put the communicator"));
+  if (!comm) return spoil(refuse(ncclInvalidArgument, std::string(call) + ": the output pointer is null"));
   *comm = nullptr;
   bool blocking = true;
   if (const ncclResult_t code = blocking_of(call, config, blocking); code != ncclSuccess) return spoil(code);
@@ -740,8 +739,8 @@ ncclResult_t initialize(const char* call, ncclComm_t* comm, int size, const nccl
   const std::string text(id.internal, strnlen(id.internal, sizeof id.internal));
   if (!text.starts_with(std::string(id_mark) + " "))
     return spoil(refuse(ncclInvalidArgument, std::string(call) +
-                                                 ": the unique id is not from ncclGetUniqueId of host-nccl: is it the "
-                                                 "same on all ranks, and is this rank the only one on the stand-in?"));
+                                                 ": the unique id is not from ncclGetUniqueId of host-nccl: all "
+                                                 "ranks must have the same id and use host-nccl"));
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess)
     return spoil(refuse(ncclUnhandledCudaError, std::string(call) + ": " + cudaGetErrorString(cudaErrorNoDevice)));
@@ -753,12 +752,12 @@ ncclResult_t initialize(const char* call, ncclComm_t* comm, int size, const nccl
   return end_group();
 }
 
-// A communicator's registered buffers, operators ... still there.
+// Reports registered buffers and reductions that the program leaked.
 void say_left(const Member& member, const char* call) {
   const auto say_one = [&](std::size_t count, const char* what) {
     if (count)
-      say(std::string(call) + " on rank " + std::to_string(member.rank()) +
-          ": not given back: " + std::to_string(count) + " " + what + (count > 1 ? "s" : ""));
+      say(std::string(call) + " on rank " + std::to_string(member.rank()) + ": leaked " + std::to_string(count) + " " +
+          what + (count > 1 ? "s" : ""));
   };
   say_one(member.registered.size(), "registered buffer");
   say_one(member.operators.size(), "reduction");
@@ -771,7 +770,7 @@ struct AtExit {
       const std::lock_guard lock(Process::get().mutex);
       for (const ncclComm_t comm : Process::get().handles) left += comm->member ? 1 : 0;
     }
-    if (left) say("not given back at the end: " + std::to_string(left) + " communicator" + (left > 1 ? "s" : ""));
+    if (left) say("leaked at exit: " + std::to_string(left) + " communicator" + (left > 1 ? "s" : ""));
     wait_for_guests();
   }
 } at_exit;
@@ -803,7 +802,7 @@ const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
 // Communicators
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  if (!host_nccl_description()) {  // as NCCL: it fails later, where the GPU is needed
+  if (!host_nccl_description()) {  // like NCCL, fails later, when the GPU is needed
     *id = {};
     std::strcpy(id->internal, "host-nccl without devices");
     return ncclSuccess;
@@ -871,7 +870,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_
   if (flags & NCCL_SHRINK_ABORT)
     parent.member->end_operations();
   else if (const Failure failure = parent.member->refusal(call); failure.code != ncclSuccess)
-    return spoil(refuse(failure.code, failure.text + " (NCCL_SHRINK_ABORT takes what has failed)"));
+    return spoil(refuse(failure.code, failure.text + " (use NCCL_SHRINK_ABORT for a failed communicator)"));
   bool blocking = parent.member->blocking();
   if (const ncclResult_t code = blocking_of(call, config, blocking); code != ncclSuccess) return spoil(code);
   std::vector<int> survivors;
@@ -881,9 +880,8 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_
   if (count < 1 ||
       survivors.size() + static_cast<std::size_t>(count) != static_cast<std::size_t>(parent.member->size()) ||
       own == survivors.end())
-    return spoil(
-        refuse(ncclInvalidArgument, std::string(call) + " on rank " + std::to_string(parent.member->rank()) +
-                                        ": excluded must be ranks of the communicator, each once, and not this one"));
+    return spoil(refuse(ncclInvalidArgument, std::string(call) + " on rank " + std::to_string(parent.member->rank()) +
+                                                 ": excluded must list other ranks of the communicator, each once"));
   const auto member = std::make_shared<Member>(call, static_cast<int>(own - survivors.begin()),
                                                static_cast<int>(survivors.size()), parent.member->device(), blocking);
   *made = new_handle(member);
@@ -1005,7 +1003,8 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
   const Checked checked = check("ncclRedOpCreatePreMulSum", comm);
   if (!checked.member) return spoil(checked.code);
   const std::optional<DataType> known = type_of(type);
-  if (!known) return spoil(refuse(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: no such type here"));
+  if (!known)
+    return spoil(refuse(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: host-nccl does not support this type"));
   const std::lock_guard lock(checked.member->operators_mutex);
   Member::Operator made{*known};
   if (residence == ncclScalarDevice)

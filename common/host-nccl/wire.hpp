@@ -1,4 +1,4 @@
-// wire.hpp: what the ranks of a communicator and its hub say to each other, over TCP.
+// wire.hpp: the messages between the ranks of a communicator and its hub, over TCP.
 #pragma once
 
 #include <multinode/data_type.hpp>
@@ -38,14 +38,14 @@ struct Post {
   multinode::DataType type{};
   Reduction reduction{};
   std::int32_t peer = 0;     // of send and recv, or the root
-  std::uint64_t count = 0;   // elements of a block, as NCCL's count
-  std::uint64_t number = 0;  // of the collectives of this communicator, or of the sends between two ranks
+  std::uint64_t count = 0;   // elements of a block, like NCCL's count
+  std::uint64_t number = 0;  // among the collectives of this communicator, or the messages between two ranks
   double factor = 1;         // of multiplied_sum
   std::int32_t color = 0, key = 0;
 
   std::size_t bytes() const { return op == Op::split ? 0 : count * multinode::size_of(type); }
 };
-// Bytes that `rank` of `size` gives to, and gets from, a collective.
+// The bytes of the send buffer and of the receive buffer of `rank` of `size`.
 std::size_t bytes_in(const Post& post, int rank, int size);
 std::size_t bytes_out(const Post& post, int rank, int size);
 std::string text_of(const Post& post);  // "ncclSend(100 x int32, to rank 1)"
@@ -54,7 +54,7 @@ enum class Kind : std::uint32_t { hello, welcome, post, done, failed, goodbye, a
 struct Frame {
   Kind kind{};
   std::int32_t code = 0;      // failed: an ncclResult_t
-  std::uint64_t id = 0;       // of a post, repeated by done
+  std::uint64_t id = 0;       // of a post; done repeats it
   std::uint64_t payload = 0;  // bytes that follow
   Post post;
 };
@@ -63,13 +63,13 @@ class Connection {
  public:
   explicit Connection(multinode::Descriptor fd) : fd_(std::move(fd)) {}
 
-  // False where the connection is broken.
+  // Return false if the connection is broken.
   bool send(Frame frame, const void* payload = nullptr, std::size_t bytes = 0);
   bool send(Kind kind, const std::string& text, std::int32_t code = 0);
   bool receive(Frame& frame);
   bool receive(void* to, std::size_t bytes);
   bool receive(std::string& text, std::size_t bytes);
-  void shut_down();  // both sides' calls return
+  void shut_down();  // makes the calls of both sides return
 
  private:
   multinode::Descriptor fd_;
@@ -78,10 +78,9 @@ class Connection {
 
 // "127.0.0.1:12345"
 std::string address_of(int listening_fd, const std::string& host);
-// The IPv4 address that others can reach: of the interface that NCCL_SOCKET_IFNAME names, else loopback. Empty: there
-// is no such interface.
+// The IPv4 address of the interface that NCCL_SOCKET_IFNAME selects, or loopback if it is not set; "" if none matches.
 std::string own_host();
-multinode::Descriptor listen_on(const std::string& host);        // empty: errno says why
-multinode::Descriptor connect_to(const std::string& host_port);  // empty: errno says why
+multinode::Descriptor listen_on(const std::string& host);        // empty on error; errno is set
+multinode::Descriptor connect_to(const std::string& host_port);  // empty on error; errno is set
 
 }  // namespace host_nccl

@@ -1,4 +1,4 @@
-// The stand-in of CUDA's runtime: orders, kinds and lifetimes as CUDA has them.
+// The stand-in for the CUDA runtime: ordering, copy kinds and lifetimes as in CUDA.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
   return stream;
 }
 
-// Holds a stream up until it is opened.
+// Blocks a stream until it is opened.
 class Gate {
  public:
   explicit Gate(cudaStream_t stream) {
@@ -43,7 +43,7 @@ void expect_refused(cudaError_t code, cudaError_t expected, const std::string& w
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
-TEST(HostCuda, HasTheDevicesThatAreAskedFor) {
+TEST(HostCuda, HasTheRequestedDevices) {
   ASSERT_EQ(four_devices, 0);
   int count = 0, device = -1;
   EXPECT_OK(cudaGetDeviceCount(&count));
@@ -62,7 +62,7 @@ TEST(HostCuda, FreshMemoryIsPoisoned) {
   EXPECT_OK(cudaMemcpy(bytes.data(), memory, bytes.size(), cudaMemcpyDeviceToHost));
   EXPECT_EQ(std::ranges::count(bytes, 0xA5), 1000);
   EXPECT_OK(cudaFree(memory));
-  expect_refused(cudaFree(memory), cudaErrorInvalidValue, "was freed before");
+  expect_refused(cudaFree(memory), cudaErrorInvalidValue, "was already freed");
   EXPECT_EQ(cudaMalloc(&memory, std::size_t{1} << 40), cudaErrorMemoryAllocation);
   cudaGetLastError();
 }
@@ -71,12 +71,11 @@ TEST(HostCuda, CopiesOfTheWrongKindAreRefused) {
   void* memory = nullptr;
   char host[100] = {};
   EXPECT_OK(cudaMalloc(&memory, 100));
-  expect_refused(cudaMemcpy(host, memory, 100, cudaMemcpyHostToDevice), cudaErrorInvalidValue,
-                 "is not memory of a device");
+  expect_refused(cudaMemcpy(host, memory, 100, cudaMemcpyHostToDevice), cudaErrorInvalidValue, "is not device memory");
   expect_refused(cudaMemcpy(memory, host, 100, cudaMemcpyDeviceToHost), cudaErrorInvalidValue, "is memory of device 0");
   expect_refused(cudaMemcpy(memory, host, 101, cudaMemcpyHostToDevice), cudaErrorInvalidValue,
                  "larger than what is left of its allocation of 100 bytes");
-  expect_refused(cudaMemset(host, 0, 100), cudaErrorInvalidValue, "is not memory of a device");
+  expect_refused(cudaMemset(host, 0, 100), cudaErrorInvalidValue, "is not device memory");
   EXPECT_OK(cudaMemcpy(memory, host, 100, cudaMemcpyDefault));
   EXPECT_OK(cudaFree(memory));
 }
@@ -96,7 +95,7 @@ TEST(HostCuda, AStreamIsAQueue) {
   EXPECT_EQ(back, 1);
   EXPECT_OK(cudaStreamQuery(stream));
   EXPECT_OK(cudaStreamDestroy(stream));
-  expect_refused(cudaStreamQuery(stream), cudaErrorInvalidResourceHandle, "destroyed or never made");
+  expect_refused(cudaStreamQuery(stream), cudaErrorInvalidResourceHandle, "destroyed or never created");
   EXPECT_OK(cudaFree(memory));
 }
 
@@ -149,7 +148,7 @@ TEST(HostCuda, FreeWaitsForTheTasksOfADestroyedStream) {
   freed.get();
 }
 
-TEST(HostCuda, EventsTellTheTime) {
+TEST(HostCuda, EventsMeasureTime) {
   const cudaStream_t stream = new_stream();
   cudaEvent_t start{}, end{};
   EXPECT_OK(cudaEventCreate(&start));
@@ -172,7 +171,7 @@ TEST(HostCuda, EventsTellTheTime) {
   EXPECT_OK(cudaStreamDestroy(stream));
 }
 
-TEST(HostCuda, AGraphDoesAgainWhatAStreamWasGiven) {
+TEST(HostCuda, AGraphRepeatsTheCapturedTasks) {
   const cudaStream_t stream = new_stream();
   std::atomic<int> calls = 0;
   EXPECT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -195,7 +194,7 @@ TEST(HostCuda, AGraphDoesAgainWhatAStreamWasGiven) {
                  "the default stream");
 }
 
-// What nvcc makes of a kernel and its launch.
+// What nvcc generates for a kernel and its launch.
 extern "C" void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*,
                                        int*);
 
@@ -203,7 +202,7 @@ TEST(HostCuda, KernelsAreRefusedByName) {
   static char function[] = "a kernel";
   __cudaRegisterFunction(nullptr, function, function, "_Z3addPfi", -1, nullptr, nullptr, nullptr, nullptr, nullptr);
   expect_refused(cudaLaunchKernel(function, dim3(1), dim3(1), nullptr, 0, nullptr), cudaErrorNoDevice,
-                 "kernel add: host-nccl models no kernels: it needs a GPU");
+                 "kernel add: host-nccl cannot run kernels: use a GPU");
 }
 
 }  // namespace cuda_test

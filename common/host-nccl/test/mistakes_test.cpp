@@ -1,4 +1,4 @@
-// Programs with a mistake, on the stand-in: each is caught, and told by the call, the ranks and what differs.
+// Programs with a mistake, on the stand-in: each mistake is reported with the call, the ranks and the difference.
 #include <testing/faults.hpp>
 #include <testing/host_nccl.hpp>
 
@@ -34,13 +34,13 @@ const std::vector<Mistake> mistakes = {
       "ncclBroadcast(100 x float, root 0)"}},
     {"unpaired_send",
      {"host-nccl: ncclSend(100 x float, to rank 1) of rank 0 (host ",
-      ") has waited for 1 s for its ncclRecv on rank 1, whose last call is nothing yet"}},
+      ") has waited for 1 s for its ncclRecv on rank 1; that rank's last call: none"}},
     {"no_group", {" of rank 0 (host ", "Both send first: the calls of such a pair belong between ncclGroupStart and"}},
     {"no_group_end",
      {"host-nccl: a group has been open without ncclGroupEnd (its first call is ncclAllReduce(100 x "
       "float, sum)) for 1 s now",
       "ncclAllReduce(100 x float, sum), collective number 1, has waited for 1 s on rank 0; rank 1 (host ",
-      ") has not called it: its last call is nothing yet",
+      ") has not called it; its last call: none",
       "host-nccl: a thread ended inside a group, without ncclGroupEnd: 1 of its calls never made"}},
     {"group_end_without_start", {"rank 0: code 5: invalid usage: ncclGroupEnd without ncclGroupStart"}},
     {"message_count",
@@ -51,17 +51,17 @@ const std::vector<Mistake> mistakes = {
     {"missing_collective",
      {"ncclAllReduce(100 x float, sum), collective number 1, has waited for 1 s on ranks 0, 2; "
       "rank 1 (host ",
-      ") has not called it: its last call is nothing yet"},
+      ") has not called it; its last call: none"},
      3},
     {"after_destroy", {"rank 0: code 4: invalid argument: ncclAllReduce after ncclCommDestroy"}},
     {"after_abort", {"rank 0: code 4: invalid argument: ncclAllReduce after ncclCommAbort"}},
     {"after_finalize", {": code 5: invalid usage: ncclAllReduce after ncclCommFinalize"}},
     {"device", {": cudaErrorInvalidDevice: cudaSetDevice: no device 9: there are 4\n"}},
-    {"same_rank", {"rank 1: code 5: invalid usage: ncclCommInitRank: rank 0 came twice: from host "}},
+    {"same_rank", {"rank 1: code 5: invalid usage: ncclCommInitRank: rank 0 joined twice: from host "}},
     {"same_gpu", {"duplicate GPU: rank ", ") both use device 0"}},
     {"host_memory",
      {"rank 0: code 4: invalid argument: ncclAllReduce on rank 0: the send buffer: it (400 bytes at ",
-      ") is not memory of a device"}},
+      ") is not device memory"}},
     {"small_buffer",
      {"ncclAllGather on rank 0: the receive buffer: it (800 bytes at ",
       ") is larger than what is left of its allocation of 400 bytes"}},
@@ -74,7 +74,7 @@ const std::vector<Mistake> mistakes = {
 
 class Mistakes : public testing::TestWithParam<Mistake> {};
 
-TEST_P(Mistakes, AreCaughtAndNamed) {
+TEST_P(Mistakes, AreReported) {
   for (const auto& [name, value] : on_host_nccl()) setenv(name.c_str(), value.c_str(), 1);
   setenv("HOST_NCCL_DEADLINE", "1", 1);
   const Ranks::End end =
@@ -86,7 +86,7 @@ TEST_P(Mistakes, AreCaughtAndNamed) {
 
 INSTANTIATE_TEST_SUITE_P(Nccl, Mistakes, testing::ValuesIn(mistakes), [](const auto& info) { return info.param.name; });
 
-TEST(HostNccl, WithoutAMistakeNothingIsSaid) {
+TEST(HostNccl, CorrectProgramsCauseNoReport) {
   for (const auto& [name, value] : on_host_nccl()) setenv(name.c_str(), value.c_str(), 1);
   for (const int ranks : {2, 3, 4}) {
     const Ranks::End end = Ranks(Starter::bare, ranks, {PATH_nccl_mistakes, "--mistake", "none"}).wait();
@@ -101,8 +101,7 @@ TEST(HostNccl, WithoutDevicesThereIsNoGpu) {
   environment["HOST_NCCL_DEVICES"] = "";
   const Result result = run({PATH_nccl_mistakes, "--mistake", "device"}, environment);
   EXPECT_EQ(result.status, 77) << result.all();
-  EXPECT_NE(result.err.find("no GPU, and HOST_NCCL_DEVICES asks for no stand-in of one"), std::string::npos)
-      << result.all();
+  EXPECT_NE(result.err.find("no GPU; set HOST_NCCL_DEVICES=N to use N stand-ins"), std::string::npos) << result.all();
   EXPECT_EQ(result.out, "");
   environment["HOST_NCCL_DEVICES"] = "four";
   EXPECT_NE(run({PATH_nccl_mistakes, "--mistake", "device"}, environment)
@@ -110,12 +109,10 @@ TEST(HostNccl, WithoutDevicesThereIsNoGpu) {
             std::string::npos);
 }
 
-TEST(HostNccl, WhatIsNotGivenBackIsSaid) {
+TEST(HostNccl, LeaksAreReported) {
   const Result result = run({PATH_nccl_mistakes, "--mistake", "left_behind"}, on_host_nccl());
-  EXPECT_NE(result.err.find("host-nccl: not given back at the end: 1 communicator\n"), std::string::npos)
-      << result.all();
-  EXPECT_NE(result.err.find("host-nccl: not given back at the end: 1 buffer, 1 stream\n"), std::string::npos)
-      << result.all();
+  EXPECT_NE(result.err.find("host-nccl: leaked at exit: 1 communicator\n"), std::string::npos) << result.all();
+  EXPECT_NE(result.err.find("host-nccl: leaked at exit: 1 buffer, 1 stream\n"), std::string::npos) << result.all();
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// nccl_mistakes: makes a mistake with NCCL on purpose, and says what each rank gets to hear: for the tests of the
-// stand-in. Rank 1, where only one rank is wrong. Exit status: 0 (2: there is no such mistake).
+// nccl_mistakes: makes a mistake with NCCL on purpose and prints the errors that each rank gets, for the tests of the
+// stand-in. If only one rank is wrong, it is rank 1. Exit status: 0; 2: there is no such mistake.
 #include <multinode/device.hpp>
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
@@ -65,7 +65,7 @@ class Rank {
     return hear(ncclRecv(out->data(), count, type, peer, comm, stream->get()));
   }
 
-  // Until the stream is done, or NCCL says why it never will be, or 5 s have passed.
+  // Waits until the stream is done, NCCL reports an error, or 5 s have passed.
   void wait() {
     const auto end = std::chrono::steady_clock::now() + 5s;
     while (cudaStreamQuery(stream->get()) == cudaErrorNotReady) {
@@ -266,7 +266,7 @@ int main(int argc, char** argv) {
   multinode::CommonOptions common;
   std::string name;
   boost::program_options::options_description known("Options of nccl_mistakes");
-  known.add_options()("mistake", boost::program_options::value(&name)->required(), "which one");
+  known.add_options()("mistake", boost::program_options::value(&name)->required(), "name of the mistake");
   return multinode::run({"nccl_mistakes", known, common,
                          [&] {
                            if (!mistakes.contains(name)) throw multinode::UsageError("no mistake '" + name + "'");
@@ -274,7 +274,7 @@ int main(int argc, char** argv) {
                         argc, argv, [&](World& world) {
                           Rank rank(world);
                           mistakes.at(name)(rank);
-                          rank.meet("after the mistake");  // or one rank's abort could come before another's mistake
+                          rank.meet("after the mistake");  // otherwise one rank's abort could precede another's mistake
                           return 0;
                         });
 }

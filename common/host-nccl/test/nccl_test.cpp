@@ -1,4 +1,5 @@
-// The stand-in of NCCL, with all ranks in one process: what its calls do. What it says of mistakes: mistakes_test.cpp.
+// The stand-in for NCCL, with all ranks in one process: the results of its calls. Its reports of mistakes are tested in
+// mistakes_test.cpp.
 #include <gtest/gtest.h>
 #include <nccl.h>
 
@@ -18,7 +19,7 @@ const int four_devices = setenv("HOST_NCCL_DEVICES", "4", 1);
 #define ASSERT_NCCL_OK(call) ASSERT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
 #define EXPECT_NCCL_OK(call) EXPECT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
 
-// Device memory of ints, and the stream that is used with it.
+// An array of int in device memory.
 class Ints {
  public:
   explicit Ints(std::vector<int> values) : count_(values.size()) {
@@ -41,7 +42,7 @@ class Ints {
   std::size_t count_;
 };
 
-// Finishes a call of a non-blocking communicator.
+// Waits until a call of a non-blocking communicator has finished.
 ncclResult_t settle(ncclComm_t comm, ncclResult_t code) {
   while (code == ncclInProgress && ncclCommGetAsyncError(comm, &code) == ncclSuccess)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -54,7 +55,7 @@ struct Rank {
   cudaStream_t stream;
 };
 
-// body() of each rank, on a thread of its own.
+// Runs body() for each rank, on one thread per rank.
 void on_ranks(int size, const std::function<void(Rank&)>& body, bool blocking = true, bool destroy = true) {
   ASSERT_EQ(four_devices, 0);
   ncclUniqueId id{};
@@ -188,7 +189,7 @@ TEST(HostNccl, SplitByColorInTheOrderOfKeys) {
         blocking);
 }
 
-TEST(HostNccl, AnAbortEndsWhatIsUnderWayAndTheOthersHear) {
+TEST(HostNccl, AnAbortEndsOperationsAndFailsTheOtherRanks) {
   std::latch issued(3);
   on_ranks(
       3,
@@ -203,7 +204,7 @@ TEST(HostNccl, AnAbortEndsWhatIsUnderWayAndTheOthersHear) {
         if (r.number != 1) {
           EXPECT_EQ(code, ncclRemoteError);
           EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("has aborted the communicator"), std::string::npos);
-          EXPECT_EQ(cudaStreamQuery(r.stream), cudaErrorNotReady);  // until it is aborted here, too
+          EXPECT_EQ(cudaStreamQuery(r.stream), cudaErrorNotReady);  // until this rank also aborts
         }
         EXPECT_NCCL_OK(ncclCommAbort(r.comm));
         EXPECT_EQ(cudaStreamSynchronize(r.stream), cudaSuccess);
@@ -212,7 +213,7 @@ TEST(HostNccl, AnAbortEndsWhatIsUnderWayAndTheOthersHear) {
 }
 
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-TEST(HostNccl, SurvivorsShrinkWithoutTheRankWhereAllMet) {
+TEST(HostNccl, SurvivorsShrinkWithoutTheRankOfTheHub) {
   std::latch issued(4);
   on_ranks(
       4,
@@ -239,7 +240,7 @@ TEST(HostNccl, SurvivorsShrinkWithoutTheRankWhereAllMet) {
 }
 #endif
 
-TEST(HostNccl, BuffersAreRegisteredOnceAndGivenBackOnce) {
+TEST(HostNccl, BuffersAreRegisteredAndDeregisteredOnce) {
   on_ranks(2, [](Rank& rank) {
     const auto says = [](ncclResult_t code, ncclResult_t wanted, const std::string& why) {
       EXPECT_EQ(code, wanted);
