@@ -1,4 +1,4 @@
-# The target multinode_blas: a BLAS with its C interface, if one is here. OpenBLAS, BLIS and MKL come first, because
+# The target multinode_blas: a BLAS with its C interface, if one is found. OpenBLAS, BLIS and MKL come first, because
 # training with the reference BLAS takes about 40 times as long.
 if(TARGET multinode_blas)
   return()

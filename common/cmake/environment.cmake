@@ -1,6 +1,6 @@
 # env.sh at the top of the build folder: it puts the programs on the PATH and makes mpirun work on small machines.
 
-# multinode_on_path(): a shell that has sourced env.sh finds the programs of this folder.
+# multinode_on_path(): env.sh puts the programs of this folder on the PATH.
 function(multinode_on_path)
   get_property(folders GLOBAL PROPERTY MULTINODE_PROGRAM_FOLDERS)
   if(NOT folders)

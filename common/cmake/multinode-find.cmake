@@ -7,11 +7,11 @@ find_package(Boost CONFIG REQUIRED COMPONENTS program_options)
 find_package(nlohmann_json REQUIRED)
 find_package(fmt REQUIRED)
 
-option(MULTINODE_MPI "Use MPI if it is here" ON)
-option(MULTINODE_GLOO "Use Gloo if it is here" ON)
-option(MULTINODE_CUDA "Use CUDA and NCCL if they are here" ON)
+option(MULTINODE_MPI "Use MPI if it is found" ON)
+option(MULTINODE_GLOO "Use Gloo if it is found" ON)
+option(MULTINODE_CUDA "Use CUDA and NCCL if they are found" ON)
 set(MULTINODE_HOST_NCCL OFF CACHE STRING
-  "ON: use their headers only, and common/host-nccl, a stand-in for the libraries: no GPU, no nvcc; AUTO: if there are headers")
+  "ON: use the headers of CUDA and NCCL with the stand-ins of common/host-nccl, without GPU and nvcc; AUTO: ON if the headers are found")
 
 set(MULTINODE_HAVE_MPI OFF)
 if(MULTINODE_MPI)
@@ -30,9 +30,9 @@ endif()
 
 set(MULTINODE_HAVE_CUDA OFF)
 set(MULTINODE_HAVE_NCCL OFF)
-set(MULTINODE_HAVE_KERNELS OFF) # kernels of our own: nvcc is here
+set(MULTINODE_HAVE_KERNELS OFF) # our own kernels, which need nvcc
 if(MULTINODE_HOST_NCCL)
-  set(wheels $ENV{HOME}/.cache/multinode/cuda/nvidia) # of ci/setup
+  set(wheels $ENV{HOME}/.cache/multinode/cuda/nvidia) # from ci/setup
   find_path(MULTINODE_CUDA_INCLUDE_DIR cuda_runtime_api.h
     HINTS ENV CUDA_HOME PATHS /usr/local/cuda ${wheels}/cu13 PATH_SUFFIXES include)
   find_path(NCCL_INCLUDE_DIR nccl.h
@@ -60,7 +60,7 @@ elseif(MULTINODE_CUDA)
       endif()
     endforeach()
     enable_language(CUDA)
-    # Of nvcc's own host compiler, if that is an older g++ than the project's (Debian 13): its libstdc++ is not to be linked.
+    # Do not link the libstdc++ of nvcc's own host compiler, which may be an older g++ than the project's (Debian 13).
     list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/lib/gcc/")
     find_package(CUDAToolkit)
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake before 3.26 stops at 17

@@ -1,5 +1,5 @@
-# What every target of the project wants. A chapter includes it from ../common, which it brings with it, or gets it from
-# the installed package: find_package(multinode COMPONENTS chapter).
+# Settings and functions for all targets of the project. A chapter includes it from ../common, or gets it from the
+# installed package: find_package(multinode COMPONENTS chapter).
 include_guard(DIRECTORY)
 list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 include(environment)
@@ -7,7 +7,7 @@ include(CMakePushCheckState)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# The files of a target are compiled as one: they share their headers and templates, which cost most of the time.
+# The files of a target are compiled as one, because their common headers and templates take most of the time.
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "OFF: compile file by file, for short builds after each edit")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
 find_program(CCACHE ccache)
@@ -25,9 +25,9 @@ endif()
 function(multinode_warnings target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion>
-    # In one file made of many, g++ takes every .cpp for a header.
+    # In a unity build g++ treats every .cpp as a header.
     $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>
-    # g++ 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
+    # g++ 12 warns of overlaps in std::string's operator+ that do not exist (GCC bug 105651).
     $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
 
@@ -37,7 +37,7 @@ foreach(target programs lessons slow_tests gpu_tests)
   endif()
 endforeach()
 
-# multinode_library(name sources...): what the programs and tests of a chapter share.
+# multinode_library(name sources...): a library for the programs and tests of a chapter.
 function(multinode_library name)
   add_library(${name} STATIC ${ARGN})
   target_include_directories(${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
@@ -45,10 +45,10 @@ function(multinode_library name)
   multinode_warnings(${name})
 endfunction()
 
-# multinode_program(name [ON_REQUEST] [sources...] [LINK lib...]): an example program. Without sources its main() is NAME_main()
-# of a library: what the programs and tests of a chapter share is compiled once. All of them are the target `programs`, and
-# on the PATH after `source env.sh`; a chapter's are installed into a folder of its name, as in a build folder. ON_REQUEST:
-# built by its name, or by the target slow_tests.
+# multinode_program(name [ON_REQUEST] [sources...] [LINK lib...]): an example program. Without sources its main() calls
+# NAME_main() of a library, so that code that programs and tests share is compiled once. The target `programs` builds all
+# programs, and `source env.sh` puts them on the PATH. Those of a chapter are installed into a folder with the chapter's
+# name. ON_REQUEST: built only by its name, or by the target slow_tests.
 function(multinode_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ON_REQUEST" "" "LINK")
   set(sources ${arg_UNPARSED_ARGUMENTS})
@@ -77,22 +77,22 @@ int main(int argc, char** argv) { return @name@_main(argc, argv); }
   endif()
 endfunction()
 
-# multinode_lesson(NAME.cpp [LINK lib...]): a lesson program: one file with plain calls of the libraries it links, and nothing of
-# common/. The line in its head compiles it without CMake.
+# multinode_lesson(NAME.cpp [LINK lib...]): a lesson program: one file with plain library calls that uses nothing of common/.
+# The command at its top compiles it without CMake.
 function(multinode_lesson file)
   cmake_path(GET file STEM name)
   multinode_program(${name} ${file} ${ARGN})
   add_dependencies(lessons ${name})
 endfunction()
 
-# Parts that a build must not go without: -DMULTINODE_REQUIRE="CUDA;NCCL"
+# Parts that the build requires: -DMULTINODE_REQUIRE="CUDA;NCCL"
 foreach(part IN LISTS MULTINODE_REQUIRE)
   if(NOT MULTINODE_HAVE_${part})
     message(FATAL_ERROR "MULTINODE_REQUIRE names ${part}, and it was not found")
   endif()
 endforeach()
 
-# Says what a build without it lacks, and how to get it. Call it once at the end.
+# Prints which parts were found, what a build without the others lacks, and how to get them. Call it once at the end.
 function(multinode_summary)
   message(STATUS "")
   message(STATUS "multi-node-cpp, what was found:")
@@ -120,15 +120,15 @@ endfunction()
 
 # multinode_test(name sources... [RANKS n] [TIMEOUT s] [LABELS l...] [SLOW filter] [PREFIX 03.] [PROGRAMS target...]
 #                [LINK lib...])
-# A GoogleTest executable, its tests known to ctest as PREFIX + suite + test; those that `filter` matches are labelled
-# slow, and may take five times as long. Each program's path is a string macro: PATH_<target>; those
-# ON_REQUEST are for slow tests. With LABELS slow or gpu it is one test, PREFIX + name, built only by the target slow_tests
-# or gpu_tests.
+# A GoogleTest executable. ctest lists its tests as PREFIX + suite + test; those that `filter` matches get the label slow and
+# five times the TIMEOUT (default: 300 s). Each program's path is the string macro PATH_<target>; programs with ON_REQUEST
+# are for slow tests. With LABELS slow or gpu it is one test, PREFIX + name, built only by the target slow_tests or
+# gpu_tests.
 function(multinode_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "RANKS;TIMEOUT;SLOW;PREFIX" "LABELS;PROGRAMS;LINK")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   multinode_warnings(${name})
-  target_compile_options(${name} PRIVATE -O0) # what is tested is optimised, its tests need not be
+  target_compile_options(${name} PRIVATE -O0) # the tested code is optimised, the tests need not be
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE multinode::testing GTest::gtest_main ${arg_LINK})
   foreach(program IN LISTS arg_PROGRAMS)

@@ -1,4 +1,4 @@
-// options, report and check; the folders of tests.
+// Options, reports, error checks, temporary folders.
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
@@ -24,9 +24,9 @@ bool parsed(std::vector<const char*> words) {
   return parse_command_line(static_cast<int>(words.size()), words.data(), known, false);
 }
 
-TEST(Options, HelpEndsEvenWithNonsense) { EXPECT_FALSE(parsed({"--help", "--timeout", "-3"})); }
+TEST(Options, HelpWinsOverInvalidOptions) { EXPECT_FALSE(parsed({"--help", "--timeout", "-3"})); }
 
-TEST(Options, WhatBoostWouldLetPassIsRefused) {
+TEST(Options, AbbreviationsAndStrayWordsAreRefused) {
   EXPECT_TRUE(parsed({"--timeout", "0.5"}));
   EXPECT_THROW(parsed({"--time", "3"}), UsageError);
   EXPECT_THROW(parsed({"stray"}), UsageError);
@@ -97,7 +97,7 @@ TEST(Check, ErrnoBecomesAnExceptionWithItsPlace) {
   EXPECT_EQ(check_errno(5, "count"), 5);
 }
 
-TEST(TemporaryFolder, HoldsWhatIsWrittenAndIsGoneWithTheObject) {
+TEST(TemporaryFolder, HoldsFilesAndIsRemovedWithItsObject) {
   std::filesystem::path inner_path;
   const multinode::testing::TemporaryFolder folder;
   {

@@ -1,4 +1,4 @@
-# The communicator: each backend at each world size, in processes; and its parts.
+# The communicator: each backend with each world size, as processes; and unit tests of its parts.
 multinode_program(communicator_check communicator_check.cpp)
 target_link_libraries(communicator_check PRIVATE multinode::communicator)
 multinode_program(communicator_overhead communicator_overhead.cpp)

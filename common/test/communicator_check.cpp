@@ -1,5 +1,5 @@
-// Every operation, type and reduction of a communicator, checked element by element against what exact arithmetic
-// gives. Exit status 0: all right; 1: something was wrong.
+// Checks every operation, type and reduction of a communicator element by element against exact arithmetic. Exit
+// status: 0 all correct; 1 an error.
 #include <multinode/check.hpp>
 #include <multinode/communicator_backends.hpp>
 #include <multinode/program.hpp>
@@ -25,7 +25,7 @@ std::uint64_t mix(std::uint64_t x) {  // the finalizer of splitmix64
   return x ^ (x >> 31);
 }
 
-// What rank `rank` holds at `index`, as many bits of it as the type can hold.
+// The value of `rank` at `index`, with as many bits as the type can represent exactly.
 template <class T>
 T pattern(int rank, std::size_t index) {
   const std::uint64_t bits = mix((static_cast<std::uint64_t>(rank + 1) << 40) + index);
@@ -35,8 +35,8 @@ T pattern(int rank, std::size_t index) {
   return static_cast<T>(static_cast<float>(bits >> (std::is_same_v<T, half> ? 53 : 56)));
 }
 
-// Small whole numbers, so that every partial result, in any order, is exact in every type. They repeat after a period
-// that no block, segment or part is a multiple of.
+// Small integers, so that every partial result, in any order, is exact in every type. They repeat with a period that
+// does not divide any block, segment or part.
 template <class T>
 class Case {
  public:
@@ -63,14 +63,14 @@ class Case {
       case Reduction::sum:
         return (i * 7 + rank * 13) % 11 - (is_signed ? 5 : 0);
       case Reduction::product: {
-        constexpr std::int64_t factors[] = {1, 2, -1, 3, 1, -2, 1, 5};  // of 8 ranks, each has another
+        constexpr std::int64_t factors[] = {1, 2, -1, 3, 1, -2, 1, 5};  // each of 8 ranks has another one
         const std::int64_t factor = factors[(i * 5 + rank * 3) % 8];
         return is_signed ? factor : std::abs(factor);
       }
       case Reduction::min:
       case Reduction::max:
         return (i * 31 + rank * 17) % 101 - (is_signed ? 50 : 0);
-      case Reduction::average: {  // the mean, plus numbers that add up to zero; for integers also a rest to be dropped
+      case Reduction::average: {  // the mean, plus numbers with sum 0; for integers also a remainder that is dropped
         const std::int64_t rest = std::is_integral_v<T> && rank == 0 ? i % ranks_ : 0;
         return mean(i) + 2 * rank - (ranks_ - 1) + (mean(i) < 0 ? -rest : rest);
       }
@@ -91,7 +91,7 @@ class Case {
     return result;
   }
 
-  // 8 ranks' sum stays within int8.
+  // The sum of 8 ranks fits int8.
   std::int64_t mean(std::int64_t i) const { return is_signed && i % 2 ? -(i % 7) - 8 : i % 7 + 8; }
 
   Reduction reduction_;
@@ -139,7 +139,7 @@ class Checker {
   }
 
  private:
-  // An operation in both forms: go() fills the blocks and calls it, check() looks at the result.
+  // An operation in its blocking and its start_ form; fill() sets the blocks, check() checks the result.
   struct Operation {
     std::function<void()> fill;
     std::function<void()> blocking;
@@ -243,7 +243,7 @@ class Checker {
     operations_waiting_.push_back(c_.rank() % 2 ? sends : receives);
   }
 
-  // All of them blocking, then all of them queued and waited for out of order.
+  // Runs all operations blocking, then queues all and waits for them out of order.
   void run() {
     for (const Operation& operation : operations_waiting_) {
       operation.fill();
@@ -254,14 +254,14 @@ class Checker {
     std::vector<Work> works;
     for (const Operation& operation : operations_waiting_) works.push_back(operation.start());
     for (std::size_t i = 0; i < works.size(); i += 2) works[i].wait();
-    c_.barrier();  // a blocking call lets the queued ones end first
+    c_.barrier();  // a blocking call waits for the queued ones
     for (const Operation& operation : operations_waiting_) operation.check();
     for (std::size_t i = works.size() / 2 * 2; i-- > 0;) works[i].wait();
     operations_ += 2 * operations_waiting_.size();
     operations_waiting_.clear();
   }
 
-  // Sums that round, and signed zeros and NaNs: all ranks get the same bits, whatever they are.
+  // All ranks get the same bits, also for sums that round, signed zeros and NaNs.
   template <class T>
   void same_bits() {
     std::mt19937 random(static_cast<unsigned>(c_.rank() + 1));
@@ -299,7 +299,7 @@ class Checker {
       } catch (const std::invalid_argument& e) {
         if (std::string_view(e.what()).starts_with(what)) return;
       }
-      std::cerr << "rank " << c_.rank() << ": " << what << " took what it must refuse\n";
+      std::cerr << "rank " << c_.rank() << ": " << what << " accepted an invalid argument\n";
       ++wrong_;
     };
     refused("broadcast", [&] { c_.broadcast(block, c_.size()); });
@@ -312,7 +312,7 @@ class Checker {
     refused("all_gather", [&] { c_.all_gather(block, std::span(other)); });
   }
 
-  // What an observer is told of blocking and of started operations, and on which thread.
+  // The arguments of an observer for blocking and started operations, and its thread.
   void observer() {
     struct Seen {
       std::string name;
@@ -346,7 +346,7 @@ class Checker {
     ++operations_;
     if (seen == expected && ordered && last <= std::chrono::steady_clock::now()) return;
     ++wrong_;
-    std::cerr << "rank " << c_.rank() << ": the observer was told something else\n";
+    std::cerr << "rank " << c_.rank() << ": wrong arguments for the observer:\n";
     for (const Seen& s : seen) std::cerr << s.name << ", " << s.bytes << " bytes, " << (s.here ? "here\n" : "there\n");
   }
 
@@ -374,7 +374,7 @@ class Checker {
   }
 
   std::size_t ranks() const { return static_cast<std::size_t>(c_.size()); }
-  std::size_t next_salt() { return ++salt_ * 1009; }  // a block of an earlier operation is seen
+  std::size_t next_salt() { return ++salt_ * 1009; }  // so that data of an earlier operation is detected
 
   World& world_;
   Communicator& c_;
@@ -394,11 +394,11 @@ int main(int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options("communicator_check");
   options.add_options()("corrupt", po::value(&corrupt), "change one element of each kind of result on this rank")(
-      "leave", po::value(&leave), "this rank throws while an operation that nobody else joins is under way")(
-      "largest-count", po::value(&largest_count), "mpi: elements in one call, to have blocks split");
+      "leave", po::value(&leave), "this rank throws during an operation that no other rank joins")(
+      "largest-count", po::value(&largest_count), "mpi: most elements in one call, to test splitting of blocks");
   return run({"communicator_check", options, common, [&] { parse_backend(common.backend); }}, argc, argv,
              [&](World& world) {
-               std::vector<float> data(100);  // outlives what is under way
+               std::vector<float> data(100);  // outlives the operations in progress
                const Backend backend = parse_backend(common.backend);
 #ifdef MULTINODE_HAVE_MPI
                const auto communicator = backend == Backend::mpi && largest_count ? make_mpi(world, largest_count)
@@ -411,7 +411,7 @@ int main(int argc, char** argv) {
                  const Work alone =
                      communicator->start_all_reduce(std::span(data), Reduction::sum, "all_reduce of one rank alone");
                  world.store().set("leave", "both are queued");
-                 joined.wait();  // the communicator's thread is inside what nobody joins
+                 joined.wait();  // the communicator's thread is now inside the operation that no other rank joins
                  throw std::runtime_error("asked to leave");
                }
                if (leave >= 0) {

@@ -1,5 +1,5 @@
-// What a blocking all_reduce costs beside the bare call of its library, in one run: blocks of each in turn, medians.
-// Exit status 1: the watchdog and the communicator cost more than --bound percent.
+// Compares the time of a blocking all_reduce with that of the library's own call, in one run: alternating blocks of
+// calls, medians. Exit status: 0; 1 if the watchdog and the communicator cost more than --bound percent.
 #include <multinode/check.hpp>
 #include <multinode/communicator.hpp>
 #include <multinode/program.hpp>
@@ -59,14 +59,14 @@ AllReduce plain(World& world, Backend backend) {
 #ifdef MULTINODE_HAVE_GLOO
   if (backend == Backend::gloo) return plain_gloo(world);
 #endif
-  throw UsageError("--backend must be mpi or gloo, and in this build");
+  throw UsageError("--backend must be mpi or gloo, and this build must have it");
 }
 
 struct Times {
-  double bare, ours, ratio;  // medians; seconds a call
+  double bare, ours, ratio;  // medians; seconds per call
 };
 
-// --planted: a wait before each of our calls, which must be seen.
+// `planted` is added before each of our calls, and must show in the result.
 Times measure(Communicator& c, const AllReduce& bare, std::size_t bytes, int blocks, std::chrono::nanoseconds planted) {
   std::vector<float> data(bytes / sizeof(float));  // zeros, and they stay so
   const auto block_of = [&](auto&& call, int calls) {
@@ -83,7 +83,7 @@ Times measure(Communicator& c, const AllReduce& bare, std::size_t bytes, int blo
     c.all_reduce(std::span(data));
   };
 
-  // Blocks of about 2 ms, agreed upon.
+  // Blocks of about 2 ms, of the same number of calls on all ranks.
   double once = block_of(call_bare, 20);
   c.broadcast(std::span(&once, 1), 0);
   const int calls = std::clamp(static_cast<int>(2e-3 / once), 1, 2000);
@@ -110,15 +110,15 @@ int main(int argc, char** argv) {
   CommonOptions common;
   namespace po = boost::program_options;
   po::options_description options("communicator_overhead");
-  options.add_options()("blocks", po::value(&blocks), "of each kind, a size")(
-      "bound", po::value(&bound), "percent that ours may cost more than the bare call")(
+  options.add_options()("blocks", po::value(&blocks), "number of blocks of each kind, per size")(
+      "bound", po::value(&bound), "maximum overhead over the library's own call, in percent")(
       "planted", po::value(&planted), "nanoseconds to waste before each of our calls");
   return run({"communicator_overhead", options, common, [&] { require_range("blocks", blocks, 1, 1000000); }}, argc,
              argv, [&](World& world) {
                const auto communicator = make_communicator(world, parse_backend(common.backend));
                const AllReduce bare = plain(world, communicator->backend());
                std::vector<float> first(1);
-               communicator->start_all_reduce(std::span(first)).wait();  // the communicator's thread is there, and idle
+               communicator->start_all_reduce(std::span(first)).wait();  // the communicator's thread exists and is idle
 
                Table table({"bytes", "bare us", "ours us", "ratio"});
                bool within = true;
@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
                  std::cout << name_of(communicator->backend()) << ", " << world.size()
                            << " ranks, all_reduce, medians of " << blocks << " blocks:\n";
                  table.print(std::cout);
-                 if (!within) std::cout << "more than the bound of " << bound << " % in rank 0's medians\n";
+                 if (!within) std::cout << "the overhead exceeds the bound of " << bound << " % in rank 0's medians\n";
                }
                return within || world.rank() != 0 ? exit_right : exit_wrong;
              });

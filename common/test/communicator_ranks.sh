@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# communicator_ranks.sh N COMMAND...: N ranks on this machine without a launcher. Exit status: the first that is not 0.
+# communicator_ranks.sh N COMMAND...: runs N ranks on this machine without a launcher. Exit status: the first that is not
+# 0, else 0.
 set -euo pipefail
 ranks=$1
 shift

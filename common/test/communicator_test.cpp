@@ -57,14 +57,14 @@ TEST(Combine, TheOrderDoesNotShowInMinAndMax) {
 }
 
 TEST(Combine, ShortFloatsAreRoundedOnce) {
-  EXPECT_EQ(combined(Reduction::sum, half(2048.0f), half(1.0f)), half(2048.0f));  // a tie, to the even
+  EXPECT_EQ(combined(Reduction::sum, half(2048.0f), half(1.0f)), half(2048.0f));  // a tie rounds to even
   EXPECT_EQ(combined(Reduction::sum, half(2048.0f), half(3.0f)), half(2052.0f));
   EXPECT_EQ(combined(Reduction::sum, bfloat16(256.0f), bfloat16(1.0f)), bfloat16(256.0f));
   EXPECT_EQ(combined(Reduction::product, bfloat16(3.0f), bfloat16(0.5f)), bfloat16(1.5f));
   EXPECT_EQ(combined(Reduction::max, half(-2.0f), half(-3.0f)), half(-2.0f));
 }
 
-// What the formats mean, by the definition of IEEE 754: `exponent_bits` between the sign and the fraction.
+// The value of the bits by the definition of IEEE 754: `exponent_bits` between the sign and the fraction.
 template <class T>
 double meaning(std::uint16_t bits) {
   constexpr int fraction_bits = std::is_same_v<T, half> ? 10 : 7;
@@ -80,7 +80,7 @@ double meaning(std::uint16_t bits) {
   return bits & 0x8000 ? -value : value;
 }
 
-// Each of the 65,536 values, and what lies between two of them: nearer to one, nearer to the other, and a tie.
+// Each of the 65,536 values, and three floats between neighbours: nearer to one, nearer to the other, and the tie.
 template <class T>
 void expect_conversions() {
   std::vector<float> between;
@@ -106,7 +106,7 @@ void expect_conversions() {
     EXPECT_EQ(floats[at], value);
     expect(value, i);
     if (std::isinf(value)) continue;
-    // Infinity takes the place of the number that would follow the largest.
+    // Infinity stands for the number that would follow the largest one.
     double next = meaning<T>(static_cast<std::uint16_t>(i + 1));
     if (std::isinf(next)) next = 2 * value - meaning<T>(static_cast<std::uint16_t>(i - 1));
     const auto middle = static_cast<float>((value + next) / 2);
@@ -122,7 +122,7 @@ void expect_conversions() {
   }
   const float nans[] = {NAN,  -NAN, std::bit_cast<float>(0x7f800001u), std::bit_cast<float>(0xffffffffu),
                         1.0f, 2.0f, std::bit_cast<float>(0x7fa00000u), std::bit_cast<float>(0xff812345u)};
-  T out[8];  // as many as are converted together
+  T out[8];  // one group of the vectorised conversion
   convert(std::span<const float>(nans), std::span(out));
   for (std::size_t i = 0; i < 8; ++i) {
     EXPECT_EQ(std::isnan(static_cast<float>(out[i])), std::isnan(nans[i]));

@@ -22,7 +22,7 @@ TEST(Endpoint, IsReadAndWritten) {
   EXPECT_EQ(to_string(parse_endpoint("[host]:5", "")), "host:5");
 }
 
-TEST(Endpoint, WhatIsNoneIsRefusedByName) {
+TEST(Endpoint, InvalidTextIsRefusedByName) {
   for (const char* text :
        {"", "host", "host:", ":1", "host:0", "host:65536", "host:-1", "host:+1", "host:1x", "host: 1", "::1:80",
         "[::1]", "[]:1", "[::1:80", "a b:1", "tcp://host:1", "host:99999999999999999999"}) {

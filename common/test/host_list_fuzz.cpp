@@ -1,5 +1,5 @@
-// Fuzzes what reads text that others wrote: host lists, tasks per node, and read_launch and read_nodes with arbitrary
-// values in the variables of the table.
+// Fuzzes the parsers of external text: host lists, tasks per node, and read_launch and read_nodes with arbitrary values
+// of the variables in the table.
 #include <multinode/check.hpp>
 #include <multinode/host_list.hpp>
 #include <multinode/launch.hpp>
@@ -16,7 +16,7 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
-// Calls `read`; only a UsageError of one line may come out of it.
+// Calls `read`, which may throw only a UsageError of one line.
 template <class Function>
 void try_to(Function read) {
   try {
@@ -27,8 +27,8 @@ void try_to(Function read) {
   }
 }
 
-// Whole sets of variables, so that the fuzzer reaches every row; the values are its own. The node files are left out:
-// it would open paths of its choice.
+// All variables of each row, so that the fuzzer reaches every row; the fuzzer chooses the values. Without the node
+// files, or it would open arbitrary paths.
 constexpr auto names = std::to_array<std::string_view>(
     {// torchrun, mnrun, cluster, Ray Train, and all that meet at a master
      "TORCHELASTIC_RUN_ID", "LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
@@ -67,7 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const int count : tasks) require(count >= 1);
   });
 
-  // Records: a byte that chooses the variable, its value up to a zero byte.
+  // Records: a byte that selects the variable, then its value up to a zero byte.
   multinode::Environment environment;
   while (!text.empty()) {
     const std::string_view name = names[static_cast<unsigned char>(text.front()) % names.size()];

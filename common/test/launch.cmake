@@ -1,4 +1,4 @@
-# Who am I: recorded environments, the launchers that are here, a fuzzer.
+# read_launch: recorded environments, the launchers on this machine, a fuzzer.
 add_executable(launch_print launch_print.cpp)
 add_executable(launch_test endpoint_test.cpp launch_test.cpp)
 add_executable(launch_live_test launch_live_test.cpp)
@@ -11,7 +11,7 @@ add_dependencies(launch_live_test launch_print)
 foreach(target launch_print launch_test launch_live_test)
   multinode_warnings(${target})
 endforeach()
-# 200 tests of microseconds: one process.
+# 200 tests that take microseconds: one process for all.
 add_test(NAME common.launch COMMAND launch_test)
 set_tests_properties(common.launch PROPERTIES TIMEOUT 30 PROCESSORS 1 LABELS unit)
 gtest_discover_tests(launch_live_test TEST_PREFIX common. TEST_FILTER -*Torchrun*
@@ -20,7 +20,7 @@ gtest_discover_tests(launch_live_test TEST_PREFIX common. TEST_FILTER *Torchrun*
   PROPERTIES TIMEOUT 120 PROCESSORS 4 LABELS slow)
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # launch.cpp and what it needs, again and instrumented.
+  # launch.cpp and its dependencies are compiled again, instrumented.
   add_executable(host_list_fuzz host_list_fuzz.cpp
     ../multinode/check.cpp ../multinode/endpoint.cpp ../multinode/host_list.cpp ../multinode/launch.cpp)
   target_compile_features(host_list_fuzz PRIVATE cxx_std_20)

@@ -1,4 +1,4 @@
-// read_launch inside the launchers that are on this machine, and inside one another.
+// read_launch under the launchers that are installed on this machine, and under nested ones.
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ std::string torchrun() {
   return (named ? std::string(named) : std::string(home ? home : "") + "/.cache/multinode/torch") + "/bin/torchrun";
 }
 
-// What `argv` prints, in order; it has to end right.
+// The sorted lines that `argv` prints; its exit status must be 0.
 std::vector<std::string> printed_by(std::vector<std::string> argv) {
   const Result result = run(std::move(argv));
   EXPECT_EQ(result.status, 0) << result.all();

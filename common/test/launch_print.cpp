@@ -1,4 +1,4 @@
-// Prints what read_launch says, on one line. Exit status 2 where it refuses.
+// Prints the result of read_launch in one line. Exit status: 0; 2 if it throws UsageError.
 #include <multinode/check.hpp>
 #include <multinode/launch.hpp>
 

@@ -21,7 +21,7 @@ struct Recording {
   Environment environment;
 };
 
-// environments/NAME.env: a line that says where it is from, then NAME=value.
+// environments/NAME.env: a line with its origin, then lines NAME=value.
 Recording load(const std::string& name) {
   std::ifstream file(fs::path(ENVIRONMENTS) / (name + ".env"));
   if (!file) throw std::runtime_error("no recording " + name);
@@ -47,7 +47,7 @@ Environment operator+(Environment environment, const Environment& inner) {
   return environment;
 }
 
-// What mnrun leaves of its own environment to its children.
+// The part of its own environment that mnrun passes to its children.
 Environment without_process_variables(Environment environment) {
   std::erase_if(environment, [](const auto& variable) {
     return std::any_of(process_variables().begin(), process_variables().end(), [&](std::string_view name) {
@@ -156,7 +156,7 @@ TEST_P(Recorded, IsRead) {
   }
 }
 
-// A variable that is named gave the value: without it, or with another value, the launch is another one or refused.
+// The variable that a value names has that value.
 TEST_P(Recorded, NamesTheVariables) {
   const Environment environment = load(GetParam().file).environment;
   const Launch launch = read_launch(environment);
@@ -176,8 +176,8 @@ TEST_P(Recorded, NamesTheVariables) {
   }
 }
 
-// mnrun's children believe mnrun, whatever started mnrun.
-TEST_P(Recorded, MnrunInsideIsBelieved) {
+// mnrun's children see mnrun, regardless of what started mnrun.
+TEST_P(Recorded, MnrunInsideWins) {
   const Environment environment = without_process_variables(load(GetParam().file).environment);
   for (const auto& [name, value] : environment)
     for (const char* process :
@@ -190,12 +190,12 @@ TEST_P(Recorded, MnrunInsideIsBelieved) {
   EXPECT_FALSE(child.under_mpi);
 }
 
-// And a launcher inside mnrun is believed, if it is one that leaves a mark of its own.
-TEST_P(Recorded, InsideMnrunIsBelieved) {
+// A launcher inside mnrun wins, if it sets a variable of its own.
+TEST_P(Recorded, InsideMnrunWins) {
   const Expected& expected = GetParam();
   if (expected.how == Expected::pod || expected.launcher == "none" || expected.launcher == "Ray Train" ||
       expected.launcher == "bcprun" || expected.launcher == "torch.distributed.launch")
-    return;  // a node, not a launcher; or RANK and no more, which replaces mnrun's
+    return;  // a node, not a launcher; or only RANK and related variables, which replace mnrun's
   const Launch launch = read_launch(load("mnrun").environment + load(expected.file).environment);
   EXPECT_EQ(launch.launcher, expected.launcher);
   EXPECT_EQ(launch.rank.value, expected.rank);
@@ -209,12 +209,12 @@ INSTANTIATE_TEST_SUITE_P(Launch, Recorded, ::testing::ValuesIn(all_expected()), 
   return name;
 });
 
-TEST(Launch, EveryRowHasARecordingOrSaysThatItHasNone) {
+TEST(Launch, EveryRowHasARecordingOrIsListedWithoutOne) {
   std::set<std::string> rows, unrecorded;
   for (const auto& row : launchers()) rows.insert(std::string(row));
   EXPECT_EQ(rows.size(), launchers().size());
   unrecorded = rows;
-  std::set<std::string> tested = {"pbsdsh"};  // in its own tests: it needs a node file
+  std::set<std::string> tested = {"pbsdsh"};  // has its own tests, because it needs a node file
   for (const Expected& expected : all_expected()) {
     if (expected.launcher == "none") continue;
     tested.insert(expected.launcher);
@@ -236,7 +236,7 @@ TEST(Launch, EveryRowHasARecordingOrSaysThatItHasNone) {
   }
 }
 
-TEST(Launch, NothingIsOneProcess) {
+TEST(Launch, WithoutALauncherItIsOneProcess) {
   const Launch launch = read_launch({{"PATH", "/usr/bin"}, {"MASTER_ADDR", "node0"}});
   EXPECT_EQ(launch.launcher, "none");
   EXPECT_EQ(launch.world_size.value, 1);
@@ -248,7 +248,7 @@ TEST(Launch, TheEnvironmentIsCopied) {
   EXPECT_EQ(current_environment().at("MULTINODE_LAUNCH_TEST"), "a=b");
 }
 
-TEST(Launch, TheProgramsOwnMasterIsBelieved) {
+TEST(Launch, MasterVariablesTakePrecedence) {
   const Environment given = {{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "1234"}};
   const Launch launch = read_launch(load("srun-none").environment + given);
   EXPECT_EQ(launch.master_address.value, "node7");
@@ -257,7 +257,7 @@ TEST(Launch, TheProgramsOwnMasterIsBelieved) {
   EXPECT_EQ(read_launch(load("horovod").environment + given).master_address.value, "node7");
 }
 
-TEST(Launch, TheStepsNodesComeBeforeTheJobs) {
+TEST(Launch, TheNodesOfTheStepTakePrecedence) {
   const Launch launch = read_launch(load("srun-none").environment +
                                     Environment{{"SLURM_STEP_NODELIST", "gpu[07-08]"}, {"SLURM_JOB_ID", "12345678"}});
   EXPECT_EQ(launch.master_address.value, "gpu07");
@@ -273,8 +273,8 @@ TEST(Launch, ARequeuedJobIsAnotherGeneration) {
   EXPECT_EQ(generation(read_launch(again)), "1.0/2");
 }
 
-// Ray started by srun: its workers inherit the numbers of `ray start`.
-TEST(Launch, RayInsideSrunIsBelieved) {
+// Ray started by srun: its workers inherit the SLURM_* variables of `ray start`.
+TEST(Launch, RayInsideSrunWins) {
   for (const char* srun : {"srun-none", "srun-pmix", "srun-pmi2"}) {
     const Launch launch = read_launch(load(srun).environment + load("ray-train").environment);
     EXPECT_EQ(launch.launcher, "Ray Train") << srun;
@@ -282,15 +282,15 @@ TEST(Launch, RayInsideSrunIsBelieved) {
   }
 }
 
-// A script that writes srun's numbers once more, as torch wants them: still srun, with its MPI.
-TEST(Launch, SrunsNumbersOnceMoreAreSruns) {
+// A script that copies srun's numbers into torch's variables: still srun, with its MPI.
+TEST(Launch, CopiesOfSrunsNumbersAreStillSrun) {
   const Launch launch =
       read_launch(load("srun-pmix").environment + Environment{{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}});
   EXPECT_EQ(launch.launcher, "srun --mpi=pmix");
   EXPECT_TRUE(launch.under_mpi);
 }
 
-TEST(Launch, MpirunInAPodIsBelieved) {
+TEST(Launch, MpirunInAPodWins) {
   const Launch launch = read_launch(load("kubeflow-pytorchjob-1.9").environment + load("open-mpi-5").environment);
   EXPECT_EQ(launch.launcher, "Open MPI");
   EXPECT_EQ(launch.rank.value, 2);
@@ -323,7 +323,7 @@ TEST(Launch, ABcpJobOfMpiTypeStartsOneReplica) {
   EXPECT_EQ(read_launch(load("bcp-replica").environment + Environment{{"NGC_ARRAY_TYPE", "MPIJob"}}).launcher, "none");
 }
 
-// What contradicts itself is refused, in a line that names the variable and its value.
+// Contradictions are refused with one line that names the variable and its value.
 struct Contradiction {
   std::string file;
   Environment change;  // "-": the variable is removed
@@ -392,7 +392,7 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"mpich-port", {}, {"PMI_ID=1", "-pmi-port"}},
         Contradiction{"", {{"PMI_RANK", "0"}}, {"PMI_RANK=0"}},
         Contradiction{"", {{"PMIX_RANK", "3"}}, {"PMIX_RANK=3"}},
-        // the meeting place
+        // the master endpoint
         Contradiction{"torchrun-static", {{"MASTER_ADDR", "-"}}, {"MASTER_ADDR is not set"}},
         Contradiction{"torchrun-static", {{"MASTER_PORT", "-"}}, {"MASTER_PORT is not set"}},
         Contradiction{"torchrun-static", {{"MASTER_PORT", "0"}}, {"MASTER_PORT=0", "not a port"}},
@@ -443,13 +443,13 @@ TEST(Launch, PbsdshCountsTheNodeFile) {
   EXPECT_EQ(read_launch(load("pbs-script").environment + nodes.as("PBS_NODEFILE")).launcher, "none");
 }
 
-TEST(Launch, PbsdshWithSeveralSlotsANodeIsRefused) {
+TEST(Launch, PbsdshWithSeveralSlotsPerNodeIsRefused) {
   const NodeFile nodes("node0\nnode0\nnode1\nnode1\n");
   const std::string what = refusal(load("pbsdsh").environment + nodes.as("PBS_NODEFILE"));
   EXPECT_NE(what.find("4 slots on 2 nodes: start the processes of a node with mnrun or torchrun"), what.npos) << what;
 }
 
-TEST(Launch, ANodeFileThatIsNoneIsRefused) {
+TEST(Launch, AnInvalidNodeFileIsRefused) {
   for (const std::string text : {"", "\n\n", "node 0\n",
                                  "\x7f"
                                  "ELF\n"}) {
@@ -496,7 +496,7 @@ TEST(ReadNodes, EveryBatchSystem) {
   }
 }
 
-// A program and an agent in the same pod or on the same batch node find the same numbers and the same master.
+// A program and an agent in the same pod or on the same batch node get the same numbers and the same master.
 TEST(ReadNodes, AgreesWithReadLaunchInPods) {
   const Environment pet = load("kubeflow-pytorchjob-1.9").environment;
   std::vector<Environment> all = {load("runai-pod").environment + pet};
@@ -513,7 +513,7 @@ TEST(ReadNodes, AgreesWithReadLaunchInPods) {
   }
 }
 
-TEST(ReadNodes, SrunStartsOneAgentANode) {
+TEST(ReadNodes, SrunStartsOneAgentPerNode) {
   const Environment one_a_node = {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
   const Nodes nodes = read_nodes(load("srun-none").environment + one_a_node);
   EXPECT_EQ(nodes.source, "Slurm");
@@ -534,13 +534,13 @@ TEST(ReadNodes, PbsCountsTheNodeFile) {
   EXPECT_EQ(value_or_unsaid(task.processes_per_node), 1);
   EXPECT_EQ(task.master_address.value, "node0");
   EXPECT_EQ(task.master_port.value, 11'234);
-  // The script has the first node only, unless it is the only one.
+  // The script runs on the first node only, and does not count the others.
   const Nodes script = read_nodes(load("pbs-script").environment + file.as("PBS_NODEFILE"));
   EXPECT_EQ(value_or_unsaid(script.node_count), unsaid);
   EXPECT_EQ(value_or_unsaid(script.processes_per_node), 2);
 }
 
-TEST(ReadNodes, JsrunWithOneTaskANode) {
+TEST(ReadNodes, JsrunWithOneTaskPerNode) {
   const Nodes nodes = read_nodes(load("jsrun").environment + Environment{{"JSM_NAMESPACE_LOCAL_SIZE", "1"}});
   EXPECT_EQ(value_or_unsaid(nodes.node_rank), 2);
   EXPECT_EQ(value_or_unsaid(nodes.node_count), 4);
@@ -575,7 +575,7 @@ TEST(HostList, Expands) {
   EXPECT_EQ(expand_host_list("n[0-65535]").back(), "n65535");
 }
 
-TEST(HostList, RefusesWhatIsNone) {
+TEST(HostList, RefusesInvalidLists) {
   for (const std::string text : {"",
                                  ",",
                                  "a,",
@@ -617,7 +617,7 @@ TEST(TasksPerNode, Expands) {
   EXPECT_EQ(expand_tasks_per_node("1(x65536)").size(), 65'536u);
 }
 
-TEST(TasksPerNode, RefusesWhatIsNone) {
+TEST(TasksPerNode, RefusesInvalidLists) {
   for (const std::string text : {"", ",", "2,", "x", "2(x", "2(x)", "2(3)", "(x2)", "2(x2)3", "0", "2(x0)", "-1",
                                  "2(x-1)", "1(x65537)", "1(x65536),1", "99999999999", "2 "}) {
     const std::string what = refusal([&] { expand_tasks_per_node(text); });

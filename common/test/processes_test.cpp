@@ -66,12 +66,12 @@ TEST(Signals, AreReadAndTheMaskIsRestored) {
     signals.unblock();
     EXPECT_FALSE(is_blocked(SIGUSR1));
     signals.block();
-    kill(getpid(), SIGUSR1);  // would end this process, were it not dropped
+    kill(getpid(), SIGUSR1);  // would end this process if ~Signals did not discard it
   }
   EXPECT_FALSE(is_blocked(SIGUSR1));
 }
 
-TEST(Signals, CallAFunctionOnAThreadOfItsOwn) {
+TEST(Signals, CallAFunctionOnAnotherThread) {
   const Signals signals{SIGUSR1};
   std::promise<int> first, second;
   std::promise<int>* next = &first;
@@ -85,7 +85,7 @@ TEST(Signals, CallAFunctionOnAThreadOfItsOwn) {
   EXPECT_TRUE(signals.next());
 }
 
-// What a shell command writes, and how it ended.
+// The output of a command, and how it ended.
 std::string output_of(ChildCommand command, Ending& ending) {
   auto [from, to] = make_pipe();
   command.descriptors = {0, to.get(), 2};
@@ -100,7 +100,7 @@ std::string output_of(ChildCommand command, Ending& ending) {
   return text;
 }
 
-TEST(ChildProcess, RunsAProgramAndSaysHowItEnded) {
+TEST(ChildProcess, RunsAProgramAndReportsItsEnding) {
   Ending ending;
   const std::string large(100, 'a');
   EXPECT_EQ(output_of({.arguments = {"sh", "-c", "echo $A $0 $1; exit 3", "zero", "one two"},
@@ -114,7 +114,7 @@ TEST(ChildProcess, RunsAProgramAndSaysHowItEnded) {
   EXPECT_EQ(ending.as_exit_status(), 128 + SIGTERM);
 }
 
-TEST(ChildProcess, HasTheSignalsThatAreAskedFor) {
+TEST(ChildProcess, HasTheRequestedSignals) {
   const auto before = signal(SIGUSR2, SIG_IGN);
   const ChildCommand grep{.arguments = {"grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"}};
   ChildCommand fresh = grep, masked = grep;
@@ -146,10 +146,10 @@ TEST(ChildProcess, AGroupIsKilledWithTheObject) {
     to.reset();
     ASSERT_EQ(read(from.get(), &byte, 1), 1);
   }
-  EXPECT_EQ(read(from.get(), &byte, 1), 0);  // the last that could write, sleep, is gone
+  EXPECT_EQ(read(from.get(), &byte, 1), 0);  // the last writer, sleep, has ended
 }
 
-TEST(ChildProcess, WhatCannotRunSaysWhy) {
+TEST(ChildProcess, AStartErrorHasItsReason) {
   try {
     const ChildProcess process({.arguments = {"no-such-program"}});
     FAIL();

@@ -1,4 +1,4 @@
-// The file of --rendezvous file:PATH: who may read it, what is refused and left alone, and what is waited for.
+// The file of --rendezvous file:PATH: its permissions, files that are refused and left unchanged, and waiting for it.
 #include <multinode/check.hpp>
 #include <multinode/rendezvous_file.hpp>
 #include <multinode/store.hpp>
@@ -50,7 +50,7 @@ class RendezvousFile : public ::testing::Test {
   fs::path path_ = folder_ / "meeting";
 };
 
-TEST_F(RendezvousFile, IsForItsOwnerAloneAndLeavesNothingElse) {
+TEST_F(RendezvousFile, IsReadableByItsOwnerOnlyAndLeavesNoOtherFile) {
   const auto before = ::umask(0);
   tell();
   tell();
@@ -94,7 +94,7 @@ TEST_F(RendezvousFile, ForeignFilesAreRefusedAndLeftAlone) {
   EXPECT_THROW(read(), UsageError);
 }
 
-TEST_F(RendezvousFile, WhatIsNoFileIsRefused) {
+TEST_F(RendezvousFile, FoldersAndDevicesAreRefused) {
   path_ = folder_.path();
   refusal();
   path_ = "/dev/full";
@@ -118,7 +118,7 @@ TEST_F(RendezvousFile, AReadOnlyFolderIsOneClearError) {
     return 6;
   };
   if (::geteuid() == 0) {
-    // Root may write anywhere: another user tries, in another process.
+    // Root may write anywhere, so another user tries it, in another process.
     ::fflush(nullptr);
     const pid_t child = ::fork();
     if (child == 0) {

@@ -1,4 +1,4 @@
-// Small parts: lists for messages, numbers from texts, medians, files of /proc and /sys.
+// Small parts: lists for messages, numbers from text, medians, files of /proc and /sys.
 #include <multinode/files.hpp>
 #include <multinode/limits.hpp>
 #include <multinode/median.hpp>
@@ -38,12 +38,12 @@ TEST(Text, JoinsWordsAndNumbers) {
   EXPECT_EQ(join(std::map<std::string, int>{{"a", 1}, {"b", 2}}, ",", key), "a,b");
 }
 
-TEST(Text, RanksAreNamedInTheRightNumber) {
+TEST(Text, RankListsHaveSingularAndPlural) {
   EXPECT_EQ(rank_list(std::vector<int>{3}), "rank 3");
   EXPECT_EQ(rank_list(std::vector<std::size_t>{1, 2}), "ranks 1, 2");
 }
 
-TEST(Text, ANumberIsTheWholeText) {
+TEST(Text, TheWholeTextMustBeANumber) {
   EXPECT_EQ(number_of<int>("-12"), -12);
   EXPECT_EQ(number_of<double>("1.5"), 1.5);
   for (const char* text : {"", " 1", "1 ", "0x10", "one", "300"}) EXPECT_FALSE(number_of<std::uint8_t>(text)) << text;
@@ -56,7 +56,7 @@ TEST(Median, OfAnyOrder) {
   EXPECT_THROW(median({}), std::logic_error);
 }
 
-TEST(Files, WhatIsNotThereIsUnknown) {
+TEST(Files, MissingFilesAreUnknown) {
   const multinode::testing::TemporaryFolder folder;
   folder.write("b", " 42 ");
   folder.write("a/empty", "");
@@ -69,7 +69,7 @@ TEST(Files, WhatIsNotThereIsUnknown) {
   EXPECT_FALSE(is_there(folder / "c"));
 }
 
-TEST(Limits, TheTightestCgroupCounts) {
+TEST(Limits, TheLowestLimitOfTheCgroupsCounts) {
   const multinode::testing::TemporaryFolder root;
   root.write("proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n0::/a/b");
   root.write("sys/fs/cgroup/a/cpu.max", "150000 100000");

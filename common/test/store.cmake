@@ -1,4 +1,4 @@
-# The stores: contract tests over all of them, what each has of its own, hostile bytes, fuzzers.
+# The stores: contract tests of all stores, tests of each one, hostile bytes, fuzzers.
 add_executable(store_client store_client.cpp)
 target_link_libraries(store_client PRIVATE multinode::world)
 multinode_warnings(store_client)
@@ -14,14 +14,14 @@ gtest_discover_tests(store_test TEST_PREFIX common.store. TEST_FILTER -*Torch*
   PROPERTIES TIMEOUT 300 PROCESSORS 1 LABELS unit)
 gtest_discover_tests(tcp_store_test TEST_PREFIX common.store. PROPERTIES TIMEOUT 300 PROCESSORS 1 LABELS unit)
 gtest_discover_tests(rendezvous_file_test TEST_PREFIX common.store. PROPERTIES TIMEOUT 300 PROCESSORS 1 LABELS unit)
-# Real torch: its server takes seconds to start, so all its tests share one.
+# With the real torch. Its server takes seconds to start, so all tests share one.
 add_test(NAME common.store.torch.contract COMMAND store_test --gtest_filter=*Torch*)
 add_test(NAME common.store.torch COMMAND torch_store_test)
 set_tests_properties(common.store.torch.contract common.store.torch PROPERTIES
   TIMEOUT 180 PROCESSORS 1 LABELS slow SKIP_REGULAR_EXPRESSION "no PyTorch")
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # The library again, instrumented.
+  # The library is compiled again, instrumented.
   foreach(fuzzer tcp_store_fuzz torch_store_fuzz)
     add_executable(${fuzzer} ${fuzzer}.cpp
       ../multinode/check.cpp ../multinode/endpoint.cpp ../multinode/signals.cpp ../multinode/socket.cpp

@@ -20,7 +20,7 @@ void act(TcpStore& store, const Endpoint& place, const std::vector<std::string>&
     std::puts("ready");
     std::fflush(stdout);
     store.get("never set", 60s);
-  } else if (words.at(0) == "crowd") {  // that many more connections which say nothing
+  } else if (words.at(0) == "crowd") {  // opens that many more connections, which send nothing
     std::vector<detail::TcpClient> crowd;
     for (int i = 0; i < std::stoi(words.at(1)); ++i) crowd.emplace_back(place, 5s, [](auto&, auto) {});
     std::puts("ready");

@@ -1,4 +1,4 @@
-// What every store promises, asked of each of them.
+// The contract of Store, tested with every store.
 #include "torch_server.hpp"
 
 #include <multinode/check.hpp>
@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// Where the clients of a test meet.
+// The server of a test's clients.
 struct Home {
   virtual ~Home() = default;
   virtual std::unique_ptr<Store> connect() = 0;
@@ -76,7 +76,7 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-TEST_P(StoreContract, WhatOneSetsAnotherGets) {
+TEST_P(StoreContract, OneClientGetsTheValueOfAnother) {
   const auto a = connect(), b = connect();
   std::string binary(256, '\0');
   for (int i = 0; i < 256; ++i) binary[static_cast<std::size_t>(i)] = static_cast<char>(i);
@@ -105,7 +105,7 @@ TEST_P(StoreContract, GetWaitsForTheValue) {
   const auto a = connect(), b = connect();
   a->set(key("other"), "0");
   auto got = std::async(std::launch::async, [&] { return b->get(key("late"), 100s); });
-  EXPECT_THROW(a->get(key("late"), 50ms), StoreTimeout);  // and gives the waiter time to wait
+  EXPECT_THROW(a->get(key("late"), 50ms), StoreTimeout);  // also gives the waiter time to start waiting
   const auto start = Clock::now();
   a->set(key("late"), "here");
   EXPECT_EQ(got.get(), "here");
@@ -165,7 +165,7 @@ TEST_P(StoreContract, AddRefusesText) {
   const auto a = connect();
   a->set(key("text"), "twelve");
   if (GetParam().torch) {
-    EXPECT_THROW(a->add(key("text"), 1), StoreLost);  // it hangs up
+    EXPECT_THROW(a->add(key("text"), 1), StoreLost);  // torch's server closes the connection
     EXPECT_THROW(a->set(key("other"), ""), StoreLost);
     return;
   }
@@ -187,14 +187,14 @@ TEST_P(StoreContract, CompareSet) {
   EXPECT_EQ(b->compare_set(key("c"), "third", "third"), "third");
   EXPECT_EQ(a->get(key("c"), 10s), "third");
   a->set(key("e"), "");
-  EXPECT_EQ(a->compare_set(key("e"), "", "full"), "full");  // "" is also ""
+  EXPECT_EQ(a->compare_set(key("e"), "", "full"), "full");  // "" means absent or empty
 }
 
 TEST_P(StoreContract, CompareSetWakesWaiters) {
   const auto a = connect(), b = connect();
   auto got = std::async(std::launch::async, [&] { return b->get(key("w"), 100s); });
   EXPECT_THROW(a->get(key("w"), 50ms), StoreTimeout);
-  EXPECT_EQ(a->compare_set(key("w"), "something", "wrong"), "");  // sets nothing, so wakes nobody
+  EXPECT_EQ(a->compare_set(key("w"), "something", "wrong"), "");  // sets nothing, so wakes no client
   EXPECT_EQ(got.wait_for(50ms), std::future_status::timeout);
   const auto start = Clock::now();
   a->compare_set(key("w"), "", "now");
@@ -224,7 +224,7 @@ TEST_P(StoreContract, ThirtyTwoClientsAdd) {
   std::set<std::int64_t> all;
   for (auto& each : running)
     for (const auto sum : each.get()) all.insert(sum);
-  EXPECT_EQ(all.size(), clients * times);  // nobody saw the same sum
+  EXPECT_EQ(all.size(), clients * times);  // no two clients saw the same sum
   EXPECT_EQ(*all.begin(), 1);
   EXPECT_EQ(*all.rbegin(), clients * times);
   EXPECT_EQ(connect()->get(key("n"), 0ms), std::to_string(clients * times));

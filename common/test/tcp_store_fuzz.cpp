@@ -1,5 +1,5 @@
-// Arbitrary bytes to the parsers on both sides of the TcpStore: nothing but a Violation may come of them, what is
-// understood must come back the same, and no more memory is kept than bytes came.
+// Arbitrary bytes for the parsers on both sides of the TcpStore: they may throw only Violation, what they parse must
+// encode to the same bytes, and memory must not grow beyond the bytes received.
 #include <multinode/store_protocol.hpp>
 
 #include <cstdint>

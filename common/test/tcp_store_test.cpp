@@ -1,4 +1,4 @@
-// What TcpStore alone has: its server's port, deadlines against a silent server, the last will, hostile bytes.
+// Features of TcpStore only: its server's port, deadlines with a silent server, the last will, hostile bytes.
 #include <multinode/socket.hpp>
 #include <multinode/store_protocol.hpp>
 #include <multinode/tcp_store.hpp>
@@ -25,7 +25,7 @@ using namespace multinode;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// Under a sanitizer: fewer repetitions, and neither memory nor time says anything.
+// With a sanitizer: fewer repetitions, and no checks of memory and time.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool instrumented = true;
 #elif defined(__has_feature)
@@ -42,7 +42,7 @@ double milliseconds_since(Clock::time_point start) {
 
 Endpoint endpoint_of(const TcpStoreServer& server) { return {"127.0.0.1", server.port()}; }
 
-// MiB that this process has in memory.
+// The resident memory of this process in MiB.
 double resident_mib() {
   std::ifstream file("/proc/self/statm");
   double total = 0, resident = 0;
@@ -50,7 +50,7 @@ double resident_mib() {
   return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 20);
 }
 
-// A connection that says what it likes.
+// A connection that sends arbitrary bytes.
 class Raw {
  public:
   explicit Raw(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -61,7 +61,7 @@ class Raw {
     if (!fd_ || ::connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) < 0)
       throw std::system_error(errno, std::generic_category(), "connect");
   }
-  // As much as goes without waiting; false where the other side hung up.
+  // Sends as much as possible without blocking; false if the other side closed the connection.
   bool send(std::string_view bytes) {
     while (!bytes.empty()) {
       const auto sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -70,7 +70,7 @@ class Raw {
     }
     return true;
   }
-  // Sends all of it and reads until at least `expected` bytes have come, or none for a minute; returns how many came.
+  // Sends everything and reads until at least `expected` bytes have arrived, or none for a minute; returns their number.
   std::size_t send_and_read(std::string_view bytes, std::size_t expected) {
     std::size_t came = 0;
     std::string chunk(64 * 1024, '\0');
@@ -91,7 +91,7 @@ class Raw {
       }
     }
   }
-  // What comes until the other side hangs up; nothing if it does not within `timeout`.
+  // Reads until the other side closes the connection; nullopt if it does not within `timeout`.
   std::optional<std::string> read_to_end(std::chrono::milliseconds timeout) {
     std::string all;
     const auto deadline = Clock::now() + timeout;
@@ -117,7 +117,7 @@ std::string length(std::uint32_t count) {
   return bytes;
 }
 
-// A port that listens, does what `serve` does with each connection, and is no store.
+// A server that is not a store: it listens and calls `serve` for each connection.
 class FakeServer {
  public:
   explicit FakeServer(std::function<void(int fd)> serve) : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -249,12 +249,12 @@ TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
     const auto start = Clock::now();
     expect_in(to_string(silent.endpoint()), message_of<StoreTimeout>([&] { operation(store); }));
     EXPECT_LT(milliseconds_since(start), 20'000);
-    // The late answer would be taken for the next one's.
+    // A late answer would be taken for that of the next request.
     EXPECT_THROW(store.set("k", "v"), StoreLost);
   }
 }
 
-TEST(TcpStore, WhatIsNoStoreIsRecognised) {
+TEST(TcpStore, OtherServersAreRecognised) {
   FakeServer web([](int fd) { ASSERT_GT(::send(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28, MSG_NOSIGNAL), 0); });
   const auto start = Clock::now();
   expect_in("not this store", message_of<StoreLost>([&] { TcpStore(web.endpoint(), 100s); }));
@@ -284,7 +284,7 @@ TEST(TcpStore, NamesTheServerItLost) {
   expect_in(to_string(endpoint), message_of<StoreLost>([&] { store.set("k", "v"); }));
 }
 
-TEST(LastWill, IsCarriedOutAfterAKill) {
+TEST(LastWill, IsExecutedAfterAKill) {
   TcpStoreServer server;
   TcpStore store(endpoint_of(server), 60s);
   for (int i = 0; i < 3; ++i) {
@@ -297,7 +297,7 @@ TEST(LastWill, IsCarriedOutAfterAKill) {
   }
 }
 
-TEST(LastWill, IsCarriedOutWithoutGoodbyeOnly) {
+TEST(LastWill, IsExecutedOnlyWithoutGoodbye) {
   TcpStoreServer server;
   TcpStore store(endpoint_of(server), 60s);
   {
@@ -331,7 +331,7 @@ TEST(LastWill, DoesNotOverwriteAVerdict) {
   EXPECT_EQ(store.get("verdict", 0ms), "rank 2");
 }
 
-TEST(LastWill, IsThatOfAClientThatBreaksTheProtocol) {
+TEST(LastWill, IsExecutedForAClientThatViolatesTheProtocol) {
   TcpStoreServer server;
   TcpStore store(endpoint_of(server), 60s);
   Raw raw(server.port());
@@ -356,7 +356,7 @@ TEST(Linger, WaitsForMembersNotForStrangers) {
   EXPECT_LT(milliseconds_since(start), 50'000);
 }
 
-// Has `a` set and `b` get values until `done` says so to their number; returns the slowest operation in milliseconds.
+// `a` sets and `b` gets values until done(number of values); returns the time of the slowest operation in milliseconds.
 double slowest_of_pair(TcpStore& a, TcpStore& b, const std::function<bool(int)>& done) {
   double slowest = 0;
   for (int i = 0; !done(i); ++i) {
@@ -372,9 +372,9 @@ double slowest_of_pair(TcpStore& a, TcpStore& b, const std::function<bool(int)>&
   return slowest;
 }
 
-// While `hostile` runs, in a thread of its own, a well-behaved pair goes on: every operation in less than 50 ms more
-// than without it. A slow one may be the fault of another process of this machine, so five rounds have to be slow, and
-// the bound grows with what an operation takes without disturbance.
+// While `hostile` runs on another thread, each operation of a well-behaved pair may take at most 50 ms longer than
+// without it. Another process of this machine may cause a slow one, so the test fails only after five slow rounds, and
+// the bound grows with the time of an undisturbed operation.
 void expect_others_undisturbed(TcpStoreServer& server, const std::function<void()>& hostile) {
   TcpStore a(endpoint_of(server), 60s), b(endpoint_of(server), 60s);
   for (int round = 1;; ++round) {
@@ -392,7 +392,7 @@ void expect_others_undisturbed(TcpStoreServer& server, const std::function<void(
   }
 }
 
-// Runs `hostile` beside the pair and expects the process to grow by less than `mib`.
+// Also expects the resident memory of this process to grow by less than `mib`.
 void expect_harmless(TcpStoreServer& server, double mib, const std::function<void()>& hostile) {
   const double before = resident_mib();
   expect_others_undisturbed(server, hostile);
@@ -436,7 +436,7 @@ TEST(HostileBytes, RandomFramesAfterHello) {
   });
 }
 
-TEST(HostileBytes, AnHttpRequestIsHungUpOn) {
+TEST(HostileBytes, AnHttpRequestIsDisconnected) {
   TcpStoreServer server;
   Raw browser(server.port());
   browser.send("G");  // the first byte is enough
@@ -446,7 +446,7 @@ TEST(HostileBytes, AnHttpRequestIsHungUpOn) {
   });
 }
 
-TEST(HostileBytes, FourGibibytesAreNotBelieved) {
+TEST(HostileBytes, ALengthOfFourGibibytesIsRejected) {
   TcpStoreServer server;
   std::vector<std::string> openings{length(0xffffffff), length(0x7fffffff), length(0),
                                     length(100) + "\x01" + length(0xffffffff),
@@ -456,7 +456,7 @@ TEST(HostileBytes, FourGibibytesAreNotBelieved) {
     opening = hello() + opening + std::string(100, 'x');
     raw.send(opening);
     const auto answer = raw.read_to_end(60s);
-    ASSERT_TRUE(answer) << "it does not hang up";
+    ASSERT_TRUE(answer) << "it does not close the connection";
     EXPECT_TRUE(hello().starts_with(*answer));
   }
   expect_harmless(server, 8, [&] {
@@ -498,12 +498,12 @@ TEST(HostileBytes, AThousandIdleConnections) {
   });
   TcpStore late(endpoint_of(server), 60s);
   late.set("k", "v");
-  EXPECT_TRUE(idle.front()->read_to_end(60s)) << "the oldest stranger should have made room";
+  EXPECT_TRUE(idle.front()->read_to_end(60s)) << "the oldest stranger was not dropped";
   EXPECT_FALSE(members.front()->read_to_end(50ms)) << "a member was dropped";
-  EXPECT_TRUE(idle.back()->read_to_end(60s)) << "a stranger should be hung up on after some seconds";
+  EXPECT_TRUE(idle.back()->read_to_end(60s)) << "a stranger was not dropped after some seconds";
 }
 
-// Another process's connections use up what descriptors this one has: members and the process itself keep theirs.
+// Another process's connections use up the descriptors of this one: members and the process itself keep theirs.
 TEST(HostileBytes, StrangersLeaveDescriptorsToOthers) {
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
@@ -533,7 +533,7 @@ TEST(HostileBytes, ClientsThatNeverRead) {
     requests +=
         protocol::encode(protocol::Request{.operation = protocol::Operation::get, .keys = {"large"}, .timeout_ms = 0});
   std::vector<std::unique_ptr<Raw>> deaf;
-  // 20 x 2000 MiB asked for; each has one answer of 1 MiB in its queue.
+  // They request 20 x 2000 MiB; each has one answer of 1 MiB in its queue.
   expect_harmless(server, 48, [&] {
     deaf.clear();
     for (int i = 0; i < (instrumented ? 5 : 20); ++i) {
@@ -543,7 +543,7 @@ TEST(HostileBytes, ClientsThatNeverRead) {
   });
 }
 
-TEST(HostileBytes, AGreedyReaderGetsItsTurnOnly) {
+TEST(HostileBytes, AGreedyReaderDoesNotDelayOthers) {
   TcpStoreServer server;
   constexpr std::size_t count = instrumented ? 100 : 5'000, size = 32 * 1024;
   TcpStore(endpoint_of(server), 60s).set("large", std::string(size, 'x'));
@@ -575,13 +575,13 @@ TEST(HostileBytes, WaitsOnManyKeys) {
   EXPECT_TRUE(raw.read_to_end(60s));
 }
 
-TEST(HostileBytes, UnfinishedMessagesHaveABoundTogether) {
+TEST(HostileBytes, UnfinishedMessagesAreBoundedInTotal) {
   TcpStoreServer server;
   const auto message =
       hello() + length(static_cast<std::uint32_t>(protocol::max_frame)) + std::string(protocol::max_frame - 1, '\x05');
   std::vector<std::unique_ptr<Raw>> greedy;
   std::atomic<int> hung_up = 0;
-  expect_harmless(server, 100, [&] {  // the server allows itself 64 MiB; 200 MiB are sent
+  expect_harmless(server, 100, [&] {  // the server's limit is 64 MiB; 200 MiB are sent
     greedy.clear();
     for (int i = 0; i < (instrumented ? 40 : 100); ++i) {
       greedy.push_back(std::make_unique<Raw>(server.port()));
@@ -598,7 +598,7 @@ TEST(HostileBytes, UnfinishedMessagesHaveABoundTogether) {
   });
 }
 
-TEST(HostileBytes, TheStoreFillsUpAndSaysSo) {
+TEST(HostileBytes, TheSizeOfTheStoreIsBounded) {
   TcpStoreServer server;
   TcpStore store(endpoint_of(server), 60s);
   store.will("will", "kept");
@@ -625,7 +625,7 @@ TEST(HostileBytes, TheStoreFillsUpAndSaysSo) {
   other.set("new", "1");
 }
 
-TEST(HostileBytes, SoDoesItsNumberOfKeys) {
+TEST(HostileBytes, TheNumberOfKeysIsBounded) {
   TcpStoreServer server;
   std::string requests = hello();
   constexpr int count = 300'000;
@@ -641,12 +641,12 @@ TEST(HostileBytes, SoDoesItsNumberOfKeys) {
   EXPECT_EQ(store.get("1000", 0ms), "");
   EXPECT_THROW(store.get(std::to_string(count - 1), 0ms), StoreTimeout);
   EXPECT_THROW(store.set("one more", ""), StoreRefused);
-  // A will of a member is carried out nevertheless.
+  // The will of a member is executed nevertheless.
   { TcpStore(endpoint_of(server), 60s).will("will", "kept"); }
   EXPECT_EQ(store.get("will", 60s), "kept");
 }
 
-TEST(Protocol, RequestsComeBackAsTheyWere) {
+TEST(Protocol, RequestsAreParsedAsEncoded) {
   using namespace protocol;
   const std::vector<Request> requests{{Operation::set, {"key"}, "value"},
                                       {Operation::set, {""}, ""},
@@ -678,7 +678,7 @@ TEST(Protocol, RequestsComeBackAsTheyWere) {
   EXPECT_EQ(found, requests.size());
 }
 
-// A comparison with the machine of the day, not a verdict: printed.
+// Prints the times; they depend on the machine, so there is only a loose bound.
 TEST(TcpStore, RoundTripTimes) {
   TcpStoreServer server;
   TcpStore store(endpoint_of(server), 60s);

@@ -1,4 +1,4 @@
-// torch_server.hpp: the real torch.distributed.TCPStore, serving in a Python process.
+// torch_server.hpp: runs the server of the real torch.distributed.TCPStore in a Python process.
 #pragma once
 
 #include <multinode/tcp_store.hpp>
@@ -14,14 +14,16 @@ namespace multinode::testing {
 
 class TorchServer {
  public:
-  // A virtual environment with torch: MULTINODE_TORCH names it.
+  // The Python of a virtual environment with torch: MULTINODE_TORCH, by default ~/.cache/multinode/torch.
   static std::string python() {
     const char* named = std::getenv("MULTINODE_TORCH");
     const char* home = std::getenv("HOME");
     return (named ? std::string(named) : std::string(home ? home : "") + "/.cache/multinode/torch") + "/bin/python";
   }
   static bool installed() { return std::filesystem::exists(python()); }
-  static std::string why_not() { return "no PyTorch: " + python() + " is not there (MULTINODE_TORCH names another)"; }
+  static std::string why_not() {
+    return "no PyTorch: " + python() + " does not exist (set MULTINODE_TORCH to another virtual environment)";
+  }
 
   explicit TorchServer(bool use_libuv)
       : process_({python(), "-c",

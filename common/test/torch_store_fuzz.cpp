@@ -1,4 +1,4 @@
-// Arbitrary answers to the clients of both TCP stores, over a real connection: exceptions of Store's, nothing else.
+// Arbitrary answers for the clients of both TCP stores, over a real connection: they may throw only Store's exceptions.
 #include <multinode/store_protocol.hpp>
 #include <multinode/tcp_store.hpp>
 #include <multinode/torch_store.hpp>
@@ -29,7 +29,7 @@ int listen_on_loopback(std::uint16_t& port) {
   return fd;
 }
 
-// Sends the answers as soon as somebody connects, and no more: what the client waits for beyond them never comes.
+// Sends the answers to one client and then shuts down its side, so that a client that waits for more gets an error.
 void serve(int listener, const std::string& answers) {
   const int fd = ::accept(listener, nullptr, nullptr);
   if (fd < 0) std::abort();
@@ -68,7 +68,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const bool torch = data[0] % 2;
   std::string answers(reinterpret_cast<const char*>(data) + 1, size - 1);
-  if (data[0] % 4 < 2) {  // past the handshake
+  if (data[0] % 4 < 2) {  // a valid handshake first
     std::string greeting(protocol::hello);
     if (torch) {
       const auto nonce = static_cast<std::uint32_t>(::getpid());
@@ -78,7 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     answers.insert(0, greeting);
   }
   std::thread server(serve, listener, answers);
-  // No time for a second connection: one try.
+  // 1 ms: no time for a second attempt.
   attempt([&] {
     if (torch) {
       TorchStore store({"127.0.0.1", port}, 1ms);

@@ -1,4 +1,4 @@
-// TorchStore beside torch's own client, on torch's own server; and against servers that are not torch's.
+// TorchStore and torch's own client on torch's own server; and TorchStore on other servers.
 #include "torch_server.hpp"
 
 #include <multinode/torch_store.hpp>
@@ -48,12 +48,12 @@ TEST_P(TorchStoreTest, MeetsTorchsOwnClient) {
   EXPECT_EQ(store.add("/count", 4), 7);
 }
 
-TEST_P(TorchStoreTest, ATimedOutWaitLeavesTheConnectionInOrder) {
+TEST_P(TorchStoreTest, TheConnectionIsUsableAfterATimeout) {
   TorchStore store(server().endpoint(), 20s);
   TorchStore other(server().endpoint(), 20s);
   for (int i = 0; i < 30; ++i) {
     const auto key = "race " + std::to_string(i);
-    // The value comes at about the time at which the wait gives up: both endings happen.
+    // The value arrives at about the time of the timeout, so both outcomes occur.
     auto setter = std::async(std::launch::async, [&] { other.set(key, "v"); });
     try {
       EXPECT_EQ(store.get(key, std::chrono::milliseconds(i % 2)), "v");

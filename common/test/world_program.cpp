@@ -1,4 +1,4 @@
-// world_program: a program that only meets and waits, and goes wrong on demand. For world_test.
+// world_program: connects its ranks, runs barriers, and fails as its options say. For world_test.
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
 
@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   po::options_description own("Options");
 #endif
   own.add_options()("throw", po::value(&fail))("usage", po::value(&usage))("absent", po::value(&absent))(
-      "late", po::value(&late))("nap", po::value(&nap), "milliseconds that the late one sleeps; 0: for ever")(
+      "late", po::value(&late))("nap", po::value(&nap), "milliseconds that the late rank sleeps; 0: forever")(
       "wrong", po::value(&wrong))("leave", po::value(&leave))("steps", po::value(&steps));
   multinode::CommonOptions common;
   const multinode::Program program{"world_program", own, common, [] {}};

@@ -1,4 +1,4 @@
-// World, Watchdog and run(), as whole programs meet them.
+// World, Watchdog and run(), in whole programs.
 #include <testing/faults.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -24,7 +24,7 @@ Ranks::End run_ranks(int count, std::vector<std::string> options, Starter starte
   return Ranks(starter, count, options).wait();
 }
 
-// Processes whose variables are set one by one.
+// Processes with individual environment variables.
 struct Group {
   std::string port = std::to_string(free_port());
   std::vector<std::unique_ptr<Process>> processes;
@@ -52,7 +52,7 @@ std::string output_of(const std::vector<Result>& results) {
   return all;
 }
 
-// The one line about the deadline. A line about the stall may come before it.
+// The only line about the deadline. A line about the stall may precede it.
 std::string deadline_in(const std::string& output) {
   EXPECT_SAYS_ONCE(output, "timed out after ");
   std::smatch line;
@@ -84,7 +84,7 @@ TEST(World, MeetsThroughMpi) {
 }
 #endif
 
-// Through the store of the real torchrun's agent: two agents of two processes.
+// Through the store of the real torchrun's agent: two agents with two processes each.
 class WorldUnderTorchrun : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(WorldUnderTorchrun, TwoAgentsOfTwo) {
@@ -131,20 +131,20 @@ TEST_P(WorldUnderTorchrun, TwoAgentsOfTwo) {
 INSTANTIATE_TEST_SUITE_P(Rendezvous, WorldUnderTorchrun, ::testing::Values("static", "c10d"),
                          [](const auto& info) { return info.param; });
 
-TEST(World, MeetsThroughAFileAgainAndAgain) {
+TEST(World, MeetsThroughTheSameFileRepeatedly) {
   const TemporaryFolder folder;
   const std::string path = folder / "store";
-  for (int run = 0; run < 3; ++run) {  // the second and third find what the one before has left
+  for (int run = 0; run < 3; ++run) {  // the second and the third find the file of the run before
     Group group;
     for (int rank = 0; rank < 3; ++rank) group.start_rank(rank, 3, {"--rendezvous", "file:" + path});
     for (const Result& result : group.wait()) EXPECT_EQ(result.status, 0) << result.all();
   }
 }
 
-TEST(World, AStrayFileIsNoMeetingPlace) {
+TEST(World, AnUnrelatedFileIsRefused) {
   const TemporaryFolder folder;
   const std::string path = folder / "store";
-  std::ofstream(path) << "a letter to somebody else";
+  std::ofstream(path) << "not a rendezvous file";
   const Result result = run({program, "--rendezvous", "file:" + path});
   EXPECT_EQ(result.status, 2) << result.all();
   EXPECT_SAYS_ONCE(result.err, path);
@@ -162,7 +162,7 @@ TEST(World, TwoProcessesOfOneRankAreRefused) {
   EXPECT_SAYS_ONCE(output_of(results), "two processes have rank 1 (RANK)");
 }
 
-TEST(World, ARankThatNeverComesIsNamed) {
+TEST(World, AMissingRankIsNamed) {
   Group group;
   group.start_rank(0, 3, {"--timeout", "5"});
   group.start_rank(2, 3, {"--timeout", "5"});
@@ -171,7 +171,7 @@ TEST(World, ARankThatNeverComesIsNamed) {
   EXPECT_SAYS_ONCE(deadline_in(output_of(results)), "rank 1 of 3 never came");
 }
 
-TEST(World, WithoutRank0TheStoreIsNamed) {
+TEST(World, AMissingRank0IsNamedAsTheStore) {
   Group group;
   group.start_rank(1, 2, {"--timeout", "1"});
   const auto results = group.wait();
@@ -202,7 +202,7 @@ TEST(World, OtherProgramsAndWorldSizesAreRefused) {
   EXPECT_SAYS_ONCE(output_of(results), "the ranks differ: program is ");
 }
 
-TEST(World, ALocalSizeThatIsNotTrueIsRefused) {
+TEST(World, AWrongLocalSizeIsRefused) {
   Group group;
   for (int rank = 0; rank < 2; ++rank) group.start_rank(rank, 2, {}, {{"LOCAL_WORLD_SIZE", "3"}});
   const auto results = group.wait();
@@ -232,13 +232,13 @@ TEST(World, AnExceptionEndsAllRanksWithItsStatus) {
     }
 }
 
-TEST(World, OneWrongRankMakesAllWrong) {
+TEST(World, OneWrongRankFailsAllRanks) {
   Group group;
   for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {"--wrong", "1"});
   for (const Result& result : group.wait()) EXPECT_EQ(result.status, 1) << result.all();
 }
 
-TEST(World, ARankThatLeavesWithoutAWordIsGone) {
+TEST(World, ARankThatExitsSilentlyIsNamed) {
   Group group;
   for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {"--leave", "2"});
   const auto results = group.wait();
@@ -260,10 +260,10 @@ TEST(Watchdog, NamesTheLateRank) {
   }
 }
 
-TEST(Watchdog, SaysOnceWhoIsLateBeforeTheDeadline) {
+TEST(Watchdog, ReportsALateRankOnceBeforeTheDeadline) {
   Ranks ranks(Starter::bare, 4, {program, "--late", "2", "--nap", "11000", "--timeout", "16"});
   const Ranks::End end = ranks.wait();
-  EXPECT_EQ(end.status, 0) << "it came in time" << end.output;
+  EXPECT_EQ(end.status, 0) << "the rank was late but within the deadline" << end.output;
   EXPECT_SAYS_ONCE(end.output, "world_program: stalled: rank ");
   EXPECT_SAYS_ONCE(end.output, " s in step (collective number 2); ");
   EXPECT_SAYS_ONCE(end.output, "; rank 2 (host ");
@@ -278,13 +278,13 @@ TEST(Watchdog, NamesTheStoppedRank) {
     ranks.signal(stopped, SIGSTOP);
     const Ranks::End end = ranks.wait();
     EXPECT_TRUE(end.survivors_ended) << end.output;
-    // Before or after the steps that the ranks have printed by then: both streams end in one text.
+    // Not in one expression: `output` joins both streams, in any order.
     EXPECT_NE(end.output.find("rank " + std::to_string(stopped)), std::string::npos) << end.output;
     EXPECT_NE(end.output.find("is frozen"), std::string::npos) << end.output;
   }
 }
 
-TEST(Watchdog, AStoppedRankThatGoesOnInTimeIsForgiven) {
+TEST(Watchdog, AStoppedRankMayContinueBeforeTheDeadline) {
   Ranks ranks(Starter::bare, 2, {program, "--steps", "3000", "--timeout", "20"});
   ASSERT_TRUE(ranks.wait_for("step (50)\n"));
   ranks.signal(1, SIGSTOP);

@@ -75,7 +75,7 @@ void Ranks::signal(int rank, int number) {
 Ranks::End Ranks::wait(std::chrono::milliseconds timeout) {
   End end{true, 0, 0, ""};
   const Clock::time_point deadline = Clock::now() + timeout;
-  // Survivors first: the signalled one may be stopped, and then ends only with its Process object.
+  // Survivors first: the signalled rank may be stopped, and then it ends only with its Process object.
   for (const bool survivors : {true, false})
     for (std::size_t i = 0; i < processes_.size(); ++i) {
       const bool survivor = starter_ != Starter::bare || int(i) != signalled_;
@@ -85,7 +85,7 @@ Ranks::End Ranks::wait(std::chrono::milliseconds timeout) {
       end.output += result.all();
       if (!survivor) continue;
       if (result.status == 0 || result.status == 128 + SIGKILL)
-        // A launcher may pass on that its rank was killed; a process of ours was then killed by the harness.
+        // A launcher may return 128 + SIGKILL for its killed rank; a bare process has it only if this test killed it.
         end.survivors_ended =
             end.survivors_ended && starter_ != Starter::bare && result.status != 0 && Clock::now() < deadline;
       end.status = std::max(end.status, result.status);
@@ -107,7 +107,7 @@ std::string kill_one(Starter starter, int count, const std::vector<std::string>&
   ranks.signal(rank, SIGKILL);
   const Ranks::End end = ranks.wait();
 
-  // The last step that rank 0 printed is the proof that the run was under way.
+  // The last step that rank 0 printed proves that the run had started.
   std::string last;
   const std::regex any(step);
   for (std::sregex_iterator at(end.output.begin(), end.output.end(), any), stop; at != stop; ++at) last = (*at)[1];
@@ -117,8 +117,8 @@ std::string kill_one(Starter starter, int count, const std::vector<std::string>&
   if (record) *record += line.str();
 
   std::string complaints;
-  if (!end.survivors_ended) complaints += "a survivor did not end by itself, or ended with status 0\n";
-  if (end.seconds > 30) complaints += "the survivors ended too late\n";
+  if (!end.survivors_ended) complaints += "a survivor did not end on its own, or ended with status 0\n";
+  if (end.seconds > 30) complaints += "the survivors ended after more than 30 s\n";
   const bool hydra = starter == Starter::mpirun && !is_open_mpi();
   if (!hydra && !std::regex_search(end.output, std::regex("rank " + std::to_string(rank) + "\\b")))
     complaints += "the output does not name the dead rank\n";

@@ -1,5 +1,4 @@
-// host_nccl.hpp: runs programs on common/host-nccl, the stand-in for CUDA and NCCL, where this build has it
-// (HOST_NCCL).
+// host_nccl.hpp: runs programs on common/host-nccl, the stand-in for CUDA and NCCL, if this build has it (HOST_NCCL).
 #pragma once
 
 #ifdef HOST_NCCL
@@ -8,7 +7,7 @@
 
 namespace multinode::testing {
 
-// For Process and run: what a program with NCCL needs to run on `devices` stand-ins of GPUs.
+// The environment for Process and run() with which a program with NCCL uses `devices` stand-in GPUs.
 inline std::map<std::string, std::string> on_host_nccl(int devices = 4) {
   return {{"LD_LIBRARY_PATH", HOST_NCCL}, {"HOST_NCCL_DEVICES", std::to_string(devices)}};
 }

@@ -1,4 +1,4 @@
-// json_lines.hpp: what a program wrote with --json, an object per line.
+// json_lines.hpp: reads the output of --json, one object per line.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@
 
 namespace multinode::testing {
 
-// Throws where a line is no JSON.
+// Throws nlohmann::json::parse_error if a line is not JSON. A missing file has no lines.
 inline std::vector<nlohmann::json> json_lines(const std::filesystem::path& file) {
   std::vector<nlohmann::json> lines;
   std::ifstream in(file);

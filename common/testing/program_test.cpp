@@ -75,7 +75,7 @@ Process::~Process() {
     int status = 0;
     waitpid(pid_, &status, 0);
   }
-  // A grandchild that left the group may hold the pipes open for ever: stop reading all the same.
+  // A grandchild that left the group may keep the pipes open forever, so stop reading.
   out_reader_ = {};
   err_reader_ = {};
   close(out_fd_);
@@ -85,7 +85,7 @@ Process::~Process() {
 
 void Process::read_all(const std::stop_token& stop, int fd, std::string& into) {
   char bytes[65536];
-  for (int last = 0; last < 16;) {  // when it is to stop, it still reads what is in the pipe: at most 1 MiB
+  for (int last = 0; last < 16;) {  // after a stop request it still reads up to 1 MiB from the pipe
     const bool stopping = stop.stop_requested();
     last += stopping;
     pollfd ready{fd, POLLIN, 0};
@@ -109,7 +109,7 @@ void Process::signal(int number) const { kill(pid_, number); }
 std::optional<std::smatch> Process::wait_for(const std::string& pattern, std::chrono::milliseconds timeout) {
   const std::regex regex(pattern);
   const auto deadline = Clock::now() + timeout;
-  std::size_t line[2] = {0, 0}, seen[2] = {0, 0};  // of each stream: where its last line begins, and what was searched
+  std::size_t line[2] = {0, 0}, seen[2] = {0, 0};  // per stream: start of the last line, end of the searched part
   std::unique_lock lock(mutex_);
   for (;;) {
     for (const int i : {0, 1}) {
@@ -135,7 +135,7 @@ Result Process::wait(std::chrono::milliseconds timeout) {
   Result result;
   result.seconds = Clock::now() - start_;
   result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  {  // What the command wrote is in the pipes by now; descendants that still hold them open get a moment.
+  {  // The command's output is in the pipes now; descendants that keep them open get one more second.
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(1), [&] { return open_ == 0; });
   }
@@ -153,7 +153,7 @@ namespace {
 pid_t parent_of(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string text((std::istreambuf_iterator<char>(file)), {});
-  const auto close = text.rfind(')');  // the name before it can hold anything
+  const auto close = text.rfind(')');  // the name before it can contain any character
   if (close == std::string::npos) return 0;
   std::istringstream rest(text.substr(close + 2));
   std::string state;
@@ -207,11 +207,11 @@ const char* mpi_rank_variable() { return is_open_mpi() ? "OMPI_COMM_WORLD_RANK" 
 std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command) {
   std::vector<std::string> argv{mpirun};
   if (is_open_mpi()) {
-    // Two mpiruns that begin and end at the same moment in one session folder (ompi.HOST.UID) fail.
+    // Two mpiruns that start and end at the same time in one session folder (ompi.HOST.UID) fail.
     static const TemporaryFolder sessions;
     argv.insert(argv.end(), {"--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base", sessions.path()});
   } else
-    argv.push_back("-disable-auto-cleanup");  // or Hydra kills all when one fails, before they can say whom they miss
+    argv.push_back("-disable-auto-cleanup");  // otherwise Hydra kills all ranks when one fails, before they report it
   argv.insert(argv.end(), {"-n", std::to_string(ranks)});
   argv.insert(argv.end(), command.begin(), command.end());
   return argv;

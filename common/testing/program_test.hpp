@@ -1,5 +1,4 @@
-// program_test.hpp: runs whole programs, as a user would, for tests: #include <testing/program_test.hpp>, link
-// multinode::testing.
+// program_test.hpp: runs whole programs, as a user would, for tests. Link multinode::testing.
 #pragma once
 
 #include <sys/types.h>
@@ -16,23 +15,24 @@
 
 namespace multinode::testing {
 
-// The longest that a test waits for what must come. No machine is so slow, and ctest's TIMEOUT is longer, so that a
-// test whose event does not come can still print what it has.
+// The longest wait of a test for an event that must happen: longer than on any slow machine, and shorter than ctest's
+// TIMEOUT, so that a failing test can still print its output.
 inline constexpr std::chrono::seconds patience{100};
 
 struct Result {
-  int status = -1;  // exit status; 128 + N for signal N, as a shell says it
+  int status = -1;  // exit status; 128 + N for signal N, as in a shell
   std::string out;  // standard output
   std::string err;  // standard error
   std::chrono::duration<double> seconds{};
   std::string all() const { return out + err; }
 };
 
-// A running command in a process group of its own. What is left of the group is killed by the destructor.
+// A running command in its own process group. The destructor kills the remaining processes of the group.
 class Process {
  public:
-  // argv[0] is looked up on the PATH. `environment` is added to this process's own; an empty value removes a
-  // variable. Standard input is /dev/null.
+  // argv[0] is looked up on the PATH. `environment` is added to this process's own; an empty value removes a variable.
+  // `folder` is the working directory, by default this process's own. Standard input is /dev/null. Throws
+  // std::system_error if the command cannot be started.
   explicit Process(std::vector<std::string> argv, const std::map<std::string, std::string>& environment = {},
                    const std::string& folder = {});
   ~Process();
@@ -40,16 +40,16 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const { return pid_; }
-  void signal(int number) const;  // to the command itself
+  void signal(int number) const;  // only to the command itself
 
-  // Waits for output (on either stream) that `pattern`, which does not reach over several lines, is found in, and
-  // returns the match; nothing, if the command ended or `timeout` passed without.
+  // Waits until a line of either stream matches `pattern` and returns the match; nullopt if the command ended or
+  // `timeout` passed before.
   std::optional<std::smatch> wait_for(const std::string& pattern, std::chrono::milliseconds timeout = patience);
 
-  // Ends with status 128 + SIGKILL where the command had not ended by itself after `timeout`.
+  // Waits for the end of the command, and kills it after `timeout`: then the status is 128 + SIGKILL.
   Result wait(std::chrono::milliseconds timeout = patience);
 
-  // The process in this command's tree that has VARIABLE=value in its environment: ("RANK", "2"). 0: none.
+  // The process in this command's tree with VARIABLE=value in its environment, such as ("RANK", "2"). 0: none.
   pid_t find(const std::string& variable, const std::string& value) const;
 
  private:
@@ -58,32 +58,31 @@ class Process {
   pid_t pid_ = 0;
   int out_fd_ = -1, err_fd_ = -1, pid_fd_ = -1;
   std::chrono::steady_clock::time_point start_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::string out_, err_, searched_;
   int open_ = 2;
   std::jthread out_reader_, err_reader_;
 };
 
-// Runs to the end, at most `timeout`.
+// Runs a command to its end, or kills it after `timeout`.
 Result run(std::vector<std::string> argv, const std::map<std::string, std::string>& environment = {},
            std::chrono::milliseconds timeout = patience);
 
-// A program's output holds `what`.
+// Expects that `text`, a program's output, contains `what`.
 #define EXPECT_SAYS(text, what) \
   EXPECT_NE((text).find(what), std::string::npos) << "looked for '" << (what) << "' in:\n" << (text)
 
-// How often `what` stands in `text`.
+// The number of occurrences of `what` in `text`.
 std::size_t occurrences(const std::string& text, const std::string& what);
 
-// Whether the MPI that this was built with is Open MPI; else it is MPICH.
+// True if this was built with Open MPI; false: MPICH.
 bool is_open_mpi();
 
-// In which variable its mpirun tells a process its rank.
+// The variable in which mpirun sets the rank of a process.
 const char* mpi_rank_variable();
 
-// Its mpirun, and `ranks` processes, as root and with more ranks than cores where
-// need be.
+// The command line of mpirun for `ranks` processes. It also works as root and with more ranks than cores.
 std::vector<std::string> under_mpirun(int ranks, std::vector<std::string> command);
 
 }  // namespace multinode::testing

@@ -1,5 +1,5 @@
-// temporary_folder.hpp: a folder for a test's files, gone with the object. A header alone, as fuzzers do not link
-// multinode::testing.
+// temporary_folder.hpp: a folder for a test's files, removed with its object. Header-only, because the fuzzers do not
+// link multinode::testing.
 #pragma once
 
 #include <stdlib.h>
@@ -31,7 +31,8 @@ class TemporaryFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(const std::filesystem::path& name) const { return path_ / name; }
 
-  // Writes a file of this text and a newline, as /proc and /sys have them; the folders above it are made.
+  // Writes `text` and a newline to a file, as in /proc and /sys, and creates the folders above it. Throws
+  // std::runtime_error.
   void write(const std::filesystem::path& name, const std::string& text) const {
     std::filesystem::create_directories((path_ / name).parent_path());
     std::ofstream file(path_ / name, std::ios::binary);
@@ -42,7 +43,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// What a file holds; nothing where it cannot be read.
+// The contents of a file; "" if it cannot be read.
 inline std::string text_of(const std::filesystem::path& file) {
   std::ostringstream text;
   text << std::ifstream(file, std::ios::binary).rdbuf();
