@@ -284,8 +284,7 @@ std::string range_refusal(const void* data, std::size_t bytes, bool of_device, c
     return name + "is memory of device " + std::to_string(where->allocation.device);
   if (!of_device && data == nullptr) return name + "is null";
   if (where && reinterpret_cast<std::uintptr_t>(data) + bytes > where->begin + where->allocation.bytes)
-    return name + "is larger than what is left of its allocation of " + std::to_string(where->allocation.bytes) +
-           " bytes";
+    return name + "extends beyond its allocation of " + std::to_string(where->allocation.bytes) + " bytes";
   return "";
 }
 

@@ -12,14 +12,14 @@ Endpoint parse_endpoint(std::string_view text, std::string_view what) {
         fmt::format("{}: \"{}\" is not host:port or [IPv6 address]:port: {}", what, printable(text), why));
   };
   const auto colon = text.rfind(':');
-  if (colon == text.npos) throw wrong("there is no port");
+  if (colon == text.npos) throw wrong("the port is missing");
   auto host = text.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']'))
     host = host.substr(1, host.size() - 2);
   else if (host.find(':') != host.npos)
     throw wrong("write an IPv6 address in brackets");
-  if (host.empty()) throw wrong("there is no host");
-  if (host.find_first_of("[] \t\r\n/") != host.npos) throw wrong("the host contains a wrong character");
+  if (host.empty()) throw wrong("the host is missing");
+  if (host.find_first_of("[] \t\r\n/") != host.npos) throw wrong("the host contains an invalid character");
   const auto port = parse_decimal<std::uint16_t>(text.substr(colon + 1));
   if (!port || *port == 0) throw wrong("the port must be a number from 1 to 65535");
   return {std::string(host), *port};

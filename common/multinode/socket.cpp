@@ -38,7 +38,7 @@ Addresses resolve_until(const Endpoint& server, Clock::time_point deadline, std:
     answer->set_value({std::move(found), std::move(reason)});
   }).detach();
   if (future.wait_until(deadline) != std::future_status::ready) {
-    error = "the name " + detail::quoted(server.host) + " was not resolved in time";
+    error = "the name " + detail::quoted(server.host) + " was not resolved before the deadline";
     return {};
   }
   auto [found, reason] = future.get();

@@ -177,7 +177,7 @@ Request parse_request(std::string_view frame) {
     case Operation::goodbye:
       break;
     default:
-      throw Violation("there is no such operation");
+      throw Violation("unknown operation");
   }
   parser.end();
   return request;
@@ -186,7 +186,7 @@ Request parse_request(std::string_view frame) {
 Answer parse_answer(std::string_view frame) {
   Parser parser(frame);
   const auto status = Status(parser.number<std::uint8_t>());
-  if (status < Status::done || status > Status::refused) throw Violation("there is no such status");
+  if (status < Status::done || status > Status::refused) throw Violation("unknown status");
   return {status, std::string(parser.rest())};
 }
 
@@ -469,7 +469,7 @@ class TcpStoreServer::Implementation {
       const auto part = bytes.substr(0, protocol::hello.size() - connection.hello.size());
       connection.hello += part;
       bytes.remove_prefix(part.size());
-      if (!protocol::hello.starts_with(connection.hello)) throw protocol::Violation("a stranger");
+      if (!protocol::hello.starts_with(connection.hello)) throw protocol::Violation("a wrong hello");
       if (connection.hello.size() < protocol::hello.size()) return;
       if (count_members(0) >= most_members_) throw protocol::Violation("too many clients");
       connection.member = true;

@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Torch, TorchStoreTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Libuv" : "NoLibuv"; });
 
 TEST(TorchStoreAlone, AnotherStoreIsNotTorchs) {
-  TcpStoreServer server;  // hangs up on the first byte
+  TcpStoreServer server;  // closes the connection at the first byte
   EXPECT_THROW(TorchStore({"127.0.0.1", server.port()}, 200ms), StoreTimeout);
   std::uint16_t port = 0;
   { port = TcpStoreServer().port(); }

@@ -74,7 +74,7 @@ TEST(HostCuda, CopiesOfTheWrongKindAreRefused) {
   expect_refused(cudaMemcpy(host, memory, 100, cudaMemcpyHostToDevice), cudaErrorInvalidValue, "is not device memory");
   expect_refused(cudaMemcpy(memory, host, 100, cudaMemcpyDeviceToHost), cudaErrorInvalidValue, "is memory of device 0");
   expect_refused(cudaMemcpy(memory, host, 101, cudaMemcpyHostToDevice), cudaErrorInvalidValue,
-                 "larger than what is left of its allocation of 100 bytes");
+                 "extends beyond its allocation of 100 bytes");
   expect_refused(cudaMemset(host, 0, 100), cudaErrorInvalidValue, "is not device memory");
   EXPECT_OK(cudaMemcpy(memory, host, 100, cudaMemcpyDefault));
   EXPECT_OK(cudaFree(memory));

@@ -64,7 +64,7 @@ const std::vector<Mistake> mistakes = {
       ") is not device memory"}},
     {"small_buffer",
      {"ncclAllGather on rank 0: the receive buffer: it (800 bytes at ",
-      ") is larger than what is left of its allocation of 400 bytes"}},
+      ") extends beyond its allocation of 400 bytes"}},
     {"stream_of_another_device", {"ncclAllReduce on rank 0: the stream is of device 1, the communicator's is 0"}},
     {"too_early",
      {"rank 0: code 4: invalid argument: ncclAllReduce: the call before it is still "
