@@ -1,5 +1,5 @@
 # For bash, zsh and dash: source this file to run several MPI processes on one small machine, in a container or as root.
-# It sets nothing that is set already. The env.sh in a build folder sets the same and puts the programs on the PATH.
+# It keeps variables that are already set. The env.sh in a build folder does the same and puts the programs on the PATH.
 # shellcheck shell=sh
 
 # mpirun refuses to start as root, but containers often have no other user.
@@ -20,5 +20,5 @@ if [ -e /.dockerenv ] || [ -e /run/.containerenv ] || [ -e /.singularity.d ] ||
   export OMPI_MCA_btl_vader_single_copy_mechanism="${OMPI_MCA_btl_vader_single_copy_mechanism-none}"
 fi
 
-# Each process would start one OpenMP thread per core, and they would share the cores with those of all the others.
+# By default each process starts one OpenMP thread per core, and the threads of all processes compete for the cores.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS-1}"

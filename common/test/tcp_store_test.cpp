@@ -70,7 +70,7 @@ class Raw {
     }
     return true;
   }
-  // Sends everything and reads until at least `expected` bytes have arrived, or none for a minute; returns their number.
+  // Sends everything and reads until at least `expected` bytes have arrived, or none for a minute; returns their count.
   std::size_t send_and_read(std::string_view bytes, std::size_t expected) {
     std::size_t came = 0;
     std::string chunk(64 * 1024, '\0');
