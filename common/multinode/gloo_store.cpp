@@ -40,7 +40,7 @@ std::string gloo_address(World& world) {
   if (address.empty()) address = detail::interface_address();
   if (address.empty())
     throw UsageError("gloo: " + host_name() +
-                     " has no network address that other machines can reach: bring up an interface or set MASTER_ADDR");
+                     " has no network address that other machines can reach: bring up a network interface");
   return address;
 }
 
