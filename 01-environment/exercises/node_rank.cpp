@@ -1,0 +1,34 @@
+// MPI gives a process its rank and, by a communicator of the node, its local rank. Number the nodes as well.
+//
+//   mpicxx -std=c++20 -O2 node_rank.cpp -o node_rank
+//   mpirun -n 4 ./node_rank
+//
+// Exit status: 0 if the numbers are right, 1 if not.
+#include <mpi.h>
+
+#include <cstdio>
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, size = 0, local_rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+
+  // On one machine there is one node. To have something to number, pretend that each node has two processes.
+  MPI_Comm node = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, rank / 2, rank, &node);
+  MPI_Comm_rank(node, &local_rank);
+
+  int node_rank = -1;
+  // TODO (exercise): set node_rank on every process without using rank / 2: on a cluster you would not know it.
+  // The processes with local rank 0 form a communicator of their own (MPI_Comm_split, MPI_UNDEFINED for the others).
+  // Their ranks in it are the numbers of the nodes. Each then tells its node (MPI_Bcast).
+
+  int right = node_rank == rank / 2 ? 1 : 0;
+  MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  std::printf("rank %d of %d: node %d, local rank %d\n", rank, size, node_rank, local_rank);
+  if (rank == 0) std::printf("%s\n", right ? "RIGHT" : "WRONG");
+  MPI_Comm_free(&node);
+  MPI_Finalize();
+  return right ? 0 : 1;
+}

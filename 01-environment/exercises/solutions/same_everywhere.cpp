@@ -1,0 +1,38 @@
+// Is a setting the same on all ranks? A small version of what `explore --require-equal` does.
+//
+//   mpicxx -std=c++20 -O2 same_everywhere.cpp -o same_everywhere
+//   mpirun -n 4 ./same_everywhere
+//
+// Exit status: 0 if every rank finds out whether the values are the same, 1 if not.
+#include <mpi.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+// The same answer on every rank: do all ranks have the same value?
+bool same_on_all_ranks(long mine) {
+  // One call: the maximum of -x is minus the minimum of x.
+  long largest[] = {mine, -mine};
+  MPI_Allreduce(MPI_IN_PLACE, largest, 2, MPI_LONG, MPI_MAX, MPI_COMM_WORLD);
+  return largest[0] == -largest[1];
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+
+  const long open_files = sysconf(_SC_OPEN_MAX);  // the limit of this process: one machine, so the same on all ranks
+  const bool same = same_on_all_ranks(open_files);
+  // Then the last rank pretends to be on a node with a lower limit. A single rank still agrees with itself.
+  const bool still_same = same_on_all_ranks(rank == size - 1 ? open_files - 1 : open_files);
+
+  int right = same && still_same == (size == 1) ? 1 : 0;
+  MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  if (rank == 0)
+    std::printf("%s: same on all ranks: %s, then, with another value on rank %d: %s\n", right ? "RIGHT" : "WRONG",
+                same ? "yes" : "no", size - 1, still_same ? "yes" : "no");
+  MPI_Finalize();
+  return right ? 0 : 1;
+}
