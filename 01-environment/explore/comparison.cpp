@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// The member at a JSON pointer, null where there is none.
+// The member at a JSON pointer; null if there is none.
 json at(const json& process, const char* pointer) {
   const json::json_pointer path(pointer);
   return process.contains(path) ? process.at(path) : json();
@@ -36,7 +36,7 @@ std::string bytes_of(const json& value, const char* if_null) {
   return value.is_number() ? bytes_text(value.get<double>()) : if_null;
 }
 
-// Members of an array's objects, joined: "eth0 1400, eth1 9000". With `keep`, only of those that it holds for.
+// Members of the objects of an array, joined: "eth0 1400, eth1 9000". With `keep`, only objects for which it is true.
 std::string joined(
     const json& array, std::initializer_list<const char*> members,
     bool (*keep)(const json&) = [](const json&) { return true; }) {
@@ -63,7 +63,7 @@ std::string containers(const json& process) {
   return kinds.empty() ? "none" : multinode::join(kinds);
 }
 
-// Interfaces that carry something: up and with an address. Loopback is everywhere.
+// Interfaces that carry traffic: up, with an address, and not loopback.
 bool in_use(const json& interface) {
   return interface.value("name", "") != "lo" && interface.value("state", json()) == "up" &&
          !interface.value("addresses", json::array()).empty();
@@ -137,7 +137,7 @@ std::vector<Item> parse_items(std::string_view list) {
   for (std::string name; std::getline(names, name, ',');) {
     const auto item = std::find_if(std::begin(table), std::end(table), [&](const Item& i) { return i.name == name; });
     if (item == std::end(table))
-      throw multinode::UsageError("--require-equal: there is no item '" + name + "'; there are " +
+      throw multinode::UsageError("--require-equal: unknown item '" + name + "'; the items are " +
                                   multinode::join(table, ", ", &Item::name));
     found.push_back(*item);
   }
@@ -229,7 +229,7 @@ std::vector<std::string> crowded(const Processes& processes) {
   std::vector<std::string> lines;
   for (const auto& [node, ranks] : ranks_of_nodes(processes)) {
     std::size_t threads = 0;
-    std::set<int> allowed;  // by one process of the node or another
+    std::set<int> allowed;  // CPUs of any process of the node
     json quota;
     for (const int rank : ranks) {
       const json& process = of_rank(processes, rank);

@@ -1,5 +1,5 @@
-// comparison.hpp: is the environment the same everywhere? Pure functions over what all processes wrote about
-// themselves, in order of rank (README.md has the members).
+// comparison.hpp: is the environment the same everywhere? Pure functions of what all processes report about themselves,
+// in order of rank (reference.md lists the members).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,7 +13,7 @@ namespace explore {
 
 using Processes = std::vector<nlohmann::json>;
 
-// What is compared: a value of a process as text, "none" where there is none.
+// What is compared: a value of a process as text, "none" if there is none.
 struct Item {
   std::string_view name;  // as --require-equal knows it
   std::string_view what;
@@ -21,7 +21,7 @@ struct Item {
 };
 std::span<const Item> items();
 
-// "kernel,driver" -> items. Throws UsageError, which lists the names, for one that there is not.
+// "kernel,driver" -> items. Throws UsageError for an unknown name; the message lists all names.
 std::vector<Item> parse_items(std::string_view list);
 
 struct Group {
@@ -29,7 +29,7 @@ struct Group {
   std::vector<int> ranks;
 };
 
-// Who has which value, the largest group first; one group: equal.
+// Groups of ranks with the same value, the largest group first. One group: all are equal.
 std::vector<Group> groups(const Processes& processes, const Item& item);
 
 // {"item": name, "groups": [{value, ranks, hosts}]} for every item that is not equal.
@@ -41,11 +41,11 @@ std::string describe(const Processes& processes, const Item& item);
 // "nodes 1-3 (hosts b, c, d)" for all processes of some nodes, "rank 5 (host b)" otherwise.
 std::string who(const Processes& processes, const std::vector<int>& ranks);
 
-// A line for each required file, command or library that a process lacks: "command python3 is missing on node 1 (host
-// b): not on the PATH". Empty: all have all.
+// One line per required file, command or library that a process lacks: "command python3 is missing on node 1 (host b):
+// not on the PATH". Empty: nothing is missing.
 std::vector<std::string> missing(const Processes& processes);
 
-// A line for each node whose processes would start more threads than it has CPUs, with what to do.
+// One line per node whose processes would start more threads than it has CPUs (oversubscription), with advice.
 std::vector<std::string> crowded(const Processes& processes);
 
 // "8 MiB", "23.5 GiB"

@@ -1,6 +1,6 @@
 // explore: what does every process see, and is it the same everywhere?
-// Exit status, the same on all ranks: 0 yes, or nothing was required; 1 what --require-... names differs or is missing;
-// 2 bad command line or environment.
+// Exit status, the same on all ranks: 0 all requirements are met, or there are none; 1 an item of --require-equal
+// differs, or a required file, command or library is missing; 2 bad command line or environment.
 #include "explore/comparison.hpp"
 #include "explore/gpus.hpp"
 #include "explore/limits.hpp"
@@ -44,7 +44,7 @@ std::int64_t now_ns() {
       .count();
 }
 
-// Which variable gave each value; values that follow from others have none.
+// The name of the variable that gave each value. Values that were computed from others have none.
 json variables(const Launch& launch) {
   json all = json::object();
   const auto add = [&](const char* name, const std::string& variable) {
@@ -89,7 +89,7 @@ json what_this_process_sees(const World& world, const Required& required) {
           {"required", look_for(required, path == environment.end() ? "" : path->second)}};
 }
 
-// Prints what differs, and judges what was required.
+// Prints the differences. Returns whether all requirements are met.
 bool judge(const Processes& processes, const Options& options, multinode::JsonLines& json_lines) {
   const json differing = differences(processes);
   if (processes.size() > 1) std::cout << '\n';
@@ -121,7 +121,7 @@ int explore_world(World& world, const Options& options) {
   Processes processes;
   for (const std::string& text : world.gather("what the processes see", mine.dump()))
     processes.push_back(json::parse(text));
-  if (world.rank() != 0) return multinode::exit_right;  // all end with the worst status
+  if (world.rank() != 0) return multinode::exit_right;  // all ranks exit with the worst status
 
   multinode::JsonLines json_lines(options.common.json);
   json_lines.write(multinode::fingerprint(world));
@@ -130,7 +130,7 @@ int explore_world(World& world, const Options& options) {
   if (options.since != 0) {
     double last = 0;
     for (const json& process : processes) last = std::max(last, process.at("first_barrier_ms").get<double>());
-    std::cout << "\nall ranks were through the first barrier " << std::round(last * 10) / 10 << " ms after --since\n";
+    std::cout << "\nall ranks have passed the first barrier " << std::round(last * 10) / 10 << " ms after --since\n";
   }
   return judge(processes, options, json_lines) ? multinode::exit_right : multinode::exit_wrong;
 }
@@ -145,20 +145,21 @@ int explore_main(int argc, char** argv) {
   // clang-format off
   program.options->add_options()
     ("require-equal", po::value(&options.require_equal)->value_name("ITEM,..."),
-     "fail if an item is not the same on all ranks: kernel, driver, memlock ... (a wrong name lists them all)")
+     "fail if an item differs between ranks: kernel, driver, memlock ... (an unknown name lists all items)")
     ("require-file", po::value(&options.required.files)->value_name("PATH"),
-     "fail if a process cannot read this file; may be repeated, as the next two")
+     "fail if a process cannot read this file; can be repeated, like the next two")
     ("require-command", po::value(&options.required.commands)->value_name("NAME"),
      "fail if a process does not find this command on its PATH")
     ("require-library", po::value(&options.required.libraries)->value_name("NAME"),
      "fail if a process cannot load this library, such as libnccl.so.2")
     ("since", po::value(&options.since)->value_name("NANOSECONDS"),
-     "print the time from then to the first barrier: --since $(date +%s%N)");
+     "print the time from this moment to the first barrier: --since $(date +%s%N)");
   // clang-format on
   program.validate = [&] {
     for (const std::string& list : options.require_equal) explore::parse_items(list);
-    if (options.since < 0) throw multinode::UsageError("--since must be nanoseconds since 1970, not negative");
+    if (options.since < 0)
+      throw multinode::UsageError("--since must be the nanoseconds since 1970, as date +%s%N prints them");
   };
-  program.same_versions = false;  // to say what differs is the point
+  program.same_versions = false;  // versions may differ: explore reports it
   return multinode::run(program, argc, argv, [&](World& world) { return explore_world(world, options); });
 }

@@ -56,8 +56,8 @@ std::string text_of(const cudaUUID_t& uuid) {
   return text;
 }
 
-// From each device to each: null for itself, false where it has no direct access to the other's memory, else CUDA's
-// rank of the link's speed.
+// From each device to each: null for itself, false if it cannot access the other's memory directly, else CUDA's
+// performance rank of the link.
 nlohmann::json peers(int count) {
   nlohmann::json rows = nlohmann::json::array();
   for (int from = 0; from < count; ++from) {

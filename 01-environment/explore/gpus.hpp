@@ -7,16 +7,16 @@
 
 namespace explore {
 
-// Version of NVIDIA's kernel driver, from ROOT/proc/driver/nvidia/version; "none" where it is not loaded.
+// Version of NVIDIA's kernel driver, from ROOT/proc/driver/nvidia/version; "none" if it is not loaded.
 std::string nvidia_driver(const std::filesystem::path& root);
 
 // The node's GPUs, as the driver lists them in ROOT/proc/driver/nvidia/gpus: an array of {name, uuid, pci}.
 nlohmann::json gpus_of_driver(const std::filesystem::path& root);
 
-// Members driver, devices (an array of {name, uuid, pci, memory_bytes}), where devices is empty none_because, and where
-// CUDA sees several peers: for each device a row of what it has to each: null (it is itself), false (no direct access
-// to its memory), or CUDA's performance rank of the link; then also nvlinks, if NVML is there. Devices come from CUDA,
-// in its order, so CUDA_VISIBLE_DEVICES counts; in a build without CUDA, from the driver.
+// Members: driver; devices, an array of {name, uuid, pci, memory_bytes}; none_because if devices is empty; and if CUDA
+// sees several devices, peers and (with NVML) nvlinks. peers has one row per device with one value per device: null for
+// itself, false if it cannot access the other's memory directly, else CUDA's performance rank of the link. Devices come
+// from CUDA, in its order and limited by CUDA_VISIBLE_DEVICES; in a build without CUDA, from the driver.
 nlohmann::json read_gpus(const std::filesystem::path& root);
 
 }  // namespace explore

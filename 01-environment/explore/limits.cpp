@@ -48,8 +48,8 @@ nlohmann::json read_cgroup(const std::filesystem::path& root) {
 
 nlohmann::json read_container(const std::filesystem::path& root, const multinode::Environment& environment) {
   nlohmann::json marks = nlohmann::json::array();
-  const auto mark = [&](const std::string& kind, const std::string& told_by) {
-    marks.push_back({{"kind", kind}, {"told_by", told_by}});
+  const auto mark = [&](const std::string& kind, const std::string& found_at) {
+    marks.push_back({{"kind", kind}, {"found", found_at}});
   };
   for (const auto& [kind, variable] : {std::pair{"kubernetes", "KUBERNETES_SERVICE_HOST"},
                                        {"apptainer", "APPTAINER_NAME"},

@@ -19,8 +19,8 @@ nlohmann::json read_memory(const std::filesystem::path& root);
 // cgroup (ROOT/proc/self/cgroup) to the top, in versions 1 and 2; null: unlimited, or not visible from here.
 nlohmann::json read_cgroup(const std::filesystem::path& root);
 
-// An array of {kind, told_by}: each mark of a container that was found; empty: none was. Values of variables do not
-// appear.
+// An array of {kind, found}: the traces of a container: the name of a file or of a variable, never a variable's value.
+// Empty: no container was detected.
 nlohmann::json read_container(const std::filesystem::path& root, const multinode::Environment& environment);
 
 }  // namespace explore

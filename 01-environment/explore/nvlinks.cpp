@@ -12,7 +12,7 @@
 namespace explore {
 namespace {
 
-// What is used of NVML, as nvml.h has it: a CUDA Toolkit need not be there.
+// The parts of nvml.h that are used here, so that no CUDA Toolkit is needed.
 struct nvmlPciInfo_t {
   char busIdLegacy[16];
   unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
@@ -80,7 +80,7 @@ nlohmann::json nvlinks(std::span<const std::string> pci, const std::string& libr
     if (nvml.handle(address.c_str(), &device) != NVML_SUCCESS) return nullptr;
     Links& found = links.emplace_back();
     int active = 0, type = 0;
-    for (unsigned link = 0; nvml.state(device, link, &active) == NVML_SUCCESS; ++link) {  // ends where it has no more
+    for (unsigned link = 0; nvml.state(device, link, &active) == NVML_SUCCESS; ++link) {  // ends after the last link
       nvmlPciInfo_t remote{};
       if (active == 0 || nvml.type(device, link, &type) != NVML_SUCCESS) continue;
       if (type == NVML_NVLINK_DEVICE_TYPE_SWITCH)

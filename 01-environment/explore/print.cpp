@@ -22,7 +22,7 @@ std::string bytes_or(const json& bytes, const char* if_null) {
   return bytes.is_null() ? if_null : bytes_text(bytes.get<double>());
 }
 
-// "rank from RANK, world_size from WORLD_SIZE": which variables were believed.
+// "rank from RANK, world_size from WORLD_SIZE": the variables that gave the values.
 std::string sources(const json& process) {
   std::string all;
   for (const char* value : {"rank", "world_size", "local_rank", "local_size", "node_rank", "node_count",
@@ -62,9 +62,9 @@ std::string machine(const json& p) {
 std::string container(const json& p) {
   std::string text;
   for (const json& mark : p.at("container"))
-    text += (text.empty() ? "" : ", ") + mark.at("kind").get<std::string>() + " (told by " +
-            mark.at("told_by").get<std::string>() + ")";
-  return text.empty() ? "no mark of one" : text;
+    text += (text.empty() ? "" : ", ") + mark.at("kind").get<std::string>() + " (found " +
+            mark.at("found").get<std::string>() + ")";
+  return text.empty() ? "none detected" : text;
 }
 
 std::string limits(const json& p) {
@@ -153,7 +153,7 @@ void print(const Processes& processes, std::ostream& out) {
       << sources(first) << "\n\n";
   print_processes(processes, out);
   for (const json& p : processes) {
-    if (nodes.erase(p.at("node").get<int>()) == 0) continue;  // its first process speaks for a node
+    if (nodes.erase(p.at("node").get<int>()) == 0) continue;  // the first process of a node reports for it
     std::vector<int> ranks;
     for (const json& other : processes)
       if (other.at("node") == p.at("node")) ranks.push_back(other.at("rank").get<int>());

@@ -1,4 +1,4 @@
-// print.hpp: what all processes see, for people: a row a process, a block a node.
+// print.hpp: the report for people: one row per process, one block per node.
 #pragma once
 
 #include "explore/comparison.hpp"

@@ -1,4 +1,4 @@
-// required.hpp: is a file, a command, a library here? What is installed on the head node alone shows here.
+// required.hpp: does this node have a file, a command, a library? Finds what is installed on the head node only.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

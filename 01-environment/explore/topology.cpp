@@ -49,7 +49,7 @@ struct Destroy {
   void operator()(hwloc_bitmap_t bitmap) const { hwloc_bitmap_free(bitmap); }
 };
 
-// Objects of `type` that have one of `cpus` or more.
+// Objects of `type` that contain at least one of `cpus`.
 std::vector<int> touched(hwloc_topology_t topology, hwloc_obj_type_t type, hwloc_const_bitmap_t cpus) {
   std::vector<int> numbers;
   for (hwloc_obj_t o = nullptr; (o = hwloc_get_next_obj_by_type(topology, type, o)) != nullptr;)
@@ -68,7 +68,7 @@ nlohmann::json read_cpu(const std::vector<int>& cpus, const std::string& synthet
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) < 0) return cpu;
   const std::unique_ptr<hwloc_topology, Destroy> topology(made);
-  // The whole machine, also what a container may not use. Devices, which cost time, are left out unless asked for.
+  // The whole machine, with the parts that a container may not use. hwloc leaves out devices, which are slow to find.
   hwloc_topology_set_flags(made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   if (!synthetic.empty() && hwloc_topology_set_synthetic(made, synthetic.c_str()) < 0)
     throw std::invalid_argument("not a topology: " + synthetic);
@@ -107,7 +107,7 @@ struct Threads {
   std::string from;
 };
 
-// What `variable` asks for: a positive number, maybe the first of a list (OMP_NUM_THREADS=8,2).
+// The positive number that `variable` requests; of a list (OMP_NUM_THREADS=8,2) the first.
 std::optional<Threads> asked(const multinode::Environment& environment, const std::string& variable) {
   const auto found = environment.find(variable);
   if (found == environment.end()) return std::nullopt;

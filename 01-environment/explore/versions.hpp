@@ -7,7 +7,7 @@
 
 namespace explore {
 
-// {name: version}: what World proves to be equal, and beside it the kernel and the distribution (ROOT/etc/os-release).
+// {name: version}: the versions that World compares, and the kernel and the distribution (ROOT/etc/os-release).
 nlohmann::json read_versions(const std::filesystem::path& root);
 
 }  // namespace explore

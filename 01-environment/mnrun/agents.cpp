@@ -44,7 +44,7 @@ std::uint16_t free_port() {
   return ntohs(address.sin_port);
 }
 
-// The address from which this node speaks to `to`: by it the others can reach this node.
+// The address from which this node connects to `to`. The others can reach this node at it.
 std::string address_towards(const multinode::Endpoint& to) {
   const std::string own = multinode::detail::address_towards(to);
   return own.empty() ? to.host : own;
@@ -88,7 +88,8 @@ Agents::~Agents() {
   if (listening_.joinable()) listening_.join();
 }
 
-// Listens on the endpoint's own address; where that belongs to another machine (a service in front of a pod), on all.
+// Listens on the endpoint's address; if that belongs to another machine (a service in front of a pod), on all
+// addresses.
 std::unique_ptr<multinode::TcpStoreServer> Agents::serve() {
   try {
     return std::make_unique<multinode::TcpStoreServer>(
@@ -107,7 +108,7 @@ void Agents::connect() {
     try {
       server_ = serve();
     } catch (const std::system_error& e) {
-      // Another agent on this machine has it, or it is another machine's address.
+      // Another agent of this machine listens there, or the address belongs to another machine.
       if (e.code().value() != EADDRINUSE && e.code().value() != EADDRNOTAVAIL) throw;
     }
   }
@@ -136,10 +137,10 @@ std::string Agents::key(const std::string& name) const {
   return "mnrun/" + options_.run_id + "/" + std::to_string(restart_) + "/" + name;
 }
 
-// Node ranks by order of arrival; the store's host is node 0, so that the program's master is where people expect it.
+// Numbers nodes by arrival. The host of the store is node 0, so that MASTER_ADDR is the host that the user named.
 void Agents::claim_node() {
   const std::string mine = "id " + options_.run_id;
-  if (server_) teller_->set("mnrun/run_id", mine);  // the host's word, whoever came first
+  if (server_) teller_->set("mnrun/run_id", mine);  // the host of the store decides, even if another node came first
   if (const auto theirs = teller_->get("mnrun/run_id", tell_timeout); theirs != mine)
     throw UsageError("the agents at " + to_string(endpoint_) + " run --rdzv-" + theirs + ", this one --rdzv-" + mine);
   std::vector<int> candidates;
@@ -162,7 +163,7 @@ void Agents::claim_node() {
     if (other == text) return;
   }
   if (candidates.size() > 1)
-    throw UsageError("all " + std::to_string(options_.nodes) + " nodes of --nnodes are here already");
+    throw UsageError("--nnodes " + std::to_string(options_.nodes) + ": this many nodes have joined already");
   const Agent taken = nlohmann::json::parse(other);
   throw UsageError("node rank " + std::to_string(own_.node) + " is taken by host " + taken.host + ", pid " +
                    std::to_string(taken.pid) + "; each node needs its own --node-rank");
@@ -219,7 +220,8 @@ Round Agents::meet(int restart) {
     claim_node();
     // Names the start to which it belongs; for a restart listen() did it as soon as it knew.
     if (restart == 0)
-      listener_->will(key("verdict"), nlohmann::json(Verdict{1, "the mnrun of " + own_.name() + " is gone"}).dump());
+      listener_->will(key("verdict"),
+                      nlohmann::json(Verdict{1, "lost the connection to the mnrun of " + own_.name()}).dump());
     listening_ = multinode::quiet_thread([this] { listen(); });
     wait_for_all();
   }
@@ -236,7 +238,7 @@ void Agents::deliver(const Verdict& verdict) {
   if (verdict_) return;
   verdict_ = verdict;
   const std::uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof one) < 0) return;  // full: it is readable already
+  if (write(wake_.get(), &one, sizeof one) < 0) return;  // the counter is full, so it is readable already
 }
 
 void Agents::listen() {
@@ -246,7 +248,8 @@ void Agents::listen() {
         const Verdict verdict = nlohmann::json::parse(listener_->get(key("verdict"), 500ms));
         if (verdict.again) {
           const std::string next = "mnrun/" + options_.run_id + "/" + std::to_string(restart_ + 1) + "/verdict";
-          listener_->will(next, nlohmann::json(Verdict{1, "the mnrun of " + own_.name() + " is gone"}).dump());
+          listener_->will(next,
+                          nlohmann::json(Verdict{1, "lost the connection to the mnrun of " + own_.name()}).dump());
         }
         return deliver(verdict);
       } catch (const StoreTimeout&) {
@@ -260,17 +263,17 @@ void Agents::listen() {
 Verdict Agents::store_lost(const std::string& why) const {
   const std::lock_guard lock(mutex_);
   const auto host = std::find_if(agents_.begin(), agents_.end(), [](const Agent& a) { return a.hosts_store; });
-  return {1, host == agents_.end() ? "the store of the agents is gone: " + why
-                                   : "the mnrun of " + host->name() + " is gone, and the store with it"};
+  return {1, host == agents_.end() ? "lost the connection to the store of the agents: " + why
+                                   : "lost the connection to the mnrun of " + host->name() + ", which hosts the store"};
 }
 
-// The connection may hang for as long as tell_timeout: not this thread.
+// In a thread of its own, because the connection may hang for tell_timeout.
 void Agents::tell(std::function<void()> message, const Verdict& if_that_fails) {
   if (telling_.joinable()) telling_.join();
   telling_ = multinode::quiet_thread([this, message = std::move(message), if_that_fails] {
     try {
       message();
-    } catch (const std::exception&) {  // listen() knows more, but perhaps later
+    } catch (const std::exception&) {  // listen() has a better message, but perhaps later
       deliver(if_that_fails);
     }
   });
@@ -295,7 +298,7 @@ void Agents::done() {
         const std::string result = teller_->compare_set(key("first"), "", nlohmann::json(Verdict{}).dump());
         teller_->compare_set(key("verdict"), "", result);
       },
-      {1, "the agents' store at " + to_string(endpoint_) + " is gone"});
+      {1, "lost the connection to the agents' store at " + to_string(endpoint_)});
 }
 
 void Agents::leave() {
@@ -306,9 +309,9 @@ void Agents::leave() {
     if (listener_) listener_->goodbye();
     if (teller_) teller_->goodbye();
   } catch (const std::exception&) {
-    // it is gone already
+    // the connection is closed already
   }
-  // The others have yet to read the verdict.
+  // The other nodes must still read the verdict.
   if (server_ && options_.nodes > 1) server_->linger(tell_timeout);
 }
 

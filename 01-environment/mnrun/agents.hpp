@@ -1,4 +1,4 @@
-// agents.hpp: the mnruns of all nodes: they meet, and agree on how the run ended.
+// agents.hpp: the mnruns of all nodes meet, and agree on how the run ended.
 #pragma once
 
 #include <mnrun/process_group.hpp>
@@ -11,11 +11,11 @@
 
 namespace mnrun {
 
-// How a start of the run ended, the same on all nodes: whoever writes it into the store first is believed.
+// How a start of the run ended, the same on all nodes: the first verdict that a node writes into the store counts.
 struct Verdict {
   int status = 0;
-  std::string text;                      // "" if all is right
-  bool again = false;                    // worth another start
+  std::string text;                      // "" if all processes succeeded
+  bool again = false;                    // restart the processes
   std::chrono::milliseconds grace{500};  // from SIGTERM to SIGKILL
 };
 void to_json(nlohmann::json& json, const Verdict& verdict);
@@ -30,13 +30,14 @@ class Agents {
  public:
   using Say = std::function<void(const std::string&)>;
 
-  // `say` is told who is waited for. `own` is this node's agent; its rank and what node 0 decides are filled in here.
+  // `say` prints which node this one waits for. `own` is this node's agent; Agents fills in its rank and what node 0
+  // decides.
   Agents(const Options& options, Agent own, Say say);
   ~Agents();
   Agents(const Agents&) = delete;
 
-  // Returns when all agents are ready for start number `restart`; throws StoreTimeout naming the nodes that are
-  // missing, UsageError where two agents contradict each other.
+  // Returns when all agents are ready for start number `restart`. Throws StoreTimeout, which names the missing nodes,
+  // and UsageError if two agents contradict each other.
   Round meet(int restart);
   int node() const { return own_.node; }
   const Agent& own() const { return own_; }
@@ -44,11 +45,11 @@ class Agents {
   // None of these waits for another node. After meet().
   int verdict_fd() const { return wake_.get(); }  // readable when there is a verdict
   std::optional<Verdict> verdict() const;
-  void propose(const Verdict& verdict);     // the verdict, unless there is one already
-  void note_first(const Verdict& failure);  // what the verdict is to be when all have ended
+  void propose(const Verdict& verdict);     // counts unless another node was first
+  void note_first(const Verdict& failure);  // the verdict when all processes have ended
   void done();                              // all processes of this node have ended
 
-  // Says goodbye, and waits for the others' if they need this agent's store.
+  // Closes the connections. If this agent hosts the store, waits until the others have closed theirs.
   void leave();
 
  private:
@@ -69,7 +70,7 @@ class Agents {
   std::unique_ptr<multinode::TcpStoreServer> server_;
   int restart_ = 0;
 
-  // Where there are several nodes: a connection to tell, one to hear the verdict, each with its thread.
+  // With several nodes: one connection to send messages and one to receive the verdict, each with its thread.
   std::unique_ptr<multinode::TcpStore> teller_, listener_;
   std::thread telling_, listening_;
   std::atomic<bool> ending_ = false;
@@ -78,7 +79,7 @@ class Agents {
   mutable std::mutex mutex_;  // of the following
   std::vector<Agent> agents_;
   std::optional<Verdict> verdict_;
-  std::optional<Verdict> first_;  // of the event loop's thread alone
+  std::optional<Verdict> first_;  // used by the event loop's thread only
 };
 
 }  // namespace mnrun

@@ -1,6 +1,6 @@
-// mnrun: starts and supervises the processes of this node, and with the mnruns of other nodes a whole run. Ends with
-// the status of the process that failed first (128 + N for signal N), on all nodes; 1 where another node is missing or
-// gone, 2 for a bad command line, 126 or 127 where the program cannot be executed or found.
+// mnrun: starts and supervises the processes of this node, and with the mnruns of other nodes a whole run. Exit status,
+// the same on all nodes: that of the process that failed first (128 + N for signal N); 1 another node is missing or was
+// lost; 2 bad command line; 126 the program cannot be executed; 127 it was not found.
 #include <mnrun/supervisor.hpp>
 
 #include <multinode/check.hpp>
@@ -10,7 +10,7 @@
 #include <iostream>
 
 int mnrun_main(int argc, char** argv) {
-  for (int fd = 0; fd < 3; ++fd)  // a closed one would be given to a pipe
+  for (int fd = 0; fd < 3; ++fd)  // otherwise a pipe would get the number of a closed one
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);
   try {
     const auto options = mnrun::parse(argc, argv, multinode::current_environment());

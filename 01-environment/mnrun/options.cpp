@@ -34,11 +34,11 @@ std::chrono::milliseconds seconds(double value, std::string_view option) {
   return std::chrono::milliseconds(std::llround(value * 1000));
 }
 
-// "join_timeout=30,last_call_timeout=5": of torchrun's settings only the first means something here.
+// "join_timeout=30,last_call_timeout=5": of torchrun's settings only the first has an effect here.
 void read_rdzv_conf(const std::string& text, Options& options) {
-  static const std::set<std::string_view> no_meaning_here = {"last_call_timeout",      "close_timeout", "read_timeout",
-                                                             "keep_alive_interval",    "is_host",       "store_type",
-                                                             "keep_alive_max_attempt", "rank"};
+  static const std::set<std::string_view> ignored = {"last_call_timeout",      "close_timeout", "read_timeout",
+                                                     "keep_alive_interval",    "is_host",       "store_type",
+                                                     "keep_alive_max_attempt", "rank"};
   std::string_view rest = text;
   while (!rest.empty()) {
     const auto item = rest.substr(0, rest.find(','));
@@ -49,8 +49,9 @@ void read_rdzv_conf(const std::string& text, Options& options) {
     if (key == "join_timeout" || key == "timeout") {
       if (!value) throw UsageError("--rdzv-conf: '" + std::string(item) + "' must be " + std::string(key) + "=SECONDS");
       options.join_timeout = seconds(*value, "--rdzv-conf " + std::string(key));
-    } else if (!no_meaning_here.contains(key)) {
-      throw UsageError("--rdzv-conf: unknown setting '" + std::string(item) + "'; there is join_timeout=SECONDS");
+    } else if (!ignored.contains(key)) {
+      throw UsageError("--rdzv-conf: unknown setting '" + std::string(item) +
+                       "': the only one is join_timeout=SECONDS");
     }
   }
 }
@@ -120,40 +121,46 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   std::vector<std::string> settings;
 
   po::options_description known(
-      "mnrun [options] PROGRAM [ARGUMENTS...]: starts and supervises the processes of one node; one mnrun a node");
+      "mnrun [options] PROGRAM [ARGUMENTS...]: starts and supervises the processes of one node; start one mnrun per "
+      "node");
   auto add = known.add_options();
-  add("standalone", po::bool_switch(&standalone), "one node, on loopback, whatever the batch system says");
-  add("nnodes", po::value(&nnodes)->value_name("N"), "number of nodes (default: as the batch system says, else 1)");
+  add("standalone", po::bool_switch(&standalone), "one node, on loopback; ignores the variables of the batch system");
+  add("nnodes", po::value(&nnodes)->value_name("N"), "number of nodes (default: from the batch system, else 1)");
   add("nproc-per-node", po::value(&options.processes)->value_name("N"),
-      "number of processes on this node: a number, gpu, cpu or auto (default: as the batch system says, else 1)");
-  add("node-rank", po::value(&node_rank)->value_name("R"), "this node's rank (default: as the batch system says)");
+      "number of processes on this node: a number, gpu, cpu or auto (default: from the batch system, else 1)");
+  add("node-rank", po::value(&node_rank)->value_name("R"), "rank of this node (default: from the batch system)");
   add("rdzv-backend", po::value(&backend)->value_name("NAME"),
-      "static: node 0 hosts the store; c10d: whoever has the endpoint's address does");
-  add("rdzv-endpoint", po::value(&endpoint)->value_name("HOST:PORT"), "where the nodes meet");
-  add("rdzv-id", po::value(&options.run_id)->value_name("ID"), "name of this run, the same on all nodes");
-  add("rdzv-conf", po::value(&conf)->value_name("K=V,..."), "join_timeout=SECONDS, as --timeout");
-  add("master-addr", po::value(&master_address)->value_name("HOST"), "node 0 (default: as the batch system says)");
+      "where the nodes' store runs: static: on node 0; c10d: on the node that has the address of the endpoint");
+  add("rdzv-endpoint", po::value(&endpoint)->value_name("HOST:PORT"), "address of the store, where the nodes meet");
+  add("rdzv-id", po::value(&options.run_id)->value_name("ID"),
+      "name of this run, the same on all nodes (default: node 0 chooses one)");
+  add("rdzv-conf", po::value(&conf)->value_name("K=V,..."), "join_timeout=SECONDS, the same as --timeout");
+  add("master-addr", po::value(&master_address)->value_name("HOST"), "host of node 0 (default: from the batch system)");
   add("master-port", po::value(&master_port)->value_name("PORT"),
-      "port on node 0: of the agents where there are several nodes, else of the program");
-  add("max-restarts", po::value(&options.max_restarts)->value_name("K"), "start all processes again, K times at most");
+      "several nodes: port of the store on node 0; one node: MASTER_PORT of the processes");
+  add("max-restarts", po::value(&options.max_restarts)->value_name("K"),
+      "after a failure, restart the processes of all nodes, at most K times (default: 0)");
   add("monitor-interval", po::value(&monitor_interval)->value_name("SECONDS"),
-      "accepted and ignored: a death is noticed at once");
-  add("role", po::value(&options.role)->value_name("NAME"), "ROLE_NAME of the processes");
-  add("log-dir", po::value(&options.log_dir)->value_name("DIR"), "where --redirects and --tee write");
+      "accepted and ignored: mnrun notices at once when a process ends");
+  add("role", po::value(&options.role)->value_name("NAME"), "ROLE_NAME of the processes (default: default)");
+  add("log-dir", po::value(&options.log_dir)->value_name("DIR"), "folder of the log files of --redirects and --tee");
   add("redirects,r", po::value(&redirects)->value_name("N"),
-      "write to log files instead: 1 stdout, 2 stderr, 3 both; or by local rank, 0:1,1:3");
-  add("tee,t", po::value(&tee)->value_name("N"), "write to log files as well");
-  add("env,e", po::value(&settings)->value_name("K=V"), "set a variable for the processes; can be repeated");
-  add("workdir,w", po::value(&options.workdir)->value_name("DIR"), "the processes' working directory");
+      "redirect to log files: 1 stdout, 2 stderr, 3 both; or per local rank: 0:1,1:3");
+  add("tee,t", po::value(&tee)->value_name("N"), "copy to log files: values as for --redirects");
+  add("env,e", po::value(&settings)->value_name("K=V"),
+      "set an environment variable of the processes; can be repeated");
+  add("workdir,w", po::value(&options.workdir)->value_name("DIR"), "working directory of the processes");
   add("async,a", po::bool_switch(&options.go_on),
-      "go on while one process lives; default: end all at the first failure");
-  add("timeout", po::value(&timeout)->value_name("SECONDS"), "how long to wait for the other nodes (default: 600)");
+      "when a process fails, let the others continue (default: stop all of them)");
+  add("timeout", po::value(&timeout)->value_name("SECONDS"),
+      "how long to wait until all nodes have joined (default: 600)");
   add("shutdown-timeout", po::value(&shutdown)->value_name("SECONDS"),
-      "how long the processes have after SIGINT, SIGTERM, ... to mnrun (default: 30)");
-  add("no-prefix", po::bool_switch(&no_prefix), "do not begin lines with [rank R]");
-  add("no-python", po::bool_switch(&no_python), "accepted and ignored: PROGRAM is always executed directly");
+      "how long the processes may take to end after SIGINT, SIGTERM, SIGHUP or SIGQUIT to mnrun; then it kills them "
+      "(default: 30)");
+  add("no-prefix", po::bool_switch(&no_prefix), "do not prefix the output lines with [rank R]");
+  add("no-python", po::bool_switch(&no_python), "accepted and ignored: mnrun always executes PROGRAM directly");
 
-  // What follows PROGRAM is its own. torchrun's spellings with underscores are taken as well.
+  // The words after PROGRAM are its arguments. Underscores in option names are accepted, as torchrun spells them.
   std::vector<std::string> own{argc > 0 ? argv[0] : "mnrun"};
   int i = 1;
   for (; i < argc; ++i) {
@@ -187,7 +194,7 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   if (!nnodes.empty()) {
     const auto colon = nnodes.find(':');
     if (colon != nnodes.npos && nnodes.substr(0, colon) != nnodes.substr(colon + 1))
-      throw UsageError("--nnodes " + nnodes + ": the number of nodes is fixed here, give one number");
+      throw UsageError("--nnodes " + nnodes + ": mnrun needs a fixed number of nodes: give one number");
     const auto value = number_of<int>(nnodes.substr(0, colon));
     if (!value) throw UsageError("--nnodes must be a number, not '" + nnodes + "'");
     options.nodes = *value;
@@ -203,7 +210,7 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   if (!conf.empty()) read_rdzv_conf(conf, options);
   if (!options.run_id.empty() || given("--rdzv-id")) require_name(options.run_id, "--rdzv-id");
   if (options.go_on && options.max_restarts > 0)
-    throw UsageError("--async and --max-restarts exclude each other: go on without a process, or start all again?");
+    throw UsageError("--async and --max-restarts exclude each other: give one of them");
   options.redirects = StreamChoice(redirects, "--redirects");
   options.tee = StreamChoice(tee, "--tee");
   options.prefix = !no_prefix;
@@ -215,7 +222,8 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
 
   if (options.nodes == 1) {
     if (given("--node-rank") && !standalone && node_rank != 0)
-      throw UsageError("--node-rank " + std::to_string(node_rank) + ": there is one node, its rank is 0; see --nnodes");
+      throw UsageError("--node-rank " + std::to_string(node_rank) +
+                       ": the only node has rank 0: leave out --node-rank, or give --nnodes");
     options.node_rank = 0;
     if (!master_address.empty()) options.master_address = master_address;
     options.master_port = static_cast<std::uint16_t>(master_port);
@@ -228,8 +236,9 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
     options.node_rank = node_rank;
   } else if (nodes.node_rank) {
     if (nodes.node_rank->value >= options.nodes)
-      throw UsageError(nodes.node_rank->variable + "=" + std::to_string(nodes.node_rank->value) + " is no rank of " +
-                       std::to_string(options.nodes) + " nodes; give --node-rank and --nnodes");
+      throw UsageError(nodes.node_rank->variable + "=" + std::to_string(nodes.node_rank->value) +
+                       " must be less than the number of nodes, " + std::to_string(options.nodes) +
+                       ": give --node-rank and --nnodes");
     options.node_rank = nodes.node_rank->value;
   } else if (backend == "static") {
     throw UsageError("with --nnodes " + std::to_string(options.nodes) +
@@ -247,7 +256,8 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
     options.endpoint = {host, port != 0 ? static_cast<std::uint16_t>(port) : default_port};
   }
   if (options.endpoint->port == 0)
-    throw UsageError("port 0 is for one node: " + std::to_string(options.nodes) + " nodes need a port that all know");
+    throw UsageError("port 0 is for one node only: give " + std::to_string(options.nodes) +
+                     " nodes the same port number");
   return options;
 }
 

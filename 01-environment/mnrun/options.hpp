@@ -14,7 +14,7 @@ namespace mnrun {
 // Which of a process's streams: the bits of torchrun's -r and -t.
 enum Streams : int { none = 0, out = 1, err = 2, both = 3 };
 
-// "3" for every process, "0:1,1:3" for those local ranks alone.
+// "3" for every process, "0:1,1:3" for these local ranks only.
 class StreamChoice {
  public:
   StreamChoice() = default;
@@ -29,10 +29,10 @@ class StreamChoice {
 
 struct Options {
   int nodes = 1;
-  std::optional<int> node_rank;                 // none: by order of arrival
+  std::optional<int> node_rank;                 // none: numbered by arrival
   std::string processes = "1";                  // a number, gpu, cpu or auto
   std::optional<multinode::Endpoint> endpoint;  // where the agents meet; none: any free port on loopback
-  bool host_is_node_0 = true;                   // else: whoever has the endpoint's address
+  bool host_is_node_0 = true;                   // else: the node that has the endpoint's address
   std::string master_address = "127.0.0.1";     // for the program, where there is one node
   std::uint16_t master_port = 0;                // likewise; 0: any free one
   std::string run_id;                           // "": node 0 chooses
@@ -41,7 +41,7 @@ struct Options {
   std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds shutdown_timeout{30'000};
   std::string log_dir;
-  bool default_log_dir = false;  // it was not given, but is needed
+  bool default_log_dir = false;  // not given, but needed for a log file
   StreamChoice redirects, tee;
   std::map<std::string, std::string> environment;
   std::string workdir;
@@ -50,11 +50,12 @@ struct Options {
   std::vector<std::string> command;
 };
 
-// Nothing: --help was asked for and printed. The defaults are what the batch system says in `environment`. Throws
-// UsageError.
+// Without a value: --help was given, and the help has been printed. The batch system's variables in `environment` set
+// the defaults. Throws UsageError.
 std::optional<Options> parse(int argc, const char* const* argv, const multinode::Environment& environment);
 
-// What --nproc-per-node stands for on this node. Throws UsageError, or HardwareAbsent for gpu without one.
+// The number of processes that --nproc-per-node means on this node. Throws UsageError, or HardwareAbsent if it is `gpu`
+// and there is none.
 int count_processes(const std::string& text);
 
 }  // namespace mnrun

@@ -65,7 +65,7 @@ void Sink::write_all() {
       const ssize_t written = write(fd_, rest.data(), rest.size());
       if (written >= 0) {
         rest.remove_prefix(static_cast<std::size_t>(written));
-      } else if (errno == EAGAIN) {  // someone else made it non-blocking
+      } else if (errno == EAGAIN) {  // another program made it non-blocking
         pollfd ready{fd_, POLLOUT, 0};
         poll(&ready, 1, -1);
       } else if (errno != EINTR) {
@@ -78,7 +78,7 @@ void Sink::write_all() {
     failed_ = failed_ || failed;
     if (failed_) waiting_.clear();
     const std::uint64_t one = 1;
-    if (write(wake_, &one, sizeof one) < 0) continue;  // full: it is readable already
+    if (write(wake_, &one, sizeof one) < 0) continue;  // the counter is full, so it is readable already
   }
 }
 
@@ -118,7 +118,7 @@ void OutputPump::close_idle() {
 
 OutputPump::Moved OutputPump::move(Source& source) {
   char bytes[65536];
-  // Nobody reads: the process shall notice it, as it would without mnrun in between.
+  // The reader has closed its end. Close the pipe, so that the process notices it as it would without mnrun in between.
   if (sink(source).failed() && !source.log) return Moved::end;
   if (!sink(source).has_room()) return Moved::no_room;
   const ssize_t count = read(source.pipe.get(), bytes, sizeof bytes);
@@ -153,7 +153,7 @@ void OutputPump::write_log(Source& source, std::string_view bytes) {
     const ssize_t written = write(source.log.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      say(source.prefix + "a log file ends here: " + std::strerror(errno));
+      say(source.prefix + "cannot write to its log file any more: " + std::strerror(errno));
       source.log.reset();
       return;
     }

@@ -1,4 +1,4 @@
-// output_pump.hpp: brings the processes' lines to mnrun's own stdout and stderr, whole and with a prefix.
+// output_pump.hpp: copies the lines of the processes to mnrun's stdout and stderr, unbroken and with a prefix.
 #pragma once
 
 #include <multinode/descriptor.hpp>
@@ -16,17 +16,17 @@ namespace mnrun {
 
 using multinode::Descriptor;
 
-// Writes to a file descriptor on a thread of its own: whoever reads it may stop for as long as he likes.
+// Writes to a file descriptor on a thread of its own, so that a slow reader does not block mnrun.
 class Sink {
  public:
   Sink(int fd, int wake) : fd_(fd), wake_(wake) {}
-  ~Sink();  // writes what is left
+  ~Sink();  // writes the rest
   Sink(const Sink&) = delete;
 
   void put(std::string_view bytes);
-  bool has_room() const;  // `wake` becomes readable when it has again
+  bool has_room() const;  // `wake` becomes readable when there is room again
   bool empty() const;
-  bool failed() const;  // nobody reads any more
+  bool failed() const;  // the reader has closed its end
 
  private:
   void write_all();
@@ -46,16 +46,16 @@ class OutputPump {
 
   OutputPump(int out_fd, int err_fd);
 
-  // The end of a pipe to give to a process; what it writes goes to `stream` (1 or 2) and to `log`, if there is one.
+  // Returns the end of a pipe for a process to write to. The output goes to `stream` (1 or 2) and, if given, to `log`.
   Descriptor add(int stream, std::string prefix, Descriptor log);
 
-  // A line of mnrun's own, on stderr.
+  // Prints a line of mnrun itself on stderr.
   void say(const std::string& line) { sinks_[1].put("mnrun: " + line + "\n"); }
 
-  void poll_entries(std::vector<pollfd>& entries) const;  // appends what to wait for
-  void serve();                                           // moves what can be moved without waiting
-  bool closed() const { return sources_.empty(); }        // every process has closed its end
-  void close_idle();                                      // those that nothing is waiting in
+  void poll_entries(std::vector<pollfd>& entries) const;  // appends the descriptors to wait for
+  void serve();                                           // moves the output that is there, without waiting
+  bool closed() const { return sources_.empty(); }        // all processes have closed their ends
+  void close_idle();                                      // closes the pipes that are empty
   bool drained() const { return sinks_[0].empty() && sinks_[1].empty(); }
 
  private:
@@ -64,7 +64,7 @@ class OutputPump {
     int stream;
     std::string prefix;
     Descriptor log;
-    std::string line;  // the beginning of a line whose end has not come yet
+    std::string line;  // an incomplete line
   };
   Sink& sink(const Source& source) { return sinks_[source.stream - 1]; }
   enum class Moved { some, nothing, no_room, end };

@@ -17,7 +17,7 @@ namespace mnrun {
 
 namespace {
 
-// Its end has begun: others can see its connections closed, and it cannot be waited for yet.
+// The process is ending: its connections are closed already, but waitpid() does not report it yet.
 bool ending_now(const multinode::ChildProcess& child) {
   if (child.ending()) return false;
   std::ifstream file("/proc/" + std::to_string(child.pid()) + "/stat");
@@ -47,11 +47,11 @@ std::string text_of(const multinode::Ending& ending) {
 
 std::string find_program(const std::string& name, const std::string& path_variable) {
   int status = 127;
-  std::string why = name.find('/') == name.npos ? "not found on the PATH" : "there is no such file";
+  std::string why = name.find('/') == name.npos ? "not found on the PATH" : "no such file";
   const auto executable = [&](const std::string& file) {
     struct stat info {};
     if (stat(file.c_str(), &info) != 0) {
-      if (errno == EACCES) status = 126, why = "a folder on the way to it may not be entered";
+      if (errno == EACCES) status = 126, why = "permission denied for one of its folders";
       return false;
     }
     if (S_ISREG(info.st_mode) && access(file.c_str(), X_OK) == 0) return true;
@@ -145,7 +145,7 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
     std::erase_if(variables, [&](const auto& v) { return v.first.starts_with(beginning); });
   }
   for (const auto& [name, value] : options.environment) variables[name] = value;
-  if (place.local_size > 1) variables.emplace("OMP_NUM_THREADS", "1");  // unless set: as torchrun
+  if (place.local_size > 1) variables.emplace("OMP_NUM_THREADS", "1");  // unless it is set; torchrun does the same
 
   const auto text = [](int value) { return std::to_string(value); };
   const Agent& master = round.agents[0];
@@ -188,7 +188,8 @@ void ProcessGroup::start(OutputPump& pump) {
     if (!fd) throw std::system_error(errno, std::generic_category(), path.string());
     return fd;
   };
-  // Reading from a terminal stops a process that is in another group; a pipe or a file is rank 0's, as under mpirun.
+  // Reading from a terminal would stop a process in another process group. A pipe or a file goes to rank 0, as with
+  // mpirun.
   const Descriptor nothing = open_file("/dev/null", O_RDONLY);
   for (const Place& place : places_) {
     const bool has_input = interactive_ || (place.rank == 0 && !isatty(0));
@@ -203,11 +204,12 @@ void ProcessGroup::start(OutputPump& pump) {
     std::filesystem::path folder = options_.log_dir;
     if (to_file || tee) {
       folder /= round_.agents[0].run_id;
-      if (place.node_count > 1) folder /= "node_" + std::to_string(place.node);  // the file system may be shared
+      if (place.node_count > 1)
+        folder /= "node_" + std::to_string(place.node);  // several nodes may share the file system
       folder = folder / ("attempt_" + std::to_string(round_.restart)) / std::to_string(place.local_rank);
       std::filesystem::create_directories(folder);
     }
-    Descriptor kept[3];  // open until the process has its own
+    Descriptor kept[3];  // keeps them open until the process has its own copies
     for (const int stream : {1, 2}) {
       const Streams bit = stream == 1 ? out : err;
       Descriptor log;
@@ -238,7 +240,7 @@ std::vector<std::size_t> ProcessGroup::look() {
     return std::ranges::any_of(ended, [this](std::size_t i) { return children_[i].ending()->failed(); });
   };
   look_at_all();
-  // Who failed may have done so because another is ending.
+  // A process may have failed because another one is ending: wait for that one, to blame the right process.
   const auto patience = std::chrono::steady_clock::now() + 1s;
   while (one_failed() && one_ends() && std::chrono::steady_clock::now() < patience) {
     std::this_thread::sleep_for(1ms);

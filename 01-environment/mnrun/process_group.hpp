@@ -1,4 +1,4 @@
-// process_group.hpp: who has which rank, and this node's processes.
+// process_group.hpp: the ranks of the processes, and the processes of this node.
 #pragma once
 
 #include <mnrun/options.hpp>
@@ -19,19 +19,19 @@ std::string text_of(const multinode::Ending& ending);  // "was killed by signal 
 // The file that a program's name stands for, looked up on the PATH as a shell does. Throws StartError.
 std::string find_program(const std::string& name, const std::string& path_variable);
 
-// What an agent, the mnrun of a node, says of itself when the agents meet.
+// What an agent, the mnrun of a node, tells the other agents about itself.
 struct Agent {
   int node = 0;
   std::string host;
   pid_t pid = 0;
   int processes = 1;
   std::string role = "default";
-  std::string run_id;  // the following are node 0's word for all
+  std::string run_id;  // this and the next three: all nodes use those of node 0
   int max_restarts = 0;
   std::string master_address;
   std::uint16_t master_port = 0;
   bool hosts_store = false;
-  int error_status = 0;  // not 0: this node cannot start the program, and why
+  int error_status = 0;  // not 0: this node cannot start the program, and `error` says why
   std::string error;
 
   std::string name() const;  // "node 1 (host b, pid 12)"
@@ -39,7 +39,7 @@ struct Agent {
 void to_json(nlohmann::json& json, const Agent& agent);
 void from_json(const nlohmann::json& json, Agent& agent);
 
-// Where a process stands.
+// The numbers of a process.
 struct Place {
   int rank = 0, world_size = 1;
   int local_rank = 0, local_size = 1;
@@ -48,37 +48,38 @@ struct Place {
   int role_rank = 0, role_size = 1;
 };
 
-// The places of one node's processes. `agents` is in order of node; ranks are numbered node by node.
+// The numbers of one node's processes. `agents` are sorted by node; ranks are numbered node by node.
 std::vector<Place> places(std::span<const Agent> agents, int node);
 
-// A start of the whole run on all nodes.
+// One start of the run on all nodes.
 struct Round {
   std::vector<Agent> agents;
   int restart = 0;
   std::string store;  // host:port of the agents' store
 };
 
-// What a process finds in its environment: the agent's own, less what would make the program believe another launcher.
+// The environment of a process: the agent's, without the variables of other launchers, which would mislead the program.
 std::vector<std::string> environment_of(const Place& place, const Round& round, const Options& options,
                                         const multinode::Environment& inherited);
 
 class ProcessGroup {
  public:
-  // Starts nothing yet. `file` is the program's, `mask` the signal mask of the processes.
+  // Does not start the processes yet. `file` is the program, `mask` the signal mask of the processes.
   ProcessGroup(const Options& options, const Round& round, int node, const std::string& file, const sigset_t& mask);
 
   void start(OutputPump& pump);  // throws StartError, std::system_error
 
-  // Those that have ended since the last look; killed ones first: an exit status is often another's death noticed.
+  // The processes that have ended since the last call. Those killed by a signal come first, because a process that
+  // exits with an error has often just noticed the death of another one.
   std::vector<std::size_t> look();
   bool ended() const;
   bool interactive() const {
     return interactive_;
-  }  // one process, on a terminal: it gets the terminal's signals itself
+  }  // one process, on a terminal: it receives the terminal's signals itself
   void signal(int number) const;
   const Place& place(std::size_t i) const { return places_[i]; }
   const multinode::ChildProcess& child(std::size_t i) const { return children_[i]; }
-  void clear() { children_.clear(); }  // kills what is left of the groups
+  void clear() { children_.clear(); }  // kills the processes left in the groups
 
  private:
   const Options& options_;

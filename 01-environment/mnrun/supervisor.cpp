@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// What mnrun handles itself. What was ignored at the start (nohup) stays so.
+// The signals that mnrun handles itself. A signal that was ignored at the start (nohup) stays ignored.
 std::vector<int> handled_signals() {
   std::vector<int> numbers{SIGCHLD};
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH}) {
@@ -29,7 +29,7 @@ std::vector<int> handled_signals() {
 
 bool ends_program(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
-// A start of the processes of this node, from the first to the verdict.
+// One start of the processes of this node, until the verdict.
 class Run {
  public:
   Run(const Options& options, const Round& round, const std::string& file, Agents& agents, OutputPump& pump,
@@ -56,7 +56,7 @@ class Run {
         group_.signal(SIGKILL);
         kill_at_.reset();
       }
-      // A grandchild that left the group may keep a pipe open for ever.
+      // A grandchild that left the process group may keep a pipe open forever.
       if (close_at_ && Clock::now() >= *close_at_) pump_.close_idle();
       if (close_at_ && verdict_ && pump_.closed()) return *verdict_;
       wait();
@@ -71,7 +71,7 @@ class Run {
     entries_.push_back({signals_.descriptor(), POLLIN, 0});
     if (!verdict_) entries_.push_back({agents_.verdict_fd(), POLLIN, 0});
     pump_.poll_entries(entries_);
-    // kill_at_ until all have ended, close_at_ afterwards; once that has passed only a reader's slowness holds us.
+    // kill_at_ until all processes have ended, close_at_ afterwards. After close_at_ only a slow reader delays the end.
     const auto next = close_at_ ? close_at_ : kill_at_;
     int left = -1;
     if (next && !(close_at_ && Clock::now() >= *close_at_))
@@ -89,7 +89,7 @@ class Run {
       if (!ending.failed() || stopping_ || verdict_) continue;
       const Place& place = group_.place(i);
       const int status = ending.as_exit_status();
-      // A bad command line, absent hardware, a program that cannot be executed: another start changes nothing.
+      // A bad command line, absent hardware, a program that cannot be executed: a restart would fail in the same way.
       const bool again = status != multinode::exit_usage && status != multinode::exit_hardware_absent &&
                          status != 126 && status != 127 && round_.restart < round_.agents[0].max_restarts;
       const Verdict failure{status,
@@ -105,7 +105,7 @@ class Run {
       }
     }
     if (!group_.ended()) return;
-    // What the processes left behind in their groups ends with them.
+    // Also kill the children that the processes left behind in their groups.
     group_.signal(SIGKILL);
     kill_at_.reset();
     close_at_ = Clock::now() + 500ms;
@@ -121,7 +121,7 @@ class Run {
   void stop(milliseconds grace) {
     if (std::exchange(stopping_, true)) return;
     group_.signal(SIGTERM);
-    group_.signal(SIGCONT);  // a stopped process does not hear SIGTERM
+    group_.signal(SIGCONT);  // a stopped process does not receive SIGTERM
     kill_at_ = Clock::now() + grace;
   }
 
@@ -129,7 +129,7 @@ class Run {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGCHLD) return;  // look_at_children() comes next
     const bool from_terminal = info.ssi_code == SI_KERNEL;
-    if (group_.interactive() && from_terminal) {  // the process has it already, and decides
+    if (group_.interactive() && from_terminal) {  // the process has received it already, and decides
       if (number == SIGTSTP) raise(SIGSTOP);
       return;
     }
@@ -138,7 +138,7 @@ class Run {
       if (number == SIGTSTP) raise(SIGSTOP);
       return;
     }
-    if (close_at_ || signalled_) {  // only a stopped reader is waited for, or it is meant in earnest
+    if (close_at_ || signalled_) {  // mnrun waits for a stopped reader only, or this is the second signal
       group_.signal(SIGKILL);
       if (close_at_) _exit(128 + number);
       return;
@@ -150,8 +150,8 @@ class Run {
     stopping_ = true;
     kill_at_ = Clock::now() + options_.shutdown_timeout;
     agents_.propose({128 + number,
-                     self() + " was told to end by signal " + std::to_string(number) + " (" + signal_name(number) + ")",
-                     false, options_.shutdown_timeout});
+                     self() + " received signal " + std::to_string(number) + " (" + signal_name(number) + ")", false,
+                     options_.shutdown_timeout});
   }
 
   const Options& options_;
@@ -167,7 +167,7 @@ class Run {
   std::optional<Clock::time_point> close_at_;  // set when all processes have ended
 };
 
-// The program's file. What is known to be wrong before anything starts is written into `own`, for the other nodes.
+// Returns the program's file. Errors that are known before the start go into `own`, so that the other nodes get them.
 std::string prepare(Options& options, Agent& own) {
   try {
     own.processes = count_processes(options.processes);
@@ -203,14 +203,14 @@ std::string prepare(Options& options, Agent& own) {
   return "";
 }
 
-// Moves output once something can be moved, one of `entries` is ready, or so many milliseconds are over.
+// Waits until output is available, one of `entries` is ready, or `timeout` ms have passed. Then moves the output.
 void move_output(OutputPump& pump, std::vector<pollfd> entries, int timeout) {
   pump.poll_entries(entries);
   poll(entries.data(), entries.size(), timeout);
   pump.serve();
 }
 
-// Waits until what has been said is written. Only a stopped reader takes long; a signal ends the wait.
+// Waits until all output is written. That takes long only if the reader has stopped; a signal ends the wait.
 void drain(OutputPump& pump, Signals& signals, int status) {
   while (!pump.drained()) {
     move_output(pump, {{signals.descriptor(), POLLIN, 0}}, -1);
@@ -219,7 +219,7 @@ void drain(OutputPump& pump, Signals& signals, int status) {
   }
 }
 
-// What has been said stands before what the processes print next, unless its reader has stopped.
+// mnrun's own lines appear before the next lines of the processes, unless the reader has stopped.
 void write_first(OutputPump& pump) {
   for (const auto end = Clock::now() + 1s; !pump.drained() && Clock::now() < end;) move_output(pump, {}, 100);
 }

@@ -1,11 +1,11 @@
-// supervisor.hpp: the event loop: starts this node's processes and sees them to their end.
+// supervisor.hpp: the event loop: starts the processes of this node and waits until they have ended.
 #pragma once
 
 #include <mnrun/agents.hpp>
 
 namespace mnrun {
 
-// Runs the program to its end, restarts included. Returns mnrun's exit status; its one line is on stderr then.
+// Runs the program to its end, with restarts. Returns mnrun's exit status, after printing the reason on stderr.
 int supervise(Options options);
 
 }  // namespace mnrun

@@ -166,7 +166,7 @@ TEST(Cgroup, NonsenseIsUnlimited) {
 std::vector<std::string> marks(const TemporaryFolder& tree, const multinode::Environment& environment) {
   std::vector<std::string> found;
   for (const json& mark : explore::read_container(tree.path(), environment))
-    found.push_back(mark["kind"].get<std::string>() + " " + mark["told_by"].get<std::string>());
+    found.push_back(mark["kind"].get<std::string>() + " " + mark["found"].get<std::string>());
   return found;
 }
 

@@ -201,7 +201,7 @@ TEST(Explore, FailuresAreInTheResultFile) {
 
 TEST(Explore, WrongOptionsAreRefused) {
   const std::pair<std::vector<std::string>, std::string> wrong[] = {
-      {{"--require-equal", "kernel,colour"}, "there is no item 'colour'; there are launcher, program, mpi, "},
+      {{"--require-equal", "kernel,colour"}, "unknown item 'colour'; the items are launcher, program, mpi, "},
       {{"--require-equal", ""}, "--require-equal"},
       {{"--since", "-3"}, "--since"},
       {{"--since", "soon"}, "since"},
@@ -231,7 +231,7 @@ TEST(Explore, SaysWhenTheFirstBarrierWas) {
       under_mnrun(4, {"--since", std::to_string(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count())});
   EXPECT_EQ(result.status, 0) << result.all();
   std::smatch found;
-  ASSERT_TRUE(std::regex_search(result.out, found, std::regex(R"(through the first barrier ([0-9.]+) ms after)")))
+  ASSERT_TRUE(std::regex_search(result.out, found, std::regex(R"(passed the first barrier ([0-9.]+) ms after)")))
       << result.all();
   const double ms = std::stod(found[1]);
   EXPECT_GT(ms, 0);
@@ -260,7 +260,7 @@ TEST(Explore, SecretsStayOut) {
   const Result result = run(command({"--json", folder / "result"}),
                             {{"MULTINODE_TEST_SECRET", "hunter2"}, {"KUBERNETES_SERVICE_HOST", "hunter2"}});
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS(result.out, "kubernetes (told by KUBERNETES_SERVICE_HOST)");
+  EXPECT_SAYS(result.out, "kubernetes (found KUBERNETES_SERVICE_HOST)");
   const std::string file = text_of(folder / "result");
   EXPECT_EQ(occurrences(result.all() + file, "hunter2"), 0u);
   EXPECT_EQ(occurrences(result.all() + file, "MULTINODE_TEST_SECRET"), 0u);
