@@ -16,10 +16,10 @@ multinode::Program ExchangeOptions::program(const char* name) {
   own.add_options()("count", po::value<std::string>()->default_value("1000")->notifier([this](const std::string& text) {
     count = multinode::parse_size(text, "--count");
   }),
-                    "elements (32-bit integers) of a message; 1M is 1048576")(
-      "rounds", po::value(&rounds)->default_value(rounds), "how often")(
-      "mute", po::value(&mute), "a rank that does not receive: shows what the others see")(
-      "corrupt", po::value(&corrupt), "a rank that damages one element: shows that the check can fail");
+                    "number of elements (32-bit integers) in a message; 1M is 1048576")(
+      "rounds", po::value(&rounds)->default_value(rounds), "number of times to send to every rank")(
+      "mute", po::value(&mute), "rank that does not receive, to show what the other ranks report")(
+      "corrupt", po::value(&corrupt), "rank that corrupts one received element, to show that the check can fail");
   auto validate = [this] {
     multinode::require_range("--count", count, std::size_t{1}, std::size_t{1} << 28);
     multinode::require_range("--rounds", rounds, 1, 1'000'000'000);

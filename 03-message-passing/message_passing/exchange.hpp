@@ -1,4 +1,4 @@
-// exchange.hpp: what message_passing_mpi, _gloo and _nccl share: their options, what is sent, and how it is checked.
+// exchange.hpp: options, message content and its check, shared by message_passing_mpi, _gloo and _nccl.
 #pragma once
 
 #include <multinode/program.hpp>
@@ -10,27 +10,28 @@
 struct ExchangeOptions {
   std::size_t count = 1000;  // elements of a message
   int rounds = 1;
-  int mute = -1;     // a rank that does not take part
-  int corrupt = -1;  // a rank that damages an element of what it received
+  int mute = -1;     // rank that does not take part; -1: none
+  int corrupt = -1;  // rank that corrupts one received element; -1: none
   multinode::CommonOptions common;
 
   multinode::Program program(const char* name);
 };
 
-// The element that rank 0 sends to `peer` at `index` in `round`: a message that is another rank's, from another round,
-// or shifted, differs.
+// The element that rank 0 sends to `peer` at `index` in `round`. A message for another rank, from another round, or
+// shifted has other elements.
 std::int32_t element(int peer, int round, std::size_t index);
 void fill(std::span<std::int32_t> block, int peer, int round);
 
-// Number of elements of `block` that are not what rank 0 sent to `rank`. Says the first on stderr.
+// Number of elements in `block` that differ from what rank 0 sends to `rank`. Prints the first one to stderr.
 std::size_t count_wrong(std::span<const std::int32_t> block, int rank, int round);
 
-// One rank is too few, another library's name after --backend is refused, --mute and --corrupt name a receiver:
-// throws UsageError. Called by every rank first; rank 0 begins the file of --json.
+// Throws UsageError if there is only one rank, if --backend names another library, or if --mute or --corrupt is not a
+// receiver. Every rank calls it first. Rank 0 writes the first line of --json.
 void require_exchange(const multinode::World& world, const ExchangeOptions& options, std::string_view backend);
 
-// Every rank calls it with its own number of wrong elements: the exit status, the same on all; rank 0 says the verdict.
+// Every rank passes its own number of wrong elements and gets the exit status, which is the same on all ranks. Rank 0
+// prints the verdict.
 int verdict(multinode::World& world, const ExchangeOptions& options, std::size_t wrong);
 
-// Stays away from the exchange until the others' watchdogs end it.
+// Sleeps until the watchdog of another rank ends this process.
 [[noreturn]] void stay_mute();

@@ -1,5 +1,5 @@
 // message_passing_gloo: rank 0 sends a message to every other rank over Gloo: TCP between CPUs, no MPI.
-// Exit status: 0 every element right, 1 not so or timed out, 2 bad command line or environment.
+// Exit status: 0 every element right, 1 wrong or timed out, 2 bad command line or environment.
 #include "exchange.hpp"
 
 #include <multinode/gloo_store.hpp>
@@ -17,14 +17,14 @@ int run(multinode::World& world, const ExchangeOptions& options) {
   require_exchange(world, options, "gloo");
   const int rank = world.rank(), size = world.size();
 
-  // Every rank opens a socket to every other one; the store tells them the addresses.
+  // Every rank connects to every other rank. They exchange their addresses through the store.
   gloo::transport::tcp::attr address(multinode::gloo_address(world).c_str());
   multinode::GlooStore store(world.store(), world.timeout());
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
   {
     const auto inside = world.watchdog().enter("connectFullMesh");
     context->setTimeout(world.timeout() +
-                        std::chrono::seconds(15));  // the watchdog, which can say who is late, comes first
+                        std::chrono::seconds(15));  // later than the watchdog, which can name the late rank
     auto device = gloo::transport::tcp::CreateDevice(address);
     context->connectFullMesh(store, device);
   }

@@ -1,5 +1,5 @@
 // message_passing_mpi: rank 0 sends a message to every other rank with MPI_Send, which receives it with MPI_Recv.
-// Exit status: 0 every element right, 1 not so or timed out, 2 bad command line or environment.
+// Exit status: 0 every element right, 1 wrong or timed out, 2 bad command line or environment.
 #include "exchange.hpp"
 
 #include <multinode/mpi.hpp>
@@ -17,7 +17,7 @@ int run(multinode::World& world, const ExchangeOptions& options) {
     throw multinode::UsageError("MPI finds its ranks through its own launcher, not through " + world.launch().launcher +
                                 ": start it with mpirun, or srun --mpi=pmix");
   const multinode::MpiComm started(world);  // calls MPI_Init, unless the World has, which met through MPI
-  // Without this, a failure ends the program inside MPI.
+  // Without this, MPI itself ends the program when a call fails, and check() never sees the error.
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   int rank = 0, size = 0;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));

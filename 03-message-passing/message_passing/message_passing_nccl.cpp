@@ -1,5 +1,5 @@
 // message_passing_nccl: rank 0 sends a message from its GPU's memory to every other rank's GPU with ncclSend.
-// Exit status: 0 every element right, 1 not so or timed out, 2 bad command line or environment, 77 no GPU.
+// Exit status: 0 every element right, 1 wrong or timed out, 2 bad command line or environment, 77 no GPU.
 #include "exchange.hpp"
 
 #include <multinode/device.hpp>
@@ -9,11 +9,11 @@
 
 using multinode::check;
 
-// A communicator, given back; aborted, where the watchdog ends the process.
+// Destroys the communicator at the end. If the watchdog ends the process, it aborts the communicator first.
 class NcclCommunicator {
  public:
   NcclCommunicator(multinode::World& world) {
-    ncclUniqueId id{};  // made by one rank; the others get it through the store
+    ncclUniqueId id{};  // rank 0 makes it; the other ranks read it from the store
     if (world.rank() == 0) {
       check(ncclGetUniqueId(&id));
       world.store().set("nccl id", {id.internal, sizeof id.internal});
@@ -55,7 +55,7 @@ int run(multinode::World& world, const ExchangeOptions& options) {
         buffer.copy_from(block, stream.get());
         const auto inside = world.watchdog().enter("ncclSend", peer);
         check(ncclSend(buffer.data(), buffer.size(), ncclInt32, peer, communicator.get(), stream.get()));
-        stream.synchronize();  // ncclSend only queues it: the data has gone when the stream is done
+        stream.synchronize();  // ncclSend only queues the message: it has been sent when the stream is done
         if (round == 1) std::cout << "Rank 0 sent data to Rank " << peer << std::endl;
       }
     } else {

@@ -1,6 +1,6 @@
-// recover_nccl: an all-reduce a step, and what to do when a rank dies: notice it (asynchronous errors, a deadline),
-// agree out of band on who is left and from which step to go on, abort on all of them, and make a new communicator.
-// Exit status: 0 every step right, 1 not so, 2 bad command line or environment, 77 no GPU.
+// recover_nccl: one all-reduce per step, and recovery when a rank dies: notice it (asynchronous errors, a deadline),
+// agree out of band on the survivors and on the step to continue from, abort the communicator, and make a new one.
+// Exit status: 0 every step right, 1 a step wrong or this rank left out, 2 bad command line or environment, 77 no GPU.
 #include <multinode/device.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/options.hpp>
@@ -35,13 +35,13 @@ struct Options {
   multinode::CommonOptions common;
 };
 
-// Ended at the latest when this is: by an abort, for nobody finishes what cannot end.
+// Aborts the communicator: its operations may wait for a dead rank, so ncclCommDestroy might never return.
 struct Abort {
   void operator()(ncclComm_t communicator) const { ncclCommAbort(communicator); }
 };
 using Aborted = std::unique_ptr<ncclComm, Abort>;
 
-// An operation that will not end, and why this rank thinks so.
+// An operation that will not complete, and the reason.
 struct Trouble : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -54,7 +54,7 @@ std::vector<int> read_list(const std::string& text) {
   return ranks;
 }
 
-// A rank's way to the others beside NCCL. Its keys are numbers that count up: 0 where nobody has been.
+// How ranks talk to each other without NCCL. The values are counters; a key that no rank has written counts as 0.
 class OutOfBand {
  public:
   OutOfBand(const multinode::Launch& launch, std::chrono::milliseconds timeout) {
@@ -68,12 +68,12 @@ class OutOfBand {
       throw UsageError("no meeting place: set MASTER_ADDR and MASTER_PORT, or start it with mnrun");
     }
     store_ = std::make_unique<multinode::TcpStore>(endpoint, timeout);
-    store_->will(dead(launch.rank.value), "1");  // said by the store, as soon as this process is gone
+    store_->will(dead(launch.rank.value), "1");  // the store writes it when this process is gone
   }
   ~OutOfBand() {
     try {
-      if (std::uncaught_exceptions() == 0) store_->goodbye();  // else the will says that this rank is gone
-    } catch (const std::runtime_error&) {                      // the store went first
+      if (std::uncaught_exceptions() == 0) store_->goodbye();  // otherwise the will reports this rank as gone
+    } catch (const std::runtime_error&) {                      // the store has ended already
     }
     if (server_) server_->linger(10s, 1);
   }
@@ -81,7 +81,7 @@ class OutOfBand {
   OutOfBand& operator=(const OutOfBand&) = delete;
 
   static std::string dead(int rank) { return "dead " + std::to_string(rank); }
-  // Not by add(key, 0): it would make the key, and a will sets only what is not there.
+  // Not by add(key, 0): that would create the key, and a will writes only keys that do not exist.
   std::int64_t number(const std::string& key) {
     const std::string text = store_->compare_set(key, "?", "?");
     return text.empty() ? 0 : std::stoll(text);
@@ -130,12 +130,12 @@ class Job {
   void destroy();
 
   const Options& options_;
-  const int rank_;  // as started; its place among the members is its rank in the communicator
+  const int rank_;  // as started; its index in members_ is its rank in the communicator
   OutOfBand others_;
   std::vector<int> members_;
   int epoch_ = 0;  // number of recoveries
   int step_ = 1;
-  std::vector<std::int64_t> host_;  // lives as long as the stream, which may still copy when a step is given up
+  std::vector<std::int64_t> host_;  // outlives an abandoned step, in which the stream may still be copying
   multinode::Stream stream_;
   multinode::DeviceBuffer<std::int64_t> block_;
   ncclComm_t communicator_ = nullptr;
@@ -146,7 +146,7 @@ void Job::expect(ncclResult_t code, const char* call) const {
     throw Trouble(std::string(call) + ": " + ncclGetErrorString(code) + " (" + ncclGetLastError(communicator_) + ")");
 }
 
-// Until done(), or there is trouble: NCCL's own, another rank's, or the deadline's.
+// Waits until done(). Throws Trouble if NCCL reports an error, another rank does, or the deadline passes.
 template <class Done>
 void Job::await(const char* call, Done&& done) {
   const auto start = Clock::now();
@@ -155,14 +155,15 @@ void Job::await(const char* call, Done&& done) {
     expect(ncclCommGetAsyncError(communicator_, &state), call);
     expect(state, call);
     const auto now = Clock::now();
-    if (now - start > options_.common.timeout) throw Trouble(std::string(call) + " has not ended before the deadline");
+    if (now - start > options_.common.timeout)
+      throw Trouble(std::string(call) + " did not complete before the deadline");
     if (now - asked < 50ms) continue;
     asked = now;
     if (others_.said(key("trouble"))) throw Trouble(std::string(call) + ": another rank has trouble");
   }
 }
 
-// Non-blocking: every call returns, and none can keep this rank from looking around.
+// Non-blocking: every call returns at once, so this rank can always check the deadline and the other ranks.
 ncclConfig_t Job::config() const {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -196,9 +197,9 @@ void Job::initialize() {
   });
 }
 
-// Everybody's element i is rank + step + i; the sum tells who took part, and with which step.
+// Element i of each rank is rank + step + i, so the sum shows which ranks took part and in which step they were.
 void Job::step() {
-  stream_.synchronize();  // what a step before it, given up, has left there: its communicator is aborted
+  stream_.synchronize();  // an abandoned step may have left work on the stream; its communicator has been aborted
   for (std::size_t i = 0; i < host_.size(); ++i) host_[i] = rank_ + step_ + static_cast<std::int64_t>(i);
   block_.copy_from(host_, stream_.get());
   if (rank_ == options_.kill && step_ == options_.at_step) raise(SIGKILL);
@@ -225,34 +226,35 @@ void Job::step() {
 
 void Job::recover(const std::string& why) {
   tell("trouble: " + why);
-  // Everybody says in which step it is. Who says nothing before the deadline is as dead as who is.
+  // Every rank writes the step that it is in. A rank that stays silent past the deadline is treated as dead.
   others_.say(key("trouble"));
   others_.say(key("alive " + std::to_string(rank_)), step_);
   const auto deadline = Clock::now() + options_.common.timeout;
-  std::vector<int> alive;  // behind the step from which to go on
+  std::vector<int> alive;  // the step to continue from, then the ranks that answered
   for (bool all = false; !all && Clock::now() < deadline; std::this_thread::sleep_for(5ms)) {
     alive = {step_};
     all = true;
     for (const int rank : members_) {
       if (const auto step = static_cast<int>(others_.number(key("alive " + std::to_string(rank)))); step > 0) {
         alive.push_back(rank);
-        alive[0] = std::min(alive[0], step);  // a rank may have ended a step that another did not
+        alive[0] = std::min(alive[0], step);  // a rank may have completed a step that another has not
       } else {
         all = all && others_.said(OutOfBand::dead(rank));
       }
     }
   }
-  // Ranks may have seen different things. The store takes one answer, and it is everybody's.
+  // Ranks may have seen different things. The first list to reach the store is valid for all ranks.
   std::vector<int> survivors = read_list(others_.store().compare_set(key("survivors"), "", list_of(alive)));
   step_ = survivors[0];
   survivors.erase(survivors.begin());
   if (std::ranges::find(survivors, rank_) == survivors.end())
-    throw std::runtime_error("the others have gone on without this rank: it was silent for too long");
+    throw std::runtime_error(
+        "the other ranks have continued without this one, because it was silent for longer than --timeout");
 
   std::vector<int> excluded;  // by their ranks in the communicator
   for (std::size_t i = 0; i < members_.size(); ++i)
     if (std::ranges::find(survivors, members_[i]) == survivors.end()) excluded.push_back(static_cast<int>(i));
-  tell("goes on from step " + std::to_string(step_) + " with ranks " + list_of(survivors));
+  tell("continues from step " + std::to_string(step_) + " with ranks " + list_of(survivors));
   Aborted before(std::exchange(communicator_, nullptr));
   members_ = survivors;
   ++epoch_;
@@ -270,11 +272,11 @@ void Job::recover(const std::string& why) {
     return;
   }
 #endif
-  before.reset();  // its kernels end, and with them the stream's wait
+  before.reset();  // ends its kernels, so the stream no longer waits for them
   initialize();
 }
 
-// All steps are done: if others go too early, nothing is lost.
+// All steps are done, so it does no harm if other ranks have ended already.
 void Job::destroy() try {
   expect(ncclCommFinalize(communicator_), "ncclCommFinalize");
   ncclResult_t state = ncclInProgress;
@@ -319,10 +321,10 @@ int main(int argc, char** argv) {
   Options options;
   namespace po = boost::program_options;
   po::options_description known("Options of recover_nccl");
-  known.add_options()("steps", po::value(&options.steps)->default_value(options.steps),
-                      "all-reduces, one after the other")("kill", po::value(&options.kill), "this rank dies ...")(
+  known.add_options()("steps", po::value(&options.steps)->default_value(options.steps), "number of all-reduces")(
+      "kill", po::value(&options.kill), "rank that kills itself ...")(
       "at-step", po::value(&options.at_step)->default_value(options.at_step), "... in this step")(
-      "shrink", po::bool_switch(&options.shrink), "ncclCommShrink instead of a new unique id");
+      "shrink", po::bool_switch(&options.shrink), "recover with ncclCommShrink instead of a new unique id");
   known.add(options.common.description());
   try {
     const multinode::Launch launch = multinode::read_launch(multinode::current_environment());

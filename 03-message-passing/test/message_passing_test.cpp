@@ -27,7 +27,7 @@ struct Way {
   friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name(); }
 };
 
-// Every way to start each program that this build has.
+// All combinations of launcher and program in this build.
 std::vector<Way> ways() {
   std::vector<Way> all;
 #ifdef PATH_message_passing_mpi

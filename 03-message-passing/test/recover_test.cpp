@@ -1,4 +1,5 @@
-// recover_nccl on stand-ins of GPUs, with a rank that dies or falls silent. The store is the test's: any rank may die.
+// recover_nccl on stand-ins of GPUs, with a rank that dies or falls silent. The test serves the store, so any rank may
+// die.
 #include <multinode/tcp_store.hpp>
 #include <testing/host_nccl.hpp>
 #include <testing/program_test.hpp>
@@ -57,7 +58,7 @@ class Recover : public testing::TestWithParam<bool> {
   }
 };
 
-TEST_P(Recover, NobodyDies) {
+TEST_P(Recover, NoRankDies) {
   const TemporaryFolder folder;
   const std::string file = folder / "results";
   Job job(3, options({"--json", file}));
@@ -103,12 +104,13 @@ TEST_P(Recover, ARankThatIsSilentIsLeftOutAtTheDeadlineAndLearnsIt) {
   Job job(3, options({"--steps", "1000000000", "--timeout", "5"}));
   ASSERT_TRUE(job.rank(0).wait_for("step 10 is right"));
   job.rank(1).signal(SIGSTOP);
-  ASSERT_TRUE(job.rank(0).wait_for("goes on from step \\d+ with ranks 0,2"));
+  ASSERT_TRUE(job.rank(0).wait_for("continues from step \\d+ with ranks 0,2"));
   ASSERT_TRUE(job.rank(0).wait_for("is right among ranks 0,2"));
   job.rank(1).signal(SIGCONT);
   const Result late = job.rank(1).wait();
   EXPECT_EQ(late.status, 1) << late.all();
-  EXPECT_SAYS(late.err, "the others have gone on without this rank: it was silent for too long");
+  EXPECT_SAYS(late.err,
+              "the other ranks have continued without this one, because it was silent for longer than --timeout");
 }
 
 TEST_P(Recover, TwoDieOneAfterTheOther) {

@@ -1,0 +1,31 @@
+// Every rank sends its block to its right neighbour and receives that of its left neighbour, all at the same time.
+//
+//   mpicxx -std=c++20 -O2 shift.cpp -o shift
+//   mpirun -n 4 ./shift
+//
+// Exit status: 0 if every rank has the block of its left neighbour, 1 if not.
+#include <mpi.h>
+
+#include <cstdio>
+
+constexpr int count = 1 << 20, tag = 3;
+int mine[count], got[count];
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const int left = (rank + size - 1) % size, right = (rank + 1) % size;
+  for (int i = 0; i < count; ++i) mine[i] = 10000 * (rank + 1) + i;
+
+  // Not MPI_Send and then MPI_Recv: every rank would wait in MPI_Send for a neighbour that is in MPI_Send as well.
+  MPI_Sendrecv(mine, count, MPI_INT, right, tag, got, count, MPI_INT, left, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+
+  int wrong = 0;
+  for (int i = 0; i < count; ++i) wrong += got[i] != 10000 * (left + 1) + i;
+  MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  if (rank == 0) std::printf("%s: %d elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);
+  MPI_Finalize();
+  return wrong == 0 ? 0 : 1;
+}

@@ -1,0 +1,75 @@
+// Rank 0 sends a block of integers from its GPU to the GPU of every other rank with ncclSend. One process per GPU.
+//
+//   mpicxx -std=c++20 -O2 send_nccl.cpp -o send_nccl -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lnccl -lcudart
+//   mpirun -n 4 ./send_nccl
+//
+// Exit status: 0 if every element is right, 1 if not, or if a call failed.
+#include <cuda_runtime.h>
+#include <mpi.h>
+#include <nccl.h>
+
+#include <cstdio>
+
+int rank = 0, size = 0, local_rank = 0;
+
+void check(bool success, const char* call, const char* reason) {
+  if (success) return;
+  std::fprintf(stderr, "rank %d, local rank %d: %s: %s\n", rank, local_rank, call, reason);
+  MPI_Abort(MPI_COMM_WORLD, 1);  // the other ranks would wait for this one
+}
+void check(cudaError_t code, const char* call) { check(code == cudaSuccess, call, cudaGetErrorString(code)); }
+void check(ncclResult_t code, const char* call) { check(code == ncclSuccess, call, ncclGetLastError(nullptr)); }
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);  // in the world: chooses whom to send to
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm node;  // the processes that share this node's memory
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+  MPI_Comm_rank(node, &local_rank);  // on this node: chooses the GPU
+
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  // Not `rank`: CUDA numbers the GPUs of every node from 0. With % it is also right where a scheduler shows each
+  // process one GPU, which is number 0 then.
+  check(cudaSetDevice(local_rank % devices), "cudaSetDevice");
+
+  ncclUniqueId id{};  // says how to reach rank 0. NCCL has no launcher, so MPI takes it to the others.
+  if (rank == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+  ncclComm_t world = nullptr;
+  check(ncclCommInitRank(&world, size, id, rank), "ncclCommInitRank");
+
+  constexpr int count = 1000;
+  int block[count] = {};
+  int* on_gpu = nullptr;
+  cudaStream_t stream = nullptr;
+  check(cudaMalloc(&on_gpu, sizeof block), "cudaMalloc");
+  check(cudaStreamCreate(&stream), "cudaStreamCreate");
+  long wrong = 0;
+  if (rank == 0) {
+    for (int peer = 1; peer < size; ++peer) {
+      for (int i = 0; i < count; ++i) block[i] = 10000 * peer + i;
+      check(cudaMemcpyAsync(on_gpu, block, sizeof block, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+      check(ncclSend(on_gpu, count, ncclInt, peer, world, stream), "ncclSend");
+      check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // ncclSend has only queued the message
+      std::printf("Rank 0 sent data to Rank %d\n", peer);
+    }
+  } else {
+    check(ncclRecv(on_gpu, count, ncclInt, 0, world, stream), "ncclRecv");
+    check(cudaMemcpyAsync(block, on_gpu, sizeof block, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    for (int i = 0; i < count; ++i) wrong += block[i] != 10000 * rank + i;
+    std::printf("Rank %d has received data from rank 0\n", rank);
+  }
+
+  MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+  if (rank == 0)
+    std::printf("%s: %ld of %d elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong, (size - 1) * count);
+  check(ncclCommDestroy(world), "ncclCommDestroy");
+  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  check(cudaFree(on_gpu), "cudaFree");
+  MPI_Comm_free(&node);
+  MPI_Finalize();
+  return wrong == 0 ? 0 : 1;
+}
