@@ -1,0 +1,350 @@
+"""Checks TUTORIALS.md: every step of the tutorials has a row, what the rows name exists, and their commands run.
+
+usage: tutorials_test.py --build FOLDER [--hosts | --static | --update] [FILE]
+
+A row is | id | the tutorial's step and command | here | job script | tested | difference, or what is missing |. In the
+column "here" every `...` is a command; those behind "on a cluster:" are checked but not run. "tested" begins with the kind:
+  run, real      the step ran for real           stand-in NAME   on this stand-in
+  not run        and why                         –               there is nothing to run
+and says who runs the commands, in the repository's root after `source build/release/env.sh`, with BUILD set:
+  run here[, exit status N]            this test
+  run on two hosts[ with torchrun]     this test with --hosts, on node0 of two test hosts (ci/lab/hosts)
+  run on two hosts[ with torchrun], beside ID    the same, on node1 at the same time as row ID on node0
+  run on both hosts                    the same, the same command on both at the same time
+  `NAME`                               the test of this name in CTest, or the stand-in
+
+Checked: all ids once; programs, options, files, job scripts, tests and stand-ins exist; a row without a job script is partial;
+the numbers at the top (--update writes them). Each of these checks has to find a fault that is planted in a copy.
+Exit status: 0 right, 1 wrong, 77 test hosts are impossible here.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import pwd
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+STEPS = {"BCP": 29, "GADI": 17, "LMP": 28, "TEC": 20, "EPFL": 35}
+KINDS = ["run for real", "on a stand-in", "not run", "nothing to run"]
+LIMIT = 60  # seconds for one row
+EXTERNAL = set("""
+    . awk bash bcprun cat cd command cp diff docker done echo enroot env eval exit export for git grep head horovodrun hostname
+    less ls mkdir mpicxx g++ module mpirun nvcc ngc pbsdsh printf python3 qsub runai salloc sbatch scontrol sed set sh sleep
+    sort source srun ssh ssh-copy-id ssh-keygen test torchrun wait wc""".split())
+SUMMARY = re.compile(r"(?<=<!-- counted by ci/checks/tutorials_test.py -->\n)(?:\|.*\n)*")
+
+
+class Checker:
+    def __init__(self, root, build):
+        self.root, self.build = root, build
+        self.help_texts = {}
+        self.built = {file.name: file for file in build.glob("[0-9][0-9]-*/*")
+                      if file.is_file() and os.access(file, os.X_OK)}
+        sources = [file for end in ("cpp", "cu") for file in root.glob(f"[0-9][0-9]-*/*.{end}")]
+        makefiles = {file.parent: file.read_text() for file in root.rglob("CMakeLists.txt")
+                     if "build" not in file.relative_to(root).parts}
+        self.lessons = set(re.findall(r"multinode_lesson\((\w+)\.", "".join(makefiles.values())))
+        self.programs = set(self.built) | {file.stem for file in sources}
+        self.tests = "".join(makefiles.values())
+
+    def help_of(self, program, word):
+        """The --help of a program, and of its command `word`; None where it is not in this build."""
+        key = (program, word)
+        if key not in self.help_texts:
+            if program in self.lessons:
+                command = ["true"]  # it has no options
+            elif program == "start_cluster.sh":  # without --help: its text
+                command = ["cat", self.built[program]]
+            elif "/" in program:
+                command = ["bash", program, "--help"]
+            elif program in self.built:
+                command = [self.built[program], *([word] if word else []), "--help"]
+            else:
+                return None
+            done = subprocess.run(command, cwd=self.root, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
+            self.help_texts[key] = (done.stdout + done.stderr).replace("_", "-")
+        return self.help_texts[key]
+
+    def command(self, text):
+        """What is wrong with a command: programs that do not exist, options that their --help does not have."""
+        program, command_of_program, at_start, quote, dollar, outside = None, "", True, "", False, None
+        text = re.sub(r"\$\(\(.*?\)\)", "0", text)  # arithmetic
+        for token in re.findall(r"""[^\s'"`;|&()<>]+|[;|&()<>'"]""", text):
+            if token in "'\"":
+                if not quote:
+                    quote, outside, program = token, program, None  # what is quoted may be a command
+                elif quote == token:
+                    quote, program = "", outside
+                continue
+            if token in ";|&(":
+                at_start = token != "(" or dollar
+                program = None
+                continue
+            dollar = token.endswith("$")
+            if token in ")<>" or dollar:
+                continue
+            if re.match(r"\w+=", token):  # an assignment, or the value of mpirun's -x
+                token = token.split("=", 1)[1] if not at_start else ""
+                if not token.startswith("$BUILD/"):
+                    continue
+            if program and token == "--":
+                program = None
+                continue
+            if token.startswith("-"):
+                if program and not at_start:
+                    self_help = self.help_of(program, "")
+                    if command_of_program and self_help is not None:
+                        self_help += self.help_of(program, command_of_program)
+                    option = token.split("=", 1)[0].replace("_", "-")
+                    if self_help is not None and not re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", self_help):
+                        yield f"'{option}' is not in the --help of {program} {command_of_program}".rstrip()
+                continue
+            if token.startswith("$BUILD/") and not (self.build / token[7:]).exists():
+                folder, _, name = token[7:].rpartition("/")
+                if name not in self.programs or not (self.root / folder).is_dir():
+                    yield f"'{token}' does not exist in the build"
+                    continue
+            if re.match(r"(ci|jobscripts|common|0\d-[a-z-]+)/", token):
+                if not (self.root / token).exists() and token.split("/")[-1] not in self.programs:
+                    yield f"there is no file '{token}'"
+                if token.startswith("ci/"):
+                    program, command_of_program = token, ""
+            name = token.split("/")[-1]
+            own = name in self.programs and (token == name or token[0] in "$.") and not (program and program not in ("mnrun",))
+            if own:
+                program, command_of_program = name, ""
+            elif at_start and not quote and token not in EXTERNAL and not (self.root / token).is_file() and token[0] != "$":
+                yield f"there is no program '{token}'"
+            elif re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+", token) and token not in EXTERNAL:
+                yield f"there is no program '{token}'"
+            elif program in ("cluster", "rdma_tune") and not command_of_program and re.fullmatch("[a-z]+", token):
+                command_of_program = token
+            elif program == "mnrun" and token in EXTERNAL:
+                program = None  # what mnrun starts has options of its own
+            at_start = token in ("do", "then", "!")
+
+    def errors(self, text):
+        """Everything that is wrong with TUTORIALS.md but for its commands' outcome."""
+        rows, seen = parse(text), {}
+        for row in rows:
+            if len(row["cells"]) != 6:
+                yield f"{row['id']}: {len(row['cells'])} cells, not 6 (a | in a command is written \\|)"
+                continue
+            seen[row["id"]] = seen.get(row["id"], 0) + 1
+            for command in row["commands"] + row["cluster"]:
+                for error in self.command(command):
+                    yield f"{row['id']}: {error}: {command}"
+            for path in re.findall("`([^`]+)`", row["job"]):
+                if not list((self.root / "jobscripts").glob(path)):
+                    yield f"{row['id']}: there is no job script '{path}'"
+            if "none yet" in row["job"] and not row["difference"].startswith("partial"):
+                yield f"{row['id']}: has no job script yet and is not partial"
+            if row["kind"] is None:
+                yield f"{row['id']}: tested is '{row['tested']}', which begins with none of run, real, stand-in, not run, –"
+            for name in re.findall("`([^`]+)`", row["tested"]):
+                known = any((self.root / folder / name).exists() for folder in ("ci/lab/stand-ins", "ci/lab", "common"))
+                front, _, last = name.rpartition(".")
+                known = known or re.search(rf"\b{re.escape(name)}(?![\w.])", self.tests) or (
+                    f"{front}.${{" in self.tests and re.search(rf"(?<![\w.]){re.escape(last)}\b", self.tests))
+                if not known:
+                    yield f"{row['id']}: there is no test or stand-in '{name}'"
+            if row["runs"] and not row["commands"]:
+                yield f"{row['id']}: 'run' and no command to run"
+        for tutorial, count in STEPS.items():
+            for number in range(1, count + 1):
+                name = f"{tutorial}-{number:02}"
+                if seen.pop(name, 0) != 1:
+                    yield f"{name} has not exactly one row"
+        for name in seen:
+            yield f"{name} is no step of the tutorials"
+        if not SUMMARY.search(text) or SUMMARY.search(text)[0] != summary(rows):
+            yield "the numbers at the top are not those of the rows: tutorials_test.py --update writes them"
+
+
+def parse(text):
+    rows = []
+    for line in text.splitlines():
+        if not re.match(r"\| *[A-Z]+-\d+ *\|", line):
+            continue
+        cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        name, _, here, job, tested, difference = (cells + [""] * 6)[:6]
+        local, _, cluster = here.partition("on a cluster:")
+        kind = next((kind for kind, beginning in zip(KINDS, (r"run\b|real\b", r"stand-in\b", r"not run\b", "–"))
+                     if re.match(beginning, tested)), None)
+        rows.append({"id": name, "cells": cells, "job": job, "tested": tested, "difference": difference, "kind": kind,
+                     "commands": re.findall("`([^`]+)`", local), "cluster": re.findall("`([^`]+)`", cluster),
+                     "runs": (re.findall(r"run (here|on two hosts|on both hosts)", tested) or [None])[0],
+                     "status": int((re.findall(r"exit status (\d+)", tested) or [0])[0]),
+                     "beside": (re.findall(r"beside ([A-Z]+-\d+)", tested) or [None])[0]})
+    return rows
+
+
+def summary(rows):
+    lines = ["| tutorial | steps | " + " | ".join(KINDS) + " | of all steps, partial |", "|---" * (len(KINDS) + 3) + "|"]
+    for tutorial in [*STEPS, ""]:
+        own = [row for row in rows if row["id"].startswith(tutorial)]
+        counts = [sum(row["kind"] == kind for row in own) for kind in KINDS]
+        partial = sum(row["difference"].startswith("partial") for row in own)
+        lines.append(f"| {tutorial or '**all**'} | {len(own)} | " + " | ".join(map(str, [*counts, partial])) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def clone(root, build, folder):
+    """A copy of the repository in which `build` is build/release."""
+    def ignored(where, names):
+        return [name for name in names if pathlib.Path(where) == root and (name == ".git" or name.startswith("build"))]
+
+    shutil.copytree(root, folder, ignore=ignored, symlinks=True)
+    (folder / "build").mkdir()
+    (folder / "build/release").symlink_to(build)
+    return folder
+
+
+def environment():
+    user = pwd.getpwuid(os.getuid())
+    return {"HOME": user.pw_dir, "USER": user.pw_name, "TERM": "dumb", "LANG": "C.UTF-8",
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+def script(root, commands):
+    return "\n".join(["set -e", f"cd {shlex.quote(str(root))}", ". build/release/env.sh", "export BUILD=$PWD/build/release",
+                      *commands])
+
+
+def run(row, root):
+    """None if the commands of a row end with its exit status, else what is wrong."""
+    process = subprocess.Popen(["bash", "-c", script(root, row["commands"])], env=environment(), stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    start = time.monotonic()
+    try:
+        output = process.communicate(timeout=LIMIT)[0]
+        status = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, status = process.communicate()[0], f"none after {LIMIT} s"
+    row["seconds"] = time.monotonic() - start
+    if status == row["status"]:
+        return None
+    return f"{row['id']}: exit status {status}, not {row['status']}:\n{output.decode(errors='replace')[-3000:]}"
+
+
+def run_here(rows, root):
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return [error for error in pool.map(lambda row: run(row, root), rows) if error]
+
+
+def run_on_hosts(rows, root, build, torch):
+    """Brings two test hosts up, and runs there all rows of `rows`, one after the other."""
+    with tempfile.TemporaryDirectory(dir=build) as folder:
+        folder = pathlib.Path(folder)
+        lines = [". ci/checks/test_functions.sh"]
+        for row in rows:
+            if row["beside"]:
+                continue
+            other = next((other for other in rows if other["beside"] == row["id"]), row if "both" in row["runs"] else None)
+            path = f"export PATH={torch}/bin:$PATH" if "torchrun" in row["tested"] else ":"
+            for node, commands in ((0, row["commands"]), (1, other["commands"] if other else ["true"])):
+                (folder / f"{row['id']}.{node}").write_text(script(root, [path, *commands]))
+            names = row["id"] + (f" and {other['id']}" if other and other is not row else "")
+            lines += [f"status=0; echo '== {names}'",
+                      f"timeout {LIMIT} ssh node1 bash {folder}/{row['id']}.1 >{folder}/{row['id']}.log1 2>&1 </dev/null & other=$!",
+                      f"timeout {LIMIT} bash {folder}/{row['id']}.0 >{folder}/{row['id']}.log 2>&1 </dev/null || status=$?",
+                      f"wait $other || status=1; if ((status != {row['status']})); then",
+                      f"echo \"WRONG: {names}: exit status $status\"; cat {folder}/{row['id']}.log*; fi"]
+        (folder / "all.sh").write_text("\n".join(lines) + "\n")
+        shared = [build, *([torch] if torch else [])]
+        done = subprocess.run(["bash", "ci/lab/hosts", "with", "2", *[word for one in shared for word in ("--share", one)], "--",
+                               "bash", folder / "all.sh"], cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    print(done.stdout + done.stderr, end="")
+    if done.returncode == 77:
+        sys.exit(77)
+    return ["not all of it ran"] if done.returncode else re.findall("^WRONG: (.*)", done.stdout, re.M)
+
+
+def planted_faults(checker, text):
+    """Each check has to find what is wrong in a copy of the text."""
+    def replaced(before, after):
+        assert before in text, f"a fault is to be planted in '{before}', which is not there"
+        return text.replace(before, after, 1)
+
+    row = next(line for line in text.splitlines() if line.startswith("| LMP-07 "))
+    faults = {
+        "LMP-07 has not exactly one row": [text.replace(row + "\n", ""), text.replace(row, row + "\n" + row)],
+        "BCP-30 is no step": [text + row.replace("LMP-07", "BCP-30") + "\n"],
+        "there is no program 'who_am_j'": [replaced("`mpirun -n 2 who_am_i`", "`mpirun -n 2 who_am_j`")],
+        "there is no program 'mprun'": [replaced("`mpirun -n 2 who_am_i`", "`mprun -n 2 who_am_i`")],
+        "does not exist in the build": [replaced("$BUILD/01-environment/hello_mpi", "$BUILD/01-environment/hello_mpy")],
+        "'--require-comand' is not in the --help of explore": [replaced("--require-command", "--require-comand")],
+        "'--x' is not in the --help of who_am_i": [replaced("`mpirun -n 2 who_am_i`", "`mpirun -n 2 who_am_i --x`")],
+        "there is no job script 'bcp/09-environment.sh'": [replaced("`bcp/01-environment.sh`", "`bcp/09-environment.sh`")],
+        "there is no test or stand-in": [replaced("`clouds.bcp`", "`clouds.bcq`")],
+        "no job script yet and is not partial": [re.sub(r"(none yet \|[^|]*\| )partial: ", r"\1", text, count=1)],
+        "the numbers at the top": [re.sub(r"\| BCP \| 29", "| BCP | 28", text)],
+        "cells, not 6": [replaced(row, row.replace("sh -c", "true | sh -c"))],
+    }
+    for expected, texts in faults.items():
+        for changed in texts:
+            if not any(expected in error for error in checker.errors(changed)):
+                yield f"a planted fault is not found: {expected}"
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "build").mkdir()
+        (pathlib.Path(folder) / "build/release").symlink_to(checker.build)
+        for commands, status, right in ((["false", "true"], 0, False), (["sh -c 'exit 3'"], 0, False),
+                                        (["true"], 1, False), (["sh -c 'exit 3'"], 3, True)):
+            if (run({"id": "planted", "commands": commands, "status": status}, folder) is None) != right:
+                yield f"the outcome of {commands} is misjudged with exit status {status}"
+
+
+def main():
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--hosts", action="store_true", help="run the rows for two hosts")
+    parser.add_argument("--static", action="store_true", help="run no command")
+    parser.add_argument("--update", action="store_true", help="write the numbers at the top")
+    parser.add_argument("--only", default="", help="a regular expression for the ids to run")
+    root = pathlib.Path(__file__).resolve().parents[2]
+    parser.add_argument("file", type=pathlib.Path, nargs="?", default=root / "TUTORIALS.md")
+    options = parser.parse_args()
+    build = options.build.resolve()
+    text = options.file.read_text()
+    if options.update:
+        text = SUMMARY.sub(lambda _: summary(parse(text)), text)
+        options.file.write_text(text)
+    checker = Checker(root, build)
+    wrong = list(checker.errors(text))
+    rows = [row for row in parse(text) if row["runs"] and re.search(options.only, row["id"])]
+    if not wrong and not options.hosts:
+        wrong = list(planted_faults(checker, text))
+    if not wrong and not options.static:
+        torch = pathlib.Path(os.environ.get("MULTINODE_TORCH") or pathlib.Path.home() / ".cache/multinode/torch")
+        if not (torch / "bin/torchrun").exists():
+            torch = None
+        rows = [row for row in rows if (row["runs"] != "here") == options.hosts]
+        left = [row["id"] for row in rows if "with torchrun" in row["tested"] and not torch]
+        if left:
+            print(f"left out, as torchrun is not installed (bash ci/setup all): {' '.join(left)}")
+        rows = [row for row in rows if row["id"] not in left]
+        if options.hosts:
+            wrong = run_on_hosts(rows, root, build, torch)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                wrong = run_here(rows, clone(root, build, pathlib.Path(folder) / "clone"))
+            slowest = sorted(rows, key=lambda row: -row["seconds"])[:5]
+            print("slowest: " + ", ".join(f"{row['id']} {row['seconds']:.1f} s" for row in slowest))
+        print(f"{options.file.name}: the commands of {len(rows)} rows ran, {len(wrong)} wrong")
+    unchecked = sorted({name for name in checker.programs - set(checker.built) if re.search(rf"\b{name}\b", text)})
+    if unchecked:
+        print(f"not in this build, so their options were not checked: {' '.join(unchecked)}")
+    for error in wrong:
+        print(error)
+    return 1 if wrong else 0
+
+
+sys.exit(main())
