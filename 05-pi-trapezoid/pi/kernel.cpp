@@ -1,7 +1,7 @@
 // kernel.cpp: the inner loop, compiled once for each instruction set (see CMakeLists.txt), always with
-// -ffp-contract=off: a fused multiply-add rounds once where a multiply and an add round twice, and the bits would
-// depend on who has one. Includes no header with inline functions: the linker could pick this file's AVX-512 copy of
-// one.
+// -ffp-contract=off: a fused multiply-add rounds once where a multiply and an add round twice, so the bits would depend
+// on whether the CPU has one. Includes no header with inline functions: the linker could choose the AVX-512 copy of
+// such a function for the whole program.
 #include "kernel.hpp"
 
 #ifdef __FAST_MATH__
@@ -34,7 +34,7 @@ void sum_runs<KERNEL_WIDTH>(double first, double h, double* sums, int runs) {
 
 template <>
 void divide_runs<KERNEL_WIDTH>(int runs) {
-  volatile Vector divisor = Vector{} + 1.37;  // volatile: every division is really done
+  volatile Vector divisor = Vector{} + 1.37;  // volatile: the compiler must do every division
   [[maybe_unused]] volatile Vector quotient;
   for (int i = 0; i < runs * chain_length * parts; ++i) quotient = 4.0 / divisor;
 }

@@ -6,7 +6,7 @@
 
 namespace trapezoid {
 
-constexpr int lanes = 8;          // sums that grow side by side: term j of a run goes to lane j % 8
+constexpr int lanes = 8;          // partial sums side by side: term j of a run goes to lane j % 8
 constexpr int chain_length = 64;  // terms that a lane adds one after the other
 constexpr int run_length = lanes * chain_length;
 constexpr int runs_per_block = 128;
@@ -17,7 +17,7 @@ constexpr std::int64_t block_length = std::int64_t{run_length} * runs_per_block;
 template <int width>
 void sum_runs(double first, double h, double* sums, int runs);
 
-// What the division unit allows: 4.0 / d for `runs` * run_length independent d, in vectors of the same width.
+// Measures the limit of the division unit: 4.0 / d for `runs` * run_length independent d, in vectors of the same width.
 template <int width>
 void divide_runs(int runs);
 

@@ -20,9 +20,11 @@ po::options_description Options::description() {
   add("trials", po::value(&trials)->default_value(trials), "runs that are timed");
   add("threads", po::value(&threads)->default_value(threads), "threads of each process");
   add("isa", po::value(&isa_text)->default_value(isa_text), isas.c_str());
-  add("device", po::value(&device)->default_value(device), "where to add: cpu, gpu, or auto: gpu with --backend nccl");
-  add("corrupt", po::value(&corrupt), "rank that loses one of its blocks, to see the check fail");
-  add("bench", po::bool_switch(&bench), "measure the inner loop beside this CPU's division unit, in one process");
+  add("device", po::value(&device)->default_value(device),
+      "device that computes the sums: cpu, gpu, or auto (gpu with --backend nccl, else cpu)");
+  add("corrupt", po::value(&corrupt), "rank that loses one of its blocks, to show that the check can fail");
+  add("bench", po::bool_switch(&bench),
+      "compare the speed of the inner loop with that of this CPU's division unit, in one process");
   return known;
 }
 

@@ -1,4 +1,4 @@
-// options.hpp: what pi's command line says.
+// options.hpp: the command line of pi.
 #pragma once
 
 #include "trapezoid.hpp"
@@ -18,7 +18,7 @@ struct Options {
   int warmup = 2, trials = 5, threads = 1;
   Isa isa = Isa::baseline;
   std::string device = "auto";
-  int corrupt = -1;  // the rank that spoils a block; -1: none
+  int corrupt = -1;  // rank that loses a block; -1: none
   bool bench = false;
 
   boost::program_options::options_description description();
@@ -28,10 +28,12 @@ struct Options {
   std::string n_text = "1e9", isa_text = "auto";
 };
 
-// "1000", "1e9", "64M" (powers of 1024): exactly that whole number; throws UsageError naming `option`.
+// The whole number of "1000", "1e9" or "64M" (powers of 1024), exactly. Otherwise throws UsageError with the name
+// `option`.
 std::int64_t parse_count(std::string_view text, std::string_view option);
 
-// "auto": the best of this CPU; throws UsageError, or HardwareAbsent for one that this CPU lacks.
+// "auto" is the best of this CPU. Throws UsageError for an unknown name, HardwareAbsent if this CPU lacks the
+// instructions.
 Isa parse_isa(std::string_view name);
 
 }  // namespace trapezoid

@@ -29,10 +29,10 @@ namespace {
 using multinode::Communicator, multinode::UsageError, multinode::World;
 using Clock = std::chrono::steady_clock;
 
-// Every block is 0 on all ranks but one, so nothing is rounded, in whatever order the library adds.
+// Every block is 0 on all ranks but one, so no addition rounds, in whatever order the library adds.
 void add_over_ranks(Communicator& communicator, std::span<double> sums) {
 #ifdef MULTINODE_HAVE_NCCL
-  if (communicator.backend() == multinode::Backend::nccl) {  // it reduces device memory
+  if (communicator.backend() == multinode::Backend::nccl) {  // NCCL reduces device memory only
     multinode::DeviceBuffer<double> device(sums.size());
     device.copy_from(sums, nullptr);
     communicator.all_reduce(device.span());
@@ -60,9 +60,9 @@ bool use_gpu(const Options& options, const World& world, const Communicator& com
 }
 
 struct Trial {
-  double own_seconds, seconds;  // until this rank's blocks were added; until the answer was there
+  double own_seconds, seconds;  // until this rank had added its blocks; until it had the answer
   double answer;
-  std::uint64_t hash;  // of all blocks' bits
+  std::uint64_t hash;  // of the bits of all block sums
 };
 
 Trial integrate(const Options& options, const World& world, Communicator& communicator, bool gpu) {
@@ -128,7 +128,7 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
     double own = 0, whole = 0, answer = 0;
     int unchanged = 0;
     if (std::sscanf(said.c_str(), "%lf %lf %la %d", &own, &whole, &answer, &unchanged) != 4)
-      throw std::runtime_error("a rank's result is not what pi writes: " + said);
+      throw std::runtime_error("could not parse the result of a rank: '" + said + "'");
     all_own_seconds.push_back(own);
     all_seconds.push_back(whole);
     same = same && unchanged && answer == last.answer;
@@ -147,7 +147,7 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
                            options.n, last.hash)
             << fmt::format("pi - T - h^2/6 + h^6/504 = {:.2e}, at most {:.2e} is rounding: {}\n", verdict.error,
                            verdict.bound, verdict.right ? "right" : "WRONG");
-  if (!same) std::cout << "the answer is not the same in every run and on every rank: WRONG\n";
+  if (!same) std::cout << "the answer differs between runs or ranks: WRONG\n";
   std::cout << std::flush;
   json.write(multinode::fingerprint(world));
   auto ranks = nlohmann::json::array();

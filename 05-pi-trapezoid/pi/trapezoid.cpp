@@ -12,7 +12,7 @@ namespace {
 
 double f(double x) { return 4.0 / (1.0 + x * x); }
 
-// As sum_runs, for the run in which the points end.
+// Like sum_runs, for the last run, which may be shorter.
 double sum_short_run(double first, double h, std::int64_t terms) {
   std::array<double, lanes> sum{};
   for (std::int64_t j = 0; j < terms; ++j) sum[static_cast<std::size_t>(j % lanes)] += f((first + double(j)) * h);
@@ -37,7 +37,7 @@ bool on_this_cpu(Isa isa) {
   return isa == Isa::baseline;
 }
 
-// Levels of a tree of `count` leaves.
+// Levels of a tree with `count` leaves.
 int levels(std::int64_t count) {
   return count < 2 ? 0 : static_cast<int>(std::bit_width(static_cast<std::uint64_t>(count - 1)));
 }
@@ -116,7 +116,7 @@ double integral(std::int64_t n, std::span<const double> block_sums) {
   return (ends + tree_sum(block_sums)) / double(n);
 }
 
-// What the rule leaves. The Euler-Maclaurin formula (NIST Digital Library of Mathematical Functions, 2.10.1 with m =
+// The error of the rule. The Euler-Maclaurin formula (NIST Digital Library of Mathematical Functions, 2.10.1 with m =
 // 7), scaled to steps of h = 1/n:
 //   T = pi + sum over s = 1 ... 6 of B_2s / (2s)! h^2s (f^(2s-1)(1) - f^(2s-1)(0)) + remainder.
 // 4 / (1 + x^2) = 4 Im 1 / (x - i), so f^(k)(x) = (-1)^k 4 k! Im (x - i)^-(k+1). For odd k that is 0 at x = 0, and at
@@ -126,7 +126,7 @@ double integral(std::int64_t n, std::span<const double> block_sums) {
 // |remainder| <= 2 |B_14| / 14! h^14 integral of |f^(14)| (DLMF 24.9.2), which, as |f^(14)(x)| <= 4 14! (1 +
 // x^2)^-15/2, B_14 = 7/6 and the integral of (1 + x^2)^-15/2 over all x > 0 is 0.3410, is less than 3.2 h^14.
 //
-// What rounding adds. Each operation has a relative error of at most u = 2^-53 (Higham, Accuracy and Stability of
+// The error of rounding. Each operation has a relative error of at most u = 2^-53 (Higham, Accuracy and Stability of
 // Numerical Algorithms, 2nd ed., section 2.2). A term: h and i h err by u each, so x^2 by 5u with its own rounding;
 // 1 + x^2 by 5u/2 (x^2 is at most half of it) and u, the quotient by u more: 4.5u, say 5u. All terms are positive, so
 // a sum errs by (u times the number of additions that a term goes through) relative to itself (ibid., section 4.2).

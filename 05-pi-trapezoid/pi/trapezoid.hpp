@@ -1,6 +1,5 @@
 // trapezoid.hpp: pi as the integral of 4 / (1 + x^2) over [0, 1] by the trapezoid rule with n intervals, summed in
-// fixed blocks by a fixed tree, so that the answer has the same bits however many processes and threads share the
-// blocks.
+// fixed blocks by a fixed tree, so that the answer has the same bits for every number of processes and threads.
 #pragma once
 
 #include "kernel.hpp"
@@ -27,30 +26,31 @@ struct Range {
   std::int64_t size() const { return last - first; }
 };
 
-// Part number `part` of `parts` of 0 ... count - 1: contiguous, sizes differ by one at most, empty where parts > count.
+// Part number `part` of `parts` of 0 ... count - 1. Parts are contiguous and their sizes differ by at most one; some
+// are empty if parts > count.
 Range share(std::int64_t count, int part, int parts);
 
 // The n - 1 inner points, 1 ... n - 1, in blocks of block_length; the last may be shorter. n = 1 has none.
 std::int64_t block_count(std::int64_t n);
 
-// sums[b] = the sum of f(x_i) over block number blocks.first + b. Shared by `threads` threads.
+// sums[b] = the sum of f(x_i) over block number blocks.first + b, computed by `threads` threads.
 void sum_blocks(std::int64_t n, Range blocks, std::span<double> sums, Isa isa, int threads = 1);
 
-// Adds neighbours, then the neighbours' sums, and so on: the order depends on the number of values alone.
+// Adds neighbours, then the sums of neighbours, and so on: the order depends on the number of values only.
 double tree_sum(std::span<const double> values);
 
-// A hash (FNV-1a, by words) of the values' bits. The answer alone is a weak witness: rounding hides a difference in a
-// few blocks.
+// A hash (FNV-1a, by words) of the bits of the values. The answer alone is a weak check: rounding can hide a difference
+// in a few blocks.
 std::uint64_t hash_of_bits(std::span<const double> values);
 
-// The trapezoid rule, once the sums of all blocks are known.
+// The trapezoid rule, from the sums of all blocks.
 double integral(std::int64_t n, std::span<const double> block_sums);
 
-// How far `computed` is from pi, beyond what the rule itself leaves: pi - computed - h^2/6 + h^6/504; and how far it
-// may be. The derivation is in trapezoid.cpp.
+// error: the error of `computed` without that of the rule, pi - computed - h^2/6 + h^6/504. bound: the largest value
+// that rounding can cause. The derivation is in trapezoid.cpp.
 struct Verdict {
   double error, bound;
-  bool right;  // false for NaN, too
+  bool right;  // false if computed is NaN
 };
 Verdict judge(std::int64_t n, double computed);
 

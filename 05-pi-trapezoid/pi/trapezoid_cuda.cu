@@ -1,4 +1,4 @@
-// trapezoid_cuda.cu: a thread block adds one block of the sum, a thread one lane of one run: the shape of kernel.hpp.
+// trapezoid_cuda.cu: one thread block adds one block of the sum, one thread one lane of one run, as in kernel.hpp.
 #include "trapezoid_cuda.hpp"
 
 #include <multinode/device.hpp>
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int chains = runs_per_block * lanes;  // 1024, the most threads that a thread block can have
 
-// __dmul_rn, __dadd_rn: nvcc fuses plain products and sums into multiply-adds.
+// __dmul_rn, __dadd_rn: nvcc would fuse plain products and sums into multiply-adds.
 __global__ void __launch_bounds__(chains)
     sum_block(std::int64_t inner_points, double h, std::int64_t first_block, double* sums) {
   __shared__ double shared[chains];
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(chains)
   if (thread == 0) sums[blockIdx.x] = shared[0];
 }
 
-// As many divisions as sum_block makes, in chains that nothing waits for.
+// As many divisions as sum_block, independent of each other.
 __global__ void __launch_bounds__(chains) divide_block(double first, double* sums) {
   const double start = first + blockIdx.x * double(block_length) + threadIdx.x;
   double sum = 0;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(chains) divide_block(double first, double* sum
   sums[blockIdx.x * chains + threadIdx.x] = sum;
 }
 
-// Work that it queues on the stream, the best of `rounds`, in seconds.
+// Seconds that the GPU needs for what `work` queues on the stream; the best of `rounds`.
 template <class Work>
 double time_on_gpu(const multinode::Stream& stream, int rounds, Work work) {
   struct Timed {

@@ -5,10 +5,10 @@
 
 namespace trapezoid {
 
-// As sum_blocks, on the current GPU; `sums` is host memory.
+// Like sum_blocks, on the current GPU. `sums` is host memory.
 void sum_blocks_on_gpu(std::int64_t n, Range blocks, std::span<double> sums);
 
-// Evaluations of 4 / (1 + x^2) and independent divisions a second, the best of `rounds`.
+// Evaluations of 4 / (1 + x^2) and independent divisions per second, the best of `rounds`.
 struct GpuThroughput {
   double evaluations = 0, divisions = 0;
   double ratio() const { return evaluations / divisions; }

@@ -94,7 +94,7 @@ TEST_P(Pi, ALostBlockIsSeen) {
   EXPECT_SAYS(end.output, "is rounding: WRONG");
 }
 
-TEST_P(Pi, NobodyCanLoseABlockThatHeHasNot) {
+TEST_P(Pi, CorruptRefusesARankWithoutABlock) {
   const Ranks::End end = run(3, {"--n", "1000", "--corrupt", "2"});
   EXPECT_EQ(end.status, 2) << end.output;
   EXPECT_SAYS(end.output, "--corrupt 2: that rank has no block (processes: 3, blocks: 1)");
@@ -119,7 +119,7 @@ std::pair<double, double> mean_and_average(const std::string& output) {
 }
 
 // All ranks take about as long. The original's sum over 4 ranks would be 4 times as long.
-TEST_P(Pi, TheAverageIsNoSum) {
+TEST_P(Pi, TheAverageIsNotASum) {
   const Ranks::End end = run(4, {"--n", "1e8", "--warmup", "1"});
   const auto [mean, average] = mean_and_average(end.output);
   EXPECT_LT(average, 2.5 * mean) << end.output;
@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(By, Pi, ::testing::ValuesIn(ways()),
                          [](const auto& way) { return name_of(way.param.starter) + "_" + way.param.backend; });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Pi);
 
-TEST(PiAlone, SaysWhatItDoes) {
+TEST(PiAlone, PrintsTrialsTimesAndTheAnswer) {
   const Result result = run({PATH_pi, "--n", "1e6", "--trials", "3"});
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_TRUE(std::regex_match(result.out,
@@ -151,7 +151,7 @@ TEST(PiAlone, SaysWhatItDoes) {
   EXPECT_EQ(result.err, "");
 }
 
-TEST(PiAlone, TheAverageIsThatOfTheTrials) {
+TEST(PiAlone, TheAverageIsTheMeanOfTheTrials) {
   const Result result = run({PATH_pi, "--n", "3e7", "--trials", "4"});
   const auto [mean, average] = mean_and_average(result.out);
   EXPECT_NEAR(average, mean, 2e-6) << result.out;

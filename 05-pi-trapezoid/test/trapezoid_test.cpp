@@ -87,7 +87,7 @@ TEST(Bound, SeesTheErrorOfTheRule) {
   EXPECT_LT(judge(1'000'000'000, 3.14).bound, 5e-14);
 }
 
-TEST(Bound, RefusesWhatIsNoNumber) {
+TEST(Bound, RefusesNaNAndInfinity) {
   EXPECT_FALSE(judge(1000, std::nan("")).right);
   EXPECT_FALSE(judge(1000, INFINITY).right);
   EXPECT_FALSE(judge(1000, 0).right);

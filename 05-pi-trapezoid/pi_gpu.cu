@@ -1,0 +1,87 @@
+// The sum of pi_exact.cpp on GPUs, one process per GPU: one thread per chain, one thread block per block. The answer
+// has the same bits as on CPUs.
+//
+//   nvcc -std=c++20 -O2 -ccbin mpicxx pi_gpu.cu -o pi_gpu
+//   mpirun -n 4 ./pi_gpu
+//
+// Exit status: 0 if the answer is pi to within the known error, 1 if not, or if a call failed.
+#include <mpi.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <numbers>
+#include <span>
+#include <vector>
+
+void check(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", call, cudaGetErrorString(code));
+  MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+// Adds neighbours, then the sums of neighbours, and so on: the brackets depend on the number of values alone.
+double tree_sum(std::span<const double> values) {
+  if (values.size() <= 1) return values.empty() ? 0 : values[0];
+  const std::size_t half = std::bit_ceil(values.size()) / 2;
+  return tree_sum(values.first(half)) + tree_sum(values.subspan(half));
+}
+
+constexpr int block_length = 65536, chains = 1024;
+
+// sums[block] = the sum of the points of blocks number `rank`, `rank + ranks`, ... The functions that end with _rn
+// round every operation. nvcc would make one fused multiply-add of x * x + 1, which rounds once: other bits.
+__global__ void add_blocks(long n, int rank, int ranks, double* sums) {
+  __shared__ double sum_of[chains];
+  const long block = rank + long(blockIdx.x) * ranks;
+  const int chain = int(threadIdx.x);
+  const double h = 1.0 / double(n);
+  double sum = 0;
+  for (int term = 0; term < 64; ++term) {
+    const long i = 1 + block * block_length + chain / 8 * 512 + term * 8 + chain % 8;
+    if (i >= n) break;
+    const double x = __dmul_rn(double(i), h);
+    sum = __dadd_rn(sum, __ddiv_rn(4, __dadd_rn(1, __dmul_rn(x, x))));
+  }
+  sum_of[chain] = sum;
+  for (int distance = 1; distance < chains; distance *= 2) {  // tree_sum
+    __syncthreads();
+    if (chain % (2 * distance) == 0) sum_of[chain] = __dadd_rn(sum_of[chain], sum_of[chain + distance]);
+  }
+  if (chain == 0) sums[block] = sum_of[0];
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, size = 0, local_rank = 0, devices = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm node;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+  MPI_Comm_rank(node, &local_rank);
+  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  check(cudaSetDevice(local_rank % devices), "cudaSetDevice");  // chapter 03 shows why it is not `rank`
+
+  const long n = 10'000'000;
+  const int blocks = int((n - 1 + block_length - 1) / block_length), own = (blocks - rank + size - 1) / size;
+  std::vector<double> sums(blocks);
+  double* on_gpu = nullptr;
+  check(cudaMalloc(&on_gpu, blocks * sizeof(double)), "cudaMalloc");
+  check(cudaMemset(on_gpu, 0, blocks * sizeof(double)), "cudaMemset");
+  if (own > 0) add_blocks<<<own, chains>>>(n, rank, size, on_gpu);
+  check(cudaGetLastError(), "add_blocks");
+  check(cudaMemcpy(sums.data(), on_gpu, blocks * sizeof(double), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  MPI_Allreduce(MPI_IN_PLACE, sums.data(), blocks, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+
+  // As in pi_exact.cpp: every rank has all sums now, and adds them in the same order.
+  const double answer = (3 + tree_sum(sums)) / double(n), h = 1.0 / n;
+  const double error = std::numbers::pi - answer - h * h / 6, bound = 95 * 0x1p-53 * std::numbers::pi;
+  const bool right = std::abs(error) <= bound;
+  if (rank == 0)
+    std::printf("GPUs %d: pi = %.16f = %a, error %8.1e, bound %.1e\n%s\n", size, answer, answer, error, bound,
+                right ? "RIGHT" : "WRONG");
+  check(cudaFree(on_gpu), "cudaFree");
+  MPI_Comm_free(&node);
+  MPI_Finalize();
+  return right ? 0 : 1;
+}

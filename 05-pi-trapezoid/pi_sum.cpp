@@ -1,0 +1,46 @@
+// Pi as the integral of 4 / (1 + x^2) over [0, 1] by the trapezoid rule: each rank adds its share, and MPI_Reduce adds
+// the shares. The last bits of the answer depend on the number of ranks.
+//
+//   mpicxx -std=c++20 -O2 -ffp-contract=off pi_sum.cpp -o pi_sum
+//   mpirun -n 4 ./pi_sum
+//
+// Exit status: 0 if every answer is pi to within the known error, 1 if not.
+#include <mpi.h>
+
+#include <cmath>
+#include <cstdio>
+#include <numbers>
+
+double f(double x) { return 4 / (1 + x * x); }
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+
+  const long n = 10'000'000;  // intervals
+  const double h = 1.0 / n;
+  bool right = true;
+  for (int ranks = 1; ranks <= size; ++ranks) {  // that take part; the others add 0
+    double own = 0, sum = 0;
+    if (rank < ranks) {
+      // The points 1 ... n - 1. Shares differ by one point at most: n need not be a multiple of the number of ranks.
+      const long first = 1 + (n - 1) * rank / ranks, last = 1 + (n - 1) * (rank + 1) / ranks;
+      for (long i = first; i < last; ++i) own += f(double(i) * h);
+    }
+    MPI_Reduce(&own, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (rank != 0) continue;
+
+    const double answer = h * ((f(0) + f(1)) / 2 + sum);
+    // The rule itself makes the answer too small by h^2/6. A sum of n terms can be wrong by n roundings.
+    const double error = std::numbers::pi - answer - h * h / 6, bound = double(n) * 0x1p-53 * std::numbers::pi;
+    std::printf("ranks %d: pi = %.16f = %a, error %8.1e, bound %.1e\n", ranks, answer, answer, error, bound);
+    right = right && std::abs(error) <= bound;
+  }
+
+  MPI_Bcast(&right, 1, MPI_C_BOOL, 0, MPI_COMM_WORLD);
+  if (rank == 0) std::printf("%s\n", right ? "RIGHT" : "WRONG");
+  MPI_Finalize();
+  return right ? 0 : 1;
+}
