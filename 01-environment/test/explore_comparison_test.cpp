@@ -64,7 +64,7 @@ TEST(Comparison, RankZeroCanBeTheOddOne) {
   EXPECT_EQ(kernel(all), "kernel: node 0 (host a) has 6.1.0-13, the others 6.1.0-12");
 }
 
-TEST(Comparison, TwoGroupsOfOneSizeAreBothNamed) {
+TEST(Comparison, TwoGroupsOfTheSameSizeAreBothReported) {
   Processes all = made_up(4, 1);
   for (const std::size_t rank : {1u, 3u}) set_kernel(all, rank, "6.1.0-13");
   EXPECT_EQ(kernel(all), "kernel: nodes 0,2 (hosts a, c) have 6.1.0-12, nodes 1,3 (hosts b, d) have 6.1.0-13");
@@ -100,7 +100,7 @@ TEST(Comparison, GpusAndPortsAreCompared) {
     process["network"] = {{{"name", "lo"}, {"state", "up"}, {"mtu", 65536}, {"addresses", {"127.0.0.1/8"}}},
                           {{"name", "eth0"}, {"state", "up"}, {"mtu", 9000}, {"addresses", {process["host"]}}}};
   }
-  EXPECT_EQ(explore::differences(all), json::array()) << "UUIDs and addresses differ always";
+  EXPECT_EQ(explore::differences(all), json::array()) << "UUIDs and addresses always differ";
   all[1]["gpus"]["devices"].erase(0);
   all[1]["rdma"][0]["state"] = "DOWN";
   all[1]["network"][1]["mtu"] = 1500;
@@ -145,7 +145,7 @@ TEST(Items, AreParsedStrictly) {
   ASSERT_EQ(two.size(), 2u);
   EXPECT_EQ(two[1].name, "memlock");
   for (const char* wrong : {"", ",", "kernel,", "Kernel", "kernel memlock", "colour"}) {
-    if (std::string(wrong) == "kernel,") continue;  // a comma too many names nothing wrong
+    if (std::string(wrong) == "kernel,") continue;  // an extra comma is not an error
     EXPECT_THROW(explore::parse_items(wrong), multinode::UsageError) << wrong;
   }
   try {
@@ -183,10 +183,10 @@ TEST(Crowded, ThreadsOfANodeAgainstItsCpus) {
             (std::vector<std::string>{"node 1 (host b): 2 processes would start 8 OpenMP threads "
                                       "on 4 CPUs: set OMP_NUM_THREADS=2"}));
   all[2]["cpu"]["allowed"] = "0-3";
-  all[3]["cpu"]["allowed"] = "4-7";  // bound apart
+  all[3]["cpu"]["allowed"] = "4-7";  // bound to other CPUs
   EXPECT_TRUE(explore::crowded(all).empty());
   for (const std::size_t rank : {2u, 3u}) {
-    all[rank]["cgroup"]["cpus"] = 1.5;  // the CPU set does not tell of it
+    all[rank]["cgroup"]["cpus"] = 1.5;  // the CPU set does not show the quota
     all[rank]["threads"]["openmp"] = 1;
   }
   EXPECT_EQ(explore::crowded(all),
@@ -194,7 +194,7 @@ TEST(Crowded, ThreadsOfANodeAgainstItsCpus) {
                                       "on 1.5 CPUs: start fewer processes"}));
 }
 
-TEST(Bytes, ReadAsPeopleSayThem) {
+TEST(Bytes, InBinaryUnits) {
   EXPECT_EQ(explore::bytes_text(0), "0 B");
   EXPECT_EQ(explore::bytes_text(65536), "64 KiB");
   EXPECT_EQ(explore::bytes_text(8 << 20), "8 MiB");

@@ -1,4 +1,4 @@
-// The probes, on made-up trees that stand for "/".
+// The probes, on made-up file trees in place of "/".
 #include "explore/gpus.hpp"
 #include "explore/limits.hpp"
 #include "explore/network.hpp"
@@ -54,18 +54,18 @@ TEST(Rdma, EveryPortOfEveryDevice) {
   EXPECT_EQ(ports[2]["rate"], nullptr);
 }
 
-TEST(Rdma, NoDriverAndNoDeviceAreNoErrors) {
+TEST(Rdma, AMissingDriverOrDeviceIsNotAnError) {
   TemporaryFolder tree;
   EXPECT_EQ(explore::read_rdma(tree.path()), json::array());
   std::filesystem::create_directories(tree / "sys/class/infiniband");
   EXPECT_EQ(explore::read_rdma(tree.path()), json::array());
 }
 
-TEST(Rdma, WhatCannotBeReadIsUnknown) {
+TEST(Rdma, UnreadableValuesAreUnknown) {
   TemporaryFolder tree;
   tree.write("sys/class/infiniband/rxe0/fw_ver", "");  // soft-RoCE has none
   std::filesystem::create_directories(
-      tree / "sys/class/infiniband/rxe0/ports/1/state");  // opens, and then fails to be read, even for root
+      tree / "sys/class/infiniband/rxe0/ports/1/state");  // can be opened but not read, even by root
   std::filesystem::create_directories(tree / "sys/class/infiniband/rxe0/ports/1/link_layer");
   const json ports = explore::read_rdma(tree.path());
   ASSERT_EQ(ports.size(), 1u);
@@ -131,7 +131,7 @@ TEST(Gpus, NvlinksDirectAndOverASwitch) {
   EXPECT_EQ(explore::nvlinks(pci, "libno-such-library.so"), nullptr);
 }
 
-TEST(Cgroup, Version2TheTightestOnTheWayUp) {
+TEST(Cgroup, Version2TakesTheTightestLimitOfTheHierarchy) {
   TemporaryFolder tree;
   tree.write("proc/self/cgroup", "0::/slurm/job_7/step_0");
   EXPECT_EQ(explore::read_cgroup(tree.path()), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
@@ -170,7 +170,7 @@ std::vector<std::string> marks(const TemporaryFolder& tree, const multinode::Env
   return found;
 }
 
-TEST(Container, EachMarkSaysWhoToldIt) {
+TEST(Container, EachTraceNamesItsSource) {
   using Marks = std::vector<std::string>;
   TemporaryFolder none, docker, podman, pod, enroot;
   none.write("proc/self/cgroup", "0::/user.slice/user-1000.slice");
@@ -191,7 +191,7 @@ TEST(Container, EachMarkSaysWhoToldIt) {
   EXPECT_EQ(marks(enroot, {}), Marks{"enroot /proc/self/mountinfo"});
 }
 
-TEST(Limits, AreThisProcesss) {
+TEST(Limits, AreThoseOfThisProcess) {
   rlimit before{}, lower{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   lower = {100, before.rlim_max};
@@ -240,7 +240,7 @@ TEST(Required, FoundOrWhyNot) {
   EXPECT_EQ(all[9]["problem"], "cannot open shared object file: No such file or directory");
 }
 
-TEST(Cpus, RangesThereAndBack) {
+TEST(Cpus, RangesAreFormattedAndParsed) {
   for (const auto& [text, list] : std::map<std::string, std::vector<int>>{
            {"", {}}, {"7", {7}}, {"0-1", {0, 1}}, {"0-2,8,10-11", {0, 1, 2, 8, 10, 11}}}) {
     EXPECT_EQ(explore::ranges(list), text);
@@ -276,7 +276,7 @@ TEST(Cpus, CoresAndNumaNodesOfTheSet) {
   EXPECT_EQ(explore::read_cpu({15}, two_of_four)["numa_nodes"], "1");
 }
 
-// What the libraries themselves say, under the same variables.
+// What the libraries themselves report with the same variables.
 class Threads : public ::testing::TestWithParam<std::map<std::string, std::string>> {};
 
 TEST_P(Threads, AsTheLibrariesDo) {
@@ -297,7 +297,7 @@ TEST_P(Threads, AsTheLibrariesDo) {
       EXPECT_EQ(predicted[library], real[library]) << library << ": " << predicted;
       ++compared;
     }
-  if (compared == 0) GTEST_SKIP() << "neither libgomp nor OpenBLAS built with pthreads is here";
+  if (compared == 0) GTEST_SKIP() << "neither libgomp nor OpenBLAS built with pthreads is installed";
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -33,7 +33,8 @@ Result under_mnrun(int ranks, std::vector<std::string> options) {
   return run(argv);
 }
 
-// Two agents on this machine, with 2 + 1 processes: two nodes. `first` and `second` stand before each agent.
+// Two agents on this machine, with 2 + 1 processes, play two nodes. `first` and `second` are commands before each
+// agent.
 struct TwoNodes {
   Result first, second;
 };
@@ -57,7 +58,7 @@ TwoNodes on_two_nodes(const std::vector<std::string>& options, const std::string
   return both;
 }
 
-// The result file of `ranks` processes: fingerprint, a line a process, the verdict.
+// The result file of `ranks` processes: fingerprint, one line per process, verdict.
 void expect_result(const std::string& file, std::size_t ranks, std::size_t nodes, const std::string& launcher) {
   const std::vector<json> lines = json_lines(file);
   ASSERT_EQ(lines.size(), ranks + 2);
@@ -73,11 +74,11 @@ void expect_result(const std::string& file, std::size_t ranks, std::size_t nodes
     pids.push_back(process["pid"]);
   }
   std::sort(pids.begin(), pids.end());
-  EXPECT_EQ(std::unique(pids.begin(), pids.end()), pids.end()) << "each process speaks for itself";
+  EXPECT_EQ(std::unique(pids.begin(), pids.end()), pids.end()) << "each process reports itself";
   EXPECT_EQ(lines.back()["failures"], json::array());
 }
 
-TEST(Explore, AnotherBuildIsNamed) {
+TEST(Explore, ReportsAnotherBuild) {
   const TemporaryFolder folder;
   const std::string other = folder / "explore";  // the same program, but for its build ID
   ASSERT_EQ(run({"objcopy", "--remove-section", ".note.gnu.build-id", PATH_explore, other}).status, 0);
@@ -131,7 +132,7 @@ TEST(Explore, OnTwoNodes) {
   EXPECT_EQ(both.first.status, 0) << both.first.all();
   EXPECT_EQ(both.second.status, 0) << both.second.all();
   EXPECT_SAYS(both.first.out, "3 processes on 2 nodes, launcher: mnrun");
-  EXPECT_EQ(both.second.out, "") << "rank 0 prints";
+  EXPECT_EQ(both.second.out, "") << "only rank 0 prints";
   expect_result(folder / "result", 3, 2, "mnrun");
 }
 
@@ -154,7 +155,7 @@ TEST(Explore, AnotherCpuSetOnOneNodeIsFound) {
   EXPECT_SAYS(both.first.err, ") has 1, the others ");
 }
 
-TEST(Explore, WhatIsNotRequiredOnlyShows) {
+TEST(Explore, DifferencesThatAreNotRequiredDoNotFail) {
   const TwoNodes both = on_two_nodes({"--require-equal", "kernel"}, "ulimit -n 200");
   EXPECT_EQ(both.first.status, 0) << both.first.all();
   EXPECT_EQ(both.second.status, 0) << both.second.all();
@@ -180,7 +181,7 @@ TEST(Explore, ACommandOnTheHeadNodeOnlyIsFound) {
   EXPECT_EQ(all.first.status, 0) << all.first.all();
 }
 
-TEST(Explore, AFileOrALibraryThatIsMissingIsNamed) {
+TEST(Explore, ReportsAMissingFileOrLibrary) {
   const Result result = under_mnrun(2, {"--require-file", "/nowhere/at/all", "--require-library", "libabsent.so.9",
                                         "--require-library", "libc.so.6"});
   EXPECT_EQ(result.status, 1) << result.all();
@@ -225,7 +226,7 @@ TEST(Explore, ContradictoryVariablesAreRefused) {
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
 }
 
-TEST(Explore, SaysWhenTheFirstBarrierWas) {
+TEST(Explore, PrintsTheTimeOfTheFirstBarrier) {
   const auto since = std::chrono::system_clock::now().time_since_epoch();
   const Result result =
       under_mnrun(4, {"--since", std::to_string(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count())});
@@ -255,7 +256,7 @@ TEST(Explore, SeveralGpusAndWhichOfThemReachEachOther) {
 }
 #endif
 
-TEST(Explore, SecretsStayOut) {
+TEST(Explore, DoesNotPrintSecrets) {
   const TemporaryFolder folder;
   const Result result = run(command({"--json", folder / "result"}),
                             {{"MULTINODE_TEST_SECRET", "hunter2"}, {"KUBERNETES_SERVICE_HOST", "hunter2"}});

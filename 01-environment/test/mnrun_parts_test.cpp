@@ -31,7 +31,7 @@ std::string refusal(const Words& words, const Environment& environment = {}) {
   return "accepted";
 }
 
-TEST(MnOptions, OneNodeAndOneProcessUnlessTold) {
+TEST(MnOptions, DefaultsToOneNodeAndOneProcess) {
   const Options options = parsed({"prog"});
   EXPECT_EQ(options.nodes, 1);
   EXPECT_EQ(options.node_rank, 0);
@@ -42,7 +42,7 @@ TEST(MnOptions, OneNodeAndOneProcessUnlessTold) {
   EXPECT_EQ(parsed({"--master-port", "1234", "p"}).master_port, 1234);
 }
 
-TEST(MnOptions, WhatFollowsTheProgramIsItsOwn) {
+TEST(MnOptions, WordsAfterTheProgramAreItsArguments) {
   const Options options =
       parsed({"--nproc-per-node", "4", "-e", "A=1", "prog", "--nproc-per-node", "9", "-r", "--", "x"});
   EXPECT_EQ(options.processes, "4");
@@ -135,7 +135,7 @@ TEST(MnOptions, DefaultsOfABatchSystem) {
   EXPECT_EQ(parsed({"--nnodes", "1", "p"}, pod).node_rank, 0);
 }
 
-TEST(MnOptions, RefusesInOneLine) {
+TEST(MnOptions, ErrorsAreOneLine) {
   const std::pair<Words, const char*> cases[] = {
       {{}, "no program"},
       {{"--standalone"}, "no program"},
@@ -205,7 +205,7 @@ TEST(Places, RanksWithinARole) {
   EXPECT_EQ(mnrun::places(agents, 1)[2].role_size, 3);
 }
 
-TEST(EnvironmentOfAProcess, HasNoOtherLauncherInIt) {
+TEST(EnvironmentOfAProcess, HasNoVariablesOfOtherLaunchers) {
   mnrun::Round round;
   round.agents = {agent(0, 2)};
   round.agents[0].run_id = "r";

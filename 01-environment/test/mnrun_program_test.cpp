@@ -66,14 +66,14 @@ bool soon(const std::function<bool()>& condition) {
   return true;
 }
 
-// Of a running rank; it has no environment in the moment in which it becomes another program.
+// The pid of a running rank. A process has no environment while it is executing another program.
 pid_t process_of(const Process& mnrun, const std::string& rank) {
   pid_t pid = 0;
   if (!soon([&] { return (pid = mnrun.find("RANK", rank)) != 0; })) throw std::runtime_error("no rank " + rank);
   return pid;
 }
 
-bool alive(pid_t pid) {  // a zombie is not
+bool alive(pid_t pid) {  // false for a zombie
   const std::string stat = text_of("/proc/" + std::to_string(pid) + "/stat");
   const auto close = stat.rfind(')');
   return close != std::string::npos && stat[close + 2] != 'Z';
@@ -93,7 +93,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
-TEST(Mnrun, TellsEachProcessWhereItStands) {
+TEST(Mnrun, SetsTheVariablesOfEachProcess) {
   const Result r = standalone(3, "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE");
   EXPECT_EQ(r.status, 0) << r.err;
   for (const std::string rank : {"0", "1", "2"})
@@ -101,7 +101,7 @@ TEST(Mnrun, TellsEachProcessWhereItStands) {
   EXPECT_EQ(r.err, "");
 }
 
-TEST(Mnrun, OneProcessWritesForItself) { EXPECT_EQ(standalone(1, "printf 'no end of line'").out, "no end of line"); }
+TEST(Mnrun, OneProcessWritesWithoutAPipe) { EXPECT_EQ(standalone(1, "printf 'no end of line'").out, "no end of line"); }
 
 TEST(Mnrun, IsBelievedInsideAnotherLauncher) {
   const Result r = standalone(2, "echo $OMPI_COMM_WORLD_RANK-$PMIX_RANK-$TORCHELASTIC_RUN_ID-$WORLD_SIZE", {},
@@ -116,7 +116,7 @@ TEST(Mnrun, IsBelievedInsideAnotherLauncher) {
   EXPECT_EQ(count(r.out, "] ---2\n"), 2u) << r.out;
 }
 
-TEST(Mnrun, TheFirstExitStatusIsItsOwn) {
+TEST(Mnrun, ExitsWithTheStatusOfTheFirstFailure) {
   const Result r = standalone(3, "if [ $RANK = 2 ]; then exit 41; fi; exec sleep 60");
   EXPECT_EQ(r.status, 41);
   EXPECT_TRUE(std::regex_match(
@@ -143,7 +143,7 @@ TEST(Mnrun, AKilledProcessEndsTheOthers) {
 }
 
 // The kernel closes a killed process's connections before its parent can wait for it.
-TEST(Mnrun, TheKilledProcessIsNamedAndNotWhoEndsOfIt) {
+TEST(Mnrun, ReportsTheKilledProcessNotThoseThatFailBecauseOfIt) {
   const TemporaryFolder folder;
   const std::string pipe = folder / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -159,7 +159,7 @@ TEST(Mnrun, TheKilledProcessIsNamedAndNotWhoEndsOfIt) {
   }
 }
 
-TEST(Mnrun, WhoIgnoresSigtermIsKilledWithItsChildren) {
+TEST(Mnrun, KillsProcessesThatIgnoreSigtermWithTheirChildren) {
   Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
                            "trap '' TERM; sleep 60 & echo child $!; read line < /dev/null; wait"));
   const auto grandchild = mnrun.wait_for("\\[rank 1\\] child (\\d+)");
@@ -169,12 +169,12 @@ TEST(Mnrun, WhoIgnoresSigtermIsKilledWithItsChildren) {
   kill(process_of(mnrun, "0"), SIGKILL);
   EXPECT_EQ(mnrun.wait().status, 137);
   const auto took = std::chrono::steady_clock::now() - begin;
-  EXPECT_GE(took, 400ms);  // it had its chance
+  EXPECT_GE(took, 400ms);  // it had time to end by itself
   EXPECT_LT(took, 30s);
   EXPECT_TRUE(soon([&] { return !alive(pid); }));
 }
 
-TEST(Mnrun, KilledItselfItLeavesNoProcessBehind) {
+TEST(Mnrun, LeavesNoProcessBehindWhenKilled) {
   Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"}, "echo ready $$; exec sleep 60"));
   std::vector<pid_t> pids;
   for (const std::string rank : {"0", "1"}) {
@@ -186,7 +186,7 @@ TEST(Mnrun, KilledItselfItLeavesNoProcessBehind) {
   for (const pid_t pid : pids) EXPECT_TRUE(soon([&] { return !alive(pid); }));
 }
 
-TEST(Mnrun, PassesSignalsOn) {
+TEST(Mnrun, ForwardsSignals) {
   Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
                            "trap 'echo got usr1' USR1; trap 'echo got term; exit 3' TERM; echo ready;"
                            "while :; do sleep 60 & wait $!; done"));
@@ -200,7 +200,7 @@ TEST(Mnrun, PassesSignalsOn) {
   EXPECT_NE(r.err.find("signal 15 (SIGTERM)"), std::string::npos) << r.err;
 }
 
-TEST(Mnrun, StopsAndGoesOnWithItsProcesses) {
+TEST(Mnrun, SuspendsAndContinuesWithItsProcesses) {
   Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"}, "echo ready; exec sleep 60"));
   for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready"));
   const pid_t pid = process_of(mnrun, "1");
@@ -228,7 +228,7 @@ TEST(Mnrun, ASecondSignalDoesNotWait) {
   EXPECT_LT(r.seconds.count(), 25) << "it waited for --shutdown-timeout";
 }
 
-TEST(Mnrun, WhatCannotStartIsSaidInOneLine) {
+TEST(Mnrun, StartErrorsAreOneLine) {
   const TemporaryFolder folder;
   const auto file = [&](const std::string& name, const std::string& text, mode_t mode) {
     const auto path = folder / name;
@@ -264,7 +264,7 @@ TEST(Mnrun, WhatCannotStartIsSaidInOneLine) {
   }
 }
 
-TEST(Mnrun, ProgramIsLookedUpWhereItWillRun) {
+TEST(Mnrun, LooksUpTheProgramInItsWorkingDirectory) {
   const TemporaryFolder folder;
   std::filesystem::create_symlink("/bin/pwd", folder / "where");
   const std::string here = std::filesystem::canonical(folder.path()).string();
@@ -273,7 +273,7 @@ TEST(Mnrun, ProgramIsLookedUpWhereItWillRun) {
   EXPECT_EQ(multinode::testing::run({PATH_mnrun, "--standalone", "-w", here, "./where"}).out, here + "\n");
 }
 
-TEST(Mnrun, StartsAllAgainAsOftenAsAllowed) {
+TEST(Mnrun, RestartsAtMostMaxRestartsTimes) {
   const std::string script = "echo start $MNRUN_RESTART_COUNT; if [ $RANK = 1 ]; then exit 5; fi; exec sleep 60";
   const Result never_right = standalone(2, script, {"--max-restarts", "2"});
   EXPECT_EQ(never_right.status, 5);
@@ -287,7 +287,7 @@ TEST(Mnrun, StartsAllAgainAsOftenAsAllowed) {
   EXPECT_EQ(lines_with(right.out, "[rank 1] "), (Words{"start 0", "start 1"}));
 }
 
-TEST(Mnrun, SaysWhyBeforeTheNextStart) {
+TEST(Mnrun, PrintsTheReasonBeforeARestart) {
   const std::string script = "'echo start; [ $MNRUN_RESTART_COUNT = 50 ]'";
   const Result r = multinode::testing::run(
       {"sh", "-c", PATH_mnrun " --standalone --nproc-per-node 1 --max-restarts 50 sh -c " + script + " 2>&1"}, {});
@@ -299,7 +299,7 @@ TEST(Mnrun, SaysWhyBeforeTheNextStart) {
   EXPECT_EQ(number, 101);
 }
 
-TEST(Mnrun, ABadCommandLineIsNotStartedAgain) {
+TEST(Mnrun, DoesNotRestartAfterABadCommandLine) {
   for (const std::string status : {"2", "77"}) {
     const Result r = standalone(2, "echo start; exit " + status, {"--max-restarts", "3"});
     EXPECT_EQ(r.status, std::stoi(status));
@@ -307,7 +307,7 @@ TEST(Mnrun, ABadCommandLineIsNotStartedAgain) {
   }
 }
 
-TEST(Mnrun, AsyncGoesOnWhileOneLives) {
+TEST(Mnrun, AsyncContinuesWhileOneProcessRuns) {
   const TemporaryFolder folder;
   const std::string fifo = folder / "go";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
@@ -371,7 +371,7 @@ TEST(Mnrun, AStoppedReaderStopsTheWriters) {
     const auto at = text.find(name);
     return at == text.npos ? 0L : std::stol(text.substr(at + name.size()));
   };
-  // It has read what it has room for, and then no more for a fifth of a second.
+  // It fills its buffer, and then reads nothing for a fifth of a second.
   long last = -1;
   int unchanged = 0;
   EXPECT_TRUE(soon([&] {
@@ -384,11 +384,11 @@ TEST(Mnrun, AStoppedReaderStopsTheWriters) {
   EXPECT_LT(number("status", "VmHWM:"), 64 << 10);
   mnrun.signal(SIGTERM);
   EXPECT_TRUE(soon([&] { return mnrun.find("RANK", "0") == 0 && mnrun.find("RANK", "2") == 0; }));
-  mnrun.signal(SIGTERM);  // the lines that nobody reads are given up
+  mnrun.signal(SIGTERM);  // drops the lines that nobody reads
   EXPECT_EQ(mnrun.wait().status, 143);
 }
 
-TEST(Mnrun, AReaderThatIsGoneEndsTheProcesses) {
+TEST(Mnrun, AClosedReaderEndsTheProcesses) {
   const Result r = multinode::testing::run(
       {"bash", "-c",
        std::string("set -o pipefail; ") + PATH_mnrun + " --standalone --nproc-per-node 2 yes | head -n 1"});
@@ -421,7 +421,7 @@ TEST(Mnrun, LogsAsTorchrunPlacesThem) {
   EXPECT_EQ(count(some.err, "err"), 2u);
 }
 
-TEST(Mnrun, InputIsRankZeros) {
+TEST(Mnrun, RankZeroGetsTheInput) {
   const Result r = multinode::testing::run({"sh", "-c",
                                             std::string("echo word | ") + PATH_mnrun +
                                                 " --standalone --nproc-per-node 2 sh -c 'read line; echo got $line'"});
@@ -429,7 +429,7 @@ TEST(Mnrun, InputIsRankZeros) {
   EXPECT_EQ(lines_with(r.out, "[rank 1] "), Words{"got"});
 }
 
-TEST(Mnrun, ADaemonThatKeepsThePipeOpenIsNotWaitedFor) {
+TEST(Mnrun, DoesNotWaitForADaemonThatKeepsThePipeOpen) {
   const TemporaryFolder folder;
   const std::string file = folder / "pid";
   const Result r = standalone(2, "if [ $RANK = 0 ]; then setsid sh -c 'echo $$ > " + file +
@@ -439,11 +439,11 @@ TEST(Mnrun, ADaemonThatKeepsThePipeOpenIsNotWaitedFor) {
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_EQ(count(r.out, "done"), 2u);
   EXPECT_LT(r.seconds.count(), 50);
-  EXPECT_EQ(kill(std::stoi(text_of(file)), SIGKILL), 0);  // it left the group and lives
+  EXPECT_EQ(kill(std::stoi(text_of(file)), SIGKILL), 0);  // it left the process group and is still running
 }
 
 TEST(Mnrun, AsAnotherUser) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
   const TemporaryFolder folder;
   chmod(folder.path().c_str(), 0755);
   const auto copy = folder / "mnrun";
@@ -519,7 +519,7 @@ TEST(MnrunTwoNodes, AKilledProcessEndsBothNodes) {
   EXPECT_EQ(a.err, b.err);
 }
 
-TEST(MnrunTwoNodes, AKilledAgentIsNamed) {
+TEST(MnrunTwoNodes, ReportsAKilledAgent) {
   for (const int victim : {0, 1}) {
     TwoNodes run("echo ready; exec sleep 60");
     ASSERT_TRUE(run.node[0]->wait_for("rank 1\\] ready"));
@@ -534,7 +534,7 @@ TEST(MnrunTwoNodes, AKilledAgentIsNamed) {
   }
 }
 
-TEST(MnrunTwoNodes, StartAgainTogether) {
+TEST(MnrunTwoNodes, RestartTogether) {
   TwoNodes run(
       "echo start $MNRUN_RESTART_COUNT; if [ $MNRUN_RESTART_COUNT = 2 ]; then exit 0; fi;"
       "if [ $RANK = $MNRUN_RESTART_COUNT ]; then exit 4; fi; exec sleep 60",
@@ -547,7 +547,7 @@ TEST(MnrunTwoNodes, StartAgainTogether) {
   EXPECT_NE(b.err.find("; start 2 of 2 more"), std::string::npos) << b.err;
 }
 
-TEST(MnrunTwoNodes, AnAgentKilledAfterARestartIsNamed) {
+TEST(MnrunTwoNodes, ReportsAnAgentKilledAfterARestart) {
   TwoNodes run("echo start $MNRUN_RESTART_COUNT; if [ $RANK$MNRUN_RESTART_COUNT = 00 ]; then exit 4; fi; exec sleep 60",
                {"--max-restarts", "2"});
   ASSERT_TRUE(run.node[0]->wait_for("start 1"));
@@ -579,7 +579,7 @@ TEST(MnrunTwoNodes, ASignalToOneEndsBoth) {
   }
 }
 
-TEST(MnrunTwoNodes, WhatOneNodeLacksBothSay) {
+TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
   const std::string port = std::to_string(multinode::testing::free_port());
   std::unique_ptr<Process> nodes[2];
   for (int i = 0; i < 2; ++i)
@@ -595,7 +595,7 @@ TEST(MnrunTwoNodes, WhatOneNodeLacksBothSay) {
   }
 }
 
-TEST(MnrunTwoNodes, AMissingNodeIsNamed) {
+TEST(MnrunTwoNodes, ReportsAMissingNode) {
   const std::string port = std::to_string(multinode::testing::free_port());
   const auto node = [&](const std::string& rank) {
     return multinode::testing::run({PATH_mnrun, "--nnodes", "3", "--node-rank", rank, "--master-addr", "127.0.0.1",
