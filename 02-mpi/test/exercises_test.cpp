@@ -1,4 +1,4 @@
-// Answers to the README's exercises, and what it says of command lines that it does not run.
+// What README.md and reference.md say without showing a run: the answer to exercise 3, and lines that are not executed.
 #include <testing/json_lines.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>

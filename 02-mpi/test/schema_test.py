@@ -1,6 +1,6 @@
-"""Validates what the programs write with --json against the JSON Schema in the README.
+"""Validates what the programs write with --json against the JSON Schema in reference.md.
 
-usage: schema_test.py README.md FOLDER-OF-THE-PROGRAMS [self_check]
+usage: schema_test.py reference.md FOLDER-OF-THE-PROGRAMS [self_check]
 Exit status: 0 right, 1 wrong, 77 no jsonschema (Debian: python3-jsonschema).
 """
 import copy
@@ -19,9 +19,9 @@ except ImportError:
     print("no jsonschema: install python3-jsonschema")
     sys.exit(77)
 
-readme, programs = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-schemas = re.findall(r"^```json\n(.*?)^```$", readme.read_text(), re.S | re.M)
-assert len(schemas) == 1, f"{len(schemas)} json blocks in the README"
+reference, programs = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+schemas = re.findall(r"^```json\n(.*?)^```$", reference.read_text(), re.S | re.M)
+assert len(schemas) == 1, f"{len(schemas)} json blocks in reference.md"
 schema = json.loads(schemas[0])
 jsonschema.Draft202012Validator.check_schema(schema)
 validator = jsonschema.Draft202012Validator(schema)
