@@ -11,7 +11,10 @@ and says who runs the commands, in the repository's root after `source build/rel
   run on two hosts[ with torchrun]     this test with --hosts, on node0 of two test hosts (ci/lab/hosts)
   run on two hosts[ with torchrun], beside ID    the same, on node1 at the same time as row ID on node0
   run on both hosts                    the same, the same command on both at the same time
+  run in a job                         this test with --hosts: the commands behind "on a cluster:", in a job of two replicas
+                                       that the stand-in for ngc starts
   `NAME`                               the test of this name in CTest, or the stand-in
+With --hosts, the stand-ins are on the PATH of rows of the kind "stand-in".
 
 Checked: all ids once; programs, options, files, job scripts, tests and stand-ins exist; a row without a job script is partial;
 the numbers at the top (--update writes them). Each of these checks has to find a fault that is planted in a copy.
@@ -155,7 +158,7 @@ class Checker:
                     f"{front}.${{" in self.tests and re.search(rf"(?<![\w.]){re.escape(last)}\b", self.tests))
                 if not known:
                     yield f"{row['id']}: there is no test or stand-in '{name}'"
-            if row["runs"] and not row["commands"]:
+            if row["runs"] and not row["commands"] or row["in_job"] and not row["cluster"]:
                 yield f"{row['id']}: 'run' and no command to run"
         for tutorial, count in STEPS.items():
             for number in range(1, count + 1):
@@ -180,6 +183,7 @@ def parse(text):
                      if re.match(beginning, tested)), None)
         rows.append({"id": name, "cells": cells, "job": job, "tested": tested, "difference": difference, "kind": kind,
                      "commands": re.findall("`([^`]+)`", local), "cluster": re.findall("`([^`]+)`", cluster),
+                     "in_job": "run in a job" in tested,
                      "runs": (re.findall(r"run (here|on two hosts|on both hosts)", tested) or [None])[0],
                      "status": int((re.findall(r"exit status (\d+)", tested) or [0])[0]),
                      "beside": (re.findall(r"beside ([A-Z]+-\d+)", tested) or [None])[0]})
@@ -187,7 +191,7 @@ def parse(text):
 
 
 def summary(rows):
-    lines = ["| tutorial | steps | " + " | ".join(KINDS) + " | of all steps, partial |", "|---" * (len(KINDS) + 3) + "|"]
+    lines = ["| tutorial | steps | " + " | ".join(KINDS) + " | partial |", "|---" * (len(KINDS) + 3) + "|"]
     for tutorial in [*STEPS, ""]:
         own = [row for row in rows if row["id"].startswith(tutorial)]
         counts = [sum(row["kind"] == kind for row in own) for kind in KINDS]
@@ -240,32 +244,57 @@ def run_here(rows, root):
         return [error for error in pool.map(lambda row: run(row, root), rows) if error]
 
 
-def run_on_hosts(rows, root, build, torch):
-    """Brings two test hosts up, and runs there all rows of `rows`, one after the other."""
-    with tempfile.TemporaryDirectory(dir=build) as folder:
-        folder = pathlib.Path(folder)
-        lines = [". ci/checks/test_functions.sh"]
-        for row in rows:
-            if row["beside"]:
-                continue
-            other = next((other for other in rows if other["beside"] == row["id"]), row if "both" in row["runs"] else None)
-            path = f"export PATH={torch}/bin:$PATH" if "torchrun" in row["tested"] else ":"
-            for node, commands in ((0, row["commands"]), (1, other["commands"] if other else ["true"])):
-                (folder / f"{row['id']}.{node}").write_text(script(root, [path, *commands]))
-            names = row["id"] + (f" and {other['id']}" if other and other is not row else "")
-            lines += [f"status=0; echo '== {names}'",
-                      f"timeout {LIMIT} ssh node1 bash {folder}/{row['id']}.1 >{folder}/{row['id']}.log1 2>&1 </dev/null & other=$!",
-                      f"timeout {LIMIT} bash {folder}/{row['id']}.0 >{folder}/{row['id']}.log 2>&1 </dev/null || status=$?",
-                      f"wait $other || status=1; if ((status != {row['status']})); then",
-                      f"echo \"WRONG: {names}: exit status $status\"; cat {folder}/{row['id']}.log*; fi"]
-        (folder / "all.sh").write_text("\n".join(lines) + "\n")
-        shared = [build, *([torch] if torch else [])]
-        done = subprocess.run(["bash", "ci/lab/hosts", "with", "2", *[word for one in shared for word in ("--share", one)], "--",
-                               "bash", folder / "all.sh"], cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+def on_hosts(root, build, more, commands, folder, env=None):
+    """Runs lines of shell with two test hosts; what lines that begin with WRONG say."""
+    (folder / "all.sh").write_text("\n".join(commands) + "\n")
+    shared = [word for one in (build, folder, *more) if one for word in ("--share", one)]
+    done = subprocess.run(["bash", "ci/lab/hosts", "with", "2", *shared, *(["--here"] if env else []), "--",
+                           "bash", folder / "all.sh"], cwd=root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     print(done.stdout + done.stderr, end="")
     if done.returncode == 77:
         sys.exit(77)
     return ["not all of it ran"] if done.returncode else re.findall("^WRONG: (.*)", done.stdout, re.M)
+
+
+def run_on_hosts(rows, root, build, torch):
+    """Brings two test hosts up, and runs there all rows of `rows`, one after the other."""
+    with tempfile.TemporaryDirectory(dir=build) as folder:
+        folder = pathlib.Path(folder)
+        lines = []
+        for row in rows:
+            if row["beside"]:
+                continue
+            file = row["id"].split()[-1]
+            other = next((other for other in rows if other["beside"] == row["id"]), row if "both" in row["runs"] else None)
+            path = f"export PATH={torch}/bin:$PATH" if "torchrun" in row["tested"] else ":"
+            if row["kind"] == "on a stand-in":
+                path = "export PATH=$PWD/ci/lab/stand-ins:$PATH"
+            for node, commands in ((0, row["commands"]), (1, other["commands"] if other else ["true"])):
+                (folder / f"{file}.{node}").write_text(script(root, [path, *commands]))
+            names = row["id"] + (f" and {other['id']}" if other and other is not row else "")
+            lines += [f"status=0; echo '== {names}'",
+                      f"timeout {LIMIT} ssh node1 bash {folder}/{file}.1 >{folder}/{file}.log1 2>&1 </dev/null & other=$!",
+                      f"timeout {LIMIT} bash {folder}/{file}.0 >{folder}/{file}.log 2>&1 </dev/null || status=$?",
+                      f"wait $other || status=1; if ((status != {row['status']})); then",
+                      f"echo \"WRONG: {names}: exit status $status\"; cat {folder}/{file}.log*; fi"]
+        return on_hosts(root, build, [torch], lines, folder)
+
+
+def run_in_jobs(rows, root, build):
+    """Runs the rows' commands for a cluster in jobs of the stand-in for ngc, whose replicas are two test hosts."""
+    with tempfile.TemporaryDirectory(dir=build) as folder:
+        folder = pathlib.Path(folder)
+        lines = []
+        for row in rows:
+            file = row["id"].split()[-1]
+            (folder / file).write_text(script(root, row["cluster"]))
+            lines += [f"status=0; echo '== {row['id']} in a job'",
+                      f"timeout {LIMIT} ngc batch run --name test --ace test --instance dgxa100.80g.2.norm --image test "
+                      "--result /mnt/results --array-type PYTORCH --replicas 2 "
+                      f"--commandline 'bash {folder}/{file} # bcprun' >{folder}/log 2>&1 || status=$?",
+                      f"if ((status != {row['status']})); then echo \"WRONG: {row['id']}: exit status $status\"; cat {folder}/log; fi"]
+        env = dict(os.environ, PATH=f"{root}/ci/lab/stand-ins:{os.environ['PATH']}", STAND_IN_STORAGE=str(folder / "storage"))
+        return on_hosts(root, build, [], lines, folder, env)
 
 
 def planted_faults(checker, text):
@@ -332,7 +361,13 @@ def main():
             print(f"left out, as torchrun is not installed (bash ci/setup all): {' '.join(left)}")
         rows = [row for row in rows if row["id"] not in left]
         if options.hosts:
-            wrong = run_on_hosts(rows, root, build, torch)
+            jobs = [row for row in parse(text) if row["in_job"] and re.search(options.only, row["id"])]
+            fault = {"id": "a planted fault", "commands": ["false"], "cluster": ["bcprun -c false"], "kind": "", "tested": "",
+                     "runs": "", "status": 0, "beside": None}
+            wrong = run_on_hosts([*rows, fault], root, build, torch) + run_in_jobs([*jobs, fault], root, build)
+            found = [error for error in wrong if fault["id"] in error]
+            wrong = [error for error in wrong if error not in found] + ["a planted fault is not found"] * (2 - len(found))
+            rows += jobs
         else:
             with tempfile.TemporaryDirectory() as folder:
                 wrong = run_here(rows, clone(root, build, pathlib.Path(folder) / "clone"))
