@@ -220,8 +220,9 @@ Round Agents::meet(int restart) {
     claim_node();
     // Names the start to which it belongs; for a restart listen() did it as soon as it knew.
     if (restart == 0)
-      listener_->will(key("verdict"),
-                      nlohmann::json(Verdict{1, "lost the connection to the mnrun of " + own_.name()}).dump());
+      listener_->will(
+          key("verdict"),
+          nlohmann::json(Verdict{1, "the mnrun of " + own_.name() + " is gone: lost the connection to it"}).dump());
     listening_ = multinode::quiet_thread([this] { listen(); });
     wait_for_all();
   }
@@ -248,8 +249,9 @@ void Agents::listen() {
         const Verdict verdict = nlohmann::json::parse(listener_->get(key("verdict"), 500ms));
         if (verdict.again) {
           const std::string next = "mnrun/" + options_.run_id + "/" + std::to_string(restart_ + 1) + "/verdict";
-          listener_->will(next,
-                          nlohmann::json(Verdict{1, "lost the connection to the mnrun of " + own_.name()}).dump());
+          listener_->will(
+              next,
+              nlohmann::json(Verdict{1, "the mnrun of " + own_.name() + " is gone: lost the connection to it"}).dump());
         }
         return deliver(verdict);
       } catch (const StoreTimeout&) {
@@ -263,8 +265,9 @@ void Agents::listen() {
 Verdict Agents::store_lost(const std::string& why) const {
   const std::lock_guard lock(mutex_);
   const auto host = std::find_if(agents_.begin(), agents_.end(), [](const Agent& a) { return a.hosts_store; });
-  return {1, host == agents_.end() ? "lost the connection to the store of the agents: " + why
-                                   : "lost the connection to the mnrun of " + host->name() + ", which hosts the store"};
+  return {1, host == agents_.end()
+                 ? "the store of the agents is gone: " + why
+                 : "the mnrun of " + host->name() + " is gone: lost the connection to it and to the store"};
 }
 
 // In a thread of its own, because the connection may hang for tell_timeout.
@@ -298,7 +301,7 @@ void Agents::done() {
         const std::string result = teller_->compare_set(key("first"), "", nlohmann::json(Verdict{}).dump());
         teller_->compare_set(key("verdict"), "", result);
       },
-      {1, "lost the connection to the agents' store at " + to_string(endpoint_)});
+      {1, "the agents' store at " + to_string(endpoint_) + " is gone: lost the connection to it"});
 }
 
 void Agents::leave() {
