@@ -24,6 +24,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -54,7 +55,7 @@ def run(command, folder, environment):
 def compile_line(source, readme):
     """The line in the program's head that compiles it; the README, if there is one, must print the same."""
     head = source.read_text().split("#include", 1)[0]
-    found = re.search(rf"^//\s+(\S.*\b{re.escape(source.name)} .*-o {source.stem}\b.*)$", head, re.M)
+    found = re.search(rf"^//[ ]+(\S.*\b{re.escape(source.name)} .*-o {source.stem}\b.*)$", head, re.M)
     if not found:
         raise Failure(f"{source}: no line of the head comment compiles it with -o {source.stem}")
     line = found[1].rstrip()
@@ -72,7 +73,7 @@ def main():
     parser.add_argument("--libraries", default="")
     parser.add_argument("--stand-ins", default="")
     options = parser.parse_args()
-    chapter, name = options.chapter.resolve(), options.name
+    chapter, name, env = options.chapter.resolve(), options.name, options.source.resolve()
     lesson = json.loads((chapter / "test/lessons.json").read_text())[name]
     exercise = lesson.get("exercise", False)
     where = chapter / "exercises/solutions" if exercise else chapter
@@ -99,7 +100,7 @@ def main():
                 raise Failure(f"{command}\nends with exit status {status}:\n{output}")
 
         def start(command, n):
-            return run(f". {options.source} && {command.replace('{n}', str(n))}", folder, environment)
+            return run(f". {shlex.quote(str(env))} && {command.replace('{n}', str(n))}", folder, environment)
 
         def answer(command, pattern, n):
             status, output = start(command, n)
