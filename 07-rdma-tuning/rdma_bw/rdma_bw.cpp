@@ -71,7 +71,7 @@ std::vector<std::string> words_of(const std::string& option, const std::string& 
       words.back() += c;
     }
   }
-  if (quote) throw UsageError(option + ": '" + text + "' has a quote too many");
+  if (quote) throw UsageError(option + ": '" + text + "' has an unmatched quote");
   return words;
 }
 
@@ -97,15 +97,15 @@ bool parse(int argc, const char* const* argv, Options& options) {
   };
   po::options_description known("rdma_bw [options] [-- options of the benchmark; without any: -b 8 -e 128M -f 8]");
   known.add_options()("launch", po::value(&options.launch)->default_value(options.launch),
-                      "command that starts the processes, {n} of them, on the nodes; one of them is this one")(
+                      "command that starts {n} processes on the nodes; this machine is one of the nodes")(
       "processes", po::value<std::string>()->default_value("2")->notifier(set_processes), "the numbers {n}: 2,4,8")(
-      "benchmark", po::value(&options.benchmark), "all_reduce_perf; default: chapter 02's, beside this one")(
+      "benchmark", po::value(&options.benchmark), "path of all_reduce_perf; default: the one of this build")(
       "backend", po::value(&options.backend)->default_value(options.backend),
       "nccl, mpi (over UCX), or auto: nccl where a GPU is here")("plot", po::value(&options.plot),
                                                                  "SVG file to draw the bus bandwidths to")(
       "timeout", po::value(&options.timeout)->default_value(600, "600"), "seconds that one run may take")(
       "baseline", po::value(&options.baseline)->default_value(1, "1"),
-      "seconds to watch the idle machine before each run; what it sends by itself is subtracted");
+      "seconds to watch the idle machine before each run; its own traffic is subtracted");
   known.add(options.wanted.description()).add(options.system.description());
   if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return false;
   multinode::require_range("--timeout", options.timeout, 0.1, 1e6);
@@ -113,11 +113,11 @@ bool parse(int argc, const char* const* argv, Options& options) {
   if (options.backend != "auto" && options.backend != "nccl" && options.backend != "mpi")
     throw UsageError("--backend must be auto, nccl or mpi, not '" + options.backend + "'");
   if (options.processes.size() > 1 && options.launch.find("{n}") == std::string::npos)
-    throw UsageError("--processes has several numbers, and --launch no {n} to put them in");
+    throw UsageError("--processes has several numbers, but --launch has no {n}");
   if (options.benchmark.empty()) options.benchmark = folder_of_this_program() + "../02-mpi/all_reduce_perf";
   if (::access(options.benchmark.c_str(), X_OK) != 0)
     throw UsageError("--benchmark: cannot run " + options.benchmark + ": " + std::strerror(errno));
-  if (words_of("--launch", options.launch).empty()) throw UsageError("--launch: it is empty");
+  if (words_of("--launch", options.launch).empty()) throw UsageError("--launch is empty");
   if (!options.plot.empty() && !std::ofstream(options.plot, std::ios::app))
     throw UsageError("--plot: cannot write " + options.plot + ": " + std::strerror(errno));
   options.arguments.assign(dashes == end ? end : dashes + 1, end);
@@ -250,7 +250,7 @@ Half measure(const Options& options, int processes, const Variables& variables) 
   const Ended ended = run(command, std::chrono::duration<double>(options.timeout));
   std::this_thread::sleep_for(before.delay);  // of counters that are only fetched so often
   if (ended.timed_out)
-    throw std::runtime_error("the benchmark had not ended after --timeout, " + digits(options.timeout) + " s");
+    throw std::runtime_error("the benchmark did not end within --timeout, " + digits(options.timeout) + " s");
   if (ended.status == multinode::exit_hardware_absent)
     throw multinode::HardwareAbsent("the benchmark lacks its hardware (exit status 77); see --backend");
   if (ended.status) {
@@ -348,7 +348,7 @@ int report(const Options& options, const std::vector<Row>& rows) {
       lines.insert(who + "nothing left this machine: --launch must start processes on two nodes");
       status = multinode::exit_wrong;
     } else if (row.rdma->over.verdict == rdma::Verdict::cannot_tell) {
-      lines.insert(who + "over what the half with RDMA ran, the counters cannot tell");
+      lines.insert(who + "the counters cannot tell whether the half with RDMA used RDMA");
       if (!status) status = multinode::exit_untestable;
     }
     if (row.sockets &&

@@ -160,7 +160,7 @@ class Checks {
     const double bytes = std::strtod(soft.c_str(), nullptr);
     add({bytes < 1024.0 * 1024 * 1024 ? Severity::bad : Severity::warning, "memlock", printable(soft) + " bytes",
          "unlimited",
-         "ulimit -l unlimited; for ever: /etc/security/limits.d/rdma.conf '* - memlock unlimited'\n"
+         "ulimit -l unlimited; permanently: /etc/security/limits.d/rdma.conf '* - memlock unlimited'\n"
          "Slurm: PropagateResourceLimitsExcept=MEMLOCK and LimitMEMLOCK=infinity of slurmd; docker run --ulimit "
          "memlock=-1"});
   }
@@ -491,7 +491,7 @@ std::vector<Finding> check(const System& system, const Places& places) { return 
 int run_check(int argc, const char* const* argv) {
   SystemOptions options;
   std::string dev = "/dev", proc = "/proc";
-  po::options_description known("rdma_tune check [options]: what is wrong here, and how to mend it");
+  po::options_description known("rdma_tune check [options]: what is wrong here, and how to fix it");
   known.add_options()("dev", po::value(&dev)->default_value(dev), "the folder to look into in place of /dev")(
       "proc", po::value(&proc)->default_value(proc), "the folder to read in place of /proc");
   known.add(options.description());

@@ -142,7 +142,7 @@ void warn_of_distances(const System& system, Choice& choice) {
     for (std::size_t i = 0; i < names.size(); ++i)
       if (nearest_of[i] > usual && usual < 2 && nearest_of[i] < 3)
         choice.warnings.push_back(names[i] + " shares no " + places[usual] + " with a" + other +
-                                  ", unlike the others: its traffic takes a longer way");
+                                  ", unlike the others: its traffic takes a longer path");
   };
   std::vector<std::string> names;
   std::vector<int> distances;
@@ -202,7 +202,7 @@ void warn(const System& system, Choice& choice) {
       choice.warnings.push_back(name + " is slower than others (" + port.port->rate +
                                 "); --device chooses the ones to use");
   }
-  if (usable > 32) choice.warnings.push_back("NCCL takes 32 ports at most, and here are " + std::to_string(usable));
+  if (usable > 32) choice.warnings.push_back("NCCL uses at most 32 ports, and this node has " + std::to_string(usable));
   warn_of_distances(system, choice);
 }
 
@@ -320,7 +320,7 @@ Choice choose(const System& system, const Wanted& wanted) {
     of_family.family = Family::ipv6;
     if (Choice other = choose_of_family(system, of_family); has_gid(other)) {
       choice = std::move(other);
-      choice.warnings.push_back("no GID of an IPv4 address fits: those of IPv6 are taken");
+      choice.warnings.push_back("no IPv4 GID is usable: IPv6 GIDs are used");
     }
   }
   if (wanted.devices.empty()) keep_one_link_layer(choice);
@@ -389,11 +389,12 @@ std::vector<Export> exports(const System& system, const Choice& choice, std::pai
     }
   }
   const NetDevice* const net = socket_interface(system, choice);
-  if (net) all.push_back({"NCCL_SOCKET_IFNAME", "=" + net->name, "this name exactly; for meeting, and for sockets"});
-  all.push_back({"NCCL_SOCKET_NTHREADS", "4", "acts on sockets only, never on RDMA"});
-  all.push_back({"NCCL_NSOCKS_PERTHREAD", "8", "likewise; threads times sockets must be 64 at most"});
+  if (net)
+    all.push_back({"NCCL_SOCKET_IFNAME", "=" + net->name, "this name exactly; for the bootstrap, and for sockets"});
+  all.push_back({"NCCL_SOCKET_NTHREADS", "4", "for sockets only, not for RDMA"});
+  all.push_back({"NCCL_NSOCKS_PERTHREAD", "8", "likewise; threads times sockets must not exceed 64"});
   if (!ports.empty())
-    all.push_back({"UCX_NET_DEVICES", devices, "no TCP among them: UCX fails rather than fall back"});
+    all.push_back({"UCX_NET_DEVICES", devices, "no TCP in this list: UCX fails instead of using TCP"});
   else if (net)
     all.push_back({"UCX_NET_DEVICES", net->name, ""});
   if (one_index) all.push_back({"UCX_IB_GID_INDEX", index, ""});

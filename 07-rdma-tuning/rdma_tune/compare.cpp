@@ -163,7 +163,7 @@ void print_differences(std::ostream& out, std::span<const NodeFacts> nodes, cons
     out << "odd one out: " << node << ": " << multinode::join(odd[node], ", ") << '\n';
   if (undecided)
     out << (nodes.size() == 2 ? "two nodes differ" : "no value has a majority")
-        << ": which of them is right, this cannot tell\n";
+        << ": compare cannot know which is right\n";
   if (index)
     out << "GID indices differ: no NCCL_IB_GID_INDEX fits all nodes; let each node run eval \"$(rdma_tune "
            "--export)\"\n";
@@ -257,7 +257,7 @@ int run_compare(int argc, const char* const* argv) {
   SystemOptions options;
   po::options_description known("rdma_tune compare FILE...: which node's RDMA is the odd one?");
   known.add_options()("json", po::value(&options.json), "file to write a JSON object to")(
-      "help,h", "print this text; mpirun -n 2 rdma_tune compare --help tells of the way without files");
+      "help,h", "print this text; mpirun -n 2 rdma_tune compare --help describes the use without files");
   po::options_description all;
   all.add(known).add_options()("file", po::value(&files));
   const int strict = po::command_line_style::unix_style ^ po::command_line_style::allow_guessing;

@@ -49,7 +49,7 @@ class Walk {
   }
 
   Simulated run() {
-    Simulated best{0, "where it starts, and nothing better came"};
+    Simulated best{0, "where the search starts: it found none better"};
     for (int next = 1; next < port_.slots; ++next) {
       const Gid current = slot(best.index), candidate = slot(next);
       const bool fits = candidate.is_ipv4() == ipv4_ && (!range_ || range_->contains(candidate.address));
@@ -117,7 +117,7 @@ NcclSettings NcclSettings::read(const multinode::Environment& environment) {
 }
 
 Simulated simulate_nccl(const Port& port, NcclVersion version, const NcclSettings& settings) {
-  if (port.link_layer == LinkLayer::infiniband) return {0, "InfiniBand: the index is not looked at"};
+  if (port.link_layer == LinkLayer::infiniband) return {0, "InfiniBand: the index is not used"};
   const bool automatic = version >= NcclVersion{2, 21, 0};
   const int index = settings.gid_index.value_or(automatic ? -1 : 0);
   if (index >= 0) return {index, settings.gid_index ? "NCCL_IB_GID_INDEX" : "the default before 2.21"};
@@ -184,7 +184,7 @@ int run_simulate(int argc, const char* const* argv) {
   table.print(std::cout);
   if (!same)
     std::cout << "warning: NCCL " + version.text() +
-                     " would not take the right GID by itself: see rdma_tune --export\n";
+                     " would not pick the right GID by itself: see rdma_tune --export\n";
   return multinode::exit_right;
 }
 

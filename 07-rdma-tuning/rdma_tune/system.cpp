@@ -545,7 +545,7 @@ System read_system(const fs::path& root) {
   system.root = root;
   std::error_code error;
   if (!fs::is_directory(root, error))
-    throw multinode::UsageError("--sysfs: " + shown_path(root) + " is no folder: give one of the same form as /sys");
+    throw multinode::UsageError("--sysfs: " + shown_path(root) + " is not a folder: give one laid out like /sys");
   Reader reader(system);
   reader.devices();
   reader.net_devices();

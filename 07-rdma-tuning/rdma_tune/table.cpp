@@ -229,7 +229,7 @@ int run_table(int argc, const char* const* argv) {
     print_tables(std::cout, system, choice);
   } else {
     for (const std::string& warning : choice.warnings) std::cerr << "rdma_tune: " + warning + "\n";
-    if (!choice.has_rdma()) std::cerr << "rdma_tune: no usable RDMA port here: these are the settings of sockets\n";
+    if (!choice.has_rdma()) std::cerr << "rdma_tune: no usable RDMA port here: these are settings for sockets\n";
     print_exports(std::cout, exports(system, choice, {version.major, version.minor}), format);
     if (const std::string perftest = perftest_arguments(choice); format == "shell" && !perftest.empty())
       std::cout << "# perftest: ib_write_bw " << perftest << '\n';

@@ -116,7 +116,7 @@ std::vector<Moved> moved_ports(const Counters& idle, const Counters& before, con
     } else {
       moved.sent = interval.moved(first->sent, then->sent, now.sent, moved);
       moved.received = interval.moved(first->received, then->received, now.received, moved);
-      if (now.at_limit && moved.problem.empty()) moved.problem = "stands at its limit of 32 bits";
+      if (now.at_limit && moved.problem.empty()) moved.problem = "has reached its limit of 32 bits";
     }
     result.push_back(std::move(moved));
   }
@@ -222,7 +222,7 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
   const double share = result.rdma_bytes / std::max(1.0, result.rdma_bytes + result.tcp_bytes);
   if (!carried.empty() && over_net.empty()) {
     result.verdict = Verdict::rdma;
-    reasons.insert(reasons.begin(), {rdma_text, "network interfaces: nothing to speak of"});
+    reasons.insert(reasons.begin(), {rdma_text, "network interfaces: almost no traffic"});
   } else if (!carried.empty()) {
     reasons.insert(reasons.begin(), {rdma_text, net_text});
     const std::string percent = fmt::format("{:.1f} %", 100 * share);
@@ -248,9 +248,9 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
   } else {
     result.verdict = Verdict::no_traffic;
     reasons.push_back(result.rdma.empty()
-                          ? "there is no RDMA device, and the network interfaces carried next to nothing"
-                          : "RDMA devices and network interfaces carried next to nothing");
-    reasons.push_back("ranks on one machine use shared memory, which nothing counts: run it on two");
+                          ? "there is no RDMA device, and the network interfaces carried almost no traffic"
+                          : "RDMA devices and network interfaces carried almost no traffic");
+    reasons.push_back("ranks on one machine use shared memory, which no counter counts: run it on two");
   }
   reasons.insert(reasons.end(), blind.begin(), blind.end());
   return result;
@@ -376,12 +376,13 @@ struct Options {
 bool parse(int argc, const char* const* argv, Options& options) {
   const char* const* const end = argv + argc;
   const char* const* const dashes = std::find_if(argv, end, [](const char* word) { return !std::strcmp(word, "--"); });
-  po::options_description known("rdma_tune verify [options] -- COMMAND...: over what did its traffic go?");
-  known.add_options()("require", po::value(&options.require), "exit with status 1 where it was not over: rdma or tcp")(
+  po::options_description known("rdma_tune verify [options] -- COMMAND...: did its traffic use RDMA or TCP?");
+  known.add_options()("require", po::value(&options.require),
+                      "exit with status 1 unless the traffic used this: rdma or tcp")(
       "log", po::value(&options.log),
       "NCCL_DEBUG=INFO log to compare with, read when the command has ended; default: the command's own output")(
       "baseline", po::value(&options.baseline)->default_value(1, "1"),
-      "seconds to watch the idle machine first; what it sends by itself is subtracted");
+      "seconds to watch the idle machine first; its own traffic is subtracted");
   known.add(options.system.description());
   if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return false;
   if (!options.require.empty() && options.require != "rdma" && options.require != "tcp")

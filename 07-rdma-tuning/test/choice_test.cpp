@@ -109,7 +109,7 @@ TEST(Choice, OfRealSoftRoceDevices) {
 TEST(Choice, Ipv6WhereThereIsNoIpv4) {
   const Chosen soft("s3-nov4");
   EXPECT_EQ(soft.index("rxe0"), 2);
-  EXPECT_EQ(soft.warnings(), "no GID of an IPv4 address fits: those of IPv6 are taken\n");
+  EXPECT_EQ(soft.warnings(), "no IPv4 GID is usable: IPv6 GIDs are used\n");
   const Chosen mlx5("ipv6-only");
   EXPECT_EQ(mlx5.index("mlx5_0"), 3);
   EXPECT_EQ(mlx5.reason("mlx5_0", 2), "RoCE v1");
@@ -315,9 +315,9 @@ TEST(Choice, OnlyInfiniBandAndRoce) {
 TEST(Choice, TheOddOneOfEight) {
   const Chosen chosen("eight-hcas");
   EXPECT_EQ(chosen.warnings(),
-            "mlx5_3 shares no PCI switch with a GPU, unlike the others: its traffic takes a longer way\n"
+            "mlx5_3 shares no PCI switch with a GPU, unlike the others: its traffic takes a longer path\n"
             "GPU 0000:3d:00.0 shares no PCI switch with an RDMA device, unlike the others: its traffic takes a longer "
-            "way\n"
+            "path\n"
             "RDMA devices are not spread over the NUMA nodes as the GPUs are (NUMA node 0: 4 GPUs, 3 RDMA devices; "
             "NUMA node 1: 4 GPUs, 5 RDMA devices)\n");
   EXPECT_EQ(chosen.exports(),

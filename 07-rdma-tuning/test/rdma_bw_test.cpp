@@ -174,7 +174,7 @@ TEST_F(RdmaBwWithoutRdma, FailsWithTheBenchmark) {
       {"echo hello", "the benchmark printed no result", 1},
       {"results 2 1 1 | sed s/true/7/", "the benchmark's JSON is not what it should be: .*", 1},
       {"results 1 1 null", "the benchmark ran on one rank, where there is no bandwidth: see --launch", 1},
-      {"exec sleep 100", "the benchmark had not ended after --timeout, 5.0 s", 1},
+      {"exec sleep 100", "the benchmark did not end within --timeout, 5.0 s", 1},
   };
   for (const auto& one : cases) {
     benchmark(one.body);
@@ -201,12 +201,12 @@ TEST_F(RdmaBwWithoutRdma, RefusesABadCommandLineInOneLine) {
     std::vector<std::string> words;
     std::string why;
   } cases[] = {
-      {{"--launch", "mpirun 'n"}, "rdma_bw: --launch: 'mpirun 'n' has a quote too many\n"},
+      {{"--launch", "mpirun 'n"}, "rdma_bw: --launch: 'mpirun 'n' has an unmatched quote\n"},
       {{"--launch", "no-such-launcher -n {n}"},
        "rdma_bw: --launch: cannot run no-such-launcher: No such file or directory\n"},
-      {{"--launch", ""}, "rdma_bw: --launch: it is empty\n"},
+      {{"--launch", ""}, "rdma_bw: --launch is empty\n"},
       {{"--launch", "env", "--processes", "2,4"},
-       "rdma_bw: --processes has several numbers, and --launch no {n} to put them in\n"},
+       "rdma_bw: --processes has several numbers, but --launch has no {n}\n"},
       {{"--processes", "1"}, "rdma_bw: --processes must be numbers from 2 on, such as 2,4,8, not '1'\n"},
       {{"--processes", "2,,4"}, "rdma_bw: --processes must be numbers from 2 on, such as 2,4,8, not '2,,4'\n"},
       {{"--backend", "gloo"}, "rdma_bw: --backend must be auto, nccl or mpi, not 'gloo'\n"},

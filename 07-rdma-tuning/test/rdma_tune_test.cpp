@@ -119,7 +119,7 @@ TEST(RdmaTune, WithoutRdmaItSaysSo) {
   EXPECT_EQ(table.out, "no RDMA device in " + tree.sys().string() + "/class/infiniband\n");
   const Result exported = tune(tree, {"--export"});
   EXPECT_EQ(exported.status, 0);
-  EXPECT_EQ(exported.err, "rdma_tune: no usable RDMA port here: these are the settings of sockets\n");
+  EXPECT_EQ(exported.err, "rdma_tune: no usable RDMA port here: these are settings for sockets\n");
   EXPECT_TRUE(contains(exported.out, "export NCCL_IB_DISABLE='1'  # no RDMA here: sockets\n")) << exported.out;
 }
 
@@ -128,10 +128,10 @@ TEST(RdmaTune, Formats) {
   EXPECT_EQ(tune(tree, {"--export"}).out,
             "export NCCL_IB_DISABLE='0'\n"
             "export NCCL_IB_HCA='=mlx5_0:1,mlx5_1:1'  # these names exactly, each with its port\n"
-            "export NCCL_SOCKET_IFNAME='=eth0'  # this name exactly; for meeting, and for sockets\n"
-            "export NCCL_SOCKET_NTHREADS='4'  # acts on sockets only, never on RDMA\n"
-            "export NCCL_NSOCKS_PERTHREAD='8'  # likewise; threads times sockets must be 64 at most\n"
-            "export UCX_NET_DEVICES='mlx5_0:1,mlx5_1:1'  # no TCP among them: UCX fails rather than fall back\n"
+            "export NCCL_SOCKET_IFNAME='=eth0'  # this name exactly; for the bootstrap, and for sockets\n"
+            "export NCCL_SOCKET_NTHREADS='4'  # for sockets only, not for RDMA\n"
+            "export NCCL_NSOCKS_PERTHREAD='8'  # likewise; threads times sockets must not exceed 64\n"
+            "export UCX_NET_DEVICES='mlx5_0:1,mlx5_1:1'  # no TCP in this list: UCX fails instead of using TCP\n"
             "# perftest: ib_write_bw -d mlx5_0 -i 1\n");
   EXPECT_EQ(tune(tree, {"--export", "--format", "json"}).out,
             "{\n"
@@ -185,7 +185,7 @@ TEST(RdmaTune, Simulate) {
   EXPECT_EQ(old.out,
             "device  port  right  NCCL 2.21  why                               verdict\n"
             "mlx5_4     1      7  fails      it cannot read gid_attrs/types/2  WRONG: NCCL fails\n"
-            "warning: NCCL 2.21 would not take the right GID by itself: see rdma_tune --export\n");
+            "warning: NCCL 2.21 would not pick the right GID by itself: see rdma_tune --export\n");
   EXPECT_EQ(tune(tree, {"simulate", "--nccl", "2.26.2"}).out,
             "device  port  right  NCCL 2.26.2  why                   verdict\n"
             "mlx5_4     1      7            7  the first of RoCE v2  the same\n");
@@ -224,7 +224,7 @@ TEST(RdmaTune, RefusesABadCommandLine) {
   const Result result = run({PATH_rdma_tune, "--sysfs", "/nowhere"});
   EXPECT_EQ(result.status, 2);
   EXPECT_EQ(result.out, "");
-  EXPECT_EQ(result.err, "rdma_tune: --sysfs: /nowhere is no folder: give one of the same form as /sys\n");
+  EXPECT_EQ(result.err, "rdma_tune: --sysfs: /nowhere is not a folder: give one laid out like /sys\n");
   EXPECT_EQ(run({PATH_rdma_tune, "--help"}).status, 0);
 }
 
