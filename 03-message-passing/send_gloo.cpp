@@ -5,6 +5,7 @@
 //
 // The ranks meet in an empty folder that all nodes see. On several nodes: ./send_gloo FOLDER $(hostname)
 // Exit status: 0 if every element is right, 1 if not, or if a rank is missing.
+#include <gloo/barrier.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
@@ -57,6 +58,9 @@ int main(int argc, char** argv) {
       verdict->send(0, tag);
       verdict->waitSend();
     }
+    // A rank that leaves closes its connections, and a rank that is still connecting to it fails: leave together.
+    gloo::BarrierOptions all(world);
+    gloo::barrier(all);
     return wrong == 0 ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
