@@ -1,4 +1,5 @@
 # What ci/tour shows of this chapter.
 # shellcheck shell=bash
+lesson mpirun 'RIGHT: .*' 'every rank has the whole list' hello_mpi
 show two_nodes '[0-9]+ processes on [0-9]+ nodes?' 'these are equal on all ranks' \
   explore --require-equal program,libc,kernel

@@ -1,5 +1,6 @@
 # What ci/tour shows of this chapter.
 # shellcheck shell=bash
+lesson mpirun 'RIGHT: .*' 'every element, by its receiver' send_mpi
 show mpirun '[0-9]+ of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_mpi
 show two_nodes '[0-9]+ of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_gloo
 show two_nodes '[0-9]+ of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_nccl
