@@ -3,21 +3,22 @@
 usage: tutorials_test.py --build FOLDER [--hosts | --static | --update] [FILE]
 
 A row is | id | the tutorial's step and command | here | job script | tested | difference, or what is missing |. In the
-column "here" every `...` is a command; those behind "on a cluster:" are checked but not run. "tested" begins with the kind:
+column "here" every `...` is a command; those behind "on a cluster:" are checked but not run. "tested" begins with a kind:
   run, real      the step ran for real           stand-in NAME   on this stand-in
   not run        and why                         –               there is nothing to run
 and says who runs the commands, in the repository's root after `source build/release/env.sh`, with BUILD set:
   run here[, exit status N]            this test
   run on two hosts[ with torchrun]     this test with --hosts, on node0 of two test hosts (ci/lab/hosts)
-  run on two hosts[ with torchrun], beside ID    the same, on node1 at the same time as row ID on node0
-  run on both hosts                    the same, the same command on both at the same time
-  run in a job                         this test with --hosts: the commands behind "on a cluster:", in a job of two replicas
-                                       that the stand-in for ngc starts
+  run on two hosts[ with torchrun], beside ID    the same, on node1, at the same time as row ID on node0
+  run on both hosts[ with torchrun]    the same, the same command on both hosts at the same time
+  run in a job                         this test with --hosts: the commands behind "on a cluster:", in a job of two
+                                       replicas that the stand-in for ngc starts
   `NAME`                               the test of this name in CTest, or the stand-in
 With --hosts, the stand-ins are on the PATH of rows of the kind "stand-in".
 
-Checked: all ids once; programs, options, files, job scripts, tests and stand-ins exist; a row without a job script is partial;
-the numbers at the top (--update writes them). Each of these checks has to find a fault that is planted in a copy.
+Checked: each id has one row; programs, options, files, job scripts, tests and stand-ins exist; a row without a job script
+is partial; the numbers at the top are right (--update writes them). Each check has to find a fault that is planted in a
+copy of the file.
 Exit status: 0 right, 1 wrong, 77 test hosts are impossible here.
 """
 import argparse
@@ -38,9 +39,9 @@ STEPS = {"BCP": 29, "GADI": 17, "LMP": 28, "TEC": 20, "EPFL": 35}
 KINDS = ["run for real", "on a stand-in", "not run", "nothing to run"]
 LIMIT = 60  # seconds for one row
 EXTERNAL = set("""
-    . awk bash bcprun cat cd command cp diff docker done echo enroot env eval exit export for git grep head horovodrun hostname
-    less ls mkdir mpicxx g++ module mpirun nvcc ngc pbsdsh printf python3 qsub runai salloc sbatch scontrol sed set sh sleep
-    sort source srun ssh ssh-copy-id ssh-keygen test torchrun wait wc""".split())
+    . awk bash bcprun cat cd diff docker echo enroot env eval git grep horovodrun hostname less ls mkdir module mpicxx
+    mpirun ngc nvcc pbsdsh printf python3 qsub runai salloc sbatch scontrol sh sort srun ssh ssh-copy-id ssh-keygen test
+    torchrun tr wc""".split())
 SUMMARY = re.compile(r"(?<=<!-- counted by ci/checks/tutorials_test.py -->\n)(?:\|.*\n)*")
 
 
@@ -71,12 +72,18 @@ class Checker:
                 command = [self.built[program], *([word] if word else []), "--help"]
             else:
                 return None
-            done = subprocess.run(command, cwd=self.root, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
+            done = subprocess.run(command, cwd=self.root, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  timeout=LIMIT)
             self.help_texts[key] = (done.stdout + done.stderr).replace("_", "-")
         return self.help_texts[key]
 
     def command(self, text):
-        """What is wrong with a command: programs that do not exist, options that their --help does not have."""
+        """Programs and files of a command that do not exist, and options that are not in the program's --help.
+
+        It reads the words from left to right, and takes those in quotes for a command of their own. Options belong to the
+        last program of this project before them, up to -- or the end of the command. A word such as all_reduce_perf, with
+        an underscore, must be such a program wherever it stands.
+        """
         program, command_of_program, at_start, quote, dollar, outside = None, "", True, "", False, None
         text = re.sub(r"\$\(\(.*?\)\)", "0", text)  # arithmetic
         for token in re.findall(r"""[^\s'"`;|&()<>]+|[;|&()<>'"]""", text):
@@ -102,11 +109,11 @@ class Checker:
                 continue
             if token.startswith("-"):
                 if program and not at_start:
-                    self_help = self.help_of(program, "")
-                    if command_of_program and self_help is not None:
-                        self_help += self.help_of(program, command_of_program)
+                    known = self.help_of(program, "")
+                    if command_of_program and known is not None:
+                        known += self.help_of(program, command_of_program)
                     option = token.split("=", 1)[0].replace("_", "-")
-                    if self_help is not None and not re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", self_help):
+                    if known is not None and not re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", known):
                         yield f"'{option}' is not in the --help of {program} {command_of_program}".rstrip()
                 continue
             if token.startswith("$BUILD/") and not (self.build / token[7:]).exists():
@@ -120,10 +127,10 @@ class Checker:
                 if token.startswith("ci/"):
                     program, command_of_program = token, ""
             name = token.split("/")[-1]
-            own = name in self.programs and (token == name or token[0] in "$.") and not (program and program not in ("mnrun",))
-            if own:
+            external = token in EXTERNAL or token[0] == "$" or (self.root / token).is_file()
+            if name in self.programs and (token == name or token[0] in "$.") and program in (None, "mnrun"):
                 program, command_of_program = name, ""
-            elif at_start and not quote and token not in EXTERNAL and not (self.root / token).is_file() and token[0] != "$":
+            elif at_start and not quote and not external:
                 yield f"there is no program '{token}'"
             elif re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+", token) and token not in EXTERNAL:
                 yield f"there is no program '{token}'"
@@ -150,7 +157,7 @@ class Checker:
             if "none yet" in row["job"] and not row["difference"].startswith("partial"):
                 yield f"{row['id']}: has no job script yet and is not partial"
             if row["kind"] is None:
-                yield f"{row['id']}: tested is '{row['tested']}', which begins with none of run, real, stand-in, not run, –"
+                yield f"{row['id']}: '{row['tested']}' begins with none of run, real, stand-in, not run, –"
             for name in re.findall("`([^`]+)`", row["tested"]):
                 known = any((self.root / folder / name).exists() for folder in ("ci/lab/stand-ins", "ci/lab", "common"))
                 front, _, last = name.rpartition(".")
@@ -160,6 +167,8 @@ class Checker:
                     yield f"{row['id']}: there is no test or stand-in '{name}'"
             if row["runs"] and not row["commands"] or row["in_job"] and not row["cluster"]:
                 yield f"{row['id']}: 'run' and no command to run"
+            if row["commands"] and not row["runs"]:
+                yield f"{row['id']}: a command that no test runs does not stand behind 'on a cluster:'"
         for tutorial, count in STEPS.items():
             for number in range(1, count + 1):
                 name = f"{tutorial}-{number:02}"
@@ -218,8 +227,8 @@ def environment():
 
 
 def script(root, commands):
-    return "\n".join(["set -e", f"cd {shlex.quote(str(root))}", ". build/release/env.sh", "export BUILD=$PWD/build/release",
-                      *commands])
+    return "\n".join(["set -e", f"cd {shlex.quote(str(root))}", ". build/release/env.sh",
+                      "export BUILD=$PWD/build/release", *commands])
 
 
 def run(row, root):
@@ -249,7 +258,8 @@ def on_hosts(root, build, more, commands, folder, env=None):
     (folder / "all.sh").write_text("\n".join(commands) + "\n")
     shared = [word for one in (build, folder, *more) if one for word in ("--share", one)]
     done = subprocess.run(["bash", "ci/lab/hosts", "with", "2", *shared, *(["--here"] if env else []), "--",
-                           "bash", folder / "all.sh"], cwd=root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+                           "bash", folder / "all.sh"],
+                          cwd=root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     print(done.stdout + done.stderr, end="")
     if done.returncode == 77:
         sys.exit(77)
@@ -265,7 +275,8 @@ def run_on_hosts(rows, root, build, torch):
             if row["beside"]:
                 continue
             file = row["id"].split()[-1]
-            other = next((other for other in rows if other["beside"] == row["id"]), row if "both" in row["runs"] else None)
+            other = next((other for other in rows if other["beside"] == row["id"]),
+                         row if "both" in row["runs"] else None)
             path = f"export PATH={torch}/bin:$PATH" if "torchrun" in row["tested"] else ":"
             if row["kind"] == "on a stand-in":
                 path = "export PATH=$PWD/ci/lab/stand-ins:$PATH"
@@ -273,10 +284,11 @@ def run_on_hosts(rows, root, build, torch):
                 (folder / f"{file}.{node}").write_text(script(root, [path, *commands]))
             names = row["id"] + (f" and {other['id']}" if other and other is not row else "")
             lines += [f"status=0; echo '== {names}'",
-                      f"timeout {LIMIT} ssh node1 bash {folder}/{file}.1 >{folder}/{file}.log1 2>&1 </dev/null & other=$!",
-                      f"timeout {LIMIT} bash {folder}/{file}.0 >{folder}/{file}.log 2>&1 </dev/null || status=$?",
+                      f"cd {folder}",
+                      f"timeout {LIMIT} ssh node1 bash {folder}/{file}.1 >{file}.log1 2>&1 </dev/null & other=$!",
+                      f"timeout {LIMIT} bash {file}.0 >{file}.log 2>&1 </dev/null || status=$?",
                       f"wait $other || status=1; if ((status != {row['status']})); then",
-                      f"echo \"WRONG: {names}: exit status $status\"; cat {folder}/{file}.log*; fi"]
+                      f"echo \"WRONG: {names}: exit status $status\"; cat {file}.log*; fi"]
         return on_hosts(root, build, [torch], lines, folder)
 
 
@@ -292,8 +304,10 @@ def run_in_jobs(rows, root, build):
                       f"timeout {LIMIT} ngc batch run --name test --ace test --instance dgxa100.80g.2.norm --image test "
                       "--result /mnt/results --array-type PYTORCH --replicas 2 "
                       f"--commandline 'bash {folder}/{file} # bcprun' >{folder}/log 2>&1 || status=$?",
-                      f"if ((status != {row['status']})); then echo \"WRONG: {row['id']}: exit status $status\"; cat {folder}/log; fi"]
-        env = dict(os.environ, PATH=f"{root}/ci/lab/stand-ins:{os.environ['PATH']}", STAND_IN_STORAGE=str(folder / "storage"))
+                      f"if ((status != {row['status']})); then",
+                      f"echo \"WRONG: {row['id']}: exit status $status\"; cat {folder}/log; fi"]
+        env = dict(os.environ, PATH=f"{root}/ci/lab/stand-ins:{os.environ['PATH']}",
+                   STAND_IN_STORAGE=str(folder / "storage"))
         return on_hosts(root, build, [], lines, folder, env)
 
 
@@ -309,12 +323,14 @@ def planted_faults(checker, text):
         "BCP-30 is no step": [text + row.replace("LMP-07", "BCP-30") + "\n"],
         "there is no program 'who_am_j'": [replaced("`mpirun -n 2 who_am_i`", "`mpirun -n 2 who_am_j`")],
         "there is no program 'mprun'": [replaced("`mpirun -n 2 who_am_i`", "`mprun -n 2 who_am_i`")],
-        "does not exist in the build": [replaced("$BUILD/01-environment/hello_mpi", "$BUILD/01-environment/hello_mpy")],
+        "does not exist in the build": [replaced("$BUILD/01-environment/hello_mpi", "$BUILD/01-environment/hello_mpj")],
         "'--require-comand' is not in the --help of explore": [replaced("--require-command", "--require-comand")],
         "'--x' is not in the --help of who_am_i": [replaced("`mpirun -n 2 who_am_i`", "`mpirun -n 2 who_am_i --x`")],
-        "there is no job script 'bcp/09-environment.sh'": [replaced("`bcp/01-environment.sh`", "`bcp/09-environment.sh`")],
+        "there is no job script 'bcp/01-enviroment.sh'": [
+            replaced("`bcp/01-environment.sh`", "`bcp/01-enviroment.sh`")],
         "there is no test or stand-in": [replaced("`clouds.bcp`", "`clouds.bcq`")],
         "no job script yet and is not partial": [re.sub(r"(none yet \|[^|]*\| )partial: ", r"\1", text, count=1)],
+        "a command that no test runs": [replaced(row, row.replace("run here", "real: `clouds.bcp`"))],
         "the numbers at the top": [re.sub(r"\| BCP \| 29", "| BCP | 28", text)],
         "cells, not 6": [replaced(row, row.replace("sh -c", "true | sh -c"))],
     }
@@ -362,8 +378,8 @@ def main():
         rows = [row for row in rows if row["id"] not in left]
         if options.hosts:
             jobs = [row for row in parse(text) if row["in_job"] and re.search(options.only, row["id"])]
-            fault = {"id": "a planted fault", "commands": ["false"], "cluster": ["bcprun -c false"], "kind": "", "tested": "",
-                     "runs": "", "status": 0, "beside": None}
+            fault = {"id": "a planted fault", "commands": ["false"], "cluster": ["bcprun -c false"], "kind": "",
+                     "tested": "", "runs": "", "status": 0, "beside": None}
             wrong = run_on_hosts([*rows, fault], root, build, torch) + run_in_jobs([*jobs, fault], root, build)
             found = [error for error in wrong if fault["id"] in error]
             wrong = [error for error in wrong if error not in found] + ["a planted fault is not found"] * (2 - len(found))
