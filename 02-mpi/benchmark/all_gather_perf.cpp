@@ -14,8 +14,8 @@ using perf::Blocks, perf::Place, perf::Source;
 static const void* input(const perf::MpiCall& c) { return c.in_place ? MPI_IN_PLACE : c.in; }
 #endif
 
-// Of the S bytes that a rank has in the end it gave one block of n itself: (n - 1) / n S bytes come in over its link,
-// whatever the algorithm. So time >= (n - 1) / n S / bandwidth of a link.
+// Of the n blocks, S bytes, that a rank has at the end, one is its own. The others come in over its link: (n - 1) / n S
+// bytes, whatever the algorithm. So time >= (n - 1) / n S / bandwidth of a link.
 const perf::Collective all_gather = {
     .name = "all_gather",
     .out = Blocks::per_rank,

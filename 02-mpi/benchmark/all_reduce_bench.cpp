@@ -1,4 +1,4 @@
-// all_reduce_bench: how fast one large block is summed over all ranks: one number, for a table of numbers.
+// all_reduce_bench: the bandwidth of one large all-reduce, as one number.
 // Exit status: 0 right, 1 wrong elements or timed out, 2 bad command line or environment, 77 no GPU.
 #include "benchmark/ranks.hpp"
 
@@ -34,7 +34,7 @@ void fill(std::span<float> block, int rank) {
 }
 
 std::size_t count_wrong(std::span<const float> block, int ranks) {
-  std::array<float, 64> sums{};  // they repeat
+  std::array<float, 64> sums{};  // the pattern repeats after 64 elements
   for (std::size_t i = 0; i < sums.size(); ++i)
     for (int rank = 0; rank < ranks; ++rank) sums[i] += element(rank, i);
   std::size_t wrong = 0;
@@ -48,8 +48,8 @@ void require_memory(multinode::World& world, const Options& options) {
     free = std::min<std::size_t>(free, std::stoull(text));
   const std::size_t row = options.columns * sizeof(float), rows = free / row;
   if (rows < options.rows)
-    throw multinode::UsageError("--rows " + std::to_string(options.rows) + " does not fit into memory, " +
-                                std::to_string(rows) + " would");
+    throw multinode::UsageError("--rows " + std::to_string(options.rows) + " does not fit into memory: use at most " +
+                                std::to_string(rows));
 }
 
 // Seconds from a barrier to the sum, on this rank.
@@ -137,11 +137,11 @@ int all_reduce_bench_main(int argc, char** argv) {
   using namespace all_reduce_bench;
   Options options;
   po::options_description own("Options of all_reduce_bench");
-  own.add_options()("rows", po::value(&options.rows)->default_value(options.rows), "of a matrix of floats")(
-      "columns", po::value(&options.columns)->default_value(options.columns), "of it")(
-      "warmup", po::value(&options.warmup)->default_value(options.warmup), "trials that are not timed")(
-      "trials", po::value(&options.trials)->default_value(options.trials), "trials that are timed")(
-      "corrupt", po::value(&options.corrupt), "rank that spoils an element, to see the check fail");
+  own.add_options()("rows", po::value(&options.rows)->default_value(options.rows), "rows of the matrix of floats")(
+      "columns", po::value(&options.columns)->default_value(options.columns), "columns of the matrix")(
+      "warmup", po::value(&options.warmup)->default_value(options.warmup), "untimed all-reduces before the trials")(
+      "trials", po::value(&options.trials)->default_value(options.trials), "timed all-reduces")(
+      "corrupt", po::value(&options.corrupt), "rank that corrupts an element of its result, to see the check fail");
   const auto validate = [&] {
     multinode::require_range<std::size_t>("--rows", options.rows, 1, 100'000'000);
     multinode::require_range<std::size_t>("--columns", options.columns, 1, 1'000'000);

@@ -10,9 +10,9 @@ namespace all_reduce_perf {
 
 using perf::Place, perf::Source;
 
-// Before the end, n - 1 ranks' parts of every element must go into its sum, and the sum to n - 1 ranks: 2 (n - 1)
-// elements sent for each of the S bytes. n ranks share that, each over its own link: at least 2 (n - 1) / n S bytes a
-// link, whatever the algorithm. So time >= 2 (n - 1) / n S / bandwidth of a link.
+// Every element needs n - 1 transfers to be summed, and n - 1 more to bring the sum to the other ranks: 2 (n - 1) S
+// bytes in all. n ranks share that, each over its own link: at least 2 (n - 1) / n S bytes per link, whatever the
+// algorithm. So time >= 2 (n - 1) / n S / bandwidth of a link.
 const perf::Collective all_reduce = {
     .name = "all_reduce",
     .reduces = true,

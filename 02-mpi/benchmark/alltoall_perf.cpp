@@ -1,4 +1,4 @@
-// alltoall_perf: every rank gives each rank a block of its own: rank r gets block r of every rank.
+// alltoall_perf: every rank has a block for each rank; rank r gets block r of every rank.
 // Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment, 77 no GPU.
 #include "benchmark/collective.hpp"
 
@@ -14,7 +14,7 @@ using perf::Blocks, perf::Place, perf::Source;
 static const void* input(const perf::MpiCall& c) { return c.in_place ? MPI_IN_PLACE : c.in; }
 #endif
 
-// Of a rank's n blocks, S bytes, one is for itself: the others leave over its link, (n - 1) / n S bytes, and as many
+// Of a rank's n blocks, S bytes, one is for itself. The others leave over its link, (n - 1) / n S bytes, and as many
 // come in. So time >= (n - 1) / n S / bandwidth of a link.
 const perf::Collective alltoall = {
     .name = "alltoall",

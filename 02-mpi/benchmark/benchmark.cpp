@@ -86,7 +86,8 @@ void Benchmark::refuse_what_does_not_fit() {
     const std::size_t all = redops_.size();
     std::erase_if(redops_, [&](Redop redop) { return !ranks_->refusal(collective_, redop).empty(); });
     if (redops_.size() < all && !redops_.empty() && talks())
-      std::cout << "# -o all: without those that " << multinode::name_of(ranks_->backend()) << " lacks\n";
+      std::cout << "# -o all: skips the reductions that " << multinode::name_of(ranks_->backend())
+                << " does not have\n";
     if (redops_.empty()) redops_ = {Redop::sum};
   }
   for (const Redop redop : redops_)
@@ -95,10 +96,10 @@ void Benchmark::refuse_what_does_not_fit() {
     multinode::require_range("--root", options_.root, 0, ranks_->size() - 1);
   if (options_.corrupt != -1) {
     multinode::require_range("--corrupt", options_.corrupt, 0, ranks_->size() - 1);
-    if (options_.check == 0) throw UsageError("--corrupt: with -c 0 nothing is checked");
+    if (options_.check == 0) throw UsageError("--corrupt needs the check: leave out -c 0");
     const Place place{options_.corrupt, ranks_->size(), std::max(options_.root, 0)};
     if (options_.root != -1 && collective_.result(place, 0).rank == Source::nothing)
-      throw UsageError("--corrupt: rank " + std::to_string(options_.corrupt) + " gets nothing from " +
+      throw UsageError("--corrupt: rank " + std::to_string(options_.corrupt) + " receives no result of " +
                        collective_.name + " with root " + std::to_string(place.root));
   }
 
@@ -108,11 +109,12 @@ void Benchmark::refuse_what_does_not_fit() {
       if (size / multinode::size_of(type) > ranks_->largest_count())  // all blocks: libraries add up their counts
         throw UsageError("--maxbytes: " + std::to_string(size) + " bytes are more elements of type " +
                          std::string(name_of(type)) + " than the int counts of " +
-                         std::string(multinode::name_of(ranks_->backend())) + " can say: take a larger type");
+                         std::string(multinode::name_of(ranks_->backend())) + " can hold: use a larger type");
       largest = std::max(largest, count_of(size, type) * multinode::size_of(type));
     }
   if (largest == 0)
-    throw UsageError("--maxbytes: less than one element for each of " + std::to_string(ranks_->size()) + " ranks");
+    throw UsageError("--maxbytes: too small, less than one element for each of " + std::to_string(ranks_->size()) +
+                     " ranks");
 
   // In and out of every rank here. What is left is for the library and the rest of the machine.
   const auto bytes = [&](Blocks blocks) { return number_of(blocks, ranks_->size()) * largest; };
@@ -123,9 +125,9 @@ void Benchmark::refuse_what_does_not_fit() {
   free *= 0.9;
   if (const auto needed = static_cast<double>(needed_bytes); needed > free) {
     const auto fits = static_cast<std::size_t>(static_cast<double>(both) * free / needed);
-    throw UsageError("--maxbytes: the buffers of a process take " + std::to_string(needed_bytes >> 20) +
-                     " MiB, and there is memory for " + std::to_string(static_cast<std::size_t>(free) >> 20) +
-                     ": the largest -e that fits is " +
+    throw UsageError("--maxbytes: the buffers of a process need " + std::to_string(needed_bytes >> 20) +
+                     " MiB, but only " + std::to_string(static_cast<std::size_t>(free) >> 20) +
+                     " MiB are free: the largest -e that fits is " +
                      (fits >> 20 ? std::to_string(fits >> 20) + "M" : std::to_string(fits)));
   }
   ranks_->allocate(in, both);
@@ -154,12 +156,12 @@ void Benchmark::head() {
   }
   const std::size_t least = options_.sizes().front();
   if (std::ranges::any_of(options_.types, [&](multinode::DataType type) { return count_of(least, type) == 0; }))
-    std::cout << "# without sizes of less than one element a rank\n";
+    std::cout << "# sizes of less than one element per rank are skipped\n";
   table_.head();
   json_.write(multinode::fingerprint(world_));
 }
 
-// What the stop-watch costs: blocks of calls as they are measured here, and of the same calls in a bare loop, in turn.
+// The cost of the timer: blocks of calls that are measured as in run() alternate with the same calls in a bare loop.
 int Benchmark::self_check() {
   constexpr double bound = 1.03;
   refuse_what_does_not_fit();
@@ -207,17 +209,17 @@ void Benchmark::draw() {
 
 int Benchmark::run() {
   refuse_what_does_not_fit();
-  if (talks()) draw();  // a file that cannot be written is better known now
+  if (talks()) draw();  // reports a file that cannot be written before the measurement
   head();
   const int roots = collective_.rooted && options_.root == -1 ? ranks_->size() : 1;
   for (int cycle = 0; options_.cycles == 0 || cycle < options_.cycles; ++cycle) {
-    if (options_.cycles == 0) results_.clear();  // nobody will ask for them
+    if (options_.cycles == 0) results_.clear();  // an endless run needs only the last cycle
     for (const multinode::DataType type : options_.types)
       for (const Redop redop : redops_)
         for (int root = 0; root < roots; ++root)
           for (std::size_t last = 0; const std::size_t size : options_.sizes()) {
             const std::size_t count = count_of(size, type);
-            if (count == last) continue;  // the same row again; or less than one element a rank
+            if (count == last) continue;  // the same row again, or less than one element per rank
             rows(size, {type, redop, options_.root == -1 ? root : options_.root, last = count, false}, cycle);
           }
   }
@@ -285,13 +287,13 @@ double Benchmark::slowest(const Samples& samples) {
   return all;
 }
 
-// What a call takes, after so many that are not timed. The first ones take several times as long as a short call does.
+// Seconds per call, after `warmup` untimed calls. The first calls take several times as long as a short call does.
 double Benchmark::estimate(const Operation& operation, int warmup) {
   const double seconds = slowest(ranks_->measure(collective_, operation, 1, warmup));
   return seconds < 50e-6 ? slowest(ranks_->measure(collective_, operation, 5, 20)) : seconds;
 }
 
-// A sample costs a reading of the clock, some 30 ns: 0.4 % of one that lasts 8 us.
+// Each sample reads the clock once, which takes about 30 ns: 0.4 % of a sample of 8 us.
 int Benchmark::calls_a_sample(double seconds) const {
   return options_.per_iteration ? 1 : std::clamp(static_cast<int>(std::ceil(8e-6 / seconds)), 1, 40);
 }
@@ -303,7 +305,7 @@ Benchmark::Plan Benchmark::warm_up(const Operation& operation) {
     const int calls = std::min(calls_a_sample(seconds), options_.iterations);
     return {(options_.iterations + calls - 1) / calls, calls};
   }
-  // Batches of about 5 ms, until two in a row agree to 5 %, or for a tenth of a second.
+  // Batches of about 5 ms, until two in a row agree within 5 % or a tenth of a second has passed.
   double before = 0, spent = 0, seconds = slowest(ranks_->measure(collective_, operation, 1, 1));
   for (int batch = 0; batch < 2 || (std::abs(seconds - before) > 0.05 * before && spent < 0.1); ++batch) {
     const int calls = std::clamp(static_cast<int>(0.005 / seconds), 1, 5000);
@@ -315,7 +317,7 @@ Benchmark::Plan Benchmark::warm_up(const Operation& operation) {
   return {std::clamp(static_cast<int>(0.12 / (seconds * calls)), 4, 2000), calls};
 }
 
-// Of the checks of one operation, over this process's ranks.
+// Wrong elements in the checks of one operation, over this process's ranks.
 std::uint64_t Benchmark::count_wrong(const Operation& operation) {
   const std::size_t block = operation.count * multinode::size_of(operation.type);
   const auto blocks = [&](Blocks which) { return static_cast<int>(number_of(which, ranks_->size())); };
@@ -326,7 +328,7 @@ std::uint64_t Benchmark::count_wrong(const Operation& operation) {
         {operation.type, operation.redop, collective_.reduces, ranks_->size(), options_.common.seed, ++round_});
     for (int local = 0; local < ranks_->local(); ++local) {
       const Place place = ranks_->place(local, operation.root);
-      // What is not written by the call must not pass for its result.
+      // A call that writes nothing must not find an old result in its buffer.
       ranks_->write(local, Ranks::Buffer::both, 0, block * number_of(collective_.larger(), place.size),
                     [](std::span<std::byte> bytes) { std::ranges::fill(bytes, std::byte{0xA5}); });
       const std::size_t offset = operation.in_place ? in_offset(collective_, place, block) : 0;
@@ -350,7 +352,7 @@ std::uint64_t Benchmark::count_wrong(const Operation& operation) {
                        if (b == corrupted) {
                          const std::size_t at = random_() % bytes.size(), size = multinode::size_of(operation.type);
                          bytes[at] ^= std::byte(1u << (random_() % 8));
-                         if (values.rounded())  // no bit of an average, but not a number, is always out of bounds
+                         if (values.rounded())  // one bit of an average may be within the bound; NaN never is
                            std::ranges::fill(bytes.subspan(at / size * size, size), std::byte{0xFF});
                        }
                        std::string first;
@@ -395,7 +397,8 @@ std::vector<double> Benchmark::times_after_barrier(const Operation& operation, i
   return all;
 }
 
-// Late ranks, twice so: one call may be slow by chance. A root does other work than the rest, and is not compared.
+// A rank is late if it is so in two measurements: one call may be slow by chance. A root does other work than the rest
+// and is not compared.
 void Benchmark::name_late(const Operation& operation, int calls, Result& result) {
   const auto late = [&](std::vector<double> times) {
     if (collective_.rooted) times.erase(times.begin() + operation.root);

@@ -1,4 +1,4 @@
-// collective.hpp: what a collective operation is, to the benchmark: one constant of this type a program.
+// collective.hpp: the description of a collective operation. Each program defines one constant of this type.
 #pragma once
 
 #include <multinode/check.hpp>
@@ -64,9 +64,9 @@ struct MpiCall : Call {
   MPI_Op op = MPI_OP_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
   MpiCalls form = MpiCalls::blocking;
-  MPI_Request* requests = nullptr;  // of the other forms; two: those not used are MPI_REQUEST_NULL
+  MPI_Request* requests = nullptr;  // for the other forms: two requests; unused ones are MPI_REQUEST_NULL
 
-  // Makes the call in the form that was asked for: MPI_Bcast, MPI_Ibcast, MPI_Bcast_init.
+  // Makes the call in the form of --mpi-calls: MPI_Bcast, MPI_Ibcast or MPI_Bcast_init.
   template <auto blocking, auto nonblocking, auto persistent, class... Arguments>
   void make(Arguments... arguments) const {
     if (form == MpiCalls::blocking)
@@ -125,11 +125,11 @@ struct Collective {
   double (*bus_factor)(int ranks) = nullptr;
   double (*volume)(int ranks) = [](int) { return 1.0; };
 
-  // Why it cannot run on so many ranks; "" if it can.
+  // Why it cannot run on this number of ranks; "" if it can.
   std::string (*refusal)(int ranks) = [](int) { return std::string(); };
 
-  // The plain calls of each library. nullptr: the library does not have it. Those of NCCL put it on the stream; they
-  // are called inside a group where a process has several GPUs.
+  // The plain calls of each library; nullptr if the library does not have the operation. NCCL's put it on the stream;
+  // with several GPUs per process they are called inside a group.
 #ifdef MULTINODE_HAVE_MPI
   void (*mpi)(const MpiCall&) = nullptr;
   MpiForms mpi_forms = MpiForms::all;  // for --mpi-calls
@@ -144,7 +144,7 @@ struct Collective {
 #ifdef MULTINODE_HAVE_NCCL
   void (*nccl)(const NcclCall&) = nullptr;
   bool nccl_in_place = true;
-  // Calls of nccl, each in a group of its own, that make one operation: what is in a group may run in any order.
+  // Number of groups of NCCL calls that make one operation: the calls inside one group may run in any order.
   int (*nccl_steps)(int ranks) = [](int) { return 1; };
 #endif
 };

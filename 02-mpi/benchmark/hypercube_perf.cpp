@@ -1,6 +1,6 @@
-// hypercube_perf: an all-gather in log2(n) steps: each step every rank exchanges all that it has with one other, and
-// has twice as much. Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or environment,
-// 77 no GPU.
+// hypercube_perf: an all-gather in log2(n) steps. In each step every rank exchanges all its blocks with one other rank,
+// and then has twice as many. Exit status: 0 right, 1 wrong elements, too slow or timed out, 2 bad command line or
+// environment, 77 no GPU.
 #include "benchmark/collective.hpp"
 
 #ifdef MULTINODE_HAVE_GLOO

@@ -47,12 +47,12 @@ std::string list(const Values& values) {
   return multinode::join(values, ", ", [](auto value) { return name_of(value); });
 }
 
-// What belongs together in the help.
+// A group of options with a title of its own in --help.
 class OptionGroup {
  public:
   explicit OptionGroup(const std::string& title) : group_(title) {}
 
-  // `read` gets the text and the option's name, "-n (--iters)", where the option is given. `value`: as the help has it.
+  // `read` gets the option's text and its printed name, "-n (--iters)". `value` is what --help shows for the text.
   template <class Read>
   void add(const char* names, const std::string& value, const char* help, Read read) {
     group_.add_options()(names,
@@ -122,7 +122,7 @@ class OptionGroup {
   po::options_description group_;
 };
 
-// "10" or "1:1M,10:64M": GB/s, and the size from which they are wanted.
+// "10" or "1:1M,10:64M": GB/s, and the size from which they are required.
 std::vector<LeastBusbw> parse_least_busbw(const std::string& text, const std::string& name) {
   std::vector<LeastBusbw> bands;
   for (std::size_t begin = 0, end = 0; end != text.npos; begin = end + 1) {
@@ -131,7 +131,7 @@ std::vector<LeastBusbw> parse_least_busbw(const std::string& text, const std::st
     const auto colon = band.find(':');
     double gigabytes = 0;
     if (!parse(band.substr(0, colon), gigabytes, 1e-9, 1e9))
-      throw wrong(name, "GB/s:SIZE, or several with a comma between, such as 1:1M,10:64M", text);
+      throw wrong(name, "GB/s:SIZE, or a comma-separated list such as 1:1M,10:64M", text);
     const std::size_t size = colon == band.npos ? 0 : multinode::parse_size(band.substr(colon + 1), name);
     if (!bands.empty() && size <= bands.back().from_size)
       throw UsageError(name + ": the sizes in '" + text + "' must ascend");
@@ -140,7 +140,7 @@ std::vector<LeastBusbw> parse_least_busbw(const std::string& text, const std::st
   return bands;
 }
 
-// A size above `size`, at most `largest`; 0: there is none.
+// The size after `size`, at most `largest`; 0 if there is none.
 std::size_t next_size(std::size_t size, std::size_t largest, std::size_t step, double factor) {
   if (factor == 0) return step <= largest - size ? size + step : 0;
   const double next = std::floor(static_cast<double>(size) * factor);
@@ -154,14 +154,18 @@ po::options_description Options::description(const Collective& collective) {
   po::options_description known(std::string("Options of ") + collective.name + "_perf");
 
   OptionGroup sizes("Sizes");
-  sizes.size("minbytes,b", min_bytes, "smallest size in bytes: 512, 64K, 64M, 4G", given_.min_bytes);
+  sizes.size("minbytes,b", min_bytes, "smallest size: bytes, or with K, M, G", given_.min_bytes);
   sizes.size("maxbytes,e", max_bytes, "largest size", given_.max_bytes);
-  sizes.size("stepbytes,i", step_bytes, "from size to size, add this", given_.step_bytes);
-  sizes.add("stepfactor,f", "X", "or multiply by this", [this](const std::string& text, const std::string& name) {
-    if (!parse(text, step_factor, 1 + 1e-6, 1e6)) throw wrong(name, "a number above 1, at most 1000000", text);
-    given_.step_factor = true;
-  });
-  sizes.on("sweep", sweep, "8 to 64M times 2 (or as -b, -e, -i, -f say); warm-up and iterations adapt to each size");
+  sizes.size("stepbytes,i", step_bytes, "add this to get the next size", given_.step_bytes);
+  sizes.add("stepfactor,f", "X", "or multiply by this to get it",
+            [this](const std::string& text, const std::string& name) {
+              if (!parse(text, step_factor, 1 + 1e-6, 1e6))
+                throw wrong(name, "a number above 1, at most 1000000", text);
+              given_.step_factor = true;
+            });
+  sizes.on("sweep", sweep,
+           "sizes from 8 to 64M, each twice the last (-b, -e, -i, -f override this); warm-up and iterations adapt to "
+           "the size");
 
   OptionGroup operation("Operation");
   operation.one_or_all("op,o", "OP (=sum)", redops_in_order, redops,
@@ -179,29 +183,30 @@ po::options_description Options::description(const Collective& collective) {
 
   OptionGroup performance("Performance");
   performance.number("ngpus,g", usage.ranks_per_thread, 1, 1024,
-                     "ranks a thread: GPUs, or over Gloo as many on the CPU");
-  performance.number("nthreads,t", usage.threads, 1, 1024, "threads a process");
+                     "ranks per thread: one GPU each over NCCL, on the CPU over Gloo");
+  performance.number("nthreads,t", usage.threads, 1, 1024, "threads per process");
   performance.number("iters,n", iterations, 1, many, "timed calls", &given_.iterations);
-  performance.number("warmup_iters,w", warmup, 0, many, "calls before them", &given_.warmup);
-  performance.number("run_cycles,N", cycles, 0, many, "times that all is done; 0: until it is ended");
+  performance.number("warmup_iters,w", warmup, 0, many, "warm-up calls before them", &given_.warmup);
+  performance.number("run_cycles,N", cycles, 0, many, "how often to repeat everything; 0: until the program is killed");
   performance.add("average,a", "0|1|2|3 (=1)",
-                  "time of rank 0 (0), or of all ranks the mean (1), least (2), largest (3)",
+                  "show the time of rank 0 (0), or the mean (1), minimum (2) or maximum (3) over the ranks",
                   [this](const std::string& text, const std::string& name) {
                     int number = 0;
                     if (!parse(text, number, 0, 3))
-                      throw wrong(name, "0 (rank 0), 1 (mean), 2 (least) or 3 (largest)", text);
+                      throw wrong(name, "0 (rank 0), 1 (mean), 2 (minimum) or 3 (maximum)", text);
                     average = static_cast<Average>(number);
                   });
-  performance.add("unalign,u", "N (=0)", "elements by which buffers are shifted",
+  performance.add("unalign,u", "N (=0)", "offset of all buffers, in elements",
                   [this](const std::string& text, const std::string& name) {
                     if (!parse(text, usage.offset, std::size_t{0}, std::size_t{1'000'000}))
                       throw wrong(name, "a whole number from 0 to 1000000", text);
                   });
 
   OptionGroup checks("Checks");
-  checks.number("check,c", check, 0, many, "calls whose results are checked; 0: none");
-  checks.number("corrupt", corrupt, 0, many, "rank that spoils an element, to see the check fail");
-  checks.add("min-busbw", "GB/s:SIZE", "least bus bandwidth from a size on, such as 1:1M,10:64M",
+  checks.number("check,c", check, 0, many, "calls to check; 0: no check");
+  checks.number("corrupt", corrupt, 0, many, "rank that corrupts an element of its result, to see the check fail");
+  checks.add("min-busbw", "GB/s:SIZE",
+             "exit with 1 if the bus bandwidth is lower, from this size on; such as 1:1M,10:64M",
              [this](const std::string& text, const std::string& name) { least_busbw = parse_least_busbw(text, name); });
   checks.add(",T", "SECONDS", "the same as --timeout", [this](const std::string& text, const std::string& name) {
     if (!parse(text, timeout_, 1e-3, 31'536'000.0))
@@ -210,30 +215,33 @@ po::options_description Options::description(const Collective& collective) {
 
 #ifdef MULTINODE_HAVE_MPI
   if (collective.mpi_bare_loop)
-    checks.on("self-check", self_check, "what measuring costs beside a bare loop of MPI calls, at 8, 4K, 1M and 64M");
+    checks.on("self-check", self_check,
+              "compare the measured time with a bare loop of MPI calls, at 8, 4K, 1M and 64M");
 #endif
 
   OptionGroup output("Output");
   output.file("output_file,J", output_file_, "the same as --json");
-  output.file("csv", csv, "file for one row a result");
-  output.file("plot", plot, "SVG file for a picture");
-  output.zero_or_one("per_iter_timing,I", per_iteration, "time each call by itself");
-  output.zero_or_one("report_timestamps,S", timestamps, "when each row was measured");
+  output.file("csv", csv, "write one row per result to this file");
+  output.file("plot", plot, "plot the results into this SVG file");
+  output.zero_or_one("per_iter_timing,I", per_iteration, "time each call separately");
+  output.zero_or_one("report_timestamps,S", timestamps, "print the time of day in each row");
 
   OptionGroup nccl("NCCL only");
-  nccl.number("agg_iters,m", usage.aggregate, 1, many, "operations that are one call, in a group");
-  nccl.zero_or_one("parallel_init,p", usage.parallel_init, "threads initialize at once");
+  nccl.number("agg_iters,m", usage.aggregate, 1, many, "operations per call, joined in a group");
+  nccl.zero_or_one("parallel_init,p", usage.parallel_init, "the threads initialize in parallel");
   nccl.zero_or_one("blocking,z", usage.blocking, "the host waits after each call");
   nccl.zero_or_one("stream_null,y", usage.default_stream, "use the default stream");
   nccl.number("cudagraph,G", usage.graph_launches, 0, 1'000'000,
               "capture the calls as a CUDA graph, launch it N times");
-  nccl.zero_or_one("report_cputime,C", usage.host_time, "the host's time to issue the calls");
-  nccl.number("local_register,R", usage.register_buffers, 0, 2, "register buffers: 1: locally, 2: symmetrically");
-  nccl.zero_or_one("memory_report,M", usage.memory_report, "GPU memory that the library and the buffers take");
-  nccl.add("device_implementation,D", "0 (=0)", "0: NCCL's own", [](const std::string& text, const std::string& name) {
-    if (text != "0")
-      throw UsageError(name + " must be 0: the others are kernels of nccl-tests, which these programs do not have");
-  });
+  nccl.zero_or_one("report_cputime,C", usage.host_time, "show the host's time to issue the calls");
+  nccl.number("local_register,R", usage.register_buffers, 0, 2, "register buffers: 1 local, 2 symmetric, 0 not");
+  nccl.zero_or_one("memory_report,M", usage.memory_report, "print how much GPU memory NCCL and the buffers use");
+  nccl.add(
+      "device_implementation,D", "0 (=0)", "0: NCCL's own collectives",
+      [](const std::string& text, const std::string& name) {
+        if (text != "0")
+          throw UsageError(name + " must be 0: the others are kernels of nccl-tests, which these programs do not have");
+      });
 
   OptionGroup mpi("MPI only");
   mpi.add("mpi-calls", "HOW (=blocking)", "blocking, nonblocking or persistent",
@@ -258,7 +266,7 @@ void Options::validate() {
   if (timeout_ > 0) common.timeout = std::chrono::milliseconds(std::llround(std::ceil(timeout_ * 1000)));
   if (!output_file_.empty()) {
     if (!common.json.empty() && common.json != output_file_)
-      throw UsageError("-J (--output_file) and --json name two files: leave out one");
+      throw UsageError("-J (--output_file) and --json name different files: leave out one");
     common.json = output_file_;
   }
 
@@ -275,7 +283,7 @@ void Options::validate() {
   }
   if (min_bytes > max_bytes)
     throw UsageError("-b (--minbytes) is " + std::to_string(min_bytes) + ", above -e (--maxbytes), which is " +
-                     std::to_string(max_bytes) + (given_.max_bytes ? "" : " unless it is given"));
+                     std::to_string(max_bytes) + (given_.max_bytes ? "" : " by default"));
   const std::vector<std::size_t> all = sizes();
   if (all.size() > most_sizes)
     throw UsageError("more than " + std::to_string(most_sizes) + " sizes from -b (--minbytes) to -e (--maxbytes): " +
@@ -285,7 +293,8 @@ void Options::validate() {
       throw UsageError("--min-busbw: no size from " + std::to_string(band.from_size) +
                        " on is measured, the largest is " + std::to_string(all.back()) + "; see -e (--maxbytes)");
   if (per_iteration && usage.graph_launches > 0)
-    throw UsageError("-I (--per_iter_timing) cannot look into a CUDA graph: leave out -G (--cudagraph) or it");
+    throw UsageError(
+        "-I (--per_iter_timing) cannot time single calls in a CUDA graph: leave out -I or -G (--cudagraph)");
 }
 
 std::vector<std::size_t> Options::sizes() const {

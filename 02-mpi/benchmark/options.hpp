@@ -22,10 +22,10 @@ struct Options {
   std::size_t min_bytes = 32 << 20, max_bytes = 32 << 20, step_bytes = 1 << 20;
   double step_factor = 0;  // 0: steps of step_bytes
   int iterations = 20, warmup = 1, check = 1;
-  int cycles = 1;  // 0: until it is ended
+  int cycles = 1;  // 0: until the program is killed
   std::vector<multinode::DataType> types{multinode::DataType::float32};
   std::vector<Redop> redops{Redop::sum};
-  bool all_redops = false;  // -o all: those that the backend has
+  bool all_redops = false;  // -o all: those that the backend supports
   int root = 0;             // -1: all
   Average average = Average::mean;
   bool timestamps = false, per_iteration = false;
@@ -33,7 +33,7 @@ struct Options {
 
   bool sweep = false;
   bool self_check = false;              // only where the collective has a bare loop
-  int corrupt = -1;                     // the rank that spoils an element; -1: none
+  int corrupt = -1;                     // the rank that corrupts an element; -1: none
   std::vector<LeastBusbw> least_busbw;  // in order of from_size
   std::string csv, plot;
   multinode::CommonOptions common;
@@ -44,7 +44,7 @@ struct Options {
   // Of the program alone; those of `common` come beside them. What is parsed goes into this object, which has to stay
   // where it is. Wrong values throw UsageError while the command line is parsed.
   boost::program_options::options_description description(const Collective& collective);
-  void validate();  // what options mean together; throws UsageError
+  void validate();  // checks combinations of options; throws UsageError
 
  private:
   struct {

@@ -42,7 +42,7 @@ HostRanks::HostRanks(multinode::World& world, int local, const Usage& usage, con
   refuse(usage.parallel_init, "-p", "there are no GPUs to initialise in parallel");
   refuse(usage.default_stream, "-y", "there are no streams without a GPU");
   refuse(usage.graph_launches > 0, "-G", "there are no CUDA graphs without a GPU");
-  refuse(usage.host_time, "-C", "the host's time is the only one here, and always shown");
+  refuse(usage.host_time, "-C", "without a GPU the host's time is always shown");
   refuse(usage.register_buffers > 0, "-R", "only NCCL registers buffers");
   refuse(usage.memory_report, "-M", "it reports GPU memory");
 }
@@ -55,7 +55,7 @@ void HostRanks::allocate(std::size_t in_bytes, std::size_t both_bytes) {
       const std::size_t all = bytes + offset_ * widest;
       pair[static_cast<std::size_t>(buffer)] =
           Memory(static_cast<std::byte*>(::operator new[](std::max<std::size_t>(all, 1), page)));
-      // Touched, for a page that was never written costs its reader nothing.
+      // Write every page: reading one that was never written costs nothing and would distort the result.
       std::fill_n(pair[static_cast<std::size_t>(buffer)].get(), all, std::byte{1});
     }
   }

@@ -1,5 +1,5 @@
-// ranks.hpp: the ranks of this process, joined with those of all other processes by MPI, Gloo or NCCL; their buffers,
-// and the stop-watch.
+// ranks.hpp: the ranks of this process, connected with those of all other processes by MPI, Gloo or NCCL; their
+// buffers, and the timer.
 #pragma once
 
 #include "collective.hpp"
@@ -17,14 +17,14 @@
 
 namespace perf {
 
-// What is called, again and again.
+// The operation that is called in each iteration.
 struct Operation {
   multinode::DataType type = multinode::DataType::float32;
   Redop redop = Redop::sum;
   int root = 0;
   std::size_t count = 0;  // elements of a block
   bool in_place = false;
-  bool once = false;  // for a check: -m and -G do not repeat it
+  bool once = false;  // for a check: ignores -m and -G, which would repeat it
 };
 
 // How a library is used; see options.hpp for what each means.
@@ -48,7 +48,7 @@ struct Usage {
 std::size_t in_offset(const Collective& collective, const Place& place, std::size_t block);
 std::size_t out_offset(const Collective& collective, const Place& place, std::size_t block);
 
-// Seconds a call: [local rank][sample].
+// Seconds per call: [local rank][sample].
 using Samples = std::vector<std::vector<double>>;
 
 class Ranks {
@@ -65,37 +65,38 @@ class Ranks {
 
   Place place(int local, int root) const { return {first() + local, size(), root}; }
 
-  // Why `collective` cannot be run so on this backend; "" if it can. The same on all processes.
+  // Why this backend cannot run `collective` with `redop`; "" if it can. The same on all processes.
   virtual std::string refusal(const Collective& collective, Redop redop) const = 0;
   virtual bool has_in_place(const Collective& collective) const = 0;
 
-  // Elements that a buffer may have: the library's counts may be int.
+  // The most elements that a buffer may have: the library's counts may be int.
   virtual std::size_t largest_count() const { return std::numeric_limits<std::size_t>::max(); }
 
-  // -M: bytes of device memory that the library and the buffers took, in a line. "": nothing to say.
+  // -M: one line about the device memory that the library and the buffers use; "" without -M.
   virtual std::string memory_report() const { return ""; }
 
-  // Bytes that this process can still allocate for buffers, shared fairly with the processes of its node.
+  // Bytes that this process can still allocate for buffers: its share of what its node has.
   virtual std::size_t available_memory() const = 0;
 
-  // Two buffers a local rank: `in_bytes` for the input, `both_bytes` for the output and for in-place calls. Once.
+  // Allocates two buffers per local rank: `in_bytes` for the input, `both_bytes` for the output and for in-place calls.
+  // Call it once.
   virtual void allocate(std::size_t in_bytes, std::size_t both_bytes) = 0;
 
-  // -u: from now on, the buffers begin so many bytes later than they were allocated.
+  // -u: from now on, the buffers begin `bytes` bytes after their allocation does.
   void shift(std::size_t bytes) { shift_ = bytes; }
 
-  // A part of a buffer of a local rank, on the host: write() calls fill, whose work then is in the buffer; read() calls
-  // look with what is in it.
+  // Access from the host to a part of a local rank's buffer: write() stores what `fill` writes, read() passes the
+  // content to `look`.
   enum class Buffer { in, both };
   using Host = std::function<void(std::span<std::byte>)>;
   virtual void write(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& fill) = 0;
   virtual void read(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& look) = 0;
 
-  // Collective, called by all processes: a barrier of the library, and then `samples` times `calls` calls by every
-  // rank; each sample is timed as a whole.
+  // Collective, called by all processes: a barrier of the library, then `samples` samples of `calls` calls by every
+  // rank. Each sample is timed as a whole.
   virtual Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) = 0;
 
-  // The same with the collective's bare loop instead of the stop-watch: seconds a call of one rank. Collective.
+  // The same with the collective's bare loop, without timing in between: seconds per call of one rank. Collective.
   virtual double measure_bare_loop(const Collective& collective, const Operation& operation, int calls);
 
  protected:
@@ -103,7 +104,7 @@ class Ranks {
   multinode::World& world() const { return world_; }
   std::size_t shift() const { return shift_; }
 
-  // The call of a local rank, whose buffers begin at `in` and `both`.
+  // The arguments of a local rank's call; its buffers begin at `in` and `both`.
   template <class LibraryCall>
   LibraryCall call_of(const Collective& collective, const Operation& operation, int local, std::byte* in,
                       std::byte* both) const {
@@ -126,13 +127,13 @@ class Ranks {
 // gloo. Throws UsageError for what the backend cannot do, HardwareAbsent for nccl without a GPU.
 std::unique_ptr<Ranks> make_ranks(multinode::World& world, multinode::Backend backend, const Usage& usage);
 
-// One a library, in a file of its own, built where the library is.
+// One function per library, each in a file of its own that is built if the library is found.
 std::unique_ptr<Ranks> make_mpi_ranks(multinode::World& world, const Usage& usage);
 std::unique_ptr<Ranks> make_gloo_ranks(multinode::World& world, const Usage& usage);
 std::unique_ptr<Ranks> make_nccl_ranks(multinode::World& world, const Usage& usage);
 
-// Host memory that this process may still take: what the kernel and the control group leave, divided among the
-// processes of this node.
+// Host memory that this process may still allocate: what the kernel and the control group have left, divided by the
+// number of processes on this node.
 std::size_t available_host_memory(const multinode::World& world);
 
 }  // namespace perf

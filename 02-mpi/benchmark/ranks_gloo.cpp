@@ -13,7 +13,7 @@ namespace perf {
 
 namespace {
 
-// One rank's connections. Gloo's own rendezvous would need a connection to the store for each rank of a process.
+// The connections of one rank. Gloo's own rendezvous would open one connection to the store per rank of a process.
 class GlooRank : public gloo::Context {
  public:
   GlooRank(int rank, int size, const std::shared_ptr<gloo::transport::Device>& device,
@@ -103,7 +103,7 @@ class GlooRanks : public HostRanks {
   }
 
  private:
-  // On a thread each, for they wait for each other.
+  // Each rank on a thread of its own, because the ranks wait for each other.
   template <class Function>
   void each_rank(Function&& function) {
     if (local() == 1) return function(0);
@@ -124,7 +124,8 @@ class GlooRanks : public HostRanks {
 }  // namespace
 
 std::unique_ptr<Ranks> make_gloo_ranks(multinode::World& world, const Usage& usage) {
-  if (usage.mpi_calls != MpiCalls::blocking) throw multinode::UsageError("--mpi-calls: this is --backend gloo");
+  if (usage.mpi_calls != MpiCalls::blocking)
+    throw multinode::UsageError("--mpi-calls needs --backend mpi: this is gloo");
   if (usage.device_memory) throw multinode::UsageError("--memory device: Gloo reads host memory only: leave it out");
   return std::make_unique<GlooRanks>(world, usage);
 }

@@ -1,4 +1,4 @@
-// ranks_host.hpp: ranks whose buffers are host memory: what MPI's and Gloo's have in common.
+// ranks_host.hpp: ranks with buffers in host memory: the common part of MPI's and Gloo's.
 #pragma once
 
 #include "ranks.hpp"
@@ -21,14 +21,15 @@ class HostRanks : public Ranks {
   }
 
  protected:
-  // Throws UsageError for options that mean something on a GPU only.
+  // Throws UsageError for options that need a GPU.
   HostRanks(multinode::World& world, int local, const Usage& usage, const char* backend);
 
   virtual std::byte* begin(int local, Buffer buffer) const {
     return buffers_[static_cast<std::size_t>(local)][static_cast<std::size_t>(buffer)].get() + shift();
   }
 
-  // Every sample: `calls` times function(). One reading of the clock a sample, one announcement if `announce`.
+  // Each sample is `calls` calls of function(): the clock is read once per sample, and the watchdog told once if
+  // `announce`.
   template <class Function>
   void time(const Collective& collective, std::span<double> seconds, int calls, bool announce, Function&& function) {
     using Clock = std::chrono::steady_clock;

@@ -37,10 +37,10 @@ class MpiRanks : public HostRanks {
     if (redop == Redop::mulsum) return "MPI has no sum with factors: use -o sum";
     const MpiForms forms = collective.mpi_forms;
     if (calls_ == MpiCalls::nonblocking && forms == MpiForms::blocking)
-      return "--mpi-calls: it has no non-blocking form";
+      return "--mpi-calls: this collective has no non-blocking form";
     if (calls_ == MpiCalls::persistent &&
         (forms == MpiForms::blocking || (forms == MpiForms::all && std::is_null_pointer_v<decltype(allreduce_init)>)))
-      return "--mpi-calls: this MPI has no persistent form of it";
+      return "--mpi-calls: this MPI has no persistent form of this collective";
     return "";
   }
 
@@ -112,7 +112,7 @@ bool mpi_knows_cuda() {
 #endif
 }
 
-// With buffers in the memory of a GPU; processes of one node take its GPUs in turn.
+// Ranks whose buffers are in GPU memory. The processes of a node use its GPUs in turn.
 class DeviceMpiRanks : public MpiRanks {
  public:
   DeviceMpiRanks(multinode::World& world, const Usage& usage)
@@ -157,7 +157,7 @@ class DeviceMpiRanks : public MpiRanks {
     const auto host = std::make_unique_for_overwrite<std::byte[]>(bytes);
     fill({host.get(), bytes});
     check(cudaMemcpy(begin(local, buffer) + offset, host.get(), bytes, cudaMemcpyHostToDevice));
-    check(cudaDeviceSynchronize());  // cudaMemcpy may return before it is there
+    check(cudaDeviceSynchronize());  // cudaMemcpy may return before the data has arrived
   }
 
   void read(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& look) override {
@@ -183,7 +183,7 @@ class DeviceMpiRanks : public MpiRanks {
 std::unique_ptr<Ranks> make_mpi_ranks(multinode::World& world, const Usage& usage) {
   if (usage.threads * usage.ranks_per_thread != 1)
     throw multinode::UsageError(
-        "-t and -g: MPI has one rank a process: start more with mpirun -n, or use --backend gloo");
+        "-t and -g: MPI has one rank per process: start more with mpirun -n, or use --backend gloo");
   if (!usage.device_memory) return std::make_unique<MpiRanks>(world, usage);
 #ifdef MULTINODE_HAVE_CUDA
   return std::make_unique<DeviceMpiRanks>(world, usage);

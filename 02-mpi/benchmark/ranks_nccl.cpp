@@ -16,7 +16,8 @@ namespace {
 using multinode::check;
 using multinode::UsageError;
 
-// Between them, NCCL's calls are joined into one. Ends also when a call throws: an open group would swallow an abort.
+// NCCL calls between ncclGroupStart and ncclGroupEnd become one. The destructor ends the group if a call throws: an
+// open group would swallow an abort.
 class Group {
  public:
   Group() { check(ncclGroupStart()); }
@@ -42,10 +43,10 @@ class Communicators {
   Communicators(const Communicators&) = delete;
   Communicators& operator=(const Communicators&) = delete;
 
-  // NCCL is called only while such a lock is held. Throws where they were aborted.
+  // Hold this lock while calling NCCL. Throws if the communicators were aborted.
   [[nodiscard]] std::shared_lock<std::shared_mutex> use() {
     std::shared_lock lock(mutex_, std::defer_lock);
-    if (!aborting_) lock.lock();  // whoever polls must not keep abort() waiting
+    if (!aborting_) lock.lock();  // a polling thread must not keep abort() waiting
     if (aborting_) throw std::runtime_error("NCCL was aborted");
     return lock;
   }
@@ -62,7 +63,7 @@ class Communicators {
   }
 
  private:
-  // In one group: each of them may wait for the others.
+  // In one group, because each call may wait for the others.
   void finish(ncclResult_t (*with)(ncclComm_t)) {
     ncclGroupStart();
     for (ncclComm_t& communicator : all_)
@@ -75,7 +76,7 @@ class Communicators {
   std::vector<ncclComm_t> all_;
 };
 
-// A buffer that NCCL may register, if `by_nccl`.
+// A device buffer; allocated by NCCL if `by_nccl`, so that NCCL can register it.
 class Memory {
  public:
   Memory(std::size_t bytes, bool by_nccl) : bytes_(bytes), by_nccl_(by_nccl) {
@@ -108,7 +109,7 @@ class Memory {
   bool by_nccl_;
 };
 
-// A point on a stream whose time is taken.
+// A CUDA event: takes the time at a point of a stream.
 class Mark {
  public:
   Mark() { check(cudaEventCreate(&event_)); }
@@ -126,10 +127,10 @@ class Mark {
   cudaEvent_t event_{};
 };
 
-// What function() puts on the stream, to be put there again at the cost of one launch.
+// A CUDA graph of what function() puts on the stream; launch() puts it there again.
 class Graph {
  public:
-  // Captured for this thread alone: other threads' calls go on.
+  // Captures the calls of this thread only; other threads continue as usual.
   template <class Function>
   Graph(cudaStream_t stream, Function&& function) {
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -164,7 +165,7 @@ struct Gpu {
     return free;
   }
 
-  int device;  // the first member: the others belong to the GPU that is selected
+  int device;  // first member: the constructors of the others use the selected GPU
   multinode::Stream stream;
   multinode::DeviceBuffer<std::uint8_t> one{1};  // what a barrier reduces
   std::array<std::unique_ptr<Memory>, 2> buffers;
@@ -179,7 +180,7 @@ class NcclRanks : public Ranks {
   std::string device(int local) const override;
   bool has_in_place(const Collective& collective) const override { return collective.nccl_in_place; }
   std::string refusal(const Collective& collective, Redop) const override {
-    return collective.nccl ? "" : "the NCCL of this build lacks it";
+    return collective.nccl ? "" : "the NCCL of this build does not have this collective";
   }
   std::string memory_report() const override;
   std::size_t available_memory() const override;
@@ -291,13 +292,13 @@ std::size_t NcclRanks::available_memory() const {
 }
 
 void NcclRanks::allocate(std::size_t in_bytes, std::size_t both_bytes) {
-  const std::size_t room = usage_.offset * 8 + 1;  // bytes of the widest element; and never nothing
+  const std::size_t room = usage_.offset * 8 + 1;  // 8: bytes of the widest element; 1: no allocation is empty
   for (const auto& gpu : gpus_) {
     gpu->select();
     for (const auto& [buffer, bytes] : {std::pair(Buffer::in, in_bytes), std::pair(Buffer::both, both_bytes)})
       gpu->buffers[static_cast<std::size_t>(buffer)] =
           std::make_unique<Memory>(bytes + room, usage_.register_buffers > 0);
-    check(cudaDeviceSynchronize());  // no stream of ours waits for cudaMemset
+    check(cudaDeviceSynchronize());  // our streams do not wait for cudaMemset
   }
   if (usage_.register_buffers == 0) return;
   const auto inside = world().watchdog().enter("registering buffers");
@@ -341,7 +342,7 @@ void NcclRanks::read(int local, Buffer buffer, std::size_t offset, std::size_t b
   look({host.get(), bytes});
 }
 
-// function(first local rank of the thread), on this thread and as many others as -t says.
+// Calls function(first local rank of the thread) on -t threads, one of which is this one.
 template <class Function>
 void NcclRanks::each_thread(Function&& function) {
   if (usage_.threads == 1) return function(0);
@@ -359,7 +360,7 @@ void NcclRanks::each_thread(Function&& function) {
   others.clear();
 }
 
-// Until query() is cudaSuccess. NCCL's own errors, such as a peer that went away, end the wait.
+// Waits until query() is cudaSuccess. NCCL's own errors, such as a lost peer, end the wait.
 template <class Query>
 void NcclRanks::wait(int local, Query&& query) {
   cudaError_t state = query();
@@ -403,7 +404,7 @@ Samples NcclRanks::measure(const Collective& collective, const Operation& operat
 // The ranks of one thread, whose first is local rank `first`.
 void NcclRanks::measure(const Collective& collective, const Operation& operation, int calls, int first,
                         Samples& seconds) {
-  std::optional<multinode::Watchdog::Operation> inside;  // the first thread speaks for the process
+  std::optional<multinode::Watchdog::Operation> inside;  // only the first thread announces, for the whole process
   const auto announce = [&](const char* name) {
     inside.reset();
     if (first == 0) inside.emplace(world().watchdog(), name, multinode::Watchdog::everyone);
@@ -455,7 +456,7 @@ void NcclRanks::measure(const Collective& collective, const Operation& operation
   }
   const double operations = 1.0 * calls * aggregate * (graph ? launches : 1);
 
-  // Marks between samples; no more of them than `depth` are under way.
+  // Events between the samples; at most `depth` of them are queued.
   constexpr std::size_t depth = 128;
   const std::size_t samples = seconds[static_cast<std::size_t>(first)].size();
   std::vector<std::vector<Mark>> marks;  // of each rank
@@ -515,7 +516,7 @@ void NcclRanks::measure(const Collective& collective, const Operation& operation
 }  // namespace
 
 std::unique_ptr<Ranks> make_nccl_ranks(multinode::World& world, const Usage& usage) {
-  if (usage.mpi_calls != MpiCalls::blocking) throw UsageError("--mpi-calls: this is --backend nccl");
+  if (usage.mpi_calls != MpiCalls::blocking) throw UsageError("--mpi-calls needs --backend mpi: this is nccl");
   if (usage.graph_launches > 0) {
     if (usage.default_stream) throw UsageError("-G: CUDA cannot capture the default stream: leave out -y");
     if (usage.blocking) throw UsageError("-G: nothing can be waited for inside a CUDA graph: leave out -z");
@@ -540,7 +541,7 @@ std::unique_ptr<Ranks> make_nccl_ranks(multinode::World& world, const Usage& usa
   if (!all_shown && devices != each)
     throw multinode::HardwareAbsent(backend + " has " + std::to_string(devices) + " GPU(s) for " +
                                     std::to_string(world.local_size()) + " process(es) of " + std::to_string(each) +
-                                    " rank(s): NCCL wants one for each rank (-t times -g in a process)");
+                                    " rank(s): NCCL needs one for each rank (-t times -g per process)");
   return std::make_unique<NcclRanks>(world, usage, all_shown ? world.local_rank() * each : 0);
 }
 

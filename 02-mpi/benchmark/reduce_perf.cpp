@@ -14,7 +14,7 @@ using perf::Place, perf::Source;
 static const void* input(const perf::MpiCall& c) { return c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in; }
 #endif
 
-// What the others give must come to the root, S bytes of their sum at least, and must leave each of them: S bytes over
+// The root must receive the sum of the others, at least S bytes, and every other rank must send its part: S bytes over
 // the busiest link, whatever the algorithm. So time >= S / bandwidth of a link.
 const perf::Collective reduce = {
     .name = "reduce",
@@ -37,7 +37,7 @@ const perf::Collective reduce = {
           gloo::ReduceOptions options(c.context);
           c.typed([&](auto* in, auto* out) {
             if (!c.in_place) options.setInput(in, c.count);
-            options.setOutput(out, c.count);  // elsewhere than at the root, too: partial sums
+            options.setOutput(out, c.count);  // on all ranks: they hold partial sums
           });
           options.setRoot(c.root);
           options.setReduceFunction(c.reduce);

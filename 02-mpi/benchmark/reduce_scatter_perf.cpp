@@ -10,8 +10,8 @@ namespace reduce_scatter_perf {
 
 using perf::Blocks, perf::Place, perf::Source;
 
-// A rank has S bytes, n blocks, and keeps the sum of one: its parts of the other n - 1 must leave, as they are or in a
-// partial sum, (n - 1) / n S bytes over its link. So time >= (n - 1) / n S / bandwidth of a link.
+// A rank has n blocks, S bytes, and keeps the sum of one. Its parts of the other n - 1 blocks must leave, as they are
+// or in a partial sum: (n - 1) / n S bytes over its link. So time >= (n - 1) / n S / bandwidth of a link.
 const perf::Collective reduce_scatter = {
     .name = "reduce_scatter",
     .reduces = true,
@@ -28,11 +28,11 @@ const perf::Collective reduce_scatter = {
           c.make<MPI_Reduce_scatter_block, MPI_Ireduce_scatter_block, perf::reduce_scatter_block_init>(
               c.in, c.out, c.count, c.type, c.op, c.comm);
         },
-    .mpi_in_place = false,  // MPI's in place leaves the result in block 0, not in the rank's own
+    .mpi_in_place = false,  // in place, MPI leaves the result in block 0, not in the rank's own block
 #endif
 #ifdef MULTINODE_HAVE_GLOO
-    // Gloo has none for all types. All-to-all brings all parts of block r to rank r, which reduces them. They land in
-    // the output's buffer: out of place it has room for n blocks.
+    // Gloo has no reduce-scatter for all types. All-to-all brings all parts of block r to rank r, which reduces them in
+    // the output buffer: out of place it has room for n blocks.
     .gloo =
         [](const perf::GlooCall& c) {
           const auto ranks = static_cast<std::size_t>(c.size);

@@ -17,7 +17,7 @@
 
 namespace perf {
 
-// Times are seconds a call; bandwidths bytes a second.
+// Times are seconds per call, bandwidths bytes per second.
 struct Result {
   std::string collective;  // all_reduce
   std::string backend;     // mpi, gloo, nccl
@@ -34,8 +34,8 @@ struct Result {
   int calls_per_sample = 1;            // calls that were timed as one
   double time = 0;                     // mean over the calls; over ranks as -a says
   double median = 0, p99 = 0;          // over samples; over ranks as -a says
-  std::optional<double> algbw;         // none: on stand-ins of GPUs it means nothing
-  std::optional<double> busbw;         // none: the same, and one rank moves nothing over a bus
+  std::optional<double> algbw;         // none on stand-ins of GPUs, where it means nothing
+  std::optional<double> busbw;         // none: the same; one rank uses no link
   std::optional<std::uint64_t> wrong;  // elements, over all ranks; none: not checked
   // After a barrier, each rank's time until its own call is done (its median over a few calls).
   std::vector<double> rank_times;
@@ -43,13 +43,13 @@ struct Result {
   std::vector<int> late;  // ranks whose rank_times are outliers
 };
 
-// A JSON object, one line; the names are those of the README's schema. Times there are microseconds, bandwidths GB/s
-// (1e9 bytes), spread percent, all with all their digits. null: bandwidths, wrong and spread (of one rank) where they
-// do not exist.
+// A JSON object, one line; the names are those of the schema in reference.md. Times there are microseconds, bandwidths
+// GB/s (1e9 bytes), spread percent, all with all their digits. null: bandwidths, wrong and spread (of one rank) where
+// they do not exist.
 nlohmann::json to_json(const Result& result);
 
-// One row a result, the same names and numbers as the JSON. An empty path writes nothing. Throws UsageError for a file
-// that cannot be written, on opening; and std::runtime_error for a row that could not be (a full disk).
+// One row per result, with the names and numbers of the JSON. An empty path writes nothing. Throws UsageError for a
+// file that cannot be written, on opening; and std::runtime_error for a row that could not be (a full disk).
 class Csv {
  public:
   explicit Csv(const std::string& path);
@@ -64,8 +64,8 @@ class Csv {
 std::string four_digits(double value);
 std::string size_text(std::size_t bytes);  // "8 B", "1.5 KiB", "64 MiB"
 
-// What is slower than --min-busbw asks: a line for each result, and for each band in which none has a bus bandwidth. A
-// band goes from its size up to the next larger one's; asked_size counts.
+// One line for each result that is slower than --min-busbw demands, and for each band in which no result has a bus
+// bandwidth. A band goes from its size up to the next larger one's; asked_size counts.
 struct LeastBusbw;
 std::vector<std::string> too_slow(std::span<const Result> results, std::span<const LeastBusbw> bands);
 

@@ -14,7 +14,7 @@ using perf::Blocks, perf::Place, perf::Source;
 static void* output(const perf::MpiCall& c) { return c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.out; }
 #endif
 
-// Of the root's n blocks, S bytes, one is for itself: the others leave over its link, (n - 1) / n S bytes, whatever the
+// Of the root's n blocks, S bytes, it keeps one. The others leave over its link: (n - 1) / n S bytes, whatever the
 // algorithm. So time >= (n - 1) / n S / bandwidth of a link.
 const perf::Collective scatter = {
     .name = "scatter",
@@ -42,7 +42,7 @@ const perf::Collective scatter = {
             for (int rank = 0; rank < c.size && c.rank == c.root; ++rank)
               inputs.push_back(in + static_cast<std::size_t>(rank) * c.count);
             options.setInputs(inputs, c.count);
-            options.setOutput(out, c.count);  // in place, too: it lies where it would be copied from
+            options.setOutput(out, c.count);  // also in place: it lies where Gloo would copy it from
           });
           options.setRoot(c.root);
           gloo::scatter(options);

@@ -1,4 +1,4 @@
-// statistics.hpp: what is made of many times.
+// statistics.hpp: mean, percentiles and outliers of measured times.
 #pragma once
 
 #include <multinode/median.hpp>

@@ -15,7 +15,7 @@ namespace {
 
 using multinode::DataType;
 
-// SplitMix64's finalizer (Steele, Lea, Flood 2014): neighbours in, unrelated numbers out.
+// SplitMix64's finalizer (Steele, Lea, Flood 2014): turns neighbouring numbers into unrelated ones.
 std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
@@ -53,15 +53,16 @@ double unit_roundoff(DataType type) {
                                      : 0x1p-53;
 }
 
-// The bound of an average in floating point over n ranks, n no power of two, in units of max |x| / n. NCCL multiplies
-// each element by 1/n, rounded, and adds. With c elements that are not 0 and the unit roundoff u, each of their terms
-// is wrong by at most 2u (two roundings), and each of c additions, that of the quotient which is right included, by at
-// most u times a partial sum, itself at most c: together (c + 2) c u; twice that, for the terms of higher order.
+// The error bound of a floating-point average over n ranks, where n is not a power of two, in units of max |x| / n.
+// NCCL multiplies each element by the rounded 1/n, and adds. Let c elements differ from 0, and let u be the unit
+// roundoff. Each term has an error of at most 2u (two roundings), 2cu in all. Each of c roundings (c - 1 additions, and
+// the expected quotient) has an error of at most u times a partial sum, which is at most c: c c u in all. Together (c +
+// 2) c u. Twice that covers the terms of higher order.
 double average_bound(DataType type, int contributors) {
   return 2.0 * (contributors + 2) * contributors * unit_roundoff(type);
 }
 
-// So many contribute to such an average that the bound is below half a unit: what a missing rank changes.
+// The largest number of contributors for which the bound is below half a unit, which is what a missing rank changes.
 int most_in_average(DataType type) { return static_cast<int>(std::sqrt(0.25 / unit_roundoff(type))) - 1; }
 
 template <class T>
@@ -87,7 +88,7 @@ multinode::Reduction reduction_of(Redop redop) {
 
 Values::Values(const Of& of) : of_(of), salt_(mix(of.seed * 0x9E3779B97F4A7C15u + mix(of.round + 1))) {
   const std::int64_t limit = largest(of.type);
-  // The least value an input has, the number of values, and of how many ranks an element is reduced.
+  // Sets the smallest input value and the number of values.
   const auto range = [&](std::int64_t low, std::int64_t high) {
     low_ = low;
     values_ = static_cast<std::uint64_t>(high - low + 1);
@@ -97,7 +98,7 @@ Values::Values(const Of& of) : of_(of), salt_(mix(of.seed * 0x9E3779B97F4A7C15u 
   range(is_signed(of.type) ? -limit : 0, limit);
   if (!of.reduces) return;
   switch (of.redop) {
-    case Redop::max:  // of a few ranks, or one type's largest value would come from several nearly always
+    case Redop::max:  // with many contributors, several would have the type's largest value nearly always
     case Redop::min:
       contributors_ = std::min(of.ranks, 64);
       neutral_ = of.redop == Redop::max ? low_ : limit;
@@ -173,7 +174,7 @@ void Values::fill(std::span<std::byte> bytes, int rank, int block) const {
       const T value = as<T>(static_cast<double>(element(rank, block, i)));
       std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof value);
     }
-    for (std::size_t done = first; done < bytes.size();) {  // what is there already, again: twice as much each time
+    for (std::size_t done = first; done < bytes.size();) {  // append a copy of what is there: doubles it each time
       const std::size_t more = std::min(done, bytes.size() - done);
       std::memcpy(bytes.data() + done, bytes.data(), more);
       done += more;

@@ -1,4 +1,4 @@
-// values.hpp: what the ranks put into their input, and what must come out, exactly.
+// values.hpp: the input of each rank and the exact result.
 #pragma once
 
 #include "collective.hpp"
@@ -17,10 +17,10 @@ std::string_view name_of(Redop redop);
 multinode::Reduction reduction_of(Redop redop);  // mulsum: sum
 constexpr int premultiplier(int rank) { return 1 + rank % 2; }
 
-// Whole numbers, pseudo-random in (seed, round, rank, block, index), so small that every partial result, in every
-// order, is representable in `type`; then every order of summation gives the same bits, and the check is exact. For
-// reductions only some ranks contribute to an element where all of them could not. They repeat after `period` elements,
-// a prime: a shift by any block of another length shows.
+// Pseudo-random integers, a function of (seed, round, rank, block, index). They are so small that every partial result,
+// in any order, is representable in `type`: every order of summation gives the same bits, and the check is exact. If a
+// reduction over all ranks would be too large, only some ranks contribute to an element. The values repeat after
+// `period` elements, a prime, so a shift by a block of any other length is found.
 class Values {
  public:
   static constexpr std::size_t period = 16381;
@@ -38,10 +38,10 @@ class Values {
   // Fills a whole number of elements of `of.type`: block `block` of the input of `rank`.
   void fill(std::span<std::byte> bytes, int rank, int block) const;
 
-  // Elements of `bytes` that are not what `source` says. The first wrong one goes to `first`, if given, as text:
-  // "element 5 is 3, not 4". Compares bits; but an average over a number of ranks that is not a power of two is
-  // rounded by NCCL in more than one way, and has a bound: see values.cpp. An average of 8-bit integers over many ranks
-  // is nearly always 0: there a missing rank does not show.
+  // The number of elements of `bytes` that differ from what `source` describes. `first`, if given, gets a text about
+  // the first one: "element 5 is 3, not 4". Compares bits, with one exception: NCCL rounds an average over a number of
+  // ranks that is not a power of two, so it has a bound (see values.cpp). An average of 8-bit integers over many ranks
+  // is nearly always 0, so a missing rank is not found there.
   std::size_t count_wrong(std::span<const std::byte> bytes, const Source& source, std::string* first = nullptr) const;
 
   // The whole numbers themselves, for tests: the element of an input; and of the result, as a double.

@@ -46,7 +46,8 @@ TEST(AllReduceBench, ASpoiledElementIsFoundInEveryTrial) {
 TEST(AllReduceBench, WhatDoesNotFitIsRefusedWithWhatDoes) {
   const Result r = bench(1, {"--rows", "100000000", "--columns", "1000000"});
   EXPECT_EQ(r.status, 2) << r.all();
-  EXPECT_TRUE(std::regex_search(r.err, std::regex("--rows 100000000 does not fit into memory, [1-9][0-9]* would")))
+  EXPECT_TRUE(
+      std::regex_search(r.err, std::regex("--rows 100000000 does not fit into memory: use at most [1-9][0-9]*")))
       << r.err;
 }
 

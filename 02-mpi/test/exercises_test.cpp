@@ -49,13 +49,13 @@ TEST(Exercise, OnlyARootGetsAnything) {
   const std::vector<std::string> reduce{PATH_reduce_perf, "-b", "1K", "-e", "1K", "--corrupt", "1"};
   const Result refused = run_ranks(4, reduce);
   EXPECT_EQ(refused.status, 2) << refused.all();
-  EXPECT_SAYS(refused.err, "rank 1 gets nothing from reduce with root 0");
+  EXPECT_SAYS(refused.err, "rank 1 receives no result of reduce with root 0");
   std::vector<std::string> all_roots = reduce;
   all_roots.insert(all_roots.end(), {"-r", "all"});
-  const Result spoilt = run_ranks(4, all_roots);
-  EXPECT_EQ(spoilt.status, 1) << spoilt.all();
-  EXPECT_SAYS(spoilt.out, "# Out of bounds values : 2 FAILED");
-  EXPECT_EQ(occurrences(spoilt.err, "rank 1: block 0: element "), 2u) << spoilt.err;
+  const Result corrupted = run_ranks(4, all_roots);
+  EXPECT_EQ(corrupted.status, 1) << corrupted.all();
+  EXPECT_SAYS(corrupted.out, "# Out of bounds values : 2 FAILED");
+  EXPECT_EQ(occurrences(corrupted.err, "rank 1: block 0: element "), 2u) << corrupted.err;
 }
 
 TEST(Exercise, WholeElementsOnEveryRank) {
@@ -77,7 +77,7 @@ TEST(Exercise, TheTutorialsLine) {
   const Result refused = run_ranks(2, line);
   EXPECT_EQ(refused.status, 2) << refused.all();
   std::smatch found;
-  ASSERT_TRUE(std::regex_search(refused.err, found, std::regex("take 65536 MiB.*the largest -e that fits is (\\d+M)")))
+  ASSERT_TRUE(std::regex_search(refused.err, found, std::regex("need 65536 MiB.*the largest -e that fits is (\\d+M)")))
       << refused.err;
   EXPECT_EQ(occurrences(refused.err, "the largest -e"), 1u) << refused.err;
   // Sixteen such buffers are most of what is free for one of the two processes. Other programs take memory meanwhile.

@@ -130,11 +130,11 @@ TEST(Nccl, RefusesWhatItCannotDo) {
     EXPECT_NE(result.err.find(why), std::string::npos) << result.all();
     EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.all();
   };
-  expect_refused({"-g", "5"}, 77, "has 4 GPU(s) for 1 process(es) of 5 rank(s): NCCL wants one for each rank");
+  expect_refused({"-g", "5"}, 77, "has 4 GPU(s) for 1 process(es) of 5 rank(s): NCCL needs one for each rank");
   expect_refused({"-G", "1", "-y", "1"}, 2, "-G: CUDA cannot capture the default stream: leave out -y");
   expect_refused({"-G", "1", "-z", "1"}, 2, "-G: nothing can be waited for inside a CUDA graph: leave out -z");
   expect_refused({"-G", "1", "-g", "2"}, 2, "-G: launching a graph may block");
-  expect_refused({"--mpi-calls", "persistent"}, 2, "--mpi-calls: this is --backend nccl");
+  expect_refused({"--mpi-calls", "persistent"}, 2, "--mpi-calls needs --backend mpi: this is nccl");
 }
 
 }  // namespace nccl_test

@@ -183,7 +183,7 @@ TEST(Options, LeastBusBandwidths) {
     EXPECT_EQ(o.least_busbw[1].bytes_per_second, 10e9);
     EXPECT_EQ(o.least_busbw[1].from_size, 64u << 20);
   });
-  const std::string form = "--min-busbw must be GB/s:SIZE, or several with a comma between, such as 1:1M,10:64M, not '";
+  const std::string form = "--min-busbw must be GB/s:SIZE, or a comma-separated list such as 1:1M,10:64M, not '";
   for (const char* text : {"", "x", "10:1M,", "-1", "0", "inf", "nan", ":1M", ",", "10 GB", "1e400"})
     expect_refused({"--min-busbw", text}, form + text + "'");
   expect_refused({"--min-busbw", "10:"}, "--min-busbw must be a size such as 512, 64K, 64M or 4G, not ''");
@@ -282,7 +282,7 @@ TEST(Refusal, NamesTheOptionAndWhatIsAllowed) {
                  "float, double, bfloat16 or all, not 'fp16'");
   expect_refused({"-o", "add"}, "-o (--op) must be one of sum, prod, max, min, avg, mulsum or all, not 'add'");
   expect_refused({"-r", "-2"}, "-r (--root) must be a rank or all, not '-2'");
-  expect_refused({"-a", "4"}, "-a (--average) must be 0 (rank 0), 1 (mean), 2 (least) or 3 (largest), not '4'");
+  expect_refused({"-a", "4"}, "-a (--average) must be 0 (rank 0), 1 (mean), 2 (minimum) or 3 (maximum), not '4'");
   for (const char* text : {"0", "-1", "x", "nan", "1e9"})
     expect_refused({"-T", text}, "-T must be seconds above 0, at most a year: every wait has a deadline here, not '" +
                                      std::string(text) + "'");
@@ -298,15 +298,15 @@ TEST(Refusal, OfWhatDoesNotGoTogether) {
   expect_refused({"-f", "2", "-i", "1M"},
                  "-i (--stepbytes) and -f (--stepfactor) are two ways to the next size: leave out one");
   expect_refused({"-b", "64M"},
-                 "-b (--minbytes) is 67108864, above -e (--maxbytes), which is 33554432 unless it is "
-                 "given");
+                 "-b (--minbytes) is 67108864, above -e (--maxbytes), which is 33554432 by "
+                 "default");
   expect_refused({"-b", "2", "-e", "1"}, "-b (--minbytes) is 2, above -e (--maxbytes), which is 1");
   expect_refused({"-b", "1", "-i", "1"},
                  "more than 100000 sizes from -b (--minbytes) to -e (--maxbytes): take larger steps with -f "
                  "(--stepfactor) or -i (--stepbytes)");
-  expect_refused({"-J", "a", "--json", "b"}, "-J (--output_file) and --json name two files: leave out one");
+  expect_refused({"-J", "a", "--json", "b"}, "-J (--output_file) and --json name different files: leave out one");
   expect_refused({"-I", "1", "-G", "1"},
-                 "-I (--per_iter_timing) cannot look into a CUDA graph: leave out -G (--cudagraph) or it");
+                 "-I (--per_iter_timing) cannot time single calls in a CUDA graph: leave out -I or -G (--cudagraph)");
 }
 
 TEST(Refusal, OfWhatIsNoOption) {

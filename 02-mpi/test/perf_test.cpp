@@ -367,7 +367,7 @@ TEST_P(Perf, WhatThisRunCannotDoIsRefusedInOneLine) {
     cases.insert(cases.end(),
                  {{{"-r", "4"}, "--root must be from 0 to 3, not 4"},
                   {{"--corrupt", "4"}, "--corrupt must be from 0 to 3, not 4"},
-                  {{"--corrupt", "0", "-r", "1"}, "--corrupt: rank 0 gets nothing from reduce with root 1"},
+                  {{"--corrupt", "0", "-r", "1"}, "--corrupt: rank 0 receives no result of reduce with root 1"},
                   {{"--iterz", "3"}, "unrecognised option '--iterz'"}});
   for (const auto& c : cases) {
     const Result result = run("reduce", c.options);
@@ -422,9 +422,9 @@ TEST(PerfMpi, WhatMpiCannotDoIsRefusedWithItsReason) {
     Words options;
     std::string says;
   } cases[] = {
-      {{"-g", "2"}, "-t and -g: MPI has one rank a process: start more with mpirun -n, or use --backend gloo"},
-      {{"--mpi-calls", "nonblocking"}, "--mpi-calls: it has no non-blocking form"},
-      {{"-b", "16G", "-e", "16G"}, "elements of type float than the int counts of mpi can say"},
+      {{"-g", "2"}, "-t and -g: MPI has one rank per process: start more with mpirun -n, or use --backend gloo"},
+      {{"--mpi-calls", "nonblocking"}, "--mpi-calls: this collective has no non-blocking form"},
+      {{"-b", "16G", "-e", "16G"}, "elements of type float than the int counts of mpi can hold"},
   };
   for (const auto& c : cases) {
     const Result result = Way{How::mpi, 2}.run(PATH_hypercube_perf, c.options);
