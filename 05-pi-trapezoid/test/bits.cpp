@@ -1,4 +1,4 @@
-// bits: are they the recorded ones? Needs nothing but the sum, so that another compiler can be asked, too.
+// Compares the bits of the sum with the recorded ones. Uses only the sum, so that another compiler can build it.
 #include "recorded.hpp"
 #include "trapezoid.hpp"
 

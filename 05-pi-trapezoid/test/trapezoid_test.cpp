@@ -156,7 +156,7 @@ TEST(Bits, DependOnContraction) {
   }
 }
 
-// Why the blocks' hash is compared, too: the answer alone would not tell.
+// Why the tests compare the hash of the blocks as well: the answer alone would not show the difference.
 TEST(Bits, OfTheAnswerAloneHideContraction) {
   if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "this CPU has no fused multiply-add";
   constexpr std::int64_t n = 100'000'000;
