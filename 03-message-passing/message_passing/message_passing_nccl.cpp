@@ -2,36 +2,26 @@
 // Exit status: 0 every element right, 1 wrong or timed out, 2 bad command line or environment, 77 no GPU.
 #include "exchange.hpp"
 
-#include <multinode/device.hpp>
+#include <multinode/nccl_handle.hpp>
 
 #include <iostream>
 #include <vector>
 
 using multinode::check;
 
-// Destroys the communicator at the end. If the watchdog ends the process, it aborts the communicator first.
-class NcclCommunicator {
- public:
-  NcclCommunicator(multinode::World& world) {
-    ncclUniqueId id{};  // rank 0 makes it; the other ranks read it from the store
-    if (world.rank() == 0) {
-      check(ncclGetUniqueId(&id));
-      world.store().set("nccl id", {id.internal, sizeof id.internal});
-    } else {
-      world.store().get("nccl id", world.timeout()).copy(id.internal, sizeof id.internal);
-    }
-    const auto inside = world.watchdog().enter("ncclCommInitRank");
-    check(ncclCommInitRank(&communicator_, world.size(), id, world.rank()));
-    world.watchdog().set_abort([communicator = communicator_] { ncclCommAbort(communicator); });
+ncclComm_t connect(multinode::World& world) {
+  ncclUniqueId id{};  // rank 0 makes it; the other ranks read it from the store
+  if (world.rank() == 0) {
+    check(ncclGetUniqueId(&id));
+    world.store().set("nccl id", {id.internal, sizeof id.internal});
+  } else {
+    world.store().get("nccl id", world.timeout()).copy(id.internal, sizeof id.internal);
   }
-  ~NcclCommunicator() { ncclCommDestroy(communicator_); }
-  NcclCommunicator(const NcclCommunicator&) = delete;
-  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
-  ncclComm_t get() const { return communicator_; }
-
- private:
-  ncclComm_t communicator_{};
-};
+  const auto inside = world.watchdog().enter("ncclCommInitRank");
+  ncclComm_t communicator{};
+  check(ncclCommInitRank(&communicator, world.size(), id, world.rank()));
+  return communicator;
+}
 
 int run(multinode::World& world, const ExchangeOptions& options) {
   require_exchange(world, options, "nccl");
@@ -40,7 +30,7 @@ int run(multinode::World& world, const ExchangeOptions& options) {
   if (devices == 0) throw multinode::HardwareAbsent("no GPU here: NCCL needs one (message_passing_gloo does not)");
   check(cudaSetDevice(world.local_rank() % devices));
 
-  const NcclCommunicator communicator(world);
+  const multinode::NcclHandle communicator(world.watchdog(), connect(world));
   if (rank == options.mute) stay_mute();
 
   std::vector<std::int32_t> block(options.count);
@@ -54,14 +44,17 @@ int run(multinode::World& world, const ExchangeOptions& options) {
         fill(block, peer, round);
         buffer.copy_from(block, stream.get());
         const auto inside = world.watchdog().enter("ncclSend", peer);
-        check(ncclSend(buffer.data(), buffer.size(), ncclInt32, peer, communicator.get(), stream.get()));
+        communicator.use([&](ncclComm_t comm) {
+          return ncclSend(buffer.data(), buffer.size(), ncclInt32, peer, comm, stream.get());
+        });
         stream.synchronize();  // ncclSend only queues the message: it has been sent when the stream is done
         if (round == 1) std::cout << "Rank 0 sent data to Rank " << peer << std::endl;
       }
     } else {
       {
         const auto inside = world.watchdog().enter("ncclRecv", 0);
-        check(ncclRecv(buffer.data(), buffer.size(), ncclInt32, 0, communicator.get(), stream.get()));
+        communicator.use(
+            [&](ncclComm_t comm) { return ncclRecv(buffer.data(), buffer.size(), ncclInt32, 0, comm, stream.get()); });
         stream.synchronize();
       }
       buffer.copy_to(block, stream.get());

@@ -288,21 +288,11 @@ Backend choose_cpu_backend([[maybe_unused]] const World& world) {
 #endif
 }
 
-Backend choose_backend(const World& world, Backend wanted) {
-  if (wanted != Backend::automatic) return wanted;
-#ifdef MULTINODE_HAVE_NCCL
-  if (!stand_in() && device_count() >= world.local_size()) return Backend::nccl;
-#endif
-  return choose_cpu_backend(world);
-}
-
 std::unique_ptr<Communicator> make_communicator(World& world, Backend backend) {
   if (backend == Backend::automatic) {
-    backend = choose_backend(world, backend);
-#ifdef MULTINODE_HAVE_NCCL  // if a rank has no GPU, all use the CPU
-    const auto choices = world.gather("choice of a backend", std::string(name_of(backend)));
-    if (std::ranges::any_of(choices, [](const auto& name) { return name != name_of(Backend::nccl); }))
-      backend = choose_cpu_backend(world);
+    backend = choose_cpu_backend(world);
+#ifdef MULTINODE_HAVE_NCCL
+    if (one_gpu_each(world.gather("choice of a backend", stand_in() ? "" : own_gpu(world)))) backend = Backend::nccl;
 #endif
   }
   switch (backend) {

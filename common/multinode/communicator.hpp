@@ -195,13 +195,10 @@ class Communicator {
   std::shared_ptr<Queue> queue_;
 };
 
-// Collective. automatic: nccl if every rank has a GPU (not a stand-in), else mpi if MPI started the processes, else
-// gloo. `world` must outlive the result. Throws UsageError if this build lacks the backend (naming the package to
-// install) or the launcher does not support it, HardwareAbsent for nccl with fewer GPUs than ranks on this node.
+// Collective. automatic: nccl if every rank has a GPU of its own (not a stand-in), else mpi if MPI started the
+// processes, else gloo. `world` must outlive the result. Throws UsageError if this build lacks the backend (naming the
+// package to install) or the launcher does not support it, HardwareAbsent for nccl if two ranks would share a GPU.
 std::unique_ptr<Communicator> make_communicator(World& world, Backend backend);
-
-// `wanted`, or this rank's choice if it is automatic. make_communicator uses nccl only if all ranks choose it.
-Backend choose_backend(const World& world, Backend wanted);
 
 // The choice of automatic in a program that does not use GPUs: mpi or gloo.
 Backend choose_cpu_backend(const World& world);

@@ -12,4 +12,11 @@ std::unique_ptr<Communicator> make_mpi(World& world, std::size_t largest_count =
 std::unique_ptr<Communicator> make_gloo(World& world);
 std::unique_ptr<Communicator> make_nccl(World& world);
 
+// The GPU that NCCL would use in this process, as host name and PCI address; "" if there is none. A launcher may show
+// each process all GPUs of the node, or its own alone (srun --gpus-per-task 1).
+std::string own_gpu(const World& world);
+
+// Whether every rank has a GPU, and no two ranks the same.
+bool one_gpu_each(std::span<const std::string> gpus);
+
 }  // namespace multinode
