@@ -83,6 +83,20 @@ TEST(Nccl, ShowsNoBandwidthOfAStandIn) {
   EXPECT_EQ(bench.out.find("GBps"), std::string::npos) << bench.all();
 }
 
+#ifdef PATH_mnrun
+TEST(Nccl, AProcessMaySeeItsOwnGpuOnlyButNotShareIt) {  // srun --gpus-per-task 1
+  for (const auto& [visible, status] : {std::pair("$LOCAL_RANK", 0), std::pair("0", 77)}) {
+    const Result result =
+        run({PATH_mnrun, "--standalone", "--nproc-per-node", "2", "sh", "-c",
+             "CUDA_VISIBLE_DEVICES=" + std::string(visible) + " exec \"$0\" --backend nccl --rows 10 --columns 10",
+             PATH_all_reduce_bench},
+            on_host_nccl());
+    EXPECT_EQ(result.status, status) << result.all();
+    EXPECT_SAYS(result.all(), status == 0 ? "RIGHT: 0 elements wrong" : "NCCL needs one GPU per process");
+  }
+}
+#endif
+
 TEST(Nccl, TakesTheOtherOptions) {
   const std::string program = PATH_all_reduce_perf;
   expect_right(program, {"-t", "2", "-z", "1"});
