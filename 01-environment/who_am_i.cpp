@@ -13,8 +13,7 @@
 
 struct Launcher {
   const char *name, *rank, *size, *local;
-  bool per_process;  // false: it starts one process per node. Then rank and size count nodes, local is processes per
-                     // node
+  bool per_process;  // false: one process per node; rank and size count nodes, local counts a node's processes
 };
 
 // Launchers nest: torchrun in srun, mpirun in a pod. The outer launcher's variables are then still set, but they count

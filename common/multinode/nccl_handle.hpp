@@ -31,8 +31,8 @@ class NcclHandle {
   NcclHandle(const NcclHandle&) = delete;
   NcclHandle& operator=(const NcclHandle&) = delete;
 
-  // Calls function(communicator), which must return an ncclResult_t soon, while nobody aborts the communicator. Throws
-  // std::runtime_error if the call fails or the communicator was aborted.
+  // Calls function(communicator), which returns an ncclResult_t. It must not block: abort() waits until it returns.
+  // Throws std::runtime_error if the call fails or the communicator was aborted.
   template <class Function>
   void use(Function&& function, source_location at = source_location::current()) const {
     std::shared_lock lock(guarded_->mutex, std::defer_lock);
