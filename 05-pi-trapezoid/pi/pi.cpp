@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstdio>
 #include <iostream>
+#include <limits>
 #include <numeric>
 
 namespace trapezoid {
@@ -103,8 +104,9 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   const bool gpu = use_gpu(options, world, *communicator);
 
   Trial last{};
-  double own_seconds = 0, seconds = 0;  // sums over this rank's trials
-  bool same = true;                     // every run, and every rank, has the same bits
+  double own_seconds = 0, seconds = 0;                       // sums over this rank's trials
+  double fastest = std::numeric_limits<double>::infinity();  // of the trials' own_seconds
+  bool same = true;                                          // every run, and every rank, has the same bits
   for (int i = 0; i < options.warmup + options.trials; ++i) {
     const Trial before = last;
     last = integrate(options, world, *communicator, gpu);
@@ -112,6 +114,7 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
     const bool warmup = i < options.warmup;
     if (!warmup) {
       own_seconds += last.own_seconds;
+      fastest = std::min(fastest, last.own_seconds);
       seconds += last.seconds;
     }
     if (first)
@@ -121,15 +124,16 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
                 << std::flush;
   }
 
-  std::vector<double> all_own_seconds, all_seconds;
+  std::vector<double> all_own_seconds, all_fastest, all_seconds;
   for (const std::string& said :
-       world.gather("result", fmt::format("{:.9f} {:.9f} {:a} {:d}", own_seconds / options.trials,
+       world.gather("result", fmt::format("{:.9f} {:.9f} {:.9f} {:a} {:d}", own_seconds / options.trials, fastest,
                                           seconds / options.trials, last.answer, same))) {
-    double own = 0, whole = 0, answer = 0;
+    double own = 0, fastest_of_rank = 0, whole = 0, answer = 0;
     int unchanged = 0;
-    if (std::sscanf(said.c_str(), "%lf %lf %la %d", &own, &whole, &answer, &unchanged) != 4)
+    if (std::sscanf(said.c_str(), "%lf %lf %lf %la %d", &own, &fastest_of_rank, &whole, &answer, &unchanged) != 5)
       throw std::runtime_error("could not parse the result of a rank: '" + said + "'");
     all_own_seconds.push_back(own);
+    all_fastest.push_back(fastest_of_rank);
     all_seconds.push_back(whole);
     same = same && unchanged && answer == last.answer;
   }
@@ -152,7 +156,10 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   json.write(multinode::fingerprint(world));
   auto ranks = nlohmann::json::array();
   for (std::size_t rank = 0; rank < all_own_seconds.size(); ++rank)
-    ranks.push_back({{"rank", rank}, {"host", world.host(static_cast<int>(rank))}, {"seconds", all_own_seconds[rank]}});
+    ranks.push_back({{"rank", rank},
+                     {"host", world.host(static_cast<int>(rank))},
+                     {"seconds", all_own_seconds[rank]},
+                     {"fastest_seconds", all_fastest[rank]}});
   json.write({{"result", last.answer},
               {"bits", fmt::format("{:a}", last.answer)},
               {"blocks_hash", fmt::format("{:016x}", last.hash)},
