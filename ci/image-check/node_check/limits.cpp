@@ -22,8 +22,11 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <utility>
 
 namespace node_check {
 
@@ -83,8 +86,8 @@ std::vector<std::string> gpus() {
 
 }  // namespace
 
-Findings look_at_limits() {
-  const bool rdma = !rdma_ports("/").empty();
+Findings look_at_limits(const std::filesystem::path& sysfs) {
+  const bool rdma = !rdma_ports(sysfs).empty();
   Findings all{
       limit("memlock", RLIMIT_MEMLOCK, "bytes", rdma ? 0x1p62 : 0,
             "RDMA registers memory, and this limit stops it: set memlock to unlimited (limits.conf, LimitMEMLOCK= of "
@@ -158,6 +161,51 @@ std::vector<std::string> rdma_ports(const std::filesystem::path& sysfs) {
   return ports;
 }
 
+Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<int> gpus_of_cuda) {
+  struct Kind {
+    std::map<std::string, int> drivers;
+    std::string wrong;
+  };
+  Kind gpu, nic;
+  const auto add = [](std::string& text, const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
+  const std::filesystem::path bus = sysfs / "bus/pci/devices";
+  for (const std::string& address : multinode::names_in(bus)) {
+    const auto device = bus / address;
+    const std::string pci_class = multinode::read_text(device / "class").value_or("").substr(0, 6);
+    const std::string vendor = multinode::read_text(device / "vendor").value_or("");
+    const bool nvidia = vendor == "0x10de" && (pci_class == "0x0300" || pci_class == "0x0302");
+    const bool infiniband = pci_class == "0x0207";
+    if (!nvidia && !infiniband && pci_class != "0x0200") continue;
+    if (multinode::is_there(device / "physfn")) continue;  // a virtual function, for a virtual machine
+    std::error_code unbound;
+    const std::string driver = std::filesystem::read_symlink(device / "driver", unbound).filename();
+    ++(nvidia ? gpu : nic).drivers[driver.empty() ? "without a driver" : driver];
+    if (nvidia && driver.empty())
+      add(gpu.wrong, "GPU " + address + " has no driver: load nvidia (modprobe nvidia, dkms status, dmesg)");
+    else if (nvidia && driver == "nouveau")
+      add(gpu.wrong, "GPU " + address + " has the driver nouveau, which CUDA cannot use: install NVIDIA's driver");
+    else if (!nvidia && driver.empty())
+      add(nic.wrong,
+          "network interface " + address + " (vendor " + vendor + ") has no driver: load it (lspci -k, dmesg)");
+    else if (infiniband && driver == "mlx5_core" && !multinode::is_there(device / "infiniband"))
+      add(nic.wrong, "InfiniBand device " + address + " has no RDMA driver: load mlx5_ib");
+  }
+  const auto bound = gpu.drivers.find("nvidia");
+  if (gpus_of_cuda == 0 && gpu.wrong.empty() && bound != gpu.drivers.end())
+    gpu.wrong = std::to_string(bound->second) +
+                " GPUs on the PCI bus have a driver, and CUDA sees none: look at nvidia-smi, /dev/nvidia*, and the "
+                "versions of driver and libcuda; if this job is to have no GPU, set CUDA_VISIBLE_DEVICES to -1";
+
+  Findings all;
+  for (const auto& [name, kind] : {std::pair{"pci_gpus", &gpu}, std::pair{"pci_nics", &nic}}) {
+    std::vector<std::string> texts;
+    for (const auto& [driver, count] : kind->drivers) texts.push_back(std::to_string(count) + " " + driver);
+    all.push_back({name, or_none(texts), "", "equal", kind->wrong.empty(), kind->wrong});
+    if (texts.empty()) all.back().ok = std::nullopt, all.back().why = "none in " + bus.string();
+  }
+  return all;
+}
+
 Findings look_at_devices(const std::filesystem::path& sysfs) {
   const std::vector<std::string> rdma = rdma_ports(sysfs);
   Findings all{{"interfaces", or_none(interfaces()), "", "equal", true, "up, with an address"},
@@ -170,6 +218,11 @@ Findings look_at_devices(const std::filesystem::path& sysfs) {
     all.back().ok = false;
     all.back().why = "no RDMA port is ACTIVE: look at the cable, the switch and, on InfiniBand, the subnet manager";
   }
+  std::optional<int> gpus_of_cuda;
+#ifdef MULTINODE_HAVE_CUDA
+  if (!multinode::stand_in() && !std::getenv("CUDA_VISIBLE_DEVICES")) gpus_of_cuda = multinode::device_count();
+#endif
+  for (Finding& finding : look_at_pci(sysfs, gpus_of_cuda)) all.push_back(std::move(finding));
 #ifdef MULTINODE_HAVE_CUDA
   const std::vector<std::string> names = gpus();
   all.push_back({"gpus", or_none(names), "", "equal", true, ""});

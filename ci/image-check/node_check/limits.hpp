@@ -4,11 +4,12 @@
 #include "finding.hpp"
 
 #include <filesystem>
+#include <optional>
 
 namespace node_check {
 
-// memlock, open files, processes, core size, stack; CPUs and memory.
-Findings look_at_limits();
+// memlock, open files, processes, core size, stack; CPUs and memory. RDMA devices in `sysfs` need memlock.
+Findings look_at_limits(const std::filesystem::path& sysfs = "/sys");
 
 // One folder: its size, whether a file can be written, and whether `needed` bytes are free.
 Finding look_at_folder(const std::string& what, const std::filesystem::path& folder, double needed,
@@ -16,6 +17,10 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
 
 // RDMA ports, network interfaces and GPUs.
 Findings look_at_devices(const std::filesystem::path& sysfs);
+
+// GPUs and network interfaces on the PCI bus, by sysfs: each needs a driver. `gpus_of_cuda`: how many CUDA sees;
+// nothing: do not compare, because CUDA is not in this build, or CUDA_VISIBLE_DEVICES hides GPUs.
+Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<int> gpus_of_cuda);
 
 // As text: "mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)"; `sysfs` is /sys.
 std::vector<std::string> rdma_ports(const std::filesystem::path& sysfs);

@@ -5,8 +5,12 @@
 #include <multinode/limits.hpp>
 #include <multinode/seconds.hpp>
 
+#include <fmt/core.h>
+
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,6 +22,8 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #ifdef HAVE_BLAS
@@ -141,10 +147,78 @@ Findings measure_memory_bandwidth(double seconds, bool corrupt) {
   return {finding, copies};
 }
 
+std::optional<double> peak_of_a_core(const std::string& cpuinfo) {
+  std::istringstream lines(cpuinfo);
+  std::set<std::string> flags;
+  double bogomips = 0;  // twice the clock of the time stamp counter, in MHz: that is the nominal clock
+  for (std::string line; std::getline(lines, line) && !line.empty();) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    std::istringstream words(line.substr(colon + 1));
+    if (line.rfind("flags", 0) == 0)
+      for (std::string word; words >> word;) flags.insert(word);
+    else if (line.rfind("bogomips", 0) == 0)
+      words >> bogomips;
+  }
+  if (!flags.contains("avx2") || !flags.contains("fma") || !flags.contains("constant_tsc") || bogomips <= 0)
+    return std::nullopt;
+  // Two multiply-adds per cycle, each of as many numbers as a register has.
+  return (flags.contains("avx512f") ? 32 : 16) * bogomips / 2 * 1e6;
+}
+
+std::string why_slow(double rate, std::optional<double> peak, const std::string& library) {
+  if (!peak || rate >= *peak / 8) return "";
+  for (const char* optimised : {"openblas", "mkl", "blis", "atlas", "aocl", "nvpl"})
+    if (library.find(optimised) != std::string::npos) return "";
+  return fmt::format(
+      "one core does {:.2g} GFLOP/s, and can do {:.0f}: {} is probably the reference BLAS; install OpenBLAS (apt "
+      "install "
+      "libopenblas0-pthread), BLIS or MKL, and see ldd",
+      rate / 1e9, *peak / 1e9, library.empty() ? "the BLAS" : library);
+}
+
 #ifdef HAVE_BLAS
+
+namespace {
+
+double cpu_seconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+std::string library_of_products() {
+  Dl_info info{};
+  const void* const symbol = dlsym(RTLD_DEFAULT, "cblas_dgemm");
+  return symbol && dladdr(symbol, &info) && info.dli_fname ? info.dli_fname : "";
+}
+
+// Operations per second of CPU time of one core, the best of a few products. Nothing: several threads worked on each.
+// The threads of a BLAS spin for a moment after its start.
+std::optional<double> rate_of_a_core() {
+  constexpr int n = 512;
+  const std::vector<double> a(n * n, 1), b(n * n, 2);
+  std::vector<double> c(n * n);
+  double best = std::numeric_limits<double>::infinity();
+  for (int repeat = 0, right = 0; repeat < 12 && right < 4; ++repeat) {
+    const double thread = cpu_seconds(CLOCK_THREAD_CPUTIME_ID), process = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a.data(), n, b.data(), n, 0, c.data(), n);
+    const double used = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - thread;
+    if (cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - process > 1.1 * used) continue;
+    best = std::min(best, used);
+    ++right;
+  }
+  return std::isfinite(best) ? std::optional(2.0 * n * n * n / best) : std::nullopt;
+}
+
+}  // namespace
 
 Finding measure_matrix_rate(double seconds, bool corrupt) {
   const std::size_t workers = cpus_to_use();
+#ifdef HAVE_OPENBLAS_SET_NUM_THREADS
+  openblas_set_num_threads(1);
+#endif
+  const std::optional<double> of_a_core = rate_of_a_core();
 #ifdef HAVE_OPENBLAS_SET_NUM_THREADS
   openblas_set_num_threads(static_cast<int>(workers));
 #endif
@@ -157,16 +231,27 @@ Finding measure_matrix_rate(double seconds, bool corrupt) {
     b[i] = static_cast<double>(i % 131);
   }
   const auto blas_n = static_cast<int>(n);
-  double best = std::numeric_limits<double>::infinity();
+  double best = std::numeric_limits<double>::infinity(), busy = 0;
   for (const auto start = std::chrono::steady_clock::now(); best > 1e9 || multinode::seconds_since(start) < seconds;) {
     const auto before = std::chrono::steady_clock::now();
+    const double cpu_before = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, blas_n, blas_n, blas_n, 1, a.data(), blas_n, b.data(),
                 blas_n, 0, c.data(), blas_n);
-    best = std::min(best, multinode::seconds_since(before));
+    const double took = multinode::seconds_since(before);
+    if (took >= best) continue;
+    best = took;
+    busy = (cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_before) / took;
   }
   Finding finding{"matrix_rate", 2 * std::pow(static_cast<double>(n), 3) / best / 1e9,
                   "GFLOP/s",     "more",
-                  true,          "dgemm, n = " + std::to_string(n) + ", " + std::to_string(workers) + " threads"};
+                  true,          fmt::format("dgemm, n = {}, kept {:.1f} of {} cores busy", n, busy, workers)};
+  std::ostringstream cpuinfo;
+  cpuinfo << std::ifstream("/proc/cpuinfo").rdbuf();
+  if (const auto slow = of_a_core ? why_slow(*of_a_core, peak_of_a_core(cpuinfo.str()), library_of_products()) : "";
+      !slow.empty()) {
+    finding.ok = false;
+    finding.why = slow;
+  }
   if (corrupt) c[0] += 1;
   for (std::size_t sample = 0; sample < 64; ++sample) {
     const std::size_t row = sample * 37 % n, column = sample * 101 % n;

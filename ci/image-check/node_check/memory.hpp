@@ -3,6 +3,9 @@
 
 #include "finding.hpp"
 
+#include <optional>
+#include <string>
+
 namespace node_check {
 
 // STREAM's triad, a[i] = b[i] + s * c[i], on all CPUs, and its copy: the best of the repeats that fit into `seconds`;
@@ -14,7 +17,18 @@ Findings measure_memory_bandwidth(double seconds, bool corrupt);
 // more than `most_bytes`.
 std::size_t array_length(double cache_bytes, double most_bytes);
 
-// The rate of matrix products through CBLAS.
+// The rate of matrix products through CBLAS on all cores. Wrong, too, where one core is far slower than its peak
+// because of its library.
 Finding measure_matrix_rate(double seconds, bool corrupt);
+
+// Double-precision operations per second that one core can do at its nominal clock, by the text of /proc/cpuinfo.
+// Nothing: it does not say so, or the CPU has no AVX2.
+std::optional<double> peak_of_a_core(const std::string& cpuinfo);
+
+// Why one core's rate, in operations per second of its CPU time, is too low: it is below an eighth of the peak, and
+// `library`, the file that has the products, is no optimised BLAS. An optimised one reaches half of the peak. CPU time
+// does not grow when other processes use the machine, but caches, the clock and hyper-threads may cost a factor: they
+// alone are no failure. "": it is not too low.
+std::string why_slow(double rate, std::optional<double> peak, const std::string& library);
 
 }  // namespace node_check

@@ -32,7 +32,7 @@ namespace po = boost::program_options;
 
 struct Options {
   multinode::CommonOptions common;
-  std::vector<std::string> only;
+  std::vector<std::string> only, skip;
   double seconds = 0.5;
   std::string sysfs = "/sys";
   int corrupt = -1;
@@ -130,7 +130,8 @@ const std::vector<Look>& looks() {
 }
 
 bool chosen(const Options& options, const std::string& name) {
-  return options.only.empty() || std::find(options.only.begin(), options.only.end(), name) != options.only.end();
+  const auto in = [&name](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  return (options.only.empty() || in(options.only)) && !in(options.skip);
 }
 
 Findings look(World& world, const Options& options) {
@@ -220,18 +221,20 @@ int main(int argc, char** argv) {
   const std::string names = multinode::join(looks(), ", ", &Look::name);
   // clang-format off
   program.options->add_options()
-    ("only", po::value(&options.only)->value_name("NAME"), ("look at this alone; may be repeated: " + names).c_str())
+    ("only", po::value(&options.only)->value_name("NAME"), ("look only at this; may be repeated: " + names).c_str())
+    ("skip", po::value(&options.skip)->value_name("NAME"), "do not look at this; may be repeated")
     ("seconds", po::value(&options.seconds)->value_name("S")->default_value(options.seconds, "0.5"),
      "time for each measurement")
-    ("sysfs", po::value(&options.sysfs)->default_value(options.sysfs), "the folder to read RDMA devices from in place of /sys")
+    ("sysfs", po::value(&options.sysfs)->default_value(options.sysfs), "folder to read PCI and RDMA devices from, in place of /sys")
     ("corrupt", po::value(&options.corrupt)->value_name("RANK"),
      "make this rank's data wrong, and its clock 5 s ahead: the checks must see it");
   // clang-format on
   program.validate = [&] {
     multinode::require_range("--seconds", options.seconds, 0.0, 3600.0);
-    for (const std::string& name : options.only)
-      if (std::none_of(looks().begin(), looks().end(), [&](const Look& one) { return one.name == name; }))
-        throw multinode::UsageError("--only: there is no '" + name + "'; there are " + names);
+    for (const auto& [option, given] : {std::pair{"--only", &options.only}, std::pair{"--skip", &options.skip}})
+      for (const std::string& name : *given)
+        if (std::none_of(looks().begin(), looks().end(), [&](const Look& one) { return one.name == name; }))
+          throw multinode::UsageError(std::string(option) + ": there is no '" + name + "'; there are " + names);
     // Ranks wait for those that measure; a node may have 16 GPUs to one rank.
     options.common.timeout += std::chrono::milliseconds(static_cast<long long>(32'000 * options.seconds));
   };

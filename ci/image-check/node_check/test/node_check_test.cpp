@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace node_check_test {
 
@@ -100,6 +101,33 @@ TEST(NodeCheckProgram, SeesAFolderThatCannotBeWritten) {
   EXPECT_SAYS(result.err, "/nowhere/at/all cannot be used (No such file or directory)");
 }
 
+TEST(NodeCheckProgram, SeesAGpuWithoutADriver) {
+  const TemporaryFolder sysfs;
+  sysfs.write("bus/pci/devices/0000:17:00.0/class", "0x030200");
+  sysfs.write("bus/pci/devices/0000:17:00.0/vendor", "0x10de");
+  const Result result = run(command({"--only", "devices", "--sysfs", sysfs.path()}));
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_SAYS(result.err, "node_check: pci_gpus: ");
+  EXPECT_SAYS(result.err, ": GPU 0000:17:00.0 has no driver: load nvidia");
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(NodeCheckProgram, SeesTheReferenceBlas) {
+  const char* const reference = "/usr/lib/x86_64-linux-gnu/blas/libblas.so.3";
+  if (!std::filesystem::exists(reference)) GTEST_SKIP() << "no " << reference << ": install libblas3";
+  const Result result = run(command({"--seconds", "0", "--only", "matrix_rate"}), {{"LD_PRELOAD", reference}});
+  if (result.out.find("absent") != std::string::npos && result.status == 77) GTEST_SKIP() << "built without BLAS";
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_SAYS(result.err, "/blas/libblas.so.3 is probably the reference BLAS; install OpenBLAS");
+}
+#endif
+
+TEST(NodeCheckProgram, SkipsWhatIsNotWanted) {
+  const Result result = run(command({"--only", "limits", "--only", "ssh", "--skip", "ssh"}));
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_EQ(occurrences(result.out, "ssh"), 0U) << result.out;
+}
+
 TEST(NodeCheckProgram, WhatIsNotHereIsNotRight) {
   const Result result = run(command({"--only", "ssh"}));
   EXPECT_EQ(result.status, 77) << result.all();
@@ -109,6 +137,7 @@ TEST(NodeCheckProgram, WhatIsNotHereIsNotRight) {
 TEST(NodeCheckProgram, WrongOptionsAreRefused) {
   const std::pair<std::vector<std::string>, std::string> wrong[] = {
       {{"--only", "colour"}, "there is no 'colour'; there are limits, devices, "},
+      {{"--skip", "colour"}, "there is no 'colour'; there are limits, devices, "},
       {{"--seconds", "-1"}, "--seconds must be from 0"},
       {{"--corrupt", "x"}, "corrupt"},
       {{"stray"}, "only options are expected"},

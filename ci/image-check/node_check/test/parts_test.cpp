@@ -12,9 +12,14 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <regex>
+#include <stdexcept>
 #include <thread>
 
 namespace parts_test {
@@ -138,6 +143,21 @@ TEST(NodeCheck, LimitsOfThisProcess) {
     EXPECT_EQ(std::count_if(all.begin(), all.end(), [&](const Finding& f) { return f.what == what; }), 1) << what;
 }
 
+TEST(NodeCheck, RdmaNeedsMemlock) {
+  rlimit before{};
+  getrlimit(RLIMIT_MEMLOCK, &before);
+  rlimit low = before;
+  low.rlim_cur = 65536;
+  setrlimit(RLIMIT_MEMLOCK, &low);
+  TemporaryFolder sysfs;
+  const auto memlock = [&] { return look_at_limits(sysfs.path()).at(0); };
+  EXPECT_EQ(memlock().ok, true);
+  sysfs.write("class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
+  EXPECT_EQ(memlock().ok, false);
+  EXPECT_SAYS(memlock().why, "set memlock to unlimited");
+  setrlimit(RLIMIT_MEMLOCK, &before);
+}
+
 TEST(NodeCheck, RdmaPorts) {
   const TemporaryFolder root;
   EXPECT_TRUE(rdma_ports(root / "sys").empty());
@@ -149,7 +169,87 @@ TEST(NodeCheck, RdmaPorts) {
             (std::vector<std::string>{"mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)", "mlx5_1/1 DOWN 40 Gb/sec (4X QDR)"}));
 }
 
+// A machine's /sys/bus/pci/devices, with a folder for each driver.
+class NodeCheckPci : public testing::Test {
+ protected:
+  void add(const std::string& address, const std::string& pci_class, const std::string& vendor,
+           const std::string& driver) const {
+    const std::string device = "bus/pci/devices/" + address;
+    sysfs_.write(device + "/class", pci_class);
+    sysfs_.write(device + "/vendor", vendor);
+    if (driver.empty()) return;
+    std::filesystem::create_directories(sysfs_ / ("bus/pci/drivers/" + driver));
+    std::filesystem::create_symlink("../../../../bus/pci/drivers/" + driver, sysfs_ / (device + "/driver"));
+  }
+  Finding find(const std::string& what, std::optional<int> gpus_of_cuda = std::nullopt) const {
+    for (const Finding& finding : look_at_pci(sysfs_.path(), gpus_of_cuda))
+      if (finding.what == what) return finding;
+    throw std::logic_error("no " + what);
+  }
+  TemporaryFolder sysfs_;
+};
+
+TEST_F(NodeCheckPci, WithoutDevices) {
+  EXPECT_EQ(find("pci_gpus").ok, std::nullopt);
+  EXPECT_EQ(find("pci_nics").ok, std::nullopt);
+  add("0000:00:00.0", "0x060000", "0x8086", "");  // a bridge needs no driver, nor does the screen of a server
+  add("0000:02:00.0", "0x030000", "0x1a03", "");
+  EXPECT_EQ(find("pci_gpus").ok, std::nullopt);
+}
+
+TEST_F(NodeCheckPci, AGpuNeedsItsDriver) {
+  add("0000:17:00.0", "0x030200", "0x10de", "nvidia");
+  add("0000:18:00.0", "0x030200", "0x10de", "nvidia");
+  EXPECT_EQ(find("pci_gpus", 2).ok, true);
+  EXPECT_EQ(find("pci_gpus").ok, true);
+  EXPECT_EQ(find("pci_gpus").value, "2 nvidia");
+  EXPECT_EQ(find("pci_gpus", 0).ok, false);
+  EXPECT_SAYS(find("pci_gpus", 0).why, "2 GPUs on the PCI bus have a driver, and CUDA sees none: ");
+  add("0000:65:00.0", "0x030200", "0x10de", "");
+  EXPECT_EQ(find("pci_gpus", 2).ok, false);
+  EXPECT_EQ(find("pci_gpus", 2).value, "2 nvidia, 1 without a driver");
+  EXPECT_SAYS(find("pci_gpus", 2).why, "GPU 0000:65:00.0 has no driver: load nvidia");
+}
+
+TEST_F(NodeCheckPci, ANetworkInterfaceNeedsItsDriver) {
+  add("0000:01:00.0", "0x020000", "0x14e4", "tg3");
+  add("0000:a1:00.0", "0x020700", "0x15b3", "mlx5_core");
+  std::filesystem::create_directories(sysfs_ / "bus/pci/devices/0000:a1:00.0/infiniband/mlx5_0");
+  add("0000:a1:00.1", "0x020000", "0x15b3", "");  // a virtual function, that a virtual machine is to have
+  std::filesystem::create_directories(sysfs_ / "bus/pci/devices/0000:a1:00.1/physfn");
+  EXPECT_EQ(find("pci_nics").ok, true) << find("pci_nics").why;
+  EXPECT_EQ(find("pci_nics").value, "1 mlx5_core, 1 tg3");
+  add("0000:a2:00.0", "0x020700", "0x15b3", "mlx5_core");
+  EXPECT_SAYS(find("pci_nics").why, "InfiniBand device 0000:a2:00.0 has no RDMA driver: load mlx5_ib");
+  add("0000:a3:00.0", "0x020700", "0x15b3", "");
+  EXPECT_EQ(find("pci_nics").ok, false);
+  EXPECT_SAYS(find("pci_nics").why, "network interface 0000:a3:00.0 (vendor 0x15b3) has no driver: ");
+}
+
 // Memory and arithmetic.
+
+const char* const cpuinfo = R"(processor	: 0
+model name	: AMD EPYC
+flags		: fpu constant_tsc fma avx avx2
+bogomips	: 5000.00
+
+processor	: 1
+)";
+
+TEST(NodeCheck, ACoreFarBelowItsPeakHasASlowLibrary) {
+  const auto peak = peak_of_a_core(cpuinfo);
+  ASSERT_TRUE(peak);
+  EXPECT_DOUBLE_EQ(*peak, 40e9);
+  EXPECT_EQ(why_slow(30e9, peak, "/lib/libopenblas.so.0"), "");
+  EXPECT_EQ(why_slow(5.1e9, peak, "/lib/libopenblas.so.0"), "");
+  EXPECT_SAYS(why_slow(2e9, peak, "/lib/blas/libblas.so.3"),
+              "one core does 2 GFLOP/s, and can do 40: /lib/blas/libblas.so.3 is probably the reference BLAS");
+  EXPECT_EQ(why_slow(2e9, peak, "/lib/openblas-pthread/libblas.so.3"), "");  // slow for another reason
+  EXPECT_EQ(why_slow(2e9, std::nullopt, ""), "");
+  EXPECT_DOUBLE_EQ(peak_of_a_core(std::regex_replace(cpuinfo, std::regex("avx2"), "avx2 avx512f")).value_or(0), 80e9);
+  EXPECT_FALSE(peak_of_a_core("processor : 0\nflags : fpu sse2\nbogomips : 5000\n"));
+  EXPECT_FALSE(peak_of_a_core("processor : 0\nBogoMIPS : 50.00\nFeatures : fp asimd\n"));  // Arm
+}
 
 TEST(NodeCheck, ArraysAreLargerThanTheCacheAndLeaveMemory) {
   EXPECT_EQ(array_length(0x1p30, 0x1p40), std::size_t{1} << 29);  // four times the cache
@@ -176,6 +276,7 @@ TEST(NodeCheck, MatrixRateAndAWrongElement) {
   if (!right.ok) GTEST_SKIP() << right.why;
   EXPECT_EQ(right.ok, true) << right.why;
   EXPECT_GT(right.value.get<double>(), 0.01);
+  EXPECT_SAYS(right.why, " cores busy");
   const Finding wrong = measure_matrix_rate(0, true);
   EXPECT_EQ(wrong.ok, false);
   EXPECT_SAYS(wrong.why, "element (0, 0)");
