@@ -92,12 +92,21 @@ std::vector<Check> make_checks() {
       {.name = "node",
        .title = "limits, devices, memory, matrix products, clocks, names",
        .program = "image-check/node_check",
-       .arguments = with({"--seconds", "0.2"}),
+       .arguments = with({"--seconds", "0.2", "{skip ssh}"}),
        .where = one_each,
        .seconds = 4,
        .limit = 60,
        .action = Action::drain,
        .read = of_a_node()},
+      {.name = "gpu memory",
+       .title = "patterns in as much of each GPU's memory as two minutes allow",
+       .from = deep,
+       .program = "image-check/node_check",
+       .arguments = with({"--only", "gpu", "--seconds", "120"}),
+       .needs = {gpu},
+       .seconds = 190,
+       .limit = 400,
+       .action = Action::replace_node},
       {.name = "transport",
        .title = "MPI uses shared memory within a node",
        .program = "03-message-passing/message_passing_mpi",
@@ -108,7 +117,10 @@ std::vector<Check> make_checks() {
        .action = Action::look,
        .variables = {{"OMPI_MCA_btl_base_verbose", "100"},
                      {"OMPI_MCA_pml_base_verbose", "10"},
-                     {"UCX_LOG_LEVEL", "info"}},
+                     {"OMPI_MCA_mtl_base_verbose", "10"},
+                     {"UCX_LOG_LEVEL", "info"},
+                     {"MPIR_CVAR_DEBUG_SUMMARY", "1"},
+                     {"I_MPI_DEBUG", "5"}},
        .transport = true},
       {.name = "transport, nccl",
        .title = "NCCL uses NVLink, PCIe or shared memory within a node, and RDMA between nodes where it is there",
@@ -166,8 +178,8 @@ std::vector<Check> make_checks() {
       {.name = "pi, bit for bit",
        .title = "the sum of 200 million trapezoids has the known bits",
        .program = "05-pi-trapezoid/pi",
-       .arguments = with({"--n", "2e8", "--trials", "3", "--warmup", "1"}),
-       .seconds = 2,
+       .arguments = with({"--n", "2e8", "--trials", "5", "--warmup", "1"}),
+       .seconds = 3,
        .action = Action::replace_node,
        .answers = {{"bits", "0x1.921fb54442d19p+1"}, {"blocks_hash", "5798530c49f9f976"}},
        .read = value("average_seconds", "pi, 200 million intervals", "s", "less")},
@@ -237,10 +249,12 @@ std::vector<Check> make_checks() {
       checks.push_back(check);
       check.name += ", large";
       check.from = deep;
-      check.arguments = with({"--backend", backend, "--sweep", "-b", "8M", "-e", "64M", "-f", "2"});
-      check.seconds *= 4;
-      check.limit = 120;
+      const bool on_gpus = need == gpu;  // whose networks reach their full speed only with larger messages
+      check.arguments = with({"--backend", backend, "--sweep", "-b", "8M", "-e", on_gpus ? "1G" : "64M", "-f", "2"});
+      check.seconds *= on_gpus ? 15 : 4;
+      check.limit = on_gpus ? 300 : 120;
       checks.push_back(check);
+      if (on_gpus) check.seconds /= 4, check.limit = 120;
       check.name = collective + ", " + backend + ", every type";
       check.title = "every element right, for each type";
       check.arguments = with({"--backend", backend, "-b", "1", "-e", "1M", "-f", "32", "-d", "all", "-n", "2"});
@@ -287,11 +301,19 @@ std::string node_in(const std::string& text, const Cluster& cluster) {
   return "";
 }
 
-// Open MPI tells, if asked to, over which of its transports a rank reaches another: "Using vader btl for send to
-// [[1,1],0] on node a", or UCX, in its own words.
-// NCCL with NCCL_DEBUG=INFO: "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", where ranks of a node follow each other.
-std::vector<Finding> transport_findings(const std::string& output, const Cluster& cluster) {
+struct Transport {
   std::vector<Finding> findings;
+  std::string unknown;  // why nothing is known about the transport within a node; "": it is known
+};
+
+// Open MPI with ob1 prints over which of its transports a rank reaches another: "Using vader btl for send to [[1,1],0]
+// on node a". UCX prints "intra-node" and "inter-node".
+// NCCL with NCCL_DEBUG=INFO: "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", where ranks of a node follow each other.
+// MPICH, Intel MPI and Open MPI over libfabric print at most the name of libfabric's provider, which does not show
+// whether ranks of one node use shared memory.
+Transport look_at_transport(const std::string& output, const Cluster& cluster) {
+  Transport transport;
+  auto& findings = transport.findings;
   const std::regex btl(R"(\[([^\]:]+):\d+\] mca: bml: Using (\S+) btl for send to \S+ on node (\S+))");
   bool seen = false;
   std::set<std::string> told;
@@ -327,9 +349,18 @@ std::vector<Finding> transport_findings(const std::string& output, const Cluster
                             ": look at NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and NCCL_NET",
                         cluster.nodes.at(std::min(static_cast<std::size_t>(node), cluster.nodes.size() - 1))});
   }
-  if (!seen)
-    findings.push_back({"transport", "no transport was told: this is neither NCCL, nor Open MPI with ob1 or UCX", ""});
-  return findings;
+  if (seen) return transport;
+  transport.unknown = "could not determine the transport within a node";
+  std::smatch match;
+  if (std::regex_search(output, match, std::regex(R"(libfabric provider: *([^\s]+))")))
+    transport.unknown += ": the output names only libfabric's provider, " + match[1].str();
+  else if (std::regex_search(output, match, std::regex(R"(mtl:ofi:prov(?:ider)?: *([^\s]+))")))
+    transport.unknown += ": Open MPI uses libfabric's provider " + match[1].str();
+  else if (std::regex_search(output, match, std::regex(R"(select: component (\w+) selected)")))
+    transport.unknown += ": Open MPI uses '" + match[1].str() + "', which does not print it";
+  else
+    transport.unknown += ": no line of the output names it";
+  return transport;
 }
 
 }  // namespace
@@ -345,6 +376,13 @@ double budget_seconds(Suite suite) { return suite == Suite::smoke ? 60 : suite =
 const std::vector<Check>& all_checks() {
   static const std::vector<Check> checks = make_checks();
   return checks;
+}
+
+double seconds_on(const Check& check, const Cluster& cluster) {
+  return check.seconds + 0.05 * static_cast<double>(cluster.nodes.size() - 1);
+}
+double limit_on(const Check& check, const Cluster& cluster) {
+  return check.limit + 0.5 * static_cast<double>(cluster.nodes.size() - 1);
 }
 
 std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster) {
@@ -398,8 +436,18 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   }
   if (outcome.left_over > 0)
     find("left over", std::to_string(outcome.left_over) + " of its processes stayed behind, and were killed");
-  if (check.transport && outcome.exit_status == 0)
-    for (const auto& finding : transport_findings(output, cluster)) find(finding.detector, finding.text, finding.node);
+  if (outcome.stuck > 0)
+    find("left over", std::to_string(outcome.stuck) +
+                          " of its processes could not be killed: they wait in the kernel (state D of ps; look at "
+                          "dmesg, at network file systems and at the drivers)");
+  if (check.transport && outcome.exit_status == 0) {
+    const auto transport = look_at_transport(output, cluster);
+    for (const auto& finding : transport.findings) find(finding.detector, finding.text, finding.node);
+    if (judged.findings.empty() && !transport.unknown.empty()) {
+      judged.absent = true;
+      judged.reason = transport.unknown;
+    }
+  }
 
   // Its JSON lines.
   std::map<std::string, bool> answered;
@@ -435,7 +483,8 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     }
     if (object.contains("ranks") && object.at("ranks").is_array())
       for (const json& one : object.at("ranks"))
-        slowness["its own work"].push_back({one.at("rank"), one.at("host"), one.at("seconds")});
+        slowness["its own work, in its fastest trial"].push_back(
+            {one.at("rank"), one.at("host"), one.value("fastest_seconds", one.at("seconds").get<double>())});
     if (!check.read) continue;
     if (auto sample = check.read(object)) {
       sample->check = check.name;
@@ -462,14 +511,21 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   }
   for (const auto& [what, values] : equal) {
     if (values.size() < 2) continue;
-    auto usual = values.begin();
-    for (auto value = values.begin(); value != values.end(); ++value)
-      if (value->second.size() > usual->second.size()) usual = value;
+    // What most nodes have, or about.
+    const auto hosts_with = [&values = values, &what = what](const std::string& value) {
+      std::size_t hosts = 0;
+      for (const auto& [other, of] : values) hosts += same_fact(what, value, other) ? of.size() : 0;
+      return hosts;
+    };
+    const std::string* usual = nullptr;
+    for (const auto& [value, hosts] : values)
+      if (!usual || hosts_with(value) > hosts_with(*usual)) usual = &value;
     for (const auto& [value, hosts] : values)
       for (const auto& host : hosts)
-        if (value != usual->first)
-          find("devices", host + ": " + what + " is '" + value + "', elsewhere '" + usual->first + "'", host);
+        if (!same_fact(what, *usual, value))
+          find("devices", host + ": " + what + " is '" + value + "', elsewhere '" + *usual + "'", host);
   }
+  if (!judged.findings.empty()) judged.absent = false;
   return judged;
 }
 

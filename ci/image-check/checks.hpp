@@ -36,12 +36,13 @@ struct Check {
   Suite from = Suite::smoke;  // the smallest suite that has it
   std::string program;        // CHAPTER/PROGRAM
   // {json}: file for its JSON lines; {timeout}: seconds that a rank may wait; {folder}: one for its files;
-  // {examples}, {nodes} (A,B,...) and {launcher}; {launch:CHAPTER/PROGRAM ...}: that, started on all nodes
+  // {examples}, {nodes} (A,B,...) and {launcher}; {skip ssh}: --skip ssh where the launcher needs no ssh;
+  // {launch:CHAPTER/PROGRAM ...}: that, started on all nodes
   std::vector<std::string> arguments{};
   Where where = Where::everywhere;
   std::vector<Need> needs{};
-  double seconds = 1;  // that it takes, about, on a small machine
-  double limit = 30;   // that it may take
+  double seconds = 1;  // that it takes, about, on one node; see seconds_on()
+  double limit = 30;   // that it may take on one node; see limit_on()
   Action action = Action::look;
   Variables variables{};
   int exit_status = 0;                                         // that a right run has
@@ -53,6 +54,10 @@ struct Check {
 
 // All of them, in the order in which they run.
 const std::vector<Check>& all_checks();
+
+// To start and connect processes takes longer the more nodes there are.
+double seconds_on(const Check& check, const Cluster& cluster);
+double limit_on(const Check& check, const Cluster& cluster);
 
 // Why it cannot run here; nothing: it can.
 std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster);

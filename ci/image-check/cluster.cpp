@@ -3,14 +3,17 @@
 #include <multinode/address.hpp>
 #include <multinode/device.hpp>
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
 
 #include <sched.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -74,11 +77,32 @@ Variables small_machine() {
                       {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                       {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
                       {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
-                      {"OMPI_MCA_btl_vader_single_copy_mechanism", "none"},
                       {"OMP_NUM_THREADS", "1"}};
+  static const bool single_copy = can_read_other_processes();
+  if (!single_copy) variables["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none";
   for (auto entry = variables.begin(); entry != variables.end();)
     entry = std::getenv(entry->first.c_str()) ? variables.erase(entry) : std::next(entry);
   return variables;
+}
+
+Variables whole_node() {
+  auto variables = small_machine();
+  if (const auto threads = variables.find("OMP_NUM_THREADS"); threads != variables.end())
+    threads->second = std::to_string(cores());
+  return variables;
+}
+
+bool can_read_other_processes() {
+  const pid_t child = fork();
+  if (child == 0)
+    for (;;) pause();
+  if (child < 0) return false;
+  char here = 0, there = 1;
+  const iovec to{&here, 1}, from{&there, 1};
+  const bool read = process_vm_readv(child, &to, 1, &from, 1, 0) == 1;
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  return read;
 }
 
 Cluster find_cluster(const ClusterOptions& options) {
@@ -105,7 +129,9 @@ Cluster find_cluster(const ClusterOptions& options) {
   if (options.nodes > 0) cluster.nodes.resize(static_cast<std::size_t>(options.nodes));
   cluster.local = cluster.nodes.size() == 1 && options.hosts.empty();
 
-  cluster.launcher = options.launcher;
+  cluster.launcher_words = read_launcher(options.launcher);
+  cluster.launcher = cluster.launcher_words.front();
+  cluster.launcher_words.erase(cluster.launcher_words.begin());
   if (cluster.launcher == "auto") {
     const bool mpi = std::filesystem::exists(cluster.examples / "03-message-passing/message_passing_mpi");
     if (!variable("SLURM_JOB_ID").empty() && !find_program("srun").empty())
@@ -127,6 +153,26 @@ Cluster find_cluster(const ClusterOptions& options) {
   return cluster;
 }
 
+Command read_launcher(const std::string& text) {
+  const auto words = boost::program_options::split_unix(text);
+  const std::string name = words.empty() ? "" : words.front();
+  for (const char* known : {"auto", "mpirun", "srun", "mnrun"})
+    if (name == known) return words;
+  throw multinode::UsageError("--launcher: '" + name + "' is none of mpirun, srun, mnrun, auto");
+}
+
+std::string Cluster::launcher_command() const {
+  Command command = launcher_words;
+  command.insert(command.begin(), launcher);
+  return shell_words({}, command);
+}
+
+bool Cluster::needs_ssh() const {
+  if (nodes.size() < 2 || launcher == "srun") return false;
+  // Open MPI's mpirun starts its daemons through Slurm or PBS in their jobs.
+  return launcher == "mnrun" || (variable("SLURM_JOB_ID").empty() && variable("PBS_JOBID").empty());
+}
+
 std::filesystem::path Cluster::path_of(const std::string& program) const {
   const std::string own = "image-check/";
   if (program.rfind(own, 0) != 0) return examples / program;
@@ -141,13 +187,22 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
   };
   const auto node_count = on.size();
   const auto processes = std::to_string(node_count * static_cast<std::size_t>(per_node));
+  const auto start = [&](Command command) {
+    command.insert(command.begin() + 1, launcher_words.begin(), launcher_words.end());
+    return command;
+  };
   if (launcher == "srun") {
-    return {behind({"srun", "--mpi=pmix", "--kill-on-bad-exit=1", "--overlap", "--nodes=" + std::to_string(node_count),
-                    "--ntasks=" + processes, "--ntasks-per-node=" + std::to_string(per_node),
-                    "--nodelist=" + multinode::join(on, ",")})};
+    auto command = start({"srun"});
+    if (std::none_of(command.begin(), command.end(), [](const auto& word) { return word.rfind("--mpi", 0) == 0; }))
+      command.push_back("--mpi=pmix");
+    command.insert(command.end(), {"--kill-on-bad-exit=1", "--overlap", "--nodes=" + std::to_string(node_count),
+                                   "--ntasks=" + processes, "--ntasks-per-node=" + std::to_string(per_node),
+                                   "--nodelist=" + multinode::join(on, ",")});
+    return {behind(std::move(command))};
   }
   if (launcher == "mpirun") {
-    Command command{"mpirun", "-n", processes};
+    auto command = start({"mpirun"});
+    command.insert(command.end(), {"-n", processes});
     if (!local) {
       command.insert(command.end(), {"-H", multinode::join(on, ":" + std::to_string(per_node) + ",") + ":" +
                                                std::to_string(per_node)});
@@ -159,13 +214,13 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
     return {behind(std::move(command))};
   }
   const std::string mnrun = examples / "01-environment/mnrun";
-  if (local) return {behind({mnrun, "--standalone", "--nproc-per-node", std::to_string(per_node)})};
+  if (local) return {behind(start({mnrun, "--standalone", "--nproc-per-node", std::to_string(per_node)}))};
   std::vector<Command> commands;
   const auto port = a_port();
   for (std::size_t rank = 0; rank < node_count; ++rank) {
     const auto agent =
-        behind({mnrun, "--nnodes", std::to_string(node_count), "--node-rank", std::to_string(rank), "--nproc-per-node",
-                std::to_string(per_node), "--master-addr", on[0], "--master-port", port});
+        behind(start({mnrun, "--nnodes", std::to_string(node_count), "--node-rank", std::to_string(rank),
+                      "--nproc-per-node", std::to_string(per_node), "--master-addr", on[0], "--master-port", port}));
     auto forwarded = variables;
     for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
       if (const char* value = std::getenv(name)) forwarded.emplace(name, value);

@@ -10,11 +10,15 @@
 namespace image_check {
 
 struct Cluster {
-  std::string launcher;  // mpirun, srun or mnrun
+  std::string launcher;      // mpirun, srun or mnrun
+  Command launcher_words{};  // options that it is given, such as --container-image=X
   std::vector<std::string> nodes;
   bool local = true;  // the only node is this machine, and needs no name
   int processes_per_node = 2;
   std::filesystem::path examples;  // with 01-environment, 02-mpi ... in it
+
+  std::string launcher_command() const;  // launcher and its options, as --launcher takes them
+  bool needs_ssh() const;                // the launcher logs in to the other nodes
 
   // CHAPTER/PROGRAM in the examples; image-check/PROGRAM beside this program.
   std::filesystem::path path_of(const std::string& program) const;
@@ -25,19 +29,28 @@ struct Cluster {
 };
 
 struct ClusterOptions {
-  std::string launcher = "auto";
+  std::string launcher = "auto";   // or a launcher and its options
   std::vector<std::string> hosts;  // none: those of the job (Slurm, PBS), or this machine
   int nodes = 0;                   // 0: all of them
   int processes_per_node = 0;      // 0: GPUs, or cores up to 4, at least 2
   std::string examples;            // "": where this program lies
 };
+// "srun --mpi=pmix" as words. Throws multinode::UsageError unless the first one is a launcher that is known, or auto.
+Command read_launcher(const std::string& text);
 // Throws multinode::UsageError, naming what is missing and what to do.
 Cluster find_cluster(const ClusterOptions& options);
 
 // On the PATH or a path; "" where it is not.
 std::string find_program(const std::string& name);
 
-// What programs need on small machines, in containers and as root; for all that is started.
+// What programs need on small machines, in containers and as root; for all that is started. It changes nothing that the
+// user has set, and nothing that an image has to show by itself.
 Variables small_machine();
+
+// Where one process has the whole node: its threads may use all cores.
+Variables whole_node();
+
+// The kernel lets a process read another one's memory, as MPI does for large messages (CMA). Some containers forbid it.
+bool can_read_other_processes();
 
 }  // namespace image_check

@@ -40,14 +40,19 @@ std::string explain(const Comparison& comparison) {
   const double worse = worse_by(comparison);
   text += ": " + percent(std::abs(worse)) + (worse > 0 ? " worse" : " better") + ", noise is " +
           percent(std::expm1(comparison.limit));
-  if (!comparison.again_b.empty())
-    text += "; measured again in " + std::to_string(comparison.again_b.size()) + " fresh launches";
+  const auto again = comparison.again_b.size();
+  if (again >= fresh_launches)
+    text += "; measured again in " + std::to_string(again) + " fresh launches";
+  else if (comparison.verdict == "worse")
+    text += "; and only " + std::to_string(again) + " of " + std::to_string(fresh_launches) +
+            " fresh launches of B could measure it again: the others failed or did not end";
   return text;
 }
 
-// Runs image-check in A or B again for these checks, into that folder.
-void run_again(const std::string& image_check, const Head& head, const std::set<std::string>& checks,
-               const std::filesystem::path& folder) {
+// Runs image-check in A or B again for these checks, into that folder. Returns false if it did not come to its end.
+// Throws multinode::UsageError if it could not even start.
+bool run_again(const std::string& image_check, const Head& head, const std::set<std::string>& checks,
+               const std::filesystem::path& folder, double seconds) {
   Command words{"run",
                 "-o",
                 folder,
@@ -56,19 +61,24 @@ void run_again(const std::string& image_check, const Head& head, const std::set<
                 "--processes-per-node",
                 std::to_string(head.processes_per_node),
                 "--suite",
-                "deep"};
+                "deep",
+                "--budget",
+                fmt::format("{}", seconds)};
+  if (!head.examples.empty()) words.insert(words.end(), {"--examples", head.examples});
   for (const auto& check : checks) words.insert(words.end(), {"--only", check});
   if (head.nodes.size() > 1) words.insert(words.end(), {"--hosts", multinode::join(head.nodes, ",")});
   std::filesystem::create_directories(folder);
-  std::filesystem::permissions(folder, std::filesystem::perms::all);  // a container's user is another one
   const auto log = folder.string() + ".log";
   Processes process({{"sh", "-c", "exec " + image_check + " " + shell_words({}, words)}}, {}, log,
-                    std::chrono::minutes(30));
+                    std::chrono::milliseconds(std::lround(1000 * seconds)));
   std::optional<Outcome> outcome;
   while (!(outcome = process.wait(std::chrono::seconds(1)))) {
   }
-  if (outcome->exit_status > multinode::exit_wrong)
-    throw UsageError("measuring again ended with status " + std::to_string(outcome->exit_status) + "; see " + log);
+  const int status = outcome->exit_status;
+  if (status == multinode::exit_usage || (status >= 125 && status <= 127))
+    throw UsageError("cannot measure again: '" + image_check + "' ended with status " + std::to_string(status) +
+                     "; see " + log);
+  return status <= multinode::exit_wrong;
 }
 
 // Results with the names of `nodes`, node by node: a container has another name in each run, a job other nodes.
@@ -95,6 +105,9 @@ std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::pa
                                            const std::vector<std::string>& nodes) {
   std::vector<Sample> samples;
   for (int launch = 0; const auto& folder : folders) {
+    std::error_code ignored;
+    const auto bytes = std::filesystem::file_size(folder / "results.jsonl", ignored);
+    if (ignored || bytes == 0) continue;  // it failed before it measured
     for (auto& sample : renamed(read_results(folder), nodes).samples) {
       sample.launch = launch;
       samples.push_back(sample);
@@ -113,7 +126,9 @@ boost::program_options::options_description CompareOptions::description() {
       ("again-a", po::value(&again_a)->value_name("COMMAND"),
        "what is image-check in A, such as 'podman run --rm -v /results:/results image-a': measures suspects again")  //
       ("again-b", po::value(&again_b)->value_name("COMMAND"),
-       "the same in B (default: this program, where B was made here)")                          //
+       "the same in B (default: this program, where B was made here)")  //
+      ("timeout", po::value(&timeout)->value_name("SECONDS")->default_value(timeout, "1800"),
+       "for each fresh launch; one of B that takes longer is a failure")                        //
       ("other-hardware", po::bool_switch(&other_hardware), "compare although machines differ")  //
       ("output,o", po::value(&folder)->value_name("DIR")->default_value(folder), "folder for the reports");
   return known;
@@ -161,10 +176,17 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     if (result.status != Status::pass && result.status != Status::skip) record(result);
   }
 
-  const auto facts_a = facts_of(a), facts_b = facts_of(b);
+  auto facts_a = facts_of(a), facts_b = facts_of(b);
+  // A cgroup's limit that is absent is unlimited.
+  const auto complete = [](const auto& from, auto& facts) {
+    for (auto [key, fact] : from)
+      if (fact.value = "unlimited"; fact.name.rfind("cgroup_", 0) == 0) facts.emplace(key, fact);
+  };
+  complete(facts_a, facts_b);
+  complete(facts_b, facts_a);
   for (const auto& [key, fact] : facts_a) {
     const auto of_b = facts_b.find(key);
-    if (of_b != facts_b.end() && of_b->second.value == fact.value) continue;
+    if (of_b != facts_b.end() && good_fact(fact.name, fact.value, of_b->second.value)) continue;
     if (options.disabled.contains("devices")) continue;
     const auto& [node, name] = key;
     const Difference difference{"fact", node + ": " + name, fact.value,
@@ -215,6 +237,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
       here.settings.clear();
       ClusterOptions asked;
       asked.launcher = b.head.launcher;
+      asked.examples = b.head.examples;
       std::filesystem::create_directories(folder / "here");
       describe_machine(here, find_cluster(asked), folder / "here");
       if (const auto other = differences(b.head, here); !other.empty())
@@ -226,16 +249,18 @@ Results compare(const CompareOptions& options, std::ostream& out) {
         << multinode::join(suspects, "; ") << "\n"
         << std::flush;
     std::vector<std::filesystem::path> of_a, of_b;
-    for (int launch = 0; launch < fresh_launches; ++launch) {
+    for (std::size_t launch = 0; launch < fresh_launches; ++launch) {
       if (!options.again_a.empty()) {
         of_a.push_back(folder / ("again-a-" + std::to_string(launch)));
-        run_again(options.again_a, a.head, suspects, of_a.back());
+        if (!run_again(options.again_a, a.head, suspects, of_a.back(), options.timeout))
+          throw std::runtime_error("a fresh launch of A did not come to its end, so that B cannot be judged; see " +
+                                   of_a.back().string() + ".log");
       }
       of_b.push_back(folder / ("again-b-" + std::to_string(launch)));
       if (options.again)
         options.again(of_b.back());
       else
-        run_again(again_b, b.head, suspects, of_b.back());
+        run_again(again_b, b.head, suspects, of_b.back(), options.timeout);
     }
     auto fresh_a = fresh_values(of_a, b.head.nodes), fresh_b = fresh_values(of_b, b.head.nodes);
     for (auto& [key, comparison] : compared)

@@ -19,6 +19,7 @@ struct CompareOptions {
   std::filesystem::path folder = "image-check-compare";
   std::string again_a, again_b;  // commands that are image-check in A and B; "": A cannot be asked again, B is here
   bool other_hardware = false;
+  double timeout = 1800;  // seconds for each fresh launch
   std::string command;
   // Of the self-test:
   std::set<std::string> disabled;                             // detectors: speed, devices

@@ -1,6 +1,7 @@
 // image-check: does this image of a cluster work, is it right, is it as fast as it was?
 // Exit status: 0 right, 1 something failed, 2 bad command line, 3 could not test.
 #include "compare.hpp"
+#include "node.hpp"
 #include "pairs.hpp"
 #include "report/report.hpp"
 #include "run.hpp"
@@ -143,6 +144,12 @@ int find_bad_node(int argc, char** argv, const std::string&) {
   return pairs(options, std::cout);
 }
 
+int node(int argc, char** argv, const std::string&) {
+  NodeOptions options;
+  if (!multinode::parse_command_line(argc, argv, options.description(), true)) return multinode::exit_right;
+  return check_node(options, std::cout);
+}
+
 int list(int argc, char** argv, const std::string&) {
   if (!multinode::parse_command_line(argc, argv, po::options_description("list"), true)) return multinode::exit_right;
   for (const auto& check : all_checks())
@@ -165,6 +172,7 @@ constexpr std::array commands{
     Subcommand{"run", "is this image right? Suites of 1, 5 and 30 minutes", run_once},
     Subcommand{"baseline", "how fast is it, and how much does that vary? Ten launches", baseline},
     Subcommand{"compare", "A B: is B as good as the baseline A? What differs?", compare},
+    Subcommand{"node", "is this node fit for a job? One line, for a scheduler's prolog or health check", node},
     Subcommand{"pairs", "which of these nodes is slow, in two rounds", find_bad_node},
     Subcommand{"self-test", "are planted faults caught?", test_itself},
     Subcommand{"noise", "RUN...: how many false alarms are there among runs of one image?", noise},

@@ -135,6 +135,8 @@ int pairs(const PairsOptions& options, std::ostream& out) {
   const std::string backend = multinode::device_count() > 0 ? "nccl" : mpi ? "mpi" : "gloo";
   multinode::JsonLines json(options.json);
   const Scratch scratch;
+  // All pairs start at once, from this node.
+  const std::chrono::seconds limit(30 + static_cast<long>(cluster.nodes.size()) / 2);
 
   bool right = true;
   const auto rails = options.rails.empty() ? std::vector<std::string>{""} : options.rails;
@@ -148,10 +150,12 @@ int pairs(const PairsOptions& options, std::ostream& out) {
         outputs.push_back(scratch.path() /
                           (rail + "-" + std::to_string(round) + "-" + std::to_string(a) + "-" + std::to_string(b)));
         Command program{cluster.path_of("02-mpi/sendrecv_perf"), "--backend", backend};
-        for (const char* word : {"-b", "1M", "-e", "1M", "-n", "10", "--timeout", "15", "--json", "/dev/stdout"})
+        for (const auto& word : {std::string("-b"), std::string("1M"), std::string("-e"), std::string("1M"),
+                                 std::string("-n"), std::string("10"), std::string("--timeout"),
+                                 std::to_string(limit.count() / 2), std::string("--json"), std::string("/dev/stdout")})
           program.push_back(word);
         running.emplace_back(cluster.launch({cluster.nodes[a], cluster.nodes[b]}, 1, program, variables), variables,
-                             outputs.back(), std::chrono::seconds(30));
+                             outputs.back(), limit);
       }
       std::vector<std::optional<double>> bandwidths;
       for (std::size_t i = 0; i < of.size(); ++i) {

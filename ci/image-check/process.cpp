@@ -38,7 +38,11 @@ struct Written {  // through the pipe
   int exit_status;
   int timed_out;
   int left_over;
+  int stuck;
 };
+
+constexpr std::chrono::seconds helpers_end{1};   // a launcher's helpers have a moment to end by themselves
+constexpr std::chrono::seconds keeper_works{5};  // even on a busy machine
 
 // Processes whose ancestor this one is, by /proc.
 std::vector<pid_t> descendants() {
@@ -85,15 +89,15 @@ std::vector<pid_t> descendants() {
 }
 
 Written keep(const std::vector<Command>& commands, const Variables& variables, int log, Clock::time_point deadline,
-             pid_t parent) {
+             Patience patience, pid_t parent) {
   sigset_t wanted;
   sigemptyset(&wanted);
   for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&wanted, signal);
   sigprocmask(SIG_SETMASK, &wanted, nullptr);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  Written outcome{0, 0, 0};
-  if (getppid() != parent) return {128 + SIGTERM, 0, 0};
+  Written outcome{0, 0, 0, 0};
+  if (getppid() != parent) return {128 + SIGTERM, 0, 0, 0};
 
   std::set<pid_t> running;
   for (const auto& command : commands) {
@@ -110,8 +114,8 @@ Written keep(const std::vector<Command>& commands, const Variables& variables, i
         outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (running.empty()) break;
     const auto now = Clock::now();
-    if (killing && now > *killing + Processes::grace) break;
-    const auto until = killing ? *killing + Processes::grace : deadline;
+    if (killing && now > *killing + patience.terminated) break;
+    const auto until = killing ? *killing + patience.terminated : deadline;
     const auto left =
         std::clamp(std::chrono::duration_cast<milliseconds>(until - now), milliseconds(1), milliseconds(500));
     const timespec time{left.count() / 1000, left.count() % 1000 * 1'000'000};
@@ -123,17 +127,22 @@ Written keep(const std::vector<Command>& commands, const Variables& variables, i
       for (const pid_t child : running) kill(child, SIGTERM), kill(child, SIGCONT);
     }
   }
-  // A launcher's helpers have a moment to end by themselves.
-  const auto patience = Clock::now() + (killing ? milliseconds(0) : milliseconds(1000));
+  const auto kill_at = Clock::now() + (killing ? milliseconds(0) : milliseconds(helpers_end));
+  std::set<pid_t> counted;
   for (;;) {
     int status = 0;
     pid_t ended = 0;
     while ((ended = waitpid(-1, &status, WNOHANG)) > 0) {
     }
     if (ended < 0 && errno == ECHILD) break;
-    if (Clock::now() >= patience)
-      for (const pid_t process : descendants())
-        if (kill(process, SIGKILL) == 0 && !killing) ++outcome.left_over;
+    const auto left = descendants();
+    if (Clock::now() >= kill_at)
+      for (const pid_t process : left)
+        if (kill(process, SIGKILL) == 0 && !killing && counted.insert(process).second) ++outcome.left_over;
+    if (Clock::now() >= kill_at + patience.killed) {
+      outcome.stuck = static_cast<int>(left.size());
+      break;
+    }
     usleep(10'000);
   }
   if (killing && outcome.exit_status == 0) outcome.exit_status = 128 + SIGTERM;
@@ -156,15 +165,16 @@ std::string shell_words(const Variables& variables, const std::vector<Command>& 
 }
 
 Processes::Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
-                     milliseconds deadline)
-    : started_(Clock::now()) {
+                     milliseconds deadline, Patience patience)
+    : started_(Clock::now()),
+      latest_(started_ + deadline + patience.terminated + patience.killed + helpers_end + keeper_works) {
   const multinode::Descriptor output(open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!output) throw std::system_error(errno, std::generic_category(), "cannot write to " + log.string());
   auto [from, to] = multinode::make_pipe();
   const pid_t parent = getpid();
   keeper_ = multinode::check_errno(fork(), "fork");
   if (keeper_ == 0) {
-    const Written outcome = keep(commands, variables, output.get(), started_ + deadline, parent);
+    const Written outcome = keep(commands, variables, output.get(), started_ + deadline, patience, parent);
     const bool written = write(to.get(), &outcome, sizeof outcome) == sizeof outcome;
     _exit(written ? 0 : 1);
   }
@@ -175,24 +185,29 @@ Processes::Processes(Processes&& other) noexcept
     : keeper_(std::exchange(other.keeper_, -1)),
       result_(std::move(other.result_)),
       started_(other.started_),
+      latest_(other.latest_),
       outcome_(other.outcome_) {}
 
 Processes::~Processes() {
   if (keeper_ < 0 || outcome_) return;
   stop();
-  wait(grace + std::chrono::seconds(25));
+  wait(Patience().terminated + Patience().killed + helpers_end + keeper_works);
 }
 
 std::optional<Outcome> Processes::wait(milliseconds at_most) {
   if (outcome_) return outcome_;
   pollfd ready{result_.get(), POLLIN, 0};
-  if (poll(&ready, 1, static_cast<int>(at_most.count())) <= 0) return std::nullopt;
+  if (poll(&ready, 1, static_cast<int>(at_most.count())) <= 0) {
+    if (Clock::now() < latest_) return std::nullopt;
+    kill(keeper_, SIGKILL);  // it hangs itself; its pipe closes
+    return outcome_ = Outcome{128 + SIGKILL, true, 0, 1, Clock::now() - started_};
+  }
   Written written{};
   const bool told = read(result_.get(), &written, sizeof written) == sizeof written;
   int status = 0;
   waitpid(keeper_, &status, 0);
   outcome_ = Outcome{told ? written.exit_status : 128 + SIGKILL, told && written.timed_out != 0, written.left_over,
-                     Clock::now() - started_};
+                     written.stuck, Clock::now() - started_};
   return outcome_;
 }
 

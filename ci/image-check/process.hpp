@@ -26,32 +26,36 @@ struct Outcome {
   int exit_status = 0;     // 128 + signal for a killed one; of several commands the first that is not 0
   bool timed_out = false;  // the deadline ended it
   int left_over = 0;       // processes that had to be killed after the commands had ended by themselves
+  int stuck = 0;           // processes that SIGKILL did not end: they wait in the kernel (state D)
   std::chrono::duration<double> seconds{0};
+};
+
+// After the deadline: how long the commands may take to end after SIGTERM, and then all processes after SIGKILL.
+struct Patience {
+  std::chrono::milliseconds terminated{5000}, killed{5000};
 };
 
 // Commands that start together, with everything that they start in turn. A keeper process adopts what they leave, and
 // kills it: when all commands have ended, at the deadline (SIGTERM to the commands, which end what they started on
-// other hosts; SIGKILL to all after `grace`), when the Processes is destroyed, and when this process dies. What moved
-// to another host is its launcher's to end.
+// other hosts; later SIGKILL to all), when the Processes is destroyed, and when this process dies. What moved to
+// another host is its launcher's to end.
 class Processes {
  public:
-  static constexpr std::chrono::seconds grace{5};
-
   // Output of all, both streams, goes to the end of `log`. Throws std::system_error.
   Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
-            std::chrono::milliseconds deadline);
+            std::chrono::milliseconds deadline, Patience patience = {});
   ~Processes();
   Processes(Processes&& other) noexcept;
   Processes& operator=(Processes&&) = delete;
 
-  // Waits at most so long; nothing: it still runs.
+  // Waits at most so long; nothing: it still runs. An outcome comes soon after `deadline` and `patience` at the latest.
   std::optional<Outcome> wait(std::chrono::milliseconds at_most);
   void stop();  // as at the deadline; wait() tells when it is done
 
  private:
   pid_t keeper_ = -1;
   multinode::Descriptor result_;  // the pipe's end from which the outcome is read
-  std::chrono::steady_clock::time_point started_;
+  std::chrono::steady_clock::time_point started_, latest_;
   std::optional<Outcome> outcome_;
 };
 

@@ -1,12 +1,16 @@
 #include "results.hpp"
 
 #include <multinode/options.hpp>
+#include <multinode/text.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <array>
 #include <cmath>
+#include <optional>
+#include <set>
+#include <sstream>
 #include <stdexcept>
 
 namespace image_check {
@@ -30,9 +34,29 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Fact, check, name, value, node)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Difference, kind, name, a, b)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Comparison, metric, band_bytes, unit, better, node, a, b, again_a, again_b, limit,
                                    verdict)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, budget_seconds, launcher, nodes, processes_per_node,
-                                   machine, versions, settings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status)
+
+void to_json(nlohmann::json& json, const Head& head) {
+  json = {{"suite", head.suite},       {"command", head.command},
+          {"started", head.started},   {"budget_seconds", head.budget_seconds},
+          {"launcher", head.launcher}, {"examples", head.examples},
+          {"nodes", head.nodes},       {"processes_per_node", head.processes_per_node},
+          {"machine", head.machine},   {"versions", head.versions},
+          {"settings", head.settings}};
+}
+void from_json(const nlohmann::json& json, Head& head) {
+  json.at("suite").get_to(head.suite);
+  json.at("command").get_to(head.command);
+  json.at("started").get_to(head.started);
+  json.at("budget_seconds").get_to(head.budget_seconds);
+  json.at("launcher").get_to(head.launcher);
+  head.examples = json.value("examples", "");  // older baselines have none
+  json.at("nodes").get_to(head.nodes);
+  json.at("processes_per_node").get_to(head.processes_per_node);
+  json.at("machine").get_to(head.machine);
+  json.at("versions").get_to(head.versions);
+  json.at("settings").get_to(head.settings);
+}
 
 const char* name_of(Status status) {
   static constexpr const char* names[] = {"pass", "fail", "timeout", "flaky", "skip", "not run"};
@@ -69,6 +93,43 @@ void conclude(Summary& summary) {
   summary.exit_status = summary.failed + summary.flaky > 0           ? multinode::exit_wrong
                         : summary.not_run > 0 || summary.passed == 0 ? 3
                                                                      : multinode::exit_right;
+}
+
+namespace {
+
+constexpr double tolerated = 0.03;
+
+std::optional<double> number_in(const std::string& text) {
+  const auto number = multinode::number_of<double>(text);
+  return number ? number : text == "unlimited" ? std::optional(HUGE_VAL) : std::nullopt;
+}
+
+const std::set<std::string> limits{"memlock", "open_files",  "processes",     "core_size", "stack",
+                                   "cpus",    "cgroup_cpus", "cgroup_memory", "shm_bytes", "tmp_bytes"};
+
+}  // namespace
+
+bool same_fact(const std::string& name, const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  const bool about =
+      name == "processes" || name == "shm_bytes" || name == "tmp_bytes" || name == "cgroup_memory" || name == "gpus";
+  if (!about) return false;
+  std::istringstream words_a(a), words_b(b);
+  for (std::string of_a, of_b;;) {
+    const bool more_a = static_cast<bool>(words_a >> of_a), more_b = static_cast<bool>(words_b >> of_b);
+    if (more_a != more_b) return false;
+    if (!more_a) return true;
+    const auto x = number_in(of_a), y = number_in(of_b);
+    const bool close = x && y && std::isfinite(*x) && std::isfinite(*y) &&
+                       std::abs(*x - *y) <= tolerated * std::max(std::abs(*x), std::abs(*y));
+    if (of_a != of_b && !close) return false;
+  }
+}
+
+bool good_fact(const std::string& name, const std::string& a, const std::string& b) {
+  if (same_fact(name, a, b)) return true;
+  const auto x = number_in(a), y = number_in(b);
+  return limits.contains(name) && x && y && *y > *x;
 }
 
 ResultsWriter::ResultsWriter(const std::filesystem::path& folder) : path_(folder / "results.jsonl") {

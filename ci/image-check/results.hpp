@@ -64,6 +64,14 @@ struct Fact {
   std::string node;
 };
 
+// True if two values of a fact mean the same. Those that follow the size of memory may differ by 3 %: another kernel
+// leaves another part of the memory free, and no two servers have the same to the KiB. Sizes of GPUs differ a little
+// from driver to driver. All else must be equal.
+bool same_fact(const std::string& name, const std::string& a, const std::string& b);
+
+// True if `b` is as good as `a`: the same, or for limits more.
+bool good_fact(const std::string& name, const std::string& a, const std::string& b);
+
 struct Difference {
   std::string kind;  // machine, version, setting or fact
   std::string name;
@@ -87,12 +95,13 @@ struct Head {
   std::string command;
   std::string started;  // ISO 8601, UTC
   double budget_seconds = 0;
-  std::string launcher;
+  std::string launcher;            // with its options
   std::vector<std::string> nodes;  // hosts
   int processes_per_node = 0;
   std::map<std::string, std::string> machine;   // hardware: what makes two results comparable
   std::map<std::string, std::string> versions;  // of software
   std::map<std::string, std::string> settings;  // variables and files that steer MPI, NCCL, UCX ...
+  std::string examples{};                       // folder of the examples, if --examples named it
 };
 
 struct Summary {

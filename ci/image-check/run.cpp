@@ -82,6 +82,8 @@ class Run {
       std::filesystem::create_directories(folder_ / part);
     }
     budget_ = options.budget > 0 ? options.budget : budget_seconds(options.suite) * options.launches;
+    if (options.budget == 0)
+      for (const Check* check : checks_) budget_ += (seconds_on(*check, cluster_) - check->seconds) * options.launches;
   }
 
   Results all() {
@@ -106,7 +108,8 @@ class Run {
     head.command = options_.command;
     head.started = iso_now();
     head.budget_seconds = budget_;
-    head.launcher = cluster_.launcher;
+    head.launcher = cluster_.launcher_command();
+    if (!options_.cluster.examples.empty()) head.examples = cluster_.examples;
     head.nodes = cluster_.nodes;
     head.processes_per_node = cluster_.processes_per_node;
     describe_machine(head, cluster_, folder_ / "files");
@@ -115,7 +118,7 @@ class Run {
     double expected = 0;
     int can = 0;
     for (const Check* check : checks_)
-      if (!cannot_run(*check, cluster_)) expected += check->seconds * options_.launches, ++can;
+      if (!cannot_run(*check, cluster_)) expected += seconds_on(*check, cluster_) * options_.launches, ++can;
     out_ << "image-check: suite " << head.suite << ", " << can << " of " << checks_.size() << " checks can run here"
          << (options_.launches > 1 ? ", " + std::to_string(options_.launches) + " launches of each" : "") << ", "
          << head.launcher << ", " << head.nodes.size() << (head.nodes.size() == 1 ? " node" : " nodes") << " x "
@@ -139,12 +142,14 @@ class Run {
       else if (word == "{nodes}")
         command.push_back(multinode::join(cluster_.nodes, ","));
       else if (word == "{launcher}")
-        command.push_back(cluster_.launcher);
+        command.push_back(cluster_.launcher_command());
       else if (word == "{examples}")
         command.push_back(cluster_.examples);
       else if (word == "{timeout}")
-        command.push_back(std::to_string(std::clamp(std::lround(limit / 3), 2L, 60L)));
-      else if (word.rfind(launched, 0) == 0) {
+        command.push_back(std::to_string(std::max(std::lround(limit / 3), 2L)));
+      else if (word == "{skip ssh}") {
+        if (!cluster_.needs_ssh()) command.insert(command.end(), {"--skip", "ssh"});
+      } else if (word.rfind(launched, 0) == 0) {
         std::istringstream stream(word.substr(launched.size(), word.size() - launched.size() - 1));
         Command program;
         for (std::string part; stream >> part;)
@@ -170,7 +175,7 @@ class Run {
     const auto files = folder_ / "files" / name;
     if (std::find(check.arguments.begin(), check.arguments.end(), "{folder}") != check.arguments.end())
       std::filesystem::create_directories(files);
-    Variables variables = small_machine();
+    Variables variables = check.where == Where::one_each ? whole_node() : small_machine();
     for (const auto& [key, value] : check.variables) variables[key] = value;
     for (const auto& [key, value] : options_.variables) variables[key] = value;
     const auto program = words(check, json, files, limit);
@@ -222,19 +227,20 @@ class Run {
     result.check = check.name;
     result.title = check.title;
     result.launch = launch;
-    const double left = budget_ - elapsed(), limit = options_.limit > 0 ? options_.limit : check.limit;
+    const double left = budget_ - elapsed(), limit = options_.limit > 0 ? options_.limit : limit_on(check, cluster_),
+                 needed = seconds_on(check, cluster_);
     const double grace = 6;  // to end what does not end, and to write reports
     if (const auto why = cannot_run(check, cluster_)) {
       result.status = Status::skip;
       result.reason = *why;
     } else if (interrupts.came()) {
       result.reason = "interrupted";
-    } else if (left < check.seconds + grace) {
+    } else if (left < needed + grace) {
       result.reason = "the budget of " + std::to_string(std::lround(budget_)) + " s is used up";
     } else {
       auto tried = attempt(check, launch, 0, limit, left - grace, interrupts);
       const double then = budget_ - elapsed();
-      if (options_.retry && tried.result.status == Status::fail && then > check.seconds + grace) {
+      if (options_.retry && tried.result.status == Status::fail && then > needed + grace) {
         auto again = attempt(check, launch, 1, limit, then - grace, interrupts);
         if (again.result.status == Status::pass) tried.result.status = Status::flaky;
       }
@@ -303,11 +309,12 @@ boost::program_options::options_description RunDescription::where() {
   namespace po = boost::program_options;
   po::options_description known("Where");
   auto& cluster = options.cluster;
-  known.add_options()                                                                                               //
-      ("nodes", po::value(&cluster.nodes)->value_name("N"), "so many nodes: the first of the job's or of --hosts")  //
+  known.add_options()                                                                                           //
+      ("nodes", po::value(&cluster.nodes)->value_name("N"), "only the first N nodes of the job or of --hosts")  //
       ("hosts", po::value(&hosts)->value_name("A,B,..."),
-       "the nodes, this one first; default: those of the Slurm or PBS job, or this machine alone")                //
-      ("launcher", po::value(&cluster.launcher)->default_value(cluster.launcher), "mpirun, srun, mnrun or auto")  //
+       "the nodes, this one first; default: those of the Slurm or PBS job, or this machine alone")  //
+      ("launcher", po::value(&cluster.launcher)->default_value(cluster.launcher),
+       "mpirun, srun, mnrun or auto; its options may follow: 'srun --container-image=IMAGE'")  //
       ("processes-per-node", po::value(&cluster.processes_per_node)->value_name("N"),
        "default: a GPU each, or a core each, 2 to 4")  //
       ("examples", po::value(&cluster.examples)->value_name("DIR"),
@@ -333,9 +340,7 @@ boost::program_options::options_description RunDescription::description() {
 void RunDescription::read() {
   options.suite = parse_suite(suite);
   options.cluster.hosts = split(hosts);
-  auto& launcher = options.cluster.launcher;
-  if (launcher != "auto" && launcher != "mpirun" && launcher != "srun" && launcher != "mnrun")
-    throw UsageError("--launcher: '" + launcher + "' is none of mpirun, srun, mnrun, auto");
+  read_launcher(options.cluster.launcher);
   multinode::require_range("processes-per-node", options.cluster.processes_per_node, 0, 1024);
   multinode::require_range("nodes", options.cluster.nodes, 0, 100'000);
   multinode::require_range("budget", options.budget, 0.0, 1e6);

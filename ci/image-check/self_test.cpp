@@ -43,6 +43,8 @@ struct Fault {
   std::string launcher{};  // only under this one
 };
 
+constexpr auto gpu_without_driver = "a GPU without a driver";
+
 const std::vector<Fault>& all_faults() {
   static const std::vector<Fault> faults{
       {.name = "a corrupted element",
@@ -94,6 +96,10 @@ const std::vector<Fault>& all_faults() {
        .wrapped = false,
        .compared = true,
        .usual = "a stand-in of a device"},
+      {.name = gpu_without_driver,
+       .check = "node",
+       .detector = "exit status",
+       .named = "GPU 0000:17:00.0 has no driver"},
   };
   return faults;
 }
@@ -118,6 +124,8 @@ RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Clus
     const auto sysfs = std::filesystem::absolute(options.folder / "sysfs"),
                port = sysfs / "class/infiniband/stand_in_0/ports/1";
     std::filesystem::create_directories(port);
+    std::error_code there;
+    std::filesystem::create_directory_symlink("/sys/bus", sysfs / "bus", there);
     std::ofstream(port / "state") << "4: ACTIVE\n";
     std::ofstream(port / "rate") << "400 Gb/sec (4X NDR)\n";
     run.variables[stand_in_folder] = sysfs;
@@ -126,6 +134,14 @@ RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Clus
     run.limit = fault.limit;
     if (fault.wrapped) run.wrapper = {self(), "plant", fault.name};
     run.variables = fault.variables;
+    if (fault.name == gpu_without_driver) {
+      const auto sysfs = std::filesystem::absolute(options.folder / "sysfs-gpu"),
+                 gpu = sysfs / "bus/pci/devices/0000:17:00.0";
+      std::filesystem::create_directories(gpu);
+      std::ofstream(gpu / "class") << "0x030200\n";
+      std::ofstream(gpu / "vendor") << "0x10de\n";
+      run.variables[stand_in_folder] = sysfs;
+    }
   }
   return run;
 }
@@ -179,7 +195,7 @@ void plant(const std::string& fault, const std::vector<std::string>& given) {
     for (;;) pause();
   } else if (fault == "a wrong answer") {
     std::replace(program.begin(), program.end(), std::string("2e8"), std::string("2e7"));
-  } else if (fault == "a stand-in of a device") {
+  } else if (fault == "a stand-in of a device" || fault == gpu_without_driver) {
     const char* folder = std::getenv(stand_in_folder);
     program.insert(program.end(), {"--sysfs", folder ? folder : ""});
   } else if (fault == "a corrupted element") {

@@ -69,7 +69,11 @@ void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<do
   all_of_a.insert(all_of_a.end(), comparison.again_a.begin(), comparison.again_a.end());
   comparison.limit = std::max(comparison.limit, noise_limit(all_of_a));  // the fresh ones tell of noise, too
   const auto& reference = comparison.again_a.empty() ? comparison.a : comparison.again_a;
-  bool worse = !comparison.again_b.empty() && step(comparison.better, reference, comparison.again_b) > comparison.limit;
+  if (comparison.again_b.size() < fresh_launches) {
+    comparison.verdict = "worse";
+    return;
+  }
+  bool worse = step(comparison.better, reference, comparison.again_b) > comparison.limit;
   for (const double one : comparison.again_b)
     for (const auto& of_a : {comparison.a, reference})
       worse = worse && step(comparison.better, of_a, std::span(&one, 1)) > comparison.limit / 2;
@@ -87,7 +91,7 @@ double worse_by(const Comparison& comparison) {
 }
 
 FalseAlarms false_alarms(const std::vector<Results>& runs, int pairs, int baseline_launches, std::uint64_t seed) {
-  const auto needed = static_cast<std::size_t>(baseline_launches + 1 + 2 * fresh_launches);
+  const auto needed = static_cast<std::size_t>(baseline_launches) + 1 + 2 * fresh_launches;
   if (runs.size() < needed)
     throw multinode::UsageError("noise: " + std::to_string(needed) + " runs or more are needed, not " +
                                 std::to_string(runs.size()));
@@ -103,7 +107,7 @@ FalseAlarms false_alarms(const std::vector<Results>& runs, int pairs, int baseli
     bool alarm = false, suspect = false;
     for (const auto& [key, first] : series[order[0]]) {
       auto next = order.begin();
-      const auto take = [&, &key = key](int count) {
+      const auto take = [&, &key = key](std::size_t count) {
         std::vector<double> values;
         for (; count > 0; --count, ++next)
           if (const auto of = series[*next].find(key); of != series[*next].end())
@@ -111,7 +115,7 @@ FalseAlarms false_alarms(const std::vector<Results>& runs, int pairs, int baseli
         return values;
       };
       Measured a = first, b = first;
-      a.values = take(baseline_launches);
+      a.values = take(static_cast<std::size_t>(baseline_launches));
       b.values = take(1);
       if (b.values.empty()) continue;
       auto comparison = compare_metric(key, a, b);

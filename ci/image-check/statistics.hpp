@@ -37,14 +37,15 @@ using multinode::median;
 double noise_limit(std::span<const double> values);
 
 inline constexpr std::size_t least_launches = 3;  // of a baseline
-inline constexpr int fresh_launches = 3;          // of each side, for a suspect
+inline constexpr std::size_t fresh_launches = 3;  // of each side, for a suspect
 inline constexpr double flagged_gain = 0.10;      // a gain of more than this is unexplained
 
 // Compares `b` with the baseline `a`, without fresh launches: same, worse (suspect) or better.
 Comparison compare_metric(const MetricKey& key, const Measured& a, const Measured& b);
 
-// What fresh launches, taken in turn, say of a suspect: it counts as worse only if their median is beyond the limit,
-// too, and each of B's is beyond half of it; else it was flaky. `again_a` may be empty: then the baseline stands.
+// Judges a suspect by fresh launches of A and B, taken in turn. It is worse if the median of B is beyond the limit and
+// each value of B is beyond half of it, or if B has fewer than fresh_launches values: it failed or did not end. Else it
+// was flaky. `again_a` may be empty: then the baseline stands.
 void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b);
 
 // By how much B is worse than A, as a share of A: 0.5 is half the bandwidth, or twice the time.

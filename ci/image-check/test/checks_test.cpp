@@ -1,12 +1,14 @@
 // Judgements: what each detector says of a run, and what it lets pass.
 #include "checks.hpp"
 
+#include <multinode/limits.hpp>
 #include <multinode/options.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <regex>
 
 namespace image_check::checks_test {
@@ -124,8 +126,32 @@ TEST_F(Judge, TransportWithinANode) {
   EXPECT_TRUE(
       std::regex_match(said, std::regex("transport[|]MPI sends over tcp between processes of node2, .*[|]node2\n")))
       << said;
-  EXPECT_NE(found(check, ended(0), "nothing").find("no transport was told"), std::string::npos);
+  EXPECT_EQ(found(check, ended(0), "nothing"), "");
   EXPECT_EQ(found(check, ended(0), line("node2", "tcp", "node2"), "", {"transport"}), "");
+}
+
+// MPICH, Intel MPI and Open MPI over libfabric do not print what ranks of a node use: a skip, and no failure.
+TEST_F(Judge, ATransportThatIsNotPrintedIsUnknown) {
+  const auto& check = named("transport");
+  const std::pair<std::string, std::string> outputs[] = {
+      {"RIGHT: 0 of 10000 elements wrong\n", "no line of the output names it"},
+      {"[0] MPI startup(): libfabric provider: tcp;ofi_rxm\n", "libfabric's provider, tcp;ofi_rxm"},
+      {"[node1:7] select: component cm selected\n", "Open MPI uses 'cm'"}};
+  for (const auto& [output, reason] : outputs) {
+    const auto judged = judge_run(check, ended(0), output, "");
+    EXPECT_TRUE(judged.findings.empty()) << judged.findings[0].text;
+    EXPECT_TRUE(judged.absent);
+    EXPECT_NE(judged.reason.find("could not determine the transport within a node: "), std::string::npos);
+    EXPECT_NE(judged.reason.find(reason), std::string::npos) << judged.reason;
+  }
+  EXPECT_FALSE(judge_run(check, ended(1), "nothing", "").absent);
+}
+
+TEST_F(Judge, WhatCannotBeKilled) {
+  Outcome outcome = ended(143);
+  outcome.stuck = 2;
+  EXPECT_NE(found(program(), outcome).find("left over|2 of its processes could not be killed: they wait in the kernel"),
+            std::string::npos);
 }
 
 TEST_F(Judge, TransportOfNccl) {
@@ -167,6 +193,71 @@ TEST_F(Judge, NodesThatAreNotAsTheOthers) {
   EXPECT_NE(found(check, ended(0), "", rates("3"))
                 .find("slow rank|rank 2 on node10 is 3.5 times slower than the others: memory_bandwidth|node10"),
             std::string::npos);
+}
+
+TEST_F(Judge, NodesWithAboutTheSameMemoryAreAlike) {
+  const auto& check = named("node");
+  const auto rows = [](const std::string& last) {
+    return node_row("node1", "shm_bytes", "12638255104", "equal", 0) +
+           node_row("node2", "shm_bytes", "12638250000", "equal", 1) +
+           node_row("node10", "shm_bytes", last, "equal", 2) + node_row("node1", "memory_bandwidth", "10", "more", 0);
+  };
+  EXPECT_EQ(found(check, ended(0), "", rows("12600000000")), "");
+  const auto half = found(check, ended(0), "", rows("6300000000"));
+  EXPECT_NE(half.find("devices|node10: shm_bytes is '6300000000', elsewhere"), std::string::npos) << half;
+  EXPECT_EQ(std::count(half.begin(), half.end(), '\n'), 1);
+}
+
+TEST(Checks, HaveMoreTimeOnMoreNodes) {
+  Cluster one{.launcher = "srun", .nodes = {"a"}, .examples = "/examples"}, many = one;
+  for (int node = 1; node < 1000; ++node) many.nodes.push_back("a" + std::to_string(node));
+  const auto& check = named("messages, nccl");
+  EXPECT_EQ(limit_on(check, one), check.limit);
+  EXPECT_GE(limit_on(check, many), 300);
+  EXPECT_GT(seconds_on(check, many), seconds_on(check, one));
+}
+
+TEST(Launching, GivesTheLauncherItsOptions) {
+  const auto words = [](const std::string& launcher) {
+    Cluster cluster{.launcher = "", .nodes = {"a", "b"}, .local = false, .examples = "/examples"};
+    cluster.launcher_words = read_launcher(launcher);
+    cluster.launcher = cluster.launcher_words.front();
+    cluster.launcher_words.erase(cluster.launcher_words.begin());
+    EXPECT_EQ(cluster.launcher_command(), launcher);
+    return shell_words({}, cluster.launch(cluster.nodes, 2, {"program"}, {}).front());
+  };
+  EXPECT_EQ(words("srun --mpi=pmi2 '--container-image=a b'").find("srun --mpi=pmi2 '--container-image=a b' --kill"),
+            0U);
+  EXPECT_EQ(words("srun").find("srun --mpi=pmix --kill-on-bad-exit=1 "), 0U);
+  EXPECT_EQ(words("mpirun --mca btl tcp,self").find("mpirun --mca btl tcp,self -n 4 -H a:2,b:2 "), 0U);
+  EXPECT_NE(words("mnrun --monitor 5").find("/examples/01-environment/mnrun --monitor 5 --nnodes 2"),
+            std::string::npos);
+  EXPECT_THROW(read_launcher("prun --x"), multinode::UsageError);
+}
+
+TEST(Launching, NeedsSshOnlyWhereTheLauncherDoes) {
+  unsetenv("SLURM_JOB_ID");
+  unsetenv("PBS_JOBID");
+  Cluster cluster{.launcher = "srun", .nodes = {"a", "b"}, .examples = "/examples"};
+  EXPECT_FALSE(cluster.needs_ssh());
+  cluster.launcher = "mpirun";
+  EXPECT_TRUE(cluster.needs_ssh());
+  setenv("SLURM_JOB_ID", "1", 1);
+  EXPECT_FALSE(cluster.needs_ssh());
+  cluster.launcher = "mnrun";
+  EXPECT_TRUE(cluster.needs_ssh());
+  unsetenv("SLURM_JOB_ID");
+}
+
+TEST(Settings, OfMpiAreThoseOfTheImage) {
+  unsetenv("OMPI_MCA_btl_vader_single_copy_mechanism");
+  unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(small_machine().contains("OMPI_MCA_btl_vader_single_copy_mechanism"), !can_read_other_processes());
+  EXPECT_EQ(small_machine().at("OMP_NUM_THREADS"), "1");
+  EXPECT_EQ(whole_node().at("OMP_NUM_THREADS"), std::to_string(multinode::allowed_cpus().size()));
+  setenv("OMP_NUM_THREADS", "3", 1);
+  EXPECT_FALSE(whole_node().contains("OMP_NUM_THREADS"));  // the user's stays
+  unsetenv("OMP_NUM_THREADS");
 }
 
 TEST(Checks, HaveNamesOfTheirOwnAndFitTheirSuites) {

@@ -2,15 +2,19 @@
 #include "compare.hpp"
 
 #include <multinode/options.hpp>
+#include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
 #include <sstream>
 
 namespace image_check::compare_test {
 
 using multinode::testing::TemporaryFolder;
+using multinode::testing::text_of;
 
 class CompareResults : public ::testing::Test {
  protected:
@@ -23,8 +27,11 @@ class CompareResults : public ::testing::Test {
     head.command = "image-check run";
     head.nodes = nodes;
     head.machine = {{"CPU", cpu}};
+    head.examples = examples_;
     writer.write(head);
     writer.write(Fact{"node", "gpus", gpus, nodes.back()});
+    for (const auto& [name_of_fact, value] : facts_)
+      if (!value.empty()) writer.write(Fact{"node", name_of_fact, value, nodes.back()});
     for (int launch = 0; launch < 3; ++launch) {
       Sample sample;
       sample.check = "node";
@@ -51,7 +58,29 @@ class CompareResults : public ::testing::Test {
     std::ostringstream out;
     return compare(options, out);
   }
+  // Results of A and B that differ in one fact; whether they compare as equal. "": it is absent.
+  bool alike(const std::string& name, const std::string& in_a, const std::string& in_b) {
+    facts_ = {{name, in_a}};
+    const auto a = results("fact-a", {"n"}, "8", 10);
+    facts_ = {{name, in_b}};
+    return compared(a, results("fact-b", {"n"}, "8", 10)).summary.exit_status == 0;
+  }
+  // B is half as fast, and this shell command is image-check in B: what it is given, it finds in "$@".
+  Results compared_again(const std::string& script, double timeout = 60) {
+    folder_.write("image-check-b", "#!/bin/sh\n" + script);
+    std::filesystem::permissions(folder_ / "image-check-b", std::filesystem::perms::owner_all);
+    CompareOptions options;
+    options.a = results("a", {"n"}, "8", 10);
+    options.b = results("b", {"n"}, "8", 5);
+    options.folder = folder_ / "verdict";
+    options.timeout = timeout;
+    options.again_b = folder_ / "image-check-b";
+    std::ostringstream out;
+    return compare(options, out);
+  }
   TemporaryFolder folder_;
+  std::map<std::string, std::string> facts_;
+  std::string examples_;
 };
 
 TEST_F(CompareResults, NodesOfOtherNamesAreComparedOneByOne) {
@@ -71,6 +100,48 @@ TEST_F(CompareResults, OtherHardwareIsRefusedUnlessAsked) {
   const auto a = results("a", {"n"}, "8", 10), b = results("b", {"n"}, "8", 10, "y");
   EXPECT_THROW(compared(a, b), multinode::UsageError);
   EXPECT_EQ(compared(a, b, true).summary.exit_status, 0);
+}
+
+TEST_F(CompareResults, ASuspectWhoseFreshLaunchesCrashFails) {
+  for (const char* crash : {"kill -SEGV $$", "exit 3", "exit 1"}) {
+    const auto verdict = compared_again(crash);
+    EXPECT_EQ(verdict.summary.exit_status, 1) << crash;
+    ASSERT_EQ(verdict.checks.size(), 1U);
+    EXPECT_SAYS(verdict.checks[0].findings.at(0).text, "only 0 of 3 fresh launches of B could measure it again");
+  }
+  EXPECT_THROW(compared_again("exit 127"), multinode::UsageError);  // not what --again-b is to be
+}
+
+TEST_F(CompareResults, AFreshLaunchThatHangsFails) {
+  const auto verdict = compared_again("sleep 1000", 0.2);
+  EXPECT_EQ(verdict.summary.exit_status, 1);
+}
+
+TEST_F(CompareResults, FreshLaunchesUseTheSameExamplesAndAPrivateFolder) {
+  examples_ = "/some where";
+  compared_again("echo \"$@\" >>" + (folder_ / "said").string() + "; exit 1");
+  EXPECT_SAYS(text_of(folder_ / "said"), "--examples /some where ");
+  const auto rights = std::filesystem::status(folder_ / "verdict/again-b-0").permissions();
+  EXPECT_EQ(rights & std::filesystem::perms::others_write, std::filesystem::perms::none);
+}
+
+TEST_F(CompareResults, FactsThatFollowMemoryMayDifferALittle) {
+  EXPECT_TRUE(alike("processes", "96365", "96301"));
+  EXPECT_TRUE(alike("shm_bytes", "12638255104.0", "12634124288.0"));
+  EXPECT_TRUE(alike("gpus", "NVIDIA H100 79.11 GiB", "NVIDIA H100 79.18 GiB"));
+  EXPECT_FALSE(alike("shm_bytes", "12638255104.0", "6319127552.0"));
+  EXPECT_FALSE(alike("gpus", "NVIDIA H100 79.11 GiB", "NVIDIA H100 39.6 GiB"));
+  EXPECT_FALSE(alike("gpus", "NVIDIA H100 79.11 GiB, NVIDIA H100 79.11 GiB", "NVIDIA H100 79.11 GiB"));
+  EXPECT_FALSE(alike("rdma_ports", "mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)", "mlx5_0/1 ACTIVE 396 Gb/sec (4X NDR)"));
+}
+
+TEST_F(CompareResults, ALimitMayGrow) {
+  EXPECT_TRUE(alike("open_files", "1024", "65536"));
+  EXPECT_TRUE(alike("memlock", "8388608", "unlimited"));
+  EXPECT_TRUE(alike("cgroup_cpus", "2.0", ""));
+  EXPECT_FALSE(alike("open_files", "65536", "1024"));
+  EXPECT_FALSE(alike("memlock", "unlimited", "8388608"));
+  EXPECT_FALSE(alike("cgroup_cpus", "", "2.0"));
 }
 
 }  // namespace image_check::compare_test

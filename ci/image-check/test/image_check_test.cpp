@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <regex>
 #include <thread>
 
 namespace image_check::image_check_test {
@@ -32,7 +33,7 @@ TEST_F(ImageCheck, RunsWhatIsAskedFor) {
   const auto result =
       image_check({"run", "--only", "wiring", "--only", "pi, bit for bit", "--launcher", "mnrun", "-o", out()});
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS(result.out, "budget 60 s, about 3 s needed");
+  EXPECT_SAYS(result.out, "budget 60 s, about 4 s needed");
   EXPECT_SAYS(result.out, "PASS: 2 passed, 0 failed, 0 flaky, 0 skipped, 0 not run");
   const auto results = read_results(out());
   EXPECT_TRUE(results.complete);
@@ -60,6 +61,8 @@ TEST_F(ImageCheck, WrongCommandLines) {
   wrong({"run", "--only", "wirin"}, "--only: no check 'wirin'");
   wrong({"run", "--require", "gpus"}, "--require: no check 'gpus'");
   wrong({"run", "--launcher", "prun"}, "--launcher: 'prun' is none of");
+  wrong({"node", "--budget", "soon"}, "--budget: 'soon' is not a number of seconds");
+  wrong({"node", "--budget", "0.5"}, "--budget: '0.5' is not a number of seconds");
   wrong({"run", "--nodes", "4"}, "--nodes: 4 wanted, and there is only ");
   wrong({"run", "--examples", "/nowhere"}, "--examples: no 01-environment/explore in /nowhere");
   wrong({"run", "--budget", "2", "-o", out()}, "more than the budget");
@@ -90,6 +93,37 @@ TEST_F(ImageCheck, WhatIsRequiredMustRun) {
   result = image_check({"run", "--only", "messages, nccl", "--launcher", "mnrun", "-o", out()}, no_gpu);
   EXPECT_EQ(result.status, 3);
 }
+
+TEST_F(ImageCheck, ANodeIsFitForAJobInOneLine) {
+  auto result = image_check({"node", "--budget", "20s"}, {{"CUDA_VISIBLE_DEVICES", "-1"}});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_TRUE(std::regex_match(result.out, std::regex("image-check: [^ ]+: ok: [0-9]+ findings, .*\n"))) << result.out;
+
+  // In a job: its variables must not make it look for other ranks.
+  result = image_check({"node"}, {{"CUDA_VISIBLE_DEVICES", "-1"}, {"PMIX_RANK", "1"}, {"SLURM_PROCID", "1"}});
+  EXPECT_EQ(result.status, 0) << result.all();
+
+  folder_.write("sys/bus/pci/devices/0000:17:00.0/class", "0x030200");
+  folder_.write("sys/bus/pci/devices/0000:17:00.0/vendor", "0x10de");
+  result = image_check({"node", "--sysfs", folder_ / "sys"});
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_SAYS(result.out, ": FAIL: pci_gpus: ");
+  EXPECT_SAYS(result.out, ": GPU 0000:17:00.0 has no driver: ");
+  EXPECT_EQ(occurrences(result.out, "\n"), 1U);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A file system that hangs, by a statvfs() that does not return.
+TEST_F(ImageCheck, ANodeThatHangsIsBadWithinTheBudget) {
+  folder_.write("preload.c", "int statvfs() { for (;;) pause(); }");
+  const std::string library = folder_ / "preload.so", source = folder_ / "preload.c";
+  if (run({"cc", "-w", "-shared", "-fPIC", "-include", "unistd.h", source, "-o", library}).status != 0)
+    GTEST_SKIP() << "no C compiler";
+  const auto result = image_check({"node", "--budget", "2s"}, {{"LD_PRELOAD", library}});
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_SAYS(result.out, ": FAIL: the node did not answer within 2 s");
+}
+#endif
 
 TEST_F(ImageCheck, ABudgetThatEndsIsNoSuccess) {
   const auto result = image_check(
@@ -153,7 +187,7 @@ TEST_F(ImageCheck, SlowSelfTest) {
       {"a process left behind", "left over"}, {"a slowed rank", "slow rank"},
       {"a wrong version", "exit status"},     {"a wrong answer", "answer"},
       {"a forced transport", "transport"},    {"a limited link", "speed"},
-      {"a missing device", "devices"}};
+      {"a missing device", "devices"},        {"a GPU without a driver", "exit status"}};
   for (const auto& [fault, detector] : faults) {
     EXPECT_SAYS(result.out, "caught       " + fault + " (" + detector + ")");
     const auto without = image_check({"self-test", "-o", out(), "--only", fault, "--disable", detector});

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,8 +64,27 @@ TEST(Processes, DeadlineEndsWhatIgnoresTermination) {
   const TemporaryFolder folder;
   const auto outcome = run({shell("trap '' TERM; while :; do sleep 1; done")}, folder, 300ms);
   EXPECT_TRUE(outcome.timed_out);
-  EXPECT_GE(outcome.seconds, Processes::grace);
+  EXPECT_GE(outcome.seconds, Patience().terminated);
+  EXPECT_EQ(outcome.stuck, 0);
   EXPECT_LT(outcome.seconds, 50s);
+}
+
+// A traced process that is killed waits in the kernel for its tracer, as one in state D waits for a disk or a network.
+TEST(Processes, WhatCannotBeKilledDoesNotHoldUpTheOutcome) {
+  const TemporaryFolder folder;
+  const auto pid_file = folder / "pid";
+  Processes one({sleeper(pid_file)}, {}, folder / "log", 2s, {500ms, 500ms});
+  const pid_t process = written_pid(pid_file);
+  if (ptrace(PTRACE_SEIZE, process, nullptr, PTRACE_O_TRACEEXIT) != 0)
+    GTEST_SKIP() << "processes cannot be traced here";
+  const auto outcome = one.wait(30s);
+  int status = 0;
+  waitpid(process, &status, __WALL);
+  ptrace(PTRACE_CONT, process, nullptr, nullptr);  // to its end
+  ASSERT_TRUE(outcome) << "no outcome in 30 s";
+  EXPECT_TRUE(outcome->timed_out);
+  EXPECT_EQ(outcome->stuck, 1);
+  EXPECT_TRUE(ends(process));
 }
 
 TEST(Processes, NoDescendantStays) {

@@ -72,7 +72,15 @@ TEST(Confirm, OnlyWhatFreshLaunchesSayAgain) {
   EXPECT_EQ(verdict({10, 10, 10}, {10, 9.9, 10}), "flaky");
   EXPECT_EQ(verdict({10, 10, 10}, {5, 5, 10.2}), "flaky");  // one of them was as fast
   EXPECT_EQ(verdict({5, 5, 5}, {5, 5, 4.9}), "flaky");      // A became slow, too: the machine did
-  EXPECT_EQ(verdict({}, {}), "flaky");
+}
+
+TEST(Confirm, ASuspectThatCannotBeMeasuredAgainIsAFailure) {
+  auto suspect = compare_metric(key, measured({10, 10.1, 9.9}), measured({5}));
+  for (const auto& again_b : {std::vector<double>{}, {10}, {10, 10}}) {
+    auto comparison = suspect;
+    confirm(comparison, {10, 10, 10}, again_b);
+    EXPECT_EQ(comparison.verdict, "worse") << again_b.size() << " fresh values";
+  }
 }
 
 std::vector<Results> runs(int count, double noise, std::mt19937_64& random) {

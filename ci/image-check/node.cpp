@@ -1,0 +1,155 @@
+#include "node.hpp"
+
+#include "process.hpp"
+
+#include <multinode/address.hpp>
+#include <multinode/check.hpp>
+#include <multinode/descriptor.hpp>
+#include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
+#include <multinode/text.hpp>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+namespace image_check {
+namespace {
+
+constexpr int could_not_test = 3;
+
+// A file in memory: a full or read-only disk is one of the faults to be found.
+class MemoryFile {
+ public:
+  explicit MemoryFile(const char* name)
+      : file_(multinode::check_errno(memfd_create(name, MFD_CLOEXEC), "memfd_create")) {}
+  // By which other processes of this user open it, too.
+  std::string path() const { return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file_.get()); }
+  std::string text() const {
+    std::ostringstream text;
+    text << std::ifstream(path()).rdbuf();
+    return text.str();
+  }
+
+ private:
+  multinode::Descriptor file_;
+};
+
+// The variables of this process that node_check needs; none of a job's, by which it would look for other ranks.
+Command alone(const Command& program) {
+  Command command{"env", "-i"};
+  for (const char* name :
+       {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR", "HOME", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"})
+    if (const char* value = std::getenv(name)) command.push_back(std::string(name) + "=" + value);
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
+}
+
+std::string last_line(const std::string& text) {
+  std::istringstream lines(text);
+  std::string last;
+  for (std::string line; std::getline(lines, line);)
+    if (!line.empty()) last = line;
+  return last;
+}
+
+void drain(const std::string& reason, std::chrono::milliseconds time) {
+  const char* const given = std::getenv("SLURMD_NODENAME");
+  const std::string host = multinode::host_name();
+  const std::string node = given ? given : host.substr(0, host.find('.'));
+  const MemoryFile log("scontrol");
+  Processes scontrol({{"scontrol", "update", "NodeName=" + node, "State=DRAIN", "Reason=" + reason}}, {}, log.path(),
+                     time, {time / 4, time / 4});
+  while (true)
+    if (const auto outcome = scontrol.wait(time)) {
+      if (outcome->exit_status != 0)
+        throw std::runtime_error("cannot drain " + node + ": scontrol ended with status " +
+                                 std::to_string(outcome->exit_status) + ": " + last_line(log.text()));
+      return;
+    }
+}
+
+}  // namespace
+
+boost::program_options::options_description NodeOptions::description() {
+  namespace po = boost::program_options;
+  po::options_description known("node: is this node fit for a job? One line and an exit status");
+  known.add_options()  //
+      ("budget", po::value(&budget)->value_name("SECONDS")->default_value(budget),
+       "a node that has not answered by then is bad")  //
+      ("measure", po::bool_switch(&measure),
+       "also measure memory, matrix products and GPU memory: only on an idle node")                          //
+      ("drain", po::bool_switch(&drain), "drain a node that fails, with the reason (scontrol; needs root)")  //
+      ("sysfs", po::value(&sysfs)->value_name("DIR"), "folder to read devices from, in place of /sys");
+  return known;
+}
+
+double parse_seconds(const std::string& text) {
+  const auto number = text.substr(0, text.size() - (!text.empty() && text.back() == 's'));
+  const auto seconds = multinode::number_of<double>(number);
+  if (!seconds || !(*seconds >= 1 && *seconds <= 3600))
+    throw multinode::UsageError("--budget: '" + text + "' is not a number of seconds from 1 to 3600, such as 10s");
+  return *seconds;
+}
+
+int check_node(const NodeOptions& options, std::ostream& out) {
+  using std::chrono::milliseconds;
+  const double budget = parse_seconds(options.budget);
+  const auto share = [budget](double part) { return milliseconds(std::lround(1000 * budget * part)); };
+  const MemoryFile log("log"), json("json");
+  const std::string own = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "node_check";
+  Command program{own, "--json", json.path(), "--timeout", std::to_string(std::lround(std::ceil(budget)))};
+  for (const char* name : {"limits", "devices"}) program.insert(program.end(), {"--only", name});
+  if (options.measure) {
+    for (const char* name : {"memory_bandwidth", "matrix_rate", "gpu"}) program.insert(program.end(), {"--only", name});
+    program.insert(program.end(), {"--seconds", fmt::format("{:.2f}", budget / 50)});
+  }
+  if (!options.sysfs.empty()) program.insert(program.end(), {"--sysfs", options.sysfs});
+
+  // 60 % of the budget to answer, 20 % to end what does not, the rest to drain the node.
+  Processes processes({alone(program)}, {}, log.path(), share(0.6), {share(0.05), share(0.05)});
+  std::optional<Outcome> outcome;
+  while (!(outcome = processes.wait(milliseconds(50)))) {
+  }
+
+  int looked = 0;
+  std::vector<std::string> wrong;
+  std::istringstream lines(json.text());
+  for (std::string line; std::getline(lines, line);) {
+    const auto object = nlohmann::json::parse(line, nullptr, false);
+    if (!object.is_object() || !object.contains("what")) continue;
+    ++looked;
+    if (object.at("ok") == false)
+      wrong.push_back(object.at("what").get<std::string>() + ": " + object.at("why").get<std::string>());
+  }
+
+  const std::string host = multinode::host_name();
+  std::string said;
+  int status = multinode::exit_wrong;
+  if (outcome->timed_out) {
+    said = fmt::format(
+        "FAIL: the node did not answer within {:.3g} s{}", budget,
+        outcome->stuck > 0 ? ": a process waits in the kernel (look at dmesg and network file systems)" : "");
+  } else if (!wrong.empty()) {
+    said = "FAIL: " + multinode::join(wrong, "; ");
+  } else if (outcome->exit_status == multinode::exit_right && looked > 0) {
+    status = multinode::exit_right;
+    said = fmt::format("ok: {} findings, none of them wrong, in {:.1f} s", looked, outcome->seconds.count());
+  } else {
+    status = could_not_test;
+    said =
+        fmt::format("could not test: node_check ended with status {}: {}", outcome->exit_status, last_line(log.text()));
+  }
+  out << "image-check: " << host << ": " << said << std::endl;
+  if (status == multinode::exit_wrong && options.drain) drain("image-check: " + said.substr(6), share(0.1));
+  return status;
+}
+
+}  // namespace image_check
