@@ -27,8 +27,8 @@ int main(int argc, char** argv) {
         ("checkpoint", po::value(&checkpoint)->value_name("DIR"),
          "a folder that all nodes see, to go on from after a failure")  //
         ("max-failures", po::value(&max_failures)->default_value(max_failures),
-         "so often the training may start again; -1: without end")  //
-        ("json", po::value(&json), "file to write all events to, a JSON object a line");
+         "maximum number of restarts; -1: unlimited")  //
+        ("json", po::value(&json), "file for all events, one JSON object per line");
     known.add(access.description());
     if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
     multinode::require_range("--num-workers", num_workers, 1, 10'000);

@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
         "of the midpoint rule, all tasks'")(
         "num-workers", po::value(&options.num_workers)->default_value(options.num_workers), "processes that run tasks")(
         "max-failures", po::value(&options.max_failures)->default_value(options.max_failures),
-        "so often the workers are started again when one dies; -1: without end")(
+        "maximum number of restarts of the workers; -1: unlimited")(
         "timeout", po::value(&options.timeout)->default_value(options.timeout, "60"),
         "seconds for the workers to start")("json", po::value(&options.json),
                                             "file to write the result to, as a JSON object");

@@ -84,10 +84,10 @@ std::optional<Options> parse(int argc, const char* const* argv) {
        "with --head: the name or address to listen on, by which others reach this host")               //
       ("port", po::value(&options.port)->default_value(options.port), "with --head; 0: any free one")  //
       ("num-cpus", po::value(&options.cpus)->default_value(options.cpus),
-       "processes of jobs that may run here at once")                                       //
+       "maximum number of job processes on this host")                                      //
       ("num-gpus", po::value(&options.gpus)->default_value(options.gpus), "GPUs for them")  //
       ("jobs", po::value(&jobs)->default_value(jobs)->value_name("DIR"),
-       "the job folder: its programs may run here, and no others")  //
+       "the job folder: only its programs can run here")  //
       ("state", po::value(&state)->value_name("DIR"),
        "folder for token, address and logs (default: ~/.multinode-cluster)")                                  //
       ("timeout", po::value(&timeout)->default_value(timeout), "seconds that the head may take to be there")  //
@@ -270,7 +270,7 @@ int stop(int argc, const char* const* argv) {
   bool force = false;
   po::options_description known("Options of cluster stop");
   known.add_options()                                                                        //
-      ("force,f", po::bool_switch(&force), "kill at once, and do not wait for jobs to end")  //
+      ("force,f", po::bool_switch(&force), "kill immediately; do not wait for jobs to end")  //
       ("state", po::value(&state)->value_name("DIR"), "as with cluster start (default: ~/.multinode-cluster)");
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   const StateFolder folder(state.empty() ? StateFolder::default_path() : fs::path(state));

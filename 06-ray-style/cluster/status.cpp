@@ -49,7 +49,8 @@ int status(int argc, const char* const* argv) {
   double timeout = 60;
   AccessOptions access;
   po::options_description known("cluster status [OPTIONS]\nPrints the nodes and the jobs of a cluster.\nOptions");
-  known.add_options()("wait-for-nodes", po::value(&wanted)->default_value(wanted), "wait until there are so many")(
+  known.add_options()("wait-for-nodes", po::value(&wanted)->default_value(wanted),
+                      "wait until this many nodes have joined")(
       "timeout", po::value(&timeout)->default_value(timeout, "60"), "seconds to wait for them, or for an answer");
   known.add(access.description());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;

@@ -172,8 +172,8 @@ int submit(int argc, const char* const* argv) {
                         multinode::require_range("--max-failures", n, -1, 1'000'000);
                         job.set_max_failures(n);
                       })->default_value(0),
-      "how often the job may fail and start again; -1: without end")(
-      "json", po::value(&json), "file to write all events to, a JSON object a line");
+      "maximum number of restarts; -1: unlimited")("json", po::value(&json),
+                                                   "file for all events, one JSON object per line");
   known.add(access.description());
   const auto asks = [&](std::string_view word) { return std::find(words.begin(), dashes, word) != dashes; };
   if (words.end() - dashes < 2 && !asks("--help") && !asks("-h"))
