@@ -40,7 +40,7 @@ KINDS = ["run for real", "on a stand-in", "not run", "nothing to run"]
 LIMIT = 60  # seconds for one row
 EXTERNAL = set("""
     . awk bash bcprun cat cd diff docker echo enroot env eval git grep horovodrun hostname less ls mkdir module mpicxx
-    mpirun ngc nvcc pbsdsh printf python3 qsub runai salloc sbatch scontrol sh sort srun ssh ssh-copy-id ssh-keygen test
+    mpirun ngc nvcc pbsdsh printf python3 qsub ray runai salloc sbatch scontrol sh sort srun ssh ssh-copy-id ssh-keygen test
     torchrun tr wc""".split())
 SUMMARY = re.compile(r"(?<=<!-- counted by ci/checks/tutorials_test.py -->\n)(?:\|.*\n)*")
 
