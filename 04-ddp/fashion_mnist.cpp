@@ -1,7 +1,7 @@
-// fashion_mnist: trains a perceptron to tell clothes apart, the images shared out over all ranks. What a step is stands
-// in train_step.hpp, and for GPUs in train_step_gpu.hpp.
-// Exit status: 0 all ranks have the same parameters and the accuracy is reached, 1 not so, failed or timed out, 2 bad
-// command line or environment, 77 no GPU for --backend nccl.
+// fashion_mnist: trains a perceptron to classify images of clothes; each rank has a part of every batch. The training
+// step is in train_step.hpp, and for GPUs in train_step_gpu.hpp. Exit status: 0 all ranks have the same parameters and
+// the accuracy is high enough; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend
+// nccl.
 #include "data/fashion_mnist.hpp"
 #include "data/loader.hpp"
 #include "ddp/checkpoint.hpp"
@@ -364,29 +364,30 @@ int run(multinode::World& world, const Options& options) {
 multinode::Program Options::program() {
   namespace po = boost::program_options;
   po::options_description known("Options of fashion_mnist");
-  known.add_options()                                                                                               //
-      ("data", po::value(&folder)->default_value(folder)->value_name("DIR"), "folder with the four IDX files")      //
-      ("epochs", po::value(&epochs)->default_value(epochs), "times that each image is learned from")                //
-      ("batch-size", po::value(&batch_size)->default_value(batch_size), "images in a step, of all ranks together")  //
+  known.add_options()                                                                                              //
+      ("data", po::value(&folder)->default_value(folder)->value_name("DIR"), "folder with the four IDX files")     //
+      ("epochs", po::value(&epochs)->default_value(epochs), "passes over all images")                              //
+      ("batch-size", po::value(&batch_size)->default_value(batch_size), "images per step, of all ranks together")  //
       ("learning-rate", po::value(&learning_rate)->default_value(learning_rate),
-       "at the start; it falls to 0 in a straight line")                                             //
-      ("momentum", po::value(&momentum)->default_value(momentum), "of the gradient descent")         //
-      ("dropout", po::value(&dropout)->default_value(dropout), "part of the hidden units left out")  //
+       "at the start; it falls linearly to 0")                                                                    //
+      ("momentum", po::value(&momentum)->default_value(momentum), "of stochastic gradient descent")               //
+      ("dropout", po::value(&dropout)->default_value(dropout), "fraction of the hidden units that are left out")  //
       ("precision", po::value(&precision)->default_value(precision),
-       "float or double; on GPUs also bfloat16: of what is multiplied, while parameters and sums stay float")  //
-      ("cuda-graph", po::bool_switch(&cuda_graph), "on GPUs: record a step once, and repeat it as a whole")    //
-      ("relu-on-output", po::bool_switch(&output_relu), "as the tutorial's network has it: it learns less")    //
+       "float or double; on GPUs also bfloat16 for products, while parameters and sums stay float")          //
+      ("cuda-graph", po::bool_switch(&cuda_graph), "on GPUs: record a step as a CUDA graph, and replay it")  //
+      ("relu-on-output", po::bool_switch(&output_relu),
+       "a ReLU on the output layer, as in the tutorial; it learns more slowly")  //
       ("checkpoint", po::value(&checkpoint)->value_name("DIR"),
-       "write checkpoints there, also at SIGUSR1, and go on from the newest that is there")  //
+       "write checkpoints to this folder, also at SIGUSR1, and resume from the newest one in it")  //
       ("checkpoint-every", po::value(&checkpoint_every)->default_value(checkpoint_every),
-       "steps between two checkpoints; 0: one after each epoch")                                 //
-      ("steps", po::value(&steps)->default_value(steps), "stop after so many; 0: do not")        //
-      ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines")  //
+       "steps between two checkpoints; 0: one after each epoch")                                           //
+      ("steps", po::value(&steps)->default_value(steps), "stop after this many steps; 0: no limit")        //
+      ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines of output")  //
       ("min-accuracy", po::value(&min_accuracy),
-       "test accuracy in % below which the run has failed (default: 86 after 3 epochs or more, else 0)")           //
-      ("no-average", po::bool_switch(&no_average), "a fault to look at: sum the gradients, and leave it at that")  //
-      ("corrupt", po::value(&corrupt), "a fault to look at: this rank starts from parameters of its own")          //
-      ("nan", po::value(&nan), "a fault to look at: a gradient of this rank is no number in step 5");
+       "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")            //
+      ("no-average", po::bool_switch(&no_average), "plant a fault: do not divide the sum of the gradients")  //
+      ("corrupt", po::value(&corrupt), "plant a fault: this rank starts with parameters of its own")         //
+      ("nan", po::value(&nan), "plant a fault: a gradient of this rank is NaN in step 5");
   recorder.add_to(known);
   return {"fashion_mnist", known, common, [this] { validate(); }};
 }
@@ -402,7 +403,7 @@ void Options::validate() const {
     throw multinode::UsageError("--precision must be float, double or bfloat16, not '" + precision + "'");
   require_range<std::int64_t>("--checkpoint-every", checkpoint_every, 0, 1'000'000'000);
   if (checkpoint_every > 0 && checkpoint.empty())
-    throw multinode::UsageError("--checkpoint-every says how often; --checkpoint DIR must say where to");
+    throw multinode::UsageError("--checkpoint-every needs --checkpoint DIR");
   require_range<std::int64_t>("--steps", steps, 0, 1'000'000'000);
   require_range<std::int64_t>("--log-every", log_every, 1, 1'000'000'000);
   if (min_accuracy != -1) require_range("--min-accuracy", min_accuracy, 0.0, 100.0);

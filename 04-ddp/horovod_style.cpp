@@ -1,7 +1,7 @@
-// horovod_style: one step of training on all ranks, in the order in which Horovod's users write it, a line for each
-// part; then the check: one process with all samples ends at the same parameters.
-// Exit status: 0 so it is, the loss fell and the ranks are alike, 1 not so, failed or timed out, 2 bad command line or
-// environment.
+// horovod_style: one step of training on all ranks, in the order in which Horovod's users write it, with one line per
+// part. Then the check: one process with all samples must end with the same parameters.
+// Exit status: 0 it does, the loss fell, and all ranks have the same parameters; 1 not, failed or timed out; 2 bad
+// command line or environment.
 #include "ddp/distributed_optimizer.hpp"
 #include "ddp/philox.hpp"
 #include "model/perceptron.hpp"
@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
   ddp::Compression compression{};
   po::options_description known("Options of horovod_style");
   known.add_options()("compression", po::value(&name)->default_value("none"),
-                      "what gradients travel as: none, float16 or bfloat16");
+                      "send gradients as none (as they are), float16 or bfloat16");
   const auto validate = [&] {
     compression = ddp::parse_compression(name);
     multinode::parse_backend(common.backend);

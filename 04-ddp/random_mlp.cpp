@@ -1,6 +1,6 @@
-// random_mlp: trains NVIDIA's large random perceptron, 55,616,001 parameters on random numbers: what its steps cost,
-// and how much of their communication hides behind the computation. Exit status: 0 the loss fell and all ranks have the
-// same parameters, 1 not so, failed or timed out, 2 bad command line or environment.
+// random_mlp: trains NVIDIA's large perceptron, 55,616,001 parameters, on random numbers. It measures the time of a
+// step, and how much of the communication the backward pass hides. Exit status: 0 the loss fell and all ranks have the
+// same parameters; 1 not, failed or timed out; 2 bad command line or environment.
 #include "ddp/overlap.hpp"
 #include "ddp/philox.hpp"
 #include "ddp/recorder.hpp"
@@ -39,24 +39,24 @@ struct Options {
   multinode::Program program() {
     namespace po = boost::program_options;
     po::options_description known("Options of random_mlp");
-    known.add_options()                                                                                        //
-        ("batch-size", po::value(&batch_size)->default_value(batch_size), "samples in a step, of each rank")   //
-        ("steps", po::value(&steps)->default_value(steps), "in an epoch")                                      //
-        ("epochs", po::value(&epochs)->default_value(epochs), "each has other samples")                        //
-        ("learning-rate", po::value(&learning_rate)->default_value(learning_rate), "of the gradient descent")  //
+    known.add_options()                                                                                               //
+        ("batch-size", po::value(&batch_size)->default_value(batch_size), "samples per step and rank")                //
+        ("steps", po::value(&steps)->default_value(steps), "steps per epoch")                                         //
+        ("epochs", po::value(&epochs)->default_value(epochs), "number of epochs; each has other samples")             //
+        ("learning-rate", po::value(&learning_rate)->default_value(learning_rate), "of stochastic gradient descent")  //
         ("loss", po::value(&loss)->default_value(loss),
-         "mean-square; or cross-entropy, a fault to look at: over one class nothing is to be learned")  //
+         "mean-square; or cross-entropy, the tutorial's: with one class all gradients are 0")  //
         ("hidden-layers", po::value(&hidden_layers)->default_value(hidden_layers),
-         "the first has a quarter of the units of the others")                                    //
-        ("hidden-units", po::value(&hidden_units)->default_value(hidden_units), "in each layer")  //
+         "number of hidden layers; the first has a quarter of the units of the others")                    //
+        ("hidden-units", po::value(&hidden_units)->default_value(hidden_units), "units per hidden layer")  //
         ("bucket-bytes", po::value(&bucket_bytes)->default_value(bucket_bytes)->value_name("BYTES"),
-         "after which a bucket of gradients is closed; the first: after 1M, if that is less")  //
+         "size at which a bucket of gradients is closed; the first closes at 1M, if that is less")  //
         ("compression", po::value(&compression)->default_value(compression),
-         "what gradients travel as: none, float16, bfloat16")  //
+         "send gradients as none (as they are), float16 or bfloat16")  //
         ("no-overlap", po::bool_switch(&no_overlap),
-         "to compare with: reduce the gradients when the backward pass has ended")  //
+         "reduce the gradients after the backward pass, for comparison")  //
         ("measure-overlap", po::value(&measure_overlap)->value_name("ROUNDS"),
-         "then measure how much of the communication a step hides: the median of so many rounds");
+         "after training, measure how much of the communication a step hides: the median of this many rounds");
     recorder.add_to(known);
     return {"random_mlp", known, common, [this] { validate(); }};
   }

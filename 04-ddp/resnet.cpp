@@ -1,6 +1,6 @@
 // resnet: trains a residual network on CIFAR-10's photographs, or on synthetic images to measure its speed, with
 // libtorch's layers and gradients, which this project's reducer averages over the ranks.
-// Exit status: 0 all ranks have the same parameters, 1 not so, failed or timed out, 2 bad command line or environment.
+// Exit status: 0 all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or environment.
 #include "torch/resnet.hpp"
 #include "data/cifar10.hpp"
 #include "data/loader.hpp"
@@ -48,22 +48,22 @@ struct Options {
   multinode::Program program() {
     namespace po = boost::program_options;
     po::options_description known("Options of resnet");
-    known.add_options()                                                                                        //
-        ("arch", po::value(&arch)->default_value(arch), std::string(model::resnet_names).c_str())              //
-        ("num-epochs", po::value(&num_epochs)->default_value(num_epochs), "times that each image is seen")     //
-        ("batch-size", po::value(&batch_size)->default_value(batch_size), "images of each process in a step")  //
-        ("learning-rate", po::value(&learning_rate)->default_value(learning_rate), "of the gradient descent")  //
+    known.add_options()                                                                                               //
+        ("arch", po::value(&arch)->default_value(arch), std::string(model::resnet_names).c_str())                     //
+        ("num-epochs", po::value(&num_epochs)->default_value(num_epochs), "passes over all images")                   //
+        ("batch-size", po::value(&batch_size)->default_value(batch_size), "images per step and process")              //
+        ("learning-rate", po::value(&learning_rate)->default_value(learning_rate), "of stochastic gradient descent")  //
         ("data", po::value(&folder)->default_value(folder)->value_name("DIR"),
          "folder with CIFAR-10's binary version, data_batch_1.bin ...")                                         //
         ("use-syn", po::bool_switch(&use_syn), "train on synthetic images instead")                             //
-        ("steps-syn", po::value(&steps_syn)->default_value(steps_syn), "steps of an epoch with --use-syn")      //
+        ("steps-syn", po::value(&steps_syn)->default_value(steps_syn), "steps per epoch with --use-syn")        //
         ("image-size", po::value(&image_size)->default_value(image_size), "side of a synthetic image, pixels")  //
         ("model-dir", po::value(&model_dir)->default_value(model_dir)->value_name("DIR"),
-         "folder of the checkpoint; made if need be")                                                            //
+         "folder of the checkpoint; created if it does not exist")                                               //
         ("model-filename", po::value(&model_filename)->default_value(model_filename), "file of the checkpoint")  //
         ("save-every", po::value(&save_every)->default_value(save_every),
-         "epochs from one evaluation and checkpoint to the next; the last epoch ends with one, too")  //
-        ("resume", po::bool_switch(&resume), "go on from the checkpoint, with its seed");
+         "epochs between two evaluations and checkpoints; the last epoch always has one")  //
+        ("resume", po::bool_switch(&resume), "resume from the checkpoint, with its seed");
     return {"resnet", known, common, [this] { validate(); }};
   }
 

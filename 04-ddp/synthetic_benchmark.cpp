@@ -1,6 +1,6 @@
-// synthetic_benchmark: how many images a second data-parallel training of a residual network takes in; options and
-// printed lines are those of Horovod's pytorch_synthetic_benchmark.py.
-// Exit status: 0 all ranks have the same parameters, 1 not so, failed or timed out, 2 bad command line or environment.
+// synthetic_benchmark: measures the images per second of data-parallel training of a residual network. Options and
+// output are those of Horovod's pytorch_synthetic_benchmark.py.
+// Exit status: 0 all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or environment.
 #include "model/optimizer.hpp"
 #include "torch/cpu.hpp"
 #include "torch/distributed_data_parallel.hpp"
@@ -36,18 +36,18 @@ struct Options {
   multinode::Program program() {
     namespace po = boost::program_options;
     po::options_description known("Options of synthetic_benchmark");
-    known.add_options()                                                                                         //
-        ("model", po::value(&model)->default_value(model), std::string(model::resnet_names).c_str())            //
-        ("batch-size", po::value(&batch_size)->default_value(batch_size), "images of each process in a batch")  //
-        ("image-size", po::value(&image_size)->default_value(image_size), "side of an image, pixels")           //
+    known.add_options()                                                                                    //
+        ("model", po::value(&model)->default_value(model), std::string(model::resnet_names).c_str())       //
+        ("batch-size", po::value(&batch_size)->default_value(batch_size), "images per batch and process")  //
+        ("image-size", po::value(&image_size)->default_value(image_size), "side of an image, pixels")      //
         ("num-warmup-batches", po::value(&num_warmup_batches)->default_value(num_warmup_batches),
-         "batches before the first that is timed")  //
+         "batches before the timer starts")  //
         ("num-batches-per-iter", po::value(&num_batches_per_iter)->default_value(num_batches_per_iter),
          "batches timed together")                                                                               //
-        ("num-iters", po::value(&num_iters)->default_value(num_iters), "times that is done")                     //
+        ("num-iters", po::value(&num_iters)->default_value(num_iters), "number of timed measurements")           //
         ("fp16-allreduce", po::bool_switch(&fp16_allreduce), "send gradients as 16-bit floating-point numbers")  //
         ("channels-last", po::bool_switch(&channels_last),
-         "a pixel's channels side by side in memory: quicker for large images, slower for small ones");
+         "store the channels of a pixel side by side: faster for large images, slower for small ones");
     return {"synthetic_benchmark", known, common, [this] { validate(); }};
   }
 

@@ -1,6 +1,6 @@
 // trainer_style: fashion_mnist's training in the manner of PyTorch Lightning: a module, a data module, a Trainer with
-// callbacks. Exit status: 0 all ranks have the same parameters and the accuracy is reached, 1 not so, failed or timed
-// out, 2 bad command line or environment.
+// callbacks. Exit status: 0 all ranks have the same parameters and the accuracy is high enough; 1 not, failed or timed
+// out; 2 bad command line or environment.
 #include "data/fashion_mnist.hpp"
 #include "data/loader.hpp"
 #include "ddp/sampler.hpp"
@@ -143,22 +143,22 @@ int run(multinode::World& world, const Options& options) {
 multinode::Program Options::program() {
   namespace po = boost::program_options;
   po::options_description known("Options of trainer_style");
-  known.add_options()                                                                                                 //
-      ("data", po::value(&folder)->default_value(folder)->value_name("DIR"), "folder with the four IDX files")        //
-      ("epochs", po::value(&epochs)->default_value(epochs), "times that each image is learned from, at most")         //
-      ("steps", po::value(&steps)->default_value(steps), "stop after so many; 0: do not")                             //
-      ("batch-size", po::value(&batch_size)->default_value(batch_size), "images in a batch, of all ranks together")   //
-      ("accumulate-batches", po::value(&accumulate_batches)->default_value(accumulate_batches), "batches in a step")  //
-      ("learning-rate", po::value(&learning_rate)->default_value(learning_rate), "of Adam")                           //
+  known.add_options()                                                                                                //
+      ("data", po::value(&folder)->default_value(folder)->value_name("DIR"), "folder with the four IDX files")       //
+      ("epochs", po::value(&epochs)->default_value(epochs), "maximum number of passes over all images")              //
+      ("steps", po::value(&steps)->default_value(steps), "stop after this many steps; 0: no limit")                  //
+      ("batch-size", po::value(&batch_size)->default_value(batch_size), "images per batch, of all ranks together")   //
+      ("accumulate-batches", po::value(&accumulate_batches)->default_value(accumulate_batches), "batches per step")  //
+      ("learning-rate", po::value(&learning_rate)->default_value(learning_rate), "of Adam")                          //
       ("patience", po::value(&patience)->default_value(patience),
-       "stop after so many epochs without a better test accuracy")                               //
-      ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines")  //
+       "stop after this many epochs without a better test accuracy")                                       //
+      ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines of output")  //
       ("checkpoint", po::value(&checkpoint)->value_name("DIR"),
-       "write checkpoints there, and go on from the newest that is there")  //
+       "write checkpoints to this folder, and resume from the newest one in it")  //
       ("checkpoint-every", po::value(&checkpoint_every)->default_value(checkpoint_every),
-       "steps between two checkpoints, beside those after each epoch; 0: only those")  //
+       "steps between two checkpoints, in addition to one after each epoch; 0: only those")  //
       ("min-accuracy", po::value(&min_accuracy)->default_value(min_accuracy),
-       "test accuracy in % below which the run has failed");
+       "exit with 1 below this test accuracy, in %");
   return {"trainer_style", known, common, [this] {
             using multinode::require_range;
             require_range<std::int64_t>("--epochs", epochs, 1, 100'000);
@@ -169,7 +169,7 @@ multinode::Program Options::program() {
             require_range<std::int64_t>("--steps", steps, 0, 1'000'000'000);
             require_range<std::int64_t>("--checkpoint-every", checkpoint_every, 0, 1'000'000'000);
             if (checkpoint_every > 0 && checkpoint.empty())
-              throw multinode::UsageError("--checkpoint-every says how often; --checkpoint DIR must say where to");
+              throw multinode::UsageError("--checkpoint-every needs --checkpoint DIR");
             require_range("--learning-rate", learning_rate, 0.0, 1e6);
             require_range("--min-accuracy", min_accuracy, 0.0, 100.0);
             if (multinode::parse_backend(common.backend) == multinode::Backend::nccl)

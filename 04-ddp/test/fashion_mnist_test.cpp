@@ -176,7 +176,7 @@ TEST_F(FashionMnistOnce, BadCommandLinesAreRefused) {
                {{"--min-accuracy", "101"}, "--min-accuracy must be from 0"},
                {{"--corrupt", "1"}, "--corrupt must be from 0 to 0, not 1"},
                {{"--nan", "-2"}, "--nan must be from 0 to 0, not -2"},
-               {{"--checkpoint-every", "5"}, "--checkpoint-every says how often; --checkpoint DIR must say where to"},
+               {{"--checkpoint-every", "5"}, "--checkpoint-every needs --checkpoint DIR"},
                {{"--backend", "horse"}, "horse"},
                {{"twice"}, "only options are expected"}};
   for (const auto& c : cases) {

@@ -1,0 +1,180 @@
+// train_all_reduce.cpp with fewer, larger messages: all gradients are in one vector, which is reduced in buckets.
+//
+//   mpicxx -std=c++20 -O2 train_buckets.cpp -o train_buckets
+//   mpirun -n 2 ./train_buckets
+//
+// Exit status: 0 if the network has learned, and each rank has the parameters of train_single, to the last bit; 1 if
+// not.
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <vector>
+
+constexpr std::size_t layers = 7, inputs = 64, hidden = 128, classes = 8, batch = 100, steps = 30;
+constexpr std::size_t bucket = 1 << 15;  // gradients
+constexpr float learning_rate = 0.05F;
+constexpr std::size_t width(std::size_t layer) { return layer == 0 ? inputs : layer == layers ? classes : hidden; }
+
+// Random, in -1 ... 1, and a function of its arguments alone: the same on every rank, whatever was drawn before.
+float random(std::uint64_t stream, std::uint64_t index) {
+  std::uint64_t x = (stream << 32 | index) * 0x9e3779b97f4a7c15 + 0x9e3779b97f4a7c15;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return std::ldexp(float((x ^ x >> 31) >> 40), -23) - 1;
+}
+
+// The data: an endless set of noisy copies of eight patterns. The network learns which pattern a sample is made of.
+std::size_t class_of(std::size_t sample) { return std::size_t(4 + 4 * random(999, sample)); }
+float input(std::size_t sample, std::size_t i) {
+  return random(1000 + class_of(sample), i) + random(999, (sample + 1) * 1000 + i);
+}
+
+// To a multiple of 2^-16, by an addition that leaves float no finer bits. Sums of such numbers below 2^8 are exact in
+// float, so that gradients do not depend on the order of the additions. Real trainings do without, and their last bits
+// depend on the number of ranks.
+float rounded(float x) { return (x + 192) - 192; }
+
+struct Parameter {
+  std::vector<float> value;
+  std::span<float> gradient;  // a part of Network::gradients: no copy is needed
+};
+
+struct Network {
+  std::vector<Parameter> parameters;                 // weights and biases of layer 0, of layer 1, ...
+  std::vector<float> gradients;                      // of all parameters
+  std::array<std::vector<float>, layers + 1> units;  // units[layer] has the layer's inputs, sample after sample
+  std::vector<float> delta;                          // the derivative of the loss by the outputs of the layer at work
+
+  explicit Network(std::uint64_t seed) {
+    for (std::size_t layer = 0; layer < layers; ++layer)
+      for (const std::size_t size : {width(layer) * width(layer + 1), width(layer + 1)})
+        parameters.push_back({std::vector<float>(size), {}}), gradients.resize(gradients.size() + size);
+    for (std::size_t offset = 0; Parameter & parameter : parameters) {
+      parameter.gradient = std::span(gradients).subspan(offset, parameter.value.size());
+      offset += parameter.value.size();
+    }
+    for (std::size_t layer = 0; layer < layers; ++layer)
+      for (std::uint64_t i = 0; float& weight : parameters[2 * layer].value)
+        weight = std::sqrt(6 / float(width(layer))) * random(seed * layers + layer, i++);
+  }
+
+  // Of samples first ... last - 1: returns the sum of their cross-entropy losses.
+  double forward(std::size_t first, std::size_t last) {
+    const std::size_t samples = last - first;
+    units[0].resize(samples * inputs);
+    for (std::size_t s = 0; s < samples; ++s)
+      for (std::size_t i = 0; i < inputs; ++i) units[0][s * inputs + i] = input(first + s, i);
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      const std::size_t in = width(layer), out = width(layer + 1);
+      units[layer + 1].resize(samples * out);
+      for (std::size_t s = 0; s < samples; ++s) {
+        float* y = &units[layer + 1][s * out];
+        std::ranges::copy(parameters[2 * layer + 1].value, y);
+        for (std::size_t i = 0; i < in; ++i)
+          for (std::size_t o = 0; o < out; ++o)
+            y[o] += units[layer][s * in + i] * parameters[2 * layer].value[i * out + o];
+        for (std::size_t o = 0; o < out && layer + 1 < layers; ++o) y[o] = std::max(y[o], 0.0F);
+      }
+    }
+    double loss = 0;
+    delta = units[layers];
+    for (std::size_t s = 0; s < samples; ++s) {
+      std::array<float, classes> powers{};
+      float all = 0;
+      for (std::size_t c = 0; c < classes; ++c) all += powers[c] = std::exp(units[layers][s * classes + c]);
+      const std::size_t answer = class_of(first + s);
+      for (std::size_t c = 0; c < classes; ++c) delta[s * classes + c] = powers[c] / all - float(c == answer);
+      loss -= std::log(powers[answer] / all);
+    }
+    return loss;
+  }
+
+  // The gradient of each parameter: the sum over the samples of the forward pass. The last layer comes first.
+  void backward() {
+    const std::size_t samples = delta.size() / classes;
+    for (std::size_t layer = layers; layer-- > 0;) {
+      const std::size_t in = width(layer), out = width(layer + 1);
+      Parameter &weights = parameters[2 * layer], &biases = parameters[2 * layer + 1];
+      std::ranges::fill(weights.gradient, 0.0F);
+      std::ranges::fill(biases.gradient, 0.0F);
+      std::vector<float> before(samples * in);
+      for (std::size_t s = 0; s < samples; ++s) {
+        const float *x = &units[layer][s * in], *d = &delta[s * out];
+        for (std::size_t o = 0; o < out; ++o) biases.gradient[o] += rounded(d[o]);
+        for (std::size_t i = 0; i < in; ++i) {
+          float sum = 0;
+          for (std::size_t o = 0; o < out; ++o) {
+            weights.gradient[i * out + o] += rounded(x[i] * d[o]);
+            sum += weights.value[i * out + o] * d[o];
+          }
+          before[s * in + i] = x[i] > 0 ? sum : 0;  // the derivative of the ReLU
+        }
+      }
+      delta = std::move(before);
+    }
+  }
+
+  void update() {
+    for (Parameter& parameter : parameters)
+      for (std::size_t i = 0; i < parameter.value.size(); ++i)
+        parameter.value[i] -= learning_rate * (parameter.gradient[i] / float(batch));
+  }
+};
+
+struct Result {
+  double loss = 0;    // mean of the last 10 steps
+  double median = 0;  // milliseconds of a step
+};
+
+Result train(Network& network, MPI_Comm comm) {
+  int rank = 0, size = 0;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &size);
+  for (Parameter& parameter : network.parameters)  // all ranks start from rank 0's parameters
+    MPI_Bcast(parameter.value.data(), int(parameter.value.size()), MPI_FLOAT, 0, comm);
+  double loss = 0;
+  std::vector<double> times;
+  for (std::size_t step = 0; step < steps; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    const double sum = network.forward(step * batch + batch * std::size_t(rank) / std::size_t(size),
+                                       step * batch + batch * std::size_t(rank + 1) / std::size_t(size));
+    network.backward();
+    for (std::size_t i = 0; i < network.gradients.size(); i += bucket)
+      MPI_Allreduce(MPI_IN_PLACE, &network.gradients[i], int(std::min(bucket, network.gradients.size() - i)), MPI_FLOAT,
+                    MPI_SUM, comm);
+    network.update();
+    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    if (step + 10 >= steps) loss += sum / (10 * batch);
+  }
+  MPI_Allreduce(MPI_IN_PLACE, &loss, 1, MPI_DOUBLE, MPI_SUM, comm);
+  std::ranges::nth_element(times, times.begin() + steps / 2);
+  return {loss, times[steps / 2]};
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, different = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  Network network{std::uint64_t(rank)}, alone(0);
+  const Result result = train(network, MPI_COMM_WORLD);
+  if (rank == 0) train(alone, MPI_COMM_SELF);  // one process with the whole batch
+  for (std::size_t p = 0; p < alone.parameters.size(); ++p) {
+    MPI_Bcast(alone.parameters[p].value.data(), int(alone.parameters[p].value.size()), MPI_FLOAT, 0, MPI_COMM_WORLD);
+    different += network.parameters[p].value != alone.parameters[p].value;
+  }
+  MPI_Allreduce(MPI_IN_PLACE, &different, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  const bool right = result.loss < 0.5 && different == 0;  // a guess has log 8 = 2.08
+  if (rank == 0) {
+    std::printf("median step: %.3f ms\n", result.median);
+    std::printf("%s: loss %.4f, %d parameters differ from one process\n", right ? "RIGHT" : "WRONG", result.loss,
+                different);
+  }
+  MPI_Finalize();
+  return right ? 0 : 1;
+}
