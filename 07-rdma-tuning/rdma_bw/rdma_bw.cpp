@@ -220,11 +220,8 @@ Variables with_rdma(const std::vector<rdma::Export>& exports) {
 
 // The same interface, by sockets.
 Variables without_rdma(const std::vector<rdma::Export>& exports) {
-  Variables all{"NCCL_IB_DISABLE=1", "UCX_TLS=tcp,self,sm"};
-  for (const rdma::Export& one : exports) {
-    if (one.name.find("SOCK") != std::string::npos) all.push_back(one.name + "=" + one.value);
-    if (one.name == "NCCL_SOCKET_IFNAME") all.push_back("UCX_NET_DEVICES=" + one.value.substr(1));
-  }
+  Variables all{"UCX_TLS=tcp,self,sm"};
+  for (const rdma::Export& one : exports) all.push_back(one.name + "=" + one.value);
   return all;
 }
 
@@ -372,7 +369,7 @@ int compare_halves(Options& options) {
   const rdma::System system = rdma::read_system(options.system.sysfs);
   const rdma::Choice choice = choose(system, options.wanted.wanted);
   if (options.backend == "auto") options.backend = system.gpus.empty() ? "mpi" : "nccl";
-  const auto exports = rdma::exports(system, choice, {2, 28});
+  const auto exports = rdma::exports(system, choice, {2, 28}), sockets = socket_exports(system, choice);
   Variables of_mpi;
   if (choice.has_rdma() && options.backend == "mpi")  // Open MPI has other ways, which UCX's variables do not reach
     of_mpi = {"OMPI_MCA_pml=ucx", "OMPI_MCA_opal_common_ucx_tls=any", "OMPI_MCA_opal_common_ucx_devices=any"};
@@ -389,7 +386,7 @@ int compare_halves(Options& options) {
       row.rdma = measure(options, processes, joined(with_rdma(exports)));
     }
     std::cerr << "rdma_bw: " << processes << " processes, without RDMA ...\n";
-    row.sockets = measure(options, processes, joined(without_rdma(exports)));
+    row.sockets = measure(options, processes, joined(without_rdma(sockets)));
     row.processes = row.sockets->ranks;
     if (row.rdma && row.rdma->ranks != row.processes)
       throw std::runtime_error("the halves ran on different numbers of ranks");

@@ -328,77 +328,87 @@ Choice choose(const System& system, const Wanted& wanted) {
   return choice;
 }
 
-std::vector<Export> exports(const System& system, const Choice& choice, std::pair<int, int> nccl_version) {
-  std::vector<const PortChoice*> ports;
-  for (const PortChoice& port : choice.ports)
-    if (port.usable) ports.push_back(&port);
-
-  std::vector<Export> all;
-  const NcclVersion version{nccl_version.first, nccl_version.second, NcclVersion::newest_patch};
-  const bool roce = !ports.empty() && ports.front()->chosen >= 0;
-  const bool knows_family = version >= NcclVersion{2, 21, 0};
-  bool one_index = roce;
-  for (const PortChoice* port : ports) one_index &= port->chosen == ports.front()->chosen;
-  std::string left_out;
-  if (roce && !one_index && !knows_family) {  // it knows one index only: that of most
-    std::map<int, int> count;
-    for (const PortChoice* port : ports) ++count[port->chosen];
-    const int most = std::ranges::max_element(count, {}, [](const auto& entry) { return entry.second; })->first;
-    for (const PortChoice* port : ports)
-      if (port->chosen != most) left_out += " " + port->device->name;
-    std::erase_if(ports, [&](const PortChoice* port) { return port->chosen != most; });
-    one_index = true;
-  }
-
-  std::string hca, devices;
-  bool soft = false;
-  for (const PortChoice* port : ports) {
-    const std::string one = port->device->name + ":" + std::to_string(port->port->number);
-    hca += (hca.empty() ? "=" : ",") + one;
-    devices += (devices.empty() ? "" : ",") + one;
-    soft |= roce && port->device->pci.empty();
-  }
-  const std::string index = roce ? std::to_string(ports.front()->chosen) : "";
-  if (ports.empty()) {
-    all.push_back({"NCCL_IB_DISABLE", "1", "no RDMA here: sockets"});
-  } else {
-    all.push_back({"NCCL_IB_DISABLE", "0", ""});
-    all.push_back({"NCCL_IB_HCA", hca,
-                   left_out.empty() ? "these names exactly, each with its port"
-                                    : "without" + left_out + ": NCCL before 2.21 takes one index for all"});
-  }
-  if (one_index) {
-    all.push_back({"NCCL_IB_GID_INDEX", index, "the same on all of these ports"});
-  } else if (roce) {
-    NcclSettings settings;
-    settings.roce_version = choice.wanted.roce_v1 ? 1 : 2;
-    settings.family = choice.wanted.family == Family::ipv4 ? "AF_INET" : "AF_INET6";
-    all.push_back({"NCCL_IB_ADDR_FAMILY", *settings.family, "the ports' indices differ: NCCL finds them by these"});
-    all.push_back({"NCCL_IB_ROCE_VERSION_NUM", std::to_string(*settings.roce_version), ""});
-    const auto is_right = [&](const PortChoice* port) {
-      return simulate_nccl(*port->port, version, settings).index == port->chosen;
-    };
-    if (choice.wanted.subnet || !std::ranges::all_of(ports, is_right)) {
-      settings.range = choice.wanted.subnet ? *choice.wanted.subnet : covering(system, ports);
-      std::string wrong;
-      for (const PortChoice* port : ports)
-        if (!is_right(port)) wrong += " " + port->device->name;
-      all.push_back({"NCCL_IB_ADDR_RANGE", settings.range->text(),
-                     wrong.empty() ? "other GIDs would be taken without it"
-                                   : "and still NCCL takes another GID on" + wrong + ": leave it out with --device"});
-    }
-  }
+std::vector<Export> socket_exports(const System& system, const Choice& choice) {
+  std::vector<Export> all{{"NCCL_IB_DISABLE", "1", "no RDMA here: sockets"}};
   const NetDevice* const net = socket_interface(system, choice);
   if (net)
     all.push_back({"NCCL_SOCKET_IFNAME", "=" + net->name, "this name exactly; for the bootstrap, and for sockets"});
   all.push_back({"NCCL_SOCKET_NTHREADS", "4", "for sockets only, not for RDMA"});
   all.push_back({"NCCL_NSOCKS_PERTHREAD", "8", "likewise; threads times sockets must not exceed 64"});
-  if (!ports.empty())
-    all.push_back({"UCX_NET_DEVICES", devices, "no TCP in this list: UCX fails instead of using TCP"});
-  else if (net)
-    all.push_back({"UCX_NET_DEVICES", net->name, ""});
-  if (one_index) all.push_back({"UCX_IB_GID_INDEX", index, ""});
-  if (soft) all.push_back({"UCX_UD_VERBS_ETH_DGID_CHECK", "n", "soft RoCE needs it"});
+  if (net) all.push_back({"UCX_NET_DEVICES", net->name, ""});
+  return all;
+}
+
+std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version, bool by_index) {
+  Choice used = choice;
+  std::string left_out;
+  if (version < NcclVersion{2, 21, 0}) {  // it takes one index for all: that of most ports
+    std::map<int, int> count;
+    for (const PortChoice& port : used.ports)
+      if (port.usable) ++count[port.chosen];
+    for (PortChoice& port : used.ports) {
+      if (!port.usable) continue;
+      port.usable =
+          port.chosen == std::ranges::max_element(count, {}, [](const auto& entry) { return entry.second; })->first;
+      if (!port.usable) left_out += " " + port.device->name;
+    }
+  }
+  std::vector<const PortChoice*> ports;
+  for (const PortChoice& port : used.ports)
+    if (port.usable) ports.push_back(&port);
+  if (ports.empty()) return socket_exports(system, choice);
+
+  const bool roce = ports.front()->chosen >= 0;
+  bool one_index = roce, soft = false;
+  std::string names;
+  for (const PortChoice* port : ports) {
+    names += (names.empty() ? "" : ",") + port->device->name + ":" + std::to_string(port->port->number);
+    one_index &= port->chosen == ports.front()->chosen;
+    soft |= roce && port->device->pci.empty();
+  }
+  const std::string index = roce ? std::to_string(ports.front()->chosen) : "";
+
+  std::vector<Export> all;
+  multinode::Environment set;
+  const auto add = [&](const std::string& name, const std::string& value, const std::string& remark = "") {
+    all.push_back({name, value, remark});
+    set[name] = value;
+  };
+  const auto is_right = [&] { return compare_with_nccl(system, used, version, set).same; };
+  const NcclNode by_itself = nccl_node(system, version, {});
+  // A port that sysfs says little of may be one that NCCL uses.
+  const auto differs = [&](const PortChoice& port) {
+    const bool known = !port.port->state.empty() && port.port->link_layer != LinkLayer::unknown;
+    return !known || port.usable != (by_itself.find(port.port) != nullptr);
+  };
+  if (std::ranges::any_of(used.ports, differs))
+    add("NCCL_IB_HCA", "=" + names,
+        left_out.empty() ? "these names exactly, each with its port"
+                         : "without" + left_out + ": NCCL before 2.21 takes one index for all");
+  const bool has_rule = version >= NcclVersion{2, 21, 0};
+  bool wants_index = roce && one_index && (by_index || !has_rule) && (by_index || !is_right());
+  if (roce && !wants_index && has_rule && (choice.wanted.subnet || !is_right())) {
+    const std::vector<Export> before = all;
+    add("NCCL_IB_ADDR_FAMILY", choice.wanted.family == Family::ipv4 ? "AF_INET" : "AF_INET6",
+        "NCCL finds the GID of each port by these");
+    add("NCCL_IB_ROCE_VERSION_NUM", choice.wanted.roce_v1 ? "1" : "2");
+    if (choice.wanted.subnet || !is_right())
+      add("NCCL_IB_ADDR_RANGE", (choice.wanted.subnet ? *choice.wanted.subnet : covering(system, ports)).text(),
+          "NCCL would take other GIDs without it");
+    if (!is_right() && one_index) {
+      all = before;
+      wants_index = true;
+    } else if (!is_right()) {
+      std::string wrong;
+      for (const auto& row : compare_with_nccl(system, used, version, set).rows)
+        if (!row.same) wrong += " " + row.port->device->name;
+      all.back().remark = "and still NCCL takes another GID on" + wrong + ": leave it out with --device";
+    }
+  }
+  if (wants_index) add("NCCL_IB_GID_INDEX", index, "the same on all of these ports");
+  add("UCX_NET_DEVICES", names, "no TCP in this list: UCX fails instead of using TCP");
+  if (one_index) add("UCX_IB_GID_INDEX", index);
+  if (soft) add("UCX_UD_VERBS_ETH_DGID_CHECK", "n", "soft RoCE needs it");
   return all;
 }
 

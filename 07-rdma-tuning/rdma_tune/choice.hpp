@@ -1,13 +1,13 @@
 // choice.hpp: which GID of which port is right for RDMA, and why not the others; what to export for it.
 #pragma once
 
+#include "nccl_gid.hpp"
 #include "system.hpp"
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace rdma {
@@ -57,14 +57,19 @@ struct Choice {
 
 Choice choose(const System& system, const Wanted& wanted);
 
-// Environment variables in the order in which they are shown, each with a remark ("" if none). For NCCL of `version`
-// (2.28 is {2, 28}): NCCL_IB_HCA exact, with ports; an index only where one fits all HCAs, else family, version and
-// range; on InfiniBand no GID variables; NCCL_SOCKET_IFNAME and the socket threads always. For UCX: UCX_NET_DEVICES,
-// UCX_IB_GID_INDEX. Without RDMA: the socket settings alone, and NCCL_IB_DISABLE=1.
+// Environment variables for NCCL of `version` and for UCX, in the order in which they are shown.
+// - Without RDMA: NCCL_IB_DISABLE=1, and the interface and threads of the sockets.
+// - With RDMA: nothing for NCCL where it uses the chosen ports and GIDs by itself. Else NCCL_IB_HCA if it would use
+// other
+//   ports, and for GIDs a rule: address family, RoCE version, range. An index (`by_index`, NCCL before 2.21, or where
+//   the rule cannot express the choice) needs the same one on all ports. UCX has no rule: the ports, and an index.
 struct Export {
-  std::string name, value, remark;
+  std::string name, value, remark;  // remark: "" if none
 };
-std::vector<Export> exports(const System& system, const Choice& choice, std::pair<int, int> nccl_version);
+std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version, bool by_index = false);
+
+// The variables for sockets, on a machine with RDMA too.
+std::vector<Export> socket_exports(const System& system, const Choice& choice);
 
 // perftest's arguments for the first usable port: "-d mlx5_0 -i 1 -x 3".
 std::string perftest_arguments(const Choice& choice);

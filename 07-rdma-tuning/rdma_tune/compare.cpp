@@ -165,8 +165,8 @@ void print_differences(std::ostream& out, std::span<const NodeFacts> nodes, cons
     out << (nodes.size() == 2 ? "two nodes differ" : "no value has a majority")
         << ": compare cannot know which is right\n";
   if (index)
-    out << "GID indices differ: no NCCL_IB_GID_INDEX fits all nodes; let each node run eval \"$(rdma_tune "
-           "--export)\"\n";
+    out << "GID indices differ: no NCCL_IB_GID_INDEX fits all nodes; start the processes with rdma_tune exec -- "
+           "COMMAND\n";
   out << found.size() << " of " << facts.size() << " things differ, " << nodes.size() << " nodes" << std::endl;
 }
 

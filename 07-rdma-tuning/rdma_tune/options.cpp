@@ -38,11 +38,6 @@ po::options_description WantedOptions::description() {
   return known;
 }
 
-std::string NcclVersion::text() const {
-  return std::to_string(major) + "." + std::to_string(minor) +
-         (patch == newest_patch ? "" : "." + std::to_string(patch));
-}
-
 NcclVersion parse_nccl_version(const std::string& text, const std::string& option) {
   int parts[3] = {0, 0, NcclVersion::newest_patch};
   const char* at = text.data();

@@ -2,6 +2,7 @@
 // export for them. Exit status: 0 right, 1 wrong or failed, 2 bad command line or environment.
 #include "rdma_tune/check.hpp"
 #include "rdma_tune/compare.hpp"
+#include "rdma_tune/exec.hpp"
 #include "rdma_tune/simulate.hpp"
 #include "rdma_tune/table.hpp"
 #include "rdma_tune/verify.hpp"
@@ -22,7 +23,7 @@ struct Command {
 };
 constexpr Command commands[] = {
     {"table", rdma::run_table},     {"simulate", rdma::run_simulate}, {"check", rdma::run_check},
-    {"compare", rdma::run_compare}, {"verify", rdma::run_verify},
+    {"compare", rdma::run_compare}, {"verify", rdma::run_verify},     {"exec", rdma::run_exec},
 };
 
 int run(int argc, const char* const* argv) {

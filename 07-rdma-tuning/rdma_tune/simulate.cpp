@@ -1,9 +1,11 @@
 #include "simulate.hpp"
 
+#include "options.hpp"
+
 #include <multinode/check.hpp>
-#include <multinode/files.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
+#include <multinode/text.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -12,179 +14,136 @@
 
 namespace rdma {
 
-using multinode::number_of;
-
 namespace po = boost::program_options;
-using multinode::UsageError;
+using multinode::Environment;
 
 namespace {
 
-int parse_number(const std::string& text, const std::string& name) {
-  if (const auto number = number_of<int>(text)) return *number;
-  throw UsageError(name + " must be a number, not '" + text + "'");
+constexpr const char* known_variables[] = {
+    "NCCL_IB_DISABLE",     "NCCL_NET",           "NCCL_SOCKET_IFNAME",
+    "NCCL_IB_HCA",         "NCCL_IB_GID_INDEX",  "NCCL_IB_ROCE_VERSION_NUM",
+    "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROUTABLE_FLID_GID_INDEX"};
+
+Comparison::Row compare_port(const PortChoice& port, const NcclGid* nccl) {
+  const auto wrong = [&](const std::string& why) { return Comparison::Row{&port, nccl, "WRONG: " + why, false}; };
+  if (!nccl) return wrong("not used");
+  if (!nccl->failure.empty()) return wrong("NCCL fails");
+  if (!port.usable) return wrong("rdma_tune leaves this port out: " + port.reason);
+  if (nccl->indices.size() > 1) return wrong("undefined");
+  if (port.chosen < 0 || nccl->index() == port.chosen) return {&port, nccl, "the same", true};
+  const auto gid = std::ranges::find(port.port->gids, nccl->index(), &Gid::index);
+  return wrong(gid == port.port->gids.end()
+                   ? "an empty slot"
+                   : port.gids[static_cast<std::size_t>(gid - port.port->gids.begin())].reason);
 }
 
-Subnet parse_range(const std::string& text) {
-  try {
-    return Subnet::parse(text);
-  } catch (const UsageError&) {
-    throw UsageError("NCCL_IB_ADDR_RANGE must be a network such as 10.0.0.0/16, not '" + text + "'");
-  }
+// The first later version that answers this port in one way; "": none.
+std::string fixed_in(const Port& port, NcclVersion version, const Environment& variables) {
+  for (const NcclVersion later : {NcclVersion{2, 21, 5}, {2, 22, 3}, {2, 23, 4}, {2, 26, 2}, {2, 30, 7}})
+    if (later > version && nccl_gid(port, later, variables).index() >= 0) return later.text();
+  return "";
 }
-
-bool is_zero_but(const std::array<std::uint8_t, 16>& address, std::size_t first) {
-  return std::all_of(address.begin() + static_cast<std::ptrdiff_t>(first), address.end(),
-                     [](std::uint8_t byte) { return byte == 0; });
-}
-
-// NCCL's walk over a GID table, slot by slot: whether the next one is better than the best so far. Empty slots count;
-// they are the IPv6 address ::.
-class Walk {
- public:
-  Walk(const Port& port, NcclVersion version, const NcclSettings& settings)
-      : port_(port), tolerates_einval_(version >= NcclVersion{2, 26, 2}) {
-    ipv4_ = settings.family.value_or("AF_INET") != "AF_INET6";
-    roce_version_ = settings.roce_version.value_or(2);
-    if (settings.range && settings.range->is_ipv4() == ipv4_) range_ = settings.range;  // else it is not looked at
-  }
-
-  Simulated run() {
-    Simulated best{0, "where the search starts: it found none better"};
-    for (int next = 1; next < port_.slots; ++next) {
-      const Gid current = slot(best.index), candidate = slot(next);
-      const bool fits = candidate.is_ipv4() == ipv4_ && (!range_ || range_->contains(candidate.address));
-      if (!fits) continue;
-      if (current.is_ipv4() != ipv4_) {
-        best = {next, std::string("the first of the address family AF_INET") + (ipv4_ ? "" : "6")};
-        continue;
-      }
-      if (!is_valid(candidate)) continue;
-      const std::optional<int> old_version = version_of(current), new_version = version_of(candidate);
-      if (!old_version || !new_version)
-        return {-1, "it cannot read gid_attrs/types/" + std::to_string(old_version ? next : best.index)};
-      if ((*old_version != *new_version || !is_valid(current)) && *new_version == roce_version_)
-        best = {next, "the first of RoCE v" + std::to_string(roce_version_)};
-    }
-    return best;
-  }
-
- private:
-  Gid slot(int index) const {
-    const auto found = std::ranges::find(port_.gids, index, &Gid::index);
-    if (found != port_.gids.end()) return *found;
-    Gid empty;
-    empty.index = index;
-    empty.unreadable = "type: Invalid argument";
-    return empty;
-  }
-
-  static bool is_valid(const Gid& gid) {
-    const bool link_local =
-        gid.address[0] == 0xfe && gid.address[1] == 0x80 &&
-        std::all_of(gid.address.begin() + 2, gid.address.begin() + 8, [](std::uint8_t byte) { return byte == 0; });
-    return !is_zero_but(gid.address, 0) && !link_local;
-  }
-
-  // Nothing: NCCL gives up. 0: neither v1 nor v2, as far as it knows.
-  std::optional<int> version_of(const Gid& gid) const {
-    if (gid.type == GidType::roce_v1 || gid.type == GidType::infiniband) return 1;
-    if (gid.type == GidType::roce_v2) return 2;
-    if (gid.unreadable.starts_with("type: ") && !tolerates_einval_) return {};
-    return 0;
-  }
-
-  const Port& port_;
-  bool tolerates_einval_;
-  bool ipv4_;
-  int roce_version_;
-  std::optional<Subnet> range_;
-};
 
 }  // namespace
 
-NcclSettings NcclSettings::read(const multinode::Environment& environment) {
-  NcclSettings settings;
-  const auto find = [&](const char* name) -> const std::string* {
-    const auto found = environment.find(name);
-    return found == environment.end() || found->second.empty() ? nullptr : &found->second;
-  };
-  if (const auto* text = find("NCCL_IB_GID_INDEX")) settings.gid_index = parse_number(*text, "NCCL_IB_GID_INDEX");
-  if (const auto* text = find("NCCL_IB_ROCE_VERSION_NUM"))
-    settings.roce_version = parse_number(*text, "NCCL_IB_ROCE_VERSION_NUM");
-  if (const auto* text = find("NCCL_IB_ADDR_FAMILY")) settings.family = *text;
-  if (const auto* text = find("NCCL_IB_ADDR_RANGE")) settings.range = parse_range(*text);
-  return settings;
+Comparison compare_with_nccl(const System& system, const Choice& choice, NcclVersion version,
+                             const Environment& variables) {
+  Comparison result{nccl_node(system, version, variables), {}, true};
+  for (const PortChoice& port : choice.ports) {
+    const NcclGid* const nccl = result.node.find(port.port);
+    if (!port.usable && !nccl) continue;
+    result.rows.push_back(compare_port(port, nccl));
+    result.same &= result.rows.back().same;
+  }
+  return result;
 }
 
-Simulated simulate_nccl(const Port& port, NcclVersion version, const NcclSettings& settings) {
-  if (port.link_layer == LinkLayer::infiniband) return {0, "InfiniBand: the index is not used"};
-  const bool automatic = version >= NcclVersion{2, 21, 0};
-  const int index = settings.gid_index.value_or(automatic ? -1 : 0);
-  if (index >= 0) return {index, settings.gid_index ? "NCCL_IB_GID_INDEX" : "the default before 2.21"};
-  if (!automatic) return {-1, "before 2.21 there is no automatic choice"};
-  return Walk(port, version, settings).run();
+std::string blame(const System& system, const Choice& choice, NcclVersion version, const Environment& variables) {
+  if (compare_with_nccl(system, choice, version, variables).same) return "";
+  std::vector<std::string> set, guilty;
+  Environment without = variables;
+  for (const char* name : known_variables) {
+    if (!without.erase(name)) continue;
+    Environment but_one = variables;
+    but_one.erase(name);
+    set.push_back(name + ("=" + variables.at(name)));
+    if (compare_with_nccl(system, choice, version, but_one).same) guilty.push_back(set.back());
+  }
+  if (guilty.empty() && compare_with_nccl(system, choice, version, without).same) guilty = set;
+  if (guilty.empty()) return "";
+  return multinode::join(guilty, ", ") + (guilty.size() > 1 ? " make" : " makes") + " NCCL " + version.text() +
+         " use other ports or GIDs than rdma_tune: unset " + (guilty.size() > 1 ? "them" : "it");
 }
 
 int run_simulate(int argc, const char* const* argv) {
   SystemOptions from;
   WantedOptions wanted;
   NcclVersion version;
-  NcclSettings settings = NcclSettings::read(multinode::current_environment());
-  po::options_description known("What NCCL itself would choose; its variables are taken from the environment too");
+  Environment options;
+  const auto sets = [&](const char* name) {
+    return po::value<std::string>()->notifier([&options, name](const std::string& text) { options[name] = text; });
+  };
+  po::options_description known(
+      "What NCCL would use; it reads NCCL's variables from the environment and from NCCL's configuration files");
   known.add_options()("nccl", po::value<std::string>()->required()->notifier([&](const std::string& text) {
     version = parse_nccl_version(text, "--nccl");
   }),
-                      "its version, as 2.20 or 2.26.2")(
-      "gid-index", po::value<int>()->notifier([&](int index) { settings.gid_index = index; }), "NCCL_IB_GID_INDEX")(
-      "roce-version-num", po::value<int>()->notifier([&](int number) { settings.roce_version = number; }),
-      "NCCL_IB_ROCE_VERSION_NUM")(
-      "addr-family", po::value<std::string>()->notifier([&](const std::string& name) { settings.family = name; }),
-      "NCCL_IB_ADDR_FAMILY: AF_INET or AF_INET6")(
-      "addr-range",
-      po::value<std::string>()->notifier([&](const std::string& text) { settings.range = parse_range(text); }),
-      "NCCL_IB_ADDR_RANGE, as 10.0.0.0/16");
+                      "version of NCCL, as 2.20 or 2.26.2")(
+      "gid-index", sets("NCCL_IB_GID_INDEX"), "NCCL_IB_GID_INDEX")("roce-version-num", sets("NCCL_IB_ROCE_VERSION_NUM"),
+                                                                   "NCCL_IB_ROCE_VERSION_NUM")(
+      "addr-family", sets("NCCL_IB_ADDR_FAMILY"), "NCCL_IB_ADDR_FAMILY: AF_INET or AF_INET6")(
+      "addr-range", sets("NCCL_IB_ADDR_RANGE"), "NCCL_IB_ADDR_RANGE, as 10.0.0.0/16")("hca", sets("NCCL_IB_HCA"),
+                                                                                      "NCCL_IB_HCA, as ^mlx5_0");
   known.add(from.description()).add(wanted.description());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  options.merge(with_nccl_files(multinode::current_environment(), from.sysfs, version));
+  const Environment& variables = options;
 
   const System system = read_system(from.sysfs);
   const Choice choice = choose(system, wanted.wanted);
   for (const std::string& problem : system.problems) std::cerr << "rdma_tune: " + problem + "\n";
-  nlohmann::json json{{"nccl", version.text()}, {"ports", nlohmann::json::array()}};
+  const Comparison compared = compare_with_nccl(system, choice, version, variables);
+  nlohmann::json json{{"nccl", version.text()},
+                      {"network", compared.node.uses_rdma ? "IB" : "Socket"},
+                      {"ports", nlohmann::json::array()}};
   multinode::Table table({"device", "port", "right", "NCCL " + version.text(), "why", "verdict"});
-  bool same = true;
-  for (const PortChoice& port : choice.ports) {
-    if (!port.usable) continue;
-    const Simulated nccl = simulate_nccl(*port.port, version, settings);
-    const bool needs_none = port.chosen < 0;
-    const bool right = needs_none || nccl.index == port.chosen;
-    same &= right;
-    std::string verdict = "the same";
-    if (!right && nccl.index < 0) {
-      verdict = "WRONG: NCCL fails";
-    } else if (!right) {
-      const auto gid = std::ranges::find(port.port->gids, nccl.index, &Gid::index);
-      verdict = "WRONG: " + (gid == port.port->gids.end()
-                                 ? "an empty slot"
-                                 : port.gids[static_cast<std::size_t>(gid - port.port->gids.begin())].reason);
-    }
-    table.add({port.device->name, std::to_string(port.port->number), needs_none ? "-" : std::to_string(port.chosen),
-               nccl.index < 0 ? "fails" : std::to_string(nccl.index), nccl.reason, verdict});
-    json["ports"].push_back({{"device", port.device->name},
+  std::vector<std::string> warnings;
+  for (const Comparison::Row& row : compared.rows) {
+    const PortChoice& port = *row.port;
+    const std::string name = port.device->name, number = std::to_string(port.port->number);
+    const std::string reason = row.nccl                       ? row.nccl->reason
+                               : compared.node.reason.empty() ? "NCCL_IB_HCA"
+                                                              : compared.node.reason;
+    table.add({name, number,
+               !port.usable      ? "not used"
+               : port.chosen < 0 ? "-"
+                                 : std::to_string(port.chosen),
+               row.nccl ? row.nccl->text() : "not used", reason, row.verdict});
+    json["ports"].push_back({{"device", name},
                              {"port", port.port->number},
                              {"right", port.chosen},
-                             {"nccl", nccl.index},
-                             {"reason", nccl.reason},
-                             {"same", right}});
+                             {"nccl", row.nccl ? row.nccl->index() : -1},
+                             {"possible", row.nccl ? row.nccl->indices : std::vector<int>()},
+                             {"reason", reason},
+                             {"same", row.same}});
+    if (row.nccl && row.nccl->index() < 0) {
+      const std::string later = fixed_in(*port.port, version, variables);
+      warnings.push_back(name + ":" + number + ": NCCL " + version.text() +
+                         (row.nccl->indices.empty() ? " fails" : " may take any of these") +
+                         (later.empty() ? "; no version up to 2.30.7 fixes this" : "; NCCL " + later + " fixes this"));
+    }
   }
   multinode::JsonLines(from.json).write(json);
-  if (!choice.has_rdma()) {
-    std::cout << "no usable RDMA port: NCCL takes sockets\n";
-    return multinode::exit_right;
-  }
-  table.print(std::cout);
-  if (!same)
-    std::cout << "warning: NCCL " + version.text() +
-                     " would not pick the right GID by itself: see rdma_tune --export\n";
+  if (!compared.node.uses_rdma)
+    std::cout << "NCCL " + version.text() + " does not use RDMA: " + compared.node.reason + "\n";
+  if (!compared.rows.empty()) table.print(std::cout);
+  if (compared.same) return multinode::exit_right;
+  if (const std::string guilty = blame(system, choice, version, variables); !guilty.empty())
+    warnings.push_back(guilty);
+  else
+    warnings.push_back("NCCL " + version.text() +
+                       " would not use the right ports and GIDs by itself: see rdma_tune exec");
+  for (const std::string& warning : warnings) std::cout << "warning: " + warning + "\n";
   return multinode::exit_right;
 }
 

@@ -1,32 +1,33 @@
-// simulate.hpp: which GID NCCL itself would take, by version and by its variables.
+// simulate.hpp: what NCCL would use of this machine, compared with the choice of rdma_tune.
 #pragma once
 
 #include "choice.hpp"
-#include "options.hpp"
+#include "nccl_gid.hpp"
 
 #include <multinode/launch.hpp>
 
-#include <optional>
-#include <ostream>
 #include <string>
+#include <vector>
 
 namespace rdma {
 
-// NCCL's variables about the GID. Throws UsageError for what is not a number where one belongs.
-struct NcclSettings {
-  std::optional<int> gid_index;       // NCCL_IB_GID_INDEX
-  std::optional<int> roce_version;    // NCCL_IB_ROCE_VERSION_NUM
-  std::optional<std::string> family;  // NCCL_IB_ADDR_FAMILY
-  std::optional<Subnet> range;        // NCCL_IB_ADDR_RANGE
-
-  static NcclSettings read(const multinode::Environment& environment);
+struct Comparison {
+  struct Row {
+    const PortChoice* port;
+    const NcclGid* nccl;  // null: NCCL does not use this port
+    std::string verdict;  // "the same", or "WRONG: ..."
+    bool same;
+  };
+  NcclNode node;
+  std::vector<Row> rows;  // ports that either of them uses
+  bool same = true;       // all rows
 };
+Comparison compare_with_nccl(const System& system, const Choice& choice, NcclVersion version,
+                             const multinode::Environment& variables);
 
-struct Simulated {
-  int index = -1;      // -1: NCCL fails
-  std::string reason;  // how it came to that index, or why it fails
-};
-Simulated simulate_nccl(const Port& port, NcclVersion version, const NcclSettings& settings);
+// In plain words, a line each: the variables that make NCCL differ from rdma_tune; "" for none that are set.
+std::string blame(const System& system, const Choice& choice, NcclVersion version,
+                  const multinode::Environment& variables);
 
 // rdma_tune simulate --nccl VERSION
 int run_simulate(int argc, const char* const* argv);

@@ -376,6 +376,7 @@ class Reader {
       }
       const fs::path type_file = folder / "gid_attrs/types" / name, net_file = folder / "gid_attrs/ndevs" / name;
       const Text type = read_at(types.get(), name.c_str());
+      gid.type_error = type.error;
       if (type.error)
         gid.unreadable = "type: " + std::string(std::strerror(type.error));
       else if (type.value == "RoCE v2")
@@ -481,7 +482,24 @@ void read_addresses(System& system) {
 }
 
 #ifdef RDMA_HAVE_IBVERBS
-void read_mtus(System& system) {
+// In a pod, sysfs shows the slots of other network namespaces as empty. libibverbs and NCCL see their addresses.
+void add_hidden_gids(ibv_context* context, Port& port) {
+  for (int index = 0; index < port.slots; ++index) {
+    ibv_gid gid{};
+    if (std::ranges::binary_search(port.gids, index, {}, &Gid::index) ||
+        ibv_query_gid(context, static_cast<std::uint8_t>(port.number), index, &gid) != 0 ||
+        std::ranges::all_of(gid.raw, [](std::uint8_t byte) { return byte == 0; }))
+      continue;
+    Gid hidden;
+    hidden.index = index;
+    std::ranges::copy(gid.raw, hidden.address.begin());
+    hidden.type_error = EINVAL;
+    hidden.unreadable = "type: " + std::string(std::strerror(EINVAL));
+    port.gids.insert(std::ranges::lower_bound(port.gids, index, {}, &Gid::index), std::move(hidden));
+  }
+}
+
+void read_ports(System& system) {
   int count = 0;
   const std::unique_ptr<ibv_device*, void (*)(ibv_device**)> list(ibv_get_device_list(&count), ibv_free_device_list);
   for (int i = 0; list && i < count; ++i) {
@@ -498,6 +516,7 @@ void read_mtus(System& system) {
       const auto bytes = [](int mtu) { return mtu >= 1 && mtu <= 7 ? std::optional(128 << mtu) : std::nullopt; };
       port.active_mtu = bytes(attributes.active_mtu);
       port.max_mtu = bytes(attributes.max_mtu);
+      if (port.link_layer == LinkLayer::ethernet) add_hidden_gids(context.get(), port);
     }
   }
 }
@@ -553,7 +572,7 @@ System read_system(const fs::path& root) {
   if (is_this_machine(root)) {
     read_addresses(system);
 #ifdef RDMA_HAVE_IBVERBS
-    if (!system.devices.empty()) read_mtus(system);
+    if (!system.devices.empty()) read_ports(system);
 #endif
   }
   return system;

@@ -21,6 +21,7 @@ struct Gid {
   GidType type = GidType::unknown;
   std::string net_device;  // "": not told
   std::string unreadable;  // why its type or net device could not be read: "Invalid argument"; "": they could
+  int type_error = 0;      // errno of reading its type
 
   bool is_link_local() const;       // fe80::/10
   bool is_ipv4() const;             // ::ffff:a.b.c.d

@@ -106,7 +106,7 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice)
   for (const std::string& warning : choice.warnings) out << "warning: " << warning << '\n';
 }
 
-json to_json(const System& system, const Choice& choice) {
+json to_json(const System& system, const Choice& choice, NcclVersion version) {
   json result{{"node", multinode::host_name()}, {"root", system.root.string()},           {"rdma", choice.has_rdma()},
               {"devices", json::array()},       {"net_devices", json::array()},           {"gpus", json::array()},
               {"exports", json::array()},       {"perftest", perftest_arguments(choice)}, {"warnings", choice.warnings},
@@ -163,7 +163,7 @@ json to_json(const System& system, const Choice& choice) {
                                      {"pci", net.pci},
                                      {"addresses", net.addresses}});
   for (const Gpu& gpu : system.gpus) result["gpus"].push_back({{"pci", gpu.pci}, {"numa_node", gpu.numa_node}});
-  for (const Export& one : exports(system, choice, {2, 28}))
+  for (const Export& one : exports(system, choice, version))
     result["exports"].push_back({{"name", one.name}, {"value", one.value}, {"remark", one.remark}});
   return result;
 }
@@ -206,17 +206,20 @@ int run_table(int argc, const char* const* argv) {
   SystemOptions from;
   WantedOptions wanted;
   NcclVersion version;
-  bool wants_exports = false;
+  bool wants_exports = false, by_index = false;
   std::string format;
   po::options_description known(
-      "rdma_tune [table], or rdma_tune COMMAND, each with --help: simulate, check, compare, verify");
-  known.add_options()("export", po::bool_switch(&wants_exports),
-                      "print the variables of NCCL and UCX, for eval \"$(rdma_tune --export)\"")(
+      "rdma_tune [table], or rdma_tune COMMAND, each with --help: exec, simulate, check, compare, verify");
+  known.add_options()(
+      "export", po::bool_switch(&wants_exports),
+      "print this node's variables for NCCL and UCX. To use them on all nodes: rdma_tune exec -- COMMAND")(
+      "index", po::bool_switch(&by_index),
+      "export NCCL_IB_GID_INDEX even where NCCL finds the GID by itself, or by family, version and range")(
       "format", po::value(&format)->default_value("shell"), "of --export: shell, json, env-file or slurm")(
       "nccl", po::value<std::string>()->notifier([&](const std::string& text) {
         version = parse_nccl_version(text, "--nccl");
       }),
-      "version of NCCL that --export is for (default: 2.28)");
+      "version of NCCL that --export and --json are for (default: 2.28)");
   known.add(wanted.description()).add(from.description());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   if (format != "shell" && format != "json" && format != "env-file" && format != "slurm")
@@ -230,11 +233,14 @@ int run_table(int argc, const char* const* argv) {
   } else {
     for (const std::string& warning : choice.warnings) std::cerr << "rdma_tune: " + warning + "\n";
     if (!choice.has_rdma()) std::cerr << "rdma_tune: no usable RDMA port here: these are settings for sockets\n";
-    print_exports(std::cout, exports(system, choice, {version.major, version.minor}), format);
+    const std::vector<Export> all = exports(system, choice, version, by_index);
+    print_exports(std::cout, all, format);
+    if (format == "shell" && std::ranges::none_of(all, [](const Export& one) { return one.name.starts_with("NCCL"); }))
+      std::cout << "# NCCL " + version.text() + ": nothing to set, it finds these ports and GIDs by itself\n";
     if (const std::string perftest = perftest_arguments(choice); format == "shell" && !perftest.empty())
       std::cout << "# perftest: ib_write_bw " << perftest << '\n';
   }
-  multinode::JsonLines(from.json).write(to_json(system, choice));
+  multinode::JsonLines(from.json).write(to_json(system, choice, version));
   return multinode::exit_right;
 }
 

@@ -27,10 +27,10 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice)
 //               `subnet` is "192.168.77.0/24" where the net device's prefix is known, else "".
 //   net_devices [{name, state, mtu, megabit_per_second, vlan: number or null, virtual, pci}]
 //   gpus       [{pci, numa_node}]
-//   exports    [{name, value, remark}], for NCCL 2.28, UCX and the sockets
+//   exports    [{name, value, remark}], for NCCL of `version` and UCX, or for sockets
 //   perftest   its arguments
 //   warnings, problems  [line]
-nlohmann::json to_json(const System& system, const Choice& choice);
+nlohmann::json to_json(const System& system, const Choice& choice, NcclVersion version = {});
 
 // `format`: shell, json, env-file or slurm.
 void print_exports(std::ostream& out, const std::vector<Export>& exports, const std::string& format);

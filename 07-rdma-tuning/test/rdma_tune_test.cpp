@@ -67,15 +67,7 @@ std::string evaluated(const std::string& shell, const Tree& tree, const std::str
 TEST(RdmaTune, EvalInAJobScript) {
   const Tree eight = Tree::load("two-indices");
   for (const char* shell : {"sh", "bash"}) {
-    EXPECT_EQ(evaluated(shell, eight),
-              "NCCL_IB_ADDR_FAMILY=AF_INET\n"
-              "NCCL_IB_DISABLE=0\n"
-              "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n"
-              "NCCL_IB_ROCE_VERSION_NUM=2\n"
-              "NCCL_NSOCKS_PERTHREAD=8\n"
-              "NCCL_SOCKET_IFNAME==eth0\n"
-              "NCCL_SOCKET_NTHREADS=4\n"
-              "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1\n");
+    EXPECT_EQ(evaluated(shell, eight), "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1\n");
     EXPECT_EQ(evaluated(shell, Tree::load("no-device")),
               "NCCL_IB_DISABLE=1\n"
               "NCCL_NSOCKS_PERTHREAD=8\n"
@@ -84,12 +76,8 @@ TEST(RdmaTune, EvalInAJobScript) {
               "UCX_NET_DEVICES=eth0\n");
   }
   EXPECT_EQ(evaluated("bash", eight, "--nccl 2.20"),
-            "NCCL_IB_DISABLE=0\n"
             "NCCL_IB_GID_INDEX=3\n"
             "NCCL_IB_HCA==mlx5_0:1\n"
-            "NCCL_NSOCKS_PERTHREAD=8\n"
-            "NCCL_SOCKET_IFNAME==eth0\n"
-            "NCCL_SOCKET_NTHREADS=4\n"
             "UCX_IB_GID_INDEX=3\n"
             "UCX_NET_DEVICES=mlx5_0:1\n");
 }
@@ -97,9 +85,9 @@ TEST(RdmaTune, EvalInAJobScript) {
 // Whatever this machine has.
 TEST(RdmaTune, EvalHere) {
   const Result result =
-      run({"bash", "-c", "set -eu; eval \"$(\"$0\" --export)\"; echo \"$NCCL_SOCKET_NTHREADS\"", PATH_rdma_tune});
+      run({"bash", "-c", "set -eu; eval \"$(\"$0\" --export)\"; echo \"$UCX_NET_DEVICES\"", PATH_rdma_tune});
   EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_EQ(result.out, "4\n");
+  EXPECT_NE(result.out, "\n");
 }
 
 // A name that ends a quotation, substitutes a command, and splits a line: every shell must get it as it is.
@@ -125,37 +113,32 @@ TEST(RdmaTune, WithoutRdmaItSaysSo) {
 
 TEST(RdmaTune, Formats) {
   const Tree tree = Tree::load("infiniband");
+  const auto exported = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"--export", "--device", "mlx5_0"});
+    return tune(tree, words).out;
+  };
   EXPECT_EQ(tune(tree, {"--export"}).out,
-            "export NCCL_IB_DISABLE='0'\n"
-            "export NCCL_IB_HCA='=mlx5_0:1,mlx5_1:1'  # these names exactly, each with its port\n"
-            "export NCCL_SOCKET_IFNAME='=eth0'  # this name exactly; for the bootstrap, and for sockets\n"
-            "export NCCL_SOCKET_NTHREADS='4'  # for sockets only, not for RDMA\n"
-            "export NCCL_NSOCKS_PERTHREAD='8'  # likewise; threads times sockets must not exceed 64\n"
             "export UCX_NET_DEVICES='mlx5_0:1,mlx5_1:1'  # no TCP in this list: UCX fails instead of using TCP\n"
+            "# NCCL 2.28: nothing to set, it finds these ports and GIDs by itself\n"
             "# perftest: ib_write_bw -d mlx5_0 -i 1\n");
-  EXPECT_EQ(tune(tree, {"--export", "--format", "json"}).out,
+  EXPECT_EQ(exported({}),
+            "export NCCL_IB_HCA='=mlx5_0:1'  # these names exactly, each with its port\n"
+            "export UCX_NET_DEVICES='mlx5_0:1'  # no TCP in this list: UCX fails instead of using TCP\n"
+            "# perftest: ib_write_bw -d mlx5_0 -i 1\n");
+  EXPECT_EQ(exported({"--format", "json"}),
             "{\n"
-            "  \"NCCL_IB_DISABLE\": \"0\",\n"
-            "  \"NCCL_IB_HCA\": \"=mlx5_0:1,mlx5_1:1\",\n"
-            "  \"NCCL_SOCKET_IFNAME\": \"=eth0\",\n"
-            "  \"NCCL_SOCKET_NTHREADS\": \"4\",\n"
-            "  \"NCCL_NSOCKS_PERTHREAD\": \"8\",\n"
-            "  \"UCX_NET_DEVICES\": \"mlx5_0:1,mlx5_1:1\"\n"
+            "  \"NCCL_IB_HCA\": \"=mlx5_0:1\",\n"
+            "  \"UCX_NET_DEVICES\": \"mlx5_0:1\"\n"
             "}\n");
-  EXPECT_EQ(tune(tree, {"--export", "--format", "slurm"}).out,
-            "--export=ALL,NCCL_IB_DISABLE=0,'NCCL_IB_HCA==mlx5_0:1,mlx5_1:1',NCCL_SOCKET_IFNAME==eth0,"
-            "NCCL_SOCKET_NTHREADS=4,NCCL_NSOCKS_PERTHREAD=8,'UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1'\n");
-  std::istringstream lines(tune(tree, {"--export", "--format", "env-file"}).out);
+  EXPECT_EQ(tune(Tree::load("infiniband-and-roce"),
+                 {"--export", "--device", "mlx5_4", "--device", "mlx5_9", "--format", "slurm"})
+                .out,
+            "--export=ALL,'NCCL_IB_HCA==mlx5_4:1,mlx5_9:1','UCX_NET_DEVICES=mlx5_4:1,mlx5_9:1',UCX_IB_GID_INDEX=3\n");
+  std::istringstream lines(exported({"--format", "env-file"}));
   std::string variables;
   for (std::string line; std::getline(lines, line);)
     if (!line.starts_with("#")) variables += line + "\n";
-  EXPECT_EQ(variables,
-            "NCCL_IB_DISABLE=0\n"
-            "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n"
-            "NCCL_SOCKET_IFNAME==eth0\n"
-            "NCCL_SOCKET_NTHREADS=4\n"
-            "NCCL_NSOCKS_PERTHREAD=8\n"
-            "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1\n");
+  EXPECT_EQ(variables, "NCCL_IB_HCA==mlx5_0:1\nUCX_NET_DEVICES=mlx5_0:1\n");
 }
 
 TEST(RdmaTune, Json) {
@@ -174,8 +157,11 @@ TEST(RdmaTune, Json) {
   EXPECT_EQ(port.at("gids").at(1).at("chosen"), true);
   EXPECT_EQ(port.at("gids").at(1).at("address"), "192.168.77.1");
   EXPECT_EQ(port.at("gids").at(4).at("reason"), "VLAN 100");
-  EXPECT_EQ(json.at("exports").at(1).at("value"), "=rxe0:1");
+  EXPECT_EQ(json.at("exports").at(0).at("value"), "rxe0:1");
   EXPECT_EQ(json.at("perftest"), "-d rxe0 -i 1 -x 1");
+  ASSERT_EQ(tune(tree, {"--json", file, "--nccl", "2.20"}).status, 0);
+  std::ifstream again(file);
+  EXPECT_EQ(nlohmann::json::parse(again).at("exports").at(0).at("name"), "NCCL_IB_GID_INDEX");
 }
 
 TEST(RdmaTune, Simulate) {
@@ -183,20 +169,34 @@ TEST(RdmaTune, Simulate) {
   const Result old = tune(tree, {"simulate", "--nccl", "2.21"});
   EXPECT_EQ(old.status, 0) << old.err;
   EXPECT_EQ(old.out,
-            "device  port  right  NCCL 2.21  why                               verdict\n"
-            "mlx5_4     1      7  fails      it cannot read gid_attrs/types/2  WRONG: NCCL fails\n"
-            "warning: NCCL 2.21 would not pick the right GID by itself: see rdma_tune --export\n");
+            "device  port  right  NCCL 2.21  why                                       verdict\n"
+            "mlx5_4     1      7  fails      it cannot read gid_attrs/types/2: EINVAL  WRONG: NCCL fails\n"
+            "warning: mlx5_4:1: NCCL 2.21 fails; no version up to 2.30.7 fixes this\n"
+            "warning: NCCL 2.21 would not use the right ports and GIDs by itself: see rdma_tune exec\n");
   EXPECT_EQ(tune(tree, {"simulate", "--nccl", "2.26.2"}).out,
-            "device  port  right  NCCL 2.26.2  why                   verdict\n"
-            "mlx5_4     1      7            7  the first of RoCE v2  the same\n");
+            "device  port  right  NCCL 2.26.2  why                                        verdict\n"
+            "mlx5_4     1      7  2 or 7       an uninitialized variable of NCCL decides  WRONG: undefined\n"
+            "warning: mlx5_4:1: NCCL 2.26.2 may take any of these; no version up to 2.30.7 fixes this\n"
+            "warning: NCCL 2.26.2 would not use the right ports and GIDs by itself: see rdma_tune exec\n");
+  const Result vlan = tune(Tree::load("vlan"), {"simulate", "--nccl", "2.28"});  // NCCL takes what rdma_tune refuses
+  EXPECT_TRUE(contains(vlan.out, "5  the first of RoCE v2  WRONG: rdma_tune leaves this port out: no GID fits"))
+      << vlan.out;
   const Tree silent = Tree::load("ipv4-link-local");
   EXPECT_TRUE(contains(tune(silent, {"simulate", "--nccl", "2.28"}).out, "WRONG: link-local (169.254)"));
   EXPECT_TRUE(contains(tune(silent, {"simulate", "--nccl", "2.28", "--addr-range", "10.0.0.0/8"}).out, "the same"));
   const Result set = run({PATH_rdma_tune, "simulate", "--nccl", "2.28", "--sysfs", silent.sys().string()},
                          {{"NCCL_IB_GID_INDEX", "9"}});
   EXPECT_TRUE(contains(set.out, "NCCL_IB_GID_INDEX  WRONG: an empty slot")) << set.out;
+  const Tree pairs = Tree::load("mlx5-pairs");
+  const Result blamed = run({PATH_rdma_tune, "simulate", "--nccl", "2.28", "--sysfs", pairs.sys().string()},
+                            {{"NCCL_IB_HCA", "mlx5_7"}, {"NCCL_IB_ADDR_FAMILY", "AF_INET"}});
+  EXPECT_TRUE(contains(blamed.out, "NCCL 2.28 does not use RDMA: NCCL_IB_HCA\n")) << blamed.out;
+  EXPECT_TRUE(contains(blamed.out,
+                       "warning: NCCL_IB_HCA=mlx5_7 makes NCCL 2.28 use other ports or GIDs than rdma_tune: "
+                       "unset it\n"))
+      << blamed.out;
   EXPECT_EQ(tune(Tree::load("no-device"), {"simulate", "--nccl", "2.28"}).out,
-            "no usable RDMA port: NCCL takes sockets\n");
+            "NCCL 2.28 does not use RDMA: no active RDMA port\n");
 }
 
 TEST(RdmaTune, RefusesABadCommandLine) {
@@ -213,7 +213,6 @@ TEST(RdmaTune, RefusesABadCommandLine) {
       {{"--nccl", "new"}, "--nccl must be a version such as"},
       {{"--json", "/nowhere/x"}, "/nowhere/x"},
       {{"simulate"}, "--nccl"},
-      {{"simulate", "--nccl", "2.28", "--addr-range", "x"}, "NCCL_IB_ADDR_RANGE must be a network such as"},
   };
   for (const auto& [words, message] : bad) {
     const Result result = tune(tree, words);

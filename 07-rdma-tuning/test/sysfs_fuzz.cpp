@@ -9,6 +9,8 @@
 
 #include <multinode/check.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -139,18 +141,19 @@ void check(const rdma::System& system, const rdma::Wanted& wanted) {
                 (gid.type == rdma::GidType::roce_v1) == wanted.roce_v1 && port.port->is_active());
     }
     for (const int minor : {20, 21, 28}) {
-      const auto nccl = simulate_nccl(*port.port, {2, minor, 5}, {});
-      require(nccl.index >= -1 && nccl.index < std::max(port.port->slots, 1) && !nccl.reason.empty());
+      const auto nccl = nccl_gid(*port.port, {2, minor, 5}, {});
+      require(nccl.indices.empty() == !nccl.failure.empty() && !nccl.reason.empty());
+      for (const int index : nccl.indices) require(index >= 0 && index < port.port->slots);
     }
   }
   for (const std::string& line : choice.warnings) require(is_printable(line));
   std::ostringstream out;
   rdma::print_tables(out, system, choice);
-  for (const auto& nccl : {std::pair{2, 20}, {2, 28}}) {
+  for (const auto& nccl : {rdma::NcclVersion{2, 20}, {2, 28}}) {
     const auto all = rdma::exports(system, choice, nccl);
     for (const rdma::Export& one : all)
       require(!one.name.empty() && !one.value.empty() && is_printable(one.value) && is_printable(one.remark));
-    rdma::print_exports(out, all, nccl.second == 20 ? "shell" : "slurm");
+    rdma::print_exports(out, all, nccl.minor == 20 ? "shell" : "slurm");
   }
   require(std::ranges::all_of(out.str(), [](char c) { return c == '\n' || (c >= ' ' && c <= '~'); }));
   require(!rdma::to_json(system, choice).dump().empty());  // throws for what is not UTF-8

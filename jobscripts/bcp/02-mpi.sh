@@ -19,12 +19,12 @@ cat >"$LOGS/process.sh" <<'END' # what every process begins with: bcprun passes 
 set -euo pipefail
 rank=${OMPI_COMM_WORLD_RANK:-$RANK}
 ((rank == 0)) || exec >>"$LOGS/rank-$rank.log" 2>&1 # rank 0 writes to the job's output
-exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
-eval "$exports"
 exec "$@"
 END
 bcprun=(bcprun -no_redirect -n "$NGC_ARRAY_SIZE" -e "BUILD=$BUILD" -e "LOGS=$LOGS")
 
 : "${OPTIONS:=-b 8 -e 64M -f 8}" # EDIT: all_reduce_perf --help lists them
+# rdma_tune exec gives each node its own settings for RDMA, or for sockets where there is none.
 NGC_ARRAY_TYPE=MPIJob "${bcprun[@]}" -p "$NGC_GPUS_PER_NODE" --launcher 'mpirun --allow-run-as-root' \
-  -c "bash $LOGS/process.sh $BUILD/02-mpi/all_reduce_perf --json $LOGS/result.jsonl $OPTIONS"
+  -c "bash $LOGS/process.sh $BUILD/07-rdma-tuning/rdma_tune exec -- \
+  $BUILD/02-mpi/all_reduce_perf --json $LOGS/result.jsonl $OPTIONS"

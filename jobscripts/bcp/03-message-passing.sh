@@ -19,8 +19,6 @@ cat >"$LOGS/process.sh" <<'END' # what every process begins with: bcprun passes 
 set -euo pipefail
 rank=${OMPI_COMM_WORLD_RANK:-$RANK}
 ((rank == 0)) || exec >>"$LOGS/rank-$rank.log" 2>&1 # rank 0 writes to the job's output
-exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
-eval "$exports"
 exec "$@"
 END
 bcprun=(bcprun -no_redirect -n "$NGC_ARRAY_SIZE" -e "BUILD=$BUILD" -e "LOGS=$LOGS")

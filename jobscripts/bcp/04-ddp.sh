@@ -19,8 +19,6 @@ cat >"$LOGS/process.sh" <<'END' # what every process begins with: bcprun passes 
 set -euo pipefail
 rank=${OMPI_COMM_WORLD_RANK:-$RANK}
 ((rank == 0)) || exec >>"$LOGS/rank-$rank.log" 2>&1 # rank 0 writes to the job's output
-exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
-eval "$exports"
 exec "$@"
 END
 bcprun=(bcprun -no_redirect -n "$NGC_ARRAY_SIZE" -e "BUILD=$BUILD" -e "LOGS=$LOGS")
@@ -28,5 +26,6 @@ bcprun=(bcprun -no_redirect -n "$NGC_ARRAY_SIZE" -e "BUILD=$BUILD" -e "LOGS=$LOG
 : "${OPTIONS:=--epochs 10 --checkpoint-every 100}" # EDIT: fashion_mnist --help lists them
 : "${CHECKPOINTS:=/mnt/workspace/checkpoints/04-ddp}" # EDIT: another folder for another training
 mkdir -p "$CHECKPOINTS"
-"${bcprun[@]}" -p "$NGC_GPUS_PER_NODE" -c "bash $LOGS/process.sh $BUILD/04-ddp/fashion_mnist \
-  --checkpoint $CHECKPOINTS --json $LOGS/result.jsonl $OPTIONS"
+# rdma_tune exec gives each node its own settings for RDMA, or for sockets where there is none.
+"${bcprun[@]}" -p "$NGC_GPUS_PER_NODE" -c "bash $LOGS/process.sh $BUILD/07-rdma-tuning/rdma_tune exec -- \
+  $BUILD/04-ddp/fashion_mnist --checkpoint $CHECKPOINTS --json $LOGS/result.jsonl $OPTIONS"

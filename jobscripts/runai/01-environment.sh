@@ -19,8 +19,6 @@ fi
 mkdir -p "$LOGS"
 echo "job $JOB_UUID, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
 echo "programs of $BUILD, logs in $LOGS"
-exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
-eval "$exports"
 
 : "${OPTIONS:=--require-equal program,libc,kernel}" # EDIT: explore --help lists them
 read -ra options <<<"$OPTIONS"

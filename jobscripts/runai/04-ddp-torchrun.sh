@@ -19,13 +19,13 @@ fi
 mkdir -p "$LOGS"
 echo "job $JOB_UUID, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
 echo "programs of $BUILD, logs in $LOGS"
-exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
-eval "$exports"
 
 : "${OPTIONS:=--epochs 10 --checkpoint-every 100}" # EDIT: fashion_mnist --help lists them
 read -ra options <<<"$OPTIONS"
 : "${CHECKPOINTS:=/mnt/scratch/checkpoints/04-ddp}" # EDIT: another folder for another training
 mkdir -p "$CHECKPOINTS"
-exec torchrun --nnodes "$WORLD_SIZE" --node-rank "$RANK" --nproc-per-node "$PROCESSES" --max-restarts 0 \
+# rdma_tune exec gives each node its own settings for RDMA, or for sockets where there is none.
+exec "$BUILD/07-rdma-tuning/rdma_tune" exec -- \
+  torchrun --nnodes "$WORLD_SIZE" --node-rank "$RANK" --nproc-per-node "$PROCESSES" --max-restarts 0 \
   --rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" --rdzv-id "$JOB_UUID" --log-dir "$LOGS" --tee 3 \
   --no-python "$BUILD/04-ddp/fashion_mnist" --checkpoint "$CHECKPOINTS" --json "$LOGS/result.jsonl" "${options[@]}"

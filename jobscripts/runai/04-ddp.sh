@@ -19,13 +19,13 @@ fi
 mkdir -p "$LOGS"
 echo "job $JOB_UUID, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
 echo "programs of $BUILD, logs in $LOGS"
-exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
-eval "$exports"
 
 : "${OPTIONS:=--epochs 10 --checkpoint-every 100}" # EDIT: fashion_mnist --help lists them
 read -ra options <<<"$OPTIONS"
 : "${CHECKPOINTS:=/mnt/scratch/checkpoints/04-ddp}" # EDIT: another folder for another training
 mkdir -p "$CHECKPOINTS"
 # mnrun takes the number of pods, this pod's and the meeting place from WORLD_SIZE, RANK, MASTER_ADDR and MASTER_PORT.
-exec "$BUILD/01-environment/mnrun" --nproc-per-node "$PROCESSES" --log-dir "$LOGS" --tee 3 \
+# rdma_tune exec gives each node its own settings for RDMA, or for sockets where there is none.
+exec "$BUILD/07-rdma-tuning/rdma_tune" exec -- \
+  "$BUILD/01-environment/mnrun" --nproc-per-node "$PROCESSES" --log-dir "$LOGS" --tee 3 \
   "$BUILD/04-ddp/fashion_mnist" --checkpoint "$CHECKPOINTS" --json "$LOGS/result.jsonl" "${options[@]}"

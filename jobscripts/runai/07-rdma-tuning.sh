@@ -19,8 +19,6 @@ fi
 mkdir -p "$LOGS"
 echo "job $JOB_UUID, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
 echo "programs of $BUILD, logs in $LOGS"
-exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
-eval "$exports"
 
 : "${OPTIONS:=-b 8 -e 64M -f 8}" # EDIT: all_reduce_perf --help lists them
 read -ra options <<<"$OPTIONS"
@@ -34,5 +32,7 @@ until found=("$LOGS"/pod-*.json) && ((${#found[@]} == WORLD_SIZE)); do
 done
 ((RANK > 0)) || "$tune" compare "${found[@]}"
 # mnrun takes the number of pods, this pod's and the meeting place from WORLD_SIZE, RANK, MASTER_ADDR and MASTER_PORT.
-exec "$BUILD/01-environment/mnrun" --nproc-per-node "$PROCESSES" --log-dir "$LOGS" --tee 3 \
+# rdma_tune exec gives each node its own settings for RDMA, or for sockets where there is none.
+exec "$BUILD/07-rdma-tuning/rdma_tune" exec -- \
+  "$BUILD/01-environment/mnrun" --nproc-per-node "$PROCESSES" --log-dir "$LOGS" --tee 3 \
   "$BUILD/02-mpi/all_reduce_perf" --json "$LOGS/result.jsonl" "${options[@]}"

@@ -14,13 +14,12 @@ for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes "$host" true; done # witho
 image=$(sed -n 's/^PRETTY_NAME=//p' /etc/os-release)
 echo "job $$ on ${hosts[*]}, from $(hostname), $image, kernel $(uname -r)"
 echo "programs of $BUILD, logs in $LOGS"
-exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
-eval "$exports"
 variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
 for name in "${!NCCL_@}" "${!UCX_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
 
 : "${OPTIONS:=-b 8 -e 64M -f 8}" # EDIT: all_reduce_perf --help lists them
 read -ra options <<<"$OPTIONS"
+# rdma_tune exec gives each node its own settings for RDMA, or for sockets where there is none.
 exec mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" --output-filename "$LOGS/ranks" \
-  env "${variables[@]}" "$BUILD/02-mpi/all_reduce_perf" \
-  --json "$LOGS/result.jsonl" "${options[@]}"
+  env "${variables[@]}" "$BUILD/07-rdma-tuning/rdma_tune" exec -- \
+  "$BUILD/02-mpi/all_reduce_perf" --json "$LOGS/result.jsonl" "${options[@]}"

@@ -14,8 +14,6 @@ for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes "$host" true; done # witho
 image=$(sed -n 's/^PRETTY_NAME=//p' /etc/os-release)
 echo "job $$ on ${hosts[*]}, from $(hostname), $image, kernel $(uname -r)"
 echo "programs of $BUILD, logs in $LOGS"
-exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
-eval "$exports"
 variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
 for name in "${!NCCL_@}" "${!UCX_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
 

@@ -14,8 +14,6 @@ for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes "$host" true; done # witho
 image=$(sed -n 's/^PRETTY_NAME=//p' /etc/os-release)
 echo "job $$ on ${hosts[*]}, from $(hostname), $image, kernel $(uname -r)"
 echo "programs of $BUILD, logs in $LOGS"
-exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
-eval "$exports"
 variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
 for name in "${!NCCL_@}" "${!UCX_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
 
@@ -24,9 +22,10 @@ read -ra options <<<"$OPTIONS"
 mapfile -t slots < <(sed -n 's/^[^#].* slots=//p' "$HOSTFILE")
 trap 'kill "${agents[@]}" 2>/dev/null || true' EXIT
 trap 'exit 130' INT TERM HUP
+# rdma_tune exec gives each node its own settings for RDMA, or for sockets where there is none.
 for node in "${!hosts[@]}"; do
-  agent=("$BUILD/01-environment/mnrun" --nnodes "${#hosts[@]}" --node-rank "$node" --nproc-per-node "${slots[node]}"
-    --master-addr "${hosts[0]}" --master-port "$MASTER_PORT" --log-dir "$LOGS" --tee 3
+  agent=("$BUILD/07-rdma-tuning/rdma_tune" exec -- "$BUILD/01-environment/mnrun" --nnodes "${#hosts[@]}"
+    --node-rank "$node" --nproc-per-node "${slots[node]}" --master-addr "${hosts[0]}" --master-port "$MASTER_PORT" --log-dir "$LOGS" --tee 3
     "$BUILD/04-ddp/fashion_mnist" --checkpoint "$LOGS/checkpoints" --json "$LOGS/result.jsonl" "${options[@]}")
   # With a terminal (-tt) what runs there ends when its connection does.
   timeout "$TIME_LIMIT" ssh -tt -o BatchMode=yes -o LogLevel=ERROR -o ServerAliveInterval=5 "${hosts[node]}" \

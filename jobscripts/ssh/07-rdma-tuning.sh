@@ -14,8 +14,6 @@ for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes "$host" true; done # witho
 image=$(sed -n 's/^PRETTY_NAME=//p' /etc/os-release)
 echo "job $$ on ${hosts[*]}, from $(hostname), $image, kernel $(uname -r)"
 echo "programs of $BUILD, logs in $LOGS"
-exports=$("$BUILD/07-rdma-tuning/rdma_tune" --export) # for RDMA, or for sockets where there is none
-eval "$exports"
 variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
 for name in "${!NCCL_@}" "${!UCX_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
 
@@ -24,7 +22,7 @@ read -ra options <<<"$OPTIONS"
 one_a_host=(mpirun --hostfile "$HOSTFILE" --npernode 1 "$BUILD/07-rdma-tuning/rdma_tune")
 "${one_a_host[@]}" compare
 "${one_a_host[@]}" check
-# shellcheck disable=SC2016 # what each host exports: the common lines have those of the first one
+# rdma_tune exec gives each node its own settings for RDMA, or for sockets where there is none.
 exec mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" --output-filename "$LOGS/ranks" \
-  env "${variables[@]}" bash -c 'exports=$("$0" --export) && eval "$exports" && exec "$@"' \
-  "$BUILD/07-rdma-tuning/rdma_tune" "$BUILD/02-mpi/all_reduce_perf" --json "$LOGS/result.jsonl" "${options[@]}"
+  env "${variables[@]}" "$BUILD/07-rdma-tuning/rdma_tune" exec -- \
+  "$BUILD/02-mpi/all_reduce_perf" --json "$LOGS/result.jsonl" "${options[@]}"

@@ -1,0 +1,317 @@
+#include "nccl_gid.hpp"
+
+#include <multinode/text.hpp>
+
+#include <arpa/inet.h>
+#include <pwd.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+namespace rdma {
+
+using multinode::Environment;
+
+namespace {
+
+using Address = std::array<std::uint8_t, 16>;
+
+std::string text_of(const Environment& variables, const char* name) {
+  const auto found = variables.find(name);
+  return found == variables.end() ? "" : found->second;
+}
+
+// strtoll with base 0, as NCCL has it: no digits are 0, an overflow is the default, and 64 bits are cut to 32.
+int number_of(const Environment& variables, const char* name, int otherwise) {
+  const std::string text = text_of(variables, name);
+  if (text.empty()) return otherwise;
+  errno = 0;
+  const long long number = std::strtoll(text.c_str(), nullptr, 0);
+  return errno ? otherwise : static_cast<int>(number);
+}
+
+bool is_zero(const Address& address, std::size_t from, std::size_t to) {
+  return std::all_of(address.begin() + static_cast<std::ptrdiff_t>(from),
+                     address.begin() + static_cast<std::ptrdiff_t>(to), [](std::uint8_t byte) { return byte == 0; });
+}
+
+// Multicast too: ff0e::ffff:a.b.c.d.
+bool is_ipv4(const Address& a) {
+  const bool starts = (a[0] == 0 && a[1] == 0) || (a[0] == 0xff && a[1] == 0x0e);
+  return starts && is_zero(a, 2, 10) && a[10] == 0xff && a[11] == 0xff;
+}
+
+bool is_valid(const Address& a) {
+  const bool link_local = a[0] == 0xfe && a[1] == 0x80 && is_zero(a, 2, 8);
+  return !is_zero(a, 0, 16) && !link_local;
+}
+
+// NCCL_IB_ADDR_RANGE.
+struct Range {
+  Address address{};  // an IPv4 one in the last four bytes
+  int bits = 0;       // 0 fits all, a negative number fits nothing
+  bool crashes = false;
+
+  Range(const std::string& variable, bool ipv4, NcclVersion version) {
+    const std::string text = variable.substr(0, 127);
+    if (text.empty()) return;
+    const std::size_t slash = text.find('/');
+    if (slash == text.npos) {
+      crashes = version < NcclVersion{2, 23, 0};  // it writes through a null pointer
+      return;
+    }
+    if (inet_pton(ipv4 ? AF_INET : AF_INET6, text.substr(0, slash).c_str(), &address[ipv4 ? 12 : 0]) != 1) return;
+    bits = static_cast<int>(std::strtol(text.c_str() + slash + 1, nullptr, 10));
+    if (bits > (ipv4 ? 32 : 128)) bits = 0;
+  }
+
+  bool contains(const Address& other, bool ipv4) const {
+    if (bits < 0) return false;
+    for (int bit = 0; bit < bits; ++bit) {
+      const auto byte = static_cast<std::size_t>(bit / 8 + (ipv4 ? 12 : 0));
+      if ((address[byte] ^ other[byte]) & (0x80 >> (bit % 8))) return false;
+    }
+    return true;
+  }
+};
+
+// What a read of gid_attrs/types gives.
+struct Version {
+  std::optional<int> number;  // nothing: NCCL leaves its variable uninitialized
+  std::string failure;        // NCCL gives up
+};
+
+// NCCL's walk over a GID table: is the next slot better than the one taken so far? Empty slots take part as `::`.
+class Walk {
+ public:
+  Walk(const Port& port, NcclVersion version, const Environment& variables)
+      : port_(port),
+        tolerates_einval_(version >= NcclVersion{2, 26, 2}),
+        initializes_candidate_(version >= NcclVersion{2, 26, 2}),
+        ipv4_(text_of(variables, "NCCL_IB_ADDR_FAMILY") != "AF_INET6"),
+        roce_version_(number_of(variables, "NCCL_IB_ROCE_VERSION_NUM", 2)),
+        range_(text_of(variables, "NCCL_IB_ADDR_RANGE"), ipv4_, version) {}
+
+  // An uninitialized version may be the wanted one, or any other; it has one value for a walk, as in the recordings.
+  NcclGid run() {
+    if (range_.crashes) return {{}, "SIGSEGV", "it crashes: NCCL_IB_ADDR_RANGE has no mask", true};
+    NcclGid wanted = walk(roce_version_), other = walk(roce_version_ == 99 ? 98 : 99);
+    if (wanted.indices == other.indices || wanted.indices.empty()) return wanted;
+    if (other.indices.empty()) return other;
+    wanted.indices.push_back(other.indices.front());
+    std::ranges::sort(wanted.indices);
+    wanted.reason = "an uninitialized variable of NCCL decides";
+    return wanted;
+  }
+
+ private:
+  NcclGid walk(int uninitialized) const {
+    NcclGid taken{{0}, "", "where the search starts: it found none better", true};
+    for (int next = 1; next < port_.slots; ++next) {
+      const Gid current = slot(taken.indices.front()), candidate = slot(next);
+      if (is_ipv4(candidate.address) != ipv4_ || !range_.contains(candidate.address, ipv4_)) continue;
+      if (is_ipv4(current.address) != ipv4_) {
+        taken = {{next}, "", std::string("the first of the address family AF_INET") + (ipv4_ ? "" : "6"), true};
+        continue;
+      }
+      if (!is_valid(candidate.address)) continue;
+      for (const Gid& gid : {current, candidate})
+        if (const std::string failure = version_of(gid).failure; !failure.empty())
+          return {{}, failure, "it cannot read gid_attrs/" + failure.substr(failure.find("types/")), true};
+      const int old_version = version_of(current).number.value_or(uninitialized);
+      const int new_version = version_of(candidate).number.value_or(initializes_candidate_ ? -1 : uninitialized);
+      if ((old_version != new_version || !is_valid(current.address)) && new_version == roce_version_)
+        taken = {{next}, "", "the first of RoCE v" + std::to_string(roce_version_), true};
+    }
+    return taken;
+  }
+
+  Gid slot(int index) const {
+    const auto found = std::ranges::lower_bound(port_.gids, index, {}, &Gid::index);
+    if (found != port_.gids.end() && found->index == index) return *found;
+    Gid empty;
+    empty.index = index;
+    empty.type_error = EINVAL;
+    return empty;
+  }
+
+  Version version_of(const Gid& gid) const {
+    if (gid.type == GidType::roce_v1 || gid.type == GidType::infiniband) return {1, ""};
+    if (gid.type == GidType::roce_v2) return {2, ""};
+    const int error = gid.type_error == EISDIR ? EINVAL : gid.type_error;  // folders stand for such slots in the trees
+    if (!error || (error == EINVAL && tolerates_einval_)) return {};
+    // sysfs refuses these when a file is opened.
+    const bool at_open = error == ENOENT || error == EACCES || error == EPERM;
+    const char* const name = strerrorname_np(error);
+    return {{},
+            std::string(at_open ? "open" : "read") + " types/" + std::to_string(gid.index) + ": " +
+                (name ? name : std::to_string(error))};
+  }
+
+  const Port& port_;
+  bool tolerates_einval_, initializes_candidate_;
+  bool ipv4_;
+  int roce_version_;
+  Range range_;
+};
+
+NcclGid failed(int index) {
+  const std::string call = "ibv_query_gid(" + std::to_string(index) + ")";
+  return {{}, call, "the table has no slot " + std::to_string(index), true};
+}
+
+// The index goes to ibv_query_gid, and as 8 bits to the queue pair.
+NcclGid queried(const Port& port, NcclGid gid) {
+  for (const int index : gid.indices)
+    if (index < 0 || index >= port.slots) return failed(index);
+  if (gid.indices.size() == 1 && gid.indices.front() > 255)
+    gid.reason = "the queue pair gets 8 bits of it: " + std::to_string(gid.indices.front() & 255);
+  return gid;
+}
+
+constexpr NcclVersion automatic{2, 21, 0};
+
+NcclGid of_ethernet(const Port& port, NcclVersion version, const Environment& variables) {
+  const bool is_automatic = version >= automatic;
+  const int index = number_of(variables, "NCCL_IB_GID_INDEX", is_automatic ? -1 : 0);
+  if (index < 0 && is_automatic) return queried(port, Walk(port, version, variables).run());
+  const bool is_set = !text_of(variables, "NCCL_IB_GID_INDEX").empty();
+  return queried(port, {{index}, "", is_set ? "NCCL_IB_GID_INDEX" : "the default before 2.21", true});
+}
+
+NcclGid of_infiniband(const Port& port, NcclVersion version, const Environment& variables) {
+  if (version < NcclVersion{2, 22, 0}) {
+    NcclGid gid = of_ethernet(port, version, variables);  // the answer is not used
+    if (gid.failure.empty()) gid = {{0}, "", "InfiniBand: the index is not used", false};
+    return gid;
+  }
+  const int routable = number_of(variables, "NCCL_IB_ROUTABLE_FLID_GID_INDEX", 1);
+  if (routable < 0) return failed(routable);
+  const auto gid = std::ranges::find(port.gids, routable, &Gid::index);
+  if (routable < port.slots && gid != port.gids.end() && (gid->address[4] || gid->address[5]))
+    return {{routable}, "", "InfiniBand: this GID has a routable FLID", true};
+  return queried(port, {{0}, "", "InfiniBand: the index is not used", true});
+}
+
+// A list of names as in NCCL_IB_HCA and NCCL_SOCKET_IFNAME: ^ excludes, = compares whole names.
+class NameList {
+ public:
+  NameList(std::string_view text, std::size_t most, bool empty_port_is_any) {
+    if (text.starts_with('^')) excludes_ = true, text.remove_prefix(1);
+    if (text.starts_with('=')) exact_ = true, text.remove_prefix(1);
+    while (!text.empty() && names_.size() < most) {
+      const std::string_view item = text.substr(0, text.find(','));
+      text.remove_prefix(std::min(item.size() + 1, text.size()));
+      const std::size_t colon = item.find(':');
+      const std::string name(item.substr(0, colon));
+      if (name.empty()) continue;
+      int port = any;
+      if (colon != item.npos) {
+        const std::string number(item.substr(colon + 1));
+        const bool is_empty = number.empty() || number.starts_with(':');
+        port = is_empty && empty_port_is_any ? any : std::atoi(number.c_str());
+      }
+      names_.push_back({name, port});
+    }
+  }
+
+  bool selects(const std::string& name, int port) const {
+    const bool found = names_.empty() || std::ranges::any_of(names_, [&](const Item& item) {
+                         return (exact_ ? name == item.name : name.starts_with(item.name)) &&
+                                (item.port == any || port == any || item.port == port);
+                       });
+    return found != excludes_;
+  }
+
+  static constexpr int any = -1;
+
+ private:
+  struct Item {
+    std::string name;
+    int port;
+  };
+  bool excludes_ = false, exact_ = false;
+  std::vector<Item> names_;
+};
+
+void add_file(Environment& variables, const std::filesystem::path& path) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t equals = line.find('=');
+    if (line.starts_with('#') || equals == line.npos) continue;
+    variables.try_emplace(line.substr(0, equals), line.substr(equals + 1));
+  }
+}
+
+}  // namespace
+
+std::string NcclVersion::text() const {
+  return std::to_string(major) + "." + std::to_string(minor) +
+         (patch == newest_patch ? "" : "." + std::to_string(patch));
+}
+
+std::string NcclGid::text() const {
+  if (indices.empty()) return "fails";
+  return multinode::join(indices, " or ", [](int index) { return std::to_string(index); });
+}
+
+NcclGid nccl_gid(const Port& port, NcclVersion version, const Environment& variables) {
+  return (port.link_layer == LinkLayer::infiniband ? of_infiniband : of_ethernet)(port, version, variables);
+}
+
+const NcclGid* NcclNode::find(const Port* port) const {
+  const auto found = std::ranges::find(ports, port, &NcclPort::port);
+  return found == ports.end() ? nullptr : &found->gid;
+}
+
+NcclNode nccl_node(const System& system, NcclVersion version, const Environment& variables) {
+  NcclNode node;
+  const std::string net = text_of(variables, "NCCL_NET");
+  const std::string interfaces = text_of(variables, "NCCL_SOCKET_IFNAME");
+  const NameList wanted(interfaces, 16, false);
+  if (!interfaces.empty() && !system.net_devices.empty() &&
+      std::ranges::none_of(system.net_devices, [&](const NetDevice& one) { return wanted.selects(one.name, -1); })) {
+    node.reason = "it fails: NCCL_SOCKET_IFNAME=" + interfaces + " names no interface here";
+    return node;
+  }
+  if (!net.empty() && strcasecmp(net.c_str(), "IB") != 0) {
+    node.reason = "NCCL_NET=" + net;
+    return node;
+  }
+  if (number_of(variables, "NCCL_IB_DISABLE", 0) != 0) {
+    node.reason = "NCCL_IB_DISABLE=" + text_of(variables, "NCCL_IB_DISABLE");
+    return node;
+  }
+  const std::size_t most = version >= NcclVersion{2, 18, 5} ? 32 : 16;
+  const NameList list(text_of(variables, "NCCL_IB_HCA"), most, version >= NcclVersion{2, 30, 0});
+  for (const Device& device : system.devices)
+    for (const Port& port : device.ports) {
+      if (node.ports.size() == most || !port.is_active() || port.link_layer == LinkLayer::unknown) continue;
+      if (list.selects(device.name, port.number))
+        node.ports.push_back({&device, &port, nccl_gid(port, version, variables)});
+    }
+  node.uses_rdma = !node.ports.empty();
+  if (!node.uses_rdma) node.reason = text_of(variables, "NCCL_IB_HCA").empty() ? "no active RDMA port" : "NCCL_IB_HCA";
+  return node;
+}
+
+Environment with_nccl_files(Environment variables, const std::filesystem::path& sysfs, NcclVersion version) {
+  std::filesystem::path root = sysfs;
+  if (!root.has_filename()) root = root.parent_path();
+  const std::string named = text_of(variables, "NCCL_CONF_FILE");
+  if (!named.empty() && version >= NcclVersion{2, 23, 0})
+    add_file(variables, named);
+  else if (const passwd* const user = root == "/sys" ? getpwuid(getuid()) : nullptr)
+    add_file(variables, std::filesystem::path(user->pw_dir) / ".nccl.conf");
+  if (root.filename() == "sys") add_file(variables, root.parent_path() / "etc/nccl.conf");
+  return variables;
+}
+
+}  // namespace rdma

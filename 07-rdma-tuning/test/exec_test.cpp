@@ -1,0 +1,168 @@
+// rdma_tune exec as a launcher starts it: on nodes that differ, each process gets the settings of its own node.
+#include "tree.hpp"
+
+#include <testing/faults.hpp>
+#include <testing/program_test.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <memory>
+
+namespace exec_test {
+
+using multinode::testing::Process, multinode::testing::Result, multinode::testing::run;
+using rdma::testing::Tree;
+using ::testing::HasSubstr;
+
+using Environment = std::map<std::string, std::string>;
+
+const std::string print_variables = "env | grep -E '^(NCCL|UCX)_' | LC_ALL=C sort";
+
+Result exec(const Tree& tree, std::vector<std::string> words, const Environment& environment = {}) {
+  words.insert(words.begin(), {PATH_rdma_tune, "exec", "--sysfs", tree.sys().string()});
+  return run(words, environment);
+}
+
+TEST(Exec, SetsVariablesAndReplacesItself) {
+  const Tree tree = Tree::load("ipv4-link-local");
+  Process process({PATH_rdma_tune, "exec", "--sysfs", tree.sys().string(), "--", "sh", "-c",
+                   "echo $$; " + print_variables + "; exit 7"});
+  const pid_t pid = process.pid();
+  const Result result = process.wait();
+  EXPECT_EQ(result.status, 7);
+  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(result.out, std::to_string(pid) +
+                            "\n"
+                            "NCCL_IB_ADDR_FAMILY=AF_INET\n"
+                            "NCCL_IB_ADDR_RANGE=10.1.0.0/24\n"
+                            "NCCL_IB_ROCE_VERSION_NUM=2\n"
+                            "UCX_IB_GID_INDEX=5\n"
+                            "UCX_NET_DEVICES=mlx5_0:1\n");
+  EXPECT_THAT(exec(tree, {"--index", "--", "env"}).out, HasSubstr("\nNCCL_IB_GID_INDEX=5\n"));
+  EXPECT_THAT(exec(tree, {"--nccl", "2.20", "--", "env"}).out, HasSubstr("\nNCCL_IB_GID_INDEX=5\n"));
+}
+
+TEST(Exec, ANodeWithoutRdmaGetsSockets) {
+  EXPECT_EQ(exec(Tree::load("no-device"), {"--", "sh", "-c", print_variables}).out,
+            "NCCL_IB_DISABLE=1\n"
+            "NCCL_NSOCKS_PERTHREAD=8\n"
+            "NCCL_SOCKET_IFNAME==eth0\n"
+            "NCCL_SOCKET_NTHREADS=4\n"
+            "UCX_NET_DEVICES=eth0\n");
+}
+
+TEST(Exec, KeepsWhatIsSet) {
+  const Tree tree = Tree::load("ipv4-link-local");
+  const Result result = exec(tree, {"-v", "--", "sh", "-c", print_variables},
+                             {{"NCCL_IB_ADDR_RANGE", "10.0.0.0/8"}, {"UCX_NET_DEVICES", "eth0"}});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_EQ(result.out,
+            "NCCL_IB_ADDR_FAMILY=AF_INET\n"
+            "NCCL_IB_ADDR_RANGE=10.0.0.0/8\n"
+            "NCCL_IB_ROCE_VERSION_NUM=2\n"
+            "UCX_IB_GID_INDEX=5\n"
+            "UCX_NET_DEVICES=eth0\n");
+  EXPECT_THAT(result.err, HasSubstr(": set NCCL_IB_ADDR_FAMILY=AF_INET NCCL_IB_ROCE_VERSION_NUM=2 UCX_IB_GID_INDEX=5; "
+                                    "was set before: NCCL_IB_ADDR_RANGE=10.0.0.0/8 UCX_NET_DEVICES=eth0\n"));
+}
+
+// A variable that sends NCCL elsewhere is kept, and the user learns of it without -v.
+TEST(Exec, WarnsOfAVariableThatLeadsNcclAstray) {
+  const Result result = exec(Tree::load("ipv4-link-local"), {"--", "true"}, {{"NCCL_IB_GID_INDEX", "3"}});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_THAT(result.err, HasSubstr(": warning: NCCL_IB_GID_INDEX=3 makes NCCL 2.28 use other ports or GIDs than "
+                                    "rdma_tune: unset it\n"));
+  EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 1U) << result.err;
+  EXPECT_EQ(exec(Tree::load("mlx5-pairs"), {"--", "true"}, {{"NCCL_IB_GID_INDEX", "3"}}).err, "");
+}
+
+// A value in one of NCCL's configuration files counts as set.
+TEST(Exec, KeepsWhatNcclsFilesSet) {
+  const Tree tree = Tree::load("ipv4-link-local");
+  const std::string file = (tree.root() / "nccl.conf").string();
+  std::ofstream(file) << "# of this cluster\nNCCL_IB_ADDR_RANGE=10.1.0.0/16\n";
+  const Result result = exec(tree, {"--", "sh", "-c", print_variables}, {{"NCCL_CONF_FILE", file}});
+  EXPECT_EQ(result.out, "NCCL_CONF_FILE=" + file +
+                            "\nNCCL_IB_ADDR_FAMILY=AF_INET\nNCCL_IB_ROCE_VERSION_NUM=2\n"
+                            "UCX_IB_GID_INDEX=5\nUCX_NET_DEVICES=mlx5_0:1\n");
+}
+
+TEST(Exec, ErrorsAreOneLine) {
+  const Tree tree = Tree::load("mlx5-pairs");
+  struct Row {
+    std::vector<std::string> words;
+    int status;
+    const char* message;
+  };
+  for (const Row& row :
+       {Row{{}, 2, "exec needs a command, after --"}, Row{{"--"}, 2, "exec needs a command, after --"},
+        Row{{"true"}, 2, "only options are expected"},
+        Row{{"--nccl", "new", "--", "true"}, 2, "--nccl must be a version"},
+        Row{{"--device", "mlx5_9", "--", "true"}, 2, "--device: there is no mlx5_9, but mlx5_0"},
+        Row{{"--", "no-such-command"}, 127, "rdma_tune exec: cannot run no-such-command: No such file"},
+        Row{{"--", "/"}, 126, "rdma_tune exec: cannot run /: Permission denied"}}) {
+    const Result result = exec(tree, row.words);
+    EXPECT_EQ(result.status, row.status) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(row.message));
+    EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 1U) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+// Three nodes: one where NCCL finds the GID by itself, one with a link-local address first, and one without RDMA.
+struct ThreeNodes {
+  Tree by_itself = Tree::load("mlx5-pairs"), by_rule = Tree::load("ipv4-link-local"), none = Tree::load("no-device");
+  const Tree* nodes[3] = {&by_itself, &by_rule, &none};
+  const char* expected[3] = {"none none", "10.1.0.0/24 none", "none 1"};
+
+  // The command of a node: prints a line "rank 1: 10.1.0.0/24 none".
+  std::vector<std::string> command(std::size_t node, const std::string& rank_variable) const {
+    return {PATH_rdma_tune, "exec",
+            "--sysfs",      nodes[node]->sys().string(),
+            "--",           "sh",
+            "-c",           "echo rank $" + rank_variable + ": ${NCCL_IB_ADDR_RANGE-none} ${NCCL_IB_DISABLE-none}"};
+  }
+};
+
+#ifdef PATH_mnrun
+TEST(Exec, UnderMnrunEachNodeHasItsOwn) {
+  const ThreeNodes three;
+  const std::string port = std::to_string(multinode::testing::free_port());
+  std::vector<std::unique_ptr<Process>> agents;
+  for (std::size_t node = 0; node < 3; ++node) {
+    std::vector<std::string> words{PATH_mnrun, "--nnodes", "3", "--node-rank", std::to_string(node)};
+    for (const char* word : {"--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port"})
+      words.emplace_back(word);
+    words.push_back(port);
+    for (const std::string& word : three.command(node, "RANK")) words.push_back(word);
+    agents.push_back(std::make_unique<Process>(words));
+  }
+  for (std::size_t node = 0; node < 3; ++node) {
+    const Result result = agents[node]->wait();
+    EXPECT_EQ(result.status, 0) << result.all();
+    EXPECT_THAT(result.out, HasSubstr("rank " + std::to_string(node) + ": " + three.expected[node] + "\n"));
+  }
+}
+#endif
+
+#ifdef MULTINODE_HAVE_MPI
+TEST(Exec, UnderMpirunEachNodeHasItsOwn) {
+  const ThreeNodes three;
+  const std::string variable = multinode::testing::mpi_rank_variable();
+  std::string script;
+  for (std::size_t node = 0; node < 3; ++node) {
+    const std::vector<std::string> words = three.command(node, variable);
+    std::string line;
+    for (const std::string& word : words) line += " '" + word + "'";
+    script += "[ $" + variable + " != " + std::to_string(node) + " ] || exec" + line + "; ";
+  }
+  const Result result = run(multinode::testing::under_mpirun(3, {"sh", "-c", script}));
+  EXPECT_EQ(result.status, 0) << result.all();
+  for (std::size_t node = 0; node < 3; ++node)
+    EXPECT_THAT(result.out, HasSubstr("rank " + std::to_string(node) + ": " + three.expected[node] + "\n"));
+}
+#endif
+
+}  // namespace exec_test
