@@ -195,6 +195,19 @@ TEST_F(Judge, NodesThatAreNotAsTheOthers) {
             std::string::npos);
 }
 
+TEST_F(Judge, ASlowRankIsSlowInItsFastestTrialAndOnAverage) {
+  const auto ranks = [](const std::string& seconds, const std::string& fastest) {
+    return R"({"ranks": [{"rank": 0, "host": "node1", "seconds": 10, "fastest_seconds": 4},)"
+           R"({"rank": 1, "host": "node2", "seconds": )" +
+           seconds + R"(, "fastest_seconds": )" + fastest + "}]}\n";
+  };
+  EXPECT_EQ(found(program(), ended(0), "", ranks("12", "17")),
+            "");  // its trials shared their cores, unlike one of rank 0
+  EXPECT_EQ(found(program(), ended(0), "", ranks("50", "5")), "");
+  EXPECT_EQ(found(program(), ended(0), "", ranks("50", "17")),
+            "slow rank|rank 1 on node2 is 5 times slower than the others: its own work|node2\n");
+}
+
 TEST_F(Judge, NodesWithAboutTheSameMemoryAreAlike) {
   const auto& check = named("node");
   const auto rows = [](const std::string& last) {
