@@ -97,7 +97,7 @@ TEST_F(SmallDataSet, BadCommandLinesAreRefused) {
                {{"--patience", "0"}, "--patience must be from 1"},
                {{"--accumulate-batches", "0"}, "--accumulate-batches must be from 1"},
                {{"--checkpoint-every", "-1"}, "--checkpoint-every must be from 0"},
-               {{"--checkpoint-every", "5"}, "--checkpoint DIR must say where to"},
+               {{"--checkpoint-every", "5"}, "--checkpoint-every needs --checkpoint DIR"},
                {{"--steps", "-1"}, "--steps must be from 0"},
                {{"--log-every", "0"}, "--log-every must be from 1"},
                {{"--min-accuracy", "101"}, "--min-accuracy must be from 0"},
