@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
       wrong += matrix[i] != float(size * (size - 1) / 2) + float(size) * float(i % 8);
   }
 
-  // Each rank has a time of its own: the result is the mean over the ranks, as in the original.
+  // Each rank measures its own time. The result is the mean over the ranks, as in the original.
   MPI_Allreduce(MPI_IN_PLACE, &algbw, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
   MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
   algbw /= size;

@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
   check(cudaFree(matrix));
   check(ncclCommDestroy(comm));
 
-  // Each rank has a time of its own: the result is the mean over the ranks, as in the original.
+  // Each rank measures its own time. The result is the mean over the ranks, as in the original.
   MPI_Allreduce(MPI_IN_PLACE, &algbw, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
   MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
   algbw /= size;

@@ -26,10 +26,10 @@ import pathlib
 import re
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
+
+import clean_clone
 
 LIMIT = 120  # seconds for one command: generous, for a busy machine
 WARNINGS = " -Wall -Wextra -Werror -DOMPI_SKIP_MPICXX"  # Open MPI's own C++ header is not free of warnings
@@ -37,19 +37,6 @@ WARNINGS = " -Wall -Wextra -Werror -DOMPI_SKIP_MPICXX"  # Open MPI's own C++ hea
 
 class Failure(Exception):
     pass
-
-
-def run(command, folder, environment):
-    """Exit status and output of a shell command; 124 and the output so far if it does not end in time."""
-    process = subprocess.Popen(["bash", "-c", command], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        output = process.communicate(timeout=LIMIT)[0]
-        status = process.returncode
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, status = process.communicate()[0], 124
-    return status, output.decode(errors="replace")
 
 
 def compile_line(source, readme):
@@ -95,12 +82,13 @@ def main():
 
         def build(text, command):
             program.write_text(text)
-            status, output = run(command, folder, environment)
+            status, output = clean_clone.run(command, environment, LIMIT, folder)
             if status:
                 raise Failure(f"{command}\nends with exit status {status}:\n{output}")
 
         def start(command, n):
-            return run(f". {shlex.quote(str(env))} && {command.replace('{n}', str(n))}", folder, environment)
+            return clean_clone.run(f". {shlex.quote(str(env))} && {command.replace('{n}', str(n))}", environment, LIMIT,
+                                   folder)
 
         def answer(command, pattern, n):
             status, output = start(command, n)

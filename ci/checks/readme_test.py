@@ -17,7 +17,6 @@ import argparse
 import difflib
 import os
 import pathlib
-import pwd
 import re
 import select
 import shlex
@@ -27,6 +26,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import clean_clone
 
 BLOCK = re.compile(
     r"^(?P<note>(?:<!--(?:(?!-->).)*-->\n)*)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```[ ]*$", re.S | re.M)
@@ -38,13 +39,11 @@ class Shell:
     """A bash that runs one command after the other, and nothing more once it has ended."""
 
     def __init__(self, folder):
-        user = pwd.getpwuid(os.getuid())
-        environment = {"HOME": user.pw_dir, "USER": user.pw_name, "TERM": "dumb", "LANG": "C.UTF-8",
-                       "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         self.folders = set()
         self.ended = False
-        self.process = subprocess.Popen(["bash", "--norc", "--noprofile"], cwd=folder, env=environment, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        self.process = subprocess.Popen(["bash", "--norc", "--noprofile"], cwd=folder, env=clean_clone.environment(),
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        start_new_session=True)
 
     def run(self, command, timeout):
         """What `command` prints, and its exit status as the README writes it."""
@@ -94,18 +93,6 @@ def commands(text):
             yield "\n".join(taken)
 
 
-def clone(folder, source):
-    """A copy of the current folder, without its build folders; the build that has `source` is build/release there."""
-    def ignored(where, names):
-        return [name for name in names if where == "." and (name == ".git" or name.startswith("build"))]
-
-    shutil.copytree(".", folder, ignore=ignored, symlinks=True)
-    if source:
-        (folder / "build").mkdir()
-        (folder / "build/release").symlink_to(source.parent.resolve())
-    return folder
-
-
 def main():
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("readme", type=pathlib.Path)
@@ -117,7 +104,8 @@ def main():
     executed = unexplained = different = left = 0
     source = options.readme.read_text()
     temporary = tempfile.TemporaryDirectory(prefix="readme.")
-    shell = Shell(clone(pathlib.Path(temporary.name) / "clone", options.source))
+    build = options.source.parent.resolve() if options.source else None
+    shell = Shell(clean_clone.clone(pathlib.Path.cwd(), build, pathlib.Path(temporary.name) / "clone"))
 
     def check(match):
         nonlocal executed, unexplained, different, left

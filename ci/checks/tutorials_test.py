@@ -25,15 +25,14 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
-import pwd
 import re
 import shlex
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
+
+import clean_clone
 
 STEPS = {"BCP": 29, "GADI": 17, "LMP": 28, "TEC": 20, "EPFL": 35}
 KINDS = ["run for real", "on a stand-in", "not run", "nothing to run"]
@@ -209,23 +208,6 @@ def summary(rows):
     return "\n".join(lines) + "\n"
 
 
-def clone(root, build, folder):
-    """A copy of the repository in which `build` is build/release."""
-    def ignored(where, names):
-        return [name for name in names if pathlib.Path(where) == root and (name == ".git" or name.startswith("build"))]
-
-    shutil.copytree(root, folder, ignore=ignored, symlinks=True)
-    (folder / "build").mkdir()
-    (folder / "build/release").symlink_to(build)
-    return folder
-
-
-def environment():
-    user = pwd.getpwuid(os.getuid())
-    return {"HOME": user.pw_dir, "USER": user.pw_name, "TERM": "dumb", "LANG": "C.UTF-8",
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-
-
 def script(root, commands):
     return "\n".join(["set -e", f"cd {shlex.quote(str(root))}", ". build/release/env.sh",
                       "export BUILD=$PWD/build/release", *commands])
@@ -233,19 +215,12 @@ def script(root, commands):
 
 def run(row, root):
     """None if the commands of a row end with its exit status, else what is wrong."""
-    process = subprocess.Popen(["bash", "-c", script(root, row["commands"])], env=environment(), stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     start = time.monotonic()
-    try:
-        output = process.communicate(timeout=LIMIT)[0]
-        status = process.returncode
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, status = process.communicate()[0], f"none after {LIMIT} s"
+    status, output = clean_clone.run(script(root, row["commands"]), clean_clone.environment(), LIMIT)
     row["seconds"] = time.monotonic() - start
     if status == row["status"]:
         return None
-    return f"{row['id']}: exit status {status}, not {row['status']}:\n{output.decode(errors='replace')[-3000:]}"
+    return f"{row['id']}: exit status {status}, not {row['status']}:\n{output[-3000:]}"
 
 
 def run_here(rows, root):
@@ -386,7 +361,7 @@ def main():
             rows += jobs
         else:
             with tempfile.TemporaryDirectory() as folder:
-                wrong = run_here(rows, clone(root, build, pathlib.Path(folder) / "clone"))
+                wrong = run_here(rows, clean_clone.clone(root, build, pathlib.Path(folder) / "clone"))
             slowest = sorted(rows, key=lambda row: -row["seconds"])[:5]
             print("slowest: " + ", ".join(f"{row['id']} {row['seconds']:.1f} s" for row in slowest))
         print(f"{options.file.name}: the commands of {len(rows)} rows ran, {len(wrong)} wrong")
