@@ -1,5 +1,5 @@
 // fashion_mnist: trains a perceptron to classify images of clothes; each rank has a part of every batch. The training
-// step is in train_step.hpp, and for GPUs in train_step_gpu.hpp. Exit status: 0 all ranks have the same parameters and
+// step is in train_step.hpp, and for GPUs in on_device.hpp. Exit status: 0 all ranks have the same parameters and
 // the accuracy is high enough; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend
 // nccl.
 #include "data/fashion_mnist.hpp"
@@ -9,12 +9,8 @@
 #include "ddp/reducer.hpp"
 #include "ddp/sampler.hpp"
 #include "model/perceptron.hpp"
+#include "on_device.hpp"
 #include "progress.hpp"
-#include "train_step.hpp"
-#ifdef DDP_ON_GPU
-#include "ddp/gradient_memory_gpu.hpp"
-#include "train_step_gpu.hpp"
-#endif
 
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
@@ -74,11 +70,6 @@ struct Options {
 std::size_t count(std::int64_t number) { return static_cast<std::size_t>(number); }
 
 template <class Model>
-constexpr bool on_gpu = requires(Model& model) {
-  model.stream();
-};
-
-template <class Model>
 class Training {
   using T = typename Model::value_type;
   using Batch = data::Batch<T>;
@@ -96,10 +87,14 @@ class Training {
             (std::min(count(options.batch_size), images.train.size()) - 1) / count(world.size()) + 1, 250)),
         planned_(count(options.epochs) * sampler_.steps()),
         last_(options.steps > 0 ? std::min(planned_, count(options.steps)) : planned_),
-        model_({.sizes = {data::image_bytes, 512, 512, data::classes}, .output_relu = options.output_relu}, capacity_),
+        model_({.sizes = {data::image_bytes, 512, 512, data::classes},
+                .output_relu = options.output_relu,
+                .tf32 = options.precision == "tf32"},
+               capacity_),
         optimizer_(model_.parameters(), options.momentum),
-        reducer_(world, communicator, model_.parameters(), model_.gradient_storage(), {}, gradient_memory()),
-        kept_(blocks_to_keep()),
+        reducer_(communicator, model_.parameters(), model_.gradient_storage(), {},
+                 gradient_memory(world, communicator, model_)),
+        kept_(model_, blocks_to_keep()),
         resumed_(start()),
         recorder_(world, communicator, options.recorder),
         progress_(world.rank() == 0),
@@ -125,22 +120,19 @@ class Training {
  private:
   // All ranks start from rank 0's parameters, or from what its newest checkpoint holds: returns that one's path there.
   std::filesystem::path start() {
-    connect(model_, reducer_);
-    model_.initialize(options_.common.seed);
-    ddp::broadcast_parameters(world_, communicator_, model_.parameters());
-    if constexpr (on_gpu<Model>) model_.parameters_changed();
+    start_training(world_, communicator_, model_, reducer_, options_.common.seed);
     if (world_.rank() == options_.corrupt) model_.initialize(options_.common.seed + 1);
 
     if (world_.rank() == 0 && !options_.checkpoint.empty())
       folder_.emplace(options_.checkpoint, kept_checkpoints, &world_.watchdog());
-    const std::filesystem::path newest = folder_ ? folder_->newest().value_or("") : "";
-    const nlohmann::json state =
-        ddp::load_checkpoint(world_, communicator_, newest, kept_, options_.settled(images_.train.size()));
+    std::vector<std::filesystem::path> newest_first;
+    if (folder_) newest_first = folder_->newest_first();
+    const auto [state, path] = kept_.load(world_, communicator_, newest_first, options_.settled(images_.train.size()));
     if (state.is_null()) return {};
     state.at("step").get_to(step_);
     state.at("epoch_sums").get_to(epoch_sums_);
     if (world_.rank() == 0) state.at("line_sums").get_to(line_sums_);  // the sum of all ranks'
-    return newest;
+    return path;
   }
 
   // The epoch that step_ is in, from there to its end or the last step. Returns the test accuracy in %.
@@ -195,16 +187,16 @@ class Training {
 #ifdef DDP_ON_GPU
     if constexpr (on_gpu<Model>) {
       if (spoilt) mine.inputs.at(0) = nan;
-      train_step(model_, optimizer_, reducer_, mine, divisor, dropout, rate, options_.cuda_graph ? &graphs_ : nullptr);
+      train_step(model_, optimizer_, reducer_, mine, divisor, dropout, rate, {},
+                 options_.cuda_graph ? &graphs_ : nullptr, all);
     } else
 #endif
     {
       const auto spoil = [&](std::size_t parameter) {
         if (spoilt && parameter == 0) reducer_.gradient(parameter)[0] = nan;
       };
-      line_sums_[0] += train_step(model_, optimizer_, reducer_, mine, divisor, dropout, rate,
-                                  {.complete = spoil, .observe = recorder_.observer()})
-                           .loss;
+      train_step(model_, optimizer_, reducer_, mine, divisor, dropout, rate,
+                 {.complete = spoil, .observe = recorder_.observer()});
     }
     line_sums_[1] += static_cast<double>(mine.size());
     ++step_;
@@ -213,7 +205,7 @@ class Training {
 
   // The mean over all ranks' images since the last line, which are added to the epoch's.
   double take_loss_of_line() {
-    if constexpr (on_gpu<Model>) line_sums_[0] += take_loss(world_, communicator_, model_);
+    line_sums_[0] += take_loss(world_, communicator_, model_);
     sum_over_ranks(communicator_, model_, line_sums_);
     const Sums sums = std::exchange(line_sums_, {});
     for (std::size_t i : {0u, 1u}) epoch_sums_[i] += sums[i];
@@ -223,20 +215,14 @@ class Training {
   // Test accuracy in %: each rank looks at its part of the images.
   double evaluate() {
     const ddp::Range mine = ddp::part_of(images_.test.size(), count(world_.rank()), count(world_.size()));
-    double right = 0;
     Batch batch;
     for (std::size_t begin = mine.begin; begin < mine.end; begin += capacity_) {
       std::vector<std::uint32_t> samples(std::min(capacity_, mine.end - begin));
       std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
       data::gather(images_.test, samples, batch);
-      if constexpr (on_gpu<Model>) {
-        model_.load(batch, {}, 0);
-        model_.forward();
-      } else {
-        right += static_cast<double>(model_.forward(batch, {}).right);
-      }
+      model_.forward(batch, {});
     }
-    if constexpr (on_gpu<Model>) right = static_cast<double>(model_.take_totals().right);
+    double right = static_cast<double>(model_.take_totals().right);
     sum_over_ranks(communicator_, model_, {&right, 1});
     return 100 * right / static_cast<double>(images_.test.size());
   }
@@ -253,12 +239,13 @@ class Training {
   void write_checkpoint() {
     if (options_.checkpoint.empty()) return;
     save_asked = 0;
+    line_sums_[0] += take_loss(world_, communicator_, model_);
     Sums sums = line_sums_;
     sum_over_ranks(communicator_, model_, sums);
     if (!folder_) return;
     nlohmann::json state = options_.settled(images_.train.size());
     state.update({{"program", "fashion_mnist"}, {"step", step_}, {"epoch_sums", epoch_sums_}, {"line_sums", sums}});
-    folder_->start_write(step_, std::move(state), kept_);
+    folder_->start_write(step_, std::move(state), kept_.fetch());
   }
 
   // So that whoever starts this program again knows from where it will go on.
@@ -270,9 +257,7 @@ class Training {
 
   // Right is who has the same parameters on all ranks, and learnt enough.
   int verdict(double accuracy) {
-    std::vector<T> parameters = model_.copy_parameters();
-    const ddp::NamedBlock block{"parameters", {parameters.size()}, std::span(parameters)};
-    const std::vector<std::string> hashes = ddp::hashes_of_ranks(world_, {&block, 1});
+    const std::vector<std::string> hashes = parameter_hashes(world_, model_);
     const bool identical = std::ranges::count(hashes, hashes[0]) == world_.size();
     const double wanted = options_.min_accuracy >= 0 ? options_.min_accuracy : last_ >= 3 * sampler_.steps() ? 86 : 0;
     const bool right = identical && accuracy >= wanted;
@@ -281,8 +266,8 @@ class Training {
     else
       for (std::size_t r = 0; r < hashes.size(); ++r)
         progress_.line("parameters: " + hashes[r] + " on rank " + std::to_string(r));
-    progress_.line((right ? "RIGHT: " : "WRONG: ") +
-                   fmt::format("test accuracy {:.2f} %, at least {:g} % wanted", accuracy, wanted) +
+    progress_.line((right ? "RIGHT: " : "WRONG: ") + fmt::format("test accuracy {:.2f} %", accuracy) +
+                   (wanted > 0 ? fmt::format(", at least {:g} % wanted", wanted) : "") +
                    (identical ? "" : "; the ranks' parameters differ"));
     if (world_.rank() == 0)
       json_.write({{"right", right}, {"accuracy", accuracy}, {"parameters", hashes[0]}, {"identical", identical}});
@@ -292,25 +277,8 @@ class Training {
   // Parameters, and what the optimizer remembers.
   std::vector<ddp::NamedBlock> blocks_to_keep() {
     std::vector<ddp::NamedBlock> blocks = model_.parameters();
-    if constexpr (requires { optimizer_.state(); })
-      for (const ddp::NamedBlock& block : optimizer_.state()) blocks.push_back(block);
-    else if (!options_.checkpoint.empty())
-      throw multinode::UsageError("--checkpoint: not with a training on GPUs");
+    for (const ddp::NamedBlock& block : optimizer_.state()) blocks.push_back(block);
     return blocks;
-  }
-
-  std::unique_ptr<ddp::GradientMemory<T>> gradient_memory() {
-#ifdef DDP_ON_GPU
-    if constexpr (on_gpu<Model>) {
-      communicator_.set_stream(model_.stream());
-      model_.set_wait([this](cudaEvent_t event) {  // within the deadline
-        const auto inside = world_.watchdog().enter("wait for the GPU");
-        multinode::check(cudaEventSynchronize(event));
-      });
-      return std::make_unique<ddp::GradientMemoryGpu<T>>(model_.stream());
-    }
-#endif
-    return nullptr;
   }
 
   multinode::World& world_;
@@ -330,7 +298,7 @@ class Training {
   model::StepGraphs graphs_;
 #endif
   ddp::Reducer<T> reducer_;
-  std::vector<ddp::NamedBlock> kept_;            // what a checkpoint holds
+  CheckpointBlocks<Model> kept_;
   std::optional<ddp::CheckpointFolder> folder_;  // rank 0's
   std::filesystem::path resumed_;                // rank 0's: what this run goes on from; empty: none
   ddp::Recorder recorder_;
@@ -343,22 +311,17 @@ int run(multinode::World& world, const Options& options) {
   if (options.corrupt != no_rank) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
   if (options.nan != no_rank) multinode::require_range("--nan", options.nan, 0, world.size() - 1);
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
-  if (communicator->backend() != multinode::Backend::nccl && (options.precision == "bfloat16" || options.cuda_graph))
-    throw multinode::UsageError("--precision bfloat16 and --cuda-graph: only on GPUs, with --backend nccl");
+  if (communicator->backend() != multinode::Backend::nccl &&
+      (options.precision == "bfloat16" || options.precision == "tf32" || options.cuda_graph))
+    throw multinode::UsageError(
+        "--precision bfloat16, --precision tf32 and --cuda-graph: only on GPUs, with --backend nccl");
   const data::FashionMnist images = data::read_fashion_mnist(options.folder);
-  const bool twice = options.precision == "double";
-  if (communicator->backend() == multinode::Backend::nccl && multinode::stand_in())
-    throw multinode::HardwareAbsent("--backend nccl: the network's kernels need a GPU, and stand-ins have none");
+  const auto train = [&]<class Model>() { return Training<Model>(world, *communicator, options, images).run(); };
 #ifdef DDP_ON_GPU
-  if (communicator->backend() == multinode::Backend::nccl) {
-    if (options.precision == "bfloat16")
-      return Training<model::PerceptronGpu<float, __nv_bfloat16>>(world, *communicator, options, images).run();
-    return twice ? Training<model::PerceptronGpu<double>>(world, *communicator, options, images).run()
-                 : Training<model::PerceptronGpu<float>>(world, *communicator, options, images).run();
-  }
+  if (options.precision == "bfloat16") return train.operator()<model::PerceptronGpu<float, __nv_bfloat16>>();
 #endif
-  return twice ? Training<model::Perceptron<double>>(world, *communicator, options, images).run()
-               : Training<model::Perceptron<float>>(world, *communicator, options, images).run();
+  return options.precision == "double" ? with_perceptron<double>(*communicator, train)
+                                       : with_perceptron<float>(*communicator, train);
 }
 
 multinode::Program Options::program() {
@@ -373,7 +336,7 @@ multinode::Program Options::program() {
       ("momentum", po::value(&momentum)->default_value(momentum), "of stochastic gradient descent")               //
       ("dropout", po::value(&dropout)->default_value(dropout), "fraction of the hidden units that are left out")  //
       ("precision", po::value(&precision)->default_value(precision),
-       "float or double; on GPUs also bfloat16 for products, while parameters and sums stay float")          //
+       "float or double; on GPUs also tf32 or bfloat16 for products, while parameters and sums stay float")  //
       ("cuda-graph", po::bool_switch(&cuda_graph), "on GPUs: record a step as a CUDA graph, and replay it")  //
       ("relu-on-output", po::bool_switch(&output_relu),
        "a ReLU on the output layer, as in the tutorial; it learns more slowly")  //
@@ -399,8 +362,8 @@ void Options::validate() const {
   require_range("--learning-rate", learning_rate, 0.0, 1e6);
   require_range("--momentum", momentum, 0.0, 0.9999);
   require_range("--dropout", dropout, 0.0, 0.99);
-  if (precision != "float" && precision != "double" && precision != "bfloat16")
-    throw multinode::UsageError("--precision must be float, double or bfloat16, not '" + precision + "'");
+  if (precision != "float" && precision != "double" && precision != "tf32" && precision != "bfloat16")
+    throw multinode::UsageError("--precision must be float, double, tf32 or bfloat16, not '" + precision + "'");
   require_range<std::int64_t>("--checkpoint-every", checkpoint_every, 0, 1'000'000'000);
   if (checkpoint_every > 0 && checkpoint.empty())
     throw multinode::UsageError("--checkpoint-every needs --checkpoint DIR");

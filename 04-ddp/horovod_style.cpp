@@ -1,11 +1,10 @@
-// horovod_style: one step of training on all ranks, in the order in which Horovod's users write it, with one line per
-// part. Then the check: one process with all samples must end with the same parameters.
-// Exit status: 0 it does, the loss fell, and all ranks have the same parameters; 1 not, failed or timed out; 2 bad
-// command line or environment.
+// horovod_style: a training on all ranks as Horovod's users write it: their own loop, and an optimizer that averages
+// the gradients. Then the check: one process with all samples must end with the same parameters. Exit status: 0 it
+// does, the loss fell, and all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or
+// environment; 77 no GPU for --backend nccl.
 #include "ddp/distributed_optimizer.hpp"
 #include "ddp/philox.hpp"
-#include "model/perceptron.hpp"
-#include "train_step.hpp"
+#include "on_device.hpp"
 
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
@@ -38,22 +37,35 @@ data::Batch<double> samples(std::size_t first, std::size_t count, std::uint64_t 
   return batch;
 }
 
-// How far the parameters of P ranks may lie from those of one process after one step. Weights and biases begin within
-// w = 1 / sqrt(10), inputs and targets are within 1, so an output's error is at most e = 10 w + w + 1, and a sample's
-// gradient, 2 / 10 of error times input, at most g = 0.2 e. Both ways add the same numbers, in chains of at most
-// n = 20 P + 30 additions, so each mean is off by at most n u g, u = 2^-53 (Higham, Accuracy and Stability of Numerical
-// Algorithms, 2nd ed., section 3.1), and their updates round once more, by u (w + rate g). What compression adds is
-// derived in reducer.cpp; it is taken twice, for the terms of second order.
-double bound(int ranks, ddp::Compression compression) {
-  const double u = 0x1p-53, w = 1 / std::sqrt(10.0), g = 0.2 * (11 * w + 1), n = 20.0 * ranks + 30;
+struct Options {
+  multinode::CommonOptions common;
+  std::string compression = "none";
+  std::size_t steps = 100;
+};
+
+// How far the parameters of P ranks may lie from those of one process after s steps. Weights and biases begin within
+// 1 / sqrt(10), so they stay within w = 1 / sqrt(10) + s rate g. Inputs and targets are within 1, so an output's error
+// is at most e = 10 w + w + 1, and a sample's gradient, 2 / 10 of error times input, at most g = 0.2 e. That makes g =
+// 0.2 (11 / sqrt(10) + 1) / (1 - 2.2 s rate). Both ways add the same numbers, in chains of at most n = 20 P + 30
+// additions, so each mean is off by at most n u g, u = 2^-53 (Higham, Accuracy and Stability of Numerical Algorithms,
+// 2nd ed., section 3.1), and their updates round once more, by u (w + rate g). What compression adds is derived in
+// ddp/hooks.cpp; it is taken twice, for the terms of second order. That is one step's difference b of each of the 110
+// parameters, sqrt(110) b in the 2-norm. The loss is quadratic, and its second derivative between 0 and 2.2, so a step
+// does not make a difference from before larger in that norm: sqrt(110) s b after s steps.
+double bound(int ranks, ddp::Compression compression, double steps) {
+  const double u = 0x1p-53, g = 0.2 * (11 / std::sqrt(10.0) + 1) / (1 - 2.2 * steps * learning_rate);
+  const double w = 1 / std::sqrt(10.0) + steps * learning_rate * g, n = 20.0 * ranks + 30;
   const double rounding = compression == ddp::Compression::none      ? 0
                           : compression == ddp::Compression::float16 ? 0x1p-11 * g + 2 * 0x1p-25
                                                                      : 0x1p-8 * g + 2 * 0x1p-134;
-  return learning_rate * (2 * n * u * g + 2 * ranks * rounding) + 2 * u * (w + learning_rate * g);
+  const double one = learning_rate * (2 * n * u * g + 2 * ranks * rounding) + 2 * u * (w + learning_rate * g);
+  return std::sqrt(110.0) * steps * one;
 }
 
-int run(multinode::World& world, const multinode::CommonOptions& options, ddp::Compression compression) {
-  const auto communicator = make_cpu_communicator(world, multinode::parse_backend(options.backend));
+template <class Model>
+int train(multinode::World& world, multinode::Communicator& communicator, const Options& options) {
+  const ddp::Compression compression = ddp::parse_compression(options.compression);
+  const std::uint64_t seed = options.common.seed;
   const auto rank = static_cast<std::size_t>(world.rank()), size = static_cast<std::size_t>(world.size());
   const auto say = [&](const std::string& line) {
     if (world.rank() == 0) std::puts(line.c_str());
@@ -63,54 +75,54 @@ int run(multinode::World& world, const multinode::CommonOptions& options, ddp::C
                          std::to_string(world.local_size());
   for (const std::string& one : world.gather("who is there", me)) say(one);
 
-  model::Perceptron<double> model({{units, units}, model::Loss::mean_square}, batch_size * size);
-  model.initialize(options.seed + rank);  // the ranks do not agree yet
+  Model model({{units, units}, model::Loss::mean_square}, batch_size * size);
+  model.initialize(seed + rank);  // the ranks do not agree yet
   say("local model: linear, 10 inputs, 10 outputs, 110 parameters");
-  const data::Batch<double> batch = samples(batch_size * rank, batch_size, options.seed);
+  const data::Batch<double> batch = samples(batch_size * rank, batch_size, seed);
   say("loss: mean square error of 20 samples a rank");
-  model::Sgd<double> sgd(model.parameters());
-  ddp::DistributedOptimizer<double> optimizer(world, *communicator, sgd, model.parameters(), model.gradient_storage(),
-                                              {.compression = compression});
-  connect(model, optimizer.reducer());
+  typename Model::Sgd sgd(model.parameters());
+  ddp::DistributedOptimizer optimizer(world, communicator, model, sgd, {.wrap = ddp::compressed(compression)});
   say("optimizer: stochastic gradient descent by the mean over all ranks");
   optimizer.broadcast();
   say("parameters: rank 0's, on all ranks");
 
-  const auto mean_loss = [&] {
-    double loss = model.forward(batch, {}).loss;
-    communicator->all_reduce(std::span(&loss, 1));
-    return loss / static_cast<double>(batch_size * size);
-  };
-  const double before = mean_loss();
-  say("forward: loss " + std::to_string(before));
-  optimizer.reducer().begin(batch_size * size);
-  model.backward([&](std::size_t parameter) { optimizer.reducer().mark_ready(parameter); });
-  say("backward: gradients are on their way");
-  model.update(optimizer, learning_rate);
-  const double after = mean_loss();
-  say("update: loss " + std::to_string(after));
+  double before = 0, after = 0;
+  for (std::size_t step = 1; step <= options.steps; ++step) {
+    model.forward(batch, {}, learning_rate);
+    optimizer.reducer().begin(batch_size * size);
+    model.backward([&](std::size_t parameter) { optimizer.reducer().mark_ready(parameter); });
+    optimizer.update(learning_rate);
+
+    after = take_loss(world, communicator, model);
+    sum_over_ranks(communicator, model, {&after, 1});
+    after /= static_cast<double>(batch_size * size);
+    if (step == 1) before = after;
+    if (step == 1 || step % 20 == 0 || step == options.steps) say(fmt::format("step {}: loss {:.6f}", step, after));
+  }
 
   model::Perceptron<double> alone({{units, units}, model::Loss::mean_square}, batch_size * size);
-  alone.initialize(options.seed);
+  alone.initialize(seed);
   model::Sgd<double> its_sgd(alone.parameters());
-  const data::Batch<double> all = samples(0, batch_size * size, options.seed);
-  alone.forward(all, {});
-  alone.backward([](std::size_t) {});
-  for (double& gradient : alone.gradient_storage()) gradient /= static_cast<double>(all.size());
-  alone.update(its_sgd, learning_rate);
+  const data::Batch<double> all = samples(0, batch_size * size, seed);
+  for (std::size_t step = 1; step <= options.steps; ++step) {
+    alone.forward(all, {});
+    alone.backward([](std::size_t) {});
+    for (double& gradient : alone.gradient_storage()) gradient /= static_cast<double>(all.size());
+    alone.update(its_sgd, learning_rate);
+  }
 
   const std::vector<double> mine = model.copy_parameters(), its = alone.copy_parameters();
   double difference = 0;
   for (std::size_t i = 0; i < mine.size(); ++i) difference = std::max(difference, std::abs(mine[i] - its[i]));
-  const double allowed = bound(world.size(), compression);
-  const auto hashes = world.gather("parameters", std::to_string(hash_of<double>(mine)));
+  const double allowed = bound(world.size(), compression, static_cast<double>(options.steps));
+  const std::vector<std::string> hashes = parameter_hashes(world, model);
   const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;
   const bool right = identical && difference <= allowed && after < before;
   say(fmt::format(
       "done: {}: parameters are {} on all ranks, and differ from those of one process by {:.2g}, at most {:.2g}",
       right ? "RIGHT" : "WRONG", identical ? "the same" : "NOT the same", difference, allowed));
-  multinode::JsonLines json(world.rank() == 0 ? options.json : "");
-  json.write(multinode::fingerprint(world));
+  multinode::JsonLines json(world.rank() == 0 ? options.common.json : "");
+  if (world.rank() == 0) json.write(multinode::fingerprint(world));
   json.write({{"right", right},
               {"identical", identical},
               {"loss_before", before},
@@ -120,20 +132,29 @@ int run(multinode::World& world, const multinode::CommonOptions& options, ddp::C
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 
+int run(multinode::World& world, const Options& options) {
+  const auto communicator = make_communicator(world, multinode::parse_backend(options.common.backend));
+  if (communicator->backend() == multinode::Backend::nccl && options.compression != "none")
+    throw multinode::UsageError("--compression: only on CPUs, with --backend mpi or gloo");
+  return with_perceptron<double>(*communicator,
+                                 [&]<class Model>() { return train<Model>(world, *communicator, options); });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   namespace po = boost::program_options;
-  multinode::CommonOptions common;
-  std::string name;
-  ddp::Compression compression{};
+  Options options;
   po::options_description known("Options of horovod_style");
-  known.add_options()("compression", po::value(&name)->default_value("none"),
-                      "send gradients as none (as they are), float16 or bfloat16");
+  known.add_options()("steps", po::value(&options.steps)->default_value(options.steps),
+                      "steps of training, all with the same samples")  //
+      ("compression", po::value(&options.compression)->default_value(options.compression),
+       "send gradients as none (as they are), float16 or bfloat16");
   const auto validate = [&] {
-    compression = ddp::parse_compression(name);
-    multinode::parse_backend(common.backend);
+    multinode::require_range<std::size_t>("--steps", options.steps, 2, 200);  // the bound needs 2.2 steps rate < 1
+    ddp::parse_compression(options.compression);
+    multinode::parse_backend(options.common.backend);
   };
-  return multinode::run({"horovod_style", known, common, validate}, argc, argv,
-                        [&](multinode::World& world) { return run(world, common, compression); });
+  return multinode::run({"horovod_style", known, options.common, validate}, argc, argv,
+                        [&](multinode::World& world) { return run(world, options); });
 }

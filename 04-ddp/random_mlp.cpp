@@ -1,12 +1,12 @@
 // random_mlp: trains NVIDIA's large perceptron, 55,616,001 parameters, on random numbers. It measures the time of a
 // step, and how much of the communication the backward pass hides. Exit status: 0 the loss fell and all ranks have the
-// same parameters; 1 not, failed or timed out; 2 bad command line or environment.
+// same parameters; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
 #include "ddp/overlap.hpp"
 #include "ddp/philox.hpp"
 #include "ddp/recorder.hpp"
 #include "ddp/reducer.hpp"
 #include "model/perceptron.hpp"
-#include "train_step.hpp"
+#include "on_device.hpp"
 
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
@@ -90,7 +90,7 @@ struct Options {
     options.bucket_bytes = multinode::parse_size(bucket_bytes, "--bucket-bytes");
     options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
     options.overlap = !no_overlap;
-    options.compression = ddp::parse_compression(compression);
+    options.wrap = ddp::compressed(ddp::parse_compression(compression));
     return options;
   }
 };
@@ -117,33 +117,34 @@ void draw(std::size_t first, std::size_t count, std::uint64_t seed, data::Batch<
 }
 
 // All steps are of one batch, and their learning rate is 0: as much work as in training, and the parameters stay.
-ddp::Overlap measure(multinode::World& world, multinode::Communicator& communicator, const Options& options,
+ddp::Overlap measure(const multinode::World& world, multinode::Communicator& communicator, const Options& options,
                      model::Perceptron<float>& model, model::Sgd<float>& optimizer, const data::Batch<float>& batch) {
   using Reducer = ddp::Reducer<float>;
   const std::vector<ddp::NamedBlock> parameters = model.parameters();
   const std::span<float> storage = model.gradient_storage();
   ddp::ReducerOptions settings = options.reducer();
   settings.overlap = true;
-  Reducer overlapped(world, communicator, parameters, storage, settings);
-  Reducer alone(ddp::Peers{}, parameters, storage, settings);
+  Reducer overlapped(communicator, parameters, storage, settings);
+  Reducer alone(ddp::AllReduce{}, parameters, storage, settings);
   settings.overlap = false;
-  Reducer serial(world, communicator, parameters, storage, settings);
+  Reducer serial(communicator, parameters, storage, settings);
   const auto step = [&](Reducer& reducer) {
     return [&] {
       connect(model, reducer);
       train_step(model, optimizer, reducer, batch, batch.size() * static_cast<std::size_t>(world.size()), {}, 0);
     };
   };
-  std::vector<std::uint16_t> compressed(settings.compression == ddp::Compression::none ? 0 : storage.size());
+  const ddp::Compression compression = ddp::parse_compression(options.compression);
+  std::vector<std::uint16_t> compressed(compression == ddp::Compression::none ? 0 : storage.size());
   const auto communicate = [&] {
     std::vector<multinode::Block> blocks;
     for (const ddp::BucketPlan::Bucket& bucket : overlapped.plan().buckets) {
       if (compressed.empty())
         blocks.emplace_back(storage.subspan(bucket.offset, bucket.count));
       else
-        blocks.emplace_back(compressed.data() + bucket.offset, bucket.count,
-                            settings.compression == ddp::Compression::float16 ? multinode::DataType::float16
-                                                                              : multinode::DataType::bfloat16);
+        blocks.emplace_back(
+            compressed.data() + bucket.offset, bucket.count,
+            compression == ddp::Compression::float16 ? multinode::DataType::float16 : multinode::DataType::bfloat16);
     }
     ddp::reduce_all(communicator, blocks);
   };
@@ -151,29 +152,29 @@ ddp::Overlap measure(multinode::World& world, multinode::Communicator& communica
                               options.measure_overlap);
 }
 
-int run(multinode::World& world, const Options& options) {
-  const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(options.common.backend));
+template <class Model>
+int train(multinode::World& world, multinode::Communicator& communicator, const Options& options) {
   const auto rank = static_cast<std::size_t>(world.rank()), size = static_cast<std::size_t>(world.size());
   const std::uint64_t seed = options.common.seed;
 
-  model::Perceptron<float> model(options.architecture(), options.batch_size);
-  model::Sgd<float> optimizer(model.parameters());
-  ddp::Reducer<float> reducer(world, *communicator, model.parameters(), model.gradient_storage(), options.reducer());
-  connect(model, reducer);
-  model.initialize(seed);
-  ddp::broadcast_parameters(world, *communicator, model.parameters());
-  ddp::Recorder recorder(world, *communicator, options.recorder);
+  Model model(options.architecture(), options.batch_size);
+  typename Model::Sgd optimizer(model.parameters());
+  ddp::Reducer<float> reducer(communicator, model.parameters(), model.gradient_storage(), options.reducer(),
+                              gradient_memory(world, communicator, model));
+  start_training(world, communicator, model, reducer, seed);
+  ddp::Recorder recorder(world, communicator, options.recorder);
   multinode::JsonLines json(rank == 0 ? options.common.json : "");
   if (rank == 0) {
     json.write(multinode::fingerprint(world));
-    std::cout << summary(reducer, world, *communicator) << std::endl;
+    std::cout << summary(reducer, world, communicator) << std::endl;
   }
 
   data::Batch<float> batch, first_batch;
   draw(rank * options.batch_size, options.batch_size, seed, first_batch);
   const auto loss_of_first_batch = [&] {
-    double loss = model.forward(first_batch, {}).loss;
-    sum_over_ranks(*communicator, model, {&loss, 1});
+    model.forward(first_batch, {});
+    double loss = take_loss(world, communicator, model);
+    sum_over_ranks(communicator, model, {&loss, 1});
     return loss / static_cast<double>(size * options.batch_size);
   };
   const double before = loss_of_first_batch();
@@ -182,13 +183,12 @@ int run(multinode::World& world, const Options& options) {
     std::vector<double> losses(size);  // of each rank's samples
     for (std::size_t s = 0; s < options.steps; ++s, ++step) {
       draw((step * size + rank) * options.batch_size, options.batch_size, seed, batch);
-      losses[rank] += train_step(model, optimizer, reducer, batch, size * options.batch_size,
-                                 {0, seed, static_cast<std::uint32_t>(step)}, options.learning_rate,
-                                 {.complete = {}, .observe = recorder.observer()})
-                          .loss /
-                      static_cast<double>(options.steps * options.batch_size);
+      train_step(model, optimizer, reducer, batch, size * options.batch_size,
+                 {0, seed, static_cast<std::uint32_t>(step)}, options.learning_rate,
+                 {.complete = {}, .observe = recorder.observer()});
     }
-    sum_over_ranks(*communicator, model, losses);
+    losses[rank] = take_loss(world, communicator, model) / static_cast<double>(options.steps * options.batch_size);
+    sum_over_ranks(communicator, model, losses);
     for (std::size_t r = 0; r < size && rank == 0; ++r)
       std::cout << fmt::format("[rank {}] Epoch {} | Batchsize: {} | Steps: {} | Loss: {:.6f}", r, epoch,
                                options.batch_size, options.steps, losses[r])
@@ -199,19 +199,20 @@ int run(multinode::World& world, const Options& options) {
                   {"loss", std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(size)}});
   }
   float largest = 0;
-  for (const float gradient : reducer.storage()) largest = std::max(largest, std::abs(gradient));
+  for (const float gradient : model.copy_gradients()) largest = std::max(largest, std::abs(gradient));
   const double after = loss_of_first_batch();
   recorder.report(std::cout, json);
 
-  if (options.measure_overlap > 0) {
-    const ddp::Overlap overlap = measure(world, *communicator, options, model, optimizer, first_batch);
-    if (rank == 0) {
-      print(std::cout, overlap);
-      json.write({{"overlap", json_of(overlap)}});
+  if constexpr (!on_gpu<Model>)
+    if (options.measure_overlap > 0) {
+      const ddp::Overlap overlap = measure(world, communicator, options, model, optimizer, first_batch);
+      if (rank == 0) {
+        print(std::cout, overlap);
+        json.write({{"overlap", json_of(overlap)}});
+      }
     }
-  }
 
-  const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, model.parameters());
+  const std::vector<std::string> hashes = parameter_hashes(world, model);
   const bool identical = std::ranges::count(hashes, hashes[0]) == world.size();
   const bool right = identical && after < before;
   if (rank == 0) {
@@ -224,6 +225,15 @@ int run(multinode::World& world, const Options& options) {
     json.write({{"right", right}, {"before", before}, {"after", after}, {"identical", identical}});
   }
   return right ? multinode::exit_right : multinode::exit_wrong;
+}
+
+int run(multinode::World& world, const Options& options) {
+  const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
+  if (communicator->backend() == multinode::Backend::nccl &&
+      (options.measure_overlap > 0 || options.compression != "none"))
+    throw multinode::UsageError("--measure-overlap and --compression: only on CPUs, with --backend mpi or gloo");
+  return with_perceptron<float>(*communicator,
+                                [&]<class Model>() { return train<Model>(world, *communicator, options); });
 }
 
 }  // namespace

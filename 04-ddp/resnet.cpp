@@ -1,21 +1,21 @@
 // resnet: trains a residual network on CIFAR-10's photographs, or on synthetic images to measure its speed, with
 // libtorch's layers and gradients, which this project's reducer averages over the ranks.
-// Exit status: 0 all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or environment.
+// Exit status: 0 all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or environment; 77
+// no GPU for --backend nccl.
 #include "torch/resnet.hpp"
 #include "data/cifar10.hpp"
 #include "data/loader.hpp"
 #include "ddp/checkpoint.hpp"
 #include "ddp/sampler.hpp"
-#include "model/optimizer.hpp"
 #include "progress.hpp"
-#include "torch/cpu.hpp"
+#include "torch/device.hpp"
 #include "torch/distributed_data_parallel.hpp"
 
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
@@ -86,23 +86,24 @@ struct Tensors {
   torch::Tensor labels;  // batch
 };
 
-// They share the batch's memory.
-Tensors tensors_of(data::Batch<float>& batch) {
+// On the CPU they share the batch's memory.
+Tensors tensors_of(data::Batch<float>& batch, torch::Device device) {
   const auto side = static_cast<std::int64_t>(data::cifar10_side);
-  return {torch::from_blob(batch.inputs.data(), {static_cast<std::int64_t>(batch.size()), 3, side, side}),
+  return {torch::from_blob(batch.inputs.data(), {static_cast<std::int64_t>(batch.size()), 3, side, side}).to(device),
           torch::from_blob(batch.labels.data(), {static_cast<std::int64_t>(batch.size())}, torch::kUInt8)
-              .to(torch::kInt64)};
+              .to(device, torch::kInt64)};
 }
 
 // One batch of noise, which every step learns again: it costs no time to make.
-Tensors synthetic(const Options& options, std::uint64_t seed, int rank) {
+Tensors synthetic(const Options& options, std::uint64_t seed, int rank, torch::Device device) {
   torch::manual_seed(seed + static_cast<std::uint64_t>(rank));
-  return {torch::randn({options.batch_size, 3, options.image_size, options.image_size}),
-          torch::randint(synthetic_classes, {options.batch_size}, torch::kInt64)};
+  return {torch::randn({options.batch_size, 3, options.image_size, options.image_size}).to(device),
+          torch::randint(synthetic_classes, {options.batch_size}, torch::kInt64).to(device)};
 }
 
 // The part of the test images that are told right; each rank looks at its share of them.
-double evaluate(multinode::Communicator& communicator, model::ResNet& net, const data::Cifar10Images& images) {
+double evaluate(multinode::Communicator& communicator, torch::Device device, model::ResNet& net,
+                const data::Cifar10Images& images) {
   const torch::NoGradGuard no_gradients;
   net->eval();
   const ddp::Range mine = ddp::part_of(images.size(), static_cast<std::size_t>(communicator.rank()),
@@ -113,18 +114,17 @@ double evaluate(multinode::Communicator& communicator, model::ResNet& net, const
     std::vector<std::uint32_t> samples(std::min(test_batch, mine.end - begin));
     std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
     data::gather(images, samples, {}, batch);
-    const Tensors tensors = tensors_of(batch);
+    const Tensors tensors = tensors_of(batch, device);
     right += net->forward(tensors.images).argmax(1).eq(tensors.labels).sum().item<double>();
   }
   net->train();
-  communicator.all_reduce(std::span(&right, 1));
-  return right / static_cast<double>(images.size());
+  return sum_over_ranks(communicator, device, right) / static_cast<double>(images.size());
 }
 
 int run(multinode::World& world, const Options& options) {
   using Clock = std::chrono::steady_clock;
-  share_cores(world);
-  const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(options.common.backend));
+  const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
+  const torch::Device device = choose_device(world, *communicator);
   const int rank = world.rank();
   const std::size_t global_batch =
       static_cast<std::size_t>(options.batch_size) * static_cast<std::size_t>(world.size());
@@ -139,17 +139,28 @@ int run(multinode::World& world, const Options& options) {
   torch::manual_seed(seed);
   model::ResNet net(model::resnet_layout(options.arch),
                     photographs ? static_cast<std::int64_t>(data::cifar10_classes) : synthetic_classes);
+  net->to(device);
   ddp::DistributedDataParallel parallel(world, *communicator, *net);
-  model::Sgd<float> optimizer(parallel.parameters(), 0.9, 1e-5);
+  const auto optimizer = make_sgd(parallel.parameters(), device, 0.9, 1e-5);
 
   std::vector<ddp::NamedBlock> model = ddp::parameters_of(*net);
   for (const ddp::NamedBlock& block : ddp::buffers_of(*net)) model.push_back(block);
   std::vector<ddp::NamedBlock> everything = model;
-  for (const ddp::NamedBlock& block : optimizer.state()) everything.push_back(block);
+  for (const ddp::NamedBlock& block : optimizer->state()) everything.push_back(block);
   const std::filesystem::path file = std::filesystem::path(options.model_dir) / options.model_filename;
+  const std::filesystem::path before = file.string() + ".before";  // the checkpoint before it
   int first_epoch = 0;
   if (options.resume) {
-    const nlohmann::json state = ddp::load_checkpoint(world, *communicator, file, everything);
+    std::vector<std::filesystem::path> files{file, before};
+    std::erase_if(files, [](const auto& one) { return !std::filesystem::exists(one); });
+    if (files.empty()) files = {file};  // for its error
+    const HostBlocks blocks(everything, device);
+    const auto share = [&] {
+      blocks.send();
+      broadcast_parameters(world, *communicator, everything);
+    };
+    const nlohmann::json state =
+        ddp::load_checkpoint(world, *communicator, files, blocks.here(), nlohmann::json::object(), share).state;
     first_epoch = state.at("epoch");
     seed = state.at("seed");
   } else if (rank == 0) {
@@ -166,7 +177,7 @@ int run(multinode::World& world, const Options& options) {
   if (photographs)
     sampler.emplace(photographs->train.size(), global_batch, rank, world.size(), seed, ddp::Remainder::drop);
   const std::size_t steps = photographs ? sampler->steps() : static_cast<std::size_t>(options.steps_syn);
-  const Tensors noise = photographs ? Tensors{} : synthetic(options, seed, rank);
+  const Tensors noise = photographs ? Tensors{} : synthetic(options, seed, rank, device);
 
   for (int epoch = first_epoch; epoch < options.num_epochs; ++epoch) {
     const auto start = Clock::now();
@@ -180,37 +191,38 @@ int run(multinode::World& world, const Options& options) {
     }
     double loss = 0;
     for (std::size_t step = 0; step < steps; ++step) {
-      const Tensors batch = loader ? tensors_of(loader->next()) : noise;
-      parallel.begin(static_cast<std::size_t>(world.size()));  // the mean of the ranks' means: their batches are alike
-      const torch::Tensor mean = torch::nn::functional::cross_entropy(net->forward(batch.images), batch.labels);
-      mean.backward();
-      parallel.wait();
-      parallel.update(optimizer, options.learning_rate);
+      const Tensors batch = loader ? tensors_of(loader->next(), device) : noise;
+      const torch::Tensor mean =
+          parallel.train([&] { return torch::nn::functional::cross_entropy(net->forward(batch.images), batch.labels); },
+                         *optimizer, options.learning_rate);
+      communicator->synchronize();  // a GPU's work ends within the deadline, or names who is late
       loss += mean.item<double>();
       progress.step(epoch, step + 1, steps,
                     fmt::format(": loss {:.4f} on rank 0", loss / static_cast<double>(step + 1)), false);
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     const double speed = static_cast<double>(steps * global_batch) / seconds;
-    communicator->all_reduce(std::span(&loss, 1));
-    loss /= static_cast<double>(steps) * world.size();
+    loss = sum_over_ranks(*communicator, device, loss) / (static_cast<double>(steps) * world.size());
     nlohmann::json line{{"epoch", epoch}, {"loss", loss}, {"seconds", seconds}, {"samples_per_second", speed}};
     progress.line(fmt::format("Epoch: {}, loss: {:.4f}, samples_per_sec: {:.4f}", epoch, loss, speed));
 
     if ((epoch + 1) % options.save_every == 0 || epoch + 1 == options.num_epochs) {
       parallel.broadcast_buffers();
       if (photographs) {
-        const double accuracy = evaluate(*communicator, net, photographs->test);
+        const double accuracy = evaluate(*communicator, device, net, photographs->test);
         line["accuracy"] = accuracy;
         progress.line(fmt::format("Epoch: {}, Accuracy: {:.4f}", epoch, accuracy));
       }
-      if (rank == 0)
-        ddp::write_checkpoint(file, {{"program", "resnet"}, {"epoch", epoch + 1}, {"seed", seed}}, everything);
+      if (rank == 0) {
+        if (std::filesystem::exists(file)) std::filesystem::rename(file, before);
+        ddp::write_checkpoint(file, {{"program", "resnet"}, {"epoch", epoch + 1}, {"seed", seed}},
+                              HostBlocks(everything, device).here());
+      }
     }
     if (rank == 0) json.write(line);
   }
 
-  const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, model);
+  const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, HostBlocks(model, device).here());
   const bool right = std::set(hashes.begin(), hashes.end()).size() == 1;
   for (std::size_t r = 0; r < hashes.size() && !right; ++r)
     progress.line("parameters: " + hashes[r] + " on rank " + std::to_string(r));

@@ -1,8 +1,8 @@
 // synthetic_benchmark: measures the images per second of data-parallel training of a residual network. Options and
 // output are those of Horovod's pytorch_synthetic_benchmark.py.
-// Exit status: 0 all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or environment.
-#include "model/optimizer.hpp"
-#include "torch/cpu.hpp"
+// Exit status: 0 all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or environment; 77
+// no GPU for --backend nccl.
+#include "torch/device.hpp"
 #include "torch/distributed_data_parallel.hpp"
 #include "torch/resnet.hpp"
 
@@ -65,40 +65,42 @@ struct Options {
 };
 
 int run(multinode::World& world, const Options& options) {
-  share_cores(world);
-  const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(options.common.backend));
+  const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
+  const torch::Device device = choose_device(world, *communicator);
+  const char* const unit = device.is_cpu() ? "CPU" : "GPU";
+  if (options.fp16_allreduce && !device.is_cpu())
+    throw multinode::UsageError("--fp16-allreduce: only on CPUs, with --backend mpi or gloo");
   const bool talk = world.rank() == 0;
   const double ranks = world.size();
   multinode::JsonLines json(talk ? options.common.json : "");
 
   torch::manual_seed(options.common.seed);
   model::ResNet net(model::resnet_layout(options.model), classes);
+  net->to(device);
   const torch::MemoryFormat format =
       options.channels_last ? torch::MemoryFormat::ChannelsLast : torch::MemoryFormat::Contiguous;
   for (torch::Tensor& parameter : net->parameters())
     if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(format));
   ddp::ReducerOptions reducer;
-  if (options.fp16_allreduce) reducer.compression = ddp::Compression::float16;
+  if (options.fp16_allreduce) reducer.wrap = ddp::compressed(ddp::Compression::float16);
   ddp::DistributedDataParallel parallel(world, *communicator, *net, reducer);
-  model::Sgd<float> optimizer(parallel.parameters());
+  const auto optimizer = make_sgd(parallel.parameters(), device);
   torch::manual_seed(options.common.seed + static_cast<std::uint64_t>(world.rank()));
   const torch::Tensor images =
-      torch::randn({options.batch_size, 3, options.image_size, options.image_size}).contiguous(format);
-  const torch::Tensor labels = torch::randint(classes, {options.batch_size}, torch::kInt64);
+      torch::randn({options.batch_size, 3, options.image_size, options.image_size}).contiguous(format).to(device);
+  const torch::Tensor labels = torch::randint(classes, {options.batch_size}, torch::kInt64).to(device);
 
   const auto train = [&](int batches) {
-    for (int i = 0; i < batches; ++i) {
-      parallel.begin(static_cast<std::size_t>(world.size()));
-      torch::nn::functional::cross_entropy(net->forward(images), labels).backward();
-      parallel.wait();
-      parallel.update(optimizer, 0.01 * ranks);
-    }
+    for (int i = 0; i < batches; ++i)
+      parallel.train([&] { return torch::nn::functional::cross_entropy(net->forward(images), labels); }, *optimizer,
+                     0.01 * ranks);
+    communicator->synchronize();  // a GPU's work, which the host did not wait for
   };
 
   if (talk) {
     json.write(multinode::fingerprint(world));
-    std::printf("Model: %s\nBatch size: %lld\nNumber of CPUs: %d\nRunning warmup...\n", options.model.c_str(),
-                static_cast<long long>(options.batch_size), world.size());
+    std::printf("Model: %s\nBatch size: %lld\nNumber of %ss: %d\nRunning warmup...\n", options.model.c_str(),
+                static_cast<long long>(options.batch_size), unit, world.size());
     std::fflush(stdout);
   }
   train(options.num_warmup_batches);
@@ -110,7 +112,7 @@ int run(multinode::World& world, const Options& options) {
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
     speeds.push_back(static_cast<double>(options.batch_size * options.num_batches_per_iter) / time.count());
     if (!talk) continue;
-    std::printf("Iter #%d: %.1f img/sec per CPU\n", i, speeds.back());
+    std::printf("Iter #%d: %.1f img/sec per %s\n", i, speeds.back(), unit);
     std::fflush(stdout);
   }
 
@@ -118,11 +120,11 @@ int run(multinode::World& world, const Options& options) {
   double squares = 0;
   for (const double speed : speeds) squares += (speed - mean) * (speed - mean);
   const double interval = 1.96 * std::sqrt(squares / static_cast<double>(speeds.size()));
-  const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, parallel.parameters());
+  const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, HostBlocks(parallel.parameters(), device).here());
   const bool right = std::set(hashes.begin(), hashes.end()).size() == 1;
   if (talk) {
-    std::printf("Img/sec per CPU: %.1f +-%.1f\nTotal img/sec on %d CPU(s): %.1f +-%.1f\n%s\n", mean, interval,
-                world.size(), ranks * mean, ranks * interval,
+    std::printf("Img/sec per %s: %.1f +-%.1f\nTotal img/sec on %d %s(s): %.1f +-%.1f\n%s\n", unit, mean, interval,
+                world.size(), unit, ranks * mean, ranks * interval,
                 right ? "RIGHT: the same parameters on every rank" : "WRONG: the ranks' parameters differ");
     std::fflush(stdout);
     json.write({{"model", options.model},

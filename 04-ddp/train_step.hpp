@@ -7,7 +7,6 @@
 #include "model/perceptron.hpp"
 
 #include <multinode/communicator.hpp>
-#include <multinode/device.hpp>
 
 #include <chrono>
 #include <cmath>
@@ -18,16 +17,12 @@
 #include <string>
 #include <vector>
 
-// Has the model write its gradients where the reducer wants them. Both must live as long as the other is used.
+// Has the model write its gradients where the reducer wants them.
 template <class Model, class T>
-void connect(Model& model, ddp::Reducer<T>& reducer) {
-  const auto lay_out = [&model, &reducer] {
-    std::vector<std::span<T>> gradients;
-    for (std::size_t i = 0; i < model.parameters().size(); ++i) gradients.push_back(reducer.gradient(i));
-    model.set_gradients(std::move(gradients));
-  };
-  lay_out();
-  reducer.set_relocated(lay_out);
+void connect(Model& model, const ddp::Reducer<T>& reducer) {
+  std::vector<std::span<T>> gradients;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) gradients.push_back(reducer.gradient(i));
+  model.set_gradients(std::move(gradients));
 }
 
 // What else is to be done in a step.
@@ -67,22 +62,19 @@ model::Score train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& red
   return score;
 }
 
+// Whether the model is on a GPU: see on_device.hpp.
+template <class Model>
+constexpr bool on_gpu = requires(Model& model) {
+  model.stream();
+};
+
 // Sums a few numbers over all ranks.
 template <class Model>
-void sum_over_ranks(multinode::Communicator& communicator, [[maybe_unused]] const Model& model,
-                    std::span<double> numbers) {
-#ifdef MULTINODE_HAVE_CUDA
-  if constexpr (requires { model.stream(); }) {  // NCCL takes device memory only
-    multinode::DeviceBuffer<double> there(numbers.size());
-    there.copy_from(numbers, model.stream());
-    communicator.all_reduce(there.span());
-    communicator.synchronize();  // within the deadline, which a wait for the stream alone is not
-    there.copy_to(numbers, model.stream());
-    multinode::check(cudaStreamSynchronize(model.stream()));
-    return;
-  }
-#endif
-  communicator.all_reduce(numbers);
+void sum_over_ranks(multinode::Communicator& communicator, [[maybe_unused]] Model& model, std::span<double> numbers) {
+  if constexpr (on_gpu<Model>)  // NCCL takes device memory only
+    model.sum(communicator, numbers);
+  else
+    communicator.all_reduce(numbers);
 }
 
 // FNV-1a of the parameters' bits.

@@ -127,17 +127,23 @@ class Cluster(Launcher):
 
     def start(self):
         self.state = self.folder / "state"
-        output("node0", self.build / self.needs, "start", "--head", "--host", "node0", "--num-cpus", 2, "--num-gpus", 0,
-               "--state", self.state)
+        self.node("node0", "--head", "--host", "node0")
+        self.cluster("status", "--wait-for-nodes", 1)
         for host in HOSTS[1:]:
             self.bring_back(host)
+        self.cluster("status", "--wait-for-nodes", len(HOSTS))
+
+    def node(self, host, *options):  # stays in the foreground
+        on(host, self.build / self.needs, "start", *options, "--num-cpus", 2, "--num-gpus", 0, "--state", self.state)
+
+    def cluster(self, command, *options):
+        output("node0", self.build / self.needs, command, *options, "--state", self.state)
 
     def bring_back(self, host):
-        output(host, self.build / self.needs, "start", "--address", (self.state / "address").read_text().strip(), "--num-cpus", 2,
-               "--num-gpus", 0, "--state", self.state)
+        self.node(host, "--address", (self.state / "address").read_text().strip())
 
     def stop(self):
-        output("node0", self.build / self.needs, "stop", "--state", self.state)
+        self.cluster("stop")
 
     def train(self, program):
         return [on("node0", self.build / self.needs, "submit", "--state", self.state, "--num-workers", 4, "--max-failures", 100,

@@ -119,7 +119,7 @@ int explore_world(World& world, const Options& options) {
   mine["first_barrier_ms"] = options.since == 0 ? json() : json(double(met - options.since) / 1e6);
 
   Processes processes;
-  for (const std::string& text : world.gather("what the processes see", mine.dump()))
+  for (const std::string& text : world.gather_on_rank_0("what the processes see", mine.dump()))
     processes.push_back(json::parse(text));
   if (world.rank() != 0) return multinode::exit_right;  // all ranks exit with the worst status
 

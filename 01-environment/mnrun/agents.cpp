@@ -71,6 +71,8 @@ Agents::Agents(const Options& options, Agent own, Say say)
   own_.node = options.node_rank.value_or(0);
   own_.run_id = options.run_id;
   own_.max_restarts = options.max_restarts;
+  // The agents of several nodes know only what the user gave them. Their ranks' generation has a random id too.
+  token_ = options.nodes > 1 ? "agents of " + options.run_id : multinode::random_token();
   if (options.nodes > 1) {
     connect();
   } else {
@@ -91,13 +93,15 @@ Agents::~Agents() {
 // Listens on the endpoint's address; if that belongs to another machine (a service in front of a pod), on all
 // addresses.
 std::unique_ptr<multinode::TcpStoreServer> Agents::serve() {
+  const multinode::TcpStoreServer::Entry entry{token_};
   try {
     return std::make_unique<multinode::TcpStoreServer>(
-        options_.nodes > 1 ? multinode::detail::listening_address(endpoint_.host) : endpoint_.host, endpoint_.port);
+        options_.nodes > 1 ? multinode::detail::listening_address(endpoint_.host) : endpoint_.host, endpoint_.port,
+        entry);
   } catch (const std::system_error& e) {
     if (options_.nodes == 1 || !options_.host_is_node_0 || e.code().value() != EADDRNOTAVAIL) throw;
   }
-  return std::make_unique<multinode::TcpStoreServer>("0.0.0.0", endpoint_.port);
+  return std::make_unique<multinode::TcpStoreServer>("", endpoint_.port, entry);
 }
 
 void Agents::connect() {
@@ -118,19 +122,23 @@ void Agents::connect() {
   try {
     const auto notice = std::min<milliseconds>(timeout, 10s);
     try {
-      multinode::TcpStore probe(endpoint_, notice);
+      multinode::TcpStore probe(endpoint_, notice, {.token = token_});
       probe.goodbye();
     } catch (const StoreTimeout&) {
       if (notice == timeout) throw;
       say_("waiting for " + who + " at " + to_string(endpoint_));
-      multinode::TcpStore probe(endpoint_, timeout - notice);
+      multinode::TcpStore probe(endpoint_, timeout - notice, {.token = token_});
       probe.goodbye();
     }
   } catch (const StoreTimeout& e) {
     throw StoreTimeout(who + ", did not come: " + e.what());
+  } catch (const multinode::StoreRefused&) {
+    throw UsageError("the agents at " + to_string(endpoint_) + " do not run --rdzv-id '" + options_.run_id +
+                     "' as this one does: give all nodes of a run the same --rdzv-id, and each run its own port");
   }
-  teller_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout);
-  listener_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout);
+  const multinode::protocol::Hello hello{.token = token_};
+  teller_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout, hello);
+  listener_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout, hello);
 }
 
 std::string Agents::key(const std::string& name) const {
@@ -139,10 +147,6 @@ std::string Agents::key(const std::string& name) const {
 
 // Numbers nodes by arrival. The host of the store is node 0, so that MASTER_ADDR is the host that the user named.
 void Agents::claim_node() {
-  const std::string mine = "id " + options_.run_id;
-  if (server_) teller_->set("mnrun/run_id", mine);  // the host of the store decides, even if another node came first
-  if (const auto theirs = teller_->get("mnrun/run_id", tell_timeout); theirs != mine)
-    throw UsageError("the agents at " + to_string(endpoint_) + " run --rdzv-" + theirs + ", this one --rdzv-" + mine);
   std::vector<int> candidates;
   if (options_.node_rank || restart_ > 0) {
     candidates = {own_.node};
@@ -169,41 +173,52 @@ void Agents::claim_node() {
                    std::to_string(taken.pid) + "; each node needs its own --node-rank");
 }
 
-void Agents::wait_for_all() {
-  std::vector<std::string> keys;
-  for (int i = 0; i < options_.nodes; ++i) keys.push_back(key("agent/" + std::to_string(i)));
-  const auto begin = Clock::now();
-  bool told = false;
+// The value of `key`. While there is none, reports once which agents have not come; throws at the deadline.
+std::string Agents::await(const std::string& key, const std::function<std::string()>& missing) {
   for (;;) {
     try {
-      teller_->wait(keys, std::min<milliseconds>(options_.join_timeout, 500ms));
-      break;
+      return teller_->get(key, std::min<milliseconds>(options_.join_timeout, 500ms));
     } catch (const StoreTimeout&) {
     }
     if (const auto early = verdict()) throw std::runtime_error(early->text);  // an agent died while we waited
-    std::vector<int> missing;
-    for (int i = 0; i < options_.nodes; ++i) {
-      try {
-        teller_->get(keys[std::size_t(i)], 0ms);
-      } catch (const StoreTimeout&) {
-        missing.push_back(i);
-      }
-    }
-    if (missing.empty()) break;
-    const std::string who = (missing.size() > 1 ? "node ranks " : "node rank ") + multinode::join(missing) + " of " +
-                            std::to_string(options_.nodes);
-    const auto waited = Clock::now() - begin;
+    const std::string who = missing();
+    if (who.empty()) continue;
+    const auto waited = Clock::now() - meeting_since_;
     if (waited >= options_.join_timeout) {
       const auto seconds = std::chrono::duration<double>(options_.join_timeout).count();
       throw StoreTimeout(
           fmt::format("{} did not come to {} within {:g} s (--timeout)", who, to_string(endpoint_), seconds));
     }
-    if (waited > 10s && !std::exchange(told, true)) say_("waiting for " + who + " at " + to_string(endpoint_));
+    if (waited > 10s && !std::exchange(meeting_reported_, true))
+      say_("waiting for " + who + " at " + to_string(endpoint_));
   }
-  std::vector<Agent> agents;
-  for (const auto& k : keys) agents.push_back(nlohmann::json::parse(teller_->get(k, tell_timeout)).get<Agent>());
-  const std::lock_guard lock(mutex_);
-  agents_ = std::move(agents);
+}
+
+// For node 0.
+std::vector<Agent> Agents::collect() {
+  const auto agent_key = [this](std::size_t node) { return key("agent/" + std::to_string(node)); };
+  std::vector<Agent> agents(static_cast<std::size_t>(options_.nodes));
+  std::vector<bool> came(agents.size());
+  std::string published;
+  const auto missing = [&] {
+    std::vector<std::size_t> nodes;
+    for (std::size_t i = 0; i < agents.size(); ++i) {
+      if (!came[i]) try {
+          agents[i] = nlohmann::json::parse(teller_->get(agent_key(i), 0ms));
+          came[i] = true;
+        } catch (const StoreTimeout&) {
+          nodes.push_back(i);
+        }
+    }
+    if (nodes.empty()) return std::string();
+    std::string who = (nodes.size() > 1 ? "node ranks " : "node rank ") + multinode::join(nodes) + " of " +
+                      std::to_string(options_.nodes);
+    if (who != published) teller_->set(key("missing"), who);
+    return published = std::move(who);
+  };
+  for (std::size_t i = 0; i < agents.size(); ++i)
+    if (!came[i]) agents[i] = nlohmann::json::parse(await(agent_key(i), missing));
+  return agents;
 }
 
 Round Agents::meet(int restart) {
@@ -212,10 +227,13 @@ Round Agents::meet(int restart) {
   if (listening_.joinable()) listening_.join();
   verdict_.reset();
   first_.reset();
+  meeting_since_ = Clock::now();
+  meeting_reported_ = false;
+  Round round;
   if (options_.nodes == 1) {
     own_.master_address = options_.master_address;
     own_.master_port = options_.master_port ? options_.master_port : free_port();
-    agents_ = {own_};
+    round = rounds({&own_, 1})[0];
   } else {
     claim_node();
     // Names the start to which it belongs; for a restart listen() did it as soon as it knew.
@@ -224,9 +242,21 @@ Round Agents::meet(int restart) {
           key("verdict"),
           nlohmann::json(Verdict{1, "the mnrun of " + own_.name() + " is gone: lost the connection to it"}).dump());
     listening_ = multinode::quiet_thread([this] { listen(); });
-    wait_for_all();
+    if (own_.node == 0) {
+      int node = 0;
+      for (const Round& its : rounds(collect()))
+        teller_->set(key("round/" + std::to_string(node++)), nlohmann::json(its).dump());
+    }
+    round = nlohmann::json::parse(await(key("round/" + std::to_string(own_.node)), [this] {
+      const std::string who = teller_->compare_set(key("missing"), "", "");
+      return who.empty() ? "node rank 0 of " + std::to_string(options_.nodes) : who;
+    }));
   }
-  return {agents_, restart, to_string(endpoint_)};
+  round.restart = restart;
+  round.store = multinode::with_token({endpoint_, token_});
+  const std::lock_guard lock(mutex_);
+  store_host_ = round.store_host;
+  return round;
 }
 
 std::optional<Verdict> Agents::verdict() const {
@@ -264,10 +294,9 @@ void Agents::listen() {
 
 Verdict Agents::store_lost(const std::string& why) const {
   const std::lock_guard lock(mutex_);
-  const auto host = std::find_if(agents_.begin(), agents_.end(), [](const Agent& a) { return a.hosts_store; });
-  return {1, host == agents_.end()
+  return {1, store_host_.empty()
                  ? "the store of the agents is gone: " + why
-                 : "the mnrun of " + host->name() + " is gone: lost the connection to it and to the store"};
+                 : "the mnrun of " + store_host_ + " is gone: lost the connection to it and to the store"};
 }
 
 // In a thread of its own, because the connection may hang for tell_timeout.

@@ -21,8 +21,9 @@ struct Verdict {
 void to_json(nlohmann::json& json, const Verdict& verdict);
 void from_json(const nlohmann::json& json, Verdict& verdict);
 
-// Keys: mnrun/run_id          of the run whose agents meet at this store
-//       mnrun/ID/N/agent/R    node R's agent, in start N
+// Keys: mnrun/ID/N/agent/R    node R's agent, in start N
+//       mnrun/ID/N/round/R    what node R must know about the others: node 0 writes it when all agents are there
+//       mnrun/ID/N/missing    until then: the agents that node 0 waits for
 //       mnrun/ID/N/first      the first failure, with --async
 //       mnrun/ID/N/done       the number of nodes whose processes have all ended
 //       mnrun/ID/N/verdict    how start N ended
@@ -57,7 +58,8 @@ class Agents {
   std::unique_ptr<multinode::TcpStoreServer> serve();
   void connect();
   void claim_node();
-  void wait_for_all();
+  std::vector<Agent> collect();
+  std::string await(const std::string& key, const std::function<std::string()>& missing);
   void deliver(const Verdict& verdict);
   void listen();
   Verdict store_lost(const std::string& why) const;
@@ -67,8 +69,11 @@ class Agents {
   Agent own_;
   Say say_;
   multinode::Endpoint endpoint_;
+  std::string token_;  // of the store
   std::unique_ptr<multinode::TcpStoreServer> server_;
   int restart_ = 0;
+  std::chrono::steady_clock::time_point meeting_since_;
+  bool meeting_reported_ = false;
 
   // With several nodes: one connection to send messages and one to receive the verdict, each with its thread.
   std::unique_ptr<multinode::TcpStore> teller_, listener_;
@@ -76,8 +81,8 @@ class Agents {
   std::atomic<bool> ending_ = false;
 
   Descriptor wake_;
-  mutable std::mutex mutex_;  // of the following
-  std::vector<Agent> agents_;
+  mutable std::mutex mutex_;  // of the following two
+  std::string store_host_;
   std::optional<Verdict> verdict_;
   std::optional<Verdict> first_;  // used by the event loop's thread only
 };

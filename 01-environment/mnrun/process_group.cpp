@@ -7,11 +7,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 namespace mnrun {
 
@@ -30,6 +33,31 @@ bool ending_now(const multinode::ChildProcess& child) {
   unsigned flags = 0;
   constexpr unsigned exiting = 4;  // PF_EXITING
   return rest >> flags && (flags & exiting);
+}
+
+// Opens the log file `top`/folders.../`name`, and makes the folders below `top`. Another user may have write access to
+// `top`: no link below it is followed, and no pipe is opened. Throws std::system_error.
+Descriptor open_log(std::string path, std::span<const std::string> folders, const char* name) {
+  const auto opened = [&path](int fd) {
+    if (fd < 0 && (errno == ELOOP || errno == ENOTDIR || errno == ENXIO))
+      throw std::system_error(errno, std::generic_category(),
+                              path + ": a link, a pipe or a file is in the way: remove it, or give another --log-dir");
+    if (fd < 0) throw std::system_error(errno, std::generic_category(), path);
+    return Descriptor(fd);
+  };
+  constexpr int folder_flags = O_DIRECTORY | O_CLOEXEC;
+  Descriptor at = opened(open(path.c_str(), folder_flags));
+  for (const std::string& folder : folders) {
+    path += "/" + folder;
+    if (mkdirat(at.get(), folder.c_str(), 0777) < 0 && errno != EEXIST) opened(-1);
+    at = opened(openat(at.get(), folder.c_str(), folder_flags | O_NOFOLLOW));
+  }
+  path += std::string("/") + name;
+  Descriptor log = opened(openat(at.get(), name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
+  struct stat info {};
+  if (fstat(log.get(), &info) == 0 && !S_ISREG(info.st_mode)) errno = ENXIO, opened(-1);
+  if (ftruncate(log.get(), 0) < 0) opened(-1);
+  return log;
 }
 
 }  // namespace
@@ -107,28 +135,73 @@ void from_json(const nlohmann::json& json, Agent& a) {
   json.at("error").get_to(a.error);
 }
 
-std::vector<Place> places(std::span<const Agent> agents, int node) {
-  const Agent& own = agents[static_cast<std::size_t>(node)];
-  Place first;
-  first.local_size = own.processes;
-  first.node = node;
-  first.node_count = static_cast<int>(agents.size());
-  first.role = own.role;
-  first.world_size = first.role_size = 0;
+namespace {
+
+void to_json(nlohmann::json& json, const Place& p) {
+  json = {p.rank, p.world_size, p.local_size, p.node, p.node_count, p.role, p.role_rank, p.role_size};
+}
+
+void from_json(const nlohmann::json& json, Place& p) {
+  auto get = [&json, i = 0u](auto& value) mutable { json.at(i++).get_to(value); };
+  get(p.rank), get(p.world_size), get(p.local_size), get(p.node), get(p.node_count);
+  get(p.role), get(p.role_rank), get(p.role_size);
+}
+
+}  // namespace
+
+void to_json(nlohmann::json& json, const Round& r) {
+  to_json(json["first"], r.first);
+  json["master"] = r.master;
+  json["store_host"] = r.store_host;
+  json["error_status"] = r.error_status;
+  json["error"] = r.error;
+}
+
+void from_json(const nlohmann::json& json, Round& r) {
+  from_json(json.at("first"), r.first);
+  json.at("master").get_to(r.master);
+  json.at("store_host").get_to(r.store_host);
+  json.at("error_status").get_to(r.error_status);
+  json.at("error").get_to(r.error);
+}
+
+std::vector<Round> rounds(std::span<const Agent> agents) {
+  Round round;
+  round.master = agents[0];
+  int ranks = 0;
+  std::map<std::string, int> sizes, role_ranks;
   for (const Agent& agent : agents) {
-    const bool before = &agent < &own;
-    first.world_size += agent.processes;
-    if (before) first.rank += agent.processes;
-    if (agent.role != own.role) continue;
-    first.role_size += agent.processes;
-    if (before) first.role_rank += agent.processes;
+    round.first.world_size = ranks += agent.processes;
+    sizes[agent.role] += agent.processes;
+    if (agent.hosts_store) round.store_host = agent.name();
+    if (agent.error_status && !round.error_status)
+      round.error_status = agent.error_status, round.error = agent.name() + ": " + agent.error;
   }
-  std::vector<Place> result;
-  for (int i = 0; i < own.processes; ++i) {
-    result.push_back(first);
-    result.back().rank += i;
-    result.back().role_rank += i;
-    result.back().local_rank = i;
+  round.first.node_count = static_cast<int>(agents.size());
+
+  std::vector<Round> result;
+  ranks = 0;
+  for (const Agent& agent : agents) {
+    Place& first = round.first;
+    first.rank = std::exchange(ranks, ranks + agent.processes);
+    first.local_size = agent.processes;
+    first.node = static_cast<int>(result.size());
+    first.role = agent.role;
+    int& role_rank = role_ranks[agent.role];
+    first.role_rank = std::exchange(role_rank, role_rank + agent.processes);
+    first.role_size = sizes[agent.role];
+    result.push_back(round);
+  }
+  return result;
+}
+
+std::vector<Place> places(const Place& first) {
+  std::vector<Place> result(static_cast<std::size_t>(first.local_size), first);
+  for (int i = 0; i < first.local_size; ++i) {
+    Place& place = result[static_cast<std::size_t>(i)];
+    place.rank += i;
+    place.role_rank += i;
+    place.local_rank = i;
   }
   return result;
 }
@@ -148,7 +221,6 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
   if (place.local_size > 1) variables.emplace("OMP_NUM_THREADS", "1");  // unless it is set; torchrun does the same
 
   const auto text = [](int value) { return std::to_string(value); };
-  const Agent& master = round.agents[0];
   const std::pair<const char*, std::string> own[] = {
       {"RANK", text(place.rank)},
       {"WORLD_SIZE", text(place.world_size)},
@@ -159,10 +231,10 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
       {"ROLE_NAME", place.role},
       {"ROLE_RANK", text(place.role_rank)},
       {"ROLE_WORLD_SIZE", text(place.role_size)},
-      {"MASTER_ADDR", master.master_address},
-      {"MASTER_PORT", text(master.master_port)},
+      {"MASTER_ADDR", round.master.master_address},
+      {"MASTER_PORT", text(round.master.master_port)},
       {"MNRUN_STORE", round.store},
-      {"MNRUN_RUN_ID", master.run_id},
+      {"MNRUN_RUN_ID", round.master.run_id},
       {"MNRUN_RESTART_COUNT", text(round.restart)},
   };
   for (const auto& [name, value] : own) variables[name] = value;
@@ -172,49 +244,36 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
   return result;
 }
 
-ProcessGroup::ProcessGroup(const Options& options, const Round& round, int node, const std::string& file,
-                           const sigset_t& mask)
+ProcessGroup::ProcessGroup(const Options& options, const Round& round, multinode::ChildCommand common)
     : options_(options),
       round_(round),
-      places_(places(round.agents, node)),
-      file_(file),
-      mask_(mask),
+      places_(places(round.first)),
+      common_(std::move(common)),
       interactive_(places_.size() == 1 && isatty(0)) {}
 
 void ProcessGroup::start(OutputPump& pump) {
   const multinode::Environment inherited = multinode::current_environment();
-  const auto open_file = [](const std::filesystem::path& path, int flags) {
-    Descriptor fd(open(path.c_str(), flags | O_CLOEXEC, 0666));
-    if (!fd) throw std::system_error(errno, std::generic_category(), path.string());
-    return fd;
-  };
   // Reading from a terminal would stop a process in another process group. A pipe or a file goes to rank 0, as with
   // mpirun.
-  const Descriptor nothing = open_file("/dev/null", O_RDONLY);
+  const Descriptor nothing(multinode::check_errno(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null"));
   for (const Place& place : places_) {
     const bool has_input = interactive_ || (place.rank == 0 && !isatty(0));
-    multinode::ChildCommand command{.arguments = options_.command,
-                                    .file = file_,
-                                    .environment = environment_of(place, round_, options_, inherited),
-                                    .descriptors = {has_input ? 0 : nothing.get(), 1, 2},
-                                    .own_group = !interactive_,
-                                    .when_parent_dies = SIGKILL,
-                                    .mask = mask_};
+    multinode::ChildCommand command = common_;
+    command.arguments = options_.command;
+    command.environment = environment_of(place, round_, options_, inherited);
+    command.descriptors = {has_input ? 0 : nothing.get(), 1, 2};
+    command.own_group = !interactive_;
+    command.when_parent_dies = SIGKILL;
     const Streams to_file = options_.redirects.of(place.local_rank), tee = options_.tee.of(place.local_rank);
-    std::filesystem::path folder = options_.log_dir;
-    if (to_file || tee) {
-      folder /= round_.agents[0].run_id;
-      if (place.node_count > 1)
-        folder /= "node_" + std::to_string(place.node);  // several nodes may share the file system
-      folder = folder / ("attempt_" + std::to_string(round_.restart)) / std::to_string(place.local_rank);
-      std::filesystem::create_directories(folder);
-    }
+    std::vector<std::string> folders{round_.master.run_id};
+    if (place.node_count > 1) folders.push_back("node_" + std::to_string(place.node));  // they may share a file system
+    folders.push_back("attempt_" + std::to_string(round_.restart));
+    folders.push_back(std::to_string(place.local_rank));
     Descriptor kept[3];  // keeps them open until the process has its own copies
     for (const int stream : {1, 2}) {
       const Streams bit = stream == 1 ? out : err;
       Descriptor log;
-      if ((to_file | tee) & bit)
-        log = open_file(folder / (stream == 1 ? "stdout.log" : "stderr.log"), O_WRONLY | O_CREAT | O_TRUNC);
+      if ((to_file | tee) & bit) log = open_log(options_.log_dir, folders, stream == 1 ? "stdout.log" : "stderr.log");
       if (log && !(tee & bit)) {
         kept[stream] = std::move(log);
       } else if (log || place.world_size > 1) {

@@ -48,15 +48,24 @@ struct Place {
   int role_rank = 0, role_size = 1;
 };
 
-// The numbers of one node's processes. `agents` are sorted by node; ranks are numbered node by node.
-std::vector<Place> places(std::span<const Agent> agents, int node);
-
-// One start of the run on all nodes.
+// What a node knows about one start of the run. Its size does not grow with the number of nodes.
 struct Round {
-  std::vector<Agent> agents;
-  int restart = 0;
-  std::string store;  // host:port of the agents' store
+  Agent master;            // node 0's agent
+  Place first;             // of this node's first process
+  std::string store_host;  // name() of the agent that hosts the store
+  int error_status = 0;    // not 0: a node cannot start the program, and `error` says which and why
+  std::string error;
+  int restart = 0;    // this and the next: not part of the JSON text
+  std::string store;  // host:port/token of the agents' store
 };
+void to_json(nlohmann::json& json, const Round& round);
+void from_json(const nlohmann::json& json, Round& round);
+
+// The rounds of all nodes. `agents` are sorted by node; ranks are numbered node by node.
+std::vector<Round> rounds(std::span<const Agent> agents);
+
+// The numbers of the processes of the node whose first process has `first`.
+std::vector<Place> places(const Place& first);
 
 // The environment of a process: the agent's, without the variables of other launchers, which would mislead the program.
 std::vector<std::string> environment_of(const Place& place, const Round& round, const Options& options,
@@ -64,8 +73,8 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
 
 class ProcessGroup {
  public:
-  // Does not start the processes yet. `file` is the program, `mask` the signal mask of the processes.
-  ProcessGroup(const Options& options, const Round& round, int node, const std::string& file, const sigset_t& mask);
+  // Does not start the processes yet. `common`: what is the same for all of them.
+  ProcessGroup(const Options& options, const Round& round, multinode::ChildCommand common);
 
   void start(OutputPump& pump);  // throws StartError, std::system_error
 
@@ -85,8 +94,7 @@ class ProcessGroup {
   const Options& options_;
   const Round& round_;
   std::vector<Place> places_;
-  std::string file_;
-  sigset_t mask_;
+  const multinode::ChildCommand common_;
   bool interactive_;
   std::vector<multinode::ChildProcess> children_;
 };

@@ -4,6 +4,8 @@
 #include <multinode/check.hpp>
 #include <multinode/signals.hpp>
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <csignal>
 
@@ -32,14 +34,14 @@ bool ends_program(int signal) { return signal == SIGINT || signal == SIGTERM || 
 // One start of the processes of this node, until the verdict.
 class Run {
  public:
-  Run(const Options& options, const Round& round, const std::string& file, Agents& agents, OutputPump& pump,
-      Signals& signals)
+  Run(const Options& options, const Round& round, const multinode::ChildCommand& common, Agents& agents,
+      OutputPump& pump, Signals& signals)
       : options_(options),
         round_(round),
         agents_(agents),
         pump_(pump),
         signals_(signals),
-        group_(options, round, agents.node(), file, signals.before()) {}
+        group_(options, round, common) {}
 
   Verdict to_the_end() {
     try {
@@ -91,7 +93,7 @@ class Run {
       const int status = ending.as_exit_status();
       // A bad command line, absent hardware, a program that cannot be executed: a restart would fail in the same way.
       const bool again = status != multinode::exit_usage && status != multinode::exit_hardware_absent &&
-                         status != 126 && status != 127 && round_.restart < round_.agents[0].max_restarts;
+                         status != 126 && status != 127 && round_.restart < round_.master.max_restarts;
       const Verdict failure{status,
                             "rank " + std::to_string(place.rank) + " (node " + std::to_string(place.node) + ", host " +
                                 agents_.own().host + ", pid " + std::to_string(group_.child(i).pid()) + ") " +
@@ -176,9 +178,6 @@ std::string prepare(Options& options, Agent& own) {
       use(error);
       if (error) throw multinode::UsageError(std::string(option) + " " + path + ": " + error.message());
     };
-    if ((options.redirects.any() || options.tee.any()) && options.log_dir.empty())
-      options.log_dir = (std::filesystem::temp_directory_path() / ("mnrun-" + std::to_string(geteuid()))).string(),
-      options.default_log_dir = true;
     if (!options.log_dir.empty()) {
       options.log_dir = std::filesystem::absolute(options.log_dir).string();
       folder(options.log_dir, "--log-dir", [&](std::error_code& error) {
@@ -192,7 +191,16 @@ std::string prepare(Options& options, Agent& own) {
     multinode::Environment environment = multinode::current_environment();
     environment.emplace("PATH", "/usr/local/bin:/usr/bin:/bin");
     const auto path = options.environment.find("PATH");
-    return find_program(options.command[0], path == options.environment.end() ? environment["PATH"] : path->second);
+    std::string file =
+        find_program(options.command[0], path == options.environment.end() ? environment["PATH"] : path->second);
+    if ((options.redirects.any() || options.tee.any()) && options.log_dir.empty()) {
+      options.default_log_dir = true;
+      options.log_dir = std::filesystem::absolute(std::filesystem::temp_directory_path() / "mnrun-XXXXXX").string();
+      folder(options.log_dir, "--log-dir", [&](std::error_code& error) {
+        if (!mkdtemp(options.log_dir.data())) error = {errno, std::generic_category()};
+      });
+    }
+    return file;
   } catch (const multinode::UsageError& e) {
     own.error_status = multinode::exit_usage, own.error = e.what();
   } catch (const multinode::HardwareAbsent& e) {
@@ -231,10 +239,18 @@ int supervise(Options options) {
   own.host = multinode::host_name();
   own.pid = getpid();
   own.role = options.role;
-  const std::string file = prepare(options, own);
+  multinode::ChildCommand common;
+  common.file = prepare(options, own);
+  // Two pipes per process, and its connections to the store, can exceed the usual soft limit of 1024 descriptors.
+  rlimit descriptors{};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  common.open_files = descriptors;
+  descriptors.rlim_cur = descriptors.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &descriptors);
   ::signal(SIGCHLD, SIG_DFL);
   ::signal(SIGPIPE, SIG_IGN);
   Signals signals(handled_signals());
+  common.mask = signals.before();
   OutputPump pump(1, 2);
   const auto end = [&](const Verdict& verdict) {
     if (verdict.status) pump.say(verdict.text);
@@ -249,20 +265,19 @@ int supervise(Options options) {
     signals.unblock();
     const Round round = agents.meet(restart);
     signals.block();
-    if (options.tee.any() && restart == 0 && options.default_log_dir)
-      pump.say("log files are in " + options.log_dir + "/" + round.agents[0].run_id);
-    const auto unable = std::find_if(round.agents.begin(), round.agents.end(), [](auto& a) { return a.error_status; });
-    if (unable != round.agents.end()) {
+    if (round.error_status) {
       agents.leave();
-      return end({unable->error_status, unable->name() + ": " + unable->error});
+      return end({round.error_status, round.error});
     }
-    const Verdict verdict = Run(options, round, file, agents, pump, signals).to_the_end();
+    if (restart == 0 && options.default_log_dir)
+      pump.say("log files are in " + options.log_dir + "/" + round.master.run_id);
+    const Verdict verdict = Run(options, round, common, agents, pump, signals).to_the_end();
     if (!verdict.again) {
       agents.leave();
       return end(verdict);
     }
     pump.say(verdict.text + "; start " + std::to_string(restart + 1) + " of " +
-             std::to_string(round.agents[0].max_restarts) + " more");
+             std::to_string(round.master.max_restarts) + " more");
     write_first(pump);
   }
 }

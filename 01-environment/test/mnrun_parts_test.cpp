@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <multinode/check.hpp>
+#include <nlohmann/json.hpp>
 
 #include <set>
 
@@ -178,9 +179,10 @@ mnrun::Agent agent(int node, int processes, std::string role = "default") {
 
 TEST(Places, NumberedNodeByNodeWhateverTheirSizes) {
   const mnrun::Agent agents[] = {agent(0, 2), agent(1, 3), agent(2, 1)};
+  const std::vector<mnrun::Round> rounds = mnrun::rounds(agents);
   int next = 0;
   for (int node = 0; node < 3; ++node) {
-    const auto places = mnrun::places(agents, node);
+    const auto places = mnrun::places(rounds[static_cast<std::size_t>(node)].first);
     ASSERT_EQ(static_cast<int>(places.size()), agents[node].processes);
     for (int local = 0; local < agents[node].processes; ++local, ++next) {
       const mnrun::Place& place = places[static_cast<std::size_t>(local)];
@@ -198,25 +200,49 @@ TEST(Places, NumberedNodeByNodeWhateverTheirSizes) {
 
 TEST(Places, RanksWithinARole) {
   const mnrun::Agent agents[] = {agent(0, 2, "trainer"), agent(1, 3, "reader"), agent(2, 1, "trainer")};
-  EXPECT_EQ(mnrun::places(agents, 2)[0].role_rank, 2);
-  EXPECT_EQ(mnrun::places(agents, 2)[0].role_size, 3);
-  EXPECT_EQ(mnrun::places(agents, 2)[0].rank, 5);
-  EXPECT_EQ(mnrun::places(agents, 1)[2].role_rank, 2);
-  EXPECT_EQ(mnrun::places(agents, 1)[2].role_size, 3);
+  const std::vector<mnrun::Round> rounds = mnrun::rounds(agents);
+  EXPECT_EQ(rounds[2].first.role_rank, 2);
+  EXPECT_EQ(rounds[2].first.role_size, 3);
+  EXPECT_EQ(rounds[2].first.rank, 5);
+  EXPECT_EQ(mnrun::places(rounds[1].first)[2].role_rank, 2);
+  EXPECT_EQ(rounds[1].first.role_size, 3);
+}
+
+TEST(Rounds, TellEachNodeOfTheStoreAndOfTheFirstError) {
+  mnrun::Agent agents[] = {agent(0, 1), agent(1, 2), agent(2, 1)};
+  agents[0].run_id = "r";
+  agents[0].max_restarts = 7;
+  agents[1].hosts_store = true;
+  agents[1].error_status = 127, agents[1].error = "not found";
+  agents[2].error_status = 2, agents[2].error = "later";
+  for (const mnrun::Round& sent : mnrun::rounds(agents)) {
+    const auto round = nlohmann::json::parse(nlohmann::json(sent).dump()).get<mnrun::Round>();
+    EXPECT_EQ(round.master.run_id, "r");
+    EXPECT_EQ(round.master.max_restarts, 7);
+    EXPECT_EQ(round.store_host, agents[1].name());
+    EXPECT_EQ(round.error_status, 127);
+    EXPECT_EQ(round.error, agents[1].name() + ": not found");
+    EXPECT_EQ(round.first.rank, sent.first.rank);
+    EXPECT_EQ(round.first.node, sent.first.node);
+    EXPECT_EQ(round.first.local_size, sent.first.local_size);
+    EXPECT_EQ(round.first.world_size, 4);
+    EXPECT_EQ(round.first.node_count, 3);
+    EXPECT_EQ(round.first.role, "default");
+  }
 }
 
 TEST(EnvironmentOfAProcess, HasNoVariablesOfOtherLaunchers) {
-  mnrun::Round round;
-  round.agents = {agent(0, 2)};
-  round.agents[0].run_id = "r";
-  round.agents[0].master_address = "127.0.0.1";
-  round.agents[0].master_port = 5;
+  mnrun::Agent master = agent(0, 2);
+  master.run_id = "r";
+  master.master_address = "127.0.0.1";
+  master.master_port = 5;
+  mnrun::Round round = mnrun::rounds({&master, 1})[0];
   round.restart = 3;
   round.store = "127.0.0.1:6";
   const Options options = parsed({"-e", "A=mine", "-e", "RANK=9", "p"});
   const Environment inherited = {{"A", "theirs"},   {"HOME", "/h"},     {"OMPI_COMM_WORLD_RANK", "5"},
                                  {"PMI_RANK", "5"}, {"PMIX_RANK", "5"}, {"TORCHELASTIC_RUN_ID", "t"}};
-  const auto list = mnrun::environment_of(mnrun::places(round.agents, 0)[1], round, options, inherited);
+  const auto list = mnrun::environment_of(mnrun::places(round.first)[1], round, options, inherited);
   const std::set<std::string> got(list.begin(), list.end());
   const std::set<std::string> expected = {"A=mine",
                                           "HOME=/h",
@@ -239,16 +265,17 @@ TEST(EnvironmentOfAProcess, HasNoVariablesOfOtherLaunchers) {
 }
 
 TEST(EnvironmentOfAProcess, ThreadsAreTheUsersChoice) {
-  mnrun::Round round;
-  round.agents = {agent(0, 1)};
+  const auto first_of = [](int processes) {
+    const mnrun::Agent master = agent(0, processes);
+    return mnrun::rounds({&master, 1})[0];
+  };
   const auto has = [](const std::vector<std::string>& list, const std::string& entry) {
     return std::find(list.begin(), list.end(), entry) != list.end();
   };
   const Options options = parsed({"p"});
-  EXPECT_FALSE(has(mnrun::environment_of(mnrun::places(round.agents, 0)[0], round, options, {}), "OMP_NUM_THREADS=1"));
-  round.agents = {agent(0, 2)};
-  EXPECT_TRUE(has(mnrun::environment_of(mnrun::places(round.agents, 0)[0], round, options, {{"OMP_NUM_THREADS", "4"}}),
-                  "OMP_NUM_THREADS=4"));
+  const mnrun::Round one = first_of(1), two = first_of(2);
+  EXPECT_FALSE(has(mnrun::environment_of(one.first, one, options, {}), "OMP_NUM_THREADS=1"));
+  EXPECT_TRUE(has(mnrun::environment_of(two.first, two, options, {{"OMP_NUM_THREADS", "4"}}), "OMP_NUM_THREADS=4"));
 }
 
 }  // namespace mnrun_parts_test

@@ -15,6 +15,7 @@
 #include <functional>
 #include <future>
 #include <semaphore>
+#include <set>
 #include <sstream>
 
 namespace mnrun_program_test {
@@ -421,6 +422,126 @@ TEST(Mnrun, LogsAsTorchrunPlacesThem) {
   EXPECT_EQ(count(some.err, "err"), 2u);
 }
 
+TEST(Mnrun, LogFilesWithoutLogDirAreInANewPrivateFolder) {
+  const TemporaryFolder folder;
+  const std::string user = std::to_string(geteuid());
+  std::set<std::string> places;
+  for (int run = 0; run < 2; ++run) {
+    const Result r = standalone(2, "echo out $RANK", {"-r", "3", "--rdzv-id", "job"}, {{"TMPDIR", folder.path()}});
+    EXPECT_EQ(r.status, 0) << r.err;
+    std::smatch said;
+    ASSERT_TRUE(std::regex_match(r.err, said, std::regex("mnrun: log files are in (/\\S+/mnrun-\\w{6})/job\n")))
+        << r.err;
+    const std::string place = said[1];
+    places.insert(place);
+    struct stat info {};
+    ASSERT_EQ(stat(place.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0700u);
+    EXPECT_EQ(text_of(place + "/job/attempt_0/1/stdout.log"), "out 1\n");
+  }
+  EXPECT_EQ(places.size(), 2u);
+}
+
+// Another user may prepare links and pipes in a shared folder of logs.
+TEST(Mnrun, FollowsNoLinkBelowItsFolderOfLogs) {
+  const TemporaryFolder folder;
+  const auto private_files = folder / "private", logs = folder / "logs", job = logs / "job";
+  std::filesystem::create_directories(private_files);
+  std::ofstream(private_files / "stdout.log") << "keep";
+  const auto refused = [&](const std::filesystem::path& in_the_way) {
+    const Result r = standalone(2, "echo out", {"-r", "3", "--log-dir", logs, "--rdzv-id", "job"});
+    EXPECT_EQ(r.status, 1);
+    EXPECT_NE(r.err.find(in_the_way.string() + ": a link, a pipe or a file is in the way"), std::string::npos) << r.err;
+    EXPECT_EQ(count(r.err, "\n"), 1u) << r.err;
+    std::filesystem::remove(in_the_way);
+  };
+  std::filesystem::create_directories(logs);
+  std::filesystem::create_directory_symlink(private_files, job);
+  refused(job);
+  std::filesystem::create_directories(job / "attempt_0");
+  std::filesystem::create_directory_symlink(private_files, job / "attempt_0" / "0");
+  refused(job / "attempt_0" / "0");
+  std::filesystem::create_directories(job / "attempt_0" / "0");
+  const auto log = job / "attempt_0" / "0" / "stdout.log";
+  std::filesystem::create_symlink(private_files / "stdout.log", log);
+  refused(log);
+  ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);
+  const multinode::Descriptor reader(open(log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  refused(log);
+  EXPECT_EQ(text_of(private_files / "stdout.log"), "keep");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(private_files), {}), 1);
+  EXPECT_EQ(standalone(2, "echo out", {"-r", "3", "--log-dir", logs, "--rdzv-id", "job"}).status, 0);
+  EXPECT_EQ(text_of(log), "out\n");
+}
+
+TEST(Mnrun, ItsDescriptorsAreNotLimitedByTheSoftLimit) {
+  const std::string run = std::string("ulimit -S -n 40; ") + PATH_mnrun + " --standalone --nproc-per-node 30";
+  const Result r = multinode::testing::run({"sh", "-c", run + " sh -c 'ulimit -S -n'"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(count(r.out, "] 40\n"), 30u) << r.out;  // the processes have the limit of mnrun's caller
+}
+
+// mnrun as the first process of a container: its pid is 1.
+class MnrunAsInit : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (multinode::testing::run({"unshare", "--pid", "--fork", "--mount-proc", "true"}).status != 0)
+      GTEST_SKIP() << "needs the permission to make a pid namespace";
+  }
+  static Words in_container(Words words) {
+    words.insert(words.begin(), {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"});
+    return words;
+  }
+  // The process that has pid 1 in the namespace of `unshare`.
+  static pid_t init_of(const Process& unshare) {
+    const std::string children =
+        "/proc/" + std::to_string(unshare.pid()) + "/task/" + std::to_string(unshare.pid()) + "/children";
+    std::string pid;
+    EXPECT_TRUE(soon([&] { return !(pid = text_of(children)).empty(); }));
+    return std::stoi(pid);
+  }
+};
+
+TEST_F(MnrunAsInit, ASignalEndsItWhileItWaitsForNodes) {
+  const std::string port = std::to_string(multinode::testing::free_port());
+  for (const int number : {SIGTERM, SIGINT}) {
+    Process container(in_container({PATH_mnrun, "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1",
+                                    "--master-port", port, "true"}));
+    const pid_t init = init_of(container);
+    const std::string table = "/proc/" + std::to_string(init) + "/net/tcp";
+    char listens[32];
+    std::snprintf(listens, sizeof listens, "0100007F:%04X 00000000:0000 0A", static_cast<unsigned>(std::stoi(port)));
+    ASSERT_TRUE(soon([&] { return text_of(table).find(listens) != std::string::npos; }));
+    kill(init, number);
+    EXPECT_EQ(container.wait().status, 128 + number);
+  }
+}
+
+TEST_F(MnrunAsInit, ForwardsSignalsAndReturnsTheStatus) {
+  EXPECT_EQ(multinode::testing::run(in_container({PATH_mnrun, "--standalone", "sh", "-c", "exit 5"})).status, 5);
+  Process container(
+      in_container(mnrun_with({"--standalone", "--nproc-per-node", "2"},
+                              "trap 'echo got usr1' USR1; echo ready; while :; do sleep 60 & wait $!; done")));
+  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(container.wait_for("rank " + rank + "\\] ready"));
+  kill(init_of(container), SIGUSR1);
+  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(container.wait_for("rank " + rank + "\\] got usr1"));
+  kill(init_of(container), SIGTERM);
+  const Result r = container.wait();
+  EXPECT_EQ(r.status, 143);
+  EXPECT_NE(r.err.find("received signal 15 (SIGTERM)"), std::string::npos) << r.err;
+}
+
+TEST_F(MnrunAsInit, WaitsForOrphans) {
+  const TemporaryFolder folder;
+  const std::string pids = folder / "pids";
+  const Result r = multinode::testing::run(in_container(mnrun_with(
+      {"--standalone"}, "for i in 1 2 3; do (setsid sh -c 'echo $$ >> " + pids + "' &); done;" + "until [ \"$(cat " +
+                            pids + " | wc -l)\" = 3 ]; do :; done;" + "for pid in $(cat " + pids +
+                            "); do while [ -e /proc/$pid ]; do :; done; done; echo none")));
+  EXPECT_EQ(r.out, "none\n") << r.err;
+  EXPECT_EQ(r.status, 0);
+}
+
 TEST(Mnrun, RankZeroGetsTheInput) {
   const Result r = multinode::testing::run({"sh", "-c",
                                             std::string("echo word | ") + PATH_mnrun +
@@ -618,7 +739,7 @@ TEST(MnrunTwoNodes, TwoOfTheSameRankOrOfDifferentRunsAreRefused) {
   Process head(words("0", "a")), first(words("1", "a"));
   const Result other_run = multinode::testing::run(words("2", "b"));
   EXPECT_EQ(other_run.status, 2);
-  EXPECT_NE(other_run.err.find("--rdzv-id a, this one --rdzv-id b"), std::string::npos) << other_run.err;
+  EXPECT_NE(other_run.err.find("do not run --rdzv-id 'b' as this one does"), std::string::npos) << other_run.err;
   Process second(words("1", "a"));
   // One of the two with rank 1 comes first. The other one is refused, and the run waits for its third node meanwhile.
   std::counting_semaphore<2> ended(0);

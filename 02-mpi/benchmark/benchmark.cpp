@@ -1,6 +1,5 @@
 #include "collective.hpp"
 #include "options.hpp"
-#include "plot.hpp"
 #include "ranks.hpp"
 #include "results.hpp"
 #include "statistics.hpp"
@@ -50,7 +49,6 @@ class Benchmark {
   }
   void refuse_what_does_not_fit();
   void head();
-  void draw();
   void rows(std::size_t asked_size, Operation operation, int cycle);
   Result measure(const Operation& operation, Result result);
   struct Plan {
@@ -199,17 +197,8 @@ int Benchmark::self_check() {
   return within || !talks() ? multinode::exit_right : multinode::exit_wrong;
 }
 
-void Benchmark::draw() {
-  if (options_.plot.empty()) return;
-  write_plot(options_.plot,
-             std::string(collective_.name) + " over " + std::string(multinode::name_of(ranks_->backend())) + ", " +
-                 std::to_string(ranks_->size()) + " ranks",
-             results_);
-}
-
 int Benchmark::run() {
   refuse_what_does_not_fit();
-  if (talks()) draw();  // reports a file that cannot be written before the measurement
   head();
   const int roots = collective_.rooted && options_.root == -1 ? ranks_->size() : 1;
   for (int cycle = 0; options_.cycles == 0 || cycle < options_.cycles; ++cycle) {
@@ -234,7 +223,6 @@ int Benchmark::run() {
       std::cerr << std::string(collective_.name) + "_perf: " + line + "\n";
     }
     std::cout << std::flush;
-    draw();
   }
   return right ? multinode::exit_right : multinode::exit_wrong;
 }

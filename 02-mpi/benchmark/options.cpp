@@ -222,7 +222,6 @@ po::options_description Options::description(const Collective& collective) {
   OptionGroup output("Output");
   output.file("output_file,J", output_file_, "the same as --json");
   output.file("csv", csv, "write one row per result to this file");
-  output.file("plot", plot, "plot the results into this SVG file");
   output.zero_or_one("per_iter_timing,I", per_iteration, "time each call separately");
   output.zero_or_one("report_timestamps,S", timestamps, "print the time of day in each row");
 

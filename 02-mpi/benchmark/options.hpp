@@ -35,7 +35,7 @@ struct Options {
   bool self_check = false;              // only where the collective has a bare loop
   int corrupt = -1;                     // the rank that corrupts an element; -1: none
   std::vector<LeastBusbw> least_busbw;  // in order of from_size
-  std::string csv, plot;
+  std::string csv;
   multinode::CommonOptions common;
 
   // Sizes of -b, -e, -i, -f in order. At least one.

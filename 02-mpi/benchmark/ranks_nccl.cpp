@@ -2,11 +2,11 @@
 
 #include <multinode/address.hpp>
 #include <multinode/device.hpp>
+#include <multinode/nccl_handle.hpp>
 
 #include <chrono>
 #include <cstring>
-#include <mutex>
-#include <shared_mutex>
+#include <optional>
 #include <thread>
 
 namespace perf {
@@ -33,47 +33,6 @@ class Group {
 
  private:
   bool open_ = true;
-};
-
-// The communicators of this process's ranks; the watchdog's thread may abort them while other threads use them.
-class Communicators {
- public:
-  explicit Communicators(int count) : all_(static_cast<std::size_t>(count)) {}
-  ~Communicators() { abort(); }
-  Communicators(const Communicators&) = delete;
-  Communicators& operator=(const Communicators&) = delete;
-
-  // Hold this lock while calling NCCL. Throws if the communicators were aborted.
-  [[nodiscard]] std::shared_lock<std::shared_mutex> use() {
-    std::shared_lock lock(mutex_, std::defer_lock);
-    if (!aborting_) lock.lock();  // a polling thread must not keep abort() waiting
-    if (aborting_) throw std::runtime_error("NCCL was aborted");
-    return lock;
-  }
-  ncclComm_t& operator[](int local) { return all_[static_cast<std::size_t>(local)]; }
-
-  void abort() {
-    aborting_ = true;
-    const std::lock_guard lock(mutex_);
-    finish(ncclCommAbort);
-  }
-  void destroy() {
-    const std::lock_guard lock(mutex_);
-    finish(ncclCommDestroy);
-  }
-
- private:
-  // In one group, because each call may wait for the others.
-  void finish(ncclResult_t (*with)(ncclComm_t)) {
-    ncclGroupStart();
-    for (ncclComm_t& communicator : all_)
-      if (communicator) with(std::exchange(communicator, nullptr));
-    ncclGroupEnd();
-  }
-
-  std::shared_mutex mutex_;
-  std::atomic<bool> aborting_{false};
-  std::vector<ncclComm_t> all_;
 };
 
 // A device buffer; allocated by NCCL if `by_nccl`, so that NCCL can register it.
@@ -196,7 +155,7 @@ class NcclRanks : public Ranks {
     return gpu(local).buffers[static_cast<std::size_t>(buffer)]->data() + shift();
   }
 
-  void initialize(const ncclUniqueId& id, int first, int count);
+  void initialize(const ncclUniqueId& id, std::span<ncclComm_t> communicators, int first, int count);
   template <class Function>
   void each_buffer(Function&& function);
   template <class Function>
@@ -210,14 +169,12 @@ class NcclRanks : public Ranks {
   const Usage usage_;
   int exceptions_ = std::uncaught_exceptions();
   std::vector<std::unique_ptr<Gpu>> gpus_;
-  std::shared_ptr<Communicators> communicators_;
+  std::optional<multinode::NcclHandle> communicators_;
   std::size_t free_at_first_ = 0, free_with_nccl_ = 0;  // of the first GPU
 };
 
 NcclRanks::NcclRanks(multinode::World& world, const Usage& usage, int first_device)
-    : Ranks(world, usage.threads * usage.ranks_per_thread),
-      usage_(usage),
-      communicators_(std::make_shared<Communicators>(local())) {
+    : Ranks(world, usage.threads * usage.ranks_per_thread), usage_(usage) {
   for (int local = 0; local < this->local(); ++local) gpus_.push_back(std::make_unique<Gpu>(first_device + local));
   free_at_first_ = gpu(0).free_memory();
 
@@ -226,18 +183,19 @@ NcclRanks::NcclRanks(multinode::World& world, const Usage& usage, int first_devi
   const auto ids =
       world.gather("NCCL's unique id", world.rank() == 0 ? std::string(id.internal, sizeof id.internal) : "");
   std::memcpy(id.internal, ids[0].data(), sizeof id.internal);
+  std::vector<ncclComm_t> communicators(static_cast<std::size_t>(local()));
   if (usage_.parallel_init) {
-    each_thread([&](int first) { initialize(id, first, usage_.ranks_per_thread); });
+    each_thread([&](int first) { initialize(id, communicators, first, usage_.ranks_per_thread); });
   } else {
-    initialize(id, 0, local());
+    initialize(id, communicators, 0, local());
   }
-  world.watchdog().set_abort([communicators = communicators_] { communicators->abort(); });
+  communicators_.emplace(world.watchdog(), std::move(communicators));
   free_with_nccl_ = gpu(0).free_memory();
 }
 
 // Blocking communicators, as nccl-tests has them: NCCL issues every call on a non-blocking one from a new thread of its
 // own, which would be measured, too. Where a call blocks for good, the watchdog ends the process.
-void NcclRanks::initialize(const ncclUniqueId& id, int first, int count) {
+void NcclRanks::initialize(const ncclUniqueId& id, std::span<ncclComm_t> communicators, int first, int count) {
   std::optional<multinode::Watchdog::Operation> inside;
   if (first == 0) inside.emplace(world().watchdog(), "ncclCommInitRankConfig", multinode::Watchdog::everyone);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -245,17 +203,14 @@ void NcclRanks::initialize(const ncclUniqueId& id, int first, int count) {
   Group group;
   for (int local = first; local < first + count; ++local) {
     gpu(local).select();
-    check(ncclCommInitRankConfig(&(*communicators_)[local], size(), id, this->first() + local, &config));
+    check(ncclCommInitRankConfig(&communicators[static_cast<std::size_t>(local)], size(), id, this->first() + local,
+                                 &config));
   }
   group.end();
 }
 
 NcclRanks::~NcclRanks() {
-  world().watchdog().set_abort({});
-  if (std::uncaught_exceptions() > exceptions_) {
-    communicators_->abort();
-    return;
-  }
+  if (std::uncaught_exceptions() > exceptions_) return;
   const auto inside = world().watchdog().enter("ncclCommDestroy");
   try {
     each_buffer([&](ncclComm_t communicator, Memory& memory) {
@@ -264,7 +219,7 @@ NcclRanks::~NcclRanks() {
 #endif
       if (memory.registered) check(ncclCommDeregister(communicator, memory.registered));
     });
-    communicators_->destroy();
+    communicators_.reset();
   } catch (const std::exception& e) {
     world().watchdog().fail(e.what(), multinode::exit_wrong);
   }
@@ -315,13 +270,13 @@ void NcclRanks::allocate(std::size_t in_bytes, std::size_t both_bytes) {
 // function(communicator, memory), as one group.
 template <class Function>
 void NcclRanks::each_buffer(Function&& function) {
-  const auto lock = communicators_->use();
+  const auto lock = communicators_->lock();
   Group group;
   for (int local = 0; local < this->local(); ++local)
     for (const auto& memory : gpu(local).buffers)
       if (memory) {
         gpu(local).select();
-        function((*communicators_)[local], *memory);
+        function((*communicators_)[static_cast<std::size_t>(local)], *memory);
       }
   group.end();
 }
@@ -366,9 +321,9 @@ void NcclRanks::wait(int local, Query&& query) {
   cudaError_t state = query();
   for (; state == cudaErrorNotReady; state = query()) {
     {
-      const auto lock = communicators_->use();
+      const auto lock = communicators_->lock();
       ncclResult_t code = ncclSuccess;
-      check(ncclCommGetAsyncError((*communicators_)[local], &code));
+      check(ncclCommGetAsyncError((*communicators_)[static_cast<std::size_t>(local)], &code));
       check(code);
     }
     std::this_thread::yield();
@@ -385,11 +340,11 @@ void NcclRanks::wait_for_streams(int first) {
 
 void NcclRanks::barrier(int first) {
   {
-    const auto lock = communicators_->use();
+    const auto lock = communicators_->lock();
     Group group;
     for (int local = first; local < first + usage_.ranks_per_thread; ++local)
-      check(ncclAllReduce(gpu(local).one.data(), gpu(local).one.data(), 1, ncclUint8, ncclMax, (*communicators_)[local],
-                          stream(local)));
+      check(ncclAllReduce(gpu(local).one.data(), gpu(local).one.data(), 1, ncclUint8, ncclMax,
+                          (*communicators_)[static_cast<std::size_t>(local)], stream(local)));
     group.end();
   }
   wait_for_streams(first);
@@ -418,10 +373,10 @@ void NcclRanks::measure(const Collective& collective, const Operation& operation
     call.bytes = operation.count * multinode::size_of(operation.type);
     call.type = multinode::nccl_type(operation.type);
     call.op = multinode::nccl_operation(reduction_of(operation.redop));
-    call.comm = (*communicators_)[local];
+    call.comm = (*communicators_)[static_cast<std::size_t>(local)];
     call.stream = stream(local);
     if (operation.redop == Redop::mulsum) {
-      const auto lock = communicators_->use();
+      const auto lock = communicators_->lock();
       multinode::with_type(operation.type, [&](auto factor) {
         factor = static_cast<decltype(factor)>(premultiplier(call.rank));
         check(ncclRedOpCreatePreMulSum(&call.op, &factor, call.type, ncclScalarHostImmediate, call.comm));
@@ -434,7 +389,7 @@ void NcclRanks::measure(const Collective& collective, const Operation& operation
   const int launches = operation.once ? 1 : usage_.graph_launches;
   const int steps = collective.nccl_steps(size());
   const auto issue = [&] {  // one call
-    const auto lock = communicators_->use();
+    const auto lock = communicators_->lock();
     for (int step = 0; step < steps; ++step) {
       std::optional<Group> group;
       if (ranks.size() > 1 || aggregate > 1) group.emplace();
@@ -508,7 +463,7 @@ void NcclRanks::measure(const Collective& collective, const Operation& operation
   while (finished < samples) finish_one();
 
   if (operation.redop == Redop::mulsum) {
-    const auto lock = communicators_->use();
+    const auto lock = communicators_->lock();
     for (const NcclCall& rank : ranks) check(ncclRedOpDestroy(rank.op, rank.comm));
   }
 }

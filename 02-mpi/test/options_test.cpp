@@ -64,7 +64,7 @@ TEST(Options, HaveTheDefaultsOfNcclTests) {
     EXPECT_EQ(o.average, Average::mean);
     EXPECT_FALSE(o.timestamps || o.per_iteration || o.sweep);
     EXPECT_EQ(o.corrupt, -1);
-    EXPECT_TRUE(o.least_busbw.empty() && o.csv.empty() && o.plot.empty() && o.common.json.empty());
+    EXPECT_TRUE(o.least_busbw.empty() && o.csv.empty() && o.common.json.empty());
     EXPECT_EQ(o.common.timeout, std::chrono::seconds(60));
     EXPECT_EQ(o.usage.threads, 1);
     EXPECT_EQ(o.usage.ranks_per_thread, 1);
@@ -139,9 +139,8 @@ TEST(Options, MeanTheSameInEverySpelling) {
 
 TEST(Options, OfThisBenchmark) {
   given({"--corrupt", "1"}, [](const Options& o) { EXPECT_EQ(o.corrupt, 1); });
-  given({"--csv", "a.csv", "--plot", "a.svg", "--json", "a.json"}, [](const Options& o) {
+  given({"--csv", "a.csv", "--json", "a.json"}, [](const Options& o) {
     EXPECT_EQ(o.csv, "a.csv");
-    EXPECT_EQ(o.plot, "a.svg");
     EXPECT_EQ(o.common.json, "a.json");
   });
   given({"--mpi-calls", "nonblocking"}, [](const Options& o) { EXPECT_EQ(o.usage.mpi_calls, MpiCalls::nonblocking); });
@@ -352,7 +351,6 @@ TEST(Property, AnyCommandLineIsTakenOrRefused) {
                                           "--help",
                                           "--sweep",
                                           "--csv",
-                                          "--plot",
                                           "--json",
                                           "--seed",
                                           "--op",

@@ -58,16 +58,18 @@ std::vector<int> read_list(const std::string& text) {
 class OutOfBand {
  public:
   OutOfBand(const multinode::Launch& launch, std::chrono::milliseconds timeout) {
-    multinode::Endpoint endpoint;
+    multinode::StorePlace place;
     if (launch.launcher_store) {
-      endpoint = launch.launcher_store->value;
+      place = launch.launcher_store->value;
     } else if (!launch.master_address.value.empty() && launch.master_port.value) {
-      endpoint = {launch.master_address.value, launch.master_port.value};
-      if (launch.rank.value == 0) server_ = std::make_unique<multinode::TcpStoreServer>(endpoint.host, endpoint.port);
+      place = {{launch.master_address.value, launch.master_port.value}, "recover " + multinode::generation(launch)};
+      if (launch.rank.value == 0)
+        server_ = std::make_unique<multinode::TcpStoreServer>(place.host, place.port,
+                                                              multinode::TcpStoreServer::Entry{place.token});
     } else {
       throw UsageError("no meeting place: set MASTER_ADDR and MASTER_PORT, or start it with mnrun");
     }
-    store_ = std::make_unique<multinode::TcpStore>(endpoint, timeout);
+    store_ = std::make_unique<multinode::TcpStore>(place, timeout, multinode::protocol::Hello{.token = place.token});
     store_->will(dead(launch.rank.value), "1");  // the store writes it when this process is gone
   }
   ~OutOfBand() {

@@ -2,7 +2,6 @@
 // reads and writes, over its time, as a part of what a copy within the GPU moves in the same run. Exit status: 0
 // measured; 1 a kernel that only moves memory reaches less than --least of the copy, or failed; 2 bad command line; 77
 // no GPU.
-#include "ddp/gradient_memory_gpu.hpp"
 #include "model/kernels.cuh"
 
 #include <multinode/program.hpp>
@@ -72,7 +71,7 @@ int run(multinode::World& world, const Options& options) {
   model::Cuda::Buffer<std::uint32_t> samples(batch);
   model::Cuda::Buffer<model::StepSettings<float>> settings(1);
   model::Cuda::Buffer<model::Totals> totals(1);
-  ddp::GradientMemoryGpu<float> gradients(stream);
+  model::Cuda::Buffer<model::AdamFactors<float>> factors(1);
   cudaDeviceProp gpu{};
   multinode::check(cudaGetDeviceProperties(&gpu, 0));
 
@@ -103,7 +102,7 @@ int run(multinode::World& world, const Options& options) {
   };
 
   using namespace model;
-  measure("multiply_by", 2 * count * sizeof(float), true, [&] { gradients.scale(a.span(), 1.0f); });
+  measure("Scale", 2 * count * sizeof(float), true, [&] { cuda.each(count, Scale<float>{a.data(), 1.0f}); });
   measure("Convert", count * (sizeof(float) + sizeof(U)), true, [&] {
     cuda.each(count, Convert<float, U>{a.data(), units.data()});
   });
@@ -114,11 +113,11 @@ int run(multinode::World& world, const Options& options) {
     cuda.each(count, Descend<float, U>{a.data(), b.data(), c.data(), units.data(), 0.9f, 0.0f, settings.data()});
   });
   measure("FinishHidden", count * (sizeof(float) + sizeof(U)), false, [&] {
-    cuda.each(count,
+    cuda.each(count / 4,
               FinishHidden<float, U>{a.data(), b.data(), units.data(), size, true, samples.data(), 1, settings.data()});
   });
-  measure("SumColumn", count * sizeof(U), false, [&] {
-    cuda.rows(size, SumColumn<float, U>{errors.data(), batch, size, false, a.data()});
+  measure("DescendByAdam", count * (7 * sizeof(float) + sizeof(U)), true, [&] {
+    cuda.each(count, DescendByAdam<float, U>{a.data(), b.data(), c.data(), c.data(), units.data(), factors.data()});
   });
   measure("FinishOutputs", count * (2 * sizeof(float) + sizeof(U)), false, [&] {
     cuda.rows(batch, FinishOutputs<float, U>{Loss::cross_entropy, false, size, a.data(), b.data(), nullptr,

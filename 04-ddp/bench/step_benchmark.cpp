@@ -106,8 +106,8 @@ int run(multinode::World& world, const Options& options) {
   using Reducer = ddp::Reducer<float>;
   Reducer reducer =
       options.independent
-          ? Reducer(ddp::Peers{}, model.parameters(), model.gradient_storage(), options.reducer_options())
-          : Reducer(world, *communicator, model.parameters(), model.gradient_storage(), options.reducer_options());
+          ? Reducer(ddp::AllReduce{}, model.parameters(), model.gradient_storage(), options.reducer_options())
+          : Reducer(*communicator, model.parameters(), model.gradient_storage(), options.reducer_options());
   connect(model, reducer);
 
   std::minstd_rand random(static_cast<std::uint32_t>(options.common.seed + mine.begin));

@@ -17,9 +17,9 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <numeric>
-#include <set>
 #include <stdexcept>
 #include <system_error>
 
@@ -31,18 +31,22 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "elements are written as they are in memory");
 
-constexpr std::array<char, 8> magic{'m', 'n', 'c', 'k', 'p', 't', '\r', '\n'};
-constexpr std::uint64_t format_version = 1;
-constexpr const char* temporary = ".tmp";  // at the end of a file that is being written
+constexpr const char* temporary = ".tmp";       // at the end of a file that is being written
+constexpr const char* checksum_name = "crc32";  // the last tensor
+constexpr const char* metadata_name = "__metadata__";
+constexpr std::uint64_t longest_head = 100'000'000;  // safetensors' own limit
 
-struct Header {
-  std::array<char, 8> magic;
-  std::uint64_t version, file_bytes, head_bytes;
-};
 using Checksum = std::uint32_t;
 
-std::string text_of(const std::vector<std::size_t>& shape, std::string_view type) {
-  return multinode::join(shape, " x ") + " " + std::string(type);
+// As safetensors calls them.
+std::string type_name(multinode::DataType type) {
+  constexpr std::array names{"F32", "F64", "F16", "BF16", "I8", "U8", "I32", "U32", "I64", "U64"};
+  static_assert(names.size() == multinode::data_types.size());
+  return names.at(static_cast<std::size_t>(type));
+}
+
+std::string text_of(const std::vector<std::size_t>& shape, const std::string& type) {
+  return multinode::join(shape, " x ") + " " + type;
 }
 
 Checksum add_to(Checksum sum, const void* data, std::size_t bytes) {
@@ -104,21 +108,26 @@ void require_agreement(const std::vector<std::size_t>& shape, std::size_t count,
 }  // namespace
 
 void write_checkpoint(const fs::path& path, const nlohmann::json& state, std::span<const NamedBlock> blocks) {
-  nlohmann::json list = nlohmann::json::array();
-  std::set<std::string> names;
-  std::size_t offset = 0;
+  nlohmann::json head{{metadata_name, {{"state", state.dump()}}}};
+  std::size_t end = 0;
+  const auto add = [&](const std::string& name, const std::vector<std::size_t>& shape, const std::string& type,
+                       std::size_t bytes) {
+    if (head.contains(name)) throw std::logic_error("checkpoint: two blocks are named '" + name + "'");
+    head[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {end, end + bytes}}};
+    end += bytes;
+  };
   for (const NamedBlock& b : blocks) {
     require_agreement(b.shape, b.block.count, b.name);
-    if (!names.insert(b.name).second) throw std::logic_error("checkpoint: two blocks are named '" + b.name + "'");
-    list.push_back({{"name", b.name}, {"shape", b.shape}, {"type", name_of(b.block.type)}, {"offset", offset}});
-    offset += b.block.bytes();
+    add(b.name, b.shape, type_name(b.block.type), b.block.bytes());
   }
-  const std::string head = nlohmann::json{{"state", state}, {"blocks", list}}.dump();
-  const Header header{magic, format_version, sizeof(Header) + head.size() + offset + sizeof(Checksum), head.size()};
+  add(checksum_name, {sizeof(Checksum)}, type_name(multinode::DataType::uint8), sizeof(Checksum));
+  std::string text = head.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the elements are aligned
+  const std::uint64_t head_bytes = text.size();
 
   TemporaryFile file(path);
-  file.write(&header, sizeof header);
-  file.write(head.data(), head.size());
+  file.write(&head_bytes, sizeof head_bytes);
+  file.write(text.data(), text.size());
   for (const NamedBlock& b : blocks) file.write(b.block.data, b.block.bytes());
   const Checksum sum = file.sum();
   file.write(&sum, sizeof sum);
@@ -127,43 +136,49 @@ void write_checkpoint(const fs::path& path, const nlohmann::json& state, std::sp
 
 nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::string& name,
                                 std::span<const NamedBlock> blocks, const nlohmann::json& options) {
+  const auto damaged = [&name](const std::string& why) { throw DamagedCheckpoint(name + ": " + why); };
   const auto refuse = [&name](const std::string& why) { throw std::runtime_error(name + ": " + why); };
   const auto bytes_text = [](std::uint64_t bytes) { return std::to_string(bytes) + " bytes"; };
 
-  if (!file.empty() && std::memcmp(file.data(), magic.data(), std::min(magic.size(), file.size())) != 0)
-    refuse("not a checkpoint (it begins with other bytes)");
-  Header header{};
-  if (file.size() < sizeof header) refuse("a checkpoint cut off in its header");
-  std::memcpy(&header, file.data(), sizeof header);
-  if (header.version > format_version)
-    refuse("a checkpoint of format " + std::to_string(header.version) +
-           ", written by a newer version of this program;" + " this one reads up to " + std::to_string(format_version));
-  if (file.size() < header.file_bytes)
-    refuse("a checkpoint cut off: " + std::to_string(file.size()) + " of " + bytes_text(header.file_bytes));
-  if (file.size() > header.file_bytes) refuse(bytes_text(file.size() - header.file_bytes) + " behind the checkpoint");
-  const char* damaged = "a damaged checkpoint (its checksum is wrong)";
-  if (header.version == 0 || file.size() < sizeof header + sizeof(Checksum) ||
-      header.head_bytes > file.size() - sizeof header - sizeof(Checksum))
-    refuse(damaged);
-  Checksum sum = 0;
-  std::memcpy(&sum, file.data() + file.size() - sizeof sum, sizeof sum);
-  if (add_to(0, file.data(), file.size() - sizeof sum) != sum) refuse(damaged);
+  std::uint64_t head_bytes = 0;
+  if (file.size() < sizeof head_bytes) damaged("a checkpoint cut off in its header");
+  std::memcpy(&head_bytes, file.data(), sizeof head_bytes);
+  if (head_bytes > longest_head || (file.size() > sizeof head_bytes && file[sizeof head_bytes] != '{'))
+    damaged("not a checkpoint (it does not begin like a safetensors file)");
+  if (file.size() < sizeof head_bytes + head_bytes) damaged("a checkpoint cut off in its header");
+  const std::span head_text = file.subspan(sizeof head_bytes, head_bytes);
+  const std::span elements = file.subspan(sizeof head_bytes + head_bytes);
 
   struct Source {
     std::vector<std::size_t> shape;
     std::string type;
-    std::size_t offset;
+    std::size_t begin, end;
   };
   std::map<std::string, Source> sources;
   nlohmann::json state;
+  std::size_t end = 0;
   try {
-    nlohmann::json head =
-        nlohmann::json::parse(file.data() + sizeof header, file.data() + sizeof header + header.head_bytes);
-    for (const auto& b : head.at("blocks")) sources[b.at("name")] = {b.at("shape"), b.at("type"), b.at("offset")};
-    state = std::move(head.at("state"));
+    const nlohmann::json head = nlohmann::json::parse(head_text.begin(), head_text.end());
+    for (const auto& [tensor, its] : head.items()) {
+      if (tensor == metadata_name) {
+        state = nlohmann::json::parse(its.at("state").get_ref<const std::string&>());
+        continue;
+      }
+      const auto& offsets = its.at("data_offsets");
+      sources[tensor] = {its.at("shape"), its.at("dtype"), offsets.at(0), offsets.at(1)};
+      end = std::max(end, sources[tensor].end);
+    }
   } catch (const nlohmann::json::exception&) {
-    refuse("a damaged checkpoint (its head makes no sense)");
+    damaged("a damaged checkpoint (its header makes no sense)");
   }
+  if (elements.size() < end)
+    damaged("a checkpoint cut off: " + std::to_string(elements.size()) + " of " + bytes_text(end) +
+            " behind its header");
+  if (elements.size() > end) damaged(bytes_text(elements.size() - end) + " behind the checkpoint");
+  Checksum sum = 0;
+  if (sources.erase(checksum_name) == 0 || end < sizeof sum) damaged("it has no checksum: not written by this program");
+  std::memcpy(&sum, file.data() + file.size() - sizeof sum, sizeof sum);
+  if (add_to(0, file.data(), file.size() - sizeof sum) != sum) damaged("a damaged checkpoint (its checksum is wrong)");
 
   for (const auto& [option, value] : options.items()) {
     const nlohmann::json its = state.is_object() ? state.value(option, nlohmann::json()) : nlohmann::json();
@@ -172,23 +187,22 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
                                   "; go on with the same, or name another folder");
   }
 
-  const std::span elements = file.subspan(sizeof header + header.head_bytes)
-                                 .first(file.size() - sizeof header - header.head_bytes - sizeof sum);
   for (const NamedBlock& b : blocks) {
     require_agreement(b.shape, b.block.count, b.name);
     const auto source = sources.find(b.name);
     if (source == sources.end()) refuse("it has no '" + b.name + "', which the model has");
-    const std::string here = text_of(b.shape, name_of(b.block.type));
+    const std::string here = text_of(b.shape, type_name(b.block.type));
     const std::string there = text_of(source->second.shape, source->second.type);
     if (here != there) refuse("its '" + b.name + "' is " + there + ", the model's " + here);
-    if (source->second.offset > elements.size() || b.block.bytes() > elements.size() - source->second.offset)
-      refuse("a damaged checkpoint ('" + b.name + "' is not inside)");
+    const auto& [shape, type, begin, finish] = source->second;
+    if (begin > finish || finish - begin != b.block.bytes())
+      damaged("a damaged checkpoint ('" + b.name + "' has another number of bytes)");
   }
   for (const auto& source : sources)
     if (std::none_of(blocks.begin(), blocks.end(), [&](const NamedBlock& b) { return b.name == source.first; }))
       refuse("it has '" + source.first + "', which the model has not");
   for (const NamedBlock& b : blocks)
-    if (b.block.count > 0) std::memcpy(b.block.data, elements.data() + sources.at(b.name).offset, b.block.bytes());
+    if (b.block.count > 0) std::memcpy(b.block.data, elements.data() + sources.at(b.name).begin, b.block.bytes());
   return state;
 }
 
@@ -204,13 +218,28 @@ nlohmann::json read_checkpoint(const fs::path& path, std::span<const NamedBlock>
   return parse_checkpoint(bytes, path.string(), blocks, options);
 }
 
-nlohmann::json load_checkpoint(multinode::World& world, multinode::Communicator& communicator, const fs::path& path,
-                               std::span<const NamedBlock> blocks, const nlohmann::json& options) {
-  nlohmann::json state;
-  if (world.rank() == 0 && !path.empty()) state = read_checkpoint(path, blocks, options);
-  state = nlohmann::json::parse(world.gather("load_checkpoint", world.rank() == 0 ? state.dump() : "")[0]);
-  if (!state.is_null()) broadcast_parameters(world, communicator, blocks);
-  return state;
+Restored load_checkpoint(multinode::World& world, multinode::Communicator& communicator,
+                         const std::vector<fs::path>& newest_first, std::span<const NamedBlock> blocks,
+                         const nlohmann::json& options, const std::function<void()>& share) {
+  nlohmann::json found;
+  for (std::size_t i = 0; world.rank() == 0 && found.is_null() && i < newest_first.size(); ++i) try {
+      const fs::path& path = newest_first[i];
+      found = {{"state", read_checkpoint(path, blocks, options)}, {"path", path.string()}};
+    } catch (const DamagedCheckpoint& error) {
+      if (i + 1 == newest_first.size()) throw;
+      const fs::path aside = newest_first[i].string() + ".damaged";
+      std::error_code failed;  // then it is looked at again at the next start
+      fs::rename(newest_first[i], aside, failed);
+      std::cerr << world.program() + ": warning: " + error.what() + "; it is renamed to " + aside.filename().string() +
+                       ", and the checkpoint before it is used\n";
+    }
+  found = nlohmann::json::parse(world.gather("load_checkpoint", world.rank() == 0 ? found.dump() : "")[0]);
+  if (found.is_null()) return {};
+  if (share)
+    share();
+  else
+    broadcast_parameters(world, communicator, blocks);
+  return {found.at("state"), found.at("path").get<std::string>()};
 }
 
 namespace {
@@ -304,10 +333,10 @@ std::optional<fs::path> CheckpointFolder::take_written() {
   return std::exchange(written_, std::nullopt);
 }
 
-std::optional<fs::path> CheckpointFolder::newest() const {
-  const std::vector<std::uint64_t> all = steps();
-  if (all.empty()) return std::nullopt;
-  return path_of(all[0]);
+std::vector<fs::path> CheckpointFolder::newest_first() const {
+  std::vector<fs::path> paths;
+  for (const std::uint64_t step : steps()) paths.push_back(path_of(step));
+  return paths;
 }
 
 }  // namespace ddp

@@ -1,10 +1,12 @@
 // checkpoint.hpp: the state of a training in a file, so that it can stop, or be stopped, and go on.
 //
-// The file, all numbers little-endian:
-//   magic "mnckpt\r\n"; format version, bytes of the file, bytes of the head: 8 bytes each
-//   head: JSON {"state": the caller's, "blocks": [{"name", "shape", "type", "offset": from the head's end}]}
+// The file has the safetensors layout, so that Python opens it: safetensors.torch.load_file(path). All numbers are
+// little-endian:
+//   bytes of the header: 8 bytes
+//   header: JSON {"NAME": {"dtype": "F32", "shape", "data_offsets": [begin, end] from the header's end} ...,
+//   "__metadata__": {"state": the caller's, as a string}}
 //   the blocks' elements
-//   CRC-32 of everything before: 4 bytes
+//   "crc32", the last tensor, 4 bytes: CRC-32 of everything before
 #pragma once
 
 #include "parameters.hpp"
@@ -15,9 +17,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -29,11 +33,16 @@ namespace ddp {
 void write_checkpoint(const std::filesystem::path& path, const nlohmann::json& state,
                       std::span<const NamedBlock> blocks);
 
+// A file that is cut off, has a wrong checksum or is no checkpoint.
+struct DamagedCheckpoint : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // Fills the blocks (host memory) and returns the state. Each member of `options`, such as {"--seed", 1}, is an option
 // that a training cannot change on its way: it has to be in the state, with the same value. Throws
-// multinode::UsageError for a file that cannot be read and for other options, and std::runtime_error for a file that is
-// no checkpoint, is cut off or damaged, has a newer format, or has not the same names, shapes and types as `blocks`.
-// All name the file and what is wrong, and leave the blocks as they are.
+// multinode::UsageError for a file that cannot be read and for other options, DamagedCheckpoint, and std::runtime_error
+// for one that has not the same names, shapes and types as `blocks`. All name the file and what is wrong, and leave the
+// blocks as they are.
 nlohmann::json read_checkpoint(const std::filesystem::path& path, std::span<const NamedBlock> blocks,
                                const nlohmann::json& options = nlohmann::json::object());
 
@@ -42,12 +51,20 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
                                 std::span<const NamedBlock> blocks,
                                 const nlohmann::json& options = nlohmann::json::object());
 
-// Called by all ranks: rank 0 reads `path`, the others' path is not looked at, and all get the same state and blocks,
-// so no file system has to be shared. An empty path on rank 0 reads nothing and gives null. Throws on rank 0 what
-// read_checkpoint() throws; the World then ends the others, with the same line.
-nlohmann::json load_checkpoint(multinode::World& world, multinode::Communicator& communicator,
-                               const std::filesystem::path& path, std::span<const NamedBlock> blocks,
-                               const nlohmann::json& options = nlohmann::json::object());
+struct Restored {
+  nlohmann::json state;        // null: there was no checkpoint
+  std::filesystem::path path;  // rank 0's name of it; empty: none
+};
+
+// Called by all ranks: rank 0 reads the first of its `newest_first` that is not damaged, and all ranks get the same
+// state and blocks, so no file system has to be shared; the others' lists are not looked at. A damaged one is renamed,
+// with a warning on standard error. `share`, if given, is called by all ranks when rank 0 has read, in place of sending
+// its blocks over the communicator. Throws on rank 0 what read_checkpoint() throws for the one that it takes, and
+// DamagedCheckpoint if all are damaged; the World then ends the others, with the same line.
+Restored load_checkpoint(multinode::World& world, multinode::Communicator& communicator,
+                         const std::vector<std::filesystem::path>& newest_first, std::span<const NamedBlock> blocks,
+                         const nlohmann::json& options = nlohmann::json::object(),
+                         const std::function<void()>& share = {});
 
 // The newest checkpoints of one training, in files named by step. Files of other names are left alone. Made by the one
 // rank that writes.
@@ -60,7 +77,7 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  // Removes all but the `keep` of the highest steps afterwards: a training that writes here goes on from newest().
+  // Removes all but the `keep` of the highest steps afterwards: a training that writes here resumes from the newest.
   // Until then there must be room for one more. Returns the new one's path. Throws what write_checkpoint() throws.
   std::filesystem::path write(std::uint64_t step, const nlohmann::json& state, std::span<const NamedBlock> blocks);
 
@@ -73,7 +90,7 @@ class CheckpointFolder {
   // threw.
   std::optional<std::filesystem::path> take_written();
 
-  std::optional<std::filesystem::path> newest() const;
+  std::vector<std::filesystem::path> newest_first() const;
 
  private:
   std::filesystem::path path_of(std::uint64_t step) const;

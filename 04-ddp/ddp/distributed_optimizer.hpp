@@ -2,58 +2,52 @@
 // before it uses them.
 #pragma once
 
-#include "../model/optimizer.hpp"
-#include "reducer.hpp"
-
-#include <multinode/communicator.hpp>
-#include <multinode/world.hpp>
-
-#include <cstddef>
-#include <span>
-#include <vector>
+#include "../on_device.hpp"
 
 namespace ddp {
 
-// Wraps an optimizer and owns the model's Reducer. A training that has one changes in three places: all ranks begin
-// with rank 0's parameters and optimizer state (broadcast()), the backward pass marks gradients in reducer() as they
-// become ready, between reducer().begin() and the update, and the update is made by this.
-template <class T>  // float, double
-class DistributedOptimizer : public model::Optimizer<T> {
+// Wraps a model's optimizer and owns the model's Reducer. A training that has one changes in three places: all ranks
+// begin with rank 0's parameters and optimizer state (broadcast()), the backward pass marks gradients in reducer() as
+// they become ready, between reducer().begin() and the update, and the update is made by this.
+template <class Model, class Optimizer = typename Model::Sgd>
+class DistributedOptimizer {
  public:
-  // What it is given must outlive it: `optimizer` of `parameters`, and `storage`, the memory of their gradients. All
-  // ranks, with the same parameters and options.
-  DistributedOptimizer(multinode::World& world, multinode::Communicator& communicator, model::Optimizer<T>& optimizer,
-                       std::span<const NamedBlock> parameters, std::span<T> storage, const ReducerOptions& options = {})
+  // What it is given must outlive it. All ranks, with the same model and options.
+  DistributedOptimizer(multinode::World& world, multinode::Communicator& communicator, Model& model,
+                       Optimizer& optimizer, const ReducerOptions& options = {})
       : world_(world),
         communicator_(communicator),
+        model_(model),
         optimizer_(optimizer),
-        parameters_(parameters.begin(), parameters.end()),
-        reducer_(world, communicator, parameters, storage, options) {}
+        reducer_(communicator, model.parameters(), model.gradient_storage(), options,
+                 gradient_memory(world, communicator, model)) {
+    connect(model, reducer_);
+  }
 
-  Reducer<T>& reducer() { return reducer_; }
+  Reducer<typename Model::value_type>& reducer() { return reducer_; }
 
   // Gives every rank rank 0's parameters and optimizer state. Collective; throws as broadcast_parameters does.
   void broadcast() {
-    broadcast_parameters(world_, communicator_, parameters_);
+    broadcast_parameters(world_, communicator_, model_.parameters());
     broadcast_parameters(world_, communicator_, optimizer_.state());
+    model_.parameters_changed();
   }
 
-  // Collective: waits until the gradients are averages over all ranks.
-  void begin_step() override {
+  // Moves the parameters by the averages of all ranks' gradients. Collective.
+  void update(double learning_rate) {
     reducer_.wait();
-    optimizer_.begin_step();
+    if constexpr (on_gpu<Model>)
+      model_.update(optimizer_);  // the rate that the model was loaded with
+    else
+      model_.update(optimizer_, learning_rate);
   }
-  void update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) override {
-    optimizer_.update(i, parameter, gradient, learning_rate);
-  }
-  std::vector<NamedBlock> state() override { return optimizer_.state(); }
 
  private:
   multinode::World& world_;
   multinode::Communicator& communicator_;
-  model::Optimizer<T>& optimizer_;
-  std::vector<NamedBlock> parameters_;
-  Reducer<T> reducer_;
+  Model& model_;
+  Optimizer& optimizer_;
+  Reducer<typename Model::value_type> reducer_;
 };
 
 }  // namespace ddp

@@ -15,12 +15,6 @@ class GradientMemory {
 
   // Multiplies each element by `factor`.
   virtual void scale(std::span<T> elements, T factor) = 0;
-
-  struct Move {
-    std::size_t from = 0, to = 0, count = 0;  // elements
-  };
-  // Moves pieces of the storage, all at once. Together they are the whole of it, before and after.
-  virtual void move(std::span<T> storage, std::span<const Move> moves) = 0;
 };
 
 }  // namespace ddp

@@ -18,6 +18,16 @@ struct NamedBlock {
   multinode::Block block;          // belongs to the model
 };
 
+// Where NCCL and cuBLAS read and write in the largest pieces: blocks of a GPU's memory begin at multiples of so many
+// bytes.
+inline constexpr std::size_t device_alignment = 256;
+
+// The elements that a block takes up so that the next one begins at a multiple of `alignment` bytes.
+constexpr std::size_t padded(std::size_t count, std::size_t element_bytes, std::size_t alignment) {
+  const std::size_t step = alignment > element_bytes ? alignment / element_bytes : 1;
+  return (count + step - 1) / step * step;
+}
+
 // Gives every rank rank 0's elements. Collective, called by all ranks. Throws std::runtime_error, on all of them, that
 // names the first parameter whose name, shape or type is not the same everywhere, and the ranks.
 void broadcast_parameters(multinode::World& world, multinode::Communicator& communicator,

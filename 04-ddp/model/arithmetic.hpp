@@ -24,21 +24,40 @@ MODEL_BOTH T or_zero(T value) {
   return std::abs(value) < negligible ? T(0) : value;
 }
 
+// What all elements need in a step of Adam, the one after `steps` - 1 others; see optimizer.hpp.
+template <class T>
+struct AdamFactors {
+  T rate, scale;
+};
+template <class T>
+MODEL_BOTH AdamFactors<T> adam_factors(double steps, double learning_rate) {
+  const double mean_scale = 1 / (1 - std::pow(0.9, steps)), square_scale = 1 / (1 - std::pow(0.999, steps));
+  return {static_cast<T>(learning_rate * mean_scale), static_cast<T>(std::sqrt(square_scale))};
+}
+// Returns what is to be subtracted from the parameter.
+template <class T>
+MODEL_BOTH T adam_change(T& mean, T& square, T gradient, AdamFactors<T> factors) {
+  constexpr T b1 = T(0.9), b2 = T(0.999), a1 = T(1 - 0.9), a2 = T(1 - 0.999);  // 1 - b2 would be off by 5e-5
+  mean = or_zero(b1 * mean + a1 * gradient);
+  square = or_zero(b2 * square + a2 * gradient * gradient);
+  return factors.rate * mean / (std::sqrt(square) * factors.scale + T(1e-8));
+}
+
 // Who shares the work on one row: elements first(), first() + count() ... are this lane's. sum(), largest() and all()
 // take what each lane has, and give every lane the same. Here it is one thread, on the CPU; see Warp in
 // kernels.cuh.
 struct OneLane {
-  static constexpr std::size_t first() { return 0; }
-  static constexpr std::size_t count() { return 1; }
+  MODEL_BOTH static constexpr std::size_t first() { return 0; }
+  MODEL_BOTH static constexpr std::size_t count() { return 1; }
   template <class T>
-  static T sum(T value) {
+  MODEL_BOTH static T sum(T value) {
     return value;
   }
   template <class T>
-  static T largest(T value) {
+  MODEL_BOTH static T largest(T value) {
     return value;
   }
-  static bool all(bool value) { return value; }
+  MODEL_BOTH static bool all(bool value) { return value; }
 };
 
 template <class T>

@@ -22,6 +22,7 @@
 #include <memory>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -45,11 +46,32 @@ StepSettings<T> settings_of(const Dropout& dropout, double learning_rate) {
           static_cast<T>(learning_rate)};
 }
 
-// Of all forward passes since it was 0.
-struct Totals {
-  double loss = 0;
-  std::uint64_t right = 0;
-  std::uint32_t bad_step = 0;  // number, from 1, of the first step whose loss was not finite; 0: none
+// Where parameters lie in one piece of memory, so that one kernel updates all of them: as the reducer lays out their
+// gradients, the last parameter first, each at a multiple of ddp::device_alignment bytes.
+template <class T>
+class Flat {
+ public:
+  explicit Flat(std::vector<ddp::NamedBlock> parameters) : blocks_(std::move(parameters)) {
+    for (std::size_t i = blocks_.size(); i-- > 0;) {
+      offsets_.insert(offsets_.begin(), size_);
+      size_ += ddp::padded(blocks_[i].block.count, sizeof(T), ddp::device_alignment);
+    }
+  }
+  std::size_t size() const { return size_; }  // elements, with those between the parameters
+  std::span<T> part(std::span<T> memory, std::size_t i) const {
+    return memory.subspan(offsets_.at(i), blocks_[i].block.count);
+  }
+  // The parameters' names and shapes for other memory; `what` is put in front of the names.
+  std::vector<ddp::NamedBlock> blocks(std::span<T> memory, const std::string& what = "") const {
+    std::vector<ddp::NamedBlock> named = blocks_;
+    for (std::size_t i = 0; i < named.size(); ++i) named[i] = {what + named[i].name, named[i].shape, part(memory, i)};
+    return named;
+  }
+
+ private:
+  std::vector<ddp::NamedBlock> blocks_;
+  std::vector<std::size_t> offsets_;
+  std::size_t size_ = 0;
 };
 
 // The kernels: what is done with one element, or with one row.
@@ -61,7 +83,22 @@ struct Convert {
   MODEL_BOTH void operator()(std::size_t i) const { to[i] = static_cast<To>(from[i]); }
 };
 
-// Hidden units from their sums (batch x size): bias, ReLU, dropout.
+template <class T>
+struct Scale {
+  T* elements;
+  T factor;
+  MODEL_BOTH void operator()(std::size_t i) const { elements[i] *= factor; }
+};
+
+template <class T>
+struct Fill {
+  T* to;
+  T value;
+  MODEL_BOTH void operator()(std::size_t i) const { to[i] = value; }
+};
+
+// Hidden units from their sums (batch x size): bias, ReLU, dropout. Four at a time, the random numbers of one Philox
+// block: for i = 0 ... batch * fours(size) - 1.
 template <class T, class U>
 struct FinishHidden {
   const T* sums;
@@ -72,17 +109,22 @@ struct FinishHidden {
   const std::uint32_t* samples;
   std::uint32_t layer;
   const StepSettings<T>* settings;
+  MODEL_BOTH static constexpr std::size_t fours(std::size_t size) { return (size + 3) / 4; }
   MODEL_BOTH void operator()(std::size_t i) const {
-    const std::size_t sample = i / size, unit = i % size;
-    T value = sums[i] + bias[unit];
-    if (relu) value = value < T(0) ? T(0) : value;  // a NaN stays one
-    if (settings->threshold > 0) {
-      const ddp::PhiloxWords random = ddp::philox(
-          {static_cast<std::uint32_t>(unit / 4), ddp::stream_dropout + layer, samples[sample], settings->step},
-          settings->seed);
-      value = random[unit % 4] < settings->threshold ? T(0) : value * settings->kept_scale;
+    const std::size_t sample = i / fours(size), block = i % fours(size);
+    ddp::PhiloxWords random{};
+    if (settings->threshold > 0)
+      random =
+          ddp::philox({static_cast<std::uint32_t>(block), ddp::stream_dropout + layer, samples[sample], settings->step},
+                      settings->seed);
+    for (std::size_t j = 0; j < 4; ++j) {
+      const std::size_t unit = 4 * block + j, at = sample * size + unit;
+      if (unit >= size) return;
+      T value = sums[at] + bias[unit];
+      if (relu) value = value < T(0) ? T(0) : value;  // a NaN stays one
+      if (settings->threshold > 0) value = random[j] < settings->threshold ? T(0) : value * settings->kept_scale;
+      units[at] = static_cast<U>(value);
     }
-    units[i] = static_cast<U>(value);
   }
 };
 
@@ -140,22 +182,6 @@ struct AddUp {
   }
 };
 
-// The bias's gradient: one row of it is one column of errors (batch x size), added up in the same order in every run.
-template <class T, class U>
-struct SumColumn {
-  const U* errors;
-  std::size_t batch, size;
-  bool add;
-  T* gradient;
-  template <class Lanes>
-  MODEL_BOTH void operator()(std::size_t j, Lanes lanes) const {
-    T sum = 0;
-    for (std::size_t s = lanes.first(); s < batch; s += lanes.count()) sum += static_cast<T>(errors[s * size + j]);
-    sum = lanes.sum(sum);
-    if (lanes.first() == 0) gradient[j] = add ? gradient[j] + sum : sum;
-  }
-};
-
 // Errors of hidden units' sums from those of the units. What ReLU or dropout made 0 lets nothing through, and dropout
 // scaled the rest.
 template <class T, class U>
@@ -187,19 +213,70 @@ struct Descend {
   }
 };
 
-// Sgd's state on a device.
+// Adam of optimizer.hpp: first, for one element, what all parameters need in a step.
+template <class T>
+struct CountAdamStep {
+  double* steps;
+  AdamFactors<T>* factors;
+  const StepSettings<T>* settings;
+  MODEL_BOTH void operator()(std::size_t) const {
+    *steps += 1;
+    *factors = adam_factors<T>(*steps, static_cast<double>(settings->learning_rate));
+  }
+};
+template <class T, class U>
+struct DescendByAdam {
+  T* parameter;
+  T* mean;
+  T* square;
+  const T* gradient;
+  U* copy;
+  const AdamFactors<T>* factors;
+  MODEL_BOTH void operator()(std::size_t i) const {
+    parameter[i] -= adam_change(mean[i], square[i], gradient[i], *factors);
+    if (copy) copy[i] = static_cast<U>(parameter[i]);
+  }
+};
+
+// The optimizers' state on a device. state(): as that of the optimizer of the same name in optimizer.hpp, so that a
+// training can continue elsewhere.
 template <class T, class Device>
 class SgdOn {
  public:
   explicit SgdOn(const std::vector<ddp::NamedBlock>& parameters, double momentum = 0, double weight_decay = 0)
-      : momentum(static_cast<T>(momentum)), weight_decay(static_cast<T>(weight_decay)) {
-    for (const ddp::NamedBlock& parameter : parameters)
-      velocity.push_back(std::make_unique<Buffer>(parameter.block.count));
+      : flat_(parameters),
+        momentum(static_cast<T>(momentum)),
+        weight_decay(static_cast<T>(weight_decay)),
+        velocity(flat_.size()) {}
+  std::vector<ddp::NamedBlock> state() { return flat_.blocks(velocity.span(), "velocity of "); }
+
+ private:
+  Flat<T> flat_;
+
+ public:
+  T momentum, weight_decay;
+  typename Device::template Buffer<T> velocity;
+};
+
+template <class T, class Device>
+class AdamOn {
+ public:
+  explicit AdamOn(const std::vector<ddp::NamedBlock>& parameters)
+      : flat_(parameters), steps(1), factors(1), mean(flat_.size()), square(flat_.size()) {}
+  std::vector<ddp::NamedBlock> state() {
+    std::vector<ddp::NamedBlock> state{{"steps", {1}, steps.span()}};
+    for (const auto& block : flat_.blocks(mean.span(), "mean of ")) state.push_back(block);
+    for (const auto& block : flat_.blocks(square.span(), "mean of squares of ")) state.push_back(block);
+    return state;
   }
 
-  using Buffer = typename Device::template Buffer<T>;
-  T momentum, weight_decay;
-  std::vector<std::unique_ptr<Buffer>> velocity;  // of each parameter
+ private:
+  Flat<T> flat_;
+
+ public:
+  typename Device::template Buffer<double> steps;  // one
+  typename Device::template Buffer<AdamFactors<T>> factors;
+  typename Device::template Buffer<T> mean, square;
 };
 
 // T is the type of parameters, gradients, sums and losses; U that of what is multiplied: T, or bfloat16, whose products
@@ -219,7 +296,10 @@ class PerceptronOn {
   PerceptronOn(Device& device, Architecture architecture, std::size_t capacity)
       : device_(device),
         architecture_(std::move(architecture)),
-        named_(Perceptron<T>(architecture_, 0).parameters()),
+        flat_(Perceptron<T>(architecture_, 0).parameters()),
+        parameters_(flat_.size()),
+        copies_(copies ? flat_.size() : 1),
+        ones_(capacity),
         sums_(capacity * *std::max_element(architecture_.sizes.begin() + 1, architecture_.sizes.end())),
         losses_(capacity),
         rights_(capacity),
@@ -229,11 +309,7 @@ class PerceptronOn {
         samples(capacity),
         settings(1),
         totals(1) {
-    for (ddp::NamedBlock& parameter : named_) {
-      parameters_.push_back(std::make_unique<Buffer<T>>(parameter.block.count));
-      parameter.block = parameters_.back()->span();
-      if (copies) weights_.push_back(std::make_unique<Buffer<U>>(parameter.block.count));
-    }
+    device_.each(capacity, Fill<U>{ones_.data(), static_cast<U>(1.0f)});
     for (std::size_t l = 0; l < architecture_.sizes.size(); ++l) {
       const std::size_t count = capacity * architecture_.sizes[l];
       const bool kept = l == 0 ? copies : l < layers();
@@ -243,16 +319,20 @@ class PerceptronOn {
   }
 
   const Architecture& architecture() const { return architecture_; }
-  const std::vector<ddp::NamedBlock>& parameters() const { return named_; }
-  std::span<T> parameter(std::size_t i) const { return parameters_.at(i)->span(); }
+  std::vector<ddp::NamedBlock> parameters() { return flat_.blocks(parameters_.span()); }
+  std::span<T> parameter(std::size_t i) { return flat_.part(parameters_.span(), i); }
+  const Flat<T>& flat() const { return flat_; }
   bool by_label() const { return architecture_.loss == Loss::cross_entropy; }
 
-  void set_gradients(std::vector<std::span<T>> gradients) {
-    gradients_ = std::move(gradients);
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
-      if (gradients_.at(i).size() != parameters_[i]->size())
-        throw std::logic_error("Perceptron: a gradient of another size");
+  // Throws std::logic_error if they do not lie as flat() has it, in memory of flat().size() elements.
+  void set_gradients(const std::vector<std::span<T>>& gradients) {
+    const std::span<T> all(gradients.back().data(), flat_.size());
+    for (std::size_t i = 0; i < 2 * layers(); ++i)
+      if (gradients.at(i).data() != flat_.part(all, i).data() || gradients[i].size() != flat_.part(all, i).size())
+        throw std::logic_error("Perceptron: gradients that do not lie as those of a device do");
+    gradients_ = all;
   }
+  std::span<T> gradient(std::size_t i) const { return flat_.part(gradients_, i); }
 
   // Throws std::logic_error for a batch that forward() could not take.
   void require_fit(const data::Batch<T>& batch, const Dropout& dropout) const {
@@ -266,9 +346,7 @@ class PerceptronOn {
 
   // After the parameters were written from outside.
   void copy_weights() {
-    if constexpr (copies)
-      for (std::size_t i = 0; i < parameters_.size(); i += 2)
-        device_.each(parameters_[i]->size(), Convert<T, U>{parameters_[i]->data(), weights_[i]->data()});
+    if constexpr (copies) device_.each(flat_.size(), Convert<T, U>{parameters_.data(), copies_.data()});
   }
 
   // Of the `batch` samples that lie in the buffers below. Adds to `totals`.
@@ -277,12 +355,13 @@ class PerceptronOn {
     if constexpr (copies) device_.each(batch * architecture_.sizes[0], Convert<T, U>{inputs.data(), units_[0]->data()});
     for (std::size_t l = 1; l <= layers(); ++l) {
       const std::size_t n = architecture_.sizes[l];
-      const T* const bias = parameters_[2 * l - 1]->data();
+      const T* const bias = parameter(2 * l - 1).data();
       device_.product(Transpose::second, batch, n, architecture_.sizes[l - 1], units(l - 1), weights(l), T(0),
                       sums_.data());
       if (l < layers())
-        device_.each(batch * n, FinishHidden<T, U>{sums_.data(), bias, units_[l]->data(), n, architecture_.hidden_relu,
-                                                   samples.data(), static_cast<std::uint32_t>(l), settings.data()});
+        device_.each(batch * FinishHidden<T, U>::fours(n),
+                     FinishHidden<T, U>{sums_.data(), bias, units_[l]->data(), n, architecture_.hidden_relu,
+                                        samples.data(), static_cast<std::uint32_t>(l), settings.data()});
       else
         device_.rows(batch, FinishOutputs<T, U>{architecture_.loss, architecture_.output_relu, n, sums_.data(), bias,
                                                 targets.data(), labels.data(), errors_[l]->data(), losses_.data(),
@@ -296,10 +375,11 @@ class PerceptronOn {
     for (std::size_t l = layers(); l >= 1; --l) {
       const std::size_t n = architecture_.sizes[l], below = architecture_.sizes[l - 1];
       const U* const errors = errors_[l]->data();
-      device_.rows(n, SumColumn<T, U>{errors, batch_, n, add, gradients_.at(2 * l - 1).data()});
+      const T keep = add ? T(1) : T(0);
+      // The sums of the columns, as a product: cuBLAS reads the rows of errors from the first to the last byte.
+      device_.product(Transpose::none, 1, n, batch_, ones(), errors, keep, gradient(2 * l - 1).data());
       ready(2 * l - 1);
-      device_.product(Transpose::first, n, below, batch_, errors, units(l - 1), add ? T(1) : T(0),
-                      gradients_[2 * l - 2].data());
+      device_.product(Transpose::first, n, below, batch_, errors, units(l - 1), keep, gradient(2 * l - 2).data());
       ready(2 * l - 2);
       if (l == 1) break;
       device_.product(Transpose::none, batch_, below, n, errors, weights(l), T(0), sums_.data());
@@ -309,33 +389,39 @@ class PerceptronOn {
   }
 
   void update(SgdOn<T, Device>& sgd) {
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
-      device_.each(parameters_[i]->size(),
-                   Descend<T, U>{parameters_[i]->data(), sgd.velocity.at(i)->data(), gradients_.at(i).data(),
-                                 copies && i % 2 == 0 ? weights_[i]->data() : nullptr, sgd.momentum, sgd.weight_decay,
-                                 settings.data()});
+    device_.each(flat_.size(), Descend<T, U>{parameters_.data(), sgd.velocity.data(), gradients_.data(), copy(),
+                                             sgd.momentum, sgd.weight_decay, settings.data()});
+  }
+  void update(AdamOn<T, Device>& adam) {
+    device_.each(1, CountAdamStep<T>{adam.steps.data(), adam.factors.data(), settings.data()});
+    device_.each(flat_.size(), DescendByAdam<T, U>{parameters_.data(), adam.mean.data(), adam.square.data(),
+                                                   gradients_.data(), copy(), adam.factors.data()});
   }
 
  private:
   std::size_t layers() const { return architecture_.sizes.size() - 1; }
-  const U* units(std::size_t layer) const {
+  U* copy() { return copies ? copies_.data() : nullptr; }
+  const U* ones() { return ones_.data(); }
+  const U* units(std::size_t layer) {
     if constexpr (!copies)
       if (layer == 0) return inputs.data();
     return units_[layer]->data();
   }
-  const U* weights(std::size_t layer) const {
+  const U* weights(std::size_t layer) {
+    const T* const weights = parameter(2 * layer - 2).data();
     if constexpr (copies)
-      return weights_[2 * layer - 2]->data();
+      return copies_.data() + (weights - parameters_.data());
     else
-      return parameters_[2 * layer - 2]->data();
+      return weights;
   }
 
   Device& device_;
   Architecture architecture_;
-  std::vector<ddp::NamedBlock> named_;
-  Buffers<T> parameters_;
-  Buffers<U> weights_;  // copies of the weights, as U, at even numbers
-  std::vector<std::span<T>> gradients_;
+  Flat<T> flat_;
+  Buffer<T> parameters_;
+  Buffer<U> copies_;  // of the parameters, as U
+  std::span<T> gradients_;
+  Buffer<U> ones_;     // capacity
   Buffers<U> units_;   // of hidden layers, and the inputs as U: capacity x size
   Buffers<U> errors_;  // derivative of the loss by the sums of each layer but the inputs: capacity x size
   Buffer<T> sums_;     // of one layer at a time: capacity x the widest layer

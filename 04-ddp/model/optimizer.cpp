@@ -60,19 +60,11 @@ Adam<T>::Adam(std::vector<ddp::NamedBlock> parameters)
 template <class T>
 void Adam<T>::update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) {
   if (steps_[0] == 0) throw std::logic_error("Adam: update() before begin_step()");
-  const double keep_mean = 0.9, keep_square = 0.999, epsilon = 1e-8;
-  const double mean_scale = 1 / (1 - std::pow(keep_mean, steps_[0]));
-  const double square_scale = 1 / (1 - std::pow(keep_square, steps_[0]));
-  const T b1 = static_cast<T>(keep_mean), b2 = static_cast<T>(keep_square), small = static_cast<T>(epsilon);
-  const T a1 = static_cast<T>(1 - keep_mean), a2 = static_cast<T>(1 - keep_square);  // 1 - b2 would be off by 5e-5
-  const T rate = static_cast<T>(learning_rate * mean_scale), scale = static_cast<T>(std::sqrt(square_scale));
+  const AdamFactors<T> factors = adam_factors<T>(steps_[0], learning_rate);
   T* const mean = mean_.at(i).data();
   T* const square = square_.at(i).data();
-  for (std::size_t j = 0; j < parameter.size(); ++j) {
-    mean[j] = or_zero(b1 * mean[j] + a1 * gradient[j]);
-    square[j] = or_zero(b2 * square[j] + a2 * gradient[j] * gradient[j]);
-    parameter[j] -= rate * mean[j] / (std::sqrt(square[j]) * scale + small);
-  }
+  for (std::size_t j = 0; j < parameter.size(); ++j)
+    parameter[j] -= adam_change(mean[j], square[j], gradient[j], factors);
 }
 
 template <class T>

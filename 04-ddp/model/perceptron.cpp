@@ -86,6 +86,13 @@ std::vector<T> Perceptron<T>::copy_parameters() const {
 }
 
 template <class T>
+std::vector<T> Perceptron<T>::copy_gradients() const {
+  std::vector<T> all;
+  for (const std::span<T> gradient : gradients_) all.insert(all.end(), gradient.begin(), gradient.end());
+  return all;
+}
+
+template <class T>
 void Perceptron<T>::initialize(std::uint64_t seed) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const double range = 1 / std::sqrt(static_cast<double>(architecture_.sizes[i / 2]));
@@ -106,7 +113,7 @@ void Perceptron<T>::set_gradients(std::vector<std::span<T>> gradients) {
 }
 
 template <class T>
-Score Perceptron<T>::forward(const data::Batch<T>& batch, const Dropout& dropout) {
+Score Perceptron<T>::forward(const data::Batch<T>& batch, const Dropout& dropout, double) {
   const std::vector<std::size_t>& sizes = architecture_.sizes;
   const std::uint32_t threshold = dropout_threshold(dropout.probability);
   const bool by_label = architecture_.loss == Loss::cross_entropy;
@@ -148,6 +155,8 @@ Score Perceptron<T>::score(const data::Batch<T>& batch) {
     score.loss += static_cast<double>(one.loss);
     score.right += one.right;
   }
+  totals_.loss += score.loss;
+  totals_.right += score.right;
   return score;
 }
 

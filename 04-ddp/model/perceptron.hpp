@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace model {
@@ -28,6 +29,7 @@ struct Architecture {
   Loss loss = Loss::cross_entropy;
   bool hidden_relu = true;
   bool output_relu = false;
+  bool tf32 = false;  // on a GPU: products of floats on tensor cores, which round the factors to 10 bits
 };
 
 // Of the forward pass. A unit is dropped or not by (seed, step, number of the sample in the data set, layer, unit)
@@ -45,6 +47,13 @@ struct Score {
   std::size_t right = 0;
 };
 
+// Of all forward passes since it was 0.
+struct Totals {
+  double loss = 0;
+  std::uint64_t right = 0;
+  std::uint32_t bad_step = 0;  // number, from 1, of the first step whose loss was not finite; 0: none
+};
+
 // "Keep the unit whose 32 random bits are not below this": exact to 2^-32, and the scale of the kept ones follows it.
 std::uint32_t dropout_threshold(double probability);
 
@@ -53,6 +62,7 @@ class Perceptron {
  public:
   using value_type = T;
   using Sgd = model::Sgd<T>;
+  using Adam = model::Adam<T>;
 
   // For batches of `capacity` samples at most. Throws std::logic_error for sizes that make no network.
   Perceptron(Architecture architecture, std::size_t capacity);
@@ -62,6 +72,7 @@ class Perceptron {
   std::vector<ddp::NamedBlock> parameters();
   std::span<T> parameter(std::size_t i) { return parameters_.at(i); }
   std::vector<T> copy_parameters() const;  // one behind the other
+  std::vector<T> copy_gradients() const;   // likewise
 
   // Uniform in +-1/sqrt(inputs), weights and biases; the same for the same seed.
   void initialize(std::uint64_t seed);
@@ -72,14 +83,19 @@ class Perceptron {
 
   // The batch stays as it is until backward() has returned. Throws std::logic_error for one that does not fit, and for
   // dropout behind hidden layers without ReLU.
-  Score forward(const data::Batch<T>& batch, const Dropout& dropout);
-  Score forward(const data::Batch<T>&& batch, const Dropout& dropout) = delete;
+  // The learning rate is PerceptronGpu's, which has it with the batch.
+  Score forward(const data::Batch<T>& batch, const Dropout& dropout, double learning_rate = 0);
+  Score forward(const data::Batch<T>&& batch, const Dropout& dropout, double learning_rate = 0) = delete;
 
   // Of the last forward(): gradients of the SUM of its losses, from the last parameter to the first; ready(i) is called
   // as soon as gradient i is complete. `add`: to what is there. An empty batch gives gradients of 0.
   void backward(const std::function<void(std::size_t)>& ready, bool add = false);
 
   void update(Optimizer<T>& optimizer, double learning_rate);
+
+  // As PerceptronGpu has them. take_totals(): of all forward passes since the last call; bad_step stays 0.
+  Totals take_totals() { return std::exchange(totals_, {}); }
+  void parameters_changed() {}
 
  private:
   std::size_t layers() const { return architecture_.sizes.size() - 1; }
@@ -96,6 +112,7 @@ class Perceptron {
   const T* inputs_ = nullptr;           // the last batch's
   std::size_t batch_ = 0;
   T kept_scale_ = 1;
+  Totals totals_;
 };
 
 }  // namespace model

@@ -1,5 +1,6 @@
 #include "kernels.cuh"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -28,7 +29,14 @@ void check(cublasStatus_t code, multinode::source_location at) {
     throw std::runtime_error(multinode::place(at) + "cuBLAS: " + cublasGetStatusString(code));
 }
 
-Cuda::Cuda() : workspace_(workspace_bytes) {
+void kernels::HostCalls::put(cudaStream_t stream, std::function<void()> call) {
+  calls_.push_back(std::move(call));
+  multinode::check(cudaLaunchHostFunc(
+      stream, [](void* function) { (*static_cast<std::function<void()>*>(function))(); }, &calls_.back()));
+}
+
+Cuda::Cuda(bool tf32) : tf32_(tf32), workspace_(workspace_bytes) {
+  if (multinode::stand_in()) return;
   check(cublasCreate(&blas_));
   check(cublasSetStream(blas_, stream()));  // first: it takes the workspace away
   check(cublasSetWorkspace(blas_, workspace_.data(), workspace_bytes));
@@ -47,13 +55,21 @@ void Cuda::product(Transpose transpose, std::size_t rows, std::size_t columns, s
     if (keep == 0) multinode::check(cudaMemsetAsync(c, 0, rows * columns * sizeof(T), stream()));
     return;
   }
+  if (multinode::stand_in())
+    return host_.put(stream(), [=] {
+      const std::vector<T> left(a, a + (rows * inner)), right(b, b + (inner * columns));
+      multiply(transpose, rows, columns, inner, left.data(), right.data(), keep, c);
+    });
   const auto number = [](std::size_t n) { return static_cast<int>(n); };
   const bool first = transpose == Transpose::first, second = transpose == Transpose::second;
   const T one = 1;
   check(cublasGemmEx(blas_, second ? CUBLAS_OP_T : CUBLAS_OP_N, first ? CUBLAS_OP_T : CUBLAS_OP_N, number(columns),
                      number(rows), number(inner), &one, b, cuda_type<U>(), number(second ? inner : columns), a,
                      cuda_type<U>(), number(first ? rows : inner), &keep, c, cuda_type<T>(), number(columns),
-                     std::is_same_v<T, double> ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+                     std::is_same_v<T, double>           ? CUBLAS_COMPUTE_64F
+                     : std::is_same_v<U, float> && tf32_ ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                         : CUBLAS_COMPUTE_32F,
+                     CUBLAS_GEMM_DEFAULT));
 }
 
 template <class T, class U>
@@ -62,35 +78,56 @@ PerceptronGpu<T, U>::Stage::Stage(const PerceptronOn<T, U, Cuda>& on, std::size_
 
 template <class T, class U>
 PerceptronGpu<T, U>::PerceptronGpu(Architecture architecture, std::size_t capacity)
-    : on_(cuda_, std::move(architecture), capacity),
-      gradient_storage_([this] {
-        std::size_t count = 0;
-        for (const ddp::NamedBlock& parameter : on_.parameters()) count += parameter.block.count;
-        return count;
-      }()),
+    : cuda_(architecture.tf32),
+      on_(cuda_, std::move(architecture), capacity),
+      gradient_storage_(on_.flat().size()),
       stages_{Stage(on_, capacity), Stage(on_, capacity)},
       totals_(1),
+      numbers_(64),
+      host_numbers_(numbers_.size()),
       wait_([](cudaEvent_t event) { multinode::check(cudaEventSynchronize(event)); }) {}
 
 template <class T, class U>
-std::vector<T> PerceptronGpu<T, U>::copy_parameters() {
-  std::vector<T> all(gradient_storage_.size());
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < on_.parameters().size(); at += parameter(i++).size())
-    multinode::check(cudaMemcpyAsync(all.data() + at, parameter(i).data(), parameter(i).size_bytes(),
-                                     cudaMemcpyDeviceToHost, stream()));
-  event_.record(stream());
-  wait_(event_.get());
+std::vector<T> PerceptronGpu<T, U>::copy(const std::vector<std::span<T>>& parts) {
+  std::size_t count = 0;
+  for (const std::span<T> part : parts) count += part.size();
+  std::vector<T> all(count);
+  T* to = all.data();
+  for (const std::span<T> part : parts) {
+    multinode::check(cudaMemcpyAsync(to, part.data(), part.size_bytes(), cudaMemcpyDeviceToHost, stream()));
+    to += part.size();
+  }
+  wait();
   return all;
 }
 
 template <class T, class U>
+std::vector<T> PerceptronGpu<T, U>::copy_parameters() {
+  std::vector<std::span<T>> parts;
+  for (std::size_t i = 0; i < on_.parameters().size(); ++i) parts.push_back(on_.parameter(i));
+  return copy(parts);
+}
+
+template <class T, class U>
 std::vector<T> PerceptronGpu<T, U>::copy_gradients() {
-  std::vector<T> all(gradient_storage_.size());
-  gradient_storage_.copy_to(all, stream());
-  event_.record(stream());
-  wait_(event_.get());
-  return all;
+  std::vector<std::span<T>> parts;
+  for (std::size_t i = 0; i < on_.parameters().size(); ++i) parts.push_back(on_.gradient(i));
+  return copy(parts);
+}
+
+template <class T, class U>
+std::unique_ptr<ddp::GradientMemory<T>> PerceptronGpu<T, U>::gradient_memory() {
+  class Memory : public ddp::GradientMemory<T> {
+   public:
+    explicit Memory(Cuda& cuda) : cuda_(cuda) {}
+    void scale(std::span<T> elements, T factor) override {
+      cuda_.each(elements.size(), Scale<T>{elements.data(), factor});
+    }
+
+   private:
+    Cuda& cuda_;
+  };
+  return std::make_unique<Memory>(cuda_);
 }
 
 template <class T, class U>
@@ -101,8 +138,7 @@ void PerceptronGpu<T, U>::initialize(std::uint64_t seed) {
     multinode::check(cudaMemcpyAsync(parameter(i).data(), there.parameter(i).data(), parameter(i).size_bytes(),
                                      cudaMemcpyHostToDevice, stream()));
   on_.copy_weights();
-  event_.record(stream());
-  wait_(event_.get());  // before the host's copy goes
+  wait();  // before the host's copy goes
 }
 
 template <class T, class U>
@@ -148,21 +184,62 @@ void PerceptronGpu<T, U>::update(Sgd& optimizer) {
 }
 
 template <class T, class U>
+void PerceptronGpu<T, U>::update(Adam& optimizer) {
+  on_.update(optimizer);
+}
+
+template <class T, class U>
 Totals PerceptronGpu<T, U>::take_totals() {
   on_.totals.copy_to(totals_.span(), stream());
   multinode::check(cudaMemsetAsync(on_.totals.data(), 0, sizeof(Totals), stream()));
-  event_.record(stream());
-  wait_(event_.get());
+  wait();
   return *totals_.data();
 }
 
+template <class T, class U>
+void PerceptronGpu<T, U>::sum(multinode::Communicator& communicator, std::span<double> numbers) {
+  while (!numbers.empty()) {
+    const std::span<double> some = numbers.first(std::min(numbers.size(), numbers_.size()));
+    const std::span<double> here = host_numbers_.span().first(some.size());
+    std::ranges::copy(some, here.begin());
+    numbers_.copy_from(here, stream());
+    communicator.all_reduce(numbers_.span().first(some.size()));
+    numbers_.copy_to(here, stream());
+    communicator.synchronize();  // within the deadline
+    std::ranges::copy(here, some.begin());
+    numbers = numbers.subspan(some.size());
+  }
+}
+
+HostCopies::HostCopies(std::vector<ddp::NamedBlock> there, cudaStream_t stream)
+    : there_(std::move(there)),
+      here_(there_),
+      room_([this] {
+        std::size_t bytes = 0;
+        for (const ddp::NamedBlock& block : there_) bytes += ddp::padded(block.block.bytes(), 1, ddp::device_alignment);
+        return bytes;
+      }()),
+      stream_(stream) {
+  std::size_t at = 0;
+  for (ddp::NamedBlock& block : here_) {
+    block.block.data = room_.data() + at;
+    at += ddp::padded(block.block.bytes(), 1, ddp::device_alignment);
+  }
+}
+
+void HostCopies::copy(const std::vector<ddp::NamedBlock>& from, const std::vector<ddp::NamedBlock>& to,
+                      cudaMemcpyKind kind) const {
+  for (std::size_t i = 0; i < from.size(); ++i)
+    multinode::check(cudaMemcpyAsync(to[i].block.data, from[i].block.data, from[i].block.bytes(), kind, stream_));
+}
+
 StepGraphs::~StepGraphs() {
-  for (const auto& [key, graph] : graphs_)
+  for (const auto& [global_batch, graph] : graphs_)
     if (graph) cudaGraphExecDestroy(graph);
 }
 
-void StepGraphs::run(Key key, cudaStream_t stream, const std::function<void()>& step) {
-  const auto [at, first] = graphs_.try_emplace(key, nullptr);
+void StepGraphs::run(std::size_t global_batch, cudaStream_t stream, const std::function<void()>& step) {
+  const auto [at, first] = graphs_.try_emplace(global_batch, nullptr);
   if (first) return step();
   if (!at->second) {
     cudaGraph_t graph = nullptr;

@@ -1,6 +1,7 @@
 // perceptron_gpu.hpp: the perceptron of perceptron.hpp on one GPU: cuBLAS and a few small kernels, on one stream.
 #pragma once
 
+#include "../ddp/gradient_memory.hpp"
 #include "device_perceptron.hpp"
 
 #include <multinode/device.hpp>
@@ -9,12 +10,26 @@
 #include <cuda_bf16.h>
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <utility>
 
 namespace model {
+namespace kernels {
+
+// Stand-ins of GPUs (common/host-nccl) have no kernels. Their memory is the host's, and their streams call functions of
+// the host: so a program trains on them, slowly, through everything else that it does on GPUs.
+class HostCalls {
+ public:
+  void put(cudaStream_t stream, std::function<void()> call);
+
+ private:
+  std::deque<std::function<void()>> calls_;  // all of them: a graph repeats its
+};
+
+}  // namespace kernels
 
 // Throws std::runtime_error unless `code` is CUBLAS_STATUS_SUCCESS.
 void check(cublasStatus_t code, multinode::source_location at = multinode::source_location::current());
@@ -31,7 +46,7 @@ class Cuda {
     }
   };
 
-  Cuda();
+  explicit Cuda(bool tf32 = false);  // see Architecture
   ~Cuda();
   Cuda(const Cuda&) = delete;
   Cuda& operator=(const Cuda&) = delete;
@@ -46,6 +61,8 @@ class Cuda {
                T keep, T* c);
 
  private:
+  bool tf32_;
+  kernels::HostCalls host_;
   multinode::Stream stream_;
   // cuBLAS would allocate its own when it needs it, which is no thing to do while a graph is recorded.
   multinode::DeviceBuffer<std::byte> workspace_;
@@ -70,6 +87,24 @@ class PinnedBuffer {
   std::size_t count_;
 };
 
+// Blocks in a GPU's memory, and the host's memory for copies of them: what a checkpoint is written from, and read into.
+class HostCopies {
+ public:
+  HostCopies(std::vector<ddp::NamedBlock> there, cudaStream_t stream);
+  const std::vector<ddp::NamedBlock>& there() const { return there_; }
+  const std::vector<ddp::NamedBlock>& here() const { return here_; }
+  // Queued on the stream.
+  void fetch() const { copy(there_, here_, cudaMemcpyDeviceToHost); }
+  void send() const { copy(here_, there_, cudaMemcpyHostToDevice); }
+
+ private:
+  void copy(const std::vector<ddp::NamedBlock>& from, const std::vector<ddp::NamedBlock>& to,
+            cudaMemcpyKind kind) const;
+  std::vector<ddp::NamedBlock> there_, here_;
+  PinnedBuffer<std::byte> room_;
+  cudaStream_t stream_;
+};
+
 // The functions of Perceptron with the same names do the same. All spans but the batch's are device memory, and what is
 // done with it goes on stream(); copy_...(), initialize() and take_totals() wait for it, and load() may wait for what
 // the last but one put there, so that the host is never more than two steps ahead.
@@ -79,34 +114,50 @@ class PerceptronGpu {
   using value_type = T;
   using product_type = U;
   using Sgd = SgdOn<T, Cuda>;
+  using Adam = AdamOn<T, Cuda>;
 
   PerceptronGpu(Architecture architecture, std::size_t capacity);
 
   std::vector<ddp::NamedBlock> parameters() { return on_.parameters(); }
   std::span<T> parameter(std::size_t i) { return on_.parameter(i); }
   std::vector<T> copy_parameters();
-  std::vector<T> copy_gradients();  // as they lie in the storage
+  std::vector<T> copy_gradients();  // one behind the other
   void initialize(std::uint64_t seed);
   void parameters_changed();  // from outside: call it, or products go on with the old ones
   std::span<T> gradient_storage() { return gradient_storage_.span(); }
-  void set_gradients(std::vector<std::span<T>> gradients) { on_.set_gradients(std::move(gradients)); }
+  // The reducer's, for these gradients. The model outlives it.
+  std::unique_ptr<ddp::GradientMemory<T>> gradient_memory();
+  void set_gradients(const std::vector<std::span<T>>& gradients) { on_.set_gradients(gradients); }
 
   // A step is load(), and then the others, which take all that changes from step to step from the device's memory: they
   // can be recorded as a CUDA graph (StepGraphs) and repeated. The batch can go when load() returns.
   void load(const data::Batch<T>& batch, const Dropout& dropout, double learning_rate);
   void forward();
+  void forward(const data::Batch<T>& batch, const Dropout& dropout, double learning_rate = 0) {
+    load(batch, dropout, learning_rate);
+    forward();
+  }
   void backward(const std::function<void(std::size_t)>& ready, bool add = false);
   void update(Sgd& optimizer);
+  void update(Adam& optimizer);
 
   // Of all forward passes since the last call.
   Totals take_totals();
 
+  // Sums numbers of the host over all ranks. Collective, called by all ranks.
+  void sum(multinode::Communicator& communicator, std::span<double> numbers);
+
   cudaStream_t stream() const { return cuda_.stream(); }
+  void wait() {  // for what is on the stream
+    event_.record(stream());
+    wait_(event_.get());
+  }
 
   // How the host waits for the GPU: cudaEventSynchronize, which waits for ever, unless it is put under a deadline here.
   void set_wait(std::function<void(cudaEvent_t)> wait) { wait_ = std::move(wait); }
 
  private:
+  std::vector<T> copy(const std::vector<std::span<T>>& parts);
   struct Stage {  // a batch on its way
     PinnedBuffer<T> inputs, targets;
     PinnedBuffer<std::uint8_t> labels;
@@ -118,32 +169,34 @@ class PerceptronGpu {
 
   Cuda cuda_;
   PerceptronOn<T, U, Cuda> on_;
-  multinode::DeviceBuffer<T> gradient_storage_;
+  Cuda::Buffer<T> gradient_storage_;
   std::array<Stage, 2> stages_;
   std::size_t loads_ = 0;
   std::size_t batch_ = 0;
   PinnedBuffer<Totals> totals_;
+  multinode::DeviceBuffer<double> numbers_;  // that are summed
+  PinnedBuffer<double> host_numbers_;
   multinode::Event event_;
   std::function<void(cudaEvent_t)> wait_;
 };
 
 // CUDA graphs of steps: a step is carried out as it is the first time, recorded the second time, and repeated after
-// that, which is one call instead of some thirty. The first time lets libraries allocate and connect, and the reducer
-// rebuild its buckets. All that the step does must go on `stream`, or on streams that wait for it by an event and that
-// it waits for (NCCL's, see Communicator::set_stream), and must not depend on anything but device memory and the key.
-// Whoever is called in the step for its effect on the host (the reducer) has it only when the step is not a repetition.
-// Destroy it before the communicator.
+// that, which is one call instead of some thirty. The first time lets libraries allocate and connect.
+// All that the step does must go on `stream`, or on streams that wait for it by an event and that
+// it waits for (NCCL's, see Communicator::set_stream), and must not depend on anything but device memory and the size
+// of the global batch: all ranks then record in the same step, however unevenly they share a batch. Whoever is called
+// in the step for its effect on the host (the reducer) has it only when the step is not a repetition. Destroy it before
+// the communicator.
 class StepGraphs {
  public:
-  using Key = std::pair<std::size_t, std::size_t>;  // samples on this rank, divisor
   StepGraphs() = default;
   ~StepGraphs();
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
-  void run(Key key, cudaStream_t stream, const std::function<void()>& step);
+  void run(std::size_t global_batch, cudaStream_t stream, const std::function<void()>& step);
 
  private:
-  std::map<Key, cudaGraphExec_t> graphs_;  // null: it was carried out once
+  std::map<std::size_t, cudaGraphExec_t> graphs_;  // null: it was carried out once
 };
 
 }  // namespace model

@@ -14,20 +14,19 @@ class PerceptronHost {
   using value_type = T;
   using product_type = U;
   using Sgd = model::SgdOn<T, Host<lanes>>;
+  using Adam = model::AdamOn<T, Host<lanes>>;
 
   PerceptronHost(const model::Architecture& architecture, std::size_t capacity)
-      : on_(host_, architecture, capacity), start_(architecture, 0) {
-    std::size_t count = 0;
-    for (const ddp::NamedBlock& parameter : on_.parameters()) count += parameter.block.count;
-    gradients_.resize(count);
-  }
+      : on_(host_, architecture, capacity), start_(architecture, 0), gradients_(on_.flat().size()) {}
   std::vector<ddp::NamedBlock> parameters() { return on_.parameters(); }
   std::vector<T> copy_parameters() {
     return copy([&](std::size_t i) { return on_.parameter(i); });
   }
-  std::vector<T> copy_gradients() { return gradients_; }
+  std::vector<T> copy_gradients() {
+    return copy([&](std::size_t i) { return on_.gradient(i); });
+  }
   std::span<T> gradient_storage() { return gradients_; }
-  void set_gradients(std::vector<std::span<T>> gradients) { on_.set_gradients(std::move(gradients)); }
+  void set_gradients(const std::vector<std::span<T>>& gradients) { on_.set_gradients(gradients); }
   void initialize(std::uint64_t seed) {
     start_.initialize(seed);
     for (std::size_t i = 0; i < on_.parameters().size(); ++i)
@@ -48,7 +47,10 @@ class PerceptronHost {
   void parameters_changed() { on_.copy_weights(); }
   void forward() { on_.forward(batch_); }
   void backward(const std::function<void(std::size_t)>& ready, bool add = false) { on_.backward(ready, add); }
-  void update(Sgd& sgd) { on_.update(sgd); }
+  template <class Optimizer>
+  void update(Optimizer& optimizer) {
+    on_.update(optimizer);
+  }
   model::Totals take_totals() { return std::exchange(*on_.totals.data(), {}); }
 
  private:

@@ -170,7 +170,7 @@ TEST_F(FashionMnistOnce, BadCommandLinesAreRefused) {
                {{"--dropout", "1"}, "--dropout must be from 0"},
                {{"--momentum", "nan"}, "--momentum must be from 0"},
                {{"--learning-rate", "-0.1"}, "--learning-rate must be from 0"},
-               {{"--precision", "half"}, "--precision must be float, double or bfloat16, not 'half'"},
+               {{"--precision", "half"}, "--precision must be float, double, tf32 or bfloat16, not 'half'"},
                {{"--steps", "-1"}, "--steps must be from 0"},
                {{"--log-every", "0"}, "--log-every must be from 1"},
                {{"--min-accuracy", "101"}, "--min-accuracy must be from 0"},
@@ -222,11 +222,13 @@ TEST_F(FashionMnistOnce, NcclWithoutAGpuSays77) {
 }
 
 TEST_F(FashionMnistOnce, GpuOptionsNeedAGpu) {
-  for (const Settings& settings : {Settings{{"--precision", "bfloat16"}}, Settings{{"--cuda-graph", ""}}}) {
+  for (const Settings& settings :
+       {Settings{{"--precision", "bfloat16"}}, Settings{{"--precision", "tf32"}}, Settings{{"--cuda-graph", ""}}}) {
     const Result result = run(learn(settings));
     if (result.status == 0) GTEST_SKIP() << "there are GPUs here";
     EXPECT_EQ(result.status, 2) << result.all();
-    EXPECT_SAYS(result.err, "--precision bfloat16 and --cuda-graph: only on GPUs, with --backend nccl");
+    EXPECT_SAYS(result.err,
+                "--precision bfloat16, --precision tf32 and --cuda-graph: only on GPUs, with --backend nccl");
   }
 }
 

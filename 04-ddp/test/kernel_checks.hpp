@@ -134,7 +134,7 @@ TYPED_TEST_P(Kernels, FinishHidden) {
     auto d_samples = this->memory(samples);
     auto d_settings = this->memory(std::vector{settings});
     auto units = this->template memory<U>(batch * size);
-    this->place_->device.each(batch * size,
+    this->place_->device.each(batch * model::FinishHidden<float, U>::fours(size),
                               model::FinishHidden<float, U>{d_sums.data(), d_bias.data(), units.data(), size, relu,
                                                             d_samples.data(), layer, d_settings.data()});
     const std::vector<U> found = units.get();
@@ -240,22 +240,14 @@ TYPED_TEST_P(Kernels, AddUp) {
   EXPECT_EQ(found.bad_step, 0u);
 }
 
-TYPED_TEST_P(Kernels, SumColumn) {
-  using U = typename TypeParam::element;
-  for (const bool add : {false, true}) {
-    const std::size_t batch = this->size(300), size = this->size(300);
-    const std::vector<U> errors = this->template numbers<U>(batch * size);
-    const std::vector<float> before = this->template numbers<float>(size);
-    auto d_errors = this->memory(errors);
-    auto gradient = add ? this->memory(before) : this->template memory<float>(size);
-    this->place_->device.rows(size, model::SumColumn<float, U>{d_errors.data(), batch, size, add, gradient.data()});
-    const std::vector<float> found = gradient.get();
-    for (std::size_t j = 0; j < size; ++j) {
-      double wanted = add ? double{before[j]} : 0;
-      for (std::size_t s = 0; s < batch; ++s) wanted += static_cast<double>(static_cast<float>(errors[s * size + j]));
-      this->expect_near(found[j], wanted, 2 * static_cast<double>(batch), j);
-    }
-  }
+TYPED_TEST_P(Kernels, FillAndScale) {
+  const std::size_t count = this->size();
+  const float value = this->template numbers<float>(1)[0];
+  auto elements = this->template memory<float>(count);
+  this->place_->device.each(count, model::Fill<float>{elements.data(), value});
+  this->place_->device.each(count / 2, model::Scale<float>{elements.data(), 0.3f});
+  const std::vector<float> found = elements.get();
+  for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(found[i], i < count / 2 ? value * 0.3f : value);
 }
 
 TYPED_TEST_P(Kernels, ThroughHidden) {
@@ -299,4 +291,36 @@ TYPED_TEST_P(Kernels, Descend) {
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(Kernels, Convert, FinishHidden, FinishOutputs, AddUp, SumColumn, ThroughHidden, Descend);
+TYPED_TEST_P(Kernels, DescendByAdam) {
+  using U = typename TypeParam::element;
+  const std::size_t count = this->size();
+  const std::vector<float> parameter = this->template numbers<float>(count),
+                           mean = this->template numbers<float>(count),
+                           square = this->template numbers<float>(count, 0.1, 2),
+                           gradient = this->template numbers<float>(count);
+  const model::StepSettings<float> settings = this->settings(0);
+  auto d_parameter = this->memory(parameter), d_mean = this->memory(mean), d_square = this->memory(square),
+       d_gradient = this->memory(gradient);
+  auto d_settings = this->memory(std::vector{settings});
+  auto steps = this->memory(std::vector<double>{6});
+  auto factors = this->template memory<model::AdamFactors<float>>(1);
+  auto copy = this->template memory<U>(count);
+  this->place_->device.each(1, model::CountAdamStep<float>{steps.data(), factors.data(), d_settings.data()});
+  this->place_->device.each(count, model::DescendByAdam<float, U>{d_parameter.data(), d_mean.data(), d_square.data(),
+                                                                  d_gradient.data(), copy.data(), factors.data()});
+  EXPECT_EQ(steps.get()[0], 7);
+  const std::vector<float> parameters = d_parameter.get(), means = d_mean.get(), squares = d_square.get();
+  const std::vector<U> copies = copy.get();
+  for (std::size_t i = 0; i < count; ++i) {
+    const double g = gradient[i], m = 0.9 * mean[i] + 0.1 * g, v = 0.999 * square[i] + 0.001 * g * g;
+    const double wanted =
+        parameter[i] - 0.0625 * m / (1 - std::pow(0.9, 7)) / (std::sqrt(v / (1 - std::pow(0.999, 7))) + 1e-8);
+    this->expect_near(means[i], m, 4, i);
+    this->expect_near(squares[i], v, 4, i);
+    this->expect_near(parameters[i], wanted, 4, i);
+    EXPECT_EQ(static_cast<float>(copies[i]), static_cast<float>(static_cast<U>(parameters[i])));
+  }
+}
+
+REGISTER_TYPED_TEST_SUITE_P(Kernels, Convert, FinishHidden, FinishOutputs, AddUp, FillAndScale, ThroughHidden, Descend,
+                            DescendByAdam);

@@ -36,7 +36,7 @@ TYPED_TEST(Graphs, RepeatStepsBitForBit) {
         model.update(optimizer);
         ++backward_passes;
       };
-      with_graphs ? graphs.run({count, 0}, model.stream(), passes) : passes();
+      with_graphs ? graphs.run(count, model.stream(), passes) : passes();
     }
     EXPECT_EQ(backward_passes, with_graphs ? 4u : 30u) << "two sizes, each carried out and recorded";
     const model::Totals totals = model.take_totals();

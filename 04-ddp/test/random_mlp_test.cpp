@@ -233,7 +233,7 @@ TEST_F(RandomMlpOnce, RefusesWhatDoesNotFit) {
            {{"--batch-size", "0"}, "--batch-size must be from 1 to"},
            {{"--hidden-layers", "1"}, "--hidden-layers must be from 2 to"},
            {{"--measure-overlap", "-1"}, "--measure-overlap"},
-           {{"--backend", "nccl"}, "--backend nccl"}}) {
+           {{"--backend", "horse"}, "horse"}}) {
     const Result result = run(options);
     EXPECT_EQ(result.status, 2) << result.all();
     EXPECT_SAYS(result.err, message);

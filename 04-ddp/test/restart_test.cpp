@@ -188,13 +188,26 @@ TEST_P(RestartOnce, OtherOptionsAreRefused) {
   }
 }
 
-TEST_P(RestartOnce, ADamagedCheckpointIsNamedOnce) {
+// The newest is cut off: the one before is used, with a warning. If that is damaged as well, the run ends.
+TEST_P(RestartOnce, ADamagedCheckpointFallsBackToTheOneBefore) {
   const TemporaryFolder folder;
-  run(2, learn({"--checkpoint", folder.path().string(), "--steps", "2"}));
-  const fs::path newest = folder / "step-0000000002.checkpoint";
+  const auto with_checkpoints = [&](const std::string& steps) {
+    return learn({"--checkpoint", folder.path().string(), "--checkpoint-every", "17", "--steps", steps});
+  };
+  const Outcome whole = outcome_of(run(3, learn()));
+  run(3, with_checkpoints("22"));
+  const fs::path newest = folder / "step-0000000022.checkpoint", before = folder / "step-0000000017.checkpoint";
   fs::resize_file(newest, fs::file_size(newest) / 2);
-  const std::string output = run(3, learn({"--checkpoint", folder.path().string()}), 1);
-  EXPECT_EQ(occurrences(output, newest.string() + ": a checkpoint cut off: "), 1u) << output;
+  const std::string output = run(3, with_checkpoints("0"));
+  EXPECT_EQ(occurrences(output, "fashion_mnist: warning: " + newest.string() + ": a checkpoint cut off: "), 1u)
+      << output;
+  EXPECT_SAYS(output, "; it is renamed to step-0000000022.checkpoint.damaged, and the checkpoint before it is used\n");
+  EXPECT_SAYS(output, "goes on from " + before.string() + ", after step 17 of 33\n");
+  EXPECT_EQ(outcome_of(output), whole);
+
+  for (const auto& name : files_in(folder.path()))
+    if (name.ends_with(".checkpoint")) fs::resize_file(folder / name, 1000);
+  EXPECT_EQ(occurrences(run(3, with_checkpoints("0"), 1), ".checkpoint: a checkpoint cut off"), 2u);
 }
 
 TEST_P(RestartOnce, WhereNothingCanBeWrittenTheRunEndsAtOnce) {

@@ -45,7 +45,7 @@ TEST_P(Backends, GradientsAreTheMeansOfAllRanks) {
   for (const int ranks : counts_for(GetParam(), {2, 3})) {
     const Ranks::End end = run(PATH_torch_equality, ranks, {}, GetParam());
     EXPECT_EQ(end.status, 0) << end.output;
-    EXPECT_SAYS(end.output, std::to_string(ranks) + " ranks: 12 gradients in ");
+    EXPECT_SAYS(end.output, std::to_string(ranks) + " ranks: 10 gradients in ");
     EXPECT_SAYS(end.output, "kinds of parameters: 1, of buffers: " + std::to_string(ranks) + ", after");
   }
 }
@@ -69,21 +69,30 @@ TEST_F(Torch, PlantedFaultsAreFound) {
       << end.output;
 }
 
-// Also from one library to the other: a sum of two has one order.
-TEST_F(Torch, ResumedTrainingGivesTheSameBits) {
-  const auto train = [](const Way& way, const TemporaryFolder& folder, const Options& more) {
-    return run(PATH_resnet, 2, cifar10(folder, more), way);
-  };
-  const TemporaryFolder whole, broken;
-  const std::string wanted = parameters_in(train(quickest_way(), whole, {"--num-epochs", "2"}));
-  const Ranks::End first = train(ways().front(), broken, {"--num-epochs", "1"});
-  EXPECT_NE(parameters_in(first), wanted);
-  // The seed is the checkpoint's.
-  const Ranks::End second = train(ways().front(), broken, {"--num-epochs", "2", "--resume", "--seed", "9"});
-  EXPECT_EQ(parameters_in(second), wanted);
-  EXPECT_EQ(occurrences(second.output, "Epoch: 1, loss: "), 1u) << second.output;
-  EXPECT_EQ(occurrences(second.output, "Epoch: 0, "), 0u) << second.output;
-  EXPECT_SAYS(second.output, "Epoch: 1, Accuracy: ");
+// Two to four ranks: the sum of more than two depends on the order, which is that of the buckets.
+TEST_P(Backends, ResumedTrainingGivesTheSameBits) {
+  for (const int ranks : counts_for(GetParam(), {2, 4, 3})) {
+    const auto train = [&](const TemporaryFolder& folder, const Options& more) {
+      Options options{"--save-every", "1"};
+      options.insert(options.end(), more.begin(), more.end());
+      return run(PATH_resnet, ranks, cifar10(folder, options), GetParam());
+    };
+    const TemporaryFolder whole, broken;
+    const std::string wanted = parameters_in(train(whole, {"--num-epochs", "3"}));
+    const Ranks::End first = train(broken, {"--num-epochs", "1"});
+    EXPECT_NE(parameters_in(first), wanted);
+    // The seed is the checkpoint's.
+    const Ranks::End second = train(broken, {"--num-epochs", "2", "--resume", "--seed", "9"});
+    EXPECT_EQ(occurrences(second.output, "Epoch: 1, loss: "), 1u) << second.output;
+    EXPECT_EQ(occurrences(second.output, "Epoch: 0, "), 0u) << second.output;
+    EXPECT_SAYS(second.output, "Epoch: 1, Accuracy: ");
+    // The newest is damaged: the one before is used.
+    std::filesystem::resize_file(broken / "resnet_distributed.checkpoint", 100'000);
+    const Ranks::End third = train(broken, {"--num-epochs", "3", "--resume"});
+    EXPECT_SAYS(third.output, "resnet: warning: ");
+    EXPECT_EQ(occurrences(third.output, "Epoch: 1, loss: "), 1u) << third.output;
+    EXPECT_EQ(parameters_in(third), wanted) << ranks << " ranks";
+  }
 }
 
 TEST_F(Torch, LearnsTheSyntheticImagesByHeart) {
@@ -154,18 +163,16 @@ TEST_F(Torch, BadCommandLinesAreRefused) {
     const char* program;
     Options options;
     std::string says;
-  } cases[] = {
-      {PATH_resnet,
-       {"--arch", "resnet19"},
-       "must be resnet18, resnet34, resnet50, resnet101 or resnet152, not 'resnet19'"},
-      {PATH_resnet, {"--batch-size", "1"}, "--batch-size must be from 2"},
-      {PATH_resnet, {"--backend", "nccl"}, "--backend nccl: this program trains on the CPU; use --backend mpi or gloo"},
-      {PATH_resnet, {"--data", "/nowhere"}, "/nowhere"},
-      {PATH_resnet,
-       {"--data", folder.path().string(), "--batch-size", "18"},
-       "--batch-size 18: 2 processes need 36 images a step, and there are 35"},
-      {PATH_synthetic_benchmark, {"--model", "vgg16"}, "not 'vgg16'"},
-      {PATH_synthetic_benchmark, {"--num-warmup-batches", "-1"}, "--num-warmup-batches must be from 0"}};
+  } cases[] = {{PATH_resnet,
+                {"--arch", "resnet19"},
+                "must be resnet18, resnet34, resnet50, resnet101 or resnet152, not 'resnet19'"},
+               {PATH_resnet, {"--batch-size", "1"}, "--batch-size must be from 2"},
+               {PATH_resnet, {"--data", "/nowhere"}, "/nowhere"},
+               {PATH_resnet,
+                {"--data", folder.path().string(), "--batch-size", "18"},
+                "--batch-size 18: 2 processes need 36 images a step, and there are 35"},
+               {PATH_synthetic_benchmark, {"--model", "vgg16"}, "not 'vgg16'"},
+               {PATH_synthetic_benchmark, {"--num-warmup-batches", "-1"}, "--num-warmup-batches must be from 0"}};
   for (const auto& c : cases) {
     const Ranks::End end = run(c.program, c.says.find("2 processes") == std::string::npos ? 1 : 2, c.options);
     EXPECT_EQ(end.status, 2) << end.output;

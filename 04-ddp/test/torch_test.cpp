@@ -1,9 +1,11 @@
+#include "torch/device.hpp"
 #include "torch/resnet.hpp"
 
 #include <multinode/check.hpp>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace torch_test {
@@ -56,6 +58,34 @@ TEST(ResNet, StartsAsTorchvisionsDoes) {
   const double limit = 1 / std::sqrt(512.0);  // Linear: uniform within that
   EXPECT_LE(parameters["fc.weight"].abs().max().item<double>(), limit);
   EXPECT_GE(parameters["fc.weight"].abs().max().item<double>(), 0.99 * limit);
+}
+
+// On a GPU it is TensorSgd that moves the parameters. Its operations round as often as Sgd's, in another order at most.
+TEST(TensorSgd, MovesParametersAsSgdDoes) {
+  torch::manual_seed(2);
+  std::vector<float> one(1000), other(1000);
+  const torch::Tensor start = torch::randn({1000});
+  for (std::vector<float>* to : {&one, &other}) std::copy_n(start.data_ptr<float>(), to->size(), to->begin());
+  const std::vector<ddp::NamedBlock> parameters{{"weights", {10, 100}, std::span(one)}};
+  model::Sgd<float> sgd(parameters, 0.9, 0.01);
+  TensorSgd tensor_sgd(parameters, torch::kCPU, 0.9, 0.01);
+  for (int step = 0; step < 10; ++step) {
+    const torch::Tensor gradient = torch::randn({1000});
+    const std::span<const float> there(gradient.data_ptr<float>(), 1000);
+    sgd.update(0, one, there, 0.1);
+    tensor_sgd.update(0, other, there, 0.1);
+  }
+  const auto state = tensor_sgd.state(), wanted = sgd.state();
+  ASSERT_EQ(state.size(), 1u);
+  EXPECT_EQ(state[0].name, wanted[0].name);
+  EXPECT_EQ(state[0].shape, wanted[0].shape);
+  const auto* velocity = static_cast<const float*>(state[0].block.data);
+  const auto* wanted_velocity = static_cast<const float*>(wanted[0].block.data);
+  for (std::size_t i = 0; i < one.size(); ++i) {  // numbers of about 10, each off by some 30 roundings of 2^-24
+    EXPECT_NEAR(other[i], one[i], 2e-5);
+    EXPECT_NEAR(velocity[i], wanted_velocity[i], 2e-5);
+    EXPECT_GT(std::abs(one[i] - start[static_cast<std::int64_t>(i)].item<float>()), 0);
+  }
 }
 
 }  // namespace torch_test

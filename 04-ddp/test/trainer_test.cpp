@@ -1,27 +1,61 @@
-// The Trainer and its callbacks: on one rank in this process, and what it promises of several by trainer_ranks.
-#include "trainer/trainer.hpp"
-#include "fashion_mnist_ways.hpp"
+// The Trainer and its callbacks, on one rank in this process. trainer_style_test.cpp runs them on several.
+#include "trainer.hpp"
 #include "idx_files.hpp"
-#include "tiny_training.hpp"
 
 #include <multinode/check.hpp>
+#include <testing/program_test.hpp>
 
-#include <nlohmann/json.hpp>
+#include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
+#include <memory>
 #include <set>
 
 namespace trainer_test {
 
 namespace fs = std::filesystem;
 using trainer::Trainer;
-using trainer::TrainerOptions;
-using Strings = std::vector<std::string>;
 
-constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
+// One number that every step moves. "val_loss" after each epoch is planted.
+class Number : public trainer::Module {
+ public:
+  explicit Number(std::vector<double> planted) : planted_(std::move(planted)) {}
+  const std::vector<ddp::NamedBlock>& state() override { return blocks_; }
+  ddp::Restored restore(const std::vector<fs::path>& newest_first, const nlohmann::json& hyperparameters) override;
+  std::size_t steps() const override { return 3; }
+  void begin_epoch(std::size_t epoch, std::size_t first) override {
+    epoch_ = epoch;
+    calls += "epoch " + std::to_string(epoch) + " from " + std::to_string(first) + "\n";
+  }
+  void training_step(std::size_t step) override {
+    number[0] = number[0] * 0.5 + static_cast<double>(10 * epoch_ + step);
+    losses_ = {losses_.loss + number[0] * static_cast<double>(step + 1),
+               losses_.samples + static_cast<double>(step + 1)};
+  }
+  trainer::Sums take_losses() override { return std::exchange(losses_, {}); }
+  trainer::Metrics validate() override { return {{"val_loss", planted_.at(epoch_ - 1)}}; }
 
-struct OneRank : ::testing::Test {
+  std::vector<double> number{0};
+  std::string calls;
+
+ private:
+  std::vector<ddp::NamedBlock> blocks_{{"number", {1}, std::span(number)}};
+  std::vector<double> planted_;
+  std::size_t epoch_ = 0;
+  trainer::Sums losses_;
+};
+
+// Writes down when it was called, and the metrics.
+struct Recorder : trainer::Callback {
+  void on_step_end(Trainer& t) override { calls += "step " + std::to_string(t.step()) + "\n"; }
+  void on_log(Trainer& t) override { calls += "log " + std::to_string(t.metric("train_loss_step")) + "\n"; }
+  void on_epoch_end(Trainer& t) override {
+    calls += "epoch " + std::to_string(t.epochs()) + " " + std::to_string(t.metric("train_loss_epoch")) + "\n";
+  }
+  void on_fit_end(Trainer& t) override { calls += "end " + std::to_string(t.step()) + " " + t.stopped() + "\n"; }
+  std::string calls;
+};
+
+struct Training : ::testing::Test {
   static void SetUpTestSuite() {
     world_ = std::make_unique<multinode::World>("trainer_test", multinode::Launch{}, multinode::World::Options{});
     communicator_ = multinode::make_communicator(*world_, multinode::choose_cpu_backend(*world_));
@@ -30,339 +64,121 @@ struct OneRank : ::testing::Test {
     communicator_.reset();
     world_.reset();
   }
-  static Trainer make(TrainerOptions options) { return {*world_, *communicator_, std::move(options)}; }
-  static nlohmann::json state_in(const fs::path& file, Line& line) {
-    auto blocks = line.parameters();
-    const auto optimizer = line.configure_optimizer();
-    for (const ddp::NamedBlock& block : optimizer->state()) blocks.push_back(block);
-    return ddp::read_checkpoint(file, blocks);
-  }
-  template <class Exception, class Function>
-  static std::string what(Function function) {
-    try {
-      function();
-    } catch (const Exception& e) {
-      return e.what();
-    }
-    return "nothing of this kind was thrown";
-  }
+  static Trainer make(trainer::TrainerOptions options) { return {*world_, std::move(options)}; }
 
   static inline std::unique_ptr<multinode::World> world_;
   static inline std::unique_ptr<multinode::Communicator> communicator_;
 };
 
-// Writes down when it was called.
-struct Recorder : Doing {
-  Recorder(const std::string& name, Strings& calls) {
-    const auto record = [&calls, name](const char* what, auto number) {
-      return [&calls, text = name + what, number](Trainer& t) { calls.push_back(text + std::to_string(number(t))); };
-    };
-    const auto step = [](Trainer& t) { return t.step(); };
-    const auto epochs = [](Trainer& t) { return t.epochs(); };
-    fit_begin = record("fit begin ", step);
-    step_end = record("step ", step);
-    log = record("log ", step);
-    validation_end = record("validation ", epochs);
-    epoch_end = record("epoch ", epochs);
-    fit_end = record("fit end ", step);
-  }
-};
-
-TEST_F(OneRank, CallbacksComeInOrder) {
-  Strings calls;
-  Recorder a("a ", calls), b("b ", calls);
-  Line line(*world_, 16);  // 3 batches
-  make({.max_epochs = 2, .log_every = 2, .callbacks = {&a, &b}}).fit(line, line);
-  Strings expected;
-  for (const char* call : {"fit begin 0", "step 1", "log 2", "step 2", "log 3", "step 3", "validation 0", "epoch 1",
-                           "log 4", "step 4", "step 5", "log 6", "step 6", "validation 1", "epoch 2", "fit end 6"})
-    for (const char* name : {"a ", "b "}) expected.push_back(std::string(name) + call);
-  EXPECT_EQ(calls, expected);
+ddp::Restored Number::restore(const std::vector<fs::path>& newest_first, const nlohmann::json& hyperparameters) {
+  return ddp::load_checkpoint(*Training::world_, *Training::communicator_, newest_first, blocks_, hyperparameters);
 }
 
-TEST_F(OneRank, StepsAreLimitedInTheMiddleOfAnEpoch) {
-  Line line(*world_);  // 6 batches
-  Trainer t = make({.max_epochs = 5, .max_steps = 8});
-  t.fit(line, line);
-  EXPECT_EQ(t.step(), 8u);
-  EXPECT_EQ(t.epochs(), 1u);
-  EXPECT_EQ(t.batch(), 2u);
-  EXPECT_EQ(t.stopped(), "");
+TEST_F(Training, CallbacksComeInOrderAndMetricsAreMeans) {
+  Number number({1, 2});
+  Recorder recorder;
+  make({.max_epochs = 2, .max_steps = 5, .log_every = 2, .callbacks = {&recorder}}).fit(number);
+  EXPECT_EQ(number.calls, "epoch 1 from 0\nepoch 2 from 0\n");
+  // 10, 16, 20, 30, 36, with 1, 2, 3, 1, 2 samples
+  EXPECT_EQ(recorder.calls,
+            "step 1\nlog 14.000000\nstep 2\nlog 20.000000\nstep 3\nepoch 1 17.000000\n"
+            "log 30.000000\nstep 4\nstep 5\nend 5 \n");
 }
 
-TEST_F(OneRank, NoEpochsTrainAndWriteNothing) {
-  const TemporaryFolder folder;
-  Strings calls;
-  Recorder a("", calls);
-  trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder.path()});
-  Line line(*world_);
-  make({.max_epochs = 0, .callbacks = {&a, &checkpoints}}).fit(line, line);
-  EXPECT_EQ(calls, (Strings{"fit begin 0", "fit end 0"}));
-  EXPECT_EQ(line.slope(), 0);
-  EXPECT_TRUE(fs::is_empty(folder.path()));
-}
-
-TEST_F(OneRank, MetricsAreMeansOverSamples) {
-  Line line(*world_);
-  std::vector<double> steps;
-  Doing doing;
-  doing.log = [&](Trainer& t) { steps.push_back(t.metric("train_loss_step")); };
-  line.loss_in_step = [](std::size_t step, double) { return step < 4 ? 8.0 : step < 5 ? 16.0 : 3.0; };
-  Trainer t = make({.log_every = 2, .callbacks = {&doing}});
-  t.fit(line, line);
-  EXPECT_EQ(steps, (std::vector<double>{1, 1, 19.0 / 9}));  // the last batch has one sample
-  EXPECT_DOUBLE_EQ(t.metric("train_loss_epoch"), 51.0 / 41);
-  double loss = 0;
-  for (std::uint32_t s = 0; s < 10; ++s) loss += std::pow(double(line.slope() * x_of(s) + line.offset() - y_of(s)), 2);
-  EXPECT_NEAR(t.metric("val_loss"), loss / 10, 1e-6);
-  EXPECT_EQ(what<std::invalid_argument>([&] { t.metric("val_los"); }),
-            "there is no metric 'val_los'; there are: 'train_loss_epoch' 'train_loss_step' 'val_loss'");
-}
-
-TEST_F(OneRank, EarlyStoppingStopsWhenNothingGetsBetter) {
-  const auto expect = [](const std::vector<double>& values, const trainer::EarlyStoppingOptions& options,
-                         std::size_t epochs, const std::string& reason) {
-    Line line(*world_, 16, values);
-    trainer::EarlyStopping early(options);
-    Trainer t = make({.max_epochs = 8, .callbacks = {&early}});
-    for (int fit = 0; fit < 2; ++fit) {  // the second begins anew
-      t.fit(line, line);
-      EXPECT_EQ(t.epochs(), epochs);
-      EXPECT_EQ(t.stopped(), reason);
-    }
+TEST_F(Training, EarlyStoppingStopsWhenNothingGetsBetter) {
+  const auto expect = [](const std::vector<double>& values, bool largest, std::size_t patience, std::size_t epochs) {
+    Number number(values);
+    trainer::EarlyStopping early({"val_loss", largest}, patience);
+    Trainer t = make({.max_epochs = values.size(), .callbacks = {&early}});
+    t.fit(number);
+    EXPECT_EQ(t.epochs(), epochs);
+    EXPECT_EQ(t.stopped(), epochs == values.size()
+                               ? ""
+                               : "val_loss has not been better for " + std::to_string(patience) + " epochs");
   };
-  expect({5, 4, 4, 3.9, 4, 3.9, 3.9}, {.patience = 3}, 7, "val_loss has not been better than 3.9 for 3 epochs");
-  expect({5, 4.5, 4.25, 4}, {.patience = 1, .min_delta = 0.5}, 2,
-         "val_loss has not been better than 5 by more than 0.5 for 1 epoch");
-  expect({5, 4.75, 4.25, 4}, {.patience = 2, .min_delta = 0.5}, 5,
-         "val_loss has not been better than 4.25 by more than 0.5 for 2 epochs");
-  expect({1, 2, 3, 2, 3}, {.mode = trainer::Mode::max, .patience = 2}, 5,
-         "val_loss has not been better than 3 for 2 epochs");
-  expect({3, nan_value, 1}, {}, 2, "val_loss is not finite");
-  expect({-std::numeric_limits<double>::infinity()}, {}, 1, "val_loss is not finite");
-  expect({9, 8, 7, 6, 5, 4, 3, 2}, {.patience = 1}, 8, "");
+  expect({5, 4, 4, 3.9, 4, 3.9, 3.9, 1}, false, 3, 7);
+  expect({1, 2, 3, 2, 3, 9}, true, 2, 5);
+  expect({3, std::nan(""), HUGE_VAL, 1}, false, 2, 3);
+  expect({9, 8, 7, 6}, false, 1, 4);
 
-  Line line(*world_);
-  trainer::EarlyStopping early({.monitor = "val_acuracy"});
-  EXPECT_NE(what<std::invalid_argument>([&] { make({.callbacks = {&early}}).fit(line, line); }).find("'val_acuracy'"),
-            std::string::npos);
+  Number number({1});
+  trainer::EarlyStopping early({"val_los"}, 1);
+  try {
+    make({.callbacks = {&early}}).fit(number);
+    ADD_FAILURE() << "there is no such metric";
+  } catch (const std::invalid_argument& e) {
+    EXPECT_STREQ(e.what(), "there is no metric 'val_los'; there are: 'train_loss_epoch' 'train_loss_step' 'val_loss'");
+  }
 }
 
-TEST_F(OneRank, TheBestCheckpointIsTheBestAndTheNewestAreKept) {
+TEST_F(Training, TheBestCheckpointIsTheBestAndTheNewestAreKept) {
   const TemporaryFolder folder;
-  Line line(*world_, 8, {nan_value, 2, nan_value, 1.5, 1.5, 2});
-  trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder / "new", .keep = 2});
-  std::vector<float> slopes;
-  Doing doing;
-  doing.epoch_end = [&](Trainer&) { slopes.push_back(line.slope()); };
-  make({.max_epochs = 6, .callbacks = {&doing, &checkpoints}}).fit(line, line);
-  EXPECT_EQ(checkpoints.best_value(), 1.5);
+  Number number({std::nan(""), 2, std::nan(""), 1.5, 1.5, 2}), read({});
+  trainer::ModelCheckpoint checkpoints(*world_, folder / "new", {"val_loss"});
+  make({.max_epochs = 6, .callbacks = {&checkpoints}}).fit(number);
   std::set<std::string> files;
   for (const auto& entry : fs::directory_iterator(folder / "new")) files.insert(entry.path().filename().string());
   EXPECT_EQ(files,
-            (std::set<std::string>{"best.checkpoint", "step-0000000030.checkpoint", "step-0000000036.checkpoint"}));
-  Line best(*world_);
-  EXPECT_EQ(state_in(checkpoints.best(), best).at("trainer").at("epochs"), 4);
-  EXPECT_EQ(best.slope(), slopes[3]);
-  EXPECT_NE(best.slope(), slopes[4]);
-  EXPECT_EQ(state_in(checkpoints.newest().value(), best).at("trainer").at("epochs"), 6);
-  EXPECT_EQ(best.slope(), slopes[5]);
+            (std::set<std::string>{"best.checkpoint", "step-0000000015.checkpoint", "step-0000000018.checkpoint"}));
+  const auto blocks = read.state();
+  EXPECT_EQ(ddp::read_checkpoint(folder / "new/best.checkpoint", blocks).at("trainer").at("epochs"), 4);
+  EXPECT_NE(read.number, number.number);
+  EXPECT_EQ(ddp::read_checkpoint(checkpoints.newest().at(0), blocks).at("trainer").at("epochs"), 6);
+  EXPECT_EQ(read.number, number.number);
 }
 
-TEST_F(OneRank, CheckpointsOfOtherTrainingsAreRefused) {
-  const TemporaryFolder folder;
-  const auto fit = [&](const nlohmann::json& hyperparameters, std::size_t batch, bool resume) {
-    Line line(*world_, batch);
-    trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder.path()});
-    make({.max_steps = 3, .hyperparameters = hyperparameters, .callbacks = {&checkpoints}})
-        .fit(line, line, resume ? checkpoints.newest() : std::nullopt);
+// Breaks in an epoch, at its end, at a step with a checkpoint, while the patience runs, and several.
+TEST_F(Training, ABreakChangesNotABit) {
+  const auto train = [](const fs::path& folder, std::size_t max_steps, Recorder& recorder) {
+    Number number({5, 4, 4.5, 3, 3.5, 3.25, 3, 2});  // stops after epoch 7, where patience is 3
+    trainer::EarlyStopping early({"val_loss"}, 3);
+    trainer::ModelCheckpoint checkpoints(*world_, folder, {"val_loss"}, 2);
+    Trainer t = make({.max_epochs = 8,
+                      .max_steps = max_steps,
+                      .log_every = 2,
+                      .hyperparameters = {{"--seed", 1}},
+                      .callbacks = {&recorder, &early, &checkpoints}});
+    t.fit(number, checkpoints.newest());
+    return std::tuple(number.number[0], t.step(), t.stopped());
   };
-  fit({{"seed", 1}}, 8, false);
-  const std::string file = folder.path().string() + "/step-0000000003.checkpoint: ";
-  const std::string advice = "; go on with the same, or name another folder";
-  EXPECT_EQ(what<multinode::UsageError>([&] {
-              fit({{"seed", 2}}, 8, true);
-            }),
-            file + "a training with seed 1, not 2" + advice);
-  EXPECT_EQ(what<multinode::UsageError>([&] {
-              fit({{"seed", 1}}, 16, true);
-            }),
-            file + "a training with batches in an epoch 6, not 3" + advice);
-  EXPECT_EQ(what<multinode::UsageError>([&] {
-              fit({{"seed", 1}}, 8, false);
-            }),
-            folder.path().string() +
-                " has checkpoints of a training before this one: go on from them, or use another folder");
-
-  Line line(*world_);
-  auto blocks = line.parameters();
-  const auto optimizer = line.configure_optimizer();
-  for (const ddp::NamedBlock& block : optimizer->state()) blocks.push_back(block);
-  ddp::write_checkpoint(folder / "other", {{"program", "fashion_mnist"}, {"batches in an epoch", 6}}, blocks);
-  EXPECT_EQ(what<multinode::UsageError>([&] { make({}).fit(line, line, folder / "other"); }),
-            (folder / "other").string() + ": a training with program \"fashion_mnist\", not \"trainer_test\"" + advice);
+  const TemporaryFolder folder;
+  Recorder whole_calls;
+  const auto whole = train(folder / "whole", 100, whole_calls);
+  EXPECT_EQ(std::get<1>(whole), 21u);
+  for (const std::vector<std::size_t>& breaks :
+       std::vector<std::vector<std::size_t>>{{2}, {3}, {4}, {16}, {18}, {20}, {21}, {2, 7, 15, 16, 20}}) {
+    std::string name = "broken", calls;
+    for (const std::size_t step : breaks) {
+      name += "-" + std::to_string(step);
+      Recorder recorder;
+      train(folder / name, step, recorder);
+      calls += recorder.calls.substr(0, recorder.calls.rfind("end"));
+    }
+    Recorder recorder;
+    EXPECT_EQ(train(folder / name, 100, recorder), whole) << name;
+    // Losses as well: a break between two logs makes two of one, so only even ones have the same lines.
+    if (breaks[0] % 2 == 0 && breaks.size() == 1) {
+      EXPECT_EQ(calls + recorder.calls, whole_calls.calls) << name;
+    }
+  }
 }
 
-TEST_F(OneRank, GradientsAreClippedToTheirNorm) {
-  const auto moved = [&](double clip) {
-    Line line(*world_);
-    make({.max_steps = 1, .gradient_clip = clip}).fit(line, line);
-    return std::hypot(double(line.slope()), double(line.offset()));
+TEST_F(Training, CheckpointsOfOtherTrainingsAreRefused) {
+  const TemporaryFolder folder;
+  const auto fit = [&](const nlohmann::json& hyperparameters) {
+    Number number({1});
+    trainer::ModelCheckpoint checkpoints(*world_, folder.path(), {"val_loss"});
+    make({.max_steps = 2, .hyperparameters = hyperparameters, .callbacks = {&checkpoints}})
+        .fit(number, checkpoints.newest());
   };
-  const double whole = moved(0);
-  EXPECT_EQ(moved(1000), whole);
-  EXPECT_GT(whole, 2 * Line::rate);
-  EXPECT_NEAR(moved(0.5), 0.5 * Line::rate, 1e-7);
-}
-
-TEST_F(OneRank, WhatMakesNoTrainingIsRefused) {
-  Line line(*world_);
-  EXPECT_THROW(make({.accumulate_batches = 0}), std::invalid_argument);
-  EXPECT_THROW(make({.log_every = 0}), std::invalid_argument);
-  EXPECT_THROW(make({.gradient_clip = nan_value}), std::invalid_argument);
-  trainer::EarlyStopping one({}), other({});
-  EXPECT_EQ(what<std::invalid_argument>([&] {
-              make({.callbacks = {&one, &other}});
-            }),
-            "Trainer: two callbacks are named 'early stopping by val_loss'");
-  EXPECT_THROW(trainer::EarlyStopping({.patience = 0}), std::invalid_argument);
-  EXPECT_THROW(trainer::EarlyStopping({.min_delta = -1}), std::invalid_argument);
-  line.loss_in_step = [](std::size_t step, double loss) { return step == 2 ? nan_value : loss; };
-  EXPECT_EQ(what<std::runtime_error>([&] { make({}).fit(line, line); }),
-            "the loss is nan in step 3; a smaller learning rate may help");
-}
-
-TEST_F(OneRank, ResultsAsJson) {
-  const TemporaryFolder folder;
-  const std::string file = folder / "log.json";
-  Line line(*world_, 16, {2, nan_value});  // 3 batches
-  trainer::JsonLogger logger(file);
-  make({.max_epochs = 2, .log_every = 2, .callbacks = {&logger}}).fit(line, line);
-  logger.write({{"right", true}});
-  std::vector<nlohmann::json> lines;
-  std::ifstream in(file);
-  for (std::string text; std::getline(in, text);) lines.push_back(nlohmann::json::parse(text));
-  ASSERT_EQ(lines.size(), 8u);
-  EXPECT_EQ(lines[0].at("fingerprint").at("world_size"), 1);
-  EXPECT_EQ(lines[1].at("step"), 2);
-  EXPECT_GT(lines[1].at("train_loss_step"), 0);
-  EXPECT_EQ(lines[3].at("epoch"), 1);
-  EXPECT_EQ(lines[3].at("step"), 3);
-  EXPECT_EQ(lines[3].at("val_loss"), 2);
-  EXPECT_GT(lines[3].at("train_loss_epoch"), 0);
-  EXPECT_FALSE(lines[3].contains("train_loss_step"));
-  EXPECT_TRUE(lines[6].at("val_loss").is_null());
-  EXPECT_EQ(lines[7], (nlohmann::json{{"right", true}}));
-}
-
-// What a killed run wrote after its last checkpoint, and half a line, is not there twice in the end.
-TEST_F(OneRank, TheLogGoesOnWhereTheCheckpointIs) {
-  const TemporaryFolder folder;
-  const std::string file = folder / "log.json";
-  const auto fit = [&](std::size_t max_steps) {
-    Line line(*world_);
-    trainer::JsonLogger logger(file);
-    trainer::ModelCheckpoint checkpoints(*world_, {.folder = folder / "checkpoints"});
-    make({.max_epochs = 2, .max_steps = max_steps, .log_every = 3, .callbacks = {&logger, &checkpoints}})
-        .fit(line, line, checkpoints.newest());
-  };
-  fit(6);
-  std::ofstream(file, std::ios::app) << R"({"epoch":2,"step":9,"train_loss_step":77})"
-                                     << "\n"
-                                     << R"({"epoch":2,"st)";
-  fit(100);
-  std::vector<std::size_t> steps;
-  std::ifstream in(file);
-  std::string text;
-  std::getline(in, text);
-  while (std::getline(in, text)) {
-    const auto line = nlohmann::json::parse(text);
-    EXPECT_NE(line.value("train_loss_step", 0.0), 77);
-    steps.push_back(line.at("step"));
-  }
-  EXPECT_EQ(steps, (std::vector<std::size_t>{3, 6, 6, 9, 12, 12}));
-}
-
-TEST_F(OneRank, TheProgressIsShown) {
-  Line line(*world_, 8, {4, 4});
-  trainer::ProgressBar bar;
-  trainer::EarlyStopping early({.patience = 1});
-  testing::internal::CaptureStdout();
-  make({.max_epochs = 5, .log_every = 4, .callbacks = {&bar, &early}}).fit(line, line);
-  const std::string shown = testing::internal::GetCapturedStdout();
-  EXPECT_TRUE(std::regex_match(shown, std::regex("parameter  shape  elements\n"
-                                                 "slope          1         1\n"
-                                                 "offset         1         1\n"
-                                                 "2 parameters, 0.00 MB\n"
-                                                 "epoch 1 step 4 of 6: train_loss_step [0-9.]+\n"
-                                                 "epoch 1: train_loss_epoch [0-9.]+, val_loss 4, [0-9.]+ s\n"
-                                                 "epoch 2 step 2 of 6: train_loss_step [0-9.]+\n"
-                                                 "epoch 2: train_loss_epoch [0-9.]+, val_loss 4, [0-9.]+ s\n"
-                                                 "stopped: val_loss has not been better than 4 for 1 epoch\n")))
-      << shown;
-}
-
-class OnRanks : public ::testing::TestWithParam<int> {
- protected:
-  Ranks::End run(const std::string& check, const Strings& more = {}, int ranks = GetParam()) const {
-    Strings command{PATH_trainer_ranks, "--check", check};
-    command.insert(command.end(), more.begin(), more.end());
-    return Ranks(quickest_way().starter, ranks, command).wait();
-  }
-};
-
-TEST_P(OnRanks, TheyAllStopInTheSameStep) {
-  for (const char* check : {"plateau", "one-stops"}) {
-    const Ranks::End end = run(check);
-    EXPECT_EQ(end.status, 0) << check << ": " << end.output;
+  fit({{"--seed", 1}});
+  try {
+    fit({{"--seed", 2}});
+    ADD_FAILURE() << "another seed";
+  } catch (const multinode::UsageError& e) {
+    EXPECT_SAYS(std::string(e.what()),
+                "step-0000000002.checkpoint: a training with --seed 1, not 2; go on with the same");
   }
 }
-
-TEST_P(OnRanks, OneThatThrowsEndsAll) {
-  const Ranks::End end = run("one-throws");
-  EXPECT_EQ(end.status, 1) << end.output;
-  EXPECT_SAYS(end.output, "rank " + std::to_string(GetParam() - 1) + " (host ");
-  EXPECT_EQ(occurrences(end.output, "a mistake in a callback"), 1u) << end.output;
-}
-
-class OnSeveralRanks : public OnRanks {};
-
-TEST_P(OnSeveralRanks, OneThatDoesSomethingElseIsNamed) {
-  const std::string last = "; rank " + std::to_string(GetParam() - 1) + " has ";
-  Ranks::End end = run("other-metrics");
-  EXPECT_EQ(end.status, 1);
-  EXPECT_SAYS(end.output, "the ranks' metrics differ: rank 0 has val_loss" + last + "val_loss, val_speed\n");
-  end = run("other-options");
-  EXPECT_EQ(end.status, 1);
-  EXPECT_SAYS(end.output, "the ranks' trainings differ: rank 0 has {");
-  EXPECT_SAYS(end.output, "\"max_epochs\":1");
-  EXPECT_SAYS(end.output, "\"max_epochs\":2");
-}
-
-TEST_P(OnRanks, AccumulatedBatchesAreOneLargeBatch) {
-  const Ranks::End end = run("accumulate");
-  EXPECT_EQ(end.status, 0) << end.output;
-}
-
-TEST_P(OnRanks, ABreakChangesNotABit) {
-  for (const char* check : {"resume", "death"}) {
-    const TemporaryFolder folder;
-    const Ranks::End end = run(check, {"--folder", folder.path().string()});
-    EXPECT_EQ(end.status, 0) << check << ": " << end.output;
-  }
-}
-
-TEST_P(OnRanks, ATrainingGoesOnWithAnotherNumberOfRanks) {
-  const TemporaryFolder folder;
-  Ranks::End end = run("first-half", {"--folder", folder.path().string()});
-  EXPECT_EQ(end.status, 0) << end.output;
-  end = run("second-half", {"--folder", folder.path().string()}, 4 - GetParam());
-  EXPECT_EQ(end.status, 0) << end.output;
-}
-
-INSTANTIATE_TEST_SUITE_P(Trainer, OnRanks, ::testing::Values(1, 2, 3),
-                         [](const auto& info) { return std::to_string(info.param); });
-INSTANTIATE_TEST_SUITE_P(Trainer, OnSeveralRanks, ::testing::Values(2, 3),
-                         [](const auto& info) { return std::to_string(info.param); });
 
 }  // namespace trainer_test

@@ -36,8 +36,8 @@ multinode::DataType data_type_of(const std::string& name, const torch::Tensor& t
 }
 
 NamedBlock block_of(const std::string& name, const torch::Tensor& tensor) {
-  if (!tensor.device().is_cpu() || tensor.layout() != torch::kStrided || !tensor.is_non_overlapping_and_dense())
-    throw std::runtime_error(name + " is not a dense tensor on the CPU");
+  if (tensor.layout() != torch::kStrided || !tensor.is_non_overlapping_and_dense())
+    throw std::runtime_error(name + " is not a dense tensor");
   return {name,
           {tensor.sizes().begin(), tensor.sizes().end()},
           {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), data_type_of(name, tensor)}};
@@ -50,6 +50,20 @@ std::vector<NamedBlock> blocks_of(const Dictionary& tensors) {
   return blocks;
 }
 
+// Of a tensor on a GPU.
+class TensorMemory : public GradientMemory<float> {
+ public:
+  explicit TensorMemory(torch::Device device) : device_(device) {}
+  void scale(std::span<float> elements, float factor) override {
+    torch::from_blob(elements.data(), {static_cast<std::int64_t>(elements.size())},
+                     torch::TensorOptions(torch::kFloat32).device(device_))
+        .mul_(factor);
+  }
+
+ private:
+  torch::Device device_;
+};
+
 }  // namespace
 
 std::vector<NamedBlock> parameters_of(const torch::nn::Module& module) { return blocks_of(module.named_parameters()); }
@@ -58,24 +72,29 @@ std::vector<NamedBlock> buffers_of(const torch::nn::Module& module) { return blo
 DistributedDataParallel::DistributedDataParallel(multinode::World& world, multinode::Communicator& communicator,
                                                  torch::nn::Module& module, const ReducerOptions& options)
     : world_(world), communicator_(communicator), module_(module) {
-  std::int64_t total = 0;
+  const bool on_gpu = communicator.backend() == multinode::Backend::nccl;
+  std::size_t total = 0;
   for (const auto& item : module.named_parameters()) {
     if (!item.value().requires_grad()) continue;
     blocks_.push_back(block_of(item.key(), item.value()));
     if (blocks_.back().block.type != multinode::DataType::float32)
       throw std::runtime_error("the gradient of " + item.key() + " is not of float");
+    if (item.value().is_cuda() != on_gpu)
+      throw std::runtime_error(item.key() + " is not where " + std::string(name_of(communicator.backend())) +
+                               " reads: move the module to the communicator's device");
     parameters_.push_back(item.value());
-    total += item.value().numel();
+    total += padded(blocks_.back().block.count, sizeof(float), on_gpu ? device_alignment : 1);
   }
   broadcast_parameters(world, communicator, parameters_of(module));
   broadcast_buffers();
 
-  storage_ = torch::zeros({total});
-  reducer_ = std::make_unique<Reducer<float>>(
-      world, communicator, blocks_, std::span(storage_.data_ptr<float>(), static_cast<std::size_t>(total)), options);
-  reducer_->set_relocated([this] { find_gradients(); });
-  find_gradients();
+  const torch::Device device = parameters_.at(0).device();
+  storage_ = torch::zeros({static_cast<std::int64_t>(total)}, device);
+  reducer_ = std::make_unique<Reducer<float>>(communicator, blocks_, std::span(storage_.data_ptr<float>(), total),
+                                              options, on_gpu ? std::make_unique<TensorMemory>(device) : nullptr);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    gradients_.push_back(storage_.as_strided(parameters_[i].sizes(), parameters_[i].strides(),  // flat memory
+                                             reducer_->gradient(i).data() - storage_.data_ptr<float>()));
     Node accumulator = torch::autograd::impl::grad_accumulator(parameters_[i]);
     const std::uintptr_t key = accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
         [this, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
@@ -103,17 +122,24 @@ void DistributedDataParallel::accumulate() {
 
 void DistributedDataParallel::wait() {
   reducer_->wait();
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    parameters_[i].mutable_grad() = reducer_->used(i) ? gradients_[i] : torch::Tensor();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = gradients_[i];
+}
+
+torch::Tensor DistributedDataParallel::train(const std::function<torch::Tensor()>& mean_loss,
+                                             model::Optimizer<float>& optimizer, double learning_rate) {
+  begin(static_cast<std::size_t>(world_.size()));
+  const torch::Tensor loss = mean_loss();
+  loss.backward();
+  wait();
+  update(optimizer, learning_rate);
+  return loss;
 }
 
 void DistributedDataParallel::update(model::Optimizer<float>& optimizer, double learning_rate) {
   optimizer.begin_step();
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    if (!reducer_->used(i)) continue;
+  for (std::size_t i = 0; i < blocks_.size(); ++i)
     optimizer.update(i, {static_cast<float*>(blocks_[i].block.data), blocks_[i].block.count}, reducer_->gradient(i),
                      learning_rate);
-  }
 }
 
 void DistributedDataParallel::broadcast_buffers() { broadcast_parameters(world_, communicator_, buffers_of(module_)); }
@@ -129,13 +155,6 @@ void DistributedDataParallel::gradient_is_there(std::size_t parameter) {
     gradients_[parameter].copy_(gradient);
   gradient = gradients_[parameter];
   reducer_->mark_ready(parameter);
-}
-
-void DistributedDataParallel::find_gradients() {
-  gradients_.clear();
-  for (std::size_t i = 0; i < parameters_.size(); ++i)  // with the parameter's strides: the optimizer sees flat memory
-    gradients_.push_back(storage_.as_strided(parameters_[i].sizes(), parameters_[i].strides(),
-                                             reducer_->gradient(i).data() - storage_.data_ptr<float>()));
 }
 
 void DistributedDataParallel::forget_gradients() {

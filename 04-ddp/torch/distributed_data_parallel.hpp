@@ -7,14 +7,15 @@
 #include <torch/torch.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
 namespace ddp {
 
 // The module's parameters or buffers, under the names that named_parameters() gives them. The memory is the tensors'
-// own. Throws std::runtime_error, naming it, for a tensor that is not dense on the CPU, or of a type that
-// communicators do not have.
+// own. Throws std::runtime_error, naming it, for a tensor that is not dense, or of a type that communicators do not
+// have.
 std::vector<NamedBlock> parameters_of(const torch::nn::Module& module);
 std::vector<NamedBlock> buffers_of(const torch::nn::Module& module);
 
@@ -26,8 +27,8 @@ std::vector<NamedBlock> buffers_of(const torch::nn::Module& module);
 //
 // After the wait() that follows begin(), each parameter's grad() is the sum of all ranks' gradients over the divisor:
 // world.size() if each rank's loss is the mean of equally many samples, the size of the global batch if it is a sum.
-// The grad() tensors are the reducer's storage: the one copy of a gradient is the one into it. With the option
-// unused_parameters, one that no rank used has no grad().
+// The grad() tensors are the reducer's storage: the one copy of a gradient is the one into it. A
+// backward pass that leaves a parameter out is an error that names it.
 //
 // Buffers (BatchNorm's running statistics) stay each rank's own until broadcast_buffers(). PyTorch's
 // DistributedDataParallel sends rank 0's to all before every forward pass, but a forward pass in training does not read
@@ -39,7 +40,7 @@ class DistributedDataParallel {
   // Gives all ranks rank 0's parameters and buffers. The module's parameters that require a gradient are the reducer's,
   // in the order of module.parameters(); they and the module outlive this object, and keep their memory. Throws
   // std::runtime_error, naming the parameter, if ranks have other parameters than rank 0, or if one that requires a
-  // gradient is not of float.
+  // gradient is not of float, or not in the memory that the communicator takes: a GPU's for nccl.
   DistributedDataParallel(multinode::World& world, multinode::Communicator& communicator, torch::nn::Module& module,
                           const ReducerOptions& options = {});
   ~DistributedDataParallel();
@@ -50,6 +51,11 @@ class DistributedDataParallel {
   void begin(std::size_t divisor);
   void accumulate();
   void wait();
+
+  // One step of one pass, in which all ranks have batches of the same size: `mean_loss` returns the mean of this
+  // rank's.
+  torch::Tensor train(const std::function<torch::Tensor()>& mean_loss, model::Optimizer<float>& optimizer,
+                      double learning_rate);
 
   // Moves the parameters by their gradients. `optimizer` was made of parameters().
   void update(model::Optimizer<float>& optimizer, double learning_rate);
@@ -70,7 +76,6 @@ class DistributedDataParallel {
   };
 
   void gradient_is_there(std::size_t parameter);
-  void find_gradients();
   void forget_gradients();
 
   multinode::World& world_;

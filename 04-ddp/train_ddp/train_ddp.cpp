@@ -1,12 +1,12 @@
 // train_ddp: all ranks train one network on a table, for binary classification.
 // Exit status: 0 the accuracy on held-out rows is high enough, and all ranks have the same parameters; 1 not, failed or
-// timed out; 2 bad command line or environment.
+// timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
 #include "data/csv.hpp"
 #include "data/synthetic.hpp"
 #include "ddp/reducer.hpp"
 #include "ddp/sampler.hpp"
 #include "model/perceptron.hpp"
-#include "train_step.hpp"
+#include "on_device.hpp"
 
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
@@ -74,47 +74,41 @@ Rows read_rows(const Options& options) {
   return {std::move(table), trained, std::move(held_out), wanted, std::move(described)};
 }
 
-int train(multinode::World& world, const Options& options) {
-  const auto communicator = make_cpu_communicator(world, multinode::parse_backend(options.common.backend));
+template <class Model>
+int train(multinode::World& world, multinode::Communicator& communicator, const Options& options) {
   const std::uint64_t seed = options.common.seed;
   const Rows rows = read_rows(options);
   const auto batch_size = static_cast<std::size_t>(options.batch_size * world.size());
   ddp::DistributedSampler sampler(rows.trained, batch_size, world.rank(), world.size(), seed);
 
-  model::Perceptron<float> model({{rows.table.features(), 12, 8, 1}, model::Loss::binary_cross_entropy},
-                                 rows.table.size());
-  model::Adam<float> optimizer(model.parameters());
-  model.initialize(seed);
-  broadcast_parameters(world, *communicator, model.parameters());
-  ddp::Reducer<float> reducer(world, *communicator, model.parameters(), model.gradient_storage());
-  connect(model, reducer);
+  Model model({{rows.table.features(), 12, 8, 1}, model::Loss::binary_cross_entropy}, rows.table.size());
+  typename Model::Adam optimizer(model.parameters());
+  ddp::Reducer<float> reducer(communicator, model.parameters(), model.gradient_storage(), {},
+                              gradient_memory(world, communicator, model));
+  start_training(world, communicator, model, reducer, seed);
 
   if (world.rank() == 0) std::printf("%s; ranks: %d\n", rows.described.c_str(), world.size());
   multinode::JsonLines json(world.rank() == 0 ? options.common.json : "");
-  json.write(multinode::fingerprint(world));
+  if (world.rank() == 0) json.write(multinode::fingerprint(world));
   data::Batch<float> batch;
   for (int epoch = 1; epoch <= options.epochs; ++epoch) {
     sampler.set_epoch(static_cast<std::uint32_t>(epoch));
-    double loss = 0;
     for (std::size_t step = 0; step < sampler.steps(); ++step) {
       data::gather(rows.table, sampler.local_batch(step), batch);
-      loss += model.forward(batch, {}).loss;
-      reducer.begin(sampler.global_batch(step).size());
-      model.backward([&](std::size_t parameter) { reducer.mark_ready(parameter); });
-      reducer.wait();
-      model.update(optimizer, options.learning_rate);
+      train_step(model, optimizer, reducer, batch, sampler.global_batch(step).size(), {}, options.learning_rate);
     }
-    communicator->all_reduce(std::span(&loss, 1));
+    double loss = take_loss(world, communicator, model);
+    sum_over_ranks(communicator, model, {&loss, 1});
     loss /= static_cast<double>(rows.trained);
-    if (!std::isfinite(loss)) throw std::runtime_error("the loss is NaN or infinite; try a smaller --learning-rate");
     if ((epoch % 20 == 0 || epoch == options.epochs) && world.rank() == 0)
       std::printf("epoch %d: loss %.4f\n", epoch, loss);
     json.write({{"epoch", epoch}, {"loss", loss}});
   }
 
   data::gather(rows.table, rows.held_out, batch);
-  const double accuracy = 100 * static_cast<double>(model.forward(batch, {}).right) / static_cast<double>(batch.size());
-  const auto hashes = world.gather("parameters", std::to_string(hash_of<float>(model.copy_parameters())));
+  model.forward(batch, {});
+  const double accuracy = 100 * static_cast<double>(model.take_totals().right) / static_cast<double>(batch.size());
+  const std::vector<std::string> hashes = parameter_hashes(world, model);
   const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;
   const bool right = accuracy >= rows.wanted && identical;
   if (world.rank() == 0)
@@ -140,6 +134,9 @@ int main(int argc, char** argv) {
        "exit with 1 below this accuracy on held-out rows, in % (default: 75 without --data; with --data that of always "
        "giving the more frequent answer)");
   const auto validated = [&] { validate(options); };
-  return multinode::run({"train_ddp", known, options.common, validated}, argc, argv,
-                        [&](multinode::World& world) { return train(world, options); });
+  return multinode::run({"train_ddp", known, options.common, validated}, argc, argv, [&](multinode::World& world) {
+    const auto communicator = make_communicator(world, multinode::parse_backend(options.common.backend));
+    return with_perceptron<float>(*communicator,
+                                  [&]<class Model>() { return train<Model>(world, *communicator, options); });
+  });
 }

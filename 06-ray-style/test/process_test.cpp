@@ -1,4 +1,4 @@
-#include "cluster/process.hpp"
+#include "control-plane/process.hpp"
 
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
@@ -15,7 +15,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 namespace process_test {
@@ -35,11 +37,12 @@ class Processes : public testing::Test {
     return folder_ / name;
   }
   Child start(const std::string& text, std::vector<std::string> arguments = {}) {
-    return Child({script("job", text), std::move(arguments), {"PATH=" + std::string(std::getenv("PATH"))}, "s3cret"});
+    return Child({script("job", text), std::move(arguments), {"PATH=" + std::string(std::getenv("PATH"))}},
+                 PATH_job_keeper, Child::Clock::now() + 1h);
   }
 
   struct Said {
-    std::string out, err, report;
+    std::string out, err;
     int status = -1;
   };
   // All that a process says until its end.
@@ -48,8 +51,8 @@ class Processes : public testing::Test {
     const auto deadline = std::chrono::steady_clock::now() + multinode::testing::patience;
     while (!child.drained() && std::chrono::steady_clock::now() < deadline) {
       child.status();
-      std::string* const into[] = {&said.out, &said.err, &said.report};
-      for (const Child::Stream stream : {Child::out, Child::err, Child::report})
+      std::string* const into[] = {&said.out, &said.err};
+      for (const Child::Stream stream : {Child::out, Child::err})
         if (child.descriptor(stream) >= 0) *into[stream] += child.read(stream);
       std::this_thread::sleep_for(1ms);
     }
@@ -110,7 +113,7 @@ TEST_F(Processes, WhatCannotRunSaysWhy) {
   chmod((folder_ / "script").c_str(), 0755);
   for (const auto& [name, status, why] : {std::tuple{"text", 126, "Exec format error"}, {"script", 127, "interpreter"}})
     try {
-      const Child child({folder_ / name, {}, {}, ""});
+      const Child child({folder_ / name, {}, {}}, PATH_job_keeper, Child::Clock::now() + 1h);
       FAIL() << name;
     } catch (const StartError& e) {
       EXPECT_EQ(e.status, status);
@@ -128,16 +131,13 @@ TEST_F(Processes, ArgumentsAndTheWayItEndsArriveAsTheyAre) {
   EXPECT_EQ(read_all(killed).status, 128 + SIGKILL);
 }
 
-TEST_F(Processes, HasASecretAndAReportAndNoOtherDescriptor) {
+TEST_F(Processes, HaveNoOtherDescriptors) {
   const int leak = fcntl(0, F_DUPFD, 20);  // not close-on-exec
   ASSERT_GE(leak, 20);
-  Child child = start(
-      "cat <&$CLUSTER_SECRET_FD; echo '{\"a\":1}' >&$CLUSTER_REPORT_FD; readlink /proc/self/fd/0; "
-      "exec ls /proc/self/fd");
+  Child child = start("readlink /proc/self/fd/0; exec ls /proc/self/fd");
   const Said said = read_all(child);
   close(leak);
-  EXPECT_EQ(said.report, "{\"a\":1}\n");
-  EXPECT_EQ(said.out, "s3cret\n/dev/null\n0\n1\n2\n3\n4\n5\n");  // the last is the folder that ls reads
+  EXPECT_EQ(said.out, "/dev/null\n0\n1\n2\n3\n");  // the last is the folder that ls reads
 }
 
 TEST_F(Processes, SignalsAreAsForANewProgram) {
@@ -162,46 +162,84 @@ TEST_F(Processes, LinesAreWhole) {
       out += lines;
     }
     if (child.descriptor(Child::err) >= 0) err += child.read(Child::err);
-    if (child.descriptor(Child::report) >= 0) child.read(Child::report);
   }
   EXPECT_EQ(out, "one line\nlast\n");
   EXPECT_EQ(err.size(), 200'000u + 4);
   EXPECT_EQ(err.find('\n'), Child::longest_line);
 }
 
-TEST_F(Processes, MoreThanALimitIsDropped) {
-  Child child = start("yes 0123456789abcde | head -c 80000000; echo still there >&2");
+// A process of its own session in the background, as setsid or nohup make it, that has closed its pipes.
+const std::string escape = "setsid sh -c 'echo $$; exec sleep 1000 >/dev/null 2>&1' & ";
+
+TEST_F(Processes, WhatTheyStartedEndsWithThem) {
+  Child child = start("sleep 1000 & echo $!; " + escape + "sleep 0.2; exit 3");
   const Said said = read_all(child);
-  EXPECT_EQ(said.status, 0);
-  EXPECT_GE(said.out.size(), Child::most_output - (64 << 10));
-  EXPECT_LE(said.out.size(), Child::most_output + 100);
-  EXPECT_TRUE(said.out.ends_with("cluster: this process wrote more than 64 MiB; the rest is dropped\n"));
-  EXPECT_EQ(said.err, "");
+  EXPECT_EQ(said.status, 3);
+  std::istringstream pids(said.out);
+  for (pid_t pid = 0, i = 0; i < 2; ++i) {
+    ASSERT_TRUE(pids >> pid) << said.out;
+    EXPECT_FALSE(multinode::testing::text_of("/proc/" + std::to_string(pid) + "/stat").size()) << pid;
+  }
 }
 
-// What it started ends with it, and who keeps the pipe open in a group of his own does not hold up its end.
-TEST_F(Processes, ItsGroupEndsWithIt) {
-  Child child = start("sleep 1000 & echo $!; setsid sleep 60 & exit 0");
-  const auto start = std::chrono::steady_clock::now();
-  const Said said = read_all(child);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
-  EXPECT_TRUE(ends(std::stoi(said.out))) << said.out;
+// `kill` in each of these ends the process and what escaped from its group.
+class ProcessesAreKilled : public Processes {
+ protected:
+  void expect(const std::string& script, const std::function<void(Child&)>& kill, Child::Clock::time_point until) {
+    std::optional<Child> child;
+    child.emplace(Command{this->script("job", script), {}, {"PATH=" + std::string(std::getenv("PATH"))}},
+                  PATH_job_keeper, until);
+    std::string out;
+    while (std::count(out.begin(), out.end(), '\n') < 2) out += child->read(Child::out);
+    std::istringstream pids(out);
+    pid_t job = 0, its = 0;
+    ASSERT_TRUE(pids >> job >> its) << out;
+    EXPECT_EQ(job, child->pid());
+    kill(*child);
+    EXPECT_TRUE(ends(job));
+    EXPECT_TRUE(ends(its));
+    EXPECT_EQ(read_all(*child).status, 128 + SIGKILL);
+  }
+  using Command = cluster::Command;
+  const std::string family_ = "trap '' TERM; echo $$; " + escape + "sleep 1000; sleep 1000";
+};
+
+TEST_F(ProcessesAreKilled, ByTheirNode) {
+  expect(
+      family_, [](Child& child) { child.kill(); }, Child::Clock::now() + 1h);
 }
 
-class ProcessesOfADeadParent : public Processes, public testing::WithParamInterface<bool> {};
+TEST_F(ProcessesAreKilled, WhenTheyAreFrozen) {
+  expect(
+      family_,
+      [](Child& child) {
+        kill(child.pid(), SIGSTOP);
+        child.kill();
+      },
+      Child::Clock::now() + 1h);
+}
 
-// The kernel kills them, and the guard, if there is one, what they started. The parent that dies is a fork of this
-// test.
-TEST_P(ProcessesOfADeadParent, AreKilled) {
-  const bool guarded = GetParam();
+TEST_F(ProcessesAreKilled, WhenTheirLeaseEnds) {
+  const auto start = Child::Clock::now();
+  expect(
+      family_,
+      [&](Child& child) {
+        std::this_thread::sleep_for(500ms);
+        child.allow_until(start + 2s);
+        EXPECT_TRUE(!child.status());
+      },
+      start + 1h);
+  EXPECT_GE(Child::Clock::now(), start + 2s);
+}
+
+// The parent that dies is a fork of this test.
+TEST_F(ProcessesAreKilled, WhenTheirNodeDies) {
   int ends_[2];
-  ASSERT_EQ(pipe(ends_), 0);
-  const fs::path job_file = script("job", "sleep 30 & echo $$; echo $!; wait");
+  ASSERT_EQ(pipe2(ends_, O_CLOEXEC), 0);
+  const fs::path file = script("job", family_);
   const pid_t parent = fork();
   if (parent == 0) {
-    std::optional<cluster::Guard> guard;
-    if (guarded) guard.emplace(ends_[1]);
-    Child child({job_file, {}, {"PATH=/bin:/usr/bin"}, ""}, guard ? &*guard : nullptr);
+    Child child({file, {}, {"PATH=/bin:/usr/bin"}}, PATH_job_keeper, Child::Clock::now() + 1h);
     std::string out;
     while (std::count(out.begin(), out.end(), '\n') < 2) out += child.read(Child::out);
     (void)!write(ends_[1], out.data(), out.size());
@@ -210,19 +248,13 @@ TEST_P(ProcessesOfADeadParent, AreKilled) {
   close(ends_[1]);
   std::string out;
   char byte = 0;
-  while (read(ends_[0], &byte, 1) == 1) out += byte;  // until the guard, the last that has it, gives it back
+  while (read(ends_[0], &byte, 1) == 1) out += byte;
   close(ends_[0]);
   waitpid(parent, nullptr, 0);
   pid_t job = 0, its = 0;
   ASSERT_EQ(sscanf(out.c_str(), "%d\n%d", &job, &its), 2) << out;
   EXPECT_TRUE(ends(job));
-  if (guarded) {
-    EXPECT_TRUE(ends(its));
-  }
-  kill(its, SIGKILL);
+  EXPECT_TRUE(ends(its));
 }
-
-INSTANTIATE_TEST_SUITE_P(With, ProcessesOfADeadParent, testing::Bool(),
-                         [](const auto& guarded) { return guarded.param ? "AGuard" : "None"; });
 
 }  // namespace process_test

@@ -1,11 +1,14 @@
-#include "cluster/scheduler.hpp"
+#include "control-plane/scheduler.hpp"
 
 #include <multinode/check.hpp>
 
 #include <gtest/gtest.h>
 
+#include <time.h>
+
 #include <algorithm>
 #include <deque>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <random>
@@ -28,26 +31,9 @@ Job job_of(int workers, int max_failures = 0, int gpus = 0) {
   return job;
 }
 
-// Nodes that do nothing, clients that remember, and a clock that stands.
+// Nodes that do nothing, records in memory, and a clock that stands.
 class SchedulerTest : public ::testing::Test {
  protected:
-  struct FakeClient {
-    std::vector<ToClient> messages;
-    int ended = 0;
-    bool slow = false;
-
-    std::vector<ToClient::WhatCase> kinds() const {
-      std::vector<ToClient::WhatCase> kinds;
-      for (const ToClient& message : messages) kinds.push_back(message.what_case());
-      return kinds;
-    }
-    const ToClient& last() const { return messages.back(); }
-    std::string waits() const { return last().has_waiting() ? last().waiting().reason() : "does not wait"; }
-    int results() const {
-      return static_cast<int>(
-          std::count_if(messages.begin(), messages.end(), [](const ToClient& m) { return m.has_result(); }));
-    }
-  };
   struct FakeNode {
     std::deque<ToNode> messages;
     int dropped = 0;
@@ -62,16 +48,20 @@ class SchedulerTest : public ::testing::Test {
       return {};
     }
     bool told_to_stop(const Start& start) {
-      const bool told = std::any_of(messages.begin(), messages.end(), [&](const ToNode& m) {
+      return std::any_of(messages.begin(), messages.end(), [&](const ToNode& m) {
         return m.has_stop() && m.stop().job() == start.job() && m.stop().attempt() == start.attempt();
       });
-      return told;
     }
+  };
+  struct Record {
+    std::vector<std::string> lines;
+    std::vector<int> ends;
+    const std::string& last() const { return lines.back(); }
   };
 
   std::int64_t join(int cpus, int gpus = 0) {
     Hello hello;
-    hello.set_version("1");
+    hello.set_version("2");
     hello.set_host("host" + std::to_string(nodes.size()));
     hello.set_pid(17);
     hello.set_cpus(cpus);
@@ -83,18 +73,7 @@ class SchedulerTest : public ::testing::Test {
     nodes[id] = std::move(node);
     return id;
   }
-  std::int64_t submit(const Job& job) {
-    auto client = std::make_unique<FakeClient>();
-    const std::int64_t id =
-        scheduler.submit(job, {[at = client.get()](ToClient m) { at->messages.push_back(std::move(m)); },
-                               [at = client.get()](ToClient m) {
-                                 if (!at->slow) at->messages.push_back(std::move(m));
-                                 return !at->slow;
-                               },
-                               [at = client.get()] { ++at->ended; }});
-    clients[id] = std::move(client);
-    return id;
-  }
+  std::int64_t submit(const Job& job) { return scheduler.submit(job); }
 
   static Which which(const Start& start, int rank) {
     Which which;
@@ -128,12 +107,6 @@ class SchedulerTest : public ::testing::Test {
     message.mutable_output()->set_text(text);
     scheduler.hear(node, message);
   }
-  void report(std::int64_t node, const Start& start, int rank, const std::string& json) {
-    FromNode message;
-    *message.mutable_report()->mutable_which() = which(start, rank);
-    message.mutable_report()->set_json(json);
-    scheduler.hear(node, message);
-  }
   int cpus_used() const {
     int used = 0;
     const Status status = scheduler.status();
@@ -146,10 +119,24 @@ class SchedulerTest : public ::testing::Test {
     for (const NodeStatus& node : status.nodes()) used += node.gpus_used();
     return used;
   }
+  // Why a job does not run; "": it runs, or has ended.
+  std::string waits(std::int64_t job) const {
+    const Status status = scheduler.status();
+    for (const JobStatus& one : status.jobs())
+      if (one.job() == job) return one.waiting();
+    return "";
+  }
+  // How a job ended, as the last line of its record says.
+  std::string verdict(std::int64_t job) {
+    const Record& record = records[job];
+    EXPECT_EQ(record.ends.size(), 1u) << job;
+    const std::string before = "cluster: job " + std::to_string(job) + " ";
+    EXPECT_TRUE(record.last().starts_with(before)) << record.last();
+    return record.last().substr(before.size());
+  }
 
   std::map<std::int64_t, std::unique_ptr<FakeNode>> nodes;
-  std::map<std::int64_t, std::unique_ptr<FakeClient>> clients;
-  std::vector<std::string> log;
+  std::map<std::int64_t, Record> records;
   Scheduler::Clock::time_point now{1h};
   int stores = 0;
   std::vector<std::weak_ptr<void>> servers;
@@ -157,9 +144,16 @@ class SchedulerTest : public ::testing::Test {
                          if (stores < 0) throw std::runtime_error("too many open files");
                          auto server = std::make_shared<int>();
                          servers.push_back(server);
-                         return {static_cast<std::uint16_t>(7000 + stores++), server};
+                         return {static_cast<std::uint16_t>(7000 + stores++), "token", server};
                        },
-                       [this](const std::string& line) { log.push_back(line); }, [this] { return now; }}};
+                       [](const std::string&) {},
+                       [this](std::int64_t job, const std::string& lines) {
+                         EXPECT_TRUE(records[job].ends.empty()) << "after its end: " << lines;
+                         EXPECT_TRUE(lines.ends_with('\n')) << lines;
+                         records[job].lines.push_back(lines.substr(0, lines.size() - 1));
+                       },
+                       [this](std::int64_t job, int status) { records[job].ends.push_back(status); },
+                       [this] { return now; }}};
 };
 
 TEST_F(SchedulerTest, AGangRunsAndEnds) {
@@ -175,21 +169,24 @@ TEST_F(SchedulerTest, AGangRunsAndEnds) {
   EXPECT_EQ(on_b.node_count(), 2);
   EXPECT_EQ(on_b.world_size(), 3);
   EXPECT_EQ(on_b.store_port(), 7000u);
-  EXPECT_EQ(on_b.secret(), clients[job]->messages.at(0).accepted().secret());
   EXPECT_EQ(cpus_used(), 3);
   started(a, on_a);
-  EXPECT_EQ(clients[job]->messages.size(), 1u) << "not all run yet";
+  EXPECT_EQ(records[job].lines.size(), 1u) << "not all run yet";
   started(b, on_b);
-  ASSERT_TRUE(clients[job]->last().has_running());
-  EXPECT_EQ(clients[job]->last().running().processes(2).host(), "host1");
-  EXPECT_EQ(clients[job]->last().running().processes(2).pid(), 1002);
+  started(b, on_b);
+  output(b, on_b, 2, "one\ntwo\n");
   all_ended(a, on_a, 0);
   EXPECT_EQ(cpus_used(), 1);
-  EXPECT_EQ(clients[job]->results(), 0);
+  EXPECT_TRUE(records[job].ends.empty());
   all_ended(b, on_b, 0);
-  ASSERT_TRUE(clients[job]->last().has_result());
-  EXPECT_EQ(clients[job]->last().result().status(), 0);
-  EXPECT_EQ(clients[job]->ended, 1);
+  EXPECT_EQ(records[job].lines,
+            std::vector<std::string>({"cluster: job 1: submitted: program, 3 workers",
+                                      "cluster: job 1: 3 workers on 2 nodes\n"
+                                      "cluster: job 1: node 0 (host0) has rank 0 and up, pids 1000 1001\n"
+                                      "cluster: job 1: node 1 (host1) has rank 2 and up, pids 1002",
+                                      "(worker 2, host1, 1002) one\n(worker 2, host1, 1002) two",
+                                      "cluster: job 1 has ended"}));
+  EXPECT_EQ(records[job].ends, std::vector({0}));
   EXPECT_EQ(cpus_used(), 0);
   EXPECT_TRUE(servers[0].expired());
   EXPECT_TRUE(scheduler.status().jobs().empty());
@@ -203,71 +200,60 @@ TEST_F(SchedulerTest, GpusAreGivenOnceAndComeBack) {
   EXPECT_EQ(std::vector(two.gpus().begin(), two.gpus().end()), std::vector({2, 3}));
   EXPECT_EQ(gpus_used(), 4);
   const auto third = submit(job_of(1, 0, 2));
-  EXPECT_EQ(clients[third]->waits(), "1 worker wants 2 GPUs, 0 of 4 are free");
+  EXPECT_EQ(waits(third), "1 worker wants 2 GPUs, 0 of 4 are free");
   all_ended(a, two, 0);
   const Start three = nodes[a]->start();
   EXPECT_EQ(std::vector(three.gpus().begin(), three.gpus().end()), std::vector({2, 3}));
-  EXPECT_EQ(clients[first]->results() + clients[third]->results(), 0);
-  EXPECT_EQ(clients[second]->results(), 1);
+  EXPECT_TRUE(records[first].ends.empty() && records[third].ends.empty());
+  EXPECT_EQ(records[second].ends, std::vector({0}));
 }
 
 TEST_F(SchedulerTest, JobsWaitInOrderAndSayWhy) {
   const auto first = submit(job_of(2));
-  EXPECT_EQ(clients[first]->waits(), "the cluster has no nodes");
+  EXPECT_EQ(waits(first), "the cluster has no nodes");
   const auto a = join(1);
-  EXPECT_EQ(clients[first]->waits(), "2 workers want 2 CPUs, the cluster has only 1");
+  EXPECT_EQ(waits(first), "2 workers want 2 CPUs, the cluster has only 1");
   const auto passes = submit(job_of(1));
   EXPECT_EQ(nodes[a]->start().job(), passes) << "a job larger than the cluster stops nobody";
   const auto b = join(1);
-  EXPECT_EQ(clients[first]->waits(), "2 workers want 2 CPUs, 1 of 2 is free");
+  EXPECT_EQ(waits(first), "2 workers want 2 CPUs, 1 of 2 is free");
   const auto last = submit(job_of(1));
-  EXPECT_EQ(clients[last]->waits(), "job 1 is before it") << "though it would fit";
-  EXPECT_EQ(scheduler.status().jobs(2).waiting(), "job 1 is before it");
-  scheduler.cancel(first);
-  EXPECT_EQ(clients[first]->last().result().status(), 130);
+  EXPECT_EQ(waits(last), "job 1 is before it") << "though it would fit";
+  EXPECT_EQ(records[last].last(), "cluster: job 3 waits: job 1 is before it");
+  scheduler.stop(first);
+  EXPECT_EQ(verdict(first), "was stopped");
   EXPECT_EQ(nodes[b]->start().job(), last);
 }
 
-TEST_F(SchedulerTest, AFailedGangIsStoppedAndStartsAgainWithTheNewestCheckpoint) {
+TEST_F(SchedulerTest, AFailedGangIsStoppedAndStartsAgain) {
   const auto a = join(2), b = join(2);
   const auto job = submit(job_of(4, 1));
   const Start on_a = nodes[a]->start(), on_b = nodes[b]->start();
   started(a, on_a);
   started(b, on_b);
-  report(a, on_a, 0, R"({"checkpoint": "/c/1"})");
-  report(b, on_b, 3, R"({"checkpoint": "/c/2"})");
-  report(b, on_b, 3, R"({"checkpoint": 3, "loss": 1})");
-  report(b, on_b, 3, R"(["checkpoint"])");
-  report(b, on_b, 3, "no JSON at all");
   now += 2s;
   ended(b, on_b, 3, 137);
-  ASSERT_TRUE(clients[job]->last().has_failure());
-  EXPECT_EQ(clients[job]->last().failure().what(), "rank 3 (host1, pid 1003) was killed by signal 9 (SIGKILL)");
+  EXPECT_EQ(records[job].last(),
+            "cluster: job 1 failed and will start again: rank 3 (host1, pid 1003) was killed by signal 9 (SIGKILL)");
   EXPECT_TRUE(nodes[a]->told_to_stop(on_a));
   EXPECT_TRUE(nodes[b]->told_to_stop(on_b));
-  EXPECT_EQ(scheduler.status().jobs(0).waiting(), "its processes are ending");
+  EXPECT_EQ(waits(job), "its processes are ending");
   all_ended(a, on_a, 143);
   EXPECT_EQ(cpus_used(), 1);
   ended(b, on_b, 2, 1);
   EXPECT_TRUE(servers[0].expired());
   const Start again = nodes[a]->start(), also = nodes[b]->start();
   EXPECT_EQ(again.attempt(), 1);
-  EXPECT_EQ(again.checkpoint(), "/c/2");
   EXPECT_EQ(again.store_port(), 7001u);
-  EXPECT_EQ(again.secret(), on_a.secret());
   started(a, again);
   started(b, also);
   now += 2s;
   ended(a, again, 1, 5);
-  EXPECT_EQ(clients[job]->results(), 0) << "not before all have ended";
+  EXPECT_TRUE(records[job].ends.empty()) << "not before all have ended";
   ended(a, again, 0, 143);
   all_ended(b, also, 143);
-  const Result result = clients[job]->last().result();
-  EXPECT_EQ(result.status(), 5);
-  EXPECT_EQ(result.what(), "rank 1 (host0, pid 1001) ended with status 5");
-  EXPECT_EQ(result.failures(), 2);
-  EXPECT_EQ(result.checkpoint(), "/c/2");
-  EXPECT_EQ(result.last_report(), R"({"checkpoint": "/c/1"})");
+  EXPECT_EQ(records[job].ends, std::vector({5}));
+  EXPECT_EQ(verdict(job), "failed with status 5 after 2 failures: rank 1 (host0, pid 1001) ended with status 5");
 }
 
 TEST_F(SchedulerTest, WhatOlderAttemptsAndOtherNodesSayCountsForNothing) {
@@ -283,10 +269,9 @@ TEST_F(SchedulerTest, WhatOlderAttemptsAndOtherNodesSayCountsForNothing) {
   const Start start = nodes[a]->start(), start_b = nodes[b]->start();
   started(a, start);
   started(b, start_b);
-  const std::size_t said = clients[job]->messages.size();
+  const std::size_t said = records[job].lines.size();
   ended(a, old, 0, 1);
   output(a, old, 0, "old\n");
-  report(a, old, 0, R"({"checkpoint": "old"})");
   ended(b, start, 0, 1);
   ended(a, start, 2, 1);
   ended(a, start, -1, 1);
@@ -296,15 +281,14 @@ TEST_F(SchedulerTest, WhatOlderAttemptsAndOtherNodesSayCountsForNothing) {
   other.set_job(99);
   ended(a, other, 0, 1);
   scheduler.hear(a, FromNode());
-  EXPECT_EQ(clients[job]->messages.size(), said);
+  EXPECT_EQ(records[job].lines.size(), said);
   EXPECT_EQ(cpus_used(), 4);
   ended(a, start, 0, 0);
   ended(a, start, 0, 1);
   EXPECT_EQ(cpus_used(), 3) << "an end counts once";
   ended(a, start, 1, 0);
   all_ended(b, start_b, 0);
-  EXPECT_EQ(clients[job]->last().result().status(), 0);
-  EXPECT_EQ(clients[job]->last().result().checkpoint(), "");
+  EXPECT_EQ(records[job].ends, std::vector({0}));
 }
 
 TEST_F(SchedulerTest, ALostNodeFailsItsGangsAndNoOthers) {
@@ -314,21 +298,43 @@ TEST_F(SchedulerTest, ALostNodeFailsItsGangsAndNoOthers) {
   ASSERT_EQ(on_c.job(), other);
   now += 2s;
   scheduler.lose(b, "its connection is closed");
-  EXPECT_EQ(clients[hurt]->last().failure().what(), "node 1 (host1, pid 17) is gone: its connection is closed");
+  EXPECT_EQ(records[hurt].last(),
+            "cluster: job 1 failed and will start again: node 1 (host1, pid 17) is gone: its connection is closed");
   EXPECT_TRUE(nodes[a]->told_to_stop(on_a));
   all_ended(a, on_a, 143);
-  EXPECT_EQ(clients[hurt]->waits(), "2 workers want 2 CPUs, 1 of 2 is free");
+  EXPECT_EQ(waits(hurt), "2 workers want 2 CPUs, 1 of 2 is free");
   const auto d = join(1);
   EXPECT_EQ(nodes[a]->start().attempt(), 1);
   EXPECT_EQ(nodes[d]->start().first_rank(), 1);
-  EXPECT_EQ(clients[other]->messages.size(), 1u);
+  EXPECT_EQ(records[other].lines.size(), 1u);
   scheduler.lose(b, "again");
   scheduler.hear(b, FromNode());
   scheduler.lose(a, "x");
   scheduler.lose(d, "x");
-  EXPECT_EQ(clients[hurt]->last().result().status(), 1);
-  EXPECT_EQ(clients[hurt]->last().result().failures(), 2);
+  EXPECT_EQ(records[hurt].ends, std::vector({1}));
+  EXPECT_EQ(verdict(hurt), "failed with status 1 after 2 failures: node 0 (host0, pid 17) is gone: x");
   EXPECT_EQ(scheduler.status().nodes_size(), 1);
+}
+
+// A closed connection does not prove that the processes behind it are dead; the end of their lease does.
+TEST_F(SchedulerTest, AGangDoesNotStartAgainDuringTheLeaseOfALostNode) {
+  const auto a = join(2), b = join(1);
+  const auto job = submit(job_of(2, 2));
+  const Start first = nodes[b]->start();
+  EXPECT_EQ(first.count(), 0) << "pack takes one node";
+  const Start start = nodes[a]->start();
+  started(a, start);
+  now += 10s;
+  const auto c = join(2);
+  scheduler.lose(a, "its connection is closed", 2s);
+  now += 1999ms;
+  scheduler.tick();
+  EXPECT_EQ(nodes[c]->start().count(), 0);
+  EXPECT_NE(waits(job), "");
+  now += 1ms;
+  scheduler.tick();
+  EXPECT_EQ(nodes[c]->start().count(), 2);
+  EXPECT_EQ(scheduler.status().nodes(0).node(), b);
 }
 
 TEST_F(SchedulerTest, ANodeIsLostInEveryState) {
@@ -340,85 +346,80 @@ TEST_F(SchedulerTest, ANodeIsLostInEveryState) {
   ended(a, on_a, 0, 0);
   scheduler.lose(a, "x");
   started(b, on_b);
-  ASSERT_TRUE(clients[job]->last().has_running());
-  EXPECT_EQ(clients[job]->last().running().processes(0).host(), "host0");
+  EXPECT_EQ(records[job].last(),
+            "cluster: job 1: 2 workers on 2 nodes\ncluster: job 1: node 0 (host0) has rank 0 and up, pids 1000\n"
+            "cluster: job 1: node 1 (host1) has rank 1 and up, pids 1001");
   ended(b, on_b, 1, 0);
-  EXPECT_EQ(clients[job]->last().result().status(), 0);
+  EXPECT_EQ(records[job].ends, std::vector({0}));
   // While the gang is stopping, and the lost one is the last.
   const auto c = join(1);
   job = submit(job_of(2));
   on_b = nodes[b]->start();
   nodes[c]->start();
   ended(b, on_b, 0, 3);
-  EXPECT_EQ(clients[job]->results(), 0);
+  EXPECT_TRUE(records[job].ends.empty());
   scheduler.lose(c, "x");
-  EXPECT_EQ(clients[job]->last().result().status(), 3);
+  EXPECT_EQ(records[job].ends, std::vector({3}));
   // Before anything was started.
   job = submit(job_of(1, 1));
   nodes[b]->start();
   now += 2s;
   scheduler.lose(b, "x");
-  EXPECT_EQ(clients[job]->waits(), "the cluster has no nodes");
+  EXPECT_EQ(waits(job), "the cluster has no nodes");
 }
 
-TEST_F(SchedulerTest, CancelsInEveryState) {
+TEST_F(SchedulerTest, StopsInEveryState) {
   auto job = submit(job_of(1));  // waiting
-  scheduler.cancel(job);
-  EXPECT_EQ(clients[job]->last().result().status(), 130);
-  scheduler.cancel(job);
-  EXPECT_EQ(clients[job]->ended, 1);
+  scheduler.stop(job);
+  EXPECT_EQ(records[job].ends, std::vector({130}));
+  scheduler.stop(job);
 
   const auto a = join(2);
   job = submit(job_of(2, 5));  // starting
   Start start = nodes[a]->start();
-  scheduler.cancel(job);
+  scheduler.stop(job);
   EXPECT_TRUE(nodes[a]->told_to_stop(start));
-  scheduler.cancel(job);
+  scheduler.stop(job);
   started(a, start);
   all_ended(a, start, 143);
-  EXPECT_EQ(clients[job]->last().result().status(), 130);
-  EXPECT_EQ(clients[job]->last().result().failures(), 0);
-  EXPECT_EQ(clients[job]->kinds(), std::vector({ToClient::kAccepted, ToClient::kResult}));
+  EXPECT_EQ(verdict(job), "was stopped");
 
   job = submit(job_of(2, 5));  // running
   start = nodes[a]->start();
   started(a, start);
-  scheduler.cancel(job);
+  scheduler.stop(job);
   all_ended(a, start, 143);
-  EXPECT_EQ(clients[job]->last().result().status(), 130);
+  EXPECT_EQ(verdict(job), "was stopped");
 
   job = submit(job_of(2, 5));  // stopping, to start again
   start = nodes[a]->start();
   started(a, start);
   ended(a, start, 0, 1);
-  scheduler.cancel(job);
+  scheduler.stop(job);
   ended(a, start, 1, 143);
-  EXPECT_EQ(clients[job]->last().result().status(), 130);
-  EXPECT_EQ(clients[job]->last().result().failures(), 1);
+  EXPECT_EQ(verdict(job), "was stopped after 1 failure");
+  EXPECT_EQ(records[job].ends, std::vector({130}));
 
   job = submit(job_of(2, 0));  // stopping, to end
   start = nodes[a]->start();
   ended(a, start, 0, 9);
-  scheduler.cancel(job);
+  scheduler.stop(job);
   ended(a, start, 1, 143);
-  EXPECT_EQ(clients[job]->last().result().status(), 9) << "it had failed before";
+  EXPECT_EQ(records[job].ends, std::vector({9})) << "it had failed before";
   EXPECT_EQ(cpus_used(), 0);
-  for (const auto& [id, client] : clients) {
-    EXPECT_EQ(client->results(), 1) << id;
-    EXPECT_EQ(client->ended, 1) << id;
-  }
+  for (const auto& [id, record] : records) EXPECT_EQ(record.ends.size(), 1u) << id;
 }
 
 TEST_F(SchedulerTest, AttemptsThatFailAtOnceStartOnceASecond) {
   const auto a = join(1);
-  const auto job = submit(job_of(1, -1));
+  const auto larger = submit(job_of(2)), job = submit(job_of(1, -1));
   for (int attempt = 0; attempt < 5; ++attempt) {
     const Start start = nodes[a]->start();
     ASSERT_EQ(start.count(), 1);
     EXPECT_EQ(start.attempt(), attempt);
     now += 100ms;
     ended(a, start, 0, 1);
-    EXPECT_EQ(clients[job]->waits(), "its last attempt failed within a second");
+    EXPECT_NE(waits(job).find("once a second"), std::string::npos) << waits(job);
     EXPECT_TRUE(servers.back().expired()) << "the next attempt has a store of its own";
     now += 899ms;
     scheduler.tick();
@@ -426,22 +427,25 @@ TEST_F(SchedulerTest, AttemptsThatFailAtOnceStartOnceASecond) {
     now += 1ms;
     scheduler.tick();
   }
+  EXPECT_NE(waits(larger), "");
 }
 
 TEST_F(SchedulerTest, WhatCannotBeStartedIsNotTriedAgain) {
   const auto a = join(1);
-  const auto job = submit(job_of(1, -1));
+  auto job = submit(job_of(1, -1));
   ended(a, nodes[a]->start(), 0, 127, "there is no job 'program'");
-  EXPECT_EQ(clients[job]->last().result().status(), 127);
-  EXPECT_EQ(clients[job]->last().result().what(), "rank 0 (host0): there is no job 'program'");
+  EXPECT_EQ(verdict(job), "failed with status 127 after 1 failure: rank 0 (host0): there is no job 'program'");
+  job = submit(job_of(1, -1));  // a script that cannot find its program
+  ended(a, nodes[a]->start(), 0, 127);
+  EXPECT_EQ(records[job].ends, std::vector({127}));
 }
 
 TEST_F(SchedulerTest, AJobWithoutAStoreEnds) {
   join(1);
   stores = -1;
   const auto job = submit(job_of(1, -1));
-  EXPECT_EQ(clients[job]->last().result().status(), 1);
-  EXPECT_NE(clients[job]->last().result().what().find("too many open files"), std::string::npos);
+  EXPECT_EQ(records[job].ends, std::vector({1}));
+  EXPECT_NE(verdict(job).find("too many open files"), std::string::npos);
 }
 
 TEST_F(SchedulerTest, ANodeThatDoesNotEndItsProcessesIsDropped) {
@@ -458,29 +462,7 @@ TEST_F(SchedulerTest, ANodeThatDoesNotEndItsProcessesIsDropped) {
   EXPECT_EQ(nodes[b]->dropped, 1);
   EXPECT_EQ(nodes[a]->dropped, 0);
   scheduler.lose(b, "dropped");
-  EXPECT_EQ(clients[job]->last().result().status(), 1);
-}
-
-TEST_F(SchedulerTest, ASlowClientIsToldHowManyLinesItMissed) {
-  const auto a = join(1);
-  const auto job = submit(job_of(1));
-  const Start start = nodes[a]->start();
-  started(a, start);
-  clients[job]->slow = true;
-  output(a, start, 0, "1\n2\n");
-  report(a, start, 0, R"({"step": 3})");
-  clients[job]->slow = false;
-  report(a, start, 0, R"({"step": 4})");
-  output(a, start, 0, "5\n");
-  EXPECT_EQ(clients[job]->last().output().lost(), 3);
-  output(a, start, 0, "6\n");
-  EXPECT_EQ(clients[job]->last().output().lost(), 0);
-  clients[job]->slow = true;
-  output(a, start, 0, "7\n");
-  ended(a, start, 0, 0);
-  const auto& messages = clients[job]->messages;
-  EXPECT_EQ(messages[messages.size() - 2].output().lost(), 1);
-  EXPECT_EQ(messages.back().result().last_report(), R"({"step": 4})");
+  EXPECT_EQ(records[job].ends, std::vector({1}));
 }
 
 TEST_F(SchedulerTest, LeaveTellsEverybody) {
@@ -489,10 +471,8 @@ TEST_F(SchedulerTest, LeaveTellsEverybody) {
   scheduler.leave("stopped");
   scheduler.leave("again");
   for (const auto job : {runs, waits}) {
-    EXPECT_EQ(clients[job]->results(), 1);
-    EXPECT_EQ(clients[job]->ended, 1);
-    EXPECT_EQ(clients[job]->last().result().status(), 1);
-    EXPECT_EQ(clients[job]->last().result().what(), "the cluster ended: stopped");
+    EXPECT_EQ(records[job].ends, std::vector({1}));
+    EXPECT_EQ(verdict(job), "failed with status 1: the cluster ended: stopped");
   }
   EXPECT_EQ(nodes[a]->messages.back().leave().reason(), "stopped");
   EXPECT_THROW(join(1), std::runtime_error);
@@ -530,17 +510,72 @@ TEST_F(SchedulerTest, RefusesWhatIsTooMuchOrWrong) {
   for (std::size_t i = 0; i < Scheduler::most_nodes; ++i) join(0);
   EXPECT_THROW(join(1), std::runtime_error);
   Hello hello;
-  hello.set_version("2");
+  hello.set_version("1");
   EXPECT_THROW(scheduler.join(hello, {}), std::runtime_error);
 }
 
-// Whatever happens in whatever order: no slot is given twice or lost, every job has one result, the last one is there.
+// Each event takes less than a millisecond of this thread's processor time, whatever else the machine does: a thousand
+// nodes of 8 CPUs join, a job on all of them fails and starts again, and 1,024 small jobs wait and run.
+TEST_F(SchedulerTest, AThousandNodesAndJobsTakeLessThanAMillisecondPerEvent) {
+  std::vector<std::pair<double, std::string>> times;
+  const auto timed = [&](const std::string& event, auto work) {
+    timespec from{}, to{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    work();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+    times.emplace_back(
+        static_cast<double>(to.tv_sec - from.tv_sec) * 1e3 + static_cast<double>(to.tv_nsec - from.tv_nsec) / 1e6,
+        event);
+  };
+  constexpr int count = 1000;
+  for (int i = 0; i < count; ++i) timed("join", [&] { join(8); });
+  const auto large = [](int max_failures) {
+    Job job = job_of(count, max_failures);
+    job.set_cpus_per_worker(8);
+    return job;
+  };
+  std::map<std::int64_t, Start> starts;
+  const auto take_starts = [&] {
+    for (const auto& [id, node] : nodes) starts[id] = node->start();
+  };
+  timed("submit the large job", [&] { submit(large(2)); });
+  take_starts();
+  for (const auto& [id, start] : starts)
+    if (id + 1 < count) started(id, start);
+  timed("start of the last process", [&] { started(count - 1, starts[count - 1]); });
+  now += 2s;
+  for (const auto& [id, start] : starts) timed("end of a process", [&] { ended(id, start, start.first_rank(), 1); });
+  take_starts();
+  EXPECT_EQ(starts[count - 1].attempt(), 1);
+  std::vector<std::int64_t> small;
+  for (int i = 0; i < 1024; ++i) timed("submit a small job", [&] { small.push_back(submit(job_of(1))); });
+  for (int i = 0; i < 900; ++i)
+    timed("submit a job that is larger than the cluster", [&] { submit(job_of(8001 + i)); });
+  timed("loss of a node", [&] { scheduler.lose(0, "x"); });
+  timed("a node joins again", [&] { join(8); });
+  timed("tick", [&] { scheduler.tick(); });
+  timed("stop", [&] { scheduler.stop(1); });
+  for (const auto& [id, start] : starts)
+    if (id != 0) timed("end of a process, small jobs start", [&] { ended(id, start, start.first_rank(), 143); });
+  EXPECT_EQ(records[1].ends, std::vector({130}));
+  EXPECT_EQ(cpus_used(), 1024);
+  for (const std::int64_t job : small) timed("stop a small job", [&] { scheduler.stop(job); });
+  std::map<std::string, double> slowest;
+  for (const auto& [milliseconds, event] : times) slowest[event] = std::max(slowest[event], milliseconds);
+  for (const auto& [event, milliseconds] : slowest) {
+    std::cout << event << ": at most " << milliseconds << " ms\n";
+    EXPECT_LT(milliseconds, 1) << event;
+  }
+}
+
+// Whatever happens in whatever order: no slot is given twice or lost, every job ends once.
 TEST_F(SchedulerTest, HoldsThroughRandomEvents) {
   std::mt19937 random(6);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution(low, high)(random); };
   std::map<std::int64_t, std::map<std::pair<std::int64_t, int>, std::set<int>>> live;  // node -> job, attempt -> ranks
   std::set<std::int64_t> here;
-  int results = 0, failures = 0;
+  int right = 0;
+  std::size_t failures = 0;
   const auto take_starts = [&] {
     for (const std::int64_t id : here)
       for (auto& messages = nodes[id]->messages; !messages.empty(); messages.pop_front())
@@ -560,14 +595,14 @@ TEST_F(SchedulerTest, HoldsThroughRandomEvents) {
           const auto id = *std::next(here.begin(), pick(0, static_cast<int>(here.size()) - 1));
           here.erase(id);
           live.erase(id);
-          scheduler.lose(id, "x");
+          scheduler.lose(id, "x", pick(0, 1) * 2s);
         }
         break;
       case 2:
         if (scheduler.status().jobs_size() < 6) submit(job_of(pick(1, 8), pick(0, 2), pick(0, 1)));
         break;
       case 3:
-        if (!clients.empty() && pick(0, 3) == 0) scheduler.cancel(pick(1, static_cast<int>(clients.rbegin()->first)));
+        if (!records.empty() && pick(0, 3) == 0) scheduler.stop(pick(1, static_cast<int>(records.rbegin()->first)));
         break;
       default:
         if (!live.empty()) {
@@ -595,17 +630,18 @@ TEST_F(SchedulerTest, HoldsThroughRandomEvents) {
       ASSERT_LE(node.gpus_used(), node.gpus());
     }
   }
-  for (const auto& [id, client] : clients) scheduler.cancel(id);
+  for (const auto& [id, record] : records) scheduler.stop(id);
   for (const std::int64_t id : here) scheduler.lose(id, "x");
-  for (const auto& [id, client] : clients) {
-    EXPECT_EQ(client->results(), 1) << id;
-    EXPECT_EQ(client->ended, 1) << id;
-    EXPECT_TRUE(client->last().has_result()) << id;
-    results += client->last().result().status() == 0;
-    failures += client->last().result().failures();
+  for (const auto& [id, record] : records) {
+    ASSERT_EQ(record.ends.size(), 1u) << id;
+    right += record.ends[0] == 0;
+    failures +=
+        static_cast<std::size_t>(std::count_if(record.lines.begin(), record.lines.end(), [](const std::string& line) {
+          return line.find("failed") != line.npos;
+        }));
   }
-  EXPECT_GT(results, 50);
-  EXPECT_GT(failures, 50);
+  EXPECT_GT(right, 50);
+  EXPECT_GT(failures, 50u);
   for (const auto& server : servers) EXPECT_TRUE(server.expired());
 }
 

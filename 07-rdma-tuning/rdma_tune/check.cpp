@@ -1,42 +1,38 @@
 #include "check.hpp"
 
+#include "choice.hpp"
 #include "options.hpp"
 
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/files.hpp>
-#include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
-#include <multinode/text.hpp>
 
 #include <fmt/core.h>
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <set>
 #include <sstream>
-#include <string_view>
 
 namespace rdma {
 
 using multinode::is_there;
 using multinode::join;
 using multinode::names_in;
+using multinode::printable;
 using multinode::read_number;
 using multinode::read_text;
 namespace fs = std::filesystem;
@@ -49,44 +45,154 @@ std::string text_of(Severity severity) {
 
 namespace {
 
-std::string printable(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
-  return text;
+enum class Counts { losses, congestion, errors, net_errors };
+// Counters of trouble: below the port's folder, or below class/net/NAME.
+constexpr struct {
+  Counts counts;
+  const char *folder, *files;
+} counters[] = {
+    {Counts::losses, "hw_counters",
+     "out_of_sequence packet_seq_err local_ack_timeout_err implied_nak_seq_err rnr_nak_retry_err "     // mlx5
+     "out_of_seq_request rcvd_seq_err completer_retry_err retry_exceeded_err retry_rnr_exceeded_err "  // rxe
+     "oos_drop_count seq_err_naks_rcvd to_retransmits max_retry_exceeded rx_roce_discards "            // bnxt_re
+     "tcpRetransSegs RetransSegs ip4InDiscards "                                                       // irdma
+     "retrans_pkts rx_drops requester_timeout responder_oos requester_retries_exceeded"},              // efa, mana
+    {Counts::congestion, "hw_counters",
+     "np_ecn_marked_roce_packets np_cnp_sent rp_cnp_handled RxECNMrkd cnpHandled received_cnps"},
+    {Counts::congestion, "counters", "port_xmit_wait"},
+    {Counts::errors, "counters",
+     "symbol_error link_error_recovery link_downed port_rcv_errors port_rcv_remote_physical_errors port_xmit_discards "
+     "port_rcv_constraint_errors port_xmit_constraint_errors local_link_integrity_errors "
+     "excessive_buffer_overrun_errors"},
+    {Counts::errors, "hw_counters", "link_downed rx_icrc_encapsulated rx_roce_errors unrecoverable_err"},
+    {Counts::net_errors, "statistics", "rx_crc_errors rx_frame_errors tx_carrier_errors"},
+};
+
+// Those that are not zero, as "out_of_sequence 5000"; `seen`: whether any is there.
+struct Tally {
+  std::vector<std::string> nonzero;
+  double sum = 0;
+  bool seen = false;
+};
+void tally(Tally& result, Counts counts, const fs::path& folder, const std::string& prefix = "") {
+  for (const auto& source : counters) {
+    std::istringstream files(source.counts == counts ? source.files : "");
+    for (std::string file; files >> file;) {
+      const auto number = read_number<std::uint64_t>(folder / source.folder / file);
+      result.seen |= number.has_value();
+      if (!number.value_or(0)) continue;
+      result.sum += static_cast<double>(*number);
+      result.nonzero.push_back(prefix + file + " " + std::to_string(*number));
+    }
+  }
 }
 
 // The words behind "Name:" or "Name" at a line's start.
-std::optional<std::vector<std::string>> line_of(const std::string& text, const std::string& name) {
-  std::istringstream lines(text);
+std::vector<std::string> line_of(const fs::path& file, const std::string& name) {
+  std::istringstream lines(read_text(file).value_or(""));
   for (std::string line; std::getline(lines, line);)
     if (line.starts_with(name)) {
       std::istringstream words(line.substr(name.size()));
-      return std::vector<std::string>(std::istream_iterator<std::string>(words), {});
+      return {std::istream_iterator<std::string>(words), {}};
     }
-  return std::nullopt;
+  return {};
+}
+
+// ACS control of a bridge; nullopt: its extended configuration space cannot be read, which takes root.
+std::optional<unsigned> acs_control(const fs::path& config) {
+  std::error_code error;
+  std::ifstream in(config, std::ios::binary);
+  std::string bytes(4096, '\0');
+  if (!fs::is_regular_file(config, error) || (in.read(bytes.data(), 4096), in.bad())) return {};
+  bytes.resize(static_cast<std::size_t>(in.gcount()));
+  // sysfs shows 64 bytes to others than root; 256 are all that a conventional bridge has, which has no ACS.
+  if (bytes.size() == 256) return 0;
+  if (bytes.size() < 4096) return {};
+  const auto word = [&](std::size_t at) {
+    const auto byte = [&](std::size_t i) -> unsigned { return static_cast<unsigned char>(bytes[i]); };
+    return byte(at) | byte(at + 1) << 8;
+  };
+  std::size_t capability = 0x100;
+  for (int hops = 0; hops < 960 && capability >= 0x100 && capability + 8 <= bytes.size(); ++hops) {
+    if (word(capability) == 0x000d) return word(capability + 6);
+    capability = word(capability + 2) >> 4 & 0xffc;
+  }
+  return 0;
 }
 
 class Checks {
  public:
-  Checks(const System& system, const Places& places) : system_(system), places_(places) {}
+  Checks(const System& system, const Places& places) : system_(system), places_(places), choice_(choose(system, {})) {
+    for (const PortChoice& port : choice_.ports)
+      if (port.usable && (used_.empty() || used_.back().name != port.device->name))
+        used_.push_back({port.device->name, port.device->pci});
+  }
 
   std::vector<Finding> all() {
-    other_namespace();
-    if (system_.devices.empty()) return std::move(findings_);
+    if (system_.devices.empty()) {
+      other_namespace();
+      return std::move(findings_);
+    }
     ports();
     memlock();
     for (const Device& device : system_.devices) uverbs(device);
     network_namespace();
     gpu_direct();
     access_control();
+    rails();
     for (const Device& device : system_.devices)
       for (const Port& port : device.ports) {
         if (!port.is_active()) continue;
         mtu(device, port);
-        traffic_class(device, port);
         losses(device, port);
         errors(device, port);
       }
+    return std::move(findings_);
+  }
+
+  // What users ask next: NCCL's other settings, with the reason where other findings have a command.
+  std::vector<Finding> advice() {
+    if (used_.empty()) return {};
+    const int farthest = rails();
+    if (!system_.gpus.empty()) gpu_direct();
+    bool roce = false, bonded = false;
+    for (const PortChoice& port : choice_.ports) {
+      if (!port.usable) continue;
+      roce |= port.port->link_layer == LinkLayer::ethernet;
+      for (const std::string& name : net_devices_of(*port.device, *port.port))
+        bonded |= system_.find_net_device(name) && system_.find_net_device(name)->is_bond;
+    }
+    const auto advise = [&](const char* name, const std::string& wanted, const std::string& reason) {
+      const std::string set = printable(variable(name));
+      add({set == wanted ? Severity::fine : Severity::note, name, set.empty() ? "not set" : set,
+           wanted.empty() ? "not set" : wanted, reason});
+    };
+    if (!system_.gpus.empty())
+      advise("NCCL_NET_GDR_LEVEL", farthest == 1 ? "PHB" : "",
+             farthest == 0   ? "each GPU has a device below its PCI switch: NCCL uses GPUDirect RDMA by itself (PXB)"
+             : farthest == 1 ? "a GPU and its nearest device share only the CPU: there NCCL copies through host "
+                               "memory, unless this allows GPUDirect RDMA. Measure both"
+                             : "the nearest device of a GPU is on another CPU: NCCL copies through host memory there");
+    advise("NCCL_CROSS_NIC", "",
+           used_.size() < 2 ? "one RDMA device: there is no other to cross to"
+                            : "2 by itself: a ring stays on one rail unless crossing is faster. NCCL cannot see the "
+                              "switches: 0 if device k reaches only device k of the other nodes, 1 if all are on one");
+    advise("NCCL_IB_QPS_PER_CONNECTION", bonded ? "2" : "",
+           bonded ? "a queue pair stays on one link of a bond: the other link idles if a connection has only one"
+           : roce ? "1 by itself. Switches hash each queue pair's UDP port to a path: try 2 or 4 if there are several "
+                    "paths and one is overloaded"
+                  : "1 by itself: the subnet manager's routes and adaptive routing spread the connections");
+    advise(
+        "NCCL_IB_ADAPTIVE_ROUTING", "",
+        roce ? "0 by itself on RoCE: 1 only if the switches route adaptively and the cards accept packets in any order"
+             : "1 by itself on InfiniBand");
+    if (!roce)
+      advise("NCCL_IB_SL", variable("NCCL_IB_SL"),
+             "0 by itself. The subnet manager may route one service level adaptively, and sysfs does not tell which: "
+             "ask the administrator");
+    else
+      traffic_class();
+    plugin();
     return std::move(findings_);
   }
 
@@ -107,19 +213,13 @@ class Checks {
     if (names.empty()) names.insert(device.net_devices.begin(), device.net_devices.end());
     return names;
   }
-  const NetDevice* net_device(const std::string& name) const {
-    for (const NetDevice& one : system_.net_devices)
-      if (one.name == name) return &one;
-    return nullptr;
-  }
-  // rxe and siw: nothing below them that a card would count or a switch would prefer.
-  bool is_software(const Device& device) const {
-    return device.pci.empty() && is_there(places_.sysfs / "class/infiniband" / device.name / "parent");
+  std::string variable(const char* name) const {
+    const auto found = places_.variables.find(name);
+    return found == places_.variables.end() ? "" : found->second;
   }
 
   // /dev is the host's, sysfs is the namespace's: the devices are there, but not for this one.
   void other_namespace() {
-    if (!system_.devices.empty()) return;
     for (const std::string& name : names_in(places_.dev / "infiniband"))
       if (name.starts_with("uverbs"))
         return add({Severity::bad, "RDMA devices", "none here, but " + (places_.dev / "infiniband" / name).string(),
@@ -144,21 +244,18 @@ class Checks {
   }
 
   void memlock() {
-    const auto limits = read_text(places_.proc / "self/limits");
-    const auto words = limits ? line_of(*limits, "Max locked memory") : std::nullopt;
-    if (!words || words->size() < 2)
+    const auto words = line_of(places_.proc / "self/limits", "Max locked memory");
+    if (words.size() < 2)
       return add({Severity::unknown, "memlock", "no 'Max locked memory' in " + (places_.proc / "self/limits").string(),
                   "unlimited", "ulimit -l"});
-    const std::string& soft = words->front();
-    if (soft == "unlimited") return add({Severity::fine, "memlock", "unlimited"});
+    if (words[0] == "unlimited") return add({Severity::fine, "memlock", "unlimited"});
+    const std::string bytes = printable(words[0]) + " bytes";
     // With CAP_IPC_LOCK (bit 14) the limit does not hold.
-    if (const auto status = read_text(places_.proc / "self/status"))
-      if (const auto capabilities = line_of(*status, "CapEff:"); capabilities && !capabilities->empty())
-        if ((std::strtoull(capabilities->front().c_str(), nullptr, 16) >> 14) & 1)
-          return add({Severity::note, "memlock", printable(soft) + " bytes; not in force here, by CAP_IPC_LOCK",
-                      "unlimited, for jobs without it", "/etc/security/limits.d/rdma.conf: '* - memlock unlimited'"});
-    const double bytes = std::strtod(soft.c_str(), nullptr);
-    add({bytes < 1024.0 * 1024 * 1024 ? Severity::bad : Severity::warning, "memlock", printable(soft) + " bytes",
+    const auto capabilities = line_of(places_.proc / "self/status", "CapEff:");
+    if (!capabilities.empty() && std::strtoull(capabilities[0].c_str(), nullptr, 16) >> 14 & 1)
+      return add({Severity::note, "memlock", bytes + "; not in force here, by CAP_IPC_LOCK",
+                  "unlimited, for jobs without it", "/etc/security/limits.d/rdma.conf: '* - memlock unlimited'"});
+    add({std::strtod(words[0].c_str(), nullptr) < 1 << 30 ? Severity::bad : Severity::warning, "memlock", bytes,
          "unlimited",
          "ulimit -l unlimited; permanently: /etc/security/limits.d/rdma.conf '* - memlock unlimited'\n"
          "Slurm: PropagateResourceLimitsExcept=MEMLOCK and LimitMEMLOCK=infinity of slurmd; docker run --ulimit "
@@ -171,25 +268,24 @@ class Checks {
       if (read_text(verbs / name / "ibdev").value_or("") != device.name) continue;
       const fs::path node = places_.dev / "infiniband" / name;
       const std::string what = device.name + " " + node.string();
+      const std::string widen =
+          "chmod 666 " + node.string() + "; for ever: udev rule KERNEL==\"uverbs*\", MODE=\"0666\"";
       struct stat facts {};
       const multinode::Descriptor fd(::open(node.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
       const int error = fd ? 0 : errno;
       if (fd && ::fstat(fd.get(), &facts) < 0) facts.st_mode = 0666;
+      const std::string mode = fmt::format("mode {:04o}", facts.st_mode & 07777);
       if (error == ENOENT)
         return add({Severity::bad, what, "not there", "a device node",
                     "container: --device=/dev/infiniband/" + name +
                         " (Kubernetes: an RDMA device plugin); host: modprobe ib_uverbs"});
-      if (error == EPERM)  // not the file's mode
+      if (error)  // EPERM is not the file's mode
         return add({Severity::bad, what, std::strerror(error), "read and write",
-                    "the container's device cgroup forbids it: docker run --device=/dev/infiniband/" + name});
-      if (error)
-        return add({Severity::bad, what, std::strerror(error), "read and write",
-                    "chmod 666 " + node.string() + "; for ever: udev rule KERNEL==\"uverbs*\", MODE=\"0666\""});
-      const std::string mode = fmt::format("{:04o}", facts.st_mode & 07777);
-      if ((facts.st_mode & 0006) != 0006)
-        return add({Severity::warning, what, "mode " + mode + ": not for everyone", "0666",
-                    "chmod 666 " + node.string() + "; for ever: udev rule KERNEL==\"uverbs*\", MODE=\"0666\""});
-      return add({Severity::fine, what, "opens, mode " + mode});
+                    error == EPERM
+                        ? "the container's device cgroup forbids it: docker run --device=/dev/infiniband/" + name
+                        : widen});
+      if ((facts.st_mode & 0006) == 0006) return add({Severity::fine, what, "opens, " + mode});
+      return add({Severity::warning, what, mode + ": not for everyone", "0666", widen});
     }
     add({Severity::bad, device.name + " uverbs", "no entry in " + verbs.string(), "uverbsN", "modprobe ib_uverbs"});
   }
@@ -202,7 +298,7 @@ class Checks {
       for (const Port& port : device.ports) {
         if (!port.is_active() || port.link_layer != LinkLayer::ethernet) continue;
         const bool mine = std::any_of(port.gids.begin(), port.gids.end(), [&](const Gid& gid) {
-          return !gid.net_device.empty() && net_device(gid.net_device) != nullptr;
+          return !gid.net_device.empty() && system_.find_net_device(gid.net_device) != nullptr;
         });
         if (mine) continue;
         // Where no GID tells its net device, the device's own may still be here.
@@ -231,99 +327,60 @@ class Checks {
   }
 
   void gpu_direct() {
-    if (system_.gpus.empty()) return add({Severity::fine, "GPUDirect RDMA", "no GPU here: nothing to look at"});
+    const std::string what = "GPUDirect RDMA";
+    if (system_.gpus.empty()) return add({Severity::fine, what, "no GPU here: nothing to look at"});
     for (const char* module : {"nvidia_peermem", "nv_peer_mem"})
       if (is_there(places_.sysfs / "module" / module))
-        return add({Severity::fine, "GPUDirect RDMA", std::string(module) + " is loaded"});
+        return add({Severity::fine, what, std::string(module) + " is loaded"});
     const auto driver = read_text(places_.proc / "driver/nvidia/version");
-    if (!driver)
-      return add({is_there(places_.sysfs / "module/nvidia") ? Severity::unknown : Severity::warning, "GPUDirect RDMA",
-                  "no " + (places_.proc / "driver/nvidia/version").string() + ", nvidia_peermem is not loaded",
-                  "nvidia_peermem, or dma-buf", "modprobe nvidia_peermem"});
-    const std::string kernel = read_text(places_.proc / "sys/kernel/osrelease").value_or("");
+    const std::string kernel =
+        printable(read_text(places_.proc / "sys/kernel/osrelease").value_or("of unknown version"));
     int major = 0, minor = 0;
     if (std::sscanf(kernel.c_str(), "%d.%d", &major, &minor) != 2) major = minor = 0;
-    const bool open = driver->find("Open Kernel Module") != std::string::npos;
-    if (open && (major > 5 || (major == 5 && minor >= 12)))
-      return add(
-          {Severity::fine, "GPUDirect RDMA", "dma-buf: NVIDIA's open kernel module, Linux " + printable(kernel)});
-    add({Severity::warning, "GPUDirect RDMA",
-         std::string("nvidia_peermem is not loaded; no dma-buf: ") +
-             (open ? "Linux " + (kernel.empty() ? "of unknown version" : printable(kernel)) + " is before 5.12"
-                   : "not NVIDIA's open kernel module"),
+    std::string why_no_dma_buf;
+    if (!driver)
+      why_no_dma_buf = "no " + (places_.proc / "driver/nvidia/version").string();
+    else if (driver->find("Open Kernel Module") == std::string::npos)
+      why_no_dma_buf = "not NVIDIA's open kernel module";
+    else if (major < 5 || (major == 5 && minor < 12))
+      why_no_dma_buf = "Linux " + kernel + " is before 5.12";
+    else if (variable("NCCL_DMABUF_ENABLE") == "0")
+      why_no_dma_buf = "NCCL_DMABUF_ENABLE=0";
+    else
+      return add({Severity::fine, what, "dma-buf: NVIDIA's open kernel module, Linux " + kernel});
+    add({!driver && is_there(places_.sysfs / "module/nvidia") ? Severity::unknown : Severity::warning, what,
+         "nvidia_peermem is not loaded; no dma-buf: " + why_no_dma_buf,
          "nvidia_peermem, or the open kernel module with Linux 5.12", "modprobe nvidia_peermem"});
   }
 
-  // The PCI bridges above a device: 0000:3a:00.0 of .../pci0000:3a/0000:3a:00.0/0000:3b:00.0.
-  void add_bridges(const std::string& pci, std::set<std::string>& bridges) const {
-    std::error_code error;
-    const fs::path path = fs::canonical(places_.sysfs / "bus/pci/devices" / pci, error);
-    if (error) return;
-    for (const fs::path& part : path.parent_path())
-      if (part.native().size() == 12 && part.native()[4] == ':' && part.native()[10] == '.')
-        bridges.insert(part.string());
-  }
-
+  // The PCI bridges above GPUs and RDMA devices, which may send what is between them through the CPU.
   void access_control() {
     if (system_.gpus.empty()) return;
-    std::set<std::string> bridges;
-    for (const Device& device : system_.devices)
-      if (!device.pci.empty()) add_bridges(device.pci, bridges);
-    for (const Gpu& gpu : system_.gpus) add_bridges(gpu.pci, bridges);
-    std::vector<std::string> hidden, redirecting;
+    std::set<std::string> bridges, hidden, redirecting;
+    const auto add_bridges = [&](const std::string& pci) {
+      std::vector<std::string> path = pci_path(system_, pci);
+      for (std::size_t i = 1; i + 1 < path.size(); ++i) bridges.insert(path[i]);
+    };
+    for (const Device& device : system_.devices) add_bridges(device.pci);
+    for (const Gpu& gpu : system_.gpus) add_bridges(gpu.pci);
     for (const std::string& bridge : bridges) {
-      bool told = false;
-      const auto control = acs_control(places_.sysfs / "bus/pci/devices" / bridge / "config", told);
-      if (!told)
-        hidden.push_back(bridge);
-      else if (control & 0x2c)  // P2P request redirect, completion redirect, egress control
-        redirecting.push_back(bridge);
+      const auto control = acs_control(places_.sysfs / "bus/pci/devices" / bridge / "config");
+      if (!control)
+        hidden.insert(bridge);
+      else if (*control & 0x2c)  // P2P request redirect, completion redirect, egress control
+        redirecting.insert(bridge);
     }
-    if (!redirecting.empty()) {
-      std::string commands;
-      for (const std::string& bridge : redirecting)
-        commands += (commands.empty() ? "" : "\n") + ("setpci -s " + bridge + " ECAP_ACS+6.w=0000");
-      add({Severity::warning, "PCIe ACS", "redirects at " + join(redirecting), "off between GPU and HCA",
-           commands + "\nafter each boot, or in the BIOS; not where devices are passed through to virtual machines"});
-    }
+    const std::string what = "PCIe ACS", expected = "off between GPU and HCA";
+    if (!redirecting.empty())
+      add({Severity::warning, what, "redirects at " + join(redirecting), expected,
+           join(redirecting, "\n", [](const std::string& bridge) {
+             return "setpci -s " + bridge + " ECAP_ACS+6.w=0000";
+           }) + "\nafter each boot, or in the BIOS; not where devices are passed through to virtual machines"});
     if (!hidden.empty())
-      add({Severity::unknown, "PCIe ACS", "configuration space of " + join(hidden) + " is not readable",
-           "off between GPU and HCA", "as root: rdma_tune check, or lspci -vvv | grep ACSCtl"});
+      add({Severity::unknown, what, "configuration space of " + join(hidden) + " is not readable", expected,
+           "as root: rdma_tune check, or lspci -vvv | grep ACSCtl"});
     if (redirecting.empty() && hidden.empty())
-      add({Severity::fine, "PCIe ACS", std::to_string(bridges.size()) + " bridges, none redirects"});
-  }
-
-  // ACS control of a bridge; `told`: false where its extended configuration space cannot be read, which takes root.
-  static unsigned acs_control(const fs::path& config, bool& told) {
-    told = false;
-    const auto read = [&]() -> std::optional<std::string> {
-      std::error_code error;
-      if (!fs::is_regular_file(config, error)) return std::nullopt;
-      std::ifstream in(config, std::ios::binary);
-      std::string bytes(4096, '\0');
-      in.read(bytes.data(), 4096);
-      if (in.bad()) return std::nullopt;
-      bytes.resize(static_cast<std::size_t>(in.gcount()));
-      return bytes;
-    };
-    const auto bytes = read();
-    if (!bytes || bytes->size() < 64) return 0;
-    const auto at = [&](std::size_t offset) {
-      return static_cast<unsigned>(static_cast<std::uint8_t>((*bytes)[offset]));
-    };
-    if (bytes->size() < 4096) {
-      // sysfs shows 64 bytes to others than root; 256 are all that a conventional bridge has, which has no ACS.
-      told = bytes->size() == 256;
-      return 0;
-    }
-    told = true;
-    std::size_t capability = 0x100;
-    for (int hops = 0; hops < 960 && capability >= 0x100 && capability + 8 <= bytes->size(); ++hops) {
-      const unsigned id = at(capability) | at(capability + 1) << 8;
-      if (id == 0x000d) return at(capability + 6) | at(capability + 7) << 8;
-      capability = (at(capability + 2) | at(capability + 3) << 8) >> 4 & 0xffc;
-    }
-    return 0;
+      add({Severity::fine, what, std::to_string(bridges.size()) + " bridges, none redirects"});
   }
 
   void mtu(const Device& device, const Port& port) {
@@ -340,7 +397,7 @@ class Checks {
     }
     const NetDevice* net = nullptr;
     for (const std::string& name : names)
-      if (!net) net = net_device(name);
+      if (!net) net = system_.find_net_device(name);
     if (!ethernet || !net || net->mtu <= 0)
       return add({Severity::unknown, what, "sysfs does not tell", "the port's maximum", "ibv_devinfo | grep mtu"});
     // As the kernel derives it: the net device's less 96 octets of headers, and then the next that RDMA knows.
@@ -351,147 +408,138 @@ class Checks {
     add({Severity::warning, what, seen, "4096", mend});
   }
 
-  void traffic_class(const Device& device, const Port& port) {
-    if (port.link_layer != LinkLayer::ethernet || is_software(device)) return;
-    const std::string what = name_of(device, port) + " traffic class";
-    const std::string expected = "the switches' lossless class";
-    const std::string mend =
-        "NCCL_IB_TC=106 (DSCP 26), if that is the switches'; PFC and ECN: mlnx_qos -i INTERFACE (lldptool, dcb)";
-    if (places_.nccl_ib_tc)
-      return add(
-          {Severity::fine, what, "NCCL_IB_TC=" + printable(*places_.nccl_ib_tc) + "; the switches' is not seen"});
-    std::optional<std::string> forced = read_text(places_.sysfs / "class/infiniband" / device.name / "tc" /
-                                                  std::to_string(port.number) / "traffic_class");
-    if (forced && !forced->empty()) return add({Severity::fine, what, printable(*forced)});
-    const auto by_cm = read_number<std::uint64_t>(places_.sysfs / "kernel/config/rdma_cm" / device.name / "ports" /
-                                                  std::to_string(port.number) / "default_roce_tos");
-    add({Severity::note, what,
-         "NCCL_IB_TC is not set: NCCL sends with 0" +
-             (by_cm ? "; rdma_cm with " + std::to_string(*by_cm) : std::string()),
-         expected, mend});
-  }
-
-  // Names and sum of those counters that are not zero; `seen`: whether any is there.
-  struct Tally {
-    std::vector<std::string> nonzero;
-    std::uint64_t sum = 0;
-    bool seen = false;
-  };
-  template <std::size_t count>
-  static Tally tally(const fs::path& folder, const std::array<const char*, count>& files) {
-    Tally result;
-    for (const char* file : files) {
-      const auto number = read_number<std::uint64_t>(folder / file);
-      if (!number) continue;
-      result.seen = true;
-      if (!*number) continue;
-      result.sum += *number;
-      result.nonzero.push_back(fs::path(file).filename().string() + " " + std::to_string(*number));
-    }
-    return result;
-  }
-
   void losses(const Device& device, const Port& port) {
-    static constexpr std::array lost = {
-        // mlx5
-        "hw_counters/out_of_sequence", "hw_counters/packet_seq_err", "hw_counters/local_ack_timeout_err",
-        "hw_counters/implied_nak_seq_err", "hw_counters/rnr_nak_retry_err",
-        // rxe
-        "hw_counters/out_of_seq_request", "hw_counters/rcvd_seq_err", "hw_counters/completer_retry_err",
-        "hw_counters/retry_exceeded_err", "hw_counters/retry_rnr_exceeded_err",
-        // bnxt_re
-        "hw_counters/oos_drop_count", "hw_counters/seq_err_naks_rcvd", "hw_counters/to_retransmits",
-        "hw_counters/max_retry_exceeded", "hw_counters/rx_roce_discards",
-        // irdma, older and newer
-        "hw_counters/tcpRetransSegs", "hw_counters/RetransSegs", "hw_counters/ip4InDiscards",
-        // efa, mana
-        "hw_counters/retrans_pkts", "hw_counters/rx_drops", "hw_counters/requester_timeout",
-        "hw_counters/responder_oos", "hw_counters/requester_retries_exceeded"};
-    static constexpr std::array marked = {"hw_counters/np_ecn_marked_roce_packets",
-                                          "hw_counters/np_cnp_sent",
-                                          "hw_counters/rp_cnp_handled",
-                                          "hw_counters/RxECNMrkd",
-                                          "hw_counters/cnpHandled",
-                                          "hw_counters/received_cnps"};
     const fs::path folder = folder_of(device, port);
-    const std::string what = name_of(device, port);
-    const Tally losses = tally(folder, lost);
-    if (!losses.seen) {
-      add({Severity::unknown, what + " losses", "no counter of losses", "0",
+    const std::string what = name_of(device, port) + " losses";
+    Tally lost, congested;
+    tally(lost, Counts::losses, folder);
+    tally(congested, Counts::congestion, folder);
+    if (!lost.seen) {
+      add({Severity::unknown, what, "no counter of losses", "0",
            "rdma statistic show link " + device.name + "/" + std::to_string(port.number)});
-    } else if (losses.nonzero.empty()) {
-      add({Severity::fine, what + " losses", "none out of sequence, none sent again"});
+    } else if (lost.nonzero.empty()) {
+      add({Severity::fine, what, "none out of sequence, none sent again"});
     } else {
       std::uint64_t packets = 0;
       for (const char* file : {"counters/port_rcv_packets", "hw_counters/rcvd_pkts", "hw_counters/rx_pkts"})
         packets = std::max(packets, read_number<std::uint64_t>(folder / file).value_or(0));
-      const double share = static_cast<double>(losses.sum) / static_cast<double>(packets);
-      const bool few = packets && share < 1e-6;
-      add({few ? Severity::note : Severity::warning, what + " losses",
-           join(losses.nonzero) + (packets ? fmt::format("; {:.2g} of the packets received", share) : ""),
+      const double share = lost.sum / static_cast<double>(packets);
+      add({packets && share < 1e-6 ? Severity::note : Severity::warning, what,
+           join(lost.nonzero) + (packets ? fmt::format("; {:.2g} of the packets received", share) : ""),
            "0, or no growth during a run",
            port.link_layer == LinkLayer::ethernet
                ? "PFC or ECN on the path: mlnx_qos -i INTERFACE --pfc 0,0,0,1,0,0,0,0, and the same on the switches"
                : "ibqueryerrors: a cable or a switch"});
     }
-    if (const Tally congestion = tally(folder, marked); !congestion.nonzero.empty())
-      add({Severity::note, what + " congestion", join(congestion.nonzero) + ": ECN is at work"});
-    if (const auto waited = read_number<std::uint64_t>(folder / "counters/port_xmit_wait"); waited && *waited)
-      add({Severity::note, what + " congestion", "port_xmit_wait " + std::to_string(*waited),
-           "no steep growth during a run"});
-    if (port.link_layer != LinkLayer::ethernet || is_software(device)) return;
-    const auto names = net_devices_of(device, port);
-    add({Severity::unknown, what + " pause frames", "sysfs does not count them", "no steep growth during a run",
-         "ethtool -S " + (names.empty() ? "INTERFACE" : *names.begin()) + " | grep -i pause"});
+    if (!congested.nonzero.empty())
+      add({Severity::note, name_of(device, port) + " congestion", join(congested.nonzero),
+           "no steep growth during a run", "ECN marks packets, or the port waits for its turn to send"});
   }
 
   void errors(const Device& device, const Port& port) {
-    static constexpr std::array counters = {"counters/symbol_error",
-                                            "counters/link_error_recovery",
-                                            "counters/link_downed",
-                                            "hw_counters/link_downed",
-                                            "counters/port_rcv_errors",
-                                            "counters/port_rcv_remote_physical_errors",
-                                            "counters/port_xmit_discards",
-                                            "counters/port_rcv_constraint_errors",
-                                            "counters/port_xmit_constraint_errors",
-                                            "counters/local_link_integrity_errors",
-                                            "counters/excessive_buffer_overrun_errors",
-                                            "hw_counters/rx_icrc_encapsulated",
-                                            "hw_counters/rx_roce_errors",
-                                            "hw_counters/unrecoverable_err"};
-    static constexpr std::array of_net = {"statistics/rx_crc_errors", "statistics/rx_frame_errors",
-                                          "statistics/tx_carrier_errors"};
     const std::string what = name_of(device, port) + " errors";
-    Tally found = tally(folder_of(device, port), counters);
-    for (const std::string& name : net_devices_of(device, port)) {
-      const Tally more = tally(places_.sysfs / "class/net" / name, of_net);
-      found.seen = found.seen || more.seen;
-      for (const std::string& one : more.nonzero) found.nonzero.push_back(name + " " + one);
-    }
-    if (!found.seen)
-      add({Severity::unknown, what, "no counter of errors", "0", "perfquery, ethtool -S"});
-    else if (found.nonzero.empty())
-      add({Severity::fine, what, "none"});
-    else
-      add({Severity::warning, what, join(found.nonzero), "0, or no growth during a run",
-           port.link_layer == LinkLayer::infiniband ? "ibqueryerrors, mlxlink -d " + device.name + " -c: a cable"
-                                                    : "mlxlink -d " + device.name + " -c, ethtool -m: a cable"});
+    Tally found;
+    tally(found, Counts::errors, folder_of(device, port));
+    for (const std::string& name : net_devices_of(device, port))
+      tally(found, Counts::net_errors, places_.sysfs / "class/net" / name, name + " ");
+    if (!found.seen) return add({Severity::unknown, what, "no counter of errors", "0", "perfquery, ethtool -S"});
+    if (found.nonzero.empty()) return add({Severity::fine, what, "none"});
+    add({Severity::warning, what, join(found.nonzero), "0, or no growth during a run",
+         port.link_layer == LinkLayer::infiniband ? "ibqueryerrors, mlxlink -d " + device.name + " -c: a cable"
+                                                  : "mlxlink -d " + device.name + " -c, ethtool -m: a cable"});
   }
 
+  // GPUs and the devices next to them. Returns the largest distance of a GPU to its nearest device.
+  int rails() {
+    std::vector<Place> gpus;
+    for (const Gpu& gpu : system_.gpus) gpus.push_back({"GPU " + gpu.pci, gpu.pci});
+    if (gpus.empty() || used_.empty()) return 0;
+    std::vector<std::string> pairs, odd;
+    const auto look = [&](const std::vector<Place>& from, const std::vector<Place>& to, const char* what) {
+      std::vector<int> distances;
+      for (const Place& place : from) distances.push_back(nearest(system_, place.pci, to).distance);
+      std::vector<int> sorted = distances;
+      std::ranges::sort(sorted);
+      const int usual = sorted[(sorted.size() - 1) / 2];
+      for (std::size_t i = 0; i < from.size() && std::min(from.size(), to.size()) > 1; ++i)
+        if (distances[i] > usual && usual < 2 && distances[i] < 3)
+          odd.push_back(from[i].name + " shares no " + (usual ? "NUMA node" : "PCI switch") + " with a" + what +
+                        ", unlike the others: its traffic takes a longer path");
+      return sorted.back();
+    };
+    for (const Place& gpu : gpus) {
+      const Nearest near = nearest(system_, gpu.pci, used_);
+      constexpr const char* how[] = {"", " (NUMA node)", " (another NUMA node)", "unknown"};
+      pairs.push_back(gpu.name + " - " + join(near.names, "/") + how[near.distance]);
+    }
+    const int farthest = look(gpus, used_, "n RDMA device");
+    look(used_, gpus, " GPU");
+    add({odd.empty() ? Severity::fine : Severity::warning, "rails", join(pairs), "each GPU next to a device of its own",
+         odd.empty() ? "NCCL sends through the nearest device; rail k is device k of every node" : join(odd, "\n")});
+    return farthest;
+  }
+
+  void traffic_class() {
+    const std::string device = used_.front().name, set = printable(variable("NCCL_IB_TC"));
+    if (!set.empty()) return add({Severity::fine, "NCCL_IB_TC", set + "; the switches' class is not seen"});
+    if (const auto forced = read_text(places_.sysfs / "class/infiniband" / device / "tc/1/traffic_class"))
+      return add({Severity::fine, "NCCL_IB_TC", "not set; " + device + " has " + printable(*forced)});
+    const auto by_cm = read_number<int>(places_.sysfs / "kernel/config/rdma_cm" / device / "ports/1/default_roce_tos");
+    add({Severity::note, "NCCL_IB_TC",
+         "not set: NCCL sends with 0" + (by_cm ? "; rdma_cm with " + std::to_string(*by_cm) : std::string()),
+         "the switches' lossless class",
+         "106 (DSCP 26), if that is the switches'; PFC and ECN: mlnx_qos -i INTERFACE"});
+  }
+
+  // The library that NCCL loads in place of its own network code, where dlopen would find it.
+  void plugin() {
+    const std::string set = variable("NCCL_NET_PLUGIN"), what = "network plugin";
+    const std::string own = "NCCL's own network code is used, for which these settings are";
+    if (set == "none") return add({Severity::fine, what, "none, by NCCL_NET_PLUGIN", "", own});
+    std::vector<std::string> names{"libnccl-net.so"}, folders;
+    if (!set.empty()) names = {set, "libnccl-net-" + set + ".so"};
+    const auto add_words = [&](const std::string& text, char between, const fs::path& root) {
+      std::istringstream words(text);
+      for (std::string word; std::getline(words, word, between);)
+        if (word.starts_with('/')) folders.push_back(root.string() + word);
+    };
+    add_words(variable("LD_LIBRARY_PATH"), ':', "");
+    if (const fs::path root = machine_of(places_.sysfs); !root.empty()) {
+      const std::string prefix = root == "/" ? "" : root.string();
+      for (const std::string& file : names_in(root / "etc/ld.so.conf.d"))
+        add_words(read_text(root / "etc/ld.so.conf.d" / file).value_or(""), '\n', prefix);
+      add_words("/lib64:/usr/lib64:/lib:/usr/lib", ':', prefix);
+    }
+    for (const std::string& name : names) {
+      if (name.find('/') != name.npos) folders = {""};
+      for (const std::string& folder : folders)
+        if (const fs::path file = fs::path(folder) / name; is_there(file))
+          return add({Severity::note, what, shown_path(file), "",
+                      "NCCL loads it in place of its own network code, and it need not heed NCCL_IB_*; NCCL_DEBUG=INFO "
+                      "names the network that is used, NCCL_NET_PLUGIN=none leaves it out"});
+    }
+    if (set.empty()) return add({Severity::fine, what, "none found", "", own});
+    add({Severity::warning, what, "NCCL_NET_PLUGIN=" + printable(set) + " is not found", "a library that dlopen finds",
+         "LD_LIBRARY_PATH of the job. Without it NCCL uses its own network code"});
+  }
   const System& system_;
   const Places& places_;
+  const Choice choice_;
+  std::vector<Place> used_;  // RDMA devices
   std::vector<Finding> findings_;
 };
 
 }  // namespace
 
 std::vector<Finding> check(const System& system, const Places& places) { return Checks(system, places).all(); }
+std::vector<Finding> advice(const System& system, const Places& places) { return Checks(system, places).advice(); }
 
 int run_check(int argc, const char* const* argv) {
+  const bool advises = std::string_view(argv[0]) == "advise";
   SystemOptions options;
   std::string dev = "/dev", proc = "/proc";
-  po::options_description known("rdma_tune check [options]: what is wrong here, and how to fix it");
+  po::options_description known(advises ? "rdma_tune advise [options]: NCCL's other settings for this node, and why"
+                                        : "rdma_tune check [options]: what is wrong here, and how to fix it");
   known.add_options()("dev", po::value(&dev)->default_value(dev), "the folder to look into in place of /dev")(
       "proc", po::value(&proc)->default_value(proc), "the folder to read in place of /proc");
   known.add(options.description());
@@ -502,16 +550,14 @@ int run_check(int argc, const char* const* argv) {
   multinode::JsonLines json(options.json);
 
   const System system = read_system(options.sysfs);
-  Places places{options.sysfs, dev, proc, std::nullopt};
-  if (const char* traffic_class = std::getenv("NCCL_IB_TC")) places.nccl_ib_tc = traffic_class;
-  const std::vector<Finding> findings = check(system, places);
+  const Places places{options.sysfs, dev, proc,
+                      with_nccl_files(multinode::current_environment(), options.sysfs, NcclVersion{})};
+  const std::vector<Finding> findings = advises ? advice(system, places) : check(system, places);
 
-  int bad = 0, warnings = 0, unknown = 0;
+  std::map<Severity, int> count;
   nlohmann::json list = nlohmann::json::array();
   for (const Finding& finding : findings) {
-    bad += finding.severity == Severity::bad;
-    warnings += finding.severity == Severity::warning;
-    unknown += finding.severity == Severity::unknown;
+    ++count[finding.severity];
     std::cout << text_of(finding.severity) << ": " << finding.what << ": " << finding.seen;
     if (!finding.expected.empty() && finding.severity != Severity::fine)
       std::cout << "; expected: " << finding.expected;
@@ -524,11 +570,14 @@ int run_check(int argc, const char* const* argv) {
                     {"expected", finding.expected},
                     {"mend", finding.mend}});
   }
+  const int bad = count[Severity::bad];
   for (const std::string& problem : system.problems) std::cout << "problem: " << problem << '\n';
   if (findings.empty())
-    std::cout << "no RDMA device in " << options.sysfs << "/class/infiniband: nothing to check\n";
-  else
-    std::cout << bad << " bad, " << warnings << " warnings, " << unknown << " not seen\n";
+    std::cout << "no RDMA device in " << options.sysfs << "/class/infiniband" << (advises ? " that can be used" : "")
+              << ": nothing to " << argv[0] << '\n';
+  else if (!advises)
+    std::cout << bad << " bad, " << count[Severity::warning] << " warnings, " << count[Severity::unknown]
+              << " not seen\n";
   std::cout << std::flush;
   json.write({{"findings", list}, {"bad", bad}, {"problems", system.problems}});
   return bad ? multinode::exit_wrong : multinode::exit_right;

@@ -1,10 +1,12 @@
-// check.hpp: what keeps RDMA from working, or from working well, and the command that mends it.
+// check.hpp: what keeps RDMA from working, or from working well, and the command that fixes it; NCCL's other settings,
+// each with its reason.
 #pragma once
 
 #include "system.hpp"
 
+#include <multinode/launch.hpp>
+
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,19 +20,22 @@ struct Finding {
   std::string what;           // "memlock", "uverbs0", "mlx5_0:1 MTU"
   std::string seen;           // "65536 bytes"
   std::string expected = "";  // "unlimited"
-  std::string mend = "";      // a command, or where to look; may be several lines
+  std::string mend = "";      // a command, where to look, or the reason; may be several lines
 };
 
 // Where to look; each may be a copy.
 struct Places {
   std::filesystem::path sysfs = "/sys", dev = "/dev", proc = "/proc";
-  std::optional<std::string> nccl_ib_tc;  // NCCL_IB_TC of the environment
+  multinode::Environment variables;  // NCCL's, and LD_LIBRARY_PATH
 };
 
 // Empty: there is no RDMA device, nothing to check.
 std::vector<Finding> check(const System& system, const Places& places);
 
-// rdma_tune check [--sysfs DIR] [--dev DIR] [--proc DIR] [--json FILE]: 1 if a finding is bad, else 0.
+// GPUs next to their devices, NCCL's settings, the network plugin. Empty: no RDMA device can be used.
+std::vector<Finding> advice(const System& system, const Places& places);
+
+// rdma_tune check, or rdma_tune advise, by argv[0]: 1 if a finding is bad, else 0.
 int run_check(int argc, const char* const* argv);
 
 }  // namespace rdma

@@ -39,23 +39,18 @@ std::string name_of(const Device& device, const Port& port) {
   return device.name + " port " + std::to_string(port.number);
 }
 
-const NetDevice* find_net_device(const System& system, const std::string& name) {
-  const auto found = std::ranges::find(system.net_devices, name, &NetDevice::name);
-  return found == system.net_devices.end() ? nullptr : &*found;
-}
-
 // Why this GID is not right, whatever the state of its port; "" if it is.
 std::string objection(const System& system, const Gid& gid, const Wanted& wanted) {
   if (!gid.unreadable.empty()) return "of another network namespace? cannot read its " + gid.unreadable;
   if (gid.type == GidType::unknown) return "type not known";
   if (gid.is_link_local()) return "link-local (fe80)";
   if (gid.type == GidType::infiniband) return "InfiniBand";
-  if (wanted.roce_v1 != (gid.type == GidType::roce_v1)) return wanted.roce_v1 ? "RoCE v2" : "RoCE v1";
+  if (gid.type == GidType::roce_v1) return "RoCE v1";
   if (gid.is_ipv4() != (wanted.family == Family::ipv4)) return gid.is_ipv4() ? "IPv4" : "IPv6";
   if (gid.is_ipv4_link_local()) return "link-local (169.254)";
   if (wanted.subnet && !wanted.subnet->contains(gid.address)) return "not in " + wanted.subnet->text();
   if (gid.net_device.empty() || system.net_devices.empty()) return "";
-  const NetDevice* const net = find_net_device(system, gid.net_device);
+  const NetDevice* const net = system.find_net_device(gid.net_device);
   if (!net) return "of another network namespace: no " + gid.net_device + " here";
   if (net->vlan && !wanted.vlan) return "VLAN" + (*net->vlan ? " " + std::to_string(*net->vlan) : "");
   const auto is_its = [&](const std::string& address) { return address.starts_with(gid.text() + "/"); };
@@ -89,8 +84,7 @@ PortChoice choose_gid(const System& system, const Device& device, const Port& po
       verdict.reason = "fits too, but " + std::to_string(result.chosen) + " comes first; see --subnet";
     if (verdict.reason.empty()) {
       verdict.chosen = true;
-      verdict.reason = wanted.roce_v1 ? "RoCE v1" : "RoCE v2";
-      verdict.reason += wanted.family == Family::ipv4 ? ", IPv4" : ", IPv6";
+      verdict.reason = wanted.family == Family::ipv4 ? "RoCE v2, IPv4" : "RoCE v2, IPv6";
       result.chosen = gid.index;
     }
     result.gids.push_back(std::move(verdict));
@@ -120,63 +114,7 @@ void keep_one_link_layer(Choice& choice) {
   }
 }
 
-// The odd ones: farther from the nearest of the other kind than most of their own are.
-void warn_of_distances(const System& system, Choice& choice) {
-  std::vector<const Device*> devices;
-  for (const PortChoice& port : choice.ports)
-    if (port.usable && !port.device->pci.empty() && (devices.empty() || devices.back() != port.device))
-      devices.push_back(port.device);
-  if (devices.size() < 2 || system.gpus.size() < 2) return;
-
-  const auto nearest = [&](const std::string& pci, const auto& others, auto pci_of) {
-    int least = 3;
-    for (const auto& other : others) least = std::min(least, distance(system, pci, pci_of(other)));
-    return least;
-  };
-  const auto warn = [&](const std::vector<std::string>& names, const std::vector<int>& nearest_of,
-                        const std::string& other) {
-    std::vector<int> sorted = nearest_of;
-    std::ranges::sort(sorted);
-    const int usual = sorted[(sorted.size() - 1) / 2];
-    constexpr const char* places[] = {"PCI switch", "NUMA node"};
-    for (std::size_t i = 0; i < names.size(); ++i)
-      if (nearest_of[i] > usual && usual < 2 && nearest_of[i] < 3)
-        choice.warnings.push_back(names[i] + " shares no " + places[usual] + " with a" + other +
-                                  ", unlike the others: its traffic takes a longer path");
-  };
-  std::vector<std::string> names;
-  std::vector<int> distances;
-  for (const Device* device : devices) {
-    names.push_back(device->name);
-    distances.push_back(nearest(device->pci, system.gpus, [](const Gpu& gpu) { return gpu.pci; }));
-  }
-  warn(names, distances, " GPU");
-  names.clear();
-  distances.clear();
-  for (const Gpu& gpu : system.gpus) {
-    names.push_back("GPU " + gpu.pci);
-    distances.push_back(nearest(gpu.pci, devices, [](const Device* device) { return device->pci; }));
-  }
-  warn(names, distances, "n RDMA device");
-
-  std::map<int, std::pair<int, int>> of_node;  // NUMA node -> GPUs, devices
-  for (const Gpu& gpu : system.gpus) ++of_node[gpu.numa_node].first;
-  for (const Device* device : devices) ++of_node[device->numa_node].second;
-  const auto differs = [&](auto count) {
-    return std::ranges::any_of(of_node, [&](const auto& node) { return count(node) != count(*of_node.begin()); });
-  };
-  if (of_node.begin()->first >= 0 && !differs([](const auto& node) { return node.second.first; }) &&
-      differs([](const auto& node) { return node.second.second; })) {
-    std::string counts;
-    for (const auto& [node, count] : of_node)
-      counts +=
-          (counts.empty() ? "" : "; ") + ("NUMA node " + std::to_string(node) + ": " + std::to_string(count.first) +
-                                          " GPUs, " + std::to_string(count.second) + " RDMA devices");
-    choice.warnings.push_back("RDMA devices are not spread over the NUMA nodes as the GPUs are (" + counts + ")");
-  }
-}
-
-void warn(const System& system, Choice& choice) {
+void warn(Choice& choice) {
   double fastest = 0;
   for (const PortChoice& port : choice.ports)
     if (port.usable) fastest = std::max(fastest, port.port->gbit_per_second);
@@ -203,7 +141,6 @@ void warn(const System& system, Choice& choice) {
                                 "); --device chooses the ones to use");
   }
   if (usable > 32) choice.warnings.push_back("NCCL uses at most 32 ports, and this node has " + std::to_string(usable));
-  warn_of_distances(system, choice);
 }
 
 Choice choose_of_family(const System& system, const Wanted& wanted) {
@@ -226,7 +163,7 @@ const NetDevice* socket_interface(const System& system, const Choice& choice) {
   for (const PortChoice& port : choice.ports) {
     if (!port.usable || port.chosen < 0) continue;
     const auto gid = std::ranges::find(port.port->gids, port.chosen, &Gid::index);
-    const NetDevice* const net = find_net_device(system, gid->net_device);
+    const NetDevice* const net = system.find_net_device(gid->net_device);
     several |= of_gids && net != of_gids;
     of_gids = net;
   }
@@ -248,7 +185,7 @@ Subnet covering(const System& system, const std::vector<const PortChoice*>& port
   for (const PortChoice* port : ports) {
     const auto gid = std::ranges::find(port->port->gids, port->chosen, &Gid::index);
     int bits = gid->is_ipv4() ? 96 + 24 : 64;
-    if (const NetDevice* const net = find_net_device(system, gid->net_device))
+    if (const NetDevice* const net = system.find_net_device(gid->net_device))
       for (const std::string& address : net->addresses)
         if (address.starts_with(gid->text() + "/")) bits = Subnet::parse(address).bits;
     if (!all)
@@ -324,7 +261,7 @@ Choice choose(const System& system, const Wanted& wanted) {
     }
   }
   if (wanted.devices.empty()) keep_one_link_layer(choice);
-  warn(system, choice);
+  warn(choice);
   return choice;
 }
 
@@ -391,7 +328,7 @@ std::vector<Export> exports(const System& system, const Choice& choice, NcclVers
     const std::vector<Export> before = all;
     add("NCCL_IB_ADDR_FAMILY", choice.wanted.family == Family::ipv4 ? "AF_INET" : "AF_INET6",
         "NCCL finds the GID of each port by these");
-    add("NCCL_IB_ROCE_VERSION_NUM", choice.wanted.roce_v1 ? "1" : "2");
+    add("NCCL_IB_ROCE_VERSION_NUM", "2");
     if (choice.wanted.subnet || !is_right())
       add("NCCL_IB_ADDR_RANGE", (choice.wanted.subnet ? *choice.wanted.subnet : covering(system, ports)).text(),
           "NCCL would take other GIDs without it");

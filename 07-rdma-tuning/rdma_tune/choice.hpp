@@ -28,7 +28,6 @@ struct Subnet {
 
 struct Wanted {
   Family family = Family::automatic;  // --family
-  bool roce_v1 = false;               // --roce 1
   std::optional<Subnet> subnet;       // --subnet; none: any
   std::vector<std::string> devices;   // --device, exact names; empty: all
   bool vlan = false;                  // --vlan: GIDs of VLAN interfaces too

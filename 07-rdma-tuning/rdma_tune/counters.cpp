@@ -22,34 +22,19 @@ namespace {
 // Where a driver counts, and what a count is worth. `sent` and `received` are sums, since irdma counts IPv4 and IPv6
 // apart. `delay`: the driver itself fetches them no more often.
 struct Source {
-  const char* text;
   std::array<const char*, 2> sent, received;
-  CounterUnit unit;
-  std::uint64_t worth;
-  std::chrono::milliseconds delay;
+  CounterUnit unit = CounterUnit::bytes;
+  std::uint64_t worth = 1;
+  std::chrono::milliseconds delay{0};
 };
 constexpr Source sources[] = {
-    {"counters/port_xmit_data x 4",
-     {"counters/port_xmit_data"},
-     {"counters/port_rcv_data"},
-     CounterUnit::bytes,
-     4,
-     0ms},
-    {"hw_counters/ip4OutOctets, ip6OutOctets",
-     {"hw_counters/ip4OutOctets", "hw_counters/ip6OutOctets"},
-     {"hw_counters/ip4InOctets", "hw_counters/ip6InOctets"},
-     CounterUnit::bytes,
-     1,
-     0ms},
-    // Broadcom's card writes its statistics to memory once a second.
-    {"hw_counters/tx_bytes", {"hw_counters/tx_bytes"}, {"hw_counters/rx_bytes"}, CounterUnit::bytes, 1, 1100ms},
-    {"hw_counters/hw_tx_bytes_cnt",
-     {"hw_counters/hw_tx_bytes_cnt"},
-     {"hw_counters/hw_rx_bytes_cnt"},
-     CounterUnit::bytes,
-     1,
-     0ms},
-    {"hw_counters/sent_pkts", {"hw_counters/sent_pkts"}, {"hw_counters/rcvd_pkts"}, CounterUnit::packets, 1, 0ms},
+    // mlx4, mlx5, hfi1 and others, in units of 4 octets
+    {{"counters/port_xmit_data"}, {"counters/port_rcv_data"}, CounterUnit::bytes, 4},
+    {{"hw_counters/ip4OutOctets", "hw_counters/ip6OutOctets"}, {"hw_counters/ip4InOctets", "hw_counters/ip6InOctets"}},
+    // bnxt_re, efa, mana. Broadcom's card writes its statistics to memory once a second.
+    {{"hw_counters/tx_bytes"}, {"hw_counters/rx_bytes"}, CounterUnit::bytes, 1, 1100ms},
+    {{"hw_counters/hw_tx_bytes_cnt"}, {"hw_counters/hw_rx_bytes_cnt"}},            // erdma
+    {{"hw_counters/sent_pkts"}, {"hw_counters/rcvd_pkts"}, CounterUnit::packets},  // rxe: there are no bytes
 };
 
 // What a net device stands on: the members of a bond, the interface of a VLAN.
@@ -101,7 +86,7 @@ class CounterReader {
     for (const Source& source : sources) {
       const auto sent = sum(port, source.sent), received = sum(port, source.received);
       if (!sent || !received) continue;
-      into.source = source.text;
+      into.source = source.sent[0] + std::string(source.worth > 1 ? " x 4" : "");
       into.unit = source.unit;
       into.sent = *sent * source.worth;
       into.received = *received * source.worth;

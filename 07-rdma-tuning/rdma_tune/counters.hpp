@@ -12,13 +12,8 @@ namespace rdma {
 
 enum class CounterUnit { bytes, packets };
 
-// Of one port of an RDMA device. What counts differs by driver:
-//   mlx4, mlx5, hfi1, ... ports/N/counters/port_xmit_data, port_rcv_data: of 4 octets each. On Ethernet mlx5 counts
-//                         RoCE alone there; on InfiniBand the port's IPoIB is in it too
-//   irdma                 ports/N/hw_counters/ip4OutOctets + ip6OutOctets, ip4InOctets + ip6InOctets
-//   bnxt_re, efa, mana    ports/N/hw_counters/tx_bytes, rx_bytes
-//   erdma                 ports/N/hw_counters/hw_tx_bytes_cnt, hw_rx_bytes_cnt
-//   rxe                   ports/N/hw_counters/sent_pkts, rcvd_pkts: packets, there are no bytes
+// Of one port of an RDMA device; counters.cpp has the drivers' counters. On Ethernet mlx5 counts RoCE alone there; on
+// InfiniBand the port's IPoIB is in it too.
 struct PortCount {
   std::string device;
   int port = 1;

@@ -27,7 +27,7 @@ int run_exec(int argc, const char* const* argv) {
   std::string sysfs = "/sys";
   WantedOptions wanted;
   NcclVersion version;
-  bool by_index = false, verbose = false;
+  bool by_index = false, sockets = false, verbose = false;
   po::options_description known(
       "rdma_tune exec [options] -- COMMAND...: runs the command with this node's settings for NCCL and UCX.\n"
       "Variables that are set already keep their values");
@@ -37,6 +37,7 @@ int run_exec(int argc, const char* const* argv) {
                       "version of NCCL (default: 2.28)")(
       "index", po::bool_switch(&by_index),
       "set NCCL_IB_GID_INDEX even where NCCL finds the GID by itself, or by family, version and range")(
+      "sockets", po::bool_switch(&sockets), "settings for sockets, even with RDMA here: to compare")(
       "verbose,v", po::bool_switch(&verbose), "print on standard error which variables are set, and which are kept")(
       "sysfs", po::value(&sysfs)->default_value(sysfs), "the folder to read in place of /sys");
   known.add(wanted.description());
@@ -50,7 +51,7 @@ int run_exec(int argc, const char* const* argv) {
   std::string added, kept;
   // A value in one of NCCL's configuration files was set on purpose, too.
   multinode::Environment variables = with_nccl_files(multinode::current_environment(), sysfs, version);
-  for (const Export& one : exports(system, choice, version, by_index)) {
+  for (const Export& one : sockets ? socket_exports(system, choice) : exports(system, choice, version, by_index)) {
     const auto [variable, is_new] = variables.try_emplace(one.name, one.value);
     (is_new ? added : kept) += " " + one.name + "=" + variable->second;
     if (is_new) setenv(one.name.c_str(), one.value.c_str(), 1);
@@ -62,7 +63,7 @@ int run_exec(int argc, const char* const* argv) {
     std::cerr << node + (added.empty() ? "nothing to set" : "set" + added) +
                      (kept.empty() ? "" : "; was set before:" + kept) + "\n";
   }
-  if (choice.has_rdma())
+  if (choice.has_rdma() && !sockets)
     if (const std::string guilty = blame(system, choice, version, variables); !guilty.empty())
       std::cerr << node + "warning: " + guilty + "\n";
 

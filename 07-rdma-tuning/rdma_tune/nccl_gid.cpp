@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <optional>
 
 namespace rdma {
@@ -99,40 +100,45 @@ class Walk {
         roce_version_(number_of(variables, "NCCL_IB_ROCE_VERSION_NUM", 2)),
         range_(text_of(variables, "NCCL_IB_ADDR_RANGE"), ipv4_, version) {}
 
-  // An uninitialized version may be the wanted one, or any other; it has one value for a walk, as in the recordings.
-  NcclGid run() {
+  // Every index that it may end with: an uninitialized version can have any value, another one at each slot.
+  NcclGid run() const {
     if (range_.crashes) return {{}, "SIGSEGV", "it crashes: NCCL_IB_ADDR_RANGE has no mask", true};
-    NcclGid wanted = walk(roce_version_), other = walk(roce_version_ == 99 ? 98 : 99);
-    if (wanted.indices == other.indices || wanted.indices.empty()) return wanted;
-    if (other.indices.empty()) return other;
-    wanted.indices.push_back(other.indices.front());
-    std::ranges::sort(wanted.indices);
-    wanted.reason = "an uninitialized variable of NCCL decides";
-    return wanted;
+    std::map<int, std::string> taken{{0, "where the search starts: it found none better"}};
+    for (int next = 1; next < port_.slots; ++next) {
+      const Gid candidate = slot(next);
+      if (is_ipv4(candidate.address) != ipv4_ || !range_.contains(candidate.address, ipv4_)) continue;
+      std::map<int, std::string> after;
+      for (const auto& [index, reason] : taken) {
+        const Gid current = slot(index);
+        if (is_ipv4(current.address) != ipv4_) {
+          after[next] = std::string("the first of the address family AF_INET") + (ipv4_ ? "" : "6");
+          continue;
+        }
+        bool may_take = false, may_stay = true;
+        if (is_valid(candidate.address)) {
+          for (const Gid& gid : {current, candidate})
+            if (const std::string failure = version_of(gid).failure; !failure.empty())
+              return {{}, failure, "it cannot read gid_attrs/" + failure.substr(failure.find("types/")), true};
+          const std::optional<int> old_version = version_of(current).number;
+          std::optional<int> new_version = version_of(candidate).number;
+          if (!new_version && initializes_candidate_) new_version = -1;
+          const bool is_better = !is_valid(current.address);
+          may_take =
+              new_version.value_or(roce_version_) == roce_version_ && (is_better || old_version != roce_version_);
+          may_stay = !may_take || !new_version || (!old_version && !is_better);
+        }
+        if (may_stay) after[index] = reason;
+        if (may_take) after[next] = "the first of RoCE v" + std::to_string(roce_version_);
+      }
+      taken = std::move(after);
+    }
+    NcclGid result{{}, "", "an uninitialized variable of NCCL decides", true};
+    for (const auto& [index, reason] : taken) result.indices.push_back(index);
+    if (taken.size() == 1) result.reason = taken.begin()->second;
+    return result;
   }
 
  private:
-  NcclGid walk(int uninitialized) const {
-    NcclGid taken{{0}, "", "where the search starts: it found none better", true};
-    for (int next = 1; next < port_.slots; ++next) {
-      const Gid current = slot(taken.indices.front()), candidate = slot(next);
-      if (is_ipv4(candidate.address) != ipv4_ || !range_.contains(candidate.address, ipv4_)) continue;
-      if (is_ipv4(current.address) != ipv4_) {
-        taken = {{next}, "", std::string("the first of the address family AF_INET") + (ipv4_ ? "" : "6"), true};
-        continue;
-      }
-      if (!is_valid(candidate.address)) continue;
-      for (const Gid& gid : {current, candidate})
-        if (const std::string failure = version_of(gid).failure; !failure.empty())
-          return {{}, failure, "it cannot read gid_attrs/" + failure.substr(failure.find("types/")), true};
-      const int old_version = version_of(current).number.value_or(uninitialized);
-      const int new_version = version_of(candidate).number.value_or(initializes_candidate_ ? -1 : uninitialized);
-      if ((old_version != new_version || !is_valid(current.address)) && new_version == roce_version_)
-        taken = {{next}, "", "the first of RoCE v" + std::to_string(roce_version_), true};
-    }
-    return taken;
-  }
-
   Gid slot(int index) const {
     const auto found = std::ranges::lower_bound(port_.gids, index, {}, &Gid::index);
     if (found != port_.gids.end() && found->index == index) return *found;
@@ -303,14 +309,13 @@ NcclNode nccl_node(const System& system, NcclVersion version, const Environment&
 }
 
 Environment with_nccl_files(Environment variables, const std::filesystem::path& sysfs, NcclVersion version) {
-  std::filesystem::path root = sysfs;
-  if (!root.has_filename()) root = root.parent_path();
+  const std::filesystem::path machine = machine_of(sysfs);
   const std::string named = text_of(variables, "NCCL_CONF_FILE");
   if (!named.empty() && version >= NcclVersion{2, 23, 0})
     add_file(variables, named);
-  else if (const passwd* const user = root == "/sys" ? getpwuid(getuid()) : nullptr)
+  else if (const passwd* const user = machine == "/" ? getpwuid(getuid()) : nullptr)
     add_file(variables, std::filesystem::path(user->pw_dir) / ".nccl.conf");
-  if (root.filename() == "sys") add_file(variables, root.parent_path() / "etc/nccl.conf");
+  if (!machine.empty()) add_file(variables, machine / "etc/nccl.conf");
   return variables;
 }
 

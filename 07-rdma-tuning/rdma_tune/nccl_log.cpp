@@ -47,7 +47,7 @@ std::optional<std::string_view> after(std::string_view text, std::string_view ma
 }
 
 // A log may be garbage: names are kept printable and short, and a set cannot grow without bound.
-std::string printable(std::string_view text, std::size_t longest = 64) {
+std::string cleaned(std::string_view text, std::size_t longest = 64) {
   std::string result(text.substr(0, longest));
   for (char& c : result)
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
@@ -63,13 +63,9 @@ bool is_plugin_over_tcp(std::string_view network) {
   return network == "Socket" || network.find("TCP") != network.npos || network == "FasTrak";
 }
 
-// "[0]mlx5_0:1/RoCE [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>", and "[2]={[0] mlx5_0:1/RoCE, [1] ..." of
-// merged NICs. From 2.12 on the rest of the line is the out-of-band interface.
+// "[0]mlx5_0:1/RoCE [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>", and "[2]={[0] mlx5_0:1/RoCE, [1] ..." of merged
+// NICs.
 void read_hcas(std::string_view text, NcclLog& log) {
-  if (auto oob = after(text, "OOB ")) {
-    if (const auto name = take_until(*oob, ":"); !name.empty() && !oob->empty())
-      insert(log.out_of_band, printable(name));
-  }
   while (!text.empty()) {
     std::string_view word = take_until(text, " ,;{}=");
     text.remove_prefix(std::min<std::size_t>(1, text.size()));
@@ -77,24 +73,13 @@ void read_hcas(std::string_view text, NcclLog& log) {
       if (!take_number(word) || !take(word, "]")) continue;  // [RO]
     }
     NcclHca hca;
-    hca.device = printable(take_until(word, ":"));
+    hca.device = cleaned(take_until(word, ":"));
     if (hca.device.empty() || !take(word, ":")) continue;
     const auto port = take_number(word);
     if (!port || !take(word, "/")) continue;
     hca.port = *port;
-    hca.link = printable(take_until(word, "/"));
+    hca.link = cleaned(take_until(word, "/"));
     insert(log.hcas, std::move(hca));
-  }
-}
-
-// "[0]eth0:10.0.0.1<0> [1]eth1:fe80::1%eth1<0>"
-void read_interfaces(std::string_view text, NcclLog& log) {
-  while (!text.empty()) {
-    std::string_view word = take_until(text, " ");
-    text.remove_prefix(std::min<std::size_t>(1, text.size()));
-    if (!take(word, "[") || !take_number(word) || !take(word, "]")) continue;
-    const auto name = take_until(word, ":");
-    if (!name.empty() && !word.empty()) insert(log.socket_interfaces, printable(name));
   }
 }
 
@@ -108,15 +93,12 @@ void read_transport(std::string_view text, bool receive, NcclLog& log) {
   if (collnet || take(text, "NET/")) {
     const auto network = take_until(text, "/");
     if (network.empty()) return;
-    transport = (collnet ? "COLLNET/" : "NET/") + printable(network);
-    if (take(text, "/"))
-      if (const auto device = take_number(text))
-        if (log.net_devices.contains(*device) || log.net_devices.size() < most_kept) ++log.net_devices[*device];
+    transport = (collnet ? "COLLNET/" : "NET/") + cleaned(network);
     gpu_direct = text.find("/GDRDMA") != text.npos;
   } else if (take(text, "P2P/")) {
-    transport = "P2P/" + printable(take_until(text, "/"));
+    transport = "P2P/" + cleaned(take_until(text, "/"));
   } else if (take(text, "SHM/")) {
-    transport = "SHM/" + printable(take_until(text, "/"));
+    transport = "SHM/" + cleaned(take_until(text, "/"));
   } else if (text.find("shared memory") != text.npos) {
     transport = "SHM/direct";
   } else {
@@ -155,12 +137,12 @@ void NcclLog::add_line(std::string_view line) {
   if (auto version = after(line, "NCCL version ")) {
     ++lines;
     if (const auto number = take_until(*version, " ,"); !number.empty() && number[0] >= '0' && number[0] <= '9')
-      insert(versions, printable(number));
+      insert(versions, cleaned(number));
     return;
   }
   if (auto warning = after(line, "NCCL WARN ")) {
     ++lines;
-    const std::string text = printable(*warning, 200);
+    const std::string text = cleaned(*warning, 200);
     if (warnings.size() < most_warnings && std::find(warnings.begin(), warnings.end(), text) == warnings.end())
       warnings.push_back(text);
     return;
@@ -169,10 +151,7 @@ void NcclLog::add_line(std::string_view line) {
   if (!info) return;
   ++lines;
   std::string_view text = *info;
-  if (auto rest = after(text, " set by environment to "); rest && text.starts_with("NCCL_")) {
-    while (!rest->empty() && (rest->back() == '.' || rest->back() == ' ')) rest->remove_suffix(1);
-    if (settings.size() < most_kept) settings[printable(take_until(text, " "))] = printable(*rest, 200);
-  } else if (take(text, "NET/IB")) {
+  if (take(text, "NET/IB")) {
     // "NET/IB : Using", "NET/IB: NCCL Dev": the blank before the colon comes and goes with the version.
     skip_blanks(text);
     if (!take(text, ":")) return;
@@ -184,17 +163,11 @@ void NcclLog::add_line(std::string_view line) {
     } else if (auto gid = after(text, " GID "); gid && text.find(" qpn ") != text.npos) {
       if (const auto index = take_number(*gid)) insert(gid_indices, *index);
     }
-  } else if (take(text, "NET/Socket")) {
-    skip_blanks(text);
-    if (take(text, ":")) skip_blanks(text);
-    if (take(text, "Using")) read_interfaces(text, *this);
   } else if (take(text, "Using network ")) {
-    if (!text.empty()) insert(networks, printable(text.substr(0, text.find_last_not_of(" \t\n\r") + 1)));
+    if (!text.empty()) insert(networks, cleaned(text.substr(0, text.find_last_not_of(" \t\n\r") + 1)));
   } else if (text.starts_with("Channel ") || text.starts_with("Ring ") || text.starts_with("CollNet ")) {
     if (const auto transport = after(text, " via "))
       read_transport(*transport, text.find("[receive]") != text.npos, *this);
-  } else if (auto nodes = after(text, " nNodes ")) {
-    if (const auto number = take_number(*nodes)) most_nodes = std::max(most_nodes, *number);
   }
 }
 
@@ -226,14 +199,10 @@ nlohmann::json NcclLog::json() const {
           {"versions", versions},
           {"networks", networks},
           {"hcas", hca_list},
-          {"socket_interfaces", socket_interfaces},
-          {"out_of_band", out_of_band},
           {"connections", by_transport},
           {"gpu_direct", {{"sends", gpu_direct.sends}, {"receives", gpu_direct.receives}}},
           {"gid_indices", gid_indices},
-          {"settings", settings},
           {"no_ib_device", no_ib_device},
-          {"nodes", most_nodes},
           {"warnings", warnings}};
 }
 

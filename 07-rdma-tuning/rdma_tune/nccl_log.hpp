@@ -34,15 +34,10 @@ struct NcclLog {
   std::set<std::string> versions;                      // "2.28.9+cuda13.0"
   std::set<std::string> networks;                      // "Using network ...": "IB", "Socket", "AWS Libfabric"
   std::set<NcclHca> hcas;                              // NET/IB : Using
-  std::set<std::string> socket_interfaces;             // NET/Socket : Using: "eth0"
-  std::set<std::string> out_of_band;                   // "eth0"
   std::map<std::string, NcclConnections> connections;  // "NET/IB", "NET/Socket", "P2P/CUMEM", "SHM/direct", ...
   NcclConnections gpu_direct;                          // those NET connections that end in /GDRDMA
-  std::map<int, int> net_devices;                      // NCCL's number of a NIC -> connections over it
   std::set<int> gid_indices;                           // of queue pairs (NCCL_DEBUG_SUBSYS with NET)
-  std::map<std::string, std::string> settings;         // "NCCL_IB_GID_INDEX set by environment to 3."
   bool no_ib_device = false;                           // NET/IB : No device found.
-  int most_nodes = 0;                                  // the largest nNodes
   std::vector<std::string> warnings;                   // the first few of NCCL WARN, each once
 
   // Any line; those that are not NCCL's are passed over.

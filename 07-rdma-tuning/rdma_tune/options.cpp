@@ -3,7 +3,7 @@
 #include <multinode/check.hpp>
 #include <multinode/program_options.hpp>
 
-#include <charconv>
+#include <regex>
 
 namespace rdma {
 
@@ -24,13 +24,8 @@ po::options_description WantedOptions::description() {
       throw UsageError("--family must be auto, ipv4 or ipv6, not '" + name + "'");
     wanted.family = name == "ipv6" ? Family::ipv6 : name == "ipv4" ? Family::ipv4 : Family::automatic;
   };
-  const auto set_roce = [this](const std::string& version) {
-    if (version != "1" && version != "2") throw UsageError("--roce must be 1 or 2, not '" + version + "'");
-    wanted.roce_v1 = version == "1";
-  };
   known.add_options()("family", po::value<std::string>()->default_value("auto")->notifier(set_family),
                       "addresses to take: ipv4, ipv6, or auto: IPv6 only where there is no IPv4")(
-      "roce", po::value<std::string>()->default_value("2")->notifier(set_roce), "RoCE version: 1 or 2")(
       "subnet", po::value<std::string>()->notifier([this](const auto& text) { wanted.subnet = Subnet::parse(text); }),
       "only addresses of this network, as 10.0.0.0/16")("device", po::value(&wanted.devices)->composing(),
                                                         "only this device, by its exact name; may be repeated")(
@@ -39,21 +34,10 @@ po::options_description WantedOptions::description() {
 }
 
 NcclVersion parse_nccl_version(const std::string& text, const std::string& option) {
-  int parts[3] = {0, 0, NcclVersion::newest_patch};
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  int count = 0;
-  while (count < 3) {
-    const auto [after, error] = std::from_chars(at, end, parts[count]);
-    if (error != std::errc() || parts[count] < 0) break;
-    ++count;
-    at = after;
-    if (at == end || *at != '.') break;
-    ++at;
-  }
-  if (at != end || count < 2 || text.back() == '.')
+  std::smatch parts;
+  if (!std::regex_match(text, parts, std::regex(R"((\d{1,6})\.(\d{1,6})(\.(\d{1,6}))?)")))
     throw UsageError(option + " must be a version such as 2.28 or 2.26.2, not '" + text + "'");
-  return {parts[0], parts[1], parts[2]};
+  return {std::stoi(parts[1]), std::stoi(parts[2]), parts[4].matched ? std::stoi(parts[4]) : NcclVersion::newest_patch};
 }
 
 }  // namespace rdma

@@ -17,7 +17,7 @@ struct SystemOptions {
   boost::program_options::options_description description();
 };
 
-struct WantedOptions {  // --family, --roce, --subnet, --device, --vlan
+struct WantedOptions {  // --family, --subnet, --device, --vlan
   Wanted wanted;
 
   boost::program_options::options_description description();

@@ -24,6 +24,7 @@ struct Command {
 constexpr Command commands[] = {
     {"table", rdma::run_table},     {"simulate", rdma::run_simulate}, {"check", rdma::run_check},
     {"compare", rdma::run_compare}, {"verify", rdma::run_verify},     {"exec", rdma::run_exec},
+    {"advise", rdma::run_check},
 };
 
 int run(int argc, const char* const* argv) {

@@ -79,25 +79,15 @@ int run_simulate(int argc, const char* const* argv) {
   SystemOptions from;
   WantedOptions wanted;
   NcclVersion version;
-  Environment options;
-  const auto sets = [&](const char* name) {
-    return po::value<std::string>()->notifier([&options, name](const std::string& text) { options[name] = text; });
-  };
   po::options_description known(
       "What NCCL would use; it reads NCCL's variables from the environment and from NCCL's configuration files");
   known.add_options()("nccl", po::value<std::string>()->required()->notifier([&](const std::string& text) {
     version = parse_nccl_version(text, "--nccl");
   }),
-                      "version of NCCL, as 2.20 or 2.26.2")(
-      "gid-index", sets("NCCL_IB_GID_INDEX"), "NCCL_IB_GID_INDEX")("roce-version-num", sets("NCCL_IB_ROCE_VERSION_NUM"),
-                                                                   "NCCL_IB_ROCE_VERSION_NUM")(
-      "addr-family", sets("NCCL_IB_ADDR_FAMILY"), "NCCL_IB_ADDR_FAMILY: AF_INET or AF_INET6")(
-      "addr-range", sets("NCCL_IB_ADDR_RANGE"), "NCCL_IB_ADDR_RANGE, as 10.0.0.0/16")("hca", sets("NCCL_IB_HCA"),
-                                                                                      "NCCL_IB_HCA, as ^mlx5_0");
+                      "version of NCCL, as 2.20 or 2.26.2");
   known.add(from.description()).add(wanted.description());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  options.merge(with_nccl_files(multinode::current_environment(), from.sysfs, version));
-  const Environment& variables = options;
+  const Environment variables = with_nccl_files(multinode::current_environment(), from.sysfs, version);
 
   const System system = read_system(from.sysfs);
   const Choice choice = choose(system, wanted.wanted);

@@ -2,6 +2,7 @@
 
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
+#include <multinode/text.hpp>
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -19,8 +20,10 @@
 #include <cctype>
 #include <charconv>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <span>
+#include <sstream>
 #include <string_view>
 
 namespace rdma {
@@ -67,19 +70,8 @@ bool is_name(std::string_view text) {
   return !text.empty() && text.size() < 64 && is_plain(text) && text.find_first_of(" ,:=^/'\"\\") == text.npos;
 }
 
-// For an error message: short, on one line, without control characters.
-std::string shown(std::string_view text) {
-  std::string line = "'";
-  for (const char c : text.substr(0, 60)) line += is_plain({&c, 1}) ? c : '?';
-  return line + (text.size() > 60 ? "...'" : "'");
-}
-
-std::string shown_path(const fs::path& path) {
-  const std::string text = path.string();
-  std::string line;
-  for (const char c : text) line += is_plain({&c, 1}) ? c : '?';
-  return line;
-}
+// For an error message: on one line, without control characters.
+std::string shown(std::string_view text) { return "'" + multinode::printable(text) + "'"; }
 
 template <class Number>
 bool parse_number(std::string_view text, Number& number, int base = 10) {
@@ -87,36 +79,10 @@ bool parse_number(std::string_view text, Number& number, int base = 10) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// mlx5_2 before mlx5_10
-bool natural_less(const std::string& a, const std::string& b) {
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size(); ++i, ++j) {
-    if (is_digit(a[i]) && is_digit(b[j])) {
-      const auto number = [&](const std::string& text, std::size_t& at) {
-        const std::size_t from = at;
-        while (at < text.size() && is_digit(text[at])) ++at;
-        std::string_view digits(text.data() + from, at - from);
-        digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size()));
-        return digits;
-      };
-      const std::string_view x = number(a, i), y = number(b, j);
-      if (x.size() != y.size()) return x.size() < y.size();
-      if (x != y) return x < y;
-      --i, --j;
-    } else if (a[i] != b[j]) {
-      return a[i] < b[j];
-    }
-  }
-  return a.size() != b.size() ? a.size() < b.size() : a < b;
-}
-
 // "0000:3b:00.0"
 bool is_pci_address(std::string_view text) {
-  const auto hex = [&](std::size_t from, std::size_t count) {
-    return std::ranges::all_of(text.substr(from, count), [](unsigned char c) { return std::isxdigit(c); });
-  };
-  return text.size() == 12 && text[4] == ':' && text[7] == ':' && text[10] == '.' && hex(0, 4) && hex(5, 2) &&
-         hex(8, 2) && hex(11, 1);
+  constexpr std::string_view form = "xxxx:xx:xx.x";
+  return std::ranges::equal(text, form, [](unsigned char c, char f) { return f == 'x' ? std::isxdigit(c) : c == f; });
 }
 
 // The device that a path of sysfs/devices belongs to: its last PCI address. "": none.
@@ -127,16 +93,9 @@ std::string pci_of(const fs::path& path) {
   return found;
 }
 
+// All eight groups of four digits, as sysfs writes it.
 bool parse_gid(std::string_view text, std::array<std::uint8_t, 16>& address) {
-  if (text.size() != 39) return false;
-  for (std::size_t group = 0; group < 8; ++group) {
-    const std::string_view digits = text.substr(group * 5, 4);
-    std::uint16_t number = 0;
-    if (!parse_number(digits, number, 16) || (group < 7 && text[group * 5 + 4] != ':')) return false;
-    address[group * 2] = static_cast<std::uint8_t>(number >> 8);
-    address[group * 2 + 1] = static_cast<std::uint8_t>(number & 0xff);
-  }
-  return true;
+  return text.size() == 39 && inet_pton(AF_INET6, std::string(text).c_str(), address.data()) == 1;
 }
 
 class Reader {
@@ -218,7 +177,7 @@ class Reader {
   // In natural order; a folder that is not there has none.
   std::vector<std::string> names(const fs::path& folder) {
     std::vector<std::string> found = unsorted_names(folder);
-    std::ranges::sort(found, natural_less);
+    std::ranges::sort(found, [](const auto& a, const auto& b) { return strverscmp(a.c_str(), b.c_str()) < 0; });
     return found;
   }
 
@@ -399,29 +358,19 @@ class Reader {
   }
 
   fs::path proc() const {
-    fs::path root = system_.root;
-    if (!root.has_filename()) root = root.parent_path();
-    return root.filename() == "sys" ? root.parent_path() / "proc" : fs::path();
+    const fs::path machine = machine_of(system_.root);
+    return machine.empty() ? machine : machine / "proc";
   }
 
   // The interface of the IPv4 default route with the lowest metric.
   std::string default_route() const {
     if (proc().empty()) return "";
-    std::string_view rest;
-    const Text text = read_at(AT_FDCWD, (proc() / "net/route").c_str());
+    std::istringstream lines(read_at(AT_FDCWD, (proc() / "net/route").c_str()).value);
     std::string best;
     int lowest = 0;
-    for (rest = text.value; !rest.empty();) {
-      std::string_view line = rest.substr(0, rest.find('\n'));
-      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-      std::vector<std::string_view> fields;
-      while (!line.empty()) {
-        const std::size_t from = line.find_first_not_of(" \t");
-        if (from == line.npos) break;
-        line.remove_prefix(from);
-        fields.push_back(line.substr(0, line.find_first_of(" \t")));
-        line.remove_prefix(fields.back().size());
-      }
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      const std::vector<std::string> fields(std::istream_iterator<std::string>(words), {});
       int metric = 0;
       if (fields.size() < 8 || fields[1] != "00000000" || fields[7] != "00000000" || !parse_number(fields[6], metric))
         continue;
@@ -431,24 +380,19 @@ class Reader {
   }
 
   std::optional<int> vlan(const std::string& name, const fs::path& folder) {
-    const Text uevent = read_at(AT_FDCWD, (system_.root / folder / "uevent").c_str());
-    bool is_vlan = uevent.value.find("DEVTYPE=vlan") != std::string::npos;
     const std::size_t dot = name.rfind('.');
-    const std::string base = name.substr(0, dot);
-    if (dot != name.npos && exists(folder / ("lower_" + base))) is_vlan = true;
+    const bool is_vlan =
+        read_at(AT_FDCWD, (system_.root / folder / "uevent").c_str()).value.find("DEVTYPE=vlan") != std::string::npos ||
+        (dot != name.npos && exists(folder / ("lower_" + name.substr(0, dot))));
     if (!is_vlan) return {};
-    if (!proc().empty()) {
-      const Text text = read_at(AT_FDCWD, (proc() / "net/vlan" / name).c_str());
-      if (const std::size_t at = text.value.find("VID: "); at != std::string::npos) {
-        const std::string_view digits = std::string_view(text.value).substr(at + 5);
-        int number = 0;
-        if (parse_number(digits.substr(0, digits.find_first_not_of("0123456789")), number)) return number;
-      }
-    }
+    // "VID: 100" in /proc, else from its name: vlan100, eth0.100
+    const std::string text = proc().empty() ? "" : read_at(AT_FDCWD, (proc() / "net/vlan" / name).c_str()).value;
+    const std::size_t id = text.find("VID: ");
+    const std::string_view rest = id != text.npos            ? std::string_view(text).substr(id + 5)
+                                  : name.starts_with("vlan") ? std::string_view(name).substr(4)
+                                                             : std::string_view(name).substr(dot + 1);
     int number = 0;
-    if (name.starts_with("vlan") && parse_number(std::string_view(name).substr(4), number)) return number;
-    if (dot != name.npos && parse_number(std::string_view(name).substr(dot + 1), number)) return number;
-    return 0;
+    return parse_number(rest.substr(0, rest.find_first_not_of("0123456789")), number) ? number : 0;
   }
 
   System& system_;
@@ -522,15 +466,6 @@ void read_ports(System& system) {
 }
 #endif
 
-std::vector<std::string> pci_path(const System& system, const std::string& pci) {
-  std::error_code error;
-  std::vector<std::string> parts;
-  if (!is_pci_address(pci)) return parts;
-  for (const fs::path& part : fs::canonical(system.root / "bus/pci/devices" / pci, error))
-    if (is_pci_address(part.native()) || part.native().starts_with("pci")) parts.push_back(part.native());
-  return parts;
-}
-
 int numa_node(const System& system, const std::string& pci) {
   for (const Gpu& gpu : system.gpus)
     if (gpu.pci == pci) return gpu.numa_node;
@@ -559,6 +494,11 @@ std::string Gid::text() const {
   return text;
 }
 
+const NetDevice* System::find_net_device(const std::string& name) const {
+  const auto found = std::ranges::find(net_devices, name, &NetDevice::name);
+  return found == net_devices.end() ? nullptr : &*found;
+}
+
 System read_system(const fs::path& root) {
   System system;
   system.root = root;
@@ -578,6 +518,27 @@ System read_system(const fs::path& root) {
   return system;
 }
 
+std::string shown_path(const fs::path& path) {
+  std::string line = path.string();
+  for (char& c : line)
+    if (!is_plain({&c, 1})) c = '?';
+  return line;
+}
+
+fs::path machine_of(const fs::path& sysfs) {
+  const fs::path root = sysfs.has_filename() ? sysfs : sysfs.parent_path();
+  return root.filename() == "sys" ? root.parent_path() : fs::path();
+}
+
+std::vector<std::string> pci_path(const System& system, const std::string& pci) {
+  std::error_code error;
+  std::vector<std::string> parts;
+  if (!is_pci_address(pci)) return parts;
+  for (const fs::path& part : fs::canonical(system.root / "bus/pci/devices" / pci, error))
+    if (is_pci_address(part.native()) || part.native().starts_with("pci")) parts.push_back(part.native());
+  return parts;
+}
+
 int distance(const System& system, const std::string& pci_a, const std::string& pci_b) {
   const std::vector<std::string> a = pci_path(system, pci_a), b = pci_path(system, pci_b);
   const auto common = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
@@ -585,6 +546,17 @@ int distance(const System& system, const std::string& pci_a, const std::string& 
   const int numa_a = numa_node(system, pci_a), numa_b = numa_node(system, pci_b);
   if (numa_a >= 0 && numa_b >= 0) return numa_a == numa_b ? 1 : 2;
   return common == 1 ? 1 : 3;
+}
+
+Nearest nearest(const System& system, const std::string& pci, const std::vector<Place>& places) {
+  Nearest result;
+  for (const Place& place : places) {
+    const int d = distance(system, pci, place.pci);
+    if (d > result.distance || d == 3) continue;
+    if (d < result.distance) result = {{}, d};
+    result.names.push_back(place.name);
+  }
+  return result;
 }
 
 }  // namespace rdma

@@ -80,14 +80,35 @@ struct System {
   std::vector<NetDevice> net_devices;
   std::vector<Gpu> gpus;
   std::vector<std::string> problems;  // a line for each file that could not be understood: "PATH: why"
+
+  const NetDevice* find_net_device(const std::string& name) const;  // null: none of this name
 };
 
 // Never throws for what it finds in the files: that goes to `problems`. Throws multinode::UsageError where `root` is no
 // folder. A machine without RDMA has no devices.
 System read_system(const std::filesystem::path& root = "/sys");
 
+// On one line, with ? for control characters.
+std::string shown_path(const std::filesystem::path& path);
+
+// The folder that has `sysfs` as its sys: "/" of "/sys". Empty if it has another name.
+std::filesystem::path machine_of(const std::filesystem::path& sysfs);
+
+// The PCI addresses from the host bridge down to a device; empty if there is none.
+std::vector<std::string> pci_path(const System& system, const std::string& pci);
+
 // Whether two devices are close: 0 the same PCI switch, 1 the same NUMA node, 2 another, 3 not known. From their PCI
 // addresses' paths below root/devices.
 int distance(const System& system, const std::string& pci_a, const std::string& pci_b);
+
+// The nearest of some places to a PCI address; none if no distance is known.
+struct Place {
+  std::string name, pci;
+};
+struct Nearest {
+  std::vector<std::string> names;
+  int distance = 3;
+};
+Nearest nearest(const System& system, const std::string& pci, const std::vector<Place>& places);
 
 }  // namespace rdma

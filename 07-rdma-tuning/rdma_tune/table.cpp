@@ -31,26 +31,15 @@ std::string name_of(GidType type) {
   return names[static_cast<std::size_t>(type)];
 }
 
-struct Nearest {
-  std::vector<std::string> gpus;
-  int distance = 3;
-};
-
 Nearest nearest_gpus(const System& system, const Device& device) {
-  Nearest nearest;
-  if (device.pci.empty()) return nearest;
-  for (const Gpu& gpu : system.gpus) {
-    const int d = distance(system, device.pci, gpu.pci);
-    if (d > nearest.distance || d == 3) continue;
-    if (d < nearest.distance) nearest = {{}, d};
-    nearest.gpus.push_back(gpu.pci);
-  }
-  return nearest;
+  std::vector<Place> gpus;
+  for (const Gpu& gpu : system.gpus) gpus.push_back({gpu.pci, gpu.pci});
+  return nearest(system, device.pci, gpus);
 }
 
 std::string subnet_of(const System& system, const Gid& gid) {
-  const auto net = std::ranges::find(system.net_devices, gid.net_device, &NetDevice::name);
-  if (net == system.net_devices.end()) return "";
+  const NetDevice* const net = system.find_net_device(gid.net_device);
+  if (!net) return "";
   for (const std::string& address : net->addresses)
     if (address.starts_with(gid.text() + "/")) {
       Subnet subnet = Subnet::parse(address);
@@ -69,11 +58,11 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice)
   }
   Table devices({"device", "firmware", "board", "PCI", "NUMA node", "nearest GPUs", "net devices", "kind"});
   for (const Device& device : system.devices) {
-    const Nearest nearest = nearest_gpus(system, device);
+    const Nearest near = nearest_gpus(system, device);
     constexpr const char* how[] = {" (PCI switch)", " (NUMA node)", " (another NUMA node)"};
     devices.add({device.name, or_dash(device.firmware), or_dash(device.board), or_dash(device.pci),
                  device.numa_node < 0 ? "-" : std::to_string(device.numa_node),
-                 nearest.gpus.empty() ? "-" : multinode::join(nearest.gpus, ",") + how[nearest.distance],
+                 near.names.empty() ? "-" : multinode::join(near.names, ",") + how[near.distance],
                  or_dash(multinode::join(device.net_devices, ",")),
                  device.pci.empty()           ? "software"
                  : device.is_virtual_function ? "virtual function"
@@ -150,7 +139,7 @@ json to_json(const System& system, const Choice& choice, NcclVersion version) {
                                  {"numa_node", device.numa_node},
                                  {"virtual_function", device.is_virtual_function},
                                  {"net_devices", device.net_devices},
-                                 {"gpus", nearest_gpus(system, device).gpus},
+                                 {"gpus", nearest_gpus(system, device).names},
                                  {"ports", ports}});
   }
   for (const NetDevice& net : system.net_devices)
@@ -174,32 +163,10 @@ std::string shell_quoted(const std::string& text) {
   return quoted + "'";
 }
 
-void print_exports(std::ostream& out, const std::vector<Export>& exports, const std::string& format) {
-  if (format == "json") {
-    nlohmann::ordered_json object;
-    for (const Export& one : exports) object[one.name] = one.value;
-    out << object.dump(2) << '\n';
-  } else if (format == "slurm") {
-    // Slurm splits at commas but within quotes, and takes quotes away that are around a whole NAME=value.
-    out << "--export=ALL";
-    for (const Export& one : exports) {
-      const std::string word = one.name + "=" + one.value;
-      out << ',' << (word.find(',') == word.npos ? word : "'" + word + "'");
-    }
-    out << '\n';
-  } else {
-    for (const Export& one : exports) {
-      if (format == "env-file") {
-        if (!one.remark.empty()) out << "# " << one.remark << '\n';
-        out << one.name << '=' << one.value << '\n';
-      } else {
-        out << "export " << one.name << '=' << shell_quoted(one.value);
-        if (!one.remark.empty()) out << "  # " << one.remark;
-        out << '\n';
-      }
-    }
-  }
-  out << std::flush;
+void print_exports(std::ostream& out, const std::vector<Export>& exports) {
+  for (const Export& one : exports)
+    out << "export " << one.name << '=' << shell_quoted(one.value) << (one.remark.empty() ? "" : "  # " + one.remark)
+        << '\n';
 }
 
 int run_table(int argc, const char* const* argv) {
@@ -207,26 +174,22 @@ int run_table(int argc, const char* const* argv) {
   WantedOptions wanted;
   NcclVersion version;
   bool wants_exports = false, by_index = false;
-  std::string format;
   po::options_description known(
-      "rdma_tune [table], or rdma_tune COMMAND, each with --help: exec, simulate, check, compare, verify");
+      "rdma_tune [table], or rdma_tune COMMAND, each with --help: exec, simulate, check, advise, compare, verify");
   known.add_options()(
       "export", po::bool_switch(&wants_exports),
       "print this node's variables for NCCL and UCX. To use them on all nodes: rdma_tune exec -- COMMAND")(
       "index", po::bool_switch(&by_index),
       "export NCCL_IB_GID_INDEX even where NCCL finds the GID by itself, or by family, version and range")(
-      "format", po::value(&format)->default_value("shell"), "of --export: shell, json, env-file or slurm")(
       "nccl", po::value<std::string>()->notifier([&](const std::string& text) {
         version = parse_nccl_version(text, "--nccl");
       }),
       "version of NCCL that --export and --json are for (default: 2.28)");
   known.add(wanted.description()).add(from.description());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  if (format != "shell" && format != "json" && format != "env-file" && format != "slurm")
-    throw multinode::UsageError("--format must be shell, json, env-file or slurm, not '" + format + "'");
-
   const System system = read_system(from.sysfs);
   const Choice choice = choose(system, wanted.wanted);
+  multinode::JsonLines json_lines(from.json);
   for (const std::string& problem : system.problems) std::cerr << "rdma_tune: " + problem + "\n";
   if (!wants_exports) {
     print_tables(std::cout, system, choice);
@@ -234,13 +197,13 @@ int run_table(int argc, const char* const* argv) {
     for (const std::string& warning : choice.warnings) std::cerr << "rdma_tune: " + warning + "\n";
     if (!choice.has_rdma()) std::cerr << "rdma_tune: no usable RDMA port here: these are settings for sockets\n";
     const std::vector<Export> all = exports(system, choice, version, by_index);
-    print_exports(std::cout, all, format);
-    if (format == "shell" && std::ranges::none_of(all, [](const Export& one) { return one.name.starts_with("NCCL"); }))
+    print_exports(std::cout, all);
+    if (std::ranges::none_of(all, [](const Export& one) { return one.name.starts_with("NCCL"); }))
       std::cout << "# NCCL " + version.text() + ": nothing to set, it finds these ports and GIDs by itself\n";
-    if (const std::string perftest = perftest_arguments(choice); format == "shell" && !perftest.empty())
+    if (const std::string perftest = perftest_arguments(choice); !perftest.empty())
       std::cout << "# perftest: ib_write_bw " << perftest << '\n';
   }
-  multinode::JsonLines(from.json).write(to_json(system, choice, version));
+  json_lines.write(to_json(system, choice, version));
   return multinode::exit_right;
 }
 

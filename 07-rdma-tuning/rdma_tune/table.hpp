@@ -32,13 +32,13 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice)
 //   warnings, problems  [line]
 nlohmann::json to_json(const System& system, const Choice& choice, NcclVersion version = {});
 
-// `format`: shell, json, env-file or slurm.
-void print_exports(std::ostream& out, const std::vector<Export>& exports, const std::string& format);
+// For a shell's eval.
+void print_exports(std::ostream& out, const std::vector<Export>& exports);
 
 // 'a b'\''c', which every POSIX shell reads as one word.
 std::string shell_quoted(const std::string& text);
 
-// rdma_tune [table] [--export [--format ...]]
+// rdma_tune [table] [--export]
 int run_table(int argc, const char* const* argv);
 
 }  // namespace rdma

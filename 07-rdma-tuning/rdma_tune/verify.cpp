@@ -16,7 +16,6 @@
 #include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
-#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -25,17 +24,12 @@
 #include <cerrno>
 #include <cmath>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <iostream>
-
-#include <optional>
+#include <span>
 #include <thread>
 #include <utility>
-
-extern char** environ;
 
 namespace rdma {
 
@@ -73,10 +67,13 @@ std::string amount_text(const Moved& moved) {
   return moved.unit == CounterUnit::bytes ? bytes_text(moved.sum()) : fmt::format("{:.0f} packets", moved.sum());
 }
 
-template <class Count>
-const Count* find(const std::vector<Count>& counts, const std::string& key, std::string (*key_of)(const Count&)) {
-  const auto at = std::find_if(counts.begin(), counts.end(), [&](const Count& c) { return key_of(c) == key; });
-  return at == counts.end() ? nullptr : &*at;
+const PortCount* find_port(const Counters& counters, const std::string& key) {
+  const auto at = std::ranges::find(counters.ports, key, &PortCount::key);
+  return at == counters.ports.end() ? nullptr : &*at;
+}
+const NetCount* find_net(const Counters& counters, const std::string& name) {
+  const auto at = std::ranges::find(counters.net_devices, name, &NetCount::name);
+  return at == counters.net_devices.end() ? nullptr : &*at;
 }
 
 // What the counter moved from `before` to `after`, less its share of what it moved from `idle` to `before`.
@@ -99,16 +96,13 @@ struct Interval {
   }
 };
 
-std::string key_of_port(const PortCount& port) { return port.key(); }
-std::string key_of_net(const NetCount& net) { return net.name; }
-
 std::vector<Moved> moved_ports(const Counters& idle, const Counters& before, const Counters& after,
                                const Interval& interval) {
   std::vector<Moved> result;
   for (const PortCount& now : after.ports) {
     Moved moved{.name = now.key(), .device = now.device, .rdma = true, .unit = now.unit, .source = now.source};
-    const PortCount* then = find(before.ports, now.key(), key_of_port);
-    const PortCount* first = find(idle.ports, now.key(), key_of_port);
+    const PortCount* then = find_port(before, now.key());
+    const PortCount* first = find_port(idle, now.key());
     if (now.source.empty()) {
       moved.problem = now.active ? "no counters" : "no counters, port is not active";
     } else if (!then || !first || then->source != now.source || first->source != now.source) {
@@ -121,7 +115,7 @@ std::vector<Moved> moved_ports(const Counters& idle, const Counters& before, con
     result.push_back(std::move(moved));
   }
   for (const PortCount& then : before.ports)
-    if (!find(after.ports, then.key(), key_of_port))
+    if (!find_port(after, then.key()))
       result.push_back({.name = then.key(), .device = then.device, .rdma = true, .problem = "is gone"});
   return result;
 }
@@ -130,8 +124,8 @@ std::vector<Moved> moved_net(const Counters& idle, const Counters& before, const
                              const Interval& interval) {
   std::vector<Moved> result;
   for (const NetCount& now : after.net_devices) {
-    const NetCount* then = find(before.net_devices, now.name, key_of_net);
-    const NetCount* first = find(idle.net_devices, now.name, key_of_net);
+    const NetCount* then = find_net(before, now.name);
+    const NetCount* first = find_net(idle, now.name);
     if (!then || !first) continue;  // a pod's that came up meanwhile
     Moved moved{.name = now.name, .device = now.name, .source = "statistics/tx_bytes, rx_bytes"};
     moved.sent = interval.moved(first->sent_bytes, then->sent_bytes, now.sent_bytes, moved);
@@ -165,7 +159,7 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
   }
   std::vector<std::string> carried, blind;
   for (const Moved& port : result.rdma) {
-    const PortCount* count = find(after.ports, port.name, key_of_port);
+    const PortCount* count = find_port(after, port.name);
     if (!port.problem.empty()) {
       if (!count || count->active) blind.push_back(port.name + ": " + port.problem);
       continue;
@@ -177,7 +171,7 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
       const Moved& net = result.net[i];
       if (std::find(count->net_devices.begin(), count->net_devices.end(), net.name) == count->net_devices.end())
         continue;
-      if (const NetCount* device = find(after.net_devices, net.name, key_of_net)) mtu = device->mtu;
+      if (const NetCount* device = find_net(after, net.name)) mtu = device->mtu;
       if (count->infiniband && !count->software) bytes -= ipoib_overhead * net.sum();
       if (!count->software) continue;
       // No packet is larger than the net device's MTU; bytes may be counted without headers.
@@ -305,93 +299,52 @@ void write_all(int fd, const char* data, std::size_t size) {
   }
 }
 
-// Runs the command to its end and returns its status as a shell says it. With `output`, its stdout and stderr are
-// passed on and shown to it; without, they are the caller's.
-class Child {
- public:
-  Child(const std::vector<std::string>& command, const Signals& signals, bool read_output) : signals_(signals) {
-    multinode::ChildCommand options{.arguments = command, .mask = signals.before()};
-    multinode::Pipe pipes[2];
-    if (read_output)
-      for (const std::size_t stream : {0, 1}) {
-        pipes[stream] = multinode::make_pipe();
-        options.descriptors[stream + 1] = pipes[stream].to.get();
-        pipes_[stream] = std::move(pipes[stream].from);
-      }
-    process_.emplace(options);
+// Runs the command to its end and returns its status as a shell says it. With `streams`, its stdout and stderr are
+// passed on and given to them; without, they are the caller's.
+int run_command(const std::vector<std::string>& command, const Signals& signals, std::span<NcclLogStream> streams) {
+  multinode::ChildCommand options{.arguments = command, .mask = signals.before()};
+  std::array<multinode::Pipe, 2> pipes;
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    pipes[i] = multinode::make_pipe();
+    options.descriptors[i + 1] = pipes[i].to.get();
   }
+  multinode::ChildProcess process(options);
+  for (multinode::Pipe& pipe : pipes) pipe.to.reset();
 
-  int wait(const std::function<void(std::size_t stream, std::string_view)>& output) {
-    bool ended = false;
-    std::chrono::steady_clock::time_point deadline;
-    for (;;) {
-      pollfd polled[3] = {
-          {signals_.descriptor(), POLLIN, 0}, {pipes_[0].get(), POLLIN, 0}, {pipes_[1].get(), POLLIN, 0}};
-      if (ended && pipes_[0].get() < 0 && pipes_[1].get() < 0) break;
-      // What the command left running may hold the pipes, and write to them, for ever.
-      const int ready = ::poll(polled, 3, ended ? 200 : -1);
-      if (ready < 0 && errno == EINTR) continue;
-      check_errno(ready, "poll");
-      if (ended && (ready == 0 || std::chrono::steady_clock::now() > deadline)) break;
-      for (std::size_t stream = 0; stream < 2; ++stream)
-        if (polled[stream + 1].revents) read(stream, output);
-      if (polled[0].revents) pass_on(!ended);
-      if (process_->look()) {
-        ended = true;
-        deadline = std::chrono::steady_clock::now() + 2s;
+  bool ended = false;
+  std::chrono::steady_clock::time_point deadline;
+  while (!ended || pipes[0].from || pipes[1].from) {
+    pollfd polled[3] = {
+        {pipes[0].from.get(), POLLIN, 0}, {pipes[1].from.get(), POLLIN, 0}, {signals.descriptor(), POLLIN, 0}};
+    // What the command left running may hold the pipes, and write to them, for ever.
+    const int ready = ::poll(polled, 3, ended ? 200 : -1);
+    if (ready < 0 && errno == EINTR) continue;
+    check_errno(ready, "poll");
+    if (ended && (ready == 0 || std::chrono::steady_clock::now() > deadline)) break;
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      if (!polled[i].revents) continue;
+      std::array<char, 65'536> buffer{};
+      const ssize_t count = ::read(polled[i].fd, buffer.data(), buffer.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) {
+        pipes[i].from.reset();
+        continue;
       }
+      write_all(i ? STDERR_FILENO : STDOUT_FILENO, buffer.data(), static_cast<std::size_t>(count));
+      streams[i].add({buffer.data(), static_cast<std::size_t>(count)});
     }
-    return process_->ending()->as_exit_status();
+    if (polled[2].revents)
+      while (const auto info = signals.next())
+        // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
+        if (!ended && info->ssi_signo != SIGCHLD && info->ssi_code != SI_KERNEL)
+          process.signal(static_cast<int>(info->ssi_signo));
+    if (process.look()) {
+      ended = true;
+      deadline = std::chrono::steady_clock::now() + 2s;
+    }
   }
-
- private:
-  void read(std::size_t stream, const std::function<void(std::size_t, std::string_view)>& output) {
-    std::array<char, 65'536> buffer{};
-    const ssize_t count = ::read(pipes_[stream].get(), buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) return;
-    if (count <= 0) return pipes_[stream].reset();
-    write_all(stream ? STDERR_FILENO : STDOUT_FILENO, buffer.data(), static_cast<std::size_t>(count));
-    output(stream, {buffer.data(), static_cast<std::size_t>(count)});
-  }
-
-  void pass_on(bool running) {
-    while (const auto info = signals_.next())
-      // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
-      if (running && info->ssi_signo != SIGCHLD && info->ssi_code != SI_KERNEL)
-        process_->signal(static_cast<int>(info->ssi_signo));
-  }
-
-  const Signals& signals_;
-  std::array<Descriptor, 2> pipes_;
-  std::optional<multinode::ChildProcess> process_;
-};
-
-struct Options {
-  SystemOptions system;
-  std::string require, log;
-  double baseline = 1;
-  std::vector<std::string> command;
-};
-
-bool parse(int argc, const char* const* argv, Options& options) {
-  const char* const* const end = argv + argc;
-  const char* const* const dashes = std::find_if(argv, end, [](const char* word) { return !std::strcmp(word, "--"); });
-  po::options_description known("rdma_tune verify [options] -- COMMAND...: did its traffic use RDMA or TCP?");
-  known.add_options()("require", po::value(&options.require),
-                      "exit with status 1 unless the traffic used this: rdma or tcp")(
-      "log", po::value(&options.log),
-      "NCCL_DEBUG=INFO log to compare with, read when the command has ended; default: the command's own output")(
-      "baseline", po::value(&options.baseline)->default_value(1, "1"),
-      "seconds to watch the idle machine first; its own traffic is subtracted");
-  known.add(options.system.description());
-  if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return false;
-  if (!options.require.empty() && options.require != "rdma" && options.require != "tcp")
-    throw UsageError("--require must be rdma or tcp, not '" + options.require + "'");
-  multinode::require_range("--baseline", options.baseline, 0.0, 3600.0);
-  if (dashes == end || dashes + 1 == end)
-    throw UsageError("verify needs a command, after --: rdma_tune verify -- mpirun ...");
-  options.command.assign(dashes + 1, end);
-  return true;
+  for (NcclLogStream& stream : streams) stream.end();
+  return process.ending()->as_exit_status();
 }
 
 void print(std::ostream& out, const Assessment& assessment, const NcclLog& log,
@@ -432,24 +385,37 @@ nlohmann::json json_of(const std::vector<Moved>& all) {
   return list;
 }
 
-void settle(std::chrono::duration<double> time) {
-  const auto until = std::chrono::steady_clock::now() + time;
-  std::this_thread::sleep_until(std::chrono::time_point_cast<std::chrono::steady_clock::duration>(until));
-}
-
 }  // namespace
 
 int run_verify(int argc, const char* const* argv) {
-  Options options;
-  if (!parse(argc, argv, options)) return multinode::exit_right;
-  multinode::JsonLines json(options.system.json);
+  const char* const* const end = argv + argc;
+  const char* const* const dashes = std::find(argv, end, std::string_view("--"));
+  SystemOptions from;
+  std::string require, log_file;
+  double baseline = 1;
+  po::options_description known("rdma_tune verify [options] -- COMMAND...: did its traffic use RDMA or TCP?");
+  known.add_options()("require", po::value(&require), "exit with status 1 unless the traffic used this: rdma or tcp")(
+      "log", po::value(&log_file),
+      "NCCL_DEBUG=INFO log to compare with, read when the command has ended; default: the command's own output")(
+      "baseline", po::value(&baseline)->default_value(1, "1"),
+      "seconds to watch the idle machine first; its own traffic is subtracted");
+  known.add(from.description());
+  if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return multinode::exit_right;
+  if (!require.empty() && require != "rdma" && require != "tcp")
+    throw UsageError("--require must be rdma or tcp, not '" + require + "'");
+  multinode::require_range("--baseline", baseline, 0.0, 3600.0);
+  if (dashes == end || dashes + 1 == end)
+    throw UsageError("verify needs a command, after --: rdma_tune verify -- mpirun ...");
+  const std::vector<std::string> command(dashes + 1, end);
+  multinode::JsonLines json(from.json);
 
-  const Counters idle = read_counters(options.system.sysfs);
+  const Counters idle = read_counters(from.sysfs);
   Counters before = idle;
-  if (options.baseline > 0) {
+  if (baseline > 0) {
     // A counter that is fetched once a second says nothing of a shorter time.
-    settle(std::max<std::chrono::duration<double>>(std::chrono::duration<double>(options.baseline), idle.delay));
-    before = read_counters(options.system.sysfs);
+    std::this_thread::sleep_for(
+        std::max<std::chrono::duration<double>>(std::chrono::duration<double>(baseline), idle.delay));
+    before = read_counters(from.sysfs);
   }
 
   NcclLog log;
@@ -462,33 +428,31 @@ int run_verify(int argc, const char* const* argv) {
     ignore.sa_handler = SIG_IGN;  // `rdma_tune verify ... | head` still gives its verdict on stderr
     ::sigaction(SIGPIPE, &ignore, &pipe_before);
     try {
-      Child child(options.command, signals, options.log.empty());
       NcclLogStream streams[2] = {NcclLogStream(log), NcclLogStream(log)};
-      status = child.wait([&](std::size_t stream, std::string_view piece) { streams[stream].add(piece); });
-      for (NcclLogStream& stream : streams) stream.end();
+      status = run_command(command, signals, log_file.empty() ? std::span(streams) : std::span<NcclLogStream>());
     } catch (const multinode::StartError& e) {
-      std::cerr << "rdma_tune verify: cannot run " + options.command.front() + ": " + std::strerror(e.error) + "\n";
+      std::cerr << "rdma_tune verify: cannot run " + command.front() + ": " + std::strerror(e.error) + "\n";
       return e.status;
     }
     // hw_counters are served from a cache for as long as their `lifespan`.
-    settle(before.delay);
+    std::this_thread::sleep_for(before.delay);
   }
-  const Counters after = read_counters(options.system.sysfs);
+  const Counters after = read_counters(from.sysfs);
   std::vector<std::string> problems = after.problems;
-  if (!options.log.empty()) {
-    std::ifstream file(options.log);
+  if (!log_file.empty()) {
+    std::ifstream file(log_file);
     const bool opened = file.is_open();
     if (opened)
       log = read_nccl_log(file);
     else
-      problems.push_back("--log: cannot read " + options.log + ": " + std::strerror(errno));
+      problems.push_back("--log: cannot read " + log_file + ": " + std::strerror(errno));
     if (opened && !log.lines)
-      problems.push_back("--log: " + options.log + " has no line of NCCL's; it needs NCCL_DEBUG=INFO");
+      problems.push_back("--log: " + log_file + " has no line of NCCL's; it needs NCCL_DEBUG=INFO");
   }
   const Assessment assessment = assess(idle, before, after);
   std::set<int> chosen;  // by rdma_tune, of the ports that it would use
   if (!log.gid_indices.empty()) {
-    const System system = read_system(options.system.sysfs);
+    const System system = read_system(from.sysfs);
     for (const PortChoice& port : choose(system, {}).ports)
       if (port.usable && port.chosen >= 0) chosen.insert(port.chosen);
   }
@@ -501,18 +465,17 @@ int run_verify(int argc, const char* const* argv) {
               {"rdma_bytes", assessment.rdma_bytes},
               {"tcp_bytes", assessment.tcp_bytes},
               {"seconds", std::chrono::duration<double>(after.when - before.when).count()},
-              {"command", options.command.front()},
+              {"command", command.front()},
               {"status", status},
               {"log", log.lines ? log.json() : nlohmann::json()},
               {"disagreements", disagreeing},
               {"problems", problems}});
-  if (status || options.require.empty() || text_of(assessment.verdict) == options.require) return status;
+  if (status || require.empty() || text_of(assessment.verdict) == require) return status;
   if (assessment.verdict == Verdict::cannot_tell) {
-    std::cerr << "rdma_tune verify: --require " + options.require + ": the counters cannot tell\n";
+    std::cerr << "rdma_tune verify: --require " + require + ": the counters cannot tell\n";
     return multinode::exit_untestable;
   }
-  std::cerr << "rdma_tune verify: --require " + options.require + ": the verdict is " + text_of(assessment.verdict) +
-                   "\n";
+  std::cerr << "rdma_tune verify: --require " + require + ": the verdict is " + text_of(assessment.verdict) + "\n";
   return multinode::exit_wrong;
 }
 

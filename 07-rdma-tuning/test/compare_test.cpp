@@ -106,6 +106,13 @@ TEST(RdmaCompare, OfTwoNodesAccusesNone) {
   EXPECT_THAT(text, HasSubstr("compare cannot know which is right"));
 }
 
+TEST(RdmaCompare, OfTwoAgainstTwoAccusesNone) {
+  const std::string slow = file("/rate = 25 Gb/sec (1X EDR)");
+  const std::string text = printed(facts({node("n0"), node("n1", slow), node("n2"), node("n3", slow)}));
+  EXPECT_THAT(text, Not(HasSubstr("odd")));
+  EXPECT_THAT(text, HasSubstr("no value has a majority"));
+}
+
 TEST(RdmaCompare, WhatANodeCannotTellIsNotHeldAgainstIt) {
   json silent = node("n2");
   silent["devices"][0]["ports"][0]["active_mtu"] = nullptr;

@@ -6,7 +6,7 @@
 #include <testing/program_test.hpp>
 
 #include <fstream>
-#include <sstream>
+#include <tuple>
 
 namespace rdma_tune_test {
 
@@ -14,10 +14,10 @@ using multinode::testing::Result, multinode::testing::run;
 using rdma::testing::Tree;
 using std::chrono::seconds;
 
-Result tune(const Tree& tree, std::vector<std::string> words = {}) {
+Result tune(const Tree& tree, std::vector<std::string> words = {}, const std::map<std::string, std::string>& set = {}) {
   words.insert(words.begin(), PATH_rdma_tune);
   words.insert(words.end(), {"--sysfs", tree.sys().string()});
-  return run(words);
+  return run(words, set);
 }
 
 bool contains(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
@@ -111,34 +111,16 @@ TEST(RdmaTune, WithoutRdmaItSaysSo) {
   EXPECT_TRUE(contains(exported.out, "export NCCL_IB_DISABLE='1'  # no RDMA here: sockets\n")) << exported.out;
 }
 
-TEST(RdmaTune, Formats) {
+TEST(RdmaTune, Export) {
   const Tree tree = Tree::load("infiniband");
-  const auto exported = [&](std::vector<std::string> words) {
-    words.insert(words.begin(), {"--export", "--device", "mlx5_0"});
-    return tune(tree, words).out;
-  };
   EXPECT_EQ(tune(tree, {"--export"}).out,
             "export UCX_NET_DEVICES='mlx5_0:1,mlx5_1:1'  # no TCP in this list: UCX fails instead of using TCP\n"
             "# NCCL 2.28: nothing to set, it finds these ports and GIDs by itself\n"
             "# perftest: ib_write_bw -d mlx5_0 -i 1\n");
-  EXPECT_EQ(exported({}),
+  EXPECT_EQ(tune(tree, {"--export", "--device", "mlx5_0"}).out,
             "export NCCL_IB_HCA='=mlx5_0:1'  # these names exactly, each with its port\n"
             "export UCX_NET_DEVICES='mlx5_0:1'  # no TCP in this list: UCX fails instead of using TCP\n"
             "# perftest: ib_write_bw -d mlx5_0 -i 1\n");
-  EXPECT_EQ(exported({"--format", "json"}),
-            "{\n"
-            "  \"NCCL_IB_HCA\": \"=mlx5_0:1\",\n"
-            "  \"UCX_NET_DEVICES\": \"mlx5_0:1\"\n"
-            "}\n");
-  EXPECT_EQ(tune(Tree::load("infiniband-and-roce"),
-                 {"--export", "--device", "mlx5_4", "--device", "mlx5_9", "--format", "slurm"})
-                .out,
-            "--export=ALL,'NCCL_IB_HCA==mlx5_4:1,mlx5_9:1','UCX_NET_DEVICES=mlx5_4:1,mlx5_9:1',UCX_IB_GID_INDEX=3\n");
-  std::istringstream lines(exported({"--format", "env-file"}));
-  std::string variables;
-  for (std::string line; std::getline(lines, line);)
-    if (!line.starts_with("#")) variables += line + "\n";
-  EXPECT_EQ(variables, "NCCL_IB_HCA==mlx5_0:1\nUCX_NET_DEVICES=mlx5_0:1\n");
 }
 
 TEST(RdmaTune, Json) {
@@ -183,17 +165,16 @@ TEST(RdmaTune, Simulate) {
       << vlan.out;
   const Tree silent = Tree::load("ipv4-link-local");
   EXPECT_TRUE(contains(tune(silent, {"simulate", "--nccl", "2.28"}).out, "WRONG: link-local (169.254)"));
-  EXPECT_TRUE(contains(tune(silent, {"simulate", "--nccl", "2.28", "--addr-range", "10.0.0.0/8"}).out, "the same"));
-  const Result set = run({PATH_rdma_tune, "simulate", "--nccl", "2.28", "--sysfs", silent.sys().string()},
-                         {{"NCCL_IB_GID_INDEX", "9"}});
+  const Result range = tune(silent, {"simulate", "--nccl", "2.28"}, {{"NCCL_IB_ADDR_RANGE", "10.1.0.0/16"}});
+  EXPECT_TRUE(contains(range.out, "mlx5_0     1      5          5  the first of RoCE v2")) << range.out;
+  EXPECT_TRUE(contains(range.out, "the same")) << range.out;
+  const Result set = tune(silent, {"simulate", "--nccl", "2.28"}, {{"NCCL_IB_GID_INDEX", "9"}});
   EXPECT_TRUE(contains(set.out, "NCCL_IB_GID_INDEX  WRONG: an empty slot")) << set.out;
-  const Tree pairs = Tree::load("mlx5-pairs");
-  const Result blamed = run({PATH_rdma_tune, "simulate", "--nccl", "2.28", "--sysfs", pairs.sys().string()},
-                            {{"NCCL_IB_HCA", "mlx5_7"}, {"NCCL_IB_ADDR_FAMILY", "AF_INET"}});
+  const Result blamed = tune(Tree::load("mlx5-pairs"), {"simulate", "--nccl", "2.28"},
+                             {{"NCCL_IB_HCA", "mlx5_7"}, {"NCCL_IB_ADDR_FAMILY", "AF_INET"}});
   EXPECT_TRUE(contains(blamed.out, "NCCL 2.28 does not use RDMA: NCCL_IB_HCA\n")) << blamed.out;
-  EXPECT_TRUE(contains(blamed.out,
-                       "warning: NCCL_IB_HCA=mlx5_7 makes NCCL 2.28 use other ports or GIDs than rdma_tune: "
-                       "unset it\n"))
+  EXPECT_TRUE(contains(
+      blamed.out, "warning: NCCL_IB_HCA=mlx5_7 makes NCCL 2.28 use other ports or GIDs than rdma_tune: unset it\n"))
       << blamed.out;
   EXPECT_EQ(tune(Tree::load("no-device"), {"simulate", "--nccl", "2.28"}).out,
             "NCCL 2.28 does not use RDMA: no active RDMA port\n");
@@ -201,29 +182,44 @@ TEST(RdmaTune, Simulate) {
 
 TEST(RdmaTune, RefusesABadCommandLine) {
   const Tree tree = Tree::load("infiniband");
+  const std::string sys = tree.sys().string();
   const std::pair<std::vector<std::string>, const char*> bad[] = {
       {{"--nonsense"}, "--nonsense"},
       {{"tabel"}, "no command 'tabel'"},
       {{"table", "more"}, "only options are expected"},
-      {{"--format", "csv", "--export"}, "--format must be shell, json, env-file or slurm, not 'csv'"},
       {{"--family", "ipv5"}, "--family must be auto, ipv4 or ipv6, not 'ipv5'"},
-      {{"--roce", "3"}, "--roce must be 1 or 2, not '3'"},
       {{"--subnet", "10.0.0.0/99"}, "--subnet must be a network such as"},
-      {{"--device", "mlx5_7"}, "--device: there is no mlx5_7, but mlx5_0, mlx5_1"},
+      {{"--sysfs", sys, "--device", "mlx5_7"}, "--device: there is no mlx5_7, but mlx5_0, mlx5_1"},
       {{"--nccl", "new"}, "--nccl must be a version such as"},
-      {{"--json", "/nowhere/x"}, "/nowhere/x"},
+      {{"--sysfs", sys, "--json", "/nowhere/x"}, "/nowhere/x"},
+      {{"--sysfs", "/nowhere"}, "--sysfs: /nowhere is not a folder: give one laid out like /sys"},
       {{"simulate"}, "--nccl"},
+      {{"check", "--sysfs", "/no/such"}, "/no/such"},
+      {{"check", "--dev", "/no/such"}, "--dev: /no/such is no folder"},
+      {{"advise", "--proc", "/no/such"}, "--proc: /no/such is no folder"},
+      {{"exec"}, "exec needs a command, after --"},
+      {{"exec", "--"}, "exec needs a command, after --"},
+      {{"exec", "true"}, "only options are expected"},
+      {{"exec", "--nccl", "new", "--", "true"}, "--nccl must be a version"},
+      {{"exec", "--sysfs", sys, "--device", "mlx5_9", "--", "true"}, "--device: there is no mlx5_9, but mlx5_0"},
+      {{"verify"}, "verify needs a command, after --"},
+      {{"verify", "--"}, "verify needs a command, after --"},
+      {{"verify", "true"}, "only options are expected"},
+      {{"verify", "--require", "ib", "--", "true"}, "--require must be rdma or tcp, not 'ib'"},
+      {{"verify", "--baseline", "-1", "--", "true"}, "--baseline must be from"},
+      {{"verify", "--baseline", "nan", "--", "true"}, "--baseline must be from"},
+      {{"verify", "--sysfs", "/no/such", "--", "true"}, "/no/such is no folder"},
+      {{"verify", "--json", "/no/such/file", "--", "true"}, "--json: cannot write /no/such/file"},
   };
   for (const auto& [words, message] : bad) {
-    const Result result = tune(tree, words);
-    EXPECT_EQ(result.status, 2) << words.front();
+    std::vector<std::string> command{PATH_rdma_tune};
+    command.insert(command.end(), words.begin(), words.end());
+    const Result result = run(command);
+    EXPECT_EQ(result.status, 2) << message << result.all();
     EXPECT_TRUE(contains(result.err, message)) << result.err;
     EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 1U) << result.err;
+    EXPECT_EQ(result.out, "");
   }
-  const Result result = run({PATH_rdma_tune, "--sysfs", "/nowhere"});
-  EXPECT_EQ(result.status, 2);
-  EXPECT_EQ(result.out, "");
-  EXPECT_EQ(result.err, "rdma_tune: --sysfs: /nowhere is not a folder: give one laid out like /sys\n");
   EXPECT_EQ(run({PATH_rdma_tune, "--help"}).status, 0);
 }
 
@@ -240,21 +236,21 @@ Result by_hand(const Tree& tree, const std::string& device, seconds timeout = se
 }
 
 TEST(RdmaTune, WhereGrepIsWrong) {
-  EXPECT_EQ(by_hand(Tree::load("s1-plain"), "rxe0").out, "RoCE v2\n");        // one file: grep does not name it
-  EXPECT_EQ(by_hand(Tree::load("s2-readd"), "rxe0").out, "1\n3\n");           // an alias
-  EXPECT_EQ(by_hand(Tree::load("s4-vlan"), "rxe0").out, "1\n4\n");            // a VLAN
-  EXPECT_EQ(by_hand(Tree::load("s6-down"), "rxe1").out, "RoCE v2\n");         // a port that is down
-  EXPECT_EQ(by_hand(Tree::load("ipv4-link-local"), "mlx5_0").out, "3\n5\n");  // 169.254
-  EXPECT_EQ(by_hand(Tree::load("vlan"), "mlx5_0").out, "5\n");                // not a word of the VLAN
-  EXPECT_EQ(by_hand(Tree::load("ports-down"), "mlx5_0").out, "3\n");          // nor of the port
-  EXPECT_EQ(by_hand(Tree::load("mlx5-pairs"), "mlx5_0").out, "3\n");          // right
-  EXPECT_EQ(by_hand(Tree::load("pod-vf"), "mlx5_4").out, "7\n");              // right
-  EXPECT_EQ(by_hand(Tree::load("two-indices"), "mlx5_1").out, "5\n");         // right, and wrong for mlx5_0
-  for (const char* tree : {"s3-nov4", "ipv6-only", "infiniband"}) {           // none: it waits for a terminal
-    const Result hung = by_hand(Tree::load(tree), std::string(tree) == "s3-nov4" ? "rxe0" : "mlx5_0", seconds(1));
-    EXPECT_EQ(hung.status, 128 + 9) << tree;
-    EXPECT_EQ(hung.out, "") << tree;
-  }
+  for (const auto& [tree, device, out] : {
+           std::tuple{"s1-plain", "rxe0", "RoCE v2\n"},  // one file: grep does not name it
+           {"s2-readd", "rxe0", "1\n3\n"},               // an alias
+           {"s4-vlan", "rxe0", "1\n4\n"},                // a VLAN
+           {"ipv4-link-local", "mlx5_0", "3\n5\n"},      // 169.254
+           {"vlan", "mlx5_0", "5\n"},                    // not a word of the VLAN
+           {"ports-down", "mlx5_0", "3\n"},              // nor of the port
+           {"mlx5-pairs", "mlx5_0", "3\n"},              // right
+           {"two-indices", "mlx5_1", "5\n"},             // right, and wrong for mlx5_0
+       })
+    EXPECT_EQ(by_hand(Tree::load(tree), device).out, out) << tree;
+  const Result hung = by_hand(Tree::load("ipv6-only"), "mlx5_0",
+                              seconds(1));  // none: it waits for a terminal
+  EXPECT_EQ(hung.status, 128 + 9);
+  EXPECT_EQ(hung.out, "");
 }
 
 }  // namespace rdma_tune_test

@@ -137,8 +137,8 @@ void check(const rdma::System& system, const rdma::Wanted& wanted) {
       require(port.gids[i].chosen == (gid.index == port.chosen));
       if (port.gids[i].chosen)
         require(!gid.is_link_local() && !gid.is_ipv4_link_local() &&
-                gid.is_ipv4() == (choice.wanted.family == rdma::Family::ipv4) &&
-                (gid.type == rdma::GidType::roce_v1) == wanted.roce_v1 && port.port->is_active());
+                gid.is_ipv4() == (choice.wanted.family == rdma::Family::ipv4) && gid.type == rdma::GidType::roce_v2 &&
+                port.port->is_active());
     }
     for (const int minor : {20, 21, 28}) {
       const auto nccl = nccl_gid(*port.port, {2, minor, 5}, {});
@@ -153,7 +153,7 @@ void check(const rdma::System& system, const rdma::Wanted& wanted) {
     const auto all = rdma::exports(system, choice, nccl);
     for (const rdma::Export& one : all)
       require(!one.name.empty() && !one.value.empty() && is_printable(one.value) && is_printable(one.remark));
-    rdma::print_exports(out, all, nccl.minor == 20 ? "shell" : "slurm");
+    rdma::print_exports(out, all);
   }
   require(std::ranges::all_of(out.str(), [](char c) { return c == '\n' || (c >= ' ' && c <= '~'); }));
   require(!rdma::to_json(system, choice).dump().empty());  // throws for what is not UTF-8
@@ -174,7 +174,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const std::string& line : system.problems) require(is_printable(line) && line.find(": ") != line.npos);
   rdma::Wanted wanted;
   wanted.vlan = size % 2;
-  wanted.roce_v1 = size % 4 == 3;
   check(system, wanted);
   files.restore();
   return 0;

@@ -376,17 +376,6 @@ TEST(VerifyProgram, RdmaAndTheSilentFallBack) {
   EXPECT_EQ(verify(tree, {"--require", "rdma"}, "true").status, 1);
 }
 
-TEST(VerifyProgram, RxeBetweenMachines) {
-  const Scratch tree;
-  add_rxe(tree);
-  const std::string packets = "class/infiniband/rxe0/ports/1/hw_counters/sent_pkts";
-  const Result rdma = verify(tree, {"--require", "rdma"}, set(packets, 1970) + set(tx, 1'000'000));
-  EXPECT_EQ(rdma.status, 0) << rdma.err;
-  EXPECT_TRUE(says(rdma, "970 packets") && says(rdma, "UDP of eth0")) << rdma.err;
-  const Result tcp = verify(tree, {"--require", "rdma"}, set(tx, 3'000'000));
-  EXPECT_EQ(tcp.status, 1) << tcp.err;
-}
-
 // A driver's cache is as old as `lifespan`: what the command sent last shows up that much later.
 TEST(VerifyProgram, CountersAreReadWhenTheyAreNew) {
   const Scratch tree;
@@ -521,30 +510,6 @@ TEST(VerifyProgram, CtrlCReachesTheCommandOnce) {
   ::close(terminal);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 41) << status << output;
   EXPECT_NE(output.find("rdma_tune verify: "), std::string::npos) << output;
-}
-
-TEST(VerifyProgram, BadCommandLines) {
-  const struct {
-    std::vector<std::string> words;
-    std::string error;
-  } cases[] = {
-      {{}, "verify needs a command, after --"},
-      {{"--"}, "verify needs a command, after --"},
-      {{"--require", "ib", "--", "true"}, "--require must be rdma or tcp, not 'ib'"},
-      {{"--baseline", "-1", "--", "true"}, "--baseline must be from"},
-      {{"--baseline", "nan", "--", "true"}, "--baseline must be from"},
-      {{"--sysfs", "/no/such", "--", "true"}, "/no/such is no folder"},
-      {{"--json", "/no/such/file", "--", "true"}, "--json: cannot write /no/such/file"},
-      {{"true"}, "only options are expected"},
-  };
-  for (const auto& one : cases) {
-    std::vector<std::string> argv{PATH_rdma_tune, "verify"};
-    argv.insert(argv.end(), one.words.begin(), one.words.end());
-    const Result result = multinode::testing::run(argv);
-    EXPECT_EQ(result.status, 2) << one.error;
-    EXPECT_NE(result.err.find(one.error), std::string::npos) << result.err;
-    EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 1u) << result.err;
-  }
 }
 
 #endif

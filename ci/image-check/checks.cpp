@@ -4,11 +4,13 @@
 
 #include <multinode/device.hpp>
 #include <multinode/options.hpp>
+#include <multinode/text.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <fstream>
 #include <regex>
@@ -19,250 +21,69 @@ namespace {
 
 using nlohmann::json;
 
-Sample sample(std::string metric, std::string unit, std::string better, double value) {
+std::string as_text(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+// {key} becomes the line's value of it.
+std::string filled(std::string text, const json& line) {
+  for (auto at = text.find('{'); at != std::string::npos; at = text.find('{', at + 1)) {
+    const auto end = text.find('}', at);
+    const std::string key = text.substr(at + 1, end - at - 1);
+    if (end != std::string::npos && line.contains(key)) text.replace(at, end - at + 1, as_text(line.at(key)));
+  }
+  return text;
+}
+
+std::optional<double> number_at(const json& line, const std::string& key) {
+  if (!line.contains(key) || !line.at(key).is_number()) return std::nullopt;
+  return line.at(key).get<double>();
+}
+
+// What a JSON line measured; nothing: it is no such line.
+std::optional<Sample> sample_of(const Measure& measure, const json& line) {
+  for (const auto& [key, values] : measure.required)
+    if (!line.contains(key) || std::find(values.begin(), values.end(), line.at(key).dump()) == values.end())
+      return std::nullopt;
+  if (!measure.unless.empty() && line.contains(measure.unless)) return std::nullopt;
+  auto value = number_at(line, measure.value);
+  if (!measure.times.empty() && value) value = *value * number_at(line, measure.times).value_or(NAN);
+  if (!measure.over.empty() && value) value = *value / number_at(line, measure.over).value_or(NAN);
+  if (!value || !std::isfinite(*value)) return std::nullopt;
   Sample sample;
-  sample.metric = std::move(metric);
-  sample.unit = std::move(unit);
-  sample.better = std::move(better);
-  sample.value = value;
+  sample.metric = filled(measure.metric, line);
+  sample.unit = filled(measure.unit, line);
+  sample.better = filled(measure.better, line);
+  sample.value = *value;
+  if (!measure.band.empty()) sample.band_bytes = number_at(line, measure.band).value_or(-1);
+  if (!measure.node.empty() && line.contains(measure.node)) sample.node = as_text(line.at(measure.node));
   return sample;
 }
 
-// Chapter 02's lines: bus bandwidth over the size. Of the median time, which the machine's other work moves least.
-Reader curve() {
-  return [](const json& line) -> std::optional<Sample> {
-    if (!line.contains("busbw_gb_per_s") || line.at("in_place").get<bool>() || line.contains("gpu"))
-      return std::nullopt;
-    auto found =
-        sample(line.at("collective").get<std::string>() + " bus bandwidth, " + line.at("backend").get<std::string>(),
-               "GB/s", "more",
-               line.at("busbw_gb_per_s").get<double>() * line.at("time_us").get<double>() /
-                   line.at("median_us").get<double>());
-    found.band_bytes = line.at("size_bytes").get<double>();
-    return found;
-  };
-}
-
-Reader value(std::string key, std::string metric, std::string unit, std::string better) {
-  return [=](const json& line) -> std::optional<Sample> {
-    if (!line.contains(key) || !line.at(key).is_number()) return std::nullopt;
-    return sample(metric, unit, better, line.at(key).get<double>());
-  };
-}
-
-// node_check's lines.
-Reader of_a_node() {
-  return [](const json& line) -> std::optional<Sample> {
-    if (!line.contains("what") || !line.at("value").is_number() || line.at("better") == "equal") return std::nullopt;
-    auto found = sample(line.at("what"), line.at("unit"), line.at("better"), line.at("value"));
-    found.node = line.at("host");
-    return found;
-  };
-}
-
-// Of pairs, the first round: it has each node in one.
-Reader of_a_pair() {
-  return [](const json& line) -> std::optional<Sample> {
-    if (!line.contains("pair") || line.at("round") != 1 || !line.at("gb_per_s").is_number()) return std::nullopt;
-    const std::string rail = line.at("rail");
-    auto found = sample("bandwidth of a pair" + (rail.empty() ? "" : ", " + rail), "GB/s", "more", line.at("gb_per_s"));
-    found.node = line.at("pair");
-    return found;
-  };
-}
-
-std::vector<Check> make_checks() {
-  using enum Where;
-  using enum Need;
-  using enum Suite;
-  const std::vector<std::string> common{"--timeout", "{timeout}", "--json", "{json}"};
-  const auto with = [&common](std::vector<std::string> words) {
-    words.insert(words.end(), common.begin(), common.end());
-    return words;
-  };
-  std::vector<Check> checks{
-      {.name = "wiring",
-       .title = "every process is there, once, with the same program, C library and kernel",
-       .program = "01-environment/explore",
-       .arguments = with({"--require-equal", "program,libc,kernel,driver,memlock"}),
-       .seconds = 1,
-       .limit = 20,
-       .action = Action::look,
-       .says = {"no difference between the ranks"}},
-      {.name = "node",
-       .title = "limits, devices, memory, matrix products, clocks, names",
-       .program = "image-check/node_check",
-       .arguments = with({"--seconds", "0.2", "{skip ssh}"}),
-       .where = one_each,
-       .seconds = 4,
-       .limit = 60,
-       .action = Action::drain,
-       .read = of_a_node()},
-      {.name = "gpu memory",
-       .title = "patterns in as much of each GPU's memory as two minutes allow",
-       .from = deep,
-       .program = "image-check/node_check",
-       .arguments = with({"--only", "gpu", "--seconds", "120"}),
-       .needs = {gpu},
-       .seconds = 190,
-       .limit = 400,
-       .action = Action::replace_node},
-      {.name = "transport",
-       .title = "MPI uses shared memory within a node",
-       .program = "03-message-passing/message_passing_mpi",
-       .arguments = with({"--count", "10000"}),
-       .needs = {mpi, several_processes},
-       .seconds = 1,
-       .limit = 20,
-       .action = Action::look,
-       .variables = {{"OMPI_MCA_btl_base_verbose", "100"},
-                     {"OMPI_MCA_pml_base_verbose", "10"},
-                     {"OMPI_MCA_mtl_base_verbose", "10"},
-                     {"UCX_LOG_LEVEL", "info"},
-                     {"MPIR_CVAR_DEBUG_SUMMARY", "1"},
-                     {"I_MPI_DEBUG", "5"}},
-       .transport = true},
-      {.name = "transport, nccl",
-       .title = "NCCL uses NVLink, PCIe or shared memory within a node, and RDMA between nodes where it is there",
-       .program = "03-message-passing/message_passing_nccl",
-       .arguments = with({"--count", "10000"}),
-       .needs = {gpu, several_processes},
-       .seconds = 5,
-       .limit = 60,
-       .action = Action::look,
-       .variables = {{"NCCL_DEBUG", "INFO"}},
-       .transport = true},
-      {.name = "messages, mpi",
-       .title = "rank 0 sends to every other rank, which checks each element",
-       .program = "03-message-passing/message_passing_mpi",
-       .arguments = with({"--count", "1M", "--rounds", "20"}),
-       .needs = {mpi, several_processes},
-       .seconds = 1,
-       .action = Action::drain,
-       .says = {"RIGHT: 0 of [0-9]+ elements wrong"}},
-      {.name = "messages, gloo",
-       .title = "the same over Gloo",
-       .program = "03-message-passing/message_passing_gloo",
-       .arguments = with({"--count", "1M", "--rounds", "20"}),
-       .needs = {gloo, several_processes},
-       .seconds = 1,
-       .action = Action::drain,
-       .says = {"RIGHT: 0 of [0-9]+ elements wrong"}},
-      {.name = "messages, nccl",
-       .title = "the same between GPUs",
-       .program = "03-message-passing/message_passing_nccl",
-       .arguments = with({"--count", "1M", "--rounds", "20"}),
-       .needs = {gpu, several_processes},
-       .seconds = 5,
-       .action = Action::drain,
-       .says = {"RIGHT: 0 of [0-9]+ elements wrong"}},
-      {.name = "a silent rank is named",
-       .title = "a rank that does not receive: the others end at the deadline, and say who it is",
-       .program = "03-message-passing/message_passing_gloo",
-       .arguments = {"--mute", "1", "--timeout", "2"},
-       .needs = {gloo, several_processes},
-       .seconds = 3,
-       .action = Action::look,
-       .exit_status = 1,
-       .says = {"timed out after 2 s", "rank 1 "}},
-      {.name = "worker death",
-       .title = "a worker is killed: its cluster starts the job again, which ends right",
-       .program = "image-check/worker_death",
-       .arguments = {"{examples}", "{folder}"},
-       .where = first_process,
-       .needs = {gloo},
-       .seconds = 4,
-       .limit = 40,
-       .action = Action::look,
-       .says = {"RIGHT: killed once"}},
-      {.name = "pi, bit for bit",
-       .title = "the sum of 200 million trapezoids has the known bits",
-       .program = "05-pi-trapezoid/pi",
-       .arguments = with({"--n", "2e8", "--trials", "5", "--warmup", "1"}),
-       .seconds = 3,
-       .action = Action::replace_node,
-       .answers = {{"bits", "0x1.921fb54442d19p+1"}, {"blocks_hash", "5798530c49f9f976"}},
-       .read = value("average_seconds", "pi, 200 million intervals", "s", "less")},
-      {.name = "training",
-       .title = "Fashion-MNIST is learned, with the same parameters on every rank",
-       .program = "04-ddp/fashion_mnist",
-       .arguments = with({"--epochs", "1", "--min-accuracy", "80"}),
-       .needs = {images},
-       .seconds = 3,
-       .limit = 60,
-       .action = Action::drain,
-       .says = {"RIGHT: test accuracy"},
-       .read = value("samples_per_second", "training, Fashion-MNIST", "samples/s", "more")},
-      {.name = "pairs",
-       .title = "no node is slower than the others: nodes in pairs, in two rounds",
-       .from = gate,
-       .program = "image-check/image-check",
-       .arguments = {"pairs", "--hosts", "{nodes}", "--launcher", "{launcher}", "--examples", "{examples}", "--json",
-                     "{json}"},
-       .where = first_process,
-       .needs = {three_nodes},
-       .seconds = 5,
-       .limit = 120,
-       .action = Action::replace_node,
-       .says = {"every node is as fast as the others"},
-       .read = of_a_pair()},
-      {.name = "rdma",
-       .title = "RDMA devices have a GID to use, and ranks agree on it",
-       .program = "07-rdma-tuning/rdma_tune",
-       .arguments = {"check"},
-       .where = first_process,
-       .needs = {rdma},
-       .seconds = 1,
-       .action = Action::drain},
-      {.name = "rdma path",
-       .title = "what MPI or NCCL sends between nodes goes over RDMA, by the devices' counters",
-       .program = "07-rdma-tuning/rdma_tune",
-       .arguments = {"verify", "--require", "rdma", "--", "{launch:02-mpi/all_reduce_perf -b 1M -e 16M -f 4}"},
-       .where = first_process,
-       .needs = {rdma, mpi, several_nodes},
-       .seconds = 10,
-       .limit = 60,
-       .action = Action::drain},
-  };
-
-  // Collectives: every element checked, and the curve.
-  struct Backend {
-    std::string name;
-    Need need;
-  };
-  const std::vector<Backend> backends{{"mpi", mpi}, {"gloo", gloo}, {"nccl", gpu}};
-  for (const auto& [backend, need] : backends) {
-    for (const std::string collective : {"all_reduce", "sendrecv", "all_gather", "reduce_scatter", "broadcast",
-                                         "reduce", "alltoall", "gather", "scatter", "hypercube"}) {
-      const bool first = collective == "all_reduce";
-      Check check{.name = collective + ", " + backend,
-                  .title = "every element right; bus bandwidth over the size",
-                  .from = first || (collective == "sendrecv" && backend == "mpi") ? smoke : gate,
-                  .program = "02-mpi/" + collective + "_perf",
-                  .arguments = with({"--backend", backend, "--sweep", "-b", "16", "-e", "4M", "-f", "4"}),
-                  .needs = {need, several_processes},
-                  .seconds = backend == "gloo" ? 4.0 : 2.0,
-                  .limit = 60,
-                  .action = Action::drain,
-                  .says = {"Out of bounds values : 0 OK"},
-                  .read = curve()};
-      checks.push_back(check);
-      check.name += ", large";
-      check.from = deep;
-      const bool on_gpus = need == gpu;  // whose networks reach their full speed only with larger messages
-      check.arguments = with({"--backend", backend, "--sweep", "-b", "8M", "-e", on_gpus ? "1G" : "64M", "-f", "2"});
-      check.seconds *= on_gpus ? 15 : 4;
-      check.limit = on_gpus ? 300 : 120;
-      checks.push_back(check);
-      if (on_gpus) check.seconds /= 4, check.limit = 120;
-      check.name = collective + ", " + backend + ", every type";
-      check.title = "every element right, for each type";
-      check.arguments = with({"--backend", backend, "-b", "1", "-e", "1M", "-f", "32", "-d", "all", "-n", "2"});
-      check.read = nullptr;
-      checks.push_back(check);
+std::vector<Sample> samples_in(const Measure& measure, const std::string& output) {
+  std::vector<Sample> samples;
+  const std::regex pattern(measure.pattern);
+  for (auto match = std::sregex_iterator(output.begin(), output.end(), pattern); match != std::sregex_iterator();
+       ++match) {
+    Sample sample;
+    sample.metric = measure.metric;
+    sample.unit = measure.unit;
+    sample.better = measure.better;
+    if (const auto value = multinode::number_of<double>((*match)[1].str())) {
+      sample.value = *value;
+      samples.push_back(sample);
     }
   }
-  return checks;
+  return samples;
+}
+
+// Why a sample is not what its site wants of that kind of nodes; "": it is.
+std::string beyond(const Threshold& threshold, const Sample& sample, const Cluster& cluster) {
+  const std::string size = sample.band_bytes < 0 ? "" : ", " + band_name(sample.band_bytes);
+  if (threshold.metric != sample.metric && threshold.metric != sample.metric + size) return "";
+  const auto& node = sample.node.empty() ? cluster.nodes.front() : sample.node;
+  if (!std::regex_match(node, std::regex(threshold.nodes))) return "";
+  if (threshold.least ? sample.value >= threshold.value : sample.value <= threshold.value) return "";
+  return fmt::format("{}: {}{} is {:.4g} {}, and the site file wants {} {:.4g}", node, sample.metric, size,
+                     sample.value, sample.unit, threshold.least ? "at least" : "at most", threshold.value);
 }
 
 bool rdma_device() {
@@ -370,13 +191,11 @@ Suite parse_suite(const std::string& name) {
     if (name == name_of(suite)) return suite;
   throw multinode::UsageError("--suite: '" + name + "' is none of smoke, gate, deep");
 }
-const char* name_of(Suite suite) { return suite == Suite::smoke ? "smoke" : suite == Suite::gate ? "gate" : "deep"; }
-double budget_seconds(Suite suite) { return suite == Suite::smoke ? 60 : suite == Suite::gate ? 300 : 1800; }
-
-const std::vector<Check>& all_checks() {
-  static const std::vector<Check> checks = make_checks();
-  return checks;
+const char* name_of(Suite suite) {
+  static constexpr const char* names[] = {"smoke", "gate", "deep", "none"};
+  return names[static_cast<std::size_t>(suite)];
 }
+double budget_seconds(Suite suite) { return suite == Suite::smoke ? 60 : suite == Suite::gate ? 300 : 1800; }
 
 double seconds_on(const Check& check, const Cluster& cluster) {
   return check.seconds + 0.05 * static_cast<double>(cluster.nodes.size() - 1);
@@ -395,6 +214,8 @@ std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster
       return "the examples are built without Gloo";
     if (need == Need::gpu && multinode::device_count() == 0) return "no GPU";
     if (need == Need::rdma && !rdma_device()) return "no RDMA device";
+    if (need == Need::dcgmi && find_program("dcgmi").empty())
+      return "no dcgmi on the PATH: NVIDIA's DCGM is not installed";
     if (need == Need::images && !std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
       return "no images in /usr/share/datasets/fashion-mnist: install dataset-fashion-mnist";
     if (need == Need::three_nodes && cluster.nodes.size() < 3) return "less than three nodes";
@@ -427,10 +248,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     judged.absent = true;
     judged.reason = lines_that_say_why(check.program, output);
     return judged;
-  } else if (outcome.exit_status != check.exit_status) {
-    find("exit status", "ended with status " + std::to_string(outcome.exit_status) + ":\n" +
-                            lines_that_say_why(check.program, output));
-  } else {
+  } else if (outcome.exit_status == check.exit_status) {
     for (const auto& wanted : check.says)
       if (!std::regex_search(output, std::regex(wanted))) find("output", "did not say '" + wanted + "'");
   }
@@ -451,6 +269,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
 
   // Its JSON lines.
   std::map<std::string, bool> answered;
+  bool explained = outcome.timed_out;  // why it ended with another exit status
   struct Slowness {
     int rank;
     std::string host;
@@ -470,6 +289,12 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       answered[key] = true;
       if (object.at(key) != wanted) find("answer", key + " is " + object.at(key).dump() + ", and should be " + wanted);
     }
+    if (object.contains("what") && object.contains("ok") && object.at("ok") == false) {
+      auto detector = object.at("what").get<std::string>();  // gpu7_health
+      std::erase_if(detector, [](unsigned char c) { return std::isdigit(c); });
+      find(detector, object.at("why"), object.at("host"));
+      explained = true;
+    }
     if (object.contains("what") && object.contains("rank") && object.contains("better")) {
       const std::string what = object.at("what"), host = object.at("host");
       const json& value = object.at("value");
@@ -485,16 +310,22 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       for (const json& one : object.at("ranks"))
         slowness["its own work"].push_back({one.at("rank"), one.at("host"), one.at("seconds"),
                                             one.value("fastest_seconds", one.at("seconds").get<double>())});
-    if (!check.read) continue;
-    if (auto sample = check.read(object)) {
-      sample->check = check.name;
-      if (std::isfinite(sample->value)) judged.samples.push_back(*std::move(sample));
-    }
+    if (!check.measures) continue;
+    if (auto sample = sample_of(*check.measures, object)) judged.samples.push_back(*std::move(sample));
   }
+  if (check.measures && !check.measures->pattern.empty()) judged.samples = samples_in(*check.measures, output);
+  for (auto& sample : judged.samples) {
+    sample.check = check.name;
+    for (const auto& threshold : check.thresholds)
+      if (const auto why = beyond(threshold, sample, cluster); !why.empty()) find("threshold", why, sample.node);
+  }
+  if (outcome.exit_status != check.exit_status && !explained)
+    find("exit status", "ended with status " + std::to_string(outcome.exit_status) + ":\n" +
+                            lines_that_say_why(check.program, output));
   if (outcome.exit_status == check.exit_status && !outcome.timed_out) {
     for (const auto& [key, wanted] : check.answers)
       if (!answered[key]) find("answer", "its results do not say " + key);
-    if (check.read && judged.samples.empty()) find("results", "it measured nothing: no line of results");
+    if (check.measures && judged.samples.empty()) find("results", "it measured nothing: no line of results");
   }
   // One of several that is far behind all others: by more than what a busy machine explains.
   for (const auto& [what, of] : slowness) {

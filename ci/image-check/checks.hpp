@@ -4,9 +4,7 @@
 #include "cluster.hpp"
 #include "results.hpp"
 
-#include <nlohmann/json_fwd.hpp>
-
-#include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,8 +12,8 @@
 
 namespace image_check {
 
-enum class Suite { smoke, gate, deep };      // each has the checks of those before it
-Suite parse_suite(const std::string& name);  // throws multinode::UsageError
+enum class Suite { smoke, gate, deep, none };  // each has the checks of those before it; none: only --only runs it
+Suite parse_suite(const std::string& name);    // throws multinode::UsageError
 const char* name_of(Suite suite);
 double budget_seconds(Suite suite);  // 60, 300, 1800
 
@@ -25,18 +23,30 @@ enum class Where {
   first_process,  // one process on the first node, without a launcher
 };
 
-enum class Need { mpi, gloo, gpu, rdma, images, several_nodes, three_nodes, several_processes };
+enum class Need { mpi, gloo, gpu, rdma, images, dcgmi, several_nodes, three_nodes, several_processes };
 
-// What a JSON line of the program measured; nothing: it is no such line.
-using Reader = std::function<std::optional<Sample>(const nlohmann::json& line)>;
+// How a value is read; see site.hpp.
+struct Measure {
+  std::string value, times, over, pattern, metric, unit, better, band, node, unless;
+  std::map<std::string, std::vector<std::string>> required{};  // by key, the values as JSON
+};
+
+// What a metric must reach on nodes of a kind.
+struct Threshold {
+  std::string nodes;   // regular expression
+  std::string metric;  // "memory_bandwidth", or with its size: "all_reduce bus bandwidth, mpi, 1 MiB"
+  double value;
+  bool least;  // else most
+};
 
 struct Check {
   std::string name;
   std::string title;
   Suite from = Suite::smoke;  // the smallest suite that has it
   std::string program;        // CHAPTER/PROGRAM
-  // {json}: file for its JSON lines; {timeout}: seconds that a rank may wait; {folder}: one for its files;
-  // {examples}, {nodes} (A,B,...) and {launcher}; {skip ssh}: --skip ssh where the launcher needs no ssh;
+  // {json}: file for its JSON lines; {folder}: one for its files;
+  // {common}: --timeout and --json; {examples}, {nodes} (A,B,...) and {launcher}; {skip-ssh}: --skip ssh where the
+  // launcher needs no ssh; {state}: --state and the folder of --history;
   // {launch:CHAPTER/PROGRAM ...}: that, started on all nodes
   std::vector<std::string> arguments{};
   Where where = Where::everywhere;
@@ -45,15 +55,13 @@ struct Check {
   double limit = 30;   // that it may take on one node; see limit_on()
   Action action = Action::look;
   Variables variables{};
-  int exit_status = 0;                                         // that a right run has
-  std::vector<std::string> says{};                             // regular expressions that its output must match
-  std::vector<std::pair<std::string, std::string>> answers{};  // keys of a JSON line, and what they must be
-  bool transport = false;                                      // over what MPI or NCCL sends is looked at
-  Reader read{};                                               // what it measures: a baseline repeats such checks
+  int exit_status = 0;                           // that a right run has
+  std::vector<std::string> says{};               // regular expressions that its output must match
+  std::map<std::string, std::string> answers{};  // keys of a JSON line, and what they must be
+  bool transport = false;                        // over what MPI or NCCL sends is looked at
+  std::optional<Measure> measures{};             // a baseline repeats checks that measure
+  std::vector<Threshold> thresholds{};
 };
-
-// All of them, in the order in which they run.
-const std::vector<Check>& all_checks();
 
 // To start and connect processes takes longer the more nodes there are.
 double seconds_on(const Check& check, const Cluster& cluster);

@@ -4,6 +4,7 @@
 #include "statistics.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/files.hpp>
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
@@ -38,8 +39,10 @@ std::string explain(const Comparison& comparison) {
   const std::string b = side(comparison.b, comparison.again_b);
   std::string text = b + " " + comparison.unit + ", and was " + a;
   const double worse = worse_by(comparison);
-  text += ": " + percent(std::abs(worse)) + (worse > 0 ? " worse" : " better") + ", noise is " +
-          percent(std::expm1(comparison.limit));
+  text += ": " + percent(std::abs(worse)) + (worse > 0 ? " worse" : " better") + "; ";
+  text += comparison.visible >= unseen
+              ? "cannot see any loss: make three sessions of the baseline or more, or give --again-a"
+              : "cannot see less than " + percent(as_share(comparison.visible, comparison.better));
   const auto again = comparison.again_b.size();
   if (again >= fresh_launches)
     text += "; measured again in " + std::to_string(again) + " fresh launches";
@@ -65,6 +68,7 @@ bool run_again(const std::string& image_check, const Head& head, const std::set<
                 "--budget",
                 fmt::format("{}", seconds)};
   if (!head.examples.empty()) words.insert(words.end(), {"--examples", head.examples});
+  if (!head.site.empty()) words.insert(words.end(), {"--site", head.site});
   for (const auto& check : checks) words.insert(words.end(), {"--only", check});
   if (head.nodes.size() > 1) words.insert(words.end(), {"--hosts", multinode::join(head.nodes, ",")});
   std::filesystem::create_directories(folder);
@@ -121,7 +125,7 @@ std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::pa
 
 boost::program_options::options_description CompareOptions::description() {
   namespace po = boost::program_options;
-  po::options_description known("compare A B: folders of image-check baseline, and of run or baseline");
+  po::options_description known("compare A B: folders of image-check baseline, one session or several, and of run");
   known.add_options()  //
       ("again-a", po::value(&again_a)->value_name("COMMAND"),
        "what is image-check in A, such as 'podman run --rm -v /results:/results image-a': measures suspects again")  //
@@ -134,9 +138,29 @@ boost::program_options::options_description CompareOptions::description() {
   return known;
 }
 
+std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / "results.jsonl")) return {folder};
+  std::vector<std::filesystem::path> found;
+  for (const auto& name : multinode::names_in(folder))
+    if (std::filesystem::exists(folder / name / "results.jsonl")) found.push_back(folder / name);
+  if (found.empty())
+    throw UsageError("cannot read " + folder.string() + ": it has no results.jsonl, and no folder in it has one");
+  return found;
+}
+
 Results compare(const CompareOptions& options, std::ostream& out) {
-  const auto b = read_results(options.b), a = renamed(read_results(options.a), b.head.nodes);
+  const auto b = read_results(options.b);
   if (!b.complete) throw UsageError(options.b.string() + " is of a run that did not come to its end");
+  std::vector<Results> sessions;
+  for (const auto& session : sessions_in(options.a)) {
+    sessions.push_back(renamed(read_results(session), b.head.nodes));
+    for (const auto& difference : differences(sessions.front().head, sessions.back().head))
+      if (difference.kind != "setting" &&
+          difference.name.rfind("package ", 0) != 0)  // of these, some matter to nothing
+        throw UsageError("the sessions of A differ (" + difference.name + ": '" + difference.a + "', and '" +
+                         difference.b + "' in " + session.string() + "): make them again in one image");
+  }
+  const Results& a = sessions.back();
   const auto folder = std::filesystem::absolute(options.folder);
   ResultsWriter writer(folder);
   Results results;
@@ -156,7 +180,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
   }
   const auto record = [&](CheckResult result) {
     count(results.summary, result.status);
-    if (result.status != Status::pass) {
+    if (result.status != Status::pass && result.status != Status::skip) {
       out << image_check::name_of(result.status) << "  " << result.check << "\n";
       for (const auto& finding : result.findings) out << "    " << finding.text << "\n";
     }
@@ -204,17 +228,26 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     record(result);
   }
 
-  const auto in_a = metrics_of(a.samples), in_b = metrics_of(b.samples);
+  const auto in_b = metrics_of(b.samples);
+  std::map<MetricKey, Sessions> in_a;
+  std::map<MetricKey, std::string> check_of;
+  for (const auto& session : sessions)
+    for (const auto& [key, measured] : metrics_of(session.samples)) {
+      in_a[key].push_back(measured.values);
+      check_of[key] = measured.check;
+    }
+  const bool in_turn = !options.again_a.empty() || options.again;
   std::vector<std::pair<MetricKey, Comparison>> compared;
   std::set<std::string> suspects;
-  for (const auto& [key, series] : in_a) {
+  for (const auto& [key, own] : in_a) {
     const auto of_b = in_b.find(key);
+    const std::string& check = check_of.at(key);
     if (of_b == in_b.end()) {
       CheckResult missing;
       missing.check = name_of(key);
       missing.title = "is measured in both";
-      const bool asked = std::any_of(b.checks.begin(), b.checks.end(),
-                                     [&check = series.check](const auto& result) { return result.check == check; });
+      const bool asked =
+          std::any_of(b.checks.begin(), b.checks.end(), [&](const auto& result) { return result.check == check; });
       missing.status = asked ? Status::fail : Status::not_run;
       missing.action = asked ? Action::look : Action::none;
       missing.reason = asked ? "" : "B was not asked: its suite is smaller";
@@ -222,9 +255,15 @@ Results compare(const CompareOptions& options, std::ostream& out) {
       record(missing);
       continue;
     }
-    auto comparison = compare_metric(key, series, of_b->second);
+    // With few sessions, those of the other nodes say how much nodes and sessions differ.
+    Sessions of_a;
+    for (const auto& [other, of_other] : in_a)
+      if (other == key || (own.size() < 3 && !in_turn && !key.node.empty() && other.metric == key.metric &&
+                           other.band_bytes == key.band_bytes))
+        of_a.insert(of_a.end(), of_other.begin(), of_other.end());
+    auto comparison = compare_metric(key, of_b->second, of_a, in_a.size(), in_turn);
     if (options.disabled.contains("speed")) comparison.verdict = "same";
-    if (comparison.verdict == "worse") suspects.insert(series.check);
+    if (comparison.verdict == "worse") suspects.insert(check);
     compared.emplace_back(key, std::move(comparison));
   }
 
@@ -250,15 +289,17 @@ Results compare(const CompareOptions& options, std::ostream& out) {
         << std::flush;
     std::vector<std::filesystem::path> of_a, of_b;
     for (std::size_t launch = 0; launch < fresh_launches; ++launch) {
-      if (!options.again_a.empty()) {
-        of_a.push_back(folder / ("again-a-" + std::to_string(launch)));
+      if (in_turn) of_a.push_back(folder / ("again-a-" + std::to_string(launch)));
+      if (options.again)
+        options.again(true, of_a.back());
+      else if (in_turn) {
         if (!run_again(options.again_a, a.head, suspects, of_a.back(), options.timeout))
           throw std::runtime_error("a fresh launch of A did not come to its end, so that B cannot be judged; see " +
                                    of_a.back().string() + ".log");
       }
       of_b.push_back(folder / ("again-b-" + std::to_string(launch)));
       if (options.again)
-        options.again(of_b.back());
+        options.again(false, of_b.back());
       else
         run_again(again_b, b.head, suspects, of_b.back(), options.timeout);
     }
@@ -273,18 +314,21 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     CheckResult result;
     result.check = name_of(key);
     result.title = "is as good as it was";
-    result.status = comparison.verdict == "worse" ? Status::fail : Status::pass;
-    const auto series = in_b.at(key);
+    const std::string& found = comparison.verdict;
+    result.status = found == "worse" ? Status::fail : found == "blind" ? Status::skip : Status::pass;
     const auto of_b =
-        std::find_if(b.checks.begin(), b.checks.end(), [&](const auto& one) { return one.check == series.check; });
+        std::find_if(b.checks.begin(), b.checks.end(), [&](const auto& one) { return one.check == check_of.at(key); });
     if (of_b != b.checks.end()) result.command = of_b->command;
-    if (result.status == Status::fail) {
+    result.reason = explain(comparison);
+    if (found == "worse") {
       result.action = Action::look;
-      result.findings = {{"speed", result.check + ": " + explain(comparison), key.node}};
-    } else if (comparison.verdict != "same") {
-      out << comparison.verdict << "  " << result.check << ": " << explain(comparison) << "\n";
-      result.reason =
-          (comparison.verdict == "better" ? "unexplained gain: " : "suspect, and not again: ") + explain(comparison);
+      result.findings = {{"speed", result.check + ": " + result.reason, key.node}};
+      result.reason.clear();
+    } else {
+      if (found == "blind") result.reason = "no evidence: " + result.reason;
+      if (found == "better") result.reason = "unexplained gain: " + result.reason;
+      if (found == "flaky") result.reason = "suspect, and not again: " + result.reason;
+      out << found << "  " << result.check << ": " << result.reason << "\n";
     }
     record(result);
   }

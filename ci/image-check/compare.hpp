@@ -15,17 +15,21 @@ class options_description;
 namespace image_check {
 
 struct CompareOptions {
-  std::filesystem::path a, b;  // folders: A is the baseline, with three launches or more
+  std::filesystem::path a, b;  // folders: A is the baseline: a session, or a folder of sessions
   std::filesystem::path folder = "image-check-compare";
   std::string again_a, again_b;  // commands that are image-check in A and B; "": A cannot be asked again, B is here
   bool other_hardware = false;
   double timeout = 1800;  // seconds for each fresh launch
   std::string command;
   // Of the self-test:
-  std::set<std::string> disabled;                             // detectors: speed, devices
-  std::function<void(const std::filesystem::path&)> again{};  // runs B again into that folder
+  std::set<std::string> disabled;                                        // detectors: speed, devices
+  std::function<void(bool of_a, const std::filesystem::path&)> again{};  // runs A or B again into that folder
   boost::program_options::options_description description();
 };
+
+// FOLDER, if it has results; else its folders that have, in the order of their names. Throws multinode::UsageError if
+// there are none.
+std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& folder);
 
 // A metric that looks worse is measured again: in fresh launches of A and B in turn. The result has a check for each
 // metric and band, and those of B that failed. Throws multinode::UsageError for results that cannot be compared.

@@ -13,11 +13,21 @@
 #include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <iomanip>
 #include <iostream>
+#include <limits>
 #include <optional>
+#include <sstream>
+#include <thread>
 
 namespace {
 using namespace image_check;
@@ -46,22 +56,72 @@ void finish(const std::filesystem::path& folder, const Results& results, const R
             << "\n";
 }
 
+// Sessions one after another: how many, until when, and with what pause.
+struct Repeats {
+  int repeat = 1;
+  std::string until;
+  double pause = 0;
+};
+
+int one_session(const RunOptions& options, bool& interrupted) {
+  const Results results = run_checks(options, std::cout);
+  finish(options.folder, results, nullptr);
+  if (!options.history.empty()) add_to_history(options.history, results);
+  interrupted = std::any_of(results.checks.begin(), results.checks.end(),
+                            [](const auto& check) { return check.reason == "interrupted"; });
+  return results.summary.exit_status;
+}
+
+std::time_t read_time(const std::string& text) {
+  std::tm local{};
+  local.tm_isdst = -1;
+  std::istringstream stream(text);
+  if (!(stream >> std::get_time(&local, "%Y-%m-%dT%H:%M")) || stream.peek() != EOF)
+    throw UsageError("--until: '" + text + "' is not a local time such as 2027-01-31T18:00");
+  return std::mktime(&local);
+}
+
+// Each session in a folder of its own. Returns the worst status: wrong, then could not test, then right.
+int sessions(RunOptions options, const Repeats& repeats) {
+  const auto end = repeats.until.empty() ? std::numeric_limits<std::time_t>::max() : read_time(repeats.until);
+  const auto folder = options.folder;
+  int worst = multinode::exit_right;
+  bool interrupted = false;
+  if (std::time(nullptr) >= end) return 3;
+  for (int session = 1; repeats.until.empty() ? session <= repeats.repeat : std::time(nullptr) < end; ++session) {
+    if (session > 1) std::this_thread::sleep_for(std::chrono::duration<double>(repeats.pause));
+    options.folder = folder / fmt::format("{:04}", session);
+    std::cout << "session " << session << "\n";
+    const int status = one_session(options, interrupted);
+    if (worst != multinode::exit_wrong && status != multinode::exit_right) worst = status;
+    if (interrupted) break;
+  }
+  return worst;
+}
+
 int run(int argc, char** argv, const std::string& command, int launches) {
   RunDescription run;
   run.options.command = command;
   run.options.launches = launches;
+  Repeats repeats;
   auto known = run.description();
+  known.add_options()                                                                                       //
+      ("repeat", po::value(&repeats.repeat)->value_name("N"), "sessions, in the folders DIR/0001 ...")      //
+      ("until", po::value(&repeats.until)->value_name("TIME"), "or sessions until then: 2027-01-31T18:00")  //
+      ("pause", po::value(&repeats.pause)->value_name("SECONDS"), "between sessions");
   if (launches > 1)
     known.add_options()("launches", po::value(&run.options.launches)->default_value(launches), "of each check");
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   multinode::require_range("launches", run.options.launches, 1, 1000);
+  multinode::require_range("repeat", repeats.repeat, 1, 1'000'000);
+  multinode::require_range("pause", repeats.pause, 0.0, 1e6);
   run.read();
-  const Results results = run_checks(run.options, std::cout);
-  finish(run.options.folder, results, nullptr);
-  return results.summary.exit_status;
+  if (repeats.repeat > 1 || !repeats.until.empty()) return sessions(run.options, repeats);
+  bool interrupted = false;
+  return one_session(run.options, interrupted);
 }
 int run_once(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 1); }
-int baseline(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 10); }
+int baseline(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 4); }
 
 int compare(int argc, char** argv, const std::string& command) {
   const auto given = folders(argc, argv);
@@ -71,7 +131,7 @@ int compare(int argc, char** argv, const std::string& command) {
   if (given.size() != 2) throw UsageError("compare: name two folders, A and B");
   options.a = given[0];
   options.b = given[1];
-  const Results results = image_check::compare(options, std::cout), a = read_results(options.a);
+  const Results results = image_check::compare(options, std::cout), a = read_results(sessions_in(options.a).back());
   finish(options.folder, results, &a);
   return results.summary.exit_status;
 }
@@ -91,22 +151,44 @@ int report(int argc, char** argv, const std::string&) {
   return multinode::exit_right;
 }
 
+int history(int argc, char** argv, const std::string&) {
+  const auto given = folders(argc, argv);
+  po::options_description known("history DIR");
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  if (given.size() != 1) throw UsageError("history: name the folder of run --history");
+  const auto page = std::filesystem::path(given[0]) / "history.html";
+  write_whole(page, history_page(read_history(given[0])));
+  std::cout << page.string() << "\n";
+  return multinode::exit_right;
+}
+
 int noise(int argc, char** argv, const std::string&) {
   const auto given = folders(argc, argv);
-  int pairs = 1000, launches = 10;
+  int pairs = 1000, baseline = 10;
+  double plant = 10;
   std::uint64_t seed = 1;
-  po::options_description known("noise RUN...: folders of runs of one image on one machine");
-  known.add_options()                                                                                            //
-      ("pairs", po::value(&pairs)->default_value(pairs), "comparisons, each of runs drawn anew")                 //
-      ("launches", po::value(&launches)->default_value(launches), "runs that are the baseline of a comparison")  //
+  po::options_description known("noise SESSION...: sessions of one image on one machine, or folders of sessions");
+  known.add_options()                                                                                     //
+      ("pairs", po::value(&pairs)->default_value(pairs), "comparisons, each of sessions drawn anew")      //
+      ("baseline", po::value(&baseline)->default_value(baseline), "sessions that are A of a comparison")  //
+      ("plant", po::value(&plant)->value_name("PERCENT")->default_value(plant),
+       "loss to plant in each metric that claims to see it")  //
       ("seed", po::value(&seed)->default_value(seed), "of the random numbers");
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  std::vector<Results> runs;
-  for (const auto& folder : given) runs.push_back(read_results(folder));
-  const auto found = false_alarms(runs, pairs, launches, seed);
-  std::cout << found.pairs << " pairs of " << runs.size() << " runs: " << found.suspects << " with a suspect, "
-            << found.alarms << " with a false alarm\n";
-  for (const auto& [metric, alarms] : found.by_metric) std::cout << "  " << alarms << "  " << metric << "\n";
+  multinode::require_range("plant", plant, 1.0, 99.0);
+  std::vector<Results> sessions;
+  for (const auto& folder : given)
+    for (const auto& session : sessions_in(folder)) sessions.push_back(read_results(session));
+  const auto found = false_alarms(sessions, pairs, baseline, plant / 100, seed);
+  std::cout << found.pairs << " pairs of " << sessions.size() << " sessions: " << found.suspects << " with a suspect, "
+            << found.alarms << " with a false alarm\n"
+            << found.planted << " losses of " << plant << " % in metrics that can see them: " << found.found
+            << " found\n";
+  for (const auto& [metric, visible] : found.visible_from) {
+    const auto alarms = found.by_metric.find(metric);
+    std::cout << "  cannot see less than " << std::lround(100 * median(visible)) << " %: " << metric
+              << (alarms == found.by_metric.end() ? "" : ", false alarms: " + std::to_string(alarms->second)) << "\n";
+  }
   return multinode::exit_right;
 }
 
@@ -151,8 +233,11 @@ int node(int argc, char** argv, const std::string&) {
 }
 
 int list(int argc, char** argv, const std::string&) {
-  if (!multinode::parse_command_line(argc, argv, po::options_description("list"), true)) return multinode::exit_right;
-  for (const auto& check : all_checks())
+  std::string site;
+  po::options_description known("list");
+  known.add_options()("site", po::value(&site)->value_name("FILE"), "with the checks of that site file");
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  for (const auto& check : read_site(site).checks)
     std::cout << name_of(check.from) << "  " << check.name << ": " << check.title << "\n";
   return multinode::exit_right;
 }
@@ -170,13 +255,15 @@ struct Subcommand {
 };
 constexpr std::array commands{
     Subcommand{"run", "is this image right? Suites of 1, 5 and 30 minutes", run_once},
-    Subcommand{"baseline", "how fast is it, and how much does that vary? Ten launches", baseline},
+    Subcommand{"baseline", "how fast is it, and how much does that vary? Several sessions", baseline},
     Subcommand{"compare", "A B: is B as good as the baseline A? What differs?", compare},
     Subcommand{"node", "is this node fit for a job? One line, for a scheduler's prolog or health check", node},
     Subcommand{"pairs", "which of these nodes is slow, in two rounds", find_bad_node},
     Subcommand{"self-test", "are planted faults caught?", test_itself},
-    Subcommand{"noise", "RUN...: how many false alarms are there among runs of one image?", noise},
-    Subcommand{"report", "DIR: report.html and junit.xml of results, once more", report},
+    Subcommand{"history", "DIR: a page of all runs that had --history DIR", history},
+    Subcommand{"noise", "SESSION...: what can be seen with a baseline of these, and how many false alarms are there?",
+               noise},
+    Subcommand{"report", "DIR: report.html, junit.xml and metrics.prom of results, once more", report},
     Subcommand{"list", "all checks", list},
     Subcommand{"plant", nullptr, plant},
 };

@@ -1,6 +1,7 @@
 #include "node.hpp"
 
 #include "process.hpp"
+#include "prometheus.hpp"
 
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
@@ -85,7 +86,12 @@ boost::program_options::options_description NodeOptions::description() {
       ("budget", po::value(&budget)->value_name("SECONDS")->default_value(budget),
        "a node that has not answered by then is bad")  //
       ("measure", po::bool_switch(&measure),
-       "also measure memory, matrix products and GPU memory: only on an idle node")                          //
+       "also measure memory, matrix products and GPU memory: only on an idle node")  //
+      ("state", po::value(&state)->value_name("DIR"),
+       "folder for error counters: those that grew since the last look are a failure")  //
+      ("prometheus", po::value(&prometheus)->value_name("FILE"),
+       "file for node_exporter's textfile collector")                                                        //
+      ("json", po::value(&json)->value_name("FILE"), "file for all findings, one JSON object per line")      //
       ("drain", po::bool_switch(&drain), "drain a node that fails, with the reason (scontrol; needs root)")  //
       ("sysfs", po::value(&sysfs)->value_name("DIR"), "folder to read devices from, in place of /sys");
   return known;
@@ -106,11 +112,13 @@ int check_node(const NodeOptions& options, std::ostream& out) {
   const MemoryFile log("log"), json("json");
   const std::string own = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "node_check";
   Command program{own, "--json", json.path(), "--timeout", std::to_string(std::lround(std::ceil(budget)))};
-  for (const char* name : {"limits", "devices"}) program.insert(program.end(), {"--only", name});
+  for (const char* name : {"limits", "devices", "health"}) program.insert(program.end(), {"--only", name});
   if (options.measure) {
-    for (const char* name : {"memory_bandwidth", "matrix_rate", "gpu"}) program.insert(program.end(), {"--only", name});
+    for (const char* name : {"memory_bandwidth", "matrix_rate", "shared_memory", "gpu"})
+      program.insert(program.end(), {"--only", name});
     program.insert(program.end(), {"--seconds", fmt::format("{:.2f}", budget / 50)});
   }
+  if (!options.state.empty()) program.insert(program.end(), {"--state", options.state});
   if (!options.sysfs.empty()) program.insert(program.end(), {"--sysfs", options.sysfs});
 
   // 60 % of the budget to answer, 20 % to end what does not, the rest to drain the node.
@@ -119,15 +127,25 @@ int check_node(const NodeOptions& options, std::ostream& out) {
   while (!(outcome = processes.wait(milliseconds(50)))) {
   }
 
-  int looked = 0;
+  Results results;
   std::vector<std::string> wrong;
   std::istringstream lines(json.text());
   for (std::string line; std::getline(lines, line);) {
     const auto object = nlohmann::json::parse(line, nullptr, false);
     if (!object.is_object() || !object.contains("what")) continue;
-    ++looked;
-    if (object.at("ok") == false)
-      wrong.push_back(object.at("what").get<std::string>() + ": " + object.at("why").get<std::string>());
+    CheckResult finding;
+    finding.check = object.at("what");
+    finding.status = object.at("ok").is_null() ? Status::skip : object.at("ok") == true ? Status::pass : Status::fail;
+    if (finding.status == Status::fail) wrong.push_back(finding.check + ": " + object.at("why").get<std::string>());
+    results.checks.push_back(finding);
+    if (object.at("value").is_number() && object.at("better") != "equal") {
+      Sample sample;
+      sample.metric = finding.check;
+      sample.unit = object.at("unit");
+      sample.node = object.at("host");
+      sample.value = object.at("value");
+      results.samples.push_back(sample);
+    }
   }
 
   const std::string host = multinode::host_name();
@@ -139,15 +157,19 @@ int check_node(const NodeOptions& options, std::ostream& out) {
         outcome->stuck > 0 ? ": a process waits in the kernel (look at dmesg and network file systems)" : "");
   } else if (!wrong.empty()) {
     said = "FAIL: " + multinode::join(wrong, "; ");
-  } else if (outcome->exit_status == multinode::exit_right && looked > 0) {
+  } else if (outcome->exit_status == multinode::exit_right && !results.checks.empty()) {
     status = multinode::exit_right;
-    said = fmt::format("ok: {} findings, none of them wrong, in {:.1f} s", looked, outcome->seconds.count());
+    said = fmt::format("ok: {} findings, none of them wrong, in {:.1f} s", results.checks.size(),
+                       outcome->seconds.count());
   } else {
     status = could_not_test;
     said =
         fmt::format("could not test: node_check ended with status {}: {}", outcome->exit_status, last_line(log.text()));
   }
   out << "image-check: " << host << ": " << said << std::endl;
+  results.summary.exit_status = status;
+  if (!options.prometheus.empty()) write_whole(options.prometheus, prometheus_text(results));
+  if (!options.json.empty()) write_whole(options.json, json.text());
   if (status == multinode::exit_wrong && options.drain) drain("image-check: " + said.substr(6), share(0.1));
   return status;
 }

@@ -2,6 +2,7 @@
 
 #include <multinode/check.hpp>
 #include <multinode/device.hpp>
+#include <multinode/files.hpp>
 #include <multinode/options.hpp>
 #include <multinode/report.hpp>
 
@@ -126,6 +127,18 @@ BadNodes find_bad_nodes(std::size_t nodes, const MeasurePairs& measure) {
   return found;
 }
 
+std::vector<std::string> rdma_rails(const std::filesystem::path& sysfs) {
+  std::vector<std::string> rails;
+  const auto devices = sysfs / "class/infiniband";
+  for (const auto& device : multinode::names_in(devices))
+    for (const auto& port : multinode::names_in(devices / device / "ports"))
+      if (const auto state = multinode::read_text(devices / device / "ports" / port / "state");
+          state && state->find("ACTIVE") != std::string::npos && (rails.empty() || rails.back() != device))
+        rails.push_back(device);
+  if (rails.size() < 2) rails.clear();
+  return rails;
+}
+
 int pairs(const PairsOptions& options, std::ostream& out) {
   const Cluster cluster = find_cluster(options.cluster);
   if (cluster.nodes.size() < 3)
@@ -139,7 +152,9 @@ int pairs(const PairsOptions& options, std::ostream& out) {
   const std::chrono::seconds limit(30 + static_cast<long>(cluster.nodes.size()) / 2);
 
   bool right = true;
-  const auto rails = options.rails.empty() ? std::vector<std::string>{""} : options.rails;
+  auto rails = options.rails.empty() ? rdma_rails() : options.rails;
+  if (options.rails.empty()) rails.insert(rails.begin(), "");                      // as the libraries choose
+  const std::string bytes = backend == "nccl" || rails.size() > 1 ? "64M" : "1M";  // fast networks need more
   for (const auto& rail : rails) {
     const auto measure = [&](int round, const std::vector<Pair>& of) {
       std::vector<Processes> running;
@@ -150,9 +165,9 @@ int pairs(const PairsOptions& options, std::ostream& out) {
         outputs.push_back(scratch.path() /
                           (rail + "-" + std::to_string(round) + "-" + std::to_string(a) + "-" + std::to_string(b)));
         Command program{cluster.path_of("02-mpi/sendrecv_perf"), "--backend", backend};
-        for (const auto& word : {std::string("-b"), std::string("1M"), std::string("-e"), std::string("1M"),
-                                 std::string("-n"), std::string("10"), std::string("--timeout"),
-                                 std::to_string(limit.count() / 2), std::string("--json"), std::string("/dev/stdout")})
+        for (const auto& word : {std::string("-b"), bytes, std::string("-e"), bytes, std::string("-n"),
+                                 std::string("10"), std::string("--timeout"), std::to_string(limit.count() / 2),
+                                 std::string("--json"), std::string("/dev/stdout")})
           program.push_back(word);
         running.emplace_back(cluster.launch({cluster.nodes[a], cluster.nodes[b]}, 1, program, variables), variables,
                              outputs.back(), limit);
@@ -174,7 +189,7 @@ int pairs(const PairsOptions& options, std::ostream& out) {
         out << std::flush;
         json.write({{"pair", names},
                     {"round", round},
-                    {"rail", rail},
+                    {"over", rail.empty() ? "" : ", " + rail},
                     {"gb_per_s", bandwidth ? nlohmann::json(*bandwidth) : nlohmann::json()}});
       }
       return bandwidths;

@@ -31,10 +31,14 @@ inline constexpr double slow_pair = 0.5;
 // good. As many calls as there are suspects to a good node.
 BadNodes find_bad_nodes(std::size_t nodes, const MeasurePairs& measure);
 
+// Two RDMA devices with an active port or more, by `sysfs`: measured one by one, so that a dead one of eight shows.
+// Else none.
+std::vector<std::string> rdma_rails(const std::filesystem::path& sysfs = "/sys");
+
 struct PairsOptions {
   ClusterOptions cluster;
   std::string json;                // file for a line a pair
-  std::vector<std::string> rails;  // network interfaces or HCAs, each by itself; none: as the libraries choose
+  std::vector<std::string> rails;  // network interfaces or HCAs, each by itself; none: rdma_rails()
 };
 // Measures with chapter 02's sendrecv_perf, one process a node. Returns exit_right, or exit_wrong, naming bad nodes and
 // rails on standard error. Throws multinode::UsageError for less than three nodes.

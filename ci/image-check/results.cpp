@@ -6,8 +6,12 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
+
 #include <array>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -33,15 +37,21 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Sample, check, metric, band_bytes, unit, bett
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Fact, check, name, value, node)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Difference, kind, name, a, b)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Comparison, metric, band_bytes, unit, better, node, a, b, again_a, again_b, limit,
-                                   verdict)
+                                   visible, verdict)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status)
 
 void to_json(nlohmann::json& json, const Head& head) {
-  json = {{"suite", head.suite},       {"command", head.command},
-          {"started", head.started},   {"budget_seconds", head.budget_seconds},
-          {"launcher", head.launcher}, {"examples", head.examples},
-          {"nodes", head.nodes},       {"processes_per_node", head.processes_per_node},
-          {"machine", head.machine},   {"versions", head.versions},
+  json = {{"suite", head.suite},
+          {"command", head.command},
+          {"started", head.started},
+          {"budget_seconds", head.budget_seconds},
+          {"launcher", head.launcher},
+          {"examples", head.examples},
+          {"site", head.site},
+          {"nodes", head.nodes},
+          {"processes_per_node", head.processes_per_node},
+          {"machine", head.machine},
+          {"versions", head.versions},
           {"settings", head.settings}};
 }
 void from_json(const nlohmann::json& json, Head& head) {
@@ -50,7 +60,8 @@ void from_json(const nlohmann::json& json, Head& head) {
   json.at("started").get_to(head.started);
   json.at("budget_seconds").get_to(head.budget_seconds);
   json.at("launcher").get_to(head.launcher);
-  head.examples = json.value("examples", "");  // older baselines have none
+  head.examples = json.value("examples", "");  // older baselines have neither
+  head.site = json.value("site", "");
   json.at("nodes").get_to(head.nodes);
   json.at("processes_per_node").get_to(head.processes_per_node);
   json.at("machine").get_to(head.machine);
@@ -189,6 +200,23 @@ Results read_results(const std::filesystem::path& folder) {
   }
   if (results.head.command.empty()) throw multinode::UsageError(path.string() + " is empty");
   return results;
+}
+
+void write_whole(const std::filesystem::path& path, const std::string& text) {
+  const auto aside = path.string() + ".new-" + std::to_string(getpid());
+  std::ofstream file(aside, std::ios::binary);
+  file << text << std::flush;
+  if (file) {
+    file.close();
+    std::error_code error;
+    std::filesystem::rename(aside, path, error);
+    if (!error) return;
+    errno = error.value();
+  }
+  const std::string why = std::strerror(errno);
+  std::error_code ignored;
+  std::filesystem::remove(aside, ignored);
+  throw multinode::UsageError("cannot write " + path.string() + ": " + why);
 }
 
 std::string band_name(double bytes) {

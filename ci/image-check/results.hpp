@@ -83,15 +83,16 @@ struct Comparison {
   std::string metric;
   double band_bytes = -1;
   std::string unit, better, node;
-  std::vector<double> a, b;              // values, one a launch
+  std::vector<double> a, b;              // of A one a session, or of a single session one a launch; of B one a launch
   std::vector<double> again_a, again_b;  // of fresh launches, measured in turn because it was suspect
   double limit = 0;                      // how far from A's median B's may be: log(1.03) is 3 %
-  std::string verdict;                   // same, worse, better (unexplained gain), flaky (suspect, then not)
+  std::string verdict;  // same, worse, better (unexplained gain), flaky (suspect, then not), blind (no evidence)
+  double visible = 0;   // a smaller loss may not be found, as a logarithm
 };
 
 // With what, where and how.
 struct Head {
-  std::string suite;  // smoke, gate, deep; "tour"; or "compare"
+  std::string suite;  // smoke, gate, deep; or "compare"
   std::string command;
   std::string started;  // ISO 8601, UTC
   double budget_seconds = 0;
@@ -102,6 +103,7 @@ struct Head {
   std::map<std::string, std::string> versions;  // of software
   std::map<std::string, std::string> settings;  // variables and files that steer MPI, NCCL, UCX ...
   std::string examples{};                       // folder of the examples, if --examples named it
+  std::string site{};                           // file of the site
 };
 
 struct Summary {
@@ -147,6 +149,9 @@ class ResultsWriter {
 // Reads FOLDER/results.jsonl. A last line that is cut off is no error: the run was killed. Throws
 // multinode::UsageError, naming file and line, for anything else that is no results.
 Results read_results(const std::filesystem::path& folder);
+
+// Writes a file whole or not at all. Throws multinode::UsageError for what cannot be written.
+void write_whole(const std::filesystem::path& path, const std::string& text);
 
 // "8 B", "4 KiB", "1 MiB"
 std::string band_name(double bytes);

@@ -49,20 +49,20 @@ class Interrupts {
   bool came_ = false;
 };
 
-std::vector<const Check*> select(const RunOptions& options) {
-  const auto known = [](const std::string& option, const std::vector<std::string>& names) {
+std::vector<const Check*> select(const RunOptions& options, const std::vector<Check>& checks) {
+  const auto known = [&checks](const std::string& option, const std::vector<std::string>& names) {
     for (const auto& name : names) {
       if (option == "require" && name == "all") continue;
-      if (std::none_of(all_checks().begin(), all_checks().end(), [&](const auto& check) { return check.name == name; }))
+      if (std::none_of(checks.begin(), checks.end(), [&](const auto& check) { return check.name == name; }))
         throw UsageError("--" + option + ": no check '" + name + "'; 'image-check list' shows them");
     }
   };
   known("only", options.only);
   known("require", options.required);
   std::vector<const Check*> chosen;
-  for (const auto& check : all_checks()) {
+  for (const auto& check : checks) {
     const bool named = std::find(options.only.begin(), options.only.end(), check.name) != options.only.end();
-    if (named || (options.only.empty() && check.from <= options.suite && (options.launches == 1 || check.read)))
+    if (named || (options.only.empty() && check.from <= options.suite && (options.launches == 1 || check.measures)))
       chosen.push_back(&check);
   }
   return chosen;
@@ -73,15 +73,18 @@ class Run {
   Run(const RunOptions& options, std::ostream& out)
       : options_(options),
         out_(out),
-        cluster_(find_cluster(options.cluster)),
-        checks_(select(options)),
+        site_(read_site(options.site)),
+        cluster_(find_cluster(options.cluster, site_)),
+        checks_(select(options, site_.checks)),
         folder_(std::filesystem::absolute(options.folder)),
         writer_(folder_) {
     for (const char* part : {"logs", "files"}) {
       std::filesystem::remove_all(folder_ / part);
       std::filesystem::create_directories(folder_ / part);
     }
-    budget_ = options.budget > 0 ? options.budget : budget_seconds(options.suite) * options.launches;
+    const auto of_site = site_.budgets.find(name_of(options.suite));
+    budget_ = (of_site == site_.budgets.end() ? budget_seconds(options.suite) : of_site->second) * options.launches;
+    if (options.budget > 0) budget_ = options.budget;
     if (options.budget == 0)
       for (const Check* check : checks_) budget_ += (seconds_on(*check, cluster_) - check->seconds) * options.launches;
   }
@@ -110,6 +113,7 @@ class Run {
     head.budget_seconds = budget_;
     head.launcher = cluster_.launcher_command();
     if (!options_.cluster.examples.empty()) head.examples = cluster_.examples;
+    if (!options_.site.empty()) head.site = std::filesystem::absolute(options_.site);
     head.nodes = cluster_.nodes;
     head.processes_per_node = cluster_.processes_per_node;
     describe_machine(head, cluster_, folder_ / "files");
@@ -133,10 +137,13 @@ class Run {
                 double limit) const {
     Command command = options_.wrapper;
     command.push_back(cluster_.path_of(check.program));
+    const auto timeout = std::to_string(std::max(std::lround(limit / 3), 2L));
     for (const auto& word : check.arguments) {
       const auto launched = std::string("{launch:");
       if (word == "{json}")
         command.push_back(json);
+      else if (word == "{common}")
+        command.insert(command.end(), {"--timeout", timeout, "--json", json});
       else if (word == "{folder}")
         command.push_back(files);
       else if (word == "{nodes}")
@@ -145,9 +152,10 @@ class Run {
         command.push_back(cluster_.launcher_command());
       else if (word == "{examples}")
         command.push_back(cluster_.examples);
-      else if (word == "{timeout}")
-        command.push_back(std::to_string(std::max(std::lround(limit / 3), 2L)));
-      else if (word == "{skip ssh}") {
+      else if (word == "{state}") {
+        if (!options_.history.empty())
+          command.insert(command.end(), {"--state", std::filesystem::absolute(options_.history)});
+      } else if (word == "{skip-ssh}") {
         if (!cluster_.needs_ssh()) command.insert(command.end(), {"--skip", "ssh"});
       } else if (word.rfind(launched, 0) == 0) {
         std::istringstream stream(word.substr(launched.size(), word.size() - launched.size() - 1));
@@ -160,6 +168,7 @@ class Run {
         command.push_back(word);
       }
     }
+    command.insert(command.end(), options_.words.begin(), options_.words.end());
     return command;
   }
 
@@ -286,6 +295,7 @@ class Run {
 
   const RunOptions& options_;
   std::ostream& out_;
+  Site site_;
   Cluster cluster_;
   std::vector<const Check*> checks_;
   std::filesystem::path folder_;
@@ -296,6 +306,18 @@ class Run {
 };
 
 }  // namespace
+
+Cluster find_cluster(ClusterOptions options, const Site& site) {
+  if (options.launcher == "auto" && !site.launcher.empty()) options.launcher = site.launcher;
+  if (options.processes_per_node == 0) options.processes_per_node = site.processes_per_node;
+  Cluster cluster = find_cluster(options);
+  const auto excluded = [&](const std::string& node) {
+    return std::find(site.exclude.begin(), site.exclude.end(), node) != site.exclude.end();
+  };
+  std::erase_if(cluster.nodes, excluded);
+  if (cluster.nodes.empty()) throw UsageError("the site file excludes all nodes");
+  return cluster;
+}
 
 std::vector<std::string> split(const std::string& list) {
   std::vector<std::string> parts;
@@ -329,8 +351,11 @@ boost::program_options::options_description RunDescription::description() {
       ("suite", po::value(&suite)->default_value(suite), "smoke (a minute), gate (5 minutes) or deep (30 minutes)")  //
       ("only", po::value(&options.only)->value_name("CHECK"), "only this check; may be repeated")                    //
       ("require", po::value(&options.required)->value_name("CHECK"),
-       "a skip of this check is a failure; may be repeated; all: every skip is")                //
-      ("budget", po::value(&options.budget)->value_name("SECONDS"), "in place of the suite's")  //
+       "a skip of this check is a failure; may be repeated; all: every skip is")                             //
+      ("site", po::value(&options.site)->value_name("FILE"), "checks, thresholds and launcher of the site")  //
+      ("budget", po::value(&options.budget)->value_name("SECONDS"), "in place of the suite's")               //
+      ("history", po::value(&options.history)->value_name("DIR"),
+       "folder that all nodes see, with a file for each node: its values and error counters of all runs")  //
       ("output,o", po::value(&options.folder)->value_name("DIR")->default_value(options.folder),
        "folder for the reports, made if it is not there");
   known.add(where());

@@ -1,7 +1,7 @@
 // run.hpp: runs the checks of a suite within its budget, whatever they do.
 #pragma once
 
-#include "checks.hpp"
+#include "site.hpp"
 
 #include <functional>
 #include <ostream>
@@ -17,19 +17,25 @@ std::vector<std::string> split(const std::string& list);  // "a,b"
 struct RunOptions {
   Suite suite = Suite::smoke;
   ClusterOptions cluster;
+  std::filesystem::path site;  // file of the site; "": none
   std::filesystem::path folder = "image-check";
   std::vector<std::string> only;      // names of checks; none: all of the suite
   std::vector<std::string> required;  // what must not be skipped; "all": nothing
   int launches = 1;                   // how often all is run; with more than one only what measures
   double budget = 0;                  // seconds; 0: the suite's for each launch
+  std::filesystem::path history;      // folder of the nodes' history; "": none
   std::string command;                // that was given, for the head
   // Of the self-test:
   std::set<std::string> disabled;  // detectors
   Command wrapper;                 // before each program
+  Command words;                   // after each program's own
   Variables variables;             // for each program
   bool retry = true;               // a failed check, to see whether it is flaky
   double limit = 0;                // seconds for each check; 0: its own
 };
+
+// The nodes and their launcher, as these options and the site file say.
+Cluster find_cluster(ClusterOptions options, const Site& site);
 
 // Options --suite, --nodes, --hosts, --launcher ... and what to do with them. The strings given are UsageErrors'.
 struct RunDescription {

@@ -4,6 +4,7 @@
 #include "run.hpp"
 #include "statistics.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/options.hpp>
@@ -32,58 +33,114 @@ using multinode::UsageError;
 
 struct Fault {
   std::string name;
-  std::string check;       // that has to catch it; {backend} is mpi, or gloo where there is no MPI
-  std::string detector;    // that has to say so
-  std::string named;       // regular expression that the finding must match
-  bool wrapped = true;     // plant() does it
-  Variables variables{};   // else these
+  std::string check;     // that has to catch it; {backend} is mpi, or gloo where there is no MPI
+  std::string detector;  // that has to say so
+  std::string named;     // regular expression that the finding must match
+  Command words{};       // added to the program; {folder} has the files
+  std::vector<std::pair<std::string, std::string>> files{};
+  Variables variables{};
+  bool planted = false;    // plant() does it
   double limit = 30;       // seconds for the check
   bool compared = false;   // to be found by comparing with runs without it
-  std::string usual{};     // what plant() does in those
+  bool in_usual = false;   // words and files belong to those
   std::string launcher{};  // only under this one
 };
 
-constexpr auto gpu_without_driver = "a GPU without a driver";
+// What is planted into node_check: into copies of what it reads.
+Fault node_fault(std::string name, std::string detector, std::string named, Command words,
+                 std::vector<std::pair<std::string, std::string>> files, Variables variables = {}) {
+  return {.name = std::move(name),
+          .check = "node",
+          .detector = std::move(detector),
+          .named = std::move(named),
+          .words = std::move(words),
+          .files = std::move(files),
+          .variables = std::move(variables)};
+}
+Fault gpu_fault(std::string name, const std::string& fault, std::string named,
+                const std::string& detector = "gpu_health") {
+  return node_fault(std::move(name), detector, std::move(named),
+                    {"--only", "health", "--sysfs", "{folder}", "--kernel-log", "{folder}/kmsg", "--nvml",
+                     Cluster().path_of("image-check/nvml_stand_in.so")},
+                    {{"nvml", fault + "\n"}}, {{"NVML_STAND_IN", "{folder}/nvml"}});
+}
+Fault device_fault(std::string name, const std::string& look, std::string detector, std::string named,
+                   std::vector<std::pair<std::string, std::string>> files) {
+  return node_fault(std::move(name), std::move(detector), std::move(named),
+                    {"--only", look, "--sysfs", "{folder}/sys", "--kernel-log", "{folder}/kmsg"}, std::move(files));
+}
 
 const std::vector<Fault>& all_faults() {
+  const std::string gpu = "sys/bus/pci/devices/0000:17:00.0/", nic = "sys/bus/pci/devices/0000:a1:00.0/",
+                    port = "sys/class/infiniband/stand_in_0/ports/1/", memory = "sys/devices/system/edac/mc/mc0/";
   static const std::vector<Fault> faults{
       {.name = "a corrupted element",
        .check = "all_reduce, {backend}",
        .detector = "exit status",
-       .named = "rank 1: .*element"},
-      {.name = "a killed rank", .check = "all_reduce, {backend}", .detector = "exit status", .named = "rank 1 "},
+       .named = "rank 1: .*element",
+       .words = {"--corrupt", "1"}},
+      {.name = "a killed rank",
+       .check = "all_reduce, {backend}",
+       .detector = "exit status",
+       .named = "rank 1 ",
+       .planted = true},
       {.name = "a frozen rank",
        .check = "all_reduce, {backend}",
        .detector = "exit status",
        .named = "rank 1 ",
+       .planted = true,
        .limit = 9},
       {.name = "a hang",
        .check = "messages, gloo",
        .detector = "deadline",
        .named = "did not end by itself",
+       .planted = true,
        .limit = 3},
       {.name = "a process left behind",
        .check = "messages, mpi",
        .detector = "left over",
        .named = "stayed behind",
+       .planted = true,
        .launcher = "mpirun"},  // others end such processes themselves
-      {.name = "a slowed rank", .check = "pi, bit for bit", .detector = "slow rank", .named = "rank 1 on .* slower"},
+      {.name = "a slowed rank",
+       .check = "pi, bit for bit",
+       .detector = "slow rank",
+       .named = "rank 1 on .* slower",
+       .planted = true},
       {.name = "a wrong version",
        .check = "wiring",
        .detector = "exit status",
-       .named = "not equal: program: .*rank 1 "},
-      {.name = "a wrong answer", .check = "pi, bit for bit", .detector = "answer", .named = "blocks_hash is"},
+       .named = "not equal: program: .*rank 1 ",
+       .planted = true},
+      {.name = "a wrong answer",
+       .check = "pi, bit for bit",
+       .detector = "answer",
+       .named = "blocks_hash is",
+       .planted = true},
+      {.name = "an output without its answer",
+       .check = "messages, gloo",
+       .detector = "output",
+       .named = "did not say 'RIGHT",
+       .words = {"--help"}},
+      {.name = "a benchmark without results",
+       .check = "all_reduce, {backend}",
+       .detector = "results",
+       .named = "it measured nothing",
+       .planted = true},
+      {.name = "a metric below the site's threshold",
+       .check = "pi, bit for bit",
+       .detector = "threshold",
+       .named = "the site file wants at most",
+       .files = {{"site.json", R"({"kinds": [{"nodes": ".*", "at_most": {"pi, 200 million intervals": 1e-6}}]})"}}},
       {.name = "a forced transport",
        .check = "transport",
        .detector = "transport",
        .named = "MPI sends over tcp between processes of",
-       .wrapped = false,
        .variables = {{"OMPI_MCA_btl", "tcp,self"}, {"OMPI_MCA_pml", "ob1"}}},
       {.name = "a limited link",
        .check = "sendrecv, mpi",
        .detector = "speed",
-       .named = "sendrecv bus bandwidth, mpi, 1 MiB.* worse",
-       .wrapped = false,
+       .named = "sendrecv bus bandwidth, mpi, .* worse",
        .variables = {{"OMPI_MCA_btl", "tcp,self"},
                      {"OMPI_MCA_pml", "ob1"},
                      {"OMPI_MCA_btl_tcp_sndbuf", "65536"},
@@ -93,56 +150,84 @@ const std::vector<Fault>& all_faults() {
        .check = "node",
        .detector = "devices",
        .named = "rdma_ports is .*, and was 'stand_in_0/1 ACTIVE",
-       .wrapped = false,
+       .words = {"--only", "devices", "--only", "limits", "--sysfs", "{folder}/sys"},
+       .files = {{port + "state", "4: ACTIVE\n"}, {port + "rate", "400 Gb/sec (4X NDR)\n"}},
        .compared = true,
-       .usual = "a stand-in of a device"},
-      {.name = gpu_without_driver,
-       .check = "node",
-       .detector = "exit status",
-       .named = "GPU 0000:17:00.0 has no driver"},
+       .in_usual = true},
+      device_fault("a GPU without a driver", "devices", "pci_gpus", "GPU 0000:17:00.0 has no driver",
+                   {{gpu + "class", "0x030200\n"}, {gpu + "vendor", "0x10de\n"}}),
+      device_fault("a network card without a driver", "devices", "pci_nics", "0000:a1:00.0 .* has no driver",
+                   {{nic + "class", "0x020000\n"}, {nic + "vendor", "0x15b3\n"}}),
+      device_fault("an RDMA port that is down", "devices", "rdma_ports", "no RDMA port is ACTIVE",
+                   {{port + "state", "1: DOWN\n"}, {port + "rate", "400 Gb/sec (4X NDR)\n"}}),
+      device_fault(
+          "a narrow PCIe link", "health", "pcie_links", "0000:a1:00.0 has PCIe width 8 lanes of 16",
+          {{nic + "class", "0x020700\n"}, {nic + "current_link_width", "8\n"}, {nic + "max_link_width", "16\n"}}),
+      device_fault("a slow PCIe link", "health", "pcie_links", "0000:a1:00.0 has PCIe speed 8 GT/s of 32",
+                   {{nic + "class", "0x020700\n"},
+                    {nic + "current_link_speed", "8.0 GT/s PCIe\n"},
+                    {nic + "max_link_speed", "32.0 GT/s PCIe\n"}}),
+      device_fault("memory errors", "health", "error_counters", "memory mc0 ue_count grew by 1",
+                   {{memory + "ue_count", "1\n"}}),
+      node_fault(
+          "link errors since the last look", "error_counters", "stand_in_0/1 link_downed grew by 5",
+          {"--only", "health", "--sysfs", "{folder}/sys", "--kernel-log", "{folder}/kmsg", "--state", "{folder}/state"},
+          {{port + "counters/link_downed", "5\n"},
+           {"state/" + multinode::host_name() + ".health.json", R"({"counters": {"stand_in_0/1 link_downed": 0}})"}}),
+      device_fault("a machine check", "health", "kernel_log", "Hardware Error",
+                   {{"kmsg", "2,7,1000,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400\n"}}),
+      device_fault("an Xid of the GPU's driver", "health", "kernel_log", "Xid .*: 79",
+                   {{"kmsg", "4,8,1000,-;NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.\n"}}),
+      gpu_fault("ECC errors of a GPU", "ecc 3", "gpu1 ECC uncorrected grew by 3", "error_counters"),
+      gpu_fault("a row that could not be remapped", "remap_failure 1", "could not be remapped: replace the GPU"),
+      gpu_fault("a throttled GPU", "throttled 64", "throttled .hardware thermal limit; 345 of 1980 MHz"),
+      gpu_fault("a GPU with half its PCIe lanes", "width 8", "GPU 1 .0000:65:00.0.: its PCIe link has 8 of 16 lanes"),
+      gpu_fault("an NVLink that is down", "nvlinks 17", "1 of its 18 NVLinks are down"),
+      gpu_fault("a GPU that fell off the bus", "lost 1", "gpu1 does not answer NVML"),
+      node_fault(
+          "a failed diagnosis of DCGM", "dcgm", "PCIe: Fail", {"--only", "dcgm"},
+          {{"bin/dcgmi",
+            "#!/bin/sh\necho '{\"DCGM GPU Diagnostic\": {\"test_categories\": [{\"category\": \"Hardware\", \"tests\": "
+            "[{\"name\": \"PCIe\", \"results\": [{\"gpu_id\": \"0\", \"status\": \"Fail\"}]}]}]}}'\n"}},
+          {{"PATH", "{folder}/bin:{PATH}"}}),
+      node_fault("no space for temporary files", "tmp_bytes", "/proc cannot be written",
+                 {"--only", "limits", "--tmp", "/proc"}, {}),
   };
   return faults;
 }
 
-constexpr auto stand_in_folder = "IMAGE_CHECK_STAND_IN_SYSFS";
-
 std::string self() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
-RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Cluster& cluster, bool planted) {
+RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Cluster& cluster, bool planted,
+                  const std::filesystem::path& folder) {
   RunOptions run;
   run.cluster = options.cluster;
   run.suite = Suite::deep;
-  auto check = fault.check;
-  if (const auto place = check.find("{backend}"); place != std::string::npos)
-    check.replace(place, 9, cluster.launcher == "mnrun" ? "gloo" : "mpi");
-  run.only = {check};
+  const auto filled = [&](std::string text) {
+    const char* path = std::getenv("PATH");
+    for (const auto& [place, value] :
+         {std::pair<std::string, std::string>{"{backend}", cluster.launcher == "mnrun" ? "gloo" : "mpi"},
+          {"{folder}", folder},
+          {"{PATH}", path ? path : ""}})
+      for (auto at = text.find(place); at != std::string::npos; at = text.find(place, at + value.size()))
+        text.replace(at, place.size(), value);
+    return text;
+  };
+  run.only = {filled(fault.check)};
   run.retry = false;
   run.command = "image-check self-test --only '" + fault.name + "'";
   if (!options.disable.empty()) run.disabled = {options.disable};
-  if (!planted && !fault.usual.empty()) {
-    run.wrapper = {self(), "plant", fault.usual};
-    const auto sysfs = std::filesystem::absolute(options.folder / "sysfs"),
-               port = sysfs / "class/infiniband/stand_in_0/ports/1";
-    std::filesystem::create_directories(port);
-    std::error_code there;
-    std::filesystem::create_directory_symlink("/sys/bus", sysfs / "bus", there);
-    std::ofstream(port / "state") << "4: ACTIVE\n";
-    std::ofstream(port / "rate") << "400 Gb/sec (4X NDR)\n";
-    run.variables[stand_in_folder] = sysfs;
+  if (planted) run.limit = fault.limit;
+  if (planted == fault.in_usual) return run;
+  for (const auto& [name, text] : fault.files) {
+    std::filesystem::create_directories((folder / name).parent_path());
+    std::ofstream(folder / name) << text;
+    if (text.rfind("#!", 0) == 0) std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
+    if (name == "site.json") run.site = folder / name;
   }
-  if (planted) {
-    run.limit = fault.limit;
-    if (fault.wrapped) run.wrapper = {self(), "plant", fault.name};
-    run.variables = fault.variables;
-    if (fault.name == gpu_without_driver) {
-      const auto sysfs = std::filesystem::absolute(options.folder / "sysfs-gpu"),
-                 gpu = sysfs / "bus/pci/devices/0000:17:00.0";
-      std::filesystem::create_directories(gpu);
-      std::ofstream(gpu / "class") << "0x030200\n";
-      std::ofstream(gpu / "vendor") << "0x10de\n";
-      run.variables[stand_in_folder] = sysfs;
-    }
-  }
+  for (const auto& [name, value] : fault.variables) run.variables[name] = filled(value);
+  if (fault.planted) run.wrapper = {self(), "plant", fault.name};
+  for (const auto& word : fault.words) run.words.push_back(filled(word));
   return run;
 }
 
@@ -195,11 +280,9 @@ void plant(const std::string& fault, const std::vector<std::string>& given) {
     for (;;) pause();
   } else if (fault == "a wrong answer") {
     std::replace(program.begin(), program.end(), std::string("2e8"), std::string("2e7"));
-  } else if (fault == "a stand-in of a device" || fault == gpu_without_driver) {
-    const char* folder = std::getenv(stand_in_folder);
-    program.insert(program.end(), {"--sysfs", folder ? folder : ""});
-  } else if (fault == "a corrupted element") {
-    program.insert(program.end(), {"--corrupt", "1"});
+  } else if (fault == "a benchmark without results") {
+    for (auto word = program.begin(); word != program.end(); ++word)
+      if (*word == "--json" && word + 1 != program.end()) word[1] = "/dev/null";
   } else if (launch.rank.value != 1) {
     // the others are as they should be
   } else if (fault == "a killed rank") {
@@ -208,7 +291,7 @@ void plant(const std::string& fault, const std::vector<std::string>& given) {
     from_outside([](pid_t rank) { sleep_ms(700), kill(rank, SIGSTOP), pause(); });
   } else if (fault == "a slowed rank") {
     from_outside([](pid_t rank) {
-      for (;;) kill(rank, SIGSTOP), sleep_ms(90), kill(rank, SIGCONT), sleep_ms(10);
+      for (;;) kill(rank, SIGSTOP), sleep_ms(190), kill(rank, SIGCONT), sleep_ms(10);
     });
   } else if (fault == "a process left behind") {
     if (fork() == 0) {
@@ -247,7 +330,9 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
     std::replace(name.begin(), name.end(), ' ', '-');
     const auto folder = options.folder / name;
     std::ostringstream quiet;
-    auto run = run_of(fault, options, cluster, true);
+    const auto files = std::filesystem::absolute(folder) / "planted";
+    std::filesystem::remove_all(files);
+    auto run = run_of(fault, options, cluster, true, files);
     run.folder = folder;
     if (!fault.launcher.empty() && fault.launcher != cluster.launcher) {
       out << "NOT PLANTED  " << fault.name << ": " << cluster.launcher << " ends such processes itself\n" << std::flush;
@@ -257,8 +342,8 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
     std::filesystem::create_directories(folder);
     Results results;
     if (fault.compared) {
-      auto usual = run_of(fault, options, cluster, false);
-      usual.launches = least_launches;
+      auto usual = run_of(fault, options, cluster, false, files);
+      usual.launches = 8;  // so that the noise of launches is known
       usual.folder = folder / "without";
       const auto baseline = run_checks(usual, quiet);
       run.folder = folder / "with";
@@ -269,8 +354,9 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
       comparing.folder = folder;
       comparing.command = run.command;
       comparing.disabled = run.disabled;
-      comparing.again = [&run](const std::filesystem::path& where) {
-        auto again = run;
+      comparing.again = [&run, &usual](bool of_a, const std::filesystem::path& where) {
+        auto again = of_a ? usual : run;
+        again.launches = 1;
         again.folder = where;
         std::ostringstream ignored;
         run_checks(again, ignored);

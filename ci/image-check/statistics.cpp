@@ -2,10 +2,14 @@
 
 #include <multinode/options.hpp>
 
+#include <boost/math/distributions/students_t.hpp>
+
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <random>
+#include <span>
 
 namespace image_check {
 namespace {
@@ -20,6 +24,12 @@ std::vector<double> logarithms(std::span<const double> values) {
 double step(const std::string& better, std::span<const double> a, std::span<const double> b) {
   const double change = median(logarithms(b)) - median(logarithms(a));
   return better == "less" ? change : -change;
+}
+
+double squares(const std::vector<double>& values, double about) {
+  double sum = 0;
+  for (const double value : values) sum += (value - about) * (value - about);
+  return sum;
 }
 
 }  // namespace
@@ -42,32 +52,62 @@ std::map<MetricKey, Measured> metrics_of(const std::vector<Sample>& samples) {
   return series;
 }
 
-double noise_limit(std::span<const double> values) {
-  // Not Boost's median_absolute_deviation: in Debian 12's 1.74 it gives back an element, not its deviation.
-  auto deviations = logarithms(values);
-  const double middle = median(deviations);
-  for (double& one : deviations) one = std::abs(one - middle);
-  return std::max(3 * 1.4826 * median(std::move(deviations)), std::log(1.03));
+Noise noise_of(const Sessions& sessions, std::size_t metrics, bool in_turn) {
+  // The median of n values of a normal distribution has pi/2 of their mean's variance.
+  constexpr double of_a_median = std::numbers::pi / 2, fresh = static_cast<double>(fresh_launches);
+  std::vector<double> middles;
+  double within = 0, freedom_within = 0, launches = 0;
+  for (const auto& session : sessions) {
+    const auto logs = logarithms(session);
+    middles.push_back(median(logs));
+    within += squares(logs, std::accumulate(logs.begin(), logs.end(), 0.0) / static_cast<double>(logs.size()));
+    freedom_within += static_cast<double>(logs.size() - 1);
+    launches += static_cast<double>(logs.size());
+  }
+  within = freedom_within > 0 ? within / freedom_within : 0;
+  const double count = static_cast<double>(sessions.size());
+  double variance = of_a_median * within * (2 / fresh), freedom = freedom_within, of_one = within;
+  if (!in_turn) {
+    const double mean = std::accumulate(middles.begin(), middles.end(), 0.0) / count;
+    const double between = squares(middles, mean) / std::max(count - 1, 1.0);
+    variance = between * (1 + 1 / count) + of_a_median * within * std::max(0.0, 1 / fresh - count / launches);
+    freedom = count - 1;
+    of_one += between;
+  }
+  if (freedom < 2) return {unseen, unseen};
+  namespace math = boost::math;
+  const math::students_t student(freedom);
+  const auto times = [&](double rate) { return math::quantile(math::complement(student, rate)); };
+  const double deviation = std::sqrt(variance);
+  const double limit = std::max(times(false_alarm_rate / static_cast<double>(metrics)) * deviation, std::log(1.03));
+  // The median is beyond the limit, and the first launch and each fresh one beyond half of it.
+  const double missed = 0.025;
+  return {limit,
+          std::max(limit + times(missed) * deviation, limit / 2 + times(missed / (1 + fresh)) * std::sqrt(of_one))};
 }
 
-Comparison compare_metric(const MetricKey& key, const Measured& a, const Measured& b) {
-  Comparison found{key.metric, key.band_bytes, a.unit, a.better, key.node, a.values, b.values, {}, {}, 0, "same"};
-  if (a.values.size() < least_launches)
-    throw multinode::UsageError("the baseline has " + std::to_string(a.values.size()) + " launches of " + key.metric +
-                                ": its noise is unknown; make one with image-check baseline");
-  found.limit = noise_limit(a.values);
-  const double worse = step(a.better, a.values, b.values);
-  if (worse > found.limit) found.verdict = "worse";
-  if (-worse > std::max(found.limit, std::log1p(flagged_gain))) found.verdict = "better";
+Comparison compare_metric(const MetricKey& key, const Measured& b, const Sessions& a, std::size_t metrics,
+                          bool in_turn) {
+  const Noise noise = noise_of(a, metrics, in_turn);
+  std::vector<double> values;
+  if (a.size() == 1) values = a.front();
+  if (a.size() > 1)
+    for (const auto& session : a) values.push_back(median(session));
+  Comparison found{key.metric, key.band_bytes, b.unit, b.better,     key.node, std::move(values), b.values, {},
+                   {},         noise.limit,    "same", noise.visible};
+  const double worse = step(b.better, found.a, b.values);
+  if (as_share(noise.visible, b.better) > least_evidence)
+    found.verdict = "blind";
+  else if (worse > noise.limit / 2)
+    found.verdict = "worse";
+  else if (-worse > std::max(noise.limit, std::log1p(flagged_gain)))
+    found.verdict = "better";
   return found;
 }
 
 void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b) {
   comparison.again_a = std::move(again_a);
   comparison.again_b = std::move(again_b);
-  auto all_of_a = comparison.a;
-  all_of_a.insert(all_of_a.end(), comparison.again_a.begin(), comparison.again_a.end());
-  comparison.limit = std::max(comparison.limit, noise_limit(all_of_a));  // the fresh ones tell of noise, too
   const auto& reference = comparison.again_a.empty() ? comparison.a : comparison.again_a;
   if (comparison.again_b.size() < fresh_launches) {
     comparison.verdict = "worse";
@@ -75,9 +115,12 @@ void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<do
   }
   bool worse = step(comparison.better, reference, comparison.again_b) > comparison.limit;
   for (const double one : comparison.again_b)
-    for (const auto& of_a : {comparison.a, reference})
-      worse = worse && step(comparison.better, of_a, std::span(&one, 1)) > comparison.limit / 2;
+    worse = worse && step(comparison.better, reference, std::span(&one, 1)) > comparison.limit / 2;
   comparison.verdict = worse ? "worse" : "flaky";
+}
+
+double as_share(double logarithm, const std::string& better) {
+  return better == "less" ? std::expm1(logarithm) : -std::expm1(-logarithm);
 }
 
 double worse_by(const Comparison& comparison) {
@@ -86,48 +129,60 @@ double worse_by(const Comparison& comparison) {
     b = comparison.again_b;
     if (!comparison.again_a.empty()) a = comparison.again_a;
   }
-  const double ratio = median(b) / median(a);
-  return comparison.better == "less" ? ratio - 1 : 1 - ratio;
+  return as_share(step(comparison.better, a, b), comparison.better);
 }
 
-FalseAlarms false_alarms(const std::vector<Results>& runs, int pairs, int baseline_launches, std::uint64_t seed) {
-  const auto needed = static_cast<std::size_t>(baseline_launches) + 1 + 2 * fresh_launches;
-  if (runs.size() < needed)
-    throw multinode::UsageError("noise: " + std::to_string(needed) + " runs or more are needed, not " +
-                                std::to_string(runs.size()));
+FalseAlarms false_alarms(const std::vector<Results>& sessions, int pairs, int baseline, double planted,
+                         std::uint64_t seed) {
+  const auto in_a = static_cast<std::size_t>(baseline);
+  if (sessions.size() <= in_a)
+    throw multinode::UsageError("noise: " + std::to_string(in_a + 1) + " sessions or more are needed, not " +
+                                std::to_string(sessions.size()));
   std::vector<std::map<MetricKey, Measured>> series;
-  for (const auto& run : runs) series.push_back(metrics_of(run.samples));
+  for (const auto& session : sessions) series.push_back(metrics_of(session.samples));
   std::mt19937_64 random(seed);
-  std::vector<std::size_t> order(runs.size());
+  std::vector<std::size_t> order(sessions.size());
   std::iota(order.begin(), order.end(), 0);
 
   FalseAlarms found;
   for (found.pairs = 0; found.pairs < pairs; ++found.pairs) {
     std::shuffle(order.begin(), order.end(), random);
+    const auto& last = series[order[in_a]];
     bool alarm = false, suspect = false;
-    for (const auto& [key, first] : series[order[0]]) {
-      auto next = order.begin();
-      const auto take = [&, &key = key](std::size_t count) {
-        std::vector<double> values;
-        for (; count > 0; --count, ++next)
-          if (const auto of = series[*next].find(key); of != series[*next].end())
-            values.push_back(median(of->second.values));
-        return values;
+    std::vector<std::pair<Comparison, Measured>> sensitive;
+    const auto judge = [&](Comparison& comparison, const std::vector<double>& values) {
+      if (comparison.verdict == "worse")
+        confirm(comparison, {}, {values.begin() + 1, values.begin() + 1 + fresh_launches});
+    };
+    for (const auto& [key, all] : last) {
+      if (all.values.size() < 1 + fresh_launches)
+        throw multinode::UsageError("noise: each session needs " + std::to_string(1 + fresh_launches) + " launches");
+      Sessions a;
+      for (std::size_t i = 0; i < in_a; ++i)
+        if (const auto of = series[order[i]].find(key); of != series[order[i]].end()) a.push_back(of->second.values);
+      if (a.empty()) continue;
+      auto values = all.values;
+      std::shuffle(values.begin(), values.end(), random);
+      const auto with = [&](double factor) {
+        for (double& value : values) value *= factor;
+        Measured b = all;
+        b.values = {values.front()};
+        auto comparison = compare_metric(key, b, a, last.size());
+        const bool is_suspect = comparison.verdict == "worse";
+        judge(comparison, values);
+        return std::pair(comparison, is_suspect);
       };
-      Measured a = first, b = first;
-      a.values = take(static_cast<std::size_t>(baseline_launches));
-      b.values = take(1);
-      if (b.values.empty()) continue;
-      auto comparison = compare_metric(key, a, b);
-      if (comparison.verdict == "worse") {
-        suspect = true;
-        auto again_a = take(fresh_launches), again_b = take(fresh_launches);
-        confirm(comparison, std::move(again_a), std::move(again_b));
-      }
+      const auto [comparison, is_suspect] = with(1);
+      suspect = suspect || is_suspect;
+      const double visible = as_share(comparison.visible, comparison.better);
+      found.visible_from[name_of(key)].push_back(visible);
       if (comparison.verdict == "worse") {
         alarm = true;
         ++found.by_metric[name_of(key)];
       }
+      if (visible > planted) continue;
+      ++found.planted;
+      found.found += with(comparison.better == "less" ? 1 + planted : 1 - planted).first.verdict == "worse";
     }
     found.alarms += alarm;
     found.suspects += suspect;

@@ -1,4 +1,4 @@
-// statistics.hpp: is a metric what it was? Medians, and noise as it was measured; no constants of any machine.
+// statistics.hpp: is a metric what it was? Its noise is measured: between sessions, and between launches of a session.
 #pragma once
 
 #include "results.hpp"
@@ -7,11 +7,12 @@
 
 #include <compare>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
 namespace image_check {
+
+using multinode::median;
 
 // What was measured.
 struct MetricKey {
@@ -27,36 +28,52 @@ struct Measured {
 };
 std::map<MetricKey, Measured> metrics_of(const std::vector<Sample>& samples);
 
-using multinode::median;
+// A session is one run of image-check: one boot, allocation and time of day. Its launches share that.
+using Sessions = std::vector<std::vector<double>>;  // of each, the values of its launches
 
-// Values of positive quantities are compared as logarithms, so that half as fast is as far as twice as fast, and no
-// noise is so wide that nothing can fall below it.
-//
-// log(median) - limit is where worse begins: limit = max(3 x 1.4826 x median absolute deviation, log 1.03). 1.4826
-// makes the deviation that of a normal distribution (Rousseeuw and Croux 1993). Needs three launches or more.
-double noise_limit(std::span<const double> values);
+inline constexpr std::size_t fresh_launches = 3;   // of each side, for a suspect
+inline constexpr double false_alarm_rate = 0.005;  // of a comparison with all its metrics
+inline constexpr double flagged_gain = 0.10;       // a gain of more than this is unexplained
+inline constexpr double least_evidence = 0.30;     // a metric that cannot see such a loss is no evidence
 
-inline constexpr std::size_t least_launches = 3;  // of a baseline
-inline constexpr std::size_t fresh_launches = 3;  // of each side, for a suspect
-inline constexpr double flagged_gain = 0.10;      // a gain of more than this is unexplained
+// Values of positive quantities are compared as logarithms, so that half as fast is as far away as twice as fast.
+struct Noise {
+  double limit;    // log(median of B / median of A) beyond this is worse
+  double visible;  // a loss of this size, as a logarithm, is found in 95 of 100 comparisons; unseen: none is
+};
+inline constexpr double unseen = 100;
 
-// Compares `b` with the baseline `a`, without fresh launches: same, worse (suspect) or better.
-Comparison compare_metric(const MetricKey& key, const Measured& a, const Measured& b);
+// The one-sided prediction limit for the median of fresh_launches of B in a new session: Student's t at
+// false_alarm_rate / `metrics` (Bonferroni), times the standard deviation of the difference, and 3 % at least. The
+// sessions' medians have the noise between sessions; three or more are needed. If B is compared with fresh launches of
+// A that were taken in turn (`in_turn`), the noise between sessions cancels, and that of launches alone counts.
+Noise noise_of(const Sessions& sessions, std::size_t metrics, bool in_turn);
 
-// Judges a suspect by fresh launches of A and B, taken in turn. It is worse if the median of B is beyond the limit and
-// each value of B is beyond half of it, or if B has fewer than fresh_launches values: it failed or did not end. Else it
-// was flaky. `again_a` may be empty: then the baseline stands.
+// Compares `b` with the baseline, without fresh launches: same, worse (a suspect: beyond half of the limit), better, or
+// blind: the metric cannot see a loss of 30 %. `metrics` is the number of metrics that are compared.
+Comparison compare_metric(const MetricKey& key, const Measured& b, const Sessions& a, std::size_t metrics,
+                          bool in_turn = false);
+
+// Judges a suspect by fresh launches of A and B, taken in turn; without those of A the baseline stands. It is worse if
+// the median of B is beyond the limit and each value of B is beyond half of it, or if B has fewer than fresh_launches
+// values: it failed or did not end. Else it was flaky.
 void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b);
 
-// By how much B is worse than A, as a share of A: 0.5 is half the bandwidth, or twice the time.
+// By how much B is worse than A, as a share of A: 0.5 is half the bandwidth, or one and a half times the time.
 double worse_by(const Comparison& comparison);
+// The same for a logarithm.
+double as_share(double logarithm, const std::string& better);
 
-// How many of `pairs` comparisons of runs with themselves would be called worse: baselines of
-// `baseline_launches` runs, one run, and fresh ones of both, all drawn without replacement from `runs` of one image.
+// Draws from sessions of one image, each of 1 + fresh_launches launches or more: `baseline` of them against another
+// one, whose first launch is B and whose next ones are the fresh launches; no fresh A. Then the same with a loss of
+// `planted` in one metric that claims to see it.
 struct FalseAlarms {
   int pairs = 0, alarms = 0, suspects = 0;  // pairs with one or more
-  std::map<std::string, int> by_metric;     // alarms
+  int planted = 0, found = 0;
+  std::map<std::string, int> by_metric;                     // alarms
+  std::map<std::string, std::vector<double>> visible_from;  // of each metric in each pair, as a share
 };
-FalseAlarms false_alarms(const std::vector<Results>& runs, int pairs, int baseline_launches, std::uint64_t seed);
+FalseAlarms false_alarms(const std::vector<Results>& sessions, int pairs, int baseline, double planted,
+                         std::uint64_t seed);
 
 }  // namespace image_check

@@ -1,8 +1,9 @@
 // A stand-in for Pyxis, the Slurm plug-in that runs a step's tasks in a container: for tests of job scripts, where
 // there is neither Pyxis nor Enroot. It takes Pyxis's options and refuses the values that Pyxis refuses. It unpacks no
-// image: its "container" is this machine's system folders and what --container-mounts names, so a script that forgets
-// to mount what it needs fails here, too. Build: g++ -std=c++20 -shared -fPIC; use: a line "required FILE.so" in
-// plugstack.conf.
+// image: its "container" has the folders of IMAGE.root, a folder beside the image's file, this machine's system folders
+// for those that are not there, and what --container-mounts names. So a script that forgets to mount what it needs, or
+// starts a program that is not in the image, fails here. Build: g++ -std=c++20 -shared -fPIC; use: a line "required
+// FILE.so" in plugstack.conf.
 #include <sched.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -150,7 +151,8 @@ void enter_container(spank_t spank) {
   check(mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr), "mount /");
   check(mount("none", root.c_str(), "tmpfs", 0, "mode=755"), "mount tmpfs");
   for (const char* name : {"bin", "sbin", "lib", "lib64", "usr", "etc", "opt", "var", "run", "dev", "proc", "sys"}) {
-    const fs::path here = fs::path("/") / name;
+    fs::path here = fs::path(image + ".root") / name;
+    if (!fs::exists(here)) here = fs::path("/") / name;
     if (fs::is_symlink(here))
       fs::copy_symlink(here, root / name);
     else if (fs::exists(here))
@@ -195,7 +197,8 @@ extern "C" int slurm_spank_init_post_opt(spank_t, int, char**) {
 
 extern "C" int slurm_spank_local_user_init(spank_t, int, char**) {
   if (asked().contains("image"))
-    slurm_info("pyxis stand-in: no image is unpacked: the container is this system and what is mounted");
+    slurm_info(
+        "pyxis stand-in: no image is unpacked: the container is the folder beside it, this system and what is mounted");
   return 0;
 }
 

@@ -11,7 +11,11 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "OFF: compile file by file, for short builds after each edit")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
 find_program(CCACHE ccache)
-if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER) # ccache fails where its folder is read-only
+  execute_process(COMMAND sh -c "folder=$('${CCACHE}' --get-config cache_dir) && mkdir -p \"$folder\" && test -w \"$folder\""
+    RESULT_VARIABLE ccache_failed ERROR_QUIET)
+endif()
+if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER AND NOT ccache_failed)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()

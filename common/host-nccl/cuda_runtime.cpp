@@ -101,18 +101,32 @@ struct Record {
 
 }  // namespace
 
+// A graph that is being recorded, of the tasks of one or more streams. It keeps them in the order of the calls, which
+// is one of the orders that the streams and events allow.
+struct Capture {
+  cudaStream_t origin = nullptr;
+  std::thread::id thread;
+  std::vector<Make> tasks;
+  std::vector<cudaStream_t> streams;
+};
+// For each stream of a capture the number of its tasks that come before a point.
+using Seen = std::map<cudaStream_t, std::size_t>;
+
 // CUDA's names for the types behind its handles.
 struct CUstream_st {
   int device = 0;
   bool blocking = false;  // synchronizes with the default stream
   std::shared_ptr<Queue> queue = std::make_shared<Queue>();
-  std::optional<std::vector<Make>> captured;
-  std::thread::id captured_by;
+  std::shared_ptr<Capture> capture;
+  Seen seen;
 };
 struct CUevent_st {
   int device = 0;
   bool timed = true;
   std::shared_ptr<Record> record;
+  bool captured = false;  // its last record is a part of a capture, which is gone when it has ended
+  std::weak_ptr<Capture> capture;
+  Seen seen;
 };
 struct CUgraph_st {
   std::vector<Make> tasks;
@@ -247,10 +261,12 @@ cudaError_t put(const char* call, cudaStream_t stream, Make make) {
   const Lock lock(Machine::get().mutex);
   CUstream_st* found = find(stream);
   if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never created");
-  if (found->captured)
-    found->captured->push_back(std::move(make));
-  else
+  if (found->capture) {
+    found->capture->tasks.push_back(std::move(make));
+    ++found->seen[found];
+  } else {
     submit(found, make());
+  }
   return cudaSuccess;
 }
 
@@ -338,6 +354,13 @@ cudaError_t set(const char* call, void* memory, int value, std::size_t bytes, cu
   return put(call, stream, [=] { return [=] { std::memset(memory, value, bytes); }; });
 }
 
+// With the machine's mutex held: allocating and freeing would be no part of the graph.
+bool this_thread_captures() {
+  return std::ranges::any_of(Machine::get().streams, [](cudaStream_t stream) {
+    return stream->capture && stream->capture->thread == std::this_thread::get_id();
+  });
+}
+
 cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int device) {
   if (!has_device()) return no_device();
   if (!memory) return refuse(cudaErrorInvalidValue, call, "the output pointer is null");
@@ -345,6 +368,8 @@ cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int dev
   if (bytes == 0) return cudaSuccess;
   Machine& machine = Machine::get();
   const Lock lock(machine.mutex);
+  if (this_thread_captures())
+    return refuse(cudaErrorStreamCaptureUnsupported, call, "this thread is capturing a stream");
   std::size_t used = 0;
   for (const auto& [begin, allocation] : machine.memory)
     if (allocation.device == device) used += allocation.bytes;
@@ -379,6 +404,8 @@ cudaError_t release(const char* call, void* memory, bool pinned) {
   int device = 0;
   {
     const Lock lock(machine.mutex);
+    if (this_thread_captures())
+      return refuse(cudaErrorStreamCaptureUnsupported, call, "this thread is capturing a stream");
     const auto found = machine.memory.find(reinterpret_cast<std::uintptr_t>(memory));
     if (found == machine.memory.end() || (found->second.device < 0) != pinned)
       return refuse(cudaErrorInvalidValue, call,
@@ -499,6 +526,12 @@ const char* cudaGetErrorName(cudaError_t error) {
       {cudaErrorNotSupported, "cudaErrorNotSupported"},
       {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported"},
       {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread"},
+      {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit"},
+      {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation"},
+      {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge"},
+      {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined"},
+      {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched"},
+      {cudaErrorCapturedEvent, "cudaErrorCapturedEvent"},
       {cudaErrorIllegalState, "cudaErrorIllegalState"}};
   for (const auto& [code, name] : names)
     if (code == error) return name;
@@ -625,17 +658,24 @@ cudaError_t end_of(const char* call, cudaStream_t stream, Point& end) {
   const Lock lock(Machine::get().mutex);
   const CUstream_st* found = find(stream);
   if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never created");
-  if (found->captured) return refuse(cudaErrorStreamCaptureUnsupported, call, "this stream is being captured");
+  if (found->capture) return refuse(cudaErrorStreamCaptureUnsupported, call, "this stream is being captured");
   end = {found->queue, found->queue->submitted()};
   return cudaSuccess;
+}
+
+// With the machine's mutex held.
+cudaError_t known(const char* call, cudaEvent_t event) {
+  if (Machine::get().events.count(event)) return cudaSuccess;
+  return refuse(cudaErrorInvalidResourceHandle, call, "this event was destroyed or never created");
 }
 
 // The event's last record; null if there is none.
 cudaError_t record_of(const char* call, cudaEvent_t event, std::shared_ptr<Record>& record) {
   if (!has_device()) return no_device();
   const Lock lock(Machine::get().mutex);
-  if (!Machine::get().events.count(event))
-    return refuse(cudaErrorInvalidResourceHandle, call, "this event was destroyed or never created");
+  if (const cudaError_t code = known(call, event); code != cudaSuccess) return code;
+  if (event->captured)
+    return refuse(cudaErrorCapturedEvent, call, "this event was last recorded in a capture, not executed");
   record = event->record;
   return cudaSuccess;
 }
@@ -656,11 +696,30 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  std::shared_ptr<Record> record;
-  if (const cudaError_t code = record_of("cudaStreamWaitEvent", event, record); code != cudaSuccess) return code;
-  if (!record) return cudaSuccess;  // as in CUDA: the event counts as complete
-  return put("cudaStreamWaitEvent", stream,
-             [record] { return [record] { record->point.queue->wait_for(record->point.number); }; });
+  const char* call = "cudaStreamWaitEvent";
+  if (!has_device()) return no_device();
+  const Lock lock(Machine::get().mutex);
+  if (const cudaError_t code = known(call, event); code != cudaSuccess) return code;
+  CUstream_st* found = find(stream);
+  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never created");
+  if (event->captured) {
+    const auto capture = event->capture.lock();
+    if (!capture)
+      return refuse(cudaErrorCapturedEvent, call, "this event was last recorded in a capture that has ended");
+    if (is_default(found))
+      return refuse(cudaErrorStreamCaptureImplicit, call, "the default stream cannot join a capture");
+    if (found->capture && found->capture != capture)
+      return refuse(cudaErrorStreamCaptureMerge, call, "the stream and the event are parts of two captures");
+    if (!found->capture) capture->streams.push_back(found);
+    found->capture = capture;
+    for (const auto& [other, number] : event->seen) found->seen[other] = std::max(found->seen[other], number);
+    return cudaSuccess;
+  }
+  if (found->capture)
+    return refuse(cudaErrorStreamCaptureIsolation, call, "this stream is being captured, and the event is outside");
+  if (const auto record = event->record)  // as in CUDA: without one the event counts as complete
+    submit(found, [record] { record->point.queue->wait_for(record->point.number); });
+  return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   return put("cudaLaunchHostFunc", stream, [=] { return [=] { function(data); }; });
@@ -687,17 +746,19 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const char* call = "cudaEventRecord";
-  std::shared_ptr<Record> before;
-  if (const cudaError_t code = record_of(call, event, before); code != cudaSuccess) return code;
+  if (!has_device()) return no_device();
   const Lock lock(Machine::get().mutex);
+  if (const cudaError_t code = known(call, event); code != cudaSuccess) return code;
   CUstream_st* found = find(stream);
   if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never created");
   if (found->device != event->device)
     return refuse(cudaErrorInvalidResourceHandle, call,
                   "the event is of device " + std::to_string(event->device) + ", the stream of device " +
                       std::to_string(found->device));
-  if (found->captured)
-    return refuse(cudaErrorStreamCaptureUnsupported, call, "host-nccl does not support events in a capture");
+  event->captured = found->capture != nullptr;
+  event->capture = found->capture;
+  event->seen = found->seen;
+  if (event->captured) return cudaSuccess;
   auto record = std::make_shared<Record>();
   record->point = submit(found, [record] { record->time = Clock::now(); });
   event->record = std::move(record);
@@ -735,28 +796,41 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (!found) return result(cudaErrorInvalidResourceHandle);
   if (is_default(found))
     return refuse(cudaErrorStreamCaptureUnsupported, "cudaStreamBeginCapture", "the default stream cannot be captured");
-  if (found->captured) return refuse(cudaErrorIllegalState, "cudaStreamBeginCapture", "this stream is being captured");
-  found->captured.emplace();
-  found->captured_by = std::this_thread::get_id();
+  if (found->capture) return refuse(cudaErrorIllegalState, "cudaStreamBeginCapture", "this stream is being captured");
+  found->capture = std::make_shared<Capture>(Capture{found, std::this_thread::get_id(), {}, {found}});
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   const Lock lock(Machine::get().mutex);
   const CUstream_st* found = find(stream);
   if (!found) return result(cudaErrorInvalidResourceHandle);
-  *status = found->captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  *status = found->capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const char* call = "cudaStreamEndCapture";
   const Lock lock(Machine::get().mutex);
   CUstream_st* found = find(stream);
   if (!found) return result(cudaErrorInvalidResourceHandle);
   *graph = nullptr;
-  if (!found->captured) return refuse(cudaErrorIllegalState, "cudaStreamEndCapture", "this stream is not captured");
-  if (found->captured_by != std::this_thread::get_id())
-    return refuse(cudaErrorStreamCaptureWrongThread, "cudaStreamEndCapture", "another thread began the capture");
-  Machine::get().graphs.insert(*graph = new CUgraph_st{std::move(*found->captured)});
-  found->captured.reset();
+  const std::shared_ptr<Capture> capture = found->capture;
+  if (!capture) return refuse(cudaErrorIllegalState, call, "this stream is not captured");
+  if (capture->thread != std::this_thread::get_id())
+    return refuse(cudaErrorStreamCaptureWrongThread, call, "another thread began the capture");
+  if (capture->origin != found)
+    return refuse(cudaErrorStreamCaptureUnmatched, call, "the capture began on another stream");
+  bool joined = true;
+  for (const cudaStream_t one : capture->streams) {
+    if (Machine::get().streams.count(one) == 0) continue;
+    joined = joined && found->seen[one] == one->seen[one];
+    one->capture.reset();
+    if (one != found) one->seen.clear();
+  }
+  found->seen.clear();
+  if (!joined)
+    return refuse(cudaErrorStreamCaptureUnjoined, call,
+                  "another stream has tasks in the capture that this one does not wait for");
+  Machine::get().graphs.insert(*graph = new CUgraph_st{std::move(capture->tasks)});
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {

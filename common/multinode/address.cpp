@@ -47,9 +47,14 @@ std::string interface_address() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return "";
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> guard(all, &freeifaddrs);
-  for (const ifaddrs* i = all; i; i = i->ifa_next)
-    if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) && !(i->ifa_flags & IFF_LOOPBACK))
-      return number_text(i->ifa_addr, sizeof(sockaddr_in));
+  for (const int family : {AF_INET, AF_INET6})
+    for (const ifaddrs* i = all; i; i = i->ifa_next) {
+      if (!i->ifa_addr || i->ifa_addr->sa_family != family || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK))
+        continue;
+      if (family == AF_INET) return number_text(i->ifa_addr, sizeof(sockaddr_in));
+      const auto* six = reinterpret_cast<const sockaddr_in6*>(i->ifa_addr);
+      if (!IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) return number_text(i->ifa_addr, sizeof *six);
+    }
   return "";
 }
 
@@ -78,7 +83,7 @@ std::string address_towards(const Endpoint& to) {
 std::string listening_address(const std::string& host) {
   if (is_loopback(host) || host.find("localhost") != std::string::npos) return host;
   const Addresses found = addresses_of(host);
-  return found && first_outside(found).empty() ? "0.0.0.0" : host;
+  return found && first_outside(found).empty() ? "" : host;
 }
 
 }  // namespace detail

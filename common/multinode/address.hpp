@@ -18,7 +18,8 @@ namespace detail {
 std::string number_text(const sockaddr* address, socklen_t length);
 bool is_loopback(const std::string& address);
 
-// The IPv4 address of the first interface that is up and is not loopback; "" if there is none.
+// The IPv4 address, or else the IPv6 address, of the first interface that is up and is not loopback; "" if there is
+// none. Link-local IPv6 addresses do not count.
 std::string interface_address();
 
 // The address at which other machines reach this one: that of its host name, or, if /etc/hosts maps the name to
@@ -29,7 +30,7 @@ std::string own_address();
 // address only if there is no other; "" if there is none.
 std::string address_towards(const Endpoint& to);
 
-// The address to listen on, so that clients that know this machine as `host` reach it: `host`, or 0.0.0.0 (all
+// The address to listen on, so that clients that know this machine as `host` reach it: `host`, or "" (all
 // addresses) if that name resolves to loopback on this machine.
 std::string listening_address(const std::string& host);
 

@@ -50,6 +50,7 @@ struct Prepared {
   if (command.default_signals)
     for (number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);  // an ignored one stays ignored in exec
   ::signal(SIGPIPE, SIG_DFL);
+  if (command.open_files && setrlimit(RLIMIT_NOFILE, &*command.open_files) < 0) give_up();
   if (sigprocmask(SIG_SETMASK, &command.mask, nullptr) < 0) give_up();
   if (command.file.empty())
     execvpe(prepared.file, prepared.arguments, prepared.environment);

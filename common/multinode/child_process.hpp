@@ -1,6 +1,7 @@
 // child_process.hpp: starts a child process, waits for it, and kills it with its object.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <csignal>
@@ -34,11 +35,12 @@ struct ChildCommand {
   std::optional<std::vector<std::string>> environment = {};  // NAME=value; default: this process's own
   // The child's descriptors 0, 1, 2 ...: descriptors[i] must be i, or larger than every index.
   std::vector<int> descriptors = {0, 1, 2};
-  bool own_group = false;        // make it the leader of a new process group
-  int when_parent_dies = 0;      // signal that it gets when the thread that started it ends; 0: none
-  sigset_t mask = {};            // its blocked signals
-  bool default_signals = false;  // false: it ignores the signals that this process ignores, except SIGPIPE
-  bool only_these = false;       // close all other descriptors in it
+  bool own_group = false;                 // make it the leader of a new process group
+  int when_parent_dies = 0;               // signal that it gets when the thread that started it ends; 0: none
+  sigset_t mask = {};                     // its blocked signals
+  std::optional<rlimit> open_files = {};  // its limits of open files; default: this process's own
+  bool default_signals = false;           // false: it ignores the signals that this process ignores, except SIGPIPE
+  bool only_these = false;                // close all other descriptors in it
 };
 
 class ChildProcess {

@@ -289,12 +289,11 @@ Backend choose_cpu_backend([[maybe_unused]] const World& world) {
 }
 
 std::unique_ptr<Communicator> make_communicator(World& world, Backend backend) {
-  if (backend == Backend::automatic) {
-    backend = choose_cpu_backend(world);
 #ifdef MULTINODE_HAVE_NCCL
-    if (one_gpu_each(world.gather("choice of a backend", stand_in() ? "" : own_gpu(world)))) backend = Backend::nccl;
+  if (backend == Backend::nccl) require_one_gpu_each(world);
+  if (backend == Backend::automatic && one_gpu_each(world, false)) backend = Backend::nccl;
 #endif
-  }
+  if (backend == Backend::automatic) backend = choose_cpu_backend(world);
   switch (backend) {
     case Backend::mpi:
 #ifdef MULTINODE_HAVE_MPI

@@ -1,3 +1,4 @@
+#include <multinode/communicator_backends.hpp>
 #include <multinode/device.hpp>
 #include <multinode/libraries.hpp>
 
@@ -20,17 +21,8 @@ namespace {
 #ifdef MULTINODE_HAVE_MPI
 class MpiLifetime : public Libraries::Mpi {
  public:
-  MpiLifetime() {
-    int initialized = 0;
-    MPI_Initialized(&initialized);
-    if (initialized) return;
-    int provided = 0;
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
-    ours_ = true;
-  }
-  ~MpiLifetime() override {
-    if (ours_) MPI_Finalize();
-  }
+  MpiLifetime() { multinode::start_mpi(); }
+  ~MpiLifetime() override { multinode::finalize_mpi(); }
   MpiLifetime(const MpiLifetime&) = delete;
   MpiLifetime& operator=(const MpiLifetime&) = delete;
 
@@ -53,9 +45,6 @@ class MpiLifetime : public Libraries::Mpi {
     check(MPI_Bcast(buffer, sizeof buffer, MPI_CHAR, 0, MPI_COMM_WORLD));
     return buffer;
   }
-
- private:
-  bool ours_ = false;
 };
 #endif
 
@@ -92,6 +81,8 @@ class CommunicatorLibraries : public Libraries {
 #ifdef MULTINODE_HAVE_MPI
   bool has_mpi() const noexcept override { return true; }
   std::unique_ptr<Mpi> start_mpi() const override { return std::make_unique<MpiLifetime>(); }
+  bool must_finalize_mpi() const noexcept override { return multinode::must_finalize_mpi(); }
+  void finalize_mpi() const noexcept override { multinode::finalize_mpi(); }
   void abort_mpi(int status) const noexcept override {
     int initialized = 0, finalized = 0;
     MPI_Initialized(&initialized);

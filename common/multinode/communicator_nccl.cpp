@@ -24,22 +24,33 @@ class NcclCommunicator : public Communicator {
   void synchronize() override;
 
  private:
-  // wait() does not block the host: it makes the stream wait that was the caller's when the operation started.
+  using Events = std::vector<std::unique_ptr<Event>>;
+
+  // wait() does not block the host: it makes the stream wait that was the caller's when the operation started. The
+  // event goes back to those that the next operations use.
   class Enqueued : public Work::State {
    public:
-    Enqueued(cudaStream_t callers, const Stream& own) : callers_(callers) { done_.record(own.get()); }
-    void wait() override { done_.hold_back(callers_); }
+    Enqueued(cudaStream_t callers, const Stream& own, std::shared_ptr<Events> unused)
+        : callers_(callers), unused_(std::move(unused)) {
+      if (unused_->empty()) unused_->push_back(std::make_unique<Event>());
+      done_ = std::move(unused_->back());
+      unused_->pop_back();
+      done_->record(own.get());
+    }
+    ~Enqueued() override { unused_->push_back(std::move(done_)); }
+    void wait() override { done_->hold_back(callers_); }
 
    private:
     cudaStream_t callers_;
-    Event done_;
+    std::shared_ptr<Events> unused_;
+    std::unique_ptr<Event> done_;
   };
 
   Work start(const Call& call) override {
     ready_.record(callers_);
     ready_.hold_back(stream_.get());
     perform(call);
-    return Work(std::make_unique<Enqueued>(callers_, stream_));
+    return Work(std::make_unique<Enqueued>(callers_, stream_, unused_));
   }
 
   template <class Function>
@@ -84,6 +95,7 @@ class NcclCommunicator : public Communicator {
 
   Stream stream_;
   Event ready_;
+  std::shared_ptr<Events> unused_ = std::make_shared<Events>();
   DeviceBuffer<std::uint8_t> one_{1};
   cudaStream_t callers_ = nullptr;
   std::optional<NcclHandle> comm_;
@@ -131,29 +143,31 @@ void NcclCommunicator::synchronize() {
 
 }  // namespace
 
-std::string own_gpu(const World& world) {
-  const int devices = device_count();
-  if (devices == 0) return "";
-  char pci[32];
-  check(cudaDeviceGetPCIBusId(pci, sizeof pci, world.local_rank() % devices));
-  return host_name() + " GPU " + pci;
-}
-
-bool one_gpu_each(std::span<const std::string> gpus) {
-  std::set<std::string_view> different(gpus.begin(), gpus.end());
+bool one_gpu_each(World& world, bool stand_ins) {
+  std::string own;
+  if (const int devices = device_count(); devices > 0 && (stand_ins || !stand_in())) {
+    char pci[32];
+    check(cudaDeviceGetPCIBusId(pci, sizeof pci, world.local_rank() % devices));
+    own = host_name() + " GPU " + pci;
+  }
+  const std::vector<std::string> gpus = world.gather("GPUs", own);
+  const std::set<std::string_view> different(gpus.begin(), gpus.end());
   return different.size() == gpus.size() && !different.contains("");
 }
 
-std::unique_ptr<Communicator> make_nccl(World& world) {
+void require_one_gpu_each(World& world) {
   int devices = 0;
   if (const cudaError_t code = cudaGetDeviceCount(&devices); code != cudaSuccess)
     throw HardwareAbsent("--backend nccl: " + host_name() + " has no GPU that can be used (" +
                          cudaGetErrorString(code) + ")");
-  if (!one_gpu_each(world.gather("GPUs", own_gpu(world))))
+  if (!one_gpu_each(world, true))
     throw HardwareAbsent("--backend nccl: NCCL needs one GPU per process, and " + host_name() + " shows " +
                          std::to_string(devices) + " GPU(s) to this one of " + std::to_string(world.local_size()) +
                          " processes: start fewer processes per node");
-  check(cudaSetDevice(world.local_rank() % devices));
+}
+
+std::unique_ptr<Communicator> make_nccl(World& world) {
+  check(cudaSetDevice(world.local_rank() % device_count()));
   return std::make_unique<NcclCommunicator>(world);
 }
 

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace multinode {
 
 Endpoint parse_endpoint(std::string_view text, std::string_view what) {
@@ -29,5 +31,12 @@ std::string to_string(const Endpoint& endpoint) {
   const bool v6 = endpoint.host.find(':') != std::string::npos;
   return fmt::format("{}{}{}:{}", v6 ? "[" : "", endpoint.host, v6 ? "]" : "", endpoint.port);
 }
+
+StorePlace parse_store_place(std::string_view text, std::string_view what) {
+  const auto slash = std::min(text.rfind('/'), text.size());
+  return {parse_endpoint(text.substr(0, slash), what), std::string(text.substr(std::min(slash + 1, text.size())))};
+}
+
+std::string with_token(const StorePlace& place) { return to_string(place) + "/" + place.token; }
 
 }  // namespace multinode

@@ -17,4 +17,13 @@ struct Endpoint {
 Endpoint parse_endpoint(std::string_view text, std::string_view what);
 std::string to_string(const Endpoint& endpoint);
 
+// A store that a launcher or rank 0 serves for a run, and the run's token, which its processes show to the store.
+struct StorePlace : Endpoint {
+  std::string token;
+};
+
+// "host:port/token". The token is a secret: for the environment of a process, never for a message or a command line.
+StorePlace parse_store_place(std::string_view text, std::string_view what);
+std::string with_token(const StorePlace& place);
+
 }  // namespace multinode

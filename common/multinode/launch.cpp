@@ -36,7 +36,11 @@ class Variables {
   }
 
   // "NAME=value", for a message.
-  std::string show(std::string_view name) const { return fmt::format("{}={}", name, printable(text(name))); }
+  std::string show(std::string_view name) const {
+    std::string value = printable(text(name));
+    if (name.ends_with("_STORE")) value.resize(std::min(value.rfind('/'), value.size()));  // what follows is a secret
+    return fmt::format("{}={}", name, value);
+  }
 
   // "NAME": the variable is set; "!NAME": it is not; "NAME!=value": it is not set to this value.
   bool meet(std::string_view condition) const {
@@ -259,11 +263,10 @@ struct Row {
   Numbers numbers = {};                         // without a rank: one process per node or pod
   std::array<std::string_view, 2> run_id = {};  // the run's, or a job's and its step's
   std::string_view restart_count = "";
-  std::string_view report_fd = "";
 
   // How the processes meet: in MPI_Init if `mpi` is set, in the launcher's store, or at a master.
   std::string_view mpi = "";
-  std::string_view store = "";  // host:port of a TcpStore
+  std::string_view store = "";  // host:port/token of a TcpStore
   // The master: MASTER_ADDR and MASTER_PORT take precedence, then these in this order.
   std::string_view address = "";
   std::string_view endpoint = "";                   // host:port
@@ -373,7 +376,6 @@ constexpr std::array table = {
         .numbers = torch_numbers,
         .run_id = {"CLUSTER_JOB_ID"},
         .restart_count = "CLUSTER_RESTART_COUNT",
-        .report_fd = "CLUSTER_REPORT_FD",
         .store = "CLUSTER_STORE"},
     Row{.launcher = "mnrun",
         .known_by = {"MNRUN_STORE", "MNRUN_RUN_ID"},
@@ -550,8 +552,7 @@ Launch read_launch(const Environment& environment) {
   launch.restart_count = variables.number(row.restart_count).value_or(Given<int>{}).value;
   launch.under_mpi = variables.has(row.mpi);
   if (!row.store.empty())
-    launch.launcher_store = {parse_endpoint(variables.text(row.store), row.store), std::string(row.store)};
-  launch.report_fd = variables.number(row.report_fd);
+    launch.launcher_store = {parse_store_place(variables.text(row.store), row.store), std::string(row.store)};
   if (row.finish) row.finish(variables, launch);
   require_consistent(launch);
   return launch;
@@ -580,9 +581,9 @@ Nodes read_nodes(const Environment& environment) {
 std::span<const std::string_view> process_variables() {
   static constexpr auto names = std::to_array<std::string_view>(
       {// torchrun, mnrun, cluster, Ray Train, torch.distributed.launch
-       "TORCHELASTIC_*", "MNRUN_*", "CLUSTER_JOB_ID", "CLUSTER_RESTART_COUNT", "CLUSTER_STORE", "CLUSTER_CHECKPOINT",
-       "CLUSTER_REPORT_FD", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
-       "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE",
+       "TORCHELASTIC_*", "MNRUN_*", "CLUSTER_JOB_ID", "CLUSTER_RESTART_COUNT", "CLUSTER_STORE", "RANK", "LOCAL_RANK",
+       "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK",
+       "ROLE_WORLD_SIZE",
        // Open MPI and PMIx
        "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE", "OMPI_APP_CTX_NUM_PROCS",
        "OMPI_FIRST_RANKS", "OMPI_NUM_APP_CTX", "OMPI_FILE_LOCATION", "OMPI_COMMAND", "OMPI_ARGV", "OMPI_MCA_ess",

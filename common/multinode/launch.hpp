@@ -46,8 +46,7 @@ struct Launch : Nodes {
 
   bool under_mpi = false;    // MPI_Init finds the other ranks: started by mpirun, srun with PMI(x), mpiexec ...
   bool agent_store = false;  // torchrun's agent serves a TCPStore at the master endpoint
-  std::optional<Given<Endpoint>> launcher_store;  // mnrun's agent, or the cluster's head, serves a TcpStore here
-  std::optional<Given<int>> report_fd;            // write JSON lines to this descriptor: the launcher reads them
+  std::optional<Given<StorePlace>> launcher_store;  // mnrun's agent, or the cluster's head, serves a TcpStore here
   bool one_per_node = false;  // a pod or a batch node, not a launched process: rank is its node rank
 
   std::string run_id;     // separates runs that share a store; "" if the launcher has none

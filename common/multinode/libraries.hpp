@@ -20,7 +20,6 @@ class Libraries {
   // See stand_in() in device.hpp.
   virtual const char* stand_in() const noexcept { return nullptr; }
 
-  // Initializes MPI and finalizes it in the destructor, unless the program itself initialized it.
   class Mpi {
    public:
     virtual ~Mpi() = default;
@@ -29,7 +28,13 @@ class Libraries {
     virtual std::string broadcast(const Launch& launch, const std::string& text) = 0;
   };
   virtual bool has_mpi() const noexcept { return false; }
+  // Initializes MPI, unless the program itself did. The destructor calls finalize_mpi().
   virtual std::unique_ptr<Mpi> start_mpi() const { return nullptr; }
+
+  // Whether MPI was initialized here or by an MpiComm, and not finalized since. Then call finalize_mpi(), which is
+  // collective and may block forever if a rank is missing: announce it to the watchdog.
+  virtual bool must_finalize_mpi() const noexcept { return false; }
+  virtual void finalize_mpi() const noexcept {}
 
   // Calls MPI_Abort if MPI is running: the other ranks may be waiting for this one.
   virtual void abort_mpi(int /*status*/) const noexcept {}

@@ -1,3 +1,4 @@
+#include <multinode/communicator_backends.hpp>
 #include <multinode/mpi.hpp>
 #include <multinode/world.hpp>
 
@@ -5,32 +6,42 @@ namespace multinode {
 
 namespace {
 
-// Initializes MPI unless the World or the program did. MPI is then finalized when the process exits, because it cannot
-// be initialized twice.
-void start_mpi() {
-  struct Library {
-    Library() {
-      int provided = 0;
-      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
-    }
-    ~Library() {
-      int finalized = 0;
-      MPI_Finalized(&finalized);
-      if (!finalized) MPI_Finalize();
-    }
-  };
-  int initialized = 0;
-  check(MPI_Initialized(&initialized));
-  if (!initialized) static const Library library;
+// Finalizes MPI when the process exits, if nobody else has.
+struct Library {
+  bool initialized_here = false;
+  bool must_finalize() const {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    return initialized_here && !finalized;
+  }
+  void finalize() const {
+    if (must_finalize()) MPI_Finalize();
+  }
+  ~Library() { finalize(); }
+};
 
-  int provided = 0;
+Library& library() {
+  static Library one;
+  return one;
+}
+
+}  // namespace
+
+void start_mpi() {
+  int initialized = 0, provided = 0;
+  check(MPI_Initialized(&initialized));
+  if (!initialized) {
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
+    library().initialized_here = true;
+  }
   check(MPI_Query_thread(&provided));
   if (provided < MPI_THREAD_SERIALIZED)
     throw std::runtime_error(
         "MPI was initialized without thread support: call MPI_Init_thread with MPI_THREAD_SERIALIZED");
 }
 
-}  // namespace
+bool must_finalize_mpi() noexcept { return library().must_finalize(); }
+void finalize_mpi() noexcept { library().finalize(); }
 
 MpiComm::MpiComm(const World& world) {
   const Launch& launch = world.launch();

@@ -1,4 +1,4 @@
-// nccl_handle.hpp: an NCCL communicator that the watchdog's thread may abort while other threads use it.
+// nccl_handle.hpp: NCCL communicators that the watchdog's thread may abort while other threads use them.
 #pragma once
 
 #include <multinode/device.hpp>
@@ -9,18 +9,24 @@
 #include <shared_mutex>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 namespace multinode {
 
-// Owns a blocking communicator. If the watchdog ends the process, it aborts the communicator first, so that kernels
-// that wait for a dead rank end. Any thread may call use(); the watchdog must outlive the object.
+// Owns the blocking communicators of this process, one per GPU that it uses. If the watchdog ends the process, it
+// aborts them first, so that kernels that wait for a dead rank end. Any thread may use them; the watchdog must outlive
+// the object.
 class NcclHandle {
  public:
-  NcclHandle(Watchdog& watchdog, ncclComm_t communicator) : watchdog_(watchdog), guarded_(std::make_shared<Guarded>()) {
-    guarded_->communicator = communicator;
+  using Lock = std::shared_lock<std::shared_mutex>;
+
+  NcclHandle(Watchdog& watchdog, std::vector<ncclComm_t> communicators)
+      : watchdog_(watchdog), guarded_(std::make_shared<Guarded>()) {
+    guarded_->communicators = std::move(communicators);
     watchdog_.set_abort([guarded = guarded_] { guarded->abort(); });
   }
-  // Destroys the communicator, unless it was aborted. During an exception it aborts it: the peers may be gone.
+  NcclHandle(Watchdog& watchdog, ncclComm_t communicator) : NcclHandle(watchdog, std::vector{communicator}) {}
+  // Destroys the communicators, unless they were aborted. During an exception it aborts them: the peers may be gone.
   ~NcclHandle() {
     if (std::uncaught_exceptions() > exceptions_)
       guarded_->abort();
@@ -31,21 +37,33 @@ class NcclHandle {
   NcclHandle(const NcclHandle&) = delete;
   NcclHandle& operator=(const NcclHandle&) = delete;
 
-  // Calls function(communicator), which returns an ncclResult_t. It must not block: abort() waits until it returns.
-  // Throws std::runtime_error if the call fails or the communicator was aborted.
+  // Hold the lock during calls of NCCL, which must not block: abort() waits for the lock. Throws std::runtime_error if
+  // the communicators were aborted.
+  [[nodiscard]] Lock lock() const {
+    Lock lock(guarded_->mutex, std::defer_lock);
+    if (!guarded_->aborting) lock.lock();  // a thread that polls must not keep abort() waiting
+    if (guarded_->aborting) throw std::runtime_error("NCCL was aborted");
+    return lock;
+  }
+  ncclComm_t operator[](std::size_t i) const { return guarded_->communicators[i]; }  // with lock()
+
+  // Calls function(the only communicator), which returns an ncclResult_t, with lock(). Throws std::runtime_error also
+  // if the call fails.
   template <class Function>
   void use(Function&& function, source_location at = source_location::current()) const {
-    std::shared_lock lock(guarded_->mutex, std::defer_lock);
-    if (!guarded_->aborting) lock.lock();  // a thread that polls must not keep abort() waiting
-    if (guarded_->aborting || !guarded_->communicator) throw std::runtime_error("NCCL was aborted");
-    check(function(guarded_->communicator), at);
+    const Lock held = lock();
+    check(function((*this)[0]), at);
   }
 
  private:
   struct Guarded {  // shared with the watchdog, which may call abort() while the handle is destroyed
     void end(ncclResult_t (*with)(ncclComm_t)) {
       const std::lock_guard lock(mutex);
-      if (communicator) with(std::exchange(communicator, nullptr));
+      const bool several = communicators.size() > 1;  // each call may wait for the others
+      if (several) ncclGroupStart();
+      for (ncclComm_t& communicator : communicators)
+        if (communicator) with(std::exchange(communicator, nullptr));
+      if (several) ncclGroupEnd();
     }
     void abort() {
       aborting = true;
@@ -53,7 +71,7 @@ class NcclHandle {
     }
     std::shared_mutex mutex;
     std::atomic<bool> aborting = false;
-    ncclComm_t communicator = nullptr;
+    std::vector<ncclComm_t> communicators;
   };
 
   Watchdog& watchdog_;

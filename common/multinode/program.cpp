@@ -41,23 +41,26 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
     known.add(program.common.description());
     if (!parse_command_line(argc, argv, known, talk)) return exit_right;
     program.validate();
-    if (launch.report_fd && program.common.json.empty())
-      program.common.json = "/dev/fd/" + std::to_string(launch.report_fd->value);
 
     talk = true;
     World world(program.name, launch, {program.common.timeout, program.common.rendezvous, program.same_versions});
     if (const char* text = libraries().stand_in(); text && world.rank() == 0)
       std::cout << "# " << text << '\n' << std::flush;
     try {
-      return agreed(world, body(world));
+      const int status = agreed(world, body(world));
+      if (libraries().must_finalize_mpi()) {
+        const auto inside = world.watchdog().enter("MPI_Finalize");  // waits for ranks that may have died
+        libraries().finalize_mpi();
+      }
+      return status;
     } catch (const std::exception& e) {
       world.watchdog().fail(e.what(), status_of(e));
     }
   } catch (const std::exception& e) {
     if (talk)
       std::cerr << program.name + ": " + e.what() + "\n" << std::flush;
-    else  // the launcher may kill rank 0 as soon as this rank fails: let rank 0 print first
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    else  // rank 0 prints this. A launcher may kill it as soon as this rank fails, so let the launcher kill this one
+      std::this_thread::sleep_for(std::chrono::seconds(1));
     libraries().abort_mpi(status_of(e));
     return status_of(e);
   }

@@ -1,4 +1,4 @@
-// The file: "multinode store", the generation and the endpoint, each on a line.
+// The file: "multinode store", the generation, and the endpoint with the token, each on a line.
 #include <multinode/check.hpp>
 #include <multinode/rendezvous_file.hpp>
 #include <multinode/socket.hpp>
@@ -53,12 +53,12 @@ std::optional<std::string> content_of(const fs::path& file) {
 
 }  // namespace
 
-void write_endpoint(const fs::path& file, const std::string& generation, const Endpoint& endpoint) {
+void write_place(const fs::path& file, const std::string& generation, const StorePlace& place) {
   content_of(file);
   std::string temporary = file.string() + ".XXXXXX";
   const Descriptor out(::mkstemp(temporary.data()));
   if (!out) throw unusable(file, errno);
-  const std::string text = std::string(first_line) + generation + "\n" + to_string(endpoint) + "\n";
+  const std::string text = std::string(first_line) + generation + "\n" + with_token(place) + "\n";
   const ssize_t written = ::write(out.get(), text.data(), text.size());
   if (written < 0 || ::fsync(out.get()) < 0 || ::rename(temporary.c_str(), file.c_str()) < 0) {
     const int error = errno;
@@ -67,12 +67,12 @@ void write_endpoint(const fs::path& file, const std::string& generation, const E
   }
 }
 
-Endpoint read_endpoint(const fs::path& file, const std::string& generation, std::chrono::milliseconds timeout) {
+StorePlace read_place(const fs::path& file, const std::string& generation, std::chrono::milliseconds timeout) {
   const auto deadline = deadline_in(timeout);
   for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
     const auto text = content_of(file);
     if (text && text->starts_with(generation + "\n"))
-      return parse_endpoint(text->substr(generation.size() + 1), "the rendezvous file " + file.string());
+      return parse_store_place(text->substr(generation.size() + 1), "the rendezvous file " + file.string());
     if (Clock::now() >= deadline)
       throw StoreTimeout("rank 0 has not written the rendezvous file " + file.string() + " within " + to_text(timeout) +
                          (text ? "; the file there is from another run" : ""));

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <future>
+#include <random>
 #include <system_error>
 #include <thread>
 
@@ -21,6 +22,8 @@ namespace multinode::detail {
 using std::chrono::milliseconds;
 
 namespace {
+
+constexpr milliseconds longest_pause(200), longest_attempt(10'000), name_lifetime(10'000);
 
 int milliseconds_left(Clock::time_point deadline) {
   const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
@@ -78,7 +81,8 @@ Addresses resolve(const Endpoint& endpoint, int flags, std::string& error) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | flags;
   addrinfo* found = nullptr;
-  const int code = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+  const int code = ::getaddrinfo(endpoint.host.empty() ? nullptr : endpoint.host.c_str(),
+                                 std::to_string(endpoint.port).c_str(), &hints, &found);
   if (code != 0) {
     error = "no address for " + detail::quoted(endpoint.host) + ": " +
             (code == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(code));
@@ -101,7 +105,8 @@ TcpClient::TcpClient(Endpoint server, milliseconds timeout, const Handshake& han
     : server_(std::move(server)), name_("the store at " + to_string(server_)) {
   const auto deadline = deadline_in(timeout);
   std::string error = "no time left";
-  for (milliseconds pause(1);; pause = std::min(2 * pause, milliseconds(100))) {
+  std::minstd_rand random(std::random_device{}());
+  for (milliseconds longest(1);; longest = std::min(2 * longest, longest_pause)) {
     bool again = true;
     if (try_connect(deadline, error)) {
       try {
@@ -109,12 +114,14 @@ TcpClient::TcpClient(Endpoint server, milliseconds timeout, const Handshake& han
         return;
       } catch (const ConnectionClosed&) {
         error = "it closes the connection (it is another kind of server, or it is full)";
-        lost_.clear();
+        lost("");
       } catch (const StoreTimeout&) {
         error = "it accepts the connection but does not answer";
         again = false;
       }
     }
+    // Thousands of ranks must not come all at once.
+    const milliseconds pause = longest / 2 + longest * std::uniform_int_distribution(0, 100)(random) / 100;
     if (!again || Clock::now() + pause >= deadline)
       throw StoreTimeout("no answer from " + name_ + " within " + to_text(timeout) + ": " + error);
     std::this_thread::sleep_for(pause);
@@ -123,37 +130,48 @@ TcpClient::TcpClient(Endpoint server, milliseconds timeout, const Handshake& han
 
 bool TcpClient::try_connect(Clock::time_point deadline, std::string& error) {
   taken_ = filled_ = 0;
-  const auto addresses = resolve_until(server_, deadline, error);
-  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
-    fd_ = Descriptor(::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!fd_) {
-      error = std::strerror(errno);
-      continue;
-    }
-    set_connection_options(fd_.get());
-    int result = ::connect(fd_.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
-    if (result == EINPROGRESS || result == EINTR) {
-      if (!wait_for(POLLOUT, deadline)) {
-        result = ETIMEDOUT;
-      } else {
-        socklen_t size = sizeof result;
-        ::getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &result, &size);
-      }
-    }
-    // A connection to a free port of this host can get that port as its source port and so connect to itself.
-    sockaddr_storage own{}, other{};
-    socklen_t own_size = sizeof own, other_size = sizeof other;
-    if (result == 0 && ::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
-        ::getpeername(fd_.get(), reinterpret_cast<sockaddr*>(&other), &other_size) == 0 && own_size == other_size &&
-        std::memcmp(&own, &other, own_size) == 0)
-      result = ECONNREFUSED;
-    if (result == 0) return true;
-    error = std::strerror(result);
-    if (result == ECONNREFUSED) error += " (no process listens there)";
-    if (result == ETIMEDOUT) error += " (a firewall in between, or a host that is down?)";
-    if (result == ENETUNREACH || result == EHOSTUNREACH) error += " (a wrong address or interface?)";
-    fd_.reset();
+  if (!addresses_ || Clock::now() > resolved_ + name_lifetime) {
+    addresses_ = resolve_until(server_, deadline, error);
+    resolved_ = Clock::now();
   }
+  int left = 0;
+  for (const addrinfo* address = addresses_.get(); address; address = address->ai_next) ++left;
+  for (const addrinfo* address = addresses_.get(); address; address = address->ai_next, --left)
+    // One that does not answer leaves time for the others.
+    if (try_address(*address, left == 1 ? deadline : Clock::now() + (deadline - Clock::now()) / left, error))
+      return true;
+  return false;
+}
+
+bool TcpClient::try_address(const addrinfo& address, Clock::time_point deadline, std::string& error) {
+  fd_ = Descriptor(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd_) {
+    error = std::strerror(errno);
+    return false;
+  }
+  set_connection_options(fd_.get());
+  int result = ::connect(fd_.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+  if (result == EINPROGRESS || result == EINTR) {
+    if (!wait_for(POLLOUT, std::min(deadline, Clock::now() + longest_attempt))) {
+      result = ETIMEDOUT;
+    } else {
+      socklen_t size = sizeof result;
+      ::getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &result, &size);
+    }
+  }
+  // A connection to a free port of this host can get that port as its source port and so connect to itself.
+  sockaddr_storage own{}, other{};
+  socklen_t own_size = sizeof own, other_size = sizeof other;
+  if (result == 0 && ::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+      ::getpeername(fd_.get(), reinterpret_cast<sockaddr*>(&other), &other_size) == 0 && own_size == other_size &&
+      std::memcmp(&own, &other, own_size) == 0)
+    result = ECONNREFUSED;
+  if (result == 0) return true;
+  error = std::strerror(result);
+  if (result == ECONNREFUSED) error += " (no process listens there)";
+  if (result == ETIMEDOUT) error += " (a firewall in between, or a host that is down?)";
+  if (result == ENETUNREACH || result == EHOSTUNREACH) error += " (a wrong address or interface?)";
+  fd_.reset();
   return false;
 }
 
@@ -168,15 +186,19 @@ bool TcpClient::wait_for(short events, Clock::time_point deadline) {
   }
 }
 
+// Sets the reason why every later call fails, and returns it.
+std::string TcpClient::lost(std::string reason) {
+  const std::lock_guard lock(mutex_);
+  return lost_ = std::move(reason);
+}
+
 void TcpClient::usable(std::string_view doing) const {
+  const std::lock_guard lock(mutex_);
   if (!lost_.empty()) throw StoreLost(lost_);
   if (!fd_) throw StoreLost("the connection to " + name_ + " is already closed, while " + std::string(doing));
 }
 
-void TcpClient::lose(const std::string& reason) {
-  lost_ = "lost " + name_ + ": " + reason;
-  throw StoreLost(lost_);
-}
+void TcpClient::lose(const std::string& reason) { throw StoreLost(lost("lost " + name_ + ": " + reason)); }
 
 void TcpClient::send(std::string_view bytes, Clock::time_point deadline, std::string_view doing) {
   usable(doing);
@@ -186,12 +208,10 @@ void TcpClient::send(std::string_view bytes, Clock::time_point deadline, std::st
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN) {
       if (!wait_for(POLLOUT, deadline)) {
-        lost_ = name_ + " does not read, while " + std::string(doing);
-        throw StoreTimeout(lost_);
+        throw StoreTimeout(lost(name_ + " does not read, while " + std::string(doing)));
       }
     } else if (errno != EINTR) {
-      lost_ = "lost " + name_ + ": " + std::strerror(errno) + ", while " + std::string(doing);
-      throw ConnectionClosed(lost_);
+      throw ConnectionClosed(lost("lost " + name_ + ": " + std::strerror(errno) + ", while " + std::string(doing)));
     }
   }
 }
@@ -204,16 +224,15 @@ bool TcpClient::poll_input(Clock::time_point deadline, std::string_view doing) {
 void TcpClient::receive(char* to, std::size_t count, Clock::time_point deadline, std::string_view doing) {
   while (count > 0) {
     if (!poll_input(deadline, doing)) {
-      lost_ = name_ + " does not answer, while " + std::string(doing);
-      throw StoreTimeout(lost_);
+      throw StoreTimeout(lost(name_ + " does not answer, while " + std::string(doing)));
     }
     if (taken_ == filled_) {
       const auto got = ::recv(fd_.get(), buffer_.data(), buffer_.size(), 0);
       if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
       if (got <= 0) {
-        lost_ = "lost " + name_ + ": " + (got == 0 ? "it closed the connection" : std::strerror(errno)) + ", while " +
-                std::string(doing);
-        throw ConnectionClosed(lost_);
+        throw ConnectionClosed(lost("lost " + name_ + ": " +
+                                    (got == 0 ? "it closed the connection" : std::strerror(errno)) + ", while " +
+                                    std::string(doing)));
       }
       taken_ = 0;
       filled_ = static_cast<std::size_t>(got);

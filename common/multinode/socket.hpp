@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -26,7 +27,8 @@ Clock::time_point deadline_in(std::chrono::milliseconds timeout);
 std::string to_text(std::chrono::milliseconds duration);
 std::string quoted(std::string_view key);
 
-// The addresses of a host from getaddrinfo with these AI_ flags; null, with the reason in `error`, if there are none.
+// The addresses of a host ("" with AI_PASSIVE: all) from getaddrinfo with these AI_ flags; null, with the reason in
+// `error`, if there are none.
 using Addresses = std::shared_ptr<addrinfo>;
 Addresses resolve(const Endpoint& endpoint, int flags, std::string& error);
 
@@ -39,12 +41,14 @@ class ConnectionClosed : public StoreLost {
   using StoreLost::StoreLost;
 };
 
+// One thread may send and another receive.
 class TcpClient {
  public:
   using Handshake = std::function<void(TcpClient&, Clock::time_point deadline)>;
 
-  // Connects and calls `handshake`. Retries while the connection is refused, the name does not resolve, or the server
-  // closes the connection; throws StoreTimeout after `timeout`. Other exceptions of `handshake` pass through.
+  // Connects and calls `handshake`. Retries, after pauses of random lengths, while the connection is refused, the name
+  // does not resolve, or the server closes the connection; throws StoreTimeout after `timeout`. Other exceptions of
+  // `handshake` pass through.
   TcpClient(Endpoint server, std::chrono::milliseconds timeout, const Handshake& handshake);
 
   // Throw StoreTimeout at the deadline and StoreLost when the connection breaks; `doing` completes "while ..." in the
@@ -62,15 +66,20 @@ class TcpClient {
 
  private:
   bool try_connect(Clock::time_point deadline, std::string& error);
+  bool try_address(const addrinfo& address, Clock::time_point deadline, std::string& error);
   bool wait_for(short events, Clock::time_point deadline);
   void usable(std::string_view doing) const;
+  std::string lost(std::string reason);
 
   Endpoint server_;
   std::string name_;
   Descriptor fd_;
   std::array<char, 16 << 10> buffer_{};  // from taken_ to filled_: received, not consumed yet
   std::size_t taken_ = 0, filled_ = 0;
+  mutable std::mutex mutex_;  // of lost_: one thread may send while another receives
   std::string lost_;
+  Addresses addresses_;
+  Clock::time_point resolved_{};
 };
 
 }  // namespace multinode::detail

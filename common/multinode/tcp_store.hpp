@@ -1,24 +1,38 @@
 // tcp_store.hpp: the store over TCP: a server (a thread in one process) and its clients.
-// The wire protocol is described in tcp_store.cpp.
+// The wire protocol is described in store_protocol.cpp.
 #pragma once
 
 #include <multinode/endpoint.hpp>
 #include <multinode/socket.hpp>
 #include <multinode/store.hpp>
+#include <multinode/store_protocol.hpp>
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 
 namespace multinode {
 
 // Serves on its own thread until it is destroyed. It does not trust its clients: requests, connections and memory are
-// bounded, and a connection that violates the protocol is closed without disturbing the others.
+// bounded, and a connection that violates the protocol is closed without disturbing the others. It judges the ranks
+// among its clients: see Arbiter and Watchdog.
 class TcpStoreServer {
  public:
-  // Listens on `bind_address` (loopback unless the job has other nodes) and `port` (0: any free one).
-  // Throws std::system_error, which names address and port, if it cannot.
-  explicit TcpStoreServer(const std::string& bind_address = "127.0.0.1", std::uint16_t port = 0);
+  // Who may connect: a client with this token, and with `ranks_only` none but ranks. A rank can be claimed once.
+  struct Entry {
+    std::string token{};
+    bool ranks_only = false;
+  };
+
+  // Listens on `bind_address` (loopback unless the job has other nodes; "": all addresses, IPv6 and IPv4) and `port`
+  // (0: any free one). Throws std::system_error, which names address and port, if it cannot.
+  explicit TcpStoreServer(const std::string& bind_address = "127.0.0.1", std::uint16_t port = 0)
+      : TcpStoreServer(bind_address, port, Entry{}) {}
+  TcpStoreServer(const std::string& bind_address, std::uint16_t port, Entry entry);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
@@ -33,24 +47,32 @@ class TcpStoreServer {
   std::unique_ptr<Implementation> implementation_;
 };
 
-namespace protocol {
-struct Answer;
-struct Request;
-}  // namespace protocol
+// A random token, hard to guess.
+std::string random_token();
 
-// The destructor closes the connection without goodbye(): the server executes the will.
+// The store refuses this process because another one has its rank.
+class RankTaken : public StoreRefused {
+ public:
+  using StoreRefused::StoreRefused;
+};
+
+// The destructor closes the connection without goodbye(): the server executes the will, and a rank counts as dead.
 class TcpStore : public Store {
  public:
-  // Connects, with retries, because the server may not listen yet; throws StoreTimeout after `timeout`. That is also
-  // the timeout of the functions that have none of their own. `prefix` and a slash precede every key: they separate a
-  // run and its restarts in a store that outlives them (see generation() in launch.hpp).
-  TcpStore(const Endpoint& server, std::chrono::milliseconds timeout, const std::string& prefix = "");
+  // Connects, with retries, because the server may not listen yet; throws StoreTimeout after `timeout`, and
+  // StoreRefused or RankTaken if the server does not admit this process. `timeout` is also that of the functions that
+  // have none of their own. The generation and a slash precede every key: they separate a run and its restarts in a
+  // store that outlives them (see generation() in launch.hpp).
+  TcpStore(const Endpoint& server, std::chrono::milliseconds timeout, const protocol::Hello& hello = {});
 
-  void set(const std::string& key, std::string_view value) override;
+  void set(const std::string& key, std::string_view value) override { pass(key, value, 0); }
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   std::int64_t add(const std::string& key, std::int64_t amount) override;
   void wait(std::span<const std::string> keys, std::chrono::milliseconds timeout) override;
   std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) override;
+
+  // Like set(), but after so many gets, by any clients, the key is deleted.
+  void pass(const std::string& key, std::string_view value, std::uint32_t readers);
 
   // Last will (MQTT's term): when this connection closes without goodbye(), for example because its process was killed,
   // the server at once does compare_set(key, "", value). One will per connection; a second replaces it.
@@ -59,13 +81,27 @@ class TcpStore : public Store {
   // Withdraws the will and closes the connection.
   void goodbye();
 
+  // For the thread that receives for all others (a Watchdog's), after start_pump(). The other functions may then be
+  // called from any thread. pump() returns what the server says on its own account: a verdict, a notice or a pulse;
+  // nullopt at `deadline`. Throws StoreLost.
+  void start_pump() { pumped_ = true; }
+  std::optional<protocol::Answer> pump(detail::Clock::time_point deadline);
+  // Sends without an answer; returns false if it did not because another thread is sending and this is not urgent.
+  bool tell(const protocol::Request& request, bool urgent);
+
  private:
   std::string call(protocol::Request request, std::chrono::milliseconds timeout, std::string_view verb);
   protocol::Answer receive(detail::Clock::time_point deadline, std::string_view doing);
+  protocol::Answer await(detail::Clock::time_point deadline, std::string_view doing);
 
   std::string prefix_;
   std::chrono::milliseconds timeout_;
   detail::TcpClient client_;
+  std::atomic<bool> pumped_ = false;
+  std::mutex calling_, sending_, mutex_;  // one call at a time, one frame at a time, of the following
+  std::condition_variable answered_;
+  std::optional<protocol::Answer> answer_;
+  std::string lost_;
 };
 
 }  // namespace multinode

@@ -57,4 +57,18 @@ inline std::string printable(std::string_view text) {
   return text.size() > line.size() ? line + "..." : line;
 }
 
+// Text from another process as one line without control characters, which could drive a terminal.
+inline std::string one_line(std::string_view text) {
+  std::string line(text);
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(line[i]);
+    const bool c1 = byte >= 0x80 && byte < 0xa0 && (i == 0 || static_cast<unsigned char>(line[i - 1]) <= 0xc2);
+    if (byte == '\n')
+      line[i] = ' ';
+    else if (byte < ' ' || byte == 0x7f || c1)
+      line[i] = '?';
+  }
+  return line;
+}
+
 }  // namespace multinode

@@ -13,34 +13,31 @@
 namespace multinode {
 
 // Blocking calls of MPI, NCCL and Gloo do not time out reliably, and polling them costs time. So a call is only
-// announced (a few atomic stores, no clock, no lock), and the watchdog's thread looks at the announcement:
-//  - Every half second it publishes this rank's progress in the store, outside the collective library.
-//  - When a call has lasted half of the deadline (at most 10 s) and a rank is late, it reports that once per job, in a
-//    line "PROGRAM: stalled: ..." on stderr.
-//  - When a call has lasted longer than the deadline, it finds the late rank and writes the verdict into the store with
-//    compare-and-set, so that all ranks name the same culprit: the store is the only arbiter.
-//  - When there is a verdict (its own, another rank's, or the last will of a dead rank), it prints it, calls the abort
-//    function, and ends the process with the verdict's exit status, even if the abort function does not return in 2 s.
+// announced (a few atomic stores, no clock, no lock), and the watchdog's thread looks at the announcement. It sends the
+// rank's progress as a heartbeat to the store's server, outside the collective library. The server alone judges
+// (arbiter.hpp):
+//  - When a call has lasted half of the deadline (at most 10 s) and a rank is late, it lets the waiting rank report
+//    that once per job, in a line "PROGRAM: stalled: ..." on stderr.
+//  - When a call has lasted longer than the deadline, it finds the late rank. When the connection of a rank closes,
+//    that rank is dead. Either is the verdict, which all ranks get: they name the same culprit.
+//  - At a verdict a rank prints it, calls the abort function, and ends the process with the verdict's exit status, even
+//    if the abort function does not return in 2 s.
 class Watchdog {
  public:
-  static constexpr int everyone = -1;
-  static constexpr int nobody = -2;  // a wait for something other than a rank, such as a disk
+  static constexpr int everyone = protocol::everyone;
+  static constexpr int nobody = protocol::nobody;  // a wait for something other than a rank, such as a disk
 
   struct Identity {
     std::string program;
-    int rank = 0;
-    int world_size = 1;
-    std::string where;   // "host h, pid p"
-    std::string node;    // one rank per node prints the verdict
+    std::string who;     // "rank 1 (host h, pid p)"
     std::string server;  // the process with the store, for messages: "rank 0, which serves the store at h:p,"
-    TcpStoreServer* serves = nullptr;  // the store's server, if this process has it and one more client of it
+    TcpStoreServer* serves = nullptr;  // the store's server, if this process has it
     bool speaks_without_store = true;  // prints the verdict even if the store cannot be reached
   };
 
-  // Connects to the store, with the last will "rank R (where) is gone", and once more in fail(). Keys begin with
-  // `prefix`. Throws StoreTimeout.
-  Watchdog(Endpoint server, std::string prefix, Identity identity, std::chrono::milliseconds timeout);
-  ~Watchdog();
+  // Receives for all users of the store, whose hello was that of a rank; `store` must outlive the watchdog.
+  Watchdog(TcpStore& store, Identity identity, std::chrono::milliseconds timeout);
+  ~Watchdog();  // says goodbye to the store
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
@@ -70,7 +67,7 @@ class Watchdog {
   [[nodiscard]] Operation enter(const char* name, int peer = everyone) noexcept { return Operation(*this, name, peer); }
 
   // `abort` makes the collective library give up. It is called once, when the process has to end, on the watchdog's
-  // thread or in fail().
+  // thread or, if the store is lost, in fail().
   void set_abort(std::function<void()> abort);
 
   // Makes `reason` and `status` the verdict unless there is one already, and ends the process with the verdict's

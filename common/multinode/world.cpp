@@ -14,13 +14,13 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <climits>
 #include <condition_variable>
 #include <csignal>
 #include <iostream>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -35,27 +35,33 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr char loopback[] = "127.0.0.1";
+constexpr std::size_t longest_piece = 256 << 10;  // bytes of a gathered text in one value of the store
+constexpr int group_size = 256;                   // ranks that give their texts to rank 0 at the same time
 
 bool all_on_this_node(const Launch& launch) {
   if (launch.node_count) return launch.node_count->value == 1;
   return launch.world_size.value == 1 || (launch.local_size && launch.local_size->value == launch.world_size.value);
 }
 
-// A server that all ranks can reach, on loopback if all are on this node, and its endpoint for the other ranks.
-std::pair<std::unique_ptr<TcpStoreServer>, Endpoint> serve_anywhere(const Launch& launch) {
+// A server that all ranks can reach, on loopback if all are on this node, and where the other ranks find it.
+std::pair<std::unique_ptr<TcpStoreServer>, StorePlace> serve_anywhere(const Launch& launch) {
   std::string address = all_on_this_node(launch) ? loopback : detail::own_address();
   if (address.empty()) address = loopback;  // without a network address there are no other hosts
-  auto server = std::make_unique<TcpStoreServer>(address);
-  const Endpoint endpoint{address, server->port()};
-  return {std::move(server), endpoint};
+  const std::string token = random_token();
+  auto server = std::make_unique<TcpStoreServer>(address, 0, TcpStoreServer::Entry{token, true});
+  const std::uint16_t port = server->port();
+  return {std::move(server), StorePlace{{address, port}, token}};
 }
 
-// A server at an agreed endpoint. If its address is not this machine's (a service in front of a pod), on all addresses.
-std::unique_ptr<TcpStoreServer> serve_at(const Endpoint& endpoint) try {
-  return std::make_unique<TcpStoreServer>(detail::listening_address(endpoint.host), endpoint.port);
-} catch (const std::system_error& e) {
-  if (e.code().value() != EADDRNOTAVAIL) throw;
-  return std::make_unique<TcpStoreServer>("0.0.0.0", endpoint.port);
+// A server at an agreed place. If its address is not this machine's (a service in front of a pod), on all addresses.
+std::unique_ptr<TcpStoreServer> serve_at(const StorePlace& place) {
+  const TcpStoreServer::Entry entry{place.token, true};
+  try {
+    return std::make_unique<TcpStoreServer>(detail::listening_address(place.host), place.port, entry);
+  } catch (const std::system_error& e) {
+    if (e.code().value() != EADDRNOTAVAIL) throw;
+    return std::make_unique<TcpStoreServer>("", place.port, entry);
+  }
 }
 
 // Ends the process if MPI_Init does not return: there is no store yet that knows who is late.
@@ -125,38 +131,41 @@ std::vector<std::pair<std::string, std::string>> versions() {
 struct World::Implementation {
   std::unique_ptr<Libraries::Mpi> mpi;
   std::unique_ptr<TcpStoreServer> server;
-  Endpoint endpoint;
+  StorePlace place;
   std::string server_text;
-  std::string prefix = "run";  // of all keys
+  protocol::Hello hello;
   std::unique_ptr<TcpStore> store;
   std::unique_ptr<Watchdog> watchdog;
   std::uint64_t gathers = 0;
-  std::vector<std::string> hosts;
-  std::vector<int> nodes;  // of each rank
+  std::map<int, std::string> hosts;  // by rank: all on rank 0, those that were asked for on the others
+  int node_rank = 0, node_count = 1, local_size = 1;
 
-  using Tell = std::function<void(const Endpoint&)>;
-  using Ask = std::function<Endpoint(std::chrono::milliseconds left)>;
+  using Tell = std::function<void(const StorePlace&)>;
+  using Ask = std::function<StorePlace(std::chrono::milliseconds left)>;
   void meet(const std::string& program, const Launch& launch, const Options& options);
   void meet_through(const Launch& launch, const Options& options, const Tell& tell, const Ask& ask);
   void prove_wiring(World& world);
+  void give(const std::string& key, std::string_view text, int readers);
+  std::string take(const std::string& key, std::chrono::milliseconds limit);
 };
 
-// Rank 0 serves a store and publishes its endpoint. The others may get the endpoint of an earlier run: they ask again.
+// Rank 0 serves a store and publishes its place. The others may get the place of an earlier run: they ask again.
 void World::Implementation::meet_through(const Launch& launch, const Options& options, const Tell& tell,
                                          const Ask& ask) {
   if (launch.rank.value == 0) {
-    std::tie(server, endpoint) = serve_anywhere(launch);
-    tell(endpoint);
-    return;
+    std::tie(server, place) = serve_anywhere(launch);
+    return tell(place);
   }
   const Clock::time_point deadline = Clock::now() + options.timeout;
-  for (;;) {
+  for (auto longest = 1000ms;; longest += 1000ms) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    endpoint = ask(std::max(left, 1ms));
+    place = ask(std::max(left, 1ms));
+    hello.token = place.token;
     try {
-      TcpStore probe(endpoint, std::clamp(left, 1ms, 1000ms));
-      probe.goodbye();
+      store = std::make_unique<TcpStore>(place, std::clamp(left, 1ms, longest), hello);
       return;
+    } catch (const RankTaken&) {
+      throw;
     } catch (const std::runtime_error&) {
       if (left <= 1ms) throw;
       std::this_thread::sleep_for(10ms);
@@ -167,48 +176,51 @@ void World::Implementation::meet_through(const Launch& launch, const Options& op
 void World::Implementation::meet(const std::string& program, const Launch& launch, const Options& options) {
   const bool first = launch.rank.value == 0;
   server_text = "rank 0, which serves the store";
+  // Where nobody can hand over a token, what the launcher gave to all processes, such as a job id, must do.
+  const std::string job = "job " + generation(launch);
   if (options.rendezvous.starts_with("tcp:")) {
-    endpoint = parse_endpoint(options.rendezvous.substr(4), "--rendezvous");
-    if (first) server = serve_at(endpoint);
+    place = {parse_endpoint(options.rendezvous.substr(4), "--rendezvous"), job};
+    if (first) server = serve_at(place);
   } else if (options.rendezvous.starts_with("file:")) {
     const std::filesystem::path file = options.rendezvous.substr(5);
     meet_through(
-        launch, options, [&](const Endpoint& its) { detail::write_endpoint(file, generation(launch), its); },
-        [&](std::chrono::milliseconds left) { return detail::read_endpoint(file, generation(launch), left); });
+        launch, options, [&](const StorePlace& its) { detail::write_place(file, generation(launch), its); },
+        [&](std::chrono::milliseconds left) { return detail::read_place(file, generation(launch), left); });
   } else if (!options.rendezvous.empty()) {
     throw UsageError("--rendezvous must be tcp:HOST:PORT or file:PATH, not '" + options.rendezvous + "'");
   } else if (launch.launcher_store) {
-    endpoint = launch.launcher_store->value;
+    place = launch.launcher_store->value;
     server_text = std::string(launch.launcher == "mnrun" ? "mnrun's agent" : "the head of the cluster") +
                   ", which serves the store";
-    prefix = "run/" + generation(launch);
   } else if (launch.agent_store) {
     TorchStore agent({launch.master_address.value, launch.master_port.value}, options.timeout);
     const std::string key = "multinode/" + generation(launch) + "/store";
     meet_through(
-        launch, options, [&](const Endpoint& its) { agent.set(key, to_string(its)); },
-        [&](std::chrono::milliseconds left) { return parse_endpoint(agent.get(key, left), "rank 0's store"); });
+        launch, options, [&](const StorePlace& its) { agent.set(key, with_token(its)); },
+        [&](std::chrono::milliseconds left) { return parse_store_place(agent.get(key, left), "rank 0's store"); });
   } else if (launch.world_size.value == 1) {
-    std::tie(server, endpoint) = serve_anywhere(launch);
+    std::tie(server, place) = serve_anywhere(launch);
   } else if (launch.under_mpi && libraries().has_mpi()) {
     // Longer than other waits: MPI takes seconds to start on a busy machine.
     const MpiDeadline deadline(options.timeout + 15s, program + ": rank " + std::to_string(launch.rank.value));
     mpi = libraries().start_mpi();
-    if (first) std::tie(server, endpoint) = serve_anywhere(launch);
-    endpoint = parse_endpoint(mpi->broadcast(launch, to_string(endpoint)), "rank 0's store");
+    if (first) std::tie(server, place) = serve_anywhere(launch);
+    place = parse_store_place(mpi->broadcast(launch, with_token(place)), "rank 0's store");
   } else if (!launch.master_address.value.empty() && launch.master_port.value) {
-    endpoint = {launch.master_address.value, launch.master_port.value};
-    if (first) server = serve_at(endpoint);
+    place = {{launch.master_address.value, launch.master_port.value}, job};
+    if (first) server = serve_at(place);
   } else {
     throw UsageError(
         std::string(launch.under_mpi ? "this build cannot use MPI for the rendezvous" : "no meeting place") +
         ": set MASTER_ADDR and MASTER_PORT, or give --rendezvous tcp:HOST:PORT");
   }
+  if (store) return;
+  hello.token = place.token;
   try {
-    store = std::make_unique<TcpStore>(endpoint, options.timeout, prefix);
+    store = std::make_unique<TcpStore>(place, options.timeout, hello);
   } catch (const StoreTimeout& e) {
-    throw StoreTimeout("rank " + std::to_string(launch.rank.value) + " cannot reach " + server_text + " at " +
-                       to_string(endpoint) + ": " + e.what());
+    throw StoreTimeout("rank " + std::to_string(hello.rank) + " cannot reach " + server_text + " at " +
+                       to_string(place) + ": " + e.what());
   }
 }
 
@@ -219,23 +231,29 @@ World::World(std::string program, Launch launch, Options options)
       implementation_(std::make_unique<Implementation>()) {
   Implementation& impl = *implementation_;
   std::signal(SIGPIPE, SIG_IGN);  // Gloo writes to closed connections without MSG_NOSIGNAL
-  impl.meet(program_, launch_, options_);
-
-  Watchdog::Identity identity;
-  identity.program = program_;
-  identity.rank = rank();
-  identity.world_size = size();
-  identity.where = "host " + host_name() + ", pid " + std::to_string(getpid());
-  identity.node = launch_.node_rank ? std::to_string(launch_.node_rank->value) : host_name();
-  identity.server = impl.server_text + " at " + to_string(impl.endpoint) + ",";
-  identity.serves = impl.server.get();
-  identity.speaks_without_store = rank() == 1 || local_rank() == 0;
-  impl.watchdog = std::make_unique<Watchdog>(impl.endpoint, impl.prefix, std::move(identity), options_.timeout);
+  const std::string where = "host " + host_name() + ", pid " + std::to_string(getpid());
+  const std::string who = "rank " + std::to_string(rank());
+  impl.hello = {.generation = "run/" + generation(launch_),
+                .rank = rank(),
+                .world_size = size(),
+                .timeout_ms = static_cast<std::uint32_t>(std::min<std::int64_t>(options_.timeout.count(), UINT32_MAX)),
+                .where = where,
+                .node = launch_.node_rank ? std::to_string(launch_.node_rank->value) : host_name()};
+  try {
+    impl.meet(program_, launch_, options_);
+  } catch (const StoreRefused& e) {
+    throw UsageError(who + (launch_.rank.variable.empty() ? "" : " (" + launch_.rank.variable + ")") + ": " + e.what());
+  }
+  impl.watchdog = std::make_unique<Watchdog>(
+      *impl.store,
+      Watchdog::Identity{program_, who + " (" + where + ")", impl.server_text + " at " + to_string(impl.place) + ",",
+                         impl.server.get(), rank() == 1 || local_rank() == 0},
+      options_.timeout);
   try {
     impl.prove_wiring(*this);
   } catch (const UsageError& e) {
     impl.watchdog->fail(e.what(), exit_usage);
-  } catch (const std::runtime_error& e) {
+  } catch (const std::exception& e) {
     impl.watchdog->fail(e.what(), exit_wrong);
   }
 }
@@ -244,90 +262,149 @@ World::~World() {
   Implementation& impl = *implementation_;
   if (std::uncaught_exceptions() > 0) impl.watchdog->fail("ended early because of an exception", exit_wrong);
   impl.watchdog.reset();
-  try {
-    impl.store->goodbye();
-  } catch (const std::runtime_error&) {  // the store is already gone
-  }
   impl.store.reset();
   if (impl.server) impl.server->linger(options_.timeout);
 }
 
-// Checks that every rank is present once, and that all agree on what must be the same.
+// Checks that all ranks agree on what must be the same, and numbers the nodes. All of it happens on rank 0.
 void World::Implementation::prove_wiring(World& world) {
   nlohmann::json mine = {{"world size", std::to_string(world.size())}, {"program name", world.program_}};
   if (world.options_.same_versions)
     for (const auto& [name, version] : versions()) mine[name] = version;
   const Launch& launch = world.launch_;
-  if (store->add("claims of rank " + std::to_string(world.rank()), 1) != 1)
-    throw UsageError("two processes have rank " + std::to_string(world.rank()) + " (" +
-                     (launch.rank.variable.empty() ? launch.launcher : launch.rank.variable) +
-                     "): give each process its own rank");
   const std::string node = launch.node_rank ? "node " + std::to_string(launch.node_rank->value) : host_name();
-  const nlohmann::json hello = {{"host", host_name()}, {"node", node}, {"same", mine}};
+  const nlohmann::json about_me = {{"host", host_name()}, {"node", node}, {"same", mine}};
+  const auto own_key = [](int rank) { return "node of rank " + std::to_string(rank); };
+  const auto host_key = [](int rank) { return "host of rank " + std::to_string(rank); };
+  store->set(host_key(world.rank()), host_name());
+  std::string own;
 
-  std::map<std::string, int> numbers;                    // of nodes, by first appearance
-  std::vector<std::map<std::string, std::string>> same;  // of each rank
-  for (const std::string& text : world.gather("first meeting", hello.dump())) {
-    const nlohmann::json its = nlohmann::json::parse(text);
-    hosts.push_back(its.at("host"));
-    nodes.push_back(numbers.emplace(its.at("node"), static_cast<int>(numbers.size())).first->second);
-    same.push_back(its.at("same"));
-  }
-  for (const auto& [name, value] : same[0]) {
-    std::vector<int> others;
-    for (std::size_t r = 1; r < same.size(); ++r)
-      if (same[r][name] != value) others.push_back(static_cast<int>(r));
-    if (others.empty()) continue;
-    const auto first = static_cast<std::size_t>(others[0]);
-    const std::string& odd = same[first][name];
-    throw UsageError("the ranks differ: " + name + " is " + value + " on rank 0 (" + hosts[0] + "), but " +
-                     (odd.empty() ? "absent" : odd) + " on " + rank_list(others) + " (" + hosts[first] + ")");
-  }
-  if (launch.local_size && launch.local_size->value != world.local_size())
+  const std::string count = world.digest("first meeting", about_me.dump(), [&](const std::vector<std::string>& texts) {
+    std::map<std::string, int> numbers;                                    // of nodes, by first appearance
+    std::vector<int> nodes, sizes;                                         // of each rank, of each node
+    std::map<std::string, std::map<std::string, std::vector<int>>> ranks;  // by name and version
+    for (const std::string& text : texts) {
+      const nlohmann::json its = nlohmann::json::parse(text);
+      const int rank = static_cast<int>(nodes.size());
+      hosts[rank] = its.at("host");
+      nodes.push_back(numbers.emplace(its.at("node"), static_cast<int>(numbers.size())).first->second);
+      sizes.resize(numbers.size());
+      ++sizes[static_cast<std::size_t>(nodes.back())];
+      for (const auto& [name, value] : mine.items()) ranks[name][its.at("same").value(name, "absent")].push_back(rank);
+    }
+    for (auto& [name, of] : ranks) {
+      if (of.size() == 1) continue;
+      const std::string right = mine[name];
+      of.erase(right);
+      const auto& [other, others] = *std::ranges::min_element(of, {}, [](const auto& one) { return one.second[0]; });
+      throw UsageError("the ranks differ: " + name + " is " + right + " on rank 0 (" + hosts[0] + "), but " + other +
+                       " on " + rank_list(others) + " (" + hosts[others[0]] + ")");
+    }
+    for (int rank = 0; rank < world.size(); ++rank) {
+      const auto its = static_cast<std::size_t>(nodes[static_cast<std::size_t>(rank)]);
+      const std::string text = std::to_string(its) + " " + std::to_string(sizes[its]);
+      if (rank == 0)
+        own = text;
+      else
+        store->pass(own_key(rank), text, 1);
+    }
+    return std::to_string(numbers.size());
+  });
+  if (own.empty()) own = store->get(own_key(world.rank()), world.timeout());
+  node_count = number_of<int>(count).value();
+  node_rank = number_of<int>(own.substr(0, own.find(' '))).value();
+  local_size = number_of<int>(own.substr(own.find(' ') + 1)).value();
+  if (launch.local_size && launch.local_size->value != local_size)
     throw UsageError(launch.local_size->variable + "=" + std::to_string(launch.local_size->value) + ", but " +
-                     std::to_string(world.local_size()) + " ranks joined from " + node);
+                     std::to_string(local_size) + " ranks joined from " + node);
 }
 
-std::vector<std::string> World::gather(const char* name, const std::string& value) {
+// A text of any length, in pieces that the store deletes when they have been read.
+void World::Implementation::give(const std::string& key, std::string_view text, int readers) {
+  if (readers == 0) return;
+  for (std::size_t at = 0, piece = 0;; ++piece) {
+    const auto part = text.substr(at, longest_piece);
+    at += part.size();
+    store->pass(key + "/" + std::to_string(piece), std::string(at < text.size() ? "+" : ".").append(part),
+                static_cast<std::uint32_t>(readers));
+    if (at == text.size()) return;
+  }
+}
+
+std::string World::Implementation::take(const std::string& key, std::chrono::milliseconds limit) {
+  std::string text;
+  for (std::size_t piece = 0;; ++piece) {
+    const std::string part = store->get(key + "/" + std::to_string(piece), limit);
+    text.append(part, 1);
+    if (!part.starts_with('+')) return text;
+  }
+}
+
+std::string World::digest(const char* name, const std::string& value, const Digest& digest) {
   const Watchdog::Operation inside = watchdog().enter(name);
-  Store& store = *implementation_->store;
-  const std::string key = "gather/" + std::to_string(implementation_->gathers++) + "/";
+  Implementation& impl = *implementation_;
+  const std::string key = "gather/" + std::to_string(impl.gathers++) + "/";
   // The watchdog, which can name the late rank, ends the process before this limit.
   const std::chrono::milliseconds limit = options_.timeout + 15s;
-
-  std::vector<std::string> all(static_cast<std::size_t>(size()));
+  // The store never has the values of more than two groups of ranks. Only groups after the first must be called.
+  const auto call = [&](int group) { return key + "group " + std::to_string(group); };
   if (rank() == 0) {
-    all[0] = value;
-    std::string joined;
-    for (int r = 0; r < size(); ++r) {
-      std::string& text = all[static_cast<std::size_t>(r)];
-      if (r > 0) text = store.get(key + std::to_string(r), limit);
-      joined += std::to_string(text.size()) + " " + text;
+    std::vector<std::string> all{value};
+    for (int r = 1; r < size(); ++r) {
+      if (const int next = r / group_size + 1; (r % group_size == 0 || r == 1) && next * group_size < size())
+        impl.give(call(next), "", std::min(group_size, size() - next * group_size));
+      all.push_back(impl.take(key + std::to_string(r), limit));
     }
-    store.set(key + "all", joined);
-    return all;
+    const std::string text = digest(std::move(all));
+    impl.give(key + "digest", text, size() - 1);
+    return text;
   }
-  store.set(key + std::to_string(rank()), value);
-  std::istringstream joined(store.get(key + "all", limit));
-  for (std::string& text : all) {
-    std::size_t length = 0;
-    joined >> length;
-    joined.get();
-    text.resize(length);
-    joined.read(text.data(), static_cast<std::streamsize>(length));
-  }
-  if (!joined) throw StoreLost("the values gathered for '" + std::string(name) + "' are corrupt");
+  if (rank() >= group_size) impl.take(call(rank() / group_size), limit);
+  impl.give(key + std::to_string(rank()), value, 1);
+  return impl.take(key + "digest", limit);
+}
+
+std::vector<std::string> World::gather_on_rank_0(const char* name, const std::string& value) {
+  std::vector<std::string> all;
+  digest(name, value, [&](std::vector<std::string> values) {
+    all = std::move(values);
+    return "";
+  });
   return all;
 }
 
-int World::node_rank() const { return implementation_->nodes[static_cast<std::size_t>(rank())]; }
-int World::node_count() const {
-  return 1 + *std::max_element(implementation_->nodes.begin(), implementation_->nodes.end());
+std::vector<std::string> World::gather(const char* name, const std::string& value) {
+  std::vector<std::string> all;
+  std::string_view left;
+  const std::string joined = digest(name, value, [&](std::vector<std::string> values) {
+    all = std::move(values);
+    std::string text;
+    for (const std::string& one : all) text += std::to_string(one.size()) + " " + one;
+    return text;
+  });
+  if (rank() == 0) return all;
+  for (left = joined; !left.empty();) {
+    const auto space = std::min(left.find(' '), left.size());
+    const auto length = number_of<std::size_t>(left.substr(0, space));
+    if (!length || *length >= left.size() - space) break;
+    all.emplace_back(left.substr(space + 1, *length));
+    left.remove_prefix(space + 1 + *length);
+  }
+  if (!left.empty() || all.size() != static_cast<std::size_t>(size()))
+    throw StoreLost("the values gathered for '" + std::string(name) + "' are corrupt");
+  return all;
 }
-int World::local_size() const {
-  return static_cast<int>(std::count(implementation_->nodes.begin(), implementation_->nodes.end(), node_rank()));
+
+int World::node_rank() const { return implementation_->node_rank; }
+int World::node_count() const { return implementation_->node_count; }
+int World::local_size() const { return implementation_->local_size; }
+const std::string& World::host(int rank) const {
+  const auto [at, unknown] = implementation_->hosts.try_emplace(rank);
+  if (unknown)
+    at->second = rank == this->rank() ? host_name()
+                                      : implementation_->store->get("host of rank " + std::to_string(rank), timeout());
+  return at->second;
 }
-const std::string& World::host(int rank) const { return implementation_->hosts.at(static_cast<std::size_t>(rank)); }
 Store& World::store() { return *implementation_->store; }
 Watchdog& World::watchdog() { return *implementation_->watchdog; }
 

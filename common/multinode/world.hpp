@@ -6,6 +6,7 @@
 #include <multinode/watchdog.hpp>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,7 +38,7 @@ class World {
   int node_rank() const;  // nodes are numbered in the order of their lowest ranks
   int node_count() const;
   int local_size() const;
-  const std::string& host(int rank) const;
+  const std::string& host(int rank) const;  // for the thread that made the World; may ask the store
   const std::string& program() const { return program_; }
   const Launch& launch() const { return launch_; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
@@ -46,11 +47,18 @@ class World {
   Store& store();
   Watchdog& watchdog();
 
-  // Collective. Returns every rank's `value`, in order of rank, on every rank. `name`, the same on all ranks, is for
-  // messages and must outlive the World. Goes through the store: for a few kilobytes at the start and the end of a run,
-  // not for data.
+  // These are collective and go through the store: they are for texts at the start and the end of a run, not for data.
+  // `name`, the same on all ranks, is for messages and must outlive the World.
+  // Returns what rank 0 makes of every rank's `value`, in order of rank; `digest` is called on rank 0 only.
+  using Digest = std::function<std::string(std::vector<std::string> values)>;
+  std::string digest(const char* name, const std::string& value, const Digest& digest);
+  // Returns every rank's `value`, in order of rank, on rank 0, and nothing on the others.
+  std::vector<std::string> gather_on_rank_0(const char* name, const std::string& value);
+  // The same on every rank: ranks x ranks values travel, so prefer the other two where there may be many ranks.
   std::vector<std::string> gather(const char* name, const std::string& value);
-  void barrier(const char* name) { gather(name, ""); }
+  void barrier(const char* name) {
+    digest(name, "", [](auto) { return ""; });
+  }
 
  private:
   struct Implementation;

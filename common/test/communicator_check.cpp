@@ -5,8 +5,13 @@
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
 
+#ifdef MULTINODE_HAVE_MPI
+#include <multinode/mpi.hpp>
+#endif
+
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <iostream>
@@ -385,16 +390,27 @@ class Checker {
   std::uint64_t operations_ = 0, elements_ = 0, wrong_ = 0;
 };
 
+#ifdef MULTINODE_HAVE_MPI
+// MPI_Finalize begins with deleting the attributes of MPI_COMM_SELF.
+void stop_in_finalize() {
+  int key = MPI_KEYVAL_INVALID;
+  check(MPI_Comm_create_keyval(
+      MPI_COMM_NULL_COPY_FN, [](MPI_Comm, int, void*, void*) { return raise(SIGSTOP); }, &key, nullptr));
+  check(MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr));
+}
+#endif
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  int corrupt = -1, leave = -1;
+  int corrupt = -1, leave = -1, freeze = -1;
   std::size_t largest_count = 0;
   CommonOptions common;
   namespace po = boost::program_options;
   po::options_description options("communicator_check");
   options.add_options()("corrupt", po::value(&corrupt), "change one element of each kind of result on this rank")(
       "leave", po::value(&leave), "this rank throws during an operation that no other rank joins")(
+      "freeze", po::value(&freeze), "mpi: this rank stops in MPI_Finalize")(
       "largest-count", po::value(&largest_count), "mpi: most elements in one call, to test splitting of blocks");
   return run({"communicator_check", options, common, [&] { parse_backend(common.backend); }}, argc, argv,
              [&](World& world) {
@@ -406,6 +422,10 @@ int main(int argc, char** argv) {
 #else
                const auto communicator = make_communicator(world, backend);
 #endif
+#ifdef MULTINODE_HAVE_MPI
+               if (freeze == world.rank()) stop_in_finalize();
+#endif
+               if (freeze >= 0) return 0;
                if (leave == world.rank()) {
                  Work joined = communicator->start_all_reduce(std::span(data));
                  const Work alone =

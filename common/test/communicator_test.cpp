@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <regex>
 #include <set>
 
 namespace multinode {
@@ -204,6 +205,15 @@ std::vector<std::string> backends() {
 }
 INSTANTIATE_TEST_SUITE_P(Communicator, Ranks, ::testing::ValuesIn(backends()),
                          [](const auto& name) { return name.param; });
+
+#ifdef MULTINODE_HAVE_MPI
+TEST(MpiRanks, OneThatStopsInMpiFinalizeIsNamed) {
+  const testing::Result result = testing::run(ranks("mpi", 3, {"--timeout", "5", "--freeze", "1"}));
+  EXPECT_EQ(result.status, 1) << result.all();
+  const std::regex named("timed out after 5 s: rank [02] \\(.*\\) waits in MPI_Finalize .*; rank 1 \\(.*\\) is frozen");
+  EXPECT_TRUE(std::regex_search(result.err, named)) << result.all();
+}
+#endif
 
 TEST(Refusal, NcclWithoutAGpu) {
   if (device_count() > 0) GTEST_SKIP() << "there is a GPU";

@@ -149,7 +149,10 @@ TEST_P(Recorded, IsRead) {
   EXPECT_EQ(launch.agent_store, expected.how == Expected::agent);
   EXPECT_EQ(launch.one_per_node, expected.how == Expected::pod);
   EXPECT_EQ(launch.launcher_store.has_value(), expected.launcher == "mnrun" || expected.launcher == "cluster");
-  EXPECT_EQ(launch.report_fd.has_value(), expected.launcher == "cluster");
+  if (expected.launcher == "mnrun") {
+    EXPECT_EQ(launch.launcher_store->value.token, "0123456789abcdef");
+    EXPECT_EQ(to_string(launch.launcher_store->value), "127.0.0.1:29400");
+  }
   EXPECT_EQ(launch.master_address.value + ":" + std::to_string(launch.master_port.value), expected.address);
   if (expected.generation != "?") {
     EXPECT_EQ(generation(launch), expected.generation);
@@ -381,10 +384,9 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"open-mpi-4",
                       {{"OMPI_COMM_WORLD_SIZE", "-"}},
                       {"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE is not set"}},
-        Contradiction{"mnrun", {{"RANK", "-"}}, {"MNRUN_STORE=", "RANK is not set"}},
+        Contradiction{"mnrun", {{"RANK", "-"}}, {"MNRUN_STORE=127.0.0.1:29400, but", "RANK is not set"}},
         Contradiction{"mnrun", {{"MNRUN_STORE", "nowhere"}}, {"MNRUN_STORE", "nowhere"}},
         Contradiction{"cluster", {{"CLUSTER_STORE", "nowhere"}}, {"CLUSTER_STORE", "nowhere"}},
-        Contradiction{"cluster", {{"CLUSTER_REPORT_FD", "x"}}, {"CLUSTER_REPORT_FD", "x"}},
         Contradiction{"", {{"WORLD_SIZE", "4"}}, {"WORLD_SIZE=4 without RANK"}},
         Contradiction{"", {{"RANK", "1"}}, {"RANK=1 without WORLD_SIZE"}},
         Contradiction{"", {{"LOCAL_RANK", "1"}}, {"LOCAL_RANK=1 without RANK"}},

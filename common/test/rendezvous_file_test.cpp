@@ -24,10 +24,10 @@ class RendezvousFile : public ::testing::Test {
  protected:
   void write(const std::string& bytes) const { std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes; }
   void tell(const std::string& generation = "run/0") const {
-    detail::write_endpoint(path_, generation, {"10.0.0.1", 1234});
+    detail::write_place(path_, generation, {{"10.0.0.1", 1234}, "token"});
   }
   std::string read(const std::string& generation = "run/0", std::chrono::milliseconds timeout = 0ms) const {
-    return to_string(detail::read_endpoint(path_, generation, timeout));
+    return with_token(detail::read_place(path_, generation, timeout));
   }
   // The message for rank 0 and for the others: a UsageError of one line that names the file.
   std::string refusal() const {
@@ -59,7 +59,7 @@ TEST_F(RendezvousFile, IsReadableByItsOwnerOnlyAndLeavesNoOtherFile) {
   ASSERT_EQ(::stat(path_.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 1);
-  EXPECT_EQ(read(), "10.0.0.1:1234");
+  EXPECT_EQ(read(), "10.0.0.1:1234/token");
 }
 
 TEST_F(RendezvousFile, IsWaitedForUntilItsGenerationCame) {
@@ -67,7 +67,7 @@ TEST_F(RendezvousFile, IsWaitedForUntilItsGenerationCame) {
     auto other = std::async(std::launch::async, [&] { return read(generation, 20s); });
     EXPECT_EQ(other.wait_for(50ms), std::future_status::timeout);
     tell(generation);
-    EXPECT_EQ(other.get(), "10.0.0.1:1234");
+    EXPECT_EQ(other.get(), "10.0.0.1:1234/token");
   }
 }
 

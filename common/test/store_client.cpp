@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <list>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ void act(TcpStore& store, const Endpoint& place, const std::vector<std::string>&
     std::fflush(stdout);
     store.get("never set", 60s);
   } else if (words.at(0) == "crowd") {  // opens that many more connections, which send nothing
-    std::vector<detail::TcpClient> crowd;
+    std::list<detail::TcpClient> crowd;
     for (int i = 0; i < std::stoi(words.at(1)); ++i) crowd.emplace_back(place, 5s, [](auto&, auto) {});
     std::puts("ready");
     std::fflush(stdout);

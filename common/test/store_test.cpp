@@ -34,7 +34,8 @@ struct TcpHome : Home {
 
 struct PrefixHome : TcpHome {
   std::unique_ptr<Store> connect() override {
-    return std::make_unique<TcpStore>(Endpoint{"127.0.0.1", server.port()}, 20s, "run/0");
+    return std::make_unique<TcpStore>(Endpoint{"127.0.0.1", server.port()}, 20s,
+                                      protocol::Hello{.generation = "run/0"});
   }
 };
 
@@ -258,7 +259,8 @@ INSTANTIATE_TEST_SUITE_P(Stores, StoreContract,
 TEST(StorePrefix, KeepsRunsApart) {
   TcpStoreServer server;
   const Endpoint endpoint{"127.0.0.1", server.port()};
-  TcpStore plain(endpoint, 10s), first(endpoint, 10s, "job/0"), second(endpoint, 10s, "job/1");
+  TcpStore plain(endpoint, 10s), first(endpoint, 10s, {.generation = "job/0"}),
+      second(endpoint, 10s, {.generation = "job/1"});
   first.set("master", "old");
   EXPECT_THROW(second.get("master", 0ms), StoreTimeout);
   EXPECT_EQ(plain.get("job/0/master", 0ms), "old");

@@ -17,6 +17,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <list>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -110,7 +111,8 @@ class Raw {
   Descriptor fd_;
 };
 
-std::string hello() { return std::string(protocol::hello); }
+std::string hello() { return std::string(protocol::magic) + protocol::encode(protocol::Hello{}); }
+std::string welcome() { return std::string(protocol::magic) + protocol::encode(protocol::Status::done, ""); }
 std::string length(std::uint32_t count) {
   std::string bytes;
   for (int i = 0; i < 4; ++i) bytes += static_cast<char>(count >> (8 * i));
@@ -195,18 +197,47 @@ TEST(TcpStoreServer, SpeaksIPv6AndNames) {
     TcpStoreServer server("localhost");
     TcpStore({"localhost", server.port()}, 60s).set("k", "");
   }
-  std::unique_ptr<TcpStoreServer> server;
-  try {
-    server = std::make_unique<TcpStoreServer>("::");
-  } catch (const std::system_error&) {
-    if (std::filesystem::exists("/proc/net/if_inet6")) throw;
-    GTEST_SKIP() << "this machine has no IPv6";
-  }
-  TcpStore four({"127.0.0.1", server->port()}, 60s);
+  TcpStoreServer server("");
+  TcpStore four({"127.0.0.1", server.port()}, 60s);
   four.set("k", "v");
   if (std::ifstream("/proc/net/if_inet6").peek() == EOF) GTEST_SKIP() << "this machine has no IPv6 address";
-  TcpStore six({"::1", server->port()}, 60s);
+  TcpStore six({"::1", server.port()}, 60s);
   EXPECT_EQ(six.get("k", 60s), "v");
+}
+
+TEST(TcpStoreServer, AdmitsOnlyWithItsToken) {
+  TcpStoreServer server("127.0.0.1", 0, {"secret"});
+  EXPECT_THROW(TcpStore(endpoint_of(server), 60s), StoreRefused);
+  const auto refusal = message_of<StoreRefused>([&] { TcpStore(endpoint_of(server), 60s, {.token = "Secret"}); });
+  expect_in(to_string(endpoint_of(server)) + " refuses this process: it serves another run", refusal);
+  TcpStore(endpoint_of(server), 60s, {.token = "secret"}).set("k", "v");
+}
+
+TEST(TcpStoreServer, NothingFromTheNetworkDrivesATerminal) {
+  TcpStoreServer server;
+  const protocol::Hello hello{.rank = 0, .world_size = 1, .where = "\x1b[2J\n\x9b"};
+  TcpStore first(endpoint_of(server), 60s, hello);
+  expect_in("taken by ?[2J ?", message_of<RankTaken>([&] { TcpStore(endpoint_of(server), 60s, hello); }));
+}
+
+TEST(TcpStore, AValueForTwoReadersIsDeletedAfterThem) {
+  TcpStoreServer server;
+  TcpStore a(endpoint_of(server), 60s), b(endpoint_of(server), 60s);
+  a.pass("k", "v", 2);
+  EXPECT_EQ(a.get("k", 0ms), "v");
+  EXPECT_EQ(b.get("k", 0ms), "v");
+  EXPECT_THROW(a.get("k", 0ms), StoreTimeout);
+}
+
+// 100 answers of 1 MiB that nobody reads for a while.
+TEST(TcpStoreServer, SlowReadersGetTheirAnswers) {
+  TcpStoreServer server;
+  TcpStore(endpoint_of(server), 60s).set("large", std::string(Store::max_value, 'x'));
+  const auto request = hello() + encode(protocol::Request{.operation = protocol::Operation::get, .keys = {"large"}});
+  std::list<Raw> slow;
+  for (int i = 0; i < 100; ++i) slow.emplace_back(server.port()).send(request);
+  const std::size_t expected = welcome().size() + 5 + Store::max_value;
+  for (Raw& each : slow) EXPECT_EQ(each.send_and_read("", expected), expected);
 }
 
 TEST(TcpStore, WaitsForItsServerToAppear) {
@@ -238,7 +269,7 @@ TEST(TcpStore, ASilentServerIsATimeout) {
 }
 
 TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
-  FakeServer silent([](int fd) { ASSERT_EQ(::send(fd, protocol::hello.data(), 8, MSG_NOSIGNAL), 8); });
+  FakeServer silent([](int fd) { ASSERT_EQ(::send(fd, welcome().data(), 13, MSG_NOSIGNAL), 13); });
   const std::vector<std::string> keys{"k"};
   for (const auto& operation : std::vector<std::function<void(TcpStore&)>>{
            [](TcpStore& s) { s.set("k", "v"); }, [](TcpStore& s) { s.get("k", 200ms); },
@@ -262,7 +293,7 @@ TEST(TcpStore, OtherServersAreRecognised) {
 
   for (const auto& answer : {length(0), length(0xffffffff), length(1) + "\x09", length(1) + "\0"}) {
     FakeServer liar([&](int fd) {
-      const auto bytes = hello() + answer + std::string(answer.size() < 5 ? 1 : 0, '\0');
+      const auto bytes = welcome() + answer + std::string(answer.size() < 5 ? 1 : 0, '\0');
       ASSERT_GT(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
     });
     TcpStore store(liar.endpoint(), 500ms);
@@ -457,7 +488,7 @@ TEST(HostileBytes, ALengthOfFourGibibytesIsRejected) {
     raw.send(opening);
     const auto answer = raw.read_to_end(60s);
     ASSERT_TRUE(answer) << "it does not close the connection";
-    EXPECT_TRUE(hello().starts_with(*answer));
+    EXPECT_TRUE(welcome().starts_with(*answer));
   }
   expect_harmless(server, 8, [&] {
     for (int i = 0; i < 200; ++i) Raw(server.port()).send(openings[static_cast<std::size_t>(i) % openings.size()]);
@@ -498,9 +529,8 @@ TEST(HostileBytes, AThousandIdleConnections) {
   });
   TcpStore late(endpoint_of(server), 60s);
   late.set("k", "v");
-  EXPECT_TRUE(idle.front()->read_to_end(60s)) << "the oldest stranger was not dropped";
-  EXPECT_FALSE(members.front()->read_to_end(50ms)) << "a member was dropped";
   EXPECT_TRUE(idle.back()->read_to_end(60s)) << "a stranger was not dropped after some seconds";
+  EXPECT_FALSE(members.front()->read_to_end(50ms)) << "a member was dropped";
 }
 
 // Another process's connections use up the descriptors of this one: members and the process itself keep theirs.
@@ -551,7 +581,7 @@ TEST(HostileBytes, AGreedyReaderDoesNotDelayOthers) {
   for (std::size_t i = 0; i < count; ++i)
     requests +=
         protocol::encode(protocol::Request{.operation = protocol::Operation::get, .keys = {"large"}, .timeout_ms = 0});
-  const std::size_t expected = protocol::hello.size() + count * (5 + size);
+  const std::size_t expected = welcome().size() + count * (5 + size);
   std::size_t came = 0;
   expect_harmless(server, 32, [&] { came = Raw(server.port()).send_and_read(requests, expected); });
   EXPECT_EQ(came, expected);
@@ -567,7 +597,7 @@ TEST(HostileBytes, WaitsOnManyKeys) {
   const auto most = protocol::encode(protocol::Request{.operation = protocol::Operation::wait, .keys = many});
   auto requests = hello();
   for (int i = 0; i < 50; ++i) requests += most;
-  expect_harmless(server, 16, [&] { Raw(server.port()).send_and_read(requests, protocol::hello.size() + 50 * 5); });
+  expect_harmless(server, 16, [&] { Raw(server.port()).send_and_read(requests, welcome().size() + 50 * 5); });
   Raw raw(server.port());
   raw.send(
       hello() +
@@ -632,8 +662,7 @@ TEST(HostileBytes, TheNumberOfKeysIsBounded) {
   for (int i = 0; i < count; ++i)
     requests += protocol::encode(protocol::Request{protocol::Operation::set, {std::to_string(i)}, ""});
   const double before = resident_mib();
-  expect_others_undisturbed(server,
-                            [&] { Raw(server.port()).send_and_read(requests, protocol::hello.size() + count * 5); });
+  expect_others_undisturbed(server, [&] { Raw(server.port()).send_and_read(requests, welcome().size() + count * 5); });
   if (!instrumented) {
     EXPECT_LT(resident_mib() - before, 64);
   }
@@ -648,15 +677,19 @@ TEST(HostileBytes, TheNumberOfKeysIsBounded) {
 
 TEST(Protocol, RequestsAreParsedAsEncoded) {
   using namespace protocol;
-  const std::vector<Request> requests{{Operation::set, {"key"}, "value"},
-                                      {Operation::set, {""}, ""},
-                                      {.operation = Operation::get, .keys = {"key"}, .timeout_ms = 123456789012},
-                                      {.operation = Operation::add, .keys = {"key"}, .amount = -5},
-                                      {.operation = Operation::wait, .keys = {"a", "", "c"}, .timeout_ms = 7},
-                                      {.operation = Operation::wait},
-                                      {Operation::compare_set, {"key"}, "desired", "expected"},
-                                      {Operation::will, {"key"}, "value"},
-                                      {.operation = Operation::goodbye}};
+  const std::vector<Request> requests{
+      {Operation::set, {"key"}, "value"},
+      {Operation::set, {""}, ""},
+      {.operation = Operation::get, .keys = {"key"}, .timeout_ms = 123456789012},
+      {.operation = Operation::add, .keys = {"key"}, .amount = -5},
+      {.operation = Operation::wait, .keys = {"a", "", "c"}, .timeout_ms = 7},
+      {.operation = Operation::wait},
+      {Operation::compare_set, {"key"}, "desired", "expected"},
+      {Operation::will, {"key"}, "value"},
+      {.operation = Operation::set, .keys = {"key"}, .value = "value", .readers = 3},
+      {.operation = Operation::beat, .status = 1, .progress = {7, 3, 2, 1500, Progress::Wait::long_one, "MPI_Send"}},
+      {.operation = Operation::fail, .value = "out of memory", .status = 77},
+      {.operation = Operation::goodbye}};
   std::string stream;
   for (const auto& request : requests) stream += encode(request);
   FrameReader whole, bytewise;

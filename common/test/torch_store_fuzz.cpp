@@ -69,7 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const bool torch = data[0] % 2;
   std::string answers(reinterpret_cast<const char*>(data) + 1, size - 1);
   if (data[0] % 4 < 2) {  // a valid handshake first
-    std::string greeting(protocol::hello);
+    std::string greeting = std::string(protocol::magic) + protocol::encode(protocol::Status::done, "");
     if (torch) {
       const auto nonce = static_cast<std::uint32_t>(::getpid());
       greeting.clear();

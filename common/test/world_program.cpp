@@ -4,13 +4,15 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <iostream>
 #include <thread>
 
 namespace po = boost::program_options;
 
 int main(int argc, char** argv) {
-  int fail = -1, usage = -1, absent = -1, late = -1, nap = 0, wrong = -1, leave = -1, steps = 1;
+  int fail = -1, usage = -1, absent = -1, late = -1, nap = 0, wrong = -1, leave = -1, steps = 1, bytes = 0;
+  std::string until;
 #ifdef ANOTHER_BUILD
   po::options_description own("Options of another build");
 #else
@@ -18,12 +20,25 @@ int main(int argc, char** argv) {
 #endif
   own.add_options()("throw", po::value(&fail))("usage", po::value(&usage))("absent", po::value(&absent))(
       "late", po::value(&late))("nap", po::value(&nap), "milliseconds that the late rank sleeps; 0: forever")(
-      "wrong", po::value(&wrong))("leave", po::value(&leave))("steps", po::value(&steps));
+      "wrong", po::value(&wrong))("leave", po::value(&leave))("steps", po::value(&steps))(
+      "until", po::value(&until), "repeat steps until this file exists")("gather", po::value(&bytes),
+                                                                         "gather this many bytes of each rank");
   multinode::CommonOptions common;
   const multinode::Program program{"world_program", own, common, [] {}};
   return multinode::run(program, argc, argv, [&](multinode::World& world) {
     const int rank = world.rank();
-    for (int step = 1; step <= steps; ++step) {
+    if (bytes > 0) {
+      const auto text = [&](int of) { return std::string(static_cast<std::size_t>(bytes + of), char('a' + of)); };
+      const auto all = world.gather("texts", text(rank)), of_all = world.gather_on_rank_0("texts", text(rank));
+      if (of_all != (rank == 0 ? all : std::vector<std::string>())) throw std::runtime_error("a wrong text");
+      for (int r = 0; r < world.size(); ++r)
+        if (all.at(static_cast<std::size_t>(r)) != text(r)) throw std::runtime_error("a wrong text");
+    }
+    const auto more = [&] {
+      return !until.empty() &&
+             world.digest("until", "", [&](auto) { return std::filesystem::exists(until) ? "" : "more"; }) == "more";
+    };
+    for (int step = 1; step <= steps || more(); ++step) {
       if (rank == fail) throw std::runtime_error("thrown on purpose");
       if (rank == usage) throw multinode::UsageError("an option is wrong on purpose");
       if (rank == absent) throw multinode::HardwareAbsent("a device is absent on purpose");

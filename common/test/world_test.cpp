@@ -1,4 +1,5 @@
 // World, Watchdog and run(), in whole programs.
+#include <multinode/tcp_store.hpp>
 #include <testing/faults.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -6,9 +7,11 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <list>
 
 namespace {
 
@@ -68,6 +71,11 @@ TEST(World, MeetsAndNumbersNodes) {
       EXPECT_SAYS_ONCE(end.output, "rank " + std::to_string(rank) + " of " + std::to_string(size) +
                                        ", node 0 of 1, local size " + std::to_string(size));
   }
+}
+
+TEST(World, GathersMoreThanOneValueOfTheStoreHolds) {
+  const Ranks::End end = run_ranks(4, {"--gather", "1500000"});
+  EXPECT_EQ(end.status, 0) << end.output;
 }
 
 TEST(World, AloneWithoutALauncher) {
@@ -151,15 +159,88 @@ TEST(World, AnUnrelatedFileIsRefused) {
   EXPECT_EQ(run({program, "--rendezvous", "carrier-pigeon"}).status, 2);
 }
 
-TEST(World, TwoProcessesOfOneRankAreRefused) {
+TEST(World, AProcessWithATakenRankEndsAlone) {
+  for (const int taken : {0, 1}) {
+    Group group;
+    for (int rank = 0; rank < 2; ++rank) group.start_rank(rank, 2, {"--steps", "3000"});
+    ASSERT_TRUE(group.processes[0]->wait_for("step 10\n"));
+    group.start_rank(taken, 2);
+    const auto results = group.wait();
+    EXPECT_EQ(results[0].status, 0) << results[0].all();
+    EXPECT_EQ(results[1].status, 0) << results[1].all();
+    EXPECT_NE(results[2].status, 0);
+    // Rank 0 serves the store, so a second one cannot listen.
+    EXPECT_SAYS_ONCE(results[2].err, taken == 0 ? "cannot listen on 127.0.0.1:" + group.port
+                                                : "rank 1 (RANK): the store at 127.0.0.1:" + group.port +
+                                                      " refuses this process: rank 1 is taken by host ");
+    EXPECT_EQ(occurrences(results[2].err, "\n"), 1u) << results[2].err;
+  }
+}
+
+// Two jobs of one batch system with the same port.
+TEST(World, AProcessOfAnotherJobEndsAlone) {
   Group group;
-  group.start_rank(0, 2, {"--steps", "1000000"});
-  group.start_rank(1, 2, {"--steps", "1000000"});
-  ASSERT_TRUE(group.processes[0]->wait_for("step 10\n"));
-  group.start_rank(1, 2);
+  const auto of_job = [](const std::string& job, int rank) {
+    return std::map<std::string, std::string>{{"SLURM_JOB_ID", job},
+                                              {"SLURM_STEP_ID", "0"},
+                                              {"SLURM_STEP_NUM_TASKS", "2"},
+                                              {"SLURM_PROCID", std::to_string(rank)},
+                                              {"SLURM_LOCALID", std::to_string(rank)}};
+  };
+  group.start(of_job("7", 0));
+  group.start(of_job("8", 1));
+  ASSERT_TRUE(group.processes[1]->wait_for("it serves another run"));
+  group.start(of_job("7", 1));
   const auto results = group.wait();
-  for (const Result& result : results) EXPECT_EQ(result.status, 2) << result.err;
-  EXPECT_SAYS_ONCE(output_of(results), "two processes have rank 1 (RANK)");
+  EXPECT_EQ(results[1].status, 2);
+  EXPECT_EQ(results[0].status, 0) << results[0].all();
+  EXPECT_EQ(results[2].status, 0) << results[2].all();
+  EXPECT_SAYS_ONCE(results[1].err, "it serves another run");
+}
+
+// Whatever connects to the port of a run: the run ends right, and a process that wanted to join ends alone.
+TEST(World, StrangersDisturbNobody) {
+  const char* times = std::getenv("MULTINODE_STRANGERS");  // a campaign sets 100
+  for (int i = 0; i < (times ? std::stoi(times) : 2); ++i) {
+    const TemporaryFolder folder;
+    Group group;
+    for (int rank = 0; rank < 3; ++rank) group.start_rank(rank, 3, {"--until", folder / "strangers have come"});
+    ASSERT_TRUE(group.processes[0]->wait_for("step 10\n"));
+
+    const multinode::Endpoint port{"127.0.0.1", static_cast<std::uint16_t>(std::stoi(group.port))};
+    const auto connect = [](auto&, auto) {};
+    std::list<multinode::detail::TcpClient> idle;
+    for (int c = 0; c < 1000; ++c) idle.emplace_back(port, 60s, connect);
+    std::mt19937 random(static_cast<unsigned>(i));
+    const std::string magic(multinode::protocol::magic), token = "job /0", generation = "run//0";
+    const auto hello = encode(multinode::protocol::Hello{token, generation, 1, 3});
+    std::string noise(1000, '\0');
+    std::generate(noise.begin(), noise.end(), [&] { return static_cast<char>(random()); });
+    for (const std::string& bytes :
+         {noise, magic + noise, magic + std::string(4, '\xff') + noise, magic + hello + noise,
+          magic + hello + encode(multinode::protocol::Request{multinode::protocol::Operation::fail, {}, "a lie"})}) {
+      multinode::detail::TcpClient stranger(port, 60s, connect);
+      stranger.send(bytes, std::chrono::steady_clock::now() + 60s, "disturbing");
+    }
+    using multinode::TcpStore;
+    EXPECT_THROW(TcpStore(port, 60s), multinode::StoreRefused) << "without a token";
+    EXPECT_THROW(TcpStore(port, 60s, {.token = token}), multinode::StoreRefused) << "not a rank";
+    EXPECT_THROW(TcpStore(port, 60s, {"job 8/0", generation, 1, 3}), multinode::StoreRefused) << "of another job";
+    EXPECT_THROW(TcpStore(port, 60s, {token, generation, 1, 3}), multinode::RankTaken);
+    for (int rank = 0; rank < 3; ++rank) group.start_rank(rank, 3);  // a second run with the same port
+    for (int rank = 3; rank < 6; ++rank)
+      ASSERT_TRUE(group.processes[static_cast<std::size_t>(rank)]->wait_for("world_program: .*\n"));
+    std::ofstream(folder / "strangers have come") << "";
+
+    const auto results = group.wait();
+    for (std::size_t r = 0; r < 3; ++r) {
+      EXPECT_EQ(results[r].status, 0) << results[r].all();
+      EXPECT_EQ(results[r].err, "");
+      EXPECT_SAYS_ONCE(results[r].out, "rank " + std::to_string(r) + " of 3");
+      EXPECT_NE(results[r + 3].status, 0);
+      EXPECT_EQ(results[r + 3].out, "");
+    }
+  }
 }
 
 TEST(World, AMissingRankIsNamed) {

@@ -1,25 +1,27 @@
 #!/usr/bin/env bash
-directives=(--name job-02-mpi --workers 1 --gpu 2 --backoff-limit 0) # EDIT: pods beside the master, GPUs of each pod
-# All-reduce on Run:ai, without MPI: over NCCL or Gloo.
-# bash 02-mpi.sh submits it where runai is logged in; the pods run the copy of this file that lies in the volume.
+directives=(--workers 1 -g 2 --backoff-limit 0) # EDIT: pods beside the master, GPUs of each pod
+# All-reduce over NCCL or Gloo, without MPI.
+# Where runai is logged in, bash 02-mpi.sh submits it; the pods run the copy of this file that lies in the volume.
 set -euo pipefail
-: "${PROJECT:=/mnt/scratch/multi-node-cpp}"                # EDIT: where the pods see this project, with this file
-: "${BUILD:=$PROJECT/build/release}"                       # EDIT: where it is built
-: "${IMAGE:=registry.example.com/multi-node-cpp:latest}"   # EDIT: an image with what the programs need
-: "${PROCESSES:=2}"                                        # EDIT: in a pod: one for each GPU, or core
-if [[ -z ${RANK:-} ]]; then                                # not yet in a pod; EDIT: claim, network, resource
-  # A shell reads once more what follows --. Plain words need nothing; a line of shell wants two pairs of quotes, and a
-  # backslash before what only the pod knows: -- bash -c '"echo \$RANK of \$WORLD_SIZE"'
-  exec runai submit-dist pytorch "${directives[@]}" --image "$IMAGE" --pvc "${CLAIM:-my-scratch}:/mnt/scratch" \
-    --annotation k8s.v1.cni.cncf.io/networks=kube-system/roce --extended-resource rdma/rdma=1 --large-shm \
-    -e "PROJECT=$PROJECT" -e "BUILD=$BUILD" -e "IMAGE=$IMAGE" -e "PROCESSES=$PROCESSES" \
-    ${OPTIONS+-e "OPTIONS=$OPTIONS"} --command -- bash "$PROJECT/jobscripts/runai/$(basename "$0")"
+: "${PROJECT:=/mnt/scratch/multi-node-cpp}"              # EDIT: where the pods see this project, with this file
+: "${BUILD:=$PROJECT/build/release}"                     # EDIT: where it is built
+: "${IMAGE:=registry.example.com/multi-node-cpp:latest}" # EDIT: an image with what the programs need
+name=job-$(basename "$0" .sh)
+if [[ -z ${RANK:-} ]]; then # not yet in a pod; EDIT: claim, network
+  directives+=(-i "$IMAGE" --annotation k8s.v1.cni.cncf.io/networks=kube-system/roce --extended-resource rdma/rdma=1 --large-shm
+    -e "PROJECT=$PROJECT" -e "BUILD=$BUILD" -e "IMAGE=$IMAGE" ${PROCESSES+-e "PROCESSES=$PROCESSES"} ${OPTIONS+-e "OPTIONS=$OPTIONS"})
+  command=(--command -- bash "$PROJECT/jobscripts/runai/$(basename "$0")")
+  echo "Its output: runai training pytorch logs $name, until the job is deleted; files stay in /mnt/scratch/logs"
+  [[ -n ${OLD_RUNAI:-} ]] || exec runai training pytorch submit "$name" "${directives[@]}" \
+    --existing-pvc "claimname=${CLAIM:-my-scratch},path=/mnt/scratch" "${command[@]}"
+  exec runai submit-dist pytorch --name "$name" "${directives[@]}" --pvc "${CLAIM:-my-scratch}:/mnt/scratch" "${command[@]}"
 fi
-: "${LOGS:=/mnt/scratch/logs/$JOB_UUID}" # a file for each rank, and results: all pods have to see it
+: "${LOGS:=/mnt/scratch/logs/${JOB_UUID:-$name-$MASTER_ADDR}}" # one file per rank, and results; all pods must see it
 mkdir -p "$LOGS"
-echo "job $JOB_UUID, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
+echo "job $name, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
 echo "programs of $BUILD, logs in $LOGS"
 
+: "${PROCESSES:=2}" # EDIT: per pod: one for each GPU, or core
 : "${OPTIONS:=-b 8 -e 64M -f 8}" # EDIT: all_reduce_perf --help lists them
 read -ra options <<<"$OPTIONS"
 # mnrun takes the number of pods, this pod's and the meeting place from WORLD_SIZE, RANK, MASTER_ADDR and MASTER_PORT.

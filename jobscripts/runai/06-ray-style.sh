@@ -1,37 +1,38 @@
 #!/usr/bin/env bash
-directives=(--name job-06-ray-style --workers 1 --gpu 2 --backoff-limit 0) # EDIT: pods beside the master, GPUs of each pod
-# The master pod starts a head and the others join it, on Run:ai; trains on them, and stops them.
-# bash 06-ray-style.sh submits it where runai is logged in; the pods run the copy of this file that lies in the volume.
+directives=(--workers 1 -g 2 --backoff-limit 0) # EDIT: pods beside the master, GPUs of each pod
+# The master pod starts Ray's head, the others join it; trains on them, and ends all pods.
+# Where runai is logged in, bash 06-ray-style.sh submits it; the pods run the copy of this file that lies in the volume.
 set -euo pipefail
-: "${PROJECT:=/mnt/scratch/multi-node-cpp}"                # EDIT: where the pods see this project, with this file
-: "${BUILD:=$PROJECT/build/release}"                       # EDIT: where it is built
-: "${IMAGE:=registry.example.com/multi-node-cpp:latest}"   # EDIT: an image with what the programs need
-: "${PROCESSES:=2}"                                        # EDIT: in a pod: one for each GPU, or core
-if [[ -z ${RANK:-} ]]; then                                # not yet in a pod; EDIT: claim, network, resource
-  # A shell reads once more what follows --. Plain words need nothing; a line of shell wants two pairs of quotes, and a
-  # backslash before what only the pod knows: -- bash -c '"echo \$RANK of \$WORLD_SIZE"'
-  exec runai submit-dist pytorch "${directives[@]}" --image "$IMAGE" --pvc "${CLAIM:-my-scratch}:/mnt/scratch" \
-    --annotation k8s.v1.cni.cncf.io/networks=kube-system/roce --extended-resource rdma/rdma=1 --large-shm \
-    -e "PROJECT=$PROJECT" -e "BUILD=$BUILD" -e "IMAGE=$IMAGE" -e "PROCESSES=$PROCESSES" \
-    ${OPTIONS+-e "OPTIONS=$OPTIONS"} --command -- bash "$PROJECT/jobscripts/runai/$(basename "$0")"
+: "${PROJECT:=/mnt/scratch/multi-node-cpp}"              # EDIT: where the pods see this project, with this file
+: "${BUILD:=$PROJECT/build/release}"                     # EDIT: where it is built
+: "${IMAGE:=registry.example.com/multi-node-cpp:latest}" # EDIT: an image with what the programs need
+name=job-$(basename "$0" .sh)
+if [[ -z ${RANK:-} ]]; then # not yet in a pod; EDIT: claim, network
+  directives+=(-i "$IMAGE" --annotation k8s.v1.cni.cncf.io/networks=kube-system/roce --extended-resource rdma/rdma=1 --large-shm
+    -e "PROJECT=$PROJECT" -e "BUILD=$BUILD" -e "IMAGE=$IMAGE" ${PROCESSES+-e "PROCESSES=$PROCESSES"} ${OPTIONS+-e "OPTIONS=$OPTIONS"})
+  command=(--command -- bash "$PROJECT/jobscripts/runai/$(basename "$0")")
+  echo "Its output: runai training pytorch logs $name, until the job is deleted; files stay in /mnt/scratch/logs"
+  [[ -n ${OLD_RUNAI:-} ]] || exec runai training pytorch submit "$name" "${directives[@]}" \
+    --existing-pvc "claimname=${CLAIM:-my-scratch},path=/mnt/scratch" "${command[@]}"
+  exec runai submit-dist pytorch --name "$name" "${directives[@]}" --pvc "${CLAIM:-my-scratch}:/mnt/scratch" "${command[@]}"
 fi
-: "${LOGS:=/mnt/scratch/logs/$JOB_UUID}" # a file for each rank, and results: all pods have to see it
+: "${LOGS:=/mnt/scratch/logs/${JOB_UUID:-$name-$MASTER_ADDR}}" # one file per rank, and results; all pods must see it
 mkdir -p "$LOGS"
-echo "job $JOB_UUID, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
+echo "job $name, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
 echo "programs of $BUILD, logs in $LOGS"
 
+: "${PROCESSES:=2}" # EDIT: per pod: one for each GPU, or core
 : "${OPTIONS:=--epochs 3}" # EDIT: fashion_mnist --help lists them
 read -ra options <<<"$OPTIONS"
-state=$LOGS/state cluster=$BUILD/06-ray-style/cluster
-if ((RANK > 0)); then
-  until [[ -s $state/address ]]; do
-    ((SECONDS < 600)) || { echo "no head came within 600 s: $state" >&2 && exit 1; }
-    sleep 0.2
-  done
-  exec "$cluster" start --address "$MASTER_ADDR:$MASTER_PORT" --state "$state" --num-cpus "$PROCESSES" --block
-fi
-trap '"$cluster" stop --state "$state"' EXIT
-"$cluster" start --head --host 0.0.0.0 --port "$MASTER_PORT" --state "$state" --num-cpus "$PROCESSES"
-"$cluster" status --state "$state" --wait-for-nodes "$WORLD_SIZE"
-"$cluster" submit --state "$state" --num-workers $((WORLD_SIZE * PROCESSES)) --json "$LOGS/result.jsonl" -- \
-  fashion_mnist --backend gloo "${options[@]}"
+: "${RAY:=$HOME/.cache/multinode/ray}" # EDIT: Ray's environment (bash ci/setup ray); all pods must see it
+: "${TRAIN:=$BUILD/../../06-ray-style/train_on_ray.py}"
+# shellcheck disable=SC2016 # each node expands it: $1 is its number, $2 the head's HOST:PORT
+ray_node='(($1)) || exec ray start --head --port="${2#*:}" --num-cpus="$3" --block
+until (: <"/dev/tcp/${2/:/\/}") 2>/dev/null; do sleep 0.5; done # the head first
+exec ray start --address="$2" --num-cpus="$3" --block'
+export PATH=$RAY/bin:$PATH RAY_ADDRESS=$MASTER_ADDR:$MASTER_PORT
+((RANK == 0)) || exec bash -c "$ray_node" ray_node "$RANK" "$RAY_ADDRESS" "$PROCESSES"
+bash -c "$ray_node" ray_node 0 "$RAY_ADDRESS" "$PROCESSES" &
+trap 'kill $! && wait || true' EXIT
+until ray health-check --address "$RAY_ADDRESS" 2>/dev/null; do kill -0 $! || exit 1; sleep 1; done
+python3 "$TRAIN" --num-workers=$((WORLD_SIZE * PROCESSES)) "$BUILD/04-ddp/fashion_mnist" --json "$LOGS/result.jsonl" "${options[@]}"

@@ -86,7 +86,7 @@ std::vector<std::string> gpus() {
 
 }  // namespace
 
-Findings look_at_limits(const std::filesystem::path& sysfs) {
+Findings look_at_limits(const std::filesystem::path& sysfs, std::filesystem::path tmp) {
   const bool rdma = !rdma_ports(sysfs).empty();
   Findings all{
       limit("memlock", RLIMIT_MEMLOCK, "bytes", rdma ? 0x1p62 : 0,
@@ -107,10 +107,9 @@ Findings look_at_limits(const std::filesystem::path& sysfs) {
   all.push_back(look_at_folder("shm", "/dev/shm", 0x1p25,
                                "MPI and NCCL pass data between the ranks of a node there: mount a larger tmpfs "
                                "(--shm-size=1g or --ipc=host of a container)"));
-  std::error_code error;
   const char* const given = std::getenv("TMPDIR");
-  all.push_back(look_at_folder("tmp", given && *given ? given : "/tmp", 0x1p26,
-                               "make room, or let TMPDIR name a folder that can be written"));
+  if (tmp.empty()) tmp = given && *given ? given : "/tmp";
+  all.push_back(look_at_folder("tmp", tmp, 0x1p26, "make room, or let TMPDIR name a folder that can be written"));
   return all;
 }
 

@@ -9,7 +9,8 @@
 namespace node_check {
 
 // memlock, open files, processes, core size, stack; CPUs and memory. RDMA devices in `sysfs` need memlock.
-Findings look_at_limits(const std::filesystem::path& sysfs = "/sys");
+// `tmp` is the folder of temporary files; "": TMPDIR or /tmp.
+Findings look_at_limits(const std::filesystem::path& sysfs = "/sys", std::filesystem::path tmp = {});
 
 // One folder: its size, whether a file can be written, and whether `needed` bytes are free.
 Finding look_at_folder(const std::string& what, const std::filesystem::path& folder, double needed,

@@ -2,6 +2,7 @@
 
 #include "granted.hpp"
 
+#include <multinode/files.hpp>
 #include <multinode/limits.hpp>
 #include <multinode/seconds.hpp>
 
@@ -61,6 +62,12 @@ void bind_to(int cpu) {  // so that a thread's memory stays near it; where that 
   pthread_setaffinity_np(pthread_self(), sizeof one, &one);
 }
 
+double cpu_seconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
 // In huge pages where they can be had: these gigabytes are there in a tenth of the time.
 struct Free {
   void operator()(double* memory) const { std::free(memory); }
@@ -82,6 +89,11 @@ std::size_t array_length(double cache_bytes, double most_bytes) {
   return static_cast<std::size_t>(bytes / sizeof(double));
 }
 
+std::string why_slow_memory(double rate, const std::filesystem::path& root) {
+  if (rate >= least_of_a_core) return "";
+  return fmt::format("one core moves {:.2g} GB/s, and any server's moves 10{}", rate / 1e9, likely_causes(root));
+}
+
 Findings measure_memory_bandwidth(double seconds, bool corrupt) {
   const std::vector<int> cpus = multinode::allowed_cpus();
   const std::size_t workers = std::min(cpus.size(), cpus_to_use());
@@ -91,7 +103,7 @@ Findings measure_memory_bandwidth(double seconds, bool corrupt) {
   const std::size_t length = array_length(cache, std::min(memory_bytes() / 8, passable));
   const Array a = array(length), b = array(length), c = array(length);
   constexpr double never = std::numeric_limits<double>::infinity();
-  double copy = never, triad = never;
+  double copy = never, triad = never, of_a_core = never;
   bool more = true;
   std::atomic<std::size_t> wrong{0};
   std::barrier together(static_cast<std::ptrdiff_t>(workers));
@@ -118,7 +130,9 @@ Findings measure_memory_bandwidth(double seconds, bool corrupt) {
     do {
       time(copy, [&] { std::copy(from + first, from + last, to + first); });
       time(triad, [&] {
+        const double used = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
         for (std::size_t i = first; i < last; ++i) to[i] = from[i] + factor * scaled[i];
+        if (worker == 0) of_a_core = std::min(of_a_core, cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - used);
       });
       if (worker == 0) more = multinode::seconds_since(start) < seconds;
       together.arrive_and_wait();
@@ -139,12 +153,70 @@ Findings measure_memory_bandwidth(double seconds, bool corrupt) {
   if (bytes < 4 * cache) sizes += ", not 4 times the cache of " + std::to_string(std::lround(cache / 0x1p20)) + " MiB";
   Finding finding{"memory_bandwidth", 3 * bytes / triad / 1e9, "GB/s", "more", true, sizes};
   const Finding copies{"copy_bandwidth", 2 * bytes / copy / 1e9, "GB/s", "more", true, "copy, the same"};
+  const double rate = 3 * bytes / static_cast<double>(workers) / of_a_core;
+  if (const auto slow = why_slow_memory(rate); !slow.empty()) {
+    finding.ok = false;
+    finding.why = slow;
+  }
   if (wrong != 0) {
     finding.ok = false;
     finding.why = std::to_string(wrong) + " of " + std::to_string(length) +
                   " elements are wrong: do not use this node; look at its memory (mcelog, rasdaemon, memtest)";
   }
   return {finding, copies};
+}
+
+std::string likely_causes(const std::filesystem::path& root) {
+  const auto cpufreq = root / "sys/devices/system/cpu/cpu0/cpufreq";
+  std::string text;
+  // intel_pstate's powersave is as fast as it must be.
+  if (multinode::read_text(cpufreq / "scaling_governor") == "powersave" &&
+      multinode::read_text(cpufreq / "scaling_driver") != "intel_pstate")
+    text += "; the CPU governor is powersave: cpupower frequency-set -g performance";
+  if (multinode::read_text(root / "sys/kernel/mm/transparent_hugepage/enabled").value_or("").find("[never]") !=
+      std::string::npos)
+    text += "; transparent huge pages are off: echo madvise to /sys/kernel/mm/transparent_hugepage/enabled";
+  if (const auto cpus = multinode::read_cgroup(root).cpus;
+      cpus && *cpus < static_cast<double>(multinode::allowed_cpus().size()))
+    text += fmt::format("; the cgroup allows only {:g} CPUs: raise cpu.max", *cpus);
+  return text;
+}
+
+Finding measure_shared_memory() {
+  const auto cpus = multinode::allowed_cpus();
+  if (cpus.size() < 2) return absent("shared_memory_latency", "one CPU only");
+  std::atomic<int> ball{0};
+  std::atomic<bool> over{false};
+  std::jthread other([&] {
+    bind_to(cpus.back());
+    while (!over) {
+      int one = 1;
+      ball.compare_exchange_weak(one, 0);
+    }
+  });
+  bind_to(cpus.front());
+  double best = std::numeric_limits<double>::infinity();
+  int rounds = 0;
+  for (const auto start = std::chrono::steady_clock::now(); rounds < 10'000 && multinode::seconds_since(start) < 0.3;
+       ++rounds) {
+    const auto before = std::chrono::steady_clock::now();
+    ball = 1;
+    while (ball != 0) {
+    }
+    best = std::min(best, multinode::seconds_since(before) / 2 * 1e9);
+  }
+  over = true;
+  other.join();
+  unbind();
+  const bool right = best < 20'000;
+  if (!right && rounds < 1000) return absent("shared_memory_latency", "the cores are too busy to measure it");
+  return {"shared_memory_latency",
+          best,
+          "ns",
+          "less",
+          right,
+          right ? "from one core to another and back, halved"
+                : "a cache line takes this long between cores" + likely_causes()};
 }
 
 std::optional<double> peak_of_a_core(const std::string& cpuinfo) {
@@ -169,7 +241,10 @@ std::optional<double> peak_of_a_core(const std::string& cpuinfo) {
 std::string why_slow(double rate, std::optional<double> peak, const std::string& library) {
   if (!peak || rate >= *peak / 8) return "";
   for (const char* optimised : {"openblas", "mkl", "blis", "atlas", "aocl", "nvpl"})
-    if (library.find(optimised) != std::string::npos) return "";
+    if (library.find(optimised) != std::string::npos)
+      return rate >= *peak / 32 ? ""
+                                : fmt::format("one core does {:.2g} GFLOP/s, and can do {:.0f}{}", rate / 1e9,
+                                              *peak / 1e9, likely_causes());
   return fmt::format(
       "one core does {:.2g} GFLOP/s, and can do {:.0f}: {} is probably the reference BLAS; install OpenBLAS (apt "
       "install "
@@ -180,12 +255,6 @@ std::string why_slow(double rate, std::optional<double> peak, const std::string&
 #ifdef HAVE_BLAS
 
 namespace {
-
-double cpu_seconds(clockid_t clock) {
-  timespec time{};
-  clock_gettime(clock, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
-}
 
 std::string library_of_products() {
   Dl_info info{};

@@ -3,6 +3,7 @@
 
 #include "finding.hpp"
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -10,8 +11,20 @@ namespace node_check {
 
 // STREAM's triad, a[i] = b[i] + s * c[i], on all CPUs, and its copy: the best of the repeats that fit into `seconds`;
 // 24 and 16 bytes an element (McCalpin, "Memory Bandwidth and Machine Balance", 1995). Every element is checked
-// afterwards. `corrupt`: one bit of a is turned before.
+// afterwards. `corrupt`: one bit of a is turned before. Wrong, too, where a core is below least_of_a_core.
 Findings measure_memory_bandwidth(double seconds, bool corrupt);
+
+// Bytes per second of its CPU time that a core moves at least; any server's does ten times as much. Why `rate` is too
+// low, with likely_causes(); "": it is not.
+inline constexpr double least_of_a_core = 1e9;
+std::string why_slow_memory(double rate, const std::filesystem::path& root = "/");
+
+// What may make all of a node slow: the CPU's governor, huge pages that are off, a cgroup's limit. "; ..." or "".
+std::string likely_causes(const std::filesystem::path& root = "/");
+
+// Nanoseconds that a cache line takes from one core to another, the best of some thousand times; wrong above 20 us.
+// Nothing where other processes keep the two cores from working at the same time.
+Finding measure_shared_memory();
 
 // Elements an array: four times the last-level cache (STREAM's rule) and 64 MiB at least, but all three together no
 // more than `most_bytes`.
@@ -27,8 +40,8 @@ std::optional<double> peak_of_a_core(const std::string& cpuinfo);
 
 // Why one core's rate, in operations per second of its CPU time, is too low: it is below an eighth of the peak, and
 // `library`, the file that has the products, is no optimised BLAS. An optimised one reaches half of the peak. CPU time
-// does not grow when other processes use the machine, but caches, the clock and hyper-threads may cost a factor: they
-// alone are no failure. "": it is not too low.
+// does not grow when other processes use the machine, but caches, the clock and hyper-threads may cost a factor: so an
+// optimised one may reach a 32nd of the peak. "": it is not too low.
 std::string why_slow(double rate, std::optional<double> peak, const std::string& library);
 
 }  // namespace node_check

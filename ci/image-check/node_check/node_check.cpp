@@ -5,6 +5,7 @@
 #include "finding.hpp"
 #include "gpu.hpp"
 #include "granted.hpp"
+#include "health.hpp"
 #include "limits.hpp"
 #include "memory.hpp"
 #include "names.hpp"
@@ -34,7 +35,8 @@ struct Options {
   multinode::CommonOptions common;
   std::vector<std::string> only, skip;
   double seconds = 0.5;
-  std::string sysfs = "/sys";
+  std::string sysfs = "/sys", state, tmp;
+  HealthOptions health;
   int corrupt = -1;
 };
 
@@ -109,14 +111,27 @@ Findings look_at_names(World& world, const Options&) {
   return {judge_names(own, all)};
 }
 
+Findings look_at_health_of(World& world, const Options& options) {
+  HealthOptions health = options.health;
+  health.sysfs = options.sysfs;
+  if (!options.state.empty()) {
+    std::filesystem::create_directories(options.state);
+    health.state = std::filesystem::path(options.state) / (world.host(world.rank()) + ".health.json");
+  }
+  return look_at_health(health);
+}
+
 const std::vector<Look>& looks() {
   static const std::vector<Look> all{
-      {"limits", false, [](World&, const Options&) { return look_at_limits(); }},
+      {"limits", false, [](World&, const Options& o) { return look_at_limits("/sys", o.tmp); }},
       {"devices", false, [](World&, const Options& o) { return look_at_devices(o.sysfs); }},
+      {"health", false, look_at_health_of},
+      {"dcgm", false, [](World&, const Options&) { return look_at_dcgm(); }},
       {"memory_bandwidth", false,
        [](World& world, const Options& o) { return measure_memory_bandwidth(o.seconds, corrupt_here(world, o)); }},
       {"matrix_rate", false,
        [](World& world, const Options& o) { return Findings{measure_matrix_rate(o.seconds, corrupt_here(world, o))}; }},
+      {"shared_memory", false, [](World&, const Options&) { return Findings{measure_shared_memory()}; }},
       {"gpu", true,
        [](World& world, const Options& o) {
          const std::vector<int> own = own_gpus(world);
@@ -131,7 +146,8 @@ const std::vector<Look>& looks() {
 
 bool chosen(const Options& options, const std::string& name) {
   const auto in = [&name](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
-  return (options.only.empty() || in(options.only)) && !in(options.skip);
+  const bool slow = name == "dcgm";
+  return (options.only.empty() ? !slow : in(options.only)) && !in(options.skip);
 }
 
 Findings look(World& world, const Options& options) {
@@ -221,10 +237,15 @@ int main(int argc, char** argv) {
   const std::string names = multinode::join(looks(), ", ", &Look::name);
   // clang-format off
   program.options->add_options()
-    ("only", po::value(&options.only)->value_name("NAME"), ("look only at this; may be repeated: " + names).c_str())
+    ("only", po::value(&options.only)->value_name("NAME"), ("look only at this; may be repeated; dcgm is not looked at by default: " + names).c_str())
     ("skip", po::value(&options.skip)->value_name("NAME"), "do not look at this; may be repeated")
     ("seconds", po::value(&options.seconds)->value_name("S")->default_value(options.seconds, "0.5"),
      "time for each measurement")
+    ("state", po::value(&options.state)->value_name("DIR"),
+     "folder for the error counters of each node: those that grew since the last look are a failure")
+    ("tmp", po::value(&options.tmp)->value_name("DIR"), "folder for temporary files (default: TMPDIR or /tmp)")
+    ("nvml", po::value(&options.health.nvml)->value_name("LIBRARY")->default_value(options.health.nvml), "NVIDIA's management library")
+    ("kernel-log", po::value(&options.health.kernel_log)->value_name("FILE"), "in place of /dev/kmsg")
     ("sysfs", po::value(&options.sysfs)->default_value(options.sysfs), "folder to read PCI and RDMA devices from, in place of /sys")
     ("corrupt", po::value(&options.corrupt)->value_name("RANK"),
      "make this rank's data wrong, and its clock 5 s ahead: the checks must see it");

@@ -1,6 +1,5 @@
 #include "curve.hpp"
 #include "nodes.hpp"
-#include "page_style.hpp"
 #include "report.hpp"
 #include "series.hpp"
 #include "verdict.hpp"
@@ -130,13 +129,8 @@ class Page {
   }
 
   std::string text() {
-    document_.append_child(pugi::node_doctype).set_value("html");
-    const auto html = document_.append_child("html");
-    set(html, "lang", "en");
-    set(html, "xmlns", "http://www.w3.org/1999/xhtml");
     const auto [outcome, word, why] = verdict(results_);
-    head(html, word);
-    body_ = add(html, "body");
+    body_ = start_page(document_, word + ": image-check " + results_.head.suite + ", " + results_.head.started);
     top(outcome, word, why);
     auto contents = add(body_, "nav");
     set(contents, "aria-label", std::string("sections"));
@@ -166,21 +160,6 @@ class Page {
   }
 
  private:
-  void head(pugi::xml_node html, const std::string& word) {
-    auto node = add(html, "head");
-    const auto meta = [&](const char* name, const char* value, const std::string& content) {
-      auto tag = node.append_child("meta");
-      set(tag, name, std::string(value));
-      if (!content.empty()) set(tag, "content", content);
-    };
-    meta("charset", "utf-8", "");
-    meta("http-equiv", "Content-Security-Policy",
-         "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'");
-    meta("name", "viewport", "width=device-width, initial-scale=1");
-    add(node, "title", word + ": image-check " + results_.head.suite + ", " + results_.head.started);
-    add(node, "style", page_style);
-  }
-
   void section(const std::string& id, const std::string& title) {
     main_ = add(body_, "section");
     set(main_, "id", id);
@@ -382,7 +361,8 @@ class Page {
     section("comparison", "Against the baseline");
     add(main_, "p",
         "A is the baseline, B is what was tested. What was suspect was measured again in fresh launches, A and B in "
-        "turn. Up to the limit a change is noise.");
+        "turn. Up to the limit a change is noise. Sees: the smallest loss that is found in 95 of 100 cases. A metric "
+        "that does not see 30 % is blind, and no evidence.");
     differences();
     for (const char* found : {"worse", "better", "flaky"})
       for (const auto& subject : subjects_)
@@ -406,7 +386,7 @@ class Page {
       if (a) curve.baseline.bands[comparison->band_bytes] = *a;
       if (b) curve.run.bands[comparison->band_bytes] = *b;
       if (const auto limit = worse_from(*comparison)) curve.limits[comparison->band_bytes] = *limit;
-      if (comparison->verdict != "same")
+      if (comparison->verdict != "same" && comparison->verdict != "blind")
         curve.marked[comparison->band_bytes] = {
             band_words(comparison->band_bytes) + (a && b ? " " + percent(change(*a, *b)) : ""),
             comparison->verdict == "worse"};
@@ -431,9 +411,9 @@ class Page {
 
   void comparison_table(pugi::xml_node parent, const std::string& name, const std::vector<const Subject*>& subjects,
                         bool all) {
-    std::vector<std::pair<std::string, bool>> columns = {{"size", false},   {"verdict", false}, {"A", true},
-                                                         {"B", true},       {"change", true},   {"limit", true},
-                                                         {"again A", true}, {"again B", true}};
+    std::vector<std::pair<std::string, bool>> columns = {{"size", false}, {"verdict", false}, {"A", true},
+                                                         {"B", true},     {"change", true},   {"limit", true},
+                                                         {"sees", true},  {"again A", true},  {"again B", true}};
     if (all) columns.insert(columns.begin(), {"metric", false});
     const auto body = table(parent, name, columns);
     const auto cell = [](pugi::xml_node row, const std::optional<Spread>& values) {
@@ -444,7 +424,7 @@ class Page {
     for (const auto* subject : subjects)
       for (const auto* comparison : subject->comparisons) {
         const std::string& found = comparison->verdict;
-        if (!all && found == "same") continue;
+        if (!all && (found == "same" || found == "blind")) continue;
         const auto row = add(body, "tr");
         const std::string size = comparison->band_bytes < 0 ? "–" : band_name(comparison->band_bytes);
         if (all) {
@@ -455,19 +435,23 @@ class Page {
         }
         const bool is_bad = found == "worse";
         add(row, "td",
-            (is_bad            ? "✗ "
-             : found == "same" ? "✓ "
-                               : "≈ ") +
+            (is_bad             ? "✗ "
+             : found == "same"  ? "✓ "
+             : found == "blind" ? "– "
+                                : "≈ ") +
                 found,
-            is_bad            ? "fail-text"
-            : found == "same" ? "pass-text"
-                              : "doubt-text");
+            is_bad             ? "fail-text"
+            : found == "same"  ? "pass-text"
+            : found == "blind" ? "soft-text"
+                               : "doubt-text");
         const auto a = spread(comparison->a), b = spread(comparison->b);
         cell(row, a);
         cell(row, b);
         add(row, "td", a && b ? percent(change(*a, *b)) : "–", "number");
         const auto limit = worse_from(*comparison);
         add(row, "td", limit ? percent(change(*a, {*limit})) : "–", "number");
+        const double visible = as_share(comparison->visible, comparison->better);
+        add(row, "td", visible > 0 && visible < 1 ? std::to_string(std::lround(100 * visible)) + " %" : "–", "number");
         cell(row, spread(comparison->again_a));
         cell(row, spread(comparison->again_b));
       }
@@ -497,9 +481,10 @@ class Page {
     for (const auto& subject : subjects_)
       for (const auto* comparison : subject.comparisons)
         compared.insert(multinode::join(words_of({subject.metric, band_words(comparison->band_bytes), subject.node})));
-    if (std::all_of(results_.checks.begin(), results_.checks.end(),
-                    [&](const auto& check) { return compared.count(check.check) && check.status == Status::pass; }))
-      return;
+    const auto in_comparisons = [&](const CheckResult& check) {
+      return compared.count(check.check) && (check.status == Status::pass || check.status == Status::skip);
+    };
+    if (std::all_of(results_.checks.begin(), results_.checks.end(), in_comparisons)) return;
     section("checks", compared.empty() ? "All checks" : "All other checks");
     const bool launches = several_launches();
     std::vector<std::pair<std::string, bool>> columns = {
@@ -509,7 +494,7 @@ class Page {
     set(main_, "class", std::string("checks"));
     const auto body = table(main_, "all checks", columns);
     for (const auto& check : results_.checks) {
-      if (compared.count(check.check) && check.status == Status::pass) continue;
+      if (in_comparisons(check)) continue;
       const auto row = add(body, "tr");
       const auto name = head_cell(row, check.check);
       if (!check.title.empty()) add(name, "small", check.title);

@@ -1,6 +1,7 @@
 // report.hpp: what people and CI systems read of an image check's results.
 #pragma once
 
+#include "history.hpp"
 #include "results.hpp"
 
 #include <filesystem>
@@ -15,8 +16,11 @@ std::string html_page(const Results& results, const Results* baseline);
 // test for the run as a whole.
 std::string junit_xml(const Results& results);
 
-// report.html and junit.xml into `folder`, each whole or not at all. Throws multinode::UsageError for what cannot be
-// written.
+// The nodes' history as such a page: a small curve for each metric, and one for each check that ever failed.
+std::string history_page(const History& history);
+
+// report.html, junit.xml and metrics.prom into `folder`, each whole or not at all. Throws multinode::UsageError for
+// what cannot be written.
 void write_reports(const std::filesystem::path& folder, const Results& results, const Results* baseline);
 
 }  // namespace image_check

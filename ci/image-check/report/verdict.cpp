@@ -50,6 +50,7 @@ Verdict verdict(const Results& results) {
   say(counts.skipped, "skipped");
   say(verdicts("worse"), "worse than the baseline");
   say(verdicts("flaky"), "suspect, then not");
+  say(verdicts("blind"), "too noisy to be evidence");
   say(verdicts("better"), "better without an explanation");
   if (results.checks.empty()) say(verdicts("same"), "as in the baseline");
   const std::string all = multinode::join(said);

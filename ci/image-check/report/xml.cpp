@@ -1,5 +1,7 @@
 #include "xml.hpp"
 
+#include "page_style.hpp"
+
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -26,6 +28,26 @@ std::string printable(const std::string& text) {
     }
   }
   return result;
+}
+
+pugi::xml_node start_page(pugi::xml_document& document, const std::string& title) {
+  document.append_child(pugi::node_doctype).set_value("html");
+  auto html = document.append_child("html");
+  set(html, "lang", "en");
+  set(html, "xmlns", "http://www.w3.org/1999/xhtml");
+  auto head = add(html, "head");
+  const auto meta = [&](const char* name, const char* value, const std::string& content) {
+    auto tag = head.append_child("meta");
+    set(tag, name, std::string(value));
+    if (!content.empty()) set(tag, "content", content);
+  };
+  meta("charset", "utf-8", "");
+  meta("http-equiv", "Content-Security-Policy",
+       "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'");
+  meta("name", "viewport", "width=device-width, initial-scale=1");
+  add(head, "title", title);
+  add(head, "style", page_style);
+  return add(html, "body");
 }
 
 pugi::xml_node add(pugi::xml_node parent, const char* name, const std::string& text, const char* css_class) {

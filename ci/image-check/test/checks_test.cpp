@@ -1,5 +1,5 @@
 // Judgements: what each detector says of a run, and what it lets pass.
-#include "checks.hpp"
+#include "site.hpp"
 
 #include <multinode/limits.hpp>
 #include <multinode/options.hpp>
@@ -94,7 +94,7 @@ TEST_F(Judge, AbsentHardwareIsNoPass) {
 }
 
 const Check& named(const std::string& name) {
-  const auto& checks = all_checks();
+  static const auto checks = read_site("").checks;
   return *std::find_if(checks.begin(), checks.end(), [&](const auto& check) { return check.name == name; });
 }
 
@@ -276,7 +276,7 @@ TEST(Settings, OfMpiAreThoseOfTheImage) {
 TEST(Checks, HaveNamesOfTheirOwnAndFitTheirSuites) {
   std::set<std::string> names;
   double smoke = 0, gate = 0, deep = 0;
-  for (const auto& check : all_checks()) {
+  for (const auto& check : read_site("").checks) {
     EXPECT_TRUE(names.insert(check.name).second) << check.name;
     EXPECT_LE(check.seconds, check.limit) << check.name;
     if (std::find(check.needs.begin(), check.needs.end(), Need::gpu) != check.needs.end()) continue;

@@ -51,9 +51,10 @@ class CompareResults : public ::testing::Test {
     options.b = b;
     options.folder = folder_ / "verdict";
     options.other_hardware = other_hardware;
-    options.again = [&](const std::filesystem::path& where) {
+    options.again = [&](bool of_a, const std::filesystem::path& where) {
       std::filesystem::copy(
-          b, where, std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+          of_a ? a : b, where,
+          std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
     };
     std::ostringstream out;
     return compare(options, out);
@@ -70,7 +71,8 @@ class CompareResults : public ::testing::Test {
     folder_.write("image-check-b", "#!/bin/sh\n" + script);
     std::filesystem::permissions(folder_ / "image-check-b", std::filesystem::perms::owner_all);
     CompareOptions options;
-    options.a = results("a", {"n"}, "8", 10);
+    for (const char* session : {"a/1", "a/2", "a/3"}) results(session, {"n"}, "8", 10);
+    options.a = folder_ / "a";
     options.b = results("b", {"n"}, "8", 5);
     options.folder = folder_ / "verdict";
     options.timeout = timeout;
@@ -142,6 +144,35 @@ TEST_F(CompareResults, ALimitMayGrow) {
   EXPECT_FALSE(alike("open_files", "65536", "1024"));
   EXPECT_FALSE(alike("memlock", "unlimited", "8388608"));
   EXPECT_FALSE(alike("cgroup_cpus", "", "2.0"));
+}
+
+TEST_F(CompareResults, OneSessionWithoutFreshLaunchesOfAIsNoEvidence) {
+  CompareOptions options;
+  options.a = results("a", {"n"}, "8", 10);
+  options.b = results("b", {"n"}, "8", 5);
+  options.folder = folder_ / "verdict";
+  std::ostringstream out;
+  const auto verdict = compare(options, out);
+  EXPECT_EQ(verdict.summary.exit_status, 3);
+  EXPECT_EQ(verdict.summary.skipped, 1);
+  EXPECT_SAYS(out.str(), "50 % worse; cannot see any loss: make three sessions of the baseline or more");
+}
+
+TEST_F(CompareResults, SessionsThatDifferMakeTheMetricBlind) {
+  for (const double bandwidth : {9.0, 10.0, 11.0, 12.0})
+    results("a/" + std::to_string(bandwidth), {"n"}, "8", bandwidth);
+  CompareOptions options;
+  options.a = folder_ / "a";
+  options.b = results("b", {"n"}, "8", 8);
+  options.folder = folder_ / "verdict";
+  std::ostringstream out;
+  EXPECT_EQ(compare(options, out).comparisons.at(0).verdict, "blind");  // no alarm: sessions differ by as much
+}
+
+TEST_F(CompareResults, SessionsOfOneBaselineAreOfOneImage) {
+  results("a/1", {"n"}, "8", 10);
+  results("a/2", {"n"}, "8", 10, "y");
+  EXPECT_THROW(compared(folder_ / "a", results("b", {"n"}, "8", 10)), multinode::UsageError);
 }
 
 }  // namespace image_check::compare_test

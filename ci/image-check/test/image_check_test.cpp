@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <csignal>
 #include <regex>
+#include <sstream>
 #include <thread>
 
 namespace image_check::image_check_test {
@@ -67,6 +68,7 @@ TEST_F(ImageCheck, WrongCommandLines) {
   wrong({"run", "--examples", "/nowhere"}, "--examples: no 01-environment/explore in /nowhere");
   wrong({"run", "--budget", "2", "-o", out()}, "more than the budget");
   wrong({"run", "-o", "/proc/nothing"}, "cannot write to /proc/nothing");
+  wrong({"run", "--site", "/nowhere"}, "--site: /nowhere: cannot be read");
   wrong({"compare", "a"}, "name two folders");
   wrong({"compare", out("none"), out("none")}, "cannot read ");
   wrong({"report", out("none")}, "cannot read ");
@@ -137,7 +139,10 @@ TEST_F(ImageCheck, ABudgetThatEndsIsNoSuccess) {
 TEST_F(ImageCheck, InterruptedItStillReports) {
   Process running(
       {PATH_image_check, "run", "--only", "worker death", "--only", "wiring", "--launcher", "mnrun", "-o", out()});
-  while (!std::filesystem::exists(out() + "/files/worker-death-0/job.jsonl")) std::this_thread::sleep_for(10ms);
+  const std::string job = out() + "/files/worker-death-0/job.txt";
+  for (const auto end = std::chrono::steady_clock::now() + multinode::testing::patience; !std::filesystem::exists(job);
+       std::this_thread::sleep_for(10ms))
+    ASSERT_LT(std::chrono::steady_clock::now(), end);
   running.signal(SIGTERM);
   const auto result = running.wait();
   EXPECT_EQ(result.status, 3) << result.all();
@@ -179,21 +184,88 @@ TEST_F(ImageCheck, WithoutTheDetectorAFaultIsMissed) {
 
 // All of them, and each without its detector.
 TEST_F(ImageCheck, SlowSelfTest) {
-  auto result = image_check({"self-test", "-o", out()});
+  const auto result = image_check({"self-test", "-o", out()});
   EXPECT_EQ(result.status, 0) << result.all();
-  const std::vector<std::pair<std::string, std::string>> faults{
-      {"a corrupted element", "exit status"}, {"a killed rank", "exit status"},
-      {"a frozen rank", "exit status"},       {"a hang", "deadline"},
-      {"a process left behind", "left over"}, {"a slowed rank", "slow rank"},
-      {"a wrong version", "exit status"},     {"a wrong answer", "answer"},
-      {"a forced transport", "transport"},    {"a limited link", "speed"},
-      {"a missing device", "devices"},        {"a GPU without a driver", "exit status"}};
-  for (const auto& [fault, detector] : faults) {
-    EXPECT_SAYS(result.out, "caught       " + fault + " (" + detector + ")");
+  const std::regex caught("caught       (.*) \\((.*?)\\): .*");
+  int faults = 0;
+  std::istringstream lines(result.out);
+  std::smatch match;
+  for (std::string line; std::getline(lines, line);) {
+    if (!std::regex_match(line, match, caught)) continue;
+    ++faults;
+    const std::string fault = match[1], detector = match[2];
     const auto without = image_check({"self-test", "-o", out(), "--only", fault, "--disable", detector});
     EXPECT_EQ(without.status, 1) << without.all();
     EXPECT_SAYS(without.out, "MISSED       " + fault + ": nothing was found");
   }
+  EXPECT_GE(faults, 25);
+}
+
+TEST_F(ImageCheck, FaultsOfANodeAreCaughtAndMissedWithoutTheirDetector) {
+  const std::pair<const char*, const char*> faults[] = {{"a GPU without a driver", "pci_gpus"},
+                                                        {"a narrow PCIe link", "pcie_links"},
+                                                        {"memory errors", "error_counters"},
+                                                        {"a machine check", "kernel_log"},
+                                                        {"a throttled GPU", "gpu_health"}};
+  std::vector<std::string> command{"self-test", "--launcher", "mnrun", "-o", out()};
+  for (const auto& [fault, detector] : faults) command.insert(command.end(), {"--only", fault});
+  const auto result = image_check(command);
+  EXPECT_EQ(result.status, 0) << result.all();
+  for (const auto& [fault, detector] : faults) {
+    EXPECT_SAYS(result.out, std::string("caught       ") + fault + " (" + detector + ")");
+    const auto without =
+        image_check({"self-test", "--launcher", "mnrun", "-o", out(), "--only", fault, "--disable", detector});
+    EXPECT_EQ(without.status, 1) << without.all();
+    EXPECT_SAYS(without.out, "MISSED       ");
+  }
+}
+
+TEST_F(ImageCheck, ASiteFileAddsChecksAndTheHistoryKeepsTheirValues) {
+  folder_.write("site.json", R"({"launcher": "mnrun", "budgets": {"smoke": 70},
+    "kinds": [{"nodes": ".*", "at_least": {"disk": 5}}],
+    "checks": [{"name": "disk", "suite": "none", "command": "cat $SPEED", "where": "once",
+                "measures": {"pattern": "bw=([0-9.]+)GB/s", "metric": "disk", "unit": "GB/s", "better": "more"}}]})");
+  const auto run_with = [&](const char* speed, const char* repeat) {
+    folder_.write("speed", speed);
+    return image_check({"run", "--site", folder_ / "site.json", "--only", "disk", "--history", out("history"),
+                        "--repeat", repeat, "-o", out()},
+                       {{"SPEED", folder_ / "speed"}});
+  };
+  auto result = run_with("bw=7GB/s", "2");
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_SAYS(result.out, "budget 70 s, ");
+  EXPECT_EQ(read_results(out() + "/0002").samples.at(0).value, 7);
+  result = run_with("bw=4GB/s", "1");
+  EXPECT_EQ(result.status, 1);
+  EXPECT_SAYS(result.out, "disk is 4 GB/s, and the site file wants at least 5");
+  const auto prometheus = text_of(out() + "/metrics.prom");
+  EXPECT_SAYS(prometheus, "image_check_passed{check=\"disk\"} 0\n");
+  EXPECT_SAYS(prometheus, "image_check_exit_status 1\n");
+
+  EXPECT_EQ(image_check({"history", out("history")}).status, 0);
+  EXPECT_SAYS(text_of(out("history") + "/history.html"), "disk: passed or failed");
+  EXPECT_EQ(image_check({"history", out("none")}).status, 2);
+}
+
+TEST_F(ImageCheck, SessionsEndAtTheirTime) {
+  auto result =
+      image_check({"run", "--only", "wiring", "--launcher", "mnrun", "--until", "2020-01-01T00:00", "-o", out()});
+  EXPECT_EQ(result.status, 3);  // nothing was tested
+  EXPECT_FALSE(std::filesystem::exists(out() + "/0001"));
+  result = image_check({"run", "--until", "tomorrow"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_SAYS(result.err, "--until: 'tomorrow' is not a local time such as ");
+}
+
+TEST_F(ImageCheck, ANodesFindingsGoToPrometheus) {
+  const auto result = image_check({"node", "--budget", "20s", "--prometheus", out("node.prom"), "--json",
+                                   out("node.json"), "--state", out("state")},
+                                  {{"CUDA_VISIBLE_DEVICES", "-1"}});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_SAYS(text_of(out("node.prom")), "image_check_passed{check=\"shm_bytes\"} 1\n");
+  EXPECT_SAYS(text_of(out("node.prom")), "image_check_exit_status 0\n");
+  EXPECT_SAYS(text_of(out("node.json")), "\"what\":\"shm_bytes\"");
+  EXPECT_FALSE(std::filesystem::is_empty(out("state")));
 }
 
 }  // namespace image_check::image_check_test

@@ -1,6 +1,8 @@
 // Which node is bad: every place that it may have, among few and many.
 #include "pairs.hpp"
 
+#include <testing/temporary_folder.hpp>
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,6 +74,19 @@ TEST(Pairs, WithoutAGoodPairNothingIsTold) {
   const auto found = search(4, fabric);
   EXPECT_TRUE(found.bad.empty());
   EXPECT_EQ(found.unknown, (std::vector<std::size_t>{0, 1, 2, 3}));
+}
+
+TEST(Rails, AreTheActiveRdmaDevices) {
+  const multinode::testing::TemporaryFolder sysfs;
+  const auto port = [&](const std::string& device, const char* state) {
+    sysfs.write("class/infiniband/" + device + "/ports/1/state", state);
+  };
+  EXPECT_TRUE(rdma_rails(sysfs.path()).empty());
+  port("mlx5_0", "4: ACTIVE");
+  EXPECT_TRUE(rdma_rails(sysfs.path()).empty());  // one device is what the libraries choose anyway
+  port("mlx5_1", "4: ACTIVE");
+  port("mlx5_2", "1: DOWN");
+  EXPECT_EQ(rdma_rails(sysfs.path()), (std::vector<std::string>{"mlx5_0", "mlx5_1"}));
 }
 
 }  // namespace image_check::pairs_test

@@ -31,36 +31,54 @@ TEST(Measured, IsTheMedianOfEachLaunch) {
   EXPECT_EQ(all.at({"bandwidth", 64, ""}).values, (std::vector<double>{7}));
 }
 
-TEST(NoiseLimit, IsThreeDeviationsOrThreePercent) {
-  EXPECT_DOUBLE_EQ(noise_limit(std::vector<double>{5, 5, 5}), std::log(1.03));
-  // Deviations of the logarithms from that of 4: log 2, 0, log 2.
-  EXPECT_DOUBLE_EQ(noise_limit(std::vector<double>{2, 4, 8}), 3 * 1.4826 * std::log(2));
+// Five sessions of three launches, 1 % apart.
+const Sessions quiet{{10, 10.05, 9.95}, {10.1, 10.05, 10.1}, {9.9, 9.95, 9.9}, {10, 10, 10.05}, {9.95, 9.9, 10}};
+
+TEST(Noise, IsThatBetweenSessions) {
+  const Noise noise = noise_of(quiet, 1, false);
+  const auto logs = [](double value) { return std::log(value); };
+  const double mean = (logs(10) + logs(10.1) + logs(9.9) + logs(10) + logs(9.95)) / 5;
+  double sum = 0;
+  for (const double one : {10.0, 10.1, 9.9, 10.0, 9.95}) sum += std::pow(logs(one) - mean, 2);
+  constexpr double student = 4.6041;  // of 4 degrees of freedom at 0.5 %
+  EXPECT_NEAR(noise.limit, student * std::sqrt(sum / 4 * (1 + 1.0 / 5)), 1e-5);
+  EXPECT_GT(noise.visible, noise.limit);
+  EXPECT_GT(noise_of(quiet, 20, false).limit, 1.5 * noise.limit);  // of 20 metrics, each must be surer
+  EXPECT_LT(noise_of(quiet, 1, true).limit, noise.limit);          // A and B in turn share the session
+}
+
+TEST(Noise, IsThreePercentAtLeastAndUnknownForOneSession) {
+  const std::vector<double> same{5, 5, 5};
+  EXPECT_DOUBLE_EQ(noise_of({same, same, same}, 10, false).limit, std::log(1.03));
+  EXPECT_EQ(noise_of({same}, 10, false).visible, unseen);
+  EXPECT_EQ(noise_of({same, same}, 10, false).visible, unseen);
+  EXPECT_DOUBLE_EQ(noise_of({same}, 10, true).limit, std::log(1.03));
 }
 
 TEST(Compare, WorseBetterAndSame) {
-  const auto a = measured({10, 10.1, 9.9, 10, 10});
-  EXPECT_EQ(compare_metric(key, a, measured({10})).verdict, "same");
-  EXPECT_EQ(compare_metric(key, a, measured({9.8})).verdict, "same");
-  EXPECT_EQ(compare_metric(key, a, measured({9.5})).verdict, "worse");
-  EXPECT_EQ(compare_metric(key, a, measured({10.9})).verdict, "same");  // not yet 10 %
-  EXPECT_EQ(compare_metric(key, a, measured({11.5})).verdict, "better");
-  const auto seconds = measured({10, 10.1, 9.9, 10, 10}, "less");
-  EXPECT_EQ(compare_metric(key, seconds, measured({10.6}, "less")).verdict, "worse");
-  EXPECT_EQ(compare_metric(key, seconds, measured({8}, "less")).verdict, "better");
+  const auto verdict = [](double b, const std::string& better = "more") {
+    return compare_metric(key, measured({b}, better), quiet, 1).verdict;
+  };
+  EXPECT_EQ(verdict(10), "same");
+  EXPECT_EQ(verdict(9.9), "same");
+  EXPECT_EQ(verdict(9), "worse");
+  EXPECT_EQ(verdict(10.9), "same");  // not yet 10 %
+  EXPECT_EQ(verdict(11.5), "better");
+  EXPECT_EQ(verdict(11, "less"), "worse");
+  EXPECT_EQ(verdict(8, "less"), "better");
 }
 
-TEST(Compare, NoNoiseIsWideEnoughToHideEverything) {
-  const auto wild = measured({1, 3, 9, 3, 1, 9, 3});
-  EXPECT_EQ(compare_metric(key, wild, measured({1})).verdict, "same");
-  EXPECT_EQ(compare_metric(key, wild, measured({0.01})).verdict, "worse");
-}
-
-TEST(Compare, NeedsABaseline) {
-  EXPECT_THROW(compare_metric(key, measured({1, 1}), measured({1})), multinode::UsageError);
+TEST(Compare, AMetricThatCannotSeeAThirdIsNoEvidence) {
+  const Sessions wild{{1, 3, 9}, {3, 1, 9}, {3, 3, 3}, {9, 9, 1}};
+  for (const double b : {3.0, 0.01}) {
+    const auto comparison = compare_metric(key, measured({b}), wild, 1);
+    EXPECT_EQ(comparison.verdict, "blind");
+    EXPECT_GT(as_share(comparison.visible, "more"), least_evidence);
+  }
 }
 
 TEST(Confirm, OnlyWhatFreshLaunchesSayAgain) {
-  const auto suspect = compare_metric(key, measured({10, 10.1, 9.9}), measured({5}));
+  const auto suspect = compare_metric(key, measured({5}), quiet, 1);
   ASSERT_EQ(suspect.verdict, "worse");
   const auto verdict = [&](std::vector<double> a, std::vector<double> b) {
     auto comparison = suspect;
@@ -75,7 +93,7 @@ TEST(Confirm, OnlyWhatFreshLaunchesSayAgain) {
 }
 
 TEST(Confirm, ASuspectThatCannotBeMeasuredAgainIsAFailure) {
-  auto suspect = compare_metric(key, measured({10, 10.1, 9.9}), measured({5}));
+  const auto suspect = compare_metric(key, measured({5}), quiet, 1);
   for (const auto& again_b : {std::vector<double>{}, {10}, {10, 10}}) {
     auto comparison = suspect;
     confirm(comparison, {10, 10, 10}, again_b);
@@ -83,31 +101,41 @@ TEST(Confirm, ASuspectThatCannotBeMeasuredAgainIsAFailure) {
   }
 }
 
-std::vector<Results> runs(int count, double noise, std::mt19937_64& random) {
+// Sessions of 20 bands and four launches, with noise between sessions and between launches.
+std::vector<Results> sessions(int count, double between, double within, std::mt19937_64& random) {
   std::vector<Results> all(static_cast<std::size_t>(count));
-  std::normal_distribution<double> normal(0, noise);
+  std::normal_distribution<double> normal;
   std::bernoulli_distribution disturbed(0.05);  // by somebody else's work: half as fast
-  for (auto& run : all)
-    for (int band = 0; band < 40; ++band)
-      run.samples.push_back(sample(8 << band, 10 * std::exp(normal(random)) * (disturbed(random) ? 0.5 : 1), 0));
+  for (auto& session : all)
+    for (int band = 0; band < 20; ++band) {
+      const double own = between * normal(random);
+      for (int launch = 0; launch < 4; ++launch)
+        session.samples.push_back(
+            sample(8 << band, 10 * std::exp(own + within * normal(random)) * (disturbed(random) ? 0.5 : 1), launch));
+    }
   return all;
 }
 
-TEST(FalseAlarms, AreRareAmongRunsOfOneImage) {
+TEST(FalseAlarms, AreAtMostFiveInAThousand) {
   std::mt19937_64 random(7);
-  const auto found = false_alarms(runs(40, 0.05, random), 1000, 10, 1);
-  EXPECT_EQ(found.pairs, 1000);
-  EXPECT_GT(found.suspects, 500);  // so that it is the second look that keeps them rare
-  EXPECT_LE(found.alarms, 10);
-  EXPECT_THROW(false_alarms(runs(16, 0.05, random), 10, 10, 1), multinode::UsageError);
+  int alarms = 0, suspects = 0, planted = 0, seen = 0;
+  for (std::uint64_t seed = 1; seed <= 20;
+       ++seed) {  // each with sessions of its own, as drawing does not make new ones
+    const auto found = false_alarms(sessions(30, 0.01, 0.01, random), 50, 10, 0.10, seed);
+    alarms += found.alarms, suspects += found.suspects, planted += found.planted, seen += found.found;
+  }
+  EXPECT_LE(alarms, 5);
+  EXPECT_GT(suspects, 50);  // so that it is the second look that keeps them rare
+  EXPECT_GT(planted, 500);
+  EXPECT_GE(seen, planted * 95 / 100);  // what a metric claims to see
+  EXPECT_THROW(false_alarms(sessions(10, 0.01, 0.01, random), 10, 10, 0.10, 1), multinode::UsageError);
 }
 
-TEST(FalseAlarms, AreCountedWhereRunsAreOfTwoKinds) {
+TEST(FalseAlarms, AreCountedWhereASessionIsOfAnotherKind) {
   std::mt19937_64 random(7);
-  auto mixed = runs(40, 0.01, random);
-  for (std::size_t i = 0; i < 20; ++i)
-    for (auto& one : mixed[i].samples) one.value /= 3;
-  EXPECT_GT(false_alarms(mixed, 1000, 10, 1).alarms, 10);
+  auto mixed = sessions(12, 0.002, 0.002, random);
+  for (auto& one : mixed[0].samples) one.value /= 3;
+  EXPECT_GT(false_alarms(mixed, 1000, 10, 0.10, 1).alarms, 10);
 }
 
 }  // namespace image_check::statistics_test

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <future>
 #include <numeric>
@@ -192,6 +193,59 @@ TEST(HostCuda, AGraphRepeatsTheCapturedTasks) {
   EXPECT_OK(cudaStreamDestroy(stream));
   expect_refused(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal), cudaErrorStreamCaptureUnsupported,
                  "the default stream");
+}
+
+TEST(HostCuda, ACaptureFollowsEventsToOtherStreamsAndBack) {
+  const cudaStream_t stream = new_stream(), other = new_stream();
+  cudaEvent_t fork{}, join{};
+  EXPECT_OK(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
+  EXPECT_OK(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
+  std::vector<int> order;
+  static std::vector<int>* out = nullptr;
+  out = &order;
+  const auto call = [](cudaStream_t on, std::intptr_t what) {
+    EXPECT_OK(cudaLaunchHostFunc(
+        on, [](void* w) { out->push_back(static_cast<int>(reinterpret_cast<std::intptr_t>(w))); },
+        reinterpret_cast<void*>(what)));
+  };
+  cudaGraph_t graph{};
+  for (const bool joined : {false, true}) {
+    EXPECT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    void* memory = nullptr;
+    expect_refused(cudaMalloc(&memory, 1), cudaErrorStreamCaptureUnsupported, "this thread is capturing");
+    call(stream, 1);
+    EXPECT_OK(cudaEventRecord(fork, stream));
+    expect_refused(cudaEventSynchronize(fork), cudaErrorCapturedEvent, "recorded in a capture");
+    EXPECT_OK(cudaStreamWaitEvent(other, fork, 0));
+    expect_refused(cudaStreamSynchronize(other), cudaErrorStreamCaptureUnsupported, "is being captured");
+    call(other, 2);
+    EXPECT_OK(cudaEventRecord(join, other));
+    if (!joined) call(other, 3);
+    EXPECT_OK(cudaStreamWaitEvent(stream, join, 0));
+    call(stream, 4);
+    if (joined)
+      EXPECT_OK(cudaStreamEndCapture(stream, &graph));
+    else
+      expect_refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined, "does not wait for");
+  }
+  expect_refused(cudaStreamWaitEvent(stream, join, 0), cudaErrorCapturedEvent, "a capture that has ended");
+  cudaGraphExec_t executable{};
+  EXPECT_OK(cudaGraphInstantiateWithFlags(&executable, graph, 0));
+  EXPECT_OK(cudaGraphDestroy(graph));
+  EXPECT_OK(cudaGraphLaunch(executable, stream));
+  EXPECT_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(order, (std::vector{1, 2, 4}));
+  EXPECT_OK(cudaEventRecord(join, stream)) << "outside of a capture it is an event like any other again";
+  EXPECT_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
+  expect_refused(cudaStreamWaitEvent(other, join, 0), cudaErrorStreamCaptureIsolation, "the event is outside");
+  EXPECT_OK(cudaStreamEndCapture(other, &graph));
+  EXPECT_OK(cudaGraphDestroy(graph));
+  EXPECT_OK(cudaEventSynchronize(join));
+  EXPECT_OK(cudaGraphExecDestroy(executable));
+  EXPECT_OK(cudaEventDestroy(fork));
+  EXPECT_OK(cudaEventDestroy(join));
+  EXPECT_OK(cudaStreamDestroy(stream));
+  EXPECT_OK(cudaStreamDestroy(other));
 }
 
 // What nvcc generates for a kernel and its launch.

@@ -2,6 +2,7 @@
 #include "../clock.hpp"
 #include "../gpu.hpp"
 #include "../granted.hpp"
+#include "../health.hpp"
 #include "../limits.hpp"
 #include "../memory.hpp"
 #include "../names.hpp"
@@ -226,7 +227,197 @@ TEST_F(NodeCheckPci, ANetworkInterfaceNeedsItsDriver) {
   EXPECT_SAYS(find("pci_nics").why, "network interface 0000:a3:00.0 (vendor 0x15b3) has no driver: ");
 }
 
+// Health, with recorded trees.
+
+class NodeCheckHealth : public testing::Test {
+ protected:
+  void add_rdma(const char* down) const {
+    sysfs_.write("class/infiniband/mlx5_0/ports/1/counters/link_downed", down);
+    sysfs_.write("class/infiniband/mlx5_0/ports/1/counters/symbol_error", "7");
+    sysfs_.write("class/infiniband/mlx5_0/fw_ver", "28.39.1002");
+  }
+  TemporaryFolder sysfs_;
+};
+
+TEST_F(NodeCheckHealth, ErrorCountersMayNotGrow) {
+  EXPECT_EQ(judge_counters({"b", error_counters(sysfs_.path()), 0}, std::nullopt).ok, std::nullopt);
+  add_rdma("5");
+  sysfs_.write("devices/system/edac/mc/mc0/ce_count", "40");
+  sysfs_.write("devices/system/cpu/cpu0/thermal_throttle/core_throttle_count", "3");
+  sysfs_.write("devices/system/cpu/cpu1/thermal_throttle/core_throttle_count", "4");
+  sysfs_.write("bus/pci/devices/0000:17:00.0/aer_dev_fatal", "DLP 0\nTOTAL_ERR_FATAL 0");
+  sysfs_.write("class/net/eth0/device/vendor", "0x1");
+  sysfs_.write("class/net/eth0/statistics/rx_crc_errors", "0");
+  sysfs_.write("class/net/veth0/statistics/rx_crc_errors", "9");  // no hardware
+  const Counters now = error_counters(sysfs_.path());
+  EXPECT_EQ(now, (Counters{{"mlx5_0/1 link_downed", 5},
+                           {"mlx5_0/1 symbol_error", 7},
+                           {"memory mc0 ce_count", 40},
+                           {"CPUs core_throttle_count", 7},
+                           {"PCIe 0000:17:00.0 aer_dev_fatal", 0},
+                           {"eth0 rx_crc_errors", 0}}));
+  const LastLook look{"b", now, 0};
+  EXPECT_EQ(judge_counters(look, std::nullopt).ok, true);  // old errors are no fault of today
+  EXPECT_EQ(judge_counters(look, look).ok, true);
+  auto before = look;
+  before.counters["mlx5_0/1 link_downed"] = 4;
+  EXPECT_SAYS(judge_counters(look, before).why, "mlx5_0/1 link_downed grew by 1: look at the cable");
+  EXPECT_EQ(judge_counters(look, before).ok, false);
+  before.counters["mlx5_0/1 link_downed"] = 9;  // it was reset: all 5 are new
+  EXPECT_SAYS(judge_counters(look, before).why, "link_downed grew by 5");
+  before = look;
+  before.boot = "another one";
+  EXPECT_SAYS(judge_counters(look, before).why, "link_downed grew by 5");
+  before = look;
+  before.counters["memory mc0 ce_count"] = 1;  // 39 are tolerated
+  EXPECT_EQ(judge_counters(look, before).ok, true);
+  EXPECT_EQ(judge_counters({"b", {{"memory mc0 ue_count", 1}}, 0}, std::nullopt).ok, false);
+}
+
+TEST_F(NodeCheckHealth, LinksAreAsFastAsBothEnds) {
+  const auto device = [&](const std::string& at, const char* pci_class, const char* width, const char* most) {
+    sysfs_.write(at + "/class", pci_class);
+    sysfs_.write(at + "/current_link_width", width);
+    sysfs_.write(at + "/max_link_width", most);
+    sysfs_.write(at + "/current_link_speed", "2.5 GT/s PCIe");
+    sysfs_.write(at + "/max_link_speed", "32.0 GT/s PCIe");
+  };
+  EXPECT_EQ(look_at_links(sysfs_.path()).ok, std::nullopt);
+  device("bus/pci/devices/0000:17:00.0", "0x030200", "16", "16");  // an idle GPU
+  EXPECT_EQ(look_at_links(sysfs_.path()).ok, true);
+  device("bus/pci/devices/0000:18:00.0", "0x030200", "8", "16");
+  EXPECT_SAYS(look_at_links(sysfs_.path()).why, "0000:18:00.0 has PCIe width 8 lanes of 16: reseat the card");
+  // In a slot that has 8 lanes.
+  std::filesystem::remove_all(sysfs_ / "bus/pci/devices/0000:18:00.0");
+  device("devices/pci0000:00/0000:00:01.0/0000:19:00.0", "0x030200", "8", "16");
+  sysfs_.write("devices/pci0000:00/0000:00:01.0/max_link_width", "8");
+  std::filesystem::create_directory_symlink(sysfs_ / "devices/pci0000:00/0000:00:01.0/0000:19:00.0",
+                                            sysfs_ / "bus/pci/devices/0000:19:00.0");
+  EXPECT_EQ(look_at_links(sysfs_.path()).ok, true) << look_at_links(sysfs_.path()).why;
+  device("bus/pci/devices/0000:a1:00.0", "0x020700", "16", "16");
+  EXPECT_SAYS(look_at_links(sysfs_.path()).why, "0000:a1:00.0 has PCIe speed 2.5 GT/s of 32");
+}
+
+TEST_F(NodeCheckHealth, NicsWithStateAndFirmware) {
+  EXPECT_EQ(look_at_nics(sysfs_.path()).ok, std::nullopt);
+  add_rdma("0");
+  sysfs_.write("class/net/eth0/device/vendor", "0x1");
+  sysfs_.write("class/net/eth0/operstate", "up");
+  sysfs_.write("class/net/eth0/speed", "100000");
+  EXPECT_EQ(look_at_nics(sysfs_.path()).value, "eth0 up 100000 Mb/s, mlx5_0 firmware 28.39.1002");
+}
+
+TEST_F(NodeCheckHealth, TheKernelsLog) {
+  double last = -1;
+  EXPECT_EQ(look_at_kernel_log(sysfs_ / "none", -1, last).ok, std::nullopt);
+  sysfs_.write("kmsg",
+               "6,10,1,-;mce: CPU0: Thermal monitoring enabled (TM1)\n"
+               "4,11,2,-;NVRM: Xid (PCI:0000:17:00): 31, pid=7, a program's page fault\n");
+  EXPECT_EQ(look_at_kernel_log(sysfs_ / "kmsg", -1, last).ok, true);
+  EXPECT_EQ(last, 11);
+  sysfs_.write("kmsg",
+               "4,11,2,-;NVRM: Xid (PCI:0000:17:00): 94, pid=7, Contained ECC error\n"
+               "2,12,3,-;mce: [Hardware Error]: Machine check events logged\n SUBSYSTEM=cpu\n"
+               "3,13,3,-;nvme nvme0: I/O error, dev nvme0n1, sector 8\n");
+  const Finding wrong = look_at_kernel_log(sysfs_ / "kmsg", -1, last);
+  EXPECT_EQ(wrong.ok, false);
+  EXPECT_EQ(wrong.value, 3);
+  EXPECT_SAYS(wrong.why, "Xid (PCI:0000:17:00): 94");
+  EXPECT_EQ(look_at_kernel_log(sysfs_ / "kmsg", 13, last).ok, true);  // seen before
+}
+
+TEST_F(NodeCheckHealth, GpusByTheStandInOfNvml) {
+  Counters counters;
+  EXPECT_EQ(look_at_nvml("libno-such-nvml.so", counters).at(0).ok, std::nullopt);
+  const auto with = [&](const char* fault) {
+    sysfs_.write("nvml", fault);
+    setenv("NVML_STAND_IN", (sysfs_ / "nvml").c_str(), 1);
+    const Findings all = look_at_nvml(PATH_nvml_stand_in_of_health, counters);
+    EXPECT_EQ(all.size(), 2U);
+    EXPECT_EQ(all.at(0).ok, true);
+    return all.at(1);
+  };
+  EXPECT_EQ(with("").ok, true);
+  EXPECT_EQ(with("").value,
+            "stand-in of a GPU, driver 550.1, VBIOS 96.1, persistence on, ECC on, PCIe x16, 18 NVLinks");
+  const std::pair<const char*, const char*> faults[] = {
+      {"remap_failure 1", "GPU 1 (0000:65:00.0): a row of its memory could not be remapped"},
+      {"remap_pending 1", "wait to be remapped: reset the GPU"},
+      {"throttled 8", "throttled (hardware slowdown; 345 of 1980 MHz, 91 degrees C)"},
+      {"width 4", "its PCIe link has 4 of 16 lanes"},
+      {"nvlinks 16", "2 of its 18 NVLinks are down"},
+      {"lost 1", "gpu1 does not answer NVML"}};
+  for (const auto& [fault, why] : faults) {
+    EXPECT_EQ(with(fault).ok, false) << fault;
+    EXPECT_SAYS(with(fault).why, why);
+  }
+  EXPECT_EQ(with("throttled 5").ok, true);  // idle, and a power cap, which is normal under load
+  with("ecc 3");
+  EXPECT_EQ(counters.at("gpu1 ECC uncorrected"), 3);
+  EXPECT_EQ(judge_counters({"b", counters, 0}, std::nullopt).ok, false);
+  unsetenv("NVML_STAND_IN");
+}
+
+TEST_F(NodeCheckHealth, DcgmPassesOnlyWithoutWarnings) {
+  const auto answer = [](const std::string& result) {
+    return "Version 3\n{\"DCGM GPU Diagnostic\": {\"test_categories\": [{\"category\": \"x\", \"tests\": [{\"name\": "
+           "\"Memory\", \"results\": [" +
+           result + "]}]}]}}";
+  };
+  EXPECT_EQ(judge_dcgm(answer(R"({"gpu_id": "0", "status": "Pass"})")).ok, true);
+  EXPECT_EQ(judge_dcgm(answer(R"({"gpu_id": "0", "status": "Skip"})")).ok, true);
+  EXPECT_SAYS(judge_dcgm(answer(R"({"gpu_id": "0", "status": "Fail"})")).why, "Memory: Fail");
+  EXPECT_SAYS(judge_dcgm(answer(R"({"status": "Pass", "warnings": [{"warning": "cannot allocate"}]})")).why,
+              "Memory: [{\"warning\":\"cannot allocate\"}]");
+  EXPECT_EQ(judge_dcgm("Error: unable to connect").ok, false);
+  EXPECT_EQ(judge_dcgm("{}").ok, false);
+}
+
+TEST_F(NodeCheckHealth, StateIsKeptBetweenLooks) {
+  add_rdma("1");
+  sysfs_.write("kmsg", "6,10,1,-;fine\n");
+  const HealthOptions options{.sysfs = sysfs_.path(),
+                              .kernel_log = sysfs_ / "kmsg",
+                              .nvml = "libno-such-nvml.so",
+                              .state = sysfs_ / "state.json"};
+  const auto counters = [&] {
+    for (const Finding& finding : look_at_health(options))
+      if (finding.what == "error_counters") return finding;
+    throw std::logic_error("no error_counters");
+  };
+  EXPECT_SAYS(counters().why, "this is the first look");
+  EXPECT_EQ(counters().ok, true);
+  add_rdma("2");
+  EXPECT_SAYS(counters().why, "mlx5_0/1 link_downed grew by 1");
+  EXPECT_EQ(counters().ok, true);  // said once
+}
+
 // Memory and arithmetic.
+
+TEST(NodeCheck, CausesOfASlowNode) {
+  const TemporaryFolder root;
+  EXPECT_EQ(likely_causes(root.path()), "");
+  root.write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave");
+  root.write("sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", "intel_pstate");
+  EXPECT_EQ(likely_causes(root.path()), "");
+  root.write("sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", "acpi-cpufreq");
+  root.write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]");
+  root.write("proc/self/cgroup", "0::/job");
+  root.write("sys/fs/cgroup/job/cpu.max", "50000 100000");
+  const std::string causes = likely_causes(root.path());
+  EXPECT_SAYS(causes, "the CPU governor is powersave");
+  EXPECT_SAYS(causes, "transparent huge pages are off");
+  EXPECT_SAYS(causes, "the cgroup allows only 0.5 CPUs");
+  EXPECT_EQ(why_slow_memory(3e9, root.path()), "");
+  EXPECT_EQ(why_slow_memory(0.5e9, root.path()), "one core moves 0.5 GB/s, and any server's moves 10" + causes);
+}
+
+TEST(NodeCheck, SharedMemoryLatency) {
+  const Finding finding = measure_shared_memory();
+  if (!finding.ok) GTEST_SKIP() << finding.why;
+  EXPECT_GT(finding.value.get<double>(), 1);
+  EXPECT_LT(finding.value.get<double>(), 1e9);
+}
 
 const char* const cpuinfo = R"(processor	: 0
 model name	: AMD EPYC
@@ -242,6 +433,7 @@ TEST(NodeCheck, ACoreFarBelowItsPeakHasASlowLibrary) {
   EXPECT_DOUBLE_EQ(*peak, 40e9);
   EXPECT_EQ(why_slow(30e9, peak, "/lib/libopenblas.so.0"), "");
   EXPECT_EQ(why_slow(5.1e9, peak, "/lib/libopenblas.so.0"), "");
+  EXPECT_SAYS(why_slow(1e9, peak, "/lib/libopenblas.so.0"), "one core does 1 GFLOP/s, and can do 40");
   EXPECT_SAYS(why_slow(2e9, peak, "/lib/blas/libblas.so.3"),
               "one core does 2 GFLOP/s, and can do 40: /lib/blas/libblas.so.3 is probably the reference BLAS");
   EXPECT_EQ(why_slow(2e9, peak, "/lib/openblas-pthread/libblas.so.3"), "");  // slow for another reason

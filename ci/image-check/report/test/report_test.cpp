@@ -328,7 +328,7 @@ TEST(Page, ShowsWhatIsSuspect) {
             (std::vector<std::string>{"all_reduce, GB/s", "time, s", "speed, node1, s"}));
   EXPECT_EQ(
       page.texts(suspects + "[1]//tbody/tr/*"),
-      (std::vector<std::string>{"512 B", "✗ worse", "512460.8 to 563.2", "256", "-50 %", "-4.9 %", "500", "250"}));
+      (std::vector<std::string>{"512 B", "✗ worse", "512460.8 to 563.2", "256", "-50 %", "-4.9 %", "–", "500", "250"}));
   // The strip is on 512 B, and on no other band; the limit is 5 % below the baseline.
   const std::string figure = suspects + "[1]//figure";
   const auto base = points(page, figure, "rect[@class='base point']", "x", "y");
@@ -653,7 +653,7 @@ TEST(Reports, AreWrittenWholeOrNotAtAll) {
     return all;
   };
   write_reports(folder, right(), nullptr);
-  EXPECT_EQ(names(), (std::set<std::string>{"report.html", "junit.xml"}));
+  EXPECT_EQ(names(), (std::set<std::string>{"report.html", "junit.xml", "metrics.prom"}));
   // A disk that is full stands for what ends within a page.
   const std::string before = text_of(folder / "report.html");
   rlimit old{};
@@ -671,11 +671,11 @@ TEST(Reports, AreWrittenWholeOrNotAtAll) {
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(error, "cannot write " + (folder / "report.html").string() + ": File too large");
   EXPECT_EQ(text_of(folder / "report.html"), before);
-  EXPECT_EQ(names(), (std::set<std::string>{"report.html", "junit.xml"}));
+  EXPECT_EQ(names(), (std::set<std::string>{"report.html", "junit.xml", "metrics.prom"}));
   std::filesystem::remove(folder / "junit.xml");
   std::filesystem::create_directories(folder / "junit.xml" / "in the way");
   EXPECT_THROW(write_reports(folder, wrong(), nullptr), multinode::UsageError);
-  EXPECT_EQ(names(), (std::set<std::string>{"report.html", "junit.xml"}));
+  EXPECT_EQ(names(), (std::set<std::string>{"report.html", "junit.xml", "metrics.prom"}));
   std::filesystem::remove_all(folder);
   EXPECT_THROW(write_reports(folder, right(), nullptr), multinode::UsageError);
 }

@@ -1,0 +1,159 @@
+#include "hooks.hpp"
+
+#include <multinode/check.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace ddp {
+namespace {
+
+// 0 times what is finite is 0, times anything else NaN. Several sums, so that they are computed side by side.
+template <class T>
+bool all_finite(std::span<const T> elements) {
+  T sums[32] = {};
+  std::size_t i = 0;
+  for (; i + 32 <= elements.size(); i += 32)
+    for (std::size_t j = 0; j < 32; ++j) sums[j] += elements[i + j] * T(0);
+  T sum = 0;
+  for (const T one : sums) sum += one;
+  for (; i < elements.size(); ++i) sum += elements[i] * T(0);
+  return sum == T(0);
+}
+
+template <class T>
+void require_finite_elements(const std::string& parameter, std::span<const T> gradient) {
+  if (all_finite(gradient)) return;
+  const auto bad = std::find_if_not(gradient.begin(), gradient.end(), [](T x) { return std::isfinite(x); });
+  throw std::runtime_error("element " + std::to_string(bad - gradient.begin()) + " of the gradient of '" + parameter +
+                           "' is " + (std::isnan(*bad) ? "NaN" : "infinite"));
+}
+
+// Compression. What travels is x = s g, where g is a rank's gradient, s = 2^-k, and 2^k the smallest power of two that
+// is not below the divisor d. So g is not rounded by it, and the sum over the ranks is between half of the mean
+// gradient and the mean gradient itself: batches of any size overflow float16 (largest: 65504) only where the mean of
+// the ranks' absolute gradients does, which is found after the reduction.
+//
+// The bound. Let u be the unit roundoff of the type (2^-11 for float16, 2^-8 for bfloat16) and e half of the distance
+// of its smallest numbers (2^-25, 2^-134). Each x is rounded once, by u |x| or, if it is small, by e; a sum of two is
+// computed in float and rounded by u, and not at all where it is small (Higham, Accuracy and Stability of Numerical
+// Algorithms, 2nd ed., problem 2.19). P ranks are P - 1 additions, in any order, so the sum is wrong by at most
+//   ((1 + u)^P - 1) sum |x| + P e (1 + u)^(P - 1),
+// and the mean gradient, which is the sum times 1 / (s d) < 2, by
+//   P u (1 + P u) mean|g| + 2 P e (1 + P u), for P u < 1, where mean|g| = sum over the ranks of |g|, divided by d,
+// plus what the rounding of T to float (below u 2^-12) and of the last product adds, which is below 1 % of it.
+constexpr std::size_t piece = 1024;  // elements that stay in the first cache between two conversions
+
+template <class Short, class T>
+void compress(std::span<const T> from, T factor, Short* to) {
+  float floats[piece];
+  for (; !from.empty(); from = from.subspan(std::min(piece, from.size()))) {
+    const std::size_t count = std::min(piece, from.size());
+    for (std::size_t i = 0; i < count; ++i) floats[i] = static_cast<float>(from[i] * factor);
+    multinode::convert(std::span<const float>(floats, count), {to, count});
+    to += count;
+  }
+}
+
+// Returns whether all of it is finite.
+template <class Short, class T>
+bool expand(const Short* from, T factor, std::span<T> to) {
+  float floats[piece];
+  bool finite = true;
+  for (; !to.empty(); to = to.subspan(std::min(piece, to.size()))) {
+    const std::size_t count = std::min(piece, to.size());
+    multinode::convert(std::span<const Short>(from, count), {floats, count});
+    finite = finite && all_finite(std::span<const float>(floats, count));
+    for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(floats[i]) * factor;
+    from += count;
+  }
+  return finite;
+}
+
+// A reduction under way: wait() puts the sum where the gradients were.
+template <class Short, class T>
+class Travelling : public multinode::Work::State {
+ public:
+  Travelling(const AllReduce& reduce, multinode::DataType type, std::span<T> gradients, Short* there,
+             std::size_t divisor, const char* name)
+      : gradients_(gradients),
+        there_(there),
+        factor_(static_cast<T>(std::ldexp(1, -static_cast<int>(std::bit_width(divisor - 1))))),
+        type_(type),
+        name_(name) {
+    compress<Short, T>(gradients, factor_, there);
+    work_ = reduce({there, gradients.size(), type}, divisor, name);
+  }
+  void wait() override {
+    work_.wait();
+    if (!expand(there_, 1 / factor_, gradients_))
+      throw std::runtime_error(
+          std::string(name_) + ": the sum is not finite in " +
+          (type_ == multinode::DataType::float16 ? "float16; bfloat16 has the range of float" : "bfloat16"));
+  }
+
+ private:
+  std::span<T> gradients_;
+  Short* there_;
+  T factor_;
+  multinode::DataType type_;
+  const char* name_;
+  multinode::Work work_;
+};
+
+template <class T>
+std::span<T> elements_of(multinode::Block block) {
+  return {static_cast<T*>(block.data), block.count};
+}
+
+template <class Short>
+AllReduce compressed_as(multinode::DataType type, AllReduce reduce) {
+  // By the address of the block: what travels in place of it, in every step.
+  const auto buffers = std::make_shared<std::map<const void*, std::vector<Short>>>();
+  return [type, reduce = std::move(reduce), buffers](multinode::Block block, std::size_t divisor, const char* name) {
+    std::vector<Short>& buffer = (*buffers)[block.data];
+    buffer.resize(std::max(buffer.size(), block.count));
+    std::unique_ptr<multinode::Work::State> state;
+    if (block.type == multinode::DataType::float64)
+      state = std::make_unique<Travelling<Short, double>>(reduce, type, elements_of<double>(block), buffer.data(),
+                                                          divisor, name);
+    else
+      state = std::make_unique<Travelling<Short, float>>(reduce, type, elements_of<float>(block), buffer.data(),
+                                                         divisor, name);
+    return multinode::Work(std::move(state));
+  };
+}
+
+}  // namespace
+
+void require_finite(const std::string& parameter, multinode::Block gradient) {
+  if (gradient.type == multinode::DataType::float64)
+    require_finite_elements<double>(parameter, elements_of<double>(gradient));
+  else
+    require_finite_elements<float>(parameter, elements_of<float>(gradient));
+}
+
+Compression parse_compression(std::string_view name) {
+  if (name == "none") return Compression::none;
+  if (name == "float16") return Compression::float16;
+  if (name == "bfloat16") return Compression::bfloat16;
+  throw multinode::UsageError("--compression must be none, float16 or bfloat16, not '" + std::string(name) + "'");
+}
+
+AllReduceHook compressed(Compression type) {
+  if (type == Compression::none) return nullptr;
+  return [type](AllReduce reduce) {
+    return type == Compression::float16
+               ? compressed_as<multinode::half>(multinode::DataType::float16, std::move(reduce))
+               : compressed_as<multinode::bfloat16>(multinode::DataType::bfloat16, std::move(reduce));
+  };
+}
+
+}  // namespace ddp

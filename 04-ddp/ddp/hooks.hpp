@@ -1,0 +1,34 @@
+// hooks.hpp: what a reducer can be given to do beside reducing: look at a gradient before it is sent, and send it in
+// another form.
+#pragma once
+
+#include <multinode/communicator.hpp>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace ddp {
+
+// Starts to sum a block over all ranks, in place. The sum is divided by `divisor` afterwards. `name` ("all_reduce of
+// bucket 3") is for the watchdog, and outlives everything.
+using AllReduce = std::function<multinode::Work(multinode::Block block, std::size_t divisor, const char* name)>;
+// Returns what is called in place of the communicator's all-reduce, and calls it.
+using AllReduceHook = std::function<AllReduce(AllReduce)>;
+// Is shown a gradient of this rank, and may throw.
+using GradientCheck = std::function<void(const std::string& parameter, multinode::Block gradient)>;
+
+// A GradientCheck: throws std::runtime_error that names the first element that is NaN or infinite. Once it is in the
+// sum, every rank has it, and its origin is unknown.
+void require_finite(const std::string& parameter, multinode::Block gradient);
+
+// What gradients travel as. A 16-bit type halves the bytes; what it costs in precision stands in hooks.cpp.
+enum class Compression { none, float16, bfloat16 };
+Compression parse_compression(std::string_view name);  // of --compression, by these names; throws UsageError
+
+// An AllReduceHook for blocks of float and double in host memory that stay where they are; none: null. Its Work throws
+// std::runtime_error, naming the bucket, for a sum that is not finite in that type.
+AllReduceHook compressed(Compression type);
+
+}  // namespace ddp

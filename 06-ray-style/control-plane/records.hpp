@@ -1,0 +1,79 @@
+// records.hpp: what jobs wrote: a text file per job, which its readers follow.
+#pragma once
+
+#include <multinode/descriptor.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace cluster {
+
+// One thread writes the files, so that a slow disk blocks neither the jobs nor their readers. If it is too slow or
+// full, or the job writes too much, lines are left out in the middle, never at the end, where the verdict is: the
+// newest ones are kept in memory, and a line in the record says how many are missing and why. From any thread.
+class Records {
+ public:
+  static constexpr std::size_t most_kept = 256 << 20;  // bytes per job
+  static constexpr std::size_t most_queued = 8 << 20;  // bytes per job that wait for the disk
+  static constexpr std::size_t tail = 64 << 10;        // bytes of the newest lines left out
+  static constexpr std::size_t most_ended = 1000;      // ended jobs that can still be followed
+
+  // Writes DIR/N.log for job N. `log` is told, once per job, that a file cannot be written.
+  Records(std::filesystem::path folder, std::function<void(const std::string&)> log);
+  ~Records();  // writes what waits
+  Records(const Records&) = delete;
+  Records& operator=(const Records&) = delete;
+
+  std::int64_t newest() const { return newest_; }  // job whose record was in the folder; 0: none
+
+  void write(std::int64_t job, const std::string& lines);  // whole lines
+  void end(std::int64_t job, int status);
+
+  struct Part {
+    std::string text;           // at most 64 KiB
+    std::optional<int> status;  // the job has ended, and `text` is the last part
+  };
+  // The record from byte `from` on. Waits for more, at most for `patience`. Nothing if there is no such job.
+  std::optional<Part> read(std::int64_t job, std::size_t from, std::chrono::milliseconds patience);
+
+ private:
+  struct Record {
+    std::filesystem::path path;
+    multinode::Descriptor file;
+    std::deque<std::string> queue;
+    std::size_t queued = 0, written = 0;  // bytes
+    std::string newest;                   // lines left out that may still be the last ones
+    std::size_t left_out = 0;             // lines before `newest`
+    std::string why;                      // they are left out
+    bool failed = false;                  // the file cannot be written
+    std::string rest;                     // the end of the record, if the file could not take it
+    std::optional<int> status;
+  };
+
+  Record& record(std::int64_t job);
+  static void leave_out(Record& record, const std::string& lines, const std::string& why);
+  static std::string take_newest(Record& record);
+  void enqueue(std::int64_t job, Record& record, std::string lines);
+  void write_all();
+
+  const std::filesystem::path folder_;
+  const std::function<void(const std::string&)> log_;
+  std::int64_t newest_ = 0;
+  std::mutex mutex_;  // of all below
+  std::condition_variable queued_, written_;
+  std::map<std::int64_t, Record> records_;
+  std::deque<std::int64_t> order_, ended_jobs_;  // an entry of order_ for each string in a queue
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+}  // namespace cluster

@@ -1,0 +1,394 @@
+#include "health.hpp"
+
+#include <multinode/descriptor.hpp>
+#include <multinode/files.hpp>
+#include <multinode/seconds.hpp>
+#include <multinode/text.hpp>
+
+#include <fmt/core.h>
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <regex>
+#include <set>
+#include <sstream>
+
+namespace node_check {
+
+namespace {
+
+using multinode::names_in;
+using multinode::read_number;
+using multinode::read_text;
+using nlohmann::json;
+
+void add(std::string& text, const std::string& part) { text += (text.empty() ? "" : "; ") + part; }
+
+// "16.0 GT/s PCIe"
+double number_before(const std::optional<std::string>& text) { return text ? std::atof(text->c_str()) : 0; }
+
+}  // namespace
+
+Counters error_counters(const std::filesystem::path& sysfs) {
+  Counters counters;
+  const auto read = [&](const std::filesystem::path& folder, const std::string& of,
+                        std::initializer_list<const char*> names) {
+    for (const char* name : names)
+      if (const auto value = read_number<double>(folder / name)) counters[of + " " + name] += *value;
+  };
+  const auto rdma = sysfs / "class/infiniband", net = sysfs / "class/net", memory = sysfs / "devices/system/edac/mc",
+             pci = sysfs / "bus/pci/devices", cpus = sysfs / "devices/system/cpu";
+  for (const auto& device : names_in(rdma))
+    for (const auto& port : names_in(rdma / device / "ports"))
+      read(rdma / device / "ports" / port / "counters", device + "/" + port,
+           {"symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors",
+            "excessive_buffer_overrun_errors"});
+  for (const auto& name : names_in(net))
+    if (multinode::is_there(net / name / "device")) {
+      read(net / name / "statistics", name, {"rx_errors", "tx_errors", "rx_crc_errors"});
+      read(net / name, name, {"carrier_down_count"});
+    }
+  for (const auto& name : names_in(memory)) read(memory / name, "memory " + name, {"ce_count", "ue_count"});
+  for (const auto& address : names_in(pci))
+    for (const char* kind : {"aer_dev_fatal", "aer_dev_nonfatal"}) {
+      const std::string text = read_text(pci / address / kind).value_or("");  // its last line: TOTAL_ERR_FATAL 0
+      if (const auto space = text.rfind(' '); space != std::string::npos)
+        counters["PCIe " + address + " " + kind] = std::atof(text.c_str() + space);
+    }
+  for (const auto& cpu : names_in(cpus)) read(cpus / cpu / "thermal_throttle", "CPUs", {"core_throttle_count"});
+  return counters;
+}
+
+double tolerated_growth(const std::string& counter) {
+  const auto name = counter.substr(counter.rfind(' ') + 1);
+  static const std::map<std::string, double> some{
+      {"symbol_error", 100}, {"port_rcv_errors", 10},       {"rx_errors", 100},
+      {"tx_errors", 100},    {"rx_crc_errors", 10},         {"ce_count", 100},
+      {"corrected", 100},    {"core_throttle_count", 1000}, {"remapped_rows", 2}};
+  const auto at = some.find(name);
+  return at == some.end() ? 0 : at->second;
+}
+
+Finding judge_counters(const LastLook& now, const std::optional<LastLook>& before) {
+  Finding finding{"error_counters", now.counters.size(), "counters", "equal", true, ""};
+  if (now.counters.empty()) return absent("error_counters", "no device here counts errors");
+  for (const auto& [name, value] : now.counters) {
+    const auto of_before = before ? before->counters.find(name) : now.counters.end();
+    const bool goes_on =
+        before && before->boot == now.boot && of_before != before->counters.end() && of_before->second <= value;
+    const double growth = goes_on ? value - of_before->second : value;
+    // What can never be right needs no earlier look.
+    const bool fatal = name.ends_with(" ue_count") || name.ends_with(" uncorrected");
+    if ((before || fatal) && growth > tolerated_growth(name)) {
+      finding.ok = false;
+      add(finding.why, fmt::format("{} grew by {:.0f}", name, growth));
+    }
+  }
+  if (finding.ok == true && !before) finding.why = "this is the first look; the next one compares";
+  if (finding.ok == false)
+    finding.why += ": look at the cable, the port or the memory that this names (mlxlink, ethtool -S, ras-mc-ctl)";
+  return finding;
+}
+
+Finding look_at_links(const std::filesystem::path& sysfs) {
+  const auto bus = sysfs / "bus/pci/devices";
+  int looked = 0;
+  std::string wrong;
+  for (const auto& address : names_in(bus)) {
+    const auto device = bus / address;
+    const std::string pci_class = read_text(device / "class").value_or("").substr(0, 6);
+    const bool gpu = pci_class == "0x0302" || pci_class == "0x0300";
+    if (!gpu && pci_class != "0x0200" && pci_class != "0x0207" && pci_class != "0x0108") continue;
+    if (multinode::is_there(device / "physfn")) continue;
+    std::error_code error;
+    const auto slot = std::filesystem::canonical(device, error).parent_path();
+    const auto compare = [&](const char* what, const char* unit) {
+      const double current = number_before(read_text(device / (std::string("current_link_") + what)));
+      double most = number_before(read_text(device / (std::string("max_link_") + what)));
+      const double of_slot = number_before(read_text(slot / (std::string("max_link_") + what)));
+      if (of_slot > 0) most = std::min(most, of_slot);
+      if (current <= 0 || most <= 0) return;  // virtual machines do not know
+      ++looked;
+      if (current < most) add(wrong, fmt::format("{} has PCIe {} {:g}{} of {:g}", address, what, current, unit, most));
+    };
+    compare("width", " lanes");
+    if (!gpu) compare("speed", " GT/s");
+  }
+  if (looked == 0) return absent("pcie_links", "no device here says how wide its PCIe link is");
+  if (!wrong.empty()) wrong += ": reseat the card or its riser, and look at the slot and the BIOS";
+  return {"pcie_links", looked, "values", "equal", wrong.empty(), wrong};
+}
+
+Finding look_at_nics(const std::filesystem::path& sysfs) {
+  std::vector<std::string> texts;
+  const auto net = sysfs / "class/net", rdma = sysfs / "class/infiniband";
+  for (const auto& name : names_in(net)) {
+    if (!multinode::is_there(net / name / "device")) continue;
+    const auto speed = read_number<int>(net / name / "speed");
+    texts.push_back(name + " " + read_text(net / name / "operstate").value_or("unknown") +
+                    (speed && *speed > 0 ? " " + std::to_string(*speed) + " Mb/s" : ""));
+  }
+  for (const auto& name : names_in(rdma))
+    texts.push_back(name + " firmware " + read_text(rdma / name / "fw_ver").value_or("unknown"));
+  if (texts.empty()) return absent("nics", "no physical network interface");
+  return {"nics", multinode::join(texts), "", "equal", true, ""};
+}
+
+Finding look_at_kernel_log(const std::filesystem::path& log, double after, double& last) {
+  const multinode::Descriptor file(open(log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!file) return absent("kernel_log", "cannot read " + log.string() + ": needs root, or kernel.dmesg_restrict=0");
+  std::string text;
+  std::array<char, 8192> record;  // of /dev/kmsg one message a read
+  for (ssize_t got; (got = read(file.get(), record.data(), record.size())) > 0 || (got < 0 && errno == EPIPE);)
+    if (got > 0) text.append(record.data(), static_cast<std::size_t>(got));
+
+  // Xids of hardware and driver (NVIDIA, "XID Errors"); 13, 31, 43, 45 and 68, for example, come of wrong programs.
+  static const std::set<int> xids{48, 61, 62, 63, 64, 69, 74, 79, 92, 94, 95, 110, 119, 120, 136, 140, 143};
+  static const std::regex message(R"(^\d+,(\d+),[^;]*;(.*)$)"), xid(R"(NVRM: Xid \(([^)]*)\): (\d+))"),
+      broken(
+          R"(mce: \[Hardware Error\]|EDAC .*: \d+ UE|severity=(Uncorrect|Fatal)|(Buffer )?I/O error(, dev| on dev)|nvme.* controller is down|GPU has fallen off the bus)");
+  std::istringstream lines(text);
+  std::string wrong;
+  int messages = 0, found = 0;
+  std::smatch match;
+  for (std::string line; std::getline(lines, line);) {
+    if (!std::regex_match(line, match, message)) continue;
+    const double number = std::atof(match[1].str().c_str());
+    last = std::max(last, number);
+    if (number <= after) continue;
+    ++messages;
+    const std::string said = match[2];
+    const bool is_xid = std::regex_search(said, match, xid);
+    if (is_xid ? !xids.contains(std::stoi(match[2])) : !std::regex_search(said, broken)) continue;
+    if (++found <= 3) add(wrong, said);
+  }
+  if (found > 3) wrong += fmt::format("; and {} more", found - 3);
+  if (found > 0) wrong += ": look at dmesg; replace what it names";
+  return {"kernel_log", found,      "messages",
+          "equal",      found == 0, found ? wrong : std::to_string(messages) + " messages looked at"};
+}
+
+Finding look_at_sync(const std::filesystem::path& folder) {
+  std::string name = (folder / "node_check-XXXXXX").string();
+  const multinode::Descriptor file(mkstemp(name.data()));
+  if (!file) return absent("sync_time", folder.string() + " cannot be written");  // look_at_folder() says so
+  unlink(name.c_str());
+  const std::string block(4096, 'x');
+  double best = 1e9;
+  for (int round = 0; round < 3; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    if (pwrite(file.get(), block.data(), block.size(), 0) != std::ssize(block) || fsync(file.get()) != 0)
+      return {"sync_time", nullptr, "ms", "less", false, "cannot write and sync a file in " + folder.string()};
+    best = std::min(best, 1000 * multinode::seconds_since(start));
+  }
+  const bool right = best < 5000;
+  return {"sync_time",
+          best,
+          "ms",
+          "less",
+          right,
+          folder.string() + (right ? "" : " takes seconds to write 4 KiB: look at the disk or the file server")};
+}
+
+namespace {
+
+// The parts of nvml.h that are used here, so that no CUDA Toolkit is needed.
+struct PciInfo {
+  char legacy_id[16];
+  unsigned domain, bus, device, device_id, subsystem_id;
+  char id[32];
+};
+using Device = struct nvmlDevice_st*;
+constexpr int success = 0, sm_clock = 1, corrected = 0, uncorrected = 1, since_boot = 0;
+constexpr unsigned long long hardware_slowdown = 0x8, software_thermal = 0x20, hardware_thermal = 0x40,
+                             power_brake = 0x80;
+
+class Nvml {
+ public:
+  explicit Nvml(const std::string& library) : library_(dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
+    ready = call("nvmlInit_v2") == success;
+  }
+  ~Nvml() {
+    if (ready) call("nvmlShutdown");
+    if (library_) dlclose(library_);
+  }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  // NVML's status; a function that an older driver lacks is not supported.
+  template <class... Arguments>
+  int call(const char* name, Arguments... arguments) const {
+    const auto function = library_ ? reinterpret_cast<int (*)(Arguments...)>(dlsym(library_, name)) : nullptr;
+    return function ? function(arguments...) : -1;
+  }
+  template <class Value, class... Arguments>
+  std::optional<Value> get(const char* name, Arguments... arguments) const {
+    Value value{};
+    return call(name, arguments..., &value) == success ? std::optional(value) : std::nullopt;
+  }
+  template <class... Arguments>
+  std::string text(const char* name, Arguments... arguments) const {
+    std::array<char, 96> buffer{};
+    const unsigned size = buffer.size();
+    return call(name, arguments..., buffer.data(), size) == success ? buffer.data() : "unknown";
+  }
+  bool ready = false;
+
+ private:
+  void* library_;
+};
+
+}  // namespace
+
+Findings look_at_nvml(const std::string& library, Counters& counters) {
+  const Nvml nvml(library);
+  if (!nvml.ready) return {absent("gpu_health", "cannot load " + library + ", which comes with NVIDIA's driver")};
+  Findings all;
+  const unsigned count = nvml.get<unsigned>("nvmlDeviceGetCount_v2").value_or(0);
+  const std::string driver = nvml.text("nvmlSystemGetDriverVersion");
+  for (unsigned index = 0; index < count; ++index) {
+    const std::string name = "gpu" + std::to_string(index);
+    const auto handle = nvml.get<Device>("nvmlDeviceGetHandleByIndex_v2", index);
+    if (!handle) {
+      all.push_back(
+          {name + "_health", nullptr, "", "equal", false,
+           name + " does not answer NVML: it may have fallen off the bus; look at dmesg, and reboot the node"});
+      continue;
+    }
+    const Device gpu = *handle;
+    std::string wrong;
+    const auto pci = nvml.get<PciInfo>("nvmlDeviceGetPciInfo_v3", gpu);
+    std::vector<std::string> has{nvml.text("nvmlDeviceGetName", gpu), "driver " + driver,
+                                 "VBIOS " + nvml.text("nvmlDeviceGetVbiosVersion", gpu)};
+    if (const auto on = nvml.get<int>("nvmlDeviceGetPersistenceMode", gpu))
+      has.push_back(std::string("persistence ") + (*on ? "on" : "off"));
+
+    int current = 0, pending = 0;
+    if (nvml.call("nvmlDeviceGetEccMode", gpu, &current, &pending) == success) {
+      has.push_back(std::string("ECC ") + (current ? "on" : "off"));
+      if (current != pending)
+        add(wrong, std::string("ECC will be ") + (pending ? "on" : "off") + " after a reboot: reboot");
+    }
+    for (const auto& [kind, what] : {std::pair{corrected, " corrected"}, std::pair{uncorrected, " uncorrected"}})
+      if (const auto errors = nvml.get<unsigned long long>("nvmlDeviceGetTotalEccErrors", gpu, kind, since_boot))
+        counters[name + " ECC" + what] = static_cast<double>(*errors);
+    unsigned correctable = 0, rows = 0, is_pending = 0, failed = 0;
+    if (nvml.call("nvmlDeviceGetRemappedRows", gpu, &correctable, &rows, &is_pending, &failed) == success) {
+      if (failed) add(wrong, "a row of its memory could not be remapped: replace the GPU");
+      if (is_pending) add(wrong, "rows of its memory wait to be remapped: reset the GPU or reboot the node");
+      counters[name + " remapped_rows"] = rows;
+    }
+
+    const auto slowed = nvml.get<unsigned long long>("nvmlDeviceGetCurrentClocksThrottleReasons", gpu).value_or(0);
+    if (slowed & (hardware_slowdown | software_thermal | hardware_thermal | power_brake)) {
+      std::string reasons;
+      for (const auto& [bit, reason] :
+           {std::pair{hardware_slowdown, "hardware slowdown"}, std::pair{software_thermal, "software thermal limit"},
+            std::pair{hardware_thermal, "hardware thermal limit"}, std::pair{power_brake, "power brake"}})
+        if (slowed & bit) reasons += (reasons.empty() ? "" : ", ") + std::string(reason);
+      add(wrong,
+          fmt::format("its clock is throttled ({}; {} of {} MHz, {} degrees C): look at the cooling and the power",
+                      reasons, nvml.get<unsigned>("nvmlDeviceGetClockInfo", gpu, sm_clock).value_or(0),
+                      nvml.get<unsigned>("nvmlDeviceGetMaxClockInfo", gpu, sm_clock).value_or(0),
+                      nvml.get<unsigned>("nvmlDeviceGetTemperature", gpu, 0).value_or(0)));
+    }
+
+    const auto width = nvml.get<unsigned>("nvmlDeviceGetCurrPcieLinkWidth", gpu),
+               most = nvml.get<unsigned>("nvmlDeviceGetMaxPcieLinkWidth", gpu);
+    if (width && most) {
+      has.push_back(fmt::format("PCIe x{}", *width));
+      if (*width < *most) add(wrong, fmt::format("its PCIe link has {} of {} lanes: reseat it", *width, *most));
+    }
+    int links = 0, active = 0;
+    for (unsigned link = 0;; ++link, ++links) {
+      const auto state = nvml.get<int>("nvmlDeviceGetNvLinkState", gpu, link);
+      if (!state) break;
+      active += *state;
+    }
+    if (active > 0) has.push_back(fmt::format("{} NVLinks", active));
+    if (active > 0 && active < links)
+      add(wrong, fmt::format("{} of its {} NVLinks are down: look at nvidia-smi nvlink -s and the fabric manager",
+                             links - active, links));
+    if (!wrong.empty())
+      wrong = "GPU " + std::to_string(index) + (pci ? std::string(" (") + pci->id + "): " : ": ") + wrong;
+    all.push_back({name + "_health", multinode::join(has), "", "equal", wrong.empty(), wrong});
+  }
+  if (count == 0) return {absent("gpu_health", "NVML sees no GPU")};
+  return all;
+}
+
+Finding judge_dcgm(const std::string& answer) {
+  const json parsed = json::parse(answer.substr(std::min(answer.find('{'), answer.size())), nullptr, false);
+  if (!parsed.is_object())
+    return {"dcgm", nullptr, "", "equal", false, "dcgmi diag did not answer in JSON: " + answer.substr(0, 200)};
+  std::string wrong;
+  int tests = 0;
+  // The format changed from version to version: results have a status, and warnings as text, texts or objects.
+  const std::function<void(const json&, std::string)> look = [&](const json& part, std::string name) {
+    if (part.is_object()) {
+      name = part.value("name", name);
+      if (part.contains("status") && part.at("status").is_string()) {
+        ++tests;
+        const auto status = part.at("status").get<std::string>();
+        if (status.rfind("Fail", 0) == 0 || status.rfind("fail", 0) == 0) add(wrong, name + ": " + status);
+      }
+      if (part.contains("warnings") && !part.at("warnings").empty())
+        add(wrong, name + ": " + part.at("warnings").dump());
+    }
+    if (part.is_structured())
+      for (const json& one : part) look(one, name);
+  };
+  look(parsed, "");
+  if (tests == 0) add(wrong, "dcgmi diag ran no test");
+  return {"dcgm", tests, "results", "equal", wrong.empty(), wrong};
+}
+
+Findings look_at_dcgm() {
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen("dcgmi diag -r 1 -j 2>&1", "r"), pclose);
+  std::string answer;
+  std::array<char, 4096> buffer;
+  for (std::size_t got; pipe && (got = std::fread(buffer.data(), 1, buffer.size(), pipe.get())) > 0;)
+    answer.append(buffer.data(), got);
+  if (answer.find("not found") != std::string::npos) return {absent("dcgm", "no dcgmi on the PATH")};
+  return {judge_dcgm(answer)};
+}
+
+Findings look_at_health(const HealthOptions& options) {
+  std::optional<LastLook> before;
+  if (!options.state.empty())
+    if (const json state = json::parse(read_text(options.state).value_or(""), nullptr, false); state.is_object())
+      before =
+          LastLook{state.value("boot", ""), state.value("counters", Counters()), state.value("kernel_message", -1.0)};
+  LastLook now{read_text("/proc/sys/kernel/random/boot_id").value_or(""), error_counters(options.sysfs), -1};
+  Findings all = look_at_nvml(options.nvml, now.counters);
+  all.push_back(judge_counters(now, before));
+  all.push_back(look_at_links(options.sysfs));
+  all.push_back(look_at_nics(options.sysfs));
+  all.push_back(look_at_kernel_log(options.kernel_log, before && before->boot == now.boot ? before->kernel_message : -1,
+                                   now.kernel_message));
+  const char* const given = std::getenv("TMPDIR");
+  all.push_back(look_at_sync(given && *given ? given : "/tmp"));
+  if (options.state.empty()) return all;
+  const std::string aside = options.state.string() + ".new";
+  std::ofstream(aside) << json{{"boot", now.boot}, {"counters", now.counters}, {"kernel_message", now.kernel_message}};
+  std::error_code error;
+  std::filesystem::rename(aside, options.state, error);
+  if (error)
+    all.push_back({"state", nullptr, "", "equal", false,
+                   "cannot write " + options.state.string() + " (" + error.message() +
+                       "), so that the next look cannot compare"});
+  return all;
+}
+
+}  // namespace node_check

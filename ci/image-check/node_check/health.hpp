@@ -1,0 +1,60 @@
+// health.hpp: what hardware and drivers say of themselves: GPUs by NVML, PCIe links, error counters, the kernel's log.
+#pragma once
+
+#include "finding.hpp"
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace node_check {
+
+using Counters = std::map<std::string, double>;  // "mlx5_0/1 link_downed"
+
+// Counters of errors: RDMA ports, physical network interfaces, memory (EDAC), PCIe (AER), CPUs that were throttled.
+Counters error_counters(const std::filesystem::path& sysfs);
+
+// By how much a counter may grow between two looks; 0 for most.
+double tolerated_growth(const std::string& counter);
+
+// Wrong if a counter grew by more than that since the last look. `boot` is this boot's id: after another boot, and
+// after a counter went back, all of it is new. `before`: nothing, there was no look.
+struct LastLook {
+  std::string boot;
+  Counters counters;
+  double kernel_message = -1;  // number of the last one
+};
+Finding judge_counters(const LastLook& now, const std::optional<LastLook>& before);
+
+// Width and speed of the PCIe links of GPUs, network interfaces and NVMe disks against what both ends can do. An idle
+// GPU slows its link down, so that its speed is not judged.
+Finding look_at_links(const std::filesystem::path& sysfs);
+
+// Physical network interfaces and RDMA devices: state, speed, firmware; to be the same on all nodes.
+Finding look_at_nics(const std::filesystem::path& sysfs);
+
+// Messages on broken hardware with a number above `after`: machine checks, Xid of NVIDIA's driver (but for those of
+// wrong programs), PCIe, disks. `last` becomes the number of the last message. `log` has the lines of /dev/kmsg.
+Finding look_at_kernel_log(const std::filesystem::path& log, double after, double& last);
+
+// Each GPU by NVML: versions, ECC, row remaps, throttling, PCIe width, NVLinks, persistence. Counters of errors go to
+// `counters`. Nothing is found where `library` cannot be loaded.
+Findings look_at_nvml(const std::string& library, Counters& counters);
+
+// How long a file of 4 KiB takes to reach the disk.
+Finding look_at_sync(const std::filesystem::path& folder);
+
+// `dcgmi diag -r 1 -j`: wrong if a test failed, and if one passed with a warning.
+Findings look_at_dcgm();
+Finding judge_dcgm(const std::string& answer);
+
+struct HealthOptions {
+  std::filesystem::path sysfs = "/sys", kernel_log = "/dev/kmsg";
+  std::string nvml = "libnvidia-ml.so.1";
+  std::filesystem::path state;  // file of the last look; "": none is kept
+};
+// All of these but DCGM.
+Findings look_at_health(const HealthOptions& options);
+
+}  // namespace node_check

@@ -1,0 +1,197 @@
+#include "site.hpp"
+
+#include "checks_json.hpp"
+
+#include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+
+namespace image_check {
+namespace {
+
+using nlohmann::json;
+
+const std::set<std::string> members{"name",  "title",       "suite",   "program",  "arguments", "command",
+                                    "where", "needs",       "seconds", "limit",    "action",    "variables",
+                                    "says",  "exit_status", "answers", "measures", "transport"};
+
+void only(const json& object, const std::set<std::string>& known) {
+  for (const auto& [key, value] : object.items())
+    if (!known.contains(key)) throw std::runtime_error("unknown member '" + key + "'");
+}
+
+// One of `names`, by its place.
+template <class Enum>
+Enum one_of(const json& value, const std::vector<std::string>& names) {
+  const auto at = std::find(names.begin(), names.end(), value.get<std::string>());
+  if (at == names.end()) throw std::runtime_error("'" + value.get<std::string>() + "' is not known here");
+  return static_cast<Enum>(at - names.begin());
+}
+
+// {name} in texts becomes the member's text; a text that is only that, the member itself.
+json filled(const json& value, const json& with) {
+  if (value.is_structured()) {
+    json copy = value;
+    for (auto& part : copy) part = filled(part, with);
+    return copy;
+  }
+  if (!value.is_string()) return value;
+  auto text = value.get<std::string>();
+  for (const auto& [name, member] : with.items()) {
+    const std::string place = "{" + name + "}";
+    if (text == place) return member;
+    if (!member.is_string()) continue;
+    for (auto at = text.find(place); at != std::string::npos; at = text.find(place, at + 1))
+      text.replace(at, place.size(), member.get<std::string>());
+  }
+  return text;
+}
+
+// One for each combination.
+std::vector<json> expanded(json check) {
+  std::vector<json> all{check};
+  const json each = check.value("each", json::array());
+  for (const json& choices : each) {
+    std::vector<json> more;
+    for (const json& one : all)
+      for (const json& choice : choices) {
+        more.push_back(one);
+        more.back().merge_patch(choice);
+      }
+    all = std::move(more);
+  }
+  if (each.empty()) return all;
+  for (json& one : all) {
+    one.erase("each");
+    json with = json::object();
+    for (const auto& [name, value] : one.items())
+      if (!members.contains(name)) with[name] = value;
+    for (const auto& [name, value] : with.items()) one.erase(name);
+    json numbers = with;  // "seconds": "{curve}"
+    for (const auto& [name, value] : numbers.items()) with[name] = filled(value, numbers);
+    for (int depth = 0; depth < 2; ++depth) one = filled(one, with);
+  }
+  return all;
+}
+
+Measure read_measure(const json& object) {
+  only(object, {"value", "times", "over", "pattern", "metric", "unit", "better", "band", "node", "if", "unless"});
+  Measure measure;
+  for (const auto& [key, member] :
+       {std::pair{"value", &measure.value}, std::pair{"times", &measure.times}, std::pair{"over", &measure.over},
+        std::pair{"pattern", &measure.pattern}, std::pair{"band", &measure.band}, std::pair{"node", &measure.node},
+        std::pair{"unless", &measure.unless}})
+    *member = object.value(key, "");
+  object.at("metric").get_to(measure.metric);
+  object.at("unit").get_to(measure.unit);
+  object.at("better").get_to(measure.better);
+  if (measure.value.empty() == measure.pattern.empty()) throw std::runtime_error("measures needs a value or a pattern");
+  std::regex check(measure.pattern);
+  if (!measure.pattern.empty() && check.mark_count() != 1) throw std::runtime_error("pattern needs one group");
+  const json conditions = object.value("if", json::object());
+  for (const auto& [key, values] : conditions.items())
+    for (const json& value : values) measure.required[key].push_back(value.dump());
+  return measure;
+}
+
+Check read_check(const json& object) {
+  only(object, members);
+  Check check;
+  object.at("name").get_to(check.name);
+  check.title = object.value("title", check.name);
+  check.from = one_of<Suite>(object.at("suite"), {"smoke", "gate", "deep", "none"});
+  if (object.contains("program") == object.contains("command"))
+    throw std::runtime_error("needs a program or a command");
+  if (object.contains("command")) {
+    check.program = "/bin/sh";
+    check.arguments = {"-c", object.at("command")};
+  } else {
+    check.program = object.at("program");
+    check.arguments = boost::program_options::split_unix(object.value("arguments", ""));
+  }
+  check.where = one_of<Where>(object.value("where", "every process"), {"every process", "every node", "once"});
+  for (const json& need : object.value("needs", json::array()))
+    check.needs.push_back(one_of<Need>(
+        need, {"mpi", "gloo", "gpu", "rdma", "images", "dcgmi", "several nodes", "three nodes", "several processes"}));
+  check.limit = object.value("limit", check.limit);
+  check.seconds = object.value("seconds", check.seconds);
+  if (!(check.seconds > 0 && check.seconds <= check.limit))
+    throw std::runtime_error("seconds must be more than 0, and no more than limit");
+  check.action = one_of<Action>(object.value("action", "look"),
+                                {"none", "replace the node", "drain the node", "reboot the node", "look"});
+  check.variables = object.value("variables", Variables());
+  check.exit_status = object.value("exit_status", 0);
+  check.says = object.value("says", std::vector<std::string>());
+  for (const auto& text : check.says) std::regex{text};
+  check.answers = object.value("answers", std::map<std::string, std::string>());
+  check.transport = object.value("transport", false);
+  if (object.contains("measures")) check.measures = read_measure(object.at("measures"));
+  return check;
+}
+
+// Adds or changes checks.
+void add(std::vector<json>& checks, const json& more) {
+  for (const json& given : more)
+    for (json& check : expanded(given)) {
+      const auto known = std::find_if(checks.begin(), checks.end(),
+                                      [&](const json& other) { return other.at("name") == check.at("name"); });
+      if (known == checks.end())
+        checks.push_back(std::move(check));
+      else
+        known->merge_patch(check);
+    }
+}
+
+}  // namespace
+
+Site read_site(const std::filesystem::path& path) {
+  std::string where = "checks.json";
+  try {
+    std::vector<json> checks;
+    add(checks, json::parse(checks_json, nullptr, true, true).at("checks"));
+    Site site;
+    std::vector<Threshold> thresholds;
+    if (!path.empty()) {
+      where = path.string();
+      std::ifstream file(path);
+      if (!file) throw std::runtime_error("cannot be read");
+      const json given = json::parse(file, nullptr, true, true);
+      only(given, {"launcher", "processes_per_node", "exclude", "budgets", "kinds", "checks"});
+      site.launcher = given.value("launcher", "");
+      site.processes_per_node = given.value("processes_per_node", 0);
+      site.exclude = given.value("exclude", site.exclude);
+      site.budgets = given.value("budgets", site.budgets);
+      for (const auto& [suite, seconds] : site.budgets) parse_suite(suite);
+      for (const json& kind : given.value("kinds", json::array())) {
+        only(kind, {"nodes", "at_least", "at_most"});
+        for (const bool least : {true, false})
+          for (const auto& [metric, value] :
+               kind.value(least ? "at_least" : "at_most", std::map<std::string, double>()))
+            thresholds.push_back({kind.at("nodes"), metric, value, least});
+        std::regex{kind.at("nodes").get<std::string>()};
+      }
+      add(checks, given.value("checks", json::array()));
+    }
+    for (const json& check : checks) {
+      const std::string name = check.at("name");
+      try {
+        site.checks.push_back(read_check(check));
+        site.checks.back().thresholds = thresholds;
+      } catch (const std::exception& error) {
+        throw std::runtime_error("check '" + name + "': " + error.what());
+      }
+    }
+    return site;
+  } catch (const std::exception& error) {
+    throw multinode::UsageError("--site: " + where + ": " + error.what());
+  }
+}
+
+}  // namespace image_check
