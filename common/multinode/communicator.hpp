@@ -51,7 +51,7 @@ struct ConstBlock {
 };
 
 // An operation in progress. Do not free or change its blocks, or read its results, before wait() returns.
-class Work {
+class [[nodiscard("wait() for it")]] Work {
  public:
   class State {
    public:

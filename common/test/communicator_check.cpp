@@ -308,7 +308,7 @@ class Checker {
       ++wrong_;
     };
     refused("broadcast", [&] { c_.broadcast(block, c_.size()); });
-    refused("broadcast", [&] { c_.start_broadcast(block, -1); });
+    refused("broadcast", [&] { c_.start_broadcast(block, -1).wait(); });
     refused("send", [&] { c_.send(block, c_.rank()); });
     refused("recv", [&] { c_.recv(block, c_.size()); });
     refused("reduce_scatter", [&] { c_.reduce_scatter(block, std::span<float>(data).first(11 % data.size() + 3)); });
