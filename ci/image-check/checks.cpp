@@ -67,7 +67,7 @@ std::vector<Sample> samples_in(const Measure& measure, const std::string& output
     sample.metric = measure.metric;
     sample.unit = measure.unit;
     sample.better = measure.better;
-    if (const auto value = multinode::number_of<double>((*match)[1].str())) {
+    if (const auto value = multinode::number_of<double>((*match)[1].str()); value && std::isfinite(*value)) {
       sample.value = *value;
       samples.push_back(sample);
     }

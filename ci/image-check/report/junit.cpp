@@ -1,6 +1,5 @@
+#include "html.hpp"
 #include "report.hpp"
-#include "verdict.hpp"
-#include "xml.hpp"
 
 #include <fmt/core.h>
 
@@ -70,25 +69,10 @@ void add_check(Suite& suite, const CheckResult& check) {
   std::string all;
   for (const auto& finding : check.findings) all += sentence(finding) + '\n';
   if (check.action != Action::none) all += std::string("to do: ") + words(check.action) + '\n';
-  switch (check.status) {
-    case Status::pass:
-      break;
-    case Status::fail:
-      suite.not_passed(test, "failure", "FAIL", message, all);
-      break;
-    case Status::timeout:
-      suite.not_passed(test, "failure", "TIMEOUT", message, all);
-      break;
-    case Status::flaky:
-      suite.not_passed(test, "failure", "FLAKY", message, all);
-      break;
-    case Status::skip:
-      suite.not_passed(test, "skipped", "SKIP", message);
-      break;
-    case Status::not_run:
-      suite.not_passed(test, "error", "NOT RUN", message, all);
-      break;
-  }
+  if (check.status == Status::skip)
+    suite.not_passed(test, "skipped", name_of(check.status), message);
+  else if (check.status != Status::pass)
+    suite.not_passed(test, check.status == Status::not_run ? "error" : "failure", name_of(check.status), message, all);
   std::string out;
   if (!check.title.empty()) out += check.title + '\n';
   if (!check.command.empty()) out += "command: " + check.command + '\n';
@@ -119,11 +103,8 @@ std::string junit_xml(const Results& results) {
   }
   Suite whole(suites, suite_name + ", the whole run", suite_name, results.head);
   const auto test = whole.test("the whole run", results.summary.seconds);
-  const auto [outcome, word, why] = verdict(results);
-  if (outcome == Outcome::fail)
-    whole.not_passed(test, "failure", word, why);
-  else if (outcome != Outcome::pass)
-    whole.not_passed(test, "error", word, why);
+  const auto [word, why] = verdict(results);
+  if (word != "PASS") whole.not_passed(test, word == "FAIL" ? "failure" : "error", word, why);
   add(test, "system-out", word + ": " + why + "\ncommand: " + results.head.command + '\n');
   whole.end();
 

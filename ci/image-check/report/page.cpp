@@ -1,9 +1,7 @@
-#include "curve.hpp"
-#include "nodes.hpp"
+#include "html.hpp"
+#include "prometheus.hpp"
 #include "report.hpp"
-#include "series.hpp"
-#include "verdict.hpp"
-#include "xml.hpp"
+#include "statistics.hpp"
 
 #include <multinode/text.hpp>
 
@@ -11,31 +9,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
-#include <sstream>
-#include <tuple>
 
 namespace image_check {
 
 namespace {
 
-constexpr std::size_t curve_bands = 3;  // fewer are no curve
-
-std::vector<std::string> words_of(std::vector<std::string> words) {
-  words.erase(std::remove(words.begin(), words.end(), ""), words.end());
-  return words;
-}
-
-std::vector<std::string> at_most(std::vector<std::string> words, std::size_t most) {
-  if (words.size() > most) {
-    const auto more = words.size() - most;
-    words.resize(most);
-    words.push_back("and " + std::to_string(more) + " more");
-  }
-  return words;
-}
-
-std::string seconds(double value) { return fmt::format("{:.{}f} s", value, value < 10 ? 1 : 0); }
+constexpr std::size_t curve_sizes = 3;  // fewer are no curve
+constexpr double stands_out = 0.10;     // a node this much worse than the median of the nodes, or than it was
+const std::string nothing = "–";
 
 std::string shortened(const std::string& text, std::size_t most = 2000) {
   if (text.size() <= most) return text;
@@ -43,255 +26,173 @@ std::string shortened(const std::string& text, std::size_t most = 2000) {
   while (end > most - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // not within a character
   return text.substr(0, end) + " ... (" + std::to_string(text.size() - end) + " bytes more)";
 }
+std::string or_nothing(const std::string& text) { return text.empty() ? nothing : shortened(text); }
 
-std::string band_words(double bytes) { return bytes < 0 ? "" : band_name(bytes); }
-
-pugi::xml_node table(pugi::xml_node parent, const std::string& name,
-                     const std::vector<std::pair<std::string, bool>>& columns) {  // with: is a number
-  const auto scrolled = add(parent, "div", "", "scrolled");
-  set(scrolled, "tabindex", "0");
-  set(scrolled, "role", "region");
-  set(scrolled, "aria-label", name);
-  const auto node = add(scrolled, "table");
-  const auto row = add(add(node, "thead"), "tr");
-  for (const auto& [column, is_number] : columns)
-    set(add(row, "th", column, is_number ? "number" : ""), "scope", "col");
-  return add(node, "tbody");
+std::string few(const std::vector<std::string>& words, const char* between = ", ") {
+  constexpr std::size_t most = 6;
+  if (words.size() <= most) return multinode::join(words, between);
+  return multinode::join(std::vector(words.begin(), words.begin() + most), between) + between + "and " +
+         std::to_string(words.size() - most) + " more";
 }
 
-pugi::xml_node head_cell(pugi::xml_node row, const std::string& text) {
-  const auto cell = add(row, "th", text);
-  set(cell, "scope", "row");
-  return cell;
+std::string size_name(double bytes) { return bytes < 0 ? nothing : band_name(bytes); }
+
+std::string number(double value) {
+  return std::abs(value) >= 1000 && std::abs(value) < 1e9 ? std::to_string(std::llround(value))
+                                                          : fmt::format("{:.4g}", value);
 }
 
-void link(pugi::xml_node parent, const std::string& address, const std::string& text) {
-  const auto node = add(parent, "a", text);
-  set(node, "href", address);
+// "+3.2 %", "-40 %"
+std::string percent(double share) {
+  if (!std::isfinite(share)) return "from zero";
+  return fmt::format("{:+.{}f} %", 100 * share, std::abs(share) >= 0.0995 ? 0 : 1);
+}
+double change(double from, double to) { return from == to ? 0 : (to - from) / std::abs(from); }
+
+// "11.9 to 12.6, n = 3"; "" of one value
+std::string range(const std::vector<double>& values) {
+  if (values.size() < 2) return "";
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  return number(*least) + " to " + number(*most) + ", n = " + std::to_string(values.size());
+}
+Cell values_cell(const std::vector<double>& values) {
+  return values.empty() ? Cell{nothing, "number"} : Cell{number(median(values)), "number", range(values)};
 }
 
-// A log beside the page; never another kind of address.
-void log_link(pugi::xml_node parent, const std::string& log, const std::string& text) {
-  std::string address = "./";
-  for (const char c : log) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) || std::string_view("/._-").find(c) != std::string_view::npos)
-      address += c;
-    else
-      address += fmt::format("%{:02X}", byte);
+Cell marked(const std::string& word) {
+  if (word == "pass" || word == "same") return {"✓ " + word, "good-text"};
+  if (word == "fail" || word == "timeout" || word == "worse") return {"✗ " + word, "bad-text"};
+  if (word == "skip" || word == "blind") return {"– " + word, "soft"};
+  return {"≈ " + word, "doubt-text"};
+}
+
+bool is_failure(const CheckResult& check) {
+  return check.status == Status::fail || check.status == Status::timeout || check.status == Status::flaky;
+}
+
+// A metric: of each size the values of each node, one a launch.
+struct Metric {
+  std::string unit, better;
+  std::map<double, std::map<std::string, std::vector<double>>> sizes;
+
+  std::vector<double> all(double size) const {
+    std::vector<double> values;
+    if (const auto at = sizes.find(size); at != sizes.end())
+      for (const auto& [node, of_node] : at->second) values.insert(values.end(), of_node.begin(), of_node.end());
+    return values;
   }
-  link(parent, address, text);
-}
-
-pugi::xml_node status_cell(pugi::xml_node row, Status status) {
-  switch (status) {
-    case Status::pass:
-      return add(row, "td", "✓ pass", "pass-text");
-    case Status::skip:
-      return add(row, "td", "– skip", "soft-text");
-    case Status::flaky:
-    case Status::not_run:
-      return add(row, "td", std::string(status == Status::flaky ? "≈ " : "○ ") + name_of(status), "doubt-text");
-    default:
-      return add(row, "td", std::string("✗ ") + name_of(status), "fail-text");
-  }
-}
-
-// A metric of a node, compared.
-struct Subject {
-  std::string metric, unit, better, node;
-  std::vector<const Comparison*> comparisons;
-  std::string title() const { return metric + (node.empty() ? "" : ", " + node); }
-  std::string worst() const {
-    for (const char* found : {"worse", "better", "flaky"})
-      if (std::any_of(comparisons.begin(), comparisons.end(), [&](const auto* c) { return c->verdict == found; }))
-        return found;
-    return "same";
+  // Nodes that are worse than the median of the nodes, each at its worst size.
+  std::vector<std::string> outliers() const {
+    std::map<std::string, std::pair<double, std::string>> worst;
+    for (const auto& [size, nodes] : sizes) {
+      std::vector<double> medians;
+      for (const auto& [node, values] : nodes) medians.push_back(median(values));
+      for (const auto& [node, values] : nodes) {
+        const double by = change(median(medians), median(values)), worse = better == "more" ? -by : by;
+        auto& of_node = worst.try_emplace(node, stands_out, "").first->second;
+        if (better != "equal" && worse >= of_node.first)
+          of_node = {worse, node + (size < 0 ? "" : " at " + band_name(size)) + ": " + number(median(values)) + " (" +
+                                percent(by) + ")"};
+      }
+    }
+    std::vector<std::string> said;
+    for (const auto& [node, of_node] : worst)
+      if (!of_node.second.empty()) said.push_back(of_node.second);
+    return said;
   }
 };
+using Metrics = std::map<std::string, Metric>;
+
+Metrics metrics_in(const Results& results) {
+  Metrics metrics;
+  for (const auto& [key, measured] : metrics_of(results.samples)) {
+    auto& metric = metrics[key.metric];
+    metric.unit = measured.unit;
+    metric.better = measured.better;
+    metric.sizes[key.band_bytes][key.node] = measured.values;
+  }
+  return metrics;
+}
 
 class Page {
  public:
   Page(const Results& results, const Results* baseline)
-      : results_(results),
-        baseline_(baseline),
-        run_name_(results.head.suite == "compare" ? "B" : "this run"),
-        baseline_name_(results.head.suite == "compare" ? "A" : "baseline"),
-        series_(series_of(results.samples)) {
-    if (baseline) baseline_series_ = series_of(baseline->samples);
-    std::map<std::tuple<std::string, std::string, std::string>, std::size_t> known;
-    for (const auto& comparison : results.comparisons) {
-      const auto [at, is_new] =
-          known.try_emplace({comparison.metric, comparison.unit, comparison.node}, subjects_.size());
-      if (is_new) subjects_.push_back({comparison.metric, comparison.unit, comparison.better, comparison.node, {}});
-      subjects_[at->second].comparisons.push_back(&comparison);
-    }
+      : results_(results), baseline_(baseline), compared_(results.head.suite == "compare") {
+    if (baseline) baseline_metrics_ = metrics_in(*baseline);
   }
 
   std::string text() {
-    const auto [outcome, word, why] = verdict(results_);
+    const auto [word, why] = verdict(results_);
     body_ = start_page(document_, word + ": image-check " + results_.head.suite + ", " + results_.head.started);
-    top(outcome, word, why);
-    auto contents = add(body_, "nav");
-    set(contents, "aria-label", std::string("sections"));
+    top(word, why);
     failures();
     comparisons();
     checks();
-    const std::size_t before = sections_.size();
-    section("nodes", "The nodes against each other");
-    if (!add_nodes(main_, results_)) {
-      body_.remove_child(main_);
-      sections_.resize(before);
-    }
-    curves();
-    single_values();
+    metrics();
     with_what();
     add(body_, "footer", "Made by image-check from results.jsonl, which holds every value on this page.");
-    if (sections_.size() < 2)
-      body_.remove_child(contents);
-    else
-      for (const auto& [id, title] : sections_) {
-        link(contents, "#" + id, title);
-        add_text(contents, " ");
-      }
-    std::ostringstream out;
-    document_.save(out, "", pugi::format_raw | pugi::format_no_declaration);
-    return out.str() + "\n";
+    return page_text(document_);
   }
 
  private:
-  void section(const std::string& id, const std::string& title) {
-    main_ = add(body_, "section");
-    set(main_, "id", id);
-    add(main_, "h2", title);
-    sections_.emplace_back(id, title);
+  pugi::xml_node section(const char* id, const char* title) {
+    const auto node = add(body_, "section");
+    set(node, "id", id);
+    add(node, "h2", title);
+    return node;
   }
 
-  void top(Outcome outcome, const std::string& word, const std::string& why) {
-    const auto banner = add(body_, "header", "",
-                            outcome == Outcome::pass   ? "verdict pass"
-                            : outcome == Outcome::fail ? "verdict fail"
-                                                       : "verdict");
+  void top(const std::string& word, const std::string& why) {
+    const auto banner = add(body_, "header", "", word == "PASS" ? "good" : word == "FAIL" ? "bad" : "");
     const auto title = add(banner, "h1");
-    add(title, "strong", (outcome == Outcome::pass ? "✓ " : outcome == Outcome::fail ? "✗ " : "? ") + word);
-    add(title, "span", why + ".");
-    std::string to_do = actions();
-    if (!to_do.empty()) add(banner, "p", "To do: " + to_do + ".");
-    const std::string worse = changes("worse");
-    if (!worse.empty()) add(banner, "p", "Worse: " + worse + ".");
-    if (!results_.comparisons.empty()) add(banner, "p", "What differs: " + differing() + ".");
-    if (!results_.checks.empty()) counts();
-    facts();
-  }
-
-  // "all_reduce bus bandwidth, mpi (128 KiB -41 %, 2 MiB -40 %)"
-  std::string changes(const std::string& found) const {
-    std::vector<std::string> said;
-    for (const auto& subject : subjects_) {
-      std::vector<std::string> bands;
-      for (const auto* comparison : subject.comparisons) {
-        if (comparison->verdict != found) continue;
-        const auto a = spread(comparison->a), b = spread(comparison->b);
-        bands.push_back(band_words(comparison->band_bytes));
-        if (a && b) bands.back() += (bands.back().empty() ? "" : " ") + percent(change(*a, *b));
-      }
-      if (!bands.empty()) said.push_back(subject.title() + " (" + multinode::join(at_most(bands, 4)) + ")");
-    }
-    return multinode::join(at_most(said, 6), "; ");
-  }
-
-  std::string differing() const {
-    std::vector<std::string> said;
-    for (const auto& each : results_.differences)
-      said.push_back(each.name + " " + (each.a.empty() ? "none" : shortened(each.a, 60)) + " → " +
-                     (each.b.empty() ? "none" : shortened(each.b, 60)));
-    return said.empty() ? "no version, setting or machine" : multinode::join(at_most(said, 6), "; ");
-  }
-
-  void counts() {
-    const Summary counts = counted(results_.checks);
-    const auto list = add(body_, "dl", "", "counts");
-    const auto count = [&](int number, const char* name, bool is_bad) {
-      const auto item = add(list, "div", "", number == 0 ? "none" : is_bad ? "bad" : "");
-      add(item, "dt", name);
-      add(item, "dd", std::to_string(number));
+    add(title, "strong", (word == "PASS" ? "✓ " : word == "FAIL" ? "✗ " : "? ") + word);
+    add_text(title, why + ".");
+    const auto line = [&](const char* name, const std::string& words) {
+      if (!words.empty()) add(banner, "p", name + words + ".");
     };
-    count(static_cast<int>(results_.checks.size()), "checks", false);
-    count(counts.passed, "passed", false);
-    count(counts.failed, "failed", true);
-    count(counts.flaky, "flaky", true);
-    count(counts.not_run, "not run", true);
-    count(counts.skipped, "skipped", false);
-  }
+    line("To do: ", actions());
+    std::vector<std::string> worse, differences;
+    for (const auto& one : results_.comparisons)
+      if (one.verdict == "worse")
+        worse.push_back(name_of(MetricKey{one.metric, one.band_bytes, one.node}) +
+                        (one.a.empty() || one.b.empty() ? "" : " " + percent(change(median(one.a), median(one.b)))));
+    line("Worse: ", few(worse, "; "));
+    for (const auto& one : results_.differences)
+      differences.push_back(one.name + " " + (one.a.empty() ? "none" : shortened(one.a, 60)) + " → " +
+                            (one.b.empty() ? "none" : shortened(one.b, 60)));
+    if (compared_)
+      line("What differs: ", differences.empty() ? "no version, setting or machine" : few(differences, "; "));
 
-  void facts() {
-    const auto facts = add(body_, "dl", "", "facts");
-    const auto fact = [&](const char* name, const std::string& value) {
-      add(facts, "dt", name);
-      return add(facts, "dd", value);
-    };
     const Head& head = results_.head;
-    fact("suite", head.suite);
-    fact("when", head.started);
-    std::string nodes = std::to_string(head.nodes.size()) + (head.nodes.size() == 1 ? " node" : " nodes");
-    if (head.processes_per_node > 0) nodes += " × " + std::to_string(head.processes_per_node) + " processes";
-    if (!head.launcher.empty()) nodes += ", started by " + head.launcher;
-    if (!head.nodes.empty()) fact("where", nodes + ": " + multinode::join(head.nodes));
-    time_used(fact("time", ""));
-    if (baseline_) fact("baseline", baseline_->head.suite + " of " + baseline_->head.started);
-    add(fact("command", ""), "code", head.command, "command");
+    std::vector<std::vector<Cell>> facts{{{"when"}, {head.started}}};
+    if (!head.nodes.empty())
+      facts.push_back({{"where"},
+                       {fmt::format("{} node{} × {} processes, started by {}: {}", head.nodes.size(),
+                                    head.nodes.size() == 1 ? "" : "s", head.processes_per_node, head.launcher,
+                                    multinode::join(head.nodes))}});
+    facts.push_back({{"time"},
+                     {fmt::format("{:.0f} s", results_.summary.seconds) +
+                      (head.budget_seconds > 0 ? fmt::format(" of {:.0f} s", head.budget_seconds) : "")}});
+    if (baseline_) facts.push_back({{"baseline"}, {baseline_->head.suite + " of " + baseline_->head.started}});
+    facts.push_back({{"command"}, {head.command}});
+    add_table(body_, "the run", {"suite", head.suite}, facts);
   }
 
-  void time_used(pugi::xml_node parent) {
-    double used = results_.summary.seconds;
-    if (!results_.complete) {
-      used = 0;
-      for (const auto& check : results_.checks) used += check.seconds;
-    }
-    const double budget = results_.head.budget_seconds;
-    std::string words = seconds(used) + " used";
-    if (!results_.complete) words = "checks of " + seconds(used);
-    if (budget > 0) words += " of " + seconds(budget);
-    if (budget > 0 && used > budget) words += ": over the budget";
-    add_text(parent, words);
-    if (budget <= 0) return;
-    auto svg = parent.append_child("svg");
-    set(svg, "viewBox", std::string("0 0 100 4"));
-    set(svg, "preserveAspectRatio", std::string("none"));
-    set(svg, "class", std::string("budget"));
-    set(svg, "role", std::string("img"));
-    add(svg, "title", words);
-    for (const auto& [css, width] :
-         {std::pair("all", 100.0), std::pair(used > budget ? "over" : "used", std::min(100.0, 100 * used / budget))}) {
-      auto bar = svg.append_child("rect");
-      set(bar, "class", std::string(css));
-      set(bar, "width", width);
-      set(bar, "height", 4.0);
-    }
-  }
-
-  bool several_launches() const {
-    return std::any_of(results_.checks.begin(), results_.checks.end(),
-                       [&](const auto& check) { return check.launch != results_.checks.front().launch; });
-  }
-
-  // Nodes that a failed check blames; where there is one node only, that.
+  // Nodes that a failed check blames; if there is one node only, that.
   std::string blamed(const CheckResult& check) const {
-    std::vector<std::string> nodes;
+    std::set<std::string> nodes;
     for (const auto& finding : check.findings)
-      if (!finding.node.empty() && std::find(nodes.begin(), nodes.end(), finding.node) == nodes.end())
-        nodes.push_back(finding.node);
+      if (!finding.node.empty()) nodes.insert(finding.node);
     return nodes.empty() && results_.head.nodes.size() == 1 ? results_.head.nodes.front() : multinode::join(nodes);
   }
 
-  // The most severe first; those that nothing is said about last.
+  // The most severe first.
   std::vector<const CheckResult*> failed() const {
     std::vector<const CheckResult*> all;
     for (const auto& check : results_.checks)
-      if (is_failure(check.status)) all.push_back(&check);
+      if (is_failure(check)) all.push_back(&check);
     const auto rank = [](const CheckResult* check) {
-      return std::pair(check->action == Action::none ? static_cast<int>(Action::look) : static_cast<int>(check->action),
-                       check->status == Status::flaky);
+      return std::pair(check->action == Action::none ? Action::look : check->action, check->status == Status::flaky);
     };
     std::stable_sort(all.begin(), all.end(), [&](const auto* a, const auto* b) { return rank(a) < rank(b); });
     return all;
@@ -300,425 +201,319 @@ class Page {
   std::string actions() const {
     std::vector<std::string> said;
     for (const auto* check : failed()) {
-      if (check->action == Action::none) continue;
       const std::string nodes = blamed(*check);
-      std::string what = check->action == Action::look ? "look at " + check->check : words(check->action);
-      if (check->action != Action::look) what += nodes.empty() ? " that fails " + check->check : " " + nodes;
+      std::string what = "look at " + check->check;
+      if (check->action == Action::none) continue;
+      if (check->action != Action::look)
+        what = words(check->action) + (nodes.empty() ? " that fails " + check->check : " " + nodes);
       if (std::find(said.begin(), said.end(), what) == said.end()) said.push_back(what);
     }
-    return multinode::join(at_most(said, 6));
+    return few(said);
   }
 
   void failures() {
     const auto all = failed();
     if (all.empty()) return;
-    section("failures", "What failed");
+    const auto main = section("failures", "What failed");
     for (const auto* check : all) {
-      const auto card = add(main_, "article", "", check->status == Status::flaky ? "failure doubt" : "failure");
-      const auto title = add(card, "h3");
+      const auto card = add(main, "article", "", check->status == Status::flaky ? "" : "bad");
       std::string to_do = words(check->action);
-      if (!to_do.empty()) {
-        const std::string nodes = blamed(*check);
-        to_do[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(to_do[0])));
-        if (check->action == Action::look && !nodes.empty()) to_do += " at";
-        add(title, "span", to_do + (nodes.empty() ? "" : " " + nodes) + ":", "do");
-        add_text(title, " ");
-      }
-      add_text(title, check->check);
-      std::vector<std::string> where_words = {std::string(name_of(check->status)) + " after " +
-                                              seconds(check->seconds)};
-      if (!check->title.empty()) where_words.push_back("shows: " + check->title);
-      if (several_launches()) where_words.push_back("launch " + std::to_string(check->launch));
-      if (!check->nodes.empty())
-        where_words.push_back("on " + (check->nodes.size() <= 8 ? multinode::join(check->nodes)
-                                                                : std::to_string(check->nodes.size()) + " nodes"));
-      const auto where = add(card, "p", multinode::join(where_words, " · "), "where");
-      if (!check->log.empty()) {
-        add_text(where, " · log ");
-        log_link(where, check->log, check->log);
-      }
-      const auto list = add(card, "ul");
+      if (!to_do.empty()) to_do[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(to_do[0])));
+      const std::string nodes = blamed(*check), at = check->action == Action::look ? " at " : " ";
+      add(card, "h3",
+          to_do + (to_do.empty() || nodes.empty() ? "" : at + nodes) + (to_do.empty() ? "" : ": ") + check->check);
+      const auto where = add(card, "p", "", "soft");
+      add_text(where, fmt::format("{} after {:.1f} s, launch {} · {} · ", name_of(check->status), check->seconds,
+                                  check->launch + 1, check->title));
+      if (!check->log.empty()) add_log(where, check->log);
       for (const auto& finding : check->findings) {
-        const auto item = add(list, "li");
+        const auto item = add(card, "p");
         add(item, "b", finding.detector + (finding.node.empty() ? "" : ", " + finding.node) + ": ");
         add_text(item, shortened(finding.text));
       }
-      if (check->findings.empty())
-        add(list, "li", check->reason.empty() ? "No finding says why." : shortened(check->reason));
-      if (!check->command.empty()) add(card, "code", check->command, "command");
+      if (check->findings.empty()) add(card, "p", or_nothing(check->reason));
+      if (!check->command.empty()) add(card, "code", check->command);
     }
-  }
-
-  const Bands* bands_of(const std::vector<Series>& all, const Subject& subject) const {
-    for (const auto& series : all)
-      if (series.metric == subject.metric && series.node == subject.node && series.unit == subject.unit)
-        return &series.bands;
-    return nullptr;
   }
 
   void comparisons() {
     if (results_.comparisons.empty()) return;
-    section("comparison", "Against the baseline");
-    add(main_, "p",
+    const auto main = section("comparison", "Against the baseline");
+    add(main, "p",
         "A is the baseline, B is what was tested. What was suspect was measured again in fresh launches, A and B in "
         "turn. Up to the limit a change is noise. Sees: the smallest loss that is found in 95 of 100 cases. A metric "
         "that does not see 30 % is blind, and no evidence.");
-    differences();
-    for (const char* found : {"worse", "better", "flaky"})
-      for (const auto& subject : subjects_)
-        if (subject.worst() == found) suspect(subject);
-    const auto all = add(main_, "details");
-    add(all, "summary", "All " + std::to_string(results_.comparisons.size()) + " metrics and sizes that were compared");
-    std::vector<const Subject*> everything;
-    for (const auto& subject : subjects_) everything.push_back(&subject);
-    comparison_table(all, "all comparisons", everything, true);
-  }
+    std::vector<std::vector<Cell>> rows;
+    for (const auto& one : results_.differences)
+      rows.push_back({{one.name}, {one.kind}, {or_nothing(one.a)}, {or_nothing(one.b)}});
+    add_table(main, "what differs between A and B", {"what differs", "", "A", "B"}, rows);
 
-  void suspect(const Subject& subject) {
-    const auto block = add(main_, "article", "", "suspect");
-    const auto header = add(block, "header");
-    add(header, "h3", subject.title() + (subject.unit.empty() ? "" : ", " + subject.unit));
-    Curve curve{subject.title(), subject.unit, {"A", {}}, {"B", {}}, {}, {}};
-    if (const Bands* bands = bands_of(baseline_series_, subject)) curve.baseline.bands = *bands;
-    if (const Bands* bands = bands_of(series_, subject)) curve.run.bands = *bands;
-    for (const auto* comparison : subject.comparisons) {
-      const auto a = spread(comparison->a), b = spread(comparison->b);
-      if (a) curve.baseline.bands[comparison->band_bytes] = *a;
-      if (b) curve.run.bands[comparison->band_bytes] = *b;
-      if (const auto limit = worse_from(*comparison)) curve.limits[comparison->band_bytes] = *limit;
-      if (comparison->verdict != "same" && comparison->verdict != "blind")
-        curve.marked[comparison->band_bytes] = {
-            band_words(comparison->band_bytes) + (a && b ? " " + percent(change(*a, *b)) : ""),
-            comparison->verdict == "worse"};
+    std::vector<std::vector<Cell>> in_question, others;
+    std::map<std::string, std::map<double, const Comparison*>> by_metric;
+    for (const auto& one : results_.comparisons) {
+      const std::string name = one.metric + (one.node.empty() ? "" : ", " + one.node);
+      by_metric[name][one.band_bytes] = &one;
+      const bool both = !one.a.empty() && !one.b.empty();
+      const double visible = as_share(one.visible, one.better);
+      auto& of = one.verdict == "same" || one.verdict == "blind" ? others : in_question;
+      of.push_back({{name + (one.unit.empty() ? "" : ", " + one.unit)},
+                    {size_name(one.band_bytes)},
+                    marked(one.verdict),
+                    values_cell(one.a),
+                    values_cell(one.b),
+                    {both ? percent(change(median(one.a), median(one.b))) : nothing, "number"},
+                    {both && one.limit > 0 ? percent(factor_of_limit(one) - 1) : nothing, "number"},
+                    {visible > 0 && visible < 1 ? fmt::format("{:.0f} %", 100 * visible) : nothing, "number"},
+                    values_cell(one.again_a),
+                    values_cell(one.again_b)});
     }
-    const auto figure = add(block, "figure");
-    if (curve.run.bands.size() >= 2 || curve.baseline.bands.size() >= 2) {
-      curve.title = subject.title() + ": A, the baseline, and B by size; in question: " + marks(curve);
-      draw(figure, curve);
-    } else {
-      const Comparison& only = *subject.comparisons.front();
-      draw(figure, Dots{subject.title() + ": every value of A, the baseline, and of B", subject.unit, "A", "B", only.a,
-                        only.b, worse_from(only)});
-    }
-    comparison_table(block, subject.title(), {&subject}, false);
-  }
-
-  static std::string marks(const Curve& curve) {
-    std::vector<std::string> words;
-    for (const auto& [band, mark] : curve.marked) words.push_back(mark.words);
-    return multinode::join(words);
-  }
-
-  void comparison_table(pugi::xml_node parent, const std::string& name, const std::vector<const Subject*>& subjects,
-                        bool all) {
-    std::vector<std::pair<std::string, bool>> columns = {{"size", false}, {"verdict", false}, {"A", true},
-                                                         {"B", true},     {"change", true},   {"limit", true},
-                                                         {"sees", true},  {"again A", true},  {"again B", true}};
-    if (all) columns.insert(columns.begin(), {"metric", false});
-    const auto body = table(parent, name, columns);
-    const auto cell = [](pugi::xml_node row, const std::optional<Spread>& values) {
-      const auto node = add(row, "td", values ? number(values->median) : "–", "number");
-      if (values && values->least < values->most)
-        add(node, "small", number(values->least) + " to " + number(values->most));
-    };
-    for (const auto* subject : subjects)
-      for (const auto* comparison : subject->comparisons) {
-        const std::string& found = comparison->verdict;
-        if (!all && (found == "same" || found == "blind")) continue;
-        const auto row = add(body, "tr");
-        const std::string size = comparison->band_bytes < 0 ? "–" : band_name(comparison->band_bytes);
-        if (all) {
-          head_cell(row, subject->title() + (subject->unit.empty() ? "" : ", " + subject->unit));
-          add(row, "td", size);
-        } else {
-          head_cell(row, size);
-        }
-        const bool is_bad = found == "worse";
-        add(row, "td",
-            (is_bad             ? "✗ "
-             : found == "same"  ? "✓ "
-             : found == "blind" ? "– "
-                                : "≈ ") +
-                found,
-            is_bad             ? "fail-text"
-            : found == "same"  ? "pass-text"
-            : found == "blind" ? "soft-text"
-                               : "doubt-text");
-        const auto a = spread(comparison->a), b = spread(comparison->b);
-        cell(row, a);
-        cell(row, b);
-        add(row, "td", a && b ? percent(change(*a, *b)) : "–", "number");
-        const auto limit = worse_from(*comparison);
-        add(row, "td", limit ? percent(change(*a, {*limit})) : "–", "number");
-        const double visible = as_share(comparison->visible, comparison->better);
-        add(row, "td", visible > 0 && visible < 1 ? std::to_string(std::lround(100 * visible)) + " %" : "–", "number");
-        cell(row, spread(comparison->again_a));
-        cell(row, spread(comparison->again_b));
+    const std::vector<std::string> columns{"metric", "size",  "verdict", "A",       "B",
+                                           "change", "limit", "sees",    "again A", "again B"};
+    add_table(main, "comparisons in question", columns, in_question);
+    const auto grid = add(main, "div", "", "curves");
+    for (const auto& [name, sizes] : by_metric) {
+      Line a{"A", "base", {}}, b{"B", "run", {}}, limit{"limit", "limit", {}};
+      std::vector<std::string> places;
+      for (const auto& [size, one] : sizes) {
+        const auto place = places.size();
+        places.push_back(size_name(size));
+        const bool suspect = one->verdict != "same" && one->verdict != "blind";
+        if (!one->a.empty()) a.points[place] = {median(one->a), places.back() + ": " + number(median(one->a)), false};
+        if (!one->b.empty()) b.points[place] = {median(one->b), places.back() + ": " + number(median(one->b)), suspect};
+        if (!one->a.empty() && one->limit > 0) limit.points[place] = {median(one->a) * factor_of_limit(*one)};
       }
+      const auto is_marked = [](const auto& entry) { return entry.second.marked; };
+      if (places.size() < curve_sizes || std::none_of(b.points.begin(), b.points.end(), is_marked)) continue;
+      const auto figure = add(grid, "figure");
+      add(figure, "figcaption", name + ", " + sizes.begin()->second->unit);
+      add_curve(figure, name + ": A and B by size", places, {b, a, limit});
+    }
+    const auto details = add(main, "details");
+    add(details, "summary", std::to_string(others.size()) + " metrics and sizes that are as they were, or blind");
+    add_table(details, "other comparisons", columns, others);
   }
-
-  void differences() {
-    add(main_, "h3", "What differs between A and B");
-    if (results_.differences.empty()) {
-      add(main_, "p", "No version, setting or machine differs.");
-      return;
-    }
-    const auto body = table(main_, "differences", {{"kind", false}, {"name", false}, {"A", false}, {"B", false}});
-    for (const auto& difference : results_.differences) {
-      const auto row = add(body, "tr");
-      add(row, "td", difference.kind);
-      head_cell(row, difference.name);
-      add(row, "td", difference.a.empty() ? "–" : shortened(difference.a), "value");
-      add(row, "td", difference.b.empty() ? "–" : shortened(difference.b), "value");
-    }
+  // The limit as a factor of A's median: 0.95
+  static double factor_of_limit(const Comparison& one) {
+    return std::exp(one.better == "less" ? one.limit : -one.limit);
   }
 
   void checks() {
-    if (results_.checks.empty()) return;
-    const std::set<std::string> everywhere(results_.head.nodes.begin(), results_.head.nodes.end());
-    // Of the metrics that are as they were, the section above has a table.
     std::set<std::string> compared;
-    for (const auto& subject : subjects_)
-      for (const auto* comparison : subject.comparisons)
-        compared.insert(multinode::join(words_of({subject.metric, band_words(comparison->band_bytes), subject.node})));
-    const auto in_comparisons = [&](const CheckResult& check) {
-      return compared.count(check.check) && (check.status == Status::pass || check.status == Status::skip);
-    };
-    if (std::all_of(results_.checks.begin(), results_.checks.end(), in_comparisons)) return;
-    section("checks", compared.empty() ? "All checks" : "All other checks");
-    const bool launches = several_launches();
-    std::vector<std::pair<std::string, bool>> columns = {
-        {"check", false}, {"status", false}, {"time", true}, {"log", false}};
-    if (everywhere.size() > 1) columns.insert(columns.begin() + 3, {"nodes", false});
-    if (launches) columns.insert(columns.begin() + 2, {"launch", true});
-    set(main_, "class", std::string("checks"));
-    const auto body = table(main_, "all checks", columns);
+    for (const auto& one : results_.comparisons)
+      compared.insert(name_of(MetricKey{one.metric, one.band_bytes, one.node}));
+    std::vector<std::vector<Cell>> rows;
     for (const auto& check : results_.checks) {
-      if (in_comparisons(check)) continue;
-      const auto row = add(body, "tr");
-      const auto name = head_cell(row, check.check);
-      if (!check.title.empty()) add(name, "small", check.title);
-      const auto status = status_cell(row, check.status);
-      if (!check.reason.empty()) add(status, "small", shortened(check.reason), "reason");
-      if (launches) add(row, "td", std::to_string(check.launch), "number");
-      add(row, "td", check.status == Status::not_run || check.status == Status::skip ? "" : seconds(check.seconds),
-          "number");
-      const std::set<std::string> here(check.nodes.begin(), check.nodes.end());
-      if (everywhere.size() > 1)
-        add(row, "td",
-            here == everywhere ? "all " + std::to_string(here.size())
-            : here.size() <= 4
-                ? multinode::join(check.nodes)
-                : std::to_string(here.size()) + ": " + check.nodes.front() + " ... " + check.nodes.back());
-      const auto log = add(row, "td");
-      if (!check.log.empty()) log_link(log, check.log, std::filesystem::path(check.log).filename().string());
+      if (compared.contains(check.check)) continue;  // in the tables above
+      Cell status = marked(name_of(check.status));
+      status.note = shortened(check.reason);
+      const bool everywhere = check.nodes == results_.head.nodes;
+      rows.push_back({{check.check, "", check.title},
+                      status,
+                      {fmt::format("{:.1f} s", check.seconds), "number"},
+                      {std::to_string(check.launch + 1), "number"},
+                      {everywhere ? "all " + std::to_string(check.nodes.size()) : few(check.nodes)},
+                      {"", "", "", check.log}});
     }
+    if (!rows.empty())
+      add_table(section("checks", "Checks"), "checks", {"check", "status", "time", "launch", "nodes", "log"}, rows);
   }
 
-  // A metric of single nodes: the median and the range over the nodes.
-  static std::vector<Series> over_nodes(const std::vector<Series>& all) {
-    std::vector<Series> result;
-    std::vector<std::map<double, std::vector<const Spread*>>> parts;
-    for (const auto& series : all) {
-      if (is_pair(series.node)) continue;
-      auto at = std::find_if(result.begin(), result.end(), [&](const auto& known) {
-        return known.metric == series.metric && known.unit == series.unit && known.node.empty() == series.node.empty();
-      });
-      if (at == result.end()) {
-        at = result.insert(at, series);
-        at->bands.clear();
-        parts.emplace_back();
+  void metrics() {
+    const auto measured = metrics_in(results_);
+    if (measured.empty()) return;
+    auto main = section("values", "What was measured");
+    add(main, "p",
+        "Medians over the launches and nodes; in small print the range. Nodes stand out if they are 10 % worse than "
+        "the median of the nodes.");
+    std::vector<std::string> columns{"metric", "unit", compared_ ? "B" : "this run", "nodes that stand out"};
+    if (baseline_) columns.insert(columns.end() - 1, {compared_ ? "A" : "baseline", "change"});
+    std::vector<std::vector<Cell>> single;
+    const auto row = [&](const std::string& name, const Metric& metric, const Metric& base, double size) {
+      const auto here = metric.all(size), there = base.all(size);
+      std::vector<Cell> cells{{name}, {metric.unit}, values_cell(here)};
+      if (baseline_) {
+        cells.push_back(values_cell(there));
+        cells.push_back({there.empty() ? nothing : percent(change(median(there), median(here))), "number"});
       }
-      for (const auto& [band, spread] : series.bands)
-        parts[static_cast<std::size_t>(at - result.begin())][band].push_back(&spread);
-    }
-    for (std::size_t i = 0; i < result.size(); ++i)
-      for (const auto& [band, spreads] : parts[i]) {
-        std::vector<double> medians;
-        Spread of_band = *spreads.front();
-        of_band.values = 0;
-        for (const auto* spread : spreads) {
-          medians.push_back(spread->median);
-          of_band.least = std::min(of_band.least, spread->least);
-          of_band.most = std::max(of_band.most, spread->most);
-          of_band.values += spread->values;
-        }
-        of_band.median = median(medians);
-        result[i].bands[band] = of_band;
-      }
-    return result;
-  }
-
-  static const Series* like(const std::vector<Series>& all, const Series& wanted) {
-    for (const auto& series : all)
-      if (series.metric == wanted.metric && series.unit == wanted.unit && series.node.empty() == wanted.node.empty())
-        return &series;
-    return nullptr;
-  }
-
-  bool drawn_as_suspect(const Series& series) const {
-    return std::any_of(subjects_.begin(), subjects_.end(), [&](const auto& subject) {
-      return subject.metric == series.metric && subject.unit == series.unit && subject.node == series.node &&
-             subject.worst() != "same";
-    });
-  }
-
-  void curves() {
-    const auto runs = over_nodes(series_), baselines = over_nodes(baseline_series_);
+      return cells;
+    };
     pugi::xml_node grid;
-    for (const auto& series : runs) {
-      if (series.bands.size() < curve_bands || drawn_as_suspect(series)) continue;
-      if (!grid) {
-        section("curves", "Curves");
-        add(main_, "p",
-            std::string("Lines are medians over the launches, shades reach from the least to the most of all values") +
-                (baseline_ ? "; the baseline is dashed." : "."));
-        grid = add(main_, "div", "", "curves");
+    for (const auto& [name, metric] : measured) {
+      const auto base = baseline_metrics_.find(name);
+      const Metric of_base = base == baseline_metrics_.end() ? Metric{} : base->second;
+      const auto outliers = metric.outliers();
+      if (metric.sizes.size() < curve_sizes) {
+        for (const auto& [size, nodes] : metric.sizes) {
+          single.push_back(row(name + (size < 0 ? "" : ", " + band_name(size)), metric, of_base, size));
+          single.back().push_back({few(outliers, "; "), outliers.empty() ? "" : "bad-text"});
+        }
+        continue;
+      }
+      if (!grid) grid = add(main, "div", "", "curves");
+      Line run{compared_ ? "B" : "run", "run", {}}, before{compared_ ? "A" : "baseline", "base", {}};
+      std::vector<std::string> places;
+      std::vector<std::vector<Cell>> values;
+      for (const auto& [size, nodes] : metric.sizes) {
+        const auto place = places.size();
+        places.push_back(size_name(size));
+        const double middle = median(metric.all(size));
+        run.points[place] = {middle, places.back() + ": " + number(middle) + " " + range(metric.all(size))};
+        if (const auto there = of_base.all(size); !there.empty())
+          before.points[place] = {median(there), places.back() + ": " + number(median(there))};
+        values.push_back(row(places.back(), metric, of_base, size));
       }
       const auto figure = add(grid, "figure");
-      add(figure, "figcaption", series.metric + (series.node.empty() ? "" : ", over the nodes"));
-      Curve curve{series.metric + ", " + series.unit + ", by size",
-                  series.unit,
-                  {baseline_name_, {}},
-                  {run_name_, series.bands},
-                  {},
-                  {}};
-      if (const auto* other = like(baselines, series)) curve.baseline.bands = other->bands;
-      draw(figure, curve);
-      curve_values(figure, curve, series.metric);
+      add(figure, "figcaption", name + ", " + metric.unit);
+      add_curve(figure, name + " by size", places, {run, before});
+      if (!outliers.empty()) add(figure, "p", few(outliers, "; "), "bad-text");
+      const auto details = add(figure, "details");
+      add(details, "summary", "Values");
+      auto of_values = columns;
+      of_values.front() = "size", of_values.pop_back();
+      add_table(details, "values of " + name, of_values, values);
     }
-  }
-
-  void curve_values(pugi::xml_node parent, const Curve& curve, const std::string& name) {
-    const auto details = add(parent, "details");
-    add(details, "summary", "Values");
-    const bool both = !curve.baseline.bands.empty();
-    std::vector<std::pair<std::string, bool>> columns = {{"size", false}, {run_name_, true}};
-    if (both) columns.insert(columns.end(), {{baseline_name_, true}, {"change", true}});
-    const auto body = table(details, "values of " + name, columns);
-    for (const auto& [band, spread] : curve.run.bands) {
-      const auto row = add(body, "tr");
-      head_cell(row, band_words(band));
-      add(row, "td", in_words(spread), "number");
-      if (!both) continue;
-      const auto at = curve.baseline.bands.find(band);
-      const bool known = at != curve.baseline.bands.end();
-      add(row, "td", known ? in_words(at->second) : "–", "number");
-      add(row, "td", known ? percent(change(at->second, spread)) : "–", "number");
-    }
-  }
-
-  void single_values() {
-    const auto runs = over_nodes(series_), baselines = over_nodes(baseline_series_);
-    pugi::xml_node body;
-    for (const auto& series : runs) {
-      if (series.bands.size() >= curve_bands) continue;
-      if (!body) {
-        section("values", "Single values");
-        std::vector<std::pair<std::string, bool>> columns = {{"metric", false}, {"unit", false}, {run_name_, true}};
-        if (baseline_) columns.insert(columns.end(), {{baseline_name_, true}, {"change", true}});
-        body = table(main_, "single values", columns);
-      }
-      const Series* other = like(baselines, series);
-      for (const auto& [band, spread] : series.bands) {
-        const auto row = add(body, "tr");
-        head_cell(row, series.metric + (band < 0 ? "" : ", " + band_name(band)) +
-                           (series.node.empty() ? "" : ", over the nodes"));
-        add(row, "td", series.unit);
-        add(row, "td", in_words(spread), "number");
-        if (!baseline_) continue;
-        const bool known = other && other->bands.count(band);
-        add(row, "td", known ? in_words(other->bands.at(band)) : "–", "number");
-        add(row, "td", known ? percent(change(other->bands.at(band), spread)) : "–", "number");
-      }
-    }
-  }
-
-  // Each value with the nodes that have it.
-  void facts_of_nodes(pugi::xml_node parent) {
-    if (results_.facts.empty()) return;
-    std::map<std::string, std::map<std::string, std::set<std::string>>> facts;
-    std::set<std::string> everywhere;
-    for (const auto& fact : results_.facts)
-      facts[fact.name][fact.value].insert(fact.node), everywhere.insert(fact.node);
-    const auto part = add(parent, "div");
-    add(part, "h3", "What the nodes have");
-    const auto body = table(part, "what the nodes have", {{"name", false}, {"value", false}, {"nodes", false}});
-    for (const auto& [name, values] : facts)
-      for (const auto& [value, nodes] : values) {
-        const auto row = add(body, "tr");
-        head_cell(row, name);
-        add(row, "td", shortened(value), "value");
-        const std::vector<std::string> list(nodes.begin(), nodes.end());
-        add(row, "td", nodes == everywhere ? "all " + std::to_string(nodes.size()) : multinode::join(at_most(list, 6)),
-            values.size() > 1 ? "doubt-text" : "");
-      }
+    add_table(main, "single values", columns, single);
   }
 
   void with_what() {
+    std::map<std::string, std::map<std::string, std::vector<std::string>>> facts;  // name, value, nodes
+    for (const auto& fact : results_.facts) facts[fact.name][fact.value].push_back(fact.node);
+    std::vector<std::vector<Cell>> rows;
+    for (const auto& [name, values] : facts)
+      for (const auto& [value, nodes] : values)
+        rows.push_back(
+            {{name},
+             {shortened(value)},
+             values.size() == 1 ? Cell{"all " + std::to_string(nodes.size())} : Cell{few(nodes), "doubt-text"}});
     const Head& head = results_.head;
-    if (head.machine.empty() && head.versions.empty() && head.settings.empty() && results_.facts.empty()) return;
-    section("with", "Machine, versions and settings");
-    const auto grid = add(main_, "div", "", "tables");
-    const auto one = [&](const char* title, const std::map<std::string, std::string>& here,
-                         const std::map<std::string, std::string>* there) {
-      std::set<std::string> names;
-      for (const auto& [name, value] : here) names.insert(name);
-      if (there)
-        for (const auto& [name, value] : *there) names.insert(name);
-      if (names.empty()) return;
-      const auto part = add(grid, "div");
-      add(part, "h3", title);
-      std::vector<std::pair<std::string, bool>> columns = {{"name", false}, {run_name_, false}};
-      if (there) columns.insert(columns.end(), {{baseline_name_, false}, {"", false}});
-      const auto value_of = [](const std::map<std::string, std::string>& values, const std::string& name) {
-        const auto at = values.find(name);
-        return at == values.end() ? std::string() : at->second;
+    if (rows.empty() && head.machine.empty() && head.versions.empty() && head.settings.empty()) return;
+    const auto main = section("with", "Machine, versions and settings");
+    add_table(main, "what the nodes have", {"what the nodes have", "value", "nodes"}, rows);
+
+    std::vector<std::string> columns{"name", compared_ ? "B" : "this run"};
+    if (baseline_) columns.push_back(compared_ ? "A" : "baseline");
+    std::vector<std::vector<Cell>> first, folded;  // hundreds of packages
+    for (const auto of : {&Head::machine, &Head::versions, &Head::settings}) {
+      auto names = head.*of;
+      if (baseline_) names.insert((baseline_->head.*of).begin(), (baseline_->head.*of).end());
+      const auto value = [&](const Head& of_head, const std::string& name) {
+        const auto at = (of_head.*of).find(name);
+        return at == (of_head.*of).end() ? "" : at->second;
       };
-      const auto rows = [&](pugi::xml_node parent, const std::vector<std::string>& of_names) {
-        if (of_names.empty()) return;
-        const auto body = table(parent, title, columns);
-        for (const auto& name : of_names) {
-          const auto row = add(body, "tr");
-          head_cell(row, name);
-          const std::string a = value_of(here, name);
-          add(row, "td", a.empty() ? "–" : shortened(a), "value");
-          if (!there) continue;
-          const std::string b = value_of(*there, name);
-          add(row, "td", b.empty() ? "–" : shortened(b), "value");
-          add(row, "td", a == b ? "" : "≠ differs", "doubt-text");
-        }
-      };
-      // Hundreds of packages are there to be unfolded, but for those that differ.
-      std::vector<std::string> first, folded;
-      for (const auto& name : names) {
-        const bool differs = there && value_of(here, name) != value_of(*there, name);
-        (name.rfind("package ", 0) == 0 && !differs ? folded : first).push_back(name);
+      for (const auto& [name, ignored] : names) {
+        std::vector<Cell> row{{name}, {or_nothing(value(head, name))}};
+        const bool same = !baseline_ || value(head, name) == value(baseline_->head, name);
+        if (baseline_) row.push_back({or_nothing(value(baseline_->head, name)), same ? "" : "doubt-text"});
+        (same && name.rfind("package ", 0) == 0 ? folded : first).push_back(row);
       }
-      rows(part, first);
-      if (folded.empty()) return;
-      const auto details = add(part, "details");
-      add(details, "summary", std::to_string(folded.size()) + (there ? " packages that do not differ" : " packages"));
-      rows(details, folded);
-    };
-    facts_of_nodes(grid);
-    one("Machine", head.machine, baseline_ ? &baseline_->head.machine : nullptr);
-    one("Versions", head.versions, baseline_ ? &baseline_->head.versions : nullptr);
-    one("Settings", head.settings, baseline_ ? &baseline_->head.settings : nullptr);
+    }
+    add_table(main, "machine, versions and settings", columns, first);
+    if (folded.empty()) return;
+    const auto details = add(main, "details");
+    add(details, "summary", std::to_string(folded.size()) + (baseline_ ? " packages that do not differ" : " packages"));
+    add_table(details, "packages", columns, folded);
   }
 
   const Results& results_;
   const Results* baseline_;
-  std::string run_name_, baseline_name_;
-  std::vector<Series> series_, baseline_series_;
-  std::vector<Subject> subjects_;
+  bool compared_;
+  Metrics baseline_metrics_;
   pugi::xml_document document_;
-  pugi::xml_node body_, main_;
-  std::vector<std::pair<std::string, std::string>> sections_;
+  pugi::xml_node body_;
 };
 
 }  // namespace
 
+Verdict verdict(const Results& results) {
+  Summary counts;
+  for (const auto& check : results.checks) count(counts, check.status);
+  std::map<std::string, int> of;
+  for (const auto& comparison : results.comparisons) ++of[comparison.verdict];
+  std::vector<std::string> said;
+  for (const auto& [number_of, what] :
+       {std::pair(counts.failed, "failed"), std::pair(counts.flaky, "flaky"), std::pair(counts.not_run, "not run"),
+        std::pair(counts.passed, "passed"), std::pair(counts.skipped, "skipped"),
+        std::pair(of["worse"], "worse than the baseline"), std::pair(of["flaky"], "suspect, then not"),
+        std::pair(of["blind"], "too noisy to be evidence"), std::pair(of["better"], "better without an explanation")})
+    if (number_of > 0) said.push_back(std::to_string(number_of) + " " + what);
+  std::string why = said.empty() ? "nothing was checked" : multinode::join(said);
+  if (!results.complete) return {"INCOMPLETE", "the run did not come to its end; " + why};
+  counts.failed += of["worse"];
+  counts.passed += of["same"];
+  conclude(counts);
+  const int own = results.summary.exit_status;
+  if (counts.exit_status == own && results.summary.passed <= counts.passed)
+    return {own == 0 ? "PASS" : own == 3 ? "COULD NOT TEST" : "FAIL", why};
+  if (own == 0) why = "the run ended with exit status 0, but: " + why;
+  return {"FAIL", why};
+}
+
 std::string html_page(const Results& results, const Results* baseline) { return Page(results, baseline).text(); }
+
+std::string history_page(const History& history) {
+  struct OfMetric {
+    std::string unit, better;
+    std::map<std::string, std::map<std::string, double>> nodes;  // value by node and time
+  };
+  std::map<std::string, OfMetric> metrics;
+  std::map<std::string, std::size_t> place;
+  for (const auto& [node, lines] : history)
+    for (const auto& line : lines) {
+      auto& metric = metrics[line.name];
+      metric.unit = line.unit;
+      metric.better = line.better;
+      metric.nodes[node][line.time] = line.value;
+      place[line.time] = 0;
+    }
+  std::vector<std::string> places;
+  for (auto& [time, at] : place) at = places.size(), places.push_back(time.size() < 10 ? time : time.substr(5, 5));
+
+  pugi::xml_document document;
+  const auto body = start_page(document, "image-check: history");
+  add(body, "h1",
+      fmt::format("History of {} node{}, {} run{}", history.size(), history.size() == 1 ? "" : "s", places.size(),
+                  places.size() == 1 ? "" : "s"));
+  add(body, "p",
+      "Each run has the same room, from left to right, and each node a line. A node is marked if its last value is 10 "
+      "% "
+      "or more worse than the median of those before it. Of the checks, those are shown that ever failed.");
+  const auto grid = add(body, "div", "", "curves");
+  for (const auto& [name, metric] : metrics) {
+    const bool is_check = metric.unit.empty();
+    bool ever_failed = false;
+    std::vector<Line> lines;
+    std::vector<std::string> marked_nodes;
+    for (const auto& [node, values] : metric.nodes) {
+      Line line{node, "run", {}};
+      std::vector<double> before;
+      for (const auto& [time, value] : values) {
+        line.points[place.at(time)] = {value, time + ": " + number(value)};
+        before.push_back(value);
+        ever_failed = ever_failed || value == 0;
+      }
+      const double last = before.back();
+      before.pop_back();
+      const double by = before.empty() ? 0 : change(median(before), last);
+      if ((metric.better == "less" ? by : -by) >= stands_out) {
+        marked_nodes.push_back(is_check ? node + " failed now" : node + ": " + percent(by) + " against its median");
+        line.points.rbegin()->second.marked = true;
+      }
+      lines.push_back(std::move(line));
+    }
+    if (is_check && !ever_failed) continue;
+    const auto figure = add(grid, "figure");
+    add(figure, "figcaption", name + (is_check ? ": passed or failed" : ", " + metric.unit));
+    add_curve(figure, name, places, lines);
+    if (!marked_nodes.empty()) add(figure, "p", "✗ " + few(marked_nodes), "bad-text");
+  }
+  if (!grid.first_child().next_sibling()) add(body, "p", "Nothing was measured, and every check passed in every run.");
+  return page_text(document);
+}
+
+void write_reports(const std::filesystem::path& folder, const Results& results, const Results* baseline) {
+  write_whole(folder / "report.html", html_page(results, baseline));
+  write_whole(folder / "junit.xml", junit_xml(results));
+  write_whole(folder / "metrics.prom", prometheus_text(results));
+}
 
 }  // namespace image_check

@@ -9,6 +9,13 @@
 
 namespace image_check {
 
+// What results come to: never better than what they hold.
+struct Verdict {
+  std::string word;  // PASS, FAIL, COULD NOT TEST, INCOMPLETE
+  std::string why;   // a few words
+};
+Verdict verdict(const Results& results);
+
 // One HTML file that needs no network and no script. It is well-formed XML, too. `baseline` may be null.
 std::string html_page(const Results& results, const Results* baseline);
 

@@ -1,6 +1,5 @@
 #include "report.hpp"
-#include "page_style.hpp"
-#include "xml.hpp"
+#include "html.hpp"
 
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
@@ -14,10 +13,8 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
-#include <random>
 #include <regex>
 #include <set>
-#include <sstream>
 
 namespace report_test {
 
@@ -154,11 +151,11 @@ TEST(Page, PutsTheMostSevereFirst) {
                                               "Reboot the node node1: limits", "Look: odd", "Look: shaky"}));
   EXPECT_EQ(page.text("//header/p"),
             "To do: replace the node node0, drain the node node1, reboot the node node1, look at odd, look at shaky.");
-  const auto commands = page.texts("//section[@id='failures']//code[@class='command']");
+  const auto commands = page.texts("//section[@id='failures']//code");
   EXPECT_EQ(commands.size(), 5u);
   EXPECT_EQ(commands.front(), "mpirun -n 2 ./bits --size 4M");
   EXPECT_EQ(page.count("//section[@id='failures']//a[@href='./logs/bits.log']"), 1u);
-  EXPECT_EQ(page.text("//section[@id='failures']/article[1]/ul"), "data, node0: 1 word differs");
+  EXPECT_EQ(page.text("//section[@id='failures']/article[1]/p[2]"), "data, node0: 1 word differs");
 }
 
 TEST(Page, HoldsWhatAnyProgramPrints) {
@@ -182,7 +179,7 @@ TEST(Page, HoldsWhatAnyProgramPrints) {
     EXPECT_TRUE(contains(text, "&lt;script&gt;alert(1)&lt;/script&gt; &amp; "));
   }
   const Parsed page(html_page(results, nullptr));
-  const std::string shown = page.text("//section[@id='failures']/article[@class='failure'][last()]/ul/li");
+  const std::string shown = page.text("//section[@id='failures']/article[@class='bad'][last()]/p[2]");
   EXPECT_LT(shown.size(), 3000u);
   EXPECT_TRUE(contains(shown, " bytes more)"));
 }
@@ -218,72 +215,50 @@ TEST(Page, GivesMediansAndRanges) {
   Results baseline = right();
   baseline.samples = {sample("rate", 8, 8), sample("rate", 5, 64), sample("one", 1)};
   const Parsed page(html_page(results, &baseline));
-  // Of the launches 2 and 10, not of all four; the range is that of all.
-  EXPECT_EQ(page.texts("//section[@id='curves']//tbody/tr[1]/*"),
-            (std::vector<std::string>{"8 B", "6 (1 to 10, n = 4)", "8", "-25 %"}));
-  EXPECT_EQ(page.texts("//section[@id='curves']//tbody/tr[2]/*"), (std::vector<std::string>{"64 B", "5", "5", "0 %"}));
-  EXPECT_EQ(page.texts("//section[@id='curves']//tbody/tr[3]/*"),
-            (std::vector<std::string>{"512 B", "1234567", "–", "–"}));
-  EXPECT_EQ(page.texts("//section[@id='values']//tbody/tr/*"),
-            (std::vector<std::string>{"one", "GB/s", "0.5 (0.25 to 0.75, n = 2)", "1", "-50 %"}));
+  const std::string values = "//section[@id='values']";
+  const auto row = [&](const char* at) { return page.texts(values + at + "/*"); };
+  EXPECT_EQ(row("//figure//tbody/tr[1]"),
+            (std::vector<std::string>{"8 B", "GB/s", "62 to 10, n = 2", "8", "-25 %"}));  // of the launches 2 and 10
+  EXPECT_EQ(row("//figure//tbody/tr[2]"), (std::vector<std::string>{"64 B", "GB/s", "5", "5", "+0.0 %"}));
+  EXPECT_EQ(row("//figure//tbody/tr[3]"), (std::vector<std::string>{"512 B", "GB/s", "1234567", "–", "–"}));
+  EXPECT_EQ(row("/div[last()]//tbody/tr"),
+            (std::vector<std::string>{"one", "GB/s", "0.50.25 to 0.75, n = 2", "1", "-50 %", ""}));
 }
 
-struct Point {
-  double x, y;
-};
-std::vector<Point> points(const Parsed& page, const std::string& figure, const char* shape, const char* x,
-                          const char* y) {
-  std::vector<Point> all;
-  for (const auto& found : page.document.select_nodes((figure + "//" + shape).c_str()))
-    all.push_back({found.node().attribute(x).as_double(), found.node().attribute(y).as_double()});
+std::vector<double> attributes(const Parsed& page, const std::string& path) {
+  std::vector<double> all;
+  for (const auto& found : page.document.select_nodes(path.c_str())) all.push_back(found.attribute().as_double());
   return all;
 }
 
 TEST(Page, DrawsCurvesOnLogarithmicAxes) {
   Results results = right();
-  for (int i = 0; i < 4; ++i) {
-    const double band = 8 * std::pow(8, i), value = 3 * std::pow(10, i);
-    for (const double factor : {0.5, 1.0, 2.0}) results.samples.push_back(sample("rate", factor * value, band));
-  }
+  for (int i = 0; i < 4; ++i) results.samples.push_back(sample("rate", 3 * std::pow(10, i), 8 * std::pow(8, i)));
   const Parsed page(html_page(results, nullptr));
-  const std::string figure = "//section[@id='curves']//figure";
-  EXPECT_EQ(page.count(figure), 1u);
-  const auto run = points(page, figure, "circle[@class='run point']", "cx", "cy");
-  ASSERT_EQ(run.size(), 4u);
+  EXPECT_EQ(page.count("//section[@id='values']//figure"), 1u);
+  const auto x = attributes(page, "//circle[@class='run']/@cx"), y = attributes(page, "//circle[@class='run']/@cy");
+  ASSERT_EQ(x.size(), 4u);
   for (std::size_t i = 1; i < 4; ++i) {
-    EXPECT_NEAR(run[i].x - run[i - 1].x, (run[3].x - run[0].x) / 3, 0.2);
-    EXPECT_NEAR(run[i].y - run[i - 1].y, (run[3].y - run[0].y) / 3, 0.2);
-    EXPECT_GT(run[i].x, run[i - 1].x);
-    EXPECT_LT(run[i].y, run[i - 1].y);  // more is up
+    EXPECT_NEAR(x[i] - x[i - 1], (x[3] - x[0]) / 3, 0.2);
+    EXPECT_NEAR(y[i] - y[i - 1], (y[3] - y[0]) / 3, 0.2);
   }
-  // The shade: up to twice the median, and down to half of it.
-  std::istringstream shade(
-      page.document.select_node((figure + "//polygon[@class='run noise']/@points").c_str()).attribute().value());
-  const double twice = (run[0].y - run[3].y) / 3 * std::log10(2.0);
-  char comma = 0;
-  for (int i = 0; i < 8; ++i) {
-    Point corner{};
-    ASSERT_TRUE(shade >> corner.x >> comma >> corner.y);
-    const Point middle = run[static_cast<std::size_t>(i < 4 ? i : 7 - i)];
-    EXPECT_NEAR(corner.x, middle.x, 0.2);
-    EXPECT_NEAR(corner.y, middle.y + (i < 4 ? -twice : twice), 0.3);
-  }
-  EXPECT_EQ(page.count(figure + "//*[contains(@class, 'base')]"), 0u);
+  EXPECT_GT(x[3], x[0]);
+  EXPECT_LT(y[3], y[0]);  // more is up
+  EXPECT_EQ(page.texts("//svg/text[@class='middle']"), (std::vector<std::string>{"8 B", "64 B", "512 B", "4 KiB"}));
+  EXPECT_EQ(page.text("//svg/text[@class='end'][1]"), "3");
+  EXPECT_EQ(page.text("//svg/text[@class='end'][last()]"), "3000");
 }
 
-TEST(Page, DrawsZeroAndOddValues) {
+TEST(Page, DrawsZeroAndNegativeValues) {
   Results results = right();
-  for (const double band : {0.0, 8.0, 64.0}) results.samples.push_back(sample("errors", 0, band));
-  results.samples.push_back(sample("below", -3, 8));
-  for (const double band : {16.0, 64.0}) results.samples.push_back(sample("below", 2, band));
-  results.samples.push_back(sample("lost", std::nan(""), 8));
+  for (const double band : {0.0, 8.0, 64.0}) {
+    results.samples.push_back(sample("errors", 0, band));
+    results.samples.push_back(sample("below", band - 3, band));
+  }
   const std::string text = html_page(results, &results);
   for (const char* wrong : {"nan", "inf"})
-    EXPECT_FALSE(std::regex_search(text, std::regex(std::string("[^a-z]") + wrong + "[^a-z]"))) << wrong;
-  const Parsed page(text);
-  const auto run = points(page, "//section[@id='curves']//figure[1]", "circle[@class='run point']", "cx", "cy");
-  ASSERT_EQ(run.size(), 3u);
-  EXPECT_LT(run[0].x, run[1].x);  // 0 bytes, where a logarithm is none
+    EXPECT_FALSE(std::regex_search(text, std::regex(std::string("[^a-z]") + wrong + "[^a-z]"))) << text;
+  EXPECT_EQ(Parsed(text).count("//circle[@class='run']"), 6u);
 }
 
 Results compared() {
@@ -319,85 +294,33 @@ Results compared() {
 
 TEST(Page, ShowsWhatIsSuspect) {
   const Parsed page(html_page(compared(), nullptr));
-  const auto said = page.texts("//header/p");
-  EXPECT_EQ(said,
-            (std::vector<std::string>{"To do: look at memory, node1.", "Worse: all_reduce (512 B -50 %); time (+50 %).",
+  EXPECT_EQ(page.texts("//header/p"),
+            (std::vector<std::string>{"To do: look at memory, node1.", "Worse: all_reduce, 512 B -50 %; time +50 %.",
                                       "What differs: Open MPI 4.1.4 → 4.1.6; OMPI_MCA_btl none → ^vader."}));
-  const std::string suspects = "//section[@id='comparison']//article";
-  EXPECT_EQ(page.texts(suspects + "//h3"),
+  const std::string section = "//section[@id='comparison']";
+  EXPECT_EQ(page.texts(section + "/div[1]//tbody/tr[2]/*"),
+            (std::vector<std::string>{"OMPI_MCA_btl", "setting", "–", "^vader"}));
+  EXPECT_EQ(page.texts(section + "/div[2]//tbody/tr/th"),
             (std::vector<std::string>{"all_reduce, GB/s", "time, s", "speed, node1, s"}));
-  EXPECT_EQ(
-      page.texts(suspects + "[1]//tbody/tr/*"),
-      (std::vector<std::string>{"512 B", "✗ worse", "512460.8 to 563.2", "256", "-50 %", "-4.9 %", "–", "500", "250"}));
-  // The strip is on 512 B, and on no other band; the limit is 5 % below the baseline.
-  const std::string figure = suspects + "[1]//figure";
-  const auto base = points(page, figure, "rect[@class='base point']", "x", "y");
-  ASSERT_EQ(base.size(), 4u);
-  const auto strip = page.document.select_nodes((figure + "//rect[@class='marked']").c_str());
-  ASSERT_EQ(strip.size(), 1u);
-  const double from = strip[0].node().attribute("x").as_double(),
-               to = from + strip[0].node().attribute("width").as_double();
-  for (int i = 0; i < 4; ++i) {
-    const double x = base[static_cast<std::size_t>(i)].x + 2.8;
-    EXPECT_EQ(x > from && x < to, i == 2) << i;
-  }
-  EXPECT_EQ(page.text(figure + "//text[contains(@class, 'mark')]"), "512 B -50 %");
-  const auto change = points(page, figure, "circle[@class='run point']", "cx", "cy");
-  ASSERT_EQ(change.size(), 8u);  // on the curve, and in the change below it
-  EXPECT_NEAR(change[4].y, change[5].y, 0.05);
-  EXPECT_GT(change[6].y, change[5].y + 10);
-  const auto limits = page.document.select_nodes((figure + "//polyline[@class='limit']").c_str());
-  ASSERT_EQ(limits.size(), 2u);
-  std::istringstream limit(limits[0].node().attribute("points").value());
-  for (const Point& of_a : base) {
-    Point corner{};
-    char comma = 0;
-    ASSERT_TRUE(limit >> corner.x >> comma >> corner.y);
-    EXPECT_NEAR(corner.x, of_a.x + 2.8, 0.2);
-    EXPECT_GT(corner.y, of_a.y + 2.8);  // less
-  }
-  const auto speed = points(page, suspects + "[3]//figure", "line[@class='limit']", "x1", "y1");
-  ASSERT_EQ(speed.size(), 1u);
-  EXPECT_GT(speed[0].x, points(page, suspects + "[3]//figure", "rect[@class='base point']", "x", "y").at(0).x + 2.8);
+  EXPECT_EQ(page.texts(section + "/div[2]//tbody/tr[1]/*"),
+            (std::vector<std::string>{"all_reduce, GB/s", "512 B", "✗ worse", "512460.8 to 563.2, n = 3", "256",
+                                      "-50 %", "-4.9 %", "–", "500", "250"}));
+  EXPECT_EQ(page.count(section + "/details//tbody/tr"), 4u);  // the others
+  // One curve, in which B is marked at 512 B; the limit is below A.
+  EXPECT_EQ(page.count(section + "//figure"), 1u);
+  EXPECT_EQ(page.texts(section + "//circle[contains(@class, 'marked')]/title"),
+            std::vector<std::string>{"B, 512 B: 256"});
+  const auto base = attributes(page, section + "//circle[@class='base']/@cy"),
+             limit = attributes(page, section + "//circle[@class='limit']/@cy");
+  ASSERT_TRUE(base.size() == 4u && limit.size() == 4u);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_GT(limit[i], base[i]);
   EXPECT_EQ(page.texts("//section[@id='checks']//tbody//th"),
-            (std::vector<std::string>{"memory, node1what memory, node1 shows"}));
-  EXPECT_EQ(page.texts("//section[@id='with']//div[h3='What the nodes have']//tbody/tr/*"),
+            std::vector<std::string>{"memory, node1what memory, node1 shows"});
+  EXPECT_EQ(page.texts("//section[@id='with']/div[1]//tbody/tr/*"),
             (std::vector<std::string>{"cores", "2", "all 2", "memory", "1 GiB", "node1", "memory", "2 GiB", "node0"}));
-  EXPECT_EQ(page.count("//section[@id='comparison']/details//tbody/tr"), 7u);
-  EXPECT_EQ(page.texts("//section[@id='comparison']/div[1]//tbody/tr[2]/*"),
-            (std::vector<std::string>{"setting", "OMPI_MCA_btl", "–", "^vader"}));
 }
 
-TEST(Page, NamesTheSizesThatHaveRoomAndShadesLessWhatIsNotWorse) {
-  Results results = compared();
-  results.comparisons.clear();
-  for (const auto& [band, verdict] : std::map<double, std::string>{
-           {8, "same"}, {1024, "flaky"}, {1280, "worse"}, {1 << 20, "same"}, {1 << 26, "same"}, {1 << 28, "better"}})
-    results.comparisons.push_back(
-        {"rate", band, "GB/s", "more", "", {4}, {verdict == "worse" ? 2.0 : 5.0}, {}, {}, 0.05, verdict});
-  const Parsed page(html_page(results, nullptr));
-  const std::string figure = "//article[@class='suspect']//figure";
-  EXPECT_EQ(page.count(figure + "//rect[@class='marked']"), 1u);
-  EXPECT_EQ(page.count(figure + "//rect[@class='marked doubt']"), 2u);
-  EXPECT_TRUE(contains(page_style, ".drawing .marked.doubt {"));
-  // 1 and 1.25 KiB are so near that the axis names the first, and the strips that which is worse.
-  EXPECT_EQ(page.texts(figure + "//text[@class='mark middle']"), std::vector<std::string>{"1.25 KiB -50 %"});
-  EXPECT_EQ(page.texts(figure + "//text[@class='mark doubt middle']"), std::vector<std::string>{"256 MiB +25 %"});
-  EXPECT_EQ(page.texts(figure + "//text[@class='tick middle']"),
-            (std::vector<std::string>{"8 B", "1 KiB", "1 MiB", "64 MiB", "size"}));
-  const auto drawn = page.document.select_nodes((figure + "//text[contains(@class, 'middle')]").c_str());
-  for (const auto& a : drawn)
-    for (const auto& b : drawn) {
-      const auto x = [](const auto& text) { return text.node().attribute("x").as_double(); };
-      const auto y = [](const auto& text) { return text.node().attribute("y").as_double(); };
-      const std::string of_a = a.node().child_value(), of_b = b.node().child_value();
-      if (x(a) < x(b) && y(a) == y(b)) {
-        EXPECT_GT(x(b) - x(a), 3.0 * static_cast<double>(of_a.size() + of_b.size())) << of_a << " and " << of_b;
-      }
-    }
-}
-
-TEST(Page, SetsNodesAgainstEachOther) {
+TEST(Page, NamesTheNodesThatStandOut) {
   Results results = right();
   results.head.nodes = {"a", "b", "c", "d"};
   const std::vector<double> rates = {100, 74, 93, 130};
@@ -405,70 +328,26 @@ TEST(Page, SetsNodesAgainstEachOther) {
     const auto& node = results.head.nodes[i];
     results.samples.push_back(sample("rate", rates[i], -1, 0, node));  // median 96.5
     results.samples.push_back(sample("delay", rates[i], -1, 0, node, "less"));
-    results.samples.push_back(sample("size", 64, -1, 0, node, "equal"));
-    results.samples.push_back(sample("curve", 10, 8, 0, node));
-    results.samples.push_back(sample("curve", i == 2 ? 50 : 100, 64, 0, node));  // c is slow with 64 B only
+    for (const double band : {8.0, 64.0, 512.0})  // c is slow at 64 B only
+      results.samples.push_back(sample("curve", i == 2 && band == 64 ? 50 : 100, band, 0, node));
   }
   for (const char* pair : {"a - b", "a - c", "b - c"}) results.samples.push_back(sample("link", 20, -1, 0, pair));
-  for (const char* pair : {"a - d", "b - d", "c - d"}) results.samples.push_back(sample("link", 11, -1, 0, pair));
-  results.checks.push_back(check("bits", Status::fail, Action::replace_node, {{"data", "differs", "d"}}));
-  results.checks.back().nodes = results.head.nodes;
-  results.summary.exit_status = 1;
+  results.samples.push_back(sample("link", 11, -1, 0, "c - d"));
   const Parsed page(html_page(results, nullptr));
-  const std::string table = "//section[@id='nodes']//table";
-  const auto cell = [&](const std::string& row, const std::string& column) {
-    const auto found = page.document.select_node((table + "[1]//tr[th='" + row + "']/td[count(preceding-sibling::td)=" +
-                                                  "count(//section[@id='nodes']//table[1]//th[text()='" + column +
-                                                  "']/preceding-sibling::th)-1]")
-                                                     .c_str());
-    std::string text = found.node().attribute("class").value();
-    text += ": ";
-    for (const auto& part : found.node().children()) text += std::string(part.child_value()) + part.value() + " ";
-    text.pop_back();
-    return text;
-  };
-  EXPECT_EQ(cell("a", "rate"), ": 100");
-  EXPECT_EQ(cell("b", "rate"), "worse2: 74 -23 %");
-  EXPECT_EQ(cell("d", "rate"), "better2: 130 +35 %");
-  EXPECT_EQ(cell("b", "delay"), "better1: 74 -23 %");
-  EXPECT_EQ(cell("d", "delay"), "worse3: 130 +35 %");
-  EXPECT_EQ(cell("d", "size"), ": 64");
-  EXPECT_EQ(cell("c", "curve"), "worse3: 50 -50 % at 64 B");
-  EXPECT_EQ(cell("d", "bits"), "worse3: fail");
-  EXPECT_EQ(cell("a", "bits"), ": –");
-  EXPECT_EQ(page.text("//section[@id='nodes']/p"),
-            "Failed, or 10 % or more worse than the median of the nodes: b (1 of 5), c (1 of 5), d (2 of 5).");
-  const std::string matrix = "//section[@id='nodes']/div[last()]//tbody";
-  EXPECT_EQ(page.texts(matrix + "/tr[1]/*"), (std::vector<std::string>{"a", "", "20", "20", "11-45 %"}));
-  EXPECT_EQ(page.texts(matrix + "/tr[4]/*"), (std::vector<std::string>{"d", "11-45 %", "11-45 %", "11-45 %", ""}));
-  EXPECT_EQ(page.count(matrix + "//td[@class='worse3']"), 6u);
+  EXPECT_EQ(page.texts("//section[@id='values']/div[last()]//tbody/tr/td[last()]"),
+            (std::vector<std::string>{"d: 130 (+35 %)", "c - d: 11 (-45 %)", "b: 74 (-23 %)"}));
+  EXPECT_EQ(page.texts("//figure/p"), std::vector<std::string>{"c at 64 B: 50 (-50 %)"});
 }
 
-TEST(Page, StaysSmallAndReadableWithManyNodes) {
+TEST(Page, StaysSmallWithManyNodes) {
   Results results = right();
   results.head.nodes.clear();
-  for (int n = 0; n < 64; ++n) results.head.nodes.push_back("node" + std::to_string(n));
-  std::mt19937 random(7);
-  std::uniform_real_distribution<double> noise(0.99, 1.01);
-  for (int m = 0; m < 60; ++m)
-    for (std::size_t n = 0; n < 64; ++n)
-      for (const double band : {8.0, 4096.0, 1048576.0})
-        results.samples.push_back(sample("metric " + std::to_string(m),
-                                         100 * noise(random) * (m == 7 && n == 5 ? 0.5 : 1), band, 0,
-                                         results.head.nodes[n]));
-  for (int m = 0; m < 3; ++m)
-    for (std::size_t a = 0; a < 64; ++a)
-      for (std::size_t b = a + 1; b < 64; ++b)
-        results.samples.push_back(sample("link " + std::to_string(m), 20 * noise(random), -1, 0,
-                                         results.head.nodes[a] + " - " + results.head.nodes[b]));
-  const std::string text = html_page(results, &results);
-  EXPECT_LT(text.size(), 3'000'000u);
-  const Parsed page(text);
-  EXPECT_EQ(page.count("//section[@id='nodes']/div[@class='scrolled'][1]//thead/tr/th"), 2u);  // what is bad, alone
-  EXPECT_EQ(page.text("//section[@id='nodes']/div[@class='scrolled'][1]//thead/tr/th[2]"), "metric 7GB/s");
-  EXPECT_EQ(page.count("//section[@id='nodes']/details//thead/tr/th[position()>1]"), 59u);
-  EXPECT_EQ(page.count("//section[@id='nodes']/details//table[count(thead/tr/th)>11]"), 0u);
-  EXPECT_EQ(page.count("//section[@id='curves']//figure"), 60u);
+  for (int n = 0; n < 1000; ++n) {
+    results.head.nodes.push_back("node" + std::to_string(n));
+    for (const double band : {8.0, 4096.0, 1048576.0})
+      results.samples.push_back(sample("rate", n % 2 ? 100 : 50, band, 0, results.head.nodes.back()));
+  }
+  EXPECT_LT(html_page(results, &results).size(), 60'000u);
 }
 
 TEST(Page, NeedsNoSamplesAndNoChecks) {
@@ -489,7 +368,6 @@ TEST(Page, NeedsNoSamplesAndNoChecks) {
   const Parsed page(html_page(one, nullptr));
   EXPECT_TRUE(contains(page.text("//h1"), "PASS"));
   EXPECT_EQ(page.text("//section[@id='values']//td[2]"), "7");
-  EXPECT_EQ(page.count("//section[@id='nodes']"), 0u);
   one.checks.push_back(check("training", Status::fail, Action::drain, {{"deadline", "ended after 60 s", ""}}));
   one.checks.push_back(check("odd", Status::fail, Action::look, {{"output", "an odd line", ""}}));
   EXPECT_EQ(Parsed(html_page(one, nullptr)).text("//header/p"), "To do: drain the node alone, look at odd.");
@@ -523,11 +401,9 @@ TEST(Page, HasContrastInBothSchemes) {
              {"text", {"ground", "raised", "good-ground", "bad-ground", "doubt-ground"}},
              {"soft", {"ground", "raised"}},
              {"run", {"ground"}},
-             {"base", {"ground"}},
              {"bad", {"ground", "bad-ground"}},
              {"good", {"ground", "good-ground"}},
-             {"doubt", {"ground", "doubt-ground"}},
-             {"on-heat", {"worse1", "worse2", "worse3", "better1", "better2"}}})
+             {"doubt", {"ground", "doubt-ground"}}})
       for (const auto& ground : grounds) {
         const double a = luminance(colours.at(text)), b = luminance(colours.at(ground));
         EXPECT_GE((std::max(a, b) + 0.05) / (std::min(a, b) + 0.05), 4.5)
@@ -536,56 +412,23 @@ TEST(Page, HasContrastInBothSchemes) {
   }
 }
 
-// What Jenkins' junit-10.xsd allows, and that the counts are right; GitLab and GitHub's reporters take less.
+// What Jenkins' junit-10.xsd forbids, as XPath, and wrong counts; GitLab and GitHub's reporters take less.
 std::string wrong_in_junit(const std::string& text) {
   const Parsed junit(text);
   if (!junit.result) return junit.result.description();
-  struct Rule {
-    std::set<std::string> attributes, required, children;
-  };
-  const std::map<std::string, Rule> rules{
-      {"testsuites", {{"name", "time", "tests", "failures", "errors"}, {}, {"testsuite"}}},
-      {"testsuite",
-       {{"name", "tests", "failures", "errors", "group", "time", "skipped", "timestamp", "hostname", "id", "package",
-         "file", "log", "url"},
-        {"name", "tests", "failures", "errors"},
-        {"testsuite", "properties", "testcase", "system-out", "system-err"}}},
-      {"testcase",
-       {{"name", "time", "classname", "group"}, {"name"}, {"skipped", "error", "failure", "system-out", "system-err"}}},
-      {"failure", {{"type", "message"}, {}, {}}},
-      {"error", {{"type", "message"}, {}, {}}},
-      {"skipped", {{"type", "message"}, {}, {}}},
-      {"system-out", {}}};
-  if (std::string(junit.document.document_element().name()) != "testsuites") return "another root";
-  for (const auto& found : junit.document.select_nodes("//*")) {
-    const std::string name = found.node().name();
-    const auto rule = rules.find(name);
-    if (rule == rules.end()) return "no element " + name;
-    for (const auto& attribute : found.node().attributes()) {
-      if (!rule->second.attributes.count(attribute.name())) return name + " has no " + attribute.name();
-      const std::string which = attribute.name(), value = attribute.value();
-      if (which == "time" && !std::regex_match(value, std::regex("[0-9]+\\.[0-9]{3}"))) return "time " + value;
-      if (which == "timestamp" && !std::regex_match(value, std::regex("....-..-..T..:..:.."))) return "at " + value;
-    }
-    for (const auto& attribute : rule->second.required)
-      if (!found.node().attribute(attribute.c_str())) return name + " without " + attribute;
-    for (const auto& child : found.node().children())
-      if (child.type() == pugi::node_element && !rule->second.children.count(child.name()))
-        return std::string(child.name()) + " in " + name;
-  }
-  for (const auto& found : junit.document.select_nodes("//testsuite"))
-    for (const auto& [attribute, element] :
-         {std::pair("tests", "testcase"), std::pair("failures", "testcase/failure"),
-          std::pair("errors", "testcase/error"), std::pair("skipped", "testcase/skipped")})
-      if (found.node().attribute(attribute).as_uint() != found.node().select_nodes(element).size())
-        return std::string("wrong number of ") + attribute;
-  std::set<std::string> names;
-  for (const auto& found : junit.document.select_nodes("//testcase"))
-    if (!names
-             .insert(std::string(found.node().attribute("classname").value()) + "/" +
-                     found.node().attribute("name").value())
-             .second)
-      return std::string("twice: ") + found.node().attribute("name").value();
+  for (const char* forbidden :
+       {"//*[not(self::testsuites or self::testsuite or self::testcase or self::failure or self::error or "
+        "self::skipped "
+        "or self::system-out)]",
+        "/*[not(self::testsuites)]", "//testsuites/*[not(self::testsuite)]", "//testsuite/*[not(self::testcase)]",
+        "//testcase[not(@name)] | //testsuite[not(@name)]",
+        "//testcase/@*[name()!='name' and name()!='classname' and name()!='time']",
+        "//*[@time][translate(@time, '0123456789', '')!='.']", "//testsuite[@tests!=count(testcase)]",
+        "//testsuite[@failures!=count(testcase/failure)]", "//testsuite[@errors!=count(testcase/error)]",
+        "//testsuite[@skipped!=count(testcase/skipped)]",
+        "//testcase[concat(@classname, '/', @name)=concat(preceding::testcase/@classname, '/', "
+        "preceding::testcase[1]/@name)]"})
+    if (junit.count(forbidden)) return forbidden;
   return "";
 }
 
@@ -602,7 +445,7 @@ TEST(Junit, IsWhatCiSystemsTake) {
        {std::pair("failures=\"5\"", "failures=\"4\""), std::pair("<skipped ", "<ignored "),
         std::pair("classname=", "class="), std::pair("time=\"1.500\"", "time=\"1,5\""), std::pair("</testsuites>", ""),
         std::pair("testcase name=\"pi\"", "testcase name=\"wiring\""), std::pair("testcase name=\"pi\"", "testcase"),
-        std::pair(">", "><p/>")}) {
+        std::pair("</testsuite>", "<p/></testsuite>")}) {
     std::string broken = text;
     const auto at = broken.find(from);
     ASSERT_NE(at, std::string::npos) << from;
@@ -620,8 +463,8 @@ TEST(Junit, HasEveryCheckWithItsReason) {
   EXPECT_EQ(junit.count("//testcase[@name='pi'][failure or error or skipped]"), 0u);
   EXPECT_EQ(of("bits", "failure/@message"), "data on node0: 1 word differs");
   EXPECT_EQ(of("bits", "failure"), "data on node0: 1 word differs\nto do: replace the node\n");
-  EXPECT_EQ(of("silent", "failure/@type"), "TIMEOUT");
-  EXPECT_EQ(of("shaky", "failure/@type"), "FLAKY");
+  EXPECT_EQ(of("silent", "failure/@type"), "timeout");
+  EXPECT_EQ(of("shaky", "failure/@type"), "flaky");
   EXPECT_EQ(of("gpu", "skipped/@message"), "no GPU");
   EXPECT_EQ(of("late", "error/@message"), "the budget is used up");
   EXPECT_EQ(of("bits", "@time"), "1.500");

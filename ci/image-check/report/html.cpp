@@ -1,0 +1,240 @@
+#include "html.hpp"
+
+#include "statistics.hpp"
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <string_view>
+
+namespace image_check {
+
+// No '<', '>' or '&': HTML and XML read them differently here.
+const char* const page_style = R"css(
+:root { color-scheme: light dark;
+  --ground: #ffffff; --raised: #f5f6f8; --rule: #d5d9de; --text: #1b1e22; --soft: #555c65; --run: #0a5aa6;
+  --bad: #a83a00; --bad-ground: #fdeee5; --good: #0b6350; --good-ground: #e6f4ef; --doubt: #6a5000; --doubt-ground: #fbf3d9; }
+@media screen and (prefers-color-scheme: dark) { :root {
+  --ground: #14171b; --raised: #1d2126; --rule: #373d45; --text: #e7e9ec; --soft: #a5adb7; --run: #6cb6ff;
+  --bad: #ff9f6b; --bad-ground: #35201a; --good: #63d0ac; --good-ground: #15302a; --doubt: #e8c659; --doubt-ground: #322b14; } }
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, "DejaVu Sans", sans-serif; background: var(--ground); color: var(--text);
+  max-width: 76rem; margin: 0 auto; padding: 1.25rem 1rem 4rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.3rem; margin: 2.5rem 0 0.75rem; }
+h3 { font-size: 1rem; margin: 0 0 0.25rem; }
+p { margin: 0.3rem 0 0.75rem; }
+a { color: var(--run); }
+small, summary, footer, .soft { font-size: 0.85rem; color: var(--soft); }
+code { display: block; font: 0.85rem/1.45 ui-monospace, "DejaVu Sans Mono", monospace; white-space: pre-wrap; user-select: all;
+  background: var(--raised); border: 1px solid var(--rule); border-radius: 4px; padding: 0.4rem 0.6rem; }
+header, article { border-left: 0.4rem solid var(--doubt); padding: 0.8rem 1rem; margin: 0 0 1rem; break-inside: avoid; }
+header { background: var(--doubt-ground); }
+header h1 { font-size: 1.3rem; font-weight: 400; margin: 0; }
+header strong { font-size: 1.7rem; margin-right: 0.6rem; }
+header.good { border-color: var(--good); background: var(--good-ground); }
+header.bad { border-color: var(--bad); background: var(--bad-ground); }
+article { border-top: 1px solid var(--rule); border-bottom: 1px solid var(--rule); }
+article.bad { border-left-color: var(--bad); }
+article p { white-space: pre-wrap; }
+.good-text { color: var(--good); }
+.bad-text { color: var(--bad); font-weight: 700; }
+.doubt-text { color: var(--doubt); font-weight: 700; }
+.scrolled { overflow-x: auto; margin: 0 0 1.25rem; }
+table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid var(--rule);
+  min-width: 5.5rem; max-width: 34rem; }
+thead th { color: var(--soft); vertical-align: bottom; overflow-wrap: normal; }
+tbody th { min-width: 9rem; }
+td small, th small { display: block; font-weight: 400; }
+.number { text-align: right; white-space: nowrap; }
+.curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1.5rem 2rem; margin-bottom: 1.25rem; }
+figure { margin: 0; min-width: 0; break-inside: avoid; }
+figcaption { font-weight: 600; }
+svg { display: block; width: 100%; max-width: 30rem; font-size: 11.5px; fill: var(--soft); stroke-width: 2; }
+svg .grid { stroke: var(--rule); stroke-width: 1; }
+svg .middle { text-anchor: middle; }
+svg .end { text-anchor: end; }
+svg polyline { fill: none; stroke: var(--run); }
+svg circle { fill: var(--run); }
+svg .base { stroke: var(--soft); stroke-dasharray: 5 3; }
+svg circle.base { fill: var(--soft); stroke: none; }
+svg .limit { stroke: var(--bad); stroke-dasharray: 1.5 3; }
+svg circle.limit { display: none; }
+svg circle.marked { fill: var(--bad); }
+footer { margin-top: 3rem; }
+@media print { body { max-width: none; padding: 0; font-size: 10.5pt; } .scrolled { overflow: visible; } tr { break-inside: avoid; } }
+)css";
+
+namespace {
+std::string tick_name(double value) {
+  const double size = std::abs(value);
+  if (size >= 1000 && size < 1e6) return fmt::format("{:.0f}", value);
+  return size < 1 ? fmt::format("{:.2g}", value) : fmt::format("{:.3g}", value);
+}
+}  // namespace
+
+std::string printable(const std::string& text) {
+  using nlohmann::json;
+  const auto utf8 =
+      json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get_ref<const std::string&>();
+  std::string result;
+  for (std::size_t i = 0; i < utf8.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(utf8[i]);
+    if (byte < 0x20 && byte != '\n' && byte != '\t') {
+      if (byte == '\r' && i + 1 < utf8.size() && utf8[i + 1] == '\n') continue;
+      result += "\xE2\x90";
+      result += static_cast<char>(0x80 + byte);
+    } else if (utf8.compare(i, 3, "\xEF\xBF\xBE") == 0 || utf8.compare(i, 3, "\xEF\xBF\xBF") == 0) {
+      result += "\xEF\xBF\xBD";
+      i += 2;
+    } else {
+      result += utf8[i];
+    }
+  }
+  return result;
+}
+
+pugi::xml_node start_page(pugi::xml_document& document, const std::string& title) {
+  document.append_child(pugi::node_doctype).set_value("html");
+  auto html = document.append_child("html");
+  set(html, "lang", "en");
+  set(html, "xmlns", "http://www.w3.org/1999/xhtml");
+  auto head = add(html, "head");
+  const auto meta = [&](const char* name, const char* value, const std::string& content) {
+    auto tag = head.append_child("meta");
+    set(tag, name, value);
+    if (!content.empty()) set(tag, "content", content);
+  };
+  meta("charset", "utf-8", "");
+  meta("http-equiv", "Content-Security-Policy",
+       "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'");
+  meta("name", "viewport", "width=device-width, initial-scale=1");
+  add(head, "title", title);
+  add(head, "style", page_style);
+  return add(html, "body");
+}
+
+std::string page_text(const pugi::xml_document& document) {
+  std::ostringstream out;
+  document.save(out, "", pugi::format_raw | pugi::format_no_declaration);
+  return out.str() + "\n";
+}
+
+pugi::xml_node add(pugi::xml_node parent, const char* name, const std::string& text, const char* css_class) {
+  pugi::xml_node node = parent.append_child(name);
+  if (*css_class) set(node, "class", css_class);
+  add_text(node, text);
+  return node;
+}
+
+void add_text(pugi::xml_node parent, const std::string& text) {
+  parent.append_child(pugi::node_pcdata).set_value(printable(text).c_str());
+}
+
+void set(pugi::xml_node node, const char* attribute, const std::string& value) {
+  node.append_attribute(attribute).set_value(printable(value).c_str());
+}
+
+void add_log(pugi::xml_node parent, const std::string& log) {
+  std::string address = "./";
+  for (const char c : log)
+    if (std::isalnum(static_cast<unsigned char>(c)) || std::string_view("/._-").find(c) != std::string_view::npos)
+      address += c;
+    else
+      address += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  set(add(parent, "a", log), "href", address);
+}
+
+void add_table(pugi::xml_node parent, const std::string& name, const std::vector<std::string>& columns,
+               const std::vector<std::vector<Cell>>& rows) {
+  if (rows.empty()) return;
+  const auto scrolled = add(parent, "div", "", "scrolled");
+  set(scrolled, "tabindex", "0");
+  set(scrolled, "role", "region");
+  set(scrolled, "aria-label", name);
+  const auto table = add(scrolled, "table");
+  const auto head = add(add(table, "thead"), "tr");
+  for (std::size_t i = 0; i < columns.size(); ++i)
+    set(add(head, "th", columns[i], rows.front()[i].css == "number" ? "number" : ""), "scope", "col");
+  const auto body = add(table, "tbody");
+  for (const auto& row : rows) {
+    const auto line = add(body, "tr");
+    for (const auto& cell : row) {
+      const bool first = &cell == &row.front();
+      const auto node = add(line, first ? "th" : "td", cell.text, cell.css.c_str());
+      if (first) set(node, "scope", "row");
+      if (!cell.note.empty()) add(node, "small", cell.note);
+      if (!cell.log.empty()) add_log(node, cell.log);
+    }
+  }
+}
+
+void add_curve(pugi::xml_node parent, const std::string& title, const std::vector<std::string>& places,
+               const std::vector<Line>& lines) {
+  constexpr double left = 52, right = 338, top = 14, bottom = 170, height = 192, ticks = 4;
+  double least = std::numeric_limits<double>::infinity(), most = -least;
+  for (const auto& line : lines)
+    for (const auto& [place, point] : line.points)
+      least = std::min(least, point.value), most = std::max(most, point.value);
+  const bool logarithmic = least > 0 && most > 3 * least;
+  // What is closer together than a tenth does not fill the picture: it is noise.
+  if (const double tenth = 0.1 * std::max(std::abs(most), std::abs(least)); !logarithmic && most - least <= tenth) {
+    const double middle = (most + least) / 2, half = tenth > 0 ? tenth / 2 : 0.5;
+    least = middle - half, most = middle + half;
+  }
+  const auto scaled = [&](double value) { return logarithmic ? std::log(value) : value; };
+  const double low = scaled(least), range = scaled(most) - low;
+  const auto x = [&](std::size_t place) {
+    return left + (right - left) * (static_cast<double>(place) + 0.5) / static_cast<double>(places.size());
+  };
+  const auto y = [&](double value) { return bottom - (bottom - top) * (scaled(value) - low) / range; };
+  const auto at = [](double coordinate) { return fmt::format("{:.1f}", coordinate); };
+
+  auto svg = parent.append_child("svg");
+  set(svg, "viewBox", fmt::format("0 0 400 {}", height));
+  set(svg, "role", "img");
+  add(svg, "title", title);
+  const auto text = [&](double to_right, double down, const std::string& words, const char* css) {
+    const auto node = add(svg, "text", words, css);
+    set(node, "x", at(to_right));
+    set(node, "y", at(down));
+  };
+  for (int tick = 0; tick <= ticks; ++tick) {
+    const double height_of_tick = bottom - (bottom - top) * tick / ticks, value = low + range * tick / ticks;
+    const auto line = add(svg, "line", "", "grid");
+    for (const auto& [name, coordinate] : {std::pair("x1", left), std::pair("x2", right),
+                                           std::pair("y1", height_of_tick), std::pair("y2", height_of_tick)})
+      set(line, name, at(coordinate));
+    text(left - 6, height_of_tick + 4, tick_name(logarithmic ? std::exp(value) : value), "end");
+  }
+  const std::size_t every = (places.size() + 4) / 5;
+  for (std::size_t place = 0; place < places.size(); place += every)
+    text(x(place), bottom + 16, places[place], "middle");
+
+  double free = 0;  // the lines' names at their ends, one below the other
+  for (const auto& line : lines) {
+    if (line.points.empty()) continue;
+    const auto drawn = add(svg, "polyline", "", line.css.c_str());
+    add(drawn, "title", line.name);
+    std::string points;
+    for (const auto& [place, point] : line.points) points += at(x(place)) + "," + at(y(point.value)) + " ";
+    set(drawn, "points", points);
+    for (const auto& [place, point] : line.points) {
+      const auto dot = add(svg, "circle", "", (line.css + (point.marked ? " marked" : "")).c_str());
+      add(dot, "title", line.name + (point.title.empty() ? "" : ", ") + point.title);
+      for (const auto& [name, value] :
+           {std::pair("cx", x(place)), std::pair("cy", y(point.value)), std::pair("r", point.marked ? 5.0 : 2.5)})
+        set(dot, name, at(value));
+    }
+    free = std::max(free, y(line.points.rbegin()->second.value) + 4);
+    if (lines.size() <= 4) text(right + 6, free, line.name, "");
+    free += 13;
+  }
+}
+
+}  // namespace image_check

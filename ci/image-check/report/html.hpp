@@ -1,0 +1,50 @@
+// html.hpp: pages of tables and curves, by pugixml, with text of any program.
+#pragma once
+
+#include <pugixml.hpp>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace image_check {
+
+// Text that XML can hold: control bytes become their pictures (U+241B for escape), what is no UTF-8 becomes U+FFFD.
+std::string printable(const std::string& text);
+
+// An HTML page with that title, which may load nothing: its body.
+pugi::xml_node start_page(pugi::xml_document& document, const std::string& title);
+std::string page_text(const pugi::xml_document& document);
+
+// An element with that text; never the short form <p/>, which HTML does not know.
+pugi::xml_node add(pugi::xml_node parent, const char* name, const std::string& text = {}, const char* css_class = "");
+void add_text(pugi::xml_node parent, const std::string& text);
+void set(pugi::xml_node node, const char* attribute, const std::string& value);
+
+// A log beside the page; never another kind of address.
+void add_log(pugi::xml_node parent, const std::string& log);
+
+struct Cell {
+  std::string text, css{}, note{}, log{};
+};
+// The first cell of each row is its head. A column is aligned as its cell in the first row is.
+void add_table(pugi::xml_node parent, const std::string& name, const std::vector<std::string>& columns,
+               const std::vector<std::vector<Cell>>& rows);
+
+// A curve as SVG: lines over places that have the same distance from each other. The axis is logarithmic if all values
+// are positive and far apart.
+struct Point {
+  double value;
+  std::string title{};
+  bool marked = false;
+};
+struct Line {
+  std::string name, css;                // of page_style: run, base or limit
+  std::map<std::size_t, Point> points;  // by place
+};
+void add_curve(pugi::xml_node parent, const std::string& title, const std::vector<std::string>& places,
+               const std::vector<Line>& lines);
+
+extern const char* const page_style;
+
+}  // namespace image_check
