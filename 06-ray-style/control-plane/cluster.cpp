@@ -1,16 +1,265 @@
 // cluster: a head and nodes that run the processes of jobs: start, status, submit, logs, stop.
 // Exit status: submit and logs have the job's; else 0 done, 1 failed, 2 bad command line or state folder.
-#include "commands.hpp"
+#include "control-plane/cluster.grpc.pb.h"
+#include "placement.hpp"
+#include "scheduler.hpp"
+#include "start.hpp"
+#include "state_folder.hpp"
+#include "tls.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
+#include <multinode/report.hpp>
+#include <multinode/signals.hpp>
 
 #include <grpc/support/log.h>
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <span>
+#include <stdexcept>
 #include <string_view>
+#include <thread>
 
 namespace {
+
+using namespace cluster;
+namespace po = boost::program_options;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr int interrupted = 130;
+constexpr std::chrono::milliseconds to_answer = 10s;  // for the head to answer
+
+// No head answers.
+class NoHead : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The head, as a command line names it.
+class Client {
+ public:
+  po::options_description description() {
+    po::options_description known("Which cluster");
+    known.add_options()("address", po::value(&address_),
+                        "HOST:PORT of the head; default: what 'cluster start --head' wrote into the state folder")(
+        "state", po::value(&state_)->default_value(StateFolder::default_path()),
+        "folder with the cluster's key and address");
+    return known;
+  }
+
+  // Throws UsageError, NoHead, or std::runtime_error if the head refuses.
+  template <class Request, class Answer>
+  Answer call(grpc::Status (Cluster::Stub::*function)(grpc::ClientContext*, const Request&, Answer*),
+              const Request& request, std::chrono::milliseconds timeout = to_answer) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
+    Answer answer;
+    check((stub().*function)(&context, request, &answer));
+    return answer;
+  }
+
+  // Prints the job's record until its end, and returns its status.
+  int follow(std::int64_t job) {
+    grpc::ClientContext context;
+    JobNumber number;
+    number.set_job(job);
+    const auto stream = stub().Follow(&context, number);
+    Record record;
+    while (stream->Read(&record)) {
+      if (!(std::cout << record.text() << std::flush)) throw std::runtime_error("standard output cannot be written");
+      if (record.ended()) return record.status();
+    }
+    const grpc::Status status = stream->Finish();
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE || status.ok()) throw NoHead(name_ + " is gone");
+    check(status);
+    return multinode::exit_wrong;  // not reached
+  }
+
+ private:
+  Cluster::Stub& stub() {
+    if (stub_) return *stub_;
+    const StateFolder folder(state_);
+    const multinode::Endpoint head =
+        address_.empty() ? folder.read_address() : multinode::parse_endpoint(address_, "--address");
+    name_ = "the head at " + to_string(head);
+    stub_ = Cluster::NewStub(make_channel(head, folder.read_key()));
+    return *stub_;
+  }
+
+  void check(const grpc::Status& status) {
+    switch (status.error_code()) {
+      case grpc::StatusCode::OK:
+        return;
+      case grpc::StatusCode::INVALID_ARGUMENT:
+      case grpc::StatusCode::NOT_FOUND:
+        throw multinode::UsageError(status.error_message());
+      case grpc::StatusCode::UNAVAILABLE:
+      case grpc::StatusCode::DEADLINE_EXCEEDED:
+        stub_.reset();  // the next call reads address and key again
+        throw NoHead(name_ + " does not answer, or has another key; 'cluster start --head' starts one (" +
+                     status.error_message() + ")");
+      default:
+        throw std::runtime_error(name_ + " refuses: " + status.error_message());
+    }
+  }
+
+  std::string address_, state_, name_;
+  std::unique_ptr<Cluster::Stub> stub_;
+};
+
+void print(const Status& status) {
+  const auto of = [](int used, int all) { return std::to_string(used) + "/" + std::to_string(all); };
+  multinode::Table nodes({"node", "host", "pid", "CPUs used", "GPUs used"});
+  for (const NodeStatus& node : status.nodes())
+    nodes.add({std::to_string(node.node()), node.host(), std::to_string(node.pid()), of(node.cpus_used(), node.cpus()),
+               of(node.gpus_used(), node.gpus())});
+  nodes.print(std::cout);
+  if (status.jobs().empty()) {
+    std::cout << "no jobs\n";
+    return;
+  }
+  multinode::Table jobs({"job", "program", "workers", "failures", "state"});
+  for (const JobStatus& job : status.jobs())
+    jobs.add({std::to_string(job.job()), job.program(), std::to_string(job.num_workers()),
+              std::to_string(job.failures()), job.waiting().empty() ? "running" : "waits: " + job.waiting()});
+  std::cout << "\n";
+  jobs.print(std::cout);
+}
+
+// The command line of `cluster logs JOB [OPTIONS]` and `cluster stop [JOB] [OPTIONS]`: the job, or 0. Nothing after
+// --help.
+std::optional<std::int64_t> parse_job(int argc, const char* const* argv, const std::string& title, Client& client) {
+  po::options_description known(title + "\nOptions");
+  known.add(client.description());
+  std::int64_t job = 0;
+  if (argc > 1 && argv[1][0] != '-') {
+    const std::string text = *++argv;
+    --argc;
+    if (text.find_first_not_of("0123456789") == text.npos && text.size() < 18) job = std::stoll(text);
+    if (job == 0) throw multinode::UsageError("'" + text + "' is not the number of a job; 'cluster status' shows them");
+  }
+  if (!multinode::parse_command_line(argc, argv, known, true)) return std::nullopt;
+  return job;
+}
+
+int status(int argc, const char* const* argv) {
+  int wanted = 0;
+  double timeout = 60;
+  Client client;
+  po::options_description known("cluster status [OPTIONS]\nPrints the nodes and the jobs of a cluster.\nOptions");
+  known.add_options()("wait-for-nodes", po::value(&wanted)->default_value(wanted),
+                      "wait until there is a head, and this many nodes have joined")(
+      "timeout", po::value(&timeout)->default_value(timeout, "60"), "seconds to wait for them");
+  known.add(client.description());
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  multinode::require_range("--wait-for-nodes", wanted, 0, 1000);
+  multinode::require_range("--timeout", timeout, 0.001, 31'536'000.0);
+  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(timeout));
+  for (const auto end = Clock::now() + limit;; std::this_thread::sleep_for(50ms)) {
+    const bool late = Clock::now() >= end;
+    try {
+      const Status status = client.call(&Cluster::Stub::GetStatus, Nothing());
+      if (status.nodes_size() >= wanted) {
+        print(status);
+        return multinode::exit_right;
+      }
+      if (!late) continue;
+      std::cerr << "cluster: " << status.nodes_size() << " of " << counted(wanted, "node") << " came within "
+                << multinode::detail::to_text(limit) << "\n";
+      return multinode::exit_wrong;
+    } catch (const NoHead&) {
+      if (wanted == 0 || late) throw;
+    } catch (const multinode::UsageError&) {  // no address or key yet
+      if (wanted == 0 || late) throw;
+    }
+  }
+}
+
+int submit(int argc, const char* const* argv) {
+  const std::span<const char* const> words(argv, static_cast<std::size_t>(argc));
+  const auto dashes = std::find(words.begin(), words.end(), std::string_view("--"));
+  int workers = 0, gpus = 0, failures = 0;
+  std::string placement;
+  bool no_wait = false;
+  Client client;
+  po::options_description known(
+      "cluster submit [OPTIONS] -- JOB ARGUMENTS\n"
+      "Runs JOB, a program in the nodes' job folder, prints what it writes, and ends with its status. Ctrl-C stops the "
+      "job;\n"
+      "otherwise it goes on without this command: 'cluster logs' shows the rest.\nOptions");
+  known.add_options()("num-workers", po::value(&workers)->default_value(1), "processes, each on a CPU of its own")(
+      "gpus-per-worker", po::value(&gpus)->default_value(0), "GPUs for each of them")(
+      "placement", po::value(&placement)->default_value("pack"), "pack: on few nodes; spread: evenly over all")(
+      "max-failures", po::value(&failures)->default_value(0), "maximum number of restarts; -1: unlimited")(
+      "no-wait", po::bool_switch(&no_wait), "print the job's number, and return at once");
+  known.add(client.description());
+  const auto asks = [&](std::string_view word) { return std::find(words.begin(), dashes, word) != dashes; };
+  if (words.end() - dashes < 2 && !asks("--help") && !asks("-h"))
+    throw multinode::UsageError(
+        "put -- and the job behind the options: cluster submit --num-workers 4 -- JOB ARGUMENTS");
+  if (!multinode::parse_command_line(static_cast<int>(dashes - words.begin()), argv, known, true)) return 0;
+  if (placement != "pack" && placement != "spread")
+    throw multinode::UsageError("--placement must be pack or spread, not '" + placement + "'");
+  Job job;
+  job.set_num_workers(workers);
+  job.set_gpus_per_worker(gpus);
+  job.set_max_failures(failures);
+  job.set_placement(placement == "pack" ? PACK : SPREAD);
+  job.set_program(dashes[1]);
+  std::for_each(dashes + 2, words.end(), [&](const char* argument) { job.add_arguments(argument); });
+  check_job(job);
+
+  const multinode::Signals signals{SIGINT, SIGTERM};  // first: threads have the mask of those that start them
+  const JobNumber accepted = client.call(&Cluster::Stub::Submit, job);
+  if (no_wait) {
+    std::cout << accepted.job() << std::endl;
+    return multinode::exit_right;
+  }
+  const std::jthread waiter = signals.call([&, count = 0](int) mutable {
+    if (++count > 1) _exit(interrupted);
+    std::cerr << "cluster: stopping the job; Ctrl-C again leaves at once\n" << std::flush;
+    try {
+      client.call(&Cluster::Stub::StopJob, accepted);
+    } catch (const std::exception& e) {
+      std::cerr << std::string("cluster: ") + e.what() + "\n";
+      _exit(interrupted);
+    }
+  });
+  return client.follow(accepted.job());
+}
+
+int logs(int argc, const char* const* argv) {
+  Client client;
+  const auto job =
+      parse_job(argc, argv, "cluster logs JOB [OPTIONS]\nPrints what a job has written, until it ends.", client);
+  if (!job) return multinode::exit_right;
+  if (*job == 0) throw multinode::UsageError("say which job: cluster logs JOB; 'cluster status' shows their numbers");
+  return client.follow(*job);
+}
+
+int stop(int argc, const char* const* argv) {
+  Client client;
+  const auto job =
+      parse_job(argc, argv, "cluster stop [JOB] [OPTIONS]\nEnds a job; without a number, the whole cluster.", client);
+  if (!job) return multinode::exit_right;
+  JobNumber number;
+  number.set_job(*job);
+  if (*job != 0) {
+    client.call(&Cluster::Stub::StopJob, number);
+    std::cout << "job " << *job << " is being stopped\n";
+  } else {
+    client.call(&Cluster::Stub::StopCluster, Nothing(), 2 * Scheduler::to_stop);
+    std::cout << "the cluster has ended\n";
+  }
+  return multinode::exit_right;
+}
 
 constexpr std::string_view usage =
     "usage: cluster start --head [--host ADDRESS] [--port 6379]   a head, and a node beside it, on this host\n"
@@ -24,10 +273,10 @@ constexpr std::string_view usage =
 int run(int argc, const char* const* argv) {
   const std::string_view command = argc > 1 ? argv[1] : "";
   if (command == "start") return cluster::start(argc - 1, argv + 1);
-  if (command == "status") return cluster::status(argc - 1, argv + 1);
-  if (command == "submit") return cluster::submit(argc - 1, argv + 1);
-  if (command == "logs") return cluster::logs(argc - 1, argv + 1);
-  if (command == "stop") return cluster::stop(argc - 1, argv + 1);
+  if (command == "status") return status(argc - 1, argv + 1);
+  if (command == "submit") return submit(argc - 1, argv + 1);
+  if (command == "logs") return logs(argc - 1, argv + 1);
+  if (command == "stop") return stop(argc - 1, argv + 1);
   if (command != "--help" && command != "-h")
     throw multinode::UsageError((argc > 1 ? "no command '" + std::string(command) + "'" : "no command") +
                                 ": say start, status, submit, logs or stop; see --help");

@@ -1,11 +1,21 @@
 // head.hpp: the head of a cluster: nodes join it, clients submit jobs to it.
 #pragma once
 
+#include "control-plane/cluster.grpc.pb.h"
+#include "records.hpp"
+#include "scheduler.hpp"
+
+#include <grpcpp/server.h>
+
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 
 namespace cluster {
 
@@ -18,23 +28,43 @@ struct HeadOptions {
 };
 
 // Serves nodes and clients on threads of its own until it is destroyed. A slow or frozen one blocks nobody else.
-class Head {
+class Head : public Cluster::Service {
  public:
   // Listens. Throws UsageError if `host` has no address, std::runtime_error if it cannot listen. Raises this process's
   // limit of open files as far as it may.
   explicit Head(HeadOptions options);
-  ~Head();  // leave(), if that has not been called; waits 2 s for nodes and clients to go, then ends their calls
+  ~Head()
+      override;  // leave(), if that has not been called; waits 2 s for nodes and clients to go, then ends their calls
   Head(const Head&) = delete;
   Head& operator=(const Head&) = delete;
 
-  std::uint16_t port() const;
+  std::uint16_t port() const { return static_cast<std::uint16_t>(port_); }
 
   // From any thread: all jobs are ended, nodes and clients are told why. Returns at once; from now on no node can join.
   void leave(const std::string& reason);
 
  private:
-  class Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  using Clock = Scheduler::Clock;
+  grpc::Status Join(grpc::ServerContext* call, grpc::ServerReaderWriter<ToNode, FromNode>* stream) override;
+  grpc::Status Submit(grpc::ServerContext* call, const Job* job, JobNumber* number) override;
+  grpc::Status Follow(grpc::ServerContext* call, const JobNumber* number, grpc::ServerWriter<Record>* stream) override;
+  grpc::Status StopJob(grpc::ServerContext* call, const JobNumber* number, Nothing* nothing) override;
+  grpc::Status StopCluster(grpc::ServerContext* call, const Nothing* nothing, Nothing* answer) override;
+  grpc::Status GetStatus(grpc::ServerContext* call, const Nothing* nothing, Status* status) override;
+  grpc::Status refuse(const grpc::ServerContext& call, const std::string& why);
+  void watch(const std::stop_token& stop);
+  Scheduler::Store make_store() const;
+
+  const HeadOptions options_;
+  const std::string address_;
+  Records records_;
+  std::mutex mutex_;  // of scheduler_
+  Scheduler scheduler_;
+  std::mutex heard_mutex_;                                   // of heard_: no beat waits for the scheduler
+  std::map<grpc::ServerContext*, Clock::time_point> heard_;  // when each node's last beat came
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  std::jthread watch_;
 };
 
 }  // namespace cluster

@@ -1,9 +1,9 @@
 #include "node.hpp"
 
+#include "child.hpp"
 #include "lease.hpp"
 #include "outbox.hpp"
-#include "process.hpp"
-#include "security.hpp"
+#include "tls.hpp"
 
 #include "control-plane/cluster.grpc.pb.h"
 
@@ -19,8 +19,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <csignal>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -36,101 +35,11 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr char protocol_version[] = "2";
-constexpr auto patience = 500ms;  // from SIGTERM to SIGKILL
+constexpr char protocol_version[] = "3";
+constexpr auto patience = 500ms;          // from SIGTERM to SIGKILL
+constexpr std::size_t most_waiting = 64;  // messages, with up to 64 KiB of output each
 
 std::int64_t nanoseconds(Clock::time_point time) { return std::chrono::nanoseconds(time.time_since_epoch()).count(); }
-
-// The call to the head, and the thread that reads from it.
-class Call {
- public:
-  // `wake` is called from that thread when there is something to take, and at the end.
-  Call(Cluster::Stub& stub, std::function<void()> wake)
-      : wake_(std::move(wake)), stream_(stub.Join(&context_)), lease_(lease, [this] {
-          expired_ = true;
-          context_.TryCancel();
-        }) {
-    outbox_.emplace([this](const FromNode& message) { return stream_->Write(message); },
-                    [] {
-                      FromNode message;
-                      message.mutable_beat()->set_sent(nanoseconds(Clock::now()));
-                      return message;
-                    });
-    reader_ = std::thread([this] { read_all(); });
-  }
-  ~Call() {
-    if (!reader_.joinable()) return;
-    outbox_.reset();  // all messages are written, or the head is dead
-    stream_->WritesDone();
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, 1s, [this] { return over_; });
-    }
-    context_.TryCancel();
-    reader_.join();
-  }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-
-  Outbox<FromNode>& outbox() { return *outbox_; }
-
-  std::deque<ToNode> take() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(inbox_, {});
-  }
-  // False at the deadline: the head has neither sent anything nor ended the call.
-  bool wait_until(Clock::time_point deadline) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_until(lock, deadline, [this] { return over_ || !inbox_.empty(); });
-  }
-  bool over() {
-    const std::lock_guard lock(mutex_);
-    return over_;
-  }
-  Clock::time_point leased_until() const { return leased_until_; }
-
-  // How the call ended.
-  grpc::Status finish() {
-    reader_.join();
-    outbox_.reset();
-    grpc::Status status = stream_->Finish();
-    if (expired_)
-      status = {grpc::StatusCode::UNAVAILABLE, "no beat has come back for " + multinode::detail::to_text(lease)};
-    return status;
-  }
-
- private:
-  void read_all() {
-    for (ToNode message; stream_->Read(&message);) {
-      if (message.has_beat()) {
-        const Clock::time_point sent{std::chrono::nanoseconds(message.beat().sent())};
-        lease_.renew(sent);
-        leased_until_ = sent + lease;
-      }
-      const std::lock_guard lock(mutex_);
-      inbox_.push_back(std::move(message));
-      changed_.notify_one();
-      wake_();
-    }
-    const std::lock_guard lock(mutex_);
-    over_ = true;
-    changed_.notify_one();
-    wake_();
-  }
-
-  std::function<void()> wake_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<FromNode, ToNode>> stream_;
-  std::optional<Outbox<FromNode>> outbox_;
-  std::atomic<bool> expired_ = false;
-  std::atomic<Clock::time_point> leased_until_{Clock::now() + lease};
-  Timeout lease_;
-  std::mutex mutex_;  // of what follows
-  std::condition_variable changed_;
-  std::deque<ToNode> inbox_;
-  bool over_ = false;
-  std::thread reader_;
-};
 
 std::string to_text(const Which& which) {
   return "job " + std::to_string(which.job()) + ", attempt " + std::to_string(which.attempt()) + ", rank " +
@@ -179,36 +88,59 @@ std::vector<std::string> environment_of(const Start& start, int local, const std
   return result;
 }
 
-}  // namespace
-
-class Node::Implementation {
+class Node {
  public:
-  explicit Implementation(NodeOptions options)
-      : options_(std::move(options)),
-        name_("the head at " + to_string(options_.head)),
+  Node(const NodeOptions& options, const multinode::Signals& signals)
+      : options_(options),
+        signals_(signals),
+        name_("the head at " + to_string(options.head)),
         wake_(multinode::check_errno(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-        channel_(make_channel(options_.head, options_.key)),
+        channel_(make_channel(options.head, options.key)),
         stub_(Cluster::NewStub(channel_)) {
-    join(Clock::now() + options_.timeout);
+    const auto deadline = Clock::now() + options.timeout;
+    while (!channel_->WaitForConnected(std::chrono::system_clock::now() + 100ms)) {
+      if (signals.next()) throw std::runtime_error("stopped");
+      if (Clock::now() >= deadline) throw no_answer();
+    }
+    stream_ = stub_->Join(&call_);
+    leased_until_ = deadline;  // for the welcome
+    outbox_.emplace([this](const FromNode& message) { return stream_->Write(message); },
+                    [] {
+                      FromNode message;
+                      message.mutable_beat()->set_sent(nanoseconds(Clock::now()));
+                      return message;
+                    });
+    FromNode message;
+    Hello& hello = *message.mutable_hello();
+    hello.set_version(protocol_version);
+    hello.set_host(multinode::host_name());
+    hello.set_pid(getpid());
+    hello.set_cpus(options.cpus);
+    hello.set_gpus(options.gpus);
+    outbox_->put(std::move(message));
+    reader_ = std::jthread([this] { read_all(); });
   }
+  ~Node() {
+    outbox_.reset();  // all messages are written, or the call is over
+    if (stream_) stream_->WritesDone();
+    for (const auto end = Clock::now() + 1s; !over_ && Clock::now() < end;) std::this_thread::sleep_for(1ms);
+    call_.TryCancel();
+  }
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
 
   std::string run() {
-    for (;;) {
+    for (;; wait()) {
       hear();
-      if (gone_) kill_all();
-      if (!reason_.empty()) stop_all();
+      if (gone_)
+        kill_all();
+      else if (!reason_.empty())
+        for (Member& member : members_) stop(member);
       look_after_members();
-      if (!reason_.empty() && members_.empty() && unsent_.empty()) {
-        if (gone_) throw std::runtime_error(reason_);
-        return reason_;
-      }
-      wait();
+      if (reason_.empty() || !members_.empty()) continue;
+      if (gone_) throw std::runtime_error(reason_);
+      return reason_;
     }
-  }
-
-  void stop() {
-    stopped_ = true;
-    wake();
   }
 
  private:
@@ -220,60 +152,51 @@ class Node::Implementation {
     std::optional<Clock::time_point> kill_at;
   };
 
-  void wake() {
+  std::runtime_error no_answer() const {
+    return std::runtime_error(name_ + " did not answer within " + multinode::detail::to_text(options_.timeout) +
+                              ", or has another key; 'cluster start --head' starts one");
+  }
+
+  // The reader's thread. It renews the lease, whatever the node is doing.
+  void read_all() {
+    for (ToNode message; stream_->Read(&message); wake()) {
+      if (message.has_welcome()) leased_until_ = created_ + lease;
+      if (message.has_beat())
+        leased_until_ = Clock::time_point(std::chrono::nanoseconds(message.beat().sent())) + lease;
+      const std::lock_guard lock(mutex_);
+      inbox_.push_back(std::move(message));
+    }
+    over_ = true;
+    wake();
+  }
+  void wake() const {
     const std::uint64_t one = 1;
     (void)!write(wake_.get(), &one, sizeof one);  // full: it is readable already
   }
 
-  void join(Clock::time_point deadline) {
-    const auto missing = [&](const std::string& why) {
-      return std::runtime_error(name_ + " did not answer within " + multinode::detail::to_text(options_.timeout) + why +
-                                "; 'cluster start --head' starts one");
-    };
-    std::string why;
-    for (;;) {
-      if (!channel_->WaitForConnected(std::chrono::system_clock::now() + (deadline - Clock::now()))) throw missing(why);
-      call_.emplace(*stub_, [this] { wake(); });
-      FromNode message;
-      Hello& hello = *message.mutable_hello();
-      hello.set_version(protocol_version);
-      hello.set_host(multinode::host_name());
-      hello.set_pid(getpid());
-      hello.set_cpus(options_.cpus);
-      hello.set_gpus(options_.gpus);
-      call_->outbox().put(std::move(message));
-      if (!call_->wait_until(deadline)) throw missing(why);
-      inbox_ = call_->take();
-      if (!inbox_.empty()) break;
-      const grpc::Status status = call_->finish();
-      if (status.error_code() != grpc::StatusCode::UNAVAILABLE)
-        throw multinode::UsageError(name_ + " refuses this node: " + status.error_message());
-      why = " (" + status.error_message() + ")";
-      std::this_thread::sleep_for(100ms);  // it is ending, or just starting
-    }
-    const ToNode first = std::move(inbox_.front());
-    inbox_.pop_front();
-    if (first.has_leave()) throw multinode::UsageError(name_ + " sends this node away: " + first.leave().reason());
-    if (!first.has_welcome()) throw std::runtime_error(name_ + " speaks another protocol");
-    log("joined " + name_ + " as node " + std::to_string(first.welcome().node()) + ": " +
-        std::to_string(options_.cpus) + " CPUs, " + std::to_string(options_.gpus) + " GPUs; jobs are in " +
-        options_.jobs.string());
-  }
-
-  void log(const std::string& line) const {
-    if (options_.log) options_.log(line);
-  }
-
-  // Takes what the head and stop() want.
+  // Takes what the head and the signals want.
   void hear() {
     std::uint64_t count = 0;
     (void)!read(wake_.get(), &count, sizeof count);
-    if (stopped_) leave("stopped");
+    while (const auto signal = signals_.next()) {
+      const std::string name = strsignal(static_cast<int>(signal->ssi_signo));
+      if (options_.on_signal) options_.on_signal(name);
+      leave("stopped (" + name + ")");
+    }
     if (gone_) return;
-    const bool over = call_->over();
-    for (ToNode& message : call_->take()) inbox_.push_back(std::move(message));
-    for (; !inbox_.empty(); inbox_.pop_front()) {
-      const ToNode& message = inbox_.front();
+    const bool over = over_;  // before the inbox is taken
+    std::deque<ToNode> inbox;
+    {
+      const std::lock_guard lock(mutex_);
+      inbox.swap(inbox_);
+    }
+    for (const ToNode& message : inbox) {
+      if (message.has_welcome()) {
+        joined_ = true;
+        options_.log("joined " + name_ + " as node " + std::to_string(message.welcome().node()) + ": " +
+                     std::to_string(options_.cpus) + " CPUs, " + std::to_string(options_.gpus) + " GPUs; jobs are in " +
+                     options_.jobs.string());
+      }
       if (message.has_beat()) renew_leases();
       if (message.has_start() && reason_.empty()) start(message.start());
       if (message.has_stop())
@@ -282,27 +205,34 @@ class Node::Implementation {
             stop(member);
       if (message.has_leave()) leave(message.leave().reason());
     }
-    if (!over) return;
+    const bool expired = Clock::now() >= leased_until_.load();
+    if (!over && !expired) return;
     gone_ = true;
-    unsent_.clear();
-    const grpc::Status status = call_->finish();
-    leave(name_ + " is gone" + (status.error_message().empty() ? "" : ": " + status.error_message()));
+    call_.TryCancel();
+    reader_.join();
+    outbox_.reset();
+    const grpc::Status status = stream_->Finish();
+    if (!joined_ && status.error_code() == grpc::StatusCode::FAILED_PRECONDITION)
+      throw multinode::UsageError(name_ + " refuses this node: " + status.error_message());
+    if (!joined_ && expired) throw no_answer();
+    leave(name_ + " is gone: " +
+          (over ? status.error_message() : "no beat has come back for " + multinode::detail::to_text(lease)));
   }
 
   void renew_leases() {
-    for (const Member& member : members_) member.process->allow_until(call_->leased_until());
+    for (const Member& member : members_) member.process->allow_until(leased_until_);
   }
 
   void leave(const std::string& reason) {
     if (!reason_.empty()) return;
     reason_ = reason;
-    if (!members_.empty()) log("stops " + std::to_string(members_.size()) + " processes: " + reason);
+    if (!members_.empty()) options_.log("stops " + std::to_string(members_.size()) + " processes: " + reason);
   }
 
   void start(const Start& start) {
-    log("job " + std::to_string(start.job()) + ", attempt " + std::to_string(start.attempt()) + ": starts " +
-        start.program() + ", ranks " + std::to_string(start.first_rank()) + " to " +
-        std::to_string(start.first_rank() + start.count() - 1) + " of " + std::to_string(start.world_size()));
+    options_.log("job " + std::to_string(start.job()) + ", attempt " + std::to_string(start.attempt()) + ": starts " +
+                 start.program() + ", ranks " + std::to_string(start.first_rank()) + " to " +
+                 std::to_string(start.first_rank() + start.count() - 1) + " of " + std::to_string(start.world_size()));
     for (int local = 0; local < start.count(); ++local) {
       Member member;
       member.which.set_job(start.job());
@@ -310,33 +240,34 @@ class Node::Implementation {
       member.which.set_rank(start.first_rank() + local);
       FromNode message;
       try {
-        const Command command{find_program(options_.jobs, start.program()),
-                              {start.arguments().begin(), start.arguments().end()},
-                              environment_of(start, local, options_.head.host)};
-        member.process = std::make_unique<Child>(command, options_.keeper, call_->leased_until());
-        Started& started = *message.mutable_started();
-        *started.mutable_which() = member.which;
-        started.set_pid(member.process->pid());
+        std::vector<std::string> command = {find_program(options_.jobs, start.program())};
+        command.insert(command.end(), start.arguments().begin(), start.arguments().end());
+        member.process = std::make_unique<Child>(command, environment_of(start, local, options_.head.host),
+                                                 options_.keeper, leased_until_);
+        *message.mutable_started()->mutable_which() = member.which;
+        message.mutable_started()->set_pid(member.process->pid());
         members_.push_back(std::move(member));
       } catch (const StartError& e) {
-        log(to_text(member.which) + ": " + e.what());
-        Ended& ended = *message.mutable_ended();
-        *ended.mutable_which() = member.which;
-        ended.set_status(e.status);
-        ended.set_error(e.what());
+        options_.log(to_text(member.which) + ": " + e.what());
+        message = ended(member.which, e.status);
+        message.mutable_ended()->set_error(e.what());
       }
       send(std::move(message));
       renew_leases();  // to start many processes can take longer than a lease
     }
   }
 
+  static FromNode ended(const Which& which, int status) {
+    FromNode message;
+    *message.mutable_ended()->mutable_which() = which;
+    message.mutable_ended()->set_status(status);
+    return message;
+  }
+
   static void stop(Member& member) {
     if (std::exchange(member.stopped, true)) return;
     member.process->terminate();
     member.kill_at = Clock::now() + patience;
-  }
-  void stop_all() {
-    for (Member& member : members_) stop(member);
   }
   // At once: the head may have started their successors.
   void kill_all() {
@@ -346,83 +277,79 @@ class Node::Implementation {
     }
   }
 
-  // In order; where the head does not keep up, the rest waits here, and the processes' pipes are not read.
   void send(FromNode message) {
-    if (gone_) return;
-    if (unsent_.empty() && call_->outbox().put_output(message)) return;
-    unsent_.push_back(std::move(message));
+    if (outbox_) outbox_->put(std::move(message));
   }
+  // The head does not keep up: the processes' output stays in their pipes.
+  bool full() const { return outbox_ && outbox_->waiting() >= most_waiting; }
 
   void look_after_members() {
-    while (!unsent_.empty() && call_->outbox().put_output(unsent_.front())) unsent_.pop_front();
     std::erase_if(members_, [this](Member& member) {
       Child& process = *member.process;
-      const bool running = !process.status();
-      if (running && member.kill_at && Clock::now() >= *member.kill_at) {
+      const std::optional<int> status = process.status();
+      if (!status && member.kill_at && Clock::now() >= *member.kill_at) {
         process.kill();
         member.kill_at.reset();
       }
-      for (const Child::Stream stream : {Child::out, Child::err})
-        if (process.descriptor(stream) >= 0 && unsent_.empty()) forward(member, stream);
-      if (!process.drained() || !unsent_.empty()) return false;
-      const int status = *process.status();
-      if (status != 0 && !member.stopped) log(to_text(member.which) + ": ended with status " + std::to_string(status));
-      FromNode message;
-      *message.mutable_ended()->mutable_which() = member.which;
-      message.mutable_ended()->set_status(status);
-      member.process.reset();
-      send(std::move(message));
+      if (full()) return false;
+      if (process.output() >= 0) {
+        FromNode message;
+        *message.mutable_output()->mutable_which() = member.which;
+        message.mutable_output()->set_text(process.read());
+        if (!message.output().text().empty()) send(std::move(message));
+      }
+      if (!status || process.output() >= 0) return false;
+      if (*status != 0 && !member.stopped)
+        options_.log(to_text(member.which) + ": ended with status " + std::to_string(*status));
+      send(ended(member.which, *status));
       return true;
     });
   }
 
-  void forward(const Member& member, Child::Stream stream) {
-    std::string lines = member.process->read(stream);
-    if (lines.empty()) return;
-    FromNode message;
-    *message.mutable_output()->mutable_which() = member.which;
-    message.mutable_output()->set_text(std::move(lines));
-    send(std::move(message));
-  }
-
   void wait() {
-    std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
-    Clock::time_point until = Clock::time_point::max();
-    if (!unsent_.empty()) until = Clock::now() + 5ms;
-    for (Member& member : members_) {
-      Child& process = *member.process;
+    std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}, {signals_.descriptor(), POLLIN, 0}};
+    Clock::time_point until = gone_ ? Clock::time_point::max() : leased_until_.load();
+    const bool full = this->full();
+    if (full) until = Clock::now() + 5ms;
+    for (const Member& member : members_) {
       if (member.kill_at) until = std::min(until, *member.kill_at);
-      if (process.status()) {
-        if (unsent_.empty()) return;  // to read what it left
+      if (member.process->status()) {
+        if (!full) return;  // to read what it left
         continue;
       }
-      entries.push_back({process.descriptor(), POLLIN, 0});
-      if (!unsent_.empty()) continue;
-      for (const Child::Stream stream : {Child::out, Child::err})
-        if (process.descriptor(stream) >= 0) entries.push_back({process.descriptor(stream), POLLIN, 0});
+      entries.push_back({member.process->end(), POLLIN, 0});
+      if (!full && member.process->output() >= 0) entries.push_back({member.process->output(), POLLIN, 0});
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
     poll(entries.data(), entries.size(),
          until == Clock::time_point::max() ? -1 : static_cast<int>(std::max(left, 0ms).count()));
   }
 
-  const NodeOptions options_;
+  const NodeOptions& options_;
+  const multinode::Signals& signals_;
   const std::string name_;  // of the head
   const multinode::Descriptor wake_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<Cluster::Stub> stub_;
-  std::optional<Call> call_;
-  std::deque<ToNode> inbox_;     // taken from the call
-  std::deque<FromNode> unsent_;  // waits for room in the outbox
+  grpc::ClientContext call_;
+  std::unique_ptr<grpc::ClientReaderWriter<FromNode, ToNode>> stream_;
+  std::optional<Outbox<FromNode>> outbox_;
+  const Clock::time_point created_ = Clock::now();
+  std::atomic<Clock::time_point> leased_until_{created_};
   std::vector<Member> members_;  // until Ended is sent
   std::string reason_;           // why the node leaves
-  bool gone_ = false;            // the head
-  std::atomic<bool> stopped_ = false;
+  bool joined_ = false;
+  bool gone_ = false;               // the head
+  std::atomic<bool> over_ = false;  // the call
+  std::mutex mutex_;                // of inbox_
+  std::deque<ToNode> inbox_;
+  std::jthread reader_;
 };
 
-Node::Node(NodeOptions options) : implementation_(std::make_unique<Implementation>(std::move(options))) {}
-Node::~Node() = default;
-std::string Node::run() { return implementation_->run(); }
-void Node::stop() { implementation_->stop(); }
+}  // namespace
+
+std::string run_node(const NodeOptions& options, const multinode::Signals& signals) {
+  return Node(options, signals).run();
+}
 
 }  // namespace cluster

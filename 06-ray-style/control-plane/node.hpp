@@ -2,11 +2,11 @@
 #pragma once
 
 #include <multinode/endpoint.hpp>
+#include <multinode/signals.hpp>
 
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <string>
 
 namespace cluster {
@@ -18,29 +18,14 @@ struct NodeOptions {
   std::filesystem::path keeper;  // the program job_keeper
   int cpus = 1;
   int gpus = 0;
-  std::chrono::milliseconds timeout{60'000};    // for the head to answer
-  std::function<void(const std::string&)> log;  // one line per event; called by the constructor and run()
+  std::chrono::milliseconds timeout{60'000};          // for the head to answer
+  std::function<void(const std::string&)> log;        // one line per event
+  std::function<void(const std::string&)> on_signal;  // told which of the signals came
 };
 
-class Node {
- public:
-  // Joins; retries while nobody listens. Throws UsageError if the head refuses this node, std::runtime_error if it does
-  // not answer in time.
-  explicit Node(NodeOptions options);
-  ~Node();
-  Node(const Node&) = delete;
-  Node& operator=(const Node&) = delete;
-
-  // Returns the reason when the head said so, or stop(), and no process of a job is left. Throws std::runtime_error if
-  // the head is gone, also when no process is left.
-  std::string run();
-
-  // From any thread: run() ends the processes and returns.
-  void stop();
-
- private:
-  class Implementation;
-  std::unique_ptr<Implementation> implementation_;
-};
+// Joins, and returns the reason when the head or a signal has ended the node, and no process of a job is left. Throws
+// UsageError if the head refuses this node, std::runtime_error if the head does not answer in time or is gone, and no
+// process is left.
+std::string run_node(const NodeOptions& options, const multinode::Signals& signals);
 
 }  // namespace cluster

@@ -1,9 +1,8 @@
-// outbox.hpp: messages on their way to the other side of a call.
+// outbox.hpp: messages that a thread of their own writes, in order, so that a slow reader blocks nobody.
 #pragma once
 
 #include "lease.hpp"
 
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -14,12 +13,9 @@
 
 namespace cluster {
 
-// Writes messages in order, on a thread of its own, so that a slow reader blocks nobody.
 template <class Message>
 class Outbox {
  public:
-  static constexpr std::size_t most_output = 4 << 20;  // bytes
-
   // `write` writes one message; after it has returned false, nothing more is written. `beat`, if there is one, makes a
   // message that is written every `heartbeat`, before those that wait.
   explicit Outbox(std::function<bool(const Message&)> write, std::function<Message()> beat = nullptr)
@@ -37,52 +33,37 @@ class Outbox {
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  void put(Message message) { put(std::move(message), 0); }
-
-  // Returns false, and takes nothing, while more than most_output bytes of such messages wait.
-  bool put_output(Message& message) {
-    const std::size_t bytes = message.ByteSizeLong();
+  void put(Message message) {
     {
       const std::lock_guard lock(mutex_);
-      if (output_ + bytes > most_output) return false;
+      if (!over_) waiting_.push_back(std::move(message));
     }
-    put(std::move(message), bytes);
-    return true;
+    filled_.notify_one();
+  }
+  std::size_t waiting() const {
+    const std::lock_guard lock(mutex_);
+    return waiting_.size();
   }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void put(Message message, std::size_t output) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (over_) return;
-      output_ += output;
-      waiting_.emplace_back(std::move(message), output);
-    }
-    filled_.notify_one();
-  }
-
   void write_all() {
-    auto next_beat = beat_ ? Clock::now() + heartbeat : Clock::time_point::max();
-    std::unique_lock lock(mutex_);
-    while (!over_) {
-      if (Clock::now() >= next_beat) {
+    auto next_beat = Clock::now() + heartbeat;
+    const auto ready = [this] { return ended_ || !waiting_.empty(); };
+    for (std::unique_lock lock(mutex_); !over_;) {
+      if (!beat_)
+        filled_.wait(lock, ready);
+      else if (!filled_.wait_until(lock, next_beat, ready) || Clock::now() >= next_beat) {
         next_beat = Clock::now() + heartbeat;
-        waiting_.emplace_front(beat_(), 0);
+        waiting_.push_front(beat_());
       }
-      if (waiting_.empty()) {
-        if (ended_) return;
-        const auto ready = [this] { return ended_ || !waiting_.empty(); };
-        beat_ ? void(filled_.wait_until(lock, next_beat, ready)) : filled_.wait(lock, ready);
-        continue;
-      }
-      const auto [message, output] = std::move(waiting_.front());
+      if (waiting_.empty()) return;  // and ended
+      const Message message = std::move(waiting_.front());
       waiting_.pop_front();
       lock.unlock();
       const bool written = write_(message);
       lock.lock();
-      output_ -= output;
       over_ = !written;
     }
     waiting_.clear();
@@ -90,10 +71,9 @@ class Outbox {
 
   const std::function<bool(const Message&)> write_;
   const std::function<Message()> beat_;
-  std::mutex mutex_;  // of all below
+  mutable std::mutex mutex_;  // of all below
   std::condition_variable filled_;
-  std::deque<std::pair<Message, std::size_t>> waiting_;
-  std::size_t output_ = 0;  // bytes that wait of put_output()
+  std::deque<Message> waiting_;
   bool ended_ = false, over_ = false;
   std::thread thread_;
 };

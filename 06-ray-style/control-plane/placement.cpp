@@ -3,19 +3,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <tuple>
 
 namespace cluster {
 
 namespace {
 
-int room_on(const Slots& free, const Slots& each) {
-  const int by_cpus = free.cpus / each.cpus;
-  return each.gpus > 0 ? std::min(by_cpus, free.gpus / each.gpus) : by_cpus;
-}
-
-std::vector<int> room_on_all(std::span<const Slots> free, const Slots& each) {
+std::vector<int> rooms_of(std::span<const Slots> free, int gpus) {
   std::vector<int> rooms;
-  for (const Slots& node : free) rooms.push_back(room_on(node, each));
+  for (const Slots& node : free) rooms.push_back(gpus > 0 ? std::min(node.cpus, node.gpus / gpus) : node.cpus);
   return rooms;
 }
 
@@ -49,29 +45,29 @@ std::vector<int> spread(const std::vector<int>& rooms, int workers) {
 
 }  // namespace
 
-std::vector<int> place(std::span<const Slots> free, int workers, Slots each, Placement placement) {
-  const std::vector<int> rooms = room_on_all(free, each);
-  if (std::accumulate(rooms.begin(), rooms.end(), std::int64_t{0}) < workers) return {};
-  return placement == SPREAD ? spread(rooms, workers) : pack(rooms, workers);
-}
-
-int room(std::span<const Slots> free, Slots each) {
-  const std::vector<int> rooms = room_on_all(free, each);
+int room(std::span<const Slots> free, int gpus) {
+  const std::vector<int> rooms = rooms_of(free, gpus);
   return std::accumulate(rooms.begin(), rooms.end(), 0);
 }
 
-std::string why_not(Slots free, Slots all, int room, int workers, Slots each) {
+std::vector<int> place(std::span<const Slots> free, int workers, int gpus, Placement placement) {
+  if (room(free, gpus) < workers) return {};
+  const std::vector<int> rooms = rooms_of(free, gpus);
+  return placement == SPREAD ? spread(rooms, workers) : pack(rooms, workers);
+}
+
+std::string why_not(Slots free, Slots all, int room, int workers, int gpus) {
   const std::string who = counted(workers, "worker") + (workers == 1 ? " wants " : " want ");
-  for (const auto& [member, name] : {std::pair(&Slots::cpus, "CPU"), std::pair(&Slots::gpus, "GPU")}) {
-    const std::int64_t wanted = std::int64_t{workers} * (each.*member), sum = free.*member, sum_of_all = all.*member;
+  for (const auto& [wanted, sum, sum_of_all, name] : {std::tuple(std::int64_t{workers}, free.cpus, all.cpus, "CPU"),
+                                                      {std::int64_t{workers} * gpus, free.gpus, all.gpus, "GPU"}}) {
     const std::string want = who + counted(wanted, name) + ", ";
     if (sum_of_all < wanted)
       return want + "the cluster has " + (sum_of_all ? "only " + std::to_string(sum_of_all) : "none");
     if (sum < wanted)
       return want + std::to_string(sum) + " of " + std::to_string(sum_of_all) + (sum == 1 ? " is free" : " are free");
   }
-  return "each worker wants " + counted(each.cpus, "CPU") + (each.gpus > 0 ? " and " + counted(each.gpus, "GPU") : "") +
-         " on one node: there is room for " + std::to_string(room) + " of " + std::to_string(workers);
+  return "each worker wants 1 CPU and " + counted(gpus, "GPU") + " on one node: there is room for " +
+         std::to_string(room) + " of " + std::to_string(workers);
 }
 
 std::string counted(std::int64_t count, const std::string& what) {

@@ -22,10 +22,10 @@ namespace cluster {
 // newest ones are kept in memory, and a line in the record says how many are missing and why. From any thread.
 class Records {
  public:
-  static constexpr std::size_t most_kept = 256 << 20;  // bytes per job
-  static constexpr std::size_t most_queued = 8 << 20;  // bytes per job that wait for the disk
-  static constexpr std::size_t tail = 64 << 10;        // bytes of the newest lines left out
-  static constexpr std::size_t most_ended = 1000;      // ended jobs that can still be followed
+  static constexpr std::size_t most_kept = 256 << 20;   // bytes per job
+  static constexpr std::size_t most_waiting = 8 << 20;  // bytes per job that wait for the disk
+  static constexpr std::size_t tail = 64 << 10;         // bytes of the newest lines, if the file takes no more
+  static constexpr std::size_t most_records = 4000;     // that can be followed; of more, the oldest ended ones go
 
   // Writes DIR/N.log for job N. `log` is told, once per job, that a file cannot be written.
   Records(std::filesystem::path folder, std::function<void(const std::string&)> log);
@@ -47,22 +47,18 @@ class Records {
 
  private:
   struct Record {
-    std::filesystem::path path;
     multinode::Descriptor file;
-    std::deque<std::string> queue;
-    std::size_t queued = 0, written = 0;  // bytes
-    std::string newest;                   // lines left out that may still be the last ones
-    std::size_t left_out = 0;             // lines before `newest`
-    std::string why;                      // they are left out
-    bool failed = false;                  // the file cannot be written
-    std::string rest;                     // the end of the record, if the file could not take it
+    std::size_t written = 0;   // bytes
+    std::string waiting;       // for the disk; when the file cannot be written and the job has ended, its end
+    std::size_t left_out = 0;  // lines before `waiting`
+    std::string why;
+    bool full = false, failed = false, queued = false, complete = false;
     std::optional<int> status;
   };
 
-  Record& record(std::int64_t job);
-  static void leave_out(Record& record, const std::string& lines, const std::string& why);
-  static std::string take_newest(Record& record);
-  void enqueue(std::int64_t job, Record& record, std::string lines);
+  static std::string note(Record& record);
+  static void shorten(Record& record, std::size_t most);
+  void enqueue(std::int64_t job, Record& record);
   void write_all();
 
   const std::filesystem::path folder_;
@@ -71,7 +67,7 @@ class Records {
   std::mutex mutex_;  // of all below
   std::condition_variable queued_, written_;
   std::map<std::int64_t, Record> records_;
-  std::deque<std::int64_t> order_, ended_jobs_;  // an entry of order_ for each string in a queue
+  std::deque<std::int64_t> queue_;  // jobs with something to write
   bool ended_ = false;
   std::thread thread_;
 };

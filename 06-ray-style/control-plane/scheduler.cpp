@@ -24,11 +24,16 @@ std::string ending(int status) {
   return "was killed by signal " + std::to_string(status - 128) + (name ? " (SIG" + std::string(name) + ")" : "");
 }
 
-Slots each_of(const Job& job) { return {job.cpus_per_worker(), job.gpus_per_worker()}; }
+void add(Slots& sum, const Slots& slots, int sign) {
+  sum = {sum.cpus + sign * slots.cpus, sum.gpus + sign * slots.gpus};
+}
+
+// What `count` workers of a job take.
+Slots slots_of(const Job& job, int count) { return {count, count * job.gpus_per_worker()}; }
 
 bool fit(const Slots& sum, const Job& job) {
-  return std::int64_t{job.num_workers()} * job.cpus_per_worker() <= sum.cpus &&
-         std::int64_t{job.num_workers()} * job.gpus_per_worker() <= sum.gpus;
+  const Slots wanted = slots_of(job, job.num_workers());
+  return wanted.cpus <= sum.cpus && wanted.gpus <= sum.gpus;
 }
 
 }  // namespace
@@ -53,7 +58,6 @@ void check_job(const Job& job) {
                                                std::to_string(high) + ", not " + std::to_string(value));
   };
   in_range("the number of workers", job.num_workers(), 1, Scheduler::most_workers);
-  in_range("the CPUs of a worker", job.cpus_per_worker(), 1, 1 << 16);
   in_range("the GPUs of a worker", job.gpus_per_worker(), 0, 1 << 10);
   in_range("the number of failures", job.max_failures(), -1, 1'000'000);
   require(Placement_IsValid(job.placement()), "the placement of a job is PACK or SPREAD");
@@ -61,7 +65,7 @@ void check_job(const Job& job) {
 
 std::int64_t Scheduler::join(const Hello& hello, NodeLink link) {
   if (!left_.empty()) throw std::runtime_error("the cluster ends: " + left_);
-  if (hello.version() != "2") throw std::runtime_error("the head speaks version 2, not '" + hello.version() + "'");
+  if (hello.version() != "3") throw std::runtime_error("the head speaks version 3, not '" + hello.version() + "'");
   if (nodes_.size() >= most_nodes) throw std::runtime_error("the cluster has " + std::to_string(most_nodes) + " nodes");
   if (hello.cpus() < 0 || hello.cpus() > 1 << 16 || hello.gpus() < 0 || hello.gpus() > 1 << 10 ||
       hello.host().empty() || hello.host().size() > 255 || !printable(hello.host()))
@@ -85,8 +89,8 @@ std::int64_t Scheduler::join(const Hello& hello, NodeLink link) {
 // A node comes (+1) or goes (-1), with what is free on it.
 void Scheduler::release(const Node& node, int sign) {
   ++membership_;
-  free_ = {free_.cpus + sign * node.free.cpus, free_.gpus + sign * node.free.gpus};
-  all_ = {all_.cpus + sign * node.hello.cpus(), all_.gpus + sign * node.hello.gpus()};
+  add(free_, node.free, sign);
+  add(all_, {node.hello.cpus(), node.hello.gpus()}, sign);
 }
 
 void Scheduler::hear(std::int64_t node, const FromNode& message) {
@@ -232,15 +236,6 @@ Status Scheduler::status() const {
 // Looks at the first job that waits, and at those behind it only while each can be started or is larger than the whole
 // cluster. The sums tell for most of them, without a look at the nodes.
 void Scheduler::schedule() {
-  std::vector<Slots> free, all;
-  const auto list = [&] {
-    free.clear();
-    all.clear();
-    for (const auto& [id, node] : nodes_) {
-      free.push_back(node.free);
-      all.push_back({node.hello.cpus(), node.hello.gpus()});
-    }
-  };
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     const std::int64_t job = *next++;
     Gang& gang = gangs_.at(job);
@@ -253,15 +248,18 @@ void Scheduler::schedule() {
       continue;
     }
     if (!fit(free_, gang.job)) return wait(job, gang, why_not(gang.job));
-    list();
-    const Slots each = each_of(gang.job);
-    const int workers = gang.job.num_workers();
-    if (const auto counts = place(free, workers, each, gang.job.placement()); !counts.empty()) {
+    std::vector<Slots> free, all;
+    for (const auto& [id, node] : nodes_) {
+      free.push_back(node.free);
+      all.push_back({node.hello.cpus(), node.hello.gpus()});
+    }
+    const int workers = gang.job.num_workers(), gpus = gang.job.gpus_per_worker();
+    if (const auto counts = place(free, workers, gpus, gang.job.placement()); !counts.empty()) {
       start(job, gang, counts);
       continue;
     }
-    wait(job, gang, cluster::why_not(free_, all_, room(free, each), workers, each));
-    if (room(all, each) >= workers) return;
+    wait(job, gang, cluster::why_not(free_, all_, room(free, gpus), workers, gpus));
+    if (room(all, gpus) >= workers) return;
     gang.refused_at = membership_;
   }
 }
@@ -269,7 +267,7 @@ void Scheduler::schedule() {
 // Why a job waits that needs more than the sum of what is free.
 std::string Scheduler::why_not(const Job& job) const {
   return nodes_.empty() ? "the cluster has no nodes"
-                        : cluster::why_not(free_, all_, 0, job.num_workers(), each_of(job));
+                        : cluster::why_not(free_, all_, 0, job.num_workers(), job.gpus_per_worker());
 }
 
 void Scheduler::start(std::int64_t job, Gang& gang, const std::vector<int>& counts) {
@@ -302,8 +300,7 @@ void Scheduler::start(std::int64_t job, Gang& gang, const std::vector<int>& coun
     start.clear_gpus();
     node.processes[job] = start.count();
     gang.nodes.insert(id);
-    const Slots taken{start.count() * gang.job.cpus_per_worker(), start.count() * gang.job.gpus_per_worker()};
-    for (Slots* const slots : {&node.free, &free_}) *slots = {slots->cpus - taken.cpus, slots->gpus - taken.gpus};
+    for (Slots* const slots : {&node.free, &free_}) add(*slots, slots_of(gang.job, start.count()), -1);
     auto gpu = node.gpus_used.begin();
     for (int i = 0; i < start.count(); ++i) {
       Member& member = gang.members.emplace_back();
@@ -346,8 +343,7 @@ void Scheduler::end(std::int64_t job, Gang& gang, Member& member) {
   member.ended = true;
   --gang.left;
   Node& node = nodes_.at(member.node);
-  for (Slots* const slots : {&node.free, &free_})
-    *slots = {slots->cpus + gang.job.cpus_per_worker(), slots->gpus + gang.job.gpus_per_worker()};
+  for (Slots* const slots : {&node.free, &free_}) add(*slots, slots_of(gang.job, 1), 1);
   for (const int gpu : member.gpus) node.gpus_used[static_cast<std::size_t>(gpu)] = false;
   if (--node.processes.at(job) == 0) {
     node.processes.erase(job);

@@ -1,30 +1,24 @@
-#include "commands.hpp"
+#include "start.hpp"
+
 #include "head.hpp"
 #include "log.hpp"
 #include "node.hpp"
-#include "security.hpp"
 #include "state_folder.hpp"
+#include "tls.hpp"
 
 #include <multinode/address.hpp>
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/signals.hpp>
 
-#include <string.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cctype>
-#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
 #include <optional>
 #include <sstream>
 #include <thread>
-#include <utility>
 
 namespace cluster {
 
@@ -32,22 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
-using multinode::UsageError;
 
-constexpr std::uint16_t default_port = 6379;
 constexpr int most_slots = 100'000;
-
-struct Options {
-  bool head = false;
-  std::string address;
-  std::string host = "127.0.0.1";
-  std::uint16_t port = default_port;
-  int cpus = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  int gpus = 0;
-  fs::path programs = fs::read_symlink("/proc/self/exe").parent_path(), jobs = programs / "jobs";
-  fs::path state;
-  std::chrono::milliseconds timeout{60'000};
-};
 
 // Those of CUDA_VISIBLE_DEVICES, as CUDA reads it: it ends at the first entry that is no device. Without the variable:
 // the files /dev/nvidia0, /dev/nvidia1 ...
@@ -69,96 +49,67 @@ int count_gpus() {
   return count;
 }
 
-std::optional<Options> parse(int argc, const char* const* argv) {
-  Options options;
-  options.gpus = count_gpus();
-  std::string jobs = options.jobs.string(), state;
-  double timeout = 60;
+}  // namespace
+
+int start(int argc, const char* const* argv) {
+  const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
+  HeadOptions with_head;
+  NodeOptions node;
+  bool is_head = false;
+  double timeout = 0;
+  std::string address, jobs = programs / "jobs", state;
   po::options_description known("Options of cluster start");
-  known.add_options()                                                                                         //
-      ("head", po::bool_switch(&options.head), "start a head, and a node beside it")                          //
-      ("address", po::value(&options.address)->value_name("HOST:PORT"), "start a node that joins this head")  //
-      ("host", po::value(&options.host)->default_value(options.host),
-       "with --head: the name or address to listen on, by which others reach this host")               //
-      ("port", po::value(&options.port)->default_value(options.port), "with --head; 0: any free one")  //
-      ("num-cpus", po::value(&options.cpus)->default_value(options.cpus),
-       "maximum number of job processes on this host")                                      //
-      ("num-gpus", po::value(&options.gpus)->default_value(options.gpus), "GPUs for them")  //
+  known.add_options()                                                                                 //
+      ("head", po::bool_switch(&is_head), "start a head, and a node beside it")                       //
+      ("address", po::value(&address)->value_name("HOST:PORT"), "start a node that joins this head")  //
+      ("host", po::value(&with_head.host)->default_value(with_head.host),
+       "with --head: the name or address to listen on, by which others reach this host")                   //
+      ("port", po::value(&with_head.port)->default_value(with_head.port), "with --head; 0: any free one")  //
+      ("num-cpus",
+       po::value(&node.cpus)->default_value(static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
+       "maximum number of job processes on this host")                                   //
+      ("num-gpus", po::value(&node.gpus)->default_value(count_gpus()), "GPUs for them")  //
       ("jobs", po::value(&jobs)->default_value(jobs)->value_name("DIR"),
        "the job folder: only its programs can run here")  //
       ("state", po::value(&state)->value_name("DIR"),
        "folder for the key, the address and what jobs write (default: ~/.multinode-cluster)")  //
-      ("timeout", po::value(&timeout)->default_value(timeout), "seconds that the head may take to answer");
-  if (!multinode::parse_command_line(argc, argv, known, true)) return std::nullopt;
-  if (options.head == !options.address.empty())
-    throw UsageError("say either --head or --address HOST:PORT; see cluster start --help");
-  multinode::require_range("--num-cpus", options.cpus, 0, most_slots);
-  multinode::require_range("--num-gpus", options.gpus, 0, most_slots);
+      ("timeout", po::value(&timeout)->default_value(60, "60"), "seconds that the head may take to answer");
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  if (is_head == !address.empty())
+    throw multinode::UsageError("say either --head or --address HOST:PORT; see cluster start --help");
+  multinode::require_range("--num-cpus", node.cpus, 0, most_slots);
+  multinode::require_range("--num-gpus", node.gpus, 0, most_slots);
   multinode::require_range("--timeout", timeout, 0.001, 31'536'000.0);
-  options.timeout = std::chrono::milliseconds(std::llround(std::ceil(timeout * 1000)));
-  options.jobs = fs::absolute(jobs);
-  if (!fs::is_directory(options.jobs)) throw UsageError("--jobs: " + options.jobs.string() + " is not a folder");
-  options.state = state.empty() ? StateFolder::default_path() : fs::path(state);
-  return options;
-}
+  node.timeout = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(timeout));
+  node.jobs = fs::absolute(jobs);
+  if (!fs::is_directory(node.jobs)) throw multinode::UsageError("--jobs: " + node.jobs.string() + " is not a folder");
+  node.keeper = programs / "job_keeper";
 
-std::string what_next(const Options& options, const multinode::Endpoint& head) {
-  const std::string state = options.state == StateFolder::default_path() ? "" : " --state " + options.state.string();
-  const std::string slots = std::to_string(options.cpus) + " CPUs and " + std::to_string(options.gpus) + " GPUs";
-  if (!options.head) return "This node has joined the cluster of " + to_string(head) + " with " + slots + ".\n";
-  std::string text = "The head listens on " + to_string(head) + "; its node has " + slots + ".\n";
-  if (options.host == "127.0.0.1" || options.host == "localhost")
-    return text + "Hosts can join after 'cluster start --head --host ADDRESS' only.\n";
-  return text + "A host joins with 'cluster start" + state + " --address " + to_string(head) + "' and the same " +
-         (options.state / "key.pem").string() + ".\n";
-}
-
-}  // namespace
-
-int start(int argc, const char* const* argv) {
-  const std::optional<Options> options = parse(argc, argv);
-  if (!options) return multinode::exit_right;
-  const StateFolder folder(options->state);
-  const multinode::Descriptor lock = options->head ? folder.lock() : multinode::Descriptor();
+  const StateFolder folder(state.empty() ? StateFolder::default_path() : fs::path(state));
+  const multinode::Descriptor lock = is_head ? folder.lock() : multinode::Descriptor();
   std::signal(SIGPIPE, SIG_IGN);
-  std::atomic<Node*> ready = nullptr;
-  std::optional<Head> head;
   const multinode::Signals signals{SIGTERM, SIGINT, SIGHUP};  // before there are threads: they block them too
   Log log(STDERR_FILENO);
-  const auto say = [&](const std::string& line) { log(line); };
-  std::jthread waiter = signals.call([&, ended = false](int number) mutable {
-    if (std::exchange(ended, true)) return;
-    const std::string signal = strsignal(number);
-    if (!ready) _exit(multinode::exit_wrong);
-    if (head) head->leave("the head was stopped (" + signal + ")");
-    ready.load()->stop();
-  });
-  multinode::Endpoint endpoint;
-  std::string key;
-  if (options->head) {
-    key = make_key();
-    head.emplace(HeadOptions{options->host, options->port, key, folder.records(), say});
-    const bool anywhere = options->host == "0.0.0.0" || options->host == "::";
-    endpoint = {anywhere ? multinode::host_name() : options->host, head->port()};
-    folder.write_key(key);
+  node.log = [&](const std::string& line) { log(line); };
+  std::optional<Head> head;
+  if (is_head) {
+    with_head.key = node.key = make_key();
+    with_head.records = folder.records();
+    with_head.log = node.log;
+    head.emplace(with_head);
+    node.on_signal = [&](const std::string& signal) { head->leave("the head was stopped (" + signal + ")"); };
+    const bool anywhere = with_head.host == "0.0.0.0" || with_head.host == "::";
+    node.head = {anywhere ? multinode::host_name() : with_head.host, head->port()};
+    folder.write_key(node.key);
+    folder.write_address(node.head);
+    log("the head listens on " + to_string(node.head) + "; nodes join with 'cluster start --address " +
+        to_string(node.head) + "' and the key in " + folder.path().string());
   } else {
-    endpoint = multinode::parse_endpoint(options->address, "--address");
-    key = folder.read_key();
+    node.head = multinode::parse_endpoint(address, "--address");
+    node.key = folder.read_key();
   }
-  Node node({endpoint, key, options->jobs, options->programs / "job_keeper", options->cpus, options->gpus,
-             options->timeout, say});
-  if (options->head) folder.write_address(endpoint);
-  std::cout << what_next(*options, endpoint) << std::flush;
-  ready = &node;
-  int status = multinode::exit_right;
-  try {
-    log("left: " + node.run());
-  } catch (const std::exception& e) {
-    log(std::string("left: ") + e.what());
-    status = multinode::exit_wrong;
-  }
-  waiter = {};
-  return status;
+  log("left: " + run_node(node, signals));
+  return multinode::exit_right;
 }
 
 }  // namespace cluster

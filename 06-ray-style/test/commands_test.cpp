@@ -192,7 +192,7 @@ TEST_F(Commands, ErrorsAreOneLine) {
   };
   job("talk", "true");
   expect("submit", {"talk"}, 2, "put -- and the job behind the options");
-  expect("submit", {"--num-workers", "0", "--", "talk"}, 2, "--num-workers must be from 1 to 10000, not 0");
+  expect("submit", {"--num-workers", "0", "--", "talk"}, 2, "the number of workers must be from 1 to 10000, not 0");
   expect("submit", {"--placement", "tight", "--", "talk"}, 2, "--placement must be pack or spread, not 'tight'");
   expect("submit", {"--", "/bin/sh"}, 2, "the name of a program in the job folder");
   expect("status", {"--address", "127.0.0.1:1"}, 1, "the head at 127.0.0.1:1 does not answer");
@@ -228,7 +228,7 @@ TEST_F(Commands, AHeadFollowsAKilledOne) {
   cluster_.head().wait();
   Process head(
       cluster_.command("start", {"--head", "--port", "0", "--num-cpus", "1", "--jobs", jobs_.path().string()}));
-  ASSERT_TRUE(head.wait_for("The head listens"));
+  ASSERT_TRUE(head.wait_for("joined the head"));
   EXPECT_SAYS(run("submit", {"--", "hello"}).out, "cluster: job 2 has ended\n");
   EXPECT_SAYS(text_of((cluster_.state() / "jobs/1.log").string()), "cluster: job 1 has ended\n");
 }

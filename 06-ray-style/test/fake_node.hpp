@@ -3,7 +3,7 @@
 
 #include "control-plane/cluster.grpc.pb.h"
 #include "control-plane/outbox.hpp"
-#include "control-plane/security.hpp"
+#include "control-plane/tls.hpp"
 
 #include <testing/program_test.hpp>
 
@@ -78,7 +78,7 @@ class FakeNode {
                     });
     FromNode message;
     Hello& hello = *message.mutable_hello();
-    hello.set_version("2");
+    hello.set_version("3");
     hello.set_host(host);
     hello.set_pid(4711);
     hello.set_cpus(cpus);

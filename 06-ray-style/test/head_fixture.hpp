@@ -25,7 +25,6 @@ inline Job job_of(int workers, int max_failures = 0) {
   Job job;
   job.set_program("program");
   job.set_num_workers(workers);
-  job.set_cpus_per_worker(1);
   job.set_max_failures(max_failures);
   return job;
 }

@@ -37,14 +37,14 @@ class LocalCluster {
 
   // The head's own node has no slots. `jobs`: the job folder; "": the program's own.
   explicit LocalCluster(std::string jobs = "") : jobs_(std::move(jobs)) {
-    head_ = start({"--head", "--port", "0", "--num-cpus", "0"}, "The head listens");
+    head_ = start({"--head", "--port", "0", "--num-cpus", "0"}, "joined the head");
   }
 
   Process& head() { return *head_; }
   std::unique_ptr<Process> start_node(int cpus, int gpus = 0,
                                       const std::map<std::string, std::string>& environment = {}) const {
     return start({"--address", address(), "--num-cpus", std::to_string(cpus), "--num-gpus", std::to_string(gpus)},
-                 "has joined", environment);
+                 "joined the head", environment);
   }
   std::unique_ptr<Process> submit(const std::vector<std::string>& words) const {
     return std::make_unique<Process>(command("submit", words));
@@ -58,8 +58,9 @@ class LocalCluster {
   std::filesystem::path state() const { return folder_ / "state"; }
 
   std::vector<std::string> command(const std::string& name, const std::vector<std::string>& words = {}) const {
-    std::vector<std::string> all = {PATH_cluster, name, "--state", state().string()};
+    std::vector<std::string> all = {PATH_cluster, name};
     all.insert(all.end(), words.begin(), words.end());
+    all.insert(std::find(all.begin(), all.end(), "--"), {"--state", state().string()});
     return all;
   }
 

@@ -12,8 +12,8 @@ namespace placement_test {
 using namespace cluster;
 using Counts = std::vector<int>;
 
-Counts pack(std::vector<Slots> free, int workers, Slots each = {1, 0}) { return place(free, workers, each, PACK); }
-Counts spread(std::vector<Slots> free, int workers, Slots each = {1, 0}) { return place(free, workers, each, SPREAD); }
+Counts pack(std::vector<Slots> free, int workers, int gpus = 0) { return place(free, workers, gpus, PACK); }
+Counts spread(std::vector<Slots> free, int workers, int gpus = 0) { return place(free, workers, gpus, SPREAD); }
 
 TEST(Placement, IsAllOrNothing) {
   EXPECT_EQ(pack({}, 1), Counts());
@@ -38,10 +38,10 @@ TEST(Placement, SpreadIsEven) {
 }
 
 TEST(Placement, CountsGpus) {
-  EXPECT_EQ(pack({{8, 1}, {8, 4}}, 2, {1, 2}), Counts({0, 2}));
-  EXPECT_EQ(spread({{8, 4}, {1, 4}}, 3, {1, 2}), Counts({2, 1}));
-  EXPECT_EQ(pack({{8, 3}, {8, 3}}, 3, {1, 2}), Counts());
-  EXPECT_EQ(pack({{8, 0}}, 8, {1, 0}), Counts({8}));
+  EXPECT_EQ(pack({{8, 1}, {8, 4}}, 2, 2), Counts({0, 2}));
+  EXPECT_EQ(spread({{8, 4}, {1, 4}}, 3, 2), Counts({2, 1}));
+  EXPECT_EQ(pack({{8, 3}, {8, 3}}, 3, 2), Counts());
+  EXPECT_EQ(pack({{8, 0}}, 8, 0), Counts({8}));
 }
 
 // Against what the words say, by trying everything.
@@ -52,11 +52,10 @@ TEST(Placement, HoldsForRandomClusters) {
   for (int round = 0; round < 3000; ++round) {
     std::vector<Slots> free(static_cast<std::size_t>(pick(0, 6)));
     for (Slots& node : free) node = {pick(0, 6), pick(0, 4)};
-    const Slots each{pick(1, 2), pick(0, 2)};
+    const int gpus = pick(0, 2);
     const int workers = pick(1, 12);
     Counts rooms;
-    for (const Slots& node : free)
-      rooms.push_back(each.gpus ? std::min(node.cpus / each.cpus, node.gpus / each.gpus) : node.cpus / each.cpus);
+    for (const Slots& node : free) rooms.push_back(gpus ? std::min(node.cpus, node.gpus / gpus) : node.cpus);
     const bool fits = std::accumulate(rooms.begin(), rooms.end(), 0) >= workers;
     std::size_t fewest = 99;
     for (unsigned set = 0; set < 1u << free.size(); ++set) {
@@ -67,7 +66,7 @@ TEST(Placement, HoldsForRandomClusters) {
       if (room >= workers) fewest = std::min(fewest, nodes);
     }
     for (const Placement how : {PACK, SPREAD}) {
-      const Counts counts = place(free, workers, each, how);
+      const Counts counts = place(free, workers, gpus, how);
       ASSERT_EQ(counts.empty(), !fits);
       if (!fits) continue;
       ++placed;
@@ -88,20 +87,20 @@ TEST(Placement, HoldsForRandomClusters) {
 }
 
 TEST(Placement, SaysWhyNot) {
-  const auto why = [](std::vector<Slots> free, std::vector<Slots> all, int workers, Slots each) {
+  const auto why = [](std::vector<Slots> free, std::vector<Slots> all, int workers, int gpus) {
     const auto sum = [](const std::vector<Slots>& nodes) {
       Slots sum;
       for (const Slots& node : nodes) sum = {sum.cpus + node.cpus, sum.gpus + node.gpus};
       return sum;
     };
-    return why_not(sum(free), sum(all), room(free, each), workers, each);
+    return why_not(sum(free), sum(all), room(free, gpus), workers, gpus);
   };
-  EXPECT_EQ(why({{4, 0}, {2, 0}}, {{4, 0}, {4, 0}}, 8, {1, 0}), "8 workers want 8 CPUs, 6 of 8 are free");
-  EXPECT_EQ(why({{0, 0}, {1, 0}}, {{4, 0}, {4, 0}}, 2, {2, 0}), "2 workers want 4 CPUs, 1 of 8 is free");
-  EXPECT_EQ(why({{4, 0}, {2, 0}}, {{4, 0}, {2, 0}}, 8, {1, 0}), "8 workers want 8 CPUs, the cluster has only 6");
-  EXPECT_EQ(why({{1, 0}}, {{1, 0}}, 1, {1, 1}), "1 worker wants 1 GPU, the cluster has none");
-  EXPECT_EQ(why({{8, 1}, {8, 1}}, {{8, 2}, {8, 2}}, 2, {1, 2}), "2 workers want 4 GPUs, 2 of 4 are free");
-  EXPECT_EQ(why({{8, 3}, {8, 3}}, {{8, 3}, {8, 3}}, 3, {1, 2}),
+  EXPECT_EQ(why({{4, 0}, {2, 0}}, {{4, 0}, {4, 0}}, 8, 0), "8 workers want 8 CPUs, 6 of 8 are free");
+  EXPECT_EQ(why({{0, 0}, {1, 0}}, {{4, 0}, {4, 0}}, 4, 0), "4 workers want 4 CPUs, 1 of 8 is free");
+  EXPECT_EQ(why({{4, 0}, {2, 0}}, {{4, 0}, {2, 0}}, 8, 0), "8 workers want 8 CPUs, the cluster has only 6");
+  EXPECT_EQ(why({{1, 0}}, {{1, 0}}, 1, 1), "1 worker wants 1 GPU, the cluster has none");
+  EXPECT_EQ(why({{8, 1}, {8, 1}}, {{8, 2}, {8, 2}}, 2, 2), "2 workers want 4 GPUs, 2 of 4 are free");
+  EXPECT_EQ(why({{8, 3}, {8, 3}}, {{8, 3}, {8, 3}}, 3, 2),
             "each worker wants 1 CPU and 2 GPUs on one node: there is room for 2 of 3");
 }
 

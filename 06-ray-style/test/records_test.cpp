@@ -91,7 +91,7 @@ TEST_F(RecordsTest, OfASlowDiskKeepTheEnd) {
   ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
   const std::string line(1023, 'x');
   const auto start = std::chrono::steady_clock::now();
-  for (std::size_t i = 0; i < 3 * Records::most_queued / 1024; ++i) records.write(1, line + "\n");
+  for (std::size_t i = 0; i < 3 * Records::most_waiting / 1024; ++i) records.write(1, line + "\n");
   records.write(1, "cluster: job 1 has ended\n");
   records.end(1, 0);
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "the writers do not wait";
@@ -104,7 +104,7 @@ TEST_F(RecordsTest, OfASlowDiskKeepTheEnd) {
       EXPECT_EQ(one, "cluster: job 1 has ended");
     }
   }
-  EXPECT_EQ(lines + left_out, 3 * Records::most_queued / 1024 + 1);
+  EXPECT_EQ(lines + left_out, 3 * Records::most_waiting / 1024 + 1);
   EXPECT_GT(left_out, 0u);
 }
 

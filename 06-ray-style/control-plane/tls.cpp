@@ -1,4 +1,4 @@
-#include "security.hpp"
+#include "tls.hpp"
 
 #include <grpcpp/create_channel.h>
 #include <openssl/err.h>

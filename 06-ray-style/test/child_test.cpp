@@ -1,4 +1,4 @@
-#include "control-plane/process.hpp"
+#include "control-plane/child.hpp"
 
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
@@ -37,23 +37,21 @@ class Processes : public testing::Test {
     return folder_ / name;
   }
   Child start(const std::string& text, std::vector<std::string> arguments = {}) {
-    return Child({script("job", text), std::move(arguments), {"PATH=" + std::string(std::getenv("PATH"))}},
-                 PATH_job_keeper, Child::Clock::now() + 1h);
+    arguments.insert(arguments.begin(), script("job", text));
+    return Child(arguments, environment_, PATH_job_keeper, Child::Clock::now() + 1h);
   }
 
   struct Said {
-    std::string out, err;
+    std::string out;
     int status = -1;
   };
   // All that a process says until its end.
   static Said read_all(Child& child) {
     Said said;
     const auto deadline = std::chrono::steady_clock::now() + multinode::testing::patience;
-    while (!child.drained() && std::chrono::steady_clock::now() < deadline) {
+    while (child.output() >= 0 && std::chrono::steady_clock::now() < deadline) {
       child.status();
-      std::string* const into[] = {&said.out, &said.err};
-      for (const Child::Stream stream : {Child::out, Child::err})
-        if (child.descriptor(stream) >= 0) *into[stream] += child.read(stream);
+      said.out += child.read();
       std::this_thread::sleep_for(1ms);
     }
     said.status = child.status().value_or(-1);
@@ -69,6 +67,7 @@ class Processes : public testing::Test {
   }
 
   const TemporaryFolder folder_;
+  const std::vector<std::string> environment_ = {"PATH=" + std::string(std::getenv("PATH"))};
 };
 
 std::string refusal(const fs::path& jobs, const std::string& name, int& status) {
@@ -82,8 +81,6 @@ std::string refusal(const fs::path& jobs, const std::string& name, int& status) 
 
 TEST_F(Processes, OnlyWhatIsInTheJobFolderIsFound) {
   script("good", "true");
-  script("plain", "true", 0644);
-  fs::create_directory(folder_ / "folder");
   fs::create_symlink("/bin/true", folder_ / "link");  // whoever made the folder wants it
   fs::create_symlink("/nowhere", folder_ / "dangling");
   EXPECT_EQ(cluster::find_program(folder_.path(), "good"), folder_ / "good");
@@ -91,8 +88,6 @@ TEST_F(Processes, OnlyWhatIsInTheJobFolderIsFound) {
   for (const auto& [name, status, why] :
        {std::tuple{"absent", 127, "is not in the job folder " + folder_.path().string()},
         {"dangling", 127, std::string("is not in the job folder")},
-        {"plain", 126, std::string("is not executable")},
-        {"folder", 126, std::string("is a folder")},
         {"", 127, std::string("named without '/'")},
         {"../", 127, std::string("named without '/'")},
         {"..", 127, std::string("named without '/'")},
@@ -111,9 +106,14 @@ TEST_F(Processes, WhatCannotRunSaysWhy) {
   chmod((folder_ / "text").c_str(), 0755);
   std::ofstream(folder_ / "script") << "#!/no/such/interpreter\n";
   chmod((folder_ / "script").c_str(), 0755);
-  for (const auto& [name, status, why] : {std::tuple{"text", 126, "Exec format error"}, {"script", 127, "interpreter"}})
+  script("plain", "true", 0644);
+  fs::create_directory(folder_ / "folder");
+  for (const auto& [name, status, why] : {std::tuple{"text", 126, "Exec format error"},
+                                          {"script", 127, "interpreter"},
+                                          {"plain", 126, "Permission denied"},
+                                          {"folder", 126, "Permission denied"}})
     try {
-      const Child child({folder_ / name, {}, {}}, PATH_job_keeper, Child::Clock::now() + 1h);
+      const Child child({folder_ / name}, {}, PATH_job_keeper, Child::Clock::now() + 1h);
       FAIL() << name;
     } catch (const StartError& e) {
       EXPECT_EQ(e.status, status);
@@ -124,8 +124,7 @@ TEST_F(Processes, WhatCannotRunSaysWhy) {
 TEST_F(Processes, ArgumentsAndTheWayItEndsArriveAsTheyAre) {
   Child child = start("printf '<%s>\\n' \"$@\"; echo oops >&2; exit 7", {"a b", "", "$(id)", "*"});
   const Said said = read_all(child);
-  EXPECT_EQ(said.out, "<a b>\n<>\n<$(id)>\n<*>\n");
-  EXPECT_EQ(said.err, "oops\n");
+  EXPECT_EQ(said.out, "<a b>\n<>\n<$(id)>\n<*>\noops\n");
   EXPECT_EQ(said.status, 7);
   Child killed = start("kill -9 $$");
   EXPECT_EQ(read_all(killed).status, 128 + SIGKILL);
@@ -152,20 +151,18 @@ TEST_F(Processes, SignalsAreAsForANewProgram) {
 }
 
 TEST_F(Processes, LinesAreWhole) {
-  Child child = start("printf one; sleep 0.1; printf ' line\\nlast'; head -c 200000 /dev/zero | tr '\\0' x >&2");
-  std::string out, err;
-  while (!child.drained()) {
+  Child child = start("printf one; sleep 0.1; printf ' line\\n'; head -c 200000 /dev/zero | tr '\\0' x; printf last");
+  std::string out;
+  while (child.output() >= 0) {
     child.status();
-    if (child.descriptor(Child::out) >= 0) {
-      const std::string lines = child.read(Child::out);
-      EXPECT_TRUE(lines.empty() || lines.back() == '\n') << lines;
-      out += lines;
-    }
-    if (child.descriptor(Child::err) >= 0) err += child.read(Child::err);
+    const std::string lines = child.read();
+    EXPECT_TRUE(lines.empty() || lines.back() == '\n') << lines;
+    out += lines;
   }
-  EXPECT_EQ(out, "one line\nlast\n");
-  EXPECT_EQ(err.size(), 200'000u + 4);
-  EXPECT_EQ(err.find('\n'), Child::longest_line);
+  EXPECT_EQ(out.substr(0, 9), "one line\n");
+  EXPECT_TRUE(out.ends_with("last\n"));
+  EXPECT_EQ(out.size(), 9 + 200'000u + 5 + 3) << "3 newlines of its own";
+  EXPECT_EQ(out.find('\n', 9), 9 + Child::longest_line);
 }
 
 // A process of its own session in the background, as setsid or nohup make it, that has closed its pipes.
@@ -187,10 +184,9 @@ class ProcessesAreKilled : public Processes {
  protected:
   void expect(const std::string& script, const std::function<void(Child&)>& kill, Child::Clock::time_point until) {
     std::optional<Child> child;
-    child.emplace(Command{this->script("job", script), {}, {"PATH=" + std::string(std::getenv("PATH"))}},
-                  PATH_job_keeper, until);
+    child.emplace(std::vector<std::string>{this->script("job", script)}, environment_, PATH_job_keeper, until);
     std::string out;
-    while (std::count(out.begin(), out.end(), '\n') < 2) out += child->read(Child::out);
+    while (std::count(out.begin(), out.end(), '\n') < 2) out += child->read();
     std::istringstream pids(out);
     pid_t job = 0, its = 0;
     ASSERT_TRUE(pids >> job >> its) << out;
@@ -200,7 +196,6 @@ class ProcessesAreKilled : public Processes {
     EXPECT_TRUE(ends(its));
     EXPECT_EQ(read_all(*child).status, 128 + SIGKILL);
   }
-  using Command = cluster::Command;
   const std::string family_ = "trap '' TERM; echo $$; " + escape + "sleep 1000; sleep 1000";
 };
 
@@ -239,9 +234,9 @@ TEST_F(ProcessesAreKilled, WhenTheirNodeDies) {
   const fs::path file = script("job", family_);
   const pid_t parent = fork();
   if (parent == 0) {
-    Child child({file, {}, {"PATH=/bin:/usr/bin"}}, PATH_job_keeper, Child::Clock::now() + 1h);
+    Child child({file}, environment_, PATH_job_keeper, Child::Clock::now() + 1h);
     std::string out;
-    while (std::count(out.begin(), out.end(), '\n') < 2) out += child.read(Child::out);
+    while (std::count(out.begin(), out.end(), '\n') < 2) out += child.read();
     (void)!write(ends_[1], out.data(), out.size());
     raise(SIGKILL);
   }

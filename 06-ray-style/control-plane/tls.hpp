@@ -1,4 +1,4 @@
-// security.hpp: TLS with one key for the whole cluster, in place of certificates that somebody would have to sign.
+// tls.hpp: TLS with one key for the whole cluster, in place of certificates that somebody would have to sign.
 #pragma once
 
 #include <multinode/endpoint.hpp>
