@@ -102,6 +102,7 @@ class Node {
       if (signals.next()) throw std::runtime_error("stopped");
       if (Clock::now() >= deadline) throw no_answer();
     }
+    asked_ = Clock::now();
     stream_ = stub_->Join(&call_);
     leased_until_ = deadline;  // for the welcome
     outbox_.emplace([this](const FromNode& message) { return stream_->Write(message); },
@@ -121,8 +122,9 @@ class Node {
     reader_ = std::jthread([this] { read_all(); });
   }
   ~Node() {
+    if (gone_) return;
     outbox_.reset();  // all messages are written, or the call is over
-    if (stream_) stream_->WritesDone();
+    stream_->WritesDone();
     for (const auto end = Clock::now() + 1s; !over_ && Clock::now() < end;) std::this_thread::sleep_for(1ms);
     call_.TryCancel();
   }
@@ -160,7 +162,7 @@ class Node {
   // The reader's thread. It renews the lease, whatever the node is doing.
   void read_all() {
     for (ToNode message; stream_->Read(&message); wake()) {
-      if (message.has_welcome()) leased_until_ = created_ + lease;
+      if (message.has_welcome()) leased_until_ = asked_ + lease;
       if (message.has_beat())
         leased_until_ = Clock::time_point(std::chrono::nanoseconds(message.beat().sent())) + lease;
       const std::lock_guard lock(mutex_);
@@ -208,7 +210,7 @@ class Node {
     const bool expired = Clock::now() >= leased_until_.load();
     if (!over && !expired) return;
     gone_ = true;
-    call_.TryCancel();
+    if (!over) call_.TryCancel();
     reader_.join();
     outbox_.reset();
     const grpc::Status status = stream_->Finish();
@@ -334,8 +336,8 @@ class Node {
   grpc::ClientContext call_;
   std::unique_ptr<grpc::ClientReaderWriter<FromNode, ToNode>> stream_;
   std::optional<Outbox<FromNode>> outbox_;
-  const Clock::time_point created_ = Clock::now();
-  std::atomic<Clock::time_point> leased_until_{created_};
+  Clock::time_point asked_;  // to join
+  std::atomic<Clock::time_point> leased_until_;
   std::vector<Member> members_;  // until Ended is sent
   std::string reason_;           // why the node leaves
   bool joined_ = false;
