@@ -800,6 +800,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   found->capture = std::make_shared<Capture>(Capture{found, std::this_thread::get_id(), {}, {found}});
   return cudaSuccess;
 }
+// Queries of another thread never disturb a capture here.
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   const Lock lock(Machine::get().mutex);
   const CUstream_st* found = find(stream);

@@ -2,7 +2,11 @@
 #include <multinode/communicator_backends.hpp>
 #include <multinode/nccl_handle.hpp>
 
+#include <array>
+#include <atomic>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -50,11 +54,22 @@ class NcclCommunicator : public Communicator {
     ready_.record(callers_);
     ready_.hold_back(stream_.get());
     perform(call);
+    watch_last();
     return Work(std::make_unique<Enqueued>(callers_, stream_, unused_));
   }
 
   template <class Function>
   void poll(const char* what, Function&& done);
+
+  // An operation that the GPU may not have done yet.
+  struct Watched {
+    Event done;
+    std::atomic<const char*> name{nullptr};
+    std::atomic<int> peer{0};
+    std::atomic<std::uint64_t> collectives{0};
+  };
+  void watch_last();
+  void watch(const std::stop_token& stop, int device);
 
   void do_broadcast(const Block& block, int root) override {
     comm_->use([&](ncclComm_t comm) {
@@ -99,6 +114,9 @@ class NcclCommunicator : public Communicator {
   DeviceBuffer<std::uint8_t> one_{1};
   cudaStream_t callers_ = nullptr;
   std::optional<NcclHandle> comm_;
+  std::array<Watched, 256> watched_;  // the last operations
+  std::atomic<std::uint64_t> queued_{0}, done_{0};
+  std::jthread watcher_;
 };
 
 NcclCommunicator::NcclCommunicator(World& world) : Communicator(world, Carrier::stream) {
@@ -112,11 +130,57 @@ NcclCommunicator::NcclCommunicator(World& world) : Communicator(world, Carrier::
   ncclComm_t communicator = nullptr;
   check(ncclCommInitRank(&communicator, size(), id, rank()));
   comm_.emplace(world.watchdog(), communicator);
+  int device = 0;
+  check(cudaGetDevice(&device));
+  watcher_ = std::jthread([this, device](const std::stop_token& stop) { watch(stop, device); });
 }
 
 NcclCommunicator::~NcclCommunicator() {
   const auto inside = world().watchdog().enter("ncclCommDestroy");
   comm_.reset();
+}
+
+// An event behind the operation that was just queued, for watch(). Operations of a graph have none: they run when the
+// graph is launched.
+void NcclCommunicator::watch_last() {
+  cudaStreamCaptureStatus capture{};
+  check(cudaStreamIsCapturing(stream_.get(), &capture));
+  if (capture != cudaStreamCaptureStatusNone) return;
+  const std::uint64_t number = queued_.load(std::memory_order_relaxed);
+  Watched& last = watched_[number % watched_.size()];
+  if (number >= done_.load(std::memory_order_acquire) + watched_.size())  // CUDA itself queues only so many kernels
+    poll("an earlier operation", [&] { return cudaEventQuery(last.done.get()); });
+  const Watchdog::Announced announced = world().watchdog().last();
+  last.name.store(announced.name, std::memory_order_relaxed);
+  last.peer.store(announced.peer, std::memory_order_relaxed);
+  last.collectives.store(announced.collectives, std::memory_order_relaxed);
+  last.done.record(stream_.get());
+  queued_.store(number + 1, std::memory_order_release);
+}
+
+// The host may wait for the GPU in a call that nothing announces, such as cudaStreamSynchronize. So this thread
+// announces the oldest operation that the GPU has not done; its time includes the work on the GPU before it. Not the
+// watchdog's thread does it: a query may wait for a lock of the driver, and the heartbeats must not. Run on stand-ins
+// of GPUs only.
+void NcclCommunicator::watch(const std::stop_token& stop, int device) {
+  auto mode = cudaStreamCaptureModeRelaxed;  // else a query makes the captures of other threads invalid
+  if (cudaSetDevice(device) != cudaSuccess || cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return;
+  std::mutex mutex;
+  std::unique_lock lock(mutex);
+  std::condition_variable_any tick;
+  for (std::uint64_t done = 0; !tick.wait_for(lock, stop, 100ms, [&] { return stop.stop_requested(); });) {
+    const std::uint64_t queued = queued_.load(std::memory_order_acquire);
+    done = std::max(done, queued - std::min<std::uint64_t>(queued, watched_.size()));
+    const auto oldest = [&]() -> Watched& { return watched_[done % watched_.size()]; };
+    // An error of the GPU ends the work; the caller finds it.
+    while (done < queued && cudaEventQuery(oldest().done.get()) != cudaErrorNotReady) ++done;
+    done_.store(done, std::memory_order_release);
+    if (done < queued)
+      world().watchdog().set_outstanding({oldest().name, oldest().peer, oldest().collectives}, done + 1);
+    else
+      world().watchdog().set_outstanding({}, 0);
+  }
+  world().watchdog().set_outstanding({}, 0);
 }
 
 // Waits on the host until done() is cudaSuccess; NCCL's own errors, such as a lost peer, end the wait.

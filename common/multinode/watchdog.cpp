@@ -67,23 +67,37 @@ class Watchdog::Implementation {
 
  private:
   void watch() try {
-    std::uint64_t seen = 0;
-    Clock::time_point since = Clock::now(), beat, sign = since;
+    const milliseconds long_wait = std::min<milliseconds>(10s, timeout_ / 2);
+    std::uint64_t seen = 0, seen_outstanding = 0;
+    Clock::time_point since = Clock::now(), outstanding_since = since, beat, sign = since;
     Progress told;
     for (int beats = 0;;) {
       const Clock::time_point now = Clock::now();
+      const auto waited_since = [now](Clock::time_point then) {
+        return std::chrono::duration_cast<milliseconds>(now - then);
+      };
       Progress mine;
       mine.sequence = owner_.sequence_.load(std::memory_order_acquire);
       mine.collectives = owner_.collectives_.load(std::memory_order_relaxed);
       mine.peer = owner_.peer_.load(std::memory_order_relaxed);
       mine.name = owner_.name_.load(std::memory_order_relaxed);
       if (std::exchange(seen, mine.sequence) != mine.sequence) since = now;
+      milliseconds waited = mine.sequence % 2 == 1 ? waited_since(since) : 0ms;
+      // What a device waits for is the reason of the process's own, shorter wait.
+      const std::uint64_t number = owner_.outstanding_.number.load(std::memory_order_acquire);
+      if (std::exchange(seen_outstanding, number) != number) outstanding_since = now;
+      if (const auto its = waited_since(outstanding_since); number > 0 && its >= std::max(long_wait, waited)) {
+        waited = its;
+        mine = {.sequence = 2 * number + 1,
+                .collectives = owner_.outstanding_.collectives.load(std::memory_order_relaxed),
+                .peer = owner_.outstanding_.peer.load(std::memory_order_relaxed),
+                .name = owner_.outstanding_.name.load(std::memory_order_relaxed)};
+      }
       if (mine.sequence % 2 == 1) {
-        const auto waited = std::chrono::duration_cast<milliseconds>(now - since);
         mine.waited_ms = static_cast<std::uint32_t>(waited.count());
         if (waited >= timeout_)
           mine.wait = Progress::Wait::expired;
-        else if (waited >= std::min<milliseconds>(10s, timeout_ / 2))
+        else if (waited >= long_wait)
           mine.wait = Progress::Wait::long_one;
         if (waited >= timeout_ + judging)
           end({identity_.speaks_without_store, exit_wrong,

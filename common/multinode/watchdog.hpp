@@ -63,6 +63,25 @@ class Watchdog {
     Watchdog& watchdog_;
   };
 
+  struct Announced {
+    const char* name = nullptr;
+    int peer = everyone;
+    std::uint64_t collectives = 0;  // so many operations with everyone, this one included
+  };
+  Announced last() const noexcept {
+    return {name_.load(std::memory_order_relaxed), peer_.load(std::memory_order_relaxed),
+            collectives_.load(std::memory_order_relaxed)};
+  }
+
+  // The oldest operation that a device has been given and has not done: a wait like any other, even if no thread is
+  // inside an operation. The numbers grow; 0: there is none. One thread at a time.
+  void set_outstanding(const Announced& operation, std::uint64_t number) noexcept {
+    outstanding_.name.store(operation.name, std::memory_order_relaxed);
+    outstanding_.peer.store(operation.peer, std::memory_order_relaxed);
+    outstanding_.collectives.store(operation.collectives, std::memory_order_relaxed);
+    outstanding_.number.store(number, std::memory_order_release);
+  }
+
   // `name` must outlive the watchdog: a string literal.
   [[nodiscard]] Operation enter(const char* name, int peer = everyone) noexcept { return Operation(*this, name, peer); }
 
@@ -80,6 +99,11 @@ class Watchdog {
   std::atomic<int> peer_{everyone};
   std::atomic<std::uint64_t> collectives_{0};
   std::atomic<std::uint64_t> sequence_{0};
+  struct {
+    std::atomic<const char*> name{nullptr};
+    std::atomic<int> peer{everyone};
+    std::atomic<std::uint64_t> collectives{0}, number{0};
+  } outstanding_;
   std::unique_ptr<Implementation> implementation_;
 };
 

@@ -403,7 +403,7 @@ void stop_in_finalize() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int corrupt = -1, leave = -1, freeze = -1;
+  int corrupt = -1, leave = -1, freeze = -1, late = -1;
   std::size_t largest_count = 0;
   CommonOptions common;
   namespace po = boost::program_options;
@@ -411,6 +411,7 @@ int main(int argc, char** argv) {
   options.add_options()("corrupt", po::value(&corrupt), "change one element of each kind of result on this rank")(
       "leave", po::value(&leave), "this rank throws during an operation that no other rank joins")(
       "freeze", po::value(&freeze), "mpi: this rank stops in MPI_Finalize")(
+      "late", po::value(&late), "nccl: this rank sleeps while the others synchronise a CUDA stream")(
       "largest-count", po::value(&largest_count), "mpi: most elements in one call, to test splitting of blocks");
   return run({"communicator_check", options, common, [&] { parse_backend(common.backend); }}, argc, argv,
              [&](World& world) {
@@ -426,6 +427,17 @@ int main(int argc, char** argv) {
                if (freeze == world.rank()) stop_in_finalize();
 #endif
                if (freeze >= 0) return 0;
+#ifdef MULTINODE_HAVE_CUDA
+               if (late >= 0) {
+                 Block on_gpu(nullptr, 100, DataType::float32);
+                 if (cudaMalloc(&on_gpu.data, on_gpu.bytes()) != cudaSuccess) throw std::runtime_error("cudaMalloc");
+                 communicator->all_reduce(on_gpu);
+                 if (late == world.rank()) std::this_thread::sleep_for(std::chrono::hours(1));
+                 communicator->all_reduce(on_gpu);
+                 if (world.rank() == 0) std::cout << "waiting" << std::endl;
+                 return cudaStreamSynchronize(nullptr) == cudaSuccess ? 0 : 1;
+               }
+#endif
                if (leave == world.rank()) {
                  Work joined = communicator->start_all_reduce(std::span(data));
                  const Work alone =

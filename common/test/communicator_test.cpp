@@ -2,7 +2,10 @@
 #include <multinode/check.hpp>
 #include <multinode/communicator_backends.hpp>
 #include <multinode/device.hpp>
-#include <testing/program_test.hpp>
+#include <testing/faults.hpp>
+#include <testing/host_nccl.hpp>
+
+#include <signal.h>
 
 #include <bit>
 #include <chrono>
@@ -222,6 +225,26 @@ TEST(MpiRanks, OneThatStopsInMpiFinalizeIsNamed) {
   while ((runs("0") || runs("1") || runs("2")) && std::chrono::steady_clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   for (const char* rank : {"0", "1", "2"}) EXPECT_FALSE(runs(rank)) << "rank " << rank << " still runs";
+}
+#endif
+
+#ifdef HOST_NCCL
+// The other ranks wait in cudaStreamSynchronize, which nothing announces.
+TEST(NcclRanks, OneThatTheGpusWaitForIsNamed) {
+  for (const auto& [name, value] : testing::on_host_nccl()) setenv(name.c_str(), value.c_str(), 1);
+  const std::string waits =
+      "timed out after 4 s: rank [02] \\(.*\\) waits in all_reduce \\(collective number (\\d+)\\); rank 1 ";
+  for (const auto& [signal, named] : {std::pair(0, waits + "\\(.*\\) is late: it is in its own code, after all_reduce"),
+                                      {SIGSTOP, waits + "\\(.*\\) is frozen"},
+                                      {SIGKILL, "rank 1 \\(.*\\) is gone"}}) {
+    testing::Ranks ranks(testing::Starter::bare, 3,
+                         {COMMUNICATOR_CHECK, "--backend", "nccl", "--timeout", "4", "--late", "1"});
+    ASSERT_TRUE(ranks.wait_for("waiting"));
+    if (signal) ranks.signal(1, signal);
+    const auto end = ranks.wait();
+    EXPECT_TRUE(end.survivors_ended) << end.output;
+    EXPECT_TRUE(std::regex_search(end.output, std::regex(named))) << end.output;
+  }
 }
 #endif
 
