@@ -208,13 +208,13 @@ TEST(Faults, OneBlockOrOneTermLostOrTwice) {
   const std::int64_t n = 1'000'000;
   const auto sums = block_sums(n, Isa::baseline);
   for (std::size_t b = 0; b < sums.size(); ++b) {
-    auto spoiled = sums;
-    spoiled[b] = 0;
-    expect_wrong(n, integral(n, spoiled), "lost block");
-    spoiled[b] = 2 * sums[b];
-    expect_wrong(n, integral(n, spoiled), "block twice");
-    spoiled[b] = sums[b] - 2;  // the smallest term
-    expect_wrong(n, integral(n, spoiled), "lost term");
+    auto damaged = sums;
+    damaged[b] = 0;
+    expect_wrong(n, integral(n, damaged), "lost block");
+    damaged[b] = 2 * sums[b];
+    expect_wrong(n, integral(n, damaged), "block twice");
+    damaged[b] = sums[b] - 2;  // the smallest term
+    expect_wrong(n, integral(n, damaged), "lost term");
   }
   expect_wrong(1'000'000'000, std::numbers::pi - 2e-9, "lost term");
 }

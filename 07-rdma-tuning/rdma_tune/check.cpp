@@ -387,13 +387,13 @@ class Checks {
     const std::string what = name_of(device, port) + " MTU";
     const bool ethernet = port.link_layer == LinkLayer::ethernet;
     const auto names = net_devices_of(device, port);
-    const std::string mend = ethernet ? "ip link set " + (names.empty() ? "INTERFACE" : *names.begin()) +
-                                            " mtu 9000, on all nodes and switches: nodes that differ hang"
-                                      : "the subnet manager's partitions.conf: mtu=5";
+    const std::string fix = ethernet ? "ip link set " + (names.empty() ? "INTERFACE" : *names.begin()) +
+                                           " mtu 9000, on all nodes and switches: nodes that differ hang"
+                                     : "the subnet manager's partitions.conf: mtu=5";
     if (port.active_mtu && port.max_mtu) {
       const std::string seen = std::to_string(*port.active_mtu) + " of " + std::to_string(*port.max_mtu);
       if (*port.active_mtu >= *port.max_mtu) return add({Severity::fine, what, seen});
-      return add({Severity::warning, what, seen, std::to_string(*port.max_mtu), mend});
+      return add({Severity::warning, what, seen, std::to_string(*port.max_mtu), fix});
     }
     const NetDevice* net = nullptr;
     for (const std::string& name : names)
@@ -405,7 +405,7 @@ class Checks {
     while (active < 4096 && active * 2 + 96 <= net->mtu) active *= 2;
     const std::string seen = std::to_string(active) + ", by " + net->name + "'s " + std::to_string(net->mtu);
     if (active == 4096) return add({Severity::fine, what, seen});
-    add({Severity::warning, what, seen, "4096", mend});
+    add({Severity::warning, what, seen, "4096", fix});
   }
 
   void losses(const Device& device, const Port& port) {
@@ -546,7 +546,7 @@ int run_check(int argc, const char* const* argv) {
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   for (const auto& [option, folder] : {std::pair("--dev", dev), std::pair("--proc", proc)})
     if (std::error_code error; !fs::is_directory(folder, error))
-      throw multinode::UsageError(std::string(option) + ": " + folder + " is no folder");
+      throw multinode::UsageError(std::string(option) + ": " + folder + " is not a folder");
   multinode::JsonLines json(options.json);
 
   const System system = read_system(options.sysfs);
@@ -562,13 +562,13 @@ int run_check(int argc, const char* const* argv) {
     if (!finding.expected.empty() && finding.severity != Severity::fine)
       std::cout << "; expected: " << finding.expected;
     std::cout << '\n';
-    std::istringstream mend(finding.mend);
-    for (std::string line; std::getline(mend, line);) std::cout << "    " << line << '\n';
+    std::istringstream fix(finding.fix);
+    for (std::string line; std::getline(fix, line);) std::cout << "    " << line << '\n';
     list.push_back({{"severity", text_of(finding.severity)},
                     {"what", finding.what},
                     {"seen", finding.seen},
                     {"expected", finding.expected},
-                    {"mend", finding.mend}});
+                    {"fix", finding.fix}});
   }
   const int bad = count[Severity::bad];
   for (const std::string& problem : system.problems) std::cout << "problem: " << problem << '\n';

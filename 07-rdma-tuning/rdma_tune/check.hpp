@@ -20,7 +20,7 @@ struct Finding {
   std::string what;           // "memlock", "uverbs0", "mlx5_0:1 MTU"
   std::string seen;           // "65536 bytes"
   std::string expected = "";  // "unlimited"
-  std::string mend = "";      // a command, where to look, or the reason; may be several lines
+  std::string fix = "";       // a command, where to look, or the reason; may be several lines
 };
 
 // Where to look; each may be a copy.

@@ -108,7 +108,7 @@ class CounterReader {
 Counters read_counters(const fs::path& root) {
   std::error_code error;
   if (!fs::is_directory(root, error))
-    throw multinode::UsageError("--sysfs: " + root.string() + " is no folder; /sys is the usual one");
+    throw multinode::UsageError("--sysfs: " + root.string() + " is not a folder; /sys is the usual one");
   Counters counters;
   CounterReader reader(counters);
   const fs::path devices = root / "class/infiniband", nets = root / "class/net";

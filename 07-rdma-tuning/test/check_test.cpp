@@ -21,7 +21,7 @@ using rdma::testing::Scratch, rdma::testing::Tree;
 
 rdma::Places places_in(const Scratch& root) { return {root / "sys", root / "dev", root / "proc", {}}; }
 
-// A machine with one RoCE card, eth0 at MTU 9000, and nothing wrong; tests spoil it.
+// A machine with one RoCE card, eth0 at MTU 9000, and nothing wrong; tests damage it.
 struct Machine {
   Scratch root;
   std::string card = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/";
@@ -88,7 +88,7 @@ std::string all(const std::vector<Finding>& findings) {
   std::string text;
   for (const Finding& finding : findings)
     text += text_of(finding.severity) + ": " + finding.what + ": " + finding.seen + "; " + finding.expected + "; " +
-            finding.mend + "\n";
+            finding.fix + "\n";
   return text;
 }
 
@@ -101,12 +101,12 @@ Finding of(const std::vector<Finding>& findings, const std::string& word) {
   return found.empty() ? Finding{} : found.front();
 }
 
-void expect(const Finding& finding, Severity severity, const std::string& seen, const std::string& mend = "") {
+void expect(const Finding& finding, Severity severity, const std::string& seen, const std::string& fix = "") {
   EXPECT_EQ(text_of(finding.severity), text_of(severity)) << finding.what << ": " << finding.seen;
   EXPECT_NE(finding.seen.find(seen), std::string::npos) << finding.what << ": " << finding.seen;
-  EXPECT_NE(finding.mend.find(mend), std::string::npos) << finding.what << ": " << finding.mend;
+  EXPECT_NE(finding.fix.find(fix), std::string::npos) << finding.what << ": " << finding.fix;
   if (severity == Severity::bad || severity == Severity::warning) {
-    EXPECT_FALSE(finding.mend.empty()) << finding.what;
+    EXPECT_FALSE(finding.fix.empty()) << finding.what;
     EXPECT_FALSE(finding.expected.empty()) << finding.what;
   }
 }
@@ -145,7 +145,7 @@ TEST(Check, EachFault) {
   const std::string driver = "proc/driver/nvidia/version", kernel = "proc/sys/kernel/osrelease";
   const char* const open_module = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.1";
   const std::string mib8 = Machine::limits("8388608"), gib4 = Machine::limits("4294967296");
-  const auto one = [&](const char* what, Severity severity, const char* seen, const char* mend,
+  const auto one = [&](const char* what, Severity severity, const char* seen, const char* fix,
                        const std::vector<std::pair<std::string, const char*>>& files) {
     const Machine machine;
     machine.add_gpu();
@@ -159,7 +159,7 @@ TEST(Check, EachFault) {
       else if (contents)
         machine.root.write(file, text);
     }
-    expect(of(machine.check(), what), severity, seen, mend);
+    expect(of(machine.check(), what), severity, seen, fix);
   };
   one("memlock", Severity::bad, "8388608 bytes", "ulimit -l unlimited", {{limits, mib8.c_str()}});
   one("memlock", Severity::warning, "4294967296 bytes", "", {{limits, gib4.c_str()}});
@@ -288,7 +288,7 @@ TEST_F(Advice, RailsByPciDistance) {
   expect(rails, Severity::warning, "GPU 0000:0d:00.0 - mlx5_0, GPU 0000:1d:00.0 - mlx5_1,");
   EXPECT_NE(rails.seen.find("GPU 0000:3d:00.0 - mlx5_0/mlx5_1/mlx5_2 (NUMA node)"), std::string::npos) << rails.seen;
   EXPECT_EQ(
-      rails.mend,
+      rails.fix,
       "GPU 0000:3d:00.0 shares no PCI switch with an RDMA device, unlike the others: its traffic takes a longer path\n"
       "mlx5_3 shares no PCI switch with a GPU, unlike the others: its traffic takes a longer path");
   on("infiniband");  // no GPU

@@ -195,8 +195,8 @@ TEST(RdmaTune, RefusesABadCommandLine) {
       {{"--sysfs", "/nowhere"}, "--sysfs: /nowhere is not a folder: give one laid out like /sys"},
       {{"simulate"}, "--nccl"},
       {{"check", "--sysfs", "/no/such"}, "/no/such"},
-      {{"check", "--dev", "/no/such"}, "--dev: /no/such is no folder"},
-      {{"advise", "--proc", "/no/such"}, "--proc: /no/such is no folder"},
+      {{"check", "--dev", "/no/such"}, "--dev: /no/such is not a folder"},
+      {{"advise", "--proc", "/no/such"}, "--proc: /no/such is not a folder"},
       {{"exec"}, "exec needs a command, after --"},
       {{"exec", "--"}, "exec needs a command, after --"},
       {{"exec", "true"}, "only options are expected"},
@@ -208,7 +208,7 @@ TEST(RdmaTune, RefusesABadCommandLine) {
       {{"verify", "--require", "ib", "--", "true"}, "--require must be rdma or tcp, not 'ib'"},
       {{"verify", "--baseline", "-1", "--", "true"}, "--baseline must be from"},
       {{"verify", "--baseline", "nan", "--", "true"}, "--baseline must be from"},
-      {{"verify", "--sysfs", "/no/such", "--", "true"}, "/no/such is no folder"},
+      {{"verify", "--sysfs", "/no/such", "--", "true"}, "/no/such is not a folder"},
       {{"verify", "--json", "/no/such/file", "--", "true"}, "--json: cannot write /no/such/file"},
   };
   for (const auto& [words, message] : bad) {

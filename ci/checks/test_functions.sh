@@ -13,7 +13,7 @@ expect() { # exit status, what must be said, both extended regular expressions, 
   "${@:3}" >"$said" 2>&1 </dev/null || status=$?
   [[ $status != 77 || 77 =~ ^($1)$ ]] || { cat "$said" && exit 77; }
   [[ $status =~ ^($1)$ ]] || wrong "exit status $status, not $1: ${*:3}"
-  [[ -z $2 ]] || grep -qaE -- "$2" "$said" || wrong "nothing is said that matches '$2': ${*:3}"
+  [[ -z $2 ]] || grep -qaE -- "$2" "$said" || wrong "no line of the output matches '$2': ${*:3}"
 }
 until_true() { # command ...: true in time; no machine is so slow
   local deadline=$((SECONDS + 100))
