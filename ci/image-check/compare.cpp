@@ -24,10 +24,11 @@ using multinode::UsageError;
 std::string number(double value) { return fmt::format("{:.4g}", value); }
 std::string percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
 
-// The last of each, by node and name.
+// The last of each, by node and name. What could not be looked at is no fact: cores may be too busy to measure on them.
 std::map<std::pair<std::string, std::string>, Fact> facts_of(const Results& results) {
   std::map<std::pair<std::string, std::string>, Fact> facts;
-  for (const auto& fact : results.facts) facts[{fact.node, fact.name}] = fact;
+  for (const auto& fact : results.facts)
+    if (fact.value != "null") facts[{fact.node, fact.name}] = fact;
   return facts;
 }
 

@@ -217,12 +217,15 @@ int find_bad_node(int argc, char** argv, const std::string&) {
   po::options_description known("pairs");
   known.add_options()                                                                                             //
       ("rails", po::value(&rails)->value_name("A,B,..."), "network interfaces or HCAs, each measured by itself")  //
+      ("at-least", po::value(&options.at_least)->value_name("PERCENT"),
+       "of the best pair's bandwidth, else a pair is slow (default: 50; with N RDMA devices 100 - 50 / N)")  //
       ("json", po::value(&options.json)->value_name("FILE"), "file for a JSON object a pair");
   known.add(run.where());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   run.read();
   options.cluster = run.options.cluster;
   options.rails = split(rails);
+  multinode::require_range("at-least", options.at_least, 0.0, 100.0);
   return pairs(options, std::cout);
 }
 

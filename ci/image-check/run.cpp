@@ -150,6 +150,8 @@ class Run {
         command.push_back(multinode::join(cluster_.nodes, ","));
       else if (word == "{launcher}")
         command.push_back(cluster_.launcher_command());
+      else if (word == "{processes}")
+        command.push_back(std::to_string(cluster_.processes_per_node));
       else if (word == "{examples}")
         command.push_back(cluster_.examples);
       else if (word == "{state}") {

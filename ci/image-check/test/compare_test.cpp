@@ -137,6 +137,12 @@ TEST_F(CompareResults, FactsThatFollowMemoryMayDifferALittle) {
   EXPECT_FALSE(alike("rdma_ports", "mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)", "mlx5_0/1 ACTIVE 396 Gb/sec (4X NDR)"));
 }
 
+TEST_F(CompareResults, WhatCouldNotBeLookedAtIsNoFact) {
+  EXPECT_TRUE(alike("shared_memory_latency", "null", ""));
+  EXPECT_TRUE(alike("nics", "null", "eth0 up"));
+  EXPECT_FALSE(alike("nics", "eth0 up", "null"));
+}
+
 TEST_F(CompareResults, ALimitMayGrow) {
   EXPECT_TRUE(alike("open_files", "1024", "65536"));
   EXPECT_TRUE(alike("memlock", "8388608", "unlimited"));

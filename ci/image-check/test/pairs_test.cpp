@@ -68,6 +68,19 @@ TEST(Pairs, SeveralBadNodes) {
   EXPECT_EQ(many.last_round, 2);
 }
 
+TEST(Pairs, ADeadDeviceOfEightIsNamedAndNoiseIsNot) {
+  const auto measure = [](int, const std::vector<Pair>& pairs) {
+    std::vector<std::optional<double>> bandwidths;
+    for (const auto& [a, b] : pairs)
+      bandwidths.push_back(a == 5 || b == 5 ? 350.0 : 388.0 + static_cast<double>(a + b));
+    return bandwidths;
+  };
+  EXPECT_EQ(find_bad_nodes(8, measure, least_share(8)).bad, std::vector<std::size_t>{5});
+  EXPECT_TRUE(find_bad_nodes(8, measure).bad.empty());
+  EXPECT_EQ(least_share(8), 0.9375);
+  EXPECT_EQ(least_share(1), 0.5);
+}
+
 TEST(Pairs, WithoutAGoodPairNothingIsTold) {
   Fabric fabric;
   fabric.dead = {0, 2};
