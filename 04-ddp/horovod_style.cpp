@@ -2,7 +2,6 @@
 // the gradients. Then the check: one process with all samples must end with the same parameters. Exit status: 0 it
 // does, the loss fell, and all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or
 // environment; 77 no GPU for --backend nccl.
-#include "ddp/distributed_optimizer.hpp"
 #include "ddp/philox.hpp"
 #include "on_device.hpp"
 
@@ -43,6 +42,50 @@ struct Options {
   std::size_t steps = 100;
 };
 
+// Wraps a model's optimizer and owns the model's Reducer. A training that has one changes in three places: all ranks
+// begin with rank 0's parameters and optimizer state (broadcast()), the backward pass marks gradients in reducer() as
+// they become ready, between reducer().begin() and the update, and the update is made by this.
+template <class Model, class Optimizer = typename Model::Sgd>
+class DistributedOptimizer {
+ public:
+  // What it is given must outlive it. All ranks, with the same model and options.
+  DistributedOptimizer(multinode::World& world, multinode::Communicator& communicator, Model& model,
+                       Optimizer& optimizer, const ddp::ReducerOptions& options)
+      : world_(world),
+        communicator_(communicator),
+        model_(model),
+        optimizer_(optimizer),
+        reducer_(communicator, model.parameters(), model.gradient_storage(), options,
+                 gradient_memory(world, communicator, model)) {
+    connect(model, reducer_);
+  }
+
+  ddp::Reducer<typename Model::value_type>& reducer() { return reducer_; }
+
+  // Gives every rank rank 0's parameters and optimizer state. Collective; throws as broadcast_parameters does.
+  void broadcast() {
+    ddp::broadcast_parameters(world_, communicator_, model_.parameters());
+    ddp::broadcast_parameters(world_, communicator_, optimizer_.state());
+    model_.parameters_changed();
+  }
+
+  // Moves the parameters by the averages of all ranks' gradients. Collective.
+  void update(double learning_rate) {
+    reducer_.wait();
+    if constexpr (on_gpu<Model>)
+      model_.update(optimizer_);  // the rate that the model was loaded with
+    else
+      model_.update(optimizer_, learning_rate);
+  }
+
+ private:
+  multinode::World& world_;
+  multinode::Communicator& communicator_;
+  Model& model_;
+  Optimizer& optimizer_;
+  ddp::Reducer<typename Model::value_type> reducer_;
+};
+
 // How far the parameters of P ranks may lie from those of one process after s steps. Weights and biases begin within
 // 1 / sqrt(10), so they stay within w = 1 / sqrt(10) + s rate g. Inputs and targets are within 1, so an output's error
 // is at most e = 10 w + w + 1, and a sample's gradient, 2 / 10 of error times input, at most g = 0.2 e. That makes g =
@@ -81,7 +124,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   const data::Batch<double> batch = samples(batch_size * rank, batch_size, seed);
   say("loss: mean square error of 20 samples a rank");
   typename Model::Sgd sgd(model.parameters());
-  ddp::DistributedOptimizer optimizer(world, communicator, model, sgd, {.wrap = ddp::compressed(compression)});
+  DistributedOptimizer optimizer(world, communicator, model, sgd, {.wrap = ddp::compressed(compression)});
   say("optimizer: stochastic gradient descent by the mean over all ranks");
   optimizer.broadcast();
   say("parameters: rank 0's, on all ranks");

@@ -58,7 +58,7 @@ void start_training(multinode::World& world, multinode::Communicator& communicat
 }
 
 #ifdef DDP_ON_GPU
-// train_step() for a model on a GPU, which the host does not wait for: it goes on to load the next batch. What came of
+// train_step() for a model on a GPU, which the host does not wait for: it loads the next batch meanwhile. What came of
 // a step is looked at later, with take_loss(). `hooks` have nothing to see. `graphs`: records the step, and repeats it,
 // as one CUDA graph for every size of the global batch; or null.
 template <class T, class U, class Optimizer>

@@ -8,7 +8,7 @@
 
 namespace {
 
-// mpirun gives each process a terminal that nobody looks at; it has no size.
+// mpirun gives each process a terminal without a size.
 std::size_t terminal_columns() {
   winsize size{};
   return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
@@ -22,7 +22,7 @@ Progress::~Progress() {
   if (open_) std::cout << std::endl;
 }
 
-void Progress::step(int epoch, std::size_t step, std::size_t steps, const std::string& rest, bool as_line) {
+void Progress::step(std::size_t epoch, std::size_t step, std::size_t steps, const std::string& rest, bool as_line) {
   if (!talk_) return;
   const std::string text =
       "epoch " + std::to_string(epoch) + " step " + std::to_string(step) + " of " + std::to_string(steps) + rest;

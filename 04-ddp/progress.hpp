@@ -12,7 +12,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   // "epoch 1 step 200 of 469" and `rest` behind it: a line of its own if there is no terminal, and `as_line`.
-  void step(int epoch, std::size_t step, std::size_t steps, const std::string& rest, bool as_line);
+  void step(std::size_t epoch, std::size_t step, std::size_t steps, const std::string& rest, bool as_line);
   // A line that stays.
   void line(const std::string& text);
 

@@ -3,8 +3,8 @@
 // same parameters; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
 #include "ddp/overlap.hpp"
 #include "ddp/philox.hpp"
-#include "ddp/recorder.hpp"
 #include "ddp/reducer.hpp"
+#include "ddp/trace.hpp"
 #include "model/perceptron.hpp"
 #include "on_device.hpp"
 
@@ -19,6 +19,7 @@
 #include <cmath>
 #include <iostream>
 #include <numeric>
+#include <optional>
 
 namespace {
 
@@ -34,7 +35,8 @@ struct Options {
   std::string compression = "none";
   bool no_overlap = false;
   std::size_t measure_overlap = 0;
-  ddp::RecorderOptions recorder;
+  bool breakdown = false;
+  std::string trace;
 
   multinode::Program program() {
     namespace po = boost::program_options;
@@ -56,8 +58,10 @@ struct Options {
         ("no-overlap", po::bool_switch(&no_overlap),
          "reduce the gradients after the backward pass, for comparison")  //
         ("measure-overlap", po::value(&measure_overlap)->value_name("ROUNDS"),
-         "after training, measure how much of the communication a step hides: the median of this many rounds");
-    recorder.add_to(known);
+         "after training, measure how much of the communication a step hides: the median of this many rounds")  //
+        ("breakdown", po::bool_switch(&breakdown), "print what part of a step each of its phases takes")        //
+        ("trace", po::value(&trace)->value_name("FILE"),
+         "write the last steps of all ranks, for chrome://tracing or https://ui.perfetto.dev");
     return {"random_mlp", known, common, [this] { validate(); }};
   }
 
@@ -134,19 +138,12 @@ ddp::Overlap measure(const multinode::World& world, multinode::Communicator& com
       train_step(model, optimizer, reducer, batch, batch.size() * static_cast<std::size_t>(world.size()), {}, 0);
     };
   };
-  const ddp::Compression compression = ddp::parse_compression(options.compression);
-  std::vector<std::uint16_t> compressed(compression == ddp::Compression::none ? 0 : storage.size());
+  settings.check = nullptr;
+  Reducer communication(communicator, parameters, storage, settings);
   const auto communicate = [&] {
-    std::vector<multinode::Block> blocks;
-    for (const ddp::BucketPlan::Bucket& bucket : overlapped.plan().buckets) {
-      if (compressed.empty())
-        blocks.emplace_back(storage.subspan(bucket.offset, bucket.count));
-      else
-        blocks.emplace_back(
-            compressed.data() + bucket.offset, bucket.count,
-            compression == ddp::Compression::float16 ? multinode::DataType::float16 : multinode::DataType::bfloat16);
-    }
-    ddp::reduce_all(communicator, blocks);
+    communication.begin(1);
+    for (std::size_t i = parameters.size(); i-- > 0;) communication.mark_ready(i);
+    communication.wait();
   };
   return ddp::measure_overlap(communicator, {step(overlapped), step(serial), step(alone), communicate},
                               options.measure_overlap);
@@ -162,7 +159,13 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   ddp::Reducer<float> reducer(communicator, model.parameters(), model.gradient_storage(), options.reducer(),
                               gradient_memory(world, communicator, model));
   start_training(world, communicator, model, reducer, seed);
-  ddp::Recorder recorder(world, communicator, options.recorder);
+  ddp::Breakdown breakdown;
+  std::optional<ddp::Trace> trace;
+  if (!options.trace.empty()) trace.emplace(world, communicator, options.trace);
+  const auto observe = [&](const ddp::StepTimes& step) {
+    breakdown.add(step);
+    if (trace) trace->add(step);
+  };
   multinode::JsonLines json(rank == 0 ? options.common.json : "");
   if (rank == 0) {
     json.write(multinode::fingerprint(world));
@@ -185,7 +188,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
       draw((step * size + rank) * options.batch_size, options.batch_size, seed, batch);
       train_step(model, optimizer, reducer, batch, size * options.batch_size,
                  {0, seed, static_cast<std::uint32_t>(step)}, options.learning_rate,
-                 {.complete = {}, .observe = recorder.observer()});
+                 {.complete = {}, .observe = observe});
     }
     losses[rank] = take_loss(world, communicator, model) / static_cast<double>(options.steps * options.batch_size);
     sum_over_ranks(communicator, model, losses);
@@ -201,7 +204,18 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   float largest = 0;
   for (const float gradient : model.copy_gradients()) largest = std::max(largest, std::abs(gradient));
   const double after = loss_of_first_batch();
-  recorder.report(std::cout, json);
+  if (options.breakdown) {
+    const std::vector<ddp::Breakdown::Line> lines = breakdown.over_ranks(communicator);
+    if (rank == 0) {
+      print(std::cout, lines);
+      json.write({{"steps", breakdown.steps()}, {"breakdown", json_of(lines)}});
+    }
+  }
+  if (trace) {
+    const auto error = std::chrono::duration_cast<std::chrono::microseconds>(trace->write()).count();
+    if (rank == 0)
+      std::cout << "trace: " << options.trace << ", the clocks of all ranks within " << error << " us" << std::endl;
+  }
 
   if constexpr (!on_gpu<Model>)
     if (options.measure_overlap > 0) {
@@ -230,8 +244,11 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 int run(multinode::World& world, const Options& options) {
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
   if (communicator->backend() == multinode::Backend::nccl &&
-      (options.measure_overlap > 0 || options.compression != "none"))
-    throw multinode::UsageError("--measure-overlap and --compression: only on CPUs, with --backend mpi or gloo");
+      (options.measure_overlap > 0 || options.compression != "none" || options.breakdown || !options.trace.empty()))
+    throw multinode::UsageError(
+        "--measure-overlap, --compression, --breakdown and --trace: only on CPUs, with --backend mpi or gloo (on GPUs "
+        "the "
+        "host only queues the work: use NVIDIA's nsys profile)");
   return with_perceptron<float>(*communicator,
                                 [&]<class Model>() { return train<Model>(world, *communicator, options); });
 }

@@ -101,7 +101,7 @@ Tensors synthetic(const Options& options, std::uint64_t seed, int rank, torch::D
           torch::randint(synthetic_classes, {options.batch_size}, torch::kInt64).to(device)};
 }
 
-// The part of the test images that are told right; each rank looks at its share of them.
+// The part of the test images that are classified correctly; each rank looks at its share of them.
 double evaluate(multinode::Communicator& communicator, torch::Device device, model::ResNet& net,
                 const data::Cifar10Images& images) {
   const torch::NoGradGuard no_gradients;
@@ -197,7 +197,7 @@ int run(multinode::World& world, const Options& options) {
                          *optimizer, options.learning_rate);
       communicator->synchronize();  // a GPU's work ends within the deadline, or names who is late
       loss += mean.item<double>();
-      progress.step(epoch, step + 1, steps,
+      progress.step(static_cast<std::size_t>(epoch), step + 1, steps,
                     fmt::format(": loss {:.4f} on rank 0", loss / static_cast<double>(step + 1)), false);
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();

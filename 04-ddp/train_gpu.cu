@@ -168,7 +168,7 @@ Result train(Network& net, ncclComm_t comm, int rank, int size) {
                         &zero, net.gradients + net.weights[layer], out));
       const int ready = layer > 0 ? net.biases[layer - 1] : net.count;
       if (ready - sent >= bucket || layer == 0) {
-        // An event orders the streams: NCCL's begins with this bucket when it is computed, and the host goes on.
+        // An event orders the streams: NCCL's begins with this bucket when it is computed, and the host does not wait.
         check(cudaEventRecord(computed, compute));
         check(cudaStreamWaitEvent(communicate, computed, 0));
         check(ncclAllReduce(net.gradients + sent, net.gradients + sent, std::size_t(ready - sent), ncclFloat, ncclSum,

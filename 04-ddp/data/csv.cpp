@@ -33,61 +33,43 @@ std::string shown(std::string_view text) {
   return "'" + result + (text.size() > 40 ? "...'" : "'");
 }
 
-// The fields of a line, without what surrounds them; nothing where a quotation mark is not closed.
-std::optional<std::vector<std::string_view>> split(std::string_view line, char separator) {
+std::vector<std::string_view> split(std::string_view line) {
   std::vector<std::string_view> fields;
-  bool quoted = false;
-  for (std::size_t begin = 0, at = 0; at <= line.size(); ++at) {
-    if (at < line.size() && line[at] == '"') quoted = !quoted;
-    if (at < line.size() && (quoted || line[at] != separator)) continue;
-    std::string_view field = trimmed(line.substr(begin, at - begin));
-    if (field.size() >= 2 && field.front() == '"' && field.back() == '"') field = field.substr(1, field.size() - 2);
-    fields.push_back(field);
-    begin = at + 1;
+  for (std::size_t end = 0; end != std::string_view::npos; line.remove_prefix(end + 1)) {
+    end = line.find(',');
+    fields.push_back(trimmed(line.substr(0, end)));
+    if (end == std::string_view::npos) break;
   }
-  if (quoted) return {};
   return fields;
 }
 
 }  // namespace
 
 Table parse_csv(std::string_view text, const std::string& name) {
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a byte order mark
   Table table;
-  char separator = ',';
-  std::size_t first_line = 0;
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
     if (trimmed(line).empty()) continue;
     const std::string at = name + ": line " + std::to_string(number);
-
-    if (first_line == 0 && line.find(';') != std::string_view::npos) separator = ';';
-    const auto fields = split(line, separator);
-    if (!fields) throw std::runtime_error(at + ": a quotation mark is not closed");
-    if (first_line == 0) {
-      first_line = number;
-      if (fields->size() < 2)
-        throw std::runtime_error(at + ": one column only; features and a target, separated by commas or semicolons, " +
-                                 "are expected");
-      const bool header = std::none_of(fields->begin(), fields->end(),
-                                       [](std::string_view field) { return finite_number(field).has_value(); });
-      for (std::size_t i = 0; i < fields->size(); ++i)
-        table.names.push_back(header && !(*fields)[i].empty() ? std::string((*fields)[i])
-                                                              : "column " + std::to_string(i + 1));
-      if (header) continue;
+    const std::vector<std::string_view> fields = split(line);
+    if (table.names.empty()) {
+      if (fields.size() < 2)
+        throw std::runtime_error(at + ": one column only; features and a target, separated by commas, are expected");
+      table.names.assign(fields.begin(), fields.end());
+      if (std::ranges::none_of(fields, [](std::string_view field) { return finite_number(field).has_value(); }))
+        continue;
+      for (std::size_t i = 0; i < fields.size(); ++i) table.names[i] = "column " + std::to_string(i + 1);
     }
-    if (fields->size() != table.names.size())
-      throw std::runtime_error(at + ": " + std::to_string(fields->size()) + " instead of " +
-                               std::to_string(table.names.size()) + " columns, as in line " +
-                               std::to_string(first_line));
-    for (std::size_t i = 0; i < fields->size(); ++i) {
-      const std::string_view field = (*fields)[i];
-      const std::optional<double> value = finite_number(field);
+    if (fields.size() != table.names.size())
+      throw std::runtime_error(at + ": " + std::to_string(fields.size()) + " instead of " +
+                               std::to_string(table.names.size()) + " columns");
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      const std::optional<double> value = finite_number(fields[i]);
       if (!value)
         throw std::runtime_error(at + ", column " + std::to_string(i + 1) + ": " +
-                                 (field.empty() ? "empty" : shown(field) + " is not a finite number"));
-      (i + 1 < fields->size() ? table.inputs : table.targets).push_back(*value);
+                                 (fields[i].empty() ? "empty" : shown(fields[i]) + " is not a finite number"));
+      (i + 1 < fields.size() ? table.inputs : table.targets).push_back(*value);
     }
   }
   if (table.size() == 0) throw std::runtime_error(name + ": no rows of numbers in it");
@@ -128,21 +110,17 @@ std::vector<std::size_t> standardise(Table& table, std::size_t rows) {
   return constant;
 }
 
-template <class T>
-void gather(const Table& table, std::span<const std::uint32_t> samples, Batch<T>& batch) {
+void gather(const Table& table, std::span<const std::uint32_t> samples, Batch<float>& batch) {
   const std::size_t features = table.features();
-  batch.inputs.resize(samples.size() * features);
-  batch.targets.resize(samples.size());
+  batch.inputs.clear();
+  batch.targets.clear();
   batch.labels.clear();
   batch.samples.assign(samples.begin(), samples.end());
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    batch.targets[i] = static_cast<T>(table.targets.at(samples[i]));
-    std::transform(table.inputs.data() + samples[i] * features, table.inputs.data() + (samples[i] + 1) * features,
-                   batch.inputs.data() + i * features, [](double value) { return static_cast<T>(value); });
+  for (const std::uint32_t sample : samples) {
+    batch.targets.push_back(static_cast<float>(table.targets.at(sample)));
+    for (std::size_t j = 0; j < features; ++j)
+      batch.inputs.push_back(static_cast<float>(table.inputs[sample * features + j]));
   }
 }
-
-template void gather(const Table&, std::span<const std::uint32_t>, Batch<float>&);
-template void gather(const Table&, std::span<const std::uint32_t>, Batch<double>&);
 
 }  // namespace data

@@ -1,4 +1,4 @@
-// csv.hpp: tables of numbers: rows of features, and a target to be told from them.
+// csv.hpp: tables of numbers: rows of features, and a target to predict from them.
 #pragma once
 
 #include "batch.hpp"
@@ -14,18 +14,17 @@
 namespace data {
 
 struct Table {
-  std::vector<std::string> names;  // of the columns, the target's last; "column 1" ... where nobody named them
+  std::vector<std::string> names;  // of the columns, the target's last; "column 1" ... if the file names none
   std::vector<double> inputs;      // size() x features(), row by row; finite
   std::vector<double> targets;     // size()
   std::size_t features() const { return names.size() - 1; }
   std::size_t size() const { return targets.size(); }
 };
 
-// A line for each row, with the same number of fields, two at least: numbers, the last of them the target. Fields are
-// separated by semicolons if the first line has one, else by commas; spaces around them and quotation marks are taken
-// off. The first line may name the columns instead: none of its fields is a number then. Empty lines are skipped.
-// Throws std::runtime_error, one line that says `name`, line and column, for everything else, and for a table without
-// rows.
+// A line for each row, with the same number of fields, two at least: numbers, the last of them the target. Commas
+// separate them, and spaces around them are taken off. The first line may name the columns instead: none of its fields
+// is a number then. Empty lines are skipped. Throws std::runtime_error, one line that says `name`, line and column, for
+// everything else, and for a table without rows.
 Table parse_csv(std::string_view text, const std::string& name);
 
 // Throws multinode::UsageError if the file cannot be read.
@@ -38,7 +37,6 @@ Table read_csv(const std::filesystem::path& path);
 std::vector<std::size_t> standardise(Table& table, std::size_t rows);
 
 // inputs and targets. Throws std::out_of_range for a sample that is not there.
-template <class T>  // float, double
-void gather(const Table& table, std::span<const std::uint32_t> samples, Batch<T>& batch);
+void gather(const Table& table, std::span<const std::uint32_t> samples, Batch<float>& batch);
 
 }  // namespace data

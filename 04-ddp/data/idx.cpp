@@ -5,135 +5,63 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <memory>
 #include <stdexcept>
+#include <string>
 
 namespace data {
-namespace {
 
-// The bytes of a file in order, uncompressed.
-class Source {
- public:
-  virtual ~Source() = default;
-  virtual std::size_t read(std::span<std::uint8_t> into) = 0;  // fewer than asked for only at the end
-  virtual std::size_t at_most() const = 0;                     // bytes that can come in all
-  virtual void expect_end() = 0;                               // throws if anything follows
-};
+Idx read_idx(const std::filesystem::path& path) {
+  const auto require = [&path](bool right, const std::string& wrong) {
+    if (!right) throw std::runtime_error(path.string() + ": " + wrong);
+  };
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);  // reads plain files too
+  const auto unreadable = [&path] {
+    return multinode::UsageError("cannot read " + path.string() + ": " + std::strerror(errno));
+  };
+  if (!file) throw unreadable();
+  const auto read = [&](std::uint8_t* into, std::size_t count) {  // returns fewer than that only at the end
+    const int got = gzread(file.get(), into, static_cast<unsigned>(count));
+    int code = Z_OK;
+    const std::string error = gzerror(file.get(), &code);  // "file: what is wrong", or empty
+    if (code == Z_ERRNO) throw unreadable();
+    require(code != Z_BUF_ERROR, "the gzip data is cut off; get the file again");
+    require(got >= 0, "damaged gzip data:" + error.substr(error.rfind(':') + 1) + "; get the file again");
+    return static_cast<std::size_t>(got);
+  };
 
-class PlainSource : public Source {
- public:
-  PlainSource(std::span<const std::uint8_t> file, const std::string& name) : file_(file), name_(name) {}
-  std::size_t read(std::span<std::uint8_t> into) override {
-    const std::size_t n = std::min(into.size(), file_.size() - at_);
-    std::copy_n(file_.begin() + static_cast<std::ptrdiff_t>(at_), n, into.begin());
-    at_ += n;
-    return n;
-  }
-  std::size_t at_most() const override { return file_.size(); }
-  void expect_end() override {
-    if (at_ != file_.size())
-      throw std::runtime_error(name_ + ": " + std::to_string(file_.size() - at_) + " bytes behind the last element");
-  }
-
- private:
-  std::span<const std::uint8_t> file_;
-  const std::string& name_;
-  std::size_t at_ = 0;
-};
-
-class GzipSource : public Source {
- public:
-  GzipSource(std::span<const std::uint8_t> file, const std::string& name) : file_(file), name_(name) {
-    if (file.size() > std::numeric_limits<uInt>::max()) throw std::runtime_error(name + ": larger than 4 GiB");
-    stream_.next_in = const_cast<Bytef*>(file.data());  // zlib does not write there
-    stream_.avail_in = static_cast<uInt>(file.size());
-    if (inflateInit2(&stream_, 16 + MAX_WBITS) != Z_OK) throw std::runtime_error(name + ": zlib does not start");
-  }
-  ~GzipSource() override { inflateEnd(&stream_); }
-  GzipSource(const GzipSource&) = delete;
-  GzipSource& operator=(const GzipSource&) = delete;
-
-  std::size_t read(std::span<std::uint8_t> into) override {
-    std::size_t done = 0;
-    while (done < into.size() && !ended_) {
-      const std::size_t step = std::min<std::size_t>(into.size() - done, 1 << 30);
-      stream_.next_out = into.data() + done;
-      stream_.avail_out = static_cast<uInt>(step);
-      const int code = inflate(&stream_, Z_NO_FLUSH);
-      done += step - stream_.avail_out;
-      ended_ = code == Z_STREAM_END;
-      if (code == Z_BUF_ERROR || (code == Z_OK && stream_.avail_in == 0 && stream_.avail_out > 0))
-        throw std::runtime_error(name_ + ": the gzip data is cut off; get the file again");
-      if (code != Z_OK && !ended_)
-        throw std::runtime_error(name_ + ": damaged gzip data (" + (stream_.msg ? stream_.msg : "zlib error") +
-                                 "); get the file again");
-    }
-    return done;
-  }
-  std::size_t at_most() const override { return file_.size() * 1032; }  // deflate compresses no better than this
-  void expect_end() override {
-    std::uint8_t more = 0;  // also reads the trailer, and so checks the checksum
-    if (read({&more, 1}) != 0) throw std::runtime_error(name_ + ": more bytes than its header says");
-    if (stream_.avail_in != 0)
-      throw std::runtime_error(name_ + ": " + std::to_string(stream_.avail_in) + " bytes behind the gzip data");
-  }
-
- private:
-  std::span<const std::uint8_t> file_;
-  const std::string& name_;
-  z_stream stream_{};
-  bool ended_ = false;
-};
-
-}  // namespace
-
-Idx parse_idx(std::span<const std::uint8_t> file, const std::string& name) {
-  const bool gzip = file.size() >= 2 && file[0] == 0x1f && file[1] == 0x8b;
-  const std::unique_ptr<Source> source =
-      gzip ? std::unique_ptr<Source>(new GzipSource(file, name)) : std::make_unique<PlainSource>(file, name);
-
-  std::uint8_t head[4] = {};
-  if (source->read(head) != 4) throw std::runtime_error(name + ": too short for an IDX file");
-  if (head[0] != 0 || head[1] != 0) throw std::runtime_error(name + ": not an IDX file (it begins with other bytes)");
-  if (head[2] != 8)
-    throw std::runtime_error(name + ": IDX elements of type " + std::to_string(head[2]) +
-                             "; only 8, unsigned byte, is read");
-  if (head[3] == 0) throw std::runtime_error(name + ": an IDX file without dimensions");
-
+  std::array<std::uint8_t, 4> head{};
+  require(read(head.data(), 4) == 4, "too short for an IDX file");
+  require(head[0] == 0 && head[1] == 0, "not an IDX file (it begins with other bytes)");
+  require(head[2] == 8, "IDX elements of type " + std::to_string(head[2]) + "; only 8, unsigned byte, is read");
+  require(head[3] != 0, "an IDX file without dimensions");
+  constexpr std::size_t most = std::size_t{1} << 40;
   Idx idx;
   std::size_t count = 1;
   for (int d = 0; d < head[3]; ++d) {
-    std::uint8_t word[4];
-    if (source->read(word) != 4) throw std::runtime_error(name + ": cut off in its header");
+    std::array<std::uint8_t, 4> word{};
+    require(read(word.data(), 4) == 4, "cut off in its header");
     std::size_t dimension = 0;
     for (const std::uint8_t byte : word) dimension = dimension << 8 | byte;
     idx.dimensions.push_back(dimension);
-    // Never trust a header with memory: what it announces must be able to come out of this file.
-    if (dimension != 0 && count > source->at_most() / dimension)
-      throw std::runtime_error(name + ": its header announces more elements than the file can hold");
+    require(dimension == 0 || count <= most / dimension, "its header announces more than 2^40 elements");
     count *= dimension;
   }
-  idx.values.resize(count);
-  const std::size_t got = source->read(idx.values);
-  if (got != count)
-    throw std::runtime_error(name + ": cut off: " + std::to_string(got) + " of " + std::to_string(count) + " elements");
-  source->expect_end();
+  // Piece by piece: the header is not trusted with memory.
+  for (std::size_t got = 1; got > 0 && idx.values.size() < count;) {
+    const std::size_t have = idx.values.size(), piece = std::min(count - have, std::size_t{1} << 24);
+    idx.values.resize(have + piece);
+    got = read(idx.values.data() + have, piece);
+    idx.values.resize(have + got);
+  }
+  require(idx.values.size() == count,
+          "cut off: " + std::to_string(idx.values.size()) + " of " + std::to_string(count) + " elements");
+  std::uint8_t more = 0;  // this also reads the trailer of gzip, and so checks the checksum
+  require(read(&more, 1) == 0, "more bytes than its header says");
   return idx;
-}
-
-Idx read_idx(const std::filesystem::path& path) {
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) throw multinode::UsageError("cannot read " + path.string() + ": " + error.message());
-  std::ifstream file(path, std::ios::binary);
-  std::vector<std::uint8_t> bytes(size);
-  if (!file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size)))
-    throw multinode::UsageError("cannot read " + path.string() + ": " + std::strerror(errno));
-  return parse_idx(bytes, path.string());
 }
 
 }  // namespace data

@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <span>
-#include <string>
 #include <vector>
 
 namespace data {
@@ -17,11 +15,9 @@ struct Idx {
 };
 
 // The format: two zero bytes, the element type (8: unsigned byte, the only one taken here), the number of dimensions,
-// each dimension in 4 bytes, high byte first; then the elements, and nothing behind them. Throws std::runtime_error,
-// one line that names `name` and what is wrong. Never allocates more than a small multiple of what `file` can hold.
-Idx parse_idx(std::span<const std::uint8_t> file, const std::string& name);
-
-// Throws multinode::UsageError if the file cannot be read.
+// each dimension in 4 bytes, high byte first; then the elements, and nothing behind them. Throws
+// multinode::UsageError if the file cannot be read, and std::runtime_error, one line that names the file, for what is
+// wrong in it. Allocates no more than twice what the file holds, whatever its header says.
 Idx read_idx(const std::filesystem::path& path);
 
 }  // namespace data

@@ -1,7 +1,6 @@
 // loader.hpp: batches that are made ahead of the training, by a thread of their own.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
@@ -29,7 +28,7 @@ class Loader {
     thread_ = std::thread([this] { make(); });
   }
 
-  // Batches that nobody took are thrown away; waits for a fill that is under way.
+  // Drops the batches that were not taken; waits for a fill that is under way.
   ~Loader() {
     {
       const std::lock_guard lock(mutex_);
@@ -46,21 +45,13 @@ class Loader {
   B& next() {
     std::unique_lock lock(mutex_);
     if (taken_ == last_) throw std::logic_error("Loader: no step is left");
-    const auto ready = [this] { return made_ > taken_ || failure_; };
-    if (!ready()) {
-      const auto start = std::chrono::steady_clock::now();
-      batch_made_.wait(lock, ready);
-      waited_ += std::chrono::steady_clock::now() - start;
-    }
+    batch_made_.wait(lock, [this] { return made_ > taken_ || failure_; });
     if (made_ == taken_) std::rethrow_exception(failure_);
     B& batch = batches_[taken_++ % batches_.size()];
     lock.unlock();
     room_.notify_one();
     return batch;
   }
-
-  // How long next() had to wait in all: near 0 where loading keeps up with the training.
-  std::chrono::nanoseconds waited() const { return waited_; }
 
  private:
   void make() {
@@ -89,7 +80,6 @@ class Loader {
   std::size_t ahead_;
   std::vector<B> batches_;  // step s is in number s % (ahead_ + 1)
   std::size_t last_;
-  std::chrono::nanoseconds waited_{};
 
   std::mutex mutex_;  // of all below
   std::condition_variable room_, batch_made_;

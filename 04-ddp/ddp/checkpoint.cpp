@@ -184,7 +184,7 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
     const nlohmann::json its = state.is_object() ? state.value(option, nlohmann::json()) : nlohmann::json();
     if (its != value)
       throw multinode::UsageError(name + ": a training with " + option + " " + its.dump() + ", not " + value.dump() +
-                                  "; go on with the same, or name another folder");
+                                  "; resume with the same, or name another folder");
   }
 
   for (const NamedBlock& b : blocks) {
@@ -298,12 +298,6 @@ std::vector<std::uint64_t> CheckpointFolder::steps() const {
   return steps;
 }
 
-fs::path CheckpointFolder::write(std::uint64_t step, const nlohmann::json& state, std::span<const NamedBlock> blocks) {
-  start_write(step, state, blocks);
-  wait();
-  return path_of(step);
-}
-
 void CheckpointFolder::start_write(std::uint64_t step, nlohmann::json state, std::span<const NamedBlock> blocks) {
   wait();
   copies_.resize(blocks.size());
@@ -317,7 +311,6 @@ void CheckpointFolder::start_write(std::uint64_t step, nlohmann::json state, std
     write_checkpoint(path_of(step), state, copied);
     const std::vector<std::uint64_t> all = steps();
     for (std::size_t i = keep_; i < all.size(); ++i) fs::remove(path_of(all[i]));
-    return path_of(step);
   });
 }
 
@@ -325,12 +318,7 @@ void CheckpointFolder::wait() {
   if (!writing_.valid()) return;
   std::optional<multinode::Watchdog::Operation> inside;
   if (watchdog_) inside.emplace(*watchdog_, "writing a checkpoint", multinode::Watchdog::nobody);
-  written_ = writing_.get();
-}
-
-std::optional<fs::path> CheckpointFolder::take_written() {
-  if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) wait();
-  return std::exchange(written_, std::nullopt);
+  writing_.get();
 }
 
 std::vector<fs::path> CheckpointFolder::newest_first() const {

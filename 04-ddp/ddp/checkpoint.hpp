@@ -1,4 +1,4 @@
-// checkpoint.hpp: the state of a training in a file, so that it can stop, or be stopped, and go on.
+// checkpoint.hpp: the state of a training in a file, so that it can stop, or be stopped, and resume.
 //
 // The file has the safetensors layout, so that Python opens it: safetensors.torch.load_file(path). All numbers are
 // little-endian:
@@ -19,7 +19,6 @@
 #include <filesystem>
 #include <functional>
 #include <future>
-#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -77,18 +76,11 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  // Removes all but the `keep` of the highest steps afterwards: a training that writes here resumes from the newest.
-  // Until then there must be room for one more. Returns the new one's path. Throws what write_checkpoint() throws.
-  std::filesystem::path write(std::uint64_t step, const nlohmann::json& state, std::span<const NamedBlock> blocks);
-
-  // Copies the blocks, and has a thread of its own write() them: nobody waits for the disk. wait() returns when that is
-  // done, and throws what write() threw. The next writing, and the destructor, wait first.
+  // Copies the blocks, and has a thread of its own write them, and then remove all but the `keep` of the highest steps:
+  // until then there must be room for one more. wait() returns when that is done, and throws what write_checkpoint()
+  // threw. The next writing, and the destructor, wait first.
   void start_write(std::uint64_t step, nlohmann::json state, std::span<const NamedBlock> blocks);
   void wait();
-
-  // The newest that is whole by now, once: nothing where none was finished since the last call. Throws what write()
-  // threw.
-  std::optional<std::filesystem::path> take_written();
 
   std::vector<std::filesystem::path> newest_first() const;
 
@@ -100,8 +92,7 @@ class CheckpointFolder {
   std::size_t keep_;
   multinode::Watchdog* watchdog_;
   std::vector<std::vector<std::byte>> copies_;  // what the thread writes
-  std::future<std::filesystem::path> writing_;
-  std::optional<std::filesystem::path> written_;
+  std::future<void> writing_;
 };
 
 }  // namespace ddp

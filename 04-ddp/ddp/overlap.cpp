@@ -42,12 +42,6 @@ Overlap measure_overlap(multinode::Communicator& communicator, const OverlapMode
   return overlap;
 }
 
-void reduce_all(multinode::Communicator& communicator, std::span<const multinode::Block> blocks) {
-  std::vector<multinode::Work> started;
-  for (const multinode::Block& block : blocks) started.push_back(communicator.start_all_reduce(block));
-  for (multinode::Work& work : started) work.wait();
-}
-
 void print(std::ostream& out, const Overlap& overlap) {
   multinode::Table table({"step", "ms (median)", "lowest", "highest", "communication hidden"});
   for (std::size_t i = 0; i < Overlap::names.size(); ++i) {

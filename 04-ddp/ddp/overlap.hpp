@@ -40,9 +40,6 @@ struct Overlap {
 // counted.
 Overlap measure_overlap(multinode::Communicator& communicator, const OverlapModes& modes, std::size_t rounds);
 
-// The reductions alone: starts all blocks, and waits for them. Collective, called by all ranks.
-void reduce_all(multinode::Communicator& communicator, std::span<const multinode::Block> blocks);
-
 void print(std::ostream& out, const Overlap& overlap);
 nlohmann::json json_of(const Overlap& overlap);
 

@@ -10,14 +10,13 @@
 namespace ddp {
 
 DistributedSampler::DistributedSampler(std::size_t samples, std::size_t global_batch, int rank, int size,
-                                       std::uint64_t seed, Remainder remainder, bool shuffle)
+                                       std::uint64_t seed, Remainder remainder)
     : samples_(samples),
       global_batch_(global_batch),
       rank_(static_cast<std::size_t>(rank)),
       size_(static_cast<std::size_t>(size)),
       seed_(seed),
-      remainder_(remainder),
-      shuffle_(shuffle) {
+      remainder_(remainder) {
   if (samples == 0 || samples > std::numeric_limits<std::uint32_t>::max() || global_batch == 0 || rank < 0 ||
       rank >= size)
     throw std::logic_error("DistributedSampler: no samples, no batch, or no such rank");
@@ -29,7 +28,7 @@ DistributedSampler::DistributedSampler(std::size_t samples, std::size_t global_b
 void DistributedSampler::set_epoch(std::uint32_t epoch) {
   order_.resize(samples_);
   std::iota(order_.begin(), order_.end(), std::uint32_t{0});
-  for (auto i = static_cast<std::uint32_t>(shuffle_ ? samples_ - 1 : 0); i > 0; --i) {  // Fisher and Yates
+  for (auto i = static_cast<std::uint32_t>(samples_ - 1); i > 0; --i) {  // Fisher and Yates
     const PhiloxWords random = philox({i, stream_sampler, epoch, 0}, seed_);
     const std::uint64_t wide = std::uint64_t{random[0]} << 32 | random[1];
     // wide * (i + 1) / 2^64 in 96 bits: one of 0 ... i, uniform but for less than 2^-32

@@ -11,12 +11,12 @@ namespace ddp {
 // What becomes of an epoch's last batch where the samples do not divide by the global batch.
 enum class Remainder {
   smaller,  // it has what is left; a rank's part of it may be empty. Every sample once in an epoch.
-  drop,     // it is left out: the last samples of the epoch's order, other ones in every epoch if it is shuffled
+  drop,     // it is left out: the last samples of the epoch's order, other ones in every epoch
   pad,      // it is filled up with the first samples of the epoch's order (over and over, if they are too few)
 };
 
 // Every epoch is a new permutation of all samples, made from seed and epoch alone, so that every rank has the same one
-// without a message (`shuffle` off: 0, 1, 2 ... in every epoch). A step takes the next `global_batch` of them, and rank
+// without a message. A step takes the next `global_batch` of them, and rank
 // r of P the r-th of P parts of those, which differ by one sample at most: the global batch is the same for every
 // number of ranks. Parts of equal size, which batch normalisation wants, come with drop or pad and a global batch that
 // P divides.
@@ -25,7 +25,7 @@ class DistributedSampler {
   // Throws std::logic_error unless samples, global_batch and size are at least 1 and 0 <= rank < size, and for drop if
   // there are fewer samples than a global batch.
   DistributedSampler(std::size_t samples, std::size_t global_batch, int rank, int size, std::uint64_t seed,
-                     Remainder remainder = Remainder::smaller, bool shuffle = true);
+                     Remainder remainder = Remainder::smaller);
 
   void set_epoch(std::uint32_t epoch);
   std::size_t steps() const { return (order_.size() + global_batch_ - 1) / global_batch_; }  // an epoch
@@ -37,7 +37,6 @@ class DistributedSampler {
   std::size_t rank_, size_;
   std::uint64_t seed_;
   Remainder remainder_;
-  bool shuffle_;
   std::vector<std::uint32_t> order_;  // of the epoch; dropped samples are left out, padding is at the end
 };
 

@@ -6,10 +6,9 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <stdexcept>
+#include <span>
 
 namespace ddp {
 
@@ -19,28 +18,18 @@ void Breakdown::add(const StepTimes& step) {
   for (std::size_t i = 0; i < phases.size(); ++i) phases[i] = Milliseconds(step.at[i + 1] - step.at[i]).count();
 }
 
-std::vector<Breakdown::Line> Breakdown::over_ranks(multinode::World& world) const {
+std::vector<Breakdown::Line> Breakdown::over_ranks(multinode::Communicator& communicator) const {
   constexpr std::size_t phases = StepTimes::names.size();
-  nlohmann::json mine = nlohmann::json::array();
-  for (std::size_t i = 0; i <= phases && !steps_.empty(); ++i) {
+  std::vector<Line> lines;
+  for (std::size_t i = 0; i <= phases; ++i) {
     std::vector<double> times;
     for (const auto& step : steps_)
       times.push_back(i < phases ? step[i] : std::accumulate(step.begin(), step.end(), 0.0));
-    mine.push_back(multinode::median(std::move(times)));
-  }
-  std::vector<Line> lines(phases + 1);
-  const std::vector<std::string> ranks = world.gather("times of steps", mine.dump());
-  for (std::size_t i = 0; i <= phases; ++i) {
-    std::vector<double> medians;
-    for (const std::string& rank : ranks) {
-      const nlohmann::json theirs = nlohmann::json::parse(rank);
-      if (theirs.empty()) return {};
-      medians.push_back(theirs[i]);
-    }
-    const auto [lowest, highest] = std::minmax_element(medians.begin(), medians.end());
-    const double sum = std::accumulate(medians.begin(), medians.end(), 0.0);
-    lines[i] = {i < phases ? StepTimes::names[i] : "step", sum / static_cast<double>(medians.size()), *lowest,
-                *highest};
+    double sum = multinode::median(std::move(times)), lowest = sum, highest = sum;
+    communicator.all_reduce(std::span(&sum, 1));
+    communicator.all_reduce(std::span(&lowest, 1), multinode::Reduction::min);
+    communicator.all_reduce(std::span(&highest, 1), multinode::Reduction::max);
+    lines.push_back({i < phases ? StepTimes::names[i] : "step", sum / communicator.size(), lowest, highest});
   }
   return lines;
 }

@@ -1,7 +1,7 @@
 // step_times.hpp: where the time of a training step goes.
 #pragma once
 
-#include <multinode/world.hpp>
+#include <multinode/communicator.hpp>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -34,8 +34,8 @@ class Breakdown {
   void add(const StepTimes& step);
   std::size_t steps() const { return steps_.size(); }
 
-  // Collective, called by all ranks: the same lines on all of them; none where a rank has no steps.
-  std::vector<Line> over_ranks(multinode::World& world) const;
+  // Collective, called by all ranks, after a step at least: the same lines on all of them.
+  std::vector<Line> over_ranks(multinode::Communicator& communicator) const;
 
  private:
   std::vector<std::array<float, StepTimes::names.size()>> steps_;  // ms

@@ -23,27 +23,17 @@ class Trace {
   static constexpr std::size_t kept_steps = 3;
 
   // Made by all ranks; rank 0 opens the file. Observes the communicator for as long as that lives. Throws UsageError if
-  // the file cannot be written, and for nccl: the host does not see when its operations begin and end.
+  // the file cannot be written.
   Trace(multinode::World& world, multinode::Communicator& communicator, const std::string& path);
 
   void add(const StepTimes& step);
 
   // Collective, called by all ranks, once: rank 0 writes the last steps of all, and throws std::runtime_error if it
-  // cannot. Times of other ranks are put on rank 0's clock, which is compared with theirs by messages there and back:
-  // by the quickest of them, half of whose time is the most that the comparison can be wrong. Returns the largest such
-  // error, on rank 0.
+  // cannot. Times of other ranks are put on rank 0's clock. Returns how far they may be off, on rank 0.
   std::chrono::nanoseconds write();
 
  private:
-  using Time = StepTimes::Time;
-  struct Operation {
-    const char* name;
-    std::size_t bytes;
-    Time begin, end;
-  };
   struct Operations;  // the communicator's thread adds them
-
-  std::string events() const;
 
   multinode::World& world_;
   multinode::Communicator& communicator_;

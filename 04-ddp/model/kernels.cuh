@@ -18,8 +18,8 @@ __global__ void each_kernel(std::size_t count, Op op) {
   if (i < count) op(i);
 }
 
-// The lanes of a warp, all of them, share a row. (They are __host__ too because the kernels' operators are; there
-// nobody calls them.)
+// The lanes of a warp, all of them, share a row. (They are __host__ too because the kernels' operators are, but
+// the host never calls them.)
 class Warp {
  public:
   __host__ __device__ explicit Warp(unsigned lane) : lane_(lane) {}

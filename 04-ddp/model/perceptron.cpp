@@ -173,7 +173,7 @@ void Perceptron<T>::backward(const std::function<void(std::size_t)>& ready, bool
     ready(2 * l - 1);
     multiply(Transpose::first, n, inputs, batch_, errors, l == 1 ? inputs_ : units(l - 1), add ? T(1) : T(0),
              weight_gradient.data());
-    ready(2 * l - 2);  // its reduction goes on under the product below
+    ready(2 * l - 2);  // its reduction overlaps the product below
     if (l == 1) break;
     T* const below = errors_[l - 1].data();
     multiply(Transpose::none, batch_, inputs, n, errors, parameters_[2 * l - 2].data(), T(0), below);

@@ -123,7 +123,7 @@ class PerceptronGpu {
   std::vector<T> copy_parameters();
   std::vector<T> copy_gradients();  // one behind the other
   void initialize(std::uint64_t seed);
-  void parameters_changed();  // from outside: call it, or products go on with the old ones
+  void parameters_changed();  // from outside: call it, or products use the old ones
   std::span<T> gradient_storage() { return gradient_storage_.span(); }
   // The reducer's, for these gradients. The model outlives it.
   std::unique_ptr<ddp::GradientMemory<T>> gradient_memory();
@@ -184,8 +184,8 @@ class PerceptronGpu {
 // that, which is one call instead of some thirty. The first time lets libraries allocate and connect.
 // All that the step does must go on `stream`, or on streams that wait for it by an event and that
 // it waits for (NCCL's, see Communicator::set_stream), and must not depend on anything but device memory and the size
-// of the global batch: all ranks then record in the same step, however unevenly they share a batch. Whoever is called
-// in the step for its effect on the host (the reducer) has it only when the step is not a repetition. Destroy it before
+// of the global batch: all ranks then record in the same step, however unevenly they share a batch. What
+// the step does on the host (the reducer's bookkeeping) happens only when it is not a repetition. Destroy it before
 // the communicator.
 class StepGraphs {
  public:

@@ -1,6 +1,5 @@
 #include "ddp/checkpoint.hpp"
 #include "idx_files.hpp"
-#include "small_disk.hpp"
 
 #include <multinode/check.hpp>
 #include <testing/program_test.hpp>
@@ -10,13 +9,9 @@
 
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <bit>
-#include <chrono>
 #include <limits>
-#include <thread>
 
 namespace checkpoint_test {
 
@@ -79,16 +74,6 @@ TEST(Checkpoint, GivesBackEveryBit) {
   EXPECT_EQ(0, std::memcmp(read.weights.data(), written.weights.data(), read.weights.size() * sizeof(float)));
   EXPECT_EQ(0, std::memcmp(read.momentum.data(), written.momentum.data(), read.momentum.size() * sizeof(double)));
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"a"});
-}
-
-TEST(Checkpoint, BlocksAreFoundByName) {
-  const TemporaryFolder folder;
-  Model written(1), read(9);
-  auto blocks = written.blocks();
-  std::swap(blocks[0], blocks[1]);
-  ddp::write_checkpoint(folder / "a", {}, blocks);
-  ddp::read_checkpoint(folder / "a", read.blocks());
-  EXPECT_EQ(read, written);
 }
 
 TEST(Checkpoint, EveryCutAndEveryWrongBitIsFound) {
@@ -163,49 +148,6 @@ TEST(Checkpoint, OfAnotherModelIsRefused) {
   EXPECT_EQ(other, Model(9, 5)) << "blocks were touched";
 }
 
-TEST(Checkpoint, OfOtherOptionsIsRefused) {
-  const TemporaryFolder folder;
-  Model model(1, 5), other(9);
-  ddp::write_checkpoint(folder / "a", {{"--seed", 1}, {"--rate", 0.1}, {"step", 3}}, model.blocks());
-  const auto error = [&](const nlohmann::json& options) {
-    return error_of<multinode::UsageError>([&] { ddp::read_checkpoint(folder / "a", other.blocks(), options); });
-  };
-  const std::string name = folder / "a";
-  // Before the blocks are looked at: it is the option that gave them another shape.
-  EXPECT_EQ(error({{"--seed", 2}}),
-            name + ": a training with --seed 1, not 2; go on with the same, or name another folder");
-  EXPECT_SAYS(error({{"--rate", 0.1}, {"--relu", true}}), ": a training with --relu null, not true;");
-  EXPECT_EQ(ddp::read_checkpoint(folder / "a", model.blocks(), {{"--seed", 1u}, {"--rate", 0.1}}).at("step"), 3);
-}
-
-TEST(Checkpoint, WrongBlocksAreTheProgramsFault) {
-  const TemporaryFolder folder;
-  Model model(1);
-  auto blocks = model.blocks();
-  blocks[1].name = "weights";
-  EXPECT_SAYS(error_of<std::logic_error>([&] { ddp::write_checkpoint(folder / "a", {}, blocks); }),
-              "two blocks are named 'weights'");
-  blocks = model.blocks();
-  blocks[0].shape = {3, 3};
-  EXPECT_SAYS(error_of<std::logic_error>([&] { ddp::write_checkpoint(folder / "a", {}, blocks); }),
-              "'weights' has a shape of another number of elements");
-  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{});
-}
-
-TEST(Checkpoint, AFullDiskLeavesTheOldOne) {
-  const TemporaryFolder folder;
-  const SmallDisk disk(folder.path(), 0, "size=64k");
-  if (!disk.mounted()) GTEST_SKIP() << "this process may not mount a small disk";
-  Model small(1), large(2, 20'000), read(9);
-  ddp::write_checkpoint(folder / "a", {}, small.blocks());
-  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder / "a", {}, large.blocks()); }),
-            "cannot write the checkpoint " + folder.path().string() + "/a: No space left on device");
-  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"a"});
-  ddp::read_checkpoint(folder / "a", read.blocks());
-  EXPECT_EQ(read, small);
-}
-
-// The same without a mount: a limit of the process.
 TEST(Checkpoint, AFailedWriteLeavesTheOldOne) {
   const TemporaryFolder folder;
   Model small(1), large(2, 20'000), read(9);
@@ -241,17 +183,6 @@ TEST(Checkpoint, WhereNothingCanBeWrittenItSaysSo) {
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"a", "file"}));
 }
 
-TEST(Checkpoint, AReadOnlyFolderIsNamed) {
-  const TemporaryFolder folder;
-  const SmallDisk disk(folder.path(), MS_RDONLY, "size=64k");
-  if (!disk.mounted()) GTEST_SKIP() << "this process may not mount a read-only disk";
-  Model model(1);
-  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder / "a", {}, model.blocks()); }),
-            "cannot write the checkpoint " + folder.path().string() + "/a: Read-only file system");
-  EXPECT_EQ(error_of<multinode::UsageError>([&] { ddp::CheckpointFolder(folder.path(), 2); }),
-            "no checkpoints can be written to " + folder.path().string() + ": Read-only file system");
-}
-
 TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
   const TemporaryFolder parent;
   const fs::path path = parent / "checkpoints";
@@ -265,9 +196,9 @@ TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
   EXPECT_TRUE(folder.newest_first().empty());
   Model model(1);
   for (const std::uint64_t step : {9ul, 10ul, 11'000'000'000ul, 12'000'000'000ul}) {
-    const fs::path written = folder.write(step, {{"step", step}}, model.blocks());
-    EXPECT_EQ(folder.newest_first().front(), written);
-    EXPECT_EQ(ddp::read_checkpoint(written, model.blocks()).at("step"), step);
+    folder.start_write(step, {{"step", step}}, model.blocks());
+    folder.wait();
+    EXPECT_EQ(ddp::read_checkpoint(folder.newest_first().front(), model.blocks()).at("step"), step);
   }
   auto left = foreign;
   left.insert(left.end(), {"step-11000000000.checkpoint", "step-12000000000.checkpoint"});
@@ -285,63 +216,11 @@ TEST(CheckpointFolder, WritesInTheBackgroundWhatTheBlocksWere) {
   folder.wait();
   ddp::read_checkpoint(folder.newest_first().at(0), read.blocks());
   EXPECT_EQ(read, then);
-  EXPECT_EQ(folder.take_written(), folder.newest_first().at(0));
-  EXPECT_EQ(folder.take_written(), std::nullopt);
 
   fs::remove_all(parent.path());
   folder.start_write(2, {}, model.blocks());
   EXPECT_SAYS(error_of([&] { folder.wait(); }), "/step-0000000002.checkpoint: No such file or directory");
   folder.wait();  // said once
-}
-
-// Writers are killed while the temporary file is there. What the next one finds is the newest whole checkpoint.
-TEST(CheckpointFolder, AKilledWriterLeavesTheOneBefore) {
-  const TemporaryFolder parent;
-  constexpr std::size_t rows = 200'000;
-  Model model(0, rows);
-  std::uint64_t before = 0;
-  for (int kills = 0; kills < 3;) {
-    int ready[2];
-    ASSERT_EQ(pipe(ready), 0);
-    const pid_t writer = fork();
-    ASSERT_GE(writer, 0);
-    if (writer == 0) {
-      ddp::CheckpointFolder folder(parent.path(), 2);
-      ::close(ready[0]);
-      for (std::uint64_t step = before + 1;; ++step) {
-        model.weights.assign(rows * 2, static_cast<float>(step));
-        folder.write(step, {{"step", step}}, model.blocks());
-        if (::write(ready[1], "", 1) < 0) _exit(1);
-      }
-    }
-    ::close(ready[1]);
-    char byte = 0;
-    ASSERT_EQ(::read(ready[0], &byte, 1), 1) << "the writer ended";  // at least one a writer
-    const auto half_written = [&] {
-      for (const auto& name : names_in(parent.path()))
-        if (name.ends_with(".tmp")) return true;
-      return false;
-    };
-    // It may have got to the end between the look and the signal: only a stopped process stays as it was seen.
-    while (!half_written()) std::this_thread::yield();
-    kill(writer, SIGSTOP);
-    int status = 0;
-    ASSERT_EQ(waitpid(writer, &status, WUNTRACED), writer);
-    const bool hit = half_written();
-    kill(writer, SIGKILL);
-    ASSERT_EQ(waitpid(writer, &status, 0), writer);
-    ::close(ready[0]);
-    kills += hit;
-
-    ddp::CheckpointFolder folder(parent.path(), 2);
-    EXPECT_FALSE(half_written()) << "left behind";
-    const auto newest = folder.newest_first();
-    ASSERT_FALSE(newest.empty());
-    const std::uint64_t step = ddp::read_checkpoint(newest[0], model.blocks()).at("step");
-    EXPECT_GT(step, before);
-    EXPECT_EQ(model.weights, std::vector<float>(rows * 2, static_cast<float>(step)));
-    before = step;
-  }
 }
 
 }  // namespace checkpoint_test

@@ -1,9 +1,9 @@
 // ddp_equality: 13 steps on P ranks and 13 steps of this process alone, from the same start, with the same global
-// batches, must end at the same parameters: averaging over ranks is the same as a bigger batch. So for SGD and Adam,
-// the three losses, steps of several passes, and gradients that each rank marks in an order of its own. Each is
+// batches, must end at the same parameters: averaging over ranks is the same as a bigger batch. It tries SGD and Adam,
+// the three losses, steps of several passes, and gradients that the ranks mark in different orders. Each is
 // compared again with faults planted in a single step, which must be found.
 // Exit status: 0 all equal within their bounds, all ranks bit-identical, and every fault more than ten times a bound;
-// 1 not so.
+// 1 otherwise.
 //
 // The bound. Both ways add the same numbers in different orders, so only rounding tells them apart. Let u = 2^-53.
 //  - A sum of products whose longest chain of additions is N is computed with an error of at most g |terms|, where

@@ -40,7 +40,7 @@ inline std::vector<Way> ways() {
   return all;
 }
 
-// Of the ways without mpirun the one that nobody watches over.
+// Without mnrun, which uses the same library as bare processes.
 inline std::vector<Way> one_way_a_library() {
   std::vector<Way> some = ways();
   std::erase_if(some, [](const Way& way) { return way.starter == Starter::mnrun; });

@@ -57,7 +57,6 @@ double some_gradient(std::size_t j, int step) {
   const double s = step;
   return std::vector{0.3 - 0.2 * s, 1e-9 * (s + 1), -4 + s * s, std::sin(s)}[j];
 }
-constexpr double largest_gradient = 400;  // of the first 20 steps
 
 // All tests are made in both precisions.
 template <class T>
@@ -68,93 +67,15 @@ class Optimizers : public ::testing::Test {
 using Precisions = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(Optimizers, Precisions);
 
-// In long double. What T makes of it: every operation, and every constant, is off by u of its result, so a velocity by
-// 4 u (1 + 1/(1 - momentum)) of the largest possible one, V, and after k steps a parameter by k times rate that much
-// and 3 u of itself; twice that, because weight decay feeds a little of it back.
-TYPED_TEST(Optimizers, SgdDoesWhatItsFormulaSays) {
-  using T = TypeParam;
-  for (const auto& [momentum, decay] : {std::pair{0.0, 0.0}, std::pair{0.9, 0.0}, std::pair{0.9, 0.01}}) {
-    Trained<T> t = by_sgd<T>(momentum, decay);
-    std::vector<long double> parameter{0.5L, -1.25L, 3, 2}, velocity(4);
-    long double largest = 0;
-    for (int k = 0; k < 20; ++k) {
-      const double rate = 0.1 / (1 + k);
-      t.step(some_gradient, k, rate);
-      for (std::size_t j = 0; j < 4; ++j) {
-        velocity[j] = momentum * velocity[j] + static_cast<T>(some_gradient(j, k)) + decay * parameter[j];
-        parameter[j] -= rate * velocity[j];
-        largest = std::max(largest, std::abs(parameter[j]));
-        const long double v = (largest_gradient + decay * largest) / (1 - momentum);
-        const long double bound =
-            2 * (k + 1) * (0.1L * 4 * this->u * (1 + 1 / (1 - momentum)) * v + 3 * this->u * largest);
-        EXPECT_NEAR(t.elements()[j], static_cast<double>(parameter[j]), static_cast<double>(bound))
-            << "momentum " << momentum << ", element " << j << ", step " << k;
-      }
-    }
-  }
-}
-
-// Algorithm 1 of Kingma and Ba, as it is printed. In T the mean is off by 4 u / (1 - 0.9) of the largest gradient so
-// far, M, and so by 40 u M / root of the step. The mean of squares, of terms that are all positive, is off by 3 u a
-// step and 3 u, so after k steps the root by 2 k u of itself. |mean| / root is 1.5 at most in 20 steps (see
-// ddp_equality.cpp), so a step is off by rate u (40 M / (root + epsilon) + 3 k + 10), and parameters round their own
-// sums.
-TYPED_TEST(Optimizers, AdamDoesWhatThePaperSays) {
-  using T = TypeParam;
-  Trained<T> t = by_adam<T>();
-  std::vector<long double> parameter{0.5L, -1.25L, 3, 2}, m(4), v(4), largest(4), bound(4);
-  for (int k = 0; k < 20; ++k) {
-    const double rate = 0.1 / (1 + k);
-    t.step(some_gradient, k, rate);
-    for (std::size_t j = 0; j < 4; ++j) {
-      const long double g = static_cast<T>(some_gradient(j, k));
-      largest[j] = std::max(largest[j], std::abs(g));
-      m[j] = 0.9L * m[j] + 0.1L * g;
-      v[j] = 0.999L * v[j] + 0.001L * g * g;
-      const long double mean = m[j] / (1 - std::pow(0.9L, k + 1)),
-                        root = std::sqrt(v[j] / (1 - std::pow(0.999L, k + 1)));
-      parameter[j] -= rate * mean / (root + 1e-8L);
-      bound[j] +=
-          rate * this->u * (40 * largest[j] / (root + 1e-8L) + 3 * k + 10) + 3 * this->u * std::abs(parameter[j]);
-      EXPECT_NEAR(t.elements()[j], static_cast<double>(parameter[j]), static_cast<double>(bound[j]))
-          << "element " << j << ", step " << k;
-    }
-  }
-}
-
-// With the same gradient g in each step Adam's mean is g and its root |g|, exactly, once their starts are corrected:
-// every step is rate g / (|g| + 1e-8). Without momentum SGD's is rate g, with it rate g (1 - momentum^k) / (1 -
-// momentum).
-TYPED_TEST(Optimizers, AConstantGradientHasAClosedForm) {
-  using T = TypeParam;
-  constexpr int steps = 50;
-  const std::vector<double> gradient{0.25, -3, 1e-4, 1e3};
-  const auto constant = [&](std::size_t j, int) { return gradient[j]; };
-  Trained<T> sgd = by_sgd<T>(0.9), adam = by_adam<T>();
-  std::vector<double> start{0.5, -1.25, 3, 2}, far = start, near = start;
-  for (int k = 0; k < steps; ++k) {
-    sgd.step(constant, k, 0.01);
-    adam.step(constant, k, 0.01);
-    for (std::size_t j = 0; j < 4; ++j) {
-      far[j] -= 0.01 * gradient[j] * (1 - std::pow(0.9, k + 1)) / 0.1;
-      near[j] -= 0.01 * gradient[j] / (std::abs(gradient[j]) + 1e-8);
-    }
-  }
-  for (std::size_t j = 0; j < 4; ++j) {
-    // Relative to the way, 60 roundings of the velocity; relative to the place, one a step. Adam as in the test above.
-    const double u = static_cast<double>(this->u), way = std::abs(far[j] - start[j]);
-    EXPECT_NEAR(sgd.elements()[j], far[j], 60 * u * way + steps * u * (std::abs(far[j]) + std::abs(start[j])));
-    EXPECT_NEAR(adam.elements()[j], near[j], steps * u * (0.01 * (50 + 3 * steps) + 4));
-  }
-}
-
 // Printed by PyTorch 2.15:
 //   p = torch.nn.Parameter(torch.tensor([0.5, -1.25, 3.0], dtype=torch.float64))
 //   o = torch.optim.SGD([p], lr=0.1, momentum=0.9, weight_decay=0.01)     and     torch.optim.Adam([p], lr=0.1)
 //   for s in range(4):
 //     p.grad = torch.tensor([0.3 - 0.2 * s, 1e-9 * (s + 1), -4.0 + s * s], dtype=torch.float64)
 //     o.step(); print(p.tolist())
-TEST(Optimizer, AgreesWithPyTorch) {
+TYPED_TEST(Optimizers, AgreeWithPyTorch) {
+  using T = TypeParam;
+  const double tolerance = 50 * static_cast<double>(this->u);  // numbers below 5, rounded some ten times a step
   const double sgd[4][3] = {{0.4695, -1.2487500001, 3.3970000000000002},
                             {0.4315805, -1.2463762503899, 4.050903},
                             {0.40702136949999995, -1.2429934997004202, 4.635364797},
@@ -163,13 +84,13 @@ TEST(Optimizer, AgreesWithPyTorch) {
                              {0.3128936121571956, -1.2722699629102818, 3.1982575076179094},
                              {0.26797679981632744, -1.2892926895848187, 3.274210845932346},
                              {0.2797195674182149, -1.3099468411732045, 3.2770562879687457}};
-  Trained<double> a = by_sgd<double>(0.9, 0.01), b = by_adam<double>();
+  Trained<T> a = by_sgd<T>(0.9, 0.01), b = by_adam<T>();
   for (int k = 0; k < 4; ++k) {
     a.step(some_gradient, k, 0.1);
     b.step(some_gradient, k, 0.1);
-    for (std::size_t j = 0; j < 3; ++j) {  // both round some ten times a step
-      EXPECT_NEAR(a.first[j], sgd[k][j], 5e-15) << "element " << j << ", step " << k;
-      EXPECT_NEAR(b.first[j], adam[k][j], 5e-15) << "element " << j << ", step " << k;
+    for (std::size_t j = 0; j < 3; ++j) {
+      EXPECT_NEAR(a.first[j], sgd[k][j], tolerance) << "element " << j << ", step " << k;
+      EXPECT_NEAR(b.first[j], adam[k][j], tolerance) << "element " << j << ", step " << k;
     }
   }
 }
@@ -209,7 +130,7 @@ TYPED_TEST(Optimizers, NansAreNotTakenForSomethingSmall) {
   }
 }
 
-// What a checkpoint does: the state goes into another optimizer, and both go on alike, bit for bit.
+// What a checkpoint does: the state goes into another optimizer, and both continue alike, bit for bit.
 TYPED_TEST(Optimizers, StatesMakeAnotherOneGoOnAlike) {
   using T = TypeParam;
   for (const bool adam : {false, true}) {
@@ -236,11 +157,6 @@ TYPED_TEST(Optimizers, StatesMakeAnotherOneGoOnAlike) {
     EXPECT_EQ(one.elements(), other.elements());
     EXPECT_NE(one.elements(), forgetful.elements());
   }
-}
-
-TEST(Optimizer, AdamWantsToKnowItsSteps) {
-  Trained<double> t = by_adam<double>();
-  EXPECT_THROW(t.optimizer->update(1, t.second, std::vector<double>{1}, 0.1), std::logic_error);
 }
 
 }  // namespace optimizer_test

@@ -231,15 +231,6 @@ INSTANTIATE_TEST_SUITE_P(All, PerceptronOf,
                                             ::testing::Bool(), ::testing::Bool()),
                          name_of);
 
-TEST(Perceptron, GradientsAreReadyFromTheLastToTheFirst) {
-  Trained<double> t;
-  const auto batch = some_batch(3);
-  t.perceptron.forward(batch, {});
-  std::vector<std::size_t> order;
-  t.perceptron.backward([&](std::size_t i) { order.push_back(i); });
-  EXPECT_EQ(order, (std::vector<std::size_t>{5, 4, 3, 2, 1, 0}));
-}
-
 TEST(Perceptron, AnEmptyBatchHasGradientsOfZero) {
   Trained<double> t;
   std::fill(t.perceptron.gradient_storage().begin(), t.perceptron.gradient_storage().end(), 9.0);
@@ -247,22 +238,6 @@ TEST(Perceptron, AnEmptyBatchHasGradientsOfZero) {
   EXPECT_EQ(t.perceptron.forward(empty, {0.25, 1, 1}).loss, 0);
   t.perceptron.backward([](std::size_t) {});
   for (const double element : t.perceptron.gradient_storage()) EXPECT_EQ(element, 0);
-}
-
-TEST(Perceptron, GradientsOfABatchAreTheSumsOfItsParts) {
-  Trained<double> whole, part;
-  const model::Dropout dropout{0.25, 7, 3};
-  const auto batch = some_batch(16);
-  whole.perceptron.forward(batch, dropout);
-  whole.perceptron.backward([](std::size_t) {});
-  std::vector<double> sum(whole.perceptron.gradient_storage().size());
-  for (const auto& [first, count] : {std::pair{0u, 5u}, std::pair{5u, 11u}}) {
-    const auto some = some_batch(count, first);
-    part.perceptron.forward(some, dropout);
-    part.perceptron.backward([](std::size_t) {});
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part.perceptron.gradient_storage()[i];
-  }
-  for (std::size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i], whole.perceptron.gradient_storage()[i], 1e-13);
 }
 
 // The loss of one sample shows its masks: it must be the same in any company, and change with every part of the key.
@@ -305,22 +280,6 @@ TEST(Dropout, KeepsTheShareItShouldAndTheMean) {
   EXPECT_NEAR(sum / 100, 1, 5 * 0.0018);
   // And the samples' masks are independent: means of 1000 units deviate by sqrt(1/3 / 1000) = 0.018, +- 7 %.
   EXPECT_NEAR(std::sqrt(squares / 100 - sum / 100 * sum / 100), 0.018, 0.018 * 0.35);
-}
-
-TEST(Dropout, ThresholdsAreExact) {
-  EXPECT_EQ(model::dropout_threshold(0), 0u);
-  EXPECT_EQ(model::dropout_threshold(0.25), 1u << 30);
-  EXPECT_EQ(model::dropout_threshold(0.5), 1u << 31);
-}
-
-TEST(Perceptron, MomentumDescends) {
-  Trained<double> t;
-  const double before = t.perceptron.parameter(5)[0];
-  std::fill(t.perceptron.gradient_storage().begin(), t.perceptron.gradient_storage().end(), 2.0);
-  t.perceptron.update(t.optimizer, 0.5);
-  EXPECT_DOUBLE_EQ(t.perceptron.parameter(5)[0], before - 1);
-  t.perceptron.update(t.optimizer, 0.5);  // velocity 0.5 * 2 + 2
-  EXPECT_DOUBLE_EQ(t.perceptron.parameter(5)[0], before - 1 - 1.5);
 }
 
 TEST(Perceptron, TheSeedMakesTheStart) {

@@ -79,18 +79,6 @@ TEST_P(ReducerOverNccl, EveryElementIsRight) {
   EXPECT_SAYS(result.out, " checks, 0 wrong");
 }
 
-TEST(ReducerOverNcclKilled, ARankThatIsKilledEndsTheOthers) {
-  for (const auto& [name, value] : on_host_nccl()) setenv(name.c_str(), value.c_str(), 1);
-  Ranks ranks(Starter::bare, 3,
-              {PATH_reducer_ranks, "--backend", "nccl", "--asleep", "1", "--nap", "200000", "--timeout", "100"});
-  ASSERT_TRUE(ranks.wait_for("stand-ins of GPUs"));
-  ranks.signal(1, SIGKILL);
-  const Ranks::End end = ranks.wait();
-  EXPECT_TRUE(end.survivors_ended) << end.output;
-  EXPECT_SAYS(end.output, "rank 1 (host ");
-  EXPECT_LT(end.seconds, 50) << end.output;
-}
-
 INSTANTIATE_TEST_SUITE_P(Ranks, ReducerOverNccl, ::testing::Values(2, 3, 4), ::testing::PrintToStringParamName());
 #endif
 

@@ -100,9 +100,7 @@ TEST_F(OnStandIns, TheOtherProgramsEndAsOnTheCpu) {
                 "([0-9.]+) after 10 steps"},
                {{PATH_train_ddp, "--epochs", "20", "--learning-rate", "0.01"}, "epoch 20: loss ([0-9.]+)"},
                {{PATH_horovod_style, "--steps", "40"}, "step 40: loss ([0-9.]+)"},
-               {{PATH_trainer_style, "--data", data_->path().string(), "--epochs", "2", "--batch-size", "30",
-                 "--min-accuracy", "0"},
-                "epoch 2: train_loss_epoch ([0-9.]+)"}};
+               {learn({"--optimizer", "adam", "--patience", "3"}), "epoch 3: loss ([0-9.]+)"}};
   for (const auto& c : cases)
     for (const int ranks : {2, 3})
       EXPECT_NEAR(loss(start(ranks, c.command), c.loss), loss(start(ranks, c.command, false), c.loss), close)

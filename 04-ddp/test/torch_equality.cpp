@@ -5,7 +5,7 @@
 //  - in the end all ranks' parameters are the same, bit for bit;
 //  - PyTorch's libtorch_cpu.so, which has a Gloo of another version in it, does not take the communicator's calls;
 //  - the ranks' running statistics differ until broadcast_buffers(), and are rank 0's afterwards.
-// Exit status: 0 all of it holds, 1 not so.
+// Exit status: 0 all of it holds; 1 otherwise.
 //
 // The bound. n float numbers g, added in any order (n - 1 roundings), times 1 / divisor (a rounding for the reciprocal
 // and one for the product): the error is at most c u / (1 - c u) sum |g| / divisor, c = n + 1, u = 2^-24 (Higham,

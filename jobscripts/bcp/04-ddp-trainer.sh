@@ -17,7 +17,7 @@ echo "job $NGC_JOB_ID on $NGC_ARRAY_SIZE replicas of $NGC_GPUS_PER_NODE GPUs, im
 echo "programs of $BUILD, logs in $LOGS"
 
 bcprun=(bcprun -no_redirect -n "$NGC_ARRAY_SIZE" -e "BUILD=$BUILD" -e "LOGS=$LOGS") # other variables do not reach processes
-: "${OPTIONS:=--epochs 5}" # EDIT: trainer_style --help lists them
+: "${OPTIONS:=--epochs 5 --optimizer adam --patience 3}" # EDIT: fashion_mnist --help lists them
 # rdma_tune exec gives each node its own settings for RDMA, or for sockets where there is none.
 "${bcprun[@]}" -p "$NGC_GPUS_PER_NODE" -c "$BUILD/07-rdma-tuning/rdma_tune exec -- \
-  $BUILD/04-ddp/trainer_style --json $LOGS/result.jsonl $OPTIONS"
+  $BUILD/04-ddp/fashion_mnist --json $LOGS/result.jsonl $OPTIONS"
