@@ -90,7 +90,7 @@ class OutOfBand {
   }
   bool said(const std::string& key) { return number(key) > 0; }
   void say(const std::string& key, std::int64_t number = 1) { store_->add(key, number); }
-  multinode::Store& store() { return *store_; }
+  multinode::TcpStore& store() { return *store_; }
 
  private:
   std::unique_ptr<multinode::TcpStoreServer> server_;

@@ -1,8 +1,7 @@
-// gloo_store.hpp: rendezvous for Gloo: the address to listen on, and a multinode::Store as Gloo's store. For programs
+// gloo_store.hpp: rendezvous for Gloo: the address to listen on, and a TcpStore as Gloo's store. For programs
 // that link Gloo.
 #pragma once
 
-#include <multinode/store.hpp>
 #include <multinode/world.hpp>
 
 #include <gloo/rendezvous/store.h>
@@ -16,7 +15,7 @@ namespace multinode {
 // Keys begin with "gloo/". `timeout` is the default of wait() and that of get(). `store` must outlive it.
 class GlooStore : public gloo::rendezvous::Store {
  public:
-  GlooStore(multinode::Store& store, std::chrono::milliseconds timeout) : store_(store), timeout_(timeout) {}
+  GlooStore(TcpStore& store, std::chrono::milliseconds timeout) : store_(store), timeout_(timeout) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
     store_.set("gloo/" + key, {data.data(), data.size()});
@@ -27,13 +26,14 @@ class GlooStore : public gloo::rendezvous::Store {
   }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
-    std::vector<std::string> ours;
-    for (const std::string& key : keys) ours.push_back("gloo/" + key);
-    store_.wait(ours, timeout);
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    for (const std::string& key : keys)
+      store_.get("gloo/" + key,
+                 std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
   }
 
  private:
-  multinode::Store& store_;
+  TcpStore& store_;
   std::chrono::milliseconds timeout_;
 };
 

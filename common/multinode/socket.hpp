@@ -3,19 +3,40 @@
 
 #include <multinode/descriptor.hpp>
 #include <multinode/endpoint.hpp>
-#include <multinode/store.hpp>
 
 #include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
 struct addrinfo;
 
-namespace multinode::detail {
+namespace multinode {
+
+// The deadline passed without a value. what() names the key and the store.
+class StoreTimeout : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The store can no longer be reached, or its answer violates the protocol.
+class StoreLost : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The store rejected the request: the key or the value is too large (max_key, max_value), the store is full, or the
+// value is not a number for add().
+class StoreRefused : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+namespace detail {
 
 using Clock = std::chrono::steady_clock;
 
@@ -82,4 +103,6 @@ class TcpClient {
   Clock::time_point resolved_{};
 };
 
-}  // namespace multinode::detail
+}  // namespace detail
+
+}  // namespace multinode

@@ -4,13 +4,13 @@
 //   the length of the rest (u32), a byte, a body.
 //     hello: token, generation, i32 rank, i32 world size, u32 timeout in ms, where, node
 //     request: operation      set: key, value, u32 readers   compare_set: key, expected, desired
-//                             get: key, u64 ms               wait: u64 ms, u32 number, keys
-//                             add: key, i64                  will: key, value         goodbye: nothing
+//                             get: key, u64 ms               add: key, i64
+//                             will: key, value               goodbye: nothing
 //                             beat: progress, u8             fail: u8 status, reason
 //     answer: status          done: the value (get, compare_set, add: decimal), or nothing
 //                             timed_out: the missing key
 //                             refused, taken: the reason
-//   get and wait are answered when the values exist or the timeout has passed: clients do not poll. beat and fail have
+//   get is answered when the value exists or the timeout has passed: clients do not poll. beat and fail have
 //   no answer and are read even then. To ranks the server also sends, at any time:
 //                             verdict: u8 speak, u8 status, text     notice: a line to print     pulse: nothing
 //   A client before its hello is called a stranger, after it a member. A stranger without the token of the run is
@@ -35,10 +35,6 @@ class Writer {
     number(static_cast<std::uint32_t>(text.size()));
     bytes += text;
   }
-  void strings(const std::vector<std::string>& texts) {
-    number(static_cast<std::uint32_t>(texts.size()));
-    for (const auto& text : texts) string(text, 0);
-  }
 
   std::string bytes;
 };
@@ -60,13 +56,6 @@ class Reader {
     number(length);
     if (length > longest) throw Violation("a string is longer than allowed");
     to = take(length);
-  }
-  void strings(std::vector<std::string>& to) {
-    std::uint32_t count = 0;
-    number(count);
-    if (count > max_keys) throw Violation("a wait has too many keys");
-    to.clear();
-    for (std::uint32_t i = 0; i < count; ++i) string(to.emplace_back(), Store::max_key);
   }
   void end() const {
     if (!bytes_.empty()) throw Violation("a frame is longer than its contents");
@@ -97,18 +86,8 @@ void fields_of_hello(Stream& stream, AnyHello& hello) {
 
 template <class Stream, class AnyRequest>
 void fields_of_request(Stream& stream, AnyRequest& request) {
-  const auto value = [&] { stream.string(request.value, Store::max_value); };
-  switch (request.operation) {
-    case Operation::set:
-    case Operation::will:
-    case Operation::get:
-    case Operation::add:
-    case Operation::compare_set:
-      stream.string(request.keys.at(0), Store::max_key);
-      break;
-    default:
-      break;
-  }
+  const auto value = [&] { stream.string(request.value, max_value); };
+  if (request.operation < Operation::goodbye) stream.string(request.key, max_key);
   switch (request.operation) {
     case Operation::set:
       value();
@@ -119,11 +98,8 @@ void fields_of_request(Stream& stream, AnyRequest& request) {
       return stream.number(request.timeout_ms);
     case Operation::add:
       return stream.number(request.amount);
-    case Operation::wait:
-      stream.number(request.timeout_ms);
-      return stream.strings(request.keys);
     case Operation::compare_set:
-      stream.string(request.expected, Store::max_value);
+      stream.string(request.expected, max_value);
       return value();
     case Operation::beat:
       stream.number(request.progress.sequence);
@@ -131,11 +107,11 @@ void fields_of_request(Stream& stream, AnyRequest& request) {
       stream.number(request.progress.peer);
       stream.number(request.progress.waited_ms);
       stream.number(request.progress.wait);
-      stream.string(request.progress.name, Store::max_key);
+      stream.string(request.progress.name, max_key);
       return stream.number(request.status);
     case Operation::fail:
       stream.number(request.status);
-      return stream.string(request.value, Store::max_key);
+      return stream.string(request.value, max_key);
     case Operation::goodbye:
       return;
     default:
@@ -184,11 +160,9 @@ std::string encode(Status status, std::size_t length) {
 Request parse_request(std::string_view frame) {
   Reader reader(frame);
   Request request;
-  request.keys.emplace_back();
   reader.number(request.operation);
   fields_of_request(reader, request);
   reader.end();
-  if (request.operation >= Operation::goodbye) request.keys.clear();
   if (request.progress.wait > Progress::Wait::expired) throw Violation("unknown kind of wait");
   return request;
 }

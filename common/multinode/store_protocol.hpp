@@ -2,28 +2,26 @@
 // functions, for the fuzzer.
 #pragma once
 
-#include <multinode/store.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace multinode::protocol {
 
 // Sent first by each side: a name and a version.
-inline constexpr std::string_view magic{"mnstore\x02", 8};
+inline constexpr std::string_view magic{"mnstore\x03", 8};
 
-inline constexpr std::size_t max_keys = 16 << 10;  // per wait: the server looks them up in one turn
+inline constexpr std::size_t max_key = 4 << 10;  // bytes
+inline constexpr std::size_t max_value = 1 << 20;
 // Enough for compare_set, which has two values.
-inline constexpr std::size_t max_frame = 2 * Store::max_value + Store::max_key + 64;
+inline constexpr std::size_t max_frame = 2 * max_value + max_key + 64;
 inline constexpr std::size_t max_hello = 8 << 10;  // a frame of a process that is not yet known
 inline constexpr std::int32_t max_ranks = 1 << 20;
 
-enum class Operation : std::uint8_t { set = 1, get, add, wait, compare_set, will, goodbye, hello, beat, fail };
+enum class Operation : std::uint8_t { set = 1, get, add, compare_set, will, goodbye, hello, beat, fail };
 // From verdict on: without a request.
 enum class Status : std::uint8_t { done = 1, timed_out, refused, taken, verdict, notice, pulse };
 
@@ -62,14 +60,14 @@ struct Progress {
 
 struct Request {
   Operation operation{};
-  std::vector<std::string> keys{};  // one; wait: any number; none from goodbye on
-  std::string value{};              // set, compare_set, will; fail: the reason
-  std::string expected{};           // compare_set
-  std::int64_t amount = 0;          // add
-  std::uint64_t timeout_ms = 0;     // get, wait
-  std::uint32_t readers = 0;        // set: the number of gets after which the key is deleted; 0: never
-  std::uint8_t status = 0;          // fail: the exit status; beat: 1 if the server shall answer with a pulse
-  Progress progress{};              // beat
+  std::string key{};             // not from goodbye on
+  std::string value{};           // set, compare_set, will; fail: the reason
+  std::string expected{};        // compare_set
+  std::int64_t amount = 0;       // add
+  std::uint64_t timeout_ms = 0;  // get
+  std::uint32_t readers = 0;     // set: the number of gets after which the key is deleted; 0: never
+  std::uint8_t status = 0;       // fail: the exit status; beat: 1 if the server shall answer with a pulse
+  Progress progress{};           // beat
   bool operator==(const Request&) const = default;
 };
 

@@ -57,16 +57,15 @@ TcpStore::TcpStore(const Endpoint& server, milliseconds timeout, const protocol:
               [&](detail::TcpClient& client, Clock::time_point deadline) { shake_hands(client, hello, deadline); }) {}
 
 void TcpStore::pass(const std::string& key, std::string_view value, std::uint32_t readers) {
-  call({.operation = Operation::set, .keys = {key}, .value = std::string(value), .readers = readers}, timeout_,
-       "setting");
+  call({.operation = Operation::set, .key = key, .value = std::string(value), .readers = readers}, timeout_, "setting");
 }
 
 std::string TcpStore::get(const std::string& key, milliseconds timeout) {
-  return call({.operation = Operation::get, .keys = {key}, .timeout_ms = count(timeout)}, timeout, "getting");
+  return call({.operation = Operation::get, .key = key, .timeout_ms = count(timeout)}, timeout, "getting");
 }
 
 std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
-  const auto text = call({.operation = Operation::add, .keys = {key}, .amount = amount}, timeout_, "adding to");
+  const auto text = call({.operation = Operation::add, .key = key, .amount = amount}, timeout_, "adding to");
   std::int64_t sum = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
   if (error != std::errc() || end != text.data() + text.size())
@@ -74,44 +73,37 @@ std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
   return sum;
 }
 
-void TcpStore::wait(std::span<const std::string> keys, milliseconds timeout) {
-  call({.operation = Operation::wait, .keys = {keys.begin(), keys.end()}, .timeout_ms = count(timeout)}, timeout,
-       "waiting for");
-}
-
 std::string TcpStore::compare_set(const std::string& key, std::string_view expected, std::string_view desired) {
-  return call({Operation::compare_set, {key}, std::string(desired), std::string(expected)}, timeout_,
+  return call({Operation::compare_set, key, std::string(desired), std::string(expected)}, timeout_,
               "compare-and-set of");
 }
 
 void TcpStore::will(const std::string& key, std::string_view value) {
-  call({Operation::will, {key}, std::string(value)}, timeout_, "leaving a will at");
+  call({Operation::will, key, std::string(value)}, timeout_, "leaving a will at");
 }
 
 void TcpStore::goodbye() {
-  call({.operation = Operation::goodbye, .keys = {}}, timeout_, "saying goodbye to");
+  call({.operation = Operation::goodbye}, timeout_, "saying goodbye to");
   if (!pumped_) client_.close();  // else the thread that receives uses it
 }
 
 std::string TcpStore::call(protocol::Request request, milliseconds timeout, std::string_view verb) {
-  for (std::string& key : request.keys) key.insert(0, prefix_);
-  const std::string key = request.keys.empty() ? client_.name() : detail::quoted(request.keys[0]);
-  const std::string doing = std::string(verb) + " " + key;
-  for (const auto& each : request.keys)
-    if (each.size() > max_key)
-      throw StoreRefused("a key of " + std::to_string(each.size()) + " bytes is too long for " + client_.name() + ": " +
-                         detail::quoted(each));
-  if (const auto size = std::max(request.value.size(), request.expected.size()); size > max_value)
+  const bool goodbye = request.operation == Operation::goodbye;
+  if (!goodbye) request.key.insert(0, prefix_);
+  const std::string doing = std::string(verb) + " " + (goodbye ? client_.name() : detail::quoted(request.key));
+  if (request.key.size() > protocol::max_key)
+    throw StoreRefused("a key of " + std::to_string(request.key.size()) + " bytes is too long for " + client_.name() +
+                       ": " + detail::quoted(request.key));
+  if (const auto size = std::max(request.value.size(), request.expected.size()); size > protocol::max_value)
     throw StoreRefused("a value of " + std::to_string(size) + " bytes is too long for " + client_.name() + ", while " +
                        doing);
   const auto frame = protocol::encode(request);
-  if (request.keys.size() > protocol::max_keys || frame.size() - sizeof(std::uint32_t) > protocol::max_frame)
-    throw StoreRefused(std::to_string(request.keys.size()) + " keys at once are too many for " + client_.name());
 
   // A server that is late with its answer by as much as it may take to connect to it counts as silent.
-  const bool waits = request.operation == Operation::get || request.operation == Operation::wait;
-  const auto deadline = detail::deadline_in(
-      waits ? std::min(timeout, milliseconds::max() / 2) + std::min(timeout_, milliseconds::max() / 2) : timeout);
+  const auto deadline =
+      detail::deadline_in(request.operation == Operation::get
+                              ? std::min(timeout, milliseconds::max() / 2) + std::min(timeout_, milliseconds::max() / 2)
+                              : timeout);
   const std::lock_guard calling(calling_);
   {
     const std::lock_guard sending(sending_);

@@ -4,7 +4,6 @@
 
 #include <multinode/endpoint.hpp>
 #include <multinode/socket.hpp>
-#include <multinode/store.hpp>
 #include <multinode/store_protocol.hpp>
 
 #include <atomic>
@@ -56,8 +55,10 @@ class RankTaken : public StoreRefused {
   using StoreRefused::StoreRefused;
 };
 
-// The destructor closes the connection without goodbye(): the server executes the will, and a rank counts as dead.
-class TcpStore : public Store {
+// A connection to a server: one thread at a time may use it. Keys and values are byte strings. All functions may throw
+// StoreTimeout, StoreLost and StoreRefused. The destructor closes the connection without goodbye(): the server executes
+// the will, and a rank counts as dead.
+class TcpStore {
  public:
   // Connects, with retries, because the server may not listen yet; throws StoreTimeout after `timeout`, and
   // StoreRefused or RankTaken if the server does not admit this process. `timeout` is also that of the functions that
@@ -65,11 +66,17 @@ class TcpStore : public Store {
   // store that outlives them (see generation() in launch.hpp).
   TcpStore(const Endpoint& server, std::chrono::milliseconds timeout, const protocol::Hello& hello = {});
 
-  void set(const std::string& key, std::string_view value) override { pass(key, value, 0); }
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
-  std::int64_t add(const std::string& key, std::int64_t amount) override;
-  void wait(std::span<const std::string> keys, std::chrono::milliseconds timeout) override;
-  std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) override;
+  void set(const std::string& key, std::string_view value) { pass(key, value, 0); }
+
+  // Waits for the value and returns it; throws StoreTimeout after `timeout`.
+  std::string get(const std::string& key, std::chrono::milliseconds timeout);
+
+  // Atomically adds to the decimal integer at `key` (absent: 0) and returns the sum.
+  std::int64_t add(const std::string& key, std::int64_t amount);
+
+  // Sets `key` to `desired` if its value is `expected` ("" also stands for: absent), atomically.
+  // Returns the value that the key has afterwards: `desired` if this call won.
+  std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired);
 
   // Like set(), but after so many gets, by any clients, the key is deleted.
   void pass(const std::string& key, std::string_view value, std::uint32_t readers);

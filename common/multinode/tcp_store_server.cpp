@@ -135,8 +135,7 @@ class TcpStoreServer::Implementation {
     Bytes large;
     std::size_t sent = 0;            // of the first of them
     std::size_t answered = 0;        // bytes of values in this turn
-    std::optional<Request> pending;  // a get or wait that is not answered yet
-    std::size_t next_key = 0;        // the first of its keys that was missing when we last looked
+    std::optional<Request> pending;  // a get that is not answered yet
     std::optional<Clock::time_point> deadline;
     std::optional<Will> will;
     std::uint32_t events = EPOLLIN | EPOLLRDHUP;
@@ -492,17 +491,17 @@ class TcpStoreServer::Implementation {
     if (connection.pending) throw protocol::Violation("a request before the answer to the one before");
     switch (request.operation) {
       case Operation::set:
-        if (store(request.keys[0], std::move(request.value), request.readers))
+        if (store(request.key, std::move(request.value), request.readers))
           answer(connection, Status::done);
         else
           refuse_full(connection);
         break;
       case Operation::compare_set: {
-        const auto found = values_.find(request.keys[0]);
+        const auto found = values_.find(request.key);
         const std::string_view value = found == values_.end() ? std::string_view() : *found->second.bytes;
         if (value != request.expected)
           answer(connection, Status::done, value);
-        else if (store(request.keys[0], request.value))
+        else if (store(request.key, request.value))
           answer(connection, Status::done, request.value);
         else
           refuse_full(connection);
@@ -513,7 +512,7 @@ class TcpStoreServer::Implementation {
         break;
       case Operation::will: {
         // Its space is reserved now, so that it can be executed later.
-        Will will(std::move(request.keys[0]), std::move(request.value));
+        Will will(std::move(request.key), std::move(request.value));
         const auto bytes = stored_bytes_ - size_of(connection.will) + size_of(will);
         if (bytes > most_stored_bytes) {
           refuse_full(connection);
@@ -532,9 +531,7 @@ class TcpStoreServer::Implementation {
         answer(connection, Status::done);
         break;
       case Operation::get:
-      case Operation::wait:
         connection.pending = std::move(request);
-        connection.next_key = 0;
         if (!look(connection))
           set_deadline(
               connection,
@@ -556,7 +553,7 @@ class TcpStoreServer::Implementation {
   }
 
   void add(Connection& connection, const Request& request) {
-    const auto found = values_.find(request.keys[0]);
+    const auto found = values_.find(request.key);
     std::int64_t sum = 0;
     if (found != values_.end()) {
       const auto& text = *found->second.bytes;
@@ -567,7 +564,7 @@ class TcpStoreServer::Implementation {
     if (__builtin_add_overflow(sum, request.amount, &sum))
       return answer(connection, Status::refused, "the sum overflows 64 bits");
     const auto text = std::to_string(sum);
-    if (!store(request.keys[0], text)) return refuse_full(connection);
+    if (!store(request.key, text)) return refuse_full(connection);
     answer(connection, Status::done, text);
   }
 
@@ -589,39 +586,26 @@ class TcpStoreServer::Implementation {
     return true;
   }
 
-  // Answers the pending request if all its keys exist; else the connection waits for the first missing one. Returns
-  // whether it was answered.
+  // Answers the pending get if its key exists; else the connection waits for it. Returns whether it was answered.
   bool look(Connection& connection) {
-    auto& request = *connection.pending;
-    while (connection.next_key < request.keys.size()) {
-      const auto& key = request.keys[connection.next_key];
-      const auto found = values_.find(key);
-      if (found == values_.end()) {
-        if (request.timeout_ms == 0)
-          finish(connection, Status::timed_out, key);
-        else
-          waiting_[key].insert(connection.id);
-        return request.timeout_ms == 0;
-      }
-      if (request.operation == Operation::get) {
-        auto& [bytes, readers] = found->second;
-        answer(connection, bytes);
-        if (readers > 0 && --readers == 0) {
-          stored_bytes_ -= bytes->size() + key.size() + overhead_of_key;
-          values_.erase(found);
-        }
-        forget(connection);
-        return true;
-      }
-      ++connection.next_key;
+    const Request& request = *connection.pending;
+    const auto found = values_.find(request.key);
+    if (found == values_.end() && request.timeout_ms > 0) {
+      waiting_[request.key].insert(connection.id);
+      return false;
     }
-    finish(connection, Status::done, {});
-    return true;
-  }
-
-  void finish(Connection& connection, Status status, std::string_view body) {
-    answer(connection, status, body);
+    if (found == values_.end()) {
+      answer(connection, Status::timed_out, request.key);
+    } else {
+      auto& [bytes, readers] = found->second;
+      answer(connection, bytes);
+      if (readers > 0 && --readers == 0) {
+        stored_bytes_ -= bytes->size() + request.key.size() + overhead_of_key;
+        values_.erase(found);
+      }
+    }
     forget(connection);
+    return true;
   }
 
   void forget(Connection& connection) {
@@ -630,8 +614,8 @@ class TcpStoreServer::Implementation {
   }
 
   void stop_waiting(Connection& connection) {
-    if (!connection.pending || connection.next_key >= connection.pending->keys.size()) return;
-    const auto found = waiting_.find(connection.pending->keys[connection.next_key]);
+    if (!connection.pending) return;
+    const auto found = waiting_.find(connection.pending->key);
     if (found == waiting_.end()) return;
     found->second.erase(connection.id);
     if (found->second.empty()) waiting_.erase(found);
@@ -646,10 +630,9 @@ class TcpStoreServer::Implementation {
     connection.deadline.reset();
     if (!connection.member) return connection.fd.reset();
     if (!connection.pending) return;
-    if (!look(connection)) {  // a value may have arrived in this turn
-      stop_waiting(connection);
-      finish(connection, Status::timed_out, std::string(connection.pending->keys[connection.next_key]));
-    }
+    stop_waiting(connection);
+    connection.pending->timeout_ms = 0;
+    look(connection);  // a value may have arrived in this turn
     process(connection);
   }
 

@@ -56,7 +56,7 @@ class Watchdog::Implementation {
                                  identity_.who + ": " + reason};
     try {
       store_.tell({.operation = protocol::Operation::fail,
-                   .value = reason.substr(0, Store::max_key),
+                   .value = reason.substr(0, protocol::max_key),
                    .status = static_cast<std::uint8_t>(status)},
                   true);
       std::this_thread::sleep_for(verdict_limit);  // the thread gets the verdict and ends the process

@@ -405,7 +405,7 @@ const std::string& World::host(int rank) const {
                                       : implementation_->store->get("host of rank " + std::to_string(rank), timeout());
   return at->second;
 }
-Store& World::store() { return *implementation_->store; }
+TcpStore& World::store() { return *implementation_->store; }
 Watchdog& World::watchdog() { return *implementation_->watchdog; }
 
 }  // namespace multinode

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <multinode/launch.hpp>
-#include <multinode/store.hpp>
 #include <multinode/watchdog.hpp>
 
 #include <chrono>
@@ -44,7 +43,7 @@ class World {
   std::chrono::milliseconds timeout() const { return options_.timeout; }
 
   // The store, with the keys of this run and restart only. For the thread that made the World.
-  Store& store();
+  TcpStore& store();
   Watchdog& watchdog();
 
   // These are collective and go through the store: they are for texts at the start and the end of a run, not for data.

@@ -47,10 +47,10 @@ std::vector<std::string> printed_by(std::vector<std::string> argv) {
 
 using Lines = std::vector<std::string>;
 
-TEST(LaunchLive, Alone) { EXPECT_EQ(printed_by({LAUNCH_PRINT}), (Lines{"none: rank 0/1 local 0/- node -/-"})); }
+TEST(LaunchLive, Alone) { EXPECT_EQ(printed_by({PATH_launch_print}), (Lines{"none: rank 0/1 local 0/- node -/-"})); }
 
 TEST(LaunchLive, Refused) {
-  const Result result = run({LAUNCH_PRINT}, {{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}});
+  const Result result = run({PATH_launch_print}, {{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}});
   EXPECT_EQ(result.status, 2);
   EXPECT_NE(result.err.find("RANK=2"), std::string::npos) << result.err;
   EXPECT_EQ(sorted_lines(result.err).size(), 1u);
@@ -58,7 +58,7 @@ TEST(LaunchLive, Refused) {
 
 TEST(LaunchLive, OpenMpi) {
   if (!has_open_mpi()) GTEST_SKIP() << "no Open MPI, or built with another";
-  Lines lines = printed_by(under_mpirun(3, {LAUNCH_PRINT}));
+  Lines lines = printed_by(under_mpirun(3, {PATH_launch_print}));
   std::string local_ranks;  // Open MPI 5 gives them in any order
   for (std::string& line : lines)
     if (const std::size_t at = line.find("local "); at != std::string::npos) {
@@ -73,13 +73,13 @@ TEST(LaunchLive, OpenMpi) {
 
 TEST(LaunchLive, Mpich) {
   if (!on_path("mpirun.mpich")) GTEST_SKIP() << "no MPICH (apt install mpich)";
-  EXPECT_EQ(printed_by({"mpirun.mpich", "-n", "2", LAUNCH_PRINT}),
+  EXPECT_EQ(printed_by({"mpirun.mpich", "-n", "2", PATH_launch_print}),
             (Lines{"MPICH: rank 0/2 local 0/2 node -/- mpi", "MPICH: rank 1/2 local 1/2 node -/- mpi"}));
 }
 
 TEST(LaunchLive, Torchrun) {
   if (!std::filesystem::exists(torchrun())) GTEST_SKIP() << "no " << torchrun();
-  EXPECT_EQ(printed_by({torchrun(), "--standalone", "--nproc-per-node", "2", "--no-python", LAUNCH_PRINT}),
+  EXPECT_EQ(printed_by({torchrun(), "--standalone", "--nproc-per-node", "2", "--no-python", PATH_launch_print}),
             (Lines{"torchrun: rank 0/2 local 0/2 node 0/1 agent", "torchrun: rank 1/2 local 1/2 node 0/1 agent"}));
 }
 
@@ -90,7 +90,7 @@ TEST(LaunchLive, TorchrunInsideMpirun) {
   EXPECT_EQ(printed_by(under_mpirun(
                 2, {torchrun(), "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id",
                     "launch-live-" + std::to_string(getpid()), "--rdzv-endpoint",
-                    "127.0.0.1:" + std::to_string(20'000 + getpid() % 9'000), "--no-python", LAUNCH_PRINT})),
+                    "127.0.0.1:" + std::to_string(20'000 + getpid() % 9'000), "--no-python", PATH_launch_print})),
             (Lines{"torchrun: rank 0/4 local 0/2 node 0/2 agent", "torchrun: rank 1/4 local 1/2 node 0/2 agent",
                    "torchrun: rank 2/4 local 0/2 node 1/2 agent", "torchrun: rank 3/4 local 1/2 node 1/2 agent"}));
 }
@@ -100,7 +100,7 @@ TEST(LaunchLive, TorchrunInsideMpirun) {
 TEST(LaunchLive, MpirunAmongOuterVariables) {
   if (!has_open_mpi()) GTEST_SKIP() << "no Open MPI, or built with another";
   const Result result =
-      run(under_mpirun(2, {LAUNCH_PRINT}),
+      run(under_mpirun(2, {PATH_launch_print}),
           {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PET_NNODES", "2"}});
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_EQ(sorted_lines(result.out),

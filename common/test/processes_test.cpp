@@ -2,6 +2,7 @@
 #include <multinode/child_process.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/signals.hpp>
+#include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>
 
@@ -159,6 +160,14 @@ TEST(ChildProcess, AStartErrorHasItsReason) {
     EXPECT_STREQ(e.what(), "cannot start 'no-such-program': No such file or directory");
   }
   EXPECT_THROW(ChildProcess({.arguments = {"x"}, .file = "/"}), StartError);
+}
+
+// A second wait() would kill this process's own group.
+TEST(Process, IsWaitedForOnce) {
+  multinode::testing::Process process({"true"});
+  EXPECT_EQ(process.wait().status, 0);
+  EXPECT_THROW(process.wait(), std::logic_error);
+  EXPECT_THROW(process.signal(SIGCONT), std::logic_error);
 }
 
 TEST(QuietThread, GetsNoSignals) {

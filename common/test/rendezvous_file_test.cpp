@@ -1,13 +1,12 @@
 // The file of --rendezvous file:PATH: its permissions, files that are refused and left unchanged, and waiting for it.
 #include <multinode/check.hpp>
 #include <multinode/rendezvous_file.hpp>
-#include <multinode/store.hpp>
+#include <multinode/socket.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -103,35 +102,6 @@ TEST_F(RendezvousFile, FoldersAndDevicesAreRefused) {
   refusal();
   path_ = folder_ / "missing" / "meeting";
   EXPECT_NE(refusal().find("No such file or directory"), std::string::npos);
-}
-
-TEST_F(RendezvousFile, AReadOnlyFolderIsOneClearError) {
-  fs::permissions(folder_.path(), fs::perms::owner_read | fs::perms::owner_exec);
-  const auto tell_status = [&] {
-    try {
-      tell();
-    } catch (const UsageError& error) {
-      const std::string what = error.what();
-      return what.find(path_.string()) != std::string::npos && what.find("Permission denied") != std::string::npos ? 0
-                                                                                                                   : 8;
-    }
-    return 6;
-  };
-  if (::geteuid() == 0) {
-    // Root may write anywhere, so another user tries it, in another process.
-    ::fflush(nullptr);
-    const pid_t child = ::fork();
-    if (child == 0) {
-      if (::chown(folder_.path().c_str(), 65534, 65534) != 0 || ::setuid(65534) != 0) ::_exit(9);
-      ::_exit(tell_status());
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
-  } else {
-    EXPECT_EQ(tell_status(), 0);
-  }
-  fs::permissions(folder_.path(), fs::perms::owner_all);
 }
 
 TEST_F(RendezvousFile, AFullDiskIsOneClearErrorAndLeavesNothing) {

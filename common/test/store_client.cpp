@@ -1,4 +1,4 @@
-// A process that uses a store, for tests: store_client HOST:PORT add KEY TIMES | will KEY VALUE | crowd NUMBER
+// A process that uses a store, for tests: store_client HOST:PORT will KEY VALUE | crowd NUMBER
 #include <multinode/socket.hpp>
 #include <multinode/tcp_store.hpp>
 
@@ -14,9 +14,7 @@ using namespace std::chrono_literals;
 namespace {
 
 void act(TcpStore& store, const Endpoint& place, const std::vector<std::string>& words) {
-  if (words.at(0) == "add") {
-    for (int i = 0; i < std::stoi(words.at(2)); ++i) store.add(words.at(1), 1);
-  } else if (words.at(0) == "will") {
+  if (words.at(0) == "will") {
     store.will(words.at(1), words.at(2));
     std::puts("ready");
     std::fflush(stdout);

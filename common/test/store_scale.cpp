@@ -106,12 +106,12 @@ class Ranks {
     const std::string key = "run/scale/0/gather/0/", about(250, 'x');
     const auto set = [&](std::string name, std::string value, int readers) {
       return encode(Request{.operation = Operation::set,
-                            .keys = {std::move(name)},
+                            .key = std::move(name),
                             .value = std::move(value),
                             .readers = static_cast<std::uint32_t>(readers)});
     };
     const auto get = [&](std::string name) {
-      return encode(Request{.operation = Operation::get, .keys = {std::move(name)}, .timeout_ms = 60'000});
+      return encode(Request{.operation = Operation::get, .key = std::move(name), .timeout_ms = 60'000});
     };
     const auto text = [](int number) { return std::to_string(number); };
     for (int r = 0; r < count; ++r) {

@@ -159,24 +159,6 @@ TEST(World, AnUnrelatedFileIsRefused) {
   EXPECT_EQ(run({program, "--rendezvous", "carrier-pigeon"}).status, 2);
 }
 
-TEST(World, AProcessWithATakenRankEndsAlone) {
-  for (const int taken : {0, 1}) {
-    Group group;
-    for (int rank = 0; rank < 2; ++rank) group.start_rank(rank, 2, {"--steps", "3000"});
-    ASSERT_TRUE(group.processes[0]->wait_for("step 10\n"));
-    group.start_rank(taken, 2);
-    const auto results = group.wait();
-    EXPECT_EQ(results[0].status, 0) << results[0].all();
-    EXPECT_EQ(results[1].status, 0) << results[1].all();
-    EXPECT_NE(results[2].status, 0);
-    // Rank 0 serves the store, so a second one cannot listen.
-    EXPECT_SAYS_ONCE(results[2].err, taken == 0 ? "cannot listen on 127.0.0.1:" + group.port
-                                                : "rank 1 (RANK): the store at 127.0.0.1:" + group.port +
-                                                      " refuses this process: rank 1 is taken by host ");
-    EXPECT_EQ(occurrences(results[2].err, "\n"), 1u) << results[2].err;
-  }
-}
-
 // Two jobs of one batch system with the same port.
 TEST(World, AProcessOfAnotherJobEndsAlone) {
   Group group;
@@ -239,6 +221,12 @@ TEST(World, StrangersDisturbNobody) {
       EXPECT_SAYS_ONCE(results[r].out, "rank " + std::to_string(r) + " of 3");
       EXPECT_NE(results[r + 3].status, 0);
       EXPECT_EQ(results[r + 3].out, "");
+      // Rank 0 serves the store, so a second one cannot listen.
+      EXPECT_SAYS_ONCE(results[r + 3].err,
+                       r == 0 ? "cannot listen on 127.0.0.1:" + group.port
+                              : "rank " + std::to_string(r) + " (RANK): the store at 127.0.0.1:" + group.port +
+                                    " refuses this process: rank " + std::to_string(r) + " is taken by host ");
+      EXPECT_EQ(occurrences(results[r + 3].err, "\n"), 1u) << results[r + 3].err;
     }
   }
 }

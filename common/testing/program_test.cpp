@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 #include <system_error>
 
 extern char** environ;  // NOLINT
@@ -104,7 +105,11 @@ void Process::read_all(const std::stop_token& stop, int fd, std::string& into) {
   changed_.notify_all();
 }
 
-void Process::signal(int number) const { kill(pid_, number); }
+void Process::signal(int number) const {
+  if (pid_ == 0)
+    throw std::logic_error("a signal for a process whose end was waited for");  // it would go to this group
+  kill(pid_, number);
+}
 
 std::optional<std::smatch> Process::wait_for(const std::string& pattern, std::chrono::milliseconds timeout) {
   const std::regex regex(pattern);
@@ -128,6 +133,7 @@ std::optional<std::smatch> Process::wait_for(const std::string& pattern, std::ch
 }
 
 Result Process::wait(std::chrono::milliseconds timeout) {
+  if (pid_ == 0) throw std::logic_error("wait() was called before");
   pollfd ended{pid_fd_, POLLIN, 0};
   if (poll(&ended, 1, static_cast<int>(timeout.count())) == 0) kill(-pid_, SIGKILL);
   int status = 0;

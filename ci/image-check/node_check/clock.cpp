@@ -27,7 +27,7 @@ std::int64_t real_time() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::vector<Exchange> ask(multinode::Store& store, const std::string& key, const ClockNow& now,
+std::vector<Exchange> ask(multinode::TcpStore& store, const std::string& key, const ClockNow& now,
                           std::chrono::milliseconds timeout) {
   std::vector<Exchange> exchanges;
   for (int round = 0; round < rounds; ++round) {
@@ -43,7 +43,8 @@ std::vector<Exchange> ask(multinode::Store& store, const std::string& key, const
   return exchanges;
 }
 
-void answer(multinode::Store& store, const std::string& key, const ClockNow& now, std::chrono::milliseconds timeout) {
+void answer(multinode::TcpStore& store, const std::string& key, const ClockNow& now,
+            std::chrono::milliseconds timeout) {
   for (int round = 0; round < rounds; ++round) {
     const std::string at = key + "/" + std::to_string(round);
     store.get(at + "/question", timeout);

@@ -3,7 +3,7 @@
 
 #include "finding.hpp"
 
-#include <multinode/store.hpp>
+#include <multinode/tcp_store.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -28,9 +28,9 @@ Skew skew_of(std::span<const Exchange> exchanges);
 // Over a store, where `key` is this pair's alone: one rank asks, the other one answers.
 using ClockNow = std::function<std::int64_t()>;
 std::int64_t real_time();
-std::vector<Exchange> ask(multinode::Store& store, const std::string& key, const ClockNow& now,
+std::vector<Exchange> ask(multinode::TcpStore& store, const std::string& key, const ClockNow& now,
                           std::chrono::milliseconds timeout);
-void answer(multinode::Store& store, const std::string& key, const ClockNow& now, std::chrono::milliseconds timeout);
+void answer(multinode::TcpStore& store, const std::string& key, const ClockNow& now, std::chrono::milliseconds timeout);
 
 // Its value is what is certain, in steps of 10 ms: 0 between clocks that are kept. Wrong where that is more than 1 s.
 Finding judge(const Skew& skew);

@@ -1,0 +1,115 @@
+// The backends of Communicator in whole programs that fail.
+#include <multinode/device.hpp>
+#include <testing/faults.hpp>
+#include <testing/host_nccl.hpp>
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <regex>
+
+namespace multinode {
+namespace {
+
+std::vector<std::string> ranks(const std::string& backend, int count, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {PATH_communicator_check, "--backend", backend});
+  if (backend == "mpi") return testing::under_mpirun(count, arguments);
+  arguments.insert(arguments.begin(), {COMMUNICATOR_RANKS, std::to_string(count)});
+  return arguments;
+}
+
+class Ranks : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Ranks, AWrongElementOfEachKindIsSeen) {
+  const testing::Result result = testing::run(ranks(GetParam(), 3, {"--corrupt", "1"}));
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_NE(result.out.find(" 5 wrong"), std::string::npos) << result.all();
+  for (const char* kind : {"broadcast", "all_reduce", "reduce_scatter", "all_gather", "recv"})
+    EXPECT_NE(result.err.find("rank 1: " + std::string(kind)), std::string::npos) << result.all();
+}
+
+TEST_P(Ranks, OneThatThrowsWhileAnOperationIsUnderWayEndsAll) {
+  const testing::Result result = testing::run(ranks(GetParam(), 3, {"--leave", "1"}));
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_LT(result.seconds.count(), 50) << "it waited for the deadline";
+  EXPECT_NE(result.err.find("rank 1 ("), std::string::npos) << result.all();
+  EXPECT_NE(result.err.find("all_reduce of one rank alone was in progress"), std::string::npos) << result.all();
+}
+
+std::vector<std::string> backends() {
+  std::vector<std::string> all;
+#ifdef MULTINODE_HAVE_MPI
+  all.emplace_back("mpi");
+#endif
+#ifdef MULTINODE_HAVE_GLOO
+  all.emplace_back("gloo");
+#endif
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Communicator, Ranks, ::testing::ValuesIn(backends()),
+                         [](const auto& name) { return name.param; });
+
+#ifdef MULTINODE_HAVE_MPI
+// Not by the exit status of mpirun: that of Open MPI 4.1.4 reports it, and then sometimes hangs in
+// PMIx_server_finalize, when all ranks have ended.
+TEST(MpiRanks, OneThatStopsInMpiFinalizeIsNamed) {
+  testing::Process mpirun(ranks("mpi", 3, {"--timeout", "5", "--freeze", "1"}));
+  EXPECT_TRUE(
+      mpirun.wait_for("timed out after 5 s: rank [02] \\(.*\\) waits in MPI_Finalize .*; rank 1 \\(.*\\) is frozen"));
+  if (testing::is_open_mpi()) {
+    EXPECT_TRUE(mpirun.wait_for("Exit code: +1"));
+  }
+  const auto deadline = std::chrono::steady_clock::now() + testing::patience;
+  const auto runs = [&](const char* rank) { return mpirun.find(testing::mpi_rank_variable(), rank) != 0; };
+  while ((runs("0") || runs("1") || runs("2")) && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (const char* rank : {"0", "1", "2"}) EXPECT_FALSE(runs(rank)) << "rank " << rank << " still runs";
+}
+#endif
+
+#ifdef HOST_NCCL
+// The other ranks wait in cudaStreamSynchronize, which nothing announces.
+TEST(NcclRanks, OneThatTheGpusWaitForIsNamed) {
+  for (const auto& [name, value] : testing::on_host_nccl()) setenv(name.c_str(), value.c_str(), 1);
+  const std::string waits =
+      "timed out after 4 s: rank [02] \\(.*\\) waits in all_reduce \\(collective number (\\d+)\\); rank 1 ";
+  for (const auto& [signal, named] : {std::pair(0, waits + "\\(.*\\) is late: it is in its own code, after all_reduce"),
+                                      {SIGSTOP, waits + "\\(.*\\) is frozen"},
+                                      {SIGKILL, "rank 1 \\(.*\\) is gone"}}) {
+    testing::Ranks ranks(testing::Starter::bare, 3,
+                         {PATH_communicator_check, "--backend", "nccl", "--timeout", "4", "--late", "1"});
+    ASSERT_TRUE(ranks.wait_for("waiting"));
+    if (signal) ranks.signal(1, signal);
+    const auto end = ranks.wait();
+    EXPECT_TRUE(end.survivors_ended) << end.output;
+    EXPECT_TRUE(std::regex_search(end.output, std::regex(named))) << end.output;
+  }
+}
+#endif
+
+TEST(Refusal, NcclWithoutAGpu) {
+  if (device_count() > 0) GTEST_SKIP() << "there is a GPU";
+  const testing::Result result = testing::run({PATH_communicator_check, "--backend", "nccl"});
+#ifdef MULTINODE_HAVE_NCCL
+  EXPECT_EQ(result.status, 77) << result.all();
+#else
+  EXPECT_EQ(result.status, 2) << result.all();
+#endif
+  EXPECT_NE(result.err.find("--backend nccl: "), std::string::npos) << result.all();
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.all();
+}
+
+TEST(Refusal, MpiWithoutAnMpiLauncher) {
+  const testing::Result result =
+      testing::run({COMMUNICATOR_RANKS, "2", PATH_communicator_check, "--backend", "mpi", "--timeout", "10"});
+  EXPECT_EQ(result.status, 2) << result.all();
+#ifdef MULTINODE_HAVE_MPI
+  EXPECT_NE(result.err.find("start with mpirun"), std::string::npos) << result.all();
+#else
+  EXPECT_NE(result.err.find("libopenmpi-dev"), std::string::npos) << result.all();
+#endif
+}
+
+}  // namespace
+}  // namespace multinode
