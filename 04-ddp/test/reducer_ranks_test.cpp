@@ -60,9 +60,9 @@ TEST(ReducerRanksStall, ARankAsleepIsNamedWithTheBucketAndForgiven) {
       ways().front().run(PATH_reducer_ranks, 3, {"--asleep", "1", "--nap", "11000", "--timeout", "16"});
   EXPECT_EQ(end.status, 0) << end.output;
   EXPECT_EQ(occurrences(end.output, "reducer_ranks: stalled: rank "), 1u) << end.output;
-  EXPECT_SAYS(end.output, " s in all_reduce of bucket 1 (collective number ");
+  EXPECT_SAYS(end.output, " s in all_reduce of bucket 2 (collective number ");
   EXPECT_SAYS(end.output, "; rank 1 (host ");
-  EXPECT_SAYS(end.output, " is late: it is in its own code, after all_reduce of bucket 0 (collective number ");
+  EXPECT_SAYS(end.output, " is late: it is in its own code, after all_reduce of bucket 1 (collective number ");
   EXPECT_SAYS(end.output, " checks, 0 wrong");
 }
 
