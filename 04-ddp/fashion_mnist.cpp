@@ -85,7 +85,7 @@ class Classifier : public trainer::Module {
                 .output_relu = options.output_relu,
                 .tf32 = options.precision == "tf32"},
                capacity_),
-        reducer_(communicator, model_.parameters(), model_.gradient_storage(), {},
+        reducer_(communicator, model_.parameters(), gradient_storage(communicator, model_), {},
                  gradient_memory(world, communicator, model_)) {
     std::vector<ddp::NamedBlock> kept = model_.parameters(), state;
     if (options.optimizer == "adam")

@@ -17,6 +17,23 @@
 #include <string>
 #include <vector>
 
+// Whether the model is on a GPU: see on_device.hpp.
+template <class Model>
+constexpr bool on_gpu = requires(Model& model) {
+  model.stream();
+};
+
+// Where a reducer of this model's gradients has them: a model on the CPU of several ranks computes them in memory that
+// the ranks may share. Collective, called by all ranks.
+template <class Model>
+auto gradient_storage(multinode::Communicator& communicator, Model& model) {
+  const auto own = model.gradient_storage();
+  using T = typename decltype(own)::value_type;
+  if constexpr (!on_gpu<Model>)
+    if (communicator.size() > 1) return communicator.allocate<T>(own.size());
+  return own;
+}
+
 // Has the model write its gradients where the reducer wants them.
 template <class Model, class T>
 void connect(Model& model, const ddp::Reducer<T>& reducer) {
@@ -61,12 +78,6 @@ model::Score train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& red
   if (hooks.observe) hooks.observe(times);
   return score;
 }
-
-// Whether the model is on a GPU: see on_device.hpp.
-template <class Model>
-constexpr bool on_gpu = requires(Model& model) {
-  model.stream();
-};
 
 // Sums a few numbers over all ranks.
 template <class Model>

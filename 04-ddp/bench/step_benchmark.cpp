@@ -104,10 +104,10 @@ int run(multinode::World& world, const Options& options) {
   model::Sgd<float> optimizer(model.parameters(), 0.9);
   model.initialize(options.common.seed);
   using Reducer = ddp::Reducer<float>;
-  Reducer reducer =
-      options.independent
-          ? Reducer(ddp::AllReduce{}, model.parameters(), model.gradient_storage(), options.reducer_options())
-          : Reducer(*communicator, model.parameters(), model.gradient_storage(), options.reducer_options());
+  Reducer reducer = options.independent ? Reducer(ddp::AllReduce{}, model.parameters(), model.gradient_storage(),
+                                                  options.reducer_options())
+                                        : Reducer(*communicator, model.parameters(),
+                                                  gradient_storage(*communicator, model), options.reducer_options());
   connect(model, reducer);
 
   std::minstd_rand random(static_cast<std::uint32_t>(options.common.seed + mine.begin));

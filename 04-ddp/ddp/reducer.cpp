@@ -31,8 +31,10 @@ namespace {
 
 AllReduce all_reduce_of(multinode::Communicator& communicator, const AllReduceHook& wrap) {
   if (communicator.size() == 1) return {};
-  const AllReduce plain = [&communicator](multinode::Block block, std::size_t, const char* name) {
-    return communicator.start_all_reduce(block, multinode::Reduction::sum, name);
+  const bool divide = !wrap && communicator.backend() != multinode::Backend::nccl;
+  const AllReduce plain = [&communicator, divide](multinode::Block block, std::size_t divisor, const char* name) {
+    return communicator.start_all_reduce(block, multinode::Reduction::sum, name,
+                                         divide ? 1 / static_cast<double>(divisor) : 1);
   };
   return wrap ? wrap(plain) : plain;
 }
@@ -75,7 +77,9 @@ Reducer<T>::Reducer(AllReduce all_reduce, std::span<const NamedBlock> parameters
 template <class T>
 Reducer<T>::Reducer(multinode::Communicator& communicator, std::span<const NamedBlock> parameters, std::span<T> storage,
                     const ReducerOptions& options, std::unique_ptr<GradientMemory<T>> memory)
-    : Reducer(all_reduce_of(communicator, options.wrap), parameters, storage, options, std::move(memory)) {}
+    : Reducer(all_reduce_of(communicator, options.wrap), parameters, storage, options, std::move(memory)) {
+  divided_ = all_reduce_ && !options.wrap && !memory_;
+}
 
 template <class T>
 Reducer<T>::~Reducer() {
@@ -134,7 +138,7 @@ void Reducer<T>::start_complete_buckets() {
 template <class T>
 void Reducer<T>::finish(std::size_t b) {
   started_[b].wait();
-  if (divisor_ == 1) return;
+  if (divisor_ == 1 || divided_) return;
   const T factor = T(1) / static_cast<T>(divisor_);
   if (memory_) return memory_->scale(bucket(b), factor);
   for (T& element : bucket(b)) element *= factor;

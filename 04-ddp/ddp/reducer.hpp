@@ -107,6 +107,7 @@ class Reducer {
   BucketPlan plan_;
   std::size_t divisor_ = 0;  // 0: this pass accumulates
   bool adds_ = false;
+  bool divided_ = false;                  // all_reduce_ divides
   std::vector<bool> ready_;               // of each parameter: in this pass
   std::vector<std::size_t> missing_;      // of each bucket: gradients that are not ready
   std::vector<multinode::Work> started_;  // buckets 0 ... started_.size() - 1

@@ -1,5 +1,6 @@
 #include <multinode/communicator_backends.hpp>
 #include <multinode/device.hpp>
+#include <multinode/shared_memory.hpp>
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -53,7 +54,8 @@ Backend parse_backend(std::string_view name) {
   throw UsageError("--backend must be auto, mpi, nccl or gloo, not '" + std::string(name) + "'");
 }
 
-// Calls for the communicator's thread. Everything but carry_out runs on the thread that uses the communicator.
+// Calls for the communicator's thread, or, while that has nothing to do, calls that wait() will perform (`deferred_`).
+// Everything but carry_out runs on the thread that uses the communicator.
 class Communicator::Queue {
  public:
   explicit Queue(Communicator& communicator) : communicator_(communicator) {}
@@ -61,11 +63,17 @@ class Communicator::Queue {
   // No call is in progress, and none has failed: one load.
   bool idle() const noexcept { return completed_.load(std::memory_order_acquire) == submitted_; }
 
-  std::uint64_t submit(const Call& call) {
+  std::uint64_t submit(const Call& call, bool may_wait) {
+    if (may_wait && completed_.load(std::memory_order_acquire) + deferred_.size() == submitted_) {
+      deferred_.push_back(call);
+      return ++submitted_;
+    }
     {
       const std::lock_guard lock(mutex_);
+      calls_.insert(calls_.end(), deferred_.begin(), deferred_.end());
       calls_.push_back(call);
     }
+    deferred_.clear();
     if (thread_.joinable())
       wake_.notify_one();
     else
@@ -75,6 +83,7 @@ class Communicator::Queue {
 
   // Waits for the calls up to `number`; throws what one of them threw.
   void wait_for(std::uint64_t number) {
+    perform_deferred(number);
     std::unique_lock lock(mutex_);
     done_.wait(lock, [&] { return finished_ >= number; });
     if (error_ && failed_ <= number) std::rethrow_exception(error_);
@@ -84,6 +93,7 @@ class Communicator::Queue {
   // Ends the thread after all calls, or, if the other ranks may not join them, after the call in progress, which gets
   // two seconds.
   void stop(bool unwinding) {
+    if (!unwinding) perform_deferred(submitted_);
     if (!thread_.joinable()) return;
     if (unwinding) {
       std::unique_lock lock(mutex_);
@@ -102,31 +112,46 @@ class Communicator::Queue {
     while (wake_.wait(lock, stop, [&] { return !calls_.empty(); })) {
       const Call call = calls_.front();
       calls_.pop_front();
-      if (!error_) {
-        busy_ = true;
-        current_ = call.name();
-        lock.unlock();
-        std::exception_ptr error;
-        try {
-          communicator_.perform(call);
-        } catch (...) {
-          error = std::current_exception();
-        }
-        lock.lock();
-        busy_ = false;
-        if (error) {
-          error_ = error;
-          failed_ = finished_ + 1;
-        }
-      }
-      ++finished_;
-      if (!error_) completed_.store(finished_, std::memory_order_release);  // after a failure: never idle again
+      perform(call, lock);
       done_.notify_all();
     }
   }
 
+  // The deferred calls up to `number`; they are the last ones, and those before them are complete.
+  void perform_deferred(std::uint64_t number) {
+    while (!deferred_.empty() && number + deferred_.size() > submitted_) {
+      const Call call = deferred_.front();
+      deferred_.pop_front();
+      std::unique_lock lock(mutex_);
+      perform(call, lock);
+    }
+  }
+
+  void perform(const Call& call, std::unique_lock<std::mutex>& lock) {
+    if (!error_) {
+      busy_ = true;
+      current_ = call.name();
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        communicator_.perform(call);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      busy_ = false;
+      if (error) {
+        error_ = error;
+        failed_ = finished_ + 1;
+      }
+    }
+    ++finished_;
+    if (!error_) completed_.store(finished_, std::memory_order_release);  // after a failure: never idle again
+  }
+
   Communicator& communicator_;
   std::uint64_t submitted_ = 0;
+  std::deque<Call> deferred_;
   std::atomic<std::uint64_t> completed_{0};
   std::mutex mutex_;  // guards the members below, except the thread
   std::condition_variable_any wake_;
@@ -169,7 +194,8 @@ Work Communicator::start(const Call& call) {
     std::shared_ptr<Queue> queue_;
     std::uint64_t number_;
   };
-  return Work(std::make_unique<Queued>(queue_, queue_->submit(call)));
+  return Work(
+      std::make_unique<Queued>(queue_, queue_->submit(call, shared(call.out) && call.kind == Call::Kind::all_reduce)));
 }
 
 const char* Communicator::Call::name() const {
@@ -195,7 +221,7 @@ void Communicator::carry_out(const Call& call) {
     case broadcast:
       return do_broadcast(call.out, call.peer);
     case all_reduce:
-      return do_all_reduce(call.out, call.reduction);
+      return all_reduce_block(call.out, call.reduction, call.factor);
     case reduce_scatter:
       return do_reduce_scatter(call.in, call.out, call.reduction);
     case all_gather:
@@ -207,6 +233,23 @@ void Communicator::carry_out(const Call& call) {
     case barrier:
       return do_barrier();
   }
+}
+
+void Communicator::all_reduce_block(const Block& block, Reduction reduction, double factor) {
+  if (SharedMemory* const memory = memory_of(block)) return memory->all_reduce(block, reduction, factor);
+  do_all_reduce(block, reduction);
+  if (factor != 1) scale(block.type, block.data, block.count, factor);
+}
+
+SharedMemory* Communicator::memory_of(const Block& block) const {
+  for (const auto& memory : memory_)
+    if (memory->holds(block)) return memory.get();
+  return nullptr;
+}
+
+std::byte* Communicator::allocate_bytes(std::size_t bytes) {
+  memory_.push_back(std::make_unique<SharedMemory>(world_, bytes, carrier_ == Carrier::thread));
+  return memory_.back()->mine().data();
 }
 
 Communicator::Call Communicator::broadcast_call(Block block, int root) const {
@@ -254,7 +297,8 @@ void Communicator::all_reduce(Block block, Reduction reduction) {
   if (carrier_ == Carrier::stream || observer_ || !queue_->idle()) [[unlikely]]
     return run({.kind = Call::Kind::all_reduce, .reduction = reduction, .in = {}, .out = block});
   const auto inside = watchdog_.enter("all_reduce");
-  do_all_reduce(block, reduction);
+  if (memory_.empty()) return do_all_reduce(block, reduction);
+  all_reduce_block(block, reduction, 1);
 }
 
 void Communicator::reduce_scatter(ConstBlock in, Block out, Reduction reduction) {
@@ -266,8 +310,14 @@ void Communicator::recv(Block block, int peer) { run(peer_call(Call::Kind::recv,
 void Communicator::barrier() { run({.kind = Call::Kind::barrier, .in = {}, .out = {}}); }
 
 Work Communicator::start_broadcast(Block block, int root) { return start(broadcast_call(block, root)); }
-Work Communicator::start_all_reduce(Block block, Reduction reduction, const char* name) {
-  return start({.kind = Call::Kind::all_reduce, .reduction = reduction, .in = {}, .out = block, .own_name = name});
+Work Communicator::start_all_reduce(Block block, Reduction reduction, const char* name, double factor) {
+  if (factor != 1 && carrier_ == Carrier::stream) throw std::invalid_argument("all_reduce: nccl takes no factor");
+  return start({.kind = Call::Kind::all_reduce,
+                .reduction = reduction,
+                .in = {},
+                .out = block,
+                .own_name = name,
+                .factor = factor});
 }
 Work Communicator::start_reduce_scatter(ConstBlock in, Block out, Reduction reduction) {
   return start(reduce_scatter_call(in, out, reduction));

@@ -17,8 +17,11 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace multinode {
+
+class SharedMemory;
 
 enum class Backend { automatic, mpi, nccl, gloo };
 
@@ -78,9 +81,10 @@ class [[nodiscard("wait() for it")]] Work {
 //
 // The blocking form runs on the calling thread, after the operations started before it. The start_ form runs on the
 // communicator's own thread (nccl: its stream), in the order of the calls. Without that thread nothing would overlap:
-// Open MPI progresses only inside its calls, and Gloo's calls block. If a started operation fails, it and all later
-// ones throw the same error. Every call is announced to the World's watchdog, which names the late rank and ends the
-// process at the World's deadline.
+// Open MPI progresses only inside its calls, and Gloo's calls block. An all_reduce of memory that the ranks share runs
+// on the calling thread, in wait(), if nothing else is under way: it takes less time than to wake the other thread. If
+// a started operation fails, it and all later ones throw the same error. Every call is announced to the World's
+// watchdog, which names the late rank and ends the process at the World's deadline.
 //
 // all_reduce gives every rank the same bits, for every type and backend. half and bfloat16 are added in float and
 // rounded once per step. Sums and products of integers wrap around, and so does the sum behind an average.
@@ -112,12 +116,24 @@ class Communicator {
   void barrier();
 
   Work start_broadcast(Block block, int root);
-  // `name`, if given, names the operation for the watchdog and the observer. It must outlive the World.
-  Work start_all_reduce(Block block, Reduction reduction = Reduction::sum, const char* name = nullptr);
+  // `name`, if given, names the operation for the watchdog and the observer. It must outlive the World. mpi and gloo
+  // multiply the result by `factor`, which is for floating-point types.
+  Work start_all_reduce(Block block, Reduction reduction = Reduction::sum, const char* name = nullptr,
+                        double factor = 1);
   Work start_reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum);
   Work start_all_gather(ConstBlock in, Block out);
   Work start_send(ConstBlock block, int peer);
   Work start_recv(Block block, int peer);
+
+  // Collective. `count` zeros of T in host memory, as long as the communicator lives. If all ranks are on one host, mpi
+  // and gloo all-reduce a block of it where it lies, without sending: take it for blocks that are reduced often. All
+  // ranks must then pass blocks at the same place in it.
+  template <class T>
+  std::span<T> allocate(std::size_t count) {
+    return {reinterpret_cast<T*>(allocate_bytes(count * sizeof(T))), count};
+  }
+  // Whether the ranks share the memory of `block`.
+  bool shared(const Block& block) const { return memory_of(block) != nullptr; }
 
   // Returns when all operations so far are complete on this rank. nccl: waits on the host for the communicator's stream
   // and the caller's, at most until the World's deadline. Use it instead of cudaStreamSynchronize, which waits for a
@@ -147,6 +163,7 @@ class Communicator {
     ConstBlock in;
     Block out;
     const char* own_name = nullptr;
+    double factor = 1;
 
     const char* name() const;
   };
@@ -180,7 +197,10 @@ class Communicator {
   class Queue;
 
   void carry_out(const Call& call);
+  void all_reduce_block(const Block& block, Reduction reduction, double factor);
   void run(const Call& call);
+  std::byte* allocate_bytes(std::size_t bytes);
+  SharedMemory* memory_of(const Block& block) const;  // null: the ranks do not share it
   Call broadcast_call(Block block, int root) const;
   Call reduce_scatter_call(ConstBlock in, Block out, Reduction reduction) const;
   Call all_gather_call(ConstBlock in, Block out) const;
@@ -192,6 +212,7 @@ class Communicator {
   Carrier carrier_;
   int exceptions_ = std::uncaught_exceptions();
   Observer observer_;
+  std::vector<std::unique_ptr<SharedMemory>> memory_;
   std::shared_ptr<Queue> queue_;
 };
 

@@ -107,15 +107,19 @@ class Case {
 class Checker {
  public:
   Checker(World& world, Communicator& communicator, int corrupt)
-      : world_(world), c_(communicator), corrupt_(corrupt == world.rank()) {}
+      : world_(world),
+        c_(communicator),
+        corrupt_(corrupt == world.rank()),
+        memory_(communicator.allocate<std::byte>(std::size_t{64} << 20)) {}
 
   void everything() {
     for (const std::size_t count : {0, 1, 7, 1000, 65537}) {
       for (const DataType type : data_types) with_type(type, [&]<class T>(T) { of_type<T>(count); });
       run();
     }
-    reduce<float>(std::size_t{4} << 20, Reduction::sum);
+    for (const bool allocated : {false, true}) reduce<float>(std::size_t{4} << 20, Reduction::sum, allocated);
     run();
+    factors();
     same_bits<float>();
     same_bits<double>();
     same_bits<half>();
@@ -155,24 +159,47 @@ class Checker {
   template <class T>
   void of_type(std::size_t count) {
     for (const Reduction reduction : reductions) {
-      reduce<T>(count, reduction);
+      for (const bool allocated : {false, true}) reduce<T>(count, reduction, allocated);
       scatter<T>(count > 1000 ? count / ranks() + 1 : count, reduction);
     }
     copies<T>(count);
   }
 
   template <class T>
-  void reduce(std::size_t count, Reduction reduction) {
-    const auto data = std::make_shared<std::vector<T>>(count);
+  void reduce(std::size_t count, Reduction reduction, bool allocated) {
+    const auto own = std::make_shared<std::vector<T>>(allocated ? 0 : count);
+    const std::span<T> data = allocated ? take<T>(count) : std::span(*own);
     const std::size_t salt = next_salt();
     const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
-    operations_waiting_.push_back({[=, this] { fill(*data, [&](std::size_t i) { return values->mine(i + salt); }); },
-                                   [=, this] { c_.all_reduce(std::span(*data), reduction); },
-                                   [=, this] { return c_.start_all_reduce(std::span(*data), reduction); },
+    operations_waiting_.push_back({[=, this] { fill(data, [&](std::size_t i) { return values->mine(i + salt); }); },
+                                   [=, keep = own, this] { c_.all_reduce(data, reduction); },
+                                   [=, this] { return c_.start_all_reduce(data, reduction); },
                                    [=, this] {
-                                     check("all_reduce " + std::string(name_of(reduction)), *data,
+                                     check("all_reduce " + std::string(name_of(reduction)), data,
                                            [&](std::size_t i) { return values->result(i + salt); });
                                    }});
+  }
+
+  // Some of memory_, at the same place on all ranks.
+  template <class T>
+  std::span<T> take(std::size_t count) {
+    const std::size_t at = (taken_ + sizeof(T) - 1) / sizeof(T) * sizeof(T);
+    taken_ = at + count * sizeof(T);
+    return {reinterpret_cast<T*>(memory_.subspan(at, count * sizeof(T)).data()), count};
+  }
+
+  // The result is multiplied once, after the sum, wherever the block lies.
+  void factors() {
+    if (c_.backend() == Backend::nccl) return;
+    std::vector<float> own(5000);
+    for (const std::span<float> data : {std::span(own), take<float>(own.size())}) {
+      std::ranges::fill(data, static_cast<float>(c_.rank() + 1));
+      c_.start_all_reduce(data, Reduction::sum, nullptr, 1.0 / 3).wait();
+      const float right = static_cast<float>(c_.size() * (c_.size() + 1) / 2) * static_cast<float>(1.0 / 3);
+      check("all_reduce with a factor", data, [&](std::size_t) { return right; });
+      ++operations_;
+    }
+    taken_ = 0;
   }
 
   template <class T>
@@ -190,7 +217,7 @@ class Checker {
          [=, this] { c_.reduce_scatter(std::span<const T>(*in), std::span(*out), reduction); },
          [=, this] { return c_.start_reduce_scatter(std::span<const T>(*in), std::span(*out), reduction); },
          [=, this] {
-           check("reduce_scatter " + std::string(name_of(reduction)), *out,
+           check("reduce_scatter " + std::string(name_of(reduction)), std::span(*out),
                  [&](std::size_t i) { return values->result(mine + i + salt); });
          }});
   }
@@ -201,14 +228,17 @@ class Checker {
     for (int root = 0; root < c_.size(); root += std::max(1, c_.size() - 1)) {
       const auto data = std::make_shared<std::vector<T>>(count);
       const std::size_t salt = next_salt();
-      operations_waiting_.push_back(
-          {[=, this] {
-             blank(*data);
-             if (c_.rank() == root) fill(*data, [&](std::size_t i) { return pattern<T>(root, i + salt); });
-           },
-           [=, this] { c_.broadcast(std::span(*data), root); },
-           [=, this] { return c_.start_broadcast(std::span(*data), root); },
-           [=, this] { check("broadcast", *data, [&](std::size_t i) { return pattern<T>(root, i + salt); }); }});
+      operations_waiting_.push_back({[=, this] {
+                                       blank(*data);
+                                       if (c_.rank() == root)
+                                         fill(*data, [&](std::size_t i) { return pattern<T>(root, i + salt); });
+                                     },
+                                     [=, this] { c_.broadcast(std::span(*data), root); },
+                                     [=, this] { return c_.start_broadcast(std::span(*data), root); },
+                                     [=, this] {
+                                       check("broadcast", std::span(*data),
+                                             [&](std::size_t i) { return pattern<T>(root, i + salt); });
+                                     }});
     }
 
     for (const bool in_place : {false, true}) {
@@ -226,7 +256,7 @@ class Checker {
            [=, this] { c_.all_gather(from, std::span(*out)); },
            [=, this] { return c_.start_all_gather(from, std::span(*out)); },
            [=, this] {
-             check("all_gather", *out,
+             check("all_gather", std::span(*out),
                    [&](std::size_t i) { return pattern<T>(static_cast<int>(i / part), i % part + salt); });
            }});
     }
@@ -243,7 +273,7 @@ class Checker {
     const Operation receives = {
         [=] { blank(*in); }, [=, this] { c_.recv(std::span(*in), previous); },
         [=, this] { return c_.start_recv(std::span(*in), previous); },
-        [=, this] { check("recv", *in, [&](std::size_t i) { return pattern<T>(previous, i + salt); }); }};
+        [=, this] { check("recv", std::span(*in), [&](std::size_t i) { return pattern<T>(previous, i + salt); }); }};
     operations_waiting_.push_back(c_.rank() % 2 ? receives : sends);
     operations_waiting_.push_back(c_.rank() % 2 ? sends : receives);
   }
@@ -264,6 +294,7 @@ class Checker {
     for (std::size_t i = works.size() / 2 * 2; i-- > 0;) works[i].wait();
     operations_ += 2 * operations_waiting_.size();
     operations_waiting_.clear();
+    taken_ = 0;
   }
 
   // All ranks get the same bits, also for sums that round, signed zeros and NaNs.
@@ -273,14 +304,15 @@ class Checker {
     std::normal_distribution<float> normal;
     for (const Reduction reduction : reductions)
       for (const std::size_t count : {1, 7, 1000, 5000, 20011}) {
-        std::vector<T> data(count);
+        const std::span<T> data = take<T>(count);
         for (T& x : data) x = static_cast<T>(normal(random));
         for (std::size_t i = 0; i < count; i += 5) data[i] = static_cast<T>(random() % 2 ? 0.0f : -0.0f);
         if (count > 10) data[random() % count] = static_cast<T>(NAN);
-        c_.all_reduce(std::span(data), reduction);
+        c_.all_reduce(data, reduction);
+        taken_ = 0;
         std::uint64_t hash = count;
         std::uint64_t bits = 0;
-        for (const T& x : data) {
+        for (const T x : data) {
           std::memcpy(&bits, &x, sizeof x);
           hash = mix(hash + bits);
         }
@@ -361,7 +393,7 @@ class Checker {
   }
 
   template <class T, class Function>
-  void check(const std::string& what, std::vector<T>& data, Function&& expected) {
+  void check(const std::string& what, std::span<T> data, Function&& expected) {
     if (corrupt_ && !data.empty() && corrupted_.insert(what.substr(0, what.find(' '))).second) {
       reinterpret_cast<unsigned char*>(&data.back())[0] ^= 1;
     }
@@ -385,6 +417,8 @@ class Checker {
   Communicator& c_;
   bool corrupt_;
   std::set<std::string> corrupted_;
+  std::span<std::byte> memory_;  // for all_reduce
+  std::size_t taken_ = 0;        // bytes of it
   std::vector<Operation> operations_waiting_;
   std::size_t salt_ = 0;
   std::uint64_t operations_ = 0, elements_ = 0, wrong_ = 0;
@@ -403,7 +437,7 @@ void stop_in_finalize() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int corrupt = -1, leave = -1, freeze = -1, late = -1;
+  int corrupt = -1, leave = -1, freeze = -1, late = -1, lose = -1, signal = SIGKILL, shared = -1;
   std::size_t largest_count = 0;
   CommonOptions common;
   namespace po = boost::program_options;
@@ -412,6 +446,9 @@ int main(int argc, char** argv) {
       "leave", po::value(&leave), "this rank throws during an operation that no other rank joins")(
       "freeze", po::value(&freeze), "mpi: this rank stops in MPI_Finalize")(
       "late", po::value(&late), "nccl: this rank sleeps while the others synchronise a CUDA stream")(
+      "lose", po::value(&lose), "this rank gets --signal, while the others wait for it in memory that they share")(
+      "signal", po::value(&signal)->default_value(signal))(
+      "shared", po::value(&shared), "exit with 1 unless the ranks share memory (1), or do not (0)")(
       "largest-count", po::value(&largest_count), "mpi: most elements in one call, to test splitting of blocks");
   return run({"communicator_check", options, common, [&] { parse_backend(common.backend); }}, argc, argv,
              [&](World& world) {
@@ -450,6 +487,14 @@ int main(int argc, char** argv) {
                  world.store().get("leave", world.timeout());
                  communicator->all_reduce(std::span(data));
                  world.barrier("the end that one rank never comes to");
+               }
+               if (lose >= 0 || shared >= 0) {
+                 const std::span<float> block = communicator->allocate<float>(std::size_t{8} << 20);
+                 if (shared >= 0 && communicator->shared(block) != (shared == 1))
+                   throw std::runtime_error("the ranks share memory, or they do not");
+                 communicator->all_reduce(block);
+                 if (lose == world.rank()) raise(signal);
+                 communicator->all_reduce(block);
                }
                Checker checker(world, *communicator, corrupt);
                checker.everything();

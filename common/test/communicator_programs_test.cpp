@@ -1,4 +1,5 @@
 // The backends of Communicator in whole programs that fail.
+#include <csignal>
 #include <multinode/device.hpp>
 #include <testing/faults.hpp>
 #include <testing/host_nccl.hpp>
@@ -35,6 +36,23 @@ TEST_P(Ranks, OneThatThrowsWhileAnOperationIsUnderWayEndsAll) {
   EXPECT_LT(result.seconds.count(), 50) << "it waited for the deadline";
   EXPECT_NE(result.err.find("rank 1 ("), std::string::npos) << result.all();
   EXPECT_NE(result.err.find("all_reduce of one rank alone was in progress"), std::string::npos) << result.all();
+}
+
+TEST_P(Ranks, OneThatIsLostInSharedMemoryIsNamed) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    testing::Process process(
+        ranks(GetParam(), 3, {"--timeout", "5", "--shared", "1", "--lose", "1", "--signal", std::to_string(signal)}));
+    EXPECT_TRUE(process.wait_for(signal == SIGKILL ? "rank 1 \\(.*\\) is gone"
+                                                   : "rank [02] \\(.*\\) waits in all_reduce .*; rank 1 \\(.*\\) is "
+                                                     "frozen"));
+  }
+}
+
+TEST_P(Ranks, WithoutSharedMemoryTheyReduceAsWell) {
+  std::vector<std::string> command = ranks(GetParam(), 3, {"--shared", "0"});
+  command.insert(command.begin(), {"bash", "-c", "ulimit -f 30000; exec \"$@\"", "bash"});
+  const testing::Result result = testing::run(command);
+  EXPECT_EQ(result.status, 0) << result.all();
 }
 
 std::vector<std::string> backends() {
