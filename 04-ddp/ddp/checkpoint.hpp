@@ -76,7 +76,7 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  // Copies the blocks, and has a thread of its own write them, and then remove all but the `keep` of the highest steps:
+  // Copies the blocks. A second thread writes the copies and then removes all but the `keep` of the highest steps:
   // until then there must be room for one more. wait() returns when that is done, and throws what write_checkpoint()
   // threw. The next writing, and the destructor, wait first.
   void start_write(std::uint64_t step, nlohmann::json state, std::span<const NamedBlock> blocks);

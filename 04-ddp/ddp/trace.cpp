@@ -55,7 +55,7 @@ void Trace::add(const StepTimes& step) {
 }
 
 std::chrono::nanoseconds Trace::write() {
-  // Of this rank: [[track, name, begin, end, bytes], ...], in ns of its own clock.
+  // Of this rank: [[track, name, begin, end, bytes], ...], in ns of this rank's clock.
   nlohmann::json events = nlohmann::json::array(), barriers = nlohmann::json::array();
   const auto add = [&](Track track, const std::string& name, auto begin, auto end, std::size_t bytes = 0) {
     events.push_back({track, name, nanoseconds(begin), nanoseconds(end), bytes});

@@ -182,7 +182,7 @@ class PerceptronGpu {
 
 // CUDA graphs of steps: a step is carried out as it is the first time, recorded the second time, and repeated after
 // that, which is one call instead of some thirty. The first time lets libraries allocate and connect.
-// All that the step does must go on `stream`, or on streams that wait for it by an event and that
+// Everything in a step must be queued on `stream`, or on streams that wait for it by an event and that
 // it waits for (NCCL's, see Communicator::set_stream), and must not depend on anything but device memory and the size
 // of the global batch: all ranks then record in the same step, however unevenly they share a batch. What
 // the step does on the host (the reducer's bookkeeping) happens only when it is not a repetition. Destroy it before

@@ -349,7 +349,7 @@ struct Device : ddp::GradientMemory<float> {
 TEST(ReducerOnADevice, LeavesGradientsToTheirMemory) {
   Recorder recorder;
   const std::vector<std::size_t> counts{3, 2};
-  std::vector<float> storage(128, NAN);  // nobody may look
+  std::vector<float> storage(128, NAN);  // must not be read
   std::vector<std::string> said;
   const auto make = [&](ReducerOptions options) {
     return std::make_unique<ddp::Reducer<float>>(recorder.all_reduce(), parameters_of(counts), storage, options,

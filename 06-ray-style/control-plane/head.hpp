@@ -27,7 +27,7 @@ struct HeadOptions {
   std::function<void(const std::string&)> log = [](const std::string&) {};  // one line per event, from any thread
 };
 
-// Serves nodes and clients on threads of its own until it is destroyed. A slow or frozen one blocks nobody else.
+// Serves nodes and clients on its threads until it is destroyed. A slow or frozen one blocks nobody else.
 class Head : public Cluster::Service {
  public:
   // Listens. Throws UsageError if `host` has no address, std::runtime_error if it cannot listen. Raises this process's
@@ -40,7 +40,8 @@ class Head : public Cluster::Service {
 
   std::uint16_t port() const { return static_cast<std::uint16_t>(port_); }
 
-  // From any thread: all jobs are ended, nodes and clients are told why. Returns at once; from now on no node can join.
+  // From any thread: ends all jobs and sends nodes and clients the reason. Returns at once; no node can join
+  // afterwards.
   void leave(const std::string& reason);
 
  private:

@@ -1,4 +1,4 @@
-// outbox.hpp: messages that a thread of their own writes, in order, so that a slow reader blocks nobody.
+// outbox.hpp: messages that a separate thread writes, in order, so that a slow reader blocks nobody.
 #pragma once
 
 #include "lease.hpp"

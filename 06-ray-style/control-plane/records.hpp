@@ -27,7 +27,7 @@ class Records {
   static constexpr std::size_t tail = 64 << 10;         // bytes of the newest lines, if the file takes no more
   static constexpr std::size_t most_records = 4000;     // that can be followed; of more, the oldest ended ones go
 
-  // Writes DIR/N.log for job N. `log` is told, once per job, that a file cannot be written.
+  // Writes DIR/N.log for job N. If a file cannot be written, it says so in `log`, once per job.
   Records(std::filesystem::path folder, std::function<void(const std::string&)> log);
   ~Records();  // writes what waits
   Records(const Records&) = delete;

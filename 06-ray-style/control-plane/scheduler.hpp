@@ -1,5 +1,5 @@
 // scheduler.hpp: the nodes and the jobs of a cluster: what runs where, and what follows when a process or a node dies.
-// It knows nothing of connections, and it has no clock of its own.
+// It knows nothing of connections, and a test can replace its clock.
 #pragma once
 
 #include "control-plane/cluster.pb.h"

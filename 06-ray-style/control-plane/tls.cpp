@@ -61,7 +61,7 @@ std::shared_ptr<grpc::Channel> make_channel(const multinode::Endpoint& head, con
   grpc::ChannelArguments arguments;
   arguments.SetSslTargetNameOverride(certificate_name);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a separate connection
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 5'000);  // a client sees in this way that the head's host is dead
