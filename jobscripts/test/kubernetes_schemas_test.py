@@ -35,12 +35,54 @@ REGISTRY = referencing.Registry().with_resource(
 ).crawl()
 
 
+def fields(required="", **properties):
+    """An object with these fields and no other."""
+    return {"type": "object", "properties": properties, "required": required.split(), "additionalProperties": False}
+
+
+def of_kubernetes(name):
+    return {"$ref": f"/api/_definitions.json#/$defs/io.k8s.{name}"}
+
+
+def operators_job(version, kind, spec):
+    return fields("apiVersion kind metadata spec", apiVersion={"const": version}, kind={"const": kind}, spec=spec,
+                  metadata=of_kubernetes("apimachinery.pkg.apis.meta.v1.ObjectMeta"))
+
+
+TEXT, YES_OR_NO, OBJECT, ONE = {"type": "string"}, {"type": "boolean"}, {"type": "object"}, {"const": 1}
+NUMBER, POSITIVE = ({"type": "integer", "minimum": least} for least in (0, 1))
+ENDING = {"ttlSecondsAfterFinished": NUMBER, "activeDeadlineSeconds": POSITIVE, "backoffLimit": NUMBER, "suspend": YES_OR_NO}
+TEMPLATE = of_kubernetes("api.core.v1.PodTemplateSpec")
+RUN_POLICY = fields(cleanPodPolicy={"enum": ["None", "Running", "All"]}, managedBy=TEXT, schedulingPolicy=OBJECT, **ENDING)
+REPLICA = fields("template", replicas=NUMBER, template=TEMPLATE,
+                 restartPolicy={"enum": ["Always", "OnFailure", "Never", "ExitCode"]})
+FIRST_REPLICA = REPLICA | {"properties": REPLICA["properties"] | {"replicas": ONE}}
+RAY_GROUP = {"rayStartParams": OBJECT | {"additionalProperties": TEXT}, "template": TEMPLATE}
+# After github.com/kubeflow/mpi-operator (v0.6, pkg/apis/kubeflow/v2beta1/types.go and manifests/base/kubeflow.org_mpijobs.yaml),
+# github.com/kubeflow/trainer (v1.9, pkg/apis/kubeflow.org/v1) and github.com/ray-project/kuberay (v1.4,
+# ray-operator/apis/ray/v1). Unlike there, an unknown field is an error, as the API server has it with --validate=strict.
+OPERATORS = {
+    "MPIJob": operators_job("kubeflow.org/v2beta1", "MPIJob", fields(
+        "mpiReplicaSpecs", slotsPerWorker=POSITIVE, sshAuthMountPath=TEXT, runLauncherAsWorker=YES_OR_NO, runPolicy=RUN_POLICY,
+        launcherCreationPolicy={"enum": ["AtStartup", "WaitForWorkersReady"]},
+        mpiImplementation={"enum": ["OpenMPI", "Intel", "MPICH"]},
+        mpiReplicaSpecs=fields("Launcher", Launcher=FIRST_REPLICA, Worker=REPLICA))),
+    "PyTorchJob": operators_job("kubeflow.org/v1", "PyTorchJob", fields(
+        "pytorchReplicaSpecs", nprocPerNode=TEXT | {"pattern": "^(auto|cpu|gpu|[1-9][0-9]*)$"}, elasticPolicy=OBJECT,
+        runPolicy=RUN_POLICY, pytorchReplicaSpecs=fields(Master=FIRST_REPLICA, Worker=REPLICA) | {"minProperties": 1})),
+    "RayJob": operators_job("ray.io/v1", "RayJob", fields(
+        "entrypoint rayClusterSpec", entrypoint=TEXT, shutdownAfterJobFinishes=YES_OR_NO, runtimeEnvYAML=TEXT,
+        submissionMode={"enum": ["K8sJobMode", "HTTPMode"]}, **ENDING,
+        rayClusterSpec=fields(
+            "headGroupSpec", rayVersion=TEXT, headGroupSpec=fields("template", serviceType=TEXT, **RAY_GROUP),
+            workerGroupSpecs={"type": "array", "items": fields(
+                "template groupName", groupName=TEXT, replicas=NUMBER, minReplicas=NUMBER, maxReplicas=NUMBER, **RAY_GROUP)}))),
+}
+
+
 @functools.cache
 def validator(version, kind):
-    if version.startswith(("kubeflow.org/", "ray.io/")):
-        schema = json.loads((Path(__file__).parent / "operators.schema.json").read_text())
-    else:
-        schema = contents(f"{kind.lower()}-{version.replace('/', '-')}.json")
+    schema = OPERATORS.get(kind) or contents(f"{kind.lower()}-{version.replace('/', '-')}.json")
     return jsonschema.validators.Draft202012Validator(schema, registry=REGISTRY)
 
 
