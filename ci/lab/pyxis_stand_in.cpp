@@ -1,5 +1,5 @@
 // A stand-in for Pyxis, the Slurm plug-in that runs a step's tasks in a container: for tests of job scripts, where
-// there is neither Pyxis nor Enroot. It takes Pyxis's options and refuses the values that Pyxis refuses. It unpacks no
+// there is neither Pyxis nor Enroot. It takes those of Pyxis's options that the job scripts use. It unpacks no
 // image: its "container" has the folders of IMAGE.root, a folder beside the image's file, this machine's system folders
 // for those that are not there, and what --container-mounts names. So a script that forgets to mount what it needs, or
 // starts a program that is not in the image, fails here. Build: g++ -std=c++20 -shared -fPIC; use: a line "required
@@ -13,7 +13,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -32,93 +31,47 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Mount {
-  std::string source, target, flags;
+  std::string source, target;
 };
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
-}
-
-std::vector<Mount> parse_mounts(const std::string& text) {
+struct Asked {
+  std::string image;
   std::vector<Mount> mounts;
-  for (const std::string& entry : split(text, ',')) {
-    std::vector<std::string> parts = split(entry, ':');
-    if (parts.size() == 1) parts.push_back(parts[0]);
-    if (parts.size() == 2) parts.emplace_back();
-    if (parts.size() != 3 || !parts[0].starts_with('/') || !parts[1].starts_with('/'))
-      throw std::runtime_error("--container-mounts: '" + entry + "' is not SOURCE:TARGET[:FLAGS], both from / on");
-    mounts.push_back({parts[0], parts[1], parts[2]});
-  }
-  return mounts;
-}
+};
 
 // Slurm's callbacks carry no pointer of ours: what was asked for has to be in one place of the process.
-std::map<std::string, std::string>& asked() {
-  static std::map<std::string, std::string> options;
+Asked& asked() {
+  static Asked options;
   return options;
 }
 
-// What is asked for under a name, and by a switch: its value.
-struct Option {
-  const char *name, *key, *value;
-};
-constexpr std::array options{
-    Option{"container-image", "image", nullptr},
-    Option{"container-mounts", "mounts", nullptr},
-    Option{"container-workdir", "workdir", nullptr},
-    Option{"container-name", "name", nullptr},
-    Option{"container-save", "save", nullptr},
-    Option{"container-env", "env", nullptr},
-    Option{"container-mount-home", "mount-home", "yes"},
-    Option{"no-container-mount-home", "mount-home", "no"},
-    Option{"container-remap-root", "remap-root", "yes"},
-    Option{"no-container-remap-root", "remap-root", "no"},
-    Option{"container-entrypoint", "entrypoint", "yes"},
-    Option{"no-container-entrypoint", "entrypoint", "no"},
-    Option{"container-entrypoint-log", "entrypoint-log", "yes"},
-    Option{"container-writable", "writable", "yes"},
-    Option{"container-readonly", "writable", "no"},
-};
+int take_image(int, const char* text, int) {
+  asked().image = text;
+  return 0;
+}
 
-void take(const std::string& option, const std::string& value) {
-  if (value.empty()) throw std::runtime_error("--container-" + option + ": a value is missing");
-  if (option == "mounts") parse_mounts(value);
-  if (option == "name") {
-    const auto parts = split(value, ':');
-    if (parts.size() > 2 || parts[0].empty() ||
-        (parts.size() == 2 && parts[1] != "auto" && parts[1] != "create" && parts[1] != "exec" &&
-         parts[1] != "no_exec"))
-      throw std::runtime_error("--container-name: '" + value + "' is not NAME[:auto|create|exec|no_exec]");
+int take_mounts(int, const char* text, int) {
+  std::istringstream entries(text);
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    const std::size_t colon = entry.find(':');
+    const Mount mount{entry.substr(0, colon), entry.substr(colon == std::string::npos ? 0 : colon + 1)};
+    if (!mount.source.starts_with('/') || !mount.target.starts_with('/') ||
+        mount.target.find(':') != std::string::npos) {
+      slurm_error("pyxis stand-in: --container-mounts: '%s' is not SOURCE:TARGET, both from / on", entry.c_str());
+      return -1;
+    }
+    asked().mounts.push_back(mount);
   }
-  if (option == "save" && value.back() == '/') throw std::runtime_error("--container-save: a folder, not a file");
-  const auto [known, first] = asked().emplace(option, value);
-  if (!first && known->second != value)
-    throw std::runtime_error("--container-" + option + ": '" + known->second + "' and '" + value + "' contradict");
+  return 0;
 }
 
-int said(const std::exception& error) {
-  slurm_error("pyxis stand-in: %s", error.what());
-  return -1;
-}
-
-int take_option(int index, const char* text, int) {
-  try {
-    const Option& option = options.at(static_cast<std::size_t>(index));
-    take(option.key, option.value != nullptr ? option.value : text != nullptr ? text : "");
-    return 0;
-  } catch (const std::exception& error) {
-    return said(error);
-  }
-}
+int take_nothing(int, const char*, int) { return 0; }
 
 void check(int result, const std::string& what) {
   if (result != 0) throw std::runtime_error(what + ": " + std::strerror(errno));
 }
 
-void bind(const fs::path& source, const fs::path& target, const std::string& flags = "") {
+void bind(const fs::path& source, const fs::path& target) {
   if (!fs::exists(source)) throw std::runtime_error("--container-mounts: nothing at " + source.string());
   if (fs::is_directory(source)) {
     fs::create_directories(target);
@@ -127,20 +80,11 @@ void bind(const fs::path& source, const fs::path& target, const std::string& fla
     std::ofstream{target};
   }
   check(mount(source.c_str(), target.c_str(), nullptr, MS_BIND | MS_REC, nullptr), "mount " + source.string());
-  for (const std::string& flag : split(flags, '+'))
-    if (flag == "ro")
-      check(mount(nullptr, target.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr), "read-only " + flag);
-}
-
-std::string variable(spank_t spank, const char* name) {
-  std::array<char, 4096> text{};
-  return spank_getenv(spank, name, text.data(), text.size()) == ESPANK_SUCCESS ? text.data() : "";
 }
 
 // The calling task's own view: /mnt becomes the root of a file system in memory that has only what a container has.
 void enter_container(spank_t spank) {
-  const auto& want = asked();
-  const std::string& image = want.at("image");
+  const std::string& image = asked().image;
   if (image.starts_with('/') || image.starts_with('.')) {
     std::string magic(4, ' ');
     std::ifstream(image).read(magic.data(), 4);
@@ -160,54 +104,52 @@ void enter_container(spank_t spank) {
   }
   fs::create_directory(root / "tmp");
   fs::permissions(root / "tmp", fs::perms::all | fs::perms::sticky_bit);
-  // Enroot's hook for PMIx mounts this as well.
-  if (const std::string pmix = variable(spank, "PMIX_SERVER_TMPDIR"); !pmix.empty()) bind(pmix, root / pmix.substr(1));
-  if (const auto home = want.find("mount-home"); home != want.end() && home->second == "yes")
-    bind(variable(spank, "HOME"), root / variable(spank, "HOME").substr(1));
-  if (const auto mounts = want.find("mounts"); mounts != want.end())
-    for (const Mount& entry : parse_mounts(mounts->second))
-      bind(entry.source, root / entry.target.substr(1), entry.flags);
-  if (const auto writable = want.find("writable"); writable != want.end() && writable->second == "no")
-    check(mount(nullptr, root.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr), "--container-readonly");
+  std::array<char, 4096> pmix{};  // Enroot's hook for PMIx mounts this as well
+  if (spank_getenv(spank, "PMIX_SERVER_TMPDIR", pmix.data(), pmix.size()) == ESPANK_SUCCESS)
+    bind(pmix.data(), root / (pmix.data() + 1));
+  for (const Mount& entry : asked().mounts) bind(entry.source, root / entry.target.substr(1));
   check(chroot(root.c_str()), "chroot");
-  const auto workdir = want.find("workdir");
-  const std::string folder = workdir == want.end() ? "/" : workdir->second;
-  check(chdir(folder.c_str()), "--container-workdir " + folder);
+  check(chdir("/"), "chdir /");
 }
 
 }  // namespace
 
 extern "C" int slurm_spank_init(spank_t spank, int, char**) {
+  struct Option {
+    std::string name;
+    int with_value;
+    spank_opt_cb_f take;
+  };
   std::string usage = "as Pyxis", value = "VALUE";
-  for (std::size_t i = 0; i < options.size(); ++i) {
-    std::string name = options[i].name;
-    const bool with_value = options[i].value == nullptr;
-    spank_option option{name.data(), with_value ? value.data() : nullptr, usage.data(), with_value, static_cast<int>(i),
-                        take_option};
+  for (Option& known : std::array<Option, 3>{{{"container-image", 1, take_image},
+                                              {"container-mounts", 1, take_mounts},
+                                              {"no-container-entrypoint", 0, take_nothing}}}) {
+    spank_option option{known.name.data(), value.data(), usage.data(), known.with_value, 0, known.take};
     if (spank_option_register(spank, &option) != ESPANK_SUCCESS) return -1;
   }
   return 0;
 }
 
 extern "C" int slurm_spank_init_post_opt(spank_t, int, char**) {
-  if (asked().empty() || asked().contains("image")) return 0;
-  slurm_error("pyxis stand-in: --container-%s without --container-image", asked().begin()->first.c_str());
+  if (asked().mounts.empty() || !asked().image.empty()) return 0;
+  slurm_error("pyxis stand-in: --container-mounts without --container-image");
   return -1;
 }
 
 extern "C" int slurm_spank_local_user_init(spank_t, int, char**) {
-  if (asked().contains("image"))
+  if (!asked().image.empty())
     slurm_info(
         "pyxis stand-in: no image is unpacked: the container is the folder beside it, this system and what is mounted");
   return 0;
 }
 
 extern "C" int slurm_spank_task_init(spank_t spank, int, char**) {  // as the user: the tests' is root
-  if (!asked().contains("image")) return 0;
+  if (asked().image.empty()) return 0;
   try {
     enter_container(spank);
     return 0;
   } catch (const std::exception& error) {
-    return said(error);
+    slurm_error("pyxis stand-in: %s", error.what());
+    return -1;
   }
 }
