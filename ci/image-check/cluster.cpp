@@ -130,21 +130,24 @@ Cluster find_cluster(const ClusterOptions& options) {
   cluster.local = cluster.nodes.size() == 1 && options.hosts.empty();
 
   cluster.launcher_words = read_launcher(options.launcher);
-  cluster.launcher = cluster.launcher_words.front();
-  cluster.launcher_words.erase(cluster.launcher_words.begin());
-  if (cluster.launcher == "auto") {
+  auto& program = cluster.launcher_words.front();
+  if (program == "auto") {
     const bool mpi = std::filesystem::exists(cluster.examples / "03-message-passing/message_passing_mpi");
     if (!variable("SLURM_JOB_ID").empty() && !find_program("srun").empty())
-      cluster.launcher = "srun";
+      program = "srun";
     else
-      cluster.launcher = mpi && !find_program("mpirun").empty() ? "mpirun" : "mnrun";
+      program = mpi && !find_program("mpirun").empty() ? "mpirun" : "mnrun";
   }
+  cluster.launcher = kind_of_launcher(program);
   if (cluster.launcher == "mnrun") {
     if (!std::filesystem::exists(cluster.examples / "01-environment/mnrun"))
       throw UsageError("--launcher: no 01-environment/mnrun in " + cluster.examples.string());
-  } else if (find_program(cluster.launcher).empty()) {
-    throw UsageError("--launcher: no " + cluster.launcher + " on the PATH: install it, or take --launcher mnrun");
+  } else if (find_program(program).empty()) {
+    throw UsageError("--launcher: no " + program + " on the PATH: install it, or take --launcher mnrun");
   }
+  if (cluster.launcher == "mpirun" && !cluster.local)
+    for (const auto& line : output_lines(shell_words({}, {program, "--version"})))
+      cluster.hydra |= line.find("HYDRA") != std::string::npos || line.find("Intel(R) MPI") != std::string::npos;
 
   const int gpus = multinode::device_count();
   cluster.processes_per_node = options.processes_per_node > 0 ? options.processes_per_node
@@ -153,19 +156,21 @@ Cluster find_cluster(const ClusterOptions& options) {
   return cluster;
 }
 
+std::string kind_of_launcher(const std::string& program) {
+  const auto file = std::filesystem::path(program).filename().string(), name = file.substr(0, file.find('.'));
+  if (name == "mpirun" || name == "mpiexec") return "mpirun";
+  return name == "srun" || program == "mnrun" || program == "auto" ? name : "";
+}
+
 Command read_launcher(const std::string& text) {
   const auto words = boost::program_options::split_unix(text);
   const std::string name = words.empty() ? "" : words.front();
-  for (const char* known : {"auto", "mpirun", "srun", "mnrun"})
-    if (name == known) return words;
-  throw multinode::UsageError("--launcher: '" + name + "' is none of mpirun, srun, mnrun, auto");
+  if (kind_of_launcher(name).empty())
+    throw multinode::UsageError("--launcher: '" + name + "' is none of mpirun, mpiexec, srun, mnrun, auto");
+  return words;
 }
 
-std::string Cluster::launcher_command() const {
-  Command command = launcher_words;
-  command.insert(command.begin(), launcher);
-  return shell_words({}, command);
-}
+std::string Cluster::launcher_command() const { return shell_words({}, launcher_words); }
 
 bool Cluster::needs_ssh() const {
   if (nodes.size() < 2 || launcher == "srun") return false;
@@ -187,12 +192,8 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
   };
   const auto node_count = on.size();
   const auto processes = std::to_string(node_count * static_cast<std::size_t>(per_node));
-  const auto start = [&](Command command) {
-    command.insert(command.begin() + 1, launcher_words.begin(), launcher_words.end());
-    return command;
-  };
+  auto command = launcher_words;
   if (launcher == "srun") {
-    auto command = start({"srun"});
     if (std::none_of(command.begin(), command.end(), [](const auto& word) { return word.rfind("--mpi", 0) == 0; }))
       command.push_back("--mpi=pmix");
     command.insert(command.end(), {"--kill-on-bad-exit=1", "--overlap", "--nodes=" + std::to_string(node_count),
@@ -201,11 +202,12 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
     return {behind(std::move(command))};
   }
   if (launcher == "mpirun") {
-    auto command = start({"mpirun"});
     command.insert(command.end(), {"-n", processes});
-    if (!local) {
-      command.insert(command.end(), {"-H", multinode::join(on, ":" + std::to_string(per_node) + ",") + ":" +
-                                               std::to_string(per_node)});
+    if (!local)
+      command.insert(command.end(),
+                     {hydra ? "-hosts" : "-H",
+                      multinode::join(on, ":" + std::to_string(per_node) + ",") + ":" + std::to_string(per_node)});
+    if (!local && !hydra) {  // Hydra gives all variables to all processes
       for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
         if (std::getenv(name)) command.insert(command.end(), {"-x", name});
       for (const auto& [name, value] : variables)
@@ -213,14 +215,19 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
     }
     return {behind(std::move(command))};
   }
-  const std::string mnrun = examples / "01-environment/mnrun";
-  if (local) return {behind(start({mnrun, "--standalone", "--nproc-per-node", std::to_string(per_node)}))};
+  command.front() = examples / "01-environment/mnrun";
+  const auto with = [&](const Command& options) {
+    auto agent = command;
+    agent.insert(agent.end(), options.begin(), options.end());
+    return behind(std::move(agent));
+  };
+  if (local) return {with({"--standalone", "--nproc-per-node", std::to_string(per_node)})};
   std::vector<Command> commands;
   const auto port = a_port();
   for (std::size_t rank = 0; rank < node_count; ++rank) {
     const auto agent =
-        behind(start({mnrun, "--nnodes", std::to_string(node_count), "--node-rank", std::to_string(rank),
-                      "--nproc-per-node", std::to_string(per_node), "--master-addr", on[0], "--master-port", port}));
+        with({"--nnodes", std::to_string(node_count), "--node-rank", std::to_string(rank), "--nproc-per-node",
+              std::to_string(per_node), "--master-addr", on[0], "--master-port", port});
     auto forwarded = variables;
     for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
       if (const char* value = std::getenv(name)) forwarded.emplace(name, value);

@@ -10,14 +10,15 @@
 namespace image_check {
 
 struct Cluster {
-  std::string launcher;      // mpirun, srun or mnrun
-  Command launcher_words{};  // options that it is given, such as --container-image=X
+  std::string launcher;      // what kind: mpirun, srun or mnrun
+  Command launcher_words{};  // its program, and options that it is given, such as --container-image=X
+  bool hydra = false;        // mpirun is that of MPICH or Intel MPI; known only with other nodes
   std::vector<std::string> nodes;
   bool local = true;  // the only node is this machine, and needs no name
   int processes_per_node = 2;
   std::filesystem::path examples;  // with 01-environment, 02-mpi ... in it
 
-  std::string launcher_command() const;  // launcher and its options, as --launcher takes them
+  std::string launcher_command() const;  // program and its options, as --launcher takes them
   bool needs_ssh() const;                // the launcher logs in to the other nodes
 
   // CHAPTER/PROGRAM in the examples; image-check/PROGRAM beside this program.
@@ -35,7 +36,10 @@ struct ClusterOptions {
   int processes_per_node = 0;      // 0: GPUs, or cores up to 4, at least 2
   std::string examples;            // "": where this program lies
 };
-// "srun --mpi=pmix" as words. Throws multinode::UsageError unless the first one is a launcher that is known, or auto.
+// auto, mnrun, srun, or mpirun, which is also mpiexec, /opt/mpich/bin/mpirun and, where several MPIs are installed,
+// mpirun.mpich; "" for all others.
+std::string kind_of_launcher(const std::string& program);
+// "srun --mpi=pmix" as words. Throws multinode::UsageError unless the first one is a launcher.
 Command read_launcher(const std::string& text);
 // Throws multinode::UsageError, naming what is missing and what to do.
 Cluster find_cluster(const ClusterOptions& options);

@@ -338,7 +338,8 @@ boost::program_options::options_description RunDescription::where() {
       ("hosts", po::value(&hosts)->value_name("A,B,..."),
        "the nodes, this one first; default: those of the Slurm or PBS job, or this machine alone")  //
       ("launcher", po::value(&cluster.launcher)->default_value(cluster.launcher),
-       "mpirun, srun, mnrun or auto; its options may follow: 'srun --container-image=IMAGE'")  //
+       "mpirun, mpiexec or srun (or a path, or mpirun.mpich), mnrun or auto; its options may follow: "
+       "'srun --container-image=IMAGE'")  //
       ("processes-per-node", po::value(&cluster.processes_per_node)->value_name("N"),
        "default: a GPU each, or a core each, 2 to 4")  //
       ("examples", po::value(&cluster.examples)->value_name("DIR"),

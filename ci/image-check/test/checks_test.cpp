@@ -231,11 +231,10 @@ TEST(Checks, HaveMoreTimeOnMoreNodes) {
 }
 
 TEST(Launching, GivesTheLauncherItsOptions) {
-  const auto words = [](const std::string& launcher) {
-    Cluster cluster{.launcher = "", .nodes = {"a", "b"}, .local = false, .examples = "/examples"};
+  const auto words = [](const std::string& launcher, bool hydra = false) {
+    Cluster cluster{.launcher = "", .hydra = hydra, .nodes = {"a", "b"}, .local = false, .examples = "/examples"};
     cluster.launcher_words = read_launcher(launcher);
-    cluster.launcher = cluster.launcher_words.front();
-    cluster.launcher_words.erase(cluster.launcher_words.begin());
+    cluster.launcher = kind_of_launcher(cluster.launcher_words.front());
     EXPECT_EQ(cluster.launcher_command(), launcher);
     return shell_words({}, cluster.launch(cluster.nodes, 2, {"program"}, {}).front());
   };
@@ -245,7 +244,10 @@ TEST(Launching, GivesTheLauncherItsOptions) {
   EXPECT_EQ(words("mpirun --mca btl tcp,self").find("mpirun --mca btl tcp,self -n 4 -H a:2,b:2 "), 0U);
   EXPECT_NE(words("mnrun --monitor 5").find("/examples/01-environment/mnrun --monitor 5 --nnodes 2"),
             std::string::npos);
-  EXPECT_THROW(read_launcher("prun --x"), multinode::UsageError);
+  EXPECT_EQ(words("/opt/openmpi/bin/mpiexec").find("/opt/openmpi/bin/mpiexec -n 4 -H a:2,b:2 "), 0U);
+  EXPECT_EQ(words("mpirun.mpich -l", true), "mpirun.mpich -l -n 4 -hosts a:2,b:2 program");
+  for (const char* wrong : {"prun --x", "mpirunner", "mpi.run", "/opt/srun/", "", "/opt/mnrun"})
+    EXPECT_THROW(read_launcher(wrong), multinode::UsageError) << wrong;
 }
 
 TEST(Launching, NeedsSshOnlyWhereTheLauncherDoes) {
