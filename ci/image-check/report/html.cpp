@@ -52,6 +52,7 @@ thead th { color: var(--soft); vertical-align: bottom; overflow-wrap: normal; }
 tbody th { min-width: 9rem; }
 td small, th small { display: block; font-weight: 400; }
 .number { text-align: right; white-space: nowrap; }
+.number small { white-space: normal; }
 .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1.5rem 2rem; margin-bottom: 1.25rem; }
 figure { margin: 0; min-width: 0; break-inside: avoid; }
 figcaption { font-weight: 600; }
@@ -176,7 +177,7 @@ void add_table(pugi::xml_node parent, const std::string& name, const std::vector
 
 void add_curve(pugi::xml_node parent, const std::string& title, const std::vector<std::string>& places,
                const std::vector<Line>& lines) {
-  constexpr double left = 52, right = 338, top = 14, bottom = 170, height = 192, ticks = 4;
+  constexpr double left = 64, right = 338, top = 14, bottom = 170, height = 192, ticks = 4, line_height = 13;
   double least = std::numeric_limits<double>::infinity(), most = -least;
   for (const auto& line : lines)
     for (const auto& [place, point] : line.points)
@@ -216,7 +217,7 @@ void add_curve(pugi::xml_node parent, const std::string& title, const std::vecto
   for (std::size_t place = 0; place < places.size(); place += every)
     text(x(place), bottom + 16, places[place], "middle");
 
-  double free = 0;  // the lines' names at their ends, one below the other
+  std::multimap<double, std::string> names;  // of the lines, by the height of their ends
   for (const auto& line : lines) {
     if (line.points.empty()) continue;
     const auto drawn = add(svg, "polyline", "", line.css.c_str());
@@ -231,9 +232,16 @@ void add_curve(pugi::xml_node parent, const std::string& title, const std::vecto
            {std::pair("cx", x(place)), std::pair("cy", y(point.value)), std::pair("r", point.marked ? 5.0 : 2.5)})
         set(dot, name, at(value));
     }
-    free = std::max(free, y(line.points.rbegin()->second.value) + 4);
-    if (lines.size() <= 4) text(right + 6, free, line.name, "");
-    free += 13;
+    names.emplace(y(line.points.rbegin()->second.value) + 4, line.name);
+  }
+  if (lines.size() > 4) return;
+  double free = 0,
+         room = static_cast<double>(names.size()) * line_height;  // one below the other, and all in the picture
+  for (const auto& [end, name] : names) {
+    room -= line_height;
+    free = std::min(std::max(free, end), height - 4 - room);
+    text(right + 6, free, name, "");
+    free += line_height;
   }
 }
 

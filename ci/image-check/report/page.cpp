@@ -222,10 +222,12 @@ class Page {
       const std::string nodes = blamed(*check), at = check->action == Action::look ? " at " : " ";
       add(card, "h3",
           to_do + (to_do.empty() || nodes.empty() ? "" : at + nodes) + (to_do.empty() ? "" : ": ") + check->check);
-      const auto where = add(card, "p", "", "soft");
-      add_text(where, fmt::format("{} after {:.1f} s, launch {} · {} · ", name_of(check->status), check->seconds,
-                                  check->launch + 1, check->title));
-      if (!check->log.empty()) add_log(where, check->log);
+      if (!check->log.empty()) {  // else it is no run, but a comparison
+        const auto where = add(card, "p", "", "soft");
+        add_text(where, fmt::format("{} after {:.1f} s, launch {} · {} · ", name_of(check->status), check->seconds,
+                                    check->launch + 1, check->title));
+        add_log(where, check->log);
+      }
       for (const auto& finding : check->findings) {
         const auto item = add(card, "p");
         add(item, "b", finding.detector + (finding.node.empty() ? "" : ", " + finding.node) + ": ");
@@ -383,7 +385,7 @@ class Page {
       for (const auto& [value, nodes] : values)
         rows.push_back(
             {{name},
-             {shortened(value)},
+             {value == "null" ? nothing : shortened(value)},
              values.size() == 1 ? Cell{"all " + std::to_string(nodes.size())} : Cell{few(nodes), "doubt-text"}});
     const Head& head = results_.head;
     if (rows.empty() && head.machine.empty() && head.versions.empty() && head.settings.empty()) return;
@@ -474,9 +476,8 @@ std::string history_page(const History& history) {
       fmt::format("History of {} node{}, {} run{}", history.size(), history.size() == 1 ? "" : "s", places.size(),
                   places.size() == 1 ? "" : "s"));
   add(body, "p",
-      "Each run has the same room, from left to right, and each node a line. A node is marked if its last value is 10 "
-      "% "
-      "or more worse than the median of those before it. Of the checks, those are shown that ever failed.");
+      "Each run has the same room, from left to right, and each node a line. A node is marked if its last value is at "
+      "least 10 % worse than the median of those before it. Of the checks, those are shown that ever failed.");
   const auto grid = add(body, "div", "", "curves");
   for (const auto& [name, metric] : metrics) {
     const bool is_check = metric.unit.empty();

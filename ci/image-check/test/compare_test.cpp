@@ -1,5 +1,6 @@
 // Two results against each other.
 #include "compare.hpp"
+#include "statistics.hpp"
 
 #include <multinode/options.hpp>
 #include <testing/program_test.hpp>
@@ -45,11 +46,15 @@ class CompareResults : public ::testing::Test {
     writer.write(Summary{});
     return path;
   }
-  Results compared(const std::string& a, const std::string& b, bool other_hardware = false) {
+  CompareOptions options_of(const std::string& a, const std::string& b) {
     CompareOptions options;
     options.a = a;
     options.b = b;
     options.folder = folder_ / "verdict";
+    return options;
+  }
+  Results compared(const std::string& a, const std::string& b, bool other_hardware = false) {
+    auto options = options_of(a, b);
     options.other_hardware = other_hardware;
     options.again = [&](bool of_a, const std::filesystem::path& where) {
       std::filesystem::copy(
@@ -70,11 +75,8 @@ class CompareResults : public ::testing::Test {
   Results compared_again(const std::string& script, double timeout = 60) {
     folder_.write("image-check-b", "#!/bin/sh\n" + script);
     std::filesystem::permissions(folder_ / "image-check-b", std::filesystem::perms::owner_all);
-    CompareOptions options;
     for (const char* session : {"a/1", "a/2", "a/3"}) results(session, {"n"}, "8", 10);
-    options.a = folder_ / "a";
-    options.b = results("b", {"n"}, "8", 5);
-    options.folder = folder_ / "verdict";
+    auto options = options_of(folder_ / "a", results("b", {"n"}, "8", 5));
     options.timeout = timeout;
     options.again_b = folder_ / "image-check-b";
     std::ostringstream out;
@@ -153,12 +155,8 @@ TEST_F(CompareResults, ALimitMayGrow) {
 }
 
 TEST_F(CompareResults, OneSessionWithoutFreshLaunchesOfAIsNoEvidence) {
-  CompareOptions options;
-  options.a = results("a", {"n"}, "8", 10);
-  options.b = results("b", {"n"}, "8", 5);
-  options.folder = folder_ / "verdict";
   std::ostringstream out;
-  const auto verdict = compare(options, out);
+  const auto verdict = compare(options_of(results("a", {"n"}, "8", 10), results("b", {"n"}, "8", 5)), out);
   EXPECT_EQ(verdict.summary.exit_status, 3);
   EXPECT_EQ(verdict.summary.skipped, 1);
   EXPECT_SAYS(out.str(), "50 % worse; cannot see any loss: make three sessions of the baseline or more");
@@ -167,12 +165,38 @@ TEST_F(CompareResults, OneSessionWithoutFreshLaunchesOfAIsNoEvidence) {
 TEST_F(CompareResults, SessionsThatDifferMakeTheMetricBlind) {
   for (const double bandwidth : {9.0, 10.0, 11.0, 12.0})
     results("a/" + std::to_string(bandwidth), {"n"}, "8", bandwidth);
-  CompareOptions options;
-  options.a = folder_ / "a";
-  options.b = results("b", {"n"}, "8", 8);
-  options.folder = folder_ / "verdict";
   std::ostringstream out;
-  EXPECT_EQ(compare(options, out).comparisons.at(0).verdict, "blind");  // no alarm: sessions differ by as much
+  EXPECT_EQ(compare(options_of(folder_ / "a", results("b", {"n"}, "8", 8)), out).comparisons.at(0).verdict,
+            "blind");  // no alarm: sessions differ by as much
+}
+
+// Five sizes, of which one is 10 % slower in B and in its fresh launches.
+TEST_F(CompareResults, ALossOfTenPercentAtOneSizeIsFoundWhereTheMetricClaimsToSeeIt) {
+  const auto curve = [&](const std::string& name, int session, double at_64) {
+    ResultsWriter writer(folder_ / name);
+    Head head;
+    head.command = "image-check run";
+    head.nodes = {"n"};
+    writer.write(head);
+    for (int launch = 0; launch < 4; ++launch)
+      for (const double size : {8, 16, 64, 256, 1024}) {
+        const double noise = 1 + 0.003 * ((session * 7 + launch * 3 + static_cast<int>(size)) % 5 - 2);  // 0.6 %
+        writer.write(
+            Sample{"all_reduce, mpi", "rate", size, "GB/s", "more", noise * (size == 64 ? at_64 : 1), launch, ""});
+      }
+    writer.write(Summary{});
+    return folder_ / name;
+  };
+  for (int session = 0; session < 5; ++session) curve("a/" + std::to_string(session), session, 1);
+  const auto verdict = compared(folder_ / "a", curve("b", 5, 0.9));
+  for (const auto& comparison : verdict.comparisons) {
+    EXPECT_LE(as_share(comparison.visible, "more"), 0.1) << comparison.band_bytes;
+    EXPECT_EQ(comparison.verdict, comparison.band_bytes == 64 ? "worse" : "same") << comparison.band_bytes;
+  }
+  EXPECT_EQ(verdict.comparisons.size(), 5U);
+  EXPECT_EQ(verdict.summary.exit_status, 1);
+  for (const auto& comparison : compared(folder_ / "a", curve("again", 6, 1)).comparisons)
+    EXPECT_EQ(comparison.verdict, "same");
 }
 
 TEST_F(CompareResults, SessionsOfOneBaselineAreOfOneImage) {

@@ -108,40 +108,36 @@ class Parsed {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+std::string title(const Results& results) { return Parsed(html_page(results, nullptr)).text("/html/body/*[1]/h1"); }
+
 TEST(Page, SaysTheVerdictFirst) {
-  const auto verdict = [](const Results& results) {
-    return Parsed(html_page(results, nullptr)).text("/html/body/*[1]/h1");
-  };
-  EXPECT_EQ(verdict(right()), "✓ PASS2 passed.");
-  EXPECT_EQ(verdict(wrong()), "✗ FAIL4 failed, 1 flaky, 1 not run, 2 passed, 1 skipped.");
+  EXPECT_EQ(title(right()), "✓ PASS2 passed.");
+  EXPECT_EQ(title(wrong()), "✗ FAIL4 failed, 1 flaky, 1 not run, 2 passed, 1 skipped.");
   Results results = right();
   results.complete = false;
-  EXPECT_EQ(verdict(results), "? INCOMPLETEthe run did not come to its end; 2 passed.");
+  EXPECT_EQ(title(results), "? INCOMPLETEthe run did not come to its end; 2 passed.");
   results = right();
   results.checks[1].status = Status::not_run;
   results.summary = {1, 0, 0, 0, 1, 5, 3};
-  EXPECT_EQ(verdict(results), "? COULD NOT TEST1 not run, 1 passed.");
+  EXPECT_EQ(title(results), "? COULD NOT TEST1 not run, 1 passed.");
 }
 
 TEST(Page, IsNoPassThatTheResultsDoNotBear) {
-  const auto verdict = [](const Results& results) {
-    return Parsed(html_page(results, nullptr)).text("/html/body/*[1]/h1");
-  };
   for (const Status status : {Status::fail, Status::timeout, Status::flaky, Status::not_run}) {
     Results results = right();
     results.checks.push_back(check("more", status));
-    EXPECT_TRUE(contains(verdict(results), "FAIL")) << name_of(status);
+    EXPECT_TRUE(contains(title(results), "FAIL")) << name_of(status);
   }
   Results results = right();
   results.summary.passed = 3;
-  EXPECT_TRUE(contains(verdict(results), "FAIL"));
+  EXPECT_TRUE(contains(title(results), "FAIL"));
   results = right();
   results.checks.clear();
   results.summary.passed = 0;
-  EXPECT_TRUE(contains(verdict(results), "nothing was checked"));
+  EXPECT_TRUE(contains(title(results), "nothing was checked"));
   results = right();
   results.comparisons = {{"rate", -1, "GB/s", "more", "", {2}, {1}, {}, {}, 0.1, "worse"}};
-  EXPECT_TRUE(contains(verdict(results), "FAIL"));
+  EXPECT_TRUE(contains(title(results), "FAIL"));
 }
 
 TEST(Page, PutsTheMostSevereFirst) {
@@ -247,6 +243,22 @@ TEST(Page, DrawsCurvesOnLogarithmicAxes) {
   EXPECT_EQ(page.texts("//svg/text[@class='middle']"), (std::vector<std::string>{"8 B", "64 B", "512 B", "4 KiB"}));
   EXPECT_EQ(page.text("//svg/text[@class='end'][1]"), "3");
   EXPECT_EQ(page.text("//svg/text[@class='end'][last()]"), "3000");
+}
+
+TEST(Page, NamesEachLineWhereItEnds) {
+  pugi::xml_document document;
+  const Point low{0}, high{1};
+  add_curve(document, "", {"1"},
+            {{"a", "", {{0, high}}}, {"b", "", {{0, low}}}, {"c", "", {{0, high}}}, {"d", "", {{0, low}}}});
+  std::vector<std::string> names;
+  std::vector<double> heights;
+  for (const auto& found : document.select_nodes("//text[@class='' or not(@class)]")) {
+    names.push_back(found.node().child_value());
+    heights.push_back(found.node().attribute("y").as_double());
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"a", "c", "b", "d"}));  // from the top
+  for (std::size_t i = 1; i < heights.size(); ++i) EXPECT_GE(heights[i] - heights[i - 1], 13);
+  EXPECT_LE(heights.back(), 192);  // the height of the picture
 }
 
 TEST(Page, DrawsZeroAndNegativeValues) {
