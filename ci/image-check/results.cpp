@@ -40,64 +40,16 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Comparison, metric, band_bytes, unit, better,
                                    visible, verdict)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status)
 
-void to_json(nlohmann::json& json, const Head& head) {
-  json = {{"suite", head.suite},
-          {"command", head.command},
-          {"started", head.started},
-          {"budget_seconds", head.budget_seconds},
-          {"launcher", head.launcher},
-          {"examples", head.examples},
-          {"site", head.site},
-          {"nodes", head.nodes},
-          {"processes_per_node", head.processes_per_node},
-          {"machine", head.machine},
-          {"versions", head.versions},
-          {"settings", head.settings}};
-}
-void from_json(const nlohmann::json& json, Head& head) {
-  json.at("suite").get_to(head.suite);
-  json.at("command").get_to(head.command);
-  json.at("started").get_to(head.started);
-  json.at("budget_seconds").get_to(head.budget_seconds);
-  json.at("launcher").get_to(head.launcher);
-  head.examples = json.value("examples", "");  // older baselines have neither
-  head.site = json.value("site", "");
-  json.at("nodes").get_to(head.nodes);
-  json.at("processes_per_node").get_to(head.processes_per_node);
-  json.at("machine").get_to(head.machine);
-  json.at("versions").get_to(head.versions);
-  json.at("settings").get_to(head.settings);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, budget_seconds, launcher, examples, site, nodes,
+                                   processes_per_node, machine, versions, settings)
 
-const char* name_of(Status status) {
-  static constexpr const char* names[] = {"pass", "fail", "timeout", "flaky", "skip", "not run"};
-  return names[static_cast<std::size_t>(status)];
-}
-
-const char* words(Action action) {
-  static constexpr const char* names[] = {"", "replace the node", "drain the node", "reboot the node", "look"};
-  return names[static_cast<std::size_t>(action)];
-}
+std::string name_of(Status status) { return nlohmann::json(status).get<std::string>(); }
+std::string words(Action action) { return nlohmann::json(action).get<std::string>(); }
 
 void count(Summary& summary, Status status) {
-  switch (status) {
-    case Status::pass:
-      ++summary.passed;
-      break;
-    case Status::fail:
-    case Status::timeout:
-      ++summary.failed;
-      break;
-    case Status::flaky:
-      ++summary.flaky;
-      break;
-    case Status::skip:
-      ++summary.skipped;
-      break;
-    case Status::not_run:
-      ++summary.not_run;
-      break;
-  }
+  static constexpr int Summary::*counts[] = {&Summary::passed, &Summary::failed,  &Summary::failed,
+                                             &Summary::flaky,  &Summary::skipped, &Summary::not_run};
+  ++(summary.*counts[static_cast<std::size_t>(status)]);
 }
 
 void conclude(Summary& summary) {

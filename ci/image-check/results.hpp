@@ -21,9 +21,9 @@ enum class Status {
 };
 
 // What is to be done about a failure, the most severe first.
-const char* name_of(Status status);  // "pass" ..., as in results.jsonl
+std::string name_of(Status status);  // "pass" ..., as in results.jsonl
 enum class Action { none, replace_node, drain, reboot, look };
-const char* words(Action action);  // "replace the node" ...
+std::string words(Action action);  // "replace the node" ...
 
 struct Finding {
   std::string detector;  // which judgement says so: exit status, data, deadline, transport, versions, speed ...

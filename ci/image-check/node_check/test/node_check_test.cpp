@@ -78,37 +78,11 @@ TEST(NodeCheckProgram, SeesWhatIsCorrupted) {
   EXPECT_EQ(occurrences(result.err, "node_check: "), 1u) << result.err;
 }
 
-#ifdef PATH_mnrun  // of chapter 01, where that is built, too
-TEST(NodeCheckProgram, UnderMnrun) {
-  const Result result =
-      run({PATH_mnrun, "--standalone", "--nproc-per-node", "2", PATH_node_check, "--only", "clock_skew"});
-  EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS(result.out, "1 right, 0 wrong, 0 absent");
-}
-#endif
-
-TEST(NodeCheckProgram, SeesAWrongElement) {
-  const Result result = run(command({"--seconds", "0", "--corrupt", "0", "--only", "memory_bandwidth"}));
-  EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_SAYS(result.err, "node_check: memory_bandwidth: ");
-  EXPECT_SAYS(result.err, "1 of ");
-}
-
 TEST(NodeCheckProgram, SeesAFolderThatCannotBeWritten) {
   const Result result = run(command({"--only", "limits"}), {{"TMPDIR", "/nowhere/at/all"}});
   EXPECT_EQ(result.status, 1) << result.all();
   EXPECT_SAYS(result.err, "node_check: tmp_bytes: ");
   EXPECT_SAYS(result.err, "/nowhere/at/all cannot be used (No such file or directory)");
-}
-
-TEST(NodeCheckProgram, SeesAGpuWithoutADriver) {
-  const TemporaryFolder sysfs;
-  sysfs.write("bus/pci/devices/0000:17:00.0/class", "0x030200");
-  sysfs.write("bus/pci/devices/0000:17:00.0/vendor", "0x10de");
-  const Result result = run(command({"--only", "devices", "--sysfs", sysfs.path()}));
-  EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_SAYS(result.err, "node_check: pci_gpus: ");
-  EXPECT_SAYS(result.err, ": GPU 0000:17:00.0 has no driver: load nvidia");
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
