@@ -198,20 +198,41 @@ Machine::Machine() {
 
 using Lock = std::lock_guard<std::mutex>;
 
-cudaError_t result(cudaError_t code) {
-  if (code != cudaSuccess && code != cudaErrorNotReady) last_error = code;
-  return code;
-}
-// `why` becomes the text of cudaGetErrorString for this error on this thread.
-cudaError_t refuse(cudaError_t code, const std::string& call, const std::string& why) {
-  explained = {code, call + ": " + why};
-  return result(code);
-}
-
-cudaError_t no_device() { return result(cudaErrorNoDevice); }
 bool has_device() { return !Machine::get().devices.empty(); }
 
-// With the machine's mutex held.
+// Thrown by a function that fails. `why`, if given, becomes the text of cudaGetErrorString on this thread.
+struct Failure {
+  cudaError_t code;
+  std::string why = {};
+};
+[[noreturn]] void refuse(cudaError_t code, const std::string& why) { throw Failure{code, why}; }
+
+// Runs the body of the CUDA function `name`.
+template <class Function>
+cudaError_t guarded(const char* name, Function&& function) try {
+  if (!has_device()) throw Failure{cudaErrorNoDevice};
+  if constexpr (std::is_void_v<decltype(function())>) {
+    function();
+    return cudaSuccess;
+  } else {
+    return function();
+  }
+} catch (const Failure& failure) {
+  if (!failure.why.empty()) explained = {failure.code, std::string(name) + ": " + failure.why};
+  return last_error = failure.code;
+}
+// The same with the machine's mutex held.
+template <class Function>
+cudaError_t locked(const char* name, Function&& function) {
+  return guarded(name, [&] {
+    const Lock lock(Machine::get().mutex);
+    return function(Machine::get());
+  });
+}
+
+// The functions from here to submit() are called with the machine's mutex held.
+
+// Null if the stream is invalid.
 CUstream_st* find(cudaStream_t stream, int device = current_device) {
   Machine& machine = Machine::get();
   if (stream == nullptr || stream == cudaStreamLegacy) {
@@ -228,12 +249,27 @@ CUstream_st* find(cudaStream_t stream, int device = current_device) {
     if (own.get() == stream) return stream;
   return nullptr;
 }
+CUstream_st& valid(cudaStream_t stream) {
+  CUstream_st* const found = find(stream);
+  if (!found) refuse(cudaErrorInvalidResourceHandle, "this stream was destroyed or never created");
+  return *found;
+}
+CUevent_st& valid(cudaEvent_t event) {
+  if (!Machine::get().events.count(event))
+    refuse(cudaErrorInvalidResourceHandle, "this event was destroyed or never created");
+  return *event;
+}
+// The event's last record; null if there is none.
+std::shared_ptr<Record> record_of(cudaEvent_t event) {
+  if (valid(event).captured) refuse(cudaErrorCapturedEvent, "this event was last recorded in a capture, not executed");
+  return event->record;
+}
 bool is_default(const CUstream_st* stream) {
   const auto own = Machine::get().default_streams.find(stream->device);
   return own != Machine::get().default_streams.end() && own->second.get() == stream;
 }
 
-// With the machine's mutex held: appends a task to `stream`, after the work that the rules of the default stream put
+// Appends a task to `stream`, after the work that the rules of the default stream put
 // before it.
 Point submit(CUstream_st* stream, Task task) {
   Machine& machine = Machine::get();
@@ -256,18 +292,15 @@ Point submit(CUstream_st* stream, Task task) {
   return {stream->queue, stream->queue->put(std::move(task))};
 }
 
-cudaError_t put(const char* call, cudaStream_t stream, Make make) {
-  if (!has_device()) return no_device();
+void put(cudaStream_t stream, const Make& make) {
   const Lock lock(Machine::get().mutex);
-  CUstream_st* found = find(stream);
-  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never created");
-  if (found->capture) {
-    found->capture->tasks.push_back(std::move(make));
-    ++found->seen[found];
+  CUstream_st& found = valid(stream);
+  if (found.capture) {
+    found.capture->tasks.push_back(make);
+    ++found.seen[&found];
   } else {
-    submit(found, make());
+    submit(&found, make());
   }
-  return cudaSuccess;
 }
 
 std::string text_of(const void* data) {
@@ -304,84 +337,65 @@ std::string range_refusal(const void* data, std::size_t bytes, bool of_device, c
   return "";
 }
 
-// The reason why a copy of this kind is invalid; "" if it is valid.
-std::string copy_refusal(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-  bool to_device = false, from_device = false;
-  switch (kind) {
-    case cudaMemcpyHostToHost:
-      break;
-    case cudaMemcpyHostToDevice:
-      to_device = true;
-      break;
-    case cudaMemcpyDeviceToHost:
-      from_device = true;
-      break;
-    case cudaMemcpyDeviceToDevice:
-      to_device = from_device = true;
-      break;
-    case cudaMemcpyDefault: {
-      const Lock lock(Machine::get().mutex);
-      const auto device = [](const void* data) {
-        const auto where = find_memory(data);
-        return where && where->allocation.device >= 0;
-      };
-      to_device = device(to);
-      from_device = device(from);
-      break;
-    }
-    default:
-      return "no such cudaMemcpyKind: " + std::to_string(static_cast<int>(kind));
-  }
-  std::string why = range_refusal(to, bytes, to_device, "the destination");
-  if (why.empty()) why = range_refusal(from, bytes, from_device, "the source");
-  return why;
+void require_range(const void* data, std::size_t bytes, bool of_device, const char* what) {
+  if (const std::string why = range_refusal(data, bytes, of_device, what); !why.empty())
+    refuse(cudaErrorInvalidValue, why);
 }
 
-cudaError_t copy(const char* call, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-                 cudaStream_t stream) {
-  if (!has_device()) return no_device();
-  if (bytes == 0) return cudaSuccess;
-  if (const std::string why = copy_refusal(to, from, bytes, kind); !why.empty())
-    return refuse(cudaErrorInvalidValue, call, why);
-  return put(call, stream, [=] { return [=] { std::memmove(to, from, bytes); }; });
+bool is_of_device(const void* data) {
+  const Lock lock(Machine::get().mutex);
+  const auto where = find_memory(data);
+  return where && where->allocation.device >= 0;
 }
 
-cudaError_t set(const char* call, void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  if (!has_device()) return no_device();
-  if (bytes == 0) return cudaSuccess;
-  if (const std::string why = range_refusal(memory, bytes, true, "the memory"); !why.empty())
-    return refuse(cudaErrorInvalidValue, call, why);
-  return put(call, stream, [=] { return [=] { std::memset(memory, value, bytes); }; });
+void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (bytes == 0) return;
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
+    refuse(cudaErrorInvalidValue, "no such cudaMemcpyKind: " + std::to_string(static_cast<int>(kind)));
+  const bool any = kind == cudaMemcpyDefault;
+  const bool to_device = any ? is_of_device(to) : kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device =
+      any ? is_of_device(from) : kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  require_range(to, bytes, to_device, "the destination");
+  require_range(from, bytes, from_device, "the source");
+  put(stream, [=] { return [=] { std::memmove(to, from, bytes); }; });
+}
+
+void set(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return;
+  require_range(memory, bytes, true, "the memory");
+  put(stream, [=] { return [=] { std::memset(memory, value, bytes); }; });
 }
 
 // With the machine's mutex held: allocating and freeing would be no part of the graph.
-bool this_thread_captures() {
-  return std::ranges::any_of(Machine::get().streams, [](cudaStream_t stream) {
-    return stream->capture && stream->capture->thread == std::this_thread::get_id();
-  });
+void require_no_capture() {
+  for (const cudaStream_t stream : Machine::get().streams)
+    if (stream->capture && stream->capture->thread == std::this_thread::get_id())
+      refuse(cudaErrorStreamCaptureUnsupported, "this thread is capturing a stream");
+}
+
+std::size_t used_memory(int device) {
+  std::size_t used = 0;
+  for (const auto& [begin, allocation] : Machine::get().memory)
+    if (allocation.device == device) used += allocation.bytes;
+  return used;
 }
 
 cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int device) {
-  if (!has_device()) return no_device();
-  if (!memory) return refuse(cudaErrorInvalidValue, call, "the output pointer is null");
-  *memory = nullptr;
-  if (bytes == 0) return cudaSuccess;
-  Machine& machine = Machine::get();
-  const Lock lock(machine.mutex);
-  if (this_thread_captures())
-    return refuse(cudaErrorStreamCaptureUnsupported, call, "this thread is capturing a stream");
-  std::size_t used = 0;
-  for (const auto& [begin, allocation] : machine.memory)
-    if (allocation.device == device) used += allocation.bytes;
-  if (device >= 0 && (bytes > device_memory || used > device_memory - bytes))
-    return refuse(cudaErrorMemoryAllocation, call,
-                  "out of memory: " + std::to_string(bytes) + " bytes requested, " + std::to_string(used) + " of " +
-                      std::to_string(device_memory) + " in use");
-  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  if (!*memory) return result(cudaErrorMemoryAllocation);
-  std::memset(*memory, fresh_byte, bytes);
-  machine.memory[reinterpret_cast<std::uintptr_t>(*memory)] = {bytes, device};
-  return cudaSuccess;
+  return locked(call, [&](Machine& machine) {
+    if (!memory) refuse(cudaErrorInvalidValue, "the output pointer is null");
+    *memory = nullptr;
+    if (bytes == 0) return;
+    require_no_capture();
+    const std::size_t used = used_memory(device);
+    if (device >= 0 && (bytes > device_memory || used > device_memory - bytes))
+      refuse(cudaErrorMemoryAllocation, "out of memory: " + std::to_string(bytes) + " bytes requested, " +
+                                            std::to_string(used) + " of " + std::to_string(device_memory) + " in use");
+    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (!*memory) throw Failure{cudaErrorMemoryAllocation};
+    std::memset(*memory, fresh_byte, bytes);
+    machine.memory[reinterpret_cast<std::uintptr_t>(*memory)] = {bytes, device};
+  });
 }
 
 std::vector<Point> ends_of_streams(int device) {
@@ -398,28 +412,47 @@ std::vector<Point> ends_of_streams(int device) {
   return points;
 }
 
+void wait_for_device(int device) {
+  for (const Point& point : ends_of_streams(device)) point.queue->wait_for(point.number);
+}
+
 cudaError_t release(const char* call, void* memory, bool pinned) {
   if (!memory) return cudaSuccess;
   Machine& machine = Machine::get();
+  const auto find = [&] { return machine.memory.find(reinterpret_cast<std::uintptr_t>(memory)); };
   int device = 0;
-  {
-    const Lock lock(machine.mutex);
-    if (this_thread_captures())
-      return refuse(cudaErrorStreamCaptureUnsupported, call, "this thread is capturing a stream");
-    const auto found = machine.memory.find(reinterpret_cast<std::uintptr_t>(memory));
-    if (found == machine.memory.end() || (found->second.device < 0) != pinned)
-      return refuse(cudaErrorInvalidValue, call,
-                    text_of(memory) + " was already freed, or not allocated by the matching function");
-    device = found->second.device;
-  }
-  if (!pinned)  // like CUDA, waits for all work of the device, including that of destroyed streams
-    for (const Point& point : ends_of_streams(device)) point.queue->wait_for(point.number);
+  const cudaError_t code = locked(call, [&](Machine&) {
+    require_no_capture();
+    if (find() == machine.memory.end() || (find()->second.device < 0) != pinned)
+      refuse(cudaErrorInvalidValue, text_of(memory) + " was already freed, or not allocated by the matching function");
+    device = find()->second.device;
+  });
+  if (code != cudaSuccess) return code;
+  if (!pinned) wait_for_device(device);  // like CUDA, waits for all work, including that of destroyed streams
   const Lock lock(machine.mutex);
-  const auto found = machine.memory.find(reinterpret_cast<std::uintptr_t>(memory));
-  std::memset(memory, freed_byte, found->second.bytes);
-  machine.memory.erase(found);
+  std::memset(memory, freed_byte, find()->second.bytes);
+  machine.memory.erase(find());
   std::free(memory);
   return cudaSuccess;
+}
+
+// The present end of the stream.
+Point end_of(cudaStream_t stream) {
+  const Lock lock(Machine::get().mutex);
+  const CUstream_st& found = valid(stream);
+  if (found.capture) refuse(cudaErrorStreamCaptureUnsupported, "this stream is being captured");
+  return {found.queue, found.queue->submitted()};
+}
+
+bool done(const std::shared_ptr<Record>& record) {
+  return !record || record->point.queue->reached(record->point.number);
+}
+
+int device_count() { return static_cast<int>(Machine::get().devices.size()); }
+void require_device(int device) {
+  if (device < 0 || device >= device_count())
+    refuse(cudaErrorInvalidDevice,
+           "no device " + std::to_string(device) + ": there are " + std::to_string(device_count()));
 }
 
 // Reports what the program leaked.
@@ -459,7 +492,9 @@ std::chrono::seconds deadline() {
   return std::chrono::seconds(seconds);
 }
 
-cudaError_t enqueue(cudaStream_t stream, Make make) { return put("NCCL", stream, std::move(make)); }
+cudaError_t enqueue(cudaStream_t stream, std::function<Task()> make) {
+  return guarded("NCCL", [&] { put(stream, make); });
+}
 
 cudaStream_t find_stream(cudaStream_t stream, int device) {
   const Lock lock(Machine::get().mutex);
@@ -495,22 +530,17 @@ const char* host_nccl_description() {
 // Devices and errors
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = static_cast<int>(Machine::get().devices.size());
-  return *count ? cudaSuccess : no_device();
+  *count = device_count();
+  return guarded(__func__, [] {});
 }
 cudaError_t cudaGetDevice(int* device) {
-  if (!has_device()) return no_device();
-  *device = current_device;
-  return cudaSuccess;
+  return guarded(__func__, [&] { *device = current_device; });
 }
 cudaError_t cudaSetDevice(int device) {
-  if (!has_device()) return no_device();
-  const auto count = static_cast<int>(Machine::get().devices.size());
-  if (device < 0 || device >= count)
-    return refuse(cudaErrorInvalidDevice, "cudaSetDevice",
-                  "no device " + std::to_string(device) + ": there are " + std::to_string(count));
-  current_device = device;
-  return cudaSuccess;
+  return guarded(__func__, [&] {
+    require_device(device);
+    current_device = device;
+  });
 }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
@@ -523,7 +553,6 @@ const char* cudaGetErrorName(cudaError_t error) {
       {cudaErrorInvalidDevice, "cudaErrorInvalidDevice"},
       {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle"},
       {cudaErrorNotReady, "cudaErrorNotReady"},
-      {cudaErrorNotSupported, "cudaErrorNotSupported"},
       {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported"},
       {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread"},
       {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit"},
@@ -561,304 +590,237 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (!has_device()) return no_device();
-  if (device < 0 || device >= static_cast<int>(Machine::get().devices.size())) return result(cudaErrorInvalidDevice);
-  *properties = {};
-  std::strncpy(properties->name, "host-nccl stand-in", sizeof properties->name - 1);
-  properties->totalGlobalMem = device_memory;
-  properties->pciDeviceID = host_nccl::physical_device(device);
-  return cudaSuccess;
+  return guarded(__func__, [&] {
+    require_device(device);
+    *properties = {};
+    std::strncpy(properties->name, "host-nccl stand-in", sizeof properties->name - 1);
+    properties->totalGlobalMem = device_memory;
+    properties->pciDeviceID = host_nccl::physical_device(device);
+  });
 }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
-  if (!has_device()) return no_device();
-  if (device < 0 || device >= static_cast<int>(Machine::get().devices.size())) return result(cudaErrorInvalidDevice);
-  std::snprintf(text, static_cast<std::size_t>(bytes), "0000:00:%02x.0",
-                static_cast<unsigned>(host_nccl::physical_device(device)));
-  return cudaSuccess;
+  return guarded(__func__, [&] {
+    require_device(device);
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:00:%02x.0",
+                  static_cast<unsigned>(host_nccl::physical_device(device)));
+  });
 }
 // Peer access is not supported.
 cudaError_t cudaDeviceCanAccessPeer(int* access, int device, int peer) {
-  if (!has_device()) return no_device();
-  const int count = static_cast<int>(Machine::get().devices.size());
-  if (device < 0 || device >= count || peer < 0 || peer >= count) return result(cudaErrorInvalidDevice);
-  *access = 0;
-  return cudaSuccess;
+  return guarded(__func__, [&] {
+    require_device(device);
+    require_device(peer);
+    *access = 0;
+  });
 }
 cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int device, int peer) {
   if (attribute == cudaDevP2PAttrAccessSupported) return cudaDeviceCanAccessPeer(value, device, peer);
-  return refuse(cudaErrorInvalidDevice, "cudaDeviceGetP2PAttribute", "these devices have no peer access");
+  return guarded(__func__, [] { refuse(cudaErrorInvalidDevice, "these devices have no peer access"); });
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  if (!has_device()) return no_device();
-  const Lock lock(Machine::get().mutex);
-  *free = *total = device_memory;
-  for (const auto& [begin, allocation] : Machine::get().memory)
-    if (allocation.device == current_device) *free -= allocation.bytes;
-  return cudaSuccess;
+  return locked(__func__, [&](Machine&) {
+    *total = device_memory;
+    *free = device_memory - used_memory(current_device);
+  });
 }
 cudaError_t cudaDeviceSynchronize() {
-  if (!has_device()) return no_device();
-  for (const Point& point : ends_of_streams(current_device)) point.queue->wait_for(point.number);
-  return cudaSuccess;
+  return guarded(__func__, [] { wait_for_device(current_device); });
 }
 
 // Memory
 
-cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  return allocate("cudaMalloc", memory, bytes, current_device);
-}
-cudaError_t cudaFree(void* memory) { return release("cudaFree", memory, false); }
-cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return allocate("cudaMallocHost", memory, bytes, -1); }
-cudaError_t cudaFreeHost(void* memory) { return release("cudaFreeHost", memory, true); }
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) { return allocate(__func__, memory, bytes, current_device); }
+cudaError_t cudaFree(void* memory) { return release(__func__, memory, false); }
+cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return allocate(__func__, memory, bytes, -1); }
+cudaError_t cudaFreeHost(void* memory) { return release(__func__, memory, true); }
 cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
-  return set("cudaMemset", memory, value, bytes, nullptr);
+  return guarded(__func__, [&] { set(memory, value, bytes, nullptr); });
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  return set("cudaMemsetAsync", memory, value, bytes, stream);
+  return guarded(__func__, [&] { set(memory, value, bytes, stream); });
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-  const cudaError_t code = copy("cudaMemcpy", to, from, bytes, kind, nullptr);
+  const cudaError_t code = guarded(__func__, [&] { copy(to, from, bytes, kind, nullptr); });
   return code == cudaSuccess ? cudaStreamSynchronize(nullptr) : code;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  return copy("cudaMemcpyAsync", to, from, bytes, kind, stream);
+  return guarded(__func__, [&] { copy(to, from, bytes, kind, stream); });
 }
 
 // Streams
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  if (!has_device()) return no_device();
-  auto made = std::make_unique<CUstream_st>();
-  made->device = current_device;
-  made->blocking = !(flags & cudaStreamNonBlocking);
-  const Lock lock(Machine::get().mutex);
-  Machine::get().streams.insert(*stream = made.release());
-  return cudaSuccess;
+  return locked(__func__, [&](Machine& machine) {
+    auto made = std::make_unique<CUstream_st>();
+    made->device = current_device;
+    made->blocking = !(flags & cudaStreamNonBlocking);
+    machine.streams.insert(*stream = made.release());
+  });
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  const Lock lock(Machine::get().mutex);
-  if (Machine::get().streams.erase(stream) == 0)
-    return refuse(cudaErrorInvalidResourceHandle, "cudaStreamDestroy", "this stream was destroyed or never created");
-  stream->queue->close();
-  auto& destroyed = Machine::get().destroyed;
-  std::erase_if(destroyed, [](const auto& one) { return one.second.queue->reached(one.second.number); });
-  destroyed.push_back({stream->device, {stream->queue, stream->queue->submitted()}});
-  delete stream;
-  return cudaSuccess;
+  return locked(__func__, [&](Machine& machine) {
+    valid(stream);
+    if (machine.streams.erase(stream) == 0) throw Failure{cudaErrorInvalidResourceHandle};  // the default stream
+    stream->queue->close();
+    std::erase_if(machine.destroyed, [](const auto& one) { return one.second.queue->reached(one.second.number); });
+    machine.destroyed.push_back({stream->device, {stream->queue, stream->queue->submitted()}});
+    delete stream;
+  });
 }
-
-}  // extern "C"
-
-namespace {
-
-// The present end of the stream; an error if the stream is invalid or being captured.
-cudaError_t end_of(const char* call, cudaStream_t stream, Point& end) {
-  if (!has_device()) return no_device();
-  const Lock lock(Machine::get().mutex);
-  const CUstream_st* found = find(stream);
-  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never created");
-  if (found->capture) return refuse(cudaErrorStreamCaptureUnsupported, call, "this stream is being captured");
-  end = {found->queue, found->queue->submitted()};
-  return cudaSuccess;
-}
-
-// With the machine's mutex held.
-cudaError_t known(const char* call, cudaEvent_t event) {
-  if (Machine::get().events.count(event)) return cudaSuccess;
-  return refuse(cudaErrorInvalidResourceHandle, call, "this event was destroyed or never created");
-}
-
-// The event's last record; null if there is none.
-cudaError_t record_of(const char* call, cudaEvent_t event, std::shared_ptr<Record>& record) {
-  if (!has_device()) return no_device();
-  const Lock lock(Machine::get().mutex);
-  if (const cudaError_t code = known(call, event); code != cudaSuccess) return code;
-  if (event->captured)
-    return refuse(cudaErrorCapturedEvent, call, "this event was last recorded in a capture, not executed");
-  record = event->record;
-  return cudaSuccess;
-}
-
-}  // namespace
-
-extern "C" {
-
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  Point end;
-  if (const cudaError_t code = end_of("cudaStreamQuery", stream, end); code != cudaSuccess) return code;
-  return end.queue->reached(end.number) ? cudaSuccess : cudaErrorNotReady;
+  return guarded(__func__, [&] {
+    const Point end = end_of(stream);
+    return end.queue->reached(end.number) ? cudaSuccess : cudaErrorNotReady;
+  });
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  Point end;
-  if (const cudaError_t code = end_of("cudaStreamSynchronize", stream, end); code != cudaSuccess) return code;
-  end.queue->wait_for(end.number);
-  return cudaSuccess;
+  return guarded(__func__, [&] {
+    const Point end = end_of(stream);
+    end.queue->wait_for(end.number);
+  });
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  const char* call = "cudaStreamWaitEvent";
-  if (!has_device()) return no_device();
-  const Lock lock(Machine::get().mutex);
-  if (const cudaError_t code = known(call, event); code != cudaSuccess) return code;
-  CUstream_st* found = find(stream);
-  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never created");
-  if (event->captured) {
-    const auto capture = event->capture.lock();
-    if (!capture)
-      return refuse(cudaErrorCapturedEvent, call, "this event was last recorded in a capture that has ended");
-    if (is_default(found))
-      return refuse(cudaErrorStreamCaptureImplicit, call, "the default stream cannot join a capture");
-    if (found->capture && found->capture != capture)
-      return refuse(cudaErrorStreamCaptureMerge, call, "the stream and the event are parts of two captures");
-    if (!found->capture) capture->streams.push_back(found);
-    found->capture = capture;
-    for (const auto& [other, number] : event->seen) found->seen[other] = std::max(found->seen[other], number);
-    return cudaSuccess;
-  }
-  if (found->capture)
-    return refuse(cudaErrorStreamCaptureIsolation, call, "this stream is being captured, and the event is outside");
-  if (const auto record = event->record)  // as in CUDA: without one the event counts as complete
-    submit(found, [record] { record->point.queue->wait_for(record->point.number); });
-  return cudaSuccess;
+  return locked(__func__, [&](Machine&) {
+    valid(event);
+    CUstream_st& found = valid(stream);
+    if (event->captured) {
+      const auto capture = event->capture.lock();
+      if (!capture) refuse(cudaErrorCapturedEvent, "this event was last recorded in a capture that has ended");
+      if (is_default(&found)) refuse(cudaErrorStreamCaptureImplicit, "the default stream cannot join a capture");
+      if (found.capture && found.capture != capture)
+        refuse(cudaErrorStreamCaptureMerge, "the stream and the event are parts of two captures");
+      if (!found.capture) capture->streams.push_back(&found);
+      found.capture = capture;
+      for (const auto& [other, number] : event->seen) found.seen[other] = std::max(found.seen[other], number);
+    } else if (found.capture) {
+      refuse(cudaErrorStreamCaptureIsolation, "this stream is being captured, and the event is outside");
+    } else if (const auto record = event->record) {  // as in CUDA: without one the event counts as complete
+      submit(&found, [record] { record->point.queue->wait_for(record->point.number); });
+    }
+  });
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  return put("cudaLaunchHostFunc", stream, [=] { return [=] { function(data); }; });
+  return guarded(__func__, [&] { put(stream, [=] { return [=] { function(data); }; }); });
 }
 
 // Events
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  if (!has_device()) return no_device();
-  auto made = std::make_unique<CUevent_st>();
-  made->device = current_device;
-  made->timed = !(flags & cudaEventDisableTiming);
-  const Lock lock(Machine::get().mutex);
-  Machine::get().events.insert(*event = made.release());
-  return cudaSuccess;
+  return locked(__func__, [&](Machine& machine) {
+    auto made = std::make_unique<CUevent_st>();
+    made->device = current_device;
+    made->timed = !(flags & cudaEventDisableTiming);
+    machine.events.insert(*event = made.release());
+  });
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  const Lock lock(Machine::get().mutex);
-  if (Machine::get().events.erase(event) == 0)
-    return refuse(cudaErrorInvalidResourceHandle, "cudaEventDestroy", "this event was destroyed or never created");
-  delete event;
-  return cudaSuccess;
+  return locked(__func__, [&](Machine& machine) {
+    valid(event);
+    machine.events.erase(event);
+    delete event;
+  });
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const char* call = "cudaEventRecord";
-  if (!has_device()) return no_device();
-  const Lock lock(Machine::get().mutex);
-  if (const cudaError_t code = known(call, event); code != cudaSuccess) return code;
-  CUstream_st* found = find(stream);
-  if (!found) return refuse(cudaErrorInvalidResourceHandle, call, "this stream was destroyed or never created");
-  if (found->device != event->device)
-    return refuse(cudaErrorInvalidResourceHandle, call,
-                  "the event is of device " + std::to_string(event->device) + ", the stream of device " +
-                      std::to_string(found->device));
-  event->captured = found->capture != nullptr;
-  event->capture = found->capture;
-  event->seen = found->seen;
-  if (event->captured) return cudaSuccess;
-  auto record = std::make_shared<Record>();
-  record->point = submit(found, [record] { record->time = Clock::now(); });
-  event->record = std::move(record);
-  return cudaSuccess;
+  return locked(__func__, [&](Machine&) {
+    valid(event);
+    CUstream_st& found = valid(stream);
+    if (found.device != event->device)
+      refuse(cudaErrorInvalidResourceHandle, "the event is of device " + std::to_string(event->device) +
+                                                 ", the stream of device " + std::to_string(found.device));
+    event->captured = found.capture != nullptr;
+    event->capture = found.capture;
+    event->seen = found.seen;
+    if (event->captured) return;
+    auto record = std::make_shared<Record>();
+    record->point = submit(&found, [record] { record->time = Clock::now(); });
+    event->record = std::move(record);
+  });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  std::shared_ptr<Record> record;
-  if (const cudaError_t code = record_of("cudaEventQuery", event, record); code != cudaSuccess) return code;
-  return !record || record->point.queue->reached(record->point.number) ? cudaSuccess : cudaErrorNotReady;
+  return locked(__func__, [&](Machine&) { return done(record_of(event)) ? cudaSuccess : cudaErrorNotReady; });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   std::shared_ptr<Record> record;
-  if (const cudaError_t code = record_of("cudaEventSynchronize", event, record); code != cudaSuccess) return code;
+  const cudaError_t code = locked(__func__, [&](Machine&) { record = record_of(event); });
   if (record) record->point.queue->wait_for(record->point.number);
-  return cudaSuccess;
+  return code;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
-  std::shared_ptr<Record> from, to;
-  for (const auto& [event, record] : {std::pair(start, &from), std::pair(end, &to)}) {
-    if (const cudaError_t code = record_of("cudaEventElapsedTime", event, *record); code != cudaSuccess) return code;
-    if (!*record || !event->timed)
-      return refuse(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime",
-                    "the event was not recorded, or has no timing");
-    if (!(*record)->point.queue->reached((*record)->point.number)) return cudaErrorNotReady;
-  }
-  *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
-  return cudaSuccess;
+  return locked(__func__, [&](Machine&) {
+    const auto from = record_of(start), to = record_of(end);
+    if (!from || !to || !start->timed || !end->timed)
+      refuse(cudaErrorInvalidResourceHandle, "the event was not recorded, or has no timing");
+    if (!done(from) || !done(to)) return cudaErrorNotReady;
+    *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+    return cudaSuccess;
+  });
 }
 
 // Graphs: recorded tasks of a stream, to be launched again
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  const Lock lock(Machine::get().mutex);
-  CUstream_st* found = find(stream);
-  if (!found) return result(cudaErrorInvalidResourceHandle);
-  if (is_default(found))
-    return refuse(cudaErrorStreamCaptureUnsupported, "cudaStreamBeginCapture", "the default stream cannot be captured");
-  if (found->capture) return refuse(cudaErrorIllegalState, "cudaStreamBeginCapture", "this stream is being captured");
-  found->capture = std::make_shared<Capture>(Capture{found, std::this_thread::get_id(), {}, {found}});
-  return cudaSuccess;
+  return locked(__func__, [&](Machine&) {
+    CUstream_st* const found = &valid(stream);
+    if (is_default(found)) refuse(cudaErrorStreamCaptureUnsupported, "the default stream cannot be captured");
+    if (found->capture) refuse(cudaErrorIllegalState, "this stream is being captured");
+    found->capture = std::make_shared<Capture>(Capture{found, std::this_thread::get_id(), {}, {found}});
+  });
 }
 // Queries of another thread never disturb a capture here.
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  const Lock lock(Machine::get().mutex);
-  const CUstream_st* found = find(stream);
-  if (!found) return result(cudaErrorInvalidResourceHandle);
-  *status = found->capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
+  return locked(__func__, [&](Machine&) {
+    *status = valid(stream).capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  });
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  const char* call = "cudaStreamEndCapture";
-  const Lock lock(Machine::get().mutex);
-  CUstream_st* found = find(stream);
-  if (!found) return result(cudaErrorInvalidResourceHandle);
-  *graph = nullptr;
-  const std::shared_ptr<Capture> capture = found->capture;
-  if (!capture) return refuse(cudaErrorIllegalState, call, "this stream is not captured");
-  if (capture->thread != std::this_thread::get_id())
-    return refuse(cudaErrorStreamCaptureWrongThread, call, "another thread began the capture");
-  if (capture->origin != found)
-    return refuse(cudaErrorStreamCaptureUnmatched, call, "the capture began on another stream");
-  bool joined = true;
-  for (const cudaStream_t one : capture->streams) {
-    if (Machine::get().streams.count(one) == 0) continue;
-    joined = joined && found->seen[one] == one->seen[one];
-    one->capture.reset();
-    if (one != found) one->seen.clear();
-  }
-  found->seen.clear();
-  if (!joined)
-    return refuse(cudaErrorStreamCaptureUnjoined, call,
-                  "another stream has tasks in the capture that this one does not wait for");
-  Machine::get().graphs.insert(*graph = new CUgraph_st{std::move(capture->tasks)});
-  return cudaSuccess;
+  return locked(__func__, [&](Machine& machine) {
+    CUstream_st& found = valid(stream);
+    *graph = nullptr;
+    const std::shared_ptr<Capture> capture = found.capture;
+    if (!capture) refuse(cudaErrorIllegalState, "this stream is not captured");
+    if (capture->thread != std::this_thread::get_id())
+      refuse(cudaErrorStreamCaptureWrongThread, "another thread began the capture");
+    if (capture->origin != &found) refuse(cudaErrorStreamCaptureUnmatched, "the capture began on another stream");
+    bool joined = true;
+    for (const cudaStream_t one : capture->streams) {
+      if (machine.streams.count(one) == 0) continue;
+      joined = joined && found.seen[one] == one->seen[one];
+      one->capture.reset();
+      if (one != &found) one->seen.clear();
+    }
+    found.seen.clear();
+    if (!joined)
+      refuse(cudaErrorStreamCaptureUnjoined, "another stream has tasks in the capture that this one does not wait for");
+    machine.graphs.insert(*graph = new CUgraph_st{std::move(capture->tasks)});
+  });
 }
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
-  const Lock lock(Machine::get().mutex);
-  if (!Machine::get().graphs.count(graph)) return result(cudaErrorInvalidValue);
-  Machine::get().executables.insert(*executable = new CUgraphExec_st{graph->tasks});
-  return cudaSuccess;
+  return locked(__func__, [&](Machine& machine) {
+    if (!machine.graphs.count(graph)) throw Failure{cudaErrorInvalidValue};
+    machine.executables.insert(*executable = new CUgraphExec_st{graph->tasks});
+  });
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  const Lock lock(Machine::get().mutex);
-  if (Machine::get().graphs.erase(graph) == 0) return result(cudaErrorInvalidValue);
-  delete graph;
-  return cudaSuccess;
+  return locked(__func__, [&](Machine& machine) {
+    if (machine.graphs.erase(graph) == 0) throw Failure{cudaErrorInvalidValue};
+    delete graph;
+  });
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  const Lock lock(Machine::get().mutex);
-  if (Machine::get().executables.erase(executable) == 0) return result(cudaErrorInvalidValue);
-  delete executable;
-  return cudaSuccess;
+  return locked(__func__, [&](Machine& machine) {
+    if (machine.executables.erase(executable) == 0) throw Failure{cudaErrorInvalidValue};
+    delete executable;
+  });
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  const Lock lock(Machine::get().mutex);
-  CUstream_st* found = find(stream);
-  if (!found || !Machine::get().executables.count(executable)) return result(cudaErrorInvalidResourceHandle);
-  for (const Make& make : executable->tasks) submit(found, make());
-  return cudaSuccess;
+  return locked(__func__, [&](Machine& machine) {
+    CUstream_st& found = valid(stream);
+    if (!machine.executables.count(executable)) throw Failure{cudaErrorInvalidResourceHandle};
+    for (const Make& make : executable->tasks) submit(&found, make());
+  });
 }
 
 // Kernels: the functions that nvcc's code calls. Launches fail with the kernel's name.
@@ -887,14 +849,13 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* sha
   return cudaSuccess;
 }
 cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void**, std::size_t, cudaStream_t) {
-  if (!has_device()) return no_device();
   std::string name;
-  {
+  if (has_device()) {
     const Lock lock(Machine::get().mutex);
     name = Machine::get().kernels[function];
   }
-  return refuse(cudaErrorNoDevice, "kernel " + name.substr(0, name.rfind('(')),
-                "host-nccl cannot run kernels: use a GPU");
+  return guarded(("kernel " + name.substr(0, name.rfind('('))).c_str(),
+                 [] { refuse(cudaErrorNoDevice, "host-nccl cannot run kernels: use a GPU"); });
 }
 #if CUDART_VERSION >= 12010
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {

@@ -5,6 +5,7 @@
 
 #include <multinode/text.hpp>
 
+#include <fmt/format.h>
 #include <nccl.h>
 
 #include <netinet/in.h>
@@ -23,6 +24,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -69,7 +71,7 @@ class Session {
     json hello;
     bool here = false;
     std::string last = "none";  // its last call
-    std::string who(int rank) const { return "rank " + std::to_string(rank) + " (" + std::string(hello["who"]) + ")"; }
+    std::string who(int rank) const { return fmt::format("rank {} ({})", rank, std::string(hello["who"])); }
   };
   // Indexed by rank.
   using Collective = std::vector<std::optional<Waiting>>;
@@ -84,8 +86,6 @@ class Session {
   void take_collective(int rank, Waiting call);
   void take_transfer(int rank, Waiting call);
   void perform(const Collective& calls);
-  void split(const Collective& calls);
-  std::vector<Bytes> results(const Collective& calls);
   void done(int rank, std::uint64_t id, const void* data, std::size_t bytes);
   void say_late(const Collective& calls);
   void say_late(int from, int to, const Waiting& call);
@@ -108,17 +108,16 @@ bool Session::join(const std::shared_ptr<Connection>& connection, const json& he
   const std::string who = hello["who"];
   std::string why;
   if (its_size != size())
-    why = who + " has world size " + std::to_string(its_size) + ", others have " + std::to_string(size());
+    why = fmt::format("{} has world size {}, others have {}", who, its_size, size());
   else if (rank < 0 || rank >= size())
-    why = who + " has rank " + std::to_string(rank) + " of " + std::to_string(size());
+    why = fmt::format("{} has rank {} of {}", who, rank, size());
   else if (member(rank).connection)
-    why = "rank " + std::to_string(rank) + " joined twice: from " + who + " and from " +
-          std::string(member(rank).hello["who"]);
+    why = fmt::format("rank {} joined twice: from {} and from {}", rank, who, std::string(member(rank).hello["who"]));
   else
     for (int other = 0; other < size(); ++other)
       if (member(other).connection && member(other).hello["gpu"] == hello["gpu"])
-        why = "duplicate GPU: " + member(other).who(other) + " and rank " + std::to_string(rank) + " (" + who +
-              ") both use device " + std::to_string(int(hello["device"]));
+        why = fmt::format("duplicate GPU: {} and rank {} ({}) both use device {}", member(other).who(other), rank, who,
+                          int(hello["device"]));
   if (!why.empty()) {
     connection->send(Kind::failed, name_ + ": " + why, ncclInvalidUsage);
     if (!started_) fail(ncclInvalidUsage, name_ + ": " + why, false);
@@ -202,10 +201,9 @@ void Session::take(int rank, const Frame& frame, Bytes data) {
 
 std::string difference(const Post& a, const Post& b) {
   if (a.op != b.op) return "different calls";
-  if (a.op == Op::split) return "";
   if (a.count != b.count) return "different counts";
   if (a.type != b.type) return "different types";
-  if (reduces(a.op) && a.reduction != b.reduction) return "different reductions";
+  if (reduces(a.op) && (a.reduction != b.reduction || a.multiplied != b.multiplied)) return "different reductions";
   if (has_root(a.op) && a.peer != b.peer) return "different roots";
   return "";
 }
@@ -217,13 +215,12 @@ void Session::take_collective(int rank, Waiting call) {
     const auto& its = calls[static_cast<std::size_t>(other)];
     if (!its) continue;
     if (const std::string what = difference(its->post, call.post); !what.empty()) {
-      const std::string first = member(other).who(other) + " called " + text_of(its->post),
-                        second = member(rank).who(rank) + " called " + text_of(call.post);
-      fail(ncclInvalidUsage,
-           what + " in collective number " + std::to_string(number) +
-               " of the communicator: " + (other < rank ? first + ", " + second : second + ", " + first),
-           true);
-      return;
+      std::string first = member(other).who(other) + " called " + text_of(its->post),
+                  second = member(rank).who(rank) + " called " + text_of(call.post);
+      if (rank < other) first.swap(second);
+      return fail(ncclInvalidUsage,
+                  fmt::format("{} in collective number {} of the communicator: {}, {}", what, number, first, second),
+                  true);
     }
   }
   calls[static_cast<std::size_t>(rank)] = std::move(call);
@@ -243,14 +240,12 @@ void Session::take_transfer(int rank, Waiting call) {
   const auto sent = pair.sends.find(number), received = pair.recvs.find(number);
   if (sent == pair.sends.end() || received == pair.recvs.end()) return;
   const Post &out = sent->second.post, &in = received->second.post;
-  if (out.count != in.count || out.type != in.type) {
-    fail(ncclInvalidUsage,
-         std::string(out.count != in.count ? "different counts" : "different types") + " in message number " +
-             std::to_string(number) + " between two ranks: " + member(key.first).who(key.first) + " called " +
-             text_of(out) + ", " + member(key.second).who(key.second) + " called " + text_of(in),
-         true);
-    return;
-  }
+  if (out.count != in.count || out.type != in.type)
+    return fail(ncclInvalidUsage,
+                fmt::format("different {} in message number {} between two ranks: {} called {}, {} called {}",
+                            out.count != in.count ? "counts" : "types", number, member(key.first).who(key.first),
+                            text_of(out), member(key.second).who(key.second), text_of(in)),
+                true);
   done(key.second, received->second.id, sent->second.data.data.get(), sent->second.data.size);
   done(key.first, sent->second.id, nullptr, 0);
   pair.sends.erase(sent);
@@ -268,37 +263,26 @@ void Session::done(int rank, std::uint64_t id, const void* data, std::size_t byt
 Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
   const Post& post = calls[0]->post;
   const std::size_t bytes = calls[0]->data.size, count = bytes / multinode::size_of(post.type);
-  const auto reduction = post.reduction == Reduction::product ? multinode::Reduction::product
-                         : post.reduction == Reduction::max   ? multinode::Reduction::max
-                         : post.reduction == Reduction::min   ? multinode::Reduction::min
-                                                              : multinode::Reduction::sum;
   Bytes all = bytes_of(bytes);
   for (std::size_t rank = 0; rank < calls.size(); ++rank) {
     std::byte* own = calls[rank]->data.data.get();
-    if (post.reduction == Reduction::multiplied_sum)
+    if (post.multiplied)
       multinode::with_type(post.type, [&]<class T>(T) {
-        T* element = reinterpret_cast<T*>(own);
-        for (std::size_t i = 0; i < count; ++i)
-          element[i] = static_cast<T>(static_cast<double>(element[i]) * calls[rank]->post.factor);
+        for (T& element : std::span(reinterpret_cast<T*>(own), count))
+          element = static_cast<T>(static_cast<double>(element) * calls[rank]->post.factor);
       });
     if (rank == 0)
       std::copy_n(own, bytes, all.data.get());
     else
-      multinode::combine(post.type, reduction, all.data.get(), all.data.get(), own, count);
+      multinode::combine(post.type, post.reduction, all.data.get(), all.data.get(), own, count);
   }
-  if (post.reduction == Reduction::average)
-    multinode::with_type(post.type, [&]<class T>(T) {
-      using Quotient = std::conditional_t<sizeof(T) == 2, float, T>;
-      T* element = reinterpret_cast<T*>(all.data.get());
-      for (std::size_t i = 0; i < count; ++i)
-        element[i] = static_cast<T>(static_cast<Quotient>(element[i]) / static_cast<Quotient>(calls.size()));
-    });
+  if (post.reduction == multinode::Reduction::average)
+    multinode::divide(post.type, all.data.get(), count, static_cast<int>(calls.size()));
   return all;
 }
 
 void Session::perform(const Collective& calls) {
   const Post& post = calls[0]->post;
-  if (post.op == Op::split) return split(calls);
   const auto ranks = calls.size();
   const auto root = static_cast<std::size_t>(post.peer);
   const std::size_t block = post.bytes();
@@ -334,24 +318,6 @@ void Session::perform(const Collective& calls) {
   }
 }
 
-// Sends each rank its rank in the new communicator and the id of the hub of the new rank 0.
-void Session::split(const Collective& calls) {
-  for (int rank = 0; rank < size(); ++rank) {
-    const Waiting& own = *calls[static_cast<std::size_t>(rank)];
-    std::vector<std::pair<int, int>> together;  // key, rank
-    for (int other = 0; other < size(); ++other)
-      if (const Post& its = calls[static_cast<std::size_t>(other)]->post; its.color == own.post.color)
-        together.emplace_back(its.key, other);
-    std::ranges::sort(together);
-    const Waiting& first = *calls[static_cast<std::size_t>(together[0].second)];
-    const json place = {{"rank", std::ranges::find(together, std::pair(own.post.key, rank)) - together.begin()},
-                        {"size", together.size()},
-                        {"id", std::string(reinterpret_cast<const char*>(first.data.data.get()), first.data.size)}};
-    const std::string text = place.dump();
-    done(rank, own.id, text.data(), text.size());
-  }
-}
-
 void Session::look_at_the_clock() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || failed_) return;
@@ -361,9 +327,11 @@ void Session::look_at_the_clock() {
     std::vector<int> missing;
     for (int rank = 0; rank < size(); ++rank)
       if (!member(rank).connection) missing.push_back(rank);
-    say(name_ + " of " + std::to_string(size()) + " ranks has waited for " + std::to_string(deadline().count()) +
-        " s: " + multinode::rank_list(missing) + (missing.size() == 1 ? " has" : " have") +
-        " not called it. A thread that creates several ranks must do so in one group.");
+    say(fmt::format(
+        "{} of {} ranks has waited for {} s: {} {} not called it. A thread that creates several ranks must do so in "
+        "one "
+        "group.",
+        name_, size(), deadline().count(), multinode::rank_list(missing), missing.size() == 1 ? "has" : "have"));
   }
   for (auto& [number, calls] : collectives_)
     for (auto& call : calls)
@@ -387,24 +355,23 @@ void Session::say_late(const Collective& calls) {
       inside.push_back(rank);
       any = &*call;
     } else {
-      missing += (missing.empty() ? "" : "; ") + member(rank).who(rank) +
-                 " has not called it; its last call: " + member(rank).last;
+      missing += fmt::format("; {} has not called it; its last call: {}", member(rank).who(rank), member(rank).last);
     }
   }
-  say(text_of(any->post) + ", collective number " + std::to_string(any->post.number) + ", has waited for " +
-      std::to_string(deadline().count()) + " s on " + multinode::rank_list(inside) + "; " + missing);
+  say(fmt::format("{}, collective number {}, has waited for {} s on {}{}", text_of(any->post), any->post.number,
+                  deadline().count(), multinode::rank_list(inside), missing));
 }
 
 void Session::say_late(int from, int to, const Waiting& call) {
   const bool sends = call.post.op == Op::send;
   const int rank = sends ? from : to, peer = sends ? to : from;
-  std::string text = text_of(call.post) + " of " + member(rank).who(rank) + " has waited for " +
-                     std::to_string(deadline().count()) + " s for its " + (sends ? "ncclRecv" : "ncclSend") +
-                     " on rank " + std::to_string(peer) + "; that rank's last call: " + member(peer).last;
+  std::string text =
+      fmt::format("{} of {} has waited for {} s for its {} on rank {}; that rank's last call: {}", text_of(call.post),
+                  member(rank).who(rank), deadline().count(), sends ? "ncclRecv" : "ncclSend", peer, member(peer).last);
   const auto back = pairs_.find({to, from});  // both send, or both receive
   if (back != pairs_.end() && !(sends ? back->second.sends : back->second.recvs).empty())
-    text += std::string(". Both ") + (sends ? "send" : "receive") +
-            " first: the calls of such a pair belong between ncclGroupStart and ncclGroupEnd";
+    text += fmt::format(". Both {} first: the calls of such a pair belong between ncclGroupStart and ncclGroupEnd",
+                        sends ? "send" : "receive");
   say(text);
 }
 

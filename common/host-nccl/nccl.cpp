@@ -4,6 +4,7 @@
 #include "hub.hpp"
 #include "wire.hpp"
 
+#include <fmt/format.h>
 #include <nccl.h>
 
 #include <unistd.h>
@@ -44,11 +45,8 @@ using nlohmann::json;
 
 // The last error of a call, for ncclGetLastError.
 thread_local std::string last_error;
-ncclResult_t refuse(ncclResult_t code, const std::string& why) {
-  last_error = why;
-  return code;
-}
 
+// Thrown by a call that fails.
 struct Failure {
   ncclResult_t code = ncclSuccess;
   std::string text;
@@ -95,33 +93,23 @@ class Member : public std::enable_shared_from_this<Member> {
   const std::string& clique() const { return clique_; }
 
   // Connects to the hub of `id` and waits for the other ranks.
-  Failure join(const std::string& id, const std::string& session);
+  void join(const std::string& id, const std::string& session);
 
   // Runs function() on this thread. A non-blocking communicator runs it on another one and returns ncclInProgress.
-  ncclResult_t run(std::function<Failure()> function);
+  ncclResult_t run(std::function<void()> function);
 
-  // The state for ncclCommGetAsyncError; the reason why a new call must fail, if there is one.
+  // The state for ncclCommGetAsyncError.
   Failure state() const;
-  Failure refusal(const std::string& call) const;
+  // Throws unless `call` may be made now.
+  void require_usable(const std::string& call) const;
 
   // Enqueues the calls as one task.
   void issue(std::vector<Call> calls, const std::vector<cudaStream_t>& streams);
 
-  // ncclCommSplit: split() in the parent, then set_place() in the new communicator.
-  std::uint64_t next_collective() {
-    const std::lock_guard lock(mutex_);
-    return ++collectives_;
-  }
-  Failure split(int color, int key, std::uint64_t number, const std::string& id, json& place);
-  void set_place(int rank, int size) {
-    const std::lock_guard lock(mutex_);
-    rank_ = rank;
-    size_ = size;
-  }
   std::string spare_id_of(int rank) const { return table_[static_cast<std::size_t>(rank)]["spare"]; }
   std::string next_shrink() { return "shrink " + std::to_string(++shrinks_); }
 
-  Failure finalize(const char* call);
+  void finalize(const char* call);
   void end_operations() { stop(Kind::aborted, false); }  // the communicator cannot be used any more
   void destroy() { stop(Kind::goodbye, true); }
   void abort() { stop(Kind::aborted, true); }
@@ -129,8 +117,7 @@ class Member : public std::enable_shared_from_this<Member> {
   // Reductions and buffers of this communicator; guarded by operators_mutex.
   struct Operator {
     DataType type;
-    double factor = 1;
-    const void* on_device = nullptr;
+    double factor;
   };
   std::mutex operators_mutex;
   std::map<int, Operator> operators;
@@ -141,7 +128,6 @@ class Member : public std::enable_shared_from_this<Member> {
   struct Pending {
     void* out;
     std::size_t bytes;
-    std::string* text;  // not null: the destination instead of `out`
     bool done = false;
   };
 
@@ -152,7 +138,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void stop(Kind how, bool for_good);
 
   const std::string call_;
-  int rank_, size_;
+  const int rank_, size_;
   const int device_;
   const bool blocking_;
   std::string clique_;
@@ -218,50 +204,49 @@ class Wait {
   Wait& operator=(const Wait&) = delete;
 };
 
-std::string who() { return "host " + host_name() + ", pid " + std::to_string(getpid()); }
-
 }  // namespace
 
-Failure Member::join(const std::string& id, const std::string& session) {
+void Member::join(const std::string& id, const std::string& session) {
   clique_ = id + session;
-  Failure failure;
-  spare_ = Hub::make(failure.text);
-  if (!spare_) return {ncclSystemError, failure.text};
+  std::string error;
+  spare_ = Hub::make(error);
+  if (!spare_) throw Failure{ncclSystemError, error};
   const std::string address = id.substr(std::strlen(id_mark) + 1, id.rfind(' ') - std::strlen(id_mark) - 1);
   auto fd = connect_to(address);
   if (!fd)
-    return {ncclRemoteError, call_ + ": rank " + std::to_string(rank_) + " cannot reach " + address +
-                                 ", the process that created the unique id: " + std::strerror(errno)};
+    throw Failure{ncclRemoteError,
+                  fmt::format("{}: rank {} cannot reach {}, the process that created the unique id: {}", call_, rank_,
+                              address, std::strerror(errno))};
   const auto connection = std::make_shared<Connection>(std::move(fd));
   {
     const std::lock_guard lock(mutex_);
-    if (stopped_) return {ncclInternalError, call_ + ": aborted"};
+    if (stopped_) throw Failure{ncclInternalError, call_ + ": aborted"};
     connection_ = connection;
   }
   const char* host_id = std::getenv("NCCL_HOSTID");
   const int physical = physical_device(device_);
+  const std::string host = host_name();
   const json hello = {{"id", id},
                       {"session", session},
                       {"call", call_},
                       {"rank", rank_},
                       {"size", size_},
-                      {"who", who()},
+                      {"who", fmt::format("host {}, pid {}", host, getpid())},
                       {"process", process_token()},
                       {"device", physical},
-                      {"gpu", (host_id ? std::string("id ") + host_id : host_name()) + " " + std::to_string(physical)},
+                      {"gpu", fmt::format("{} {}", host_id ? std::string("id ") + host_id : host, physical)},
                       {"spare", spare_->id()}};
   connection->send(Kind::hello, hello.dump());
   Frame frame;
   std::string text;
   if (!connection->receive(frame) || !connection->receive(text, frame.payload))
-    return {ncclRemoteError, call_ + ": the process that created the unique id is gone"};
-  if (frame.kind != Kind::welcome) return {static_cast<ncclResult_t>(frame.code), text};
+    throw Failure{ncclRemoteError, call_ + ": the process that created the unique id is gone"};
+  if (frame.kind != Kind::welcome) throw Failure{static_cast<ncclResult_t>(frame.code), text};
   table_ = json::parse(text);
   const std::lock_guard lock(mutex_);
-  if (stopped_) return {ncclInternalError, call_ + ": aborted"};
+  if (stopped_) throw Failure{ncclInternalError, call_ + ": aborted"};
   ready_ = reading_ = true;
   reader_ = std::thread([this] { read(); });
-  return {};
 }
 
 // Reads the hub's messages until the connection ends. stop() joins this thread.
@@ -280,12 +265,10 @@ void Member::read() {
     {
       const std::lock_guard lock(mutex_);
       const auto found = pending_.find(frame.id);
-      if (found == pending_.end() || (!found->second.text && found->second.bytes != frame.payload)) break;
+      if (found == pending_.end() || found->second.bytes != frame.payload) break;
       pending = found->second;
     }
-    const bool whole = pending.text ? connection_->receive(*pending.text, frame.payload)
-                                    : connection_->receive(pending.out, frame.payload);
-    if (!whole) break;
+    if (!connection_->receive(pending.out, frame.payload)) break;
     const std::lock_guard lock(mutex_);
     pending_[frame.id].done = true;
     changed_.notify_all();
@@ -302,10 +285,10 @@ void Member::fail(const Failure& failure) {
   changed_.notify_all();
 }
 
-ncclResult_t Member::run(std::function<Failure()> function) {
+ncclResult_t Member::run(std::function<void()> function) {
   if (blocking_) {
-    const Failure failure = function();
-    return failure.code == ncclSuccess ? ncclSuccess : refuse(failure.code, failure.text);
+    function();
+    return ncclSuccess;
   }
   std::thread before;
   {
@@ -315,8 +298,11 @@ ncclResult_t Member::run(std::function<Failure()> function) {
   }
   if (before.joinable()) before.join();
   std::thread job([self = shared_from_this(), function = std::move(function)] {
-    const Failure failure = function();
-    if (failure.code != ncclSuccess) self->fail(failure);
+    try {
+      function();
+    } catch (const Failure& failure) {
+      self->fail(failure);
+    }
     const std::lock_guard lock(self->mutex_);
     self->in_progress_ = false;
     self->changed_.notify_all();
@@ -332,15 +318,16 @@ Failure Member::state() const {
   return {in_progress_ ? ncclInProgress : ncclSuccess, ""};
 }
 
-Failure Member::refusal(const std::string& call) const {
+void Member::require_usable(const std::string& call) const {
   const std::lock_guard lock(mutex_);
-  if (failure_.code != ncclSuccess) return {failure_.code, call + ": the communicator has failed: " + failure_.text};
+  if (failure_.code != ncclSuccess)
+    throw Failure{failure_.code, call + ": the communicator has failed: " + failure_.text};
   if (in_progress_)
-    return {ncclInvalidArgument,
-            call + ": the call before it is still in progress: wait until ncclCommGetAsyncError says ncclSuccess"};
-  if (finalized_) return {ncclInvalidUsage, call + " after ncclCommFinalize"};
-  if (stopped_ || !ready_) return {ncclInvalidUsage, call + ": the communicator is not ready"};
-  return {};
+    throw Failure{
+        ncclInvalidArgument,
+        call + ": the call before it is still in progress: wait until ncclCommGetAsyncError says ncclSuccess"};
+  if (finalized_) throw Failure{ncclInvalidUsage, call + " after ncclCommFinalize"};
+  if (stopped_ || !ready_) throw Failure{ncclInvalidUsage, call + ": the communicator is not ready"};
 }
 
 // With mutex_ held: sets the number of the call among those of its kind.
@@ -399,7 +386,7 @@ void Member::perform(std::vector<Call> calls) {
     connection = connection_;
     for (const Call& call : calls) {
       ids.push_back(++next_id_);
-      pending_[ids.back()] = {call.out, bytes_out(call.post, rank_, size_), nullptr};
+      pending_[ids.back()] = {call.out, bytes_out(call.post, rank_, size_)};
     }
   }
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -419,44 +406,19 @@ void Member::perform(std::vector<Call> calls) {
   changed_.notify_all();
 }
 
-Failure Member::split(int color, int key, std::uint64_t number, const std::string& id, json& place) {
-  Frame frame;
-  frame.kind = Kind::post;
-  frame.post.op = Op::split;
-  frame.post.number = number;
-  frame.post.color = color;
-  frame.post.key = key;
-  std::string text;
-  {
-    const std::lock_guard lock(mutex_);
-    frame.id = ++next_id_;
-    pending_[frame.id] = {nullptr, 0, &text};
-  }
-  connection_->send(frame, id.data(), id.size());
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock,
-                [&] { return (stopped_ && !reading_) || failure_.code != ncclSuccess || pending_[frame.id].done; });
-  const bool done = pending_[frame.id].done;
-  pending_.erase(frame.id);
-  if (!done) return failure_.code != ncclSuccess ? failure_ : Failure{ncclInternalError, "ncclCommSplit: aborted"};
-  place = json::parse(text);
-  return {};
-}
-
 // Waits for all issued calls.
-Failure Member::finalize(const char* call) {
+void Member::finalize(const char* call) {
   std::string what;
   {
     const std::lock_guard lock(mutex_);
     what = last_issued_;
   }
-  const Wait wait(std::string(call) + " on rank " + std::to_string(rank_) + " has waited for " + what +
-                  ", which does not complete (ncclCommAbort would end it),");
+  const Wait wait(fmt::format("{} on rank {} has waited for {}, which does not complete (ncclCommAbort would end it),",
+                              call, rank_, what));
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stopped_ || performed_ == issued_; });
-  if (stopped_) return {ncclInternalError, std::string(call) + ": aborted"};
+  if (stopped_) throw Failure{ncclInternalError, std::string(call) + ": aborted"};
   finalized_ = true;
-  return {};
 }
 
 void Member::stop(Kind how, bool for_good) {
@@ -482,19 +444,13 @@ void Member::stop(Kind how, bool for_good) {
 
 namespace {
 
-// The result of checking a communicator's handle.
-struct Checked {
-  std::shared_ptr<Member> member;
-  ncclResult_t code = ncclSuccess;
-};
-Checked check(const char* call, ncclComm_t comm) {
-  if (!comm) return {nullptr, refuse(ncclInvalidArgument, std::string(call) + ": the communicator is null")};
+std::shared_ptr<Member> member_of(ncclComm_t comm, const std::string& call) {
+  if (!comm) throw Failure{ncclInvalidArgument, call + ": the communicator is null"};
   Process& process = Process::get();
   const std::lock_guard lock(process.mutex);
-  if (!process.handles.count(comm))
-    return {nullptr, refuse(ncclInvalidArgument, std::string(call) + ": this is not a communicator")};
-  if (!comm->member) return {nullptr, refuse(ncclInvalidArgument, std::string(call) + " after " + comm->ended_by)};
-  return {comm->member, ncclSuccess};
+  if (!process.handles.count(comm)) throw Failure{ncclInvalidArgument, call + ": this is not a communicator"};
+  if (!comm->member) throw Failure{ncclInvalidArgument, call + " after " + comm->ended_by};
+  return comm->member;
 }
 
 ncclComm_t new_handle(std::shared_ptr<Member> member) {
@@ -519,22 +475,22 @@ struct Enqueued {
 };
 struct Start {
   std::shared_ptr<Member> member;
-  std::function<Failure()> join;
+  std::function<void()> join;
   ncclComm_t* handle;
 };
 
 struct Group {
   int depth = 0;
-  ncclResult_t code = ncclSuccess;  // of the first call that failed
-  std::string error;
+  Failure failure;  // of the first call that failed
   std::vector<Enqueued> calls;
   std::vector<Start> starts;
   std::map<std::string, int> alone;  // per clique: the rank that this thread called for outside a group
 
   ~Group() {
     if (depth > 0 && !calls.empty())
-      say("a thread ended inside a group, without ncclGroupEnd: " + std::to_string(calls.size()) +
-          " of its calls never made, the first is " + text_of(calls[0].call.post));
+      say(fmt::format(
+          "a thread ended inside a group, without ncclGroupEnd: {} of its calls never made, the first is {}",
+          calls.size(), text_of(calls[0].call.post)));
     Process::get().end(this);
   }
   void announce(const std::string& first) {
@@ -563,32 +519,31 @@ ncclResult_t launch(Group& all) {
                                      [&](const Call& c) { return c.post.op == op && c.post.peer == member->rank(); });
       };
       if (to_itself(from) > to_itself(to))
-        return refuse(ncclInvalidUsage, std::string(name_of(from)) + " of rank " + std::to_string(member->rank()) +
-                                            " with itself, without the " + name_of(to) + " in the same group");
+        throw Failure{ncclInvalidUsage, fmt::format("{} of rank {} with itself, without the {} in the same group",
+                                                    name_of(from), member->rank(), name_of(to))};
     }
-    const ncclResult_t code = member->run([member, calls, streams] {
-      member->issue(calls, streams);
-      return Failure();
-    });
+    const ncclResult_t code = member->run([member, calls, streams] { member->issue(calls, streams); });
     if (code != ncclSuccess) worst = code;
   }
   return worst;
 }
 
+// Throws the first failure.
 ncclResult_t start(std::vector<Start>& starts) {
   ncclResult_t worst = ncclSuccess;
-  std::string text;
+  std::optional<Failure> first;
   std::vector<std::thread> threads;
   std::mutex mutex;
   for (const Start& one : starts) {
     const auto run = [&, one] {
-      last_error.clear();
-      const ncclResult_t code = one.member->run(one.join);
-      const std::lock_guard lock(mutex);
-      if (code != ncclSuccess && code != ncclInProgress) *one.handle = nullptr;
-      if (code != ncclSuccess && (worst == ncclSuccess || worst == ncclInProgress)) {
-        worst = code;
-        text = last_error;
+      try {
+        const ncclResult_t code = one.member->run(one.join);
+        const std::lock_guard lock(mutex);
+        if (code != ncclSuccess) worst = code;
+      } catch (const Failure& failure) {
+        const std::lock_guard lock(mutex);
+        *one.handle = nullptr;
+        if (!first) first = failure;
       }
     };
     if (starts.size() == 1 || !one.member->blocking())
@@ -597,34 +552,40 @@ ncclResult_t start(std::vector<Start>& starts) {
       threads.emplace_back(run);
   }
   for (std::thread& thread : threads) thread.join();
-  return worst == ncclSuccess || worst == ncclInProgress ? worst : refuse(worst, text);
+  if (first) throw *first;
+  return worst;
 }
 
 ncclResult_t end_group() {
   Group& own = group;
-  if (own.depth == 0) return refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (own.depth == 0) throw Failure{ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart"};
   if (--own.depth > 0) return ncclSuccess;
   Process::get().end(&own);
   Group all;
   std::swap(all.calls, own.calls);
   std::swap(all.starts, own.starts);
-  const ncclResult_t code = std::exchange(own.code, ncclSuccess);
-  if (code != ncclSuccess) return refuse(code, "ncclGroupEnd: in this group: " + own.error);
+  if (const Failure in_group = std::exchange(own.failure, {}); in_group.code != ncclSuccess)
+    throw Failure{in_group.code, "ncclGroupEnd: in this group: " + in_group.text};
   if (!all.starts.empty()) {
     const ncclResult_t started = start(all.starts);
-    if (started != ncclSuccess && started != ncclInProgress) return started;
     if (all.calls.empty()) return started;
   }
   return launch(all);
 }
 
-// A failed call makes its group fail.
-ncclResult_t spoil(ncclResult_t code) {
-  if (group.depth > 0 && code != ncclSuccess && group.code == ncclSuccess) {
-    group.code = code;
-    group.error = last_error;
+// Runs the body of a function of NCCL's interface. An error also makes the open group fail.
+template <class Function>
+ncclResult_t guarded(Function&& function) try {
+  if constexpr (std::is_void_v<decltype(function())>) {
+    function();
+    return ncclSuccess;
+  } else {
+    return function();
   }
-  return code;
+} catch (const Failure& failure) {
+  last_error = failure.text;
+  if (group.depth > 0 && group.failure.code == ncclSuccess) group.failure = failure;
+  return failure.code;
 }
 
 std::optional<DataType> type_of(ncclDataType_t type) {
@@ -651,113 +612,130 @@ double number_at(DataType type, const void* at) {
 
 ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataType_t type, int redop, int peer,
                  ncclComm_t comm, cudaStream_t stream) {
-  const std::string name = name_of(op);
-  const Checked checked = check(name.c_str(), comm);
-  if (!checked.member) return spoil(checked.code);
-  Member& member = *checked.member;
-  const auto wrong = [&](ncclResult_t code, const std::string& why) {
-    return spoil(refuse(code, name + " on rank " + std::to_string(member.rank()) + ": " + why));
-  };
-  if (const Failure failure = member.refusal(name); failure.code != ncclSuccess)
-    return spoil(refuse(failure.code, failure.text));
-  Call call;
-  call.post.op = op;
-  call.post.count = count;
-  call.in = in;
-  call.out = out;
-  const std::optional<DataType> known = type_of(type);
-  if (!known)
-    return wrong(ncclInvalidArgument, "host-nccl does not support type " + std::to_string(static_cast<int>(type)));
-  call.post.type = *known;
-  if (reduces(op)) {
-    constexpr std::array built_in = {Reduction::sum, Reduction::product, Reduction::max, Reduction::min,
-                                     Reduction::average};
-    if (redop >= 0 && redop < ncclNumOps) {
-      call.post.reduction = built_in[static_cast<std::size_t>(redop)];
-    } else {
-      const std::lock_guard lock(member.operators_mutex);
-      const auto found = member.operators.find(redop);
-      if (found == member.operators.end())
-        return wrong(ncclInvalidArgument, "no reduction " + std::to_string(redop) + " in this communicator");
-      if (found->second.type != *known)
-        return wrong(ncclInvalidArgument, "the reduction is of " + std::string(multinode::name_of(found->second.type)) +
-                                              ", the call of " + std::string(multinode::name_of(*known)));
-      call.post.reduction = Reduction::multiplied_sum;
-      call.post.factor = found->second.on_device ? number_at(*known, found->second.on_device) : found->second.factor;
+  return guarded([&] {
+    const std::string name = name_of(op);
+    const auto owner = member_of(comm, name);
+    Member& member = *owner;
+    member.require_usable(name);
+    const auto require = [&](bool right, ncclResult_t code, const std::string& why) {
+      if (!right) throw Failure{code, fmt::format("{} on rank {}: {}", name, member.rank(), why)};
+    };
+    Call call;
+    call.post.op = op;
+    call.post.count = count;
+    call.in = in;
+    call.out = out;
+    const std::optional<DataType> known = type_of(type);
+    require(known.has_value(), ncclInvalidArgument,
+            fmt::format("host-nccl does not support type {}", static_cast<int>(type)));
+    call.post.type = *known;
+    if (reduces(op)) {
+      using enum multinode::Reduction;
+      constexpr std::array built_in = {sum, product, max, min, average};
+      if (redop >= 0 && redop < ncclNumOps) {
+        call.post.reduction = built_in[static_cast<std::size_t>(redop)];
+      } else {
+        const std::lock_guard lock(member.operators_mutex);
+        const auto found = member.operators.find(redop);
+        require(found != member.operators.end(), ncclInvalidArgument,
+                fmt::format("no reduction {} in this communicator", redop));
+        const auto& [its_type, factor] = found->second;
+        require(its_type == *known, ncclInvalidArgument,
+                fmt::format("the reduction is of {}, the call of {}", multinode::name_of(its_type),
+                            multinode::name_of(*known)));
+        call.post.multiplied = true;
+        call.post.factor = factor;
+      }
     }
-  }
-  if (has_root(op) || !is_collective(op)) {
-    if (peer < 0 || peer >= member.size())
-      return wrong(ncclInvalidArgument, std::string(is_collective(op) ? "root " : "peer ") + std::to_string(peer) +
-                                            " of a communicator of " + std::to_string(member.size()) + " ranks");
-    call.post.peer = peer;
-  }
-  const cudaStream_t found = find_stream(stream, member.device());
-  if (!found) return wrong(ncclInvalidArgument, "the stream was destroyed or never created");
-  if (device_of(found) != member.device())
-    return wrong(ncclInvalidUsage, "the stream is of device " + std::to_string(device_of(found)) +
-                                       ", the communicator's is " + std::to_string(member.device()));
-  const std::size_t in_bytes = bytes_in(call.post, member.rank(), member.size());
-  const std::size_t out_bytes = bytes_out(call.post, member.rank(), member.size());
-  if (std::string why = refusal(in, in_bytes, member.device()); !why.empty())
-    return wrong(ncclInvalidArgument, "the send buffer: " + why);
-  if (std::string why = refusal(out, out_bytes, member.device()); !why.empty())
-    return wrong(ncclInvalidArgument, "the receive buffer: " + why);
-  if (group.depth == 0) {
-    const auto [one, is_new] = group.alone.try_emplace(member.clique(), member.rank());
-    if (one->second != member.rank())
-      return wrong(ncclInvalidUsage, "this thread also calls for rank " + std::to_string(one->second) +
-                                         ": such calls belong between ncclGroupStart and ncclGroupEnd");
-  }
-  ncclGroupStart();
-  group.calls.push_back({checked.member, call, found});
-  group.announce(text_of(call.post));
-  return end_group();
+    if (has_root(op) || !is_collective(op)) {
+      require(
+          peer >= 0 && peer < member.size(), ncclInvalidArgument,
+          fmt::format("{} {} of a communicator of {} ranks", is_collective(op) ? "root" : "peer", peer, member.size()));
+      call.post.peer = peer;
+    }
+    const cudaStream_t found = find_stream(stream, member.device());
+    require(found, ncclInvalidArgument, "the stream was destroyed or never created");
+    require(device_of(found) == member.device(), ncclInvalidUsage,
+            fmt::format("the stream is of device {}, the communicator's is {}", device_of(found), member.device()));
+    const std::string in_refusal = refusal(in, bytes_in(call.post, member.rank(), member.size()), member.device());
+    require(in_refusal.empty(), ncclInvalidArgument, "the send buffer: " + in_refusal);
+    const std::string out_refusal = refusal(out, bytes_out(call.post, member.rank(), member.size()), member.device());
+    require(out_refusal.empty(), ncclInvalidArgument, "the receive buffer: " + out_refusal);
+    if (group.depth == 0) {
+      const int other = group.alone.try_emplace(member.clique(), member.rank()).first->second;
+      require(
+          other == member.rank(), ncclInvalidUsage,
+          fmt::format("this thread also calls for rank {}: such calls belong between ncclGroupStart and ncclGroupEnd",
+                      other));
+    }
+    ncclGroupStart();
+    group.calls.push_back({owner, call, found});
+    group.announce(text_of(call.post));
+    return end_group();
+  });
 }
 
-ncclResult_t blocking_of(const char* call, const ncclConfig_t* config, bool& blocking) {
-  if (!config) return ncclSuccess;
+// Whether the new communicator's calls block; `otherwise` if `config` does not say.
+bool blocking_of(const std::string& call, const ncclConfig_t* config, bool otherwise) {
+  if (!config) return otherwise;
   ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
   if (config->magic != initial.magic || config->size != initial.size)
-    return refuse(ncclInvalidArgument, std::string(call) + ": the ncclConfig_t is not from NCCL_CONFIG_INITIALIZER");
-  if (config->blocking == NCCL_CONFIG_UNDEF_INT) return ncclSuccess;
+    throw Failure{ncclInvalidArgument, call + ": the ncclConfig_t is not from NCCL_CONFIG_INITIALIZER"};
+  if (config->blocking == NCCL_CONFIG_UNDEF_INT) return otherwise;
   if (config->blocking != 0 && config->blocking != 1)
-    return refuse(ncclInvalidArgument, std::string(call) + ": blocking must be 0 or 1");
-  blocking = config->blocking == 1;
-  return ncclSuccess;
+    throw Failure{ncclInvalidArgument, call + ": blocking must be 0 or 1"};
+  return config->blocking == 1;
 }
 
-ncclResult_t initialize(const char* call, ncclComm_t* comm, int size, const ncclUniqueId& id, int rank,
-                        const ncclConfig_t* config) {
-  if (!comm) return spoil(refuse(ncclInvalidArgument, std::string(call) + ": the output pointer is null"));
-  *comm = nullptr;
-  bool blocking = true;
-  if (const ncclResult_t code = blocking_of(call, config, blocking); code != ncclSuccess) return spoil(code);
-  if (size < 1 || rank < 0 || rank >= size)
-    return spoil(refuse(ncclInvalidArgument, std::string(call) + ": rank " + std::to_string(rank) + " of " +
-                                                 std::to_string(size) + " ranks"));
-  const std::string text(id.internal, strnlen(id.internal, sizeof id.internal));
-  if (!text.starts_with(std::string(id_mark) + " "))
-    return spoil(refuse(ncclInvalidArgument, std::string(call) +
-                                                 ": the unique id is not from ncclGetUniqueId of host-nccl: all "
-                                                 "ranks must have the same id and use host-nccl"));
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess)
-    return spoil(refuse(ncclUnhandledCudaError, std::string(call) + ": " + cudaGetErrorString(cudaErrorNoDevice)));
-  const auto member = std::make_shared<Member>(call, rank, size, device, blocking);
+// Sets *comm to a new communicator, which joins the hub of `id` when the group ends.
+ncclResult_t begin(ncclComm_t* comm, const std::shared_ptr<Member>& member, const std::string& call,
+                   const std::string& id, const std::string& session) {
   *comm = new_handle(member);
   ncclGroupStart();
-  group.starts.push_back({member, [member, text] { return member->join(text, "init"); }, comm});
+  group.starts.push_back({member, [member, id, session] { member->join(id, session); }, comm});
   group.announce(call);
   return end_group();
+}
+
+ncclResult_t initialize(const std::string& call, ncclComm_t* comm, int size, const ncclUniqueId& id, int rank,
+                        const ncclConfig_t* config) {
+  if (!comm) throw Failure{ncclInvalidArgument, call + ": the output pointer is null"};
+  *comm = nullptr;
+  const bool blocking = blocking_of(call, config, true);
+  if (size < 1 || rank < 0 || rank >= size)
+    throw Failure{ncclInvalidArgument, fmt::format("{}: rank {} of {} ranks", call, rank, size)};
+  const std::string text(id.internal, strnlen(id.internal, sizeof id.internal));
+  if (!text.starts_with(std::string(id_mark) + " "))
+    throw Failure{ncclInvalidArgument, call +
+                                           ": the unique id is not from ncclGetUniqueId of host-nccl: all ranks must "
+                                           "have the same id and use host-nccl"};
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess)
+    throw Failure{ncclUnhandledCudaError, call + ": " + cudaGetErrorString(cudaErrorNoDevice)};
+  return begin(comm, std::make_shared<Member>(call, rank, size, device, blocking), call, text, "init");
+}
+
+void register_buffer(const std::string& call, ncclComm_t comm, void* memory, std::size_t bytes, void** handle) {
+  const auto member = member_of(comm, call);
+  if (const std::string why = refusal(memory, bytes, member->device()); !why.empty())
+    throw Failure{ncclInvalidArgument, call + ": " + why};
+  const std::lock_guard lock(member->operators_mutex);
+  *handle = memory;
+  if (!member->registered.insert(memory).second)
+    throw Failure{ncclInvalidUsage, call + ": this buffer is registered already"};
+}
+void deregister_buffer(const std::string& call, ncclComm_t comm, void* handle) {
+  const auto member = member_of(comm, call);
+  const std::lock_guard lock(member->operators_mutex);
+  if (member->registered.erase(handle) == 0)
+    throw Failure{ncclInvalidArgument, call + ": no such buffer is registered"};
 }
 
 // Reports registered buffers and reductions that the program leaked.
 void say_left(const Member& member, const char* call) {
   const auto say_one = [&](std::size_t count, const char* what) {
     if (count)
-      say(std::string(call) + " on rank " + std::to_string(member.rank()) + ": leaked " + std::to_string(count) + " " +
-          what + (count > 1 ? "s" : ""));
+      say(fmt::format("{} on rank {}: leaked {} {}{}", call, member.rank(), count, what, count > 1 ? "s" : ""));
   };
   say_one(member.registered.size(), "registered buffer");
   say_one(member.operators.size(), "reduction");
@@ -770,7 +748,7 @@ struct AtExit {
       const std::lock_guard lock(Process::get().mutex);
       for (const ncclComm_t comm : Process::get().handles) left += comm->member ? 1 : 0;
     }
-    if (left) say("leaked at exit: " + std::to_string(left) + " communicator" + (left > 1 ? "s" : ""));
+    if (left) say(fmt::format("leaked at exit: {} communicator{}", left, left > 1 ? "s" : ""));
     wait_for_guests();
   }
 } at_exit;
@@ -802,226 +780,133 @@ const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
 // Communicators
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  if (!host_nccl_description()) {  // like NCCL, fails later, when the GPU is needed
+  return guarded([&] {
+    std::string error, text = "host-nccl without devices";  // like NCCL, fails later, when the GPU is needed
+    if (host_nccl_description()) {
+      const auto hub = Hub::make(error);
+      if (!hub) throw Failure{ncclInvalidUsage, "ncclGetUniqueId: " + error};
+      text = hub->id();
+    }
     *id = {};
-    std::strcpy(id->internal, "host-nccl without devices");
-    return ncclSuccess;
-  }
-  std::string error;
-  const auto hub = Hub::make(error);
-  if (!hub) return refuse(ncclInvalidUsage, "ncclGetUniqueId: " + error);
-  *id = {};
-  std::strncpy(id->internal, hub->id().c_str(), sizeof id->internal - 1);
-  return ncclSuccess;
+    text.copy(id->internal, sizeof id->internal - 1);
+  });
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  return initialize("ncclCommInitRankConfig", comm, size, id, rank, config);
+  return guarded([&] { return initialize("ncclCommInitRankConfig", comm, size, id, rank, config); });
 }
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) {
-  return initialize("ncclCommInitRank", comm, size, id, rank, nullptr);
-}
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
-  const char* call = "ncclCommSplit";
-  *made = nullptr;
-  const Checked parent = check(call, comm);
-  if (!parent.member) return spoil(parent.code);
-  if (const Failure failure = parent.member->refusal(call); failure.code != ncclSuccess)
-    return spoil(refuse(failure.code, failure.text));
-  if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
-    return spoil(refuse(ncclInvalidArgument, std::string(call) + ": color " + std::to_string(color)));
-  bool blocking = parent.member->blocking();
-  if (const ncclResult_t code = blocking_of(call, config, blocking); code != ncclSuccess) return spoil(code);
-
-  std::string error;
-  const auto hub = Hub::make(error);
-  if (!hub) return spoil(refuse(ncclSystemError, std::string(call) + ": " + error));
-  const auto place = [parent = parent.member, hub, color, key,
-                      number = parent.member->next_collective()](json& result) {
-    const Failure failure = parent->split(color, key, number, hub->id(), result);
-    if (failure.code != ncclSuccess || color == NCCL_SPLIT_NOCOLOR || result["rank"] != 0) hub->close();
-    return failure;
-  };
-  if (color == NCCL_SPLIT_NOCOLOR)
-    return spoil(parent.member->run([place] {
-      json nothing;
-      return place(nothing);
-    }));
-  const auto member = std::make_shared<Member>(call, 0, 1, parent.member->device(), blocking);
-  *made = new_handle(member);
-  ncclGroupStart();
-  group.starts.push_back({member,
-                          [member, place] {
-                            json result;
-                            const Failure failure = place(result);
-                            if (failure.code != ncclSuccess) return failure;
-                            member->set_place(result["rank"], result["size"]);
-                            return member->join(result["id"], "init");
-                          },
-                          made});
-  return end_group();
+  return guarded([&] { return initialize("ncclCommInitRank", comm, size, id, rank, nullptr); });
 }
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_t* made, ncclConfig_t* config,
                             int flags) {
-  const char* call = "ncclCommShrink";
-  *made = nullptr;
-  const Checked parent = check(call, comm);
-  if (!parent.member) return spoil(parent.code);
-  if (flags & NCCL_SHRINK_ABORT)
-    parent.member->end_operations();
-  else if (const Failure failure = parent.member->refusal(call); failure.code != ncclSuccess)
-    return spoil(refuse(failure.code, failure.text + " (use NCCL_SHRINK_ABORT for a failed communicator)"));
-  bool blocking = parent.member->blocking();
-  if (const ncclResult_t code = blocking_of(call, config, blocking); code != ncclSuccess) return spoil(code);
-  std::vector<int> survivors;
-  for (int rank = 0; rank < parent.member->size(); ++rank)
-    if (std::find(excluded, excluded + count, rank) == excluded + count) survivors.push_back(rank);
-  const auto own = std::ranges::find(survivors, parent.member->rank());
-  if (count < 1 ||
-      survivors.size() + static_cast<std::size_t>(count) != static_cast<std::size_t>(parent.member->size()) ||
-      own == survivors.end())
-    return spoil(refuse(ncclInvalidArgument, std::string(call) + " on rank " + std::to_string(parent.member->rank()) +
-                                                 ": excluded must list other ranks of the communicator, each once"));
-  const auto member = std::make_shared<Member>(call, static_cast<int>(own - survivors.begin()),
-                                               static_cast<int>(survivors.size()), parent.member->device(), blocking);
-  *made = new_handle(member);
-  ncclGroupStart();
-  group.starts.push_back({member,
-                          [member, id = parent.member->spare_id_of(survivors[0]),
-                           session = parent.member->next_shrink()] { return member->join(id, session); },
-                          made});
-  return end_group();
+  return guarded([&] {
+    const std::string call = "ncclCommShrink";
+    *made = nullptr;
+    const auto parent = member_of(comm, call);
+    if (flags & NCCL_SHRINK_ABORT)
+      parent->end_operations();
+    else
+      parent->require_usable(call);
+    const bool blocking = blocking_of(call, config, parent->blocking());
+    std::vector<int> survivors;
+    for (int rank = 0; rank < parent->size(); ++rank)
+      if (std::find(excluded, excluded + count, rank) == excluded + count) survivors.push_back(rank);
+    const auto own = std::ranges::find(survivors, parent->rank());
+    if (count < 1 || survivors.size() + static_cast<std::size_t>(count) != static_cast<std::size_t>(parent->size()) ||
+        own == survivors.end())
+      throw Failure{ncclInvalidArgument,
+                    fmt::format("{} on rank {}: excluded must list other ranks of the communicator, each once", call,
+                                parent->rank())};
+    const auto member = std::make_shared<Member>(call, static_cast<int>(own - survivors.begin()),
+                                                 static_cast<int>(survivors.size()), parent->device(), blocking);
+    return begin(made, member, call, parent->spare_id_of(survivors[0]), parent->next_shrink());
+  });
 }
 #endif
-ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
-  const Checked checked = check("ncclCommCount", comm);
-  if (checked.member) *count = checked.member->size();
-  return checked.code;
-}
-ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
-  const Checked checked = check("ncclCommUserRank", comm);
-  if (checked.member) *rank = checked.member->rank();
-  return checked.code;
-}
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
-  const Checked checked = check("ncclCommCuDevice", comm);
-  if (checked.member) *device = checked.member->device();
-  return checked.code;
-}
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
-  const Checked checked = check("ncclCommGetAsyncError", comm);
-  if (!checked.member) return checked.code;
-  const Failure state = checked.member->state();
-  *error = state.code;
-  if (!state.text.empty()) last_error = state.text;
-  return ncclSuccess;
+  return guarded([&] {
+    const Failure state = member_of(comm, "ncclCommGetAsyncError")->state();
+    *error = state.code;
+    if (!state.text.empty()) last_error = state.text;
+  });
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  if (!comm) return ncclSuccess;
-  const char* call = "ncclCommFinalize";
-  const Checked checked = check(call, comm);
-  if (!checked.member) return checked.code;
-  if (const Failure failure = checked.member->refusal(call); failure.code != ncclSuccess)
-    return refuse(failure.code, failure.text);
-  return checked.member->run([member = checked.member, call] { return member->finalize(call); });
+  return guarded([&] {
+    if (!comm) return ncclSuccess;
+    const char* call = "ncclCommFinalize";
+    const auto member = member_of(comm, call);
+    member->require_usable(call);
+    return member->run([member, call] { member->finalize(call); });
+  });
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  if (!comm) return ncclSuccess;
-  const char* call = "ncclCommDestroy";
-  const Checked checked = check(call, comm);
-  if (!checked.member) return checked.code;
-  checked.member->finalize(call);
-  say_left(*checked.member, call);
-  retire(comm, call);
-  checked.member->destroy();
-  return ncclSuccess;
+  return guarded([&] {
+    if (!comm) return;
+    const char* call = "ncclCommDestroy";
+    const auto member = member_of(comm, call);
+    try {
+      member->finalize(call);
+    } catch (const Failure&) {  // it was aborted
+    }
+    say_left(*member, call);
+    retire(comm, call);
+    member->destroy();
+  });
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  if (!comm) return ncclSuccess;
-  const Checked checked = check("ncclCommAbort", comm);
-  if (!checked.member) return checked.code;
-  if (const char* debug = std::getenv("NCCL_DEBUG"); debug && std::string(debug) == "INFO")
-    say("ncclCommAbort on rank " + std::to_string(checked.member->rank()));
-  retire(comm, "ncclCommAbort");
-  checked.member->abort();
-  return ncclSuccess;
+  return guarded([&] {
+    if (!comm) return;
+    const auto member = member_of(comm, "ncclCommAbort");
+    if (const char* debug = std::getenv("NCCL_DEBUG"); debug && std::string(debug) == "INFO")
+      say(fmt::format("ncclCommAbort on rank {}", member->rank()));
+    retire(comm, "ncclCommAbort");
+    member->abort();
+  });
 }
 
 // Buffers and reductions
 
 ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
-  return cudaMalloc(memory, bytes) == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, "ncclMemAlloc");
+  return cudaMalloc(memory, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 ncclResult_t ncclMemFree(void* memory) {
-  return cudaFree(memory) == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, "ncclMemFree");
+  return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
-
-}  // extern "C"
-
-namespace {
-
-ncclResult_t register_buffer(const char* call, ncclComm_t comm, void* memory, std::size_t bytes, void** handle) {
-  const Checked checked = check(call, comm);
-  if (!checked.member) return spoil(checked.code);
-  if (std::string why = refusal(memory, bytes, checked.member->device()); !why.empty())
-    return spoil(refuse(ncclInvalidArgument, std::string(call) + ": " + why));
-  const std::lock_guard lock(checked.member->operators_mutex);
-  *handle = memory;
-  if (!checked.member->registered.insert(memory).second)
-    return spoil(refuse(ncclInvalidUsage, std::string(call) + ": this buffer is registered already"));
-  return ncclSuccess;
-}
-ncclResult_t deregister_buffer(const char* call, ncclComm_t comm, void* handle) {
-  const Checked checked = check(call, comm);
-  if (!checked.member) return spoil(checked.code);
-  const std::lock_guard lock(checked.member->operators_mutex);
-  if (checked.member->registered.erase(handle) == 0)
-    return spoil(refuse(ncclInvalidArgument, std::string(call) + ": no such buffer is registered"));
-  return ncclSuccess;
-}
-
-}  // namespace
-
-extern "C" {
-
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, std::size_t bytes, void** handle) {
-  return register_buffer("ncclCommRegister", comm, memory, bytes, handle);
+  return guarded([&] { register_buffer("ncclCommRegister", comm, memory, bytes, handle); });
 }
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  return deregister_buffer("ncclCommDeregister", comm, handle);
+  return guarded([&] { deregister_buffer("ncclCommDeregister", comm, handle); });
 }
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t bytes, ncclWindow_t* window, int) {
-  return register_buffer("ncclCommWindowRegister", comm, memory, bytes, reinterpret_cast<void**>(window));
+  void** handle = reinterpret_cast<void**>(window);
+  return guarded([&] { register_buffer("ncclCommWindowRegister", comm, memory, bytes, handle); });
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
-  return deregister_buffer("ncclCommWindowDeregister", comm, window);
+  return guarded([&] { deregister_buffer("ncclCommWindowDeregister", comm, window); });
 }
 #endif
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
                                       ncclScalarResidence_t residence, ncclComm_t comm) {
-  const Checked checked = check("ncclRedOpCreatePreMulSum", comm);
-  if (!checked.member) return spoil(checked.code);
-  const std::optional<DataType> known = type_of(type);
-  if (!known)
-    return spoil(refuse(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: host-nccl does not support this type"));
-  const std::lock_guard lock(checked.member->operators_mutex);
-  Member::Operator made{*known};
-  if (residence == ncclScalarDevice)
-    made.on_device = scalar;
-  else
-    made.factor = number_at(*known, scalar);
-  *op = static_cast<ncclRedOp_t>(checked.member->next_operator++);
-  checked.member->operators.emplace(*op, made);
-  return ncclSuccess;
+  return guarded([&] {
+    const auto member = member_of(comm, "ncclRedOpCreatePreMulSum");
+    const std::optional<DataType> known = type_of(type);
+    if (!known || residence != ncclScalarHostImmediate)
+      throw Failure{ncclInvalidArgument,
+                    "ncclRedOpCreatePreMulSum: host-nccl does not support this type or residence of the scalar"};
+    const std::lock_guard lock(member->operators_mutex);
+    *op = static_cast<ncclRedOp_t>(member->next_operator++);
+    member->operators.emplace(*op, Member::Operator{*known, number_at(*known, scalar)});
+  });
 }
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  const Checked checked = check("ncclRedOpDestroy", comm);
-  if (!checked.member) return spoil(checked.code);
-  const std::lock_guard lock(checked.member->operators_mutex);
-  if (checked.member->operators.erase(op) == 0)
-    return spoil(refuse(ncclInvalidArgument, "ncclRedOpDestroy: no such reduction"));
-  return ncclSuccess;
+  return guarded([&] {
+    const auto member = member_of(comm, "ncclRedOpDestroy");
+    const std::lock_guard lock(member->operators_mutex);
+    if (member->operators.erase(op) == 0) throw Failure{ncclInvalidArgument, "ncclRedOpDestroy: no such reduction"};
+  });
 }
 
 // Operations
@@ -1030,7 +915,7 @@ ncclResult_t ncclGroupStart() {
   ++group.depth;
   return ncclSuccess;
 }
-ncclResult_t ncclGroupEnd() { return end_group(); }
+ncclResult_t ncclGroupEnd() { return guarded(end_group); }
 
 ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {

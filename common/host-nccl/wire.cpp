@@ -1,6 +1,7 @@
 #include "wire.hpp"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -18,22 +19,18 @@ namespace host_nccl {
 using multinode::Descriptor;
 
 const char* name_of(Op op) {
-  constexpr const char* names[] = {"ncclAllReduce", "ncclReduce",   "ncclBroadcast", "ncclReduceScatter",
-                                   "ncclAllGather", "ncclAlltoAll", "ncclGather",    "ncclScatter",
-                                   "ncclCommSplit", "ncclSend",     "ncclRecv"};
+  constexpr const char* names[] = {"ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclReduceScatter", "ncclAllGather",
+                                   "ncclAlltoAll",  "ncclGather", "ncclScatter",   "ncclSend",          "ncclRecv"};
   return names[static_cast<std::size_t>(op)];
 }
 
 std::string text_of(const Post& post) {
-  if (post.op == Op::split) return "ncclCommSplit(color " + std::to_string(post.color) + ")";
-  constexpr const char* reductions[] = {"sum", "product", "max", "min", "average", "multiplied sum"};
-  std::string text = std::string(name_of(post.op)) + "(" + std::to_string(post.count) + " x " +
-                     std::string(multinode::name_of(post.type));
-  if (reduces(post.op)) text += std::string(", ") + reductions[static_cast<std::size_t>(post.reduction)];
-  if (has_root(post.op)) text += ", root " + std::to_string(post.peer);
-  if (post.op == Op::send) text += ", to rank " + std::to_string(post.peer);
-  if (post.op == Op::recv) text += ", from rank " + std::to_string(post.peer);
-  return text + ")";
+  std::string more;
+  if (reduces(post.op))
+    more = fmt::format(", {}{}", post.multiplied ? "multiplied " : "", multinode::name_of(post.reduction));
+  if (has_root(post.op)) more += fmt::format(", root {}", post.peer);
+  if (!is_collective(post.op)) more += fmt::format(", {} rank {}", post.op == Op::send ? "to" : "from", post.peer);
+  return fmt::format("{}({} x {}{})", name_of(post.op), post.count, multinode::name_of(post.type), more);
 }
 
 std::size_t bytes_in(const Post& post, int rank, int size) {
@@ -47,7 +44,6 @@ std::size_t bytes_in(const Post& post, int rank, int size) {
     case Op::scatter:
       return rank == post.peer ? all : 0;
     case Op::recv:
-    case Op::split:
       return 0;
     default:
       return post.bytes();
@@ -65,7 +61,6 @@ std::size_t bytes_out(const Post& post, int rank, int size) {
     case Op::gather:
       return rank == post.peer ? all : 0;
     case Op::send:
-    case Op::split:
       return 0;
     default:
       return post.bytes();

@@ -21,7 +21,6 @@ enum class Op : std::uint32_t {
   all_to_all,
   gather,
   scatter,
-  split,
   send,
   recv
 };
@@ -30,20 +29,18 @@ inline bool is_collective(Op op) { return op != Op::send && op != Op::recv; }
 inline bool has_root(Op op) { return op == Op::reduce || op == Op::broadcast || op == Op::gather || op == Op::scatter; }
 inline bool reduces(Op op) { return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter; }
 
-enum class Reduction : std::uint32_t { sum, product, max, min, average, multiplied_sum };
-
 // A call of one rank.
 struct Post {
   Op op{};
   multinode::DataType type{};
-  Reduction reduction{};
+  multinode::Reduction reduction{};
   std::int32_t peer = 0;     // of send and recv, or the root
   std::uint64_t count = 0;   // elements of a block, like NCCL's count
   std::uint64_t number = 0;  // among the collectives of this communicator, or the messages between two ranks
-  double factor = 1;         // of multiplied_sum
-  std::int32_t color = 0, key = 0;
+  bool multiplied = false;   // each rank's input, by `factor`, before the sum
+  double factor = 1;
 
-  std::size_t bytes() const { return op == Op::split ? 0 : count * multinode::size_of(type); }
+  std::size_t bytes() const { return count * multinode::size_of(type); }
 };
 // The bytes of the send buffer and of the receive buffer of `rank` of `size`.
 std::size_t bytes_in(const Post& post, int rank, int size);

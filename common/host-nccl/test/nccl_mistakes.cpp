@@ -77,7 +77,19 @@ class Rank {
     }
     say("done");
   }
-  void meet(const char* where) { world_.barrier(where); }
+  // Starts to join a communicator of 2 ranks, without waiting for the other.
+  void begin_alone() {
+    ncclUniqueId id{};
+    check(ncclGetUniqueId(&id));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    hear(ncclCommInitRankConfig(&comm, 2, id, 0, &config));
+  }
+  void all_reduce_after(ncclResult_t code) {
+    check(code);
+    all_reduce();
+    comm = nullptr;
+  }
 
   ncclComm_t comm = nullptr;
   std::unique_ptr<multinode::Stream> stream;
@@ -87,177 +99,95 @@ class Rank {
   World& world_;
 };
 
-const std::map<std::string, std::function<void(Rank&)>> mistakes = {
+struct Mistake {
+  enum { bare, started, waits } how;  // after start(); and then with wait()
+  std::function<void(Rank&)> make;
+};
+
+const std::map<std::string, Mistake> mistakes = {
     {"none",
-     [](Rank& r) {
-       r.start();
-       r.all_reduce();
-       check(ncclGroupStart());
-       r.send(r.next());
-       r.receive(r.previous());
-       check(ncclGroupEnd());
-       r.wait();
-       check(ncclCommDestroy(std::exchange(r.comm, nullptr)));
-     }},
-    {"count",
-     [](Rank& r) {
-       r.start();
-       r.all_reduce(r.wrong() ? 50 : 100);
-       r.wait();
-     }},
-    {"type",
-     [](Rank& r) {
-       r.start();
-       r.all_reduce(100, r.wrong() ? ncclInt32 : ncclFloat32);
-       r.wait();
-     }},
-    {"reduction",
-     [](Rank& r) {
-       r.start();
-       r.all_reduce(100, ncclFloat32, r.wrong() ? ncclMax : ncclSum);
-       r.wait();
-     }},
-    {"root",
-     [](Rank& r) {
-       r.start();
-       r.broadcast(r.wrong() ? 1 : 0);
-       r.wait();
-     }},
-    {"root_out_of_range",
-     [](Rank& r) {
-       r.start();
-       r.broadcast(7);
-     }},
+     {Mistake::started,
+      [](Rank& r) {
+        r.all_reduce();
+        check(ncclGroupStart());
+        r.send(r.next());
+        r.receive(r.previous());
+        check(ncclGroupEnd());
+        r.wait();
+        check(ncclCommDestroy(std::exchange(r.comm, nullptr)));
+      }}},
+    {"count", {Mistake::waits, [](Rank& r) { r.all_reduce(r.wrong() ? 50 : 100); }}},
+    {"type", {Mistake::waits, [](Rank& r) { r.all_reduce(100, r.wrong() ? ncclInt32 : ncclFloat32); }}},
+    {"reduction", {Mistake::waits, [](Rank& r) { r.all_reduce(100, ncclFloat32, r.wrong() ? ncclMax : ncclSum); }}},
+    {"root", {Mistake::waits, [](Rank& r) { r.broadcast(r.wrong() ? 1 : 0); }}},
+    {"root_out_of_range", {Mistake::started, [](Rank& r) { r.broadcast(7); }}},
     {"order",
-     [](Rank& r) {
-       r.start();
-       if (r.wrong()) r.broadcast(0);
-       r.all_reduce();
-       if (!r.wrong()) r.broadcast(0);
-       r.wait();
-     }},
-    {"unpaired_send",
-     [](Rank& r) {
-       r.start();
-       if (r.number() == 0) r.send(1);
-       r.wait();
-       r.meet("end");
-     }},
-    {"no_group",
-     [](Rank& r) {
-       r.start();
-       r.send(r.next());
-       r.receive(r.previous());
-       r.wait();
-       r.meet("end");
-     }},
+     {Mistake::waits,
+      [](Rank& r) {
+        if (r.wrong()) r.broadcast(0);
+        r.all_reduce();
+        if (!r.wrong()) r.broadcast(0);
+      }}},
+    {"unpaired_send", {Mistake::waits, [](Rank& r) { r.wrong() ? ncclSuccess : r.send(1); }}},
+    {"no_group", {Mistake::waits, [](Rank& r) { r.send(r.next()), r.receive(r.previous()); }}},
     {"no_group_end",
-     [](Rank& r) {
-       r.start();
-       if (r.wrong()) check(ncclGroupStart());
-       r.all_reduce();
-       if (r.wrong())
-         std::this_thread::sleep_for(3s);
-       else
-         r.wait();
-       r.meet("end");
-     }},
-    {"group_end_without_start", [](Rank& r) { r.hear(ncclGroupEnd()); }},
-    {"message_count",
-     [](Rank& r) {
-       r.start();
-       if (r.number() == 0) r.send(1, 100);
-       if (r.number() == 1) r.receive(0, 50);
-       r.wait();
-     }},
-    {"message_type",
-     [](Rank& r) {
-       r.start();
-       if (r.number() == 0) r.send(1);
-       if (r.number() == 1) r.receive(0, 100, ncclInt32);
-       r.wait();
-     }},
-    {"to_itself",
-     [](Rank& r) {
-       r.start();
-       r.send(r.number());
-     }},
-    {"missing_collective",
-     [](Rank& r) {
-       r.start();
-       if (!r.wrong()) r.all_reduce();
-       r.wait();
-       r.meet("end");
-     }},
-    {"after_destroy",
-     [](Rank& r) {
-       r.start();
-       check(ncclCommDestroy(r.comm));
-       r.all_reduce();
-       r.comm = nullptr;
-     }},
-    {"after_abort",
-     [](Rank& r) {
-       r.start();
-       check(ncclCommAbort(r.comm));
-       r.all_reduce();
-       r.comm = nullptr;
-     }},
-    {"after_finalize",
-     [](Rank& r) {
-       r.start();
-       check(ncclCommFinalize(r.comm));
-       r.all_reduce();
-     }},
-    {"device", [](Rank& r) { r.initialize(r.number(), 9); }},
-    {"same_rank", [](Rank& r) { r.initialize(0, r.number()); }},
-    {"same_gpu", [](Rank& r) { r.initialize(r.number(), 0); }},
+     {Mistake::started,
+      [](Rank& r) {
+        if (r.wrong()) check(ncclGroupStart());
+        r.all_reduce();
+        if (r.wrong())
+          std::this_thread::sleep_for(3s);
+        else
+          r.wait();
+      }}},
+    {"group_end_without_start", {Mistake::bare, [](Rank& r) { r.hear(ncclGroupEnd()); }}},
+    {"message_count", {Mistake::waits, [](Rank& r) { r.wrong() ? r.receive(0, 50) : r.send(1, 100); }}},
+    {"message_type", {Mistake::waits, [](Rank& r) { r.wrong() ? r.receive(0, 100, ncclInt32) : r.send(1); }}},
+    {"to_itself", {Mistake::started, [](Rank& r) { r.send(r.number()); }}},
+    {"missing_collective", {Mistake::waits, [](Rank& r) { r.wrong() ? ncclSuccess : r.all_reduce(); }}},
+    {"after_destroy", {Mistake::started, [](Rank& r) { r.all_reduce_after(ncclCommDestroy(r.comm)); }}},
+    {"after_abort", {Mistake::started, [](Rank& r) { r.all_reduce_after(ncclCommAbort(r.comm)); }}},
+    {"after_finalize", {Mistake::started, [](Rank& r) { check(ncclCommFinalize(r.comm)), r.all_reduce(); }}},
+    {"device", {Mistake::bare, [](Rank& r) { r.initialize(r.number(), 9); }}},
+    {"same_rank", {Mistake::bare, [](Rank& r) { r.initialize(0, r.number()); }}},
+    {"same_gpu", {Mistake::bare, [](Rank& r) { r.initialize(r.number(), 0); }}},
     {"host_memory",
-     [](Rank& r) {
-       r.start();
-       float numbers[100] = {};
-       r.hear(ncclAllReduce(numbers, r.out->data(), 100, ncclFloat32, ncclSum, r.comm, r.stream->get()));
-     }},
+     {Mistake::started,
+      [](Rank& r) {
+        float numbers[100] = {};
+        r.hear(ncclAllReduce(numbers, r.out->data(), 100, ncclFloat32, ncclSum, r.comm, r.stream->get()));
+      }}},
     {"small_buffer",
-     [](Rank& r) {
-       r.start();
-       r.hear(ncclAllGather(r.in->data(), r.out->data(), 100, ncclFloat32, r.comm, r.stream->get()));
-     }},
+     {Mistake::started,
+      [](Rank& r) { r.hear(ncclAllGather(r.in->data(), r.out->data(), 100, ncclFloat32, r.comm, r.stream->get())); }}},
     {"stream_of_another_device",
-     [](Rank& r) {
-       r.start();
-       check(cudaSetDevice(r.number() + 1));
-       const multinode::Stream other;
-       r.hear(ncclAllReduce(r.in->data(), r.out->data(), 100, ncclFloat32, ncclSum, r.comm, other.get()));
-     }},
+     {Mistake::started,
+      [](Rank& r) {
+        check(cudaSetDevice(r.number() + 1));
+        const multinode::Stream other;
+        r.hear(ncclAllReduce(r.in->data(), r.out->data(), 100, ncclFloat32, ncclSum, r.comm, other.get()));
+      }}},
     {"left_behind",
-     [](Rank& r) {
-       r.start();
-       r.comm = nullptr;
-       r.stream.release();
-       r.in.release();
-     }},
+     {Mistake::started,
+      [](Rank& r) {
+        r.comm = nullptr;
+        r.stream.release();
+        r.in.release();
+      }}},
     {"too_early",
-     [](Rank& r) {
-       if (r.number() != 0) return;
-       ncclUniqueId id{};
-       check(ncclGetUniqueId(&id));
-       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-       config.blocking = 0;
-       r.hear(ncclCommInitRankConfig(&r.comm, 2, id, 0, &config));
-       r.hear(ncclAllReduce(nullptr, nullptr, 0, ncclFloat32, ncclSum, r.comm, nullptr));
-     }},
+     {Mistake::bare,
+      [](Rank& r) {
+        if (r.number() != 0) return;
+        r.begin_alone();
+        r.hear(ncclAllReduce(nullptr, nullptr, 0, ncclFloat32, ncclSum, r.comm, nullptr));
+      }}},
     {"missing_rank",
-     [](Rank& r) {
-       if (r.wrong()) return r.meet("end");
-       ncclUniqueId id{};
-       check(ncclGetUniqueId(&id));
-       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-       config.blocking = 0;
-       r.hear(ncclCommInitRankConfig(&r.comm, 2, id, 0, &config));
-       std::this_thread::sleep_for(1500ms);
-       r.meet("end");
-     }},
+     {Mistake::bare,
+      [](Rank& r) {
+        if (r.wrong()) return;
+        r.begin_alone();
+        std::this_thread::sleep_for(1500ms);
+      }}},
 };
 
 }  // namespace
@@ -267,14 +197,18 @@ int main(int argc, char** argv) {
   std::string name;
   boost::program_options::options_description known("Options of nccl_mistakes");
   known.add_options()("mistake", boost::program_options::value(&name)->required(), "name of the mistake");
-  return multinode::run({"nccl_mistakes", known, common,
-                         [&] {
-                           if (!mistakes.contains(name)) throw multinode::UsageError("no mistake '" + name + "'");
-                         }},
-                        argc, argv, [&](World& world) {
-                          Rank rank(world);
-                          mistakes.at(name)(rank);
-                          rank.meet("after the mistake");  // otherwise one rank's abort could precede another's mistake
-                          return 0;
-                        });
+  return multinode::run(
+      {"nccl_mistakes", known, common,
+       [&] {
+         if (!mistakes.contains(name)) throw multinode::UsageError("no mistake '" + name + "'");
+       }},
+      argc, argv, [&](World& world) {
+        Rank rank(world);
+        const auto& [how, make] = mistakes.at(name);
+        if (how != Mistake::bare) rank.start();
+        make(rank);
+        if (how == Mistake::waits) rank.wait();
+        world.barrier("after the mistake");  // otherwise one rank's abort could precede another's mistake
+        return 0;
+      });
 }

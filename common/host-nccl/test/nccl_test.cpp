@@ -162,33 +162,6 @@ TEST(HostNccl, NonBlockingCommunicatorsFinishLater) {
       false);
 }
 
-TEST(HostNccl, SplitByColorInTheOrderOfKeys) {
-  for (const bool blocking : {true, false})
-    on_ranks(
-        4,
-        [](Rank& r) {
-          ncclComm_t part = nullptr;
-          const int color = r.number == 3 ? NCCL_SPLIT_NOCOLOR : r.number % 2;
-          ncclResult_t code = ncclCommSplit(r.comm, color, -r.number, &part, nullptr);
-          ASSERT_NCCL_OK(settle(part ? part : r.comm, code));
-          if (r.number == 3) {
-            EXPECT_EQ(part, nullptr);
-            return;
-          }
-          int size = 0, rank = -1;
-          EXPECT_NCCL_OK(ncclCommCount(part, &size));
-          EXPECT_NCCL_OK(ncclCommUserRank(part, &rank));
-          EXPECT_EQ(size, r.number == 1 ? 1 : 2);
-          EXPECT_EQ(rank, r.number == 0 ? 1 : 0);
-          const Ints own(Values{r.number}), all(static_cast<std::size_t>(size));
-          EXPECT_NCCL_OK(settle(part, ncclAllGather(own.data(), all.data(), 1, ncclInt32, part, r.stream)));
-          cudaStreamSynchronize(r.stream);
-          EXPECT_EQ(all.get(), r.number == 1 ? Values{1} : (Values{2, 0}));
-          EXPECT_NCCL_OK(ncclCommDestroy(part));
-        },
-        blocking);
-}
-
 TEST(HostNccl, AnAbortEndsOperationsAndFailsTheOtherRanks) {
   std::latch issued(3);
   on_ranks(
