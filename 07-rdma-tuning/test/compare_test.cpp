@@ -8,7 +8,6 @@
 
 #include <testing/program_test.hpp>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -22,7 +21,7 @@ using namespace rdma;
 using multinode::testing::run;
 using nlohmann::json;
 using rdma::testing::Scratch, rdma::testing::Tree;
-using ::testing::HasSubstr, ::testing::Not;
+using ::testing::IsNotSubstring, ::testing::IsSubstring;
 
 constexpr char port[] = "/sys/class/infiniband/mlx5_0/ports/1";
 
@@ -74,7 +73,7 @@ TEST(RdmaCompare, NamesTheOddNodeAndWhatIsOdd) {
     EXPECT_TRUE(difference->values[1].odd);
     EXPECT_EQ(difference->values[1].value, one.value);
     EXPECT_EQ(difference->values[1].nodes, std::vector<std::string>{"n2"});
-    EXPECT_THAT(printed(nodes), HasSubstr("odd one out: n2: "));
+    EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: n2: ", printed(nodes));
   }
 }
 
@@ -86,31 +85,31 @@ TEST(RdmaCompare, NamesTheNodeInAnotherSubnet) {
   nodes[1]["devices"][0]["ports"][0]["gids"][3]["subnet"] = "10.2.0.0/24";  // the chosen one
   nodes[1]["devices"][0]["ports"][0]["active_mtu"] = 1024;
   nodes[0]["devices"][0]["ports"][0]["active_mtu"] = nodes[2]["devices"][0]["ports"][0]["active_mtu"] = 4096;
-  EXPECT_THAT(printed(facts(nodes)), HasSubstr("odd one out: n1: mlx5_0:1 MTU, mlx5_0:1 subnet"));
+  EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: n1: mlx5_0:1 MTU, mlx5_0:1 subnet", printed(facts(nodes)));
 }
 
 TEST(RdmaCompare, NamesTheNodeThatLacksADevice) {
   json none = node("n2");
   none["devices"] = json::array();
   const std::string text = printed(facts({node("n0"), node("n1"), none}));
-  EXPECT_THAT(text, HasSubstr("odd one out: n2: RDMA devices\n"));
-  EXPECT_THAT(text, HasSubstr("1 of ")) << "what it lacks is not told again for each port: " << text;
+  EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: n2: RDMA devices\n", text);
+  EXPECT_PRED_FORMAT2(IsSubstring, "1 of ", text) << "what it lacks is not told again for each port: " << text;
 }
 
 TEST(RdmaCompare, OfTwoNodesAccusesNone) {
   const auto nodes = facts({node("n0"), node("n1", file("/rate = 25 Gb/sec (1X EDR)"))});
   const std::string text = printed(nodes);
-  EXPECT_THAT(text, HasSubstr("25 Gb/sec (1X EDR)   n1"));
-  EXPECT_THAT(text, HasSubstr("100 Gb/sec (4X EDR)  n0"));
-  EXPECT_THAT(text, Not(HasSubstr("odd")));
-  EXPECT_THAT(text, HasSubstr("compare cannot know which is right"));
+  EXPECT_PRED_FORMAT2(IsSubstring, "25 Gb/sec (1X EDR)   n1", text);
+  EXPECT_PRED_FORMAT2(IsSubstring, "100 Gb/sec (4X EDR)  n0", text);
+  EXPECT_PRED_FORMAT2(IsNotSubstring, "odd", text);
+  EXPECT_PRED_FORMAT2(IsSubstring, "compare cannot know which is right", text);
 }
 
 TEST(RdmaCompare, OfTwoAgainstTwoAccusesNone) {
   const std::string slow = file("/rate = 25 Gb/sec (1X EDR)");
   const std::string text = printed(facts({node("n0"), node("n1", slow), node("n2"), node("n3", slow)}));
-  EXPECT_THAT(text, Not(HasSubstr("odd")));
-  EXPECT_THAT(text, HasSubstr("no value has a majority"));
+  EXPECT_PRED_FORMAT2(IsNotSubstring, "odd", text);
+  EXPECT_PRED_FORMAT2(IsSubstring, "no value has a majority", text);
 }
 
 TEST(RdmaCompare, WhatANodeCannotTellIsNotHeldAgainstIt) {
@@ -124,13 +123,13 @@ TEST(RdmaCompare, WhatANodeCannotTellIsNotHeldAgainstIt) {
 
 TEST(RdmaCompare, AnotherFileOfTheSameNodeIsAnotherNode) {
   const auto nodes = facts({node("n0"), node("n0"), node("n0", file("/state = 1: DOWN"))});
-  EXPECT_THAT(printed(nodes), HasSubstr("odd one out: n0 (3): mlx5_0:1 state"));
+  EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: n0 (3): mlx5_0:1 state", printed(nodes));
 }
 
 TEST(RdmaCompare, AFileCannotWriteToTheTerminal) {
   json evil = node("n1");
   evil["devices"][0]["firmware"] = "\x1b[2J\n";
-  EXPECT_THAT(printed(facts({node("n0"), evil})), HasSubstr("?[2J?"));
+  EXPECT_PRED_FORMAT2(IsSubstring, "?[2J?", printed(facts({node("n0"), evil})));
 }
 
 class RdmaCompareProgram : public ::testing::Test {
@@ -152,7 +151,7 @@ TEST_F(RdmaCompareProgram, ComparesFilesOfOneAndOfSeveralNodes) {
                                                         node("n2", file("/rate = 25 Gb/sec (1X EDR)")).dump());
   const auto differ = compare({first, others, "--json", scratch_ / "out.json"});
   EXPECT_EQ(differ.status, 1) << differ.all();
-  EXPECT_THAT(differ.out, HasSubstr("odd one out: n2: mlx5_0:1 rate\n"));
+  EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: n2: mlx5_0:1 rate\n", differ.out);
   std::ifstream in(scratch_ / "out.json");
   const json out = json::parse(in);
   EXPECT_EQ(out["nodes"], (json{"n0", "n1", "n2"}));
@@ -161,7 +160,7 @@ TEST_F(RdmaCompareProgram, ComparesFilesOfOneAndOfSeveralNodes) {
 
   const auto agree = compare({first, written("n1.json", node("n1").dump())});
   EXPECT_EQ(agree.status, 0) << agree.all();
-  EXPECT_THAT(agree.out, HasSubstr("2 nodes agree"));
+  EXPECT_PRED_FORMAT2(IsSubstring, "2 nodes agree", agree.out);
 }
 
 TEST_F(RdmaCompareProgram, TellsWhichFileIsGarbageInOneLine) {
@@ -197,14 +196,14 @@ TEST_F(RdmaCompareProgram, TellsWhichFileIsGarbageInOneLine) {
 TEST_F(RdmaCompareProgram, FilesOfOneNameAreToldApartByTheirNames) {
   const std::string first = written("a.json", node("pod").dump()), second = written("b.json", node("pod").dump()),
                     odd = written("c.json", node("pod", file("/rate = 25 Gb/sec (1X EDR)")).dump());
-  EXPECT_THAT(compare({first, second, odd}).out, HasSubstr("odd one out: " + odd + ": mlx5_0:1 rate\n"));
+  EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: " + odd + ": mlx5_0:1 rate\n", compare({first, second, odd}).out);
 }
 
 TEST_F(RdmaCompareProgram, NeedsTwoNodes) {
   for (const auto& words : {std::vector<std::string>{}, {written("one.json", node("n0").dump())}}) {
     const auto result = compare(words);
     EXPECT_EQ(result.status, 2);
-    EXPECT_THAT(result.err, HasSubstr("compare needs at least two nodes"));
+    EXPECT_PRED_FORMAT2(IsSubstring, "compare needs at least two nodes", result.err);
     EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 1u) << result.err;
   }
   EXPECT_EQ(compare({"--jso", "x"}).status, 2);
@@ -223,11 +222,11 @@ TEST_F(RdmaCompareProgram, CollectsTheNodesOverALauncher) {
       run(under_mpirun(3, {"sh", "-c", ranks + "/$" + multinode::testing::mpi_rank_variable() + "/sys"}));
   EXPECT_EQ(differ.status, 1) << differ.all();
   EXPECT_EQ(multinode::testing::occurrences(differ.out, "odd one out: "), 1u) << differ.all();
-  EXPECT_THAT(differ.out, HasSubstr(" (2): mlx5_0:1 rate\n"));
+  EXPECT_PRED_FORMAT2(IsSubstring, " (2): mlx5_0:1 rate\n", differ.out);
 
   const auto same = run(under_mpirun(3, {"sh", "-c", ranks + "/0/sys"}));
   EXPECT_EQ(same.status, 2) << same.all();
-  EXPECT_THAT(same.err, HasSubstr("compare needs two nodes, and all ranks are on "));
+  EXPECT_PRED_FORMAT2(IsSubstring, "compare needs two nodes, and all ranks are on ", same.err);
 }
 #endif
 

@@ -4,7 +4,6 @@
 #include <testing/faults.hpp>
 #include <testing/program_test.hpp>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -14,7 +13,7 @@ namespace exec_test {
 
 using multinode::testing::Process, multinode::testing::Result, multinode::testing::run;
 using rdma::testing::Tree;
-using ::testing::HasSubstr;
+using ::testing::IsSubstring;
 
 using Environment = std::map<std::string, std::string>;
 
@@ -40,8 +39,8 @@ TEST(Exec, SetsVariablesAndReplacesItself) {
                             "NCCL_IB_ROCE_VERSION_NUM=2\n"
                             "UCX_IB_GID_INDEX=5\n"
                             "UCX_NET_DEVICES=mlx5_0:1\n");
-  EXPECT_THAT(exec(tree, {"--index", "--", "env"}).out, HasSubstr("\nNCCL_IB_GID_INDEX=5\n"));
-  EXPECT_THAT(exec(tree, {"--nccl", "2.20", "--", "env"}).out, HasSubstr("\nNCCL_IB_GID_INDEX=5\n"));
+  EXPECT_PRED_FORMAT2(IsSubstring, "\nNCCL_IB_GID_INDEX=5\n", exec(tree, {"--index", "--", "env"}).out);
+  EXPECT_PRED_FORMAT2(IsSubstring, "\nNCCL_IB_GID_INDEX=5\n", exec(tree, {"--nccl", "2.20", "--", "env"}).out);
 }
 
 TEST(Exec, ANodeWithoutRdmaGetsSockets) {
@@ -64,16 +63,20 @@ TEST(Exec, KeepsWhatIsSet) {
             "NCCL_IB_ROCE_VERSION_NUM=2\n"
             "UCX_IB_GID_INDEX=5\n"
             "UCX_NET_DEVICES=eth0\n");
-  EXPECT_THAT(result.err, HasSubstr(": set NCCL_IB_ADDR_FAMILY=AF_INET NCCL_IB_ROCE_VERSION_NUM=2 UCX_IB_GID_INDEX=5; "
-                                    "was set before: NCCL_IB_ADDR_RANGE=10.0.0.0/8 UCX_NET_DEVICES=eth0\n"));
+  EXPECT_PRED_FORMAT2(IsSubstring,
+                      ": set NCCL_IB_ADDR_FAMILY=AF_INET NCCL_IB_ROCE_VERSION_NUM=2 UCX_IB_GID_INDEX=5; "
+                      "was set before: NCCL_IB_ADDR_RANGE=10.0.0.0/8 UCX_NET_DEVICES=eth0\n",
+                      result.err);
 }
 
 // A variable that sends NCCL elsewhere is kept, and the user learns of it without -v.
 TEST(Exec, WarnsOfAVariableThatLeadsNcclAstray) {
   const Result result = exec(Tree::load("ipv4-link-local"), {"--", "true"}, {{"NCCL_IB_GID_INDEX", "3"}});
   EXPECT_EQ(result.status, 0);
-  EXPECT_THAT(result.err, HasSubstr(": warning: NCCL_IB_GID_INDEX=3 makes NCCL 2.28 use other ports or GIDs than "
-                                    "rdma_tune: unset it\n"));
+  EXPECT_PRED_FORMAT2(IsSubstring,
+                      ": warning: NCCL_IB_GID_INDEX=3 makes NCCL 2.28 use other ports or GIDs than "
+                      "rdma_tune: unset it\n",
+                      result.err);
   EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 1U) << result.err;
   EXPECT_EQ(exec(Tree::load("mlx5-pairs"), {"--", "true"}, {{"NCCL_IB_GID_INDEX", "3"}}).err, "");
 }
@@ -138,7 +141,7 @@ TEST(Exec, UnderMnrunEachNodeHasItsOwn) {
   for (std::size_t node = 0; node < 3; ++node) {
     const Result result = agents[node]->wait();
     EXPECT_EQ(result.status, 0) << result.all();
-    EXPECT_THAT(result.out, HasSubstr("rank " + std::to_string(node) + ": " + three.expected[node] + "\n"));
+    EXPECT_PRED_FORMAT2(IsSubstring, "rank " + std::to_string(node) + ": " + three.expected[node] + "\n", result.out);
   }
 }
 #endif
@@ -157,7 +160,7 @@ TEST(Exec, UnderMpirunEachNodeHasItsOwn) {
   const Result result = run(multinode::testing::under_mpirun(3, {"sh", "-c", script}));
   EXPECT_EQ(result.status, 0) << result.all();
   for (std::size_t node = 0; node < 3; ++node)
-    EXPECT_THAT(result.out, HasSubstr("rank " + std::to_string(node) + ": " + three.expected[node] + "\n"));
+    EXPECT_PRED_FORMAT2(IsSubstring, "rank " + std::to_string(node) + ": " + three.expected[node] + "\n", result.out);
 }
 #endif
 
