@@ -45,11 +45,14 @@
 #include <multinode/program_options.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <set>
+#include <thread>
 
 namespace {
 
@@ -58,6 +61,7 @@ using Model = model::Perceptron<double>;
 constexpr int steps = 13;                              // two epochs and a step
 constexpr int planted_step = 3;                        // one fault in one step must be enough
 constexpr std::size_t samples = 251, batch_size = 50;  // the last step of an epoch has one sample, on one rank
+constexpr std::chrono::seconds nap{11};                // longer than a rank waits before it names the late one
 constexpr double learning_rate = 0.02, momentum = 0.9, dropout = 0.25;
 const std::vector<std::size_t> sizes{12, 16, 8, 4};
 const ddp::ReducerOptions small_buckets{200, 800};  // six parameters in several buckets
@@ -86,7 +90,16 @@ const Training trainings[] = {
      .rank_marks_in_its_order = true},
 };
 
-enum class Fault { none, missing_average, dropped_sample, unreduced_bucket };
+enum class Fault { none, missing_average, dropped_sample, unreduced_bucket, other_shape, more_layers, late_rank };
+const std::map<std::string, Fault> faults{
+    {"", Fault::none},
+    {"missing-average", Fault::missing_average},
+    {"dropped-sample", Fault::dropped_sample},
+    {"unreduced-bucket", Fault::unreduced_bucket},
+    {"other-shape", Fault::other_shape},
+    {"more-layers", Fault::more_layers},
+    {"late-rank", Fault::late_rank},
+};
 
 void gather(const Training& training, std::span<const std::uint32_t> numbers, std::uint64_t seed,
             data::Batch<double>& batch) {
@@ -124,7 +137,11 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
               multinode::Communicator* communicator, Fault fault = Fault::none, double moved = 0) {
   const int rank = communicator ? world.rank() : 0, size = communicator ? world.size() : 1;
   int step = 0, bucket = 0;
-  Model model({.sizes = sizes, .loss = training.loss}, batch_size);
+  std::vector<std::size_t> layers = sizes;
+  const bool last = communicator && rank == size - 1;
+  if (fault == Fault::other_shape && last) ++layers[2];
+  if (fault == Fault::more_layers && last) layers.push_back(4);
+  Model model({.sizes = layers, .loss = training.loss}, batch_size);
   std::unique_ptr<model::Optimizer<double>> optimizer;
   if (training.adam)
     optimizer = std::make_unique<model::Adam<double>>(model.parameters());
@@ -132,9 +149,9 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
     optimizer = std::make_unique<model::Sgd<double>>(model.parameters(), momentum);
   ddp::AllReduce all_reduce;
   if (communicator)
-    all_reduce = [&](multinode::Block block, std::size_t, const char*) {
+    all_reduce = [&](multinode::Block block, std::size_t, const char* name) {
       const bool left_out = fault == Fault::unreduced_bucket && step == planted_step && bucket++ == 0;
-      return left_out ? multinode::Work() : communicator->start_all_reduce(block);
+      return left_out ? multinode::Work() : communicator->start_all_reduce(block, multinode::Reduction::sum, name);
     };
   ddp::Reducer<double> reducer(std::move(all_reduce), model.parameters(), model.gradient_storage(), training.buckets);
   connect(model, reducer);
@@ -151,13 +168,16 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
     if (s == 0) sampler.set_epoch(static_cast<std::uint32_t>(step));
     auto mine = sampler.local_batch(s);
     const bool planted = step == planted_step;
-    if (fault == Fault::dropped_sample && planted && rank == size - 1) mine = mine.first(mine.size() - 1);
+    if (fault == Fault::dropped_sample && planted && last) mine = mine.first(mine.size() - 1);
     const std::size_t divisor = fault == Fault::missing_average && planted ? 1 : sampler.global_batch(s).size();
     const model::Dropout drop{dropout, seed, static_cast<std::uint32_t>(step)};
     data::Batch<double> batch;
     if (training.passes == 1 && !training.rank_marks_in_its_order) {
       gather(training, mine, seed, batch);
-      train_step(model, *optimizer, reducer, batch, divisor, drop, learning_rate);
+      const auto be_late = [&](std::size_t parameter) {
+        if (fault == Fault::late_rank && planted && rank == 1 && parameter == 0) std::this_thread::sleep_for(nap);
+      };
+      train_step(model, *optimizer, reducer, batch, divisor, drop, learning_rate, {.complete = be_late, .observe = {}});
     } else {
       for (std::size_t pass = 0; pass < training.passes; ++pass) {
         const ddp::Range part = ddp::part_of(mine.size(), pass, training.passes);
@@ -262,24 +282,19 @@ int main(int argc, char** argv) {
   namespace po = boost::program_options;
   multinode::CommonOptions common;
   std::string plant;
-  Fault fault = Fault::none;
   po::options_description known("Options of ddp_equality");
   known.add_options()("plant", po::value(&plant),
-                      "a fault in one step of every training: missing-average, dropped-sample or unreduced-bucket");
+                      "a fault in one step of every training: missing-average, dropped-sample or unreduced-bucket; in "
+                      "the last rank's model: other-shape or more-layers; or, which must change nothing, late-rank: "
+                      "rank 1 sleeps for 11 s in a backward pass");
   const auto validate = [&] {
-    if (plant == "missing-average")
-      fault = Fault::missing_average;
-    else if (plant == "dropped-sample")
-      fault = Fault::dropped_sample;
-    else if (plant == "unreduced-bucket")
-      fault = Fault::unreduced_bucket;
-    else if (!plant.empty())
-      throw multinode::UsageError("--plant: no such fault: '" + plant + "'");
+    if (!faults.contains(plant)) throw multinode::UsageError("--plant: no such fault: '" + plant + "'");
   };
   return multinode::run({"ddp_equality", known, common, validate}, argc, argv, [&](multinode::World& world) {
     const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(common.backend));
+    const Fault fault = faults.at(plant);
     bool right = true;
-    for (const Training& training : trainings)
+    for (const Training& training : std::span(trainings).first(fault == Fault::late_rank ? 1 : std::size(trainings)))
       right = compare(training, world, *communicator, common.seed, fault) && right;
     return right ? multinode::exit_right : multinode::exit_wrong;
   });

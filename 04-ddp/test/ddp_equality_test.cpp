@@ -45,6 +45,26 @@ TEST_P(Equality, AFaultIsAnswered) {
   for (const auto& [training, line] : lines_of(end.output)) EXPECT_GE(line.ratio, 10) << training;
 }
 
+TEST_P(Equality, ModelsThatDifferAreRefused) {
+  for (const auto& [plant, says] :
+       {std::pair{"other-shape", "2 is 'layer 2 weights', 8 x 16 of double on ranks 0, 1; 'layer 2 weights', 9 x 16"},
+        {"more-layers", "6 is 'layer 4 weights', 4 x 4 of double on rank 2; missing on ranks 0, 1"}}) {
+    const Ranks::End end = GetParam().run(PATH_ddp_equality, 3, {"--plant", plant});
+    EXPECT_EQ(end.status, 1) << end.output;
+    EXPECT_EQ(occurrences(end.output, std::string("the ranks train different models: parameter ") + says), 1u)
+        << end.output;
+  }
+}
+
+TEST(EqualityOfALateRank, ItIsNamedWithTheBucketAndForgiven) {
+  const Ranks::End end = ways().front().run(PATH_ddp_equality, 3, {"--plant", "late-rank", "--timeout", "16"});
+  EXPECT_EQ(end.status, 0) << end.output;
+  EXPECT_EQ(occurrences(end.output, "ddp_equality: stalled: rank "), 1u) << end.output;
+  EXPECT_SAYS(end.output, " s in all_reduce of bucket 2 (collective number ");
+  EXPECT_SAYS(end.output, "; rank 1 (host ");
+  EXPECT_SAYS(end.output, " is late: it is in its own code, after all_reduce of bucket 1 (collective number ");
+}
+
 INSTANTIATE_TEST_SUITE_P(By, Equality, ::testing::ValuesIn(one_way_a_library()),
                          [](const auto& info) { return info.param.name(); });
 
