@@ -204,71 +204,53 @@ class Classifier : public trainer::Module {
   std::optional<data::Loader<Batch>> batches_;
 };
 
-// Shows where the training is, and writes --json.
-class Log : public trainer::Callback {
- public:
-  Log(const multinode::World& world, multinode::JsonLines& json, std::size_t planned, std::size_t log_every)
-      : progress_(world.rank() == 0), json_(json), planned_(planned), log_every_(log_every) {}
-  void line(const std::string& text) { progress_.line(text); }
-  void on_fit_begin(trainer::Trainer& trainer) override {
-    if (!trainer.resumed().empty())
-      line(fmt::format("resumes from {}, after step {} of {}", trainer.resumed().string(), trainer.step(), planned_));
-  }
-  void on_log(trainer::Trainer& trainer) override {
-    const std::size_t steps = trainer.steps_of_epoch(), step = trainer.step() - trainer.epochs() * steps;
+template <class Model>
+int train(multinode::World& world, multinode::Communicator& communicator, const Options& options,
+          const data::FashionMnist& images) {
+  Classifier<Model> classifier(world, communicator, options, images);
+  Progress progress(world.rank() == 0);
+  progress.line(fmt::format("{} images to learn from, {} to test with; ", images.train.size(), images.test.size()) +
+                summary(classifier.reducer(), world, communicator));
+  std::optional<multinode::JsonLines> json;
+  trainer::TrainerOptions settings{.max_epochs = count(options.epochs),
+                                   .log_every = count(options.log_every),
+                                   .hyperparameters = options.settled(images.train.size()),
+                                   .patience = count(options.patience),
+                                   .monitor = "val_accuracy",
+                                   .largest = true,
+                                   .checkpoints = options.checkpoint,
+                                   .checkpoint_every = count(options.checkpoint_every)};
+  if (options.steps > 0) settings.max_steps = count(options.steps);
+  settings.save_asked = [&](std::size_t step) { return classifier.save_is_asked(step); };
+  settings.on_log = [&](const trainer::Trainer& trainer) {
+    const std::size_t steps = classifier.steps(), step = trainer.step() - trainer.epochs() * steps;
     const bool ends = step == steps || trainer.done();
-    progress_.step(trainer.epochs() + 1, step, steps, fmt::format(": loss {:.4f}", trainer.metric("train_loss_step")),
-                   !ends || log_every_ == 1);
-  }
-  void on_validation_end(trainer::Trainer& trainer) override {
-    const double loss = trainer.metric("train_loss_epoch"), accuracy = trainer.metric("val_accuracy");
+    progress.step(trainer.epochs() + 1, step, steps,
+                  fmt::format(": loss {:.4f}", trainer.metrics().at("train_loss_step")),
+                  !ends || options.log_every == 1);
+  };
+  settings.on_validation_end = [&](const trainer::Trainer& trainer) {
+    const double loss = trainer.metrics().at("train_loss_epoch"), accuracy = trainer.metrics().at("val_accuracy");
     const double seconds = trainer.seconds(), speed = trainer.samples() / seconds;
     const std::size_t epoch = trainer.epochs() + 1;
-    line(fmt::format("epoch {}: loss {:.4f}, test accuracy {:.2f} %, {:.2f} s, {:.0f} samples/s", epoch, loss, accuracy,
-                     seconds, speed));
-    json_.write({{"epoch", epoch},
+    progress.line(fmt::format("epoch {}: loss {:.4f}, test accuracy {:.2f} %, {:.2f} s, {:.0f} samples/s", epoch, loss,
+                              accuracy, seconds, speed));
+    json->write({{"epoch", epoch},
                  {"steps", trainer.step()},
                  {"loss", loss},
                  {"accuracy", accuracy},
                  {"seconds", seconds},
                  {"samples_per_second", speed}});
-  }
-  void on_fit_end(trainer::Trainer& trainer) override {
-    if (!trainer.stopped().empty()) line("stopped: " + trainer.stopped());
-  }
-
- private:
-  Progress progress_;
-  multinode::JsonLines& json_;
-  std::size_t planned_, log_every_;
-};
-
-template <class Model>
-int train(multinode::World& world, multinode::Communicator& communicator, const Options& options,
-          const data::FashionMnist& images) {
-  Classifier<Model> classifier(world, communicator, options, images);
-  std::optional<trainer::EarlyStopping> early;
-  if (options.patience > 0) early.emplace("val_accuracy", true, count(options.patience));
-  std::optional<trainer::ModelCheckpoint> checkpoints;
-  if (!options.checkpoint.empty())
-    checkpoints.emplace(world, options.checkpoint, count(options.checkpoint_every), early ? &*early : nullptr,
-                        [&](std::size_t step) { return classifier.save_is_asked(step); });
-  const auto newest = checkpoints ? checkpoints->newest() : std::vector<std::filesystem::path>();
-  multinode::JsonLines json(world.rank() == 0 ? options.common.json : "", !newest.empty());
-  if (world.rank() == 0) json.write(multinode::fingerprint(world));
-  Log log(world, json, classifier.planned(), count(options.log_every));
-  log.line(fmt::format("{} images to learn from, {} to test with; ", images.train.size(), images.test.size()) +
-           summary(classifier.reducer(), world, communicator));
-
-  trainer::TrainerOptions settings{.max_epochs = count(options.epochs),
-                                   .log_every = count(options.log_every),
-                                   .hyperparameters = options.settled(images.train.size()),
-                                   .callbacks = {&log}};
-  if (options.steps > 0) settings.max_steps = count(options.steps);
-  if (early) settings.callbacks.push_back(&*early);
-  if (checkpoints) settings.callbacks.push_back(&*checkpoints);
-  trainer::Trainer trainer(settings);
-  trainer.fit(classifier, newest);
+  };
+  trainer::Trainer trainer(world, classifier, settings);
+  json.emplace(world.rank() == 0 ? options.common.json : "", !trainer.resumed().empty());
+  if (world.rank() == 0) json->write(multinode::fingerprint(world));
+  if (!trainer.resumed().empty())
+    progress.line(fmt::format("resumes from {}, after step {} of {}", trainer.resumed().string(), trainer.step(),
+                              classifier.planned()));
+  trainer.fit();
+  if (trainer.stopped())
+    progress.line(fmt::format("stopped: the test accuracy has not been better for {} epochs", options.patience));
 
   // Right: the same parameters on all ranks, which have learned enough.
   const trainer::Metrics metrics = trainer.metrics().empty() ? classifier.validate() : trainer.metrics();
@@ -279,12 +261,12 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   const double wanted = options.min_accuracy >= 0 ? options.min_accuracy : options.epochs >= 3 && whole ? 86 : 0;
   const bool right = identical && accuracy >= wanted;
   for (std::size_t r = 0; r < hashes.size() && !identical; ++r)
-    log.line("parameters: " + hashes[r] + " on rank " + std::to_string(r));
-  if (identical) log.line("parameters: " + hashes[0] + " on every rank");
-  log.line(fmt::format("{}: test accuracy {:.2f} %", right ? "RIGHT" : "WRONG", accuracy) +
-           (wanted > 0 ? fmt::format(", at least {:g} % wanted", wanted) : "") +
-           (identical ? "" : "; the ranks' parameters differ"));
-  json.write({{"right", right}, {"accuracy", accuracy}, {"parameters", hashes[0]}, {"identical", identical}});
+    progress.line("parameters: " + hashes[r] + " on rank " + std::to_string(r));
+  if (identical) progress.line("parameters: " + hashes[0] + " on every rank");
+  progress.line(fmt::format("{}: test accuracy {:.2f} %", right ? "RIGHT" : "WRONG", accuracy) +
+                (wanted > 0 ? fmt::format(", at least {:g} % wanted", wanted) : "") +
+                (identical ? "" : "; the ranks' parameters differ"));
+  json->write({{"right", right}, {"accuracy", accuracy}, {"parameters", hashes[0]}, {"identical", identical}});
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 

@@ -87,9 +87,9 @@ TEST_P(FashionMnist, StopsWhenItGetsNoBetterAndKeepsTheBest) {
                           {"--patience", "2"},     {"--min-accuracy", "95"},     {"--checkpoint", folder.path()}};
   const Ranks::End end = run(2, learn(settings)), again = run(2, learn(settings));
   EXPECT_EQ(end.status, 0) << end.output;
-  EXPECT_SAYS(end.output, "stopped: val_accuracy has not been better for 2 epochs\n");
+  EXPECT_SAYS(end.output, "stopped: the test accuracy has not been better for 2 epochs\n");
   EXPECT_TRUE(std::filesystem::exists(folder / "best.checkpoint"));
-  EXPECT_SAYS(again.output, "stopped: val_accuracy has not been better for 2 epochs\n");
+  EXPECT_SAYS(again.output, "stopped: the test accuracy has not been better for 2 epochs\n");
   EXPECT_EQ(occurrences(again.output, ": loss"), 0u) << again.output;
 }
 

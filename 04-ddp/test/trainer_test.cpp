@@ -1,4 +1,4 @@
-// The Trainer and its callbacks, on one rank in this process. fashion_mnist's tests run them on several.
+// The Trainer on one rank in this process. fashion_mnist's tests run them on several.
 #include "trainer.hpp"
 #include "idx_files.hpp"
 
@@ -24,9 +24,11 @@ class Number : public trainer::Module {
   std::size_t steps() const override { return 3; }
   void begin_epoch(std::size_t epoch, std::size_t first) override {
     epoch_ = epoch;
+    step_ = (epoch - 1) * steps() + first;
     calls += "epoch " + std::to_string(epoch) + " from " + std::to_string(first) + "\n";
   }
   void training_step(std::size_t step) override {
+    calls += "step " + std::to_string(++step_) + "\n";
     number[0] = number[0] * 0.5 + static_cast<double>(10 * epoch_ + step);
     losses_ = {losses_.loss + number[0] * static_cast<double>(step + 1),
                losses_.samples + static_cast<double>(step + 1)};
@@ -40,19 +42,8 @@ class Number : public trainer::Module {
  private:
   std::vector<ddp::NamedBlock> blocks_{{"number", {1}, std::span(number)}};
   std::vector<double> planted_;
-  std::size_t epoch_ = 0;
+  std::size_t epoch_ = 0, step_ = 0;
   trainer::Sums losses_;
-};
-
-// Writes down when it was called, and the metrics.
-struct Recorder : trainer::Callback {
-  void on_step_end(Trainer& t) override { calls += "step " + std::to_string(t.step()) + "\n"; }
-  void on_log(Trainer& t) override { calls += "log " + std::to_string(t.metric("train_loss_step")) + "\n"; }
-  void on_epoch_end(Trainer& t) override {
-    calls += "epoch " + std::to_string(t.epochs()) + " " + std::to_string(t.metric("train_loss_epoch")) + "\n";
-  }
-  void on_fit_end(Trainer& t) override { calls += "end " + std::to_string(t.step()) + " " + t.stopped() + "\n"; }
-  std::string calls;
 };
 
 struct Training : ::testing::Test {
@@ -64,7 +55,17 @@ struct Training : ::testing::Test {
     communicator_.reset();
     world_.reset();
   }
-  static Trainer make(trainer::TrainerOptions options) { return Trainer(std::move(options)); }
+  // Writes down what it logs, between the steps of `number`.
+  static Trainer make(Number& number, trainer::TrainerOptions options) {
+    const auto write = [&number](const std::string& what, const std::string& metric) {
+      return [&number, what, metric](const Trainer& t) {
+        number.calls += what + " " + std::to_string(t.metrics().at(metric)) + "\n";
+      };
+    };
+    options.on_log = write("log", "train_loss_step");
+    options.on_validation_end = write("mean", "train_loss_epoch");
+    return Trainer(*world_, number, std::move(options));
+  }
 
   static inline std::unique_ptr<multinode::World> world_;
   static inline std::unique_ptr<multinode::Communicator> communicator_;
@@ -74,27 +75,23 @@ ddp::Restored Number::restore(const std::vector<fs::path>& newest_first, const n
   return ddp::load_checkpoint(*Training::world_, *Training::communicator_, newest_first, blocks_, hyperparameters);
 }
 
-TEST_F(Training, CallbacksComeInOrderAndMetricsAreMeans) {
+TEST_F(Training, HooksComeInOrderAndMetricsAreMeans) {
   Number number({1, 2});
-  Recorder recorder;
-  make({.max_epochs = 2, .max_steps = 5, .log_every = 2, .callbacks = {&recorder}}).fit(number);
-  EXPECT_EQ(number.calls, "epoch 1 from 0\nepoch 2 from 0\n");
+  make(number, {.max_epochs = 2, .max_steps = 5, .log_every = 2}).fit();
   // 10, 16, 20, 30, 36, with 1, 2, 3, 1, 2 samples
-  EXPECT_EQ(recorder.calls,
-            "step 1\nlog 14.000000\nstep 2\nlog 20.000000\nepoch 1 17.000000\nstep 3\n"
-            "step 4\nlog 34.000000\nstep 5\nend 5 \n");
+  EXPECT_EQ(number.calls,
+            "epoch 1 from 0\nstep 1\nstep 2\nlog 14.000000\nstep 3\nlog 20.000000\nmean 17.000000\n"
+            "epoch 2 from 0\nstep 4\nstep 5\nlog 34.000000\nmean 34.000000\n");
 }
 
 TEST_F(Training, EarlyStoppingStopsWhenNothingGetsBetter) {
   const auto expect = [](const std::vector<double>& values, bool largest, std::size_t patience, std::size_t epochs) {
     Number number(values);
-    trainer::EarlyStopping early("val_loss", largest, patience);
-    Trainer t = make({.max_epochs = values.size(), .callbacks = {&early}});
-    t.fit(number);
+    Trainer t =
+        make(number, {.max_epochs = values.size(), .patience = patience, .monitor = "val_loss", .largest = largest});
+    t.fit();
     EXPECT_EQ(t.epochs(), epochs);
-    EXPECT_EQ(t.stopped(), epochs == values.size()
-                               ? ""
-                               : "val_loss has not been better for " + std::to_string(patience) + " epochs");
+    EXPECT_EQ(t.stopped(), epochs < values.size());
   };
   expect({5, 4, 4, 3.9, 4, 3.9, 3.9, 1}, false, 3, 7);
   expect({1, 2, 3, 2, 3, 9}, true, 2, 5);
@@ -105,9 +102,7 @@ TEST_F(Training, EarlyStoppingStopsWhenNothingGetsBetter) {
 TEST_F(Training, TheBestCheckpointIsTheBestAndTheNewestAreKept) {
   const TemporaryFolder folder;
   Number number({std::nan(""), 2, std::nan(""), 1.5, 1.5, 2}), read({});
-  trainer::EarlyStopping best("val_loss", false, 100);
-  trainer::ModelCheckpoint checkpoints(*world_, folder / "new", 0, &best);
-  make({.max_epochs = 6, .callbacks = {&best, &checkpoints}}).fit(number);
+  make(number, {.max_epochs = 6, .patience = 100, .monitor = "val_loss", .checkpoints = folder / "new"}).fit();
   std::set<std::string> files;
   for (const auto& entry : fs::directory_iterator(folder / "new")) files.insert(entry.path().filename().string());
   EXPECT_EQ(files,
@@ -115,42 +110,43 @@ TEST_F(Training, TheBestCheckpointIsTheBestAndTheNewestAreKept) {
   const auto blocks = read.state();
   EXPECT_EQ(ddp::read_checkpoint(folder / "new/best.checkpoint", blocks).at("trainer").at("epochs"), 4);
   EXPECT_NE(read.number, number.number);
-  EXPECT_EQ(ddp::read_checkpoint(checkpoints.newest().at(0), blocks).at("trainer").at("epochs"), 6);
+  EXPECT_EQ(ddp::read_checkpoint(folder / "new/step-0000000018.checkpoint", blocks).at("trainer").at("epochs"), 6);
   EXPECT_EQ(read.number, number.number);
 }
 
 // Breaks in an epoch, at its end, at a step with a checkpoint, while the patience runs, and several.
 TEST_F(Training, ABreakChangesNotABit) {
-  const auto train = [](const fs::path& folder, std::size_t max_steps, Recorder& recorder) {
+  std::string calls;
+  const auto train = [&calls](const fs::path& folder, std::size_t max_steps) {
     Number number({5, 4, 4.5, 3, 3.5, 3.25, 3, 2});  // stops after epoch 7, where patience is 3
-    trainer::EarlyStopping early("val_loss", false, 3);
-    trainer::ModelCheckpoint checkpoints(*world_, folder, 2, &early);
-    Trainer t = make({.max_epochs = 8,
-                      .max_steps = max_steps,
-                      .log_every = 2,
-                      .hyperparameters = {{"--seed", 1}},
-                      .callbacks = {&recorder, &early, &checkpoints}});
-    t.fit(number, checkpoints.newest());
+    Trainer t = make(number, {.max_epochs = 8,
+                              .max_steps = max_steps,
+                              .log_every = 2,
+                              .hyperparameters = {{"--seed", 1}},
+                              .patience = 3,
+                              .monitor = "val_loss",
+                              .checkpoints = folder,
+                              .checkpoint_every = 2});
+    t.fit();
+    calls += number.calls;
     return std::tuple(number.number[0], t.step(), t.stopped());
   };
   const TemporaryFolder folder;
-  Recorder whole_calls;
-  const auto whole = train(folder / "whole", 100, whole_calls);
+  const auto whole = train(folder / "whole", 100);
+  const std::string whole_calls = std::exchange(calls, "");
   EXPECT_EQ(std::get<1>(whole), 21u);
   for (const std::vector<std::size_t>& breaks :
        std::vector<std::vector<std::size_t>>{{2}, {3}, {4}, {16}, {18}, {20}, {21}, {2, 7, 15, 16, 20}}) {
-    std::string name = "broken", calls;
+    calls.clear();
+    std::string name = "broken";
     for (const std::size_t step : breaks) {
       name += "-" + std::to_string(step);
-      Recorder recorder;
-      train(folder / name, step, recorder);
-      calls += recorder.calls.substr(0, recorder.calls.rfind("end"));
+      train(folder / name, step);
     }
-    Recorder recorder;
-    EXPECT_EQ(train(folder / name, 100, recorder), whole) << name;
-    // A run's last step logs, so only breaks at logs have the same lines.
-    if (breaks.size() == 1 && breaks[0] % 3 != 1) {
-      EXPECT_EQ(calls + recorder.calls, whole_calls.calls) << name;
+    EXPECT_EQ(train(folder / name, 100), whole) << name;
+    // Only at the end of an epoch is a break without a line of its own.
+    if (breaks.size() == 1 && breaks[0] % 3 == 0) {
+      EXPECT_EQ(calls, whole_calls) << name;
     }
   }
 }
