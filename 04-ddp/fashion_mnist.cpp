@@ -85,8 +85,7 @@ class Classifier : public trainer::Module {
                 .output_relu = options.output_relu,
                 .tf32 = options.precision == "tf32"},
                capacity_),
-        reducer_(communicator, model_.parameters(), gradient_storage(communicator, model_), {},
-                 gradient_memory(world, communicator, model_)) {
+        reducer_(make_reducer(world, communicator, model_)) {
     std::vector<ddp::NamedBlock> kept = model_.parameters(), state;
     if (options.optimizer == "adam")
       state = adam_.emplace(model_.parameters()).state();

@@ -55,8 +55,7 @@ class DistributedOptimizer {
         communicator_(communicator),
         model_(model),
         optimizer_(optimizer),
-        reducer_(communicator, model.parameters(), model.gradient_storage(), options,
-                 gradient_memory(world, communicator, model)) {
+        reducer_(make_reducer(world, communicator, model, options)) {
     connect(model, reducer_);
   }
 
@@ -145,12 +144,13 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 
   model::Perceptron<double> alone({{units, units}, model::Loss::mean_square}, batch_size * size);
   alone.initialize(seed);
+  const std::span<double> gradients = alone.gradient_storage();
   model::Sgd<double> its_sgd(alone.parameters());
   const data::Batch<double> all = samples(0, batch_size * size, seed);
   for (std::size_t step = 1; step <= options.steps; ++step) {
     alone.forward(all, {});
     alone.backward([](std::size_t) {});
-    for (double& gradient : alone.gradient_storage()) gradient /= static_cast<double>(all.size());
+    for (double& gradient : gradients) gradient /= static_cast<double>(all.size());
     alone.update(its_sgd, learning_rate);
   }
 

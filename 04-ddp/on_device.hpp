@@ -3,7 +3,6 @@
 #pragma once
 
 #include "ddp/checkpoint.hpp"
-#include "ddp/gradient_memory.hpp"
 #include "train_step.hpp"
 #ifdef DDP_ON_GPU
 #include "model/perceptron_gpu.hpp"
@@ -28,12 +27,12 @@ int with_perceptron(const multinode::Communicator& communicator, Train&& train) 
 #endif
 }
 
-// The reducer's, for the model's gradients; null: they are in the host's memory. On a GPU the communicator's calls go
-// on the model's stream from now on, and the model waits within the World's deadline.
-template <class Model>
-std::unique_ptr<ddp::GradientMemory<typename Model::value_type>> gradient_memory(
-    [[maybe_unused]] multinode::World& world, [[maybe_unused]] multinode::Communicator& communicator,
-    [[maybe_unused]] Model& model) {
+// The reducer of the model's gradients; connect() comes next. Collective, called by all ranks. On the CPU, several
+// ranks' gradients lie in memory that the ranks share, unless `share` is false. On a GPU the communicator's calls go on
+// the model's stream from now on, and the model waits within the World's deadline.
+template <class Model, class T = typename Model::value_type>
+ddp::Reducer<T> make_reducer([[maybe_unused]] multinode::World& world, multinode::Communicator& communicator,
+                             Model& model, const ddp::ReducerOptions& options = {}, bool share = true) {
 #ifdef DDP_ON_GPU
   if constexpr (on_gpu<Model>) {
     communicator.set_stream(model.stream());
@@ -41,10 +40,14 @@ std::unique_ptr<ddp::GradientMemory<typename Model::value_type>> gradient_memory
       const auto inside = world.watchdog().enter("wait for the GPU");
       multinode::check(cudaEventSynchronize(event));
     });
-    return model.gradient_memory();
+    return {communicator, model.parameters(), model.gradient_storage(), options,
+            [&model](std::span<T> elements, T factor) { model.scale(elements, factor); }};
   }
 #endif
-  return nullptr;
+  if (communicator.size() == 1 || !share) return {communicator, model.parameters(), model.gradient_storage(), options};
+  std::size_t count = 0;
+  for (const ddp::NamedBlock& parameter : model.parameters()) count += parameter.block.count;
+  return {communicator, model.parameters(), communicator.allocate<T>(count), options};
 }
 
 // All ranks start from rank 0's parameters. Collective, called by all ranks.

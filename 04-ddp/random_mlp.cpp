@@ -1,13 +1,13 @@
 // random_mlp: trains NVIDIA's large perceptron, 55,616,001 parameters, on random numbers. It measures the time of a
 // step, and how much of the communication the backward pass hides. Exit status: 0 the loss fell and all ranks have the
 // same parameters; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
-#include "ddp/overlap.hpp"
 #include "ddp/philox.hpp"
 #include "ddp/reducer.hpp"
 #include "ddp/trace.hpp"
 #include "model/perceptron.hpp"
 #include "on_device.hpp"
 
+#include <multinode/median.hpp>
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
@@ -16,7 +16,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cmath>
+#include <functional>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -120,9 +123,53 @@ void draw(std::size_t first, std::size_t count, std::uint64_t seed, data::Batch<
   }
 }
 
-// All steps are of one batch, and their learning rate is 0: as much work as in training, and the parameters stay.
-ddp::Overlap measure(const multinode::World& world, multinode::Communicator& communicator, const Options& options,
-                     model::Perceptron<float>& model, model::Sgd<float>& optimizer, const data::Batch<float>& batch) {
+// What part of a step each of its phases takes.
+class Breakdown {
+ public:
+  void add(const ddp::StepTimes& step) {
+    for (std::size_t i = 0; i < phases; ++i) times_[i].push_back(milliseconds(step, i, i + 1));
+    times_[phases].push_back(milliseconds(step, 0, phases));
+  }
+
+  // Each rank's median step: mean, lowest and highest over the ranks. Collective, called by all ranks, after a step at
+  // least. Rank 0 prints and writes it.
+  void report(multinode::Communicator& communicator, multinode::JsonLines& json) const {
+    multinode::Table table({"median step", "ms", "lowest rank", "highest rank", "% of step"});
+    nlohmann::json all = nlohmann::json::object();
+    const auto reduced = [&](double time, multinode::Reduction reduction) {
+      communicator.all_reduce(std::span(&time, 1), reduction);
+      return time;
+    };
+    const double step = reduced(multinode::median(times_[phases]), multinode::Reduction::average);
+    for (std::size_t i = 0; i <= phases; ++i) {
+      const std::string name = i < phases ? ddp::StepTimes::names[i] : "step";
+      const double mine = multinode::median(times_[i]), mean = reduced(mine, multinode::Reduction::average),
+                   lowest = reduced(mine, multinode::Reduction::min),
+                   highest = reduced(mine, multinode::Reduction::max);
+      table.add({name, fmt::format("{:.3f}", mean), fmt::format("{:.3f}", lowest), fmt::format("{:.3f}", highest),
+                 fmt::format("{:.0f}", 100 * mean / step)});
+      all[name] = {{"mean_ms", mean}, {"lowest_ms", lowest}, {"highest_ms", highest}};
+    }
+    if (communicator.rank() != 0) return;
+    table.print(std::cout);
+    json.write({{"steps", times_[0].size()}, {"breakdown", all}});
+  }
+
+ private:
+  static constexpr std::size_t phases = ddp::StepTimes::names.size();
+  static double milliseconds(const ddp::StepTimes& step, std::size_t from, std::size_t to) {
+    return std::chrono::duration<double, std::milli>(step.at[to] - step.at[from]).count();
+  }
+  std::array<std::vector<double>, phases + 1> times_;  // of the phases, and of the step
+};
+
+// How much of the communication a step hides behind its computation. Each round does each of four kinds of step once,
+// from a barrier on, forwards and backwards by turns: what slows the machine down for a while meets all of them. A
+// first round is not counted. All steps are of one batch, and their learning rate is 0: as much work as in training,
+// and the parameters stay. Collective, called by all ranks.
+void measure_overlap(const multinode::World& world, multinode::Communicator& communicator, const Options& options,
+                     model::Perceptron<float>& model, model::Sgd<float>& optimizer, const data::Batch<float>& batch,
+                     multinode::JsonLines& json) {
   using Reducer = ddp::Reducer<float>;
   const std::vector<ddp::NamedBlock> parameters = model.parameters();
   const std::span<float> storage = model.gradient_storage();
@@ -131,22 +178,57 @@ ddp::Overlap measure(const multinode::World& world, multinode::Communicator& com
   Reducer overlapped(communicator, parameters, storage, settings);
   Reducer alone(ddp::AllReduce{}, parameters, storage, settings);
   settings.overlap = false;
-  Reducer serial(communicator, parameters, storage, settings);
+  Reducer serial(communicator, parameters, storage, settings);  // the control: nothing overlaps
+  settings.check = nullptr;
+  Reducer communication(communicator, parameters, storage, settings);
   const auto step = [&](Reducer& reducer) {
     return [&] {
       connect(model, reducer);
       train_step(model, optimizer, reducer, batch, batch.size() * static_cast<std::size_t>(world.size()), {}, 0);
     };
   };
-  settings.check = nullptr;
-  Reducer communication(communicator, parameters, storage, settings);
   const auto communicate = [&] {
     communication.begin(1);
     for (std::size_t i = parameters.size(); i-- > 0;) communication.mark_ready(i);
     communication.wait();
   };
-  return ddp::measure_overlap(communicator, {step(overlapped), step(serial), step(alone), communicate},
-                              options.measure_overlap);
+  struct Kind {
+    std::string name;
+    std::function<void()> step;
+    std::vector<double> seconds = {};  // of each round
+  };
+  std::array kinds = {Kind{"overlapped", step(overlapped)}, Kind{"serial", step(serial)},
+                      Kind{"compute only", step(alone)}, Kind{"communication only", communicate}};
+  for (std::size_t round = 0; round <= options.measure_overlap; ++round)
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      Kind& kind = kinds[round % 2 ? i : kinds.size() - 1 - i];
+      communicator.barrier();
+      const auto begin = std::chrono::steady_clock::now();
+      kind.step();
+      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+      if (round > 0) kind.seconds.push_back(time.count());
+    }
+  for (Kind& kind : kinds) {  // the slowest rank's
+    communicator.all_reduce(std::span(kind.seconds), multinode::Reduction::max);
+    std::ranges::sort(kind.seconds);
+  }
+  if (world.rank() != 0) return;
+
+  const auto median = [&](std::size_t kind) { return multinode::median(kinds[kind].seconds); };
+  // 1 where a step takes no longer than without communication, 0 where it waits for all of it.
+  const auto hidden = [&](std::size_t kind) { return 1 - (median(kind) - median(2)) / median(3); };
+  const double over_longer = median(0) / std::max(median(2), median(3));
+  multinode::Table table({"step", "ms (median)", "lowest", "highest", "communication hidden"});
+  nlohmann::json all{{"hidden", hidden(0)}, {"hidden_serial", hidden(1)}, {"over_longer", over_longer}};
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const double lowest = kinds[i].seconds.front(), highest = kinds[i].seconds.back();
+    table.add({kinds[i].name, fmt::format("{:.1f}", 1e3 * median(i)), fmt::format("{:.1f}", 1e3 * lowest),
+               fmt::format("{:.1f}", 1e3 * highest), i < 2 ? fmt::format("{:.3f}", hidden(i)) : "-"});
+    all[kinds[i].name] = {{"median_s", median(i)}, {"lowest_s", lowest}, {"highest_s", highest}};
+  }
+  table.print(std::cout);
+  std::cout << fmt::format("overlapped step = {:.3f} x the longer of computation and communication\n", over_longer);
+  json.write({{"overlap", all}});
 }
 
 template <class Model>
@@ -156,10 +238,10 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 
   Model model(options.architecture(), options.batch_size);
   typename Model::Sgd optimizer(model.parameters());
-  ddp::Reducer<float> reducer(communicator, model.parameters(), model.gradient_storage(), options.reducer(),
-                              gradient_memory(world, communicator, model));
+  constexpr bool share = false;  // it shows how the library's communication overlaps
+  ddp::Reducer<float> reducer = make_reducer(world, communicator, model, options.reducer(), share);
   start_training(world, communicator, model, reducer, seed);
-  ddp::Breakdown breakdown;
+  Breakdown breakdown;
   std::optional<ddp::Trace> trace;
   if (!options.trace.empty()) trace.emplace(world, communicator, options.trace);
   const auto observe = [&](const ddp::StepTimes& step) {
@@ -204,13 +286,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   float largest = 0;
   for (const float gradient : model.copy_gradients()) largest = std::max(largest, std::abs(gradient));
   const double after = loss_of_first_batch();
-  if (options.breakdown) {
-    const std::vector<ddp::Breakdown::Line> lines = breakdown.over_ranks(communicator);
-    if (rank == 0) {
-      print(std::cout, lines);
-      json.write({{"steps", breakdown.steps()}, {"breakdown", json_of(lines)}});
-    }
-  }
+  if (options.breakdown) breakdown.report(communicator, json);
   if (trace) {
     const auto error = std::chrono::duration_cast<std::chrono::microseconds>(trace->write()).count();
     if (rank == 0)
@@ -218,13 +294,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   }
 
   if constexpr (!on_gpu<Model>)
-    if (options.measure_overlap > 0) {
-      const ddp::Overlap overlap = measure(world, communicator, options, model, optimizer, first_batch);
-      if (rank == 0) {
-        print(std::cout, overlap);
-        json.write({{"overlap", json_of(overlap)}});
-      }
-    }
+    if (options.measure_overlap > 0) measure_overlap(world, communicator, options, model, optimizer, first_batch, json);
 
   const std::vector<std::string> hashes = parameter_hashes(world, model);
   const bool identical = std::ranges::count(hashes, hashes[0]) == world.size();

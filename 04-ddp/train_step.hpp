@@ -3,7 +3,7 @@
 
 #include "data/batch.hpp"
 #include "ddp/reducer.hpp"
-#include "ddp/step_times.hpp"
+#include "ddp/trace.hpp"
 #include "model/perceptron.hpp"
 
 #include <multinode/communicator.hpp>
@@ -22,17 +22,6 @@ template <class Model>
 constexpr bool on_gpu = requires(Model& model) {
   model.stream();
 };
-
-// Where a reducer of this model's gradients has them: a model on the CPU of several ranks computes them in memory that
-// the ranks may share. Collective, called by all ranks.
-template <class Model>
-auto gradient_storage(multinode::Communicator& communicator, Model& model) {
-  const auto own = model.gradient_storage();
-  using T = typename decltype(own)::value_type;
-  if constexpr (!on_gpu<Model>)
-    if (communicator.size() > 1) return communicator.allocate<T>(own.size());
-  return own;
-}
 
 // Has the model write its gradients where the reducer wants them.
 template <class Model, class T>
@@ -86,13 +75,4 @@ void sum_over_ranks(multinode::Communicator& communicator, [[maybe_unused]] Mode
     model.sum(communicator, numbers);
   else
     communicator.all_reduce(numbers);
-}
-
-// FNV-1a of the parameters' bits.
-template <class T>
-std::uint64_t hash_of(std::span<const T> values) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const std::byte byte : std::as_bytes(values))
-    hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
-  return hash;
 }

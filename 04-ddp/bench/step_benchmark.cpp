@@ -5,7 +5,7 @@
 #include "../ddp/sampler.hpp"
 #include "../model/blas.hpp"
 #include "../model/perceptron.hpp"
-#include "../train_step.hpp"
+#include "../on_device.hpp"
 
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
@@ -13,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -54,10 +55,6 @@ struct Options {
       options.first_bucket_bytes = options.bucket_bytes = multinode::parse_size(bucket_bytes, "--bucket-bytes");
     return options;
   }
-};
-
-struct Parts {
-  Seconds step{0}, forward{0}, backward{0}, exposed{0}, update{0};
 };
 
 // The matrix products of one step, as the perceptron asks for them, and nothing else: what one step's take.
@@ -106,8 +103,7 @@ int run(multinode::World& world, const Options& options) {
   using Reducer = ddp::Reducer<float>;
   Reducer reducer = options.independent ? Reducer(ddp::AllReduce{}, model.parameters(), model.gradient_storage(),
                                                   options.reducer_options())
-                                        : Reducer(*communicator, model.parameters(),
-                                                  gradient_storage(*communicator, model), options.reducer_options());
+                                        : make_reducer(world, *communicator, model, options.reducer_options());
   connect(model, reducer);
 
   std::minstd_rand random(static_cast<std::uint32_t>(options.common.seed + mine.begin));
@@ -119,7 +115,10 @@ int run(multinode::World& world, const Options& options) {
       batch.samples.push_back(static_cast<std::uint32_t>(i));
     }
 
-  Parts sums;
+  std::array<Seconds, ddp::StepTimes::names.size()> sums{};
+  const auto add = [&](const ddp::StepTimes& times) {
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += times.at[i + 1] - times.at[i];
+  };
   Clock::time_point start;
   for (std::size_t step = 0; step < options.warm_up + options.steps; ++step) {
     if (step == options.warm_up) {
@@ -127,22 +126,11 @@ int run(multinode::World& world, const Options& options) {
       sums = {};
       start = Clock::now();
     }
-    const auto begin = Clock::now();
-    model.forward(batches[step % batches.size()], {0.25, options.common.seed, static_cast<std::uint32_t>(step)});
-    const auto forward = Clock::now();
-    reducer.begin(options.independent ? batch_size : options.batch_size);
-    model.backward([&](std::size_t parameter) { reducer.mark_ready(parameter); });
-    const auto backward = Clock::now();
-    reducer.wait();
-    const auto reduced = Clock::now();
-    model.update(optimizer, 1e-3);
-    const auto updated = Clock::now();
-    sums.forward += forward - begin;
-    sums.backward += backward - forward;
-    sums.exposed += reduced - backward;
-    sums.update += updated - reduced;
+    train_step(model, optimizer, reducer, batches[step % batches.size()],
+               options.independent ? batch_size : options.batch_size,
+               {0.25, options.common.seed, static_cast<std::uint32_t>(step)}, 1e-3, {.complete = {}, .observe = add});
   }
-  sums.step = Clock::now() - start;
+  const Seconds all = Clock::now() - start;
 
   communicator->barrier();
   const Seconds products = time_products(sizes, batch_size, options.steps);
@@ -152,10 +140,10 @@ int run(multinode::World& world, const Options& options) {
 
   // The slowest rank's step; means of the others.
   const auto each = [&](Seconds s) { return s.count() * 1e3 / static_cast<double>(options.steps); };
-  double slowest = each(sums.step);
+  double slowest = each(all);
   communicator->all_reduce(std::span<double>(&slowest, 1), multinode::Reduction::max);
-  double means[] = {each(sums.forward), each(sums.backward),    each(sums.exposed),
-                    each(sums.update),  products.count() * 1e3, flops / products.count() / 1e9};
+  double means[] = {each(sums[0]), each(sums[1]),          each(sums[2]),
+                    each(sums[3]), products.count() * 1e3, flops / products.count() / 1e9};
   communicator->all_reduce(std::span<double>(means), multinode::Reduction::average);
   if (world.rank() == 0) {
     std::printf(

@@ -53,17 +53,17 @@ const char* name_of_bucket(std::size_t b) {
 
 template <class T>
 Reducer<T>::Reducer(AllReduce all_reduce, std::span<const NamedBlock> parameters, std::span<T> storage,
-                    const ReducerOptions& options, std::unique_ptr<GradientMemory<T>> memory)
+                    const ReducerOptions& options, ScaleOnDevice<T> scale)
     : all_reduce_(std::move(all_reduce)),
       options_(options),
       storage_(storage),
-      memory_(std::move(memory)),
+      scale_(std::move(scale)),
       ready_(parameters.size(), false) {
   for (const NamedBlock& parameter : parameters) {
     names_.push_back(parameter.name);
     counts_.push_back(parameter.block.count);
   }
-  if (memory_) {
+  if (scale_) {
     if (options.wrap) throw std::logic_error("Reducer: a hook is for gradients in host memory");
     options_.check = nullptr;
     options_.alignment = device_alignment;
@@ -76,9 +76,9 @@ Reducer<T>::Reducer(AllReduce all_reduce, std::span<const NamedBlock> parameters
 
 template <class T>
 Reducer<T>::Reducer(multinode::Communicator& communicator, std::span<const NamedBlock> parameters, std::span<T> storage,
-                    const ReducerOptions& options, std::unique_ptr<GradientMemory<T>> memory)
-    : Reducer(all_reduce_of(communicator, options.wrap), parameters, storage, options, std::move(memory)) {
-  divided_ = all_reduce_ && !options.wrap && !memory_;
+                    const ReducerOptions& options, ScaleOnDevice<T> scale)
+    : Reducer(all_reduce_of(communicator, options.wrap), parameters, storage, options, std::move(scale)) {
+  divided_ = all_reduce_ && !options.wrap && !scale_;
 }
 
 template <class T>
@@ -140,7 +140,7 @@ void Reducer<T>::finish(std::size_t b) {
   started_[b].wait();
   if (divisor_ == 1 || divided_) return;
   const T factor = T(1) / static_cast<T>(divisor_);
-  if (memory_) return memory_->scale(bucket(b), factor);
+  if (scale_) return scale_(bucket(b), factor);
   for (T& element : bucket(b)) element *= factor;
 }
 

@@ -1,7 +1,6 @@
 // reducer.hpp: sums gradients over the ranks, in buckets, while the backward pass still computes the rest.
 #pragma once
 
-#include "gradient_memory.hpp"
 #include "hooks.hpp"
 #include "parameters.hpp"
 
@@ -26,6 +25,11 @@ struct ReducerOptions {
       require_finite;            // of this rank's gradients, before they are sent; not called for a GPU's memory
   AllReduceHook wrap = nullptr;  // around the all-reduce, such as compressed(); null: none. Host memory only
 };
+
+// Multiplies gradients in a GPU's memory by a factor, on the stream that the communicator was given (set_stream), and
+// does not wait for it.
+template <class T>
+using ScaleOnDevice = std::function<void(std::span<T> elements, T factor)>;
 
 // Where each gradient lies in the storage, and which of them are reduced together.
 struct BucketPlan {
@@ -58,13 +62,13 @@ template <class T>
 class Reducer {
  public:
   // `storage` has plan_buckets().size elements, and lives as long as the reducer: the gradients are computed in it,
-  // reduced in it and read from it, without a copy. `memory` divides them, and `alignment` is then device_alignment;
+  // reduced in it and read from it, without a copy. `scale` divides them, and `alignment` is then device_alignment;
   // null: it is host memory. An empty all_reduce reduces nothing: this rank is alone. Throws std::logic_error for a
   // storage of another size, and for a hook on a GPU's memory.
   Reducer(multinode::Communicator& communicator, std::span<const NamedBlock> parameters, std::span<T> storage,
-          const ReducerOptions& options = {}, std::unique_ptr<GradientMemory<T>> memory = nullptr);
+          const ReducerOptions& options = {}, ScaleOnDevice<T> scale = nullptr);
   Reducer(AllReduce all_reduce, std::span<const NamedBlock> parameters, std::span<T> storage,
-          const ReducerOptions& options = {}, std::unique_ptr<GradientMemory<T>> memory = nullptr);
+          const ReducerOptions& options = {}, ScaleOnDevice<T> scale = nullptr);
   // Waits for what is under way: it needs the storage.
   ~Reducer();
   Reducer(const Reducer&) = delete;
@@ -103,7 +107,7 @@ class Reducer {
   std::vector<std::string> names_;
   std::vector<std::size_t> counts_;
   std::span<T> storage_;
-  std::unique_ptr<GradientMemory<T>> memory_;
+  ScaleOnDevice<T> scale_;
   BucketPlan plan_;
   std::size_t divisor_ = 0;  // 0: this pass accumulates
   bool adds_ = false;

@@ -37,8 +37,6 @@ void DistributedSampler::set_epoch(std::uint32_t epoch) {
     std::swap(order_[i], order_[high >> 32]);
   }
   if (remainder_ == Remainder::drop) order_.resize(samples_ / global_batch_ * global_batch_);
-  if (remainder_ == Remainder::pad)
-    for (std::size_t i = 0; order_.size() % global_batch_ != 0; ++i) order_.push_back(order_[i]);
 }
 
 std::span<const std::uint32_t> DistributedSampler::global_batch(std::size_t step) const {

@@ -12,14 +12,13 @@ namespace ddp {
 enum class Remainder {
   smaller,  // it has what is left; a rank's part of it may be empty. Every sample once in an epoch.
   drop,     // it is left out: the last samples of the epoch's order, other ones in every epoch
-  pad,      // it is filled up with the first samples of the epoch's order (over and over, if they are too few)
 };
 
 // Every epoch is a new permutation of all samples, made from seed and epoch alone, so that every rank has the same one
 // without a message. A step takes the next `global_batch` of them, and rank
 // r of P the r-th of P parts of those, which differ by one sample at most: the global batch is the same for every
-// number of ranks. Parts of equal size, which batch normalisation wants, come with drop or pad and a global batch that
-// P divides.
+// number of ranks. Parts of equal size, which batch normalisation wants, come with drop and a global batch that P
+// divides.
 class DistributedSampler {
  public:
   // Throws std::logic_error unless samples, global_batch and size are at least 1 and 0 <= rank < size, and for drop if
@@ -37,7 +36,7 @@ class DistributedSampler {
   std::size_t rank_, size_;
   std::uint64_t seed_;
   Remainder remainder_;
-  std::vector<std::uint32_t> order_;  // of the epoch; dropped samples are left out, padding is at the end
+  std::vector<std::uint32_t> order_;  // of the epoch; without dropped samples
 };
 
 // Part `rank` of `size` of `count` things: [begin, end). The parts differ by one at most.

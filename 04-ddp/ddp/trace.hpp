@@ -1,19 +1,29 @@
-// trace.hpp: the last steps of a training on all ranks, for a browser to show.
+// trace.hpp: where the time of a step goes, and the last steps of a training on all ranks, for a browser to show.
 #pragma once
-
-#include "step_times.hpp"
 
 #include <multinode/communicator.hpp>
 #include <multinode/world.hpp>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 
 namespace ddp {
+
+// Of one step on this rank: the host's clock. On a GPU, where the host only queues the work, they mean nothing.
+// "Exposed" is the communication that the backward pass did not hide: what is left of it when the last gradient is
+// computed, with the division by the divisor.
+struct StepTimes {
+  using Time = std::chrono::steady_clock::time_point;
+  static constexpr std::array names = {"forward", "backward", "exposed communication", "update"};
+  std::array<Time, names.size() + 1> at;  // phase i lasts from at[i] to at[i + 1]
+};
+using StepObserver = std::function<void(const StepTimes&)>;
 
 // Writes the trace event format, JSON, which chrome://tracing and https://ui.perfetto.dev open: a process for each
 // rank, with a track for what its model computes and one for what its communicator does.

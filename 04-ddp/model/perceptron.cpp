@@ -51,19 +51,11 @@ Perceptron<T>::Perceptron(Architecture architecture, std::size_t capacity)
   (void)prepared;
   units_.emplace_back();
   errors_.emplace_back();
-  std::size_t total = 0;
   for (std::size_t l = 1; l < sizes.size(); ++l) {
     parameters_.emplace_back(sizes[l] * sizes[l - 1]);
     parameters_.emplace_back(sizes[l]);
-    total += sizes[l] * sizes[l - 1] + sizes[l];
     units_.emplace_back(capacity * sizes[l]);
     errors_.emplace_back(capacity * sizes[l]);
-  }
-  gradient_storage_.resize(total);
-  std::span<T> left = gradient_storage_;
-  for (const std::vector<T>& parameter : parameters_) {
-    gradients_.push_back(left.first(parameter.size()));
-    left = left.subspan(parameter.size());
   }
 }
 
@@ -103,6 +95,21 @@ void Perceptron<T>::initialize(std::uint64_t seed) {
       parameters_[i][j] = static_cast<T>(range * (std::ldexp(random[0] + 0.5, -31) - 1));
     }
   }
+}
+
+template <class T>
+std::span<T> Perceptron<T>::gradient_storage() {
+  if (!gradient_storage_.empty()) return gradient_storage_;
+  for (const std::vector<T>& parameter : parameters_)
+    gradient_storage_.resize(gradient_storage_.size() + parameter.size());
+  std::span<T> left = gradient_storage_;
+  std::vector<std::span<T>> gradients;
+  for (const std::vector<T>& parameter : parameters_) {
+    gradients.push_back(left.first(parameter.size()));
+    left = left.subspan(parameter.size());
+  }
+  set_gradients(gradients);
+  return gradient_storage_;
 }
 
 template <class T>

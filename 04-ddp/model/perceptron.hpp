@@ -77,8 +77,9 @@ class Perceptron {
   // Uniform in +-1/sqrt(inputs), weights and biases; the same for the same seed.
   void initialize(std::uint64_t seed);
 
-  // Room for all gradients, one behind the other; or as somebody else decides where in it backward() shall put each.
-  std::span<T> gradient_storage() { return gradient_storage_; }
+  // Where backward() puts the gradients: in room of the model's own, one behind the other, made by the first call of
+  // gradient_storage(); or where the caller says.
+  std::span<T> gradient_storage();
   void set_gradients(std::vector<std::span<T>> gradients);
 
   // The batch stays as it is until backward() has returned. Throws std::logic_error for one that does not fit, and for

@@ -116,18 +116,8 @@ std::vector<T> PerceptronGpu<T, U>::copy_gradients() {
 }
 
 template <class T, class U>
-std::unique_ptr<ddp::GradientMemory<T>> PerceptronGpu<T, U>::gradient_memory() {
-  class Memory : public ddp::GradientMemory<T> {
-   public:
-    explicit Memory(Cuda& cuda) : cuda_(cuda) {}
-    void scale(std::span<T> elements, T factor) override {
-      cuda_.each(elements.size(), Scale<T>{elements.data(), factor});
-    }
-
-   private:
-    Cuda& cuda_;
-  };
-  return std::make_unique<Memory>(cuda_);
+void PerceptronGpu<T, U>::scale(std::span<T> elements, T factor) {
+  cuda_.each(elements.size(), Scale<T>{elements.data(), factor});
 }
 
 template <class T, class U>

@@ -1,7 +1,6 @@
 // perceptron_gpu.hpp: the perceptron of perceptron.hpp on one GPU: cuBLAS and a few small kernels, on one stream.
 #pragma once
 
-#include "../ddp/gradient_memory.hpp"
 #include "device_perceptron.hpp"
 
 #include <multinode/device.hpp>
@@ -125,8 +124,7 @@ class PerceptronGpu {
   void initialize(std::uint64_t seed);
   void parameters_changed();  // from outside: call it, or products use the old ones
   std::span<T> gradient_storage() { return gradient_storage_.span(); }
-  // The reducer's, for these gradients. The model outlives it.
-  std::unique_ptr<ddp::GradientMemory<T>> gradient_memory();
+  void scale(std::span<T> elements, T factor);  // the reducer's ScaleOnDevice
   void set_gradients(const std::vector<std::span<T>>& gradients) { on_.set_gradients(gradients); }
 
   // A step is load(), and then the others, which take all that changes from step to step from the device's memory: they

@@ -261,8 +261,9 @@ bool compare(const Training& training, multinode::World& world, multinode::Commu
     return largest_difference(alone.parameters.back(), together.parameters.back()) / bound;
   };
   const History together = train(training, seed, world, &communicator, fault);
-  const auto hashes =
-      world.gather("parameters", std::to_string(hash_of(std::span<const double>(together.parameters.back()))));
+  std::vector<double> last = together.parameters.back();
+  const ddp::NamedBlock block{"parameters", {last.size()}, std::span(last)};
+  const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, {&block, 1});
   const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;
   double least = std::numeric_limits<double>::infinity();  // of what the faults do
   for (const Fault planted : {Fault::missing_average, Fault::dropped_sample, Fault::unreduced_bucket})

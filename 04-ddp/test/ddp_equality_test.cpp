@@ -15,7 +15,8 @@ class Equality : public ::testing::TestWithParam<Way> {
   // By what was trained. Lines of ranks that are not bit-identical are none.
   static std::map<std::string, Line> lines_of(const std::string& output) {
     std::map<std::string, Line> lines;
-    const std::regex line(R"(ranks: (.*): difference/bound (\S+), with faults (\S+); ranks bit-identical, (\d+))");
+    const std::regex line(
+        R"(ranks: (.*): difference/bound (\S+), with faults (\S+); ranks bit-identical, ([0-9a-f]+))");
     for (std::sregex_iterator at(output.begin(), output.end(), line), end; at != end; ++at)
       lines[(*at)[1]] = {std::stod((*at)[2]), std::stod((*at)[3]), (*at)[4]};
     return lines;

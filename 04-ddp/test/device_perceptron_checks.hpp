@@ -53,6 +53,7 @@ class Measure {
         adam(perceptron.parameters()),
         off_(off) {
     perceptron.initialize(4);
+    perceptron.gradient_storage();
     for (std::size_t i = 0; i < perceptron.parameters().size(); ++i) distort(perceptron.parameter(i), i);
   }
   model::Score pass(data::Batch<double> batch, const model::Dropout& dropout, bool add = false) {

@@ -72,19 +72,6 @@ TEST(Sampler, DropLeavesOutTheLastOfTheOrder) {
     }
 }
 
-TEST(Sampler, PadRepeatsTheFirstOfTheOrder) {
-  for (const std::size_t samples : sample_counts)
-    for (const std::size_t batch : batches) {
-      const std::vector<std::uint32_t> order = epoch_of(samples, batch, 1, Remainder::smaller);
-      std::vector<std::uint32_t> expected;
-      const std::size_t steps = (samples + batch - 1) / batch;
-      for (std::size_t i = 0; i < steps * batch; ++i) expected.push_back(order[i % samples]);
-      for (int size = 1; size <= 8; ++size)
-        EXPECT_EQ(epoch_of(samples, batch, size, Remainder::pad), expected)
-            << samples << " in batches of " << batch << " on " << size;
-    }
-}
-
 TEST(Sampler, TheGlobalBatchIsTheSameForEveryNumberOfRanks) {
   DistributedSampler alone(1001, 50, 0, 1, 9);
   alone.set_epoch(4);

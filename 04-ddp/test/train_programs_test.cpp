@@ -56,6 +56,7 @@ std::vector<double> losses_of_one_process(std::size_t batch_size) {
   model::Perceptron<float> model({{8, 12, 8, 1}, model::Loss::binary_cross_entropy}, table.size());
   model::Adam<float> optimizer(model.parameters());
   model.initialize(seed);
+  const std::span<float> gradients = model.gradient_storage();
   data::Batch<float> batch;
   std::vector<double> losses;
   for (std::uint32_t epoch = 1; epoch <= 5; ++epoch) {
@@ -65,7 +66,7 @@ std::vector<double> losses_of_one_process(std::size_t batch_size) {
       data::gather(table, sampler.local_batch(step), batch);
       loss += model.forward(batch, {}).loss;
       model.backward([](std::size_t) {});
-      for (float& gradient : model.gradient_storage()) gradient *= 1 / static_cast<float>(batch.size());
+      for (float& gradient : gradients) gradient *= 1 / static_cast<float>(batch.size());
       model.update(optimizer, 1e-3);
     }
     losses.push_back(loss / static_cast<double>(trained));

@@ -50,20 +50,6 @@ std::vector<NamedBlock> blocks_of(const Dictionary& tensors) {
   return blocks;
 }
 
-// Of a tensor on a GPU.
-class TensorMemory : public GradientMemory<float> {
- public:
-  explicit TensorMemory(torch::Device device) : device_(device) {}
-  void scale(std::span<float> elements, float factor) override {
-    torch::from_blob(elements.data(), {static_cast<std::int64_t>(elements.size())},
-                     torch::TensorOptions(torch::kFloat32).device(device_))
-        .mul_(factor);
-  }
-
- private:
-  torch::Device device_;
-};
-
 }  // namespace
 
 std::vector<NamedBlock> parameters_of(const torch::nn::Module& module) { return blocks_of(module.named_parameters()); }
@@ -90,8 +76,13 @@ DistributedDataParallel::DistributedDataParallel(multinode::World& world, multin
 
   const torch::Device device = parameters_.at(0).device();
   storage_ = torch::zeros({static_cast<std::int64_t>(total)}, device);
+  const auto scale = [device](std::span<float> elements, float factor) {
+    torch::from_blob(elements.data(), {static_cast<std::int64_t>(elements.size())},
+                     torch::TensorOptions(torch::kFloat32).device(device))
+        .mul_(factor);
+  };
   reducer_ = std::make_unique<Reducer<float>>(communicator, blocks_, std::span(storage_.data_ptr<float>(), total),
-                                              options, on_gpu ? std::make_unique<TensorMemory>(device) : nullptr);
+                                              options, on_gpu ? scale : ScaleOnDevice<float>());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     gradients_.push_back(storage_.as_strided(parameters_[i].sizes(), parameters_[i].strides(),  // flat memory
                                              reducer_->gradient(i).data() - storage_.data_ptr<float>()));

@@ -12,8 +12,8 @@ CHAPTER/test/lessons.json has, for each lesson program:
   mistakes_at  the number of processes to run the mistakes with; default: the largest of `processes`
   gpu          true: needs the CUDA Toolkit and NCCL, and to run a GPU, or the stand-ins of --stand-ins
   compile_only a reason: the program is compiled and not run, because no test machine can run it
-  exercise     true: the program is CHAPTER/exercises/solutions/NAME.cpp. CHAPTER/exercises/NAME.cpp, which the reader
-               completes, must compile and give exit status 1
+  exercise     true: the program is CHAPTER/exercises/NAME.cpp, which the reader completes, with CHAPTER/exercises/
+               solutions/NAME.diff applied; without it, it must compile and give exit status 1
 
 The compile line stands in the head comment of the program and, but for an exercise, as a command in README.md. It is run
 with g++ and with clang++ (where installed), with warnings as errors. --headers and --libraries say where CMake found
@@ -63,7 +63,7 @@ def main():
     chapter, name, env = options.chapter.resolve(), options.name, options.source.resolve()
     lesson = json.loads((chapter / "test/lessons.json").read_text())[name]
     exercise = lesson.get("exercise", False)
-    where = chapter / "exercises/solutions" if exercise else chapter
+    where = chapter / "exercises" if exercise else chapter
     source = next((where / f"{name}{end}" for end in (".cpp", ".cu") if (where / f"{name}{end}").exists()), None)
     if not source:
         raise Failure(f"{where} has neither {name}.cpp nor {name}.cu")
@@ -98,6 +98,12 @@ def main():
             return found.groups()
 
         right = source.read_text()
+        if exercise:
+            program.write_text(right)
+            status, output = clean_clone.run(f"patch {program} {where}/solutions/{name}.diff", environment, LIMIT, folder)
+            if status:
+                raise Failure(f"the solution does not fit:\n{output}")
+            right = program.read_text()
         if compiler == "nvcc":
             build(right, line)
         else:
@@ -118,7 +124,7 @@ def main():
         n = lesson.get("mistakes_at", max(lesson["processes"]))
         wrong = {}
         if exercise:
-            wrong["the skeleton"] = (chapter / "exercises" / source.name).read_text()
+            wrong["the skeleton"] = source.read_text()
         for mistake, (before, after) in lesson["mistakes"].items():
             if right.count(before) != 1:
                 raise Failure(f"mistake '{mistake}': {source.name} has '{before}' {right.count(before)} times, not once")
