@@ -48,12 +48,9 @@ std::vector<std::string> folders(int& argc, char**& argv) {
 void finish(const std::filesystem::path& folder, const Results& results, const Results* baseline) {
   write_reports(folder, results, baseline);
   const auto& summary = results.summary;
-  std::cout << (summary.exit_status == multinode::exit_right   ? "PASS"
-                : summary.exit_status == multinode::exit_wrong ? "FAIL"
-                                                               : "COULD NOT TEST")
-            << ": " << summary.passed << " passed, " << summary.failed << " failed, " << summary.flaky << " flaky, "
-            << summary.skipped << " skipped, " << summary.not_run << " not run; " << (folder / "report.html").string()
-            << "\n";
+  std::cout << verdict(results).word << ": " << summary.passed << " passed, " << summary.failed << " failed, "
+            << summary.flaky << " flaky, " << summary.skipped << " skipped, " << summary.not_run << " not run; "
+            << (folder / "report.html").string() << "\n";
 }
 
 // Sessions one after another: how many, until when, and with what pause.

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cmath>
 #include <iomanip>
+#include <map>
 #include <sstream>
 
 namespace image_check {
@@ -138,37 +139,30 @@ class Run {
     Command command = options_.wrapper;
     command.push_back(cluster_.path_of(check.program));
     const auto timeout = std::to_string(std::max(std::lround(limit / 3), 2L));
+    const std::map<std::string, Command> places{
+        {"{json}", {json.string()}},
+        {"{common}", {"--timeout", timeout, "--json", json.string()}},
+        {"{folder}", {files.string()}},
+        {"{nodes}", {multinode::join(cluster_.nodes, ",")}},
+        {"{launcher}", {cluster_.launcher_command()}},
+        {"{processes}", {std::to_string(cluster_.processes_per_node)}},
+        {"{examples}", {cluster_.examples.string()}},
+        {"{state}",
+         options_.history.empty() ? Command{} : Command{"--state", std::filesystem::absolute(options_.history)}},
+        {"{skip-ssh}", cluster_.needs_ssh() ? Command{} : Command{"--skip", "ssh"}}};
     for (const auto& word : check.arguments) {
-      const auto launched = std::string("{launch:");
-      if (word == "{json}")
-        command.push_back(json);
-      else if (word == "{common}")
-        command.insert(command.end(), {"--timeout", timeout, "--json", json});
-      else if (word == "{folder}")
-        command.push_back(files);
-      else if (word == "{nodes}")
-        command.push_back(multinode::join(cluster_.nodes, ","));
-      else if (word == "{launcher}")
-        command.push_back(cluster_.launcher_command());
-      else if (word == "{processes}")
-        command.push_back(std::to_string(cluster_.processes_per_node));
-      else if (word == "{examples}")
-        command.push_back(cluster_.examples);
-      else if (word == "{state}") {
-        if (!options_.history.empty())
-          command.insert(command.end(), {"--state", std::filesystem::absolute(options_.history)});
-      } else if (word == "{skip-ssh}") {
-        if (!cluster_.needs_ssh()) command.insert(command.end(), {"--skip", "ssh"});
+      const std::string launched = "{launch:";
+      Command words{word};
+      if (const auto place = places.find(word); place != places.end()) {
+        words = place->second;
       } else if (word.rfind(launched, 0) == 0) {
         std::istringstream stream(word.substr(launched.size(), word.size() - launched.size() - 1));
         Command program;
         for (std::string part; stream >> part;)
           program.push_back(program.empty() ? cluster_.path_of(part).string() : part);
-        const auto commands = cluster_.launch(cluster_.nodes, cluster_.processes_per_node, program, {});
-        command.insert(command.end(), commands.front().begin(), commands.front().end());
-      } else {
-        command.push_back(word);
+        words = cluster_.launch(cluster_.nodes, cluster_.processes_per_node, program, {}).front();
       }
+      command.insert(command.end(), words.begin(), words.end());
     }
     command.insert(command.end(), options_.words.begin(), options_.words.end());
     return command;

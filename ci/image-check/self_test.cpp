@@ -40,13 +40,13 @@ struct Fault {
   std::vector<std::pair<std::string, std::string>> files{};
   Variables variables{};
   bool planted = false;    // plant() does it
-  double limit = 30;       // seconds for the check
+  double limit = 60;       // seconds for the check
   bool compared = false;   // to be found by comparing with runs without it
   bool in_usual = false;   // words and files belong to those
   std::string launcher{};  // only under this one
 };
 
-Fault planted(Fault fault, double limit = 30) {
+Fault planted(Fault fault, double limit = 60) {
   fault.planted = true;
   fault.limit = limit;
   return fault;
@@ -81,7 +81,7 @@ const std::vector<Fault>& all_faults() {
   static const std::vector<Fault> faults{
       {"a corrupted element", "all_reduce, {backend}", "exit status", "rank 1: .*element", {"--corrupt", "1"}},
       planted({"a killed rank", "all_reduce, {backend}", "exit status", "rank 1 "}),
-      planted({"a frozen rank", "all_reduce, {backend}", "exit status", "rank 1 "}, 9),
+      planted({"a frozen rank", "all_reduce, {backend}", "exit status", "rank 1 "}, 18),
       planted({"a hang", "messages, gloo", "deadline", "did not end by itself"}, 3),
       planted({.name = "a process left behind",
                .check = "messages, mpi",

@@ -17,7 +17,6 @@
 #include <array>
 #include <cstring>
 #include <future>
-#include <optional>
 #include <thread>
 
 namespace node_check {
@@ -44,14 +43,9 @@ Resolved resolve_now(const std::string& host) {
 std::string log_in_to(const std::string& host, std::chrono::seconds timeout) {
   auto [from, to] = multinode::make_pipe();
   const multinode::Descriptor nothing(multinode::check_errno(open("/dev/null", O_RDWR | O_CLOEXEC), "/dev/null"));
-  std::optional<multinode::ChildProcess> ssh;
-  try {
-    ssh.emplace(multinode::ChildCommand{
-        .arguments = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, "true"},
-        .descriptors = {nothing.get(), nothing.get(), to.get()}});
-  } catch (const multinode::StartError& e) {
-    return std::string("ssh: ") + std::strerror(e.error);
-  }
+  multinode::ChildProcess ssh(
+      {.arguments = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, "true"},
+       .descriptors = {nothing.get(), nothing.get(), to.get()}});
   to.reset();
 
   std::string said;
@@ -66,25 +60,17 @@ std::string log_in_to(const std::string& host, std::chrono::seconds timeout) {
       if (open) said.append(buffer.data(), static_cast<std::size_t>(got));
     }
     if (open && std::chrono::steady_clock::now() > deadline) {
-      ssh->signal(SIGKILL);
+      ssh.signal(SIGKILL);
       killed = true;
       open = false;
     }
   }
-  const multinode::Ending ending = ssh->wait();
+  const multinode::Ending ending = ssh.wait();
   if (killed) return "no answer within " + multinode::detail::to_text(timeout);
   if (!ending.failed()) return "";
   said = said.substr(0, said.find_last_not_of(" \r\n") + 1);
   said = said.substr(said.find_last_of("\r\n") + 1);  // the last line is the reason
   return said.empty() ? "exit status " + std::to_string(ending.signal ? 128 : ending.status) : said;
-}
-
-bool found_on_path(const std::string& program) {
-  const char* const path = std::getenv("PATH");
-  std::string rest = path ? path : "/usr/bin:/bin";
-  for (rest += ':'; !rest.empty(); rest.erase(0, rest.find(':') + 1))
-    if (access((rest.substr(0, rest.find(':')) + "/" + program).c_str(), X_OK) == 0) return true;
-  return false;
 }
 
 }  // namespace
@@ -123,9 +109,8 @@ Finding judge_names(const std::string& own, const std::vector<Resolved>& all) {
   return finding;
 }
 
-Finding log_in(const std::vector<std::string>& hosts, std::chrono::seconds timeout) {
+Finding log_in(const std::vector<std::string>& hosts, std::chrono::seconds timeout) try {
   if (hosts.empty()) return absent("ssh", "no other node");
-  if (!found_on_path("ssh")) return absent("ssh", "no ssh here: install openssh-client, if a launcher needs it");
   std::string wrong;
   int failures = 0;
   for (const std::string& host : hosts)
@@ -138,6 +123,9 @@ Finding log_in(const std::vector<std::string>& hosts, std::chrono::seconds timeo
     finding.why = "cannot log in to " + wrong +
                   ": mpirun starts its daemons so; keys and known hosts are needed, with no question";
   return finding;
+} catch (const multinode::StartError& error) {
+  return absent("ssh", std::string("cannot start ssh (") + std::strerror(error.error) +
+                           "): install openssh-client, if a launcher needs it");
 }
 
 }  // namespace node_check
