@@ -52,11 +52,17 @@ std::string address_towards(const multinode::Endpoint& to) {
 
 }  // namespace
 
-void to_json(nlohmann::json& json, const Verdict& v) {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Agent, node, host, pid, processes, role, run_id, max_restarts, master_address,
+                                   master_port, hosts_store, error_status, error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Place, rank, world_size, local_rank, local_size, node, node_count, role, role_rank,
+                                   role_size)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Round, master, first, store_host, error_status, error)
+
+static void to_json(nlohmann::json& json, const Verdict& v) {
   json = {{"status", v.status}, {"text", v.text}, {"again", v.again}, {"grace_ms", v.grace.count()}};
 }
 
-void from_json(const nlohmann::json& json, Verdict& v) {
+static void from_json(const nlohmann::json& json, Verdict& v) {
   json.at("status").get_to(v.status);
   json.at("text").get_to(v.text);
   json.at("again").get_to(v.again);
@@ -71,8 +77,10 @@ Agents::Agents(const Options& options, Agent own, Say say)
   own_.node = options.node_rank.value_or(0);
   own_.run_id = options.run_id;
   own_.max_restarts = options.max_restarts;
-  // The agents of several nodes know only what the user gave them. Their ranks' generation has a random id too.
-  token_ = options.nodes > 1 ? "agents of " + options.run_id : multinode::random_token();
+  // The agents of several nodes know only what the user gave them, and who that is. Their ranks' generation has a
+  // random id too.
+  const std::string run = options.run_id.empty() ? "user " + std::to_string(geteuid()) : "run " + options.run_id;
+  token_ = options.nodes > 1 ? "agents of " + run : multinode::random_token();
   if (options.nodes > 1) {
     connect();
   } else {
@@ -133,8 +141,10 @@ void Agents::connect() {
   } catch (const StoreTimeout& e) {
     throw StoreTimeout(who + ", did not come: " + e.what());
   } catch (const multinode::StoreRefused&) {
-    throw UsageError("the agents at " + to_string(endpoint_) + " do not run --rdzv-id '" + options_.run_id +
-                     "' as this one does: give all nodes of a run the same --rdzv-id, and each run its own port");
+    throw UsageError("the agents at " + to_string(endpoint_) +
+                     (options_.run_id.empty() ? " are another user's, or have an --rdzv-id"
+                                              : " do not run --rdzv-id '" + options_.run_id + "' as this one does") +
+                     ": give all nodes of a run the same --rdzv-id, and each run its own port");
   }
   const multinode::protocol::Hello hello{.token = token_};
   teller_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout, hello);

@@ -18,8 +18,6 @@ struct Verdict {
   bool again = false;                    // restart the processes
   std::chrono::milliseconds grace{500};  // from SIGTERM to SIGKILL
 };
-void to_json(nlohmann::json& json, const Verdict& verdict);
-void from_json(const nlohmann::json& json, Verdict& verdict);
 
 // Keys: mnrun/ID/N/agent/R    node R's agent, in start N
 //       mnrun/ID/N/round/R    what node R must know about the others: node 0 writes it when all agents are there

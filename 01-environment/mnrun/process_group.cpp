@@ -1,7 +1,5 @@
 #include <mnrun/process_group.hpp>
 
-#include <nlohmann/json.hpp>
-
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -103,66 +101,6 @@ std::string find_program(const std::string& name, const std::string& path_variab
 
 std::string Agent::name() const {
   return "node " + std::to_string(node) + " (host " + host + ", pid " + std::to_string(pid) + ")";
-}
-
-void to_json(nlohmann::json& json, const Agent& a) {
-  json = {{"node", a.node},
-          {"host", a.host},
-          {"pid", a.pid},
-          {"processes", a.processes},
-          {"role", a.role},
-          {"run_id", a.run_id},
-          {"max_restarts", a.max_restarts},
-          {"master_address", a.master_address},
-          {"master_port", a.master_port},
-          {"hosts_store", a.hosts_store},
-          {"error_status", a.error_status},
-          {"error", a.error}};
-}
-
-void from_json(const nlohmann::json& json, Agent& a) {
-  json.at("node").get_to(a.node);
-  json.at("host").get_to(a.host);
-  json.at("pid").get_to(a.pid);
-  json.at("processes").get_to(a.processes);
-  json.at("role").get_to(a.role);
-  json.at("run_id").get_to(a.run_id);
-  json.at("max_restarts").get_to(a.max_restarts);
-  json.at("master_address").get_to(a.master_address);
-  json.at("master_port").get_to(a.master_port);
-  json.at("hosts_store").get_to(a.hosts_store);
-  json.at("error_status").get_to(a.error_status);
-  json.at("error").get_to(a.error);
-}
-
-namespace {
-
-void to_json(nlohmann::json& json, const Place& p) {
-  json = {p.rank, p.world_size, p.local_size, p.node, p.node_count, p.role, p.role_rank, p.role_size};
-}
-
-void from_json(const nlohmann::json& json, Place& p) {
-  auto get = [&json, i = 0u](auto& value) mutable { json.at(i++).get_to(value); };
-  get(p.rank), get(p.world_size), get(p.local_size), get(p.node), get(p.node_count);
-  get(p.role), get(p.role_rank), get(p.role_size);
-}
-
-}  // namespace
-
-void to_json(nlohmann::json& json, const Round& r) {
-  to_json(json["first"], r.first);
-  json["master"] = r.master;
-  json["store_host"] = r.store_host;
-  json["error_status"] = r.error_status;
-  json["error"] = r.error;
-}
-
-void from_json(const nlohmann::json& json, Round& r) {
-  from_json(json.at("first"), r.first);
-  json.at("master").get_to(r.master);
-  json.at("store_host").get_to(r.store_host);
-  json.at("error_status").get_to(r.error_status);
-  json.at("error").get_to(r.error);
 }
 
 std::vector<Round> rounds(std::span<const Agent> agents) {

@@ -6,8 +6,6 @@
 
 #include <multinode/child_process.hpp>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include <filesystem>
 #include <span>
 
@@ -36,8 +34,6 @@ struct Agent {
 
   std::string name() const;  // "node 1 (host b, pid 12)"
 };
-void to_json(nlohmann::json& json, const Agent& agent);
-void from_json(const nlohmann::json& json, Agent& agent);
 
 // The numbers of a process.
 struct Place {
@@ -58,8 +54,6 @@ struct Round {
   int restart = 0;    // this and the next: not part of the JSON text
   std::string store;  // host:port/token of the agents' store
 };
-void to_json(nlohmann::json& json, const Round& round);
-void from_json(const nlohmann::json& json, Round& round);
 
 // The rounds of all nodes. `agents` are sorted by node; ranks are numbered node by node.
 std::vector<Round> rounds(std::span<const Agent> agents);

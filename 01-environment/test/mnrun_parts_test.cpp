@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 #include <multinode/check.hpp>
-#include <nlohmann/json.hpp>
 
-#include <set>
+#include <iterator>
+#include <sstream>
 
 namespace mnrun_parts_test {
 
@@ -14,6 +14,11 @@ using multinode::Environment;
 using multinode::UsageError;
 using namespace std::chrono_literals;
 using Words = std::vector<std::string>;
+
+Words words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
 
 Options parsed(Words words, const Environment& environment = {}) {
   words.insert(words.begin(), "mnrun");
@@ -53,28 +58,11 @@ TEST(MnOptions, WordsAfterTheProgramAreItsArguments) {
 }
 
 TEST(MnOptions, TorchrunsSpellings) {
-  const Options options = parsed({"--nproc_per_node=4",
-                                  "--nnodes=2:2",
-                                  "--node_rank=1",
-                                  "--master_addr=a",
-                                  "--master_port=1234",
-                                  "--rdzv_id",
-                                  "run_7",
-                                  "--max_restarts",
-                                  "3",
-                                  "--monitor_interval",
-                                  "0.5",
-                                  "--rdzv_backend",
-                                  "static",
-                                  "--log_dir",
-                                  "/x_y",
-                                  "--no_python",
-                                  "--rdzv_conf",
-                                  "join_timeout=7,last_call_timeout=1",
-                                  "--redirects",
-                                  "1",
-                                  "--tee=0:1,1:3",
-                                  "p"});
+  const Options options = parsed(
+      words("--nproc_per_node=4 --nnodes=2:2 --node_rank=1 --master_addr=a --master_port=1234 --rdzv_id run_7 "
+            "--max_restarts 3 "
+            "--monitor_interval 0.5 --rdzv_backend static --log_dir /x_y --no_python --redirects 1 --tee=0:1,1:3 "
+            "--rdzv_conf join_timeout=7,last_call_timeout=1 p"));
   EXPECT_EQ(options.processes, "4");
   EXPECT_EQ(options.nodes, 2);
   EXPECT_EQ(options.node_rank, 1);
@@ -215,16 +203,12 @@ TEST(Rounds, TellEachNodeOfTheStoreAndOfTheFirstError) {
   agents[1].hosts_store = true;
   agents[1].error_status = 127, agents[1].error = "not found";
   agents[2].error_status = 2, agents[2].error = "later";
-  for (const mnrun::Round& sent : mnrun::rounds(agents)) {
-    const auto round = nlohmann::json::parse(nlohmann::json(sent).dump()).get<mnrun::Round>();
+  for (const mnrun::Round& round : mnrun::rounds(agents)) {
     EXPECT_EQ(round.master.run_id, "r");
     EXPECT_EQ(round.master.max_restarts, 7);
     EXPECT_EQ(round.store_host, agents[1].name());
     EXPECT_EQ(round.error_status, 127);
     EXPECT_EQ(round.error, agents[1].name() + ": not found");
-    EXPECT_EQ(round.first.rank, sent.first.rank);
-    EXPECT_EQ(round.first.node, sent.first.node);
-    EXPECT_EQ(round.first.local_size, sent.first.local_size);
     EXPECT_EQ(round.first.world_size, 4);
     EXPECT_EQ(round.first.node_count, 3);
     EXPECT_EQ(round.first.role, "default");
@@ -243,25 +227,12 @@ TEST(EnvironmentOfAProcess, HasNoVariablesOfOtherLaunchers) {
   const Environment inherited = {{"A", "theirs"},   {"HOME", "/h"},     {"OMPI_COMM_WORLD_RANK", "5"},
                                  {"PMI_RANK", "5"}, {"PMIX_RANK", "5"}, {"TORCHELASTIC_RUN_ID", "t"}};
   const auto list = mnrun::environment_of(mnrun::places(round.first)[1], round, options, inherited);
-  const std::set<std::string> got(list.begin(), list.end());
-  const std::set<std::string> expected = {"A=mine",
-                                          "HOME=/h",
-                                          "RANK=1",
-                                          "WORLD_SIZE=2",
-                                          "LOCAL_RANK=1",
-                                          "LOCAL_WORLD_SIZE=2",
-                                          "GROUP_RANK=0",
-                                          "GROUP_WORLD_SIZE=1",
-                                          "ROLE_NAME=default",
-                                          "ROLE_RANK=1",
-                                          "ROLE_WORLD_SIZE=2",
-                                          "MASTER_ADDR=127.0.0.1",
-                                          "MASTER_PORT=5",
-                                          "MNRUN_STORE=127.0.0.1:6",
-                                          "MNRUN_RUN_ID=r",
-                                          "MNRUN_RESTART_COUNT=3",
-                                          "OMP_NUM_THREADS=1"};
-  EXPECT_EQ(got, expected);
+  const Words expected = words(
+      "A=mine GROUP_RANK=0 GROUP_WORLD_SIZE=1 HOME=/h LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
+      "MASTER_PORT=5 "
+      "MNRUN_RESTART_COUNT=3 MNRUN_RUN_ID=r MNRUN_STORE=127.0.0.1:6 OMP_NUM_THREADS=1 RANK=1 ROLE_NAME=default "
+      "ROLE_RANK=1 ROLE_WORLD_SIZE=2 WORLD_SIZE=2");
+  EXPECT_EQ(list, expected);
 }
 
 TEST(EnvironmentOfAProcess, ThreadsAreTheUsersChoice) {

@@ -20,6 +20,7 @@
 
 namespace mnrun_program_test {
 
+using multinode::testing::occurrences;
 using multinode::testing::Process;
 using multinode::testing::Result;
 using multinode::testing::TemporaryFolder;
@@ -44,13 +45,9 @@ struct TwoNodes {
   explicit TwoNodes(const std::string& script, const Words& options = {}) {
     const std::string port = std::to_string(multinode::testing::free_port());
     for (int i = 0; i < 2; ++i) {
-      Words all = {"--nnodes",         "2",
-                   "--node-rank",      std::to_string(i),
-                   "--nproc-per-node", std::to_string(2 - i),
-                   "--master-addr",    "127.0.0.1",
-                   "--master-port",    port,
-                   "--timeout",        "100"};
-      all.insert(all.end(), options.begin(), options.end());
+      Words all = options;
+      all.insert(all.end(), {"--nnodes", "2", "--node-rank", std::to_string(i), "--nproc-per-node"});
+      all.insert(all.end(), {std::to_string(2 - i), "--master-addr", "127.0.0.1", "--master-port", port});
       node[i] = std::make_unique<Process>(mnrun_with(all, script));
     }
   }
@@ -74,24 +71,23 @@ pid_t process_of(const Process& mnrun, const std::string& rank) {
   return pid;
 }
 
-bool alive(pid_t pid) {  // false for a zombie
+bool is_running(pid_t pid) {  // false for a zombie
   const std::string stat = text_of("/proc/" + std::to_string(pid) + "/stat");
-  const auto close = stat.rfind(')');
-  return close != std::string::npos && stat[close + 2] != 'Z';
+  return !stat.empty() && stat.find(") Z ") == stat.npos;
 }
 
-std::vector<std::string> lines_with(const std::string& text, const std::string& beginning) {
-  std::vector<std::string> result;
+Words lines_with(const std::string& text, const std::string& beginning) {
+  Words result;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);)
     if (line.starts_with(beginning)) result.push_back(line.substr(beginning.size()));
   return result;
 }
 
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t n = 0;
-  for (auto at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
-  return n;
+// Waits until each of the first ranks has printed `text`.
+void expect_each(Process& mnrun, const std::string& text, int ranks = 2) {
+  for (int rank = 0; rank < ranks; ++rank)
+    ASSERT_TRUE(mnrun.wait_for("rank " + std::to_string(rank) + "\\] " + text)) << rank;
 }
 
 TEST(Mnrun, SetsTheVariablesOfEachProcess) {
@@ -114,7 +110,7 @@ TEST(Mnrun, IsBelievedInsideAnotherLauncher) {
                                {"WORLD_SIZE", "1"},
                                {"LOCAL_RANK", "0"}});
   EXPECT_EQ(r.status, 0) << r.err;
-  EXPECT_EQ(count(r.out, "] ---2\n"), 2u) << r.out;
+  EXPECT_EQ(occurrences(r.out, "] ---2\n"), 2u) << r.out;
 }
 
 TEST(Mnrun, ExitsWithTheStatusOfTheFirstFailure) {
@@ -128,7 +124,7 @@ TEST(Mnrun, ExitsWithTheStatusOfTheFirstFailure) {
 
 TEST(Mnrun, AKilledProcessEndsTheOthers) {
   Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "4"}, "echo ready; exec sleep 60"));
-  for (const std::string rank : {"0", "1", "2", "3"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready"));
+  expect_each(mnrun, "ready", 4);
   std::vector<pid_t> pids;
   for (const std::string rank : {"0", "1", "2", "3"}) pids.push_back(process_of(mnrun, rank));
   const auto begin = std::chrono::steady_clock::now();
@@ -139,8 +135,8 @@ TEST(Mnrun, AKilledProcessEndsTheOthers) {
   EXPECT_NE(r.err.find("rank 3 (node 0, host "), std::string::npos);
   EXPECT_NE(r.err.find("pid " + std::to_string(pids[3]) + ") was killed by signal 9 (SIGKILL)\n"), std::string::npos)
       << r.err;
-  EXPECT_EQ(count(r.err, "\n"), 1u) << r.err;
-  for (const pid_t pid : pids) EXPECT_FALSE(alive(pid));
+  EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
+  for (const pid_t pid : pids) EXPECT_FALSE(is_running(pid));
 }
 
 // The kernel closes a killed process's connections before its parent can wait for it.
@@ -172,7 +168,7 @@ TEST(Mnrun, KillsProcessesThatIgnoreSigtermWithTheirChildren) {
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_GE(took, 400ms);  // it had time to end by itself
   EXPECT_LT(took, 30s);
-  EXPECT_TRUE(soon([&] { return !alive(pid); }));
+  EXPECT_TRUE(soon([&] { return !is_running(pid); }));
 }
 
 TEST(Mnrun, LeavesNoProcessBehindWhenKilled) {
@@ -184,26 +180,26 @@ TEST(Mnrun, LeavesNoProcessBehindWhenKilled) {
     pids.push_back(std::stoi((*match)[1]));
   }
   mnrun.signal(SIGKILL);
-  for (const pid_t pid : pids) EXPECT_TRUE(soon([&] { return !alive(pid); }));
+  for (const pid_t pid : pids) EXPECT_TRUE(soon([&] { return !is_running(pid); }));
 }
 
 TEST(Mnrun, ForwardsSignals) {
   Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
                            "trap 'echo got usr1' USR1; trap 'echo got term; exit 3' TERM; echo ready;"
                            "while :; do sleep 60 & wait $!; done"));
-  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready"));
+  expect_each(mnrun, "ready");
   mnrun.signal(SIGUSR1);
-  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] got usr1"));
+  expect_each(mnrun, "got usr1");
   mnrun.signal(SIGTERM);
   const Result r = mnrun.wait();
   EXPECT_EQ(r.status, 143);
-  EXPECT_EQ(count(r.out, "got term"), 2u) << r.out;
+  EXPECT_EQ(occurrences(r.out, "got term"), 2u) << r.out;
   EXPECT_NE(r.err.find("signal 15 (SIGTERM)"), std::string::npos) << r.err;
 }
 
 TEST(Mnrun, SuspendsAndContinuesWithItsProcesses) {
   Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"}, "echo ready; exec sleep 60"));
-  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready"));
+  expect_each(mnrun, "ready");
   const pid_t pid = process_of(mnrun, "1");
   const auto state = [](pid_t p) {
     const std::string stat = text_of("/proc/" + std::to_string(p) + "/stat");
@@ -220,9 +216,9 @@ TEST(Mnrun, SuspendsAndContinuesWithItsProcesses) {
 TEST(Mnrun, ASecondSignalDoesNotWait) {
   Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
                            "trap 'echo never mind' INT; echo ready; while :; do sleep 60 & wait $!; done"));
-  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] ready"));
+  expect_each(mnrun, "ready");
   mnrun.signal(SIGINT);
-  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(mnrun.wait_for("rank " + rank + "\\] never mind"));
+  expect_each(mnrun, "never mind");
   mnrun.signal(SIGINT);
   const Result r = mnrun.wait();
   EXPECT_EQ(r.status, 130);
@@ -243,12 +239,7 @@ TEST(Mnrun, StartErrorsAreOneLine) {
       {{file("plain", "text", 0644)}, 126, "not executable"},
       {{folder.path().string()}, 126, "folder"},
       {{file("script", "#!/no/such/interpreter\n", 0755)}, 127, "interpreter"},
-      {{file("damaged",
-             "\x7f"
-             "ELF",
-             0755)},
-       126,
-       "damaged"},
+      {{file("damaged", "\177ELF", 0755)}, 126, "damaged"},
       {{"--workdir", "/no/such/folder", "true"}, 2, "/no/such/folder"},
       {{"--log-dir", "/proc/no", "-r", "3", "true"}, 2, "/proc/no"},
       {{"--nproc-per-node", "0", "true"}, 2, "--nproc-per-node"},
@@ -260,7 +251,7 @@ TEST(Mnrun, StartErrorsAreOneLine) {
     const Result r = multinode::testing::run(command);
     EXPECT_EQ(r.status, status) << r.err;
     EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
-    EXPECT_EQ(count(r.err, "\n"), 1u) << r.err;
+    EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
     EXPECT_EQ(r.out, "");
   }
 }
@@ -279,7 +270,7 @@ TEST(Mnrun, RestartsAtMostMaxRestartsTimes) {
   const Result never_right = standalone(2, script, {"--max-restarts", "2"});
   EXPECT_EQ(never_right.status, 5);
   EXPECT_EQ(lines_with(never_right.out, "[rank 1] "), (Words{"start 0", "start 1", "start 2"}));
-  EXPECT_EQ(count(never_right.err, "ended with exit status 5"), 3u) << never_right.err;
+  EXPECT_EQ(occurrences(never_right.err, "ended with exit status 5"), 3u) << never_right.err;
 
   const Result right =
       standalone(2, "echo start $MNRUN_RESTART_COUNT; if [ $RANK$MNRUN_RESTART_COUNT = 10 ]; then kill -9 $$; fi",
@@ -304,7 +295,7 @@ TEST(Mnrun, DoesNotRestartAfterABadCommandLine) {
   for (const std::string status : {"2", "77"}) {
     const Result r = standalone(2, "echo start; exit " + status, {"--max-restarts", "3"});
     EXPECT_EQ(r.status, std::stoi(status));
-    EXPECT_LE(count(r.out, "start"), 2u) << r.out;
+    EXPECT_LE(occurrences(r.out, "start"), 2u) << r.out;
   }
 }
 
@@ -319,7 +310,7 @@ TEST(Mnrun, AsyncContinuesWhileOneProcessRuns) {
   ASSERT_TRUE(mnrun.wait_for("rank 2\\] gone"));
   std::ofstream(fifo) << "go\n";
   const Result r = mnrun.wait();
-  EXPECT_EQ(count(r.out, "[rank 0] last\n"), 1u) << r.out;
+  EXPECT_EQ(occurrences(r.out, "[rank 0] last\n"), 1u) << r.out;
   EXPECT_TRUE(r.status == 7 || r.status == 8) << r.status;
   EXPECT_NE(r.err.find("ended with exit status " + std::to_string(r.status)), std::string::npos) << r.err;
 }
@@ -402,7 +393,7 @@ TEST(Mnrun, LogsAsTorchrunPlacesThem) {
   const TemporaryFolder folder;
   const Result r = standalone(3, "echo out $RANK; echo err $RANK >&2",
                               {"--log-dir", folder.path().string(), "--rdzv-id", "ignored"});
-  EXPECT_EQ(count(r.out, "out"), 3u);
+  EXPECT_EQ(occurrences(r.out, "out"), 3u);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 
   const Result some = multinode::testing::run(mnrun_with(
@@ -419,7 +410,7 @@ TEST(Mnrun, LogsAsTorchrunPlacesThem) {
   EXPECT_EQ(some.out, "[rank 2] out 2\n");
   EXPECT_EQ(lines_with(some.err, "[rank 1] "), Words{"err 1"});
   EXPECT_EQ(lines_with(some.err, "[rank 2] "), Words{"err 2"});
-  EXPECT_EQ(count(some.err, "err"), 2u);
+  EXPECT_EQ(occurrences(some.err, "err"), 2u);
 }
 
 TEST(Mnrun, LogFilesWithoutLogDirAreInANewPrivateFolder) {
@@ -452,7 +443,7 @@ TEST(Mnrun, FollowsNoLinkBelowItsFolderOfLogs) {
     const Result r = standalone(2, "echo out", {"-r", "3", "--log-dir", logs, "--rdzv-id", "job"});
     EXPECT_EQ(r.status, 1);
     EXPECT_NE(r.err.find(in_the_way.string() + ": a link, a pipe or a file is in the way"), std::string::npos) << r.err;
-    EXPECT_EQ(count(r.err, "\n"), 1u) << r.err;
+    EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
     std::filesystem::remove(in_the_way);
   };
   std::filesystem::create_directories(logs);
@@ -478,7 +469,7 @@ TEST(Mnrun, ItsDescriptorsAreNotLimitedByTheSoftLimit) {
   const std::string run = std::string("ulimit -S -n 40; ") + PATH_mnrun + " --standalone --nproc-per-node 30";
   const Result r = multinode::testing::run({"sh", "-c", run + " sh -c 'ulimit -S -n'"});
   EXPECT_EQ(r.status, 0) << r.err;
-  EXPECT_EQ(count(r.out, "] 40\n"), 30u) << r.out;  // the processes have the limit of mnrun's caller
+  EXPECT_EQ(occurrences(r.out, "] 40\n"), 30u) << r.out;  // the processes have the limit of mnrun's caller
 }
 
 // mnrun as the first process of a container: its pid is 1.
@@ -522,9 +513,9 @@ TEST_F(MnrunAsInit, ForwardsSignalsAndReturnsTheStatus) {
   Process container(
       in_container(mnrun_with({"--standalone", "--nproc-per-node", "2"},
                               "trap 'echo got usr1' USR1; echo ready; while :; do sleep 60 & wait $!; done")));
-  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(container.wait_for("rank " + rank + "\\] ready"));
+  expect_each(container, "ready");
   kill(init_of(container), SIGUSR1);
-  for (const std::string rank : {"0", "1"}) ASSERT_TRUE(container.wait_for("rank " + rank + "\\] got usr1"));
+  expect_each(container, "got usr1");
   kill(init_of(container), SIGTERM);
   const Result r = container.wait();
   EXPECT_EQ(r.status, 143);
@@ -558,7 +549,7 @@ TEST(Mnrun, DoesNotWaitForADaemonThatKeepsThePipeOpen) {
                                      "while [ ! -s " +
                                      file + " ]; do :; done; echo done");
   EXPECT_EQ(r.status, 0) << r.err;
-  EXPECT_EQ(count(r.out, "done"), 2u);
+  EXPECT_EQ(occurrences(r.out, "done"), 2u);
   EXPECT_LT(r.seconds.count(), 50);
   EXPECT_EQ(kill(std::stoi(text_of(file)), SIGKILL), 0);  // it left the process group and is still running
 }
@@ -575,10 +566,32 @@ TEST(Mnrun, AsAnotherUser) {
     all.insert(all.end(), words.begin(), words.end());
     return multinode::testing::run(all);
   };
-  EXPECT_EQ(count(as_nobody({"id", "-u"}).out, "] 65534\n"), 2u);
+  EXPECT_EQ(occurrences(as_nobody({"id", "-u"}).out, "] 65534\n"), 2u);
   const Result r = as_nobody({"-r", "3", "--log-dir", folder.path().string(), "true"});
   EXPECT_EQ(r.status, 2);
   EXPECT_NE(r.err.find("--log-dir " + folder.path().string() + ": Permission denied"), std::string::npos) << r.err;
+}
+
+// Two users with the same command line, and no --rdzv-id.
+TEST(MnrunTwoNodes, AnotherUsersRunIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
+  const std::string port = std::to_string(multinode::testing::free_port());
+  const auto node = [&](const std::string& rank) {
+    return Words{PATH_mnrun,  "--nnodes",      "2",  "--node-rank", rank, "--master-addr",
+                 "127.0.0.1", "--master-port", port, "true"};
+  };
+  Process head(node("0"));
+  const TemporaryFolder folder;
+  chmod(folder.path().c_str(), 0755);
+  Words other = node("1");
+  other[0] = folder / "mnrun";
+  std::filesystem::copy_file(PATH_mnrun, other[0]);
+  other.insert(other.begin(), {"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"});
+  const Result refused = multinode::testing::run(other);
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_SAYS(refused.err, " are another user's, or have an --rdzv-id: give all nodes of a run the same --rdzv-id");
+  EXPECT_EQ(multinode::testing::run(node("1")).status, 0);
+  EXPECT_EQ(head.wait().status, 0);
 }
 
 TEST(MnrunTwoNodes, RanksAreNumberedNodeByNode) {
@@ -684,7 +697,7 @@ TEST(MnrunTwoNodes, AsyncWaitsForTheOtherNode) {
   const Result a = run.node[0]->wait(), b = run.node[1]->wait();
   EXPECT_EQ(a.status, 9) << a.err;
   EXPECT_EQ(b.status, 9) << b.err;
-  EXPECT_EQ(count(a.out, "on"), 2u);
+  EXPECT_EQ(occurrences(a.out, "on"), 2u);
   EXPECT_NE(a.err.find("rank 2 (node 1, "), std::string::npos) << a.err;
 }
 
@@ -712,7 +725,7 @@ TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
     EXPECT_EQ(r.status, 127);
     EXPECT_NE(r.err.find("node 1 (host "), std::string::npos) << r.err;
     EXPECT_NE(r.err.find("'only-on-the-head'"), std::string::npos) << r.err;
-    EXPECT_EQ(count(r.err, "\n"), 1u) << r.err;
+    EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
   }
 }
 
