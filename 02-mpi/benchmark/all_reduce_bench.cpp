@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <iostream>
@@ -43,9 +44,10 @@ std::size_t count_wrong(std::span<const float> block, int ranks) {
 }
 
 void require_memory(multinode::World& world, const Options& options) {
-  std::size_t free = perf::available_host_memory(world) / 10 * 9;
-  for (const std::string& text : world.gather("free memory", std::to_string(free)))
-    free = std::min<std::size_t>(free, std::stoull(text));
+  const std::string own = std::to_string(perf::available_host_memory(world) / 10 * 9);
+  const std::size_t free = std::stoull(world.digest("free memory", own, [](const auto& all) {
+    return *std::ranges::min_element(all, {}, [](const std::string& text) { return std::stoull(text); });
+  }));
   const std::size_t row = options.columns * sizeof(float), rows = free / row;
   if (rows < options.rows)
     throw multinode::UsageError("--rows " + std::to_string(options.rows) + " does not fit into memory: use at most " +
@@ -91,11 +93,17 @@ int run(multinode::World& world, const Options& options) {
     wrong += count_wrong(block, world.size());
   }
 
-  double mean = 0;
-  for (const std::string& text : world.gather("seconds", std::to_string(seconds * 1e9)))
-    mean += std::stod(text) * 1e-9 / world.size();
-  std::size_t all_wrong = 0;
-  for (const std::string& text : world.gather("wrong", std::to_string(wrong))) all_wrong += std::stoull(text);
+  double mean = 0;  // on rank 0
+  const nlohmann::json own{seconds, wrong};
+  const std::size_t all_wrong = std::stoull(world.digest("result", own.dump(), [&](const auto& ranks) {
+    std::size_t sum = 0;
+    for (const std::string& text : ranks) {
+      const auto rank = nlohmann::json::parse(text);
+      mean += rank[0].template get<double>() / world.size();
+      sum += rank[1].template get<std::size_t>();
+    }
+    return std::to_string(sum);
+  }));
   if (world.rank() == 0) {
     const double payload = static_cast<double>(block.size() * sizeof(float)), algbw = payload / mean;
     const double busbw = algbw * 2 * (world.size() - 1) / world.size();

@@ -8,6 +8,7 @@
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
+#include <multinode/text.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -26,6 +27,18 @@ namespace {
 
 using multinode::UsageError;
 using multinode::World;
+
+std::string bytes_of(std::span<const double> numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()};
+}
+
+// The numbers of all processes, one after the other.
+std::vector<double> numbers_of(const std::vector<std::string>& processes) {
+  const std::string bytes = multinode::join(processes, "");
+  std::vector<double> numbers(bytes.size() / sizeof(double));
+  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
+}
 
 class Benchmark {
  public:
@@ -57,11 +70,12 @@ class Benchmark {
   double estimate(const Operation& operation, int warmup);
   int calls_a_sample(double seconds) const;
   Plan warm_up(const Operation& operation);
+  double maximum(const char* name, double own);
   double slowest(const Samples& samples);
   double over_ranks(std::span<const double> times) const;
-  std::vector<double> times_after_barrier(const Operation& operation, int calls);
+  template <class Judge>
+  bool after_barrier(const Operation& operation, int calls, Judge&& judge);
   void name_late(const Operation& operation, int calls, Result& result);
-  std::vector<std::vector<double>> gather(const char* name, std::span<const double> own);
   std::uint64_t count_wrong(const Operation& operation);
 
   World& world_;
@@ -118,9 +132,7 @@ void Benchmark::refuse_what_does_not_fit() {
   const auto bytes = [&](Blocks blocks) { return number_of(blocks, ranks_->size()) * largest; };
   const std::size_t in = bytes(collective_.in), both = bytes(collective_.larger());
   const std::size_t needed_bytes = static_cast<std::size_t>(ranks_->local()) * (in + both);
-  double free = static_cast<double>(ranks_->available_memory());
-  for (const std::vector<double>& process : gather("free memory", std::vector{free})) free = std::min(free, process[0]);
-  free *= 0.9;
+  const double free = 0.9 * -maximum("free memory", -static_cast<double>(ranks_->available_memory()));
   if (const auto needed = static_cast<double>(needed_bytes); needed > free) {
     const auto fits = static_cast<std::size_t>(static_cast<double>(both) * free / needed);
     throw UsageError("--maxbytes: the buffers of a process need " + std::to_string(needed_bytes >> 20) +
@@ -134,7 +146,7 @@ void Benchmark::refuse_what_does_not_fit() {
 void Benchmark::head() {
   std::string devices;
   for (int local = 0; local < ranks_->local(); ++local) devices += (local ? "\n" : "") + ranks_->device(local);
-  const auto of_all = world_.gather("devices", std::to_string(getpid()) + "\n" + devices);
+  const auto of_all = world_.gather_on_rank_0("devices", std::to_string(getpid()) + "\n" + devices);
   if (!talks()) return;
   const auto counted = [](int number, const std::string& one, const char* ending) {
     return std::to_string(number) + " " + one + (number == 1 ? "" : ending);
@@ -256,23 +268,19 @@ void Benchmark::rows(std::size_t asked_size, Operation operation, int cycle) {
     }
 }
 
-// Every process's numbers, on every process.
-std::vector<std::vector<double>> Benchmark::gather(const char* name, std::span<const double> own) {
-  std::vector<std::vector<double>> all;
-  const std::string bytes(reinterpret_cast<const char*>(own.data()), own.size_bytes());
-  for (const std::string& text : world_.gather(name, bytes)) {
-    all.emplace_back(text.size() / sizeof(double));
-    std::memcpy(all.back().data(), text.data(), text.size());
-  }
-  return all;
+// The largest of all processes' numbers, the same for all of them.
+double Benchmark::maximum(const char* name, double own) {
+  return numbers_of({world_.digest(name, bytes_of({&own, 1}), [](const auto& processes) {
+    const double all = std::ranges::max(numbers_of(processes));
+    return bytes_of({&all, 1});
+  })})[0];
 }
 
 // The slowest rank's median time, the same for all processes.
 double Benchmark::slowest(const Samples& samples) {
-  double own = 0, all = 0;
+  double own = 0;
   for (const std::vector<double>& rank : samples) own = std::max(own, median(rank));
-  for (const std::vector<double>& process : gather("warm-up", {&own, 1})) all = std::max(all, process[0]);
-  return all;
+  return maximum("warm-up", own);
 }
 
 // Seconds per call, after `warmup` untimed calls. The first calls take several times as long as a short call does.
@@ -371,18 +379,20 @@ double Benchmark::over_ranks(std::span<const double> times) const {
 }
 
 // Each rank's time until its call is done, after a barrier: its median over `calls` calls. Back to back, every rank is
-// as slow as the slowest.
-std::vector<double> Benchmark::times_after_barrier(const Operation& operation, int calls) {
+// as slow as the slowest. Returns what judge(times of all ranks), called on rank 0, returns.
+template <class Judge>
+bool Benchmark::after_barrier(const Operation& operation, int calls, Judge&& judge) {
   std::vector<std::vector<double>> times(static_cast<std::size_t>(ranks_->local()));
   for (int call = 0; call < calls; ++call) {
     const Samples one = ranks_->measure(collective_, operation, 1, 1);
     for (std::size_t local = 0; local < one.size(); ++local) times[local].push_back(one[local][0]);
   }
-  std::vector<double> own, all;
+  std::vector<double> own;
   for (const std::vector<double>& of_rank : times) own.push_back(median(of_rank));
-  for (const std::vector<double>& process : gather("times after a barrier", own))
-    all.insert(all.end(), process.begin(), process.end());
-  return all;
+  return !world_
+              .digest("times after a barrier", bytes_of(own),
+                      [&](const auto& processes) { return judge(numbers_of(processes)) ? "yes" : ""; })
+              .empty();
 }
 
 // A rank is late if it is so in two measurements: one call may be slow by chance. A root does other work than the rest
@@ -395,15 +405,22 @@ void Benchmark::name_late(const Operation& operation, int calls, Result& result)
     for (int& rank : found) rank += collective_.rooted && rank >= operation.root ? 1 : 0;
     return found;
   };
-  result.rank_times = times_after_barrier(operation, calls);
-  const auto [least, most] = std::ranges::minmax(result.rank_times);
-  result.spread = (most - least) / median(result.rank_times);
-  result.late = late(result.rank_times);
-  if (result.late.empty()) return;
-  const std::vector<int> again = late(times_after_barrier(operation, calls));
-  std::erase_if(result.late, [&](int rank) { return std::ranges::find(again, rank) == again.end(); });
+  const bool suspected = after_barrier(operation, calls, [&](const std::vector<double>& times) {
+    const auto [least, most] = std::ranges::minmax(times);
+    result.rank_times = times;
+    result.spread = (most - least) / median(times);
+    result.late = late(times);
+    return !result.late.empty();
+  });
+  if (!suspected) return;
+  after_barrier(operation, calls, [&](const std::vector<double>& times) {
+    const std::vector<int> again = late(times);
+    std::erase_if(result.late, [&](int rank) { return std::ranges::find(again, rank) == again.end(); });
+    return true;
+  });
 }
 
+// The result is rank 0's; the others have nothing to show.
 Result Benchmark::measure(const Operation& operation, Result result) {
   ranks_->shift(options_.usage.offset * multinode::size_of(operation.type));
   const Plan plan = warm_up(operation);
@@ -412,18 +429,19 @@ Result Benchmark::measure(const Operation& operation, Result result) {
   result.iterations = plan.samples * plan.calls;
   name_late(operation, std::clamp(result.iterations / 4, 1, 3), result);
 
-  std::vector<double> own = {static_cast<double>(count_wrong(operation))};
-  for (const std::vector<double>& rank : samples)
-    own.insert(own.end(), {mean(rank), median(rank), percentile(rank, 99)});
-  std::vector<double> means, medians, p99s;
-  double wrong = 0;
-  for (const std::vector<double>& process : gather("result", own)) {
-    wrong += process[0];
-    for (std::size_t at = 1; at < process.size(); at += 3) {
-      means.push_back(process[at]);
-      medians.push_back(process[at + 1]);
-      p99s.push_back(process[at + 2]);
-    }
+  auto own_wrong = static_cast<double>(count_wrong(operation)), wrong = 0.0;
+  std::vector<double> own, means, medians, p99s;
+  for (const std::vector<double>& rank : samples) {
+    own.insert(own.end(), {mean(rank), median(rank), percentile(rank, 99), own_wrong});
+    own_wrong = 0;  // with the first rank of the process
+  }
+  const std::vector<double> all = numbers_of(world_.gather_on_rank_0("result", bytes_of(own)));
+  if (!talks()) return result;
+  for (std::size_t at = 0; at < all.size(); at += 4) {
+    means.push_back(all[at]);
+    medians.push_back(all[at + 1]);
+    p99s.push_back(all[at + 2]);
+    wrong += all[at + 3];
   }
   result.time = over_ranks(means);
   result.median = over_ranks(medians);

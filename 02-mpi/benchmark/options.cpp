@@ -61,10 +61,11 @@ class OptionGroup {
                          help);
   }
 
-  void number(const char* names, int& target, int low, int high, const char* help, bool* given = nullptr) {
-    add(names, "N" + (target < low ? "" : " (=" + std::to_string(target) + ")"), help,
+  template <class Number>
+  void number(const char* names, Number& target, int low, int high, const char* help, bool* given = nullptr) {
+    add(names, "N" + (target < Number(low) ? "" : " (=" + std::to_string(target) + ")"), help,
         [=, &target](const std::string& text, const std::string& name) {
-          if (!parse(text, target, low, high))
+          if (!parse(text, target, Number(low), Number(high)))
             throw wrong(name, "a whole number from " + std::to_string(low) + " to " + std::to_string(high), text);
           if (given) *given = true;
         });
@@ -196,11 +197,7 @@ po::options_description Options::description(const Collective& collective) {
                       throw wrong(name, "0 (rank 0), 1 (mean), 2 (minimum) or 3 (maximum)", text);
                     average = static_cast<Average>(number);
                   });
-  performance.add("unalign,u", "N (=0)", "offset of all buffers, in elements",
-                  [this](const std::string& text, const std::string& name) {
-                    if (!parse(text, usage.offset, std::size_t{0}, std::size_t{1'000'000}))
-                      throw wrong(name, "a whole number from 0 to 1000000", text);
-                  });
+  performance.number("unalign,u", usage.offset, 0, 1'000'000, "offset of all buffers, in elements");
 
   OptionGroup checks("Checks");
   checks.number("check,c", check, 0, many, "calls to check; 0: no check");

@@ -64,9 +64,10 @@ void HostRanks::allocate(std::size_t in_bytes, std::size_t both_bytes) {
 std::unique_ptr<Ranks> make_ranks(multinode::World& world, multinode::Backend backend, const Usage& usage) {
   using multinode::Backend;
   if (backend == Backend::automatic) {
-    bool gpus = true;
-    const int own = multinode::stand_in() ? 0 : multinode::device_count();
-    for (const std::string& count : world.gather("GPUs", std::to_string(own))) gpus = gpus && count != "0";
+    const bool own = !multinode::stand_in() && multinode::device_count() > 0;
+    [[maybe_unused]] const bool gpus = world.digest("GPUs", own ? "yes" : "no", [](const auto& answers) {
+      return std::ranges::count(answers, "no") ? "no" : "yes";
+    }) == "yes";
     [[maybe_unused]] const bool one_rank = usage.threads * usage.ranks_per_thread == 1;
     backend = Backend::gloo;
 #ifdef MULTINODE_HAVE_MPI

@@ -5,7 +5,6 @@
 #include <multinode/nccl_handle.hpp>
 
 #include <chrono>
-#include <cstring>
 #include <optional>
 #include <thread>
 
@@ -180,9 +179,8 @@ NcclRanks::NcclRanks(multinode::World& world, const Usage& usage, int first_devi
 
   ncclUniqueId id{};
   if (world.rank() == 0) check(ncclGetUniqueId(&id));
-  const auto ids =
-      world.gather("NCCL's unique id", world.rank() == 0 ? std::string(id.internal, sizeof id.internal) : "");
-  std::memcpy(id.internal, ids[0].data(), sizeof id.internal);
+  world.digest("NCCL's unique id", {id.internal, sizeof id.internal}, [](const auto& ids) { return ids[0]; })
+      .copy(id.internal, sizeof id.internal);
   std::vector<ncclComm_t> communicators(static_cast<std::size_t>(local()));
   if (usage_.parallel_init) {
     each_thread([&](int first) { initialize(id, communicators, first, usage_.ranks_per_thread); });

@@ -6,8 +6,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <fstream>
-
 namespace exercises_test {
 
 using namespace multinode::testing;
@@ -63,27 +61,6 @@ TEST(Exercise, WholeElementsOnEveryRank) {
   ASSERT_FALSE(all.empty());
   EXPECT_EQ(all[0].at("size_bytes"), 996);
   EXPECT_EQ(all[0].at("count"), 83);
-}
-
-// 8 ranks a process and two buffers of 4 GiB each: 64 GiB, twice.
-TEST(Exercise, TheTutorialsLine) {
-  std::size_t free_kib = 0;
-  std::ifstream memory("/proc/meminfo");
-  for (std::string key, rest; memory >> key; std::getline(memory, rest))
-    if (key == "MemAvailable:") memory >> free_kib;
-  if (free_kib > std::size_t{120} << 20) GTEST_SKIP() << "it fits here, and would take hours";
-  const std::vector<std::string> line{
-      PATH_all_reduce_perf, "-b", "64M", "-e", "4G", "-f", "2", "-c", "0", "-n", "100", "-g", "8"};
-  const Result refused = run_ranks(2, line);
-  EXPECT_EQ(refused.status, 2) << refused.all();
-  std::smatch found;
-  ASSERT_TRUE(std::regex_search(refused.err, found, std::regex("need 65536 MiB.*the largest -e that fits is (\\d+M)")))
-      << refused.err;
-  EXPECT_EQ(occurrences(refused.err, "the largest -e"), 1u) << refused.err;
-  // Sixteen such buffers are most of what is free for one of the two processes. Other programs take memory meanwhile.
-  const double share = std::stod(found[1]) * 16 * 2 * 1024 / static_cast<double>(free_kib);
-  EXPECT_GT(share, 0.5);
-  EXPECT_LT(share, 1.2);
 }
 
 #endif

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -192,30 +194,22 @@ TEST(Options, LeastBusBandwidths) {
 }
 
 TEST(Sizes, GoByStepsAndByFactors) {
-  given({"-b", "8", "-e", "24", "-i", "8"}, [](const Options& o) {
-    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{8, 16, 24}));
-  });
-  given({"-b", "8", "-e", "23", "-i", "8"}, [](const Options& o) {
-    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{8, 16}));
-  });
-  given({"-b", "8", "-e", "70", "-f", "3"}, [](const Options& o) {
-    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{8, 24}));
-  });
-  // A factor that does not get on by a byte still gets on.
-  given({"-b", "1", "-e", "8", "-f", "1.5"}, [](const Options& o) {
-    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{1, 2, 3, 4, 6}));
-  });
-  given({"-b", "1K", "-e", "1K", "-f", "2"},
-        [](const Options& o) { EXPECT_EQ(o.sizes(), std::vector<std::size_t>{1024}); });
-  given({"-b", "1048576G", "-e", "1048576G", "-f", "1000000"},
-        [](const Options& o) { EXPECT_EQ(o.sizes(), std::vector<std::size_t>{std::size_t{1} << 50}); });
-  given({"-b", "1", "-e", "1048576G", "-i", "1048576G"},
-        [](const Options& o) { EXPECT_EQ(o.sizes(), std::vector<std::size_t>{1}); });
+  const std::size_t mega = 1 << 20;
+  const std::pair<std::vector<std::string>, std::vector<std::size_t>> cases[] = {
+      {{"-b", "8", "-e", "24", "-i", "8"}, {8, 16, 24}},
+      {{"-b", "8", "-e", "23", "-i", "8"}, {8, 16}},
+      {{"-b", "8", "-e", "70", "-f", "3"}, {8, 24}},
+      {{"-b", "1", "-e", "8", "-f", "1.5"}, {1, 2, 3, 4, 6}},  // 1 x 1.5 is not a byte more
+      {{"-b", "1K", "-e", "1K", "-f", "2"}, {1024}},
+      {{"-b", "1048576G", "-e", "1048576G", "-f", "1000000"}, {std::size_t{1} << 50}},
+      {{"-b", "1", "-e", "1048576G", "-i", "1048576G"}, {1}},
+      {{"-b", "1M", "-e", "3M"}, {mega, 2 * mega, 3 * mega}},  // nccl-tests' default step
+      {{"--sweep", "-e", "64"}, {8, 16, 32, 64}},
+      {{"--sweep", "-b", "16M", "-f", "4"}, {16 * mega, 64 * mega}},
+      {{"--sweep", "-e", "10", "-i", "1"}, {8, 9, 10}},
+  };
+  for (const auto& [words, sizes] : cases) given(words, [&](const Options& o) { EXPECT_EQ(o.sizes(), sizes); });
   given({"-b", "1", "-e", "1048576G", "-f", "2"}, [](const Options& o) { EXPECT_EQ(o.sizes().size(), 51u); });
-  // nccl-tests' default step.
-  given({"-b", "1M", "-e", "3M"}, [](const Options& o) {
-    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{1 << 20, 2 << 20, 3 << 20}));
-  });
 }
 
 TEST(Sizes, OfASweep) {
@@ -224,15 +218,6 @@ TEST(Sizes, OfASweep) {
     EXPECT_EQ(sizes.size(), 24u);
     EXPECT_EQ(sizes.front(), 8u);
     EXPECT_EQ(sizes.back(), 64u << 20);
-  });
-  given({"--sweep", "-e", "64"}, [](const Options& o) {
-    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{8, 16, 32, 64}));
-  });
-  given({"--sweep", "-b", "16M", "-f", "4"}, [](const Options& o) {
-    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{16 << 20, 64 << 20}));
-  });
-  given({"--sweep", "-e", "10", "-i", "1"}, [](const Options& o) {
-    EXPECT_EQ(o.sizes(), (std::vector<std::size_t>{8, 9, 10}));
   });
   const std::string why =
       "--sweep adapts the numbers of calls to each size: leave out -n (--iters) and -w (--warmup_iters), or --sweep";
@@ -319,89 +304,14 @@ TEST(Refusal, OfWhatIsNoOption) {
 
 // Whatever the words are: they are taken, or UsageError says why not.
 TEST(Property, AnyCommandLineIsTakenOrRefused) {
-  const std::vector<std::string> words = {"-b",
-                                          "-e",
-                                          "-i",
-                                          "-f",
-                                          "-n",
-                                          "-w",
-                                          "-m",
-                                          "-N",
-                                          "-p",
-                                          "-c",
-                                          "-o",
-                                          "-d",
-                                          "-r",
-                                          "-z",
-                                          "-y",
-                                          "-T",
-                                          "-G",
-                                          "-C",
-                                          "-S",
-                                          "-J",
-                                          "-a",
-                                          "-R",
-                                          "-D",
-                                          "-M",
-                                          "-u",
-                                          "-I",
-                                          "-t",
-                                          "-g",
-                                          "-h",
-                                          "--help",
-                                          "--sweep",
-                                          "--csv",
-                                          "--json",
-                                          "--seed",
-                                          "--op",
-                                          "8",
-                                          "64",
-                                          "64M",
-                                          "4G",
-                                          "1",
-                                          "0",
-                                          "-1",
-                                          "2.5",
-                                          "all",
-                                          "sum",
-                                          "half",
-                                          "nan",
-                                          "",
-                                          "-",
-                                          "--",
-                                          "---",
-                                          "=",
-                                          "--=",
-                                          "-=",
-                                          "1e308",
-                                          "10:64M",
-                                          "1:1,2:2",
-                                          ",",
-                                          ":",
-                                          "@x",
-                                          "\n",
-                                          "\xff",
-                                          "-b8",
-                                          "-zy",
-                                          "-f0.5",
-                                          "--iters",
-                                          "--iter",
-                                          "--iters=",
-                                          "--mem",
-                                          "--min-busbw",
-                                          "--memory",
-                                          "device",
-                                          "host",
-                                          "--mpi-calls",
-                                          "persistent",
-                                          "--corrupt",
-                                          "--timeout",
-                                          "18446744073709551615",
-                                          "99999999999999999999",
-                                          "17179869183G",
-                                          "--minbytes=1",
-                                          "--maxbytes",
-                                          "--stepfactor=1.000001"};
+  std::istringstream list(
+      "-b -e -i -f -n -w -m -N -p -c -o -d -r -z -y -T -G -C -S -J -a -R -D -M -u -I -t -g -h --help "
+      "--sweep --csv --json --seed --op 8 64 64M 4G 1 0 -1 2.5 all sum half nan - -- --- = --= -= 1e308 "
+      "10:64M 1:1,2:2 , : @x \xff -b8 -zy -f0.5 --iters --iter --iters= --mem --min-busbw --memory device "
+      "host --mpi-calls persistent --corrupt --timeout 18446744073709551615 99999999999999999999 "
+      "17179869183G --minbytes=1 --maxbytes --stepfactor=1.000001");
+  std::vector<std::string> words{std::istream_iterator<std::string>(list), {}};
+  words.insert(words.end(), {"", "\n"});
   std::mt19937 random(1);
   const auto below = [&](std::size_t n) { return random() % n; };
   int taken = 0, refused = 0;

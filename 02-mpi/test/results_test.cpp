@@ -120,6 +120,8 @@ TEST(ResultTable, HeadAndRowStandInColumns) {
   Result result = all_reduce();
   result.median = 130.1e-6;
   result.p99 = 201.25e-6;
+  result.root = 2;
+  result.wrong = 7;
   table.row(result, in_place(all_reduce(1 << 20, 5.8014e-6)));
   const auto lines = lines_of(out.str());
   ASSERT_EQ(lines.size(), 4u);
@@ -134,20 +136,8 @@ TEST(ResultTable, HeadAndRowStandInColumns) {
             "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  "
             "(GB/s)             (us)     (us)     (%)     (us)     (us)     (%)");
   EXPECT_EQ(lines[3],
-            "     1048576        262144     float     sum      -1    135.8   7.719   11.58       0    5.801   180.7   "
+            "     1048576        262144     float     sum       2    135.8   7.719   11.58       7    5.801   180.7   "
             "271.1       0    130.1    201.2   9.709    5.627    8.122   9.709");
-}
-
-// By whitespace, as what reads nccl-tests' tables does it.
-TEST(ResultTable, RowBeginsWithNcclTestsColumns) {
-  Result result = all_reduce();
-  result.root = 2;
-  result.wrong = 7;
-  const auto words = words_of(rows(result, in_place(all_reduce())).at(0));
-  ASSERT_EQ(words.size(), 19u);
-  EXPECT_EQ(std::vector(words.begin(), words.begin() + 13),
-            (std::vector<std::string>{"1048576", "262144", "float", "sum", "2", "135.8", "7.719", "11.58", "7", "135.8",
-                                      "7.719", "11.58", "0"}));
 }
 
 TEST(ResultTable, WhatDoesNotExistIsNotANumber) {
@@ -234,13 +224,6 @@ TEST(Json, NamesUnitsAndValues) {
       "busbw_gb_per_s": 0.75, "wrong": 0, "rank_times_us": [1.0, 3.0], "spread_percent": 50.0, "late_ranks": [1]})"));
 }
 
-TEST(Json, WhatDoesNotExistIsNull) {
-  Result result = of_one_rank();
-  result.wrong.reset();
-  const nlohmann::json json = to_json(result);
-  for (const char* name : {"busbw_gb_per_s", "wrong", "spread_percent"}) EXPECT_TRUE(json.at(name).is_null()) << name;
-}
-
 TEST(Csv, HasTheNamesAndNumbersOfTheJson) {
   Result first = all_reduce(), second = of_one_rank();
   first.late = {0, 3};
@@ -271,11 +254,6 @@ TEST(Csv, HasTheNamesAndNumbersOfTheJson) {
       EXPECT_EQ(cells[i], expected) << names[i];
     }
   }
-}
-
-TEST(Csv, EmptyPathWritesNothing) {
-  Csv csv("");
-  EXPECT_NO_THROW(csv.write(all_reduce()));
 }
 
 TEST(Csv, NamesTheFileThatCannotBeWritten) {
@@ -363,15 +341,6 @@ TEST(TooSlow, ASizeThatWasRoundedDownStaysInItsBand) {
   results[0].busbw = 1e9;
   EXPECT_TRUE(too_slow(results, std::vector<LeastBusbw>{{1e9, 64 << 20}}).empty());
   EXPECT_EQ(too_slow(results, std::vector<LeastBusbw>{{2e9, 64 << 20}}).size(), 1u);
-}
-
-TEST(TooSlow, BandWithoutAResultFails) {
-  const std::vector<Result> results = {all_reduce(8)};
-  const std::vector<LeastBusbw> bands = {{1, 0}, {1e9, 1024}, {1e9, 1 << 20}};
-  EXPECT_EQ(too_slow(results, bands),
-            (std::vector<std::string>{
-                "--min-busbw asks for 1 GB/s from 1 KiB up to 1 MiB: nothing was tested, no such size was measured",
-                "--min-busbw asks for 1 GB/s from 1 MiB: nothing was tested, no such size was measured"}));
 }
 
 TEST(TooSlow, OneRankHasNothingToCompare) {

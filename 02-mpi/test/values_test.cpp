@@ -302,9 +302,4 @@ TEST(Values, AShiftByAPowerOfTwoIsFound) {
   }
 }
 
-TEST(Values, TheSameSeedGivesTheSameValues) {
-  const Values::Of of{DataType::float32, Redop::sum, true, 8, 7, 3};
-  EXPECT_EQ(filled(Values(of), of.type, 3, block, 1000), filled(Values(of), of.type, 3, block, 1000));
-}
-
 }  // namespace perf::values_test
