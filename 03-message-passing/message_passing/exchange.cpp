@@ -61,8 +61,11 @@ void require_exchange(const multinode::World& world, const ExchangeOptions& opti
 }
 
 int verdict(multinode::World& world, const ExchangeOptions& options, std::size_t wrong) {
-  std::size_t total = 0;
-  for (const std::string& text : world.gather("verdict", std::to_string(wrong))) total += std::stoull(text);
+  const std::size_t total = std::stoull(world.digest("verdict", std::to_string(wrong), [](const auto& all) {
+    std::size_t sum = 0;
+    for (const std::string& text : all) sum += std::stoull(text);
+    return std::to_string(sum);
+  }));
   if (world.rank() == 0) {
     const std::size_t checked =
         options.count * static_cast<std::size_t>(options.rounds) * static_cast<std::size_t>(world.size() - 1);

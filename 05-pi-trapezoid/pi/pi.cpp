@@ -124,19 +124,19 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
                 << std::flush;
   }
 
-  std::vector<double> all_own_seconds, all_fastest, all_seconds;
-  for (const std::string& said :
-       world.gather("result", fmt::format("{:.9f} {:.9f} {:.9f} {:a} {:d}", own_seconds / options.trials, fastest,
-                                          seconds / options.trials, last.answer, same))) {
-    double own = 0, fastest_of_rank = 0, whole = 0, answer = 0;
-    int unchanged = 0;
-    if (std::sscanf(said.c_str(), "%lf %lf %lf %la %d", &own, &fastest_of_rank, &whole, &answer, &unchanged) != 5)
-      throw std::runtime_error("could not parse the result of a rank: '" + said + "'");
-    all_own_seconds.push_back(own);
-    all_fastest.push_back(fastest_of_rank);
-    all_seconds.push_back(whole);
-    same = same && unchanged && answer == last.answer;
-  }
+  std::vector<double> all_own_seconds, all_fastest, all_seconds;  // on rank 0
+  const nlohmann::json result{own_seconds / options.trials, fastest, seconds / options.trials, last.answer, same};
+  same = world.digest("result", result.dump(), [&](const auto& ranks) {
+    bool all_same = true;
+    for (const std::string& text : ranks) {
+      const auto rank = nlohmann::json::parse(text);
+      all_own_seconds.push_back(rank[0]);
+      all_fastest.push_back(rank[1]);
+      all_seconds.push_back(rank[2]);
+      all_same = all_same && rank[3] == last.answer && rank[4].template get<bool>();
+    }
+    return all_same ? "same" : "";
+  }) == "same";
   const Verdict verdict = judge(options.n, last.answer);
   const bool right = verdict.right && same;
   if (!first) return right ? multinode::exit_right : multinode::exit_wrong;
