@@ -156,6 +156,7 @@ TEST_F(Commands, TheStoreOfAJobAdmitsItsProcessesOnly) {
   multinode::TcpStore(place, 60s, {.token = place.token}).set("key", "value");
   EXPECT_EQ(run("stop", {"1"}).status, 0);
   EXPECT_EQ(client.wait().status, 130);
+  EXPECT_THROW(multinode::TcpStore(place, 100ms, {.token = place.token}), multinode::StoreTimeout);
 }
 
 TEST_F(Commands, AProcessSeesItsOwnGpusOnly) {
@@ -211,10 +212,14 @@ TEST_F(Commands, ErrorsAreOneLine) {
   EXPECT_EQ(result.status, 127) << result.all();
   EXPECT_SAYS(result.out, "cannot start 'nothing'");
   const std::string port = cluster_.address().substr(cluster_.address().find(':') + 1);
-  const Result taken =
-      multinode::testing::run({PATH_cluster, "start", "--head", "--port", port, "--state", jobs_ / "other"});
+  const auto other_head = [&](const std::string& option, const std::string& value) {
+    return multinode::testing::run({PATH_cluster, "start", "--head", option, value, "--state", jobs_ / "other"});
+  };
+  const Result taken = other_head("--port", port), unknown = other_head("--host", "no.such.host.invalid");
   EXPECT_EQ(taken.status, 1);
   EXPECT_SAYS(taken.err, "cannot listen on 127.0.0.1:" + port);
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_SAYS(unknown.err, "--host: ");
 }
 
 // A killed head leaves its folder; the next one takes it, and does not overwrite the records.

@@ -65,6 +65,45 @@ class Inbox {
   bool closed_ = false;
 };
 
+inline Hello hello_of(const std::string& host, int cpus, int gpus) {
+  Hello hello;
+  hello.set_version("3");
+  hello.set_host(host);
+  hello.set_pid(4711);
+  hello.set_cpus(cpus);
+  hello.set_gpus(gpus);
+  return hello;
+}
+inline void name(Which& which, const Start& start, int rank) {
+  which.set_job(start.job());
+  which.set_attempt(start.attempt());
+  which.set_rank(rank);
+}
+
+// What a node says of the processes of a start; say(message) sends it.
+template <class Say>
+void say_started(const Start& start, Say&& say) {
+  for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank) {
+    FromNode message;
+    name(*message.mutable_started()->mutable_which(), start, rank);
+    message.mutable_started()->set_pid(1000 + rank);
+    say(message);
+  }
+}
+inline FromNode end_of(const Start& start, int rank, int status, const std::string& error = "") {
+  FromNode message;
+  name(*message.mutable_ended()->mutable_which(), start, rank);
+  message.mutable_ended()->set_status(status);
+  message.mutable_ended()->set_error(error);
+  return message;
+}
+inline FromNode output_of(const Start& start, int rank, const std::string& text) {
+  FromNode message;
+  name(*message.mutable_output()->mutable_which(), start, rank);
+  message.mutable_output()->set_text(text);
+  return message;
+}
+
 class FakeNode {
  public:
   FakeNode(std::uint16_t port, const std::string& key, const std::string& host, int cpus, int gpus = 0)
@@ -77,12 +116,7 @@ class FakeNode {
                       return message;
                     });
     FromNode message;
-    Hello& hello = *message.mutable_hello();
-    hello.set_version("3");
-    hello.set_host(host);
-    hello.set_pid(4711);
-    hello.set_cpus(cpus);
-    hello.set_gpus(gpus);
+    *message.mutable_hello() = hello_of(host, cpus, gpus);
     outbox_->put(message);
     reader_ = std::thread([this] {
       for (ToNode to_node; stream_->Read(&to_node);) inbox.put(to_node);
@@ -104,37 +138,14 @@ class FakeNode {
     return inbox.next([](const ToNode& m) { return m.has_stop(); }).stop();
   }
 
-  static Which which(const Start& start, int rank) {
-    Which which;
-    which.set_job(start.job());
-    which.set_attempt(start.attempt());
-    which.set_rank(rank);
-    return which;
-  }
   void started(const Start& start) {
-    for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank) {
-      FromNode message;
-      *message.mutable_started()->mutable_which() = which(start, rank);
-      message.mutable_started()->set_pid(1000 + rank);
-      outbox_->put(message);
-    }
-  }
-  void ended(const Start& start, int rank, int status, const std::string& error = "") {
-    FromNode message;
-    *message.mutable_ended()->mutable_which() = which(start, rank);
-    message.mutable_ended()->set_status(status);
-    message.mutable_ended()->set_error(error);
-    outbox_->put(message);
+    say_started(start, [this](const FromNode& message) { outbox_->put(message); });
   }
   void all_ended(const Start& start, int status) {
-    for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank) ended(start, rank, status);
+    for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank)
+      outbox_->put(end_of(start, rank, status));
   }
-  void output(const Start& start, int rank, const std::string& text) {
-    FromNode message;
-    *message.mutable_output()->mutable_which() = which(start, rank);
-    message.mutable_output()->set_text(text);
-    outbox_->put(message);
-  }
+  void output(const Start& start, int rank, const std::string& text) { outbox_->put(output_of(start, rank, text)); }
   // Ends its call as it should be, and waits for the end.
   void leave() {
     outbox_.reset();

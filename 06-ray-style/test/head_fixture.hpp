@@ -21,10 +21,11 @@ namespace cluster::testing {
 
 using namespace std::chrono_literals;
 
-inline Job job_of(int workers, int max_failures = 0) {
+inline Job job_of(int workers, int max_failures = 0, int gpus = 0) {
   Job job;
   job.set_program("program");
   job.set_num_workers(workers);
+  job.set_gpus_per_worker(gpus);
   job.set_max_failures(max_failures);
   return job;
 }
@@ -63,12 +64,6 @@ class HeadTest : public ::testing::Test {
     const grpc::Status status = call(&Cluster::Stub::Submit, job, number);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return number.job();
-  }
-  void stop(std::int64_t job) {
-    JobNumber number;
-    number.set_job(job);
-    Nothing nothing;
-    EXPECT_TRUE(call(&Cluster::Stub::StopJob, number, nothing).ok());
   }
   Status status() {
     Status status;

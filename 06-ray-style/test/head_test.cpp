@@ -2,13 +2,11 @@
 #include "test/head_fixture.hpp"
 
 #include <multinode/check.hpp>
-#include <multinode/tcp_store.hpp>
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -18,22 +16,6 @@ using namespace std::chrono_literals;
 using namespace cluster;
 using namespace cluster::testing;
 using Clock = std::chrono::steady_clock;
-
-TEST_F(HeadTest, RunsAJobOnItsNodes) {
-  auto a = node("a", 2), b = node("b", 2);
-  const auto job = submit(job_of(3));
-  const Start on_a = a->start(), on_b = b->start();
-  EXPECT_EQ(on_a.count() + on_b.count(), 3);
-  a->started(on_a);
-  b->started(on_b);
-  record(job, 0, "node 1 (b) has rank 2 and up, pids 1002\n");
-  b->output(on_b, 2, "hello\n");
-  record(job, 0, "(worker 2, b, 1002) hello\n");
-  a->all_ended(on_a, 0);
-  b->all_ended(on_b, 0);
-  EXPECT_TRUE(record(job).ends_with("cluster: job 1 has ended\n"));
-  EXPECT_EQ(record(job), record(job)) << "it can be read again";
-}
 
 TEST_F(HeadTest, SeesADeadNodeAndAFrozenOne) {
   auto a = node("a", 1), b = node("b", 1), c = node("c", 1);
@@ -85,35 +67,6 @@ TEST_F(HeadTest, ANodeThatLeavesIsSaidToHaveLeft) {
   EXPECT_EQ(logged("node 0 (a, pid 4711) is gone: it left").size(), 1u);
 }
 
-TEST_F(HeadTest, TheStoreOfAnAttemptLivesAsLong) {
-  auto a = node("a", 1);
-  const auto job = submit(job_of(1));
-  const Start start = a->start();
-  const multinode::Endpoint endpoint{"127.0.0.1", static_cast<std::uint16_t>(start.store_port())};
-  {
-    multinode::TcpStore store(endpoint, 60s, {.token = start.store_token()});
-    store.set("key", "value");
-    EXPECT_EQ(store.get("key", 60s), "value");
-  }
-  a->all_ended(start, 0);
-  record(job);
-  EXPECT_THROW(multinode::TcpStore(endpoint, 100ms), multinode::StoreTimeout);
-}
-
-TEST_F(HeadTest, StopsAJob) {
-  auto a = node("a", 1);
-  const auto job = submit(job_of(1, -1)), waits = submit(job_of(2));
-  const Start start = a->start();
-  a->started(start);
-  stop(waits);
-  EXPECT_TRUE(record(waits, 130).ends_with("was stopped\n"));
-  stop(job);
-  a->stop();
-  a->all_ended(start, 143);
-  EXPECT_TRUE(record(job, 130).ends_with("was stopped\n"));
-  stop(job);
-}
-
 // A client that does not read any more, because its user typed Ctrl-Z, and one that is killed: their jobs go on.
 TEST_F(HeadTest, AFrozenClientHoldsUpNobody) {
   auto a = node("a", 2);
@@ -163,38 +116,12 @@ TEST_F(HeadTest, LeaveTellsNodesAndClients) {
   EXPECT_TRUE(a->inbox.wait_until_closed());
 }
 
-TEST_F(HeadTest, RefusesWhatIsWrong) {
-  JobNumber number;
-  Nothing nothing;
-  number.set_job(7);
-  EXPECT_EQ(call(&Cluster::Stub::StopJob, number, nothing).error_code(), grpc::StatusCode::NOT_FOUND);
+TEST_F(HeadTest, RefusesANodeWithoutAHello) {
   grpc::ClientContext context;
-  EXPECT_EQ(stub->Follow(&context, number)->Finish().error_code(), grpc::StatusCode::NOT_FOUND);
-  Job path = job_of(1);
-  path.set_program("/bin/sh");
-  EXPECT_EQ(call(&Cluster::Stub::Submit, path, number).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  grpc::ClientContext other;
-  const auto stream = stub->Join(&other);
+  const auto stream = stub->Join(&context);
   stream->Write(FromNode());
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   expect_logged(": it said no hello");
-}
-
-TEST(HeadAddress, ThatIsTakenOrUnknownIsNamed) {
-  const multinode::testing::TemporaryFolder folder;
-  const auto options = [&](const std::string& host, std::uint16_t port) {
-    return HeadOptions{host, port, make_key(), folder.path(), [](const std::string&) {}};
-  };
-  const Head first(options("127.0.0.1", 0));
-  try {
-    Head(options("127.0.0.1", first.port()));
-    FAIL();
-  } catch (const std::runtime_error& e) {
-    EXPECT_NE(std::string(e.what()).find("cannot listen on 127.0.0.1:" + std::to_string(first.port())),
-              std::string::npos)
-        << e.what();
-  }
-  EXPECT_THROW(Head(options("no.such.host.invalid", 0)), multinode::UsageError);
 }
 
 }  // namespace head_test

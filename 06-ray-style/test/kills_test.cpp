@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <random>
@@ -133,28 +134,13 @@ class Kills : public testing::Test {
   }
 
   static Client& submit(const std::string& name) {
-    const auto text = [](int number) { return std::to_string(number); };
-    client_ = std::make_unique<Client>(cluster_->command("submit", {"--num-workers",
-                                                                    text(workers),
-                                                                    "--max-failures",
-                                                                    "2",
-                                                                    "--",
-                                                                    "fashion_mnist",
-                                                                    "--backend",
-                                                                    "gloo",
-                                                                    "--data",
-                                                                    data_->path().string(),
-                                                                    "--epochs",
-                                                                    "1",
-                                                                    "--batch-size",
-                                                                    text(batch),
-                                                                    "--log-every",
-                                                                    "1",
-                                                                    "--checkpoint",
-                                                                    (*data_ / name).string(),
-                                                                    "--checkpoint-every",
-                                                                    text(checkpoint_every)}),
-                                       *data_ / (name + ".txt"));
+    std::istringstream list("--num-workers " + std::to_string(workers) +
+                            " --max-failures 2 -- fashion_mnist --backend gloo --epochs 1 --log-every 1");
+    std::vector<std::string> words(std::istream_iterator<std::string>(list), {});
+    words.insert(words.end(), {"--data", data_->path().string(), "--checkpoint", (*data_ / name).string()});
+    words.insert(words.end(), {"--batch-size", std::to_string(batch)});
+    words.insert(words.end(), {"--checkpoint-every", std::to_string(checkpoint_every)});
+    client_ = std::make_unique<Client>(cluster_->command("submit", words), *data_ / (name + ".txt"));
     return *client_;
   }
   static std::string parameters_of(const Client& client) {

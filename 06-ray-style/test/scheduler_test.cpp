@@ -1,4 +1,5 @@
 #include "control-plane/scheduler.hpp"
+#include "test/head_fixture.hpp"
 
 #include <multinode/check.hpp>
 
@@ -20,15 +21,7 @@ namespace scheduler_test {
 
 using namespace std::chrono_literals;
 using namespace cluster;
-
-Job job_of(int workers, int max_failures = 0, int gpus = 0) {
-  Job job;
-  job.set_program("program");
-  job.set_num_workers(workers);
-  job.set_gpus_per_worker(gpus);
-  job.set_max_failures(max_failures);
-  return job;
-}
+using cluster::testing::job_of;
 
 // Nodes that do nothing, records in memory, and a clock that stands.
 class SchedulerTest : public ::testing::Test {
@@ -59,65 +52,36 @@ class SchedulerTest : public ::testing::Test {
   };
 
   std::int64_t join(int cpus, int gpus = 0) {
-    Hello hello;
-    hello.set_version("3");
-    hello.set_host("host" + std::to_string(nodes.size()));
-    hello.set_pid(17);
-    hello.set_cpus(cpus);
-    hello.set_gpus(gpus);
     auto node = std::make_unique<FakeNode>();
     const std::int64_t id = scheduler.join(
-        hello,
+        cluster::testing::hello_of("host" + std::to_string(nodes.size()), cpus, gpus),
         {[at = node.get()](ToNode m) { at->messages.push_back(std::move(m)); }, [at = node.get()] { ++at->dropped; }});
     nodes[id] = std::move(node);
     return id;
   }
   std::int64_t submit(const Job& job) { return scheduler.submit(job); }
 
-  static Which which(const Start& start, int rank) {
-    Which which;
-    which.set_job(start.job());
-    which.set_attempt(start.attempt());
-    which.set_rank(rank);
-    return which;
-  }
   void started(std::int64_t node, const Start& start) {
-    for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank) {
-      FromNode message;
-      *message.mutable_started()->mutable_which() = which(start, rank);
-      message.mutable_started()->set_pid(1000 + rank);
-      scheduler.hear(node, message);
-    }
+    cluster::testing::say_started(start, [&](const FromNode& message) { scheduler.hear(node, message); });
   }
   void ended(std::int64_t node, const Start& start, int rank, int status, const std::string& error = "") {
-    FromNode message;
-    *message.mutable_ended()->mutable_which() = which(start, rank);
-    message.mutable_ended()->set_status(status);
-    message.mutable_ended()->set_error(error);
-    scheduler.hear(node, message);
+    scheduler.hear(node, cluster::testing::end_of(start, rank, status, error));
   }
   void all_ended(std::int64_t node, const Start& start, int status) {
     for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank)
       ended(node, start, rank, status);
   }
   void output(std::int64_t node, const Start& start, int rank, const std::string& text) {
-    FromNode message;
-    *message.mutable_output()->mutable_which() = which(start, rank);
-    message.mutable_output()->set_text(text);
-    scheduler.hear(node, message);
+    scheduler.hear(node, cluster::testing::output_of(start, rank, text));
   }
-  int cpus_used() const {
-    int used = 0;
+  int used(int (NodeStatus::*slots)() const) const {
+    int sum = 0;
     const Status status = scheduler.status();
-    for (const NodeStatus& node : status.nodes()) used += node.cpus_used();
-    return used;
+    for (const NodeStatus& node : status.nodes()) sum += (node.*slots)();
+    return sum;
   }
-  int gpus_used() const {
-    int used = 0;
-    const Status status = scheduler.status();
-    for (const NodeStatus& node : status.nodes()) used += node.gpus_used();
-    return used;
-  }
+  int cpus_used() const { return used(&NodeStatus::cpus_used); }
+  int gpus_used() const { return used(&NodeStatus::gpus_used); }
   // Why a job does not run; "": it runs, or has ended.
   std::string waits(std::int64_t job) const {
     const Status status = scheduler.status();
@@ -298,7 +262,7 @@ TEST_F(SchedulerTest, ALostNodeFailsItsGangsAndNoOthers) {
   now += 2s;
   scheduler.lose(b, "its connection is closed");
   EXPECT_EQ(records[hurt].last(),
-            "cluster: job 1 failed and will start again: node 1 (host1, pid 17) is gone: its connection is closed");
+            "cluster: job 1 failed and will start again: node 1 (host1, pid 4711) is gone: its connection is closed");
   EXPECT_TRUE(nodes[a]->told_to_stop(on_a));
   all_ended(a, on_a, 143);
   EXPECT_EQ(waits(hurt), "2 workers want 2 CPUs, 1 of 2 is free");
@@ -311,7 +275,7 @@ TEST_F(SchedulerTest, ALostNodeFailsItsGangsAndNoOthers) {
   scheduler.lose(a, "x");
   scheduler.lose(d, "x");
   EXPECT_EQ(records[hurt].ends, std::vector({1}));
-  EXPECT_EQ(verdict(hurt), "failed with status 1 after 2 failures: node 0 (host0, pid 17) is gone: x");
+  EXPECT_EQ(verdict(hurt), "failed with status 1 after 2 failures: node 0 (host0, pid 4711) is gone: x");
   EXPECT_EQ(scheduler.status().nodes_size(), 1);
 }
 
