@@ -330,22 +330,6 @@ TEST(Choice, WhatCannotBeReadIsNotTaken) {
             "UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3");
 }
 
-TEST(Choice, RefusesWhatIsNotThere) {
-  const Tree tree = Tree::load("two-indices");
-  const System system = rdma::read_system(tree.sys());
-  Wanted wanted;
-  wanted.devices = {"mlx5_2"};
-  try {
-    choose(system, wanted);
-    FAIL() << "accepted";
-  } catch (const multinode::UsageError& e) {
-    EXPECT_STREQ(e.what(), "--device: there is no mlx5_2, but mlx5_0, mlx5_1");
-  }
-  wanted = on("fd00::/8");
-  wanted.family = Family::ipv4;
-  EXPECT_THROW(choose(system, wanted), multinode::UsageError);
-}
-
 TEST(Subnet, ParsedAndPrinted) {
   for (const char* text : {"10.0.0.0/16", "0.0.0.0/0", "192.168.77.1/32", "fd00::/8", "::/0", "fe80::1/128"})
     EXPECT_EQ(Subnet::parse(text).text(), text);

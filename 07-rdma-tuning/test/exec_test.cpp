@@ -43,15 +43,6 @@ TEST(Exec, SetsVariablesAndReplacesItself) {
   EXPECT_PRED_FORMAT2(IsSubstring, "\nNCCL_IB_GID_INDEX=5\n", exec(tree, {"--nccl", "2.20", "--", "env"}).out);
 }
 
-TEST(Exec, ANodeWithoutRdmaGetsSockets) {
-  EXPECT_EQ(exec(Tree::load("no-device"), {"--", "sh", "-c", print_variables}).out,
-            "NCCL_IB_DISABLE=1\n"
-            "NCCL_NSOCKS_PERTHREAD=8\n"
-            "NCCL_SOCKET_IFNAME==eth0\n"
-            "NCCL_SOCKET_NTHREADS=4\n"
-            "UCX_NET_DEVICES=eth0\n");
-}
-
 TEST(Exec, KeepsWhatIsSet) {
   const Tree tree = Tree::load("ipv4-link-local");
   const Result result = exec(tree, {"-v", "--", "sh", "-c", print_variables},
@@ -110,57 +101,27 @@ TEST(Exec, SocketsOnRequest) {
             "UCX_NET_DEVICES=rail0\n");
 }
 
-// Three nodes: one where NCCL finds the GID by itself, one with a link-local address first, and one without RDMA.
-struct ThreeNodes {
-  Tree by_itself = Tree::load("mlx5-pairs"), by_rule = Tree::load("ipv4-link-local"), none = Tree::load("no-device");
-  const Tree* nodes[3] = {&by_itself, &by_rule, &none};
-  const char* expected[3] = {"none none", "10.1.0.0/24 none", "none 1"};
-
-  // The command of a node: prints a line "rank 1: 10.1.0.0/24 none".
-  std::vector<std::string> command(std::size_t node, const std::string& rank_variable) const {
-    return {PATH_rdma_tune, "exec",
-            "--sysfs",      nodes[node]->sys().string(),
-            "--",           "sh",
-            "-c",           "echo rank $" + rank_variable + ": ${NCCL_IB_ADDR_RANGE-none} ${NCCL_IB_DISABLE-none}"};
-  }
-};
-
 #ifdef PATH_mnrun
-TEST(Exec, UnderMnrunEachNodeHasItsOwn) {
-  const ThreeNodes three;
+// Three nodes: one where NCCL finds the GID by itself, one with a link-local address first, and one without RDMA.
+TEST(Exec, UnderALauncherEachNodeHasItsOwn) {
+  const Tree by_itself = Tree::load("mlx5-pairs"), by_rule = Tree::load("ipv4-link-local"),
+             none = Tree::load("no-device");
+  const std::pair<const Tree*, std::string> nodes[] = {
+      {&by_itself, "none none"}, {&by_rule, "10.1.0.0/24 none"}, {&none, "none 1"}};
   const std::string port = std::to_string(multinode::testing::free_port());
   std::vector<std::unique_ptr<Process>> agents;
-  for (std::size_t node = 0; node < 3; ++node) {
-    std::vector<std::string> words{PATH_mnrun, "--nnodes", "3", "--node-rank", std::to_string(node)};
-    for (const char* word : {"--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port"})
-      words.emplace_back(word);
-    words.push_back(port);
-    for (const std::string& word : three.command(node, "RANK")) words.push_back(word);
+  for (const auto& [tree, expected] : nodes) {
+    std::vector<std::string> words{PATH_mnrun, "--nnodes", "3", "--node-rank", std::to_string(agents.size())};
+    words.insert(words.end(), {"--master-addr", "127.0.0.1", "--master-port", port});
+    words.insert(words.end(), {PATH_rdma_tune, "exec", "--sysfs", tree->sys().string(), "--", "sh", "-c"});
+    words.push_back("echo rank $RANK: ${NCCL_IB_ADDR_RANGE-none} ${NCCL_IB_DISABLE-none}");
     agents.push_back(std::make_unique<Process>(words));
   }
   for (std::size_t node = 0; node < 3; ++node) {
     const Result result = agents[node]->wait();
     EXPECT_EQ(result.status, 0) << result.all();
-    EXPECT_PRED_FORMAT2(IsSubstring, "rank " + std::to_string(node) + ": " + three.expected[node] + "\n", result.out);
+    EXPECT_SAYS(result.out, "rank " + std::to_string(node) + ": " + nodes[node].second + "\n");
   }
-}
-#endif
-
-#ifdef MULTINODE_HAVE_MPI
-TEST(Exec, UnderMpirunEachNodeHasItsOwn) {
-  const ThreeNodes three;
-  const std::string variable = multinode::testing::mpi_rank_variable();
-  std::string script;
-  for (std::size_t node = 0; node < 3; ++node) {
-    const std::vector<std::string> words = three.command(node, variable);
-    std::string line;
-    for (const std::string& word : words) line += " '" + word + "'";
-    script += "[ $" + variable + " != " + std::to_string(node) + " ] || exec" + line + "; ";
-  }
-  const Result result = run(multinode::testing::under_mpirun(3, {"sh", "-c", script}));
-  EXPECT_EQ(result.status, 0) << result.all();
-  for (std::size_t node = 0; node < 3; ++node)
-    EXPECT_PRED_FORMAT2(IsSubstring, "rank " + std::to_string(node) + ": " + three.expected[node] + "\n", result.out);
 }
 #endif
 

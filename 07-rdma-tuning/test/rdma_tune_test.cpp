@@ -190,6 +190,7 @@ TEST(RdmaTune, RefusesABadCommandLine) {
       {{"--family", "ipv5"}, "--family must be auto, ipv4 or ipv6, not 'ipv5'"},
       {{"--subnet", "10.0.0.0/99"}, "--subnet must be a network such as"},
       {{"--sysfs", sys, "--device", "mlx5_7"}, "--device: there is no mlx5_7, but mlx5_0, mlx5_1"},
+      {{"--sysfs", sys, "--subnet", "fd00::/8", "--family", "ipv4"}, "--subnet fd00::/8 is not of the --family"},
       {{"--nccl", "new"}, "--nccl must be a version such as"},
       {{"--sysfs", sys, "--json", "/nowhere/x"}, "/nowhere/x"},
       {{"--sysfs", "/nowhere"}, "--sysfs: /nowhere is not a folder: give one laid out like /sys"},

@@ -117,14 +117,6 @@ TEST(System, HardwareAndItsPlace) {
   EXPECT_TRUE(device(read_system(pod.sys()), "mlx5_4").is_virtual_function);
 }
 
-TEST(System, ASwitchOrANumaNodeInCommon) {
-  const Tree tree = Tree::load("eight-hcas");
-  const System system = read_system(tree.sys());
-  EXPECT_EQ(distance(system, "0000:0e:00.0", "0000:0d:00.0"), 0);
-  EXPECT_EQ(distance(system, "0000:0e:00.0", "0000:1d:00.0"), 1);
-  EXPECT_EQ(distance(system, "0000:0e:00.0", "0000:4d:00.0"), 2);
-}
-
 TEST(System, VlanByLinkByUeventAndByProc) {
   const Tree real = Tree::load("s4-vlan");
   const System a = read_system(real.sys());
