@@ -14,6 +14,8 @@ std::unique_ptr<Communicator> make_nccl(World& world);  // one_gpu_each() has re
 
 // Initializes MPI, unless it is initialized. Throws std::runtime_error if it has no thread support.
 void start_mpi();
+// Throws UsageError, after start_mpi(), if MPI and the launcher disagree about rank or world size.
+void require_ranks_of_mpi(const Launch& launch);
 // Whether start_mpi() initialized it, and it has not been finalized.
 bool must_finalize_mpi() noexcept;
 void finalize_mpi() noexcept;  // if it must

@@ -27,19 +27,7 @@ class MpiLifetime : public Libraries::Mpi {
   MpiLifetime& operator=(const MpiLifetime&) = delete;
 
   std::string broadcast(const Launch& launch, const std::string& text) override {
-    int size = 0, rank = 0;
-    check(MPI_Comm_size(MPI_COMM_WORLD, &size));
-    check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-    if (size != launch.world_size.value || rank != launch.rank.value) {
-      char library[MPI_MAX_LIBRARY_VERSION_STRING];
-      int length = 0;
-      MPI_Get_library_version(library, &length);
-      throw UsageError("the launcher says rank " + std::to_string(launch.rank.value) + " of " +
-                       std::to_string(launch.world_size.value) + " (" + launch.world_size.variable + "), MPI says " +
-                       std::to_string(rank) + " of " + std::to_string(size) + ": this program was built with " +
-                       std::string(library).substr(0, std::string_view(library).find(',')) +
-                       "; start it with that library's own mpirun, or srun --mpi=pmix");
-    }
+    require_ranks_of_mpi(launch);
     char buffer[1024] = {};
     text.copy(buffer, sizeof buffer - 1);
     check(MPI_Bcast(buffer, sizeof buffer, MPI_CHAR, 0, MPI_COMM_WORLD));

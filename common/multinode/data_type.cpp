@@ -16,22 +16,10 @@ namespace multinode {
 namespace {
 
 // The type in which sums and products are computed: for integers the unsigned one, which wraps around.
+template <class T, bool integer = std::is_integral_v<T>>
+struct Arithmetic : std::make_unsigned<T> {};
 template <class T>
-struct Arithmetic {
-  using type = T;
-};
-template <>
-struct Arithmetic<std::int8_t> {
-  using type = std::uint8_t;
-};
-template <>
-struct Arithmetic<std::int32_t> {
-  using type = std::uint32_t;
-};
-template <>
-struct Arithmetic<std::int64_t> {
-  using type = std::uint64_t;
-};
+struct Arithmetic<T, false> : std::type_identity<T> {};
 
 // The same bits in either order of x and y, because ranks may combine in different orders: NaN if one is NaN, and -0
 // before 0.
@@ -96,20 +84,35 @@ bool has_f16c() {
 }
 
 // Converts the largest multiple of eight elements; returns their number.
-[[gnu::target("avx,f16c")]] std::size_t convert_f16c(std::span<const float> from, std::span<half> to) {
+[[gnu::target("avx,f16c")]] std::size_t convert_eights(std::span<const float> from, std::span<half> to) {
   std::size_t i = 0;
   for (; i + 8 <= from.size(); i += 8)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(&to[i]),
                      _mm256_cvtps_ph(_mm256_loadu_ps(&from[i]), _MM_FROUND_TO_NEAREST_INT));
   return i;
 }
-[[gnu::target("avx,f16c")]] std::size_t convert_f16c(std::span<const half> from, std::span<float> to) {
+[[gnu::target("avx,f16c")]] std::size_t convert_eights(std::span<const half> from, std::span<float> to) {
   std::size_t i = 0;
   for (; i + 8 <= from.size(); i += 8)
     _mm256_storeu_ps(&to[i], _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(&from[i]))));
   return i;
 }
+template <class From, class To>
+std::size_t convert_f16c(From from, To to) {
+  return has_f16c() ? convert_eights(from, to) : 0;
+}
+#else
+template <class From, class To>
+std::size_t convert_f16c(From, To) {
+  return 0;
+}
 #endif
+
+// Converts the elements from number i on.
+template <class From, class To>
+void convert_from(std::size_t i, std::span<const From> from, std::span<To> to) {
+  for (; i < from.size(); ++i) to[i] = static_cast<To>(from[i]);
+}
 
 }  // namespace
 
@@ -145,74 +148,24 @@ std::uint16_t detail::bfloat16_bits(float x) {
 
 float detail::bfloat16_value(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 
-void convert(std::span<const float> from, std::span<half> to) {
-  std::size_t i = 0;
-#if defined(__x86_64__)
-  if (has_f16c()) i = convert_f16c(from, to);
-#endif
-  for (; i < from.size(); ++i) to[i] = static_cast<half>(from[i]);
-}
-
-void convert(std::span<const half> from, std::span<float> to) {
-  std::size_t i = 0;
-#if defined(__x86_64__)
-  if (has_f16c()) i = convert_f16c(from, to);
-#endif
-  for (; i < from.size(); ++i) to[i] = static_cast<float>(from[i]);
-}
-
-void convert(std::span<const float> from, std::span<bfloat16> to) {
-  for (std::size_t i = 0; i < from.size(); ++i) to[i] = static_cast<bfloat16>(from[i]);
-}
-
-void convert(std::span<const bfloat16> from, std::span<float> to) {
-  for (std::size_t i = 0; i < from.size(); ++i) to[i] = static_cast<float>(from[i]);
-}
+void convert(std::span<const float> from, std::span<half> to) { convert_from(convert_f16c(from, to), from, to); }
+void convert(std::span<const half> from, std::span<float> to) { convert_from(convert_f16c(from, to), from, to); }
+void convert(std::span<const float> from, std::span<bfloat16> to) { convert_from(0, from, to); }
+void convert(std::span<const bfloat16> from, std::span<float> to) { convert_from(0, from, to); }
 
 std::size_t size_of(DataType type) {
   return with_type(type, [](auto x) { return sizeof x; });
 }
 
 std::string_view name_of(DataType type) {
-  switch (type) {
-    case DataType::float32:
-      return "float";
-    case DataType::float64:
-      return "double";
-    case DataType::float16:
-      return "half";
-    case DataType::bfloat16:
-      return "bfloat16";
-    case DataType::int8:
-      return "int8";
-    case DataType::uint8:
-      return "uint8";
-    case DataType::int32:
-      return "int32";
-    case DataType::uint32:
-      return "uint32";
-    case DataType::int64:
-      return "int64";
-    case DataType::uint64:
-      return "uint64";
-  }
-  return "?";
+  static constexpr const char* names[] = {"float", "double", "half",   "bfloat16", "int8",
+                                          "uint8", "int32",  "uint32", "int64",    "uint64"};
+  return names[static_cast<std::size_t>(type)];
 }
 
 std::string_view name_of(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum:
-      return "sum";
-    case Reduction::product:
-      return "product";
-    case Reduction::min:
-      return "min";
-    case Reduction::max:
-      return "max";
-    case Reduction::average:
-      return "average";
-  }
-  return "?";
+  static constexpr const char* names[] = {"sum", "product", "min", "max", "average"};
+  return names[static_cast<std::size_t>(reduction)];
 }
 
 void combine(DataType type, Reduction reduction, void* out, const void* x, const void* y, std::size_t count) {

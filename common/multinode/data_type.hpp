@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 
 namespace multinode {
@@ -48,17 +49,15 @@ struct bfloat16 {
 };
 
 enum class DataType { float32, float64, float16, bfloat16, int8, uint8, int32, uint32, int64, uint64 };
+// Their C++ types, in the same order.
+using ElementTypes = std::tuple<float, double, half, bfloat16, std::int8_t, std::uint8_t, std::int32_t, std::uint32_t,
+                                std::int64_t, std::uint64_t>;
 inline constexpr std::array data_types = {DataType::float32, DataType::float64, DataType::float16, DataType::bfloat16,
                                           DataType::int8,    DataType::uint8,   DataType::int32,   DataType::uint32,
                                           DataType::int64,   DataType::uint64};
 
-enum class Reduction {
-  sum,
-  product,
-  min,
-  max,
-  average
-};  // average: the sum divided by the number of ranks (integers round towards 0)
+// average: the sum divided by the number of ranks (integers round towards 0)
+enum class Reduction { sum, product, min, max, average };
 inline constexpr std::array reductions = {Reduction::sum, Reduction::product, Reduction::min, Reduction::max,
                                           Reduction::average};
 
@@ -68,58 +67,20 @@ std::string_view name_of(Reduction reduction);
 
 // Calls `function` with a zero of the C++ type and returns its result:
 // with_type(type, [&]<class T>(T) { ... }).
-template <class Function>
+template <std::size_t i = 0, class Function>
 decltype(auto) with_type(DataType type, Function&& function) {
-  switch (type) {
-    case DataType::float32:
-      return function(float{});
-    case DataType::float64:
-      return function(double{});
-    case DataType::float16:
-      return function(half{});
-    case DataType::bfloat16:
-      return function(bfloat16{});
-    case DataType::int8:
-      return function(std::int8_t{});
-    case DataType::uint8:
-      return function(std::uint8_t{});
-    case DataType::int32:
-      return function(std::int32_t{});
-    case DataType::uint32:
-      return function(std::uint32_t{});
-    case DataType::int64:
-      return function(std::int64_t{});
-    case DataType::uint64:
-      return function(std::uint64_t{});
-  }
+  if (type == static_cast<DataType>(i)) return function(std::tuple_element_t<i, ElementTypes>{});
+  if constexpr (i + 1 < std::tuple_size_v<ElementTypes>) return with_type<i + 1>(type, function);
   throw std::invalid_argument("no such data type: " + std::to_string(static_cast<int>(type)));
 }
 
-template <class T>
+template <class T, std::size_t i = 0>
 constexpr DataType data_type_of() {
-  using U = std::remove_const_t<T>;
-  if constexpr (std::is_same_v<U, float>)
-    return DataType::float32;
-  else if constexpr (std::is_same_v<U, double>)
-    return DataType::float64;
-  else if constexpr (std::is_same_v<U, half>)
-    return DataType::float16;
-  else if constexpr (std::is_same_v<U, bfloat16>)
-    return DataType::bfloat16;
-  else if constexpr (std::is_same_v<U, std::int8_t>)
-    return DataType::int8;
-  else if constexpr (std::is_same_v<U, std::uint8_t>)
-    return DataType::uint8;
-  else if constexpr (std::is_same_v<U, std::int32_t>)
-    return DataType::int32;
-  else if constexpr (std::is_same_v<U, std::uint32_t>)
-    return DataType::uint32;
-  else if constexpr (std::is_same_v<U, std::int64_t>)
-    return DataType::int64;
-  else {
-    static_assert(std::is_same_v<U, std::uint64_t>, "no DataType for this type");
-    return DataType::uint64;
-  }
+  static_assert(i < std::tuple_size_v<ElementTypes>, "no DataType for this type");
+  if constexpr (std::is_same_v<std::remove_const_t<T>, std::tuple_element_t<i, ElementTypes>>)
+    return static_cast<DataType>(i);
+  else
+    return data_type_of<T, i + 1>();
 }
 
 // Convert between float and the 16-bit types, rounding to nearest, ties to even; eight at a time if the processor can.

@@ -40,6 +40,20 @@ void start_mpi() {
         "MPI was initialized without thread support: call MPI_Init_thread with MPI_THREAD_SERIALIZED");
 }
 
+void require_ranks_of_mpi(const Launch& launch) {
+  int size = 0, rank = 0, length = 0;
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  if (size == launch.world_size.value && rank == launch.rank.value) return;
+  char library[MPI_MAX_LIBRARY_VERSION_STRING];
+  MPI_Get_library_version(library, &length);
+  throw UsageError("the launcher says rank " + std::to_string(launch.rank.value) + " of " +
+                   std::to_string(launch.world_size.value) + " (" + launch.world_size.variable + "), MPI says " +
+                   std::to_string(rank) + " of " + std::to_string(size) + ": this program was built with " +
+                   std::string(library).substr(0, std::string_view(library).find(',')) +
+                   "; start it with that library's own mpirun, or srun --mpi=pmix");
+}
+
 bool must_finalize_mpi() noexcept { return library().must_finalize(); }
 void finalize_mpi() noexcept { library().finalize(); }
 
@@ -49,14 +63,7 @@ MpiComm::MpiComm(const World& world) {
     throw UsageError("--backend mpi: " + launch.launcher +
                      " is not an MPI launcher: start with mpirun or srun --mpi=pmix, or use --backend gloo");
   start_mpi();
-  int size = 0, rank = 0;
-  check(MPI_Comm_size(MPI_COMM_WORLD, &size));
-  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  if (size != world.size() || rank != world.rank())
-    throw UsageError("--backend mpi: the launcher says rank " + std::to_string(world.rank()) + " of " +
-                     std::to_string(world.size()) + ", MPI says " + std::to_string(rank) + " of " +
-                     std::to_string(size) +
-                     ": start with the mpirun of the MPI that this program was built with, or use --backend gloo");
+  require_ranks_of_mpi(launch);
   check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_));
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
 }

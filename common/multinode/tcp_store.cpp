@@ -2,7 +2,6 @@
 #include <multinode/text.hpp>
 
 #include <array>
-#include <charconv>
 #include <random>
 
 namespace multinode {
@@ -66,11 +65,9 @@ std::string TcpStore::get(const std::string& key, milliseconds timeout) {
 
 std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
   const auto text = call({.operation = Operation::add, .key = key, .amount = amount}, timeout_, "adding to");
-  std::int64_t sum = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
-  if (error != std::errc() || end != text.data() + text.size())
-    client_.lose("its answer violates the protocol: the sum is not a number");
-  return sum;
+  const auto sum = number_of<std::int64_t>(text);
+  if (!sum) client_.lose("its answer violates the protocol: the sum is not a number");
+  return *sum;
 }
 
 std::string TcpStore::compare_set(const std::string& key, std::string_view expected, std::string_view desired) {

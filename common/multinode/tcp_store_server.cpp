@@ -3,6 +3,7 @@
 #include <multinode/socket.hpp>
 #include <multinode/store_protocol.hpp>
 #include <multinode/tcp_store.hpp>
+#include <multinode/text.hpp>
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -15,7 +16,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -556,10 +556,9 @@ class TcpStoreServer::Implementation {
     const auto found = values_.find(request.key);
     std::int64_t sum = 0;
     if (found != values_.end()) {
-      const auto& text = *found->second.bytes;
-      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
-      if (error != std::errc() || end != text.data() + text.size())
-        return answer(connection, Status::refused, "its value is not a number");
+      const auto number = number_of<std::int64_t>(*found->second.bytes);
+      if (!number) return answer(connection, Status::refused, "its value is not a number");
+      sum = *number;
     }
     if (__builtin_add_overflow(sum, request.amount, &sum))
       return answer(connection, Status::refused, "the sum overflows 64 bits");

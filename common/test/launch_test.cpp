@@ -8,8 +8,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
+#include <iterator>
 #include <set>
+#include <sstream>
 
 namespace multinode {
 namespace {
@@ -349,80 +350,68 @@ TEST_P(Contradicts, IsRefused) {
   for (const std::string& part : contradiction.says) EXPECT_NE(what.find(part), std::string::npos) << what;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Launch, Contradicts,
-    ::testing::Values(
-        // not numbers
-        Contradiction{"open-mpi-4", {{"OMPI_COMM_WORLD_RANK", "two"}}, {"OMPI_COMM_WORLD_RANK=two", "not a number"}},
-        Contradiction{"open-mpi-4", {{"OMPI_COMM_WORLD_RANK", ""}}, {"OMPI_COMM_WORLD_RANK=", "not a number"}},
-        Contradiction{"mpich-4", {{"PMI_RANK", "-1"}}, {"PMI_RANK=-1", "not a number"}},
-        Contradiction{"mpich-4", {{"PMI_SIZE", "4 "}}, {"PMI_SIZE=4 ", "not a number"}},
-        Contradiction{"mpich-4", {{"PMI_SIZE", "+4"}}, {"PMI_SIZE=+4"}},
-        Contradiction{"mpich-4", {{"PMI_SIZE", "0x4"}}, {"PMI_SIZE=0x4"}},
-        Contradiction{"mpich-4", {{"PMI_SIZE", "2147483648"}}, {"PMI_SIZE=2147483648", "not a number"}},
-        Contradiction{"mpich-4", {{"PMI_SIZE", "99999999999999999999"}}, {"PMI_SIZE=99999999999999999999"}},
-        Contradiction{"torchrun-static", {{"TORCHELASTIC_RESTART_COUNT", "x"}}, {"TORCHELASTIC_RESTART_COUNT=x"}},
-        Contradiction{"torchrun-static", {{"RANK", "a\nb\x01"}}, {"RANK=a?b?"}},
-        // sizes
-        Contradiction{"torchrun-static", {{"RANK", "2"}}, {"RANK=2", "WORLD_SIZE=2"}},
-        Contradiction{
-            "open-mpi-5", {{"OMPI_COMM_WORLD_SIZE", "0"}}, {"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=0"}},
-        Contradiction{"torchrun-static", {{"LOCAL_RANK", "2"}}, {"LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"}},
-        Contradiction{"torchrun-static", {{"LOCAL_WORLD_SIZE", "3"}}, {"LOCAL_WORLD_SIZE=3", "WORLD_SIZE=2"}},
-        Contradiction{"torchrun-static", {{"GROUP_RANK", "1"}}, {"GROUP_RANK=1", "GROUP_WORLD_SIZE=1"}},
-        Contradiction{"torchrun-static", {{"GROUP_WORLD_SIZE", "3"}}, {"GROUP_WORLD_SIZE=3", "WORLD_SIZE=2"}},
-        Contradiction{"torch-distributed-launch-1.8", {{"LOCAL_RANK", "4"}}, {"LOCAL_RANK=4", "WORLD_SIZE=4"}},
-        Contradiction{"srun-none",
-                      {{"SLURM_STEP_TASKS_PER_NODE", "2,1"}},
-                      {"SLURM_STEP_TASKS_PER_NODE=2,1", "SLURM_STEP_NUM_TASKS=4"}},
-        Contradiction{
-            "srun-none", {{"SLURM_STEP_TASKS_PER_NODE", "4"}}, {"SLURM_STEP_TASKS_PER_NODE=4", "SLURM_NODEID=1"}},
-        Contradiction{"srun-none", {{"SLURM_STEP_TASKS_PER_NODE", "2(x"}}, {"SLURM_STEP_TASKS_PER_NODE: '2(x'"}},
-        Contradiction{"srun-none", {{"SLURM_STEP_NODELIST", "node[0-"}}, {"SLURM_STEP_NODELIST: 'node[0-'"}},
-        Contradiction{"srun-pmix", {{"PMIX_RANK", "1"}}, {"PMIX_RANK=1", "SLURM_PROCID=2"}},
-        // missing
-        Contradiction{"open-mpi-4",
-                      {{"OMPI_COMM_WORLD_SIZE", "-"}},
-                      {"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE is not set"}},
-        Contradiction{"mnrun", {{"RANK", "-"}}, {"MNRUN_STORE=127.0.0.1:29400, but", "RANK is not set"}},
-        Contradiction{"mnrun", {{"MNRUN_STORE", "nowhere"}}, {"MNRUN_STORE", "nowhere"}},
-        Contradiction{"cluster", {{"CLUSTER_STORE", "nowhere"}}, {"CLUSTER_STORE", "nowhere"}},
-        Contradiction{"", {{"WORLD_SIZE", "4"}}, {"WORLD_SIZE=4 without RANK"}},
-        Contradiction{"", {{"RANK", "1"}}, {"RANK=1 without WORLD_SIZE"}},
-        Contradiction{"", {{"LOCAL_RANK", "1"}}, {"LOCAL_RANK=1 without RANK"}},
-        Contradiction{"", {{"WORLD_SIZE", "many"}}, {"WORLD_SIZE=many", "not a number"}},
-        Contradiction{"mpich-port", {}, {"PMI_ID=1", "-pmi-port"}},
-        Contradiction{"", {{"PMI_RANK", "0"}}, {"PMI_RANK=0"}},
-        Contradiction{"", {{"PMIX_RANK", "3"}}, {"PMIX_RANK=3"}},
-        // the master endpoint
-        Contradiction{"torchrun-static", {{"MASTER_ADDR", "-"}}, {"MASTER_ADDR is not set"}},
-        Contradiction{"torchrun-static", {{"MASTER_PORT", "-"}}, {"MASTER_PORT is not set"}},
-        Contradiction{"torchrun-static", {{"MASTER_PORT", "0"}}, {"MASTER_PORT=0", "not a port"}},
-        Contradiction{"torchrun-static", {{"MASTER_PORT", "70000"}}, {"MASTER_PORT=70000", "not a port"}},
-        Contradiction{"torchrun-static", {{"MASTER_PORT", "http"}}, {"MASTER_PORT=http", "not a port"}},
-        Contradiction{"torchrun-static", {{"MASTER_ADDR", "a b"}}, {"MASTER_ADDR=a b", "neither a host name"}},
-        Contradiction{"torchrun-static", {{"MASTER_ADDR", std::string(256, 'a')}}, {"MASTER_ADDR=aaa", "..."}},
-        Contradiction{
-            "torch-distributed-launch-1.8", {{"MASTER_ADDR", "-"}}, {"MASTER_PORT=29500", "MASTER_ADDR is not set"}},
-        Contradiction{
-            "torch-distributed-launch-1.8", {{"MASTER_PORT", "-"}}, {"MASTER_ADDR=node0", "MASTER_PORT is not set"}},
-        // pods
-        Contradiction{"kubeflow-pytorchjob-1.9",
-                      {{"PET_NPROC_PER_NODE", "4"}, {"WORLD_SIZE", "8"}},
-                      {"PET_NPROC_PER_NODE=4", "with mnrun or torchrun"}},
-        Contradiction{"kubeflow-pytorchjob-1.9",
-                      {{"WORLD_SIZE", "8"}},
-                      {"WORLD_SIZE=8", "PET_NNODES=2", "with mnrun or torchrun"}},
-        Contradiction{"kubeflow-pytorchjob-1.9", {{"RANK", "0"}}, {"RANK=0", "PET_NODE_RANK=1"}},
-        Contradiction{"kubeflow-trainer-2", {{"PET_NPROC_PER_NODE", "8"}}, {"PET_NPROC_PER_NODE=8"}},
-        Contradiction{"", {{"PET_NNODES", "1:3"}}, {"PET_NNODES=1:3"}},
-        Contradiction{"aws-batch",
-                      {{"AWS_BATCH_JOB_NODE_INDEX", "2"}},
-                      {"AWS_BATCH_JOB_NODE_INDEX=2", "AWS_BATCH_JOB_NUM_NODES=2"}},
-        Contradiction{"bcp-replica", {{"NGC_ARRAY_INDEX", "2"}}, {"NGC_ARRAY_INDEX=2", "NGC_ARRAY_SIZE=2"}},
-        Contradiction{"pbsdsh", {}, {"PBS_TASKNUM=20000001", "PBS_NODEFILE"}},
-        Contradiction{"pbsdsh", {{"PBS_NODEFILE", "/nowhere"}}, {"PBS_NODEFILE=/nowhere"}},
-        Contradiction{"pbsdsh", {{"PBS_NODEFILE", "/dev/zero"}}, {"PBS_NODEFILE=/dev/zero"}}));
+const std::vector<Contradiction> contradictions = {
+    // not numbers
+    {"open-mpi-4", {{"OMPI_COMM_WORLD_RANK", "two"}}, {"OMPI_COMM_WORLD_RANK=two", "not a number"}},
+    {"open-mpi-4", {{"OMPI_COMM_WORLD_RANK", ""}}, {"OMPI_COMM_WORLD_RANK=", "not a number"}},
+    {"mpich-4", {{"PMI_RANK", "-1"}}, {"PMI_RANK=-1", "not a number"}},
+    {"mpich-4", {{"PMI_SIZE", "4 "}}, {"PMI_SIZE=4 ", "not a number"}},
+    {"mpich-4", {{"PMI_SIZE", "+4"}}, {"PMI_SIZE=+4"}},
+    {"mpich-4", {{"PMI_SIZE", "0x4"}}, {"PMI_SIZE=0x4"}},
+    {"mpich-4", {{"PMI_SIZE", "2147483648"}}, {"PMI_SIZE=2147483648", "not a number"}},
+    {"mpich-4", {{"PMI_SIZE", "99999999999999999999"}}, {"PMI_SIZE=99999999999999999999"}},
+    {"torchrun-static", {{"TORCHELASTIC_RESTART_COUNT", "x"}}, {"TORCHELASTIC_RESTART_COUNT=x"}},
+    {"torchrun-static", {{"RANK", "a\nb\x01"}}, {"RANK=a?b?"}},
+    // sizes
+    {"torchrun-static", {{"RANK", "2"}}, {"RANK=2", "WORLD_SIZE=2"}},
+    {"open-mpi-5", {{"OMPI_COMM_WORLD_SIZE", "0"}}, {"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=0"}},
+    {"torchrun-static", {{"LOCAL_RANK", "2"}}, {"LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"}},
+    {"torchrun-static", {{"LOCAL_WORLD_SIZE", "3"}}, {"LOCAL_WORLD_SIZE=3", "WORLD_SIZE=2"}},
+    {"torchrun-static", {{"GROUP_RANK", "1"}}, {"GROUP_RANK=1", "GROUP_WORLD_SIZE=1"}},
+    {"torchrun-static", {{"GROUP_WORLD_SIZE", "3"}}, {"GROUP_WORLD_SIZE=3", "WORLD_SIZE=2"}},
+    {"torch-distributed-launch-1.8", {{"LOCAL_RANK", "4"}}, {"LOCAL_RANK=4", "WORLD_SIZE=4"}},
+    {"srun-none", {{"SLURM_STEP_TASKS_PER_NODE", "2,1"}}, {"SLURM_STEP_TASKS_PER_NODE=2,1", "SLURM_STEP_NUM_TASKS=4"}},
+    {"srun-none", {{"SLURM_STEP_TASKS_PER_NODE", "4"}}, {"SLURM_STEP_TASKS_PER_NODE=4", "SLURM_NODEID=1"}},
+    {"srun-none", {{"SLURM_STEP_TASKS_PER_NODE", "2(x"}}, {"SLURM_STEP_TASKS_PER_NODE: '2(x'"}},
+    {"srun-none", {{"SLURM_STEP_NODELIST", "node[0-"}}, {"SLURM_STEP_NODELIST: 'node[0-'"}},
+    {"srun-pmix", {{"PMIX_RANK", "1"}}, {"PMIX_RANK=1", "SLURM_PROCID=2"}},
+    // missing
+    {"open-mpi-4", {{"OMPI_COMM_WORLD_SIZE", "-"}}, {"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE is not set"}},
+    {"mnrun", {{"RANK", "-"}}, {"MNRUN_STORE=127.0.0.1:29400, but", "RANK is not set"}},
+    {"mnrun", {{"MNRUN_STORE", "nowhere"}}, {"MNRUN_STORE", "nowhere"}},
+    {"cluster", {{"CLUSTER_STORE", "nowhere"}}, {"CLUSTER_STORE", "nowhere"}},
+    {"", {{"WORLD_SIZE", "4"}}, {"WORLD_SIZE=4 without RANK"}},
+    {"", {{"RANK", "1"}}, {"RANK=1 without WORLD_SIZE"}},
+    {"", {{"LOCAL_RANK", "1"}}, {"LOCAL_RANK=1 without RANK"}},
+    {"", {{"WORLD_SIZE", "many"}}, {"WORLD_SIZE=many", "not a number"}},
+    {"mpich-port", {}, {"PMI_ID=1", "-pmi-port"}},
+    {"", {{"PMI_RANK", "0"}}, {"PMI_RANK=0"}},
+    {"", {{"PMIX_RANK", "3"}}, {"PMIX_RANK=3"}},
+    // the master endpoint
+    {"torchrun-static", {{"MASTER_ADDR", "-"}}, {"MASTER_ADDR is not set"}},
+    {"torchrun-static", {{"MASTER_PORT", "-"}}, {"MASTER_PORT is not set"}},
+    {"torchrun-static", {{"MASTER_PORT", "0"}}, {"MASTER_PORT=0", "not a port"}},
+    {"torchrun-static", {{"MASTER_PORT", "70000"}}, {"MASTER_PORT=70000", "not a port"}},
+    {"torchrun-static", {{"MASTER_PORT", "http"}}, {"MASTER_PORT=http", "not a port"}},
+    {"torchrun-static", {{"MASTER_ADDR", "a b"}}, {"MASTER_ADDR=a b", "neither a host name"}},
+    {"torchrun-static", {{"MASTER_ADDR", std::string(256, 'a')}}, {"MASTER_ADDR=aaa", "..."}},
+    {"torch-distributed-launch-1.8", {{"MASTER_ADDR", "-"}}, {"MASTER_PORT=29500", "MASTER_ADDR is not set"}},
+    {"torch-distributed-launch-1.8", {{"MASTER_PORT", "-"}}, {"MASTER_ADDR=node0", "MASTER_PORT is not set"}},
+    // pods
+    {"kubeflow-pytorchjob-1.9",
+     {{"PET_NPROC_PER_NODE", "4"}, {"WORLD_SIZE", "8"}},
+     {"PET_NPROC_PER_NODE=4", "with mnrun or torchrun"}},
+    {"kubeflow-pytorchjob-1.9", {{"WORLD_SIZE", "8"}}, {"WORLD_SIZE=8", "PET_NNODES=2", "with mnrun or torchrun"}},
+    {"kubeflow-pytorchjob-1.9", {{"RANK", "0"}}, {"RANK=0", "PET_NODE_RANK=1"}},
+    {"kubeflow-trainer-2", {{"PET_NPROC_PER_NODE", "8"}}, {"PET_NPROC_PER_NODE=8"}},
+    {"", {{"PET_NNODES", "1:3"}}, {"PET_NNODES=1:3"}},
+    {"aws-batch", {{"AWS_BATCH_JOB_NODE_INDEX", "2"}}, {"AWS_BATCH_JOB_NODE_INDEX=2", "AWS_BATCH_JOB_NUM_NODES=2"}},
+    {"bcp-replica", {{"NGC_ARRAY_INDEX", "2"}}, {"NGC_ARRAY_INDEX=2", "NGC_ARRAY_SIZE=2"}},
+    {"pbsdsh", {}, {"PBS_TASKNUM=20000001", "PBS_NODEFILE"}},
+    {"pbsdsh", {{"PBS_NODEFILE", "/nowhere"}}, {"PBS_NODEFILE=/nowhere"}},
+    {"pbsdsh", {{"PBS_NODEFILE", "/dev/zero"}}, {"PBS_NODEFILE=/dev/zero"}},
+};
+INSTANTIATE_TEST_SUITE_P(Launch, Contradicts, ::testing::ValuesIn(contradictions));
 
 struct NodeFile {
   explicit NodeFile(const std::string& text) { std::ofstream(path) << text; }
@@ -452,9 +441,7 @@ TEST(Launch, PbsdshWithSeveralSlotsPerNodeIsRefused) {
 }
 
 TEST(Launch, AnInvalidNodeFileIsRefused) {
-  for (const std::string text : {"", "\n\n", "node 0\n",
-                                 "\x7f"
-                                 "ELF\n"}) {
+  for (const std::string text : {"", "\n\n", "node 0\n", "\177ELF\n"}) {
     const NodeFile nodes(text);
     const std::string what = refusal(load("pbsdsh").environment + nodes.as("PBS_NODEFILE"));
     EXPECT_NE(what.find("PBS_NODEFILE="), what.npos) << what;
@@ -469,32 +456,36 @@ TEST(Launch, JsrunMeetsOnTheFirstHost) {
 }
 
 struct ExpectedNodes {
-  std::string file, source;
+  std::string source;
   int node_rank, node_count, processes;
   std::string address;
 };
 
+void expect_nodes(const Environment& environment, const ExpectedNodes& expected) {
+  const Nodes nodes = read_nodes(environment);
+  EXPECT_EQ(nodes.source, expected.source);
+  EXPECT_EQ(value_or_unsaid(nodes.node_rank), expected.node_rank);
+  EXPECT_EQ(value_or_unsaid(nodes.node_count), expected.node_count);
+  EXPECT_EQ(value_or_unsaid(nodes.processes_per_node), expected.processes);
+  EXPECT_EQ(nodes.master_address.value + ":" + std::to_string(nodes.master_port.value), expected.address);
+}
+
 TEST(ReadNodes, EveryBatchSystem) {
-  const std::vector<ExpectedNodes> all = {
-      {"bcp-replica", "BCP", 1, 2, 8, "launcher-svc-1234567:29500"},
-      {"aws-batch", "AWS Batch", 1, 2, unsaid, "192.0.2.10:29500"},
-      {"kubeflow-pytorchjob-1.9", "Kubeflow PyTorchJob", 1, 2, 1, "job-master-0:23456"},
-      {"kubeflow-pytorchjob-old", "pod", 1, 2, unsaid, "job-master-0:23456"},
-      {"kubeflow-trainer-2", "Kubeflow Trainer", 1, 2, unsaid, "job-node-0-0.job:29400"},
-      {"runai-pod", "Run:ai", 1, 2, 4, "job-master-0:23456"},
-      {"sbatch-script", "Slurm (batch script)", unsaid, unsaid, unsaid, ":0"},
-      {"jsrun", "LSF", unsaid, unsaid, unsaid, ":0"},
-      {"open-mpi-4", "none", unsaid, unsaid, unsaid, ":0"},
-      {"torch-distributed-launch-1.8", "none", unsaid, unsaid, unsaid, "node0:29500"},
+  const std::map<std::string, ExpectedNodes> all = {
+      {"bcp-replica", {"BCP", 1, 2, 8, "launcher-svc-1234567:29500"}},
+      {"aws-batch", {"AWS Batch", 1, 2, unsaid, "192.0.2.10:29500"}},
+      {"kubeflow-pytorchjob-1.9", {"Kubeflow PyTorchJob", 1, 2, 1, "job-master-0:23456"}},
+      {"kubeflow-pytorchjob-old", {"pod", 1, 2, unsaid, "job-master-0:23456"}},
+      {"kubeflow-trainer-2", {"Kubeflow Trainer", 1, 2, unsaid, "job-node-0-0.job:29400"}},
+      {"runai-pod", {"Run:ai", 1, 2, 4, "job-master-0:23456"}},
+      {"sbatch-script", {"Slurm (batch script)", unsaid, unsaid, unsaid, ":0"}},
+      {"jsrun", {"LSF", unsaid, unsaid, unsaid, ":0"}},
+      {"open-mpi-4", {"none", unsaid, unsaid, unsaid, ":0"}},
+      {"torch-distributed-launch-1.8", {"none", unsaid, unsaid, unsaid, "node0:29500"}},
   };
-  for (const ExpectedNodes& expected : all) {
-    SCOPED_TRACE(expected.file);
-    const Nodes nodes = read_nodes(load(expected.file).environment);
-    EXPECT_EQ(nodes.source, expected.source);
-    EXPECT_EQ(value_or_unsaid(nodes.node_rank), expected.node_rank);
-    EXPECT_EQ(value_or_unsaid(nodes.node_count), expected.node_count);
-    EXPECT_EQ(value_or_unsaid(nodes.processes_per_node), expected.processes);
-    EXPECT_EQ(nodes.master_address.value + ":" + std::to_string(nodes.master_port.value), expected.address);
+  for (const auto& [file, expected] : all) {
+    SCOPED_TRACE(file);
+    expect_nodes(load(file).environment, expected);
   }
 }
 
@@ -517,42 +508,26 @@ TEST(ReadNodes, AgreesWithReadLaunchInPods) {
 
 TEST(ReadNodes, SrunStartsOneAgentPerNode) {
   const Environment one_a_node = {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
-  const Nodes nodes = read_nodes(load("srun-none").environment + one_a_node);
-  EXPECT_EQ(nodes.source, "Slurm");
-  EXPECT_EQ(value_or_unsaid(nodes.node_rank), 1);
-  EXPECT_EQ(value_or_unsaid(nodes.node_count), 2);
-  EXPECT_EQ(nodes.master_address.value, "node0");
-  EXPECT_EQ(nodes.master_port.value, 10'001);
+  expect_nodes(load("srun-none").environment + one_a_node, {"Slurm", 1, 2, unsaid, "node0:10001"});
   const std::string what = refusal([] { read_nodes(load("srun-none").environment); });
   EXPECT_NE(what.find("SLURM_STEP_NUM_TASKS=4, but SLURM_STEP_NUM_NODES=2"), what.npos) << what;
 }
 
+// A job's script runs on the first node only, and does not count the others.
 TEST(ReadNodes, PbsCountsTheNodeFile) {
   const NodeFile file("node0\nnode0\nnode1\n");
-  const Nodes task = read_nodes(load("pbsdsh").environment + file.as("PBS_NODEFILE"));
-  EXPECT_EQ(task.source, "PBS");
-  EXPECT_EQ(value_or_unsaid(task.node_rank), 1);
-  EXPECT_EQ(value_or_unsaid(task.node_count), 2);
-  EXPECT_EQ(value_or_unsaid(task.processes_per_node), 1);
-  EXPECT_EQ(task.master_address.value, "node0");
-  EXPECT_EQ(task.master_port.value, 11'234);
-  // The script runs on the first node only, and does not count the others.
-  const Nodes script = read_nodes(load("pbs-script").environment + file.as("PBS_NODEFILE"));
-  EXPECT_EQ(value_or_unsaid(script.node_count), unsaid);
-  EXPECT_EQ(value_or_unsaid(script.processes_per_node), 2);
+  expect_nodes(load("pbsdsh").environment + file.as("PBS_NODEFILE"), {"PBS", 1, 2, 1, "node0:11234"});
+  expect_nodes(load("pbs-script").environment + file.as("PBS_NODEFILE"), {"PBS", unsaid, unsaid, 2, "node0:11234"});
 }
 
 TEST(ReadNodes, JsrunWithOneTaskPerNode) {
-  const Nodes nodes = read_nodes(load("jsrun").environment + Environment{{"JSM_NAMESPACE_LOCAL_SIZE", "1"}});
-  EXPECT_EQ(value_or_unsaid(nodes.node_rank), 2);
-  EXPECT_EQ(value_or_unsaid(nodes.node_count), 4);
+  expect_nodes(load("jsrun").environment + Environment{{"JSM_NAMESPACE_LOCAL_SIZE", "1"}}, {"LSF", 2, 4, unsaid, ":0"});
 }
 
 TEST(ReadNodes, ElasticPodsMeetAtTheirEndpoint) {
-  const Nodes nodes = read_nodes(
-      {{"PET_NODE_RANK", "0"}, {"PET_NNODES", "2"}, {"PET_RDZV_ENDPOINT", "job-worker-0:23456"}, {"RANK", "0"}});
-  EXPECT_EQ(nodes.master_address.value, "job-worker-0");
-  EXPECT_EQ(nodes.master_port.value, 23'456);
+  expect_nodes(
+      {{"PET_NODE_RANK", "0"}, {"PET_NNODES", "2"}, {"PET_RDZV_ENDPOINT", "job-worker-0:23456"}, {"RANK", "0"}},
+      {"Kubeflow PyTorchJob", 0, 2, unsaid, "job-worker-0:23456"});
 }
 
 TEST(ReadNodes, ContradictionsAreRefused) {
@@ -578,34 +553,12 @@ TEST(HostList, Expands) {
 }
 
 TEST(HostList, RefusesInvalidLists) {
-  for (const std::string text : {"",
-                                 ",",
-                                 "a,",
-                                 ",a",
-                                 "a,,b",
-                                 "a[",
-                                 "a]",
-                                 "a[]",
-                                 "a[1",
-                                 "a[1-]",
-                                 "a[-1]",
-                                 "a[1-2-3]",
-                                 "a[2-1]",
-                                 "a[01-010]",
-                                 "a[1,]",
-                                 "a[x]",
-                                 "a[1 ]",
-                                 "a b",
-                                 "a\nb",
-                                 "(null)",
-                                 "a[[1]]",
-                                 "a[1]]",
-                                 "a[0-65536]",
-                                 "a[0-65535],b",
-                                 "a[0-255][0-256]",
-                                 "a[0-99999999999999999999]",
-                                 "a[1234567890]",
-                                 "node0;rm"}) {
+  std::vector<std::string> invalid = {"", "a[1 ]", "a b", "a\nb"};
+  std::istringstream words(
+      ", a, ,a a,,b a[ a] a[] a[1 a[1-] a[-1] a[1-2-3] a[2-1] a[01-010] a[1,] a[x] (null) a[[1]] a[1]] a[0-65536] "
+      "a[0-65535],b a[0-255][0-256] a[0-99999999999999999999] a[1234567890] node0;rm");
+  invalid.insert(invalid.end(), std::istream_iterator<std::string>(words), {});
+  for (const std::string& text : invalid) {
     const std::string what = refusal([&] { expand_host_list(text); });
     EXPECT_NE(what.find("is not a host list"), what.npos) << text << ": " << what;
   }

@@ -31,9 +31,10 @@ Ranks::End run_ranks(int count, std::vector<std::string> options, Starter starte
 struct Group {
   std::string port = std::to_string(free_port());
   std::vector<std::unique_ptr<Process>> processes;
+  std::string executable = program;
   void start(std::map<std::string, std::string> environment, std::vector<std::string> options = {}) {
     environment.insert({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}});
-    options.insert(options.begin(), program);
+    options.insert(options.begin(), executable);
     processes.push_back(std::make_unique<Process>(options, environment));
   }
   void start_rank(int rank, int size, std::vector<std::string> options = {},
@@ -104,28 +105,12 @@ TEST_P(WorldUnderTorchrun, TwoAgentsOfTwo) {
   const std::string port = std::to_string(free_port());
   std::vector<std::unique_ptr<Process>> agents;
   for (const std::string node : {"0", "1"})
-    agents.push_back(std::make_unique<Process>(std::vector<std::string>{torchrun,
-                                                                        "--nnodes",
-                                                                        "2",
-                                                                        "--node-rank",
-                                                                        node,
-                                                                        "--nproc-per-node",
-                                                                        "2",
-                                                                        "--rdzv-backend",
-                                                                        GetParam(),
-                                                                        "--rdzv-endpoint",
-                                                                        "127.0.0.1:" + port,
-                                                                        "--rdzv-id",
-                                                                        "world_test",
-                                                                        "--master-addr",
-                                                                        "127.0.0.1",
-                                                                        "--master-port",
-                                                                        port,
-                                                                        "--no-python",
-                                                                        "--",
-                                                                        program,
-                                                                        "--steps",
-                                                                        "3"}));
+    agents.push_back(std::make_unique<Process>(
+        std::vector<std::string>{"sh", "-c",
+                                 "exec \"$0\" --nnodes 2 --node-rank $2 --nproc-per-node 2 --rdzv-backend $3 "
+                                 "--rdzv-endpoint 127.0.0.1:$4 --rdzv-id world_test --master-addr 127.0.0.1 "
+                                 "--master-port $4 --no-python -- \"$1\" --steps 3",
+                                 torchrun, program, node, GetParam(), port}));
   std::string output;
   for (auto& agent : agents) {
     const Result result = agent->wait();
@@ -258,13 +243,8 @@ TEST(World, OtherProgramsAndWorldSizesAreRefused) {
 
   Group builds;
   builds.start_rank(0, 2);
-  builds.processes.push_back(
-      std::make_unique<Process>(std::vector<std::string>{PATH_world_program_other},
-                                std::map<std::string, std::string>{{"RANK", "1"},
-                                                                   {"LOCAL_RANK", "1"},
-                                                                   {"WORLD_SIZE", "2"},
-                                                                   {"MASTER_ADDR", "127.0.0.1"},
-                                                                   {"MASTER_PORT", builds.port}}));
+  builds.executable = PATH_world_program_other;
+  builds.start_rank(1, 2);
   results = builds.wait();
   EXPECT_EQ(results[0].status, 2) << output_of(results);
   EXPECT_EQ(results[1].status, 2) << output_of(results);

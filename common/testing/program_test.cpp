@@ -1,19 +1,15 @@
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
-#include <system_error>
 
 extern char** environ;  // NOLINT
 
@@ -21,8 +17,7 @@ namespace multinode::testing {
 
 using Clock = std::chrono::steady_clock;
 
-Process::Process(std::vector<std::string> argv, const std::map<std::string, std::string>& environment,
-                 const std::string& folder)
+Process::Process(std::vector<std::string> argv, const std::map<std::string, std::string>& environment)
     : start_(Clock::now()) {
   std::vector<std::string> variables;
   for (char** entry = environ; *entry; ++entry) {
@@ -32,56 +27,16 @@ Process::Process(std::vector<std::string> argv, const std::map<std::string, std:
   for (const auto& [name, value] : environment)
     if (!value.empty()) variables.push_back(name + "=" + value);
 
-  auto pointers = [](std::vector<std::string>& strings) {
-    std::vector<char*> result;
-    for (std::string& s : strings) result.push_back(s.data());
-    result.push_back(nullptr);
-    return result;
-  };
-  std::vector<char*> arguments = pointers(argv), settings = pointers(variables);
-
-  int out[2], err[2];
-  if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
-    throw std::system_error(errno, std::generic_category(), "pipe2");
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-  posix_spawn_file_actions_adddup2(&actions, err[1], 2);
-  if (!folder.empty()) posix_spawn_file_actions_addchdir_np(&actions, folder.c_str());
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  const int failed = posix_spawnp(&pid_, arguments[0], &actions, &attributes, arguments.data(), settings.data());
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  close(out[1]);
-  close(err[1]);
-  out_fd_ = out[0];
-  err_fd_ = err[0];
-  if (failed) {
-    close(out_fd_);
-    close(err_fd_);
-    throw std::system_error(failed, std::generic_category(), argv[0]);
-  }
-  pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
-  out_reader_ = std::jthread([this](std::stop_token stop) { read_all(stop, out_fd_, out_); });
-  err_reader_ = std::jthread([this](std::stop_token stop) { read_all(stop, err_fd_, err_); });
-}
-
-Process::~Process() {
-  if (pid_ > 0) {
-    kill(-pid_, SIGKILL);
-    int status = 0;
-    waitpid(pid_, &status, 0);
-  }
-  // A grandchild that left the group may keep the pipes open forever, so stop reading.
-  out_reader_ = {};
-  err_reader_ = {};
-  close(out_fd_);
-  close(err_fd_);
-  if (pid_fd_ >= 0) close(pid_fd_);
+  auto [out, out_to] = make_pipe();
+  auto [err, err_to] = make_pipe();
+  const Descriptor nothing(check_errno(open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null"));
+  child_.emplace(ChildCommand{.arguments = std::move(argv),
+                              .environment = std::move(variables),
+                              .descriptors = {nothing.get(), out_to.get(), err_to.get()},
+                              .own_group = true});
+  pid_fd_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, child_->pid(), 0)));
+  out_reader_ = std::jthread([this, fd = std::move(out)](std::stop_token stop) { read_all(stop, fd.get(), out_); });
+  err_reader_ = std::jthread([this, fd = std::move(err)](std::stop_token stop) { read_all(stop, fd.get(), err_); });
 }
 
 void Process::read_all(const std::stop_token& stop, int fd, std::string& into) {
@@ -106,9 +61,8 @@ void Process::read_all(const std::stop_token& stop, int fd, std::string& into) {
 }
 
 void Process::signal(int number) const {
-  if (pid_ == 0)
-    throw std::logic_error("a signal for a process whose end was waited for");  // it would go to this group
-  kill(pid_, number);
+  if (!child_) throw std::logic_error("a signal for a process whose end was waited for");
+  kill(child_->pid(), number);
 }
 
 std::optional<std::smatch> Process::wait_for(const std::string& pattern, std::chrono::milliseconds timeout) {
@@ -133,20 +87,17 @@ std::optional<std::smatch> Process::wait_for(const std::string& pattern, std::ch
 }
 
 Result Process::wait(std::chrono::milliseconds timeout) {
-  if (pid_ == 0) throw std::logic_error("wait() was called before");
-  pollfd ended{pid_fd_, POLLIN, 0};
-  if (poll(&ended, 1, static_cast<int>(timeout.count())) == 0) kill(-pid_, SIGKILL);
-  int status = 0;
-  waitpid(pid_, &status, 0);
+  if (!child_) throw std::logic_error("wait() was called before");
+  pollfd ended{pid_fd_.get(), POLLIN, 0};
+  if (poll(&ended, 1, static_cast<int>(timeout.count())) == 0) child_->signal(SIGKILL);
   Result result;
+  result.status = child_->wait().as_exit_status();
   result.seconds = Clock::now() - start_;
-  result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   {  // The command's output is in the pipes now; descendants that keep them open get one more second.
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(1), [&] { return open_ == 0; });
   }
-  kill(-pid_, SIGKILL);
-  pid_ = 0;
+  child_.reset();  // kills what is left of its group
   out_reader_ = {};
   err_reader_ = {};
   result.out = out_;
@@ -178,7 +129,7 @@ pid_t Process::find(const std::string& variable, const std::string& value) const
     const std::string text = std::string(1, '\0') + std::string((std::istreambuf_iterator<char>(file)), {});
     if (text.find(std::string(1, '\0') + variable + "=" + value + std::string(1, '\0')) == std::string::npos) continue;
     for (std::string up = name; !up.empty() && up != "0" && up != "1"; up = std::to_string(parent_of(up)))
-      if (std::stoi(up) == pid_) return static_cast<pid_t>(std::stoi(name));
+      if (std::stoi(up) == child_->pid()) return static_cast<pid_t>(std::stoi(name));
   }
   return 0;
 }

@@ -1,6 +1,9 @@
 // program_test.hpp: runs whole programs, as a user would, for tests. Link multinode::testing.
 #pragma once
 
+#include <multinode/child_process.hpp>
+#include <multinode/descriptor.hpp>
+
 #include <sys/types.h>
 
 #include <chrono>
@@ -31,15 +34,10 @@ struct Result {
 class Process {
  public:
   // argv[0] is looked up on the PATH. `environment` is added to this process's own; an empty value removes a variable.
-  // `folder` is the working directory, by default this process's own. Standard input is /dev/null. Throws
-  // std::system_error if the command cannot be started.
-  explicit Process(std::vector<std::string> argv, const std::map<std::string, std::string>& environment = {},
-                   const std::string& folder = {});
-  ~Process();
-  Process(const Process&) = delete;
-  Process& operator=(const Process&) = delete;
+  // Standard input is /dev/null. Throws StartError if the command cannot be started.
+  explicit Process(std::vector<std::string> argv, const std::map<std::string, std::string>& environment = {});
 
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return child_->pid(); }
   void signal(int number) const;  // only to the command itself
 
   // Waits until a line of either stream matches `pattern` and returns the match; nullopt if the command ended or
@@ -55,14 +53,15 @@ class Process {
  private:
   void read_all(const std::stop_token& stop, int fd, std::string& into);
 
-  pid_t pid_ = 0;
-  int out_fd_ = -1, err_fd_ = -1, pid_fd_ = -1;
   std::chrono::steady_clock::time_point start_;
+  Descriptor pid_fd_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::string out_, err_, searched_;
   int open_ = 2;
+  // Stop with the object even if a grandchild that left the group keeps the pipes open forever.
   std::jthread out_reader_, err_reader_;
+  std::optional<ChildProcess> child_;  // until its end was waited for
 };
 
 // Runs a command to its end, or kills it after `timeout`.
