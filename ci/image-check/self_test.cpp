@@ -81,7 +81,7 @@ const std::vector<Fault>& all_faults() {
   static const std::vector<Fault> faults{
       {"a corrupted element", "all_reduce, {backend}", "exit status", "rank 1: .*element", {"--corrupt", "1"}},
       planted({"a killed rank", "all_reduce, {backend}", "exit status", "rank 1 "}),
-      planted({"a frozen rank", "all_reduce, {backend}", "exit status", "rank 1 "}, 18),
+      planted({"a frozen rank", "all_reduce, {backend}", "exit status", "rank 1 "}, 30),
       planted({"a hang", "messages, gloo", "deadline", "did not end by itself"}, 3),
       planted({.name = "a process left behind",
                .check = "messages, mpi",

@@ -24,9 +24,10 @@ using namespace std::chrono_literals;
 
 class ImageCheck : public ::testing::Test {
  protected:
-  Result image_check(std::vector<std::string> arguments, const std::map<std::string, std::string>& environment = {}) {
+  Result image_check(std::vector<std::string> arguments, const std::map<std::string, std::string>& environment = {},
+                     std::chrono::seconds timeout = patience) {
     arguments.insert(arguments.begin(), PATH_image_check);
-    return run(arguments, environment);
+    return run(arguments, environment, timeout);
   }
   std::string out(const std::string& name = "out") { return folder_ / name; }
   TemporaryFolder folder_;
@@ -188,13 +189,13 @@ TEST_F(ImageCheck, PlantedFaultsAreCaughtAndNamed) {
 TEST_F(ImageCheck, SlowSelfTest) {
   EXPECT_GE(faults().size(), 25U);
   for (const auto& fault : faults()) {
-    const auto result = image_check({"self-test", "-o", out(), "--only", fault});
+    const auto result = image_check({"self-test", "-o", out(), "--only", fault}, {}, 900s);
     std::smatch match;
     if (!std::regex_search(result.out, match, std::regex("caught       " + fault + " \\((.*?)\\): "))) {
       ADD_FAILURE() << result.all();
       continue;
     }
-    const auto without = image_check({"self-test", "-o", out(), "--only", fault, "--disable", match[1]});
+    const auto without = image_check({"self-test", "-o", out(), "--only", fault, "--disable", match[1]}, {}, 900s);
     EXPECT_EQ(without.status, 1) << without.all();
     EXPECT_SAYS(without.out, "MISSED       " + fault + ": nothing was found");
     std::cout << fault << ": caught by '" << match[1] << "', missed without it" << std::endl;
