@@ -54,15 +54,27 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 SharedMemory::SharedMemory(World& world, std::size_t bytes, bool share)
     : rank_(world.rank()), size_(world.size()), bytes_(bytes), stride_(rounded(std::max<std::size_t>(bytes, 1), page)) {
-  if (share && size_ > 1 && world.node_count() == 1 && join(world)) {
-    crowded_ = size_ > sysconf(_SC_NPROCESSORS_ONLN);
-    return;
-  }
+  if (share && size_ > 1 && world.node_count() == 1 && join(world)) return;
   map(-1, stride_);
   blocks_ = mapping_ - static_cast<std::size_t>(rank_) * stride_;  // block(rank_) is all there is
 }
 
+SharedMemory::SharedMemory(std::byte* memory, int rank, int size, std::size_t bytes)
+    : rank_(rank), size_(size), bytes_(bytes), stride_(rounded(std::max<std::size_t>(bytes, 1), page)) {
+  use(memory);
+}
+
 SharedMemory::~SharedMemory() { unmap(); }
+
+std::size_t SharedMemory::total(int size, std::size_t bytes) {
+  return Header::bytes(size) + static_cast<std::size_t>(size) * rounded(std::max<std::size_t>(bytes, 1), page);
+}
+
+void SharedMemory::use(std::byte* memory) {
+  header_ = std::launder(reinterpret_cast<Header*>(memory));
+  blocks_ = memory + Header::bytes(size_);
+  crowded_ = size_ > sysconf(_SC_NPROCESSORS_ONLN);
+}
 
 // fd -1: private memory.
 void SharedMemory::map(int fd, std::size_t bytes) {
@@ -81,7 +93,7 @@ void SharedMemory::unmap() noexcept {
 
 // Rank 0 makes the memory; the others open it as /proc/PID/fd/N. Returns whether all ranks could, the same on all.
 bool SharedMemory::join(World& world) {
-  const std::size_t total = Header::bytes(size_) + static_cast<std::size_t>(size_) * stride_;
+  const std::size_t total = SharedMemory::total(size_, bytes_);
   Descriptor fd;
   std::string place;
   const auto attempt = [&](auto&& function) {
@@ -134,8 +146,7 @@ bool SharedMemory::join(World& world) {
     unmap();
     return false;
   }
-  header_ = std::launder(reinterpret_cast<Header*>(mapping_));
-  blocks_ = mapping_ + Header::bytes(size_);
+  use(mapping_);
   return true;
 }
 

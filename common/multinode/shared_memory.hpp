@@ -18,6 +18,9 @@ class SharedMemory {
   // processes from each other, limits), or if `share` is false, it is private memory on every rank. Throws
   // std::system_error if there is none either.
   SharedMemory(World& world, std::size_t bytes, bool share);
+  // For ranks that are threads: `memory` has total(size, bytes) bytes, zeroed, at the start of a page, and outlives this.
+  SharedMemory(std::byte* memory, int rank, int size, std::size_t bytes);
+  static std::size_t total(int size, std::size_t bytes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -36,6 +39,7 @@ class SharedMemory {
   struct Header;
 
   std::byte* block(int rank) const { return blocks_ + static_cast<std::size_t>(rank) * stride_; }
+  void use(std::byte* memory);
   void map(int fd, std::size_t bytes);
   void unmap() noexcept;
   bool join(World& world);

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 #include <multinode/check.hpp>
 #include <multinode/communicator_backends.hpp>
+#include <multinode/shared_memory.hpp>
 
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -136,6 +138,33 @@ void expect_conversions() {
 }
 TEST(Convert, Half) { expect_conversions<half>(); }
 TEST(Convert, Bfloat16) { expect_conversions<bfloat16>(); }
+
+// ThreadSanitizer sees no race between processes, and none between two mappings of one file. Threads over one mapping
+// show it every access.
+TEST(SharedMemory, RanksThatAreThreadsGetTheSum) {
+  struct alignas(4096) Page {
+    std::array<std::byte, 4096> bytes;
+  };
+  for (const int ranks : {2, 3}) {  // 3: they do not spin on two cores
+    constexpr std::size_t count = 5000;
+    constexpr int calls = 100;
+    const std::size_t bytes = count * sizeof(float);
+    std::vector<Page> memory((SharedMemory::total(ranks, bytes) + sizeof(Page) - 1) / sizeof(Page));
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank)
+      threads.emplace_back([&, rank] {
+        SharedMemory mine(memory[0].bytes.data(), rank, ranks, bytes);
+        const std::span<float> data(reinterpret_cast<float*>(mine.mine().data()), count);
+        for (int call = 0; call < calls; ++call) {
+          for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(rank * call) + static_cast<float>(i);
+          mine.all_reduce(Block(data), Reduction::sum, 1);
+          for (std::size_t i = 0; i < count; ++i)
+            ASSERT_EQ(data[i], static_cast<float>(ranks * (ranks - 1) / 2 * call) +
+                                   static_cast<float>(ranks) * static_cast<float>(i));
+        }
+      });
+  }
+}
 
 TEST(Divide, IntegersTowardsZero) {
   EXPECT_EQ(divided<std::int32_t>(-7, 4), -1);

@@ -104,6 +104,27 @@ TEST_F(RendezvousFile, FoldersAndDevicesAreRefused) {
   EXPECT_NE(refusal().find("No such file or directory"), std::string::npos);
 }
 
+TEST_F(RendezvousFile, PermissionDeniedSaysWhoNeedsIt) {
+  tell();
+  fs::permissions(path_, fs::perms::none);
+  fs::permissions(folder_.path(), fs::perms(0555));
+  const uid_t me = ::geteuid(), nobody = 65534;
+  // root may read and write everything
+  if (me == 0 && ::seteuid(nobody) != 0) GTEST_SKIP() << "no other user in this container: " << std::strerror(errno);
+  std::vector<std::string> refusals{refusal()};
+  path_ = folder_ / "new";
+  try {
+    tell();
+    ADD_FAILURE() << "written to a folder that is read-only for this user";
+  } catch (const UsageError& error) {
+    refusals.emplace_back(error.what());
+  }
+  ASSERT_EQ(::seteuid(me), 0);
+  fs::permissions(folder_.path(), fs::perms::owner_all);
+  for (const std::string& what : refusals)
+    EXPECT_NE(what.find("Permission denied; every rank must be able to read it, and rank 0"), std::string::npos) << what;
+}
+
 TEST_F(RendezvousFile, AFullDiskIsOneClearErrorAndLeavesNothing) {
   const auto disk = folder_ / "disk";
   fs::create_directory(disk);
