@@ -293,7 +293,7 @@ Communicator::Call Communicator::peer_call(Call::Kind kind, ConstBlock in, Block
 void Communicator::broadcast(Block block, int root) { run(broadcast_call(block, root)); }
 
 // The fast path: MPI itself needs only a few hundred nanoseconds.
-void Communicator::all_reduce(Block block, Reduction reduction) {
+void Communicator::all_reduce(const Block& block, Reduction reduction) {
   if (carrier_ == Carrier::stream || observer_ || !queue_->idle()) [[unlikely]]
     return run({.kind = Call::Kind::all_reduce, .reduction = reduction, .in = {}, .out = block});
   const auto inside = watchdog_.enter("all_reduce");
