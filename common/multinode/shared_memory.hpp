@@ -18,7 +18,8 @@ class SharedMemory {
   // processes from each other, limits), or if `share` is false, it is private memory on every rank. Throws
   // std::system_error if there is none either.
   SharedMemory(World& world, std::size_t bytes, bool share);
-  // For ranks that are threads: `memory` has total(size, bytes) bytes, zeroed, at the start of a page, and outlives this.
+  // For ranks that are threads: `memory` has total(size, bytes) bytes, zeroed, at the start of a page, and outlives
+  // this.
   SharedMemory(std::byte* memory, int rank, int size, std::size_t bytes);
   static std::size_t total(int size, std::size_t bytes);
   ~SharedMemory();

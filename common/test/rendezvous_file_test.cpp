@@ -122,7 +122,8 @@ TEST_F(RendezvousFile, PermissionDeniedSaysWhoNeedsIt) {
   ASSERT_EQ(::seteuid(me), 0);
   fs::permissions(folder_.path(), fs::perms::owner_all);
   for (const std::string& what : refusals)
-    EXPECT_NE(what.find("Permission denied; every rank must be able to read it, and rank 0"), std::string::npos) << what;
+    EXPECT_NE(what.find("Permission denied; every rank must be able to read it, and rank 0"), std::string::npos)
+        << what;
 }
 
 TEST_F(RendezvousFile, AFullDiskIsOneClearErrorAndLeavesNothing) {
