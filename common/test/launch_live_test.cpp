@@ -30,7 +30,9 @@ bool on_path(const std::string& program) {
   return false;
 }
 
-bool has_open_mpi() { return is_open_mpi() && run({under_mpirun(1, {})[0], "--version"}).status == 0; }
+bool has_open_mpi() {
+  return is_open_mpi() && run({"bash", "-c", "\"$0\" --version", under_mpirun(1, {})[0]}).status == 0;
+}
 
 std::string torchrun() {
   const char* named = std::getenv("MULTINODE_TORCH");
