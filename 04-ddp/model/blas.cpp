@@ -6,14 +6,6 @@
 #include <mkl_cblas.h>
 #endif
 
-#include <cstdlib>
-#include <string_view>
-
-#ifdef HAVE_OPENBLAS_DYNAMIC
-extern "C" void gotoblas_dynamic_init();
-extern "C" void gotoblas_dynamic_quit();
-#endif
-
 namespace model {
 namespace {
 
@@ -43,16 +35,7 @@ void multiply(Transpose transpose, std::size_t rows, std::size_t columns, std::s
   multiply_by(cblas_dgemm, transpose, rows, columns, inner, a, b, keep, c);
 }
 
-void prepare_blas() {
-#if defined(HAVE_OPENBLAS_DYNAMIC) && defined(__x86_64__)
-  const std::string_view kernels = openblas_get_corename();
-  if ((kernels == "Haswell" || kernels == "Zen") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);  // 0: a user's choice stays
-    gotoblas_dynamic_quit();
-    gotoblas_dynamic_init();
-  }
-#endif
+void use_one_blas_thread() {
 #ifdef HAVE_OPENBLAS_SET_NUM_THREADS
   openblas_set_num_threads(1);
 #endif

@@ -14,12 +14,8 @@ void multiply(Transpose transpose, std::size_t rows, std::size_t columns, std::s
 void multiply(Transpose transpose, std::size_t rows, std::size_t columns, std::size_t inner, const double* a,
               const double* b, double keep, double* c);
 
-// Call it before the first product. It does two things, for OpenBLAS only:
-// - One thread: a rank is a thread, and ranks that each start one BLAS thread per core would fight for the cores. Other
-//   libraries take it from their environment (OMP_NUM_THREADS, MKL_NUM_THREADS).
-// - Kernels: OpenBLAS chooses them by the processor's model, and for a model newer than itself it takes those for AVX2.
-//   If the processor has AVX-512, this takes those for AVX-512, which are up to twice as fast, as later versions of
-//   OpenBLAS do. If the environment has OPENBLAS_CORETYPE, that choice stays.
-void prepare_blas();
+// A rank is a thread: ranks that each start one BLAS thread a core would fight for the cores. OpenBLAS only; other
+// libraries take it from their environment (OMP_NUM_THREADS, MKL_NUM_THREADS).
+void use_one_blas_thread();
 
 }  // namespace model

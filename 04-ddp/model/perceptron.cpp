@@ -47,8 +47,7 @@ Perceptron<T>::Perceptron(Architecture architecture, std::size_t capacity)
   const std::vector<std::size_t>& sizes = architecture_.sizes;
   if (sizes.size() < 2 || std::find(sizes.begin(), sizes.end(), 0u) != sizes.end())
     throw std::logic_error("Perceptron: it takes two layers of units at least");
-  static const bool prepared = (prepare_blas(), true);
-  (void)prepared;
+  use_one_blas_thread();
   units_.emplace_back();
   errors_.emplace_back();
   for (std::size_t l = 1; l < sizes.size(); ++l) {
