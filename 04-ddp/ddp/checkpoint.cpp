@@ -164,9 +164,12 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
         state = nlohmann::json::parse(its.at("state").get_ref<const std::string&>());
         continue;
       }
+      using Size = nlohmann::json::number_unsigned_t;  // get_ref() refuses 1e30, which get() converts to anything
       const auto& offsets = its.at("data_offsets");
-      sources[tensor] = {its.at("shape"), its.at("dtype"), offsets.at(0), offsets.at(1)};
-      end = std::max(end, sources[tensor].end);
+      Source& source = sources[tensor] = {
+          {}, its.at("dtype"), offsets.at(0).get_ref<const Size&>(), offsets.at(1).get_ref<const Size&>()};
+      for (const auto& extent : its.at("shape")) source.shape.push_back(extent.get_ref<const Size&>());
+      end = std::max(end, source.end);
     }
   } catch (const nlohmann::json::exception&) {
     damaged("a damaged checkpoint (its header makes no sense)");
