@@ -76,6 +76,17 @@ TEST(Checkpoint, GivesBackEveryBit) {
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"a"});
 }
 
+TEST(Checkpoint, ASizeThatIsNotAWholeNumberIsDamage) {
+  for (const std::string sizes : {R"("shape":[6],"data_offsets":[0,1e30])", R"("shape":[-6],"data_offsets":[0,24])"}) {
+    const std::string head = R"({"w":{"dtype":"F32",)" + sizes + "}}";
+    std::vector<std::uint8_t> file(8);
+    file[0] = static_cast<std::uint8_t>(head.size());
+    file.insert(file.end(), head.begin(), head.end());
+    EXPECT_EQ(error_of<ddp::DamagedCheckpoint>([&] { ddp::parse_checkpoint(file, "the file", {}); }),
+              "the file: a damaged checkpoint (its header makes no sense)");
+  }
+}
+
 TEST(Checkpoint, EveryCutAndEveryWrongBitIsFound) {
   const TemporaryFolder folder;
   Model model(1);
