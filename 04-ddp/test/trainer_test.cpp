@@ -144,7 +144,7 @@ TEST_F(Training, ABreakChangesNotABit) {
       train(folder / name, step);
     }
     EXPECT_EQ(train(folder / name, 100), whole) << name;
-    // Only at the end of an epoch is a break without a line of its own.
+    // A break within an epoch logs one more line; a break at the end of an epoch does not.
     if (breaks.size() == 1 && breaks[0] % 3 == 0) {
       EXPECT_EQ(calls, whole_calls) << name;
     }
