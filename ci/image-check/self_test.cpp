@@ -114,8 +114,10 @@ const std::vector<Fault>& all_faults() {
                 {},
                 {{"OMPI_MCA_btl", "tcp,self"},
                  {"OMPI_MCA_pml", "ob1"},
-                 {"OMPI_MCA_btl_tcp_sndbuf", "65536"},
-                 {"OMPI_MCA_btl_tcp_rcvbuf", "65536"}}}),
+                 {"OMPI_MCA_btl_tcp_flags", "1"},  // send only, in pieces of 1 KiB
+                 {"OMPI_MCA_btl_tcp_eager_limit", "1024"},
+                 {"OMPI_MCA_btl_tcp_rndv_eager_limit", "1024"},
+                 {"OMPI_MCA_btl_tcp_max_send_size", "1024"}}}),
       compared({"a missing device",
                 "node",
                 "devices",

@@ -26,6 +26,10 @@ double step(const std::string& better, std::span<const double> a, std::span<cons
   return better == "less" ? change : -change;
 }
 
+bool is_blind(const Comparison& comparison) {
+  return as_share(comparison.visible, comparison.better) > least_evidence;
+}
+
 double squares(const std::vector<double>& values, double about) {
   double sum = 0;
   for (const double value : values) sum += (value - about) * (value - about);
@@ -96,7 +100,7 @@ Comparison compare_metric(const MetricKey& key, const Measured& b, const Session
   Comparison found{key.metric, key.band_bytes, b.unit, b.better,     key.node, std::move(values), b.values, {},
                    {},         noise.limit,    "same", noise.visible};
   const double worse = step(b.better, found.a, b.values);
-  if (as_share(noise.visible, b.better) > least_evidence)
+  if (is_blind(found) && worse <= noise.visible)
     found.verdict = "blind";
   else if (worse > noise.limit / 2)
     found.verdict = "worse";
@@ -116,7 +120,7 @@ void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<do
   bool worse = step(comparison.better, reference, comparison.again_b) > comparison.limit;
   for (const double one : comparison.again_b)
     worse = worse && step(comparison.better, reference, std::span(&one, 1)) > comparison.limit / 2;
-  comparison.verdict = worse ? "worse" : "flaky";
+  comparison.verdict = worse ? "worse" : is_blind(comparison) ? "blind" : "flaky";
 }
 
 double as_share(double logarithm, const std::string& better) {

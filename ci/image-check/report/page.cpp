@@ -244,7 +244,7 @@ class Page {
     add(main, "p",
         "A is the baseline, B is what was tested. What was suspect was measured again in fresh launches, A and B in "
         "turn. Up to the limit a change is noise. Sees: the smallest loss that is found in 95 of 100 cases. A metric "
-        "that does not see 30 % is blind, and no evidence.");
+        "that does not see 30 % is blind, and no evidence, unless the loss is larger than what it sees.");
     std::vector<std::vector<Cell>> rows;
     for (const auto& one : results_.differences)
       rows.push_back({{one.name}, {one.kind}, {or_nothing(one.a)}, {or_nothing(one.b)}});

@@ -70,11 +70,16 @@ TEST(Compare, WorseBetterAndSame) {
 
 TEST(Compare, AMetricThatCannotSeeAThirdIsNoEvidence) {
   const Sessions wild{{1, 3, 9}, {3, 1, 9}, {3, 3, 3}, {9, 9, 1}};
-  for (const double b : {3.0, 0.01}) {
+  for (const double b : {100.0, 3.0, 0.1}) {
     const auto comparison = compare_metric(key, measured({b}), wild, 1);
     EXPECT_EQ(comparison.verdict, "blind");
     EXPECT_GT(as_share(comparison.visible, "more"), least_evidence);
   }
+  // A loss that even this metric can see is one. If it does not come again, the metric still says nothing for B.
+  auto found = compare_metric(key, measured({0.0001}), wild, 1);
+  EXPECT_EQ(found.verdict, "worse");
+  confirm(found, {3, 3, 3}, {3, 3, 3});
+  EXPECT_EQ(found.verdict, "blind");
 }
 
 TEST(Confirm, OnlyWhatFreshLaunchesSayAgain) {
