@@ -314,6 +314,8 @@ Finding measure_matrix_rate(double seconds, bool corrupt) {
   Finding finding{"matrix_rate", 2 * std::pow(static_cast<double>(n), 3) / best / 1e9,
                   "GFLOP/s",     "more",
                   true,          fmt::format("dgemm, n = {}, kept {:.1f} of {} cores busy", n, busy, workers)};
+  if (const char* kernels = std::getenv("OPENBLAS_CORETYPE"))  // perhaps of an older processor, as half the speed shows
+    finding.why += fmt::format("; OPENBLAS_CORETYPE={} chooses the kernels", kernels);
   std::ostringstream cpuinfo;
   cpuinfo << std::ifstream("/proc/cpuinfo").rdbuf();
   if (const auto slow = of_a_core ? why_slow(*of_a_core, peak_of_a_core(cpuinfo.str()), library_of_products()) : "";
