@@ -26,9 +26,7 @@ double step(const std::string& better, std::span<const double> a, std::span<cons
   return better == "less" ? change : -change;
 }
 
-bool is_blind(const Comparison& comparison) {
-  return as_share(comparison.visible, comparison.better) > least_evidence;
-}
+bool is_blind(const Comparison& comparison) { return as_share(comparison.visible, comparison.better) > least_evidence; }
 
 double squares(const std::vector<double>& values, double about) {
   double sum = 0;
