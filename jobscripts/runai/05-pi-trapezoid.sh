@@ -1,25 +1,9 @@
 #!/usr/bin/env bash
 directives=(--workers 1 -g 0 --backoff-limit 0) # EDIT: pods beside the master, GPUs of each pod
 # Integrates 4/(1+x^2) on all processes, and checks pi. It needs no GPU.
-# Where runai is logged in, bash 05-pi-trapezoid.sh submits it; the pods run the copy of this file that lies in the volume.
+# Submit it where runai is logged in: bash 05-pi-trapezoid.sh
 set -euo pipefail
-: "${PROJECT:=/mnt/scratch/multi-node-cpp}"              # EDIT: where the pods see this project, with this file
-: "${BUILD:=$PROJECT/build/release}"                     # EDIT: where it is built
-: "${IMAGE:=registry.example.com/multi-node-cpp:latest}" # EDIT: an image with what the programs need
-name=job-$(basename "$0" .sh)
-if [[ -z ${RANK:-} ]]; then # not yet in a pod; EDIT: claim, network
-  directives+=(-i "$IMAGE" --annotation k8s.v1.cni.cncf.io/networks=kube-system/roce --extended-resource rdma/rdma=1 --large-shm
-    -e "PROJECT=$PROJECT" -e "BUILD=$BUILD" -e "IMAGE=$IMAGE" ${PROCESSES+-e "PROCESSES=$PROCESSES"} ${OPTIONS+-e "OPTIONS=$OPTIONS"})
-  command=(--command -- bash "$PROJECT/jobscripts/runai/$(basename "$0")")
-  echo "Its output: runai training pytorch logs $name, until the job is deleted; files stay in /mnt/scratch/logs"
-  [[ -n ${OLD_RUNAI:-} ]] || exec runai training pytorch submit "$name" "${directives[@]}" \
-    --existing-pvc "claimname=${CLAIM:-my-scratch},path=/mnt/scratch" "${command[@]}"
-  exec runai submit-dist pytorch --name "$name" "${directives[@]}" --pvc "${CLAIM:-my-scratch}:/mnt/scratch" "${command[@]}"
-fi
-: "${LOGS:=/mnt/scratch/logs/${JOB_UUID:-$name-$MASTER_ADDR}}" # one file per rank, and results; all pods must see it
-mkdir -p "$LOGS"
-echo "job $name, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
-echo "programs of $BUILD, logs in $LOGS"
+source "$(dirname "$0")/job.sh" # EDIT that file: PROJECT, BUILD, IMAGE, claim, network
 
 : "${PROCESSES:=20}" # EDIT: per pod: one for each GPU, or core
 : "${OPTIONS:=--n 1e9}" # EDIT: pi --help lists them

@@ -2,34 +2,15 @@
 # Trains by torchrun with fixed node ranks, one agent on each host, as in the Gadi tutorial.
 # Start it: bash 04-ddp-torchrun.sh
 set -euo pipefail
-: "${BUILD:=$HOME/multi-node-cpp/build/release}" # EDIT: where the project is built; all hosts must see this folder
-: "${HOSTFILE:=$(dirname "$0")/hostfile}"        # EDIT that file: a line for each host, and how many processes there
-: "${TIME_LIMIT:=3600}"                          # EDIT: seconds
-: "${LOGS:=$PWD/$(basename "$0" .sh)-$$}"        # one file per rank, and results; all hosts must see it
-export MASTER_PORT=$((20000 + $$ % 10000))
-mkdir -p "$LOGS"
-listed=$(awk '/^[^#].* slots=/ { print $1 }' "$HOSTFILE")
-mapfile -t hosts <<<"$listed"
-mapfile -t slots < <(sed -n 's/^[^#].* slots=//p' "$HOSTFILE")
-for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes "$host" true; done # without a password
-echo "job $$ on ${hosts[*]}, ${slots[*]} processes, from $(hostname), kernel $(uname -r)"
-echo "programs of $BUILD, logs in $LOGS"
-variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
-for name in "${!NCCL_@}" "${!UCX_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
+source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 
 : "${OPTIONS:=--epochs 100}" # EDIT: train_ddp --help lists them
 read -ra options <<<"$OPTIONS"
 : "${TORCHRUN:=torchrun}" # EDIT: its path; all hosts must see it
 # rdma_tune exec gives each node its own settings for RDMA, or for sockets where there is none.
-trap 'kill "${agents[@]}" 2>/dev/null || true' EXIT
-trap 'exit 130' INT TERM HUP
 for node in "${!hosts[@]}"; do
-  agent=("$BUILD/07-rdma-tuning/rdma_tune" exec -- "$TORCHRUN" --nnodes="${#hosts[@]}" --node_rank="$node"
-    --nproc_per_node="${slots[node]}" --master_addr="${hosts[0]}" --master_port="$MASTER_PORT" --max_restarts 0
-    --no_python "$BUILD/04-ddp/train_ddp" --json "$LOGS/result.jsonl" "${options[@]}")
-  # With a terminal (-tt) what runs there ends when its connection does.
-  timeout "$TIME_LIMIT" ssh -tt -o BatchMode=yes -o LogLevel=ERROR -o ServerAliveInterval=5 "${hosts[node]}" \
-    "cd ${PWD@Q} && exec env ${variables[*]@Q} ${agent[*]@Q}" </dev/null &
-  agents+=($!)
+  start_on "${hosts[node]}" "$BUILD/07-rdma-tuning/rdma_tune" exec -- "$TORCHRUN" --nnodes="${#hosts[@]}" --node_rank="$node" \
+    --nproc_per_node="${slots[node]}" --master_addr="${hosts[0]}" --master_port="$MASTER_PORT" --max_restarts 0 \
+    --no_python "$BUILD/04-ddp/train_ddp" --json "$LOGS/result.jsonl" "${options[@]}"
 done
-for _ in "${agents[@]}"; do wait -n || exit; done # the first failure ends all: not every launcher tells the other hosts
+wait_for_all

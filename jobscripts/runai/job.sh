@@ -1,0 +1,21 @@
+# shellcheck shell=bash
+# What the scripts of this folder begin with. Where runai is logged in, it submits the script; in a pod, the script goes on. The
+# pods run the copies of both files that lie in the volume.
+set -euo pipefail
+: "${PROJECT:=/mnt/scratch/multi-node-cpp}"              # EDIT: where the pods see this project, with these files
+: "${BUILD:=$PROJECT/build/release}"                     # EDIT: where it is built
+: "${IMAGE:=registry.example.com/multi-node-cpp:latest}" # EDIT: an image with what the programs need
+name=job-$(basename "$0" .sh)
+if [[ -z ${RANK:-} ]]; then # not yet in a pod; EDIT: claim, network
+  directives+=(-i "$IMAGE" --annotation k8s.v1.cni.cncf.io/networks=kube-system/roce --extended-resource rdma/rdma=1 --large-shm
+    -e "PROJECT=$PROJECT" -e "BUILD=$BUILD" -e "IMAGE=$IMAGE" ${PROCESSES+-e "PROCESSES=$PROCESSES"} ${OPTIONS+-e "OPTIONS=$OPTIONS"})
+  command=(--command -- bash "$PROJECT/jobscripts/runai/$(basename "$0")")
+  echo "Its output: runai training pytorch logs $name, until the job is deleted; files stay in /mnt/scratch/logs"
+  [[ -n ${OLD_RUNAI:-} ]] || exec runai training pytorch submit "$name" "${directives[@]}" \
+    --existing-pvc "claimname=${CLAIM:-my-scratch},path=/mnt/scratch" "${command[@]}"
+  exec runai submit-dist pytorch --name "$name" "${directives[@]}" --pvc "${CLAIM:-my-scratch}:/mnt/scratch" "${command[@]}"
+fi
+: "${LOGS:=/mnt/scratch/logs/${JOB_UUID:-$name-$MASTER_ADDR}}" # one file per rank, and results; all pods must see it
+mkdir -p "$LOGS"
+echo "job $name, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
+echo "programs of $BUILD, logs in $LOGS"

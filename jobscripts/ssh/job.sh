@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# What the scripts of this folder begin with: where the programs are, on which hosts they run, how to start one there.
+set -euo pipefail
+: "${BUILD:=$HOME/multi-node-cpp/build/release}" # EDIT: where the project is built; all hosts must see this folder
+: "${HOSTFILE:=$(dirname "$0")/hostfile}"        # EDIT that file: a line for each host, and how many processes there
+: "${TIME_LIMIT:=3600}"                          # EDIT: seconds
+: "${LOGS:=$PWD/$(basename "$0" .sh)-$$}"        # one file per rank, and results; all hosts must see it
+export MASTER_PORT=$((20000 + $$ % 10000))
+mkdir -p "$LOGS"
+listed=$(awk '/^[^#].* slots=/ { print $1 }' "$HOSTFILE")
+mapfile -t hosts <<<"$listed"
+mapfile -t slots < <(sed -n 's/^[^#].* slots=//p' "$HOSTFILE")
+for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes "$host" true; done # without a password
+echo "job $$ on ${hosts[*]}, ${slots[*]} processes, from $(hostname), kernel $(uname -r)"
+echo "programs of $BUILD, logs in $LOGS"
+variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
+for name in "${!NCCL_@}" "${!UCX_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
+
+start_on() { # host, command ...: in the background. With a terminal (-tt) what runs there ends when its connection does
+  local command=("${@:2}")
+  trap 'kill "${started[@]}" 2>/dev/null || true' EXIT
+  trap 'exit 130' INT TERM HUP
+  timeout "$TIME_LIMIT" ssh -tt -o BatchMode=yes -o LogLevel=ERROR -o ServerAliveInterval=5 "$1" \
+    "cd ${PWD@Q} && exec env ${variables[*]@Q} ${command[*]@Q}" </dev/null &
+  started+=($!)
+}
+wait_for_all() { # the first failure ends all: not every launcher tells the other hosts
+  for _ in "${started[@]}"; do wait -n || exit; done
+}
