@@ -76,10 +76,7 @@ bool run_again(const std::string& image_check, const Head& head, const std::set<
   const auto log = folder.string() + ".log";
   Processes process({{"sh", "-c", "exec " + image_check + " " + shell_words({}, words)}}, {}, log,
                     std::chrono::milliseconds(std::lround(1000 * seconds)));
-  std::optional<Outcome> outcome;
-  while (!(outcome = process.wait(std::chrono::seconds(1)))) {
-  }
-  const int status = outcome->exit_status;
+  const int status = process.end().exit_status;
   if (status == multinode::exit_usage || (status >= 125 && status <= 127))
     throw UsageError("cannot measure again: '" + image_check + "' ended with status " + std::to_string(status) +
                      "; see " + log);

@@ -68,13 +68,9 @@ void drain(const std::string& reason, std::chrono::milliseconds time) {
   const MemoryFile log("scontrol");
   Processes scontrol({{"scontrol", "update", "NodeName=" + node, "State=DRAIN", "Reason=" + reason}}, {}, log.path(),
                      time, {time / 4, time / 4});
-  while (true)
-    if (const auto outcome = scontrol.wait(time)) {
-      if (outcome->exit_status != 0)
-        throw std::runtime_error("cannot drain " + node + ": scontrol ended with status " +
-                                 std::to_string(outcome->exit_status) + ": " + last_line(log.text()));
-      return;
-    }
+  if (const int status = scontrol.end().exit_status; status != 0)
+    throw std::runtime_error("cannot drain " + node + ": scontrol ended with status " + std::to_string(status) + ": " +
+                             last_line(log.text()));
 }
 
 }  // namespace
@@ -123,9 +119,7 @@ int check_node(const NodeOptions& options, std::ostream& out) {
 
   // 60 % of the budget to answer, 20 % to end what does not, the rest to drain the node.
   Processes processes({alone(program)}, {}, log.path(), share(0.6), {share(0.05), share(0.05)});
-  std::optional<Outcome> outcome;
-  while (!(outcome = processes.wait(milliseconds(50)))) {
-  }
+  const Outcome outcome = processes.end();
 
   Results results;
   std::vector<std::string> wrong;
@@ -151,20 +145,20 @@ int check_node(const NodeOptions& options, std::ostream& out) {
   const std::string host = multinode::host_name();
   std::string said;
   int status = multinode::exit_wrong;
-  if (outcome->timed_out) {
+  if (outcome.timed_out) {
     said = fmt::format(
         "FAIL: the node did not answer within {:.3g} s{}", budget,
-        outcome->stuck > 0 ? ": a process waits in the kernel (look at dmesg and network file systems)" : "");
+        outcome.stuck > 0 ? ": a process waits in the kernel (look at dmesg and network file systems)" : "");
   } else if (!wrong.empty()) {
     said = "FAIL: " + multinode::join(wrong, "; ");
-  } else if (outcome->exit_status == multinode::exit_right && !results.checks.empty()) {
+  } else if (outcome.exit_status == multinode::exit_right && !results.checks.empty()) {
     status = multinode::exit_right;
-    said = fmt::format("ok: {} findings, none of them wrong, in {:.1f} s", results.checks.size(),
-                       outcome->seconds.count());
+    said =
+        fmt::format("ok: {} findings, none of them wrong, in {:.1f} s", results.checks.size(), outcome.seconds.count());
   } else {
     status = could_not_test;
     said =
-        fmt::format("could not test: node_check ended with status {}: {}", outcome->exit_status, last_line(log.text()));
+        fmt::format("could not test: node_check ended with status {}: {}", outcome.exit_status, last_line(log.text()));
   }
   out << "image-check: " << host << ": " << said << std::endl;
   results.summary.exit_status = status;

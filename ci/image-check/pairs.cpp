@@ -191,18 +191,16 @@ int pairs(const PairsOptions& options, std::ostream& out) {
       }
       std::vector<std::optional<double>> bandwidths;
       for (std::size_t i = 0; i < of.size(); ++i) {
-        std::optional<Outcome> outcome;
-        while (!(outcome = running[i].wait(std::chrono::milliseconds(100)))) {
-        }
+        const Outcome outcome = running[i].end();
         const auto names = cluster.nodes[of[i].first] + " - " + cluster.nodes[of[i].second];
         std::optional<double> bandwidth;
-        if (outcome->exit_status == 0) bandwidth = largest(outputs[i]);
+        if (outcome.exit_status == 0) bandwidth = largest(outputs[i]);
         bandwidths.push_back(bandwidth);
         out << "round " << round << "  " << names << (rail.empty() ? "" : " over " + rail) << ": ";
         if (bandwidth)
           out << std::setprecision(3) << *bandwidth << " GB/s\n";
         else
-          out << (outcome->timed_out ? "TIMED OUT" : "FAILED") << "\n" << std::ifstream(outputs[i]).rdbuf();
+          out << (outcome.timed_out ? "TIMED OUT" : "FAILED") << "\n" << std::ifstream(outputs[i]).rdbuf();
         out << std::flush;
         json.write({{"pair", names},
                     {"round", round},

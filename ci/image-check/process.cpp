@@ -211,6 +211,11 @@ std::optional<Outcome> Processes::wait(milliseconds at_most) {
   return outcome_;
 }
 
+Outcome Processes::end() {
+  while (!wait(milliseconds(1000))) continue;
+  return *outcome_;
+}
+
 void Processes::stop() { kill(keeper_, SIGTERM); }
 
 }  // namespace image_check

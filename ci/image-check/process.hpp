@@ -50,7 +50,8 @@ class Processes {
 
   // Waits at most so long; nothing: it still runs. An outcome comes soon after `deadline` and `patience` at the latest.
   std::optional<Outcome> wait(std::chrono::milliseconds at_most);
-  void stop();  // as at the deadline; wait() tells when it is done
+  Outcome end();  // waits for it
+  void stop();    // as at the deadline; wait() tells when it is done
 
  private:
   pid_t keeper_ = -1;

@@ -102,17 +102,13 @@ ResultsWriter::ResultsWriter(const std::filesystem::path& folder) : path_(folder
   if (error || !file_) throw multinode::UsageError("-o: cannot write to " + path_.string());
 }
 
-void ResultsWriter::line(const char* kind, const nlohmann::json& object) {
-  file_ << nlohmann::json{{kind, object}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+void ResultsWriter::write(const std::variant<Head, CheckResult, Sample, Fact, Difference, Comparison, Summary>& line) {
+  constexpr std::array kinds{"head", "check", "sample", "fact", "difference", "comparison", "summary"};
+  const auto object = std::visit([](const auto& of_kind) { return nlohmann::json(of_kind); }, line);
+  file_ << nlohmann::json{{kinds[line.index()], object}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+        << std::endl;
   if (!file_) throw std::runtime_error("cannot write to " + path_.string() + ": is the disk full?");
 }
-void ResultsWriter::write(const Head& head) { line("head", head); }
-void ResultsWriter::write(const CheckResult& result) { line("check", result); }
-void ResultsWriter::write(const Sample& sample) { line("sample", sample); }
-void ResultsWriter::write(const Fact& fact) { line("fact", fact); }
-void ResultsWriter::write(const Difference& difference) { line("difference", difference); }
-void ResultsWriter::write(const Comparison& comparison) { line("comparison", comparison); }
-void ResultsWriter::write(const Summary& summary) { line("summary", summary); }
 
 Results read_results(const std::filesystem::path& folder) {
   const auto path = folder / "results.jsonl";

@@ -1,12 +1,11 @@
 // results.hpp: what an image check did and found: results.jsonl, one JSON object a line, written as it happens.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace image_check {
@@ -131,17 +130,9 @@ struct Results {
 class ResultsWriter {
  public:
   explicit ResultsWriter(const std::filesystem::path& folder);
-  void write(const Head& head);
-  void write(const CheckResult& result);
-  void write(const Sample& sample);
-  void write(const Fact& fact);
-  void write(const Difference& difference);
-  void write(const Comparison& comparison);
-  void write(const Summary& summary);
+  void write(const std::variant<Head, CheckResult, Sample, Fact, Difference, Comparison, Summary>& line);
 
  private:
-  void line(const char* kind, const nlohmann::json& object);
-
   std::filesystem::path path_;
   std::ofstream file_;
 };

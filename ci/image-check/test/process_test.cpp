@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 Outcome run(const std::vector<Command>& commands, const TemporaryFolder& folder,
             std::chrono::milliseconds deadline = 60s, const Variables& variables = {}) {
-  return Processes(commands, variables, folder / "log", deadline).wait(100s).value();
+  return Processes(commands, variables, folder / "log", deadline).end();
 }
 Command shell(const std::string& text) { return {"sh", "-c", text}; }
 Command sleeper(const std::filesystem::path& pid_file) {

@@ -19,7 +19,6 @@
 namespace report_test {
 
 using namespace image_check;
-using multinode::testing::occurrences;
 using multinode::testing::TemporaryFolder;
 using multinode::testing::text_of;
 
@@ -80,6 +79,37 @@ Results wrong() {
   return results;
 }
 
+Results compared() {
+  Results results = right();
+  results.head.suite = "compare";
+  results.checks = {check("all_reduce, 64 B", Status::pass), check("memory, node1", Status::fail, Action::look)};
+  results.facts = {{"node", "memory", "2 GiB", "node0"},
+                   {"node", "memory", "1 GiB", "node1"},
+                   {"node", "cores", "2", "node0"},
+                   {"node", "cores", "2", "node1"}};
+  results.differences = {{"version", "Open MPI", "4.1.4", "4.1.6"}, {"setting", "OMPI_MCA_btl", "", "^vader"}};
+  for (const double band : {8.0, 64.0, 512.0, 4096.0}) {
+    const bool bad = band == 512;
+    results.comparisons.push_back({"all_reduce",
+                                   band,
+                                   "GB/s",
+                                   "more",
+                                   "",
+                                   {band, 1.1 * band, 0.9 * band},
+                                   {bad ? band / 2 : band},
+                                   {},
+                                   {},
+                                   0.05,
+                                   bad ? "worse" : "same"});
+    if (bad) results.comparisons.back().again_a = {500}, results.comparisons.back().again_b = {250};
+  }
+  results.comparisons.push_back({"time", -1, "s", "less", "", {2}, {3}, {2}, {3}, 0.1, "worse"});
+  results.comparisons.push_back({"speed", -1, "s", "less", "node1", {2}, {1}, {2}, {1}, 0.1, "better"});
+  results.comparisons.push_back({"calm", 8, "s", "less", "", {2}, {2}, {}, {}, 0.1, "same"});
+  results.summary.exit_status = 1;
+  return results;
+}
+
 class Parsed {
  public:
   explicit Parsed(const std::string& text) : result(document.load_string(text.c_str(), pugi::parse_full)) {}
@@ -108,36 +138,52 @@ class Parsed {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-std::string title(const Results& results) { return Parsed(html_page(results, nullptr)).text("/html/body/*[1]/h1"); }
+// The verdict, which the page and the JUnit file have too.
+std::string shown_verdict(const Results& results) {
+  const auto [word, why] = verdict(results);
+  EXPECT_EQ(Parsed(html_page(results, nullptr)).text("/html/body/*[1]/h1"), (word == "PASS"   ? "✓ "
+                                                                             : word == "FAIL" ? "✗ "
+                                                                                              : "? ") +
+                                                                                word + why + ".");
+  const std::string element = word == "FAIL" ? "failure" : "error";
+  EXPECT_EQ(Parsed(junit_xml(results)).count("//testcase[@name='the whole run']/" + element + "[@type='" + word + "']"),
+            word == "PASS" ? 0u : 1u);
+  return word + ": " + why;
+}
 
-TEST(Page, SaysTheVerdictFirst) {
-  EXPECT_EQ(title(right()), "✓ PASS2 passed.");
-  EXPECT_EQ(title(wrong()), "✗ FAIL4 failed, 1 flaky, 1 not run, 2 passed, 1 skipped.");
+TEST(Verdict, IsNoBetterThanTheResults) {
+  EXPECT_EQ(shown_verdict(right()), "PASS: 2 passed");
+  EXPECT_EQ(Parsed(junit_xml(right())).count("//failure|//error"), 0u);
+  EXPECT_EQ(shown_verdict(wrong()), "FAIL: 4 failed, 1 flaky, 1 not run, 2 passed, 1 skipped");
+  EXPECT_SAYS(shown_verdict(compared()), "FAIL: 1 failed, 1 passed, 2 worse than the baseline");
   Results results = right();
   results.complete = false;
-  EXPECT_EQ(title(results), "? INCOMPLETEthe run did not come to its end; 2 passed.");
+  EXPECT_EQ(shown_verdict(results), "INCOMPLETE: the run did not come to its end; 2 passed");
   results = right();
   results.checks[1].status = Status::not_run;
   results.summary = {1, 0, 0, 0, 1, 5, 3};
-  EXPECT_EQ(title(results), "? COULD NOT TEST1 not run, 1 passed.");
-}
-
-TEST(Page, IsNoPassThatTheResultsDoNotBear) {
+  EXPECT_EQ(shown_verdict(results), "COULD NOT TEST: 1 not run, 1 passed");
+  for (auto& each : results.checks) each.status = Status::skip;
+  results.summary = {0, 0, 0, 2, 0, 1, 3};
+  EXPECT_EQ(shown_verdict(results), "COULD NOT TEST: 2 skipped");
+  // Against what the summary says.
   for (const Status status : {Status::fail, Status::timeout, Status::flaky, Status::not_run}) {
-    Results results = right();
+    results = right();
     results.checks.push_back(check("more", status));
-    EXPECT_TRUE(contains(title(results), "FAIL")) << name_of(status);
+    EXPECT_SAYS(shown_verdict(results), "FAIL") << name_of(status);
   }
-  Results results = right();
-  results.summary.passed = 3;
-  EXPECT_TRUE(contains(title(results), "FAIL"));
   results = right();
+  results.summary.passed = 3;
+  EXPECT_SAYS(shown_verdict(results), "FAIL");
   results.checks.clear();
   results.summary.passed = 0;
-  EXPECT_TRUE(contains(title(results), "nothing was checked"));
+  EXPECT_SAYS(shown_verdict(results), "nothing was checked");
   results = right();
   results.comparisons = {{"rate", -1, "GB/s", "more", "", {2}, {1}, {}, {}, 0.1, "worse"}};
-  EXPECT_TRUE(contains(title(results), "FAIL"));
+  EXPECT_SAYS(shown_verdict(results), "FAIL");
+  results = compared();
+  results.checks.clear();
+  EXPECT_SAYS(shown_verdict(results), "FAIL");
 }
 
 TEST(Page, PutsTheMostSevereFirst) {
@@ -271,37 +317,6 @@ TEST(Page, DrawsZeroAndNegativeValues) {
   for (const char* wrong : {"nan", "inf"})
     EXPECT_FALSE(std::regex_search(text, std::regex(std::string("[^a-z]") + wrong + "[^a-z]"))) << text;
   EXPECT_EQ(Parsed(text).count("//circle[@class='run']"), 6u);
-}
-
-Results compared() {
-  Results results = right();
-  results.head.suite = "compare";
-  results.checks = {check("all_reduce, 64 B", Status::pass), check("memory, node1", Status::fail, Action::look)};
-  results.facts = {{"node", "memory", "2 GiB", "node0"},
-                   {"node", "memory", "1 GiB", "node1"},
-                   {"node", "cores", "2", "node0"},
-                   {"node", "cores", "2", "node1"}};
-  results.differences = {{"version", "Open MPI", "4.1.4", "4.1.6"}, {"setting", "OMPI_MCA_btl", "", "^vader"}};
-  for (const double band : {8.0, 64.0, 512.0, 4096.0}) {
-    const bool bad = band == 512;
-    results.comparisons.push_back({"all_reduce",
-                                   band,
-                                   "GB/s",
-                                   "more",
-                                   "",
-                                   {band, 1.1 * band, 0.9 * band},
-                                   {bad ? band / 2 : band},
-                                   {},
-                                   {},
-                                   0.05,
-                                   bad ? "worse" : "same"});
-    if (bad) results.comparisons.back().again_a = {500}, results.comparisons.back().again_b = {250};
-  }
-  results.comparisons.push_back({"time", -1, "s", "less", "", {2}, {3}, {2}, {3}, 0.1, "worse"});
-  results.comparisons.push_back({"speed", -1, "s", "less", "node1", {2}, {1}, {2}, {1}, 0.1, "better"});
-  results.comparisons.push_back({"calm", 8, "s", "less", "", {2}, {2}, {}, {}, 0.1, "same"});
-  results.summary.exit_status = 1;
-  return results;
 }
 
 TEST(Page, ShowsWhatIsSuspect) {
@@ -484,20 +499,6 @@ TEST(Junit, HasEveryCheckWithItsReason) {
   EXPECT_EQ(of("the whole run", "failure/@message"), "4 failed, 1 flaky, 1 not run, 2 passed, 1 skipped");
 }
 
-TEST(Junit, IsNoPassWhereTheRunIsNone) {
-  EXPECT_EQ(Parsed(junit_xml(right())).count("//failure|//error"), 0u);
-  Results results = right();
-  results.complete = false;
-  EXPECT_EQ(Parsed(junit_xml(results)).count("//testcase[@name='the whole run']/error[@type='INCOMPLETE']"), 1u);
-  results = right();
-  for (auto& each : results.checks) each.status = Status::skip;
-  results.summary = {0, 0, 0, 2, 0, 1, 3};
-  EXPECT_EQ(Parsed(junit_xml(results)).count("//testcase[@name='the whole run']/error[@type='COULD NOT TEST']"), 1u);
-  results = compared();
-  results.checks.clear();
-  EXPECT_EQ(Parsed(junit_xml(results)).count("//testcase[@name='the whole run']/failure[@type='FAIL']"), 1u);
-}
-
 TEST(Reports, AreWrittenWholeOrNotAtAll) {
   const TemporaryFolder parent;
   const auto folder = parent / "results";
@@ -534,35 +535,5 @@ TEST(Reports, AreWrittenWholeOrNotAtAll) {
   std::filesystem::remove_all(folder);
   EXPECT_THROW(write_reports(folder, right(), nullptr), multinode::UsageError);
 }
-
-#ifdef PATH_image_check
-TEST(Program, WritesBothReports) {
-  const TemporaryFolder parent;
-  const auto folder = parent / "results";
-  {
-    ResultsWriter writer(folder);
-    const Results results = wrong();
-    writer.write(results.head);
-    for (const auto& each : results.checks) writer.write(each);
-    writer.write(results.summary);
-  }
-  auto ran = multinode::testing::run({PATH_image_check, "report", folder, "--baseline", folder});
-  EXPECT_EQ(ran.status, 0) << ran.err;
-  EXPECT_EQ(ran.out, (folder / "report.html").string() + "\n");
-  for (const char* name : {"report.html", "junit.xml"}) EXPECT_TRUE(Parsed(text_of(folder / name)).result) << name;
-  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"report"},
-                                                    {"report", (folder / "none").string()},
-                                                    {"report", folder, "more"},
-                                                    {"report", folder, "--baseline", (folder / "none").string()},
-                                                    {"nonsense"},
-                                                    {}}) {
-    std::vector<std::string> command{PATH_image_check};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    ran = multinode::testing::run(command);
-    EXPECT_EQ(ran.status, 2) << ran.out;
-    EXPECT_NE(ran.err, "");
-  }
-}
-#endif
 
 }  // namespace report_test
