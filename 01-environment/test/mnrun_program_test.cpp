@@ -132,9 +132,8 @@ TEST(Mnrun, AKilledProcessEndsTheOthers) {
   const Result r = mnrun.wait();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s) << "it waited for their sleep";
   EXPECT_EQ(r.status, 137);
-  EXPECT_NE(r.err.find("rank 3 (node 0, host "), std::string::npos);
-  EXPECT_NE(r.err.find("pid " + std::to_string(pids[3]) + ") was killed by signal 9 (SIGKILL)\n"), std::string::npos)
-      << r.err;
+  EXPECT_SAYS(r.err, "rank 3 (node 0, host ");
+  EXPECT_SAYS(r.err, "pid " + std::to_string(pids[3]) + ") was killed by signal 9 (SIGKILL)\n");
   EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
   for (const pid_t pid : pids) EXPECT_FALSE(is_running(pid));
 }
@@ -152,7 +151,7 @@ TEST(Mnrun, ReportsTheKilledProcessNotThoseThatFailBecauseOfIt) {
     kill(process_of(mnrun, "1"), SIGKILL);
     const Result r = mnrun.wait();
     EXPECT_EQ(r.status, 137);
-    EXPECT_NE(r.err.find("rank 1 (node 0, host "), std::string::npos) << r.err;
+    EXPECT_SAYS(r.err, "rank 1 (node 0, host ");
   }
 }
 
@@ -194,7 +193,7 @@ TEST(Mnrun, ForwardsSignals) {
   const Result r = mnrun.wait();
   EXPECT_EQ(r.status, 143);
   EXPECT_EQ(occurrences(r.out, "got term"), 2u) << r.out;
-  EXPECT_NE(r.err.find("signal 15 (SIGTERM)"), std::string::npos) << r.err;
+  EXPECT_SAYS(r.err, "signal 15 (SIGTERM)");
 }
 
 TEST(Mnrun, SuspendsAndContinuesWithItsProcesses) {
@@ -250,7 +249,7 @@ TEST(Mnrun, StartErrorsAreOneLine) {
     command.insert(command.end(), words.begin(), words.end());
     const Result r = multinode::testing::run(command);
     EXPECT_EQ(r.status, status) << r.err;
-    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+    EXPECT_SAYS(r.err, part);
     EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
     EXPECT_EQ(r.out, "");
   }
@@ -312,7 +311,7 @@ TEST(Mnrun, AsyncContinuesWhileOneProcessRuns) {
   const Result r = mnrun.wait();
   EXPECT_EQ(occurrences(r.out, "[rank 0] last\n"), 1u) << r.out;
   EXPECT_TRUE(r.status == 7 || r.status == 8) << r.status;
-  EXPECT_NE(r.err.find("ended with exit status " + std::to_string(r.status)), std::string::npos) << r.err;
+  EXPECT_SAYS(r.err, "ended with exit status " + std::to_string(r.status));
 }
 
 TEST(Mnrun, TenMegabytesOfLinesAreIntact) {
@@ -386,7 +385,7 @@ TEST(Mnrun, AClosedReaderEndsTheProcesses) {
        std::string("set -o pipefail; ") + PATH_mnrun + " --standalone --nproc-per-node 2 yes | head -n 1"});
   EXPECT_TRUE(std::regex_match(r.out, std::regex("\\[rank [01]\\] y\n"))) << r.out;
   EXPECT_EQ(r.status, 128 + SIGPIPE);
-  EXPECT_NE(r.err.find("(SIGPIPE)"), std::string::npos) << r.err;
+  EXPECT_SAYS(r.err, "(SIGPIPE)");
 }
 
 TEST(Mnrun, LogsAsTorchrunPlacesThem) {
@@ -442,7 +441,7 @@ TEST(Mnrun, FollowsNoLinkBelowItsFolderOfLogs) {
   const auto refused = [&](const std::filesystem::path& in_the_way) {
     const Result r = standalone(2, "echo out", {"-r", "3", "--log-dir", logs, "--rdzv-id", "job"});
     EXPECT_EQ(r.status, 1);
-    EXPECT_NE(r.err.find(in_the_way.string() + ": a link, a pipe or a file is in the way"), std::string::npos) << r.err;
+    EXPECT_SAYS(r.err, in_the_way.string() + ": a link, a pipe or a file is in the way");
     EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
     std::filesystem::remove(in_the_way);
   };
@@ -519,7 +518,7 @@ TEST_F(MnrunAsInit, ForwardsSignalsAndReturnsTheStatus) {
   kill(init_of(container), SIGTERM);
   const Result r = container.wait();
   EXPECT_EQ(r.status, 143);
-  EXPECT_NE(r.err.find("received signal 15 (SIGTERM)"), std::string::npos) << r.err;
+  EXPECT_SAYS(r.err, "received signal 15 (SIGTERM)");
 }
 
 TEST_F(MnrunAsInit, WaitsForOrphans) {
@@ -569,7 +568,7 @@ TEST(Mnrun, AsAnotherUser) {
   EXPECT_EQ(occurrences(as_nobody({"id", "-u"}).out, "] 65534\n"), 2u);
   const Result r = as_nobody({"-r", "3", "--log-dir", folder.path().string(), "true"});
   EXPECT_EQ(r.status, 2);
-  EXPECT_NE(r.err.find("--log-dir " + folder.path().string() + ": Permission denied"), std::string::npos) << r.err;
+  EXPECT_SAYS(r.err, "--log-dir " + folder.path().string() + ": Permission denied");
 }
 
 // Two users with the same command line, and no --rdzv-id.
@@ -648,8 +647,8 @@ TEST(MnrunTwoNodes, AKilledProcessEndsBothNodes) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s) << "it waited for their sleep";
   EXPECT_EQ(a.status, 128 + SIGSEGV);
   EXPECT_EQ(b.status, 128 + SIGSEGV);
-  EXPECT_NE(a.err.find("rank 2 (node 1, "), std::string::npos) << a.err;
-  EXPECT_NE(a.err.find("was killed by signal 11 (SIGSEGV)\n"), std::string::npos) << a.err;
+  EXPECT_SAYS(a.err, "rank 2 (node 1, ");
+  EXPECT_SAYS(a.err, "was killed by signal 11 (SIGSEGV)\n");
   EXPECT_EQ(a.err, b.err);
 }
 
@@ -663,8 +662,8 @@ TEST(MnrunTwoNodes, ReportsAKilledAgent) {
     const Result r = run.node[1 - victim]->wait();
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
     EXPECT_EQ(r.status, 1);
-    EXPECT_NE(r.err.find("the mnrun of node " + std::to_string(victim) + " (host "), std::string::npos) << r.err;
-    EXPECT_NE(r.err.find(" is gone: lost the connection to it"), std::string::npos) << r.err;
+    EXPECT_SAYS(r.err, "the mnrun of node " + std::to_string(victim) + " (host ");
+    EXPECT_SAYS(r.err, " is gone: lost the connection to it");
   }
 }
 
@@ -678,7 +677,7 @@ TEST(MnrunTwoNodes, RestartTogether) {
   EXPECT_EQ(b.status, 0) << b.err;
   EXPECT_EQ(lines_with(a.out, "[rank 0] ").back(), "start 2");
   EXPECT_EQ(lines_with(b.out, "[rank 2] ").back(), "start 2");
-  EXPECT_NE(b.err.find("; start 2 of 2 more"), std::string::npos) << b.err;
+  EXPECT_SAYS(b.err, "; start 2 of 2 more");
 }
 
 TEST(MnrunTwoNodes, ReportsAnAgentKilledAfterARestart) {
@@ -689,7 +688,7 @@ TEST(MnrunTwoNodes, ReportsAnAgentKilledAfterARestart) {
   run.node[1]->signal(SIGKILL);
   const Result r = run.node[0]->wait();
   EXPECT_EQ(r.status, 1);
-  EXPECT_NE(r.err.find("the mnrun of node 1 (host "), std::string::npos) << r.err;
+  EXPECT_SAYS(r.err, "the mnrun of node 1 (host ");
 }
 
 TEST(MnrunTwoNodes, AsyncWaitsForTheOtherNode) {
@@ -698,7 +697,7 @@ TEST(MnrunTwoNodes, AsyncWaitsForTheOtherNode) {
   EXPECT_EQ(a.status, 9) << a.err;
   EXPECT_EQ(b.status, 9) << b.err;
   EXPECT_EQ(occurrences(a.out, "on"), 2u);
-  EXPECT_NE(a.err.find("rank 2 (node 1, "), std::string::npos) << a.err;
+  EXPECT_SAYS(a.err, "rank 2 (node 1, ");
 }
 
 TEST(MnrunTwoNodes, ASignalToOneEndsBoth) {
@@ -709,7 +708,7 @@ TEST(MnrunTwoNodes, ASignalToOneEndsBoth) {
   for (auto& node : run.node) {
     const Result r = node->wait();
     EXPECT_EQ(r.status, 143);
-    EXPECT_NE(r.err.find("node 1 (host "), std::string::npos) << r.err;
+    EXPECT_SAYS(r.err, "node 1 (host ");
   }
 }
 
@@ -723,8 +722,8 @@ TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
   for (auto& node : nodes) {
     const Result r = node->wait();
     EXPECT_EQ(r.status, 127);
-    EXPECT_NE(r.err.find("node 1 (host "), std::string::npos) << r.err;
-    EXPECT_NE(r.err.find("'only-on-the-head'"), std::string::npos) << r.err;
+    EXPECT_SAYS(r.err, "node 1 (host ");
+    EXPECT_SAYS(r.err, "'only-on-the-head'");
     EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
   }
 }
@@ -737,10 +736,10 @@ TEST(MnrunTwoNodes, ReportsAMissingNode) {
   };
   const Result head = node("0");
   EXPECT_EQ(head.status, 1);
-  EXPECT_NE(head.err.find("node ranks 1, 2 of 3 did not come"), std::string::npos) << head.err;
+  EXPECT_SAYS(head.err, "node ranks 1, 2 of 3 did not come");
   const Result other = node("1");
   EXPECT_EQ(other.status, 1);
-  EXPECT_NE(other.err.find("node 0, which hosts the store, did not come"), std::string::npos) << other.err;
+  EXPECT_SAYS(other.err, "node 0, which hosts the store, did not come");
 }
 
 TEST(MnrunTwoNodes, TwoOfTheSameRankOrOfDifferentRunsAreRefused) {
@@ -752,7 +751,7 @@ TEST(MnrunTwoNodes, TwoOfTheSameRankOrOfDifferentRunsAreRefused) {
   Process head(words("0", "a")), first(words("1", "a"));
   const Result other_run = multinode::testing::run(words("2", "b"));
   EXPECT_EQ(other_run.status, 2);
-  EXPECT_NE(other_run.err.find("do not run --rdzv-id 'b' as this one does"), std::string::npos) << other_run.err;
+  EXPECT_SAYS(other_run.err, "do not run --rdzv-id 'b' as this one does");
   Process second(words("1", "a"));
   // One of the two with rank 1 comes first. The other one is refused, and the run waits for its third node meanwhile.
   std::counting_semaphore<2> ended(0);

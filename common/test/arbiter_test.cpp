@@ -1,5 +1,6 @@
 // Whom the arbiter blames, with a clock of the test's own.
 #include <multinode/arbiter.hpp>
+#include <testing/says.hpp>
 
 #include <gtest/gtest.h>
 
@@ -29,9 +30,6 @@ class ArbiterTest : public ::testing::Test {
       arbiter_.tick(now_);
     }
     return arbiter_.verdict() ? arbiter_.verdict()->second : "";
-  }
-  static void expect_in(const std::string& part, const std::string& text) {
-    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
   }
 
   multinode::detail::Arbiter arbiter_;
@@ -76,7 +74,7 @@ TEST_F(ArbiterTest, AFailureIsTheVerdictAfterAMoment) {
 
 TEST_F(ArbiterTest, AMissingRank) {
   join(4, 2);
-  expect_in("rank 2 of 4 never came", verdict([&] { beat(0, 1, 1, expired); }));
+  EXPECT_SAYS(verdict([&] { beat(0, 1, 1, expired); }), "rank 2 of 4 never came");
 }
 
 // Rank 1 is frozen, and rank 2 is late in its own code: it may wait for rank 1 by other means.
@@ -86,7 +84,7 @@ TEST_F(ArbiterTest, AFrozenRankComesBeforeALateOne) {
     beat(0, 5, 3, expired);
     beat(2, 4, 2);
   });
-  expect_in("rank 1 (pid 1) is frozen", text);
+  EXPECT_SAYS(text, "rank 1 (pid 1) is frozen");
 }
 
 TEST_F(ArbiterTest, TheRankWithTheFewestCollectivesIsLate) {
@@ -96,7 +94,7 @@ TEST_F(ArbiterTest, TheRankWithTheFewestCollectivesIsLate) {
     beat(1, 5, 3, expired);
     beat(2, 4, 2);
   });
-  expect_in("rank 2 (pid 2) is late: it is in its own code, after call (collective number 2)", text);
+  EXPECT_SAYS(text, "rank 2 (pid 2) is late: it is in its own code, after call (collective number 2)");
 }
 
 TEST_F(ArbiterTest, TheEndOfAChainOfPeersIsLate) {
@@ -106,19 +104,19 @@ TEST_F(ArbiterTest, TheEndOfAChainOfPeersIsLate) {
     beat(1, 1, 0, Progress::Wait::short_one, 2);
     beat(2, 2, 0);
   });
-  expect_in("rank 0 (pid 0) waits in call with rank 1; rank 2 (pid 2) is late: it is in its own code", text);
+  EXPECT_SAYS(text, "rank 0 (pid 0) waits in call with rank 1; rank 2 (pid 2) is late: it is in its own code");
 }
 
 TEST_F(ArbiterTest, APeerOutsideOfTheWorldIsNoCrash) {
   join(1);
-  expect_in("waits in call with rank 7", verdict([&] { beat(0, 1, 0, expired, 7); }));
+  EXPECT_SAYS(verdict([&] { beat(0, 1, 0, expired, 7); }), "waits in call with rank 7");
 }
 
 TEST_F(ArbiterTest, ARankThatHasEndedIsSaidSo) {
   join(2);
   beat(1, 2, 1);
   arbiter_.leave(1);
-  expect_in("rank 1 (pid 1) is late: it has already ended", verdict([&] { beat(0, 3, 2, expired); }));
+  EXPECT_SAYS(verdict([&] { beat(0, 3, 2, expired); }), "rank 1 (pid 1) is late: it has already ended");
 }
 
 // The process of the arbiter was frozen for a minute: heartbeats wait in its sockets.
@@ -131,7 +129,7 @@ TEST_F(ArbiterTest, ItsOwnFreezeIsNoFreezeOfTheRanks) {
     beat(0, 1, 1, expired);
     beat(1, 0, 0);
   });
-  expect_in("rank 1 (pid 1) is late", text);
+  EXPECT_SAYS(text, "rank 1 (pid 1) is late");
 }
 
 TEST_F(ArbiterTest, AStallIsReportedOnceByAWaitingRank) {
@@ -145,8 +143,8 @@ TEST_F(ArbiterTest, AStallIsReportedOnceByAWaitingRank) {
                 if (const auto notice = arbiter_.take_notice()) {
                   ++notices;
                   EXPECT_LT(notice->first, 2);
-                  expect_in("has waited for 30 s in call (collective number 1); rank 2 (pid 2) is late",
-                            notice->second);
+                  EXPECT_SAYS(notice->second,
+                              "has waited for 30 s in call (collective number 1); rank 2 (pid 2) is late");
                 }
               }),
               "");

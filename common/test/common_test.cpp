@@ -2,6 +2,7 @@
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
+#include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 namespace {
 
 using namespace multinode;
+using multinode::testing::error_text;
 namespace po = boost::program_options;
 
 bool parsed(std::vector<const char*> words) {
@@ -37,13 +39,7 @@ TEST(Options, AbbreviationsAndStrayWordsAreRefused) {
 }
 
 TEST(Options, MessagesNameTheOption) {
-  try {
-    parsed({"--cuont", "3"});
-    FAIL();
-  } catch (const UsageError& e) {
-    EXPECT_NE(std::string(e.what()).find("--cuont"), std::string::npos);
-    EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos);
-  }
+  EXPECT_SAYS(error_text<UsageError>([] { parsed({"--cuont", "3"}); }), "--cuont");
 }
 
 TEST(Options, Sizes) {
@@ -74,12 +70,7 @@ TEST(Report, ColumnsAreAligned) {
 }
 
 TEST(Report, AFileThatCannotBeWrittenIsNamed) {
-  try {
-    JsonLines("/nonexistent/result.json");
-    FAIL();
-  } catch (const UsageError& e) {
-    EXPECT_NE(std::string(e.what()).find("/nonexistent/result.json"), std::string::npos);
-  }
+  EXPECT_SAYS(error_text<UsageError>([] { JsonLines("/nonexistent/result.json"); }), "/nonexistent/result.json");
   JsonLines full("/dev/full");
   EXPECT_THROW(full.write({{"a", 1}}), std::runtime_error);
   EXPECT_NO_THROW(JsonLines("").write({{"a", 1}}));

@@ -25,17 +25,17 @@ class Ranks : public ::testing::TestWithParam<std::string> {};
 TEST_P(Ranks, AWrongElementOfEachKindIsSeen) {
   const testing::Result result = testing::run(ranks(GetParam(), 3, {"--corrupt", "1"}));
   EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_NE(result.out.find(" 5 wrong"), std::string::npos) << result.all();
+  EXPECT_SAYS(result.out, " 5 wrong");
   for (const char* kind : {"broadcast", "all_reduce", "reduce_scatter", "all_gather", "recv"})
-    EXPECT_NE(result.err.find("rank 1: " + std::string(kind)), std::string::npos) << result.all();
+    EXPECT_SAYS(result.err, "rank 1: " + std::string(kind));
 }
 
 TEST_P(Ranks, OneThatThrowsWhileAnOperationIsUnderWayEndsAll) {
   const testing::Result result = testing::run(ranks(GetParam(), 3, {"--leave", "1"}));
   EXPECT_EQ(result.status, 1) << result.all();
   EXPECT_LT(result.seconds.count(), 50) << "it waited for the deadline";
-  EXPECT_NE(result.err.find("rank 1 ("), std::string::npos) << result.all();
-  EXPECT_NE(result.err.find("all_reduce of one rank alone was in progress"), std::string::npos) << result.all();
+  EXPECT_SAYS(result.err, "rank 1 (");
+  EXPECT_SAYS(result.err, "all_reduce of one rank alone was in progress");
 }
 
 TEST_P(Ranks, OneThatIsLostInSharedMemoryIsNamed) {
@@ -114,7 +114,7 @@ TEST(Refusal, NcclWithoutAGpu) {
 #else
   EXPECT_EQ(result.status, 2) << result.all();
 #endif
-  EXPECT_NE(result.err.find("--backend nccl: "), std::string::npos) << result.all();
+  EXPECT_SAYS(result.err, "--backend nccl: ");
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.all();
 }
 
@@ -123,9 +123,9 @@ TEST(Refusal, MpiWithoutAnMpiLauncher) {
       testing::run({COMMUNICATOR_RANKS, "2", PATH_communicator_check, "--backend", "mpi", "--timeout", "10"});
   EXPECT_EQ(result.status, 2) << result.all();
 #ifdef MULTINODE_HAVE_MPI
-  EXPECT_NE(result.err.find("start with mpirun"), std::string::npos) << result.all();
+  EXPECT_SAYS(result.err, "start with mpirun");
 #else
-  EXPECT_NE(result.err.find("libopenmpi-dev"), std::string::npos) << result.all();
+  EXPECT_SAYS(result.err, "libopenmpi-dev");
 #endif
 }
 

@@ -1,5 +1,6 @@
 #include <multinode/check.hpp>
 #include <multinode/endpoint.hpp>
+#include <testing/says.hpp>
 
 #include <gtest/gtest.h>
 
@@ -25,26 +26,14 @@ TEST(Endpoint, IsReadAndWritten) {
 TEST(Endpoint, InvalidTextIsRefusedByName) {
   for (const char* text :
        {"", "host", "host:", ":1", "host:0", "host:65536", "host:-1", "host:+1", "host:1x", "host: 1", "::1:80",
-        "[::1]", "[]:1", "[::1:80", "a b:1", "tcp://host:1", "host:99999999999999999999"}) {
-    try {
-      parse_endpoint(text, "--rdzv-endpoint");
-      ADD_FAILURE() << "taken: " << text;
-    } catch (const UsageError& error) {
-      const std::string what = error.what();
-      EXPECT_NE(what.find(std::string("--rdzv-endpoint: \"") + text + '"'), std::string::npos) << what;
-      EXPECT_EQ(what.find('\n'), std::string::npos);
-    }
-  }
+        "[::1]", "[]:1", "[::1:80", "a b:1", "tcp://host:1", "host:99999999999999999999"})
+    EXPECT_SAYS(testing::error_text<UsageError>([&] { parse_endpoint(text, "--rdzv-endpoint"); }),
+                std::string("--rdzv-endpoint: \"") + text + '"');
 }
 
 TEST(Endpoint, TheErrorIsOneLine) {
-  try {
-    parse_endpoint("host\n:1", "MNRUN_STORE");
-    ADD_FAILURE();
-  } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("MNRUN_STORE: \"host?:1\" is not host:port"), std::string::npos)
-        << error.what();
-  }
+  EXPECT_SAYS(testing::error_text<UsageError>([] { parse_endpoint("host\n:1", "MNRUN_STORE"); }),
+              "MNRUN_STORE: \"host?:1\" is not host:port");
 }
 
 }  // namespace

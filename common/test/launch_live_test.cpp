@@ -54,7 +54,7 @@ TEST(LaunchLive, Alone) { EXPECT_EQ(printed_by({PATH_launch_print}), (Lines{"non
 TEST(LaunchLive, Refused) {
   const Result result = run({PATH_launch_print}, {{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}});
   EXPECT_EQ(result.status, 2);
-  EXPECT_NE(result.err.find("RANK=2"), std::string::npos) << result.err;
+  EXPECT_SAYS(result.err, "RANK=2");
   EXPECT_EQ(sorted_lines(result.err).size(), 1u);
 }
 

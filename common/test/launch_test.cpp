@@ -1,6 +1,7 @@
 #include <multinode/check.hpp>
 #include <multinode/host_list.hpp>
 #include <multinode/launch.hpp>
+#include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -58,20 +59,8 @@ Environment without_process_variables(Environment environment) {
   return environment;
 }
 
-// The message of the UsageError that `call` throws, which is one line.
-template <class Function>
-std::string refusal(Function call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "not refused";
-}
-
 std::string refusal(const Environment& environment) {
-  return refusal([&] { read_launch(environment); });
+  return testing::error_text<UsageError>([&] { read_launch(environment); });
 }
 
 constexpr int unsaid = -1;
@@ -347,7 +336,7 @@ TEST_P(Contradicts, IsRefused) {
       contradiction.file.empty() ? contradiction.change : load(contradiction.file).environment + contradiction.change;
   std::erase_if(environment, [](const auto& variable) { return variable.second == "-"; });
   const std::string what = refusal(environment);
-  for (const std::string& part : contradiction.says) EXPECT_NE(what.find(part), std::string::npos) << what;
+  for (const std::string& part : contradiction.says) EXPECT_SAYS(what, part);
 }
 
 const std::vector<Contradiction> contradictions = {
@@ -437,14 +426,14 @@ TEST(Launch, PbsdshCountsTheNodeFile) {
 TEST(Launch, PbsdshWithSeveralSlotsPerNodeIsRefused) {
   const NodeFile nodes("node0\nnode0\nnode1\nnode1\n");
   const std::string what = refusal(load("pbsdsh").environment + nodes.as("PBS_NODEFILE"));
-  EXPECT_NE(what.find("4 slots on 2 nodes: start the processes of a node with mnrun or torchrun"), what.npos) << what;
+  EXPECT_SAYS(what, "4 slots on 2 nodes: start the processes of a node with mnrun or torchrun");
 }
 
 TEST(Launch, AnInvalidNodeFileIsRefused) {
   for (const std::string text : {"", "\n\n", "node 0\n", "\177ELF\n"}) {
     const NodeFile nodes(text);
     const std::string what = refusal(load("pbsdsh").environment + nodes.as("PBS_NODEFILE"));
-    EXPECT_NE(what.find("PBS_NODEFILE="), what.npos) << what;
+    EXPECT_SAYS(what, "PBS_NODEFILE=");
   }
 }
 
@@ -509,8 +498,8 @@ TEST(ReadNodes, AgreesWithReadLaunchInPods) {
 TEST(ReadNodes, SrunStartsOneAgentPerNode) {
   const Environment one_a_node = {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
   expect_nodes(load("srun-none").environment + one_a_node, {"Slurm", 1, 2, unsaid, "node0:10001"});
-  const std::string what = refusal([] { read_nodes(load("srun-none").environment); });
-  EXPECT_NE(what.find("SLURM_STEP_NUM_TASKS=4, but SLURM_STEP_NUM_NODES=2"), what.npos) << what;
+  const std::string what = testing::error_text<UsageError>([] { read_nodes(load("srun-none").environment); });
+  EXPECT_SAYS(what, "SLURM_STEP_NUM_TASKS=4, but SLURM_STEP_NUM_NODES=2");
 }
 
 // A job's script runs on the first node only, and does not count the others.
@@ -531,10 +520,11 @@ TEST(ReadNodes, ElasticPodsMeetAtTheirEndpoint) {
 }
 
 TEST(ReadNodes, ContradictionsAreRefused) {
-  const auto said = [](const Environment& environment) { return refusal([&] { read_nodes(environment); }); };
-  EXPECT_NE(said({{"RANK", "2"}, {"WORLD_SIZE", "2"}}).find("RANK=2 must be less than WORLD_SIZE=2"),
-            std::string::npos);
-  EXPECT_NE(said({{"MASTER_PORT", "0"}}).find("MASTER_PORT=0"), std::string::npos);
+  const auto said = [](const Environment& environment) {
+    return testing::error_text<UsageError>([&] { read_nodes(environment); });
+  };
+  EXPECT_SAYS(said({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), "RANK=2 must be less than WORLD_SIZE=2");
+  EXPECT_SAYS(said({{"MASTER_PORT", "0"}}), "MASTER_PORT=0");
 }
 
 using Names = std::vector<std::string>;
@@ -559,11 +549,11 @@ TEST(HostList, RefusesInvalidLists) {
       "a[0-65535],b a[0-255][0-256] a[0-99999999999999999999] a[1234567890] node0;rm");
   invalid.insert(invalid.end(), std::istream_iterator<std::string>(words), {});
   for (const std::string& text : invalid) {
-    const std::string what = refusal([&] { expand_host_list(text); });
+    const std::string what = testing::error_text<UsageError>([&] { expand_host_list(text); });
     EXPECT_NE(what.find("is not a host list"), what.npos) << text << ": " << what;
   }
-  EXPECT_NE(refusal([] { expand_host_list("a[2-1]"); }).find("'2-1' counts down"), std::string::npos);
-  EXPECT_NE(refusal([] { expand_host_list(std::string(256, 'a')); }).find("longer than 255"), std::string::npos);
+  EXPECT_SAYS(testing::error_text<UsageError>([] { expand_host_list("a[2-1]"); }), "'2-1' counts down");
+  EXPECT_SAYS(testing::error_text<UsageError>([] { expand_host_list(std::string(256, 'a')); }), "longer than 255");
 }
 
 TEST(TasksPerNode, Expands) {
@@ -575,7 +565,7 @@ TEST(TasksPerNode, Expands) {
 TEST(TasksPerNode, RefusesInvalidLists) {
   for (const std::string text : {"", ",", "2,", "x", "2(x", "2(x)", "2(3)", "(x2)", "2(x2)3", "0", "2(x0)", "-1",
                                  "2(x-1)", "1(x65537)", "1(x65536),1", "99999999999", "2 "}) {
-    const std::string what = refusal([&] { expand_tasks_per_node(text); });
+    const std::string what = testing::error_text<UsageError>([&] { expand_tasks_per_node(text); });
     EXPECT_NE(what.find("list of tasks per node"), what.npos) << text << ": " << what;
   }
 }

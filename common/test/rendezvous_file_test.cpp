@@ -2,6 +2,7 @@
 #include <multinode/check.hpp>
 #include <multinode/rendezvous_file.hpp>
 #include <multinode/socket.hpp>
+#include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -16,6 +17,7 @@
 using namespace multinode;
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
+using multinode::testing::error_text;
 
 namespace {
 
@@ -30,18 +32,9 @@ class RendezvousFile : public ::testing::Test {
   }
   // The message for rank 0 and for the others: a UsageError of one line that names the file.
   std::string refusal() const {
-    std::string what;
-    for (const bool first : {true, false}) try {
-        if (first)
-          tell();
-        else
-          read();
-        ADD_FAILURE() << "the file was taken";
-      } catch (const UsageError& error) {
-        what = error.what();
-        EXPECT_NE(what.find(path_.string()), std::string::npos) << what;
-        EXPECT_EQ(what.find('\n'), std::string::npos) << what;
-      }
+    EXPECT_SAYS(error_text<UsageError>([&] { tell(); }), path_.string());
+    const std::string what = error_text<UsageError>([&] { read(); });
+    EXPECT_SAYS(what, path_.string());
     return what;
   }
 
@@ -71,15 +64,12 @@ TEST_F(RendezvousFile, IsWaitedForUntilItsGenerationCame) {
 }
 
 TEST_F(RendezvousFile, ADeadlineNamesTheFile) {
-  for (const bool other_run : {false, true}) try {
-      if (other_run) tell("run/1");
-      read("run/0", 100ms);
-      ADD_FAILURE() << "an endpoint came from nowhere";
-    } catch (const StoreTimeout& error) {
-      const std::string what = error.what();
-      EXPECT_NE(what.find(path_.string() + " within 100 ms"), std::string::npos) << what;
-      EXPECT_EQ(what.find("another run") != std::string::npos, other_run) << what;
-    }
+  for (const bool other_run : {false, true}) {
+    if (other_run) tell("run/1");
+    const std::string what = error_text<StoreTimeout>([&] { read("run/0", 100ms); });
+    EXPECT_SAYS(what, path_.string() + " within 100 ms");
+    EXPECT_EQ(what.find("another run") != std::string::npos, other_run) << what;
+  }
 }
 
 TEST_F(RendezvousFile, ForeignFilesAreRefusedAndLeftAlone) {
@@ -101,7 +91,7 @@ TEST_F(RendezvousFile, FoldersAndDevicesAreRefused) {
   path_ = "/dev/null";
   refusal();
   path_ = folder_ / "missing" / "meeting";
-  EXPECT_NE(refusal().find("No such file or directory"), std::string::npos);
+  EXPECT_SAYS(refusal(), "No such file or directory");
 }
 
 TEST_F(RendezvousFile, PermissionDeniedSaysWhoNeedsIt) {
@@ -113,17 +103,11 @@ TEST_F(RendezvousFile, PermissionDeniedSaysWhoNeedsIt) {
   if (me == 0 && ::seteuid(nobody) != 0) GTEST_SKIP() << "no other user in this container: " << std::strerror(errno);
   std::vector<std::string> refusals{refusal()};
   path_ = folder_ / "new";
-  try {
-    tell();
-    ADD_FAILURE() << "written to a folder that is read-only for this user";
-  } catch (const UsageError& error) {
-    refusals.emplace_back(error.what());
-  }
+  refusals.push_back(error_text<UsageError>([&] { tell(); }));  // the folder is read-only for this user
   ASSERT_EQ(::seteuid(me), 0);
   fs::permissions(folder_.path(), fs::perms::owner_all);
   for (const std::string& what : refusals)
-    EXPECT_NE(what.find("Permission denied; every rank must be able to read it, and rank 0"), std::string::npos)
-        << what;
+    EXPECT_SAYS(what, "Permission denied; every rank must be able to read it, and rank 0");
 }
 
 TEST_F(RendezvousFile, AFullDiskIsOneClearErrorAndLeavesNothing) {
@@ -133,12 +117,7 @@ TEST_F(RendezvousFile, AFullDiskIsOneClearErrorAndLeavesNothing) {
     GTEST_SKIP() << "a small tmpfs cannot be mounted here: " << std::strerror(errno);
   path_ = disk / "meeting";
   std::ofstream(disk / "rest") << std::string(128 << 10, 'x') << std::flush;
-  try {
-    tell();
-    ADD_FAILURE() << "written to a full disk";
-  } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos) << error.what();
-  }
+  EXPECT_SAYS(error_text<UsageError>([&] { tell(); }), "No space left on device");
   EXPECT_EQ(std::distance(fs::directory_iterator(disk), {}), 1);
   EXPECT_EQ(::umount2(disk.c_str(), MNT_DETACH), 0);
 }

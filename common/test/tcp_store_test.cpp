@@ -26,6 +26,7 @@
 
 using namespace multinode;
 using namespace std::chrono_literals;
+using multinode::testing::error_text;
 using Clock = std::chrono::steady_clock;
 
 // With a sanitizer: fewer repetitions, and no checks of memory and time.
@@ -156,31 +157,12 @@ class FakeServer {
   std::thread thread_;
 };
 
-template <class Error, class Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another kind of exception: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "no exception";
-  return "";
-}
-
-void expect_in(const std::string& part, const std::string& text) {
-  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
-}
-
 TEST(TcpStoreServer, NamesAddressAndPortWhereItCannotListen) {
   TcpStoreServer server;
-  expect_in("127.0.0.1:" + std::to_string(server.port()),
-            message_of<std::system_error>([&] { TcpStoreServer("127.0.0.1", server.port()); }));
-  expect_in("192.0.2.1:1234", message_of<std::system_error>([] { TcpStoreServer("192.0.2.1", 1234); }));
-  expect_in("no such host", message_of<std::system_error>([] { TcpStoreServer("no such host", 0); }));
+  EXPECT_SAYS(error_text<std::system_error>([&] { TcpStoreServer("127.0.0.1", server.port()); }),
+              "127.0.0.1:" + std::to_string(server.port()));
+  EXPECT_SAYS(error_text<std::system_error>([] { TcpStoreServer("192.0.2.1", 1234); }), "192.0.2.1:1234");
+  EXPECT_SAYS(error_text<std::system_error>([] { TcpStoreServer("no such host", 0); }), "no such host");
 }
 
 TEST(TcpStoreServer, ItsPortIsFreeAgainAtOnce) {
@@ -211,7 +193,7 @@ TEST(TcpStoreServer, NothingFromTheNetworkDrivesATerminal) {
   TcpStoreServer server;
   const protocol::Hello hello{.rank = 0, .world_size = 1, .where = "\x1b[2J\n\x9b"};
   TcpStore first(endpoint_of(server), 60s, hello);
-  expect_in("taken by ?[2J ?", message_of<RankTaken>([&] { TcpStore(endpoint_of(server), 60s, hello); }));
+  EXPECT_SAYS(error_text<RankTaken>([&] { TcpStore(endpoint_of(server), 60s, hello); }), "taken by ?[2J ?");
 }
 
 class Store : public ::testing::Test {
@@ -250,7 +232,7 @@ TEST_F(Store, AGetWaitsForItsValue) {
 TEST_F(Store, AGetEndsAtItsDeadlineAndNamesTheKey) {
   for (const auto timeout : {-5'000ms, 0ms, 1ms, 150ms}) {
     const auto start = Clock::now();
-    expect_in("absent", message_of<StoreTimeout>([&] { a_.get("absent", timeout); }));
+    EXPECT_SAYS(error_text<StoreTimeout>([&] { a_.get("absent", timeout); }), "absent");
     EXPECT_GE(milliseconds_since(start), static_cast<double>(timeout.count()));
     EXPECT_LT(milliseconds_since(start), static_cast<double>(timeout.count()) + 20'000);
   }
@@ -354,16 +336,16 @@ TEST(TcpStore, NamesTheServerThatIsNotThere) {
   std::uint16_t port = 0;
   { port = TcpStoreServer().port(); }
   const auto start = Clock::now();
-  const auto message = message_of<StoreTimeout>([&] { TcpStore({"127.0.0.1", port}, 200ms); });
+  const auto message = error_text<StoreTimeout>([&] { TcpStore({"127.0.0.1", port}, 200ms); });
   EXPECT_LT(milliseconds_since(start), 20'000);
-  expect_in("127.0.0.1:" + std::to_string(port), message);
-  expect_in("refused", message);
-  expect_in("nowhere.invalid:5", message_of<StoreTimeout>([] { TcpStore({"nowhere.invalid", 5}, 300ms); }));
+  EXPECT_SAYS(message, "127.0.0.1:" + std::to_string(port));
+  EXPECT_SAYS(message, "refused");
+  EXPECT_SAYS(error_text<StoreTimeout>([] { TcpStore({"nowhere.invalid", 5}, 300ms); }), "nowhere.invalid:5");
 }
 
 TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
   FakeServer mute([](int) {});
-  expect_in(to_string(mute.endpoint()), message_of<StoreTimeout>([&] { TcpStore(mute.endpoint(), 300ms); }));
+  EXPECT_SAYS(error_text<StoreTimeout>([&] { TcpStore(mute.endpoint(), 300ms); }), to_string(mute.endpoint()));
   FakeServer silent([](int fd) { ASSERT_EQ(::send(fd, welcome().data(), 13, MSG_NOSIGNAL), 13); });
   for (const auto& operation : std::vector<std::function<void(TcpStore&)>>{
            [](TcpStore& s) { s.set("k", "v"); }, [](TcpStore& s) { s.get("k", 200ms); },
@@ -372,7 +354,7 @@ TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
            [](TcpStore& s) { s.set("k", std::string(protocol::max_value, 'x')); }}) {
     TcpStore store(silent.endpoint(), 200ms);
     const auto start = Clock::now();
-    expect_in(to_string(silent.endpoint()), message_of<StoreTimeout>([&] { operation(store); }));
+    EXPECT_SAYS(error_text<StoreTimeout>([&] { operation(store); }), to_string(silent.endpoint()));
     EXPECT_LT(milliseconds_since(start), 20'000);
     // A late answer would be taken for that of the next request.
     EXPECT_THROW(store.set("k", "v"), StoreLost);
@@ -382,7 +364,7 @@ TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
 TEST(TcpStore, OtherServersAreRecognised) {
   FakeServer web([](int fd) { ASSERT_GT(::send(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28, MSG_NOSIGNAL), 0); });
   const auto start = Clock::now();
-  expect_in("not this store", message_of<StoreLost>([&] { TcpStore(web.endpoint(), 100s); }));
+  EXPECT_SAYS(error_text<StoreLost>([&] { TcpStore(web.endpoint(), 100s); }), "not this store");
   EXPECT_LT(milliseconds_since(start), 50'000);
 
   for (const auto& answer : {length(0), length(0xffffffff), length(1) + "\x09", length(1) + "\0"}) {
@@ -391,7 +373,7 @@ TEST(TcpStore, OtherServersAreRecognised) {
       ASSERT_GT(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
     });
     TcpStore store(liar.endpoint(), 500ms);
-    expect_in("protocol", message_of<StoreLost>([&] { store.get("k", 500ms); }));
+    EXPECT_SAYS(error_text<StoreLost>([&] { store.get("k", 500ms); }), "protocol");
   }
 }
 
@@ -400,13 +382,13 @@ TEST(TcpStore, NamesTheServerItLost) {
   const auto endpoint = endpoint_of(*server);
   TcpStore store(endpoint, 60s), waiter(endpoint, 60s);
   std::string lost;
-  std::thread waiting([&] { lost = message_of<StoreLost>([&] { waiter.get("k", 20s); }); });
+  std::thread waiting([&] { lost = error_text<StoreLost>([&] { waiter.get("k", 20s); }); });
   EXPECT_THROW(store.get("k", 50ms), StoreTimeout);
   server.reset();
   waiting.join();
-  expect_in(to_string(endpoint), lost);
-  expect_in(to_string(endpoint), message_of<StoreLost>([&] { store.set("k", "v"); }));
-  expect_in(to_string(endpoint), message_of<StoreLost>([&] { store.set("k", "v"); }));
+  EXPECT_SAYS(lost, to_string(endpoint));
+  EXPECT_SAYS(error_text<StoreLost>([&] { store.set("k", "v"); }), to_string(endpoint));
+  EXPECT_SAYS(error_text<StoreLost>([&] { store.set("k", "v"); }), to_string(endpoint));
 }
 
 TEST(LastWill, IsExecutedAfterAKill) {
@@ -698,8 +680,8 @@ TEST(HostileBytes, TheSizeOfTheStoreIsBounded) {
     } catch (const StoreRefused& error) {
       refusal = error.what();
     }
-  expect_in("the store is full", refusal);
-  expect_in(to_string(endpoint_of(server)), refusal);
+  EXPECT_SAYS(refusal, "the store is full");
+  EXPECT_SAYS(refusal, to_string(endpoint_of(server)));
   if (!instrumented) {
     EXPECT_LT(resident_mib() - before, 160);
   }

@@ -100,13 +100,11 @@ TEST_P(TorchStoreTest, NamesTheServerItLost) {
   store.set("k", "v");
   own.process().signal(SIGKILL);
   own.process().wait();
-  try {
+  const std::string lost = multinode::testing::error_text<StoreLost>([&] {
     store.set("k", "w");
     store.get("k", 1s);
-    ADD_FAILURE() << "the server is dead";
-  } catch (const StoreLost& error) {
-    EXPECT_NE(std::string(error.what()).find(to_string(own.endpoint())), std::string::npos) << error.what();
-  }
+  });
+  EXPECT_SAYS(lost, to_string(own.endpoint()));
 }
 
 TEST_P(TorchStoreTest, AStoppedServerIsATimeout) {

@@ -256,7 +256,7 @@ TEST(World, AWrongLocalSizeIsRefused) {
   for (int rank = 0; rank < 2; ++rank) group.start_rank(rank, 2, {}, {{"LOCAL_WORLD_SIZE", "3"}});
   const auto results = group.wait();
   EXPECT_EQ(results[0].status, 2) << output_of(results);
-  EXPECT_NE(output_of(results).find("LOCAL_WORLD_SIZE"), std::string::npos) << output_of(results);
+  EXPECT_SAYS(output_of(results), "LOCAL_WORLD_SIZE");
 }
 
 TEST(World, AnExceptionEndsAllRanksWithItsStatus) {
@@ -328,8 +328,8 @@ TEST(Watchdog, NamesTheStoppedRank) {
     const Ranks::End end = ranks.wait();
     EXPECT_TRUE(end.survivors_ended) << end.output;
     // Not in one expression: `output` joins both streams, in any order.
-    EXPECT_NE(end.output.find("rank " + std::to_string(stopped)), std::string::npos) << end.output;
-    EXPECT_NE(end.output.find("is frozen"), std::string::npos) << end.output;
+    EXPECT_SAYS(end.output, "rank " + std::to_string(stopped));
+    EXPECT_SAYS(end.output, "is frozen");
   }
 }
 

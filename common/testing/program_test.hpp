@@ -3,6 +3,7 @@
 
 #include <multinode/child_process.hpp>
 #include <multinode/descriptor.hpp>
+#include <testing/says.hpp>
 
 #include <sys/types.h>
 
@@ -67,10 +68,6 @@ class Process {
 // Runs a command to its end, or kills it after `timeout`.
 Result run(std::vector<std::string> argv, const std::map<std::string, std::string>& environment = {},
            std::chrono::milliseconds timeout = patience);
-
-// Expects that `text`, a program's output, contains `what`.
-#define EXPECT_SAYS(text, what) \
-  EXPECT_NE((text).find(what), std::string::npos) << "looked for '" << (what) << "' in:\n" << (text)
 
 // The number of occurrences of `what` in `text`.
 std::size_t occurrences(const std::string& text, const std::string& what);

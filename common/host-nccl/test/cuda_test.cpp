@@ -1,6 +1,7 @@
 // The stand-in for the CUDA runtime: ordering, copy kinds and lifetimes as in CUDA.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
+#include <testing/says.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -39,7 +40,7 @@ class Gate {
 
 void expect_refused(cudaError_t code, cudaError_t expected, const std::string& why) {
   EXPECT_EQ(code, expected);
-  EXPECT_NE(std::string(cudaGetErrorString(code)).find(why), std::string::npos) << cudaGetErrorString(code);
+  EXPECT_SAYS(cudaGetErrorString(code), why);
   EXPECT_EQ(cudaGetLastError(), expected);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }

@@ -101,18 +101,17 @@ TEST(HostNccl, WithoutDevicesThereIsNoGpu) {
   environment["HOST_NCCL_DEVICES"] = "";
   const Result result = run({PATH_nccl_mistakes, "--mistake", "device"}, environment);
   EXPECT_EQ(result.status, 77) << result.all();
-  EXPECT_NE(result.err.find("no GPU; set HOST_NCCL_DEVICES=N to use N stand-ins"), std::string::npos) << result.all();
+  EXPECT_SAYS(result.err, "no GPU; set HOST_NCCL_DEVICES=N to use N stand-ins");
   EXPECT_EQ(result.out, "");
   environment["HOST_NCCL_DEVICES"] = "four";
-  EXPECT_NE(run({PATH_nccl_mistakes, "--mistake", "device"}, environment)
-                .err.find("HOST_NCCL_DEVICES must be a number of devices from 0 to 64, not 'four'"),
-            std::string::npos);
+  EXPECT_SAYS(run({PATH_nccl_mistakes, "--mistake", "device"}, environment).err,
+              "HOST_NCCL_DEVICES must be a number of devices from 0 to 64, not 'four'");
 }
 
 TEST(HostNccl, LeaksAreReported) {
   const Result result = run({PATH_nccl_mistakes, "--mistake", "left_behind"}, on_host_nccl());
-  EXPECT_NE(result.err.find("host-nccl: leaked at exit: 1 communicator\n"), std::string::npos) << result.all();
-  EXPECT_NE(result.err.find("host-nccl: leaked at exit: 1 buffer, 1 stream\n"), std::string::npos) << result.all();
+  EXPECT_SAYS(result.err, "host-nccl: leaked at exit: 1 communicator\n");
+  EXPECT_SAYS(result.err, "host-nccl: leaked at exit: 1 buffer, 1 stream\n");
 }
 
 }  // namespace

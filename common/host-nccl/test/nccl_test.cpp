@@ -2,6 +2,7 @@
 // mistakes_test.cpp.
 #include <gtest/gtest.h>
 #include <nccl.h>
+#include <testing/says.hpp>
 
 #include <chrono>
 #include <cstdlib>
@@ -176,7 +177,7 @@ TEST(HostNccl, AnAbortEndsOperationsAndFailsTheOtherRanks) {
         while (r.number != 1 && code == ncclSuccess) ASSERT_NCCL_OK(ncclCommGetAsyncError(r.comm, &code));
         if (r.number != 1) {
           EXPECT_EQ(code, ncclRemoteError);
-          EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("has aborted the communicator"), std::string::npos);
+          EXPECT_SAYS(ncclGetLastError(nullptr), "has aborted the communicator");
           EXPECT_EQ(cudaStreamQuery(r.stream), cudaErrorNotReady);  // until this rank also aborts
         }
         EXPECT_NCCL_OK(ncclCommAbort(r.comm));
@@ -217,7 +218,7 @@ TEST(HostNccl, BuffersAreRegisteredAndDeregisteredOnce) {
   on_ranks(2, [](Rank& rank) {
     const auto says = [](ncclResult_t code, ncclResult_t wanted, const std::string& why) {
       EXPECT_EQ(code, wanted);
-      EXPECT_NE(std::string(ncclGetLastError(nullptr)).find(why), std::string::npos) << ncclGetLastError(nullptr);
+      EXPECT_SAYS(ncclGetLastError(nullptr), why);
     };
     void* memory = nullptr;
     void* handle = nullptr;
@@ -253,8 +254,7 @@ TEST(HostNccl, OneThreadNeedsAGroupForSeveralRanks) {
   };
   EXPECT_NCCL_OK(all_reduce(0));
   EXPECT_EQ(all_reduce(1), ncclInvalidUsage);
-  EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("belong between ncclGroupStart and ncclGroupEnd"),
-            std::string::npos);
+  EXPECT_SAYS(ncclGetLastError(nullptr), "belong between ncclGroupStart and ncclGroupEnd");
   for (int i = 0; i < 2; ++i) {
     EXPECT_NCCL_OK(ncclCommAbort(comms[i]));
     cudaSetDevice(i);
