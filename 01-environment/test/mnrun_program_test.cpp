@@ -7,12 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <future>
 #include <semaphore>
 #include <set>
@@ -20,11 +18,7 @@
 
 namespace mnrun_program_test {
 
-using multinode::testing::occurrences;
-using multinode::testing::Process;
-using multinode::testing::Result;
-using multinode::testing::TemporaryFolder;
-using multinode::testing::text_of;
+using namespace multinode::testing;
 using namespace std::chrono_literals;
 using Words = std::vector<std::string>;
 
@@ -34,46 +28,46 @@ Words mnrun_with(Words options, const std::string& script) {
   return options;
 }
 
-Result standalone(int processes, const std::string& script, Words options = {},
-                  const std::map<std::string, std::string>& environment = {}) {
+Words on_one_node(int processes, const std::string& script, Words options = {}) {
   options.insert(options.begin(), {"--standalone", "--nproc-per-node", std::to_string(processes)});
-  return multinode::testing::run(mnrun_with(options, script), environment);
+  return mnrun_with(options, script);
 }
 
-// Two agents on loopback: 2 processes and 1.
+Result standalone(int processes, const std::string& script, const Words& options = {},
+                  const std::map<std::string, std::string>& environment = {}) {
+  return run(on_one_node(processes, script, options), environment);
+}
+
+// The agent of one of several nodes, all on loopback.
+Words agent(int nodes, int rank, const std::string& port, const Words& rest) {
+  Words all{PATH_mnrun,      "--nnodes",  std::to_string(nodes), "--node-rank", std::to_string(rank),
+            "--master-addr", "127.0.0.1", "--master-port",       port};
+  all.insert(all.end(), rest.begin(), rest.end());
+  return all;
+}
+
+// Two agents: 2 processes and 1.
 struct TwoNodes {
   explicit TwoNodes(const std::string& script, const Words& options = {}) {
-    const std::string port = std::to_string(multinode::testing::free_port());
+    const std::string port = std::to_string(free_port());
     for (int i = 0; i < 2; ++i) {
-      Words all = options;
-      all.insert(all.end(), {"--nnodes", "2", "--node-rank", std::to_string(i), "--nproc-per-node"});
-      all.insert(all.end(), {std::to_string(2 - i), "--master-addr", "127.0.0.1", "--master-port", port});
-      node[i] = std::make_unique<Process>(mnrun_with(all, script));
+      Words rest = options;
+      rest.insert(rest.end(), {"--nproc-per-node", std::to_string(2 - i), "sh", "-c", script});
+      node[i] = std::make_unique<Process>(agent(2, i, port, rest));
     }
+  }
+  bool are_ready() const {
+    return node[0]->wait_for("rank 0\\] ready") && node[0]->wait_for("rank 1\\] ready") &&
+           node[1]->wait_for("rank 2\\] ready");
   }
   std::unique_ptr<Process> node[2];
 };
-
-bool soon(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + multinode::testing::patience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    pollfd nothing{-1, 0, 0};
-    poll(&nothing, 0, 5);
-  }
-  return true;
-}
 
 // The pid of a running rank. A process has no environment while it is executing another program.
 pid_t process_of(const Process& mnrun, const std::string& rank) {
   pid_t pid = 0;
   if (!soon([&] { return (pid = mnrun.find("RANK", rank)) != 0; })) throw std::runtime_error("no rank " + rank);
   return pid;
-}
-
-bool is_running(pid_t pid) {  // false for a zombie
-  const std::string stat = text_of("/proc/" + std::to_string(pid) + "/stat");
-  return !stat.empty() && stat.find(") Z ") == stat.npos;
 }
 
 Words lines_with(const std::string& text, const std::string& beginning) {
@@ -123,7 +117,7 @@ TEST(Mnrun, ExitsWithTheStatusOfTheFirstFailure) {
 }
 
 TEST(Mnrun, AKilledProcessEndsTheOthers) {
-  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "4"}, "echo ready; exec sleep 60"));
+  Process mnrun(on_one_node(4, "echo ready; exec sleep 60"));
   expect_each(mnrun, "ready", 4);
   std::vector<pid_t> pids;
   for (const std::string rank : {"0", "1", "2", "3"}) pids.push_back(process_of(mnrun, rank));
@@ -144,9 +138,8 @@ TEST(Mnrun, ReportsTheKilledProcessNotThoseThatFailBecauseOfIt) {
   const std::string pipe = folder / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   for (int i = 0; i < 8; ++i) {
-    Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
-                             "if [ $RANK = 1 ]; then exec 3> " + pipe +
-                                 "; echo ready; exec sleep 60; fi; read line < " + pipe + "; exit 1"));
+    Process mnrun(on_one_node(2, "if [ $RANK = 1 ]; then exec 3> " + pipe +
+                                     "; echo ready; exec sleep 60; fi; read line < " + pipe + "; exit 1"));
     ASSERT_TRUE(mnrun.wait_for("rank 1\\] ready"));
     kill(process_of(mnrun, "1"), SIGKILL);
     const Result r = mnrun.wait();
@@ -156,8 +149,7 @@ TEST(Mnrun, ReportsTheKilledProcessNotThoseThatFailBecauseOfIt) {
 }
 
 TEST(Mnrun, KillsProcessesThatIgnoreSigtermWithTheirChildren) {
-  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
-                           "trap '' TERM; sleep 60 & echo child $!; read line < /dev/null; wait"));
+  Process mnrun(on_one_node(2, "trap '' TERM; sleep 60 & echo child $!; read line < /dev/null; wait"));
   const auto grandchild = mnrun.wait_for("\\[rank 1\\] child (\\d+)");
   ASSERT_TRUE(grandchild);
   const pid_t pid = std::stoi((*grandchild)[1]);
@@ -167,11 +159,11 @@ TEST(Mnrun, KillsProcessesThatIgnoreSigtermWithTheirChildren) {
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_GE(took, 400ms);  // it had time to end by itself
   EXPECT_LT(took, 30s);
-  EXPECT_TRUE(soon([&] { return !is_running(pid); }));
+  EXPECT_TRUE(ends(pid));
 }
 
 TEST(Mnrun, LeavesNoProcessBehindWhenKilled) {
-  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"}, "echo ready $$; exec sleep 60"));
+  Process mnrun(on_one_node(2, "echo ready $$; exec sleep 60"));
   std::vector<pid_t> pids;
   for (const std::string rank : {"0", "1"}) {
     const auto match = mnrun.wait_for("\\[rank " + rank + "\\] ready (\\d+)");
@@ -179,13 +171,13 @@ TEST(Mnrun, LeavesNoProcessBehindWhenKilled) {
     pids.push_back(std::stoi((*match)[1]));
   }
   mnrun.signal(SIGKILL);
-  for (const pid_t pid : pids) EXPECT_TRUE(soon([&] { return !is_running(pid); }));
+  for (const pid_t pid : pids) EXPECT_TRUE(ends(pid));
 }
 
 TEST(Mnrun, ForwardsSignals) {
-  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
-                           "trap 'echo got usr1' USR1; trap 'echo got term; exit 3' TERM; echo ready;"
-                           "while :; do sleep 60 & wait $!; done"));
+  Process mnrun(on_one_node(2,
+                            "trap 'echo got usr1' USR1; trap 'echo got term; exit 3' TERM; echo ready;"
+                            "while :; do sleep 60 & wait $!; done"));
   expect_each(mnrun, "ready");
   mnrun.signal(SIGUSR1);
   expect_each(mnrun, "got usr1");
@@ -197,24 +189,19 @@ TEST(Mnrun, ForwardsSignals) {
 }
 
 TEST(Mnrun, SuspendsAndContinuesWithItsProcesses) {
-  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"}, "echo ready; exec sleep 60"));
+  Process mnrun(on_one_node(2, "echo ready; exec sleep 60"));
   expect_each(mnrun, "ready");
   const pid_t pid = process_of(mnrun, "1");
-  const auto state = [](pid_t p) {
-    const std::string stat = text_of("/proc/" + std::to_string(p) + "/stat");
-    return stat.empty() ? '?' : stat[stat.rfind(')') + 2];
-  };
   mnrun.signal(SIGTSTP);
-  EXPECT_TRUE(soon([&] { return state(pid) == 'T' && state(mnrun.pid()) == 'T'; }));
+  EXPECT_TRUE(soon([&] { return state_of(pid) == 'T' && state_of(mnrun.pid()) == 'T'; }));
   mnrun.signal(SIGCONT);
-  EXPECT_TRUE(soon([&] { return state(pid) == 'S' && state(mnrun.pid()) == 'S'; }));
+  EXPECT_TRUE(soon([&] { return state_of(pid) == 'S' && state_of(mnrun.pid()) == 'S'; }));
   mnrun.signal(SIGINT);
   EXPECT_EQ(mnrun.wait().status, 130);
 }
 
 TEST(Mnrun, ASecondSignalDoesNotWait) {
-  Process mnrun(mnrun_with({"--standalone", "--nproc-per-node", "2"},
-                           "trap 'echo never mind' INT; echo ready; while :; do sleep 60 & wait $!; done"));
+  Process mnrun(on_one_node(2, "trap 'echo never mind' INT; echo ready; while :; do sleep 60 & wait $!; done"));
   expect_each(mnrun, "ready");
   mnrun.signal(SIGINT);
   expect_each(mnrun, "never mind");
@@ -247,7 +234,7 @@ TEST(Mnrun, StartErrorsAreOneLine) {
   for (const auto& [words, status, part] : cases) {
     Words command = {PATH_mnrun};
     command.insert(command.end(), words.begin(), words.end());
-    const Result r = multinode::testing::run(command);
+    const Result r = run(command);
     EXPECT_EQ(r.status, status) << r.err;
     EXPECT_SAYS(r.err, part);
     EXPECT_EQ(occurrences(r.err, "\n"), 1u) << r.err;
@@ -259,9 +246,9 @@ TEST(Mnrun, LooksUpTheProgramInItsWorkingDirectory) {
   const TemporaryFolder folder;
   std::filesystem::create_symlink("/bin/pwd", folder / "where");
   const std::string here = std::filesystem::canonical(folder.path()).string();
-  const Result r = multinode::testing::run({PATH_mnrun, "--standalone", "-w", here, "-e", "PATH=" + here, "where"});
+  const Result r = run({PATH_mnrun, "--standalone", "-w", here, "-e", "PATH=" + here, "where"});
   EXPECT_EQ(r.out, here + "\n") << r.err;
-  EXPECT_EQ(multinode::testing::run({PATH_mnrun, "--standalone", "-w", here, "./where"}).out, here + "\n");
+  EXPECT_EQ(run({PATH_mnrun, "--standalone", "-w", here, "./where"}).out, here + "\n");
 }
 
 TEST(Mnrun, RestartsAtMostMaxRestartsTimes) {
@@ -280,8 +267,8 @@ TEST(Mnrun, RestartsAtMostMaxRestartsTimes) {
 
 TEST(Mnrun, PrintsTheReasonBeforeARestart) {
   const std::string script = "'echo start; [ $MNRUN_RESTART_COUNT = 50 ]'";
-  const Result r = multinode::testing::run(
-      {"sh", "-c", PATH_mnrun " --standalone --nproc-per-node 1 --max-restarts 50 sh -c " + script + " 2>&1"}, {});
+  const Result r =
+      run({"sh", "-c", PATH_mnrun " --standalone --nproc-per-node 1 --max-restarts 50 sh -c " + script + " 2>&1"}, {});
   EXPECT_EQ(r.status, 0);
   std::istringstream lines(r.out);
   int number = 0;
@@ -380,9 +367,9 @@ TEST(Mnrun, AStoppedReaderStopsTheWriters) {
 }
 
 TEST(Mnrun, AClosedReaderEndsTheProcesses) {
-  const Result r = multinode::testing::run(
-      {"bash", "-c",
-       std::string("set -o pipefail; ") + PATH_mnrun + " --standalone --nproc-per-node 2 yes | head -n 1"});
+  const Result r =
+      run({"bash", "-c",
+           std::string("set -o pipefail; ") + PATH_mnrun + " --standalone --nproc-per-node 2 yes | head -n 1"});
   EXPECT_TRUE(std::regex_match(r.out, std::regex("\\[rank [01]\\] y\n"))) << r.out;
   EXPECT_EQ(r.status, 128 + SIGPIPE);
   EXPECT_SAYS(r.err, "(SIGPIPE)");
@@ -395,7 +382,7 @@ TEST(Mnrun, LogsAsTorchrunPlacesThem) {
   EXPECT_EQ(occurrences(r.out, "out"), 3u);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 
-  const Result some = multinode::testing::run(mnrun_with(
+  const Result some = run(mnrun_with(
       {"--nproc-per-node", "3", "--log-dir", folder.path().string(), "--rdzv-id", "job", "-r", "0:3,1:1", "-t", "2:2"},
       "echo out $RANK; echo err $RANK >&2"));
   EXPECT_EQ(some.status, 0) << some.err;
@@ -465,8 +452,8 @@ TEST(Mnrun, FollowsNoLinkBelowItsFolderOfLogs) {
 }
 
 TEST(Mnrun, ItsDescriptorsAreNotLimitedByTheSoftLimit) {
-  const std::string run = std::string("ulimit -S -n 40; ") + PATH_mnrun + " --standalone --nproc-per-node 30";
-  const Result r = multinode::testing::run({"sh", "-c", run + " sh -c 'ulimit -S -n'"});
+  const std::string mnrun = PATH_mnrun " --standalone --nproc-per-node 30";
+  const Result r = run({"sh", "-c", "ulimit -S -n 40; " + mnrun + " sh -c 'ulimit -S -n'"});
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_EQ(occurrences(r.out, "] 40\n"), 30u) << r.out;  // the processes have the limit of mnrun's caller
 }
@@ -475,7 +462,7 @@ TEST(Mnrun, ItsDescriptorsAreNotLimitedByTheSoftLimit) {
 class MnrunAsInit : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (multinode::testing::run({"unshare", "--pid", "--fork", "--mount-proc", "true"}).status != 0)
+    if (run({"unshare", "--pid", "--fork", "--mount-proc", "true"}).status != 0)
       GTEST_SKIP() << "needs the permission to make a pid namespace";
   }
   static Words in_container(Words words) {
@@ -493,10 +480,9 @@ class MnrunAsInit : public ::testing::Test {
 };
 
 TEST_F(MnrunAsInit, ASignalEndsItWhileItWaitsForNodes) {
-  const std::string port = std::to_string(multinode::testing::free_port());
+  const std::string port = std::to_string(free_port());
   for (const int number : {SIGTERM, SIGINT}) {
-    Process container(in_container({PATH_mnrun, "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1",
-                                    "--master-port", port, "true"}));
+    Process container(in_container(agent(2, 0, port, {"true"})));
     const pid_t init = init_of(container);
     const std::string table = "/proc/" + std::to_string(init) + "/net/tcp";
     char listens[32];
@@ -508,10 +494,9 @@ TEST_F(MnrunAsInit, ASignalEndsItWhileItWaitsForNodes) {
 }
 
 TEST_F(MnrunAsInit, ForwardsSignalsAndReturnsTheStatus) {
-  EXPECT_EQ(multinode::testing::run(in_container({PATH_mnrun, "--standalone", "sh", "-c", "exit 5"})).status, 5);
+  EXPECT_EQ(run(in_container({PATH_mnrun, "--standalone", "sh", "-c", "exit 5"})).status, 5);
   Process container(
-      in_container(mnrun_with({"--standalone", "--nproc-per-node", "2"},
-                              "trap 'echo got usr1' USR1; echo ready; while :; do sleep 60 & wait $!; done")));
+      in_container(on_one_node(2, "trap 'echo got usr1' USR1; echo ready; while :; do sleep 60 & wait $!; done")));
   expect_each(container, "ready");
   kill(init_of(container), SIGUSR1);
   expect_each(container, "got usr1");
@@ -524,7 +509,7 @@ TEST_F(MnrunAsInit, ForwardsSignalsAndReturnsTheStatus) {
 TEST_F(MnrunAsInit, WaitsForOrphans) {
   const TemporaryFolder folder;
   const std::string pids = folder / "pids";
-  const Result r = multinode::testing::run(in_container(mnrun_with(
+  const Result r = run(in_container(mnrun_with(
       {"--standalone"}, "for i in 1 2 3; do (setsid sh -c 'echo $$ >> " + pids + "' &); done;" + "until [ \"$(cat " +
                             pids + " | wc -l)\" = 3 ]; do :; done;" + "for pid in $(cat " + pids +
                             "); do while [ -e /proc/$pid ]; do :; done; done; echo none")));
@@ -533,9 +518,9 @@ TEST_F(MnrunAsInit, WaitsForOrphans) {
 }
 
 TEST(Mnrun, RankZeroGetsTheInput) {
-  const Result r = multinode::testing::run({"sh", "-c",
-                                            std::string("echo word | ") + PATH_mnrun +
-                                                " --standalone --nproc-per-node 2 sh -c 'read line; echo got $line'"});
+  const Result r = run({"sh", "-c",
+                        std::string("echo word | ") + PATH_mnrun +
+                            " --standalone --nproc-per-node 2 sh -c 'read line; echo got $line'"});
   EXPECT_EQ(lines_with(r.out, "[rank 0] "), Words{"got word"});
   EXPECT_EQ(lines_with(r.out, "[rank 1] "), Words{"got"});
 }
@@ -563,7 +548,7 @@ TEST(Mnrun, AsAnotherUser) {
     Words all = {"setpriv",     "--reuid=65534", "--regid=65534",    "--clear-groups",
                  copy.string(), "--standalone",  "--nproc-per-node", "2"};
     all.insert(all.end(), words.begin(), words.end());
-    return multinode::testing::run(all);
+    return run(all);
   };
   EXPECT_EQ(occurrences(as_nobody({"id", "-u"}).out, "] 65534\n"), 2u);
   const Result r = as_nobody({"-r", "3", "--log-dir", folder.path().string(), "true"});
@@ -574,22 +559,18 @@ TEST(Mnrun, AsAnotherUser) {
 // Two users with the same command line, and no --rdzv-id.
 TEST(MnrunTwoNodes, AnotherUsersRunIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
-  const std::string port = std::to_string(multinode::testing::free_port());
-  const auto node = [&](const std::string& rank) {
-    return Words{PATH_mnrun,  "--nnodes",      "2",  "--node-rank", rank, "--master-addr",
-                 "127.0.0.1", "--master-port", port, "true"};
-  };
-  Process head(node("0"));
+  const std::string port = std::to_string(free_port());
+  Process head(agent(2, 0, port, {"true"}));
   const TemporaryFolder folder;
   chmod(folder.path().c_str(), 0755);
-  Words other = node("1");
+  Words other = agent(2, 1, port, {"true"});
   other[0] = folder / "mnrun";
   std::filesystem::copy_file(PATH_mnrun, other[0]);
   other.insert(other.begin(), {"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"});
-  const Result refused = multinode::testing::run(other);
+  const Result refused = run(other);
   EXPECT_EQ(refused.status, 2);
   EXPECT_SAYS(refused.err, " are another user's, or have an --rdzv-id: give all nodes of a run the same --rdzv-id");
-  EXPECT_EQ(multinode::testing::run(node("1")).status, 0);
+  EXPECT_EQ(run(agent(2, 1, port, {"true"})).status, 0);
   EXPECT_EQ(head.wait().status, 0);
 }
 
@@ -613,7 +594,7 @@ TEST(MnrunTwoNodes, RanksAreNumberedNodeByNode) {
 }
 
 TEST(MnrunTwoNodes, MeetByArrival) {
-  const std::string endpoint = "localhost:" + std::to_string(multinode::testing::free_port());
+  const std::string endpoint = "localhost:" + std::to_string(free_port());
   std::vector<std::unique_ptr<Process>> nodes;
   for (int i = 0; i < 3; ++i)
     nodes.push_back(std::make_unique<Process>(
@@ -638,9 +619,7 @@ TEST(MnrunTwoNodes, MeetByArrival) {
 
 TEST(MnrunTwoNodes, AKilledProcessEndsBothNodes) {
   TwoNodes run("echo ready; exec sleep 60");
-  ASSERT_TRUE(run.node[0]->wait_for("rank 0\\] ready"));
-  ASSERT_TRUE(run.node[0]->wait_for("rank 1\\] ready"));
-  ASSERT_TRUE(run.node[1]->wait_for("rank 2\\] ready"));
+  ASSERT_TRUE(run.are_ready());
   const auto begin = std::chrono::steady_clock::now();
   kill(process_of(*run.node[1], "2"), SIGSEGV);
   const Result a = run.node[0]->wait(), b = run.node[1]->wait();
@@ -655,8 +634,7 @@ TEST(MnrunTwoNodes, AKilledProcessEndsBothNodes) {
 TEST(MnrunTwoNodes, ReportsAKilledAgent) {
   for (const int victim : {0, 1}) {
     TwoNodes run("echo ready; exec sleep 60");
-    ASSERT_TRUE(run.node[0]->wait_for("rank 1\\] ready"));
-    ASSERT_TRUE(run.node[1]->wait_for("rank 2\\] ready"));
+    ASSERT_TRUE(run.are_ready());
     const auto begin = std::chrono::steady_clock::now();
     run.node[victim]->signal(SIGKILL);
     const Result r = run.node[1 - victim]->wait();
@@ -702,8 +680,7 @@ TEST(MnrunTwoNodes, AsyncWaitsForTheOtherNode) {
 
 TEST(MnrunTwoNodes, ASignalToOneEndsBoth) {
   TwoNodes run("echo ready; exec sleep 60");
-  ASSERT_TRUE(run.node[0]->wait_for("rank 1\\] ready"));
-  ASSERT_TRUE(run.node[1]->wait_for("rank 2\\] ready"));
+  ASSERT_TRUE(run.are_ready());
   run.node[1]->signal(SIGTERM);
   for (auto& node : run.node) {
     const Result r = node->wait();
@@ -713,13 +690,9 @@ TEST(MnrunTwoNodes, ASignalToOneEndsBoth) {
 }
 
 TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
-  const std::string port = std::to_string(multinode::testing::free_port());
-  std::unique_ptr<Process> nodes[2];
-  for (int i = 0; i < 2; ++i)
-    nodes[i] = std::make_unique<Process>(Words{PATH_mnrun, "--nnodes", "2", "--node-rank", std::to_string(i),
-                                               "--master-addr", "127.0.0.1", "--master-port", port, "--timeout", "100",
-                                               i == 0 ? "true" : "only-on-the-head"});
-  for (auto& node : nodes) {
+  const std::string port = std::to_string(free_port());
+  Process head(agent(2, 0, port, {"true"})), other(agent(2, 1, port, {"only-on-the-head"}));
+  for (Process* node : {&head, &other}) {
     const Result r = node->wait();
     EXPECT_EQ(r.status, 127);
     EXPECT_SAYS(r.err, "node 1 (host ");
@@ -729,30 +702,26 @@ TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
 }
 
 TEST(MnrunTwoNodes, ReportsAMissingNode) {
-  const std::string port = std::to_string(multinode::testing::free_port());
-  const auto node = [&](const std::string& rank) {
-    return multinode::testing::run({PATH_mnrun, "--nnodes", "3", "--node-rank", rank, "--master-addr", "127.0.0.1",
-                                    "--master-port", port, "--timeout", "0.6", "true"});
-  };
-  const Result head = node("0");
+  const std::string port = std::to_string(free_port());
+  const auto node = [&](int rank) { return run(agent(3, rank, port, {"--timeout", "0.6", "true"})); };
+  const Result head = node(0);
   EXPECT_EQ(head.status, 1);
   EXPECT_SAYS(head.err, "node ranks 1, 2 of 3 did not come");
-  const Result other = node("1");
+  const Result other = node(1);
   EXPECT_EQ(other.status, 1);
   EXPECT_SAYS(other.err, "node 0, which hosts the store, did not come");
 }
 
 TEST(MnrunTwoNodes, TwoOfTheSameRankOrOfDifferentRunsAreRefused) {
-  const std::string port = std::to_string(multinode::testing::free_port());
-  const auto words = [&](const std::string& rank, const std::string& id) {
-    return Words{PATH_mnrun, "--nnodes",  "3", "--node-rank", rank,  "--master-addr", "127.0.0.1", "--master-port",
-                 port,       "--rdzv-id", id,  "--timeout",   "100", "true"};
+  const std::string port = std::to_string(free_port());
+  const auto words = [&](int rank, const std::string& id) {
+    return agent(3, rank, port, {"--rdzv-id", id, "--timeout", "100", "true"});
   };
-  Process head(words("0", "a")), first(words("1", "a"));
-  const Result other_run = multinode::testing::run(words("2", "b"));
+  Process head(words(0, "a")), first(words(1, "a"));
+  const Result other_run = run(words(2, "b"));
   EXPECT_EQ(other_run.status, 2);
   EXPECT_SAYS(other_run.err, "do not run --rdzv-id 'b' as this one does");
-  Process second(words("1", "a"));
+  Process second(words(1, "a"));
   // One of the two with rank 1 comes first. The other one is refused, and the run waits for its third node meanwhile.
   std::counting_semaphore<2> ended(0);
   const auto end_of = [&](Process& process) {
@@ -764,7 +733,7 @@ TEST(MnrunTwoNodes, TwoOfTheSameRankOrOfDifferentRunsAreRefused) {
   };
   std::future<Result> end_of_first = end_of(first), end_of_second = end_of(second);
   ended.acquire();
-  Process third(words("2", "a"));
+  Process third(words(2, "a"));
   const Result one = end_of_first.get(), two = end_of_second.get();
   EXPECT_EQ(std::min(one.status, two.status), 0) << one.err << two.err;
   EXPECT_EQ(std::max(one.status, two.status), 2) << one.err << two.err;

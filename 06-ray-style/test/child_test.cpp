@@ -25,8 +25,8 @@ namespace process_test {
 namespace fs = std::filesystem;
 using cluster::Child;
 using cluster::StartError;
+using multinode::testing::ends;
 using multinode::testing::TemporaryFolder;
-using multinode::testing::text_of;
 using namespace std::chrono_literals;
 
 class Processes : public testing::Test {
@@ -56,14 +56,6 @@ class Processes : public testing::Test {
     }
     said.status = child.status().value_or(-1);
     return said;
-  }
-  static bool ends(pid_t pid) {
-    for (int i = 0; i < 20'000; ++i) {
-      const std::string text = text_of("/proc/" + std::to_string(pid) + "/stat");
-      if (text.empty() || text.find(") Z ") != text.npos) return true;
-      std::this_thread::sleep_for(5ms);
-    }
-    return false;
   }
 
   const TemporaryFolder folder_;

@@ -17,7 +17,6 @@ using multinode::testing::occurrences;
 using multinode::testing::Process;
 using multinode::testing::Result;
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
 
 class Commands : public testing::Test {
  protected:
@@ -27,11 +26,6 @@ class Commands : public testing::Test {
     return multinode::testing::run(cluster_.command(name, words));
   }
   void job(const std::string& name, const std::string& script) const { write_script(jobs_ / name, script); }
-  static void expect_end(pid_t pid) {
-    for (const auto end = Clock::now() + multinode::testing::patience; is_running(pid);
-         std::this_thread::sleep_for(2ms))
-      ASSERT_LT(Clock::now(), end) << pid;
-  }
 
   const TemporaryFolder jobs_;
   LocalCluster cluster_;
@@ -135,8 +129,8 @@ TEST_F(Commands, StopEndsAll) {
   const Result stop = run("stop");
   EXPECT_EQ(stop.status, 0) << stop.all();
   EXPECT_EQ(stop.out, "the cluster has ended\n");
-  expect_end(std::stoi((*pids)[1]));
-  expect_end(std::stoi((*pids)[2]));
+  EXPECT_TRUE(ends(std::stoi((*pids)[1])));
+  EXPECT_TRUE(ends(std::stoi((*pids)[2])));
   EXPECT_EQ(client.wait().status, 1);
   EXPECT_EQ(node->wait().status, 0);
   const Result head = cluster_.head().wait();

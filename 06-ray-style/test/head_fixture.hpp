@@ -14,7 +14,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace cluster::testing {
@@ -33,8 +32,6 @@ inline Job job_of(int workers, int max_failures = 0, int gpus = 0) {
 // A head whose log is looked at, and may be blocked.
 class HeadTest : public ::testing::Test {
  protected:
-  using Clock = std::chrono::steady_clock;
-
   std::unique_ptr<FakeNode> node(const std::string& host, int cpus) {
     return std::make_unique<FakeNode>(head->port(), key, host, cpus);
   }
@@ -47,9 +44,7 @@ class HeadTest : public ::testing::Test {
     return lines;
   }
   void expect_logged(const std::string& what) {
-    for (const auto end = Clock::now() + multinode::testing::patience; logged(what).empty();
-         std::this_thread::sleep_for(1ms))
-      ASSERT_LT(Clock::now(), end) << what;
+    EXPECT_TRUE(multinode::testing::soon([&] { return !logged(what).empty(); })) << what;
   }
 
   template <class Request, class Answer>

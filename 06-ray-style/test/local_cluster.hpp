@@ -17,6 +17,8 @@
 
 #include <sys/stat.h>
 
+using multinode::testing::ends;
+using multinode::testing::is_running;
 using multinode::testing::TemporaryFolder;
 using multinode::testing::text_of;
 
@@ -24,11 +26,6 @@ using multinode::testing::text_of;
 inline void write_script(const std::filesystem::path& file, const std::string& text) {
   std::ofstream(file) << "#!/bin/sh\n" << text << '\n';
   chmod(file.c_str(), 0755);
-}
-
-inline bool is_running(pid_t pid) {
-  const std::string text = text_of("/proc/" + std::to_string(pid) + "/stat");
-  return !text.empty() && text.find(") Z ") == text.npos;
 }
 
 class LocalCluster {

@@ -107,16 +107,15 @@ Result Process::wait(std::chrono::milliseconds timeout) {
 
 namespace {
 
-pid_t parent_of(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  const auto close = text.rfind(')');  // the name before it can contain any character
-  if (close == std::string::npos) return 0;
-  std::istringstream rest(text.substr(close + 2));
-  std::string state;
+struct Stat {
+  char state = '?';
   pid_t parent = 0;
-  rest >> state >> parent;
-  return parent;
+};
+Stat stat_of(const std::string& pid) {
+  const std::string text = text_of("/proc/" + pid + "/stat");
+  Stat stat;
+  std::istringstream(text.substr(text.rfind(')') + 1)) >> stat.state >> stat.parent;  // the name can contain anything
+  return stat;
 }
 
 }  // namespace
@@ -125,10 +124,9 @@ pid_t Process::find(const std::string& variable, const std::string& value) const
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file("/proc/" + name + "/environ", std::ios::binary);
-    const std::string text = std::string(1, '\0') + std::string((std::istreambuf_iterator<char>(file)), {});
-    if (text.find(std::string(1, '\0') + variable + "=" + value + std::string(1, '\0')) == std::string::npos) continue;
-    for (std::string up = name; !up.empty() && up != "0" && up != "1"; up = std::to_string(parent_of(up)))
+    const std::string zero(1, '\0'), text = zero + text_of("/proc/" + name + "/environ");
+    if (text.find(zero + variable + "=" + value + zero) == std::string::npos) continue;
+    for (std::string up = name; !up.empty() && up != "0" && up != "1"; up = std::to_string(stat_of(up).parent))
       if (std::stoi(up) == child_->pid()) return static_cast<pid_t>(std::stoi(name));
   }
   return 0;
@@ -137,6 +135,19 @@ pid_t Process::find(const std::string& variable, const std::string& value) const
 Result run(std::vector<std::string> argv, const std::map<std::string, std::string>& environment,
            std::chrono::milliseconds timeout) {
   return Process(std::move(argv), environment).wait(timeout);
+}
+
+bool soon(const std::function<bool()>& condition) {
+  for (const auto deadline = Clock::now() + patience; !condition();
+       std::this_thread::sleep_for(std::chrono::milliseconds(5)))
+    if (Clock::now() > deadline) return false;
+  return true;
+}
+
+char state_of(pid_t pid) { return stat_of(std::to_string(pid)).state; }
+bool is_running(pid_t pid) { return state_of(pid) != '?' && state_of(pid) != 'Z'; }
+bool ends(pid_t pid) {
+  return soon([pid] { return !is_running(pid); });
 }
 
 std::size_t occurrences(const std::string& text, const std::string& what) {

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -68,6 +69,13 @@ class Process {
 // Runs a command to its end, or kills it after `timeout`.
 Result run(std::vector<std::string> argv, const std::map<std::string, std::string>& environment = {},
            std::chrono::milliseconds timeout = patience);
+
+// Waits until `condition` holds; false: it did not within `patience`.
+bool soon(const std::function<bool()>& condition);
+
+char state_of(pid_t pid);    // of a process in /proc: 'S' sleeping, 'T' stopped, 'Z' zombie ...; '?': there is none
+bool is_running(pid_t pid);  // false for a zombie
+bool ends(pid_t pid);        // soon
 
 // The number of occurrences of `what` in `text`.
 std::size_t occurrences(const std::string& text, const std::string& what);

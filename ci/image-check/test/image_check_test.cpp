@@ -153,9 +153,7 @@ TEST_F(ImageCheck, InterruptedItStillReports) {
   Process running(
       {PATH_image_check, "run", "--only", "worker death", "--only", "wiring", "--launcher", "mnrun", "-o", out()});
   const std::string job = out() + "/files/worker-death-0/job.txt";
-  for (const auto end = std::chrono::steady_clock::now() + multinode::testing::patience; !std::filesystem::exists(job);
-       std::this_thread::sleep_for(10ms))
-    ASSERT_LT(std::chrono::steady_clock::now(), end);
+  ASSERT_TRUE(soon([&] { return std::filesystem::exists(job); }));
   running.signal(SIGTERM);
   const auto result = running.wait();
   EXPECT_EQ(result.status, 3) << result.all();

@@ -1,6 +1,7 @@
 // Processes: what they start ends, however it behaves.
 #include "process.hpp"
 
+#include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -11,10 +12,11 @@
 
 #include <chrono>
 #include <csignal>
-#include <thread>
 
 namespace image_check::process_test {
 
+using multinode::testing::ends;
+using multinode::testing::soon;
 using multinode::testing::TemporaryFolder;
 using multinode::testing::text_of;
 using namespace std::chrono_literals;
@@ -29,20 +31,8 @@ Command sleeper(const std::filesystem::path& pid_file) {
 }
 
 pid_t written_pid(const std::filesystem::path& path) {
-  for (int i = 0; i < 6000; ++i) {
-    const auto text = text_of(path);
-    if (text.find('\n') != std::string::npos) return std::stoi(text);
-    std::this_thread::sleep_for(10ms);
-  }
-  throw std::runtime_error("nobody wrote " + path.string());
-}
-bool ends(pid_t process) {
-  for (int i = 0; i < 6000; ++i) {
-    const auto stat = text_of("/proc/" + std::to_string(process) + "/stat");
-    if (stat.empty() || stat.find(") Z ") != std::string::npos) return true;
-    std::this_thread::sleep_for(10ms);
-  }
-  return false;
+  if (!soon([&] { return text_of(path).ends_with('\n'); })) throw std::runtime_error("nobody wrote " + path.string());
+  return std::stoi(text_of(path));
 }
 
 TEST(Processes, StatusAndOutput) {
