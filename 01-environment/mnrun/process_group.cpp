@@ -146,15 +146,7 @@ std::vector<Place> places(const Place& first) {
 
 std::vector<std::string> environment_of(const Place& place, const Round& round, const Options& options,
                                         const multinode::Environment& inherited) {
-  multinode::Environment variables = inherited;
-  for (const std::string_view name : multinode::process_variables()) {
-    if (!name.ends_with('*')) {
-      variables.erase(std::string(name));
-      continue;
-    }
-    const auto beginning = name.substr(0, name.size() - 1);
-    std::erase_if(variables, [&](const auto& v) { return v.first.starts_with(beginning); });
-  }
+  multinode::Environment variables = multinode::without_process_variables(inherited);
   for (const auto& [name, value] : options.environment) variables[name] = value;
   if (place.local_size > 1) variables.emplace("OMP_NUM_THREADS", "1");  // unless it is set; torchrun does the same
 

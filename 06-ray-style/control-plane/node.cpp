@@ -56,14 +56,10 @@ std::vector<std::string> split(const std::string& text, char at) {
 // The environment of the process `local` of those that `start` names: this one's, less what would make the program
 // believe another launcher.
 std::vector<std::string> environment_of(const Start& start, int local, const std::string& head) {
-  multinode::Environment variables = multinode::current_environment();
+  multinode::Environment variables = multinode::without_process_variables(multinode::current_environment());
   std::vector<std::string> own_gpus;  // CUDA's names of this node's GPUs, where it was given some of the host's
   if (const auto found = variables.find("CUDA_VISIBLE_DEVICES"); found != variables.end())
     own_gpus = split(found->second, ',');
-  for (const std::string_view name : multinode::process_variables())
-    std::erase_if(variables, [&](const auto& variable) {
-      return name.ends_with('*') ? variable.first.starts_with(name.substr(0, name.size() - 1)) : variable.first == name;
-    });
   variables.emplace("OMP_NUM_THREADS", "1");  // unless set: a process is given one CPU
   const std::pair<const char*, int> numbers[] = {
       {"RANK", start.first_rank() + local},       {"LOCAL_RANK", local},

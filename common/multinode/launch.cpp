@@ -325,9 +325,9 @@ constexpr Row pod(std::string_view launcher, std::string_view batch_system, cons
 }
 
 // The innermost launcher first: launchers nest (torchrun under srun, mpirun in a batch script), and the variables of
-// the outer one remain set and mislead. mnrun can stand low because it removes process_variables() from its children's
-// environment: another launcher's variable beside MNRUN_* means that this launcher runs inside mnrun. The nodes of a
-// cluster (chapter 06) do the same.
+// the outer one remain set and mislead. mnrun can stand low because its children's environment is
+// without_process_variables(): another launcher's variable beside MNRUN_* means that this launcher runs inside mnrun.
+// The nodes of a cluster (chapter 06) do the same.
 constexpr std::array table = {
     Row{.launcher = "torchrun",
         .known_by = {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"},
@@ -507,6 +507,32 @@ void require_alone(const Variables& variables) {
                                    variables.has("RANK") ? "WORLD_SIZE" : "RANK", name));
 }
 
+// A trailing * matches any suffix. Not all of OMPI_* and PMIX_*: OMPI_MCA_btl and others are the user's settings.
+constexpr auto process_variables = std::to_array<std::string_view>(
+    {// torchrun, mnrun, cluster, Ray Train, torch.distributed.launch
+     "TORCHELASTIC_*", "MNRUN_*", "CLUSTER_JOB_ID", "CLUSTER_RESTART_COUNT", "CLUSTER_STORE", "RANK", "LOCAL_RANK",
+     "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK",
+     "ROLE_WORLD_SIZE",
+     // Open MPI and PMIx
+     "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE", "OMPI_APP_CTX_NUM_PROCS",
+     "OMPI_FIRST_RANKS", "OMPI_NUM_APP_CTX", "OMPI_FILE_LOCATION", "OMPI_COMMAND", "OMPI_ARGV", "OMPI_MCA_ess",
+     "OMPI_MCA_ess_base_*", "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir", "OMPI_MCA_num_procs", "OMPI_MCA_orte_hnp_uri",
+     "OMPI_MCA_orte_local_daemon_uri", "OMPI_MCA_orte_ess_*", "OMPI_MCA_orte_launch", "OMPI_MCA_orte_app_num",
+     "OMPI_MCA_orte_num_nodes", "OMPI_MCA_orte_node_regex", "OMPI_MCA_orte_jobfam_session_dir",
+     "OMPI_MCA_orte_top_session_dir", "OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_precondition_transports",
+     "OMPI_MCA_orte_bound_at_launch", "OMPI_MCA_orte_externally_bound", "ORTE_SCHIZO_DETECTION", "PRTE_LAUNCHED",
+     "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_ID", "PMIX_SERVER_*", "PMIX_DSTORE_*", "PMIX_HOSTNAME", "PMIX_VERSION",
+     "PMIX_GDS_MODULE", "PMIX_BFROP_BUFFER_TYPE", "PMIX_SECURITY_MODE", "PMIX_SYSTEM_TMPDIR",
+     // MPICH, Intel MPI, Flux, PMI-1 and PMI-2
+     "PMI_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD", "HYDRA_BSTRAP_*", "I_MPI_HYDRA_UUID",
+     "FLUX_TASK_*", "FLUX_JOB_SIZE", "FLUX_JOB_NNODES",
+     // Horovod, jsrun
+     "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_*", "HOROVOD_CROSS_*", "HOROVOD_GLOO_RENDEZVOUS_*",
+     "JSM_NAMESPACE_*",
+     // srun: its tasks, not its job
+     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_STEPID", "SLURM_STEP_*", "SLURM_PMI*",
+     "SLURM_TASK_PID", "SLURM_SRUN_COMM_*"});
+
 }  // namespace
 
 Environment current_environment() {
@@ -577,33 +603,13 @@ Nodes read_nodes(const Environment& environment) {
   return nodes;
 }
 
-// Not all of OMPI_* and PMIX_*: variables such as OMPI_MCA_btl are the user's settings.
-std::span<const std::string_view> process_variables() {
-  static constexpr auto names = std::to_array<std::string_view>(
-      {// torchrun, mnrun, cluster, Ray Train, torch.distributed.launch
-       "TORCHELASTIC_*", "MNRUN_*", "CLUSTER_JOB_ID", "CLUSTER_RESTART_COUNT", "CLUSTER_STORE", "RANK", "LOCAL_RANK",
-       "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK",
-       "ROLE_WORLD_SIZE",
-       // Open MPI and PMIx
-       "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE", "OMPI_APP_CTX_NUM_PROCS",
-       "OMPI_FIRST_RANKS", "OMPI_NUM_APP_CTX", "OMPI_FILE_LOCATION", "OMPI_COMMAND", "OMPI_ARGV", "OMPI_MCA_ess",
-       "OMPI_MCA_ess_base_*", "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir", "OMPI_MCA_num_procs", "OMPI_MCA_orte_hnp_uri",
-       "OMPI_MCA_orte_local_daemon_uri", "OMPI_MCA_orte_ess_*", "OMPI_MCA_orte_launch", "OMPI_MCA_orte_app_num",
-       "OMPI_MCA_orte_num_nodes", "OMPI_MCA_orte_node_regex", "OMPI_MCA_orte_jobfam_session_dir",
-       "OMPI_MCA_orte_top_session_dir", "OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_precondition_transports",
-       "OMPI_MCA_orte_bound_at_launch", "OMPI_MCA_orte_externally_bound", "ORTE_SCHIZO_DETECTION", "PRTE_LAUNCHED",
-       "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_ID", "PMIX_SERVER_*", "PMIX_DSTORE_*", "PMIX_HOSTNAME", "PMIX_VERSION",
-       "PMIX_GDS_MODULE", "PMIX_BFROP_BUFFER_TYPE", "PMIX_SECURITY_MODE", "PMIX_SYSTEM_TMPDIR",
-       // MPICH, Intel MPI, Flux, PMI-1 and PMI-2
-       "PMI_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD", "HYDRA_BSTRAP_*", "I_MPI_HYDRA_UUID",
-       "FLUX_TASK_*", "FLUX_JOB_SIZE", "FLUX_JOB_NNODES",
-       // Horovod, jsrun
-       "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_*", "HOROVOD_CROSS_*", "HOROVOD_GLOO_RENDEZVOUS_*",
-       "JSM_NAMESPACE_*",
-       // srun: its tasks, not its job
-       "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_STEPID", "SLURM_STEP_*", "SLURM_PMI*",
-       "SLURM_TASK_PID", "SLURM_SRUN_COMM_*"});
-  return names;
+Environment without_process_variables(Environment environment) {
+  std::erase_if(environment, [](const auto& variable) {
+    return std::ranges::any_of(process_variables, [&](std::string_view name) {
+      return name.ends_with('*') ? variable.first.starts_with(name.substr(0, name.size() - 1)) : variable.first == name;
+    });
+  });
+  return environment;
 }
 
 std::string generation(const Launch& launch) { return fmt::format("{}/{}", launch.run_id, launch.restart_count); }

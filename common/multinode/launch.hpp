@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,9 +64,9 @@ std::vector<std::string_view> launchers();
 // replicas, Kubeflow and Run:ai pods, and in AWS Batch. Throws UsageError.
 Nodes read_nodes(const Environment& environment);
 
-// The variables by which read_launch recognizes a process launcher, and related ones; a trailing * matches any suffix.
-// A launcher removes them from its children's environment, so that the innermost launcher wins.
-std::span<const std::string_view> process_variables();
+// Without the variables by which read_launch recognizes a process launcher, and related ones: a launcher gives this to
+// its children, so that the innermost launcher wins.
+Environment without_process_variables(Environment environment);
 
 // "run id/restart count": the prefix of the run's keys in a store, different after each restart.
 std::string generation(const Launch& launch);
