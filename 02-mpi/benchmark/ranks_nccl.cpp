@@ -179,8 +179,7 @@ NcclRanks::NcclRanks(multinode::World& world, const Usage& usage, int first_devi
 
   ncclUniqueId id{};
   if (world.rank() == 0) check(ncclGetUniqueId(&id));
-  world.digest("NCCL's unique id", {id.internal, sizeof id.internal}, [](const auto& ids) { return ids[0]; })
-      .copy(id.internal, sizeof id.internal);
+  world.broadcast("NCCL's unique id", {id.internal, sizeof id.internal}).copy(id.internal, sizeof id.internal);
   std::vector<ncclComm_t> communicators(static_cast<std::size_t>(local()));
   if (usage_.parallel_init) {
     each_thread([&](int first) { initialize(id, communicators, first, usage_.ranks_per_thread); });

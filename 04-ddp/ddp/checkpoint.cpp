@@ -236,7 +236,7 @@ Restored load_checkpoint(multinode::World& world, multinode::Communicator& commu
       std::cerr << world.program() + ": warning: " + error.what() + "; it is renamed to " + aside.filename().string() +
                        ", and the checkpoint before it is used\n";
     }
-  found = nlohmann::json::parse(world.gather("load_checkpoint", world.rank() == 0 ? found.dump() : "")[0]);
+  found = nlohmann::json::parse(world.broadcast("load_checkpoint", found.dump()));
   if (found.is_null()) return {};
   if (share)
     share();

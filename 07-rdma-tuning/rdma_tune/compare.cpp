@@ -210,12 +210,10 @@ json to_json(std::span<const NodeFacts> nodes, const std::vector<Difference>& fo
   return object;
 }
 
-int report(std::span<const NodeFacts> nodes, const std::string& json_file, bool talk) {
+int report(std::span<const NodeFacts> nodes, const std::string& json_file) {
   const std::vector<Difference> found = differences(nodes);
-  if (talk) {
-    print_differences(std::cout, nodes, found);
-    multinode::JsonLines(json_file).write(to_json(nodes, found));
-  }
+  print_differences(std::cout, nodes, found);
+  multinode::JsonLines(json_file).write(to_json(nodes, found));
   return found.empty() ? multinode::exit_right : multinode::exit_wrong;
 }
 
@@ -227,12 +225,13 @@ int compare_ranks(int argc, const char* const* argv) {
   po::options_description known("rdma_tune compare, a process on each node: which node's RDMA is the odd one?");
   known.add_options()("sysfs", po::value(&sysfs)->default_value(sysfs), "the folder to read in place of /sys");
   known.add(wanted.description());
-  return multinode::run({"rdma_tune compare", known, common}, argc, argv, [&](multinode::World& world) {
+  return multinode::run({"rdma_tune compare", known, common}, argc, argv, [&](multinode::World& world) -> int {
     const System system = read_system(sysfs);
     const NodeFacts own = facts_of(rdma::to_json(system, choose(system, wanted.wanted)));
     const std::string text = json{own.node, own.facts}.dump(-1, ' ', false, json::error_handler_t::replace);
     std::vector<NodeFacts> nodes;
-    const auto all = world.gather("facts of the nodes", text);
+    const auto all = world.gather_on_rank_0("facts of the nodes", text);
+    if (world.rank() != 0) return multinode::exit_right;  // all ranks exit with the worst status
     std::map<std::string, std::set<std::string>> of_host;
     for (int rank = 0; rank < world.size(); ++rank)
       of_host[world.host(rank)].insert(all[static_cast<std::size_t>(rank)]);
@@ -246,7 +245,7 @@ int compare_ranks(int argc, const char* const* argv) {
     if (nodes.size() < 2)
       throw UsageError("compare needs two nodes, and all ranks are on " + own.node +
                        ": start one on each, as mpirun -npernode 1 does");
-    return report(nodes, common.json, world.rank() == 0);
+    return report(nodes, common.json);
   });
 }
 
@@ -296,7 +295,7 @@ int run_compare(int argc, const char* const* argv) {
     throw UsageError(
         "compare needs at least two nodes: files of rdma_tune --json, or a process on each: "
         "mpirun -npernode 1 rdma_tune compare");
-  return report(nodes, options.json, true);
+  return report(nodes, options.json);
 }
 
 }  // namespace rdma

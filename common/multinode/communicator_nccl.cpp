@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -123,8 +122,7 @@ NcclCommunicator::NcclCommunicator(World& world) : Communicator(world, Carrier::
   check(cudaMemsetAsync(one_.data(), 0, 1, stream_.get()));
   ncclUniqueId id{};
   if (rank() == 0) check(ncclGetUniqueId(&id));
-  const auto ids = world.gather("NCCL's unique id", rank() == 0 ? std::string(id.internal, sizeof id.internal) : "");
-  std::memcpy(id.internal, ids[0].data(), sizeof id.internal);
+  world.broadcast("NCCL's unique id", {id.internal, sizeof id.internal}).copy(id.internal, sizeof id.internal);
 
   const auto inside = world.watchdog().enter("ncclCommInitRank");
   ncclComm_t communicator = nullptr;
@@ -214,9 +212,10 @@ bool one_gpu_each(World& world, bool stand_ins) {
     check(cudaDeviceGetPCIBusId(pci, sizeof pci, world.local_rank() % devices));
     own = host_name() + " GPU " + pci;
   }
-  const std::vector<std::string> gpus = world.gather("GPUs", own);
-  const std::set<std::string_view> different(gpus.begin(), gpus.end());
-  return different.size() == gpus.size() && !different.contains("");
+  return world.digest("GPUs", own, [](const std::vector<std::string>& gpus) {
+    const std::set<std::string_view> different(gpus.begin(), gpus.end());
+    return different.size() == gpus.size() && !different.contains("") ? "yes" : "no";
+  }) == "yes";
 }
 
 void require_one_gpu_each(World& world) {

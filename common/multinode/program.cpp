@@ -17,10 +17,9 @@ int status_of(const std::exception& e) {
 }
 
 int agreed(World& world, int status) {
-  int worst = status;
-  for (const std::string& text : world.gather("exit status", std::to_string(status)))
-    worst = std::max(worst, std::stoi(text));
-  return worst;
+  return std::stoi(world.digest("exit status", std::to_string(status), [](const std::vector<std::string>& all) {
+    return *std::ranges::max_element(all, {}, [](const std::string& one) { return std::stoi(one); });
+  }));
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ bool SharedMemory::join(World& world) {
       place = std::to_string(getpid()) + " " + std::to_string(fd.get()) + " " + token;
       return true;
     });
-  place = world.digest("sharing memory", place, [](const auto& places) { return places[0]; });
+  place = world.broadcast("sharing memory", place);
   const bool mapped = !place.empty() && (rank_ == 0 || attempt([&] {
                                            std::istringstream in(place);
                                            std::string pid, number, token;

@@ -53,11 +53,13 @@ class World {
   std::string digest(const char* name, const std::string& value, const Digest& digest);
   // Returns every rank's `value`, in order of rank, on rank 0, and nothing on the others.
   std::vector<std::string> gather_on_rank_0(const char* name, const std::string& value);
-  // The same on every rank: ranks x ranks values travel, so prefer the other two where there may be many ranks.
+  // The same on every rank: ranks x ranks values travel, so prefer the others where there may be many ranks.
   std::vector<std::string> gather(const char* name, const std::string& value);
-  void barrier(const char* name) {
-    digest(name, "", [](auto) { return ""; });
+  // Returns rank 0's `value`.
+  std::string broadcast(const char* name, const std::string& value) {
+    return digest(name, rank() == 0 ? value : "", [&](auto) { return value; });
   }
+  void barrier(const char* name) { broadcast(name, ""); }
 
  private:
   struct Implementation;

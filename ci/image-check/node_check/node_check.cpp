@@ -189,7 +189,7 @@ int report(World& world, const Options& options, const Findings& findings) {
   }
   std::vector<json> all;
   std::map<std::string, std::size_t> order;
-  for (const std::string& text : world.gather("findings", mine.dump()))
+  for (const std::string& text : world.gather_on_rank_0("findings", mine.dump()))
     for (json& one : json::parse(text)) {
       order.try_emplace(one.at("what").get<std::string>(), order.size());
       all.push_back(std::move(one));

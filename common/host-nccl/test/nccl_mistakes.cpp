@@ -5,7 +5,6 @@
 #include <multinode/program_options.hpp>
 
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -41,8 +40,7 @@ class Rank {
     check(cudaSetDevice(device));
     ncclUniqueId id{};
     if (number() == 0) check(ncclGetUniqueId(&id));
-    const auto ids = world_.gather("id", number() == 0 ? std::string(id.internal, sizeof id.internal) : "");
-    std::memcpy(id.internal, ids[0].data(), sizeof id.internal);
+    world_.broadcast("id", {id.internal, sizeof id.internal}).copy(id.internal, sizeof id.internal);
     return hear(ncclCommInitRank(&comm, world_.size(), id, rank));
   }
   void start() {
