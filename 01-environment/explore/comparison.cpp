@@ -1,6 +1,6 @@
 #include "explore/comparison.hpp"
 
-#include "explore/topology.hpp"
+#include "explore/probes.hpp"
 
 #include <multinode/check.hpp>
 #include <multinode/text.hpp>
@@ -26,16 +26,6 @@ json at(const json& process, const char* pointer) {
   return process.contains(path) ? process.at(path) : json();
 }
 
-std::string shown(const json& value, const char* if_null = "none") {
-  if (value.is_null()) return if_null;
-  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-  return text.empty() ? if_null : text;
-}
-
-std::string bytes_of(const json& value, const char* if_null) {
-  return value.is_number() ? bytes_text(value.get<double>()) : if_null;
-}
-
 // Members of the objects of an array, joined: "eth0 1400, eth1 9000". With `keep`, only objects for which it is true.
 std::string joined(
     const json& array, std::initializer_list<const char*> members,
@@ -44,67 +34,61 @@ std::string joined(
   for (const json& object : array) {
     if (!keep(object)) continue;
     std::string one;
-    for (const char* member : members) one += (one.empty() ? "" : " ") + shown(object.value(member, json()), "?");
+    for (const char* member : members) one += (one.empty() ? "" : " ") + text_or(object.value(member, json()), "?");
     all += (all.empty() ? "" : ", ") + one;
   }
   return all.empty() ? "none" : all;
 }
 
-std::string gpu_models(const json& process) {
+std::string gpu_models(const json& gpus, const char* if_null) {
   std::map<std::string, int> models;  // how many of each
-  for (const json& gpu : at(process, "/gpus/devices")) ++models[shown(gpu.value("name", json()))];
+  for (const json& gpu : gpus) ++models[text_or(gpu.value("name", json()), "none")];
   const auto counted = [](const auto& model) { return std::to_string(model.second) + " x " + model.first; };
-  return models.empty() ? "none" : multinode::join(models, ", ", counted);
+  return models.empty() ? if_null : multinode::join(models, ", ", counted);
 }
 
-std::string containers(const json& process) {
+std::string containers(const json& marks, const char* if_null) {
   std::set<std::string> kinds;
-  for (const json& mark : at(process, "/container")) kinds.insert(shown(mark.value("kind", json())));
-  return kinds.empty() ? "none" : multinode::join(kinds);
+  for (const json& mark : marks) kinds.insert(text_or(mark.value("kind", json()), "none"));
+  return kinds.empty() ? if_null : multinode::join(kinds);
 }
+
+std::string rdma_ports(const json& ports, const char*) { return joined(ports, {"device", "state", "rate"}); }
 
 // Interfaces that carry traffic: up, with an address, and not loopback.
-bool in_use(const json& interface) {
-  return interface.value("name", "") != "lo" && interface.value("state", json()) == "up" &&
-         !interface.value("addresses", json::array()).empty();
+std::string interfaces_in_use(const json& interfaces, const char*) {
+  return joined(interfaces, {"name", "mtu", "speed_mbit"}, [](const json& interface) {
+    return interface.value("name", "") != "lo" && interface.value("state", json()) == "up" &&
+           !interface.value("addresses", json::array()).empty();
+  });
 }
 
 constexpr Item table[] = {
-    {"launcher", "what started the process", [](const json& p) { return shown(at(p, "/launcher")); }},
-    {"program", "this program and its build", [](const json& p) { return shown(at(p, "/versions/program")); }},
-    {"mpi", "MPI library", [](const json& p) { return shown(at(p, "/versions/MPI")); }},
-    {"gloo", "Gloo library", [](const json& p) { return shown(at(p, "/versions/Gloo")); }},
-    {"nccl", "NCCL library", [](const json& p) { return shown(at(p, "/versions/NCCL")); }},
-    {"cuda", "CUDA runtime", [](const json& p) { return shown(at(p, "/versions/CUDA")); }},
-    {"driver", "NVIDIA's kernel driver", [](const json& p) { return shown(at(p, "/gpus/driver")); }},
-    {"libc", "C library", [](const json& p) { return shown(at(p, "/versions/libc")); }},
-    {"kernel", "Linux kernel", [](const json& p) { return shown(at(p, "/versions/kernel")); }},
-    {"system", "distribution", [](const json& p) { return shown(at(p, "/versions/system")); }},
-    {"container", "kind of container", containers},
-    {"cpu-model", "CPU model", [](const json& p) { return shown(at(p, "/cpu/machine/model"), "unknown"); }},
-    {"cpus", "number of CPUs allowed", [](const json& p) { return shown(at(p, "/cpu/count")); }},
-    {"openmp", "OpenMP threads", [](const json& p) { return shown(at(p, "/threads/openmp")); }},
-    {"openblas", "OpenBLAS threads", [](const json& p) { return shown(at(p, "/threads/openblas")); }},
-    {"memory", "memory of the machine", [](const json& p) { return bytes_of(at(p, "/memory_bytes"), "unknown"); }},
-    {"gpus", "number and model of GPUs", gpu_models},
-    {"rdma", "RDMA ports: device, state, rate",
-     [](const json& p) {
-       return joined(at(p, "/rdma"), {"device", "state", "rate"});
-     }},
-    {"network", "interfaces in use: name, MTU, Mbit/s",
-     [](const json& p) {
-       return joined(at(p, "/network"), {"name", "mtu", "speed_mbit"}, in_use);
-     }},
-    {"memlock", "limit of locked memory",
-     [](const json& p) { return bytes_of(at(p, "/limits/memlock_bytes"), "unlimited"); }},
-    {"open-files", "limit of open files",
-     [](const json& p) { return shown(at(p, "/limits/open_files"), "unlimited"); }},
-    {"shm", "size of /dev/shm", [](const json& p) { return bytes_of(at(p, "/limits/shm_bytes"), "none"); }},
-    {"cgroup-cpus", "CPUs that the cgroup allows",
-     [](const json& p) { return shown(at(p, "/cgroup/cpus"), "unlimited"); }},
-    {"cgroup-memory", "memory that the cgroup allows",
-     [](const json& p) { return bytes_of(at(p, "/cgroup/memory_bytes"), "unlimited"); }},
-    {"folder", "working folder", [](const json& p) { return shown(at(p, "/folder")); }},
+    {"launcher", "what started the process", "/launcher"},
+    {"program", "this program and its build", "/versions/program"},
+    {"mpi", "MPI library", "/versions/MPI"},
+    {"gloo", "Gloo library", "/versions/Gloo"},
+    {"nccl", "NCCL library", "/versions/NCCL"},
+    {"cuda", "CUDA runtime", "/versions/CUDA"},
+    {"driver", "NVIDIA's kernel driver", "/gpus/driver"},
+    {"libc", "C library", "/versions/libc"},
+    {"kernel", "Linux kernel", "/versions/kernel"},
+    {"system", "distribution", "/versions/system"},
+    {"container", "kind of container", "/container", containers},
+    {"cpu-model", "CPU model", "/cpu/machine/model", text_or, "unknown"},
+    {"cpus", "number of CPUs allowed", "/cpu/count"},
+    {"openmp", "OpenMP threads", "/threads/openmp"},
+    {"openblas", "OpenBLAS threads", "/threads/openblas"},
+    {"memory", "memory of the machine", "/memory_bytes", bytes_or, "unknown"},
+    {"gpus", "number and model of GPUs", "/gpus/devices", gpu_models},
+    {"rdma", "RDMA ports: device, state, rate", "/rdma", rdma_ports},
+    {"network", "interfaces in use: name, MTU, Mbit/s", "/network", interfaces_in_use},
+    {"memlock", "limit of locked memory", "/limits/memlock_bytes", bytes_or, "unlimited"},
+    {"open-files", "limit of open files", "/limits/open_files", text_or, "unlimited"},
+    {"shm", "size of /dev/shm", "/limits/shm_bytes", bytes_or},
+    {"cgroup-cpus", "CPUs that the cgroup allows", "/cgroup/cpus", text_or, "unlimited"},
+    {"cgroup-memory", "memory that the cgroup allows", "/cgroup/memory_bytes", bytes_or, "unlimited"},
+    {"folder", "working folder", "/folder"},
 };
 
 std::string plural(const char* word, std::size_t count) { return word + std::string(count == 1 ? "" : "s"); }
@@ -114,7 +98,7 @@ const json& of_rank(const Processes& processes, int rank) { return processes.at(
 std::vector<std::string> hosts_of(const Processes& processes, const std::vector<int>& ranks) {
   std::vector<std::string> hosts;
   for (const int rank : ranks) {
-    const std::string host = shown(at(of_rank(processes, rank), "/host"), "?");
+    const std::string host = text_or(at(of_rank(processes, rank), "/host"), "?");
     if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
   }
   return hosts;
@@ -149,7 +133,7 @@ std::vector<Item> parse_items(std::string_view list) {
 std::vector<Group> groups(const Processes& processes, const Item& item) {
   std::vector<Group> all;
   for (std::size_t rank = 0; rank < processes.size(); ++rank) {
-    const std::string value = item.value(processes[rank]);
+    const std::string value = item.text(at(processes[rank], item.member), item.if_null);
     auto group = std::find_if(all.begin(), all.end(), [&](const Group& g) { return g.value == value; });
     if (group == all.end()) group = all.insert(all.end(), Group{value, {}});
     group->ranks.push_back(static_cast<int>(rank));
@@ -249,8 +233,16 @@ std::vector<std::string> crowded(const Processes& processes) {
   return lines;
 }
 
-std::string bytes_text(double bytes) {
+std::string text_or(const json& value, const char* if_null) {
+  if (value.is_null()) return if_null;
+  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  return text.empty() ? if_null : text;
+}
+
+std::string bytes_or(const json& value, const char* if_null) {
+  if (!value.is_number()) return if_null;
   const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double bytes = value.get<double>();
   std::size_t unit = 0;
   for (; bytes >= 1024 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
   return fmt::format("{:g} {}", std::round(bytes * 10) / 10, units[unit]);

@@ -13,11 +13,17 @@ namespace explore {
 
 using Processes = std::vector<nlohmann::json>;
 
-// What is compared: a value of a process as text, "none" if there is none.
+// A value as text; `if_null` if there is none.
+std::string text_or(const nlohmann::json& value, const char* if_null);
+std::string bytes_or(const nlohmann::json& value, const char* if_null);  // "8 MiB", "23.5 GiB"
+
+// What is compared: a member of each process, as text.
 struct Item {
   std::string_view name;  // as --require-equal knows it
   std::string_view what;
-  std::string (*value)(const nlohmann::json& process);
+  const char* member;  // JSON pointer
+  std::string (*text)(const nlohmann::json& value, const char* if_null) = text_or;
+  const char* if_null = "none";
 };
 std::span<const Item> items();
 
@@ -47,8 +53,5 @@ std::vector<std::string> missing(const Processes& processes);
 
 // One line per node whose processes would start more threads than it has CPUs (oversubscription), with advice.
 std::vector<std::string> crowded(const Processes& processes);
-
-// "8 MiB", "23.5 GiB"
-std::string bytes_text(double bytes);
 
 }  // namespace explore

@@ -2,13 +2,8 @@
 // Exit status, the same on all ranks: 0 all requirements are met, or there are none; 1 an item of --require-equal
 // differs, or a required file, command or library is missing; 2 bad command line or environment.
 #include "explore/comparison.hpp"
-#include "explore/gpus.hpp"
-#include "explore/limits.hpp"
-#include "explore/network.hpp"
 #include "explore/print.hpp"
-#include "explore/required.hpp"
-#include "explore/topology.hpp"
-#include "explore/versions.hpp"
+#include "explore/probes.hpp"
 
 #include <multinode/address.hpp>
 #include <multinode/limits.hpp>

@@ -1,9 +1,7 @@
-#include "explore/gpus.hpp"
-
-#include <multinode/files.hpp>
-#include "explore/nvlinks.hpp"
+#include "explore/probes.hpp"
 
 #include <multinode/device.hpp>
+#include <multinode/files.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -56,8 +54,6 @@ std::string text_of(const cudaUUID_t& uuid) {
   return text;
 }
 
-// From each device to each: null for itself, false if it cannot access the other's memory directly, else CUDA's
-// performance rank of the link.
 nlohmann::json peers(int count) {
   nlohmann::json rows = nlohmann::json::array();
   for (int from = 0; from < count; ++from) {

@@ -1,4 +1,4 @@
-#include "explore/limits.hpp"
+#include "explore/probes.hpp"
 
 #include <multinode/check.hpp>
 #include <multinode/files.hpp>

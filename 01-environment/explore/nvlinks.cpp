@@ -1,4 +1,4 @@
-#include "explore/nvlinks.hpp"
+#include "explore/probes.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,7 @@
 #include "explore/print.hpp"
 
 #include <multinode/report.hpp>
+#include <multinode/text.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -12,15 +13,6 @@ namespace explore {
 namespace {
 
 using nlohmann::json;
-
-std::string text_of(const json& value, const char* if_null) {
-  if (value.is_null()) return if_null;
-  return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
-std::string bytes_or(const json& bytes, const char* if_null) {
-  return bytes.is_null() ? if_null : bytes_text(bytes.get<double>());
-}
 
 // "rank from RANK, world_size from WORLD_SIZE": the variables that gave the values.
 std::string sources(const json& process) {
@@ -42,7 +34,7 @@ void print_processes(const Processes& processes, std::ostream& out) {
       return threads.at(count).dump() + " (" + threads.at(from).get<std::string>() + ")";
     };
     table.add({p.at("rank").dump(), p.at("host"), p.at("node").dump(), p.at("local_rank").dump(), p.at("pid").dump(),
-               cpu.at("allowed"), text_of(cpu.at("cores"), "?"), text_of(cpu.at("numa_nodes"), "?"),
+               cpu.at("allowed"), text_or(cpu.at("cores"), "?"), text_or(cpu.at("numa_nodes"), "?"),
                decided("openmp", "openmp_from"), decided("openblas", "openblas_from"),
                std::to_string(p.at("gpus").at("devices").size())});
   }
@@ -53,33 +45,30 @@ std::string machine(const json& p) {
   const json& machine = p.at("cpu").at("machine");
   std::string text = "unknown: built without hwloc";
   if (!machine.is_null())
-    text = text_of(machine.at("model"), "unknown model") + ", CPUs " + machine.at("cpus").dump() + ", cores " +
+    text = text_or(machine.at("model"), "unknown model") + ", CPUs " + machine.at("cpus").dump() + ", cores " +
            machine.at("cores").dump() + ", packages " + machine.at("packages").dump() + ", NUMA nodes " +
            machine.at("numa_nodes").dump();
   return text + ", memory " + bytes_or(p.at("memory_bytes"), "unknown");
 }
 
 std::string container(const json& p) {
-  std::string text;
-  for (const json& mark : p.at("container"))
-    text += (text.empty() ? "" : ", ") + mark.at("kind").get<std::string>() + " (found " +
-            mark.at("found").get<std::string>() + ")";
-  return text.empty() ? "none detected" : text;
+  const auto shown = [](const json& mark) {
+    return mark.at("kind").get<std::string>() + " (found " + mark.at("found").get<std::string>() + ")";
+  };
+  return p.at("container").empty() ? "none detected" : multinode::join(p.at("container"), ", ", shown);
 }
 
 std::string limits(const json& p) {
   const json &limits = p.at("limits"), &cgroup = p.at("cgroup");
   return "locked memory " + bytes_or(limits.at("memlock_bytes"), "unlimited") + ", open files " +
-         text_of(limits.at("open_files"), "unlimited") + ", /dev/shm " + bytes_or(limits.at("shm_bytes"), "none") +
-         ", cgroup CPUs " + text_of(cgroup.at("cpus"), "unlimited") + ", cgroup memory " +
+         text_or(limits.at("open_files"), "unlimited") + ", /dev/shm " + bytes_or(limits.at("shm_bytes"), "none") +
+         ", cgroup CPUs " + text_or(cgroup.at("cpus"), "unlimited") + ", cgroup memory " +
          bytes_or(cgroup.at("memory_bytes"), "unlimited");
 }
 
 std::string versions(const json& p) {
-  std::string text;
-  for (const auto& [name, version] : p.at("versions").items())
-    text += (text.empty() ? "" : ", ") + name + " " + version.get<std::string>();
-  return text;
+  return multinode::join(p.at("versions").items(), ", ",
+                         [](const auto& version) { return version.key() + " " + std::string(version.value()); });
 }
 
 std::vector<std::string> gpus(const json& p) {
@@ -106,9 +95,9 @@ std::vector<std::string> rdma(const json& p) {
   std::vector<std::string> lines;
   for (const json& port : p.at("rdma"))
     lines.push_back(port.at("device").get<std::string>() + " port " + port.at("port").get<std::string>() + ", " +
-                    text_of(port.at("state"), "?") + ", " + text_of(port.at("rate"), "rate unknown") + ", " +
-                    text_of(port.at("link_layer"), "?") + ", interface " + text_of(port.at("interface"), "none") +
-                    ", firmware " + text_of(port.at("firmware"), "unknown"));
+                    text_or(port.at("state"), "?") + ", " + text_or(port.at("rate"), "rate unknown") + ", " +
+                    text_or(port.at("link_layer"), "?") + ", interface " + text_or(port.at("interface"), "none") +
+                    ", firmware " + text_or(port.at("firmware"), "unknown"));
   if (lines.empty()) lines.push_back("none");
   return lines;
 }
@@ -117,8 +106,8 @@ std::vector<std::string> network(const json& p) {
   std::vector<std::string> lines;
   for (const json& interface : p.at("network")) {
     const json& speed = interface.at("speed_mbit");
-    std::string line = interface.at("name").get<std::string>() + ", " + text_of(interface.at("state"), "?") + ", MTU " +
-                       text_of(interface.at("mtu"), "?") + ", " +
+    std::string line = interface.at("name").get<std::string>() + ", " + text_or(interface.at("state"), "?") + ", MTU " +
+                       text_or(interface.at("mtu"), "?") + ", " +
                        (speed.is_null() ? "speed unknown" : speed.dump() + " Mbit/s");
     for (const json& address : interface.at("addresses")) line += ", " + address.get<std::string>();
     lines.push_back(line);

@@ -1,4 +1,4 @@
-#include "explore/required.hpp"
+#include "explore/probes.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-#include "explore/topology.hpp"
+#include "explore/probes.hpp"
 
 #include <multinode/check.hpp>
 
@@ -59,12 +59,15 @@ std::vector<int> touched(hwloc_topology_t topology, hwloc_obj_type_t type, hwloc
 
 }  // namespace
 
-nlohmann::json read_cpu(const std::vector<int>& cpus, const std::string& synthetic) {
+#endif
+
+nlohmann::json read_cpu(const std::vector<int>& cpus, [[maybe_unused]] const std::string& synthetic) {
   nlohmann::json cpu = {{"allowed", ranges(cpus)},
                         {"count", cpus.size()},
                         {"cores", nullptr},
                         {"numa_nodes", nullptr},
                         {"machine", nullptr}};
+#ifdef EXPLORE_HAVE_HWLOC
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) < 0) return cpu;
   const std::unique_ptr<hwloc_topology, Destroy> topology(made);
@@ -85,20 +88,9 @@ nlohmann::json read_cpu(const std::vector<int>& cpus, const std::string& synthet
                     {"cores", hwloc_get_nbobjs_by_type(made, HWLOC_OBJ_CORE)},
                     {"packages", hwloc_get_nbobjs_by_type(made, HWLOC_OBJ_PACKAGE)},
                     {"numa_nodes", hwloc_get_nbobjs_by_type(made, HWLOC_OBJ_NUMANODE)}};
+#endif
   return cpu;
 }
-
-#else
-
-nlohmann::json read_cpu(const std::vector<int>& cpus, const std::string&) {
-  return {{"allowed", ranges(cpus)},
-          {"count", cpus.size()},
-          {"cores", nullptr},
-          {"numa_nodes", nullptr},
-          {"machine", nullptr}};
-}
-
-#endif
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "explore/versions.hpp"
+#include "explore/probes.hpp"
 
 #include <multinode/files.hpp>
 #include <multinode/world.hpp>

@@ -191,10 +191,10 @@ TEST(Crowded, ThreadsOfANodeAgainstItsCpus) {
 }
 
 TEST(Bytes, InBinaryUnits) {
-  EXPECT_EQ(explore::bytes_text(0), "0 B");
-  EXPECT_EQ(explore::bytes_text(65536), "64 KiB");
-  EXPECT_EQ(explore::bytes_text(8 << 20), "8 MiB");
-  EXPECT_EQ(explore::bytes_text(23.54 * 1024 * 1024 * 1024), "23.5 GiB");
+  EXPECT_EQ(explore::bytes_or(0, ""), "0 B");
+  EXPECT_EQ(explore::bytes_or(65536, ""), "64 KiB");
+  EXPECT_EQ(explore::bytes_or(8 << 20, ""), "8 MiB");
+  EXPECT_EQ(explore::bytes_or(23.54 * 1024 * 1024 * 1024, ""), "23.5 GiB");
 }
 
 }  // namespace explore_comparison_test

@@ -1,11 +1,5 @@
 // The probes, on made-up file trees in place of "/".
-#include "explore/gpus.hpp"
-#include "explore/limits.hpp"
-#include "explore/network.hpp"
-#include "explore/nvlinks.hpp"
-#include "explore/required.hpp"
-#include "explore/topology.hpp"
-#include "explore/versions.hpp"
+#include "explore/probes.hpp"
 
 #include <multinode/limits.hpp>
 
