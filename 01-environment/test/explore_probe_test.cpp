@@ -125,36 +125,13 @@ TEST(Gpus, NvlinksDirectAndOverASwitch) {
   EXPECT_EQ(explore::nvlinks(pci, "libno-such-library.so"), nullptr);
 }
 
-TEST(Cgroup, Version2TakesTheTightestLimitOfTheHierarchy) {
+TEST(Cgroup, UnlimitedIsNull) {
   TemporaryFolder tree;
-  tree.write("proc/self/cgroup", "0::/slurm/job_7/step_0");
+  tree.write("proc/self/cgroup", "0::/slurm/job_7");
   EXPECT_EQ(explore::read_cgroup(tree.path()), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
-  tree.write("sys/fs/cgroup/slurm/cpu.max", "400000 100000");
-  tree.write("sys/fs/cgroup/slurm/job_7/cpu.max", "150000 100000");
-  tree.write("sys/fs/cgroup/slurm/job_7/step_0/cpu.max", "max 100000");
+  tree.write("sys/fs/cgroup/slurm/cpu.max", "150000 100000");
   tree.write("sys/fs/cgroup/slurm/memory.max", "2147483648");
-  tree.write("sys/fs/cgroup/slurm/job_7/step_0/memory.max", "max");
   EXPECT_EQ(explore::read_cgroup(tree.path()), (json{{"cpus", 1.5}, {"memory_bytes", 2147483648LL}}));
-}
-
-TEST(Cgroup, Version1) {
-  TemporaryFolder tree;
-  tree.write("proc/self/cgroup", "5:cpuset:/\n4:memory:/docker/4f\n1:cpu,cpuacct:/docker/4f\n0::/");
-  tree.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");  // unlimited
-  tree.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1");
-  tree.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000");
-  EXPECT_EQ(explore::read_cgroup(tree.path()), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
-  tree.write("sys/fs/cgroup/memory/docker/4f/memory.limit_in_bytes", "1073741824");
-  tree.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "250000");  // mounted here: the host's path is not visible
-  EXPECT_EQ(explore::read_cgroup(tree.path()), (json{{"cpus", 2.5}, {"memory_bytes", 1073741824}}));
-}
-
-TEST(Cgroup, NonsenseIsUnlimited) {
-  TemporaryFolder tree;
-  tree.write("proc/self/cgroup", "no colons\n:\n0::/a");
-  tree.write("sys/fs/cgroup/a/cpu.max", "100000 0");
-  tree.write("sys/fs/cgroup/a/memory.max", "12 apples");
-  EXPECT_EQ(explore::read_cgroup(tree.path()), (json{{"cpus", nullptr}, {"memory_bytes", nullptr}}));
 }
 
 std::vector<std::string> marks(const TemporaryFolder& tree, const multinode::Environment& environment) {

@@ -83,4 +83,17 @@ TEST(Limits, TheLowestLimitOfTheCgroupsCounts) {
   EXPECT_FALSE(allowed_cpus().empty());
 }
 
+TEST(Limits, NonsenseIsUnlimited) {
+  const multinode::testing::TemporaryFolder root;
+  root.write("proc/self/cgroup", "no colons\n:\n4:memory:/docker/4f\n1:cpu:/docker/4f\n0::/a");
+  root.write("sys/fs/cgroup/a/cpu.max", "100000 0");
+  root.write("sys/fs/cgroup/a/memory.max", "12 apples");
+  root.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1");
+  root.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000");
+  EXPECT_FALSE(read_cgroup(root.path()).cpus);
+  EXPECT_FALSE(read_cgroup(root.path()).memory_bytes);
+  root.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "250000");  // mounted here: the host's path is not visible
+  EXPECT_EQ(read_cgroup(root.path()).cpus, 2.5);
+}
+
 }  // namespace
