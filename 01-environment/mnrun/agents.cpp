@@ -8,18 +8,16 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include <netinet/in.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <random>
 #include <system_error>
 
 namespace mnrun {
 
 using multinode::StoreTimeout;
 using multinode::UsageError;
+using multinode::detail::free_port;
 using std::chrono::milliseconds;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
@@ -28,21 +26,7 @@ namespace {
 
 constexpr milliseconds tell_timeout = 5s;
 
-std::string random_id() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
-}
-
-// A port that was free a moment ago.
-std::uint16_t free_port() {
-  const Descriptor fd(multinode::check_errno(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof address;
-  multinode::check_errno(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), "bind");
-  multinode::check_errno(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), "getsockname");
-  return ntohs(address.sin_port);
-}
+std::string random_id() { return multinode::random_token().substr(0, 16); }
 
 // The address from which this node connects to `to`. The others can reach this node at it.
 std::string address_towards(const multinode::Endpoint& to) {

@@ -1,4 +1,5 @@
 #include <multinode/address.hpp>
+#include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/socket.hpp>
 
@@ -78,6 +79,16 @@ std::string address_towards(const Endpoint& to) {
     if (!is_loopback(text)) return text;
   }
   return own;
+}
+
+std::uint16_t free_port() {
+  const Descriptor fd(check_errno(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  check_errno(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), "bind");
+  check_errno(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), "getsockname");
+  return ntohs(address.sin_port);
 }
 
 std::string listening_address(const std::string& host) {

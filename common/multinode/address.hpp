@@ -1,6 +1,7 @@
 // address.hpp: the addresses at which other machines reach this one.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include <sys/socket.h>
@@ -29,6 +30,9 @@ std::string own_address();
 // This machine's address on the route to `to`, taken from a connected UDP socket, which sends nothing. A loopback
 // address only if there is no other; "" if there is none.
 std::string address_towards(const Endpoint& to);
+
+// A TCP port that was free on all addresses at the time of the call. Throws std::system_error.
+std::uint16_t free_port();
 
 // The address to listen on, so that clients that know this machine as `host` reach it: `host`, or "" (all
 // addresses) if that name resolves to loopback on this machine.

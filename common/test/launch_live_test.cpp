@@ -34,11 +34,7 @@ bool has_open_mpi() {
   return is_open_mpi() && run({"bash", "-c", "\"$0\" --version", under_mpirun(1, {})[0]}).status == 0;
 }
 
-std::string torchrun() {
-  const char* named = std::getenv("MULTINODE_TORCH");
-  const char* home = std::getenv("HOME");
-  return (named ? std::string(named) : std::string(home ? home : "") + "/.cache/multinode/torch") + "/bin/torchrun";
-}
+std::string torchrun() { return in_torch("torchrun"); }
 
 // The sorted lines that `argv` prints; its exit status must be 0.
 std::vector<std::string> printed_by(std::vector<std::string> argv) {

@@ -7,7 +7,6 @@
 #include <signal.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <stdexcept>
@@ -21,12 +20,7 @@ namespace {
 // The server of the real torch.distributed.TCPStore, in a Python process.
 class TorchServer {
  public:
-  // The Python of a virtual environment with torch: MULTINODE_TORCH, by default ~/.cache/multinode/torch.
-  static std::string python() {
-    const char* named = std::getenv("MULTINODE_TORCH");
-    const char* home = std::getenv("HOME");
-    return (named ? std::string(named) : std::string(home ? home : "") + "/.cache/multinode/torch") + "/bin/python";
-  }
+  static std::string python() { return multinode::testing::in_torch("python"); }
   static bool installed() { return std::filesystem::exists(python()); }
   static std::string why_not() {
     return "no PyTorch: " + python() + " does not exist (set MULTINODE_TORCH to another virtual environment)";

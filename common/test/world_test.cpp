@@ -97,10 +97,7 @@ TEST(World, MeetsThroughMpi) {
 class WorldUnderTorchrun : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(WorldUnderTorchrun, TwoAgentsOfTwo) {
-  const char* named = std::getenv("MULTINODE_TORCH");
-  const char* home = std::getenv("HOME");
-  const std::string torchrun =
-      (named ? std::string(named) : std::string(home ? home : "") + "/.cache/multinode/torch") + "/bin/torchrun";
+  const std::string torchrun = in_torch("torchrun");
   if (!std::filesystem::exists(torchrun)) GTEST_SKIP() << "no " << torchrun << "; ci/setup all installs it";
   const std::string port = std::to_string(free_port());
   std::vector<std::unique_ptr<Process>> agents;

@@ -1,10 +1,6 @@
 #include <testing/faults.hpp>
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -18,19 +14,6 @@ using namespace std::chrono_literals;
 
 std::string name_of(Starter starter) {
   return starter == Starter::bare ? "bare" : starter == Starter::mpirun ? "mpirun" : "mnrun";
-}
-
-std::uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  const bool bound = bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-                     getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  close(fd);
-  if (!bound) throw std::runtime_error("no free port on loopback");
-  return ntohs(address.sin_port);
 }
 
 Ranks::Ranks(Starter starter, int count, const std::vector<std::string>& command) : starter_(starter) {

@@ -1,9 +1,9 @@
 // faults.hpp: kills or stops one rank of a running program and checks how the others end.
 #pragma once
 
+#include <multinode/address.hpp>
 #include <testing/program_test.hpp>
 
-#include <cstdint>
 #include <memory>
 #include <random>
 #include <string>
@@ -56,7 +56,6 @@ class Ranks {
 std::string kill_one(Starter starter, int count, const std::vector<std::string>& command, const std::string& step,
                      int first_step, int last_step, std::mt19937& random, std::string* record = nullptr);
 
-// A TCP port on loopback that was free at the time of the call. Throws std::runtime_error.
-std::uint16_t free_port();
+using detail::free_port;
 
 }  // namespace multinode::testing

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -154,6 +155,12 @@ std::size_t occurrences(const std::string& text, const std::string& what) {
   std::size_t count = 0;
   for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
   return count;
+}
+
+std::string in_torch(const std::string& program) {
+  const char* named = std::getenv("MULTINODE_TORCH");
+  const char* home = std::getenv("HOME");
+  return (named ? std::string(named) : std::string(home ? home : "") + "/.cache/multinode/torch") + "/bin/" + program;
 }
 
 #ifdef MPIEXEC

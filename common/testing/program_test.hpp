@@ -80,6 +80,10 @@ bool ends(pid_t pid);        // soon
 // The number of occurrences of `what` in `text`.
 std::size_t occurrences(const std::string& text, const std::string& what);
 
+// A program of the virtual environment with PyTorch, such as "torchrun": MULTINODE_TORCH, by default
+// ~/.cache/multinode/torch. It may not exist.
+std::string in_torch(const std::string& program);
+
 // True if this was built with Open MPI; false: MPICH.
 bool is_open_mpi();
 
