@@ -1,8 +1,8 @@
 #include "explore/probes.hpp"
 
-#include <nlohmann/json.hpp>
+#include <multinode/nvml.hpp>
 
-#include <dlfcn.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,15 +12,7 @@
 namespace explore {
 namespace {
 
-// The parts of nvml.h that are used here, so that no CUDA Toolkit is needed.
-struct nvmlPciInfo_t {
-  char busIdLegacy[16];
-  unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
-  char busId[32];
-};
-using nvmlDevice_t = struct nvmlDevice_st*;
-constexpr int NVML_SUCCESS = 0, NVML_NVLINK_DEVICE_TYPE_SWITCH = 2;
-
+using multinode::Nvml;
 using Place = std::tuple<unsigned, unsigned, unsigned>;  // domain, bus, device
 
 Place place_of(const std::string& pci) {
@@ -34,59 +26,30 @@ struct Links {
   std::vector<Place> to_devices;
 };
 
-class Nvml {
- public:
-  explicit Nvml(const std::string& library) : library_(dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
-    const bool complete = load(init_, "nvmlInit_v2") && load(shutdown_, "nvmlShutdown") &&
-                          load(handle, "nvmlDeviceGetHandleByPciBusId_v2") && load(state, "nvmlDeviceGetNvLinkState") &&
-                          load(type, "nvmlDeviceGetNvLinkRemoteDeviceType") &&
-                          load(remote, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
-    ready = complete && init_() == NVML_SUCCESS;
-  }
-  ~Nvml() {
-    if (ready) shutdown_();
-    if (library_) dlclose(library_);
-  }
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
-
-  bool ready = false;
-  int (*handle)(const char* pci, nvmlDevice_t*) = nullptr;
-  int (*state)(nvmlDevice_t, unsigned link, int* active) = nullptr;
-  int (*type)(nvmlDevice_t, unsigned link, int* type) = nullptr;
-  int (*remote)(nvmlDevice_t, unsigned link, nvmlPciInfo_t*) = nullptr;
-
- private:
-  template <class Function>
-  bool load(Function& function, const char* name) {
-    function = library_ ? reinterpret_cast<Function>(dlsym(library_, name)) : nullptr;
-    return function != nullptr;
-  }
-
-  void* library_;
-  int (*init_)() = nullptr;
-  int (*shutdown_)() = nullptr;
-};
+constexpr int switch_type = 2;
+constexpr const char *state = "nvmlDeviceGetNvLinkState", *type_of_remote = "nvmlDeviceGetNvLinkRemoteDeviceType",
+                     *remote_pci = "nvmlDeviceGetNvLinkRemotePciInfo_v2";
 
 }  // namespace
 
 nlohmann::json nvlinks(std::span<const std::string> pci, const std::string& library) {
   const Nvml nvml(library);
-  if (!nvml.ready) return nullptr;
+  if (!nvml.ready || !nvml.has(state) || !nvml.has(type_of_remote) || !nvml.has(remote_pci)) return nullptr;
 
   std::vector<Links> links;
   for (const std::string& address : pci) {
-    nvmlDevice_t device{};
-    if (nvml.handle(address.c_str(), &device) != NVML_SUCCESS) return nullptr;
+    const auto device = nvml.get<Nvml::Device>("nvmlDeviceGetHandleByPciBusId_v2", address.c_str());
+    if (!device) return nullptr;
     Links& found = links.emplace_back();
-    int active = 0, type = 0;
-    for (unsigned link = 0; nvml.state(device, link, &active) == NVML_SUCCESS; ++link) {  // ends after the last link
-      nvmlPciInfo_t remote{};
-      if (active == 0 || nvml.type(device, link, &type) != NVML_SUCCESS) continue;
-      if (type == NVML_NVLINK_DEVICE_TYPE_SWITCH)
+    for (unsigned link = 0;; ++link) {
+      const auto active = nvml.get<int>(state, *device, link);
+      if (!active) break;  // after the last link
+      const auto type = nvml.get<int>(type_of_remote, *device, link);
+      if (*active == 0 || !type) continue;
+      if (*type == switch_type)
         ++found.to_switches;
-      else if (nvml.remote(device, link, &remote) == NVML_SUCCESS)
-        found.to_devices.push_back({remote.domain, remote.bus, remote.device});
+      else if (const auto remote = nvml.get<Nvml::PciInfo>(remote_pci, *device, link))
+        found.to_devices.push_back({remote->domain, remote->bus, remote->device});
     }
   }
 

@@ -2,12 +2,12 @@
 
 #include <multinode/descriptor.hpp>
 #include <multinode/files.hpp>
+#include <multinode/nvml.hpp>
 #include <multinode/seconds.hpp>
 #include <multinode/text.hpp>
 
 #include <fmt/core.h>
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -203,51 +203,11 @@ Finding look_at_sync(const std::filesystem::path& folder) {
 
 namespace {
 
-// The parts of nvml.h that are used here, so that no CUDA Toolkit is needed.
-struct PciInfo {
-  char legacy_id[16];
-  unsigned domain, bus, device, device_id, subsystem_id;
-  char id[32];
-};
-using Device = struct nvmlDevice_st*;
-constexpr int success = 0, sm_clock = 1, corrected = 0, uncorrected = 1, since_boot = 0;
+using multinode::Nvml;
+using Device = Nvml::Device;
+constexpr int sm_clock = 1, corrected = 0, uncorrected = 1, since_boot = 0;
 constexpr unsigned long long hardware_slowdown = 0x8, software_thermal = 0x20, hardware_thermal = 0x40,
                              power_brake = 0x80;
-
-class Nvml {
- public:
-  explicit Nvml(const std::string& library) : library_(dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
-    ready = call("nvmlInit_v2") == success;
-  }
-  ~Nvml() {
-    if (ready) call("nvmlShutdown");
-    if (library_) dlclose(library_);
-  }
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
-
-  // NVML's status; a function that an older driver lacks is not supported.
-  template <class... Arguments>
-  int call(const char* name, Arguments... arguments) const {
-    const auto function = library_ ? reinterpret_cast<int (*)(Arguments...)>(dlsym(library_, name)) : nullptr;
-    return function ? function(arguments...) : -1;
-  }
-  template <class Value, class... Arguments>
-  std::optional<Value> get(const char* name, Arguments... arguments) const {
-    Value value{};
-    return call(name, arguments..., &value) == success ? std::optional(value) : std::nullopt;
-  }
-  template <class... Arguments>
-  std::string text(const char* name, Arguments... arguments) const {
-    std::array<char, 96> buffer{};
-    const unsigned size = buffer.size();
-    return call(name, arguments..., buffer.data(), size) == success ? buffer.data() : "unknown";
-  }
-  bool ready = false;
-
- private:
-  void* library_;
-};
 
 }  // namespace
 
@@ -268,14 +228,14 @@ Findings look_at_nvml(const std::string& library, Counters& counters) {
     }
     const Device gpu = *handle;
     std::string wrong;
-    const auto pci = nvml.get<PciInfo>("nvmlDeviceGetPciInfo_v3", gpu);
+    const auto pci = nvml.get<Nvml::PciInfo>("nvmlDeviceGetPciInfo_v3", gpu);
     std::vector<std::string> has{nvml.text("nvmlDeviceGetName", gpu), "driver " + driver,
                                  "VBIOS " + nvml.text("nvmlDeviceGetVbiosVersion", gpu)};
     if (const auto on = nvml.get<int>("nvmlDeviceGetPersistenceMode", gpu))
       has.push_back(std::string("persistence ") + (*on ? "on" : "off"));
 
     int current = 0, pending = 0;
-    if (nvml.call("nvmlDeviceGetEccMode", gpu, &current, &pending) == success) {
+    if (nvml.call("nvmlDeviceGetEccMode", gpu, &current, &pending) == Nvml::success) {
       has.push_back(std::string("ECC ") + (current ? "on" : "off"));
       if (current != pending)
         add(wrong, std::string("ECC will be ") + (pending ? "on" : "off") + " after a reboot: reboot");
@@ -284,7 +244,7 @@ Findings look_at_nvml(const std::string& library, Counters& counters) {
       if (const auto errors = nvml.get<unsigned long long>("nvmlDeviceGetTotalEccErrors", gpu, kind, since_boot))
         counters[name + " ECC" + what] = static_cast<double>(*errors);
     unsigned correctable = 0, rows = 0, is_pending = 0, failed = 0;
-    if (nvml.call("nvmlDeviceGetRemappedRows", gpu, &correctable, &rows, &is_pending, &failed) == success) {
+    if (nvml.call("nvmlDeviceGetRemappedRows", gpu, &correctable, &rows, &is_pending, &failed) == Nvml::success) {
       if (failed) add(wrong, "a row of its memory could not be remapped: replace the GPU");
       if (is_pending) add(wrong, "rows of its memory wait to be remapped: reset the GPU or reboot the node");
       counters[name + " remapped_rows"] = rows;
