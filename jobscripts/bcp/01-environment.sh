@@ -1,21 +1,9 @@
 #!/usr/bin/env bash
 directives=(--name 01-environment --array-type PYTORCH --replicas 2 --total-runtime 10m) # EDIT
 # Shows what every process sees, and fails where the replicas differ.
-# Where ngc is logged in, bash 01-environment.sh submits it: this file itself becomes the job's command line, edits and all.
+# Submit it where ngc is logged in: bash 01-environment.sh
 set -euo pipefail
-: "${BUILD:=/mnt/workspace/multi-node-cpp/build/release}" # EDIT: where the project is built, in the workspace
-: "${IMAGE:=my-org/my-team/multi-node-cpp:latest}"        # EDIT: an image with what the programs need
-if [[ -z ${NGC_JOB_ID:-} ]]; then                         # not yet in the job; EDIT: ace, instance, workspace
-  exec ngc batch run "${directives[@]}" --image "$IMAGE" --result /mnt/results --commandline "$(<"$0")" \
-    --ace "${ACE:-my-ace}" --instance "${INSTANCE:-dgxa100.80g.8.norm}" \
-    --workspace "${WORKSPACE:-multi-node-cpp}:/mnt/workspace:RW" \
-    --env-var "BUILD:$BUILD" --env-var "IMAGE:$IMAGE" ${OPTIONS+--env-var "OPTIONS:$OPTIONS"}
-fi
-: "${LOGS:=/mnt/workspace/logs/$NGC_JOB_ID}" # results; all replicas must see it
-mkdir -p "$LOGS"
-echo "job $NGC_JOB_ID on $NGC_ARRAY_SIZE replicas of $NGC_GPUS_PER_NODE GPUs, image $IMAGE, kernel $(uname -r)"
-echo "programs of $BUILD, logs in $LOGS"
+source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, IMAGE, ace, instance, workspace
 
-bcprun=(bcprun -no_redirect -n "$NGC_ARRAY_SIZE" -e "BUILD=$BUILD" -e "LOGS=$LOGS") # other variables do not reach processes
 : "${OPTIONS:=--require-equal program,libc,kernel}" # EDIT: explore --help lists them
 "${bcprun[@]}" -p "$NGC_GPUS_PER_NODE" -c "$BUILD/01-environment/explore --json $LOGS/result.jsonl $OPTIONS"

@@ -1,21 +1,9 @@
 #!/usr/bin/env bash
 directives=(--name 05-pi-trapezoid --array-type PYTORCH --replicas 2 --total-runtime 10m) # EDIT
 # Integrates 4/(1+x^2) on all processes, and checks pi.
-# Where ngc is logged in, bash 05-pi-trapezoid.sh submits it: this file itself becomes the job's command line, edits and all.
+# Submit it where ngc is logged in: bash 05-pi-trapezoid.sh
 set -euo pipefail
-: "${BUILD:=/mnt/workspace/multi-node-cpp/build/release}" # EDIT: where the project is built, in the workspace
-: "${IMAGE:=my-org/my-team/multi-node-cpp:latest}"        # EDIT: an image with what the programs need
-if [[ -z ${NGC_JOB_ID:-} ]]; then                         # not yet in the job; EDIT: ace, instance, workspace
-  exec ngc batch run "${directives[@]}" --image "$IMAGE" --result /mnt/results --commandline "$(<"$0")" \
-    --ace "${ACE:-my-ace}" --instance "${INSTANCE:-dgxa100.80g.8.norm}" \
-    --workspace "${WORKSPACE:-multi-node-cpp}:/mnt/workspace:RW" \
-    --env-var "BUILD:$BUILD" --env-var "IMAGE:$IMAGE" ${OPTIONS+--env-var "OPTIONS:$OPTIONS"}
-fi
-: "${LOGS:=/mnt/workspace/logs/$NGC_JOB_ID}" # results; all replicas must see it
-mkdir -p "$LOGS"
-echo "job $NGC_JOB_ID on $NGC_ARRAY_SIZE replicas of $NGC_GPUS_PER_NODE GPUs, image $IMAGE, kernel $(uname -r)"
-echo "programs of $BUILD, logs in $LOGS"
+source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, IMAGE, ace, instance, workspace
 
-bcprun=(bcprun -no_redirect -n "$NGC_ARRAY_SIZE" -e "BUILD=$BUILD" -e "LOGS=$LOGS") # other variables do not reach processes
 : "${OPTIONS:=--n 1e9}" # EDIT: pi --help lists them
 "${bcprun[@]}" -p "$NGC_GPUS_PER_NODE" -c "$BUILD/05-pi-trapezoid/pi --json $LOGS/result.jsonl $OPTIONS"

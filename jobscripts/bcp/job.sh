@@ -1,0 +1,17 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # bcprun and directives are the script's
+# What the scripts of this folder begin with. Where ngc is logged in, it submits the script; in the job, the script goes on.
+set -euo pipefail
+: "${BUILD:=/mnt/workspace/multi-node-cpp/build/release}" # EDIT: where the project is built, in the workspace
+: "${IMAGE:=my-org/my-team/multi-node-cpp:latest}"        # EDIT: an image with what the programs need
+if [[ -z ${NGC_JOB_ID:-} ]]; then                         # not yet in the job; EDIT: ace, instance, workspace
+  command=$(sed -e "/^source /{r $(dirname "$0")/job.sh" -e 'd}' "$0") # the script, with this file in place of its source line
+  exec ngc batch run "${directives[@]}" --image "$IMAGE" --result /mnt/results --commandline "$command" \
+    --ace "${ACE:-my-ace}" --instance "${INSTANCE:-dgxa100.80g.8.norm}" \
+    --workspace "${WORKSPACE:-multi-node-cpp}:/mnt/workspace:RW" \
+    --env-var "BUILD:$BUILD" --env-var "IMAGE:$IMAGE" ${OPTIONS+--env-var "OPTIONS:$OPTIONS"}
+fi
+: "${LOGS:=/mnt/workspace/logs/$NGC_JOB_ID}" # results; all replicas must see it
+mkdir -p "$LOGS"
+echo "job $NGC_JOB_ID on $NGC_ARRAY_SIZE replicas of $NGC_GPUS_PER_NODE GPUs, image $IMAGE, kernel $(uname -r)"
+echo "programs of $BUILD, logs in $LOGS"
+bcprun=(bcprun -no_redirect -n "$NGC_ARRAY_SIZE" -e "BUILD=$BUILD" -e "LOGS=$LOGS") # other variables do not reach processes
