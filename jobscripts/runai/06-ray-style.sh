@@ -14,7 +14,8 @@ read -ra options <<<"$OPTIONS"
 ray_node='(($1)) || exec ray start --head --port="${2#*:}" --num-cpus="$3" --block
 until (: <"/dev/tcp/${2/:/\/}") 2>/dev/null; do sleep 0.5; done # the head first
 exec ray start --address="$2" --num-cpus="$3" --block'
-export PATH=$RAY/bin:$PATH RAY_ADDRESS=$MASTER_ADDR:$MASTER_PORT
+export PATH=$RAY/bin:$PATH RAY_ADDRESS=$MASTER_ADDR:$MASTER_PORT RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$LOGS/token
+((RANK)) || (umask 077 && od -An -N 32 -t x1 /dev/urandom | tr -d ' \n' >"$LOGS/token") # without it anybody can start programs
 ((RANK == 0)) || exec bash -c "$ray_node" ray_node "$RANK" "$RAY_ADDRESS" "$PROCESSES"
 bash -c "$ray_node" ray_node 0 "$RAY_ADDRESS" "$PROCESSES" &
 trap 'kill $! && wait || true' EXIT
