@@ -76,10 +76,13 @@ class Ray(Launcher):
         for i, host in enumerate(HOSTS):
             self.node(host, *(["--head", "--port", "6379", "--include-dashboard", "false"] if i == 0 else self.join))
 
+    def alone(self):  # without the user's ~/.ray: with a token there, a second node cannot join this cluster
+        return ["env", f"HOME={self.folder}"]
+
     def node(self, host, *options):
         address = f"10.77.0.{HOSTS.index(host) + 1}"
-        output(host, RAY / "ray", "start", *options, "--node-ip-address", address, "--num-cpus", 2, "--num-gpus", 0,
-               "--disable-usage-stats")
+        output(host, *self.alone(), RAY / "ray", "start", *options, "--node-ip-address", address, "--num-cpus", 2,
+               "--num-gpus", 0, "--disable-usage-stats")
 
     def bring_back(self, host):
         self.node(host, *self.join)
@@ -89,7 +92,7 @@ class Ray(Launcher):
             output(host, RAY / "ray", "stop", "--force")
 
     def train(self, program):
-        return [on("node0", RAY / "python", ROOT / "06-ray-style/train_on_ray.py", "--num-workers", 4, "--max-failures", 100,
+        return [on("node0", *self.alone(), RAY / "python", ROOT / "06-ray-style/train_on_ray.py", "--num-workers", 4, "--max-failures", 100,
                    *program)]
 
 
