@@ -21,35 +21,20 @@ using rdma::testing::Scratch, rdma::testing::Tree;
 
 rdma::Places places_in(const Scratch& root) { return {root / "sys", root / "dev", root / "proc", {}}; }
 
-// A machine with one RoCE card, eth0 at MTU 9000, and nothing wrong; tests damage it.
+// A machine with one RoCE card, rail0 at MTU 9000, and nothing wrong; tests damage it.
 struct Machine {
   Scratch root;
   std::string card = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/";
   std::string port = card + "infiniband/mlx5_0/ports/1/";
 
   Machine() {
-    root.write(card + "class", "0x020000");
-    root.write(card + "numa_node", "0");
-    root.write(card + "infiniband/mlx5_0/node_type", "1: CA");
-    root.link(card + "infiniband/mlx5_0/device", "../..");
-    root.write(port + "state", "4: ACTIVE");
-    root.write(port + "phys_state", "5: LinkUp");
-    root.write(port + "link_layer", "Ethernet");
-    root.write(port + "rate", "100 Gb/sec (4X EDR)");
-    root.write(port + "gids/0", "0000:0000:0000:0000:0000:ffff:c0a8:4d01");
-    root.write(port + "gid_attrs/types/0", "RoCE v2");
-    root.write(port + "gid_attrs/ndevs/0", "eth0");
+    std::filesystem::copy(Tree::load("ipv4-link-local").root(), root.path(),
+                          std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
     root.write(port + "hw_counters/out_of_sequence", "0");
     root.write(port + "hw_counters/packet_seq_err", "0");
     root.write(port + "counters/port_rcv_errors", "0");
     root.write(port + "counters/port_rcv_packets", "1000000");
-    root.write(card + "net/eth0/mtu", "9000");
-    root.write(card + "net/eth0/operstate", "up");
-    root.write(card + "net/eth0/statistics/rx_crc_errors", "0");
-    root.link(card + "net/eth0/device", "../..");
-    root.link("sys/class/infiniband/mlx5_0", "../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/infiniband/mlx5_0");
-    root.link("sys/class/net/eth0", "../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/net/eth0");
-    root.link("sys/bus/pci/devices/0000:3b:00.0", "../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0");
+    root.write(card + "net/rail0/statistics/rx_crc_errors", "0");
     root.link("sys/bus/pci/devices/0000:3a:00.0", "../../../devices/pci0000:3a/0000:3a:00.0");
     root.write("sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0");
     root.write("sys/module/ib_core/parameters/netns_mode", "Y");
@@ -141,7 +126,7 @@ TEST(Check, NoDeviceNothingToCheck) {
 // What one fault or setting makes of the machine: files are written, linked ("->TARGET"), made folders ("/") or
 // removed (nullptr).
 TEST(Check, EachFault) {
-  const std::string limits = "proc/self/limits", port = Machine().port, eth0 = Machine().card + "net/eth0/";
+  const std::string limits = "proc/self/limits", port = Machine().port, rail0 = Machine().card + "net/rail0/";
   const std::string driver = "proc/driver/nvidia/version", kernel = "proc/sys/kernel/osrelease";
   const char* const open_module = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.1";
   const std::string mib8 = Machine::limits("8388608"), gib4 = Machine::limits("4294967296");
@@ -174,7 +159,7 @@ TEST(Check, EachFault) {
   one("uverbs", Severity::bad, "no entry", "modprobe ib_uverbs", {{"sys/class/infiniband_verbs", nullptr}});
   one("ports", Severity::bad, "mlx5_0:1 DOWN", "", {{port + "state", "1: DOWN"}});
   one("namespace", Severity::bad, "exclusive mode", "rdma dev set mlx5_0 netns",
-      {{"sys/module/ib_core/parameters/netns_mode", "N"}, {port + "gid_attrs/ndevs/0", "net1"}});
+      {{"sys/module/ib_core/parameters/netns_mode", "N"}, {"sys/class/net/rail0", nullptr}});
   one("namespace", Severity::fine, "not process 1's", "", {{"proc/1/ns/net", "->net:[4026532000]"}});
   one("namespace", Severity::fine, "not readable", "", {{"proc/1/ns/net", nullptr}});
   one("GPUDirect", Severity::warning, "not NVIDIA's open kernel module", "modprobe nvidia_peermem",
@@ -182,12 +167,12 @@ TEST(Check, EachFault) {
   one("GPUDirect", Severity::fine, "dma-buf", "", {{driver, open_module}, {kernel, "6.1.0-56-amd64"}});
   one("GPUDirect", Severity::warning, "before 5.12", "", {{driver, open_module}, {kernel, "5.4.0-100-generic"}});
   one("GPUDirect", Severity::fine, "nvidia_peermem is loaded", "", {{"sys/module/nvidia_peermem", "/"}});
-  one("MTU", Severity::warning, "1024, by eth0's 1500", "ip link set eth0 mtu 9000", {{eth0 + "mtu", "1500"}});
-  one("MTU", Severity::warning, "1024, by eth0's 2143", "", {{eth0 + "mtu", "2143"}});
-  one("MTU", Severity::warning, "2048, by eth0's 2144", "", {{eth0 + "mtu", "2144"}});
-  one("MTU", Severity::warning, "2048, by eth0's 4191", "", {{eth0 + "mtu", "4191"}});
-  one("MTU", Severity::warning, "256, by eth0's 600", "", {{eth0 + "mtu", "600"}});
-  one("MTU", Severity::fine, "4096", "", {{eth0 + "mtu", "4192"}});
+  one("MTU", Severity::warning, "1024, by rail0's 1500", "ip link set rail0 mtu 9000", {{rail0 + "mtu", "1500"}});
+  one("MTU", Severity::warning, "1024, by rail0's 2143", "", {{rail0 + "mtu", "2143"}});
+  one("MTU", Severity::warning, "2048, by rail0's 2144", "", {{rail0 + "mtu", "2144"}});
+  one("MTU", Severity::warning, "2048, by rail0's 4191", "", {{rail0 + "mtu", "4191"}});
+  one("MTU", Severity::warning, "256, by rail0's 600", "", {{rail0 + "mtu", "600"}});
+  one("MTU", Severity::fine, "4096", "", {{rail0 + "mtu", "4192"}});
   one("losses", Severity::warning, "out_of_sequence 5000; 0.005 of the packets", "mlnx_qos",
       {{port + "hw_counters/out_of_sequence", "5000"}});
   one("losses", Severity::note, "out_of_sequence 5000", "",
@@ -195,10 +180,10 @@ TEST(Check, EachFault) {
   one("losses", Severity::unknown, "no counter", "",
       {{port + "hw_counters/out_of_sequence", ""}, {port + "hw_counters/packet_seq_err", "99999999999999999999"}});
   one("congestion", Severity::note, "np_cnp_sent 77", "", {{port + "hw_counters/np_cnp_sent", "77"}});
-  one("errors", Severity::warning, "port_rcv_errors 3, eth0 rx_crc_errors 9", "mlxlink",
-      {{port + "counters/port_rcv_errors", "3"}, {eth0 + "statistics/rx_crc_errors", "9"}});
-  one("errors", Severity::warning, "eth0 rx_crc_errors 9", "",
-      {{port + "counters/port_rcv_errors", "a few"}, {eth0 + "statistics/rx_crc_errors", "9"}});
+  one("errors", Severity::warning, "port_rcv_errors 3, rail0 rx_crc_errors 9", "mlxlink",
+      {{port + "counters/port_rcv_errors", "3"}, {rail0 + "statistics/rx_crc_errors", "9"}});
+  one("errors", Severity::warning, "rail0 rx_crc_errors 9", "",
+      {{port + "counters/port_rcv_errors", "a few"}, {rail0 + "statistics/rx_crc_errors", "9"}});
 }
 
 TEST(Check, WhatNoFileHolds) {
@@ -260,7 +245,7 @@ TEST(Check, MtuFromVerbs) {
   rdma::System system = rdma::read_system(machine.root / "sys");
   system.devices.at(0).ports.at(0).active_mtu = 1024;
   system.devices.at(0).ports.at(0).max_mtu = 4096;
-  expect(of(rdma::check(system, machine.places()), "MTU"), Severity::warning, "1024 of 4096", "ip link set eth0");
+  expect(of(rdma::check(system, machine.places()), "MTU"), Severity::warning, "1024 of 4096", "ip link set rail0");
   system.devices.at(0).ports.at(0).link_layer = rdma::LinkLayer::infiniband;
   expect(of(rdma::check(system, machine.places()), "MTU"), Severity::warning, "1024 of 4096", "partitions.conf");
   system.devices.at(0).ports.at(0).active_mtu = 4096;

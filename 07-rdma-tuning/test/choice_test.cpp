@@ -3,6 +3,7 @@
 #include "tree.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/text.hpp>
 
 #include <gtest/gtest.h>
 
@@ -38,11 +39,7 @@ struct Chosen {
       if (p.port->gids[i].index == index) return p.gids[i].chosen ? "chosen" : p.gids[i].reason;
     return "left out";
   }
-  std::string warnings() const {
-    std::string all;
-    for (const std::string& warning : choice.warnings) all += warning + "\n";
-    return all;
-  }
+  std::string warnings() const { return multinode::join(choice.warnings, "\n"); }
   // "NAME=value ..." but for what is the same everywhere.
   std::string exports(rdma::NcclVersion nccl = {2, 28}, bool by_index = false) const {
     std::string all;
@@ -103,7 +100,7 @@ TEST(Choice, OfRealSoftRoceDevices) {
 TEST(Choice, Ipv6WhereThereIsNoIpv4) {
   const Chosen soft("s3-nov4");
   EXPECT_EQ(soft.index("rxe0"), 2);
-  EXPECT_EQ(soft.warnings(), "no IPv4 GID is usable: IPv6 GIDs are used\n");
+  EXPECT_EQ(soft.warnings(), "no IPv4 GID is usable: IPv6 GIDs are used");
   const Chosen mlx5("ipv6-only");
   EXPECT_EQ(mlx5.index("mlx5_0"), 3);
   EXPECT_EQ(mlx5.reason("mlx5_0", 2), "RoCE v1");
@@ -112,7 +109,7 @@ TEST(Choice, Ipv6WhereThereIsNoIpv4) {
   const Chosen none("ipv6-only", ipv4);
   EXPECT_FALSE(none.choice.has_rdma());
   EXPECT_EQ(none.reason("mlx5_0", 3), "IPv6");
-  EXPECT_EQ(none.warnings(), "mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, IPv6\n");
+  EXPECT_EQ(none.warnings(), "mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, IPv6");
   Wanted ipv6;
   ipv6.family = Family::ipv6;
   EXPECT_EQ(Chosen("s1-plain", ipv6).index("rxe0"), 2);
@@ -176,7 +173,7 @@ TEST(Choice, OfAVlan) {
   const Chosen without("vlan");
   EXPECT_FALSE(without.choice.has_rdma());
   EXPECT_EQ(without.reason("mlx5_0", 5), "VLAN 200");
-  EXPECT_EQ(without.warnings(), "mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, VLAN 200 (--vlan takes it)\n");
+  EXPECT_EQ(without.warnings(), "mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, VLAN 200 (--vlan takes it)");
   Wanted wanted;
   wanted.vlan = true;
   EXPECT_EQ(Chosen("vlan", wanted).exports(), "UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5");

@@ -3,6 +3,7 @@
 #include "tree.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/text.hpp>
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -39,11 +40,7 @@ std::string hexadecimal(const Gid& gid) {
   return text;
 }
 
-std::string joined(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += line + "\n";
-  return text;
-}
+std::string joined(const std::vector<std::string>& lines) { return multinode::join(lines, "\n"); }
 
 // What a shell script printed of the GIDs when each tree was dumped: "rxe0 1 0 fe80:...:0003 RoCE v2 eth0".
 TEST(System, ReadsOfRealTreesWhatWasPrintedThen) {

@@ -6,6 +6,7 @@
 #include "scratch.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/text.hpp>
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>
@@ -64,11 +65,7 @@ struct Readings {
 PortCount mlx5() { return {.device = "mlx5_0", .net_devices = {"eth0"}}; }
 PortCount rxe() { return {.device = "rxe0", .net_devices = {"eth0"}, .software = true, .unit = CounterUnit::packets}; }
 
-std::string all(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += line + '\n';
-  return text;
-}
+std::string all(const std::vector<std::string>& lines) { return multinode::join(lines, "\n"); }
 
 void expect_verdict(const Assessment& assessment, Verdict wanted) {
   EXPECT_EQ(text_of(assessment.verdict), text_of(wanted)) << all(assessment.reasons);
@@ -193,14 +190,13 @@ TEST(Disagreements, LogAgainstCounters) {
   EXPECT_EQ(all(disagreements(over_rdma, log_of(ib_log))), "");
   EXPECT_EQ(all(disagreements(over_tcp, log_of(socket_log))), "");
   EXPECT_EQ(all(disagreements(over_tcp, NcclLog{})), "");
-  EXPECT_EQ(all(disagreements(over_tcp, log_of(ib_log))),
-            "the log has 1 connections over RDMA, the counters say tcp\n");
+  EXPECT_EQ(all(disagreements(over_tcp, log_of(ib_log))), "the log has 1 connections over RDMA, the counters say tcp");
   EXPECT_EQ(all(disagreements(nothing, log_of(ib_log))),
-            "the log has 1 connections over RDMA, the counters say no traffic\n");
+            "the log has 1 connections over RDMA, the counters say no traffic");
   EXPECT_EQ(all(disagreements(over_rdma, log_of(socket_log))),
-            "the log has 1 connections over TCP and none over RDMA, the counters say rdma\n");
+            "the log has 1 connections over TCP and none over RDMA, the counters say rdma");
   EXPECT_EQ(all(disagreements(over_tcp, log_of("NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"))),
-            "the log has no connection over a network, the counters say tcp\n");
+            "the log has no connection over a network, the counters say tcp");
   EXPECT_NE(all(disagreements(over_rdma, log_of(ib_log + socket_log))).find("do not agree on the network: IB, Socket"),
             std::string::npos);
 }
@@ -210,13 +206,13 @@ TEST(Disagreements, AnotherDeviceThanTheLogs) {
   other.device = "mlx5_1";
   const auto lines = disagreements(Readings().port(other, 0, 800 * mega).net("eth0", 0, 0).assess(), log_of(ib_log));
   EXPECT_EQ(all(lines),
-            "mlx5_1 carried traffic, but the log's HCAs are mlx5_0\nthe log's HCA mlx5_0 carried nothing here\n");
+            "mlx5_1 carried traffic, but the log's HCAs are mlx5_0\nthe log's HCA mlx5_0 carried nothing here");
 }
 
 TEST(Disagreements, AnotherGidThanTheRightOne) {
   const Assessment over_rdma = Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 0).assess();
   const NcclLog log = log_of(ib_log + "NCCL INFO NET/IB: NCCL Dev 0 IbDev 0 Port 1 qpn 576 mtu 5 GID 0 (0/0)\n");
-  EXPECT_EQ(all(disagreements(over_rdma, log, {3, 5})), "the log has GID index 0, rdma_tune chooses 3, 5\n");
+  EXPECT_EQ(all(disagreements(over_rdma, log, {3, 5})), "the log has GID index 0, rdma_tune chooses 3, 5");
   EXPECT_EQ(all(disagreements(over_rdma, log, {0, 3})), "");
   EXPECT_EQ(all(disagreements(over_rdma, log)), "");
 }
