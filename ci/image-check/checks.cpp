@@ -107,10 +107,8 @@ std::string lines_that_say_why(const std::string& program, const std::string& ou
   }
   if (lines.empty()) lines = std::move(all);
   constexpr std::size_t most = 4;
-  std::string text;
-  for (std::size_t i = lines.size() > most ? lines.size() - most : 0; i < lines.size(); ++i)
-    text += (text.empty() ? "" : "\n") + lines[i];
-  return text;
+  if (lines.size() > most) lines.erase(lines.begin(), lines.end() - most);
+  return multinode::join(lines, "\n");
 }
 
 // The host that a text names.

@@ -1,5 +1,7 @@
 #include "machine.hpp"
 
+#include <multinode/text.hpp>
+
 #include <nlohmann/json.hpp>
 
 #include <unistd.h>
@@ -42,13 +44,11 @@ void describe_machine(Head& head, const Cluster& cluster, const std::filesystem:
     head.machine["CPUs"] = cpu.at("cpus").dump();
     head.machine["CPU packages"] = cpu.at("packages").dump();
     head.machine["memory, GiB"] = std::to_string(std::lround(told.at("memory_bytes").get<double>() / (1 << 30)));
-    std::string gpus, rdma;
-    for (const auto& gpu : told.at("gpus").at("devices"))
-      gpus += (gpus.empty() ? "" : ", ") + (gpu.contains("name") ? text_of(gpu.at("name")) : std::string("GPU"));
-    for (const auto& device : told.at("rdma"))
-      rdma += (rdma.empty() ? "" : ", ") + (device.contains("name") ? text_of(device.at("name")) : text_of(device));
-    head.machine["GPUs"] = gpus;
-    head.machine["RDMA devices"] = rdma;
+    head.machine["GPUs"] = multinode::join(told.at("gpus").at("devices"), ", ",
+                                           [](const json& gpu) { return text_of(gpu.value("name", json("GPU"))); });
+    head.machine["RDMA devices"] = multinode::join(told.at("rdma"), ", ", [](const json& device) {
+      return text_of(device.is_object() ? device.value("name", device) : device);
+    });
     for (const auto& [name, version] : told.at("versions").items()) head.versions[name] = text_of(version);
   }
   head.machine["nodes"] = std::to_string(head.nodes.size());
