@@ -29,6 +29,10 @@ Ranks::End run_ranks(int count, std::vector<std::string> options, Starter starte
 
 // Processes with individual environment variables.
 struct Group {
+  Group() = default;
+  Group(int size, const std::vector<std::string>& options, const std::map<std::string, std::string>& environment = {}) {
+    for (int rank = 0; rank < size; ++rank) start_rank(rank, size, options, environment);
+  }
   std::string port = std::to_string(free_port());
   std::vector<std::unique_ptr<Process>> processes;
   std::string executable = program;
@@ -125,8 +129,7 @@ TEST(World, MeetsThroughTheSameFileRepeatedly) {
   const TemporaryFolder folder;
   const std::string path = folder / "store";
   for (int run = 0; run < 3; ++run) {  // the second and the third find the file of the run before
-    Group group;
-    for (int rank = 0; rank < 3; ++rank) group.start_rank(rank, 3, {"--rendezvous", "file:" + path});
+    Group group(3, {"--rendezvous", "file:" + path});
     for (const Result& result : group.wait()) EXPECT_EQ(result.status, 0) << result.all();
   }
 }
@@ -167,8 +170,7 @@ TEST(World, StrangersDisturbNobody) {
   const char* times = std::getenv("MULTINODE_STRANGERS");  // a campaign sets 100
   for (int i = 0; i < (times ? std::stoi(times) : 2); ++i) {
     const TemporaryFolder folder;
-    Group group;
-    for (int rank = 0; rank < 3; ++rank) group.start_rank(rank, 3, {"--until", folder / "strangers have come"});
+    Group group(3, {"--until", folder / "strangers have come"});
     ASSERT_TRUE(group.processes[0]->wait_for("step 10\n"));
 
     const multinode::Endpoint port{"127.0.0.1", static_cast<std::uint16_t>(std::stoi(group.port))};
@@ -249,9 +251,7 @@ TEST(World, OtherProgramsAndWorldSizesAreRefused) {
 }
 
 TEST(World, AWrongLocalSizeIsRefused) {
-  Group group;
-  for (int rank = 0; rank < 2; ++rank) group.start_rank(rank, 2, {}, {{"LOCAL_WORLD_SIZE", "3"}});
-  const auto results = group.wait();
+  const auto results = Group(2, {}, {{"LOCAL_WORLD_SIZE", "3"}}).wait();
   EXPECT_EQ(results[0].status, 2) << output_of(results);
   EXPECT_SAYS(output_of(results), "LOCAL_WORLD_SIZE");
 }
@@ -266,9 +266,7 @@ TEST(World, AnExceptionEndsAllRanksWithItsStatus) {
                {"--absent", 77, "a device is absent on purpose"}};
   for (const auto& c : cases)
     for (const int rank : {0, 2}) {
-      Group group;
-      for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {c.option, std::to_string(rank)});
-      const auto results = group.wait();
+      const auto results = Group(3, {c.option, std::to_string(rank)}).wait();
       for (const Result& result : results) {
         EXPECT_EQ(result.status, c.status) << output_of(results);
         EXPECT_LT(result.seconds.count(), 50) << "it waited for the deadline";
@@ -279,15 +277,11 @@ TEST(World, AnExceptionEndsAllRanksWithItsStatus) {
 }
 
 TEST(World, OneWrongRankFailsAllRanks) {
-  Group group;
-  for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {"--wrong", "1"});
-  for (const Result& result : group.wait()) EXPECT_EQ(result.status, 1) << result.all();
+  for (const Result& result : Group(3, {"--wrong", "1"}).wait()) EXPECT_EQ(result.status, 1) << result.all();
 }
 
 TEST(World, ARankThatExitsSilentlyIsNamed) {
-  Group group;
-  for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {"--leave", "2"});
-  const auto results = group.wait();
+  const auto results = Group(3, {"--leave", "2"}).wait();
   EXPECT_EQ(results[0].status, 1);
   EXPECT_EQ(results[1].status, 1);
   EXPECT_SAYS_ONCE(output_of(results), "rank 2 (host ");
@@ -295,9 +289,7 @@ TEST(World, ARankThatExitsSilentlyIsNamed) {
 
 TEST(Watchdog, NamesTheLateRank) {
   for (const int late : {0, 2}) {
-    Group group;
-    for (int r = 0; r < 3; ++r) group.start_rank(r, 3, {"--late", std::to_string(late), "--timeout", "5"});
-    const auto results = group.wait();
+    const auto results = Group(3, {"--late", std::to_string(late), "--timeout", "5"}).wait();
     for (const Result& result : results) EXPECT_EQ(result.status, 1) << output_of(results);
     const std::string line = deadline_in(output_of(results));
     EXPECT_SAYS_ONCE(line, "timed out after 5 s: rank ");
