@@ -71,10 +71,17 @@ nlohmann::json peers(int count) {
 
 }  // namespace
 
+#endif
+
 nlohmann::json read_gpus(const std::filesystem::path& root) {
-  nlohmann::json devices = nlohmann::json::array();
+  nlohmann::json gpus = {{"driver", nvidia_driver(root)}, {"devices", gpus_of_driver(root)}};
+  const char* why = "the driver lists no GPU";
+#ifdef MULTINODE_HAVE_CUDA
+  nlohmann::json& devices = gpus["devices"] = nlohmann::json::array();
+  std::vector<std::string> addresses;
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
+  why = error == cudaSuccess ? "CUDA sees no device" : cudaGetErrorString(error);
   for (int i = 0; error == cudaSuccess && i < count; ++i) {
     cudaDeviceProp properties{};
     char pci[32] = {};
@@ -84,30 +91,15 @@ nlohmann::json read_gpus(const std::filesystem::path& root) {
                        {"uuid", text_of(properties.uuid)},
                        {"pci", pci},
                        {"memory_bytes", properties.totalGlobalMem}});
+    addresses.emplace_back(pci);
   }
-  nlohmann::json gpus = {{"driver", nvidia_driver(root)}, {"devices", devices}};
-  if (devices.size() > 1) {
+  if (addresses.size() > 1) {
     gpus["peers"] = peers(count);
-    std::vector<std::string> pci;
-    for (const auto& device : devices) pci.push_back(device.at("pci"));
-    if (const auto links = nvlinks(pci); !links.is_null()) gpus["nvlinks"] = links;
+    if (const auto links = nvlinks(addresses); !links.is_null()) gpus["nvlinks"] = links;
   }
-  if (devices.empty() && gpus["driver"] == "none")
-    gpus["none_because"] = "NVIDIA's driver is not loaded";
-  else if (devices.empty())
-    gpus["none_because"] = error == cudaSuccess ? "CUDA sees no device" : cudaGetErrorString(error);
-  return gpus;
-}
-
-#else
-
-nlohmann::json read_gpus(const std::filesystem::path& root) {
-  nlohmann::json gpus = {{"driver", nvidia_driver(root)}, {"devices", gpus_of_driver(root)}};
-  if (gpus["devices"].empty())
-    gpus["none_because"] = gpus["driver"] == "none" ? "NVIDIA's driver is not loaded" : "the driver lists no GPU";
-  return gpus;
-}
-
 #endif
+  if (gpus["devices"].empty()) gpus["none_because"] = gpus["driver"] == "none" ? "NVIDIA's driver is not loaded" : why;
+  return gpus;
+}
 
 }  // namespace explore

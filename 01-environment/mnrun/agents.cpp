@@ -78,6 +78,10 @@ Agents::Agents(const Options& options, Agent own, Say say)
 
 Agents::~Agents() {
   ending_ = true;
+  join_threads();
+}
+
+void Agents::join_threads() {
   if (telling_.joinable()) telling_.join();
   if (listening_.joinable()) listening_.join();
 }
@@ -113,14 +117,13 @@ void Agents::connect() {
   const std::string who = options_.host_is_node_0 ? "node 0, which hosts the store" : "the node that hosts the store";
   try {
     const auto notice = std::min<milliseconds>(timeout, 10s);
+    const auto knock = [&](milliseconds limit) { multinode::TcpStore(endpoint_, limit, {.token = token_}).goodbye(); };
     try {
-      multinode::TcpStore probe(endpoint_, notice, {.token = token_});
-      probe.goodbye();
+      knock(notice);
     } catch (const StoreTimeout&) {
       if (notice == timeout) throw;
       say_("waiting for " + who + " at " + to_string(endpoint_));
-      multinode::TcpStore probe(endpoint_, timeout - notice, {.token = token_});
-      probe.goodbye();
+      knock(timeout - notice);
     }
   } catch (const StoreTimeout& e) {
     throw StoreTimeout(who + ", did not come: " + e.what());
@@ -135,8 +138,13 @@ void Agents::connect() {
   listener_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout, hello);
 }
 
-std::string Agents::key(const std::string& name) const {
-  return "mnrun/" + options_.run_id + "/" + std::to_string(restart_) + "/" + name;
+std::string Agents::key(const std::string& name, int later) const {
+  return "mnrun/" + options_.run_id + "/" + std::to_string(restart_ + later) + "/" + name;
+}
+
+void Agents::leave_will(int later) {
+  const Verdict gone{1, "the mnrun of " + own_.name() + " is gone: lost the connection to it"};
+  listener_->will(key("verdict", later), nlohmann::json(gone).dump());
 }
 
 // Numbers nodes by arrival. The host of the store is node 0, so that MASTER_ADDR is the host that the user named.
@@ -217,8 +225,7 @@ std::vector<Agent> Agents::collect() {
 
 Round Agents::meet(int restart) {
   restart_ = restart;
-  if (telling_.joinable()) telling_.join();
-  if (listening_.joinable()) listening_.join();
+  join_threads();
   verdict_.reset();
   first_.reset();
   meeting_since_ = Clock::now();
@@ -231,10 +238,7 @@ Round Agents::meet(int restart) {
   } else {
     claim_node();
     // Names the start to which it belongs; for a restart listen() did it as soon as it knew.
-    if (restart == 0)
-      listener_->will(
-          key("verdict"),
-          nlohmann::json(Verdict{1, "the mnrun of " + own_.name() + " is gone: lost the connection to it"}).dump());
+    if (restart == 0) leave_will(0);
     listening_ = multinode::quiet_thread([this] { listen(); });
     if (own_.node == 0) {
       int node = 0;
@@ -271,12 +275,7 @@ void Agents::listen() {
     while (!ending_) {
       try {
         const Verdict verdict = nlohmann::json::parse(listener_->get(key("verdict"), 500ms));
-        if (verdict.again) {
-          const std::string next = "mnrun/" + options_.run_id + "/" + std::to_string(restart_ + 1) + "/verdict";
-          listener_->will(
-              next,
-              nlohmann::json(Verdict{1, "the mnrun of " + own_.name() + " is gone: lost the connection to it"}).dump());
-        }
+        if (verdict.again) leave_will(1);
         return deliver(verdict);
       } catch (const StoreTimeout&) {
       }
@@ -329,8 +328,7 @@ void Agents::done() {
 
 void Agents::leave() {
   ending_ = true;
-  if (telling_.joinable()) telling_.join();
-  if (listening_.joinable()) listening_.join();
+  join_threads();
   try {
     if (listener_) listener_->goodbye();
     if (teller_) teller_->goodbye();

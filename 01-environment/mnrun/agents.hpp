@@ -52,7 +52,9 @@ class Agents {
   void leave();
 
  private:
-  std::string key(const std::string& name) const;
+  std::string key(const std::string& name, int later = 0) const;  // of this start or a later one
+  void leave_will(int later);
+  void join_threads();
   std::unique_ptr<multinode::TcpStoreServer> serve();
   void connect();
   void claim_node();
