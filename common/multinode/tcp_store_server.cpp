@@ -354,11 +354,7 @@ class TcpStoreServer::Implementation {
   void handle(Connection& connection, std::uint32_t events) {
     if (events & (EPOLLERR | EPOLLHUP)) return connection.fd.reset();
     if (connection.ready) return;  // its turn comes anyway
-    if (events & EPOLLOUT && flush(connection)) {
-      if (connection.leaving) return connection.fd.reset();
-      listen_for(connection, EPOLLIN | EPOLLRDHUP);
-      return process(connection);
-    }
+    if (events & EPOLLOUT && flush(connection)) return process(connection);
     if (connection.unsent()) {
       // Its further requests stay in the kernel until it has read the answers: that slows down only their sender.
       if (events & EPOLLRDHUP) return connection.fd.reset();
