@@ -374,25 +374,11 @@ std::vector<std::string> World::gather_on_rank_0(const char* name, const std::st
 }
 
 std::vector<std::string> World::gather(const char* name, const std::string& value) {
-  std::vector<std::string> all;
-  std::string_view left;
-  const std::string joined = digest(name, value, [&](std::vector<std::string> values) {
-    all = std::move(values);
-    std::string text;
-    for (const std::string& one : all) text += std::to_string(one.size()) + " " + one;
-    return text;
-  });
-  if (rank() == 0) return all;
-  for (left = joined; !left.empty();) {
-    const auto space = std::min(left.find(' '), left.size());
-    const auto length = number_of<std::size_t>(left.substr(0, space));
-    if (!length || *length >= left.size() - space) break;
-    all.emplace_back(left.substr(space + 1, *length));
-    left.remove_prefix(space + 1 + *length);
-  }
-  if (!left.empty() || all.size() != static_cast<std::size_t>(size()))
-    throw StoreLost("the values gathered for '" + std::string(name) + "' are corrupt");
-  return all;
+  return nlohmann::json::from_msgpack(digest(name, value, [](const std::vector<std::string>& values) {
+    std::string packed;
+    nlohmann::json::to_msgpack(values, packed);  // unlike JSON for any bytes
+    return packed;
+  }));
 }
 
 int World::node_rank() const { return implementation_->node_rank; }
