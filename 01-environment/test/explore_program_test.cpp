@@ -182,22 +182,17 @@ TEST(Explore, ACommandOnTheHeadNodeOnlyIsFound) {
 }
 
 TEST(Explore, ReportsAMissingFileOrLibrary) {
+  const TemporaryFolder folder;
   const Result result = under_mnrun(2, {"--require-file", "/nowhere/at/all", "--require-library", "libabsent.so.9",
-                                        "--require-library", "libc.so.6"});
+                                        "--require-library", "libc.so.6", "--json", folder / "result"});
   EXPECT_EQ(result.status, 1) << result.all();
   EXPECT_SAYS(result.err, "explore: file /nowhere/at/all is missing everywhere: No such file or directory\n");
   EXPECT_SAYS(result.err, "explore: library libabsent.so.9 is missing everywhere: ");
   EXPECT_EQ(occurrences(result.err, "libc.so.6"), 0u) << result.err;
-}
-
-TEST(Explore, FailuresAreInTheResultFile) {
-  const TemporaryFolder folder;
-  const Result result = under_mnrun(2, {"--require-file", "/nowhere/at/all", "--json", folder / "result"});
-  EXPECT_EQ(result.status, 1) << result.all();
   const std::vector<json> lines = json_lines(folder / "result");
   ASSERT_EQ(lines.size(), 4u);
-  EXPECT_EQ(lines[3]["failures"],
-            json::array({"file /nowhere/at/all is missing everywhere: No such file or directory"}));
+  ASSERT_EQ(lines[3]["failures"].size(), 2u);
+  EXPECT_EQ(lines[3]["failures"][0], "file /nowhere/at/all is missing everywhere: No such file or directory");
 }
 
 TEST(Explore, WrongOptionsAreRefused) {
@@ -247,11 +242,8 @@ TEST(Explore, SeveralGpusAndWhichOfThemReachEachOther) {
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_SAYS(result.out, "direct access from 0 to each: - none none\n");
   EXPECT_SAYS(result.out, "direct access from 2 to each: none none -\n");
-  std::ifstream in(folder / "result");
-  std::string line;
-  for (int i = 0; i < 2; ++i) std::getline(in, line);
-  const json peers = json::parse(line).at("gpus").at("peers");
-  EXPECT_EQ(peers, json::parse("[[null,false,false],[false,null,false],[false,false,null]]"));
+  EXPECT_EQ(json_lines(folder / "result").at(1).at("gpus").at("peers"),
+            json::parse("[[null,false,false],[false,null,false],[false,false,null]]"));
   EXPECT_EQ(occurrences(run(command({}), on_host_nccl(1)).out, "direct access"), 0u);
 }
 #endif

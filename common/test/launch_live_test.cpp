@@ -45,15 +45,6 @@ std::vector<std::string> printed_by(std::vector<std::string> argv) {
 
 using Lines = std::vector<std::string>;
 
-TEST(LaunchLive, Alone) { EXPECT_EQ(printed_by({PATH_launch_print}), (Lines{"none: rank 0/1 local 0/- node -/-"})); }
-
-TEST(LaunchLive, Refused) {
-  const Result result = run({PATH_launch_print}, {{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}});
-  EXPECT_EQ(result.status, 2);
-  EXPECT_SAYS(result.err, "RANK=2");
-  EXPECT_EQ(sorted_lines(result.err).size(), 1u);
-}
-
 TEST(LaunchLive, OpenMpi) {
   if (!has_open_mpi()) GTEST_SKIP() << "no Open MPI, or built with another";
   Lines lines = printed_by(under_mpirun(3, {PATH_launch_print}));
