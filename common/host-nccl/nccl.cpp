@@ -156,12 +156,11 @@ class Member : public std::enable_shared_from_this<Member> {
   std::uint64_t next_id_ = 0, collectives_ = 0;
   std::map<int, std::uint64_t> sends_, recvs_;
   std::uint64_t issued_ = 0, performed_ = 0, inside_ = 0;
-  std::string last_issued_;
 };
 
 namespace {
 
-// Reports open groups and long waits of this process.
+// Reports open groups of this process.
 struct Process {
   std::mutex mutex;
   std::map<const void*, std::pair<Clock::time_point, std::string>> waits;
@@ -174,7 +173,7 @@ struct Process {
     static Process& process = *new Process;  // threads may still use it when the process ends
     return process;
   }
-  // Reports `text` once if the wait lasts longer than the deadline.
+  // Reports `text` once if end() does not follow before the deadline.
   void begin(const void* what, const std::string& text) {
     const std::lock_guard lock(mutex);
     waits[what] = {Clock::now(), text};
@@ -194,14 +193,6 @@ struct Process {
     const std::lock_guard lock(mutex);
     waits.erase(what);
   }
-};
-
-class Wait {
- public:
-  explicit Wait(const std::string& text) { Process::get().begin(this, text); }
-  ~Wait() { Process::get().end(this); }
-  Wait(const Wait&) = delete;
-  Wait& operator=(const Wait&) = delete;
 };
 
 }  // namespace
@@ -360,7 +351,6 @@ void Member::issue(std::vector<Call> calls, const std::vector<cudaStream_t>& str
       const std::lock_guard lock(self->mutex_);
       for (Call& call : numbered) self->number(call);
       ++self->issued_;
-      self->last_issued_ = text_of(numbered[0].post);
     }
     return [self, numbered] { self->perform(numbered); };
   });
@@ -406,15 +396,8 @@ void Member::perform(std::vector<Call> calls) {
   changed_.notify_all();
 }
 
-// Waits for all issued calls.
+// Waits for all issued calls. If one does not complete, the hub reports who is late.
 void Member::finalize(const char* call) {
-  std::string what;
-  {
-    const std::lock_guard lock(mutex_);
-    what = last_issued_;
-  }
-  const Wait wait(fmt::format("{} on rank {} has waited for {}, which does not complete (ncclCommAbort would end it),",
-                              call, rank_, what));
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stopped_ || performed_ == issued_; });
   if (stopped_) throw Failure{ncclInternalError, std::string(call) + ": aborted"};
