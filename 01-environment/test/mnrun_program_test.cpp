@@ -343,7 +343,7 @@ TEST(Mnrun, AStoppedReaderStopsTheWriters) {
   const std::string fifo = folder / "out";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   const multinode::Descriptor never_read(open(fifo.c_str(), O_RDWR | O_CLOEXEC));
-  Process mnrun({"sh", "-c", std::string("exec ") + PATH_mnrun + " --standalone --nproc-per-node 3 yes > " + fifo});
+  Process mnrun({"sh", "-c", "exec " PATH_mnrun " --standalone --nproc-per-node 3 yes > " + fifo});
   const auto number = [&](const std::string& file, const std::string& name) {
     const std::string text = text_of("/proc/" + std::to_string(mnrun.pid()) + "/" + file);
     const auto at = text.find(name);
@@ -368,8 +368,7 @@ TEST(Mnrun, AStoppedReaderStopsTheWriters) {
 
 TEST(Mnrun, AClosedReaderEndsTheProcesses) {
   const Result r =
-      run({"bash", "-c",
-           std::string("set -o pipefail; ") + PATH_mnrun + " --standalone --nproc-per-node 2 yes | head -n 1"});
+      run({"bash", "-c", "set -o pipefail; " PATH_mnrun " --standalone --nproc-per-node 2 yes | head -n 1"});
   EXPECT_TRUE(std::regex_match(r.out, std::regex("\\[rank [01]\\] y\n"))) << r.out;
   EXPECT_EQ(r.status, 128 + SIGPIPE);
   EXPECT_SAYS(r.err, "(SIGPIPE)");
@@ -518,9 +517,8 @@ TEST_F(MnrunAsInit, WaitsForOrphans) {
 }
 
 TEST(Mnrun, RankZeroGetsTheInput) {
-  const Result r = run({"sh", "-c",
-                        std::string("echo word | ") + PATH_mnrun +
-                            " --standalone --nproc-per-node 2 sh -c 'read line; echo got $line'"});
+  const Result r =
+      run({"sh", "-c", "echo word | " PATH_mnrun " --standalone --nproc-per-node 2 sh -c 'read line; echo got $line'"});
   EXPECT_EQ(lines_with(r.out, "[rank 0] "), Words{"got word"});
   EXPECT_EQ(lines_with(r.out, "[rank 1] "), Words{"got"});
 }
