@@ -2,6 +2,7 @@
 #include "benchmark/options.hpp"
 
 #include <multinode/program_options.hpp>
+#include <testing/says.hpp>
 
 #include <gtest/gtest.h>
 
@@ -44,12 +45,8 @@ void given(const std::vector<std::string>& words, Look&& look) {
 
 void expect_refused(const std::vector<std::string>& words, const std::string& text) {
   Options options;
-  try {
-    parse(options, words);
-    ADD_FAILURE() << testing::PrintToString(words) << " was not refused";
-  } catch (const multinode::UsageError& e) {
-    EXPECT_EQ(e.what(), text);
-  }
+  EXPECT_EQ(multinode::testing::error_text<multinode::UsageError>([&] { parse(options, words); }), text)
+      << testing::PrintToString(words);
 }
 
 TEST(Options, HaveTheDefaultsOfNcclTests) {

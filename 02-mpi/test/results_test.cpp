@@ -1,6 +1,7 @@
 #include "benchmark/results.hpp"
 #include "benchmark/options.hpp"
 
+#include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -80,16 +81,6 @@ std::string foot(const std::vector<Result>& all) {
   std::ostringstream out;
   ResultTable(out, false).foot(all);
   return out.str();
-}
-
-template <class Error, class Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(FourDigits, OfEveryMagnitude) {
@@ -257,10 +248,10 @@ TEST(Csv, HasTheNamesAndNumbersOfTheJson) {
 }
 
 TEST(Csv, NamesTheFileThatCannotBeWritten) {
-  EXPECT_EQ(message_of<multinode::UsageError>([] { Csv("/nowhere/x.csv"); }),
+  EXPECT_EQ(multinode::testing::error_text<multinode::UsageError>([] { Csv("/nowhere/x.csv"); }),
             "--csv: cannot write /nowhere/x.csv: No such file or directory");
   Csv full("/dev/full");
-  EXPECT_EQ(message_of<std::runtime_error>([&] { full.write(all_reduce()); }),
+  EXPECT_EQ(multinode::testing::error_text<std::runtime_error>([&] { full.write(all_reduce()); }),
             "cannot write /dev/full: No space left on device");
 }
 

@@ -2,6 +2,7 @@
 #include "cifar10_files.hpp"
 
 #include <multinode/check.hpp>
+#include <testing/says.hpp>
 
 #include <gtest/gtest.h>
 
@@ -36,13 +37,7 @@ TEST(Cifar10, ReadsFiveFilesAndTheTest) {
 
 template <class Error>
 void expect_refused(const std::filesystem::path& folder, const std::string& says) {
-  try {
-    data::read_cifar10(folder);
-    FAIL() << "taken; it should say: " << says;
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find(says), std::string::npos) << e.what();
-    EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos);
-  }
+  EXPECT_SAYS(multinode::testing::error_text<Error>([&] { data::read_cifar10(folder); }), says);
 }
 
 TEST(Cifar10, NamesTheFileThatIsWrong) {

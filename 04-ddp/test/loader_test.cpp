@@ -1,5 +1,7 @@
 #include "data/loader.hpp"
 
+#include <testing/says.hpp>
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -66,14 +68,8 @@ TEST(Loader, CarriesAnExceptionToItsStep) {
     fill(step, batch);
   });
   for (std::size_t step = 0; step < 3; ++step) EXPECT_EQ(loader.next().front(), 1000 * step);
-  for (int again = 0; again < 2; ++again) {
-    try {
-      loader.next();
-      FAIL() << "nothing was thrown";
-    } catch (const std::runtime_error& e) {
-      EXPECT_EQ(std::string(e.what()), "step 3 is damaged");
-    }
-  }
+  for (int again = 0; again < 2; ++again)
+    EXPECT_EQ(multinode::testing::error_text<std::runtime_error>([&] { loader.next(); }), "step 3 is damaged");
 }
 
 // The thread has not begun, waits for room, is in the middle of a fill, or has ended with an exception that nobody

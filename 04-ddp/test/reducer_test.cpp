@@ -1,5 +1,7 @@
 #include "ddp/reducer.hpp"
 
+#include <testing/says.hpp>
+
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -121,16 +123,6 @@ struct Reducing : ::testing::Test {
   }
 };
 
-template <class Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
 TEST_F(Reducing, ABucketStartsWhenItsLastGradientIsReady) {
   write();
   reducer.begin(8);
@@ -229,7 +221,8 @@ TEST_F(Reducing, SeveralPassesAreOneBatch) {
 TEST_F(Reducing, AMissingGradientIsNamed) {
   reducer.begin(1);
   pass({3, 1, 0});
-  EXPECT_EQ(message_of([&] { reducer.wait(); }), "Reducer: the gradient of 'p2' was not marked ready in this pass");
+  EXPECT_EQ(multinode::testing::error_text<std::exception>([&] { reducer.wait(); }),
+            "Reducer: the gradient of 'p2' was not marked ready in this pass");
 }
 
 TEST_F(Reducing, AGradientThatIsNotFiniteIsNamedAndNotSent) {
@@ -241,7 +234,7 @@ TEST_F(Reducing, AGradientThatIsNotFiniteIsNamedAndNotSent) {
     reducer.mark_ready(3);
     reducer.mark_ready(2);
     reducer.gradient(1)[2] = bad;
-    EXPECT_EQ(message_of([&] { reducer.mark_ready(1); }),
+    EXPECT_EQ(multinode::testing::error_text<std::exception>([&] { reducer.mark_ready(1); }),
               std::string("element 2 of the gradient of 'p1' is ") + (std::isnan(bad) ? "NaN" : "infinite"));
     EXPECT_EQ(recorder.started.size(), 1u);
     make();
@@ -329,7 +322,7 @@ TEST_P(Compressed, ASumThatDoesNotFitIsNamed) {
   reducer.gradient(1)[2] = 40'000;
   reducer.begin(1);
   for (const std::size_t i : {0, 1, 2, 3}) reducer.mark_ready(i);
-  EXPECT_EQ(message_of([&] { reducer.wait(); }),
+  EXPECT_EQ(multinode::testing::error_text<std::exception>([&] { reducer.wait(); }),
             is_float16 ? "all_reduce of bucket 1: the sum is not finite in float16; bfloat16 has the range of float"
                        : "no error");
 }

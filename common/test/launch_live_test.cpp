@@ -37,17 +37,22 @@ bool has_open_mpi() {
 std::string torchrun() { return in_torch("torchrun"); }
 
 // The sorted lines that `argv` prints; its exit status must be 0.
-std::vector<std::string> printed_by(std::vector<std::string> argv) {
-  const Result result = run(std::move(argv));
+std::vector<std::string> printed_by(std::vector<std::string> argv,
+                                    const std::map<std::string, std::string>& environment = {}) {
+  const Result result = run(std::move(argv), environment);
   EXPECT_EQ(result.status, 0) << result.all();
   return sorted_lines(result.out);
 }
 
 using Lines = std::vector<std::string>;
 
-TEST(LaunchLive, OpenMpi) {
+// With the variables of a batch script and of a pod around mpirun. (A real sbatch makes mpirun ask Slurm for its nodes:
+// environments/open-mpi-4-in-sbatch.env is from one.)
+TEST(LaunchLive, OpenMpiAmongOuterVariables) {
   if (!has_open_mpi()) GTEST_SKIP() << "no Open MPI, or built with another";
-  Lines lines = printed_by(under_mpirun(3, {PATH_launch_print}));
+  Lines lines = printed_by(
+      under_mpirun(3, {PATH_launch_print}),
+      {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PET_NNODES", "2"}});
   std::string local_ranks;  // Open MPI 5 gives them in any order
   for (std::string& line : lines)
     if (const std::size_t at = line.find("local "); at != std::string::npos) {
@@ -82,18 +87,6 @@ TEST(LaunchLive, TorchrunInsideMpirun) {
                     "127.0.0.1:" + std::to_string(20'000 + getpid() % 9'000), "--no-python", PATH_launch_print})),
             (Lines{"torchrun: rank 0/4 local 0/2 node 0/2 agent", "torchrun: rank 1/4 local 1/2 node 0/2 agent",
                    "torchrun: rank 2/4 local 0/2 node 1/2 agent", "torchrun: rank 3/4 local 1/2 node 1/2 agent"}));
-}
-
-// The variables of a batch script and of a pod around mpirun. (A real sbatch makes mpirun ask Slurm for its nodes:
-// environments/open-mpi-4-in-sbatch.env is from one.)
-TEST(LaunchLive, MpirunAmongOuterVariables) {
-  if (!has_open_mpi()) GTEST_SKIP() << "no Open MPI, or built with another";
-  const Result result =
-      run(under_mpirun(2, {PATH_launch_print}),
-          {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PET_NNODES", "2"}});
-  EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_EQ(sorted_lines(result.out),
-            (Lines{"Open MPI: rank 0/2 local 0/2 node -/- mpi", "Open MPI: rank 1/2 local 1/2 node -/- mpi"}));
 }
 
 }  // namespace

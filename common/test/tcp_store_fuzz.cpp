@@ -24,7 +24,7 @@ void unless_violation(Function&& function) try {
 class Judged {
  public:
   Judged() {
-    for (int r = 0; r < 3; ++r) arbiter_.join({"", "", r, 3, 1000, "host", "node"}, now_);
+    for (int r = 0; r < 3; ++r) join(r);
   }
   void hear(const Hello& hello) {
     if (hello.rank >= 0) arbiter_.join(hello, now_);
@@ -32,28 +32,28 @@ class Judged {
   }
   void hear(Request request) {
     const int rank = next_++ % 4 == 3 ? joined_ : next_ % 3;
+    join(rank);
     if (request.operation == Operation::beat) {
-      // A rank whose connection was lost before its first heartbeat is unknown: the server does not let it speak.
-      arbiter_.join({"", "", rank, 3, 1000, "host", "node"}, now_);
       arbiter_.beat(rank, request.progress, now_);
     } else if (request.operation == Operation::fail) {
-      arbiter_.join({"", "", rank, 3, 1000, "host", "node"}, now_);
       arbiter_.fail(rank, request.status, request.value, now_);
     } else if (request.operation == Operation::goodbye) {
-      arbiter_.join({"", "", rank, 3, 1000, "host", "node"}, now_);
       if (next_ % 2) arbiter_.leave(rank);
       arbiter_.lose(rank);
     }
     now_ += std::chrono::milliseconds(200);
     arbiter_.tick(now_);
     arbiter_.take_notice();
-    arbiter_.join({"", "", 0, 3, 1000, "host", "node"}, now_);
+    join(0);
     arbiter_.speaks(0);
     if (!arbiter_.verdict()) return;
     require(!arbiter_.verdict()->second.empty() && !arbiter_.busy());
   }
 
  private:
+  // A rank whose connection was lost before its first heartbeat is unknown: the server does not let it speak.
+  void join(int rank) { arbiter_.join({"", "", rank, 3, 1000, "host", "node"}, now_); }
+
   multinode::detail::Arbiter arbiter_;
   multinode::detail::Arbiter::Time now_{};
   int next_ = 0, joined_ = 0;
