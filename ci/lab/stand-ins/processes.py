@@ -4,6 +4,7 @@ The standard input of a login is a leash: when it is closed, the far end ends wh
 """
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,6 +41,24 @@ def on_hosts(scripts):
     for host, process in started.items():
         if process.wait():
             sys.exit(f"{host} cannot be prepared: {scripts[host]}")
+
+
+def mounts(volumes):
+    """Shell commands that mount folders below $STAND_IN_STORAGE; `volumes` has (folder, mount point, "rw" or "ro")."""
+    commands = ["mountpoint -q /mnt || mount -t tmpfs tmpfs /mnt"]
+    for name, point, mode in volumes:
+        folder = Path(os.environ["STAND_IN_STORAGE"]) / name
+        folder.mkdir(parents=True, exist_ok=True)
+        commands.append(f"umount {point} 2>/dev/null || mkdir -p {point}; mount --bind -o {mode} {quote(str(folder))} {point}")
+    return commands
+
+
+def variables(parser, option, given, between="="):
+    """The texts NAME=VALUE of an option as a dictionary."""
+    for text in given:
+        if not re.fullmatch(rf"[^\s{between}]+{between}.*", text, re.DOTALL):
+            parser.error(f"{option}: '{text}' is not NAME{between}VALUE")
+    return dict(text.split(between, 1) for text in given)
 
 
 def container(argv):
