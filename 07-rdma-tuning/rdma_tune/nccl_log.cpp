@@ -116,13 +116,12 @@ NcclConnections& operator+=(NcclConnections& sum, const NcclConnections& one) {
   return sum;
 }
 
-// Sum over the connections whose network (what follows NET/ or COLLNET/) is `wanted`.
-template <class Wanted>
-NcclConnections sum_of(const NcclLog& log, Wanted wanted) {
+// Sum over the connections whose network (what follows NET/ or COLLNET/) is TCP, or RDMA.
+NcclConnections sum_of(const NcclLog& log, bool tcp) {
   NcclConnections sum;
   for (const auto& [transport, connections] : log.connections) {
     std::string_view name = transport;
-    if ((take(name, "NET/") || take(name, "COLLNET/")) && wanted(name)) sum += connections;
+    if ((take(name, "NET/") || take(name, "COLLNET/")) && is_plugin_over_tcp(name) == tcp) sum += connections;
   }
   return sum;
 }
@@ -171,17 +170,8 @@ void NcclLog::add_line(std::string_view line) {
   }
 }
 
-NcclConnections NcclLog::over_rdma() const {
-  return sum_of(*this, [](std::string_view network) { return !is_plugin_over_tcp(network); });
-}
-
-NcclConnections NcclLog::over_tcp() const {
-  return sum_of(*this, [](std::string_view network) { return is_plugin_over_tcp(network); });
-}
-
-NcclConnections NcclLog::over_net() const {
-  return sum_of(*this, [](std::string_view) { return true; });
-}
+NcclConnections NcclLog::over_rdma() const { return sum_of(*this, false); }
+NcclConnections NcclLog::over_tcp() const { return sum_of(*this, true); }
 
 std::set<std::string> NcclLog::devices() const {
   std::set<std::string> names;

@@ -45,7 +45,6 @@ struct NcclLog {
 
   NcclConnections over_rdma() const;  // by a network that is RDMA
   NcclConnections over_tcp() const;   // NET/Socket, and plugins known to be TCP
-  NcclConnections over_net() const;   // all of NET/ and COLLNET/
   std::set<std::string> devices() const;
   nlohmann::json json() const;
 };
