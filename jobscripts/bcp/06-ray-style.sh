@@ -7,16 +7,11 @@ source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, IMAGE, ace, instance, w
 
 : "${OPTIONS:=--epochs 3}" # EDIT: fashion_mnist --help lists them
 : "${RAY:=$HOME/.cache/multinode/ray}" # EDIT: Ray's environment (bash ci/setup ray); all replicas must see it
-: "${TRAIN:=$BUILD/../../06-ray-style/train_on_ray.py}"
-# shellcheck disable=SC2016 # each node expands it: $1 is its number, $2 the head's HOST:PORT
-ray_node='(($1)) || exec ray start --head --port="${2#*:}" --num-cpus="$3" --block
-until (: <"/dev/tcp/${2/:/\/}") 2>/dev/null; do sleep 0.5; done # the head first
-exec ray start --address="$2" --num-cpus="$3" --block'
+: "${TRAIN:=$BUILD/../../06-ray-style/train_on_ray.py}" # beside ray_node.sh
 export PATH=$RAY/bin:$PATH RAY_ADDRESS=$NGC_MASTER_ADDR:6379 RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$LOGS/token
 (umask 077 && od -An -N 32 -t x1 /dev/urandom | tr -d ' \n' >"$LOGS/token") # without it anybody can start programs
-printf '%s\n' "$ray_node" >"$LOGS/ray_node.sh"
 "${bcprun[@]}" -p 1 -e "PATH=$PATH" -e RAY_AUTH_MODE=token -e "RAY_AUTH_TOKEN_PATH=$LOGS/token" \
-  -c "bash $LOGS/ray_node.sh \$NGC_ARRAY_INDEX $RAY_ADDRESS $NGC_GPUS_PER_NODE" & # it stays
+  -c "bash ${TRAIN%/*}/ray_node.sh \$NGC_ARRAY_INDEX $RAY_ADDRESS $NGC_GPUS_PER_NODE" & # it stays
 trap 'kill $! && wait || true' EXIT
 until ray health-check --address "$RAY_ADDRESS" 2>/dev/null; do kill -0 $! || exit 1; sleep 1; done
 read -ra options <<<"$OPTIONS" # EDIT: with GPUs add --gpus-per-worker=1

@@ -9,15 +9,11 @@ source "$(dirname "$0")/job.sh" # EDIT that file: PROJECT, BUILD, IMAGE, claim, 
 : "${OPTIONS:=--epochs 3}" # EDIT: fashion_mnist --help lists them
 read -ra options <<<"$OPTIONS"
 : "${RAY:=$HOME/.cache/multinode/ray}" # EDIT: Ray's environment (bash ci/setup ray); all pods must see it
-: "${TRAIN:=$BUILD/../../06-ray-style/train_on_ray.py}"
-# shellcheck disable=SC2016 # each node expands it: $1 is its number, $2 the head's HOST:PORT
-ray_node='(($1)) || exec ray start --head --port="${2#*:}" --num-cpus="$3" --block
-until (: <"/dev/tcp/${2/:/\/}") 2>/dev/null; do sleep 0.5; done # the head first
-exec ray start --address="$2" --num-cpus="$3" --block'
+: "${TRAIN:=$BUILD/../../06-ray-style/train_on_ray.py}" # beside ray_node.sh
 export PATH=$RAY/bin:$PATH RAY_ADDRESS=$MASTER_ADDR:$MASTER_PORT RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$LOGS/token
 ((RANK)) || (umask 077 && od -An -N 32 -t x1 /dev/urandom | tr -d ' \n' >"$LOGS/token") # without it anybody can start programs
-((RANK == 0)) || exec bash -c "$ray_node" ray_node "$RANK" "$RAY_ADDRESS" "$PROCESSES"
-bash -c "$ray_node" ray_node 0 "$RAY_ADDRESS" "$PROCESSES" &
+((RANK == 0)) || exec bash "${TRAIN%/*}/ray_node.sh" "$RANK" "$RAY_ADDRESS" "$PROCESSES"
+bash "${TRAIN%/*}/ray_node.sh" 0 "$RAY_ADDRESS" "$PROCESSES" &
 trap 'kill $! && wait || true' EXIT
 until ray health-check --address "$RAY_ADDRESS" 2>/dev/null; do kill -0 $! || exit 1; sleep 1; done
 python3 "$TRAIN" --num-workers=$((WORLD_SIZE * PROCESSES)) "$BUILD/04-ddp/fashion_mnist" --json "$LOGS/result.jsonl" "${options[@]}"

@@ -7,15 +7,11 @@ source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hos
 : "${OPTIONS:=--epochs 3}" # EDIT: fashion_mnist --help lists them
 read -ra options <<<"$OPTIONS"
 : "${RAY:=$HOME/.cache/multinode/ray}" # EDIT: Ray's environment (bash ci/setup ray); all hosts must see it
-: "${TRAIN:=$BUILD/../../06-ray-style/train_on_ray.py}"
+: "${TRAIN:=$BUILD/../../06-ray-style/train_on_ray.py}" # beside ray_node.sh
 PATH=$RAY/bin:$PATH ray get-auth-token --generate >/dev/null # a token in ~/.ray, which all nodes must see: without it anybody can start programs
 variables+=(RAY_AUTH_MODE=token)
-# shellcheck disable=SC2016 # each node expands it: $1 is its number, $2 the head's HOST:PORT
-ray_node='(($1)) || exec ray start --head --port="${2#*:}" --num-cpus="$3" --block
-until (: <"/dev/tcp/${2/:/\/}") 2>/dev/null; do sleep 0.5; done # the head first
-exec ray start --address="$2" --num-cpus="$3" --block'
 for node in "${!hosts[@]}"; do
-  start_on "${hosts[node]}" env "PATH=$RAY/bin:$PATH" bash -c "$ray_node" ray_node "$node" "${hosts[0]}:$MASTER_PORT" "${slots[node]}"
+  start_on "${hosts[node]}" env "PATH=$RAY/bin:$PATH" bash "${TRAIN%/*}/ray_node.sh" "$node" "${hosts[0]}:$MASTER_PORT" "${slots[node]}"
 done
 processes=$(IFS=+ && echo $((${slots[*]})))
 # shellcheck disable=SC2016
