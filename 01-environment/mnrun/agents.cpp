@@ -86,18 +86,10 @@ void Agents::join_threads() {
   if (listening_.joinable()) listening_.join();
 }
 
-// Listens on the endpoint's address; if that belongs to another machine (a service in front of a pod), on all
-// addresses.
 std::unique_ptr<multinode::TcpStoreServer> Agents::serve() {
-  const multinode::TcpStoreServer::Entry entry{token_};
-  try {
-    return std::make_unique<multinode::TcpStoreServer>(
-        options_.nodes > 1 ? multinode::detail::listening_address(endpoint_.host) : endpoint_.host, endpoint_.port,
-        entry);
-  } catch (const std::system_error& e) {
-    if (options_.nodes == 1 || !options_.host_is_node_0 || e.code().value() != EADDRNOTAVAIL) throw;
-  }
-  return std::make_unique<multinode::TcpStoreServer>("", endpoint_.port, entry);
+  if (options_.nodes > 1 && options_.host_is_node_0) return multinode::serve_at({endpoint_, token_}, false);
+  const auto& host = options_.nodes > 1 ? multinode::detail::listening_address(endpoint_.host) : endpoint_.host;
+  return std::make_unique<multinode::TcpStoreServer>(host, endpoint_.port, multinode::TcpStoreServer::Entry{token_});
 }
 
 void Agents::connect() {

@@ -46,6 +46,10 @@ class TcpStoreServer {
   std::unique_ptr<Implementation> implementation_;
 };
 
+// A server for clients that know this machine as `place.host`: on that address, or, if it is not this machine's (a
+// service in front of a pod), on all addresses.
+std::unique_ptr<TcpStoreServer> serve_at(const StorePlace& place, bool ranks_only);
+
 // A random token, hard to guess.
 std::string random_token();
 

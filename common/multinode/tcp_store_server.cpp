@@ -1,3 +1,4 @@
+#include <multinode/address.hpp>
 #include <multinode/arbiter.hpp>
 #include <multinode/signals.hpp>
 #include <multinode/socket.hpp>
@@ -52,7 +53,7 @@ constexpr milliseconds tick_interval(50);                       // of the arbite
 constexpr std::size_t most_runs = 4 << 10;                      // generations, each with an arbiter
 constexpr std::uint64_t longest_wait = std::uint64_t{1} << 40;  // ms, which deadline_in() accepts
 
-[[noreturn]] void throw_listen(int error, const std::string& address, std::uint16_t port, const std::string& why) {
+[[noreturn]] void throw_listen(int error, const std::string& address, std::uint16_t port, const std::string& why = "") {
   throw std::system_error(error, std::generic_category(),
                           "cannot listen on " + to_string(Endpoint{address, port}) + (why.empty() ? "" : ": " + why));
 }
@@ -62,23 +63,22 @@ constexpr std::uint64_t longest_wait = std::uint64_t{1} << 40;  // ms, which dea
 class TcpStoreServer::Implementation {
  public:
   Implementation(const std::string& address, std::uint16_t port, Entry entry) : entry_(std::move(entry)) {
-    if (address.empty()) {  // a kernel without IPv6 has no "::"
-      if (const int error = listen("::", port); error != 0 && error != EAFNOSUPPORT && error != EADDRNOTAVAIL)
-        throw_listen(error, "::", port, "");
-    }
-    if (!listener_) {
-      const std::string where = address.empty() ? "0.0.0.0" : address;
-      if (const int error = listen(where, port); error != 0) throw_listen(error, where, port, "");
+    try {
+      listen(address.empty() ? "::" : address, port);
+    } catch (const std::system_error& e) {  // a kernel without IPv6 has no "::"
+      const int error = e.code().value();
+      if (!address.empty() || (error != EAFNOSUPPORT && error != EADDRNOTAVAIL)) throw;
+      listen("0.0.0.0", port);
     }
     sockaddr_storage own{};
     socklen_t size = sizeof own;
     if (::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&own), &size) < 0)
-      throw_listen(errno, address, port, "");
+      throw_listen(errno, address, port);
     port_ = ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(own).sin6_port
                                             : reinterpret_cast<sockaddr_in&>(own).sin_port);
     epoll_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
     stop_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!epoll_ || !stop_) throw_listen(errno, address, port, "");
+    if (!epoll_ || !stop_) throw_listen(errno, address, port);
     watch(EPOLL_CTL_ADD, stop_.get(), stop_id, EPOLLIN);
     watch(EPOLL_CTL_ADD, listener_.get(), listener_id, EPOLLIN);
 
@@ -149,21 +149,19 @@ class TcpStoreServer::Implementation {
     std::string& answers() { return large ? after : out; }
   };
 
-  // Returns an errno; throws if the name has no address.
-  int listen(const std::string& address, std::uint16_t port) {
+  void listen(const std::string& address, std::uint16_t port) {
     std::string error;
     const auto addresses = detail::resolve({address, port}, AI_PASSIVE, error);
     if (!addresses) throw_listen(EADDRNOTAVAIL, address, port, error);
     Descriptor fd(::socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!fd) return errno;
+    if (!fd) throw_listen(errno, address, port);
     const int on = 1, off = 0;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (addresses->ai_family == AF_INET6)
       ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);  // "::" takes IPv4 too
     if (::bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) < 0 || ::listen(fd.get(), SOMAXCONN) < 0)
-      return errno;
+      throw_listen(errno, address, port);
     listener_ = std::move(fd);
-    return 0;
   }
 
   // An eighth of the process's descriptors is for strangers, three quarters for members, the rest for the process.
@@ -686,5 +684,15 @@ TcpStoreServer::TcpStoreServer(const std::string& bind_address, std::uint16_t po
 TcpStoreServer::~TcpStoreServer() = default;
 std::uint16_t TcpStoreServer::port() const { return implementation_->port(); }
 bool TcpStoreServer::linger(milliseconds timeout, std::size_t own) { return implementation_->linger(timeout, own); }
+
+std::unique_ptr<TcpStoreServer> serve_at(const StorePlace& place, bool ranks_only) {
+  const TcpStoreServer::Entry entry{place.token, ranks_only};
+  try {
+    return std::make_unique<TcpStoreServer>(detail::listening_address(place.host), place.port, entry);
+  } catch (const std::system_error& e) {
+    if (e.code().value() != EADDRNOTAVAIL) throw;
+    return std::make_unique<TcpStoreServer>("", place.port, entry);
+  }
+}
 
 }  // namespace multinode

@@ -21,7 +21,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <system_error>
 #include <thread>
 
 // Defined by multinode::communicator, whose programs are linked with --undefined=multinode_communicator_libraries.
@@ -51,17 +50,6 @@ std::pair<std::unique_ptr<TcpStoreServer>, StorePlace> serve_anywhere(const Laun
   auto server = std::make_unique<TcpStoreServer>(address, 0, TcpStoreServer::Entry{token, true});
   const std::uint16_t port = server->port();
   return {std::move(server), StorePlace{{address, port}, token}};
-}
-
-// A server at an agreed place. If its address is not this machine's (a service in front of a pod), on all addresses.
-std::unique_ptr<TcpStoreServer> serve_at(const StorePlace& place) {
-  const TcpStoreServer::Entry entry{place.token, true};
-  try {
-    return std::make_unique<TcpStoreServer>(detail::listening_address(place.host), place.port, entry);
-  } catch (const std::system_error& e) {
-    if (e.code().value() != EADDRNOTAVAIL) throw;
-    return std::make_unique<TcpStoreServer>("", place.port, entry);
-  }
 }
 
 // Ends the process if MPI_Init does not return: there is no store yet that knows who is late.
@@ -180,7 +168,7 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
   const std::string job = "job " + generation(launch);
   if (options.rendezvous.starts_with("tcp:")) {
     place = {parse_endpoint(options.rendezvous.substr(4), "--rendezvous"), job};
-    if (first) server = serve_at(place);
+    if (first) server = serve_at(place, true);
   } else if (options.rendezvous.starts_with("file:")) {
     const std::filesystem::path file = options.rendezvous.substr(5);
     meet_through(
@@ -208,7 +196,7 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
     place = parse_store_place(mpi->broadcast(launch, with_token(place)), "rank 0's store");
   } else if (!launch.master_address.value.empty() && launch.master_port.value) {
     place = {{launch.master_address.value, launch.master_port.value}, job};
-    if (first) server = serve_at(place);
+    if (first) server = serve_at(place, true);
   } else {
     throw UsageError(
         std::string(launch.under_mpi ? "this build cannot use MPI for the rendezvous" : "no meeting place") +

@@ -87,14 +87,14 @@ TEST(MpiRanks, OneThatStopsInMpiFinalizeIsNamed) {
 #ifdef HOST_NCCL
 // The other ranks wait in cudaStreamSynchronize, which nothing announces.
 TEST(NcclRanks, OneThatTheGpusWaitForIsNamed) {
-  for (const auto& [name, value] : testing::on_host_nccl()) setenv(name.c_str(), value.c_str(), 1);
   const std::string waits =
       "timed out after 4 s: rank [02] \\(.*\\) waits in all_reduce \\(collective number (\\d+)\\); rank 1 ";
   for (const auto& [signal, named] : {std::pair(0, waits + "\\(.*\\) is late: it is in its own code, after all_reduce"),
                                       {SIGSTOP, waits + "\\(.*\\) is frozen"},
                                       {SIGKILL, "rank 1 \\(.*\\) is gone"}}) {
     testing::Ranks ranks(testing::Starter::bare, 3,
-                         {PATH_communicator_check, "--backend", "nccl", "--timeout", "4", "--late", "1"});
+                         {PATH_communicator_check, "--backend", "nccl", "--timeout", "4", "--late", "1"},
+                         testing::on_host_nccl());
     ASSERT_TRUE(ranks.wait_for("waiting"));
     if (signal) ranks.signal(1, signal);
     const auto end = ranks.wait();

@@ -16,25 +16,26 @@ std::string name_of(Starter starter) {
   return starter == Starter::bare ? "bare" : starter == Starter::mpirun ? "mpirun" : "mnrun";
 }
 
-Ranks::Ranks(Starter starter, int count, const std::vector<std::string>& command) : starter_(starter) {
+Ranks::Ranks(Starter starter, int count, const std::vector<std::string>& command,
+             std::map<std::string, std::string> environment)
+    : starter_(starter) {
   if (starter == Starter::mpirun) {
-    processes_.push_back(std::make_unique<Process>(under_mpirun(count, command)));
+    processes_.push_back(std::make_unique<Process>(under_mpirun(count, command), environment));
   } else if (starter == Starter::mnrun) {
     const char* path = std::getenv("MNRUN");
     std::vector<std::string> argv{path ? path : "mnrun", "--standalone", "--nproc-per-node", std::to_string(count)};
     argv.insert(argv.end(), command.begin(), command.end());
-    processes_.push_back(std::make_unique<Process>(argv));
+    processes_.push_back(std::make_unique<Process>(argv, environment));
   } else {
-    const std::string port = std::to_string(free_port());
-    for (int rank = 0; rank < count; ++rank)
-      processes_.push_back(std::make_unique<Process>(
-          command, std::map<std::string, std::string>{{"RANK", std::to_string(rank)},
-                                                      {"LOCAL_RANK", std::to_string(rank)},
-                                                      {"WORLD_SIZE", std::to_string(count)},
-                                                      {"LOCAL_WORLD_SIZE", std::to_string(count)},
-                                                      {"MASTER_ADDR", "127.0.0.1"},
-                                                      {"MASTER_PORT", port},
-                                                      {"OMP_NUM_THREADS", "1"}}));
+    environment.insert({{"WORLD_SIZE", std::to_string(count)},
+                        {"LOCAL_WORLD_SIZE", std::to_string(count)},
+                        {"MASTER_ADDR", "127.0.0.1"},
+                        {"MASTER_PORT", std::to_string(free_port())},
+                        {"OMP_NUM_THREADS", "1"}});
+    for (int rank = 0; rank < count; ++rank) {
+      environment["RANK"] = environment["LOCAL_RANK"] = std::to_string(rank);
+      processes_.push_back(std::make_unique<Process>(command, environment));
+    }
   }
 }
 

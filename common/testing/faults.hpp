@@ -22,7 +22,8 @@ std::string name_of(Starter starter);
 // The running ranks of one program. The destructor kills them.
 class Ranks {
  public:
-  Ranks(Starter starter, int count, const std::vector<std::string>& command);
+  Ranks(Starter starter, int count, const std::vector<std::string>& command,
+        std::map<std::string, std::string> environment = {});
 
   // Waits until rank 0, or the launcher, has printed a line that matches `pattern`. Returns the first group of the
   // match, or the match if there is no group; nullopt after `timeout`.

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <ostream>
 
 namespace {
@@ -75,10 +74,10 @@ const std::vector<Mistake> mistakes = {
 class Mistakes : public testing::TestWithParam<Mistake> {};
 
 TEST_P(Mistakes, AreReported) {
-  for (const auto& [name, value] : on_host_nccl()) setenv(name.c_str(), value.c_str(), 1);
-  setenv("HOST_NCCL_DEADLINE", "1", 1);
+  auto environment = on_host_nccl();
+  environment["HOST_NCCL_DEADLINE"] = "1";
   const Ranks::End end =
-      Ranks(Starter::bare, GetParam().ranks, {PATH_nccl_mistakes, "--mistake", GetParam().name}).wait();
+      Ranks(Starter::bare, GetParam().ranks, {PATH_nccl_mistakes, "--mistake", GetParam().name}, environment).wait();
   for (const std::string& text : GetParam().says)
     EXPECT_NE(end.output.find(text), std::string::npos) << text << "\n" << end.output;
   EXPECT_EQ(end.status, GetParam().name == "device" ? 1 : 0) << end.output;
@@ -87,9 +86,9 @@ TEST_P(Mistakes, AreReported) {
 INSTANTIATE_TEST_SUITE_P(Nccl, Mistakes, testing::ValuesIn(mistakes), [](const auto& info) { return info.param.name; });
 
 TEST(HostNccl, CorrectProgramsCauseNoReport) {
-  for (const auto& [name, value] : on_host_nccl()) setenv(name.c_str(), value.c_str(), 1);
   for (const int ranks : {2, 3, 4}) {
-    const Ranks::End end = Ranks(Starter::bare, ranks, {PATH_nccl_mistakes, "--mistake", "none"}).wait();
+    const Ranks::End end =
+        Ranks(Starter::bare, ranks, {PATH_nccl_mistakes, "--mistake", "none"}, on_host_nccl()).wait();
     EXPECT_EQ(end.status, 0) << end.output;
     EXPECT_EQ(occurrences(end.output, ": done\n"), std::size_t(ranks)) << end.output;
     EXPECT_EQ(end.output.find("host-nccl:"), std::string::npos) << end.output;
