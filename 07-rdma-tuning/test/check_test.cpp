@@ -88,8 +88,8 @@ Finding of(const std::vector<Finding>& findings, const std::string& word) {
 
 void expect(const Finding& finding, Severity severity, const std::string& seen, const std::string& fix = "") {
   EXPECT_EQ(text_of(finding.severity), text_of(severity)) << finding.what << ": " << finding.seen;
-  EXPECT_NE(finding.seen.find(seen), std::string::npos) << finding.what << ": " << finding.seen;
-  EXPECT_NE(finding.fix.find(fix), std::string::npos) << finding.what << ": " << finding.fix;
+  EXPECT_SAYS(finding.seen, seen) << finding.what << ": " << finding.seen;
+  EXPECT_SAYS(finding.fix, fix) << finding.what << ": " << finding.fix;
   if (severity == Severity::bad || severity == Severity::warning) {
     EXPECT_FALSE(finding.fix.empty()) << finding.what;
     EXPECT_FALSE(finding.expected.empty()) << finding.what;
@@ -271,7 +271,7 @@ TEST_F(Advice, RailsByPciDistance) {
   on("eight-hcas");
   const Finding rails = advised("rails");
   expect(rails, Severity::warning, "GPU 0000:0d:00.0 - mlx5_0, GPU 0000:1d:00.0 - mlx5_1,");
-  EXPECT_NE(rails.seen.find("GPU 0000:3d:00.0 - mlx5_0/mlx5_1/mlx5_2 (NUMA node)"), std::string::npos) << rails.seen;
+  EXPECT_SAYS(rails.seen, "GPU 0000:3d:00.0 - mlx5_0/mlx5_1/mlx5_2 (NUMA node)");
   EXPECT_EQ(
       rails.fix,
       "GPU 0000:3d:00.0 shares no PCI switch with an RDMA device, unlike the others: its traffic takes a longer path\n"
@@ -357,12 +357,11 @@ TEST(CheckProgram, StatusSaysWhetherSomethingIsBad) {
   const Machine machine;
   const Result fine = run_check(machine);
   EXPECT_EQ(fine.status, 0) << fine.all();
-  EXPECT_NE(fine.out.find("\n0 bad, 0 warnings, 0 not seen\n"), std::string::npos) << fine.out;
+  EXPECT_SAYS(fine.out, "\n0 bad, 0 warnings, 0 not seen\n");
   machine.root.write("proc/self/limits", Machine::limits("65536"));
   const Result bad = run_check(machine, {"--json", machine.root / "check.json"});
   EXPECT_EQ(bad.status, 1);
-  EXPECT_NE(bad.out.find("BAD: memlock: 65536 bytes; expected: unlimited\n    ulimit -l unlimited"), std::string::npos)
-      << bad.out;
+  EXPECT_SAYS(bad.out, "BAD: memlock: 65536 bytes; expected: unlimited\n    ulimit -l unlimited");
   std::ifstream in(machine.root / "check.json");
   const auto json = nlohmann::json::parse(in);
   EXPECT_EQ(json["bad"], 1);
@@ -377,7 +376,7 @@ TEST(CheckProgram, NothingToCheck) {
   machine.root.remove("dev/infiniband");
   const Result result = run_check(machine);
   EXPECT_EQ(result.status, 0);
-  EXPECT_NE(result.out.find("nothing to check"), std::string::npos) << result.out;
+  EXPECT_SAYS(result.out, "nothing to check");
 }
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <multinode/check.hpp>
 #include <multinode/text.hpp>
+#include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>
 
@@ -71,7 +72,7 @@ TEST(Choice, OfRealSoftRoceDevices) {
   const Chosen twice("s2-readd");
   EXPECT_EQ(twice.index("rxe0"), 1);
   EXPECT_EQ(twice.reason("rxe0", 3), "fits too, but 1 comes first; see --subnet");
-  EXPECT_NE(twice.warnings().find("rxe0 port 1: 2 GIDs fit, and the first is taken"), std::string::npos);
+  EXPECT_SAYS(twice.warnings(), "rxe0 port 1: 2 GIDs fit, and the first is taken");
   const Chosen other("s2-readd", on("10.9.0.0/16"));
   EXPECT_EQ(other.index("rxe0"), 3);
   EXPECT_EQ(other.reason("rxe0", 1), "not in 10.9.0.0/16");
@@ -85,7 +86,7 @@ TEST(Choice, OfRealSoftRoceDevices) {
 
   const Chosen three("s5-multi");
   EXPECT_EQ(three.exports(), "UCX_NET_DEVICES=rxe0:1,rxe1:1,rxe2:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n");
-  EXPECT_NE(three.warnings().find("rxe0 port 1 is slower than others (2.5 Gb/sec"), std::string::npos);
+  EXPECT_SAYS(three.warnings(), "rxe0 port 1 is slower than others (2.5 Gb/sec");
 
   const Chosen down("s6-down");
   EXPECT_EQ(down.exports(), soft);
@@ -208,8 +209,7 @@ TEST(Choice, DifferentIndices) {
   // One index for all is all that it knows.
   EXPECT_EQ(chosen.exports({2, 20}),
             "NCCL_IB_HCA==mlx5_0:1 NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3");
-  EXPECT_NE(rdma::exports(chosen.system, chosen.choice, {2, 20}).at(0).remark.find("without mlx5_1"),
-            std::string::npos);
+  EXPECT_SAYS(rdma::exports(chosen.system, chosen.choice, {2, 20}).at(0).remark, "without mlx5_1");
 }
 
 // 169.254 before the address on one of them: only a range keeps NCCL from it.
@@ -222,8 +222,7 @@ TEST(Choice, DifferentIndicesAndARange) {
   EXPECT_EQ(chosen.exports(),
             "NCCL_IB_ADDR_FAMILY=AF_INET NCCL_IB_ROCE_VERSION_NUM=2 NCCL_IB_ADDR_RANGE=10.1.0.0/23 "
             "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1");
-  EXPECT_NE(Chosen("two-indices", on("10.1.0.0/16")).exports().find("NCCL_IB_ADDR_RANGE=10.1.0.0/16 "),
-            std::string::npos);
+  EXPECT_SAYS(Chosen("two-indices", on("10.1.0.0/16")).exports(), "NCCL_IB_ADDR_RANGE=10.1.0.0/16 ");
 }
 
 // The networks' own prefixes, where they are known: other nodes' addresses are in there too.

@@ -107,7 +107,7 @@ TEST(Assess, RxeIsUdpOfItsInterface) {
   const Assessment wire = Readings().port(rxe(), 0, 1000).net("eth0", 0, 1'100'000).assess();
   expect_verdict(wire, Verdict::rdma);
   EXPECT_EQ(wire.tcp_bytes, 0);
-  EXPECT_NE(all(wire.reasons).find("UDP of eth0"), std::string::npos);
+  EXPECT_SAYS(all(wire.reasons), "UDP of eth0");
   // Looped back on one machine the interface sees nothing.
   expect_verdict(Readings().port(rxe(), 0, 1000).net("eth0", 0, 0).assess(), Verdict::rdma);
   // More than the packets can have been.
@@ -125,7 +125,7 @@ TEST(Assess, IpoibIsTcp) {
   PortCount port{.device = "mlx5_0", .net_devices = {"ib0"}, .infiniband = true};
   const Assessment ipoib = Readings().port(port, 0, 830 * mega).net("ib0", 0, 800 * mega).assess();
   expect_verdict(ipoib, Verdict::tcp);
-  EXPECT_NE(all(ipoib.reasons).find("IPoIB of ib0"), std::string::npos);
+  EXPECT_SAYS(all(ipoib.reasons), "IPoIB of ib0");
   expect_verdict(Readings().port(port, 0, 800 * mega).net("ib0", 0, 1000).assess(), Verdict::rdma);
   // On Ethernet the port counts RoCE alone.
   expect_verdict(Readings().port(mlx5(), 0, 830 * mega).net("eth0", 0, 800 * mega).assess(), Verdict::mixed);
@@ -168,7 +168,7 @@ TEST(Assess, CountersThatSayNothing) {
   both.port(mlx5(), 0, 800 * mega).port(second, 0, 0).net("eth0", 0, 0);
   both.after.ports[1].source = "";
   expect_verdict(both.assess(), Verdict::rdma);
-  EXPECT_NE(all(both.assess().reasons).find("siw0:1: no counters"), std::string::npos);
+  EXPECT_SAYS(all(both.assess().reasons), "siw0:1: no counters");
 }
 
 TEST(Assess, LoopbackIsCountedOnce) { EXPECT_EQ(Readings().net("lo", 0, 40 * mega).assess().tcp_bytes, 20e6); }
@@ -197,8 +197,7 @@ TEST(Disagreements, LogAgainstCounters) {
             "the log has 1 connections over TCP and none over RDMA, the counters say rdma");
   EXPECT_EQ(all(disagreements(over_tcp, log_of("NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"))),
             "the log has no connection over a network, the counters say tcp");
-  EXPECT_NE(all(disagreements(over_rdma, log_of(ib_log + socket_log))).find("do not agree on the network: IB, Socket"),
-            std::string::npos);
+  EXPECT_SAYS(all(disagreements(over_rdma, log_of(ib_log + socket_log))), "do not agree on the network: IB, Socket");
 }
 
 TEST(Disagreements, AnotherDeviceThanTheLogs) {
@@ -325,9 +324,9 @@ TEST(Counters, GarbageIsALineAboutTheFile) {
   EXPECT_TRUE(counters.net_devices.empty());
   EXPECT_EQ(counters.delay, 0ms);
   const std::string problems = all(counters.problems);
-  EXPECT_NE(problems.find("counters/port_xmit_data: not a number"), std::string::npos) << problems;
-  EXPECT_NE(problems.find("tx_bytes: not a number"), std::string::npos) << problems;
-  EXPECT_NE(problems.find("rx_bytes: cannot be read"), std::string::npos) << problems;
+  EXPECT_SAYS(problems, "counters/port_xmit_data: not a number");
+  EXPECT_SAYS(problems, "tx_bytes: not a number");
+  EXPECT_SAYS(problems, "rx_bytes: cannot be read");
 
   tree.write("class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", "N/A (no PMA)");
   EXPECT_EQ(all(rdma::read_counters(tree.path()).problems).find("port_xmit_data"), std::string::npos);
@@ -505,7 +504,7 @@ TEST(VerifyProgram, CtrlCReachesTheCommandOnce) {
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);
   ::close(terminal);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 41) << status << output;
-  EXPECT_NE(output.find("rdma_tune verify: "), std::string::npos) << output;
+  EXPECT_SAYS(output, "rdma_tune verify: ");
 }
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <multinode/limits.hpp>
 #include <multinode/options.hpp>
+#include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -141,8 +142,8 @@ TEST_F(Judge, ATransportThatIsNotPrintedIsUnknown) {
     const auto judged = judge_run(check, ended(0), output, "");
     EXPECT_TRUE(judged.findings.empty()) << judged.findings[0].text;
     EXPECT_TRUE(judged.absent);
-    EXPECT_NE(judged.reason.find("could not determine the transport within a node: "), std::string::npos);
-    EXPECT_NE(judged.reason.find(reason), std::string::npos) << judged.reason;
+    EXPECT_SAYS(judged.reason, "could not determine the transport within a node: ");
+    EXPECT_SAYS(judged.reason, reason);
   }
   EXPECT_FALSE(judge_run(check, ended(1), "nothing", "").absent);
 }
@@ -150,8 +151,7 @@ TEST_F(Judge, ATransportThatIsNotPrintedIsUnknown) {
 TEST_F(Judge, WhatCannotBeKilled) {
   Outcome outcome = ended(143);
   outcome.stuck = 2;
-  EXPECT_NE(found(program(), outcome).find("left over|2 of its processes could not be killed: they wait in the kernel"),
-            std::string::npos);
+  EXPECT_SAYS(found(program(), outcome), "left over|2 of its processes could not be killed: they wait in the kernel");
 }
 
 TEST_F(Judge, TransportOfNccl) {
@@ -161,9 +161,9 @@ TEST_F(Judge, TransportOfNccl) {
       "a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n"
       "a:1:2 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/Socket/0\n";
   EXPECT_EQ(found(check, ended(0), good), "");  // no RDMA here
-  EXPECT_NE(found(check, ended(0), good + "a:1:2 [0] NCCL INFO Channel 00/0 : 2[0] -> 3[1] [send] via NET/Socket/0\n")
-                .find("NCCL sends over NET/Socket/0 from rank 2 to rank 3, which are on one node"),
-            std::string::npos);
+  EXPECT_SAYS(
+      found(check, ended(0), good + "a:1:2 [0] NCCL INFO Channel 00/0 : 2[0] -> 3[1] [send] via NET/Socket/0\n"),
+      "NCCL sends over NET/Socket/0 from rank 2 to rank 3, which are on one node");
 }
 
 std::string node_row(const std::string& host, const std::string& what, const std::string& value,
@@ -190,9 +190,8 @@ TEST_F(Judge, NodesThatAreNotAsTheOthers) {
            node_row("node10", "memory_bandwidth", last, "more", 2);
   };
   EXPECT_EQ(found(check, ended(0), "", rates("4")), "");
-  EXPECT_NE(found(check, ended(0), "", rates("3"))
-                .find("slow rank|rank 2 on node10 is 3.5 times slower than the others: memory_bandwidth|node10"),
-            std::string::npos);
+  EXPECT_SAYS(found(check, ended(0), "", rates("3")),
+              "slow rank|rank 2 on node10 is 3.5 times slower than the others: memory_bandwidth|node10");
 }
 
 TEST_F(Judge, ASlowRankIsSlowInItsFastestTrialAndOnAverage) {
@@ -217,7 +216,7 @@ TEST_F(Judge, NodesWithAboutTheSameMemoryAreAlike) {
   };
   EXPECT_EQ(found(check, ended(0), "", rows("12600000000")), "");
   const auto half = found(check, ended(0), "", rows("6300000000"));
-  EXPECT_NE(half.find("devices|node10: shm_bytes is '6300000000', elsewhere"), std::string::npos) << half;
+  EXPECT_SAYS(half, "devices|node10: shm_bytes is '6300000000', elsewhere");
   EXPECT_EQ(std::count(half.begin(), half.end(), '\n'), 1);
 }
 
@@ -242,8 +241,7 @@ TEST(Launching, GivesTheLauncherItsOptions) {
             0U);
   EXPECT_EQ(words("srun").find("srun --mpi=pmix --kill-on-bad-exit=1 "), 0U);
   EXPECT_EQ(words("mpirun --mca btl tcp,self").find("mpirun --mca btl tcp,self -n 4 -H a:2,b:2 "), 0U);
-  EXPECT_NE(words("mnrun --monitor 5").find("/examples/01-environment/mnrun --monitor 5 --nnodes 2"),
-            std::string::npos);
+  EXPECT_SAYS(words("mnrun --monitor 5"), "/examples/01-environment/mnrun --monitor 5 --nnodes 2");
   EXPECT_EQ(words("/opt/openmpi/bin/mpiexec").find("/opt/openmpi/bin/mpiexec -n 4 -H a:2,b:2 "), 0U);
   EXPECT_EQ(words("mpirun.mpich -l", true), "mpirun.mpich -l -n 4 -hosts a:2,b:2 program");
   for (const char* wrong : {"prun --x", "mpirunner", "mpi.run", "/opt/srun/", "", "/opt/mnrun"})
