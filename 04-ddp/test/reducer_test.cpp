@@ -322,9 +322,9 @@ TEST_P(Compressed, ASumThatDoesNotFitIsNamed) {
   reducer.gradient(1)[2] = 40'000;
   reducer.begin(1);
   for (const std::size_t i : {0, 1, 2, 3}) reducer.mark_ready(i);
+  if (!is_float16) return reducer.wait();
   EXPECT_EQ(multinode::testing::error_text<std::exception>([&] { reducer.wait(); }),
-            is_float16 ? "all_reduce of bucket 1: the sum is not finite in float16; bfloat16 has the range of float"
-                       : "no error");
+            "all_reduce of bucket 1: the sum is not finite in float16; bfloat16 has the range of float");
 }
 
 INSTANTIATE_TEST_SUITE_P(To, Compressed, ::testing::Values(ddp::Compression::float16, ddp::Compression::bfloat16),

@@ -302,13 +302,19 @@ void write_all(int fd, const char* data, std::size_t size) {
 // Runs the command to its end and returns its status as a shell says it. With `streams`, its stdout and stderr are
 // passed on and given to them; without, they are the caller's.
 int run_command(const std::vector<std::string>& command, const Signals& signals, std::span<NcclLogStream> streams) {
-  multinode::ChildCommand options{.arguments = command, .mask = signals.before()};
+  // Its own group, so that it gets a signal for this process's group once, from here: mpirun that gets two leaves its
+  // processes behind. On a terminal it has to stay in this group, to read from it.
+  multinode::ChildCommand options{.arguments = command,
+                                  .own_group = !::isatty(STDIN_FILENO),
+                                  .when_parent_dies = SIGTERM,
+                                  .mask = signals.before()};
   std::array<multinode::Pipe, 2> pipes;
   for (std::size_t i = 0; i < streams.size(); ++i) {
     pipes[i] = multinode::make_pipe();
     options.descriptors[i + 1] = pipes[i].to.get();
   }
   multinode::ChildProcess process(options);
+  process.leave_group_alone();
   for (multinode::Pipe& pipe : pipes) pipe.to.reset();
 
   bool ended = false;

@@ -475,7 +475,20 @@ TEST(VerifyProgram, SignalsReachTheCommandAndTheVerdictComes) {
   }
 }
 
-// A terminal's Ctrl-C is for the whole process group: the command must not get it twice.
+// timeout and job scripts signal the whole process group: the command must not get it twice.
+TEST(VerifyProgram, ASignalForTheGroupReachesTheCommandOnce) {
+  multinode::testing::Process process({PATH_rdma_tune, "verify", "--baseline", "0", "--", "sh", "-c",
+                                       "n=0; trap 'n=$((n+1)); echo got $n' TERM; echo ready; "
+                                       "while [ $n -lt 10 ]; do :; done; sleep 0.3; exit $((40+n))"});
+  ASSERT_TRUE(process.wait_for("ready"));
+  for (int i = 1; i <= 10; ++i) {  // two signals at once may look like one
+    ASSERT_EQ(::kill(-process.pid(), SIGTERM), 0);
+    ASSERT_TRUE(process.wait_for("got " + std::to_string(i) + "\\b"));
+  }
+  EXPECT_EQ(process.wait().status, 50);
+}
+
+// The same for a terminal's Ctrl-C.
 TEST(VerifyProgram, CtrlCReachesTheCommandOnce) {
   int terminal = -1;
   const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);

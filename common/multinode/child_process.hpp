@@ -58,6 +58,8 @@ class ChildProcess {
 
   // Signals the process, or its whole group if it has one. Its pid is not reused before ~ChildProcess.
   void signal(int number) const;
+  // From now on signal() and ~ChildProcess are for the process alone: what it started may outlive it.
+  void leave_group_alone() { own_group_ = false; }
 
  private:
   bool look(int flags);
