@@ -479,7 +479,7 @@ TEST(VerifyProgram, SignalsReachTheCommandAndTheVerdictComes) {
 TEST(VerifyProgram, ASignalForTheGroupReachesTheCommandOnce) {
   multinode::testing::Process process({PATH_rdma_tune, "verify", "--baseline", "0", "--", "sh", "-c",
                                        "n=0; trap 'n=$((n+1)); echo got $n' TERM; echo ready; "
-                                       "while [ $n -lt 10 ]; do :; done; sleep 0.3; exit $((40+n))"});
+                                       "while [ $n -lt 10 ] && kill -0 $PPID; do :; done; sleep 0.3; exit $((40+n))"});
   ASSERT_TRUE(process.wait_for("ready"));
   for (int i = 1; i <= 10; ++i) {  // two signals at once may look like one
     ASSERT_EQ(::kill(-process.pid(), SIGTERM), 0);
