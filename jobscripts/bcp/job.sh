@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # bcprun and directives are the script's
-# What the scripts of this folder begin with. Where ngc is logged in, it submits the script; in the job, the script goes on.
+# The beginning of all scripts in this folder. On a machine where ngc is logged in, it submits the script and ends; in the
+# job, the script continues behind it.
 set -euo pipefail
 : "${BUILD:=/mnt/workspace/multi-node-cpp/build/release}" # EDIT: where the project is built, in the workspace
 : "${IMAGE:=my-org/my-team/multi-node-cpp:latest}"        # EDIT: an image with what the programs need

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the scripts of this folder begin with. Where runai is logged in, it submits the script; in a pod, the script goes on. The
-# pods run the copies of both files that lie in the volume.
+# The beginning of all scripts in this folder. On a machine where runai is logged in, it submits the script and ends; in a
+# pod, the script continues behind it. The pods run the copies of both files in the volume.
 set -euo pipefail
 : "${PROJECT:=/mnt/scratch/multi-node-cpp}"              # EDIT: where the pods see this project, with these files
 : "${BUILD:=$PROJECT/build/release}"                     # EDIT: where it is built
