@@ -20,5 +20,11 @@ if [ -e /.dockerenv ] || [ -e /run/.containerenv ] || [ -e /.singularity.d ] ||
   export OMPI_MCA_btl_vader_single_copy_mechanism="${OMPI_MCA_btl_vader_single_copy_mechanism-none}"
 fi
 
+# Where a host has IPv4 and IPv6 addresses, Debian 13's Open MPI 5.0.7 warns about every pair of processes: use IPv4
+# alone, if there is any.
+if tail -n +2 /proc/net/route 2>/dev/null | grep -q .; then
+  export OMPI_MCA_btl_tcp_disable_family="${OMPI_MCA_btl_tcp_disable_family-6}"
+fi
+
 # By default each process starts one OpenMP thread per core, and the threads of all processes compete for the cores.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS-1}"

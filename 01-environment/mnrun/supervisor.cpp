@@ -61,6 +61,7 @@ class Run {
       // A grandchild that left the process group may keep a pipe open forever.
       if (close_at_ && Clock::now() >= *close_at_) pump_.close_idle();
       if (close_at_ && verdict_ && pump_.closed()) return *verdict_;
+      if (close_at_ && verdict_ && hurried_ && Clock::now() >= *close_at_) _exit(*hurried_);  // the reader has stopped
       wait();
     }
   }
@@ -140,9 +141,10 @@ class Run {
       if (number == SIGTSTP) raise(SIGSTOP);
       return;
     }
-    if (close_at_ || signalled_) {  // mnrun waits for a stopped reader only, or this is the second signal
+    if (close_at_) _exit(128 + number);  // mnrun only waits, for the other nodes or for a stopped reader
+    if (signalled_) {
       group_.signal(SIGKILL);
-      if (close_at_) _exit(128 + number);
+      hurried_ = 128 + number;
       return;
     }
     signalled_ = true;
@@ -165,6 +167,7 @@ class Run {
   std::vector<pollfd> entries_;
   std::optional<Verdict> verdict_;
   bool stopping_ = false, signalled_ = false;
+  std::optional<int> hurried_;                 // a second signal came: the exit status if the reader has stopped
   std::optional<Clock::time_point> kill_at_;   // SIGKILL
   std::optional<Clock::time_point> close_at_;  // set when all processes have ended
 };

@@ -343,7 +343,8 @@ TEST(Mnrun, AStoppedReaderStopsTheWriters) {
   const std::string fifo = folder / "out";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   const multinode::Descriptor never_read(open(fifo.c_str(), O_RDWR | O_CLOEXEC));
-  Process mnrun({"sh", "-c", "exec " PATH_mnrun " --standalone --nproc-per-node 3 yes > " + fifo});
+  Process mnrun(
+      {"sh", "-c", "exec " PATH_mnrun " --standalone --nproc-per-node 3 sh -c 'trap \"\" TERM; exec yes' > " + fifo});
   const auto number = [&](const std::string& file, const std::string& name) {
     const std::string text = text_of("/proc/" + std::to_string(mnrun.pid()) + "/" + file);
     const auto at = text.find(name);
@@ -361,8 +362,8 @@ TEST(Mnrun, AStoppedReaderStopsTheWriters) {
   EXPECT_LT(last, 20 << 20);
   EXPECT_LT(number("status", "VmHWM:"), 64 << 10);
   mnrun.signal(SIGTERM);
-  EXPECT_TRUE(soon([&] { return mnrun.find("RANK", "0") == 0 && mnrun.find("RANK", "2") == 0; }));
-  mnrun.signal(SIGTERM);  // drops the lines that nobody reads
+  EXPECT_TRUE(soon([&] { return number("status", "ShdPnd:") == 0; }));
+  mnrun.signal(SIGTERM);  // kills the processes; mnrun drops their output
   EXPECT_EQ(mnrun.wait().status, 143);
 }
 
@@ -464,8 +465,10 @@ class MnrunAsInit : public ::testing::Test {
     if (run({"unshare", "--pid", "--fork", "--mount-proc", "true"}).status != 0)
       GTEST_SKIP() << "needs the permission to make a pid namespace";
   }
+  // In util-linux 2.37, what unshare --fork starts ignores SIGINT and SIGTERM, and mnrun would, too.
   static Words in_container(Words words) {
-    words.insert(words.begin(), {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"});
+    words.insert(words.begin(),
+                 {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "env", "--default-signal=INT,TERM"});
     return words;
   }
   // The process that has pid 1 in the namespace of `unshare`.

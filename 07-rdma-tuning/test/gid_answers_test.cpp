@@ -45,7 +45,7 @@ rdma::Gid gid_of(const json& slot) {
 rdma::System system_of(const json& tree) {
   rdma::System system;
   for (const json& one : tree) {
-    if (system.devices.empty() || system.devices.back().name != one.at("device"))
+    if (system.devices.empty() || system.devices.back().name != one.at("device").get<std::string>())
       system.devices.emplace_back().name = one.at("device");
     rdma::Port& port = system.devices.back().ports.emplace_back();
     port.number = one.at("port");

@@ -18,15 +18,15 @@ namespace system_test {
 using rdma::Device, rdma::Gid, rdma::GidType, rdma::LinkLayer, rdma::Port, rdma::read_system, rdma::System;
 using rdma::testing::Tree;
 
-const Device& device(const System& system, const std::string& name) {
+const Device& device(const System& system, std::string_view name) {
   const auto found = std::ranges::find(system.devices, name, &Device::name);
-  if (found == system.devices.end()) throw std::runtime_error("no device " + name);
+  if (found == system.devices.end()) throw std::runtime_error("no device " + std::string(name));
   return *found;
 }
 
-const rdma::NetDevice& net_device(const System& system, const std::string& name) {
+const rdma::NetDevice& net_device(const System& system, std::string_view name) {
   const auto found = std::ranges::find(system.net_devices, name, &rdma::NetDevice::name);
-  if (found == system.net_devices.end()) throw std::runtime_error("no interface " + name);
+  if (found == system.net_devices.end()) throw std::runtime_error("no interface " + std::string(name));
   return *found;
 }
 

@@ -80,15 +80,15 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder) / source.name
 
-        def build(text, command):
-            program.write_text(text)
-            status, output = clean_clone.run(command, environment, LIMIT, folder)
-            if status:
-                raise Failure(f"{command}\nends with exit status {status}:\n{output}")
-
-        def start(command, n):
+        def start(command, n=""):
             return clean_clone.run(f". {shlex.quote(str(env))} && {command.replace('{n}', str(n))}", environment, LIMIT,
                                    folder)
+
+        def build(text, command):
+            program.write_text(text)
+            status, output = start(command)
+            if status:
+                raise Failure(f"{command}\nends with exit status {status}:\n{output}")
 
         def answer(command, pattern, n):
             status, output = start(command, n)

@@ -11,8 +11,9 @@
 namespace multinode {
 
 // Joins strings or integers: "a, b, c". `projection` maps each item to one: &Device::name.
+// Not const Range&: in nlohmann/json 3.10, what items() returns can only be iterated if it is not const.
 template <class Range, class Projection = std::identity>
-std::string join(const Range& items, std::string_view between = ", ", Projection projection = {}) {
+std::string join(Range&& items, std::string_view between = ", ", Projection projection = {}) {
   std::string text;
   bool first = true;
   for (const auto& item : items) {

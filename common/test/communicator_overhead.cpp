@@ -2,6 +2,7 @@
 // calls, medians. Exit status: 0; 1 if the watchdog and the communicator cost more than --bound percent.
 #include <multinode/check.hpp>
 #include <multinode/communicator.hpp>
+#include <multinode/median.hpp>
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
@@ -12,7 +13,6 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <multinode/gloo_store.hpp>
-#include <multinode/median.hpp>
 #endif
 #ifdef MULTINODE_HAVE_MPI
 #include <multinode/mpi.hpp>
@@ -48,7 +48,7 @@ AllReduce plain_gloo(World& world) {
 }
 #endif
 
-AllReduce plain(World& world, Backend backend) {
+AllReduce plain([[maybe_unused]] World& world, Backend backend) {
 #ifdef MULTINODE_HAVE_MPI
   if (backend == Backend::mpi)
     return [](std::span<float> data) {

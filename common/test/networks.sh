@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # networks.sh WORLD_PROGRAM: two ranks meet in a network namespace where (1) the first of the name's addresses does not
 # answer, (2) the machine has no IPv4 address besides loopback, at a master and through a file. Exit status: 77 if this
-# user cannot have such a namespace.
+# user cannot have such a namespace, or ip is missing.
 set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin # for ip
+type -P ip >/dev/null || { echo "no ip: bash ci/setup hosts installs it" && exit 77; }
 if [[ ${2:-} != inside ]]; then
   unshare --net --mount --uts true 2>/dev/null || { echo "no network namespace: unshare needs root" && exit 77; }
   exec unshare --net --mount --uts bash "$0" "$1" inside

@@ -94,7 +94,7 @@ TEST_F(Judge, AbsentHardwareIsNoPass) {
   EXPECT_EQ(judged.reason, "all_reduce_perf: no GPU here");
 }
 
-const Check& named(const std::string& name) {
+const Check& named(std::string_view name) {
   static const auto checks = read_site("").checks;
   return *std::find_if(checks.begin(), checks.end(), [&](const auto& check) { return check.name == name; });
 }

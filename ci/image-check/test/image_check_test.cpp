@@ -12,7 +12,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <fstream>
 #include <iostream>
+#include <iterator>
+#include <optional>
 #include <regex>
 #include <sstream>
 #include <thread>
@@ -148,14 +151,28 @@ TEST_F(ImageCheck, ABudgetThatEndsIsNoSuccess) {
   EXPECT_TRUE(read_results(out()).complete);
 }
 
-// With the process that an interrupted run was in the middle of.
-TEST_F(ImageCheck, InterruptedItStillReports) {
-  Process running(
-      {PATH_image_check, "run", "--only", "worker death", "--only", "wiring", "--launcher", "mnrun", "-o", out()});
-  const std::string job = out() + "/files/worker-death-0/job.txt";
-  ASSERT_TRUE(soon([&] { return std::filesystem::exists(job); }));
-  running.signal(SIGTERM);
-  const auto result = running.wait();
+// In the middle of a check of two processes that do not end.
+class ImageCheckInTheMiddle : public ImageCheck {
+ protected:
+  ImageCheckInTheMiddle() {
+    const std::string site = folder_ / "site.json";
+    folder_.write("site.json", R"({"checks": [{"name": "endless", "suite": "none", "command": "echo $$ $PPID >>)" +
+                                   (folder_ / "pids").string() + R"(; exec sleep 600"}]})");
+    running_.emplace(std::vector<std::string>{PATH_image_check, "run", "--site", site, "--only", "wiring", "--only",
+                                              "endless", "--launcher", "mnrun", "--processes-per-node", "2", "-o",
+                                              out()});
+    EXPECT_TRUE(soon([&] { return pids().size() == 4; }));
+  }
+  std::vector<pid_t> pids() const {  // of the processes and the launcher
+    std::ifstream file(folder_ / "pids");
+    return {std::istream_iterator<pid_t>(file), {}};
+  }
+  std::optional<Process> running_;
+};
+
+TEST_F(ImageCheckInTheMiddle, InterruptedItStillReports) {
+  running_->signal(SIGTERM);
+  const auto result = running_->wait();
   EXPECT_EQ(result.status, 3) << result.all();
   const auto results = read_results(out());
   EXPECT_TRUE(results.complete);
@@ -163,18 +180,13 @@ TEST_F(ImageCheck, InterruptedItStillReports) {
   EXPECT_EQ(results.summary.not_run, 1);
   EXPECT_EQ(results.checks.at(1).reason, "interrupted");
   EXPECT_TRUE(std::filesystem::exists(out() + "/report.html"));
-  EXPECT_NE(run({"pgrep", "-f", out()}).status, 0) << "a process stayed";
+  EXPECT_TRUE(std::ranges::all_of(pids(), ends));
 }
 
-TEST_F(ImageCheck, KilledItLeavesNoProcessAndAnIncompleteReport) {
-  Process running({PATH_image_check, "run", "--only", "a silent rank is named", "--only", "wiring", "--launcher",
-                   "mnrun", "-o", out()});
-  while (!std::filesystem::exists(out() + "/logs/wiring-0.log")) std::this_thread::sleep_for(10ms);
-  while (read_results(out()).checks.empty()) std::this_thread::sleep_for(10ms);
-  running.signal(SIGKILL);
-  running.wait();
-  for (int i = 0; i < 1000 && run({"pgrep", "-f", "message_passing_gloo --mute 1 --timeout 2"}).status == 0; ++i)
-    std::this_thread::sleep_for(20ms);
+TEST_F(ImageCheckInTheMiddle, KilledItLeavesNoProcessAndAnIncompleteReport) {
+  running_->signal(SIGKILL);
+  running_->wait();
+  EXPECT_TRUE(std::ranges::all_of(pids(), ends));
   EXPECT_EQ(image_check({"report", out()}).status, 0);
   EXPECT_SAYS(text_of(out() + "/report.html"), "INCOMPLETE");
 }

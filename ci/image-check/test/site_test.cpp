@@ -28,10 +28,10 @@ class SiteFile : public ::testing::Test {
     }
     return "nothing is wrong";
   }
-  static const Check& named(const Site& site, const std::string& name) {
+  static const Check& named(const Site& site, std::string_view name) {
     const auto at =
         std::find_if(site.checks.begin(), site.checks.end(), [&](const auto& check) { return check.name == name; });
-    if (at == site.checks.end()) throw std::logic_error("no check " + name);
+    if (at == site.checks.end()) throw std::logic_error("no check " + std::string(name));
     return *at;
   }
   // What judge() says of a run of `check` with that output.
