@@ -17,7 +17,6 @@ namespace mnrun {
 
 using multinode::StoreTimeout;
 using multinode::UsageError;
-using multinode::detail::free_port;
 using std::chrono::milliseconds;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
@@ -154,7 +153,7 @@ void Agents::claim_node() {
     if (candidate == 0) {
       if (own_.run_id.empty()) own_.run_id = random_id();
       own_.master_address = server_ ? endpoint_.host : address_towards(endpoint_);
-      own_.master_port = free_port();
+      own_.master_port = program_port_.emplace().number();
     }
     const std::string text = nlohmann::json(own_).dump();
     other = teller_->compare_set(key("agent/" + std::to_string(candidate)), "", text);
@@ -225,7 +224,7 @@ Round Agents::meet(int restart) {
   Round round;
   if (options_.nodes == 1) {
     own_.master_address = options_.master_address;
-    own_.master_port = options_.master_port ? options_.master_port : free_port();
+    own_.master_port = options_.master_port ? options_.master_port : program_port_.emplace().number();
     round = rounds({&own_, 1})[0];
   } else {
     claim_node();

@@ -3,11 +3,13 @@
 
 #include <mnrun/process_group.hpp>
 
+#include <multinode/address.hpp>
 #include <multinode/tcp_store.hpp>
 
 #include <atomic>
 #include <functional>
 #include <mutex>
+#include <optional>
 
 namespace mnrun {
 
@@ -67,6 +69,7 @@ class Agents {
 
   const Options& options_;
   Agent own_;
+  std::optional<multinode::detail::FreePort> program_port_;  // own_.master_port, unless the user chose it
   Say say_;
   multinode::Endpoint endpoint_;
   std::string token_;  // of the store

@@ -40,7 +40,8 @@ struct TwoNodes {
 };
 TwoNodes on_two_nodes(const std::vector<std::string>& options, const std::string& before_second = "",
                       const std::vector<std::string>& second_options = {}) {
-  const std::string port = std::to_string(free_port());
+  const FreePort free_port;
+  const std::string port = std::to_string(free_port.number());
   const auto agent = [&](const std::string& rank, const std::string& processes) {
     return std::vector<std::string>{PATH_mnrun, "--nnodes",      "2",         "--node-rank",   rank, "--nproc-per-node",
                                     processes,  "--master-addr", "127.0.0.1", "--master-port", port, "--timeout",

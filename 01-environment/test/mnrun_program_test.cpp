@@ -49,7 +49,7 @@ Words agent(int nodes, int rank, const std::string& port, const Words& rest) {
 // Two agents: 2 processes and 1.
 struct TwoNodes {
   explicit TwoNodes(const std::string& script, const Words& options = {}) {
-    const std::string port = std::to_string(free_port());
+    const std::string port = std::to_string(free_port.number());
     for (int i = 0; i < 2; ++i) {
       Words rest = options;
       rest.insert(rest.end(), {"--nproc-per-node", std::to_string(2 - i), "sh", "-c", script});
@@ -60,6 +60,7 @@ struct TwoNodes {
     return node[0]->wait_for("rank 0\\] ready") && node[0]->wait_for("rank 1\\] ready") &&
            node[1]->wait_for("rank 2\\] ready");
   }
+  FreePort free_port;
   std::unique_ptr<Process> node[2];
 };
 
@@ -482,7 +483,8 @@ class MnrunAsInit : public ::testing::Test {
 };
 
 TEST_F(MnrunAsInit, ASignalEndsItWhileItWaitsForNodes) {
-  const std::string port = std::to_string(free_port());
+  const FreePort free_port;
+  const std::string port = std::to_string(free_port.number());
   for (const int number : {SIGTERM, SIGINT}) {
     Process container(in_container(agent(2, 0, port, {"true"})));
     const pid_t init = init_of(container);
@@ -560,7 +562,8 @@ TEST(Mnrun, AsAnotherUser) {
 // Two users with the same command line, and no --rdzv-id.
 TEST(MnrunTwoNodes, AnotherUsersRunIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
-  const std::string port = std::to_string(free_port());
+  const FreePort free_port;
+  const std::string port = std::to_string(free_port.number());
   Process head(agent(2, 0, port, {"true"}));
   const TemporaryFolder folder;
   chmod(folder.path().c_str(), 0755);
@@ -595,7 +598,8 @@ TEST(MnrunTwoNodes, RanksAreNumberedNodeByNode) {
 }
 
 TEST(MnrunTwoNodes, MeetByArrival) {
-  const std::string endpoint = "localhost:" + std::to_string(free_port());
+  const FreePort free_port;
+  const std::string endpoint = "localhost:" + std::to_string(free_port.number());
   std::vector<std::unique_ptr<Process>> nodes;
   for (int i = 0; i < 3; ++i)
     nodes.push_back(std::make_unique<Process>(
@@ -691,7 +695,8 @@ TEST(MnrunTwoNodes, ASignalToOneEndsBoth) {
 }
 
 TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
-  const std::string port = std::to_string(free_port());
+  const FreePort free_port;
+  const std::string port = std::to_string(free_port.number());
   Process head(agent(2, 0, port, {"true"})), other(agent(2, 1, port, {"only-on-the-head"}));
   for (Process* node : {&head, &other}) {
     const Result r = node->wait();
@@ -703,7 +708,8 @@ TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
 }
 
 TEST(MnrunTwoNodes, ReportsAMissingNode) {
-  const std::string port = std::to_string(free_port());
+  const FreePort free_port;
+  const std::string port = std::to_string(free_port.number());
   const auto node = [&](int rank) { return run(agent(3, rank, port, {"--timeout", "0.6", "true"})); };
   const Result head = node(0);
   EXPECT_EQ(head.status, 1);
@@ -714,7 +720,8 @@ TEST(MnrunTwoNodes, ReportsAMissingNode) {
 }
 
 TEST(MnrunTwoNodes, TwoOfTheSameRankOrOfDifferentRunsAreRefused) {
-  const std::string port = std::to_string(free_port());
+  const FreePort free_port;
+  const std::string port = std::to_string(free_port.number());
   const auto words = [&](int rank, const std::string& id) {
     return agent(3, rank, port, {"--rdzv-id", id, "--timeout", "100", "true"});
   };

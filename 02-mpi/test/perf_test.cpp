@@ -85,8 +85,9 @@ struct Way {
       case How::gloo_mnrun:
         return multinode::testing::run(Words{mnrun(), "--standalone", "--nproc-per-node", n} + options, {}, timeout);
       case How::gloo_uneven: {  // two nodes: one process on the second, all others on the first
+        const FreePort port;
         const Words agent{
-            mnrun(),      "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", std::to_string(free_port()),
+            mnrun(),      "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", std::to_string(port.number()),
             "--node-rank"};
         Process second(agent + Words{"1", "--nproc-per-node", "1"} + options);
         Process first(agent + Words{"0", "--nproc-per-node", std::to_string(ranks - 1)} + options);

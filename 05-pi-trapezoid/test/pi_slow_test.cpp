@@ -44,7 +44,8 @@ TEST(PiSlow, FortyProcessesByMpirun) {
 
 #if defined(MULTINODE_HAVE_GLOO) && defined(PATH_mnrun)
 TEST(PiSlow, TwentyProcessesOnEachOfTwoNodesByMnrun) {
-  const std::string port = std::to_string(free_port());
+  const FreePort free_port;
+  const std::string port = std::to_string(free_port.number());
   const auto node = [&](const char* rank) {
     return std::vector<std::string>{PATH_mnrun,  "--nnodes",      "2",         "--nproc-per-node",
                                     "20",        "--node-rank",   rank,        "--master-addr",

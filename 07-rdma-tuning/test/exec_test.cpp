@@ -108,7 +108,8 @@ TEST(Exec, UnderALauncherEachNodeHasItsOwn) {
              none = Tree::load("no-device");
   const std::pair<const Tree*, std::string> nodes[] = {
       {&by_itself, "none none"}, {&by_rule, "10.1.0.0/24 none"}, {&none, "none 1"}};
-  const std::string port = std::to_string(multinode::testing::free_port());
+  const multinode::testing::FreePort free_port;
+  const std::string port = std::to_string(free_port.number());
   std::vector<std::unique_ptr<Process>> agents;
   for (const auto& [tree, expected] : nodes) {
     std::vector<std::string> words{PATH_mnrun, "--nnodes", "3", "--node-rank", std::to_string(agents.size())};

@@ -81,14 +81,15 @@ std::string address_towards(const Endpoint& to) {
   return own;
 }
 
-std::uint16_t free_port() {
-  const Descriptor fd(check_errno(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
+FreePort::FreePort() : bound_(check_errno(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket")) {
+  const int on = 1;
+  check_errno(setsockopt(bound_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), "setsockopt");
   sockaddr_in address{};
   address.sin_family = AF_INET;
   socklen_t size = sizeof address;
-  check_errno(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), "bind");
-  check_errno(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), "getsockname");
-  return ntohs(address.sin_port);
+  check_errno(bind(bound_.get(), reinterpret_cast<sockaddr*>(&address), size), "bind");
+  check_errno(getsockname(bound_.get(), reinterpret_cast<sockaddr*>(&address), &size), "getsockname");
+  number_ = ntohs(address.sin_port);
 }
 
 std::string listening_address(const std::string& host) {

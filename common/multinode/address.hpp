@@ -1,6 +1,8 @@
 // address.hpp: the addresses at which other machines reach this one.
 #pragma once
 
+#include <multinode/descriptor.hpp>
+
 #include <cstdint>
 #include <string>
 
@@ -31,8 +33,17 @@ std::string own_address();
 // address only if there is no other; "" if there is none.
 std::string address_towards(const Endpoint& to);
 
-// A TCP port that was free on all addresses at the time of the call. Throws std::system_error.
-std::uint16_t free_port();
+// A TCP port that is free on all addresses and stays so while this object lives: the kernel gives it to nobody who asks
+// for any port, and a server that sets SO_REUSEADDR, as most do, can listen on it. Throws std::system_error.
+class FreePort {
+ public:
+  FreePort();
+  std::uint16_t number() const { return number_; }
+
+ private:
+  Descriptor bound_;  // does not listen
+  std::uint16_t number_ = 0;
+};
 
 // The address to listen on, so that clients that know this machine as `host` reach it: `host`, or "" (all
 // addresses) if that name resolves to loopback on this machine.

@@ -1,9 +1,14 @@
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/endpoint.hpp>
+#include <multinode/tcp_store.hpp>
 #include <testing/says.hpp>
 
 #include <gtest/gtest.h>
 
+#include <netinet/in.h>
+
+#include <cerrno>
 #include <string>
 #include <tuple>
 
@@ -34,6 +39,20 @@ TEST(Endpoint, InvalidTextIsRefusedByName) {
 TEST(Endpoint, TheErrorIsOneLine) {
   EXPECT_SAYS(testing::error_text<UsageError>([] { parse_endpoint("host\n:1", "MNRUN_STORE"); }),
               "MNRUN_STORE: \"host?:1\" is not host:port");
+}
+
+TEST(FreePort, IsKeptForAServerThatIsToldItsNumber) {
+  const detail::FreePort kept;
+  const Descriptor other(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(kept.number());
+  EXPECT_EQ(bind(other.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), -1);
+  EXPECT_EQ(errno, EADDRINUSE);
+  for (const char* host : {"127.0.0.1", ""}) {
+    const TcpStoreServer server(host, kept.number());
+    TcpStore({"127.0.0.1", kept.number()}, std::chrono::seconds(60)).goodbye();
+  }
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ struct Group {
   Group(int size, const std::vector<std::string>& options, const std::map<std::string, std::string>& environment = {}) {
     for (int rank = 0; rank < size; ++rank) start_rank(rank, size, options, environment);
   }
-  std::string port = std::to_string(free_port());
+  FreePort free_port;
+  std::string port = std::to_string(free_port.number());
   std::vector<std::unique_ptr<Process>> processes;
   std::string executable = program;
   void start(std::map<std::string, std::string> environment, std::vector<std::string> options = {}) {
@@ -103,7 +104,8 @@ class WorldUnderTorchrun : public ::testing::TestWithParam<const char*> {};
 TEST_P(WorldUnderTorchrun, TwoAgentsOfTwo) {
   const std::string torchrun = in_torch("torchrun");
   if (!std::filesystem::exists(torchrun)) GTEST_SKIP() << "no " << torchrun << "; ci/setup all installs it";
-  const std::string port = std::to_string(free_port());
+  const FreePort free_port;
+  const std::string port = std::to_string(free_port.number());
   std::vector<std::unique_ptr<Process>> agents;
   for (const std::string node : {"0", "1"})
     agents.push_back(std::make_unique<Process>(

@@ -30,7 +30,7 @@ Ranks::Ranks(Starter starter, int count, const std::vector<std::string>& command
     environment.insert({{"WORLD_SIZE", std::to_string(count)},
                         {"LOCAL_WORLD_SIZE", std::to_string(count)},
                         {"MASTER_ADDR", "127.0.0.1"},
-                        {"MASTER_PORT", std::to_string(free_port())},
+                        {"MASTER_PORT", std::to_string(port_.emplace().number())},
                         {"OMP_NUM_THREADS", "1"}});
     for (int rank = 0; rank < count; ++rank) {
       environment["RANK"] = environment["LOCAL_RANK"] = std::to_string(rank);

@@ -5,6 +5,7 @@
 #include <testing/program_test.hpp>
 
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -44,6 +45,7 @@ class Ranks {
 
  private:
   Starter starter_;
+  std::optional<detail::FreePort> port_;
   int signalled_ = -1;
   std::chrono::steady_clock::time_point since_;
   std::vector<std::unique_ptr<Process>> processes_;
@@ -57,6 +59,6 @@ class Ranks {
 std::string kill_one(Starter starter, int count, const std::vector<std::string>& command, const std::string& step,
                      int first_step, int last_step, std::mt19937& random, std::string* record = nullptr);
 
-using detail::free_port;
+using detail::FreePort;
 
 }  // namespace multinode::testing
