@@ -85,7 +85,10 @@ class Classifier : public trainer::Module {
                 .output_relu = options.output_relu,
                 .tf32 = options.precision == "tf32"},
                capacity_),
-        reducer_(make_reducer(world, communicator, model_)) {
+        // Where each rank updates a part for all, a rank with other parameters does not stay alone.
+        reducer_(make_reducer(world, communicator, model_, {},
+                              options.corrupt == no_rank ? Share::update : Share::gradients)) {
+    start_training(world, communicator, model_, reducer_, options.common.seed);
     std::vector<ddp::NamedBlock> kept = model_.parameters(), state;
     if (options.optimizer == "adam")
       state = adam_.emplace(model_.parameters()).state();
@@ -93,7 +96,6 @@ class Classifier : public trainer::Module {
       state = sgd_.emplace(model_.parameters(), options.momentum).state();
     kept.insert(kept.end(), state.begin(), state.end());
     kept_.emplace(model_, std::move(kept));
-    start_training(world, communicator, model_, reducer_, options.common.seed);
     if (world.rank() == options.corrupt) model_.initialize(options.common.seed + 1);
   }
 
@@ -101,7 +103,13 @@ class Classifier : public trainer::Module {
   const ddp::Reducer<T>& reducer() const { return reducer_; }
   std::size_t planned() const { return count(options_.epochs) * sampler_.steps(); }
 
-  const std::vector<ddp::NamedBlock>& state() override { return kept_->fetch(); }
+  const std::vector<ddp::NamedBlock>& state() override {
+    if constexpr (!on_gpu<Model>) {
+      if (sgd_) gather_state(communicator_, *sgd_, reducer_);
+      if (adam_) gather_state(communicator_, *adam_, reducer_);
+    }
+    return world_.rank() == 0 ? kept_->fetch() : nothing_;
+  }
   ddp::Restored restore(const std::vector<std::filesystem::path>& newest_first,
                         const nlohmann::json& hyperparameters) override {
     return kept_->load(world_, communicator_, newest_first, hyperparameters);
@@ -200,6 +208,7 @@ class Classifier : public trainer::Module {
 #endif
   ddp::Reducer<T> reducer_;
   std::optional<CheckpointBlocks<Model>> kept_;
+  std::vector<ddp::NamedBlock> nothing_;
   std::optional<data::Loader<Batch>> batches_;
 };
 

@@ -8,9 +8,12 @@
 #include "model/perceptron_gpu.hpp"
 #endif
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,12 +30,16 @@ int with_perceptron(const multinode::Communicator& communicator, Train&& train) 
 #endif
 }
 
-// The reducer of the model's gradients; connect() comes next. Collective, called by all ranks. On the CPU, several
-// ranks' gradients lie in memory that the ranks share, unless `share` is false. On a GPU the communicator's calls go on
-// the model's stream from now on, and the model waits within the World's deadline.
+// What ranks of one host have in memory that they share, where they can: `update`, which takes train_step(), also the
+// parameters, of which each rank updates one part.
+enum class Share { nothing, gradients, update };
+
+// The reducer of the model's gradients; connect() comes next. Collective, called by all ranks. On a GPU the
+// communicator's calls go on the model's stream from now on, and the model waits within the World's deadline.
 template <class Model, class T = typename Model::value_type>
 ddp::Reducer<T> make_reducer([[maybe_unused]] multinode::World& world, multinode::Communicator& communicator,
-                             Model& model, const ddp::ReducerOptions& options = {}, bool share = true) {
+                             Model& model, const ddp::ReducerOptions& options = {},
+                             [[maybe_unused]] Share share = Share::gradients) {
 #ifdef DDP_ON_GPU
   if constexpr (on_gpu<Model>) {
     communicator.set_stream(model.stream());
@@ -44,10 +51,32 @@ ddp::Reducer<T> make_reducer([[maybe_unused]] multinode::World& world, multinode
             [&model](std::span<T> elements, T factor) { model.scale(elements, factor); }};
   }
 #endif
-  if (communicator.size() == 1 || !share) return {communicator, model.parameters(), model.gradient_storage(), options};
-  std::size_t count = 0;
-  for (const ddp::NamedBlock& parameter : model.parameters()) count += parameter.block.count;
-  return {communicator, model.parameters(), communicator.allocate<T>(count), options};
+  if constexpr (!on_gpu<Model>) {
+    if (communicator.size() == 1 || share == Share::nothing)
+      return {communicator, model.parameters(), model.gradient_storage(), options};
+    std::size_t count = 0;
+    for (const ddp::NamedBlock& parameter : model.parameters()) count += parameter.block.count;
+    const std::size_t sharded = ddp::Reducer<T>::sharded_size(count, communicator.size());
+    const std::span<T> gradients = communicator.allocate<T>(sharded);
+    if (share == Share::gradients || !communicator.shared(gradients))
+      return {communicator, model.parameters(), gradients.first(count), options};
+    return {communicator, model.parameters(), gradients, communicator.allocate<T>(sharded), options};
+  }
+}
+
+// Where each rank updates its part of the parameters, the rest of its optimizer's state is out of date. Gives every
+// rank all of it, bit for bit. Collective, called by all ranks.
+template <class T>
+void gather_state(multinode::Communicator& communicator, model::Optimizer<T>& optimizer,
+                  const ddp::Reducer<T>& reducer) {
+  for (std::size_t i = 0; i < reducer.own().size(); ++i)
+    for (const std::span<T> state : optimizer.state_of(i)) {
+      const auto [begin, end] = reducer.own()[i];
+      std::ranges::fill(state.first(begin), T(0));
+      std::ranges::fill(state.subspan(end), T(0));
+      using Bits = std::conditional_t<sizeof(T) == sizeof(std::int32_t), std::int32_t, std::int64_t>;
+      communicator.all_reduce({state.data(), state.size(), multinode::data_type_of<Bits>()});
+    }
 }
 
 // All ranks start from rank 0's parameters. Collective, called by all ranks.

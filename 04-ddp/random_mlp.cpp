@@ -238,8 +238,8 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 
   Model model(options.architecture(), options.batch_size);
   typename Model::Sgd optimizer(model.parameters());
-  constexpr bool share = false;  // it shows how the library's communication overlaps
-  ddp::Reducer<float> reducer = make_reducer(world, communicator, model, options.reducer(), share);
+  // Nothing is shared: it shows how the library's communication overlaps.
+  ddp::Reducer<float> reducer = make_reducer(world, communicator, model, options.reducer(), Share::nothing);
   start_training(world, communicator, model, reducer, seed);
   Breakdown breakdown;
   std::optional<ddp::Trace> trace;

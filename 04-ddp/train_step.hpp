@@ -23,12 +23,17 @@ constexpr bool on_gpu = requires(Model& model) {
   model.stream();
 };
 
-// Has the model write its gradients where the reducer wants them.
+// Has the model keep its gradients, and its parameters if the ranks share them, where the reducer wants them.
 template <class Model, class T>
 void connect(Model& model, const ddp::Reducer<T>& reducer) {
-  std::vector<std::span<T>> gradients;
-  for (std::size_t i = 0; i < model.parameters().size(); ++i) gradients.push_back(reducer.gradient(i));
+  std::vector<std::span<T>> gradients, parameters;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+    gradients.push_back(reducer.gradient(i));
+    if (!reducer.own().empty()) parameters.push_back(reducer.parameter(i));
+  }
   model.set_gradients(std::move(gradients));
+  if constexpr (!on_gpu<Model>)
+    if (!parameters.empty()) model.set_parameters(std::move(parameters));
 }
 
 // What else is to be done in a step.
@@ -62,7 +67,8 @@ model::Score train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& red
   now(2);
   reducer.wait();
   now(3);
-  model.update(optimizer, learning_rate);
+  model.update(optimizer, learning_rate, reducer.own());
+  if (!reducer.own().empty()) reducer.gather_parameters();
   now(4);
   if (hooks.observe) hooks.observe(times);
   return score;

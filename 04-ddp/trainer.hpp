@@ -33,7 +33,8 @@ struct Sums {
 class Module {
  public:
   virtual ~Module() = default;
-  // What a checkpoint holds: parameters and the optimizer's state, in host memory, as they are now.
+  // What a checkpoint holds: parameters and the optimizer's state, in host memory, as they are now. Looked at on rank
+  // 0.
   virtual const std::vector<ddp::NamedBlock>& state() = 0;
   // Gives all ranks the state of the first whole one of rank 0's checkpoints, as ddp::load_checkpoint() does.
   virtual ddp::Restored restore(const std::vector<std::filesystem::path>& newest_first,
@@ -144,7 +145,8 @@ class Trainer {
     best_ = next;
     if (options_.checkpoints.empty()) return;
     const nlohmann::json now = state();
-    if (folder_) ddp::write_checkpoint(options_.checkpoints / "best.checkpoint", now, module_.state());
+    const std::vector<ddp::NamedBlock>& blocks = module_.state();
+    if (folder_) ddp::write_checkpoint(options_.checkpoints / "best.checkpoint", now, blocks);
   }
 
   void save_if_due() {
@@ -152,7 +154,8 @@ class Trainer {
     const std::size_t every = options_.checkpoint_every > 0 ? options_.checkpoint_every : module_.steps();
     if (step_ % every != 0 && !done() && !(options_.save_asked && options_.save_asked(step_))) return;
     const nlohmann::json now = state();
-    if (folder_) folder_->start_write(step_, now, module_.state());
+    const std::vector<ddp::NamedBlock>& blocks = module_.state();
+    if (folder_) folder_->start_write(step_, now, blocks);
   }
 
   // With Module::state() the whole state of the training.

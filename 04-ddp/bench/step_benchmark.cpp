@@ -38,8 +38,9 @@ struct Options {
         ("steps", po::value(&steps)->default_value(steps), "that are measured")                                       //
         ("warm-up", po::value(&warm_up)->default_value(warm_up), "steps before them")                                 //
         ("bucket-bytes", po::value(&bucket_bytes)->value_name("BYTES"),
-         "of every bucket: 1 reduces each gradient alone, 1G all at once (default: the reducer's)")  //
-        ("no-overlap", po::bool_switch(&no_overlap), "reduce when the backward pass has ended")      //
+         "of every bucket: 1 reduces each gradient alone, 1G all at once (default: the reducer's; no buckets where the "
+         "ranks share memory)")                                                                            //
+        ("no-overlap", po::bool_switch(&no_overlap), "buckets, reduced when the backward pass has ended")  //
         ("independent", po::bool_switch(&independent), "ranks do not communicate: each trains a model of its own");
     return {"step_benchmark", known, common, [this] {
               multinode::require_range<std::size_t>("--batch-size", batch_size, 1, 1'000'000);
@@ -48,6 +49,7 @@ struct Options {
             }};
   }
 
+  Share share() const { return no_overlap || !bucket_bytes.empty() ? Share::gradients : Share::update; }
   ddp::ReducerOptions reducer_options() const {
     ddp::ReducerOptions options;
     options.overlap = !no_overlap;
@@ -101,9 +103,10 @@ int run(multinode::World& world, const Options& options) {
   model::Sgd<float> optimizer(model.parameters(), 0.9);
   model.initialize(options.common.seed);
   using Reducer = ddp::Reducer<float>;
-  Reducer reducer = options.independent ? Reducer(ddp::AllReduce{}, model.parameters(), model.gradient_storage(),
-                                                  options.reducer_options())
-                                        : make_reducer(world, *communicator, model, options.reducer_options());
+  Reducer reducer =
+      options.independent
+          ? Reducer(ddp::AllReduce{}, model.parameters(), model.gradient_storage(), options.reducer_options())
+          : make_reducer(world, *communicator, model, options.reducer_options(), options.share());
   connect(model, reducer);
 
   std::minstd_rand random(static_cast<std::uint32_t>(options.common.seed + mine.begin));

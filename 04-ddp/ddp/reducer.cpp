@@ -1,5 +1,6 @@
 #include "reducer.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -37,6 +38,12 @@ AllReduce all_reduce_of(multinode::Communicator& communicator, const AllReduceHo
                                          divide ? 1 / static_cast<double>(divisor) : 1);
   };
   return wrap ? wrap(plain) : plain;
+}
+
+std::size_t elements_of(std::span<const NamedBlock> parameters) {
+  std::size_t count = 0;
+  for (const NamedBlock& parameter : parameters) count += parameter.block.count;
+  return count;
 }
 
 // Outlives every watchdog.
@@ -82,6 +89,43 @@ Reducer<T>::Reducer(multinode::Communicator& communicator, std::span<const Named
 }
 
 template <class T>
+Reducer<T>::Reducer(multinode::Communicator& communicator, std::span<const NamedBlock> parameters, std::span<T> storage,
+                    std::span<T> parameter_storage, const ReducerOptions& options)
+    : Reducer(AllReduce{}, parameters, storage.first(elements_of(parameters)), options) {
+  communicator_ = &communicator;
+  storage_ = storage;
+  parameter_storage_ = parameter_storage;
+  const std::size_t part = own_part(storage).size(), begin = part * static_cast<std::size_t>(communicator.rank());
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    const auto inside = [&](std::size_t at) { return std::clamp(at, plan_.offset[i], plan_.offset[i] + counts_[i]); };
+    own_.push_back({inside(begin) - plan_.offset[i], inside(begin + part) - plan_.offset[i]});
+  }
+}
+
+template <class T>
+std::size_t Reducer<T>::sharded_size(std::size_t count, int ranks) {
+  constexpr std::size_t cache_line = 64;
+  const auto size = static_cast<std::size_t>(ranks);
+  return size * padded((count + size - 1) / size, sizeof(T), cache_line);
+}
+
+template <class T>
+std::span<T> Reducer<T>::own_part(std::span<T> storage) const {
+  const std::size_t count = storage.size() / static_cast<std::size_t>(communicator_->size());
+  return storage.subspan(count * static_cast<std::size_t>(communicator_->rank()), count);
+}
+
+template <class T>
+std::span<T> Reducer<T>::parameter(std::size_t parameter) const {
+  return parameter_storage_.subspan(plan_.offset.at(parameter), counts_[parameter]);
+}
+
+template <class T>
+void Reducer<T>::gather_parameters() {
+  communicator_->all_gather(own_part(parameter_storage_), parameter_storage_);
+}
+
+template <class T>
 Reducer<T>::~Reducer() {
   for (multinode::Work& work : started_) {
     try {
@@ -124,7 +168,7 @@ void Reducer<T>::mark_ready(std::size_t parameter) {
   --missing_[plan_.bucket[parameter]];
   if (!divisor_) return;
   if (options_.check) options_.check(names_[parameter], gradient(parameter));
-  if (options_.overlap) start_complete_buckets();
+  if (options_.overlap && !communicator_) start_complete_buckets();
 }
 
 // In order of index, whatever the order of completion: a collective that ranks call in different orders never ends.
@@ -151,6 +195,9 @@ void Reducer<T>::wait() {
       throw std::logic_error("Reducer: the gradient of '" + names_[i] + "' was not marked ready in this pass");
   adds_ = divisor_ == 0;
   if (adds_) return;
+  if (communicator_)
+    return communicator_->reduce_scatter(storage_, own_part(storage_), multinode::Reduction::sum,
+                                         "reduce_scatter of the gradients", 1 / static_cast<double>(divisor_));
   start_complete_buckets();
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) finish(b);
   started_.clear();

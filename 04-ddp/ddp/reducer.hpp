@@ -3,6 +3,7 @@
 
 #include "hooks.hpp"
 #include "parameters.hpp"
+#include "sampler.hpp"
 
 #include <multinode/communicator.hpp>
 #include <multinode/world.hpp>
@@ -74,9 +75,23 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  // Where the ranks share memory: each rank updates one part of the parameters, and nobody needs the other parts'
+  // averages. wait() then leaves in the gradients only the averages of own(i), and sends them in no buckets. `storage`
+  // and `parameter_storage` are memory that the communicator allocated and the ranks share, of sharded_size()
+  // elements.
+  Reducer(multinode::Communicator& communicator, std::span<const NamedBlock> parameters, std::span<T> storage,
+          std::span<T> parameter_storage, const ReducerOptions& options = {});
+  // For parameters of `count` elements: room for as many parts of one size as there are ranks.
+  static std::size_t sharded_size(std::size_t count, int ranks);
+
+  // Only where sharded: where the parameters lie; the elements that this rank updates, of each parameter; and what all
+  // ranks call after the update: gives each the parts of all.
+  std::span<T> parameter(std::size_t parameter) const;
+  std::span<const Range> own() const { return own_; }  // empty: not sharded, all
+  void gather_parameters();
+
   const BucketPlan& plan() const { return plan_; }
   std::size_t parameters() const;  // elements of all parameters
-  std::span<T> storage() const { return storage_; }
   std::span<T> gradient(std::size_t parameter) const;
 
   // The backward pass that follows is the step's last. wait() divides by `divisor`: the number of samples in the global
@@ -98,6 +113,7 @@ class Reducer {
   void wait();
 
  private:
+  std::span<T> own_part(std::span<T> storage) const;
   std::span<T> bucket(std::size_t b) const { return storage_.subspan(plan_.buckets[b].offset, plan_.buckets[b].count); }
   void start_complete_buckets();
   void finish(std::size_t b);
@@ -111,10 +127,13 @@ class Reducer {
   BucketPlan plan_;
   std::size_t divisor_ = 0;  // 0: this pass accumulates
   bool adds_ = false;
-  bool divided_ = false;                  // all_reduce_ divides
-  std::vector<bool> ready_;               // of each parameter: in this pass
-  std::vector<std::size_t> missing_;      // of each bucket: gradients that are not ready
-  std::vector<multinode::Work> started_;  // buckets 0 ... started_.size() - 1
+  bool divided_ = false;                             // all_reduce_ divides
+  std::vector<bool> ready_;                          // of each parameter: in this pass
+  std::vector<std::size_t> missing_;                 // of each bucket: gradients that are not ready
+  std::vector<multinode::Work> started_;             // buckets 0 ... started_.size() - 1
+  multinode::Communicator* communicator_ = nullptr;  // only where sharded, like the following
+  std::span<T> parameter_storage_;
+  std::vector<Range> own_;
 };
 
 // What trains, and where: "669706 parameters in 2 buckets; 4 ranks, mpi, on the CPU".

@@ -32,9 +32,10 @@ Sgd<T>::Sgd(std::vector<ddp::NamedBlock> parameters, double momentum, double wei
       velocity_(zeros_like<T>(parameters_)) {}
 
 template <class T>
-void Sgd<T>::update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) {
+void Sgd<T>::update(std::size_t i, std::size_t first, std::span<T> parameter, std::span<const T> gradient,
+                    double learning_rate) {
   const T rate = static_cast<T>(learning_rate), momentum = momentum_, weight_decay = weight_decay_;
-  T* const velocity = velocity_.at(i).data();
+  T* const velocity = velocity_.at(i).data() + first;
   if (momentum == 0) {  // half the memory to go through
     for (std::size_t j = 0; j < parameter.size(); ++j)
       parameter[j] -= rate * (gradient[j] + weight_decay * parameter[j]);
@@ -58,11 +59,12 @@ Adam<T>::Adam(std::vector<ddp::NamedBlock> parameters)
     : parameters_(std::move(parameters)), mean_(zeros_like<T>(parameters_)), square_(zeros_like<T>(parameters_)) {}
 
 template <class T>
-void Adam<T>::update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) {
+void Adam<T>::update(std::size_t i, std::size_t first, std::span<T> parameter, std::span<const T> gradient,
+                     double learning_rate) {
   if (steps_[0] == 0) throw std::logic_error("Adam: update() before begin_step()");
   const AdamFactors<T> factors = adam_factors<T>(steps_[0], learning_rate);
-  T* const mean = mean_.at(i).data();
-  T* const square = square_.at(i).data();
+  T* const mean = mean_.at(i).data() + first;
+  T* const square = square_.at(i).data() + first;
   for (std::size_t j = 0; j < parameter.size(); ++j)
     parameter[j] -= adam_change(mean[j], square[j], gradient[j], factors);
 }

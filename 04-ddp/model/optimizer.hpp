@@ -19,11 +19,14 @@ class Optimizer {
 
   virtual void begin_step() {}  // called before the first update() of a step
 
-  // Moves parameter number i by its gradient; both have the size of parameters[i].
-  virtual void update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) = 0;
+  // Moves elements `first` ... of parameter number i by as many of its gradient.
+  virtual void update(std::size_t i, std::size_t first, std::span<T> parameter, std::span<const T> gradient,
+                      double learning_rate) = 0;
 
   // What a checkpoint must hold beside the parameters.
   virtual std::vector<ddp::NamedBlock> state() = 0;
+  // That of it which has an element for each of parameter number i, in host memory.
+  virtual std::vector<std::span<T>> state_of(std::size_t) { return {}; }
 };
 
 // Stochastic gradient descent: velocity = momentum velocity + gradient + weight_decay parameter;
@@ -32,8 +35,10 @@ template <class T>
 class Sgd : public Optimizer<T> {
  public:
   explicit Sgd(std::vector<ddp::NamedBlock> parameters, double momentum = 0, double weight_decay = 0);
-  void update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) override;
+  void update(std::size_t i, std::size_t first, std::span<T> parameter, std::span<const T> gradient,
+              double learning_rate) override;
   std::vector<ddp::NamedBlock> state() override;
+  std::vector<std::span<T>> state_of(std::size_t i) override { return {velocity_.at(i)}; }
 
  private:
   std::vector<ddp::NamedBlock> parameters_;
@@ -47,8 +52,10 @@ class Adam : public Optimizer<T> {
  public:
   explicit Adam(std::vector<ddp::NamedBlock> parameters);
   void begin_step() override { ++steps_[0]; }
-  void update(std::size_t i, std::span<T> parameter, std::span<const T> gradient, double learning_rate) override;
+  void update(std::size_t i, std::size_t first, std::span<T> parameter, std::span<const T> gradient,
+              double learning_rate) override;
   std::vector<ddp::NamedBlock> state() override;
+  std::vector<std::span<T>> state_of(std::size_t i) override { return {mean_.at(i), square_.at(i)}; }
 
  private:
   std::vector<ddp::NamedBlock> parameters_;

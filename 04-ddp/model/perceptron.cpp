@@ -50,9 +50,15 @@ Perceptron<T>::Perceptron(Architecture architecture, std::size_t capacity)
   use_one_blas_thread();
   units_.emplace_back();
   errors_.emplace_back();
+  std::size_t count = 0;
+  for (std::size_t l = 1; l < sizes.size(); ++l) count += sizes[l] * (sizes[l - 1] + 1);
+  parameter_storage_.resize(count);
+  T* next = parameter_storage_.data();
   for (std::size_t l = 1; l < sizes.size(); ++l) {
-    parameters_.emplace_back(sizes[l] * sizes[l - 1]);
-    parameters_.emplace_back(sizes[l]);
+    for (const std::size_t size : {sizes[l] * sizes[l - 1], sizes[l]}) {
+      parameters_.emplace_back(next, size);
+      next += size;
+    }
     units_.emplace_back(capacity * sizes[l]);
     errors_.emplace_back(capacity * sizes[l]);
   }
@@ -64,8 +70,8 @@ std::vector<ddp::NamedBlock> Perceptron<T>::parameters() {
   std::vector<ddp::NamedBlock> named;
   for (std::size_t l = 1; l < sizes.size(); ++l) {
     const std::string layer = "layer " + std::to_string(l);
-    named.push_back({layer + " weights", {sizes[l], sizes[l - 1]}, std::span(parameters_[2 * l - 2])});
-    named.push_back({layer + " biases", {sizes[l]}, std::span(parameters_[2 * l - 1])});
+    named.push_back({layer + " weights", {sizes[l], sizes[l - 1]}, parameters_[2 * l - 2]});
+    named.push_back({layer + " biases", {sizes[l]}, parameters_[2 * l - 1]});
   }
   return named;
 }
@@ -73,7 +79,7 @@ std::vector<ddp::NamedBlock> Perceptron<T>::parameters() {
 template <class T>
 std::vector<T> Perceptron<T>::copy_parameters() const {
   std::vector<T> all;
-  for (const std::vector<T>& parameter : parameters_) all.insert(all.end(), parameter.begin(), parameter.end());
+  for (const std::span<T> parameter : parameters_) all.insert(all.end(), parameter.begin(), parameter.end());
   return all;
 }
 
@@ -99,11 +105,11 @@ void Perceptron<T>::initialize(std::uint64_t seed) {
 template <class T>
 std::span<T> Perceptron<T>::gradient_storage() {
   if (!gradient_storage_.empty()) return gradient_storage_;
-  for (const std::vector<T>& parameter : parameters_)
+  for (const std::span<T> parameter : parameters_)
     gradient_storage_.resize(gradient_storage_.size() + parameter.size());
   std::span<T> left = gradient_storage_;
   std::vector<std::span<T>> gradients;
-  for (const std::vector<T>& parameter : parameters_) {
+  for (const std::span<T> parameter : parameters_) {
     gradients.push_back(left.first(parameter.size()));
     left = left.subspan(parameter.size());
   }
@@ -117,6 +123,17 @@ void Perceptron<T>::set_gradients(std::vector<std::span<T>> gradients) {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     if (gradients_.at(i).size() != parameters_[i].size())
       throw std::logic_error("Perceptron: a gradient of another size");
+}
+
+template <class T>
+void Perceptron<T>::set_parameters(std::vector<std::span<T>> parameters) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters.at(i).size() != parameters_[i].size())
+      throw std::logic_error("Perceptron: a parameter of another size");
+    std::ranges::copy(parameters_[i], parameters[i].begin());
+  }
+  parameters_ = std::move(parameters);
+  parameter_storage_ = {};
 }
 
 template <class T>
@@ -193,10 +210,13 @@ void Perceptron<T>::backward(const std::function<void(std::size_t)>& ready, bool
 }
 
 template <class T>
-void Perceptron<T>::update(Optimizer<T>& optimizer, double learning_rate) {
+void Perceptron<T>::update(Optimizer<T>& optimizer, double learning_rate, std::span<const ddp::Range> parts) {
   optimizer.begin_step();
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    optimizer.update(i, parameters_[i], gradients_.at(i), learning_rate);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto [begin, end] = parts.empty() ? ddp::Range{0, parameters_[i].size()} : parts[i];
+    optimizer.update(i, begin, parameters_[i].subspan(begin, end - begin), gradients_.at(i).subspan(begin, end - begin),
+                     learning_rate);
+  }
 }
 
 template class Perceptron<float>;

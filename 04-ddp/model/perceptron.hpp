@@ -3,6 +3,7 @@
 
 #include "../data/batch.hpp"
 #include "../ddp/parameters.hpp"
+#include "../ddp/sampler.hpp"
 #include "optimizer.hpp"
 
 #include <cstddef>
@@ -81,6 +82,8 @@ class Perceptron {
   // gradient_storage(); or where the caller says.
   std::span<T> gradient_storage();
   void set_gradients(std::vector<std::span<T>> gradients);
+  // Moves the parameters there.
+  void set_parameters(std::vector<std::span<T>> parameters);
 
   // The batch stays as it is until backward() has returned. Throws std::logic_error for one that does not fit, and for
   // dropout behind hidden layers without ReLU.
@@ -92,7 +95,8 @@ class Perceptron {
   // as soon as gradient i is complete. `add`: to what is there. An empty batch gives gradients of 0.
   void backward(const std::function<void(std::size_t)>& ready, bool add = false);
 
-  void update(Optimizer<T>& optimizer, double learning_rate);
+  // Of every parameter, or of these elements of parameter 0, 1 ...
+  void update(Optimizer<T>& optimizer, double learning_rate, std::span<const ddp::Range> parts = {});
 
   // As PerceptronGpu has them. take_totals(): of all forward passes since the last call; bad_step stays 0.
   Totals take_totals() { return std::exchange(totals_, {}); }
@@ -105,7 +109,8 @@ class Perceptron {
 
   Architecture architecture_;
   std::size_t capacity_;
-  std::vector<std::vector<T>> parameters_;
+  std::vector<T> parameter_storage_;
+  std::vector<std::span<T>> parameters_;
   std::vector<T> gradient_storage_;
   std::vector<std::span<T>> gradients_;
   std::vector<std::vector<T>> units_;   // of each layer but the input: capacity x size

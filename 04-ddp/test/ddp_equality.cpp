@@ -39,7 +39,7 @@
 //  bound = 10 max(r, 1) sum over steps (D + U)
 #include "ddp/philox.hpp"
 #include "ddp/sampler.hpp"
-#include "train_step.hpp"
+#include "on_device.hpp"
 
 #include <multinode/program.hpp>
 #include <multinode/program_options.hpp>
@@ -73,6 +73,7 @@ struct Training {
   std::size_t passes = 1;                // that a step consists of
   bool rank_marks_in_its_order = false;  // not from the last parameter to the first
   ddp::ReducerOptions buckets = small_buckets;
+  bool parts = false;  // each rank updates one part of the parameters, if the ranks share memory
 };
 
 const Training trainings[] = {
@@ -83,6 +84,7 @@ const Training trainings[] = {
      .passes = 3,
      .rank_marks_in_its_order = true},
     {.name = "Adam, cross-entropy", .loss = model::Loss::cross_entropy, .adam = true},
+    {.name = "Adam, cross-entropy, update in parts", .loss = model::Loss::cross_entropy, .adam = true, .parts = true},
     {.name = "Adam, binary cross-entropy, 3 passes, any order",
      .loss = model::Loss::binary_cross_entropy,
      .adam = true,
@@ -120,6 +122,7 @@ void gather(const Training& training, std::span<const std::uint32_t> numbers, st
 
 struct History {
   std::vector<std::vector<double>> parameters;  // after each step
+  std::vector<double> state;                    // the optimizer's, at the end
   std::vector<double> root;                     // Adam's smallest v of the comment above, after each step
 };
 
@@ -153,7 +156,12 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
       const bool left_out = fault == Fault::unreduced_bucket && step == planted_step && bucket++ == 0;
       return left_out ? multinode::Work() : communicator->start_all_reduce(block, multinode::Reduction::sum, name);
     };
-  ddp::Reducer<double> reducer(std::move(all_reduce), model.parameters(), model.gradient_storage(), training.buckets);
+  const auto make = [&]() -> ddp::Reducer<double> {
+    if (training.parts && communicator)
+      return make_reducer(world, *communicator, model, training.buckets, Share::update);
+    return {std::move(all_reduce), model.parameters(), model.gradient_storage(), training.buckets};
+  };
+  ddp::Reducer<double> reducer = make();
   connect(model, reducer);
   model.initialize(seed);
   if (communicator) ddp::broadcast_parameters(world, *communicator, model.parameters());
@@ -194,6 +202,11 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
     }
     history.parameters.push_back(model.copy_parameters());
     history.root.push_back(smallest_root(*optimizer, step + 1));
+  }
+  if (communicator) gather_state(*communicator, *optimizer, reducer);
+  for (const ddp::NamedBlock& block : optimizer->state()) {
+    const std::span values(static_cast<const double*>(block.block.data), block.block.count);
+    history.state.insert(history.state.end(), values.begin(), values.end());
   }
   return history;
 }
@@ -261,13 +274,14 @@ bool compare(const Training& training, multinode::World& world, multinode::Commu
     return largest_difference(alone.parameters.back(), together.parameters.back()) / bound;
   };
   const History together = train(training, seed, world, &communicator, fault);
-  std::vector<double> last = together.parameters.back();
-  const ddp::NamedBlock block{"parameters", {last.size()}, std::span(last)};
-  const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, {&block, 1});
+  std::vector<double> last = together.parameters.back(), state = together.state;
+  const ddp::NamedBlock blocks[] = {{"parameters", {last.size()}, std::span(last)},
+                                    {"state", {state.size()}, std::span(state)}};
+  const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, blocks);
   const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;
   double least = std::numeric_limits<double>::infinity();  // of what the faults do
   for (const Fault planted : {Fault::missing_average, Fault::dropped_sample, Fault::unreduced_bucket})
-    if (world.size() > 1 || planted != Fault::unreduced_bucket)
+    if ((world.size() > 1 && !training.parts) || planted != Fault::unreduced_bucket)
       least = std::min(least, off(train(training, seed, world, &communicator, planted)));
   if (world.rank() == 0)
     std::printf("%s, %d ranks: %s: difference/bound %.2g, with faults %.2g; ranks %s, %s\n",

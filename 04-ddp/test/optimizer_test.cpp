@@ -33,8 +33,8 @@ struct Trained {
     std::vector<T> all;
     for (std::size_t j = 0; j < 4; ++j) all.push_back(static_cast<T>(gradient(j, step)));
     optimizer->begin_step();
-    optimizer->update(0, first, std::span<const T>(all).first(3), learning_rate);
-    optimizer->update(1, second, std::span<const T>(all).last(1), learning_rate);
+    optimizer->update(0, 0, first, std::span<const T>(all).first(3), learning_rate);
+    optimizer->update(1, 0, second, std::span<const T>(all).last(1), learning_rate);
   }
   std::vector<T> elements() const { return {first[0], first[1], first[2], second[0]}; }
 };

@@ -72,8 +72,8 @@ TEST(TensorSgd, MovesParametersAsSgdDoes) {
   for (int step = 0; step < 10; ++step) {
     const torch::Tensor gradient = torch::randn({1000});
     const std::span<const float> there(gradient.data_ptr<float>(), 1000);
-    sgd.update(0, one, there, 0.1);
-    tensor_sgd.update(0, other, there, 0.1);
+    sgd.update(0, 0, one, there, 0.1);
+    tensor_sgd.update(0, 0, other, there, 0.1);
   }
   const auto state = tensor_sgd.state(), wanted = sgd.state();
   ASSERT_EQ(state.size(), 1u);

@@ -39,12 +39,13 @@ TensorSgd::TensorSgd(std::vector<ddp::NamedBlock> parameters, torch::Device devi
     velocity_.push_back(torch::zeros({static_cast<std::int64_t>(parameter.block.count)}, device));
 }
 
-void TensorSgd::update(std::size_t i, std::span<float> parameter, std::span<const float> gradient,
+void TensorSgd::update(std::size_t i, std::size_t first, std::span<float> parameter, std::span<const float> gradient,
                        double learning_rate) {
   const torch::NoGradGuard no_grad;
   torch::Tensor p = floats(parameter.data(), parameter.size(), device_);
-  velocity_[i].mul_(momentum_).add_(floats(gradient.data(), gradient.size(), device_)).add_(p, weight_decay_);
-  p.sub_(velocity_[i], learning_rate);
+  torch::Tensor velocity = velocity_[i].narrow(0, static_cast<std::int64_t>(first), p.numel());
+  velocity.mul_(momentum_).add_(floats(gradient.data(), gradient.size(), device_)).add_(p, weight_decay_);
+  p.sub_(velocity, learning_rate);
 }
 
 std::vector<ddp::NamedBlock> TensorSgd::state() {

@@ -22,7 +22,7 @@ class TensorSgd : public model::Optimizer<float> {
  public:
   TensorSgd(std::vector<ddp::NamedBlock> parameters, torch::Device device, double momentum = 0,
             double weight_decay = 0);
-  void update(std::size_t i, std::span<float> parameter, std::span<const float> gradient,
+  void update(std::size_t i, std::size_t first, std::span<float> parameter, std::span<const float> gradient,
               double learning_rate) override;
   std::vector<ddp::NamedBlock> state() override;
 

@@ -131,7 +131,7 @@ torch::Tensor DistributedDataParallel::train(const std::function<torch::Tensor()
 void DistributedDataParallel::update(model::Optimizer<float>& optimizer, double learning_rate) {
   optimizer.begin_step();
   for (std::size_t i = 0; i < blocks_.size(); ++i)
-    optimizer.update(i, {static_cast<float*>(blocks_[i].block.data), blocks_[i].block.count}, reducer_->gradient(i),
+    optimizer.update(i, 0, {static_cast<float*>(blocks_[i].block.data), blocks_[i].block.count}, reducer_->gradient(i),
                      learning_rate);
 }
 

@@ -83,7 +83,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 
   Model model({{rows.table.features(), 12, 8, 1}, model::Loss::binary_cross_entropy}, rows.table.size());
   typename Model::Adam optimizer(model.parameters());
-  ddp::Reducer<float> reducer = make_reducer(world, communicator, model);
+  ddp::Reducer<float> reducer = make_reducer(world, communicator, model, {}, Share::update);
   start_training(world, communicator, model, reducer, seed);
 
   if (world.rank() == 0) std::printf("%s; ranks: %d\n", rows.described.c_str(), world.size());

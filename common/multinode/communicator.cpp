@@ -223,8 +223,14 @@ void Communicator::carry_out(const Call& call) {
     case all_reduce:
       return all_reduce_block(call.out, call.reduction, call.factor);
     case reduce_scatter:
-      return do_reduce_scatter(call.in, call.out, call.reduction);
+      if (SharedMemory* const memory = is_own_part(call.out, call.in) ? memory_of(call.in) : nullptr)
+        return memory->reduce_scatter(call.out, call.reduction, call.factor);
+      do_reduce_scatter(call.in, call.out, call.reduction);
+      if (call.factor != 1) scale(call.out.type, call.out.data, call.out.count, call.factor);
+      return;
     case all_gather:
+      if (SharedMemory* const memory = is_own_part(call.in, call.out) ? memory_of(call.out) : nullptr)
+        return memory->all_gather(call.out);
       return do_all_gather(call.in, call.out);
     case send:
       return do_send(call.in, call.peer);
@@ -241,7 +247,11 @@ void Communicator::all_reduce_block(const Block& block, Reduction reduction, dou
   if (factor != 1) scale(block.type, block.data, block.count, factor);
 }
 
-SharedMemory* Communicator::memory_of(const Block& block) const {
+bool Communicator::is_own_part(const ConstBlock& part, const ConstBlock& whole) const {
+  return part.data == static_cast<const std::byte*>(whole.data) + static_cast<std::size_t>(rank_) * part.bytes();
+}
+
+SharedMemory* Communicator::memory_of(const ConstBlock& block) const {
   for (const auto& memory : memory_)
     if (memory->holds(block)) return memory.get();
   return nullptr;
@@ -301,8 +311,12 @@ void Communicator::all_reduce(const Block& block, Reduction reduction) {
   all_reduce_block(block, reduction, 1);
 }
 
-void Communicator::reduce_scatter(ConstBlock in, Block out, Reduction reduction) {
-  run(reduce_scatter_call(in, out, reduction));
+void Communicator::reduce_scatter(ConstBlock in, Block out, Reduction reduction, const char* name, double factor) {
+  if (factor != 1 && carrier_ == Carrier::stream) throw std::invalid_argument("reduce_scatter: nccl takes no factor");
+  Call call = reduce_scatter_call(in, out, reduction);
+  call.own_name = name;
+  call.factor = factor;
+  run(call);
 }
 void Communicator::all_gather(ConstBlock in, Block out) { run(all_gather_call(in, out)); }
 void Communicator::send(ConstBlock block, int peer) { run(peer_call(Call::Kind::send, block, {}, peer)); }

@@ -108,8 +108,10 @@ class Communicator {
   // rank.
   void all_reduce(const Block& block, Reduction reduction = Reduction::sum);
   // in: size() blocks of out.count elements; out: the reduction of block number rank() of all ranks. They must not
-  // overlap.
-  void reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum);
+  // overlap, but `out` may be that block of `in` if the ranks share the memory of `in`. `name` and `factor`: see
+  // start_all_reduce.
+  void reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum, const char* name = nullptr,
+                      double factor = 1);
   // out: size() blocks of in.count elements, in order of rank. `in` may be this rank's own block of `out`.
   void all_gather(ConstBlock in, Block out);
   // send and start_send may wait for their recv: if two ranks send to each other, one must receive first.
@@ -128,14 +130,15 @@ class Communicator {
   Work start_recv(Block block, int peer);
 
   // Collective. `count` zeros of T in host memory, as long as the communicator lives. If all ranks are on one host, mpi
-  // and gloo all-reduce a block of it where it lies, without sending: take it for blocks that are reduced often. All
-  // ranks must then pass blocks at the same place in it.
+  // and gloo work on a block of it where it lies, without sending: all_reduce, and reduce_scatter and all_gather where
+  // the smaller block is this rank's part of the larger one. Take it for blocks that are reduced often. All ranks must
+  // then pass blocks at the same place in it.
   template <class T>
   std::span<T> allocate(std::size_t count) {
     return {reinterpret_cast<T*>(allocate_bytes(count * sizeof(T))), count};
   }
   // Whether the ranks share the memory of `block`.
-  bool shared(const Block& block) const { return memory_of(block) != nullptr; }
+  bool shared(const ConstBlock& block) const { return memory_of(block) != nullptr; }
 
   // Returns when all operations so far are complete on this rank. nccl: waits on the host for the communicator's stream
   // and the caller's, at most until the World's deadline. Use it instead of cudaStreamSynchronize, which waits for a
@@ -202,7 +205,8 @@ class Communicator {
   void all_reduce_block(const Block& block, Reduction reduction, double factor);
   void run(const Call& call);
   std::byte* allocate_bytes(std::size_t bytes);
-  SharedMemory* memory_of(const Block& block) const;  // null: the ranks do not share it
+  SharedMemory* memory_of(const ConstBlock& block) const;  // null: the ranks do not share it
+  bool is_own_part(const ConstBlock& part, const ConstBlock& whole) const;
   Call broadcast_call(Block block, int root) const;
   Call reduce_scatter_call(ConstBlock in, Block out, Reduction reduction) const;
   Call all_gather_call(ConstBlock in, Block out) const;

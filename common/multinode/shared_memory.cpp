@@ -172,32 +172,59 @@ void SharedMemory::meet() {
   h.sleepers.fetch_sub(1);
 }
 
-void SharedMemory::all_reduce(const Block& block_of_mine, Reduction reduction, double factor) {
-  const std::size_t bytes = block_of_mine.bytes(), one = size_of(block_of_mine.type);
-  const auto offset = static_cast<std::size_t>(static_cast<std::byte*>(block_of_mine.data) - mine().data());
+// Returns the block's offset in mine(), when all ranks have called it: the data of all are there.
+std::size_t SharedMemory::begin(const Block& block, const char* operation) {
+  const std::size_t bytes = block.bytes();
+  const auto offset = static_cast<std::size_t>(static_cast<std::byte*>(block.data) - mine().data());
   header_->calls[rank_] = {offset, bytes};
-  meet();  // the data of all ranks are there
+  meet();
   if (const Header::Call& first = header_->calls[0]; first.offset != offset || first.bytes != bytes)
-    throw std::invalid_argument("all_reduce in shared memory: " + std::to_string(bytes) + " bytes at " +
+    throw std::invalid_argument(std::string(operation) + " in shared memory: " + std::to_string(bytes) + " bytes at " +
                                 std::to_string(offset) + " on rank " + std::to_string(rank_) + ", " +
                                 std::to_string(first.bytes) + " at " + std::to_string(first.offset) + " on rank 0");
-  const auto begin_of_part = [&](int r) {
-    const auto whole = block_of_mine.count * static_cast<std::size_t>(r) / static_cast<std::size_t>(size_);
-    return std::min(rounded(whole * one, cache_line), bytes);
-  };
+  return offset;
+}
+
+// Bytes first ... end - 1 of the block. The result goes to all ranks' blocks, or to this rank's alone.
+void SharedMemory::reduce(const Block& whole, std::size_t offset, std::size_t first, std::size_t end,
+                          Reduction reduction, double factor, bool for_all) {
   alignas(cache_line) std::array<std::byte, tile> sum;
-  const std::size_t end = begin_of_part(rank_ + 1);
-  for (std::size_t at = begin_of_part(rank_), length = 0; at < end; at += length) {
+  for (std::size_t at = first, length = 0; at < end; at += length) {
     length = std::min(tile, end - at);
     const auto of = [&](int r) { return block(r) + offset + at; };
-    const std::size_t count = length / one;
-    combine(block_of_mine.type, reduction, sum.data(), of(0), of(1), count);
-    for (int r = 2; r < size_; ++r) combine(block_of_mine.type, reduction, sum.data(), sum.data(), of(r), count);
-    if (reduction == Reduction::average) divide(block_of_mine.type, sum.data(), count, size_);
-    if (factor != 1) scale(block_of_mine.type, sum.data(), count, factor);
-    for (int r = 0; r < size_; ++r) std::memcpy(of(r), sum.data(), length);
+    const std::size_t count = length / size_of(whole.type);
+    combine(whole.type, reduction, sum.data(), of(0), of(1), count);
+    for (int r = 2; r < size_; ++r) combine(whole.type, reduction, sum.data(), sum.data(), of(r), count);
+    if (reduction == Reduction::average) divide(whole.type, sum.data(), count, size_);
+    if (factor != 1) scale(whole.type, sum.data(), count, factor);
+    for (int r = for_all ? 0 : rank_; r < (for_all ? size_ : rank_ + 1); ++r) std::memcpy(of(r), sum.data(), length);
   }
+}
+
+void SharedMemory::all_reduce(const Block& block, Reduction reduction, double factor) {
+  const std::size_t offset = begin(block, "all_reduce");
+  const auto begin_of_part = [&](int r) {
+    const auto before = block.count * static_cast<std::size_t>(r) / static_cast<std::size_t>(size_);
+    return std::min(rounded(before * size_of(block.type), cache_line), block.bytes());
+  };
+  reduce(block, offset, begin_of_part(rank_), begin_of_part(rank_ + 1), reduction, factor, true);
   meet();  // the results of all ranks are there
+}
+
+void SharedMemory::reduce_scatter(const Block& part, Reduction reduction, double factor) {
+  const auto size = static_cast<std::size_t>(size_);
+  const std::size_t first = part.bytes() * static_cast<std::size_t>(rank_);
+  const Block whole(static_cast<std::byte*>(part.data) - first, part.count * size, part.type);
+  reduce(whole, begin(whole, "reduce_scatter"), first, first + part.bytes(), reduction, factor, false);
+  meet();  // no rank reads this one's block any more
+}
+
+void SharedMemory::all_gather(const Block& whole) {
+  const std::size_t offset = begin(whole, "all_gather"), part = whole.bytes() / static_cast<std::size_t>(size_);
+  const std::size_t at = offset + part * static_cast<std::size_t>(rank_);
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_) std::memcpy(block(r) + at, block(rank_) + at, part);
+  meet();
 }
 
 }  // namespace multinode

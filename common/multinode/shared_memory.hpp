@@ -9,9 +9,9 @@
 
 namespace multinode {
 
-// One block of memory per rank. If all ranks are on one host, each rank maps the blocks of all, and all_reduce() works
-// in them: nothing is sent and nothing is copied. The memory has no name in a file system, so nothing is left when the
-// processes are killed.
+// One block of memory per rank. If all ranks are on one host, each rank maps the blocks of all, and the collectives
+// work in them: nothing is sent. The memory has no name in a file system, so nothing is left when the processes are
+// killed.
 class SharedMemory {
  public:
   // Collective. `bytes` per rank, zeroed. If the ranks cannot share memory (several hosts, containers that hide
@@ -27,14 +27,19 @@ class SharedMemory {
   SharedMemory& operator=(const SharedMemory&) = delete;
 
   std::span<std::byte> mine() const { return {block(rank_), bytes_}; }
-  // Whether all_reduce() can reduce `block`: it lies in mine(), and the ranks share it.
-  bool holds(const Block& block) const {
+  // Whether the collectives can work on `block`: it lies in mine(), and the ranks share it.
+  bool holds(const ConstBlock& block) const {
     const auto* data = static_cast<const std::byte*>(block.data);
     return header_ && data >= mine().data() && data + block.bytes() <= mine().data() + bytes_;
   }
   // Collective, with the same place in mine() on all ranks. Each rank reduces one part, in order of rank, multiplies it
   // by `factor`, and writes it to all blocks: so all ranks have the same bits. `factor` is for floating-point types.
   void all_reduce(const Block& block, Reduction reduction, double factor);
+  // Collective, likewise, for `part` number rank of as many parts as there are ranks, one behind the other: reduces all
+  // of them, and leaves on each rank the result of its own part, and the other parts as they are.
+  void reduce_scatter(const Block& part, Reduction reduction, double factor);
+  // Collective, likewise: every rank gets part r of rank r's block, for all r. The parts have the same size.
+  void all_gather(const Block& block);
 
  private:
   struct Header;
@@ -45,6 +50,9 @@ class SharedMemory {
   void unmap() noexcept;
   bool join(World& world);
   void meet();
+  std::size_t begin(const Block& block, const char* operation);
+  void reduce(const Block& block, std::size_t offset, std::size_t first, std::size_t end, Reduction reduction,
+              double factor, bool for_all);
 
   int rank_, size_;
   std::size_t bytes_, stride_ = 0, mapped_ = 0;

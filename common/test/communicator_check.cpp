@@ -160,7 +160,8 @@ class Checker {
   void of_type(std::size_t count) {
     for (const Reduction reduction : reductions) {
       for (const bool allocated : {false, true}) reduce<T>(count, reduction, allocated);
-      scatter<T>(count > 1000 ? count / ranks() + 1 : count, reduction);
+      for (const bool allocated : {false, true})
+        scatter<T>(count > 1000 ? count / ranks() + 1 : count, reduction, allocated && shared());
     }
     copies<T>(count);
   }
@@ -197,34 +198,56 @@ class Checker {
       c_.start_all_reduce(data, Reduction::sum, nullptr, 1.0 / 3).wait();
       const float right = static_cast<float>(c_.size() * (c_.size() + 1) / 2) * static_cast<float>(1.0 / 3);
       check("all_reduce with a factor", data, [&](std::size_t) { return right; });
-      ++operations_;
+      std::vector<float> apart(data.size() * ranks());
+      const std::span<float> whole = c_.shared(data) ? take<float>(apart.size()) : std::span(apart);
+      const std::span<float> mine = c_.shared(data) ? own_part(whole) : std::span(own);
+      std::ranges::fill(whole, static_cast<float>(c_.rank() + 1));
+      c_.reduce_scatter(whole, mine, Reduction::sum, nullptr, 1.0 / 3);
+      check("reduce_scatter with a factor", mine, [&](std::size_t) { return right; });
+      operations_ += 2;
     }
     taken_ = 0;
   }
 
+  bool shared() const { return c_.shared({memory_.data(), memory_.size(), DataType::uint8}); }
+
   template <class T>
-  void scatter(std::size_t count, Reduction reduction) {
-    const auto in = std::make_shared<std::vector<T>>(count * ranks());
-    const auto out = std::make_shared<std::vector<T>>(count);
+  std::span<T> own_part(std::span<T> whole) const {
+    const std::size_t count = whole.size() / ranks();
+    return whole.subspan(count * static_cast<std::size_t>(c_.rank()), count);
+  }
+
+  template <class T>
+  void scatter(std::size_t count, Reduction reduction, bool in_place) {
+    const auto own_in = std::make_shared<std::vector<T>>(in_place ? 0 : count * ranks());
+    const auto own_out = std::make_shared<std::vector<T>>(in_place ? 0 : count);
+    const std::span<T> in = in_place ? take<T>(count * ranks()) : std::span(*own_in);
+    const std::span<T> out = in_place ? own_part(in) : std::span(*own_out);
     const std::size_t salt = next_salt();
     const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
     const std::size_t mine = count * static_cast<std::size_t>(c_.rank());
-    operations_waiting_.push_back(
-        {[=, this] {
-           fill(*in, [&](std::size_t i) { return values->mine(i + salt); });
-           std::ranges::fill(*out, T(77));
-         },
-         [=, this] { c_.reduce_scatter(std::span<const T>(*in), std::span(*out), reduction); },
-         [=, this] { return c_.start_reduce_scatter(std::span<const T>(*in), std::span(*out), reduction); },
-         [=, this] {
-           check("reduce_scatter " + std::string(name_of(reduction)), std::span(*out),
-                 [&](std::size_t i) { return values->result(mine + i + salt); });
-         }});
+    operations_waiting_.push_back({[=, this] {
+                                     std::ranges::fill(out, T(77));
+                                     fill(in, [&](std::size_t i) { return values->mine(i + salt); });
+                                   },
+                                   [=, this] { c_.reduce_scatter(in, out, reduction); },
+                                   [=, this] { return c_.start_reduce_scatter(in, out, reduction); },
+                                   [=, keep = std::pair(own_in, own_out), this] {
+                                     check("reduce_scatter " + std::string(name_of(reduction)), out,
+                                           [&](std::size_t i) { return values->result(mine + i + salt); });
+                                     // Nobody else's part has changed.
+                                     if (in_place)
+                                       check("reduce_scatter in place", in, [&](std::size_t i) {
+                                         return i / count == static_cast<std::size_t>(c_.rank())
+                                                    ? values->result(i + salt)
+                                                    : values->mine(i + salt);
+                                       });
+                                   }});
   }
 
   template <class T>
   void copies(std::size_t count) {
-    const auto blank = [](std::vector<T>& data) { std::ranges::fill(data, T(77)); };
+    const auto blank = [](std::span<T> data) { std::ranges::fill(data, T(77)); };
     for (int root = 0; root < c_.size(); root += std::max(1, c_.size() - 1)) {
       const auto data = std::make_shared<std::vector<T>>(count);
       const std::size_t salt = next_salt();
@@ -241,22 +264,22 @@ class Checker {
                                      }});
     }
 
-    for (const bool in_place : {false, true}) {
+    enum class In { apart, place, allocated };
+    for (const In how : {In::apart, In::place, In::allocated}) {
       const std::size_t part = count > 1000 ? count / ranks() + 1 : count;
-      const auto in = std::make_shared<std::vector<T>>(part);
-      const auto out = std::make_shared<std::vector<T>>(part * ranks());
+      const auto own_in = std::make_shared<std::vector<T>>(part);
+      const auto own_out = std::make_shared<std::vector<T>>(part * ranks());
+      const std::span<T> out = how == In::allocated ? take<T>(part * ranks()) : std::span(*own_out);
+      const std::span<T> in = how == In::apart ? std::span(*own_in) : own_part(out);
       const std::size_t salt = next_salt();
-      const std::span<T> mine = std::span(*out).subspan(part * static_cast<std::size_t>(c_.rank()), part);
-      const std::span<const T> from = in_place ? std::span<const T>(mine) : std::span<const T>(*in);
       operations_waiting_.push_back(
           {[=, this] {
-             blank(*out);
-             fill(in_place ? mine : std::span<T>(*in), [&](std::size_t i) { return pattern<T>(c_.rank(), i + salt); });
+             blank(out);
+             fill(in, [&](std::size_t i) { return pattern<T>(c_.rank(), i + salt); });
            },
-           [=, this] { c_.all_gather(from, std::span(*out)); },
-           [=, this] { return c_.start_all_gather(from, std::span(*out)); },
-           [=, this] {
-             check("all_gather", std::span(*out),
+           [=, this] { c_.all_gather(in, out); }, [=, this] { return c_.start_all_gather(in, out); },
+           [=, keep = std::pair(own_in, own_out), this] {
+             check("all_gather", out,
                    [&](std::size_t i) { return pattern<T>(static_cast<int>(i / part), i % part + salt); });
            }});
     }

@@ -141,12 +141,12 @@ TEST(Convert, Bfloat16) { expect_conversions<bfloat16>(); }
 
 // ThreadSanitizer sees no race between processes, and none between two mappings of one file. Threads over one mapping
 // show it every access.
-TEST(SharedMemory, RanksThatAreThreadsGetTheSum) {
+TEST(SharedMemory, RanksThatAreThreadsGetTheResults) {
   struct alignas(4096) Page {
     std::array<std::byte, 4096> bytes;
   };
-  for (const int ranks : {2, 3}) {  // 3: they do not spin on two cores
-    constexpr std::size_t count = 5000;
+  for (const int ranks : {2, 3}) {       // 3: they do not spin on two cores
+    constexpr std::size_t count = 5004;  // a multiple of 2 and 3
     constexpr int calls = 100;
     const std::size_t bytes = count * sizeof(float);
     std::vector<Page> memory((SharedMemory::total(ranks, bytes) + sizeof(Page) - 1) / sizeof(Page));
@@ -161,6 +161,16 @@ TEST(SharedMemory, RanksThatAreThreadsGetTheSum) {
           for (std::size_t i = 0; i < count; ++i)
             ASSERT_EQ(data[i], static_cast<float>(ranks * (ranks - 1) / 2 * call) +
                                    static_cast<float>(ranks) * static_cast<float>(i));
+          // As in a training step: what all ranks wrote is reduced in parts, changed, and gathered.
+          std::ranges::fill(data, static_cast<float>(call + rank));
+          const std::size_t part = count / static_cast<std::size_t>(ranks);
+          const std::span<float> own = data.subspan(part * static_cast<std::size_t>(rank), part);
+          mine.reduce_scatter(Block(own), Reduction::sum, 2);
+          for (float& element : own) element += static_cast<float>(rank);
+          mine.all_gather(Block(data));
+          for (std::size_t i = 0; i < count; ++i)
+            ASSERT_EQ(data[i],
+                      static_cast<float>(2 * ranks * call + ranks * (ranks - 1)) + static_cast<float>(i / part));
         }
       });
   }
