@@ -238,7 +238,7 @@ std::string name_of_way(const ::testing::TestParamInfo<Way>& info) { return info
 INSTANTIATE_TEST_SUITE_P(By, Restart, ::testing::ValuesIn(one_way_a_library()), name_of_way);
 INSTANTIATE_TEST_SUITE_P(By, RestartOnce, ::testing::Values(quickest_way()), name_of_way);
 
-#ifdef PATH_mnrun
+#if defined(PATH_mnrun) && defined(MULTINODE_HAVE_GLOO)
 // A group that mnrun starts again.
 class Mnrun : public Restart {
  protected:
