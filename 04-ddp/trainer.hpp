@@ -33,8 +33,8 @@ struct Sums {
 class Module {
  public:
   virtual ~Module() = default;
-  // What a checkpoint holds: parameters and the optimizer's state, in host memory, as they are now. Looked at on rank
-  // 0.
+  // What a checkpoint holds: parameters and the optimizer's state, in host memory, as they are now. Only rank 0's is
+  // used.
   virtual const std::vector<ddp::NamedBlock>& state() = 0;
   // Gives all ranks the state of the first whole one of rank 0's checkpoints, as ddp::load_checkpoint() does.
   virtual ddp::Restored restore(const std::vector<std::filesystem::path>& newest_first,
