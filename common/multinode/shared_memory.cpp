@@ -221,10 +221,12 @@ void SharedMemory::reduce_scatter(const Block& part, Reduction reduction, double
 
 void SharedMemory::all_gather(const Block& whole) {
   const std::size_t offset = begin(whole, "all_gather"), part = whole.bytes() / static_cast<std::size_t>(size_);
-  const std::size_t at = offset + part * static_cast<std::size_t>(rank_);
-  for (int r = 0; r < size_; ++r)
-    if (r != rank_) std::memcpy(block(r) + at, block(rank_) + at, part);
-  meet();
+  // Each rank fetches: to write into another's memory would move every cache line twice.
+  for (int r = 0; r < size_; ++r) {
+    const std::size_t at = offset + part * static_cast<std::size_t>(r);
+    if (r != rank_) std::memcpy(block(rank_) + at, block(r) + at, part);
+  }
+  meet();  // no rank reads this one's block any more
 }
 
 }  // namespace multinode
