@@ -85,7 +85,7 @@ class Classifier : public trainer::Module {
                 .output_relu = options.output_relu,
                 .tf32 = options.precision == "tf32"},
                capacity_),
-        // Where each rank updates a part for all, a rank with other parameters does not stay alone.
+        // --corrupt needs ranks that each update all parameters: else the wrong ones spread to all ranks.
         reducer_(make_reducer(world, communicator, model_, {},
                               options.corrupt == no_rank ? Share::update : Share::gradients)) {
     start_training(world, communicator, model_, reducer_, options.common.seed);

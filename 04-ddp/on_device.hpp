@@ -30,12 +30,12 @@ int with_perceptron(const multinode::Communicator& communicator, Train&& train) 
 #endif
 }
 
-// What ranks of one host have in memory that they share, where they can: `update`, which takes train_step(), also the
-// parameters, of which each rank updates one part.
+// What the ranks of one host keep in shared memory, if they can share any. `update`: the gradients and the parameters,
+// of which each rank updates one part; use it with train_step().
 enum class Share { nothing, gradients, update };
 
-// The reducer of the model's gradients; connect() comes next. Collective, called by all ranks. On a GPU the
-// communicator's calls go on the model's stream from now on, and the model waits within the World's deadline.
+// Makes the reducer of the model's gradients; call connect() next. Collective, called by all ranks. On a GPU it puts
+// the communicator's later calls on the model's stream, and limits the model's waiting by the World's deadline.
 template <class Model, class T = typename Model::value_type>
 ddp::Reducer<T> make_reducer([[maybe_unused]] multinode::World& world, multinode::Communicator& communicator,
                              Model& model, const ddp::ReducerOptions& options = {},
@@ -54,8 +54,7 @@ ddp::Reducer<T> make_reducer([[maybe_unused]] multinode::World& world, multinode
   if constexpr (!on_gpu<Model>) {
     if (communicator.size() == 1 || share == Share::nothing)
       return {communicator, model.parameters(), model.gradient_storage(), options};
-    std::size_t count = 0;
-    for (const ddp::NamedBlock& parameter : model.parameters()) count += parameter.block.count;
+    const std::size_t count = ddp::elements_of(model.parameters());
     const std::size_t sharded = ddp::Reducer<T>::sharded_size(count, communicator.size());
     const std::span<T> gradients = communicator.allocate<T>(sharded);
     if (share == Share::gradients || !communicator.shared(gradients))

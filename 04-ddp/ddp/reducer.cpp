@@ -40,12 +40,6 @@ AllReduce all_reduce_of(multinode::Communicator& communicator, const AllReduceHo
   return wrap ? wrap(plain) : plain;
 }
 
-std::size_t elements_of(std::span<const NamedBlock> parameters) {
-  std::size_t count = 0;
-  for (const NamedBlock& parameter : parameters) count += parameter.block.count;
-  return count;
-}
-
 // Outlives every watchdog.
 const char* name_of_bucket(std::size_t b) {
   static const std::vector<std::string> names = [] {

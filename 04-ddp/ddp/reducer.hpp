@@ -75,19 +75,20 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Where the ranks share memory: each rank updates one part of the parameters, and nobody needs the other parts'
-  // averages. wait() then leaves in the gradients only the averages of own(i), and sends them in no buckets. `storage`
-  // and `parameter_storage` are memory that the communicator allocated and the ranks share, of sharded_size()
-  // elements.
+  // Sharded: each rank updates one part of the parameters, so it needs only that part's averages. wait() computes the
+  // averages of own() in one reduce_scatter, without buckets, and leaves the other gradients unreduced. `storage` and
+  // `parameter_storage` have sharded_size() elements each, in memory that the communicator allocated and the ranks
+  // share.
   Reducer(multinode::Communicator& communicator, std::span<const NamedBlock> parameters, std::span<T> storage,
           std::span<T> parameter_storage, const ReducerOptions& options = {});
-  // For parameters of `count` elements: room for as many parts of one size as there are ranks.
+  // The size of storage for parameters of `count` elements: one part per rank, all of the same size.
   static std::size_t sharded_size(std::size_t count, int ranks);
 
-  // Only where sharded: where the parameters lie; the elements that this rank updates, of each parameter; and what all
-  // ranks call after the update: gives each the parts of all.
+  // Only if sharded: where a parameter lies in parameter_storage.
   std::span<T> parameter(std::size_t parameter) const;
-  std::span<const Range> own() const { return own_; }  // empty: not sharded, all
+  // The elements of each parameter that this rank updates. Empty if not sharded: it updates all.
+  std::span<const Range> own() const { return own_; }
+  // Only if sharded: copies the parts that the other ranks updated. Collective, called by all ranks after the update.
   void gather_parameters();
 
   const BucketPlan& plan() const { return plan_; }

@@ -25,7 +25,7 @@ class Optimizer {
 
   // What a checkpoint must hold beside the parameters.
   virtual std::vector<ddp::NamedBlock> state() = 0;
-  // That of it which has an element for each of parameter number i, in host memory.
+  // The blocks of it that have one element per element of parameter number i, in host memory.
   virtual std::vector<std::span<T>> state_of(std::size_t) { return {}; }
 };
 

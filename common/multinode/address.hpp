@@ -33,8 +33,8 @@ std::string own_address();
 // address only if there is no other; "" if there is none.
 std::string address_towards(const Endpoint& to);
 
-// A TCP port that is free on all addresses and stays so while this object lives: the kernel gives it to nobody who asks
-// for any port, and a server that sets SO_REUSEADDR, as most do, can listen on it. Throws std::system_error.
+// Reserves a TCP port that is free on all addresses. While this object lives, the kernel does not choose the port for
+// another socket, but a server that sets SO_REUSEADDR, as most do, can listen on it. Throws std::system_error.
 class FreePort {
  public:
   FreePort();

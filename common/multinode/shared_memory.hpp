@@ -35,10 +35,10 @@ class SharedMemory {
   // Collective, with the same place in mine() on all ranks. Each rank reduces one part, in order of rank, multiplies it
   // by `factor`, and writes it to all blocks: so all ranks have the same bits. `factor` is for floating-point types.
   void all_reduce(const Block& block, Reduction reduction, double factor);
-  // Collective, likewise, for `part` number rank of as many parts as there are ranks, one behind the other: reduces all
-  // of them, and leaves on each rank the result of its own part, and the other parts as they are.
+  // Collective, likewise. `part` is this rank's part; the parts of all ranks have the same size and lie one behind the
+  // other. Replaces it by its reduction over all ranks' blocks. The other parts of this rank's block do not change.
   void reduce_scatter(const Block& part, Reduction reduction, double factor);
-  // Collective, likewise: every rank gets part r of rank r's block, for all r. The parts have the same size.
+  // Collective, likewise. `block` is all parts: each rank copies part r from rank r's block into its own, for all r.
   void all_gather(const Block& block);
 
  private:
