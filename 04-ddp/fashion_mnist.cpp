@@ -1,14 +1,12 @@
 // fashion_mnist: trains a perceptron to classify images of clothes; each rank has a part of every batch. The loop is in
-// trainer.hpp, the training step in train_step.hpp, and for GPUs in on_device.hpp. Exit status: 0 all ranks have the
-// same parameters and the accuracy is high enough; 1 not, failed or timed out; 2 bad command line or environment; 77 no
-// GPU for --backend nccl.
+// trainer.hpp, the training step in on_device.hpp. Exit status: 0 all ranks have the same parameters and the accuracy
+// is high enough; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
 #include "data/fashion_mnist.hpp"
 #include "data/loader.hpp"
 #include "ddp/reducer.hpp"
 #include "ddp/sampler.hpp"
 #include "model/perceptron.hpp"
 #include "on_device.hpp"
-#include "progress.hpp"
 #include "trainer.hpp"
 
 #include <multinode/program.hpp>
@@ -19,8 +17,11 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <iostream>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -89,12 +90,12 @@ class Classifier : public trainer::Module {
         reducer_(make_reducer(world, communicator, model_, {},
                               options.corrupt == no_rank ? Share::update : Share::gradients)) {
     start_training(world, communicator, model_, reducer_, options.common.seed);
-    std::vector<ddp::NamedBlock> kept = model_.parameters(), state;
     if (options.optimizer == "adam")
-      state = adam_.emplace(model_.parameters()).state();
+      adam_.emplace(model_.parameters());
     else
-      state = sgd_.emplace(model_.parameters(), options.momentum).state();
-    kept.insert(kept.end(), state.begin(), state.end());
+      sgd_.emplace(model_.parameters(), options.momentum);
+    std::vector<ddp::NamedBlock> kept = model_.parameters();
+    with_optimizer([&](auto& optimizer) { std::ranges::copy(optimizer.state(), std::back_inserter(kept)); });
     kept_.emplace(model_, std::move(kept));
     if (world.rank() == options.corrupt) model_.initialize(options.common.seed + 1);
   }
@@ -104,10 +105,8 @@ class Classifier : public trainer::Module {
   std::size_t planned() const { return count(options_.epochs) * sampler_.steps(); }
 
   const std::vector<ddp::NamedBlock>& state() override {
-    if constexpr (!on_gpu<Model>) {
-      if (sgd_) gather_state(communicator_, *sgd_, reducer_);
-      if (adam_) gather_state(communicator_, *adam_, reducer_);
-    }
+    if constexpr (!on_gpu<Model>)
+      with_optimizer([&](auto& optimizer) { gather_state(communicator_, optimizer, reducer_); });
     return world_.rank() == 0 ? kept_->fetch() : nothing_;
   }
   ddp::Restored restore(const std::vector<std::filesystem::path>& newest_first,
@@ -120,26 +119,49 @@ class Classifier : public trainer::Module {
     batches_.reset();  // it reads the sampler
     sampler_.set_epoch(static_cast<std::uint32_t>(epoch));
     step_ = (epoch - 1) * steps() + first;
+    begun_ = std::chrono::steady_clock::now();
+    trained_ = 0;
     batches_.emplace(first, steps(), [this](std::size_t s, Batch& batch) {
       data::gather(images_.train, sampler_.local_batch(s), batch);
     });
   }
 
   void training_step(std::size_t step) override {
-    if (sgd_)
-      train(*sgd_, batches_->next(), sampler_.global_batch(step).size());
-    else
-      train(*adam_, batches_->next(), sampler_.global_batch(step).size());
+    Batch& mine = batches_->next();
+    const std::size_t all = sampler_.global_batch(step).size(), divisor = options_.no_average ? 1 : all;
+    const double rate = options_.first_rate() * (1 - static_cast<double>(step_) / static_cast<double>(planned()));
+    const model::Dropout dropout{options_.dropout, options_.common.seed, static_cast<std::uint32_t>(step_)};
+    const bool plant = world_.rank() == options_.nan && step_ + 1 == nan_step;
+    constexpr T nan = std::numeric_limits<T>::quiet_NaN();
+    with_optimizer([&](auto& optimizer) {
+#ifdef DDP_ON_GPU
+      if constexpr (on_gpu<Model>) {
+        if (plant) mine.inputs.at(0) = nan;
+        train_step(model_, optimizer, reducer_, mine, divisor, dropout, rate, {},
+                   options_.cuda_graph ? &graphs_ : nullptr, all);
+      } else
+#endif
+      {
+        const auto plant_nan = [&](std::size_t parameter) {
+          if (plant && parameter == 0) reducer_.gradient(parameter)[0] = nan;
+        };
+        train_step(model_, optimizer, reducer_, mine, divisor, dropout, rate, {.complete = plant_nan});
+      }
+    });
+    samples_ += static_cast<double>(mine.size());
+    ++step_;
   }
 
   trainer::Sums take_losses() override {
     double sums[] = {take_loss(world_, communicator_, model_), std::exchange(samples_, 0)};
     sum_over_ranks(communicator_, model_, sums);
+    trained_ += sums[1];
     return {sums[0], sums[1]};
   }
 
   // Each rank looks at its part of the images.
   trainer::Metrics validate() override {
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun_;
     const ddp::Range mine = ddp::part_of(images_.test.size(), count(world_.rank()), count(world_.size()));
     Batch batch;
     for (std::size_t begin = mine.begin; begin < mine.end; begin += capacity_) {
@@ -152,7 +174,10 @@ class Classifier : public trainer::Module {
     double sums[] = {totals.loss, static_cast<double>(totals.right)};
     sum_over_ranks(communicator_, model_, sums);
     const auto images = static_cast<double>(images_.test.size());
-    return {{"val_loss", sums[0] / images}, {"val_accuracy", 100 * sums[1] / images}};
+    return {{"val_loss", sums[0] / images},
+            {"val_accuracy", 100 * sums[1] / images},
+            {"seconds", seconds.count()},
+            {"samples_per_second", trained_ / seconds.count()}};
   }
 
   // Whether a rank has had SIGUSR1. All ranks have to do the same, so they look together, and not in every step.
@@ -165,29 +190,9 @@ class Classifier : public trainer::Module {
   }
 
  private:
-  // One step; `all` is the number of images in the whole batch, of which `mine` is this rank's part.
-  template <class Optimizer>
-  void train(Optimizer& optimizer, Batch& mine, std::size_t all) {
-    const double rate = options_.first_rate() * (1 - static_cast<double>(step_) / static_cast<double>(planned()));
-    const std::size_t divisor = options_.no_average ? 1 : all;
-    const model::Dropout dropout{options_.dropout, options_.common.seed, static_cast<std::uint32_t>(step_)};
-    const bool plant = world_.rank() == options_.nan && step_ + 1 == nan_step;
-    constexpr T nan = std::numeric_limits<T>::quiet_NaN();
-#ifdef DDP_ON_GPU
-    if constexpr (on_gpu<Model>) {
-      if (plant) mine.inputs.at(0) = nan;
-      train_step(model_, optimizer, reducer_, mine, divisor, dropout, rate, {},
-                 options_.cuda_graph ? &graphs_ : nullptr, all);
-    } else
-#endif
-    {
-      const auto plant_nan = [&](std::size_t parameter) {
-        if (plant && parameter == 0) reducer_.gradient(parameter)[0] = nan;
-      };
-      train_step(model_, optimizer, reducer_, mine, divisor, dropout, rate, {.complete = plant_nan, .observe = {}});
-    }
-    samples_ += static_cast<double>(mine.size());
-    ++step_;
+  template <class Use>
+  void with_optimizer(Use use) {
+    sgd_ ? use(*sgd_) : use(*adam_);
   }
 
   multinode::World& world_;
@@ -199,6 +204,8 @@ class Classifier : public trainer::Module {
   std::size_t capacity_;  // samples that the model takes at once
   std::size_t step_ = 0;  // steps so far, of all epochs
   double samples_ = 0;    // of this rank, since take_losses()
+  double trained_ = 0;    // samples of all ranks, since begin_epoch()
+  std::chrono::steady_clock::time_point begun_;
 
   Model model_;
   std::optional<typename Model::Sgd> sgd_;  // one of the two
@@ -216,33 +223,34 @@ template <class Model>
 int train(multinode::World& world, multinode::Communicator& communicator, const Options& options,
           const data::FashionMnist& images) {
   Classifier<Model> classifier(world, communicator, options, images);
-  Progress progress(world.rank() == 0);
-  progress.line(fmt::format("{} images to learn from, {} to test with; ", images.train.size(), images.test.size()) +
-                summary(classifier.reducer(), world, communicator));
+  const auto say = [&](const std::string& line) {
+    if (world.rank() == 0) std::cout << line << std::endl;
+  };
+  say(fmt::format("{} images to learn from, {} to test with; ", images.train.size(), images.test.size()) +
+      summary(classifier.reducer(), world, communicator));
   std::optional<multinode::JsonLines> json;
   trainer::TrainerOptions settings{.max_epochs = count(options.epochs),
                                    .log_every = count(options.log_every),
                                    .hyperparameters = options.settled(images.train.size()),
                                    .patience = count(options.patience),
-                                   .monitor = "val_accuracy",
-                                   .largest = true,
+                                   .score = [](const auto& metrics) { return metrics.at("val_accuracy"); },
                                    .checkpoints = options.checkpoint,
                                    .checkpoint_every = count(options.checkpoint_every)};
   if (options.steps > 0) settings.max_steps = count(options.steps);
   settings.save_asked = [&](std::size_t step) { return classifier.save_is_asked(step); };
   settings.on_log = [&](const trainer::Trainer& trainer) {
     const std::size_t steps = classifier.steps(), step = trainer.step() - trainer.epochs() * steps;
-    const bool ends = step == steps || trainer.done();
-    progress.step(trainer.epochs() + 1, step, steps,
-                  fmt::format(": loss {:.4f}", trainer.metrics().at("train_loss_step")),
-                  !ends || options.log_every == 1);
+    const bool ends = step == steps || trainer.done();  // the line of the epoch comes next
+    if (ends && options.log_every > 1) return;
+    say(fmt::format("epoch {} step {} of {}: loss {:.4f}", trainer.epochs() + 1, step, steps,
+                    trainer.metrics().at("train_loss_step")));
   };
   settings.on_validation_end = [&](const trainer::Trainer& trainer) {
     const double loss = trainer.metrics().at("train_loss_epoch"), accuracy = trainer.metrics().at("val_accuracy");
-    const double seconds = trainer.seconds(), speed = trainer.samples() / seconds;
+    const double seconds = trainer.metrics().at("seconds"), speed = trainer.metrics().at("samples_per_second");
     const std::size_t epoch = trainer.epochs() + 1;
-    progress.line(fmt::format("epoch {}: loss {:.4f}, test accuracy {:.2f} %, {:.2f} s, {:.0f} samples/s", epoch, loss,
-                              accuracy, seconds, speed));
+    say(fmt::format("epoch {}: loss {:.4f}, test accuracy {:.2f} %, {:.2f} s, {:.0f} samples/s", epoch, loss, accuracy,
+                    seconds, speed));
     json->write({{"epoch", epoch},
                  {"steps", trainer.step()},
                  {"loss", loss},
@@ -254,11 +262,11 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   json.emplace(world.rank() == 0 ? options.common.json : "", !trainer.resumed().empty());
   if (world.rank() == 0) json->write(multinode::fingerprint(world));
   if (!trainer.resumed().empty())
-    progress.line(fmt::format("resumes from {}, after step {} of {}", trainer.resumed().string(), trainer.step(),
-                              classifier.planned()));
+    say(fmt::format("resumes from {}, after step {} of {}", trainer.resumed().string(), trainer.step(),
+                    classifier.planned()));
   trainer.fit();
   if (trainer.stopped())
-    progress.line(fmt::format("stopped: the test accuracy has not been better for {} epochs", options.patience));
+    say(fmt::format("stopped: the test accuracy has not been better for {} epochs", options.patience));
 
   // Right: the same parameters on all ranks, which have learned enough.
   const trainer::Metrics metrics = trainer.metrics().empty() ? classifier.validate() : trainer.metrics();
@@ -269,11 +277,11 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   const double wanted = options.min_accuracy >= 0 ? options.min_accuracy : options.epochs >= 3 && whole ? 86 : 0;
   const bool right = identical && accuracy >= wanted;
   for (std::size_t r = 0; r < hashes.size() && !identical; ++r)
-    progress.line("parameters: " + hashes[r] + " on rank " + std::to_string(r));
-  if (identical) progress.line("parameters: " + hashes[0] + " on every rank");
-  progress.line(fmt::format("{}: test accuracy {:.2f} %", right ? "RIGHT" : "WRONG", accuracy) +
-                (wanted > 0 ? fmt::format(", at least {:g} % wanted", wanted) : "") +
-                (identical ? "" : "; the ranks' parameters differ"));
+    say("parameters: " + hashes[r] + " on rank " + std::to_string(r));
+  if (identical) say("parameters: " + hashes[0] + " on every rank");
+  say(fmt::format("{}: test accuracy {:.2f} %", right ? "RIGHT" : "WRONG", accuracy) +
+      (wanted > 0 ? fmt::format(", at least {:g} % wanted", wanted) : "") +
+      (identical ? "" : "; the ranks' parameters differ"));
   json->write({{"right", right}, {"accuracy", accuracy}, {"parameters", hashes[0]}, {"identical", identical}});
   return right ? multinode::exit_right : multinode::exit_wrong;
 }

@@ -1,21 +1,39 @@
-// on_device.hpp: one training for the CPU and for GPUs: all in which model::Perceptron and model::PerceptronGpu differ.
-// A program writes its training as a template of the model, and with_perceptron() calls it with the right one.
+// on_device.hpp: data-parallel training of one model, on CPUs and on GPUs: what is done at the start, in each step and
+// at the end, and all in which model::Perceptron and model::PerceptronGpu differ. A program writes its training as a
+// template of the model, and with_perceptron() calls it with the right one.
 #pragma once
 
+#include "data/batch.hpp"
 #include "ddp/checkpoint.hpp"
-#include "train_step.hpp"
+#include "ddp/reducer.hpp"
+#include "ddp/trace.hpp"
+#include "model/perceptron.hpp"
 #ifdef DDP_ON_GPU
 #include "model/perceptron_gpu.hpp"
 #endif
 
+#include <multinode/communicator.hpp>
+
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+// Whether the model is on a GPU.
+template <class Model>
+constexpr bool on_gpu = requires(Model& model) {
+  model.stream();
+};
 
 // Returns train.operator()<Model>(), where Model computes where the communicator's memory is. Throws HardwareAbsent for
 // nccl in a build without kernels.
@@ -78,6 +96,19 @@ void gather_state(multinode::Communicator& communicator, model::Optimizer<T>& op
     }
 }
 
+// Has the model keep its gradients, and its parameters if the ranks share them, where the reducer wants them.
+template <class Model, class T>
+void connect(Model& model, const ddp::Reducer<T>& reducer) {
+  std::vector<std::span<T>> gradients, parameters;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+    gradients.push_back(reducer.gradient(i));
+    if (!reducer.own().empty()) parameters.push_back(reducer.parameter(i));
+  }
+  model.set_gradients(std::move(gradients));
+  if constexpr (!on_gpu<Model>)
+    if (!parameters.empty()) model.set_parameters(std::move(parameters));
+}
+
 // All ranks start from rank 0's parameters. Collective, called by all ranks.
 template <class Model, class T>
 void start_training(multinode::World& world, multinode::Communicator& communicator, Model& model,
@@ -86,6 +117,42 @@ void start_training(multinode::World& world, multinode::Communicator& communicat
   model.initialize(seed);
   ddp::broadcast_parameters(world, communicator, model.parameters());
   model.parameters_changed();
+}
+
+// What else is to be done in a step.
+struct StepHooks {
+  std::function<void(std::size_t)> complete = {};  // with a gradient's number, before it is sent
+  ddp::StepObserver observe = {};                  // when the step has ended
+};
+
+// `batch` is this rank's part; `divisor` is what the sum of all ranks' gradients is divided by: the number of samples
+// in the whole batch. Throws std::runtime_error if the loss of this rank's part is not finite.
+template <class Model, class Optimizer, class T>
+void train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, const data::Batch<T>& batch,
+                std::size_t divisor, const model::Dropout& dropout, double learning_rate, const StepHooks& hooks = {}) {
+  ddp::StepTimes times;
+  const auto now = [&times](std::size_t i) { times.at[i] = std::chrono::steady_clock::now(); };
+  now(0);
+  const double loss = model.forward(batch, dropout).loss;
+  // Before the reduction: behind it every rank's parameters are as bad, and nobody can tell whose loss was.
+  if (!std::isfinite(loss))
+    throw std::runtime_error("the loss is " + std::to_string(loss) + " in step " + std::to_string(dropout.step + 1) +
+                             "; a smaller --learning-rate may help");
+  now(1);
+  reducer.begin(divisor);
+  model.backward(
+      [&](std::size_t parameter) {
+        if (hooks.complete) hooks.complete(parameter);
+        reducer.mark_ready(parameter);
+      },
+      reducer.adds());
+  now(2);
+  reducer.wait();
+  now(3);
+  model.update(optimizer, learning_rate, reducer.own());
+  if (!reducer.own().empty()) reducer.gather_parameters();
+  now(4);
+  if (hooks.observe) hooks.observe(times);
 }
 
 #ifdef DDP_ON_GPU
@@ -111,6 +178,15 @@ void train_step(model::PerceptronGpu<T, U>& model, Optimizer& optimizer, ddp::Re
 }
 #endif
 
+// Sums a few numbers over all ranks.
+template <class Model>
+void sum_over_ranks(multinode::Communicator& communicator, [[maybe_unused]] Model& model, std::span<double> numbers) {
+  if constexpr (on_gpu<Model>)  // NCCL takes device memory only
+    model.sum(communicator, numbers);
+  else
+    communicator.all_reduce(numbers);
+}
+
 // The sum of the losses of this rank's samples since the last call. Collective, called by all ranks. On a GPU, where
 // train_step() did not wait for the loss, it throws std::runtime_error, on all ranks, if one was not finite; it names
 // the step, and the rank where it was one alone: a step later every rank's parameters are as bad.
@@ -121,21 +197,13 @@ double take_loss([[maybe_unused]] multinode::World& world, multinode::Communicat
   double bad = totals.bad_step > 0;
   sum_over_ranks(communicator, model, {&bad, 1});
   if (bad == 0) return totals.loss;
-  const std::vector<std::string> steps =
-      world.gather("first step without a loss", totals.bad_step > 0 ? std::to_string(totals.bad_step) : "");
-  std::size_t first = 0, ranks = 0, rank = 0;
-  for (std::size_t r = 0; r < steps.size(); ++r) {
-    if (steps[r].empty()) continue;
-    const std::size_t step = std::stoul(steps[r]);
-    if (ranks == 0 || step < first) {
-      first = step;
-      ranks = 0;
-      rank = r;
-    }
-    ranks += step == first;
-  }
-  throw std::runtime_error("the loss of " + (ranks == 1 ? "rank " + std::to_string(rank) : "several ranks") +
-                           " is not finite in step " + std::to_string(first) + "; a smaller --learning-rate may help");
+  std::vector<unsigned long> steps;
+  for (const std::string& step : world.gather("first step without a loss", std::to_string(totals.bad_step)))
+    steps.push_back(step == "0" ? std::numeric_limits<unsigned long>::max() : std::stoul(step));
+  const auto first = std::ranges::min_element(steps);
+  const bool one = std::ranges::count(steps, *first) == 1;
+  throw std::runtime_error("the loss of " + (one ? "rank " + std::to_string(first - steps.begin()) : "several ranks") +
+                           " is not finite in step " + std::to_string(*first) + "; a smaller --learning-rate may help");
 }
 
 // hashes_of_ranks() of the model's parameters. Collective, called by all ranks.

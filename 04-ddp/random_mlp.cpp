@@ -269,8 +269,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
     for (std::size_t s = 0; s < options.steps; ++s, ++step) {
       draw((step * size + rank) * options.batch_size, options.batch_size, seed, batch);
       train_step(model, optimizer, reducer, batch, size * options.batch_size,
-                 {0, seed, static_cast<std::uint32_t>(step)}, options.learning_rate,
-                 {.complete = {}, .observe = observe});
+                 {0, seed, static_cast<std::uint32_t>(step)}, options.learning_rate, {.observe = observe});
     }
     losses[rank] = take_loss(world, communicator, model) / static_cast<double>(options.steps * options.batch_size);
     sum_over_ranks(communicator, model, losses);
@@ -316,9 +315,8 @@ int run(multinode::World& world, const Options& options) {
   if (communicator->backend() == multinode::Backend::nccl &&
       (options.measure_overlap > 0 || options.compression != "none" || options.breakdown || !options.trace.empty()))
     throw multinode::UsageError(
-        "--measure-overlap, --compression, --breakdown and --trace: only on CPUs, with --backend mpi or gloo (on GPUs "
-        "the "
-        "host only queues the work: use NVIDIA's nsys profile)");
+        "--measure-overlap, --compression, --breakdown and --trace: only on CPUs, with --backend mpi or gloo (on "
+        "GPUs the host only queues the work: use NVIDIA's nsys profile)");
   return with_perceptron<float>(*communicator,
                                 [&]<class Model>() { return train<Model>(world, *communicator, options); });
 }

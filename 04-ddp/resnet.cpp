@@ -7,7 +7,6 @@
 #include "data/loader.hpp"
 #include "ddp/checkpoint.hpp"
 #include "ddp/sampler.hpp"
-#include "progress.hpp"
 #include "torch/device.hpp"
 #include "torch/distributed_data_parallel.hpp"
 
@@ -21,6 +20,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iostream>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -169,8 +169,10 @@ int run(multinode::World& world, const Options& options) {
 
   multinode::JsonLines json(rank == 0 ? options.common.json : "");
   if (rank == 0) json.write(multinode::fingerprint(world));
-  Progress progress(rank == 0);
-  progress.line(options.arch + ", " + summary(parallel.reducer(), world, *communicator));
+  const auto say = [&](const std::string& line) {
+    if (rank == 0) std::cout << line << std::endl;
+  };
+  say(options.arch + ", " + summary(parallel.reducer(), world, *communicator));
 
   // Every batch is full: BatchNorm would find no variance in a last one of a single image.
   std::optional<ddp::DistributedSampler> sampler;
@@ -197,21 +199,19 @@ int run(multinode::World& world, const Options& options) {
                          *optimizer, options.learning_rate);
       communicator->synchronize();  // a GPU's work ends within the deadline, or names who is late
       loss += mean.item<double>();
-      progress.step(static_cast<std::size_t>(epoch), step + 1, steps,
-                    fmt::format(": loss {:.4f} on rank 0", loss / static_cast<double>(step + 1)), false);
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     const double speed = static_cast<double>(steps * global_batch) / seconds;
     loss = sum_over_ranks(*communicator, device, loss) / (static_cast<double>(steps) * world.size());
     nlohmann::json line{{"epoch", epoch}, {"loss", loss}, {"seconds", seconds}, {"samples_per_second", speed}};
-    progress.line(fmt::format("Epoch: {}, loss: {:.4f}, samples_per_sec: {:.4f}", epoch, loss, speed));
+    say(fmt::format("Epoch: {}, loss: {:.4f}, samples_per_sec: {:.4f}", epoch, loss, speed));
 
     if ((epoch + 1) % options.save_every == 0 || epoch + 1 == options.num_epochs) {
       parallel.broadcast_buffers();
       if (photographs) {
         const double accuracy = evaluate(*communicator, device, net, photographs->test);
         line["accuracy"] = accuracy;
-        progress.line(fmt::format("Epoch: {}, Accuracy: {:.4f}", epoch, accuracy));
+        say(fmt::format("Epoch: {}, Accuracy: {:.4f}", epoch, accuracy));
       }
       if (rank == 0) {
         if (std::filesystem::exists(file)) std::filesystem::rename(file, before);
@@ -225,8 +225,8 @@ int run(multinode::World& world, const Options& options) {
   const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, HostBlocks(model, device).here());
   const bool right = std::set(hashes.begin(), hashes.end()).size() == 1;
   for (std::size_t r = 0; r < hashes.size() && !right; ++r)
-    progress.line("parameters: " + hashes[r] + " on rank " + std::to_string(r));
-  progress.line(right ? "RIGHT: parameters " + hashes[0] + " on every rank" : "WRONG: the ranks' parameters differ");
+    say("parameters: " + hashes[r] + " on rank " + std::to_string(r));
+  say(right ? "RIGHT: parameters " + hashes[0] + " on every rank" : "WRONG: the ranks' parameters differ");
   if (rank == 0) json.write({{"right", right}, {"parameters", hashes[0]}});
   return right ? multinode::exit_right : multinode::exit_wrong;
 }

@@ -12,13 +12,13 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trainer {
@@ -27,14 +27,15 @@ using Metrics = std::map<std::string, double>;  // by name: "val_loss"
 
 struct Sums {
   double loss = 0, samples = 0;
-  void add(const Sums& other) { loss += other.loss, samples += other.samples; }
+  void operator+=(const Sums& other) { loss += other.loss, samples += other.samples; }
+  friend void to_json(nlohmann::json& json, const Sums& sums) { json = {sums.loss, sums.samples}; }
+  friend void from_json(const nlohmann::json& json, Sums& sums) { sums = {json.at(0), json.at(1)}; }
 };
 
 class Module {
  public:
   virtual ~Module() = default;
-  // What a checkpoint holds: parameters and the optimizer's state, in host memory, as they are now. Only rank 0's is
-  // used.
+  // What a checkpoint holds: parameters and the optimizer's state, in host memory, as they are now; rank 0's is used.
   virtual const std::vector<ddp::NamedBlock>& state() = 0;
   // Gives all ranks the state of the first whole one of rank 0's checkpoints, as ddp::load_checkpoint() does.
   virtual ddp::Restored restore(const std::vector<std::filesystem::path>& newest_first,
@@ -43,30 +44,26 @@ class Module {
   // training_step(first), (first + 1) ... of this epoch, which is counted from 1, come next. What they do is a function
   // of epoch and step, so that a training can resume in the middle of an epoch.
   virtual void begin_epoch(std::size_t epoch, std::size_t first) = 0;
-  virtual void training_step(std::size_t step) = 0;  // forward, backward, reduction, update: see train_step.hpp
+  virtual void training_step(std::size_t step) = 0;  // forward, backward, reduction, update
   virtual Sums take_losses() = 0;                    // of all ranks, since the last call
   virtual Metrics validate() = 0;                    // the same bits on all ranks
 };
-
-class Trainer;
-using Hook = std::function<void(const Trainer&)>;  // called on all ranks
 
 struct TrainerOptions {
   std::size_t max_epochs = 1;
   std::size_t max_steps = std::numeric_limits<std::size_t>::max();  // of all epochs; also in the middle of one
   std::size_t log_every = 50;           // steps of an epoch; the last of an epoch always logs
   nlohmann::json hyperparameters = {};  // what a resumed training cannot change, by name: {"--seed", 1}
-  Hook on_log = {};                     // there is a new "train_loss_step", the mean since the last log
-  Hook on_validation_end = {};          // new "train_loss_epoch", and what Module::validate() returned
+  // Hooks, called on all ranks: there is a new "train_loss_step", the mean since the last log; there are a new
+  // "train_loss_epoch" and what Module::validate() returned.
+  std::function<void(const class Trainer&)> on_log = {}, on_validation_end = {};
 
-  // Early stopping: after so many epochs (0: never) in which a metric has not become better, larger or smaller than
-  // before and finite.
+  // Early stopping: after so many epochs (0: never) whose score was not finite and larger than all before.
   std::size_t patience = 0;
-  std::string monitor = {};
-  bool largest = false;
+  std::function<double(const Metrics&)> score = {};
 
   // Rank 0 writes the newest two checkpoints to this folder, and alone needs it; with `patience`, also best.checkpoint
-  // after an epoch in which the metric improved. Empty: none.
+  // after an epoch with the best score so far. Empty: none.
   std::filesystem::path checkpoints = {};
   std::size_t checkpoint_every = 0;                       // steps; 0: every epoch; and always at the end
   std::function<bool(std::size_t step)> save_asked = {};  // one more, where it returns true, on all ranks
@@ -77,41 +74,31 @@ class Trainer {
   // Resumes from the newest whole checkpoint: on the same number of ranks the parameters become the same, bit for bit.
   Trainer(multinode::World& world, Module& module, TrainerOptions options)
       : options_(std::move(options)), module_(module) {
-    if (!options_.checkpoints.empty() && world.rank() == 0) folder_.emplace(options_.checkpoints, 2, &world.watchdog());
+    if (!options_.checkpoints.empty() && world.rank() == 0) folder_.emplace(options_.checkpoints, &world.watchdog());
     ddp::Restored restored = module_.restore(folder_ ? folder_->newest_first() : std::vector<std::filesystem::path>(),
                                              options_.hyperparameters);
     resumed_ = std::move(restored.path);
-    if (restored.state.is_null()) return;
-    const nlohmann::json& state = restored.state.at("trainer");
-    epochs_ = state.at("epochs");
-    step_ = state.at("step");
-    epoch_ = {state.at("epoch").at(0), state.at("epoch").at(1)};
-    line_ = {state.at("line").at(0), state.at("line").at(1)};
-    if (!state.at("best").is_null()) best_ = state.at("best").get<double>();
-    without_ = state.at("without");
+    if (!restored.state.is_null()) at_ = restored.state.at("trainer");
   }
 
   // Trains until max_epochs, max_steps, or early stopping.
   void fit() {
     while (!done()) {
-      const std::size_t first = epochs_ * module_.steps(), end = std::min(first + module_.steps(), options_.max_steps);
-      const auto start = std::chrono::steady_clock::now();
-      const double before = epoch_.samples + line_.samples;
-      module_.begin_epoch(epochs_ + 1, step_ - first);
-      while (step_ < end) {
-        module_.training_step(step_ - first);
-        ++step_;
-        if ((step_ - first) % options_.log_every == 0 || step_ == end) log();
-        if (step_ < end) save_if_due();
+      const std::size_t first = at_.epochs * module_.steps(),
+                        end = std::min(first + module_.steps(), options_.max_steps);
+      module_.begin_epoch(at_.epochs + 1, at_.step - first);
+      while (at_.step < end) {
+        module_.training_step(at_.step - first);
+        ++at_.step;
+        if ((at_.step - first) % options_.log_every == 0 || at_.step == end) log();
+        if (at_.step < end) save_if_due();
       }
-      seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      samples_ = epoch_.samples - before;
-      metrics_["train_loss_epoch"] = epoch_.loss / epoch_.samples;
+      metrics_["train_loss_epoch"] = at_.epoch.loss / at_.epoch.samples;
       for (const auto& [name, value] : module_.validate()) metrics_[name] = value;
       if (options_.on_validation_end) options_.on_validation_end(*this);
       if (end - first == module_.steps()) {
-        ++epochs_;
-        epoch_ = {};
+        ++at_.epochs;
+        at_.epoch = {};
         if (options_.patience > 0) compare_with_best();
       }
       save_if_due();
@@ -119,67 +106,56 @@ class Trainer {
     if (folder_) folder_->wait();
   }
 
-  bool done() const { return stopped() || epochs_ >= options_.max_epochs || step_ >= options_.max_steps; }
-  bool stopped() const { return options_.patience > 0 && without_ >= options_.patience; }  // early
-  std::size_t step() const { return step_; }                                               // so far, of all epochs
-  std::size_t epochs() const { return epochs_; }                                           // complete ones
-  double seconds() const { return seconds_; }          // that this run trained in the epoch, without validation
-  double samples() const { return samples_; }          // of all ranks, in that time
-  const Metrics& metrics() const { return metrics_; }  // the same bits on all ranks
+  bool done() const { return stopped() || at_.epochs >= options_.max_epochs || at_.step >= options_.max_steps; }
+  bool stopped() const { return options_.patience > 0 && at_.without >= options_.patience; }  // early
+  std::size_t step() const { return at_.step; }                                               // so far, of all epochs
+  std::size_t epochs() const { return at_.epochs; }                                           // complete ones
+  const Metrics& metrics() const { return metrics_; }
   const std::filesystem::path& resumed() const { return resumed_; }  // the checkpoint; empty: none
 
  private:
   void log() {
-    line_.add(module_.take_losses());
-    metrics_["train_loss_step"] = line_.loss / line_.samples;
-    epoch_.add(line_);
-    line_ = {};
+    at_.line += module_.take_losses();
+    metrics_["train_loss_step"] = at_.line.loss / at_.line.samples;
+    at_.epoch += std::exchange(at_.line, {});
     if (options_.on_log) options_.on_log(*this);
   }
 
   void compare_with_best() {
-    const double next = metrics_.at(options_.monitor);
-    const bool better = std::isfinite(next) && (!best_ || (options_.largest ? next > *best_ : next < *best_));
-    without_ = better ? 0 : without_ + 1;
-    if (!better) return;
-    best_ = next;
-    if (options_.checkpoints.empty()) return;
-    const nlohmann::json now = state();
-    const std::vector<ddp::NamedBlock>& blocks = module_.state();
-    if (folder_) ddp::write_checkpoint(options_.checkpoints / "best.checkpoint", now, blocks);
+    const double score = options_.score(metrics_);
+    ++at_.without;
+    if (!std::isfinite(score) || (!at_.best.is_null() && score <= at_.best.get<double>())) return;
+    at_.without = 0;
+    at_.best = score;
+    if (!options_.checkpoints.empty()) save(true);
   }
 
   void save_if_due() {
     if (options_.checkpoints.empty()) return;
     const std::size_t every = options_.checkpoint_every > 0 ? options_.checkpoint_every : module_.steps();
-    if (step_ % every != 0 && !done() && !(options_.save_asked && options_.save_asked(step_))) return;
-    const nlohmann::json now = state();
-    const std::vector<ddp::NamedBlock>& blocks = module_.state();
-    if (folder_) folder_->start_write(step_, now, blocks);
+    if (at_.step % every == 0 || done() || (options_.save_asked && options_.save_asked(at_.step))) save(false);
   }
 
-  // With Module::state() the whole state of the training.
-  nlohmann::json state() {
-    line_.add(module_.take_losses());
+  void save(bool best) {
+    at_.line += module_.take_losses();
     nlohmann::json state = options_.hyperparameters;
-    state["trainer"] = {{"epochs", epochs_},
-                        {"step", step_},
-                        {"epoch", {epoch_.loss, epoch_.samples}},
-                        {"line", {line_.loss, line_.samples}},
-                        {"best", best_ ? nlohmann::json(*best_) : nlohmann::json()},
-                        {"without", without_}};
-    return state;
+    state["trainer"] = at_;
+    const std::vector<ddp::NamedBlock>& blocks = module_.state();
+    if (folder_ && best) ddp::write_checkpoint(options_.checkpoints / "best.checkpoint", state, blocks);
+    if (folder_ && !best) folder_->start_write(at_.step, state, blocks);
   }
 
   TrainerOptions options_;
   Module& module_;
   std::optional<ddp::CheckpointFolder> folder_;  // on rank 0
-  std::size_t epochs_ = 0, step_ = 0;            // complete epochs; steps of all
-  Sums epoch_, line_;                            // of all ranks: of the epoch up to the last log; since then
-  double seconds_ = 0, samples_ = 0;
+  struct At {                                    // what of this a checkpoint holds
+    std::size_t epochs = 0, step = 0;            // complete epochs; steps of all
+    Sums epoch, line;                            // of all ranks: of the epoch up to the last log; since then
+    nlohmann::json best;                         // score; null: none yet
+    std::size_t without = 0;                     // epochs without a better one
+    NLOHMANN_DEFINE_TYPE_INTRUSIVE(At, epochs, step, epoch, line, best, without)
+  } at_;
   Metrics metrics_;
-  std::optional<double> best_;
-  std::size_t without_ = 0;  // epochs without an improvement
   std::filesystem::path resumed_;
 };
 

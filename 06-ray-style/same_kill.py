@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The same binary, the same kill: fashion_mnist with 4 ranks on three test hosts, started by each launcher in turn.
 
-usage: same_kill.py --build FOLDER [--kills N] [--launchers NAME,...] [--faults NAME,...] [--json FILE]
+usage: same_kill.py --build FOLDER [--kills N] [--launchers NAME,...] [--faults NAME,...]
 
 Faults: `process` kills a rank (SIGKILL), `freeze` stops a rank (SIGSTOP), `node` kills all processes of a host. The first
 two hit one training N times, at random steps; the last hits N trainings once. The parameters must in the end have the
@@ -10,7 +10,6 @@ the first step of the next start. Both count from the kill. A launcher that is n
 Exit status: 0 all hashes are the same, 1 not, 2 bad command line, 77 test hosts are impossible here.
 """
 import argparse
-import json
 import os
 import pathlib
 import queue
@@ -308,7 +307,6 @@ def main():
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--launchers", default=",".join(LAUNCHERS))
     parser.add_argument("--faults", default="process,freeze,node")
-    parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     build, names = options.build.resolve(), options.launchers.split(",")
@@ -344,10 +342,6 @@ def main():
                 counts = {"the same": same.count(True), "WRONG": same.count(False), "the run ended": same.count(None)}
                 verdict = ", ".join(f"{text} ({count} of {len(same)})" for text, count in counts.items() if count)
                 print(f"| {names[0]} | {fault} | {len(seen)} | {spread(seen)} | {spread(again)} | {verdict} |", flush=True)
-                if options.json:
-                    with options.json.open("a") as file:
-                        record = {"launcher": names[0], "fault": fault, "seen": seen, "again": again, "same": same}
-                        file.write(json.dumps(record) + "\n")
                 status |= False in same
             return status
         finally:

@@ -64,32 +64,39 @@ std::string interfaces_in_use(const json& interfaces, const char*) {
 }
 
 constexpr Item table[] = {
-    {"launcher", "what started the process", "/launcher"},
-    {"program", "this program and its build", "/versions/program"},
-    {"mpi", "MPI library", "/versions/MPI"},
-    {"gloo", "Gloo library", "/versions/Gloo"},
-    {"nccl", "NCCL library", "/versions/NCCL"},
-    {"cuda", "CUDA runtime", "/versions/CUDA"},
-    {"driver", "NVIDIA's kernel driver", "/gpus/driver"},
-    {"libc", "C library", "/versions/libc"},
-    {"kernel", "Linux kernel", "/versions/kernel"},
-    {"system", "distribution", "/versions/system"},
-    {"container", "kind of container", "/container", containers},
-    {"cpu-model", "CPU model", "/cpu/machine/model", text_or, "unknown"},
-    {"cpus", "number of CPUs allowed", "/cpu/count"},
-    {"openmp", "OpenMP threads", "/threads/openmp"},
-    {"openblas", "OpenBLAS threads", "/threads/openblas"},
-    {"memory", "memory of the machine", "/memory_bytes", bytes_or, "unknown"},
-    {"gpus", "number and model of GPUs", "/gpus/devices", gpu_models},
-    {"rdma", "RDMA ports: device, state, rate", "/rdma", rdma_ports},
-    {"network", "interfaces in use: name, MTU, Mbit/s", "/network", interfaces_in_use},
-    {"memlock", "limit of locked memory", "/limits/memlock_bytes", bytes_or, "unlimited"},
-    {"open-files", "limit of open files", "/limits/open_files", text_or, "unlimited"},
-    {"shm", "size of /dev/shm", "/limits/shm_bytes", bytes_or},
-    {"cgroup-cpus", "CPUs that the cgroup allows", "/cgroup/cpus", text_or, "unlimited"},
-    {"cgroup-memory", "memory that the cgroup allows", "/cgroup/memory_bytes", bytes_or, "unlimited"},
-    {"folder", "working folder", "/folder"},
+    {"launcher", "/launcher"},
+    {"program", "/versions/program"},
+    {"mpi", "/versions/MPI"},
+    {"gloo", "/versions/Gloo"},
+    {"nccl", "/versions/NCCL"},
+    {"cuda", "/versions/CUDA"},
+    {"driver", "/gpus/driver"},
+    {"libc", "/versions/libc"},
+    {"kernel", "/versions/kernel"},
+    {"system", "/versions/system"},
+    {"container", "/container", containers},
+    {"cpu-model", "/cpu/machine/model", text_or, "unknown"},
+    {"cpus", "/cpu/count"},
+    {"openmp", "/threads/openmp"},
+    {"openblas", "/threads/openblas"},
+    {"memory", "/memory_bytes", bytes_or, "unknown"},
+    {"gpus", "/gpus/devices", gpu_models},
+    {"rdma", "/rdma", rdma_ports},
+    {"network", "/network", interfaces_in_use},
+    {"memlock", "/limits/memlock_bytes", bytes_or, "unlimited"},
+    {"open-files", "/limits/open_files", text_or, "unlimited"},
+    {"shm", "/limits/shm_bytes", bytes_or},
+    {"cgroup-cpus", "/cgroup/cpus", text_or, "unlimited"},
+    {"cgroup-memory", "/cgroup/memory_bytes", bytes_or, "unlimited"},
+    {"folder", "/folder"},
 };
+
+constexpr std::size_t named = 4;  // the most hosts or values that a line names
+
+template <class T>
+std::span<T> first_of(std::span<T> items) {
+  return items.first(std::min(items.size(), named));
+}
 
 std::string plural(const char* word, std::size_t count) { return word + std::string(count == 1 ? "" : "s"); }
 
@@ -104,14 +111,14 @@ std::vector<std::string> hosts_of(const Processes& processes, const std::vector<
   return hosts;
 }
 
+}  // namespace
+
 std::map<int, std::vector<int>> ranks_of_nodes(const Processes& processes) {
   std::map<int, std::vector<int>> nodes;
   for (std::size_t rank = 0; rank < processes.size(); ++rank)
     nodes[processes[rank].value("node", 0)].push_back(static_cast<int>(rank));
   return nodes;
 }
-
-}  // namespace
 
 std::span<const Item> items() { return table; }
 
@@ -164,32 +171,25 @@ std::string who(const Processes& processes, const std::vector<int>& ranks) {
     }
   const bool whole_nodes = covered == ranks.size();
   const std::vector<int>& some = whole_nodes ? nodes : ranks;
-  std::string text = plural(whole_nodes ? "node" : "rank", some.size()) + " " + ranges(some);
-
-  constexpr std::size_t named = 4;
   const std::vector<std::string> hosts = hosts_of(processes, ranks);
-  text += " (" + plural("host", hosts.size());
-  for (std::size_t i = 0; i < std::min(hosts.size(), named); ++i) text += (i ? ", " : " ") + hosts[i];
-  if (hosts.size() > named) text += " and " + std::to_string(hosts.size() - named) + " more";
-  return text + ")";
+  return fmt::format("{} {} ({} {}{})", plural(whole_nodes ? "node" : "rank", some.size()), ranges(some),
+                     plural("host", hosts.size()), multinode::join(first_of(std::span(hosts))),
+                     hosts.size() > named ? fmt::format(" and {} more", hosts.size() - named) : "");
 }
 
 std::string describe(const Processes& processes, const Item& item) {
   const std::vector<Group> all = groups(processes, item);
-  std::string text(item.name);
-  text += ": ";
-  if (all.size() == 1) return text + "all have " + all[0].value;
+  if (all.size() == 1) return fmt::format("{}: all have {}", item.name, all[0].value);
 
   const bool majority = all[0].ranks.size() > all[1].ranks.size();
-  constexpr std::size_t named = 4;
-  const std::size_t begin = majority ? 1 : 0, end = std::min(all.size(), begin + named);
-  for (std::size_t i = begin; i < end; ++i) {
-    const std::string some = who(processes, all[i].ranks);
-    const bool one = some.starts_with("node ") || some.starts_with("rank ");
-    text += (i > begin ? ", " : "") + some + (one ? " has " : " have ") + all[i].value;
-  }
-  if (end < all.size()) text += ", and there are " + std::to_string(all.size() - end) + " other values";
-  if (majority) text += (end < all.size() ? "; most have " : ", the others ") + all[0].value;
+  const auto odd = std::span(all).subspan(majority ? 1 : 0);
+  const auto shown = [&](const Group& group) {
+    const std::string some = who(processes, group.ranks);
+    return some + (some.starts_with("node ") || some.starts_with("rank ") ? " has " : " have ") + group.value;
+  };
+  std::string text = fmt::format("{}: {}", item.name, multinode::join(first_of(odd), ", ", shown));
+  if (odd.size() > named) text += fmt::format(", and there are {} other values", odd.size() - named);
+  if (majority) text += (odd.size() > named ? "; most have " : ", the others ") + all[0].value;
   return text;
 }
 

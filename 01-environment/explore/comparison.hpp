@@ -4,6 +4,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <iosfwd>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,9 +21,8 @@ std::string bytes_or(const nlohmann::json& value, const char* if_null);  // "8 M
 
 // What is compared: a member of each process, as text.
 struct Item {
-  std::string_view name;  // as --require-equal knows it
-  std::string_view what;
-  const char* member;  // JSON pointer
+  std::string_view name;  // as --require-equal knows it; reference.md says what it is
+  const char* member;     // JSON pointer
   std::string (*text)(const nlohmann::json& value, const char* if_null) = text_or;
   const char* if_null = "none";
 };
@@ -29,6 +30,9 @@ std::span<const Item> items();
 
 // "kernel,driver" -> items. Throws UsageError for an unknown name; the message lists all names.
 std::vector<Item> parse_items(std::string_view list);
+
+// The ranks of each node.
+std::map<int, std::vector<int>> ranks_of_nodes(const Processes& processes);
 
 struct Group {
   std::string value;
@@ -53,5 +57,8 @@ std::vector<std::string> missing(const Processes& processes);
 
 // One line per node whose processes would start more threads than it has CPUs (oversubscription), with advice.
 std::vector<std::string> crowded(const Processes& processes);
+
+// print.cpp: the report for people: one row per process, one block per node.
+void print(const Processes& processes, std::ostream& out);
 
 }  // namespace explore

@@ -2,7 +2,6 @@
 // Exit status, the same on all ranks: 0 all requirements are met, or there are none; 1 an item of --require-equal
 // differs, or a required file, command or library is missing; 2 bad command line or environment.
 #include "explore/comparison.hpp"
-#include "explore/print.hpp"
 #include "explore/probes.hpp"
 
 #include <multinode/address.hpp>
@@ -23,7 +22,7 @@
 namespace explore {
 namespace {
 
-using multinode::Environment, multinode::Given, multinode::Launch, multinode::World;
+using multinode::Environment, multinode::Launch, multinode::World;
 using nlohmann::json;
 namespace po = boost::program_options;
 
@@ -33,11 +32,6 @@ struct Options {
   Required required;
   std::int64_t since = 0;  // nanoseconds of CLOCK_REALTIME
 };
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // The name of the variable that gave each value. Values that were computed from others have none.
 json variables(const Launch& launch) {
@@ -109,9 +103,10 @@ bool judge(const Processes& processes, const Options& options, multinode::JsonLi
 }
 
 int explore_world(World& world, const Options& options) {
-  const std::int64_t met = now_ns();  // World's meeting is a barrier
+  // World's meeting was a barrier.
+  const std::chrono::nanoseconds met = std::chrono::system_clock::now().time_since_epoch();
   json mine = what_this_process_sees(world, options.required);
-  mine["first_barrier_ms"] = options.since == 0 ? json() : json(double(met - options.since) / 1e6);
+  mine["first_barrier_ms"] = options.since == 0 ? json() : json(double(met.count() - options.since) / 1e6);
 
   Processes processes;
   for (const std::string& text : world.gather_on_rank_0("what the processes see", mine.dump()))

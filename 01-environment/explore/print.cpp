@@ -1,12 +1,10 @@
-#include "explore/print.hpp"
+#include "explore/comparison.hpp"
 
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
-
-#include <set>
-#include <sstream>
 
 namespace explore {
 
@@ -14,14 +12,16 @@ namespace {
 
 using nlohmann::json;
 
-// "rank from RANK, world_size from WORLD_SIZE": the variables that gave the values.
+std::string text(const json& value) { return text_or(value, "?"); }
+
+// "; rank from RANK, world_size from WORLD_SIZE": the variables that gave the values.
 std::string sources(const json& process) {
+  const json& variables = process.at("variables");
   std::string all;
   for (const char* value : {"rank", "world_size", "local_rank", "local_size", "node_rank", "node_count",
                             "master_address", "master_port", "store"})
-    if (process.at("variables").contains(value))
-      all += (all.empty() ? "; " : ", ") + std::string(value) + " from " +
-             process.at("variables").at(value).get<std::string>();
+    if (variables.contains(value))
+      all += fmt::format("{}{} from {}", all.empty() ? "; " : ", ", value, text(variables.at(value)));
   return all;
 }
 
@@ -29,125 +29,119 @@ void print_processes(const Processes& processes, std::ostream& out) {
   multinode::Table table({"rank", "host", "node", "local rank", "pid", "CPUs", "cores", "NUMA nodes", "OpenMP threads",
                           "OpenBLAS threads", "GPUs"});
   for (const json& p : processes) {
-    const json &cpu = p.at("cpu"), &threads = p.at("threads");
-    const auto decided = [&](const char* count, const char* from) {
-      return threads.at(count).dump() + " (" + threads.at(from).get<std::string>() + ")";
-    };
-    table.add({p.at("rank").dump(), p.at("host"), p.at("node").dump(), p.at("local_rank").dump(), p.at("pid").dump(),
-               cpu.at("allowed"), text_or(cpu.at("cores"), "?"), text_or(cpu.at("numa_nodes"), "?"),
-               decided("openmp", "openmp_from"), decided("openblas", "openblas_from"),
+    const auto cell = [&](const char* pointer) { return text(p.at(json::json_pointer(pointer))); };
+    table.add({cell("/rank"), cell("/host"), cell("/node"), cell("/local_rank"), cell("/pid"), cell("/cpu/allowed"),
+               cell("/cpu/cores"), cell("/cpu/numa_nodes"),
+               cell("/threads/openmp") + " (" + cell("/threads/openmp_from") + ")",
+               cell("/threads/openblas") + " (" + cell("/threads/openblas_from") + ")",
                std::to_string(p.at("gpus").at("devices").size())});
   }
   table.print(out);
 }
 
 std::string machine(const json& p) {
-  const json& machine = p.at("cpu").at("machine");
-  std::string text = "unknown: built without hwloc";
-  if (!machine.is_null())
-    text = text_or(machine.at("model"), "unknown model") + ", CPUs " + machine.at("cpus").dump() + ", cores " +
-           machine.at("cores").dump() + ", packages " + machine.at("packages").dump() + ", NUMA nodes " +
-           machine.at("numa_nodes").dump();
-  return text + ", memory " + bytes_or(p.at("memory_bytes"), "unknown");
+  const json& m = p.at("cpu").at("machine");
+  const std::string cpus =
+      m.is_null()
+          ? "unknown: built without hwloc"
+          : fmt::format("{}, CPUs {}, cores {}, packages {}, NUMA nodes {}", text_or(m.at("model"), "unknown model"),
+                        text(m.at("cpus")), text(m.at("cores")), text(m.at("packages")), text(m.at("numa_nodes")));
+  return cpus + ", memory " + bytes_or(p.at("memory_bytes"), "unknown");
 }
 
 std::string container(const json& p) {
   const auto shown = [](const json& mark) {
-    return mark.at("kind").get<std::string>() + " (found " + mark.at("found").get<std::string>() + ")";
+    return fmt::format("{} (found {})", text(mark.at("kind")), text(mark.at("found")));
   };
   return p.at("container").empty() ? "none detected" : multinode::join(p.at("container"), ", ", shown);
 }
 
 std::string limits(const json& p) {
   const json &limits = p.at("limits"), &cgroup = p.at("cgroup");
-  return "locked memory " + bytes_or(limits.at("memlock_bytes"), "unlimited") + ", open files " +
-         text_or(limits.at("open_files"), "unlimited") + ", /dev/shm " + bytes_or(limits.at("shm_bytes"), "none") +
-         ", cgroup CPUs " + text_or(cgroup.at("cpus"), "unlimited") + ", cgroup memory " +
-         bytes_or(cgroup.at("memory_bytes"), "unlimited");
+  return fmt::format("locked memory {}, open files {}, /dev/shm {}, cgroup CPUs {}, cgroup memory {}",
+                     bytes_or(limits.at("memlock_bytes"), "unlimited"), text_or(limits.at("open_files"), "unlimited"),
+                     bytes_or(limits.at("shm_bytes"), "none"), text_or(cgroup.at("cpus"), "unlimited"),
+                     bytes_or(cgroup.at("memory_bytes"), "unlimited"));
 }
 
 std::string versions(const json& p) {
   return multinode::join(p.at("versions").items(), ", ",
-                         [](const auto& version) { return version.key() + " " + std::string(version.value()); });
+                         [](const auto& version) { return version.key() + " " + text(version.value()); });
 }
 
 std::vector<std::string> gpus(const json& p) {
+  const json& all = p.at("gpus");
   std::vector<std::string> lines;
-  for (const json& gpu : p.at("gpus").at("devices"))
-    lines.push_back(gpu.at("name").get<std::string>() + ", " + bytes_or(gpu.value("memory_bytes", json()), "? memory") +
-                    ", PCI " + gpu.at("pci").get<std::string>() + ", " + gpu.at("uuid").get<std::string>() +
-                    ", driver " + p.at("gpus").at("driver").get<std::string>());
-  const auto table = [&](const std::string& what, const char* member, const std::string& before) {
-    const json rows = p.at("gpus").value(member, json::array());
+  for (const json& gpu : all.at("devices"))
+    lines.push_back(fmt::format("{}, {}, PCI {}, {}, driver {}", text(gpu.at("name")),
+                                bytes_or(gpu.value("memory_bytes", json()), "? memory"), text(gpu.at("pci")),
+                                text(gpu.at("uuid")), text(all.at("driver"))));
+  const auto table = [&](const char* what, const char* member, const std::string& before) {
+    const json rows = all.value(member, json::array());
     for (std::size_t from = 0; from < rows.size(); ++from) {
-      std::string line = what + " from " + std::to_string(from) + " to each:";
+      std::string line = fmt::format("{} from {} to each:", what, from);
       for (const json& to : rows[from]) line += to.is_null() ? " -" : to.is_boolean() ? " none" : before + to.dump();
       lines.push_back(line);
     }
   };
   table("direct access", "peers", " rank ");
   table("NVLinks", "nvlinks", " ");
-  if (lines.empty()) lines.push_back("none: " + p.at("gpus").value("none_because", "unknown"));
+  if (lines.empty()) lines.push_back("none: " + all.value("none_because", "unknown"));
   return lines;
 }
 
-std::vector<std::string> rdma(const json& p) {
+// One line per element of `array`, or "none".
+std::vector<std::string> lines_of(const json& array, std::string (*line)(const json& element)) {
   std::vector<std::string> lines;
-  for (const json& port : p.at("rdma"))
-    lines.push_back(port.at("device").get<std::string>() + " port " + port.at("port").get<std::string>() + ", " +
-                    text_or(port.at("state"), "?") + ", " + text_or(port.at("rate"), "rate unknown") + ", " +
-                    text_or(port.at("link_layer"), "?") + ", interface " + text_or(port.at("interface"), "none") +
-                    ", firmware " + text_or(port.at("firmware"), "unknown"));
+  for (const json& element : array) lines.push_back(line(element));
   if (lines.empty()) lines.push_back("none");
   return lines;
 }
 
-std::vector<std::string> network(const json& p) {
-  std::vector<std::string> lines;
-  for (const json& interface : p.at("network")) {
-    const json& speed = interface.at("speed_mbit");
-    std::string line = interface.at("name").get<std::string>() + ", " + text_or(interface.at("state"), "?") + ", MTU " +
-                       text_or(interface.at("mtu"), "?") + ", " +
-                       (speed.is_null() ? "speed unknown" : speed.dump() + " Mbit/s");
-    for (const json& address : interface.at("addresses")) line += ", " + address.get<std::string>();
-    lines.push_back(line);
-  }
-  if (lines.empty()) lines.push_back("none");
-  return lines;
+std::string rdma_port(const json& port) {
+  return fmt::format("{} port {}, {}, {}, {}, interface {}, firmware {}", text(port.at("device")),
+                     text(port.at("port")), text(port.at("state")), text_or(port.at("rate"), "rate unknown"),
+                     text(port.at("link_layer")), text_or(port.at("interface"), "none"),
+                     text_or(port.at("firmware"), "unknown"));
+}
+
+std::string network_interface(const json& interface) {
+  const json& speed = interface.at("speed_mbit");
+  std::string line =
+      fmt::format("{}, {}, MTU {}, {}", text(interface.at("name")), text(interface.at("state")),
+                  text(interface.at("mtu")), speed.is_null() ? "speed unknown" : speed.dump() + " Mbit/s");
+  for (const json& address : interface.at("addresses")) line += ", " + text(address);
+  return line;
 }
 
 void print_node(const json& p, std::ostream& out) {
   const std::pair<const char*, std::vector<std::string>> rows[] = {
-      {"machine", {machine(p)}}, {"container", {container(p)}},
-      {"limits", {limits(p)}},   {"versions", {versions(p)}},
-      {"GPU", gpus(p)},          {"RDMA", rdma(p)},
-      {"network", network(p)}};
+      {"machine", {machine(p)}},
+      {"container", {container(p)}},
+      {"limits", {limits(p)}},
+      {"versions", {versions(p)}},
+      {"GPU", gpus(p)},
+      {"RDMA", lines_of(p.at("rdma"), rdma_port)},
+      {"network", lines_of(p.at("network"), network_interface)}};
   for (const auto& [name, lines] : rows)
-    for (const std::string& line : lines)
-      out << "  " << name << std::string(11 - std::string(name).size(), ' ') << line << '\n';
+    for (const std::string& line : lines) out << fmt::format("  {:<11}{}\n", name, line);
   for (const json& thing : p.at("required"))
     if (!thing.at("found").is_null())
-      out << "  found      " << thing.at("kind").get<std::string>() << ' ' << thing.at("found").get<std::string>()
-          << '\n';
+      out << fmt::format("  found      {} {}\n", text(thing.at("kind")), text(thing.at("found")));
 }
 
 }  // namespace
 
 void print(const Processes& processes, std::ostream& out) {
-  std::set<int> nodes;
-  for (const json& p : processes) nodes.insert(p.at("node").get<int>());
+  const std::map<int, std::vector<int>> nodes = ranks_of_nodes(processes);
   const json& first = processes.front();
-  out << processes.size() << (processes.size() == 1 ? " process" : " processes") << " on " << nodes.size()
-      << (nodes.size() == 1 ? " node" : " nodes") << ", launcher: " << first.at("launcher").get<std::string>()
-      << sources(first) << "\n\n";
+  out << fmt::format("{} {} on {} {}, launcher: {}{}\n\n", processes.size(),
+                     processes.size() == 1 ? "process" : "processes", nodes.size(),
+                     nodes.size() == 1 ? "node" : "nodes", text(first.at("launcher")), sources(first));
   print_processes(processes, out);
-  for (const json& p : processes) {
-    if (nodes.erase(p.at("node").get<int>()) == 0) continue;  // the first process of a node reports for it
-    std::vector<int> ranks;
-    for (const json& other : processes)
-      if (other.at("node") == p.at("node")) ranks.push_back(other.at("rank").get<int>());
+  for (const auto& [node, ranks] : nodes) {
     out << '\n' << who(processes, ranks) << '\n';
-    print_node(p, out);
+    print_node(processes[static_cast<std::size_t>(ranks.front())], out);  // which reports for its node
   }
   out << std::flush;
 }

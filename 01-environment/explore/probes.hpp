@@ -13,8 +13,8 @@
 
 namespace explore {
 
-// topology.cpp: the CPUs of this process, the cores and NUMA nodes that they belong to, and how many threads the
-// libraries will start on them.
+// topology.cpp: the CPUs of this process, the cores and NUMA nodes that they belong to (hwloc), and how many threads
+// the libraries will start on them.
 
 // {0, 1, 2, 8} -> "0-2,8"; `numbers` ascend.
 std::string ranges(const std::vector<int>& numbers);

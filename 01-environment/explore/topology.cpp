@@ -1,6 +1,6 @@
 #include "explore/probes.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/text.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -8,8 +8,7 @@
 #include <hwloc.h>
 #endif
 
-#include <charconv>
-#include <cstdlib>
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -103,13 +102,11 @@ struct Threads {
 std::optional<Threads> asked(const multinode::Environment& environment, const std::string& variable) {
   const auto found = environment.find(variable);
   if (found == environment.end()) return std::nullopt;
-  const std::string& text = found->second;
-  const std::size_t digits = std::min(text.find_first_not_of(" \t"), text.size());
-  std::size_t count = 0;
-  const auto [end, error] = std::from_chars(text.data() + digits, text.data() + text.size(), count);
-  const bool ends = end == text.data() + text.size() || *end == ',' || *end == ' ';
-  if (error != std::errc{} || !ends || count == 0) return std::nullopt;
-  return Threads{count, variable};
+  std::string_view text = found->second;
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  const auto count = multinode::number_of<std::size_t>(text.substr(0, text.find_first_of(", ")));
+  if (!count || *count == 0) return std::nullopt;
+  return Threads{*count, variable};
 }
 
 }  // namespace

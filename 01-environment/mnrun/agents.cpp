@@ -162,8 +162,8 @@ void Agents::claim_node() {
   if (candidates.size() > 1)
     throw UsageError("--nnodes " + std::to_string(options_.nodes) + ": this many nodes have joined already");
   const Agent taken = nlohmann::json::parse(other);
-  throw UsageError("node rank " + std::to_string(own_.node) + " is taken by host " + taken.host + ", pid " +
-                   std::to_string(taken.pid) + "; each node needs its own --node-rank");
+  throw UsageError(fmt::format("node rank {} is taken by host {}, pid {}; each node needs its own --node-rank",
+                               own_.node, taken.host, taken.pid));
 }
 
 // The value of `key`. While there is none, reports once which agents have not come; throws at the deadline.

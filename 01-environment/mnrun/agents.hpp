@@ -40,7 +40,6 @@ class Agents {
   // Returns when all agents are ready for start number `restart`. Throws StoreTimeout, which names the missing nodes,
   // and UsageError if two agents contradict each other.
   Round meet(int restart);
-  int node() const { return own_.node; }
   const Agent& own() const { return own_; }
 
   // None of these waits for another node. After meet().

@@ -48,11 +48,8 @@ int mnrun_main(int argc, char** argv) {
       if (const auto status = be_init()) return *status;
     const auto options = mnrun::parse(argc, argv, multinode::current_environment());
     return options ? mnrun::supervise(*options) : multinode::exit_right;
-  } catch (const multinode::UsageError& e) {
-    std::cerr << std::string("mnrun: ") + e.what() + "\n";
-    return multinode::exit_usage;
   } catch (const std::exception& e) {
     std::cerr << std::string("mnrun: ") + e.what() + "\n";
-    return multinode::exit_wrong;
+    return dynamic_cast<const multinode::UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
   }
 }

@@ -6,9 +6,10 @@
 #include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 namespace mnrun {
 
@@ -20,40 +21,9 @@ namespace {
 
 constexpr std::uint16_t default_port = 29500;  // torchrun's
 
-Streams one_choice(std::string_view text, std::string_view option, std::string_view whole) {
-  const auto value = number_of<int>(text);
-  if (!value || *value < 0 || *value > 3)
-    throw UsageError(std::string(option) +
-                     " must be 0 to 3 (1: stdout, 2: stderr, 3: both) or LOCAL_RANK:N,..., not '" + std::string(whole) +
-                     "'");
-  return Streams(*value);
-}
-
 std::chrono::milliseconds seconds(double value, std::string_view option) {
   multinode::require_range(option, value, 0.0, 31'536'000.0);
   return std::chrono::milliseconds(std::llround(value * 1000));
-}
-
-// "join_timeout=30,last_call_timeout=5": of torchrun's settings only the first has an effect here.
-void read_rdzv_conf(const std::string& text, Options& options) {
-  static const std::set<std::string_view> ignored = {"last_call_timeout",      "close_timeout", "read_timeout",
-                                                     "keep_alive_interval",    "is_host",       "store_type",
-                                                     "keep_alive_max_attempt", "rank"};
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const auto item = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
-    const auto equals = item.find('=');
-    const auto key = item.substr(0, equals);
-    const auto value = equals == item.npos ? std::nullopt : number_of<int>(item.substr(equals + 1));
-    if (key == "join_timeout" || key == "timeout") {
-      if (!value) throw UsageError("--rdzv-conf: '" + std::string(item) + "' must be " + std::string(key) + "=SECONDS");
-      options.join_timeout = seconds(*value, "--rdzv-conf " + std::string(key));
-    } else if (!ignored.contains(key)) {
-      throw UsageError("--rdzv-conf: unknown setting '" + std::string(item) +
-                       "': the only one is join_timeout=SECONDS");
-    }
-  }
 }
 
 multinode::Endpoint read_endpoint(const std::string& text) {
@@ -76,46 +46,16 @@ void require_name(const std::string& text, std::string_view option) {
 
 bool takes_value(const po::options_description& known, const std::string& word) {
   const bool is_long = word.starts_with("--");
-  for (const auto& option : known.options()) {
-    const bool this_one =
-        is_long ? option->long_name() == word.substr(2)
-                : option->canonical_display_name(po::command_line_style::allow_dash_for_short) == word.substr(0, 2);
-    if (this_one) return option->semantic()->max_tokens() > 0 && (is_long || word.size() == 2);
-  }
-  return false;
+  const po::option_description* const option = known.find_nothrow(is_long ? word.substr(2) : word.substr(0, 2), false);
+  return option && option->semantic()->max_tokens() > 0 && (is_long || word.size() == 2);
 }
 
 }  // namespace
 
-StreamChoice::StreamChoice(std::string_view text, std::string_view option) {
-  if (text.find(':') == text.npos) {
-    all_ = one_choice(text, option, text);
-    return;
-  }
-  for (std::string_view rest = text;;) {
-    const auto comma = rest.find(',');
-    const auto item = rest.substr(0, comma);
-    const auto colon = item.find(':');
-    const auto rank = colon == item.npos ? std::nullopt : number_of<int>(item.substr(0, colon));
-    some_[rank.value_or(-1)] = one_choice(rank && *rank >= 0 ? item.substr(colon + 1) : "", option, text);
-    if (comma == rest.npos) break;
-    rest.remove_prefix(comma + 1);
-  }
-}
-
-Streams StreamChoice::of(int local_rank) const {
-  const auto found = some_.find(local_rank);
-  return found == some_.end() ? all_ : found->second;
-}
-
-bool StreamChoice::any() const {
-  return all_ != none || std::any_of(some_.begin(), some_.end(), [](const auto& s) { return s.second != none; });
-}
-
 std::optional<Options> parse(int argc, const char* const* argv, const multinode::Environment& environment) {
   Options options;
-  bool standalone = false, no_python = false, no_prefix = false;
-  std::string nnodes, backend = "static", endpoint, master_address, conf, redirects = "0", tee = "0";
+  bool standalone = false, no_python = false;
+  std::string nnodes, backend = "static", endpoint, master_address;
   int node_rank = 0, master_port = 0;
   double monitor_interval = 0, timeout = 600, shutdown = 30;
   std::vector<std::string> settings;
@@ -134,7 +74,6 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   add("rdzv-endpoint", po::value(&endpoint)->value_name("HOST:PORT"), "address of the store, where the nodes meet");
   add("rdzv-id", po::value(&options.run_id)->value_name("ID"),
       "name of this run, the same on all nodes (default: node 0 chooses one)");
-  add("rdzv-conf", po::value(&conf)->value_name("K=V,..."), "join_timeout=SECONDS, the same as --timeout");
   add("master-addr", po::value(&master_address)->value_name("HOST"), "host of node 0 (default: from the batch system)");
   add("master-port", po::value(&master_port)->value_name("PORT"),
       "several nodes: port of the store on node 0; one node: MASTER_PORT of the processes");
@@ -144,9 +83,9 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
       "accepted and ignored: mnrun notices at once when a process ends");
   add("role", po::value(&options.role)->value_name("NAME"), "ROLE_NAME of the processes (default: default)");
   add("log-dir", po::value(&options.log_dir)->value_name("DIR"), "folder of the log files of --redirects and --tee");
-  add("redirects,r", po::value(&redirects)->value_name("N"),
-      "redirect to log files: 1 stdout, 2 stderr, 3 both; or per local rank: 0:1,1:3");
-  add("tee,t", po::value(&tee)->value_name("N"), "copy to log files: values as for --redirects");
+  add("redirects,r", po::value(&options.redirects)->value_name("N"),
+      "redirect to log files: 1 stdout, 2 stderr, 3 both");
+  add("tee,t", po::value(&options.tee)->value_name("N"), "copy to log files: values as for --redirects");
   add("env,e", po::value(&settings)->value_name("K=V"),
       "set an environment variable of the processes; can be repeated");
   add("workdir,w", po::value(&options.workdir)->value_name("DIR"), "working directory of the processes");
@@ -157,7 +96,7 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   add("shutdown-timeout", po::value(&shutdown)->value_name("SECONDS"),
       "how long the processes may take to end after SIGINT, SIGTERM, SIGHUP or SIGQUIT to mnrun; then it kills them "
       "(default: 30)");
-  add("no-prefix", po::bool_switch(&no_prefix), "do not prefix the output lines with [rank R]");
+  add("no-prefix", po::bool_switch(&options.no_prefix), "do not prefix the output lines with [rank R]");
   add("no-python", po::bool_switch(&no_python), "accepted and ignored: mnrun always executes PROGRAM directly");
 
   // The words after PROGRAM are its arguments. Underscores in option names are accepted, as torchrun spells them.
@@ -207,13 +146,11 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   multinode::require_range("--master-port", master_port, 0, 65'535);
   options.join_timeout = seconds(timeout, "--timeout");
   options.shutdown_timeout = seconds(shutdown, "--shutdown-timeout");
-  if (!conf.empty()) read_rdzv_conf(conf, options);
   if (!options.run_id.empty() || given("--rdzv-id")) require_name(options.run_id, "--rdzv-id");
   if (options.go_on && options.max_restarts > 0)
     throw UsageError("--async and --max-restarts exclude each other: give one of them");
-  options.redirects = StreamChoice(redirects, "--redirects");
-  options.tee = StreamChoice(tee, "--tee");
-  options.prefix = !no_prefix;
+  multinode::require_range("--redirects", options.redirects, 0, 3);
+  multinode::require_range("--tee", options.tee, 0, 3);
   for (const auto& setting : settings) {
     const auto equals = setting.find('=');
     if (equals == 0 || equals == setting.npos) throw UsageError("--env must be NAME=VALUE, not '" + setting + "'");
@@ -236,9 +173,8 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
     options.node_rank = node_rank;
   } else if (nodes.node_rank) {
     if (nodes.node_rank->value >= options.nodes)
-      throw UsageError(nodes.node_rank->variable + "=" + std::to_string(nodes.node_rank->value) +
-                       " must be less than the number of nodes, " + std::to_string(options.nodes) +
-                       ": give --node-rank and --nnodes");
+      throw UsageError(fmt::format("{}={} must be less than the number of nodes, {}: give --node-rank and --nnodes",
+                                   nodes.node_rank->variable, nodes.node_rank->value, options.nodes));
     options.node_rank = nodes.node_rank->value;
   } else if (backend == "static") {
     throw UsageError("with --nnodes " + std::to_string(options.nodes) +

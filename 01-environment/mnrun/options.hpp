@@ -11,22 +11,6 @@
 
 namespace mnrun {
 
-// Which of a process's streams: the bits of torchrun's -r and -t.
-enum Streams : int { none = 0, out = 1, err = 2, both = 3 };
-
-// "3" for every process, "0:1,1:3" for these local ranks only.
-class StreamChoice {
- public:
-  StreamChoice() = default;
-  StreamChoice(std::string_view text, std::string_view option);  // throws UsageError
-  Streams of(int local_rank) const;
-  bool any() const;
-
- private:
-  Streams all_ = none;
-  std::map<int, Streams> some_;
-};
-
 struct Options {
   int nodes = 1;
   std::optional<int> node_rank;                 // none: numbered by arrival
@@ -42,11 +26,11 @@ struct Options {
   std::chrono::milliseconds shutdown_timeout{30'000};
   std::string log_dir;
   bool default_log_dir = false;  // not given, but needed for a log file
-  StreamChoice redirects, tee;
+  int redirects = 0, tee = 0;    // of each process, to log files: 1 stdout, 2 stderr, 3 both, 0 none
   std::map<std::string, std::string> environment;
   std::string workdir;
   bool go_on = false;  // --async
-  bool prefix = true;
+  bool no_prefix = false;
   std::vector<std::string> command;
 };
 

@@ -1,5 +1,7 @@
 #include <mnrun/process_group.hpp>
 
+#include <fmt/core.h>
+
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -66,9 +68,8 @@ std::string signal_name(int signal) {
 }
 
 std::string text_of(const multinode::Ending& ending) {
-  return ending.signal
-             ? "was killed by signal " + std::to_string(ending.signal) + " (" + signal_name(ending.signal) + ")"
-             : "ended with exit status " + std::to_string(ending.status);
+  return ending.signal ? fmt::format("was killed by signal {} ({})", ending.signal, signal_name(ending.signal))
+                       : fmt::format("ended with exit status {}", ending.status);
 }
 
 std::string find_program(const std::string& name, const std::string& path_variable) {
@@ -99,9 +100,7 @@ std::string find_program(const std::string& name, const std::string& path_variab
   throw multinode::StartError(status, "cannot start '" + name + "': " + why);
 }
 
-std::string Agent::name() const {
-  return "node " + std::to_string(node) + " (host " + host + ", pid " + std::to_string(pid) + ")";
-}
+std::string Agent::name() const { return fmt::format("node {} (host {}, pid {})", node, host, pid); }
 
 std::vector<Round> rounds(std::span<const Agent> agents) {
   Round round;
@@ -194,22 +193,21 @@ void ProcessGroup::start(OutputPump& pump) {
     command.descriptors = {has_input ? 0 : nothing.get(), 1, 2};
     command.own_group = !interactive_;
     command.when_parent_dies = SIGKILL;
-    const Streams to_file = options_.redirects.of(place.local_rank), tee = options_.tee.of(place.local_rank);
     std::vector<std::string> folders{round_.master.run_id};
     if (place.node_count > 1) folders.push_back("node_" + std::to_string(place.node));  // they may share a file system
     folders.push_back("attempt_" + std::to_string(round_.restart));
     folders.push_back(std::to_string(place.local_rank));
     Descriptor kept[3];  // keeps them open until the process has its own copies
     for (const int stream : {1, 2}) {
-      const Streams bit = stream == 1 ? out : err;
-      Descriptor log;
-      if ((to_file | tee) & bit) log = open_log(options_.log_dir, folders, stream == 1 ? "stdout.log" : "stderr.log");
-      if (log && !(tee & bit)) {
+      Descriptor log;  // the options' bits are the streams' numbers
+      if ((options_.redirects | options_.tee) & stream)
+        log = open_log(options_.log_dir, folders, stream == 1 ? "stdout.log" : "stderr.log");
+      if (log && !(options_.tee & stream)) {
         kept[stream] = std::move(log);
       } else if (log || place.world_size > 1) {
-        kept[stream] = pump.add(
-            stream, options_.prefix && place.world_size > 1 ? "[rank " + std::to_string(place.rank) + "] " : "",
-            std::move(log));
+        kept[stream] =
+            pump.add(stream, place.world_size == 1 || options_.no_prefix ? "" : fmt::format("[rank {}] ", place.rank),
+                     std::move(log));
       }
       if (kept[stream]) command.descriptors[static_cast<std::size_t>(stream)] = kept[stream].get();
     }

@@ -82,7 +82,6 @@ class ProcessGroup {
   void signal(int number) const;
   const Place& place(std::size_t i) const { return places_[i]; }
   const multinode::ChildProcess& child(std::size_t i) const { return children_[i]; }
-  void clear() { children_.clear(); }  // kills the processes left in the groups
 
  private:
   const Options& options_;

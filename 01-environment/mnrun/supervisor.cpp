@@ -4,6 +4,8 @@
 #include <multinode/check.hpp>
 #include <multinode/signals.hpp>
 
+#include <fmt/core.h>
+
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -96,9 +98,8 @@ class Run {
       const bool again = status != multinode::exit_usage && status != multinode::exit_hardware_absent &&
                          status != 126 && status != 127 && round_.restart < round_.master.max_restarts;
       const Verdict failure{status,
-                            "rank " + std::to_string(place.rank) + " (node " + std::to_string(place.node) + ", host " +
-                                agents_.own().host + ", pid " + std::to_string(group_.child(i).pid()) + ") " +
-                                text_of(ending),
+                            fmt::format("rank {} (node {}, host {}, pid {}) {}", place.rank, place.node,
+                                        agents_.own().host, group_.child(i).pid(), text_of(ending)),
                             again};
       if (options_.go_on) {
         agents_.note_first(failure);
@@ -153,9 +154,8 @@ class Run {
     if (stopping_) return;
     stopping_ = true;
     kill_at_ = Clock::now() + options_.shutdown_timeout;
-    agents_.propose({128 + number,
-                     self() + " received signal " + std::to_string(number) + " (" + signal_name(number) + ")", false,
-                     options_.shutdown_timeout});
+    agents_.propose({128 + number, fmt::format("{} received signal {} ({})", self(), number, signal_name(number)),
+                     false, options_.shutdown_timeout});
   }
 
   const Options& options_;
@@ -196,7 +196,7 @@ std::string prepare(Options& options, Agent& own) {
     const auto path = options.environment.find("PATH");
     std::string file =
         find_program(options.command[0], path == options.environment.end() ? environment["PATH"] : path->second);
-    if ((options.redirects.any() || options.tee.any()) && options.log_dir.empty()) {
+    if ((options.redirects || options.tee) && options.log_dir.empty()) {
       options.default_log_dir = true;
       options.log_dir = std::filesystem::absolute(std::filesystem::temp_directory_path() / "mnrun-XXXXXX").string();
       folder(options.log_dir, "--log-dir", [&](std::error_code& error) {
@@ -279,8 +279,7 @@ int supervise(Options options) {
       agents.leave();
       return end(verdict);
     }
-    pump.say(verdict.text + "; start " + std::to_string(restart + 1) + " of " +
-             std::to_string(round.master.max_restarts) + " more");
+    pump.say(fmt::format("{}; start {} of {} more", verdict.text, restart + 1, round.master.max_restarts));
     write_first(pump);
   }
 }

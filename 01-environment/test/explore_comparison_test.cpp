@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
+#include <map>
 
 namespace explore_comparison_test {
 
@@ -30,62 +30,45 @@ Processes made_up(int nodes, int each) {
 
 explore::Item item(std::string_view name) { return explore::parse_items(name).front(); }
 
-std::string kernel(const Processes& processes) { return explore::describe(processes, item("kernel")); }
-
-void set_kernel(Processes& processes, std::size_t rank, const std::string& version) {
-  processes.at(rank)["versions"]["kernel"] = version;
+TEST(Comparison, OddRanksAndNodesAreNamed) {
+  const struct {
+    int nodes, each;
+    std::map<std::size_t, std::string> kernels;  // of ranks that do not have 6.1.0-12; "": none
+    std::string text;
+  } cases[] = {
+      {1, 1, {}, "all have 6.1.0-12"},
+      {2, 2, {}, "all have 6.1.0-12"},
+      {3, 2, {{2, "13"}, {3, "13"}}, "node 1 (host b) has 13, the others 6.1.0-12"},
+      {2, 2, {{3, "13"}}, "rank 3 (host b) has 13, the others 6.1.0-12"},
+      {3, 1, {{0, "13"}}, "node 0 (host a) has 13, the others 6.1.0-12"},
+      {3, 1, {{1, ""}}, "node 1 (host b) has none, the others 6.1.0-12"},
+      {4, 1, {{1, "13"}, {3, "13"}}, "nodes 0,2 (hosts a, c) have 6.1.0-12, nodes 1,3 (hosts b, d) have 13"},
+      {11,
+       1,
+       {{0, "13"}, {1, "13"}, {2, "13"}, {3, "13"}, {4, "13"}},
+       "nodes 0-4 (hosts a, b, c, d and 1 more) have 13, the others 6.1.0-12"},
+      {9,
+       1,
+       {{2, "22"}, {3, "23"}, {4, "24"}, {5, "25"}, {6, "26"}, {7, "27"}, {8, "28"}},
+       "node 2 (host c) has 22, node 3 (host d) has 23, node 4 (host e) has 24, node 5 (host f) has 25, and there are "
+       "3 other values; most have 6.1.0-12"},
+  };
+  for (const auto& [nodes, each, kernels, text] : cases) {
+    Processes all = made_up(nodes, each);
+    for (const auto& [rank, kernel] : kernels) all[rank]["versions"]["kernel"] = kernel.empty() ? json() : json(kernel);
+    EXPECT_EQ(explore::describe(all, item("kernel")), "kernel: " + text);
+  }
 }
 
-TEST(Comparison, Equal) {
-  const Processes all = made_up(2, 2);
-  EXPECT_EQ(explore::differences(all), json::array());
-  EXPECT_EQ(explore::groups(all, item("kernel")).size(), 1u);
-  EXPECT_EQ(kernel(all), "kernel: all have 6.1.0-12");
-}
-
-TEST(Comparison, OneNodeIsOdd) {
+TEST(Comparison, DifferencesHaveTheirRanksAndHosts) {
   Processes all = made_up(3, 2);
-  for (const std::size_t rank : {2u, 3u}) set_kernel(all, rank, "6.1.0-13");
-  EXPECT_EQ(kernel(all), "kernel: node 1 (host b) has 6.1.0-13, the others 6.1.0-12");
+  EXPECT_EQ(explore::differences(all), json::array());
+  for (const std::size_t rank : {2u, 3u}) all[rank]["versions"]["kernel"] = "6.1.0-13";
   EXPECT_EQ(explore::differences(all), (json{{{"item", "kernel"},
                                               {"groups",
                                                {{{"value", "6.1.0-12"}, {"ranks", {0, 1, 4, 5}}, {"hosts", {"a", "c"}}},
                                                 {{"value", "6.1.0-13"}, {"ranks", {2, 3}}, {"hosts", {"b"}}}}}}}));
 }
-
-TEST(Comparison, OneRankOfANodeIsOdd) {
-  Processes all = made_up(2, 2);
-  set_kernel(all, 3, "6.1.0-13");
-  EXPECT_EQ(kernel(all), "kernel: rank 3 (host b) has 6.1.0-13, the others 6.1.0-12");
-}
-
-TEST(Comparison, RankZeroCanBeTheOddOne) {
-  Processes all = made_up(3, 1);
-  set_kernel(all, 0, "6.1.0-13");
-  EXPECT_EQ(kernel(all), "kernel: node 0 (host a) has 6.1.0-13, the others 6.1.0-12");
-}
-
-TEST(Comparison, TwoGroupsOfTheSameSizeAreBothReported) {
-  Processes all = made_up(4, 1);
-  for (const std::size_t rank : {1u, 3u}) set_kernel(all, rank, "6.1.0-13");
-  EXPECT_EQ(kernel(all), "kernel: nodes 0,2 (hosts a, c) have 6.1.0-12, nodes 1,3 (hosts b, d) have 6.1.0-13");
-}
-
-TEST(Comparison, ManyValuesAreCounted) {
-  Processes all = made_up(9, 1);
-  for (std::size_t rank = 2; rank < 9; ++rank) set_kernel(all, rank, "6.1.0-" + std::to_string(20 + rank));
-  EXPECT_EQ(kernel(all),
-            "kernel: node 2 (host c) has 6.1.0-22, node 3 (host d) has 6.1.0-23, node 4 (host e) has 6.1.0-24, node 5 "
-            "(host f) has 6.1.0-25, and there are 3 other values; most have 6.1.0-12");
-}
-
-TEST(Comparison, AMissingItemIsADifference) {
-  Processes all = made_up(3, 1);
-  all[1]["versions"].erase("kernel");
-  EXPECT_EQ(kernel(all), "kernel: node 1 (host b) has none, the others 6.1.0-12");
-}
-
-TEST(Comparison, OneRankIsEqualToItself) { EXPECT_EQ(explore::differences(made_up(1, 1)), json::array()); }
 
 TEST(Comparison, UnlimitedIsNotNone) {
   Processes all = made_up(3, 1);
@@ -113,32 +96,16 @@ TEST(Comparison, GpusAndPortsAreCompared) {
 }
 
 TEST(Comparison, EveryItemFindsAValueThatDiffers) {
-  for (const explore::Item& i : explore::items()) {
-    Processes all = made_up(2, 1);
-    all[1] = {{"node", 1},
-              {"host", "b"},
-              {"launcher", "x"},
-              {"versions",
-               {{"program", "x"},
-                {"MPI", "x"},
-                {"Gloo", "x"},
-                {"NCCL", "x"},
-                {"CUDA", "x"},
-                {"libc", "x"},
-                {"kernel", "x"},
-                {"system", "x"}}},
-              {"gpus", {{"driver", "x"}, {"devices", {{{"name", "x"}}}}}},
-              {"container", {{{"kind", "x"}}}},
-              {"cpu", {{"count", 1}, {"machine", {{"model", "x"}}}}},
-              {"threads", {{"openmp", 7}, {"openblas", 7}}},
-              {"memory_bytes", 1},
-              {"rdma", {{{"device", "x"}}}},
-              {"network", {{{"name", "x"}, {"state", "up"}, {"addresses", {"x"}}}}},
-              {"limits", {{"memlock_bytes", 1}, {"open_files", 1}, {"shm_bytes", 1}}},
-              {"cgroup", {{"cpus", 1}, {"memory_bytes", 1}}},
-              {"folder", "x"}};
+  Processes all = made_up(2, 1);
+  all[1] = json::parse(R"({
+    "node": 1, "host": "b", "launcher": "x", "folder": "x", "memory_bytes": 1,
+    "versions": {"program": "x", "MPI": "x", "Gloo": "x", "NCCL": "x", "CUDA": "x", "libc": "x", "kernel": "x", "system": "x"},
+    "gpus": {"driver": "x", "devices": [{"name": "x"}]}, "container": [{"kind": "x"}],
+    "cpu": {"count": 1, "machine": {"model": "x"}}, "threads": {"openmp": 7, "openblas": 7},
+    "rdma": [{"device": "x"}], "network": [{"name": "x", "state": "up", "addresses": ["x"]}],
+    "limits": {"memlock_bytes": 1, "open_files": 1, "shm_bytes": 1}, "cgroup": {"cpus": 1, "memory_bytes": 1}})");
+  for (const explore::Item& i : explore::items())
     EXPECT_EQ(explore::groups(all, i).size(), 2u) << i.name << ": " << explore::describe(all, i);
-  }
 }
 
 TEST(Items, AreParsedStrictly) {

@@ -53,11 +53,10 @@ TEST(MnOptions, WordsAfterTheProgramAreItsArguments) {
 }
 
 TEST(MnOptions, TorchrunsSpellings) {
-  const Options options = parsed(
-      words("--nproc_per_node=4 --nnodes=2:2 --node_rank=1 --master_addr=a --master_port=1234 --rdzv_id run_7 "
-            "--max_restarts 3 "
-            "--monitor_interval 0.5 --rdzv_backend static --log_dir /x_y --no_python --redirects 1 --tee=0:1,1:3 "
-            "--rdzv_conf join_timeout=7,last_call_timeout=1 p"));
+  const Options options =
+      parsed(words("--nproc_per_node=4 --nnodes=2:2 --node_rank=1 --master_addr=a --master_port=1234 --rdzv_id run_7 "
+                   "--max_restarts 3 "
+                   "--monitor_interval 0.5 --rdzv_backend static --log_dir /x_y --no_python --redirects 1 --tee=3 p"));
   EXPECT_EQ(options.processes, "4");
   EXPECT_EQ(options.nodes, 2);
   EXPECT_EQ(options.node_rank, 1);
@@ -65,20 +64,9 @@ TEST(MnOptions, TorchrunsSpellings) {
   EXPECT_EQ(options.run_id, "run_7");
   EXPECT_EQ(options.log_dir, "/x_y");
   EXPECT_EQ(options.max_restarts, 3);
-  EXPECT_EQ(options.join_timeout, 7s);
+  EXPECT_EQ(options.redirects, 1);
+  EXPECT_EQ(options.tee, 3);
   EXPECT_TRUE(options.host_is_node_0);
-}
-
-TEST(MnOptions, StreamsForAllOrByLocalRank) {
-  EXPECT_EQ(mnrun::StreamChoice("3", "-r").of(7), mnrun::both);
-  const mnrun::StreamChoice some("0:1,2:3", "-r");
-  EXPECT_EQ(some.of(0), mnrun::out);
-  EXPECT_EQ(some.of(1), mnrun::none);
-  EXPECT_EQ(some.of(2), mnrun::both);
-  EXPECT_FALSE(mnrun::StreamChoice("0", "-r").any());
-  EXPECT_TRUE(some.any());
-  for (const char* bad : {"4", "-1", "", "x", "0:", ":1", "0:4", "0:1,", "0:1,,1:1", "0:1 1:2", "1,2", "-1:2"})
-    EXPECT_THROW(mnrun::StreamChoice(bad, "-r"), UsageError) << bad;
 }
 
 TEST(MnOptions, SettingsOfVariables) {
@@ -128,15 +116,15 @@ TEST(MnOptions, ErrorsAreOneLine) {
       {{"--nnodes", "0", "p"}, "--nnodes"},
       {{"--node-rank", "1", "p"}, "--node-rank 1"},
       {{"--rdzv-backend", "etcd", "p"}, "etcd"},
-      {{"--rdzv-conf", "join_timeot=3", "p"}, "join_timeot"},
-      {{"--rdzv-conf", "join_timeout=x", "p"}, "join_timeout=x"},
       {{"--rdzv-id", "../x", "p"}, "../x"},
       {{"--rdzv-id", "", "p"}, "--rdzv-id"},
       {{"--max-restarts", "-1", "p"}, "--max-restarts"},
       {{"--master-port", "70000", "p"}, "70000"},
       {{"--timeout", "nan", "p"}, "--timeout"},
       {{"--timeout", "-1", "p"}, "--timeout"},
-      {{"--tee", "5", "p"}, "--tee"},
+      {{"--tee", "4", "p"}, "--tee must be from 0 to 3"},
+      {{"--redirects", "-1", "p"}, "--redirects must be from 0 to 3"},
+      {{"--tee", "0:1", "p"}, "--tee"},
       {{"-a", "--max-restarts", "1", "p"}, "exclude"},
   };
   for (const auto& [words, part] : cases) EXPECT_SAYS(refusal(words), part);
@@ -158,35 +146,28 @@ mnrun::Agent agent(int node, int processes, std::string role = "default") {
   return a;
 }
 
-TEST(Places, NumberedNodeByNodeWhateverTheirSizes) {
-  const mnrun::Agent agents[] = {agent(0, 2), agent(1, 3), agent(2, 1)};
+TEST(Places, NumberedNodeByNodeAndWithinEachRole) {
+  const mnrun::Agent agents[] = {agent(0, 2, "trainer"), agent(1, 3, "reader"), agent(2, 1, "trainer")};
+  const int role_ranks[] = {0, 1, 0, 1, 2, 2};
   const std::vector<mnrun::Round> rounds = mnrun::rounds(agents);
   int next = 0;
-  for (int node = 0; node < 3; ++node) {
-    const auto places = mnrun::places(rounds[static_cast<std::size_t>(node)].first);
-    ASSERT_EQ(static_cast<int>(places.size()), agents[node].processes);
-    for (int local = 0; local < agents[node].processes; ++local, ++next) {
+  for (const mnrun::Agent& its_agent : agents) {
+    const auto places = mnrun::places(rounds.at(static_cast<std::size_t>(its_agent.node)).first);
+    ASSERT_EQ(static_cast<int>(places.size()), its_agent.processes);
+    for (int local = 0; local < its_agent.processes; ++local, ++next) {
       const mnrun::Place& place = places[static_cast<std::size_t>(local)];
       EXPECT_EQ(place.rank, next);
-      EXPECT_EQ(place.role_rank, next);
       EXPECT_EQ(place.world_size, 6);
-      EXPECT_EQ(place.role_size, 6);
       EXPECT_EQ(place.local_rank, local);
-      EXPECT_EQ(place.local_size, agents[node].processes);
-      EXPECT_EQ(place.node, node);
+      EXPECT_EQ(place.local_size, its_agent.processes);
+      EXPECT_EQ(place.node, its_agent.node);
       EXPECT_EQ(place.node_count, 3);
+      EXPECT_EQ(place.role, its_agent.role);
+      EXPECT_EQ(place.role_rank, role_ranks[next]);
+      EXPECT_EQ(place.role_size, 3);
     }
   }
-}
-
-TEST(Places, RanksWithinARole) {
-  const mnrun::Agent agents[] = {agent(0, 2, "trainer"), agent(1, 3, "reader"), agent(2, 1, "trainer")};
-  const std::vector<mnrun::Round> rounds = mnrun::rounds(agents);
-  EXPECT_EQ(rounds[2].first.role_rank, 2);
-  EXPECT_EQ(rounds[2].first.role_size, 3);
-  EXPECT_EQ(rounds[2].first.rank, 5);
-  EXPECT_EQ(mnrun::places(rounds[1].first)[2].role_rank, 2);
-  EXPECT_EQ(rounds[1].first.role_size, 3);
+  EXPECT_EQ(next, 6);
 }
 
 TEST(Rounds, TellEachNodeOfTheStoreAndOfTheFirstError) {

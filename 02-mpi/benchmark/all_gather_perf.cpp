@@ -10,16 +10,11 @@ namespace all_gather_perf {
 
 using perf::Blocks, perf::Place, perf::Source;
 
-#ifdef MULTINODE_HAVE_MPI
-static const void* input(const perf::MpiCall& c) { return c.in_place ? MPI_IN_PLACE : c.in; }
-#endif
-
 // Of the n blocks, S bytes, that a rank has at the end, one is its own. The others come in over its link: (n - 1) / n S
 // bytes, whatever the algorithm. So time >= (n - 1) / n S / bandwidth of a link.
 const perf::Collective all_gather = {
     .name = "all_gather",
     .out = Blocks::per_rank,
-    .in_place = [](const Place& place) { return place.rank; },
     .result =
         [](const Place&, int block) {
           return Source{block, 0};
@@ -28,8 +23,8 @@ const perf::Collective all_gather = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Allgather, MPI_Iallgather, perf::allgather_init>(input(c), c.count, c.type, c.out, c.count, c.type,
-                                                                      c.comm);
+          c.make<MPI_Allgather, MPI_Iallgather, perf::allgather_init>(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type,
+                                                                      c.out, c.count, c.type, c.comm);
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

@@ -8,12 +8,11 @@
 #include <multinode/report.hpp>
 #include <multinode/seconds.hpp>
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
-#include <iostream>
 
 namespace all_reduce_bench {
 
@@ -24,24 +23,6 @@ struct Options {
   int warmup = 2, trials = 10, corrupt = -1;
   multinode::CommonOptions common;
 };
-
-// Whole numbers from 0 to 7 that differ from rank to rank and from neighbour to neighbour; their sums are exact.
-float element(int rank, std::size_t index) {
-  return static_cast<float>((index * 5 + static_cast<std::size_t>(rank) * 3 + index / 8) % 8);
-}
-
-void fill(std::span<float> block, int rank) {
-  for (std::size_t i = 0; i < block.size(); ++i) block[i] = element(rank, i);
-}
-
-std::size_t count_wrong(std::span<const float> block, int ranks) {
-  std::array<float, 64> sums{};  // the pattern repeats after 64 elements
-  for (std::size_t i = 0; i < sums.size(); ++i)
-    for (int rank = 0; rank < ranks; ++rank) sums[i] += element(rank, i);
-  std::size_t wrong = 0;
-  for (std::size_t i = 0; i < block.size(); ++i) wrong += block[i] != sums[i % sums.size()];
-  return wrong;
-}
 
 void require_memory(multinode::World& world, const Options& options) {
   const std::string own = std::to_string(perf::available_host_memory(world) / 10 * 9);
@@ -86,11 +67,13 @@ int run(multinode::World& world, const Options& options) {
   double seconds = 0;
   std::size_t wrong = 0;
   for (int i = 0; i < options.warmup + options.trials; ++i) {
-    fill(block, world.rank());
+    const perf::Values values({multinode::DataType::float32, perf::Redop::sum, true, world.size(), options.common.seed,
+                               static_cast<std::uint64_t>(i)});
+    values.fill(std::as_writable_bytes(std::span(block)), world.rank(), 0);
     const double one = trial();
     if (i >= options.warmup) seconds += one / options.trials;
     if (world.rank() == options.corrupt) block[static_cast<std::size_t>(i) * 7919 % block.size()] += 1;
-    wrong += count_wrong(block, world.size());
+    wrong += values.count_wrong(std::as_bytes(std::span(block)), {perf::Source::all, 0});
   }
 
   double mean = 0;  // on rank 0
@@ -108,21 +91,21 @@ int run(multinode::World& world, const Options& options) {
     const double payload = static_cast<double>(block.size() * sizeof(float)), algbw = payload / mean;
     const double busbw = algbw * 2 * (world.size() - 1) / world.size();
     const auto print = [](const char* name, double value) {
-      std::printf("  %s: %.3f GBps (%.1f Gbps)\n", name, value * 1e-9, value * 8e-9);
+      fmt::print("  {}: {:.3f} GBps ({:.1f} Gbps)\n", name, value * 1e-9, value * 8e-9);
     };
-    std::printf("all_reduce of a %.3g GB payload over %s, %d ranks, mean of %d trials:\n", payload * 1e-9,
-                std::string(multinode::name_of(communicator->backend())).c_str(), world.size(), options.trials);
+    fmt::print("all_reduce of a {:.3g} GB payload over {}, {} ranks, mean of {} trials:\n", payload * 1e-9,
+               multinode::name_of(communicator->backend()), world.size(), options.trials);
     const bool stand_in = communicator->backend() == multinode::Backend::nccl && multinode::stand_in();
     if (stand_in) {
-      std::printf("  algbw, busbw: n/a on stand-ins of GPUs\n");
+      fmt::print("  algbw, busbw: n/a on stand-ins of GPUs\n");
     } else {
       print("algbw", algbw);
       if (world.size() > 1)
         print("busbw", busbw);
       else
-        std::printf("  busbw: n/a, one rank moves nothing\n");
+        fmt::print("  busbw: n/a, one rank moves nothing\n");
     }
-    std::printf("%s: %zu elements wrong\n", all_wrong ? "WRONG" : "RIGHT", all_wrong);
+    fmt::print("{}: {} elements wrong\n", all_wrong ? "WRONG" : "RIGHT", all_wrong);
     std::fflush(stdout);
     multinode::JsonLines json(options.common.json);
     json.write(multinode::fingerprint(world));

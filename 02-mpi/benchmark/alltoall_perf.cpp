@@ -10,10 +10,6 @@ namespace alltoall_perf {
 
 using perf::Blocks, perf::Place, perf::Source;
 
-#ifdef MULTINODE_HAVE_MPI
-static const void* input(const perf::MpiCall& c) { return c.in_place ? MPI_IN_PLACE : c.in; }
-#endif
-
 // Of a rank's n blocks, S bytes, one is for itself. The others leave over its link, (n - 1) / n S bytes, and as many
 // come in. So time >= (n - 1) / n S / bandwidth of a link.
 const perf::Collective alltoall = {
@@ -28,8 +24,8 @@ const perf::Collective alltoall = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Alltoall, MPI_Ialltoall, perf::alltoall_init>(input(c), c.count, c.type, c.out, c.count, c.type,
-                                                                   c.comm);
+          c.make<MPI_Alltoall, MPI_Ialltoall, perf::alltoall_init>(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type,
+                                                                   c.out, c.count, c.type, c.comm);
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

@@ -1,7 +1,6 @@
 #include "collective.hpp"
 #include "options.hpp"
 #include "ranks.hpp"
-#include "results.hpp"
 #include "statistics.hpp"
 
 #include <multinode/device.hpp>
@@ -10,6 +9,7 @@
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <unistd.h>
@@ -52,31 +52,371 @@ class Benchmark {
         table_(std::cout, options.timestamps),
         random_(options.common.seed) {}
 
-  int run();
-  int self_check();
+  int run() {
+    refuse_what_does_not_fit();
+    head();
+    const int roots = collective_.rooted && options_.root == -1 ? ranks_->size() : 1;
+    for (int cycle = 0; options_.cycles == 0 || cycle < options_.cycles; ++cycle) {
+      if (options_.cycles == 0) results_.clear();  // an endless run needs only the last cycle
+      for (const multinode::DataType type : options_.types)
+        for (const Redop redop : redops_)
+          for (int root = 0; root < roots; ++root)
+            for (std::size_t last = 0; const std::size_t size : options_.sizes()) {
+              const std::size_t count = count_of(size, type);
+              if (count == last) continue;  // the same row again, or less than one element per rank
+              rows(size, {type, redop, options_.root == -1 ? root : options_.root, last = count, false}, cycle);
+            }
+    }
+
+    bool right = true;
+    if (talks()) {
+      table_.foot(results_);
+      if (const std::string report = ranks_->memory_report(); !report.empty()) std::cout << "# " << report << '\n';
+      for (const Result& result : results_) right = right && result.wrong.value_or(0) == 0;
+      for (const std::string& line : too_slow(results_, options_.least_busbw)) {
+        right = false;
+        std::cerr << fmt::format("{}_perf: {}\n", collective_.name, line);
+      }
+      std::cout << std::flush;
+    }
+    return right ? multinode::exit_right : multinode::exit_wrong;
+  }
+
+  // The cost of the timer: blocks of calls that are measured as in run() alternate with the same calls in a bare loop.
+  int self_check() {
+    constexpr double bound = 1.03;
+    refuse_what_does_not_fit();
+    json_.write(multinode::fingerprint(world_));
+    bool within = true;
+    multinode::Table table({"bytes", "bare loop us", "measured us", "ratio"});
+    for (const std::size_t size : options_.sizes()) {
+      const Operation operation{options_.types[0], redops_[0], 0, count_of(size, options_.types[0]), false};
+      const double once = estimate(operation, 5);
+      const Plan plan{std::clamp(static_cast<int>(1e-3 / once / calls_a_sample(once)), 1, 1000), calls_a_sample(once)};
+      const int calls = plan.samples * plan.calls;
+      const int blocks = std::clamp(static_cast<int>(1 / (once * calls)), 21, 501);
+      std::vector<double> bare, measured, ratios;
+      for (int block = 0; block < blocks; ++block) {
+        if (block % 2) bare.push_back(ranks_->measure_bare_loop(collective_, operation, calls));
+        measured.push_back(mean(ranks_->measure(collective_, operation, plan.samples, plan.calls)[0]));
+        if (block % 2 == 0) bare.push_back(ranks_->measure_bare_loop(collective_, operation, calls));
+        ratios.push_back(measured.back() / bare.back());
+      }
+      const double ratio = median(ratios);
+      within = within && ratio <= bound;
+      table.add({std::to_string(size), four_digits(median(bare) * 1e6), four_digits(median(measured) * 1e6),
+                 four_digits(ratio)});
+      json_.write({{"size_bytes", size},
+                   {"bare_loop_us", median(bare) * 1e6},
+                   {"measured_us", median(measured) * 1e6},
+                   {"ratio", ratio},
+                   {"blocks", blocks}});
+    }
+    if (talks()) {
+      table.print(std::cout);
+      std::cout << fmt::format("{}: the measured median is {}within {} % of a bare loop's\n",
+                               within ? "RIGHT" : "WRONG", within ? "" : "not ", std::lround(100 * (bound - 1)));
+    }
+    return within || !talks() ? multinode::exit_right : multinode::exit_wrong;
+  }
 
  private:
   bool talks() const { return world_.rank() == 0; }
   std::size_t count_of(std::size_t size, multinode::DataType type) const {
     return size / multinode::size_of(type) / number_of(collective_.larger(), ranks_->size());
   }
-  void refuse_what_does_not_fit();
-  void head();
-  void rows(std::size_t asked_size, Operation operation, int cycle);
-  Result measure(const Operation& operation, Result result);
+
+  void refuse_what_does_not_fit() {
+    if (const std::string why = collective_.refusal(ranks_->size()); !why.empty()) throw UsageError(why);
+    redops_ = collective_.reduces ? options_.redops : std::vector{Redop::sum};
+    if (options_.all_redops) {
+      const std::size_t all = redops_.size();
+      std::erase_if(redops_, [&](Redop redop) { return !ranks_->refusal(collective_, redop).empty(); });
+      if (redops_.size() < all && !redops_.empty() && talks())
+        std::cout << "# -o all: skips the reductions that " << multinode::name_of(ranks_->backend())
+                  << " does not have\n";
+      if (redops_.empty()) redops_ = {Redop::sum};
+    }
+    for (const Redop redop : redops_)
+      if (const std::string why = ranks_->refusal(collective_, redop); !why.empty()) throw UsageError(why);
+    if (collective_.rooted && options_.root != -1)
+      multinode::require_range("--root", options_.root, 0, ranks_->size() - 1);
+    if (options_.corrupt != -1) {
+      multinode::require_range("--corrupt", options_.corrupt, 0, ranks_->size() - 1);
+      if (options_.check == 0) throw UsageError("--corrupt needs the check: leave out -c 0");
+      const Place place{options_.corrupt, ranks_->size(), std::max(options_.root, 0)};
+      if (options_.root != -1 && collective_.result(place, 0).rank == Source::nothing)
+        throw UsageError(fmt::format("--corrupt: rank {} receives no result of {} with root {}", options_.corrupt,
+                                     collective_.name, place.root));
+    }
+
+    std::size_t largest = 0;
+    for (const std::size_t size : options_.sizes())
+      for (const multinode::DataType type : options_.types) {
+        if (size / multinode::size_of(type) > ranks_->largest_count())  // all blocks: libraries add up their counts
+          throw UsageError(fmt::format(
+              "--maxbytes: {} bytes are more elements of type {} than the int counts of {} can hold: use a larger type",
+              size, name_of(type), multinode::name_of(ranks_->backend())));
+        largest = std::max(largest, count_of(size, type) * multinode::size_of(type));
+      }
+    if (largest == 0)
+      throw UsageError(
+          fmt::format("--maxbytes: too small, less than one element for each of {} ranks", ranks_->size()));
+
+    // In and out of every rank here. What is left is for the library and the rest of the machine.
+    const auto bytes = [&](Blocks blocks) { return number_of(blocks, ranks_->size()) * largest; };
+    const std::size_t in = bytes(collective_.in), both = bytes(collective_.larger());
+    const std::size_t needed_bytes = static_cast<std::size_t>(ranks_->local()) * (in + both);
+    const double free = 0.9 * -maximum("free memory", -static_cast<double>(ranks_->available_memory()));
+    if (const auto needed = static_cast<double>(needed_bytes); needed > free) {
+      const auto fits = static_cast<std::size_t>(static_cast<double>(both) * free / needed);
+      throw UsageError(fmt::format(
+          "--maxbytes: the buffers of a process need {} MiB, but only {} MiB are free: the largest -e that fits is {}",
+          needed_bytes >> 20, static_cast<std::size_t>(free) >> 20,
+          fits >> 20 ? fmt::format("{}M", fits >> 20) : std::to_string(fits)));
+    }
+    ranks_->allocate(in, both);
+  }
+
+  void head() {
+    std::string devices;
+    for (int local = 0; local < ranks_->local(); ++local) devices += (local ? "\n" : "") + ranks_->device(local);
+    const auto of_all = world_.gather_on_rank_0("devices", std::to_string(getpid()) + "\n" + devices);
+    if (!talks()) return;
+    const auto counted = [](int number, const char* one, const char* ending) {
+      return fmt::format("{} {}{}", number, one, number == 1 ? "" : ending);
+    };
+    std::cout << fmt::format("# {}_perf over {}, {} in {} on {}\n", collective_.name,
+                             multinode::name_of(ranks_->backend()), counted(ranks_->size(), "rank", "s"),
+                             counted(world_.size(), "process", "es"), counted(world_.node_count(), "node", "s"));
+    for (std::size_t process = 0; process < of_all.size(); ++process) {
+      std::istringstream lines(of_all[process]);
+      std::string pid, device;
+      std::getline(lines, pid);
+      for (std::size_t rank = process * static_cast<std::size_t>(ranks_->local()); std::getline(lines, device); ++rank)
+        std::cout << fmt::format("#  Rank {} Pid {} on {} device {}\n", rank, pid,
+                                 world_.host(static_cast<int>(process)), device);
+    }
+    const std::size_t least = options_.sizes().front();
+    if (std::ranges::any_of(options_.types, [&](multinode::DataType type) { return count_of(least, type) == 0; }))
+      std::cout << "# sizes of less than one element per rank are skipped\n";
+    table_.head();
+    json_.write(multinode::fingerprint(world_));
+  }
+
+  void rows(std::size_t asked_size, Operation operation, int cycle) {
+    Result result;
+    result.collective = collective_.name;
+    result.backend = multinode::name_of(ranks_->backend());
+    result.ranks = ranks_->size();
+    result.asked_size = asked_size;
+    result.count = operation.count;
+    result.size = operation.block_bytes() * number_of(collective_.larger(), ranks_->size());
+    result.type = name_of(operation.type);
+    result.redop = collective_.reduces ? name_of(operation.redop) : "none";
+    result.root = collective_.rooted ? operation.root : -1;
+    result.cycle = cycle;
+
+    std::vector<Result> places = {measure(operation, result)};
+    if (ranks_->has_in_place(collective_)) {
+      operation.in_place = result.in_place = true;
+      places.push_back(measure(operation, result));
+    }
+    if (!talks()) return;
+    table_.row(places);
+    for (const Result& place : places) {
+      json_.write(to_json(place));
+      csv_.write(place);
+      results_.push_back(place);
+    }
+  }
+
+  // The result is rank 0's; the others have nothing to show.
+  Result measure(const Operation& operation, Result result) {
+    ranks_->shift(options_.usage.offset * multinode::size_of(operation.type));
+    const Plan plan = warm_up(operation);
+    const Samples samples = ranks_->measure(collective_, operation, plan.samples, plan.calls);
+    result.calls_per_sample = plan.calls;
+    result.iterations = plan.samples * plan.calls;
+    name_late(operation, std::clamp(result.iterations / 4, 1, 3), result);
+
+    auto own_wrong = static_cast<double>(count_wrong(operation)), wrong = 0.0;
+    std::vector<double> own, means, medians, p99s;
+    for (const std::vector<double>& rank : samples) {
+      own.insert(own.end(), {mean(rank), median(rank), percentile(rank, 99), own_wrong});
+      own_wrong = 0;  // with the first rank of the process
+    }
+    const std::vector<double> all = numbers_of(world_.gather_on_rank_0("result", bytes_of(own)));
+    if (!talks()) return result;
+    for (std::size_t at = 0; at < all.size(); at += 4) {
+      means.push_back(all[at]);
+      medians.push_back(all[at + 1]);
+      p99s.push_back(all[at + 2]);
+      wrong += all[at + 3];
+    }
+    result.time = over_ranks(means);
+    result.median = over_ranks(medians);
+    result.p99 = over_ranks(p99s);
+    if (options_.check > 0) result.wrong = static_cast<std::uint64_t>(wrong);
+    if (ranks_->backend() == multinode::Backend::nccl && multinode::stand_in()) return result;
+    result.algbw = static_cast<double>(result.size) * collective_.volume(result.ranks) / result.time;
+    if (result.ranks > 1) result.busbw = *result.algbw * collective_.bus_factor(result.ranks);
+    return result;
+  }
+
+  // Wrong elements in the checks of one operation, over this process's ranks.
+  std::uint64_t count_wrong(const Operation& operation) {
+    const std::size_t block = operation.block_bytes();
+    const auto blocks = [&](Blocks which) { return static_cast<int>(number_of(which, ranks_->size())); };
+    const Ranks::Buffer in_buffer = operation.in_place ? Ranks::Buffer::both : Ranks::Buffer::in;
+    std::uint64_t wrong = 0;
+    for (int check = 0; check < options_.check; ++check) {
+      const Values values(
+          {operation.type, operation.redop, collective_.reduces, ranks_->size(), options_.common.seed, ++round_});
+      for (int local = 0; local < ranks_->local(); ++local) {
+        const Place place = ranks_->place(local, operation.root);
+        // A call that writes nothing must not find an old result in its buffer.
+        ranks_->write(local, Ranks::Buffer::both, 0, block * number_of(collective_.larger(), place.size),
+                      [](std::span<std::byte> bytes) { std::ranges::fill(bytes, std::byte{0xA5}); });
+        const int first = operation.in_place ? collective_.first_in(place.rank) : 0;
+        for (int b = 0; b < blocks(collective_.in); ++b)
+          ranks_->write(local, in_buffer, static_cast<std::size_t>(first + b) * block, block,
+                        [&](std::span<std::byte> bytes) { values.fill(bytes, place.rank, b); });
+      }
+      Operation once = operation;
+      once.once = true;
+      ranks_->measure(collective_, once, 1, 1);
+      for (int local = 0; local < ranks_->local(); ++local) {
+        const Place place = ranks_->place(local, operation.root);
+        const int first = operation.in_place ? collective_.first_out(place.rank) : 0;
+        const int corrupted =
+            place.rank == options_.corrupt ? static_cast<int>(random_() % number_of(collective_.out, place.size)) : -1;
+        for (int b = 0; b < blocks(collective_.out); ++b) {
+          const Source source = collective_.result(place, b);
+          if (source.rank == Source::nothing) continue;
+          ranks_->read(local, Ranks::Buffer::both, static_cast<std::size_t>(first + b) * block, block,
+                       [&](std::span<std::byte> bytes) {
+                         if (b == corrupted) {
+                           const std::size_t at = random_() % bytes.size(), size = multinode::size_of(operation.type);
+                           bytes[at] ^= std::byte(1u << (random_() % 8));
+                           if (values.rounded())  // one bit of an average may be within the bound; NaN never is
+                             std::ranges::fill(bytes.subspan(at / size * size, size), std::byte{0xFF});
+                         }
+                         std::string what;
+                         const std::size_t found = values.count_wrong(bytes, source, &what);
+                         if (found && wrong == 0)
+                           std::cerr << fmt::format("rank {}: block {}: {}\n", place.rank, b, what);
+                         wrong += found;
+                       });
+        }
+      }
+    }
+    return wrong;
+  }
+
+  // A rank is late if it is so in two measurements: one call may be slow by chance. A root does other work than the
+  // rest and is not compared.
+  void name_late(const Operation& operation, int calls, Result& result) {
+    const auto late = [&](std::vector<double> times) {
+      if (collective_.rooted) times.erase(times.begin() + operation.root);
+      std::vector<int> found = outliers(times);
+      std::erase_if(found, [&](int rank) { return times[static_cast<std::size_t>(rank)] < median(times) + 50e-6; });
+      for (int& rank : found) rank += collective_.rooted && rank >= operation.root ? 1 : 0;
+      return found;
+    };
+    const bool suspected = after_barrier(operation, calls, [&](const std::vector<double>& times) {
+      const auto [least, most] = std::ranges::minmax(times);
+      result.rank_times = times;
+      if (times.size() > 1) result.spread = (most - least) / median(times);
+      result.late = late(times);
+      return !result.late.empty();
+    });
+    if (!suspected) return;
+    after_barrier(operation, calls, [&](const std::vector<double>& times) {
+      const std::vector<int> again = late(times);
+      std::erase_if(result.late, [&](int rank) { return std::ranges::find(again, rank) == again.end(); });
+      return true;
+    });
+  }
+
+  // Each rank's time until its call is done, after a barrier: its median over `calls` calls. Back to back, every rank
+  // is as slow as the slowest. Returns what judge(times of all ranks), called on rank 0, returns.
+  template <class Judge>
+  bool after_barrier(const Operation& operation, int calls, Judge&& judge) {
+    std::vector<std::vector<double>> times(static_cast<std::size_t>(ranks_->local()));
+    for (int call = 0; call < calls; ++call) {
+      const Samples one = ranks_->measure(collective_, operation, 1, 1);
+      for (std::size_t local = 0; local < one.size(); ++local) times[local].push_back(one[local][0]);
+    }
+    std::vector<double> own;
+    for (const std::vector<double>& of_rank : times) own.push_back(median(of_rank));
+    return !world_
+                .digest("times after a barrier", bytes_of(own),
+                        [&](const auto& processes) { return judge(numbers_of(processes)) ? "yes" : ""; })
+                .empty();
+  }
+
   struct Plan {
     int samples, calls;
   };
-  double estimate(const Operation& operation, int warmup);
-  int calls_a_sample(double seconds) const;
-  Plan warm_up(const Operation& operation);
-  double maximum(const char* name, double own);
-  double slowest(const Samples& samples);
-  double over_ranks(std::span<const double> times) const;
-  template <class Judge>
-  bool after_barrier(const Operation& operation, int calls, Judge&& judge);
-  void name_late(const Operation& operation, int calls, Result& result);
-  std::uint64_t count_wrong(const Operation& operation);
+  Plan warm_up(const Operation& operation) {
+    if (!options_.sweep) {
+      if (options_.warmup == 0) return {options_.iterations, 1};
+      const double seconds = estimate(operation, options_.warmup);
+      const int calls = std::min(calls_a_sample(seconds), options_.iterations);
+      return {(options_.iterations + calls - 1) / calls, calls};
+    }
+    // Batches of about 5 ms, until two in a row agree within 5 % or a tenth of a second has passed.
+    double before = 0, spent = 0, seconds = slowest(ranks_->measure(collective_, operation, 1, 1));
+    for (int batch = 0; batch < 2 || (std::abs(seconds - before) > 0.05 * before && spent < 0.1); ++batch) {
+      const int calls = std::clamp(static_cast<int>(0.005 / seconds), 1, 5000);
+      before = seconds;
+      seconds = slowest(ranks_->measure(collective_, operation, 1, calls));
+      spent += seconds * calls;
+    }
+    const int calls = calls_a_sample(seconds);
+    return {std::clamp(static_cast<int>(0.12 / (seconds * calls)), 4, 2000), calls};
+  }
+
+  // Seconds per call, after `warmup` untimed calls. The first calls take several times as long as a short call does.
+  double estimate(const Operation& operation, int warmup) {
+    const double seconds = slowest(ranks_->measure(collective_, operation, 1, warmup));
+    return seconds < 50e-6 ? slowest(ranks_->measure(collective_, operation, 5, 20)) : seconds;
+  }
+
+  // Each sample reads the clock once, which takes about 30 ns: 0.4 % of a sample of 8 us.
+  int calls_a_sample(double seconds) const {
+    return options_.per_iteration ? 1 : std::clamp(static_cast<int>(std::ceil(8e-6 / seconds)), 1, 40);
+  }
+
+  // The slowest rank's median time, the same for all processes.
+  double slowest(const Samples& samples) {
+    double own = 0;
+    for (const std::vector<double>& rank : samples) own = std::max(own, median(rank));
+    return maximum("warm-up", own);
+  }
+
+  // The largest of all processes' numbers, the same for all of them.
+  double maximum(const char* name, double own) {
+    return numbers_of({world_.digest(name, bytes_of({&own, 1}), [](const auto& processes) {
+      const double all = std::ranges::max(numbers_of(processes));
+      return bytes_of({&all, 1});
+    })})[0];
+  }
+
+  double over_ranks(std::span<const double> times) const {
+    switch (options_.average) {
+      case Average::rank0:
+        return times[0];
+      case Average::min:
+        return std::ranges::min(times);
+      case Average::max:
+        return std::ranges::max(times);
+      case Average::mean:
+        break;
+    }
+    return mean(times);
+  }
 
   World& world_;
   const Collective& collective_;
@@ -90,368 +430,6 @@ class Benchmark {
   std::vector<Redop> redops_;
   std::vector<Result> results_;
 };
-
-void Benchmark::refuse_what_does_not_fit() {
-  if (const std::string why = collective_.refusal(ranks_->size()); !why.empty()) throw UsageError(why);
-  redops_ = collective_.reduces ? options_.redops : std::vector{Redop::sum};
-  if (options_.all_redops) {
-    const std::size_t all = redops_.size();
-    std::erase_if(redops_, [&](Redop redop) { return !ranks_->refusal(collective_, redop).empty(); });
-    if (redops_.size() < all && !redops_.empty() && talks())
-      std::cout << "# -o all: skips the reductions that " << multinode::name_of(ranks_->backend())
-                << " does not have\n";
-    if (redops_.empty()) redops_ = {Redop::sum};
-  }
-  for (const Redop redop : redops_)
-    if (const std::string why = ranks_->refusal(collective_, redop); !why.empty()) throw UsageError(why);
-  if (collective_.rooted && options_.root != -1)
-    multinode::require_range("--root", options_.root, 0, ranks_->size() - 1);
-  if (options_.corrupt != -1) {
-    multinode::require_range("--corrupt", options_.corrupt, 0, ranks_->size() - 1);
-    if (options_.check == 0) throw UsageError("--corrupt needs the check: leave out -c 0");
-    const Place place{options_.corrupt, ranks_->size(), std::max(options_.root, 0)};
-    if (options_.root != -1 && collective_.result(place, 0).rank == Source::nothing)
-      throw UsageError("--corrupt: rank " + std::to_string(options_.corrupt) + " receives no result of " +
-                       collective_.name + " with root " + std::to_string(place.root));
-  }
-
-  std::size_t largest = 0;
-  for (const std::size_t size : options_.sizes())
-    for (const multinode::DataType type : options_.types) {
-      if (size / multinode::size_of(type) > ranks_->largest_count())  // all blocks: libraries add up their counts
-        throw UsageError("--maxbytes: " + std::to_string(size) + " bytes are more elements of type " +
-                         std::string(name_of(type)) + " than the int counts of " +
-                         std::string(multinode::name_of(ranks_->backend())) + " can hold: use a larger type");
-      largest = std::max(largest, count_of(size, type) * multinode::size_of(type));
-    }
-  if (largest == 0)
-    throw UsageError("--maxbytes: too small, less than one element for each of " + std::to_string(ranks_->size()) +
-                     " ranks");
-
-  // In and out of every rank here. What is left is for the library and the rest of the machine.
-  const auto bytes = [&](Blocks blocks) { return number_of(blocks, ranks_->size()) * largest; };
-  const std::size_t in = bytes(collective_.in), both = bytes(collective_.larger());
-  const std::size_t needed_bytes = static_cast<std::size_t>(ranks_->local()) * (in + both);
-  const double free = 0.9 * -maximum("free memory", -static_cast<double>(ranks_->available_memory()));
-  if (const auto needed = static_cast<double>(needed_bytes); needed > free) {
-    const auto fits = static_cast<std::size_t>(static_cast<double>(both) * free / needed);
-    throw UsageError("--maxbytes: the buffers of a process need " + std::to_string(needed_bytes >> 20) +
-                     " MiB, but only " + std::to_string(static_cast<std::size_t>(free) >> 20) +
-                     " MiB are free: the largest -e that fits is " +
-                     (fits >> 20 ? std::to_string(fits >> 20) + "M" : std::to_string(fits)));
-  }
-  ranks_->allocate(in, both);
-}
-
-void Benchmark::head() {
-  std::string devices;
-  for (int local = 0; local < ranks_->local(); ++local) devices += (local ? "\n" : "") + ranks_->device(local);
-  const auto of_all = world_.gather_on_rank_0("devices", std::to_string(getpid()) + "\n" + devices);
-  if (!talks()) return;
-  const auto counted = [](int number, const std::string& one, const char* ending) {
-    return std::to_string(number) + " " + one + (number == 1 ? "" : ending);
-  };
-  std::cout << "# " << collective_.name << "_perf over " << multinode::name_of(ranks_->backend()) << ", "
-            << counted(ranks_->size(), "rank", "s") << " in " << counted(world_.size(), "process", "es") << " on "
-            << counted(world_.node_count(), "node", "s") << '\n';
-  for (std::size_t process = 0; process < of_all.size(); ++process) {
-    std::istringstream lines(of_all[process]);
-    std::string pid, device;
-    std::getline(lines, pid);
-    for (std::size_t local = 0; std::getline(lines, device); ++local) {
-      const std::size_t rank = process * static_cast<std::size_t>(ranks_->local()) + local;
-      std::cout << "#  Rank " << rank << " Pid " << pid << " on " << world_.host(static_cast<int>(process))
-                << " device " << device << '\n';
-    }
-  }
-  const std::size_t least = options_.sizes().front();
-  if (std::ranges::any_of(options_.types, [&](multinode::DataType type) { return count_of(least, type) == 0; }))
-    std::cout << "# sizes of less than one element per rank are skipped\n";
-  table_.head();
-  json_.write(multinode::fingerprint(world_));
-}
-
-// The cost of the timer: blocks of calls that are measured as in run() alternate with the same calls in a bare loop.
-int Benchmark::self_check() {
-  constexpr double bound = 1.03;
-  refuse_what_does_not_fit();
-  json_.write(multinode::fingerprint(world_));
-  bool within = true;
-  multinode::Table table({"bytes", "bare loop us", "measured us", "ratio"});
-  for (const std::size_t size : options_.sizes()) {
-    const Operation operation{options_.types[0], redops_[0], 0, count_of(size, options_.types[0]), false};
-    const double once = estimate(operation, 5);
-    const Plan plan{std::clamp(static_cast<int>(1e-3 / once / calls_a_sample(once)), 1, 1000), calls_a_sample(once)};
-    const int calls = plan.samples * plan.calls;
-    const int blocks = std::clamp(static_cast<int>(1 / (once * calls)), 21, 501);
-    std::vector<double> bare, measured, ratios;
-    for (int block = 0; block < blocks; ++block) {
-      if (block % 2) bare.push_back(ranks_->measure_bare_loop(collective_, operation, calls));
-      measured.push_back(mean(ranks_->measure(collective_, operation, plan.samples, plan.calls)[0]));
-      if (block % 2 == 0) bare.push_back(ranks_->measure_bare_loop(collective_, operation, calls));
-      ratios.push_back(measured.back() / bare.back());
-    }
-    const double ratio = median(ratios);
-    within = within && ratio <= bound;
-    table.add({std::to_string(size), four_digits(median(bare) * 1e6), four_digits(median(measured) * 1e6),
-               four_digits(ratio)});
-    json_.write({{"size_bytes", size},
-                 {"bare_loop_us", median(bare) * 1e6},
-                 {"measured_us", median(measured) * 1e6},
-                 {"ratio", ratio},
-                 {"blocks", blocks}});
-  }
-  if (talks()) {
-    table.print(std::cout);
-    std::cout << (within ? "RIGHT" : "WRONG") << ": the measured median is " << (within ? "" : "not ") << "within "
-              << std::lround(100 * (bound - 1)) << " % of a bare loop's\n";
-  }
-  return within || !talks() ? multinode::exit_right : multinode::exit_wrong;
-}
-
-int Benchmark::run() {
-  refuse_what_does_not_fit();
-  head();
-  const int roots = collective_.rooted && options_.root == -1 ? ranks_->size() : 1;
-  for (int cycle = 0; options_.cycles == 0 || cycle < options_.cycles; ++cycle) {
-    if (options_.cycles == 0) results_.clear();  // an endless run needs only the last cycle
-    for (const multinode::DataType type : options_.types)
-      for (const Redop redop : redops_)
-        for (int root = 0; root < roots; ++root)
-          for (std::size_t last = 0; const std::size_t size : options_.sizes()) {
-            const std::size_t count = count_of(size, type);
-            if (count == last) continue;  // the same row again, or less than one element per rank
-            rows(size, {type, redop, options_.root == -1 ? root : options_.root, last = count, false}, cycle);
-          }
-  }
-
-  bool right = true;
-  if (talks()) {
-    table_.foot(results_);
-    if (const std::string report = ranks_->memory_report(); !report.empty()) std::cout << "# " << report << '\n';
-    for (const Result& result : results_) right = right && result.wrong.value_or(0) == 0;
-    for (const std::string& line : too_slow(results_, options_.least_busbw)) {
-      right = false;
-      std::cerr << std::string(collective_.name) + "_perf: " + line + "\n";
-    }
-    std::cout << std::flush;
-  }
-  return right ? multinode::exit_right : multinode::exit_wrong;
-}
-
-void Benchmark::rows(std::size_t asked_size, Operation operation, int cycle) {
-  Result result;
-  result.collective = collective_.name;
-  result.backend = multinode::name_of(ranks_->backend());
-  result.ranks = ranks_->size();
-  result.asked_size = asked_size;
-  result.count = operation.count;
-  result.size = operation.count * multinode::size_of(operation.type) * number_of(collective_.larger(), ranks_->size());
-  result.type = name_of(operation.type);
-  result.redop = collective_.reduces ? name_of(operation.redop) : "none";
-  result.root = collective_.rooted ? operation.root : -1;
-  result.cycle = cycle;
-
-  const Result out_of_place = measure(operation, result);
-  std::optional<Result> in_place;
-  if (ranks_->has_in_place(collective_)) {
-    operation.in_place = result.in_place = true;
-    in_place = measure(operation, result);
-  }
-  if (!talks()) return;
-  table_.row(out_of_place, in_place);
-  for (const std::optional<Result>& one : {std::optional(out_of_place), in_place})
-    if (one) {
-      json_.write(to_json(*one));
-      csv_.write(*one);
-      results_.push_back(*one);
-    }
-}
-
-// The largest of all processes' numbers, the same for all of them.
-double Benchmark::maximum(const char* name, double own) {
-  return numbers_of({world_.digest(name, bytes_of({&own, 1}), [](const auto& processes) {
-    const double all = std::ranges::max(numbers_of(processes));
-    return bytes_of({&all, 1});
-  })})[0];
-}
-
-// The slowest rank's median time, the same for all processes.
-double Benchmark::slowest(const Samples& samples) {
-  double own = 0;
-  for (const std::vector<double>& rank : samples) own = std::max(own, median(rank));
-  return maximum("warm-up", own);
-}
-
-// Seconds per call, after `warmup` untimed calls. The first calls take several times as long as a short call does.
-double Benchmark::estimate(const Operation& operation, int warmup) {
-  const double seconds = slowest(ranks_->measure(collective_, operation, 1, warmup));
-  return seconds < 50e-6 ? slowest(ranks_->measure(collective_, operation, 5, 20)) : seconds;
-}
-
-// Each sample reads the clock once, which takes about 30 ns: 0.4 % of a sample of 8 us.
-int Benchmark::calls_a_sample(double seconds) const {
-  return options_.per_iteration ? 1 : std::clamp(static_cast<int>(std::ceil(8e-6 / seconds)), 1, 40);
-}
-
-Benchmark::Plan Benchmark::warm_up(const Operation& operation) {
-  if (!options_.sweep) {
-    if (options_.warmup == 0) return {options_.iterations, 1};
-    const double seconds = estimate(operation, options_.warmup);
-    const int calls = std::min(calls_a_sample(seconds), options_.iterations);
-    return {(options_.iterations + calls - 1) / calls, calls};
-  }
-  // Batches of about 5 ms, until two in a row agree within 5 % or a tenth of a second has passed.
-  double before = 0, spent = 0, seconds = slowest(ranks_->measure(collective_, operation, 1, 1));
-  for (int batch = 0; batch < 2 || (std::abs(seconds - before) > 0.05 * before && spent < 0.1); ++batch) {
-    const int calls = std::clamp(static_cast<int>(0.005 / seconds), 1, 5000);
-    before = seconds;
-    seconds = slowest(ranks_->measure(collective_, operation, 1, calls));
-    spent += seconds * calls;
-  }
-  const int calls = calls_a_sample(seconds);
-  return {std::clamp(static_cast<int>(0.12 / (seconds * calls)), 4, 2000), calls};
-}
-
-// Wrong elements in the checks of one operation, over this process's ranks.
-std::uint64_t Benchmark::count_wrong(const Operation& operation) {
-  const std::size_t block = operation.count * multinode::size_of(operation.type);
-  const auto blocks = [&](Blocks which) { return static_cast<int>(number_of(which, ranks_->size())); };
-  const Ranks::Buffer in_buffer = operation.in_place ? Ranks::Buffer::both : Ranks::Buffer::in;
-  std::uint64_t wrong = 0;
-  for (int check = 0; check < options_.check; ++check) {
-    const Values values(
-        {operation.type, operation.redop, collective_.reduces, ranks_->size(), options_.common.seed, ++round_});
-    for (int local = 0; local < ranks_->local(); ++local) {
-      const Place place = ranks_->place(local, operation.root);
-      // A call that writes nothing must not find an old result in its buffer.
-      ranks_->write(local, Ranks::Buffer::both, 0, block * number_of(collective_.larger(), place.size),
-                    [](std::span<std::byte> bytes) { std::ranges::fill(bytes, std::byte{0xA5}); });
-      const std::size_t offset = operation.in_place ? in_offset(collective_, place, block) : 0;
-      for (int b = 0; b < blocks(collective_.in); ++b)
-        ranks_->write(local, in_buffer, offset + static_cast<std::size_t>(b) * block, block,
-                      [&](std::span<std::byte> bytes) { values.fill(bytes, place.rank, b); });
-    }
-    Operation once = operation;
-    once.once = true;
-    ranks_->measure(collective_, once, 1, 1);
-    for (int local = 0; local < ranks_->local(); ++local) {
-      const Place place = ranks_->place(local, operation.root);
-      const std::size_t offset = operation.in_place ? out_offset(collective_, place, block) : 0;
-      const int corrupted =
-          place.rank == options_.corrupt ? static_cast<int>(random_() % number_of(collective_.out, place.size)) : -1;
-      for (int b = 0; b < blocks(collective_.out); ++b) {
-        const Source source = collective_.result(place, b);
-        if (source.rank == Source::nothing) continue;
-        ranks_->read(local, Ranks::Buffer::both, offset + static_cast<std::size_t>(b) * block, block,
-                     [&](std::span<std::byte> bytes) {
-                       if (b == corrupted) {
-                         const std::size_t at = random_() % bytes.size(), size = multinode::size_of(operation.type);
-                         bytes[at] ^= std::byte(1u << (random_() % 8));
-                         if (values.rounded())  // one bit of an average may be within the bound; NaN never is
-                           std::ranges::fill(bytes.subspan(at / size * size, size), std::byte{0xFF});
-                       }
-                       std::string first;
-                       const std::size_t found = values.count_wrong(bytes, source, &first);
-                       if (found && wrong == 0)
-                         std::cerr << "rank " + std::to_string(place.rank) + ": block " + std::to_string(b) + ": " +
-                                          first + "\n";
-                       wrong += found;
-                     });
-      }
-    }
-  }
-  return wrong;
-}
-
-double Benchmark::over_ranks(std::span<const double> times) const {
-  switch (options_.average) {
-    case Average::rank0:
-      return times[0];
-    case Average::min:
-      return std::ranges::min(times);
-    case Average::max:
-      return std::ranges::max(times);
-    case Average::mean:
-      break;
-  }
-  return mean(times);
-}
-
-// Each rank's time until its call is done, after a barrier: its median over `calls` calls. Back to back, every rank is
-// as slow as the slowest. Returns what judge(times of all ranks), called on rank 0, returns.
-template <class Judge>
-bool Benchmark::after_barrier(const Operation& operation, int calls, Judge&& judge) {
-  std::vector<std::vector<double>> times(static_cast<std::size_t>(ranks_->local()));
-  for (int call = 0; call < calls; ++call) {
-    const Samples one = ranks_->measure(collective_, operation, 1, 1);
-    for (std::size_t local = 0; local < one.size(); ++local) times[local].push_back(one[local][0]);
-  }
-  std::vector<double> own;
-  for (const std::vector<double>& of_rank : times) own.push_back(median(of_rank));
-  return !world_
-              .digest("times after a barrier", bytes_of(own),
-                      [&](const auto& processes) { return judge(numbers_of(processes)) ? "yes" : ""; })
-              .empty();
-}
-
-// A rank is late if it is so in two measurements: one call may be slow by chance. A root does other work than the rest
-// and is not compared.
-void Benchmark::name_late(const Operation& operation, int calls, Result& result) {
-  const auto late = [&](std::vector<double> times) {
-    if (collective_.rooted) times.erase(times.begin() + operation.root);
-    std::vector<int> found = outliers(times);
-    std::erase_if(found, [&](int rank) { return times[static_cast<std::size_t>(rank)] < median(times) + 50e-6; });
-    for (int& rank : found) rank += collective_.rooted && rank >= operation.root ? 1 : 0;
-    return found;
-  };
-  const bool suspected = after_barrier(operation, calls, [&](const std::vector<double>& times) {
-    const auto [least, most] = std::ranges::minmax(times);
-    result.rank_times = times;
-    result.spread = (most - least) / median(times);
-    result.late = late(times);
-    return !result.late.empty();
-  });
-  if (!suspected) return;
-  after_barrier(operation, calls, [&](const std::vector<double>& times) {
-    const std::vector<int> again = late(times);
-    std::erase_if(result.late, [&](int rank) { return std::ranges::find(again, rank) == again.end(); });
-    return true;
-  });
-}
-
-// The result is rank 0's; the others have nothing to show.
-Result Benchmark::measure(const Operation& operation, Result result) {
-  ranks_->shift(options_.usage.offset * multinode::size_of(operation.type));
-  const Plan plan = warm_up(operation);
-  const Samples samples = ranks_->measure(collective_, operation, plan.samples, plan.calls);
-  result.calls_per_sample = plan.calls;
-  result.iterations = plan.samples * plan.calls;
-  name_late(operation, std::clamp(result.iterations / 4, 1, 3), result);
-
-  auto own_wrong = static_cast<double>(count_wrong(operation)), wrong = 0.0;
-  std::vector<double> own, means, medians, p99s;
-  for (const std::vector<double>& rank : samples) {
-    own.insert(own.end(), {mean(rank), median(rank), percentile(rank, 99), own_wrong});
-    own_wrong = 0;  // with the first rank of the process
-  }
-  const std::vector<double> all = numbers_of(world_.gather_on_rank_0("result", bytes_of(own)));
-  if (!talks()) return result;
-  for (std::size_t at = 0; at < all.size(); at += 4) {
-    means.push_back(all[at]);
-    medians.push_back(all[at + 1]);
-    p99s.push_back(all[at + 2]);
-    wrong += all[at + 3];
-  }
-  result.time = over_ranks(means);
-  result.median = over_ranks(medians);
-  result.p99 = over_ranks(p99s);
-  if (options_.check > 0) result.wrong = static_cast<std::uint64_t>(wrong);
-  if (ranks_->backend() == multinode::Backend::nccl && multinode::stand_in()) return result;
-  result.algbw = static_cast<double>(result.size) * collective_.volume(result.ranks) / result.time;
-  if (result.ranks > 1) result.busbw = *result.algbw * collective_.bus_factor(result.ranks);
-  return result;
-}
 
 }  // namespace
 

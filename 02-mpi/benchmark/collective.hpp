@@ -43,8 +43,8 @@ struct Source {
   int block = 0;
 };
 
-// One call by one rank. In place, `in` and `out` lie in one buffer, as the collective's in_place says. Out of place
-// there is room at `out` for the input, too.
+// One call by one rank. In place, `in` and `out` lie in one buffer. Out of place there is room at `out` for the input,
+// too.
 struct Call : Place {
   std::byte* in = nullptr;
   std::byte* out = nullptr;
@@ -114,9 +114,10 @@ struct Collective {
   Blocks in = Blocks::one, out = Blocks::one;
   Blocks larger() const { return in == Blocks::one ? out : in; }
 
-  // Where the input lies in the one buffer of an in-place call, or the output, when that is the smaller: in blocks.
-  // nullptr: at its beginning.
-  int (*in_place)(const Place&) = nullptr;
+  // The first block of the input and of the output in the one buffer of an in-place call: if one of them is a single
+  // block, it lies at the rank's own block of the other.
+  int first_in(int rank) const { return in < out ? rank : 0; }
+  int first_out(int rank) const { return out < in ? rank : 0; }
 
   // What must be in block `block` of the output afterwards.
   Source (*result)(const Place&, int block) = nullptr;

@@ -10,17 +10,12 @@ namespace gather_perf {
 
 using perf::Blocks, perf::Place, perf::Source;
 
-#ifdef MULTINODE_HAVE_MPI
-static const void* input(const perf::MpiCall& c) { return c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in; }
-#endif
-
 // Of the n blocks, S bytes, that the root has at the end, one is its own. The others come in over its link: (n - 1) / n
 // S bytes, whatever the algorithm. So time >= (n - 1) / n S / bandwidth of a link.
 const perf::Collective gather = {
     .name = "gather",
     .rooted = true,
     .out = Blocks::per_rank,
-    .in_place = [](const Place& place) { return place.rank; },
     .result =
         [](const Place& place, int block) {
           return Source{place.rank == place.root ? block : Source::nothing, 0};
@@ -29,8 +24,8 @@ const perf::Collective gather = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Gather, MPI_Igather, perf::gather_init>(input(c), c.count, c.type, c.out, c.count, c.type, c.root,
-                                                             c.comm);
+          c.make<MPI_Gather, MPI_Igather, perf::gather_init>(c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in,
+                                                             c.count, c.type, c.out, c.count, c.type, c.root, c.comm);
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

@@ -36,7 +36,6 @@ static std::byte* own_block(const LibraryCall& c) {
 const perf::Collective hypercube = {
     .name = "hypercube",
     .out = Blocks::per_rank,
-    .in_place = [](const Place& place) { return place.rank; },
     .result =
         [](const Place&, int block) {
           return Source{block, 0};

@@ -3,9 +3,11 @@
 #include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <map>
 
 namespace perf {
 
@@ -24,11 +26,6 @@ constexpr std::array types_in_order = {DataType::int8,    DataType::uint8,   Dat
                                        DataType::int64,   DataType::uint64,  DataType::float16, DataType::float32,
                                        DataType::float64, DataType::bfloat16};
 constexpr std::array redops_in_order = {Redop::sum, Redop::prod, Redop::max, Redop::min, Redop::avg, Redop::mulsum};
-constexpr std::array ways_to_call = {MpiCalls::blocking, MpiCalls::nonblocking, MpiCalls::persistent};
-
-std::string_view name_of(MpiCalls calls) {
-  return calls == MpiCalls::blocking ? "blocking" : calls == MpiCalls::nonblocking ? "nonblocking" : "persistent";
-}
 
 UsageError wrong(const std::string& name, const std::string& allowed, const std::string& text) {
   return UsageError(name + " must be " + allowed + ", not '" + text + "'");
@@ -40,11 +37,6 @@ bool parse(std::string_view text, Number& number, Number low, Number high) {
   const auto value = multinode::number_of<Number>(text);
   number = value.value_or(number);
   return value && number >= low && number <= high;
-}
-
-template <class Values>
-std::string list(const Values& values) {
-  return multinode::join(values, ", ", [](auto value) { return name_of(value); });
 }
 
 // A group of options with a title of its own in --help.
@@ -66,7 +58,7 @@ class OptionGroup {
     add(names, "N" + (target < Number(low) ? "" : " (=" + std::to_string(target) + ")"), help,
         [=, &target](const std::string& text, const std::string& name) {
           if (!parse(text, target, Number(low), Number(high)))
-            throw wrong(name, "a whole number from " + std::to_string(low) + " to " + std::to_string(high), text);
+            throw wrong(name, fmt::format("a whole number from {} to {}", low, high), text);
           if (given) *given = true;
         });
   }
@@ -80,11 +72,19 @@ class OptionGroup {
         });
   }
 
-  void zero_or_one(const char* names, bool& target, const char* help) {
-    add(names, "0|1 (=0)", help, [&target](const std::string& text, const std::string& name) {
-      if (text != "0" && text != "1") throw wrong(name, "0 or 1", text);
-      target = text == "1";
+  // `target` gets the value beside the text. `allowed`: the texts in words.
+  template <class Value>
+  void choice(const char* names, const std::string& value, const std::map<std::string, Value>& choices, Value& target,
+              const char* allowed, const char* help) {
+    add(names, value, help, [=, &target](const std::string& text, const std::string& name) {
+      const auto found = choices.find(text);
+      if (found == choices.end()) throw wrong(name, allowed, text);
+      target = found->second;
     });
+  }
+
+  void zero_or_one(const char* names, bool& target, const char* help) {
+    choice(names, "0|1 (=0)", {{"0", false}, {"1", true}}, target, "0 or 1", help);
   }
 
   // `target` gets one of `known`, or all of them.
@@ -95,7 +95,8 @@ class OptionGroup {
       target.clear();
       for (const Value one : known)
         if (text == "all" || text == name_of(one)) target.push_back(one);
-      if (target.empty()) throw wrong(name, "one of " + list(known) + " or all", text);
+      const auto names_of_all = [](Value one) { return name_of(one); };
+      if (target.empty()) throw wrong(name, "one of " + multinode::join(known, ", ", names_of_all) + " or all", text);
     });
   }
 
@@ -145,8 +146,8 @@ std::vector<LeastBusbw> parse_least_busbw(const std::string& text, const std::st
 std::size_t next_size(std::size_t size, std::size_t largest, std::size_t step, double factor) {
   if (factor == 0) return step <= largest - size ? size + step : 0;
   const double next = std::floor(static_cast<double>(size) * factor);
-  return next > static_cast<double>(largest) || size == largest ? 0
-                                                                : std::max(static_cast<std::size_t>(next), size + 1);
+  if (next > static_cast<double>(largest) || size == largest) return 0;
+  return std::max(static_cast<std::size_t>(next), size + 1);
 }
 
 }  // namespace
@@ -162,7 +163,6 @@ po::options_description Options::description(const Collective& collective) {
             [this](const std::string& text, const std::string& name) {
               if (!parse(text, step_factor, 1 + 1e-6, 1e6))
                 throw wrong(name, "a number above 1, at most 1000000", text);
-              given_.step_factor = true;
             });
   sizes.on("sweep", sweep,
            "sizes from 8 to 64M, each twice the last (-b, -e, -i, -f override this); warm-up and iterations adapt to "
@@ -189,14 +189,10 @@ po::options_description Options::description(const Collective& collective) {
   performance.number("iters,n", iterations, 1, many, "timed calls", &given_.iterations);
   performance.number("warmup_iters,w", warmup, 0, many, "warm-up calls before them", &given_.warmup);
   performance.number("run_cycles,N", cycles, 0, many, "how often to repeat everything; 0: until the program is killed");
-  performance.add("average,a", "0|1|2|3 (=1)",
-                  "show the time of rank 0 (0), or the mean (1), minimum (2) or maximum (3) over the ranks",
-                  [this](const std::string& text, const std::string& name) {
-                    int number = 0;
-                    if (!parse(text, number, 0, 3))
-                      throw wrong(name, "0 (rank 0), 1 (mean), 2 (minimum) or 3 (maximum)", text);
-                    average = static_cast<Average>(number);
-                  });
+  performance.choice("average,a", "0|1|2|3 (=1)",
+                     {{"0", Average::rank0}, {"1", Average::mean}, {"2", Average::min}, {"3", Average::max}}, average,
+                     "0 (rank 0), 1 (mean), 2 (minimum) or 3 (maximum)",
+                     "show the time of rank 0 (0), or the mean (1), minimum (2) or maximum (3) over the ranks");
   performance.number("unalign,u", usage.offset, 0, 1'000'000, "offset of all buffers, in elements");
 
   OptionGroup checks("Checks");
@@ -240,17 +236,12 @@ po::options_description Options::description(const Collective& collective) {
       });
 
   OptionGroup mpi("MPI only");
-  mpi.add("mpi-calls", "HOW (=blocking)", "blocking, nonblocking or persistent",
-          [this](const std::string& text, const std::string& name) {
-            const auto found = std::ranges::find(ways_to_call, text, [](MpiCalls calls) { return name_of(calls); });
-            if (found == ways_to_call.end()) throw wrong(name, "one of " + list(ways_to_call), text);
-            usage.mpi_calls = *found;
-          });
-  mpi.add("memory", "WHERE (=host)", "buffers on the host, or on the device",
-          [this](const std::string& text, const std::string& name) {
-            if (text != "host" && text != "device") throw wrong(name, "host or device", text);
-            usage.device_memory = text == "device";
-          });
+  mpi.choice(
+      "mpi-calls", "HOW (=blocking)",
+      {{"blocking", MpiCalls::blocking}, {"nonblocking", MpiCalls::nonblocking}, {"persistent", MpiCalls::persistent}},
+      usage.mpi_calls, "one of blocking, nonblocking, persistent", "blocking, nonblocking or persistent");
+  mpi.choice("memory", "WHERE (=host)", {{"host", false}, {"device", true}}, usage.device_memory, "host or device",
+             "buffers on the host, or on the device");
 
   for (const OptionGroup* group : {&sizes, &operation, &performance, &checks, &output, &nccl, &mpi})
     known.add(group->options());
@@ -266,7 +257,7 @@ void Options::validate() {
     common.json = output_file_;
   }
 
-  if (given_.step_bytes && given_.step_factor)
+  if (given_.step_bytes && step_factor > 0)
     throw UsageError("-i (--stepbytes) and -f (--stepfactor) are two ways to the next size: leave out one");
   if (sweep) {
     if (given_.iterations || given_.warmup)
@@ -275,19 +266,22 @@ void Options::validate() {
           "(--warmup_iters), or --sweep");
     if (!given_.min_bytes) min_bytes = 8;
     if (!given_.max_bytes) max_bytes = 64 << 20;
-    if (!given_.step_bytes && !given_.step_factor) step_factor = 2;
+    if (!given_.step_bytes && step_factor == 0) step_factor = 2;
   }
   if (min_bytes > max_bytes)
-    throw UsageError("-b (--minbytes) is " + std::to_string(min_bytes) + ", above -e (--maxbytes), which is " +
-                     std::to_string(max_bytes) + (given_.max_bytes ? "" : " by default"));
+    throw UsageError(fmt::format("-b (--minbytes) is {}, above -e (--maxbytes), which is {}{}", min_bytes, max_bytes,
+                                 given_.max_bytes ? "" : " by default"));
   const std::vector<std::size_t> all = sizes();
   if (all.size() > most_sizes)
-    throw UsageError("more than " + std::to_string(most_sizes) + " sizes from -b (--minbytes) to -e (--maxbytes): " +
-                     "take larger steps with -f (--stepfactor) or -i (--stepbytes)");
+    throw UsageError(
+        fmt::format("more than {} sizes from -b (--minbytes) to -e (--maxbytes): take larger steps with -f "
+                    "(--stepfactor) or -i (--stepbytes)",
+                    most_sizes));
   for (const LeastBusbw& band : least_busbw)
     if (band.from_size > all.back())
-      throw UsageError("--min-busbw: no size from " + std::to_string(band.from_size) +
-                       " on is measured, the largest is " + std::to_string(all.back()) + "; see -e (--maxbytes)");
+      throw UsageError(
+          fmt::format("--min-busbw: no size from {} on is measured, the largest is {}; see -e (--maxbytes)",
+                      band.from_size, all.back()));
   if (per_iteration && usage.graph_launches > 0)
     throw UsageError(
         "-I (--per_iter_timing) cannot time single calls in a CUDA graph: leave out -I or -G (--cudagraph)");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ranks.hpp"
+#include "results.hpp"
 
 #include <multinode/options.hpp>
 
@@ -11,12 +12,6 @@
 namespace perf {
 
 enum class Average { rank0, mean, min, max };  // -a: how the ranks' times become one
-
-// One band of --min-busbw.
-struct LeastBusbw {
-  double bytes_per_second = 0;
-  std::size_t from_size = 0;  // up to the next band's
-};
 
 struct Options {
   std::size_t min_bytes = 32 << 20, max_bytes = 32 << 20, step_bytes = 1 << 20;
@@ -48,8 +43,7 @@ struct Options {
 
  private:
   struct {
-    bool min_bytes = false, max_bytes = false, step_bytes = false, step_factor = false, iterations = false,
-         warmup = false;
+    bool min_bytes = false, max_bytes = false, step_bytes = false, iterations = false, warmup = false;
   } given_;
   double timeout_ = 0;  // -T
   std::string output_file_;

@@ -7,16 +7,6 @@
 
 namespace perf {
 
-std::size_t in_offset(const Collective& collective, const Place& place, std::size_t block) {
-  const bool smaller = collective.in == Blocks::one && collective.out == Blocks::per_rank;
-  return smaller && collective.in_place ? static_cast<std::size_t>(collective.in_place(place)) * block : 0;
-}
-
-std::size_t out_offset(const Collective& collective, const Place& place, std::size_t block) {
-  const bool smaller = collective.out == Blocks::one && collective.in == Blocks::per_rank;
-  return smaller && collective.in_place ? static_cast<std::size_t>(collective.in_place(place)) * block : 0;
-}
-
 double Ranks::measure_bare_loop(const Collective&, const Operation&, int) {
   throw multinode::UsageError("--self-check compares with a bare loop of MPI calls: use --backend mpi");
 }

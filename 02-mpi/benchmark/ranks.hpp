@@ -25,6 +25,8 @@ struct Operation {
   std::size_t count = 0;  // elements of a block
   bool in_place = false;
   bool once = false;  // for a check: ignores -m and -G, which would repeat it
+
+  std::size_t block_bytes() const { return count * multinode::size_of(type); }
 };
 
 // How a library is used; see options.hpp for what each means.
@@ -43,10 +45,6 @@ struct Usage {
   int register_buffers = 0;     // -R
   bool memory_report = false;   // -M
 };
-
-// Where input and output of an in-place call begin in their common buffer, in bytes, for blocks of `block` bytes.
-std::size_t in_offset(const Collective& collective, const Place& place, std::size_t block);
-std::size_t out_offset(const Collective& collective, const Place& place, std::size_t block);
 
 // Seconds per call: [local rank][sample].
 using Samples = std::vector<std::vector<double>>;
@@ -111,9 +109,9 @@ class Ranks {
     LibraryCall call;
     static_cast<Place&>(call) = place(local, operation.root);
     call.in_place = operation.in_place;
-    const std::size_t block = operation.count * multinode::size_of(operation.type);
-    call.in = operation.in_place ? both + in_offset(collective, call, block) : in;
-    call.out = both + (operation.in_place ? out_offset(collective, call, block) : 0);
+    const auto block = static_cast<std::ptrdiff_t>(operation.block_bytes());
+    call.in = operation.in_place ? both + block * collective.first_in(call.rank) : in;
+    call.out = both + (operation.in_place ? block * collective.first_out(call.rank) : 0);
     return call;
   }
 

@@ -84,7 +84,7 @@ class GlooRanks : public HostRanks {
     each_rank([&](int local) {
       auto call = call_of<GlooCall>(collective, operation, local, begin(local, Buffer::in), begin(local, Buffer::both));
       call.count = operation.count;
-      call.bytes = operation.count * multinode::size_of(operation.type);
+      call.bytes = operation.block_bytes();
       call.type = operation.type;
       call.reduce = [type = operation.type, reduction = reduction_of(operation.redop)](
                         void* out, const void* x, const void* y, std::size_t count) {

@@ -50,26 +50,17 @@ class MpiRanks : public HostRanks {
     std::array<MPI_Request, 2> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
     call.form = calls_;
     call.requests = requests.data();
-    switch (calls_) {
-      case MpiCalls::blocking:
-        time(collective, seconds[0], calls, true, [&] { collective.mpi(call); });
-        break;
-      case MpiCalls::nonblocking:
-        time(collective, seconds[0], calls, true, [&] {
-          collective.mpi(call);
-          check(MPI_Waitall(2, requests.data(), MPI_STATUSES_IGNORE));
-        });
-        break;
-      case MpiCalls::persistent:
+    const bool persistent = calls_ == MpiCalls::persistent;
+    if (persistent) collective.mpi(call);  // only prepares the requests
+    time(collective, seconds[0], calls, true, [&] {
+      if (persistent)
+        check(MPI_Startall(requests[1] == MPI_REQUEST_NULL ? 1 : 2, requests.data()));
+      else
         collective.mpi(call);
-        time(collective, seconds[0], calls, true, [&] {
-          check(MPI_Startall(requests[1] == MPI_REQUEST_NULL ? 1 : 2, requests.data()));
-          check(MPI_Waitall(2, requests.data(), MPI_STATUSES_IGNORE));
-        });
-        for (MPI_Request& request : requests)
-          if (request != MPI_REQUEST_NULL) check(MPI_Request_free(&request));
-        break;
-    }
+      if (calls_ != MpiCalls::blocking) check(MPI_Waitall(2, requests.data(), MPI_STATUSES_IGNORE));
+    });
+    for (MPI_Request& request : requests)
+      if (request != MPI_REQUEST_NULL) check(MPI_Request_free(&request));
     return seconds;
   }
 
@@ -85,7 +76,7 @@ class MpiRanks : public HostRanks {
   MpiCall call_after_barrier(const Collective& collective, const Operation& operation) {
     auto call = call_of<MpiCall>(collective, operation, 0, begin(0, Buffer::in), begin(0, Buffer::both));
     call.count = static_cast<int>(operation.count);
-    call.bytes = operation.count * multinode::size_of(operation.type);
+    call.bytes = operation.block_bytes();
     call.type = types_.type(operation.type);
     call.op = types_.operation(operation.type, reduction_of(operation.redop));
     call.comm = comm_.get();

@@ -4,6 +4,8 @@
 #include <multinode/device.hpp>
 #include <multinode/nccl_handle.hpp>
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -131,21 +133,108 @@ struct Gpu {
 
 class NcclRanks : public Ranks {
  public:
-  NcclRanks(multinode::World& world, const Usage& usage, int first_device);
-  ~NcclRanks() override;
+  NcclRanks(multinode::World& world, const Usage& usage, int first_device)
+      : Ranks(world, usage.threads * usage.ranks_per_thread), usage_(usage) {
+    for (int local = 0; local < this->local(); ++local) gpus_.push_back(std::make_unique<Gpu>(first_device + local));
+    free_at_first_ = gpu(0).free_memory();
+
+    ncclUniqueId id{};
+    if (world.rank() == 0) check(ncclGetUniqueId(&id));
+    world.broadcast("NCCL's unique id", {id.internal, sizeof id.internal}).copy(id.internal, sizeof id.internal);
+    std::vector<ncclComm_t> communicators(static_cast<std::size_t>(local()));
+    if (usage_.parallel_init) {
+      each_thread([&](int first) { initialize(id, communicators, first, usage_.ranks_per_thread); });
+    } else {
+      initialize(id, communicators, 0, local());
+    }
+    communicators_.emplace(world.watchdog(), std::move(communicators));
+    free_with_nccl_ = gpu(0).free_memory();
+  }
+
+  ~NcclRanks() override {
+    if (std::uncaught_exceptions() > exceptions_) return;
+    const auto inside = world().watchdog().enter("ncclCommDestroy");
+    try {
+      each_buffer([&](ncclComm_t communicator, Memory& memory) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+        if (memory.window) check(ncclCommWindowDeregister(communicator, memory.window));
+#endif
+        if (memory.registered) check(ncclCommDeregister(communicator, memory.registered));
+      });
+      communicators_.reset();
+    } catch (const std::exception& e) {
+      world().watchdog().fail(e.what(), multinode::exit_wrong);
+    }
+  }
 
   multinode::Backend backend() const override { return multinode::Backend::nccl; }
-  std::string device(int local) const override;
   bool has_in_place(const Collective& collective) const override { return collective.nccl_in_place; }
   std::string refusal(const Collective& collective, Redop) const override {
     return collective.nccl ? "" : "the NCCL of this build does not have this collective";
   }
-  std::string memory_report() const override;
-  std::size_t available_memory() const override;
-  void allocate(std::size_t in_bytes, std::size_t both_bytes) override;
-  void write(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& fill) override;
-  void read(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& look) override;
-  Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) override;
+
+  std::string device(int local) const override {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, gpu(local).device));
+    return "gpu " + std::to_string(gpu(local).device) + ", " + properties.name;
+  }
+
+  std::string memory_report() const override {
+    if (!usage_.memory_report) return "";
+    const std::size_t free = gpu(0).free_memory();
+    return fmt::format("GPU memory of rank {}: NCCL {} MiB at the start, buffers and NCCL's later needs {} MiB",
+                       first(), (free_at_first_ - std::min(free_at_first_, free_with_nccl_)) >> 20,
+                       (free_with_nccl_ - std::min(free_with_nccl_, free)) >> 20);
+  }
+
+  std::size_t available_memory() const override {
+    std::size_t least = std::numeric_limits<std::size_t>::max();
+    for (const auto& gpu : gpus_) least = std::min(least, gpu->free_memory());
+    return least * gpus_.size();
+  }
+
+  void allocate(std::size_t in_bytes, std::size_t both_bytes) override {
+    const std::size_t room = usage_.offset * 8 + 1;  // 8: bytes of the widest element; 1: no allocation is empty
+    for (const auto& gpu : gpus_) {
+      gpu->select();
+      for (const auto& [buffer, bytes] : {std::pair(Buffer::in, in_bytes), std::pair(Buffer::both, both_bytes)})
+        gpu->buffers[static_cast<std::size_t>(buffer)] =
+            std::make_unique<Memory>(bytes + room, usage_.register_buffers > 0);
+      check(cudaDeviceSynchronize());  // our streams do not wait for cudaMemset
+    }
+    if (usage_.register_buffers == 0) return;
+    const auto inside = world().watchdog().enter("registering buffers");
+    each_buffer([&](ncclComm_t communicator, Memory& memory) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+      if (usage_.register_buffers == 2)
+        return check(ncclCommWindowRegister(communicator, memory.data(), memory.size(), &memory.window,
+                                            NCCL_WIN_COLL_SYMMETRIC));
+#endif
+      check(ncclCommRegister(communicator, memory.data(), memory.size(), &memory.registered));
+    });
+  }
+
+  void write(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& fill) override {
+    const auto host = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    fill({host.get(), bytes});
+    gpu(local).select();
+    check(cudaMemcpyAsync(begin(local, buffer) + offset, host.get(), bytes, cudaMemcpyHostToDevice, stream(local)));
+    check(cudaStreamSynchronize(stream(local)));
+  }
+
+  void read(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& look) override {
+    const auto host = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    gpu(local).select();
+    check(cudaMemcpyAsync(host.get(), begin(local, buffer) + offset, bytes, cudaMemcpyDeviceToHost, stream(local)));
+    check(cudaStreamSynchronize(stream(local)));
+    look({host.get(), bytes});
+  }
+
+  Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) override {
+    Samples seconds(gpus_.size(), std::vector<double>(static_cast<std::size_t>(samples)));
+    each_thread([&](int first) { measure(collective, operation, calls, first, seconds); });
+    return seconds;
+  }
 
  private:
   Gpu& gpu(int local) const { return *gpus_[static_cast<std::size_t>(local)]; }
@@ -154,16 +243,199 @@ class NcclRanks : public Ranks {
     return gpu(local).buffers[static_cast<std::size_t>(buffer)]->data() + shift();
   }
 
-  void initialize(const ncclUniqueId& id, std::span<ncclComm_t> communicators, int first, int count);
+  // Blocking communicators, as nccl-tests has them: NCCL issues every call on a non-blocking one from a new thread of
+  // its own, which would be measured, too. Where a call blocks for good, the watchdog ends the process.
+  void initialize(const ncclUniqueId& id, std::span<ncclComm_t> communicators, int first, int count) {
+    std::optional<multinode::Watchdog::Operation> inside;
+    if (first == 0) inside.emplace(world().watchdog(), "ncclCommInitRankConfig", multinode::Watchdog::everyone);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    Group group;
+    for (int local = first; local < first + count; ++local) {
+      gpu(local).select();
+      check(ncclCommInitRankConfig(&communicators[static_cast<std::size_t>(local)], size(), id, this->first() + local,
+                                   &config));
+    }
+    group.end();
+  }
+
+  // function(communicator, memory), as one group.
   template <class Function>
-  void each_buffer(Function&& function);
+  void each_buffer(Function&& function) {
+    const auto lock = communicators_->lock();
+    Group group;
+    for (int local = 0; local < this->local(); ++local)
+      for (const auto& memory : gpu(local).buffers)
+        if (memory) {
+          gpu(local).select();
+          function((*communicators_)[static_cast<std::size_t>(local)], *memory);
+        }
+    group.end();
+  }
+
+  // Calls function(first local rank of the thread) on -t threads, one of which is this one.
   template <class Function>
-  void each_thread(Function&& function);
+  void each_thread(Function&& function) {
+    if (usage_.threads == 1) return function(0);
+    const auto guarded = [&](int thread) {
+      try {
+        function(thread * usage_.ranks_per_thread);
+      } catch (const std::exception& e) {  // the other threads wait for this one
+        world().watchdog().fail(e.what(), multinode::exit_wrong);
+      }
+    };
+    std::vector<std::jthread> others;
+    for (int thread = 1; thread < usage_.threads; ++thread) others.emplace_back(guarded, thread);
+    guarded(0);
+    const auto inside = world().watchdog().enter("waiting for this process's other threads");
+    others.clear();
+  }
+
+  // Waits until query() is cudaSuccess. NCCL's own errors, such as a lost peer, end the wait.
   template <class Query>
-  void wait(int local, Query&& query);
-  void wait_for_streams(int first);
-  void barrier(int first);
-  void measure(const Collective& collective, const Operation& operation, int calls, int first, Samples& seconds);
+  void wait(int local, Query&& query) {
+    cudaError_t state = query();
+    for (; state == cudaErrorNotReady; state = query()) {
+      {
+        const auto lock = communicators_->lock();
+        ncclResult_t code = ncclSuccess;
+        check(ncclCommGetAsyncError((*communicators_)[static_cast<std::size_t>(local)], &code));
+        check(code);
+      }
+      std::this_thread::yield();
+    }
+    check(state);
+  }
+
+  void wait_for_streams(int first) {
+    for (int local = first; local < first + usage_.ranks_per_thread; ++local) {
+      gpu(local).select();
+      wait(local, [&] { return cudaStreamQuery(stream(local)); });
+    }
+  }
+
+  void barrier(int first) {
+    {
+      const auto lock = communicators_->lock();
+      Group group;
+      for (int local = first; local < first + usage_.ranks_per_thread; ++local)
+        check(ncclAllReduce(gpu(local).one.data(), gpu(local).one.data(), 1, ncclUint8, ncclMax,
+                            (*communicators_)[static_cast<std::size_t>(local)], stream(local)));
+      group.end();
+    }
+    wait_for_streams(first);
+  }
+
+  // The ranks of one thread, whose first is local rank `first`.
+  void measure(const Collective& collective, const Operation& operation, int calls, int first, Samples& seconds) {
+    std::optional<multinode::Watchdog::Operation> inside;  // only the first thread announces, for the whole process
+    const auto announce = [&](const char* name) {
+      inside.reset();
+      if (first == 0) inside.emplace(world().watchdog(), name, multinode::Watchdog::everyone);
+    };
+
+    std::vector<NcclCall> ranks;
+    gpu(first).select();
+    for (int local = first; local < first + usage_.ranks_per_thread; ++local) {
+      auto call = call_of<NcclCall>(collective, operation, local, begin(local, Buffer::in), begin(local, Buffer::both));
+      call.count = operation.count;
+      call.bytes = operation.block_bytes();
+      call.type = multinode::nccl_type(operation.type);
+      call.op = multinode::nccl_operation(reduction_of(operation.redop));
+      call.comm = (*communicators_)[static_cast<std::size_t>(local)];
+      call.stream = stream(local);
+      if (operation.redop == Redop::mulsum) {
+        const auto lock = communicators_->lock();
+        multinode::with_type(operation.type, [&](auto factor) {
+          factor = static_cast<decltype(factor)>(premultiplier(call.rank));
+          check(ncclRedOpCreatePreMulSum(&call.op, &factor, call.type, ncclScalarHostImmediate, call.comm));
+        });
+      }
+      ranks.push_back(call);
+    }
+
+    const int aggregate = operation.once ? 1 : usage_.aggregate;
+    const int launches = operation.once ? 1 : usage_.graph_launches;
+    const int steps = collective.nccl_steps(size());
+    const auto issue = [&] {  // one call
+      const auto lock = communicators_->lock();
+      for (int step = 0; step < steps; ++step) {
+        std::optional<Group> group;
+        if (ranks.size() > 1 || aggregate > 1) group.emplace();
+        for (int i = 0; i < aggregate; ++i)
+          for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+            if (ranks.size() > 1) gpu(first + static_cast<int>(rank)).select();
+            ranks[rank].step = step;
+            collective.nccl(ranks[rank]);
+          }
+        if (group) group->end();
+      }
+    };
+    std::optional<Graph> graph;
+    if (usage_.graph_launches > 0) {
+      announce("capturing a CUDA graph");
+      graph.emplace(stream(first), [&] {
+        for (int call = 0; call < calls; ++call) issue();
+      });
+    }
+    const double operations = 1.0 * calls * aggregate * (graph ? launches : 1);
+
+    // Events between the samples; at most `depth` of them are queued.
+    constexpr std::size_t depth = 128;
+    const std::size_t samples = seconds[static_cast<std::size_t>(first)].size();
+    std::vector<std::vector<Mark>> marks;  // of each rank
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      gpu(first + static_cast<int>(i)).select();
+      marks.emplace_back(std::min(depth, samples + 1));
+    }
+    const auto mark = [&](std::size_t number) {
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        gpu(first + static_cast<int>(i)).select();
+        check(cudaEventRecord(marks[i][number % depth].get(), ranks[i].stream));
+      }
+    };
+    std::size_t finished = 0;  // samples
+    const auto finish_one = [&] {
+      announce(collective.name);
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        const int local = first + static_cast<int>(i);
+        const Mark& after = marks[i][(finished + 1) % depth];
+        wait(local, [&] { return cudaEventQuery(after.get()); });
+        if (!usage_.host_time)
+          seconds[static_cast<std::size_t>(local)][finished] =
+              after.seconds_since(marks[i][finished % depth]) / operations;
+      }
+      ++finished;
+    };
+
+    announce("the barrier before the calls");
+    barrier(first);
+    mark(0);
+    for (std::size_t sample = 0; sample < samples; ++sample) {
+      if (sample + 1 - finished >= depth) finish_one();
+      announce(collective.name);
+      const auto start = std::chrono::steady_clock::now();
+      if (graph) {
+        for (int launch = 0; launch < launches; ++launch) graph->launch(stream(first));
+      } else {
+        for (int call = 0; call < calls; ++call) {
+          issue();
+          if (usage_.blocking) wait_for_streams(first);
+        }
+      }
+      const std::chrono::duration<double> issued = std::chrono::steady_clock::now() - start;
+      if (usage_.host_time)
+        for (std::size_t i = 0; i < ranks.size(); ++i)
+          seconds[static_cast<std::size_t>(first) + i][sample] = issued.count() / operations;
+      mark(sample + 1);
+    }
+    while (finished < samples) finish_one();
+
+    if (operation.redop == Redop::mulsum) {
+      const auto lock = communicators_->lock();
+      for (const NcclCall& rank : ranks) check(ncclRedOpDestroy(rank.op, rank.comm));
+    }
+  }
 
   const Usage usage_;
   int exceptions_ = std::uncaught_exceptions();
@@ -171,299 +443,6 @@ class NcclRanks : public Ranks {
   std::optional<multinode::NcclHandle> communicators_;
   std::size_t free_at_first_ = 0, free_with_nccl_ = 0;  // of the first GPU
 };
-
-NcclRanks::NcclRanks(multinode::World& world, const Usage& usage, int first_device)
-    : Ranks(world, usage.threads * usage.ranks_per_thread), usage_(usage) {
-  for (int local = 0; local < this->local(); ++local) gpus_.push_back(std::make_unique<Gpu>(first_device + local));
-  free_at_first_ = gpu(0).free_memory();
-
-  ncclUniqueId id{};
-  if (world.rank() == 0) check(ncclGetUniqueId(&id));
-  world.broadcast("NCCL's unique id", {id.internal, sizeof id.internal}).copy(id.internal, sizeof id.internal);
-  std::vector<ncclComm_t> communicators(static_cast<std::size_t>(local()));
-  if (usage_.parallel_init) {
-    each_thread([&](int first) { initialize(id, communicators, first, usage_.ranks_per_thread); });
-  } else {
-    initialize(id, communicators, 0, local());
-  }
-  communicators_.emplace(world.watchdog(), std::move(communicators));
-  free_with_nccl_ = gpu(0).free_memory();
-}
-
-// Blocking communicators, as nccl-tests has them: NCCL issues every call on a non-blocking one from a new thread of its
-// own, which would be measured, too. Where a call blocks for good, the watchdog ends the process.
-void NcclRanks::initialize(const ncclUniqueId& id, std::span<ncclComm_t> communicators, int first, int count) {
-  std::optional<multinode::Watchdog::Operation> inside;
-  if (first == 0) inside.emplace(world().watchdog(), "ncclCommInitRankConfig", multinode::Watchdog::everyone);
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 1;
-  Group group;
-  for (int local = first; local < first + count; ++local) {
-    gpu(local).select();
-    check(ncclCommInitRankConfig(&communicators[static_cast<std::size_t>(local)], size(), id, this->first() + local,
-                                 &config));
-  }
-  group.end();
-}
-
-NcclRanks::~NcclRanks() {
-  if (std::uncaught_exceptions() > exceptions_) return;
-  const auto inside = world().watchdog().enter("ncclCommDestroy");
-  try {
-    each_buffer([&](ncclComm_t communicator, Memory& memory) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-      if (memory.window) check(ncclCommWindowDeregister(communicator, memory.window));
-#endif
-      if (memory.registered) check(ncclCommDeregister(communicator, memory.registered));
-    });
-    communicators_.reset();
-  } catch (const std::exception& e) {
-    world().watchdog().fail(e.what(), multinode::exit_wrong);
-  }
-}
-
-std::string NcclRanks::device(int local) const {
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, gpu(local).device));
-  return "gpu " + std::to_string(gpu(local).device) + ", " + properties.name;
-}
-
-std::string NcclRanks::memory_report() const {
-  if (!usage_.memory_report) return "";
-  const std::size_t free = gpu(0).free_memory();
-  return "GPU memory of rank " + std::to_string(first()) + ": NCCL " +
-         std::to_string((free_at_first_ - std::min(free_at_first_, free_with_nccl_)) >> 20) +
-         " MiB at the start, buffers and NCCL's later needs " +
-         std::to_string((free_with_nccl_ - std::min(free_with_nccl_, free)) >> 20) + " MiB";
-}
-
-std::size_t NcclRanks::available_memory() const {
-  std::size_t least = std::numeric_limits<std::size_t>::max();
-  for (const auto& gpu : gpus_) least = std::min(least, gpu->free_memory());
-  return least * gpus_.size();
-}
-
-void NcclRanks::allocate(std::size_t in_bytes, std::size_t both_bytes) {
-  const std::size_t room = usage_.offset * 8 + 1;  // 8: bytes of the widest element; 1: no allocation is empty
-  for (const auto& gpu : gpus_) {
-    gpu->select();
-    for (const auto& [buffer, bytes] : {std::pair(Buffer::in, in_bytes), std::pair(Buffer::both, both_bytes)})
-      gpu->buffers[static_cast<std::size_t>(buffer)] =
-          std::make_unique<Memory>(bytes + room, usage_.register_buffers > 0);
-    check(cudaDeviceSynchronize());  // our streams do not wait for cudaMemset
-  }
-  if (usage_.register_buffers == 0) return;
-  const auto inside = world().watchdog().enter("registering buffers");
-  each_buffer([&](ncclComm_t communicator, Memory& memory) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    if (usage_.register_buffers == 2)
-      return check(
-          ncclCommWindowRegister(communicator, memory.data(), memory.size(), &memory.window, NCCL_WIN_COLL_SYMMETRIC));
-#endif
-    check(ncclCommRegister(communicator, memory.data(), memory.size(), &memory.registered));
-  });
-}
-
-// function(communicator, memory), as one group.
-template <class Function>
-void NcclRanks::each_buffer(Function&& function) {
-  const auto lock = communicators_->lock();
-  Group group;
-  for (int local = 0; local < this->local(); ++local)
-    for (const auto& memory : gpu(local).buffers)
-      if (memory) {
-        gpu(local).select();
-        function((*communicators_)[static_cast<std::size_t>(local)], *memory);
-      }
-  group.end();
-}
-
-void NcclRanks::write(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& fill) {
-  const auto host = std::make_unique_for_overwrite<std::byte[]>(bytes);
-  fill({host.get(), bytes});
-  gpu(local).select();
-  check(cudaMemcpyAsync(begin(local, buffer) + offset, host.get(), bytes, cudaMemcpyHostToDevice, stream(local)));
-  check(cudaStreamSynchronize(stream(local)));
-}
-
-void NcclRanks::read(int local, Buffer buffer, std::size_t offset, std::size_t bytes, const Host& look) {
-  const auto host = std::make_unique_for_overwrite<std::byte[]>(bytes);
-  gpu(local).select();
-  check(cudaMemcpyAsync(host.get(), begin(local, buffer) + offset, bytes, cudaMemcpyDeviceToHost, stream(local)));
-  check(cudaStreamSynchronize(stream(local)));
-  look({host.get(), bytes});
-}
-
-// Calls function(first local rank of the thread) on -t threads, one of which is this one.
-template <class Function>
-void NcclRanks::each_thread(Function&& function) {
-  if (usage_.threads == 1) return function(0);
-  const auto guarded = [&](int thread) {
-    try {
-      function(thread * usage_.ranks_per_thread);
-    } catch (const std::exception& e) {  // the other threads wait for this one
-      world().watchdog().fail(e.what(), multinode::exit_wrong);
-    }
-  };
-  std::vector<std::jthread> others;
-  for (int thread = 1; thread < usage_.threads; ++thread) others.emplace_back(guarded, thread);
-  guarded(0);
-  const auto inside = world().watchdog().enter("waiting for this process's other threads");
-  others.clear();
-}
-
-// Waits until query() is cudaSuccess. NCCL's own errors, such as a lost peer, end the wait.
-template <class Query>
-void NcclRanks::wait(int local, Query&& query) {
-  cudaError_t state = query();
-  for (; state == cudaErrorNotReady; state = query()) {
-    {
-      const auto lock = communicators_->lock();
-      ncclResult_t code = ncclSuccess;
-      check(ncclCommGetAsyncError((*communicators_)[static_cast<std::size_t>(local)], &code));
-      check(code);
-    }
-    std::this_thread::yield();
-  }
-  check(state);
-}
-
-void NcclRanks::wait_for_streams(int first) {
-  for (int local = first; local < first + usage_.ranks_per_thread; ++local) {
-    gpu(local).select();
-    wait(local, [&] { return cudaStreamQuery(stream(local)); });
-  }
-}
-
-void NcclRanks::barrier(int first) {
-  {
-    const auto lock = communicators_->lock();
-    Group group;
-    for (int local = first; local < first + usage_.ranks_per_thread; ++local)
-      check(ncclAllReduce(gpu(local).one.data(), gpu(local).one.data(), 1, ncclUint8, ncclMax,
-                          (*communicators_)[static_cast<std::size_t>(local)], stream(local)));
-    group.end();
-  }
-  wait_for_streams(first);
-}
-
-Samples NcclRanks::measure(const Collective& collective, const Operation& operation, int samples, int calls) {
-  Samples seconds(gpus_.size(), std::vector<double>(static_cast<std::size_t>(samples)));
-  each_thread([&](int first) { measure(collective, operation, calls, first, seconds); });
-  return seconds;
-}
-
-// The ranks of one thread, whose first is local rank `first`.
-void NcclRanks::measure(const Collective& collective, const Operation& operation, int calls, int first,
-                        Samples& seconds) {
-  std::optional<multinode::Watchdog::Operation> inside;  // only the first thread announces, for the whole process
-  const auto announce = [&](const char* name) {
-    inside.reset();
-    if (first == 0) inside.emplace(world().watchdog(), name, multinode::Watchdog::everyone);
-  };
-
-  std::vector<NcclCall> ranks;
-  gpu(first).select();
-  for (int local = first; local < first + usage_.ranks_per_thread; ++local) {
-    auto call = call_of<NcclCall>(collective, operation, local, begin(local, Buffer::in), begin(local, Buffer::both));
-    call.count = operation.count;
-    call.bytes = operation.count * multinode::size_of(operation.type);
-    call.type = multinode::nccl_type(operation.type);
-    call.op = multinode::nccl_operation(reduction_of(operation.redop));
-    call.comm = (*communicators_)[static_cast<std::size_t>(local)];
-    call.stream = stream(local);
-    if (operation.redop == Redop::mulsum) {
-      const auto lock = communicators_->lock();
-      multinode::with_type(operation.type, [&](auto factor) {
-        factor = static_cast<decltype(factor)>(premultiplier(call.rank));
-        check(ncclRedOpCreatePreMulSum(&call.op, &factor, call.type, ncclScalarHostImmediate, call.comm));
-      });
-    }
-    ranks.push_back(call);
-  }
-
-  const int aggregate = operation.once ? 1 : usage_.aggregate;
-  const int launches = operation.once ? 1 : usage_.graph_launches;
-  const int steps = collective.nccl_steps(size());
-  const auto issue = [&] {  // one call
-    const auto lock = communicators_->lock();
-    for (int step = 0; step < steps; ++step) {
-      std::optional<Group> group;
-      if (ranks.size() > 1 || aggregate > 1) group.emplace();
-      for (int i = 0; i < aggregate; ++i)
-        for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-          if (ranks.size() > 1) gpu(first + static_cast<int>(rank)).select();
-          ranks[rank].step = step;
-          collective.nccl(ranks[rank]);
-        }
-      if (group) group->end();
-    }
-  };
-  std::optional<Graph> graph;
-  if (usage_.graph_launches > 0) {
-    announce("capturing a CUDA graph");
-    graph.emplace(stream(first), [&] {
-      for (int call = 0; call < calls; ++call) issue();
-    });
-  }
-  const double operations = 1.0 * calls * aggregate * (graph ? launches : 1);
-
-  // Events between the samples; at most `depth` of them are queued.
-  constexpr std::size_t depth = 128;
-  const std::size_t samples = seconds[static_cast<std::size_t>(first)].size();
-  std::vector<std::vector<Mark>> marks;  // of each rank
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    gpu(first + static_cast<int>(i)).select();
-    marks.emplace_back(std::min(depth, samples + 1));
-  }
-  const auto mark = [&](std::size_t number) {
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      gpu(first + static_cast<int>(i)).select();
-      check(cudaEventRecord(marks[i][number % depth].get(), ranks[i].stream));
-    }
-  };
-  std::size_t finished = 0;  // samples
-  const auto finish_one = [&] {
-    announce(collective.name);
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const int local = first + static_cast<int>(i);
-      const Mark& after = marks[i][(finished + 1) % depth];
-      wait(local, [&] { return cudaEventQuery(after.get()); });
-      if (!usage_.host_time)
-        seconds[static_cast<std::size_t>(local)][finished] =
-            after.seconds_since(marks[i][finished % depth]) / operations;
-    }
-    ++finished;
-  };
-
-  announce("the barrier before the calls");
-  barrier(first);
-  mark(0);
-  for (std::size_t sample = 0; sample < samples; ++sample) {
-    if (sample + 1 - finished >= depth) finish_one();
-    announce(collective.name);
-    const auto start = std::chrono::steady_clock::now();
-    if (graph) {
-      for (int launch = 0; launch < launches; ++launch) graph->launch(stream(first));
-    } else {
-      for (int call = 0; call < calls; ++call) {
-        issue();
-        if (usage_.blocking) wait_for_streams(first);
-      }
-    }
-    const std::chrono::duration<double> issued = std::chrono::steady_clock::now() - start;
-    if (usage_.host_time)
-      for (std::size_t i = 0; i < ranks.size(); ++i)
-        seconds[static_cast<std::size_t>(first) + i][sample] = issued.count() / operations;
-    mark(sample + 1);
-  }
-  while (finished < samples) finish_one();
-
-  if (operation.redop == Redop::mulsum) {
-    const auto lock = communicators_->lock();
-    for (const NcclCall& rank : ranks) check(ncclRedOpDestroy(rank.op, rank.comm));
-  }
-}
 
 }  // namespace
 
@@ -491,9 +470,9 @@ std::unique_ptr<Ranks> make_nccl_ranks(multinode::World& world, const Usage& usa
   const int each = usage.threads * usage.ranks_per_thread;
   const bool all_shown = devices >= world.local_size() * each;
   if (!all_shown && devices != each)
-    throw multinode::HardwareAbsent(backend + " has " + std::to_string(devices) + " GPU(s) for " +
-                                    std::to_string(world.local_size()) + " process(es) of " + std::to_string(each) +
-                                    " rank(s): NCCL needs one for each rank (-t times -g per process)");
+    throw multinode::HardwareAbsent(fmt::format(
+        "{} has {} GPU(s) for {} process(es) of {} rank(s): NCCL needs one for each rank (-t times -g per process)",
+        backend, devices, world.local_size(), each));
   return std::make_unique<NcclRanks>(world, usage, all_shown ? world.local_rank() * each : 0);
 }
 

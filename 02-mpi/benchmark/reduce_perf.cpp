@@ -10,10 +10,6 @@ namespace reduce_perf {
 
 using perf::Place, perf::Source;
 
-#ifdef MULTINODE_HAVE_MPI
-static const void* input(const perf::MpiCall& c) { return c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in; }
-#endif
-
 // The root must receive the sum of the others, at least S bytes, and every other rank must send its part: S bytes over
 // the busiest link, whatever the algorithm. So time >= S / bandwidth of a link.
 const perf::Collective reduce = {
@@ -28,7 +24,8 @@ const perf::Collective reduce = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Reduce, MPI_Ireduce, perf::reduce_init>(input(c), c.out, c.count, c.type, c.op, c.root, c.comm);
+          c.make<MPI_Reduce, MPI_Ireduce, perf::reduce_init>(c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in,
+                                                             c.out, c.count, c.type, c.op, c.root, c.comm);
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

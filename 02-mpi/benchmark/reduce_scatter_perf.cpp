@@ -16,7 +16,6 @@ const perf::Collective reduce_scatter = {
     .name = "reduce_scatter",
     .reduces = true,
     .in = Blocks::per_rank,
-    .in_place = [](const Place& place) { return place.rank; },
     .result =
         [](const Place& place, int) {
           return Source{Source::all, place.rank};

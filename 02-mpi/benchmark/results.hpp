@@ -2,8 +2,6 @@
 // lines, as CSV. All show the same numbers.
 #pragma once
 
-#include "values.hpp"
-
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstddef>
@@ -39,8 +37,8 @@ struct Result {
   std::optional<std::uint64_t> wrong;  // elements, over all ranks; none: not checked
   // After a barrier, each rank's time until its own call is done (its median over a few calls).
   std::vector<double> rank_times;
-  double spread = 0;      // (max - min) / median of rank_times
-  std::vector<int> late;  // ranks whose rank_times are outliers
+  std::optional<double> spread;  // (max - min) / median of rank_times; none of one rank
+  std::vector<int> late;         // ranks whose rank_times are outliers
 };
 
 // A JSON object, one line; the names are those of the schema in reference.md. Times there are microseconds, bandwidths
@@ -64,9 +62,14 @@ class Csv {
 std::string four_digits(double value);
 std::string size_text(std::size_t bytes);  // "8 B", "1.5 KiB", "64 MiB"
 
+// A band of sizes of --min-busbw: up to that of the next band.
+struct LeastBusbw {
+  double bytes_per_second = 0;
+  std::size_t from_size = 0;
+};
+
 // One line for each result that is slower than --min-busbw demands, and for each band in which no result has a bus
-// bandwidth. A band goes from its size up to the next larger one's; asked_size counts.
-struct LeastBusbw;
+// bandwidth. The bands ascend; asked_size counts.
 std::vector<std::string> too_slow(std::span<const Result> results, std::span<const LeastBusbw> bands);
 
 // nccl-tests' columns, in its order, so that what reads its tables reads these; behind them median, p99 and spread of
@@ -76,7 +79,8 @@ class ResultTable {
  public:
   ResultTable(std::ostream& out, bool timestamps) : out_(out), timestamps_(timestamps) {}
   void head();
-  void row(const Result& out_of_place, const std::optional<Result>& in_place);  // flushes
+  // The result out of place and, unless the library has no such call, the one in place. Flushes.
+  void row(std::span<const Result> places);
   // "# Out of bounds values : 0 OK" (or "3 FAILED", or "not checked") and "# Avg bus bandwidth    : 12.3" (or n/a).
   void foot(const std::vector<Result>& all);
 

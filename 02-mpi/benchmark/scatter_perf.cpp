@@ -10,17 +10,12 @@ namespace scatter_perf {
 
 using perf::Blocks, perf::Place, perf::Source;
 
-#ifdef MULTINODE_HAVE_MPI
-static void* output(const perf::MpiCall& c) { return c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.out; }
-#endif
-
 // Of the root's n blocks, S bytes, it keeps one. The others leave over its link: (n - 1) / n S bytes, whatever the
 // algorithm. So time >= (n - 1) / n S / bandwidth of a link.
 const perf::Collective scatter = {
     .name = "scatter",
     .rooted = true,
     .in = Blocks::per_rank,
-    .in_place = [](const Place& place) { return place.rank; },
     .result =
         [](const Place& place, int) {
           return Source{place.root, place.rank};
@@ -29,8 +24,9 @@ const perf::Collective scatter = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Scatter, MPI_Iscatter, perf::scatter_init>(c.in, c.count, c.type, output(c), c.count, c.type,
-                                                                c.root, c.comm);
+          c.make<MPI_Scatter, MPI_Iscatter, perf::scatter_init>(c.in, c.count, c.type,
+                                                                c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.out,
+                                                                c.count, c.type, c.root, c.comm);
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

@@ -18,13 +18,13 @@ double percentile(std::span<const double> values, double percent) {
   return sorted[static_cast<std::size_t>(std::clamp(rank, 1.0, static_cast<double>(sorted.size()))) - 1];
 }
 
-std::vector<int> outliers(std::span<const double> values, double factor) {
+std::vector<int> outliers(std::span<const double> values) {
   if (values.size() < 3) return {};
   const double middle = median({values.begin(), values.end()});
   std::vector<double> deviations;
   for (const double value : values) deviations.push_back(std::abs(value - middle));
   // Of normally distributed values the median absolute deviation is 1 / 1.4826 of the standard deviation.
-  const double limit = std::max(factor * middle, middle + 5 * 1.4826 * median(deviations));
+  const double limit = std::max(1.5 * middle, middle + 5 * 1.4826 * median(deviations));
   std::vector<int> found;
   for (std::size_t i = 0; i < values.size(); ++i)
     if (values[i] > limit) found.push_back(static_cast<int>(i));

@@ -14,8 +14,8 @@ using multinode::median;
 double mean(std::span<const double> values);
 double percentile(std::span<const double> values, double percent);  // nearest rank: one of the values
 
-// Indices of the values that are outliers upwards: more than `factor` times the median and more than 5 times the median
+// Indices of the values that are outliers upwards: more than 1.5 times the median and more than 5 times the median
 // absolute deviation (as a standard deviation) above it. None of fewer than three values.
-std::vector<int> outliers(std::span<const double> values, double factor = 1.5);
+std::vector<int> outliers(std::span<const double> values);
 
 }  // namespace perf

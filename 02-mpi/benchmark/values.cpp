@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <stdexcept>
 
 namespace perf {
@@ -24,26 +23,18 @@ std::uint64_t mix(std::uint64_t x) {
 
 // All whole numbers from 0 (or minus this) to this are representable.
 std::int64_t largest(DataType type) {
-  switch (type) {
-    case DataType::bfloat16:
-      return 1 << 8;
-    case DataType::float16:
-      return 1 << 11;
-    case DataType::int8:
-      return std::numeric_limits<std::int8_t>::max();
-    case DataType::uint8:
-      return std::numeric_limits<std::uint8_t>::max();
-    default:
-      return 1 << 20;  // enough
-  }
+  return type == DataType::bfloat16  ? 1 << 8
+         : type == DataType::float16 ? 1 << 11
+         : type == DataType::int8    ? 127
+         : type == DataType::uint8   ? 255
+                                     : 1 << 20;  // enough
 }
 
 bool is_signed(DataType type) {
   return type != DataType::uint8 && type != DataType::uint32 && type != DataType::uint64;
 }
 bool is_float(DataType type) {
-  return type == DataType::float32 || type == DataType::float64 || type == DataType::float16 ||
-         type == DataType::bfloat16;
+  return multinode::with_type(type, [](auto zero) { return !std::is_integral_v<decltype(zero)>; });
 }
 
 double unit_roundoff(DataType type) {
@@ -141,25 +132,12 @@ double Values::expected(const Source& source, std::size_t index) const {
   if (source.rank >= 0) return static_cast<double>(element(source.rank, source.block, index));
   std::int64_t result = element(0, source.block, index);
   for (int rank = 1; rank < of_.ranks; ++rank) {
-    const std::int64_t next = element(rank, source.block, index);
-    switch (of_.redop) {
-      case Redop::sum:
-      case Redop::avg:
-        result += next;
-        break;
-      case Redop::mulsum:
-        result += premultiplier(rank) * next;
-        break;
-      case Redop::prod:
-        result *= next;
-        break;
-      case Redop::max:
-        result = std::max(result, next);
-        break;
-      case Redop::min:
-        result = std::min(result, next);
-        break;
-    }
+    const std::int64_t next =
+        element(rank, source.block, index) * (of_.redop == Redop::mulsum ? premultiplier(rank) : 1);
+    result = of_.redop == Redop::prod  ? result * next
+             : of_.redop == Redop::max ? std::max(result, next)
+             : of_.redop == Redop::min ? std::min(result, next)
+                                       : result + next;
   }
   if (of_.redop == Redop::avg && is_float(of_.type)) return static_cast<double>(result) / of_.ranks;
   if (of_.redop == Redop::avg) result /= of_.ranks;  // towards 0

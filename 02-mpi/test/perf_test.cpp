@@ -4,6 +4,7 @@
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +16,6 @@
 #include <ostream>
 #include <set>
 #include <sstream>
-#include <tuple>
 
 namespace perf_test {
 
@@ -62,58 +62,52 @@ const std::map<std::string, std::size_t> types = {{"int8", 1},   {"uint8", 1},  
                                                   {"double", 8}, {"bfloat16", 2}};
 const std::set<std::string> reductions = {"sum", "prod", "max", "min"};  // that MPI and Gloo have
 
-// A way to start so many ranks.
-struct Way {
-  enum class How { mpi, gloo_threads, gloo_mpirun, gloo_mnrun, gloo_t_g, gloo_uneven } how;
-  int ranks;
+// Starts a program with so many ranks and waits for its end.
+using Start = Result(int ranks, const Words& program, std::chrono::milliseconds timeout);
 
-  std::string backend() const { return how == How::mpi ? "mpi" : "gloo"; }
-  std::string name() const {
-    const char* names[] = {"mpi", "gloo_threads", "gloo_mpirun", "gloo_mnrun", "gloo_t_g", "gloo_uneven"};
-    return names[static_cast<int>(how)] + std::string("_") + std::to_string(ranks);
-  }
-  friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name(); }
-
-  Result run(const std::string& program, Words options, std::chrono::milliseconds timeout = 250s) const {
-    const std::string n = std::to_string(ranks);
-    options = Words{program, "--backend", backend()} + options;
-    switch (how) {
-      case How::gloo_threads:
-        return multinode::testing::run(options + Words{"-g", n}, {}, timeout);
-      case How::gloo_t_g:
-        return multinode::testing::run(options + Words{"-t", "2", "-g", std::to_string(ranks / 2)}, {}, timeout);
-      case How::gloo_mnrun:
-        return multinode::testing::run(Words{mnrun(), "--standalone", "--nproc-per-node", n} + options, {}, timeout);
-      case How::gloo_uneven: {  // two nodes: one process on the second, all others on the first
-        const FreePort port;
-        const Words agent{
-            mnrun(),      "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", std::to_string(port.number()),
-            "--node-rank"};
-        Process second(agent + Words{"1", "--nproc-per-node", "1"} + options);
-        Process first(agent + Words{"0", "--nproc-per-node", std::to_string(ranks - 1)} + options);
-        Result result = first.wait(timeout);
-        const Result other = second.wait();
-        result.status = std::max(result.status, other.status);
-        result.out += other.out;
-        result.err += other.err;
-        return result;
-      }
-      case How::mpi:
-      case How::gloo_mpirun:
-        break;
-    }
-    return multinode::testing::run(under_mpirun(ranks, options), {}, timeout);
-  }
-
- private:
-  static std::string mnrun() {
+Result mpirun(int ranks, const Words& program, std::chrono::milliseconds timeout) {
+  return run(under_mpirun(ranks, program), {}, timeout);
+}
+Result threads(int ranks, const Words& program, std::chrono::milliseconds timeout) {
+  return run(program + Words{"-g", std::to_string(ranks)}, {}, timeout);
+}
+Result threads_in_pairs(int ranks, const Words& program, std::chrono::milliseconds timeout) {
+  return run(program + Words{"-t", "2", "-g", std::to_string(ranks / 2)}, {}, timeout);
+}
 #ifdef PATH_mnrun
-    return PATH_mnrun;
-#else
-    return "mnrun";
+Result mnrun(int ranks, const Words& program, std::chrono::milliseconds timeout) {
+  return run(Words{PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(ranks)} + program, {}, timeout);
+}
+// Two nodes: one process on the second, all others on the first.
+Result uneven_nodes(int ranks, const Words& program, std::chrono::milliseconds timeout) {
+  const FreePort port;
+  const Words agent{
+      PATH_mnrun,   "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", std::to_string(port.number()),
+      "--node-rank"};
+  Process second(agent + Words{"1", "--nproc-per-node", "1"} + program);
+  Process first(agent + Words{"0", "--nproc-per-node", std::to_string(ranks - 1)} + program);
+  Result result = first.wait(timeout);
+  const Result other = second.wait();
+  result.status = std::max(result.status, other.status);
+  result.out += other.out;
+  result.err += other.err;
+  return result;
+}
 #endif
+
+struct Way {
+  std::string backend, how;
+  int ranks;
+  Start* start;
+
+  std::string name() const { return how + "_" + std::to_string(ranks); }
+  friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name(); }
+  Result run(const std::string& program, const Words& options, std::chrono::milliseconds timeout = 250s) const {
+    return start(ranks, Words{program, "--backend", backend} + options, timeout);
   }
 };
+Way over_mpi(int ranks) { return {"mpi", "mpi", ranks, mpirun}; }
+Way in_threads(int ranks) { return {"gloo", "gloo_threads", ranks, threads}; }
 
 struct Sizes {
   std::size_t first, last, factor;
@@ -122,20 +116,21 @@ struct Sizes {
   }
 };
 
-// A row: count, type, redop, root, in place, cycle.
-using Row = std::tuple<std::size_t, std::string, std::string, int, bool, int>;
-
-std::string text(const Row& row) {
-  std::ostringstream out;
-  out << "count " << std::get<0>(row) << ", " << std::get<1>(row) << ", " << std::get<2>(row) << ", root "
-      << std::get<3>(row) << (std::get<4>(row) ? ", in place" : ", out of place") << ", cycle " << std::get<5>(row);
-  return out.str();
+// What identifies a row.
+std::string row_text(std::size_t count, const std::string& type, const std::string& redop, int root, bool in_place,
+                     int cycle) {
+  return fmt::format("count {}, {}, {}, root {}, {}, cycle {}", count, type, redop, root,
+                     in_place ? "in place" : "out of place", cycle);
+}
+std::string row_text(const nlohmann::json& result) {
+  return row_text(result.at("count"), result.at("type"), result.at("redop"), result.at("root"), result.at("in_place"),
+                  result.at("cycle"));
 }
 
-std::multiset<Row> expected_rows(const Collective& collective, const Way& way, const Sizes& sizes, int cycles) {
-  std::multiset<Row> rows;
+std::multiset<std::string> expected_rows(const Collective& collective, const Way& way, const Sizes& sizes, int cycles) {
+  std::multiset<std::string> rows;
   const std::size_t blocks = collective.blocks_per_rank ? static_cast<std::size_t>(way.ranks) : 1;
-  const bool in_place = way.backend() == "mpi" ? collective.in_place_over_mpi : collective.in_place_over_gloo;
+  const bool in_place = way.backend == "mpi" ? collective.in_place_over_mpi : collective.in_place_over_gloo;
   for (const auto& [type, width] : types)
     for (const std::string& redop : collective.reduces ? reductions : std::set<std::string>{"none"})
       for (int root = collective.rooted ? 0 : -1; root < (collective.rooted ? way.ranks : 0); ++root)
@@ -143,8 +138,8 @@ std::multiset<Row> expected_rows(const Collective& collective, const Way& way, c
           for (int cycle = 0; cycle < cycles; ++cycle) {
             const std::size_t count = size / width / blocks;
             if (count == 0) continue;
-            rows.emplace(count, type, redop, root, false, cycle);
-            if (in_place) rows.emplace(count, type, redop, root, true, cycle);
+            rows.insert(row_text(count, type, redop, root, false, cycle));
+            if (in_place) rows.insert(row_text(count, type, redop, root, true, cycle));
           }
   return rows;
 }
@@ -159,24 +154,22 @@ std::vector<nlohmann::json> results_in(const std::string& file) {
 std::string complaints(const Collective& collective, const Way& way, const Sizes& sizes,
                        const std::vector<nlohmann::json>& results, int cycles = 1) {
   std::ostringstream out;
-  std::multiset<Row> missing = expected_rows(collective, way, sizes, cycles);
+  std::multiset<std::string> missing = expected_rows(collective, way, sizes, cycles);
   const double n = way.ranks;
   for (const nlohmann::json& result : results) {
-    const Row row(result.at("count"), result.at("type"), result.at("redop"),
-                  result.at("root").is_null() ? -1 : result.at("root").get<int>(), result.at("in_place"),
-                  result.at("cycle"));
+    const std::string row = row_text(result);
     if (const auto found = missing.find(row); found != missing.end())
       missing.erase(found);
     else
-      out << text(row) << ": twice, or not wanted\n";
+      out << row << ": twice, or not wanted\n";
     const auto must = [&](bool right, const std::string& what) {
-      if (!right) out << text(row) << ": " << what << " is wrong: " << result.dump() << "\n";
+      if (!right) out << row << ": " << what << " is wrong: " << result.dump() << "\n";
     };
     must(result.at("wrong") == 0, "a result");
     must(result.at("collective") == collective.name, "collective");
-    must(result.at("backend") == way.backend(), "backend");
+    must(result.at("backend") == way.backend, "backend");
     must(result.at("ranks") == way.ranks, "ranks");
-    must(result.at("size_bytes") == std::get<0>(row) * types.at(std::get<1>(row)) *
+    must(result.at("size_bytes") == result.at("count").get<std::size_t>() * types.at(result.at("type")) *
                                         (collective.blocks_per_rank ? static_cast<std::size_t>(way.ranks) : 1),
          "size");
     must(result.at("rank_times_us").size() == static_cast<std::size_t>(way.ranks), "rank_times_us");
@@ -189,7 +182,7 @@ std::string complaints(const Collective& collective, const Way& way, const Sizes
       must(std::abs(result.at("busbw_gb_per_s").get<double>() - algbw * collective.bus_factor(n)) <= 1e-9 * algbw,
            "busbw");
   }
-  for (const Row& row : missing) out << text(row) << ": missing\n";
+  for (const std::string& row : missing) out << row << ": missing\n";
   return out.str();
 }
 
@@ -222,57 +215,51 @@ std::size_t check_all_collectives(const Way& way, const Sizes& sizes) {
   return rows;
 }
 
-using How = Way::How;
-
-class Matrix : public ::testing::TestWithParam<Way> {};
+class Matrix : public ::testing::TestWithParam<std::pair<Way, Sizes>> {};
 TEST_P(Matrix, EveryTypeReductionAndRootIsRight) {
-  const std::size_t rows = check_all_collectives(GetParam(), {1000, 1000, 2});
-  std::cout << rows << " rows are right\n";
+  const auto& [way, sizes] = GetParam();
+  std::cout << check_all_collectives(way, sizes) << " rows are right\n";
 }
 // A number of ranks for each library.
 std::vector<Way> libraries([[maybe_unused]] int ranks) {
   std::vector<Way> all;
 #ifdef MULTINODE_HAVE_MPI
-  all.push_back({How::mpi, ranks});
+  all.push_back(over_mpi(ranks));
 #endif
 #ifdef MULTINODE_HAVE_GLOO
-  all.push_back({How::gloo_threads, ranks});
+  all.push_back(in_threads(ranks));
 #endif
   return all;
-}
-INSTANTIATE_TEST_SUITE_P(By, Matrix, ::testing::ValuesIn(libraries(3)),
-                         [](const auto& info) { return info.param.name(); });
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Matrix);
-
-// Sizes: less than an element for each rank; some elements; more than one segment of Gloo's and of MPI's.
-class WholeMatrix : public ::testing::TestWithParam<Way> {};
-TEST_P(WholeMatrix, EveryTypeReductionAndRootIsRight) {
-  const std::size_t rows = check_all_collectives(GetParam(), {7, 300'000, 207});
-  std::cout << rows << " rows are right\n";
 }
 std::vector<Way> all_ways() {
   std::vector<Way> all;
   for (const int ranks : {1, 2, 3, 4, 8}) {
-#ifdef MULTINODE_HAVE_MPI
-    all.push_back({How::mpi, ranks});
-#endif
+    const std::vector<Way> usual = libraries(ranks);
+    all.insert(all.end(), usual.begin(), usual.end());
 #ifdef MULTINODE_HAVE_GLOO
-    all.push_back({How::gloo_threads, ranks});
 #ifdef MULTINODE_HAVE_MPI
-    if (ranks == 3 || ranks == 8) all.push_back({How::gloo_mpirun, ranks});
+    if (ranks == 3 || ranks == 8) all.push_back({"gloo", "gloo_mpirun", ranks, mpirun});
 #endif
 #ifdef PATH_mnrun
-    if (ranks == 2 || ranks == 4) all.push_back({How::gloo_mnrun, ranks});
-    if (ranks == 3) all.push_back({How::gloo_uneven, ranks});
+    if (ranks == 2 || ranks == 4) all.push_back({"gloo", "gloo_mnrun", ranks, mnrun});
+    if (ranks == 3) all.push_back({"gloo", "gloo_uneven", ranks, uneven_nodes});
 #endif
-    if (ranks == 4) all.push_back({How::gloo_t_g, ranks});
+    if (ranks == 4) all.push_back({"gloo", "gloo_t_g", ranks, threads_in_pairs});
 #endif
   }
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(By, WholeMatrix, ::testing::ValuesIn(all_ways()),
-                         [](const auto& info) { return info.param.name(); });
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(WholeMatrix);
+std::vector<std::pair<Way, Sizes>> with(const Sizes& sizes, const std::vector<Way>& ways) {
+  std::vector<std::pair<Way, Sizes>> all;
+  for (const Way& way : ways) all.emplace_back(way, sizes);
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(By, Matrix, ::testing::ValuesIn(with({1000, 1000, 2}, libraries(3))),
+                         [](const auto& info) { return info.param.first.name(); });
+// Sizes: less than an element for each rank; some elements; more than one segment of Gloo's and of MPI's.
+INSTANTIATE_TEST_SUITE_P(Whole, Matrix, ::testing::ValuesIn(with({7, 300'000, 207}, all_ways())),
+                         [](const auto& info) { return info.param.first.name(); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Matrix);
 
 // The following are for each library.
 class Perf : public ::testing::TestWithParam<Way> {
@@ -299,6 +286,13 @@ TEST_P(Perf, EveryCorruptedElementIsFound) {
     for (const auto& row : results) EXPECT_EQ(row.at("wrong"), 20) << row;
     EXPECT_SAYS(complaints(collective, GetParam(), {1000, 1000, 2}, results), ": a result is wrong: ");
   }
+}
+
+TEST_P(Perf, WithAllRootsARankIsCorruptedWhereItIsRoot) {
+  const Result result = run("reduce", small + Words{"--corrupt", "1", "-r", "all"});
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_SAYS(result.out, "# Out of bounds values : 2 FAILED");
+  EXPECT_EQ(occurrences(result.err, "rank 1: block 0: element "), 2u) << result.err;
 }
 
 TEST_P(Perf, AMissingOrDoubledOrFalseRowIsFound) {
@@ -342,16 +336,14 @@ TEST_P(Perf, CyclesAndShiftedBuffersAndSizesThatGiveTheSameCount) {
     const Result result =
         run(name, everything + Words{"-b", "40", "-e", "44", "-i", "1", "-u", "3", "-N", "2", "--json", json});
     EXPECT_EQ(result.status, 0) << result.all();
-    std::multiset<Row> rows;
+    std::multiset<std::string> rows;
     for (const auto& row : results_in(json)) {
       EXPECT_EQ(row.at("wrong"), 0) << row;
-      rows.emplace(row.at("count"), row.at("type"), row.at("redop"),
-                   row.at("root").is_null() ? -1 : row.at("root").get<int>(), row.at("in_place"), row.at("cycle"));
+      rows.insert(row_text(row));
     }
-    const Collective& c = collective(name);
-    std::set<Row> wanted;
+    std::set<std::string> wanted;
     for (std::size_t size = 40; size <= 44; ++size)
-      for (const Row& row : expected_rows(c, GetParam(), {size, size, 2}, 2)) wanted.insert(row);
+      wanted.merge(expected_rows(collective(name), GetParam(), {size, size, 2}, 2));
     EXPECT_TRUE(std::ranges::equal(rows, wanted)) << name << ": " << rows.size() << " rows, not " << wanted.size();
   }
 }
@@ -364,7 +356,7 @@ TEST_P(Perf, WhatThisRunCannotDoIsRefusedInOneLine) {
   std::vector<Case> cases = {{{"-o", "avg"}, "has no average: use -o sum"},
                              {{"-R", "1"}, "-R: only NCCL registers buffers"},
                              {{"--json", "/nowhere/results"}, "--json: cannot write /nowhere/results"}};
-  if (GetParam().how != How::mpi)  // the same with MPI, which takes longer to start
+  if (GetParam().backend != "mpi")  // the same with MPI, which takes longer to start
     cases.insert(cases.end(),
                  {{{"-r", "4"}, "--root must be from 0 to 3, not 4"},
                   {{"--corrupt", "4"}, "--corrupt must be from 0 to 3, not 4"},
@@ -378,28 +370,13 @@ TEST_P(Perf, WhatThisRunCannotDoIsRefusedInOneLine) {
   }
 }
 
-TEST_P(Perf, OneRankHasNoBusBandwidth) {
-  const TemporaryFolder folder;
-  for (const char* name : {"all_reduce", "sendrecv", "hypercube"}) {
-    const std::string json = folder / (std::string(name) + ".json");
-    const Way alone{GetParam().how, 1};
-    const Result result = alone.run(collective(name).program, small + Words{"--json", json});
-    EXPECT_EQ(result.status, 0) << result.all();
-    EXPECT_SAYS(result.out, "# Avg bus bandwidth    : n/a");
-    const auto results = results_in(json);
-    EXPECT_FALSE(results.empty());
-    for (const auto& row : results)
-      EXPECT_TRUE(row.at("busbw_gb_per_s").is_null() && row.at("spread_percent").is_null()) << row;
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(By, Perf, ::testing::ValuesIn(libraries(4)),
                          [](const auto& info) { return info.param.name(); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Perf);
 
 #ifdef MULTINODE_HAVE_MPI
 void check_calls(const std::vector<Collective>& those) {
-  const Way way{How::mpi, 3};
+  const Way way = over_mpi(3);
   const Sizes sizes{1000, 1000, 2};
   const TemporaryFolder folder;
   for (Collective collective : those) {
@@ -429,7 +406,7 @@ TEST(PerfMpi, WhatMpiCannotDoIsRefusedWithItsReason) {
       {{"-b", "16G", "-e", "16G"}, "elements of type float than the int counts of mpi can hold"},
   };
   for (const auto& c : cases) {
-    const Result result = Way{How::mpi, 2}.run(PATH_hypercube_perf, c.options);
+    const Result result = over_mpi(2).run(PATH_hypercube_perf, c.options);
     EXPECT_EQ(result.status, 2) << result.all();
     EXPECT_SAYS(result.err, c.says);
   }
@@ -439,7 +416,7 @@ TEST(PerfMpi, WhatMpiCannotDoIsRefusedWithItsReason) {
 #ifdef MULTINODE_HAVE_GLOO
 TEST(PerfGloo, ASizeThatDoesNotFitIsRefusedWithTheLargestThatDoes) {
   for (const char* program : {PATH_all_reduce_perf, PATH_alltoall_perf}) {
-    const Result result = Way{How::gloo_threads, 4}.run(program, {"-b", "4", "-e", "8192G", "-f", "2"});
+    const Result result = in_threads(4).run(program, {"-b", "4", "-e", "8192G", "-f", "2"});
     EXPECT_EQ(result.status, 2) << result.all();
     std::smatch match;
     ASSERT_TRUE(std::regex_search(
@@ -458,7 +435,7 @@ TEST(PerfGloo, ASizeThatDoesNotFitIsRefusedWithTheLargestThatDoes) {
 
 #ifdef PATH_mnrun
 TEST(PerfGloo, NodesMayBeUneven) {
-  const Way way{How::gloo_uneven, 3};
+  const Way way{"gloo", "gloo_uneven", 3, uneven_nodes};
   const Sizes sizes{1000, 1000, 2};
   const TemporaryFolder folder;
   for (const char* name : {"all_reduce", "gather"}) {

@@ -1,5 +1,4 @@
 #include "benchmark/results.hpp"
-#include "benchmark/options.hpp"
 
 #include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>
@@ -7,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
+#include <array>
 #include <cmath>
 #include <ctime>
 #include <random>
@@ -48,7 +47,7 @@ Result of_one_rank() {
   result.ranks = 1;
   result.busbw.reset();
   result.rank_times = {1e-6};
-  result.spread = 0;
+  result.spread.reset();
   return result;
 }
 
@@ -64,23 +63,20 @@ std::vector<std::string> words_of(const std::string& line) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-std::vector<std::string> split(const std::string& line) {
-  std::vector<std::string> cells(1);
-  for (const char c : line) c == ',' ? cells.emplace_back() : cells.back() += c;
-  return cells;
-}
-
-std::vector<std::string> rows(const Result& out_of_place, const std::optional<Result>& in_place,
-                              bool timestamps = false) {
+// The lines of a table: 3 of its head, and those of one row.
+std::vector<std::string> table(const std::vector<Result>& places, bool timestamps = false) {
   std::ostringstream out;
-  ResultTable(out, timestamps).row(out_of_place, in_place);
+  ResultTable table(out, timestamps);
+  table.head();
+  table.row(places);
   return lines_of(out.str());
 }
 
-std::string foot(const std::vector<Result>& all) {
+// The lines of a table's end: what is wrong; the average bandwidth.
+std::vector<std::string> foot(const std::vector<Result>& all) {
   std::ostringstream out;
   ResultTable(out, false).foot(all);
-  return out.str();
+  return lines_of(out.str());
 }
 
 TEST(FourDigits, OfEveryMagnitude) {
@@ -105,57 +101,42 @@ TEST(SizeText, UsesPowersOf1024) {
 }
 
 TEST(ResultTable, HeadAndRowStandInColumns) {
-  std::ostringstream out;
-  ResultTable table(out, false);
-  table.head();
   Result result = all_reduce();
   result.median = 130.1e-6;
   result.p99 = 201.25e-6;
   result.root = 2;
   result.wrong = 7;
-  table.row(result, in_place(all_reduce(1 << 20, 5.8014e-6)));
-  const auto lines = lines_of(out.str());
-  ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(
-      lines[0],
-      "#                                                               out-of-place                       in-place"
-      "                   out-of-place                in-place");
-  EXPECT_EQ(lines[1],
-            "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   "
-            "busbw  #wrong   median      p99  spread   median      p99  spread");
-  EXPECT_EQ(lines[2],
-            "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  "
-            "(GB/s)             (us)     (us)     (%)     (us)     (us)     (%)");
-  EXPECT_EQ(lines[3],
-            "     1048576        262144     float     sum       2    135.8   7.719   11.58       7    5.801   180.7   "
-            "271.1       0    130.1    201.2   9.709    5.627    8.122   9.709");
+      table({result, in_place(all_reduce(1 << 20, 5.8014e-6))}),
+      (std::vector<std::string>{
+          "#                                                               out-of-place                       in-place"
+          "                   out-of-place                in-place",
+          "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   "
+          "busbw  #wrong   median      p99  spread   median      p99  spread",
+          "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  "
+          "(GB/s)             (us)     (us)     (%)     (us)     (us)     (%)",
+          "     1048576        262144     float     sum       2    135.8   7.719   11.58       7    5.801   180.7   "
+          "271.1       0    130.1    201.2   9.709    5.627    8.122   9.709"}));
 }
 
 TEST(ResultTable, WhatDoesNotExistIsNotANumber) {
   Result result = of_one_rank();
   result.wrong.reset();
-  const auto words = words_of(rows(result, std::nullopt).at(0));
-  ASSERT_EQ(words.size(), 19u);
-  EXPECT_EQ(std::vector(words.begin() + 5, words.end()),
-            (std::vector<std::string>{"135.8", "7.719", "n/a", "n/a", "n/a", "n/a", "n/a", "n/a", "131.8", "190.2",
-                                      "n/a", "n/a", "n/a", "n/a"}));
+  EXPECT_EQ(words_of(table({result}).at(3)),
+            (std::vector<std::string>{"1048576", "262144", "float", "sum", "-1", "135.8", "7.719", "n/a", "n/a", "n/a",
+                                      "n/a", "n/a", "n/a", "131.8", "190.2", "n/a", "n/a", "n/a", "n/a"}));
 }
 
 TEST(ResultTable, WideNumbersStayApart) {
   Result result = all_reduce(std::size_t{1} << 50, 1e6);
   result.type = "bfloat16";
   result.wrong = 123456789012;
-  result.rank_times = {1e-6, 1};
   result.spread = 1e6;
-  EXPECT_EQ(words_of(rows(result, in_place(result)).at(0)).size(), 19u);
+  EXPECT_EQ(words_of(table({result, in_place(result)}).at(3)).size(), 19u);
 }
 
 TEST(ResultTable, TimestampIsTheLastColumn) {
-  std::ostringstream out;
-  ResultTable table(out, true);
-  table.head();
-  table.row(all_reduce(), in_place(all_reduce()));
-  const auto lines = lines_of(out.str());
+  const auto lines = table({all_reduce(), in_place(all_reduce())}, true);
   EXPECT_EQ(words_of(lines[1]).back(), "timestamp");
   const auto words = words_of(lines[3]);
   ASSERT_EQ(words.size(), 20u);
@@ -171,80 +152,58 @@ TEST(ResultTable, LateRankIsNamedBelowItsRow) {
   Result other = in_place(result);
   other.rank_times = {800e-6, 100e-6, 100e-6, 700e-6, 100e-6};
   other.late = {0, 3};
-  const auto lines = rows(result, other);
-  ASSERT_EQ(lines.size(), 4u);
-  EXPECT_EQ(lines[1], "# rank 3 is late out of place: 812.4 us, where the median of the ranks is 101.0 us");
-  EXPECT_EQ(lines[2], "# rank 0 is late in place: 800.0 us, where the median of the ranks is 100.0 us");
-  EXPECT_EQ(lines[3], "# rank 3 is late in place: 700.0 us, where the median of the ranks is 100.0 us");
+  const auto lines = table({result, other});
+  ASSERT_EQ(lines.size(), 7u);
+  EXPECT_EQ(lines[4], "# rank 3 is late out of place: 812.4 us, where the median of the ranks is 101.0 us");
+  EXPECT_EQ(lines[5], "# rank 0 is late in place: 800.0 us, where the median of the ranks is 100.0 us");
+  EXPECT_EQ(lines[6], "# rank 3 is late in place: 700.0 us, where the median of the ranks is 100.0 us");
 }
 
-TEST(ResultTable, FootCountsWhatIsWrong) {
-  Result wrong = all_reduce(), unchecked = all_reduce();
+TEST(ResultTable, FootCountsWhatIsWrongAndAveragesBusBandwidths) {
+  Result right = all_reduce(), wrong = all_reduce(), unchecked = all_reduce();
+  right.busbw = 1e9;
   wrong.wrong = 3;
+  wrong.busbw = 2.5e9;
   unchecked.wrong.reset();
-  const auto verdict = [](const std::vector<Result>& all) { return lines_of(foot(all)).at(0); };
-  EXPECT_EQ(verdict({all_reduce(), all_reduce()}), "# Out of bounds values : 0 OK");
-  EXPECT_EQ(verdict({all_reduce(), wrong, wrong}), "# Out of bounds values : 6 FAILED");
-  EXPECT_EQ(verdict({unchecked, wrong}), "# Out of bounds values : 3 FAILED");
-  EXPECT_EQ(verdict({all_reduce(), unchecked}), "# Out of bounds values : not checked");
-  EXPECT_EQ(verdict({}), "# Out of bounds values : not checked");
+  EXPECT_EQ(foot({right, right})[0], "# Out of bounds values : 0 OK");
+  EXPECT_EQ(foot({right, wrong, wrong})[0], "# Out of bounds values : 6 FAILED");
+  EXPECT_EQ(foot({unchecked, wrong})[0], "# Out of bounds values : 3 FAILED");
+  EXPECT_EQ(foot({right, unchecked})[0], "# Out of bounds values : not checked");
+  EXPECT_EQ(foot({})[0], "# Out of bounds values : not checked");
+  EXPECT_EQ(foot({right, wrong})[1], "# Avg bus bandwidth    : 1.750");
+  EXPECT_EQ(foot({of_one_rank()})[1], "# Avg bus bandwidth    : n/a");
 }
 
-TEST(ResultTable, FootAveragesBusBandwidths) {
-  Result slow = all_reduce(), fast = all_reduce();
-  slow.busbw = 1e9;
-  fast.busbw = 2.5e9;
-  const auto average = [](const std::vector<Result>& all) { return lines_of(foot(all)).at(1); };
-  EXPECT_EQ(average({slow, fast}), "# Avg bus bandwidth    : 1.750");
-  EXPECT_EQ(average({of_one_rank()}), "# Avg bus bandwidth    : n/a");
-}
-
-TEST(Json, NamesUnitsAndValues) {
+TEST(Results, JsonAndCsvNameUnitsAndValues) {
   Result result = all_reduce(1000, 2e-6);
   result.rank_times = {1e-6, 3e-6};
   result.median = 1e-6;
   result.p99 = 4e-6;
   result.spread = 0.5;
-  result.late = {1};
+  result.late = {0, 1};
   result.cycle = 2;
   result.calls_per_sample = 5;
   EXPECT_EQ(to_json(result),
             nlohmann::json::parse(R"({"collective": "all_reduce", "backend": "mpi", "ranks": 4, "size_bytes": 1000,
       "count": 250, "type": "float", "redop": "sum", "root": -1, "in_place": false, "cycle": 2, "iterations": 100,
       "calls_per_sample": 5, "time_us": 2.0, "median_us": 1.0, "p99_us": 4.0, "algbw_gb_per_s": 0.5,
-      "busbw_gb_per_s": 0.75, "wrong": 0, "rank_times_us": [1.0, 3.0], "spread_percent": 50.0, "late_ranks": [1]})"));
-}
+      "busbw_gb_per_s": 0.75, "wrong": 0, "rank_times_us": [1.0, 3.0], "spread_percent": 50.0,
+      "late_ranks": [0, 1]})"));
+  Result without = result;
+  without.busbw = without.spread = std::nullopt;
+  without.wrong.reset();
+  without.late = {};
+  for (const char* name : {"busbw_gb_per_s", "wrong", "spread_percent"}) EXPECT_TRUE(to_json(without)[name].is_null());
 
-TEST(Csv, HasTheNamesAndNumbersOfTheJson) {
-  Result first = all_reduce(), second = of_one_rank();
-  first.late = {0, 3};
-  second.wrong.reset();
   const multinode::testing::TemporaryFolder folder;
-  const auto file = folder / "results.csv";
-  {
-    Csv csv(file);
-    csv.write(first);
-    csv.write(second);
-  }
-  const auto lines = lines_of(multinode::testing::text_of(file));
-  ASSERT_EQ(lines.size(), 3u);
-  const auto names = split(lines[0]);
-  EXPECT_EQ(names.size(), to_json(first).size());
-  std::size_t line = 1;
-  for (const Result& result : {first, second}) {
-    const nlohmann::json json = to_json(result);
-    const auto cells = split(lines[line++]);
-    ASSERT_EQ(cells.size(), names.size());
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const nlohmann::json& value = json.at(names[i]);
-      std::string expected = value.is_null() ? "" : value.is_string() ? value.get<std::string>() : value.dump();
-      if (value.is_array()) {  // [1,2] as "1 2"
-        expected = expected.substr(1, expected.size() - 2);
-        std::ranges::replace(expected, ',', ' ');
-      }
-      EXPECT_EQ(cells[i], expected) << names[i];
-    }
-  }
+  Csv csv(folder / "results.csv");
+  csv.write(result);
+  csv.write(without);
+  EXPECT_EQ(multinode::testing::text_of(folder / "results.csv"),
+            "collective,backend,ranks,size_bytes,count,type,redop,root,in_place,cycle,iterations,calls_per_sample,"
+            "time_us,algbw_gb_per_s,busbw_gb_per_s,wrong,median_us,p99_us,spread_percent,late_ranks,rank_times_us\n"
+            "all_reduce,mpi,4,1000,250,float,sum,-1,false,2,100,5,2.0,0.5,0.75,0,1.0,4.0,50.0,0 1,1.0 3.0\n"
+            "all_reduce,mpi,4,1000,250,float,sum,-1,false,2,100,5,2.0,0.5,,,1.0,4.0,,,1.0 3.0\n");
 }
 
 TEST(Csv, NamesTheFileThatCannotBeWritten) {
@@ -268,17 +227,15 @@ TEST(Results, TableIsTheRoundedJson) {
     result.busbw = *result.algbw * factor(random);
     result.wrong = random() % 3;
     result.spread = factor(random) - 1;
-    const Result other = in_place(all_reduce(result.size, result.time * factor(random)));
-    const auto words = words_of(rows(result, other).at(0));
+    const std::array places = {result, in_place(all_reduce(result.size, result.time * factor(random)))};
+    const auto words = words_of(table({places.begin(), places.end()}).at(3));
     ASSERT_EQ(words.size(), 19u);
-    const nlohmann::json out_json = to_json(result), in_json = to_json(other);
-    EXPECT_EQ(words[0], out_json["size_bytes"].dump());
-    EXPECT_EQ(words[1], out_json["count"].dump());
-    for (std::size_t column = 0; column < names.size(); ++column)
-      for (const bool is_in_place : {false, true}) {
-        const std::string& word =
-            column < 4 ? words[column + (is_in_place ? 9 : 5)] : words[column + (is_in_place ? 12 : 9)];
-        const double exact = (is_in_place ? in_json : out_json)[names[column]].get<double>();
+    EXPECT_EQ(words[0], std::to_string(result.size));
+    EXPECT_EQ(words[1], std::to_string(result.count));
+    for (std::size_t place = 0; place < 2; ++place)
+      for (std::size_t column = 0; column < names.size(); ++column) {
+        const std::string& word = words[column < 4 ? 5 + 4 * place + column : 9 + 3 * place + column];
+        const double exact = to_json(places[place])[names[column]].get<double>();
         const std::size_t point = word.find('.');
         const double digit =
             std::pow(10, point == std::string::npos ? 0 : -static_cast<double>(word.size() - point - 1));
@@ -288,65 +245,53 @@ TEST(Results, TableIsTheRoundedJson) {
   }
 }
 
-TEST(TooSlow, NamesWhatIsBelowTheBoundOfItsBand) {
+struct Measured {
+  std::size_t size;
+  double busbw;
+  std::size_t asked_size = size;
+};
+std::vector<std::string> too_slow(const std::vector<Measured>& measured, const std::vector<LeastBusbw>& bands) {
   std::vector<Result> results;
-  for (const std::size_t size : {8u, 1u << 20, 64u << 20, 128u << 20}) {
-    results.push_back(all_reduce(size));
-    results.back().busbw = 5e9;
+  for (const Measured& one : measured) {
+    results.push_back(all_reduce(one.size));
+    results.back().asked_size = one.asked_size;
+    results.back().busbw = one.busbw;
   }
-  results[3].in_place = true;
-  const std::vector<LeastBusbw> bands = {{5e9, 0}, {4e9, 1 << 20}, {10e9, 64 << 20}};
-  EXPECT_EQ(too_slow(results, bands),
-            (std::vector<std::string>{
-                "--min-busbw asks for 10 GB/s from 64 MiB: all_reduce of 64 MiB (float, sum, out of place) has 5.000 "
-                "GB/s",
-                "--min-busbw asks for 10 GB/s from 64 MiB: all_reduce of 128 MiB (float, sum, in place) has 5.000 "
-                "GB/s"}));
-  EXPECT_TRUE(too_slow(results, {}).empty());
+  return perf::too_slow(results, bands);
+}
+
+TEST(TooSlow, NamesWhatIsBelowTheBoundOfItsBand) {
+  const std::vector<Measured> measured = {{8, 5e9}, {1 << 20, 5e9}, {64 << 20, 5e9}, {128 << 20, 5e9}};
+  const std::string asked = "--min-busbw asks for 10 GB/s from 64 MiB: all_reduce of ";
+  EXPECT_EQ(too_slow(measured, {{5e9, 0}, {4e9, 1 << 20}, {10e9, 64 << 20}}),
+            (std::vector<std::string>{asked + "64 MiB (float, sum, out of place) has 5.000 GB/s",
+                                      asked + "128 MiB (float, sum, out of place) has 5.000 GB/s"}));
+  EXPECT_TRUE(too_slow(measured, {}).empty());
+  EXPECT_SAYS(perf::too_slow(std::vector{in_place(all_reduce())}, std::vector<LeastBusbw>{{1e15, 0}}).at(0),
+              "in place) has");
 }
 
 TEST(TooSlow, BandEndsWhereTheNextBegins) {
-  std::vector<Result> results = {all_reduce(1023), all_reduce(1024)};
-  results[0].busbw = 1e9;
-  results[1].busbw = 2e9;
-  const std::vector<LeastBusbw> right = {{1e9, 0}, {2e9, 1024}}, turned = {{2e9, 1024}, {1e9, 0}};
-  EXPECT_TRUE(too_slow(results, right).empty());
-  EXPECT_TRUE(too_slow(results, turned).empty());
-  const std::vector<LeastBusbw> falling = {{1e9, 0}, {0.5e9, 1023}, {2e9, 1024}},
-                                at_1023 = {{2e9, 0}, {1e9, 1023}, {2e9, 1024}};
-  EXPECT_EQ(too_slow(results, falling).size(), 1u);  // nothing below 1023
-  EXPECT_EQ(too_slow(results, at_1023).size(), 1u);
-  const std::vector<LeastBusbw> three = {{1.5e9, 1023}, {2e9, 1024}, {9e9, 1 << 20}};
-  EXPECT_EQ(too_slow(results, three),
+  const std::vector<Measured> measured = {{1023, 1e9}, {1024, 2e9}};
+  EXPECT_TRUE(too_slow(measured, {{1e9, 0}, {2e9, 1024}}).empty());
+  EXPECT_EQ(too_slow(measured, {{1.001e9, 0}, {2.001e9, 1024}}).size(), 2u);
+  EXPECT_EQ(too_slow(measured, {{1e9, 0}, {0.5e9, 1023}, {2e9, 1024}}).size(), 1u);  // nothing below 1023
+  EXPECT_EQ(too_slow(measured, {{1.5e9, 1023}, {2e9, 1024}, {9e9, 1 << 20}}),
             (std::vector<std::string>{
                 "--min-busbw asks for 1.5 GB/s from 1023 B up to 1 KiB: all_reduce of 1023 B (float, sum, out of "
                 "place) has 1.000 GB/s",
                 "--min-busbw asks for 9 GB/s from 1 MiB: nothing was tested, no such size was measured"}));
-  const std::vector<LeastBusbw> harder = {{1.001e9, 0}, {2.001e9, 1024}};
-  EXPECT_EQ(too_slow(results, harder).size(), 2u);
+  // Rounded down to whole elements of three ranks, a size stays in its band.
+  const std::vector<Measured> rounded = {{(64 << 20) - 4, 1e9, 64 << 20}};
+  EXPECT_TRUE(too_slow(rounded, {{1e9, 64 << 20}}).empty());
+  EXPECT_EQ(too_slow(rounded, {{2e9, 64 << 20}}).size(), 1u);
 }
 
-TEST(TooSlow, ASizeThatWasRoundedDownStaysInItsBand) {
-  std::vector<Result> results = {all_reduce((64 << 20) - 4)};  // of 64M, for three ranks
-  results[0].asked_size = 64 << 20;
-  results[0].busbw = 1e9;
-  EXPECT_TRUE(too_slow(results, std::vector<LeastBusbw>{{1e9, 64 << 20}}).empty());
-  EXPECT_EQ(too_slow(results, std::vector<LeastBusbw>{{2e9, 64 << 20}}).size(), 1u);
-}
-
-TEST(TooSlow, OneRankHasNothingToCompare) {
-  const std::vector<Result> results = {of_one_rank()};
-  const std::vector<LeastBusbw> bands = {{1e9, 0}};
+TEST(TooSlow, WhatHasNoBusBandwidthIsNotFastEnough) {
   EXPECT_EQ(
-      too_slow(results, bands),
+      perf::too_slow(std::vector{of_one_rank()}, std::vector<LeastBusbw>{{1e9, 0}}),
       std::vector<std::string>{"--min-busbw asks for 1 GB/s from 0 B: nothing was tested, it has no bus bandwidth"});
-}
-
-TEST(TooSlow, WhatIsNotANumberIsTooSlow) {
-  std::vector<Result> results = {all_reduce()};
-  results[0].busbw = std::nan("");
-  const std::vector<LeastBusbw> bands = {{1e9, 0}};
-  EXPECT_EQ(too_slow(results, bands).size(), 1u);
+  EXPECT_EQ(too_slow({{8, std::nan("")}}, {{1e9, 0}}).size(), 1u);
 }
 
 }  // namespace results_test

@@ -9,6 +9,7 @@
 #include <thread>
 
 namespace po = boost::program_options;
+using namespace std::chrono_literals;
 
 multinode::Program ExchangeOptions::program(const char* name) {
   po::options_description own(std::string(name) +
@@ -49,17 +50,9 @@ std::size_t count_wrong(std::span<const std::int32_t> block, int rank, int round
   return wrong;
 }
 
-void require_exchange(const multinode::World& world, const ExchangeOptions& options, std::string_view backend) {
-  if (world.size() < 2)
-    throw multinode::UsageError("needs 2 ranks or more: mpirun -n 2 ... or mnrun --standalone --nproc-per-node 2 ...");
-  if (options.common.backend != "auto" && options.common.backend != backend)
-    throw multinode::UsageError("--backend " + options.common.backend + ": this program shows " + std::string(backend) +
-                                "; start message_passing_" + options.common.backend + " instead");
-  for (const auto& [name, rank] : {std::pair("--mute", options.mute), std::pair("--corrupt", options.corrupt)})
-    if (rank != -1) multinode::require_range(name, rank, 1, world.size() - 1);
-  if (world.rank() == 0) multinode::JsonLines(options.common.json).write(multinode::fingerprint(world));
-}
+namespace {
 
+// Every rank passes its own number of wrong elements and gets the exit status. Rank 0 prints the verdict.
 int verdict(multinode::World& world, const ExchangeOptions& options, std::size_t wrong) {
   const std::size_t total = std::stoull(world.digest("verdict", std::to_string(wrong), [](const auto& all) {
     std::size_t sum = 0;
@@ -77,6 +70,38 @@ int verdict(multinode::World& world, const ExchangeOptions& options, std::size_t
   return total == 0 ? multinode::exit_right : multinode::exit_wrong;
 }
 
-void stay_mute() {
-  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}  // namespace
+
+void require_exchange(const multinode::World& world, const ExchangeOptions& options, std::string_view backend) {
+  if (world.size() < 2)
+    throw multinode::UsageError("needs 2 ranks or more: mpirun -n 2 ... or mnrun --standalone --nproc-per-node 2 ...");
+  if (options.common.backend != "auto" && options.common.backend != backend)
+    throw multinode::UsageError("--backend " + options.common.backend + ": this program shows " + std::string(backend) +
+                                "; start message_passing_" + options.common.backend + " instead");
+  for (const auto& [name, rank] : {std::pair("--mute", options.mute), std::pair("--corrupt", options.corrupt)})
+    if (rank != -1) multinode::require_range(name, rank, 1, world.size() - 1);
+  if (world.rank() == 0) multinode::JsonLines(options.common.json).write(multinode::fingerprint(world));
+}
+
+int exchange(multinode::World& world, const ExchangeOptions& options, std::span<std::int32_t> block,
+             const std::function<void(int peer)>& send, const std::function<void()>& receive) {
+  const int rank = world.rank();
+  while (rank == options.mute) std::this_thread::sleep_for(1h);  // until the watchdog of another rank ends this process
+  std::size_t wrong = 0;
+  for (int round = 1; round <= options.rounds; ++round) {
+    if (rank == 0) {
+      if (options.rounds > 1) std::cout << "round " << round << " of " << options.rounds << std::endl;
+      for (int peer = 1; peer < world.size(); ++peer) {
+        fill(block, peer, round);
+        send(peer);
+        if (round == 1) std::cout << "Rank 0 sent data to Rank " << peer << std::endl;
+      }
+    } else {
+      receive();
+      if (rank == options.corrupt) block[block.size() / 2] ^= 1;
+      wrong += count_wrong(block, rank, round);
+      if (round == 1) std::cout << "Rank " << rank << " has received data from rank 0" << std::endl;
+    }
+  }
+  return verdict(world, options, wrong);
 }

@@ -1,10 +1,11 @@
-// exchange.hpp: options, message content and its check, shared by message_passing_mpi, _gloo and _nccl.
+// exchange.hpp: what message_passing_mpi, _gloo and _nccl share: all but the calls of their libraries.
 #pragma once
 
 #include <multinode/program.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 struct ExchangeOptions {
@@ -29,9 +30,8 @@ std::size_t count_wrong(std::span<const std::int32_t> block, int rank, int round
 // receiver. Every rank calls it first. Rank 0 writes the first line of --json.
 void require_exchange(const multinode::World& world, const ExchangeOptions& options, std::string_view backend);
 
-// Every rank passes its own number of wrong elements and gets the exit status, which is the same on all ranks. Rank 0
-// prints the verdict.
-int verdict(multinode::World& world, const ExchangeOptions& options, std::size_t wrong);
-
-// Sleeps until the watchdog of another rank ends this process.
-[[noreturn]] void stay_mute();
+// In each round rank 0 fills `block` and calls `send` for every other rank. The others call `receive`, which fills
+// their `block`, and check it. Returns the exit status, which is the same on all ranks, after rank 0 has printed the
+// verdict.
+int exchange(multinode::World& world, const ExchangeOptions& options, std::span<std::int32_t> block,
+             const std::function<void(int peer)>& send, const std::function<void()>& receive);

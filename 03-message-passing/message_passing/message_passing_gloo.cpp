@@ -8,19 +8,17 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include <iostream>
 #include <vector>
 
 constexpr std::uint64_t slot = 3;  // Gloo's word for a tag
 
 int run(multinode::World& world, const ExchangeOptions& options) {
   require_exchange(world, options, "gloo");
-  const int rank = world.rank(), size = world.size();
 
   // Every rank connects to every other rank. They exchange their addresses through the store.
   gloo::transport::tcp::attr address(multinode::gloo_address(world).c_str());
   multinode::GlooStore store(world.store(), world.timeout());
-  auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+  auto context = std::make_shared<gloo::rendezvous::Context>(world.rank(), world.size());
   {
     const auto inside = world.watchdog().enter("connectFullMesh");
     context->setTimeout(world.timeout() +
@@ -28,33 +26,20 @@ int run(multinode::World& world, const ExchangeOptions& options) {
     auto device = gloo::transport::tcp::CreateDevice(address);
     context->connectFullMesh(store, device);
   }
-  if (rank == options.mute) stay_mute();
 
   std::vector<std::int32_t> block(options.count);
   auto buffer = context->createUnboundBuffer(block.data(), block.size() * sizeof block[0]);
-  std::size_t wrong = 0;
-  for (int round = 1; round <= options.rounds; ++round) {
-    if (rank == 0) {
-      if (options.rounds > 1) std::cout << "round " << round << " of " << options.rounds << std::endl;
-      for (int peer = 1; peer < size; ++peer) {
-        fill(block, peer, round);
-        const auto inside = world.watchdog().enter("send", peer);
-        buffer->send(peer, slot);
-        buffer->waitSend();
-        if (round == 1) std::cout << "Rank 0 sent data to Rank " << peer << std::endl;
-      }
-    } else {
-      {
-        const auto inside = world.watchdog().enter("recv", 0);
-        buffer->recv(0, slot);
-        buffer->waitRecv();
-      }
-      if (rank == options.corrupt) block[block.size() / 2] ^= 1;
-      wrong += count_wrong(block, rank, round);
-      if (round == 1) std::cout << "Rank " << rank << " has received data from rank 0" << std::endl;
-    }
-  }
-  return verdict(world, options, wrong);
+  const auto send = [&](int peer) {
+    const auto inside = world.watchdog().enter("send", peer);
+    buffer->send(peer, slot);
+    buffer->waitSend();
+  };
+  const auto receive = [&] {
+    const auto inside = world.watchdog().enter("recv", 0);
+    buffer->recv(0, slot);
+    buffer->waitRecv();
+  };
+  return exchange(world, options, block, send, receive);
 }
 
 int main(int argc, char** argv) {

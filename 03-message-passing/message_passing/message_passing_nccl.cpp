@@ -4,7 +4,6 @@
 
 #include <multinode/nccl_handle.hpp>
 
-#include <iostream>
 #include <vector>
 
 using multinode::check;
@@ -25,46 +24,30 @@ ncclComm_t connect(multinode::World& world) {
 
 int run(multinode::World& world, const ExchangeOptions& options) {
   require_exchange(world, options, "nccl");
-  const int rank = world.rank(), size = world.size();
   const int devices = multinode::device_count();
   if (devices == 0) throw multinode::HardwareAbsent("no GPU here: NCCL needs one (message_passing_gloo does not)");
   check(cudaSetDevice(world.local_rank() % devices));
 
   const multinode::NcclHandle communicator(world.watchdog(), connect(world));
-  if (rank == options.mute) stay_mute();
 
   std::vector<std::int32_t> block(options.count);
   multinode::DeviceBuffer<std::int32_t> buffer(options.count);
   const multinode::Stream stream;
-  std::size_t wrong = 0;
-  for (int round = 1; round <= options.rounds; ++round) {
-    if (rank == 0) {
-      if (options.rounds > 1) std::cout << "round " << round << " of " << options.rounds << std::endl;
-      for (int peer = 1; peer < size; ++peer) {
-        fill(block, peer, round);
-        buffer.copy_from(block, stream.get());
-        const auto inside = world.watchdog().enter("ncclSend", peer);
-        communicator.use([&](ncclComm_t comm) {
-          return ncclSend(buffer.data(), buffer.size(), ncclInt32, peer, comm, stream.get());
-        });
-        stream.synchronize();  // ncclSend only queues the message: it has been sent when the stream is done
-        if (round == 1) std::cout << "Rank 0 sent data to Rank " << peer << std::endl;
-      }
-    } else {
-      {
-        const auto inside = world.watchdog().enter("ncclRecv", 0);
-        communicator.use(
-            [&](ncclComm_t comm) { return ncclRecv(buffer.data(), buffer.size(), ncclInt32, 0, comm, stream.get()); });
-        stream.synchronize();
-      }
-      buffer.copy_to(block, stream.get());
-      stream.synchronize();
-      if (rank == options.corrupt) block[block.size() / 2] ^= 1;
-      wrong += count_wrong(block, rank, round);
-      if (round == 1) std::cout << "Rank " << rank << " has received data from rank 0" << std::endl;
-    }
-  }
-  return verdict(world, options, wrong);
+  const auto send = [&](int peer) {
+    buffer.copy_from(block, stream.get());
+    const auto inside = world.watchdog().enter("ncclSend", peer);
+    communicator.use(
+        [&](ncclComm_t comm) { return ncclSend(buffer.data(), buffer.size(), ncclInt32, peer, comm, stream.get()); });
+    stream.synchronize();  // ncclSend only queues the message: it has been sent when the stream is done
+  };
+  const auto receive = [&] {
+    const auto inside = world.watchdog().enter("ncclRecv", 0);
+    communicator.use(
+        [&](ncclComm_t comm) { return ncclRecv(buffer.data(), buffer.size(), ncclInt32, 0, comm, stream.get()); });
+    buffer.copy_to(block, stream.get());
+    stream.synchronize();
+  };
+  return exchange(world, options, block, send, receive);
 }
 
 int main(int argc, char** argv) {

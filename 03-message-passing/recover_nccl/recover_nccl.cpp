@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -47,12 +48,6 @@ struct Trouble : std::runtime_error {
 };
 
 std::string list_of(const std::vector<int>& ranks) { return multinode::join(ranks, ","); }
-std::vector<int> read_list(const std::string& text) {
-  std::vector<int> ranks;
-  for (std::size_t at = 0; at < text.size(); at = std::min(text.find(',', at), text.size() - 1) + 1)
-    ranks.push_back(std::stoi(text.substr(at)));
-  return ranks;
-}
 
 // How ranks talk to each other without NCCL. The values are counters; a key that no rank has written counts as 0.
 class OutOfBand {
@@ -123,8 +118,8 @@ class Job {
   }
 
   void expect(ncclResult_t code, const char* call) const;
-  template <class Done>
-  void await(const char* call, Done&& done);
+  void await(
+      const char* call, const std::function<bool()>& done = [] { return true; });
   ncclConfig_t config() const;
   void initialize();
   void step();
@@ -148,14 +143,15 @@ void Job::expect(ncclResult_t code, const char* call) const {
     throw Trouble(std::string(call) + ": " + ncclGetErrorString(code) + " (" + ncclGetLastError(communicator_) + ")");
 }
 
-// Waits until done(). Throws Trouble if NCCL reports an error, another rank does, or the deadline passes.
-template <class Done>
-void Job::await(const char* call, Done&& done) {
+// Waits until the communicator has done `call`, and then until done(). Throws Trouble if NCCL reports an error, another
+// rank does, or the deadline passes.
+void Job::await(const char* call, const std::function<bool()>& done) {
   const auto start = Clock::now();
-  for (auto asked = start; !done(); std::this_thread::sleep_for(50us)) {
+  for (auto asked = start;; std::this_thread::sleep_for(50us)) {
     ncclResult_t state = ncclSuccess;
     expect(ncclCommGetAsyncError(communicator_, &state), call);
     expect(state, call);
+    if (state == ncclSuccess && done()) return;
     const auto now = Clock::now();
     if (now - start > options_.common.timeout)
       throw Trouble(std::string(call) + " did not complete before the deadline");
@@ -192,11 +188,7 @@ void Job::initialize() {
   ncclConfig_t own = config();
   const auto size = static_cast<int>(members_.size());
   expect(ncclCommInitRankConfig(&communicator_, size, id, place(), &own), "ncclCommInitRankConfig");
-  ncclResult_t state = ncclInProgress;
-  await("ncclCommInitRankConfig", [&] {
-    expect(ncclCommGetAsyncError(communicator_, &state), "ncclCommInitRankConfig");
-    return state == ncclSuccess;
-  });
+  await("ncclCommInitRankConfig");
 }
 
 // Element i of each rank is rank + step + i, so the sum shows which ranks took part and in which step they were.
@@ -208,11 +200,8 @@ void Job::step() {
 
   expect(ncclAllReduce(block_.data(), block_.data(), block_.size(), ncclInt64, ncclSum, communicator_, stream_.get()),
          "ncclAllReduce");
-  ncclResult_t state = ncclInProgress;
-  await("ncclAllReduce", [&] {  // first until it is on the stream, then until the stream is done
-    expect(ncclCommGetAsyncError(communicator_, &state), "ncclAllReduce");
-    return state == ncclSuccess && cudaStreamQuery(stream_.get()) == cudaSuccess;
-  });
+  // First until it is on the stream, then until the stream is done.
+  await("ncclAllReduce", [this] { return cudaStreamQuery(stream_.get()) == cudaSuccess; });
 
   block_.copy_to(host_, stream_.get());
   stream_.synchronize();
@@ -232,23 +221,25 @@ void Job::recover(const std::string& why) {
   others_.say(key("trouble"));
   others_.say(key("alive " + std::to_string(rank_)), step_);
   const auto deadline = Clock::now() + options_.common.timeout;
-  std::vector<int> alive;  // the step to continue from, then the ranks that answered
+  std::vector<int> alive;  // the ranks that answered
+  int earliest = step_;    // a rank may have completed a step that another has not
   for (bool all = false; !all && Clock::now() < deadline; std::this_thread::sleep_for(5ms)) {
-    alive = {step_};
+    alive.clear();
     all = true;
     for (const int rank : members_) {
       if (const auto step = static_cast<int>(others_.number(key("alive " + std::to_string(rank)))); step > 0) {
         alive.push_back(rank);
-        alive[0] = std::min(alive[0], step);  // a rank may have completed a step that another has not
+        earliest = std::min(earliest, step);
       } else {
         all = all && others_.said(OutOfBand::dead(rank));
       }
     }
   }
-  // Ranks may have seen different things. The first list to reach the store is valid for all ranks.
-  std::vector<int> survivors = read_list(others_.store().compare_set(key("survivors"), "", list_of(alive)));
-  step_ = survivors[0];
-  survivors.erase(survivors.begin());
+  // Ranks may have seen different things. The first answer to reach the store is valid for all ranks.
+  const nlohmann::json mine = {{"step", earliest}, {"ranks", alive}};
+  const auto agreed = nlohmann::json::parse(others_.store().compare_set(key("survivors"), "", mine.dump()));
+  step_ = agreed.at("step");
+  const std::vector<int> survivors = agreed.at("ranks");
   if (std::ranges::find(survivors, rank_) == survivors.end())
     throw std::runtime_error(
         "the other ranks have continued without this one, because it was silent for longer than --timeout");
@@ -266,11 +257,7 @@ void Job::recover(const std::string& why) {
     expect(ncclCommShrink(before.get(), excluded.data(), static_cast<int>(excluded.size()), &communicator_, &own,
                           NCCL_SHRINK_ABORT),
            "ncclCommShrink");
-    ncclResult_t state = ncclInProgress;
-    await("ncclCommShrink", [&] {
-      expect(ncclCommGetAsyncError(communicator_, &state), "ncclCommShrink");
-      return state == ncclSuccess;
-    });
+    await("ncclCommShrink");
     return;
   }
 #endif
@@ -281,11 +268,7 @@ void Job::recover(const std::string& why) {
 // All steps are done, so it does no harm if other ranks have ended already.
 void Job::destroy() try {
   expect(ncclCommFinalize(communicator_), "ncclCommFinalize");
-  ncclResult_t state = ncclInProgress;
-  await("ncclCommFinalize", [&] {
-    expect(ncclCommGetAsyncError(communicator_, &state), "ncclCommFinalize");
-    return state == ncclSuccess;
-  });
+  await("ncclCommFinalize");
   check(ncclCommDestroy(std::exchange(communicator_, nullptr)));
 } catch (const Trouble&) {
 }
@@ -319,7 +302,6 @@ int Job::run() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const char* name = "recover_nccl";
   Options options;
   namespace po = boost::program_options;
   po::options_description known("Options of recover_nccl");
@@ -343,14 +325,9 @@ int main(int argc, char** argv) {
       std::cout << "# " << text << std::endl;
     check(cudaSetDevice(launch.local_rank.value % devices));
     return Job(options, launch).run();
-  } catch (const UsageError& e) {
-    std::cerr << std::string(name) + ": " + e.what() + "\n";
-    return multinode::exit_usage;
-  } catch (const multinode::HardwareAbsent& e) {
-    std::cerr << std::string(name) + ": " + e.what() + "\n";
-    return multinode::exit_hardware_absent;
   } catch (const std::exception& e) {
-    std::cerr << std::string(name) + ": " + e.what() + "\n";
-    return multinode::exit_wrong;
+    std::cerr << std::string("recover_nccl: ") + e.what() + "\n";
+    if (dynamic_cast<const UsageError*>(&e)) return multinode::exit_usage;
+    return dynamic_cast<const multinode::HardwareAbsent*>(&e) ? multinode::exit_hardware_absent : multinode::exit_wrong;
   }
 }

@@ -1,23 +1,38 @@
-// The programs as a user runs them.
+// The check of a block, and the programs as a user runs them.
+#include <message_passing/exchange.hpp>
+
 #include <testing/faults.hpp>
 #include <testing/host_nccl.hpp>
+#include <testing/json_lines.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include <signal.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <ostream>
+#include <vector>
 
 namespace message_passing_test {
 
 using namespace multinode::testing;
 using namespace std::chrono_literals;
+
+TEST(Exchange, EveryDamageShows) {
+  std::vector<std::int32_t> block(1001);
+  fill(block, 2, 7);
+  EXPECT_EQ(count_wrong(block, 2, 7), 0u);
+  EXPECT_GT(count_wrong(block, 1, 7), 900u) << "another rank's block";
+  EXPECT_GT(count_wrong(block, 2, 6), 900u) << "an earlier round's block";
+  EXPECT_GT(count_wrong(std::span(block).subspan(1), 2, 7), 900u) << "a shifted block";
+  for (const std::size_t i : {0u, 500u, 1000u}) {
+    block[i] ^= 1 << 30;
+    EXPECT_EQ(count_wrong(block, 2, 7), 1u) << "one bit of element " << i;
+    block[i] ^= 1 << 30;
+  }
+}
 
 struct Way {
   Starter starter;
@@ -84,27 +99,20 @@ TEST_P(MessagePassing, EveryRankHasReceived) {
 }
 
 TEST_P(MessagePassing, OneElementAndLargeBlocks) {
-  EXPECT_EQ(run(2, {"--count", "1"}).status, 0);
-  EXPECT_EQ(run(3, {"--count", "4M", "--rounds", "2"}).status, 0);
+  EXPECT_SAYS(run(2, {"--count", "1"}).output, "RIGHT: 0 of 1 elements wrong");
+  EXPECT_SAYS(run(3, {"--count", "4M", "--rounds", "2"}).output, "RIGHT: 0 of 16777216 elements wrong");
 }
 
-TEST_P(MessagePassing, ACorruptedElementIsFound) {
-  const Ranks::End end = run(3, {"--corrupt", "2"});
+TEST_P(MessagePassing, ACorruptedElementIsFoundAndWritten) {
+  const TemporaryFolder folder;
+  const Ranks::End end = run(3, {"--corrupt", "2", "--json", folder / "results"});
   EXPECT_EQ(end.status, 1) << end.output;
   EXPECT_SAYS(end.output, "rank 2: element 500 is ");
   EXPECT_SAYS(end.output, "WRONG: 1 of 2000 elements wrong");
-}
-
-TEST_P(MessagePassing, ResultsAreWritten) {
-  const TemporaryFolder folder;
-  const std::string file = folder / "results";
-  run(3, {"--corrupt", "2", "--json", file});
-  std::ifstream in(file);
-  std::string fingerprint, result, more;
-  std::getline(in, fingerprint), std::getline(in, result);
-  EXPECT_FALSE(std::getline(in, more)) << more;
-  EXPECT_EQ(nlohmann::json::parse(fingerprint).at("fingerprint").at("world_size"), 3);
-  EXPECT_EQ(result, R"({"checked":2000,"right":false,"wrong":1})");
+  const std::vector<nlohmann::json> lines = json_lines(folder / "results");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].at("fingerprint").at("world_size"), 3);
+  EXPECT_EQ(lines[1], (nlohmann::json{{"checked", 2000}, {"right", false}, {"wrong", 1}}));
 }
 
 TEST_P(MessagePassing, AMuteRankIsNamed) {
@@ -150,6 +158,7 @@ TEST_P(MessagePassing, BadCommandLinesAreRefused) {
     int ranks = 2;
   } cases[] = {{{"--cuont", "8"}, "unrecognised option '--cuont'"},
                {{"--count", "0"}, "--count must be from 1"},
+               {{"--rounds", "0"}, "--rounds must be from 1"},
                {{"--mute", "2"}, "--mute must be from 1 to 1, not 2"},
                {{"--corrupt", "0"}, "--corrupt must be from 1 to 1, not 0"},
                {{"--backend", "horse"}, "--backend horse: this program shows"},

@@ -2,6 +2,7 @@
 // die.
 #include <multinode/tcp_store.hpp>
 #include <testing/host_nccl.hpp>
+#include <testing/json_lines.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -10,7 +11,6 @@
 
 #include <signal.h>
 
-#include <fstream>
 #include <memory>
 
 namespace recover_test {
@@ -60,8 +60,7 @@ class Recover : public testing::TestWithParam<bool> {
 
 TEST_P(Recover, NoRankDies) {
   const TemporaryFolder folder;
-  const std::string file = folder / "results";
-  Job job(3, options({"--json", file}));
+  Job job(3, options({"--json", folder / "results"}));
   for (const int rank : {0, 1, 2}) {
     const Result result = job.rank(rank).wait();
     EXPECT_EQ(result.status, 0) << result.all();
@@ -70,9 +69,8 @@ TEST_P(Recover, NoRankDies) {
       EXPECT_SAYS(result.out, "RIGHT: 20 steps, recoveries: 0, ranks at the end: 0,1,2\n");
     }
   }
-  std::string written;
-  std::getline(std::ifstream(file), written);
-  EXPECT_EQ(written, R"({"ranks":[0,1,2],"recoveries":0,"right":true,"steps":20})");
+  EXPECT_EQ(json_lines(folder / "results").at(0),
+            nlohmann::json::parse(R"({"ranks":[0,1,2],"recoveries":0,"right":true,"steps":20})"));
 }
 
 TEST_P(Recover, AnyRankThatDiesIsLeftOut) {

@@ -131,7 +131,7 @@ int run(multinode::World& world, const Options& options) {
     }
     train_step(model, optimizer, reducer, batches[step % batches.size()],
                options.independent ? batch_size : options.batch_size,
-               {0.25, options.common.seed, static_cast<std::uint32_t>(step)}, 1e-3, {.complete = {}, .observe = add});
+               {0.25, options.common.seed, static_cast<std::uint32_t>(step)}, 1e-3, {.observe = add});
   }
   const Seconds all = Clock::now() - start;
 

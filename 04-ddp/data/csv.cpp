@@ -25,14 +25,6 @@ std::optional<double> finite_number(std::string_view text) {
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
-// For a message: short, and nothing in it that a terminal would obey.
-std::string shown(std::string_view text) {
-  std::string result(text.substr(0, 40));
-  for (char& c : result)
-    if (c < ' ' || c > '~') c = '?';
-  return "'" + result + (text.size() > 40 ? "...'" : "'");
-}
-
 std::vector<std::string_view> split(std::string_view line) {
   std::vector<std::string_view> fields;
   for (std::size_t end = 0; end != std::string_view::npos; line.remove_prefix(end + 1)) {
@@ -67,8 +59,9 @@ Table parse_csv(std::string_view text, const std::string& name) {
     for (std::size_t i = 0; i < fields.size(); ++i) {
       const std::optional<double> value = finite_number(fields[i]);
       if (!value)
-        throw std::runtime_error(at + ", column " + std::to_string(i + 1) + ": " +
-                                 (fields[i].empty() ? "empty" : shown(fields[i]) + " is not a finite number"));
+        throw std::runtime_error(
+            at + ", column " + std::to_string(i + 1) + ": " +
+            (fields[i].empty() ? "empty" : "'" + multinode::printable(fields[i]) + "' is not a finite number"));
       (i + 1 < fields.size() ? table.inputs : table.targets).push_back(*value);
     }
   }

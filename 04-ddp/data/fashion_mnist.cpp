@@ -44,13 +44,9 @@ Images read_images(const std::filesystem::path& folder, const std::string& part)
 
 }  // namespace
 
-void require_fashion_mnist(const std::filesystem::path& folder) {
-  for (const char* part : {"train", "t10k"})
-    for (const char* kind : {"-images-idx3-ubyte", "-labels-idx1-ubyte"}) find_file(folder, std::string(part) + kind);
-}
-
 FashionMnist read_fashion_mnist(const std::filesystem::path& folder) {
-  require_fashion_mnist(folder);
+  for (const char* part : {"train", "t10k"})  // all four are there, before the first is read
+    for (const char* kind : {"-images-idx3-ubyte", "-labels-idx1-ubyte"}) find_file(folder, std::string(part) + kind);
   return {read_images(folder, "train"), read_images(folder, "t10k")};
 }
 

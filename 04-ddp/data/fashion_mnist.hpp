@@ -32,9 +32,6 @@ inline constexpr const char* default_folder = "/usr/share/datasets/fashion-mnist
 // damaged.
 FashionMnist read_fashion_mnist(const std::filesystem::path& folder);
 
-// The four files are there. Throws the UsageError of read_fashion_mnist if not.
-void require_fashion_mnist(const std::filesystem::path& folder);
-
 // Those images' pixels as inputs -1 ... 1, and their labels.
 template <class T>  // float, double
 void gather(const Images& images, std::span<const std::uint32_t> samples, Batch<T>& batch);

@@ -4,6 +4,7 @@
 #include <multinode/descriptor.hpp>
 #include <multinode/text.hpp>
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <fcntl.h>
@@ -138,7 +139,6 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
                                 std::span<const NamedBlock> blocks, const nlohmann::json& options) {
   const auto damaged = [&name](const std::string& why) { throw DamagedCheckpoint(name + ": " + why); };
   const auto refuse = [&name](const std::string& why) { throw std::runtime_error(name + ": " + why); };
-  const auto bytes_text = [](std::uint64_t bytes) { return std::to_string(bytes) + " bytes"; };
 
   std::uint64_t head_bytes = 0;
   if (file.size() < sizeof head_bytes) damaged("a checkpoint cut off in its header");
@@ -175,9 +175,8 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
     damaged("a damaged checkpoint (its header makes no sense)");
   }
   if (elements.size() < end)
-    damaged("a checkpoint cut off: " + std::to_string(elements.size()) + " of " + bytes_text(end) +
-            " behind its header");
-  if (elements.size() > end) damaged(bytes_text(elements.size() - end) + " behind the checkpoint");
+    damaged(fmt::format("a checkpoint cut off: {} of {} bytes behind its header", elements.size(), end));
+  if (elements.size() > end) damaged(fmt::format("{} bytes behind the checkpoint", elements.size() - end));
   Checksum sum = 0;
   if (sources.erase(checksum_name) == 0 || end < sizeof sum) damaged("it has no checksum: not written by this program");
   std::memcpy(&sum, file.data() + file.size() - sizeof sum, sizeof sum);
@@ -259,9 +258,8 @@ std::optional<std::uint64_t> step_of(std::string_view name) {
 
 }  // namespace
 
-CheckpointFolder::CheckpointFolder(fs::path folder, std::size_t keep, multinode::Watchdog* watchdog)
-    : folder_(std::move(folder)), keep_(keep), watchdog_(watchdog) {
-  if (keep_ == 0) throw std::logic_error("CheckpointFolder: keeps none");
+CheckpointFolder::CheckpointFolder(fs::path folder, multinode::Watchdog* watchdog)
+    : folder_(std::move(folder)), watchdog_(watchdog) {
   std::error_code error;
   fs::create_directory(folder_, error);
   if (error == std::errc::file_exists) error = std::make_error_code(std::errc::not_a_directory);
@@ -286,9 +284,7 @@ CheckpointFolder::~CheckpointFolder() {
 }
 
 fs::path CheckpointFolder::path_of(std::uint64_t step) const {
-  const std::string digits = std::to_string(step);
-  const std::string zeros(digits.size() < 10 ? 10 - digits.size() : 0, '0');  // so that ls shows them in order
-  return folder_ / (std::string(before_step) + zeros + digits + std::string(after_step));
+  return folder_ / fmt::format("{}{:010}{}", before_step, step, after_step);  // zeros, so that ls shows them in order
 }
 
 std::vector<std::uint64_t> CheckpointFolder::steps() const {
@@ -313,7 +309,7 @@ void CheckpointFolder::start_write(std::uint64_t step, nlohmann::json state, std
   writing_ = std::async(std::launch::async, [this, step, state = std::move(state), copied = std::move(copied)] {
     write_checkpoint(path_of(step), state, copied);
     const std::vector<std::uint64_t> all = steps();
-    for (std::size_t i = keep_; i < all.size(); ++i) fs::remove(path_of(all[i]));
+    for (std::size_t i = 2; i < all.size(); ++i) fs::remove(path_of(all[i]));
   });
 }
 

@@ -71,12 +71,12 @@ class CheckpointFolder {
  public:
   // Makes the folder if need be, and removes temporary files that a killed writer left. The watchdog, if given, limits
   // how long a disk is waited for. Throws multinode::UsageError that names the folder where nothing can be written.
-  CheckpointFolder(std::filesystem::path folder, std::size_t keep, multinode::Watchdog* watchdog = nullptr);
+  explicit CheckpointFolder(std::filesystem::path folder, multinode::Watchdog* watchdog = nullptr);
   ~CheckpointFolder();
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  // Copies the blocks. A second thread writes the copies and then removes all but the `keep` of the highest steps:
+  // Copies the blocks. A second thread writes the copies and then removes all but the two of the highest steps:
   // until then there must be room for one more. wait() returns when that is done, and throws what write_checkpoint()
   // threw. The next writing, and the destructor, wait first.
   void start_write(std::uint64_t step, nlohmann::json state, std::span<const NamedBlock> blocks);
@@ -89,7 +89,6 @@ class CheckpointFolder {
   std::vector<std::uint64_t> steps() const;  // newest first
 
   std::filesystem::path folder_;
-  std::size_t keep_;
   multinode::Watchdog* watchdog_;
   std::vector<std::vector<std::byte>> copies_;  // what the thread writes
   std::future<void> writing_;

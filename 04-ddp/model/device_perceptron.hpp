@@ -1,7 +1,7 @@
 // device_perceptron.hpp: the perceptron of perceptron.hpp as a sequence of matrix products and small kernels, for a
 // device that has these: a GPU (perceptron_gpu.hpp) or, so that its steps can be tested anywhere, the host.
 //
-// Device offers
+// Device(tf32), see Architecture, offers
 //   Buffer<T>(count)              memory of `count` elements, 0 at first, with data(), size() and span()
 //   each(count, op)               op(i) for i = 0 ... count - 1, in any order
 //   rows(count, op)               op(i, lanes) likewise, with lanes as OneLane of arithmetic.hpp has them
@@ -60,6 +60,13 @@ class Flat {
   std::size_t size() const { return size_; }  // elements, with those between the parameters
   std::span<T> part(std::span<T> memory, std::size_t i) const {
     return memory.subspan(offsets_.at(i), blocks_[i].block.count);
+  }
+  // The parts of `memory`, which is the host's, one behind the other.
+  std::vector<T> joined(std::span<T> memory) const {
+    std::vector<T> all;
+    for (std::size_t i = 0; i < blocks_.size(); ++i)
+      all.insert(all.end(), part(memory, i).begin(), part(memory, i).end());
+    return all;
   }
   // The parameters' names and shapes for other memory; `what` is put in front of the names.
   std::vector<ddp::NamedBlock> blocks(std::span<T> memory, const std::string& what = "") const {
@@ -197,17 +204,18 @@ struct ThroughHidden {
   }
 };
 
-// Sgd of optimizer.hpp, for one element. `copy`: of the parameter, for the next step's products; or null.
+// Sgd of optimizer.hpp without weight decay, for one element. `copy`: of the parameter, for the next step's products;
+// or null.
 template <class T, class U>
 struct Descend {
   T* parameter;
   T* velocity;
   const T* gradient;
   U* copy;
-  T momentum, weight_decay;
+  T momentum;
   const StepSettings<T>* settings;
   MODEL_BOTH void operator()(std::size_t i) const {
-    velocity[i] = or_zero(momentum * velocity[i] + gradient[i] + weight_decay * parameter[i]);
+    velocity[i] = or_zero(momentum * velocity[i] + gradient[i]);
     parameter[i] -= settings->learning_rate * velocity[i];
     if (copy) copy[i] = static_cast<U>(parameter[i]);
   }
@@ -241,39 +249,28 @@ struct DescendByAdam {
 // The optimizers' state on a device. state(): as that of the optimizer of the same name in optimizer.hpp, so that a
 // training can continue elsewhere.
 template <class T, class Device>
-class SgdOn {
- public:
-  explicit SgdOn(const std::vector<ddp::NamedBlock>& parameters, double momentum = 0, double weight_decay = 0)
-      : flat_(parameters),
-        momentum(static_cast<T>(momentum)),
-        weight_decay(static_cast<T>(weight_decay)),
-        velocity(flat_.size()) {}
-  std::vector<ddp::NamedBlock> state() { return flat_.blocks(velocity.span(), "velocity of "); }
+struct SgdOn {
+  explicit SgdOn(const std::vector<ddp::NamedBlock>& parameters, double momentum = 0)
+      : flat(parameters), momentum(static_cast<T>(momentum)), velocity(flat.size()) {}
+  std::vector<ddp::NamedBlock> state() { return flat.blocks(velocity.span(), "velocity of "); }
 
- private:
-  Flat<T> flat_;
-
- public:
-  T momentum, weight_decay;
+  Flat<T> flat;
+  T momentum;
   typename Device::template Buffer<T> velocity;
 };
 
 template <class T, class Device>
-class AdamOn {
- public:
+struct AdamOn {
   explicit AdamOn(const std::vector<ddp::NamedBlock>& parameters)
-      : flat_(parameters), steps(1), factors(1), mean(flat_.size()), square(flat_.size()) {}
+      : flat(parameters), steps(1), factors(1), mean(flat.size()), square(flat.size()) {}
   std::vector<ddp::NamedBlock> state() {
     std::vector<ddp::NamedBlock> state{{"steps", {1}, steps.span()}};
-    for (const auto& block : flat_.blocks(mean.span(), "mean of ")) state.push_back(block);
-    for (const auto& block : flat_.blocks(square.span(), "mean of squares of ")) state.push_back(block);
+    for (const auto& block : flat.blocks(mean.span(), "mean of ")) state.push_back(block);
+    for (const auto& block : flat.blocks(square.span(), "mean of squares of ")) state.push_back(block);
     return state;
   }
 
- private:
-  Flat<T> flat_;
-
- public:
+  Flat<T> flat;
   typename Device::template Buffer<double> steps;  // one
   typename Device::template Buffer<AdamFactors<T>> factors;
   typename Device::template Buffer<T> mean, square;
@@ -292,39 +289,20 @@ class PerceptronOn {
   static constexpr bool copies = !std::is_same_v<T, U>;
 
  public:
-  // For batches of `capacity` samples at most. Throws as Perceptron does.
-  PerceptronOn(Device& device, Architecture architecture, std::size_t capacity)
-      : device_(device),
-        architecture_(std::move(architecture)),
-        flat_(Perceptron<T>(architecture_, 0).parameters()),
-        parameters_(flat_.size()),
-        copies_(copies ? flat_.size() : 1),
-        ones_(capacity),
-        sums_(capacity * *std::max_element(architecture_.sizes.begin() + 1, architecture_.sizes.end())),
-        losses_(capacity),
-        rights_(capacity),
-        inputs(capacity * architecture_.sizes.front()),
-        targets(by_label() ? 1 : capacity * architecture_.sizes.back()),
-        labels(by_label() ? capacity : 1),
-        samples(capacity),
-        settings(1),
-        totals(1) {
-    device_.each(capacity, Fill<U>{ones_.data(), static_cast<U>(1.0f)});
-    for (std::size_t l = 0; l < architecture_.sizes.size(); ++l) {
-      const std::size_t count = capacity * architecture_.sizes[l];
-      const bool kept = l == 0 ? copies : l < layers();
-      units_.push_back(kept ? std::make_unique<Buffer<U>>(count) : nullptr);
-      errors_.push_back(l > 0 ? std::make_unique<Buffer<U>>(count) : nullptr);
-    }
-  }
+  using value_type = T;
+  using product_type = U;
+  using Sgd = SgdOn<T, Device>;
+  using Adam = AdamOn<T, Device>;
 
-  const Architecture& architecture() const { return architecture_; }
+  // For batches of `capacity` samples at most. Throws as Perceptron does.
+  PerceptronOn(Architecture architecture, std::size_t capacity);
+
   std::vector<ddp::NamedBlock> parameters() { return flat_.blocks(parameters_.span()); }
   std::span<T> parameter(std::size_t i) { return flat_.part(parameters_.span(), i); }
-  const Flat<T>& flat() const { return flat_; }
-  bool by_label() const { return architecture_.loss == Loss::cross_entropy; }
+  std::span<T> gradient(std::size_t i) const { return flat_.part(gradients_, i); }
+  std::span<T> gradient_storage() { return gradient_storage_.span(); }
 
-  // Throws std::logic_error if they do not lie as flat() has it, in memory of flat().size() elements.
+  // Throws std::logic_error if they do not lie as in gradient_storage(), in memory of its size.
   void set_gradients(const std::vector<std::span<T>>& gradients) {
     const std::span<T> all(gradients.back().data(), flat_.size());
     for (std::size_t i = 0; i < 2 * layers(); ++i)
@@ -332,71 +310,15 @@ class PerceptronOn {
         throw std::logic_error("Perceptron: gradients that do not lie as those of a device do");
     gradients_ = all;
   }
-  std::span<T> gradient(std::size_t i) const { return flat_.part(gradients_, i); }
 
-  // Throws std::logic_error for a batch that forward() could not take.
-  void require_fit(const data::Batch<T>& batch, const Dropout& dropout) const {
-    const std::size_t count = batch.size();
-    if (count > samples.size() || batch.inputs.size() != count * architecture_.sizes.front() ||
-        (by_label() ? batch.labels.size() != count : batch.targets.size() != count * architecture_.sizes.back()))
-      throw std::logic_error("Perceptron: a batch that does not fit");
-    if (dropout_threshold(dropout.probability) > 0 && !architecture_.hidden_relu)
-      throw std::logic_error("Perceptron: dropout without ReLU");
-  }
+  void parameters_changed();  // from outside: call it, or products use the old ones
 
-  // After the parameters were written from outside.
-  void copy_weights() {
-    if constexpr (copies) device_.each(flat_.size(), Convert<T, U>{parameters_.data(), copies_.data()});
-  }
-
-  // Of the `batch` samples that lie in the buffers below. Adds to `totals`.
-  void forward(std::size_t batch) {
-    batch_ = batch;
-    if constexpr (copies) device_.each(batch * architecture_.sizes[0], Convert<T, U>{inputs.data(), units_[0]->data()});
-    for (std::size_t l = 1; l <= layers(); ++l) {
-      const std::size_t n = architecture_.sizes[l];
-      const T* const bias = parameter(2 * l - 1).data();
-      device_.product(Transpose::second, batch, n, architecture_.sizes[l - 1], units(l - 1), weights(l), T(0),
-                      sums_.data());
-      if (l < layers())
-        device_.each(batch * FinishHidden<T, U>::fours(n),
-                     FinishHidden<T, U>{sums_.data(), bias, units_[l]->data(), n, architecture_.hidden_relu,
-                                        samples.data(), static_cast<std::uint32_t>(l), settings.data()});
-      else
-        device_.rows(batch, FinishOutputs<T, U>{architecture_.loss, architecture_.output_relu, n, sums_.data(), bias,
-                                                targets.data(), labels.data(), errors_[l]->data(), losses_.data(),
-                                                rights_.data()});
-    }
-    if (batch > 0) device_.rows(1, AddUp<T>{batch, losses_.data(), rights_.data(), settings.data(), totals.data()});
-  }
-
+  // Of the batch that was loaded. Adds to the totals.
+  void forward();
   // As Perceptron::backward().
-  void backward(const std::function<void(std::size_t)>& ready, bool add) {
-    for (std::size_t l = layers(); l >= 1; --l) {
-      const std::size_t n = architecture_.sizes[l], below = architecture_.sizes[l - 1];
-      const U* const errors = errors_[l]->data();
-      const T keep = add ? T(1) : T(0);
-      // The sums of the columns, as a product: cuBLAS reads the rows of errors from the first to the last byte.
-      device_.product(Transpose::none, 1, n, batch_, ones(), errors, keep, gradient(2 * l - 1).data());
-      ready(2 * l - 1);
-      device_.product(Transpose::first, n, below, batch_, errors, units(l - 1), keep, gradient(2 * l - 2).data());
-      ready(2 * l - 2);
-      if (l == 1) break;
-      device_.product(Transpose::none, batch_, below, n, errors, weights(l), T(0), sums_.data());
-      device_.each(batch_ * below, ThroughHidden<T, U>{sums_.data(), units_[l - 1]->data(), errors_[l - 1]->data(),
-                                                       architecture_.hidden_relu, settings.data()});
-    }
-  }
-
-  void update(SgdOn<T, Device>& sgd) {
-    device_.each(flat_.size(), Descend<T, U>{parameters_.data(), sgd.velocity.data(), gradients_.data(), copy(),
-                                             sgd.momentum, sgd.weight_decay, settings.data()});
-  }
-  void update(AdamOn<T, Device>& adam) {
-    device_.each(1, CountAdamStep<T>{adam.steps.data(), adam.factors.data(), settings.data()});
-    device_.each(flat_.size(), DescendByAdam<T, U>{parameters_.data(), adam.mean.data(), adam.square.data(),
-                                                   gradients_.data(), copy(), adam.factors.data()});
-  }
+  void backward(const std::function<void(std::size_t)>& ready, bool add = false);
+  void update(Sgd& sgd);
+  void update(Adam& adam);
 
  private:
   std::size_t layers() const { return architecture_.sizes.size() - 1; }
@@ -404,7 +326,7 @@ class PerceptronOn {
   const U* ones() { return ones_.data(); }
   const U* units(std::size_t layer) {
     if constexpr (!copies)
-      if (layer == 0) return inputs.data();
+      if (layer == 0) return inputs_.data();
     return units_[layer]->data();
   }
   const U* weights(std::size_t layer) {
@@ -415,27 +337,116 @@ class PerceptronOn {
       return weights;
   }
 
-  Device& device_;
+ protected:
+  bool by_label() const { return architecture_.loss == Loss::cross_entropy; }
+
   Architecture architecture_;
+  Device device_;
   Flat<T> flat_;
   Buffer<T> parameters_;
-  Buffer<U> copies_;  // of the parameters, as U
   std::span<T> gradients_;
+
+ private:
+  Buffer<U> copies_;  // of the parameters, as U
+  Buffer<T> gradient_storage_;
   Buffer<U> ones_;     // capacity
   Buffers<U> units_;   // of hidden layers, and the inputs as U: capacity x size
   Buffers<U> errors_;  // derivative of the loss by the sums of each layer but the inputs: capacity x size
   Buffer<T> sums_;     // of one layer at a time: capacity x the widest layer
   Buffer<T> losses_;   // of each sample
   Buffer<std::uint8_t> rights_;
-  std::size_t batch_ = 0;
 
- public:
-  // What forward() works on: capacity x features, capacity x outputs or labels, and the samples' numbers.
-  Buffer<T> inputs, targets;
-  Buffer<std::uint8_t> labels;
-  Buffer<std::uint32_t> samples;
-  Buffer<StepSettings<T>> settings;  // one
-  Buffer<Totals> totals;             // one
+ protected:
+  // The batch that forward() works on: capacity x features, capacity x outputs or labels, and the samples' numbers.
+  std::size_t batch_ = 0;
+  Buffer<T> inputs_, targets_;
+  Buffer<std::uint8_t> labels_;
+  Buffer<std::uint32_t> samples_;
+  Buffer<StepSettings<T>> settings_;  // one
+  Buffer<Totals> totals_;             // one
 };
+
+template <class T, class U, class Device>
+PerceptronOn<T, U, Device>::PerceptronOn(Architecture architecture, std::size_t capacity)
+    : architecture_(std::move(architecture)),
+      device_(architecture_.tf32),
+      flat_(Perceptron<T>(architecture_, 0).parameters()),
+      parameters_(flat_.size()),
+      copies_(copies ? flat_.size() : 1),
+      gradient_storage_(flat_.size()),
+      ones_(capacity),
+      sums_(capacity * *std::max_element(architecture_.sizes.begin() + 1, architecture_.sizes.end())),
+      losses_(capacity),
+      rights_(capacity),
+      inputs_(capacity * architecture_.sizes.front()),
+      targets_(by_label() ? 1 : capacity * architecture_.sizes.back()),
+      labels_(by_label() ? capacity : 1),
+      samples_(capacity),
+      settings_(1),
+      totals_(1) {
+  device_.each(capacity, Fill<U>{ones_.data(), static_cast<U>(1.0f)});
+  for (std::size_t l = 0; l < architecture_.sizes.size(); ++l) {
+    const std::size_t count = capacity * architecture_.sizes[l];
+    const bool kept = l == 0 ? copies : l < layers();
+    units_.push_back(kept ? std::make_unique<Buffer<U>>(count) : nullptr);
+    errors_.push_back(l > 0 ? std::make_unique<Buffer<U>>(count) : nullptr);
+  }
+}
+
+template <class T, class U, class Device>
+void PerceptronOn<T, U, Device>::parameters_changed() {
+  if constexpr (copies) device_.each(flat_.size(), Convert<T, U>{parameters_.data(), copies_.data()});
+}
+
+template <class T, class U, class Device>
+void PerceptronOn<T, U, Device>::forward() {
+  if constexpr (copies) device_.each(batch_ * architecture_.sizes[0], Convert<T, U>{inputs_.data(), units_[0]->data()});
+  for (std::size_t l = 1; l <= layers(); ++l) {
+    const std::size_t n = architecture_.sizes[l];
+    const T* const bias = parameter(2 * l - 1).data();
+    device_.product(Transpose::second, batch_, n, architecture_.sizes[l - 1], units(l - 1), weights(l), T(0),
+                    sums_.data());
+    if (l < layers())
+      device_.each(batch_ * FinishHidden<T, U>::fours(n),
+                   FinishHidden<T, U>{sums_.data(), bias, units_[l]->data(), n, architecture_.hidden_relu,
+                                      samples_.data(), static_cast<std::uint32_t>(l), settings_.data()});
+    else
+      device_.rows(batch_, FinishOutputs<T, U>{architecture_.loss, architecture_.output_relu, n, sums_.data(), bias,
+                                               targets_.data(), labels_.data(), errors_[l]->data(), losses_.data(),
+                                               rights_.data()});
+  }
+  if (batch_ > 0) device_.rows(1, AddUp<T>{batch_, losses_.data(), rights_.data(), settings_.data(), totals_.data()});
+}
+
+template <class T, class U, class Device>
+void PerceptronOn<T, U, Device>::backward(const std::function<void(std::size_t)>& ready, bool add) {
+  for (std::size_t l = layers(); l >= 1; --l) {
+    const std::size_t n = architecture_.sizes[l], below = architecture_.sizes[l - 1];
+    const U* const errors = errors_[l]->data();
+    const T keep = add ? T(1) : T(0);
+    // The sums of the columns, as a product: cuBLAS reads the rows of errors from the first to the last byte.
+    device_.product(Transpose::none, 1, n, batch_, ones(), errors, keep, gradient(2 * l - 1).data());
+    ready(2 * l - 1);
+    device_.product(Transpose::first, n, below, batch_, errors, units(l - 1), keep, gradient(2 * l - 2).data());
+    ready(2 * l - 2);
+    if (l == 1) break;
+    device_.product(Transpose::none, batch_, below, n, errors, weights(l), T(0), sums_.data());
+    device_.each(batch_ * below, ThroughHidden<T, U>{sums_.data(), units_[l - 1]->data(), errors_[l - 1]->data(),
+                                                     architecture_.hidden_relu, settings_.data()});
+  }
+}
+
+template <class T, class U, class Device>
+void PerceptronOn<T, U, Device>::update(Sgd& sgd) {
+  device_.each(flat_.size(), Descend<T, U>{parameters_.data(), sgd.velocity.data(), gradients_.data(), copy(),
+                                           sgd.momentum, settings_.data()});
+}
+
+template <class T, class U, class Device>
+void PerceptronOn<T, U, Device>::update(Adam& adam) {
+  device_.each(1, CountAdamStep<T>{adam.steps.data(), adam.factors.data(), settings_.data()});
+  device_.each(flat_.size(), DescendByAdam<T, U>{parameters_.data(), adam.mean.data(), adam.square.data(),
+                                                 gradients_.data(), copy(), adam.factors.data()});
+}
 
 }  // namespace model

@@ -60,22 +60,17 @@ __global__ void rows_kernel(std::size_t count, Op op) {
   if (row < count) op(row, Warp(threadIdx.x % warp));  // for a whole warp or none of it
 }
 
-template <class Op>
-void each(cudaStream_t stream, std::size_t count, Op op, HostCalls& host) {
-  if (count == 0) return;
-  if (multinode::stand_in())
-    return host.put(stream, [count, op] {
-      for (std::size_t i = 0; i < count; ++i) op(i);
-    });
-  each_kernel<<<blocks_for(count), threads, 0, stream>>>(count, op);
-  multinode::check(cudaGetLastError());
-}
-
 }  // namespace kernels
 
 template <class Op>
 void Cuda::each(std::size_t count, Op op) {
-  kernels::each(stream(), count, op, host_);
+  if (count == 0) return;
+  if (multinode::stand_in())
+    return host_.put(stream(), [count, op] {
+      for (std::size_t i = 0; i < count; ++i) op(i);
+    });
+  kernels::each_kernel<<<kernels::blocks_for(count), kernels::threads, 0, stream()>>>(count, op);
+  multinode::check(cudaGetLastError());
 }
 
 template <class Op>

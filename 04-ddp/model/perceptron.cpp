@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -42,6 +43,18 @@ std::uint32_t dropout_threshold(double probability) {
 }
 
 template <class T>
+void require_fit(const Architecture& architecture, std::size_t capacity, const data::Batch<T>& batch,
+                 const Dropout& dropout) {
+  const std::size_t count = batch.size();
+  if (count > capacity || batch.inputs.size() != count * architecture.sizes.front() ||
+      (architecture.loss == Loss::cross_entropy ? batch.labels.size() != count
+                                                : batch.targets.size() != count * architecture.sizes.back()))
+    throw std::logic_error("Perceptron: a batch that does not fit");
+  if (dropout_threshold(dropout.probability) > 0 && !architecture.hidden_relu)
+    throw std::logic_error("Perceptron: dropout without ReLU");
+}
+
+template <class T>
 Perceptron<T>::Perceptron(Architecture architecture, std::size_t capacity)
     : architecture_(std::move(architecture)), capacity_(capacity) {
   const std::vector<std::size_t>& sizes = architecture_.sizes;
@@ -50,18 +63,24 @@ Perceptron<T>::Perceptron(Architecture architecture, std::size_t capacity)
   use_one_blas_thread();
   units_.emplace_back();
   errors_.emplace_back();
-  std::size_t count = 0;
-  for (std::size_t l = 1; l < sizes.size(); ++l) count += sizes[l] * (sizes[l - 1] + 1);
-  parameter_storage_.resize(count);
-  T* next = parameter_storage_.data();
   for (std::size_t l = 1; l < sizes.size(); ++l) {
-    for (const std::size_t size : {sizes[l] * sizes[l - 1], sizes[l]}) {
-      parameters_.emplace_back(next, size);
-      next += size;
-    }
+    counts_.insert(counts_.end(), {sizes[l] * sizes[l - 1], sizes[l]});
     units_.emplace_back(capacity * sizes[l]);
     errors_.emplace_back(capacity * sizes[l]);
   }
+  parameters_ = lay_out(parameter_storage_);
+}
+
+// Makes room for all parameters, and returns their parts of it, one behind the other.
+template <class T>
+std::vector<std::span<T>> Perceptron<T>::lay_out(std::vector<T>& storage) const {
+  storage.resize(std::accumulate(counts_.begin(), counts_.end(), std::size_t{0}));
+  std::vector<std::span<T>> parts;
+  for (std::span<T> left = storage; const std::size_t count : counts_) {
+    parts.push_back(left.first(count));
+    left = left.subspan(count);
+  }
+  return parts;
 }
 
 template <class T>
@@ -77,16 +96,9 @@ std::vector<ddp::NamedBlock> Perceptron<T>::parameters() {
 }
 
 template <class T>
-std::vector<T> Perceptron<T>::copy_parameters() const {
+std::vector<T> Perceptron<T>::joined(const std::vector<std::span<T>>& parts) {
   std::vector<T> all;
-  for (const std::span<T> parameter : parameters_) all.insert(all.end(), parameter.begin(), parameter.end());
-  return all;
-}
-
-template <class T>
-std::vector<T> Perceptron<T>::copy_gradients() const {
-  std::vector<T> all;
-  for (const std::span<T> gradient : gradients_) all.insert(all.end(), gradient.begin(), gradient.end());
+  for (const std::span<T> part : parts) all.insert(all.end(), part.begin(), part.end());
   return all;
 }
 
@@ -104,32 +116,21 @@ void Perceptron<T>::initialize(std::uint64_t seed) {
 
 template <class T>
 std::span<T> Perceptron<T>::gradient_storage() {
-  if (!gradient_storage_.empty()) return gradient_storage_;
-  for (const std::span<T> parameter : parameters_)
-    gradient_storage_.resize(gradient_storage_.size() + parameter.size());
-  std::span<T> left = gradient_storage_;
-  std::vector<std::span<T>> gradients;
-  for (const std::span<T> parameter : parameters_) {
-    gradients.push_back(left.first(parameter.size()));
-    left = left.subspan(parameter.size());
-  }
-  set_gradients(gradients);
+  if (gradient_storage_.empty()) gradients_ = lay_out(gradient_storage_);
   return gradient_storage_;
 }
 
 template <class T>
 void Perceptron<T>::set_gradients(std::vector<std::span<T>> gradients) {
   gradients_ = std::move(gradients);
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (gradients_.at(i).size() != parameters_[i].size())
-      throw std::logic_error("Perceptron: a gradient of another size");
+  for (std::size_t i = 0; i < counts_.size(); ++i)
+    if (gradients_.at(i).size() != counts_[i]) throw std::logic_error("Perceptron: a gradient of another size");
 }
 
 template <class T>
 void Perceptron<T>::set_parameters(std::vector<std::span<T>> parameters) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters.at(i).size() != parameters_[i].size())
-      throw std::logic_error("Perceptron: a parameter of another size");
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    if (parameters.at(i).size() != counts_[i]) throw std::logic_error("Perceptron: a parameter of another size");
     std::ranges::copy(parameters_[i], parameters[i].begin());
   }
   parameters_ = std::move(parameters);
@@ -140,11 +141,7 @@ template <class T>
 Score Perceptron<T>::forward(const data::Batch<T>& batch, const Dropout& dropout, double) {
   const std::vector<std::size_t>& sizes = architecture_.sizes;
   const std::uint32_t threshold = dropout_threshold(dropout.probability);
-  const bool by_label = architecture_.loss == Loss::cross_entropy;
-  if (batch.size() > capacity_ || batch.inputs.size() != batch.size() * sizes[0] ||
-      (by_label ? batch.labels.size() != batch.size() : batch.targets.size() != batch.size() * sizes.back()))
-    throw std::logic_error("Perceptron: a batch that does not fit");
-  if (threshold > 0 && !architecture_.hidden_relu) throw std::logic_error("Perceptron: dropout without ReLU");
+  require_fit(architecture_, capacity_, batch, dropout);
   batch_ = batch.size();
   inputs_ = batch.inputs.data();
   kept_scale_ = static_cast<T>(1 / (1 - std::ldexp(threshold, -32)));
@@ -219,6 +216,8 @@ void Perceptron<T>::update(Optimizer<T>& optimizer, double learning_rate, std::s
   }
 }
 
+template void require_fit(const Architecture&, std::size_t, const data::Batch<float>&, const Dropout&);
+template void require_fit(const Architecture&, std::size_t, const data::Batch<double>&, const Dropout&);
 template class Perceptron<float>;
 template class Perceptron<double>;
 

@@ -58,6 +58,11 @@ struct Totals {
 // "Keep the unit whose 32 random bits are not below this": exact to 2^-32, and the scale of the kept ones follows it.
 std::uint32_t dropout_threshold(double probability);
 
+// Throws std::logic_error for a batch that does not fit, and for dropout behind hidden layers without ReLU.
+template <class T>  // float, double
+void require_fit(const Architecture& architecture, std::size_t capacity, const data::Batch<T>& batch,
+                 const Dropout& dropout);
+
 template <class T>  // float, double
 class Perceptron {
  public:
@@ -72,8 +77,9 @@ class Perceptron {
   const Architecture& architecture() const { return architecture_; }
   std::vector<ddp::NamedBlock> parameters();
   std::span<T> parameter(std::size_t i) { return parameters_.at(i); }
-  std::vector<T> copy_parameters() const;  // one behind the other
-  std::vector<T> copy_gradients() const;   // likewise
+  std::span<T> gradient(std::size_t i) { return gradients_.at(i); }
+  std::vector<T> copy_parameters() const { return joined(parameters_); }  // one behind the other
+  std::vector<T> copy_gradients() const { return joined(gradients_); }
 
   // Uniform in +-1/sqrt(inputs), weights and biases; the same for the same seed.
   void initialize(std::uint64_t seed);
@@ -85,9 +91,8 @@ class Perceptron {
   // Moves the parameters there.
   void set_parameters(std::vector<std::span<T>> parameters);
 
-  // The batch stays as it is until backward() has returned. Throws std::logic_error for one that does not fit, and for
-  // dropout behind hidden layers without ReLU.
-  // The learning rate is PerceptronGpu's, which has it with the batch.
+  // The batch stays as it is until backward() has returned. Throws as require_fit(). The learning rate is
+  // PerceptronGpu's, which has it with the batch.
   Score forward(const data::Batch<T>& batch, const Dropout& dropout, double learning_rate = 0);
   Score forward(const data::Batch<T>&& batch, const Dropout& dropout, double learning_rate = 0) = delete;
 
@@ -106,9 +111,12 @@ class Perceptron {
   std::size_t layers() const { return architecture_.sizes.size() - 1; }
   T* units(std::size_t layer) { return units_[layer].data(); }
   Score score(const data::Batch<T>& batch);
+  std::vector<std::span<T>> lay_out(std::vector<T>& storage) const;
+  static std::vector<T> joined(const std::vector<std::span<T>>& parts);
 
   Architecture architecture_;
   std::size_t capacity_;
+  std::vector<std::size_t> counts_;  // elements of each parameter
   std::vector<T> parameter_storage_;
   std::vector<std::span<T>> parameters_;
   std::vector<T> gradient_storage_;

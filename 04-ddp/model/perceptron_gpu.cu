@@ -73,68 +73,50 @@ void Cuda::product(Transpose transpose, std::size_t rows, std::size_t columns, s
 }
 
 template <class T, class U>
-PerceptronGpu<T, U>::Stage::Stage(const PerceptronOn<T, U, Cuda>& on, std::size_t capacity)
-    : inputs(on.inputs.size()), targets(on.targets.size()), labels(on.labels.size()), samples(capacity), settings(1) {}
+PerceptronGpu<T, U>::Stage::Stage(const PerceptronGpu& gpu)
+    : inputs(gpu.inputs_.size()),
+      targets(gpu.targets_.size()),
+      labels(gpu.labels_.size()),
+      samples(gpu.samples_.size()),
+      settings(1) {}
 
 template <class T, class U>
 PerceptronGpu<T, U>::PerceptronGpu(Architecture architecture, std::size_t capacity)
-    : cuda_(architecture.tf32),
-      on_(cuda_, std::move(architecture), capacity),
-      gradient_storage_(on_.flat().size()),
-      stages_{Stage(on_, capacity), Stage(on_, capacity)},
-      totals_(1),
+    : PerceptronOn<T, U, Cuda>(std::move(architecture), capacity),
+      stages_{Stage(*this), Stage(*this)},
+      host_totals_(1),
       numbers_(64),
       host_numbers_(numbers_.size()),
       wait_([](cudaEvent_t event) { multinode::check(cudaEventSynchronize(event)); }) {}
 
 template <class T, class U>
-std::vector<T> PerceptronGpu<T, U>::copy(const std::vector<std::span<T>>& parts) {
-  std::size_t count = 0;
-  for (const std::span<T> part : parts) count += part.size();
-  std::vector<T> all(count);
-  T* to = all.data();
-  for (const std::span<T> part : parts) {
-    multinode::check(cudaMemcpyAsync(to, part.data(), part.size_bytes(), cudaMemcpyDeviceToHost, stream()));
-    to += part.size();
-  }
+std::vector<T> PerceptronGpu<T, U>::copy(std::span<T> memory) {
+  std::vector<T> host(memory.size());
+  multinode::check(cudaMemcpyAsync(host.data(), memory.data(), memory.size_bytes(), cudaMemcpyDeviceToHost, stream()));
   wait();
-  return all;
-}
-
-template <class T, class U>
-std::vector<T> PerceptronGpu<T, U>::copy_parameters() {
-  std::vector<std::span<T>> parts;
-  for (std::size_t i = 0; i < on_.parameters().size(); ++i) parts.push_back(on_.parameter(i));
-  return copy(parts);
-}
-
-template <class T, class U>
-std::vector<T> PerceptronGpu<T, U>::copy_gradients() {
-  std::vector<std::span<T>> parts;
-  for (std::size_t i = 0; i < on_.parameters().size(); ++i) parts.push_back(on_.gradient(i));
-  return copy(parts);
+  return this->flat_.joined(host);
 }
 
 template <class T, class U>
 void PerceptronGpu<T, U>::scale(std::span<T> elements, T factor) {
-  cuda_.each(elements.size(), Scale<T>{elements.data(), factor});
+  this->device_.each(elements.size(), Scale<T>{elements.data(), factor});
 }
 
 template <class T, class U>
 void PerceptronGpu<T, U>::initialize(std::uint64_t seed) {
-  Perceptron<T> there(on_.architecture(), 0);  // the host's numbers, so that both begin alike
+  Perceptron<T> there(this->architecture_, 0);  // the host's numbers, so that both begin alike
   there.initialize(seed);
-  for (std::size_t i = 0; i < on_.parameters().size(); ++i)
-    multinode::check(cudaMemcpyAsync(parameter(i).data(), there.parameter(i).data(), parameter(i).size_bytes(),
-                                     cudaMemcpyHostToDevice, stream()));
-  on_.copy_weights();
+  for (std::size_t i = 0; i < this->parameters().size(); ++i)
+    multinode::check(cudaMemcpyAsync(this->parameter(i).data(), there.parameter(i).data(),
+                                     this->parameter(i).size_bytes(), cudaMemcpyHostToDevice, stream()));
+  this->parameters_changed();
   wait();  // before the host's copy goes
 }
 
 template <class T, class U>
 void PerceptronGpu<T, U>::load(const data::Batch<T>& batch, const Dropout& dropout, double learning_rate) {
-  on_.require_fit(batch, dropout);
-  batch_ = batch.size();
+  require_fit(this->architecture_, this->samples_.size(), batch, dropout);
+  this->batch_ = batch.size();
   Stage& stage = stages_[loads_++ % stages_.size()];
   if (loads_ > stages_.size()) wait_(stage.copied.get());
   const auto copy = [this](const auto& from, auto& pinned, auto& device) {
@@ -142,48 +124,23 @@ void PerceptronGpu<T, U>::load(const data::Batch<T>& batch, const Dropout& dropo
     std::copy(from.begin(), from.end(), pinned.data());
     device.copy_from(pinned.span().first(from.size()), stream());
   };
-  copy(batch.inputs, stage.inputs, on_.inputs);
-  if (on_.by_label())
-    copy(batch.labels, stage.labels, on_.labels);
+  copy(batch.inputs, stage.inputs, this->inputs_);
+  if (this->by_label())
+    copy(batch.labels, stage.labels, this->labels_);
   else
-    copy(batch.targets, stage.targets, on_.targets);
-  copy(batch.samples, stage.samples, on_.samples);
+    copy(batch.targets, stage.targets, this->targets_);
+  copy(batch.samples, stage.samples, this->samples_);
   *stage.settings.data() = settings_of<T>(dropout, learning_rate);
-  on_.settings.copy_from(stage.settings.span(), stream());
+  this->settings_.copy_from(stage.settings.span(), stream());
   stage.copied.record(stream());
 }
 
 template <class T, class U>
-void PerceptronGpu<T, U>::parameters_changed() {
-  on_.copy_weights();
-}
-
-template <class T, class U>
-void PerceptronGpu<T, U>::forward() {
-  on_.forward(batch_);
-}
-
-template <class T, class U>
-void PerceptronGpu<T, U>::backward(const std::function<void(std::size_t)>& ready, bool add) {
-  on_.backward(ready, add);
-}
-
-template <class T, class U>
-void PerceptronGpu<T, U>::update(Sgd& optimizer) {
-  on_.update(optimizer);
-}
-
-template <class T, class U>
-void PerceptronGpu<T, U>::update(Adam& optimizer) {
-  on_.update(optimizer);
-}
-
-template <class T, class U>
 Totals PerceptronGpu<T, U>::take_totals() {
-  on_.totals.copy_to(totals_.span(), stream());
-  multinode::check(cudaMemsetAsync(on_.totals.data(), 0, sizeof(Totals), stream()));
+  this->totals_.copy_to(host_totals_.span(), stream());
+  multinode::check(cudaMemsetAsync(this->totals_.data(), 0, sizeof(Totals), stream()));
   wait();
-  return *totals_.data();
+  return *host_totals_.data();
 }
 
 template <class T, class U>
@@ -202,19 +159,8 @@ void PerceptronGpu<T, U>::sum(multinode::Communicator& communicator, std::span<d
 }
 
 HostCopies::HostCopies(std::vector<ddp::NamedBlock> there, cudaStream_t stream)
-    : there_(std::move(there)),
-      here_(there_),
-      room_([this] {
-        std::size_t bytes = 0;
-        for (const ddp::NamedBlock& block : there_) bytes += ddp::padded(block.block.bytes(), 1, ddp::device_alignment);
-        return bytes;
-      }()),
-      stream_(stream) {
-  std::size_t at = 0;
-  for (ddp::NamedBlock& block : here_) {
-    block.block.data = room_.data() + at;
-    at += ddp::padded(block.block.bytes(), 1, ddp::device_alignment);
-  }
+    : there_(std::move(there)), here_(there_), stream_(stream) {
+  for (ddp::NamedBlock& block : here_) block.block.data = room_.emplace_back(block.block.bytes()).data();
 }
 
 void HostCopies::copy(const std::vector<ddp::NamedBlock>& from, const std::vector<ddp::NamedBlock>& to,
@@ -250,6 +196,9 @@ void StepGraphs::run(std::size_t global_batch, cudaStream_t stream, const std::f
   multinode::check(cudaGraphLaunch(at->second, stream));
 }
 
+template class PerceptronOn<float, float, Cuda>;
+template class PerceptronOn<double, double, Cuda>;
+template class PerceptronOn<float, __nv_bfloat16, Cuda>;
 template class PerceptronGpu<float>;
 template class PerceptronGpu<double>;
 template class PerceptronGpu<float, __nv_bfloat16>;

@@ -90,7 +90,6 @@ class PinnedBuffer {
 class HostCopies {
  public:
   HostCopies(std::vector<ddp::NamedBlock> there, cudaStream_t stream);
-  const std::vector<ddp::NamedBlock>& there() const { return there_; }
   const std::vector<ddp::NamedBlock>& here() const { return here_; }
   // Queued on the stream.
   void fetch() const { copy(there_, here_, cudaMemcpyDeviceToHost); }
@@ -100,7 +99,7 @@ class HostCopies {
   void copy(const std::vector<ddp::NamedBlock>& from, const std::vector<ddp::NamedBlock>& to,
             cudaMemcpyKind kind) const;
   std::vector<ddp::NamedBlock> there_, here_;
-  PinnedBuffer<std::byte> room_;
+  std::deque<PinnedBuffer<std::byte>> room_;
   cudaStream_t stream_;
 };
 
@@ -108,36 +107,23 @@ class HostCopies {
 // done with it goes on stream(); copy_...(), initialize() and take_totals() wait for it, and load() may wait for what
 // the last but one put there, so that the host is never more than two steps ahead.
 template <class T, class U = T>  // float, double; float with __nv_bfloat16, see PerceptronOn
-class PerceptronGpu {
+class PerceptronGpu : public PerceptronOn<T, U, Cuda> {
  public:
-  using value_type = T;
-  using product_type = U;
-  using Sgd = SgdOn<T, Cuda>;
-  using Adam = AdamOn<T, Cuda>;
-
   PerceptronGpu(Architecture architecture, std::size_t capacity);
 
-  std::vector<ddp::NamedBlock> parameters() { return on_.parameters(); }
-  std::span<T> parameter(std::size_t i) { return on_.parameter(i); }
-  std::vector<T> copy_parameters();
-  std::vector<T> copy_gradients();  // one behind the other
+  std::vector<T> copy_parameters() { return copy(this->parameters_.span()); }  // one behind the other
+  std::vector<T> copy_gradients() { return copy(this->gradients_); }
   void initialize(std::uint64_t seed);
-  void parameters_changed();  // from outside: call it, or products use the old ones
-  std::span<T> gradient_storage() { return gradient_storage_.span(); }
   void scale(std::span<T> elements, T factor);  // the reducer's ScaleOnDevice
-  void set_gradients(const std::vector<std::span<T>>& gradients) { on_.set_gradients(gradients); }
 
   // A step is load(), and then the others, which take all that changes from step to step from the device's memory: they
   // can be recorded as a CUDA graph (StepGraphs) and repeated. The batch can go when load() returns.
   void load(const data::Batch<T>& batch, const Dropout& dropout, double learning_rate);
-  void forward();
+  using PerceptronOn<T, U, Cuda>::forward;
   void forward(const data::Batch<T>& batch, const Dropout& dropout, double learning_rate = 0) {
     load(batch, dropout, learning_rate);
     forward();
   }
-  void backward(const std::function<void(std::size_t)>& ready, bool add = false);
-  void update(Sgd& optimizer);
-  void update(Adam& optimizer);
 
   // Of all forward passes since the last call.
   Totals take_totals();
@@ -145,7 +131,7 @@ class PerceptronGpu {
   // Sums numbers of the host over all ranks. Collective, called by all ranks.
   void sum(multinode::Communicator& communicator, std::span<double> numbers);
 
-  cudaStream_t stream() const { return cuda_.stream(); }
+  cudaStream_t stream() const { return this->device_.stream(); }
   void wait() {  // for what is on the stream
     event_.record(stream());
     wait_(event_.get());
@@ -155,28 +141,29 @@ class PerceptronGpu {
   void set_wait(std::function<void(cudaEvent_t)> wait) { wait_ = std::move(wait); }
 
  private:
-  std::vector<T> copy(const std::vector<std::span<T>>& parts);
+  std::vector<T> copy(std::span<T> memory);
   struct Stage {  // a batch on its way
     PinnedBuffer<T> inputs, targets;
     PinnedBuffer<std::uint8_t> labels;
     PinnedBuffer<std::uint32_t> samples;
     PinnedBuffer<StepSettings<T>> settings;
     multinode::Event copied;
-    Stage(const PerceptronOn<T, U, Cuda>& on, std::size_t capacity);
+    explicit Stage(const PerceptronGpu& gpu);
   };
 
-  Cuda cuda_;
-  PerceptronOn<T, U, Cuda> on_;
-  Cuda::Buffer<T> gradient_storage_;
   std::array<Stage, 2> stages_;
   std::size_t loads_ = 0;
-  std::size_t batch_ = 0;
-  PinnedBuffer<Totals> totals_;
+  PinnedBuffer<Totals> host_totals_;
   multinode::DeviceBuffer<double> numbers_;  // that are summed
   PinnedBuffer<double> host_numbers_;
   multinode::Event event_;
   std::function<void(cudaEvent_t)> wait_;
 };
+
+// Compiled in perceptron_gpu.cu, because they launch kernels.
+extern template class PerceptronOn<float, float, Cuda>;
+extern template class PerceptronOn<double, double, Cuda>;
+extern template class PerceptronOn<float, __nv_bfloat16, Cuda>;
 
 // CUDA graphs of steps: a step is carried out as it is the first time, recorded the second time, and repeated after
 // that, which is one call instead of some thirty. The first time lets libraries allocate and connect.

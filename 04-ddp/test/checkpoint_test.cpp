@@ -2,7 +2,8 @@
 #include "idx_files.hpp"
 
 #include <multinode/check.hpp>
-#include <testing/program_test.hpp>
+#include <multinode/files.hpp>
+#include <testing/says.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -17,7 +18,8 @@ namespace checkpoint_test {
 
 namespace fs = std::filesystem;
 using ddp::NamedBlock;
-using multinode::testing::occurrences;
+using multinode::names_in;
+using multinode::testing::error_text;
 
 // Parameters and a part of an optimizer's state, as a model has them.
 struct Model {
@@ -35,29 +37,6 @@ struct Model {
   }
   bool operator==(const Model&) const = default;
 };
-
-std::vector<std::uint8_t> bytes_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-template <class Error = std::runtime_error, class Function>
-std::string error_of(Function function) {
-  try {
-    function();
-  } catch (const Error& e) {
-    EXPECT_EQ(occurrences(e.what(), "\n"), 0u) << "not one line: " << e.what();
-    return e.what();
-  }
-  return "no error";
-}
 
 TEST(Checkpoint, GivesBackEveryBit) {
   const TemporaryFolder folder;
@@ -82,7 +61,7 @@ TEST(Checkpoint, ASizeThatIsNotAWholeNumberIsDamage) {
     std::vector<std::uint8_t> file(8);
     file[0] = static_cast<std::uint8_t>(head.size());
     file.insert(file.end(), head.begin(), head.end());
-    EXPECT_EQ(error_of<ddp::DamagedCheckpoint>([&] { ddp::parse_checkpoint(file, "the file", {}); }),
+    EXPECT_EQ(error_text<ddp::DamagedCheckpoint>([&] { ddp::parse_checkpoint(file, "the file", {}); }),
               "the file: a damaged checkpoint (its header makes no sense)");
   }
 }
@@ -91,11 +70,12 @@ TEST(Checkpoint, EveryCutAndEveryWrongBitIsFound) {
   const TemporaryFolder folder;
   Model model(1);
   ddp::write_checkpoint(folder / "a", {{"step", 5}}, model.blocks());
-  const std::vector<std::uint8_t> whole = bytes_of(folder / "a");
+  const std::string text = multinode::testing::text_of(folder / "a");
+  const std::vector<std::uint8_t> whole(text.begin(), text.end());
   const std::size_t elements = 8 + whole[0] + 256u * whole[1];
   Model read(9);
   const auto error = [&](std::span<const std::uint8_t> bytes) {
-    return error_of<ddp::DamagedCheckpoint>([&] { ddp::parse_checkpoint(bytes, "the file", read.blocks()); });
+    return error_text<ddp::DamagedCheckpoint>([&] { ddp::parse_checkpoint(bytes, "the file", read.blocks()); });
   };
   for (std::size_t size = 0; size < whole.size(); ++size)
     EXPECT_TRUE(error(std::span(whole).first(size)).starts_with("the file: a checkpoint cut off")) << size;
@@ -103,7 +83,7 @@ TEST(Checkpoint, EveryCutAndEveryWrongBitIsFound) {
     auto wrong = whole;
     wrong[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
     const std::string says = error(wrong);
-    EXPECT_TRUE(says.starts_with("the file: ") && says != "no error") << bit << says;
+    EXPECT_TRUE(says.starts_with("the file: ")) << bit << says;
     EXPECT_TRUE(bit < 8 * elements || says == "the file: a damaged checkpoint (its checksum is wrong)") << says;
   }
   EXPECT_EQ(read, Model(9)) << "blocks were touched";
@@ -116,7 +96,7 @@ TEST(Checkpoint, WhatIsNoneIsRefused) {
   const TemporaryFolder folder;
   Model model(9);
   const auto error = [&](const std::string& name) {
-    return error_of([&] { ddp::read_checkpoint(folder / name, model.blocks()); });
+    return error_text<std::runtime_error>([&] { ddp::read_checkpoint(folder / name, model.blocks()); });
   };
   const std::string folder_name = folder.path().string();
   write_file(folder / "text", std::vector<std::uint8_t>(100, 'a'));
@@ -137,7 +117,7 @@ TEST(Checkpoint, OfAnotherModelIsRefused) {
   Model model(1);
   ddp::write_checkpoint(folder / "a", {}, model.blocks());
   const auto error = [&](const std::vector<NamedBlock>& blocks) {
-    const std::string says = error_of([&] { ddp::read_checkpoint(folder / "a", blocks); });
+    const std::string says = error_text<std::runtime_error>([&] { ddp::read_checkpoint(folder / "a", blocks); });
     EXPECT_TRUE(says.starts_with((folder / "a: ").string())) << says;
     return says;
   };
@@ -166,7 +146,7 @@ TEST(Checkpoint, AFailedWriteLeavesTheOldOne) {
   signal(SIGXFSZ, SIG_IGN);
   const rlimit limit{64 << 10, RLIM_INFINITY}, none{RLIM_INFINITY, RLIM_INFINITY};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(folder / "a", {}, large.blocks()); }),
+  EXPECT_EQ(error_text<std::runtime_error>([&] { ddp::write_checkpoint(folder / "a", {}, large.blocks()); }),
             "cannot write the checkpoint " + folder.path().string() + "/a: File too large");
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"a"});
@@ -178,19 +158,20 @@ TEST(Checkpoint, WhereNothingCanBeWrittenItSaysSo) {
   const TemporaryFolder folder;
   Model model(1);
   const std::string none = folder / "none/a";
-  EXPECT_EQ(error_of([&] { ddp::write_checkpoint(none, {}, model.blocks()); }),
+  EXPECT_EQ(error_text<std::runtime_error>([&] { ddp::write_checkpoint(none, {}, model.blocks()); }),
             "cannot write the checkpoint " + none + ": No such file or directory");
   const std::string in_none = folder / "none/deep";
-  EXPECT_EQ(error_of<multinode::UsageError>([&] { ddp::CheckpointFolder(in_none, 2); }),
+  EXPECT_EQ(error_text<multinode::UsageError>([&] { ddp::CheckpointFolder folder(in_none); }),
             "no checkpoints can be written to " + in_none + ": No such file or directory");
   write_file(folder / "file", {});
   const std::string below = folder / "file";
-  EXPECT_EQ(error_of<multinode::UsageError>([&] { ddp::CheckpointFolder(below, 2); }),
+  EXPECT_EQ(error_text<multinode::UsageError>([&] { ddp::CheckpointFolder folder(below); }),
             "no checkpoints can be written to " + below + ": Not a directory");
   // A folder that becomes a file's name: renaming fails, and the temporary file goes.
   fs::create_directory(folder / "a");
   write_file(folder / "a/b", {});
-  EXPECT_SAYS(error_of([&] { ddp::write_checkpoint(folder / "a", {}, model.blocks()); }), "Is a directory");
+  EXPECT_SAYS(error_text<std::runtime_error>([&] { ddp::write_checkpoint(folder / "a", {}, model.blocks()); }),
+              "Is a directory");
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"a", "file"}));
 }
 
@@ -202,7 +183,7 @@ TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
                                             "step-7.checkpoint", "step-x.checkpoint.tmp"};
   for (const auto& name : foreign) write_file(path / name, {});
   write_file(path / "step-0000000003.checkpoint.tmp", {1, 2});  // a killed writer's
-  ddp::CheckpointFolder folder(path, 2);
+  ddp::CheckpointFolder folder(path);
   EXPECT_EQ(names_in(path), foreign);
   EXPECT_TRUE(folder.newest_first().empty());
   Model model(1);
@@ -219,7 +200,7 @@ TEST(CheckpointFolder, KeepsTheNewestAndLeavesOthersAlone) {
 
 TEST(CheckpointFolder, WritesInTheBackgroundWhatTheBlocksWere) {
   const TemporaryFolder parent;
-  ddp::CheckpointFolder folder(parent.path(), 2);
+  ddp::CheckpointFolder folder(parent.path());
   Model model(1, 500'000), read(9, 500'000);
   const Model then = model;
   folder.start_write(1, {{"step", 1}}, model.blocks());
@@ -230,7 +211,8 @@ TEST(CheckpointFolder, WritesInTheBackgroundWhatTheBlocksWere) {
 
   fs::remove_all(parent.path());
   folder.start_write(2, {}, model.blocks());
-  EXPECT_SAYS(error_of([&] { folder.wait(); }), "/step-0000000002.checkpoint: No such file or directory");
+  EXPECT_SAYS(error_text<std::runtime_error>([&] { folder.wait(); }),
+              "/step-0000000002.checkpoint: No such file or directory");
   folder.wait();  // said once
 }
 

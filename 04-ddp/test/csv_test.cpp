@@ -48,8 +48,8 @@ TEST(Csv, SaysWhatIsWrongAndWhere) {
       {"a,b,c\n1,2,3\n1,2\n", "f: line 3: 2 instead of 3 columns"},
       {"\n1,2\n1,2,3\n", "f: line 3: 3 instead of 2 columns"},
       {"1,2\n3,\x1b[31m\n", "f: line 2, column 2: '?[31m' is not a finite number"},
-      {"1,2\n3," + std::string(50, 'x'),
-       "f: line 2, column 2: '" + std::string(40, 'x') + "...' is not a finite number"},
+      {"1,2\n3," + std::string(70, 'x'),
+       "f: line 2, column 2: '" + std::string(60, 'x') + "...' is not a finite number"},
   };
   for (const auto& c : cases)
     EXPECT_EQ(error_text<std::runtime_error>([&] { data::parse_csv(c.text, "f"); }), c.says) << c.text;

@@ -15,9 +15,8 @@
 //    errors are 1e-13 or less, units of order 1, and there are some 1e4 of them: a chance of 1e-8, and seeds are
 //    fixed.)
 //  - A loss's derivative by an output and its error, divided by g: softmax minus one-hot is at most 1, and its error
-//    twice the outputs'; sigmoid minus target is at most 1, and its error the outputs'; 2 (z - t) / n for n outputs, t
-//    =
-//    +-1, is at most 2 (a[L] + 1) / n, and its error 2 a[L] / n. So e[L] = 1 + 4 a[L] holds for all of them;
+//    twice the outputs'; sigmoid minus target is at most 1, and its error the outputs'; 2 (z - t) / n for n outputs and
+//    targets of +-1 is at most 2 (a[L] + 1) / n, and its error 2 a[L] / n. So e[L] = 1 + 4 a[L] holds for all of them;
 //    e[l-1] = s max_column(sum |W[l]|) e[l].
 //  - So a mean gradient's error is at most g G, G = max over layers of e[l] max(a[l-1], 1), and two of them differ by
 //  at
@@ -30,9 +29,8 @@
 //    Cauchy and Schwarz; the maximum is the last step's, (0.1 / (1 - 0.9^k)) / (0.001 / (1 - 0.999^k)), 1.73 for k =
 //    13: R < 1.4. v is taken from the training alone, its smallest element that is not 0. (Where it is 0 all gradients
 //    so far were: of units that ReLU or dropout has cut, whose zeros have no error.)
-//  - Updates round their own results: U = 4 u (largest parameter + rate / (1 - m) G), and 20 u (largest parameter +
-//  rate
-//    R) for Adam.
+//  - Updates round their own results: U = 4 u (largest parameter + rate / (1 - m) G), and for Adam 20 u (largest
+//    parameter + rate R).
 //  - What differs once grows or shrinks with the steps that follow. How much is measured: the training alone, from a
 //    start with every parameter moved by 1e-9 up or down, differs by r 1e-9 at most on its way; 10 max(r, 1) allows for
 //    directions that grow more than that one.
@@ -185,7 +183,7 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
       const auto be_late = [&](std::size_t parameter) {
         if (fault == Fault::late_rank && planted && rank == 1 && parameter == 0) std::this_thread::sleep_for(nap);
       };
-      train_step(model, *optimizer, reducer, batch, divisor, drop, learning_rate, {.complete = be_late, .observe = {}});
+      train_step(model, *optimizer, reducer, batch, divisor, drop, learning_rate, {.complete = be_late});
     } else {
       for (std::size_t pass = 0; pass < training.passes; ++pass) {
         const ddp::Range part = ddp::part_of(mine.size(), pass, training.passes);

@@ -71,7 +71,6 @@ TEST(EqualityOfALateRank, ItIsNamedWithTheBucketAndForgiven) {
   EXPECT_SAYS(end.output, " is late: it is in its own code, after all_reduce of bucket 1 (collective number ");
 }
 
-INSTANTIATE_TEST_SUITE_P(By, Equality, ::testing::ValuesIn(one_way_a_library()),
-                         [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(By, Equality, ::testing::ValuesIn(one_way_a_library()), name_of_way);
 
 }  // namespace ddp_equality_test

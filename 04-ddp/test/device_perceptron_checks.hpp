@@ -48,10 +48,7 @@ void lay_out_gradients(Model& model) {
 class Measure {
  public:
   Measure(const model::Architecture& architecture, double off)
-      : perceptron(architecture, 64),
-        sgd(perceptron.parameters(), 0.9, 0.01),
-        adam(perceptron.parameters()),
-        off_(off) {
+      : perceptron(architecture, 64), sgd(perceptron.parameters(), 0.9), adam(perceptron.parameters()), off_(off) {
     perceptron.initialize(4);
     perceptron.gradient_storage();
     for (std::size_t i = 0; i < perceptron.parameters().size(); ++i) distort(perceptron.parameter(i), i);
@@ -194,7 +191,7 @@ void expect_trains_as_the_perceptron(Model& model, Optimizer& optimizer, const m
 TYPED_TEST_P(DevicePerceptron, TrainsAsThePerceptronDoes) {
   const model::Architecture architecture{device_sizes, model::Loss::cross_entropy, this->exact, false};
   TypeParam model(architecture, 64);
-  typename TypeParam::Sgd optimizer(model.parameters(), 0.9, 0.01);
+  typename TypeParam::Sgd optimizer(model.parameters(), 0.9);
   expect_trains_as_the_perceptron<DevicePerceptron<TypeParam>>(
       model, optimizer, architecture, [](Measure & measure) -> auto& { return measure.sgd; });
 }
@@ -248,10 +245,7 @@ TYPED_TEST_P(DevicePerceptron, RefusesABatchThatDoesNotFit) {
   using T = typename TypeParam::value_type;
   TypeParam model({.sizes = device_sizes}, 64);
   EXPECT_THROW(model.load(device_batch<T>(model::Loss::cross_entropy, 65), {}, 0), std::logic_error);
-  EXPECT_THROW(model.load(device_batch<T>(model::Loss::mean_square, 3), {}, 0), std::logic_error) << "no labels";
   EXPECT_THROW(TypeParam({.sizes = {3}}, 64), std::logic_error);
-  TypeParam linear({.sizes = device_sizes, .hidden_relu = false}, 64);
-  EXPECT_THROW(linear.load(device_batch<T>(model::Loss::cross_entropy, 3), {0.5, 1, 1}, 0), std::logic_error);
 }
 
 REGISTER_TYPED_TEST_SUITE_P(DevicePerceptron, LossesAndGradientsAreThePerceptrons, TrainsAsThePerceptronDoes,

@@ -9,63 +9,30 @@ namespace device_perceptron_test {
 
 // PerceptronGpu's functions, for the host.
 template <class T, class U = T, std::size_t lanes = 1>
-class PerceptronHost {
+class PerceptronHost : public model::PerceptronOn<T, U, Host<lanes>> {
  public:
-  using value_type = T;
-  using product_type = U;
-  using Sgd = model::SgdOn<T, Host<lanes>>;
-  using Adam = model::AdamOn<T, Host<lanes>>;
-
-  PerceptronHost(const model::Architecture& architecture, std::size_t capacity)
-      : on_(host_, architecture, capacity), start_(architecture, 0), gradients_(on_.flat().size()) {}
-  std::vector<ddp::NamedBlock> parameters() { return on_.parameters(); }
-  std::vector<T> copy_parameters() {
-    return copy([&](std::size_t i) { return on_.parameter(i); });
-  }
-  std::vector<T> copy_gradients() {
-    return copy([&](std::size_t i) { return on_.gradient(i); });
-  }
-  std::span<T> gradient_storage() { return gradients_; }
-  void set_gradients(const std::vector<std::span<T>>& gradients) { on_.set_gradients(gradients); }
+  using model::PerceptronOn<T, U, Host<lanes>>::PerceptronOn;
+  std::vector<T> copy_parameters() { return this->flat_.joined(this->parameters_.span()); }
+  std::vector<T> copy_gradients() { return this->flat_.joined(this->gradients_); }
   void initialize(std::uint64_t seed) {
-    start_.initialize(seed);
-    for (std::size_t i = 0; i < on_.parameters().size(); ++i)
-      std::copy(start_.parameter(i).begin(), start_.parameter(i).end(), on_.parameter(i).begin());
-    on_.copy_weights();
+    model::Perceptron<T> start(this->architecture_, 0);
+    start.initialize(seed);
+    for (std::size_t i = 0; i < this->parameters().size(); ++i)
+      std::ranges::copy(start.parameter(i), this->parameter(i).begin());
+    this->parameters_changed();
   }
   void load(const data::Batch<T>& batch, const model::Dropout& dropout, double learning_rate) {
-    on_.require_fit(batch, dropout);
-    std::copy(batch.inputs.begin(), batch.inputs.end(), on_.inputs.data());
-    if (on_.by_label())
-      std::copy(batch.labels.begin(), batch.labels.end(), on_.labels.data());
+    model::require_fit(this->architecture_, this->samples_.size(), batch, dropout);
+    std::ranges::copy(batch.inputs, this->inputs_.data());
+    if (this->by_label())
+      std::ranges::copy(batch.labels, this->labels_.data());
     else
-      std::copy(batch.targets.begin(), batch.targets.end(), on_.targets.data());
-    std::copy(batch.samples.begin(), batch.samples.end(), on_.samples.data());
-    *on_.settings.data() = model::settings_of<T>(dropout, learning_rate);
-    batch_ = batch.size();
+      std::ranges::copy(batch.targets, this->targets_.data());
+    std::ranges::copy(batch.samples, this->samples_.data());
+    *this->settings_.data() = model::settings_of<T>(dropout, learning_rate);
+    this->batch_ = batch.size();
   }
-  void parameters_changed() { on_.copy_weights(); }
-  void forward() { on_.forward(batch_); }
-  void backward(const std::function<void(std::size_t)>& ready, bool add = false) { on_.backward(ready, add); }
-  template <class Optimizer>
-  void update(Optimizer& optimizer) {
-    on_.update(optimizer);
-  }
-  model::Totals take_totals() { return std::exchange(*on_.totals.data(), {}); }
-
- private:
-  template <class Part>
-  std::vector<T> copy(Part part) {
-    std::vector<T> all;
-    for (std::size_t i = 0; i < on_.parameters().size(); ++i) all.insert(all.end(), part(i).begin(), part(i).end());
-    return all;
-  }
-
-  Host<lanes> host_;
-  model::PerceptronOn<T, U, Host<lanes>> on_;
-  model::Perceptron<T> start_;
-  std::vector<T> gradients_;
-  std::size_t batch_ = 0;
+  model::Totals take_totals() { return std::exchange(*this->totals_.data(), {}); }
 };
 
 using Models = ::testing::Types<PerceptronHost<double>, PerceptronHost<double, double, 3>, PerceptronHost<float>,

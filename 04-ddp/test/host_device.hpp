@@ -48,6 +48,7 @@ class Lane {
 
 template <std::size_t lanes>
 struct Host {
+  explicit Host(bool /* tf32 */) {}
   template <class T>
   class Buffer {
    public:

@@ -24,7 +24,7 @@ TYPED_TEST(Graphs, RepeatStepsBitForBit) {
     TypeParam model({.sizes = device_sizes}, 64);
     lay_out_gradients(model);
     model.initialize(4);
-    typename TypeParam::Sgd optimizer(model.parameters(), 0.9, 0.01);
+    typename TypeParam::Sgd optimizer(model.parameters(), 0.9);
     model::StepGraphs graphs;
     std::size_t backward_passes = 0;
     for (std::uint32_t step = 0; step < 30; ++step) {

@@ -34,16 +34,8 @@ data::Batch<T> some_batch(std::size_t count, std::uint32_t first_sample = 0) {
 template <class T>
 struct Trained {
   Perceptron<T> perceptron;
-  model::Sgd<T> optimizer{perceptron.parameters(), 0.5};
-  std::vector<std::span<T>> gradients;
   explicit Trained(model::Architecture architecture = {.sizes = small}) : perceptron(std::move(architecture), 20) {
-    std::size_t at = 0;
-    for (const ddp::NamedBlock& parameter : perceptron.parameters()) {
-      const std::size_t count = parameter.block.count;
-      gradients.push_back(perceptron.gradient_storage().subspan(at, count));
-      at += count;
-    }
-    perceptron.set_gradients(gradients);
+    perceptron.gradient_storage();
     perceptron.initialize(4);
   }
 };
@@ -160,7 +152,7 @@ TEST_P(PerceptronOf, HasLossesAndGradientsOfTheFormulas) {
   const std::vector<data::Batch<double>> passes{some_batch(16), some_batch(7, 100)};
   constexpr double samples = 23;
   std::vector<std::vector<long double>> parameters;
-  for (std::size_t i = 0; i < t.gradients.size(); ++i)
+  for (std::size_t i = 0; i < 6; ++i)
     parameters.emplace_back(t.perceptron.parameter(i).begin(), t.perceptron.parameter(i).end());
   const auto references = [&, &architecture = t.perceptron.architecture()] {
     return std::vector{Reference(architecture, parameters, passes[0], dropout),
@@ -198,8 +190,8 @@ TEST_P(PerceptronOf, HasLossesAndGradientsOfTheFormulas) {
   const double tolerance = static_cast<double>(samples * reach * reach * reach * h * h / 6 +
                                                chain * loss_size * (u_reference / h + u * gain * sum));
   double largest = 0;
-  for (std::size_t i = 0; i < t.gradients.size(); ++i)
-    for (std::size_t j = 0; j < t.gradients[i].size(); ++j) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    for (std::size_t j = 0; j < parameters[i].size(); ++j) {
       long double& parameter = parameters[i][j];
       const long double value = parameter;
       const auto loss_at = [&](long double moved) {
@@ -210,9 +202,9 @@ TEST_P(PerceptronOf, HasLossesAndGradientsOfTheFormulas) {
       const long double above = value + h, below = value - h;
       const long double difference = (loss_at(above) - loss_at(below)) / (above - below);
       parameter = value;
-      EXPECT_NEAR(t.gradients[i][j], static_cast<double>(difference), tolerance)
+      EXPECT_NEAR(t.perceptron.gradient(i)[j], static_cast<double>(difference), tolerance)
           << "parameter " << i << ", element " << j;
-      largest = std::max(largest, std::abs(t.gradients[i][j]));
+      largest = std::max(largest, std::abs(t.perceptron.gradient(i)[j]));
     }
   EXPECT_GT(largest, 1e4 * tolerance) << "gradients of 0 would prove nothing";
 }

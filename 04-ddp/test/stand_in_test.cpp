@@ -2,11 +2,9 @@
 // events, graphs and NCCL's calls are those of a GPU; the kernels' arithmetic runs on the host. A training must end as
 // on the CPU, but for roundings, and with the same bits whether its steps are graphs, or it was interrupted.
 #include "fashion_mnist_ways.hpp"
-#include "idx_files.hpp"
 
 #include <testing/host_nccl.hpp>
 
-#include <memory>
 #include <regex>
 
 #if defined(HOST_NCCL) && defined(PATH_mnrun) && defined(DDP_ON_GPU)
@@ -14,23 +12,13 @@ namespace stand_in_test {
 
 class OnStandIns : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    data_ = std::make_unique<TemporaryFolder>();
-    write_data_set(data_->path(), 301, 101, true);
+  static Result start(int ranks, std::vector<std::string> words, bool stand_ins = true) {
+    words.insert(words.begin(), {PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(ranks)});
+    words.insert(words.end(), {"--backend", stand_ins ? "nccl" : "gloo"});
+    return stand_ins ? run(words, on_host_nccl()) : run(words);
   }
-  static void TearDownTestSuite() { data_.reset(); }
-
-  static Result start(int ranks, std::vector<std::string> command, bool stand_ins = true) {
-    command.insert(command.begin(), {PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(ranks)});
-    command.insert(command.end(), {"--backend", stand_ins ? "nccl" : "gloo"});
-    return stand_ins ? run(command, on_host_nccl()) : run(command);
-  }
-  // 3 epochs of 11 steps, the last of each with one image: the second rank has none.
-  static std::vector<std::string> learn(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> command{PATH_fashion_mnist, "--data", data_->path().string(), "--epochs", "3",
-                                     "--batch-size",     "30",     "--learning-rate",      "0.02"};
-    command.insert(command.end(), more.begin(), more.end());
-    return command;
+  static Result train(int ranks, const Settings& settings, bool stand_ins = true) {
+    return start(ranks, command(PATH_fashion_mnist, learn(settings)), stand_ins);
   }
   static std::string found(const Result& result, const std::string& pattern) {
     EXPECT_EQ(result.status, 0) << result.all();
@@ -45,66 +33,62 @@ class OnStandIns : public ::testing::Test {
   }
   // Losses are printed with 4 digits. Roundings change the last one at most.
   static constexpr double close = 2e-3;
-  static inline std::unique_ptr<TemporaryFolder> data_;
 };
 
 TEST_F(OnStandIns, FashionMnistEndsAsOnTheCpu) {
   for (const std::string precision : {"float", "double"}) {
-    const std::vector<std::string> command = learn({"--precision", precision, "--min-accuracy", "90"});
-    const Result result = start(2, command);
+    Settings settings{{"--precision", precision}, {"--min-accuracy", "90"}};
+    const Result result = train(2, settings);
     EXPECT_SAYS(result.out, "stand-ins of GPUs (host-nccl)");
     EXPECT_SAYS(result.out, "; 2 ranks, nccl, on GPUs\n");
-    EXPECT_NEAR(loss(result), loss(start(2, command, false)), close);
-    std::vector<std::string> graphs = command;
-    graphs.push_back("--cuda-graph");
-    EXPECT_EQ(parameters(start(2, graphs)), parameters(result)) << "NCCL's calls in a graph";
+    EXPECT_NEAR(loss(result), loss(train(2, settings, false)), close);
+    settings.insert({"--cuda-graph", ""});
+    EXPECT_EQ(parameters(train(2, settings)), parameters(result)) << "NCCL's calls in a graph";
   }
 }
 
 TEST_F(OnStandIns, FashionMnistLearnsInEveryPrecision) {
   for (const std::string precision : {"tf32", "bfloat16"})
-    parameters(start(3, learn({"--precision", precision, "--cuda-graph", "--min-accuracy", "90"})));
+    parameters(train(3, {{"--precision", precision}, {"--cuda-graph", ""}, {"--min-accuracy", "90"}}));
 }
 
 // A checkpoint that is written on one kind of device is good on the other.
 TEST_F(OnStandIns, FashionMnistGoesOnFromCheckpointsOfEitherDevice) {
-  const Result whole = start(2, learn({"--min-accuracy", "90"}));
-  for (const bool first : {true, false})
-    for (const bool second : {true, false}) {
-      if (!first && !second) continue;
-      const TemporaryFolder folder;
-      std::vector<std::string> command = learn({"--checkpoint", folder / "checkpoints", "--checkpoint-every", "5"});
-      command.insert(command.end(), {"--steps", "17"});
-      parameters(start(2, command, first));
-      command.resize(command.size() - 2);
-      const Result result = start(2, command, second);
-      EXPECT_SAYS(result.out, "step-0000000017.checkpoint, after step 17 of 33");
-      EXPECT_NEAR(loss(result), loss(whole), close) << first << second;
-      if (first && second) {
-        EXPECT_EQ(parameters(result), parameters(whole));
-      }
+  const Result whole = train(2, {{"--min-accuracy", "90"}});
+  for (const auto& [first, second] : {std::pair(true, true), {true, false}, {false, true}}) {
+    const TemporaryFolder folder;
+    Settings settings{{"--checkpoint", folder.path()}, {"--checkpoint-every", "5"}, {"--steps", "17"}};
+    parameters(train(2, settings, first));
+    settings.erase("--steps");
+    const Result result = train(2, settings, second);
+    EXPECT_SAYS(result.out, "step-0000000017.checkpoint, after step 17 of 33");
+    EXPECT_NEAR(loss(result), loss(whole), close) << first << second;
+    if (first && second) {
+      EXPECT_EQ(parameters(result), parameters(whole));
     }
+  }
 }
 
 TEST_F(OnStandIns, FashionMnistNamesTheRankWhoseLossIsNotFinite) {
-  const Result result = start(3, learn({"--nan", "1", "--log-every", "1", "--cuda-graph"}));
+  const Result result = train(3, {{"--nan", "1"}, {"--log-every", "1"}, {"--cuda-graph", ""}});
   EXPECT_EQ(result.status, 1) << result.all();
   EXPECT_SAYS(result.err, "the loss of rank 1 is not finite in step 5; a smaller --learning-rate may help");
 }
 
 TEST_F(OnStandIns, TheOtherProgramsEndAsOnTheCpu) {
   const struct {
-    std::vector<std::string> command;
+    std::vector<std::string> words;
     std::string loss;
-  } cases[] = {{{PATH_random_mlp, "--hidden-layers", "3", "--hidden-units", "64", "--batch-size", "16"},
-                "([0-9.]+) after 10 steps"},
-               {{PATH_train_ddp, "--epochs", "20", "--learning-rate", "0.01"}, "epoch 20: loss ([0-9.]+)"},
-               {{PATH_horovod_style, "--steps", "40"}, "step 40: loss ([0-9.]+)"},
-               {learn({"--optimizer", "adam", "--patience", "3"}), "epoch 3: loss ([0-9.]+)"}};
+  } cases[] = {
+      {{PATH_random_mlp, "--hidden-layers", "3", "--hidden-units", "64", "--batch-size", "16"},
+       "([0-9.]+) after 10 steps"},
+      {{PATH_train_ddp, "--epochs", "20", "--learning-rate", "0.01"}, "epoch 20: loss ([0-9.]+)"},
+      {{PATH_horovod_style, "--steps", "40"}, "step 40: loss ([0-9.]+)"},
+      {command(PATH_fashion_mnist, learn({{"--optimizer", "adam"}, {"--patience", "3"}})), "epoch 3: loss ([0-9.]+)"}};
   for (const auto& c : cases)
     for (const int ranks : {2, 3})
-      EXPECT_NEAR(loss(start(ranks, c.command), c.loss), loss(start(ranks, c.command, false), c.loss), close)
-          << c.command.front() << ", " << ranks << " ranks";
+      EXPECT_NEAR(loss(start(ranks, c.words), c.loss), loss(start(ranks, c.words, false), c.loss), close)
+          << c.words.front() << ", " << ranks << " ranks";
 }
 
 }  // namespace stand_in_test

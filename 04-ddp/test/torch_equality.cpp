@@ -28,6 +28,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <set>
 
 namespace {
@@ -58,6 +59,10 @@ struct NetImpl : torch::nn::Module {
 TORCH_MODULE(Net);
 
 enum class Fault { none, missing_average, other_parameter, other_model };
+const std::map<std::string, Fault> faults{{"", Fault::none},
+                                          {"missing-average", Fault::missing_average},
+                                          {"other-parameter", Fault::other_parameter},
+                                          {"other-model", Fault::other_model}};
 
 // Sums over the ranks, in double: of each element of `gradients`, and of its absolute values.
 struct Sums {
@@ -163,20 +168,12 @@ int run(multinode::World& world, const multinode::CommonOptions& common, Fault f
 int main(int argc, char** argv) {
   multinode::CommonOptions common;
   std::string plant;
-  Fault fault = Fault::none;
   boost::program_options::options_description known("Options of torch_equality");
   known.add_options()("plant", boost::program_options::value(&plant),
                       "a fault: missing-average (in one step), other-parameter or other-model (on the last rank)");
   const auto validate = [&] {
-    if (plant == "missing-average")
-      fault = Fault::missing_average;
-    else if (plant == "other-parameter")
-      fault = Fault::other_parameter;
-    else if (plant == "other-model")
-      fault = Fault::other_model;
-    else if (!plant.empty())
-      throw multinode::UsageError("--plant: no such fault: '" + plant + "'");
+    if (!faults.contains(plant)) throw multinode::UsageError("--plant: no such fault: '" + plant + "'");
   };
   return multinode::run({"torch_equality", known, common, validate}, argc, argv,
-                        [&](multinode::World& world) { return run(world, common, fault); });
+                        [&](multinode::World& world) { return run(world, common, faults.at(plant)); });
 }

@@ -38,8 +38,7 @@ class Torch : public ::testing::Test {
 };
 
 class Backends : public Torch, public ::testing::WithParamInterface<Way> {};
-INSTANTIATE_TEST_SUITE_P(By, Backends, ::testing::ValuesIn(one_way_a_library()),
-                         [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(By, Backends, ::testing::ValuesIn(one_way_a_library()), name_of_way);
 
 TEST_P(Backends, GradientsAreTheMeansOfAllRanks) {
   for (const int ranks : counts_for(GetParam(), {2, 3})) {
@@ -157,27 +156,17 @@ TEST_F(Torch, BenchmarkPrintsHorovodsLines) {
 }
 
 TEST_F(Torch, BadCommandLinesAreRefused) {
+  expect_refused({{{PATH_resnet, "--arch", "resnet19"},
+                   "must be resnet18, resnet34, resnet50, resnet101 or resnet152, not 'resnet19'"},
+                  {{PATH_resnet, "--batch-size", "1"}, "--batch-size must be from 2"},
+                  {{PATH_resnet, "--data", "/nowhere"}, "/nowhere"},
+                  {{PATH_synthetic_benchmark, "--model", "vgg16"}, "not 'vgg16'"},
+                  {{PATH_synthetic_benchmark, "--num-warmup-batches", "-1"}, "--num-warmup-batches must be from 0"}});
   const TemporaryFolder folder;
   write_cifar10(folder.path(), 7);
-  const struct {
-    const char* program;
-    Options options;
-    std::string says;
-  } cases[] = {{PATH_resnet,
-                {"--arch", "resnet19"},
-                "must be resnet18, resnet34, resnet50, resnet101 or resnet152, not 'resnet19'"},
-               {PATH_resnet, {"--batch-size", "1"}, "--batch-size must be from 2"},
-               {PATH_resnet, {"--data", "/nowhere"}, "/nowhere"},
-               {PATH_resnet,
-                {"--data", folder.path().string(), "--batch-size", "18"},
-                "--batch-size 18: 2 processes need 36 images a step, and there are 35"},
-               {PATH_synthetic_benchmark, {"--model", "vgg16"}, "not 'vgg16'"},
-               {PATH_synthetic_benchmark, {"--num-warmup-batches", "-1"}, "--num-warmup-batches must be from 0"}};
-  for (const auto& c : cases) {
-    const Ranks::End end = run(c.program, c.says.find("2 processes") == std::string::npos ? 1 : 2, c.options);
-    EXPECT_EQ(end.status, 2) << end.output;
-    EXPECT_EQ(occurrences(end.output, c.says), 1u) << c.says << "\n" << end.output;
-  }
+  expect_refused({{{PATH_resnet, "--data", folder.path(), "--batch-size", "18"},
+                   "--batch-size 18: 2 processes need 36 images a step, and there are 35"}},
+                 2);
 }
 
 }  // namespace torch_programs_test

@@ -3,12 +3,7 @@
 #include "data/synthetic.hpp"
 #include "ddp/sampler.hpp"
 #include "fashion_mnist_ways.hpp"
-#include "idx_files.hpp"
 #include "model/perceptron.hpp"
-
-#include <testing/json_lines.hpp>
-
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 
@@ -21,19 +16,6 @@ class TrainPrograms : public ::testing::TestWithParam<Way> {
  protected:
   Ranks::End run(const std::string& program, int ranks, Options options = {}) {
     return GetParam().run(program, ranks, std::move(options));
-  }
-  // What --json says of a run that must succeed, without the fingerprint.
-  std::vector<nlohmann::json> results(const std::string& program, int ranks, Options options) {
-    const TemporaryFolder folder;
-    const std::string file = folder / "results.json";
-    options.insert(options.end(), {"--json", file});
-    const Ranks::End end = run(program, ranks, options);
-    EXPECT_EQ(end.status, 0) << end.output;
-    std::vector<nlohmann::json> lines = multinode::testing::json_lines(file);
-    if (lines.empty()) throw std::runtime_error("no results");
-    EXPECT_EQ(lines.at(0).at("fingerprint").at("world_size"), ranks);
-    lines.erase(lines.begin());
-    return lines;
   }
 };
 
@@ -82,9 +64,10 @@ TEST_P(TrainPrograms, SeveralRanksLearnWhatOneProcessLearns) {
   EXPECT_LT(alone.back(), alone.front());
   for (const int ranks : counts_for(GetParam(), {1, 2, 3, 7})) {
     std::vector<double> together;
-    for (const auto& line :
-         results(PATH_train_ddp, ranks,
-                 {"--batch-size", std::to_string(42 / ranks), "--epochs", "5", "--min-accuracy", "0"}))
+    const auto lines = results(GetParam(), PATH_train_ddp, ranks,
+                               {"--batch-size", std::to_string(42 / ranks), "--epochs", "5", "--min-accuracy", "0"})
+                           .lines;
+    for (const auto& line : lines)
       if (line.contains("loss")) together.push_back(line.at("loss"));
     ASSERT_EQ(together.size(), alone.size());
     for (std::size_t epoch = 0; epoch < alone.size(); ++epoch) {
@@ -115,21 +98,23 @@ TEST_P(TrainPrograms, HorovodStyleTrainsAsOneProcess) {
 
 TEST_P(TrainPrograms, HorovodStyleCompresses) {
   for (const std::string compression : {"float16", "bfloat16"}) {
-    const nlohmann::json result = results(PATH_horovod_style, 3, {"--compression", compression}).back();
+    const nlohmann::json result =
+        results(GetParam(), PATH_horovod_style, 3, {"--compression", compression}).lines.back();
     EXPECT_LT(result.at("loss_after"), result.at("loss_before"));
     EXPECT_LE(result.at("difference"), result.at("bound"));
     EXPECT_GT(result.at("difference"), 1e-9) << "nothing was compressed";
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(By, TrainPrograms, ::testing::ValuesIn(one_way_a_library()),
-                         [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(By, TrainPrograms, ::testing::ValuesIn(one_way_a_library()), name_of_way);
 
 // What does not.
 class TrainFiles : public ::testing::Test {
  protected:
-  static Ranks::End run(const std::string& program, int ranks, Options options = {}) {
-    return quickest_way().run(program, ranks, std::move(options));
+  static Ranks::End train(const std::string& file, int ranks, const Options& more = {}) {
+    Options options{PATH_train_ddp, "--data", file};
+    options.insert(options.end(), more.begin(), more.end());
+    return Ranks(quickest_way().starter, ranks, options).wait();
   }
   std::string write(const std::string& name, const std::string& text) {
     const auto path = folder_ / name;
@@ -153,7 +138,7 @@ std::string some_rows(int count, const std::string& separator) {
 
 TEST_F(TrainFiles, ReadAnyTable) {
   const std::string file = write("rows.csv", some_rows(500, ","));
-  const Ranks::End end = run(PATH_train_ddp, 3, {"--data", file, "--learning-rate", "0.01", "--min-accuracy", "95"});
+  const Ranks::End end = train(file, 3, {"--learning-rate", "0.01", "--min-accuracy", "95"});
   EXPECT_EQ(end.status, 0) << end.output;
   EXPECT_SAYS(end.output, "400 rows to learn from, 100 held out, 3 features; x3 has the same value in every row");
 }
@@ -162,14 +147,14 @@ TEST_F(TrainFiles, ReadAnyTable) {
 TEST_F(TrainFiles, MustBeBetterThanAGuess) {
   std::string text;
   for (int i = 0; i < 100; ++i) text += std::to_string(i % 7) + "," + (i < 80 || i % 5 < 2 ? "1" : "0") + "\n";
-  const Ranks::End end = run(PATH_train_ddp, 1, {"--data", write("useless.csv", text)});
+  const Ranks::End end = train(write("useless.csv", text), 1);
   EXPECT_EQ(end.status, 1) << end.output;
   EXPECT_SAYS(end.output, "WRONG: accuracy 40.0 % on 20 held-out rows, at least 60.0 % wanted");
 }
 
 TEST_F(TrainFiles, NameWhatIsWrongWithATable) {
   const auto expect = [&](const std::string& path, int status, const std::string& says) {
-    const Ranks::End end = run(PATH_train_ddp, status == 1 ? 3 : 1, {"--data", path});
+    const Ranks::End end = train(path, status == 1 ? 3 : 1);
     EXPECT_EQ(end.status, status) << end.output;
     EXPECT_EQ(occurrences(end.output, says), 1u) << says << "\n" << end.output;
   };
@@ -183,19 +168,26 @@ TEST_F(TrainFiles, NameWhatIsWrongWithATable) {
   expect(three, 1, three + ": kind is 2.000000 in row 3 of numbers; the last column must be 0 or 1\n");
 }
 
-TEST_F(TrainFiles, RefuseBadCommandLines) {
-  const struct {
-    std::string program;
-    Options options;
-    std::string says;
-  } cases[] = {{PATH_train_ddp, {"--epochs", "0"}, "--epochs must be from 1 to"},
-               {PATH_train_ddp, {"file.csv"}, "only options are expected"},
-               {PATH_horovod_style, {"--compression", "zip"}, "--compression must be none, float16 or bfloat16"}};
-  for (const auto& c : cases) {
-    const Ranks::End end = run(c.program, 2, c.options);
-    EXPECT_EQ(end.status, 2) << end.output;
-    EXPECT_EQ(occurrences(end.output, c.says), 1u) << c.says << "\n" << end.output;
-  }
+TEST(BadCommandLines, AreRefused) {
+  expect_refused(
+      {{{PATH_fashion_mnist, "--epoch", "3"}, "unrecognised option '--epoch'"},
+       {{PATH_fashion_mnist, "--epochs", "0"}, "--epochs must be from 1"},
+       {{PATH_fashion_mnist, "--dropout", "1"}, "--dropout must be from 0"},
+       {{PATH_fashion_mnist, "--learning-rate", "-2"}, "--learning-rate must be from 0"},
+       {{PATH_fashion_mnist, "--optimizer", "sgdm"}, "--optimizer must be sgd or adam, not 'sgdm'"},
+       {{PATH_fashion_mnist, "--precision", "half"}, "--precision must be float, double, tf32 or bfloat16, not 'half'"},
+       {{PATH_fashion_mnist, "--corrupt", "2"}, "--corrupt must be from 0 to 1, not 2"},
+       {{PATH_fashion_mnist, "--nan", "-2"}, "--nan must be from 0 to 1, not -2"},
+       {{PATH_fashion_mnist, "--checkpoint-every", "5"}, "--checkpoint-every needs --checkpoint DIR"},
+       {{PATH_fashion_mnist, "--backend", "horse"}, "horse"},
+       {{PATH_random_mlp, "--loss", "hinge"}, "--loss must be mean-square or cross-entropy, not 'hinge'"},
+       {{PATH_random_mlp, "--bucket-bytes", "many"}, "--bucket-bytes"},
+       {{PATH_random_mlp, "--hidden-layers", "1"}, "--hidden-layers must be from 2 to"},
+       {{PATH_random_mlp, "--backend", "horse"}, "horse"},
+       {{PATH_train_ddp, "--epochs", "0"}, "--epochs must be from 1 to"},
+       {{PATH_train_ddp, "file.csv"}, "only options are expected"},
+       {{PATH_horovod_style, "--compression", "zip"}, "--compression must be none, float16 or bfloat16"}},
+      2);
 }
 
 }  // namespace train_programs_test

@@ -2,13 +2,11 @@
 #include "trainer.hpp"
 #include "idx_files.hpp"
 
-#include <multinode/check.hpp>
-#include <testing/program_test.hpp>
+#include <multinode/files.hpp>
 
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <set>
 
 namespace trainer_test {
 
@@ -84,29 +82,31 @@ TEST_F(Training, HooksComeInOrderAndMetricsAreMeans) {
             "epoch 2 from 0\nstep 4\nstep 5\nlog 34.000000\nmean 34.000000\n");
 }
 
+double smallest_loss(const trainer::Metrics& metrics) { return -metrics.at("val_loss"); }
+
 TEST_F(Training, EarlyStoppingStopsWhenNothingGetsBetter) {
-  const auto expect = [](const std::vector<double>& values, bool largest, std::size_t patience, std::size_t epochs) {
+  const auto expect = [](const std::vector<double>& values, double sign, std::size_t patience, std::size_t epochs) {
     Number number(values);
-    Trainer t =
-        make(number, {.max_epochs = values.size(), .patience = patience, .monitor = "val_loss", .largest = largest});
+    Trainer t = make(
+        number, {.max_epochs = values.size(), .patience = patience, .score = [sign](const trainer::Metrics& metrics) {
+                   return sign * metrics.at("val_loss");
+                 }});
     t.fit();
     EXPECT_EQ(t.epochs(), epochs);
     EXPECT_EQ(t.stopped(), epochs < values.size());
   };
-  expect({5, 4, 4, 3.9, 4, 3.9, 3.9, 1}, false, 3, 7);
-  expect({1, 2, 3, 2, 3, 9}, true, 2, 5);
-  expect({3, std::nan(""), HUGE_VAL, 1}, false, 2, 3);
-  expect({9, 8, 7, 6}, false, 1, 4);
+  expect({5, 4, 4, 3.9, 4, 3.9, 3.9, 1}, -1, 3, 7);
+  expect({1, 2, 3, 2, 3, 9}, 1, 2, 5);
+  expect({3, std::nan(""), HUGE_VAL, 1}, 1, 2, 3);
+  expect({9, 8, 7, 6}, -1, 1, 4);
 }
 
 TEST_F(Training, TheBestCheckpointIsTheBestAndTheNewestAreKept) {
   const TemporaryFolder folder;
   Number number({std::nan(""), 2, std::nan(""), 1.5, 1.5, 2}), read({});
-  make(number, {.max_epochs = 6, .patience = 100, .monitor = "val_loss", .checkpoints = folder / "new"}).fit();
-  std::set<std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder / "new")) files.insert(entry.path().filename().string());
-  EXPECT_EQ(files,
-            (std::set<std::string>{"best.checkpoint", "step-0000000015.checkpoint", "step-0000000018.checkpoint"}));
+  make(number, {.max_epochs = 6, .patience = 100, .score = smallest_loss, .checkpoints = folder / "new"}).fit();
+  EXPECT_EQ(multinode::names_in(folder / "new"),
+            (std::vector<std::string>{"best.checkpoint", "step-0000000015.checkpoint", "step-0000000018.checkpoint"}));
   const auto blocks = read.state();
   EXPECT_EQ(ddp::read_checkpoint(folder / "new/best.checkpoint", blocks).at("trainer").at("epochs"), 4);
   EXPECT_NE(read.number, number.number);
@@ -124,7 +124,7 @@ TEST_F(Training, ABreakChangesNotABit) {
                               .log_every = 2,
                               .hyperparameters = {{"--seed", 1}},
                               .patience = 3,
-                              .monitor = "val_loss",
+                              .score = smallest_loss,
                               .checkpoints = folder,
                               .checkpoint_every = 2});
     t.fit();

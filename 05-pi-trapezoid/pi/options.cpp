@@ -13,13 +13,16 @@ namespace po = boost::program_options;
 
 po::options_description Options::description() {
   const std::string isas = "instruction set: auto, " + std::string(name_of(Isa::baseline)) + ", avx2 or avx512";
+  const auto set_n = [this](const std::string& text) { n = parse_count(text, "--n"); };
+  const auto set_isa = [this](const std::string& name) { isa = parse_isa(name); };
   po::options_description known("Options of pi");
   auto add = known.add_options();
-  add("n", po::value(&n_text)->default_value(n_text), "number of intervals, such as 1000000, 1e9 or 64M");
+  add("n", po::value<std::string>()->default_value("1e9")->notifier(set_n),
+      "number of intervals, such as 1000000, 1e9 or 64M");
   add("warmup", po::value(&warmup)->default_value(warmup), "runs that are not timed");
   add("trials", po::value(&trials)->default_value(trials), "runs that are timed");
   add("threads", po::value(&threads)->default_value(threads), "threads of each process");
-  add("isa", po::value(&isa_text)->default_value(isa_text), isas.c_str());
+  add("isa", po::value<std::string>()->default_value("auto")->notifier(set_isa), isas.c_str());
   add("device", po::value(&device)->default_value(device),
       "device that computes the sums: cpu, gpu, or auto (gpu with --backend nccl, else cpu)");
   add("corrupt", po::value(&corrupt), "rank that loses one of its blocks, to show that the check can fail");
@@ -28,15 +31,13 @@ po::options_description Options::description() {
   return known;
 }
 
-void Options::validate() {
-  n = parse_count(n_text, "--n");
+void Options::validate() const {
   multinode::require_range<std::int64_t>("--n", n, 1, largest_n);
   multinode::require_range("--warmup", warmup, 0, 1'000'000);
   multinode::require_range("--trials", trials, 1, 1'000'000'000);
   multinode::require_range("--threads", threads, 1, 1024);
   if (device != "auto" && device != "cpu" && device != "gpu")
     throw multinode::UsageError("--device must be auto, cpu or gpu, not '" + device + "'");
-  isa = parse_isa(isa_text);
 }
 
 Isa parse_isa(std::string_view name) {

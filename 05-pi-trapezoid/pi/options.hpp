@@ -21,11 +21,8 @@ struct Options {
   int corrupt = -1;  // rank that loses a block; -1: none
   bool bench = false;
 
-  boost::program_options::options_description description();
-  void validate();  // throws UsageError or HardwareAbsent, and fills n and isa
-
- private:
-  std::string n_text = "1e9", isa_text = "auto";
+  boost::program_options::options_description description();  // parsing throws UsageError or HardwareAbsent
+  void validate() const;                                      // throws UsageError
 };
 
 // The whole number of "1000", "1e9" or "64M" (powers of 1024), exactly. Otherwise throws UsageError with the name

@@ -20,6 +20,11 @@ std::vector<Isa> available_isas();    // on this CPU, best last
 void divide_runs(Isa isa, int runs);  // see kernel.hpp
 void sum_runs(Isa isa, double first, double h, std::span<double> sums);
 
+// Per second: evaluations of 4 / (1 + x^2) by sum_blocks, and independent divisions in vectors of the same width.
+struct Throughput {
+  double evaluations = 0, divisions = 0;
+};
+
 // [first, last)
 struct Range {
   std::int64_t first, last;

@@ -61,12 +61,12 @@ double time_on_gpu(const multinode::Stream& stream, int rounds, Work work) {
 
 }  // namespace
 
-GpuThroughput measure_gpu(int rounds) {
+Throughput measure_gpu(int rounds) {
   constexpr unsigned blocks = 1 << 14;  // 2^30 terms
   constexpr double count = double(blocks) * double(block_length);
   multinode::Stream stream;
   multinode::DeviceBuffer<double> sums(blocks * chains);
-  GpuThroughput best;
+  Throughput best;
   best.evaluations = count / time_on_gpu(stream, rounds, [&] {
                        sum_block<<<blocks, chains, 0, stream.get()>>>(std::int64_t{1} << 30, 0x1p-30, 0, sums.data());
                      });

@@ -1,13 +1,15 @@
 // cluster: a head and nodes that run the processes of jobs: start, status, submit, logs, stop.
 // Exit status: submit and logs have the job's; else 0 done, 1 failed, 2 bad command line or state folder.
 #include "control-plane/cluster.grpc.pb.h"
-#include "placement.hpp"
-#include "scheduler.hpp"
-#include "start.hpp"
+#include "head.hpp"
+#include "log.hpp"
+#include "node.hpp"
 #include "state_folder.hpp"
 #include "tls.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
+#include <multinode/files.hpp>
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
@@ -19,9 +21,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
+#include <optional>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -29,18 +35,13 @@
 namespace {
 
 using namespace cluster;
+namespace fs = std::filesystem;
 namespace po = boost::program_options;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr int interrupted = 130;
 constexpr std::chrono::milliseconds to_answer = 10s;  // for the head to answer
-
-// No head answers.
-class NoHead : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 // The head, as a command line names it.
 class Client {
@@ -54,7 +55,7 @@ class Client {
     return known;
   }
 
-  // Throws UsageError, NoHead, or std::runtime_error if the head refuses.
+  // Throws UsageError, or std::runtime_error if no head answers or the head refuses.
   template <class Request, class Answer>
   Answer call(grpc::Status (Cluster::Stub::*function)(grpc::ClientContext*, const Request&, Answer*),
               const Request& request, std::chrono::milliseconds timeout = to_answer) {
@@ -77,7 +78,8 @@ class Client {
       if (record.ended()) return record.status();
     }
     const grpc::Status status = stream->Finish();
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE || status.ok()) throw NoHead(name_ + " is gone");
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE || status.ok())
+      throw std::runtime_error(name_ + " is gone");
     check(status);
     return multinode::exit_wrong;  // not reached
   }
@@ -103,8 +105,8 @@ class Client {
       case grpc::StatusCode::UNAVAILABLE:
       case grpc::StatusCode::DEADLINE_EXCEEDED:
         stub_.reset();  // the next call reads address and key again
-        throw NoHead(name_ + " does not answer, or has another key; 'cluster start --head' starts one (" +
-                     status.error_message() + ")");
+        throw std::runtime_error(name_ + " does not answer, or has another key; 'cluster start --head' starts one (" +
+                                 status.error_message() + ")");
       default:
         throw std::runtime_error(name_ + " refuses: " + status.error_message());
     }
@@ -133,6 +135,11 @@ void print(const Status& status) {
   jobs.print(std::cout);
 }
 
+std::chrono::milliseconds timeout_of(double seconds) {
+  multinode::require_range("--timeout", seconds, 0.001, 31'536'000.0);
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+}
+
 // The command line of `cluster logs JOB [OPTIONS]` and `cluster stop [JOB] [OPTIONS]`: the job, or 0. Nothing after
 // --help.
 std::optional<std::int64_t> parse_job(int argc, const char* const* argv, const std::string& title, Client& client) {
@@ -142,11 +149,88 @@ std::optional<std::int64_t> parse_job(int argc, const char* const* argv, const s
   if (argc > 1 && argv[1][0] != '-') {
     const std::string text = *++argv;
     --argc;
-    if (text.find_first_not_of("0123456789") == text.npos && text.size() < 18) job = std::stoll(text);
+    job = multinode::parse_decimal<std::int64_t>(text).value_or(0);
     if (job == 0) throw multinode::UsageError("'" + text + "' is not the number of a job; 'cluster status' shows them");
   }
   if (!multinode::parse_command_line(argc, argv, known, true)) return std::nullopt;
   return job;
+}
+
+// Those of CUDA_VISIBLE_DEVICES, as CUDA reads it: it ends at the first entry that is no device. Without the variable:
+// the files /dev/nvidia0, /dev/nvidia1 ...
+int count_gpus() {
+  int count = 0;
+  if (const char* const given = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    std::istringstream entries(given);
+    for (std::string entry;
+         std::getline(entries, entry, ',') && !entry.empty() && entry[0] != '-' && entry != "NoDevFiles";)
+      ++count;
+    return count;
+  }
+  for (const std::string& name : multinode::names_in("/dev"))
+    if (name.starts_with("nvidia") && multinode::parse_decimal<int>(name.substr(6))) ++count;
+  return count;
+}
+
+// Stays until the head or the node ends.
+int start(int argc, const char* const* argv) {
+  const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
+  HeadOptions with_head;
+  NodeOptions node;
+  bool is_head = false;
+  double timeout = 0;
+  std::string address, jobs = programs / "jobs", state;
+  po::options_description known("Options of cluster start");
+  known.add_options()                                                                                 //
+      ("head", po::bool_switch(&is_head), "start a head, and a node beside it")                       //
+      ("address", po::value(&address)->value_name("HOST:PORT"), "start a node that joins this head")  //
+      ("host", po::value(&with_head.host)->default_value(with_head.host),
+       "with --head: the name or address to listen on, by which others reach this host")                   //
+      ("port", po::value(&with_head.port)->default_value(with_head.port), "with --head; 0: any free one")  //
+      ("num-cpus",
+       po::value(&node.cpus)->default_value(static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
+       "maximum number of job processes on this host")                                   //
+      ("num-gpus", po::value(&node.gpus)->default_value(count_gpus()), "GPUs for them")  //
+      ("jobs", po::value(&jobs)->default_value(jobs)->value_name("DIR"),
+       "the job folder: only its programs can run here")  //
+      ("state", po::value(&state)->value_name("DIR"),
+       "folder for the key, the address and what jobs write (default: ~/.multinode-cluster)")  //
+      ("timeout", po::value(&timeout)->default_value(60, "60"), "seconds that the head may take to answer");
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  if (is_head == !address.empty())
+    throw multinode::UsageError("say either --head or --address HOST:PORT; see cluster start --help");
+  multinode::require_range("--num-cpus", node.cpus, 0, Scheduler::most_cpus);
+  multinode::require_range("--num-gpus", node.gpus, 0, Scheduler::most_gpus);
+  node.timeout = timeout_of(timeout);
+  node.jobs = fs::absolute(jobs);
+  if (!fs::is_directory(node.jobs)) throw multinode::UsageError("--jobs: " + node.jobs.string() + " is not a folder");
+  node.keeper = programs / "job_keeper";
+
+  const StateFolder folder(state.empty() ? StateFolder::default_path() : fs::path(state));
+  const multinode::Descriptor lock = is_head ? folder.lock() : multinode::Descriptor();
+  std::signal(SIGPIPE, SIG_IGN);
+  const multinode::Signals signals{SIGTERM, SIGINT, SIGHUP};  // before there are threads: they block them too
+  Log log(STDERR_FILENO);
+  node.log = [&](const std::string& line) { log(line); };
+  std::optional<Head> head;
+  if (is_head) {
+    with_head.key = node.key = make_key();
+    with_head.records = folder.records();
+    with_head.log = node.log;
+    head.emplace(with_head);
+    node.on_signal = [&](const std::string& signal) { head->leave("the head was stopped (" + signal + ")"); };
+    const bool anywhere = with_head.host == "0.0.0.0" || with_head.host == "::";
+    node.head = {anywhere ? multinode::host_name() : with_head.host, head->port()};
+    folder.write_key(node.key);
+    folder.write_address(node.head);
+    log("the head listens on " + to_string(node.head) + "; nodes join with 'cluster start --address " +
+        to_string(node.head) + "' and the key in " + folder.path().string());
+  } else {
+    node.head = multinode::parse_endpoint(address, "--address");
+    node.key = folder.read_key();
+  }
+  log("left: " + run_node(node, signals));
+  return multinode::exit_right;
 }
 
 int status(int argc, const char* const* argv) {
@@ -160,8 +244,7 @@ int status(int argc, const char* const* argv) {
   known.add(client.description());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   multinode::require_range("--wait-for-nodes", wanted, 0, 1000);
-  multinode::require_range("--timeout", timeout, 0.001, 31'536'000.0);
-  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(timeout));
+  const std::chrono::milliseconds limit = timeout_of(timeout);
   for (const auto end = Clock::now() + limit;; std::this_thread::sleep_for(50ms)) {
     const bool late = Clock::now() >= end;
     try {
@@ -174,9 +257,7 @@ int status(int argc, const char* const* argv) {
       std::cerr << "cluster: " << status.nodes_size() << " of " << counted(wanted, "node") << " came within "
                 << multinode::detail::to_text(limit) << "\n";
       return multinode::exit_wrong;
-    } catch (const NoHead&) {
-      if (wanted == 0 || late) throw;
-    } catch (const multinode::UsageError&) {  // no address or key yet
+    } catch (const std::exception&) {  // no head, or no address or key yet
       if (wanted == 0 || late) throw;
     }
   }
@@ -272,11 +353,9 @@ constexpr std::string_view usage =
 
 int run(int argc, const char* const* argv) {
   const std::string_view command = argc > 1 ? argv[1] : "";
-  if (command == "start") return cluster::start(argc - 1, argv + 1);
-  if (command == "status") return status(argc - 1, argv + 1);
-  if (command == "submit") return submit(argc - 1, argv + 1);
-  if (command == "logs") return logs(argc - 1, argv + 1);
-  if (command == "stop") return stop(argc - 1, argv + 1);
+  for (const auto& [name, function] :
+       {std::pair{"start", &start}, {"status", &status}, {"submit", &submit}, {"logs", &logs}, {"stop", &stop}})
+    if (command == name) return function(argc - 1, argv + 1);
   if (command != "--help" && command != "-h")
     throw multinode::UsageError((argc > 1 ? "no command '" + std::string(command) + "'" : "no command") +
                                 ": say start, status, submit, logs or stop; see --help");

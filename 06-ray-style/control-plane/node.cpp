@@ -13,6 +13,7 @@
 #include <multinode/launch.hpp>
 #include <multinode/socket.hpp>
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -35,22 +36,11 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr char protocol_version[] = "3";
 constexpr auto patience = 500ms;          // from SIGTERM to SIGKILL
 constexpr std::size_t most_waiting = 64;  // messages, with up to 64 KiB of output each
 
-std::int64_t nanoseconds(Clock::time_point time) { return std::chrono::nanoseconds(time.time_since_epoch()).count(); }
-
 std::string to_text(const Which& which) {
-  return "job " + std::to_string(which.job()) + ", attempt " + std::to_string(which.attempt()) + ", rank " +
-         std::to_string(which.rank());
-}
-
-std::vector<std::string> split(const std::string& text, char at) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
-  return parts;
+  return fmt::format("job {}, attempt {}, rank {}", which.job(), which.attempt(), which.rank());
 }
 
 // The environment of the process `local` of those that `start` names: this one's, less what would make the program
@@ -58,26 +48,25 @@ std::vector<std::string> split(const std::string& text, char at) {
 std::vector<std::string> environment_of(const Start& start, int local, const std::string& head) {
   multinode::Environment variables = multinode::without_process_variables(multinode::current_environment());
   std::vector<std::string> own_gpus;  // CUDA's names of this node's GPUs, where it was given some of the host's
-  if (const auto found = variables.find("CUDA_VISIBLE_DEVICES"); found != variables.end())
-    own_gpus = split(found->second, ',');
+  std::istringstream names(variables["CUDA_VISIBLE_DEVICES"]);
+  for (std::string name; std::getline(names, name, ',');) own_gpus.push_back(name);
   variables.emplace("OMP_NUM_THREADS", "1");  // unless set: a process is given one CPU
-  const std::pair<const char*, int> numbers[] = {
+  const std::pair<const char*, std::int64_t> numbers[] = {
       {"RANK", start.first_rank() + local},       {"LOCAL_RANK", local},
       {"WORLD_SIZE", start.world_size()},         {"LOCAL_WORLD_SIZE", start.count()},
       {"GROUP_RANK", start.node_rank()},          {"GROUP_WORLD_SIZE", start.node_count()},
-      {"CLUSTER_RESTART_COUNT", start.attempt()},
+      {"CLUSTER_RESTART_COUNT", start.attempt()}, {"CLUSTER_JOB_ID", start.job()},
   };
   for (const auto& [name, value] : numbers) variables[name] = std::to_string(value);
-  variables["CLUSTER_JOB_ID"] = std::to_string(start.job());
   variables["CLUSTER_STORE"] =
       multinode::with_token({{head, static_cast<std::uint16_t>(start.store_port())}, start.store_token()});
-  const int gpus = start.count() > 0 ? start.gpus_size() / start.count() : 0;
-  std::string devices;
+  const int gpus = start.gpus_size() / start.count();
+  std::string& devices = variables["CUDA_VISIBLE_DEVICES"];
+  devices.clear();  // empty: none, although the node may have some
   for (int i = 0; i < gpus; ++i) {
     const auto gpu = static_cast<std::size_t>(start.gpus(local * gpus + i));
     devices += (i ? "," : "") + (gpu < own_gpus.size() ? own_gpus[gpu] : std::to_string(gpu));
   }
-  variables["CUDA_VISIBLE_DEVICES"] = devices;  // empty: none, although the node may have some
 
   std::vector<std::string> result;
   for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
@@ -101,15 +90,16 @@ class Node {
     asked_ = Clock::now();
     stream_ = stub_->Join(&call_);
     leased_until_ = deadline;  // for the welcome
-    outbox_.emplace([this](const FromNode& message) { return stream_->Write(message); },
-                    [] {
-                      FromNode message;
-                      message.mutable_beat()->set_sent(nanoseconds(Clock::now()));
-                      return message;
-                    });
+    outbox_.emplace(
+        [this](const FromNode& message) { return stream_->Write(message); },
+        [] {
+          FromNode message;
+          message.mutable_beat()->set_sent(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count());
+          return message;
+        });
     FromNode message;
     Hello& hello = *message.mutable_hello();
-    hello.set_version(protocol_version);
+    hello.set_version("3");
     hello.set_host(multinode::host_name());
     hello.set_pid(getpid());
     hello.set_cpus(options.cpus);
@@ -167,15 +157,12 @@ class Node {
     over_ = true;
     wake();
   }
-  void wake() const {
-    const std::uint64_t one = 1;
-    (void)!write(wake_.get(), &one, sizeof one);  // full: it is readable already
-  }
+  void wake() const { eventfd_write(wake_.get(), 1); }
 
   // Takes what the head and the signals want.
   void hear() {
-    std::uint64_t count = 0;
-    (void)!read(wake_.get(), &count, sizeof count);
+    eventfd_t count = 0;
+    eventfd_read(wake_.get(), &count);
     while (const auto signal = signals_.next()) {
       const std::string name = strsignal(static_cast<int>(signal->ssi_signo));
       if (options_.on_signal) options_.on_signal(name);
@@ -191,9 +178,8 @@ class Node {
     for (const ToNode& message : inbox) {
       if (message.has_welcome()) {
         joined_ = true;
-        options_.log("joined " + name_ + " as node " + std::to_string(message.welcome().node()) + ": " +
-                     std::to_string(options_.cpus) + " CPUs, " + std::to_string(options_.gpus) + " GPUs; jobs are in " +
-                     options_.jobs.string());
+        options_.log(fmt::format("joined {} as node {}: {} CPUs, {} GPUs; jobs are in {}", name_,
+                                 message.welcome().node(), options_.cpus, options_.gpus, options_.jobs.string()));
       }
       if (message.has_beat()) renew_leases();
       if (message.has_start() && reason_.empty()) start(message.start());
@@ -224,13 +210,13 @@ class Node {
   void leave(const std::string& reason) {
     if (!reason_.empty()) return;
     reason_ = reason;
-    if (!members_.empty()) options_.log("stops " + std::to_string(members_.size()) + " processes: " + reason);
+    if (!members_.empty()) options_.log(fmt::format("stops {} processes: {}", members_.size(), reason));
   }
 
   void start(const Start& start) {
-    options_.log("job " + std::to_string(start.job()) + ", attempt " + std::to_string(start.attempt()) + ": starts " +
-                 start.program() + ", ranks " + std::to_string(start.first_rank()) + " to " +
-                 std::to_string(start.first_rank() + start.count() - 1) + " of " + std::to_string(start.world_size()));
+    options_.log(fmt::format("job {}, attempt {}: starts {}, ranks {} to {} of {}", start.job(), start.attempt(),
+                             start.program(), start.first_rank(), start.first_rank() + start.count() - 1,
+                             start.world_size()));
     for (int local = 0; local < start.count(); ++local) {
       Member member;
       member.which.set_job(start.job());
@@ -298,7 +284,7 @@ class Node {
       }
       if (!status || process.output() >= 0) return false;
       if (*status != 0 && !member.stopped)
-        options_.log(to_text(member.which) + ": ended with status " + std::to_string(*status));
+        options_.log(fmt::format("{}: ended with status {}", to_text(member.which), *status));
       send(ended(member.which, *status));
       return true;
     });

@@ -1,7 +1,8 @@
 #include "placement.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdint>
 #include <numeric>
 #include <tuple>
 
@@ -9,11 +10,15 @@ namespace cluster {
 
 namespace {
 
-std::vector<int> rooms_of(std::span<const Slots> free, int gpus) {
+// How many workers fit on each node.
+std::vector<int> rooms_of(const Job& job, std::span<const Slots> free) {
+  const int gpus = job.gpus_per_worker();
   std::vector<int> rooms;
   for (const Slots& node : free) rooms.push_back(gpus > 0 ? std::min(node.cpus, node.gpus / gpus) : node.cpus);
   return rooms;
 }
+
+int sum_of(const std::vector<int>& rooms) { return std::accumulate(rooms.begin(), rooms.end(), 0); }
 
 std::vector<int> pack(const std::vector<int>& rooms, int workers) {
   std::vector<std::size_t> largest(rooms.size());
@@ -45,29 +50,37 @@ std::vector<int> spread(const std::vector<int>& rooms, int workers) {
 
 }  // namespace
 
-int room(std::span<const Slots> free, int gpus) {
-  const std::vector<int> rooms = rooms_of(free, gpus);
-  return std::accumulate(rooms.begin(), rooms.end(), 0);
+Slots sum(std::span<const Slots> nodes) { return std::accumulate(nodes.begin(), nodes.end(), Slots()); }
+
+bool fits(const Job& job, Slots sum) {
+  const Slots wanted = slots_of(job, job.num_workers());
+  return wanted.cpus <= sum.cpus && wanted.gpus <= sum.gpus;
 }
 
-std::vector<int> place(std::span<const Slots> free, int workers, int gpus, Placement placement) {
-  if (room(free, gpus) < workers) return {};
-  const std::vector<int> rooms = rooms_of(free, gpus);
-  return placement == SPREAD ? spread(rooms, workers) : pack(rooms, workers);
+bool fits(const Job& job, std::span<const Slots> free) { return job.num_workers() <= sum_of(rooms_of(job, free)); }
+
+std::vector<int> place(const Job& job, std::span<const Slots> free) {
+  if (!fits(job, free)) return {};
+  const std::vector<int> rooms = rooms_of(job, free);
+  return job.placement() == SPREAD ? spread(rooms, job.num_workers()) : pack(rooms, job.num_workers());
 }
 
-std::string why_not(Slots free, Slots all, int room, int workers, int gpus) {
+std::string why_not(const Job& job, std::span<const Slots> free, std::span<const Slots> all) {
+  if (all.empty()) return "the cluster has no nodes";
+  const int workers = job.num_workers();
+  const Slots wanted = slots_of(job, workers), left = sum(free), most = sum(all);
   const std::string who = counted(workers, "worker") + (workers == 1 ? " wants " : " want ");
-  for (const auto& [wanted, sum, sum_of_all, name] : {std::tuple(std::int64_t{workers}, free.cpus, all.cpus, "CPU"),
-                                                      {std::int64_t{workers} * gpus, free.gpus, all.gpus, "GPU"}}) {
-    const std::string want = who + counted(wanted, name) + ", ";
-    if (sum_of_all < wanted)
-      return want + "the cluster has " + (sum_of_all ? "only " + std::to_string(sum_of_all) : "none");
-    if (sum < wanted)
-      return want + std::to_string(sum) + " of " + std::to_string(sum_of_all) + (sum == 1 ? " is free" : " are free");
+  for (const auto& [want, free_now, at_most, name] :
+       {std::tuple(wanted.cpus, left.cpus, most.cpus, "CPU"), {wanted.gpus, left.gpus, most.gpus, "GPU"}}) {
+    if (at_most < want)
+      return fmt::format("{}{}, the cluster has {}", who, counted(want, name),
+                         at_most ? fmt::format("only {}", at_most) : "none");
+    if (free_now < want)
+      return fmt::format("{}{}, {} of {} {} free", who, counted(want, name), free_now, at_most,
+                         free_now == 1 ? "is" : "are");
   }
-  return "each worker wants 1 CPU and " + counted(gpus, "GPU") + " on one node: there is room for " +
-         std::to_string(room) + " of " + std::to_string(workers);
+  return fmt::format("each worker wants 1 CPU and {} on one node: there is room for {} of {}",
+                     counted(job.gpus_per_worker(), "GPU"), sum_of(rooms_of(job, free)), workers);
 }
 
 std::string counted(std::int64_t count, const std::string& what) {

@@ -1,6 +1,9 @@
 #include "scheduler.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/options.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -19,21 +22,9 @@ bool printable(const std::string& text) {
 }
 
 std::string ending(int status) {
-  if (status <= 128) return "ended with status " + std::to_string(status);
+  if (status <= 128) return fmt::format("ended with status {}", status);
   const char* name = sigabbrev_np(status - 128);
-  return "was killed by signal " + std::to_string(status - 128) + (name ? " (SIG" + std::string(name) + ")" : "");
-}
-
-void add(Slots& sum, const Slots& slots, int sign) {
-  sum = {sum.cpus + sign * slots.cpus, sum.gpus + sign * slots.gpus};
-}
-
-// What `count` workers of a job take.
-Slots slots_of(const Job& job, int count) { return {count, count * job.gpus_per_worker()}; }
-
-bool fit(const Slots& sum, const Job& job) {
-  const Slots wanted = slots_of(job, job.num_workers());
-  return wanted.cpus <= sum.cpus && wanted.gpus <= sum.gpus;
+  return fmt::format("was killed by signal {}", status - 128) + (name ? fmt::format(" (SIG{})", name) : "");
 }
 
 }  // namespace
@@ -52,45 +43,34 @@ void check_job(const Job& job) {
     bytes += argument.size() + 1;
   }
   require(bytes <= Scheduler::most_argument_bytes,
-          "the arguments of a job may have " + std::to_string(Scheduler::most_argument_bytes) + " bytes together");
-  const auto in_range = [&](const char* name, int value, int low, int high) {
-    require(value >= low && value <= high, std::string(name) + " must be from " + std::to_string(low) + " to " +
-                                               std::to_string(high) + ", not " + std::to_string(value));
-  };
-  in_range("the number of workers", job.num_workers(), 1, Scheduler::most_workers);
-  in_range("the GPUs of a worker", job.gpus_per_worker(), 0, 1 << 10);
-  in_range("the number of failures", job.max_failures(), -1, 1'000'000);
+          fmt::format("the arguments of a job may have {} bytes together", Scheduler::most_argument_bytes));
+  multinode::require_range("the number of workers", job.num_workers(), 1, Scheduler::most_workers);
+  multinode::require_range("the GPUs of a worker", job.gpus_per_worker(), 0, Scheduler::most_gpus);
+  multinode::require_range("the number of failures", job.max_failures(), -1, 1'000'000);
   require(Placement_IsValid(job.placement()), "the placement of a job is PACK or SPREAD");
 }
 
 std::int64_t Scheduler::join(const Hello& hello, NodeLink link) {
   if (!left_.empty()) throw std::runtime_error("the cluster ends: " + left_);
   if (hello.version() != "3") throw std::runtime_error("the head speaks version 3, not '" + hello.version() + "'");
-  if (nodes_.size() >= most_nodes) throw std::runtime_error("the cluster has " + std::to_string(most_nodes) + " nodes");
-  if (hello.cpus() < 0 || hello.cpus() > 1 << 16 || hello.gpus() < 0 || hello.gpus() > 1 << 10 ||
+  if (nodes_.size() >= most_nodes) throw std::runtime_error(fmt::format("the cluster has {} nodes", most_nodes));
+  if (hello.cpus() < 0 || hello.cpus() > most_cpus || hello.gpus() < 0 || hello.gpus() > most_gpus ||
       hello.host().empty() || hello.host().size() > 255 || !printable(hello.host()))
     throw std::runtime_error("its name, or its number of CPUs or GPUs, is out of range");
   const std::int64_t id = next_node_++;
   Node& node = nodes_[id];
   node.hello = hello;
   node.link = std::move(link);
-  node.free = {hello.cpus(), hello.gpus()};
+  node.all = node.free = {hello.cpus(), hello.gpus()};
   node.gpus_used.resize(static_cast<std::size_t>(hello.gpus()));
-  release(node, 1);
+  ++membership_;
   ToNode message;
   message.mutable_welcome()->set_node(id);
   node.link.send(message);
-  surroundings_.log("node " + std::to_string(id) + " (" + name(hello) + ") joined with " +
-                    counted(hello.cpus(), "CPU") + " and " + counted(hello.gpus(), "GPU"));
+  surroundings_.log(fmt::format("node {} ({}) joined with {} and {}", id, name(hello), counted(hello.cpus(), "CPU"),
+                                counted(hello.gpus(), "GPU")));
   schedule();
   return id;
-}
-
-// A node comes (+1) or goes (-1), with what is free on it.
-void Scheduler::release(const Node& node, int sign) {
-  ++membership_;
-  add(free_, node.free, sign);
-  add(all_, {node.hello.cpus(), node.hello.gpus()}, sign);
 }
 
 void Scheduler::hear(std::int64_t node, const FromNode& message) {
@@ -110,8 +90,7 @@ void Scheduler::hear(std::int64_t node, const FromNode& message) {
         gang.state == State::running)
       show(job, gang);
   } else if (message.has_output()) {
-    const std::string before =
-        "(worker " + std::to_string(which.rank()) + ", " + member.host + ", " + std::to_string(member.pid) + ") ";
+    const std::string before = fmt::format("(worker {}, {}, {}) ", which.rank(), member.host, member.pid);
     const std::string& text = message.output().text();
     std::string lines;
     for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
@@ -122,7 +101,7 @@ void Scheduler::hear(std::int64_t node, const FromNode& message) {
   } else if (message.has_ended()) {
     const Ended& ended = message.ended();
     const std::string who = name(gang, which.rank());
-    end(job, gang, member);
+    end(gang, member);
     const bool in_vain = ended.status() == cannot_execute || ended.status() == not_found;
     if (!ended.error().empty())
       fail(job, gang, ended.status() != 0 ? ended.status() : 1, who + ": " + ended.error(), false);
@@ -136,18 +115,18 @@ void Scheduler::hear(std::int64_t node, const FromNode& message) {
 void Scheduler::lose(std::int64_t node, const std::string& why, std::chrono::milliseconds lease) {
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return;
-  const std::string what = "node " + std::to_string(node) + " (" + name(found->second.hello) + ") is gone: " + why;
+  const std::string what = fmt::format("node {} ({}) is gone: {}", node, name(found->second.hello), why);
   surroundings_.log(what);
-  const Node lost = std::move(found->second);
-  release(lost, -1);
   nodes_.erase(found);
-  for (const auto& [job, count] : lost.processes) {
-    const auto at = gangs_.find(job);
-    if (at == gangs_.end()) continue;
-    Gang& gang = at->second;
+  ++membership_;
+  for (auto next = gangs_.begin(); next != gangs_.end();) {
+    const auto at = next++;
+    auto& [job, gang] = *at;
+    int lost = 0;
     for (Member& member : gang.members)
-      if (member.node == node && !std::exchange(member.ended, true)) --gang.left;
-    gang.nodes.erase(node);
+      if (member.node == node && !std::exchange(member.ended, true)) ++lost;
+    if (lost == 0) continue;
+    gang.left -= lost;
     gang.earliest = std::max(gang.earliest, surroundings_.now() + lease);
     fail(job, gang, 1, what);
     settle(at);
@@ -158,16 +137,17 @@ void Scheduler::lose(std::int64_t node, const std::string& why, std::chrono::mil
 std::int64_t Scheduler::submit(const Job& job) {
   check_job(job);
   if (!left_.empty()) throw std::runtime_error("the cluster ends: " + left_);
-  if (gangs_.size() >= most_jobs) throw std::runtime_error("the cluster has " + std::to_string(most_jobs) + " jobs");
+  if (gangs_.size() >= most_jobs) throw std::runtime_error(fmt::format("the cluster has {} jobs", most_jobs));
   const std::int64_t id = next_job_++;
   gangs_[id].job = job;
   waiting_.insert(id);
-  say(id, ": submitted: " + job.program() + ", " + counted(job.num_workers(), "worker"));
-  surroundings_.log("job " + std::to_string(id) + ": " + job.program() + ", " + counted(job.num_workers(), "worker"));
+  const std::string what = job.program() + ", " + counted(job.num_workers(), "worker");
+  say(id, ": submitted: " + what);
+  surroundings_.log(fmt::format("job {}: {}", id, what));
   schedule();
   if (const auto found = gangs_.find(id);
       found != gangs_.end() && found->second.state == State::waiting && found->second.waiting.empty())
-    wait(id, found->second, "job " + std::to_string(*waiting_.begin()) + " is before it");
+    wait(id, found->second, fmt::format("job {} is before it", *waiting_.begin()));
   return id;
 }
 
@@ -190,7 +170,7 @@ void Scheduler::tick() {
       due = true;
     } else if (gang.state == State::stopping && gang.stop_by <= now) {
       gang.stop_by = Clock::time_point::max();
-      for (const std::int64_t node : gang.nodes) nodes_.at(node).link.drop();
+      for (const std::int64_t node : nodes_of(gang)) nodes_.at(node).link.drop();
     }
   }
   if (due) schedule();
@@ -211,6 +191,7 @@ void Scheduler::leave(const std::string& reason) {
 
 Status Scheduler::status() const {
   Status status;
+  const std::vector<Slots> free = slots(&Node::free), all = slots(&Node::all);
   for (const auto& [id, node] : nodes_) {
     NodeStatus& one = *status.add_nodes();
     one.set_node(id);
@@ -228,46 +209,50 @@ Status Scheduler::status() const {
     one.set_num_workers(gang.job.num_workers());
     one.set_failures(gang.failures);
     if (gang.state == State::stopping) one.set_waiting("its processes are ending");
-    if (gang.state == State::waiting) one.set_waiting(fit(all_, gang.job) ? gang.waiting : why_not(gang.job));
+    if (gang.state == State::waiting)
+      one.set_waiting(fits(gang.job, sum(all)) ? gang.waiting : why_not(gang.job, free, all));
   }
   return status;
 }
 
 // Looks at the first job that waits, and at those behind it only while each can be started or is larger than the whole
-// cluster. The sums tell for most of them, without a look at the nodes.
+// cluster. The sum tells for most of these, without a look at the nodes.
 void Scheduler::schedule() {
+  std::vector<Slots> free = slots(&Node::free);
+  const std::vector<Slots> all = slots(&Node::all);
+  const Slots sum_of_all = sum(all);
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     const std::int64_t job = *next++;
     Gang& gang = gangs_.at(job);
     if (gang.refused_at == membership_) continue;
     if (gang.earliest > surroundings_.now())
       return wait(job, gang, "its processes may start again once a second, and when the lease of a lost node is over");
-    if (!fit(all_, gang.job)) {
-      if (gang.waiting.empty()) wait(job, gang, why_not(gang.job));  // status() has the newest reason
-      gang.refused_at = membership_;
-      continue;
-    }
-    if (!fit(free_, gang.job)) return wait(job, gang, why_not(gang.job));
-    std::vector<Slots> free, all;
-    for (const auto& [id, node] : nodes_) {
-      free.push_back(node.free);
-      all.push_back({node.hello.cpus(), node.hello.gpus()});
-    }
-    const int workers = gang.job.num_workers(), gpus = gang.job.gpus_per_worker();
-    if (const auto counts = place(free, workers, gpus, gang.job.placement()); !counts.empty()) {
+    if (!fits(gang.job, sum_of_all)) {
+      if (gang.waiting.empty()) wait(job, gang, why_not(gang.job, free, all));  // status() has the newest reason
+    } else if (const auto counts = place(gang.job, free); !counts.empty()) {
       start(job, gang, counts);
+      free = slots(&Node::free);
       continue;
+    } else {
+      wait(job, gang, why_not(gang.job, free, all));
+      if (fits(gang.job, all)) return;
     }
-    wait(job, gang, cluster::why_not(free_, all_, room(free, gpus), workers, gpus));
-    if (room(all, gpus) >= workers) return;
     gang.refused_at = membership_;
   }
 }
 
-// Why a job waits that needs more than the sum of what is free.
-std::string Scheduler::why_not(const Job& job) const {
-  return nodes_.empty() ? "the cluster has no nodes"
-                        : cluster::why_not(free_, all_, 0, job.num_workers(), job.gpus_per_worker());
+std::vector<Slots> Scheduler::slots(Slots Node::*which) const {
+  std::vector<Slots> slots;
+  for (const auto& [id, node] : nodes_) slots.push_back(node.*which);
+  return slots;
+}
+
+// The nodes that have processes of the gang.
+std::set<std::int64_t> Scheduler::nodes_of(const Gang& gang) {
+  std::set<std::int64_t> nodes;
+  for (const Member& member : gang.members)
+    if (!member.ended) nodes.insert(member.node);
+  return nodes;
 }
 
 void Scheduler::start(std::int64_t job, Gang& gang, const std::vector<int>& counts) {
@@ -298,9 +283,7 @@ void Scheduler::start(std::int64_t job, Gang& gang, const std::vector<int>& coun
     start.set_count(*count++);
     if (start.count() == 0) continue;
     start.clear_gpus();
-    node.processes[job] = start.count();
-    gang.nodes.insert(id);
-    for (Slots* const slots : {&node.free, &free_}) add(*slots, slots_of(gang.job, start.count()), -1);
+    node.free = node.free - slots_of(gang.job, start.count());
     auto gpu = node.gpus_used.begin();
     for (int i = 0; i < start.count(); ++i) {
       Member& member = gang.members.emplace_back();
@@ -317,44 +300,38 @@ void Scheduler::start(std::int64_t job, Gang& gang, const std::vector<int>& coun
     start.set_first_rank(start.first_rank() + start.count());
     start.set_node_rank(start.node_rank() + 1);
   }
-  surroundings_.log("job " + std::to_string(job) + " starts on " + counted(start.node_count(), "node") + ", attempt " +
-                    std::to_string(gang.attempt));
+  surroundings_.log(
+      fmt::format("job {} starts on {}, attempt {}", job, counted(start.node_count(), "node"), gang.attempt));
 }
 
 // Where the processes are, when all have been started: a line per node.
 void Scheduler::show(std::int64_t job, const Gang& gang) {
-  const std::string before = "cluster: job " + std::to_string(job) + ": ";
   std::string lines;
-  std::int64_t nodes = 0;
+  int nodes = 0;
   for (std::size_t rank = 0; rank < gang.members.size(); ++rank) {
     const Member& member = gang.members[rank];
     if (rank == 0 || member.node != gang.members[rank - 1].node) {
       ++nodes;
-      lines += "\n" + before + "node " + std::to_string(member.node) + " (" + member.host + ") has rank " +
-               std::to_string(rank) + " and up, pids";
+      lines +=
+          fmt::format("\ncluster: job {}: node {} ({}) has rank {} and up, pids", job, member.node, member.host, rank);
     }
-    lines += " " + std::to_string(member.pid);
+    lines += fmt::format(" {}", member.pid);
   }
-  surroundings_.write(
-      job, before + counted(gang.job.num_workers(), "worker") + " on " + counted(nodes, "node") + lines + "\n");
+  say(job, fmt::format(": {} on {}{}", counted(gang.job.num_workers(), "worker"), counted(nodes, "node"), lines));
 }
 
-void Scheduler::end(std::int64_t job, Gang& gang, Member& member) {
+void Scheduler::end(Gang& gang, Member& member) {
   member.ended = true;
   --gang.left;
   Node& node = nodes_.at(member.node);
-  for (Slots* const slots : {&node.free, &free_}) add(*slots, slots_of(gang.job, 1), 1);
+  node.free = node.free + slots_of(gang.job, 1);
   for (const int gpu : member.gpus) node.gpus_used[static_cast<std::size_t>(gpu)] = false;
-  if (--node.processes.at(job) == 0) {
-    node.processes.erase(job);
-    gang.nodes.erase(member.node);
-  }
 }
 
 void Scheduler::fail(std::int64_t job, Gang& gang, int status, const std::string& what, bool again) {
   if (gang.state != State::running) return;
   ++gang.failures;
-  surroundings_.log("job " + std::to_string(job) + " failed: " + what);
+  surroundings_.log(fmt::format("job {} failed: {}", job, what));
   if (again && (gang.job.max_failures() < 0 || gang.failures <= gang.job.max_failures()))
     say(job, " failed and will start again: " + what);
   else
@@ -368,7 +345,7 @@ void Scheduler::stop(std::int64_t job, Gang& gang) {
   ToNode message;
   message.mutable_stop()->set_job(job);
   message.mutable_stop()->set_attempt(gang.attempt);
-  for (const std::int64_t node : gang.nodes) nodes_.at(node).link.send(message);
+  for (const std::int64_t node : nodes_of(gang)) nodes_.at(node).link.send(message);
 }
 
 // What follows when no process of the gang is left.
@@ -382,19 +359,18 @@ void Scheduler::settle(Gangs::iterator found) {
   waiting_.insert(job);
   ++gang.attempt;
   gang.members.clear();
-  gang.nodes.clear();
   gang.store = {};
 }
 
 void Scheduler::finish(Gangs::iterator found) {
   const auto& [job, gang] = *found;
   const auto& [status, what] = *gang.outcome;
-  const std::string failures = gang.failures > 0 ? " after " + counted(gang.failures, "failure") : std::string();
-  say(job, (status == 0                         ? " has ended"
-            : status == stopped && what.empty() ? " was stopped"
-                                                : " failed with status " + std::to_string(status)) +
-               failures + (what.empty() ? "" : ": " + what));
-  surroundings_.log("job " + std::to_string(job) + " ended with status " + std::to_string(status));
+  const std::string verdict = status == 0                         ? "has ended"
+                              : status == stopped && what.empty() ? "was stopped"
+                                                                  : fmt::format("failed with status {}", status);
+  const std::string failures = gang.failures > 0 ? " after " + counted(gang.failures, "failure") : "";
+  say(job, " " + verdict + failures + (what.empty() ? "" : ": " + what));
+  surroundings_.log(fmt::format("job {} ended with status {}", job, status));
   surroundings_.ended(job, status);
   waiting_.erase(job);
   gangs_.erase(found);
@@ -406,15 +382,14 @@ void Scheduler::wait(std::int64_t job, Gang& gang, const std::string& why) {
 }
 
 void Scheduler::say(std::int64_t job, const std::string& what) {
-  surroundings_.write(job, "cluster: job " + std::to_string(job) + what + "\n");
+  surroundings_.write(job, fmt::format("cluster: job {}{}\n", job, what));
 }
 
-std::string Scheduler::name(const Hello& hello) { return hello.host() + ", pid " + std::to_string(hello.pid()); }
+std::string Scheduler::name(const Hello& hello) { return fmt::format("{}, pid {}", hello.host(), hello.pid()); }
 
 std::string Scheduler::name(const Gang& gang, int rank) {
   const Member& member = gang.members[static_cast<std::size_t>(rank)];
-  return "rank " + std::to_string(rank) + " (" + member.host +
-         (member.pid != 0 ? ", pid " + std::to_string(member.pid) : "") + ")";
+  return fmt::format("rank {} ({}{})", rank, member.host, member.pid != 0 ? fmt::format(", pid {}", member.pid) : "");
 }
 
 }  // namespace cluster

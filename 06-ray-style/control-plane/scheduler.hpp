@@ -25,7 +25,7 @@ class Scheduler {
   using Clock = std::chrono::steady_clock;
 
   static constexpr std::size_t most_nodes = 1000, most_jobs = 2000, most_argument_bytes = 64 << 10;
-  static constexpr int most_workers = 10'000;
+  static constexpr int most_workers = 10'000, most_cpus = 1 << 16, most_gpus = 1 << 10;  // the last two: per node
   static constexpr std::chrono::seconds between_attempts{1};  // from start to start, at least
   static constexpr std::chrono::seconds to_stop{10};          // after which a node that still runs processes is dropped
 
@@ -71,9 +71,8 @@ class Scheduler {
   struct Node {
     Hello hello;
     NodeLink link;
-    Slots free;
+    Slots all, free;
     std::vector<bool> gpus_used;
-    std::map<std::int64_t, int> processes;  // of each job that has some here
   };
   using Nodes = std::map<std::int64_t, Node>;
   struct Member {
@@ -90,7 +89,6 @@ class Scheduler {
     int attempt = 0, failures = 0;
     std::vector<Member> members;  // of this attempt, by rank
     int started = 0, left = 0;    // members: with a pid; not ended
-    std::set<std::int64_t> nodes;
     Store store;
     Clock::time_point earliest{}, stop_by{};
     std::int64_t refused_at = -1;  // the state of membership_ in which it was larger than the cluster
@@ -106,15 +104,15 @@ class Scheduler {
   void schedule();
   void start(std::int64_t job, Gang& gang, const std::vector<int>& counts);
   void show(std::int64_t job, const Gang& gang);
-  void end(std::int64_t job, Gang& gang, Member& member);
+  void end(Gang& gang, Member& member);
   void fail(std::int64_t job, Gang& gang, int status, const std::string& what, bool again = true);
   void stop(std::int64_t job, Gang& gang);
   void settle(Gangs::iterator gang);
   void finish(Gangs::iterator gang);
   void wait(std::int64_t job, Gang& gang, const std::string& why);
   void say(std::int64_t job, const std::string& what);
-  void release(const Node& node, int sign);
-  std::string why_not(const Job& job) const;
+  std::vector<Slots> slots(Slots Node::*which) const;
+  static std::set<std::int64_t> nodes_of(const Gang& gang);
   static std::string name(const Hello& hello);  // "host, pid 17"
   static std::string name(const Gang& gang, int rank);
 
@@ -122,7 +120,6 @@ class Scheduler {
   Nodes nodes_;
   Gangs gangs_;
   std::set<std::int64_t> waiting_;  // jobs
-  Slots free_, all_;                // sums over the nodes
   std::int64_t next_node_ = 0, next_job_;
   std::int64_t membership_ = 0;  // counts the changes of nodes_
   std::string left_;             // why, if the cluster has ended

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +15,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -26,6 +24,7 @@ namespace fs = std::filesystem;
 using cluster::Child;
 using cluster::StartError;
 using multinode::testing::ends;
+using multinode::testing::error_text;
 using multinode::testing::TemporaryFolder;
 using namespace std::chrono_literals;
 
@@ -62,35 +61,20 @@ class Processes : public testing::Test {
   const std::vector<std::string> environment_ = {"PATH=" + std::string(std::getenv("PATH"))};
 };
 
-std::string refusal(const fs::path& jobs, const std::string& name, int& status) {
-  try {
-    return cluster::find_program(jobs, name);
-  } catch (const StartError& e) {
-    status = e.status;
-    return e.what();
-  }
-}
-
 TEST_F(Processes, OnlyWhatIsInTheJobFolderIsFound) {
   script("good", "true");
   fs::create_symlink("/bin/true", folder_ / "link");  // whoever made the folder wants it
   fs::create_symlink("/nowhere", folder_ / "dangling");
   EXPECT_EQ(cluster::find_program(folder_.path(), "good"), folder_ / "good");
   EXPECT_EQ(cluster::find_program(folder_.path(), "link"), folder_ / "link");
-  for (const auto& [name, status, why] :
-       {std::tuple{"absent", 127, "is not in the job folder " + folder_.path().string()},
-        {"dangling", 127, std::string("is not in the job folder")},
-        {"", 127, std::string("named without '/'")},
-        {"../", 127, std::string("named without '/'")},
-        {"..", 127, std::string("named without '/'")},
-        {"/bin/true", 127, std::string("named without '/'")},
-        {"folder/../good", 127, std::string("named without '/'")}}) {
-    int said = 0;
-    EXPECT_NE(refusal(folder_.path(), name, said).find(why), std::string::npos) << refusal(folder_.path(), name, said);
-    EXPECT_EQ(said, status) << name;
-  }
-  int status = 0;
-  EXPECT_NE(refusal(folder_.path(), std::string("good\0x", 6), status), folder_ / "good");
+  const auto refusal = [&](const std::string& name) {
+    return error_text<StartError>([&] { cluster::find_program(folder_.path(), name); });
+  };
+  for (const char* name : {"absent", "dangling"})
+    EXPECT_SAYS(refusal(name), "is not in the job folder " + folder_.path().string());
+  refusal(std::string("good\0x", 6));
+  for (const char* name : {"", "../", "..", "/bin/true", "folder/../good"})
+    EXPECT_SAYS(refusal(name), "named without '/'");
 }
 
 TEST_F(Processes, WhatCannotRunSaysWhy) {
@@ -160,91 +144,38 @@ TEST_F(Processes, LinesAreWhole) {
   EXPECT_EQ(out.find('\n', 9), 9 + Child::longest_line);
 }
 
-// A process of its own session in the background, as setsid or nohup make it, that has closed its pipes.
-const std::string escape = "setsid sh -c 'echo $$; exec sleep 1000 >/dev/null 2>&1' & ";
-
-TEST_F(Processes, WhatTheyStartedEndsWithThem) {
-  Child child = start("sleep 1000 & echo $!; " + escape + "sleep 0.2; exit 3");
-  const Said said = read_all(child);
-  EXPECT_EQ(said.status, 3);
-  std::istringstream pids(said.out);
-  for (pid_t pid = 0, i = 0; i < 2; ++i) {
-    ASSERT_TRUE(pids >> pid) << said.out;
-    EXPECT_FALSE(multinode::testing::text_of("/proc/" + std::to_string(pid) + "/stat").size()) << pid;
-  }
-}
-
-// `kill` in each of these ends the process and what escaped from its group.
-class ProcessesAreKilled : public Processes {
- protected:
-  void expect(const std::string& script, const std::function<void(Child&)>& kill, Child::Clock::time_point until) {
-    std::optional<Child> child;
-    child.emplace(std::vector<std::string>{this->script("job", script)}, environment_, PATH_job_keeper, until);
-    std::string out;
-    while (std::count(out.begin(), out.end(), '\n') < 2) out += child->read();
-    std::istringstream pids(out);
-    pid_t job = 0, its = 0;
-    ASSERT_TRUE(pids >> job >> its) << out;
-    EXPECT_EQ(job, child->pid());
-    kill(*child);
-    EXPECT_TRUE(ends(job));
-    EXPECT_TRUE(ends(its));
-    EXPECT_EQ(read_all(*child).status, 128 + SIGKILL);
-  }
-  const std::string family_ = "trap '' TERM; echo $$; " + escape + "sleep 1000; sleep 1000";
-};
-
-TEST_F(ProcessesAreKilled, ByTheirNode) {
-  expect(
-      family_, [](Child& child) { child.kill(); }, Child::Clock::now() + 1h);
-}
-
-TEST_F(ProcessesAreKilled, WhenTheyAreFrozen) {
-  expect(
-      family_,
+// Also a frozen process, one that ignores SIGTERM, and one that escaped into a session of its own, as with setsid or
+// nohup, and has closed its pipes.
+TEST_F(Processes, AreKilledByTheirNodeAndAtTheEndOfTheirLease) {
+  Child::Clock::time_point until{};
+  const std::function<void(Child&)> ways[] = {
+      [](Child& child) { child.kill(); },
       [](Child& child) {
         kill(child.pid(), SIGSTOP);
         child.kill();
       },
-      Child::Clock::now() + 1h);
-}
-
-TEST_F(ProcessesAreKilled, WhenTheirLeaseEnds) {
-  const auto start = Child::Clock::now();
-  expect(
-      family_,
       [&](Child& child) {
-        std::this_thread::sleep_for(500ms);
-        child.allow_until(start + 2s);
-        EXPECT_TRUE(!child.status());
+        until = Child::Clock::now() + 500ms;
+        child.allow_until(until);
+        EXPECT_FALSE(child.status());
       },
-      start + 1h);
-  EXPECT_GE(Child::Clock::now(), start + 2s);
-}
-
-// The parent that dies is a fork of this test.
-TEST_F(ProcessesAreKilled, WhenTheirNodeDies) {
-  int ends_[2];
-  ASSERT_EQ(pipe2(ends_, O_CLOEXEC), 0);
-  const fs::path file = script("job", family_);
-  const pid_t parent = fork();
-  if (parent == 0) {
-    Child child({file}, environment_, PATH_job_keeper, Child::Clock::now() + 1h);
+  };
+  for (std::size_t i = 0; i < std::size(ways); ++i) {
+    SCOPED_TRACE(i);
+    Child child = start(
+        "trap '' TERM; echo $$; setsid sh -c 'echo $$; exec sleep 1000 >/dev/null 2>&1' & sleep 1000; sleep 1000");
     std::string out;
     while (std::count(out.begin(), out.end(), '\n') < 2) out += child.read();
-    (void)!write(ends_[1], out.data(), out.size());
-    raise(SIGKILL);
+    std::istringstream pids(out);
+    pid_t job = 0, its = 0;
+    ASSERT_TRUE(pids >> job >> its) << out;
+    EXPECT_EQ(job, child.pid());
+    ways[i](child);
+    EXPECT_TRUE(ends(job));
+    EXPECT_TRUE(ends(its));
+    EXPECT_GE(Child::Clock::now(), until);
+    EXPECT_EQ(read_all(child).status, 128 + SIGKILL);
   }
-  close(ends_[1]);
-  std::string out;
-  char byte = 0;
-  while (read(ends_[0], &byte, 1) == 1) out += byte;
-  close(ends_[0]);
-  waitpid(parent, nullptr, 0);
-  pid_t job = 0, its = 0;
-  ASSERT_EQ(sscanf(out.c_str(), "%d\n%d", &job, &its), 2) << out;
-  EXPECT_TRUE(ends(job));
-  EXPECT_TRUE(ends(its));
 }
 
 }  // namespace process_test

@@ -22,7 +22,7 @@ class Exercise : public testing::Test {
   Result submit(std::vector<std::string> options, const std::string& script) {
     write_script(jobs_ / "job", script);
     options.insert(options.end(), {"--", "job"});
-    return cluster_.submit(options)->wait();
+    return multinode::testing::run(cluster_.command("submit", options));
   }
 
  private:

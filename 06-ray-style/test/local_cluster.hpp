@@ -33,18 +33,14 @@ class LocalCluster {
   using Process = multinode::testing::Process;
 
   // The head's own node has no slots. `jobs`: the job folder; "": the program's own.
-  explicit LocalCluster(std::string jobs = "") : jobs_(std::move(jobs)) {
-    head_ = start({"--head", "--port", "0", "--num-cpus", "0"}, "joined the head");
-  }
+  explicit LocalCluster(std::string jobs = "")
+      : jobs_(std::move(jobs)), head_(start({"--head", "--port", "0", "--num-cpus", "0", "--num-gpus", "0"}, {})) {}
 
-  Process& head() { return *head_; }
+  Process& head() const { return *head_; }
   std::unique_ptr<Process> start_node(int cpus, int gpus = 0,
                                       const std::map<std::string, std::string>& environment = {}) const {
     return start({"--address", address(), "--num-cpus", std::to_string(cpus), "--num-gpus", std::to_string(gpus)},
-                 "joined the head", environment);
-  }
-  std::unique_ptr<Process> submit(const std::vector<std::string>& words) const {
-    return std::make_unique<Process>(command("submit", words));
+                 environment);
   }
   std::string address() const {
     std::ifstream file(state() / "address");
@@ -62,18 +58,16 @@ class LocalCluster {
   }
 
  private:
-  std::unique_ptr<Process> start(std::vector<std::string> options, const std::string& ready,
-                                 const std::map<std::string, std::string>& environment = {}) const {
-    if (std::find(options.begin(), options.end(), "--num-gpus") == options.end())
-      options.insert(options.end(), {"--num-gpus", "0"});
+  std::unique_ptr<Process> start(std::vector<std::string> options,
+                                 const std::map<std::string, std::string>& environment) const {
     if (!jobs_.empty()) options.insert(options.end(), {"--jobs", jobs_});
     auto process = std::make_unique<Process>(command("start", options), environment);
-    if (!process->wait_for(ready))
-      throw std::runtime_error("no daemon: " + process->wait(std::chrono::seconds(1)).all());
+    if (!process->wait_for("joined the head"))
+      throw std::runtime_error("no head or node: " + process->wait(std::chrono::seconds(1)).all());
     return process;
   }
 
   const TemporaryFolder folder_;
   const std::string jobs_;
-  std::unique_ptr<Process> head_;
+  const std::unique_ptr<Process> head_;
 };

@@ -1,73 +1,61 @@
 #include "control-plane/outbox.hpp"
 
-#include "control-plane/cluster.pb.h"
-
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <future>
-#include <string>
+#include <numeric>
 #include <thread>
 #include <vector>
 
 namespace outbox_test {
 
-using cluster::FromNode;
 using cluster::Outbox;
 
-FromNode output(const std::string& text) {
-  FromNode message;
-  message.mutable_output()->set_text(text);
-  return message;
-}
-
 TEST(Outbox, WritesAllInOrderBeforeItEnds) {
-  std::vector<std::string> written;
+  std::vector<int> all(1000), written;
+  std::iota(all.begin(), all.end(), 0);
   {
-    Outbox<FromNode> outbox([&](const FromNode& message) {
-      if (message.has_output()) written.push_back(message.output().text());
+    Outbox<int> outbox([&](int message) {
+      written.push_back(message);
       return true;
     });
-    for (int i = 0; i < 1000; ++i) outbox.put(output(std::to_string(i)));
+    for (const int message : all) outbox.put(message);
   }
-  ASSERT_EQ(written.size(), 1000u);
-  for (int i = 0; i < 1000; ++i) EXPECT_EQ(written[static_cast<std::size_t>(i)], std::to_string(i));
+  EXPECT_EQ(written, all);
 }
 
 // Also while output waits: a beat that stands behind 4 MiB for a slow head would come too late.
 TEST(Outbox, BeatsBeforeTheMessagesThatWait) {
-  std::promise<void> beat;
-  Outbox<FromNode> outbox(
-      [&, beats = 0](const FromNode& message) mutable {
-        if (message.has_beat() && beats++ == 0) beat.set_value();
-        if (message.has_output()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        return beats == 0;
+  enum Message { beat, output };
+  std::promise<void> came;
+  Outbox<Message> outbox(
+      [&](Message message) {
+        if (message == beat) came.set_value();
+        if (message == output) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        return message != beat;
       },
-      [] {
-        FromNode message;
-        message.mutable_beat()->set_sent(1);
-        return message;
-      });
-  for (int i = 0; i < 100'000; ++i) outbox.put(output("x"));
-  EXPECT_EQ(beat.get_future().wait_for(multinode::testing::patience), std::future_status::ready);
+      [] { return beat; });
+  for (int i = 0; i < 100'000; ++i) outbox.put(output);
+  EXPECT_EQ(came.get_future().wait_for(multinode::testing::patience), std::future_status::ready);
 }
 
 TEST(Outbox, SaysHowManyMessagesWait) {
   std::promise<void> first, go;
-  Outbox<FromNode> outbox([&, writes = 0](const FromNode&) mutable {
-    if (writes++ == 0) {
+  Outbox<int> outbox([&](int message) {
+    if (message == 0) {
       first.set_value();
       go.get_future().wait();
     }
     return true;
   });
-  outbox.put(output("being written"));
+  outbox.put(0);
   first.get_future().wait();
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(outbox.waiting(), i);
-    outbox.put(output("waits"));
+    outbox.put(1);
   }
   go.set_value();
 }
@@ -75,11 +63,11 @@ TEST(Outbox, SaysHowManyMessagesWait) {
 TEST(Outbox, WritesNothingMoreWhenTheCallIsOver) {
   std::atomic<int> writes{0};
   {
-    Outbox<FromNode> outbox([&](const FromNode&) {
+    Outbox<int> outbox([&](int) {
       ++writes;
       return false;
     });
-    for (int i = 0; i < 10; ++i) outbox.put(output("x"));
+    for (int i = 0; i < 10; ++i) outbox.put(i);
   }
   EXPECT_EQ(writes, 1);
 }

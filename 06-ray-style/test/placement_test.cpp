@@ -12,36 +12,36 @@ namespace placement_test {
 using namespace cluster;
 using Counts = std::vector<int>;
 
-Counts pack(std::vector<Slots> free, int workers, int gpus = 0) { return place(free, workers, gpus, PACK); }
-Counts spread(std::vector<Slots> free, int workers, int gpus = 0) { return place(free, workers, gpus, SPREAD); }
-
-TEST(Placement, IsAllOrNothing) {
-  EXPECT_EQ(pack({}, 1), Counts());
-  EXPECT_EQ(spread({}, 1), Counts());
-  EXPECT_EQ(pack({{2, 0}, {1, 0}}, 4), Counts());
-  EXPECT_EQ(spread({{2, 0}, {1, 0}}, 4), Counts());
-  EXPECT_EQ(pack({{2, 0}, {1, 0}}, 3), Counts({2, 1}));
-  EXPECT_EQ(spread({{2, 0}, {1, 0}}, 3), Counts({2, 1}));
+Job job_of(int workers, int gpus = 0, Placement placement = PACK) {
+  Job job;
+  job.set_num_workers(workers);
+  job.set_gpus_per_worker(gpus);
+  job.set_placement(placement);
+  return job;
 }
 
-TEST(Placement, PackTakesFewNodesAndTheLastOneThatFitsBest) {
-  EXPECT_EQ(pack({{4, 0}, {8, 0}, {2, 0}}, 8), Counts({0, 8, 0}));
-  EXPECT_EQ(pack({{4, 0}, {8, 0}, {2, 0}}, 2), Counts({0, 0, 2}));
-  EXPECT_EQ(pack({{4, 0}, {8, 0}, {2, 0}}, 10), Counts({0, 8, 2}));
-  EXPECT_EQ(pack({{4, 0}, {8, 0}, {4, 0}}, 11), Counts({3, 8, 0}));
-  EXPECT_EQ(pack({{4, 0}, {4, 0}, {4, 0}}, 3), Counts({3, 0, 0}));
-}
-
-TEST(Placement, SpreadIsEven) {
-  EXPECT_EQ(spread({{8, 0}, {8, 0}, {8, 0}}, 4), Counts({2, 1, 1}));
-  EXPECT_EQ(spread({{1, 0}, {8, 0}, {0, 0}, {8, 0}}, 7), Counts({1, 3, 0, 3}));
-}
-
-TEST(Placement, CountsGpus) {
-  EXPECT_EQ(pack({{8, 1}, {8, 4}}, 2, 2), Counts({0, 2}));
-  EXPECT_EQ(spread({{8, 4}, {1, 4}}, 3, 2), Counts({2, 1}));
-  EXPECT_EQ(pack({{8, 3}, {8, 3}}, 3, 2), Counts());
-  EXPECT_EQ(pack({{8, 0}}, 8, 0), Counts({8}));
+TEST(Placement, IsAllOrNothingPacksTheLastNodeBestAndSpreadsInTurn) {
+  struct Case {
+    std::vector<Slots> free;
+    Job job;
+    Counts counts;
+  };
+  for (const auto& [free, job, counts] : {
+           Case{{}, job_of(1), {}},
+           {{{2, 0}, {1, 0}}, job_of(4), {}},
+           {{{2, 0}, {1, 0}}, job_of(3), {2, 1}},
+           {{{4, 0}, {8, 0}, {2, 0}}, job_of(8), {0, 8, 0}},
+           {{{4, 0}, {8, 0}, {2, 0}}, job_of(2), {0, 0, 2}},
+           {{{4, 0}, {8, 0}, {2, 0}}, job_of(10), {0, 8, 2}},
+           {{{4, 0}, {8, 0}, {4, 0}}, job_of(11), {3, 8, 0}},
+           {{{4, 0}, {4, 0}, {4, 0}}, job_of(3), {3, 0, 0}},
+           {{{8, 1}, {8, 4}}, job_of(2, 2), {0, 2}},
+           {{{8, 3}, {8, 3}}, job_of(3, 2), {}},
+           {{{8, 0}, {8, 0}, {8, 0}}, job_of(4, 0, SPREAD), {2, 1, 1}},
+           {{{1, 0}, {8, 0}, {0, 0}, {8, 0}}, job_of(7, 0, SPREAD), {1, 3, 0, 3}},
+           {{{8, 4}, {1, 4}}, job_of(3, 2, SPREAD), {2, 1}},
+       })
+    EXPECT_EQ(place(job, free), counts) << job.ShortDebugString();
 }
 
 // Against what the words say, by trying everything.
@@ -66,7 +66,7 @@ TEST(Placement, HoldsForRandomClusters) {
       if (room >= workers) fewest = std::min(fewest, nodes);
     }
     for (const Placement how : {PACK, SPREAD}) {
-      const Counts counts = place(free, workers, gpus, how);
+      const Counts counts = place(job_of(workers, gpus, how), free);
       ASSERT_EQ(counts.empty(), !fits);
       if (!fits) continue;
       ++placed;
@@ -87,14 +87,11 @@ TEST(Placement, HoldsForRandomClusters) {
 }
 
 TEST(Placement, SaysWhyNot) {
-  const auto why = [](std::vector<Slots> free, std::vector<Slots> all, int workers, int gpus) {
-    const auto sum = [](const std::vector<Slots>& nodes) {
-      Slots sum;
-      for (const Slots& node : nodes) sum = {sum.cpus + node.cpus, sum.gpus + node.gpus};
-      return sum;
-    };
-    return why_not(sum(free), sum(all), room(free, gpus), workers, gpus);
+  using Nodes = std::vector<Slots>;
+  const auto why = [](const Nodes& free, const Nodes& all, int workers, int gpus) {
+    return why_not(job_of(workers, gpus), free, all);
   };
+  EXPECT_EQ(why({}, {}, 1, 0), "the cluster has no nodes");
   EXPECT_EQ(why({{4, 0}, {2, 0}}, {{4, 0}, {4, 0}}, 8, 0), "8 workers want 8 CPUs, 6 of 8 are free");
   EXPECT_EQ(why({{0, 0}, {1, 0}}, {{4, 0}, {4, 0}}, 4, 0), "4 workers want 4 CPUs, 1 of 8 is free");
   EXPECT_EQ(why({{4, 0}, {2, 0}}, {{4, 0}, {2, 0}}, 8, 0), "8 workers want 8 CPUs, the cluster has only 6");

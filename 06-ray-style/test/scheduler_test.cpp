@@ -15,13 +15,14 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace scheduler_test {
 
 using namespace std::chrono_literals;
 using namespace cluster;
-using cluster::testing::job_of;
+using namespace cluster::testing;
 
 // Nodes that do nothing, records in memory, and a clock that stands.
 class SchedulerTest : public ::testing::Test {
@@ -54,7 +55,7 @@ class SchedulerTest : public ::testing::Test {
   std::int64_t join(int cpus, int gpus = 0) {
     auto node = std::make_unique<FakeNode>();
     const std::int64_t id = scheduler.join(
-        cluster::testing::hello_of("host" + std::to_string(nodes.size()), cpus, gpus),
+        hello_of("host" + std::to_string(nodes.size()), cpus, gpus),
         {[at = node.get()](ToNode m) { at->messages.push_back(std::move(m)); }, [at = node.get()] { ++at->dropped; }});
     nodes[id] = std::move(node);
     return id;
@@ -62,17 +63,16 @@ class SchedulerTest : public ::testing::Test {
   std::int64_t submit(const Job& job) { return scheduler.submit(job); }
 
   void started(std::int64_t node, const Start& start) {
-    cluster::testing::say_started(start, [&](const FromNode& message) { scheduler.hear(node, message); });
+    for (const FromNode& message : starts_of(start)) scheduler.hear(node, message);
   }
   void ended(std::int64_t node, const Start& start, int rank, int status, const std::string& error = "") {
-    scheduler.hear(node, cluster::testing::end_of(start, rank, status, error));
+    scheduler.hear(node, end_of(start, rank, status, error));
   }
   void all_ended(std::int64_t node, const Start& start, int status) {
-    for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank)
-      ended(node, start, rank, status);
+    for (const FromNode& message : ends_of(start, status)) scheduler.hear(node, message);
   }
   void output(std::int64_t node, const Start& start, int rank, const std::string& text) {
-    scheduler.hear(node, cluster::testing::output_of(start, rank, text));
+    scheduler.hear(node, output_of(start, rank, text));
   }
   int used(int (NodeStatus::*slots)() const) const {
     int sum = 0;
@@ -123,14 +123,11 @@ TEST_F(SchedulerTest, AGangRunsAndEnds) {
   const auto a = join(2), b = join(2, 4);
   const auto job = submit(job_of(3));
   const Start on_a = nodes[a]->start(), on_b = nodes[b]->start();
-  EXPECT_EQ(on_a.first_rank(), 0);
-  EXPECT_EQ(on_a.count(), 2);
-  EXPECT_EQ(on_a.node_rank(), 0);
-  EXPECT_EQ(on_b.first_rank(), 2);
-  EXPECT_EQ(on_b.count(), 1);
-  EXPECT_EQ(on_b.node_rank(), 1);
-  EXPECT_EQ(on_b.node_count(), 2);
-  EXPECT_EQ(on_b.world_size(), 3);
+  const auto places = [](const Start& start) {
+    return std::vector({start.world_size(), start.first_rank(), start.count(), start.node_rank(), start.node_count()});
+  };
+  EXPECT_EQ(places(on_a), std::vector({3, 0, 2, 0, 2}));
+  EXPECT_EQ(places(on_b), std::vector({3, 2, 1, 1, 2}));
   EXPECT_EQ(on_b.store_port(), 7000u);
   EXPECT_EQ(cpus_used(), 3);
   started(a, on_a);
@@ -332,45 +329,37 @@ TEST_F(SchedulerTest, ANodeIsLostInEveryState) {
 }
 
 TEST_F(SchedulerTest, StopsInEveryState) {
-  auto job = submit(job_of(1));  // waiting
-  scheduler.stop(job);
-  EXPECT_EQ(records[job].ends, std::vector({130}));
-  scheduler.stop(job);
-
+  const auto waiting = submit(job_of(1));
+  scheduler.stop(waiting);
+  scheduler.stop(waiting);
+  EXPECT_EQ(verdict(waiting), "was stopped");
+  EXPECT_EQ(records[waiting].ends, std::vector({130}));
   const auto a = join(2);
-  job = submit(job_of(2, 5));  // starting
-  Start start = nodes[a]->start();
-  scheduler.stop(job);
-  EXPECT_TRUE(nodes[a]->told_to_stop(start));
-  scheduler.stop(job);
-  started(a, start);
-  all_ended(a, start, 143);
-  EXPECT_EQ(verdict(job), "was stopped");
-
-  job = submit(job_of(2, 5));  // running
-  start = nodes[a]->start();
-  started(a, start);
-  scheduler.stop(job);
-  all_ended(a, start, 143);
-  EXPECT_EQ(verdict(job), "was stopped");
-
-  job = submit(job_of(2, 5));  // stopping, to start again
-  start = nodes[a]->start();
-  started(a, start);
-  ended(a, start, 0, 1);
-  scheduler.stop(job);
-  ended(a, start, 1, 143);
-  EXPECT_EQ(verdict(job), "was stopped after 1 failure");
-  EXPECT_EQ(records[job].ends, std::vector({130}));
-
-  job = submit(job_of(2, 0));  // stopping, to end
-  start = nodes[a]->start();
-  ended(a, start, 0, 9);
-  scheduler.stop(job);
-  ended(a, start, 1, 143);
-  EXPECT_EQ(records[job].ends, std::vector({9})) << "it had failed before";
-  EXPECT_EQ(cpus_used(), 0);
-  for (const auto& [id, record] : records) EXPECT_EQ(record.ends.size(), 1u) << id;
+  struct Case {
+    std::string state;
+    bool running, fails;
+    int max_failures, status;
+    std::string verdict;
+  };
+  for (const Case& one :
+       {Case{"starting", false, false, 5, 130, "was stopped"}, Case{"running", true, false, 5, 130, "was stopped"},
+        Case{"stopping, to start again", true, true, 5, 130, "was stopped after 1 failure"},
+        Case{"stopping, to end", true, true, 0, 9,
+             "failed with status 9 after 1 failure: rank 0 (host0, pid 1000) ended with status 9"}}) {
+    SCOPED_TRACE(one.state);
+    const auto job = submit(job_of(2, one.max_failures));
+    const Start start = nodes[a]->start();
+    if (one.running) started(a, start);
+    if (one.fails) ended(a, start, 0, 9);
+    scheduler.stop(job);
+    scheduler.stop(job);
+    EXPECT_TRUE(nodes[a]->told_to_stop(start));
+    started(a, start);
+    all_ended(a, start, 143);
+    EXPECT_EQ(verdict(job), one.verdict);
+    EXPECT_EQ(records[job].ends, std::vector({one.status}));
+    EXPECT_EQ(cpus_used(), 0);
+  }
 }
 
 TEST_F(SchedulerTest, AttemptsThatFailAtOnceStartOnceASecond) {
@@ -448,24 +437,17 @@ TEST_F(SchedulerTest, RefusesWhatIsTooMuchOrWrong) {
   const auto refusal = [&](auto change) {
     Job job = job_of(1);
     change(job);
-    try {
-      submit(job);
-    } catch (const multinode::UsageError& e) {
-      return std::string(e.what());
-    }
-    return std::string();
+    return multinode::testing::error_text<multinode::UsageError>([&] { submit(job); });
   };
   for (const char* name : {"", ".", "..", ".hidden", "a/b", "/bin/sh", "line\nbreak"})
-    EXPECT_NE(refusal([&](Job& job) { job.set_program(name); }).find("the name of a program"), std::string::npos)
-        << name;
-  EXPECT_NE(refusal([](Job& job) { job.add_arguments(std::string(64 << 10, 'x')); }).find("65536 bytes"),
-            std::string::npos);
-  EXPECT_NE(refusal([](Job& job) { job.add_arguments(std::string(1, '\0')); }).find("zero byte"), std::string::npos);
-  EXPECT_NE(refusal([](Job& job) { job.set_num_workers(0); }).find("from 1 to 10000, not 0"), std::string::npos);
-  EXPECT_NE(refusal([](Job& job) { job.set_num_workers(10'001); }), "");
-  EXPECT_NE(refusal([](Job& job) { job.set_gpus_per_worker(-1); }), "");
-  EXPECT_NE(refusal([](Job& job) { job.set_max_failures(-2); }), "");
-  EXPECT_NE(refusal([](Job& job) { job.set_placement(static_cast<Placement>(7)); }), "");
+    EXPECT_SAYS(refusal([&](Job& job) { job.set_program(name); }), "the name of a program");
+  EXPECT_SAYS(refusal([](Job& job) { job.add_arguments(std::string(64 << 10, 'x')); }), "65536 bytes");
+  EXPECT_SAYS(refusal([](Job& job) { job.add_arguments(std::string(1, '\0')); }), "zero byte");
+  EXPECT_SAYS(refusal([](Job& job) { job.set_num_workers(0); }), "from 1 to 10000, not 0");
+  refusal([](Job& job) { job.set_num_workers(10'001); });
+  refusal([](Job& job) { job.set_gpus_per_worker(-1); });
+  refusal([](Job& job) { job.set_max_failures(-2); });
+  refusal([](Job& job) { job.set_placement(static_cast<Placement>(7)); });
   EXPECT_TRUE(scheduler.status().jobs().empty());
   for (std::size_t i = 0; i < Scheduler::most_jobs; ++i) submit(job_of(1));
   EXPECT_THROW(submit(job_of(1)), std::runtime_error);
@@ -530,16 +512,14 @@ TEST_F(SchedulerTest, AThousandNodesAndJobsTakeMillisecondsPerEventAtMost) {
 TEST_F(SchedulerTest, HoldsThroughRandomEvents) {
   std::mt19937 random(6);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution(low, high)(random); };
-  std::map<std::int64_t, std::map<std::pair<std::int64_t, int>, std::set<int>>> live;  // node -> job, attempt -> ranks
+  std::set<std::tuple<std::int64_t, std::int64_t, int, int>> live;  // processes: node, job, attempt, rank
   std::set<std::int64_t> here;
-  int right = 0;
-  std::size_t failures = 0;
   const auto take_starts = [&] {
     for (const std::int64_t id : here)
       for (auto& messages = nodes[id]->messages; !messages.empty(); messages.pop_front())
         if (const Start& start = messages.front().start(); messages.front().has_start())
           for (int rank = start.first_rank(); rank < start.first_rank() + start.count(); ++rank)
-            live[id][{start.job(), start.attempt()}].insert(rank);
+            live.emplace(id, start.job(), start.attempt(), rank);
   };
   for (int step = 0; step < 20'000; ++step) {
     now += 300ms;
@@ -552,7 +532,7 @@ TEST_F(SchedulerTest, HoldsThroughRandomEvents) {
         if (here.size() > 1 && pick(0, 3) == 0) {
           const auto id = *std::next(here.begin(), pick(0, static_cast<int>(here.size()) - 1));
           here.erase(id);
-          live.erase(id);
+          std::erase_if(live, [&](const auto& process) { return std::get<0>(process) == id; });
           scheduler.lose(id, "x", pick(0, 1) * 2s);
         }
         break;
@@ -564,24 +544,16 @@ TEST_F(SchedulerTest, HoldsThroughRandomEvents) {
         break;
       default:
         if (!live.empty()) {
-          const auto at = std::next(live.begin(), pick(0, static_cast<int>(live.size()) - 1));
-          auto& [gang, ranks] = *at->second.begin();
+          const auto [id, job, attempt, rank] = *std::next(live.begin(), pick(0, static_cast<int>(live.size()) - 1));
+          live.erase({id, job, attempt, rank});
           Start start;
-          start.set_job(gang.first);
-          start.set_attempt(gang.second);
-          const int rank = *ranks.begin();
-          const auto id = at->first;
-          ranks.erase(rank);
-          if (ranks.empty()) at->second.erase(gang);
-          if (at->second.empty()) live.erase(at);
+          start.set_job(job);
+          start.set_attempt(attempt);
           ended(id, start, rank, pick(0, 5) == 0 ? 1 : 0);
         }
     }
     take_starts();
-    std::size_t running = 0;
-    for (const auto& [id, gangs] : live)
-      for (const auto& [gang, ranks] : gangs) running += ranks.size();
-    ASSERT_EQ(static_cast<std::size_t>(cpus_used()), running) << step;
+    ASSERT_EQ(static_cast<std::size_t>(cpus_used()), live.size()) << step;
     const Status status = scheduler.status();
     for (const NodeStatus& node : status.nodes()) {
       ASSERT_LE(node.cpus_used(), node.cpus());
@@ -590,13 +562,12 @@ TEST_F(SchedulerTest, HoldsThroughRandomEvents) {
   }
   for (const auto& [id, record] : records) scheduler.stop(id);
   for (const std::int64_t id : here) scheduler.lose(id, "x");
+  int right = 0;
+  std::size_t failures = 0;
   for (const auto& [id, record] : records) {
     ASSERT_EQ(record.ends.size(), 1u) << id;
     right += record.ends[0] == 0;
-    failures +=
-        static_cast<std::size_t>(std::count_if(record.lines.begin(), record.lines.end(), [](const std::string& line) {
-          return line.find("failed") != line.npos;
-        }));
+    for (const std::string& line : record.lines) failures += line.find("failed") != line.npos;
   }
   EXPECT_GT(right, 50);
   EXPECT_GT(failures, 50u);

@@ -4,17 +4,16 @@
 
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
+#include <multinode/socket.hpp>
 
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,33 +21,29 @@
 namespace security_test {
 
 using namespace cluster;
+using namespace cluster::testing;
 using multinode::Descriptor;
 
-class SecurityTest : public cluster::testing::HeadTest {
+class SecurityTest : public HeadTest {
  protected:
-  // Sends all of it, or until the other side closes.
+  // Sends all of it, or until the head closes the connection.
   void send_bytes(const std::string& bytes) const {
-    const Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-    address.sin_port = htons(head->port());
-    ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    for (std::size_t sent = 0; sent < bytes.size();) {
-      const ssize_t count = send(fd.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-      if (count <= 0) return;
-      sent += static_cast<std::size_t>(count);
+    using multinode::detail::TcpClient;
+    try {
+      TcpClient client({"127.0.0.1", head->port()}, patience, [](TcpClient&, auto) {});
+      client.send(bytes, multinode::detail::deadline_in(patience), "sending what is no call");
+    } catch (const multinode::StoreLost&) {
     }
   }
   static grpc::Status try_status(const std::shared_ptr<grpc::Channel>& channel) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + multinode::testing::patience);
+    context.set_deadline(std::chrono::system_clock::now() + patience);
     Status status;
     return Cluster::NewStub(channel)->GetStatus(&context, Nothing(), &status);
   }
   void expect_service() {
     auto own = node("a", 1);
-    const auto job = submit(cluster::testing::job_of(1));
+    const auto job = submit(job_of(1));
     const Start start = own->start();
     own->started(start);
     own->all_ended(start, 0);
@@ -56,31 +51,19 @@ class SecurityTest : public cluster::testing::HeadTest {
   }
 };
 
-TEST_F(SecurityTest, NoCallWithoutTheKey) {
-  const std::string address = "127.0.0.1:" + std::to_string(head->port());
+TEST_F(SecurityTest, NoCallWithoutTheKeyOrToAnotherHead) {
+  const multinode::Endpoint address{"127.0.0.1", head->port()};
   const std::string other = make_key();
   grpc::ChannelArguments arguments;
   arguments.SetSslTargetNameOverride("multinode-cluster");
-  EXPECT_TRUE(try_status(make_channel({"127.0.0.1", head->port()}, key)).ok());
-  EXPECT_EQ(try_status(make_channel({"127.0.0.1", head->port()}, other)).error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(try_status(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())).error_code(),
-            grpc::StatusCode::UNAVAILABLE);
-  for (const grpc::SslCredentialsOptions& options :
-       {grpc::SslCredentialsOptions{key, "", ""}, grpc::SslCredentialsOptions{key, other, other}})
-    EXPECT_EQ(try_status(grpc::CreateCustomChannel(address, grpc::SslCredentials(options), arguments)).error_code(),
-              grpc::StatusCode::UNAVAILABLE);
+  std::vector channels = {make_channel(address, other),
+                          grpc::CreateChannel(to_string(address), grpc::InsecureChannelCredentials())};
+  for (const grpc::SslCredentialsOptions& options : {grpc::SslCredentialsOptions{key, "", ""},
+                                                     {key, other, other},
+                                                     {other, key, key}})  // the last trusts another head
+    channels.push_back(grpc::CreateCustomChannel(to_string(address), grpc::SslCredentials(options), arguments));
+  for (const auto& channel : channels) EXPECT_EQ(try_status(channel).error_code(), grpc::StatusCode::UNAVAILABLE);
   expect_service();
-}
-
-// A head that has another key, as a stranger's on the address of one that has ended.
-TEST_F(SecurityTest, NoCallToAnotherHead) {
-  grpc::ChannelArguments arguments;
-  arguments.SetSslTargetNameOverride("multinode-cluster");
-  const std::string other = make_key();
-  const grpc::SslCredentialsOptions options{other, key, key};  // the head would accept it
-  const auto channel =
-      grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(head->port()), grpc::SslCredentials(options), arguments);
-  EXPECT_EQ(try_status(channel).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_F(SecurityTest, RandomBytesAndABrowser) {
@@ -97,7 +80,7 @@ TEST_F(SecurityTest, RandomBytesAndABrowser) {
 }
 
 TEST_F(SecurityTest, AMessageThatIsTooLarge) {
-  Job job = cluster::testing::job_of(1);
+  Job job = job_of(1);
   job.add_arguments(std::string(most_message_bytes, 'x'));
   JobNumber number;
   EXPECT_EQ(call(&Cluster::Stub::Submit, job, number).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
@@ -106,14 +89,8 @@ TEST_F(SecurityTest, AMessageThatIsTooLarge) {
 
 class StateFolderTest : public ::testing::Test {
  protected:
-  template <class Call>
-  static std::string refusal(const Call& call) {
-    try {
-      call();
-    } catch (const multinode::UsageError& e) {
-      return e.what();
-    }
-    return "";
+  static std::string refusal(const std::function<void()>& call) {
+    return multinode::testing::error_text<multinode::UsageError>(call);
   }
   const multinode::testing::TemporaryFolder temporary_;
   const std::filesystem::path path_ = temporary_ / "state";
@@ -136,29 +113,28 @@ TEST_F(StateFolderTest, KeepsTheKeyForItsUser) {
 }
 
 TEST_F(StateFolderTest, RefusesWhatIsOpenOrNoKey) {
-  EXPECT_NE(refusal([&] { folder_.read_key(); }).find(file_.string() + ": No such file"), std::string::npos);
+  EXPECT_SAYS(refusal([&] { folder_.read_key(); }), file_.string() + ": No such file");
   folder_.write_key(make_key());
   chmod(file_.c_str(), 0640);
-  EXPECT_NE(refusal([&] { folder_.read_key(); }).find("is open to other users"), std::string::npos);
+  EXPECT_SAYS(refusal([&] { folder_.read_key(); }), "is open to other users");
   folder_.write_key("text\n");
-  EXPECT_NE(refusal([&] { folder_.read_key(); }).find("does not contain a key"), std::string::npos);
+  EXPECT_SAYS(refusal([&] { folder_.read_key(); }), "does not contain a key");
   std::filesystem::remove(file_);
   std::filesystem::create_symlink("/etc/passwd", file_);
-  EXPECT_NE(refusal([&] { folder_.read_key(); }), "");
+  refusal([&] { folder_.read_key(); });
   chmod(path_.c_str(), 0755);
-  EXPECT_NE(refusal([&] { StateFolder{path_}; }).find("is open to other users"), std::string::npos);
+  EXPECT_SAYS(refusal([&] { StateFolder{path_}; }), "is open to other users");
   std::ofstream(temporary_ / "file") << "x";
-  EXPECT_NE(refusal([&] { StateFolder{temporary_ / "file"}; }).find("is not a folder"), std::string::npos);
-  EXPECT_NE(refusal([&] { StateFolder{"/proc"}; }), "");
+  EXPECT_SAYS(refusal([&] { StateFolder{temporary_ / "file"}; }), "is not a folder");
+  refusal([] { StateFolder{"/proc"}; });
 }
 
 TEST_F(StateFolderTest, HasOneHead) {
   {
     const Descriptor lock = folder_.lock();
-    EXPECT_NE(refusal([&] { folder_.lock(); }).find("a head that uses " + path_.string() + " is running"),
-              std::string::npos);
+    EXPECT_SAYS(refusal([&] { folder_.lock(); }), "a head that uses " + path_.string() + " is running");
   }
-  EXPECT_EQ(refusal([&] { folder_.lock(); }), "");
+  folder_.lock();
 }
 
 }  // namespace security_test

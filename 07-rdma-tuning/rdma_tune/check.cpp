@@ -6,7 +6,6 @@
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/files.hpp>
-#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
 #include <fmt/core.h>
@@ -536,22 +535,20 @@ std::vector<Finding> advice(const System& system, const Places& places) { return
 
 int run_check(int argc, const char* const* argv) {
   const bool advises = std::string_view(argv[0]) == "advise";
-  SystemOptions options;
-  std::string dev = "/dev", proc = "/proc";
+  std::string sysfs = "/sys", dev = "/dev", proc = "/proc", json_file;
   po::options_description known(advises ? "rdma_tune advise [options]: NCCL's other settings for this node, and why"
                                         : "rdma_tune check [options]: what is wrong here, and how to fix it");
   known.add_options()("dev", po::value(&dev)->default_value(dev), "the folder to look into in place of /dev")(
       "proc", po::value(&proc)->default_value(proc), "the folder to read in place of /proc");
-  known.add(options.description());
+  known.add(system_options(sysfs, json_file));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   for (const auto& [option, folder] : {std::pair("--dev", dev), std::pair("--proc", proc)})
     if (std::error_code error; !fs::is_directory(folder, error))
       throw multinode::UsageError(std::string(option) + ": " + folder + " is not a folder");
-  multinode::JsonLines json(options.json);
+  multinode::JsonLines json(json_file);
 
-  const System system = read_system(options.sysfs);
-  const Places places{options.sysfs, dev, proc,
-                      with_nccl_files(multinode::current_environment(), options.sysfs, NcclVersion{})};
+  const System system = read_system(sysfs);
+  const Places places{sysfs, dev, proc, with_nccl_files(multinode::current_environment(), sysfs, NcclVersion{})};
   const std::vector<Finding> findings = advises ? advice(system, places) : check(system, places);
 
   std::map<Severity, int> count;
@@ -573,7 +570,7 @@ int run_check(int argc, const char* const* argv) {
   const int bad = count[Severity::bad];
   for (const std::string& problem : system.problems) std::cout << "problem: " << problem << '\n';
   if (findings.empty())
-    std::cout << "no RDMA device in " << options.sysfs << "/class/infiniband" << (advises ? " that can be used" : "")
+    std::cout << "no RDMA device in " << sysfs << "/class/infiniband" << (advises ? " that can be used" : "")
               << ": nothing to " << argv[0] << '\n';
   else if (!advises)
     std::cout << bad << " bad, " << count[Severity::warning] << " warnings, " << count[Severity::unknown]

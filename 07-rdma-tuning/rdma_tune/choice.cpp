@@ -221,11 +221,7 @@ Subnet Subnet::parse(const std::string& text) {
 
 bool Subnet::contains(const std::array<std::uint8_t, 16>& other) const { return common_bits(address, other) >= bits; }
 
-bool Subnet::is_ipv4() const {
-  Gid gid;
-  gid.address = address;
-  return gid.is_ipv4();
-}
+bool Subnet::is_ipv4() const { return Gid{.address = address}.is_ipv4(); }
 
 void Subnet::clear_host_bits() {
   for (int bit = bits; bit < 128; ++bit)
@@ -233,9 +229,7 @@ void Subnet::clear_host_bits() {
 }
 
 std::string Subnet::text() const {
-  Gid gid;
-  gid.address = address;
-  return gid.text() + "/" + std::to_string(gid.is_ipv4() ? bits - 96 : bits);
+  return Gid{.address = address}.text() + "/" + std::to_string(is_ipv4() ? bits - 96 : bits);
 }
 
 bool Choice::has_rdma() const { return std::ranges::any_of(ports, &PortChoice::usable); }

@@ -27,10 +27,10 @@ struct Subnet {
 };
 
 struct Wanted {
-  Family family = Family::automatic;  // --family
-  std::optional<Subnet> subnet;       // --subnet; none: any
-  std::vector<std::string> devices;   // --device, exact names; empty: all
-  bool vlan = false;                  // --vlan: GIDs of VLAN interfaces too
+  Family family = Family::automatic;      // --family
+  std::optional<Subnet> subnet = {};      // --subnet; none: any
+  std::vector<std::string> devices = {};  // --device, exact names; empty: all
+  bool vlan = false;                      // --vlan: GIDs of VLAN interfaces too
 };
 
 struct GidVerdict {
@@ -59,9 +59,8 @@ Choice choose(const System& system, const Wanted& wanted);
 // Environment variables for NCCL of `version` and for UCX, in the order in which they are shown.
 // - Without RDMA: NCCL_IB_DISABLE=1, and the interface and threads of the sockets.
 // - With RDMA: nothing for NCCL where it uses the chosen ports and GIDs by itself. Else NCCL_IB_HCA if it would use
-// other
-//   ports, and for GIDs a rule: address family, RoCE version, range. An index (`by_index`, NCCL before 2.21, or where
-//   the rule cannot express the choice) needs the same one on all ports. UCX has no rule: the ports, and an index.
+//   other ports, and for GIDs a rule: address family, RoCE version, range. An index (`by_index`, NCCL before 2.21, or
+//   where the rule cannot express the choice) needs the same one on all ports. UCX has no rule: ports and an index.
 struct Export {
   std::string name, value, remark;  // remark: "" if none
 };

@@ -5,7 +5,6 @@
 
 #include <multinode/check.hpp>
 #include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
@@ -220,14 +219,14 @@ int report(std::span<const NodeFacts> nodes, const std::string& json_file) {
 // Each rank reads its node. Ranks on one host count once, unless they differ.
 int compare_ranks(int argc, const char* const* argv) {
   std::string sysfs = "/sys";
-  WantedOptions wanted;
+  Wanted wanted;
   multinode::CommonOptions common;
   po::options_description known("rdma_tune compare, a process on each node: which node's RDMA is the odd one?");
   known.add_options()("sysfs", po::value(&sysfs)->default_value(sysfs), "the folder to read in place of /sys");
-  known.add(wanted.description());
+  known.add(wanted_options(wanted));
   return multinode::run({"rdma_tune compare", known, common}, argc, argv, [&](multinode::World& world) -> int {
     const System system = read_system(sysfs);
-    const NodeFacts own = facts_of(rdma::to_json(system, choose(system, wanted.wanted)));
+    const NodeFacts own = facts_of(rdma::to_json(system, choose(system, wanted)));
     const std::string text = json{own.node, own.facts}.dump(-1, ' ', false, json::error_handler_t::replace);
     std::vector<NodeFacts> nodes;
     const auto all = world.gather_on_rank_0("facts of the nodes", text);
@@ -253,9 +252,9 @@ int compare_ranks(int argc, const char* const* argv) {
 
 int run_compare(int argc, const char* const* argv) {
   std::vector<std::string> files;
-  SystemOptions options;
+  std::string json_file;
   po::options_description known("rdma_tune compare FILE...: which node's RDMA is the odd one?");
-  known.add_options()("json", po::value(&options.json), "file to write a JSON object to")(
+  known.add_options()("json", po::value(&json_file), "file to write a JSON object to")(
       "help,h", "print this text; mpirun -n 2 rdma_tune compare --help describes the use without files");
   po::options_description all;
   all.add(known).add_options()("file", po::value(&files));
@@ -295,7 +294,7 @@ int run_compare(int argc, const char* const* argv) {
     throw UsageError(
         "compare needs at least two nodes: files of rdma_tune --json, or a process on each: "
         "mpirun -npernode 1 rdma_tune compare");
-  return report(nodes, options.json);
+  return report(nodes, json_file);
 }
 
 }  // namespace rdma

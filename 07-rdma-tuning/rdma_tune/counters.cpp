@@ -12,6 +12,7 @@ namespace rdma {
 using multinode::is_there;
 using multinode::names_in;
 using multinode::number_of;
+using multinode::read_number;
 using multinode::read_text;
 
 namespace fs = std::filesystem;
@@ -53,55 +54,48 @@ void add_counting(const fs::path& nets, const std::string& name, int depth, std:
   if (lower.empty() && std::find(into.begin(), into.end(), name) == into.end()) into.push_back(name);
 }
 
-class CounterReader {
- public:
-  explicit CounterReader(Counters& counters) : counters_(counters) {}
-
-  // nullopt: no such file, or no number in it, which is a problem.
-  std::optional<std::uint64_t> count(const fs::path& file) {
-    if (!is_there(file)) return std::nullopt;
-    const auto text = read_text(file);
-    if (!text) {
-      counters_.problems.push_back(file.string() + ": cannot be read");
-      return std::nullopt;
-    }
-    if (text->starts_with("N/A")) return std::nullopt;  // "N/A (no PMA)"
-    const auto number = number_of<std::uint64_t>(*text);
-    if (!number) counters_.problems.push_back(file.string() + ": not a number");
-    return number;
+// nullopt: no such file, or no number in it, which is a problem.
+std::optional<std::uint64_t> count(const fs::path& file, std::vector<std::string>& problems) {
+  if (!is_there(file)) return std::nullopt;
+  const auto text = read_text(file);
+  if (!text) {
+    problems.push_back(file.string() + ": cannot be read");
+    return std::nullopt;
   }
+  if (text->starts_with("N/A")) return std::nullopt;  // "N/A (no PMA)"
+  const auto number = number_of<std::uint64_t>(*text);
+  if (!number) problems.push_back(file.string() + ": not a number");
+  return number;
+}
 
-  std::optional<std::uint64_t> sum(const fs::path& port, const std::array<const char*, 2>& files) {
-    std::uint64_t sum = 0;
-    for (const char* file : files) {
-      if (!file) continue;
-      const auto number = count(port / file);
-      if (!number) return std::nullopt;
-      sum += *number;
-    }
-    return sum;
+std::optional<std::uint64_t> sum(const fs::path& port, const std::array<const char*, 2>& files,
+                                 std::vector<std::string>& problems) {
+  std::uint64_t sum = 0;
+  for (const char* file : files) {
+    if (!file) continue;
+    const auto number = count(port / file, problems);
+    if (!number) return std::nullopt;
+    sum += *number;
   }
+  return sum;
+}
 
-  void read(const fs::path& port, PortCount& into) {
-    for (const Source& source : sources) {
-      const auto sent = sum(port, source.sent), received = sum(port, source.received);
-      if (!sent || !received) continue;
-      into.source = source.sent[0] + std::string(source.worth > 1 ? " x 4" : "");
-      into.unit = source.unit;
-      into.sent = *sent * source.worth;
-      into.received = *received * source.worth;
-      into.at_limit = *sent == UINT32_MAX || *received == UINT32_MAX;
-      counters_.delay = std::max(counters_.delay, source.delay);
-      break;
-    }
-    if (const auto text = read_text(port / "hw_counters/lifespan"))
-      if (const auto lifespan = number_of<unsigned>(*text))
-        counters_.delay = std::max(counters_.delay, std::chrono::milliseconds(std::min(*lifespan, 10'000u)));
+void read_port(const fs::path& port, PortCount& into, Counters& counters) {
+  for (const Source& source : sources) {
+    const auto sent = sum(port, source.sent, counters.problems),
+               received = sum(port, source.received, counters.problems);
+    if (!sent || !received) continue;
+    into.source = source.sent[0] + std::string(source.worth > 1 ? " x 4" : "");
+    into.unit = source.unit;
+    into.sent = *sent * source.worth;
+    into.received = *received * source.worth;
+    into.at_limit = *sent == UINT32_MAX || *received == UINT32_MAX;
+    counters.delay = std::max(counters.delay, source.delay);
+    break;
   }
-
- private:
-  Counters& counters_;
-};
+  if (const auto lifespan = read_number<unsigned>(port / "hw_counters/lifespan"))
+    counters.delay = std::max(counters.delay, std::chrono::milliseconds(std::min(*lifespan, 10'000u)));
+}
 
 }  // namespace
 
@@ -110,7 +104,6 @@ Counters read_counters(const fs::path& root) {
   if (!fs::is_directory(root, error))
     throw multinode::UsageError("--sysfs: " + root.string() + " is not a folder; /sys is the usual one");
   Counters counters;
-  CounterReader reader(counters);
   const fs::path devices = root / "class/infiniband", nets = root / "class/net";
   for (const std::string& device : names_in(devices)) {
     const auto parent = read_text(devices / device / "parent");  // of rxe: its net device
@@ -122,7 +115,7 @@ Counters read_counters(const fs::path& root) {
       const fs::path folder = devices / device / "ports" / number;
       port.infiniband = read_text(folder / "link_layer").value_or("") == "InfiniBand";
       port.active = read_text(folder / "state").value_or("").find("ACTIVE") != std::string::npos;
-      reader.read(folder, port);
+      read_port(folder, port, counters);
       port.software = parent.has_value() || port.unit == CounterUnit::packets;
       // A virtual device without `parent`: the GID table names the net device too.
       if (parent && !parent->empty())
@@ -141,9 +134,9 @@ Counters read_counters(const fs::path& root) {
     if (member || !lower_devices(folder).empty()) continue;
     NetCount net;
     net.name = name;
-    if (const auto mtu = read_text(folder / "mtu")) net.mtu = number_of<int>(*mtu).value_or(net.mtu);
-    const auto sent = reader.count(folder / "statistics/tx_bytes");
-    const auto received = reader.count(folder / "statistics/rx_bytes");
+    net.mtu = read_number<int>(folder / "mtu").value_or(net.mtu);
+    const auto sent = count(folder / "statistics/tx_bytes", counters.problems);
+    const auto received = count(folder / "statistics/rx_bytes", counters.problems);
     if (!sent || !received) continue;
     net.sent_bytes = *sent;
     net.received_bytes = *received;

@@ -5,7 +5,6 @@
 
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
-#include <multinode/program_options.hpp>
 
 #include <unistd.h>
 
@@ -25,28 +24,25 @@ int run_exec(int argc, const char* const* argv) {
   const char* const* const end = argv + argc;
   const char* const* const dashes = std::find(argv, end, std::string_view("--"));
   std::string sysfs = "/sys";
-  WantedOptions wanted;
+  Wanted wanted;
   NcclVersion version;
   bool by_index = false, sockets = false, verbose = false;
   po::options_description known(
       "rdma_tune exec [options] -- COMMAND...: runs the command with this node's settings for NCCL and UCX.\n"
       "Variables that are set already keep their values");
-  known.add_options()("nccl", po::value<std::string>()->notifier([&](const std::string& text) {
-    version = parse_nccl_version(text, "--nccl");
-  }),
-                      "version of NCCL (default: 2.28)")(
+  known.add_options()("nccl", nccl_version(version), "version of NCCL (default: 2.28)")(
       "index", po::bool_switch(&by_index),
       "set NCCL_IB_GID_INDEX even where NCCL finds the GID by itself, or by family, version and range")(
       "sockets", po::bool_switch(&sockets), "settings for sockets, even with RDMA here: to compare")(
       "verbose,v", po::bool_switch(&verbose), "print on standard error which variables are set, and which are kept")(
       "sysfs", po::value(&sysfs)->default_value(sysfs), "the folder to read in place of /sys");
-  known.add(wanted.description());
+  known.add(wanted_options(wanted));
   if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return multinode::exit_right;
   if (dashes == end || dashes + 1 == end)
     throw multinode::UsageError("exec needs a command, after --: rdma_tune exec -- ./train");
 
   const System system = read_system(sysfs);
-  const Choice choice = choose(system, wanted.wanted);
+  const Choice choice = choose(system, wanted);
   const std::string node = "rdma_tune exec: " + multinode::host_name() + ": ";
   std::string added, kept;
   // A value in one of NCCL's configuration files was set on purpose, too.

@@ -102,7 +102,7 @@ class Walk {
 
   // Every index that it may end with: an uninitialized version can have any value, another one at each slot.
   NcclGid run() const {
-    if (range_.crashes) return {{}, "SIGSEGV", "it crashes: NCCL_IB_ADDR_RANGE has no mask", true};
+    if (range_.crashes) return {{}, "SIGSEGV", "it crashes: NCCL_IB_ADDR_RANGE has no mask"};
     std::map<int, std::string> taken{{0, "where the search starts: it found none better"}};
     for (int next = 1; next < port_.slots; ++next) {
       const Gid candidate = slot(next);
@@ -118,7 +118,7 @@ class Walk {
         if (is_valid(candidate.address)) {
           for (const Gid& gid : {current, candidate})
             if (const std::string failure = version_of(gid).failure; !failure.empty())
-              return {{}, failure, "it cannot read gid_attrs/" + failure.substr(failure.find("types/")), true};
+              return {{}, failure, "it cannot read gid_attrs/" + failure.substr(failure.find("types/"))};
           const std::optional<int> old_version = version_of(current).number;
           std::optional<int> new_version = version_of(candidate).number;
           if (!new_version && initializes_candidate_) new_version = -1;
@@ -132,7 +132,7 @@ class Walk {
       }
       taken = std::move(after);
     }
-    NcclGid result{{}, "", "an uninitialized variable of NCCL decides", true};
+    NcclGid result{{}, "", "an uninitialized variable of NCCL decides"};
     for (const auto& [index, reason] : taken) result.indices.push_back(index);
     if (taken.size() == 1) result.reason = taken.begin()->second;
     return result;
@@ -170,7 +170,7 @@ class Walk {
 
 NcclGid failed(int index) {
   const std::string call = "ibv_query_gid(" + std::to_string(index) + ")";
-  return {{}, call, "the table has no slot " + std::to_string(index), true};
+  return {{}, call, "the table has no slot " + std::to_string(index)};
 }
 
 // The index goes to ibv_query_gid, and as 8 bits to the queue pair.
@@ -189,21 +189,21 @@ NcclGid of_ethernet(const Port& port, NcclVersion version, const Environment& va
   const int index = number_of(variables, "NCCL_IB_GID_INDEX", is_automatic ? -1 : 0);
   if (index < 0 && is_automatic) return queried(port, Walk(port, version, variables).run());
   const bool is_set = !text_of(variables, "NCCL_IB_GID_INDEX").empty();
-  return queried(port, {{index}, "", is_set ? "NCCL_IB_GID_INDEX" : "the default before 2.21", true});
+  return queried(port, {{index}, "", is_set ? "NCCL_IB_GID_INDEX" : "the default before 2.21"});
 }
 
 NcclGid of_infiniband(const Port& port, NcclVersion version, const Environment& variables) {
   if (version < NcclVersion{2, 22, 0}) {
     NcclGid gid = of_ethernet(port, version, variables);  // the answer is not used
-    if (gid.failure.empty()) gid = {{0}, "", "InfiniBand: the index is not used", false};
+    if (gid.failure.empty()) gid = {{0}, "", "InfiniBand: the index is not used"};
     return gid;
   }
   const int routable = number_of(variables, "NCCL_IB_ROUTABLE_FLID_GID_INDEX", 1);
   if (routable < 0) return failed(routable);
   const auto gid = std::ranges::find(port.gids, routable, &Gid::index);
   if (routable < port.slots && gid != port.gids.end() && (gid->address[4] || gid->address[5]))
-    return {{routable}, "", "InfiniBand: this GID has a routable FLID", true};
-  return queried(port, {{0}, "", "InfiniBand: the index is not used", true});
+    return {{routable}, "", "InfiniBand: this GID has a routable FLID"};
+  return queried(port, {{0}, "", "InfiniBand: the index is not used"});
 }
 
 // A list of names as in NCCL_IB_HCA and NCCL_SOCKET_IFNAME: ^ excludes, = compares whole names.

@@ -24,7 +24,6 @@ struct NcclGid {
   std::vector<int> indices;
   std::string failure;  // "read types/10: EINVAL", "ibv_query_gid(24)", "SIGSEGV": NCCL fails; there are no indices
   std::string reason;   // how it came to that index, or why it fails
-  bool is_used = true;  // false: InfiniBand before 2.22.3, where NCCL needs no GID
 
   int index() const { return indices.size() == 1 ? indices.front() : -1; }  // -1: it fails, or several are possible
   std::string text() const;                                                 // "3", "2 or 7", "fails"

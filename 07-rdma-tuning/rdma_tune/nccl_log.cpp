@@ -72,20 +72,17 @@ void read_hcas(std::string_view text, NcclLog& log) {
     if (take(word, "[")) {
       if (!take_number(word) || !take(word, "]")) continue;  // [RO]
     }
-    NcclHca hca;
-    hca.device = cleaned(take_until(word, ":"));
-    if (hca.device.empty() || !take(word, ":")) continue;
+    const std::string device = cleaned(take_until(word, ":"));
+    if (device.empty() || !take(word, ":")) continue;
     const auto port = take_number(word);
     if (!port || !take(word, "/")) continue;
-    hca.port = *port;
-    hca.link = cleaned(take_until(word, "/"));
-    insert(log.hcas, std::move(hca));
+    insert(log.hcas, device + ":" + std::to_string(*port) + "/" + cleaned(take_until(word, "/")));
   }
 }
 
 // What follows " via ": "NET/IB/0(8)/GDRDMA/Shared", "NET/AWS Libfabric/3", "P2P/IPC/read", "P2P/direct pointer",
 // "SHM/direct/direct", "COLLNET/SHARP/0", "direct shared memory" (before 2.12).
-void read_transport(std::string_view text, bool receive, NcclLog& log) {
+void read_transport(std::string_view text, NcclLog& log) {
   text = text.substr(0, text.find_last_not_of(" \r\n") + 1);
   const bool collnet = take(text, "COLLNET/");
   std::string transport;
@@ -105,20 +102,13 @@ void read_transport(std::string_view text, bool receive, NcclLog& log) {
     return;
   }
   if (!log.connections.contains(transport) && log.connections.size() >= most_kept) return;
-  NcclConnections& connections = log.connections[transport];
-  ++(receive ? connections.receives : connections.sends);
-  if (gpu_direct) ++(receive ? log.gpu_direct.receives : log.gpu_direct.sends);
-}
-
-NcclConnections& operator+=(NcclConnections& sum, const NcclConnections& one) {
-  sum.sends += one.sends;
-  sum.receives += one.receives;
-  return sum;
+  ++log.connections[transport];
+  log.gpu_direct += gpu_direct;
 }
 
 // Sum over the connections whose network (what follows NET/ or COLLNET/) is TCP, or RDMA.
-NcclConnections sum_of(const NcclLog& log, bool tcp) {
-  NcclConnections sum;
+int sum_of(const NcclLog& log, bool tcp) {
+  int sum = 0;
   for (const auto& [transport, connections] : log.connections) {
     std::string_view name = transport;
     if ((take(name, "NET/") || take(name, "COLLNET/")) && is_plugin_over_tcp(name) == tcp) sum += connections;
@@ -165,32 +155,26 @@ void NcclLog::add_line(std::string_view line) {
   } else if (take(text, "Using network ")) {
     if (!text.empty()) insert(networks, cleaned(text.substr(0, text.find_last_not_of(" \t\n\r") + 1)));
   } else if (text.starts_with("Channel ") || text.starts_with("Ring ") || text.starts_with("CollNet ")) {
-    if (const auto transport = after(text, " via "))
-      read_transport(*transport, text.find("[receive]") != text.npos, *this);
+    if (const auto transport = after(text, " via ")) read_transport(*transport, *this);
   }
 }
 
-NcclConnections NcclLog::over_rdma() const { return sum_of(*this, false); }
-NcclConnections NcclLog::over_tcp() const { return sum_of(*this, true); }
+int NcclLog::over_rdma() const { return sum_of(*this, false); }
+int NcclLog::over_tcp() const { return sum_of(*this, true); }
 
 std::set<std::string> NcclLog::devices() const {
   std::set<std::string> names;
-  for (const NcclHca& hca : hcas) names.insert(hca.device);
+  for (const std::string& hca : hcas) names.insert(hca.substr(0, hca.find(':')));
   return names;
 }
 
 nlohmann::json NcclLog::json() const {
-  nlohmann::json by_transport = nlohmann::json::object();
-  for (const auto& [transport, count] : connections)
-    by_transport[transport] = {{"sends", count.sends}, {"receives", count.receives}};
-  nlohmann::json hca_list = nlohmann::json::array();
-  for (const NcclHca& hca : hcas) hca_list.push_back({{"device", hca.device}, {"port", hca.port}, {"link", hca.link}});
   return {{"lines", lines},
           {"versions", versions},
           {"networks", networks},
-          {"hcas", hca_list},
-          {"connections", by_transport},
-          {"gpu_direct", {{"sends", gpu_direct.sends}, {"receives", gpu_direct.receives}}},
+          {"hcas", hcas},
+          {"connections", connections},
+          {"gpu_direct", gpu_direct},
           {"gid_indices", gid_indices},
           {"no_ib_device", no_ib_device},
           {"warnings", warnings}};
@@ -202,22 +186,13 @@ std::vector<std::string> summary(const NcclLog& log) {
   if (!log.versions.empty()) lines.push_back("NCCL " + join(log.versions));
   if (!log.networks.empty()) lines.push_back("network " + join(log.networks));
   if (log.no_ib_device) lines.push_back("NET/IB found no device: NCCL goes over TCP");
-  if (!log.hcas.empty()) {
-    std::vector<std::string> names;
-    for (const NcclHca& hca : log.hcas) names.push_back(hca.device + ":" + std::to_string(hca.port) + "/" + hca.link);
-    lines.push_back("HCAs " + join(names));
-  }
-  if (!log.gid_indices.empty()) {
-    std::vector<std::string> indices;
-    for (const int index : log.gid_indices) indices.push_back(std::to_string(index));
-    lines.push_back("GID index " + join(indices));
-  }
+  if (!log.hcas.empty()) lines.push_back("HCAs " + join(log.hcas));
+  if (!log.gid_indices.empty()) lines.push_back("GID index " + join(log.gid_indices));
   for (const auto& [transport, count] : log.connections)
-    lines.push_back("via " + transport + ": " + std::to_string(count.sends) + " sends" +
-                    (count.receives ? ", " + std::to_string(count.receives) + " receives" : ""));
-  if (const int rdma = log.over_rdma().total())
-    lines.push_back("GPUDirect RDMA: " + std::to_string(log.gpu_direct.total()) + " of " + std::to_string(rdma) +
-                    (log.gpu_direct.total() ? "" : ": data passes through host memory; see rdma_tune check"));
+    lines.push_back("via " + transport + ": " + std::to_string(count) + " connections");
+  if (const int rdma = log.over_rdma())
+    lines.push_back("GPUDirect RDMA: " + std::to_string(log.gpu_direct) + " of " + std::to_string(rdma) +
+                    (log.gpu_direct ? "" : ": data passes through host memory; see rdma_tune check"));
   for (const std::string& warning : log.warnings) lines.push_back("WARN " + warning);
   return lines;
 }

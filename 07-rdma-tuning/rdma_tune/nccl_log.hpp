@@ -13,38 +13,23 @@
 
 namespace rdma {
 
-// "[0]mlx5_0:1/RoCE" of "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>".
-struct NcclHca {
-  std::string device;  // mlx5_0
-  int port = 1;
-  std::string link;                                  // "RoCE" or "IB"
-  auto operator<=>(const NcclHca&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 is mistaken
-};
-
-// A connection of a channel: "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA". Both ends log it; what says
-// neither [send] nor [receive] (P2P, SHM) is logged by its sender and counted as a send.
-struct NcclConnections {
-  int sends = 0, receives = 0;
-  int total() const { return sends + receives; }
-};
-
 // Of one log, which may be that of many ranks, prefixed by any launcher.
 struct NcclLog {
-  int lines = 0;                                       // NCCL's own
-  std::set<std::string> versions;                      // "2.28.9+cuda13.0"
-  std::set<std::string> networks;                      // "Using network ...": "IB", "Socket", "AWS Libfabric"
-  std::set<NcclHca> hcas;                              // NET/IB : Using
-  std::map<std::string, NcclConnections> connections;  // "NET/IB", "NET/Socket", "P2P/CUMEM", "SHM/direct", ...
-  NcclConnections gpu_direct;                          // those NET connections that end in /GDRDMA
-  std::set<int> gid_indices;                           // of queue pairs (NCCL_DEBUG_SUBSYS with NET)
-  bool no_ib_device = false;                           // NET/IB : No device found.
-  std::vector<std::string> warnings;                   // the first few of NCCL WARN, each once
+  int lines = 0;                           // NCCL's own
+  std::set<std::string> versions;          // "2.28.9+cuda13.0"
+  std::set<std::string> networks;          // "Using network ...": "IB", "Socket", "AWS Libfabric"
+  std::set<std::string> hcas;              // "NET/IB : Using ...": "mlx5_0:1/RoCE", "mlx5_1:1/IB"
+  std::map<std::string, int> connections;  // lines "Channel ... via NET/IB/0", by "NET/IB", "P2P/CUMEM", "SHM/direct"
+  int gpu_direct = 0;                      // those NET connections that end in /GDRDMA
+  std::set<int> gid_indices;               // of queue pairs (NCCL_DEBUG_SUBSYS with NET)
+  bool no_ib_device = false;               // NET/IB : No device found.
+  std::vector<std::string> warnings;       // the first few of NCCL WARN, each once
 
   // Any line; those that are not NCCL's are passed over.
   void add_line(std::string_view line);
 
-  NcclConnections over_rdma() const;  // by a network that is RDMA
-  NcclConnections over_tcp() const;   // NET/Socket, and plugins known to be TCP
+  int over_rdma() const;  // connections by a network that is RDMA
+  int over_tcp() const;   // NET/Socket, and plugins known to be TCP
   std::set<std::string> devices() const;
   nlohmann::json json() const;
 };

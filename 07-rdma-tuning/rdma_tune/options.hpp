@@ -4,26 +4,22 @@
 #include "choice.hpp"
 
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 
 #include <string>
-#include <utility>
 
 namespace rdma {
 
-struct SystemOptions {
-  std::string sysfs = "/sys";  // --sysfs DIR
-  std::string json;            // --json FILE
+// --sysfs DIR and --json FILE
+boost::program_options::options_description system_options(std::string& sysfs, std::string& json);
 
-  boost::program_options::options_description description();
-};
+// --family, --subnet, --device, --vlan
+boost::program_options::options_description wanted_options(Wanted& wanted);
 
-struct WantedOptions {  // --family, --subnet, --device, --vlan
-  Wanted wanted;
+// The value of --nccl.
+boost::program_options::typed_value<std::string>* nccl_version(NcclVersion& version);
 
-  boost::program_options::options_description description();
-};
-
-// "2.26.2", or "2.26" for the newest of these. Throws UsageError that names `option`.
-NcclVersion parse_nccl_version(const std::string& text, const std::string& option);
+// "2.26.2", or "2.26" for the newest of these. Throws UsageError that names --nccl.
+NcclVersion parse_nccl_version(const std::string& text);
 
 }  // namespace rdma

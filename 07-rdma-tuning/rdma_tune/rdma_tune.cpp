@@ -38,17 +38,10 @@ int run(int argc, const char* const* argv) {
 }  // namespace
 
 int rdma_tune_main(int argc, char** argv) {
-  int status = multinode::exit_right;
-  std::string error;
   try {
-    status = run(argc, argv);
-  } catch (const multinode::UsageError& e) {
-    status = multinode::exit_usage;
-    error = e.what();
+    return run(argc, argv);
   } catch (const std::exception& e) {
-    status = multinode::exit_wrong;
-    error = e.what();
+    std::cerr << std::string("rdma_tune: ") + e.what() + "\n";
+    return dynamic_cast<const multinode::UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
   }
-  if (!error.empty()) std::cerr << "rdma_tune: " + error + "\n";
-  return status;
 }

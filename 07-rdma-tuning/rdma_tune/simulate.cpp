@@ -3,7 +3,6 @@
 #include "options.hpp"
 
 #include <multinode/check.hpp>
-#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
@@ -76,21 +75,18 @@ std::string blame(const System& system, const Choice& choice, NcclVersion versio
 }
 
 int run_simulate(int argc, const char* const* argv) {
-  SystemOptions from;
-  WantedOptions wanted;
+  std::string sysfs = "/sys", json_file;
+  Wanted wanted;
   NcclVersion version;
   po::options_description known(
       "What NCCL would use; it reads NCCL's variables from the environment and from NCCL's configuration files");
-  known.add_options()("nccl", po::value<std::string>()->required()->notifier([&](const std::string& text) {
-    version = parse_nccl_version(text, "--nccl");
-  }),
-                      "version of NCCL, as 2.20 or 2.26.2");
-  known.add(from.description()).add(wanted.description());
+  known.add_options()("nccl", nccl_version(version)->required(), "version of NCCL, as 2.20 or 2.26.2");
+  known.add(system_options(sysfs, json_file)).add(wanted_options(wanted));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  const Environment variables = with_nccl_files(multinode::current_environment(), from.sysfs, version);
+  const Environment variables = with_nccl_files(multinode::current_environment(), sysfs, version);
 
-  const System system = read_system(from.sysfs);
-  const Choice choice = choose(system, wanted.wanted);
+  const System system = read_system(sysfs);
+  const Choice choice = choose(system, wanted);
   for (const std::string& problem : system.problems) std::cerr << "rdma_tune: " + problem + "\n";
   const Comparison compared = compare_with_nccl(system, choice, version, variables);
   nlohmann::json json{{"nccl", version.text()},
@@ -123,7 +119,7 @@ int run_simulate(int argc, const char* const* argv) {
                          (later.empty() ? "; no version up to 2.30.7 fixes this" : "; NCCL " + later + " fixes this"));
     }
   }
-  multinode::JsonLines(from.json).write(json);
+  multinode::JsonLines(json_file).write(json);
   if (!compared.node.uses_rdma)
     std::cout << "NCCL " + version.text() + " does not use RDMA: " + compared.node.reason + "\n";
   if (!compared.rows.empty()) table.print(std::cout);

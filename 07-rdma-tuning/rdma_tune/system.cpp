@@ -129,7 +129,6 @@ class Reader {
       net.name = name;
       net.state = word(folder / "operstate");
       net.mtu = number(folder / "mtu", 0);
-      net.megabit_per_second = number(folder / "speed", -1, true);
       unsigned flags = 0;
       if (const std::string text = word(folder / "flags"); !text.empty())
         if (!text.starts_with("0x") || !parse_number(std::string_view(text).substr(2), flags, 16))
@@ -201,10 +200,10 @@ class Reader {
   }
 
   // One line of printable text; "" where there is no such file, or nothing good in it.
-  std::string word(const fs::path& file, bool may_fail = false) {
+  std::string word(const fs::path& file) {
     Text text = read_at(AT_FDCWD, (system_.root / file).c_str());
     if (text.error) {
-      if (!may_fail && text.error != ENOENT && text.error != ENOTDIR) problem(file, std::strerror(text.error));
+      if (text.error != ENOENT && text.error != ENOTDIR) problem(file, std::strerror(text.error));
       return "";
     }
     return checked(file, std::move(text.value));
@@ -216,8 +215,8 @@ class Reader {
     return "";
   }
 
-  int number(const fs::path& file, int otherwise, bool may_fail = false) {
-    const std::string text = word(file, may_fail);
+  int number(const fs::path& file, int otherwise) {
+    const std::string text = word(file);
     if (text.empty()) return otherwise;
     int value = 0;
     if (parse_number(text, value)) return value;
@@ -248,7 +247,6 @@ class Reader {
     }
     device.firmware = word(folder / "fw_ver");
     device.board = word(folder / "board_id");
-    device.node_guid = word(folder / "node_guid");
     device.node_type = state(folder / "node_type");
     device.pci = pci_of(canonical(exists(folder / "device") ? folder / "device" : folder));
     device.numa_node = number(folder / "device/numa_node", -1);

@@ -19,9 +19,9 @@ struct Gid {
   int index = 0;
   std::array<std::uint8_t, 16> address{};
   GidType type = GidType::unknown;
-  std::string net_device;  // "": not told
-  std::string unreadable;  // why its type or net device could not be read: "Invalid argument"; "": they could
-  int type_error = 0;      // errno of reading its type
+  std::string net_device = "";  // "": not told
+  std::string unreadable = "";  // why its type or net device could not be read: "Invalid argument"; "": they could
+  int type_error = 0;           // errno of reading its type
 
   bool is_link_local() const;       // fe80::/10
   bool is_ipv4() const;             // ::ffff:a.b.c.d
@@ -44,7 +44,7 @@ struct Port {
 
 struct Device {
   std::string name;  // mlx5_0
-  std::string firmware, board, node_guid, node_type;
+  std::string firmware, board, node_type;
   std::string pci;     // 0000:3b:00.0; "" for a virtual device
   int numa_node = -1;  // -1: not told
   bool is_virtual_function = false;
@@ -54,7 +54,7 @@ struct Device {
 
 struct NetDevice {
   std::string name;
-  std::string state;  // operstate
+  std::string state = "";  // operstate
   bool is_up = false;
   bool is_loopback = false;
   bool is_infiniband = false;  // IPoIB
@@ -62,11 +62,10 @@ struct NetDevice {
   bool is_bond = false;
   bool has_default_route = false;
   int mtu = 0;
-  int megabit_per_second = -1;  // -1: not told
-  std::optional<int> vlan;      // its number, 0 where not told
-  bool is_virtual = false;      // no hardware below it: lo, a bridge, a veth
-  std::string pci;
-  std::vector<std::string> addresses;  // "192.168.77.1/24"; sysfs does not have them: only where the root is /sys
+  std::optional<int> vlan = {};  // its number, 0 where not told
+  bool is_virtual = false;       // no hardware below it: lo, a bridge, a veth
+  std::string pci = "";
+  std::vector<std::string> addresses = {};  // "192.168.77.1/24"; sysfs does not have them: only where the root is /sys
 };
 
 struct Gpu {

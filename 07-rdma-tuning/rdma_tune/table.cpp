@@ -4,7 +4,6 @@
 
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
-#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/text.hpp>
 
@@ -133,7 +132,6 @@ json to_json(const System& system, const Choice& choice, NcclVersion version) {
     result["devices"].push_back({{"name", device.name},
                                  {"firmware", device.firmware},
                                  {"board", device.board},
-                                 {"node_guid", device.node_guid},
                                  {"node_type", device.node_type},
                                  {"pci", device.pci},
                                  {"numa_node", device.numa_node},
@@ -146,7 +144,6 @@ json to_json(const System& system, const Choice& choice, NcclVersion version) {
     result["net_devices"].push_back({{"name", net.name},
                                      {"state", net.state},
                                      {"mtu", net.mtu},
-                                     {"megabit_per_second", net.megabit_per_second},
                                      {"vlan", net.vlan ? json(*net.vlan) : json(nullptr)},
                                      {"virtual", net.is_virtual},
                                      {"pci", net.pci},
@@ -170,8 +167,8 @@ void print_exports(std::ostream& out, const std::vector<Export>& exports) {
 }
 
 int run_table(int argc, const char* const* argv) {
-  SystemOptions from;
-  WantedOptions wanted;
+  std::string sysfs = "/sys", json_file;
+  Wanted wanted;
   NcclVersion version;
   bool wants_exports = false, by_index = false;
   po::options_description known(
@@ -181,15 +178,12 @@ int run_table(int argc, const char* const* argv) {
       "print this node's variables for NCCL and UCX. To use them on all nodes: rdma_tune exec -- COMMAND")(
       "index", po::bool_switch(&by_index),
       "export NCCL_IB_GID_INDEX even where NCCL finds the GID by itself, or by family, version and range")(
-      "nccl", po::value<std::string>()->notifier([&](const std::string& text) {
-        version = parse_nccl_version(text, "--nccl");
-      }),
-      "version of NCCL that --export and --json are for (default: 2.28)");
-  known.add(wanted.description()).add(from.description());
+      "nccl", nccl_version(version), "version of NCCL that --export and --json are for (default: 2.28)");
+  known.add(wanted_options(wanted)).add(system_options(sysfs, json_file));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  const System system = read_system(from.sysfs);
-  const Choice choice = choose(system, wanted.wanted);
-  multinode::JsonLines json_lines(from.json);
+  const System system = read_system(sysfs);
+  const Choice choice = choose(system, wanted);
+  multinode::JsonLines json_lines(json_file);
   for (const std::string& problem : system.problems) std::cerr << "rdma_tune: " + problem + "\n";
   if (!wants_exports) {
     print_tables(std::cout, system, choice);

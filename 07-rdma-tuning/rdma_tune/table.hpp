@@ -18,14 +18,14 @@ void print_tables(std::ostream& out, const System& system, const Choice& choice)
 //   node       host name
 //   root       the folder that was read
 //   rdma       true if a port is usable
-//   devices    [{name, firmware, board, node_guid, node_type, pci, numa_node, virtual_function, net_devices: [name],
+//   devices    [{name, firmware, board, node_type, pci, numa_node, virtual_function, net_devices: [name],
 //               gpus: [pci], the nearest ones,
 //               ports: [{port, link_layer: "Ethernet"|"InfiniBand"|"", state, phys_state, rate, gbit_per_second,
 //                        active_mtu, max_mtu: bytes or null, slots, usable, reason, chosen: index or -1,
 //                        gids: [{index, address, subnet, type: "IB"|"RoCE v1"|"RoCE v2"|"", net_device, chosen,
 //                                reason}]}]}]
 //               `subnet` is "192.168.77.0/24" where the net device's prefix is known, else "".
-//   net_devices [{name, state, mtu, megabit_per_second, vlan: number or null, virtual, pci}]
+//   net_devices [{name, state, mtu, vlan: number or null, virtual, pci}]
 //   gpus       [{pci, numa_node}]
 //   exports    [{name, value, remark}], for NCCL of `version` and UCX, or for sockets
 //   perftest   its arguments

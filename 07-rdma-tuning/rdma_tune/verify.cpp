@@ -6,14 +6,11 @@
 #include <multinode/check.hpp>
 #include <multinode/child_process.hpp>
 #include <multinode/descriptor.hpp>
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
 
 #include <fmt/core.h>
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include <poll.h>
@@ -253,7 +250,7 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
 std::vector<std::string> disagreements(const Assessment& assessment, const NcclLog& log, const std::set<int>& chosen) {
   std::vector<std::string> lines;
   if (!log.lines) return lines;
-  const int rdma = log.over_rdma().total(), tcp = log.over_tcp().total();
+  const int rdma = log.over_rdma(), tcp = log.over_tcp();
   std::vector<std::string> moved;
   for (const Moved& port : assessment.rdma)
     if (port.sum() >= (port.unit == CounterUnit::packets ? least_rdma_packets : least_rdma_bytes))
@@ -396,8 +393,7 @@ nlohmann::json json_of(const std::vector<Moved>& all) {
 int run_verify(int argc, const char* const* argv) {
   const char* const* const end = argv + argc;
   const char* const* const dashes = std::find(argv, end, std::string_view("--"));
-  SystemOptions from;
-  std::string require, log_file;
+  std::string sysfs = "/sys", json_file, require, log_file;
   double baseline = 1;
   po::options_description known("rdma_tune verify [options] -- COMMAND...: did its traffic use RDMA or TCP?");
   known.add_options()("require", po::value(&require), "exit with status 1 unless the traffic used this: rdma or tcp")(
@@ -405,7 +401,7 @@ int run_verify(int argc, const char* const* argv) {
       "NCCL_DEBUG=INFO log to compare with, read when the command has ended; default: the command's own output")(
       "baseline", po::value(&baseline)->default_value(1, "1"),
       "seconds to watch the idle machine first; its own traffic is subtracted");
-  known.add(from.description());
+  known.add(system_options(sysfs, json_file));
   if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, true)) return multinode::exit_right;
   if (!require.empty() && require != "rdma" && require != "tcp")
     throw UsageError("--require must be rdma or tcp, not '" + require + "'");
@@ -413,15 +409,15 @@ int run_verify(int argc, const char* const* argv) {
   if (dashes == end || dashes + 1 == end)
     throw UsageError("verify needs a command, after --: rdma_tune verify -- mpirun ...");
   const std::vector<std::string> command(dashes + 1, end);
-  multinode::JsonLines json(from.json);
+  multinode::JsonLines json(json_file);
 
-  const Counters idle = read_counters(from.sysfs);
+  const Counters idle = read_counters(sysfs);
   Counters before = idle;
   if (baseline > 0) {
     // A counter that is fetched once a second says nothing of a shorter time.
     std::this_thread::sleep_for(
         std::max<std::chrono::duration<double>>(std::chrono::duration<double>(baseline), idle.delay));
-    before = read_counters(from.sysfs);
+    before = read_counters(sysfs);
   }
 
   NcclLog log;
@@ -443,7 +439,7 @@ int run_verify(int argc, const char* const* argv) {
     // hw_counters are served from a cache for as long as their `lifespan`.
     std::this_thread::sleep_for(before.delay);
   }
-  const Counters after = read_counters(from.sysfs);
+  const Counters after = read_counters(sysfs);
   std::vector<std::string> problems = after.problems;
   if (!log_file.empty()) {
     std::ifstream file(log_file);
@@ -458,7 +454,7 @@ int run_verify(int argc, const char* const* argv) {
   const Assessment assessment = assess(idle, before, after);
   std::set<int> chosen;  // by rdma_tune, of the ports that it would use
   if (!log.gid_indices.empty()) {
-    const System system = read_system(from.sysfs);
+    const System system = read_system(sysfs);
     for (const PortChoice& port : choose(system, {}).ports)
       if (port.usable && port.chosen >= 0) chosen.insert(port.chosen);
   }

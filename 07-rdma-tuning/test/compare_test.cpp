@@ -3,7 +3,6 @@
 
 #include "rdma_tune/choice.hpp"
 #include "rdma_tune/table.hpp"
-#include "scratch.hpp"
 #include "tree.hpp"
 
 #include <testing/program_test.hpp>
@@ -20,8 +19,8 @@ namespace compare_test {
 using namespace rdma;
 using multinode::testing::run;
 using nlohmann::json;
-using rdma::testing::Scratch, rdma::testing::Tree;
-using ::testing::IsNotSubstring, ::testing::IsSubstring;
+using rdma::testing::Tree;
+using ::testing::IsNotSubstring;
 
 constexpr char port[] = "/sys/class/infiniband/mlx5_0/ports/1";
 
@@ -58,7 +57,7 @@ TEST(RdmaCompare, NamesTheOddNodeAndWhatIsOdd) {
       {file("/link_layer = InfiniBand"), "mlx5_0:1 link layer", "InfiniBand"},
       {"F 444 /sys/class/infiniband/mlx5_0/fw_ver = 28.38.1002\\n", "mlx5_0 firmware", "28.38.1002"},
       {"F 444 /sys/class/net/enp61s0/mtu = 1500\\n", "mlx5_0:1 network MTU", "1500"},
-      {std::string("G ") + port + " 2 0000:0000:0000:0000:0000:ffff:0a01:0005 v2 enp61s0", "mlx5_0:1 GID index", "2"},
+      {std::string("G ") + port + " 2 10.1.0.5 v2 enp61s0", "mlx5_0:1 GID index", "2"},
   };
   for (const auto& one : cases) {
     const auto nodes = facts({node("n0"), node("n1"), node("n2", one.lines), node("n3")});
@@ -73,7 +72,7 @@ TEST(RdmaCompare, NamesTheOddNodeAndWhatIsOdd) {
     EXPECT_TRUE(difference->values[1].odd);
     EXPECT_EQ(difference->values[1].value, one.value);
     EXPECT_EQ(difference->values[1].nodes, std::vector<std::string>{"n2"});
-    EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: n2: ", printed(nodes));
+    EXPECT_SAYS(printed(nodes), "odd one out: n2: ");
   }
 }
 
@@ -85,31 +84,31 @@ TEST(RdmaCompare, NamesTheNodeInAnotherSubnet) {
   nodes[1]["devices"][0]["ports"][0]["gids"][3]["subnet"] = "10.2.0.0/24";  // the chosen one
   nodes[1]["devices"][0]["ports"][0]["active_mtu"] = 1024;
   nodes[0]["devices"][0]["ports"][0]["active_mtu"] = nodes[2]["devices"][0]["ports"][0]["active_mtu"] = 4096;
-  EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: n1: mlx5_0:1 MTU, mlx5_0:1 subnet", printed(facts(nodes)));
+  EXPECT_SAYS(printed(facts(nodes)), "odd one out: n1: mlx5_0:1 MTU, mlx5_0:1 subnet");
 }
 
 TEST(RdmaCompare, NamesTheNodeThatLacksADevice) {
   json none = node("n2");
   none["devices"] = json::array();
   const std::string text = printed(facts({node("n0"), node("n1"), none}));
-  EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: n2: RDMA devices\n", text);
-  EXPECT_PRED_FORMAT2(IsSubstring, "1 of ", text) << "what it lacks is not told again for each port: " << text;
+  EXPECT_SAYS(text, "odd one out: n2: RDMA devices\n");
+  EXPECT_SAYS(text, "1 of ") << "what it lacks is not told again for each port: " << text;
 }
 
 TEST(RdmaCompare, OfTwoNodesAccusesNone) {
   const auto nodes = facts({node("n0"), node("n1", file("/rate = 25 Gb/sec (1X EDR)"))});
   const std::string text = printed(nodes);
-  EXPECT_PRED_FORMAT2(IsSubstring, "25 Gb/sec (1X EDR)   n1", text);
-  EXPECT_PRED_FORMAT2(IsSubstring, "100 Gb/sec (4X EDR)  n0", text);
+  EXPECT_SAYS(text, "25 Gb/sec (1X EDR)   n1");
+  EXPECT_SAYS(text, "100 Gb/sec (4X EDR)  n0");
   EXPECT_PRED_FORMAT2(IsNotSubstring, "odd", text);
-  EXPECT_PRED_FORMAT2(IsSubstring, "compare cannot know which is right", text);
+  EXPECT_SAYS(text, "compare cannot know which is right");
 }
 
 TEST(RdmaCompare, OfTwoAgainstTwoAccusesNone) {
   const std::string slow = file("/rate = 25 Gb/sec (1X EDR)");
   const std::string text = printed(facts({node("n0"), node("n1", slow), node("n2"), node("n3", slow)}));
   EXPECT_PRED_FORMAT2(IsNotSubstring, "odd", text);
-  EXPECT_PRED_FORMAT2(IsSubstring, "no value has a majority", text);
+  EXPECT_SAYS(text, "no value has a majority");
 }
 
 TEST(RdmaCompare, WhatANodeCannotTellIsNotHeldAgainstIt) {
@@ -123,13 +122,13 @@ TEST(RdmaCompare, WhatANodeCannotTellIsNotHeldAgainstIt) {
 
 TEST(RdmaCompare, AnotherFileOfTheSameNodeIsAnotherNode) {
   const auto nodes = facts({node("n0"), node("n0"), node("n0", file("/state = 1: DOWN"))});
-  EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: n0 (3): mlx5_0:1 state", printed(nodes));
+  EXPECT_SAYS(printed(nodes), "odd one out: n0 (3): mlx5_0:1 state");
 }
 
 TEST(RdmaCompare, AFileCannotWriteToTheTerminal) {
   json evil = node("n1");
   evil["devices"][0]["firmware"] = "\x1b[2J\n";
-  EXPECT_PRED_FORMAT2(IsSubstring, "?[2J?", printed(facts({node("n0"), evil})));
+  EXPECT_SAYS(printed(facts({node("n0"), evil})), "?[2J?");
 }
 
 class RdmaCompareProgram : public ::testing::Test {
@@ -142,7 +141,7 @@ class RdmaCompareProgram : public ::testing::Test {
     words.insert(words.begin(), {PATH_rdma_tune, "compare"});
     return run(words);
   }
-  Scratch scratch_;
+  multinode::testing::TemporaryFolder scratch_;
 };
 
 TEST_F(RdmaCompareProgram, ComparesFilesOfOneAndOfSeveralNodes) {
@@ -151,7 +150,7 @@ TEST_F(RdmaCompareProgram, ComparesFilesOfOneAndOfSeveralNodes) {
                                                         node("n2", file("/rate = 25 Gb/sec (1X EDR)")).dump());
   const auto differ = compare({first, others, "--json", scratch_ / "out.json"});
   EXPECT_EQ(differ.status, 1) << differ.all();
-  EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: n2: mlx5_0:1 rate\n", differ.out);
+  EXPECT_SAYS(differ.out, "odd one out: n2: mlx5_0:1 rate\n");
   std::ifstream in(scratch_ / "out.json");
   const json out = json::parse(in);
   EXPECT_EQ(out["nodes"], (json{"n0", "n1", "n2"}));
@@ -160,7 +159,7 @@ TEST_F(RdmaCompareProgram, ComparesFilesOfOneAndOfSeveralNodes) {
 
   const auto agree = compare({first, written("n1.json", node("n1").dump())});
   EXPECT_EQ(agree.status, 0) << agree.all();
-  EXPECT_PRED_FORMAT2(IsSubstring, "2 nodes agree", agree.out);
+  EXPECT_SAYS(agree.out, "2 nodes agree");
 }
 
 TEST_F(RdmaCompareProgram, TellsWhichFileIsGarbageInOneLine) {
@@ -193,17 +192,11 @@ TEST_F(RdmaCompareProgram, TellsWhichFileIsGarbageInOneLine) {
   }
 }
 
-TEST_F(RdmaCompareProgram, FilesOfOneNameAreToldApartByTheirNames) {
-  const std::string first = written("a.json", node("pod").dump()), second = written("b.json", node("pod").dump()),
-                    odd = written("c.json", node("pod", file("/rate = 25 Gb/sec (1X EDR)")).dump());
-  EXPECT_PRED_FORMAT2(IsSubstring, "odd one out: " + odd + ": mlx5_0:1 rate\n", compare({first, second, odd}).out);
-}
-
 TEST_F(RdmaCompareProgram, NeedsTwoNodes) {
   for (const auto& words : {std::vector<std::string>{}, {written("one.json", node("n0").dump())}}) {
     const auto result = compare(words);
     EXPECT_EQ(result.status, 2);
-    EXPECT_PRED_FORMAT2(IsSubstring, "compare needs at least two nodes", result.err);
+    EXPECT_SAYS(result.err, "compare needs at least two nodes");
     EXPECT_EQ(multinode::testing::occurrences(result.err, "\n"), 1u) << result.err;
   }
   EXPECT_EQ(compare({"--jso", "x"}).status, 2);
@@ -213,20 +206,19 @@ TEST_F(RdmaCompareProgram, NeedsTwoNodes) {
 TEST_F(RdmaCompareProgram, CollectsTheNodesOverALauncher) {
   Tree right = Tree::load("mlx5-pairs"), slow = Tree::load("mlx5-pairs");
   slow.add(file("/rate = 25 Gb/sec (1X EDR)"));
-  scratch_.link("0", right.root());
-  scratch_.link("1", slow.root());
-  scratch_.link("2", right.root());
+  for (const auto& [rank, tree] : {std::pair("0", &right), {"1", &slow}, {"2", &right}})
+    std::filesystem::create_symlink(tree->path(), scratch_ / rank);
   const std::string ranks = "exec " PATH_rdma_tune " compare --sysfs " + scratch_.path().string();
   using multinode::testing::under_mpirun;
   const auto differ =
       run(under_mpirun(3, {"sh", "-c", ranks + "/$" + multinode::testing::mpi_rank_variable() + "/sys"}));
   EXPECT_EQ(differ.status, 1) << differ.all();
   EXPECT_EQ(multinode::testing::occurrences(differ.out, "odd one out: "), 1u) << differ.all();
-  EXPECT_PRED_FORMAT2(IsSubstring, " (2): mlx5_0:1 rate\n", differ.out);
+  EXPECT_SAYS(differ.out, " (2): mlx5_0:1 rate\n");
 
   const auto same = run(under_mpirun(3, {"sh", "-c", ranks + "/0/sys"}));
   EXPECT_EQ(same.status, 2) << same.all();
-  EXPECT_PRED_FORMAT2(IsSubstring, "compare needs two nodes, and all ranks are on ", same.err);
+  EXPECT_SAYS(same.err, "compare needs two nodes, and all ranks are on ");
 }
 #endif
 

@@ -29,13 +29,13 @@ TEST(Node, WhetherNcclUsesRdma) {
 }
 
 TEST(NcclVersion, ParsedAndCompared) {
-  EXPECT_EQ(parse_nccl_version("2.26.2", "").text(), "2.26.2");
-  EXPECT_EQ(parse_nccl_version("2.26", "").text(), "2.26");
-  EXPECT_LT(parse_nccl_version("2.26.1", ""), (NcclVersion{2, 26, 2}));
-  EXPECT_GE(parse_nccl_version("2.26", ""), (NcclVersion{2, 26, 2}));
-  EXPECT_GT(parse_nccl_version("3.0", ""), (NcclVersion{2, 26, 2}));
+  EXPECT_EQ(parse_nccl_version("2.26.2").text(), "2.26.2");
+  EXPECT_EQ(parse_nccl_version("2.26").text(), "2.26");
+  EXPECT_LT(parse_nccl_version("2.26.1"), (NcclVersion{2, 26, 2}));
+  EXPECT_GE(parse_nccl_version("2.26"), (NcclVersion{2, 26, 2}));
+  EXPECT_GT(parse_nccl_version("3.0"), (NcclVersion{2, 26, 2}));
   for (const char* text : {"", "2", "2.", "2.x", "v2.20", "2.20.", "2.20.1.1", "2.-1", "2.20-1", "2..3"})
-    EXPECT_THROW(parse_nccl_version(text, "--nccl"), multinode::UsageError) << text;
+    EXPECT_THROW(parse_nccl_version(text), multinode::UsageError) << text;
 }
 
 }  // namespace simulate_test

@@ -32,48 +32,19 @@ bool is_printable(const std::string& text) {
   return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-constexpr const char* mlx5 = "/sys/class/infiniband/mlx5_0";
-constexpr const char* ib = "/sys/class/infiniband/ib_1";
-
 class Files {
  public:
   Files() {
-    const std::string a = mlx5, b = ib, port = a + "/ports/1", other = b + "/ports/1";
-    std::string lines;
-    const auto file = [&](const std::string& path, const std::string& contents) {
-      lines += "F 444 " + path + " = " + contents + "\\n\n";
-    };
-    for (const std::string& device : {a, b}) {
-      file(device + "/fw_ver", "28.39.1002");
-      file(device + "/board_id", "MT_0000000838");
-      file(device + "/node_type", "1: CA");
-      file(device + "/device/numa_node", "0");
-      file(device + "/ports/1/state", "4: ACTIVE");
-      file(device + "/ports/1/phys_state", "5: LinkUp");
-      file(device + "/ports/1/rate", "100 Gb/sec (4X EDR)");
-    }
-    file(port + "/link_layer", "Ethernet");
-    file(other + "/link_layer", "InfiniBand");
-    lines += "G " + port + " 0 fe80:0000:0000:0000:5054:00ff:fe00:0003 v2 eth0\n";
-    lines += "G " + port + " 1 0000:0000:0000:0000:0000:ffff:0a01:0005 v1 eth0\n";
-    lines += "G " + port + " 2 0000:0000:0000:0000:0000:ffff:0a01:0005 v2 eth0\n";
-    lines += "G " + port + " 3 fd00:0077:0000:0000:0000:0000:0000:0001 v2 eth0\n";
-    lines += "G " + other + " 0 fe80:0000:0000:0000:5054:00ff:fe00:0003 ib !\n";
-    for (const char* net : {"eth0", "lo"})
-      for (const auto& [name, value] : {std::pair{"operstate", "up"},
-                                        {"mtu", "1500"},
-                                        {"flags", "0x1003"},
-                                        {"type", "1"},
-                                        {"speed", "1000"},
-                                        {"uevent", "DEVTYPE=vlan"}})
-        file(std::string("/sys/class/net/") + net + "/" + name, value);
-    file("/sys/bus/pci/devices/0000:01:00.0/class", "0x030200");
-    file("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de");
-    file("/sys/bus/pci/devices/0000:01:00.0/numa_node", "1");
-    file("/proc/net/route", "Iface\\tDest\\neth0\\t00000000\\t0\\t3\\t0\\t0\\t100\\t00000000");
-    file("/proc/net/vlan/eth0", "VID: 100");
-    tree_.add(lines);
-    for (const auto& entry : fs::recursive_directory_iterator(tree_.root()))
+    tree_.add(R"(card pci0000:3a/0000:3a:00.0/0000:3b:00.0 0 mlx5_0 Ethernet eth0 4 100 Gb/sec (4X EDR)
+addresses mlx5_0 eth0 0 fe80::5054:ff:fe00:3 10.1.0.5 fd00:77::1
+card pci0000:3a/0000:3a:01.0/0000:3c:00.0 0 ib_1 InfiniBand ib0 1 400 Gb/sec (4X NDR)
+G /sys/class/infiniband/ib_1/ports/1 0 fe80::5054:ff:fe00:3 ib !
+gpu pci0000:3a/0000:3a:00.0/0000:3d:00.0 1
+F 444 /sys/class/net/eth0/uevent = DEVTYPE=vlan
+F 444 /proc/net/vlan/eth0 = VID: 100
+F 444 /proc/net/route = Iface\tDest\neth0\t00000000\t0\t3\t0\t0\t100\t00000000
+)");
+    for (const auto& entry : fs::recursive_directory_iterator(tree_.path()))
       if (entry.is_regular_file() && entry.path().filename() != "empty slot") paths_.push_back(entry.path());
     std::ranges::sort(paths_);
     for (const fs::path& path : paths_) contents_[path] = multinode::testing::text_of(path);

@@ -30,16 +30,6 @@ const rdma::NetDevice& net_device(const System& system, std::string_view name) {
   return *found;
 }
 
-std::string hexadecimal(const Gid& gid) {
-  std::string text;
-  char pair[3];
-  for (std::size_t i = 0; i < 16; ++i) {
-    std::snprintf(pair, sizeof pair, "%02x", gid.address[i]);
-    text += (i && i % 2 == 0 ? ":" : "") + std::string(pair);
-  }
-  return text;
-}
-
 std::string joined(const std::vector<std::string>& lines) { return multinode::join(lines, "\n"); }
 
 // What a shell script printed of the GIDs when each tree was dumped: "rxe0 1 0 fe80:...:0003 RoCE v2 eth0".
@@ -53,8 +43,9 @@ TEST(System, ReadsOfRealTreesWhatWasPrintedThen) {
         EXPECT_EQ(port.link_layer, LinkLayer::ethernet);
         EXPECT_EQ(port.slots, 1024);
         for (const Gid& gid : port.gids)
-          got += d.name + " " + std::to_string(port.number) + " " + std::to_string(gid.index) + " " + hexadecimal(gid) +
-                 (gid.type == GidType::roce_v2 ? " RoCE v2 " : " ? ") + gid.net_device + "\n";
+          got += d.name + " " + std::to_string(port.number) + " " + std::to_string(gid.index) + " " +
+                 rdma::testing::sysfs_gid(gid.address) + (gid.type == GidType::roce_v2 ? " RoCE v2 " : " ? ") +
+                 gid.net_device + "\n";
       }
     std::ifstream summary(std::string(RDMA_FIXTURES) + "/" + name + ".summary");
     std::string expected;
@@ -77,14 +68,12 @@ TEST(System, PortsAndInterfacesOfARealTree) {
   EXPECT_EQ(device(system, "rxe1").ports.at(0).state, "DOWN");
   EXPECT_EQ(device(system, "rxe2").ports.at(0).phys_state, "Polling");
   EXPECT_EQ(device(system, "rxe0").node_type, "CA");
-  EXPECT_EQ(device(system, "rxe0").node_guid, "5054:00ff:fe00:0003");
   EXPECT_EQ(device(system, "rxe0").pci, "");
   EXPECT_EQ(device(system, "rxe0").net_devices, std::vector<std::string>{"eth0"});
   EXPECT_TRUE(net_device(system, "eth0").is_up);
   EXPECT_FALSE(net_device(system, "eth0").is_virtual);
   EXPECT_EQ(net_device(system, "eth0").pci, "0000:00:04.0");
   EXPECT_EQ(net_device(system, "eth0").mtu, 1500);
-  EXPECT_EQ(net_device(system, "eth0").megabit_per_second, -1);
   EXPECT_FALSE(net_device(system, "v0").is_up);
   EXPECT_EQ(net_device(system, "v1").state, "lowerlayerdown");
   EXPECT_TRUE(net_device(system, "bond0").is_bond);
@@ -98,9 +87,6 @@ TEST(System, HardwareAndItsPlace) {
   const Device& hca = device(system, "mlx5_0");
   EXPECT_EQ(hca.pci, "0000:3d:00.0");
   EXPECT_EQ(hca.numa_node, 0);
-  EXPECT_EQ(hca.firmware, "28.39.1002");
-  EXPECT_EQ(hca.board, "MT_0000000838");
-  EXPECT_FALSE(hca.is_virtual_function);
   ASSERT_EQ(system.gpus.size(), 2U);
   EXPECT_EQ(system.gpus[1].numa_node, 1);
   EXPECT_EQ(distance(system, hca.pci, "0000:3e:00.0"), 0);
@@ -109,18 +95,6 @@ TEST(System, HardwareAndItsPlace) {
   EXPECT_EQ(distance(system, "", ""), 3);
   EXPECT_TRUE(net_device(system, "eth0").has_default_route);
   EXPECT_EQ(joined(system.problems), "");
-
-  const Tree pod = Tree::load("pod-vf");
-  EXPECT_TRUE(device(read_system(pod.sys()), "mlx5_4").is_virtual_function);
-}
-
-TEST(System, VlanByLinkByUeventAndByProc) {
-  const Tree real = Tree::load("s4-vlan");
-  const System a = read_system(real.sys());
-  EXPECT_EQ(net_device(a, "eth0.100").vlan, 100);
-  EXPECT_FALSE(net_device(a, "eth0").vlan);
-  const Tree named = Tree::load("vlan");
-  EXPECT_EQ(net_device(read_system(named.sys()), "storage").vlan, 200);
 }
 
 TEST(System, InNaturalOrder) {
@@ -136,7 +110,7 @@ TEST(System, ATableWhoseFirstFileIsNot0) {
   Tree tree;
   tree.add(
       "D /sys/class/infiniband/mlx5_0/ports/1\nF 444 /sys/class/infiniband/mlx5_0/ports/1/link_layer = Ethernet\\n");
-  tree.add("G /sys/class/infiniband/mlx5_0/ports/1 12 0000:0000:0000:0000:0000:ffff:0a00:0001 v2 eth0");
+  tree.add("G /sys/class/infiniband/mlx5_0/ports/1 12 10.0.0.1 v2 eth0");
   const System system = read_system(tree.sys());
   const Port& port = system.devices.at(0).ports.at(0);
   ASSERT_EQ(port.gids.size(), 1U);
@@ -222,7 +196,7 @@ TEST(System, EightTablesOf1024SlotsInLessThan100Milliseconds) {
   for (int i = 0; i < 8; ++i) {
     const std::string port = "/sys/class/infiniband/mlx5_" + std::to_string(i) + "/ports/1";
     tree.add("F 444 " + port + "/link_layer = Ethernet\\n\nZ " + port + " 1024");
-    tree.add("G " + port + " 1023 0000:0000:0000:0000:0000:ffff:0a01:0001 v2 eth0");
+    tree.add("G " + port + " 1023 10.1.0.1 v2 eth0");
   }
   // The processor's time: it is what a machine takes that does nothing else. The best of many.
   double best = 1e9;

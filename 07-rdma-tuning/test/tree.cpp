@@ -1,5 +1,8 @@
 #include "tree.hpp"
 
+#include <fmt/core.h>
+
+#include <arpa/inet.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -35,11 +38,17 @@ void make_room(const fs::path& path) {
   if (fs::symlink_status(path).type() != fs::file_type::not_found) fs::remove_all(path);
 }
 
-void write(const fs::path& path, const std::string& contents) {
+void replace(const fs::path& path, const std::string& contents) {
   make_room(path);
   std::ofstream file(path, std::ios::binary);
   file << contents;
   if (!file.flush()) throw std::runtime_error("cannot write " + path.string());
+}
+
+// A link to the folder that it is in.
+void fail_to_read(const fs::path& path) {
+  make_room(path);
+  fs::create_symlink(".", path);
 }
 
 constexpr const char* empty_slot = "0000:0000:0000:0000:0000:0000:0000:0000\n";
@@ -52,85 +61,150 @@ fs::path parent_of_trees() {
   return !error && has_room && access(memory.c_str(), W_OK) == 0 ? memory : fs::temp_directory_path();
 }
 
+std::string lines_of(const std::string& tree) {
+  fs::path path = fs::path(RDMA_TREES) / (tree + ".txt");
+  if (!fs::exists(path)) path = fs::path(RDMA_FIXTURES) / (tree + ".txt");
+  if (!fs::exists(path)) throw std::runtime_error("no tree named " + tree);
+  return multinode::testing::text_of(path);
+}
+
+Address parsed(const std::string& text) {
+  Address address{};
+  const bool is_ipv4 = text.find(':') == text.npos;
+  if (inet_pton(AF_INET6, ((is_ipv4 ? "::ffff:" : "") + text).c_str(), address.data()) != 1)
+    throw std::runtime_error("not an address: " + text);
+  return address;
+}
+
+std::string pci_device(const std::string& place, const std::string& numa_node, const char* kind, const char* vendor) {
+  return fmt::format(R"(
+L /sys/bus/pci/devices/{address} -> ../../../devices/{place}
+F 444 /sys/devices/{place}/numa_node = {numa_node}\n
+F 444 /sys/devices/{place}/class = {kind}\n
+F 444 /sys/devices/{place}/vendor = {vendor}\n
+)",
+                     fmt::arg("address", fs::path(place).filename().string()), fmt::arg("place", place),
+                     fmt::arg("numa_node", numa_node), fmt::arg("kind", kind), fmt::arg("vendor", vendor));
+}
+
+std::string card(const std::string& place, const std::string& device, const std::string& link_layer,
+                 const std::string& net_device, const std::string& slots, const std::string& rate) {
+  const bool is_infiniband = link_layer == "InfiniBand";
+  return fmt::format(R"(
+L /sys/devices/{place}/infiniband/{device}/device -> ../../../{address}
+L /sys/class/infiniband/{device} -> ../../devices/{place}/infiniband/{device}
+F 444 /sys/class/infiniband/{device}/fw_ver = 28.39.1002\n
+F 444 /sys/class/infiniband/{device}/board_id = MT_0000000838\n
+F 444 /sys/class/infiniband/{device}/node_type = 1: CA\n
+F 444 /sys/class/infiniband/{device}/ports/1/link_layer = {link_layer}\n
+F 444 /sys/class/infiniband/{device}/ports/1/state = 4: ACTIVE\n
+F 444 /sys/class/infiniband/{device}/ports/1/phys_state = 5: LinkUp\n
+F 444 /sys/class/infiniband/{device}/ports/1/rate = {rate}\n
+Z /sys/class/infiniband/{device}/ports/1 {slots}
+L /sys/devices/{place}/net/{net_device}/device -> ../../../{address}
+L /sys/class/net/{net_device} -> ../../devices/{place}/net/{net_device}
+F 444 /sys/class/net/{net_device}/operstate = up\n
+F 444 /sys/class/net/{net_device}/mtu = {mtu}\n
+F 444 /sys/class/net/{net_device}/type = {type}\n
+F 444 /sys/class/net/{net_device}/flags = 0x1003\n
+)",
+                     fmt::arg("place", place), fmt::arg("address", fs::path(place).filename().string()),
+                     fmt::arg("device", device), fmt::arg("link_layer", link_layer), fmt::arg("rate", rate),
+                     fmt::arg("slots", slots), fmt::arg("net_device", net_device),
+                     fmt::arg("mtu", is_infiniband ? 2044 : 9000), fmt::arg("type", is_infiniband ? 32 : 1));
+}
+
 }  // namespace
 
-Tree::Tree(const std::string& lines) : folder_(parent_of_trees()) {
+std::string sysfs_gid(const Address& address) {
+  std::string text;
+  for (std::size_t i = 0; i < 16; i += 2)
+    text += fmt::format("{}{:02x}{:02x}", i ? ":" : "", address[i], address[i + 1]);
+  return text;
+}
+
+Tree::Tree(const std::string& lines) : TemporaryFolder(parent_of_trees()) {
   fs::create_directory(sys());
-  fs::create_directory(folder_ / "unreadable");
-  write(folder_ / "empty slot", empty_slot);
+  replace(*this / "empty slot", empty_slot);
   add(lines);
 }
 
-void Tree::fail_to_read(const fs::path& path) {
-  make_room(path);
-  fs::create_symlink(folder_ / "unreadable", path);
-}
-
 void Tree::write_slot(const fs::path& path, const std::string& gid) {
-  if (gid != empty_slot) return write(path, gid);
+  if (gid != empty_slot) return replace(path, gid);
   make_room(path);
-  fs::create_hard_link(folder_ / "empty slot", path);
-}
-
-Tree Tree::load(const std::string& name) {
-  fs::path path = fs::path(RDMA_TREES) / (name + ".txt");
-  if (!fs::exists(path)) path = fs::path(RDMA_FIXTURES) / (name + ".txt");
-  if (!fs::exists(path)) throw std::runtime_error("no tree named " + name);
-  return Tree(multinode::testing::text_of(path));
+  fs::create_hard_link(*this / "empty slot", path);
 }
 
 void Tree::add(const std::string& lines) {
   std::istringstream stream(lines);
   for (std::string line; std::getline(stream, line);) {
-    const auto broken = [&](const std::string& separator) {
-      const std::size_t at = line.find(separator);
-      if (at == line.npos) throw std::runtime_error("not a line of a tree: " + line);
-      return at;
+    std::istringstream words(line);
+    const auto word = [&] {
+      std::string next;
+      if (!(words >> next)) throw std::runtime_error("not a line of a tree: " + line);
+      return next;
     };
-    const auto path_from = [&](std::size_t from, std::size_t to) {
-      return folder_ / fs::path(line.substr(from, to - from)).relative_path();
+    const auto path = [&] { return *this / fs::path(word()).relative_path(); };
+    // What follows a separator and a blank, to the end of the line.
+    const auto rest_after = [&](const std::string& separator) {
+      if (word() != separator) throw std::runtime_error("not a line of a tree: " + line);
+      std::string rest;
+      std::getline(words.ignore(), rest);
+      return rest;
     };
-    const std::string kind = line.substr(0, 2);
-    std::istringstream words(line.size() > 2 ? line.substr(2) : "");
-    if (line.empty() || line[0] == '#') {
-      continue;
-    } else if (kind == "D ") {
-      fs::create_directories(path_from(2, line.size()));
-    } else if (kind == "L ") {
-      const std::size_t at = broken(" -> ");
-      const fs::path path = path_from(2, at);
-      make_room(path);
-      fs::create_symlink(line.substr(at + 4), path);
-    } else if (kind == "F ") {
-      const std::size_t from = line.find(' ', 2) + 1, at = broken(" = ");
-      write_slot(path_from(from, at), unescaped(line.substr(at + 3)));
-    } else if (kind == "E ") {
-      const std::size_t from = line.find(' ', 2) + 1, at = broken(" ! ");
-      fail_to_read(path_from(from, at));
-    } else if (kind == "Z ") {
-      std::string port;
-      int count = -1;
-      if (!(words >> port >> count)) throw std::runtime_error("not a line of a tree: " + line);
-      const fs::path folder = folder_ / fs::path(port).relative_path();
-      for (int i = 0; i < count; ++i) {
+    std::string kind;
+    if (!(words >> kind) || kind.starts_with('#')) continue;
+    if (kind == "D") {
+      fs::create_directories(path());
+    } else if (kind == "L") {
+      const fs::path link = path();
+      make_room(link);
+      fs::create_symlink(rest_after("->"), link);
+    } else if (kind == "X") {
+      fs::remove_all(path());
+    } else if (kind == "F") {
+      word();  // the mode
+      const fs::path file = path();
+      write_slot(file, unescaped(rest_after("=")));
+    } else if (kind == "E") {
+      word();
+      fail_to_read(path());
+    } else if (kind == "Z") {
+      const fs::path folder = path();
+      for (int i = 0, count = std::stoi(word()); i < count; ++i) {
         write_slot(folder / "gids" / std::to_string(i), empty_slot);
         fail_to_read(folder / "gid_attrs/types" / std::to_string(i));
         fail_to_read(folder / "gid_attrs/ndevs" / std::to_string(i));
       }
-    } else if (kind == "G ") {
-      std::string port, index, address, type, net;
-      if (!(words >> port >> index >> address >> type >> net))
-        throw std::runtime_error("not a line of a tree: " + line);
-      const fs::path folder = folder_ / fs::path(port).relative_path();
-      write(folder / "gids" / index, address + "\n");
-      if (type == "!")
-        fail_to_read(folder / "gid_attrs/types" / index);
-      else
-        write(folder / "gid_attrs/types" / index, type == "v2" ? "RoCE v2\n" : "IB/RoCE v1\n");
-      if (net == "!")
-        fail_to_read(folder / "gid_attrs/ndevs" / index);
-      else
-        write(folder / "gid_attrs/ndevs" / index, net + "\n");
+    } else if (kind == "G") {
+      const fs::path folder = path();
+      const std::string index = word(), address = word(), type = word(), net_device = word();
+      const auto attribute = [&](const char* name, const std::string& text) {
+        const fs::path file = folder / "gid_attrs" / name / index;
+        text == "!" ? fail_to_read(file) : replace(file, text + "\n");
+      };
+      replace(folder / "gids" / index, sysfs_gid(parsed(address)) + "\n");
+      attribute("types", type == "!" ? type : type == "v2" ? "RoCE v2" : "IB/RoCE v1");
+      attribute("ndevs", net_device);
+    } else if (kind == "include") {
+      add(lines_of(word()));
+    } else if (kind == "gpu") {
+      const std::string place = word(), numa_node = word();
+      add(pci_device(place, numa_node, "0x030200", "0x10de"));
+    } else if (kind == "card") {
+      const std::string place = word(), numa_node = word(), device = word(), link_layer = word(), net_device = word(),
+                        slots = word();
+      std::string rate;
+      std::getline(words.ignore(), rate);
+      add(pci_device(place, numa_node, "0x020000", "0x15b3"));
+      add(card(place, device, link_layer, net_device, slots, rate));
+    } else if (kind == "addresses") {
+      const std::string device = word(), net_device = word();
+      int index = std::stoi(word());
+      for (std::string address; words >> address;)
+        for (const char* type : {"v1", "v2"})
+          add(fmt::format("G /sys/class/infiniband/{}/ports/1 {} {} {} {}", device, index++, address, type,
+                          net_device));
     } else if (line != "bonding_masters" && line != "lo") {  // s8-netns-shared: a list of its interfaces
       throw std::runtime_error("not a line of a tree: " + line);
     }

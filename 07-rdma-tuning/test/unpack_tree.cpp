@@ -17,14 +17,7 @@ int main(int argc, char** argv) {
     const fs::path folder = fs::absolute(argv[2]);
     fs::remove_all(folder);
     fs::create_directories(folder);
-    fs::copy(tree.root(), folder, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-      if (!entry.is_symlink()) continue;
-      const fs::path target = fs::read_symlink(entry);  // of what cannot be read: into the tree that goes away
-      if (!target.string().starts_with(tree.root().string())) continue;
-      fs::remove(entry);
-      fs::create_symlink(folder / target.lexically_relative(tree.root()), entry);
-    }
+    fs::copy(tree.path(), folder, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   } catch (const std::exception& e) {
     std::cerr << "unpack_tree: " << e.what() << '\n';
     return 1;

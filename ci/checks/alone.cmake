@@ -1,5 +1,5 @@
 # Copies CHAPTER and common/ from FROM to TO, as a reader would who wants no more, and configures, builds and tests the
-# chapter there. -DFROM= -DTO= -DCHAPTER= -DJOBS= -DOPTIONS= (for CMake)
+# chapter there. -DFROM= -DTO= -DCHAPTER= -DOPTIONS= (for CMake)
 # With -DBUILD= the package that this build folder installs takes the place of common/. With -DRUN= that command line is
 # the test, in the new build folder; its first line of output has to be EXPECT.
 cmake_minimum_required(VERSION 3.22)
@@ -21,6 +21,8 @@ if(CCACHE)
   list(APPEND OPTIONS -DCMAKE_CXX_COMPILER_LAUNCHER=${CCACHE})
   set(ENV{CCACHE_BASEDIR} ${TO}) # the same sources under another path are found in the cache
 endif()
+execute_process(COMMAND bash ${FROM}/ci/checks/build_jobs OUTPUT_VARIABLE JOBS OUTPUT_STRIP_TRAILING_WHITESPACE
+  COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${TO}/${folder} -B ${TO}/build ${OPTIONS} COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${TO}/build --parallel ${JOBS} COMMAND_ERROR_IS_FATAL ANY)
 if(NOT RUN AND NOT EXISTS ${TO}/build/env.sh)

@@ -48,11 +48,10 @@ std::optional<Sample> sample_of(const Measure& measure, const json& line) {
   if (!measure.times.empty() && value) value = *value * number_at(line, measure.times).value_or(NAN);
   if (!measure.over.empty() && value) value = *value / number_at(line, measure.over).value_or(NAN);
   if (!value || !std::isfinite(*value)) return std::nullopt;
-  Sample sample;
-  sample.metric = filled(measure.metric, line);
-  sample.unit = filled(measure.unit, line);
-  sample.better = filled(measure.better, line);
-  sample.value = *value;
+  Sample sample{.metric = filled(measure.metric, line),
+                .unit = filled(measure.unit, line),
+                .better = filled(measure.better, line),
+                .value = *value};
   if (!measure.band.empty()) sample.band_bytes = number_at(line, measure.band).value_or(-1);
   if (!measure.node.empty() && line.contains(measure.node)) sample.node = as_text(line.at(measure.node));
   return sample;
@@ -62,16 +61,9 @@ std::vector<Sample> samples_in(const Measure& measure, const std::string& output
   std::vector<Sample> samples;
   const std::regex pattern(measure.pattern);
   for (auto match = std::sregex_iterator(output.begin(), output.end(), pattern); match != std::sregex_iterator();
-       ++match) {
-    Sample sample;
-    sample.metric = measure.metric;
-    sample.unit = measure.unit;
-    sample.better = measure.better;
-    if (const auto value = multinode::number_of<double>((*match)[1].str()); value && std::isfinite(*value)) {
-      sample.value = *value;
-      samples.push_back(sample);
-    }
-  }
+       ++match)
+    if (const auto value = multinode::number_of<double>((*match)[1].str()); value && std::isfinite(*value))
+      samples.push_back({.metric = measure.metric, .unit = measure.unit, .better = measure.better, .value = *value});
   return samples;
 }
 

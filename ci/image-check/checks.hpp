@@ -40,10 +40,10 @@ struct Threshold {
 };
 
 struct Check {
-  std::string name;
-  std::string title;
+  std::string name{};
+  std::string title{};
   Suite from = Suite::smoke;  // the smallest suite that has it
-  std::string program;        // CHAPTER/PROGRAM
+  std::string program{};      // CHAPTER/PROGRAM
   // {json}: file for its JSON lines; {folder}: one for its files;
   // {common}: --timeout and --json; {examples}, {nodes} (A,B,...), {processes} and {launcher}; {skip-ssh}: --skip ssh
   // where the launcher needs no ssh; {state}: --state and the folder of --history; {launch:CHAPTER/PROGRAM ...}: that,

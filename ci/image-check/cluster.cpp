@@ -2,11 +2,11 @@
 
 #include <multinode/address.hpp>
 #include <multinode/device.hpp>
+#include <multinode/limits.hpp>
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
 
-#include <sched.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,10 +52,7 @@ std::vector<std::string> hosts_of_the_job() {
   return hosts;
 }
 
-int cores() {
-  cpu_set_t allowed;
-  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-}
+int cores() { return static_cast<int>(multinode::allowed_cpus().size()); }
 
 std::string a_port() {  // below those that the kernel gives to clients
   std::random_device random;
@@ -123,10 +120,6 @@ Cluster find_cluster(const ClusterOptions& options) {
 
   cluster.nodes = options.hosts.empty() ? hosts_of_the_job() : options.hosts;
   if (cluster.nodes.empty()) cluster.nodes = {multinode::host_name()};
-  if (options.nodes > static_cast<int>(cluster.nodes.size()))
-    throw UsageError("--nodes: " + std::to_string(options.nodes) + " wanted, and there is only " +
-                     multinode::join(cluster.nodes, ",") + ": name them with --hosts A,B,...");
-  if (options.nodes > 0) cluster.nodes.resize(static_cast<std::size_t>(options.nodes));
   cluster.local = cluster.nodes.size() == 1 && options.hosts.empty();
 
   cluster.launcher_words = read_launcher(options.launcher);

@@ -32,7 +32,6 @@ struct Cluster {
 struct ClusterOptions {
   std::string launcher = "auto";   // or a launcher and its options
   std::vector<std::string> hosts;  // none: those of the job (Slurm, PBS), or this machine
-  int nodes = 0;                   // 0: all of them
   int processes_per_node = 0;      // 0: GPUs, or cores up to 4, at least 2
   std::string examples;            // "": where this program lies
 };

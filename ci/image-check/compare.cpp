@@ -57,21 +57,15 @@ std::string explain(const Comparison& comparison) {
 // Throws multinode::UsageError if it could not even start.
 bool run_again(const std::string& image_check, const Head& head, const std::set<std::string>& checks,
                const std::filesystem::path& folder, double seconds) {
-  Command words{"run",
-                "-o",
-                folder,
-                "--launcher",
-                head.launcher,
-                "--processes-per-node",
-                std::to_string(head.processes_per_node),
-                "--suite",
-                "deep",
-                "--budget",
-                fmt::format("{}", seconds)};
-  if (!head.examples.empty()) words.insert(words.end(), {"--examples", head.examples});
-  if (!head.site.empty()) words.insert(words.end(), {"--site", head.site});
-  for (const auto& check : checks) words.insert(words.end(), {"--only", check});
-  if (head.nodes.size() > 1) words.insert(words.end(), {"--hosts", multinode::join(head.nodes, ",")});
+  Command words{"run", "-o", folder, "--suite", "deep"};
+  const auto add = [&](const char* option, const std::string& value) { words.insert(words.end(), {option, value}); };
+  add("--launcher", head.launcher);
+  add("--processes-per-node", std::to_string(head.processes_per_node));
+  add("--budget", fmt::format("{}", seconds));
+  if (!head.examples.empty()) add("--examples", head.examples);
+  if (!head.site.empty()) add("--site", head.site);
+  for (const auto& check : checks) add("--only", check);
+  if (head.nodes.size() > 1) add("--hosts", multinode::join(head.nodes, ","));
   std::filesystem::create_directories(folder);
   const auto log = folder.string() + ".log";
   Processes process({{"sh", "-c", "exec " + image_check + " " + shell_words({}, words)}}, {}, log,
@@ -215,15 +209,13 @@ Results compare(const CompareOptions& options, std::ostream& out) {
                                 of_b == facts_b.end() ? "" : of_b->second.value};
     writer.write(difference);
     results.differences.push_back(difference);
-    CheckResult result;
-    result.check = name + ", " + node;
-    result.title = "is what it was";
-    result.nodes = {node};
-    result.status = Status::fail;
-    result.action = Action::look;
-    result.findings = {
-        {"devices", node + ": " + name + " is '" + difference.b + "', and was '" + difference.a + "'", node}};
-    record(result);
+    record({.check = name + ", " + node,
+            .title = "is what it was",
+            .status = Status::fail,
+            .action = Action::look,
+            .nodes = {node},
+            .findings = {
+                {"devices", difference.name + " is '" + difference.b + "', and was '" + difference.a + "'", node}}});
   }
 
   const auto in_b = metrics_of(b.samples);
@@ -241,15 +233,14 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     const auto of_b = in_b.find(key);
     const std::string& check = check_of.at(key);
     if (of_b == in_b.end()) {
-      CheckResult missing;
-      missing.check = name_of(key);
-      missing.title = "is measured in both";
-      const bool asked =
-          std::any_of(b.checks.begin(), b.checks.end(), [&](const auto& result) { return result.check == check; });
-      missing.status = asked ? Status::fail : Status::not_run;
-      missing.action = asked ? Action::look : Action::none;
-      missing.reason = asked ? "" : "B was not asked: its suite is smaller";
-      if (asked) missing.findings = {{"skipped", "was measured in A, and not in B", key.node}};
+      CheckResult missing{.check = name_of(key), .title = "is measured in both"};
+      if (std::any_of(b.checks.begin(), b.checks.end(), [&](const auto& result) { return result.check == check; })) {
+        missing.status = Status::fail;
+        missing.action = Action::look;
+        missing.findings = {{"skipped", "was measured in A, and not in B", key.node}};
+      } else {
+        missing.reason = "B was not asked: its suite is smaller";
+      }
       record(missing);
       continue;
     }
@@ -286,20 +277,18 @@ Results compare(const CompareOptions& options, std::ostream& out) {
         << multinode::join(suspects, "; ") << "\n"
         << std::flush;
     std::vector<std::filesystem::path> of_a, of_b;
-    for (std::size_t launch = 0; launch < fresh_launches; ++launch) {
-      if (in_turn) of_a.push_back(folder / ("again-a-" + std::to_string(launch)));
+    const auto launch = [&](bool is_a, const std::filesystem::path& where) {
+      (is_a ? of_a : of_b).push_back(where);
       if (options.again)
-        options.again(true, of_a.back());
-      else if (in_turn) {
-        if (!run_again(options.again_a, a.head, suspects, of_a.back(), options.timeout))
-          throw std::runtime_error("a fresh launch of A did not come to its end, so that B cannot be judged; see " +
-                                   of_a.back().string() + ".log");
-      }
-      of_b.push_back(folder / ("again-b-" + std::to_string(launch)));
-      if (options.again)
-        options.again(false, of_b.back());
-      else
-        run_again(again_b, b.head, suspects, of_b.back(), options.timeout);
+        options.again(is_a, where);
+      else if (!run_again(is_a ? options.again_a : again_b, (is_a ? a : b).head, suspects, where, options.timeout) &&
+               is_a)
+        throw std::runtime_error("a fresh launch of A did not come to its end, so that B cannot be judged; see " +
+                                 where.string() + ".log");
+    };
+    for (std::size_t number = 0; number < fresh_launches; ++number) {
+      if (in_turn) launch(true, folder / ("again-a-" + std::to_string(number)));
+      launch(false, folder / ("again-b-" + std::to_string(number)));
     }
     auto fresh_a = fresh_values(of_a, b.head.nodes), fresh_b = fresh_values(of_b, b.head.nodes);
     for (auto& [key, comparison] : compared)
@@ -309,9 +298,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
   for (const auto& [key, comparison] : compared) {
     writer.write(comparison);
     results.comparisons.push_back(comparison);
-    CheckResult result;
-    result.check = name_of(key);
-    result.title = "is as good as it was";
+    CheckResult result{.check = name_of(key), .title = "is as good as it was"};
     const std::string& found = comparison.verdict;
     result.status = found == "worse" ? Status::fail : found == "blind" ? Status::skip : Status::pass;
     const auto of_b =

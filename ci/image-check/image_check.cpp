@@ -20,12 +20,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <iomanip>
 #include <iostream>
 #include <limits>
-#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -45,28 +43,12 @@ std::vector<std::string> folders(int& argc, char**& argv) {
   return found;
 }
 
-void finish(const std::filesystem::path& folder, const Results& results, const Results* baseline) {
-  write_reports(folder, results, baseline);
+void finish(const std::filesystem::path& folder, const Results& results) {
+  write_reports(folder, results);
   const auto& summary = results.summary;
-  std::cout << verdict(results).word << ": " << summary.passed << " passed, " << summary.failed << " failed, "
-            << summary.flaky << " flaky, " << summary.skipped << " skipped, " << summary.not_run << " not run; "
-            << (folder / "report.html").string() << "\n";
-}
-
-// Sessions one after another: how many, until when, and with what pause.
-struct Repeats {
-  int repeat = 1;
-  std::string until;
-  double pause = 0;
-};
-
-int one_session(const RunOptions& options, bool& interrupted) {
-  const Results results = run_checks(options, std::cout);
-  finish(options.folder, results, nullptr);
-  if (!options.history.empty()) add_to_history(options.history, results);
-  interrupted = std::any_of(results.checks.begin(), results.checks.end(),
-                            [](const auto& check) { return check.reason == "interrupted"; });
-  return results.summary.exit_status;
+  std::cout << fmt::format("{}: {} passed, {} failed, {} flaky, {} skipped, {} not run; {}\n", verdict(results).word,
+                           summary.passed, summary.failed, summary.flaky, summary.skipped, summary.not_run,
+                           (folder / "report.html").string());
 }
 
 std::time_t read_time(const std::string& text) {
@@ -78,20 +60,27 @@ std::time_t read_time(const std::string& text) {
   return std::mktime(&local);
 }
 
-// Each session in a folder of its own. Returns the worst status: wrong, then could not test, then right.
-int sessions(RunOptions options, const Repeats& repeats) {
-  const auto end = repeats.until.empty() ? std::numeric_limits<std::time_t>::max() : read_time(repeats.until);
+// One session, or several in folders of their own: `repeat` of them, or as many as begin before `until`.
+// Returns the worst status: wrong, then could not test, then right.
+int sessions(RunOptions options, int repeat, const std::string& until, double pause) {
   const auto folder = options.folder;
-  int worst = multinode::exit_right;
-  bool interrupted = false;
+  const auto end = until.empty() ? std::numeric_limits<std::time_t>::max() : read_time(until);
   if (std::time(nullptr) >= end) return 3;
-  for (int session = 1; repeats.until.empty() ? session <= repeats.repeat : std::time(nullptr) < end; ++session) {
-    if (session > 1) std::this_thread::sleep_for(std::chrono::duration<double>(repeats.pause));
-    options.folder = folder / fmt::format("{:04}", session);
-    std::cout << "session " << session << "\n";
-    const int status = one_session(options, interrupted);
+  int worst = multinode::exit_right;
+  for (int session = 1; until.empty() ? session <= repeat : std::time(nullptr) < end; ++session) {
+    if (session > 1) std::this_thread::sleep_for(std::chrono::duration<double>(pause));
+    if (repeat > 1 || !until.empty()) {
+      options.folder = folder / fmt::format("{:04}", session);
+      std::cout << "session " << session << "\n";
+    }
+    const Results results = run_checks(options, std::cout);
+    finish(options.folder, results);
+    if (!options.history.empty()) add_to_history(options.history, results);
+    const int status = results.summary.exit_status;
     if (worst != multinode::exit_wrong && status != multinode::exit_right) worst = status;
-    if (interrupted) break;
+    if (std::any_of(results.checks.begin(), results.checks.end(),
+                    [](const auto& check) { return check.reason == "interrupted"; }))
+      break;
   }
   return worst;
 }
@@ -100,22 +89,22 @@ int run(int argc, char** argv, const std::string& command, int launches) {
   RunDescription run;
   run.options.command = command;
   run.options.launches = launches;
-  Repeats repeats;
+  int repeat = 1;
+  std::string until;
+  double pause = 0;
   auto known = run.description();
-  known.add_options()                                                                                       //
-      ("repeat", po::value(&repeats.repeat)->value_name("N"), "sessions, in the folders DIR/0001 ...")      //
-      ("until", po::value(&repeats.until)->value_name("TIME"), "or sessions until then: 2027-01-31T18:00")  //
-      ("pause", po::value(&repeats.pause)->value_name("SECONDS"), "between sessions");
+  known.add_options()                                                                               //
+      ("repeat", po::value(&repeat)->value_name("N"), "sessions, in the folders DIR/0001 ...")      //
+      ("until", po::value(&until)->value_name("TIME"), "or sessions until then: 2027-01-31T18:00")  //
+      ("pause", po::value(&pause)->value_name("SECONDS"), "between sessions");
   if (launches > 1)
     known.add_options()("launches", po::value(&run.options.launches)->default_value(launches), "of each check");
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   multinode::require_range("launches", run.options.launches, 1, 1000);
-  multinode::require_range("repeat", repeats.repeat, 1, 1'000'000);
-  multinode::require_range("pause", repeats.pause, 0.0, 1e6);
+  multinode::require_range("repeat", repeat, 1, 1'000'000);
+  multinode::require_range("pause", pause, 0.0, 1e6);
   run.read();
-  if (repeats.repeat > 1 || !repeats.until.empty()) return sessions(run.options, repeats);
-  bool interrupted = false;
-  return one_session(run.options, interrupted);
+  return sessions(run.options, repeat, until, pause);
 }
 int run_once(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 1); }
 int baseline(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 4); }
@@ -128,22 +117,17 @@ int compare(int argc, char** argv, const std::string& command) {
   if (given.size() != 2) throw UsageError("compare: name two folders, A and B");
   options.a = given[0];
   options.b = given[1];
-  const Results results = image_check::compare(options, std::cout), a = read_results(sessions_in(options.a).back());
-  finish(options.folder, results, &a);
+  const Results results = image_check::compare(options, std::cout);
+  finish(options.folder, results);
   return results.summary.exit_status;
 }
 
 int report(int argc, char** argv, const std::string&) {
   const auto given = folders(argc, argv);
-  std::string baseline_folder;
   po::options_description known("report FOLDER");
-  known.add_options()("baseline", po::value(&baseline_folder)->value_name("DIR"), "results to draw beside");
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   if (given.size() != 1) throw UsageError("report: name the folder with the results.jsonl of a run");
-  const Results results = read_results(given[0]);
-  std::optional<Results> baseline;
-  if (!baseline_folder.empty()) baseline = read_results(baseline_folder);
-  write_reports(given[0], results, baseline ? &*baseline : nullptr);
+  write_reports(given[0], read_results(given[0]));
   std::cout << (std::filesystem::path(given[0]) / "report.html").string() << "\n";
   return multinode::exit_right;
 }
@@ -297,6 +281,6 @@ int main(int argc, char** argv) {
     return multinode::exit_usage;
   } catch (const std::exception& error) {
     std::cerr << std::string("image-check: ") + error.what() + "\n";
-    return 3;
+    return multinode::exit_untestable;
   }
 }

@@ -31,10 +31,9 @@ std::string text_of(const json& value) { return value.is_string() ? value.get<st
 
 void describe_machine(Head& head, const Cluster& cluster, const std::filesystem::path& folder) {
   const auto lines = folder / "explore.jsonl", log = folder / "explore.log";
-  Variables alone = small_machine();
-  Processes explore({{cluster.examples / "01-environment/explore", "--json", lines.string()}}, alone, log,
-                    std::chrono::seconds(20));
-  explore.wait(std::chrono::seconds(30));
+  Processes({{cluster.examples / "01-environment/explore", "--json", lines.string()}}, small_machine(), log,
+            std::chrono::seconds(20))
+      .end();
   std::ifstream file(lines);
   for (std::string line; std::getline(file, line);) {
     const json told = json::parse(line, nullptr, false);
@@ -60,7 +59,7 @@ void describe_machine(Head& head, const Cluster& cluster, const std::filesystem:
   const Command ask = find_program("dpkg-query").empty()
                           ? Command{"rpm", "-qa", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"}
                           : Command{"dpkg-query", "-W", "-f", "${db:Status-Abbrev}${binary:Package} ${Version}\n"};
-  Processes(std::vector<Command>{ask}, {}, packages, std::chrono::seconds(20)).wait(std::chrono::seconds(30));
+  Processes(std::vector<Command>{ask}, {}, packages, std::chrono::seconds(20)).end();
   std::ifstream list(packages);
   for (std::string line; std::getline(list, line);) {
     if (ask[0] == "dpkg-query") line = line.rfind("ii ", 0) == 0 ? line.substr(3) : "";

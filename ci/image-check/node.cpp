@@ -5,7 +5,6 @@
 
 #include <multinode/address.hpp>
 #include <multinode/check.hpp>
-#include <multinode/descriptor.hpp>
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
@@ -13,35 +12,12 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <sstream>
 
 namespace image_check {
 namespace {
-
-constexpr int could_not_test = 3;
-
-// A file in memory: a full or read-only disk is one of the faults to be found.
-class MemoryFile {
- public:
-  explicit MemoryFile(const char* name)
-      : file_(multinode::check_errno(memfd_create(name, MFD_CLOEXEC), "memfd_create")) {}
-  // By which other processes of this user open it, too.
-  std::string path() const { return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file_.get()); }
-  std::string text() const {
-    std::ostringstream text;
-    text << std::ifstream(path()).rdbuf();
-    return text.str();
-  }
-
- private:
-  multinode::Descriptor file_;
-};
 
 // The variables of this process that node_check needs; none of a job's, by which it would look for other ranks.
 Command alone(const Command& program) {
@@ -65,7 +41,7 @@ void drain(const std::string& reason, std::chrono::milliseconds time) {
   const char* const given = std::getenv("SLURMD_NODENAME");
   const std::string host = multinode::host_name();
   const std::string node = given ? given : host.substr(0, host.find('.'));
-  const MemoryFile log("scontrol");
+  const MemoryFile log;
   Processes scontrol({{"scontrol", "update", "NodeName=" + node, "State=DRAIN", "Reason=" + reason}}, {}, log.path(),
                      time, {time / 4, time / 4});
   if (const int status = scontrol.end().exit_status; status != 0)
@@ -86,10 +62,9 @@ boost::program_options::options_description NodeOptions::description() {
       ("state", po::value(&state)->value_name("DIR"),
        "folder for error counters: those that grew since the last look are a failure")  //
       ("prometheus", po::value(&prometheus)->value_name("FILE"),
-       "file for node_exporter's textfile collector")                                                        //
-      ("json", po::value(&json)->value_name("FILE"), "file for all findings, one JSON object per line")      //
-      ("drain", po::bool_switch(&drain), "drain a node that fails, with the reason (scontrol; needs root)")  //
-      ("sysfs", po::value(&sysfs)->value_name("DIR"), "folder to read devices from, in place of /sys");
+       "file for node_exporter's textfile collector")                                                    //
+      ("json", po::value(&json)->value_name("FILE"), "file for all findings, one JSON object per line")  //
+      ("drain", po::bool_switch(&drain), "drain a node that fails, with the reason (scontrol; needs root)");
   return known;
 }
 
@@ -105,7 +80,7 @@ int check_node(const NodeOptions& options, std::ostream& out) {
   using std::chrono::milliseconds;
   const double budget = parse_seconds(options.budget);
   const auto share = [budget](double part) { return milliseconds(std::lround(1000 * budget * part)); };
-  const MemoryFile log("log"), json("json");
+  const MemoryFile log, json;
   const std::string own = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "node_check";
   Command program{own, "--json", json.path(), "--timeout", std::to_string(std::lround(std::ceil(budget)))};
   for (const char* name : {"limits", "devices", "health"}) program.insert(program.end(), {"--only", name});
@@ -115,7 +90,6 @@ int check_node(const NodeOptions& options, std::ostream& out) {
     program.insert(program.end(), {"--seconds", fmt::format("{:.2f}", budget / 50)});
   }
   if (!options.state.empty()) program.insert(program.end(), {"--state", options.state});
-  if (!options.sysfs.empty()) program.insert(program.end(), {"--sysfs", options.sysfs});
 
   // 60 % of the budget to answer, 20 % to end what does not, the rest to drain the node.
   Processes processes({alone(program)}, {}, log.path(), share(0.6), {share(0.05), share(0.05)});
@@ -132,14 +106,9 @@ int check_node(const NodeOptions& options, std::ostream& out) {
     finding.status = object.at("ok").is_null() ? Status::skip : object.at("ok") == true ? Status::pass : Status::fail;
     if (finding.status == Status::fail) wrong.push_back(finding.check + ": " + object.at("why").get<std::string>());
     results.checks.push_back(finding);
-    if (object.at("value").is_number() && object.at("better") != "equal") {
-      Sample sample;
-      sample.metric = finding.check;
-      sample.unit = object.at("unit");
-      sample.node = object.at("host");
-      sample.value = object.at("value");
-      results.samples.push_back(sample);
-    }
+    if (object.at("value").is_number() && object.at("better") != "equal")
+      results.samples.push_back(
+          {.metric = finding.check, .unit = object.at("unit"), .value = object.at("value"), .node = object.at("host")});
   }
 
   const std::string host = multinode::host_name();
@@ -156,7 +125,7 @@ int check_node(const NodeOptions& options, std::ostream& out) {
     said =
         fmt::format("ok: {} findings, none of them wrong, in {:.1f} s", results.checks.size(), outcome.seconds.count());
   } else {
-    status = could_not_test;
+    status = multinode::exit_untestable;
     said =
         fmt::format("could not test: node_check ended with status {}: {}", outcome.exit_status, last_line(log.text()));
   }

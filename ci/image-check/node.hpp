@@ -15,7 +15,6 @@ struct NodeOptions {
   std::string budget = "10s";
   bool measure = false;          // memory, arithmetic and GPUs, too: it needs an idle node
   bool drain = false;            // a node that fails, by Slurm's scontrol
-  std::string sysfs;             // in place of /sys
   std::string state;             // folder for error counters; "": none
   std::string prometheus, json;  // files for the answer; "": none
   boost::program_options::options_description description();

@@ -4,44 +4,21 @@
 #include <multinode/device.hpp>
 #include <multinode/files.hpp>
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
-#include <iomanip>
 #include <iostream>
 #include <set>
+#include <sstream>
 
 namespace image_check {
 namespace {
 
 using multinode::UsageError;
-
-// A folder for the time being.
-class Scratch {
- public:
-  Scratch() {
-    std::string name = std::filesystem::temp_directory_path() / "image-check-XXXXXX";
-    if (!mkdtemp(name.data()))
-      throw UsageError("cannot make a folder in " + std::filesystem::temp_directory_path().string());
-    path_ = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // Both libraries' names for "this network only".
 Variables rail_variables(const std::string& rail) {
@@ -57,10 +34,10 @@ Variables rail_variables(const std::string& rail) {
 // The best median of the cycles, at the largest size, in the output of a benchmark whose JSON lines went there, too:
 // its rank 0 may be on another host, and its launcher may put something before each line. Other work on the nodes makes
 // a cycle slower, and nothing makes it faster than the network.
-double largest(const std::filesystem::path& output) {
+double largest(const std::string& output) {
   double size = -1, bandwidth = 0;
-  std::ifstream file(output);
-  for (std::string line; std::getline(file, line);) {
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
     const auto row = nlohmann::json::parse(line.substr(std::min(line.find('{'), line.size())), nullptr, false);
     if (!row.is_object() || !row.contains("busbw_gb_per_s") || row.at("size_bytes").get<double>() < size) continue;
     if (row.at("size_bytes") != size) bandwidth = 0;
@@ -151,7 +128,6 @@ int pairs(const PairsOptions& options, std::ostream& out) {
   const bool mpi = cluster.launcher != "mnrun";
   const std::string backend = multinode::device_count() > 0 ? "nccl" : mpi ? "mpi" : "gloo";
   multinode::JsonLines json(options.json);
-  const Scratch scratch;
   // All pairs start at once, from this node.
   const std::chrono::seconds limit(30 + static_cast<long>(cluster.nodes.size()) / 2);
 
@@ -160,48 +136,33 @@ int pairs(const PairsOptions& options, std::ostream& out) {
   if (options.rails.empty()) rails.insert(rails.begin(), "");                      // as the libraries choose
   const std::string bytes = backend == "nccl" || rails.size() > 1 ? "64M" : "1M";  // fast networks need more
   for (const auto& rail : rails) {
+    const std::string over = rail.empty() ? "" : " over " + rail;
     const double at_least =
         options.at_least > 0 ? options.at_least / 100 : least_share(rail.empty() ? rails.size() - 1 : 1);
+    auto program = boost::program_options::split_unix(fmt::format(
+        "--backend {0} -b {1} -e {1} -n 3 -N 4 --timeout {2} --json /dev/stdout", backend, bytes, limit.count() / 2));
+    program.insert(program.begin(), cluster.path_of("02-mpi/alltoall_perf"));
     const auto measure = [&](int round, const std::vector<Pair>& of) {
       std::vector<Processes> running;
-      std::vector<std::filesystem::path> outputs;
+      std::vector<MemoryFile> outputs(of.size());
       Variables variables = small_machine();
       for (const auto& [name, value] : rail_variables(rail)) variables[name] = value;
       for (const auto& [a, b] : of) {
-        outputs.push_back(scratch.path() /
-                          (rail + "-" + std::to_string(round) + "-" + std::to_string(a) + "-" + std::to_string(b)));
-        const Command program{cluster.path_of("02-mpi/alltoall_perf"),
-                              "--backend",
-                              backend,
-                              "-b",
-                              bytes,
-                              "-e",
-                              bytes,
-                              "-n",
-                              "3",
-                              "-N",
-                              "4",
-                              "--timeout",
-                              std::to_string(limit.count() / 2),
-                              "--json",
-                              "/dev/stdout"};
         running.emplace_back(
             cluster.launch({cluster.nodes[a], cluster.nodes[b]}, cluster.processes_per_node, program, variables),
-            variables, outputs.back(), limit);
+            variables, outputs[running.size()].path(), limit);
       }
       std::vector<std::optional<double>> bandwidths;
       for (std::size_t i = 0; i < of.size(); ++i) {
         const Outcome outcome = running[i].end();
         const auto names = cluster.nodes[of[i].first] + " - " + cluster.nodes[of[i].second];
         std::optional<double> bandwidth;
-        if (outcome.exit_status == 0) bandwidth = largest(outputs[i]);
+        if (outcome.exit_status == 0) bandwidth = largest(outputs[i].text());
         bandwidths.push_back(bandwidth);
-        out << "round " << round << "  " << names << (rail.empty() ? "" : " over " + rail) << ": ";
-        if (bandwidth)
-          out << std::setprecision(3) << *bandwidth << " GB/s\n";
-        else
-          out << (outcome.timed_out ? "TIMED OUT" : "FAILED") << "\n" << std::ifstream(outputs[i]).rdbuf();
-        out << std::flush;
+        out << "round " << round << "  " << names << over << ": "
+            << (bandwidth ? fmt::format("{:.3g} GB/s\n", *bandwidth)
+                          : (outcome.timed_out ? "TIMED OUT\n" : "FAILED\n") + outputs[i].text())
+            << std::flush;
         json.write({{"pair", names},
                     {"round", round},
                     {"over", rail.empty() ? "" : ", " + rail},
@@ -210,7 +171,6 @@ int pairs(const PairsOptions& options, std::ostream& out) {
       return bandwidths;
     };
     const auto found = find_bad_nodes(cluster.nodes.size(), measure, at_least);
-    const std::string over = rail.empty() ? "" : " over " + rail;
     for (const auto node : found.bad)
       std::cerr << "image-check: bad node " + cluster.nodes[node] + over +
                        ": slow or failed in two rounds, with a good node, too; the best pair had " +

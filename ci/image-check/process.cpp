@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -33,13 +35,6 @@ std::string quoted(const std::string& word) {
   for (const char letter : word) text += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
   return text + "'";
 }
-
-struct Written {  // through the pipe
-  int exit_status;
-  int timed_out;
-  int left_over;
-  int stuck;
-};
 
 constexpr std::chrono::seconds helpers_end{1};   // a launcher's helpers have a moment to end by themselves
 constexpr std::chrono::seconds keeper_works{5};  // even on a busy machine
@@ -88,7 +83,7 @@ std::vector<pid_t> descendants() {
   _exit(127);
 }
 
-Written keep(const std::vector<Command>& commands, const Variables& variables, int log, Clock::time_point deadline,
+Outcome keep(const std::vector<Command>& commands, const Variables& variables, int log, Clock::time_point deadline,
              Patience patience, pid_t parent) {
   sigset_t wanted;
   sigemptyset(&wanted);
@@ -96,8 +91,8 @@ Written keep(const std::vector<Command>& commands, const Variables& variables, i
   sigprocmask(SIG_SETMASK, &wanted, nullptr);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  Written outcome{0, 0, 0, 0};
-  if (getppid() != parent) return {128 + SIGTERM, 0, 0, 0};
+  Outcome outcome;
+  if (getppid() != parent) return {.exit_status = 128 + SIGTERM};
 
   std::set<pid_t> running;
   for (const auto& command : commands) {
@@ -122,7 +117,7 @@ Written keep(const std::vector<Command>& commands, const Variables& variables, i
     const int signal = sigtimedwait(&wanted, nullptr, &time);
     const bool stop = signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
     if (!killing && (stop || Clock::now() >= deadline)) {
-      outcome.timed_out = stop ? 0 : 1;
+      outcome.timed_out = !stop;
       killing = Clock::now();
       for (const pid_t child : running) kill(child, SIGTERM), kill(child, SIGCONT);
     }
@@ -164,6 +159,18 @@ std::string shell_words(const Variables& variables, const std::vector<Command>& 
   return commands.size() > 1 ? text + " & wait" : text;
 }
 
+MemoryFile::MemoryFile() : file_(multinode::check_errno(memfd_create("image-check", MFD_CLOEXEC), "memfd_create")) {}
+
+std::string MemoryFile::path() const {
+  return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file_.get());
+}
+
+std::string MemoryFile::text() const {
+  std::ostringstream text;
+  text << std::ifstream(path()).rdbuf();
+  return text.str();
+}
+
 Processes::Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
                      milliseconds deadline, Patience patience)
     : started_(Clock::now()),
@@ -174,7 +181,7 @@ Processes::Processes(const std::vector<Command>& commands, const Variables& vari
   const pid_t parent = getpid();
   keeper_ = multinode::check_errno(fork(), "fork");
   if (keeper_ == 0) {
-    const Written outcome = keep(commands, variables, output.get(), started_ + deadline, patience, parent);
+    const Outcome outcome = keep(commands, variables, output.get(), started_ + deadline, patience, parent);
     const bool written = write(to.get(), &outcome, sizeof outcome) == sizeof outcome;
     _exit(written ? 0 : 1);
   }
@@ -202,13 +209,11 @@ std::optional<Outcome> Processes::wait(milliseconds at_most) {
     kill(keeper_, SIGKILL);  // it hangs itself; its pipe closes
     return outcome_ = Outcome{128 + SIGKILL, true, 0, 1, Clock::now() - started_};
   }
-  Written written{};
-  const bool told = read(result_.get(), &written, sizeof written) == sizeof written;
-  int status = 0;
-  waitpid(keeper_, &status, 0);
-  outcome_ = Outcome{told ? written.exit_status : 128 + SIGKILL, told && written.timed_out != 0, written.left_over,
-                     written.stuck, Clock::now() - started_};
-  return outcome_;
+  Outcome outcome;
+  if (read(result_.get(), &outcome, sizeof outcome) != sizeof outcome) outcome = {.exit_status = 128 + SIGKILL};
+  waitpid(keeper_, nullptr, 0);
+  outcome.seconds = Clock::now() - started_;
+  return outcome_ = outcome;
 }
 
 Outcome Processes::end() {

@@ -35,6 +35,17 @@ struct Patience {
   std::chrono::milliseconds terminated{5000}, killed{5000};
 };
 
+// Holds what processes write, on no disk: a full or read-only one is a fault to be found.
+class MemoryFile {
+ public:
+  MemoryFile();
+  std::string path() const;  // by which other processes of this user open it, too
+  std::string text() const;
+
+ private:
+  multinode::Descriptor file_;
+};
+
 // Commands that start together, with everything that they start in turn. A keeper process adopts what they leave, and
 // kills it: when all commands have ended, at the deadline (SIGTERM to the commands, which end what they started on
 // other hosts; later SIGKILL to all), when the Processes is destroyed, and when this process dies. What moved to

@@ -54,7 +54,7 @@ void count(Summary& summary, Status status) {
 
 void conclude(Summary& summary) {
   summary.exit_status = summary.failed + summary.flaky > 0           ? multinode::exit_wrong
-                        : summary.not_run > 0 || summary.passed == 0 ? 3
+                        : summary.not_run > 0 || summary.passed == 0 ? multinode::exit_untestable
                                                                      : multinode::exit_right;
 }
 

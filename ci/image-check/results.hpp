@@ -19,9 +19,10 @@ enum class Status {
   not_run,  // the run ended before it, or its time was used up
 };
 
-// What is to be done about a failure, the most severe first.
 std::string name_of(Status status);  // "pass" ..., as in results.jsonl
-enum class Action { none, replace_node, drain, reboot, look };
+
+// What is to be done about a failure, the most severe first.
+enum class Action { replace_node, drain, reboot, look, none };
 std::string words(Action action);  // "replace the node" ...
 
 struct Finding {
@@ -32,29 +33,29 @@ struct Finding {
 
 // One run of one check.
 struct CheckResult {
-  std::string check;  // its name
-  std::string title;  // what it shows, a few words
+  std::string check{};  // its name
+  std::string title{};  // what it shows, a few words
   Status status = Status::not_run;
   Action action = Action::none;
   double seconds = 0;
   int launch = 0;
-  std::vector<std::string> nodes;  // that it ran on
-  std::string command;             // for a shell: what reproduces it
-  std::vector<Finding> findings;   // why it is no pass
-  std::string reason;              // of skip and not_run
-  std::string log;                 // file of its output, beside results.jsonl
+  std::vector<std::string> nodes{};  // that it ran on
+  std::string command{};             // for a shell: what reproduces it
+  std::vector<Finding> findings{};   // why it is no pass
+  std::string reason{};              // of skip and not_run
+  std::string log{};                 // file of its output, beside results.jsonl
 };
 
 // One measured value. Its name, band and node together say what was measured.
 struct Sample {
-  std::string check;
-  std::string metric;      // "all_reduce bus bandwidth, mpi"
+  std::string check{};
+  std::string metric{};    // "all_reduce bus bandwidth, mpi"
   double band_bytes = -1;  // size band of a curve; -1: the metric is one value
-  std::string unit;        // "GB/s"
-  std::string better;      // "more" or "less"
+  std::string unit{};      // "GB/s"
+  std::string better{};    // "more" or "less"
   double value = 0;
-  int launch = 0;    // values of one launch share its luck
-  std::string node;  // host, "A - B" for a pair of hosts, or "": of all together
+  int launch = 0;      // values of one launch share its luck
+  std::string node{};  // host, "A - B" for a pair of hosts, or "": of all together
 };
 
 // What a node has, and has to keep: devices, limits, sizes.

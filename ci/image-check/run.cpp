@@ -9,7 +9,7 @@
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
 
-#include <unistd.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
@@ -34,21 +34,11 @@ std::string iso_now() {
 }
 
 std::string file_name(std::string name, int launch, int attempt) {
-  name.erase(std::remove(name.begin(), name.end(), ','), name.end());
+  std::erase(name, ',');
   std::replace_if(
       name.begin(), name.end(), [](char c) { return c == ' ' || c == '/'; }, '-');
   return name + "-" + std::to_string(launch) + (attempt ? "-again" : "");
 }
-
-// SIGINT, SIGTERM and SIGHUP become something to ask for, while this lives.
-class Interrupts {
- public:
-  bool came() { return came_ = came_ || signals_.next(); }
-
- private:
-  multinode::Signals signals_{SIGINT, SIGTERM, SIGHUP};
-  bool came_ = false;
-};
 
 std::vector<const Check*> select(const RunOptions& options, const std::vector<Check>& checks) {
   const auto known = [&checks](const std::string& option, const std::vector<std::string>& names) {
@@ -92,9 +82,8 @@ class Run {
 
   Results all() {
     plan();
-    Interrupts interrupts;
     for (int launch = 0; launch < options_.launches; ++launch)
-      for (const Check* check : checks_) one(*check, launch, interrupts);
+      for (const Check* check : checks_) one(*check, launch);
     auto& summary = results_.summary;
     summary.seconds = elapsed();
     conclude(summary);
@@ -104,6 +93,7 @@ class Run {
   }
 
  private:
+  bool interrupted() { return interrupted_ = interrupted_ || signals_.next(); }
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
 
   void plan() {
@@ -124,14 +114,14 @@ class Run {
     int can = 0;
     for (const Check* check : checks_)
       if (!cannot_run(*check, cluster_)) expected += seconds_on(*check, cluster_) * options_.launches, ++can;
-    out_ << "image-check: suite " << head.suite << ", " << can << " of " << checks_.size() << " checks can run here"
-         << (options_.launches > 1 ? ", " + std::to_string(options_.launches) + " launches of each" : "") << ", "
-         << head.launcher << ", " << head.nodes.size() << (head.nodes.size() == 1 ? " node" : " nodes") << " x "
-         << head.processes_per_node << " processes\n"
-         << "budget " << budget_ << " s, about " << std::lround(expected) << " s needed\n";
+    out_ << fmt::format("image-check: suite {}, {} of {} checks can run here{}, {}, {} node{} x {} processes\n",
+                        head.suite, can, checks_.size(),
+                        options_.launches > 1 ? fmt::format(", {} launches of each", options_.launches) : "",
+                        head.launcher, head.nodes.size(), head.nodes.size() == 1 ? "" : "s", head.processes_per_node)
+         << fmt::format("budget {:g} s, about {:.0f} s needed\n", budget_, expected);
     if (expected > budget_)
-      throw UsageError("the checks need about " + std::to_string(std::lround(expected)) +
-                       " s, more than the budget: take a larger --budget, or fewer checks");
+      throw UsageError(fmt::format(
+          "the checks need about {:.0f} s, more than the budget: take a larger --budget, or fewer checks", expected));
   }
 
   Command words(const Check& check, const std::filesystem::path& json, const std::filesystem::path& files,
@@ -169,11 +159,11 @@ class Run {
   }
 
   struct Attempt {
-    Judged judged;
+    Judged judged{};
     CheckResult result;
   };
   // `asked` is how long it might take, `limit` what is left for it.
-  Attempt attempt(const Check& check, int launch, int number, double asked, double left, Interrupts& interrupts) {
+  Attempt attempt(const Check& check, int launch, int number, double asked, double left) {
     const double limit = std::min(asked, left);
     const auto name = file_name(check.name, launch, number);
     const auto log = folder_ / "logs" / (name + ".log"), json = folder_ / "files" / (name + ".jsonl");
@@ -190,20 +180,20 @@ class Run {
             : cluster_.launch(cluster_.nodes, check.where == Where::one_each ? 1 : cluster_.processes_per_node, program,
                               variables);
 
-    Attempt attempt;
+    Attempt attempt{
+        .result = {.check = check.name,
+                   .title = check.title,
+                   .launch = launch,
+                   .nodes = check.where == Where::first_process ? std::vector{cluster_.nodes.front()} : cluster_.nodes,
+                   .command = shell_words(variables, commands),
+                   .log = std::filesystem::path("logs") / (name + ".log")}};
     auto& result = attempt.result;
-    result.check = check.name;
-    result.title = check.title;
-    result.launch = launch;
-    result.nodes = check.where == Where::first_process ? std::vector{cluster_.nodes.front()} : cluster_.nodes;
-    result.command = shell_words(variables, commands);
-    result.log = std::filesystem::path("logs") / (name + ".log");
 
     Processes processes(commands, variables, log, std::chrono::milliseconds(std::lround(1000 * limit)));
     std::optional<Outcome> outcome;
     bool stopped = false;
     while (!(outcome = processes.wait(std::chrono::milliseconds(50))))
-      if (!stopped && interrupts.came()) processes.stop(), stopped = true;
+      if (!stopped && interrupted()) processes.stop(), stopped = true;
     result.seconds = outcome->seconds.count();
     if (stopped) {
       result.reason = "interrupted";
@@ -227,26 +217,23 @@ class Run {
     return attempt;
   }
 
-  void one(const Check& check, int launch, Interrupts& interrupts) {
-    CheckResult result;
-    result.check = check.name;
-    result.title = check.title;
-    result.launch = launch;
+  void one(const Check& check, int launch) {
+    CheckResult result{.check = check.name, .title = check.title, .launch = launch};
     const double left = budget_ - elapsed(), limit = options_.limit > 0 ? options_.limit : limit_on(check, cluster_),
                  needed = seconds_on(check, cluster_);
     const double grace = 6;  // to end what does not end, and to write reports
     if (const auto why = cannot_run(check, cluster_)) {
       result.status = Status::skip;
       result.reason = *why;
-    } else if (interrupts.came()) {
+    } else if (interrupted()) {
       result.reason = "interrupted";
     } else if (left < needed + grace) {
       result.reason = "the budget of " + std::to_string(std::lround(budget_)) + " s is used up";
     } else {
-      auto tried = attempt(check, launch, 0, limit, left - grace, interrupts);
+      auto tried = attempt(check, launch, 0, limit, left - grace);
       const double then = budget_ - elapsed();
       if (options_.retry && tried.result.status == Status::fail && then > needed + grace) {
-        auto again = attempt(check, launch, 1, limit, then - grace, interrupts);
+        auto again = attempt(check, launch, 1, limit, then - grace);
         if (again.result.status == Status::pass) tried.result.status = Status::flaky;
       }
       result = tried.result;
@@ -276,9 +263,8 @@ class Run {
   }
 
   void tell(const CheckResult& result) {
-    out_ << std::left << std::setw(8) << name_of(result.status) << std::setw(34) << result.check << std::right
-         << std::fixed << std::setprecision(1) << std::setw(6) << result.seconds << " s" << std::defaultfloat
-         << std::setprecision(6) << (result.reason.empty() ? "" : "  " + result.reason) << "\n";
+    out_ << fmt::format("{:<8}{:<34}{:6.1f} s{}\n", name_of(result.status), result.check, result.seconds,
+                        result.reason.empty() ? "" : "  " + result.reason);
     for (const auto& finding : result.findings) {
       std::istringstream text(finding.text);
       out_ << "         " << image_check::words(result.action)
@@ -299,6 +285,8 @@ class Run {
   double budget_ = 0;
   Clock::time_point started_ = Clock::now();
   Results results_;
+  multinode::Signals signals_{SIGINT, SIGTERM, SIGHUP};
+  bool interrupted_ = false;
 };
 
 }  // namespace
@@ -327,8 +315,7 @@ boost::program_options::options_description RunDescription::where() {
   namespace po = boost::program_options;
   po::options_description known("Where");
   auto& cluster = options.cluster;
-  known.add_options()                                                                                           //
-      ("nodes", po::value(&cluster.nodes)->value_name("N"), "only the first N nodes of the job or of --hosts")  //
+  known.add_options()  //
       ("hosts", po::value(&hosts)->value_name("A,B,..."),
        "the nodes, this one first; default: those of the Slurm or PBS job, or this machine alone")  //
       ("launcher", po::value(&cluster.launcher)->default_value(cluster.launcher),
@@ -364,7 +351,6 @@ void RunDescription::read() {
   options.cluster.hosts = split(hosts);
   read_launcher(options.cluster.launcher);
   multinode::require_range("processes-per-node", options.cluster.processes_per_node, 0, 1024);
-  multinode::require_range("nodes", options.cluster.nodes, 0, 100'000);
   multinode::require_range("budget", options.budget, 0.0, 1e6);
 }
 

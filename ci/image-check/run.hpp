@@ -37,7 +37,7 @@ struct RunOptions {
 // The nodes and their launcher, as these options and the site file say.
 Cluster find_cluster(ClusterOptions options, const Site& site);
 
-// Options --suite, --nodes, --hosts, --launcher ... and what to do with them. The strings given are UsageErrors'.
+// Options --suite, --hosts, --launcher ... and what to do with them. The strings given are UsageErrors'.
 struct RunDescription {
   RunOptions options;
   std::string suite = "smoke", hosts;

@@ -370,7 +370,9 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
     out << std::flush;
   }
   out << caught << " faults caught and named, " << missed << " missed, " << impossible << " could not be planted\n";
-  return missed > 0 ? multinode::exit_wrong : impossible > 0 || caught == 0 ? 3 : multinode::exit_right;
+  return missed > 0                      ? multinode::exit_wrong
+         : impossible > 0 || caught == 0 ? multinode::exit_untestable
+                                         : multinode::exit_right;
 }
 
 }  // namespace image_check

@@ -124,8 +124,8 @@ Check read_check(const json& object) {
   check.seconds = object.value("seconds", check.seconds);
   if (!(check.seconds > 0 && check.seconds <= check.limit))
     throw std::runtime_error("seconds must be more than 0, and no more than limit");
-  check.action = one_of<Action>(object.value("action", "look"),
-                                {"none", "replace the node", "drain the node", "reboot the node", "look"});
+  check.action =
+      one_of<Action>(object.value("action", "look"), {"replace the node", "drain the node", "reboot the node", "look"});
   check.variables = object.value("variables", Variables());
   check.exit_status = object.value("exit_status", 0);
   check.says = object.value("says", std::vector<std::string>());

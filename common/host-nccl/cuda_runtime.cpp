@@ -504,16 +504,14 @@ int device_of(cudaStream_t found) { return found->device; }
 
 std::string refusal(const void* data, std::size_t bytes, int device) {
   if (bytes == 0) return "";
-  if (std::string why = range_refusal(data, bytes, true, "it"); !why.empty()) {
+  int owner = device;
+  {
     const Lock lock(Machine::get().mutex);
-    const auto where = find_memory(data);  // pinned host memory is also valid
-    if (!where || where->allocation.device >= 0) return why;
-    return reinterpret_cast<std::uintptr_t>(data) + bytes > where->begin + where->allocation.bytes ? why : "";
+    if (const auto where = find_memory(data)) owner = where->allocation.device;
   }
-  const Lock lock(Machine::get().mutex);
-  const int owner = find_memory(data)->allocation.device;
-  if (owner == device) return "";
-  return "it is memory of device " + std::to_string(owner) + ", and the communicator's is " + std::to_string(device);
+  if (owner >= 0 && owner != device)
+    return "it is memory of device " + std::to_string(owner) + ", and the communicator's is " + std::to_string(device);
+  return range_refusal(data, bytes, owner >= 0, "it");  // pinned host memory is also valid
 }
 
 int physical_device(int device) { return Machine::get().devices.at(static_cast<std::size_t>(device)); }

@@ -36,11 +36,7 @@ using Clock = std::chrono::steady_clock;
 using multinode::Descriptor;
 using nlohmann::json;
 
-struct Bytes {
-  std::unique_ptr<std::byte[]> data;
-  std::size_t size = 0;
-};
-Bytes bytes_of(std::size_t size) { return {std::make_unique_for_overwrite<std::byte[]>(size), size}; }
+using Bytes = std::vector<std::byte>;
 
 // A call that waits for those of the other ranks.
 struct Waiting {
@@ -86,7 +82,7 @@ class Session {
   void take_collective(int rank, Waiting call);
   void take_transfer(int rank, Waiting call);
   void perform(const Collective& calls);
-  void done(int rank, std::uint64_t id, const void* data, std::size_t bytes);
+  void done(int rank, std::uint64_t id, std::span<const std::byte> data);
   void say_late(const Collective& calls);
   void say_late(int from, int to, const Waiting& call);
 
@@ -189,10 +185,7 @@ void Session::take(int rank, const Frame& frame, Bytes data) {
   const std::lock_guard lock(mutex_);
   if (failed_) return;
   member(rank).last = text_of(frame.post);
-  Waiting call;
-  call.post = frame.post;
-  call.id = frame.id;
-  call.data = std::move(data);
+  Waiting call{.post = frame.post, .id = frame.id, .data = std::move(data)};
   if (is_collective(frame.post.op))
     take_collective(rank, std::move(call));
   else
@@ -246,38 +239,36 @@ void Session::take_transfer(int rank, Waiting call) {
                             out.count != in.count ? "counts" : "types", number, member(key.first).who(key.first),
                             text_of(out), member(key.second).who(key.second), text_of(in)),
                 true);
-  done(key.second, received->second.id, sent->second.data.data.get(), sent->second.data.size);
-  done(key.first, sent->second.id, nullptr, 0);
+  done(key.second, received->second.id, sent->second.data);
+  done(key.first, sent->second.id, {});
   pair.sends.erase(sent);
   pair.recvs.erase(received);
 }
 
-void Session::done(int rank, std::uint64_t id, const void* data, std::size_t bytes) {
-  Frame frame;
-  frame.kind = Kind::done;
-  frame.id = id;
-  member(rank).connection->send(frame, data, bytes);  // its reader detects a broken connection
+void Session::done(int rank, std::uint64_t id, std::span<const std::byte> data) {
+  // Its reader detects a broken connection.
+  member(rank).connection->send({.kind = Kind::done, .id = id}, data.data(), data.size());
 }
 
 // All inputs, reduced in order of rank.
 Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
   const Post& post = calls[0]->post;
-  const std::size_t bytes = calls[0]->data.size, count = bytes / multinode::size_of(post.type);
-  Bytes all = bytes_of(bytes);
-  for (std::size_t rank = 0; rank < calls.size(); ++rank) {
-    std::byte* own = calls[rank]->data.data.get();
+  const std::size_t count = calls[0]->data.size() / multinode::size_of(post.type);
+  Bytes all;
+  for (const auto& call : calls) {
+    Bytes own = call->data;
     if (post.multiplied)
       multinode::with_type(post.type, [&]<class T>(T) {
-        for (T& element : std::span(reinterpret_cast<T*>(own), count))
-          element = static_cast<T>(static_cast<double>(element) * calls[rank]->post.factor);
+        for (T& element : std::span(reinterpret_cast<T*>(own.data()), count))
+          element = static_cast<T>(static_cast<double>(element) * call->post.factor);
       });
-    if (rank == 0)
-      std::copy_n(own, bytes, all.data.get());
+    if (all.empty())
+      all = std::move(own);
     else
-      multinode::combine(post.type, post.reduction, all.data.get(), all.data.get(), own, count);
+      multinode::combine(post.type, post.reduction, all.data(), all.data(), own.data(), count);
   }
   if (post.reduction == multinode::Reduction::average)
-    multinode::divide(post.type, all.data.get(), count, static_cast<int>(calls.size()));
+    multinode::divide(post.type, all.data(), count, static_cast<int>(calls.size()));
   return all;
 }
 
@@ -286,35 +277,22 @@ void Session::perform(const Collective& calls) {
   const auto ranks = calls.size();
   const auto root = static_cast<std::size_t>(post.peer);
   const std::size_t block = post.bytes();
-  Bytes all;  // the result of all ranks, of the root, or with one part per rank
-  switch (post.op) {
-    case Op::all_reduce:
-    case Op::reduce:
-    case Op::reduce_scatter:
-      all = reduced(calls);
-      break;
-    case Op::all_gather:
-    case Op::gather:
-      all = bytes_of(block * ranks);
-      for (std::size_t rank = 0; rank < ranks; ++rank)
-        std::copy_n(calls[rank]->data.data.get(), block, all.data.get() + rank * block);
-      break;
-    default:
-      break;
-  }
-  std::vector<std::byte> row;
+  const auto part = [&](const Bytes& data, std::size_t rank) { return std::span(data).subspan(rank * block, block); };
+  const Bytes all = reduces(post.op) ? reduced(calls) : Bytes();
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const std::byte* data = all.data.get();
-    if (post.op == Op::reduce_scatter) data += rank * block;
-    if (post.op == Op::broadcast) data = calls[root]->data.data.get();
-    if (post.op == Op::scatter) data = calls[root]->data.data.get() + rank * block;
-    if (post.op == Op::all_to_all) {
-      row.resize(block * ranks);
-      for (std::size_t from = 0; from < ranks; ++from)
-        std::copy_n(calls[from]->data.data.get() + rank * block, block, row.data() + from * block);
-      data = row.data();
+    Bytes gathered;
+    std::span<const std::byte> data = all;
+    if (post.op == Op::reduce_scatter) data = part(all, rank);
+    if (post.op == Op::broadcast) data = calls[root]->data;
+    if (post.op == Op::scatter) data = part(calls[root]->data, rank);
+    if (post.op == Op::all_gather || post.op == Op::gather || post.op == Op::all_to_all) {
+      for (const auto& call : calls) {
+        const auto from = part(call->data, post.op == Op::all_to_all ? rank : 0);
+        gathered.insert(gathered.end(), from.begin(), from.end());
+      }
+      data = gathered;
     }
-    done(static_cast<int>(rank), calls[rank]->id, data, bytes_out(post, static_cast<int>(rank), size()));
+    done(static_cast<int>(rank), calls[rank]->id, data.first(bytes_out(post, static_cast<int>(rank), size())));
   }
 }
 
@@ -461,8 +439,8 @@ void RealHub::serve(const std::shared_ptr<Connection>& connection) {
   Kind how = Kind::hello;
   while (connection->receive(frame)) {
     if (frame.kind == Kind::post) {
-      Bytes data = bytes_of(frame.payload);
-      if (!connection->receive(data.data.get(), data.size)) break;
+      Bytes data(frame.payload);
+      if (!connection->receive(data.data(), data.size())) break;
       session->take(rank, frame, std::move(data));
     } else {
       how = frame.kind;

@@ -380,11 +380,8 @@ void Member::perform(std::vector<Call> calls) {
     }
   }
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    Frame frame;
-    frame.kind = Kind::post;
-    frame.id = ids[i];
-    frame.post = calls[i].post;
-    connection->send(frame, calls[i].in, bytes_in(calls[i].post, rank_, size_));
+    const Post& post = calls[i].post;
+    connection->send({.kind = Kind::post, .id = ids[i], .post = post}, calls[i].in, bytes_in(post, rank_, size_));
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
@@ -483,15 +480,15 @@ struct Group {
 };
 thread_local Group group;
 
-ncclResult_t launch(Group& all) {
+ncclResult_t launch(const std::vector<Enqueued>& all) {
   std::vector<std::shared_ptr<Member>> members;
-  for (const Enqueued& one : all.calls)
+  for (const Enqueued& one : all)
     if (std::ranges::find(members, one.member) == members.end()) members.push_back(one.member);
   ncclResult_t worst = ncclSuccess;
   for (const auto& member : members) {
     std::vector<Call> calls;
     std::vector<cudaStream_t> streams;
-    for (const Enqueued& one : all.calls) {
+    for (const Enqueued& one : all) {
       if (one.member != member) continue;
       calls.push_back(one.call);
       if (std::ranges::find(streams, one.stream) == streams.end()) streams.push_back(one.stream);
@@ -512,7 +509,7 @@ ncclResult_t launch(Group& all) {
 }
 
 // Throws the first failure.
-ncclResult_t start(std::vector<Start>& starts) {
+ncclResult_t start(const std::vector<Start>& starts) {
   ncclResult_t worst = ncclSuccess;
   std::optional<Failure> first;
   std::vector<std::thread> threads;
@@ -544,16 +541,12 @@ ncclResult_t end_group() {
   if (own.depth == 0) throw Failure{ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart"};
   if (--own.depth > 0) return ncclSuccess;
   Process::get().end(&own);
-  Group all;
-  std::swap(all.calls, own.calls);
-  std::swap(all.starts, own.starts);
+  const auto calls = std::exchange(own.calls, {});
+  const auto starts = std::exchange(own.starts, {});
   if (const Failure in_group = std::exchange(own.failure, {}); in_group.code != ncclSuccess)
     throw Failure{in_group.code, "ncclGroupEnd: in this group: " + in_group.text};
-  if (!all.starts.empty()) {
-    const ncclResult_t started = start(all.starts);
-    if (all.calls.empty()) return started;
-  }
-  return launch(all);
+  const ncclResult_t started = start(starts);
+  return calls.empty() ? started : launch(calls);
 }
 
 // Runs the body of a function of NCCL's interface. An error also makes the open group fail.
@@ -572,18 +565,11 @@ ncclResult_t guarded(Function&& function) try {
 }
 
 std::optional<DataType> type_of(ncclDataType_t type) {
-  for (const auto& [theirs, ours] : {std::pair{ncclInt8, DataType::int8},
-                                     {ncclUint8, DataType::uint8},
-                                     {ncclInt32, DataType::int32},
-                                     {ncclUint32, DataType::uint32},
-                                     {ncclInt64, DataType::int64},
-                                     {ncclUint64, DataType::uint64},
-                                     {ncclFloat16, DataType::float16},
-                                     {ncclFloat32, DataType::float32},
-                                     {ncclFloat64, DataType::float64},
-                                     {ncclBfloat16, DataType::bfloat16}})
-    if (theirs == type) return ours;
-  return std::nullopt;
+  constexpr std::array in_our_order = {ncclFloat32, ncclFloat64, ncclFloat16, ncclBfloat16, ncclInt8,
+                                       ncclUint8,   ncclInt32,   ncclUint32,  ncclInt64,    ncclUint64};
+  const auto found = std::ranges::find(in_our_order, type);
+  if (found == in_our_order.end()) return std::nullopt;
+  return multinode::data_types[static_cast<std::size_t>(found - in_our_order.begin())];
 }
 
 double number_at(DataType type, const void* at) {
@@ -603,11 +589,7 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
     const auto require = [&](bool right, ncclResult_t code, const std::string& why) {
       if (!right) throw Failure{code, fmt::format("{} on rank {}: {}", name, member.rank(), why)};
     };
-    Call call;
-    call.post.op = op;
-    call.post.count = count;
-    call.in = in;
-    call.out = out;
+    Call call{{.op = op, .count = count}, in, out};
     const std::optional<DataType> known = type_of(type);
     require(known.has_value(), ncclInvalidArgument,
             fmt::format("host-nccl does not support type {}", static_cast<int>(type)));

@@ -89,10 +89,7 @@ bool Connection::send(Frame frame, const void* payload, std::size_t bytes) {
 }
 
 bool Connection::send(Kind kind, const std::string& text, std::int32_t code) {
-  Frame frame;
-  frame.kind = kind;
-  frame.code = code;
-  return send(frame, text.data(), text.size());
+  return send({.kind = kind, .code = code}, text.data(), text.size());
 }
 
 bool Connection::receive(Frame& frame) { return receive(&frame, sizeof frame); }

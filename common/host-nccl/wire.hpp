@@ -53,7 +53,7 @@ struct Frame {
   std::int32_t code = 0;      // failed: an ncclResult_t
   std::uint64_t id = 0;       // of a post; done repeats it
   std::uint64_t payload = 0;  // bytes that follow
-  Post post;
+  Post post{};
 };
 
 class Connection {

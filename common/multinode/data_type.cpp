@@ -21,23 +21,15 @@ struct Arithmetic : std::make_unsigned<T> {};
 template <class T>
 struct Arithmetic<T, false> : std::type_identity<T> {};
 
-// The same bits in either order of x and y, because ranks may combine in different orders: NaN if one is NaN, and -0
-// before 0.
-template <class T>
-T lesser(T x, T y) {
+// The lesser or the greater of x and y, with the same bits in either order of them, because ranks may combine in
+// different orders: NaN if one is NaN, and -0 before 0.
+template <bool greater, class T>
+T extreme(T x, T y) {
   if constexpr (std::is_floating_point_v<T>) {
     if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<T>::quiet_NaN();
-    if (x == y) return std::signbit(x) ? x : y;
+    if (x == y) return std::signbit(x) == greater ? y : x;
   }
-  return y < x ? y : x;
-}
-template <class T>
-T greater(T x, T y) {
-  if constexpr (std::is_floating_point_v<T>) {
-    if (std::isnan(x) || std::isnan(y)) return std::numeric_limits<T>::quiet_NaN();
-    if (x == y) return std::signbit(x) ? y : x;
-  }
-  return x < y ? y : x;
+  return (y < x) == greater ? x : y;
 }
 
 template <class T>
@@ -52,10 +44,10 @@ void combine_as(Reduction reduction, T* out, const T* x, const T* y, std::size_t
       for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<T>(static_cast<A>(x[i]) * static_cast<A>(y[i]));
       break;
     case Reduction::min:
-      for (std::size_t i = 0; i < count; ++i) out[i] = lesser(x[i], y[i]);
+      for (std::size_t i = 0; i < count; ++i) out[i] = extreme<false>(x[i], y[i]);
       break;
     case Reduction::max:
-      for (std::size_t i = 0; i < count; ++i) out[i] = greater(x[i], y[i]);
+      for (std::size_t i = 0; i < count; ++i) out[i] = extreme<true>(x[i], y[i]);
       break;
   }
 }

@@ -21,32 +21,23 @@ namespace detail {
 [[gnu::visibility("hidden")]] float bfloat16_value(std::uint16_t bits);
 }  // namespace detail
 
-// 16-bit floating point: half is IEEE 754 binary16, bfloat16 the upper half of a float. Conversions go through float
-// and round to nearest, ties to even. A NaN keeps its sign and its leading bits, and becomes quiet.
-struct half {
+// 16-bit floating point. Conversions go through float and round to nearest, ties to even. A NaN keeps its sign and its
+// leading bits, and becomes quiet.
+template <std::uint16_t to_bits(float), float to_float(std::uint16_t)>
+struct ShortFloat {
   std::uint16_t bits = 0;
 
-  half() = default;
+  ShortFloat() = default;
   template <class Number>
-  explicit half(Number x) : bits(detail::half_bits(static_cast<float>(x))) {}
-  template <class Number>
-  explicit operator Number() const {
-    return static_cast<Number>(detail::half_value(bits));
-  }
-  friend bool operator==(half x, half y) { return static_cast<float>(x) == static_cast<float>(y); }
-};
-struct bfloat16 {
-  std::uint16_t bits = 0;
-
-  bfloat16() = default;
-  template <class Number>
-  explicit bfloat16(Number x) : bits(detail::bfloat16_bits(static_cast<float>(x))) {}
+  explicit ShortFloat(Number x) : bits(to_bits(static_cast<float>(x))) {}
   template <class Number>
   explicit operator Number() const {
-    return static_cast<Number>(detail::bfloat16_value(bits));
+    return static_cast<Number>(to_float(bits));
   }
-  friend bool operator==(bfloat16 x, bfloat16 y) { return static_cast<float>(x) == static_cast<float>(y); }
+  friend bool operator==(ShortFloat x, ShortFloat y) { return static_cast<float>(x) == static_cast<float>(y); }
 };
+using half = ShortFloat<detail::half_bits, detail::half_value>;              // IEEE 754 binary16
+using bfloat16 = ShortFloat<detail::bfloat16_bits, detail::bfloat16_value>;  // the upper half of a float
 
 enum class DataType { float32, float64, float16, bfloat16, int8, uint8, int32, uint32, int64, uint64 };
 // Their C++ types, in the same order.

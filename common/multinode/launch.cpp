@@ -558,7 +558,6 @@ Launch read_launch(const Environment& environment) {
   static_cast<Nodes&>(launch) = read_row(row, variables);
   launch.launcher = row.launcher;
   if (row.numbers.rank.empty()) {
-    launch.one_per_node = true;
     launch.rank = launch.node_rank.value_or(launch.rank);
     launch.world_size = launch.node_count.value_or(launch.world_size);
     launch.local_size = {1, ""};

@@ -46,7 +46,6 @@ struct Launch : Nodes {
   bool under_mpi = false;    // MPI_Init finds the other ranks: started by mpirun, srun with PMI(x), mpiexec ...
   bool agent_store = false;  // torchrun's agent serves a TCPStore at the master endpoint
   std::optional<Given<StorePlace>> launcher_store;  // mnrun's agent, or the cluster's head, serves a TcpStore here
-  bool one_per_node = false;  // a pod or a batch node, not a launched process: rank is its node rank
 
   std::string run_id;     // separates runs that share a store; "" if the launcher has none
   int restart_count = 0;  // number of restarts of this run

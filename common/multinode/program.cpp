@@ -46,7 +46,9 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
     if (const char* text = libraries().stand_in(); text && world.rank() == 0)
       std::cout << "# " << text << '\n' << std::flush;
     try {
-      const int status = agreed(world, body(world));
+      const int own_status = body(world);
+      std::cout.flush();  // as soon as another rank exits with an error, a launcher may kill this one
+      const int status = agreed(world, own_status);
       if (libraries().must_finalize_mpi()) {
         const auto inside = world.watchdog().enter("MPI_Finalize");  // waits for ranks that may have died
         libraries().finalize_mpi();

@@ -120,25 +120,24 @@ bool SharedMemory::join(World& world) {
       return true;
     });
   place = world.broadcast("sharing memory", place);
-  const bool mapped = !place.empty() && (rank_ == 0 || attempt([&] {
-                                           std::istringstream in(place);
-                                           std::string pid, number, token;
-                                           in >> pid >> number >> token;
-                                           const std::filesystem::path link =
-                                               std::filesystem::path("/proc") / pid / "fd" / number;
-                                           // In another PID namespace this may be any file: do not open it.
-                                           if (!read_symlink(link).string().starts_with(std::string("/memfd:") + name))
-                                             return false;
-                                           fd = Descriptor(check_errno(open(link.c_str(), O_RDWR | O_CLOEXEC), "open"));
-                                           struct stat status {};
-                                           check_errno(fstat(fd.get(), &status), "fstat");
-                                           if (static_cast<std::size_t>(status.st_size) != total) return false;
-                                           map(fd.get(), total);
-                                           token.resize(sizeof Header::token);
-                                           if (std::memcmp(mapping_, token.data(), token.size()) == 0) return true;
-                                           unmap();
-                                           return false;
-                                         }));
+  const auto open_that_of_rank_0 = [&] {
+    std::istringstream in(place);
+    std::string pid, number, token;
+    in >> pid >> number >> token;
+    const std::filesystem::path link = std::filesystem::path("/proc") / pid / "fd" / number;
+    // In another PID namespace this may be any file: do not open it.
+    if (!read_symlink(link).string().starts_with(std::string("/memfd:") + name)) return false;
+    fd = Descriptor(check_errno(open(link.c_str(), O_RDWR | O_CLOEXEC), "open"));
+    struct stat status {};
+    check_errno(fstat(fd.get(), &status), "fstat");
+    if (static_cast<std::size_t>(status.st_size) != total) return false;
+    map(fd.get(), total);
+    token.resize(sizeof Header::token);
+    if (std::memcmp(mapping_, token.data(), token.size()) == 0) return true;
+    unmap();
+    return false;
+  };
+  const bool mapped = !place.empty() && (rank_ == 0 || attempt(open_that_of_rank_0));
   const std::string all = world.digest("sharing memory", mapped ? "1" : "0", [](const auto& answers) {
     return std::ranges::count(answers, "1") == std::ssize(answers) ? "1" : "0";
   });

@@ -485,52 +485,37 @@ class TcpStoreServer::Implementation {
     if (connection.pending) throw protocol::Violation("a request before the answer to the one before");
     switch (request.operation) {
       case Operation::set:
-        if (store(request.key, std::move(request.value), request.readers))
-          answer(connection, Status::done);
-        else
-          refuse_full(connection);
-        break;
+        return answer_if(store(request.key, std::move(request.value), request.readers), connection);
       case Operation::compare_set: {
         const auto found = values_.find(request.key);
         const std::string_view value = found == values_.end() ? std::string_view() : *found->second.bytes;
-        if (value != request.expected)
-          answer(connection, Status::done, value);
-        else if (store(request.key, request.value))
-          answer(connection, Status::done, request.value);
-        else
-          refuse_full(connection);
-        break;
+        if (value != request.expected) return answer(connection, Status::done, value);
+        return answer_if(store(request.key, request.value), connection, request.value);
       }
       case Operation::add:
-        add(connection, request);
-        break;
+        return add(connection, request);
       case Operation::will: {
         // Its space is reserved now, so that it can be executed later.
         Will will(std::move(request.key), std::move(request.value));
         const auto bytes = stored_bytes_ - size_of(connection.will) + size_of(will);
-        if (bytes > most_stored_bytes) {
-          refuse_full(connection);
-          break;
-        }
+        if (bytes > most_stored_bytes) return answer_if(false, connection);
         stored_bytes_ = bytes;
         connection.will = std::move(will);
-        answer(connection, Status::done);
-        break;
+        return answer(connection, Status::done);
       }
       case Operation::goodbye:
         stored_bytes_ -= size_of(connection.will);
         connection.will.reset();
         if (connection.run) connection.run->arbiter.leave(connection.rank);
         connection.leaving = true;
-        answer(connection, Status::done);
-        break;
+        return answer(connection, Status::done);
       case Operation::get:
         connection.pending = std::move(request);
         if (!look(connection))
           set_deadline(
               connection,
               detail::deadline_in(milliseconds(std::min<std::uint64_t>(connection.pending->timeout_ms, longest_wait))));
-        break;
+        return;
       default:
         throw protocol::Violation("a second hello");
     }
@@ -557,11 +542,12 @@ class TcpStoreServer::Implementation {
     if (__builtin_add_overflow(sum, request.amount, &sum))
       return answer(connection, Status::refused, "the sum overflows 64 bits");
     const auto text = std::to_string(sum);
-    if (!store(request.key, text)) return refuse_full(connection);
-    answer(connection, Status::done, text);
+    answer_if(store(request.key, text), connection, text);
   }
 
-  void refuse_full(Connection& connection) { answer(connection, Status::refused, "the store is full"); }
+  void answer_if(bool stored, Connection& connection, std::string_view body = {}) {
+    answer(connection, stored ? Status::done : Status::refused, stored ? body : "the store is full");
+  }
 
   // Sets the value and wakes its waiters; returns false if the store is full.
   bool store(const std::string& key, std::string value, std::uint32_t readers = 0, std::size_t keys = most_keys) {
@@ -597,13 +583,9 @@ class TcpStoreServer::Implementation {
         values_.erase(found);
       }
     }
-    forget(connection);
-    return true;
-  }
-
-  void forget(Connection& connection) {
     clear_deadline(connection);
     connection.pending.reset();
+    return true;
   }
 
   void stop_waiting(Connection& connection) {

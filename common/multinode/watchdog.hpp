@@ -7,8 +7,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 
 namespace multinode {
 
@@ -94,7 +95,10 @@ class Watchdog {
   [[noreturn]] void fail(const std::string& reason, int status);
 
  private:
-  class Implementation;
+  void watch();
+  void say(const std::string& text) const;
+  [[noreturn]] void end(const protocol::Verdict& verdict);
+
   std::atomic<const char*> name_{"start"};
   std::atomic<int> peer_{everyone};
   std::atomic<std::uint64_t> collectives_{0};
@@ -104,7 +108,13 @@ class Watchdog {
     std::atomic<int> peer{everyone};
     std::atomic<std::uint64_t> collectives{0}, number{0};
   } outstanding_;
-  std::unique_ptr<Implementation> implementation_;
+  const Identity identity_;
+  const std::chrono::milliseconds timeout_;
+  TcpStore& store_;
+  std::mutex mutex_;  // of abort_
+  std::function<void()> abort_;
+  std::atomic<bool> ending_ = false, leaving_ = false;
+  std::thread thread_;
 };
 
 }  // namespace multinode

@@ -150,8 +150,7 @@ class Checker {
  private:
   // An operation in its blocking and its start_ form; fill() sets the blocks, check() checks the result.
   struct Operation {
-    std::function<void()> fill;
-    std::function<void()> blocking;
+    std::function<void()> fill, blocking;
     std::function<Work()> start;
     std::function<void()> check;
   };
@@ -166,19 +165,36 @@ class Checker {
     copies<T>(count);
   }
 
+  // An operation that gets mine(i) in the elements of `in` and must leave right(i) in those of `out`. Either may be
+  // empty on this rank, or a part of the other.
+  template <class T, class Mine, class Right>
+  void add(const std::string& what, std::span<T> in, std::span<T> out, Mine mine, Right right,
+           std::function<void()> blocking, std::function<Work()> start) {
+    operations_waiting_.push_back({[=] {
+                                     std::ranges::fill(out, T(77));
+                                     for (std::size_t i = 0; i < in.size(); ++i) in[i] = mine(i);
+                                   },
+                                   std::move(blocking), std::move(start), [=, this] { check(what, out, right); }});
+  }
+
   template <class T>
   void reduce(std::size_t count, Reduction reduction, bool allocated) {
-    const auto own = std::make_shared<std::vector<T>>(allocated ? 0 : count);
-    const std::span<T> data = allocated ? take<T>(count) : std::span(*own);
+    const std::span<T> data = block<T>(count, allocated);
     const std::size_t salt = next_salt();
     const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
-    operations_waiting_.push_back({[=, this] { fill(data, [&](std::size_t i) { return values->mine(i + salt); }); },
-                                   [=, keep = own, this] { c_.all_reduce(data, reduction); },
-                                   [=, this] { return c_.start_all_reduce(data, reduction); },
-                                   [=, this] {
-                                     check("all_reduce " + std::string(name_of(reduction)), data,
-                                           [&](std::size_t i) { return values->result(i + salt); });
-                                   }});
+    add(
+        "all_reduce " + std::string(name_of(reduction)), data, data,
+        [=](std::size_t i) { return values->mine(i + salt); }, [=](std::size_t i) { return values->result(i + salt); },
+        [=, this] { c_.all_reduce(data, reduction); }, [=, this] { return c_.start_all_reduce(data, reduction); });
+  }
+
+  // Memory until the end of run(): of memory_ if `allocated`, else of this rank alone.
+  template <class T>
+  std::span<T> block(std::size_t count, bool allocated) {
+    if (allocated) return take<T>(count);
+    const auto own = std::make_shared<std::vector<T>>(count);
+    owned_.push_back(own);
+    return *own;
   }
 
   // Some of memory_, at the same place on all ranks.
@@ -219,86 +235,65 @@ class Checker {
 
   template <class T>
   void scatter(std::size_t count, Reduction reduction, bool in_place) {
-    const auto own_in = std::make_shared<std::vector<T>>(in_place ? 0 : count * ranks());
-    const auto own_out = std::make_shared<std::vector<T>>(in_place ? 0 : count);
-    const std::span<T> in = in_place ? take<T>(count * ranks()) : std::span(*own_in);
-    const std::span<T> out = in_place ? own_part(in) : std::span(*own_out);
-    const std::size_t salt = next_salt();
+    const std::span<T> in = block<T>(count * ranks(), in_place);
+    const std::span<T> out = in_place ? own_part(in) : block<T>(count, false);
+    const std::size_t salt = next_salt(), first = count * static_cast<std::size_t>(c_.rank());
     const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
-    const std::size_t mine = count * static_cast<std::size_t>(c_.rank());
-    operations_waiting_.push_back({[=, this] {
-                                     std::ranges::fill(out, T(77));
-                                     fill(in, [&](std::size_t i) { return values->mine(i + salt); });
-                                   },
-                                   [=, this] { c_.reduce_scatter(in, out, reduction); },
-                                   [=, this] { return c_.start_reduce_scatter(in, out, reduction); },
-                                   [=, keep = std::pair(own_in, own_out), this] {
-                                     check("reduce_scatter " + std::string(name_of(reduction)), out,
-                                           [&](std::size_t i) { return values->result(mine + i + salt); });
-                                     // Nobody else's part has changed.
-                                     if (in_place)
-                                       check("reduce_scatter in place", in, [&](std::size_t i) {
-                                         return i / count == static_cast<std::size_t>(c_.rank())
-                                                    ? values->result(i + salt)
-                                                    : values->mine(i + salt);
-                                       });
-                                   }});
+    const auto mine = [=](std::size_t i) { return values->mine(i + salt); };
+    const auto right = [=](std::size_t i) { return values->result(first + i + salt); };
+    add(
+        "reduce_scatter " + std::string(name_of(reduction)), in, out, mine, right,
+        [=, this] { c_.reduce_scatter(in, out, reduction); },
+        [=, this] { return c_.start_reduce_scatter(in, out, reduction); });
+    if (!in_place) return;
+    operations_waiting_.back().check = [=, this, check_own = operations_waiting_.back().check] {
+      check_own();
+      check("reduce_scatter in place", in, [&](std::size_t i) {  // nobody else's part has changed
+        return i >= first && i < first + count ? right(i - first) : mine(i);
+      });
+    };
   }
 
   template <class T>
   void copies(std::size_t count) {
-    const auto blank = [](std::span<T> data) { std::ranges::fill(data, T(77)); };
+    const auto of = [](int rank, std::size_t salt) {
+      return [=](std::size_t i) { return pattern<T>(rank, i + salt); };
+    };
     for (int root = 0; root < c_.size(); root += std::max(1, c_.size() - 1)) {
-      const auto data = std::make_shared<std::vector<T>>(count);
-      const std::size_t salt = next_salt();
-      operations_waiting_.push_back({[=, this] {
-                                       blank(*data);
-                                       if (c_.rank() == root)
-                                         fill(*data, [&](std::size_t i) { return pattern<T>(root, i + salt); });
-                                     },
-                                     [=, this] { c_.broadcast(std::span(*data), root); },
-                                     [=, this] { return c_.start_broadcast(std::span(*data), root); },
-                                     [=, this] {
-                                       check("broadcast", std::span(*data),
-                                             [&](std::size_t i) { return pattern<T>(root, i + salt); });
-                                     }});
+      const std::span<T> data = block<T>(count, false);
+      const auto values = of(root, next_salt());
+      add(
+          "broadcast", c_.rank() == root ? data : std::span<T>(), data, values, values,
+          [=, this] { c_.broadcast(data, root); }, [=, this] { return c_.start_broadcast(data, root); });
     }
 
     enum class In { apart, place, allocated };
     for (const In how : {In::apart, In::place, In::allocated}) {
       const std::size_t part = count > 1000 ? count / ranks() + 1 : count;
-      const auto own_in = std::make_shared<std::vector<T>>(part);
-      const auto own_out = std::make_shared<std::vector<T>>(part * ranks());
-      const std::span<T> out = how == In::allocated ? take<T>(part * ranks()) : std::span(*own_out);
-      const std::span<T> in = how == In::apart ? std::span(*own_in) : own_part(out);
+      const std::span<T> out = block<T>(part * ranks(), how == In::allocated);
+      const std::span<T> in = how == In::apart ? block<T>(part, false) : own_part(out);
       const std::size_t salt = next_salt();
-      operations_waiting_.push_back(
-          {[=, this] {
-             blank(out);
-             fill(in, [&](std::size_t i) { return pattern<T>(c_.rank(), i + salt); });
-           },
-           [=, this] { c_.all_gather(in, out); }, [=, this] { return c_.start_all_gather(in, out); },
-           [=, keep = std::pair(own_in, own_out), this] {
-             check("all_gather", out,
-                   [&](std::size_t i) { return pattern<T>(static_cast<int>(i / part), i % part + salt); });
-           }});
+      add(
+          "all_gather", in, out, of(c_.rank(), salt),
+          [=](std::size_t i) { return pattern<T>(static_cast<int>(i / part), i % part + salt); },
+          [=, this] { c_.all_gather(in, out); }, [=, this] { return c_.start_all_gather(in, out); });
     }
 
     if (c_.size() == 1) return;
     // Around the ring: even ranks send first, odd ones receive first.
     const int next = (c_.rank() + 1) % c_.size(), previous = (c_.rank() + c_.size() - 1) % c_.size();
-    const auto out = std::make_shared<std::vector<T>>(count);
-    const auto in = std::make_shared<std::vector<T>>(count);
     const std::size_t salt = next_salt();
-    const Operation sends = {[=, this] { fill(*out, [&](std::size_t i) { return pattern<T>(c_.rank(), i + salt); }); },
-                             [=, this] { c_.send(std::span<const T>(*out), next); },
-                             [=, this] { return c_.start_send(std::span<const T>(*out), next); }, [] {}};
-    const Operation receives = {
-        [=] { blank(*in); }, [=, this] { c_.recv(std::span(*in), previous); },
-        [=, this] { return c_.start_recv(std::span(*in), previous); },
-        [=, this] { check("recv", std::span(*in), [&](std::size_t i) { return pattern<T>(previous, i + salt); }); }};
-    operations_waiting_.push_back(c_.rank() % 2 ? receives : sends);
-    operations_waiting_.push_back(c_.rank() % 2 ? sends : receives);
+    for (const bool sends : {c_.rank() % 2 == 0, c_.rank() % 2 != 0}) {
+      const std::span<T> data = block<T>(count, false), none;
+      if (sends)
+        add(
+            "send", data, none, of(c_.rank(), salt), of(c_.rank(), salt), [=, this] { c_.send(data, next); },
+            [=, this] { return c_.start_send(data, next); });
+      else
+        add(
+            "recv", none, data, of(previous, salt), of(previous, salt), [=, this] { c_.recv(data, previous); },
+            [=, this] { return c_.start_recv(data, previous); });
+    }
   }
 
   // Runs all operations blocking, then queues all and waits for them out of order.
@@ -317,6 +312,7 @@ class Checker {
     for (std::size_t i = works.size() / 2 * 2; i-- > 0;) works[i].wait();
     operations_ += 2 * operations_waiting_.size();
     operations_waiting_.clear();
+    owned_.clear();
     taken_ = 0;
   }
 
@@ -410,11 +406,6 @@ class Checker {
     for (const Seen& s : seen) std::cerr << s.name << ", " << s.bytes << " bytes, " << (s.here ? "here\n" : "there\n");
   }
 
-  template <class Data, class Function>
-  static void fill(Data&& data, Function&& function) {
-    for (std::size_t i = 0; i < data.size(); ++i) data[i] = function(i);
-  }
-
   template <class T, class Function>
   void check(const std::string& what, std::span<T> data, Function&& expected) {
     if (corrupt_ && !data.empty() && corrupted_.insert(what.substr(0, what.find(' '))).second) {
@@ -443,6 +434,7 @@ class Checker {
   std::span<std::byte> memory_;  // for all_reduce
   std::size_t taken_ = 0;        // bytes of it
   std::vector<Operation> operations_waiting_;
+  std::vector<std::shared_ptr<void>> owned_;  // their blocks
   std::size_t salt_ = 0;
   std::uint64_t operations_ = 0, elements_ = 0, wrong_ = 0;
 };

@@ -106,6 +106,20 @@ TEST(NcclRanks, OneThatTheGpusWaitForIsNamed) {
 }
 #endif
 
+#ifdef HOST_NCCL
+TEST(Refusal, NcclWithoutStandIns) {
+  for (const auto& [devices, says] :
+       {std::pair("", "set HOST_NCCL_DEVICES=N to use N stand-ins"),
+        {"four", "HOST_NCCL_DEVICES must be a number of devices from 0 to 64, not 'four'"}}) {
+    auto environment = testing::on_host_nccl();
+    environment["HOST_NCCL_DEVICES"] = devices;
+    const testing::Result result = testing::run({PATH_communicator_check, "--backend", "nccl"}, environment);
+    EXPECT_EQ(result.status, 77) << result.all();
+    EXPECT_SAYS(result.err, says);
+  }
+}
+#endif
+
 TEST(Refusal, NcclWithoutAGpu) {
   if (device_count() > 0) GTEST_SKIP() << "there is a GPU";
   const testing::Result result = testing::run({PATH_communicator_check, "--backend", "nccl"});

@@ -127,7 +127,6 @@ TEST_P(Recorded, IsRead) {
   EXPECT_EQ(value_or_unsaid(launch.node_count), expected.node_count);
   EXPECT_EQ(launch.under_mpi, expected.how == Expected::mpi);
   EXPECT_EQ(launch.agent_store, expected.how == Expected::agent);
-  EXPECT_EQ(launch.one_per_node, expected.how == Expected::pod);
   EXPECT_EQ(launch.launcher_store.has_value(), expected.launcher == "mnrun" || expected.launcher == "cluster");
   if (expected.launcher == "mnrun") {
     EXPECT_EQ(launch.launcher_store->value.token, "0123456789abcdef");
@@ -256,27 +255,27 @@ TEST(Launch, ARequeuedJobIsAnotherGeneration) {
   EXPECT_EQ(generation(read_launch(again)), "1.0/2");
 }
 
-// Ray started by srun: its workers inherit the SLURM_* variables of `ray start`.
-TEST(Launch, RayInsideSrunWins) {
-  for (const char* srun : {"srun-none", "srun-pmix", "srun-pmi2"}) {
-    const Launch launch = read_launch(load(srun).environment + load("ray-train").environment);
-    EXPECT_EQ(launch.launcher, "Ray Train") << srun;
-    EXPECT_EQ(launch.rank.value, 1) << srun;
+TEST(Launch, TheInnerLauncherWins) {
+  const Environment ray = load("ray-train").environment, in_mpirun = load("open-mpi-5").environment;
+  const struct {
+    std::string outer;
+    Environment inner;
+    std::string launcher;
+    int rank;
+  } cases[] = {
+      {"srun-none", ray, "Ray Train", 1},  // Ray started by srun: its workers inherit the variables of `ray start`
+      {"srun-pmix", ray, "Ray Train", 1},
+      {"srun-pmi2", ray, "Ray Train", 1},
+      {"srun-pmix", {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}}, "srun --mpi=pmix", 2},  // copies
+      {"kubeflow-pytorchjob-1.9", in_mpirun, "Open MPI", 2},
+      {"bcp-replica", {{"NGC_ARRAY_TYPE", "MPIJob"}}, "none", 0},  // such a job starts one replica
+  };
+  for (const auto& [outer, inner, launcher, rank] : cases) {
+    const Launch launch = read_launch(load(outer).environment + inner);
+    EXPECT_EQ(launch.launcher, launcher) << outer;
+    EXPECT_EQ(launch.rank.value, rank) << outer;
+    EXPECT_EQ(launch.under_mpi, launcher == "Open MPI" || launcher == "srun --mpi=pmix") << outer;
   }
-}
-
-// A script that copies srun's numbers into torch's variables: still srun, with its MPI.
-TEST(Launch, CopiesOfSrunsNumbersAreStillSrun) {
-  const Launch launch =
-      read_launch(load("srun-pmix").environment + Environment{{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}});
-  EXPECT_EQ(launch.launcher, "srun --mpi=pmix");
-  EXPECT_TRUE(launch.under_mpi);
-}
-
-TEST(Launch, MpirunInAPodWins) {
-  const Launch launch = read_launch(load("kubeflow-pytorchjob-1.9").environment + load("open-mpi-5").environment);
-  EXPECT_EQ(launch.launcher, "Open MPI");
-  EXPECT_EQ(launch.rank.value, 2);
 }
 
 TEST(Launch, AUsersMpiSettingsStay) {
@@ -299,10 +298,6 @@ TEST(Launch, AwsCountsFromTheMainNode) {
   EXPECT_NE(rank("1", "").master_address.value, "");  // this host's name
   EXPECT_EQ(rank("1", "").master_port.value, rank("2", "192.0.2.10").master_port.value);
   EXPECT_EQ(rank("2", "192.0.2.10").rank.value, 1);
-}
-
-TEST(Launch, ABcpJobOfMpiTypeStartsOneReplica) {
-  EXPECT_EQ(read_launch(load("bcp-replica").environment + Environment{{"NGC_ARRAY_TYPE", "MPIJob"}}).launcher, "none");
 }
 
 // Contradictions are refused with one line that names the variable and its value.
@@ -334,10 +329,7 @@ const std::vector<Contradiction> contradictions = {
     {"open-mpi-4", {{"OMPI_COMM_WORLD_RANK", ""}}, {"OMPI_COMM_WORLD_RANK=", "not a number"}},
     {"mpich-4", {{"PMI_RANK", "-1"}}, {"PMI_RANK=-1", "not a number"}},
     {"mpich-4", {{"PMI_SIZE", "4 "}}, {"PMI_SIZE=4 ", "not a number"}},
-    {"mpich-4", {{"PMI_SIZE", "+4"}}, {"PMI_SIZE=+4"}},
-    {"mpich-4", {{"PMI_SIZE", "0x4"}}, {"PMI_SIZE=0x4"}},
     {"mpich-4", {{"PMI_SIZE", "2147483648"}}, {"PMI_SIZE=2147483648", "not a number"}},
-    {"mpich-4", {{"PMI_SIZE", "99999999999999999999"}}, {"PMI_SIZE=99999999999999999999"}},
     {"torchrun-static", {{"TORCHELASTIC_RESTART_COUNT", "x"}}, {"TORCHELASTIC_RESTART_COUNT=x"}},
     {"torchrun-static", {{"RANK", "a\nb\x01"}}, {"RANK=a?b?"}},
     // sizes
@@ -405,7 +397,6 @@ TEST(Launch, PbsdshCountsTheNodeFile) {
   EXPECT_EQ(launch.launcher, "pbsdsh");
   EXPECT_EQ(launch.rank.value, 1);
   EXPECT_EQ(launch.world_size.value, 2);
-  EXPECT_TRUE(launch.one_per_node);
   EXPECT_EQ(launch.master_address.value, "node0");
   EXPECT_EQ(launch.master_address.variable, "PBS_NODEFILE");
   EXPECT_EQ(launch.master_port.value, 11'234);

@@ -4,6 +4,7 @@
 // from the death of a rank to the verdict at every other. Exit status 0: every rank got the right answers; else 1.
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
+#include <multinode/seconds.hpp>
 #include <multinode/store_protocol.hpp>
 #include <multinode/tcp_store.hpp>
 
@@ -40,25 +41,20 @@ constexpr int at_once = 1000;  // connections that are being made
 constexpr std::chrono::milliseconds heartbeat(500), heartbeats_for(10'000), heartbeats_of_few(2'000);
 constexpr int group_size = 256, beats_per_pulse = 4;  // as in a World
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 class Server {
  public:
   explicit Server(const std::string& token) {
-    std::array<int, 2> pipe{};
-    check_errno(::pipe2(pipe.data(), O_CLOEXEC), "pipe");
+    auto [from, to] = make_pipe();
     pid_ = check_errno(::fork(), "fork");
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       const TcpStoreServer server("127.0.0.1", 0, {token, true});
       const auto port = server.port();
-      if (::write(pipe[1], &port, sizeof port) != sizeof port) ::_exit(1);
+      if (::write(to.get(), &port, sizeof port) != sizeof port) ::_exit(1);
       for (;;) ::pause();
     }
-    const bool served = ::read(pipe[0], &port, sizeof port) == sizeof port;
-    ::close(pipe[0]);
-    ::close(pipe[1]);
-    if (!served) throw std::runtime_error("the server did not start");
+    to.reset();  // else a server that dies would not end the pipe
+    if (::read(from.get(), &port, sizeof port) != sizeof port) throw std::runtime_error("the server did not start");
     empty_ = resident();
   }
   ~Server() {
@@ -104,14 +100,12 @@ class Ranks {
   Ranks(int count, const std::string& token, std::uint16_t port)
       : token_(token), port_(port), ranks_(static_cast<std::size_t>(count)), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
     const std::string key = "run/scale/0/gather/0/", about(250, 'x');
-    const auto set = [&](std::string name, std::string value, int readers) {
-      return encode(Request{.operation = Operation::set,
-                            .key = std::move(name),
-                            .value = std::move(value),
-                            .readers = static_cast<std::uint32_t>(readers)});
+    const auto set = [&](const std::string& name, const std::string& value, int readers) {
+      return encode(Request{
+          .operation = Operation::set, .key = name, .value = value, .readers = static_cast<std::uint32_t>(readers)});
     };
-    const auto get = [&](std::string name) {
-      return encode(Request{.operation = Operation::get, .key = std::move(name), .timeout_ms = 60'000});
+    const auto get = [&](const std::string& name) {
+      return encode(Request{.operation = Operation::get, .key = name, .timeout_ms = 60'000});
     };
     const auto text = [](int number) { return std::to_string(number); };
     for (int r = 0; r < count; ++r) {

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Shows what every process sees, and fails where the hosts differ.
-# Start it: bash 01-environment.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

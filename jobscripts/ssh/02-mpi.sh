@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # All-reduce over MPI: how fast is the network, and is every element right?
-# Start it: bash 02-mpi.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

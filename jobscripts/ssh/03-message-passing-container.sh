@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # As 03-message-passing-mnrun in a container on each host. Copy the image: docker save multinode | ssh node1 docker load
-# Start it: bash 03-message-passing-container.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # As 03-message-passing without MPI: over Gloo, by an agent on each host.
-# Start it: bash 03-message-passing-mnrun.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # As 03-message-passing over NCCL, from GPU memory to GPU memory: in the hostfile, slots is the number of GPUs.
-# Start it: bash 03-message-passing-nccl.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

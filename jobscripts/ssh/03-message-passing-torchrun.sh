@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # As 03-message-passing by PyTorch's old launcher, as in Lambda's tutorial. With GPUs: message_passing_nccl.
-# Start it: bash 03-message-passing-torchrun.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Rank 0 sends to every other rank over MPI, and each checks every element.
-# Start it: bash 03-message-passing.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Horovod's small program by Horovod's own launcher. Programs without Horovod meet at MASTER_ADDR.
-# Start it: bash 04-ddp-horovodrun.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

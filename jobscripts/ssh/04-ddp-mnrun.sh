@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # As 04-ddp without MPI: over NCCL or Gloo, by an agent on each host.
-# Start it: bash 04-ddp-mnrun.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

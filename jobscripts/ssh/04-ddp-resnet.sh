@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Trains a ResNet on CIFAR-10 (--data), or on random images (--use-syn); needs a build with libtorch.
-# Start it: bash 04-ddp-resnet.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

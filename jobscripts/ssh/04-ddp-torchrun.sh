@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Trains by torchrun with fixed node ranks, one agent on each host, as in the Gadi tutorial.
-# Start it: bash 04-ddp-torchrun.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Data-parallel training with checkpoints. LOGS=FOLDER resumes from the newest checkpoint of an earlier job.
-# Start it: bash 04-ddp.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

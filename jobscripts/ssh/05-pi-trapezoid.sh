@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Integrates for pi on all processes; the result is the same to the last bit on any number of them.
-# Start it: bash 05-pi-trapezoid.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Starts a Ray cluster on the hosts, trains on it, and stops it.
-# Start it: bash 06-ray-style.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

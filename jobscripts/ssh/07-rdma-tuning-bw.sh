@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Bus bandwidth with RDMA and without it, for several numbers of processes: the table of the EPFL tutorial. Start it on a host.
-# Start it: bash 07-rdma-tuning-bw.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Compares the hosts' RDMA, looks for faults, measures, and shows whether the traffic used RDMA. Start it on one of the hosts.
-# Start it: bash 07-rdma-tuning.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hosts in hostfile
 

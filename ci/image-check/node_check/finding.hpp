@@ -22,5 +22,11 @@ using Findings = std::vector<Finding>;
 inline Finding absent(std::string what, std::string why) {
   return {std::move(what), nullptr, "", "equal", std::nullopt, std::move(why)};
 }
+inline Finding faulty(std::string what, std::string why) {
+  return {std::move(what), nullptr, "", "equal", false, std::move(why)};
+}
+
+// Adds to what is wrong, or noteworthy: "one thing; another thing".
+inline void add(std::string& text, const std::string& part) { text += (text.empty() ? "" : "; ") + part; }
 
 }  // namespace node_check

@@ -131,8 +131,8 @@ Findings look_at_gpu(int device, double seconds, bool corrupt) {
   std::size_t pairs = free / 20 * 19 / (2 * chunk);  // CUDA and its libraries need some
   if (stand_in) pairs = std::min<std::size_t>(pairs, 2);
   if (pairs == 0)
-    return {{name + "memory", nullptr, "wrong words", "equal", false,
-             "GPU " + std::to_string(device) + " has no memory free: end what uses it (nvidia-smi)"}};
+    return {faulty(name + "memory",
+                   "GPU " + std::to_string(device) + " has no memory free: end what uses it (nvidia-smi)")};
   PatternTest test(pairs);
   Wrong wrong;
   std::size_t done = pairs;
@@ -140,10 +140,8 @@ Findings look_at_gpu(int device, double seconds, bool corrupt) {
 
   char pci[32] = {};
   check(cudaDeviceGetPCIBusId(pci, sizeof pci, device));
-  Finding memory{
-      name + "memory",  wrong.count,
-      "wrong words",    "equal",
-      wrong.count == 0, std::to_string(done * 2 * chunk >> 20) + " of " + std::to_string(total >> 20) + " MiB"};
+  Finding memory{name + "memory", wrong.count,      "wrong words",
+                 "equal",         wrong.count == 0, fmt::format("{} of {} MiB", done * 2 * chunk >> 20, total >> 20)};
   if (stand_in) memory.why += std::string(", ") + stand_in;
   if (wrong.count != 0)
     memory.why = "GPU " + std::to_string(device) + " (" + pci + "): " + to_text(wrong) +

@@ -33,10 +33,19 @@ using multinode::read_number;
 using multinode::read_text;
 using nlohmann::json;
 
-void add(std::string& text, const std::string& part) { text += (text.empty() ? "" : "; ") + part; }
-
 // "16.0 GT/s PCIe"
 double number_before(const std::optional<std::string>& text) { return text ? std::atof(text->c_str()) : 0; }
+
+// By how much a counter may grow between two looks; 0 for most.
+double tolerated_growth(const std::string& counter) {
+  const auto name = counter.substr(counter.rfind(' ') + 1);
+  static const std::map<std::string, double> some{
+      {"symbol_error", 100}, {"port_rcv_errors", 10},       {"rx_errors", 100},
+      {"tx_errors", 100},    {"rx_crc_errors", 10},         {"ce_count", 100},
+      {"corrected", 100},    {"core_throttle_count", 1000}, {"remapped_rows", 2}};
+  const auto at = some.find(name);
+  return at == some.end() ? 0 : at->second;
+}
 
 }  // namespace
 
@@ -68,16 +77,6 @@ Counters error_counters(const std::filesystem::path& sysfs) {
     }
   for (const auto& cpu : names_in(cpus)) read(cpus / cpu / "thermal_throttle", "CPUs", {"core_throttle_count"});
   return counters;
-}
-
-double tolerated_growth(const std::string& counter) {
-  const auto name = counter.substr(counter.rfind(' ') + 1);
-  static const std::map<std::string, double> some{
-      {"symbol_error", 100}, {"port_rcv_errors", 10},       {"rx_errors", 100},
-      {"tx_errors", 100},    {"rx_crc_errors", 10},         {"ce_count", 100},
-      {"corrected", 100},    {"core_throttle_count", 1000}, {"remapped_rows", 2}};
-  const auto at = some.find(name);
-  return at == some.end() ? 0 : at->second;
 }
 
 Finding judge_counters(const LastLook& now, const std::optional<LastLook>& before) {
@@ -192,13 +191,9 @@ Finding look_at_sync(const std::filesystem::path& folder) {
       return {"sync_time", nullptr, "ms", "less", false, "cannot write and sync a file in " + folder.string()};
     best = std::min(best, 1000 * multinode::seconds_since(start));
   }
-  const bool right = best < 5000;
-  return {"sync_time",
-          best,
-          "ms",
-          "less",
-          right,
-          folder.string() + (right ? "" : " takes seconds to write 4 KiB: look at the disk or the file server")};
+  Finding finding{"sync_time", best, "ms", "less", best < 5000, folder.string()};
+  if (best >= 5000) finding.why += " takes seconds to write 4 KiB: look at the disk or the file server";
+  return finding;
 }
 
 namespace {
@@ -222,8 +217,8 @@ Findings look_at_nvml(const std::string& library, Counters& counters) {
     const auto handle = nvml.get<Device>("nvmlDeviceGetHandleByIndex_v2", index);
     if (!handle) {
       all.push_back(
-          {name + "_health", nullptr, "", "equal", false,
-           name + " does not answer NVML: it may have fallen off the bus; look at dmesg, and reboot the node"});
+          faulty(name + "_health",
+                 name + " does not answer NVML: it may have fallen off the bus; look at dmesg, and reboot the node"));
       continue;
     }
     const Device gpu = *handle;
@@ -290,8 +285,7 @@ Findings look_at_nvml(const std::string& library, Counters& counters) {
 
 Finding judge_dcgm(const std::string& answer) {
   const json parsed = json::parse(answer.substr(std::min(answer.find('{'), answer.size())), nullptr, false);
-  if (!parsed.is_object())
-    return {"dcgm", nullptr, "", "equal", false, "dcgmi diag did not answer in JSON: " + answer.substr(0, 200)};
+  if (!parsed.is_object()) return faulty("dcgm", "dcgmi diag did not answer in JSON: " + answer.substr(0, 200));
   std::string wrong;
   int tests = 0;
   // The format changed from version to version: results have a status, and warnings as text, texts or objects.
@@ -345,9 +339,8 @@ Findings look_at_health(const HealthOptions& options) {
   std::error_code error;
   std::filesystem::rename(aside, options.state, error);
   if (error)
-    all.push_back({"state", nullptr, "", "equal", false,
-                   "cannot write " + options.state.string() + " (" + error.message() +
-                       "), so that the next look cannot compare"});
+    all.push_back(faulty("state", "cannot write " + options.state.string() + " (" + error.message() +
+                                      "), so that the next look cannot compare"));
   return all;
 }
 

@@ -15,11 +15,9 @@ using Counters = std::map<std::string, double>;  // "mlx5_0/1 link_downed"
 // Counters of errors: RDMA ports, physical network interfaces, memory (EDAC), PCIe (AER), CPUs that were throttled.
 Counters error_counters(const std::filesystem::path& sysfs);
 
-// By how much a counter may grow between two looks; 0 for most.
-double tolerated_growth(const std::string& counter);
-
-// Wrong if a counter grew by more than that since the last look. `boot` is this boot's id: after another boot, and
-// after a counter went back, all of it is new. `before`: nothing, there was no look.
+// Wrong if a counter grew since the last look; a few of some counters, such as symbol_error, are tolerated. `boot` is
+// this boot's id: after another boot, and after a counter went back, all of it is new. `before`: nothing, there was no
+// look.
 struct LastLook {
   std::string boot;
   Counters counters;

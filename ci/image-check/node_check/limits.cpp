@@ -1,7 +1,5 @@
 #include "limits.hpp"
 
-#include "granted.hpp"
-
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/device.hpp>
@@ -14,14 +12,16 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
-#include <fstream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -85,6 +85,26 @@ std::vector<std::string> gpus() {
 #endif
 
 }  // namespace
+
+void unbind() {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) CPU_SET(cpu, &all);
+  multinode::check_errno(sched_setaffinity(0, sizeof all, &all), "sched_setaffinity");
+}
+
+std::size_t cpus_to_use() {
+  const double allowed = static_cast<double>(multinode::allowed_cpus().size());
+  return static_cast<std::size_t>(
+      std::max(1.0, std::ceil(std::min(allowed, multinode::read_cgroup("/").cpus.value_or(allowed)))));
+}
+
+double memory_bytes() {
+  const double machine = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  return std::min(
+      machine,
+      static_cast<double>(multinode::read_cgroup("/").memory_bytes.value_or(std::numeric_limits<std::int64_t>::max())));
+}
 
 Findings look_at_limits(const std::filesystem::path& sysfs, std::filesystem::path tmp) {
   const bool rdma = !rdma_ports(sysfs).empty();
@@ -166,7 +186,6 @@ Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<int> gpus
     std::string wrong;
   };
   Kind gpu, nic;
-  const auto add = [](std::string& text, const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
   const std::filesystem::path bus = sysfs / "bus/pci/devices";
   for (const std::string& address : multinode::names_in(bus)) {
     const auto device = bus / address;

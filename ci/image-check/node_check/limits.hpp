@@ -8,6 +8,14 @@
 
 namespace node_check {
 
+// Undoes what a launcher bound this process to: the node is looked at, not a rank's part of it. What a cpuset withholds
+// stays withheld.
+void unbind();
+
+// CPUs to compute on, and bytes of memory: this machine's, within the limits of this process.
+std::size_t cpus_to_use();
+double memory_bytes();
+
 // memlock, open files, processes, core size, stack; CPUs and memory. RDMA devices in `sysfs` need memlock.
 // `tmp` is the folder of temporary files; "": TMPDIR or /tmp.
 Findings look_at_limits(const std::filesystem::path& sysfs = "/sys", std::filesystem::path tmp = {});

@@ -1,6 +1,6 @@
 #include "memory.hpp"
 
-#include "granted.hpp"
+#include "limits.hpp"
 
 #include <multinode/files.hpp>
 #include <multinode/limits.hpp>

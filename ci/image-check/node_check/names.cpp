@@ -89,7 +89,6 @@ Resolved resolve(const std::string& host, std::chrono::milliseconds timeout) {
 Finding judge_names(const std::string& own, const std::vector<Resolved>& all) {
   std::string wrong, note;
   int failures = 0;
-  const auto add = [](std::string& text, const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
   for (const Resolved& one : all) {
     const bool other = one.host != own;
     if (one.addresses.empty()) {
@@ -115,7 +114,7 @@ Finding log_in(const std::vector<std::string>& hosts, std::chrono::seconds timeo
   int failures = 0;
   for (const std::string& host : hosts)
     if (const std::string why = log_in_to(host, timeout); !why.empty()) {
-      wrong += (failures ? "; " : "") + host + ": " + why;
+      add(wrong, host + ": " + why);
       ++failures;
     }
   Finding finding{"ssh", failures, "hosts", "equal", failures == 0, std::to_string(hosts.size()) + " logins"};

@@ -4,7 +4,6 @@
 #include "clock.hpp"
 #include "finding.hpp"
 #include "gpu.hpp"
-#include "granted.hpp"
 #include "health.hpp"
 #include "limits.hpp"
 #include "memory.hpp"
@@ -168,7 +167,7 @@ Findings look(World& world, const Options& options) {
     } catch (const multinode::HardwareAbsent& e) {
       all.push_back(absent(one.name, e.what()));
     } catch (const std::exception& e) {
-      all.push_back({one.name, nullptr, "", "equal", false, e.what()});
+      all.push_back(faulty(one.name, e.what()));
     }
   }
   return all;

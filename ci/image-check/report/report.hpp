@@ -9,15 +9,15 @@
 
 namespace image_check {
 
-// What results come to: never better than what they hold.
+// What the checks come to.
 struct Verdict {
   std::string word;  // PASS, FAIL, COULD NOT TEST, INCOMPLETE
   std::string why;   // a few words
 };
 Verdict verdict(const Results& results);
 
-// One HTML file that needs no network and no script. It is well-formed XML, too. `baseline` may be null.
-std::string html_page(const Results& results, const Results* baseline);
+// One HTML file that needs no network and no script. It is well-formed XML, too.
+std::string html_page(const Results& results);
 
 // JUnit XML as Jenkins' junit-10.xsd has it: a test suite for each launch, and one of a single
 // test for the run as a whole.
@@ -28,6 +28,6 @@ std::string history_page(const History& history);
 
 // report.html, junit.xml and metrics.prom into `folder`, each whole or not at all. Throws multinode::UsageError for
 // what cannot be written.
-void write_reports(const std::filesystem::path& folder, const Results& results, const Results* baseline);
+void write_reports(const std::filesystem::path& folder, const Results& results);
 
 }  // namespace image_check

@@ -37,17 +37,8 @@ class Judge : public ::testing::Test {
   Cluster cluster_{.launcher = "mpirun", .nodes = {"node1", "node10", "node2"}, .examples = "/examples"};
 };
 
-Check program() {
-  Check check;
-  check.name = "check";
-  check.program = "02-mpi/all_reduce_perf";
-  return check;
-}
-Outcome ended(int status) {
-  Outcome outcome;
-  outcome.exit_status = status;
-  return outcome;
-}
+Check program() { return {.name = "check", .program = "02-mpi/all_reduce_perf"}; }
+Outcome ended(int status) { return {.exit_status = status}; }
 
 TEST_F(Judge, ExitStatusWithTheLinesThatSayWhyAndTheirNode) {
   EXPECT_EQ(found(program(), ended(0), "all_reduce_perf: fine"), "");
@@ -64,14 +55,11 @@ TEST_F(Judge, ExitStatusWithTheLinesThatSayWhyAndTheirNode) {
 }
 
 TEST_F(Judge, DeadlineAndWhatStayed) {
-  Outcome outcome = ended(143);
-  outcome.timed_out = true;
-  outcome.seconds = std::chrono::seconds(30);
-  EXPECT_EQ(found(program(), outcome),
+  EXPECT_EQ(found(program(), {.exit_status = 143, .timed_out = true, .seconds = std::chrono::seconds(30)}),
             "deadline|did not end by itself, and was ended after 30 s. It had said nothing.|\n");
-  outcome = ended(0);
-  outcome.left_over = 2;
-  EXPECT_EQ(found(program(), outcome), "left over|2 of its processes stayed behind, and were killed|\n");
+  EXPECT_EQ(found(program(), {.left_over = 2}), "left over|2 of its processes stayed behind, and were killed|\n");
+  EXPECT_SAYS(found(program(), {.exit_status = 143, .stuck = 2}),
+              "left over|2 of its processes could not be killed: they wait in the kernel");
 }
 
 TEST_F(Judge, OutputAndAnswers) {
@@ -94,18 +82,20 @@ TEST_F(Judge, AbsentHardwareIsNoPass) {
   EXPECT_EQ(judged.reason, "all_reduce_perf: no GPU here");
 }
 
-const Check& named(std::string_view name) {
-  static const auto checks = read_site("").checks;
+Check named(std::string_view name, const std::filesystem::path& site = {}) {
+  const auto checks = read_site(site).checks;
   return *std::find_if(checks.begin(), checks.end(), [&](const auto& check) { return check.name == name; });
 }
 
+std::string row_of_a_curve(const std::string& size) {
+  return R"({"busbw_gb_per_s": 4, "time_us": 10, "median_us": 8, "in_place": false, "collective": "all_reduce",)"
+         R"( "backend": "mpi", "size_bytes": )" +
+         size + "}\n";
+}
+
 TEST_F(Judge, CurveOfTheMedianTime) {
-  const std::string row =
-      R"({"busbw_gb_per_s": 4, "time_us": 10, "median_us": 8, "in_place": false, "collective": "all_reduce",)"
-      R"( "backend": "mpi", "size_bytes": 1048576})"
-      "\n";
-  const auto& check = named("all_reduce, mpi");
-  const auto judged = judge_run(check, ended(0), "# Out of bounds values : 0 OK", row);
+  const auto check = named("all_reduce, mpi");
+  const auto judged = judge_run(check, ended(0), "# Out of bounds values : 0 OK", row_of_a_curve("1048576"));
   EXPECT_TRUE(judged.findings.empty());
   ASSERT_EQ(judged.samples.size(), 1U);
   EXPECT_EQ(judged.samples[0].metric, "all_reduce bus bandwidth, mpi");
@@ -115,8 +105,31 @@ TEST_F(Judge, CurveOfTheMedianTime) {
             "results|it measured nothing: no line of results|\n");
 }
 
+TEST_F(Judge, ThresholdsAreOfAKindOfNodes) {
+  folder_.write("site.json", R"({"kinds": [
+    {"nodes": "node[0-9]+", "at_least": {"disk": 5, "all_reduce bus bandwidth, mpi, 1 MiB": 6}, "at_most": {"disk": 9}},
+    {"nodes": "cpu.*", "at_least": {"disk": 50}}],
+    "checks": [{"name": "disk", "suite": "gate", "command": "fio x",
+                "measures": {"pattern": "bw=([0-9.]+)GB/s", "metric": "disk", "unit": "GB/s", "better": "more"}}]})");
+  const auto disk = named("disk", folder_ / "site.json"), curve = named("all_reduce, mpi", folder_ / "site.json");
+  const auto right = judge_run(disk, ended(0), "read: bw=7.5GB/s\nread: bw=8GB/s\n", "");
+  EXPECT_TRUE(right.findings.empty());
+  ASSERT_EQ(right.samples.size(), 2U);
+  EXPECT_EQ(right.samples[0].value, 7.5);
+  EXPECT_EQ(right.samples[0].metric, "disk");
+  EXPECT_EQ(found(disk, ended(0), "bw=4GB/s"),
+            "threshold|node1: disk is 4 GB/s, and the site file wants at least 5|node1\n");
+  EXPECT_EQ(found(disk, ended(0), "bw=10GB/s"),
+            "threshold|node1: disk is 10 GB/s, and the site file wants at most 9|node1\n");
+  EXPECT_SAYS(found(disk, ended(0), "no bandwidth"), "results|");
+  const std::string fine = "# Out of bounds values : 0 OK";
+  EXPECT_EQ(found(curve, ended(0), fine, row_of_a_curve("4096")), "");  // the threshold is of another size
+  EXPECT_SAYS(found(curve, ended(0), fine, row_of_a_curve("1048576")),
+              "all_reduce bus bandwidth, mpi, 1 MiB is 5 GB/s");
+}
+
 TEST_F(Judge, TransportWithinANode) {
-  const auto& check = named("transport");
+  const auto check = named("transport");
   const auto line = [](const std::string& from, const std::string& over, const std::string& to) {
     return "[" + from + ":12] mca: bml: Using " + over + " btl for send to [[1,1],0] on node " + to + "\n";
   };
@@ -133,7 +146,7 @@ TEST_F(Judge, TransportWithinANode) {
 
 // MPICH, Intel MPI and Open MPI over libfabric do not print what ranks of a node use: a skip, and no failure.
 TEST_F(Judge, ATransportThatIsNotPrintedIsUnknown) {
-  const auto& check = named("transport");
+  const auto check = named("transport");
   const std::pair<std::string, std::string> outputs[] = {
       {"RIGHT: 0 of 10000 elements wrong\n", "no line of the output names it"},
       {"[0] MPI startup(): libfabric provider: tcp;ofi_rxm\n", "libfabric's provider, tcp;ofi_rxm"},
@@ -148,14 +161,8 @@ TEST_F(Judge, ATransportThatIsNotPrintedIsUnknown) {
   EXPECT_FALSE(judge_run(check, ended(1), "nothing", "").absent);
 }
 
-TEST_F(Judge, WhatCannotBeKilled) {
-  Outcome outcome = ended(143);
-  outcome.stuck = 2;
-  EXPECT_SAYS(found(program(), outcome), "left over|2 of its processes could not be killed: they wait in the kernel");
-}
-
 TEST_F(Judge, TransportOfNccl) {
-  const auto& check = named("transport, nccl");
+  const auto check = named("transport, nccl");
   cluster_.processes_per_node = 2;
   const std::string good =
       "a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n"
@@ -173,16 +180,19 @@ std::string node_row(const std::string& host, const std::string& what, const std
 }
 
 TEST_F(Judge, NodesThatAreNotAsTheOthers) {
-  const auto& check = named("node");
-  const auto rows = [](const std::string& last) {
-    return node_row("node1", "gpus", "8", "equal", 0) + node_row("node2", "gpus", "8", "equal", 1) +
-           node_row("node10", "gpus", last, "equal", 2) + node_row("node1", "memory_bandwidth", "10", "more", 0);
+  const auto check = named("node");
+  const auto rows = [](const std::string& what, const std::string& usual, const std::string& last) {
+    return node_row("node1", what, usual, "equal", 0) + node_row("node2", what, usual, "equal", 1) +
+           node_row("node10", what, last, "equal", 2) + node_row("node1", "memory_bandwidth", "10", "more", 0);
   };
-  EXPECT_EQ(found(check, ended(0), "", rows("8")), "");
-  EXPECT_EQ(found(check, ended(0), "", rows("7")), "devices|node10: gpus is '7', elsewhere '8'|node10\n");
-  const auto judged = judge_run(check, ended(0), "", rows("7"));
+  EXPECT_EQ(found(check, ended(0), "", rows("gpus", "8", "8")), "");
+  EXPECT_EQ(found(check, ended(0), "", rows("gpus", "8", "7")), "devices|node10: gpus is '7', elsewhere '8'|node10\n");
+  const auto judged = judge_run(check, ended(0), "", rows("gpus", "8", "7"));
   EXPECT_EQ(judged.facts.size(), 3U);
   EXPECT_EQ(judged.samples.size(), 1U);
+  EXPECT_EQ(found(check, ended(0), "", rows("shm_bytes", "12638255104", "12600000000")), "");  // about the same
+  EXPECT_EQ(found(check, ended(0), "", rows("shm_bytes", "12638255104", "6300000000")),
+            "devices|node10: shm_bytes is '6300000000', elsewhere '12638255104'|node10\n");
 
   const auto rates = [](const std::string& last) {
     return node_row("node1", "memory_bandwidth", "10", "more", 0) +
@@ -207,23 +217,10 @@ TEST_F(Judge, ASlowRankIsSlowInItsFastestTrialAndOnAverage) {
             "slow rank|rank 1 on node2 is 5 times slower than the others: its own work|node2\n");
 }
 
-TEST_F(Judge, NodesWithAboutTheSameMemoryAreAlike) {
-  const auto& check = named("node");
-  const auto rows = [](const std::string& last) {
-    return node_row("node1", "shm_bytes", "12638255104", "equal", 0) +
-           node_row("node2", "shm_bytes", "12638250000", "equal", 1) +
-           node_row("node10", "shm_bytes", last, "equal", 2) + node_row("node1", "memory_bandwidth", "10", "more", 0);
-  };
-  EXPECT_EQ(found(check, ended(0), "", rows("12600000000")), "");
-  const auto half = found(check, ended(0), "", rows("6300000000"));
-  EXPECT_SAYS(half, "devices|node10: shm_bytes is '6300000000', elsewhere");
-  EXPECT_EQ(std::count(half.begin(), half.end(), '\n'), 1);
-}
-
 TEST(Checks, HaveMoreTimeOnMoreNodes) {
   Cluster one{.launcher = "srun", .nodes = {"a"}, .examples = "/examples"}, many = one;
   for (int node = 1; node < 1000; ++node) many.nodes.push_back("a" + std::to_string(node));
-  const auto& check = named("messages, nccl");
+  const auto check = named("messages, nccl");
   EXPECT_EQ(limit_on(check, one), check.limit);
   EXPECT_GE(limit_on(check, many), 300);
   EXPECT_GT(seconds_on(check, many), seconds_on(check, one));

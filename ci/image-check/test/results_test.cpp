@@ -2,6 +2,7 @@
 #include "results.hpp"
 
 #include <multinode/options.hpp>
+#include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
@@ -20,46 +21,41 @@ Head head() {
   return head;
 }
 
+// Writes them all, and returns the text of the file.
+std::string written(const std::filesystem::path& folder, const Results& results) {
+  ResultsWriter writer(folder);
+  writer.write(results.head);
+  for (const auto& check : results.checks) writer.write(check);
+  for (const auto& sample : results.samples) writer.write(sample);
+  for (const auto& fact : results.facts) writer.write(fact);
+  for (const auto& difference : results.differences) writer.write(difference);
+  for (const auto& comparison : results.comparisons) writer.write(comparison);
+  writer.write(results.summary);
+  return text_of(folder / "results.jsonl");
+}
+
 TEST(Results, WhatIsWrittenIsRead) {
   const TemporaryFolder folder;
-  CheckResult check;
-  check.check = "wiring";
-  check.status = Status::flaky;
-  check.action = Action::reboot;
-  check.findings = {{"deadline", "said \x01 and \xff and \"", "a"}};
-  Sample sample;
-  sample.metric = "m";
-  sample.band_bytes = 8;
-  sample.value = 1.25;
-  Comparison comparison;
-  comparison.metric = "m";
-  comparison.again_b = {1, 2};
-  comparison.verdict = "worse";
-  {
-    ResultsWriter writer(folder / "new");
-    writer.write(head());
-    writer.write(check);
-    writer.write(sample);
-    writer.write(Fact{"node", "gpus", "8", "a"});
-    writer.write(Difference{"version", "MPI", "4", ""});
-    writer.write(comparison);
-    writer.write(Summary{1, 2, 3, 4, 5, 6.5, 1});
-  }
-  const auto results = read_results(folder / "new");
-  EXPECT_TRUE(results.complete);
-  EXPECT_EQ(results.head.nodes, head().nodes);
-  EXPECT_EQ(results.head.machine, head().machine);
-  ASSERT_EQ(results.checks.size(), 1U);
-  EXPECT_EQ(results.checks[0].status, Status::flaky);
-  EXPECT_EQ(results.checks[0].action, Action::reboot);
-  EXPECT_EQ(results.checks[0].findings.at(0).text.substr(0, 6), "said \x01");
-  ASSERT_EQ(results.samples.size(), 1U);
-  EXPECT_EQ(results.samples[0].value, 1.25);
-  EXPECT_EQ(results.facts.at(0).value, "8");
-  EXPECT_EQ(results.differences.at(0).a, "4");
-  EXPECT_EQ(results.comparisons.at(0).again_b, (std::vector<double>{1, 2}));
-  EXPECT_EQ(results.summary.not_run, 5);
-  EXPECT_EQ(results.summary.exit_status, 1);
+  Results results;
+  results.head = head();
+  results.checks = {{.check = "wiring",
+                     .status = Status::flaky,
+                     .action = Action::reboot,
+                     .findings = {{"deadline", "said \x01 and \xff and \"", "a"}}}};
+  results.samples = {{.metric = "m", .band_bytes = 8, .value = 1.25}};
+  results.facts = {{"node", "gpus", "8", "a"}};
+  results.differences = {{"version", "MPI", "4", ""}};
+  results.comparisons = {{"m", -1, "", "", "", {}, {}, {}, {1, 2}, 0, "worse"}};
+  results.summary = {1, 2, 3, 4, 5, 6.5, 1};
+  const auto text = written(folder / "new", results);
+  const auto read = read_results(folder / "new");
+  EXPECT_TRUE(read.complete);
+  EXPECT_EQ(read.checks.at(0).status, Status::flaky);
+  EXPECT_EQ(read.checks.at(0).action, Action::reboot);
+  EXPECT_EQ(read.checks.at(0).findings.at(0).text.substr(0, 6), "said \x01");
+  EXPECT_EQ(read.comparisons.at(0).again_b, (std::vector<double>{1, 2}));
+  EXPECT_EQ(read.summary.not_run, 5);
+  EXPECT_EQ(written(folder / "again", read), text);
 }
 
 TEST(Results, OfAKilledRunAreIncomplete) {
@@ -73,24 +69,19 @@ TEST(Results, OfAKilledRunAreIncomplete) {
 
 TEST(Results, ThatAreNoneAreNamed) {
   const TemporaryFolder folder;
-  const auto why = [&](const std::string& text) -> std::string {
+  const auto why = [&](const std::string& text) {
     std::ofstream(folder / "results.jsonl") << text;
-    try {
-      read_results(folder.path());
-    } catch (const multinode::UsageError& error) {
-      return error.what();
-    }
-    return "";
+    return multinode::testing::error_text<multinode::UsageError>([&] { read_results(folder.path()); });
   };
-  EXPECT_NE(why("").find("is empty"), std::string::npos);
-  EXPECT_NE(why("nonsense\n").find("results.jsonl, line 1: "), std::string::npos);
-  EXPECT_NE(why("{\"check\": {}}\n").find("the first line is not a head"), std::string::npos);
+  EXPECT_SAYS(why(""), "is empty");
+  EXPECT_SAYS(why("nonsense\n"), "results.jsonl, line 1: ");
+  EXPECT_SAYS(why("{\"check\": {}}\n"), "the first line is not a head");
   ResultsWriter(folder.path()).write(head());
   const auto first = text_of(folder / "results.jsonl");
-  EXPECT_NE(why(first + "{\"sample\": {}}\n").find("line 2: "), std::string::npos);
-  EXPECT_NE(why(first + "{\"unheard\": {}}\n").find("unknown kind 'unheard'"), std::string::npos);
+  EXPECT_SAYS(why(first + "{\"sample\": {}}\n"), "line 2: ");
+  EXPECT_SAYS(why(first + "{\"unheard\": {}}\n"), "unknown kind 'unheard'");
   for (const char* none : {"{}\n", "[]\n", "3\n"})
-    EXPECT_NE(why(first + none).find("line 2: it is not an object with a member"), std::string::npos) << none;
+    EXPECT_SAYS(why(first + none), "line 2: it is not an object with a member") << none;
   EXPECT_THROW(read_results(folder / "nowhere"), multinode::UsageError);
 }
 

@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 
 namespace image_check::site_test {
 
@@ -21,25 +20,13 @@ class SiteFile : public ::testing::Test {
     return read_site(folder_ / "site.json");
   }
   std::string error(const std::string& text) {
-    try {
-      read(text);
-    } catch (const multinode::UsageError& wrong) {
-      return wrong.what();
-    }
-    return "nothing is wrong";
+    return multinode::testing::error_text<multinode::UsageError>([&] { read(text); });
   }
   static const Check& named(const Site& site, std::string_view name) {
     const auto at =
         std::find_if(site.checks.begin(), site.checks.end(), [&](const auto& check) { return check.name == name; });
     if (at == site.checks.end()) throw std::logic_error("no check " + std::string(name));
     return *at;
-  }
-  // What judge() says of a run of `check` with that output.
-  Judged judged(const Check& check, const std::string& output, const std::string& json = "") {
-    std::ofstream(folder_ / "log") << output;
-    std::ofstream(folder_ / "json") << json;
-    return judge(check, {.launcher = "mpirun", .nodes = {"gpu1"}, .examples = "/"}, {}, folder_ / "log",
-                 folder_ / "json", {});
   }
   TemporaryFolder folder_;
 };
@@ -79,39 +66,6 @@ TEST_F(SiteFile, ChangesBuiltInChecksAndAddsItsOwn) {
   EXPECT_EQ(own.arguments, (std::vector<std::string>{"-c", "findmnt -t lustre /scratch"}));
   EXPECT_EQ(own.where, Where::one_each);
   EXPECT_EQ(own.action, Action::drain);
-}
-
-TEST_F(SiteFile, ThresholdsAreOfAKindOfNodes) {
-  const char* const kinds = R"({"kinds": [{"nodes": "gpu[0-9]+", "at_least": {"disk": 5}, "at_most": {"disk": 9}},
-                                          {"nodes": "cpu.*", "at_least": {"disk": 50}}],
-    "checks": [{"name": "disk", "suite": "gate", "command": "fio x",
-                "measures": {"pattern": "bw=([0-9.]+)GB/s", "metric": "disk", "unit": "GB/s", "better": "more"}}]})";
-  const Site site = read(kinds);
-  const auto& check = named(site, "disk");
-  const auto right = judged(check, "read: bw=7.5GB/s\nread: bw=8GB/s\n");
-  EXPECT_TRUE(right.findings.empty());
-  ASSERT_EQ(right.samples.size(), 2U);
-  EXPECT_EQ(right.samples[0].value, 7.5);
-  EXPECT_EQ(right.samples[0].metric, "disk");
-  const auto slow = judged(check, "bw=4GB/s");
-  ASSERT_EQ(slow.findings.size(), 1U);
-  EXPECT_EQ(slow.findings[0].detector, "threshold");
-  EXPECT_EQ(slow.findings[0].text, "gpu1: disk is 4 GB/s, and the site file wants at least 5");
-  EXPECT_EQ(judged(check, "bw=10GB/s").findings.at(0).text, "gpu1: disk is 10 GB/s, and the site file wants at most 9");
-  EXPECT_EQ(judged(check, "no bandwidth").findings.at(0).detector, "results");
-}
-
-TEST_F(SiteFile, ThresholdsOfOneSize) {
-  const Site site = read(R"({"kinds": [{"nodes": ".*", "at_least": {"all_reduce bus bandwidth, mpi, 1 MiB": 5}}]})");
-  const auto row = [](const char* size) {
-    return R"({"busbw_gb_per_s": 4, "time_us": 1, "median_us": 1, "in_place": false, "collective": "all_reduce", )"
-           R"("backend": "mpi", "size_bytes": )" +
-           std::string(size) + "}\n";
-  };
-  const std::string fine = "Out of bounds values : 0 OK";
-  EXPECT_TRUE(judged(named(site, "all_reduce, mpi"), fine, row("4096")).findings.empty());
-  EXPECT_SAYS(judged(named(site, "all_reduce, mpi"), fine, row("1048576")).findings.at(0).text,
-              "all_reduce bus bandwidth, mpi, 1 MiB is 4 GB/s");
 }
 
 TEST_F(SiteFile, EachCombinationIsACheck) {

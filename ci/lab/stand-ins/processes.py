@@ -44,12 +44,12 @@ def on_hosts(scripts):
 
 
 def mounts(volumes):
-    """Shell commands that mount folders below $STAND_IN_STORAGE; `volumes` has (folder, mount point, "rw" or "ro")."""
+    """Shell commands that mount folders below $STAND_IN_STORAGE; `volumes` has (folder, mount point)."""
     commands = ["mountpoint -q /mnt || mount -t tmpfs tmpfs /mnt"]
-    for name, point, mode in volumes:
+    for name, point in volumes:
         folder = Path(os.environ["STAND_IN_STORAGE"]) / name
         folder.mkdir(parents=True, exist_ok=True)
-        commands.append(f"umount {point} 2>/dev/null || mkdir -p {point}; mount --bind -o {mode} {quote(str(folder))} {point}")
+        commands.append(f"umount {point} 2>/dev/null || mkdir -p {point}; mount --bind {quote(str(folder))} {point}")
     return commands
 
 
@@ -64,6 +64,18 @@ def variables(parser, option, given, between="="):
 def container(argv):
     """argv, in its own process space: whatever it leaves running ends with it."""
     return ["unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", *argv]
+
+
+def start_pod(name, host, argv, environment):
+    """argv in a container on that host; run_in_pod finds it by its name, and its environment in /run/NAME.json."""
+    return start(login(host), ["sh", "-c", f'echo $$ >/run/{name}.pid && exec "$@"', "sh", *container(argv)], environment)
+
+
+def run_in_pod(name, host, argv):
+    """The exit status of argv, with the environment and among the processes of a container of start_pod."""
+    enter = f'exec nsenter --target "$(pgrep -P "$(cat /run/{name}.pid)")" --pid --mount "$@"'
+    argv = ["sh", "-c", enter, "sh", "sh", "-c", 'cd / && exec "$@"', "sh", *argv]
+    return wait([start(login(host), argv, {}, environment_file=f"/run/{name}.json")])
 
 
 def start(login_words, argv, environment, folder="/", environment_file="", output=None):

@@ -45,8 +45,9 @@ TEST(NodeCheckProgram, LooksAtEverything) {
   const std::vector<json> lines = json_lines(folder / "result");
   ASSERT_FALSE(lines.empty()) << result.all();
   EXPECT_EQ(lines[0].at("fingerprint").at("world_size"), 2);
-  for (const char* what : {"memlock", "shm_bytes", "interfaces", "rdma_ports", "gpus", "memory_bandwidth",
-                           "matrix_rate", "name_resolution", "ssh", "clock_skew"})
+  for (const char* what : {"memlock", "open_files", "processes", "core_size", "stack", "cpus", "memory", "shm_bytes",
+                           "interfaces", "rdma_ports", "gpus", "memory_bandwidth", "matrix_rate",
+                           "shared_memory_latency", "name_resolution", "ssh", "clock_skew"})
     EXPECT_EQ(with(lines, what).size(), 1u) << what;
   for (const json& line : lines) {
     if (line.contains("fingerprint")) continue;
@@ -78,13 +79,6 @@ TEST(NodeCheckProgram, SeesWhatIsCorrupted) {
   EXPECT_EQ(occurrences(result.err, "node_check: "), 1u) << result.err;
 }
 
-TEST(NodeCheckProgram, SeesAFolderThatCannotBeWritten) {
-  const Result result = run(command({"--only", "limits"}), {{"TMPDIR", "/nowhere/at/all"}});
-  EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_SAYS(result.err, "node_check: tmp_bytes: ");
-  EXPECT_SAYS(result.err, "/nowhere/at/all cannot be used (No such file or directory)");
-}
-
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(NodeCheckProgram, SeesTheReferenceBlas) {
   const char* const reference = "/usr/lib/x86_64-linux-gnu/blas/libblas.so.3";
@@ -113,8 +107,6 @@ TEST(NodeCheckProgram, WrongOptionsAreRefused) {
       {{"--only", "colour"}, "there is no 'colour'; there are limits, devices, "},
       {{"--skip", "colour"}, "there is no 'colour'; there are limits, devices, "},
       {{"--seconds", "-1"}, "--seconds must be from 0"},
-      {{"--corrupt", "x"}, "corrupt"},
-      {{"stray"}, "only options are expected"},
       {{"--only", "ssh", "--json", "/nowhere/at/all"}, "/nowhere/at/all"}};
   for (const auto& [options, text] : wrong) {
     const Result result = run(command(options));
