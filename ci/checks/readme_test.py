@@ -98,7 +98,7 @@ def main():
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("readme", type=pathlib.Path)
     parser.add_argument("--source", type=pathlib.Path)
-    parser.add_argument("--timeout", type=float, default=120)
+    parser.add_argument("--timeout", type=float, default=300)
     parser.add_argument("--update", action="store_true")
     options = parser.parse_args()
 
