@@ -65,6 +65,12 @@ class SchedulerTest : public ::testing::Test {
   void started(std::int64_t node, const Start& start) {
     for (const FromNode& message : starts_of(start)) scheduler.hear(node, message);
   }
+  // The node's next start, after the node has reported that the processes run.
+  Start begin(std::int64_t node) {
+    const Start start = nodes[node]->start();
+    started(node, start);
+    return start;
+  }
   void ended(std::int64_t node, const Start& start, int rank, int status, const std::string& error = "") {
     scheduler.hear(node, end_of(start, rank, status, error));
   }
@@ -72,7 +78,10 @@ class SchedulerTest : public ::testing::Test {
     for (const FromNode& message : ends_of(start, status)) scheduler.hear(node, message);
   }
   void output(std::int64_t node, const Start& start, int rank, const std::string& text) {
-    scheduler.hear(node, output_of(start, rank, text));
+    FromNode message;
+    *message.mutable_output()->mutable_which() = which_of(start, rank);
+    message.mutable_output()->set_text(text);
+    scheduler.hear(node, message);
   }
   int used(int (NodeStatus::*slots)() const) const {
     int sum = 0;
@@ -188,9 +197,7 @@ TEST_F(SchedulerTest, JobsWaitInOrderAndSayWhy) {
 TEST_F(SchedulerTest, AFailedGangIsStoppedAndStartsAgain) {
   const auto a = join(2), b = join(2);
   const auto job = submit(job_of(4, 1));
-  const Start on_a = nodes[a]->start(), on_b = nodes[b]->start();
-  started(a, on_a);
-  started(b, on_b);
+  const Start on_a = begin(a), on_b = begin(b);
   now += 2s;
   ended(b, on_b, 3, 137);
   EXPECT_EQ(records[job].last(),
@@ -202,11 +209,9 @@ TEST_F(SchedulerTest, AFailedGangIsStoppedAndStartsAgain) {
   EXPECT_EQ(cpus_used(), 1);
   ended(b, on_b, 2, 1);
   EXPECT_TRUE(servers[0].expired());
-  const Start again = nodes[a]->start(), also = nodes[b]->start();
+  const Start again = begin(a), also = begin(b);
   EXPECT_EQ(again.attempt(), 1);
   EXPECT_EQ(again.store_port(), 7001u);
-  started(a, again);
-  started(b, also);
   now += 2s;
   ended(a, again, 1, 5);
   EXPECT_TRUE(records[job].ends.empty()) << "not before all have ended";
@@ -219,16 +224,11 @@ TEST_F(SchedulerTest, AFailedGangIsStoppedAndStartsAgain) {
 TEST_F(SchedulerTest, WhatOlderAttemptsAndOtherNodesSayCountsForNothing) {
   const auto a = join(2), b = join(2);
   const auto job = submit(job_of(4, 5));
-  const Start old = nodes[a]->start(), old_b = nodes[b]->start();
-  started(a, old);
-  started(b, old_b);
+  const Start old = begin(a), old_b = begin(b);
   now += 2s;
-  ended(a, old, 0, 1);
-  ended(a, old, 1, 1);
+  all_ended(a, old, 1);
   all_ended(b, old_b, 1);
-  const Start start = nodes[a]->start(), start_b = nodes[b]->start();
-  started(a, start);
-  started(b, start_b);
+  const Start start = begin(a), start_b = begin(b);
   const std::size_t said = records[job].lines.size();
   ended(a, old, 0, 1);
   output(a, old, 0, "old\n");
@@ -280,10 +280,8 @@ TEST_F(SchedulerTest, ALostNodeFailsItsGangsAndNoOthers) {
 TEST_F(SchedulerTest, AGangDoesNotStartAgainDuringTheLeaseOfALostNode) {
   const auto a = join(2), b = join(1);
   const auto job = submit(job_of(2, 2));
-  const Start first = nodes[b]->start();
-  EXPECT_EQ(first.count(), 0) << "pack takes one node";
-  const Start start = nodes[a]->start();
-  started(a, start);
+  EXPECT_EQ(nodes[b]->start().count(), 0) << "pack takes one node";
+  begin(a);
   now += 10s;
   const auto c = join(2);
   scheduler.lose(a, "its connection is closed", 2s);
