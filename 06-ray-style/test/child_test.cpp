@@ -72,7 +72,7 @@ TEST_F(Processes, OnlyWhatIsInTheJobFolderIsFound) {
     EXPECT_SAYS(refusal(name), "named without '/'");
 }
 
-TEST_F(Processes, WhatCannotRunSaysWhy) {
+TEST_F(Processes, AProgramThatCannotRunSaysWhy) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer makes a fork of vfork, and the parent does not see why exec failed";
 #endif

@@ -34,7 +34,7 @@ class Commands : public ClusterTest {
   }
 };
 
-TEST_F(Commands, SubmitShowsWhoSaysWhatAndEndsAsTheJobDoes) {
+TEST_F(Commands, SubmitShowsTheOutputOfEachWorkerAndHasTheStatusOfTheJob) {
   const auto node = start_node(2);
   job("talk",
       "echo \"$RANK of $WORLD_SIZE, $LOCAL_RANK on $GROUP_RANK of $GROUP_WORLD_SIZE: $*\"\necho oh >&2\n"

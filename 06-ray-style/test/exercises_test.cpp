@@ -26,7 +26,7 @@ TEST_F(Exercise, One_TheNumberOfTheStart) {
   EXPECT_EQ(submit({}, script).status, 1);
 }
 
-TEST_F(Exercise, Two_WhatEscapesFromItsSessionEndsToo) {
+TEST_F(Exercise, Two_AProcessInANewSessionEndsWithTheJob) {
   const Result result = submit({}, "setsid sleep 1000 >/dev/null 2>&1 & echo \"pid $!\"");
   EXPECT_EQ(result.status, 0) << result.all();
   const auto at = result.out.find(") pid ");

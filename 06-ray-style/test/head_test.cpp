@@ -62,7 +62,7 @@ TEST_F(HeadTest, ABlockedSchedulerLosesNoNode) {
   EXPECT_EQ(logged("is gone"), 0u);
 }
 
-TEST_F(HeadTest, ANodeThatLeavesIsSaidToHaveLeft) {
+TEST_F(HeadTest, LogsThatANodeLeft) {
   node("a", 1)->leave();
   EXPECT_EQ(logged("node 0 (a, pid 4711) is gone: it left"), 1u);
 }

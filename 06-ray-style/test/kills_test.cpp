@@ -1,6 +1,6 @@
-// A training survives the deaths of its processes and nodes, and ends as if nothing had happened. Two kills, at random
-// steps, fall on each training. The environment variable MULTINODE_KILLS says how many kills there are of each kind
-// (2).
+// A training survives the deaths of its processes and nodes: its parameters are those of an undisturbed training. Each
+// training has two kills, at random steps. MULTINODE_KILLS in the environment is the number of kills of each kind
+// (default: 2).
 #include "local_cluster.hpp"
 
 #include <gtest/gtest.h>
@@ -98,7 +98,7 @@ class Kills : public ClusterTest {
     return pids;
   }
 
-  // Each kill happens during an attempt, and the next attempt resumes from a checkpoint that was new then.
+  // Each kill happens during an attempt, and the next attempt must resume from a recent checkpoint.
   template <class Kill>
   void campaign(Kill kill) {
     const char* const given = std::getenv("MULTINODE_KILLS");
@@ -145,8 +145,8 @@ TEST_F(Kills, OfANode) {
   for (const pid_t pid : lost) EXPECT_FALSE(is_running(pid)) << pid;
 }
 
-// A host that hangs, with all that runs on it, is given up after 3 s. When it wakes up, the node ends what it has, says
-// so, and ends.
+// The head gives up a frozen host after 3 s. When the host continues, its node kills its processes, logs the reason and
+// ends.
 TEST_F(Kills, OfAFrozenNode) {
   std::map<int, std::vector<pid_t>> frozen;
   campaign([&] {

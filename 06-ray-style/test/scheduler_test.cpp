@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 using namespace cluster;
 using namespace cluster::testing;
 
-// Nodes that do nothing, records in memory, and a clock that stands.
+// Nodes that only collect their messages, records in memory, and a clock that the test moves.
 class SchedulerTest : public ::testing::Test {
  protected:
   struct FakeNode {
@@ -221,7 +221,7 @@ TEST_F(SchedulerTest, AFailedGangIsStoppedAndStartsAgain) {
   EXPECT_EQ(verdict(job), "failed with status 5 after 2 failures: rank 1 (host0, pid 1001) ended with status 5");
 }
 
-TEST_F(SchedulerTest, WhatOlderAttemptsAndOtherNodesSayCountsForNothing) {
+TEST_F(SchedulerTest, IgnoresMessagesOfOlderAttemptsAndOtherNodes) {
   const auto a = join(2), b = join(2);
   const auto job = submit(job_of(4, 5));
   const Start old = begin(a), old_b = begin(b);
@@ -276,7 +276,7 @@ TEST_F(SchedulerTest, ALostNodeFailsItsGangsAndNoOthers) {
   EXPECT_EQ(scheduler.status().nodes_size(), 1);
 }
 
-// A closed connection does not prove that the processes behind it are dead; the end of their lease does.
+// A closed connection does not prove that the node's processes are dead. The end of their lease does.
 TEST_F(SchedulerTest, AGangDoesNotStartAgainDuringTheLeaseOfALostNode) {
   const auto a = join(2), b = join(1);
   const auto job = submit(job_of(2, 2));
@@ -296,7 +296,7 @@ TEST_F(SchedulerTest, AGangDoesNotStartAgainDuringTheLeaseOfALostNode) {
 }
 
 TEST_F(SchedulerTest, ANodeIsLostInEveryState) {
-  // After its process ended well: the gang goes on, though not all of it had been started.
+  // After its process ended with status 0: the gang continues, though not all of its processes had been started.
   const auto a = join(1), b = join(1);
   auto job = submit(job_of(2));
   Start on_a = nodes[a]->start(), on_b = nodes[b]->start();
@@ -309,7 +309,7 @@ TEST_F(SchedulerTest, ANodeIsLostInEveryState) {
             "cluster: job 1: node 1 (host1) has rank 1 and up, pids 1001");
   ended(b, on_b, 1, 0);
   EXPECT_EQ(records[job].ends, std::vector({0}));
-  // While the gang is stopping, and the lost one is the last.
+  // While the gang is stopping and only the lost node still has a process.
   const auto c = join(1);
   job = submit(job_of(2));
   on_b = nodes[b]->start();
@@ -380,7 +380,7 @@ TEST_F(SchedulerTest, AttemptsThatFailAtOnceStartOnceASecond) {
   EXPECT_NE(waits(larger), "");
 }
 
-TEST_F(SchedulerTest, WhatCannotBeStartedIsNotTriedAgain) {
+TEST_F(SchedulerTest, AProgramThatCannotBeStartedIsNotTriedAgain) {
   const auto a = join(1);
   auto job = submit(job_of(1, -1));
   ended(a, nodes[a]->start(), 0, 127, "there is no job 'program'");
@@ -415,7 +415,7 @@ TEST_F(SchedulerTest, ANodeThatDoesNotEndItsProcessesIsDropped) {
   EXPECT_EQ(records[job].ends, std::vector({1}));
 }
 
-TEST_F(SchedulerTest, LeaveTellsEverybody) {
+TEST_F(SchedulerTest, LeaveEndsAllJobsAndTellsTheNodes) {
   const auto a = join(1);
   const auto runs = submit(job_of(1, -1)), waits = submit(job_of(1));
   scheduler.leave("stopped");
@@ -431,7 +431,7 @@ TEST_F(SchedulerTest, LeaveTellsEverybody) {
   scheduler.lose(a, "it left");
 }
 
-TEST_F(SchedulerTest, RefusesWhatIsTooMuchOrWrong) {
+TEST_F(SchedulerTest, RefusesInvalidJobsAndTooManyJobsOrNodes) {
   const auto refusal = [&](auto change) {
     Job job = job_of(1);
     change(job);
@@ -456,9 +456,9 @@ TEST_F(SchedulerTest, RefusesWhatIsTooMuchOrWrong) {
   EXPECT_THROW(scheduler.join(hello, {}), std::runtime_error);
 }
 
-// A thousand nodes join, a job on all of them fails and starts again, and 990 small jobs wait and run. On
-// an idle machine each event takes less than a millisecond of this thread's processor time. The limit has room for a
-// processor that is shared with other tests, not for a cost that grows with nodes times jobs: that was 17 ms.
+// A thousand nodes join, a job on all of them fails and starts again, and 990 small jobs wait and run. On an idle
+// machine each event takes less than a millisecond of this thread's processor time. The limit of 5 ms allows for a
+// processor that other tests use too. It detects a cost that grows with nodes times jobs: that was 17 ms.
 TEST_F(SchedulerTest, AThousandNodesAndJobsTakeMillisecondsPerEventAtMost) {
   std::vector<std::pair<double, std::string>> times;
   const auto timed = [&](const std::string& event, auto work) {
@@ -506,7 +506,7 @@ TEST_F(SchedulerTest, AThousandNodesAndJobsTakeMillisecondsPerEventAtMost) {
   }
 }
 
-// Whatever happens in whatever order: no slot is given twice or lost, every job ends once.
+// After random events in random order no slot is given twice or lost, and every job has ended once.
 TEST_F(SchedulerTest, HoldsThroughRandomEvents) {
   std::mt19937 random(6);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution(low, high)(random); };
