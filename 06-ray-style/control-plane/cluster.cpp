@@ -140,8 +140,8 @@ std::chrono::milliseconds timeout_of(double seconds) {
   return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
-// The command line of `cluster logs JOB [OPTIONS]` and `cluster stop [JOB] [OPTIONS]`: the job, or 0. Nothing after
-// --help.
+// Parses `cluster logs JOB [OPTIONS]` and `cluster stop [JOB] [OPTIONS]`. Returns the job's number; 0: none is given;
+// nullopt: --help was given.
 std::optional<std::int64_t> parse_job(int argc, const char* const* argv, const std::string& title, Client& client) {
   po::options_description known(title + "\nOptions");
   known.add(client.description());
@@ -156,8 +156,8 @@ std::optional<std::int64_t> parse_job(int argc, const char* const* argv, const s
   return job;
 }
 
-// Those of CUDA_VISIBLE_DEVICES, as CUDA reads it: it ends at the first entry that is no device. Without the variable:
-// the files /dev/nvidia0, /dev/nvidia1 ...
+// The number of GPUs in CUDA_VISIBLE_DEVICES. As in CUDA, the list ends at the first entry that is not a device.
+// Without the variable: the number of files /dev/nvidia0, /dev/nvidia1 ...
 int count_gpus() {
   int count = 0;
   if (const char* const given = std::getenv("CUDA_VISIBLE_DEVICES")) {
@@ -172,7 +172,7 @@ int count_gpus() {
   return count;
 }
 
-// Stays until the head or the node ends.
+// Returns when the head or the node has ended.
 int start(int argc, const char* const* argv) {
   const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
   HeadOptions with_head;
@@ -272,9 +272,9 @@ int submit(int argc, const char* const* argv) {
   Client client;
   po::options_description known(
       "cluster submit [OPTIONS] -- JOB ARGUMENTS\n"
-      "Runs JOB, a program in the nodes' job folder, prints what it writes, and ends with its status. Ctrl-C stops the "
-      "job;\n"
-      "otherwise it goes on without this command: 'cluster logs' shows the rest.\nOptions");
+      "Runs JOB, a program in the nodes' job folder, prints its output, and exits with its status. Ctrl-C stops the "
+      "job.\n"
+      "If this command ends in another way, the job continues: 'cluster logs' shows its output.\nOptions");
   auto add = known.add_options();
   add("num-workers", po::value(&workers)->default_value(1), "processes, each on a CPU of its own");
   add("gpus-per-worker", po::value(&gpus)->default_value(0), "GPUs for each of them");
@@ -371,11 +371,8 @@ int main(int argc, char** argv) {
   setenv("GRPC_DNS_RESOLVER", "native", 0);  // /etc/hosts too, where gRPC's own resolver first waits for a name server
   try {
     return run(argc, argv);
-  } catch (const multinode::UsageError& e) {
-    std::cerr << std::string("cluster: ") + e.what() + "\n";
-    return multinode::exit_usage;
   } catch (const std::exception& e) {
     std::cerr << std::string("cluster: ") + e.what() + "\n";
-    return multinode::exit_wrong;
+    return dynamic_cast<const multinode::UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
   }
 }
