@@ -168,27 +168,28 @@ class Checks {
     };
     if (!system_.gpus.empty())
       advise("NCCL_NET_GDR_LEVEL", farthest == 1 ? "PHB" : "",
-             farthest == 0   ? "each GPU has a device below its PCI switch: NCCL uses GPUDirect RDMA by itself (PXB)"
-             : farthest == 1 ? "a GPU and its nearest device share only the CPU: there NCCL copies through host "
-                               "memory, unless this allows GPUDirect RDMA. Measure both"
+             farthest == 0   ? "each GPU has a device below its PCI switch: NCCL's default (PXB) uses GPUDirect RDMA"
+             : farthest == 1 ? "a GPU and its nearest device share only the CPU: by default NCCL copies their data "
+                               "through host memory, with PHB it uses GPUDirect RDMA. Measure both"
                              : "the nearest device of a GPU is on another CPU: NCCL copies through host memory there");
     advise("NCCL_CROSS_NIC", "",
            used_.size() < 2 ? "one RDMA device: there is no other to cross to"
-                            : "2 by itself: a ring stays on one rail unless crossing is faster. NCCL cannot see the "
-                              "switches: 0 if device k reaches only device k of the other nodes, 1 if all are on one");
+                            : "the default, 2, keeps a ring on one rail unless crossing is faster. NCCL cannot see the "
+                              "switches: set 0 if device k reaches only device k of the other nodes, 1 if all devices "
+                              "are on one switch");
     advise("NCCL_IB_QPS_PER_CONNECTION", bonded ? "2" : "",
            bonded ? "a queue pair stays on one link of a bond: the other link idles if a connection has only one"
-           : roce ? "1 by itself. Switches hash each queue pair's UDP port to a path: try 2 or 4 if there are several "
-                    "paths and one is overloaded"
-                  : "1 by itself: the subnet manager's routes and adaptive routing spread the connections");
-    advise(
-        "NCCL_IB_ADAPTIVE_ROUTING", "",
-        roce ? "0 by itself on RoCE: 1 only if the switches route adaptively and the cards accept packets in any order"
-             : "1 by itself on InfiniBand");
+           : roce ? "the default is 1. Switches hash each queue pair's UDP port to a path: try 2 or 4 if there are "
+                    "several paths and one is overloaded"
+                  : "the default is 1: the subnet manager's routes and adaptive routing spread the connections");
+    advise("NCCL_IB_ADAPTIVE_ROUTING", "",
+           roce ? "the default is 0 on RoCE. Set 1 only if the switches route adaptively and the cards accept packets "
+                  "in any order"
+                : "the default is 1 on InfiniBand");
     if (!roce)
       advise("NCCL_IB_SL", variable("NCCL_IB_SL"),
-             "0 by itself. The subnet manager may route one service level adaptively, and sysfs does not tell which: "
-             "ask the administrator");
+             "the default is 0. The subnet manager may route one service level adaptively, but sysfs does not show "
+             "which one: ask the administrator");
     else
       traffic_class();
     plugin();
