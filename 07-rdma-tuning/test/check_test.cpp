@@ -1,4 +1,4 @@
-// What `rdma_tune check` finds. The trees stand in for machines that have the fault; they are written here.
+// What `rdma_tune check` and `advise` find in trees that stand for machines with a fault.
 #include "rdma_tune/check.hpp"
 
 #include "tree.hpp"
@@ -25,7 +25,7 @@ std::string limits(const std::string& memlock) {
          memlock + "  " + memlock + "  bytes\\n\n";
 }
 
-// A machine with one RoCE card, rail0 at MTU 9000, and nothing wrong; tests damage it.
+// A machine with one RoCE card, rail0 at MTU 9000, and no fault. The tests add faults.
 const std::string machine = R"(include ipv4-link-local
 F 444 /sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence = 0\n
 F 444 /sys/class/infiniband/mlx5_0/ports/1/hw_counters/packet_seq_err = 0\n
@@ -60,7 +60,7 @@ std::string all(const std::vector<Finding>& findings) {
   return text;
 }
 
-// The finding whose `what` contains the word; fails the test where it is not there once.
+// The finding whose `what` contains the word; fails the test unless there is exactly one.
 Finding of(const std::vector<Finding>& findings, const std::string& word) {
   std::vector<Finding> found;
   for (const Finding& finding : findings)
@@ -198,7 +198,7 @@ TEST(Check, AccessControlServices) {
   put(0x148, 0x0002);
   write(space);
   expect(of(machine.check(), "ACS"), Severity::fine, "none redirects");
-  write(space.substr(0, 64));  // what others than root see
+  write(space.substr(0, 64));  // what users other than root see
   expect(of(machine.check(), "ACS"), Severity::unknown, "not readable", "as root");
   write(space.substr(0, 256));  // a conventional bridge
   expect(of(machine.check(), "ACS"), Severity::fine, "none redirects");

@@ -15,7 +15,7 @@ using rdma::Choice, rdma::choose, rdma::Export, rdma::Family, rdma::PortChoice, 
     rdma::Wanted;
 using rdma::testing::Tree;
 
-// A tree, read, and what is chosen of it.
+// A tree, what rdma_tune reads from it, and its choice.
 struct Chosen {
   Tree tree;
   System system;
@@ -35,7 +35,7 @@ struct Chosen {
     for (const std::string& warning : choice.warnings) all += "warning: " + warning + "\n";
     return all;
   }
-  // "NAME=value ..." but for what is the same everywhere.
+  // "NAME=value ...", without the variables whose values are always the same.
   std::string exports(rdma::NcclVersion nccl = {2, 28}, bool by_index = false) const {
     std::string all;
     for (const Export& one : rdma::exports(system, choice, nccl, by_index))

@@ -1,4 +1,4 @@
-// rdma_tune compare: which node is the odd one.
+// rdma_tune compare: which node differs from the others.
 #include "rdma_tune/compare.hpp"
 
 #include "rdma_tune/choice.hpp"
@@ -24,7 +24,7 @@ using ::testing::IsNotSubstring;
 
 constexpr char port[] = "/sys/class/infiniband/mlx5_0/ports/1";
 
-// What `rdma_tune --json` says of the tree of a ConnectX with these lines added.
+// What `rdma_tune --json` writes for the tree of a ConnectX with these lines added.
 json node(const std::string& name, const std::string& lines = "") {
   const Tree tree("include mlx5-pairs\n" + lines);
   const System system = read_system(tree.sys());
@@ -92,7 +92,7 @@ TEST(RdmaCompare, NamesTheNodeThatLacksADevice) {
   none["devices"] = json::array();
   const std::string text = printed(facts({node("n0"), node("n1"), none}));
   EXPECT_SAYS(text, "odd one out: n2: RDMA devices\n");
-  EXPECT_SAYS(text, "1 of ") << "what it lacks is not told again for each port: " << text;
+  EXPECT_SAYS(text, "1 of ") << "the report repeats for each port what the node lacks: " << text;
 }
 
 TEST(RdmaCompare, WithoutAMajorityNoNodeIsOdd) {
@@ -105,7 +105,7 @@ TEST(RdmaCompare, WithoutAMajorityNoNodeIsOdd) {
   EXPECT_PRED_FORMAT2(IsNotSubstring, "odd", two + four);
 }
 
-TEST(RdmaCompare, WhatANodeCannotTellIsNotHeldAgainstIt) {
+TEST(RdmaCompare, AnUnknownValueIsNoDifference) {
   json silent = node("n2");
   silent["devices"][0]["ports"][0]["active_mtu"] = nullptr;
   silent["devices"][0]["firmware"] = "";
