@@ -33,9 +33,9 @@ EVERY = 10  # steps between checkpoints
 TIMEOUT = 5  # --timeout of the program: its own deadline for a silent rank
 
 
-def on(host, *command, **keywords):
+def on(host, *command):
     return subprocess.Popen(["bash", ROOT / "ci/lab/hosts", "run", host, *map(str, command)], stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **keywords)
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
 
 
 def output(host, *command):

@@ -70,7 +70,7 @@ json what_this_process_sees(const World& world, const Required& required) {
           {"memory_bytes", read_memory("/")},
           {"gpus", read_gpus("/")},
           {"rdma", read_rdma("/")},
-          {"network", read_interfaces("/", current_addresses())},
+          {"network", read_interfaces("/", multinode::addresses_by_interface())},
           {"versions", read_versions("/")},
           {"limits", read_limits()},
           {"cgroup", read_cgroup("/")},

@@ -1,17 +1,8 @@
 #include "explore/probes.hpp"
 
-#include <multinode/check.hpp>
 #include <multinode/files.hpp>
 
 #include <nlohmann/json.hpp>
-
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
-
-#include <bit>
-#include <cstring>
-#include <memory>
 
 namespace explore {
 
@@ -32,38 +23,10 @@ nlohmann::json after_colon(const std::optional<std::string>& text) {
   return colon == std::string::npos ? *text : text->substr(colon + 2);
 }
 
-int prefix_length(const void* mask, std::size_t bytes) {
-  int bits = 0;
-  for (std::size_t i = 0; i < bytes; ++i) bits += std::popcount(static_cast<const unsigned char*>(mask)[i]);
-  return bits;
-}
-
 }  // namespace
 
-Addresses current_addresses() {
-  ifaddrs* first = nullptr;
-  multinode::check_errno(getifaddrs(&first), "getifaddrs");
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> guard(first, &freeifaddrs);
-  Addresses addresses;
-  for (const ifaddrs* a = first; a != nullptr; a = a->ifa_next) {
-    if (a->ifa_addr == nullptr || a->ifa_netmask == nullptr) continue;
-    char text[INET6_ADDRSTRLEN] = {};
-    int length = 0;
-    if (a->ifa_addr->sa_family == AF_INET) {
-      inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(a->ifa_addr)->sin_addr, text, sizeof text);
-      length = prefix_length(&reinterpret_cast<const sockaddr_in*>(a->ifa_netmask)->sin_addr, sizeof(in_addr));
-    } else if (a->ifa_addr->sa_family == AF_INET6) {
-      inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(a->ifa_addr)->sin6_addr, text, sizeof text);
-      length = prefix_length(&reinterpret_cast<const sockaddr_in6*>(a->ifa_netmask)->sin6_addr, sizeof(in6_addr));
-    } else {
-      continue;
-    }
-    addresses[a->ifa_name].push_back(std::string(text) + "/" + std::to_string(length));
-  }
-  return addresses;
-}
-
-nlohmann::json read_interfaces(const std::filesystem::path& root, const Addresses& addresses) {
+nlohmann::json read_interfaces(const std::filesystem::path& root,
+                               const std::map<std::string, std::vector<std::string>>& addresses) {
   nlohmann::json interfaces = nlohmann::json::array();
   const std::filesystem::path folder = root / "sys/class/net";
   for (const std::string& name : names_in(folder)) {

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -39,9 +40,10 @@ Result standalone(int processes, const std::string& script, const Words& options
 }
 
 // The agent of one of several nodes, all on loopback.
-Words agent(int nodes, int rank, const std::string& port, const Words& rest) {
-  Words all{PATH_mnrun,      "--nnodes",  std::to_string(nodes), "--node-rank", std::to_string(rank),
-            "--master-addr", "127.0.0.1", "--master-port",       port};
+Words agent(int nodes, int rank, const FreePort& port, const Words& rest) {
+  Words all{PATH_mnrun,    "--nnodes",           std::to_string(nodes),
+            "--node-rank", std::to_string(rank), "--master-addr",
+            "127.0.0.1",   "--master-port",      std::to_string(port.number())};
   all.insert(all.end(), rest.begin(), rest.end());
   return all;
 }
@@ -49,7 +51,6 @@ Words agent(int nodes, int rank, const std::string& port, const Words& rest) {
 // Two agents: 2 processes and 1.
 struct TwoNodes {
   explicit TwoNodes(const std::string& script, const Words& options = {}) {
-    const std::string port = std::to_string(free_port.number());
     for (int i = 0; i < 2; ++i) {
       Words rest = options;
       rest.insert(rest.end(), {"--nproc-per-node", std::to_string(2 - i), "sh", "-c", script});
@@ -61,7 +62,13 @@ struct TwoNodes {
     return node[0]->wait_for("rank 0" + ready) && node[0]->wait_for("rank 1" + ready) &&
            node[1]->wait_for("rank 2" + ready);
   }
-  FreePort free_port;
+  // The results of both, which must have this status.
+  std::array<Result, 2> end_with(int status) const {
+    std::array<Result, 2> results{node[0]->wait(), node[1]->wait()};
+    for (const Result& result : results) EXPECT_EQ(result.status, status) << result.err;
+    return results;
+  }
+  FreePort port;
   std::unique_ptr<Process> node[2];
 };
 
@@ -102,10 +109,9 @@ TEST(Mnrun, AKilledProcessEndsTheOthers) {
   expect_each(mnrun, "ready", 4);
   std::vector<pid_t> pids;
   for (const std::string rank : {"0", "1", "2", "3"}) pids.push_back(process_of(mnrun, rank));
-  const auto begin = std::chrono::steady_clock::now();
   kill(pids[3], SIGKILL);
   const Result r = mnrun.wait();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s) << "it waited for their sleep";
+  EXPECT_LT(r.seconds.count(), 60) << "it waited for their sleep";
   EXPECT_EQ(r.status, 137);
   EXPECT_SAYS(r.err, "rank 3 (node 0, host ");
   EXPECT_SAYS(r.err, "pid " + std::to_string(pids[3]) + ") was killed by signal 9 (SIGKILL)\n");
@@ -457,14 +463,13 @@ class MnrunAsInit : public ::testing::Test {
 };
 
 TEST_F(MnrunAsInit, ASignalEndsItWhileItWaitsForNodes) {
-  const FreePort free_port;
-  const std::string port = std::to_string(free_port.number());
+  const FreePort port;
   for (const int number : {SIGTERM, SIGINT}) {
     Process container(in_container(agent(2, 0, port, {"true"})));
     const pid_t init = init_of(container);
     const std::string table = "/proc/" + std::to_string(init) + "/net/tcp";
     char listens[32];
-    std::snprintf(listens, sizeof listens, "0100007F:%04X 00000000:0000 0A", static_cast<unsigned>(std::stoi(port)));
+    std::snprintf(listens, sizeof listens, "0100007F:%04X 00000000:0000 0A", unsigned{port.number()});
     ASSERT_TRUE(soon([&] { return text_of(table).find(listens) != std::string::npos; }));
     kill(init, number);
     EXPECT_EQ(container.wait().status, 128 + number);
@@ -536,8 +541,7 @@ TEST(Mnrun, AsAnotherUser) {
 // Two users with the same command line, and no --rdzv-id.
 TEST(MnrunTwoNodes, AnotherUsersRunIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
-  const FreePort free_port;
-  const std::string port = std::to_string(free_port.number());
+  const FreePort port;
   Process head(agent(2, 0, port, {"true"}));
   const TemporaryFolder folder;
   chmod(folder.path().c_str(), 0755);
@@ -556,9 +560,7 @@ TEST(MnrunTwoNodes, RanksAreNumberedNodeByNode) {
   TwoNodes run(
       "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE; echo $MASTER_PORT "
       "$MNRUN_RUN_ID");
-  const Result a = run.node[0]->wait(), b = run.node[1]->wait();
-  EXPECT_EQ(a.status, 0) << a.err;
-  EXPECT_EQ(b.status, 0) << b.err;
+  const auto [a, b] = run.end_with(0);
   const std::string common = lines_with(a.out, "[rank 0] ").at(1);
   EXPECT_TRUE(std::regex_match(common, std::regex("\\d+ \\w+"))) << common;
   EXPECT_EQ(lines_with(a.out, "[rank 0] "), (Words{"0/3 0/2 0/2", common}));
@@ -589,12 +591,9 @@ TEST(MnrunTwoNodes, MeetByArrival) {
 TEST(MnrunTwoNodes, AKilledProcessEndsBothNodes) {
   TwoNodes run("echo ready; exec sleep 60");
   ASSERT_TRUE(run.are_ready());
-  const auto begin = std::chrono::steady_clock::now();
   kill(process_of(*run.node[1], "2"), SIGSEGV);
-  const Result a = run.node[0]->wait(), b = run.node[1]->wait();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s) << "it waited for their sleep";
-  EXPECT_EQ(a.status, 128 + SIGSEGV);
-  EXPECT_EQ(b.status, 128 + SIGSEGV);
+  const auto [a, b] = run.end_with(128 + SIGSEGV);
+  EXPECT_LT(a.seconds.count(), 60) << "it waited for their sleep";
   EXPECT_SAYS(a.err, "rank 2 (node 1, ");
   EXPECT_SAYS(a.err, "was killed by signal 11 (SIGSEGV)\n");
   EXPECT_EQ(a.err, b.err);
@@ -622,9 +621,7 @@ TEST(MnrunTwoNodes, RestartTogether) {
       "echo start $MNRUN_RESTART_COUNT; if [ $MNRUN_RESTART_COUNT = 2 ]; then exit 0; fi;"
       "if [ $RANK = $MNRUN_RESTART_COUNT ]; then exit 4; fi; exec sleep 60",
       {"--max-restarts", "2"});
-  const Result a = run.node[0]->wait(), b = run.node[1]->wait();
-  EXPECT_EQ(a.status, 0) << a.err;
-  EXPECT_EQ(b.status, 0) << b.err;
+  const auto [a, b] = run.end_with(0);
   EXPECT_EQ(lines_with(a.out, "[rank 0] ").back(), "start 2");
   EXPECT_EQ(lines_with(b.out, "[rank 2] ").back(), "start 2");
   EXPECT_SAYS(b.err, "; start 2 of 2 more");
@@ -632,9 +629,7 @@ TEST(MnrunTwoNodes, RestartTogether) {
 
 TEST(MnrunTwoNodes, AsyncWaitsForTheOtherNode) {
   TwoNodes run("if [ $RANK = 2 ]; then exit 9; fi; echo on", {"-a"});
-  const Result a = run.node[0]->wait(), b = run.node[1]->wait();
-  EXPECT_EQ(a.status, 9) << a.err;
-  EXPECT_EQ(b.status, 9) << b.err;
+  const auto [a, b] = run.end_with(9);
   EXPECT_EQ(occurrences(a.out, "on"), 2u);
   EXPECT_SAYS(a.err, "rank 2 (node 1, ");
 }
@@ -643,16 +638,11 @@ TEST(MnrunTwoNodes, ASignalToOneEndsBoth) {
   TwoNodes run("echo ready; exec sleep 60");
   ASSERT_TRUE(run.are_ready());
   run.node[1]->signal(SIGTERM);
-  for (auto& node : run.node) {
-    const Result r = node->wait();
-    EXPECT_EQ(r.status, 143);
-    EXPECT_SAYS(r.err, "node 1 (host ");
-  }
+  for (const Result& r : run.end_with(143)) EXPECT_SAYS(r.err, "node 1 (host ");
 }
 
 TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
-  const FreePort free_port;
-  const std::string port = std::to_string(free_port.number());
+  const FreePort port;
   Process head(agent(2, 0, port, {"true"})), other(agent(2, 1, port, {"only-on-the-head"}));
   for (Process* node : {&head, &other}) {
     const Result r = node->wait();
@@ -664,8 +654,7 @@ TEST(MnrunTwoNodes, BothReportWhatOneNodeLacks) {
 }
 
 TEST(MnrunTwoNodes, ReportsAMissingNode) {
-  const FreePort free_port;
-  const std::string port = std::to_string(free_port.number());
+  const FreePort port;
   const auto node = [&](int rank) { return run(agent(3, rank, port, {"--timeout", "0.6", "true"})); };
   const Result head = node(0);
   EXPECT_EQ(head.status, 1);
@@ -676,8 +665,7 @@ TEST(MnrunTwoNodes, ReportsAMissingNode) {
 }
 
 TEST(MnrunTwoNodes, TwoOfTheSameRankOrOfDifferentRunsAreRefused) {
-  const FreePort free_port;
-  const std::string port = std::to_string(free_port.number());
+  const FreePort port;
   const auto words = [&](int rank, const std::string& id) {
     return agent(3, rank, port, {"--rdzv-id", id, "--timeout", "100", "true"});
   };

@@ -1,7 +1,6 @@
 // pi: the integral of 4 / (1 + x^2) over [0, 1] by the trapezoid rule, shared by all processes.
 // Exit status, the same on all ranks: 0 the answer is pi to within the bound, 1 it is not, 2 bad command line, 77 no
 // GPU.
-#include "options.hpp"
 #include "trapezoid.hpp"
 #include "trapezoid_cuda.hpp"
 
@@ -11,6 +10,7 @@
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/seconds.hpp>
+#include <multinode/text.hpp>
 
 #include <fmt/core.h>
 
@@ -19,7 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
+#include <cmath>
 #include <iostream>
 #include <limits>
 #include <map>
@@ -28,8 +28,68 @@
 namespace trapezoid {
 namespace {
 
+namespace po = boost::program_options;
 using multinode::Communicator, multinode::UsageError, multinode::World;
 using Clock = std::chrono::steady_clock;
+
+// The number in "1000", "1e9" or "64M" (a power of 1024). A double is exact far beyond largest_n.
+std::int64_t parse_n(const std::string& text) {
+  const int power = text.ends_with('K') ? 1 : text.ends_with('M') ? 2 : text.ends_with('G') ? 3 : 0;
+  const std::string digits = text.substr(0, text.size() - (power > 0 ? 1 : 0));
+  const double n = multinode::number_of<double>(digits).value_or(0) * std::pow(1024, power);
+  if (!(n >= 1 && n <= double(largest_n)) || n != std::floor(n))
+    throw UsageError(fmt::format("--n must be a whole number from 1 to {}, such as 1000000, 1e9 or 64M, not '{}'",
+                                 static_cast<long long>(largest_n), text));
+  return static_cast<std::int64_t>(n);
+}
+
+// "auto" is the best of this CPU.
+Isa parse_isa(const std::string& name) {
+  const std::vector<Isa> here = available_isas();
+  if (name == "auto") return here.back();
+  for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512})
+    if (name == name_of(isa)) {
+      if (std::ranges::find(here, isa) != here.end()) return isa;
+      throw multinode::HardwareAbsent("--isa " + name + ": this CPU does not have it");
+    }
+  throw UsageError(fmt::format("--isa must be auto, {}, avx2 or avx512, not '{}'", name_of(Isa::baseline), name));
+}
+
+struct Options {
+  std::int64_t n = 1'000'000'000;
+  int warmup = 2, trials = 5, threads = 1;
+  Isa isa = Isa::baseline;
+  std::string device = "auto";
+  int corrupt = -1;  // rank that loses a block; -1: none
+  bool bench = false;
+
+  po::options_description description() {
+    const std::string isas = fmt::format("instruction set: auto, {}, avx2 or avx512", name_of(Isa::baseline));
+    po::options_description known("Options of pi");
+    auto add = known.add_options();
+    add("n", po::value<std::string>()->default_value("1e9")->notifier([this](auto& text) { n = parse_n(text); }),
+        "number of intervals, such as 1000000, 1e9 or 64M");
+    add("warmup", po::value(&warmup)->default_value(warmup), "runs that are not timed");
+    add("trials", po::value(&trials)->default_value(trials), "runs that are timed");
+    add("threads", po::value(&threads)->default_value(threads), "threads of each process");
+    add("isa", po::value<std::string>()->default_value("auto")->notifier([this](auto& name) { isa = parse_isa(name); }),
+        isas.c_str());
+    add("device", po::value(&device)->default_value(device),
+        "device that computes the sums: cpu, gpu, or auto (gpu with --backend nccl, else cpu)");
+    add("corrupt", po::value(&corrupt), "rank that loses one of its blocks, to show that the check can fail");
+    add("bench", po::bool_switch(&bench),
+        "compare the speed of the inner loop with that of this CPU's division unit, in one process");
+    return known;
+  }
+
+  void validate() const {  // throws UsageError
+    multinode::require_range("--warmup", warmup, 0, 1'000'000);
+    multinode::require_range("--trials", trials, 1, 1'000'000'000);
+    multinode::require_range("--threads", threads, 1, 1024);
+    if (device != "auto" && device != "cpu" && device != "gpu")
+      throw UsageError("--device must be auto, cpu or gpu, not '" + device + "'");
+  }
+};
 
 // Every block is 0 on all ranks but one, so no addition rounds, in whatever order the library adds.
 void add_over_ranks(Communicator& communicator, std::span<double> sums) {
@@ -62,7 +122,7 @@ bool use_gpu(const Options& options, const World& world, const Communicator& com
 }
 
 struct Trial {
-  double own_seconds, seconds;  // until this rank had added its blocks; until it had the answer
+  double own_seconds, seconds;  // until this rank had the sums of its blocks; until it had the answer
   double answer;
   std::uint64_t hash;  // of the bits of all block sums
 };

@@ -1,6 +1,4 @@
 // pi as a user runs it.
-#include "recorded.hpp"
-
 #include <testing/faults.hpp>
 #include <testing/json_lines.hpp>
 #include <testing/program_test.hpp>
@@ -12,7 +10,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <ostream>
@@ -57,43 +54,24 @@ class Pi : public ::testing::TestWithParam<Way> {
   Ranks::End run(int ranks, const std::vector<std::string>& options) const {
     return Ranks(GetParam().starter, ranks, command(options)).wait();
   }
-  std::string kill_one_of_three(int last_trial) {
-    return kill_one(GetParam().starter, 3, endless(), "trial (\\d+) of", 1, last_trial, random_);
-  }
-
- private:
-  std::mt19937 random_{std::random_device{}()};
 };
 
-std::string bits(const std::string& output) {
-  std::smatch match;
-  const std::regex line("pi = .* = (0x\\S+) with n = (\\d+), hash of all blocks (.*)");
-  if (!std::regex_search(output, match, line)) return "no answer";
-  return match[1].str() + " " + match[3].str();
-}
-
-std::string bits_of(std::int64_t n) {
-  for (const Recorded& r : recorded)
-    if (r.n == n) {
-      char text[64];
-      std::snprintf(text, sizeof text, "%a %016llx", r.answer, static_cast<unsigned long long>(r.hash));
-      return text;
-    }
-  return "not recorded";
-}
+constexpr const char* answer_of_1000 = "0x1.921fb3de58d98p+1 with n = 1000, hash of all blocks 1a29386ac20a2539\n";
+constexpr const char* answer_of_1e7 = "0x1.921fb54442d15p+1 with n = 10000000, hash of all blocks a5d441b79ccbf4c8\n";
+constexpr const char* answer_of_1e9 = "0x1.921fb54442d18p+1 with n = 1000000000,";
 
 TEST_P(Pi, HasTheSameBitsForEveryNumberOfProcesses) {
   for (const int ranks : {1, 2, 3, 4, 5, 7, 8}) {
     const Ranks::End end = run(ranks, {"--n", "1e7", "--warmup", "0", "--trials", "1"});
     EXPECT_EQ(end.status, 0) << end.output;
-    EXPECT_EQ(bits(end.output), bits_of(10'000'000)) << end.output;
+    EXPECT_SAYS(end.output, answer_of_1e7);
     EXPECT_SAYS(end.output, "Total number of processes: " + std::to_string(ranks) + "\n");
   }
 }
 
 TEST_P(Pi, HasTheSameBitsForThreadsAndMoreProcessesThanBlocks) {
-  EXPECT_EQ(bits(run(3, {"--n", "1e7", "--threads", "3", "--trials", "2"}).output), bits_of(10'000'000));
-  EXPECT_EQ(bits(run(3, {"--n", "1000"}).output), bits_of(1'000));
+  EXPECT_SAYS(run(3, {"--n", "1e7", "--threads", "3", "--trials", "2"}).output, answer_of_1e7);
+  EXPECT_SAYS(run(3, {"--n", "1000"}).output, answer_of_1000);
   EXPECT_EQ(run(2, {"--n", "1"}).status, 0);
 }
 
@@ -103,9 +81,14 @@ TEST_P(Pi, ALostBlockIsSeen) {
   EXPECT_SAYS(end.output, "is rounding: WRONG");
 }
 
-TEST_P(Pi, AKilledRankEndsAllAndIsNamed) { EXPECT_EQ(kill_one_of_three(50), ""); }
+TEST_P(Pi, AKilledRankEndsAllAndIsNamed) {
+  const char* const times = std::getenv("MULTINODE_KILLS");  // a campaign sets 20
+  std::mt19937 random(std::random_device{}());
+  for (int left = times ? std::atoi(times) : 1; left > 0; --left)
+    EXPECT_EQ(kill_one(GetParam().starter, 3, endless(), "trial (\\d+) of", 1, 50, random), "");
+}
 
-// The mean of the times that rank 0 printed for its trials, and what is printed as the average.
+// The mean of the times that rank 0 printed for its trials, and the average that it printed.
 std::pair<double, double> mean_and_average(const std::string& output) {
   std::vector<double> seconds;
   const std::regex trial("trial \\d of \\d: (\\S+) s");
@@ -116,7 +99,7 @@ std::pair<double, double> mean_and_average(const std::string& output) {
   return {std::accumulate(seconds.begin(), seconds.end(), 0.0) / double(seconds.size()), std::stod(match[1])};
 }
 
-// All ranks take about as long. The original's sum over 4 ranks would be 4 times as long.
+// All ranks take about the same time. The original prints the sum over the ranks, here 4 times as much.
 TEST_P(Pi, TheAverageIsNotASum) {
   const Ranks::End end = run(4, {"--n", "1e8", "--warmup", "1"});
   const auto [mean, average] = mean_and_average(end.output);
@@ -124,13 +107,7 @@ TEST_P(Pi, TheAverageIsNotASum) {
   EXPECT_GT(average, 0.4 * mean) << end.output;
 }
 
-class PiSlow : public Pi {};
-
-TEST_P(PiSlow, AKilledRankEndsAllAndIsNamedTwentyOfTwentyTimes) {
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(kill_one_of_three(200), "");
-}
-
-TEST_P(PiSlow, AStoppedRankIsNamed) {
+TEST_P(Pi, AStoppedRankIsNamed) {
   auto command = endless();
   command.insert(command.end(), {"--timeout", "2"});
   Ranks ranks(GetParam().starter, 3, command);
@@ -146,8 +123,6 @@ std::string name_of_way(const ::testing::TestParamInfo<Way>& way) {
 }
 INSTANTIATE_TEST_SUITE_P(By, Pi, ::testing::ValuesIn(ways()), name_of_way);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Pi);
-INSTANTIATE_TEST_SUITE_P(By, PiSlow, ::testing::ValuesIn(ways()), name_of_way);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PiSlow);
 
 TEST(PiAlone, TheAverageIsTheMeanOfTheTrials) {
   const Result result = run({PATH_pi, "--n", "3e7", "--trials", "4"});
@@ -162,7 +137,7 @@ TEST(PiAlone, WritesJson) {
   const auto lines = json_lines(path);
   EXPECT_EQ(lines.at(0).at("fingerprint").at("program"), "pi");
   const auto& result = lines.at(1);
-  EXPECT_EQ(result.at("result").get<double>(), recorded[1].answer);
+  EXPECT_EQ(result.at("result").get<double>(), 0x1.921fb3de58d98p+1);
   EXPECT_EQ(result.at("bits"), "0x1.921fb3de58d98p+1");
   EXPECT_EQ(result.at("n"), 1000);
   EXPECT_EQ(result.at("processes"), 1);
@@ -176,8 +151,12 @@ TEST(PiAlone, WritesJson) {
 
 TEST(PiAlone, RefusesAWrongCommandLineInOneLine) {
   const std::pair<std::vector<std::string>, std::string> wrong[] = {
-      {{"--n", "1.5e9"}, "--n must be a whole number such as 1000000, 1e9 or 64M, not '1.5e9'"},
-      {{"--n", "0"}, "--n must be from 1 to 1000000000000, not 0"},
+      {{"--n", "1.5"}, "--n must be a whole number from 1 to 1000000000000, such as 1000000, 1e9 or 64M, not '1.5'"},
+      {{"--n", "0"}, "--n must be a whole number"},
+      {{"--n", "1024G"}, "--n must be a whole number"},
+      {{"--n", "64m"}, "--n must be a whole number"},
+      {{"--n", "1e9x"}, "--n must be a whole number"},
+      {{"--n", "nan"}, "--n must be a whole number"},
       {{"--trials", "0"}, "--trials must be from 1 to"},
       {{"--threads", "0"}, "--threads must be from 1 to 1024, not 0"},
       {{"--isa", "mmx"}, "--isa must be auto, "},
@@ -199,8 +178,14 @@ TEST(PiAlone, RefusesAWrongCommandLineInOneLine) {
   }
 }
 
-// At the tutorial's size, and as the tutorial has it.
-constexpr const char* answer_of_1e9 = "0x1.921fb54442d18p+1";
+TEST(PiAlone, HasTheInstructionSetOrSkips) {
+  const std::string cpu = text_of("/proc/cpuinfo");
+  for (const std::string isa : {"avx2", "avx512"}) {
+    const Result result = run({PATH_pi, "--n", "64K", "--isa", isa});
+    EXPECT_EQ(result.status, cpu.find(isa) == cpu.npos ? 77 : 0) << result.all();
+    EXPECT_SAYS(result.all(), result.status == 0 ? " with n = 65536, " : "this CPU does not have it");
+  }
+}
 
 TEST(PiAloneSlow, TheInnerLoopIsAsFastAsTheDivisionUnitAllows) {
 #if !defined(NDEBUG) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -212,24 +197,12 @@ TEST(PiAloneSlow, TheInnerLoopIsAsFastAsTheDivisionUnitAllows) {
 }
 
 TEST(PiTutorialSlow, IsRightAtTheTutorialsSize) {
-  for (const std::string n : {"1e8", "999999937", "1e9"}) {
+  for (const std::string n : {"999999937", "1e9"}) {
     const Result result = run({PATH_pi, "--n", n, "--warmup", "0", "--trials", "1"}, {}, 300s);
     EXPECT_EQ(result.status, 0) << result.all();
     EXPECT_EQ(result.out.find(answer_of_1e9) != std::string::npos, n == "1e9") << result.out;
   }
 }
-
-[[maybe_unused]] void expect_forty(const Result& result) {
-  EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS(result.out, "Total number of processes: 40\n");
-  EXPECT_SAYS(result.out, answer_of_1e9);
-}
-
-#ifdef MULTINODE_HAVE_MPI
-TEST(PiTutorialSlow, FortyProcessesByMpirun) {
-  expect_forty(run(under_mpirun(40, {PATH_pi, "--backend", "mpi", "--timeout", "300"}), {}, 500s));
-}
-#endif
 
 #if defined(MULTINODE_HAVE_GLOO) && defined(PATH_mnrun)
 TEST(PiTutorialSlow, TwentyProcessesOnEachOfTwoNodesByMnrun) {
@@ -242,7 +215,10 @@ TEST(PiTutorialSlow, TwentyProcessesOnEachOfTwoNodesByMnrun) {
                                     "--backend", "gloo",          "--timeout", "300"};
   };
   Process second(node("1"));
-  expect_forty(run(node("0"), {}, 500s));
+  const Result result = run(node("0"), {}, 500s);
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_SAYS(result.out, "Total number of processes: 40\n");
+  EXPECT_SAYS(result.out, answer_of_1e9);
   EXPECT_EQ(second.wait().status, 0);
 }
 #endif

@@ -140,8 +140,8 @@ std::chrono::milliseconds timeout_of(double seconds) {
   return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
-// The command line of `cluster logs JOB [OPTIONS]` and `cluster stop [JOB] [OPTIONS]`: the job, or 0. Nothing after
-// --help.
+// Parses `cluster logs JOB [OPTIONS]` and `cluster stop [JOB] [OPTIONS]`. Returns the job's number; 0: none is given;
+// nullopt: --help was given.
 std::optional<std::int64_t> parse_job(int argc, const char* const* argv, const std::string& title, Client& client) {
   po::options_description known(title + "\nOptions");
   known.add(client.description());
@@ -156,8 +156,8 @@ std::optional<std::int64_t> parse_job(int argc, const char* const* argv, const s
   return job;
 }
 
-// Those of CUDA_VISIBLE_DEVICES, as CUDA reads it: it ends at the first entry that is no device. Without the variable:
-// the files /dev/nvidia0, /dev/nvidia1 ...
+// The number of GPUs in CUDA_VISIBLE_DEVICES. As in CUDA, the list ends at the first entry that is not a device.
+// Without the variable: the number of files /dev/nvidia0, /dev/nvidia1 ...
 int count_gpus() {
   int count = 0;
   if (const char* const given = std::getenv("CUDA_VISIBLE_DEVICES")) {
@@ -172,7 +172,7 @@ int count_gpus() {
   return count;
 }
 
-// Stays until the head or the node ends.
+// Returns when the head or the node has ended.
 int start(int argc, const char* const* argv) {
   const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
   HeadOptions with_head;
@@ -181,21 +181,20 @@ int start(int argc, const char* const* argv) {
   double timeout = 0;
   std::string address, jobs = programs / "jobs", state;
   po::options_description known("Options of cluster start");
-  known.add_options()                                                                                 //
-      ("head", po::bool_switch(&is_head), "start a head, and a node beside it")                       //
-      ("address", po::value(&address)->value_name("HOST:PORT"), "start a node that joins this head")  //
-      ("host", po::value(&with_head.host)->default_value(with_head.host),
-       "with --head: the name or address to listen on, by which others reach this host")                   //
-      ("port", po::value(&with_head.port)->default_value(with_head.port), "with --head; 0: any free one")  //
-      ("num-cpus",
-       po::value(&node.cpus)->default_value(static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
-       "maximum number of job processes on this host")                                   //
-      ("num-gpus", po::value(&node.gpus)->default_value(count_gpus()), "GPUs for them")  //
-      ("jobs", po::value(&jobs)->default_value(jobs)->value_name("DIR"),
-       "the job folder: only its programs can run here")  //
-      ("state", po::value(&state)->value_name("DIR"),
-       "folder for the key, the address and what jobs write (default: ~/.multinode-cluster)")  //
-      ("timeout", po::value(&timeout)->default_value(60, "60"), "seconds that the head may take to answer");
+  auto add = known.add_options();
+  add("head", po::bool_switch(&is_head), "start a head, and a node beside it");
+  add("address", po::value(&address)->value_name("HOST:PORT"), "start a node that joins this head");
+  add("host", po::value(&with_head.host)->default_value(with_head.host),
+      "with --head: the name or address to listen on, by which others reach this host");
+  add("port", po::value(&with_head.port)->default_value(with_head.port), "with --head; 0: any free one");
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  add("num-cpus", po::value(&node.cpus)->default_value(cores), "maximum number of job processes on this host");
+  add("num-gpus", po::value(&node.gpus)->default_value(count_gpus()), "GPUs for them");
+  add("jobs", po::value(&jobs)->default_value(jobs)->value_name("DIR"),
+      "the job folder: only its programs can run here");
+  add("state", po::value(&state)->value_name("DIR"),
+      "folder for the key, the address and what jobs write (default: ~/.multinode-cluster)");
+  add("timeout", po::value(&timeout)->default_value(60, "60"), "seconds that the head may take to answer");
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   if (is_head == !address.empty())
     throw multinode::UsageError("say either --head or --address HOST:PORT; see cluster start --help");
@@ -238,9 +237,10 @@ int status(int argc, const char* const* argv) {
   double timeout = 60;
   Client client;
   po::options_description known("cluster status [OPTIONS]\nPrints the nodes and the jobs of a cluster.\nOptions");
-  known.add_options()("wait-for-nodes", po::value(&wanted)->default_value(wanted),
-                      "wait until there is a head, and this many nodes have joined")(
-      "timeout", po::value(&timeout)->default_value(timeout, "60"), "seconds to wait for them");
+  auto add = known.add_options();
+  add("wait-for-nodes", po::value(&wanted)->default_value(wanted),
+      "wait until there is a head, and this many nodes have joined");
+  add("timeout", po::value(&timeout)->default_value(timeout, "60"), "seconds to wait for them");
   known.add(client.description());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   multinode::require_range("--wait-for-nodes", wanted, 0, 1000);
@@ -272,14 +272,15 @@ int submit(int argc, const char* const* argv) {
   Client client;
   po::options_description known(
       "cluster submit [OPTIONS] -- JOB ARGUMENTS\n"
-      "Runs JOB, a program in the nodes' job folder, prints what it writes, and ends with its status. Ctrl-C stops the "
-      "job;\n"
-      "otherwise it goes on without this command: 'cluster logs' shows the rest.\nOptions");
-  known.add_options()("num-workers", po::value(&workers)->default_value(1), "processes, each on a CPU of its own")(
-      "gpus-per-worker", po::value(&gpus)->default_value(0), "GPUs for each of them")(
-      "placement", po::value(&placement)->default_value("pack"), "pack: on few nodes; spread: evenly over all")(
-      "max-failures", po::value(&failures)->default_value(0), "maximum number of restarts; -1: unlimited")(
-      "no-wait", po::bool_switch(&no_wait), "print the job's number, and return at once");
+      "Runs JOB, a program in the nodes' job folder, prints its output, and exits with its status. Ctrl-C stops the "
+      "job.\n"
+      "If this command ends in another way, the job continues: 'cluster logs' shows its output.\nOptions");
+  auto add = known.add_options();
+  add("num-workers", po::value(&workers)->default_value(1), "processes, each on a CPU of its own");
+  add("gpus-per-worker", po::value(&gpus)->default_value(0), "GPUs for each of them");
+  add("placement", po::value(&placement)->default_value("pack"), "pack: on few nodes; spread: evenly over all");
+  add("max-failures", po::value(&failures)->default_value(0), "maximum number of restarts; -1: unlimited");
+  add("no-wait", po::bool_switch(&no_wait), "print the job's number, and return at once");
   known.add(client.description());
   const auto asks = [&](std::string_view word) { return std::find(words.begin(), dashes, word) != dashes; };
   if (words.end() - dashes < 2 && !asks("--help") && !asks("-h"))
@@ -370,11 +371,8 @@ int main(int argc, char** argv) {
   setenv("GRPC_DNS_RESOLVER", "native", 0);  // /etc/hosts too, where gRPC's own resolver first waits for a name server
   try {
     return run(argc, argv);
-  } catch (const multinode::UsageError& e) {
-    std::cerr << std::string("cluster: ") + e.what() + "\n";
-    return multinode::exit_usage;
   } catch (const std::exception& e) {
     std::cerr << std::string("cluster: ") + e.what() + "\n";
-    return multinode::exit_wrong;
+    return dynamic_cast<const multinode::UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
   }
 }

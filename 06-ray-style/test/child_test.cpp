@@ -7,16 +7,13 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <sstream>
-#include <thread>
 
 namespace process_test {
 
@@ -30,13 +27,13 @@ using namespace std::chrono_literals;
 
 class Processes : public testing::Test {
  protected:
-  fs::path script(const std::string& name, const std::string& text, mode_t mode = 0755) {
-    std::ofstream(folder_ / name) << "#!/bin/sh\n" << text << '\n';
-    chmod((folder_ / name).c_str(), mode);
-    return folder_ / name;
+  void write(const std::string& name, const std::string& text, fs::perms mode = fs::perms::owner_all) const {
+    folder_.write(name, text);
+    fs::permissions(folder_ / name, mode);
   }
-  Child start(const std::string& text, std::vector<std::string> arguments = {}) {
-    arguments.insert(arguments.begin(), script("job", text));
+  Child start(const std::string& script, std::vector<std::string> arguments = {}) const {
+    write("job", "#!/bin/sh\n" + script);
+    arguments.insert(arguments.begin(), folder_ / "job");
     return Child(arguments, environment_, PATH_job_keeper, Child::Clock::now() + 1h);
   }
 
@@ -44,16 +41,14 @@ class Processes : public testing::Test {
     std::string out;
     int status = -1;
   };
-  // All that a process says until its end.
+  // All that a process writes until its end.
   static Said read_all(Child& child) {
     Said said;
-    const auto deadline = std::chrono::steady_clock::now() + multinode::testing::patience;
-    while ((child.output() >= 0 || !child.status()) && std::chrono::steady_clock::now() < deadline) {
-      child.status();
+    multinode::testing::soon([&] {
+      said.status = child.status().value_or(-1);
       if (child.output() >= 0) said.out += child.read();
-      std::this_thread::sleep_for(1ms);
-    }
-    said.status = child.status().value_or(-1);
+      return child.output() < 0 && said.status >= 0;
+    });
     return said;
   }
 
@@ -62,8 +57,8 @@ class Processes : public testing::Test {
 };
 
 TEST_F(Processes, OnlyWhatIsInTheJobFolderIsFound) {
-  script("good", "true");
-  fs::create_symlink("/bin/true", folder_ / "link");  // whoever made the folder wants it
+  write("good", "");
+  fs::create_symlink("/bin/true", folder_ / "link");  // allowed: its owner put it there
   fs::create_symlink("/nowhere", folder_ / "dangling");
   EXPECT_EQ(cluster::find_program(folder_.path(), "good"), folder_ / "good");
   EXPECT_EQ(cluster::find_program(folder_.path(), "link"), folder_ / "link");
@@ -77,15 +72,13 @@ TEST_F(Processes, OnlyWhatIsInTheJobFolderIsFound) {
     EXPECT_SAYS(refusal(name), "named without '/'");
 }
 
-TEST_F(Processes, WhatCannotRunSaysWhy) {
+TEST_F(Processes, AProgramThatCannotRunSaysWhy) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer makes a fork of vfork, and the parent does not see why exec failed";
 #endif
-  std::ofstream(folder_ / "text") << "just text\n";
-  chmod((folder_ / "text").c_str(), 0755);
-  std::ofstream(folder_ / "script") << "#!/no/such/interpreter\n";
-  chmod((folder_ / "script").c_str(), 0755);
-  script("plain", "true", 0644);
+  write("text", "just text");
+  write("script", "#!/no/such/interpreter");
+  write("plain", "#!/bin/sh", fs::perms::owner_read);
   fs::create_directory(folder_ / "folder");
   for (const auto& [name, status, why] : {std::tuple{"text", 126, "Exec format error"},
                                           {"script", 127, "interpreter"},
@@ -96,7 +89,7 @@ TEST_F(Processes, WhatCannotRunSaysWhy) {
       FAIL() << name;
     } catch (const StartError& e) {
       EXPECT_EQ(e.status, status);
-      EXPECT_NE(std::string(e.what()).find(why), std::string::npos) << e.what();
+      EXPECT_SAYS(e.what(), why);
     }
 }
 
@@ -144,8 +137,8 @@ TEST_F(Processes, LinesAreWhole) {
   EXPECT_EQ(out.find('\n', 9), 9 + Child::longest_line);
 }
 
-// Also a frozen process, one that ignores SIGTERM, and one that escaped into a session of its own, as with setsid or
-// nohup, and has closed its pipes.
+// The keeper also kills a frozen process, one that ignores SIGTERM, and one that has moved to a new session (setsid)
+// and closed its pipes.
 TEST_F(Processes, AreKilledByTheirNodeAndAtTheEndOfTheirLease) {
   Child::Clock::time_point until{};
   const std::function<void(Child&)> ways[] = {

@@ -19,32 +19,23 @@ using multinode::testing::Process;
 using multinode::testing::Result;
 using namespace std::chrono_literals;
 
-class Commands : public testing::Test {
+class Commands : public ClusterTest {
  protected:
-  Commands() : cluster_(jobs_.path().string()) {}
-
-  Result run(const std::string& name, const std::vector<std::string>& words = {}) const {
-    return multinode::testing::run(cluster_.command(name, words));
-  }
-  void job(const std::string& name, const std::string& script) const { write_script(jobs_ / name, script); }
   static bool matches(const std::string& text, const std::string& pattern) {
     return std::regex_search(text, std::regex(pattern));
   }
-  // Starts a job that ignores SIGTERM, and in it a process in a session of its own. Returns both.
+  // Starts a job that ignores SIGTERM and that starts a process in a new session. Returns the process IDs of both.
   std::array<pid_t, 2> start_family(std::optional<Process>& client) const {
     job("family", "trap '' TERM; setsid sleep 1000 >/dev/null 2>&1 & echo $$ $!; wait; sleep 1000");
-    client.emplace(cluster_.command("submit", {"--", "family"}));
+    client.emplace(command("submit", {"--", "family"}));
     const auto pids = client->wait_for("\\) ([0-9]+) ([0-9]+)\\n");
     if (!pids) throw std::runtime_error(client->wait().all());
     return {std::stoi((*pids)[1]), std::stoi((*pids)[2])};
   }
-
-  const TemporaryFolder jobs_;
-  LocalCluster cluster_;
 };
 
-TEST_F(Commands, SubmitShowsWhoSaysWhatAndEndsAsTheJobDoes) {
-  const auto node = cluster_.start_node(2);
+TEST_F(Commands, SubmitShowsTheOutputOfEachWorkerAndHasTheStatusOfTheJob) {
+  const auto node = start_node(2);
   job("talk",
       "echo \"$RANK of $WORLD_SIZE, $LOCAL_RANK on $GROUP_RANK of $GROUP_WORLD_SIZE: $*\"\necho oh >&2\n"
       "touch \"$0.$RANK\"\nuntil [ -e \"$0.0\" ] && [ -e \"$0.1\" ]; do sleep 0.01; done\n"  // the first end ends both
@@ -57,15 +48,15 @@ TEST_F(Commands, SubmitShowsWhoSaysWhatAndEndsAsTheJobDoes) {
   EXPECT_SAYS(result.out, "cluster: job 1: 2 workers on 1 node\n");
   EXPECT_TRUE(matches(result.out, R"(cluster: job 1 failed with status 7 after 1 failure: rank [01] \()"))
       << result.out;
-  EXPECT_EQ(text_of((cluster_.state() / "jobs/1.log").string()), result.out) << "the record stays";
+  EXPECT_EQ(text_of(state() / "jobs/1.log"), result.out) << "the record stays";
 }
 
 TEST_F(Commands, CtrlCStopsTheJob) {
-  const auto node = cluster_.start_node(2);
+  const auto node = start_node(2);
   job("long", "exec sleep 1000");
-  Process runs(cluster_.command("submit", {"--num-workers", "2", "--", "long"}));
+  Process runs(command("submit", {"--num-workers", "2", "--", "long"}));
   ASSERT_TRUE(runs.wait_for("2 workers on 1 node"));
-  Process waits(cluster_.command("submit", {"--", "long"}));
+  Process waits(command("submit", {"--", "long"}));
   ASSERT_TRUE(waits.wait_for("job 2 waits: 1 worker wants 1 CPU, 0 of 2 are free\n"));
   const Result status = run("status");
   for (const char* pattern :
@@ -80,19 +71,19 @@ TEST_F(Commands, CtrlCStopsTheJob) {
   EXPECT_SAYS(run("status").out, "no jobs\n");
 }
 
-// Ctrl-Z in `submit`, and its end: the jobs go on, and nothing of their output is lost. A frozen client does not read
-// what the head sends to it, which is more than a connection holds, and holds up nobody.
+// One `submit` is suspended (Ctrl-Z), another one is killed: both jobs continue, and the head keeps all their output.
+// The suspended client does not read what the head sends, which is more than a connection buffers, and blocks nobody.
 TEST_F(Commands, AJobOutlivesItsClient) {
-  const auto node = cluster_.start_node(2);
+  const auto node = start_node(2);
   job("job", "echo begins; until [ -e \"$0.go\" ]; do sleep 0.01; done; seq 1 100000; echo ends");
-  Process frozen(cluster_.command("submit", {"--", "job"}));
+  Process frozen(command("submit", {"--", "job"}));
   ASSERT_TRUE(frozen.wait_for("begins"));  // it is job 1
-  Process killed(cluster_.command("submit", {"--", "job"}));
+  Process killed(command("submit", {"--", "job"}));
   ASSERT_TRUE(killed.wait_for("begins"));
   frozen.signal(SIGTSTP);
   killed.signal(SIGKILL);
   std::this_thread::sleep_for(4s);  // longer than any deadline of the cluster
-  std::ofstream(jobs_ / "job.go") << "";
+  std::ofstream(jobs() / "job.go") << "";
   const Result first = run("logs", {"1"});
   EXPECT_EQ(first.status, 0) << first.all();
   EXPECT_EQ(occurrences(first.out, "\n"), 100'006u);
@@ -105,7 +96,7 @@ TEST_F(Commands, AJobOutlivesItsClient) {
 }
 
 TEST_F(Commands, StopEndsAll) {
-  const auto node = cluster_.start_node(2);
+  const auto node = start_node(2);
   std::optional<Process> client;
   const auto family = start_family(client);
   const Result stop = run("stop");
@@ -114,23 +105,23 @@ TEST_F(Commands, StopEndsAll) {
   for (const pid_t pid : family) EXPECT_TRUE(ends(pid));
   EXPECT_EQ(client->wait().status, 1);
   EXPECT_EQ(node->wait().status, 0);
-  const Result head = cluster_.head().wait();
-  EXPECT_EQ(head.status, 0);
-  EXPECT_SAYS(head.err, "left: 'cluster stop' was called\n");
+  const Result left = head().wait();
+  EXPECT_EQ(left.status, 0);
+  EXPECT_SAYS(left.err, "left: 'cluster stop' was called\n");
 }
 
 TEST_F(Commands, ProcessesEndWhenTheirNodeOrTheHeadIsKilled) {
-  const std::string gone = "the head at " + cluster_.address() + " is gone";
-  for (const bool head : {false, true}) {
-    const auto node = cluster_.start_node(2);
+  const std::string gone = "the head at " + address() + " is gone";
+  for (const bool kill_head : {false, true}) {
+    const auto node = start_node(2);
     std::optional<Process> client;
     const auto family = start_family(client);
-    (head ? cluster_.head() : *node).signal(SIGKILL);
+    (kill_head ? head() : *node).signal(SIGKILL);
     for (const pid_t pid : family) EXPECT_TRUE(ends(pid));
     const Result result = client->wait();
     EXPECT_EQ(result.status, 1);
-    EXPECT_SAYS(result.all(), head ? "cluster: " + gone : "is gone: its connection is closed\n");
-    if (!head) continue;
+    EXPECT_SAYS(result.all(), kill_head ? "cluster: " + gone : "is gone: its connection is closed\n");
+    if (!kill_head) continue;
     const Result left = node->wait();
     EXPECT_EQ(left.status, 1);
     EXPECT_SAYS(left.err, gone);
@@ -138,9 +129,9 @@ TEST_F(Commands, ProcessesEndWhenTheirNodeOrTheHeadIsKilled) {
 }
 
 TEST_F(Commands, TheStoreOfAJobAdmitsItsProcessesOnly) {
-  const auto node = cluster_.start_node(1);
+  const auto node = start_node(1);
   job("waits", "echo \"store $CLUSTER_STORE\"; exec sleep 1000");
-  Process client(cluster_.command("submit", {"--", "waits"}));
+  Process client(command("submit", {"--", "waits"}));
   const auto said = client.wait_for("store (\\S+)\n");
   ASSERT_TRUE(said);
   const multinode::StorePlace place = multinode::parse_store_place((*said)[1].str(), "CLUSTER_STORE");
@@ -154,7 +145,7 @@ TEST_F(Commands, TheStoreOfAJobAdmitsItsProcessesOnly) {
 }
 
 TEST_F(Commands, AProcessSeesItsOwnGpusOnly) {
-  const auto node = cluster_.start_node(4, 2, {{"CUDA_VISIBLE_DEVICES", "GPU-a,5"}});
+  const auto node = start_node(4, 2, {{"CUDA_VISIBLE_DEVICES", "GPU-a,5"}});
   job("gpus", "echo \"rank $RANK sees <$CUDA_VISIBLE_DEVICES>\"");
   const Result none = run("submit", {"--", "gpus"});
   EXPECT_SAYS(none.out, "rank 0 sees <>\n");
@@ -176,7 +167,7 @@ TEST(Gpus, AreCountedAsCudaDoes) {
 }
 
 TEST_F(Commands, ErrorsAreOneLine) {
-  const auto node = cluster_.start_node(1);
+  const auto node = start_node(1);
   const auto expect = [&](const std::string& name, const std::vector<std::string>& words, int status,
                           const std::string& what) {
     const Result result = run(name, words);
@@ -198,15 +189,15 @@ TEST_F(Commands, ErrorsAreOneLine) {
   expect("start", {}, 2, "either --head or --address");
   expect("start", {"--head", "--address", "localhost:1"}, 2, "either --head or --address");
   expect("start", {"--address", "localhost"}, 2, "--address");
-  expect("start", {"--head", "--port", "0"}, 2, "a head that uses " + cluster_.state().string() + " is running");
+  expect("start", {"--head", "--port", "0"}, 2, "a head that uses " + state().string() + " is running");
   expect("start", {"--address", "127.0.0.1:1", "--num-gpus", "0", "--timeout", "0.5"}, 1,
          "the head at 127.0.0.1:1 did not answer");
   const Result result = run("submit", {"--", "nothing"});
   EXPECT_EQ(result.status, 127) << result.all();
   EXPECT_SAYS(result.out, "cannot start 'nothing'");
-  const std::string port = cluster_.address().substr(cluster_.address().find(':') + 1);
+  const std::string port = address().substr(address().find(':') + 1);
   const auto other_head = [&](const std::string& option, const std::string& value) {
-    return multinode::testing::run({PATH_cluster, "start", "--head", option, value, "--state", jobs_ / "other"});
+    return multinode::testing::run({PATH_cluster, "start", "--head", option, value, "--state", jobs() / "other"});
   };
   const Result taken = other_head("--port", port), unknown = other_head("--host", "no.such.host.invalid");
   EXPECT_EQ(taken.status, 1);
@@ -219,27 +210,25 @@ TEST_F(Commands, ErrorsAreOneLine) {
 TEST_F(Commands, AHeadFollowsAKilledOne) {
   job("hello", "echo hello");
   {
-    const auto node = cluster_.start_node(1);
+    const auto node = start_node(1);
     EXPECT_EQ(run("submit", {"--", "hello"}).status, 0);
   }
-  cluster_.head().signal(SIGKILL);
-  cluster_.head().wait();
-  Process head(
-      cluster_.command("start", {"--head", "--port", "0", "--num-cpus", "1", "--jobs", jobs_.path().string()}));
+  head().signal(SIGKILL);
+  head().wait();
+  Process head(command("start", {"--head", "--port", "0", "--num-cpus", "1", "--jobs", jobs()}));
   ASSERT_TRUE(head.wait_for("joined the head"));
   EXPECT_SAYS(run("submit", {"--", "hello"}).out, "cluster: job 2 has ended\n");
-  EXPECT_SAYS(text_of((cluster_.state() / "jobs/1.log").string()), "cluster: job 1 has ended\n");
+  EXPECT_SAYS(text_of(state() / "jobs/1.log"), "cluster: job 1 has ended\n");
 }
 
 TEST(Cluster, SaysWhichCommandsThereAre) {
-  for (const auto& [words, status, what] : {std::tuple{std::vector<std::string>{"--help"}, 0, "usage: cluster start"},
-                                            {std::vector<std::string>{}, 2, "cluster: no command"},
-                                            {std::vector<std::string>{"begin"}, 2, "cluster: no command 'begin'"},
-                                            {std::vector<std::string>{"stop", "--help"}, 0, "cluster stop [JOB]"},
-                                            {std::vector<std::string>{"start", "--help"}, 0, "--num-gpus"}}) {
-    std::vector<std::string> all = {PATH_cluster};
-    all.insert(all.end(), words.begin(), words.end());
-    const Result result = multinode::testing::run(all);
+  using Words = std::vector<std::string>;
+  for (const auto& [words, status, what] : {std::tuple{Words{PATH_cluster, "--help"}, 0, "usage: cluster start"},
+                                            {Words{PATH_cluster}, 2, "cluster: no command"},
+                                            {Words{PATH_cluster, "begin"}, 2, "cluster: no command 'begin'"},
+                                            {Words{PATH_cluster, "stop", "--help"}, 0, "cluster stop [JOB]"},
+                                            {Words{PATH_cluster, "start", "--help"}, 0, "--num-gpus"}}) {
+    const Result result = multinode::testing::run(words);
     EXPECT_EQ(result.status, status) << result.all();
     EXPECT_SAYS(result.all(), what);
   }

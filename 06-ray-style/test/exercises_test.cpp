@@ -1,34 +1,21 @@
 // The answers to the exercises of README.md.
 #include "local_cluster.hpp"
 
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <string>
-#include <vector>
-
 namespace exercises_test {
 
-using namespace std::chrono_literals;
 using multinode::testing::occurrences;
 using multinode::testing::Result;
 
-class Exercise : public testing::Test {
+class Exercise : public ClusterTest {
  protected:
-  Exercise() : cluster_(jobs_.path().string()) {
-    for (const int cpus : {2, 2}) nodes_.push_back(cluster_.start_node(cpus));
-  }
-
-  Result submit(std::vector<std::string> options, const std::string& script) {
-    write_script(jobs_ / "job", script);
+  Result submit(std::vector<std::string> options, const std::string& script) const {
+    job("job", script);
     options.insert(options.end(), {"--", "job"});
-    return multinode::testing::run(cluster_.command("submit", options));
+    return run("submit", options);
   }
 
  private:
-  TemporaryFolder jobs_;
-  LocalCluster cluster_;
-  std::vector<std::unique_ptr<multinode::testing::Process>> nodes_;
+  const std::unique_ptr<Process> a_ = start_node(2), b_ = start_node(2);
 };
 
 TEST_F(Exercise, One_TheNumberOfTheStart) {
@@ -39,7 +26,7 @@ TEST_F(Exercise, One_TheNumberOfTheStart) {
   EXPECT_EQ(submit({}, script).status, 1);
 }
 
-TEST_F(Exercise, Two_WhatEscapesFromItsSessionEndsToo) {
+TEST_F(Exercise, Two_AProcessInANewSessionEndsWithTheJob) {
   const Result result = submit({}, "setsid sleep 1000 >/dev/null 2>&1 & echo \"pid $!\"");
   EXPECT_EQ(result.status, 0) << result.all();
   const auto at = result.out.find(") pid ");

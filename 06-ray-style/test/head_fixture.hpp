@@ -1,4 +1,4 @@
-// head_fixture.hpp: a head in the process of the test, its jobs, and nodes that do as the test says.
+// head_fixture.hpp: a head in the process of the test, its jobs, and nodes that the test controls.
 #pragma once
 
 #include "control-plane/head.hpp"
@@ -41,7 +41,7 @@ inline Hello hello_of(const std::string& host, int cpus, int gpus) {
   return hello;
 }
 
-// What a node says of the processes of a start.
+// What a node reports about the processes of a start.
 inline Which which_of(const Start& start, int rank) {
   Which which;
   which.set_job(start.job());
@@ -54,12 +54,6 @@ inline FromNode end_of(const Start& start, int rank, int status, const std::stri
   *message.mutable_ended()->mutable_which() = which_of(start, rank);
   message.mutable_ended()->set_status(status);
   message.mutable_ended()->set_error(error);
-  return message;
-}
-inline FromNode output_of(const Start& start, int rank, const std::string& text) {
-  FromNode message;
-  *message.mutable_output()->mutable_which() = which_of(start, rank);
-  message.mutable_output()->set_text(text);
   return message;
 }
 inline std::vector<FromNode> starts_of(const Start& start) {
@@ -118,13 +112,12 @@ class FakeNode {
   void all_ended(const Start& start, int status) {
     for (const FromNode& message : ends_of(start, status)) outbox_->put(message);
   }
-  void output(const Start& start, int rank, const std::string& text) { outbox_->put(output_of(start, rank, text)); }
-  void leave() {  // ends its call as it should be
+  void leave() {  // ends its call in the regular way
     outbox_.reset();
     stream_->WritesDone();
     wait_until_closed();
   }
-  void freeze() { outbox_.reset(); }  // says nothing more, not even heartbeats
+  void freeze() { outbox_.reset(); }  // sends nothing more, not even heartbeats
   void die() {
     call_.TryCancel();
     outbox_.reset();
@@ -137,7 +130,7 @@ class FakeNode {
   std::optional<Outbox<FromNode>> outbox_;
 };
 
-// A head whose log is looked at, and may be blocked.
+// A head whose log the test reads and can block.
 class HeadTest : public ::testing::Test {
  protected:
   std::unique_ptr<FakeNode> node(const std::string& host, int cpus) {
@@ -193,7 +186,7 @@ class HeadTest : public ::testing::Test {
   const multinode::testing::TemporaryFolder folder_;
 
  protected:
-  std::mutex log_blocker;  // held: writing a line of the log takes until it is released
+  std::mutex log_blocker;  // while it is locked, the head's log blocks
   const std::string key = make_key();
   std::unique_ptr<Head> head =
       std::make_unique<Head>(HeadOptions{"127.0.0.1", 0, key, folder_ / "jobs", [this](const std::string& line) {

@@ -1,6 +1,6 @@
-// A training survives the deaths of its processes and nodes, and ends as if nothing had happened. Two kills, at random
-// steps, fall on each training. The environment variable MULTINODE_KILLS says how many kills there are of each kind
-// (2).
+// A training survives the deaths of its processes and nodes: its parameters are those of an undisturbed training. Each
+// training has two kills, at random steps. MULTINODE_KILLS in the environment is the number of kills of each kind
+// (default: 2).
 #include "local_cluster.hpp"
 
 #include <gtest/gtest.h>
@@ -14,8 +14,6 @@
 #include <sstream>
 
 namespace kills_test {
-
-using multinode::testing::Process;
 
 constexpr int steps = 120, batch = 64, workers = 4, checkpoint_every = 5;
 
@@ -33,14 +31,14 @@ void write_data_set(const std::filesystem::path& folder) {
     }
 }
 
-class Kills : public testing::Test {
+class Kills : public ClusterTest {
  protected:
   struct Worker {
     pid_t pid;
     int node;
   };
 
-  Kills() {
+  Kills() : ClusterTest(false) {
     write_data_set(data_.path());
     for (int i = 0; i < 3; ++i) add_node();
     submit();
@@ -49,31 +47,17 @@ class Kills : public testing::Test {
 
   void add_node() {
     const int number = next_node_++;  // the head counts in the same way
-    nodes_[number] = cluster_.start_node(2);
+    nodes_[number] = start_node(2);
   }
   void submit() {
     const std::string job = std::to_string(++job_);
-    client_.emplace(cluster_.command("submit", {"--num-workers",
-                                                std::to_string(workers),
-                                                "--max-failures",
-                                                "2",
-                                                "--",
-                                                "fashion_mnist",
-                                                "--backend",
-                                                "gloo",
-                                                "--epochs",
-                                                "1",
-                                                "--log-every",
-                                                "1",
-                                                "--data",
-                                                data_.path(),
-                                                "--batch-size",
-                                                std::to_string(batch),
-                                                "--checkpoint",
-                                                data_ / job,
-                                                "--checkpoint-every",
-                                                std::to_string(checkpoint_every)}));
-    record_ = cluster_.state() / "jobs" / (job + ".log");
+    std::vector<std::string> words = {"--num-workers", std::to_string(workers), "--max-failures", "2", "--",
+                                      "fashion_mnist"};
+    words.insert(words.end(), {"--backend", "gloo", "--epochs", "1", "--log-every", "1", "--data", data_.path()});
+    words.insert(words.end(), {"--batch-size", std::to_string(batch), "--checkpoint", data_ / job});
+    words.insert(words.end(), {"--checkpoint-every", std::to_string(checkpoint_every)});
+    client_.emplace(command("submit", words));
+    record_ = state() / "jobs" / (job + ".log");
     read_ = 0;
   }
 
@@ -114,7 +98,7 @@ class Kills : public testing::Test {
     return pids;
   }
 
-  // Each kill happens during an attempt, and the next attempt resumes from a checkpoint that was new then.
+  // Each kill happens during an attempt, and the next attempt must resume from a recent checkpoint.
   template <class Kill>
   void campaign(Kill kill) {
     const char* const given = std::getenv("MULTINODE_KILLS");
@@ -135,7 +119,6 @@ class Kills : public testing::Test {
   }
 
   const TemporaryFolder data_;
-  const LocalCluster cluster_;
   std::map<int, std::unique_ptr<Process>> nodes_;  // node 0 is the head's own, which has no slots
   int next_node_ = 1, job_ = 0;
   std::optional<Process> client_;
@@ -162,8 +145,8 @@ TEST_F(Kills, OfANode) {
   for (const pid_t pid : lost) EXPECT_FALSE(is_running(pid)) << pid;
 }
 
-// A host that hangs, with all that runs on it, is given up after 3 s. When it wakes up, the node ends what it has, says
-// so, and ends.
+// The head gives up a frozen host after 3 s. When the host continues, its node kills its processes, logs the reason and
+// ends.
 TEST_F(Kills, OfAFrozenNode) {
   std::map<int, std::vector<pid_t>> frozen;
   campaign([&] {

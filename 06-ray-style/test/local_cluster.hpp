@@ -4,37 +4,32 @@
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include <sys/stat.h>
-
 using multinode::testing::ends;
 using multinode::testing::is_running;
 using multinode::testing::TemporaryFolder;
 using multinode::testing::text_of;
 
-// A job: a shell script.
-inline void write_script(const std::filesystem::path& file, const std::string& text) {
-  std::ofstream(file) << "#!/bin/sh\n" << text << '\n';
-  chmod(file.c_str(), 0755);
-}
-
-class LocalCluster {
- public:
+// A test with a head, whose own node has no slots.
+class ClusterTest : public testing::Test {
+ protected:
   using Process = multinode::testing::Process;
+  using Result = multinode::testing::Result;
 
-  // The head's own node has no slots. `jobs`: the job folder; "": the program's own.
-  explicit LocalCluster(std::string jobs = "")
-      : jobs_(std::move(jobs)), head_(start({"--head", "--port", "0", "--num-cpus", "0", "--num-gpus", "0"}, {})) {}
+  // With `own_jobs` the job folder has what job() writes, else the programs of this build.
+  explicit ClusterTest(bool own_jobs = true)
+      : own_jobs_(own_jobs), head_(start({"--head", "--port", "0", "--num-cpus", "0", "--num-gpus", "0"}, {})) {}
 
   Process& head() const { return *head_; }
   std::unique_ptr<Process> start_node(int cpus, int gpus = 0,
@@ -43,24 +38,33 @@ class LocalCluster {
                  environment);
   }
   std::string address() const {
-    std::ifstream file(state() / "address");
-    std::string line;
-    std::getline(file, line);
+    std::string line = text_of(state() / "address");
+    line.pop_back();
     return line;
   }
   std::filesystem::path state() const { return folder_ / "state"; }
+  std::filesystem::path jobs() const { return folder_ / "jobs"; }
 
+  // A shell script as a job.
+  void job(const std::string& name, const std::string& script) const {
+    folder_.write("jobs/" + name, "#!/bin/sh\n" + script);
+    std::filesystem::permissions(jobs() / name, std::filesystem::perms::owner_all);
+  }
   std::vector<std::string> command(const std::string& name, const std::vector<std::string>& words = {}) const {
     std::vector<std::string> all = {PATH_cluster, name};
     all.insert(all.end(), words.begin(), words.end());
     all.insert(std::find(all.begin(), all.end(), "--"), {"--state", state().string()});
     return all;
   }
+  Result run(const std::string& name, const std::vector<std::string>& words = {}) const {
+    return multinode::testing::run(command(name, words));
+  }
 
  private:
   std::unique_ptr<Process> start(std::vector<std::string> options,
                                  const std::map<std::string, std::string>& environment) const {
-    if (!jobs_.empty()) options.insert(options.end(), {"--jobs", jobs_});
+    std::filesystem::create_directory(jobs());
+    if (own_jobs_) options.insert(options.end(), {"--jobs", jobs()});
     auto process = std::make_unique<Process>(command("start", options), environment);
     if (!process->wait_for("joined the head"))
       throw std::runtime_error("no head or node: " + process->wait(std::chrono::seconds(1)).all());
@@ -68,6 +72,6 @@ class LocalCluster {
   }
 
   const TemporaryFolder folder_;
-  const std::string jobs_;
+  const bool own_jobs_;
   const std::unique_ptr<Process> head_;
 };

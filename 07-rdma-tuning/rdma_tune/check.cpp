@@ -67,7 +67,7 @@ constexpr struct {
     {Counts::net_errors, "statistics", "rx_crc_errors rx_frame_errors tx_carrier_errors"},
 };
 
-// Those that are not zero, as "out_of_sequence 5000"; `seen`: whether any is there.
+// The counters that are not zero: "out_of_sequence 5000". `seen`: at least one counter exists.
 struct Tally {
   std::vector<std::string> nonzero;
   double sum = 0;
@@ -86,7 +86,7 @@ void tally(Tally& result, Counts counts, const fs::path& folder, const std::stri
   }
 }
 
-// The words behind "Name:" or "Name" at a line's start.
+// The words after "Name:" or "Name" at the beginning of a line.
 std::vector<std::string> line_of(const fs::path& file, const std::string& name) {
   std::istringstream lines(read_text(file).value_or(""));
   for (std::string line; std::getline(lines, line);)
@@ -97,14 +97,14 @@ std::vector<std::string> line_of(const fs::path& file, const std::string& name) 
   return {};
 }
 
-// ACS control of a bridge; nullopt: its extended configuration space cannot be read, which takes root.
+// ACS control of a bridge; nullopt: its extended configuration space cannot be read. Only root can.
 std::optional<unsigned> acs_control(const fs::path& config) {
   std::error_code error;
   std::ifstream in(config, std::ios::binary);
   std::string bytes(4096, '\0');
   if (!fs::is_regular_file(config, error) || (in.read(bytes.data(), 4096), in.bad())) return {};
   bytes.resize(static_cast<std::size_t>(in.gcount()));
-  // sysfs shows 64 bytes to others than root; 256 are all that a conventional bridge has, which has no ACS.
+  // sysfs shows 64 bytes to users other than root. A conventional bridge has 256 bytes and no ACS.
   if (bytes.size() == 256) return 0;
   if (bytes.size() < 4096) return {};
   const auto word = [&](std::size_t at) {
@@ -149,7 +149,7 @@ class Checks {
     return std::move(findings_);
   }
 
-  // What users ask next: NCCL's other settings, with the reason where other findings have a command.
+  // NCCL's other settings. `fix` holds the reason in place of a command.
   std::vector<Finding> advice() {
     if (used_.empty()) return {};
     const int farthest = rails();
@@ -168,27 +168,28 @@ class Checks {
     };
     if (!system_.gpus.empty())
       advise("NCCL_NET_GDR_LEVEL", farthest == 1 ? "PHB" : "",
-             farthest == 0   ? "each GPU has a device below its PCI switch: NCCL uses GPUDirect RDMA by itself (PXB)"
-             : farthest == 1 ? "a GPU and its nearest device share only the CPU: there NCCL copies through host "
-                               "memory, unless this allows GPUDirect RDMA. Measure both"
+             farthest == 0   ? "each GPU has a device below its PCI switch: NCCL's default (PXB) uses GPUDirect RDMA"
+             : farthest == 1 ? "a GPU and its nearest device share only the CPU: by default NCCL copies their data "
+                               "through host memory, with PHB it uses GPUDirect RDMA. Measure both"
                              : "the nearest device of a GPU is on another CPU: NCCL copies through host memory there");
     advise("NCCL_CROSS_NIC", "",
            used_.size() < 2 ? "one RDMA device: there is no other to cross to"
-                            : "2 by itself: a ring stays on one rail unless crossing is faster. NCCL cannot see the "
-                              "switches: 0 if device k reaches only device k of the other nodes, 1 if all are on one");
+                            : "the default, 2, keeps a ring on one rail unless crossing is faster. NCCL cannot see the "
+                              "switches: set 0 if device k reaches only device k of the other nodes, 1 if all devices "
+                              "are on one switch");
     advise("NCCL_IB_QPS_PER_CONNECTION", bonded ? "2" : "",
            bonded ? "a queue pair stays on one link of a bond: the other link idles if a connection has only one"
-           : roce ? "1 by itself. Switches hash each queue pair's UDP port to a path: try 2 or 4 if there are several "
-                    "paths and one is overloaded"
-                  : "1 by itself: the subnet manager's routes and adaptive routing spread the connections");
-    advise(
-        "NCCL_IB_ADAPTIVE_ROUTING", "",
-        roce ? "0 by itself on RoCE: 1 only if the switches route adaptively and the cards accept packets in any order"
-             : "1 by itself on InfiniBand");
+           : roce ? "the default is 1. Switches hash each queue pair's UDP port to a path: try 2 or 4 if there are "
+                    "several paths and one is overloaded"
+                  : "the default is 1: the subnet manager's routes and adaptive routing spread the connections");
+    advise("NCCL_IB_ADAPTIVE_ROUTING", "",
+           roce ? "the default is 0 on RoCE. Set 1 only if the switches route adaptively and the cards accept packets "
+                  "in any order"
+                : "the default is 1 on InfiniBand");
     if (!roce)
       advise("NCCL_IB_SL", variable("NCCL_IB_SL"),
-             "0 by itself. The subnet manager may route one service level adaptively, and sysfs does not tell which: "
-             "ask the administrator");
+             "the default is 0. The subnet manager may route one service level adaptively, but sysfs does not show "
+             "which one: ask the administrator");
     else
       traffic_class();
     plugin();
@@ -217,7 +218,7 @@ class Checks {
     return found == places_.variables.end() ? "" : found->second;
   }
 
-  // /dev is the host's, sysfs is the namespace's: the devices are there, but not for this one.
+  // /dev shows the host's devices, sysfs only those of this network namespace.
   void other_namespace() {
     for (const std::string& name : names_in(places_.dev / "infiniband"))
       if (name.starts_with("uverbs"))
@@ -249,10 +250,10 @@ class Checks {
                   "unlimited", "ulimit -l"});
     if (words[0] == "unlimited") return add({Severity::fine, "memlock", "unlimited"});
     const std::string bytes = printable(words[0]) + " bytes";
-    // With CAP_IPC_LOCK (bit 14) the limit does not hold.
+    // CAP_IPC_LOCK (bit 14) lifts the limit.
     const auto capabilities = line_of(places_.proc / "self/status", "CapEff:");
     if (!capabilities.empty() && std::strtoull(capabilities[0].c_str(), nullptr, 16) >> 14 & 1)
-      return add({Severity::note, "memlock", bytes + "; not in force here, by CAP_IPC_LOCK",
+      return add({Severity::note, "memlock", bytes + "; CAP_IPC_LOCK lifts the limit here",
                   "unlimited, for jobs without it", "/etc/security/limits.d/rdma.conf: '* - memlock unlimited'"});
     add({std::strtod(words[0].c_str(), nullptr) < 1 << 30 ? Severity::bad : Severity::warning, "memlock", bytes,
          "unlimited",
@@ -268,7 +269,7 @@ class Checks {
       const fs::path node = places_.dev / "infiniband" / name;
       const std::string what = device.name + " " + node.string();
       const std::string widen =
-          "chmod 666 " + node.string() + "; for ever: udev rule KERNEL==\"uverbs*\", MODE=\"0666\"";
+          "chmod 666 " + node.string() + "; permanently: udev rule KERNEL==\"uverbs*\", MODE=\"0666\"";
       struct stat facts {};
       const multinode::Descriptor fd(::open(node.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
       const int error = fd ? 0 : errno;
@@ -291,7 +292,7 @@ class Checks {
 
   void network_namespace() {
     const auto mode = read_text(places_.sysfs / "module/ib_core/parameters/netns_mode");
-    const std::string shown = !mode ? "mode not told" : *mode == "N" ? "exclusive mode" : "shared mode";
+    const std::string shown = !mode ? "mode unknown" : *mode == "N" ? "exclusive mode" : "shared mode";
     bool foreign = false;
     for (const Device& device : system_.devices)
       for (const Port& port : device.ports) {
@@ -300,11 +301,11 @@ class Checks {
           return !gid.net_device.empty() && system_.find_net_device(gid.net_device) != nullptr;
         });
         if (mine) continue;
-        // Where no GID tells its net device, the device's own may still be here.
-        const bool told = std::any_of(port.gids.begin(), port.gids.end(), [](const Gid& gid) {
+        // If no GID names its net device, the device's own one may still be in this namespace.
+        const bool named = std::any_of(port.gids.begin(), port.gids.end(), [](const Gid& gid) {
           return !gid.net_device.empty() || !gid.unreadable.empty();
         });
-        if (!told && !port.gids.empty()) continue;
+        if (!named && !port.gids.empty()) continue;
         foreign = true;
         add({Severity::bad, name_of(device, port) + " namespace",
              port.gids.empty() ? "no GID; " + shown : "no GID of a net device that is here; " + shown,
@@ -398,8 +399,8 @@ class Checks {
     for (const std::string& name : names)
       if (!net) net = system_.find_net_device(name);
     if (!ethernet || !net || net->mtu <= 0)
-      return add({Severity::unknown, what, "sysfs does not tell", "the port's maximum", "ibv_devinfo | grep mtu"});
-    // As the kernel derives it: the net device's less 96 octets of headers, and then the next that RDMA knows.
+      return add({Severity::unknown, what, "sysfs does not show it", "the port's maximum", "ibv_devinfo | grep mtu"});
+    // The kernel takes the largest RDMA MTU that fits into the net device's MTU less 96 bytes of headers.
     int active = 256;
     while (active < 4096 && active * 2 + 96 <= net->mtu) active *= 2;
     const std::string seen = std::to_string(active) + ", by " + net->name + "'s " + std::to_string(net->mtu);

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <map>
 #include <tuple>
 
@@ -94,7 +93,7 @@ PortChoice choose_gid(const System& system, const Device& device, const Port& po
   return result;
 }
 
-// Ends of both link layers cannot be connected: the slower layer is left out.
+// A RoCE port cannot reach an InfiniBand port: the slower link layer is left out.
 void keep_one_link_layer(Choice& choice) {
   double ethernet = 0, infiniband = 0;
   for (const PortChoice& port : choice.ports)
@@ -155,8 +154,8 @@ bool has_gid(const Choice& choice) {
   return std::ranges::any_of(choice.ports, [](const PortChoice& port) { return port.chosen >= 0; });
 }
 
-// The interface for NCCL's bootstrap and for its sockets: that of the chosen GIDs where it is one, else the one that a
-// person would take.
+// The interface for NCCL's bootstrap and sockets: that of the chosen GIDs if they share one, else preferably that of
+// the default route.
 const NetDevice* socket_interface(const System& system, const Choice& choice) {
   const NetDevice* of_gids = nullptr;
   bool several = false;
@@ -178,8 +177,8 @@ const NetDevice* socket_interface(const System& system, const Choice& choice) {
   return best;
 }
 
-// The smallest network that holds all chosen addresses, and theirs of the other nodes: each with its interface's
-// prefix, or else /24 and /64.
+// The smallest network that holds the networks of all chosen addresses, and so the other nodes' addresses. A network
+// has its interface's prefix; if that is unknown, /24 or /64.
 Subnet covering(const System& system, const std::vector<const PortChoice*>& ports) {
   std::optional<Subnet> all;
   for (const PortChoice* port : ports) {
@@ -202,21 +201,11 @@ Subnet covering(const System& system, const std::vector<const PortChoice*>& port
 Subnet Subnet::parse(const std::string& text) {
   const std::size_t slash = text.find('/');
   const auto address = parse_address(text.substr(0, slash));
-  Subnet subnet;
-  int bits = -1;
-  if (address) {
-    subnet.address = *address;
-    const int most = subnet.is_ipv4() && text.find(':') == text.npos ? 32 : 128;
-    const char* const end = text.data() + text.size();
-    if (slash == text.npos)
-      bits = most;
-    else if (const auto [after, error] = std::from_chars(text.data() + slash + 1, end, bits);
-             error != std::errc() || after != end || bits > most)
-      bits = -1;
-    subnet.bits = 128 - most + bits;
-  }
-  if (bits < 0) throw UsageError("--subnet must be a network such as 10.0.0.0/16 or fd00::/8, not '" + text + "'");
-  return subnet;
+  const int most = text.find(':') == text.npos ? 32 : 128;
+  const auto bits = slash == text.npos ? most : multinode::parse_decimal<int>(std::string_view(text).substr(slash + 1));
+  if (!address || !bits || *bits > most)
+    throw UsageError("--subnet must be a network such as 10.0.0.0/16 or fd00::/8, not '" + text + "'");
+  return {*address, 128 - most + *bits};
 }
 
 bool Subnet::contains(const std::array<std::uint8_t, 16>& other) const { return common_bits(address, other) >= bits; }
@@ -307,7 +296,7 @@ std::vector<Export> exports(const System& system, const Choice& choice, NcclVers
   };
   const auto is_right = [&] { return compare_with_nccl(system, used, version, set).same; };
   const NcclNode by_itself = nccl_node(system, version, {});
-  // A port that sysfs says little of may be one that NCCL uses.
+  // NCCL may use a port whose state or link layer sysfs does not show.
   const auto differs = [&](const PortChoice& port) {
     const bool known = !port.port->state.empty() && port.port->link_layer != LinkLayer::unknown;
     return !known || port.usable != (by_itself.find(port.port) != nullptr);

@@ -35,7 +35,7 @@ struct Wanted {
 
 struct GidVerdict {
   bool chosen = false;
-  std::string reason;  // why not: "RoCE v1", "link-local (fe80)", "VLAN 100", "port is DOWN", ...; why, if chosen
+  std::string reason;  // if chosen, why: "RoCE v2, IPv4"; else why not: "RoCE v1", "VLAN 100", "port is DOWN" ...
 };
 
 struct PortChoice {
@@ -56,7 +56,7 @@ struct Choice {
 
 Choice choose(const System& system, const Wanted& wanted);
 
-// Environment variables for NCCL of `version` and for UCX, in the order in which they are shown.
+// Environment variables for NCCL of `version` and for UCX, in the order of printing.
 // - Without RDMA: NCCL_IB_DISABLE=1, and the interface and threads of the sockets.
 // - With RDMA: nothing for NCCL where it uses the chosen ports and GIDs by itself. Else NCCL_IB_HCA if it would use
 //   other ports, and for GIDs a rule: address family, RoCE version, range. An index (`by_index`, NCCL before 2.21, or
@@ -66,7 +66,7 @@ struct Export {
 };
 std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version, bool by_index = false);
 
-// The variables for sockets, on a machine with RDMA too.
+// The variables for sockets, also for a machine with RDMA.
 std::vector<Export> socket_exports(const System& system, const Choice& choice);
 
 // perftest's arguments for the first usable port: "-d mlx5_0 -i 1 -x 3".

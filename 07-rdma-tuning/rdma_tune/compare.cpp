@@ -31,14 +31,11 @@ namespace {
 
 constexpr std::uintmax_t largest_file = 64 << 20;
 
-// Of an object that need not have it; "" for null.
+// A member as one line; "" if there is none, or it is null.
 std::string text(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return "";
-  std::string value = found->is_string() ? found->get<std::string>() : found->dump();
-  for (char& c : value)
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';  // of a table on a terminal
-  return value;
+  return multinode::one_line(found->is_string() ? found->get<std::string>() : found->dump());
 }
 
 const json& list(const json& object, const char* key) {
@@ -275,7 +272,7 @@ int run_compare(int argc, const char* const* argv) {
     }
     po::notify(given);
   } catch (const po::error& e) {
-    if (several) return compare_ranks(argc, argv);  // whose options are others, and which complains once
+    if (several) return compare_ranks(argc, argv);  // it has other options, and prints an error only once
     throw UsageError(std::string(e.what()) + "; see rdma_tune compare --help");
   }
   std::vector<NodeFacts> nodes;
@@ -288,7 +285,7 @@ int run_compare(int argc, const char* const* argv) {
       from.push_back(file);
       nodes.push_back(std::move(node));
     }
-  if (same_name)  // as of pods, or of trees: the files tell them apart
+  if (same_name)  // pods and recorded nodes may share a name: use the files' names
     for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i].node = from[i];
   if (nodes.size() < 2)
     throw UsageError(

@@ -1,5 +1,6 @@
 #include "system.hpp"
 
+#include <multinode/address.hpp>
 #include <multinode/check.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/text.hpp>
@@ -7,7 +8,6 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
 #include <net/if.h>
 #include <unistd.h>
 
@@ -16,7 +16,6 @@
 #endif
 
 #include <algorithm>
-#include <bit>
 #include <cctype>
 #include <charconv>
 #include <cstring>
@@ -40,8 +39,8 @@ struct Text {
   int error = 0;      // errno
 };
 
-// Three system calls and no allocation: there are thousands of empty slots. Non-blocking: a FIFO in a file's place must
-// not hold us up.
+// Three system calls and no allocation, because there are thousands of empty slots. Non-blocking, because a FIFO may be
+// in the place of a file.
 std::string_view read_into(std::span<char> buffer, int folder, const char* name, int& error) {
   error = 0;
   const Descriptor file(openat(folder, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
@@ -65,7 +64,7 @@ bool is_plain(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-// What fits into NCCL_IB_HCA and into a line of a table.
+// A name that NCCL_IB_HCA and a row of a table can hold.
 bool is_name(std::string_view text) {
   return !text.empty() && text.size() < 64 && is_plain(text) && text.find_first_of(" ,:=^/'\"\\") == text.npos;
 }
@@ -173,14 +172,8 @@ class Reader {
     return fs::canonical(system_.root / file, error);
   }
 
-  // In natural order; a folder that is not there has none.
+  // In natural order; empty if there is no such folder.
   std::vector<std::string> names(const fs::path& folder) {
-    std::vector<std::string> found = unsorted_names(folder);
-    std::ranges::sort(found, [](const auto& a, const auto& b) { return strverscmp(a.c_str(), b.c_str()) < 0; });
-    return found;
-  }
-
-  std::vector<std::string> unsorted_names(const fs::path& folder) {
     std::vector<std::string> found;
     const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir((system_.root / folder).c_str()), closedir);
     if (!stream) {
@@ -196,22 +189,19 @@ class Reader {
       }
       found.emplace_back(name);
     }
+    std::ranges::sort(found, [](const auto& a, const auto& b) { return strverscmp(a.c_str(), b.c_str()) < 0; });
     return found;
   }
 
-  // One line of printable text; "" where there is no such file, or nothing good in it.
+  // One line of printable text; "" if there is no such file, or if it holds anything else.
   std::string word(const fs::path& file) {
-    Text text = read_at(AT_FDCWD, (system_.root / file).c_str());
+    const Text text = read_at(AT_FDCWD, (system_.root / file).c_str());
     if (text.error) {
       if (text.error != ENOENT && text.error != ENOTDIR) problem(file, std::strerror(text.error));
       return "";
     }
-    return checked(file, std::move(text.value));
-  }
-
-  std::string checked(const fs::path& file, std::string text) {
-    if (text.size() < 256 && is_plain(text)) return text;
-    problem(file, shown(text) + " is not a line of text");
+    if (text.value.size() < 256 && is_plain(text.value)) return text.value;
+    problem(file, shown(text.value) + " is not a line of text");
     return "";
   }
 
@@ -281,22 +271,19 @@ class Reader {
     port.state = state(folder / "state");
     port.phys_state = state(folder / "phys_state");
     port.rate = word(folder / "rate");
-    if (!port.rate.empty()) {
-      const char* const end = port.rate.data() + port.rate.size();
-      double rate = 0;
-      const auto [after, error] = std::from_chars(port.rate.data(), end, rate);
-      if (error == std::errc() && std::string_view(after, end).starts_with(" Gb/sec") && rate >= 0 && rate < 1e6)
-        port.gbit_per_second = rate;
-      else
-        problem(folder / "rate", shown(port.rate) + " is not a rate such as '100 Gb/sec (4X EDR)'");
-    }
+    const std::size_t unit = port.rate.find(" Gb/sec");
+    const auto rate = multinode::number_of<double>(std::string_view(port.rate).substr(0, unit));
+    if (unit != port.rate.npos && rate && *rate >= 0 && *rate < 1e6)
+      port.gbit_per_second = *rate;
+    else if (!port.rate.empty())
+      problem(folder / "rate", shown(port.rate) + " is not a rate such as '100 Gb/sec (4X EDR)'");
     gids(folder, port);
     for (const Gid& gid : port.gids)
       if (!gid.net_device.empty()) add_net(device, gid.net_device);
     return port;
   }
 
-  // Three system calls an empty slot: a table has 1024 of them, and a machine 8 tables.
+  // Three system calls per empty slot: a table has 1024 slots, and a machine may have 8 tables.
   void gids(const fs::path& folder, Port& port) {
     const auto open_folder = [&](const fs::path& path) {
       return open((system_.root / path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -304,21 +291,14 @@ class Reader {
     const Descriptor table(open_folder(folder / "gids"));
     const Descriptor types(open_folder(folder / "gid_attrs/types"));
     const Descriptor net_devices(open_folder(folder / "gid_attrs/ndevs"));
-    std::vector<int> indices;
-    for (const std::string& name : unsorted_names(folder / "gids")) {
-      int index = -1;
-      if (parse_number(name, index) && index >= 0 && index < static_cast<int>(most_entries) &&
-          std::to_string(index) == name)
-        indices.push_back(index);
-      else
-        problem(folder / "gids" / name, "not an index of a GID table");
-    }
-    std::ranges::sort(indices);
-    if (!indices.empty()) port.slots = indices.back() + 1;
-    for (const int index : indices) {
+    for (const std::string& name : names(folder / "gids")) {
       Gid gid;
-      gid.index = index;
-      const std::string name = std::to_string(index);
+      if (!parse_number(name, gid.index) || gid.index < 0 || gid.index >= static_cast<int>(most_entries) ||
+          std::to_string(gid.index) != name) {
+        problem(folder / "gids" / name, "not an index of a GID table");
+        continue;
+      }
+      port.slots = gid.index + 1;  // the names ascend
       char buffer[128];
       int error = 0;
       const std::string_view text = read_into(buffer, table.get(), name.c_str(), error);
@@ -395,33 +375,6 @@ class Reader {
 
   System& system_;
 };
-
-bool is_this_machine(const fs::path& root) {
-  std::error_code error;
-  return fs::canonical(root, error) == "/sys";
-}
-
-void read_addresses(System& system) {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, freeifaddrs);
-  for (const ifaddrs* one = all; one; one = one->ifa_next) {
-    if (!one->ifa_addr || !one->ifa_netmask) continue;
-    const int family = one->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    const auto bytes = [&](const sockaddr* address) {
-      return family == AF_INET
-                 ? reinterpret_cast<const std::uint8_t*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
-                 : reinterpret_cast<const std::uint8_t*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
-    };
-    int bits = 0;
-    for (int i = 0; i < (family == AF_INET ? 4 : 16); ++i) bits += std::popcount(bytes(one->ifa_netmask)[i]);
-    char text[INET6_ADDRSTRLEN];
-    inet_ntop(family, bytes(one->ifa_addr), text, sizeof text);
-    for (NetDevice& net : system.net_devices)
-      if (net.name == one->ifa_name) net.addresses.push_back(text + ("/" + std::to_string(bits)));
-  }
-}
 
 #ifdef RDMA_HAVE_IBVERBS
 // In a pod, sysfs shows the slots of other network namespaces as empty. libibverbs and NCCL see their addresses.
@@ -507,8 +460,10 @@ System read_system(const fs::path& root) {
   reader.devices();
   reader.net_devices();
   reader.gpus();
-  if (is_this_machine(root)) {
-    read_addresses(system);
+  if (fs::canonical(root, error) == "/sys") {
+    const auto addresses = multinode::addresses_by_interface();
+    for (NetDevice& net : system.net_devices)
+      if (const auto found = addresses.find(net.name); found != addresses.end()) net.addresses = found->second;
 #ifdef RDMA_HAVE_IBVERBS
     if (!system.devices.empty()) read_ports(system);
 #endif

@@ -1,4 +1,4 @@
-// system.hpp: the RDMA devices, network interfaces and GPUs of a machine, as sysfs tells of them.
+// system.hpp: the RDMA devices, network interfaces and GPUs of a machine, as sysfs shows them.
 #pragma once
 
 #include <array>
@@ -19,8 +19,8 @@ struct Gid {
   int index = 0;
   std::array<std::uint8_t, 16> address{};
   GidType type = GidType::unknown;
-  std::string net_device = "";  // "": not told
-  std::string unreadable = "";  // why its type or net device could not be read: "Invalid argument"; "": they could
+  std::string net_device = "";  // "": unknown
+  std::string unreadable = "";  // why its type or net device cannot be read: "type: Invalid argument"; "": both can
   int type_error = 0;           // errno of reading its type
 
   bool is_link_local() const;       // fe80::/10
@@ -32,10 +32,10 @@ struct Gid {
 struct Port {
   int number = 1;
   LinkLayer link_layer = LinkLayer::unknown;
-  std::string state;       // "ACTIVE", "DOWN"; "" where unreadable
+  std::string state;       // "ACTIVE", "DOWN"; "": unreadable
   std::string phys_state;  // "LinkUp"
   double gbit_per_second = 0;
-  std::string rate;                        // as sysfs says: "100 Gb/sec (4X EDR)"
+  std::string rate;                        // as in sysfs: "100 Gb/sec (4X EDR)"
   std::optional<int> active_mtu, max_mtu;  // bytes, from libibverbs; sysfs does not have them
   std::vector<Gid> gids;
   int slots = 0;  // of the GID table
@@ -46,7 +46,7 @@ struct Device {
   std::string name;  // mlx5_0
   std::string firmware, board, node_type;
   std::string pci;     // 0000:3b:00.0; "" for a virtual device
-  int numa_node = -1;  // -1: not told
+  int numa_node = -1;  // -1: unknown
   bool is_virtual_function = false;
   std::vector<std::string> net_devices;
   std::vector<Port> ports;
@@ -62,10 +62,10 @@ struct NetDevice {
   bool is_bond = false;
   bool has_default_route = false;
   int mtu = 0;
-  std::optional<int> vlan = {};  // its number, 0 where not told
+  std::optional<int> vlan = {};  // its number; 0: unknown
   bool is_virtual = false;       // no hardware below it: lo, a bridge, a veth
   std::string pci = "";
-  std::vector<std::string> addresses = {};  // "192.168.77.1/24"; sysfs does not have them: only where the root is /sys
+  std::vector<std::string> addresses = {};  // "192.168.77.1/24"; sysfs lacks them: empty unless the root is /sys
 };
 
 struct Gpu {
@@ -78,13 +78,13 @@ struct System {
   std::vector<Device> devices;
   std::vector<NetDevice> net_devices;
   std::vector<Gpu> gpus;
-  std::vector<std::string> problems;  // a line for each file that could not be understood: "PATH: why"
+  std::vector<std::string> problems;  // one line per file that could not be understood: "PATH: why"
 
-  const NetDevice* find_net_device(const std::string& name) const;  // null: none of this name
+  const NetDevice* find_net_device(const std::string& name) const;  // null: no such net device
 };
 
-// Never throws for what it finds in the files: that goes to `problems`. Throws multinode::UsageError where `root` is no
-// folder. A machine without RDMA has no devices.
+// Reports bad files in `problems`. Throws multinode::UsageError if `root` is not a folder. A machine without RDMA has
+// no devices.
 System read_system(const std::filesystem::path& root = "/sys");
 
 // On one line, with ? for control characters.
@@ -96,8 +96,8 @@ std::filesystem::path machine_of(const std::filesystem::path& sysfs);
 // The PCI addresses from the host bridge down to a device; empty if there is none.
 std::vector<std::string> pci_path(const System& system, const std::string& pci);
 
-// Whether two devices are close: 0 the same PCI switch, 1 the same NUMA node, 2 another, 3 not known. From their PCI
-// addresses' paths below root/devices.
+// How far two devices are apart, by the paths of their PCI addresses below root/devices: 0 the same PCI switch, 1 the
+// same NUMA node, 2 another NUMA node, 3 unknown.
 int distance(const System& system, const std::string& pci_a, const std::string& pci_b);
 
 // The nearest of some places to a PCI address; none if no distance is known.

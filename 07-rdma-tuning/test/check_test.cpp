@@ -1,4 +1,4 @@
-// What `rdma_tune check` finds. The trees stand in for machines that have the fault; they are written here.
+// What `rdma_tune check` and `advise` find in trees that stand for machines with a fault.
 #include "rdma_tune/check.hpp"
 
 #include "tree.hpp"
@@ -25,7 +25,7 @@ std::string limits(const std::string& memlock) {
          memlock + "  " + memlock + "  bytes\\n\n";
 }
 
-// A machine with one RoCE card, rail0 at MTU 9000, and nothing wrong; tests damage it.
+// A machine with one RoCE card, rail0 at MTU 9000, and no fault. The tests add faults.
 const std::string machine = R"(include ipv4-link-local
 F 444 /sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence = 0\n
 F 444 /sys/class/infiniband/mlx5_0/ports/1/hw_counters/packet_seq_err = 0\n
@@ -60,7 +60,7 @@ std::string all(const std::vector<Finding>& findings) {
   return text;
 }
 
-// The finding whose `what` contains the word; fails the test where it is not there once.
+// The finding whose `what` contains the word; fails the test unless there is exactly one.
 Finding of(const std::vector<Finding>& findings, const std::string& word) {
   std::vector<Finding> found;
   for (const Finding& finding : findings)
@@ -198,7 +198,7 @@ TEST(Check, AccessControlServices) {
   put(0x148, 0x0002);
   write(space);
   expect(of(machine.check(), "ACS"), Severity::fine, "none redirects");
-  write(space.substr(0, 64));  // what others than root see
+  write(space.substr(0, 64));  // what users other than root see
   expect(of(machine.check(), "ACS"), Severity::unknown, "not readable", "as root");
   write(space.substr(0, 256));  // a conventional bridge
   expect(of(machine.check(), "ACS"), Severity::fine, "none redirects");
@@ -241,13 +241,13 @@ TEST(Advice, EachSetting) {
       {one_gpu, {{"NCCL_NET_GDR_LEVEL", "SYS"}}, "GDR_LEVEL", Severity::note, "SYS", ""},
       {"eight-hcas", {}, "GDR_LEVEL", Severity::note, "not set", "share only the CPU"},
       {"bond-12", {}, "CROSS_NIC", Severity::fine, "not set", "one RDMA device"},
-      {"two-indices", {}, "CROSS_NIC", Severity::fine, "not set", "2 by itself"},
-      {"two-indices", {{"NCCL_CROSS_NIC", "1"}}, "CROSS_NIC", Severity::note, "1", "2 by itself"},
+      {"two-indices", {}, "CROSS_NIC", Severity::fine, "not set", "the default, 2, keeps"},
+      {"two-indices", {{"NCCL_CROSS_NIC", "1"}}, "CROSS_NIC", Severity::note, "1", "the default, 2, keeps"},
       {"two-indices", {}, "QPS", Severity::fine, "not set", "UDP port"},
       {"infiniband", {}, "QPS", Severity::fine, "not set", "subnet manager"},
-      {"two-indices", {}, "ADAPTIVE", Severity::fine, "not set", "0 by itself on RoCE"},
+      {"two-indices", {}, "ADAPTIVE", Severity::fine, "not set", "the default is 0 on RoCE"},
       {"two-indices", {{"NCCL_IB_ADAPTIVE_ROUTING", "1"}}, "ADAPTIVE", Severity::note, "1", ""},
-      {"infiniband", {}, "ADAPTIVE", Severity::fine, "not set", "1 by itself on InfiniBand"},
+      {"infiniband", {}, "ADAPTIVE", Severity::fine, "not set", "the default is 1 on InfiniBand"},
       {"infiniband", {}, "NCCL_IB_SL", Severity::fine, "not set", "ask the administrator"},
       {"mlx5-pairs", {}, "NCCL_IB_TC", Severity::note, "not set", "106"},
       {class_of_cm, {}, "NCCL_IB_TC", Severity::note, "rdma_cm with 104", ""},

@@ -3,7 +3,6 @@
 #include "tree.hpp"
 
 #include <multinode/check.hpp>
-#include <multinode/text.hpp>
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>
@@ -16,32 +15,27 @@ using rdma::Choice, rdma::choose, rdma::Export, rdma::Family, rdma::PortChoice, 
     rdma::Wanted;
 using rdma::testing::Tree;
 
-// A tree, read, and what is chosen of it.
+// A tree, what rdma_tune reads from it, and its choice.
 struct Chosen {
   Tree tree;
   System system;
   Choice choice;
   explicit Chosen(const std::string& name, const Wanted& wanted = {}, const std::string& more = "")
-      : tree(Tree::load(name)) {
-    tree.add(more);
-    system = rdma::read_system(tree.sys());
-    choice = choose(system, wanted);
-  }
+      : tree("include " + name + "\n" + more), system(rdma::read_system(tree.sys())), choice(choose(system, wanted)) {}
 
-  const PortChoice& port(const std::string& device) const {
-    for (const PortChoice& port : choice.ports)
-      if (port.device->name == device) return port;
-    throw std::runtime_error("no device " + device);
+  // A line for each port, GID and warning: "mlx5_1: port is DOWN", "mlx5_0 3: chosen, RoCE v2, IPv4", "warning: ...".
+  std::string text() const {
+    std::string all;
+    for (const PortChoice& port : choice.ports) {
+      all += port.device->name + ": " + (port.usable ? "usable" : port.reason) + "\n";
+      for (std::size_t i = 0; i < port.gids.size(); ++i)
+        all += port.device->name + " " + std::to_string(port.port->gids[i].index) +
+               (port.gids[i].chosen ? ": chosen, " : ": ") + port.gids[i].reason + "\n";
+    }
+    for (const std::string& warning : choice.warnings) all += "warning: " + warning + "\n";
+    return all;
   }
-  int index(const std::string& device) const { return port(device).chosen; }
-  std::string reason(const std::string& device, int index) const {
-    const PortChoice& p = port(device);
-    for (std::size_t i = 0; i < p.gids.size(); ++i)
-      if (p.port->gids[i].index == index) return p.gids[i].chosen ? "chosen" : p.gids[i].reason;
-    return "left out";
-  }
-  std::string warnings() const { return multinode::join(choice.warnings, "\n"); }
-  // "NAME=value ..." but for what is the same everywhere.
+  // "NAME=value ...", without the variables whose values are always the same.
   std::string exports(rdma::NcclVersion nccl = {2, 28}, bool by_index = false) const {
     std::string all;
     for (const Export& one : rdma::exports(system, choice, nccl, by_index))
@@ -53,78 +47,119 @@ struct Chosen {
 
 Wanted on(const std::string& subnet) { return {.subnet = Subnet::parse(subnet)}; }
 
-TEST(Choice, OfRealSoftRoceDevices) {
-  const std::string soft = "UCX_NET_DEVICES=rxe0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n";
-  const Chosen plain("s1-plain");
-  EXPECT_EQ(plain.reason("rxe0", 0), "link-local (fe80)");
-  EXPECT_EQ(plain.reason("rxe0", 1), "chosen");
-  EXPECT_EQ(plain.reason("rxe0", 2), "IPv6");
-  EXPECT_EQ(plain.reason("rxe0", 3), "left out");
-  EXPECT_EQ(plain.port("rxe0").gids[1].reason, "RoCE v2, IPv4");
-  EXPECT_EQ(plain.exports(), soft);
-  EXPECT_EQ(plain.warnings(), "");
-  EXPECT_EQ(perftest_arguments(plain.choice), "-d rxe0 -i 1 -x 1");
+const std::string link_local_on_rail1 = "addresses mlx5_1 rail1 2 169.254.1.9";
 
-  const Chosen twice("s2-readd");
-  EXPECT_EQ(twice.index("rxe0"), 1);
-  EXPECT_EQ(twice.reason("rxe0", 3), "fits too, but 1 comes first; see --subnet");
-  EXPECT_SAYS(twice.warnings(), "rxe0 port 1: 2 GIDs fit, and the first is taken");
-  const Chosen other("s2-readd", on("10.9.0.0/16"));
-  EXPECT_EQ(other.index("rxe0"), 3);
-  EXPECT_EQ(other.reason("rxe0", 1), "not in 10.9.0.0/16");
-
-  const Chosen vlan("s4-vlan");
-  EXPECT_EQ(vlan.exports(), soft);
-  EXPECT_EQ(vlan.reason("rxe0", 4), "VLAN 100");
-  EXPECT_EQ(Chosen("s4-vlan", {.subnet = Subnet::parse("192.168.100.0/24"), .vlan = true}).index("rxe0"), 4);
-
-  const Chosen three("s5-multi");
-  EXPECT_EQ(three.exports(), "UCX_NET_DEVICES=rxe0:1,rxe1:1,rxe2:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n");
-  EXPECT_SAYS(three.warnings(), "rxe0 port 1 is slower than others (2.5 Gb/sec");
-
-  const Chosen down("s6-down");
-  EXPECT_EQ(down.exports(), soft);
-  EXPECT_EQ(down.reason("rxe1", 1), "port is DOWN");
-  EXPECT_EQ(down.reason("rxe1", 0), "link-local (fe80)");
-  EXPECT_FALSE(down.port("rxe2").usable);
-
-  EXPECT_EQ(Chosen("s7-bond").exports(),
-            "UCX_NET_DEVICES=rxe_bond_0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n");
-}
-
-TEST(Choice, Ipv6WhereThereIsNoIpv4) {
-  const Chosen soft("s3-nov4");
-  EXPECT_EQ(soft.index("rxe0"), 2);
-  EXPECT_EQ(soft.warnings(), "no IPv4 GID is usable: IPv6 GIDs are used");
-  const Chosen mlx5("ipv6-only");
-  EXPECT_EQ(mlx5.index("mlx5_0"), 3);
-  EXPECT_EQ(mlx5.reason("mlx5_0", 2), "RoCE v1");
-  const Chosen none("ipv6-only", {.family = Family::ipv4});
-  EXPECT_FALSE(none.choice.has_rdma());
-  EXPECT_EQ(none.reason("mlx5_0", 3), "IPv6");
-  EXPECT_EQ(none.warnings(), "mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, IPv6");
-  EXPECT_EQ(Chosen("s1-plain", {.family = Family::ipv6}).index("rxe0"), 2);
-  EXPECT_EQ(Chosen("mlx5-pairs", {.family = Family::ipv6}).index("mlx5_0"), 5);
-  EXPECT_EQ(Chosen("s1-plain", on("fd00::/8")).index("rxe0"), 2);
-}
-
-// Shared mode: the RDMA device is seen from a namespace that its network interface is not in.
-TEST(Choice, OfAnotherNetworkNamespace) {
-  const std::string classes =
+TEST(Choice, OfEachTree) {
+  const std::string soft = "UCX_NET_DEVICES=rxe0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n",
+                    sockets = "NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME==eth0 UCX_NET_DEVICES=eth0",
+                    rule = "NCCL_IB_ADDR_FAMILY=AF_INET NCCL_IB_ROCE_VERSION_NUM=2 NCCL_IB_ADDR_RANGE=",
+                    of_8 = "mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1";
+  // The RDMA device is seen from a namespace that its network interface is not in.
+  const std::string shared_mode =
       "L /sys/class/infiniband/rxe_bond_0 -> ../../devices/virtual/infiniband/rxe_bond_0\n"
       "F 444 /sys/class/net/lo/flags = 0x9\\n\nF 444 /sys/class/net/lo/type = 772\\n\n"
       "F 644 /sys/class/net/bonding_masters = bond0\\n";
-  const Chosen shared("s8-netns-shared", {}, classes);
-  EXPECT_EQ(shared.reason("rxe_bond_0", 0), "link-local (fe80)");
-  EXPECT_EQ(shared.reason("rxe_bond_0", 1), "of another network namespace: no bond0 here");
-  EXPECT_EQ(shared.exports(), "NCCL_IB_DISABLE=1");
+  const struct {
+    std::string tree;
+    std::vector<std::string> lines;  // of Chosen::text()
+    std::string exports;             // "": not compared
+    Wanted wanted = {};
+    std::string more = "";  // lines added to the tree
+  } cases[] = {
+      {"s1-plain", {"rxe0 0: link-local (fe80)\n", "rxe0 1: chosen, RoCE v2, IPv4\n", "rxe0 2: IPv6\n"}, soft},
+      {"s1-plain", {"rxe0 2: chosen, RoCE v2, IPv6\n"}, "", {.family = Family::ipv6}},
+      {"s1-plain", {"rxe0 2: chosen"}, "", on("fd00::/8")},
+      {"s2-readd",
+       {"rxe0 1: chosen", "rxe0 3: fits too, but 1 comes first; see --subnet\n",
+        "warning: rxe0 port 1: 2 GIDs fit, and the first is taken"},
+       soft},
+      {"s2-readd", {"rxe0 1: not in 10.9.0.0/16\n", "rxe0 3: chosen"}, "", on("10.9.0.0/16")},
+      {"s3-nov4", {"rxe0 2: chosen", "warning: no IPv4 GID is usable: IPv6 GIDs are used\n"}, ""},
+      {"s4-vlan", {"rxe0 4: VLAN 100\n"}, soft},
+      {"s4-vlan", {"rxe0 4: chosen"}, "", {.subnet = Subnet::parse("192.168.100.0/24"), .vlan = true}},
+      {"s5-multi",
+       {"warning: rxe0 port 1 is slower than others (2.5 Gb/sec"},
+       "UCX_NET_DEVICES=rxe0:1,rxe1:1,rxe2:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n"},
+      {"s6-down", {"rxe1 0: link-local (fe80)\n", "rxe1 1: port is DOWN\n", "rxe2: port is DOWN\n"}, soft},
+      {"s7-bond", {}, "UCX_NET_DEVICES=rxe_bond_0:1 UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n"},
+      {"s8-netns-shared",
+       {"rxe_bond_0 0: link-local (fe80)\n", "rxe_bond_0 1: of another network namespace: no bond0 here\n"},
+       "NCCL_IB_DISABLE=1",
+       {},
+       shared_mode},
+      {"pod-vf",
+       {"mlx5_4 2: of another network namespace? cannot read its type: Is a directory\n", "mlx5_4 7: chosen"},
+       rule + "10.244.3.0/24 UCX_NET_DEVICES=mlx5_4:1 UCX_IB_GID_INDEX=7"},
+      {"mlx5-pairs", {"mlx5_0 2: RoCE v1\n", "mlx5_0 3: chosen", "mlx5_0 5: IPv6\n"}, ""},
+      {"mlx5-pairs", {"mlx5_0 5: chosen"}, "", {.family = Family::ipv6}},
+      {"mlx5-pairs",
+       {"mlx5_0: neither InfiniBand nor RoCE: node type RNIC\n"},
+       sockets,
+       {},
+       "F 444 /sys/class/infiniband/mlx5_0/node_type = 4: RNIC\\n"},
+      {"bond-12", {}, "UCX_NET_DEVICES=mlx5_bond_0:1 UCX_IB_GID_INDEX=15"},
+      {"ipv4-link-local",
+       {"mlx5_0 3: link-local (169.254)\n", "mlx5_0 5: chosen"},
+       rule + "10.1.0.0/24 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5"},
+      {"ipv6-only",  // NCCL looks for IPv4 unless a variable asks for IPv6
+       {"mlx5_0 2: RoCE v1\n", "mlx5_0 3: chosen"},
+       "NCCL_IB_ADDR_FAMILY=AF_INET6 NCCL_IB_ROCE_VERSION_NUM=2 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3"},
+      {"ipv6-only",
+       {"mlx5_0 3: IPv6\n", "warning: mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, IPv6\n"},
+       sockets,
+       {.family = Family::ipv4}},
+      {"ports-down",
+       {"mlx5_0 3: port is DOWN\n", "mlx5_2 3: port is INIT\n"},
+       "UCX_NET_DEVICES=mlx5_1:1 UCX_IB_GID_INDEX=3"},
+      {"vlan",
+       {"mlx5_0 5: VLAN 200\n",
+        "warning: mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, VLAN 200 (--vlan takes it)\n"},
+       sockets},
+      {"vlan", {}, "UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5", {.vlan = true}},
+      {"infiniband", {"mlx5_0 0: InfiniBand needs none\n"}, "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1"},
+      {"infiniband-and-roce",
+       {"mlx5_4 3: RoCE beside InfiniBand, which has more bandwidth; see --device\n"},
+       "NCCL_IB_HCA==" + of_8 + " UCX_NET_DEVICES=" + of_8},
+      {"infiniband-and-roce",
+       {"mlx5_0: not asked for\n"},
+       "NCCL_IB_HCA==mlx5_4:1,mlx5_9:1 UCX_NET_DEVICES=mlx5_4:1,mlx5_9:1 UCX_IB_GID_INDEX=3",
+       {.devices = {"mlx5_4", "mlx5_9"}}},
+      {"two-indices", {"mlx5_0 3: chosen", "mlx5_1 5: chosen"}, "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1"},
+      {"two-indices",  // without a range, NCCL takes 169.254.1.9, which comes first
+       {"mlx5_1 5: chosen"},
+       rule + "10.1.0.0/23 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1",
+       {},
+       link_local_on_rail1},
+      {"two-indices", {}, rule + "10.1.0.0/16 UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1", on("10.1.0.0/16")},
+      {"eight-hcas",
+       {},
+       "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 UCX_IB_GID_INDEX=3"},
+      {"unreadable",
+       {"mlx5_0 0: link-local (fe80)\nmlx5_0 2: RoCE v1\nmlx5_0 3: chosen", "mlx5_1: port state not known\n",
+        "mlx5_2: link layer not known\n"},
+       "NCCL_IB_HCA==mlx5_0:1 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3"},
+      {"no-device", {}, sockets},
+  };
+  for (const auto& [tree, lines, exports, wanted, more] : cases) {
+    SCOPED_TRACE(tree + " " + more);
+    const Chosen chosen(tree, wanted, more);
+    for (const std::string& line : lines) EXPECT_SAYS(chosen.text(), line);
+    EXPECT_EQ(exports.empty() ? "" : chosen.exports(), exports);
+  }
+}
 
-  const Chosen pod("pod-vf");
-  EXPECT_EQ(pod.index("mlx5_4"), 7);
-  EXPECT_EQ(pod.reason("mlx5_4", 2), "of another network namespace? cannot read its type: Is a directory");
-  EXPECT_EQ(pod.exports(),
-            "NCCL_IB_ADDR_FAMILY=AF_INET NCCL_IB_ROCE_VERSION_NUM=2 NCCL_IB_ADDR_RANGE=10.244.3.0/24 "
-            "UCX_NET_DEVICES=mlx5_4:1 UCX_IB_GID_INDEX=7");
+// The rule stays right when an index moves. NCCL before 2.21 has no rule and takes one index for all ports.
+TEST(Choice, AnIndexOnlyOnRequestOrWithoutARule) {
+  const Chosen one("ipv4-link-local"), two("two-indices");
+  const std::string by_index = "NCCL_IB_GID_INDEX=5 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5";
+  EXPECT_EQ(one.exports({2, 20}), by_index);
+  EXPECT_EQ(one.exports({2, 28}, true), by_index);
+  // NCCL 2.25 fails at a slot of the same network that it cannot read: no range avoids that slot.
+  const std::string slot = "G /sys/class/infiniband/mlx5_0/ports/1 3 10.1.0.6 ! !";
+  EXPECT_EQ(Chosen("ipv4-link-local", {}, slot).exports({2, 25}), by_index);
+  EXPECT_EQ(two.exports({2, 20}),
+            "NCCL_IB_HCA==mlx5_0:1 NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3");
+  EXPECT_SAYS(rdma::exports(two.system, two.choice, {2, 20}).at(0).remark, "without mlx5_1");
 }
 
 // An interface of the same name in this namespace, with other addresses.
@@ -141,76 +176,9 @@ TEST(Choice, AnAddressThatTheInterfaceDoesNotHave) {
   EXPECT_EQ(choose(system, {}).ports.at(0).chosen, 3);
 }
 
-TEST(Choice, OfHardware) {
-  const Chosen pairs("mlx5-pairs");
-  EXPECT_EQ(pairs.index("mlx5_0"), 3);
-  EXPECT_EQ(pairs.reason("mlx5_0", 2), "RoCE v1");
-  EXPECT_EQ(pairs.reason("mlx5_0", 5), "IPv6");
-
-  const Chosen bond("bond-12");
-  EXPECT_EQ(bond.exports(), "UCX_NET_DEVICES=mlx5_bond_0:1 UCX_IB_GID_INDEX=15");
-
-  const Chosen silent("ipv4-link-local");
-  EXPECT_EQ(silent.index("mlx5_0"), 5);
-  EXPECT_EQ(silent.reason("mlx5_0", 3), "link-local (169.254)");
-
-  const Chosen down("ports-down");
-  EXPECT_EQ(down.exports(), "UCX_NET_DEVICES=mlx5_1:1 UCX_IB_GID_INDEX=3");
-  EXPECT_EQ(down.reason("mlx5_0", 3), "port is DOWN");
-  EXPECT_EQ(down.reason("mlx5_2", 3), "port is INIT");
-}
-
-TEST(Choice, OfAVlan) {
-  const Chosen without("vlan");
-  EXPECT_FALSE(without.choice.has_rdma());
-  EXPECT_EQ(without.reason("mlx5_0", 5), "VLAN 200");
-  EXPECT_EQ(without.warnings(), "mlx5_0 port 1: no GID fits: link-local (fe80), RoCE v1, VLAN 200 (--vlan takes it)");
-  EXPECT_EQ(Chosen("vlan", {.vlan = true}).exports(), "UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5");
-}
-
-TEST(Choice, InfiniBandNeedsNoGid) {
-  const Chosen chosen("infiniband");
-  EXPECT_EQ(chosen.exports(), "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1");
-  EXPECT_EQ(chosen.reason("mlx5_0", 0), "InfiniBand needs none");
-  EXPECT_EQ(perftest_arguments(chosen.choice), "-d mlx5_0 -i 1");
-}
-
-TEST(Choice, InfiniBandOrRoceNotBoth) {
-  const Chosen both("infiniband-and-roce");
-  EXPECT_EQ(both.exports(),
-            "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1 "
-            "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_5:1,mlx5_6:1,mlx5_7:1,mlx5_8:1");
-  EXPECT_EQ(both.reason("mlx5_4", 3), "RoCE beside InfiniBand, which has more bandwidth; see --device");
-  EXPECT_EQ(both.index("mlx5_4"), -1);
-  const Chosen roce("infiniband-and-roce", {.devices = {"mlx5_4", "mlx5_9"}});
-  EXPECT_EQ(roce.exports(), "NCCL_IB_HCA==mlx5_4:1,mlx5_9:1 UCX_NET_DEVICES=mlx5_4:1,mlx5_9:1 UCX_IB_GID_INDEX=3");
-  EXPECT_EQ(roce.port("mlx5_0").reason, "not asked for");
-}
-
-TEST(Choice, DifferentIndices) {
-  const Chosen chosen("two-indices");
-  EXPECT_EQ(chosen.index("mlx5_0"), 3);
-  EXPECT_EQ(chosen.index("mlx5_1"), 5);
-  EXPECT_EQ(chosen.exports(), "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1");
-  // One index for all is all that it knows.
-  EXPECT_EQ(chosen.exports({2, 20}),
-            "NCCL_IB_HCA==mlx5_0:1 NCCL_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3");
-  EXPECT_SAYS(rdma::exports(chosen.system, chosen.choice, {2, 20}).at(0).remark, "without mlx5_1");
-}
-
-// 169.254 before the address on one of them: only a range keeps NCCL from it.
-TEST(Choice, DifferentIndicesAndARange) {
-  const Chosen chosen("two-indices", {}, "addresses mlx5_1 rail1 2 169.254.1.9");
-  EXPECT_EQ(chosen.index("mlx5_1"), 5);
-  EXPECT_EQ(chosen.exports(),
-            "NCCL_IB_ADDR_FAMILY=AF_INET NCCL_IB_ROCE_VERSION_NUM=2 NCCL_IB_ADDR_RANGE=10.1.0.0/23 "
-            "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1");
-  EXPECT_SAYS(Chosen("two-indices", on("10.1.0.0/16")).exports(), "NCCL_IB_ADDR_RANGE=10.1.0.0/16 ");
-}
-
-// The networks' own prefixes, where they are known: other nodes' addresses are in there too.
+// Where the interfaces' prefixes are known, the range covers the addresses of the other nodes.
 TEST(Choice, TheRangeIsThatOfTheInterfaces) {
-  const Tree tree("include two-indices\naddresses mlx5_1 rail1 2 169.254.1.9");
+  const Tree tree("include two-indices\n" + link_local_on_rail1);
   System system = rdma::read_system(tree.sys());
   for (rdma::NetDevice& net : system.net_devices) {
     if (net.name == "rail0") net.addresses = {"fe80::1/64", "10.1.0.5/20"};
@@ -248,55 +216,6 @@ TEST(Choice, TheInterfaceForSockets) {
   EXPECT_EQ(socket_interface({lo, ipoib}), "=ib0");
   EXPECT_EQ(socket_interface({container, lo}), "=eth0");
   EXPECT_EQ(socket_interface({eth0, route}), "=veth0");
-}
-
-TEST(Choice, OnlyInfiniBandAndRoce) {
-  const std::string device = "/sys/class/infiniband/mlx5_0/node_type";
-  const Chosen iwarp("mlx5-pairs", {}, "F 444 " + device + " = 4: RNIC\\n");
-  EXPECT_EQ(iwarp.port("mlx5_0").reason, "neither InfiniBand nor RoCE: node type RNIC");
-  EXPECT_FALSE(iwarp.choice.has_rdma());
-}
-
-TEST(Choice, AllOfEight) {
-  const Chosen chosen("eight-hcas");
-  EXPECT_EQ(
-      chosen.exports(),
-      "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_7:1 UCX_IB_GID_INDEX=3");
-}
-
-// The rule is what stays right when an index moves. An index comes on request, and where no rule leads NCCL there.
-TEST(Choice, AnIndexOnlyOnRequestOrWithoutARule) {
-  const Chosen silent("ipv4-link-local");
-  EXPECT_EQ(silent.exports(),
-            "NCCL_IB_ADDR_FAMILY=AF_INET NCCL_IB_ROCE_VERSION_NUM=2 NCCL_IB_ADDR_RANGE=10.1.0.0/24 "
-            "UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5");
-  EXPECT_EQ(silent.exports({2, 20}), "NCCL_IB_GID_INDEX=5 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5");
-  EXPECT_EQ(silent.exports({2, 28}, true), "NCCL_IB_GID_INDEX=5 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5");
-  // NCCL 2.25 fails at a slot of the same network that it cannot read: no range leads it past.
-  const std::string slots = "G /sys/class/infiniband/mlx5_0/ports/1 3 10.1.0.6 ! !";
-  EXPECT_EQ(Chosen("ipv4-link-local", {}, slots).exports({2, 25}),
-            "NCCL_IB_GID_INDEX=5 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=5");
-  // IPv6 alone: NCCL wants IPv4 unless told.
-  EXPECT_EQ(Chosen("ipv6-only").exports(),
-            "NCCL_IB_ADDR_FAMILY=AF_INET6 NCCL_IB_ROCE_VERSION_NUM=2 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3");
-}
-
-TEST(Choice, WithoutRdma) {
-  const Chosen chosen("no-device");
-  EXPECT_FALSE(chosen.choice.has_rdma());
-  EXPECT_EQ(chosen.exports(), "NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME==eth0 UCX_NET_DEVICES=eth0");
-  EXPECT_EQ(perftest_arguments(chosen.choice), "");
-}
-
-TEST(Choice, WhatCannotBeReadIsNotTaken) {
-  const Chosen chosen("unreadable");
-  EXPECT_EQ(chosen.index("mlx5_0"), 3);
-  EXPECT_EQ(chosen.reason("mlx5_0", 1), "left out");
-  EXPECT_EQ(chosen.port("mlx5_1").reason, "port state not known");
-  EXPECT_EQ(chosen.port("mlx5_2").reason, "link layer not known");
-  EXPECT_EQ(chosen.exports(),
-            "NCCL_IB_HCA==mlx5_0:1 "
-            "UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3");
 }
 
 TEST(Subnet, ParsedAndPrinted) {

@@ -8,7 +8,9 @@
 // NCCL's functions were taken unchanged from its source; only the calls of libibverbs and the files were replaced.
 #include "rdma_tune/nccl_gid.hpp"
 #include "rdma_tune/options.hpp"
+#include "tree.hpp"
 
+#include <multinode/check.hpp>
 #include <multinode/text.hpp>
 
 #include <arpa/inet.h>
@@ -28,6 +30,7 @@
 namespace gid_answers_test {
 
 using nlohmann::json;
+using rdma::NcclVersion, rdma::parse_nccl_version;
 
 rdma::Gid gid_of(const json& slot) {
   static const std::map<std::string, int> errors{
@@ -59,7 +62,7 @@ rdma::System system_of(const json& tree) {
   return system;
 }
 
-json answer_of(const rdma::NcclNode& node, rdma::NcclVersion nccl) {
+json answer_of(const rdma::NcclNode& node, NcclVersion nccl) {
   json answer = json::object();
   for (const auto& [device, port, gid] : node.ports) {
     if (gid.failure == "SIGSEGV") return {{"*", "crash: SIGSEGV"}};
@@ -70,7 +73,7 @@ json answer_of(const rdma::NcclNode& node, rdma::NcclVersion nccl) {
       of_port = "undefined: " + gid.text();
     else if (gid.index() > 255)
       of_port = "truncated: " + gid.text() + " to " + std::to_string(gid.index() & 255);
-    else if (port->link_layer != rdma::LinkLayer::infiniband || nccl >= rdma::NcclVersion{2, 22, 0})
+    else if (port->link_layer != rdma::LinkLayer::infiniband || nccl >= NcclVersion{2, 22, 0})
       of_port = gid.index();
   }
   return answer;
@@ -98,7 +101,7 @@ TEST(GidAnswers, AgreeWithNccl) {
   struct Counts {
     int agree = 0, disagree = 0, undefined = 0;
   };
-  std::map<rdma::NcclVersion, Counts> counts;
+  std::map<NcclVersion, Counts> counts;
   int lines = 0;
   std::ifstream file(RDMA_GID_ANSWERS);
   for (std::string line; std::getline(file, line); ++lines) {
@@ -108,7 +111,7 @@ TEST(GidAnswers, AgreeWithNccl) {
     for (const auto& [name, value] : one.at("env").items()) variables[name] = value;
     for (const json& answer : one.at("answers"))
       for (const std::string version : answer.at("nccl")) {
-        const rdma::NcclVersion nccl = rdma::parse_nccl_version(version);
+        const NcclVersion nccl = parse_nccl_version(version);
         const json got = answer_of(nccl_node(system, nccl, variables), nccl);
         const bool same = agree(got, answer.at("answer"));
         const bool undefined = answer.at("answer").dump().find("undefined") != std::string::npos;
@@ -126,6 +129,31 @@ TEST(GidAnswers, AgreeWithNccl) {
     EXPECT_EQ(of.disagree, 0) << version.text();
     EXPECT_EQ(of.agree + of.undefined + of.disagree, lines) << version.text();
   }
+}
+
+TEST(Node, WhetherNcclUsesRdma) {
+  const auto tree = rdma::testing::Tree::load("infiniband-and-roce");
+  const rdma::System system = rdma::read_system(tree.sys());
+  const auto reason = [&](const multinode::Environment& variables) {
+    return nccl_node(system, {2, 28}, variables).reason;
+  };
+  EXPECT_EQ(reason({}), "");
+  EXPECT_EQ(reason({{"NCCL_NET", "ib"}}), "");
+  EXPECT_EQ(reason({{"NCCL_SOCKET_IFNAME", "eth"}}), "");
+  EXPECT_EQ(reason({{"NCCL_IB_DISABLE", "1"}}), "NCCL_IB_DISABLE=1");
+  EXPECT_EQ(reason({{"NCCL_NET", "Socket"}}), "NCCL_NET=Socket");
+  EXPECT_EQ(reason({{"NCCL_IB_HCA", "^"}}), "NCCL_IB_HCA");
+  EXPECT_EQ(reason({{"NCCL_SOCKET_IFNAME", "nope"}}), "it fails: NCCL_SOCKET_IFNAME=nope names no interface here");
+}
+
+TEST(NcclVersion, ParsedAndCompared) {
+  EXPECT_EQ(parse_nccl_version("2.26.2").text(), "2.26.2");
+  EXPECT_EQ(parse_nccl_version("2.26").text(), "2.26");
+  EXPECT_LT(parse_nccl_version("2.26.1"), (NcclVersion{2, 26, 2}));
+  EXPECT_GE(parse_nccl_version("2.26"), (NcclVersion{2, 26, 2}));
+  EXPECT_GT(parse_nccl_version("3.0"), (NcclVersion{2, 26, 2}));
+  for (const char* text : {"", "2", "2.", "2.x", "v2.20", "2.20.", "2.20.1.1", "2.-1", "2.20-1", "2..3"})
+    EXPECT_THROW(parse_nccl_version(text), multinode::UsageError) << text;
 }
 
 }  // namespace gid_answers_test

@@ -3,12 +3,15 @@
 #include <multinode/descriptor.hpp>
 #include <multinode/socket.hpp>
 
+#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/utsname.h>
 
+#include <bit>
+#include <cstddef>
 #include <memory>
 
 namespace multinode {
@@ -17,6 +20,27 @@ std::string host_name() {
   utsname names{};
   uname(&names);
   return names.nodename;
+}
+
+std::map<std::string, std::vector<std::string>> addresses_by_interface() {
+  std::map<std::string, std::vector<std::string>> addresses;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return addresses;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> guard(all, &freeifaddrs);
+  for (const ifaddrs* i = all; i; i = i->ifa_next) {
+    if (!i->ifa_addr || !i->ifa_netmask) continue;
+    const int family = i->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const std::size_t begin = family == AF_INET ? offsetof(sockaddr_in, sin_addr) : offsetof(sockaddr_in6, sin6_addr);
+    const std::size_t size = family == AF_INET ? sizeof(in_addr) : sizeof(in6_addr);
+    const auto* const mask = reinterpret_cast<const unsigned char*>(i->ifa_netmask) + begin;
+    int bits = 0;
+    for (std::size_t byte = 0; byte < size; ++byte) bits += std::popcount(mask[byte]);
+    char text[INET6_ADDRSTRLEN];
+    inet_ntop(family, reinterpret_cast<const unsigned char*>(i->ifa_addr) + begin, text, sizeof text);
+    addresses[i->ifa_name].push_back(std::string(text) + "/" + std::to_string(bits));
+  }
+  return addresses;
 }
 
 namespace detail {

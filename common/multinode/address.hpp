@@ -4,7 +4,9 @@
 #include <multinode/descriptor.hpp>
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <vector>
 
 #include <sys/socket.h>
 
@@ -14,6 +16,9 @@ struct Endpoint;
 
 // This machine's name, as uname() gives it.
 std::string host_name();
+
+// The addresses of each network interface, as "10.0.0.3/24"; empty if the kernel does not list them.
+std::map<std::string, std::vector<std::string>> addresses_by_interface();
 
 namespace detail {
 
