@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 directives=(--name 04-ddp --array-type PYTORCH --replicas 2 --total-runtime 1h --preempt RESUMABLE) # EDIT
 # Trains. Submitted again, it resumes from the workspace's newest checkpoint.
+# As PyTorch Lightning in the tutorial: OPTIONS='--epochs 5 --optimizer adam --patience 3'
 # Submit it where ngc is logged in: bash 04-ddp.sh
 set -euo pipefail
 source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, IMAGE, ace, instance, workspace
