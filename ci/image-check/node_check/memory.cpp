@@ -240,16 +240,12 @@ std::optional<double> peak_of_a_core(const std::string& cpuinfo) {
 
 std::string why_slow(double rate, std::optional<double> peak, const std::string& library) {
   if (!peak || rate >= *peak / 8) return "";
+  const auto text = fmt::format("one core does {:.2g} GFLOP/s, and can do {:.0f}", rate / 1e9, *peak / 1e9);
   for (const char* optimised : {"openblas", "mkl", "blis", "atlas", "aocl", "nvpl"})
-    if (library.find(optimised) != std::string::npos)
-      return rate >= *peak / 32 ? ""
-                                : fmt::format("one core does {:.2g} GFLOP/s, and can do {:.0f}{}", rate / 1e9,
-                                              *peak / 1e9, likely_causes());
-  return fmt::format(
-      "one core does {:.2g} GFLOP/s, and can do {:.0f}: {} is probably the reference BLAS; install OpenBLAS (apt "
-      "install "
-      "libopenblas0-pthread), BLIS or MKL, and see ldd",
-      rate / 1e9, *peak / 1e9, library.empty() ? "the BLAS" : library);
+    if (library.find(optimised) != std::string::npos) return rate >= *peak / 32 ? "" : text + likely_causes();
+  return text + ": " + (library.empty() ? "the BLAS" : library) +
+         " is probably the reference BLAS; install OpenBLAS (apt install libopenblas0-pthread), BLIS or MKL, and see "
+         "ldd";
 }
 
 #ifdef HAVE_BLAS
