@@ -169,8 +169,6 @@ const std::vector<Fault>& all_faults() {
   return faults;
 }
 
-std::string self() { return std::filesystem::read_symlink("/proc/self/exe"); }
-
 RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Cluster& cluster, bool planted,
                   const std::filesystem::path& folder) {
   RunOptions run;
@@ -193,7 +191,7 @@ RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Clus
     if (name == "site.json") run.site = folder / name;
   }
   for (const auto& [name, value] : fault.variables) run.variables[name] = filled(value, places);
-  if (fault.planted) run.wrapper = {self(), "plant", fault.name};
+  if (fault.planted) run.wrapper = {std::filesystem::read_symlink("/proc/self/exe"), "plant", fault.name};
   for (const auto& word : fault.words) run.words.push_back(filled(word, places));
   return run;
 }

@@ -312,10 +312,8 @@ Finding measure_matrix_rate(double seconds, bool corrupt) {
                   true,          fmt::format("dgemm, n = {}, kept {:.1f} of {} cores busy", n, busy, workers)};
   if (const char* kernels = std::getenv("OPENBLAS_CORETYPE"))  // perhaps of an older processor, as half the speed shows
     finding.why += fmt::format("; OPENBLAS_CORETYPE={} chooses the kernels", kernels);
-  std::ostringstream cpuinfo;
-  cpuinfo << std::ifstream("/proc/cpuinfo").rdbuf();
-  if (const auto slow = of_a_core ? why_slow(*of_a_core, peak_of_a_core(cpuinfo.str()), library_of_products()) : "";
-      !slow.empty()) {
+  const auto peak = peak_of_a_core(multinode::read_text("/proc/cpuinfo").value_or(""));
+  if (const auto slow = of_a_core ? why_slow(*of_a_core, peak, library_of_products()) : ""; !slow.empty()) {
     finding.ok = false;
     finding.why = slow;
   }
