@@ -23,16 +23,6 @@ using nlohmann::json;
 
 std::string as_text(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-// {key} becomes the line's value of it.
-std::string filled(std::string text, const json& line) {
-  for (auto at = text.find('{'); at != std::string::npos; at = text.find('{', at + 1)) {
-    const auto end = text.find('}', at);
-    const std::string key = text.substr(at + 1, end - at - 1);
-    if (end != std::string::npos && line.contains(key)) text.replace(at, end - at + 1, as_text(line.at(key)));
-  }
-  return text;
-}
-
 std::optional<double> number_at(const json& line, const std::string& key) {
   if (!line.contains(key) || !line.at(key).is_number()) return std::nullopt;
   return line.at(key).get<double>();
@@ -187,6 +177,15 @@ const char* name_of(Suite suite) {
 }
 double budget_seconds(Suite suite) { return suite == Suite::smoke ? 60 : suite == Suite::gate ? 300 : 1800; }
 
+std::string filled(std::string text, const json& values) {
+  for (auto at = text.find('{'); at != std::string::npos; at = text.find('{', at + 1)) {
+    const auto end = text.find('}', at);
+    const std::string key = text.substr(at + 1, end - at - 1);
+    if (end != std::string::npos && values.contains(key)) text.replace(at, end - at + 1, as_text(values.at(key)));
+  }
+  return text;
+}
+
 double seconds_on(const Check& check, const Cluster& cluster) {
   return check.seconds + 0.05 * static_cast<double>(cluster.nodes.size() - 1);
 }
@@ -289,7 +288,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       const std::string what = object.at("what"), host = object.at("host");
       const json& value = object.at("value");
       if (object.at("better") == "equal") {
-        const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+        const std::string text = as_text(value);
         equal[what][text].insert(host);
         judged.facts.push_back({check.name, what, text, host});
       }

@@ -4,6 +4,8 @@
 #include "cluster.hpp"
 #include "results.hpp"
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <map>
 #include <optional>
 #include <set>
@@ -66,6 +68,9 @@ struct Check {
 // To start and connect processes takes longer the more nodes there are.
 double seconds_on(const Check& check, const Cluster& cluster);
 double limit_on(const Check& check, const Cluster& cluster);
+
+// The text with {key} replaced by the value of that key, for every key that the object `values` has.
+std::string filled(std::string text, const nlohmann::json& values);
 
 // Why it cannot run here; nothing: it can.
 std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster);

@@ -2,6 +2,7 @@
 
 #include <multinode/address.hpp>
 #include <multinode/device.hpp>
+#include <multinode/host_list.hpp>
 #include <multinode/limits.hpp>
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
@@ -12,11 +13,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
-#include <cstdio>
 #include <fstream>
-#include <memory>
 #include <random>
 #include <sstream>
 
@@ -28,31 +26,21 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-std::vector<std::string> output_lines(const std::string& command) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen((command + " 2>/dev/null").c_str(), "r"), pclose);
-  std::vector<std::string> lines;
-  std::array<char, 4096> line;
-  while (pipe && std::fgets(line.data(), line.size(), pipe.get())) {
-    std::string text = line.data();
-    while (!text.empty() && text.back() == '\n') text.pop_back();
-    lines.push_back(text);
-  }
-  return lines;
-}
-
 std::vector<std::string> hosts_of_the_job() {
+  if (const auto list = variable("SLURM_JOB_NODELIST"); !list.empty()) return multinode::expand_host_list(list);
   std::vector<std::string> hosts;
-  if (!variable("SLURM_JOB_NODELIST").empty()) {
-    hosts = output_lines("scontrol show hostnames");
-  } else if (const auto path = variable("PBS_NODEFILE"); !path.empty()) {
-    std::ifstream file(path);
-    for (std::string host; file >> host;)
-      if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
-  }
+  std::ifstream file(variable("PBS_NODEFILE"));
+  for (std::string host; file >> host;)
+    if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
   return hosts;
 }
 
 int cores() { return static_cast<int>(multinode::allowed_cpus().size()); }
+
+Command joined(Command first, const Command& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
 
 std::string a_port() {  // below those that the kernel gives to clients
   std::random_device random;
@@ -138,9 +126,12 @@ Cluster find_cluster(const ClusterOptions& options) {
   } else if (find_program(program).empty()) {
     throw UsageError("--launcher: no " + program + " on the PATH: install it, or take --launcher mnrun");
   }
-  if (cluster.launcher == "mpirun" && !cluster.local)
-    for (const auto& line : output_lines(shell_words({}, {program, "--version"})))
-      cluster.hydra |= line.find("HYDRA") != std::string::npos || line.find("Intel(R) MPI") != std::string::npos;
+  if (cluster.launcher == "mpirun" && !cluster.local) {
+    const MemoryFile output;
+    Processes({{program, "--version"}}, {}, output.path(), std::chrono::seconds(20)).end();
+    const std::string version = output.text();
+    cluster.hydra = version.find("HYDRA") != version.npos || version.find("Intel(R) MPI") != version.npos;
+  }
 
   const int gpus = multinode::device_count();
   cluster.processes_per_node = options.processes_per_node > 0 ? options.processes_per_node
@@ -179,10 +170,6 @@ std::filesystem::path Cluster::path_of(const std::string& program) const {
 
 std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per_node, const Command& program,
                                      const Variables& variables) const {
-  const auto behind = [&](Command command) {
-    command.insert(command.end(), program.begin(), program.end());
-    return command;
-  };
   const auto node_count = on.size();
   const auto processes = std::to_string(node_count * static_cast<std::size_t>(per_node));
   auto command = launcher_words;
@@ -192,7 +179,7 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
     command.insert(command.end(), {"--kill-on-bad-exit=1", "--overlap", "--nodes=" + std::to_string(node_count),
                                    "--ntasks=" + processes, "--ntasks-per-node=" + std::to_string(per_node),
                                    "--nodelist=" + multinode::join(on, ",")});
-    return {behind(std::move(command))};
+    return {joined(command, program)};
   }
   if (launcher == "mpirun") {
     command.insert(command.end(), {"-n", processes});
@@ -206,14 +193,10 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
       for (const auto& [name, value] : variables)
         if (name.rfind("OMPI_", 0) != 0) command.insert(command.end(), {"-x", name});
     }
-    return {behind(std::move(command))};
+    return {joined(command, program)};
   }
   command.front() = examples / "01-environment/mnrun";
-  const auto with = [&](const Command& options) {
-    auto agent = command;
-    agent.insert(agent.end(), options.begin(), options.end());
-    return behind(std::move(agent));
-  };
+  const auto with = [&](const Command& options) { return joined(joined(command, options), program); };
   if (local) return {with({"--standalone", "--nproc-per-node", std::to_string(per_node)})};
   std::vector<Command> commands;
   const auto port = a_port();

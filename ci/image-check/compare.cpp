@@ -21,10 +21,9 @@ namespace {
 
 using multinode::UsageError;
 
-std::string number(double value) { return fmt::format("{:.4g}", value); }
 std::string percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
 
-// The last of each, by node and name. What could not be looked at is no fact: cores may be too busy to measure on them.
+// The last of each, by node and name. A null is not a fact: the cores may have been too busy to measure on them.
 std::map<std::pair<std::string, std::string>, Fact> facts_of(const Results& results) {
   std::map<std::pair<std::string, std::string>, Fact> facts;
   for (const auto& fact : results.facts)
@@ -33,14 +32,10 @@ std::map<std::pair<std::string, std::string>, Fact> facts_of(const Results& resu
 }
 
 std::string explain(const Comparison& comparison) {
-  const auto side = [](const std::vector<double>& first, const std::vector<double>& again) {
-    return number(median(again.empty() ? first : again));
-  };
-  const std::string a = side(comparison.a, comparison.again_b.empty() ? std::vector<double>() : comparison.again_a);
-  const std::string b = side(comparison.b, comparison.again_b);
-  std::string text = b + " " + comparison.unit + ", and was " + a;
+  const auto [a, b] = values_of(comparison);
   const double worse = worse_by(comparison);
-  text += ": " + percent(std::abs(worse)) + (worse > 0 ? " worse" : " better") + "; ";
+  std::string text = fmt::format("{:.4g} {}, and was {:.4g}: {} {}; ", median(b), comparison.unit, median(a),
+                                 percent(std::abs(worse)), worse > 0 ? "worse" : "better");
   text += comparison.visible >= unseen
               ? "cannot see any loss: make three sessions of the baseline or more, or give --again-a"
               : "cannot see less than " + percent(as_share(comparison.visible, comparison.better));
@@ -259,10 +254,9 @@ Results compare(const CompareOptions& options, std::ostream& out) {
   if (!suspects.empty()) {
     std::string again_b = options.again_b;
     if (again_b.empty() && !options.again) {
-      Head here = b.head;
-      here.machine.clear();
-      here.versions.clear();
-      here.settings.clear();
+      Head here;
+      here.nodes = b.head.nodes;
+      here.processes_per_node = b.head.processes_per_node;
       ClusterOptions asked;
       asked.launcher = b.head.launcher;
       asked.examples = b.head.examples;
@@ -301,8 +295,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     CheckResult result{.check = name_of(key), .title = "is as good as it was"};
     const std::string& found = comparison.verdict;
     result.status = found == "worse" ? Status::fail : found == "blind" ? Status::skip : Status::pass;
-    const auto of_b =
-        std::find_if(b.checks.begin(), b.checks.end(), [&](const auto& one) { return one.check == check_of.at(key); });
+    const auto of_b = std::ranges::find(b.checks, check_of.at(key), &CheckResult::check);
     if (of_b != b.checks.end()) result.command = of_b->command;
     result.reason = explain(comparison);
     if (found == "worse") {

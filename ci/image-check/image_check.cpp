@@ -9,6 +9,7 @@
 #include "statistics.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/host_list.hpp>
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/text.hpp>
@@ -24,7 +25,6 @@
 #include <iomanip>
 #include <iostream>
 #include <limits>
-#include <sstream>
 #include <thread>
 
 namespace {
@@ -32,7 +32,7 @@ using namespace image_check;
 namespace po = boost::program_options;
 using multinode::UsageError;
 
-// Folders in front of the options.
+// Removes the folders in front of the options from argv, and returns them.
 std::vector<std::string> folders(int& argc, char**& argv) {
   std::vector<std::string> found;
   while (argc > 1 && argv[1][0] != '-') {
@@ -54,9 +54,8 @@ void finish(const std::filesystem::path& folder, const Results& results) {
 std::time_t read_time(const std::string& text) {
   std::tm local{};
   local.tm_isdst = -1;
-  std::istringstream stream(text);
-  if (!(stream >> std::get_time(&local, "%Y-%m-%dT%H:%M")) || stream.peek() != EOF)
-    throw UsageError("--until: '" + text + "' is not a local time such as 2027-01-31T18:00");
+  const char* const end = strptime(text.c_str(), "%Y-%m-%dT%H:%M", &local);
+  if (!end || *end) throw UsageError("--until: '" + text + "' is not a local time such as 2027-01-31T18:00");
   return std::mktime(&local);
 }
 
@@ -78,9 +77,7 @@ int sessions(RunOptions options, int repeat, const std::string& until, double pa
     if (!options.history.empty()) add_to_history(options.history, results);
     const int status = results.summary.exit_status;
     if (worst != multinode::exit_wrong && status != multinode::exit_right) worst = status;
-    if (std::any_of(results.checks.begin(), results.checks.end(),
-                    [](const auto& check) { return check.reason == "interrupted"; }))
-      break;
+    if (std::ranges::any_of(results.checks, [](const auto& check) { return check.reason == "interrupted"; })) break;
   }
   return worst;
 }
@@ -205,7 +202,7 @@ int find_bad_node(int argc, char** argv, const std::string&) {
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   run.read();
   options.cluster = run.options.cluster;
-  options.rails = split(rails);
+  if (!rails.empty()) options.rails = multinode::expand_host_list(rails);
   multinode::require_range("at-least", options.at_least, 0.0, 100.0);
   return pairs(options, std::cout);
 }
@@ -226,7 +223,7 @@ int list(int argc, char** argv, const std::string&) {
   return multinode::exit_right;
 }
 
-// A planted fault, in place of a program: for self-test alone.
+// For self-test: plants a fault, then becomes the program.
 int plant(int argc, char** argv, const std::string&) {
   if (argc < 3) throw UsageError("plant: name a fault and a program");
   image_check::plant(argv[1], {argv + 2, argv + argc});
@@ -234,7 +231,7 @@ int plant(int argc, char** argv, const std::string&) {
 
 struct Subcommand {
   const char* name;
-  const char* what;                                               // nothing: not for people
+  const char* what;                                               // nullptr: not in the list of commands
   int (*run)(int argc, char** argv, const std::string& command);  // argv[0] is the command's name
 };
 constexpr std::array commands{

@@ -49,6 +49,15 @@ void drain(const std::string& reason, std::chrono::milliseconds time) {
                              last_line(log.text()));
 }
 
+// The seconds in "10", "10s" or "1.5s".
+double parse_seconds(const std::string& text) {
+  const auto number = text.substr(0, text.size() - (!text.empty() && text.back() == 's'));
+  const auto seconds = multinode::number_of<double>(number);
+  if (!seconds || !(*seconds >= 1 && *seconds <= 3600))
+    throw multinode::UsageError("--budget: '" + text + "' is not a number of seconds from 1 to 3600, such as 10s");
+  return *seconds;
+}
+
 }  // namespace
 
 boost::program_options::options_description NodeOptions::description() {
@@ -66,14 +75,6 @@ boost::program_options::options_description NodeOptions::description() {
       ("json", po::value(&json)->value_name("FILE"), "file for all findings, one JSON object per line")  //
       ("drain", po::bool_switch(&drain), "drain a node that fails, with the reason (scontrol; needs root)");
   return known;
-}
-
-double parse_seconds(const std::string& text) {
-  const auto number = text.substr(0, text.size() - (!text.empty() && text.back() == 's'));
-  const auto seconds = multinode::number_of<double>(number);
-  if (!seconds || !(*seconds >= 1 && *seconds <= 3600))
-    throw multinode::UsageError("--budget: '" + text + "' is not a number of seconds from 1 to 3600, such as 10s");
-  return *seconds;
 }
 
 int check_node(const NodeOptions& options, std::ostream& out) {

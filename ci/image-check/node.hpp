@@ -20,9 +20,6 @@ struct NodeOptions {
   boost::program_options::options_description description();
 };
 
-// "10", "10s", "1.5s": seconds. Throws multinode::UsageError for anything else.
-double parse_seconds(const std::string& text);
-
 // Runs node_check on this node alone, without a launcher, MPI or network, and ends within the budget, also where the
 // node hangs. Writes one line. Returns exit_right; exit_wrong: a finding, or no end; 3: could not test.
 int check_node(const NodeOptions& options, std::ostream& out);

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <deque>
 #include <iostream>
 #include <set>
 #include <sstream>
@@ -143,7 +144,7 @@ int pairs(const PairsOptions& options, std::ostream& out) {
         "--backend {0} -b {1} -e {1} -n 3 -N 4 --timeout {2} --json /dev/stdout", backend, bytes, limit.count() / 2));
     program.insert(program.begin(), cluster.path_of("02-mpi/alltoall_perf"));
     const auto measure = [&](int round, const std::vector<Pair>& of) {
-      std::vector<Processes> running;
+      std::deque<Processes> running;
       std::vector<MemoryFile> outputs(of.size());
       Variables variables = small_machine();
       for (const auto& [name, value] : rail_variables(rail)) variables[name] = value;
@@ -173,11 +174,10 @@ int pairs(const PairsOptions& options, std::ostream& out) {
     const auto found = find_bad_nodes(cluster.nodes.size(), measure, at_least);
     for (const auto node : found.bad)
       std::cerr << "image-check: bad node " + cluster.nodes[node] + over +
-                       ": slow or failed in two rounds, with a good node, too; the best pair had " +
+                       ": slow or failed in two rounds, also with a good node; the best pair had " +
                        fmt::format("{:.3g} GB/s\n", found.good);
     for (const auto node : found.unknown)
-      std::cerr << "image-check: " + cluster.nodes[node] + over +
-                       ": no pair was good, so that nothing can be told of it\n";
+      std::cerr << "image-check: " + cluster.nodes[node] + over + ": no pair was good, so it cannot be judged\n";
     right = right && found.bad.empty() && found.unknown.empty();
   }
   if (right) out << "every node is as fast as the others\n";

@@ -188,15 +188,8 @@ Processes::Processes(const std::vector<Command>& commands, const Variables& vari
   result_ = std::move(from);
 }
 
-Processes::Processes(Processes&& other) noexcept
-    : keeper_(std::exchange(other.keeper_, -1)),
-      result_(std::move(other.result_)),
-      started_(other.started_),
-      latest_(other.latest_),
-      outcome_(other.outcome_) {}
-
 Processes::~Processes() {
-  if (keeper_ < 0 || outcome_) return;
+  if (outcome_) return;
   stop();
   wait(Patience().terminated + Patience().killed + helpers_end + keeper_works);
 }

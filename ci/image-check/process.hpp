@@ -56,8 +56,6 @@ class Processes {
   Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
             std::chrono::milliseconds deadline, Patience patience = {});
   ~Processes();
-  Processes(Processes&& other) noexcept;
-  Processes& operator=(Processes&&) = delete;
 
   // Waits at most so long; nothing: it still runs. An outcome comes soon after `deadline` and `patience` at the latest.
   std::optional<Outcome> wait(std::chrono::milliseconds at_most);

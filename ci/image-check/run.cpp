@@ -3,18 +3,18 @@
 #include "machine.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/host_list.hpp>
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 #include <multinode/signals.hpp>
 #include <multinode/text.hpp>
 
-#include <fmt/core.h>
+#include <fmt/chrono.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <iomanip>
 #include <map>
 #include <sstream>
 
@@ -23,15 +23,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using multinode::UsageError;
-
-std::string iso_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  std::ostringstream text;
-  text << std::put_time(&utc, "%Y-%m-%dT%H:%M:%SZ");
-  return text.str();
-}
 
 std::string file_name(std::string name, int launch, int attempt) {
   std::erase(name, ',');
@@ -100,7 +91,7 @@ class Run {
     auto& head = results_.head;
     head.suite = options_.only.empty() ? name_of(options_.suite) : "only";
     head.command = options_.command;
-    head.started = iso_now();
+    head.started = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
     head.budget_seconds = budget_;
     head.launcher = cluster_.launcher_command();
     if (!options_.cluster.examples.empty()) head.examples = cluster_.examples;
@@ -248,9 +239,8 @@ class Run {
           results_.samples.push_back(sample);
         }
     }
-    const bool required =
-        std::find(options_.required.begin(), options_.required.end(), check.name) != options_.required.end() ||
-        std::find(options_.required.begin(), options_.required.end(), "all") != options_.required.end();
+    const bool required = std::any_of(options_.required.begin(), options_.required.end(),
+                                      [&](const auto& name) { return name == "all" || name == check.name; });
     if (result.status == Status::skip && required) {
       result.status = Status::fail;
       result.action = Action::look;
@@ -295,20 +285,9 @@ Cluster find_cluster(ClusterOptions options, const Site& site) {
   if (options.launcher == "auto" && !site.launcher.empty()) options.launcher = site.launcher;
   if (options.processes_per_node == 0) options.processes_per_node = site.processes_per_node;
   Cluster cluster = find_cluster(options);
-  const auto excluded = [&](const std::string& node) {
-    return std::find(site.exclude.begin(), site.exclude.end(), node) != site.exclude.end();
-  };
-  std::erase_if(cluster.nodes, excluded);
+  for (const auto& node : site.exclude) std::erase(cluster.nodes, node);
   if (cluster.nodes.empty()) throw UsageError("the site file excludes all nodes");
   return cluster;
-}
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> parts;
-  std::istringstream stream(list);
-  for (std::string part; std::getline(stream, part, ',');)
-    if (!part.empty()) parts.push_back(part);
-  return parts;
 }
 
 boost::program_options::options_description RunDescription::where() {
@@ -317,7 +296,7 @@ boost::program_options::options_description RunDescription::where() {
   auto& cluster = options.cluster;
   known.add_options()  //
       ("hosts", po::value(&hosts)->value_name("A,B,..."),
-       "the nodes, this one first; default: those of the Slurm or PBS job, or this machine alone")  //
+       "the nodes, this one first, such as node[0-3]; default: those of the Slurm or PBS job, or this machine")  //
       ("launcher", po::value(&cluster.launcher)->default_value(cluster.launcher),
        "mpirun, mpiexec or srun (or a path, or mpirun.mpich), mnrun or auto; its options may follow: "
        "'srun --container-image=IMAGE'")  //
@@ -348,7 +327,7 @@ boost::program_options::options_description RunDescription::description() {
 
 void RunDescription::read() {
   options.suite = parse_suite(suite);
-  options.cluster.hosts = split(hosts);
+  if (!hosts.empty()) options.cluster.hosts = multinode::expand_host_list(hosts);
   read_launcher(options.cluster.launcher);
   multinode::require_range("processes-per-node", options.cluster.processes_per_node, 0, 1024);
   multinode::require_range("budget", options.budget, 0.0, 1e6);

@@ -12,8 +12,6 @@ class options_description;
 
 namespace image_check {
 
-std::vector<std::string> split(const std::string& list);  // "a,b"
-
 struct RunOptions {
   Suite suite = Suite::smoke;
   ClusterOptions cluster;
@@ -21,7 +19,7 @@ struct RunOptions {
   std::filesystem::path folder = "image-check";
   std::vector<std::string> only;      // names of checks; none: all of the suite
   std::vector<std::string> required;  // what must not be skipped; "all": nothing
-  int launches = 1;                   // how often all is run; with more than one only what measures
+  int launches = 1;                   // of all checks; with more than 1, only checks that measure run
   double budget = 0;                  // seconds; 0: the suite's for each launch
   std::filesystem::path history;      // folder of the nodes' history; "": none
   std::string command;                // that was given, for the head

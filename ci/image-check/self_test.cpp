@@ -9,6 +9,8 @@
 #include <multinode/launch.hpp>
 #include <multinode/options.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -167,24 +169,16 @@ const std::vector<Fault>& all_faults() {
   return faults;
 }
 
-std::string self() { return std::filesystem::read_symlink("/proc/self/exe"); }
-
 RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Cluster& cluster, bool planted,
                   const std::filesystem::path& folder) {
   RunOptions run;
   run.cluster = options.cluster;
   run.suite = Suite::deep;
-  const auto filled = [&](std::string text) {
-    const char* path = std::getenv("PATH");
-    for (const auto& [place, value] :
-         {std::pair<std::string, std::string>{"{backend}", cluster.launcher == "mnrun" ? "gloo" : "mpi"},
-          {"{folder}", folder},
-          {"{PATH}", path ? path : ""}})
-      for (auto at = text.find(place); at != std::string::npos; at = text.find(place, at + value.size()))
-        text.replace(at, place.size(), value);
-    return text;
-  };
-  run.only = {filled(fault.check)};
+  const char* const path = std::getenv("PATH");
+  const nlohmann::json places{{"backend", cluster.launcher == "mnrun" ? "gloo" : "mpi"},
+                              {"folder", folder.string()},
+                              {"PATH", path ? path : ""}};
+  run.only = {filled(fault.check, places)};
   run.retry = false;
   run.command = "image-check self-test --only '" + fault.name + "'";
   if (!options.disable.empty()) run.disabled = {options.disable};
@@ -196,20 +190,13 @@ RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Clus
     if (text.rfind("#!", 0) == 0) std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
     if (name == "site.json") run.site = folder / name;
   }
-  for (const auto& [name, value] : fault.variables) run.variables[name] = filled(value);
-  if (fault.planted) run.wrapper = {self(), "plant", fault.name};
-  for (const auto& word : fault.words) run.words.push_back(filled(word));
+  for (const auto& [name, value] : fault.variables) run.variables[name] = filled(value, places);
+  if (fault.planted) run.wrapper = {std::filesystem::read_symlink("/proc/self/exe"), "plant", fault.name};
+  for (const auto& word : fault.words) run.words.push_back(filled(word, places));
   return run;
 }
 
-// What was found, when the fault was planted.
-std::vector<Finding> findings_of(const Results& results) {
-  std::vector<Finding> all;
-  for (const auto& check : results.checks) all.insert(all.end(), check.findings.begin(), check.findings.end());
-  return all;
-}
-
-// Of this process, once it is the program: another one does it, and ends with it.
+// Starts a process that harms this one, which becomes the program meanwhile, and that ends with it.
 void from_outside(const std::function<void(pid_t)>& harm) {
   const pid_t program = getpid();
   if (fork() != 0) return;
@@ -295,8 +282,7 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
   const Cluster cluster = find_cluster(options.cluster);
   int caught = 0, missed = 0, impossible = 0;
   for (const auto& fault : all_faults()) {
-    if (!options.only.empty() && std::find(options.only.begin(), options.only.end(), fault.name) == options.only.end())
-      continue;
+    if (!options.only.empty() && std::ranges::find(options.only, fault.name) == options.only.end()) continue;
     auto name = fault.name;
     std::replace(name.begin(), name.end(), ' ', '-');
     const auto folder = options.folder / name;
@@ -339,7 +325,9 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
     }
     std::ofstream(folder / "self-test.log") << quiet.str();
 
-    const auto findings = findings_of(results);
+    std::vector<Finding> findings;
+    for (const auto& check : results.checks)
+      findings.insert(findings.end(), check.findings.begin(), check.findings.end());
     const bool skipped = std::all_of(results.checks.begin(), results.checks.end(),
                                      [](const auto& check) { return check.status == Status::skip; });
     const auto by_another = std::find_if(findings.begin(), findings.end(),

@@ -35,23 +35,14 @@ Enum one_of(const json& value, const std::vector<std::string>& names) {
   return static_cast<Enum>(at - names.begin());
 }
 
-// {name} in texts becomes the member's text; a text that is only that, the member itself.
-json filled(const json& value, const json& with) {
-  if (value.is_structured()) {
-    json copy = value;
-    for (auto& part : copy) part = filled(part, with);
-    return copy;
-  }
+// filled() for all texts in `value`; a text that is only {name} becomes the member itself, such as a number.
+json all_filled(json value, const json& members_of_each) {
+  if (value.is_structured())
+    for (auto& part : value) part = all_filled(part, members_of_each);
   if (!value.is_string()) return value;
-  auto text = value.get<std::string>();
-  for (const auto& [name, member] : with.items()) {
-    const std::string place = "{" + name + "}";
-    if (text == place) return member;
-    if (!member.is_string()) continue;
-    for (auto at = text.find(place); at != std::string::npos; at = text.find(place, at + 1))
-      text.replace(at, place.size(), member.get<std::string>());
-  }
-  return text;
+  for (const auto& [name, member] : members_of_each.items())
+    if (value == "{" + name + "}") return member;
+  return filled(value, members_of_each);
 }
 
 // One for each combination.
@@ -75,8 +66,8 @@ std::vector<json> expanded(json check) {
       if (!members.contains(name)) with[name] = value;
     for (const auto& [name, value] : with.items()) one.erase(name);
     json numbers = with;  // "seconds": "{curve}"
-    for (const auto& [name, value] : numbers.items()) with[name] = filled(value, numbers);
-    for (int depth = 0; depth < 2; ++depth) one = filled(one, with);
+    for (const auto& [name, value] : numbers.items()) with[name] = all_filled(value, numbers);
+    for (int depth = 0; depth < 2; ++depth) one = all_filled(one, with);
   }
   return all;
 }

@@ -125,12 +125,13 @@ double as_share(double logarithm, const std::string& better) {
   return better == "less" ? std::expm1(logarithm) : -std::expm1(-logarithm);
 }
 
+std::pair<std::vector<double>, std::vector<double>> values_of(const Comparison& comparison) {
+  if (comparison.again_b.empty()) return {comparison.a, comparison.b};
+  return {comparison.again_a.empty() ? comparison.a : comparison.again_a, comparison.again_b};
+}
+
 double worse_by(const Comparison& comparison) {
-  auto a = comparison.a, b = comparison.b;
-  if (!comparison.again_b.empty()) {
-    b = comparison.again_b;
-    if (!comparison.again_a.empty()) a = comparison.again_a;
-  }
+  const auto [a, b] = values_of(comparison);
   return as_share(step(comparison.better, a, b), comparison.better);
 }
 
@@ -151,11 +152,6 @@ FalseAlarms false_alarms(const std::vector<Results>& sessions, int pairs, int ba
     std::shuffle(order.begin(), order.end(), random);
     const auto& last = series[order[in_a]];
     bool alarm = false, suspect = false;
-    std::vector<std::pair<Comparison, Measured>> sensitive;
-    const auto judge = [&](Comparison& comparison, const std::vector<double>& values) {
-      if (comparison.verdict == "worse")
-        confirm(comparison, {}, {values.begin() + 1, values.begin() + 1 + fresh_launches});
-    };
     for (const auto& [key, all] : last) {
       if (all.values.size() < 1 + fresh_launches)
         throw multinode::UsageError("noise: each session needs " + std::to_string(1 + fresh_launches) + " launches");
@@ -171,7 +167,7 @@ FalseAlarms false_alarms(const std::vector<Results>& sessions, int pairs, int ba
         b.values = {values.front()};
         auto comparison = compare_metric(key, b, a, last.size());
         const bool is_suspect = comparison.verdict == "worse";
-        judge(comparison, values);
+        if (is_suspect) confirm(comparison, {}, {values.begin() + 1, values.begin() + 1 + fresh_launches});
         return std::pair(comparison, is_suspect);
       };
       const auto [comparison, is_suspect] = with(1);

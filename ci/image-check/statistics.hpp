@@ -60,6 +60,8 @@ Comparison compare_metric(const MetricKey& key, const Measured& b, const Session
 // values: it failed or did not end. Else it was flaky, or is blind.
 void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b);
 
+// The values of A and B that the verdict is about: those of the fresh launches, if there are any.
+std::pair<std::vector<double>, std::vector<double>> values_of(const Comparison& comparison);
 // By how much B is worse than A, as a share of A: 0.5 is half the bandwidth, or one and a half times the time.
 double worse_by(const Comparison& comparison);
 // The same for a logarithm.

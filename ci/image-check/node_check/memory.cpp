@@ -240,16 +240,12 @@ std::optional<double> peak_of_a_core(const std::string& cpuinfo) {
 
 std::string why_slow(double rate, std::optional<double> peak, const std::string& library) {
   if (!peak || rate >= *peak / 8) return "";
+  const auto text = fmt::format("one core does {:.2g} GFLOP/s, and can do {:.0f}", rate / 1e9, *peak / 1e9);
   for (const char* optimised : {"openblas", "mkl", "blis", "atlas", "aocl", "nvpl"})
-    if (library.find(optimised) != std::string::npos)
-      return rate >= *peak / 32 ? ""
-                                : fmt::format("one core does {:.2g} GFLOP/s, and can do {:.0f}{}", rate / 1e9,
-                                              *peak / 1e9, likely_causes());
-  return fmt::format(
-      "one core does {:.2g} GFLOP/s, and can do {:.0f}: {} is probably the reference BLAS; install OpenBLAS (apt "
-      "install "
-      "libopenblas0-pthread), BLIS or MKL, and see ldd",
-      rate / 1e9, *peak / 1e9, library.empty() ? "the BLAS" : library);
+    if (library.find(optimised) != std::string::npos) return rate >= *peak / 32 ? "" : text + likely_causes();
+  return text + ": " + (library.empty() ? "the BLAS" : library) +
+         " is probably the reference BLAS; install OpenBLAS (apt install libopenblas0-pthread), BLIS or MKL, and see "
+         "ldd";
 }
 
 #ifdef HAVE_BLAS
@@ -316,10 +312,8 @@ Finding measure_matrix_rate(double seconds, bool corrupt) {
                   true,          fmt::format("dgemm, n = {}, kept {:.1f} of {} cores busy", n, busy, workers)};
   if (const char* kernels = std::getenv("OPENBLAS_CORETYPE"))  // perhaps of an older processor, as half the speed shows
     finding.why += fmt::format("; OPENBLAS_CORETYPE={} chooses the kernels", kernels);
-  std::ostringstream cpuinfo;
-  cpuinfo << std::ifstream("/proc/cpuinfo").rdbuf();
-  if (const auto slow = of_a_core ? why_slow(*of_a_core, peak_of_a_core(cpuinfo.str()), library_of_products()) : "";
-      !slow.empty()) {
+  const auto peak = peak_of_a_core(multinode::read_text("/proc/cpuinfo").value_or(""));
+  if (const auto slow = of_a_core ? why_slow(*of_a_core, peak, library_of_products()) : ""; !slow.empty()) {
     finding.ok = false;
     finding.why = slow;
   }

@@ -4,14 +4,13 @@
 #include <multinode/check.hpp>
 #include <multinode/child_process.hpp>
 #include <multinode/descriptor.hpp>
+#include <multinode/files.hpp>
 #include <multinode/socket.hpp>
 
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <signal.h>
-#include <unistd.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -39,38 +38,23 @@ Resolved resolve_now(const std::string& host) {
   return found;
 }
 
-// Empty where it went well, else why not.
+// Why the login failed; "": it did not.
 std::string log_in_to(const std::string& host, std::chrono::seconds timeout) {
-  auto [from, to] = multinode::make_pipe();
-  const multinode::Descriptor nothing(multinode::check_errno(open("/dev/null", O_RDWR | O_CLOEXEC), "/dev/null"));
+  const multinode::Descriptor nothing(multinode::check_errno(open("/dev/null", O_RDWR | O_CLOEXEC), "/dev/null")),
+      errors(multinode::check_errno(memfd_create("ssh", MFD_CLOEXEC), "memfd_create"));
   multinode::ChildProcess ssh(
       {.arguments = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, "true"},
-       .descriptors = {nothing.get(), nothing.get(), to.get()}});
-  to.reset();
-
-  std::string said;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  bool killed = false;
-  for (bool open = true; open;) {  // until ssh, and what it started, have closed their end
-    pollfd waiting{from.get(), POLLIN, 0};
-    std::array<char, 512> buffer{};
-    if (poll(&waiting, 1, 100) > 0) {
-      const ssize_t got = read(from.get(), buffer.data(), buffer.size());
-      open = got > 0;
-      if (open) said.append(buffer.data(), static_cast<std::size_t>(got));
-    }
-    if (open && std::chrono::steady_clock::now() > deadline) {
-      ssh.signal(SIGKILL);
-      killed = true;
-      open = false;
-    }
+       .descriptors = {nothing.get(), nothing.get(), errors.get()}});
+  const auto start = std::chrono::steady_clock::now();
+  while (!ssh.look()) {
+    if (std::chrono::steady_clock::now() > start + timeout)  // the destructor kills ssh
+      return "no answer within " + multinode::detail::to_text(timeout);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  const multinode::Ending ending = ssh.wait();
-  if (killed) return "no answer within " + multinode::detail::to_text(timeout);
-  if (!ending.failed()) return "";
-  said = said.substr(0, said.find_last_not_of(" \r\n") + 1);
-  said = said.substr(said.find_last_of("\r\n") + 1);  // the last line is the reason
-  return said.empty() ? "exit status " + std::to_string(ending.signal ? 128 : ending.status) : said;
+  if (!ssh.ending()->failed()) return "";
+  const auto said = multinode::read_text("/proc/self/fd/" + std::to_string(errors.get()));
+  if (!said) return "exit status " + std::to_string(ssh.ending()->as_exit_status());
+  return said->substr(said->find_last_of("\r\n") + 1);  // the last line is the reason
 }
 
 }  // namespace
@@ -80,10 +64,7 @@ Resolved resolve(const std::string& host, std::chrono::milliseconds timeout) {
   auto future = answer->get_future();
   std::thread([answer, host] { answer->set_value(resolve_now(host)); }).detach();
   if (future.wait_for(timeout) == std::future_status::ready) return future.get();
-  Resolved late;
-  late.host = host;
-  late.error = "no answer within " + multinode::detail::to_text(timeout);
-  return late;
+  return {.host = host, .error = "no answer within " + multinode::detail::to_text(timeout)};
 }
 
 Finding judge_names(const std::string& own, const std::vector<Resolved>& all) {

@@ -175,8 +175,8 @@ void add_table(pugi::xml_node parent, const std::string& name, const std::vector
   }
 }
 
-void add_curve(pugi::xml_node parent, const std::string& title, const std::vector<std::string>& places,
-               const std::vector<Line>& lines) {
+pugi::xml_node add_curve(pugi::xml_node parent, const std::string& caption, const std::vector<std::string>& places,
+                         const std::vector<Line>& lines) {
   constexpr double left = 64, right = 338, top = 14, bottom = 170, height = 192, ticks = 4, line_height = 13;
   double least = std::numeric_limits<double>::infinity(), most = -least;
   for (const auto& line : lines)
@@ -196,10 +196,12 @@ void add_curve(pugi::xml_node parent, const std::string& title, const std::vecto
   const auto y = [&](double value) { return bottom - (bottom - top) * (scaled(value) - low) / range; };
   const auto at = [](double coordinate) { return fmt::format("{:.1f}", coordinate); };
 
-  auto svg = parent.append_child("svg");
+  auto figure = add(parent, "figure");
+  add(figure, "figcaption", caption);
+  auto svg = figure.append_child("svg");
   set(svg, "viewBox", fmt::format("0 0 400 {}", height));
   set(svg, "role", "img");
-  add(svg, "title", title);
+  add(svg, "title", caption);
   const auto text = [&](double to_right, double down, const std::string& words, const char* css) {
     const auto node = add(svg, "text", words, css);
     set(node, "x", at(to_right));
@@ -234,7 +236,7 @@ void add_curve(pugi::xml_node parent, const std::string& title, const std::vecto
     }
     names.emplace(y(line.points.rbegin()->second.value) + 4, line.name);
   }
-  if (lines.size() > 4) return;
+  if (lines.size() > 4) return figure;
   double free = 0,
          room = static_cast<double>(names.size()) * line_height;  // one below the other, and all in the picture
   for (const auto& [end, name] : names) {
@@ -243,6 +245,7 @@ void add_curve(pugi::xml_node parent, const std::string& title, const std::vecto
     text(right + 6, free, name, "");
     free += line_height;
   }
+  return figure;
 }
 
 }  // namespace image_check

@@ -9,7 +9,7 @@
 
 namespace image_check {
 
-// Text that XML can hold: control bytes become their pictures (U+241B for escape), what is no UTF-8 becomes U+FFFD.
+// Text that XML can hold: control bytes become their pictures (U+241B for escape), invalid UTF-8 becomes U+FFFD.
 std::string printable(const std::string& text);
 
 // An HTML page with that title, which may load nothing: its body.
@@ -31,8 +31,8 @@ struct Cell {
 void add_table(pugi::xml_node parent, const std::string& name, const std::vector<std::string>& columns,
                const std::vector<std::vector<Cell>>& rows);
 
-// A curve as SVG: lines over places that have the same distance from each other. The axis is logarithmic if all values
-// are positive and far apart.
+// A figure with a caption and a curve as SVG: lines over places that have the same distance from each other. The axis
+// is logarithmic if all values are positive and far apart.
 struct Point {
   double value;
   std::string title{};
@@ -42,8 +42,8 @@ struct Line {
   std::string name, css;                // of page_style: run, base or limit
   std::map<std::size_t, Point> points;  // by place
 };
-void add_curve(pugi::xml_node parent, const std::string& title, const std::vector<std::string>& places,
-               const std::vector<Line>& lines);
+pugi::xml_node add_curve(pugi::xml_node parent, const std::string& caption, const std::vector<std::string>& places,
+                         const std::vector<Line>& lines);
 
 extern const char* const page_style;
 

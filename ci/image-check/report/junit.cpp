@@ -1,6 +1,8 @@
 #include "html.hpp"
 #include "report.hpp"
 
+#include <multinode/text.hpp>
+
 #include <fmt/core.h>
 
 #include <map>
@@ -66,8 +68,7 @@ void add_check(pugi::xml_node suite, const std::string& class_name, const CheckR
   std::string out;
   if (!check.title.empty()) out += check.title + '\n';
   if (!check.command.empty()) out += "command: " + check.command + '\n';
-  for (const auto& node : check.nodes) out += (&node == &check.nodes.front() ? "nodes: " : ", ") + node;
-  if (!check.nodes.empty()) out += '\n';
+  if (!check.nodes.empty()) out += "nodes: " + multinode::join(check.nodes) + '\n';
   if (!check.log.empty()) out += "log: " + check.log + '\n';
   add(test, "system-out", out);
 }

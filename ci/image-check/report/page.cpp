@@ -273,9 +273,7 @@ class Page {
       }
       const auto is_marked = [](const auto& entry) { return entry.second.marked; };
       if (places.size() < curve_sizes || std::none_of(b.points.begin(), b.points.end(), is_marked)) continue;
-      const auto figure = add(grid, "figure");
-      add(figure, "figcaption", name + ", " + sizes.begin()->second->unit);
-      add_curve(figure, name + ": A and B by size", places, {b, a, limit});
+      add_curve(grid, name + ", " + sizes.begin()->second->unit, places, {b, a, limit});
     }
     const auto details = add(main, "details");
     add(details, "summary", std::to_string(others.size()) + " metrics and sizes that are as they were, or blind");
@@ -338,9 +336,7 @@ class Page {
         line.points[place] = {median(all), places.back() + ": " + number(median(all)) + " " + range(all)};
         values.push_back({{places.back()}, {metric.unit}, values_cell(all)});
       }
-      const auto figure = add(grid, "figure");
-      add(figure, "figcaption", name + ", " + metric.unit);
-      add_curve(figure, name + " by size", places, {line});
+      const auto figure = add_curve(grid, name + ", " + metric.unit, places, {line});
       if (!outliers.empty()) add(figure, "p", few(outliers, "; "), "bad-text");
       const auto details = add(figure, "details");
       add(details, "summary", "Values");
@@ -452,9 +448,7 @@ std::string history_page(const History& history) {
       lines.push_back(std::move(line));
     }
     if (is_check && !ever_failed) continue;
-    const auto figure = add(grid, "figure");
-    add(figure, "figcaption", name + (is_check ? ": passed or failed" : ", " + metric.unit));
-    add_curve(figure, name, places, lines);
+    const auto figure = add_curve(grid, name + (is_check ? ": passed or failed" : ", " + metric.unit), places, lines);
     if (!marked_nodes.empty()) add(figure, "p", "✗ " + few(marked_nodes), "bad-text");
   }
   if (!grid.first_child().next_sibling()) add(body, "p", "Nothing was measured, and every check passed in every run.");

@@ -34,12 +34,7 @@ class CompareResults : public ::testing::Test {
     for (const auto& [name_of_fact, value] : facts_)
       if (!value.empty()) writer.write(Fact{"node", name_of_fact, value, nodes.back()});
     for (int launch = 0; launch < 3; ++launch)
-      writer.write(Sample{.check = "node",
-                          .metric = "memory_bandwidth",
-                          .better = "more",
-                          .value = bandwidth,
-                          .launch = launch,
-                          .node = nodes.back()});
+      writer.write(Sample{"node", "memory_bandwidth", -1, "", "more", bandwidth, launch, nodes.back()});
     writer.write(Summary{});
     return path;
   }

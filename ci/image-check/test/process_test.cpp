@@ -8,7 +8,6 @@
 
 #include <sys/ptrace.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -98,40 +97,15 @@ TEST(Processes, NothingLeftIsNothingCounted) {
   EXPECT_EQ(run({shell("sleep 0.2 & exit 0")}, folder).left_over, 0);  // it ends within the moment that it has
 }
 
-TEST(Processes, StopAndDestructor) {
+TEST(Processes, EndWithTheirObject) {
   const TemporaryFolder folder;
   const auto pid_file = folder / "pid";
   {
     Processes one({sleeper(pid_file)}, {}, folder / "log", 60s);
     written_pid(pid_file);
     EXPECT_FALSE(one.wait(10ms));
-    one.stop();
-    const auto outcome = one.wait(100s);
-    ASSERT_TRUE(outcome);
-    EXPECT_FALSE(outcome->timed_out);
-    EXPECT_NE(outcome->exit_status, 0);
-  }
-  std::filesystem::remove(pid_file);
-  {
-    const Processes two({sleeper(pid_file)}, {}, folder / "log", 60s);
-    written_pid(pid_file);
   }
   EXPECT_TRUE(ends(written_pid(pid_file)));
-}
-
-TEST(Processes, EndWithTheProcessThatStartedThem) {
-  const TemporaryFolder folder;
-  const auto pid_file = folder / "pid";
-  const pid_t starter = fork();
-  if (starter == 0) {
-    Processes orphan({sleeper(pid_file)}, {}, folder / "log", 60s);
-    orphan.wait(60s);
-    _exit(0);
-  }
-  const pid_t orphan = written_pid(pid_file);
-  kill(starter, SIGKILL);
-  waitpid(starter, nullptr, 0);
-  EXPECT_TRUE(ends(orphan));
 }
 
 TEST(ShellWords, CanBePasted) {

@@ -87,10 +87,9 @@ TEST(Confirm, OnlyWhatFreshLaunchesSayAgain) {
   EXPECT_EQ(verdict({10, 10, 10}, {5, 5.1, 4.9}), "worse");
   EXPECT_EQ(verdict({}, {5, 5.1, 4.9}), "worse");
   EXPECT_EQ(verdict({10, 10, 10}, {10, 9.9, 10}), "flaky");
-  EXPECT_EQ(verdict({10, 10, 10}, {5, 5, 10.2}), "flaky");             // one of them was as fast
-  EXPECT_EQ(verdict({5, 5, 5}, {5, 5, 4.9}), "flaky");                 // A became slow, too: the machine did
-  for (const auto& too_few : {std::vector<double>{}, {10}, {10, 10}})  // fresh launches of B failed
-    EXPECT_EQ(verdict({10, 10, 10}, too_few), "worse") << too_few.size() << " fresh values";
+  EXPECT_EQ(verdict({10, 10, 10}, {5, 5, 10.2}), "flaky");  // one of them was as fast
+  EXPECT_EQ(verdict({5, 5, 5}, {5, 5, 4.9}), "flaky");      // A became slow, too: the machine did
+  EXPECT_EQ(verdict({10, 10, 10}, {10, 10}), "worse");      // a fresh launch of B failed
 }
 
 // Sessions of 20 bands and four launches, with noise between sessions and between launches.

@@ -1,6 +1,7 @@
 #include "report.hpp"
 #include "html.hpp"
 
+#include <multinode/files.hpp>
 #include <multinode/options.hpp>
 #include <multinode/program_options.hpp>
 #include <testing/program_test.hpp>
@@ -14,7 +15,6 @@
 #include <csignal>
 #include <filesystem>
 #include <regex>
-#include <set>
 
 namespace report_test {
 
@@ -24,17 +24,15 @@ using multinode::testing::text_of;
 
 CheckResult check(const std::string& name, Status status, Action action = Action::none,
                   std::vector<Finding> findings = {}) {
-  CheckResult result;
-  result.check = name;
-  result.title = "what " + name + " shows";
-  result.status = status;
-  result.action = action;
-  result.seconds = 1.5;
-  result.nodes = {"node0", "node1"};
-  result.command = "mpirun -n 2 ./" + name + " --size 4M";
-  result.findings = std::move(findings);
-  result.log = "logs/" + name + ".log";
-  return result;
+  return {.check = name,
+          .title = "what " + name + " shows",
+          .status = status,
+          .action = action,
+          .seconds = 1.5,
+          .nodes = {"node0", "node1"},
+          .command = "mpirun -n 2 ./" + name + " --size 4M",
+          .findings = std::move(findings),
+          .log = "logs/" + name + ".log"};
 }
 
 Sample sample(const std::string& metric, double value, double band = -1, int launch = 0, const std::string& node = "",
@@ -89,19 +87,12 @@ Results compared() {
                    {"node", "cores", "2", "node1"}};
   results.differences = {{"version", "Open MPI", "4.1.4", "4.1.6"}, {"setting", "OMPI_MCA_btl", "", "^vader"}};
   for (const double band : {8.0, 64.0, 512.0, 4096.0}) {
-    const bool bad = band == 512;
-    results.comparisons.push_back({"all_reduce",
-                                   band,
-                                   "GB/s",
-                                   "more",
-                                   "",
-                                   {band, 1.1 * band, 0.9 * band},
-                                   {bad ? band / 2 : band},
-                                   {},
-                                   {},
-                                   0.05,
-                                   bad ? "worse" : "same"});
-    if (bad) results.comparisons.back().again_a = {500}, results.comparisons.back().again_b = {250};
+    const std::vector<double> a{band, 1.1 * band, 0.9 * band};
+    if (band == 512)
+      results.comparisons.push_back(
+          {"all_reduce", band, "GB/s", "more", "", a, {band / 2}, {500}, {250}, 0.05, "worse"});
+    else
+      results.comparisons.push_back({"all_reduce", band, "GB/s", "more", "", a, {band}, {}, {}, 0.05, "same"});
   }
   results.comparisons.push_back({"time", -1, "s", "less", "", {2}, {3}, {2}, {3}, 0.1, "worse"});
   results.comparisons.push_back({"speed", -1, "s", "less", "node1", {2}, {1}, {2}, {1}, 0.1, "better"});
@@ -115,7 +106,8 @@ class Parsed {
   explicit Parsed(const std::string& text) : result(document.load_string(text.c_str(), pugi::parse_full)) {}
   std::vector<std::string> texts(const std::string& path) const {
     std::vector<std::string> all;
-    for (const auto& found : document.select_nodes(path.c_str())) all.push_back(text_of(found.node()));
+    for (const auto& found : document.select_nodes(path.c_str()))
+      all.push_back(pugi::xpath_query("string(.)").evaluate_string(found));
     return all;
   }
   std::string text(const std::string& path) const {
@@ -126,14 +118,6 @@ class Parsed {
 
   pugi::xml_document document;
   pugi::xml_parse_result result;
-
- private:
-  static std::string text_of(pugi::xml_node node) {
-    if (node.type() == pugi::node_pcdata) return node.value();
-    std::string text;
-    for (const auto& child : node.children()) text += text_of(child);
-    return text;
-  }
 };
 
 // The verdict, which the page and the JUnit file have too.
@@ -481,13 +465,9 @@ TEST(Reports, AreWrittenWholeOrNotAtAll) {
   const TemporaryFolder parent;
   const auto folder = parent / "results";
   std::filesystem::create_directory(folder);
-  const auto names = [&] {
-    std::set<std::string> all;
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) all.insert(entry.path().filename());
-    return all;
-  };
+  const std::vector<std::string> reports{"junit.xml", "metrics.prom", "report.html"};
   write_reports(folder, right());
-  EXPECT_EQ(names(), (std::set<std::string>{"report.html", "junit.xml", "metrics.prom"}));
+  EXPECT_EQ(multinode::names_in(folder), reports);
   // A disk that is full stands for what ends within a page.
   const std::string before = text_of(folder / "report.html");
   rlimit old{};
@@ -501,11 +481,11 @@ TEST(Reports, AreWrittenWholeOrNotAtAll) {
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(error, "cannot write " + (folder / "report.html").string() + ": File too large");
   EXPECT_EQ(text_of(folder / "report.html"), before);
-  EXPECT_EQ(names(), (std::set<std::string>{"report.html", "junit.xml", "metrics.prom"}));
+  EXPECT_EQ(multinode::names_in(folder), reports);
   std::filesystem::remove(folder / "junit.xml");
   std::filesystem::create_directories(folder / "junit.xml" / "in the way");
   EXPECT_THROW(write_reports(folder, wrong()), multinode::UsageError);
-  EXPECT_EQ(names(), (std::set<std::string>{"report.html", "junit.xml", "metrics.prom"}));
+  EXPECT_EQ(multinode::names_in(folder), reports);
   std::filesystem::remove_all(folder);
   EXPECT_THROW(write_reports(folder, right()), multinode::UsageError);
 }
