@@ -16,10 +16,7 @@ const perf::Collective alltoall = {
     .name = "alltoall",
     .in = Blocks::per_rank,
     .out = Blocks::per_rank,
-    .result =
-        [](const Place& place, int block) {
-          return Source{block, place.rank};
-        },
+    .result = [](const Place& place, int block) { return Source(block, place.rank); },
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
@@ -44,7 +41,7 @@ const perf::Collective alltoall = {
     .nccl =
         [](const perf::NcclCall& c) {
 #if NCCL_VERSION_CODE >= 22803
-          multinode::check(ncclAlltoAll(c.in, c.out, c.count, c.type, c.comm, c.stream));
+          return ncclAlltoAll(c.in, c.out, c.count, c.type, c.comm, c.stream);
 #else
           multinode::check(ncclGroupStart());
           for (int peer = 0; peer < c.size; ++peer) {
@@ -52,7 +49,7 @@ const perf::Collective alltoall = {
             multinode::check(ncclSend(c.in + offset, c.count, c.type, peer, c.comm, c.stream));
             multinode::check(ncclRecv(c.out + offset, c.count, c.type, peer, c.comm, c.stream));
           }
-          multinode::check(ncclGroupEnd());
+          return ncclGroupEnd();
 #endif
         },
     .nccl_in_place = false,

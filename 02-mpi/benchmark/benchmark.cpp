@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <iostream>
@@ -404,18 +405,10 @@ class Benchmark {
     })})[0];
   }
 
+  // The results in the order of Average.
   double over_ranks(std::span<const double> times) const {
-    switch (options_.average) {
-      case Average::rank0:
-        return times[0];
-      case Average::min:
-        return std::ranges::min(times);
-      case Average::max:
-        return std::ranges::max(times);
-      case Average::mean:
-        break;
-    }
-    return mean(times);
+    const std::array results = {times[0], mean(times), std::ranges::min(times), std::ranges::max(times)};
+    return results[static_cast<std::size_t>(options_.average)];
   }
 
   World& world_;

@@ -39,12 +39,12 @@ struct Place {
 struct Source {
   static constexpr int all = -1;      // reduced over all ranks
   static constexpr int nothing = -2;  // this rank gets nothing
-  int rank = nothing;
-  int block = 0;
+  constexpr Source(int its_rank, int its_block) : rank(its_rank), block(its_block) {}
+  int rank, block;
 };
 
-// One call by one rank. In place, `in` and `out` lie in one buffer. Out of place there is room at `out` for the input,
-// too.
+// One call by one rank. In place, `in` and `out` lie in one buffer. Out of place, the buffer at `out` has room for the
+// input as well.
 struct Call : Place {
   std::byte* in = nullptr;
   std::byte* out = nullptr;
@@ -54,7 +54,7 @@ struct Call : Place {
 enum class MpiCalls { blocking, nonblocking, persistent };
 
 #ifdef MULTINODE_HAVE_MPI
-// A collective's non-blocking and persistent forms: none; MPI's own; sends and receives, never in place.
+// A collective's non-blocking and persistent forms: none; MPI's own; sends and receives, which are never in place.
 enum class MpiForms { blocking, all, point_to_point };
 
 struct MpiCall : Call {
@@ -129,8 +129,8 @@ struct Collective {
   // Why it cannot run on this number of ranks; "" if it can.
   std::string (*refusal)(int ranks) = [](int) { return std::string(); };
 
-  // The plain calls of each library; nullptr if the library does not have the operation. NCCL's put it on the stream;
-  // with several GPUs per process they are called inside a group.
+  // The plain calls of each library; nullptr if the library does not have the operation. NCCL's put the operation on
+  // the stream and return their status. With several GPUs per process they are called inside a group.
 #ifdef MULTINODE_HAVE_MPI
   void (*mpi)(const MpiCall&) = nullptr;
   MpiForms mpi_forms = MpiForms::all;  // for --mpi-calls
@@ -143,7 +143,7 @@ struct Collective {
   bool gloo_in_place = true;
 #endif
 #ifdef MULTINODE_HAVE_NCCL
-  void (*nccl)(const NcclCall&) = nullptr;
+  ncclResult_t (*nccl)(const NcclCall&) = nullptr;
   bool nccl_in_place = true;
   // Number of groups of NCCL calls that make one operation: the calls inside one group may run in any order.
   int (*nccl_steps)(int ranks) = [](int) { return 1; };

@@ -16,10 +16,8 @@ const perf::Collective gather = {
     .name = "gather",
     .rooted = true,
     .out = Blocks::per_rank,
-    .result =
-        [](const Place& place, int block) {
-          return Source{place.rank == place.root ? block : Source::nothing, 0};
-        },
+    .result = [](const Place& place,
+                 int block) { return Source(place.rank == place.root ? block : Source::nothing, 0); },
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
@@ -44,14 +42,14 @@ const perf::Collective gather = {
     .nccl =
         [](const perf::NcclCall& c) {
 #if NCCL_VERSION_CODE >= 22803
-          multinode::check(ncclGather(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream));
+          return ncclGather(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream);
 #else
           multinode::check(ncclGroupStart());
           multinode::check(ncclSend(c.in, c.count, c.type, c.root, c.comm, c.stream));
           for (int peer = 0; peer < c.size && c.rank == c.root; ++peer)
             multinode::check(
                 ncclRecv(c.out + static_cast<std::size_t>(peer) * c.bytes, c.count, c.type, peer, c.comm, c.stream));
-          multinode::check(ncclGroupEnd());
+          return ncclGroupEnd();
 #endif
         },
 #endif

@@ -36,10 +36,7 @@ static std::byte* own_block(const LibraryCall& c) {
 const perf::Collective hypercube = {
     .name = "hypercube",
     .out = Blocks::per_rank,
-    .result =
-        [](const Place&, int block) {
-          return Source{block, 0};
-        },
+    .result = [](const Place&, int block) { return Source(block, 0); },
     .bus_factor = [](int) { return 1.0; },
     .volume = [](int n) { return 1.0 * (n - 1) / n; },
     .refusal =
@@ -84,13 +81,13 @@ const perf::Collective hypercube = {
           if (c.step == 0) {
             if (!c.in_place)
               multinode::check(cudaMemcpyAsync(own_block(c), c.in, c.bytes, cudaMemcpyDeviceToDevice, c.stream));
-            return;
+            return ncclSuccess;
           }
           const Exchange e(c, 1 << (c.step - 1));
           multinode::check(ncclGroupStart());
           multinode::check(ncclSend(c.out + e.mine * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
           multinode::check(ncclRecv(c.out + e.theirs * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
-          multinode::check(ncclGroupEnd());
+          return ncclGroupEnd();
         },
     .nccl_steps = [](int n) { return static_cast<int>(std::bit_width(static_cast<unsigned>(n))); },
 #endif

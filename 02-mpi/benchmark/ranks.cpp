@@ -4,11 +4,28 @@
 
 #include <algorithm>
 #include <fstream>
+#include <thread>
 
 namespace perf {
 
 double Ranks::measure_bare_loop(const Collective&, const Operation&, int) {
   throw multinode::UsageError("--self-check compares with a bare loop of MPI calls: use --backend mpi");
+}
+
+void Ranks::each_thread(int threads, const std::function<void(int)>& function) const {
+  if (threads == 1) return function(0);
+  const auto guarded = [&](int thread) {
+    try {
+      function(thread);
+    } catch (const std::exception& e) {
+      world().watchdog().fail(e.what(), multinode::exit_wrong);
+    }
+  };
+  std::vector<std::jthread> others;
+  for (int thread = 1; thread < threads; ++thread) others.emplace_back(guarded, thread);
+  guarded(0);
+  const auto inside = world().watchdog().enter("waiting for this process's other threads");
+  others.clear();
 }
 
 std::size_t available_host_memory(const multinode::World& world) {

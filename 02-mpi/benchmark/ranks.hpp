@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -101,6 +102,17 @@ class Ranks {
   Ranks(multinode::World& world, int local) : world_(world), local_(local) {}
   multinode::World& world() const { return world_; }
   std::size_t shift() const { return shift_; }
+
+  // Announces `name` to the watchdog while the result lives. Only the first local rank does so, for the whole process.
+  std::optional<multinode::Watchdog::Operation> announce(int local, const char* name) const {
+    if (local != 0) return std::nullopt;
+    return std::optional<multinode::Watchdog::Operation>(std::in_place, world_.watchdog(), name,
+                                                         multinode::Watchdog::everyone);
+  }
+
+  // Calls function(0), function(1) ... at the same time, each on its own thread, because the ranks wait for each other;
+  // function(0) runs on this thread. Ends the process if one of several throws, because the others wait for it.
+  void each_thread(int threads, const std::function<void(int)>& function) const;
 
   // The arguments of a local rank's call; its buffers begin at `in` and `both`.
   template <class LibraryCall>

@@ -7,8 +7,6 @@
 #include <gloo/transport/device.h>
 #include <gloo/transport/tcp/device.h>
 
-#include <thread>
-
 namespace perf {
 
 namespace {
@@ -53,8 +51,8 @@ class GlooRanks : public HostRanks {
  public:
   GlooRanks(multinode::World& world, const Usage& usage)
       : HostRanks(world, usage.threads * usage.ranks_per_thread, usage, "gloo") {
-    const std::chrono::milliseconds timeout =
-        world.timeout() + std::chrono::seconds(15);  // the watchdog, which can say who is late, comes first
+    // Longer than the watchdog's deadline, because the watchdog can name the late rank.
+    const std::chrono::milliseconds timeout = world.timeout() + std::chrono::seconds(15);
     const gloo::transport::tcp::attr attributes(multinode::gloo_address(world).c_str());
     const std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
     std::string own;
@@ -66,8 +64,10 @@ class GlooRanks : public HostRanks {
     for (const std::string& of_process : world.gather("addresses of gloo's ranks", own))
       for (std::size_t local = 0, each = of_process.size() / ranks_.size(); local < ranks_.size(); ++local)
         addresses.push_back(of_process.substr(local * each, each));
-    const auto inside = world.watchdog().enter("connecting over gloo");
-    each_rank([&](int local) { ranks_[static_cast<std::size_t>(local)]->connect(addresses); });
+    each_thread(this->local(), [&](int local) {
+      const auto inside = announce(local, "connecting over gloo");
+      ranks_[static_cast<std::size_t>(local)]->connect(addresses);
+    });
   }
 
   multinode::Backend backend() const override { return multinode::Backend::gloo; }
@@ -81,7 +81,7 @@ class GlooRanks : public HostRanks {
 
   Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) override {
     Samples seconds(ranks_.size(), std::vector<double>(static_cast<std::size_t>(samples)));
-    each_rank([&](int local) {
+    each_thread(this->local(), [&](int local) {
       auto call = call_of<GlooCall>(collective, operation, local, begin(local, Buffer::in), begin(local, Buffer::both));
       call.count = operation.count;
       call.bytes = operation.block_bytes();
@@ -92,32 +92,16 @@ class GlooRanks : public HostRanks {
       };
       call.context = ranks_[static_cast<std::size_t>(local)];
       {
-        std::optional<multinode::Watchdog::Operation> inside;
-        if (local == 0) inside.emplace(world().watchdog(), "gloo::barrier", multinode::Watchdog::everyone);
+        const auto inside = announce(local, "gloo::barrier");
         gloo::BarrierOptions options(call.context);
         gloo::barrier(options);
       }
-      time(collective, seconds[static_cast<std::size_t>(local)], calls, local == 0, [&] { collective.gloo(call); });
+      time(collective, seconds[static_cast<std::size_t>(local)], calls, local, [&] { collective.gloo(call); });
     });
     return seconds;
   }
 
  private:
-  // Each rank on a thread of its own, because the ranks wait for each other.
-  template <class Function>
-  void each_rank(Function&& function) {
-    if (local() == 1) return function(0);
-    std::vector<std::jthread> threads;
-    for (int local = 0; local < this->local(); ++local)
-      threads.emplace_back([&, local] {
-        try {
-          function(local);
-        } catch (const std::exception& e) {  // the other threads wait for this one, and the watchdog must not wait
-          world().watchdog().fail(e.what(), multinode::exit_wrong);
-        }
-      });
-  }
-
   std::vector<std::shared_ptr<GlooRank>> ranks_;
 };
 

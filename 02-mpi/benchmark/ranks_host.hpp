@@ -28,15 +28,14 @@ class HostRanks : public Ranks {
     return buffers_[static_cast<std::size_t>(local)][static_cast<std::size_t>(buffer)].get() + shift();
   }
 
-  // Each sample is `calls` calls of function(): the clock is read once per sample, and the watchdog told once if
-  // `announce`.
+  // Each sample is `calls` calls of function() by one local rank: it reads the clock once per sample, and announces the
+  // collective once per sample.
   template <class Function>
-  void time(const Collective& collective, std::span<double> seconds, int calls, bool announce, Function&& function) {
+  void time(const Collective& collective, std::span<double> seconds, int calls, int local, Function&& function) {
     using Clock = std::chrono::steady_clock;
     auto before = Clock::now();
     for (double& sample : seconds) {
-      std::optional<multinode::Watchdog::Operation> inside;
-      if (announce) inside.emplace(world().watchdog(), collective.name, multinode::Watchdog::everyone);
+      const auto inside = announce(local, collective.name);
       for (int call = 0; call < calls; ++call) function();
       const auto now = Clock::now();
       sample = std::chrono::duration<double>(now - before).count() / calls;

@@ -52,7 +52,7 @@ class MpiRanks : public HostRanks {
     call.requests = requests.data();
     const bool persistent = calls_ == MpiCalls::persistent;
     if (persistent) collective.mpi(call);  // only prepares the requests
-    time(collective, seconds[0], calls, true, [&] {
+    time(collective, seconds[0], calls, 0, [&] {
       if (persistent)
         check(MPI_Startall(requests[1] == MPI_REQUEST_NULL ? 1 : 2, requests.data()));
       else

@@ -69,22 +69,14 @@ class Memory {
   bool by_nccl_;
 };
 
-// A CUDA event: takes the time at a point of a stream.
-class Mark {
- public:
-  Mark() { check(cudaEventCreate(&event_)); }
-  ~Mark() { cudaEventDestroy(event_); }
-  Mark(const Mark&) = delete;
-  Mark& operator=(const Mark&) = delete;
-  cudaEvent_t get() const { return event_; }
+// An event that takes the time at a point of a stream.
+struct Mark : multinode::Event {
+  Mark() : Event(cudaEventDefault) {}
   double seconds_since(const Mark& before) const {
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, before.event_, event_));
+    check(cudaEventElapsedTime(&milliseconds, before.get(), get()));
     return milliseconds / 1e3;
   }
-
- private:
-  cudaEvent_t event_{};
 };
 
 // A CUDA graph of what function() puts on the stream; launch() puts it there again.
@@ -143,7 +135,9 @@ class NcclRanks : public Ranks {
     world.broadcast("NCCL's unique id", {id.internal, sizeof id.internal}).copy(id.internal, sizeof id.internal);
     std::vector<ncclComm_t> communicators(static_cast<std::size_t>(local()));
     if (usage_.parallel_init) {
-      each_thread([&](int first) { initialize(id, communicators, first, usage_.ranks_per_thread); });
+      each_thread(usage_.threads, [&](int thread) {
+        initialize(id, communicators, thread * usage_.ranks_per_thread, usage_.ranks_per_thread);
+      });
     } else {
       initialize(id, communicators, 0, local());
     }
@@ -232,7 +226,8 @@ class NcclRanks : public Ranks {
 
   Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) override {
     Samples seconds(gpus_.size(), std::vector<double>(static_cast<std::size_t>(samples)));
-    each_thread([&](int first) { measure(collective, operation, calls, first, seconds); });
+    each_thread(usage_.threads,
+                [&](int thread) { measure(collective, operation, calls, thread * usage_.ranks_per_thread, seconds); });
     return seconds;
   }
 
@@ -243,11 +238,10 @@ class NcclRanks : public Ranks {
     return gpu(local).buffers[static_cast<std::size_t>(buffer)]->data() + shift();
   }
 
-  // Blocking communicators, as nccl-tests has them: NCCL issues every call on a non-blocking one from a new thread of
-  // its own, which would be measured, too. Where a call blocks for good, the watchdog ends the process.
+  // Blocking communicators, as in nccl-tests: for every call on a non-blocking one NCCL starts a thread, whose cost
+  // would be measured as well. If a call blocks forever, the watchdog ends the process.
   void initialize(const ncclUniqueId& id, std::span<ncclComm_t> communicators, int first, int count) {
-    std::optional<multinode::Watchdog::Operation> inside;
-    if (first == 0) inside.emplace(world().watchdog(), "ncclCommInitRankConfig", multinode::Watchdog::everyone);
+    const auto inside = announce(first, "ncclCommInitRankConfig");
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     Group group;
@@ -271,24 +265,6 @@ class NcclRanks : public Ranks {
           function((*communicators_)[static_cast<std::size_t>(local)], *memory);
         }
     group.end();
-  }
-
-  // Calls function(first local rank of the thread) on -t threads, one of which is this one.
-  template <class Function>
-  void each_thread(Function&& function) {
-    if (usage_.threads == 1) return function(0);
-    const auto guarded = [&](int thread) {
-      try {
-        function(thread * usage_.ranks_per_thread);
-      } catch (const std::exception& e) {  // the other threads wait for this one
-        world().watchdog().fail(e.what(), multinode::exit_wrong);
-      }
-    };
-    std::vector<std::jthread> others;
-    for (int thread = 1; thread < usage_.threads; ++thread) others.emplace_back(guarded, thread);
-    guarded(0);
-    const auto inside = world().watchdog().enter("waiting for this process's other threads");
-    others.clear();
   }
 
   // Waits until query() is cudaSuccess. NCCL's own errors, such as a lost peer, end the wait.
@@ -329,7 +305,7 @@ class NcclRanks : public Ranks {
   // The ranks of one thread, whose first is local rank `first`.
   void measure(const Collective& collective, const Operation& operation, int calls, int first, Samples& seconds) {
     std::optional<multinode::Watchdog::Operation> inside;  // only the first thread announces, for the whole process
-    const auto announce = [&](const char* name) {
+    const auto enter = [&](const char* name) {
       inside.reset();
       if (first == 0) inside.emplace(world().watchdog(), name, multinode::Watchdog::everyone);
     };
@@ -366,14 +342,14 @@ class NcclRanks : public Ranks {
           for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
             if (ranks.size() > 1) gpu(first + static_cast<int>(rank)).select();
             ranks[rank].step = step;
-            collective.nccl(ranks[rank]);
+            check(collective.nccl(ranks[rank]));
           }
         if (group) group->end();
       }
     };
     std::optional<Graph> graph;
     if (usage_.graph_launches > 0) {
-      announce("capturing a CUDA graph");
+      enter("capturing a CUDA graph");
       graph.emplace(stream(first), [&] {
         for (int call = 0; call < calls; ++call) issue();
       });
@@ -391,12 +367,12 @@ class NcclRanks : public Ranks {
     const auto mark = [&](std::size_t number) {
       for (std::size_t i = 0; i < ranks.size(); ++i) {
         gpu(first + static_cast<int>(i)).select();
-        check(cudaEventRecord(marks[i][number % depth].get(), ranks[i].stream));
+        marks[i][number % depth].record(ranks[i].stream);
       }
     };
     std::size_t finished = 0;  // samples
     const auto finish_one = [&] {
-      announce(collective.name);
+      enter(collective.name);
       for (std::size_t i = 0; i < ranks.size(); ++i) {
         const int local = first + static_cast<int>(i);
         const Mark& after = marks[i][(finished + 1) % depth];
@@ -408,12 +384,12 @@ class NcclRanks : public Ranks {
       ++finished;
     };
 
-    announce("the barrier before the calls");
+    enter("the barrier before the calls");
     barrier(first);
     mark(0);
     for (std::size_t sample = 0; sample < samples; ++sample) {
       if (sample + 1 - finished >= depth) finish_one();
-      announce(collective.name);
+      enter(collective.name);
       const auto start = std::chrono::steady_clock::now();
       if (graph) {
         for (int launch = 0; launch < launches; ++launch) graph->launch(stream(first));

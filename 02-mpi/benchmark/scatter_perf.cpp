@@ -16,10 +16,7 @@ const perf::Collective scatter = {
     .name = "scatter",
     .rooted = true,
     .in = Blocks::per_rank,
-    .result =
-        [](const Place& place, int) {
-          return Source{place.root, place.rank};
-        },
+    .result = [](const Place& place, int) { return Source(place.root, place.rank); },
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
@@ -48,14 +45,14 @@ const perf::Collective scatter = {
     .nccl =
         [](const perf::NcclCall& c) {
 #if NCCL_VERSION_CODE >= 22803
-          multinode::check(ncclScatter(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream));
+          return ncclScatter(c.in, c.out, c.count, c.type, c.root, c.comm, c.stream);
 #else
           multinode::check(ncclGroupStart());
           for (int peer = 0; peer < c.size && c.rank == c.root; ++peer)
             multinode::check(
                 ncclSend(c.in + static_cast<std::size_t>(peer) * c.bytes, c.count, c.type, peer, c.comm, c.stream));
           multinode::check(ncclRecv(c.out, c.count, c.type, c.root, c.comm, c.stream));
-          multinode::check(ncclGroupEnd());
+          return ncclGroupEnd();
 #endif
         },
 #endif

@@ -19,10 +19,7 @@ static int previous(const Place& place) { return (place.rank + place.size - 1) %
 // time >= S / bandwidth of a link.
 const perf::Collective sendrecv = {
     .name = "sendrecv",
-    .result =
-        [](const Place& place, int) {
-          return Source{previous(place), 0};
-        },
+    .result = [](const Place& place, int) { return Source(previous(place), 0); },
     .bus_factor = [](int) { return 1.0; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
@@ -65,7 +62,7 @@ const perf::Collective sendrecv = {
           multinode::check(ncclGroupStart());
           multinode::check(ncclSend(c.in, c.count, c.type, next(c), c.comm, c.stream));
           multinode::check(ncclRecv(c.out, c.count, c.type, previous(c), c.comm, c.stream));
-          multinode::check(ncclGroupEnd());
+          return ncclGroupEnd();
         },
     .nccl_in_place = false,
 #endif

@@ -1,5 +1,5 @@
-// The NCCL side of the programs, on stand-ins of GPUs (common/host-nccl): that the calls are made as they should be,
-// their times and results go where they belong, and nothing is left behind.
+// Runs the programs over NCCL, on stand-ins of GPUs (common/host-nccl): they must call NCCL correctly, report the right
+// results and leave nothing behind.
 #include <testing/host_nccl.hpp>
 #include <testing/program_test.hpp>
 
@@ -30,7 +30,7 @@ void expect_right(const std::string& program, const Words& options, int processe
   SCOPED_TRACE(testing::PrintToString(options));
   const Result result = over_nccl(program, options, {}, processes);
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_NE(result.out.find("# Out of bounds values : 0 OK"), std::string::npos) << result.all();
+  EXPECT_SAYS(result.out, "# Out of bounds values : 0 OK");
   EXPECT_EQ(result.err, "");  // nothing left behind
 }
 
@@ -67,15 +67,15 @@ TEST(Nccl, ShowsNoBandwidthOfAStandIn) {
   const Result result = over_nccl(PATH_all_reduce_perf, {"-g", "2", "-n", "2", "--json", "/dev/stderr"});
   EXPECT_EQ(result.status, 0) << result.all();
   EXPECT_TRUE(result.out.starts_with("# 4 stand-ins of GPUs (host-nccl): ")) << result.all();
-  EXPECT_NE(result.out.find("# Avg bus bandwidth    : n/a\n"), std::string::npos) << result.all();
-  EXPECT_NE(result.err.find("\"gpu\":\"4 stand-ins of GPUs (host-nccl): "), std::string::npos) << result.all();
+  EXPECT_SAYS(result.out, "# Avg bus bandwidth    : n/a\n");
+  EXPECT_SAYS(result.err, "\"gpu\":\"4 stand-ins of GPUs (host-nccl): ");
   EXPECT_EQ(occurrences(result.err, "\"algbw_gb_per_s\":null"), 6u) << result.all();
   EXPECT_EQ(occurrences(result.err, "\"busbw_gb_per_s\":null"), 6u) << result.all();
   EXPECT_EQ(occurrences(result.err, "bw_gb_per_s"), 12u) << result.all();
   const Result bench =
       run({PATH_all_reduce_bench, "--backend", "nccl", "--rows", "10", "--columns", "10"}, on_host_nccl());
   EXPECT_EQ(bench.status, 0) << bench.all();
-  EXPECT_NE(bench.out.find("  algbw, busbw: n/a on stand-ins of GPUs\n"), std::string::npos) << bench.all();
+  EXPECT_SAYS(bench.out, "  algbw, busbw: n/a on stand-ins of GPUs\n");
   EXPECT_EQ(bench.out.find("GBps"), std::string::npos) << bench.all();
 }
 
@@ -100,36 +100,33 @@ TEST(Nccl, TakesTheOtherOptions) {
   expect_right(program, {"-t", "2", "-C", "1", "-c", "3", "-N", "2"});
   expect_right(program, {"-g", "2", "-R", "2"});
   const Result report = over_nccl(program, {"-M", "1"});
-  EXPECT_NE(report.out.find("# GPU memory of rank 0: NCCL 0 MiB"), std::string::npos) << report.all();
+  EXPECT_SAYS(report.out, "# GPU memory of rank 0: NCCL 0 MiB");
 }
 
 TEST(Nccl, SeesAWrongElement) {
-  for (const Words& ranks : {Words{"-g", "3"}, Words{"-t", "3"}}) {
-    Words options = ranks;
-    options.insert(options.end(), {"--corrupt", "2"});
-    const Result result = over_nccl(PATH_all_reduce_perf, options);
+  for (const char* ranks_or_threads : {"-g", "-t"}) {
+    const Result result = over_nccl(PATH_all_reduce_perf, {ranks_or_threads, "3", "--corrupt", "2"});
     EXPECT_EQ(result.status, 1) << result.all();
-    EXPECT_NE(result.out.find("# Out of bounds values : 6 FAILED"), std::string::npos) << result.all();
+    EXPECT_SAYS(result.out, "# Out of bounds values : 6 FAILED");
   }
 }
 
 TEST(Nccl, EndsAtTheDeadlineAndAborts) {
-  for (const Words& ranks : {Words{"-g", "2"}, Words{"-t", "2"}, Words{"-G", "2"}, Words{"-t", "2", "-z", "1"}}) {
-    Words options = ranks;
+  for (Words options : {Words{"-g", "2"}, Words{"-t", "2"}, Words{"-G", "2"}, Words{"-t", "2", "-z", "1"}}) {
     options.insert(options.end(), {"--timeout", "1"});
     const Result result =
         over_nccl(PATH_all_reduce_perf, options, {{"HOST_NCCL_FAULT", "stuck:60"}, {"NCCL_DEBUG", "INFO"}});
     EXPECT_EQ(result.status, 1) << result.all();
-    EXPECT_NE(result.err.find("timed out after 1 s: rank 0"), std::string::npos) << result.all();
-    EXPECT_NE(result.err.find("host-nccl: ncclCommAbort on rank 0\n"), std::string::npos) << result.all();
+    EXPECT_SAYS(result.err, "timed out after 1 s: rank 0");
+    EXPECT_SAYS(result.err, "host-nccl: ncclCommAbort on rank 0\n");
   }
 }
 
 TEST(Nccl, EndsWithItsAsynchronousErrors) {
-  // Only a rank that has to wait asks: there is nothing to wait for in one thread.
+  // Only a waiting rank asks NCCL for errors, and without a second thread no rank has to wait.
   const Result result = over_nccl(PATH_all_reduce_perf, {"-t", "3"}, {{"HOST_NCCL_FAULT", "error:60"}});
   EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_NE(result.err.find("(an error as HOST_NCCL_FAULT asks for)"), std::string::npos) << result.all();
+  EXPECT_SAYS(result.err, "(an error as HOST_NCCL_FAULT asks for)");
   EXPECT_LT(result.seconds, 30s) << "it waited for the deadline";
 }
 
@@ -137,7 +134,7 @@ TEST(Nccl, RefusesWhatItCannotDo) {
   const auto expect_refused = [](const Words& options, int status, const std::string& why) {
     const Result result = over_nccl(PATH_all_reduce_perf, options);
     EXPECT_EQ(result.status, status) << result.all();
-    EXPECT_NE(result.err.find(why), std::string::npos) << result.all();
+    EXPECT_SAYS(result.err, why);
     EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.all();
   };
   expect_refused({"-g", "5"}, 77, "has 4 GPU(s) for 1 process(es) of 5 rank(s): NCCL needs one for each rank");

@@ -1,4 +1,4 @@
-// The programs as a user runs them: every row that they write is counted and compared with what it must be.
+// Runs the programs as a user does, and compares every row that they write with the expected rows.
 #include <testing/faults.hpp>
 #include <testing/json_lines.hpp>
 #include <testing/program_test.hpp>
@@ -28,7 +28,7 @@ Words operator+(Words left, const Words& right) {
   return left;
 }
 
-// What nccl-tests says of each collective: blocks in the larger buffer, and the factors of its bandwidths.
+// nccl-tests' definition of each collective: the blocks of its larger buffer, and the factors of its bandwidths.
 struct Collective {
   std::string name, program;
   bool reduces, rooted, blocks_per_rank;
@@ -62,31 +62,30 @@ const std::map<std::string, std::size_t> types = {{"int8", 1},   {"uint8", 1},  
                                                   {"double", 8}, {"bfloat16", 2}};
 const std::set<std::string> reductions = {"sum", "prod", "max", "min"};  // that MPI and Gloo have
 
-// Starts a program with so many ranks and waits for its end.
-using Start = Result(int ranks, const Words& program, std::chrono::milliseconds timeout);
+// Starts a program with `ranks` ranks and waits until it ends.
+using Start = Result(int ranks, const Words& program);
+constexpr auto longest = 250s;  // below ctest's TIMEOUT, for the largest collectives
 
-Result mpirun(int ranks, const Words& program, std::chrono::milliseconds timeout) {
-  return run(under_mpirun(ranks, program), {}, timeout);
+Result mpirun(int ranks, const Words& program) { return run(under_mpirun(ranks, program), {}, longest); }
+Result threads(int ranks, const Words& program) {
+  return run(program + Words{"-g", std::to_string(ranks)}, {}, longest);
 }
-Result threads(int ranks, const Words& program, std::chrono::milliseconds timeout) {
-  return run(program + Words{"-g", std::to_string(ranks)}, {}, timeout);
-}
-Result threads_in_pairs(int ranks, const Words& program, std::chrono::milliseconds timeout) {
-  return run(program + Words{"-t", "2", "-g", std::to_string(ranks / 2)}, {}, timeout);
+Result threads_in_pairs(int ranks, const Words& program) {
+  return run(program + Words{"-t", "2", "-g", std::to_string(ranks / 2)}, {}, longest);
 }
 #ifdef PATH_mnrun
-Result mnrun(int ranks, const Words& program, std::chrono::milliseconds timeout) {
-  return run(Words{PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(ranks)} + program, {}, timeout);
+Result mnrun(int ranks, const Words& program) {
+  return run(Words{PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(ranks)} + program, {}, longest);
 }
 // Two nodes: one process on the second, all others on the first.
-Result uneven_nodes(int ranks, const Words& program, std::chrono::milliseconds timeout) {
+Result uneven_nodes(int ranks, const Words& program) {
   const FreePort port;
   const Words agent{
       PATH_mnrun,   "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", std::to_string(port.number()),
       "--node-rank"};
   Process second(agent + Words{"1", "--nproc-per-node", "1"} + program);
   Process first(agent + Words{"0", "--nproc-per-node", std::to_string(ranks - 1)} + program);
-  Result result = first.wait(timeout);
+  Result result = first.wait(longest);
   const Result other = second.wait();
   result.status = std::max(result.status, other.status);
   result.out += other.out;
@@ -95,6 +94,11 @@ Result uneven_nodes(int ranks, const Words& program, std::chrono::milliseconds t
 }
 #endif
 
+// A program's end, and the results that it wrote with --json.
+struct Outcome : Result {
+  std::vector<nlohmann::json> rows;
+};
+
 struct Way {
   std::string backend, how;
   int ranks;
@@ -102,8 +106,13 @@ struct Way {
 
   std::string name() const { return how + "_" + std::to_string(ranks); }
   friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name(); }
-  Result run(const std::string& program, const Words& options, std::chrono::milliseconds timeout = 250s) const {
-    return start(ranks, Words{program, "--backend", backend} + options, timeout);
+  Outcome run(const std::string& program, const Words& options) const {
+    const TemporaryFolder folder;
+    const std::string json = folder / "json";
+    Outcome done{start(ranks, Words{program, "--backend", backend, "--json", json} + options), {}};
+    done.rows = json_lines(json);
+    std::erase_if(done.rows, [](const auto& line) { return line.contains("fingerprint"); });
+    return done;
   }
 };
 Way over_mpi(int ranks) { return {"mpi", "mpi", ranks, mpirun}; }
@@ -116,7 +125,10 @@ struct Sizes {
   }
 };
 
-// What identifies a row.
+const Sizes one_size{1000, 1000, 2};
+const Words small = one_size.options() + Words{"-n", "1", "-w", "0"};
+
+// Identifies a row.
 std::string row_text(std::size_t count, const std::string& type, const std::string& redop, int root, bool in_place,
                      int cycle) {
   return fmt::format("count {}, {}, {}, root {}, {}, cycle {}", count, type, redop, root,
@@ -144,24 +156,18 @@ std::multiset<std::string> expected_rows(const Collective& collective, const Way
   return rows;
 }
 
-std::vector<nlohmann::json> results_in(const std::string& file) {
-  std::vector<nlohmann::json> results = json_lines(file);
-  std::erase_if(results, [](const auto& line) { return line.contains("fingerprint"); });
-  return results;
-}
-
-// What is not as it must be in a run's rows, a line each; "" if all is right.
+// One line for each fault in the rows of a run of `everything`; "" if all are right.
 std::string complaints(const Collective& collective, const Way& way, const Sizes& sizes,
-                       const std::vector<nlohmann::json>& results, int cycles = 1) {
+                       const std::vector<nlohmann::json>& results) {
   std::ostringstream out;
-  std::multiset<std::string> missing = expected_rows(collective, way, sizes, cycles);
+  std::multiset<std::string> missing = expected_rows(collective, way, sizes, 1);
   const double n = way.ranks;
   for (const nlohmann::json& result : results) {
     const std::string row = row_text(result);
     if (const auto found = missing.find(row); found != missing.end())
       missing.erase(found);
     else
-      out << row << ": twice, or not wanted\n";
+      out << row << ": twice, or not expected\n";
     const auto must = [&](bool right, const std::string& what) {
       if (!right) out << row << ": " << what << " is wrong: " << result.dump() << "\n";
     };
@@ -195,11 +201,9 @@ bool possible(const Collective& collective, const Way& way) {
 
 // Runs all collectives; returns the number of rows that were right.
 std::size_t check_all_collectives(const Way& way, const Sizes& sizes) {
-  const TemporaryFolder folder;
   std::size_t rows = 0;
   for (const Collective& collective : collectives()) {
-    const std::string json = folder / (collective.name + ".json");
-    const Result result = way.run(collective.program, everything + sizes.options() + Words{"--json", json});
+    const Outcome result = way.run(collective.program, everything + sizes.options());
     if (!possible(collective, way)) {
       EXPECT_EQ(result.status, 2) << result.all();
       EXPECT_SAYS(result.err, "a hypercube has 1, 2, 4, 8 ... ranks, not " + std::to_string(way.ranks));
@@ -208,9 +212,8 @@ std::size_t check_all_collectives(const Way& way, const Sizes& sizes) {
     EXPECT_EQ(result.status, 0) << collective.name << ": " << result.all().substr(0, 3000);
     EXPECT_SAYS(result.out.substr(result.out.size() - std::min<std::size_t>(result.out.size(), 300)),
                 "# Out of bounds values : 0 OK");
-    const auto results = results_in(json);
-    EXPECT_EQ(complaints(collective, way, sizes, results), "") << collective.name;
-    rows += results.size();
+    EXPECT_EQ(complaints(collective, way, sizes, result.rows), "") << collective.name;
+    rows += result.rows.size();
   }
   return rows;
 }
@@ -220,7 +223,7 @@ TEST_P(Matrix, EveryTypeReductionAndRootIsRight) {
   const auto& [way, sizes] = GetParam();
   std::cout << check_all_collectives(way, sizes) << " rows are right\n";
 }
-// A number of ranks for each library.
+// `ranks` ranks over each library.
 std::vector<Way> libraries([[maybe_unused]] int ranks) {
   std::vector<Way> all;
 #ifdef MULTINODE_HAVE_MPI
@@ -254,37 +257,33 @@ std::vector<std::pair<Way, Sizes>> with(const Sizes& sizes, const std::vector<Wa
   for (const Way& way : ways) all.emplace_back(way, sizes);
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(By, Matrix, ::testing::ValuesIn(with({1000, 1000, 2}, libraries(3))),
+INSTANTIATE_TEST_SUITE_P(By, Matrix, ::testing::ValuesIn(with(one_size, libraries(3))),
                          [](const auto& info) { return info.param.first.name(); });
 // Sizes: less than an element for each rank; some elements; more than one segment of Gloo's and of MPI's.
 INSTANTIATE_TEST_SUITE_P(Whole, Matrix, ::testing::ValuesIn(with({7, 300'000, 207}, all_ways())),
                          [](const auto& info) { return info.param.first.name(); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Matrix);
 
-// The following are for each library.
+// The following tests run with each library.
 class Perf : public ::testing::TestWithParam<Way> {
  protected:
-  Result run(const std::string& name, const Words& options, std::chrono::milliseconds timeout = patience) const {
-    return GetParam().run(collective(name).program, options, timeout);
+  Outcome run(const std::string& name, const Words& options) const {
+    return GetParam().run(collective(name).program, options);
   }
 };
-const Words small{"-b", "1000", "-e", "1000", "-n", "1", "-w", "0"};
 
-// And the matrix can fail: its own checks say so.
+// Shows that the checks of the matrix can fail.
 TEST_P(Perf, EveryCorruptedElementIsFound) {
-  const TemporaryFolder folder;
   for (const Collective& collective : collectives()) {
-    const std::string json = folder / (collective.name + ".json");
-    const Result result = run(collective.name, small + Words{"-c", "20", "--corrupt", "1", "-r",
-                                                             collective.rooted ? "1" : "0", "--json", json});
+    const Outcome result =
+        run(collective.name, small + Words{"-c", "20", "--corrupt", "1", "-r", collective.rooted ? "1" : "0"});
     EXPECT_EQ(result.status, 1) << result.all();
     EXPECT_SAYS(result.err, "rank 1: block ");
     EXPECT_SAYS(result.out, " FAILED");
     EXPECT_EQ(result.out.find("OK"), std::string::npos) << result.out;
-    const auto results = results_in(json);
-    EXPECT_FALSE(results.empty());
-    for (const auto& row : results) EXPECT_EQ(row.at("wrong"), 20) << row;
-    EXPECT_SAYS(complaints(collective, GetParam(), {1000, 1000, 2}, results), ": a result is wrong: ");
+    EXPECT_FALSE(result.rows.empty());
+    for (const auto& row : result.rows) EXPECT_EQ(row.at("wrong"), 20) << row;
+    EXPECT_SAYS(complaints(collective, GetParam(), one_size, result.rows), ": a result is wrong: ");
   }
 }
 
@@ -296,48 +295,38 @@ TEST_P(Perf, WithAllRootsARankIsCorruptedWhereItIsRoot) {
 }
 
 TEST_P(Perf, AMissingOrDoubledOrFalseRowIsFound) {
-  const TemporaryFolder folder;
-  const std::string json = folder / "all_reduce.json";
   const Collective& all_reduce = collective("all_reduce");
-  const Sizes sizes{1000, 1000, 2};
-  const Result result = run("all_reduce", everything + sizes.options() + Words{"--json", json});
+  const Outcome result = run("all_reduce", everything + one_size.options());
   EXPECT_EQ(result.status, 0) << result.all();
-  const auto results = results_in(json);
-  ASSERT_EQ(complaints(all_reduce, GetParam(), sizes, results), "");
+  ASSERT_EQ(complaints(all_reduce, GetParam(), one_size, result.rows), "");
   const auto changed = [&](auto&& change) {
-    auto copy = results;
+    auto copy = result.rows;
     change(copy);
-    return complaints(all_reduce, GetParam(), sizes, copy);
+    return complaints(all_reduce, GetParam(), one_size, copy);
   };
   EXPECT_SAYS(changed([](auto& rows) { rows.pop_back(); }), "missing");
-  EXPECT_SAYS(changed([](auto& rows) { rows.push_back(rows[0]); }), "twice, or not wanted");
+  EXPECT_SAYS(changed([](auto& rows) { rows.push_back(rows[0]); }), "twice, or not expected");
   for (const char* key : {"busbw_gb_per_s", "algbw_gb_per_s", "size_bytes", "ranks"})
     EXPECT_SAYS(changed([&](auto& rows) { rows[3][key] = 1.5 * rows[3][key].template get<double>(); }), " is wrong: ");
 }
 
 TEST_P(Perf, WhatIsNotCheckedIsNotCalledRight) {
-  const TemporaryFolder folder;
   for (const char* name : {"all_reduce", "gather"}) {
-    const std::string json = folder / (std::string(name) + ".json");
-    const Result result = run(name, small + Words{"-c", "0", "--json", json});
+    const Outcome result = run(name, small + Words{"-c", "0"});
     EXPECT_EQ(result.status, 0) << result.all();
     EXPECT_SAYS(result.out, "not checked");
     EXPECT_EQ(result.out.find("OK"), std::string::npos) << result.out;
-    const auto results = results_in(json);
-    EXPECT_FALSE(results.empty());
-    for (const auto& row : results) EXPECT_TRUE(row.at("wrong").is_null()) << row;
+    EXPECT_FALSE(result.rows.empty());
+    for (const auto& row : result.rows) EXPECT_TRUE(row.at("wrong").is_null()) << row;
   }
 }
 
 TEST_P(Perf, CyclesAndShiftedBuffersAndSizesThatGiveTheSameCount) {
-  const TemporaryFolder folder;
   for (const char* name : {"broadcast", "alltoall"}) {
-    const std::string json = folder / (std::string(name) + ".json");
-    const Result result =
-        run(name, everything + Words{"-b", "40", "-e", "44", "-i", "1", "-u", "3", "-N", "2", "--json", json});
+    const Outcome result = run(name, everything + Words{"-b", "40", "-e", "44", "-i", "1", "-u", "3", "-N", "2"});
     EXPECT_EQ(result.status, 0) << result.all();
     std::multiset<std::string> rows;
-    for (const auto& row : results_in(json)) {
+    for (const auto& row : result.rows) {
       EXPECT_EQ(row.at("wrong"), 0) << row;
       rows.insert(row_text(row));
     }
@@ -354,8 +343,7 @@ TEST_P(Perf, WhatThisRunCannotDoIsRefusedInOneLine) {
     std::string says;
   };
   std::vector<Case> cases = {{{"-o", "avg"}, "has no average: use -o sum"},
-                             {{"-R", "1"}, "-R: only NCCL registers buffers"},
-                             {{"--json", "/nowhere/results"}, "--json: cannot write /nowhere/results"}};
+                             {{"-R", "1"}, "-R: only NCCL registers buffers"}};
   if (GetParam().backend != "mpi")  // the same with MPI, which takes longer to start
     cases.insert(cases.end(),
                  {{{"-r", "4"}, "--root must be from 0 to 3, not 4"},
@@ -377,17 +365,14 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Perf);
 #ifdef MULTINODE_HAVE_MPI
 void check_calls(const std::vector<Collective>& those) {
   const Way way = over_mpi(3);
-  const Sizes sizes{1000, 1000, 2};
-  const TemporaryFolder folder;
   for (Collective collective : those) {
     if (collective.name == "hypercube") continue;
     if (collective.name == "sendrecv") collective.in_place_over_mpi = false;  // MPI_Isendrecv_replace is MPI 4's
     for (const char* calls : {"nonblocking", "persistent"}) {
-      const std::string json = folder / (collective.name + calls);
-      const Result result = way.run(
-          collective.program, everything + sizes.options() + Words{"--mpi-calls", calls, "-u", "3", "--json", json});
+      const Outcome result =
+          way.run(collective.program, everything + one_size.options() + Words{"--mpi-calls", calls, "-u", "3"});
       EXPECT_EQ(result.status, 0) << result.all();
-      EXPECT_EQ(complaints(collective, way, sizes, results_in(json)), "") << collective.name << " " << calls;
+      EXPECT_EQ(complaints(collective, way, one_size, result.rows), "") << collective.name << " " << calls;
     }
   }
 }
@@ -436,14 +421,11 @@ TEST(PerfGloo, ASizeThatDoesNotFitIsRefusedWithTheLargestThatDoes) {
 #ifdef PATH_mnrun
 TEST(PerfGloo, NodesMayBeUneven) {
   const Way way{"gloo", "gloo_uneven", 3, uneven_nodes};
-  const Sizes sizes{1000, 1000, 2};
-  const TemporaryFolder folder;
   for (const char* name : {"all_reduce", "gather"}) {
-    const std::string json = folder / name;
-    const Result result = way.run(collective(name).program, everything + sizes.options() + Words{"--json", json});
+    const Outcome result = way.run(collective(name).program, everything + one_size.options());
     EXPECT_EQ(result.status, 0) << result.all();
     EXPECT_SAYS(result.out, "3 ranks in 3 processes on 2 nodes");
-    EXPECT_EQ(complaints(collective(name), way, sizes, results_in(json)), "");
+    EXPECT_EQ(complaints(collective(name), way, one_size, result.rows), "");
   }
 }
 #endif
@@ -463,7 +445,7 @@ class Faults : public ::testing::TestWithParam<Started> {
     setenv("MNRUN", PATH_mnrun, 1);
 #endif
   }
-  // Each row has one element more: its count is how far it has come.
+  // Each row has one element more than the last, so its count shows the progress.
   Words long_run(const std::string& name) const {
     const Words options{"-d", "int8", "-b", "4", "-e", "99999", "-i", "1", "-n", "1", "-w", "0"};
     return Words{collective(name).program, "--backend", GetParam().backend} + options;

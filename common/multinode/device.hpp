@@ -43,10 +43,10 @@ class Stream {
   cudaStream_t stream_{};
 };
 
-// An event of the current device, without timing.
+// An event of the current device: without timing, unless `flags` is cudaEventDefault.
 class Event {
  public:
-  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  explicit Event(unsigned flags = cudaEventDisableTiming) { check(cudaEventCreateWithFlags(&event_, flags)); }
   ~Event() { cudaEventDestroy(event_); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
