@@ -39,7 +39,7 @@ def lines_of(ranks, program, *options):
         command = [str(programs / program), *options, "--json", str(file)]
         if ranks > 1:
             command = [mpirun, "-n", str(ranks), *command]
-        done = subprocess.run(command, env=environment, timeout=60, text=True, stdout=subprocess.PIPE,
+        done = subprocess.run(command, env=environment, timeout=300, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)
         assert done.returncode in ([0, 1] if "--self-check" in options else [0]), f"{command}: exit status {done.returncode}\n{done.stdout}"
         return [json.loads(line) for line in file.read_text().splitlines()]
