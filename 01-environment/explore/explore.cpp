@@ -133,7 +133,7 @@ int explore_main(int argc, char** argv) {
   Options options;
   multinode::Program program{"explore", po::options_description("explore: what every process sees"), options.common};
   // clang-format off
-  program.options->add_options()
+  program.options.add_options()
     ("require-equal", po::value(&options.require_equal)->value_name("ITEM,..."),
      "fail if an item differs between ranks: kernel, driver, memlock ... (an unknown name lists all items)")
     ("require-file", po::value(&options.required.files)->value_name("PATH"),

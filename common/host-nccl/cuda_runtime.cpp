@@ -3,6 +3,7 @@
 #include "device.hpp"
 
 #include <cxxabi.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -91,7 +92,11 @@ class Queue : public std::enable_shared_from_this<Queue> {
 struct Point {
   std::shared_ptr<Queue> queue;
   std::uint64_t number = 0;
+
+  bool reached() const { return queue->reached(number); }
+  void wait() const { queue->wait_for(number); }
 };
+Point end_of(const std::shared_ptr<Queue>& queue) { return {queue, queue->submitted()}; }
 
 // A point, and the time when it was reached.
 struct Record {
@@ -277,16 +282,15 @@ Point submit(CUstream_st* stream, Task task) {
   if (stream->blocking) {
     if (is_default(stream)) {
       for (const cudaStream_t other : machine.streams)
-        if (other->device == stream->device && other->blocking)
-          before.push_back({other->queue, other->queue->submitted()});
+        if (other->device == stream->device && other->blocking) before.push_back(end_of(other->queue));
     } else if (const auto own = machine.default_streams.find(stream->device); own != machine.default_streams.end()) {
-      before.push_back({own->second->queue, own->second->queue->submitted()});
+      before.push_back(end_of(own->second->queue));
     }
-    std::erase_if(before, [](const Point& point) { return point.queue->reached(point.number); });
+    std::erase_if(before, [](const Point& point) { return point.reached(); });
   }
   if (!before.empty())
     task = [before, task = std::move(task)] {
-      for (const Point& point : before) point.queue->wait_for(point.number);
+      for (const Point& point : before) point.wait();
       task();
     };
   return {stream->queue, stream->queue->put(std::move(task))};
@@ -303,37 +307,26 @@ void put(cudaStream_t stream, const Make& make) {
   }
 }
 
-std::string text_of(const void* data) {
-  std::ostringstream out;
-  out << data;
-  return out.str();
-}
-
-struct Where {
-  std::uintptr_t begin = 0;
-  Allocation allocation;
-};
-// The allocation that `data` points into. With the machine's mutex held.
-std::optional<Where> find_memory(const void* data) {
+// The first address and the allocation that `data` points into, or null. With the machine's mutex held.
+const std::pair<const std::uintptr_t, Allocation>* find_memory(const void* data) {
   const auto& memory = Machine::get().memory;
   const auto address = reinterpret_cast<std::uintptr_t>(data);
-  auto at = memory.upper_bound(address);
-  if (at == memory.begin()) return std::nullopt;
-  --at;
-  if (address >= at->first + at->second.bytes) return std::nullopt;
-  return Where{at->first, at->second};
+  const auto behind = memory.upper_bound(address);
+  if (behind == memory.begin()) return nullptr;
+  const auto& found = *std::prev(behind);
+  return address < found.first + found.second.bytes ? &found : nullptr;
 }
 
 std::string range_refusal(const void* data, std::size_t bytes, bool of_device, const char* what) {
-  const std::string name = std::string(what) + " (" + std::to_string(bytes) + " bytes at " + text_of(data) + ") ";
+  const std::string name = fmt::format("{} ({} bytes at {}) ", what, bytes, data);
   const Lock lock(Machine::get().mutex);
-  const auto where = find_memory(data);
-  if (of_device && (!where || where->allocation.device < 0)) return name + "is not device memory";
-  if (!of_device && where && where->allocation.device >= 0)
-    return name + "is memory of device " + std::to_string(where->allocation.device);
+  const auto* const where = find_memory(data);
+  if (of_device && (!where || where->second.device < 0)) return name + "is not device memory";
+  if (!of_device && where && where->second.device >= 0)
+    return fmt::format("{}is memory of device {}", name, where->second.device);
   if (!of_device && data == nullptr) return name + "is null";
-  if (where && reinterpret_cast<std::uintptr_t>(data) + bytes > where->begin + where->allocation.bytes)
-    return name + "extends beyond its allocation of " + std::to_string(where->allocation.bytes) + " bytes";
+  if (where && reinterpret_cast<std::uintptr_t>(data) + bytes > where->first + where->second.bytes)
+    return fmt::format("{}extends beyond its allocation of {} bytes", name, where->second.bytes);
   return "";
 }
 
@@ -344,8 +337,8 @@ void require_range(const void* data, std::size_t bytes, bool of_device, const ch
 
 bool is_of_device(const void* data) {
   const Lock lock(Machine::get().mutex);
-  const auto where = find_memory(data);
-  return where && where->allocation.device >= 0;
+  const auto* const where = find_memory(data);
+  return where && where->second.device >= 0;
 }
 
 void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
@@ -389,8 +382,8 @@ cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int dev
     require_no_capture();
     const std::size_t used = used_memory(device);
     if (device >= 0 && (bytes > device_memory || used > device_memory - bytes))
-      refuse(cudaErrorMemoryAllocation, "out of memory: " + std::to_string(bytes) + " bytes requested, " +
-                                            std::to_string(used) + " of " + std::to_string(device_memory) + " in use");
+      refuse(cudaErrorMemoryAllocation,
+             fmt::format("out of memory: {} bytes requested, {} of {} in use", bytes, used, device_memory));
     *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!*memory) throw Failure{cudaErrorMemoryAllocation};
     std::memset(*memory, fresh_byte, bytes);
@@ -403,7 +396,7 @@ std::vector<Point> ends_of_streams(int device) {
   const Lock lock(machine.mutex);
   std::vector<Point> points;
   const auto add = [&](const CUstream_st& stream) {
-    if (stream.device == device) points.push_back({stream.queue, stream.queue->submitted()});
+    if (stream.device == device) points.push_back(end_of(stream.queue));
   };
   for (const cudaStream_t stream : machine.streams) add(*stream);
   for (const auto& [own, stream] : machine.default_streams) add(*stream);
@@ -413,7 +406,7 @@ std::vector<Point> ends_of_streams(int device) {
 }
 
 void wait_for_device(int device) {
-  for (const Point& point : ends_of_streams(device)) point.queue->wait_for(point.number);
+  for (const Point& point : ends_of_streams(device)) point.wait();
 }
 
 cudaError_t release(const char* call, void* memory, bool pinned) {
@@ -424,7 +417,8 @@ cudaError_t release(const char* call, void* memory, bool pinned) {
   const cudaError_t code = locked(call, [&](Machine&) {
     require_no_capture();
     if (find() == machine.memory.end() || (find()->second.device < 0) != pinned)
-      refuse(cudaErrorInvalidValue, text_of(memory) + " was already freed, or not allocated by the matching function");
+      refuse(cudaErrorInvalidValue,
+             fmt::format("{} was already freed, or not allocated by the matching function", memory));
     device = find()->second.device;
   });
   if (code != cudaSuccess) return code;
@@ -441,18 +435,15 @@ Point end_of(cudaStream_t stream) {
   const Lock lock(Machine::get().mutex);
   const CUstream_st& found = valid(stream);
   if (found.capture) refuse(cudaErrorStreamCaptureUnsupported, "this stream is being captured");
-  return {found.queue, found.queue->submitted()};
+  return end_of(found.queue);
 }
 
-bool done(const std::shared_ptr<Record>& record) {
-  return !record || record->point.queue->reached(record->point.number);
-}
+bool done(const std::shared_ptr<Record>& record) { return !record || record->point.reached(); }
 
 int device_count() { return static_cast<int>(Machine::get().devices.size()); }
 void require_device(int device) {
   if (device < 0 || device >= device_count())
-    refuse(cudaErrorInvalidDevice,
-           "no device " + std::to_string(device) + ": there are " + std::to_string(device_count()));
+    refuse(cudaErrorInvalidDevice, fmt::format("no device {}: there are {}", device, device_count()));
 }
 
 // Reports what the program leaked.
@@ -507,10 +498,10 @@ std::string refusal(const void* data, std::size_t bytes, int device) {
   int owner = device;
   {
     const Lock lock(Machine::get().mutex);
-    if (const auto where = find_memory(data)) owner = where->allocation.device;
+    if (const auto* const where = find_memory(data)) owner = where->second.device;
   }
   if (owner >= 0 && owner != device)
-    return "it is memory of device " + std::to_string(owner) + ", and the communicator's is " + std::to_string(device);
+    return fmt::format("it is memory of device {}, and the communicator's is {}", owner, device);
   return range_refusal(data, bytes, owner >= 0, "it");  // pinned host memory is also valid
 }
 
@@ -661,22 +652,16 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     valid(stream);
     if (machine.streams.erase(stream) == 0) throw Failure{cudaErrorInvalidResourceHandle};  // the default stream
     stream->queue->close();
-    std::erase_if(machine.destroyed, [](const auto& one) { return one.second.queue->reached(one.second.number); });
-    machine.destroyed.push_back({stream->device, {stream->queue, stream->queue->submitted()}});
+    std::erase_if(machine.destroyed, [](const auto& one) { return one.second.reached(); });
+    machine.destroyed.push_back({stream->device, end_of(stream->queue)});
     delete stream;
   });
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return guarded(__func__, [&] {
-    const Point end = end_of(stream);
-    return end.queue->reached(end.number) ? cudaSuccess : cudaErrorNotReady;
-  });
+  return guarded(__func__, [&] { return end_of(stream).reached() ? cudaSuccess : cudaErrorNotReady; });
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return guarded(__func__, [&] {
-    const Point end = end_of(stream);
-    end.queue->wait_for(end.number);
-  });
+  return guarded(__func__, [&] { end_of(stream).wait(); });
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return locked(__func__, [&](Machine&) {
@@ -694,7 +679,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     } else if (found.capture) {
       refuse(cudaErrorStreamCaptureIsolation, "this stream is being captured, and the event is outside");
     } else if (const auto record = event->record) {  // as in CUDA: without one the event counts as complete
-      submit(&found, [record] { record->point.queue->wait_for(record->point.number); });
+      submit(&found, [record] { record->point.wait(); });
     }
   });
 }
@@ -725,8 +710,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     valid(event);
     CUstream_st& found = valid(stream);
     if (found.device != event->device)
-      refuse(cudaErrorInvalidResourceHandle, "the event is of device " + std::to_string(event->device) +
-                                                 ", the stream of device " + std::to_string(found.device));
+      refuse(cudaErrorInvalidResourceHandle,
+             fmt::format("the event is of device {}, the stream of device {}", event->device, found.device));
     event->captured = found.capture != nullptr;
     event->capture = found.capture;
     event->seen = found.seen;
@@ -742,7 +727,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   std::shared_ptr<Record> record;
   const cudaError_t code = locked(__func__, [&](Machine&) { record = record_of(event); });
-  if (record) record->point.queue->wait_for(record->point.number);
+  if (record) record->point.wait();
   return code;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {

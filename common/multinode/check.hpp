@@ -53,11 +53,6 @@ class HardwareAbsent : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// If `result` is negative, throws std::system_error with errno, `what` and the caller's source location. Otherwise
-// returns `result`.
-template <class Integer>
-Integer check_errno(Integer result, std::string_view what, source_location at = source_location::current());
-
 // "file.cpp:12: ", without the folders.
 std::string place(const source_location& at);
 
@@ -65,8 +60,10 @@ namespace detail {
 [[noreturn]] void throw_errno(std::string_view what, const source_location& at);
 }
 
+// If `result` is negative, throws std::system_error with errno, `what` and the caller's source location. Otherwise
+// returns `result`.
 template <class Integer>
-Integer check_errno(Integer result, std::string_view what, source_location at) {
+Integer check_errno(Integer result, std::string_view what, source_location at = source_location::current()) {
   if (result < 0) detail::throw_errno(what, at);
   return result;
 }

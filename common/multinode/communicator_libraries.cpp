@@ -18,24 +18,6 @@ namespace {
          (minor_unit > 1 && major_unit / minor_unit == 100 ? "." + std::to_string(version % minor_unit) : "");
 }
 
-#ifdef MULTINODE_HAVE_MPI
-class MpiLifetime : public Libraries::Mpi {
- public:
-  MpiLifetime() { multinode::start_mpi(); }
-  ~MpiLifetime() override { multinode::finalize_mpi(); }
-  MpiLifetime(const MpiLifetime&) = delete;
-  MpiLifetime& operator=(const MpiLifetime&) = delete;
-
-  std::string broadcast(const Launch& launch, const std::string& text) override {
-    require_ranks_of_mpi(launch);
-    char buffer[1024] = {};
-    text.copy(buffer, sizeof buffer - 1);
-    check(MPI_Bcast(buffer, sizeof buffer, MPI_CHAR, 0, MPI_COMM_WORLD));
-    return buffer;
-  }
-};
-#endif
-
 class CommunicatorLibraries : public Libraries {
  public:
   std::vector<std::pair<std::string, std::string>> versions() const override {
@@ -68,7 +50,14 @@ class CommunicatorLibraries : public Libraries {
 
 #ifdef MULTINODE_HAVE_MPI
   bool has_mpi() const noexcept override { return true; }
-  std::unique_ptr<Mpi> start_mpi() const override { return std::make_unique<MpiLifetime>(); }
+  std::string broadcast_over_mpi(const Launch& launch, const std::string& text) const override {
+    start_mpi();
+    require_ranks_of_mpi(launch);
+    char buffer[1024] = {};
+    text.copy(buffer, sizeof buffer - 1);
+    check(MPI_Bcast(buffer, sizeof buffer, MPI_CHAR, 0, MPI_COMM_WORLD));
+    return buffer;
+  }
   bool must_finalize_mpi() const noexcept override { return multinode::must_finalize_mpi(); }
   void finalize_mpi() const noexcept override { multinode::finalize_mpi(); }
   void abort_mpi(int status) const noexcept override {

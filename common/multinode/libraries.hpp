@@ -3,7 +3,6 @@
 
 #include <multinode/launch.hpp>
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,16 +19,10 @@ class Libraries {
   // See stand_in() in device.hpp.
   virtual const char* stand_in() const noexcept { return nullptr; }
 
-  class Mpi {
-   public:
-    virtual ~Mpi() = default;
-    // Collective. Returns rank 0's `text`, of at most 1023 bytes, on every rank. Throws UsageError if MPI and the
-    // launcher disagree about rank or world size.
-    virtual std::string broadcast(const Launch& launch, const std::string& text) = 0;
-  };
   virtual bool has_mpi() const noexcept { return false; }
-  // Initializes MPI, unless the program itself did. The destructor calls finalize_mpi().
-  virtual std::unique_ptr<Mpi> start_mpi() const { return nullptr; }
+  // Collective. Initializes MPI, unless the program itself did, and returns rank 0's `text`, of at most 1023 bytes, on
+  // every rank. Throws UsageError if MPI and the launcher disagree about rank or world size.
+  virtual std::string broadcast_over_mpi(const Launch& /*launch*/, const std::string& text) const { return text; }
 
   // Whether MPI was initialized here or by an MpiComm, and not finalized since. Then call finalize_mpi(), which is
   // collective and may block forever if a rank is missing: announce it to the watchdog.

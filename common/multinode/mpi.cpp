@@ -47,6 +47,7 @@ void require_ranks_of_mpi(const Launch& launch) {
   if (size == launch.world_size.value && rank == launch.rank.value) return;
   char library[MPI_MAX_LIBRARY_VERSION_STRING];
   MPI_Get_library_version(library, &length);
+  finalize_mpi();  // no other rank waits in this one's MPI
   throw UsageError("the launcher says rank " + std::to_string(launch.rank.value) + " of " +
                    std::to_string(launch.world_size.value) + " (" + launch.world_size.variable + "), MPI says " +
                    std::to_string(rank) + " of " + std::to_string(size) + ": this program was built with " +

@@ -34,15 +34,12 @@ bool parse_command_line(int argc, const char* const* argv, const boost::program_
 // The number in "512", "64M" or "4G" (powers of 1024). Throws UsageError with the name `option`.
 std::size_t parse_size(std::string_view text, std::string_view option);
 
-// Throws UsageError "OPTION must be from LOW to HIGH, not VALUE" unless low <= value <= high.
-template <class Number>
-void require_range(std::string_view option, Number value, Number low, Number high);
-
 namespace detail {
 [[noreturn]] void out_of_range(std::string_view option, const std::string& value, const std::string& low,
                                const std::string& high);
 }
 
+// Throws UsageError "OPTION must be from LOW to HIGH, not VALUE" unless low <= value <= high.
 template <class Number>
 void require_range(std::string_view option, Number value, Number low, Number high) {
   if (!(value >= low && value <= high))

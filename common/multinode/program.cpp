@@ -1,6 +1,5 @@
 #include <multinode/libraries.hpp>
 #include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
 
 #include <algorithm>
 #include <iostream>
@@ -24,19 +23,12 @@ int agreed(World& world, int status) {
 
 }  // namespace
 
-Program::Program(std::string its_name, const boost::program_options::options_description& its_options,
-                 CommonOptions& its_common, std::function<void()> its_validate)
-    : name(std::move(its_name)),
-      options(std::make_shared<boost::program_options::options_description>(its_options)),
-      common(its_common),
-      validate(std::move(its_validate)) {}
-
 int run(const Program& program, int argc, const char* const* argv, const std::function<int(World&)>& body) {
   bool talk = true;  // until the rank is known: rather print twice than never
   try {
     const Launch launch = read_launch(current_environment());
     talk = launch.rank.value == 0;
-    boost::program_options::options_description known = *program.options;
+    boost::program_options::options_description known = program.options;
     known.add(program.common.description());
     if (!parse_command_line(argc, argv, known, talk)) return exit_right;
     program.validate();

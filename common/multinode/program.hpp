@@ -3,10 +3,10 @@
 #pragma once
 
 #include <multinode/options.hpp>
+#include <multinode/program_options.hpp>
 #include <multinode/world.hpp>
 
 #include <functional>
-#include <memory>
 #include <string>
 
 namespace multinode {
@@ -17,14 +17,10 @@ namespace multinode {
 // UsageError, 77 for HardwareAbsent, else 1), and one line on stderr names the rank and the reason. `common` must
 // outlive the Program.
 struct Program {
-  Program(
-      std::string name, const boost::program_options::options_description& options, CommonOptions& common,
-      std::function<void()> validate = [] {});
-
   std::string name;
-  std::shared_ptr<boost::program_options::options_description> options;
+  boost::program_options::options_description options;
   CommonOptions& common;
-  std::function<void()> validate;
+  std::function<void()> validate = [] {};
   bool same_versions = true;  // see World::Options
 };
 int run(const Program& program, int argc, const char* const* argv, const std::function<int(World&)>& body);

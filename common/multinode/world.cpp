@@ -7,6 +7,7 @@
 #include <multinode/torch_store.hpp>
 #include <multinode/world.hpp>
 
+#include <fmt/format.h>
 #include <gnu/libc-version.h>
 #include <link.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 
 // Defined by multinode::communicator, whose programs are linked with --undefined=multinode_communicator_libraries.
@@ -52,48 +54,34 @@ std::pair<std::unique_ptr<TcpStoreServer>, StorePlace> serve_anywhere(const Laun
   return {std::move(server), StorePlace{{address, port}, token}};
 }
 
-// Ends the process if MPI_Init does not return: there is no store yet that knows who is late.
-class MpiDeadline {
- public:
-  MpiDeadline(std::chrono::milliseconds limit, const std::string& who)
-      : thread_([limit, who](const std::stop_token& stop) {
-          std::mutex mutex;
-          std::unique_lock lock(mutex);
-          std::condition_variable_any wake;
-          if (wake.wait_for(lock, stop, limit, [&] { return stop.stop_requested(); })) return;
-          std::cerr << who + " (host " + host_name() + "): MPI did not connect the ranks within " +
-                           detail::to_text(limit) +
-                           ": check the firewall and the network interface (btl_tcp_if_include)\n"
-                    << std::flush;
-          _exit(exit_wrong);
-        }) {}
+// Ends the process unless the result is destroyed before `limit`: MPI_Init may not return, and there is no store yet
+// that knows which rank is late.
+std::jthread mpi_deadline(std::chrono::milliseconds limit, const std::string& who) {
+  return std::jthread([limit, who](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any wake;
+    if (wake.wait_for(lock, stop, limit, [&] { return stop.stop_requested(); })) return;
+    std::cerr << who + " (host " + host_name() + "): MPI did not connect the ranks within " + detail::to_text(limit) +
+                     ": check the firewall and the network interface (btl_tcp_if_include)\n"
+              << std::flush;
+    _exit(exit_wrong);
+  });
+}
 
- private:
-  std::jthread thread_;
-};
-
-// The build ID that the linker put into this program, in hexadecimal; "" if it put none.
+// The first 8 bytes of the build ID that the linker put into this program, in hexadecimal; "" if it put none.
 std::string build_id() {
   std::string id;
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* out) {
-        for (int i = 0; i < info->dlpi_phnum; ++i) {
-          const ElfW(Phdr)& header = info->dlpi_phdr[i];
+        for (const auto& header : std::span(info->dlpi_phdr, info->dlpi_phnum)) {
           if (header.p_type != PT_NOTE) continue;
           // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives the address as a number
-          const char* at = reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr);
-          const char* const end = at + header.p_memsz;
-          while (at + sizeof(ElfW(Nhdr)) <= end) {
-            const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(at);
-            const char* bytes = at + sizeof *note + ((note->n_namesz + 3) & ~3u);
-            if (note->n_type == NT_GNU_BUILD_ID)
-              for (std::size_t b = 0; b < std::min<std::size_t>(note->n_descsz, 8); ++b) {
-                const char digits[] = "0123456789abcdef";
-                const auto byte = static_cast<unsigned char>(bytes[b]);
-                *static_cast<std::string*>(out) += {digits[byte / 16], digits[byte % 16]};
-              }
-            at = bytes + ((note->n_descsz + 3) & ~3u);
-          }
+          const auto* const segment = reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr);
+          const std::string_view notes(segment, header.p_memsz), type_and_owner("\x03\0\0\0GNU", 8);
+          if (const std::size_t at = notes.find(type_and_owner); at != notes.npos)
+            for (const char byte : notes.substr(at + type_and_owner.size(), 8))
+              *static_cast<std::string*>(out) += fmt::format("{:02x}", static_cast<unsigned char>(byte));
         }
         return 1;  // the first object is the program itself
       },
@@ -115,9 +103,8 @@ std::vector<std::pair<std::string, std::string>> versions() {
   return list;
 }
 
-// Members are destroyed in reverse order: the watchdog says goodbye first, then the server ends, MPI is last.
+// Members are destroyed in reverse order: the watchdog says goodbye first, then the server ends.
 struct World::Implementation {
-  std::unique_ptr<Libraries::Mpi> mpi;
   std::unique_ptr<TcpStoreServer> server;
   StorePlace place;
   std::string server_text;
@@ -190,10 +177,10 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
     std::tie(server, place) = serve_anywhere(launch);
   } else if (launch.under_mpi && libraries().has_mpi()) {
     // Longer than other waits: MPI takes seconds to start on a busy machine.
-    const MpiDeadline deadline(options.timeout + 15s, program + ": rank " + std::to_string(launch.rank.value));
-    mpi = libraries().start_mpi();
+    const std::jthread deadline =
+        mpi_deadline(options.timeout + 15s, program + ": rank " + std::to_string(launch.rank.value));
     if (first) std::tie(server, place) = serve_anywhere(launch);
-    place = parse_store_place(mpi->broadcast(launch, with_token(place)), "rank 0's store");
+    place = parse_store_place(libraries().broadcast_over_mpi(launch, with_token(place)), "rank 0's store");
   } else if (!launch.master_address.value.empty() && launch.master_port.value) {
     place = {{launch.master_address.value, launch.master_port.value}, job};
     if (first) server = serve_at(place, true);

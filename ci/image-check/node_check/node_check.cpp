@@ -235,7 +235,7 @@ int main(int argc, char** argv) {
                              options.common};
   const std::string names = multinode::join(looks(), ", ", &Look::name);
   // clang-format off
-  program.options->add_options()
+  program.options.add_options()
     ("only", po::value(&options.only)->value_name("NAME"), ("look only at this; may be repeated; dcgm is not looked at by default: " + names).c_str())
     ("skip", po::value(&options.skip)->value_name("NAME"), "do not look at this; may be repeated")
     ("seconds", po::value(&options.seconds)->value_name("S")->default_value(options.seconds, "0.5"),

@@ -19,11 +19,32 @@ const int four_devices = setenv("HOST_NCCL_DEVICES", "4", 1);
 
 #define EXPECT_OK(call) EXPECT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaPeekAtLastError())
 
-cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
-  cudaStream_t stream{};
-  EXPECT_OK(cudaStreamCreateWithFlags(&stream, flags));
-  return stream;
-}
+// Destroys the streams, events and memory that a test has made.
+class HostCuda : public ::testing::Test {
+ protected:
+  ~HostCuda() override {
+    for (const cudaStream_t stream : streams_) EXPECT_OK(cudaStreamDestroy(stream));
+    for (const cudaEvent_t event : events_) EXPECT_OK(cudaEventDestroy(event));
+    for (void* const memory : memory_) EXPECT_OK(cudaFree(memory));
+  }
+  cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
+    EXPECT_OK(cudaStreamCreateWithFlags(&streams_.emplace_back(), flags));
+    return streams_.back();
+  }
+  cudaEvent_t new_event(unsigned flags = cudaEventDisableTiming) {
+    EXPECT_OK(cudaEventCreateWithFlags(&events_.emplace_back(), flags));
+    return events_.back();
+  }
+  void* allocate(std::size_t bytes) {
+    EXPECT_OK(cudaMalloc(&memory_.emplace_back(), bytes));
+    return memory_.back();
+  }
+
+ private:
+  std::vector<cudaStream_t> streams_;
+  std::vector<cudaEvent_t> events_;
+  std::vector<void*> memory_;
+};
 
 // Blocks a stream until it is opened.
 class Gate {
@@ -45,7 +66,7 @@ void expect_refused(cudaError_t code, cudaError_t expected, const std::string& w
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
-TEST(HostCuda, HasTheRequestedDevices) {
+TEST_F(HostCuda, HasTheRequestedDevices) {
   ASSERT_EQ(four_devices, 0);
   int count = 0, device = -1;
   EXPECT_OK(cudaGetDeviceCount(&count));
@@ -57,7 +78,7 @@ TEST(HostCuda, HasTheRequestedDevices) {
   EXPECT_OK(cudaSetDevice(0));
 }
 
-TEST(HostCuda, FreshMemoryIsPoisoned) {
+TEST_F(HostCuda, FreshMemoryIsPoisoned) {
   void* memory = nullptr;
   std::vector<unsigned char> bytes(1000);
   EXPECT_OK(cudaMalloc(&memory, bytes.size()));
@@ -69,23 +90,21 @@ TEST(HostCuda, FreshMemoryIsPoisoned) {
   cudaGetLastError();
 }
 
-TEST(HostCuda, CopiesOfTheWrongKindAreRefused) {
-  void* memory = nullptr;
+TEST_F(HostCuda, CopiesOfTheWrongKindAreRefused) {
+  void* const memory = allocate(100);
   char host[100] = {};
-  EXPECT_OK(cudaMalloc(&memory, 100));
   expect_refused(cudaMemcpy(host, memory, 100, cudaMemcpyHostToDevice), cudaErrorInvalidValue, "is not device memory");
   expect_refused(cudaMemcpy(memory, host, 100, cudaMemcpyDeviceToHost), cudaErrorInvalidValue, "is memory of device 0");
   expect_refused(cudaMemcpy(memory, host, 101, cudaMemcpyHostToDevice), cudaErrorInvalidValue,
                  "extends beyond its allocation of 100 bytes");
   expect_refused(cudaMemset(host, 0, 100), cudaErrorInvalidValue, "is not device memory");
   EXPECT_OK(cudaMemcpy(memory, host, 100, cudaMemcpyDefault));
-  EXPECT_OK(cudaFree(memory));
 }
 
-TEST(HostCuda, AStreamIsAQueue) {
-  const cudaStream_t stream = new_stream();
-  void* memory = nullptr;
-  EXPECT_OK(cudaMalloc(&memory, 4));
+TEST_F(HostCuda, AStreamIsAQueue) {
+  cudaStream_t stream{};
+  EXPECT_OK(cudaStreamCreate(&stream));
+  void* const memory = allocate(4);
   Gate gate(stream);
   int value = 1, back = 0;
   EXPECT_OK(cudaMemcpyAsync(memory, &value, 4, cudaMemcpyHostToDevice, stream));
@@ -98,13 +117,11 @@ TEST(HostCuda, AStreamIsAQueue) {
   EXPECT_OK(cudaStreamQuery(stream));
   EXPECT_OK(cudaStreamDestroy(stream));
   expect_refused(cudaStreamQuery(stream), cudaErrorInvalidResourceHandle, "destroyed or never created");
-  EXPECT_OK(cudaFree(memory));
 }
 
-TEST(HostCuda, AnEventHoldsAnotherStreamBack) {
+TEST_F(HostCuda, AnEventHoldsAnotherStreamBack) {
   const cudaStream_t first = new_stream(), second = new_stream();
-  cudaEvent_t event{};
-  EXPECT_OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  const cudaEvent_t event = new_event();
   Gate gate(first);
   EXPECT_OK(cudaEventRecord(event, first));
   EXPECT_OK(cudaStreamWaitEvent(second, event, 0));
@@ -113,15 +130,12 @@ TEST(HostCuda, AnEventHoldsAnotherStreamBack) {
   gate.open();
   EXPECT_OK(cudaStreamSynchronize(second));
   EXPECT_OK(cudaEventQuery(event));
-  for (const cudaStream_t stream : {first, second}) EXPECT_OK(cudaStreamDestroy(stream));
-  EXPECT_OK(cudaEventDestroy(event));
 }
 
-TEST(HostCuda, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
+TEST_F(HostCuda, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
   const cudaStream_t blocking = new_stream(cudaStreamDefault), other = new_stream();
   Gate gate(blocking);
-  void* memory = nullptr;
-  EXPECT_OK(cudaMalloc(&memory, 4));
+  void* const memory = allocate(4);
   EXPECT_OK(cudaMemset(memory, 0, 4));  // on the default stream
   EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
   EXPECT_OK(cudaStreamSynchronize(other));
@@ -132,14 +146,13 @@ TEST(HostCuda, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
   EXPECT_EQ(cudaStreamQuery(blocking), cudaErrorNotReady);
   second.open();
   EXPECT_OK(cudaStreamSynchronize(blocking));
-  for (const cudaStream_t stream : {blocking, other}) EXPECT_OK(cudaStreamDestroy(stream));
-  EXPECT_OK(cudaFree(memory));
 }
 
 // An exception destroys a stream and then the memory that its tasks still use.
-TEST(HostCuda, FreeWaitsForTheTasksOfADestroyedStream) {
-  const cudaStream_t stream = new_stream();
+TEST_F(HostCuda, FreeWaitsForTheTasksOfADestroyedStream) {
+  cudaStream_t stream{};
   void* memory = nullptr;
+  EXPECT_OK(cudaStreamCreate(&stream));
   EXPECT_OK(cudaMalloc(&memory, 4));
   Gate gate(stream);
   EXPECT_OK(cudaMemsetAsync(memory, 0, 4, stream));
@@ -150,11 +163,9 @@ TEST(HostCuda, FreeWaitsForTheTasksOfADestroyedStream) {
   freed.get();
 }
 
-TEST(HostCuda, EventsMeasureTime) {
+TEST_F(HostCuda, EventsMeasureTime) {
   const cudaStream_t stream = new_stream();
-  cudaEvent_t start{}, end{};
-  EXPECT_OK(cudaEventCreate(&start));
-  EXPECT_OK(cudaEventCreate(&end));
+  const cudaEvent_t start = new_event(cudaEventDefault), end = new_event(cudaEventDefault);
   EXPECT_OK(cudaEventRecord(start, stream));
   EXPECT_OK(cudaLaunchHostFunc(
       stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
@@ -164,16 +175,11 @@ TEST(HostCuda, EventsMeasureTime) {
   EXPECT_OK(cudaEventElapsedTime(&milliseconds, start, end));
   EXPECT_GE(milliseconds, 19);
   EXPECT_OK(cudaSetDevice(1));
-  const cudaStream_t elsewhere = new_stream();
-  expect_refused(cudaEventRecord(start, elsewhere), cudaErrorInvalidResourceHandle, "the stream of device 1");
-  EXPECT_OK(cudaStreamDestroy(elsewhere));
+  expect_refused(cudaEventRecord(start, new_stream()), cudaErrorInvalidResourceHandle, "the stream of device 1");
   EXPECT_OK(cudaSetDevice(0));
-  EXPECT_OK(cudaEventDestroy(start));
-  EXPECT_OK(cudaEventDestroy(end));
-  EXPECT_OK(cudaStreamDestroy(stream));
 }
 
-TEST(HostCuda, AGraphRepeatsTheCapturedTasks) {
+TEST_F(HostCuda, AGraphRepeatsTheCapturedTasks) {
   const cudaStream_t stream = new_stream();
   std::atomic<int> calls = 0;
   EXPECT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -191,16 +197,13 @@ TEST(HostCuda, AGraphRepeatsTheCapturedTasks) {
   EXPECT_OK(cudaStreamSynchronize(stream));
   EXPECT_EQ(calls, 6);
   EXPECT_OK(cudaGraphExecDestroy(executable));
-  EXPECT_OK(cudaStreamDestroy(stream));
   expect_refused(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal), cudaErrorStreamCaptureUnsupported,
                  "the default stream");
 }
 
-TEST(HostCuda, ACaptureFollowsEventsToOtherStreamsAndBack) {
+TEST_F(HostCuda, ACaptureFollowsEventsToOtherStreamsAndBack) {
   const cudaStream_t stream = new_stream(), other = new_stream();
-  cudaEvent_t fork{}, join{};
-  EXPECT_OK(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
-  EXPECT_OK(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
+  const cudaEvent_t fork = new_event(), join = new_event();
   std::vector<int> order;
   static std::vector<int>* out = nullptr;
   out = &order;
@@ -243,17 +246,13 @@ TEST(HostCuda, ACaptureFollowsEventsToOtherStreamsAndBack) {
   EXPECT_OK(cudaGraphDestroy(graph));
   EXPECT_OK(cudaEventSynchronize(join));
   EXPECT_OK(cudaGraphExecDestroy(executable));
-  EXPECT_OK(cudaEventDestroy(fork));
-  EXPECT_OK(cudaEventDestroy(join));
-  EXPECT_OK(cudaStreamDestroy(stream));
-  EXPECT_OK(cudaStreamDestroy(other));
 }
 
 // What nvcc generates for a kernel and its launch.
 extern "C" void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*,
                                        int*);
 
-TEST(HostCuda, KernelsAreRefusedByName) {
+TEST_F(HostCuda, KernelsAreRefusedByName) {
   static char function[] = "a kernel";
   __cudaRegisterFunction(nullptr, function, function, "_Z3addPfi", -1, nullptr, nullptr, nullptr, nullptr, nullptr);
   expect_refused(cudaLaunchKernel(function, dim3(1), dim3(1), nullptr, 0, nullptr), cudaErrorNoDevice,

@@ -1,16 +1,15 @@
-// The stand-in for NCCL, with all ranks in one process: the results of its calls. Its reports of mistakes are tested in
-// mistakes_test.cpp.
+// The stand-in for NCCL, with all ranks in one process. The programs of chapter 02 test the results of the collectives
+// on it, recover_nccl of chapter 03 non-blocking communicators and ncclCommShrink, mistakes_test.cpp its reports.
 #include <gtest/gtest.h>
 #include <nccl.h>
 #include <testing/says.hpp>
 
-#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <latch>
-#include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace nccl_test {
@@ -43,13 +42,6 @@ class Ints {
   std::size_t count_;
 };
 
-// Waits until a call of a non-blocking communicator has finished.
-ncclResult_t settle(ncclComm_t comm, ncclResult_t code) {
-  while (code == ncclInProgress && ncclCommGetAsyncError(comm, &code) == ncclSuccess)
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  return code;
-}
-
 struct Rank {
   int number, size;
   ncclComm_t comm;
@@ -57,7 +49,7 @@ struct Rank {
 };
 
 // Runs body() for each rank, on one thread per rank.
-void on_ranks(int size, const std::function<void(Rank&)>& body, bool blocking = true, bool destroy = true) {
+void on_ranks(int size, const std::function<void(Rank&)>& body) {
   ASSERT_EQ(four_devices, 0);
   ncclUniqueId id{};
   ASSERT_NCCL_OK(ncclGetUniqueId(&id));
@@ -66,72 +58,15 @@ void on_ranks(int size, const std::function<void(Rank&)>& body, bool blocking = 
     threads.emplace_back([&, number] {
       cudaSetDevice(number);
       Rank rank{number, size, nullptr, nullptr};
-      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = blocking;
-      ASSERT_NCCL_OK(settle(rank.comm, ncclCommInitRankConfig(&rank.comm, size, id, number, &config)));
+      ASSERT_NCCL_OK(ncclCommInitRank(&rank.comm, size, id, number));
       cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking);
       body(rank);
-      if (destroy) {
-        EXPECT_NCCL_OK(settle(rank.comm, ncclCommFinalize(rank.comm)));
-        EXPECT_NCCL_OK(ncclCommDestroy(rank.comm));
-      }
+      EXPECT_NCCL_OK(ncclCommDestroy(rank.comm));  // null after the test's own ncclCommAbort
       cudaStreamDestroy(rank.stream);
     });
 }
 
 using Values = std::vector<int>;
-
-TEST(HostNccl, EveryCollectiveForEverySize) {
-  for (int size = 1; size <= 4; ++size)
-    on_ranks(size, [](Rank& r) {
-      const int n = r.size, sum = n * (n + 1) / 2;
-      const auto check = [&](const Values& in, std::size_t out_count, const auto& call, const Values& expected) {
-        const Ints from(in), to(out_count);
-        EXPECT_NCCL_OK(call(from.data(), to.data()));
-        cudaStreamSynchronize(r.stream);
-        if (!expected.empty()) {
-          EXPECT_EQ(to.get(), expected);
-        }
-      };
-      const int own = r.number + 1, root = n - 1;
-      const bool is_root = r.number == root;
-      Values all(static_cast<std::size_t>(n)), tens(all.size());
-      std::iota(all.begin(), all.end(), 1);
-      for (int i = 0; i < n; ++i) tens[std::size_t(i)] = 10 * own + i;  // for rank i
-      const auto for_me = [&](int from) { return 10 * (from + 1) + r.number; };
-      Values from_all;
-      for (int i = 0; i < n; ++i) from_all.push_back(for_me(i));
-
-      check({own, -own}, 2,
-            [&](auto* in, auto* out) { return ncclAllReduce(in, out, 2, ncclInt32, ncclSum, r.comm, r.stream); },
-            {sum, -sum});
-      check({own}, 1,
-            [&](auto* in, auto* out) { return ncclAllReduce(in, out, 1, ncclInt32, ncclMax, r.comm, r.stream); }, {n});
-      check(
-          {own}, 1,
-          [&](auto* in, auto* out) { return ncclReduce(in, out, 1, ncclInt32, ncclMin, root, r.comm, r.stream); },
-          is_root ? Values{1} : Values{});
-      check({own}, 1, [&](auto* in, auto* out) { return ncclBroadcast(in, out, 1, ncclInt32, root, r.comm, r.stream); },
-            {n});
-      check(
-          {own}, std::size_t(n),
-          [&](auto* in, auto* out) { return ncclAllGather(in, out, 1, ncclInt32, r.comm, r.stream); }, all);
-      check(tens, 1,
-            [&](auto* in, auto* out) { return ncclReduceScatter(in, out, 1, ncclInt32, ncclSum, r.comm, r.stream); },
-            {10 * sum + n * r.number});
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 3)
-      check(
-          tens, std::size_t(n),
-          [&](auto* in, auto* out) { return ncclAlltoAll(in, out, 1, ncclInt32, r.comm, r.stream); }, from_all);
-      check(
-          {own}, std::size_t(n),
-          [&](auto* in, auto* out) { return ncclGather(in, out, 1, ncclInt32, root, r.comm, r.stream); },
-          is_root ? all : Values{});
-      check(tens, 1, [&](auto* in, auto* out) { return ncclScatter(in, out, 1, ncclInt32, root, r.comm, r.stream); },
-            {for_me(root)});
-#endif
-    });
-}
 
 TEST(HostNccl, ARingInOneGroupAndAMessageToItself) {
   on_ranks(3, [](Rank& r) {
@@ -149,70 +84,25 @@ TEST(HostNccl, ARingInOneGroupAndAMessageToItself) {
   });
 }
 
-TEST(HostNccl, NonBlockingCommunicatorsFinishLater) {
-  on_ranks(
-      3,
-      [](Rank& r) {
-        const Ints one(Values{1}), sum(1);
-        for (int i = 0; i < 10; ++i)
-          EXPECT_NCCL_OK(
-              settle(r.comm, ncclAllReduce(one.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream)));
-        cudaStreamSynchronize(r.stream);
-        EXPECT_EQ(sum.get(), Values{3});
-      },
-      false);
-}
-
 TEST(HostNccl, AnAbortEndsOperationsAndFailsTheOtherRanks) {
   std::latch issued(3);
-  on_ranks(
-      3,
-      [&](Rank& r) {
-        const Ints one(Values{1}), sum(1);
-        if (r.number != 1) {
-          EXPECT_NCCL_OK(ncclAllReduce(one.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));
-        }
-        issued.arrive_and_wait();
-        ncclResult_t code = ncclSuccess;
-        while (r.number != 1 && code == ncclSuccess) ASSERT_NCCL_OK(ncclCommGetAsyncError(r.comm, &code));
-        if (r.number != 1) {
-          EXPECT_EQ(code, ncclRemoteError);
-          EXPECT_SAYS(ncclGetLastError(nullptr), "has aborted the communicator");
-          EXPECT_EQ(cudaStreamQuery(r.stream), cudaErrorNotReady);  // until this rank also aborts
-        }
-        EXPECT_NCCL_OK(ncclCommAbort(r.comm));
-        EXPECT_EQ(cudaStreamSynchronize(r.stream), cudaSuccess);
-      },
-      true, false);
+  on_ranks(3, [&](Rank& r) {
+    const Ints one(Values{1}), sum(1);
+    if (r.number != 1) {
+      EXPECT_NCCL_OK(ncclAllReduce(one.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));
+    }
+    issued.arrive_and_wait();
+    ncclResult_t code = ncclSuccess;
+    while (r.number != 1 && code == ncclSuccess) ASSERT_NCCL_OK(ncclCommGetAsyncError(r.comm, &code));
+    if (r.number != 1) {
+      EXPECT_EQ(code, ncclRemoteError);
+      EXPECT_SAYS(ncclGetLastError(nullptr), "has aborted the communicator");
+      EXPECT_EQ(cudaStreamQuery(r.stream), cudaErrorNotReady);  // until this rank also aborts
+    }
+    EXPECT_NCCL_OK(ncclCommAbort(std::exchange(r.comm, nullptr)));
+    EXPECT_EQ(cudaStreamSynchronize(r.stream), cudaSuccess);
+  });
 }
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-TEST(HostNccl, SurvivorsShrinkWithoutTheRankOfTheHub) {
-  std::latch issued(4);
-  on_ranks(
-      4,
-      [&](Rank& r) {
-        if (r.number == 0) {
-          issued.arrive_and_wait();
-          EXPECT_NCCL_OK(ncclCommAbort(r.comm));
-          return;
-        }
-        const Ints own(Values{r.number}), sum(1);
-        EXPECT_NCCL_OK(ncclAllReduce(own.data(), sum.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));  // never ends
-        issued.arrive_and_wait();
-        ncclComm_t rest = nullptr;
-        int dead = 0;
-        EXPECT_NE(ncclCommShrink(r.comm, &r.number, 1, &rest, nullptr, NCCL_SHRINK_ABORT), ncclSuccess);  // itself
-        ASSERT_NCCL_OK(ncclCommShrink(r.comm, &dead, 1, &rest, nullptr, NCCL_SHRINK_ABORT));
-        EXPECT_NCCL_OK(ncclAllReduce(own.data(), sum.data(), 1, ncclInt32, ncclSum, rest, r.stream));
-        cudaStreamSynchronize(r.stream);
-        EXPECT_EQ(sum.get(), Values{6});
-        EXPECT_NCCL_OK(ncclCommAbort(r.comm));
-        EXPECT_NCCL_OK(ncclCommDestroy(rest));
-      },
-      true, false);
-}
-#endif
 
 TEST(HostNccl, BuffersAreRegisteredAndDeregisteredOnce) {
   on_ranks(2, [](Rank& rank) {
