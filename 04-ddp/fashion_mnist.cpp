@@ -57,11 +57,76 @@ struct Options {
   int corrupt = no_rank;
   int nan = no_rank;
 
-  multinode::Program program();
-  void validate() const;
+  multinode::Program program() {
+    namespace po = boost::program_options;
+    po::options_description known("Options of fashion_mnist");
+    known.add_options()                                                                                              //
+        ("data", po::value(&folder)->default_value(folder)->value_name("DIR"), "folder with the four IDX files")     //
+        ("epochs", po::value(&epochs)->default_value(epochs), "passes over all images")                              //
+        ("batch-size", po::value(&batch_size)->default_value(batch_size), "images per step, of all ranks together")  //
+        ("optimizer", po::value(&optimizer)->default_value(optimizer), "sgd or adam")                                //
+        ("learning-rate", po::value(&learning_rate),
+         "at the start; it falls linearly to 0 (default: 0.05, with adam 0.001)")                                   //
+        ("momentum", po::value(&momentum)->default_value(momentum), "of sgd")                                       //
+        ("dropout", po::value(&dropout)->default_value(dropout), "fraction of the hidden units that are left out")  //
+        ("precision", po::value(&precision)->default_value(precision),
+         "float or double; on GPUs also tf32 or bfloat16 for products, while parameters and sums stay float")  //
+        ("cuda-graph", po::bool_switch(&cuda_graph), "on GPUs: record a step as a CUDA graph, and replay it")  //
+        ("relu-on-output", po::bool_switch(&output_relu),
+         "a ReLU on the output layer, as in the tutorial; it learns more slowly")  //
+        ("checkpoint", po::value(&checkpoint)->value_name("DIR"),
+         "write checkpoints to this folder, also at SIGUSR1, and resume from the newest one in it")  //
+        ("checkpoint-every", po::value(&checkpoint_every)->default_value(checkpoint_every),
+         "steps between two checkpoints; 0: one after each epoch")                                     //
+        ("steps", po::value(&steps)->default_value(steps), "stop after this many steps; 0: no limit")  //
+        ("patience", po::value(&patience)->default_value(patience),
+         "stop after this many epochs without a better test accuracy, and keep best.checkpoint; 0: train all epochs")  //
+        ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines of output")  //
+        ("min-accuracy", po::value(&min_accuracy),
+         "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")            //
+        ("no-average", po::bool_switch(&no_average), "plant a fault: do not divide the sum of the gradients")  //
+        ("corrupt", po::value(&corrupt), "plant a fault: this rank starts with parameters of its own")         //
+        ("nan", po::value(&nan), "plant a fault: a gradient of this rank is NaN in step 5");
+    return {"fashion_mnist", known, common, [this] { validate(); }};
+  }
+
+  void validate() const {
+    using multinode::require_range;
+    require_range("--epochs", epochs, 1, 100'000);
+    require_range<std::int64_t>("--batch-size", batch_size, 1, 1'000'000);
+    if (optimizer != "sgd" && optimizer != "adam")
+      throw multinode::UsageError("--optimizer must be sgd or adam, not '" + optimizer + "'");
+    if (learning_rate != -1) require_range("--learning-rate", learning_rate, 0.0, 1e6);
+    require_range("--momentum", momentum, 0.0, 0.9999);
+    require_range("--dropout", dropout, 0.0, 0.99);
+    if (precision != "float" && precision != "double" && precision != "tf32" && precision != "bfloat16")
+      throw multinode::UsageError("--precision must be float, double, tf32 or bfloat16, not '" + precision + "'");
+    require_range<std::int64_t>("--checkpoint-every", checkpoint_every, 0, 1'000'000'000);
+    if (checkpoint_every > 0 && checkpoint.empty())
+      throw multinode::UsageError("--checkpoint-every needs --checkpoint DIR");
+    require_range<std::int64_t>("--steps", steps, 0, 1'000'000'000);
+    require_range<std::int64_t>("--patience", patience, 0, 100'000);
+    require_range<std::int64_t>("--log-every", log_every, 1, 1'000'000'000);
+    if (min_accuracy != -1) require_range("--min-accuracy", min_accuracy, 0.0, 100.0);
+    multinode::parse_backend(common.backend);
+  }
+
   double first_rate() const { return learning_rate >= 0 ? learning_rate : optimizer == "adam" ? 0.001 : 0.05; }
+
   // What a training that is resumed cannot change: the result would be that of neither.
-  nlohmann::json settled(std::size_t images) const;
+  nlohmann::json settled(std::size_t images) const {
+    return {{"program", "fashion_mnist"},
+            {"--batch-size", batch_size},
+            {"--dropout", dropout},
+            {"--epochs", epochs},
+            {"--learning-rate", first_rate()},
+            {"--momentum", momentum},
+            {"--optimizer", optimizer},
+            {"--precision", precision},
+            {"--relu-on-output", output_relu},
+            {"--seed", common.seed},
+            {"--data of as many images as", images}};
+  }
 };
 
 std::size_t count(std::int64_t number) { return static_cast<std::size_t>(number); }
@@ -227,7 +292,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
     if (world.rank() == 0) std::cout << line << std::endl;
   };
   say(fmt::format("{} images to learn from, {} to test with; ", images.train.size(), images.test.size()) +
-      summary(classifier.reducer(), world, communicator));
+      classifier.reducer().summary(communicator));
   std::optional<multinode::JsonLines> json;
   trainer::TrainerOptions settings{.max_epochs = count(options.epochs),
                                    .log_every = count(options.log_every),
@@ -302,74 +367,6 @@ int run(multinode::World& world, const Options& options) {
 #endif
   return options.precision == "double" ? with_perceptron<double>(*communicator, train_on)
                                        : with_perceptron<float>(*communicator, train_on);
-}
-
-multinode::Program Options::program() {
-  namespace po = boost::program_options;
-  po::options_description known("Options of fashion_mnist");
-  known.add_options()                                                                                              //
-      ("data", po::value(&folder)->default_value(folder)->value_name("DIR"), "folder with the four IDX files")     //
-      ("epochs", po::value(&epochs)->default_value(epochs), "passes over all images")                              //
-      ("batch-size", po::value(&batch_size)->default_value(batch_size), "images per step, of all ranks together")  //
-      ("optimizer", po::value(&optimizer)->default_value(optimizer), "sgd or adam")                                //
-      ("learning-rate", po::value(&learning_rate),
-       "at the start; it falls linearly to 0 (default: 0.05, with adam 0.001)")                                   //
-      ("momentum", po::value(&momentum)->default_value(momentum), "of sgd")                                       //
-      ("dropout", po::value(&dropout)->default_value(dropout), "fraction of the hidden units that are left out")  //
-      ("precision", po::value(&precision)->default_value(precision),
-       "float or double; on GPUs also tf32 or bfloat16 for products, while parameters and sums stay float")  //
-      ("cuda-graph", po::bool_switch(&cuda_graph), "on GPUs: record a step as a CUDA graph, and replay it")  //
-      ("relu-on-output", po::bool_switch(&output_relu),
-       "a ReLU on the output layer, as in the tutorial; it learns more slowly")  //
-      ("checkpoint", po::value(&checkpoint)->value_name("DIR"),
-       "write checkpoints to this folder, also at SIGUSR1, and resume from the newest one in it")  //
-      ("checkpoint-every", po::value(&checkpoint_every)->default_value(checkpoint_every),
-       "steps between two checkpoints; 0: one after each epoch")                                     //
-      ("steps", po::value(&steps)->default_value(steps), "stop after this many steps; 0: no limit")  //
-      ("patience", po::value(&patience)->default_value(patience),
-       "stop after this many epochs without a better test accuracy, and keep best.checkpoint; 0: train all epochs")  //
-      ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines of output")            //
-      ("min-accuracy", po::value(&min_accuracy),
-       "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")            //
-      ("no-average", po::bool_switch(&no_average), "plant a fault: do not divide the sum of the gradients")  //
-      ("corrupt", po::value(&corrupt), "plant a fault: this rank starts with parameters of its own")         //
-      ("nan", po::value(&nan), "plant a fault: a gradient of this rank is NaN in step 5");
-  return {"fashion_mnist", known, common, [this] { validate(); }};
-}
-
-void Options::validate() const {
-  using multinode::require_range;
-  require_range("--epochs", epochs, 1, 100'000);
-  require_range<std::int64_t>("--batch-size", batch_size, 1, 1'000'000);
-  if (optimizer != "sgd" && optimizer != "adam")
-    throw multinode::UsageError("--optimizer must be sgd or adam, not '" + optimizer + "'");
-  if (learning_rate != -1) require_range("--learning-rate", learning_rate, 0.0, 1e6);
-  require_range("--momentum", momentum, 0.0, 0.9999);
-  require_range("--dropout", dropout, 0.0, 0.99);
-  if (precision != "float" && precision != "double" && precision != "tf32" && precision != "bfloat16")
-    throw multinode::UsageError("--precision must be float, double, tf32 or bfloat16, not '" + precision + "'");
-  require_range<std::int64_t>("--checkpoint-every", checkpoint_every, 0, 1'000'000'000);
-  if (checkpoint_every > 0 && checkpoint.empty())
-    throw multinode::UsageError("--checkpoint-every needs --checkpoint DIR");
-  require_range<std::int64_t>("--steps", steps, 0, 1'000'000'000);
-  require_range<std::int64_t>("--patience", patience, 0, 100'000);
-  require_range<std::int64_t>("--log-every", log_every, 1, 1'000'000'000);
-  if (min_accuracy != -1) require_range("--min-accuracy", min_accuracy, 0.0, 100.0);
-  multinode::parse_backend(common.backend);
-}
-
-nlohmann::json Options::settled(std::size_t images) const {
-  return {{"program", "fashion_mnist"},
-          {"--batch-size", batch_size},
-          {"--dropout", dropout},
-          {"--epochs", epochs},
-          {"--learning-rate", first_rate()},
-          {"--momentum", momentum},
-          {"--optimizer", optimizer},
-          {"--precision", precision},
-          {"--relu-on-output", output_relu},
-          {"--seed", common.seed},
-          {"--data of as many images as", images}};
 }
 
 }  // namespace

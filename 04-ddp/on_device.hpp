@@ -1,6 +1,6 @@
-// on_device.hpp: data-parallel training of one model, on CPUs and on GPUs: what is done at the start, in each step and
-// at the end, and all in which model::Perceptron and model::PerceptronGpu differ. A program writes its training as a
-// template of the model, and with_perceptron() calls it with the right one.
+// on_device.hpp: data-parallel training of one model, on CPUs and on GPUs: what a program does at the start, in each
+// step and at the end, and everything in which model::Perceptron and model::PerceptronGpu differ. A program writes its
+// training as a template of the model, and with_perceptron() calls it with the right one.
 #pragma once
 
 #include "data/batch.hpp"
@@ -134,7 +134,8 @@ void train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, co
   const auto now = [&times](std::size_t i) { times.at[i] = std::chrono::steady_clock::now(); };
   now(0);
   const double loss = model.forward(batch, dropout).loss;
-  // Before the reduction: behind it every rank's parameters are as bad, and nobody can tell whose loss was.
+  // Checked before the reduction: after it all ranks have NaN in their parameters, and the rank that caused it is
+  // unknown.
   if (!std::isfinite(loss))
     throw std::runtime_error("the loss is " + std::to_string(loss) + " in step " + std::to_string(dropout.step + 1) +
                              "; a smaller --learning-rate may help");
@@ -156,9 +157,9 @@ void train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, co
 }
 
 #ifdef DDP_ON_GPU
-// train_step() for a model on a GPU, which the host does not wait for: it loads the next batch meanwhile. What came of
-// a step is looked at later, with take_loss(). `hooks` have nothing to see. `graphs`: records the step, and repeats it,
-// as one CUDA graph for every size of the global batch; or null.
+// train_step() for a model on a GPU. The host does not wait for the GPU, and loads the next batch meanwhile;
+// take_loss() checks the loss later. Calls no hooks. `graphs`: records the step, and repeats it, as one CUDA graph for
+// every size of the global batch; or null.
 template <class T, class U, class Optimizer>
 void train_step(model::PerceptronGpu<T, U>& model, Optimizer& optimizer, ddp::Reducer<T>& reducer,
                 const data::Batch<T>& batch, std::size_t divisor, const model::Dropout& dropout, double learning_rate,
@@ -189,7 +190,7 @@ void sum_over_ranks(multinode::Communicator& communicator, [[maybe_unused]] Mode
 
 // The sum of the losses of this rank's samples since the last call. Collective, called by all ranks. On a GPU, where
 // train_step() did not wait for the loss, it throws std::runtime_error, on all ranks, if one was not finite; it names
-// the step, and the rank where it was one alone: a step later every rank's parameters are as bad.
+// the step, and the rank if it was only one: a step later all ranks have NaN in their parameters.
 template <class Model>
 double take_loss([[maybe_unused]] multinode::World& world, multinode::Communicator& communicator, Model& model) {
   const model::Totals totals = model.take_totals();
@@ -214,19 +215,23 @@ std::vector<std::string> parameter_hashes(multinode::World& world, Model& model)
   return ddp::hashes_of_ranks(world, {&block, 1});
 }
 
-// What checkpoints of a training hold: blocks of the model and of its optimizer, wherever they are.
+// What checkpoints of a training hold: blocks of the model and of its optimizer, on the host or on a GPU.
 template <class Model>
 class CheckpointBlocks {
  public:
-  CheckpointBlocks(Model& model, std::vector<ddp::NamedBlock> blocks) : model_(model), blocks_(std::move(blocks)) {}
+  CheckpointBlocks(Model& model, std::vector<ddp::NamedBlock> blocks) : model_(model), blocks_(std::move(blocks)) {
+#ifdef DDP_ON_GPU
+    if constexpr (on_gpu<Model>) copies_.emplace(blocks_, model.stream());
+#endif
+  }
 
-  // The same blocks in the host's memory, as they are now. They are there until the next call.
+  // The same blocks in the host's memory, as they are now. They stay until the next call.
   const std::vector<ddp::NamedBlock>& fetch() {
 #ifdef DDP_ON_GPU
     if constexpr (on_gpu<Model>) {
-      here().fetch();
+      copies_->fetch();
       model_.wait();
-      return here().here();
+      return copies_->here();
     }
 #endif
     return blocks_;
@@ -236,16 +241,13 @@ class CheckpointBlocks {
   ddp::Restored load(multinode::World& world, multinode::Communicator& communicator,
                      const std::vector<std::filesystem::path>& newest_first, const nlohmann::json& options) {
 #ifdef DDP_ON_GPU
-    if constexpr (on_gpu<Model>) {
-      if (world.rank() == 0 && !newest_first.empty()) here();
-      return ddp::load_checkpoint(world, communicator, newest_first,
-                                  copies_ ? copies_->here() : std::vector<ddp::NamedBlock>(), options, [&] {
-                                    if (copies_) copies_->send();
-                                    ddp::broadcast_parameters(world, communicator, blocks_);
-                                    model_.parameters_changed();
-                                    model_.wait();
-                                  });
-    }
+    if constexpr (on_gpu<Model>)
+      return ddp::load_checkpoint(world, communicator, newest_first, copies_->here(), options, [&] {
+        copies_->send();
+        ddp::broadcast_parameters(world, communicator, blocks_);
+        model_.parameters_changed();
+        model_.wait();
+      });
 #endif
     return ddp::load_checkpoint(world, communicator, newest_first, blocks_, options);
   }
@@ -254,10 +256,6 @@ class CheckpointBlocks {
   Model& model_;
   std::vector<ddp::NamedBlock> blocks_;
 #ifdef DDP_ON_GPU
-  model::HostCopies& here() {
-    if (!copies_) copies_.emplace(blocks_, model_.stream());
-    return *copies_;
-  }
-  std::optional<model::HostCopies> copies_;
+  std::optional<model::HostCopies> copies_;  // for a model on a GPU
 #endif
 };

@@ -251,7 +251,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   multinode::JsonLines json(rank == 0 ? options.common.json : "");
   if (rank == 0) {
     json.write(multinode::fingerprint(world));
-    std::cout << summary(reducer, world, communicator) << std::endl;
+    std::cout << reducer.summary(communicator) << std::endl;
   }
 
   data::Batch<float> batch, first_batch;

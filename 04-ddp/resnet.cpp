@@ -172,7 +172,7 @@ int run(multinode::World& world, const Options& options) {
   const auto say = [&](const std::string& line) {
     if (rank == 0) std::cout << line << std::endl;
   };
-  say(options.arch + ", " + summary(parallel.reducer(), world, *communicator));
+  say(options.arch + ", " + parallel.reducer().summary(*communicator));
 
   // Every batch is full: BatchNorm would find no variance in a last one of a single image.
   std::optional<ddp::DistributedSampler> sampler;

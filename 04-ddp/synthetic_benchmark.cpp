@@ -10,11 +10,12 @@
 #include <multinode/program_options.hpp>
 #include <multinode/report.hpp>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <cmath>
-#include <cstdio>
+#include <iostream>
 #include <numeric>
 #include <set>
 
@@ -71,6 +72,9 @@ int run(multinode::World& world, const Options& options) {
   if (options.fp16_allreduce && !device.is_cpu())
     throw multinode::UsageError("--fp16-allreduce: only on CPUs, with --backend mpi or gloo");
   const bool talk = world.rank() == 0;
+  const auto say = [talk](const std::string& line) {
+    if (talk) std::cout << line << std::endl;
+  };
   const double ranks = world.size();
   multinode::JsonLines json(talk ? options.common.json : "");
 
@@ -97,23 +101,18 @@ int run(multinode::World& world, const Options& options) {
     communicator->synchronize();  // a GPU's work, which the host did not wait for
   };
 
-  if (talk) {
-    json.write(multinode::fingerprint(world));
-    std::printf("Model: %s\nBatch size: %lld\nNumber of %ss: %d\nRunning warmup...\n", options.model.c_str(),
-                static_cast<long long>(options.batch_size), unit, world.size());
-    std::fflush(stdout);
-  }
+  if (talk) json.write(multinode::fingerprint(world));
+  say(fmt::format("Model: {}\nBatch size: {}\nNumber of {}s: {}\nRunning warmup...", options.model, options.batch_size,
+                  unit, world.size()));
   train(options.num_warmup_batches);
-  if (talk) std::printf("Running benchmark...\n");
+  say("Running benchmark...");
   std::vector<double> speeds;  // of this rank: images a second
   for (int i = 0; i < options.num_iters; ++i) {
     const auto start = std::chrono::steady_clock::now();
     train(options.num_batches_per_iter);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
     speeds.push_back(static_cast<double>(options.batch_size * options.num_batches_per_iter) / time.count());
-    if (!talk) continue;
-    std::printf("Iter #%d: %.1f img/sec per %s\n", i, speeds.back(), unit);
-    std::fflush(stdout);
+    say(fmt::format("Iter #{}: {:.1f} img/sec per {}", i, speeds.back(), unit));
   }
 
   const double mean = std::accumulate(speeds.begin(), speeds.end(), 0.0) / static_cast<double>(speeds.size());
@@ -122,19 +121,16 @@ int run(multinode::World& world, const Options& options) {
   const double interval = 1.96 * std::sqrt(squares / static_cast<double>(speeds.size()));
   const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, HostBlocks(parallel.parameters(), device).here());
   const bool right = std::set(hashes.begin(), hashes.end()).size() == 1;
-  if (talk) {
-    std::printf("Img/sec per %s: %.1f +-%.1f\nTotal img/sec on %d %s(s): %.1f +-%.1f\n%s\n", unit, mean, interval,
-                world.size(), unit, ranks * mean, ranks * interval,
-                right ? "RIGHT: the same parameters on every rank" : "WRONG: the ranks' parameters differ");
-    std::fflush(stdout);
-    json.write({{"model", options.model},
-                {"batch_size", options.batch_size},
-                {"image_size", options.image_size},
-                {"ranks", world.size()},
-                {"images_per_second", mean},
-                {"interval", interval},
-                {"right", right}});
-  }
+  say(fmt::format("Img/sec per {}: {:.1f} +-{:.1f}\nTotal img/sec on {} {}(s): {:.1f} +-{:.1f}", unit, mean, interval,
+                  world.size(), unit, ranks * mean, ranks * interval));
+  say(right ? "RIGHT: the same parameters on every rank" : "WRONG: the ranks' parameters differ");
+  json.write({{"model", options.model},
+              {"batch_size", options.batch_size},
+              {"image_size", options.image_size},
+              {"ranks", world.size()},
+              {"images_per_second", mean},
+              {"interval", interval},
+              {"right", right}});
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <span>
+#include <utility>
 #include <vector>
 
 constexpr std::size_t layers = 7, inputs = 64, hidden = 128, classes = 8, batch = 100, steps = 30;
@@ -127,12 +128,8 @@ struct Network {
   }
 };
 
-struct Result {
-  double loss = 0;    // mean of the last 10 steps
-  double median = 0;  // milliseconds of a step
-};
-
-Result train(Network& network, MPI_Comm comm) {
+// Returns the mean loss of the last 10 steps, and the median time of a step in milliseconds.
+std::pair<double, double> train(Network& network, MPI_Comm comm) {
   int rank = 0, size = 0;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
@@ -162,18 +159,17 @@ int main(int argc, char** argv) {
   int rank = 0, different = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   Network network{std::uint64_t(rank)}, alone(0);
-  const Result result = train(network, MPI_COMM_WORLD);
+  const auto [loss, median] = train(network, MPI_COMM_WORLD);
   if (rank == 0) train(alone, MPI_COMM_SELF);  // one process with the whole batch
   for (std::size_t p = 0; p < alone.parameters.size(); ++p) {
     MPI_Bcast(alone.parameters[p].value.data(), int(alone.parameters[p].value.size()), MPI_FLOAT, 0, MPI_COMM_WORLD);
     different += network.parameters[p].value != alone.parameters[p].value;
   }
   MPI_Allreduce(MPI_IN_PLACE, &different, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  const bool right = result.loss < 0.5 && different == 0;  // a guess has log 8 = 2.08
+  const bool right = loss < 0.5 && different == 0;  // a guess has log 8 = 2.08
   if (rank == 0) {
-    std::printf("median step: %.3f ms\n", result.median);
-    std::printf("%s: loss %.4f, %d parameters differ from one process\n", right ? "RIGHT" : "WRONG", result.loss,
-                different);
+    std::printf("median step: %.3f ms\n", median);
+    std::printf("%s: loss %.4f, %d parameters differ from one process\n", right ? "RIGHT" : "WRONG", loss, different);
   }
   MPI_Finalize();
   return right ? 0 : 1;

@@ -209,14 +209,13 @@ int main(int argc, char** argv) {
   check(cudaGetDeviceCount(&devices));
   check(cudaSetDevice(local_rank % devices));  // % because a scheduler may show each process its own GPU only
 
-  ncclUniqueId id, own_id;
-  check(ncclGetUniqueId(&own_id));
-  id = own_id;
+  ncclUniqueId id;
+  check(ncclGetUniqueId(&id));
   MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
   ncclComm_t world, self;
   check(ncclCommInitRank(&world, size, id, rank));
-  check(ncclGetUniqueId(&own_id));
-  check(ncclCommInitRank(&self, 1, own_id, 0));
+  check(ncclGetUniqueId(&id));
+  check(ncclCommInitRank(&self, 1, id, 0));
 
   Network network(rank), alone(0);
   const Result result = train(network, world, rank, size);

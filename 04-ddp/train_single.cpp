@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 constexpr std::size_t layers = 7, inputs = 64, hidden = 128, classes = 8, batch = 100, steps = 30;
@@ -116,12 +117,8 @@ struct Network {
   }
 };
 
-struct Result {
-  double loss = 0;    // mean of the last 10 steps
-  double median = 0;  // milliseconds of a step
-};
-
-Result train(Network& network) {
+// Returns the mean loss of the last 10 steps, and the median time of a step in milliseconds.
+std::pair<double, double> train(Network& network) {
   double loss = 0;
   std::vector<double> times;
   for (std::size_t step = 0; step < steps; ++step) {
@@ -138,9 +135,9 @@ Result train(Network& network) {
 
 int main() {
   Network network(0);
-  const Result result = train(network);
-  const bool right = result.loss < 0.5;  // a guess has log 8 = 2.08
-  std::printf("median step: %.3f ms\n", result.median);
-  std::printf("%s: loss %.4f\n", right ? "RIGHT" : "WRONG", result.loss);
+  const auto [loss, median] = train(network);
+  const bool right = loss < 0.5;  // a guess has log 8 = 2.08
+  std::printf("median step: %.3f ms\n", median);
+  std::printf("%s: loss %.4f\n", right ? "RIGHT" : "WRONG", loss);
   return right ? 0 : 1;
 }

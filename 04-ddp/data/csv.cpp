@@ -3,6 +3,8 @@
 #include <multinode/check.hpp>
 #include <multinode/text.hpp>
 
+#include <boost/algorithm/string.hpp>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -14,25 +16,9 @@
 namespace data {
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t\r");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
-}
-
 std::optional<double> finite_number(std::string_view text) {
   const auto value = multinode::number_of<double>(text);
   return value && std::isfinite(*value) ? value : std::nullopt;
-}
-
-std::vector<std::string_view> split(std::string_view line) {
-  std::vector<std::string_view> fields;
-  for (std::size_t end = 0; end != std::string_view::npos; line.remove_prefix(end + 1)) {
-    end = line.find(',');
-    fields.push_back(trimmed(line.substr(0, end)));
-    if (end == std::string_view::npos) break;
-  }
-  return fields;
 }
 
 }  // namespace
@@ -42,14 +28,16 @@ Table parse_csv(std::string_view text, const std::string& name) {
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
-    if (trimmed(line).empty()) continue;
+    if (boost::algorithm::all(line, boost::is_space())) continue;
     const std::string at = name + ": line " + std::to_string(number);
-    const std::vector<std::string_view> fields = split(line);
+    std::vector<std::string> fields;
+    boost::split(fields, line, boost::is_any_of(","));
+    for (std::string& field : fields) boost::trim(field);
     if (table.names.empty()) {
       if (fields.size() < 2)
         throw std::runtime_error(at + ": one column only; features and a target, separated by commas, are expected");
-      table.names.assign(fields.begin(), fields.end());
-      if (std::ranges::none_of(fields, [](std::string_view field) { return finite_number(field).has_value(); }))
+      table.names = fields;
+      if (std::ranges::none_of(fields, [](const std::string& field) { return finite_number(field).has_value(); }))
         continue;
       for (std::size_t i = 0; i < fields.size(); ++i) table.names[i] = "column " + std::to_string(i + 1);
     }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -28,12 +29,12 @@ bool all_finite(std::span<const T> elements) {
   return sum == T(0);
 }
 
-template <class T>
-void require_finite_elements(const std::string& parameter, std::span<const T> gradient) {
-  if (all_finite(gradient)) return;
-  const auto bad = std::find_if_not(gradient.begin(), gradient.end(), [](T x) { return std::isfinite(x); });
-  throw std::runtime_error("element " + std::to_string(bad - gradient.begin()) + " of the gradient of '" + parameter +
-                           "' is " + (std::isnan(*bad) ? "NaN" : "infinite"));
+// Calls function(elements) with the gradient's elements, of double or float.
+template <class Function>
+auto with_elements(multinode::Block gradient, Function function) {
+  if (gradient.type == multinode::DataType::float64)
+    return function(std::span(static_cast<double*>(gradient.data), gradient.count));
+  return function(std::span(static_cast<float*>(gradient.data), gradient.count));
 }
 
 // Compression. What travels is x = s g, where g is a rank's gradient, s = 2^-k, and 2^k the smallest power of two that
@@ -77,67 +78,56 @@ bool expand(const Short* from, T factor, std::span<T> to) {
   return finite;
 }
 
-// A reduction under way: wait() puts the sum where the gradients were.
+// A reduction in progress: wait() puts the sum where the gradients were.
 template <class Short, class T>
 class Travelling : public multinode::Work::State {
  public:
-  Travelling(const AllReduce& reduce, multinode::DataType type, std::span<T> gradients, Short* there,
-             std::size_t divisor, const char* name)
+  Travelling(const AllReduce& reduce, std::span<T> gradients, Short* there, std::size_t divisor, const char* name)
       : gradients_(gradients),
         there_(there),
         factor_(static_cast<T>(std::ldexp(1, -static_cast<int>(std::bit_width(divisor - 1))))),
-        type_(type),
         name_(name) {
     compress<Short, T>(gradients, factor_, there);
-    work_ = reduce({there, gradients.size(), type}, divisor, name);
+    work_ = reduce(std::span(there, gradients.size()), divisor, name);
   }
   void wait() override {
     work_.wait();
     if (!expand(there_, 1 / factor_, gradients_))
       throw std::runtime_error(
           std::string(name_) + ": the sum is not finite in " +
-          (type_ == multinode::DataType::float16 ? "float16; bfloat16 has the range of float" : "bfloat16"));
+          (std::is_same_v<Short, multinode::half> ? "float16; bfloat16 has the range of float" : "bfloat16"));
   }
 
  private:
   std::span<T> gradients_;
   Short* there_;
   T factor_;
-  multinode::DataType type_;
   const char* name_;
   multinode::Work work_;
 };
 
-template <class T>
-std::span<T> elements_of(multinode::Block block) {
-  return {static_cast<T*>(block.data), block.count};
-}
-
 template <class Short>
-AllReduce compressed_as(multinode::DataType type, AllReduce reduce) {
-  // By the address of the block: what travels in place of it, in every step.
+AllReduce compressed_as(AllReduce reduce) {
+  // What travels in place of a block, in every step; by the address of the block.
   const auto buffers = std::make_shared<std::map<const void*, std::vector<Short>>>();
-  return [type, reduce = std::move(reduce), buffers](multinode::Block block, std::size_t divisor, const char* name) {
+  return [reduce = std::move(reduce), buffers](multinode::Block block, std::size_t divisor, const char* name) {
     std::vector<Short>& buffer = (*buffers)[block.data];
     buffer.resize(std::max(buffer.size(), block.count));
-    std::unique_ptr<multinode::Work::State> state;
-    if (block.type == multinode::DataType::float64)
-      state = std::make_unique<Travelling<Short, double>>(reduce, type, elements_of<double>(block), buffer.data(),
-                                                          divisor, name);
-    else
-      state = std::make_unique<Travelling<Short, float>>(reduce, type, elements_of<float>(block), buffer.data(),
-                                                         divisor, name);
-    return multinode::Work(std::move(state));
+    return with_elements(block, [&]<class T>(std::span<T> gradients) {
+      return multinode::Work(std::make_unique<Travelling<Short, T>>(reduce, gradients, buffer.data(), divisor, name));
+    });
   };
 }
 
 }  // namespace
 
 void require_finite(const std::string& parameter, multinode::Block gradient) {
-  if (gradient.type == multinode::DataType::float64)
-    require_finite_elements<double>(parameter, elements_of<double>(gradient));
-  else
-    require_finite_elements<float>(parameter, elements_of<float>(gradient));
+  with_elements(gradient, [&]<class T>(std::span<T> elements) {
+    if (all_finite<T>(elements)) return;
+    const auto bad = std::ranges::find_if_not(elements, [](T x) { return std::isfinite(x); });
+    throw std::runtime_error("element " + std::to_string(bad - elements.begin()) + " of the gradient of '" + parameter +
+                             "' is " + (std::isnan(*bad) ? "NaN" : "infinite"));
+  });
 }
 
 Compression parse_compression(std::string_view name) {
@@ -150,9 +140,8 @@ Compression parse_compression(std::string_view name) {
 AllReduceHook compressed(Compression type) {
   if (type == Compression::none) return nullptr;
   return [type](AllReduce reduce) {
-    return type == Compression::float16
-               ? compressed_as<multinode::half>(multinode::DataType::float16, std::move(reduce))
-               : compressed_as<multinode::bfloat16>(multinode::DataType::bfloat16, std::move(reduce));
+    return type == Compression::float16 ? compressed_as<multinode::half>(std::move(reduce))
+                                        : compressed_as<multinode::bfloat16>(std::move(reduce));
   };
 }
 

@@ -135,11 +135,6 @@ std::span<T> Reducer<T>::gradient(std::size_t parameter) const {
 }
 
 template <class T>
-std::size_t Reducer<T>::parameters() const {
-  return std::accumulate(counts_.begin(), counts_.end(), std::size_t{0});
-}
-
-template <class T>
 void Reducer<T>::begin(std::size_t divisor) {
   if (divisor == 0) throw std::logic_error("Reducer: a divisor of 0");
   divisor_ = divisor;
@@ -198,20 +193,18 @@ void Reducer<T>::wait() {
 }
 
 template <class T>
-std::string summary(const Reducer<T>& reducer, const multinode::World& world,
-                    const multinode::Communicator& communicator) {
+std::string Reducer<T>::summary(const multinode::Communicator& communicator) const {
   const auto several = [](std::size_t count, const std::string& what) {
     return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
   };
   const auto backend = communicator.backend();
-  return several(reducer.parameters(), "parameter") + " in " + several(reducer.plan().buckets.size(), "bucket") + "; " +
-         several(static_cast<std::size_t>(world.size()), "rank") + ", " + std::string(name_of(backend)) +
+  return several(std::accumulate(counts_.begin(), counts_.end(), std::size_t{0}), "parameter") + " in " +
+         several(plan_.buckets.size(), "bucket") + "; " +
+         several(static_cast<std::size_t>(communicator.size()), "rank") + ", " + std::string(name_of(backend)) +
          (backend == multinode::Backend::nccl ? ", on GPUs" : ", on the CPU");
 }
 
 template class Reducer<float>;
 template class Reducer<double>;
-template std::string summary(const Reducer<float>&, const multinode::World&, const multinode::Communicator&);
-template std::string summary(const Reducer<double>&, const multinode::World&, const multinode::Communicator&);
 
 }  // namespace ddp

@@ -6,7 +6,6 @@
 #include "sampler.hpp"
 
 #include <multinode/communicator.hpp>
-#include <multinode/world.hpp>
 
 #include <cstddef>
 #include <functional>
@@ -92,7 +91,8 @@ class Reducer {
   void gather_parameters();
 
   const BucketPlan& plan() const { return plan_; }
-  std::size_t parameters() const;  // elements of all parameters
+  // What trains, and where: "669706 parameters in 2 buckets; 4 ranks, mpi, on the CPU".
+  std::string summary(const multinode::Communicator& communicator) const;
   std::span<T> gradient(std::size_t parameter) const;
 
   // The backward pass that follows is the step's last. wait() divides by `divisor`: the number of samples in the global
@@ -136,10 +136,5 @@ class Reducer {
   std::span<T> parameter_storage_;
   std::vector<Range> own_;
 };
-
-// What trains, and where: "669706 parameters in 2 buckets; 4 ranks, mpi, on the CPU".
-template <class T>
-std::string summary(const Reducer<T>& reducer, const multinode::World& world,
-                    const multinode::Communicator& communicator);
 
 }  // namespace ddp

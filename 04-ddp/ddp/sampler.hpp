@@ -15,10 +15,10 @@ enum class Remainder {
 };
 
 // Every epoch is a new permutation of all samples, made from seed and epoch alone, so that every rank has the same one
-// without a message. A step takes the next `global_batch` of them, and rank
-// r of P the r-th of P parts of those, which differ by one sample at most: the global batch is the same for every
-// number of ranks. Parts of equal size, which batch normalisation wants, come with drop and a global batch that P
-// divides.
+// without a message. A step takes the next `global_batch` of them, and rank r of P the r-th of P parts of those, which
+// differ by one sample at most: the global batch is the same for every number of ranks. Models with batch normalisation
+// need parts of equal size: use drop, and a global batch that P divides. (PyTorch's DistributedSampler pads or drops
+// until all ranks have the same number of samples.)
 class DistributedSampler {
  public:
   // Throws std::logic_error unless samples, global_batch and size are at least 1 and 0 <= rank < size, and for drop if

@@ -10,7 +10,7 @@
 #include <limits>
 #include <mutex>
 #include <stdexcept>
-#include <vector>
+#include <utility>
 
 namespace ddp {
 namespace {
@@ -55,11 +55,24 @@ void Trace::add(const StepTimes& step) {
 }
 
 std::chrono::nanoseconds Trace::write() {
-  // Of this rank: [[track, name, begin, end, bytes], ...], in ns of this rank's clock.
+  // This rank's events, as the format has them, but with the beginning ("ts") in ns of this rank's clock.
   nlohmann::json events = nlohmann::json::array(), barriers = nlohmann::json::array();
-  const auto add = [&](Track track, const std::string& name, auto begin, auto end, std::size_t bytes = 0) {
-    events.push_back({track, name, nanoseconds(begin), nanoseconds(end), bytes});
+  const auto name = [&](const char* what, Track track, const std::string& called) {
+    events.push_back(
+        {{"ph", "M"}, {"name", what}, {"pid", world_.rank()}, {"tid", track}, {"args", {{"name", called}}}});
   };
+  const auto add = [&](Track track, const std::string& what, auto begin, auto end, std::size_t bytes = 0) {
+    events.push_back({{"ph", "X"},
+                      {"pid", world_.rank()},
+                      {"tid", track},
+                      {"name", what},
+                      {"ts", nanoseconds(begin)},
+                      {"dur", std::chrono::duration<double, std::micro>(end - begin).count()},
+                      {"args", {{"bytes", bytes}}}});
+  };
+  name("process_name", compute, "rank " + std::to_string(world_.rank()) + " on " + world_.host(world_.rank()));
+  name("thread_name", compute, "compute");
+  name("thread_name", communication, "communication");
   std::uint64_t number = steps_ - last_.size();
   for (const StepTimes& step : last_) {
     add(compute, "step " + std::to_string(++number), step.at.front(), step.at.back());
@@ -71,7 +84,7 @@ std::chrono::nanoseconds Trace::write() {
     for (const auto& operation : operations_->list)
       add(communication, operation.name, operation.begin, operation.end, operation.bytes);
   }
-  // There is a moment at which all ranks are in a barrier: each clock says when, from its beginning to its end.
+  // At some moment all ranks are in the barrier. On each clock it lies between the barrier's beginning and end.
   for (int i = 0; i < 20; ++i) {
     const auto begin = StepTimes::Time::clock::now();
     communicator_.barrier();
@@ -80,44 +93,28 @@ std::chrono::nanoseconds Trace::write() {
   const auto texts = world_.gather("trace", nlohmann::json{events, barriers}.dump());
   if (world_.rank() != 0) return {};
 
-  std::vector<nlohmann::json> ranks;
+  nlohmann::json all = nlohmann::json::array();
   std::int64_t start = std::numeric_limits<std::int64_t>::max(), largest_error = 0;
-  for (const std::string& text : texts) {
-    nlohmann::json rank = nlohmann::json::parse(text);
+  for (std::size_t r = 0; r < texts.size(); ++r) {
+    nlohmann::json rank = nlohmann::json::parse(texts[r]);
     std::int64_t ahead = 0, error = std::numeric_limits<std::int64_t>::max();  // of its clock, to rank 0's
     for (std::size_t i = 0; i < barriers.size(); ++i) {
       const std::int64_t begin = rank[1][i][0], end = rank[1][i][1], begin_0 = barriers[i][0], end_0 = barriers[i][1];
       const std::int64_t off = (end - begin + end_0 - begin_0) / 2;
       if (off < error) error = off, ahead = (begin + end) / 2 - (begin_0 + end_0) / 2;
     }
-    if (!ranks.empty()) largest_error = std::max(largest_error, error);
+    if (r > 0) largest_error = std::max(largest_error, error);
     for (nlohmann::json& event : rank[0]) {
-      for (const std::size_t time : {2, 3}) event[time] = event[time].get<std::int64_t>() - (ranks.empty() ? 0 : ahead);
-      start = std::min(start, event[2].get<std::int64_t>());
+      if (event.contains("ts")) {
+        event["ts"] = event["ts"].get<std::int64_t>() - ahead;
+        start = std::min(start, event["ts"].get<std::int64_t>());
+      }
+      all.push_back(std::move(event));
     }
-    ranks.push_back(rank[0]);
   }
-
   const auto microseconds = [](std::int64_t ns) { return static_cast<double>(ns) / 1e3; };
-  nlohmann::json all = nlohmann::json::array();
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const auto name = [&](const char* what, int track, const std::string& called) {
-      all.push_back({{"ph", "M"}, {"name", what}, {"pid", r}, {"tid", track}, {"args", {{"name", called}}}});
-    };
-    name("process_name", 0, "rank " + std::to_string(r) + " on " + world_.host(static_cast<int>(r)));
-    name("thread_name", compute, "compute");
-    name("thread_name", communication, "communication");
-    for (const nlohmann::json& event : ranks[r]) {
-      const std::int64_t begin = event[2], end = event[3];
-      all.push_back({{"ph", "X"},
-                     {"pid", r},
-                     {"tid", event[0]},
-                     {"name", event[1]},
-                     {"ts", microseconds(begin - start)},
-                     {"dur", microseconds(end - begin)},
-                     {"args", {{"bytes", event[4]}}}});
-    }
-  }
+  for (nlohmann::json& event : all)
+    if (event.contains("ts")) event["ts"] = microseconds(event["ts"].get<std::int64_t>() - start);
   file_ << nlohmann::json{{"displayTimeUnit", "ms"},
                           {"otherData", {{"clocks_agree_within_us", microseconds(largest_error)}}},
                           {"traceEvents", all}}

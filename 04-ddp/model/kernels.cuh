@@ -66,7 +66,7 @@ template <class Op>
 void Cuda::each(std::size_t count, Op op) {
   if (count == 0) return;
   if (multinode::stand_in())
-    return host_.put(stream(), [count, op] {
+    return call_on_host([count, op] {
       for (std::size_t i = 0; i < count; ++i) op(i);
     });
   kernels::each_kernel<<<kernels::blocks_for(count), kernels::threads, 0, stream()>>>(count, op);
@@ -77,7 +77,7 @@ template <class Op>
 void Cuda::rows(std::size_t count, Op op) {
   if (count == 0) return;
   if (multinode::stand_in())
-    return host_.put(stream(), [count, op] {
+    return call_on_host([count, op] {
       for (std::size_t i = 0; i < count; ++i) op(i, OneLane());
     });
   kernels::rows_kernel<<<kernels::blocks_for(count * kernels::warp), kernels::threads, 0, stream()>>>(count, op);

@@ -8,17 +8,10 @@
 namespace model {
 namespace {
 
-template <class T>
-constexpr cudaDataType_t cuda_type() {
-  if constexpr (std::is_same_v<T, double>)
-    return CUDA_R_64F;
-  else if constexpr (std::is_same_v<T, float>)
-    return CUDA_R_32F;
-  else {
-    static_assert(std::is_same_v<T, __nv_bfloat16>);
-    return CUDA_R_16BF;
-  }
-}
+template <class T>  // double, float, __nv_bfloat16
+constexpr cudaDataType_t cuda_type = std::is_same_v<T, double>  ? CUDA_R_64F
+                                     : std::is_same_v<T, float> ? CUDA_R_32F
+                                                                : CUDA_R_16BF;
 
 constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA recommends for Hopper; others need less
 
@@ -29,10 +22,10 @@ void check(cublasStatus_t code, multinode::source_location at) {
     throw std::runtime_error(multinode::place(at) + "cuBLAS: " + cublasGetStatusString(code));
 }
 
-void kernels::HostCalls::put(cudaStream_t stream, std::function<void()> call) {
-  calls_.push_back(std::move(call));
+void Cuda::call_on_host(std::function<void()> call) {
+  host_calls_.push_back(std::move(call));
   multinode::check(cudaLaunchHostFunc(
-      stream, [](void* function) { (*static_cast<std::function<void()>*>(function))(); }, &calls_.back()));
+      stream(), [](void* function) { (*static_cast<std::function<void()>*>(function))(); }, &host_calls_.back()));
 }
 
 Cuda::Cuda(bool tf32) : tf32_(tf32), workspace_(workspace_bytes) {
@@ -56,7 +49,7 @@ void Cuda::product(Transpose transpose, std::size_t rows, std::size_t columns, s
     return;
   }
   if (multinode::stand_in())
-    return host_.put(stream(), [=] {
+    return call_on_host([=] {
       const std::vector<T> left(a, a + (rows * inner)), right(b, b + (inner * columns));
       multiply(transpose, rows, columns, inner, left.data(), right.data(), keep, c);
     });
@@ -64,8 +57,8 @@ void Cuda::product(Transpose transpose, std::size_t rows, std::size_t columns, s
   const bool first = transpose == Transpose::first, second = transpose == Transpose::second;
   const T one = 1;
   check(cublasGemmEx(blas_, second ? CUBLAS_OP_T : CUBLAS_OP_N, first ? CUBLAS_OP_T : CUBLAS_OP_N, number(columns),
-                     number(rows), number(inner), &one, b, cuda_type<U>(), number(second ? inner : columns), a,
-                     cuda_type<U>(), number(first ? rows : inner), &keep, c, cuda_type<T>(), number(columns),
+                     number(rows), number(inner), &one, b, cuda_type<U>, number(second ? inner : columns), a,
+                     cuda_type<U>, number(first ? rows : inner), &keep, c, cuda_type<T>, number(columns),
                      std::is_same_v<T, double>           ? CUBLAS_COMPUTE_64F
                      : std::is_same_v<U, float> && tf32_ ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                          : CUBLAS_COMPUTE_32F,

@@ -16,19 +16,6 @@
 #include <utility>
 
 namespace model {
-namespace kernels {
-
-// Stand-ins of GPUs (common/host-nccl) have no kernels. Their memory is the host's, and their streams call functions of
-// the host: so a program trains on them, slowly, through everything else that it does on GPUs.
-class HostCalls {
- public:
-  void put(cudaStream_t stream, std::function<void()> call);
-
- private:
-  std::deque<std::function<void()>> calls_;  // all of them: a graph repeats its
-};
-
-}  // namespace kernels
 
 // Throws std::runtime_error unless `code` is CUBLAS_STATUS_SUCCESS.
 void check(cublasStatus_t code, multinode::source_location at = multinode::source_location::current());
@@ -60,10 +47,15 @@ class Cuda {
                T keep, T* c);
 
  private:
+  // Stand-ins of GPUs (common/host-nccl) have no kernels. Their memory is the host's, and their streams call functions
+  // of the host: so a program trains on them, slowly, and does everything else as on GPUs.
+  void call_on_host(std::function<void()> call);
+
   bool tf32_;
-  kernels::HostCalls host_;
+  std::deque<std::function<void()>> host_calls_;  // all of them, because a graph repeats its calls
   multinode::Stream stream_;
-  // cuBLAS would allocate its own when it needs it, which is no thing to do while a graph is recorded.
+  // Given to cuBLAS, which would else allocate its own when it needs it: that must not happen while a graph is
+  // recorded.
   multinode::DeviceBuffer<std::byte> workspace_;
   cublasHandle_t blas_ = nullptr;
 };
@@ -137,7 +129,7 @@ class PerceptronGpu : public PerceptronOn<T, U, Cuda> {
     wait_(event_.get());
   }
 
-  // How the host waits for the GPU: cudaEventSynchronize, which waits for ever, unless it is put under a deadline here.
+  // How the host waits for the GPU. The default, cudaEventSynchronize, has no deadline.
   void set_wait(std::function<void(cudaEvent_t)> wait) { wait_ = std::move(wait); }
 
  private:
@@ -165,13 +157,12 @@ extern template class PerceptronOn<float, float, Cuda>;
 extern template class PerceptronOn<double, double, Cuda>;
 extern template class PerceptronOn<float, __nv_bfloat16, Cuda>;
 
-// CUDA graphs of steps: a step is carried out as it is the first time, recorded the second time, and repeated after
-// that, which is one call instead of some thirty. The first time lets libraries allocate and connect.
-// Everything in a step must be queued on `stream`, or on streams that wait for it by an event and that
-// it waits for (NCCL's, see Communicator::set_stream), and must not depend on anything but device memory and the size
-// of the global batch: all ranks then record in the same step, however unevenly they share a batch. What
-// the step does on the host (the reducer's bookkeeping) happens only when it is not a repetition. Destroy it before
-// the communicator.
+// CUDA graphs of steps. The first step is executed directly, so that libraries allocate and connect; the second is
+// recorded; after that the record is repeated, which is one call instead of some thirty. Everything in a step must be
+// queued on `stream`, or on streams that wait for it by an event and that it waits for (NCCL's, see
+// Communicator::set_stream), and must depend on nothing but device memory and the size of the global batch: all ranks
+// then record in the same step, however unevenly they share a batch. A repetition does not execute the step's code on
+// the host (the reducer's bookkeeping). Destroy it before the communicator.
 class StepGraphs {
  public:
   StepGraphs() = default;

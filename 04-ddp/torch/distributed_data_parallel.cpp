@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <map>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -11,28 +12,15 @@ namespace ddp {
 namespace {
 
 multinode::DataType data_type_of(const std::string& name, const torch::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case torch::kFloat32:
-      return multinode::DataType::float32;
-    case torch::kFloat64:
-      return multinode::DataType::float64;
-    case torch::kFloat16:
-      return multinode::DataType::float16;
-    case torch::kBFloat16:
-      return multinode::DataType::bfloat16;
-    case torch::kInt8:
-      return multinode::DataType::int8;
-    case torch::kBool:
-    case torch::kUInt8:
-      return multinode::DataType::uint8;
-    case torch::kInt32:
-      return multinode::DataType::int32;
-    case torch::kInt64:
-      return multinode::DataType::int64;
-    default:
-      throw std::runtime_error(name + " is of " + std::string(torch::toString(tensor.scalar_type())) +
-                               ", which cannot be sent");
-  }
+  using Ours = multinode::DataType;
+  static const std::map<torch::ScalarType, Ours> types = {
+      {torch::kFloat32, Ours::float32},   {torch::kFloat64, Ours::float64}, {torch::kFloat16, Ours::float16},
+      {torch::kBFloat16, Ours::bfloat16}, {torch::kInt8, Ours::int8},       {torch::kBool, Ours::uint8},
+      {torch::kUInt8, Ours::uint8},       {torch::kInt32, Ours::int32},     {torch::kInt64, Ours::int64}};
+  const auto type = types.find(tensor.scalar_type());
+  if (type == types.end())
+    throw std::runtime_error(name + " is of " + torch::toString(tensor.scalar_type()) + ", which cannot be sent");
+  return type->second;
 }
 
 NamedBlock block_of(const std::string& name, const torch::Tensor& tensor) {

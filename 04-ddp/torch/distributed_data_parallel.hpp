@@ -27,12 +27,7 @@ std::vector<NamedBlock> buffers_of(const torch::nn::Module& module);
 //
 // After the wait() that follows begin(), each parameter's grad() is the sum of all ranks' gradients over the divisor:
 // world.size() if each rank's loss is the mean of equally many samples, the size of the global batch if it is a sum.
-// The grad() tensors are the reducer's storage: the one copy of a gradient is the one into it. A
-// backward pass that leaves a parameter out is an error that names it.
-//
-// Buffers (BatchNorm's running statistics) stay each rank's own until broadcast_buffers(). PyTorch's
-// DistributedDataParallel sends rank 0's to all before every forward pass, but a forward pass in training does not read
-// them, so rank 0 has the same ones either way: it is enough to call it before an evaluation or a checkpoint.
+// A backward pass that leaves a parameter out is an error that names it.
 //
 // Collective requirement: all ranks make the same calls, but for the forward and backward passes themselves.
 class DistributedDataParallel {
@@ -60,7 +55,7 @@ class DistributedDataParallel {
   // Moves the parameters by their gradients. `optimizer` was made of parameters().
   void update(model::Optimizer<float>& optimizer, double learning_rate);
 
-  // Gives all ranks rank 0's.
+  // Gives all ranks rank 0's buffers (BatchNorm's running statistics); call it before an evaluation or a checkpoint.
   void broadcast_buffers();
 
   // Those that require a gradient.

@@ -9,61 +9,44 @@ torch::nn::Conv2d convolution(std::int64_t in, std::int64_t out, std::int64_t ke
   return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
-// What both kinds of block end with: the block's input, brought to the output's shape where that is another, is added.
-class BlockImpl : public torch::nn::Module {
- protected:
-  void add_shortcut(std::int64_t in, std::int64_t out, std::int64_t stride) {
+// Convolutions, each followed by a BatchNorm, then the sum with the block's input. If the output has another shape, a
+// convolution of 1 x 1 brings the input to it.
+struct BlockImpl : torch::nn::Module {
+  BlockImpl(std::int64_t in, std::int64_t width, std::int64_t stride, bool bottleneck) {
+    if (bottleneck) {
+      add(in, width, 1, 1);
+      add(width, width, 3, stride);
+      add(width, 4 * width, 1, 1);
+    } else {
+      add(in, width, 3, stride);
+      add(width, width, 3, 1);
+    }
+    const std::int64_t out = bottleneck ? 4 * width : width;
     if (stride != 1 || in != out)
-      register_module("downsample", downsample_ = torch::nn::Sequential(convolution(in, out, 1, stride),
-                                                                        torch::nn::BatchNorm2d(out)));
-  }
-  torch::Tensor joined(torch::Tensor residual, const torch::Tensor& input) {
-    return residual.add_(downsample_ ? downsample_->forward(input) : input).relu_();
+      register_module("downsample",
+                      downsample = torch::nn::Sequential(convolution(in, out, 1, stride), torch::nn::BatchNorm2d(out)));
   }
 
- private:
-  torch::nn::Sequential downsample_ = nullptr;
+  void add(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride) {
+    const std::string number = std::to_string(convolutions.size() + 1);
+    convolutions.push_back(register_module("conv" + number, convolution(in, out, kernel, stride)));
+    norms.push_back(register_module("bn" + number, torch::nn::BatchNorm2d(out)));
+  }
+
+  torch::Tensor forward(const torch::Tensor& input) {
+    torch::Tensor x = input;
+    for (std::size_t i = 0; i < convolutions.size(); ++i) {
+      if (i > 0) x.relu_();
+      x = norms[i](convolutions[i](x));
+    }
+    return x.add_(downsample ? downsample->forward(input) : input).relu_();
+  }
+
+  std::vector<torch::nn::Conv2d> convolutions;
+  std::vector<torch::nn::BatchNorm2d> norms;
+  torch::nn::Sequential downsample = nullptr;
 };
-
-struct BasicBlockImpl : BlockImpl {
-  BasicBlockImpl(std::int64_t in, std::int64_t width, std::int64_t stride)
-      : conv1(register_module("conv1", convolution(in, width, 3, stride))),
-        bn1(register_module("bn1", torch::nn::BatchNorm2d(width))),
-        conv2(register_module("conv2", convolution(width, width, 3, 1))),
-        bn2(register_module("bn2", torch::nn::BatchNorm2d(width))) {
-    add_shortcut(in, width, stride);
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return joined(bn2(conv2(bn1(conv1(x)).relu_())), x); }
-
-  torch::nn::Conv2d conv1;
-  torch::nn::BatchNorm2d bn1;
-  torch::nn::Conv2d conv2;
-  torch::nn::BatchNorm2d bn2;
-};
-TORCH_MODULE(BasicBlock);
-
-struct BottleneckImpl : BlockImpl {
-  BottleneckImpl(std::int64_t in, std::int64_t width, std::int64_t stride)
-      : conv1(register_module("conv1", convolution(in, width, 1, 1))),
-        bn1(register_module("bn1", torch::nn::BatchNorm2d(width))),
-        conv2(register_module("conv2", convolution(width, width, 3, stride))),
-        bn2(register_module("bn2", torch::nn::BatchNorm2d(width))),
-        conv3(register_module("conv3", convolution(width, 4 * width, 1, 1))),
-        bn3(register_module("bn3", torch::nn::BatchNorm2d(4 * width))) {
-    add_shortcut(in, 4 * width, stride);
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    return joined(bn3(conv3(bn2(conv2(bn1(conv1(x)).relu_())).relu_())), x);
-  }
-
-  torch::nn::Conv2d conv1;
-  torch::nn::BatchNorm2d bn1;
-  torch::nn::Conv2d conv2;
-  torch::nn::BatchNorm2d bn2;
-  torch::nn::Conv2d conv3;
-  torch::nn::BatchNorm2d bn3;
-};
-TORCH_MODULE(Bottleneck);
+TORCH_MODULE(Block);
 
 }  // namespace
 
@@ -94,10 +77,7 @@ ResNetImpl::ResNetImpl(const ResNetLayout& layout, std::int64_t classes)
 torch::nn::Sequential ResNetImpl::stage(std::int64_t blocks, std::int64_t width, std::int64_t stride) {
   torch::nn::Sequential sequence;
   for (std::int64_t i = 0; i < blocks; ++i, stride = 1) {
-    if (bottleneck_)
-      sequence->push_back(Bottleneck(channels_, width, stride));
-    else
-      sequence->push_back(BasicBlock(channels_, width, stride));
+    sequence->push_back(Block(channels_, width, stride, bottleneck_));
     channels_ = bottleneck_ ? 4 * width : width;
   }
   return sequence;
