@@ -2,13 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <memory>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 namespace optimizer_test {
@@ -34,7 +31,6 @@ struct Trained {
     optimizer->update(0, 0, first, std::span<const T>(all).first(3), learning_rate);
     optimizer->update(1, 0, second, std::span<const T>(all).last(1), learning_rate);
   }
-  std::vector<T> elements() const { return {first[0], first[1], first[2], second[0]}; }
 };
 
 template <class T>

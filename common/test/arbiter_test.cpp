@@ -35,7 +35,7 @@ class ArbiterTest : public ::testing::Test {
   multinode::detail::Arbiter::Time now_ = std::chrono::steady_clock::now();
 };
 
-constexpr auto expired = Progress::Wait::expired;
+constexpr auto expired = Progress::Wait::expired, long_one = Progress::Wait::long_one;
 
 TEST_F(ArbiterTest, ARankCanBeTakenOnce) {
   join(2);
@@ -124,6 +124,19 @@ TEST_F(ArbiterTest, ItsOwnFreezeIsNoFreezeOfTheRanks) {
     beat(1, 0, 0);
   });
   EXPECT_SAYS(text, "rank 1 (pid 1) is late");
+}
+
+TEST_F(ArbiterTest, AStallIsReportedByAWaitingRank) {
+  join(3);
+  EXPECT_EQ(verdict([&] {
+              beat(0, 1, 1, long_one);
+              beat(1, 1, 1, long_one);
+              beat(2, 0, 0);
+            }),
+            "");
+  const auto notice = arbiter_.take_notice();
+  ASSERT_TRUE(notice);
+  EXPECT_LT(notice->first, 2) << notice->second;
 }
 
 TEST_F(ArbiterTest, OneRankOfANodeSpeaks) {

@@ -73,7 +73,7 @@ class Raw {
   }
   // Sends everything, and reads until `expected` bytes have arrived or none has for a minute; returns their count.
   std::size_t send_and_read(std::string_view bytes, std::size_t expected) {
-    const std::jthread sender([&] { std::ignore = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); });
+    const std::jthread sender([&] { ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); });
     std::string chunk(64 * 1024, '\0');
     std::size_t came = 0;
     while (came < expected) {
