@@ -126,17 +126,23 @@ TEST_F(ArbiterTest, ItsOwnFreezeIsNoFreezeOfTheRanks) {
   EXPECT_SAYS(text, "rank 1 (pid 1) is late");
 }
 
-TEST_F(ArbiterTest, AStallIsReportedByAWaitingRank) {
+TEST_F(ArbiterTest, AStallIsReportedOnceByAWaitingRank) {
   join(3);
-  EXPECT_EQ(verdict([&] {
-              beat(0, 1, 1, long_one);
-              beat(1, 1, 1, long_one);
-              beat(2, 0, 0);
-            }),
-            "");
-  const auto notice = arbiter_.take_notice();
-  ASSERT_TRUE(notice);
-  EXPECT_LT(notice->first, 2) << notice->second;
+  int notices = 0;
+  for (int again = 0; again < 2; ++again)
+    EXPECT_EQ(verdict([&] {
+                beat(0, 1, 1, long_one);
+                beat(1, 1, 1, long_one);
+                beat(2, 0, 0);
+                if (const auto notice = arbiter_.take_notice()) {
+                  ++notices;
+                  EXPECT_LT(notice->first, 2);
+                  EXPECT_SAYS(notice->second,
+                              "has waited for 30 s in call (collective number 1); rank 2 (pid 2) is late");
+                }
+              }),
+              "");
+  EXPECT_EQ(notices, 1);
 }
 
 TEST_F(ArbiterTest, OneRankOfANodeSpeaks) {
