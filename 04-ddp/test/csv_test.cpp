@@ -1,13 +1,9 @@
 #include "data/csv.hpp"
 #include "data/synthetic.hpp"
-#include "idx_files.hpp"
 
-#include <multinode/check.hpp>
 #include <testing/says.hpp>
 
 #include <gtest/gtest.h>
-
-#include <fstream>
 
 namespace csv_test {
 
@@ -53,19 +49,6 @@ TEST(Csv, SaysWhatIsWrongAndWhere) {
   };
   for (const auto& c : cases)
     EXPECT_EQ(error_text<std::runtime_error>([&] { data::parse_csv(c.text, "f"); }), c.says) << c.text;
-}
-
-TEST(Csv, ReadsFiles) {
-  const TemporaryFolder folder;
-  const auto path = folder / "table.csv";
-  std::ofstream(path) << "a,b\n1.5,2\n";
-  EXPECT_EQ(data::read_csv(path).inputs, Numbers{1.5});
-  std::ofstream(path) << "1.5,2\n3\n";
-  EXPECT_EQ(error_text<std::runtime_error>([&] { data::read_csv(path); }),
-            path.string() + ": line 2: 1 instead of 2 columns");
-  for (const auto& unreadable : {folder / "nowhere", folder.path()})
-    EXPECT_SAYS(error_text<multinode::UsageError>([&] { data::read_csv(unreadable); }),
-                "cannot read " + unreadable.string() + ": ");
 }
 
 // mean 2 and unbiased variance ((1 + 0 + 1) / 2) of the first three rows

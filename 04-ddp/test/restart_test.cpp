@@ -1,5 +1,5 @@
-// Training that is stopped, killed or out of disk, and resumes: the programs as a user runs them, on small data sets of
-// their own.
+// Training that is stopped, killed or runs out of disk space, and resumes: the programs as a user runs them, on small
+// data sets.
 #include "fashion_mnist_ways.hpp"
 
 #include <multinode/files.hpp>
@@ -21,7 +21,7 @@ namespace restart_test {
 namespace fs = std::filesystem;
 using multinode::names_in;
 
-// What the program says of the end, and nothing that depends on time.
+// The results that the program prints, without times.
 struct Outcome {
   std::string parameters, loss, accuracy;  // a hash; of the last epoch
   bool operator==(const Outcome&) const = default;
@@ -45,7 +45,7 @@ std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
 
 class Restart : public ::testing::TestWithParam<Way> {
  protected:
-  // 3 epochs of 11 steps, unless told otherwise.
+  // 3 epochs of 11 steps, unless `settings` say otherwise.
   static std::vector<std::string> command(Settings settings) {
     settings.insert({"--min-accuracy", "0"});
     return ::command(PATH_fashion_mnist, learn(settings));
@@ -60,13 +60,15 @@ class Restart : public ::testing::TestWithParam<Way> {
   const std::string checkpoints_ = folder_.path();
 };
 
-class RestartOnce : public Restart {};  // what does not depend on the library
+class RestartOnce : public Restart {};  // tests that do not depend on the library
 
-// Stopped in the middle of an epoch and of the lines' 4 steps, then at an epoch's end.
+// Stopped in the middle of an epoch and between two lines of --log-every 4, then at the end of an epoch.
 TEST_P(Restart, GoesOnBitForBit) {
   for (const int ranks : counts_for(GetParam(), {1, 2, 3})) {
     const std::string folder = folder_ / std::to_string(ranks);
-    const Settings common{{"--precision", ranks == 2 ? "double" : "float"}, {"--log-every", "4"}};
+    const Settings common{{"--precision", ranks == 2 ? "double" : "float"},
+                          {"--optimizer", ranks == 1 ? "adam" : "sgd"},
+                          {"--log-every", "4"}};
     const auto run_to = [&](const std::string& steps) {
       Settings settings = common;
       settings.insert({{"--checkpoint", folder}, {"--steps", steps}});
@@ -90,7 +92,7 @@ TEST_P(Restart, GoesOnBitForBit) {
   }
 }
 
-// The lines too are those of a run without a break, also where it was killed between two of them.
+// The resumed run prints the same losses as one without a break, even if the break was between two lines.
 TEST_P(RestartOnce, TheLossOfABrokenEpochIsThatOfTheWholeOne) {
   const Settings settings{
       {"--log-every", "4"}, {"--checkpoint", checkpoints_}, {"--checkpoint-every", "17"}, {"--steps", "22"}};
@@ -105,7 +107,7 @@ TEST_P(RestartOnce, TheLossOfABrokenEpochIsThatOfTheWholeOne) {
   }
 }
 
-// In double precision: rounding alone is left, and 1e-6 of the parameters' size is far above it.
+// In double precision the results differ only by rounding, which the printed digits do not show.
 TEST_P(RestartOnce, GoesOnOnAnotherNumberOfRanks) {
   const Outcome whole = outcome_of(run(1, {{"--precision", "double"}}));
   run(3, {{"--precision", "double"}, {"--checkpoint", checkpoints_}, {"--steps", "17"}});
@@ -192,8 +194,8 @@ TEST_P(RestartOnce, AFullDiskEndsTheRunAndLeavesTheCheckpointBefore) {
       occurrences(run(3, settings, 2), "no checkpoints can be written to " + folder + ": Read-only file system\n"), 1u);
 }
 
-// A disk that takes nothing: a pipe without a reader, where the temporary file would be. The training does not wait for
-// it until the next checkpoint is due, and then not longer than the deadline.
+// A disk that hangs: a pipe without a reader, where the temporary file would be. The training waits for it only when
+// the next checkpoint is due, and then no longer than the deadline.
 TEST_P(RestartOnce, ADiskThatHangsStopsNobodyUntilTheDeadline) {
   Ranks ranks(GetParam().starter, 2,
               command({{"--checkpoint", checkpoints_},
@@ -229,8 +231,8 @@ class Mnrun : public Restart {
   }
 };
 
-// A random rank is killed at a random step, again and again: each time all are started again, and in the end the
-// parameters are those of a run that nobody disturbed.
+// A random rank is killed at a random step. mnrun starts all ranks again, and at the end the parameters are those of an
+// undisturbed run.
 TEST_P(Mnrun, KilledRanksAreStartedAgainAndTheResultIsTheSame) {
   const char* times = std::getenv("MULTINODE_KILLS");  // a campaign sets 20
   const int kills = times ? std::atoi(times) : 1;
@@ -266,7 +268,7 @@ TEST_P(Mnrun, KilledRanksAreStartedAgainAndTheResultIsTheSame) {
   }
 }
 
-// A job's time is nearly over: a signal to any of the ranks, and all of them save soon, and continue.
+// A scheduler warns before a job's time limit. After a signal to any rank, all ranks save a checkpoint and continue.
 TEST_P(Mnrun, ASignalToOneRankSaves) {
   const Settings settings{{"--epochs", "7"}};
   const Outcome whole = outcome_of(run(3, settings));
@@ -283,8 +285,7 @@ TEST_P(Mnrun, ASignalToOneRankSaves) {
   EXPECT_TRUE(std::regex_match(files[0], std::regex("step-00000000[1-7]0.checkpoint"))) << files[0];
 }
 
-// Killed while a checkpoint is half written: a pipe where the temporary file would be lets the test decide how far it
-// is.
+// Killed while a checkpoint is half written: the test puts a pipe in place of the temporary file and reads half of it.
 TEST_P(Mnrun, AKillInTheMiddleOfACheckpointGoesOnFromTheOneBefore) {
   const Settings settings{{"--epochs", "20"}};
   const Outcome whole = outcome_of(run(2, settings));

@@ -11,7 +11,7 @@ namespace train_programs_test {
 
 using Options = std::vector<std::string>;
 
-// What depends on how ranks are started and by which library they communicate is tried in every way.
+// Tests that depend on how ranks are started and by which library they communicate.
 class TrainPrograms : public ::testing::TestWithParam<Way> {
  protected:
   Ranks::End run(const std::string& program, int ranks, Options options = {}) {
@@ -108,7 +108,7 @@ TEST_P(TrainPrograms, HorovodStyleCompresses) {
 
 INSTANTIATE_TEST_SUITE_P(By, TrainPrograms, ::testing::ValuesIn(one_way_a_library()), name_of_way);
 
-// What does not.
+// Tests that do not.
 class TrainFiles : public ::testing::Test {
  protected:
   static Ranks::End train(const std::string& file, int ranks, const Options& more = {}) {
@@ -160,6 +160,7 @@ TEST_F(TrainFiles, NameWhatIsWrongWithATable) {
   };
   const std::string nowhere = folder_ / "nowhere.csv";
   expect(nowhere, 2, "cannot read " + nowhere + ": No such file or directory\n");
+  expect(folder_.path(), 2, "cannot read " + folder_.path().string() + ": Is a directory\n");
   const std::string text = write("text.csv", "a,b\n1,0\nx,1\n");
   expect(text, 1, text + ": line 3, column 1: 'x' is not a finite number\n");
   const std::string few = write("few.csv", some_rows(9, ","));

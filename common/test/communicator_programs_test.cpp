@@ -1,5 +1,4 @@
 // The backends of Communicator in whole programs that fail.
-#include <csignal>
 #include <multinode/device.hpp>
 #include <testing/faults.hpp>
 #include <testing/host_nccl.hpp>
@@ -104,9 +103,7 @@ TEST(NcclRanks, OneThatTheGpusWaitForIsNamed) {
     EXPECT_TRUE(std::regex_search(end.output, std::regex(named))) << end.output;
   }
 }
-#endif
 
-#ifdef HOST_NCCL
 TEST(Refusal, NcclWithoutStandIns) {
   for (const auto& [devices, says] :
        {std::pair("", "set HOST_NCCL_DEVICES=N to use N stand-ins"),

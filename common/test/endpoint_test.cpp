@@ -34,9 +34,6 @@ TEST(Endpoint, InvalidTextIsRefusedByName) {
         "[::1]", "[]:1", "[::1:80", "a b:1", "tcp://host:1", "host:99999999999999999999"})
     EXPECT_SAYS(testing::error_text<UsageError>([&] { parse_endpoint(text, "--rdzv-endpoint"); }),
                 std::string("--rdzv-endpoint: \"") + text + '"');
-}
-
-TEST(Endpoint, TheErrorIsOneLine) {
   EXPECT_SAYS(testing::error_text<UsageError>([] { parse_endpoint("host\n:1", "MNRUN_STORE"); }),
               "MNRUN_STORE: \"host?:1\" is not host:port");
 }

@@ -67,52 +67,40 @@ class Raw {
     if (!fd_ || ::connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) < 0)
       throw std::system_error(errno, std::generic_category(), "connect");
   }
-  // Sends as much as possible without blocking; false if the other side closed the connection.
+  // Sends as much as the connection takes at once; false if the other side closed it.
   bool send(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const auto sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0) return errno == EAGAIN;
-      bytes.remove_prefix(static_cast<std::size_t>(sent));
-    }
-    return true;
+    return ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno == EAGAIN;
   }
-  // Sends everything and reads until at least `expected` bytes have arrived, or none for a minute; returns their count.
+  // Sends everything, and reads until `expected` bytes have arrived or none has for a minute; returns their count.
   std::size_t send_and_read(std::string_view bytes, std::size_t expected) {
-    std::size_t came = 0;
+    const std::jthread sender([&] { ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); });
     std::string chunk(64 * 1024, '\0');
-    while (true) {
-      if (bytes.empty() && came >= expected) return came;
-      pollfd event{fd_.get(), static_cast<short>(bytes.empty() ? POLLIN : POLLIN | POLLOUT), 0};
-      if (::poll(&event, 1, 60'000) <= 0) return came;
-      if (event.revents & POLLIN) {
-        const auto got = ::recv(fd_.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
-        if (got == 0) return came;
-        if (got > 0) came += static_cast<std::size_t>(got);
-      } else if (event.revents & (POLLERR | POLLHUP)) {
-        return came;
-      }
-      if (event.revents & POLLOUT) {
-        const auto sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent > 0) bytes.remove_prefix(static_cast<std::size_t>(sent));
-      }
+    std::size_t came = 0;
+    while (came < expected) {
+      const auto got = read(chunk, 60s);
+      if (!got || *got == 0) break;
+      came += *got;
     }
+    ::shutdown(fd_.get(), SHUT_RDWR);  // ends the sender's call if the other side does not read
+    return came;
   }
-  // Reads until the other side closes the connection; nullopt if it does not within `timeout`.
+  // Reads until the other side closes the connection; nullopt if it is silent for `timeout` before.
   std::optional<std::string> read_to_end(std::chrono::milliseconds timeout) {
-    std::string all;
-    const auto deadline = Clock::now() + timeout;
-    while (Clock::now() < deadline) {
-      pollfd event{fd_.get(), POLLIN, 0};
-      if (::poll(&event, 1, 20) <= 0) continue;
-      char chunk[4096];
-      const auto got = ::recv(fd_.get(), chunk, sizeof chunk, 0);
-      if (got <= 0) return all;
-      all.append(chunk, static_cast<std::size_t>(got));
+    std::string all, chunk(4096, '\0');
+    while (const auto got = read(chunk, timeout)) {
+      if (*got == 0) return all;
+      all.append(chunk, 0, *got);
     }
     return {};
   }
 
  private:
+  // The number of bytes that arrived, 0 at the end of the connection; nullopt after `timeout`.
+  std::optional<std::size_t> read(std::string& chunk, std::chrono::milliseconds timeout) {
+    pollfd event{fd_.get(), POLLIN, 0};
+    if (::poll(&event, 1, static_cast<int>(timeout.count())) <= 0) return {};
+    return static_cast<std::size_t>(std::max<ssize_t>(::recv(fd_.get(), chunk.data(), chunk.size(), 0), 0));
+  }
   Descriptor fd_;
 };
 
@@ -131,10 +119,10 @@ std::string length(std::uint32_t count) {
   return bytes;
 }
 
-// A server that is not a store: it listens and calls `serve` for each connection.
+// A server that is not a store: it sends `answer` on each connection, and keeps it open.
 class FakeServer {
  public:
-  explicit FakeServer(std::function<void(int fd)> serve) : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit FakeServer(const std::string& answer) : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address = loopback(0);
     socklen_t size = sizeof address;
     if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) < 0 ||
@@ -142,13 +130,9 @@ class FakeServer {
         ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size) < 0)
       throw std::system_error(errno, std::generic_category(), "listen");
     port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this, serve = std::move(serve)] {
-      while (true) {
-        Descriptor fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        if (!fd) return;
-        serve(fd.get());
-        kept_.push_back(std::move(fd));
-      }
+    thread_ = std::thread([this, answer] {
+      while (const Descriptor& fd = kept_.emplace_back(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)))
+        EXPECT_EQ(::send(fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL), static_cast<ssize_t>(answer.size()));
     });
   }
   ~FakeServer() {
@@ -347,9 +331,9 @@ TEST(TcpStore, NamesTheServerThatIsNotThere) {
 }
 
 TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
-  FakeServer mute([](int) {});
+  FakeServer mute("");
   EXPECT_SAYS(error_text<StoreTimeout>([&] { TcpStore(mute.endpoint(), 300ms); }), to_string(mute.endpoint()));
-  FakeServer silent([](int fd) { ASSERT_EQ(::send(fd, welcome().data(), 13, MSG_NOSIGNAL), 13); });
+  FakeServer silent(welcome());
   for (const auto& operation : std::vector<std::function<void(TcpStore&)>>{
            [](TcpStore& s) { s.set("k", "v"); }, [](TcpStore& s) { s.get("k", 200ms); },
            [](TcpStore& s) { s.add("k", 1); }, [](TcpStore& s) { s.compare_set("k", "", "v"); },
@@ -365,16 +349,13 @@ TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
 }
 
 TEST(TcpStore, OtherServersAreRecognised) {
-  FakeServer web([](int fd) { ASSERT_GT(::send(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28, MSG_NOSIGNAL), 0); });
+  FakeServer web("HTTP/1.1 400 Bad Request\r\n\r\n");
   const auto start = Clock::now();
   EXPECT_SAYS(error_text<StoreLost>([&] { TcpStore(web.endpoint(), 100s); }), "not this store");
   EXPECT_LT(milliseconds_since(start), 50'000);
 
   for (const auto& answer : {length(0), length(0xffffffff), length(1) + "\x09", length(1) + "\0"}) {
-    FakeServer liar([&](int fd) {
-      const auto bytes = welcome() + answer + std::string(answer.size() < 5 ? 1 : 0, '\0');
-      ASSERT_GT(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
-    });
+    FakeServer liar(welcome() + answer + std::string(answer.size() < 5 ? 1 : 0, '\0'));
     TcpStore store(liar.endpoint(), 500ms);
     EXPECT_SAYS(error_text<StoreLost>([&] { store.get("k", 500ms); }), "protocol");
   }
