@@ -47,7 +47,7 @@ class Lane {
 };
 
 template <std::size_t lanes>
-struct Host {
+struct [[gnu::visibility("hidden")]] Host {  // as bfloat16 is
   explicit Host(bool /* tf32 */) {}
   template <class T>
   class Buffer {
