@@ -125,7 +125,7 @@ endfunction()
 # multinode_test(name sources... [RANKS n] [TIMEOUT s] [LABELS l...] [SLOW filter] [PREFIX 03.] [PROGRAMS target...]
 #                [LINK lib...])
 # A GoogleTest executable. ctest lists its tests as PREFIX + suite + test; those that `filter` matches get the label slow and
-# five times the TIMEOUT (default: 300 s). Each program's path is the string macro PATH_<target>; programs with ON_REQUEST
+# twice the TIMEOUT (default: 900 s). Each program's path is the string macro PATH_<target>; programs with ON_REQUEST
 # are for slow tests. With LABELS slow or gpu it is one test, PREFIX + name, built only by the target slow_tests or
 # gpu_tests.
 function(multinode_test name)
@@ -144,7 +144,7 @@ function(multinode_test name)
       endif()
     endif()
   endforeach()
-  foreach(default "RANKS;1" "TIMEOUT;300" "LABELS;unit")
+  foreach(default "RANKS;1" "TIMEOUT;900" "LABELS;unit")
     list(GET default 0 key)
     if(NOT DEFINED arg_${key})
       list(GET default 1 arg_${key})
@@ -161,7 +161,7 @@ function(multinode_test name)
   set(discover ${name} TEST_PREFIX ${arg_PREFIX} DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES)
   set(quick)
   if(arg_SLOW)
-    math(EXPR longer "5 * ${arg_TIMEOUT}")
+    math(EXPR longer "2 * ${arg_TIMEOUT}")
     gtest_discover_tests(${discover} TEST_FILTER ${arg_SLOW} TEST_LIST ${name}_slow
       PROPERTIES TIMEOUT ${longer} PROCESSORS ${arg_RANKS} LABELS slow SKIP_RETURN_CODE 77)
     set(quick TEST_FILTER -${arg_SLOW})
