@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <iostream>
 #include <random>
 #include <sstream>
@@ -37,7 +36,7 @@ std::string bytes_of(std::span<const double> numbers) {
 std::vector<double> numbers_of(const std::vector<std::string>& processes) {
   const std::string bytes = multinode::join(processes, "");
   std::vector<double> numbers(bytes.size() / sizeof(double));
-  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  std::ranges::copy(bytes, reinterpret_cast<char*>(numbers.data()));
   return numbers;
 }
 
