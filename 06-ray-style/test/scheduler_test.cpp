@@ -2,6 +2,7 @@
 #include "test/head_fixture.hpp"
 
 #include <multinode/check.hpp>
+#include <multinode/median.hpp>
 
 #include <gtest/gtest.h>
 
@@ -457,18 +458,18 @@ TEST_F(SchedulerTest, RefusesInvalidJobsAndTooManyJobsOrNodes) {
 }
 
 // A thousand nodes join, a job on all of them fails and starts again, and 990 small jobs wait and run. On an idle
-// machine each event takes less than a millisecond of this thread's processor time. The limit of 5 ms allows for a
-// processor that other tests use too. It detects a cost that grows with nodes times jobs: that was 17 ms.
+// machine each event takes less than a millisecond of this thread's processor time. Other tests empty the processor's
+// caches, so each kind of event has a limit of 5 ms, for the median. It detects a cost that grows with nodes times
+// jobs: that was 17 ms.
 TEST_F(SchedulerTest, AThousandNodesAndJobsTakeMillisecondsPerEventAtMost) {
-  std::vector<std::pair<double, std::string>> times;
+  std::map<std::string, std::vector<double>> times;  // in milliseconds
   const auto timed = [&](const std::string& event, auto work) {
     timespec from{}, to{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
     work();
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
-    times.emplace_back(
-        static_cast<double>(to.tv_sec - from.tv_sec) * 1e3 + static_cast<double>(to.tv_nsec - from.tv_nsec) / 1e6,
-        event);
+    times[event].push_back(static_cast<double>(to.tv_sec - from.tv_sec) * 1e3 +
+                           static_cast<double>(to.tv_nsec - from.tv_nsec) / 1e6);
   };
   constexpr int count = 1000;
   for (int i = 0; i < count; ++i) timed("join", [&] { join(1); });
@@ -498,11 +499,9 @@ TEST_F(SchedulerTest, AThousandNodesAndJobsTakeMillisecondsPerEventAtMost) {
   EXPECT_EQ(records[1].ends, std::vector({130}));
   EXPECT_EQ(cpus_used(), 990);
   for (const std::int64_t job : small) timed("stop a small job", [&] { scheduler.stop(job); });
-  std::map<std::string, double> slowest;
-  for (const auto& [milliseconds, event] : times) slowest[event] = std::max(slowest[event], milliseconds);
-  for (const auto& [event, milliseconds] : slowest) {
-    std::cout << event << ": at most " << milliseconds << " ms\n";
-    EXPECT_LT(milliseconds, 5) << event;
+  for (const auto& [event, milliseconds] : times) {
+    std::cout << event << ": median " << multinode::median(milliseconds) << " ms\n";
+    EXPECT_LT(multinode::median(milliseconds), 5) << event;
   }
 }
 
