@@ -41,6 +41,8 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
       const int own_status = body(world);
       std::cout.flush();  // as soon as another rank exits with an error, a launcher may kill this one
       const int status = agreed(world, own_status);
+      // When a rank exits with an error, Open MPI 5's launcher loses what the ranks printed just before.
+      if (status != exit_right && launch.under_mpi) std::this_thread::sleep_for(std::chrono::milliseconds(200));
       if (libraries().must_finalize_mpi()) {
         const auto inside = world.watchdog().enter("MPI_Finalize");  // waits for ranks that may have died
         libraries().finalize_mpi();
