@@ -55,7 +55,8 @@ TEST(Explore, ReportsAnotherBuild) {
   const std::string other = folder / "explore";  // the same program, but for its build ID
   ASSERT_EQ(run({"objcopy", "--remove-section", ".note.gnu.build-id", PATH_explore, other}).status, 0);
   for (const auto& [option, status] : {std::pair("libc", 0), std::pair("program", 1)}) {
-    const std::string script = "if [ \"$RANK\" = 1 ]; then exec " + other + " \"$@\"; fi; exec " PATH_explore " \"$@\"";
+    const std::string script =
+        "if [ \"$RANK\" = 1 ]; then exec '" + other + "' \"$@\"; fi; exec '" PATH_explore "' \"$@\"";
     const Result result =
         run({PATH_mnrun, "--standalone", "--nproc-per-node", "3", "sh", "-c", script, "sh", "--require-equal", option});
     EXPECT_EQ(result.status, status) << result.all();

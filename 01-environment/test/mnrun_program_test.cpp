@@ -254,8 +254,8 @@ TEST(Mnrun, RestartsAtMostMaxRestartsTimes) {
 
 TEST(Mnrun, PrintsTheReasonBeforeARestart) {
   const std::string script = "'echo start; [ $MNRUN_RESTART_COUNT = 50 ]'";
-  const Result r =
-      run({"sh", "-c", PATH_mnrun " --standalone --nproc-per-node 1 --max-restarts 50 sh -c " + script + " 2>&1"}, {});
+  const Result r = run(
+      {"sh", "-c", "'" PATH_mnrun "' --standalone --nproc-per-node 1 --max-restarts 50 sh -c " + script + " 2>&1"}, {});
   EXPECT_EQ(r.status, 0);
   std::istringstream lines(r.out);
   int number = 0;
@@ -331,7 +331,7 @@ TEST(Mnrun, AStoppedReaderStopsTheWriters) {
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   const multinode::Descriptor never_read(open(fifo.c_str(), O_RDWR | O_CLOEXEC));
   Process mnrun(
-      {"sh", "-c", "exec " PATH_mnrun " --standalone --nproc-per-node 3 sh -c 'trap \"\" TERM; exec yes' > " + fifo});
+      {"sh", "-c", "exec '" PATH_mnrun "' --standalone --nproc-per-node 3 sh -c 'trap \"\" TERM; exec yes' > " + fifo});
   const auto number = [&](const std::string& file, const std::string& name) {
     const std::string text = text_of("/proc/" + std::to_string(mnrun.pid()) + "/" + file);
     const auto at = text.find(name);
@@ -356,7 +356,7 @@ TEST(Mnrun, AStoppedReaderStopsTheWriters) {
 
 TEST(Mnrun, AClosedReaderEndsTheProcesses) {
   const Result r =
-      run({"bash", "-c", "set -o pipefail; " PATH_mnrun " --standalone --nproc-per-node 2 yes | head -n 1"});
+      run({"bash", "-c", "set -o pipefail; '" PATH_mnrun "' --standalone --nproc-per-node 2 yes | head -n 1"});
   EXPECT_TRUE(std::regex_match(r.out, std::regex("\\[rank [01]\\] y\n"))) << r.out;
   EXPECT_EQ(r.status, 128 + SIGPIPE);
   EXPECT_SAYS(r.err, "(SIGPIPE)");
@@ -433,7 +433,7 @@ TEST(Mnrun, FollowsNoLinkBelowItsFolderOfLogs) {
 }
 
 TEST(Mnrun, ItsDescriptorsAreNotLimitedByTheSoftLimit) {
-  const std::string mnrun = PATH_mnrun " --standalone --nproc-per-node 30";
+  const std::string mnrun = "'" PATH_mnrun "' --standalone --nproc-per-node 30";
   const Result r = run({"sh", "-c", "ulimit -S -n 40; " + mnrun + " sh -c 'ulimit -S -n'"});
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_EQ(occurrences(r.out, "] 40\n"), 30u) << r.out;  // the processes have the limit of mnrun's caller
@@ -501,8 +501,8 @@ TEST_F(MnrunAsInit, WaitsForOrphans) {
 }
 
 TEST(Mnrun, RankZeroGetsTheInput) {
-  const Result r =
-      run({"sh", "-c", "echo word | " PATH_mnrun " --standalone --nproc-per-node 2 sh -c 'read line; echo got $line'"});
+  const Result r = run(
+      {"sh", "-c", "echo word | '" PATH_mnrun "' --standalone --nproc-per-node 2 sh -c 'read line; echo got $line'"});
   EXPECT_EQ(lines_with(r.out, "[rank 0] "), Words{"got word"});
   EXPECT_EQ(lines_with(r.out, "[rank 1] "), Words{"got"});
 }

@@ -200,7 +200,7 @@ TEST_F(RdmaCompareProgram, CollectsTheNodesOverALauncher) {
   const Tree right = Tree::load("mlx5-pairs"), odd("include mlx5-pairs\n" + slow);
   for (const auto& [rank, tree] : {std::pair("0", &right), {"1", &odd}, {"2", &right}})
     std::filesystem::create_symlink(tree->path(), scratch_ / rank);
-  const std::string ranks = "exec " PATH_rdma_tune " compare --sysfs " + scratch_.path().string();
+  const std::string ranks = "exec '" PATH_rdma_tune "' compare --sysfs " + scratch_.path().string();
   using multinode::testing::under_mpirun;
   const auto differ =
       run(under_mpirun(3, {"sh", "-c", ranks + "/$" + multinode::testing::mpi_rank_variable() + "/sys"}));

@@ -136,7 +136,7 @@ TEST_F(RdmaBw, RefusesABadCommandLineInOneLine) {
 TEST_F(RdmaBw, UnderstandsTheRealBenchmark) {
   std::string launch;
   for (const std::string& word : multinode::testing::under_mpirun(3, {})) launch += word + " ";
-  const Result result = bw("no-device", "exec " PATH_all_reduce_perf " \"$@\"",
+  const Result result = bw("no-device", "exec '" PATH_all_reduce_perf "' \"$@\"",
                            {"--launch", launch, "--", "-b", "8", "-e", "64K", "-f", "8192", "-n", "3"});
   EXPECT_EQ(result.status, 77) << result.all();
   EXPECT_SAYS(result.out, "\n        3           -        -  -  ");

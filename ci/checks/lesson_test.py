@@ -100,7 +100,8 @@ def main():
         right = source.read_text()
         if exercise:
             program.write_text(right)
-            status, output = clean_clone.run(f"patch {program} {where}/solutions/{name}.diff", environment, LIMIT, folder)
+            solution = shlex.quote(f"{where}/solutions/{name}.diff")
+            status, output = clean_clone.run(f"patch {program} {solution}", environment, LIMIT, folder)
             if status:
                 raise Failure(f"the solution does not fit:\n{output}")
             right = program.read_text()
