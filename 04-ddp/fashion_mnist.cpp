@@ -85,7 +85,7 @@ struct Options {
         ("min-accuracy", po::value(&min_accuracy),
          "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")            //
         ("no-average", po::bool_switch(&no_average), "plant a fault: do not divide the sum of the gradients")  //
-        ("corrupt", po::value(&corrupt), "plant a fault: this rank starts with parameters of its own")         //
+        ("corrupt", po::value(&corrupt), "plant a fault: this rank starts with other parameters")              //
         ("nan", po::value(&nan), "plant a fault: a gradient of this rank is NaN in step 5");
     return {"fashion_mnist", known, common, [this] { validate(); }};
   }

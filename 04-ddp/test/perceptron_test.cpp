@@ -60,10 +60,10 @@ TEST(Blas, ProductsOfEveryKind) {
 
 using Complex = std::complex<long double>;
 
-// A perceptron written down once more, plainly, in long double. It also gives the loss's derivative by a parameter p:
-// with p + ih for p, where h is tiny, it is the loss's imaginary part over h. No near numbers are subtracted, so it is
-// as exact as the loss (Squire and Trapp, Using complex variables to estimate derivatives of real functions, SIAM
-// Review 40, 1998).
+// A second, plain implementation of the perceptron, in long double. It also computes the derivative of the loss with
+// respect to a parameter p: replace p by p + ih with a tiny h, and divide the loss's imaginary part by h. This does not
+// subtract nearly equal numbers, so the derivative is as exact as the loss (Squire and Trapp, Using complex variables
+// to estimate derivatives of real functions, SIAM Review 40, 1998).
 struct Reference {
   Complex loss = 0;
   std::size_t right = 0;

@@ -276,7 +276,7 @@ int submit(int argc, const char* const* argv) {
       "job.\n"
       "If this command ends in another way, the job continues: 'cluster logs' shows its output.\nOptions");
   auto add = known.add_options();
-  add("num-workers", po::value(&workers)->default_value(1), "processes, each on a CPU of its own");
+  add("num-workers", po::value(&workers)->default_value(1), "number of processes; each takes one CPU");
   add("gpus-per-worker", po::value(&gpus)->default_value(0), "GPUs for each of them");
   add("placement", po::value(&placement)->default_value("pack"), "pack: on few nodes; spread: evenly over all");
   add("max-failures", po::value(&failures)->default_value(0), "maximum number of restarts; -1: unlimited");

@@ -72,7 +72,7 @@ TEST_F(Commands, CtrlCStopsTheJob) {
 }
 
 // One `submit` is suspended (Ctrl-Z), another one is killed: both jobs continue, and the head keeps all their output.
-// The suspended client does not read what the head sends, which is more than a connection buffers, and blocks nobody.
+// The head sends the suspended client more than a connection buffers. The head and the other client do not wait for it.
 TEST_F(Commands, AJobOutlivesItsClient) {
   const auto node = start_node(2);
   job("job", "echo begins; until [ -e \"$0.go\" ]; do sleep 0.01; done; seq 1 100000; echo ends");

@@ -248,7 +248,7 @@ class Checker {
     if (!in_place) return;
     operations_waiting_.back().check = [=, this, check_own = operations_waiting_.back().check] {
       check_own();
-      check("reduce_scatter in place", in, [&](std::size_t i) {  // nobody else's part has changed
+      check("reduce_scatter in place", in, [&](std::size_t i) {  // the other ranks' parts have not changed
         return i >= first && i < first + count ? right(i - first) : mine(i);
       });
     };
