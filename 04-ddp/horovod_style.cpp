@@ -90,17 +90,15 @@ class DistributedOptimizer {
 // is at most e = 10 w + w + 1, and a sample's gradient, 2 / 10 of error times input, at most g = 0.2 e. That makes g =
 // 0.2 (11 / sqrt(10) + 1) / (1 - 2.2 s rate). Both ways add the same numbers, in chains of at most n = 20 P + 30
 // additions, so each mean is off by at most n u g, u = 2^-53 (Higham, Accuracy and Stability of Numerical Algorithms,
-// 2nd ed., section 3.1), and their updates round once more, by u (w + rate g). What compression adds is derived in
-// ddp/hooks.cpp; it is taken twice, for the terms of second order. That is one step's difference b of each of the 110
-// parameters, sqrt(110) b in the 2-norm. The loss is quadratic, and its second derivative between 0 and 2.2, so a step
-// does not make a difference from before larger in that norm: sqrt(110) s b after s steps.
+// 2nd ed., section 3.1), and their updates round once more, by u (w + rate g). Compression adds to that what
+// ddp/hooks.cpp derives. That is one step's difference b of each of the 110 parameters, sqrt(110) b in the 2-norm. The
+// loss is quadratic, and its second derivative between 0 and 2.2, so a step does not make a difference from before
+// larger in that norm: sqrt(110) s b after s steps.
 double bound(int ranks, ddp::Compression compression, double steps) {
   const double u = 0x1p-53, g = 0.2 * (11 / std::sqrt(10.0) + 1) / (1 - 2.2 * steps * learning_rate);
   const double w = 1 / std::sqrt(10.0) + steps * learning_rate * g, n = 20.0 * ranks + 30;
-  const double rounding = compression == ddp::Compression::none      ? 0
-                          : compression == ddp::Compression::float16 ? 0x1p-11 * g + 2 * 0x1p-25
-                                                                     : 0x1p-8 * g + 2 * 0x1p-134;
-  const double one = learning_rate * (2 * n * u * g + 2 * ranks * rounding) + 2 * u * (w + learning_rate * g);
+  const auto [relative, absolute] = ddp::error_bound(compression, ranks);
+  const double one = learning_rate * (2 * n * u * g + relative * g + absolute) + 2 * u * (w + learning_rate * g);
   return std::sqrt(110.0) * steps * one;
 }
 

@@ -1,7 +1,7 @@
 // The sum of pi_exact.cpp on GPUs, one process per GPU: one thread per chain, one thread block per block. The answer
 // has the same bits as on CPUs.
 //
-//   nvcc -std=c++20 -O2 -ccbin mpicxx pi_gpu.cu -o pi_gpu
+//   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx pi_gpu.cu -o pi_gpu
 //   mpirun -n 4 ./pi_gpu
 //
 // Exit status: 0 if the answer is pi to within the known error, 1 if not, or if a call failed.

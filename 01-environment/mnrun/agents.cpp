@@ -176,13 +176,12 @@ std::string Agents::await(const std::string& key, const std::function<std::strin
     if (const auto early = verdict()) throw std::runtime_error(early->text);  // an agent died while we waited
     const std::string who = missing();
     if (who.empty()) continue;
-    const auto waited = Clock::now() - meeting_since_;
-    if (waited >= options_.join_timeout) {
+    if (meeting_->passed()) {
       const auto seconds = std::chrono::duration<double>(options_.join_timeout).count();
       throw StoreTimeout(
           fmt::format("{} did not come to {} within {:g} s (--timeout)", who, to_string(endpoint_), seconds));
     }
-    if (waited > 10s && !std::exchange(meeting_reported_, true))
+    if (Clock::now() - meeting_since_ > 10s && !std::exchange(meeting_reported_, true))
       say_("waiting for " + who + " at " + to_string(endpoint_));
   }
 }
@@ -215,10 +214,13 @@ std::vector<Agent> Agents::collect() {
 }
 
 Round Agents::meet(int restart) {
+  join_threads();  // of the start before: they use restart_
   restart_ = restart;
-  join_threads();
   verdict_.reset();
   first_.reset();
+  std::uint64_t woken = 0;
+  while (read(wake_.get(), &woken, sizeof woken) > 0) continue;  // by the verdict of the start before
+  meeting_.emplace(options_.join_timeout);
   meeting_since_ = Clock::now();
   meeting_reported_ = false;
   Round round;

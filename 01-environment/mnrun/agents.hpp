@@ -74,6 +74,7 @@ class Agents {
   std::string token_;  // of the store
   std::unique_ptr<multinode::TcpStoreServer> server_;
   int restart_ = 0;
+  std::optional<multinode::Deadline> meeting_;
   std::chrono::steady_clock::time_point meeting_since_;
   bool meeting_reported_ = false;
 

@@ -56,14 +56,14 @@ class Run {
     for (;;) {
       look_at_children();
       hear_verdict();
-      if (kill_at_ && Clock::now() >= *kill_at_) {
+      if (kill_in_ && kill_in_->passed()) {
         group_.signal(SIGKILL);
-        kill_at_.reset();
+        kill_in_.reset();
       }
       // A grandchild that left the process group may keep a pipe open forever.
-      if (close_at_ && Clock::now() >= *close_at_) pump_.close_idle();
-      if (close_at_ && verdict_ && pump_.closed()) return *verdict_;
-      if (close_at_ && verdict_ && hurried_ && Clock::now() >= *close_at_) _exit(*hurried_);  // the reader has stopped
+      if (close_in_ && close_in_->passed()) pump_.close_idle();
+      if (close_in_ && verdict_ && pump_.closed()) return *verdict_;
+      if (close_in_ && verdict_ && hurried_ && close_in_->passed()) _exit(*hurried_);  // the reader has stopped
       wait();
     }
   }
@@ -76,19 +76,16 @@ class Run {
     entries_.push_back({signals_.descriptor(), POLLIN, 0});
     if (!verdict_) entries_.push_back({agents_.verdict_fd(), POLLIN, 0});
     pump_.poll_entries(entries_);
-    // kill_at_ until all processes have ended, close_at_ afterwards. After close_at_ only a slow reader delays the end.
-    const auto next = close_at_ ? close_at_ : kill_at_;
-    int left = -1;
-    if (next && !(close_at_ && Clock::now() >= *close_at_))
-      left = static_cast<int>(
-          std::clamp<std::int64_t>(std::chrono::ceil<milliseconds>(*next - Clock::now()).count(), 0, 1'000'000));
-    poll(entries_.data(), entries_.size(), left);
+    // kill_in_ until all processes have ended, close_in_ afterwards. Then only a slow reader delays the end.
+    auto& next = close_in_ ? close_in_ : kill_in_;
+    const bool timed = next && !(close_in_ && close_in_->passed());
+    poll(entries_.data(), entries_.size(), timed ? static_cast<int>(next->left().count()) : -1);
     while (const auto signal = signals_.next()) handle(*signal);
     pump_.serve();
   }
 
   void look_at_children() {
-    if (close_at_) return;
+    if (close_in_) return;
     for (const std::size_t i : group_.look()) {
       const multinode::Ending& ending = *group_.child(i).ending();
       if (!ending.failed() || stopping_ || verdict_) continue;
@@ -111,22 +108,22 @@ class Run {
     if (!group_.ended()) return;
     // Also kill the children that the processes left behind in their groups.
     group_.signal(SIGKILL);
-    kill_at_.reset();
-    close_at_ = Clock::now() + 500ms;
+    kill_in_.reset();
+    close_in_.emplace(500ms);
     if (!stopping_ && !agents_.verdict()) agents_.done();
   }
 
   void hear_verdict() {
     if (verdict_) return;
     verdict_ = agents_.verdict();
-    if (verdict_ && !close_at_) stop(verdict_->grace);
+    if (verdict_ && !close_in_) stop(verdict_->grace);
   }
 
   void stop(milliseconds grace) {
     if (std::exchange(stopping_, true)) return;
     group_.signal(SIGTERM);
     group_.signal(SIGCONT);  // a stopped process does not receive SIGTERM
-    kill_at_ = Clock::now() + grace;
+    kill_in_.emplace(grace);
   }
 
   void handle(const signalfd_siginfo& info) {
@@ -142,7 +139,7 @@ class Run {
       if (number == SIGTSTP) raise(SIGSTOP);
       return;
     }
-    if (close_at_) _exit(128 + number);  // mnrun only waits, for the other nodes or for a stopped reader
+    if (close_in_) _exit(128 + number);  // mnrun only waits, for the other nodes or for a stopped reader
     if (signalled_) {
       group_.signal(SIGKILL);
       hurried_ = 128 + number;
@@ -153,7 +150,7 @@ class Run {
     group_.signal(SIGCONT);
     if (stopping_) return;
     stopping_ = true;
-    kill_at_ = Clock::now() + options_.shutdown_timeout;
+    kill_in_.emplace(options_.shutdown_timeout);
     agents_.propose({128 + number, fmt::format("{} received signal {} ({})", self(), number, signal_name(number)),
                      false, options_.shutdown_timeout});
   }
@@ -167,9 +164,9 @@ class Run {
   std::vector<pollfd> entries_;
   std::optional<Verdict> verdict_;
   bool stopping_ = false, signalled_ = false;
-  std::optional<int> hurried_;                 // a second signal came: the exit status if the reader has stopped
-  std::optional<Clock::time_point> kill_at_;   // SIGKILL
-  std::optional<Clock::time_point> close_at_;  // set when all processes have ended
+  std::optional<int> hurried_;                   // a second signal came: the exit status if the reader has stopped
+  std::optional<multinode::Deadline> kill_in_;   // SIGKILL
+  std::optional<multinode::Deadline> close_in_;  // set when all processes have ended
 };
 
 // Returns the program's file. Errors that are known before the start go into `own`, so that the other nodes get them.

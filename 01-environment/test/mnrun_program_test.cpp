@@ -252,6 +252,17 @@ TEST(Mnrun, RestartsAtMostMaxRestartsTimes) {
   EXPECT_EQ(lines_with(right.out, "[rank 1] "), (Words{"start 0", "start 1"}));
 }
 
+// It waits for its processes in poll(). Field 14 and 15 of stat are its CPU time, in hundredths of a second.
+TEST(Mnrun, UsesNoCpuTimeAfterRestarts) {
+  const std::string script =
+      "[ $MNRUN_RESTART_COUNT = 3 ] || exit 5; used() { set -- $(cat /proc/$PPID/stat); echo $((${14} + ${15})); }; "
+      "sleep 0.2; before=$(used); sleep 3; echo used $(($(used) - before))";
+  const Result r = standalone(1, script, {"--max-restarts", "3"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  ASSERT_TRUE(r.out.starts_with("used ")) << r.out;
+  EXPECT_LE(std::stoi(r.out.substr(5)), 3) << "hundredths of a second in 3 s";
+}
+
 TEST(Mnrun, PrintsTheReasonBeforeARestart) {
   const std::string script = "'echo start; [ $MNRUN_RESTART_COUNT = 50 ]'";
   const Result r = run(

@@ -95,9 +95,9 @@ int run(multinode::World& world, const Options& options) {
     };
     fmt::print("all_reduce of a {:.3g} GB payload over {}, {} ranks, mean of {} trials:\n", payload * 1e-9,
                multinode::name_of(communicator->backend()), world.size(), options.trials);
-    const bool stand_in = communicator->backend() == multinode::Backend::nccl && multinode::stand_in();
-    if (stand_in) {
-      fmt::print("  algbw, busbw: n/a on stand-ins of GPUs\n");
+    const bool emulated = communicator->backend() == multinode::Backend::nccl && multinode::emulated_gpus();
+    if (emulated) {
+      fmt::print("  algbw, busbw: n/a on emulated GPUs\n");
     } else {
       print("algbw", algbw);
       if (world.size() > 1)
@@ -115,8 +115,8 @@ int run(multinode::World& world, const Options& options) {
                 {"warmup", options.warmup},
                 {"trials", options.trials},
                 {"mean_seconds", mean},
-                {"algbw_gb_per_s", stand_in ? nlohmann::json() : nlohmann::json(algbw * 1e-9)},
-                {"busbw_gb_per_s", world.size() > 1 && !stand_in ? nlohmann::json(busbw * 1e-9) : nlohmann::json()},
+                {"algbw_gb_per_s", emulated ? nlohmann::json() : nlohmann::json(algbw * 1e-9)},
+                {"busbw_gb_per_s", world.size() > 1 && !emulated ? nlohmann::json(busbw * 1e-9) : nlohmann::json()},
                 {"wrong", all_wrong}});
   }
   return all_wrong ? multinode::exit_wrong : multinode::exit_right;

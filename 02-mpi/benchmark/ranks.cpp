@@ -1,6 +1,6 @@
 #include "ranks_host.hpp"
 
-#include <multinode/device.hpp>
+#include <multinode/communicator.hpp>
 
 #include <algorithm>
 #include <fstream>
@@ -71,17 +71,13 @@ void HostRanks::allocate(std::size_t in_bytes, std::size_t both_bytes) {
 std::unique_ptr<Ranks> make_ranks(multinode::World& world, multinode::Backend backend, const Usage& usage) {
   using multinode::Backend;
   if (backend == Backend::automatic) {
-    const bool own = !multinode::stand_in() && multinode::device_count() > 0;
-    [[maybe_unused]] const bool gpus = world.digest("GPUs", own ? "yes" : "no", [](const auto& answers) {
-      return std::ranges::count(answers, "no") ? "no" : "yes";
-    }) == "yes";
-    [[maybe_unused]] const bool one_rank = usage.threads * usage.ranks_per_thread == 1;
+    [[maybe_unused]] const int each = usage.threads * usage.ranks_per_thread;
     backend = Backend::gloo;
 #ifdef MULTINODE_HAVE_MPI
-    if (one_rank && (world.launch().under_mpi || world.size() == 1)) backend = Backend::mpi;
+    if (each == 1 && (world.launch().under_mpi || world.size() == 1)) backend = Backend::mpi;
 #endif
 #ifdef MULTINODE_HAVE_NCCL
-    if (gpus) backend = Backend::nccl;
+    if (multinode::own_gpus(world, each)) backend = Backend::nccl;
 #endif
   }
   switch (backend) {

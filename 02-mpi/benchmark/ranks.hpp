@@ -133,8 +133,8 @@ class Ranks {
   std::size_t shift_ = 0;
 };
 
-// Collective. `automatic`: nccl where there are GPUs, mpi where MPI started the processes and each is one rank, else
-// gloo. Throws UsageError for what the backend cannot do, HardwareAbsent for nccl without a GPU.
+// Collective. `automatic`: nccl where each rank has a GPU of its own, mpi where MPI started the processes and each is
+// one rank, else gloo. Throws UsageError for what the backend cannot do, HardwareAbsent for nccl without a GPU.
 std::unique_ptr<Ranks> make_ranks(multinode::World& world, multinode::Backend backend, const Usage& usage);
 
 // One function per library, each in a file of its own that is built if the library is found.

@@ -24,25 +24,24 @@ class GlooRank : public gloo::Context {
     for (int peer = 0; peer < size; ++peer)
       if (peer != rank) transportContext_->createPair(peer);
   }
-  // The address at which each peer finds this rank, all of the same length, one after the other.
+  // The address at which each peer finds this rank, all of the same length, one after the other; packed.
   std::string addresses() {
-    std::string all;
+    std::vector<char> all;
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
       const std::vector<char> address = getPair(peer)->address().bytes();
-      all.append(address.begin(), address.end());
+      all.insert(all.end(), address.begin(), address.end());
     }
-    return all;
+    return multinode::packed_addresses(all);
   }
   // Returns when all are connected. `addresses`: of every rank.
   void connect(const std::vector<std::string>& addresses) {
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
-      const std::string& all = addresses[static_cast<std::size_t>(peer)];
-      const std::size_t length = all.size() / static_cast<std::size_t>(size - 1);
-      const auto place = static_cast<std::size_t>(rank < peer ? rank : rank - 1);
-      const std::string mine = all.substr(place * length, length);
-      getPair(peer)->connect({mine.begin(), mine.end()});
+      const std::vector<char> all = multinode::unpacked_addresses(addresses[static_cast<std::size_t>(peer)]);
+      const auto length = static_cast<std::ptrdiff_t>(all.size()) / (size - 1);
+      const auto mine = all.begin() + (rank < peer ? rank : rank - 1) * length;
+      getPair(peer)->connect({mine, mine + length});
     }
   }
 };

@@ -1,6 +1,6 @@
 #include "ranks.hpp"
 
-#include <multinode/address.hpp>
+#include <multinode/communicator.hpp>
 #include <multinode/device.hpp>
 #include <multinode/nccl_handle.hpp>
 
@@ -9,6 +9,8 @@
 #include <chrono>
 #include <optional>
 #include <thread>
+
+#define HAVE_REGISTRATION (NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0))
 
 namespace perf {
 
@@ -40,16 +42,20 @@ class Group {
 class Memory {
  public:
   Memory(std::size_t bytes, bool by_nccl) : bytes_(bytes), by_nccl_(by_nccl) {
+#if HAVE_REGISTRATION
     if (by_nccl)
       check(ncclMemAlloc(&data_, bytes));
     else
+#endif
       check(cudaMalloc(&data_, bytes));
     check(cudaMemset(data_, 1, bytes));
   }
   ~Memory() {
+#if HAVE_REGISTRATION
     if (by_nccl_)
       ncclMemFree(data_);
     else
+#endif
       cudaFree(data_);
   }
   Memory(const Memory&) = delete;
@@ -149,11 +155,13 @@ class NcclRanks : public Ranks {
     if (std::uncaught_exceptions() > exceptions_) return;
     const auto inside = world().watchdog().enter("ncclCommDestroy");
     try {
-      each_buffer([&](ncclComm_t communicator, Memory& memory) {
+      each_buffer([&]([[maybe_unused]] ncclComm_t communicator, [[maybe_unused]] Memory& memory) {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
         if (memory.window) check(ncclCommWindowDeregister(communicator, memory.window));
 #endif
+#if HAVE_REGISTRATION
         if (memory.registered) check(ncclCommDeregister(communicator, memory.registered));
+#endif
       });
       communicators_.reset();
     } catch (const std::exception& e) {
@@ -198,13 +206,15 @@ class NcclRanks : public Ranks {
     }
     if (usage_.register_buffers == 0) return;
     const auto inside = world().watchdog().enter("registering buffers");
-    each_buffer([&](ncclComm_t communicator, Memory& memory) {
+    each_buffer([&]([[maybe_unused]] ncclComm_t communicator, [[maybe_unused]] Memory& memory) {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
       if (usage_.register_buffers == 2)
         return check(ncclCommWindowRegister(communicator, memory.data(), memory.size(), &memory.window,
                                             NCCL_WIN_COLL_SYMMETRIC));
 #endif
+#if HAVE_REGISTRATION
       check(ncclCommRegister(communicator, memory.data(), memory.size(), &memory.registered));
+#endif
     });
   }
 
@@ -432,24 +442,12 @@ std::unique_ptr<Ranks> make_nccl_ranks(multinode::World& world, const Usage& usa
           "-G: launching a graph may block, and with -g one thread launches for several GPUs: use -t, or "
           "more processes");
   }
-#if NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
-  if (usage.register_buffers == 2)
-    throw UsageError("-R 2: symmetric buffers need NCCL 2.27, and this is " + std::to_string(NCCL_MAJOR) + "." +
-                     std::to_string(NCCL_MINOR));
-#endif
-
-  const std::string backend = "--backend nccl: " + multinode::host_name();
-  int devices = 0;
-  if (const cudaError_t code = cudaGetDeviceCount(&devices); code != cudaSuccess)
-    throw multinode::HardwareAbsent(backend + " has no GPU that can be used (" + cudaGetErrorString(code) + ")");
-  // A launcher may show each process its own GPUs only.
-  const int each = usage.threads * usage.ranks_per_thread;
-  const bool all_shown = devices >= world.local_size() * each;
-  if (!all_shown && devices != each)
-    throw multinode::HardwareAbsent(fmt::format(
-        "{} has {} GPU(s) for {} process(es) of {} rank(s): NCCL needs one for each rank (-t times -g per process)",
-        backend, devices, world.local_size(), each));
-  return std::make_unique<NcclRanks>(world, usage, all_shown ? world.local_rank() * each : 0);
+  const int needed = usage.register_buffers == 0 ? 0 : usage.register_buffers == 1 ? 19 : 27;
+  if (NCCL_MAJOR == 2 && NCCL_MINOR < needed)
+    throw UsageError(fmt::format("-R {}: this registration of buffers needs NCCL 2.{}, and this is {}.{}",
+                                 usage.register_buffers, needed, NCCL_MAJOR, NCCL_MINOR));
+  return std::make_unique<NcclRanks>(world, usage,
+                                     multinode::require_own_gpus(world, usage.threads * usage.ranks_per_thread));
 }
 
 }  // namespace perf

@@ -32,7 +32,7 @@ struct Result {
   int calls_per_sample = 1;            // calls that were timed as one
   double time = 0;                     // mean over the calls; over ranks as -a says
   double median = 0, p99 = 0;          // over samples; over ranks as -a says
-  std::optional<double> algbw;         // none on stand-ins of GPUs, where it means nothing
+  std::optional<double> algbw;         // none on emulated GPUs, where it means nothing
   std::optional<double> busbw;         // none: the same; one rank uses no link
   std::optional<std::uint64_t> wrong;  // elements, over all ranks; none: not checked
   // After a barrier, each rank's time until its own call is done (its median over a few calls).

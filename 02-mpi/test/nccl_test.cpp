@@ -1,6 +1,6 @@
-// Runs the programs over NCCL, on stand-ins of GPUs (common/host-nccl): they must call NCCL correctly, report the right
+// Runs the programs over NCCL, on emulated GPUs (common/emulated-gpu): they must call NCCL correctly, report the right
 // results and leave nothing behind.
-#include <testing/host_nccl.hpp>
+#include <testing/emulated_gpu.hpp>
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ Result over_nccl(const std::string& program, const Words& options, std::map<std:
     command.insert(command.begin(), {PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(processes)});
 #endif
   command.insert(command.end(), options.begin(), options.end());
-  environment.merge(on_host_nccl());
+  environment.merge(on_emulated_gpus());
   return run(command, environment);
 }
 
@@ -63,19 +63,19 @@ INSTANTIATE_TEST_SUITE_P(Nccl, EveryCollective,
                            return name.substr(0, name.rfind("_perf"));
                          });
 
-TEST(Nccl, ShowsNoBandwidthOfAStandIn) {
+TEST(Nccl, ShowsNoBandwidthOfAnEmulatedGpu) {
   const Result result = over_nccl(PATH_all_reduce_perf, {"-g", "2", "-n", "2", "--json", "/dev/stderr"});
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_TRUE(result.out.starts_with("# 4 stand-ins of GPUs (host-nccl): ")) << result.all();
+  EXPECT_TRUE(result.out.starts_with("# 4 emulated GPUs: ")) << result.all();
   EXPECT_SAYS(result.out, "# Avg bus bandwidth    : n/a\n");
-  EXPECT_SAYS(result.err, "\"gpu\":\"4 stand-ins of GPUs (host-nccl): ");
+  EXPECT_SAYS(result.err, "\"gpu\":\"4 emulated GPUs: ");
   EXPECT_EQ(occurrences(result.err, "\"algbw_gb_per_s\":null"), 6u) << result.all();
   EXPECT_EQ(occurrences(result.err, "\"busbw_gb_per_s\":null"), 6u) << result.all();
   EXPECT_EQ(occurrences(result.err, "bw_gb_per_s"), 12u) << result.all();
   const Result bench =
-      run({PATH_all_reduce_bench, "--backend", "nccl", "--rows", "10", "--columns", "10"}, on_host_nccl());
+      run({PATH_all_reduce_bench, "--backend", "nccl", "--rows", "10", "--columns", "10"}, on_emulated_gpus());
   EXPECT_EQ(bench.status, 0) << bench.all();
-  EXPECT_SAYS(bench.out, "  algbw, busbw: n/a on stand-ins of GPUs\n");
+  EXPECT_SAYS(bench.out, "  algbw, busbw: n/a on emulated GPUs\n");
   EXPECT_EQ(bench.out.find("GBps"), std::string::npos) << bench.all();
 }
 
@@ -86,10 +86,31 @@ TEST(Nccl, AProcessMaySeeItsOwnGpuOnlyButNotShareIt) {  // srun --gpus-per-task 
         run({PATH_mnrun, "--standalone", "--nproc-per-node", "2", "sh", "-c",
              "CUDA_VISIBLE_DEVICES=" + std::string(visible) + " exec \"$0\" --backend nccl --rows 10 --columns 10",
              PATH_all_reduce_bench},
-            on_host_nccl());
+            on_emulated_gpus());
     EXPECT_EQ(result.status, status) << result.all();
-    EXPECT_SAYS(result.all(), status == 0 ? "RIGHT: 0 elements wrong" : "NCCL needs one GPU per process");
+    EXPECT_SAYS(result.all(), status == 0 ? "RIGHT: 0 elements wrong" : "NCCL needs one GPU per rank");
   }
+}
+#endif
+
+#if defined(PATH_mnrun) && defined(MULTINODE_HAVE_GLOO)
+TEST(Nccl, IsChosenWhereEachRankHasAGpuOfItsOwn) {
+  for (const auto& [gpus, backend] : {std::pair(1, "gloo"), {2, "nccl"}}) {
+    const Result result = run({PATH_mnrun, "--standalone", "--nproc-per-node", "2", PATH_all_reduce_perf, "-b", "64",
+                               "-e", "64", "--json", "/dev/stderr"},
+                              on_emulated_gpus(gpus));
+    EXPECT_EQ(result.status, 0) << result.all();
+    EXPECT_SAYS(result.err, "\"backend\":\"" + std::string(backend) + "\"");
+  }
+}
+
+TEST(Nccl, RanksShareAGpuThatNcclTakesForSeveral) {
+  const Result result =
+      run({PATH_mnrun, "--standalone", "--nproc-per-node", "2", "sh", "-c",
+           "NCCL_HOSTID=$RANK CUDA_VISIBLE_DEVICES=0 exec \"$0\" --backend nccl -b 64 -e 64", PATH_all_reduce_perf},
+          on_emulated_gpus());
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_SAYS(result.out, "# Out of bounds values : 0 OK");
 }
 #endif
 
@@ -115,18 +136,18 @@ TEST(Nccl, EndsAtTheDeadlineAndAborts) {
   for (Words options : {Words{"-g", "2"}, Words{"-t", "2"}, Words{"-G", "2"}, Words{"-t", "2", "-z", "1"}}) {
     options.insert(options.end(), {"--timeout", "1"});
     const Result result =
-        over_nccl(PATH_all_reduce_perf, options, {{"HOST_NCCL_FAULT", "stuck:60"}, {"NCCL_DEBUG", "INFO"}});
+        over_nccl(PATH_all_reduce_perf, options, {{"EMULATED_GPU_FAULT", "stuck:60"}, {"NCCL_DEBUG", "INFO"}});
     EXPECT_EQ(result.status, 1) << result.all();
     EXPECT_SAYS(result.err, "timed out after 1 s: rank 0");
-    EXPECT_SAYS(result.err, "host-nccl: ncclCommAbort on rank 0\n");
+    EXPECT_SAYS(result.err, "emulated-gpu: ncclCommAbort on rank 0\n");
   }
 }
 
 TEST(Nccl, EndsWithItsAsynchronousErrors) {
   // Only a waiting rank asks NCCL for errors, and without a second thread no rank has to wait.
-  const Result result = over_nccl(PATH_all_reduce_perf, {"-t", "3"}, {{"HOST_NCCL_FAULT", "error:60"}});
+  const Result result = over_nccl(PATH_all_reduce_perf, {"-t", "3"}, {{"EMULATED_GPU_FAULT", "error:60"}});
   EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_SAYS(result.err, "(an error as HOST_NCCL_FAULT asks for)");
+  EXPECT_SAYS(result.err, "(an error as EMULATED_GPU_FAULT asks for)");
   EXPECT_LT(result.seconds, 30s) << "it waited for the deadline";
 }
 
@@ -137,7 +158,7 @@ TEST(Nccl, RefusesWhatItCannotDo) {
     EXPECT_SAYS(result.err, why);
     EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.all();
   };
-  expect_refused({"-g", "5"}, 77, "has 4 GPU(s) for 1 process(es) of 5 rank(s): NCCL needs one for each rank");
+  expect_refused({"-g", "5"}, 77, "shows 4 GPU(s) to this one of 1 process(es) with 5 rank(s) each");
   expect_refused({"-G", "1", "-y", "1"}, 2, "-G: CUDA cannot capture the default stream: leave out -y");
   expect_refused({"-G", "1", "-z", "1"}, 2, "-G: nothing can be waited for inside a CUDA graph: leave out -z");
   expect_refused({"-G", "1", "-g", "2"}, 2, "-G: launching a graph may block");

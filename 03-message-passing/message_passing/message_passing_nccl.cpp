@@ -2,6 +2,7 @@
 // Exit status: 0 every element right, 1 wrong or timed out, 2 bad command line or environment, 77 no GPU.
 #include "exchange.hpp"
 
+#include <multinode/communicator.hpp>
 #include <multinode/nccl_handle.hpp>
 
 #include <vector>
@@ -24,9 +25,7 @@ ncclComm_t connect(multinode::World& world) {
 
 int run(multinode::World& world, const ExchangeOptions& options) {
   require_exchange(world, options, "nccl");
-  const int devices = multinode::device_count();
-  if (devices == 0) throw multinode::HardwareAbsent("no GPU here: NCCL needs one (message_passing_gloo does not)");
-  check(cudaSetDevice(world.local_rank() % devices));
+  check(cudaSetDevice(multinode::require_own_gpus(world)));
 
   const multinode::NcclHandle communicator(world.watchdog(), connect(world));
 

@@ -72,7 +72,8 @@ class OutOfBand {
       if (std::uncaught_exceptions() == 0) store_->goodbye();  // otherwise the will reports this rank as gone
     } catch (const std::runtime_error&) {                      // the store has ended already
     }
-    if (server_) server_->linger(10s, 1);
+    store_.reset();
+    if (server_) server_->linger(10s);  // the others may still need it
   }
   OutOfBand(const OutOfBand&) = delete;
   OutOfBand& operator=(const OutOfBand&) = delete;
@@ -119,7 +120,11 @@ class Job {
 
   void expect(ncclResult_t code, const char* call) const;
   void await(
-      const char* call, const std::function<bool()>& done = [] { return true; });
+      const char* call, const std::function<bool()>& done = [] { return true; }) {
+    await(communicator_, call, done);
+  }
+  void await(ncclComm_t communicator, const char* call, const std::function<bool()>& done);
+  bool healthy() const;
   ncclConfig_t config() const;
   void initialize();
   void step();
@@ -143,21 +148,30 @@ void Job::expect(ncclResult_t code, const char* call) const {
     throw Trouble(std::string(call) + ": " + ncclGetErrorString(code) + " (" + ncclGetLastError(communicator_) + ")");
 }
 
+// Whether ncclCommShrink would take the communicator: it refuses one with an error or an unfinished call.
+bool Job::healthy() const {
+  ncclResult_t state = ncclSuccess;
+  return communicator_ && ncclCommGetAsyncError(communicator_, &state) == ncclSuccess && state == ncclSuccess;
+}
+
 // Waits until the communicator has done `call`, and then until done(). Throws Trouble if NCCL reports an error, another
-// rank does, or the deadline passes.
-void Job::await(const char* call, const std::function<bool()>& done) {
-  const auto start = Clock::now();
-  for (auto asked = start;; std::this_thread::sleep_for(50us)) {
+// rank does or is gone, or the deadline passes. NCCL reports no error when a process of the same node dies, because
+// they share memory and no connection. So each rank watches the next one, and tells the others.
+void Job::await(ncclComm_t communicator, const char* call, const std::function<bool()>& done) {
+  const int next = members_[static_cast<std::size_t>(place() + 1) % members_.size()];
+  multinode::Deadline deadline(options_.common.timeout);
+  for (auto asked = Clock::now();; std::this_thread::sleep_for(50us)) {
     ncclResult_t state = ncclSuccess;
-    expect(ncclCommGetAsyncError(communicator_, &state), call);
+    expect(ncclCommGetAsyncError(communicator, &state), call);
     expect(state, call);
     if (state == ncclSuccess && done()) return;
     const auto now = Clock::now();
-    if (now - start > options_.common.timeout)
-      throw Trouble(std::string(call) + " did not complete before the deadline");
+    if (deadline.passed()) throw Trouble(std::string(call) + " did not complete before the deadline");
     if (now - asked < 50ms) continue;
     asked = now;
     if (others_.said(key("trouble"))) throw Trouble(std::string(call) + ": another rank has trouble");
+    if (others_.said(OutOfBand::dead(next)))
+      throw Trouble(std::string(call) + ": rank " + std::to_string(next) + " is gone");
   }
 }
 
@@ -174,14 +188,14 @@ void Job::initialize() {
     check(ncclGetUniqueId(&id));
     others_.store().set(key("id"), {id.internal, sizeof id.internal});
   } else {
-    const auto deadline = Clock::now() + options_.common.timeout;
+    multinode::Deadline deadline(options_.common.timeout);
     for (bool here = false; !here;) {
       try {
         others_.store().get(key("id"), 50ms).copy(id.internal, sizeof id.internal);
         here = true;
       } catch (const multinode::StoreTimeout&) {
         if (others_.said(OutOfBand::dead(members_[0]))) throw Trouble("the rank that makes the unique id is gone");
-        if (Clock::now() > deadline) throw Trouble("no unique id before the deadline");
+        if (deadline.passed()) throw Trouble("no unique id before the deadline");
       }
     }
   }
@@ -219,11 +233,12 @@ void Job::recover(const std::string& why) {
   tell("trouble: " + why);
   // Every rank writes the step that it is in. A rank that stays silent past the deadline is treated as dead.
   others_.say(key("trouble"));
+  if (!healthy()) others_.say(key("broken"));  // before "alive": who has read all of those knows
   others_.say(key("alive " + std::to_string(rank_)), step_);
-  const auto deadline = Clock::now() + options_.common.timeout;
+  multinode::Deadline deadline(options_.common.timeout);
   std::vector<int> alive;  // the ranks that answered
   int earliest = step_;    // a rank may have completed a step that another has not
-  for (bool all = false; !all && Clock::now() < deadline; std::this_thread::sleep_for(5ms)) {
+  for (bool all = false; !all && !deadline.passed(); std::this_thread::sleep_for(5ms)) {
     alive.clear();
     all = true;
     for (const int rank : members_) {
@@ -236,7 +251,8 @@ void Job::recover(const std::string& why) {
     }
   }
   // Ranks may have seen different things. The first answer to reach the store is valid for all ranks.
-  const nlohmann::json mine = {{"step", earliest}, {"ranks", alive}};
+  const bool shrink = options_.shrink && !others_.said(key("broken"));
+  const nlohmann::json mine = {{"step", earliest}, {"ranks", alive}, {"shrink", shrink}};
   const auto agreed = nlohmann::json::parse(others_.store().compare_set(key("survivors"), "", mine.dump()));
   step_ = agreed.at("step");
   const std::vector<int> survivors = agreed.at("ranks");
@@ -252,12 +268,15 @@ void Job::recover(const std::string& why) {
   members_ = survivors;
   ++epoch_;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-  if (options_.shrink && before && !excluded.empty()) {
+  if (agreed.at("shrink") && !excluded.empty()) {
     ncclConfig_t own = config();
     expect(ncclCommShrink(before.get(), excluded.data(), static_cast<int>(excluded.size()), &communicator_, &own,
                           NCCL_SHRINK_ABORT),
            "ncclCommShrink");
+    // NCCL writes the new communicator when it is complete. Until then only the old one can be asked.
+    await(before.get(), "ncclCommShrink", [] { return true; });
     await("ncclCommShrink");
+    tell("has shrunk the communicator");
     return;
   }
 #endif
@@ -321,8 +340,6 @@ int main(int argc, char** argv) {
 #endif
     const int devices = multinode::device_count();
     if (devices == 0) throw multinode::HardwareAbsent("no GPU here: NCCL needs one");
-    if (const char* text = multinode::stand_in(); text && launch.rank.value == 0)
-      std::cout << "# " << text << std::endl;
     check(cudaSetDevice(launch.local_rank.value % devices));
     return Job(options, launch).run();
   } catch (const std::exception& e) {

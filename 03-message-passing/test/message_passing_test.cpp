@@ -1,8 +1,8 @@
 // The check of a block, and the programs as a user runs them.
 #include <message_passing/exchange.hpp>
 
+#include <testing/emulated_gpu.hpp>
 #include <testing/faults.hpp>
-#include <testing/host_nccl.hpp>
 #include <testing/json_lines.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
@@ -55,7 +55,7 @@ std::vector<Way> ways() {
   all.push_back({Starter::mnrun, PATH_message_passing_gloo});
 #endif
 #endif
-#if defined(PATH_message_passing_nccl) && defined(HOST_NCCL)  // on stand-ins of GPUs
+#if defined(PATH_message_passing_nccl) && defined(EMULATED_GPU)  // on emulated GPUs
   all.push_back({Starter::bare, PATH_message_passing_nccl});
 #ifdef MULTINODE_HAVE_MPI
   all.push_back({Starter::mpirun, PATH_message_passing_nccl});
@@ -71,13 +71,13 @@ int repetitions(int usual) {
 
 class MessagePassing : public ::testing::TestWithParam<Way> {
  protected:
-#ifdef HOST_NCCL
+#ifdef EMULATED_GPU
   void SetUp() override {
     if (!GetParam().program.ends_with("_nccl")) return;
-    for (const auto& [name, value] : on_host_nccl(7)) setenv(name.c_str(), value.c_str(), 1);
+    for (const auto& [name, value] : on_emulated_gpus(7)) setenv(name.c_str(), value.c_str(), 1);
   }
   void TearDown() override {
-    for (const auto& [name, value] : on_host_nccl()) unsetenv(name.c_str());
+    for (const auto& [name, value] : on_emulated_gpus()) unsetenv(name.c_str());
   }
 #endif
   Ranks::End run(int ranks, std::vector<std::string> options, std::chrono::milliseconds timeout = patience) {
@@ -199,7 +199,7 @@ TEST(MessagePassingNccl, WithoutAGpuSays77) {
   const Ranks::End end = Ranks(Starter::bare, 2, {PATH_message_passing_nccl}).wait();
   if (end.status == 0) GTEST_SKIP() << "there is a GPU here";
   EXPECT_EQ(end.status, 77) << end.output;
-  EXPECT_SAYS(end.output, "no GPU here");
+  EXPECT_SAYS(end.output, "has no GPU that can be used");
 }
 #endif
 

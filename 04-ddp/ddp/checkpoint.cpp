@@ -85,10 +85,12 @@ class TemporaryFile {
   void rename() {
     if (::fsync(fd_.get()) < 0 || ::rename(name_.c_str(), path_.c_str()) < 0) fail();
     fd_.reset();
-    // The new name is in the folder; it is on the disk when the folder is.
+    // The new name is in the folder; it is on the disk when the folder is. Some file systems cannot sync a folder, and
+    // one that may be written may be unreadable. The checkpoint is there all the same.
     const fs::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
     const multinode::Descriptor folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!folder_fd || ::fsync(folder_fd.get()) < 0) fail();
+    const bool synced = folder_fd && ::fsync(folder_fd.get()) == 0;
+    if (!synced && errno != EINVAL && errno != ENOTSUP && errno != EACCES) fail();
   }
 
  private:

@@ -23,12 +23,19 @@ using GradientCheck = std::function<void(const std::string& parameter, multinode
 // sum, every rank has it, and its origin is unknown.
 void require_finite(const std::string& parameter, multinode::Block gradient);
 
-// What gradients travel as. A 16-bit type halves the bytes; what it costs in precision stands in hooks.cpp.
+// What gradients travel as. A 16-bit type halves the bytes.
 enum class Compression { none, float16, bfloat16 };
 Compression parse_compression(std::string_view name);  // of --compression, by these names; throws UsageError
 
 // An AllReduceHook for blocks of float and double in host memory that stay where they are; none: null. Its Work throws
 // std::runtime_error, naming the bucket, for a sum that is not finite in that type.
 AllReduceHook compressed(Compression type);
+
+// What that costs in precision: the mean gradient g over `ranks` ranks is wrong by at most relative * mean|g| +
+// absolute, where mean|g| is the sum over the ranks of |g|, divided by the divisor. hooks.cpp derives it.
+struct ErrorBound {
+  double relative = 0, absolute = 0;
+};
+ErrorBound error_bound(Compression type, int ranks);
 
 }  // namespace ddp

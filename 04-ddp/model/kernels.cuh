@@ -65,10 +65,6 @@ __global__ void rows_kernel(std::size_t count, Op op) {
 template <class Op>
 void Cuda::each(std::size_t count, Op op) {
   if (count == 0) return;
-  if (multinode::stand_in())
-    return call_on_host([count, op] {
-      for (std::size_t i = 0; i < count; ++i) op(i);
-    });
   kernels::each_kernel<<<kernels::blocks_for(count), kernels::threads, 0, stream()>>>(count, op);
   multinode::check(cudaGetLastError());
 }
@@ -76,10 +72,6 @@ void Cuda::each(std::size_t count, Op op) {
 template <class Op>
 void Cuda::rows(std::size_t count, Op op) {
   if (count == 0) return;
-  if (multinode::stand_in())
-    return call_on_host([count, op] {
-      for (std::size_t i = 0; i < count; ++i) op(i, OneLane());
-    });
   kernels::rows_kernel<<<kernels::blocks_for(count * kernels::warp), kernels::threads, 0, stream()>>>(count, op);
   multinode::check(cudaGetLastError());
 }

@@ -47,17 +47,12 @@ class Cuda {
                T keep, T* c);
 
  private:
-  // Stand-ins of GPUs (common/host-nccl) have no kernels. Their memory is the host's, and their streams call functions
-  // of the host: so a program trains on them, slowly, and does everything else as on GPUs.
-  void call_on_host(std::function<void()> call);
-
   bool tf32_;
-  std::deque<std::function<void()>> host_calls_;  // all of them, because a graph repeats its calls
   multinode::Stream stream_;
   // Given to cuBLAS, which would else allocate its own when it needs it: that must not happen while a graph is
   // recorded.
   multinode::DeviceBuffer<std::byte> workspace_;
-  cublasHandle_t blas_ = nullptr;
+  cublasHandle_t blas_{};
 };
 
 // `count` elements of host memory that the GPU copies from and to without the CPU's help.

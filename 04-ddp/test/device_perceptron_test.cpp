@@ -1,5 +1,5 @@
-// The perceptron of the GPU, its kernels and their order, on a device that is this host: what a machine without a GPU
-// can show of it. perceptron_gpu_test.cpp is the same on a GPU.
+// The perceptron of the GPU, its kernels and their order, on a device that is this host, as a build without nvcc has no
+// other. perceptron_gpu_test.cpp is the same on a GPU.
 #include "device_perceptron_checks.hpp"
 #include "host_device.hpp"
 

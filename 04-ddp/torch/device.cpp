@@ -23,7 +23,7 @@ torch::Device choose_device(const multinode::World& world, const multinode::Comm
     return torch::kCPU;
   }
 #ifdef MULTINODE_HAVE_CUDA
-  if (!multinode::stand_in() && torch::cuda::is_available()) {
+  if (torch::cuda::is_available()) {
     int device = 0;
     multinode::check(cudaGetDevice(&device));
     return {torch::kCUDA, static_cast<torch::DeviceIndex>(device)};

@@ -31,7 +31,8 @@ class SecurityTest : public HeadTest {
     using multinode::detail::TcpClient;
     try {
       TcpClient client({"127.0.0.1", head->port()}, patience, [](TcpClient&, auto) {});
-      client.send(bytes, multinode::detail::deadline_in(patience), "sending what is no call");
+      multinode::Deadline deadline(patience);
+      client.send(bytes, deadline, "sending what is no call");
     } catch (const multinode::StoreLost&) {
     }
   }

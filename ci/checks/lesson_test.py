@@ -1,6 +1,6 @@
 """Tests a lesson program as a reader would use it: compiled by the line that its chapter's README prints.
 
-usage: lesson_test.py CHAPTER NAME --source env.sh [--headers DIR:DIR] [--libraries DIR] [--stand-ins DIR]
+usage: lesson_test.py CHAPTER NAME --source env.sh [--headers DIR:DIR] [--libraries DIR] [--emulated-gpus DIR]
 
 CHAPTER/test/lessons.json has, for each lesson program:
   run          the command that runs it; {n} stands for the number of processes
@@ -10,8 +10,7 @@ CHAPTER/test/lessons.json has, for each lesson program:
   tool_answer  a regular expression for the tool's output; its groups must match the same answer
   mistakes     name: [text in the source, text to put in its place]; each must give exit status 1
   mistakes_at  the number of processes to run the mistakes with; default: the largest of `processes`
-  gpu          true: needs the CUDA Toolkit and NCCL, and to run a GPU, or the stand-ins of --stand-ins
-  compile_only a reason: the program is compiled and not run, because no test machine can run it
+  gpu          true: needs the CUDA Toolkit and NCCL, and to run a GPU, or the emulated ones of --emulated-gpus
   exercise     true: the program is CHAPTER/exercises/NAME.cpp, which the reader completes, with CHAPTER/exercises/
                solutions/NAME.diff applied; without it, it must compile and give exit status 1
 
@@ -58,7 +57,7 @@ def main():
     parser.add_argument("--source", type=pathlib.Path, required=True)
     parser.add_argument("--headers", default="")
     parser.add_argument("--libraries", default="")
-    parser.add_argument("--stand-ins", default="")
+    parser.add_argument("--emulated-gpus", default="")
     options = parser.parse_args()
     chapter, name, env = options.chapter.resolve(), options.name, options.source.resolve()
     lesson = json.loads((chapter / "test/lessons.json").read_text())[name]
@@ -74,8 +73,8 @@ def main():
     if not shutil.which(compiler) or lesson.get("gpu") and not options.libraries:
         print(f"{name} needs {compiler}{', CUDA and NCCL' if lesson.get('gpu') else ''}: not installed")
         return 77
-    if lesson.get("gpu") and options.stand_ins and not shutil.which("nvidia-smi"):
-        environment.update(HOST_NCCL_DEVICES="4", LD_LIBRARY_PATH=options.stand_ins)
+    if lesson.get("gpu") and options.emulated_gpus and not shutil.which("nvidia-smi"):
+        environment.update(EMULATED_GPUS="4", LD_LIBRARY_PATH=options.emulated_gpus, NVCC_APPEND_FLAGS="-cudart shared")
 
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder) / source.name
@@ -112,9 +111,6 @@ def main():
                 build(right, re.sub(r"^(mpicxx|g\+\+) ", lambda word: "OMPI_CXX=clang++ MPICH_CXX=clang++ mpicxx "
                                     if word[1] == "mpicxx" else "clang++ ", line) + WARNINGS)
             build(right, line + WARNINGS)
-        if "compile_only" in lesson:
-            print(f"{name}: compiled, not run: {lesson['compile_only']}")
-            return 0
 
         for n in lesson["processes"]:
             own = answer(lesson["run"], lesson["answer"], n)

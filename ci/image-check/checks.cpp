@@ -201,7 +201,7 @@ std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster
       return "the examples are built without MPI";
     if (need == Need::gloo && !there("03-message-passing/message_passing_gloo"))
       return "the examples are built without Gloo";
-    if (need == Need::gpu && multinode::device_count() == 0) return "no GPU";
+    if (std::string error = "no GPU"; need == Need::gpu && multinode::device_count(&error) == 0) return error;
     if (need == Need::rdma && !rdma_device()) return "no RDMA device";
     if (need == Need::dcgmi && find_program("dcgmi").empty())
       return "no dcgmi on the PATH: NVIDIA's DCGM is not installed";

@@ -133,7 +133,8 @@ Cluster find_cluster(const ClusterOptions& options) {
     cluster.hydra = version.find("HYDRA") != version.npos || version.find("Intel(R) MPI") != version.npos;
   }
 
-  const int gpus = multinode::device_count();
+  std::string error;  // node_check reports it
+  const int gpus = multinode::device_count(&error);
   cluster.processes_per_node = options.processes_per_node > 0 ? options.processes_per_node
                                : gpus > 0                     ? gpus
                                                               : std::clamp(cores(), 2, 4);

@@ -83,8 +83,9 @@ std::vector<pid_t> descendants() {
   _exit(127);
 }
 
-Outcome keep(const std::vector<Command>& commands, const Variables& variables, int log, Clock::time_point deadline,
+Outcome keep(const std::vector<Command>& commands, const Variables& variables, int log, multinode::Deadline deadline,
              Patience patience, pid_t parent) {
+  ::signal(SIGCHLD, SIG_DFL);  // where it is ignored, the kernel keeps no exit status
   sigset_t wanted;
   sigemptyset(&wanted);
   for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&wanted, signal);
@@ -101,24 +102,22 @@ Outcome keep(const std::vector<Command>& commands, const Variables& variables, i
     if (child > 0) running.insert(child);
     if (child < 0) outcome.exit_status = 126;
   }
-  std::optional<Clock::time_point> killing;  // since then SIGTERM was sent
+  bool killing = false;  // SIGTERM was sent, and `deadline` is that of SIGKILL
   while (!running.empty()) {
     int status = 0;
     for (pid_t ended = 0; (ended = waitpid(-1, &status, WNOHANG)) > 0;)
       if (running.erase(ended) == 1 && outcome.exit_status == 0)
         outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (running.empty()) break;
-    const auto now = Clock::now();
-    if (killing && now > *killing + patience.terminated) break;
-    const auto until = killing ? *killing + patience.terminated : deadline;
-    const auto left =
-        std::clamp(std::chrono::duration_cast<milliseconds>(until - now), milliseconds(1), milliseconds(500));
+    if (killing && deadline.passed()) break;
+    const auto left = std::max(deadline.left(), milliseconds(1));
     const timespec time{left.count() / 1000, left.count() % 1000 * 1'000'000};
     const int signal = sigtimedwait(&wanted, nullptr, &time);
     const bool stop = signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
-    if (!killing && (stop || Clock::now() >= deadline)) {
+    if (!killing && (stop || deadline.passed())) {
       outcome.timed_out = !stop;
-      killing = Clock::now();
+      killing = true;
+      deadline = multinode::Deadline(patience.terminated);
       for (const pid_t child : running) kill(child, SIGTERM), kill(child, SIGCONT);
     }
   }
@@ -173,15 +172,14 @@ std::string MemoryFile::text() const {
 
 Processes::Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
                      milliseconds deadline, Patience patience)
-    : started_(Clock::now()),
-      latest_(started_ + deadline + patience.terminated + patience.killed + helpers_end + keeper_works) {
+    : started_(Clock::now()), latest_(deadline + patience.terminated + patience.killed + helpers_end + keeper_works) {
   const multinode::Descriptor output(open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!output) throw std::system_error(errno, std::generic_category(), "cannot write to " + log.string());
   auto [from, to] = multinode::make_pipe();
   const pid_t parent = getpid();
   keeper_ = multinode::check_errno(fork(), "fork");
   if (keeper_ == 0) {
-    const Outcome outcome = keep(commands, variables, output.get(), started_ + deadline, patience, parent);
+    const Outcome outcome = keep(commands, variables, output.get(), multinode::Deadline(deadline), patience, parent);
     const bool written = write(to.get(), &outcome, sizeof outcome) == sizeof outcome;
     _exit(written ? 0 : 1);
   }
@@ -197,8 +195,11 @@ Processes::~Processes() {
 std::optional<Outcome> Processes::wait(milliseconds at_most) {
   if (outcome_) return outcome_;
   pollfd ready{result_.get(), POLLIN, 0};
-  if (poll(&ready, 1, static_cast<int>(at_most.count())) <= 0) {
-    if (Clock::now() < latest_) return std::nullopt;
+  for (multinode::Deadline limit(at_most); poll(&ready, 1, static_cast<int>(limit.left().count())) <= 0;) {
+    if (!latest_.passed()) {
+      if (limit.passed()) return std::nullopt;
+      continue;
+    }
     kill(keeper_, SIGKILL);  // it hangs itself; its pipe closes
     return outcome_ = Outcome{128 + SIGKILL, true, 0, 1, Clock::now() - started_};
   }

@@ -1,6 +1,7 @@
 // process.hpp: commands that leave nothing behind.
 #pragma once
 
+#include <multinode/deadline.hpp>
 #include <multinode/descriptor.hpp>
 
 #include <sys/types.h>
@@ -65,7 +66,8 @@ class Processes {
  private:
   pid_t keeper_ = -1;
   multinode::Descriptor result_;  // the pipe's end from which the outcome is read
-  std::chrono::steady_clock::time_point started_, latest_;
+  std::chrono::steady_clock::time_point started_;
+  multinode::Deadline latest_;
   std::optional<Outcome> outcome_;
 };
 

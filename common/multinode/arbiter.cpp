@@ -33,8 +33,8 @@ std::string doing(const Progress& p) {
 }
 
 // For a rank in a collective the wait of all its ranks is the same one.
-std::pair<int, std::uint64_t> wait_of(int rank, const Progress& p) {
-  return p.peer == protocol::everyone ? std::pair(-1, p.collectives) : std::pair(rank, p.sequence);
+std::tuple<int, protocol::Lane, std::uint64_t> wait_of(int rank, const Progress& p) {
+  return p.peer == protocol::everyone ? std::tuple(-1, p.lane, p.collectives) : std::tuple(rank, p.lane, p.sequence);
 }
 
 }  // namespace
@@ -46,12 +46,17 @@ std::string Arbiter::join(const protocol::Hello& hello, Time now) {
   return "";
 }
 
+bool Arbiter::repeats(const protocol::Hello& hello) const {
+  const auto found = ranks_.find(hello.rank);
+  return found != ranks_.end() && !found->second.heartbeat && found->second.hello == hello;
+}
+
 void Arbiter::beat(int rank, Progress progress, Time now) {
   auto& its = ranks_.at(rank);
   its.progress = std::move(progress);
   its.heard = now;
   its.heartbeat = true;
-  const Look look{rank, its.progress.sequence, now};
+  const Look look{rank, now};
   if (its.progress.wait == Progress::Wait::expired && !expired_) expired_ = look;
   if (its.progress.wait == Progress::Wait::long_one && !stalled_ &&
       looked_at_.insert(wait_of(rank, its.progress)).second)
@@ -84,6 +89,12 @@ void Arbiter::tick(Time now) {
       if (*look) (*look)->since = now;
   ticked_ = now;
   if (candidate_ && now >= candidate_->due) decide(candidate_->status, candidate_->text);
+  // A rank that no longer says so has moved on.
+  const auto still = [this](const Look& look, Progress::Wait wait) {
+    const Rank& its = ranks_.at(look.rank);
+    return its.alive && its.progress.wait >= wait;
+  };
+  if (expired_ && !still(*expired_, Progress::Wait::expired)) expired_.reset();
   if (!verdict_ && expired_ && now >= expired_->since + patience) {
     const auto& [hello, progress, heard, alive, heartbeat] = ranks_.at(expired_->rank);
     decide(exit_wrong, judge(*expired_, "timed out after " + to_text(std::chrono::milliseconds(hello.timeout_ms)) +
@@ -92,12 +103,13 @@ void Arbiter::tick(Time now) {
   }
   if (!verdict_ && stalled_ && now >= stalled_->since + patience) {
     const auto& its = ranks_.at(stalled_->rank);
-    if (its.alive && its.progress.sequence == stalled_->sequence) {
+    if (still(*stalled_, Progress::Wait::long_one)) {
       const auto [text, culprit] =
           judge(*stalled_, "stalled: " + rank_text(stalled_->rank, its.hello) + " has waited for " +
                                std::to_string(its.progress.waited_ms / 1000) + " s " + doing(its.progress));
       const auto late = ranks_.find(culprit);
-      if (culprit >= 0 && reported_.emplace(culprit, late == ranks_.end() ? 0 : late->second.progress.sequence).second)
+      const Progress state = late == ranks_.end() ? Progress() : late->second.progress;
+      if (culprit >= 0 && reported_.emplace(culprit, state.lane, state.sequence).second)
         notice_.emplace(stalled_->rank, text);
     }
     stalled_.reset();
@@ -169,8 +181,9 @@ Arbiter::Judgement Arbiter::judge(const Look& look, const std::string& waiting) 
                 : waiting + "; " + rank_text(peer->first, peer->second.hello) + " is " + doing(peer->second.progress)};
   }
   // A collective: the rank that has entered the fewest.
-  const auto late = std::ranges::min_element(ranks_, {}, [](const auto& r) { return r.second.progress.collectives; });
-  if (late->second.progress.collectives < mine.progress.collectives)
+  const auto entered = [&](const Rank& its) { return its.progress.collectives_in(mine.progress.lane); };
+  const auto late = std::ranges::min_element(ranks_, {}, [&](const auto& r) { return entered(r.second); });
+  if (entered(late->second) < entered(mine))
     return {waiting + "; " + late_text(late->first, late->second), late->first};
   return {waiting + "; every rank has entered it: the library or the network is stuck"};
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,9 @@ class Arbiter {
   // Returns the reason why the rank cannot join, "" if it has joined. A rank is taken as soon as it has sent its first
   // heartbeat, and stays so.
   std::string join(const protocol::Hello& hello, Time now);
+  // Whether this hello repeats that of a connection that has sent no heartbeat: its process gave up waiting for the
+  // answer, and connected again.
+  bool repeats(const protocol::Hello& hello) const;
   void beat(int rank, protocol::Progress progress, Time now);
   // The rank ends because of `reason`. It may have failed only because another one died, so with exit status 1 that is
   // the verdict only if there is no other within 300 ms.
@@ -54,7 +58,6 @@ class Arbiter {
   };
   struct Look {  // at the others, because of this rank's long wait
     int rank;
-    std::uint64_t sequence;
     Time since;
   };
   struct Judgement {
@@ -71,7 +74,7 @@ class Arbiter {
   std::optional<Candidate> candidate_;
   std::optional<Look> expired_, stalled_;
   std::optional<Time> ticked_;
-  std::set<std::pair<int, std::uint64_t>> looked_at_, reported_;  // waits; states of late ranks
+  std::set<std::tuple<int, protocol::Lane, std::uint64_t>> looked_at_, reported_;  // waits; states of late ranks
   std::optional<std::pair<int, std::string>> verdict_, notice_;
   std::map<std::string, int> speakers_;  // by node
 };

@@ -1,5 +1,6 @@
 #include <multinode/child_process.hpp>
 
+#include <fcntl.h>
 #include <linux/close_range.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -44,7 +45,7 @@ struct Prepared {
 #endif
   int number = 0;
   for (const int fd : command.descriptors) {
-    if (fd != number && dup2(fd, number) < 0) give_up();
+    if ((fd == number ? fcntl(fd, F_SETFD, 0) : dup2(fd, number)) < 0) give_up();
     ++number;
   }
   if (command.default_signals)
@@ -60,6 +61,16 @@ struct Prepared {
   return -1;
 }
 
+// If SIGCHLD is ignored on entry (`trap '' CHLD` in a shell), the kernel reaps children and keeps no status.
+void keep_endings() {
+  struct sigaction action {};
+  sigaction(SIGCHLD, nullptr, &action);
+  if (action.sa_handler != SIG_IGN && !(action.sa_flags & SA_NOCLDWAIT)) return;
+  if (action.sa_handler == SIG_IGN) action.sa_handler = SIG_DFL;
+  action.sa_flags &= ~SA_NOCLDWAIT;
+  sigaction(SIGCHLD, &action, nullptr);
+}
+
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
   std::vector<char*> result;
   for (const auto& s : strings) result.push_back(const_cast<char*>(s.c_str()));
@@ -70,6 +81,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 }  // namespace
 
 ChildProcess::ChildProcess(const ChildCommand& command) : own_group_(command.own_group) {
+  keep_endings();
   const std::string& file = command.file.empty() ? command.arguments.at(0) : command.file;
   const auto arguments = pointers(command.arguments);
   const auto variables = command.environment ? pointers(*command.environment) : std::vector<char*>();
@@ -108,7 +120,11 @@ bool ChildProcess::look(int flags) {
   if (ending_) return false;
   siginfo_t info{};
   // WNOWAIT: while the process has not been reaped, its pid and its group's are not reused.
-  if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | flags) != 0 || info.si_pid == 0) return false;
+  if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | flags) != 0) {
+    if (errno == EINTR) return false;
+    throw std::system_error(errno, std::generic_category(), "cannot wait for process " + std::to_string(pid_));
+  }
+  if (info.si_pid == 0) return false;
   ending_ = info.si_code == CLD_EXITED ? Ending{info.si_status, 0} : Ending{0, info.si_status};
   return true;
 }

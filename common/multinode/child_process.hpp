@@ -33,7 +33,8 @@ struct ChildCommand {
   std::vector<std::string> arguments;                        // the first is the program's name
   std::string file = {};                                     // its path; empty: arguments[0], looked up on the PATH
   std::optional<std::vector<std::string>> environment = {};  // NAME=value; default: this process's own
-  // The child's descriptors 0, 1, 2 ...: descriptors[i] must be i, or larger than every index.
+  // The child's descriptors 0, 1, 2 ...: descriptors[i] must be i, or larger than every index. O_CLOEXEC does not
+  // matter.
   std::vector<int> descriptors = {0, 1, 2};
   bool own_group = false;                 // make it the leader of a new process group
   int when_parent_dies = 0;               // signal that it gets when the thread that started it ends; 0: none
@@ -45,7 +46,8 @@ struct ChildCommand {
 
 class ChildProcess {
  public:
-  // Throws StartError if the program cannot be executed, std::system_error if no process can be created.
+  // Throws StartError if the program cannot be executed, std::system_error if no process can be created. If this
+  // process ignores SIGCHLD it no longer does, because the kernel would keep no ending.
   explicit ChildProcess(const ChildCommand& command);
   ~ChildProcess();  // kills the process, or its whole group if it has one, and waits for it
   ChildProcess(ChildProcess&& other) noexcept;

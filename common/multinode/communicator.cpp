@@ -258,6 +258,7 @@ SharedMemory* Communicator::memory_of(const ConstBlock& block) const {
 }
 
 std::byte* Communicator::allocate_bytes(std::size_t bytes) {
+  if (!queue_->idle()) queue_->drain();  // the communicator's thread looks for blocks in memory_
   memory_.push_back(std::make_unique<SharedMemory>(world_, bytes, carrier_ == Carrier::thread));
   return memory_.back()->mine().data();
 }
@@ -354,8 +355,10 @@ Backend choose_cpu_backend([[maybe_unused]] const World& world) {
 
 std::unique_ptr<Communicator> make_communicator(World& world, Backend backend) {
 #ifdef MULTINODE_HAVE_NCCL
-  if (backend == Backend::nccl) require_one_gpu_each(world);
-  if (backend == Backend::automatic && one_gpu_each(world, false)) backend = Backend::nccl;
+  const std::optional<int> device = backend == Backend::nccl        ? require_own_gpus(world)
+                                    : backend == Backend::automatic ? own_gpus(world)
+                                                                    : std::nullopt;
+  if (device) backend = Backend::nccl;
 #endif
   if (backend == Backend::automatic) backend = choose_cpu_backend(world);
   switch (backend) {
@@ -376,7 +379,7 @@ std::unique_ptr<Communicator> make_communicator(World& world, Backend backend) {
 #endif
     case Backend::nccl:
 #ifdef MULTINODE_HAVE_NCCL
-      return make_nccl(world);
+      return make_nccl(world, *device);
 #else
       throw UsageError(
           "--backend nccl: this build has no NCCL: install the CUDA Toolkit and libnccl-dev, and build again; or use "

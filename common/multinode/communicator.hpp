@@ -222,10 +222,20 @@ class Communicator {
   std::shared_ptr<Queue> queue_;
 };
 
-// Collective. automatic: nccl if every rank has a GPU of its own (not a stand-in), else mpi if MPI started the
-// processes, else gloo. `world` must outlive the result. Throws UsageError if this build lacks the backend (naming the
+// Collective. automatic: nccl if every rank has a GPU of its own, else mpi if MPI started the processes, else
+// gloo. `world` must outlive the result. Throws UsageError if this build lacks the backend (naming the
 // package to install) or the launcher does not support it, HardwareAbsent for nccl if two ranks would share a GPU.
 std::unique_ptr<Communicator> make_communicator(World& world, Backend backend);
+
+#ifdef MULTINODE_HAVE_NCCL
+// Collective. The first of the `each` GPUs of this process; the same answer, nothing, on all ranks unless every process
+// has that many and no two share one. A launcher may show each process all GPUs of the node, or its own alone (srun
+// --gpus-per-task 1).
+std::optional<int> own_gpus(World& world, int each = 1);
+
+// Collective. As own_gpus(); throws HardwareAbsent instead of returning nothing.
+int require_own_gpus(World& world, int each = 1);
+#endif
 
 // The choice of automatic in a program that does not use GPUs: mpi or gloo.
 Backend choose_cpu_backend(const World& world);

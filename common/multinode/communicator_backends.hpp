@@ -10,7 +10,7 @@ namespace multinode {
 // MPI call, whose counts are int; tests pass a small one.
 std::unique_ptr<Communicator> make_mpi(World& world, std::size_t largest_count = std::size_t{1} << 30);
 std::unique_ptr<Communicator> make_gloo(World& world);
-std::unique_ptr<Communicator> make_nccl(World& world);  // one_gpu_each() has returned true
+std::unique_ptr<Communicator> make_nccl(World& world, int device);  // of own_gpus()
 
 // Initializes MPI, unless it is initialized. Throws std::runtime_error if it has no thread support.
 void start_mpi();
@@ -19,12 +19,5 @@ void require_ranks_of_mpi(const Launch& launch);
 // Whether start_mpi() initialized it, and it has not been finalized.
 bool must_finalize_mpi() noexcept;
 void finalize_mpi() noexcept;  // if it must
-
-// Collective. Whether every rank has a GPU, and no two ranks the same by its PCI address. A launcher may show each
-// process all GPUs of the node, or its own alone (srun --gpus-per-task 1). `stand_ins`: they count as GPUs.
-bool one_gpu_each(World& world, bool stand_ins);
-
-// Collective. Throws HardwareAbsent unless one_gpu_each().
-void require_one_gpu_each(World& world);
 
 }  // namespace multinode

@@ -3,6 +3,7 @@
 // connections are in Gloo's synchronous mode: the calling thread itself writes, and waits in the kernel to read.
 #include <multinode/communicator_backends.hpp>
 #include <multinode/gloo_store.hpp>
+#include <multinode/text.hpp>
 
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/prefix_store.h>
@@ -11,6 +12,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <fstream>
+#include <ranges>
 #include <vector>
 
 namespace multinode {
@@ -19,10 +22,16 @@ namespace {
 
 // Measured with 2 and 4 ranks on one host. With half a segment two ranks sleep at every second segment and take twice
 // the time. A larger buffer also doubles the time, because its pages drop out of the cache. This one is Linux's default
-// limit, net.core.wmem_max, which the kernel doubles.
-constexpr std::size_t segment = 131072;  // bytes per message; the socket's buffers hold one (see exchange)
-constexpr std::size_t send_buffer = 212992;
+// limit, net.core.wmem_max, which the kernel doubles. Where a host has a lower limit, both are smaller on all ranks.
+constexpr std::size_t largest_segment = 131072;  // bytes per message; the socket's buffers hold one (see exchange)
+constexpr std::size_t largest_send_buffer = 212992;
 constexpr std::size_t small = 16384;  // bytes up to which an all-reduce saves steps rather than bytes
+
+std::size_t send_buffer_of_this_host() {
+  std::size_t limit = largest_send_buffer;
+  std::ifstream("/proc/sys/net/core/wmem_max") >> limit;  // not there: as by default
+  return std::min(limit ? limit : largest_send_buffer, largest_send_buffer);
+}
 
 // Adds the peer's rank to Gloo's errors, which name only an address and a source file of Gloo.
 template <class Function>
@@ -89,7 +98,8 @@ class GlooCommunicator : public Communicator {
   }
 
   std::shared_ptr<gloo::rendezvous::Context> context_;
-  std::vector<std::byte> scratch_ = std::vector<std::byte>(segment);
+  std::size_t segment_ = largest_segment;
+  std::vector<std::byte> scratch_;
 };
 
 GlooCommunicator::GlooCommunicator(World& world) : Communicator(world, Carrier::thread) {
@@ -111,7 +121,16 @@ GlooCommunicator::GlooCommunicator(World& world) : Communicator(world, Carrier::
     for (int r = 0; r < size(); ++r)
       if (r != rank()) pair(r).setSync(true, false);
   }
-  world.barrier("connected over gloo");  // no message before all connections have left their event loops
+  // No message before all connections have left their event loops.
+  const std::string smallest = world.digest(
+      "connected over gloo", std::to_string(send_buffer_of_this_host()), [](const std::vector<std::string>& all) {
+        return std::to_string(std::ranges::min(all | std::views::transform([](const std::string& one) {
+                                                 return number_of<std::size_t>(one).value_or(largest_send_buffer);
+                                               })));
+      });
+  const std::size_t send_buffer = number_of<std::size_t>(smallest).value();
+  segment_ = send_buffer * largest_segment / largest_send_buffer / sizeof(double) * sizeof(double);
+  scratch_.resize(segment_);
 
   // Gloo sizes a socket's send buffer by its largest message so far. A buffer for a few small messages soon fills with
   // data that the peer has read but not acknowledged, which may take 40 ms (delayed ACK). So send a large message
@@ -136,11 +155,11 @@ void GlooCommunicator::exchange(int to, Bytes out, std::size_t out_bytes, int fr
   const auto source = out_bytes ? outgoing(to, out, out_bytes) : nullptr;
   const auto target =
       in_bytes ? incoming(from, scratch ? scratch_.data() : in, scratch ? scratch_.size() : in_bytes) : nullptr;
-  for (std::size_t at = 0; at < std::max(out_bytes, in_bytes); at += segment) {
-    if (at < out_bytes) with_peer(to, [&] { source->send(at, std::min(segment, out_bytes - at), scratch ? 0 : at); });
+  for (std::size_t at = 0; at < std::max(out_bytes, in_bytes); at += segment_) {
+    if (at < out_bytes) with_peer(to, [&] { source->send(at, std::min(segment_, out_bytes - at), scratch ? 0 : at); });
     if (at < in_bytes) {
       with_peer(from, [&] { target->waitRecv(); });
-      arrived(at, std::min(segment, in_bytes - at));
+      arrived(at, std::min(segment_, in_bytes - at));
     }
   }
 }
@@ -151,8 +170,8 @@ void GlooCommunicator::do_broadcast(const Block& block, int root) {
   const auto at = [&](int place) { return (place + root) % size(); };
   const int top = me == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size()))) : me & -me;
   auto* data = static_cast<std::byte*>(block.data);
-  for (std::size_t done = 0; done < block.bytes(); done += segment) {
-    const std::size_t bytes = std::min(segment, block.bytes() - done);
+  for (std::size_t done = 0; done < block.bytes(); done += segment_) {
+    const std::size_t bytes = std::min(segment_, block.bytes() - done);
     if (me != 0) take(at(me & (me - 1)), data + done, bytes);
     for (int bit = top / 2; bit > 0; bit /= 2)
       if (me + bit < size()) put(at(me + bit), data + done, bytes);
@@ -206,7 +225,7 @@ void GlooCommunicator::reduce_large(const Block& block, Reduction reduction) {
 }
 
 void GlooCommunicator::do_all_reduce(const Block& block, Reduction reduction) {
-  if (block.bytes() <= small)
+  if (block.bytes() <= std::min(small, segment_))  // in one piece
     reduce_small(block, reduction);
   else
     reduce_large(block, reduction);

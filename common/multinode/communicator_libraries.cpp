@@ -46,7 +46,7 @@ class CommunicatorLibraries : public Libraries {
     return list;
   }
 
-  const char* stand_in() const noexcept override { return multinode::stand_in(); }
+  const char* emulated_gpus() const noexcept override { return multinode::emulated_gpus(); }
 
 #ifdef MULTINODE_HAVE_MPI
   bool has_mpi() const noexcept override { return true; }

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -16,7 +17,6 @@ namespace multinode {
 namespace {
 
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
 
 class NcclCommunicator : public Communicator {
  public:
@@ -158,8 +158,7 @@ void NcclCommunicator::watch_last() {
 
 // The host may wait for the GPU in a call that nothing announces, such as cudaStreamSynchronize. So this thread
 // announces the oldest operation that the GPU has not done; its time includes the work on the GPU before it. Not the
-// watchdog's thread does it: a query may wait for a lock of the driver, and the heartbeats must not. Run on stand-ins
-// of GPUs only.
+// watchdog's thread does it: a query may wait for a lock of the driver, and the heartbeats must not.
 void NcclCommunicator::watch(const std::stop_token& stop, int device) {
   auto mode = cudaStreamCaptureModeRelaxed;  // else a query makes the captures of other threads invalid
   if (cudaSetDevice(device) != cudaSuccess || cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return;
@@ -184,14 +183,13 @@ void NcclCommunicator::watch(const std::stop_token& stop, int device) {
 // Waits on the host until done() is cudaSuccess; NCCL's own errors, such as a lost peer, end the wait.
 template <class Function>
 void NcclCommunicator::poll(const char* what, Function&& done) {
-  const auto deadline = Clock::now() + world().timeout() + 15s;
+  Deadline deadline(world().timeout() + 15s);
   cudaError_t state = done();
   for (; state == cudaErrorNotReady; state = done()) {
     ncclResult_t code = ncclSuccess;
     comm_->use([&](ncclComm_t comm) { return ncclCommGetAsyncError(comm, &code); });
     check(code);
-    if (Clock::now() > deadline)
-      throw std::runtime_error(std::string(what) + ": the GPU did not finish before the deadline");
+    if (deadline.passed()) throw std::runtime_error(std::string(what) + ": the GPU did not finish before the deadline");
     std::this_thread::yield();
   }
   check(state);
@@ -205,32 +203,41 @@ void NcclCommunicator::synchronize() {
 
 }  // namespace
 
-bool one_gpu_each(World& world, bool stand_ins) {
-  std::string own;
-  if (const int devices = device_count(); devices > 0 && (stand_ins || !stand_in())) {
+std::optional<int> own_gpus(World& world, int each) {
+  const int devices = device_count();
+  const int first = devices >= world.local_size() * each ? world.local_rank() * each : 0;
+  // As NCCL identifies GPUs, which refuses two ranks on one: NCCL_HOSTID is what it takes instead of the host's name.
+  const char* id = std::getenv("NCCL_HOSTID");
+  const std::string host = id ? id : host_name();
+  std::string own;  // a line per GPU
+  for (int device = first; device < first + each && devices >= each; ++device) {
     char pci[32];
-    check(cudaDeviceGetPCIBusId(pci, sizeof pci, world.local_rank() % devices));
-    own = host_name() + " GPU " + pci;
+    check(cudaDeviceGetPCIBusId(pci, sizeof pci, device));
+    own += host + " GPU " + pci + "\n";
   }
-  return world.digest("GPUs", own, [](const std::vector<std::string>& gpus) {
-    const std::set<std::string_view> different(gpus.begin(), gpus.end());
-    return different.size() == gpus.size() && !different.contains("") ? "yes" : "no";
+  const bool yes = world.digest("GPUs", own, [&](const std::vector<std::string>& ranks) {
+    std::set<std::string_view> different;
+    for (const std::string_view gpus : ranks)
+      for (std::size_t begin = 0, end; (end = gpus.find('\n', begin)) != gpus.npos; begin = end + 1)
+        different.insert(gpus.substr(begin, end - begin));
+    return different.size() == ranks.size() * static_cast<std::size_t>(each) ? "yes" : "no";
   }) == "yes";
+  return yes ? std::optional(first) : std::nullopt;
 }
 
-void require_one_gpu_each(World& world) {
-  int devices = 0;
-  if (const cudaError_t code = cudaGetDeviceCount(&devices); code != cudaSuccess)
+int require_own_gpus(World& world, int each) {
+  int devices = device_count();
+  if (devices == 0)
     throw HardwareAbsent("--backend nccl: " + host_name() + " has no GPU that can be used (" +
-                         cudaGetErrorString(code) + ")");
-  if (!one_gpu_each(world, true))
-    throw HardwareAbsent("--backend nccl: NCCL needs one GPU per process, and " + host_name() + " shows " +
-                         std::to_string(devices) + " GPU(s) to this one of " + std::to_string(world.local_size()) +
-                         " processes: start fewer processes per node");
+                         cudaGetErrorString(cudaGetDeviceCount(&devices)) + ")");
+  if (const std::optional<int> first = own_gpus(world, each)) return *first;
+  throw HardwareAbsent("--backend nccl: NCCL needs one GPU per rank, and " + host_name() + " shows " +
+                       std::to_string(devices) + " GPU(s) to this one of " + std::to_string(world.local_size()) +
+                       " process(es) with " + std::to_string(each) + " rank(s) each: start fewer ranks per node");
 }
 
-std::unique_ptr<Communicator> make_nccl(World& world) {
-  check(cudaSetDevice(world.local_rank() % device_count()));
+std::unique_ptr<Communicator> make_nccl(World& world, int device) {
+  check(cudaSetDevice(device));
   return std::make_unique<NcclCommunicator>(world);
 }
 

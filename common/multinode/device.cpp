@@ -7,31 +7,64 @@ namespace multinode {
 
 #ifdef MULTINODE_HAVE_CUDA
 
-const char* stand_in() noexcept {
+const char* emulated_gpus() noexcept {
   using Description = const char*();
-  const auto description = reinterpret_cast<Description*>(dlsym(RTLD_DEFAULT, "host_nccl_description"));
+  const auto description = reinterpret_cast<Description*>(dlsym(RTLD_DEFAULT, "emulated_gpu_description"));
   return description ? description() : nullptr;
 }
 
-int device_count() noexcept {
+namespace {
+
+bool means_no_gpu(cudaError_t code) {
+  return code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver || code == cudaErrorStubLibrary;
+}
+
+// What to do about an error of the machine, not of the program.
+const char* advice(cudaError_t code) {
+  switch (code) {
+    case cudaErrorSystemNotReady:
+      return "; is Fabric Manager running (systemctl status nvidia-fabricmanager)?";
+    case cudaErrorSystemDriverMismatch:
+      return "; libcuda and the kernel module have different versions: reload the module or reboot (nvidia-smi)";
+    case cudaErrorCompatNotSupportedOnDevice:
+      return "; this GPU needs the driver's own libcuda: remove the folder cuda/compat from LD_LIBRARY_PATH";
+    case cudaErrorNoKernelImageForDevice:
+      return "; built for other GPUs: configure again with -DCMAKE_CUDA_ARCHITECTURES=native";
+    case cudaErrorDevicesUnavailable:
+      return "; another process has the GPU for itself (nvidia-smi)";
+    case cudaErrorUnknown:
+      return "; is the module nvidia_uvm loaded (nvidia-modprobe -u, dmesg)?";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+int device_count(std::string* error) try {
   int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaSuccess) return count;
   cudaGetLastError();  // clears the error, which the next call would report
+  if (!means_no_gpu(code)) check(code);
+  return 0;
+} catch (const std::runtime_error& e) {
+  if (!error) throw;
+  *error = e.what();
   return 0;
 }
 
 void check(cudaError_t code, source_location at) {
   if (code == cudaSuccess) return;
   const std::string text = std::string(cudaGetErrorName(code)) + ": " + cudaGetErrorString(code);
-  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver || code == cudaErrorStubLibrary)
-    throw HardwareAbsent("no GPU can be used here (" + text + ")");
-  throw std::runtime_error(place(at) + text);
+  if (means_no_gpu(code)) throw HardwareAbsent("no GPU can be used here (" + text + ")");
+  throw std::runtime_error(place(at) + text + advice(code));
 }
 
 #else
 
-const char* stand_in() noexcept { return nullptr; }
-int device_count() noexcept { return 0; }
+const char* emulated_gpus() noexcept { return nullptr; }
+int device_count(std::string*) { return 0; }
 
 #endif
 

@@ -1,11 +1,12 @@
 // device.hpp: GPU error checks, and objects that own device memory, streams and events. Without CUDA it has only
-// device_count() and stand_in().
+// device_count() and emulated_gpus().
 #pragma once
 
 #include <multinode/check.hpp>
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 #ifdef MULTINODE_HAVE_CUDA
 #include <cuda_runtime_api.h>
@@ -16,12 +17,13 @@
 
 namespace multinode {
 
-// The number of GPUs that this process can use: 0 without a GPU, a driver, or CUDA in this build.
-int device_count() noexcept;
+// The number of GPUs that this process can use: 0 without a GPU, a driver, or CUDA in this build. Throws
+// std::runtime_error if there are GPUs that CUDA cannot use; with `error`, it is written there instead.
+int device_count(std::string* error = nullptr);
 
-// A description if the GPUs are stand-ins (common/host-nccl): "4 stand-ins of GPUs ..."; else nullptr. Times measured
-// on stand-ins are meaningless.
-const char* stand_in() noexcept;
+// A description if the GPUs are emulated (common/emulated-gpu): "4 emulated GPUs ..."; else nullptr. Times measured
+// on emulated GPUs are meaningless.
+const char* emulated_gpus() noexcept;
 
 #ifdef MULTINODE_HAVE_CUDA
 

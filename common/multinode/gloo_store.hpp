@@ -8,9 +8,16 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace multinode {
+
+// A rank has an address for each other rank, of 136 bytes, which differ in a number only. Packed they are the first one
+// and their number, so that all ranks together need one address per rank and not one per pair. Other data stays as it
+// is. unpacked_addresses() throws std::runtime_error for a text that is not packed.
+std::string packed_addresses(const std::vector<char>& data);
+std::vector<char> unpacked_addresses(std::string_view packed);
 
 // Keys begin with "gloo/". `timeout` is the default of wait() and that of get(). `store` must outlive it.
 class GlooStore : public gloo::rendezvous::Store {
@@ -18,18 +25,15 @@ class GlooStore : public gloo::rendezvous::Store {
   GlooStore(TcpStore& store, std::chrono::milliseconds timeout) : store_(store), timeout_(timeout) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
-    store_.set("gloo/" + key, {data.data(), data.size()});
+    store_.set("gloo/" + key, packed_addresses(data));
   }
   std::vector<char> get(const std::string& key) override {
-    const std::string value = store_.get("gloo/" + key, timeout_);
-    return {value.begin(), value.end()};
+    return unpacked_addresses(store_.get("gloo/" + key, timeout_));
   }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
-    for (const std::string& key : keys)
-      store_.get("gloo/" + key,
-                 std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
+    Deadline deadline(timeout);
+    for (const std::string& key : keys) store_.get("gloo/" + key, deadline.all_left());
   }
 
  private:

@@ -16,8 +16,8 @@ class Libraries {
   // (name, version): MPI, Gloo, NCCL ...
   virtual std::vector<std::pair<std::string, std::string>> versions() const { return {}; }
 
-  // See stand_in() in device.hpp.
-  virtual const char* stand_in() const noexcept { return nullptr; }
+  // See emulated_gpus() in device.hpp.
+  virtual const char* emulated_gpus() const noexcept { return nullptr; }
 
   virtual bool has_mpi() const noexcept { return false; }
   // Collective. Initializes MPI, unless the program itself did, and returns rank 0's `text`, of at most 1023 bytes, on

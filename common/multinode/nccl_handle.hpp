@@ -37,8 +37,9 @@ class NcclHandle {
   NcclHandle(const NcclHandle&) = delete;
   NcclHandle& operator=(const NcclHandle&) = delete;
 
-  // Hold the lock during calls of NCCL, which must not block: abort() waits for the lock. Throws std::runtime_error if
-  // the communicators were aborted.
+  // Hold the lock during calls of NCCL. Throws std::runtime_error if the communicators were aborted. abort() waits for
+  // the lock, and a call may block until the peers make theirs: the first send to a peer, and since NCCL 2.22 the first
+  // collectives, connect inside the call. Then the watchdog ends the process without the abort.
   [[nodiscard]] Lock lock() const {
     Lock lock(guarded_->mutex, std::defer_lock);
     if (!guarded_->aborting) lock.lock();  // a thread that polls must not keep abort() waiting

@@ -35,7 +35,7 @@ int run(const Program& program, int argc, const char* const* argv, const std::fu
 
     talk = true;
     World world(program.name, launch, {program.common.timeout, program.common.rendezvous, program.same_versions});
-    if (const char* text = libraries().stand_in(); text && world.rank() == 0)
+    if (const char* text = libraries().emulated_gpus(); text && world.rank() == 0)
       std::cout << "# " << text << '\n' << std::flush;
     try {
       const int own_status = body(world);

@@ -68,12 +68,12 @@ void write_place(const fs::path& file, const std::string& generation, const Stor
 }
 
 StorePlace read_place(const fs::path& file, const std::string& generation, std::chrono::milliseconds timeout) {
-  const auto deadline = deadline_in(timeout);
+  Deadline deadline(timeout);
   for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
     const auto text = content_of(file);
     if (text && text->starts_with(generation + "\n"))
       return parse_store_place(text->substr(generation.size() + 1), "the rendezvous file " + file.string());
-    if (Clock::now() >= deadline)
+    if (deadline.passed())
       throw StoreTimeout("rank 0 has not written the rendezvous file " + file.string() + " within " + to_text(timeout) +
                          (text ? "; the file there is from another run" : ""));
     std::this_thread::sleep_for(pause);

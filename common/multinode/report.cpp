@@ -82,7 +82,7 @@ nlohmann::json fingerprint(const World& world) {
                           {"nodes", world.node_count()},
                           {"versions", versions_json},
                           {"time", time}};
-  if (const char* text = libraries().stand_in()) print["gpu"] = text;
+  if (const char* text = libraries().emulated_gpus()) print["gpu"] = text;
   return {{"fingerprint", print}};
 }
 

@@ -37,7 +37,7 @@ class JsonLines {
 };
 
 // Where and with which versions a result was made: {"fingerprint": {program, hosts, launcher, world_size, nodes,
-// versions, time}}, and "gpu" if the GPUs are stand-ins. Not the environment, which can hold secrets. Not collective.
+// versions, time}}, and "gpu" if the GPUs are emulated. Not the environment, which can hold secrets. Not collective.
 nlohmann::json fingerprint(const World& world);
 
 }  // namespace multinode

@@ -25,13 +25,8 @@ namespace {
 
 constexpr milliseconds longest_pause(200), longest_attempt(10'000), name_lifetime(10'000);
 
-int milliseconds_left(Clock::time_point deadline) {
-  const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<decltype(left)>(left, 0, 1'000'000'000));
-}
-
 // getaddrinfo may ask a name server and has no deadline, so another thread waits for it.
-Addresses resolve_until(const Endpoint& server, Clock::time_point deadline, std::string& error) {
+Addresses resolve_until(const Endpoint& server, Deadline& deadline, std::string& error) {
   if (auto numeric = resolve(server, AI_NUMERICHOST, error)) return numeric;
   auto answer = std::make_shared<std::promise<std::pair<Addresses, std::string>>>();
   auto future = answer->get_future();
@@ -40,7 +35,8 @@ Addresses resolve_until(const Endpoint& server, Clock::time_point deadline, std:
     auto found = resolve(server, 0, reason);
     answer->set_value({std::move(found), std::move(reason)});
   }).detach();
-  if (future.wait_until(deadline) != std::future_status::ready) {
+  while (future.wait_for(deadline.left()) != std::future_status::ready) {
+    if (!deadline.passed()) continue;
     error = "the name " + detail::quoted(server.host) + " was not resolved before the deadline";
     return {};
   }
@@ -50,10 +46,6 @@ Addresses resolve_until(const Endpoint& server, Clock::time_point deadline, std:
 }
 
 }  // namespace
-
-Clock::time_point deadline_in(milliseconds timeout) {
-  return Clock::now() + std::clamp(timeout, milliseconds(0), milliseconds(std::chrono::hours(24 * 365)));
-}
 
 std::string to_text(milliseconds duration) {
   const auto count = duration.count();
@@ -103,7 +95,7 @@ void set_connection_options(int fd) noexcept {
 
 TcpClient::TcpClient(Endpoint server, milliseconds timeout, const Handshake& handshake)
     : server_(std::move(server)), name_("the store at " + to_string(server_)) {
-  const auto deadline = deadline_in(timeout);
+  Deadline deadline(timeout);
   std::string error = "no time left";
   std::minstd_rand random(std::random_device{}());
   for (milliseconds longest(1);; longest = std::min(2 * longest, longest_pause)) {
@@ -122,13 +114,13 @@ TcpClient::TcpClient(Endpoint server, milliseconds timeout, const Handshake& han
     }
     // Thousands of ranks must not come all at once.
     const milliseconds pause = longest / 2 + longest * std::uniform_int_distribution(0, 100)(random) / 100;
-    if (!again || Clock::now() + pause >= deadline)
+    if (!again || pause >= deadline.all_left())
       throw StoreTimeout("no answer from " + name_ + " within " + to_text(timeout) + ": " + error);
     std::this_thread::sleep_for(pause);
   }
 }
 
-bool TcpClient::try_connect(Clock::time_point deadline, std::string& error) {
+bool TcpClient::try_connect(Deadline& deadline, std::string& error) {
   taken_ = filled_ = 0;
   if (!addresses_ || Clock::now() > resolved_ + name_lifetime) {
     addresses_ = resolve_until(server_, deadline, error);
@@ -138,12 +130,13 @@ bool TcpClient::try_connect(Clock::time_point deadline, std::string& error) {
   for (const addrinfo* address = addresses_.get(); address; address = address->ai_next) ++left;
   for (const addrinfo* address = addresses_.get(); address; address = address->ai_next, --left)
     // One that does not answer leaves time for the others.
-    if (try_address(*address, left == 1 ? deadline : Clock::now() + (deadline - Clock::now()) / left, error))
+    if (Deadline part(std::min<milliseconds>(deadline.all_left() / left, longest_attempt));
+        try_address(*address, part, error))
       return true;
   return false;
 }
 
-bool TcpClient::try_address(const addrinfo& address, Clock::time_point deadline, std::string& error) {
+bool TcpClient::try_address(const addrinfo& address, Deadline& deadline, std::string& error) {
   fd_ = Descriptor(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd_) {
     error = std::strerror(errno);
@@ -152,7 +145,7 @@ bool TcpClient::try_address(const addrinfo& address, Clock::time_point deadline,
   set_connection_options(fd_.get());
   int result = ::connect(fd_.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
   if (result == EINPROGRESS || result == EINTR) {
-    if (!wait_for(POLLOUT, std::min(deadline, Clock::now() + longest_attempt))) {
+    if (!wait_for(POLLOUT, deadline)) {
       result = ETIMEDOUT;
     } else {
       socklen_t size = sizeof result;
@@ -175,13 +168,13 @@ bool TcpClient::try_address(const addrinfo& address, Clock::time_point deadline,
   return false;
 }
 
-bool TcpClient::wait_for(short events, Clock::time_point deadline) {
+bool TcpClient::wait_for(short events, Deadline& deadline) {
   while (true) {
     pollfd waiting{fd_.get(), events, 0};
-    const int left = milliseconds_left(deadline);
-    const int ready = ::poll(&waiting, 1, left);
+    const auto left = deadline.left();
+    const int ready = ::poll(&waiting, 1, static_cast<int>(left.count()));
     if (ready > 0) return true;
-    if (ready == 0 && left == 0) return false;
+    if (ready == 0 && left.count() == 0) return false;
     if (ready < 0 && errno != EINTR) lose(std::strerror(errno));
   }
 }
@@ -200,7 +193,7 @@ void TcpClient::usable(std::string_view doing) const {
 
 void TcpClient::lose(const std::string& reason) { throw StoreLost(lost("lost " + name_ + ": " + reason)); }
 
-void TcpClient::send(std::string_view bytes, Clock::time_point deadline, std::string_view doing) {
+void TcpClient::send(std::string_view bytes, Deadline& deadline, std::string_view doing) {
   usable(doing);
   while (!bytes.empty()) {
     const auto sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -216,12 +209,12 @@ void TcpClient::send(std::string_view bytes, Clock::time_point deadline, std::st
   }
 }
 
-bool TcpClient::poll_input(Clock::time_point deadline, std::string_view doing) {
+bool TcpClient::poll_input(Deadline& deadline, std::string_view doing) {
   usable(doing);
   return taken_ < filled_ || wait_for(POLLIN, deadline);
 }
 
-void TcpClient::receive(char* to, std::size_t count, Clock::time_point deadline, std::string_view doing) {
+void TcpClient::receive(char* to, std::size_t count, Deadline& deadline, std::string_view doing) {
   while (count > 0) {
     if (!poll_input(deadline, doing)) {
       throw StoreTimeout(lost(name_ + " does not answer, while " + std::string(doing)));

@@ -1,6 +1,7 @@
 // socket.hpp: shared by the stores: the TCP connection of a client, with a deadline for every step.
 #pragma once
 
+#include <multinode/deadline.hpp>
 #include <multinode/descriptor.hpp>
 #include <multinode/endpoint.hpp>
 
@@ -40,9 +41,6 @@ namespace detail {
 
 using Clock = std::chrono::steady_clock;
 
-// Now plus `timeout`, which is clamped to 0 ... 365 days.
-Clock::time_point deadline_in(std::chrono::milliseconds timeout);
-
 // For messages: "2 s", "150 ms"; a key in quotes, truncated if it is long, with other bytes than text escaped.
 // Callers write detail::quoted, or the compiler may choose std::quoted.
 std::string to_text(std::chrono::milliseconds duration);
@@ -65,7 +63,7 @@ class ConnectionClosed : public StoreLost {
 // One thread may send and another receive.
 class TcpClient {
  public:
-  using Handshake = std::function<void(TcpClient&, Clock::time_point deadline)>;
+  using Handshake = std::function<void(TcpClient&, Deadline& deadline)>;
 
   // Connects and calls `handshake`. Retries, after pauses of random lengths, while the connection is refused, the name
   // does not resolve, or the server closes the connection; throws StoreTimeout after `timeout`. Other exceptions of
@@ -75,10 +73,10 @@ class TcpClient {
   // Throw StoreTimeout at the deadline and StoreLost when the connection breaks; `doing` completes "while ..." in the
   // message. After either, every call throws StoreLost, because a late answer would be taken for that of the next
   // request.
-  void send(std::string_view bytes, Clock::time_point deadline, std::string_view doing);
-  void receive(char* to, std::size_t count, Clock::time_point deadline, std::string_view doing);
+  void send(std::string_view bytes, Deadline& deadline, std::string_view doing);
+  void receive(char* to, std::size_t count, Deadline& deadline, std::string_view doing);
   // Waits for input. Returns false at the deadline; the connection stays usable.
-  bool poll_input(Clock::time_point deadline, std::string_view doing);
+  bool poll_input(Deadline& deadline, std::string_view doing);
 
   // Marks the connection as lost and throws StoreLost.
   [[noreturn]] void lose(const std::string& reason);
@@ -86,9 +84,9 @@ class TcpClient {
   const std::string& name() const { return name_; }  // "the store at host:port"
 
  private:
-  bool try_connect(Clock::time_point deadline, std::string& error);
-  bool try_address(const addrinfo& address, Clock::time_point deadline, std::string& error);
-  bool wait_for(short events, Clock::time_point deadline);
+  bool try_connect(Deadline& deadline, std::string& error);
+  bool try_address(const addrinfo& address, Deadline& deadline, std::string& error);
+  bool wait_for(short events, Deadline& deadline);
   void usable(std::string_view doing) const;
   std::string lost(std::string reason);
 

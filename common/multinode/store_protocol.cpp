@@ -108,6 +108,8 @@ void fields_of_request(Stream& stream, AnyRequest& request) {
       stream.number(request.progress.waited_ms);
       stream.number(request.progress.wait);
       stream.string(request.progress.name, max_key);
+      stream.number(request.progress.lane);
+      stream.number(request.progress.collectives_in_other_lane);
       return stream.number(request.status);
     case Operation::fail:
       stream.number(request.status);
@@ -163,7 +165,8 @@ Request parse_request(std::string_view frame) {
   reader.number(request.operation);
   fields_of_request(reader, request);
   reader.end();
-  if (request.progress.wait > Progress::Wait::expired) throw Violation("unknown kind of wait");
+  if (request.progress.wait > Progress::Wait::expired || request.progress.lane > Lane::world)
+    throw Violation("unknown kind of wait");
   return request;
 }
 

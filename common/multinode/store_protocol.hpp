@@ -12,7 +12,7 @@
 namespace multinode::protocol {
 
 // Sent first by each side: a name and a version.
-inline constexpr std::string_view magic{"mnstore\x03", 8};
+inline constexpr std::string_view magic{"mnstore\x04", 8};
 
 inline constexpr std::size_t max_key = 4 << 10;  // bytes
 inline constexpr std::size_t max_value = 1 << 20;
@@ -46,16 +46,24 @@ struct Hello {
 constexpr int everyone = -1;  // the peer in a collective
 constexpr int nobody = -2;    // the peer in a wait for something other than a rank, such as a disk
 
-// What a rank does: its heartbeat.
+// The operations of a rank are two sequences, because two threads may be inside an operation at the same time: those of
+// its program and communicator, and the World's own.
+enum class Lane : std::uint8_t { program, world };
+
+// What a rank does, in the lane that has waited longest: its heartbeat.
 struct Progress {
   enum class Wait : std::uint8_t { short_one, long_one, expired };
-  std::uint64_t sequence = 0;  // odd: inside an operation
-  std::uint64_t collectives = 0;
+  std::uint64_t sequence = 0;     // odd: inside an operation
+  std::uint64_t collectives = 0;  // entered so far in this lane
   std::int32_t peer = everyone;
   std::uint32_t waited_ms = 0;  // in this operation
   Wait wait = Wait::short_one;
   std::string name{};  // of the operation, or the last one
+  Lane lane = Lane::program;
+  std::uint64_t collectives_in_other_lane = 0;
   bool operator==(const Progress&) const = default;
+
+  std::uint64_t collectives_in(Lane one) const { return one == lane ? collectives : collectives_in_other_lane; }
 };
 
 struct Request {

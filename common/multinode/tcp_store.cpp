@@ -6,7 +6,6 @@
 
 namespace multinode {
 
-using detail::Clock;
 using protocol::Answer;
 using protocol::Operation;
 using protocol::Status;
@@ -16,7 +15,7 @@ namespace {
 
 std::uint64_t count(milliseconds timeout) { return std::uint64_t(std::max(timeout, milliseconds(0)).count()); }
 
-Answer receive_answer(detail::TcpClient& client, Clock::time_point deadline, std::string_view doing) {
+Answer receive_answer(detail::TcpClient& client, Deadline& deadline, std::string_view doing) {
   try {
     std::array<char, sizeof(std::uint32_t)> length{};
     client.receive(length.data(), length.size(), deadline, doing);
@@ -28,7 +27,7 @@ Answer receive_answer(detail::TcpClient& client, Clock::time_point deadline, std
   }
 }
 
-void shake_hands(detail::TcpClient& client, const protocol::Hello& hello, Clock::time_point deadline) {
+void shake_hands(detail::TcpClient& client, const protocol::Hello& hello, Deadline& deadline) {
   client.send(std::string(protocol::magic) + protocol::encode(hello), deadline, "saying hello");
   for (const char expected : protocol::magic) {
     char byte = 0;
@@ -53,7 +52,7 @@ TcpStore::TcpStore(const Endpoint& server, milliseconds timeout, const protocol:
     : prefix_(hello.generation.empty() ? "" : hello.generation + "/"),
       timeout_(timeout),
       client_(server, timeout,
-              [&](detail::TcpClient& client, Clock::time_point deadline) { shake_hands(client, hello, deadline); }) {}
+              [&](detail::TcpClient& client, Deadline& deadline) { shake_hands(client, hello, deadline); }) {}
 
 void TcpStore::pass(const std::string& key, std::string_view value, std::uint32_t readers) {
   call({.operation = Operation::set, .key = key, .value = std::string(value), .readers = readers}, timeout_, "setting");
@@ -97,11 +96,11 @@ std::string TcpStore::call(protocol::Request request, milliseconds timeout, std:
   const auto frame = protocol::encode(request);
 
   // A server that is late with its answer by as much as it may take to connect to it counts as silent.
-  const auto deadline =
-      detail::deadline_in(request.operation == Operation::get
-                              ? std::min(timeout, milliseconds::max() / 2) + std::min(timeout_, milliseconds::max() / 2)
-                              : timeout);
+  Deadline deadline(request.operation == Operation::get
+                        ? std::min(timeout, milliseconds::max() / 2) + std::min(timeout_, milliseconds::max() / 2)
+                        : timeout);
   const std::lock_guard calling(calling_);
+  if (unanswered_ && !goodbye) throw StoreLost(client_.name() + " did not answer an earlier request");
   {
     const std::lock_guard sending(sending_);
     client_.send(frame, deadline, doing);
@@ -121,26 +120,29 @@ std::string TcpStore::call(protocol::Request request, milliseconds timeout, std:
   client_.lose("its answer violates the protocol");
 }
 
-Answer TcpStore::receive(Clock::time_point deadline, std::string_view doing) {
+Answer TcpStore::receive(Deadline& deadline, std::string_view doing) {
   while (true)
     if (auto answer = receive_answer(client_, deadline, doing); answer.status < Status::verdict) return answer;
 }
 
-// The answer that pump() receives.
-Answer TcpStore::await(Clock::time_point deadline, std::string_view doing) {
+// The answer that pump() receives. After a timeout there are no more calls: the late answer would be taken for that of
+// the next request.
+Answer TcpStore::await(Deadline& deadline, std::string_view doing) {
   std::unique_lock lock(mutex_);
-  if (!answered_.wait_until(lock, deadline, [&] { return answer_ || !lost_.empty(); })) {
-    lost_ = client_.name() + " does not answer, while " + std::string(doing);
-    throw StoreTimeout(lost_);
+  while (!answered_.wait_for(lock, deadline.left(), [&] { return answer_ || !lost_.empty(); })) {
+    if (!deadline.passed()) continue;
+    unanswered_ = true;
+    throw StoreTimeout(client_.name() + " does not answer, while " + std::string(doing));
   }
   if (!answer_) throw StoreLost(lost_);
   return *std::exchange(answer_, {});
 }
 
-std::optional<Answer> TcpStore::pump(Clock::time_point deadline) {
+std::optional<Answer> TcpStore::pump(milliseconds limit) {
   try {
-    if (!client_.poll_input(deadline, "waiting for a verdict")) return {};
-    auto answer = receive_answer(client_, Clock::now() + timeout_, "waiting for a verdict");
+    Deadline wait(limit), deadline(timeout_);
+    if (!client_.poll_input(wait, "waiting for a verdict")) return {};
+    auto answer = receive_answer(client_, deadline, "waiting for a verdict");
     if (answer.status >= Status::verdict) return answer;
     const std::lock_guard lock(mutex_);
     answer_ = std::move(answer);
@@ -160,7 +162,8 @@ bool TcpStore::tell(const protocol::Request& request, bool urgent) {
     sending.lock();
   else if (!sending.try_lock())
     return false;
-  client_.send(protocol::encode(request), Clock::now() + timeout_, "telling it how this rank is");
+  Deadline deadline(timeout_);
+  client_.send(protocol::encode(request), deadline, "telling it how this rank is");
   return true;
 }
 

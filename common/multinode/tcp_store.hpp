@@ -94,21 +94,22 @@ class TcpStore {
 
   // For the thread that receives for all others (a Watchdog's), after start_pump(). The other functions may then be
   // called from any thread. pump() returns what the server says on its own account: a verdict, a notice or a pulse;
-  // nullopt at `deadline`. Throws StoreLost.
+  // nullopt after `limit`. Throws StoreLost.
   void start_pump() { pumped_ = true; }
-  std::optional<protocol::Answer> pump(detail::Clock::time_point deadline);
+  std::optional<protocol::Answer> pump(std::chrono::milliseconds limit);
   // Sends without an answer; returns false if it did not because another thread is sending and this is not urgent.
   bool tell(const protocol::Request& request, bool urgent);
 
  private:
   std::string call(protocol::Request request, std::chrono::milliseconds timeout, std::string_view verb);
-  protocol::Answer receive(detail::Clock::time_point deadline, std::string_view doing);
-  protocol::Answer await(detail::Clock::time_point deadline, std::string_view doing);
+  protocol::Answer receive(Deadline& deadline, std::string_view doing);
+  protocol::Answer await(Deadline& deadline, std::string_view doing);
 
   std::string prefix_;
   std::chrono::milliseconds timeout_;
   detail::TcpClient client_;
   std::atomic<bool> pumped_ = false;
+  bool unanswered_ = false;               // guarded by calling_
   std::mutex calling_, sending_, mutex_;  // one call at a time, one frame at a time, of the following
   std::condition_variable answered_;
   std::optional<protocol::Answer> answer_;

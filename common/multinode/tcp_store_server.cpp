@@ -51,7 +51,7 @@ constexpr milliseconds hello_timeout(5'000);
 constexpr milliseconds speaking(500);                           // see Run::waiting
 constexpr milliseconds tick_interval(50);                       // of the arbiters, while there is something to judge
 constexpr std::size_t most_runs = 4 << 10;                      // generations, each with an arbiter
-constexpr std::uint64_t longest_wait = std::uint64_t{1} << 40;  // ms, which deadline_in() accepts
+constexpr std::uint64_t longest_wait = std::uint64_t{1} << 40;  // ms, which a time point can hold
 
 [[noreturn]] void throw_listen(int error, const std::string& address, std::uint16_t port, const std::string& why = "") {
   throw std::system_error(error, std::generic_category(),
@@ -99,7 +99,10 @@ class TcpStoreServer::Implementation {
 
   bool linger(milliseconds timeout, std::size_t own) {
     std::unique_lock lock(mutex_);
-    return gone_.wait_until(lock, detail::deadline_in(timeout), [&] { return members_ <= own; });
+    Deadline deadline(timeout);
+    while (!gone_.wait_for(lock, deadline.left(), [&] { return members_ <= own; }))
+      if (deadline.passed()) return false;
+    return true;
   }
 
  private:
@@ -115,6 +118,7 @@ class TcpStoreServer::Implementation {
 
   // The ranks of one generation.
   struct Run {
+    std::string generation;
     detail::Arbiter arbiter;
     std::map<int, Id> connections;  // of the ranks that are here
     bool told = false;              // the verdict has been sent to the ranks that print it
@@ -184,8 +188,10 @@ class TcpStoreServer::Implementation {
   void serve() {
     std::array<epoll_event, 256> events{};
     while (true) {
+      const auto before = Clock::now();
       const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), pause());
       try {
+        if (const auto stopped = stopped_between(before, Clock::now()); stopped.count() > 0) postpone_timers(stopped);
         for (int i = 0; i < count; ++i) {
           const auto& event = events[static_cast<std::size_t>(i)];
           if (event.data.u64 == stop_id) return;
@@ -204,6 +210,14 @@ class TcpStoreServer::Implementation {
         tell_verdicts();
       } catch (const std::exception&) {  // out of memory, outside any connection: the next turn retries
       }
+    }
+  }
+
+  // This process was stopped, and perhaps its clients with it.
+  void postpone_timers(Clock::duration by) {
+    for (auto& [time, id] : std::exchange(timers_, {})) {
+      timers_.emplace(time + by, id);
+      if (const auto found = connections_.find(id); found != connections_.end()) found->second->deadline = time + by;
     }
   }
 
@@ -239,13 +253,15 @@ class TcpStoreServer::Implementation {
       for (const auto& [rank, id] : run.connections)
         (run.arbiter.speaks(rank) ? run.speakers : run.waiting).insert(rank);
       run.patience = Clock::now() + speaking;
-      for (const int rank : std::set(run.speakers)) push(run.connections.at(rank), verdict_for(run, rank));
+      for (const int rank : std::set(run.speakers)) push_verdict(run, rank);
     }
     std::erase_if(run.speakers, [&](int rank) { return !run.connections.contains(rank); });
     if (!run.speakers.empty() && Clock::now() < run.patience) return;
-    for (const int rank : std::exchange(run.waiting, {}))
-      if (const auto to = run.connections.find(rank); to != run.connections.end())
-        push(to->second, verdict_for(run, rank));
+    for (const int rank : std::exchange(run.waiting, {})) push_verdict(run, rank);
+  }
+  void push_verdict(Run& run, int rank) {  // unless the rank has left; a push may end another rank's connection
+    if (const auto to = run.connections.find(rank); to != run.connections.end())
+      push(to->second, verdict_for(run, rank));
   }
 
   static std::string verdict_for(Run& run, int rank) {
@@ -260,12 +276,12 @@ class TcpStoreServer::Implementation {
     });
   }
 
-  // The timeout for epoll_wait: milliseconds until the next timer; -1: none.
+  // The timeout for epoll_wait: milliseconds until the next timer, but at most a slice; -1: there is no timer.
   int pause() const {
     if (!ready_.empty()) return 0;
     if (timers_.empty()) return -1;
-    const auto left = std::chrono::ceil<milliseconds>(timers_.begin()->first - Clock::now()).count();
-    return static_cast<int>(std::clamp<decltype(left)>(left, 0, 1'000'000'000));
+    const auto left = std::chrono::ceil<milliseconds>(timers_.begin()->first - Clock::now());
+    return static_cast<int>(std::clamp(left, milliseconds(0), Deadline::slice).count());
   }
 
   // An error of one connection ends only that connection.
@@ -305,9 +321,9 @@ class TcpStoreServer::Implementation {
     connection.events = events;
   }
 
-  void set_deadline(Connection& connection, Clock::time_point deadline) {
-    connection.deadline = deadline;
-    timers_.emplace(deadline, connection.id);
+  void set_deadline(Connection& connection, milliseconds timeout) {
+    connection.deadline = Clock::now() + timeout;
+    timers_.emplace(*connection.deadline, connection.id);
   }
 
   void clear_deadline(Connection& connection) {
@@ -343,7 +359,7 @@ class TcpStoreServer::Implementation {
       if (strangers_.size() > most_strangers_) drop(*strangers_.begin());
       guarded(id, [this](Connection& fresh) {
         watch(EPOLL_CTL_ADD, fresh.fd.get(), fresh.id, fresh.events);
-        set_deadline(fresh, Clock::now() + hello_timeout);
+        set_deadline(fresh, hello_timeout);
         receive(fresh);  // its hello has usually arrived, so a flood of strangers does not push it out
       });
     }
@@ -397,6 +413,11 @@ class TcpStoreServer::Implementation {
     if (hello.rank >= 0) {
       if (runs_.size() >= most_runs && !runs_.contains(hello.generation)) throw protocol::Violation("too many runs");
       Run& run = runs_[hello.generation];
+      run.generation = hello.generation;
+      // Ids grow, so this is the later one of the two connections.
+      if (const auto first = run.connections.find(hello.rank);
+          run.arbiter.repeats(hello) && first != run.connections.end() && first->second < connection.id)
+        drop(Id{first->second});
       if (const auto why = run.arbiter.join(hello, Clock::now()); !why.empty()) return refuse(Status::taken, why);
       connection.run = &run;
       connection.rank = hello.rank;
@@ -512,9 +533,7 @@ class TcpStoreServer::Implementation {
       case Operation::get:
         connection.pending = std::move(request);
         if (!look(connection))
-          set_deadline(
-              connection,
-              detail::deadline_in(milliseconds(std::min<std::uint64_t>(connection.pending->timeout_ms, longest_wait))));
+          set_deadline(connection, milliseconds(std::min<std::uint64_t>(connection.pending->timeout_ms, longest_wait)));
         return;
       default:
         throw protocol::Violation("a second hello");
@@ -633,8 +652,16 @@ class TcpStoreServer::Implementation {
     if (connection->run) {
       connection->run->connections.erase(connection->rank);
       connection->run->arbiter.lose(connection->rank);
+      if (connection->run->connections.empty()) erase_keys_of(connection->run->generation);
     }
     if (connection->member) count_members(-1);
+  }
+
+  // The last rank of a generation has left. The store of mnrun outlives it, and serves the restarts.
+  void erase_keys_of(const std::string& generation) {
+    const auto end = values_.lower_bound(generation + char('/' + 1));
+    for (auto at = values_.lower_bound(generation + "/"); at != end; at = values_.erase(at))
+      stored_bytes_ -= at->second.bytes->size() + at->first.size() + overhead_of_key;
   }
 
   const Entry entry_;

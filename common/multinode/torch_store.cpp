@@ -46,7 +46,7 @@ class Message {
 };
 
 template <class Integer>
-Integer receive_number(detail::TcpClient& client, Clock::time_point deadline, std::string_view doing) {
+Integer receive_number(detail::TcpClient& client, Deadline& deadline, std::string_view doing) {
   std::array<char, sizeof(Integer)> bytes{};
   client.receive(bytes.data(), bytes.size(), deadline, doing);
   std::uint64_t value = 0;
@@ -55,7 +55,7 @@ Integer receive_number(detail::TcpClient& client, Clock::time_point deadline, st
   return static_cast<Integer>(value);
 }
 
-void greet_torch(detail::TcpClient& client, Clock::time_point deadline) {
+void greet_torch(detail::TcpClient& client, Deadline& deadline) {
   const auto nonce = static_cast<std::uint32_t>(::getpid());
   const auto hello =
       Message(Query::validate).number(validation_number).bytes() + Message(Query::ping).number(nonce).bytes();
@@ -70,13 +70,14 @@ TorchStore::TorchStore(const Endpoint& server, milliseconds timeout)
     : timeout_(timeout), client_(server, timeout, greet_torch) {}
 
 void TorchStore::set(const std::string& key, std::string_view value) {
-  client_.send(Message(Query::set).string(key).string(value).bytes(), detail::deadline_in(timeout_), "setting " + key);
+  Deadline deadline(timeout_);
+  client_.send(Message(Query::set).string(key).string(value).bytes(), deadline, "setting " + key);
   get(key, timeout_);  // a set has no answer
 }
 
 std::string TorchStore::get(const std::string& key, milliseconds timeout) {
   const auto doing = "waiting for " + detail::quoted(key);
-  const auto deadline = detail::deadline_in(timeout);
+  Deadline deadline(timeout);
   client_.send(Message(Query::wait).number(std::uint64_t{1}).string(key).bytes(), deadline, doing);
   char answer = 0;
   client_.receive(&answer, 1, deadline, doing);

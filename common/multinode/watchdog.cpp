@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <system_error>
 
 namespace multinode {
 
@@ -63,32 +64,55 @@ void Watchdog::fail(const std::string& reason, int status) {
 
 void Watchdog::watch() try {
   const milliseconds long_wait = std::min<milliseconds>(10s, timeout_ / 2);
-  std::uint64_t seen = 0, seen_outstanding = 0;
-  Clock::time_point since = Clock::now(), outstanding_since = since, beat, sign = since;
+  struct Seen {  // an operation, and when it was first seen
+    std::uint64_t number = 0;
+    Clock::time_point since = Clock::now();
+
+    milliseconds time(std::uint64_t latest, Clock::time_point now) {
+      if (std::exchange(number, latest) != latest) since = now;
+      return std::chrono::duration_cast<milliseconds>(now - since);
+    }
+  } program, world, device;
+  Clock::time_point now = Clock::now(), beat, sign = now;
+  // Also after a wait: no time passes here while this process is stopped.
+  const auto look_at_the_clock = [&] {
+    const Clock::time_point before = std::exchange(now, Clock::now());
+    for (auto* time : {&program.since, &world.since, &device.since, &sign}) *time += stopped_between(before, now);
+  };
+  const auto progress_in = [](protocol::Lane name, const Lane& lane, const Lane& other) {
+    return Progress{.sequence = lane.sequence.load(std::memory_order_acquire),
+                    .collectives = lane.collectives.load(std::memory_order_relaxed),
+                    .peer = lane.peer.load(std::memory_order_relaxed),
+                    .name = lane.name.load(std::memory_order_relaxed),
+                    .lane = name,
+                    .collectives_in_other_lane = other.collectives.load(std::memory_order_relaxed)};
+  };
   Progress told;
   for (int beats = 0;;) {
-    const Clock::time_point now = Clock::now();
-    const auto waited_since = [now](Clock::time_point then) {
-      return std::chrono::duration_cast<milliseconds>(now - then);
-    };
-    Progress mine;
-    mine.sequence = sequence_.load(std::memory_order_acquire);
-    mine.collectives = collectives_.load(std::memory_order_relaxed);
-    mine.peer = peer_.load(std::memory_order_relaxed);
-    mine.name = name_.load(std::memory_order_relaxed);
-    if (std::exchange(seen, mine.sequence) != mine.sequence) since = now;
-    milliseconds waited = mine.sequence % 2 == 1 ? waited_since(since) : 0ms;
+    look_at_the_clock();
+    Progress mine = progress_in(protocol::Lane::program, program_, world_),
+             worlds = progress_in(protocol::Lane::world, world_, program_);
+    const auto inside = [](const Progress& p) { return p.sequence % 2 == 1; };
+    milliseconds waited = program.time(mine.sequence, now);
+    const milliseconds in_world = world.time(worlds.sequence, now);
+    // The lane that has waited longest, or, if there is none, the one that was used last.
+    if (inside(worlds) ? !inside(mine) || world.since < program.since
+                       : !inside(mine) && (mine.sequence == 0 || world.since > program.since)) {
+      mine = std::move(worlds);
+      waited = in_world;
+    }
+    if (!inside(mine)) waited = 0ms;
     // What a device waits for is the reason of the process's own, shorter wait.
     const std::uint64_t number = outstanding_.number.load(std::memory_order_acquire);
-    if (std::exchange(seen_outstanding, number) != number) outstanding_since = now;
-    if (const auto its = waited_since(outstanding_since); number > 0 && its >= std::max(long_wait, waited)) {
+    if (const auto its = device.time(number, now); number > 0 && its >= std::max(long_wait, waited)) {
       waited = its;
-      mine = {.sequence = 2 * number + 1,
-              .collectives = outstanding_.collectives.load(std::memory_order_relaxed),
-              .peer = outstanding_.peer.load(std::memory_order_relaxed),
-              .name = outstanding_.name.load(std::memory_order_relaxed)};
+      mine = progress_in(protocol::Lane::program, program_, world_);
+      mine.sequence = 2 * number + 1;
+      mine.collectives = outstanding_.collectives.load(std::memory_order_relaxed);
+      mine.peer = outstanding_.peer.load(std::memory_order_relaxed);
+      mine.name = outstanding_.name.load(std::memory_order_relaxed);
     }
-    if (mine.sequence % 2 == 1) {
+    if (inside(mine)) {
       mine.waited_ms = static_cast<std::uint32_t>(waited.count());
       if (waited >= timeout_)
         mine.wait = Progress::Wait::expired;
@@ -107,11 +131,13 @@ void Watchdog::watch() try {
       beat = now;
       told = mine;
     }
-    if (const auto said = store_.pump(now + tick)) {
-      sign = Clock::now();
+    const auto said = store_.pump(tick);
+    look_at_the_clock();
+    if (said) {
+      sign = now;
       if (said->status == protocol::Status::notice) say(said->body);
       if (said->status == protocol::Status::verdict) end(protocol::parse_verdict(said->body));
-    } else if (Clock::now() - sign >= std::max(timeout_, silence)) {
+    } else if (now - sign >= std::max(timeout_, silence)) {
       end({identity_.speaks_without_store, exit_wrong,
            identity_.server + " is frozen, or cut off: no answer for " + detail::to_text(timeout_)});
     }
@@ -139,10 +165,14 @@ void Watchdog::end(const protocol::Verdict& verdict) {
   }
   // The process that serves the store stays until the others have read the verdict and left.
   if (identity_.serves) identity_.serves->linger(1s, left ? 0 : 1);
-  std::jthread limit([status] {
-    std::this_thread::sleep_for(abort_limit);
+  try {
+    std::thread([status] {
+      std::this_thread::sleep_for(abort_limit);
+      _exit(status);
+    }).detach();
+  } catch (const std::system_error&) {  // no memory or no permission for a thread: abort() might never return
     _exit(status);
-  });
+  }
   std::function<void()> abort;
   {
     const std::lock_guard lock(mutex_);

@@ -42,17 +42,25 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
+  // The operations of one thread at a time; see protocol::Lane.
+  struct Lane {
+    std::atomic<const char*> name{"start"};
+    std::atomic<int> peer{everyone};
+    std::atomic<std::uint64_t> collectives{0}, sequence{0};
+  };
+
   // Announces, while it lives, that this process is inside `name` with `peer` (a rank, everyone or nobody). One at a
-  // time, on any thread.
+  // time in a lane, on any thread.
   class Operation {
    public:
-    Operation(Watchdog& watchdog, const char* name, int peer) noexcept : watchdog_(watchdog) {
-      watchdog_.name_.store(name, std::memory_order_relaxed);
-      watchdog_.peer_.store(peer, std::memory_order_relaxed);
-      if (peer == everyone) bump(watchdog_.collectives_);
-      bump(watchdog_.sequence_);  // odd: inside
+    Operation(Watchdog& watchdog, const char* name, int peer) noexcept : Operation(watchdog.program_, name, peer) {}
+    Operation(Lane& lane, const char* name, int peer) noexcept : lane_(lane) {
+      lane_.name.store(name, std::memory_order_relaxed);
+      lane_.peer.store(peer, std::memory_order_relaxed);
+      if (peer == everyone) bump(lane_.collectives);
+      bump(lane_.sequence);  // odd: inside
     }
-    ~Operation() { bump(watchdog_.sequence_); }
+    ~Operation() { bump(lane_.sequence); }
     Operation(const Operation&) = delete;
     Operation& operator=(const Operation&) = delete;
 
@@ -61,17 +69,17 @@ class Watchdog {
     static void bump(std::atomic<std::uint64_t>& counter) noexcept {
       counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
-    Watchdog& watchdog_;
+    Lane& lane_;
   };
 
-  struct Announced {
+  struct Announced {  // in the program's lane
     const char* name = nullptr;
     int peer = everyone;
     std::uint64_t collectives = 0;  // so many operations with everyone, this one included
   };
   Announced last() const noexcept {
-    return {name_.load(std::memory_order_relaxed), peer_.load(std::memory_order_relaxed),
-            collectives_.load(std::memory_order_relaxed)};
+    return {program_.name.load(std::memory_order_relaxed), program_.peer.load(std::memory_order_relaxed),
+            program_.collectives.load(std::memory_order_relaxed)};
   }
 
   // The oldest operation that a device has been given and has not done: a wait like any other, even if no thread is
@@ -84,7 +92,9 @@ class Watchdog {
   }
 
   // `name` must outlive the watchdog: a string literal.
-  [[nodiscard]] Operation enter(const char* name, int peer = everyone) noexcept { return Operation(*this, name, peer); }
+  [[nodiscard]] Operation enter(const char* name, int peer = everyone) noexcept { return {program_, name, peer}; }
+  // For the World's own collectives, beside which the communicator's thread may be inside another one.
+  [[nodiscard]] Operation enter_world(const char* name) noexcept { return {world_, name, everyone}; }
 
   // `abort` makes the collective library give up. It is called once, when the process has to end, on the watchdog's
   // thread or, if the store is lost, in fail().
@@ -99,10 +109,7 @@ class Watchdog {
   void say(const std::string& text) const;
   [[noreturn]] void end(const protocol::Verdict& verdict);
 
-  std::atomic<const char*> name_{"start"};
-  std::atomic<int> peer_{everyone};
-  std::atomic<std::uint64_t> collectives_{0};
-  std::atomic<std::uint64_t> sequence_{0};
+  Lane program_, world_;
   struct {
     std::atomic<const char*> name{nullptr};
     std::atomic<int> peer{everyone};

@@ -33,8 +33,6 @@ namespace multinode {
 namespace {
 
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
-
 constexpr char loopback[] = "127.0.0.1";
 constexpr std::size_t longest_piece = 256 << 10;  // bytes of a gathered text in one value of the store
 constexpr int group_size = 256;                   // ranks that give their texts to rank 0 at the same time
@@ -61,7 +59,8 @@ std::jthread mpi_deadline(std::chrono::milliseconds limit, const std::string& wh
     std::mutex mutex;
     std::unique_lock lock(mutex);
     std::condition_variable_any wake;
-    if (wake.wait_for(lock, stop, limit, [&] { return stop.stop_requested(); })) return;
+    for (Deadline deadline(limit); !deadline.passed();)
+      if (wake.wait_for(lock, stop, deadline.left(), [&] { return stop.stop_requested(); })) return;
     std::cerr << who + " (host " + host_name() + "): MPI did not connect the ranks within " + detail::to_text(limit) +
                      ": check the firewall and the network interface (btl_tcp_if_include)\n"
               << std::flush;
@@ -131,9 +130,9 @@ void World::Implementation::meet_through(const Launch& launch, const Options& op
     std::tie(server, place) = serve_anywhere(launch);
     return tell(place);
   }
-  const Clock::time_point deadline = Clock::now() + options.timeout;
+  Deadline deadline(options.timeout);
   for (auto longest = 1000ms;; longest += 1000ms) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto left = deadline.all_left();
     place = ask(std::max(left, 1ms));
     hello.token = place.token;
     try {
@@ -316,7 +315,7 @@ std::string World::Implementation::take(const std::string& key, std::chrono::mil
 }
 
 std::string World::digest(const char* name, const std::string& value, const Digest& digest) {
-  const Watchdog::Operation inside = watchdog().enter(name);
+  const Watchdog::Operation inside = watchdog().enter_world(name);
   Implementation& impl = *implementation_;
   const std::string key = "gather/" + std::to_string(impl.gathers++) + "/";
   // The watchdog, which can name the late rank, ends the process before this limit.
@@ -360,11 +359,11 @@ int World::node_rank() const { return implementation_->node_rank; }
 int World::node_count() const { return implementation_->node_count; }
 int World::local_size() const { return implementation_->local_size; }
 const std::string& World::host(int rank) const {
-  const auto [at, unknown] = implementation_->hosts.try_emplace(rank);
-  if (unknown)
-    at->second = rank == this->rank() ? host_name()
-                                      : implementation_->store->get("host of rank " + std::to_string(rank), timeout());
-  return at->second;
+  auto& hosts = implementation_->hosts;
+  if (const auto known = hosts.find(rank); known != hosts.end()) return known->second;
+  return hosts[rank] = rank == this->rank()
+                           ? host_name()
+                           : implementation_->store->get("host of rank " + std::to_string(rank), timeout());
 }
 TcpStore& World::store() { return *implementation_->store; }
 Watchdog& World::watchdog() { return *implementation_->watchdog; }

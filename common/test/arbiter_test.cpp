@@ -19,7 +19,7 @@ class ArbiterTest : public ::testing::Test {
     }
   }
   void beat(int rank, std::uint64_t sequence, std::uint64_t collectives, Progress::Wait wait = {}, int peer = -1) {
-    arbiter_.beat(rank, {sequence, collectives, peer, 30'000, wait, "call"}, now_);
+    arbiter_.beat(rank, {sequence, collectives, peer, 30'000, wait, "call", {}, 0}, now_);
   }
   // Ticks for 3 s, calling `beats` every half second, until there is a verdict.
   template <class Beats>
@@ -124,6 +124,27 @@ TEST_F(ArbiterTest, ItsOwnFreezeIsNoFreezeOfTheRanks) {
     beat(1, 0, 0);
   });
   EXPECT_SAYS(text, "rank 1 (pid 1) is late");
+}
+
+// Its wait ended after the deadline, as when the run was suspended.
+TEST_F(ArbiterTest, ARankThatHasMovedOnIsNotLate) {
+  join(2);
+  beat(0, 3, 2, expired);
+  arbiter_.tick(now_);
+  EXPECT_EQ(verdict([&] { beat(0, 5, 3), beat(1, 5, 3); }), "");
+  EXPECT_FALSE(arbiter_.busy());
+}
+
+// Rank 1 is behind in the World's collectives, and ahead in those of its program.
+TEST_F(ArbiterTest, CollectivesAreComparedWithinALane) {
+  using multinode::protocol::Lane;
+  join(2);
+  const auto text = verdict([&] {
+    arbiter_.beat(0, {3, 2, -1, 30'000, expired, "barrier", Lane::world, 7}, now_);
+    arbiter_.beat(1, {19, 10, -1, 0, {}, "all_reduce", Lane::program, 1}, now_);
+  });
+  EXPECT_SAYS(text,
+              "rank 0 (pid 0) waits in barrier (collective number 2); rank 1 (pid 1) is late: it is in all_reduce");
 }
 
 TEST_F(ArbiterTest, AStallIsReportedOnceByAWaitingRank) {

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <random>
@@ -124,9 +125,25 @@ class Checker {
     same_bits<double>();
     same_bits<half>();
     same_bits<bfloat16>();
+    beside_started_operations(5);
     refusals();
     observer();
     c_.barrier();
+  }
+
+  // The World's collectives, and memory for later operations, while the communicator's thread works.
+  void beside_started_operations(int rounds) {
+    std::vector<float> data(100);
+    for (int round = 1; round <= rounds; ++round) {
+      std::ranges::fill(data, static_cast<float>(c_.rank() + round));
+      std::vector<Work> started;
+      for (int i = 0; i < 200; ++i) started.push_back(c_.start_all_reduce(std::span(data), Reduction::max));
+      for (int i = 0; i < 3; ++i) world_.barrier("a barrier of the World beside started operations");
+      if (round % 50 == 1) c_.allocate<float>(16);
+      for (Work& one : started) one.wait();
+      operations_ += started.size();
+      check("all_reduce beside the World", std::span(data), [&](std::size_t) { return float(c_.size() - 1 + round); });
+    }
   }
 
   int report() const {
@@ -452,8 +469,9 @@ void stop_in_finalize() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int corrupt = -1, leave = -1, freeze = -1, late = -1, lose = -1, signal = SIGKILL, shared = -1;
+  int corrupt = -1, leave = -1, freeze = -1, late = -1, lose = -1, beside = 0, signal = SIGKILL, shared = -1;
   std::size_t largest_count = 0;
+  std::string until;
   CommonOptions common;
   namespace po = boost::program_options;
   po::options_description options("communicator_check");
@@ -461,9 +479,12 @@ int main(int argc, char** argv) {
       "leave", po::value(&leave), "this rank throws during an operation that no other rank joins")(
       "freeze", po::value(&freeze), "mpi: this rank stops in MPI_Finalize")(
       "late", po::value(&late), "nccl: this rank sleeps while the others synchronise a CUDA stream")(
+      "beside", po::value(&beside),
+      "only use the World beside started operations, and then compute for this many seconds")(
       "lose", po::value(&lose), "this rank gets --signal, while the others wait for it in memory that they share")(
       "signal", po::value(&signal)->default_value(signal))(
       "shared", po::value(&shared), "exit with 1 unless the ranks share memory (1), or do not (0)")(
+      "until", po::value(&until), "only reduce, until this file exists")(
       "largest-count", po::value(&largest_count), "mpi: most elements in one call, to test splitting of blocks");
   return run({"communicator_check", options, common, [&] { parse_backend(common.backend); }}, argc, argv,
              [&](World& world) {
@@ -490,6 +511,15 @@ int main(int argc, char** argv) {
                  return cudaStreamSynchronize(nullptr) == cudaSuccess ? 0 : 1;
                }
 #endif
+               if (!until.empty()) {
+                 if (world.rank() == 0) std::cout << "started" << std::endl;
+                 for (float end = 0; end == 0;) {
+                   data[0] = std::filesystem::exists(until) ? 1 : 0;
+                   communicator->all_reduce(std::span(data), Reduction::max);
+                   end = data[0];
+                 }
+                 return 0;
+               }
                if (leave == world.rank()) {
                  Work joined = communicator->start_all_reduce(std::span(data));
                  const Work alone =
@@ -512,6 +542,11 @@ int main(int argc, char** argv) {
                  communicator->all_reduce(block);
                }
                Checker checker(world, *communicator, corrupt);
+               if (beside > 0) {
+                 checker.beside_started_operations(500);
+                 std::this_thread::sleep_for(std::chrono::seconds(beside));
+                 return checker.report();
+               }
                checker.everything();
                return checker.report();
              });

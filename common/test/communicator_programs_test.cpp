@@ -1,7 +1,8 @@
 // The backends of Communicator in whole programs that fail.
 #include <multinode/device.hpp>
+#include <testing/emulated_gpu.hpp>
 #include <testing/faults.hpp>
-#include <testing/host_nccl.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -47,6 +48,21 @@ TEST_P(Ranks, OneThatIsLostInSharedMemoryIsNamed) {
   }
 }
 
+// Each thread announces its own operations. After all of them a rank computes for longer than the deadline.
+TEST_P(Ranks, TheWorldIsUsedBesideStartedOperations) {
+  const testing::Result result = testing::run(ranks(GetParam(), 2, {"--timeout", "2", "--beside", "7"}));
+  EXPECT_EQ(result.status, 0) << result.all();
+}
+
+// By `scontrol suspend`, Ctrl-Z or a laptop's lid: inside collectives of the library, for three timeouts.
+TEST_P(Ranks, ASuspendedRunContinues) {
+  const testing::TemporaryFolder folder;
+  std::vector<std::string> command = ranks(GetParam(), 3, {"--timeout", "4", "--until", folder / "end"});
+  command.insert(command.begin(), {SUSPEND, "12", "started", folder / "end"});
+  const testing::Result result = testing::run(command);
+  EXPECT_EQ(result.status, 0) << result.all();
+}
+
 TEST_P(Ranks, WithoutSharedMemoryTheyReduceAsWell) {
   std::vector<std::string> command = ranks(GetParam(), 3, {"--shared", "0"});
   command.insert(command.begin(), {"bash", "-c", "ulimit -f 30000; exec \"$@\"", "bash"});
@@ -85,7 +101,7 @@ TEST(MpiRanks, OneThatStopsInMpiFinalizeIsNamed) {
 }
 #endif
 
-#ifdef HOST_NCCL
+#ifdef EMULATED_GPU
 // The other ranks wait in cudaStreamSynchronize, which nothing announces.
 TEST(NcclRanks, OneThatTheGpusWaitForIsNamed) {
   const std::string waits =
@@ -95,7 +111,7 @@ TEST(NcclRanks, OneThatTheGpusWaitForIsNamed) {
                                       {SIGKILL, "rank 1 \\(.*\\) is gone"}}) {
     testing::Ranks ranks(testing::Starter::bare, 3,
                          {PATH_communicator_check, "--backend", "nccl", "--timeout", "4", "--late", "1"},
-                         testing::on_host_nccl());
+                         testing::on_emulated_gpus());
     ASSERT_TRUE(ranks.wait_for("waiting"));
     if (signal) ranks.signal(1, signal);
     const auto end = ranks.wait();
@@ -104,15 +120,28 @@ TEST(NcclRanks, OneThatTheGpusWaitForIsNamed) {
   }
 }
 
-TEST(Refusal, NcclWithoutStandIns) {
-  for (const auto& [devices, says] :
-       {std::pair("", "set HOST_NCCL_DEVICES=N to use N stand-ins"),
-        {"four", "HOST_NCCL_DEVICES must be a number of devices from 0 to 64, not 'four'"}}) {
-    auto environment = testing::on_host_nccl();
-    environment["HOST_NCCL_DEVICES"] = devices;
+TEST(Refusal, NcclWithoutEmulatedGpus) {
+  for (const auto& [devices, says] : {std::pair("", "set EMULATED_GPUS=N to use N emulated GPUs"),
+                                      {"four", "EMULATED_GPUS must be a number of devices from 0 to 64, not 'four'"}}) {
+    auto environment = testing::on_emulated_gpus();
+    environment["EMULATED_GPUS"] = devices;
     const testing::Result result = testing::run({PATH_communicator_check, "--backend", "nccl"}, environment);
     EXPECT_EQ(result.status, 77) << result.all();
     EXPECT_SAYS(result.err, says);
+  }
+}
+#endif
+
+#ifdef EMULATED_GPU
+// Without Fabric Manager, for example. No backend must take the machine for one without a GPU.
+TEST(Refusal, AGpuThatCudaCannotUse) {
+  auto environment = testing::on_emulated_gpus();
+  environment["EMULATED_GPU_FAULT"] = "device:802";
+  for (const char* backend : {"auto", "nccl"}) {
+    const testing::Result result = testing::run({PATH_communicator_check, "--backend", backend}, environment);
+    EXPECT_EQ(result.status, 1) << result.all();
+    EXPECT_SAYS(result.err, "cudaErrorSystemNotReady");
+    EXPECT_SAYS(result.err, "is Fabric Manager running");
   }
 }
 #endif

@@ -2,11 +2,15 @@
 #include <multinode/check.hpp>
 #include <multinode/communicator_backends.hpp>
 #include <multinode/shared_memory.hpp>
+#ifdef MULTINODE_HAVE_GLOO
+#include <multinode/gloo_store.hpp>
+#endif
 
 #include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <set>
 #include <thread>
@@ -197,6 +201,35 @@ TEST(DataType, TypesSizesAndNames) {
   EXPECT_EQ(names.size(), data_types.size());
   EXPECT_THROW(size_of(static_cast<DataType>(data_types.size())), std::invalid_argument);
 }
+
+#ifdef MULTINODE_HAVE_GLOO
+// 1,000 ranks, whose addresses as Gloo writes them are 136 MB.
+TEST(GlooStore, KeepsOneAddressOfEachRank) {
+  using namespace std::chrono_literals;
+  TcpStoreServer server;
+  TcpStore client({"127.0.0.1", server.port()}, 60s);
+  GlooStore store(client, 60s);
+  std::vector<char> addresses;
+  for (int i = 0; i < 999; ++i) {
+    std::array<char, 136> one{"the listener's socket address"};
+    const std::int64_t number = 5 + i;
+    std::memcpy(one.data() + 128, &number, sizeof number);
+    addresses.insert(addresses.end(), one.begin(), one.end());
+  }
+  std::vector<char> differ = addresses;
+  differ[136 * 500 + 3] ^= 1;
+  for (const auto& value :
+       {addresses, differ, std::vector<char>(), std::vector<char>(135, '='), std::vector<char>(136)}) {
+    store.set("rank", value);
+    EXPECT_EQ(store.get("rank"), value);
+    EXPECT_LT(client.get("gloo/rank", 0ms).size(), value == addresses ? 200 : value.size() + 2);
+  }
+  for (const char* wrong : {"", "999", "999 short", "99999999999 ", "-1 "}) {
+    client.set("gloo/rank", wrong + std::string(*wrong && wrong[std::strlen(wrong) - 1] == ' ' ? 136 : 0, 'x'));
+    EXPECT_THROW(store.get("rank"), std::runtime_error) << wrong;
+  }
+}
+#endif
 
 TEST(Backend, Names) {
   for (const Backend backend : {Backend::automatic, Backend::mpi, Backend::nccl, Backend::gloo})

@@ -6,18 +6,23 @@
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/wait.h>
+
 #include <array>
 #include <future>
 #include <string>
+#include <system_error>
 
 namespace {
 
 using namespace multinode;
 
 bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+int open_null() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 TEST(Descriptor, ClosesItsFileOnce) {
-  Descriptor first(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Descriptor first(open_null());
   const int number = first.get();
   ASSERT_TRUE(first && is_open(number));
   Descriptor second = std::move(first);
@@ -25,11 +30,11 @@ TEST(Descriptor, ClosesItsFileOnce) {
   second = Descriptor();
   EXPECT_FALSE(second || is_open(number));
   {
-    const Descriptor third(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const Descriptor third(open_null());
     ASSERT_EQ(third.get(), number);
   }
   EXPECT_FALSE(is_open(number));
-  Descriptor released(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Descriptor released(open_null());
   const Descriptor owner(released.release());
   EXPECT_FALSE(released);
   EXPECT_TRUE(is_open(owner.get()));
@@ -136,6 +141,28 @@ TEST(ChildProcess, GetsOnlyItsDescriptors) {
   EXPECT_EQ(ending.status, 0);
   output_of({.arguments = {"test", "-e", open}, .only_these = true}, ending);
   EXPECT_EQ(ending.status, 1);
+  // One that has its number already, and is closed at an exec.
+  const Descriptor null(open_null());
+  for (const bool only_these : {false, true}) {
+    ChildCommand command{.arguments = {"test", "-e", "/proc/self/fd/3"}, .only_these = only_these};
+    const int kept = dup(3);  // -1: 3 was free
+    ASSERT_EQ(dup3(null.get(), 3, O_CLOEXEC), 3);
+    command.descriptors = {0, 1, 2, 3};
+    EXPECT_EQ(ChildProcess(command).wait().status, 0) << only_these;
+    if (kept >= 0) dup3(kept, 3, O_CLOEXEC);
+    close(kept >= 0 ? kept : 3);
+  }
+}
+
+// As after `trap '' CHLD` in a shell. The kernel then keeps no ending.
+TEST(ChildProcess, EndsWhereSigchldWasIgnored) {
+  const auto before = signal(SIGCHLD, SIG_IGN);
+  ChildProcess process({.arguments = {"sh", "-c", "exit 3"}});
+  EXPECT_EQ(process.wait().status, 3);
+  ChildProcess reaped({.arguments = {"true"}});
+  ASSERT_EQ(waitpid(reaped.pid(), nullptr, 0), reaped.pid());
+  EXPECT_THROW(reaped.wait(), std::system_error);  // not an endless loop
+  signal(SIGCHLD, before);
 }
 
 TEST(ChildProcess, AGroupIsKilledWithTheObject) {

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -122,6 +123,10 @@ std::string length(std::uint32_t count) {
 // A server that is not a store: it sends `answer` on each connection, and keeps it open.
 class FakeServer {
  public:
+  // Says more on the connection that came last.
+  void send_more(const std::string& more) const {
+    EXPECT_EQ(::send(latest_, more.data(), more.size(), MSG_NOSIGNAL), static_cast<ssize_t>(more.size()));
+  }
   explicit FakeServer(const std::string& answer) : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address = loopback(0);
     socklen_t size = sizeof address;
@@ -131,8 +136,10 @@ class FakeServer {
       throw std::system_error(errno, std::generic_category(), "listen");
     port_ = ntohs(address.sin_port);
     thread_ = std::thread([this, answer] {
-      while (const Descriptor& fd = kept_.emplace_back(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)))
+      while (const Descriptor& fd = kept_.emplace_back(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC))) {
+        latest_ = fd.get();
         EXPECT_EQ(::send(fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL), static_cast<ssize_t>(answer.size()));
+      }
     });
   }
   ~FakeServer() {
@@ -145,6 +152,7 @@ class FakeServer {
   Descriptor listener_;
   std::uint16_t port_ = 0;
   std::vector<Descriptor> kept_;
+  std::atomic<int> latest_ = -1;
   std::thread thread_;
 };
 
@@ -182,9 +190,10 @@ TEST(TcpStoreServer, SpeaksIPv6AndNames) {
 
 TEST(TcpStoreServer, NothingFromTheNetworkDrivesATerminal) {
   TcpStoreServer server;
-  const protocol::Hello hello{.rank = 0, .world_size = 1, .where = "\x1b[2J\n\x9b"};
+  const protocol::Hello hello{.rank = 0, .world_size = 1, .where = "\x1b[2J\n\x9b"},
+      another{.rank = 0, .world_size = 1};
   TcpStore first(endpoint_of(server), 60s, hello);
-  EXPECT_SAYS(error_text<RankTaken>([&] { TcpStore(endpoint_of(server), 60s, hello); }), "taken by ?[2J ?");
+  EXPECT_SAYS(error_text<RankTaken>([&] { TcpStore(endpoint_of(server), 60s, another); }), "taken by ?[2J ?");
 }
 
 class Store : public ::testing::Test {
@@ -346,6 +355,42 @@ TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
     // A late answer would be taken for that of the next request.
     EXPECT_THROW(store.set("k", "v"), StoreLost);
   }
+}
+
+// Also where another thread receives.
+TEST(TcpStore, ALateAnswerIsNotThatOfTheNextRequest) {
+  const FakeServer late(welcome());
+  TcpStore store(late.endpoint(), 100ms);
+  store.start_pump();
+  const std::jthread receiver([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) store.pump(10ms);
+  });
+  EXPECT_THROW(store.get("a", 100ms), StoreTimeout);
+  late.send_more(encode(protocol::Status::done, std::string_view("value of a")));
+  std::this_thread::sleep_for(100ms);  // the answer may arrive before or after the next request
+  EXPECT_THROW(store.get("b", 100ms), StoreLost);
+}
+
+// mnrun's store serves all starts of a run. 128 ranks of Gloo filled it before start 60.
+TEST(TcpStoreServer, ForgetsARunWhenItsLastRankHasLeft) {
+  TcpStoreServer server;
+  TcpStore other(endpoint_of(server), 60s);
+  other.set("run/0", "1");
+  other.set("run/00/key", "2");
+  const std::string value(protocol::max_value, 'x');
+  for (int start = 0; start < 3; ++start) {
+    const auto rank = [&](int number) {
+      return TcpStore(endpoint_of(server), 60s,
+                      {.generation = "run/" + std::to_string(start), .rank = number, .world_size = 2});
+    };
+    TcpStore first = rank(0), second = rank(1);
+    for (int i = 0; i < 100; ++i) first.set("large " + std::to_string(i), value);
+    first.goodbye();
+    EXPECT_EQ(second.get("large 99", 60s), value) << "one is still here";
+    second.goodbye();
+    EXPECT_TRUE(server.linger(60s, 1));
+  }
+  EXPECT_EQ(other.get("run/0", 0ms) + other.get("run/00/key", 0ms), "12");
 }
 
 TEST(TcpStore, OtherServersAreRecognised) {

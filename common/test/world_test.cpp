@@ -1,17 +1,21 @@
 // World, Watchdog and run(), in whole programs.
 #include <multinode/tcp_store.hpp>
+#include <multinode/world.hpp>
 #include <testing/faults.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <list>
+#include <thread>
 
 namespace {
 
@@ -196,7 +200,7 @@ TEST(World, StrangersDisturbNobody) {
     ASSERT_TRUE(group.processes[0]->wait_for("step 10\n"));
 
     const multinode::Endpoint port{"127.0.0.1", static_cast<std::uint16_t>(std::stoi(group.port))};
-    const auto connect = [](auto&, auto) {};
+    const auto connect = [](auto&, auto&) {};
     std::list<multinode::detail::TcpClient> idle;
     for (int c = 0; c < 1000; ++c) idle.emplace_back(port, 60s, connect);
     std::mt19937 random(static_cast<unsigned>(i));
@@ -208,7 +212,8 @@ TEST(World, StrangersDisturbNobody) {
          {noise, magic + noise, magic + std::string(4, '\xff') + noise, magic + hello + noise,
           magic + hello + encode(multinode::protocol::Request{multinode::protocol::Operation::fail, {}, "a lie"})}) {
       multinode::detail::TcpClient stranger(port, 60s, connect);
-      stranger.send(bytes, std::chrono::steady_clock::now() + 60s, "disturbing");
+      multinode::Deadline deadline(60s);
+      stranger.send(bytes, deadline, "disturbing");
     }
     using multinode::TcpStore;
     EXPECT_THROW(TcpStore(port, 60s), multinode::StoreRefused) << "without a token";
@@ -351,6 +356,68 @@ TEST(Watchdog, AStoppedRankMayContinueBeforeTheDeadline) {
   EXPECT_FALSE(ranks.wait_for("frozen", 1500ms));
   ranks.signal(1, SIGCONT);
   EXPECT_TRUE(ranks.wait_for("step (3000)\n"));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need memory of their own
+// A verdict comes when the process has no memory left for a thread.
+TEST(Watchdog, EndsItsProcessWithoutANewThread) {
+  const TemporaryFolder folder;
+  Group group(2, {"--until", folder / "never"});
+  ASSERT_TRUE(group.processes[0]->wait_for("step 50\n"));
+  const pid_t pid = group.processes[0]->pid();
+  std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
+  rlim_t pages = 0;
+  ASSERT_TRUE(file >> pages);
+  const rlim_t bytes = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (200 << 10);
+  const rlimit limit{bytes, bytes};
+  ASSERT_EQ(prlimit(pid, RLIMIT_AS, &limit, nullptr), 0);
+  group.processes[1]->signal(SIGKILL);
+  const Result result = group.processes[0]->wait();
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_SAYS_ONCE(result.err, "rank 1 (host ");
+}
+#endif
+
+TEST(Watchdog, TwoThreadsAnnounceTheirOwnOperations) {
+  multinode::World world("world_test", multinode::Launch{}, multinode::World::Options{});
+  const auto before = world.watchdog().last().collectives;
+  constexpr std::uint64_t times = 1'000'000;
+  {
+    const std::jthread other([&] {
+      for (std::uint64_t i = 0; i < times; ++i) const auto inside = world.watchdog().enter_world("its own");
+    });
+    for (std::uint64_t i = 0; i < times; ++i) const auto inside = world.watchdog().enter("of the program");
+  }
+  EXPECT_EQ(world.watchdog().last().collectives, before + times);
+}
+
+// As by `scontrol suspend`: all processes, for longer than the deadline and the time in which the server must answer.
+TEST(Watchdog, ASuspendedRunContinues) {
+  const TemporaryFolder folder;
+  const std::string end = folder / "end";
+  const Result result =
+      run({SUSPEND, "12", "step 50", end, COMMUNICATOR_RANKS, "3", program, "--timeout", "4", "--until", end});
+  EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_SAYS_ONCE(result.out, "rank 2 of 3");
+}
+
+// The rank's connection waits for the answer to its hello, as when the store's process was frozen: its process comes
+// again.
+TEST(World, ARankThatConnectsAgainIsNotRefusedBecauseOfItself) {
+  multinode::TcpStoreServer server("127.0.0.1", 0, {.token = "t", .ranks_only = true});
+  const multinode::protocol::Hello hello{"t", "run/0", 1, 2, 1000, "host h, pid 7", "h"};
+  const multinode::Endpoint place{"127.0.0.1", server.port()};
+  const multinode::TcpStore first(place, 60s, hello);
+  multinode::TcpStore second(place, 60s, hello);
+  second.start_pump();
+  EXPECT_TRUE(second.tell({.operation = multinode::protocol::Operation::beat, .status = 1}, true));
+  EXPECT_EQ(second.pump(60s).value().status, multinode::protocol::Status::pulse);
+  EXPECT_THROW(multinode::TcpStore(place, 60s, hello), multinode::RankTaken) << "the rank has sent a heartbeat";
+  auto another = hello;
+  another.rank = 0;
+  const multinode::TcpStore third(place, 60s, another);
+  another.where = "host h, pid 8";
+  EXPECT_THROW(multinode::TcpStore(place, 60s, another), multinode::RankTaken) << "another process";
 }
 
 }  // namespace

@@ -127,9 +127,7 @@ Findings look_at_gpu(int device, double seconds, bool corrupt) {
   const std::string name = "gpu" + std::to_string(device) + "_";
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total));
-  const char* const stand_in = multinode::stand_in();
-  std::size_t pairs = free / 20 * 19 / (2 * chunk);  // CUDA and its libraries need some
-  if (stand_in) pairs = std::min<std::size_t>(pairs, 2);
+  const std::size_t pairs = free / 20 * 19 / (2 * chunk);  // CUDA and its libraries need some
   if (pairs == 0)
     return {faulty(name + "memory",
                    "GPU " + std::to_string(device) + " has no memory free: end what uses it (nvidia-smi)")};
@@ -142,12 +140,11 @@ Findings look_at_gpu(int device, double seconds, bool corrupt) {
   check(cudaDeviceGetPCIBusId(pci, sizeof pci, device));
   Finding memory{name + "memory", wrong.count,      "wrong words",
                  "equal",         wrong.count == 0, fmt::format("{} of {} MiB", done * 2 * chunk >> 20, total >> 20)};
-  if (stand_in) memory.why += std::string(", ") + stand_in;
   if (wrong.count != 0)
     memory.why = "GPU " + std::to_string(device) + " (" + pci + "): " + to_text(wrong) +
                  "; replace it if that comes again (nvidia-smi -q -d ECC, dmesg: Xid)";
   Findings all{memory};
-  if (stand_in) return all;
+  if (multinode::emulated_gpus()) return all;                                           // their rates mean nothing
   const std::size_t half = std::min<std::size_t>(pairs * chunk, std::size_t{1} << 30);  // more than a cache holds
   const auto add = [&](const char* what, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     all.push_back({name + what, test.rate(to, from, bytes, kind, seconds / 6), "GB/s", "more", true, ""});

@@ -73,9 +73,9 @@ std::vector<std::string> interfaces() {
 }
 
 #ifdef MULTINODE_HAVE_CUDA
-std::vector<std::string> gpus() {
+std::vector<std::string> gpus(int count) {
   std::vector<std::string> names;
-  for (int device = 0; device < multinode::device_count(); ++device) {
+  for (int device = 0; device < count; ++device) {
     cudaDeviceProp properties{};
     multinode::check(cudaGetDeviceProperties(&properties, device));
     names.push_back(properties.name + std::string(" ") + gib(static_cast<double>(properties.totalGlobalMem)));
@@ -238,14 +238,16 @@ Findings look_at_devices(const std::filesystem::path& sysfs) {
   }
   std::optional<int> gpus_of_cuda;
 #ifdef MULTINODE_HAVE_CUDA
-  if (!multinode::stand_in() && !std::getenv("CUDA_VISIBLE_DEVICES")) gpus_of_cuda = multinode::device_count();
+  std::string error;
+  const int devices = multinode::device_count(&error);
+  if (!std::getenv("CUDA_VISIBLE_DEVICES") && error.empty()) gpus_of_cuda = devices;
 #endif
   for (Finding& finding : look_at_pci(sysfs, gpus_of_cuda)) all.push_back(std::move(finding));
 #ifdef MULTINODE_HAVE_CUDA
-  const std::vector<std::string> names = gpus();
+  const std::vector<std::string> names = gpus(devices);
   all.push_back({"gpus", or_none(names), "", "equal", true, ""});
   if (names.empty()) all.back().ok = std::nullopt, all.back().why = "CUDA sees no GPU";
-  if (const char* text = multinode::stand_in()) all.back().why = text;
+  if (!error.empty()) all.back().ok = false, all.back().why = error;
 #else
   all.push_back(absent("gpus", "built without CUDA"));
 #endif

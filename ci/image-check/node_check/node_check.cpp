@@ -60,7 +60,8 @@ std::vector<std::string> other_nodes(const World& world) {
 std::vector<int> own_gpus(World& world) {
   json seen = json::array();
 #ifdef MULTINODE_HAVE_CUDA
-  for (int device = 0; device < multinode::device_count(); ++device) {
+  std::string error;  // look_at_devices() reports it
+  for (int device = 0; device < multinode::device_count(&error); ++device) {
     char pci[32] = {};
     multinode::check(cudaDeviceGetPCIBusId(pci, sizeof pci, device));
     seen.push_back(pci);

@@ -49,6 +49,13 @@ TEST(Processes, OfSeveralTheFirstThatIsNotRight) {
   EXPECT_EQ(run({shell("exit 0"), shell("sleep 0.3; exit 4")}, folder).exit_status, 4);
 }
 
+TEST(Processes, EndWhereSigchldWasIgnored) {  // by `trap '' CHLD` in a shell
+  const TemporaryFolder folder;
+  const auto before = signal(SIGCHLD, SIG_IGN);
+  EXPECT_EQ(run({shell("exit 4")}, folder).exit_status, 4);
+  signal(SIGCHLD, before);
+}
+
 TEST(Processes, DeadlineEndsWhatIgnoresTermination) {
   const TemporaryFolder folder;
   const auto outcome =

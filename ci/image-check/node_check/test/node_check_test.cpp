@@ -1,5 +1,5 @@
 // node_check as image-check runs it.
-#include <testing/host_nccl.hpp>
+#include <testing/emulated_gpu.hpp>
 #include <testing/json_lines.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
@@ -116,25 +116,32 @@ TEST(NodeCheckProgram, WrongOptionsAreRefused) {
   }
 }
 
-#ifdef HOST_NCCL
+#ifdef EMULATED_GPU
 
-TEST(NodeCheckProgram, GpusAreSharedOutAndSaidToBeStandIns) {
+TEST(NodeCheckProgram, GpusAreSharedOut) {
   const TemporaryFolder folder;
   const Result result =
-      run(ranks(2, {"--only", "gpu", "--only", "devices", "--json", folder / "result"}), on_host_nccl(3));
+      run(ranks(2, {"--only", "gpu", "--only", "devices", "--json", folder / "result"}), on_emulated_gpus(3));
   EXPECT_EQ(result.status, 0) << result.all();
   const std::vector<json> lines = json_lines(folder / "result");
   for (const char* what : {"gpu0_memory", "gpu1_memory", "gpu2_memory"}) {
     const std::vector<json> found = with(lines, what);
     ASSERT_EQ(found.size(), 1u) << what << result.all();
     EXPECT_EQ(found[0].at("value"), 0);
-    EXPECT_SAYS(found[0].at("why").get<std::string>(), "stand-in");
   }
   EXPECT_EQ(occurrences(result.out, "GB/s"), 0u) << result.out;
 }
 
+TEST(NodeCheckProgram, AGpuThatCudaCannotUseIsAFault) {
+  auto environment = on_emulated_gpus(1);
+  environment["EMULATED_GPU_FAULT"] = "device:802";
+  const Result result = run(command({"--only", "devices"}), environment);
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_SAYS(result.all(), "cudaErrorSystemNotReady");
+}
+
 TEST(NodeCheckProgram, AWrongBitOfGpuMemoryIsNamed) {
-  const Result result = run(command({"--only", "gpu", "--corrupt", "0"}), on_host_nccl(1));
+  const Result result = run(command({"--only", "gpu", "--corrupt", "0"}), on_emulated_gpus(1));
   EXPECT_EQ(result.status, 1) << result.all();
   EXPECT_SAYS(result.err, "word 1234 is 0x");
   EXPECT_SAYS(result.err, ": bit 3;");

@@ -1,0 +1,94 @@
+// The programs with --backend nccl, as on GPUs, on emulated ones (common/emulated-gpu). A training must end as on the
+// CPU, but for roundings, and with the same bits whether its steps are graphs, or it was interrupted.
+#include "fashion_mnist_ways.hpp"
+
+#include <testing/emulated_gpu.hpp>
+
+#include <regex>
+
+#if defined(EMULATED_GPU) && defined(PATH_mnrun) && defined(DDP_ON_GPU)
+namespace emulated_gpu_test {
+
+class OnEmulatedGpus : public ::testing::Test {
+ protected:
+  static Result start(int ranks, std::vector<std::string> words, bool on_gpus = true) {
+    words.insert(words.begin(), {PATH_mnrun, "--standalone", "--nproc-per-node", std::to_string(ranks)});
+    words.insert(words.end(), {"--backend", on_gpus ? "nccl" : "gloo"});
+    return on_gpus ? run(words, on_emulated_gpus()) : run(words);
+  }
+  static Result train(int ranks, const Settings& settings, bool on_gpus = true) {
+    return start(ranks, command(PATH_fashion_mnist, learn(settings)), on_gpus);
+  }
+  static std::string found(const Result& result, const std::string& pattern) {
+    EXPECT_EQ(result.status, 0) << result.all();
+    std::smatch match;
+    const bool is_there = std::regex_search(result.out, match, std::regex(pattern));
+    EXPECT_TRUE(is_there) << result.all();
+    return is_there ? match[1].str() : "0";
+  }
+  static std::string parameters(const Result& result) { return found(result, "parameters: ([0-9a-f]{16}) on every"); }
+  static double loss(const Result& result, const std::string& pattern = "epoch 3: loss ([0-9.]+)") {
+    return std::stod(found(result, pattern));
+  }
+  // Losses are printed with 4 digits. Roundings change the last one at most.
+  static constexpr double close = 2e-3;
+};
+
+TEST_F(OnEmulatedGpus, FashionMnistEndsAsOnTheCpu) {
+  for (const std::string precision : {"float", "double"}) {
+    Settings settings{{"--precision", precision}, {"--min-accuracy", "90"}};
+    const Result result = train(2, settings);
+    EXPECT_SAYS(result.out, "emulated GPUs");
+    EXPECT_SAYS(result.out, "; 2 ranks, nccl, on GPUs\n");
+    EXPECT_NEAR(loss(result), loss(train(2, settings, false)), close);
+    settings.insert({"--cuda-graph", ""});
+    EXPECT_EQ(parameters(train(2, settings)), parameters(result)) << "NCCL's calls in a graph";
+  }
+}
+
+TEST_F(OnEmulatedGpus, FashionMnistLearnsInEveryPrecision) {
+  for (const std::string precision : {"tf32", "bfloat16"})
+    parameters(train(3, {{"--precision", precision}, {"--cuda-graph", ""}, {"--min-accuracy", "90"}}));
+}
+
+// A checkpoint that is written on one kind of device is good on the other.
+TEST_F(OnEmulatedGpus, FashionMnistGoesOnFromCheckpointsOfEitherDevice) {
+  const Result whole = train(2, {{"--min-accuracy", "90"}});
+  for (const auto& [first, second] : {std::pair(true, true), {true, false}, {false, true}}) {
+    const TemporaryFolder folder;
+    Settings settings{{"--checkpoint", folder.path()}, {"--checkpoint-every", "5"}, {"--steps", "17"}};
+    parameters(train(2, settings, first));
+    settings.erase("--steps");
+    const Result result = train(2, settings, second);
+    EXPECT_SAYS(result.out, "step-0000000017.checkpoint, after step 17 of 33");
+    EXPECT_NEAR(loss(result), loss(whole), close) << first << second;
+    if (first && second) {
+      EXPECT_EQ(parameters(result), parameters(whole));
+    }
+  }
+}
+
+TEST_F(OnEmulatedGpus, FashionMnistNamesTheRankWhoseLossIsNotFinite) {
+  const Result result = train(3, {{"--nan", "1"}, {"--log-every", "1"}, {"--cuda-graph", ""}});
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_SAYS(result.err, "the loss of rank 1 is not finite in step 5; a smaller --learning-rate may help");
+}
+
+TEST_F(OnEmulatedGpus, TheOtherProgramsEndAsOnTheCpu) {
+  const struct {
+    std::vector<std::string> words;
+    std::string loss;
+  } cases[] = {
+      {{PATH_random_mlp, "--hidden-layers", "3", "--hidden-units", "64", "--batch-size", "16"},
+       "([0-9.]+) after 10 steps"},
+      {{PATH_train_ddp, "--epochs", "20", "--learning-rate", "0.01"}, "epoch 20: loss ([0-9.]+)"},
+      {{PATH_horovod_style, "--steps", "40"}, "step 40: loss ([0-9.]+)"},
+      {command(PATH_fashion_mnist, learn({{"--optimizer", "adam"}, {"--patience", "3"}})), "epoch 3: loss ([0-9.]+)"}};
+  for (const auto& c : cases)
+    for (const int ranks : {2, 3})
+      EXPECT_NEAR(loss(start(ranks, c.words), c.loss), loss(start(ranks, c.words, false), c.loss), close)
+          << c.words.front() << ", " << ranks << " ranks";
+}
+
+}  // namespace emulated_gpu_test
+#endif

@@ -1,0 +1,271 @@
+// Devices, their properties and errors.
+#include "identity.hpp"
+#include "runtime.hpp"
+
+#include <cuda_profiler_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+
+using namespace emulated_gpu;
+
+namespace {
+
+// Of compute capability 9.0, with few multiprocessors, because programs start blocks for each.
+cudaDeviceProp properties_of(int device) {
+  require_device(device);
+  const int physical = physical_device(device);
+  cudaDeviceProp own{};
+  std::strncpy(own.name, device_name, sizeof own.name - 1);
+  std::ranges::copy(uuid_bytes(physical), reinterpret_cast<unsigned char*>(own.uuid.bytes));
+  own.pciDeviceID = physical;
+  own.major = compute_major;
+  own.minor = compute_minor;
+  own.totalGlobalMem = device_memory;
+  own.totalConstMem = 65536;
+  own.sharedMemPerBlock = 48 << 10;
+  own.sharedMemPerBlockOptin = 227 << 10;
+  own.sharedMemPerMultiprocessor = 228 << 10;
+  own.reservedSharedMemPerBlock = 1 << 10;
+  own.regsPerBlock = own.regsPerMultiprocessor = 65536;
+  own.warpSize = 32;
+  own.multiProcessorCount = 8;
+  own.maxThreadsPerBlock = 1024;
+  own.maxThreadsPerMultiProcessor = 2048;
+  own.maxBlocksPerMultiProcessor = 32;
+  std::ranges::copy(std::array{1024, 1024, 64}, own.maxThreadsDim);
+  std::ranges::copy(std::array{0x7fffffff, 65535, 65535}, own.maxGridSize);
+  own.memPitch = 0x7fffffff;
+  own.textureAlignment = own.surfaceAlignment = 512;
+  own.texturePitchAlignment = 32;
+  own.l2CacheSize = 50 << 20;
+  own.memoryBusWidth = 5120;
+  own.asyncEngineCount = 3;
+  own.concurrentKernels = own.canMapHostMemory = own.unifiedAddressing = own.managedMemory = 1;
+  own.concurrentManagedAccess = own.cooperativeLaunch = own.memoryPoolsSupported = own.hostRegisterSupported = 1;
+  own.streamPrioritiesSupported = own.computePreemptionSupported = own.canUseHostPointerForRegisteredMem = 1;
+  own.globalL1CacheSupported = own.localL1CacheSupported = own.unifiedFunctionPointers = own.ECCEnabled = 1;
+  return own;
+}
+
+int attribute_of(int device, cudaDeviceAttr attribute) {
+  const cudaDeviceProp own = properties_of(device);
+  const auto number = [](auto value) { return static_cast<int>(value); };
+  const std::pair<cudaDeviceAttr, int> values[] = {
+      {cudaDevAttrMaxThreadsPerBlock, own.maxThreadsPerBlock},
+      {cudaDevAttrMaxBlockDimX, own.maxThreadsDim[0]},
+      {cudaDevAttrMaxBlockDimY, own.maxThreadsDim[1]},
+      {cudaDevAttrMaxBlockDimZ, own.maxThreadsDim[2]},
+      {cudaDevAttrMaxGridDimX, own.maxGridSize[0]},
+      {cudaDevAttrMaxGridDimY, own.maxGridSize[1]},
+      {cudaDevAttrMaxGridDimZ, own.maxGridSize[2]},
+      {cudaDevAttrMaxSharedMemoryPerBlock, number(own.sharedMemPerBlock)},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, number(own.sharedMemPerBlockOptin)},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, number(own.sharedMemPerMultiprocessor)},
+      {cudaDevAttrReservedSharedMemoryPerBlock, number(own.reservedSharedMemPerBlock)},
+      {cudaDevAttrTotalConstantMemory, number(own.totalConstMem)},
+      {cudaDevAttrWarpSize, own.warpSize},
+      {cudaDevAttrMaxPitch, number(own.memPitch)},
+      {cudaDevAttrMaxRegistersPerBlock, own.regsPerBlock},
+      {cudaDevAttrMaxRegistersPerMultiprocessor, own.regsPerBlock},
+      {cudaDevAttrClockRate, 1'000'000},
+      {cudaDevAttrMemoryClockRate, 1'000'000},
+      {cudaDevAttrTextureAlignment, number(own.textureAlignment)},
+      {cudaDevAttrSurfaceAlignment, number(own.textureAlignment)},
+      {cudaDevAttrTexturePitchAlignment, number(own.texturePitchAlignment)},
+      {cudaDevAttrMultiProcessorCount, own.multiProcessorCount},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, own.maxThreadsPerMultiProcessor},
+      {cudaDevAttrMaxBlocksPerMultiprocessor, own.maxBlocksPerMultiProcessor},
+      {cudaDevAttrGlobalMemoryBusWidth, own.memoryBusWidth},
+      {cudaDevAttrL2CacheSize, own.l2CacheSize},
+      {cudaDevAttrAsyncEngineCount, own.asyncEngineCount},
+      {cudaDevAttrPciDeviceId, own.pciDeviceID},
+      {cudaDevAttrComputeCapabilityMajor, own.major},
+      {cudaDevAttrComputeCapabilityMinor, own.minor},
+      {cudaDevAttrSingleToDoublePrecisionPerfRatio, 2},
+      {cudaDevAttrHostNumaId, -1},
+      {cudaDevAttrNumaId, -1},
+  };
+  static constexpr cudaDeviceAttr had[] = {cudaDevAttrGpuOverlap,
+                                           cudaDevAttrConcurrentKernels,
+                                           cudaDevAttrCanMapHostMemory,
+                                           cudaDevAttrUnifiedAddressing,
+                                           cudaDevAttrManagedMemory,
+                                           cudaDevAttrConcurrentManagedAccess,
+                                           cudaDevAttrCooperativeLaunch,
+                                           cudaDevAttrMemoryPoolsSupported,
+                                           cudaDevAttrHostRegisterSupported,
+                                           cudaDevAttrStreamPrioritiesSupported,
+                                           cudaDevAttrComputePreemptionSupported,
+                                           cudaDevAttrCanUseHostPointerForRegisteredMem,
+                                           cudaDevAttrGlobalL1CacheSupported,
+                                           cudaDevAttrLocalL1CacheSupported,
+                                           cudaDevAttrEccEnabled};
+  if (const auto* const found = std::ranges::find(values, attribute, &std::pair<cudaDeviceAttr, int>::first);
+      found != std::end(values))
+    return found->second;
+  return std::ranges::count(had, attribute) > 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = device_count();
+  return guarded(__func__, [] {});
+}
+cudaError_t cudaGetDevice(int* device) {
+  return guarded(__func__, [&] { *device = current_device; });
+}
+cudaError_t cudaSetDevice(int device) {
+  return guarded(__func__, [&] {
+    require_device(device);
+    current_device = device;
+  });
+}
+cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
+  return guarded(__func__, [&] { require_device(device); });
+}
+cudaError_t cudaSetDeviceFlags(unsigned) {
+  return guarded(__func__, [] {});
+}
+cudaError_t cudaGetDeviceFlags(unsigned* flags) {
+  return guarded(__func__, [&] { *flags = cudaDeviceScheduleAuto | cudaDeviceMapHost; });
+}
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
+  return guarded(__func__, [] {});
+}
+cudaError_t cudaDeviceSynchronize() {
+  return guarded(__func__, [] { wait_for_device(current_device); });
+}
+// Ends all streams, events and memory of the device. Variables of programs stay.
+cudaError_t cudaDeviceReset() {
+  return guarded(__func__, [] {
+    wait_for_device(current_device);
+    std::vector<void*> memory;
+    {
+      Machine& machine = Machine::get();
+      const Lock lock(machine.mutex);
+      std::erase_if(machine.events, [](cudaEvent_t event) { return event->device == current_device; });
+      std::erase_if(machine.streams, [](cudaStream_t stream) {
+        if (stream->device == current_device) stream->queue->close();
+        return stream->device == current_device;
+      });
+      for (const auto& [begin, one] : machine.memory)
+        if (one.device == current_device && one.kind != Allocation::variable)
+          memory.push_back(reinterpret_cast<void*>(begin));
+    }
+    for (void* const one : memory) cudaFree(one);
+  });
+}
+cudaError_t cudaProfilerStart() { return cudaSuccess; }
+cudaError_t cudaProfilerStop() { return cudaSuccess; }
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = has_device() ? CUDART_VERSION : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  return guarded(__func__, [&] { *properties = properties_of(device); });
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  return guarded(__func__, [&] { *value = attribute_of(device, attribute); });
+}
+cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
+  return guarded(__func__, [&] {
+    require_device(device);
+    std::snprintf(text, static_cast<std::size_t>(bytes), "%s", pci_bus_id(physical_device(device)).c_str());
+  });
+}
+cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* text) {
+  return guarded(__func__, [&] {
+    for (*device = 0; *device < device_count(); ++*device)
+      if (pci_bus_id(physical_device(*device)) == text) return;
+    refuse(cudaErrorInvalidDevice, fmt::format("no device {}", text));
+  });
+}
+
+// Peer access
+
+cudaError_t cudaDeviceCanAccessPeer(int* access, int device, int peer) {
+  return guarded(__func__, [&] {
+    require_device(device);
+    require_device(peer);
+    *access = device != peer;
+  });
+}
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int device, int peer) {
+  return guarded(__func__, [&] {
+    require_device(device);
+    require_device(peer);
+    if (device == peer) refuse(cudaErrorInvalidDevice, "the two devices are the same");
+    *value = attribute == cudaDevP2PAttrAccessSupported || attribute == cudaDevP2PAttrNativeAtomicSupported;
+  });
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  return locked(__func__, [&](Machine& machine) {
+    require_device(peer);
+    if (peer == current_device) refuse(cudaErrorInvalidDevice, "a device is not its own peer");
+    if (flags) refuse(cudaErrorInvalidValue, "the flags must be 0");
+    if (!machine.peers.insert({current_device, peer}).second)
+      refuse(cudaErrorPeerAccessAlreadyEnabled,
+             fmt::format("device {} already has access to device {}", current_device, peer));
+    ++machine.memory_version;
+  });
+}
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+  return locked(__func__, [&](Machine& machine) {
+    require_device(peer);
+    if (machine.peers.erase({current_device, peer}) == 0)
+      refuse(cudaErrorPeerAccessNotEnabled, fmt::format("device {} has no access to device {}", current_device, peer));
+    ++machine.memory_version;
+  });
+}
+
+// Errors
+
+cudaError_t cudaGetLastError() {
+  if (failed(current_device)) guarded(__func__, [] {});
+  return std::exchange(last_error, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() {
+  if (failed(current_device)) guarded(__func__, [] {});
+  return last_error;
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  static constexpr std::pair<cudaError_t, const char*> names[] = {
+      {cudaSuccess, "cudaSuccess"},
+#include <error_names.inc>  // of the header, made by CMake
+  };
+  const auto* const found = std::ranges::find(names, error, &std::pair<cudaError_t, const char*>::first);
+  return found == std::end(names) ? "unrecognized error code" : found->second;
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  if (explained.first == error && error != cudaSuccess) return explained.second.c_str();
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorNoDevice:
+      return "no GPU; set EMULATED_GPUS=N to use N emulated GPUs";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorNotReady:
+      return "device not ready";
+    case cudaErrorIllegalAddress:
+      return "an illegal memory access was encountered";
+    default:
+      return cudaGetErrorName(error);
+  }
+}
+
+}  // extern "C"

@@ -1,0 +1,597 @@
+#include "hub.hpp"
+
+#include "device.hpp"
+#include "wire.hpp"
+
+#include <multinode/text.hpp>
+
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <span>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+namespace emulated_gpu {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using multinode::Descriptor;
+using nlohmann::json;
+
+using Bytes = std::vector<std::byte>;
+
+// What a rank says about itself when it joins.
+struct Hello {
+  std::string id, session, call, who, process, machine, spare;
+  int rank = 0, size = 0, device = 0;
+};
+// Throws json::exception if a part is missing or of another type.
+void from_json(const json& j, Hello& hello) {
+  for (const auto& [key, text] : {std::pair("id", &hello.id),
+                                  {"session", &hello.session},
+                                  {"call", &hello.call},
+                                  {"who", &hello.who},
+                                  {"process", &hello.process},
+                                  {"machine", &hello.machine},
+                                  {"spare", &hello.spare}})
+    j.at(key).get_to(*text);
+  for (const auto& [key, number] : {std::pair("rank", &hello.rank), {"size", &hello.size}, {"device", &hello.device}})
+    j.at(key).get_to(*number);
+}
+// Limits for connections that may be anybody's.
+constexpr int most_strangers = 64, most_ranks = 4096;
+constexpr std::chrono::seconds stranger_patience{10};
+constexpr std::size_t most_hello_bytes = 65536, most_bytes = std::size_t{1} << 40;
+
+// A call that waits for those of the other ranks.
+struct Waiting {
+  Post post;
+  std::uint64_t id = 0;
+  Bytes data;
+  Clock::time_point since = Clock::now();
+  bool said = false;
+};
+
+// One communicator.
+class Session {
+ public:
+  Session(std::string name, int size)
+      : name_(std::move(name)), members_(static_cast<std::size_t>(size)), began_(Clock::now()) {}
+
+  // Returns false, after sending the reason, if this rank cannot join.
+  bool join(const std::shared_ptr<Connection>& connection, const Hello& hello);
+  void take(int rank, const Frame& frame, Bytes data);
+  void forget_calls(int rank);     // it has revoked the communicator
+  void leave(int rank, Kind how);  // goodbye, aborted, or hello: the connection was lost
+  void look_at_the_clock();
+  bool ended() const;
+  bool has_guests() const;
+
+ private:
+  struct Member {
+    std::shared_ptr<Connection> connection;
+    Hello hello;
+    bool here = false;
+    std::string last = "none";  // its last call
+    std::string who(int rank) const { return fmt::format("rank {} ({})", rank, hello.who); }
+  };
+  // Indexed by rank.
+  using Collective = std::vector<std::optional<Waiting>>;
+  // Connections, exchanges and collectives are counted apart.
+  enum class Lane { ring, messages, exchange, collective };
+  using Key = std::tuple<Lane, Op, std::uint64_t>;
+  static Key key_of(const Post& post) {
+    if (post.connects)
+      return {is_of_messages(post.op) ? Lane::messages : Lane::ring, is_of_messages(post.op) ? post.op : Op{}, 0};
+    return {is_exchange(post.op) ? Lane::exchange : Lane::collective, Op{}, post.number};
+  }
+  struct Pair {
+    std::map<std::uint64_t, Waiting> sends, recvs;
+  };
+
+  int size() const { return static_cast<int>(members_.size()); }
+  Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
+  void fail(ncclResult_t code, const std::string& text, bool say_it);
+  void start();
+  void take_collective(int rank, Waiting call);
+  void take_transfer(int rank, Waiting call);
+  void perform(const Collective& calls);
+  void done(int rank, std::uint64_t id, std::span<const std::byte> data);
+  void say_late(const Collective& calls);
+  void say_late(int from, int to, const Waiting& call);
+
+  const std::string name_;
+  mutable std::mutex mutex_;
+  std::vector<Member> members_;
+  int joined_ = 0, left_ = 0;
+  bool started_ = false, failed_ = false, broken_ = false, said_ = false;
+  std::string failure_;
+  ncclResult_t failure_code_ = ncclSuccess;
+  Clock::time_point began_;
+  std::map<Key, Collective> collectives_;
+  std::map<std::pair<int, int>, Pair> pairs_;  // from, to
+};
+
+bool Session::join(const std::shared_ptr<Connection>& connection, const Hello& hello) {
+  const std::lock_guard lock(mutex_);
+  const int rank = hello.rank;
+  std::string why;
+  if (hello.size != size())
+    why = fmt::format("{} has world size {}, others have {}", hello.who, hello.size, size());
+  else if (rank < 0 || rank >= size())
+    why = fmt::format("{} has rank {} of {}", hello.who, rank, size());
+  else if (member(rank).connection)
+    why = fmt::format("rank {} joined twice: from {} and from {}", rank, hello.who, member(rank).hello.who);
+  else
+    for (int other = 0; other < size(); ++other)  // NCCL's words, with its bus id
+      if (member(other).connection && member(other).hello.machine == hello.machine &&
+          member(other).hello.device == hello.device)
+        why = fmt::format(
+            "Duplicate GPU detected : rank {} and rank {} both on CUDA device {:x}: {} and {} both use GPU {}", other,
+            rank, hello.device << 4, member(other).hello.who, hello.who, hello.device);
+  if (!why.empty()) {
+    connection->send(Kind::failed, name_ + ": " + why, ncclInvalidUsage);
+    if (!started_) fail(ncclInvalidUsage, name_ + ": " + why, false);
+    return false;
+  }
+  Member& own = member(rank);
+  own.connection = connection;
+  own.hello = hello;
+  own.here = true;
+  if (failed_) {
+    connection->send(Kind::failed, failure_, failure_code_);
+    return false;
+  }
+  if (++joined_ == size()) start();
+  return true;
+}
+
+void Session::start() {
+  started_ = true;
+  json spares = json::array();
+  for (const Member& one : members_) spares.push_back(one.hello.spare);
+  const std::string welcome = json{{"spares", spares}, {"machine", own_machine()}}.dump();
+  for (const Member& one : members_) one.connection->send(Kind::welcome, welcome);
+}
+
+void Session::fail(ncclResult_t code, const std::string& text, bool say_it) {
+  if (failed_) return;
+  failed_ = true;
+  failure_ = text;
+  failure_code_ = code;
+  if (say_it) say(text);
+  for (Member& one : members_)
+    if (one.here) one.connection->send(Kind::failed, text, code);
+}
+
+void Session::leave(int rank, Kind how) {
+  const std::lock_guard lock(mutex_);
+  Member& own = member(rank);
+  if (!own.here) return;
+  own.here = false;
+  ++left_;
+  if (how == Kind::goodbye) {
+    own.last = "ncclCommDestroy";
+    return;
+  }
+  broken_ = true;
+  const std::string text =
+      own.who(rank) +
+      (how == Kind::aborted ? " has aborted the communicator" : " is gone: its connection closed, after " + own.last);
+  if (!started_) return fail(ncclRemoteError, text, false);
+  own.last = how == Kind::aborted ? "ncclCommAbort" : own.last + "; its process is gone";
+  // NCCL notices only a broken network connection: on the same machine, the others wait in silence.
+  for (Member& one : members_)
+    if (one.here && one.hello.machine != own.hello.machine) one.connection->send(Kind::failed, text, ncclRemoteError);
+}
+
+bool Session::ended() const {
+  const std::lock_guard lock(mutex_);
+  return started_ ? left_ == size() : failed_;
+}
+
+bool Session::has_guests() const {
+  const std::lock_guard lock(mutex_);
+  if (failed_ || broken_ || !started_) return false;
+  bool guests = false;
+  for (const Member& one : members_) {
+    const bool own = one.hello.process == process_token();
+    if (own && one.here) return false;
+    guests = guests || (!own && one.here);
+  }
+  return guests;
+}
+
+void Session::take(int rank, const Frame& frame, Bytes data) {
+  const std::lock_guard lock(mutex_);
+  if (failed_ && !is_exchange(frame.post.op)) return;
+  member(rank).last = text_of(frame.post);
+  Waiting call{.post = frame.post, .id = frame.id, .data = std::move(data)};
+  if (is_collective(frame.post.op))
+    take_collective(rank, std::move(call));
+  else
+    take_transfer(rank, std::move(call));
+}
+
+void Session::forget_calls(int rank) {
+  const std::lock_guard lock(mutex_);
+  member(rank).last = "ncclCommRevoke";
+  for (auto& [key, calls] : collectives_)
+    if (std::get<Lane>(key) != Lane::exchange) calls[static_cast<std::size_t>(rank)].reset();
+  for (auto& [ranks, pair] : pairs_) {
+    if (ranks.first == rank) pair.sends.clear();
+    if (ranks.second == rank) pair.recvs.clear();
+  }
+}
+
+std::string difference(const Post& a, const Post& b) {
+  if (a.op != b.op) return "different calls";
+  if (a.count != b.count) return "different counts";
+  if (a.type != b.type) return "different types";
+  if (reduces(a.op) && (a.reduction != b.reduction || a.multiplied != b.multiplied)) return "different reductions";
+  if (has_root(a.op) && a.peer != b.peer) return "different roots";
+  return "";
+}
+
+void Session::take_collective(int rank, Waiting call) {
+  const Key key = key_of(call.post);
+  Collective& calls = collectives_.try_emplace(key, Collective(members_.size())).first->second;
+  for (int other = 0; other < size(); ++other) {
+    const auto& its = calls[static_cast<std::size_t>(other)];
+    if (!its || call.post.connects) continue;
+    if (const std::string what = difference(its->post, call.post); !what.empty()) {
+      std::string first = member(other).who(other) + " called " + text_of(its->post),
+                  second = member(rank).who(rank) + " called " + text_of(call.post);
+      if (rank < other) first.swap(second);
+      return fail(
+          ncclInvalidUsage,
+          fmt::format("{} in collective number {} of the communicator: {}, {}", what, call.post.number, first, second),
+          true);
+    }
+  }
+  calls[static_cast<std::size_t>(rank)] = std::move(call);
+  if (!std::ranges::all_of(calls, [](const auto& one) { return one.has_value(); })) return;
+  const Collective all = std::move(calls);
+  collectives_.erase(key);
+  perform(all);
+}
+
+void Session::take_transfer(int rank, Waiting call) {
+  const bool sends = call.post.op == Op::send;
+  const int peer = call.post.peer;
+  const auto key = sends ? std::pair(rank, peer) : std::pair(peer, rank);
+  Pair& pair = pairs_[key];
+  const std::uint64_t number = call.post.connects ? 0 : call.post.number;
+  (sends ? pair.sends : pair.recvs).emplace(number, std::move(call));
+  const auto sent = pair.sends.find(number), received = pair.recvs.find(number);
+  if (sent == pair.sends.end() || received == pair.recvs.end()) return;
+  const Post &out = sent->second.post, &in = received->second.post;
+  if (!out.connects && (out.count != in.count || out.type != in.type))
+    return fail(ncclInvalidUsage,
+                fmt::format("different {} in message number {} between two ranks: {} called {}, {} called {}",
+                            out.count != in.count ? "counts" : "types", number, member(key.first).who(key.first),
+                            text_of(out), member(key.second).who(key.second), text_of(in)),
+                true);
+  done(key.second, received->second.id, sent->second.data);
+  done(key.first, sent->second.id, {});
+  pair.sends.erase(sent);
+  pair.recvs.erase(received);
+}
+
+void Session::done(int rank, std::uint64_t id, std::span<const std::byte> data) {
+  // Its reader detects a broken connection.
+  member(rank).connection->send({.kind = Kind::done, .id = id}, data.data(), data.size());
+}
+
+// All inputs, reduced in an order that differs from call to call, as if each had a ring that starts elsewhere. The
+// number of the call decides it, so programs can be run again.
+Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
+  const Post& post = calls[0]->post;
+  const std::size_t count = calls[0]->data.size() / size_of(post.type);
+  const int ranks = static_cast<int>(calls.size());
+  const bool average = post.reduction == multinode::Reduction::average, by_factor = averages_by_factor(post.type);
+  const std::size_t start = std::mt19937_64(post.number)() % calls.size();
+  Bytes all;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const auto& call = calls[(start + i) % calls.size()];
+    Bytes own = call->data;
+    if (post.multiplied || (average && by_factor))
+      multiply(post.type, own.data(), count, post.multiplied ? call->post.factor : one_over(post.type, ranks));
+    if (all.empty())
+      all = std::move(own);
+    else
+      combine(post.type, post.reduction, all.data(), own.data(), count);
+  }
+  if (average && !by_factor) divide(post.type, all.data(), count, ranks);
+  return all;
+}
+
+void Session::perform(const Collective& calls) {
+  const Post& post = calls[0]->post;
+  const auto ranks = calls.size();
+  const auto root = static_cast<std::size_t>(post.peer);
+  const std::size_t block = post.bytes();
+  const auto part = [&](const Bytes& data, std::size_t rank) { return std::span(data).subspan(rank * block, block); };
+  const Bytes all = reduces(post.op) ? reduced(calls) : Bytes();
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    Bytes gathered;
+    std::span<const std::byte> data = all;
+    if (post.op == Op::reduce_scatter) data = part(all, rank);
+    if (post.op == Op::broadcast) data = calls[root]->data;
+    if (post.op == Op::scatter) data = part(calls[root]->data, rank);
+    if (post.op == Op::all_gather || post.op == Op::gather || post.op == Op::all_to_all || is_exchange(post.op)) {
+      for (const auto& call : calls) {
+        const auto from = part(call->data, post.op == Op::all_to_all ? rank : 0);
+        gathered.insert(gathered.end(), from.begin(), from.end());
+      }
+      data = gathered;
+    }
+    done(static_cast<int>(rank), calls[rank]->id, data.first(bytes_out(post, static_cast<int>(rank), size())));
+  }
+}
+
+void Session::look_at_the_clock() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || failed_) return;
+  const auto late = Clock::now() - deadline();
+  if (!started_ && !said_ && began_ < late) {
+    said_ = true;
+    std::vector<int> missing;
+    for (int rank = 0; rank < size(); ++rank)
+      if (!member(rank).connection) missing.push_back(rank);
+    say(fmt::format(
+        "{} of {} ranks has waited for {} s: {} {} not called it. A thread that creates several ranks must do so in "
+        "one "
+        "group.",
+        name_, size(), deadline().count(), multinode::rank_list(missing), missing.size() == 1 ? "has" : "have"));
+  }
+  for (auto& [key, calls] : collectives_)
+    for (auto& call : calls)
+      if (call && call->since < late && !call->said) {
+        say_late(calls);
+        for (auto& one : calls)
+          if (one) one->said = true;
+      }
+  for (auto& [ranks, pair] : pairs_)
+    for (auto* waiting : {&pair.sends, &pair.recvs})
+      for (auto& [number, call] : *waiting)
+        if (call.since < late && !std::exchange(call.said, true)) say_late(ranks.first, ranks.second, call);
+}
+
+const char* const in_the_call = ". The thread waits in the call, because the first one sets up the connection";
+
+void Session::say_late(const Collective& calls) {
+  std::vector<int> inside;
+  std::string missing;
+  const Waiting* any = nullptr;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (const auto& call = calls[static_cast<std::size_t>(rank)]) {
+      inside.push_back(rank);
+      any = &*call;
+    } else {
+      missing += fmt::format("; {} has not called it; its last call: {}", member(rank).who(rank), member(rank).last);
+    }
+  }
+  if (any->post.connects) missing += in_the_call;
+  const auto of_process_inside = [&](const Member& one) {
+    return !calls[static_cast<std::size_t>(one.hello.rank)] && one.hello.process == member(inside[0]).hello.process;
+  };
+  if (any->post.connects && std::ranges::any_of(members_, of_process_inside))
+    missing += ". If one thread calls for several ranks, its calls belong between ncclGroupStart and ncclGroupEnd";
+  const std::string number = is_exchange(any->post.op) ? "" : fmt::format(", collective number {},", any->post.number);
+  say(fmt::format("{}{} has waited for {} s on {}{}", text_of(any->post), number, deadline().count(),
+                  multinode::rank_list(inside), missing));
+}
+
+void Session::say_late(int from, int to, const Waiting& call) {
+  const bool sends = call.post.op == Op::send;
+  const int rank = sends ? from : to, peer = sends ? to : from;
+  std::string text =
+      fmt::format("{} of {} has waited for {} s for its {} on rank {}; that rank's last call: {}", text_of(call.post),
+                  member(rank).who(rank), deadline().count(), sends ? "ncclRecv" : "ncclSend", peer, member(peer).last);
+  const auto back = pairs_.find({to, from});  // both send, or both receive
+  if (back != pairs_.end() && !(sends ? back->second.sends : back->second.recvs).empty())
+    text += fmt::format(". Both {} first: the calls of such a pair belong between ncclGroupStart and ncclGroupEnd",
+                        sends ? "send" : "receive");
+  else if (call.post.connects)
+    text += in_the_call;
+  say(text);
+}
+
+class RealHub : public Hub, public std::enable_shared_from_this<RealHub> {
+ public:
+  RealHub(Descriptor fd, const std::string& host) : fd_(std::move(fd)) {
+    std::random_device random;
+    id_ = std::string(id_mark) + " " + address_of(fd_.get(), host);
+    for (int i = 0; i < 4; ++i) id_ += (i ? "-" : " ") + std::to_string(random());
+  }
+
+  const std::string& id() const override { return id_; }
+  void close() override { shutdown(fd_.get(), SHUT_RDWR); }
+
+  void run() {
+    std::thread([self = shared_from_this()] { self->accept_all(); }).detach();
+  }
+  bool has_guests() const {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(sessions_, [](const auto& one) { return one.second->has_guests(); });
+  }
+
+ private:
+  void accept_all();
+  void serve(const std::shared_ptr<Connection>& connection);
+  std::optional<Hello> hello_of(Connection& connection) const;
+
+  Descriptor fd_;
+  std::atomic<int> strangers_{0};  // connections that have not said hello
+  std::string id_;
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<Session>> sessions_;
+};
+
+// All hubs of this process that still listen.
+struct Hubs {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<RealHub>> all;
+  static Hubs& get() {
+    static Hubs& hubs = *new Hubs;  // threads may still use it when the process ends
+    return hubs;
+  }
+};
+
+void RealHub::accept_all() {
+  pollfd waiting{fd_.get(), POLLIN, 0};
+  for (bool anybody = false, closed = false;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      bool ended = closed || !sessions_.empty();
+      for (const auto& [name, session] : sessions_) {
+        session->look_at_the_clock();
+        ended = ended && session->ended();
+      }
+      if (ended) return;
+    }
+    if (strangers_ >= most_strangers) {  // the others wait in the backlog of the socket
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      continue;
+    }
+    if (poll(&waiting, closed ? 0 : 1, anybody ? 100 : -1) <= 0) continue;
+    anybody = true;
+    Descriptor fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!fd) {
+      closed = errno == EINVAL;  // close()
+      continue;
+    }
+    ++strangers_;
+    const int on = 1;
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    std::thread([self = shared_from_this(), connection = std::make_shared<Connection>(std::move(fd))] {
+      self->serve(connection);
+    }).detach();
+  }
+}
+
+// The first message, if it is right and in time.
+std::optional<Hello> RealHub::hello_of(Connection& connection) const {
+  connection.set_patience(stranger_patience);
+  Frame frame;
+  std::string text;
+  if (!connection.receive(frame) || frame.kind != Kind::hello || frame.payload > most_hello_bytes ||
+      !connection.receive(text, frame.payload))
+    return std::nullopt;
+  connection.set_patience({});
+  try {
+    const Hello hello = json::parse(text);
+    if (hello.id == id_ && hello.size >= 1 && hello.size <= most_ranks) return hello;
+  } catch (const json::exception&) {
+  }
+  return std::nullopt;
+}
+
+// Whether this can be a call of a rank of a communicator of `size` ranks.
+bool possible(const Frame& frame, int rank, int size) {
+  const Post& post = frame.post;
+  if (post.op < Op::all_reduce || post.op > Op::grow || size_of(post.type) == 0) return false;
+  if (post.reduction < multinode::Reduction::sum || post.reduction > multinode::Reduction::average) return false;
+  if (post.peer < 0 || post.peer >= size || post.count > most_bytes) return false;
+  return frame.payload == bytes_in(post, rank, size);
+}
+
+void RealHub::serve(const std::shared_ptr<Connection>& connection) {
+  const std::optional<Hello> hello = hello_of(*connection);
+  --strangers_;
+  if (!hello) return;
+  std::shared_ptr<Session> session;
+  {
+    const std::lock_guard lock(mutex_);
+    auto& found = sessions_[hello->session];
+    if (!found) found = std::make_shared<Session>(hello->call, hello->size);
+    session = found;
+  }
+  if (!session->join(connection, *hello)) return;
+  const int rank = hello->rank;
+  Kind how = Kind::hello;
+  Frame frame;
+  while (connection->receive(frame)) {
+    if (frame.kind == Kind::post) {
+      if (!possible(frame, rank, hello->size)) break;
+      Bytes data(frame.payload);
+      if (!connection->receive(data.data(), data.size())) break;
+      session->take(rank, frame, std::move(data));
+    } else if (frame.kind == Kind::revoked) {
+      session->forget_calls(rank);
+    } else {
+      how = frame.kind;
+      break;
+    }
+  }
+  session->leave(rank, how);
+  connection->shut_down();
+}
+
+}  // namespace
+
+std::shared_ptr<Hub> Hub::make(std::string& error) {
+  const std::string host = own_host();
+  if (host.empty()) {
+    error = "no interface that matches NCCL_SOCKET_IFNAME has an IPv4 address";
+    return nullptr;
+  }
+  auto fd = listen_on(host);
+  if (!fd) {
+    error = "cannot listen on " + host + ": " + std::strerror(errno);
+    return nullptr;
+  }
+  const auto hub = std::make_shared<RealHub>(std::move(fd), host);
+  hub->run();
+  Hubs& hubs = Hubs::get();
+  const std::lock_guard lock(hubs.mutex);
+  std::erase_if(hubs.all, [](const auto& one) { return one.expired(); });
+  hubs.all.push_back(hub);
+  return hub;
+}
+
+void wait_for_guests() {
+  const auto end = Clock::now() + deadline();
+  for (;;) {
+    bool guests = false;
+    {
+      Hubs& hubs = Hubs::get();
+      const std::lock_guard lock(hubs.mutex);
+      for (const auto& one : hubs.all)
+        if (const auto hub = one.lock()) guests = guests || hub->has_guests();
+    }
+    if (!guests || Clock::now() > end) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+const std::string& process_token() {
+  static const std::string& token = *new std::string([] {
+    std::random_device random;
+    return std::to_string(getpid()) + "-" + std::to_string(random()) + "-" + std::to_string(random());
+  }());
+  return token;
+}
+
+}  // namespace emulated_gpu

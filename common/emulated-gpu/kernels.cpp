@@ -1,0 +1,438 @@
+// Kernels: the functions that nvcc's code calls, launches, functions' attributes and variables of devices.
+#include "ptx/fatbin.hpp"
+#include "ptx/program.hpp"
+#include "runtime.hpp"
+
+#include <cxxabi.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+using namespace emulated_gpu;
+
+namespace {
+
+constexpr unsigned compute_capability = 90;
+constexpr std::size_t shared_default = 48 << 10, shared_most = 227 << 10, shared_of_multiprocessor = 228 << 10;
+
+// A fat binary of the program, and what became of it on each device.
+struct Binary {
+  const void* wrapper = nullptr;
+  std::mutex mutex;
+  std::map<int, std::unique_ptr<ptx::Program>> programs;
+  std::string why;  // there is none
+};
+struct Registered {  // a kernel or a variable
+  Binary* binary = nullptr;
+  std::string name, title;
+  std::size_t dynamic_shared = shared_default;  // what cudaFuncSetAttribute allows
+};
+struct Registry {
+  std::mutex mutex;
+  std::map<const void*, Registered> kernels, variables;
+  std::multimap<int, const ptx::Program*> programs;  // of each device
+  std::set<std::uintptr_t> blocks;                   // the memory of their variables
+  std::map<int, std::pair<std::uint64_t, std::shared_ptr<const std::vector<ptx::Range>>>>
+      memory;  // by device, with its version
+
+  static Registry& get() {
+    static Registry& registry = *new Registry;
+    return registry;
+  }
+};
+std::atomic<std::uint64_t> all_instructions{0};
+
+ptx::DeviceMemory device_memory_view() { return {device_addresses.begin, device_addresses.bytes}; }
+
+// The binary's program on the device; refuses if there is none.
+ptx::Program& program_of(Binary& binary, int device) {
+  const Lock lock(binary.mutex);
+  std::unique_ptr<ptx::Program>& place = binary.programs[device];
+  if (place) return *place;
+  if (binary.why.empty()) {
+    ptx::Images images = ptx::find_images(binary.wrapper, compute_capability);
+    if (images.texts.empty()) {
+      binary.why = fmt::format("the program has no PTX for compute capability 9.0 or less ({}){}",
+                               images.contents.empty() ? "nothing" : images.contents,
+                               images.why.empty() ? ". Compile it with nvcc -arch=sm_90" : ": " + images.why);
+      say(binary.why);
+    } else {
+      const auto allocate = [&](std::size_t bytes) {
+        void* const memory = allocate_variable(bytes, device);
+        if (!memory) refuse(cudaErrorMemoryAllocation, fmt::format("no {} bytes for the program's variables", bytes));
+        const Lock registry(Registry::get().mutex);
+        Registry::get().blocks.insert(reinterpret_cast<std::uintptr_t>(memory));
+        return reinterpret_cast<std::uintptr_t>(memory);
+      };
+      try {
+        if (device_addresses.bytes == 0) allocate(1);  // view() is known afterwards
+        place = std::make_unique<ptx::Program>(std::move(images.texts), allocate, device_memory_view());
+        const Lock registry(Registry::get().mutex);
+        Registry::get().programs.insert({device, place.get()});
+        Registry::get().memory.erase(device);
+        return *place;
+      } catch (const ptx::Refusal& refusal) {
+        binary.why = refusal.what();
+        say(binary.why);
+      }
+    }
+  }
+  refuse(cudaErrorNoKernelImageForDevice, binary.why);
+}
+
+Registered registered(const std::map<const void*, Registered>& all, const void* host, cudaError_t code,
+                      const char* what) {
+  const Lock lock(Registry::get().mutex);
+  const auto found = all.find(host);
+  if (found == all.end()) refuse(code, fmt::format("{} is no {}", host, what));
+  return found->second;
+}
+
+struct Found {
+  Registered own;
+  const ptx::Kernel* kernel;
+  ptx::Attributes attributes;
+};
+Found kernel_at(const void* function, int device) {
+  Found found{registered(Registry::get().kernels, function, cudaErrorInvalidDeviceFunction, "kernel"), nullptr, {}};
+  ptx::Program& program = program_of(*found.own.binary, device);
+  try {
+    found.kernel = program.kernel(found.own.name);
+  } catch (const ptx::Refusal& refusal) {
+    say(refusal.what());
+    refuse(cudaErrorNotSupported, refusal.what());
+  }
+  if (!found.kernel) refuse(cudaErrorInvalidDeviceFunction, fmt::format("the PTX has no kernel {}", found.own.title));
+  found.attributes = ptx::attributes(*found.kernel);
+  return found;
+}
+
+// What a kernel on the device may use.
+std::shared_ptr<const std::vector<ptx::Range>> memory_of(int device) {
+  const std::uint64_t version = allocations_version();
+  Registry& registry = Registry::get();
+  {
+    const Lock lock(registry.mutex);
+    const auto found = registry.memory.find(device);
+    if (found != registry.memory.end() && found->second.first == version) return found->second.second;
+  }
+  auto ranges = std::make_shared<std::vector<ptx::Range>>();
+  const std::vector<Range> all = allocations();
+  std::vector<Range> usable;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(usable),
+               [&](const Range& range) { return can_access(device, range); });
+  const Lock lock(registry.mutex);
+  for (const Range& range : usable)
+    if (!registry.blocks.count(range.begin)) ranges->push_back({range.begin, range.begin + range.bytes});
+  const auto own = registry.programs.equal_range(device);
+  for (auto program = own.first; program != own.second; ++program)
+    ranges->insert(ranges->end(), program->second->variables().begin(), program->second->variables().end());
+  std::sort(ranges->begin(), ranges->end(), [](const ptx::Range& a, const ptx::Range& b) { return a.begin < b.begin; });
+  registry.memory[device] = {version, ranges};
+  return ranges;
+}
+
+// What is at an address that a kernel on the device must not use.
+std::string describe(std::uintptr_t address, int device) {
+  for (const Range& range : allocations())
+    if (address - range.begin < range.bytes && !can_access(device, range))
+      return fmt::format("memory of device {}, to which device {} has no access (cudaDeviceEnablePeerAccess)",
+                         range.device, device);
+  if (address - device_addresses.begin >= device_addresses.bytes)
+    return "which is no device memory: it is memory of the host, or nothing";
+  return "";
+}
+
+cudaError_t code_of(ptx::Fault::Kind kind) {
+  switch (kind) {
+    case ptx::Fault::illegal_address:
+      return cudaErrorIllegalAddress;
+    case ptx::Fault::misaligned_address:
+      return cudaErrorMisalignedAddress;
+    case ptx::Fault::assertion:
+      return cudaErrorAssert;
+    case ptx::Fault::stack_overflow:
+      return cudaErrorHardwareStackError;
+    case ptx::Fault::invalid_pc:
+      return cudaErrorInvalidPc;
+    case ptx::Fault::deadlock:
+      return cudaErrorLaunchTimeout;
+    default:
+      return cudaErrorLaunchFailure;
+  }
+}
+
+void carry_out(const ptx::Kernel& kernel, const ptx::Launch& wanted, int device) {
+  if (failed(device)) return;  // as in CUDA, where nothing runs after a fault
+  const auto memory = memory_of(device);
+  ptx::Launch launch = wanted;
+  launch.memory = memory.get();
+  launch.device_memory = device_memory_view();
+  launch.describe = [device](std::uintptr_t address) { return describe(address, device); };
+  for (const Range& range : arriving_copies()) launch.arriving.push_back({range.begin, range.begin + range.bytes});
+  std::atomic_flag noted;
+  launch.note = [&](const std::string& text) {
+    if (!noted.test_and_set()) say(text);
+  };
+  try {
+    all_instructions += ptx::run(kernel, launch);
+  } catch (const ptx::Fault& fault) {
+    say(fault.text);
+    set_sticky_error(device, code_of(fault.kind), fault.text);
+  } catch (const std::bad_alloc&) {
+    set_sticky_error(device, cudaErrorMemoryAllocation, "the host has no memory for a block");
+  }
+}
+
+int blocks_of_multiprocessor(std::size_t threads, std::size_t shared) {
+  const std::size_t own = shared + 1024;  // the system's share of a block
+  return static_cast<int>(
+      std::min({std::size_t{32}, 2048 / ((threads + 31) / 32 * 32), shared_of_multiprocessor / own}));
+}
+int multiprocessors() {
+  int count = 1;
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, current_device);
+  return count;
+}
+
+void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t shared, cudaStream_t stream,
+            bool cooperative) {
+  int device = 0;
+  {
+    const Lock lock(Machine::get().mutex);
+    device = valid(stream).device;
+  }
+  const Found found = kernel_at(function, device);
+  const std::string& title = found.own.title;
+  if (device != current_device)
+    refuse(cudaErrorInvalidResourceHandle,
+           fmt::format("{}: the stream is of device {}, the current device is {}", title, device, current_device));
+  const std::size_t threads = std::size_t{block.x} * block.y * block.z;
+  const std::string sizes = fmt::format("a grid of ({},{},{}) blocks of ({},{},{}) threads", grid.x, grid.y, grid.z,
+                                        block.x, block.y, block.z);
+  if (threads == 0 || threads > 1024 || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
+      grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
+    refuse(
+        cudaErrorInvalidConfiguration,
+        fmt::format(
+            "{}: {}; a block has 1 to 1024 threads, z at most 64; a grid has 1 to 2147483647, 65535 and 65535 blocks",
+            title, sizes));
+  if (found.attributes.max_threads && threads > found.attributes.max_threads)
+    refuse(cudaErrorInvalidConfiguration,
+           fmt::format("{}: {}; its __launch_bounds__ allow {} threads", title, sizes, found.attributes.max_threads));
+  if (shared > found.own.dynamic_shared ||
+      found.attributes.shared + shared > std::max(shared_default, found.attributes.shared + found.own.dynamic_shared))
+    refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory. For more than {} "
+                                              "bytes call cudaFuncSetAttribute with "
+                                              "cudaFuncAttributeMaxDynamicSharedMemorySize; the most is {}",
+                                              title, found.attributes.shared, shared, shared_default, shared_most));
+  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+  const auto most = static_cast<std::size_t>(blocks_of_multiprocessor(threads, found.attributes.shared + shared)) *
+                    static_cast<std::size_t>(multiprocessors());
+  if (cooperative && blocks > most)
+    refuse(cudaErrorCooperativeLaunchTooLarge,
+           fmt::format("{}: {} blocks, and at most {} run at the same time", title, blocks, most));
+  static const char* const check = std::getenv("EMULATED_GPU_CHECK");
+  auto made = std::make_shared<ptx::Launch>();
+  *made = {.device_memory = {},
+           .grid = {grid.x, grid.y, grid.z},
+           .block = {block.x, block.y, block.z},
+           .shared = shared,
+           .parameters = {},
+           .memory = nullptr,
+           .arriving = {},
+           .note = {},
+           .cooperative = cooperative,
+           .check = check && std::string(check) == "1",
+           .describe = {}};
+  made->parameters.resize(found.attributes.parameter_bytes + 16);
+  for (std::size_t n = 0; n < found.attributes.parameters.size(); ++n) {
+    const auto [offset, size] = found.attributes.parameters[n];
+    std::memcpy(made->parameters.data() + offset, arguments[n], size);
+  }
+  put(stream, [=, kernel = found.kernel] { return [=] { carry_out(*kernel, *made, device); }; });
+}
+
+struct Configuration {
+  dim3 grid, block;
+  std::size_t shared;
+  cudaStream_t stream;
+};
+thread_local std::vector<Configuration> configurations;
+
+ptx::Range symbol_at(const void* host) {
+  const Registered own = registered(Registry::get().variables, host, cudaErrorInvalidSymbol, "variable of a device");
+  const ptx::Range range = program_of(*own.binary, current_device).variable(own.name);
+  if (range.begin == 0) refuse(cudaErrorInvalidSymbol, fmt::format("the PTX has no variable {}", own.title));
+  return range;
+}
+// The address of [offset, offset + bytes) of a variable.
+char* part_of_symbol(const void* host, std::size_t bytes, std::size_t offset) {
+  const ptx::Range range = symbol_at(host);
+  const std::size_t size = range.end - range.begin;
+  if (offset > size || bytes > size - offset)
+    refuse(cudaErrorInvalidValue, fmt::format("{} bytes at {} of a variable of {} bytes", bytes, offset, size));
+  return reinterpret_cast<char*>(range.begin + offset);
+}
+
+std::string demangled(const char* name) {
+  int status = 0;
+  char* const text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string result = status == 0 ? text : name;
+  std::free(text);
+  return result;
+}
+
+}  // namespace
+
+namespace emulated_gpu {
+std::uint64_t thread_instructions() { return all_instructions; }
+}  // namespace emulated_gpu
+
+extern "C" {
+
+void** __cudaRegisterFatBinary(void* wrapper) {
+  auto* const binary = new Binary;  // never destroyed: a stream may still run its kernels
+  binary->wrapper = wrapper;
+  return reinterpret_cast<void**>(binary);
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+char __cudaInitModule(void**) { return 1; }
+void __cudaRegisterVar(void** binary, char* host, char*, const char* name, int, std::size_t, int, int) {
+  const Lock lock(Registry::get().mutex);
+  Registry::get().variables[host] = {reinterpret_cast<Binary*>(binary), name, demangled(name)};
+}
+void __cudaRegisterFunction(void** binary, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*,
+                            dim3*, int*) {
+  const Lock lock(Registry::get().mutex);
+  Registry::get().kernels[function] = {reinterpret_cast<Binary*>(binary), name, demangled(name)};
+}
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream) {
+  configurations.push_back({grid, block, shared, stream});
+  return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared, void* stream) {
+  if (configurations.empty()) return cudaErrorMissingConfiguration;
+  const Configuration own = configurations.back();
+  configurations.pop_back();
+  *grid = own.grid;
+  *block = own.block;
+  *shared = own.shared;
+  *static_cast<cudaStream_t*>(stream) = own.stream;
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t shared,
+                             cudaStream_t stream) {
+  return guarded(__func__, [&] { launch(function, grid, block, arguments, shared, stream, false); });
+}
+cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
+                                        std::size_t shared, cudaStream_t stream) {
+  return guarded(__func__, [&] { launch(function, grid, block, arguments, shared, stream, true); });
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+  return guarded(__func__, [&] {
+    bool cooperative = false;
+    for (unsigned n = 0; n < config->numAttrs; ++n) {
+      const cudaLaunchAttribute& one = config->attrs[n];
+      if (one.id == cudaLaunchAttributeCooperative) cooperative = one.val.cooperative != 0;
+      const auto& cluster = one.val.clusterDim;
+      if (one.id == cudaLaunchAttributeClusterDimension && cluster.x * cluster.y * cluster.z > 1)
+        refuse(cudaErrorNotSupported, "clusters of more than one block are not emulated");
+    }
+    launch(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream,
+           cooperative);
+  });
+}
+#if CUDART_VERSION >= 12010
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared,
+                               cudaStream_t stream) {
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, shared, stream);
+}
+#endif
+
+// Attributes
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  return guarded(__func__, [&] {
+    const Found found = kernel_at(function, current_device);
+    *attributes = {};
+    attributes->sharedSizeBytes = found.attributes.shared;
+    attributes->localSizeBytes = found.attributes.local;
+    attributes->maxThreadsPerBlock =
+        found.attributes.max_threads ? static_cast<int>(found.attributes.max_threads) : 1024;
+    attributes->numRegs = static_cast<int>(std::min<std::size_t>(found.attributes.registers, 64));
+    attributes->ptxVersion = attributes->binaryVersion = compute_capability;
+    attributes->maxDynamicSharedSizeBytes =
+        static_cast<int>(std::min(found.own.dynamic_shared, shared_most - found.attributes.shared));
+  });
+}
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  return guarded(__func__, [&] {
+    const Found found = kernel_at(function, current_device);
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return;
+    if (value < 0 || static_cast<std::size_t>(value) + found.attributes.shared > shared_most)
+      refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory; the most is {}",
+                                                found.own.title, found.attributes.shared, value, shared_most));
+    const Lock lock(Registry::get().mutex);
+    Registry::get().kernels[function].dynamic_shared = static_cast<std::size_t>(value);
+  });
+}
+cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache) {
+  return guarded(__func__, [&] { kernel_at(function, current_device); });
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int threads,
+                                                                   std::size_t shared, unsigned) {
+  return guarded(__func__, [&] {
+    const Found found = kernel_at(function, current_device);
+    if (threads <= 0) refuse(cudaErrorInvalidValue, fmt::format("a block of {} threads", threads));
+    const std::size_t most = found.attributes.max_threads ? found.attributes.max_threads : 1024;
+    *blocks = static_cast<std::size_t>(threads) > most
+                  ? 0
+                  : blocks_of_multiprocessor(static_cast<std::size_t>(threads), found.attributes.shared + shared);
+  });
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int threads,
+                                                          std::size_t shared) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared,
+                                                                cudaOccupancyDefault);
+}
+
+// Variables
+
+cudaError_t cudaGetSymbolAddress(void** address, const void* host) {
+  return guarded(__func__, [&] { *address = reinterpret_cast<void*>(symbol_at(host).begin); });
+}
+cudaError_t cudaGetSymbolSize(std::size_t* size, const void* host) {
+  return guarded(__func__, [&] {
+    const ptx::Range range = symbol_at(host);
+    *size = range.end - range.begin;
+  });
+}
+cudaError_t cudaMemcpyToSymbol(const void* host, const void* from, std::size_t bytes, std::size_t offset,
+                               cudaMemcpyKind kind) {
+  return guarded(__func__, [&] { return cudaMemcpy(part_of_symbol(host, bytes, offset), from, bytes, kind); });
+}
+cudaError_t cudaMemcpyFromSymbol(void* to, const void* host, std::size_t bytes, std::size_t offset,
+                                 cudaMemcpyKind kind) {
+  return guarded(__func__, [&] { return cudaMemcpy(to, part_of_symbol(host, bytes, offset), bytes, kind); });
+}
+cudaError_t cudaMemcpyToSymbolAsync(const void* host, const void* from, std::size_t bytes, std::size_t offset,
+                                    cudaMemcpyKind kind, cudaStream_t stream) {
+  return guarded(__func__,
+                 [&] { return cudaMemcpyAsync(part_of_symbol(host, bytes, offset), from, bytes, kind, stream); });
+}
+cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* host, std::size_t bytes, std::size_t offset,
+                                      cudaMemcpyKind kind, cudaStream_t stream) {
+  return guarded(__func__,
+                 [&] { return cudaMemcpyAsync(to, part_of_symbol(host, bytes, offset), bytes, kind, stream); });
+}
+
+}  // extern "C"

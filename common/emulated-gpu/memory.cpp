@@ -1,0 +1,616 @@
+// Memory: allocations, copies and fills. Each is checked against its kind and against the allocations.
+#include "runtime.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+using namespace emulated_gpu;
+
+namespace {
+
+constexpr int fresh_byte = 0xA5, freed_byte = 0x5A;
+constexpr std::size_t page = 4096, red_zone = 256;
+
+std::size_t up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+std::uintptr_t number(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
+
+struct sigaction next_handler;
+
+// One line for code of the host that touches device memory. Then the signal has the effect that it would have had.
+void report_access(int, siginfo_t* info, void*) {
+  const std::uintptr_t address = number(info->si_addr);
+  if (address - device_addresses.begin < device_addresses.bytes) {
+    std::string what = "memory that is not allocated";
+    if (Machine& machine = Machine::get(); machine.mutex.try_lock()) {
+      if (const auto* const found = find_memory(info->si_addr))
+        what = fmt::format("byte {} of an allocation of {} bytes on device {}", address - found->first,
+                           found->second.bytes, found->second.device);
+      machine.mutex.unlock();
+    }
+    say(fmt::format("the host accessed device memory at {}: {}. Copy it with cudaMemcpy", info->si_addr, what));
+  }
+  if (address - device_addresses.begin - device_addresses.bytes < device_addresses.bytes)  // its second mapping
+    say(fmt::format("work of a stream used device memory at {:#x} after cudaFreeAsync had freed it on another stream",
+                    address - device_addresses.bytes));
+  sigaction(SIGSEGV, &next_handler, nullptr);  // and the access is repeated
+}
+
+void catch_accesses() {
+  struct sigaction now {};
+  sigaction(SIGSEGV, nullptr, &now);
+  if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == &report_access) return;
+  next_handler = now;
+  now = {};
+  now.sa_sigaction = &report_access;
+  now.sa_flags = SA_SIGINFO;
+  sigaction(SIGSEGV, &now, nullptr);
+}
+
+// The addresses of device memory. Those of freed memory are not given out again before all others were.
+class Arena {
+ public:
+  // With the machine's mutex held. Null, if it cannot.
+  void* place(std::size_t bytes) {
+    if (addresses.bytes == 0 && !reserve()) return nullptr;
+    const std::size_t size = up(bytes + red_zone, page);
+    const std::uintptr_t end = addresses.begin + addresses.bytes;
+    bool wrapped = false;
+    std::uintptr_t at = next_;
+    for (const auto& memory = Machine::get().memory;;) {  // the first gap after the last allocation
+      if (end - at < size) {
+        if (wrapped) return nullptr;
+        wrapped = true;
+        at = addresses.begin;
+      }
+      const auto behind = memory.lower_bound(at);
+      if (behind == memory.end() || behind->first >= at + size) break;
+      at = behind->first + up(behind->second.bytes + red_zone, page);
+    }
+    auto* const memory = reinterpret_cast<void*>(at);
+    if (mprotect(view(memory), size, PROT_READ | PROT_WRITE) != 0) return nullptr;
+    poison(static_cast<char*>(view(memory)), bytes);
+    next_ = at + size;
+    catch_accesses();
+    return memory;
+  }
+  // A late access of the emulation itself to freed memory ends the process.
+  void release(void* memory, std::size_t bytes) {
+    mmap(view(memory), up(bytes + red_zone, page), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+         -1, 0);
+  }
+  inline static Addresses& addresses = *new Addresses;
+
+ private:
+  bool reserve() {
+    // Less where ulimit -v allows no more.
+    for (std::size_t bytes = 2 * device_memory * Machine::get().devices.size(); bytes >= page; bytes /= 2) {
+      void* const got = mmap(nullptr, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (got == MAP_FAILED) continue;
+      addresses.begin = number(got);
+      addresses.bytes = bytes;
+      next_ = addresses.begin;
+      return true;
+    }
+    return false;
+  }
+
+  // Large buffers are mapped from one file, copied when written, so that what a program never touches costs nothing.
+  void poison(char* memory, std::size_t bytes) {
+    static const int file = [] {
+      const int made = memfd_create("emulated-gpu", MFD_CLOEXEC);
+      const std::vector<char> pattern(poison_bytes, static_cast<char>(fresh_byte));
+      return made >= 0 && write(made, pattern.data(), poison_bytes) == static_cast<ssize_t>(poison_bytes) ? made : -1;
+    }();
+    for (; file >= 0 && bytes >= poison_bytes; memory += poison_bytes, bytes -= poison_bytes)
+      if (mmap(memory, poison_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) == MAP_FAILED) break;
+    std::memset(memory, fresh_byte, bytes);
+  }
+
+  static constexpr std::size_t poison_bytes = std::size_t{8} << 20;
+  std::uintptr_t next_ = 0;
+};
+Arena& arena() {
+  static Arena& the = *new Arena;
+  return the;
+}
+
+}  // namespace
+
+namespace emulated_gpu {
+
+const Addresses& device_addresses = Arena::addresses;
+
+const std::pair<const std::uintptr_t, Allocation>* find_memory(const void* data) {
+  const auto& memory = Machine::get().memory;
+  const auto behind = memory.upper_bound(number(data));
+  if (behind == memory.begin()) return nullptr;
+  const auto& found = *std::prev(behind);
+  return number(data) < found.first + found.second.bytes ? &found : nullptr;
+}
+
+void require_no_capture() {  // because allocating and freeing would be no part of the graph
+  for (const cudaStream_t stream : Machine::get().streams)
+    if (stream->capture && stream->capture->thread == std::this_thread::get_id())
+      refuse(cudaErrorStreamCaptureUnsupported, "this thread is capturing a stream");
+}
+
+std::size_t used_memory(int device) {
+  std::size_t used = 0;
+  for (const auto& [begin, allocation] : Machine::get().memory)
+    if (allocation.device == device) used += allocation.bytes;
+  return used;
+}
+
+std::vector<Range> allocations() {
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  std::vector<Range> ranges;
+  for (const auto& [begin, one] : machine.memory)
+    ranges.push_back({begin, one.bytes, one.device, one.kind == Allocation::managed});
+  return ranges;
+}
+std::vector<Range> arriving_copies() {
+  const Lock lock(Machine::get().mutex);
+  return Machine::get().arriving;
+}
+std::uint64_t allocations_version() { return Machine::get().memory_version; }
+bool can_access(int device, const Range& range) {
+  if (range.device == device || range.device < 0 || range.managed) return true;
+  const Lock lock(Machine::get().mutex);
+  return Machine::get().peers.count({device, range.device}) > 0;
+}
+
+}  // namespace emulated_gpu
+
+namespace {
+
+// Why a copy cannot use [data, data + bytes) as memory of a device or of the host; "" if it can.
+std::string range_refusal(const void* data, std::size_t bytes, bool of_device, const char* what) {
+  const std::string name = fmt::format("{} ({} bytes at {}) ", what, bytes, data);
+  const Lock lock(Machine::get().mutex);
+  const auto* const where = find_memory(data);
+  if (of_device && (!where || !where->second.of_device())) return name + "is not device memory";
+  if (!of_device && where && !where->second.of_host())
+    return fmt::format("{}is memory of device {}", name, where->second.device);
+  if (!of_device && data == nullptr) return name + "is null";
+  if (!of_device && !where && number(data) - device_addresses.begin < device_addresses.bytes)
+    return name + "is device memory that was freed or never allocated";
+  if (where && number(data) + bytes > where->first + where->second.bytes)
+    return fmt::format("{}extends beyond its allocation of {} bytes", name, where->second.bytes);
+  return "";
+}
+
+void require_range(const void* data, std::size_t bytes, bool of_device, const char* what) {
+  if (const std::string why = range_refusal(data, bytes, of_device, what); !why.empty())
+    refuse(cudaErrorInvalidValue, why);
+}
+
+// The device, -1 for pinned memory, or -2 for memory that CUDA does not know.
+int owner(const void* data) {
+  const Lock lock(Machine::get().mutex);
+  const auto* const where = find_memory(data);
+  return where ? where->second.device : -2;
+}
+
+// Rows of `width` bytes; a plain copy has one. Returns whether it is from pageable memory to a device, and whether it
+// is between devices.
+struct Area {
+  void* to;
+  std::size_t to_pitch;
+  const void* from;
+  std::size_t from_pitch, width, height;
+
+  void copy() const {
+    for (std::size_t row = 0; row < height; ++row)
+      std::memmove(view(static_cast<char*>(to)) + row * to_pitch,
+                   view(static_cast<const char*>(from)) + row * from_pitch, width);
+  }
+};
+struct Ends {
+  bool to_device, from_device, from_pageable;
+};
+Ends checked(const Area& area, cudaMemcpyKind kind) {
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
+    refuse(cudaErrorInvalidValue, "no such cudaMemcpyKind: " + std::to_string(static_cast<int>(kind)));
+  if (area.height > 1 && (area.to_pitch < area.width || area.from_pitch < area.width))
+    refuse(cudaErrorInvalidPitchValue, fmt::format("rows of {} bytes do not fit into a pitch of {}", area.width,
+                                                   std::min(area.to_pitch, area.from_pitch)));
+  const bool any = kind == cudaMemcpyDefault;
+  const int to_owner = owner(area.to), from_owner = owner(area.from);
+  const Ends ends{any ? to_owner >= 0 : kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice,
+                  any ? from_owner >= 0 : kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice,
+                  from_owner == -2};
+  require_range(area.to, (area.height - 1) * area.to_pitch + area.width, ends.to_device, "the destination");
+  require_range(area.from, (area.height - 1) * area.from_pitch + area.width, ends.from_device, "the source");
+  return ends;
+}
+
+void copy_async(const Area& area, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (area.width == 0 || area.height == 0) return;
+  checked(area, kind);
+  put(stream, [=] { return [=] { area.copy(); }; });
+}
+
+// On the default stream. From pageable memory to a device it returns when the data are staged, and other streams can
+// see them later. Between devices it does not wait at all. ("API synchronization behavior" of CUDA's documentation)
+void copy_now(const Area& area, cudaMemcpyKind kind) {
+  if (area.width == 0 || area.height == 0) return;
+  const Ends ends = checked(area, kind);
+  if (ends.to_device && !ends.from_device && ends.from_pageable) {
+    end_of(cudaStream_t{}).wait();
+    const auto staged = std::make_shared<std::vector<char>>(area.width * area.height);
+    Area stage = area;
+    stage.to = staged->data(), stage.to_pitch = area.width;
+    stage.copy();
+    Machine& machine = Machine::get();
+    const Lock lock(machine.mutex);
+    const std::uintptr_t begin = number(area.to);
+    machine.arriving.push_back({begin, (area.height - 1) * area.to_pitch + area.width, 0, false});
+    const auto finish = [=, &machine] {
+      Area{area.to, area.to_pitch, staged->data(), area.width, area.width, area.height}.copy();
+      const Lock arrived(machine.mutex);
+      machine.arriving.erase(std::ranges::find(machine.arriving, begin, &Range::begin));
+    };
+    submit(&valid(cudaStream_t{}), finish, true);
+    return;
+  }
+  put(nullptr, [=] { return [=] { area.copy(); }; });
+  if (!ends.to_device || !ends.from_device) end_of(cudaStream_t{}).wait();
+}
+
+Area plain(void* to, const void* from, std::size_t bytes) { return {to, bytes, from, bytes, bytes, 1}; }
+
+void set(void* memory, std::size_t pitch, unsigned value, std::size_t width, std::size_t height, cudaStream_t stream,
+         std::size_t element = 1) {
+  if (width == 0 || height == 0) return;
+  require_range(memory, (height - 1) * pitch + width * element, true, "the memory");
+  put(stream, [=] {
+    return [=] {
+      for (std::size_t row = 0; row < height; ++row)
+        for (std::size_t i = 0; i < width; ++i)
+          std::memcpy(view(static_cast<char*>(memory)) + row * pitch + i * element, &value, element);  // little-endian
+    };
+  });
+}
+
+cudaError_t allocate(const char* call, void** memory, std::size_t bytes, int device,
+                     Allocation::Kind kind = Allocation::allocated) {
+  return locked(call, [&](Machine& machine) {
+    if (!memory) refuse(cudaErrorInvalidValue, "the output pointer is null");
+    *memory = nullptr;
+    if (bytes == 0) return;
+    if (kind != Allocation::variable) require_no_capture();
+    const std::size_t used = used_memory(device);
+    if (device >= 0 && (bytes > device_memory || used > device_memory - bytes))
+      refuse(cudaErrorMemoryAllocation,
+             fmt::format("out of memory: {} bytes requested, {} of {} in use", bytes, used, device_memory));
+    void* const got = device >= 0 && kind != Allocation::managed ? arena().place(bytes)
+                                                                 : std::aligned_alloc(page, up(bytes + red_zone, page));
+    if (!got) refuse(cudaErrorMemoryAllocation, fmt::format("the system gave no {} bytes", bytes));
+    if (device < 0 || kind == Allocation::managed) std::memset(got, fresh_byte, bytes);
+    machine.memory[number(*memory = got)] = {bytes, device, kind};
+    ++machine.memory_version;
+  });
+}
+
+// With the machine's mutex held.
+std::map<std::uintptr_t, Allocation>::iterator owned(void* memory, bool pinned) {
+  auto& all = Machine::get().memory;
+  const auto found = all.find(number(memory));
+  if (found == all.end() || (found->second.device < 0) != pinned || found->second.kind == Allocation::registered ||
+      found->second.kind == Allocation::variable)
+    refuse(cudaErrorInvalidValue,
+           fmt::format("{} was already freed, or not allocated by the matching function", memory));
+  return found;
+}
+void give_back(std::map<std::uintptr_t, Allocation>::iterator found) {
+  auto* const memory = reinterpret_cast<void*>(found->first);
+  if (found->second.of_host()) {
+    std::memset(memory, freed_byte, found->second.bytes);
+    std::free(memory);
+  } else {
+    arena().release(memory, found->second.bytes);
+  }
+  Machine::get().memory.erase(found);
+  ++Machine::get().memory_version;
+}
+
+cudaError_t release(const char* call, void* memory, bool pinned) {
+  if (!memory) return cudaSuccess;
+  int device = 0;
+  const cudaError_t code = locked(call, [&](Machine&) {
+    require_no_capture();
+    device = owned(memory, pinned)->second.device;
+  });
+  if (code != cudaSuccess) return code;
+  if (!pinned) wait_for_device(device);  // like CUDA, waits for all work, including that of destroyed streams
+  const Lock lock(Machine::get().mutex);
+  give_back(owned(memory, pinned));
+  return cudaSuccess;
+}
+
+}  // namespace
+
+namespace emulated_gpu {
+
+std::string refusal(const void* data, std::size_t bytes, int device) {
+  if (bytes == 0) return "";
+  Range range{number(data), bytes, device, false};
+  {
+    const Lock lock(Machine::get().mutex);
+    if (const auto* const where = find_memory(data))
+      range = {where->first, where->second.bytes, where->second.device, where->second.kind == Allocation::managed};
+  }
+  if (!can_access(device, range))
+    return fmt::format("it is memory of device {}, and the call is of device {}", range.device, device);
+  return range_refusal(data, bytes, range.device >= 0, "it");  // pinned host memory is also valid
+}
+
+void* allocate_variable(std::size_t bytes, int device) {
+  void* memory = nullptr;
+  return allocate("__device__ variable", &memory, std::max(bytes, std::size_t{1}), device, Allocation::variable) ==
+                 cudaSuccess
+             ? memory
+             : nullptr;
+}
+
+}  // namespace emulated_gpu
+
+namespace emulated_gpu {
+
+cudaError_t fill_elements(void* memory, std::size_t pitch, unsigned value, std::size_t element_bytes, std::size_t width,
+                          std::size_t height, cudaStream_t stream) {
+  return guarded("cudaGraphAddMemsetNode", [&] { set(memory, pitch, value, width, height, stream, element_bytes); });
+}
+
+}  // namespace emulated_gpu
+
+// A pool of cudaMallocAsync. Its memory is that of its device.
+struct CUmemPoolHandle_st {
+  int device = 0;
+  std::map<cudaMemPoolAttr, std::uint64_t> attributes;
+};
+
+namespace {
+
+// With the machine's mutex held.
+cudaMemPool_t default_pool(int device) {
+  static std::map<int, CUmemPoolHandle_st>& pools = *new std::map<int, CUmemPoolHandle_st>;
+  const auto [found, made] = pools.try_emplace(device);
+  if (made) found->second.device = device;
+  return &found->second;
+}
+
+void require_managed(const void* memory, std::size_t bytes) {
+  const Lock lock(Machine::get().mutex);
+  const auto* const found = find_memory(memory);
+  if (!found || found->second.kind != Allocation::managed ||
+      number(memory) + bytes > found->first + found->second.bytes)
+    refuse(cudaErrorInvalidValue, fmt::format("{} bytes at {} are not managed memory", bytes, memory));
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) { return allocate(__func__, memory, bytes, current_device); }
+cudaError_t cudaMallocManaged(void** memory, std::size_t bytes, unsigned) {
+  return allocate(__func__, memory, bytes, current_device, Allocation::managed);
+}
+cudaError_t cudaMallocPitch(void** memory, std::size_t* pitch, std::size_t width, std::size_t height) {
+  *pitch = up(width, 512);
+  return allocate(__func__, memory, *pitch * height, current_device);
+}
+cudaError_t cudaFree(void* memory) { return release(__func__, memory, false); }
+cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return allocate(__func__, memory, bytes, -1); }
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) { return allocate(__func__, memory, bytes, -1); }
+cudaError_t cudaFreeHost(void* memory) { return release(__func__, memory, true); }
+cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
+  return locked(__func__, [&](Machine& machine) {
+    if (!memory || bytes == 0) refuse(cudaErrorInvalidValue, "null, or 0 bytes");
+    const auto behind = machine.memory.lower_bound(number(memory));
+    if (find_memory(memory) || (behind != machine.memory.end() && behind->first < number(memory) + bytes))
+      refuse(cudaErrorHostMemoryAlreadyRegistered,
+             fmt::format("{} is already registered or allocated by CUDA", memory));
+    machine.memory[number(memory)] = {bytes, -1, Allocation::registered};
+    ++machine.memory_version;
+  });
+}
+cudaError_t cudaHostUnregister(void* memory) {
+  return locked(__func__, [&](Machine& machine) {
+    const auto found = machine.memory.find(number(memory));
+    if (found == machine.memory.end() || found->second.kind != Allocation::registered)
+      refuse(cudaErrorHostMemoryNotRegistered, fmt::format("{} was not registered", memory));
+    machine.memory.erase(found);
+    ++machine.memory_version;
+  });
+}
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  return locked(__func__, [&](Machine&) {
+    const auto* const found = find_memory(host);
+    if (!found || !found->second.of_host()) refuse(cudaErrorInvalidValue, fmt::format("{} is not pinned memory", host));
+    *device = host;
+  });
+}
+cudaError_t cudaHostGetFlags(unsigned* flags, void* host) {
+  void* same = nullptr;
+  *flags = cudaHostAllocMapped;
+  return cudaHostGetDevicePointer(&same, host, 0);
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
+  return locked(__func__, [&](Machine&) {
+    *attributes = {};
+    attributes->device = -2;
+    const auto* const found = find_memory(data);
+    if (!found) {
+      attributes->hostPointer = const_cast<void*>(data);
+      return;
+    }
+    const Allocation& allocation = found->second;
+    attributes->type = allocation.kind == Allocation::managed ? cudaMemoryTypeManaged
+                       : allocation.of_device()               ? cudaMemoryTypeDevice
+                                                              : cudaMemoryTypeHost;
+    attributes->device = allocation.of_device() ? allocation.device : current_device;
+    attributes->devicePointer = const_cast<void*>(data);
+    if (allocation.of_host()) attributes->hostPointer = const_cast<void*>(data);
+  });
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  return locked(__func__, [&](Machine&) {
+    *total = device_memory;
+    *free = device_memory - used_memory(current_device);
+  });
+}
+
+#if CUDART_VERSION >= 13000
+using Place = cudaMemLocation;
+cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, Place, unsigned, cudaStream_t) {
+#else
+using Place = int;
+cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, Place, cudaStream_t) {
+#endif
+  return guarded(__func__, [&] { require_managed(memory, bytes); });
+}
+cudaError_t cudaMemAdvise(const void* memory, std::size_t bytes, cudaMemoryAdvise, Place) {
+  return guarded(__func__, [&] { require_managed(memory, bytes); });
+}
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void* memory, std::size_t, unsigned) {
+  return guarded(__func__, [&] { require_managed(memory, 1); });
+}
+
+// Memory in stream order. It is taken when the call is made, because that is when the address must be known, and given
+// back when the stream comes to it.
+
+cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {
+  int device = 0;
+  const cudaError_t code = locked(__func__, [&](Machine&) { device = valid(stream).device; });
+  return code == cudaSuccess ? allocate(__func__, memory, bytes, device) : code;
+}
+cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t pool, cudaStream_t) {
+  return allocate(__func__, memory, bytes, pool->device);
+}
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
+  return guarded(__func__, [&] {
+    {
+      const Lock lock(Machine::get().mutex);
+      require_no_capture();
+      owned(memory, false);
+    }
+    put(stream, [=] {
+      return [=] {
+        const Lock lock(Machine::get().mutex);
+        if (const auto found = Machine::get().memory.find(number(memory)); found != Machine::get().memory.end())
+          give_back(found);
+      };
+    });
+  });
+}
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
+  return locked(__func__, [&](Machine&) {
+    require_device(device);
+    *pool = default_pool(device);
+  });
+}
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  return guarded(__func__, [&] {
+    require_device(properties->location.id);
+    *pool = new CUmemPoolHandle_st{properties->location.id, {}};
+  });
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  return guarded(__func__, [&] { delete pool; });
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return guarded(__func__, [&] {  // the reuse policies are ints, the others have 64 bits
+    pool->attributes[attribute] = attribute <= cudaMemPoolReuseAllowInternalDependencies
+                                      ? static_cast<std::uint64_t>(*static_cast<int*>(value))
+                                      : *static_cast<std::uint64_t*>(value);
+  });
+}
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return locked(__func__, [&](Machine&) {
+    if (attribute <= cudaMemPoolReuseAllowInternalDependencies)
+      *static_cast<int*>(value) = static_cast<int>(pool->attributes[attribute]);
+    else
+      *static_cast<std::uint64_t*>(value) =
+          attribute == cudaMemPoolAttrReleaseThreshold ? pool->attributes[attribute] : used_memory(pool->device);
+  });
+}
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* descriptions, std::size_t count) {
+  return locked(__func__, [&](Machine& machine) {
+    for (const cudaMemAccessDesc* one = descriptions; one != descriptions + count; ++one) {
+      require_device(one->location.id);
+      if (one->flags != cudaMemAccessFlagsProtNone) machine.peers.insert({one->location.id, pool->device});
+    }
+    ++machine.memory_version;
+  });
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) {
+  return guarded(__func__, [] {});
+}
+
+// Copies and fills
+
+cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
+  return guarded(__func__, [&] { set(memory, bytes, static_cast<unsigned>(value), bytes, 1, nullptr); });
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  return guarded(__func__, [&] { set(memory, bytes, static_cast<unsigned>(value), bytes, 1, stream); });
+}
+cudaError_t cudaMemset2D(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height) {
+  return guarded(__func__, [&] { set(memory, pitch, static_cast<unsigned>(value), width, height, nullptr); });
+}
+cudaError_t cudaMemset2DAsync(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height,
+                              cudaStream_t stream) {
+  return guarded(__func__, [&] { set(memory, pitch, static_cast<unsigned>(value), width, height, stream); });
+}
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  return guarded(__func__, [&] { copy_now(plain(to, from, bytes), kind); });
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  return guarded(__func__, [&] { copy_async(plain(to, from, bytes), kind, stream); });
+}
+cudaError_t cudaMemcpy2D(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width,
+                         std::size_t height, cudaMemcpyKind kind) {
+  return guarded(__func__, [&] { copy_now({to, to_pitch, from, from_pitch, width, height}, kind); });
+}
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                              std::size_t width, std::size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+  return guarded(__func__, [&] { copy_async({to, to_pitch, from, from_pitch, width, height}, kind, stream); });
+}
+// Of linear memory, without arrays.
+cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* of, cudaStream_t stream) {
+  return guarded(__func__, [&] {
+    if (of->srcArray || of->dstArray) refuse(cudaErrorNotSupported, "cudaArray is not emulated");
+    const auto at = [](const cudaPitchedPtr& from, const cudaPos& pos, std::size_t slice) {
+      return static_cast<char*>(from.ptr) + ((pos.z + slice) * from.ysize + pos.y) * from.pitch + pos.x;
+    };
+    for (std::size_t slice = 0; slice < of->extent.depth; ++slice)
+      copy_async({at(of->dstPtr, of->dstPos, slice), of->dstPtr.pitch, at(of->srcPtr, of->srcPos, slice),
+                  of->srcPtr.pitch, of->extent.width, of->extent.height},
+                 of->kind, stream);
+  });
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+                                cudaStream_t stream) {
+  return guarded(__func__, [&] {
+    for (const auto& [data, device] : {std::pair<const void*, int>(to, to_device), {from, from_device}}) {
+      require_device(device);
+      if (owner(data) != device)
+        refuse(cudaErrorInvalidValue, fmt::format("{} is not memory of device {}", data, device));
+    }
+    copy_async(plain(to, from, bytes), cudaMemcpyDeviceToDevice, stream);
+  });
+}
+cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device, std::size_t bytes) {
+  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, nullptr);
+}
+
+}  // extern "C"

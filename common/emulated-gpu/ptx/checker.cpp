@@ -1,0 +1,85 @@
+#include "checker.hpp"
+
+#include <algorithm>
+
+namespace emulated_gpu::ptx {
+
+void Checker::restart() {
+  std::fill(cells.begin(), cells.end(), Cell{});
+  std::fill(lanes.begin(), lanes.end(), WarpClocks{});
+  for (auto& row : barriers) std::fill(row.begin(), row.end(), 0);
+  std::fill(clock.begin(), clock.end(), 0);
+}
+
+bool Checker::ordered(const Event& before, const Warp& w, int lane) const {
+  const unsigned warp = before.thread / warp_size, other = before.thread % warp_size;
+  if (barriers[w.number][warp] > before.warp) return true;  // there was a barrier since
+  if (warp != w.number) return false;
+  return other == static_cast<unsigned>(lane) || lanes[warp].seen[lane][other] > before.lane;
+}
+
+void Checker::access(const Warp& w, const Instruction& i, u32 mask, const u64* address, unsigned bytes, Access kind) {
+  const Context& c = *w.context;
+  const u64 shared = reinterpret_cast<u64>(c.shared);
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    if ((kind == Access::read || kind == Access::atomic) && i.mode != Mode::frame && i.mode != Mode::parameter) {
+      // Memory that was never written is still full of the byte it was filled with: at least 4 of them in a row.
+      const u64 begin = bytes < 4 ? address[l] & ~u64{3} : address[l];
+      const auto* at = reinterpret_cast<const u8*>(begin);
+      if (std::all_of(at, at + std::max(bytes, 4u), [](u8 byte) { return byte == fresh_byte; }))
+        fail(Fault::trap, w, l, i, "read of memory that was never written");
+    }
+    const u64 offset = address[l] - shared;
+    if (offset >= c.shared_size || kind >= Access::atomic) continue;
+    const Event now{static_cast<u16>(w.number * warp_size + static_cast<unsigned>(l)), clock[w.number],
+                    lanes[w.number].lane[l]};
+    for (Cell& cell : std::span(cells).subspan(offset, bytes)) {
+      const auto race = [&](const Event& before, const char* what) {
+        if (before.thread == Event{}.thread || before.thread == now.thread || ordered(before, w, l)) return;
+        const unsigned* size = c.launch->block;
+        const unsigned t = before.thread;
+        fail(Fault::trap, w, l, i,
+             "race on shared memory: " + std::string(kind == Access::write ? "write" : "read") + " at offset " +
+                 std::to_string(offset - (c.kernel->uses_reserved ? 0 : reserved_shared)) +
+                 " without a barrier after the " + what + " by thread (" + std::to_string(t % size[0]) + "," +
+                 std::to_string(t / size[0] % size[1]) + "," + std::to_string(t / size[0] / size[1]) + ")");
+      };
+      race(cell.write, "write");
+      if (kind == Access::write) {
+        race(cell.reads[0], "read");
+        race(cell.reads[1], "read");
+        cell.write = now;
+        cell.reads[0] = cell.reads[1] = {};
+      } else if (cell.reads[0].thread != now.thread) {
+        cell.reads[1] = std::exchange(cell.reads[0], now);
+      } else {
+        cell.reads[0] = now;
+      }
+    }
+  }
+}
+
+void Checker::meet(const Warp& w, u32 mask) {
+  WarpClocks& c = lanes[w.number];
+  for (u32 rest = mask; rest; rest &= rest - 1) ++c.lane[std::countr_zero(rest)];
+  Clock all[warp_size] = {};
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    c.seen[l][l] = c.lane[l];
+    for (int k = 0; k < warp_size; ++k) all[k] = std::max(all[k], c.seen[l][k]);
+  }
+  for (; mask; mask &= mask - 1) std::copy(all, all + warp_size, c.seen[std::countr_zero(mask)]);
+}
+
+void Checker::meet(const std::vector<unsigned>& waited, const std::vector<unsigned>& arrived) {
+  std::vector<Clock> all(clock.size());
+  for (const auto* list : {&waited, &arrived})
+    for (const unsigned w : *list) {
+      barriers[w][w] = ++clock[w];
+      for (std::size_t v = 0; v < all.size(); ++v) all[v] = std::max(all[v], barriers[w][v]);
+    }
+  for (const unsigned w : waited) barriers[w] = all;
+}
+
+}  // namespace emulated_gpu::ptx

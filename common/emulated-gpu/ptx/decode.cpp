@@ -1,0 +1,913 @@
+// Decodes a kernel and the functions that it calls.
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "interpreter.hpp"
+
+namespace emulated_gpu::ptx {
+namespace {
+
+constexpr std::string_view rounding = "rn rz rm rp ftz sat ",
+                           spaces = "global shared shared::cta local param param::entry param::func const ",
+                           memory_order = "volatile relaxed acquire release acq_rel weak mmio cta cluster gpu sys ",
+                           relations = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan and or xor ftz ";
+// The instructions and their modifiers, in addition to types. What is not here is refused.
+bool knows(std::string_view op, std::string_view modifier) {
+  static const std::unordered_map<std::string_view, std::string> table{
+      {"add", std::string(rounding) + "cc "},
+      {"sub", std::string(rounding) + "cc "},
+      {"addc", "cc "},
+      {"subc", "cc "},
+      {"mul", std::string(rounding) + "lo hi wide "},
+      {"mad", std::string(rounding) + "lo hi wide cc "},
+      {"madc", "lo hi cc "},
+      {"mul24", "lo hi "},
+      {"mad24", "lo hi "},
+      {"fma", std::string(rounding) + "relu "},
+      {"div", std::string(rounding) + "approx full "},
+      {"sqrt", std::string(rounding) + "approx "},
+      {"rcp", std::string(rounding) + "approx "},
+      {"rsqrt", "approx ftz "},
+      {"sin", "approx ftz "},
+      {"cos", "approx ftz "},
+      {"lg2", "approx ftz "},
+      {"ex2", "approx ftz "},
+      {"tanh", "approx "},
+      {"neg", "ftz "},
+      {"abs", "ftz "},
+      {"min", "ftz NaN "},
+      {"max", "ftz NaN "},
+      {"rem", ""},
+      {"sad", ""},
+      {"copysign", ""},
+      {"testp", "finite infinite number notanumber normal subnormal "},
+      {"and", ""},
+      {"or", ""},
+      {"xor", ""},
+      {"not", ""},
+      {"cnot", ""},
+      {"popc", ""},
+      {"clz", ""},
+      {"brev", ""},
+      {"bfe", ""},
+      {"bfi", ""},
+      {"bfind", "shiftamt "},
+      {"bmsk", "clamp wrap "},
+      {"shl", ""},
+      {"shr", ""},
+      {"shf", "l r wrap clamp "},
+      {"lop3", ""},
+      {"prmt", "f4e b4e rc8 ecl ecr rc16 "},
+      {"dp4a", ""},
+      {"dp2a", "lo hi "},
+      {"setp", std::string(relations)},
+      {"set", std::string(relations)},
+      {"selp", ""},
+      {"slct", ""},
+      {"mov", ""},
+      {"cvt", std::string(rounding) + "rni rzi rmi rpi relu satfinite "},
+      {"cvta", std::string(spaces) + "to "},
+      {"isspacep", std::string(spaces)},
+      {"ld", std::string(spaces) + std::string(memory_order) + "nc ca cg cs lu cv v2 v4 unified "},
+      {"ldu", "global v2 v4 "},
+      {"st", std::string(spaces) + std::string(memory_order) + "wb cg cs wt v2 v4 "},
+      {"atom", std::string(spaces) + std::string(memory_order) + "add min max and or xor exch cas inc dec noftz "},
+      {"red", std::string(spaces) + std::string(memory_order) + "add min max and or xor inc dec noftz "},
+      {"bra", "uni "},
+      {"brx", "idx uni "},
+      {"call", "uni "},
+      {"ret", "uni "},
+      {"exit", ""},
+      {"bar", "cta warp sync arrive red popc and or "},
+      {"barrier", "cta sync arrive red popc and or aligned "},
+      {"shfl", "sync up down bfly idx "},
+      {"vote", "sync all any uni ballot "},
+      {"match", "sync any all "},
+      {"redux", "sync add min max and or xor "},
+      {"elect", "sync "},
+      {"activemask", ""},
+      {"membar", "gl cta sys "},
+      {"fence", std::string(memory_order) + "sc proxy alias async "},
+      {"nanosleep", ""},
+      {"trap", ""},
+      {"brkpt", ""},
+      {"prefetch", "global local L1 L2 "},
+      {"prefetchu", "L1 "},
+      {"discard", "global L2 "},
+      {"applypriority", "global "},
+      {"pmevent", "mask "},
+      {"griddepcontrol", "launch_dependents wait "},
+      {"createpolicy", "fractional range "},
+      {"cp", "async ca cg shared shared::cta global commit_group wait_group wait_all "}};
+  const auto found = table.find(op);
+  if (found == table.end()) return false;
+  if (modifier.empty() || type_of(modifier) != Type::none) return true;
+  if (modifier.substr(0, 4) == "L1::" || modifier.substr(0, 4) == "L2::") return true;  // of caches
+  return (" " + found->second).find(" " + std::string(modifier) + " ") != std::string::npos;
+}
+
+bool is_fp(Type t) {
+  return t == Type::f16 || t == Type::bf16 || t == Type::f16x2 || t == Type::bf16x2 || t == Type::f32 || t == Type::f64;
+}
+unsigned register_bytes(Type t) { return t == Type::pred ? 0 : std::max(2u, size_of(t)); }
+bool is_shared(const Statement& s) { return s.is("shared") || s.is("shared::cta"); }
+
+// Which rows the registers of a function get. Registers that are never live at the same time share one: a large kernel
+// has thousands, and its warps must fit into the cache.
+class Allocation {
+ public:
+  Allocation(const Function& f, const std::vector<std::pair<std::size_t, std::size_t>>& loops)
+      : f_(f), life_(f.slots.size()) {
+    std::size_t block = 0;
+    std::vector<bool> starts(f.statements.size() + 1);
+    for (const auto& [label, at] : f.labels) starts[at] = true;
+    for (std::size_t n = 0; n < f.statements.size(); ++n) {
+      const Statement& s = f.statements[n];
+      if (starts[n]) ++block;
+      static constexpr std::string_view without_result[] = {"st",   "red", "bar", "barrier",
+                                                            "call", "brx", "cp",  "nanosleep"};
+      const bool result =
+          std::find(std::begin(without_result), std::end(without_result), s.op[0]) == std::end(without_result) ||
+          (s.op[0] == "bar" && s.is("red")) || (s.op[0] == "barrier" && s.is("red"));
+      if (s.guard >= 0) seen(s.guard, n, block, false);
+      for (std::size_t k = s.operands.size(); k-- > 0;) seen(s.operands[k], n, block, result && k == 0 && s.guard < 0);
+      if (s.op[0] == "bra" || s.op[0] == "brx" || s.op[0] == "ret" || s.op[0] == "exit") ++block;
+    }
+    for (Life& life : life_) {
+      if (life.local) continue;
+      // Live in the whole of a loop that it touches. Loops are disjoint here.
+      const auto behind =
+          std::partition_point(loops.begin(), loops.end(), [&](const auto& loop) { return loop.second < life.first; });
+      for (auto loop = behind; loop != loops.end() && loop->first <= life.last; ++loop) {
+        life.first = std::min(life.first, loop->first);
+        life.last = std::max(life.last, loop->second);
+      }
+    }
+    place();
+  }
+  std::size_t offset(int slot) const { return offsets_[static_cast<std::size_t>(slot)]; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct Life {
+    std::size_t first = 0, last = 0, block = 0;
+    bool known = false, local = true;  // local: first set, and used in that basic block only
+  };
+  void seen(int slot, std::size_t at, std::size_t block, bool set) {
+    Life& life = life_[static_cast<std::size_t>(slot)];
+    if (!life.known) life = {at, at, block, true, set};
+    life.last = at;
+    life.local = life.local && life.block == block;
+  }
+  void seen(const Operand& o, std::size_t at, std::size_t block, bool result) {
+    if (o.slot >= 0) seen(o.slot, at, block, result && o.kind == Operand::reg);
+    if (o.second >= 0) seen(o.second, at, block, result);
+    for (const Operand& part : o.parts) seen(part, at, block, result);
+  }
+  void place() {
+    std::vector<int> order;
+    for (std::size_t n = 0; n < life_.size(); ++n)
+      if (life_[n].known) order.push_back(static_cast<int>(n));
+    const auto life = [&](int slot) -> Life& { return life_[static_cast<std::size_t>(slot)]; };
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return life(a).first < life(b).first; });
+    std::multimap<std::size_t, int> active;                // by end
+    std::map<std::size_t, std::vector<std::size_t>> free;  // by size
+    const auto size = [&](int slot) {
+      const Type type = f_.slots[static_cast<std::size_t>(slot)];
+      return type == Type::pred ? std::size_t{64} : std::size_t{warp_size} * register_bytes(type);
+    };
+    offsets_.resize(life_.size());
+    for (const int slot : order) {
+      while (!active.empty() && active.begin()->first < life(slot).first) {
+        free[size(active.begin()->second)].push_back(offset(active.begin()->second));
+        active.erase(active.begin());
+      }
+      std::vector<std::size_t>& rows = free[size(slot)];
+      std::size_t& own = offsets_[static_cast<std::size_t>(slot)];
+      if (rows.empty()) {
+        own = bytes_;
+        bytes_ += size(slot);
+      } else {
+        own = rows.back();
+        rows.pop_back();
+      }
+      active.emplace(life(slot).last, slot);
+    }
+  }
+  const Function& f_;
+  std::vector<Life> life_;
+  std::vector<std::size_t> offsets_;
+  std::size_t bytes_ = 64;  // offset 0 means none
+};
+
+class Decoder {
+ public:
+  Decoder(Kernel& kernel, Program::Parts& program) : k_(kernel), program_(program) {}
+
+  void decode(const Function& entry) {
+    find_functions(entry);
+    place_shared();
+    for (std::size_t n = 0; n < k_.functions.size(); ++n) decode_function(n);
+    for (Instruction& i : k_.code)
+      if (i.flow == Flow::call) i.target = k_.functions[static_cast<std::size_t>(i.extra->function)].entry;
+  }
+
+ private:
+  void add_function(std::string_view name) {
+    const Function* f = k_.number_of.count(name) ? nullptr : program_.module.function(name);
+    if (!f) return;
+    k_.number_of[f->name] = static_cast<int>(k_.functions.size());
+    k_.functions.push_back({f, 0, 0, 0});
+  }
+  void find_functions(const Function& entry) {
+    add_function(entry.name);
+    bool indirect = false;
+    for (std::size_t n = 0; n < k_.functions.size(); ++n) {
+      for (const Statement& s : k_.functions[n].function->statements)
+        for (const Operand& o : s.operands) {
+          const bool function =
+              o.kind == Operand::name && (s.op[0] == "call" || s.op[0] == "mov") && program_.module.declares(o.text);
+          if (function) add_function(o.text);
+          if (function && s.op[0] == "mov") program_.address_of(o.text);
+          indirect |= s.op[0] == "call" && o.kind == Operand::reg;
+        }
+      if (indirect && n + 1 == k_.functions.size())
+        for (const std::string& name : program_.addressed) add_function(name);
+    }
+  }
+  // Static shared variables of all functions, then the dynamic ones.
+  void place_shared() {
+    std::vector<const Variable*> dynamic;
+    const auto place = [&](const Variable& v) {
+      if (v.space != Space::shared || shared_.count(&v)) return;
+      shared_[&v] = 0;
+      if (v.external || v.size == 0) {
+        dynamic.push_back(&v);
+        return;
+      }
+      k_.shared = (k_.shared + v.align - 1) / v.align * v.align;
+      shared_[&v] = k_.shared;
+      k_.shared += v.size;
+    };
+    for (const Code& code : k_.functions) {
+      for (const Variable& v : code.function->own) place(v);
+      for (const Statement& s : code.function->statements)
+        for (const Operand& o : s.operands)
+          if (o.variable) place(*o.variable);
+    }
+    for (const Variable* v : dynamic) shared_[v] = (k_.shared + 15) / 16 * 16;
+  }
+
+  void decode_function(std::size_t number);
+  void statement(const Statement& s);
+  void memory_statement(const Statement& s, Type type);
+  void barrier_statement(const Statement& s);
+  void call_statement(const Statement& s);
+  void mov_statement(const Statement& s, Type type);
+  void copy_statement(const Statement& s);
+  void between_lanes(const Statement& s, Type type);
+  void arithmetic(const Statement& s, Type type);
+
+  [[noreturn]] static void unsupported() { throw Refusal("not supported"); }
+  Row constant(u64 bits, unsigned bytes);
+  Row temporary(unsigned bytes) {
+    const Row row{-1, static_cast<std::intptr_t>(temporaries_)};
+    temporaries_ += std::size_t{warp_size} * bytes;
+    most_temporaries_ = std::max(most_temporaries_, temporaries_);
+    return row;
+  }
+  Row slot(int number) const { return {-1, static_cast<std::intptr_t>(allocation_->offset(number))}; }
+  Row in(const Statement& s, const Operand& o, Type type, unsigned bytes = 0);
+  Row out(const Operand& o) {
+    if (o.kind == Operand::sink) return temporary(16);
+    if (o.kind != Operand::reg) unsupported();
+    return slot(o.slot);
+  }
+  Row second(const Operand& o) const { return o.second >= 0 ? slot(o.second) : Row{}; }
+  Row predicate_in(const Operand& o) {
+    if (o.kind == Operand::constant) return constant(o.bits ? ~u64{0} : 0, 8);
+    if (o.kind != Operand::reg) unsupported();
+    return slot(o.slot);
+  }
+  static unsigned bytes_of(const Operand& o, Type type) {
+    return register_bytes(o.kind == Operand::reg ? o.type : type);
+  }
+  void address(const Statement& s, const Operand& o, Instruction& i);
+  Instruction& emit(const Statement& s) {
+    Instruction& i = k_.code.emplace_back();
+    i.source = &s;
+    return i;
+  }
+  static void set(Instruction& i, Handler handler) {
+    if (!handler) unsupported();
+    i.run = handler;
+  }
+  Extra& extra(Instruction& i) { return *(i.extra = &k_.extras.emplace_back()); }
+
+  Kernel& k_;
+  Program::Parts& program_;
+  std::map<const Variable*, std::size_t> shared_;
+  std::map<std::pair<u64, unsigned>, Row> constants_;
+  const Allocation* allocation_ = nullptr;
+  std::size_t number_ = 0, temporaries_ = 0, most_temporaries_ = 0;
+};
+
+Row Decoder::constant(u64 bits, unsigned bytes) {
+  if (bytes > 8) unsupported();
+  bytes = std::max(2u, bytes);
+  const u64 kept = bytes == 8 ? bits : bits & ((u64{1} << 8 * bytes) - 1);
+  const auto [place, fresh] = constants_.try_emplace({kept, bytes}, Row{});
+  if (fresh) {
+    u8* const row = k_.constants.emplace_back().bytes;
+    for (unsigned l = 0; l < warp_size; ++l) std::memcpy(row + l * bytes, &kept, bytes);
+    place->second = {0, reinterpret_cast<std::intptr_t>(row)};
+  }
+  return place->second;
+}
+
+// A source of this type, in registers of so many bytes.
+Row Decoder::in(const Statement& s, const Operand& o, Type type, unsigned bytes) {
+  if (!bytes) bytes = register_bytes(type);
+  if (o.negated && type != Type::pred) unsupported();
+  switch (o.kind) {
+    case Operand::reg:
+      if (register_bytes(o.type) != bytes || o.offset != 0) unsupported();
+      return slot(o.slot);
+    case Operand::constant: {
+      u64 bits = o.bits;
+      if (type == Type::f32 && o.type == Type::f64)
+        bits = std::bit_cast<u32>(static_cast<float>(std::bit_cast<double>(bits)));
+      if (type == Type::f64 && o.type == Type::f32)
+        bits = std::bit_cast<u64>(static_cast<double>(std::bit_cast<float>(static_cast<u32>(bits))));
+      return constant(bits, bytes);
+    }
+    case Operand::symbol: {
+      const Variable& v = *o.variable;
+      if (v.space == Space::shared) return constant(shared_.at(&v) + static_cast<u64>(o.offset), bytes);
+      if (v.space == Space::global || v.space == Space::constant) {
+        if (!v.memory) throw Refusal("not supported, because nothing defines " + v.name);
+        return constant(v.memory + static_cast<u64>(o.offset), bytes);
+      }
+      Instruction& i = emit(s);
+      i.d = temporary(8);
+      i.offset = static_cast<s64>(v.offset) + o.offset;
+      i.run = v.of_kernel ? parameter_address : frame_address;
+      return i.d;
+    }
+    case Operand::name: {
+      if (o.text == "WARP_SZ") return constant(warp_size, bytes);
+      u64 number = 0;
+      if (special_register(o.text, number)) {
+        if (o.text.substr(0, 9) == "%reserved") k_.uses_reserved = true;
+        Instruction& i = emit(s);
+        i.d = temporary(bytes);
+        i.immediate = number;
+        i.run = special_handler(bytes);
+        return i.d;
+      }
+      if (k_.number_of.count(o.text)) return constant(program_.address_of(o.text), bytes);
+      throw Refusal("not supported, because '" + std::string(o.text) + "' is unknown");
+    }
+    default: unsupported();
+  }
+}
+
+void Decoder::address(const Statement& s, const Operand& o, Instruction& i) {
+  if (o.kind != Operand::memory) unsupported();
+  i.offset = o.offset;
+  i.cache = k_.caches++;
+  if (const Variable* v = o.variable) {
+    if (v->space == Space::local || v->space == Space::param) {
+      i.mode = v->of_kernel ? Mode::parameter : Mode::frame;
+      i.offset += static_cast<s64>(v->offset);
+    } else if (v->space == Space::shared) {
+      i.mode = Mode::shared64;
+      i.s[0] = constant(shared_.at(v), 8);
+    } else {
+      if (!v->memory) throw Refusal("not supported, because nothing defines " + v->name);
+      i.s[0] = constant(v->memory, 8);
+    }
+    return;
+  }
+  const bool shared = is_shared(s), narrow = o.slot >= 0 && size_of(o.type) == 4;
+  if (o.slot >= 0 && size_of(o.type) < 4) unsupported();
+  i.s[0] = o.slot >= 0 ? slot(o.slot) : constant(0, 8);
+  i.mode = shared ? (narrow ? Mode::shared32 : Mode::shared64) : s.is("local") ? Mode::local : Mode::generic;
+  if (narrow && !shared) unsupported();
+}
+
+void Decoder::memory_statement(const Statement& s, Type type) {
+  const auto& o = s.operands;
+  const bool load = s.op[0] == "ld" || s.op[0] == "ldu", is_store = s.op[0] == "st";
+  if (load || is_store) {
+    const Operand& value = o.at(load ? 0 : 1);
+    unsigned bytes = register_bytes(type);
+    std::vector<Row> rows;
+    if (value.kind == Operand::vector) {
+      for (const Operand& part : value.parts)
+        if (part.kind == Operand::reg) bytes = bytes_of(part, type);
+      for (const Operand& part : value.parts) rows.push_back(load ? out(part) : in(s, part, type, bytes));
+      if (rows.size() * size_of(type) > 16 || (rows.size() & (rows.size() - 1))) unsupported();
+    } else {
+      bytes = bytes_of(value, type);
+      rows.push_back(load ? out(value) : in(s, value, type, bytes));
+    }
+    Instruction& i = emit(s);
+    address(s, o.at(load ? 1 : 0), i);
+    if (value.kind == Operand::vector) extra(i).rows = rows;
+    else (load ? i.d : i.s[1]) = rows[0];
+    set(i, memory_handler(s, type, bytes));
+    return;
+  }
+  const std::size_t at = s.op[0] == "atom" ? 1 : 0;
+  if (s.is("cas") && type == Type::b128) unsupported();
+  const Row b = in(s, o.at(at + 1), type), c = s.is("cas") ? in(s, o.at(at + 2), type) : Row{};
+  Instruction& i = emit(s);
+  address(s, o.at(at), i);
+  if (at) i.d = out(o[0]);
+  i.s[1] = b;
+  i.s[2] = c;
+  set(i, memory_handler(s, type, register_bytes(type)));
+}
+
+void Decoder::barrier_statement(const Statement& s) {
+  const auto& o = s.operands;
+  if (s.is("warp")) {
+    const Row members = in(s, o.at(0), Type::u32);
+    Instruction& i = emit(s);
+    i.flow = Flow::warp_sync;
+    i.s[3] = members;
+    i.run = no_effect;
+    return;
+  }
+  const bool red = s.is("red");
+  std::size_t n = red ? 1 : 0;
+  const Row id = in(s, o.at(n++), Type::u32);
+  Row count, source;
+  bool negated = false;
+  if (red && o.size() > n + 1) count = in(s, o[n++], Type::u32);
+  if (!red && o.size() > n) count = in(s, o[n], Type::u32);
+  if (red) {
+    source = predicate_in(o.at(n));
+    negated = o[n].negated;
+  }
+  Instruction& i = emit(s);
+  i.flow = Flow::barrier;
+  i.s = {id, count, source, {}};
+  i.offset = negated;
+  i.immediate = s.is("arrive") ? 1 : !red ? 0 : s.is("popc") ? 2 : s.is("and") ? 3 : 4;
+  i.aligned = s.op[0] == "bar" || s.is("aligned");
+  if (red) i.d = out(o[0]);
+}
+
+void Decoder::call_statement(const Statement& s) {
+  const auto& o = s.operands;
+  std::vector<Argument> results, arguments;
+  const auto read = [](const Operand& list, std::vector<Argument>& to) {
+    for (const Operand& part : list.parts) {
+      if (part.kind != Operand::symbol) unsupported();
+      to.push_back({part.variable->offset, part.variable->size});
+    }
+  };
+  std::size_t n = 0;
+  if (o.at(0).kind == Operand::vector) read(o[n++], results);
+  const Operand& callee = o.at(n++);
+  if (n < o.size() && o[n].kind == Operand::vector) read(o[n], arguments);
+  Instruction& i = emit(s);
+  Extra& e = extra(i);
+  e.results = results;
+  e.arguments = arguments;
+  i.immediate = number_;
+  if (callee.kind == Operand::reg) {
+    i.flow = Flow::call_indirect;
+    i.s[0] = slot(callee.slot);
+  } else if (const auto found = k_.number_of.find(callee.text); found != k_.number_of.end()) {
+    i.flow = Flow::call;
+    e.function = found->second;
+  } else if (is_device_function(callee.text)) {
+    e.callee = callee.text;
+    i.run = device_function;
+  } else {
+    throw Refusal("not supported, because the function " + std::string(callee.text) + " is not defined");
+  }
+}
+
+void Decoder::mov_statement(const Statement& s, Type type) {
+  const auto& o = s.operands;
+  const unsigned bytes = register_bytes(type);
+  if (type == Type::pred) {
+    const Row a = predicate_in(o.at(1));
+    Instruction& i = emit(s);
+    i.d = out(o[0]);
+    i.s[0] = a;
+    i.immediate = o[1].negated;
+    i.run = [](Warp& w, const Instruction& own, u32 mask) {
+      set_predicate(w, own.d, mask, predicate(w, own.s[0], own.immediate));
+    };
+    return;
+  }
+  const bool packs = o.at(1).kind == Operand::vector, unpacks = o[0].kind == Operand::vector;
+  if (packs || unpacks) {
+    const auto& parts = o[packs ? 1 : 0].parts;
+    const unsigned part = bytes / static_cast<unsigned>(parts.size());
+    std::vector<Row> rows;
+    for (const Operand& one : parts)
+      rows.push_back(packs ? in(s, one, Type::none, part) : one.kind == Operand::sink ? Row{} : out(one));
+    const Row whole = packs ? out(o[0]) : in(s, o[1], type);
+    Instruction& i = emit(s);
+    (packs ? i.d : i.s[0]) = whole;
+    extra(i).rows = rows;
+    set(i, packs ? pack_handler(bytes, part) : unpack_handler(bytes, part));
+    return;
+  }
+  const Row a = in(s, o[1], type);
+  Instruction& i = emit(s);
+  i.d = out(o[0]);
+  i.s[0] = a;
+  set(i, move_handler(bytes));
+}
+
+void Decoder::copy_statement(const Statement& s) {
+  if (s.is("commit_group") || s.is("wait_group") || s.is("wait_all")) {
+    emit(s).run = no_effect;
+    return;
+  }
+  const auto& o = s.operands;
+  if (o.at(1).kind != Operand::memory || o.at(2).kind != Operand::constant) unsupported();
+  Operand from = o[1];
+  from.kind = from.slot >= 0 ? Operand::reg : from.variable ? Operand::symbol : Operand::constant;
+  const s64 offset = from.slot >= 0 ? std::exchange(from.offset, 0) : 0;
+  Row source = in(s, from, Type::u64);
+  if (offset) {
+    Instruction& add = emit(s);
+    add.d = temporary(8);
+    add.s = {source, constant(static_cast<u64>(offset), 8), {}, {}};
+    add.run = [](Warp& w, const Instruction& i, u32 mask) {
+      for_lanes(mask, [&](int l) { w.row<u64>(i.d)[l] = w.row<u64>(i.s[0])[l] + w.row<u64>(i.s[1])[l]; });
+    };
+    source = add.d;
+  }
+  const bool policy = s.is("L2::cache_hint");
+  const Row size = o.size() > (policy ? 4u : 3u) ? in(s, o[3], Type::u32) : Row{};
+  Instruction& i = emit(s);
+  address(s, o[0], i);
+  i.s[1] = source;
+  i.s[2] = size;
+  i.immediate = o[2].bits;
+  i.run = copy_async;
+}
+
+void Decoder::between_lanes(const Statement& s, Type type) {
+  const auto& o = s.operands;
+  const std::string_view op = s.op[0];
+  std::vector<Row> sources;
+  const std::size_t values = op == "shfl" ? 3 : op == "activemask" || op == "elect" ? 0 : 1;
+  for (std::size_t n = 1; n <= values; ++n)
+    sources.push_back(op == "vote" ? predicate_in(o.at(n)) : in(s, o.at(n), op == "match" ? type : Type::u32));
+  const Row members = o.size() > values + 1 ? in(s, o[values + 1], Type::u32) : Row{};
+  if (op != "activemask" && !members) unsupported();  // before .sync
+  Instruction& i = emit(s);
+  if (op != "activemask") i.flow = Flow::warp_sync;
+  i.d = out(o.at(0));
+  i.d2 = second(o[0]);
+  std::copy(sources.begin(), sources.end(), i.s.begin());
+  i.s[3] = members;
+  set(i, warp_handler(s, type, i));
+}
+
+// Instructions whose sources follow their destination.
+void Decoder::arithmetic(const Statement& s, Type type) {
+  const auto& o = s.operands;
+  const std::string_view op = s.op[0];
+  const bool fp = is_fp(type);
+  if (type == Type::pred) {  // and, or, xor, not
+    const Row a = predicate_in(o.at(1)), b = op == "not" ? a : predicate_in(o.at(2));
+    Instruction& i = emit(s);
+    i.d = out(o[0]);
+    i.s = {a, b, {}, {}};
+    i.immediate = (o[1].negated ? 1u : 0u) | (op != "not" && o[2].negated ? 2u : 0u);
+    const auto join = [&]<class F>(F) {
+      set(i, [](Warp& w, const Instruction& own, u32 mask) {
+        set_predicate(w, own.d, mask,
+                      F{}(predicate(w, own.s[0], own.immediate & 1), predicate(w, own.s[1], own.immediate & 2)));
+      });
+    };
+    if (op == "and") join([](u32 x, u32 y) { return x & y; });
+    else if (op == "or") join([](u32 x, u32 y) { return x | y; });
+    else if (op == "xor") join([](u32 x, u32 y) { return x ^ y; });
+    else if (op == "not") join([](u32 x, u32) { return ~x; });
+    else unsupported();
+    return;
+  }
+  static const std::unordered_map<std::string_view, std::size_t> counts{
+      {"not", 1},   {"cnot", 1}, {"neg", 1},   {"abs", 1},  {"popc", 1},  {"clz", 1}, {"brev", 1}, {"bfind", 1},
+      {"sqrt", 1},  {"rcp", 1},  {"rsqrt", 1}, {"sin", 1},  {"cos", 1},   {"lg2", 1}, {"ex2", 1},  {"tanh", 1},
+      {"testp", 1}, {"fma", 3},  {"mad", 3},   {"madc", 3}, {"mad24", 3}, {"sad", 3}, {"bfe", 3},  {"bfi", 4},
+      {"shf", 3},   {"lop3", 3}, {"prmt", 3},  {"dp4a", 3}, {"dp2a", 3}};
+  const auto found = counts.find(op);
+  const std::size_t count = found == counts.end() ? 2 : found->second;
+  std::array<Row, 4> sources{};
+  for (std::size_t n = 0; n < count; ++n) {
+    Type own = type;
+    if ((op == "shl" || op == "shr") && n == 1) own = Type::u32;
+    if ((op == "bfe" && n > 0) || (op == "bfi" && n > 1)) own = Type::u32;
+    const bool wide = s.is("wide") && n == 2;
+    sources[n] = in(s, o.at(n + 1), own, wide ? 2 * size_of(type) : 0);
+  }
+  Instruction& i = emit(s);
+  i.d = out(o.at(0));
+  i.s = sources;
+  if (op == "lop3") {
+    if (o.size() != 5 || o[4].kind != Operand::constant) unsupported();  // lop3.BoolOp
+    i.immediate = o[4].bits;
+  }
+  if (op == "testp") {
+    static constexpr std::string_view kinds[] = {"finite", "infinite", "number", "notanumber", "normal", "subnormal"};
+    for (u64 n = 0; n < std::size(kinds); ++n)
+      if (s.is(kinds[n])) i.immediate = n;
+  }
+  set(i, fp ? float_handler(s, type) : integer_handler(s, type));
+}
+
+void Decoder::statement(const Statement& s) {
+  const std::string_view op = s.op[0];
+  for (std::size_t n = 0; n < s.op.size(); ++n)
+    if (!knows(op, n == 0 ? "" : s.op[n])) unsupported();
+  const auto& o = s.operands;
+  Type type = Type::none;
+  for (std::size_t n = s.op.size(); n-- > 1 && type == Type::none;) type = type_of(s.op[n]);
+
+  if (op == "mov") return mov_statement(s, type);
+  if (op == "ld" || op == "ldu" || op == "st" || op == "atom" || op == "red") return memory_statement(s, type);
+  if (op == "bar" || op == "barrier") return barrier_statement(s);
+  if (op == "call") return call_statement(s);
+  if (op == "cp") return copy_statement(s);
+  if (op == "shfl" || op == "vote" || op == "match" || op == "redux" || op == "elect" || op == "activemask")
+    return between_lanes(s, type);
+  if (op == "bra" || op == "ret" || op == "exit") {
+    Instruction& i = emit(s);
+    i.flow = op == "bra" ? Flow::branch : op == "ret" ? Flow::ret : Flow::exit;
+    i.immediate = number_;
+    return;
+  }
+  if (op == "brx") {
+    const Row index = in(s, o.at(0), Type::u32);
+    Instruction& i = emit(s);
+    i.flow = Flow::branch_indexed;
+    i.s[0] = index;
+    extra(i);
+    return;
+  }
+  if (op == "setp" || op == "set") {
+    const Row a = in(s, o.at(1), type), b = in(s, o.at(2), type), c = o.size() > 3 ? predicate_in(o[3]) : Row{};
+    Instruction& i = emit(s);
+    i.d = out(o[0]);
+    i.d2 = second(o[0]);
+    i.s = {a, b, c, {}};
+    if (c) i.immediate = (s.is("and") ? 1u : s.is("or") ? 2u : s.is("xor") ? 3u : 0u) | (o[3].negated ? 4u : 0u);
+    if (op == "set") {
+      const Type result = type_of(s.op[s.op.size() - 2]);
+      if (size_of(result) != 4 || result == Type::f16x2 || result == Type::bf16x2) unsupported();
+      if (result == Type::f32) i.immediate |= 8;
+    }
+    set(i, comparison_handler(s, type));
+    return;
+  }
+  if (op == "selp") {
+    const Row a = in(s, o.at(1), type), b = in(s, o.at(2), type), c = predicate_in(o.at(3));
+    Instruction& i = emit(s);
+    i.d = out(o[0]);
+    i.s = {a, b, c, {}};
+    i.immediate = o[3].negated;
+    const auto choose = []<class T>(T) -> Handler {
+      return [](Warp& w, const Instruction& own, u32 mask) {
+        T* const d = w.row<T>(own.d);
+        const T *x = w.row<T>(own.s[0]), *y = w.row<T>(own.s[1]);
+        const u32 p = predicate(w, own.s[2], own.immediate);
+        for_lanes(mask, [&](int l) { d[l] = p >> l & 1 ? x[l] : y[l]; });
+      };
+    };
+    set(i, size_of(type) == 2 ? choose(u16{}) : size_of(type) == 4 ? choose(u32{}) : choose(u64{}));
+    return;
+  }
+  if (op == "slct") {
+    const Type value = type_of(s.op[s.op.size() - 2]), test = type_of(s.op.back());
+    const Row a = in(s, o.at(1), value), b = in(s, o.at(2), value), c = in(s, o.at(3), test);
+    Instruction& i = emit(s);
+    i.d = out(o[0]);
+    i.s = {a, b, c, {}};
+    const auto choose = []<class T, class C>(T, C) -> Handler {
+      return [](Warp& w, const Instruction& own, u32 mask) {
+        T* const d = w.row<T>(own.d);
+        const T *x = w.row<T>(own.s[0]), *y = w.row<T>(own.s[1]);
+        const C* z = w.row<C>(own.s[2]);
+        for_lanes(mask, [&](int l) { d[l] = z[l] >= 0 ? x[l] : y[l]; });
+      };
+    };
+    if (size_of(value) == 2) set(i, test == Type::f32 ? choose(u16{}, 0.0f) : choose(u16{}, s32{}));
+    else if (size_of(value) == 4) set(i, test == Type::f32 ? choose(u32{}, 0.0f) : choose(u32{}, s32{}));
+    else set(i, test == Type::f32 ? choose(u64{}, 0.0f) : choose(u64{}, s32{}));
+    return;
+  }
+  if (op == "cvta") {
+    const Row a = in(s, o.at(1), type);
+    Instruction& i = emit(s);
+    i.d = out(o[0]);
+    i.s[0] = a;
+    set(i, is_shared(s) ? cvta_handler(s.is("to"), size_of(type)) : move_handler(size_of(type)));
+    return;
+  }
+  if (op == "isspacep") {
+    const Row a = in(s, o.at(1), Type::u64);
+    Instruction& i = emit(s);
+    i.d = out(o[0]);
+    i.s[0] = a;
+    if (!is_shared(s) && !s.is("local") && !s.is("global")) unsupported();
+    i.immediate = static_cast<u64>(is_shared(s) ? Space::shared : s.is("local") ? Space::local : Space::global);
+    i.run = isspacep;
+    return;
+  }
+  if (op == "cvt") {
+    const Type to = type_of(s.op[s.op.size() - 2]), from = type_of(s.op.back());
+    const unsigned bytes = bytes_of(o.at(1), from);
+    const Row a = in(s, o[1], from, bytes), b = o.size() > 2 ? in(s, o[2], from) : Row{};
+    Instruction& i = emit(s);
+    i.d = out(o[0]);
+    i.s[0] = a;
+    i.s[1] = b;
+    const bool pairs = to == Type::f16x2 || to == Type::bf16x2 || to == Type::e4m3x2 || to == Type::e5m2x2;
+    if (o.size() > 2 && !(pairs && from == Type::f32)) unsupported();
+    if (o.size() == 2 && pairs && from == Type::f32) unsupported();
+    set(i, conversion_handler(s, to, from, bytes_of(o[0], to), bytes, i));
+    return;
+  }
+  if (op == "membar" || op == "fence") {
+    emit(s).run = fence;
+    return;
+  }
+  if (op == "nanosleep") {
+    emit(s).run = yield;
+    return;
+  }
+  if (op == "trap" || op == "brkpt") {
+    emit(s).run = trap;
+    return;
+  }
+  if (op == "prefetch" || op == "prefetchu" || op == "discard" || op == "applypriority" || op == "pmevent" ||
+      op == "griddepcontrol" || op == "createpolicy") {  // hints; the value of createpolicy is used for hints only
+    emit(s).run = no_effect;
+    return;
+  }
+  arithmetic(s, type);
+}
+
+void Decoder::decode_function(std::size_t number) {
+  const Function& f = *k_.functions[number].function;
+  number_ = number;
+  const auto label = [&](int scope, std::string_view name) -> std::size_t {
+    for (; scope >= 0; scope = f.parent_scope[static_cast<std::size_t>(scope)])
+      if (const auto found = f.labels.find({scope, name}); found != f.labels.end()) return found->second;
+    throw Refusal("the PTX of " + f.name + " has no label " + std::string(name));
+  };
+  const auto targets = [&](const Statement& s) {
+    std::vector<std::size_t> found;
+    if (s.op[0] == "bra") found.push_back(label(s.scope, s.operands.at(0).text));
+    if (s.op[0] == "brx")
+      for (const std::string_view name : f.branch_targets.at(s.operands.at(1).text))
+        found.push_back(label(s.scope, name));
+    return found;
+  };
+  // The loops: from the target of a backward branch to the branch. Those that overlap become one.
+  std::vector<std::pair<std::size_t, std::size_t>> loops, joined;
+  for (std::size_t n = 0; n < f.statements.size(); ++n)
+    for (const std::size_t target : targets(f.statements[n]))
+      if (target <= n) loops.push_back({target, n});
+  std::sort(loops.begin(), loops.end());
+  for (const auto& loop : loops)
+    if (!joined.empty() && loop.first <= joined.back().second)
+      joined.back().second = std::max(joined.back().second, loop.second);
+    else joined.push_back(loop);
+  const Allocation allocation(f, joined);
+  allocation_ = &allocation;
+  const std::size_t begin_of_temporaries = (allocation.bytes() + 63) / 64 * 64;
+  most_temporaries_ = begin_of_temporaries;
+
+  const std::size_t entry = k_.code.size();
+  std::vector<u32> starts;  // of the statements' instructions
+  for (const Statement& s : f.statements) {
+    const std::size_t before = k_.code.size();
+    starts.push_back(static_cast<u32>(before));
+    temporaries_ = begin_of_temporaries;
+    std::string why;
+    try {
+      statement(s);
+    } catch (const Refusal& refusal) {
+      why = refusal.what();
+    } catch (const std::out_of_range&) {
+      why = "not supported";
+    }
+    if (!why.empty()) {
+      Context context{};
+      context.kernel = &k_;
+      Instruction i;
+      i.source = &s;
+      throw Refusal("kernel " + k_.title + " has an instruction that is " + why + ": " + text_of(context, i));
+    }
+    if (s.guard >= 0)
+      for (std::size_t n = before; n < k_.code.size(); ++n) {
+        k_.code[n].guard = static_cast<u32>(slot(s.guard).value);
+        k_.code[n].guard_negated = s.guard_negated;
+      }
+  }
+  starts.push_back(static_cast<u32>(k_.code.size()));
+  Instruction& last = k_.code.emplace_back();
+  last.flow = Flow::ret;
+  last.immediate = number;
+  for (std::size_t n = entry; n < k_.code.size(); ++n) {
+    Instruction& i = k_.code[n];
+    if (i.flow == Flow::branch) i.target = starts[targets(*i.source)[0]];
+    if (i.flow == Flow::branch_indexed)
+      for (const std::size_t target : targets(*i.source)) i.extra->targets.push_back(starts[target]);
+  }
+  k_.functions[number] = {&f, static_cast<u32>(entry), (most_temporaries_ + 63) / 64 * 64, f.frame};
+}
+
+}  // namespace
+
+std::unique_ptr<Kernel> decode(Program::Parts& program, const Function& function) {
+  auto kernel = std::make_unique<Kernel>();
+  kernel->program = &program;
+  kernel->function = &function;
+  int status = 0;
+  char* const text = abi::__cxa_demangle(function.name.c_str(), nullptr, nullptr, &status);
+  kernel->title = status == 0 ? text : function.name;
+  std::free(text);
+  Decoder(*kernel, program).decode(function);
+  return kernel;
+}
+
+u64 Program::Parts::address_of(std::string_view function) {
+  const auto found = std::find(addressed.begin(), addressed.end(), function);
+  const u64 index = static_cast<u64>(found - addressed.begin());
+  if (found == addressed.end()) addressed.emplace_back(function);
+  return function_addresses + 16 * index;
+}
+const std::string* Program::Parts::function_at(u64 address) const {
+  const u64 index = (address - function_addresses) / 16;
+  return address % 16 == 0 && index < addressed.size() ? &addressed[index] : nullptr;
+}
+
+Program::Program(std::vector<std::string> texts, const std::function<std::uintptr_t(std::size_t)>& allocate,
+                 const DeviceMemory& device_memory)
+    : parts_(std::make_unique<Parts>(std::move(texts))) {
+  constexpr std::size_t red_zone = 64;
+  Module& module = parts_->module;
+  std::vector<Variable*> own;
+  std::size_t bytes = 0;
+  for (auto& [name, v] : module.variables()) {
+    if ((v.space != Space::global && v.space != Space::constant) || v.external) continue;
+    bytes = (bytes + std::max<std::size_t>(v.align, 16) - 1) / std::max<std::size_t>(v.align, 16) *
+            std::max<std::size_t>(v.align, 16);
+    v.offset = bytes;
+    bytes += std::max<std::size_t>(v.size, 1) + red_zone;
+    own.push_back(&v);
+  }
+  if (own.empty()) return;
+  const std::uintptr_t begin = allocate(bytes);
+  const auto view = [&](const Variable& v) { return reinterpret_cast<u8*>(device_memory.view(v.memory)); };
+  for (Variable* const v : own) {
+    v->memory = begin + v->offset;
+    std::memset(view(*v), 0, v->size);
+    std::copy_n(v->init.begin(), std::min(v->init.size(), v->size), view(*v));
+    parts_->variables.push_back({v->memory, v->memory + v->size});
+  }
+  for (const Variable* const v : own)
+    for (const Variable::Reference& r : v->references) {
+      const Variable* other = module.variable(r.symbol);
+      const u64 address = static_cast<u64>(r.offset) + (other ? other->memory : parts_->address_of(r.symbol));
+      if (r.byte >= 0) view(*v)[r.at] = static_cast<u8>(address >> 8 * r.byte);
+      else std::memcpy(view(*v) + r.at, &address, 8);
+    }
+  std::sort(parts_->variables.begin(), parts_->variables.end(),
+            [](const Range& x, const Range& y) { return x.begin < y.begin; });
+}
+Program::~Program() = default;
+
+const Kernel* Program::kernel(const std::string& name) {
+  const std::lock_guard lock(parts_->mutex);
+  std::unique_ptr<Kernel>& place = parts_->kernels[name];
+  if (!place)
+    if (const Function* function = parts_->module.function(name); function && function->entry)
+      place = decode(*parts_, *function);
+  return place.get();
+}
+Range Program::variable(const std::string& name) {
+  const std::lock_guard lock(parts_->mutex);
+  const Variable* v = parts_->module.variable(name);
+  return v && v->memory ? Range{v->memory, v->memory + v->size} : Range{};
+}
+const std::vector<Range>& Program::variables() const { return parts_->variables; }
+
+}  // namespace emulated_gpu::ptx

@@ -1,0 +1,349 @@
+// Floating-point arithmetic, and comparisons of all types.
+#include "floats.hpp"
+
+#include <cfenv>
+#include <string>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "handlers.hpp"
+
+namespace emulated_gpu::ptx {
+namespace {
+
+// Carries out `handler` with a rounding mode of the processor.
+template <Handler handler, Rounding rounding>
+void rounded(Warp& w, const Instruction& i, u32 mask) {
+#if defined(__x86_64__)
+  constexpr unsigned modes[] = {0, 0x6000, 0x2000, 0x4000};
+  const unsigned old = _mm_getcsr();
+  _mm_setcsr((old & ~0x6000u) | modes[static_cast<int>(rounding)]);
+#else
+  constexpr int modes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
+  std::fesetround(modes[static_cast<int>(rounding)]);
+#endif
+  asm volatile("" ::: "memory");  // keeps the arithmetic between the changes of the mode
+  handler(w, i, mask);
+  asm volatile("" ::: "memory");
+#if defined(__x86_64__)
+  _mm_setcsr(old);
+#else
+  std::fesetround(FE_TONEAREST);
+#endif
+}
+template <Handler handler>
+Handler with_rounding(const Statement& s) {
+  if (s.is("rz")) return rounded<handler, Rounding::zero>;
+  if (s.is("rm")) return rounded<handler, Rounding::down>;
+  if (s.is("rp")) return rounded<handler, Rounding::up>;
+  return handler;
+}
+
+// O on f32 with its modifiers.
+template <class O, bool ftz, bool sat>
+struct Single {
+  template <class... S>
+  float operator()(S... s) const {
+    float v = O{}((ftz ? flushed(s) : s)...);
+    if (ftz) v = flushed(v);
+    if (sat) v = clamped(v);
+    return canonical(v);
+  }
+};
+// O on 16-bit floats, computed as float: that is correctly rounded for + - * / and sqrt.
+template <class O, class T, bool sat, bool relu>
+struct Small {
+  static T finished(float v) {
+    if (sat) v = clamped(v);
+    if (relu) v = v > 0 || v != v ? v : 0.0f;
+    return T::of(v);
+  }
+  T operator()(T a) const { return finished(O{}(static_cast<float>(a))); }
+  T operator()(T a, T b) const { return finished(O{}(static_cast<float>(a), static_cast<float>(b))); }
+  T operator()(T a, T b, T c) const { return finished(fused(a, b, c)); }
+};
+template <class O, class T>
+struct Pair {
+  template <class... S>
+  u32 operator()(S... s) const {
+    return pair_of(O{}(part<T>(s, 0)...), O{}(part<T>(s, 1)...));
+  }
+};
+
+template <int sources, class O>
+Handler singles(const Statement& s) {
+  if (s.is("ftz"))
+    return s.is("sat") ? with_rounding<each_of_type<Single<O, true, true>, float, sources>()>(s)
+                       : with_rounding<each_of_type<Single<O, true, false>, float, sources>()>(s);
+  return s.is("sat") ? with_rounding<each_of_type<Single<O, false, true>, float, sources>()>(s)
+                     : with_rounding<each_of_type<Single<O, false, false>, float, sources>()>(s);
+}
+template <int sources, class O, class T>
+Handler smalls(const Statement& s, bool pair) {
+  const auto pick = [&]<class F>(F) {
+    return pair ? each_of_type<Pair<F, T>, u32, sources>() : each_of_type<F, T, sources>();
+  };
+  if (s.is("ftz")) return nullptr;
+  if (s.is("sat")) return pick(Small<O, T, true, false>{});
+  if (s.is("relu")) return pick(Small<O, T, false, true>{});
+  return pick(Small<O, T, false, false>{});
+}
+// O on any floating-point type.
+template <int sources, class O>
+Handler floats(const Statement& s, Type type, O) {
+  switch (type) {
+    case Type::f32: return singles<sources, O>(s);
+    case Type::f64: return with_rounding<each_of_type<O, double, sources>()>(s);
+    case Type::f16: return smalls<sources, O, half>(s, false);
+    case Type::bf16: return smalls<sources, O, bfloat>(s, false);
+    case Type::f16x2: return smalls<sources, O, half>(s, true);
+    case Type::bf16x2: return smalls<sources, O, bfloat>(s, true);
+    default: return nullptr;
+  }
+}
+template <class O>
+struct Flushed {
+  float operator()(float a) const { return flushed(O{}(flushed(a))); }
+};
+// O of one value, without rounding modes.
+template <class O>
+Handler approximate(const Statement& s, Type type, O) {
+  if (type == Type::f32)
+    return s.is("ftz") ? each<Single<O, true, false>, float, float> : each<Single<O, false, false>, float, float>;
+  if (type == Type::f16) return smalls<1, O, half>(s, false);
+  if (type == Type::f16x2) return smalls<1, O, half>(s, true);
+  if (type != Type::bf16 && type != Type::bf16x2) return nullptr;
+  using Plain = Small<O, bfloat, false, false>;
+  using Ftz = Small<Flushed<O>, bfloat, false, false>;
+  if (type == Type::bf16) return s.is("ftz") ? each<Ftz, bfloat, bfloat> : each<Plain, bfloat, bfloat>;
+  return s.is("ftz") ? each<Pair<Ftz, bfloat>, u32, u32> : each<Pair<Plain, bfloat>, u32, u32>;
+}
+
+struct FusedMultiplyAdd {
+  template <class T>
+  T operator()(T a, T b, T c) const {
+    return std::fma(a, b, c);
+  }
+};
+template <bool keep_nan, bool largest, bool magnitude>
+struct Extreme {
+  template <class T>
+  T operator()(T a, T b) const {
+    const T x = magnitude ? std::fabs(a) : a, y = magnitude ? std::fabs(b) : b;
+    const T sign = magnitude ? std::copysign(T{1}, a) * std::copysign(T{1}, b) : T{1};
+    T v = (x == y ? std::signbit(x) != largest : (x < y) != largest) ? x : y;
+    v = x != x ? y : y != y ? x : v;
+    if (keep_nan) v = x != x || y != y ? std::numeric_limits<T>::quiet_NaN() : v;
+    return magnitude ? v * sign : v;
+  }
+};
+template <bool largest>
+Handler extreme(const Statement& s, Type type) {
+  const bool nan = s.is("NaN");
+  if (s.is("abs")) return nullptr;  // .xorsign.abs
+  return nan ? floats<2>(s, type, Extreme<true, largest, false>{})
+             : floats<2>(s, type, Extreme<false, largest, false>{});
+}
+// rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64 give the upper word of the result.
+template <bool root>
+struct Upper {
+  double operator()(double a) const {
+    if (std::fabs(a) < std::numeric_limits<double>::min()) a = std::copysign(0.0, a);
+    const double v = root ? 1 / std::sqrt(a) : 1 / a;
+    return std::bit_cast<double>(std::bit_cast<u64>(v) & 0xffffffff00000000u);
+  }
+};
+// neg and abs keep a NaN's bits.
+template <bool absolute>
+Handler sign_handler(const Statement& s, Type type) {
+  const auto pick = []<class W>(W) {
+    return each<std::conditional_t<absolute, decltype([](W a) { return static_cast<W>(a & (W(~W{0}) >> 1)); }),
+                                   decltype([](W a) { return static_cast<W>(a ^ (W{1} << (8 * sizeof(W) - 1))); })>,
+                W, W>;
+  };
+  if (s.is("ftz")) return floats<1>(s, type, [](auto a) { return absolute ? std::fabs(a) : -a; });
+  switch (type) {
+    case Type::f32: return pick(u32{});
+    case Type::f64: return pick(u64{});
+    case Type::f16:
+    case Type::bf16: return pick(u16{});
+    default:
+      return each<std::conditional_t<absolute, decltype([](u32 a) { return a & 0x7fff7fffu; }),
+                                     decltype([](u32 a) { return a ^ 0x80008000u; })>,
+                  u32, u32>;
+  }
+}
+
+// Comparisons
+enum class Relation { eq, ne, lt, le, gt, ge, equ, neu, ltu, leu, gtu, geu, num, nan };
+template <Relation r, class T>
+bool compare(T a, T b) {
+  const bool unordered = a != a || b != b;
+  if constexpr (r == Relation::eq) return a == b;
+  if constexpr (r == Relation::ne) return a != b && !unordered;
+  if constexpr (r == Relation::lt) return a < b;
+  if constexpr (r == Relation::le) return a <= b;
+  if constexpr (r == Relation::gt) return a > b;
+  if constexpr (r == Relation::ge) return a >= b;
+  if constexpr (r == Relation::equ) return a == b || unordered;
+  if constexpr (r == Relation::neu) return a != b;
+  if constexpr (r == Relation::ltu) return !(a >= b);
+  if constexpr (r == Relation::leu) return !(a > b);
+  if constexpr (r == Relation::gtu) return !(a <= b);
+  if constexpr (r == Relation::geu) return !(a < b);
+  if constexpr (r == Relation::num) return !unordered;
+  if constexpr (r == Relation::nan) return unordered;
+}
+template <Relation r, class T, bool ftz>
+u32 compared(const Warp& w, const Instruction& i, u32 mask) {
+  const T *a = w.row<T>(i.s[0]), *b = w.row<T>(i.s[1]);
+  const auto one = [&](int l) -> u32 {
+    if constexpr (ftz) return compare<r, T>(flushed(a[l]), flushed(b[l]));
+    else if constexpr (sizeof(T) == 2 && !std::is_integral_v<T>) return compare<r, float>(a[l], b[l]);
+    else return compare<r, T>(a[l], b[l]);
+  };
+  u32 value = 0;
+  if (mask == all_lanes)
+    for (int l = 0; l < warp_size; ++l) value |= one(l) << l;
+  else
+    for (u32 rest = mask; rest; rest &= rest - 1) value |= one(std::countr_zero(rest)) << std::countr_zero(rest);
+  return value;
+}
+// immediate: 0, or how predicate s[2] is combined: 1 and, 2 or, 3 xor; 4: it is negated; 8: set has a float result
+u32 combined(const Warp& w, const Instruction& i, u32 value) {
+  if (!(i.immediate & 3)) return value;
+  const u32 other = predicate(w, i.s[2], i.immediate & 4);
+  return (i.immediate & 3) == 1 ? value & other : (i.immediate & 3) == 2 ? value | other : value ^ other;
+}
+template <Relation r, class T, bool ftz>
+void set_predicates(Warp& w, const Instruction& i, u32 mask) {
+  const u32 value = compared<r, T, ftz>(w, i, mask);
+  const u32 first = combined(w, i, value), second = i.d2 ? combined(w, i, ~value) : 0;
+  set_predicate(w, i.d, mask, first);
+  set_predicate(w, i.d2, mask, second);
+}
+template <Relation r, class T, bool ftz>
+void set_words(Warp& w, const Instruction& i, u32 mask) {
+  const u32 value = combined(w, i, compared<r, T, ftz>(w, i, mask));
+  u32* const d = w.row<u32>(i.d);
+  const u32 one = i.immediate & 8 ? 0x3f800000u : ~0u;
+  for_lanes(mask, [&](int l) { d[l] = value >> l & 1 ? one : 0; });
+}
+template <Relation r, class T, bool ftz = false>
+Handler one_comparison(bool words) {
+  return words ? set_words<r, T, ftz> : set_predicates<r, T, ftz>;
+}
+template <Relation r>
+Handler comparison_of(Type type, bool words, bool ftz) {
+  constexpr bool of_floats = r >= Relation::equ;
+  if constexpr (!of_floats) switch (type) {
+      case Type::u16: return one_comparison<r, u16>(words);
+      case Type::s16: return one_comparison<r, s16>(words);
+      case Type::u32: return one_comparison<r, u32>(words);
+      case Type::s32: return one_comparison<r, s32>(words);
+      case Type::u64: return one_comparison<r, u64>(words);
+      case Type::s64: return one_comparison<r, s64>(words);
+      default: break;
+    }
+  switch (type) {
+    case Type::f32: return ftz ? one_comparison<r, float, true>(words) : one_comparison<r, float>(words);
+    case Type::f64: return one_comparison<r, double>(words);
+    case Type::f16: return one_comparison<r, half>(words);
+    case Type::bf16: return one_comparison<r, bfloat>(words);
+    default: return nullptr;
+  }
+}
+// Two comparisons at once: setp.lt.f16x2 p|q
+template <Relation r, class T>
+void set_pair(Warp& w, const Instruction& i, u32 mask) {
+  const u32 *a = w.row<u32>(i.s[0]), *b = w.row<u32>(i.s[1]);
+  u32 low = 0, high = 0;
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    low |= u32{compare<r, float>(part<T>(a[l], 0), part<T>(b[l], 0))} << l;
+    high |= u32{compare<r, float>(part<T>(a[l], 1), part<T>(b[l], 1))} << l;
+  }
+  low = combined(w, i, low), high = combined(w, i, high);
+  set_predicate(w, i.d, mask, low);
+  set_predicate(w, i.d2, mask, high);
+}
+template <Relation... r>
+Handler find_comparison(std::string_view name, Type type, bool words, bool ftz) {
+  static constexpr std::string_view names[] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "equ",
+                                               "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
+  Handler found = nullptr;
+  const auto look = [&]<Relation one>() {
+    if (names[static_cast<int>(one)] != name) return;
+    if (type == Type::f16x2) found = words ? nullptr : set_pair<one, half>;
+    else if (type == Type::bf16x2) found = words ? nullptr : set_pair<one, bfloat>;
+    else found = comparison_of<one>(type, words, ftz);
+  };
+  (look.template operator()<r>(), ...);
+  return found;
+}
+
+template <class T>
+void test_property(Warp& w, const Instruction& i, u32 mask) {
+  const T* a = w.row<T>(i.s[0]);
+  u32 value = 0;
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const bool is[] = {std::isfinite(a[l]), std::isinf(a[l]),    !std::isnan(a[l]),
+                       std::isnan(a[l]),    std::isnormal(a[l]), std::fpclassify(a[l]) == FP_SUBNORMAL};
+    value |= u32{is[i.immediate]} << l;
+  }
+  set_predicate(w, i.d, mask, value);
+}
+
+}  // namespace
+
+Handler float_handler(const Statement& s, Type type) {
+  const std::string_view op = s.op[0];
+  if (op == "add") return floats<2>(s, type, [](auto a, auto b) { return a + b; });
+  if (op == "sub") return floats<2>(s, type, [](auto a, auto b) { return a - b; });
+  if (op == "mul") return floats<2>(s, type, [](auto a, auto b) { return a * b; });
+  if (op == "div") return floats<2>(s, type, [](auto a, auto b) { return a / b; });
+  if (op == "fma" || op == "mad") return floats<3>(s, type, FusedMultiplyAdd{});
+  if (op == "sqrt") return floats<1>(s, type, [](auto a) { return std::sqrt(a); });
+  if (op == "rcp" && s.is("approx") && type == Type::f64) return each<Upper<false>, double, double>;
+  if (op == "rsqrt" && type == Type::f64) return each<Upper<true>, double, double>;
+  if (op == "rcp") return floats<1>(s, type, [](auto a) { return 1 / a; });
+  // These are more accurate than a GPU's.
+  if (op == "rsqrt")
+    return approximate(s, type, [](float a) { return static_cast<float>(1 / std::sqrt(static_cast<double>(a))); });
+  if (op == "sin")
+    return approximate(s, type, [](float a) { return static_cast<float>(std::sin(static_cast<double>(a))); });
+  if (op == "cos")
+    return approximate(s, type, [](float a) { return static_cast<float>(std::cos(static_cast<double>(a))); });
+  if (op == "lg2")
+    return approximate(s, type, [](float a) { return static_cast<float>(std::log2(static_cast<double>(a))); });
+  if (op == "ex2")
+    return approximate(s, type, [](float a) { return static_cast<float>(std::exp2(static_cast<double>(a))); });
+  if (op == "tanh")
+    return approximate(s, type, [](float a) { return static_cast<float>(std::tanh(static_cast<double>(a))); });
+  if (op == "neg") return sign_handler<false>(s, type);
+  if (op == "abs") return sign_handler<true>(s, type);
+  if (op == "min") return extreme<false>(s, type);
+  if (op == "max") return extreme<true>(s, type);
+  if (op == "copysign") {
+    using F = decltype([](auto a, auto b) { return std::copysign(b, a); });
+    return type == Type::f64 ? each<F, double, double, double> : each<F, float, float, float>;
+  }
+  if (op == "testp") return type == Type::f64 ? test_property<double> : test_property<float>;
+  return nullptr;
+}
+
+Handler comparison_handler(const Statement& s, Type type) {
+  if (s.is("ftz") && type != Type::f32) return nullptr;
+  std::string name(s.op[1]);
+  if (type == Type::u16 || type == Type::u32 || type == Type::u64) {
+    static const std::map<std::string_view, const char*> same{{"lo", "lt"}, {"ls", "le"}, {"hi", "gt"}, {"hs", "ge"}};
+    if (const auto found = same.find(name); found != same.end()) name = found->second;
+  }
+  using enum Relation;
+  return find_comparison<eq, ne, lt, le, gt, ge, equ, neu, ltu, leu, gtu, geu, num, Relation::nan>(
+      name, type, s.op[0] == "set", s.is("ftz"));
+}
+
+}  // namespace emulated_gpu::ptx

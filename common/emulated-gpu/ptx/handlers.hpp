@@ -1,0 +1,63 @@
+// handlers.hpp: templates that make handlers of functions on values. Internal to the interpreter.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "interpreter.hpp"
+
+namespace emulated_gpu::ptx {
+
+template <class F, class D, class... S>
+[[gnu::always_inline]] inline void apply(u32 mask, D* d, const S*... s) {
+  if (mask == all_lanes) {
+#pragma GCC ivdep
+    for (int lane = 0; lane < warp_size; ++lane) d[lane] = static_cast<D>(F{}(s[lane]...));
+  } else {
+    for (; mask; mask &= mask - 1) {
+      const int lane = std::countr_zero(mask);
+      d[lane] = static_cast<D>(F{}(s[lane]...));
+    }
+  }
+}
+// d = F(s0, s1, ...) for each lane.
+template <class F, class D, class... S>
+void each(Warp& w, const Instruction& i, u32 mask) {
+  [&]<std::size_t... n>(std::index_sequence<n...>) __attribute__((always_inline)) {
+    apply<F, D, S...>(mask, w.row<D>(i.d), w.row<S>(i.s[n])...);
+  }
+  (std::index_sequence_for<S...>{});
+}
+
+template <class F, class T, int sources>
+constexpr Handler each_of_type() {
+  if constexpr (sources == 1) return each<F, T, T>;
+  if constexpr (sources == 2) return each<F, T, T, T>;
+  if constexpr (sources == 3) return each<F, T, T, T, T>;
+}
+
+// F on values of an integer type.
+template <int sources, class F>
+Handler integers(Type type, F) {
+  switch (type) {
+    case Type::u16: return each_of_type<F, u16, sources>();
+    case Type::s16: return each_of_type<F, s16, sources>();
+    case Type::u32: return each_of_type<F, u32, sources>();
+    case Type::s32: return each_of_type<F, s32, sources>();
+    case Type::u64: return each_of_type<F, u64, sources>();
+    case Type::s64: return each_of_type<F, s64, sources>();
+    default: return nullptr;
+  }
+}
+// F on values whose sign does not matter.
+template <int sources, class F>
+Handler bits(Type type, F) {
+  switch (size_of(type)) {
+    case 2: return each_of_type<F, u16, sources>();
+    case 4: return each_of_type<F, u32, sources>();
+    case 8: return each_of_type<F, u64, sources>();
+    default: return nullptr;
+  }
+}
+
+}  // namespace emulated_gpu::ptx

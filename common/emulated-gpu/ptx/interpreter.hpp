@@ -1,0 +1,214 @@
+// interpreter.hpp: decoded kernels and the state of warps and blocks. Internal to the interpreter.
+//
+// A decoded instruction is carried out for the 32 lanes of a warp at once. A register is a row of 32 values in the
+// warp's memory, a constant the same in the kernel's, and a predicate is a word with one bit per lane. Each lane has
+// its own program counter. The lanes with the smallest one run first, those in the deepest call before all others, so
+// lanes that diverged converge again without an analysis of the control flow.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "program.hpp"
+
+namespace emulated_gpu::ptx {
+
+using u8 = std::uint8_t;
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using s8 = std::int8_t;
+using s16 = std::int16_t;
+using s32 = std::int32_t;
+using s64 = std::int64_t;
+__extension__ using u128 = unsigned __int128;
+__extension__ using s128 = __int128;
+
+constexpr int warp_size = 32;
+constexpr u32 all_lanes = ~0u;
+constexpr u32 reserved_shared = 1024;  // at the start of shared memory, for the compiler's own use
+constexpr u8 fresh_byte = 0xA5;        // memory that was never written is full of it; cudaMalloc does the same
+constexpr u64 function_addresses = u64{0xf} << 52;  // of the first function; they are 16 apart
+
+struct Warp;
+struct Block;
+struct Instruction;
+struct Checker;
+using Handler = void (*)(Warp&, const Instruction&, u32 mask);
+
+// A row of registers (of the frame) or of constants.
+struct Row {
+  std::intptr_t frame = 0, value = 0;  // -1 and the offset in the frame, or 0 and the address of the constant
+  explicit operator bool() const { return value != 0; }  // offset 0 of a frame is never used
+};
+
+enum class Flow : u8 { next, branch, branch_indexed, ret, exit, call, call_indirect, barrier, warp_sync };
+// How a memory instruction finds its addresses: generic, shared or local ones in a register; the frame of the function;
+// the parameters of the kernel.
+enum class Mode : u8 { generic, shared32, shared64, local, frame, parameter };
+
+struct Argument {
+  std::size_t offset, size;  // in the caller's frame
+};
+struct Extra {
+  std::vector<Row> rows;     // of a vector
+  std::vector<u32> targets;  // of brx.idx
+  std::string callee;        // a function of the device library
+  int function = -1;
+  std::vector<Argument> arguments, results;
+};
+
+struct Instruction {
+  Handler run = nullptr;
+  Row d, d2;             // destinations; d2: of "%r1|%p1"
+  std::array<Row, 4> s;  // sources
+  s64 offset = 0;
+  u64 immediate = 0;
+  Extra* extra = nullptr;
+  const Statement* source = nullptr;
+  u32 guard = 0;  // the predicate's offset; 0: none
+  u32 target = 0;
+  u32 cache = 0;  // number among the memory instructions
+  Flow flow = Flow::next;
+  Mode mode = Mode::generic;
+  bool guard_negated = false, aligned = false;
+};
+
+struct Code {  // of a function
+  const Function* function = nullptr;
+  u32 entry = 0;
+  std::size_t registers = 0, frame = 0;  // bytes of a warp, bytes of a thread
+};
+
+struct alignas(64) Constant {
+  u8 bytes[warp_size * 8];
+};
+
+struct Kernel {
+  const Program::Parts* program = nullptr;
+  const Function* function = nullptr;
+  std::string title;  // the demangled name
+  std::vector<Instruction> code;
+  std::vector<Code> functions;  // 0: the kernel
+  std::map<std::string_view, int> number_of;
+  std::deque<Extra> extras;
+  std::deque<Constant> constants;
+  std::size_t shared = reserved_shared;  // static
+  bool uses_reserved = false;            // %reserved_smem_offset_...
+  u32 caches = 0;
+};
+
+struct Program::Parts {
+  explicit Parts(std::vector<std::string> texts) : module(std::move(texts)) {}
+  u64 address_of(std::string_view function);
+  const std::string* function_at(u64 address) const;
+
+  mutable std::mutex mutex;
+  Module module;
+  std::vector<Range> variables;
+  std::deque<std::string> addressed;  // functions whose address is taken
+  std::map<std::string, std::unique_ptr<Kernel>> kernels;
+};
+
+// What one block needs.
+struct Context {
+  const Kernel* kernel;
+  const Launch* launch;
+  Checker* checker = nullptr;
+  u32 block[3];
+  u8 *shared = nullptr, *local = nullptr;
+  Range shared_range;  // what the program may use of it
+  std::size_t shared_size = 0, local_size = 0, local_per_thread = 0;
+  std::vector<Range> hits;  // for each memory instruction the range that it used last
+  std::string output;       // of printf
+  u64 workspace = 0;        // of cooperative groups: 64 bytes for grid.sync
+  u64 thread_instructions = 0;
+};
+
+struct Frame {  // of the caller
+  u32 pc, base;
+  u64 local;
+  const Extra* call;
+};
+
+struct Warp {
+  std::intptr_t base = 0;  // of the frame's registers
+  Context* context = nullptr;
+  Block* block = nullptr;
+  u64 local[warp_size];  // the frame of each lane
+  u32 alive = 0, at_barrier = 0, at_sync = 0;
+  u32 pc[warp_size], frame_base[warp_size], barrier[warp_size], members[warp_size];
+  u32 thread[3][warp_size];
+  u32 carry = 0;
+  unsigned number = 0, turn = 0;
+  std::vector<u8> storage;
+  u8* registers = nullptr;
+  std::vector<Frame> stack[warp_size];
+
+  template <class T>
+  T* row(Row r) const {
+    return reinterpret_cast<T*>((base & r.frame) + r.value);
+  }
+};
+
+// Calls f(lane) for the lanes of the mask.
+template <class F>
+[[gnu::always_inline]] inline void for_lanes(u32 mask, F f) {
+  if (mask == all_lanes) {
+#pragma GCC ivdep
+    for (int lane = 0; lane < warp_size; ++lane) f(lane);
+  } else {
+    for (; mask; mask &= mask - 1) f(std::countr_zero(mask));
+  }
+}
+
+inline u32 predicate(const Warp& w, Row r, bool negated) {
+  const u32 value = *w.row<u32>(r);
+  return negated ? ~value : value;
+}
+inline void set_predicate(const Warp& w, Row r, u32 mask, u32 value) {
+  if (!r) return;
+  u32* const d = w.row<u32>(r);
+  *d = (*d & ~mask) | (value & mask);
+}
+
+// "kernel K, block (x,y,z), thread (x,y,z)", and the instruction with its source line.
+std::string place_of(const Warp& w, int lane);
+std::string text_of(const Context& context, const Instruction& i);
+[[noreturn]] void fail(Fault::Kind kind, const Warp& w, int lane, const Instruction& i, const std::string& what);
+
+// Handlers by instruction; null if there is none. The decoder has checked the modifiers. Each is in the file of its
+// name.
+Handler integer_handler(const Statement& s, Type type);
+Handler float_handler(const Statement& s, Type type);
+Handler comparison_handler(const Statement& s, Type type);
+Handler conversion_handler(const Statement& s, Type to, Type from, unsigned to_bytes, unsigned from_bytes,
+                           Instruction& i);
+Handler memory_handler(const Statement& s, Type type, unsigned register_bytes);  // ld, st, atom, red
+Handler warp_handler(const Statement& s, Type type, Instruction& i);             // shfl, vote, match, redux, elect
+Handler move_handler(unsigned bytes);
+Handler pack_handler(unsigned whole, unsigned part);
+Handler unpack_handler(unsigned whole, unsigned part);
+Handler special_handler(unsigned bytes);
+bool special_register(std::string_view name, u64& number);
+Handler cvta_handler(bool to_shared, unsigned bytes);
+void isspacep(Warp& w, const Instruction& i, u32 mask);
+void frame_address(Warp& w, const Instruction& i, u32 mask);
+void parameter_address(Warp& w, const Instruction& i, u32 mask);
+void copy_async(Warp& w, const Instruction& i, u32 mask);
+void fence(Warp& w, const Instruction& i, u32 mask);
+void no_effect(Warp& w, const Instruction& i, u32 mask);
+void trap(Warp& w, const Instruction& i, u32 mask);
+void yield(Warp& w, const Instruction& i, u32 mask);
+void device_function(Warp& w, const Instruction& i, u32 mask);  // vprintf, __assertfail
+bool is_device_function(std::string_view name);
+
+std::unique_ptr<Kernel> decode(Program::Parts& program, const Function& function);
+
+}  // namespace emulated_gpu::ptx

@@ -1,0 +1,487 @@
+// Loads, stores, atomic operations and address spaces.
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+
+#include "checker.hpp"
+#include "floats.hpp"
+#include "handlers.hpp"
+
+namespace emulated_gpu::ptx {
+namespace {
+
+u64 address_of(const void* pointer) { return reinterpret_cast<u64>(pointer); }
+
+Range own_local(const Warp& w, int lane) {
+  const Context& c = *w.context;
+  const u64 begin = address_of(c.local) + (w.number * u64{warp_size} + static_cast<u64>(lane)) * c.local_per_thread;
+  return {begin, begin + c.local_per_thread};
+}
+
+std::string hex(u64 value) {
+  char text[20];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+[[noreturn, gnu::noinline]] void bad_address(const Warp& w, const Instruction& i, int lane, u64 address,
+                                             unsigned bytes) {
+  const Context& c = *w.context;
+  const std::string what = std::to_string(bytes) + " bytes at ";
+  const bool shared = i.mode == Mode::shared32 || i.mode == Mode::shared64;
+  if (shared || address - address_of(c.shared) < c.shared_size) {
+    const u64 start = c.kernel->uses_reserved ? 0 : reserved_shared, offset = address - address_of(c.shared) - start;
+    const u64 size = c.shared_size - start;
+    const auto signed_offset = static_cast<s32>(offset);
+    fail(Fault::illegal_address, w, lane, i,
+         "access of " + what + "offset " + std::to_string(signed_offset) + " of shared memory, which has " +
+             std::to_string(size) + " bytes");
+  }
+  if (i.mode == Mode::local || address - address_of(c.local) < c.local_size)
+    fail(Fault::illegal_address, w, lane, i,
+         "access of " + what + hex(address) + ", outside the thread's own local memory");
+  std::string where;
+  const auto bytes_text = [](u64 count) {
+    return count == 0 ? std::string(", the first byte") : ", " + std::to_string(count) + " bytes";
+  };
+  for (const Range& r : *c.launch->memory) {
+    if (address + bytes > r.begin && address < r.end)
+      where = ", which crosses the end of a buffer of " + std::to_string(r.end - r.begin) + " bytes";
+    else if (address >= r.end && address - r.end < 256)
+      where = bytes_text(address - r.end) + " after a buffer of " + std::to_string(r.end - r.begin) + " bytes";
+    else if (where.empty() && address < r.begin && r.begin - address <= 256)
+      where = ", " + std::to_string(r.begin - address) + " bytes before a buffer of " +
+              std::to_string(r.end - r.begin) + " bytes";
+  }
+  if (where.empty()) {
+    const std::string other = c.launch->describe ? c.launch->describe(address) : "";
+    where = ", " + (other.empty() ? "which was freed or never allocated" : other);
+  }
+  if (address < 4096) where = ", a null pointer";
+  fail(Fault::illegal_address, w, lane, i, "access of " + what + hex(address) + where);
+}
+
+[[gnu::noinline]] bool find_range(const Warp& w, int lane, u64 address, unsigned bytes, Range& hit) {
+  const Context& c = *w.context;
+  const auto inside = [&](const Range& r) { return address >= r.begin && address + bytes <= r.end; };
+  const u64 shared = address_of(c.shared), parameters = address_of(c.launch->parameters.data());
+  for (const Range& r : {Range{shared + (c.kernel->uses_reserved ? 0 : reserved_shared), shared + c.shared_size},
+                         Range{parameters, parameters + c.launch->parameters.size()},
+                         Range{c.workspace, c.workspace + (c.workspace ? 64 : 0)}})
+    if (inside(r)) {
+      hit = r;
+      return true;
+    }
+  if (inside(own_local(w, lane))) return true;  // not for the other lanes
+  const auto behind = std::upper_bound(c.launch->memory->begin(), c.launch->memory->end(), address,
+                                       [](u64 a, const Range& r) { return a < r.begin; });
+  if (behind == c.launch->memory->begin() || !inside(*std::prev(behind))) return false;
+  hit = *std::prev(behind);
+  return true;
+}
+
+[[gnu::noinline]] void note_arriving(const Warp& w, const Instruction& i, int lane, const Range& used) {
+  for (const Range& r : w.context->launch->arriving)
+    if (r.begin < used.end && used.begin < r.end)
+      w.context->launch->note(
+          place_of(w, lane) +
+          ": uses a buffer into which cudaMemcpy from pageable memory may still be copying, because "
+          "nothing waited for the default stream: " +
+          text_of(*w.context, i));
+}
+
+// How the addresses of a full warp lie.
+enum class Pattern { scattered, contiguous, same };
+
+// The addresses of an access, checked, where the emulation finds what is there. `bytes` is a power of two. With
+// `first_only`, only the first address of a pattern is wanted.
+[[gnu::noinline]] Pattern find_addresses(Warp& w, const Instruction& i, u32 mask, u64* address, unsigned bytes,
+                                         Access kind, bool first_only = false) {
+  Context& c = *w.context;
+  Pattern pattern = Pattern::scattered;
+  first_only = first_only && !c.checker;
+  const auto compute = [&]<class A>(const A* a, u64 base) {
+    const A offset = static_cast<A>(i.offset), first = a[0];
+    if (mask == all_lanes) {
+      A different = 0;
+      if (static_cast<A>(a[1] - first) == bytes && static_cast<A>(a[31] - first) == 31 * bytes) {
+        for (int l = 0; l < warp_size; ++l)
+          different |= static_cast<A>(a[l] - first) ^ static_cast<A>(static_cast<unsigned>(l) * bytes);
+        if (!different) pattern = Pattern::contiguous;
+      } else if (a[1] == first && a[31] == first) {
+        for (int l = 0; l < warp_size; ++l) different |= a[l] ^ first;
+        if (!different) pattern = Pattern::same;
+      }
+      address[0] = base + static_cast<A>(first + offset);
+      if (!first_only || pattern == Pattern::scattered)
+#pragma GCC ivdep
+        for (int l = 0; l < warp_size; ++l) address[l] = base + static_cast<A>(a[l] + offset);
+    } else {
+      for (u32 rest = mask; rest; rest &= rest - 1) {
+        const int l = std::countr_zero(rest);
+        address[l] = base + static_cast<A>(a[l] + offset);
+      }
+    }
+  };
+  const auto finished = [&] {
+    if (c.checker) [[unlikely]]
+      c.checker->access(w, i, mask, address, bytes, kind);
+    return pattern;
+  };
+  const auto aligned = [&](int l) {
+    if (address[l] & (bytes - 1))
+      fail(Fault::misaligned_address, w, l, i,
+           "misaligned access of " + std::to_string(bytes) + " bytes at " + hex(address[l]));
+  };
+  switch (i.mode) {
+    case Mode::frame:
+      for_lanes(mask, [&](int l) { address[l] = w.local[l] + static_cast<u64>(i.offset); });
+      return finished();
+    case Mode::parameter: {
+      const u64 at = address_of(c.launch->parameters.data()) + static_cast<u64>(i.offset);
+      for (int l = 0; l < warp_size; ++l) address[l] = at;
+      return mask == all_lanes ? Pattern::same : Pattern::scattered;
+    }
+    case Mode::shared32: compute(w.row<u32>(i.s[0]), address_of(c.shared)); break;
+    case Mode::shared64: compute(w.row<u64>(i.s[0]), address_of(c.shared)); break;
+    case Mode::generic: compute(w.row<u64>(i.s[0]), 0); break;
+    case Mode::local:
+      first_only = false;
+      compute(w.row<u64>(i.s[0]), 0);
+      pattern = Pattern::scattered;
+      for (u32 rest = mask; rest; rest &= rest - 1) {
+        const int l = std::countr_zero(rest);
+        const Range own = own_local(w, l);
+        if (address[l] < own.begin || address[l] + bytes > own.end) bad_address(w, i, l, address[l], bytes);
+        aligned(l);
+      }
+      return finished();
+  }
+  const bool shared = i.mode != Mode::generic;
+  Range range = shared ? c.shared_range : c.hits[i.cache];
+  const u64 room = range.end - range.begin;
+  const auto outside = [&](u64 a, u64 size) {
+    return a - range.begin > range.end - range.begin - size || range.end - range.begin < size;
+  };
+  u64 bad = 0;
+  if (pattern != Pattern::scattered) {
+    bad = outside(address[0], pattern == Pattern::same ? bytes : u64{bytes} * warp_size) | (address[0] & (bytes - 1));
+  } else if (room < bytes) {
+    bad = 1;
+  } else {
+    const u64 begin = range.begin, last = room - bytes, low = bytes - 1;
+    if (mask == all_lanes) {
+      for (int l = 0; l < warp_size; ++l) bad |= u64{address[l] - begin > last} | (address[l] & low);
+    } else {
+      for (u32 rest = mask; rest; rest &= rest - 1) {
+        const u64 a = address[std::countr_zero(rest)];
+        bad |= u64{a - begin > last} | (a & low);
+      }
+    }
+  }
+  if (bad) [[unlikely]] {
+    const u64 step = pattern == Pattern::contiguous ? bytes : 0;
+    if (first_only && pattern != Pattern::scattered)
+      for (u64 l = 1; l < warp_size; ++l) address[l] = address[0] + l * step;
+    for (u32 rest = mask; rest; rest &= rest - 1) {
+      const int l = std::countr_zero(rest);
+      if (outside(address[l], bytes)) {
+        if (shared || !find_range(w, l, address[l], bytes, c.hits[i.cache])) bad_address(w, i, l, address[l], bytes);
+        range = c.hits[i.cache];
+        if (!c.launch->arriving.empty()) [[unlikely]]
+          note_arriving(w, i, l, range);
+      }
+      aligned(l);
+    }
+  }
+  if (!shared) {
+    const DeviceMemory device = c.launch->device_memory;
+    if (first_only && pattern != Pattern::scattered) {
+      address[0] = device.view(address[0]);
+    } else if (mask == all_lanes) {
+      for (int l = 0; l < warp_size; ++l) address[l] = device.view(address[l]);
+    } else {
+      for (u32 rest = mask; rest; rest &= rest - 1)
+        address[std::countr_zero(rest)] = device.view(address[std::countr_zero(rest)]);
+    }
+  }
+  return finished();
+}
+
+template <class T>
+T load(u64 address) {
+  T value;
+  std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof value);
+  return value;
+}
+template <class T>
+void store(u64 address, T value) {
+  std::memcpy(reinterpret_cast<void*>(address), &value, sizeof value);
+}
+
+// T in memory, R the unsigned type of the register; a signed T is extended.
+template <class T, class R>
+struct Load {
+  static void run(Warp& w, const Instruction& i, u32 mask) {
+    u64 address[warp_size];
+    const Pattern pattern = find_addresses(w, i, mask, address, sizeof(T), Access::read, true);
+    R* const d = w.row<R>(i.d);
+    if (pattern == Pattern::same) {
+      const R value = static_cast<R>(load<T>(address[0]));
+      for (int l = 0; l < warp_size; ++l) d[l] = value;
+    } else if (pattern == Pattern::contiguous) {
+      const T* const from = reinterpret_cast<const T*>(address[0]);
+#pragma GCC ivdep
+      for (int l = 0; l < warp_size; ++l) d[l] = static_cast<R>(from[l]);
+    } else {
+      for_lanes(mask, [&](int l) { d[l] = static_cast<R>(load<T>(address[l])); });
+    }
+  }
+};
+template <class T, class R>
+struct LoadVector {
+  static void run(Warp& w, const Instruction& i, u32 mask) {
+    u64 address[warp_size];
+    const std::vector<Row>& rows = i.extra->rows;
+    find_addresses(w, i, mask, address, static_cast<unsigned>(sizeof(T) * rows.size()), Access::read);
+    for (std::size_t n = 0; n < rows.size(); ++n) {
+      R* const d = w.row<R>(rows[n]);
+      for_lanes(mask, [&](int l) { d[l] = static_cast<R>(load<T>(address[l] + n * sizeof(T))); });
+    }
+  }
+};
+template <class T, class R>
+struct Store {
+  static void run(Warp& w, const Instruction& i, u32 mask) {
+    u64 address[warp_size];
+    const Pattern pattern = find_addresses(w, i, mask, address, sizeof(T), Access::write, true);
+    const R* b = w.row<R>(i.s[1]);
+    if (pattern == Pattern::contiguous) {
+      T* const to = reinterpret_cast<T*>(address[0]);
+#pragma GCC ivdep
+      for (int l = 0; l < warp_size; ++l) to[l] = static_cast<T>(b[l]);
+      return;
+    }
+    for (; mask; mask &= mask - 1) {  // in order: lanes may write to the same place
+      const int l = std::countr_zero(mask);
+      store(address[l], static_cast<T>(b[l]));
+    }
+  }
+};
+template <class T, class R>
+struct StoreVector {
+  static void run(Warp& w, const Instruction& i, u32 mask) {
+    u64 address[warp_size];
+    const std::vector<Row>& rows = i.extra->rows;
+    find_addresses(w, i, mask, address, static_cast<unsigned>(sizeof(T) * rows.size()), Access::write);
+    for (; mask; mask &= mask - 1) {
+      const int l = std::countr_zero(mask);
+      for (std::size_t n = 0; n < rows.size(); ++n)
+        store(address[l] + n * sizeof(T), static_cast<T>(w.row<R>(rows[n])[l]));
+    }
+  }
+};
+
+template <template <class, class> class Operation>
+Handler access(Type type, unsigned register_bytes) {
+  const auto pick = [&]<class T>(T) -> Handler {
+    switch (register_bytes) {
+      case 2:
+        if constexpr (sizeof(T) <= 2) return Operation<T, u16>::run;
+        return nullptr;
+      case 4:
+        if constexpr (sizeof(T) <= 4) return Operation<T, u32>::run;
+        return nullptr;
+      case 8: return Operation<T, u64>::run;
+      default: return nullptr;
+    }
+  };
+  switch (type) {
+    case Type::u8: return pick(u8{});
+    case Type::s8: return pick(s8{});
+    case Type::u16:
+    case Type::f16:
+    case Type::bf16: return pick(u16{});
+    case Type::s16: return register_bytes == 2 ? pick(u16{}) : pick(s16{});
+    case Type::u32:
+    case Type::f32:
+    case Type::f16x2:
+    case Type::bf16x2: return pick(u32{});
+    case Type::s32: return register_bytes == 4 ? pick(u32{}) : pick(s32{});
+    case Type::u64:
+    case Type::s64:
+    case Type::f64: return pick(u64{});
+    default: return nullptr;
+  }
+}
+
+struct Exchange {  // also of memory that was never written
+  template <class T>
+  T operator()(T, T b, T) const {
+    return b;
+  }
+};
+// d = *s[0]; *s[0] = F(*s[0], s[1], s[2])
+template <class T, class F>
+void atomic(Warp& w, const Instruction& i, u32 mask) {
+  using Bits = std::conditional_t<sizeof(T) == 2, u16, std::conditional_t<sizeof(T) == 4, u32, u64>>;
+  u64 address[warp_size];
+  find_addresses(w, i, mask, address, sizeof(T), std::is_same_v<F, Exchange> ? Access::exchange : Access::atomic);
+  T* const d = i.d ? w.row<T>(i.d) : nullptr;
+  const T *b = w.row<T>(i.s[1]), *c = i.s[2] ? w.row<T>(i.s[2]) : b;
+  const bool shared = i.mode != Mode::generic;  // of this block alone: nobody else runs
+  for (; mask; mask &= mask - 1) {
+    const int l = std::countr_zero(mask);
+    auto* const p = reinterpret_cast<Bits*>(address[l]);
+    Bits old = shared ? *p : __atomic_load_n(p, __ATOMIC_SEQ_CST);
+    const auto next = [&] { return std::bit_cast<Bits>(static_cast<T>(F{}(std::bit_cast<T>(old), b[l], c[l]))); };
+    if (shared) *p = next();
+    else
+      while (!__atomic_compare_exchange_n(p, &old, next(), true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+      }
+    if (d) d[l] = std::bit_cast<T>(old);
+  }
+}
+template <class F>
+Handler atomic_integers(Type type, F) {
+  switch (type) {
+    case Type::u16: return atomic<u16, F>;
+    case Type::u32: return atomic<u32, F>;
+    case Type::s32: return atomic<s32, F>;
+    case Type::u64: return atomic<u64, F>;
+    case Type::s64: return atomic<s64, F>;
+    default: return nullptr;
+  }
+}
+struct Sum {
+  template <class T>
+  T operator()(T a, T b, T) const {
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
+    else if constexpr (sizeof(T) == 2) return T::of(static_cast<float>(a) + static_cast<float>(b));
+    else return canonical(a + b);
+  }
+};
+struct FlushedSum {  // on global memory, f32 is flushed
+  float operator()(float a, float b, float) const { return canonical(flushed(flushed(a) + flushed(b))); }
+};
+template <class T, class F>
+struct PairOf {
+  u32 operator()(u32 a, u32 b, u32) const {
+    return pair_of(F{}(part<T>(a, 0), part<T>(b, 0), T{}), F{}(part<T>(a, 1), part<T>(b, 1), T{}));
+  }
+};
+template <bool largest>
+struct SmallExtreme {
+  template <class T>
+  T operator()(T a, T b, T) const {
+    const float x = a, y = b;
+    return x != x ? b : y != y ? a : (x < y) != largest ? a : b;
+  }
+};
+template <bool largest>
+Handler atomic_extreme(Type type) {
+  switch (type) {
+    case Type::f16: return atomic<half, SmallExtreme<largest>>;
+    case Type::bf16: return atomic<bfloat, SmallExtreme<largest>>;
+    case Type::f16x2: return atomic<u32, PairOf<half, SmallExtreme<largest>>>;
+    case Type::bf16x2: return atomic<u32, PairOf<bfloat, SmallExtreme<largest>>>;
+    default: return atomic_integers(type, [](auto a, auto b, auto) { return (b < a) != largest ? b : a; });
+  }
+}
+Handler atomic_handler(const Statement& s, Type type) {
+  if (s.is("add")) {
+    switch (type) {
+      case Type::f32: return s.is("shared") || s.is("shared::cta") ? atomic<float, Sum> : atomic<float, FlushedSum>;
+      case Type::f64: return atomic<double, Sum>;
+      case Type::f16: return atomic<half, Sum>;
+      case Type::bf16: return atomic<bfloat, Sum>;
+      case Type::f16x2: return atomic<u32, PairOf<half, Sum>>;
+      case Type::bf16x2: return atomic<u32, PairOf<bfloat, Sum>>;
+      case Type::u16: return nullptr;
+      default: return atomic_integers(type, Sum{});
+    }
+  }
+  if (s.is("min")) return atomic_extreme<false>(type);
+  if (s.is("max")) return atomic_extreme<true>(type);
+  if (s.is("and")) return atomic_integers(type, [](auto a, auto b, auto) { return a & b; });
+  if (s.is("or")) return atomic_integers(type, [](auto a, auto b, auto) { return a | b; });
+  if (s.is("xor")) return atomic_integers(type, [](auto a, auto b, auto) { return a ^ b; });
+  if (s.is("exch")) return atomic_integers(type, Exchange{});
+  if (s.is("cas")) return atomic_integers(type, [](auto a, auto b, auto c) { return a == b ? c : a; });
+  if (s.is("inc")) return atomic_integers(type, [](auto a, auto b, auto) { return a >= b ? 0 : a + 1; });
+  if (s.is("dec")) return atomic_integers(type, [](auto a, auto b, auto) { return a == 0 || a > b ? b : a - 1; });
+  return nullptr;
+}
+
+template <class T, bool to_shared>
+void cvta(Warp& w, const Instruction& i, u32 mask) {
+  T* const d = w.row<T>(i.d);
+  const T* a = w.row<T>(i.s[0]);
+  const T base = static_cast<T>(address_of(w.context->shared));
+  for_lanes(mask, [&](int l) { d[l] = to_shared ? a[l] - base : a[l] + base; });
+}
+
+}  // namespace
+
+Handler memory_handler(const Statement& s, Type type, unsigned register_bytes) {
+  const bool vector = s.is("v2") || s.is("v4") || s.is("v8");
+  if (s.op[0] == "ld" || s.op[0] == "ldu")
+    return vector ? access<LoadVector>(type, register_bytes) : access<Load>(type, register_bytes);
+  if (s.op[0] == "st") return vector ? access<StoreVector>(type, register_bytes) : access<Store>(type, register_bytes);
+  return vector ? nullptr : atomic_handler(s, type);
+}
+
+Handler cvta_handler(bool to_shared, unsigned bytes) {
+  if (bytes == 8) return to_shared ? cvta<u64, true> : cvta<u64, false>;
+  return nullptr;
+}
+
+// immediate: the Space
+void isspacep(Warp& w, const Instruction& i, u32 mask) {
+  const u64* a = w.row<u64>(i.s[0]);
+  const Context& c = *w.context;
+  u32 value = 0;
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const bool shared = a[l] - address_of(c.shared) < c.shared_size, local = a[l] - address_of(c.local) < c.local_size;
+    const auto space = static_cast<Space>(i.immediate);
+    value |= u32{space == Space::shared ? shared : space == Space::local ? local : !shared && !local} << l;
+  }
+  set_predicate(w, i.d, mask, value);
+}
+void frame_address(Warp& w, const Instruction& i, u32 mask) {
+  u64* const d = w.row<u64>(i.d);
+  for_lanes(mask, [&](int l) { d[l] = w.local[l] + static_cast<u64>(i.offset); });
+}
+void parameter_address(Warp& w, const Instruction& i, u32 mask) {
+  u64* const d = w.row<u64>(i.d);
+  const u64 address = address_of(w.context->launch->parameters.data()) + static_cast<u64>(i.offset);
+  for_lanes(mask, [&](int l) { d[l] = address; });
+}
+
+// cp.async: s[0] in shared memory <- s[1], immediate bytes, of which s[2] are read and the others are 0
+void copy_async(Warp& w, const Instruction& i, u32 mask) {
+  u64 to[warp_size], from[warp_size];
+  const auto bytes = static_cast<unsigned>(i.immediate);
+  find_addresses(w, i, mask, to, bytes, Access::write);
+  Instruction source = i;
+  source.mode = Mode::generic;
+  source.s[0] = i.s[1];
+  source.offset = 0;
+  const u32* wanted = i.s[2] ? w.row<u32>(i.s[2]) : nullptr;
+  u32 reads = mask;
+  if (wanted)
+    for (u32 rest = mask; rest; rest &= rest - 1)
+      if (wanted[std::countr_zero(rest)] == 0) reads &= ~(1u << std::countr_zero(rest));
+  if (reads) find_addresses(w, source, reads, from, bytes, Access::read);
+  for (; mask; mask &= mask - 1) {
+    const int l = std::countr_zero(mask);
+    const unsigned count = wanted ? std::min(bytes, wanted[l]) : bytes;
+    if (count > 0) std::memcpy(reinterpret_cast<void*>(to[l]), reinterpret_cast<const void*>(from[l]), count);
+    std::memset(reinterpret_cast<u8*>(to[l]) + count, 0, bytes - count);
+  }
+}
+void fence(Warp&, const Instruction&, u32) { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
+}  // namespace emulated_gpu::ptx

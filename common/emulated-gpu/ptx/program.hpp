@@ -1,0 +1,78 @@
+// program.hpp: the PTX of a program on one device, and its kernels carried out on the host's memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "module.hpp"
+
+namespace emulated_gpu::ptx {
+
+struct Range {
+  std::uintptr_t begin = 0, end = 0;
+};
+
+// Why a kernel failed; `text` is one line with kernel, block, thread and instruction.
+struct [[gnu::visibility("default")]] Fault {
+  enum Kind { illegal_address, misaligned_address, trap, assertion, deadlock, stack_overflow, invalid_pc } kind;
+  std::string text;
+};
+
+// Where the emulation finds what is at a device's addresses, as view() of device.hpp. Other addresses are the host's.
+struct DeviceMemory {
+  std::uintptr_t begin = 0, bytes = 0;
+  std::uintptr_t view(std::uintptr_t address) const { return address - begin < bytes ? address + bytes : address; }
+};
+
+struct Launch {
+  DeviceMemory device_memory;
+  unsigned grid[3], block[3];
+  std::size_t shared = 0;                        // dynamic, in bytes
+  std::vector<std::uint8_t> parameters;          // as the kernel's parameters lie in memory
+  const std::vector<Range>* memory = nullptr;    // what the kernel may use, sorted
+  std::vector<Range> arriving;                   // parts of it that a cudaMemcpy of another stream may still write
+  std::function<void(const std::string&)> note;  // reports a use of `arriving`
+  bool cooperative = false;                      // all blocks run at the same time
+  bool check = false;                            // also find races and reads of memory that was never written
+  std::function<std::string(std::uintptr_t)> describe;  // what is at an address outside `memory`, for messages
+};
+
+struct Attributes {
+  std::size_t shared = 0, local = 0, registers = 0;  // bytes of a block, bytes and 32-bit registers of a thread
+  unsigned max_threads = 0;                          // of __launch_bounds__; 0: none
+  std::size_t parameter_bytes = 0;
+  std::vector<std::pair<std::size_t, std::size_t>> parameters;  // offset and size
+};
+
+struct Kernel;
+
+class [[gnu::visibility("default")]] Program {
+ public:
+  // `allocate` returns device memory for the variables. Throws Refusal.
+  Program(std::vector<std::string> texts, const std::function<std::uintptr_t(std::size_t)>& allocate,
+          const DeviceMemory& device_memory);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // Null if there is none; throws Refusal if the kernel has an instruction that is not supported.
+  const Kernel* kernel(const std::string& name);
+  Range variable(const std::string& name);      // empty if there is none
+  const std::vector<Range>& variables() const;  // sorted
+
+  struct Parts;
+
+ private:
+  std::unique_ptr<Parts> parts_;
+};
+
+[[gnu::visibility("default")]] Attributes attributes(const Kernel& kernel);
+// Throws Fault. Returns the number of thread instructions.
+[[gnu::visibility("default")]] std::uint64_t run(const Kernel& kernel, const Launch& launch);
+
+}  // namespace emulated_gpu::ptx

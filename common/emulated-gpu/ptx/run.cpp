@@ -1,0 +1,537 @@
+// The scheduler: lanes, warps, blocks, barriers and calls.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "checker.hpp"
+#include "interpreter.hpp"
+
+namespace emulated_gpu::ptx {
+
+// A warp that goes backwards so often lets others run: they may be what it waits for.
+constexpr int backward_branches = 5000;
+// A block that spins for so many turns may wait for a block that has not started.
+constexpr int patience = 20;
+constexpr std::size_t most_resident = 64, stack_bytes = 16384;
+constexpr int barriers = 16;
+
+struct Block {
+  struct Barrier {
+    u32 arrived = 0, expected = 0, votes = 0, voters = 0, went_on = 0;  // went_on: warps that did not wait
+  };
+  Context context;
+  std::vector<std::unique_ptr<Warp>> warps;
+  std::unique_ptr<Checker> checker;
+  u32 alive = 0;
+  int turns = 0;
+  Barrier barrier[barriers];
+  struct Freed {
+    void operator()(u8* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<u8, Freed> shared, local;
+
+  Block(const Kernel& kernel, const Launch& launch, u64 workspace);
+  void start(u64 number);
+  void recheck(u32 id);
+  void leave(u32 count) {
+    alive -= count;
+    for (u32 id = 0; id < barriers; ++id) recheck(id);
+  }
+  enum class State { done, ran, waits };
+  State step();
+  [[noreturn]] void report_deadlock() const;
+};
+
+namespace {
+
+enum BarrierKind : u64 { wait, arrive, count_votes, all_votes, any_vote };  // immediate of a barrier
+
+// The instruction at which a lane waits for a barrier or for other lanes.
+const Instruction& waits_at(const Warp& w, int lane) {
+  const bool behind = w.at_barrier >> lane & 1;
+  return w.context->kernel->code[w.pc[lane] - (behind ? 1 : 0)];
+}
+
+// Lanes that wait in an instruction between lanes and may go on; false if there are none.
+bool resolve_sync(Warp& w) {
+  const std::vector<Instruction>& code = w.context->kernel->code;
+  for (u32 rest = w.at_sync; rest; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const bool any_place = code[w.pc[l]].run == no_effect;  // bar.warp.sync
+    u32 waiting = 0;
+    for (u32 others = w.at_sync; others; others &= others - 1) {
+      const int k = std::countr_zero(others);
+      const bool here = w.pc[k] == w.pc[l] && w.frame_base[k] == w.frame_base[l];
+      if (w.members[k] == w.members[l] && (here || (any_place && code[w.pc[k]].run == no_effect))) waiting |= 1u << k;
+    }
+    const u32 required = w.members[l] & w.alive;
+    if ((waiting & required) != required) continue;
+    w.at_sync &= ~waiting;
+    if (any_place) {
+      if (w.context->checker) w.context->checker->meet(w, waiting);
+      for (; waiting; waiting &= waiting - 1) ++w.pc[std::countr_zero(waiting)];
+    }
+    return true;
+  }
+  return false;
+}
+
+void call_function(Warp& w, const Code& caller, const Code& callee, const Instruction& i, int lane, u32 return_pc) {
+  const Context& c = *w.context;
+  const u64 from = w.local[lane], to = from + (caller.frame + 15) / 16 * 16;
+  const u64 start = reinterpret_cast<u64>(c.local);
+  const u64 end = start + ((from - start) / c.local_per_thread + 1) * c.local_per_thread;
+  if (to + callee.frame > end) fail(Fault::stack_overflow, w, lane, i, "stack overflow");
+  w.stack[lane].push_back({return_pc, w.frame_base[lane], from, i.extra});
+  for (std::size_t n = 0; n < std::min(i.extra->arguments.size(), callee.function->params.size()); ++n)
+    std::memcpy(reinterpret_cast<u8*>(to + callee.function->params[n]->offset),
+                reinterpret_cast<u8*>(from + i.extra->arguments[n].offset),
+                std::min(i.extra->arguments[n].size, callee.function->params[n]->size));
+  w.local[lane] = to;
+  w.pc[lane] = callee.entry;
+}
+void return_from(Warp& w, const Function& callee, int lane) {
+  const Frame frame = w.stack[lane].back();
+  w.stack[lane].pop_back();
+  for (std::size_t n = 0; n < std::min(frame.call->results.size(), callee.results.size()); ++n)
+    std::memcpy(reinterpret_cast<u8*>(frame.local + frame.call->results[n].offset),
+                reinterpret_cast<u8*>(w.local[lane] + callee.results[n]->offset),
+                std::min(frame.call->results[n].size, callee.results[n]->size));
+  w.local[lane] = frame.local;
+  w.frame_base[lane] = frame.base;
+  w.pc[lane] = frame.pc;
+}
+void need_registers(Warp& w, std::size_t bytes) {
+  if (bytes + 64 <= w.storage.size()) return;
+  std::vector<u8> bigger(2 * bytes + 64);
+  u8* const to = bigger.data() + (64 - reinterpret_cast<u64>(bigger.data()) % 64) % 64;
+  if (w.registers) std::memcpy(to, w.registers, w.storage.size() - 64);
+  w.storage = std::move(bigger);
+  w.registers = to;
+}
+
+// The lanes that run next: those at the smallest pc in the deepest call.
+struct Group {
+  u32 mask = 0, pc = 0, limit = ~0u, base = 0;  // limit: where the next others are
+};
+Group next_group(Warp& w, u32 ready, bool flat) {
+  Group g;
+  if (flat && !w.turn) {
+    u32 key[warp_size];
+    for (u32 l = 0; l < warp_size; ++l) key[l] = w.pc[l] | (ready >> l & 1 ? 0 : ~0u);
+    g.pc = ~0u;
+    for (u32 l = 0; l < warp_size; ++l) g.pc = std::min(g.pc, key[l]);
+    for (u32 l = 0; l < warp_size; ++l) g.mask |= u32{key[l] == g.pc} << l;
+    for (u32 l = 0; l < warp_size; ++l) g.limit = std::min(g.limit, key[l] == g.pc ? ~0u : key[l]);
+    return g;
+  }
+  int lead = std::countr_zero(ready);
+  if (w.turn) {  // another group than the first, because that one may spin
+    const u32 rest = ready & ~((2u << (w.turn * 7 % warp_size)) - 1);
+    if (rest) lead = std::countr_zero(rest);
+    if (w.turn > 40) w.turn = 0;
+  } else {
+    for (u32 rest = ready & (ready - 1); rest; rest &= rest - 1) {
+      const int l = std::countr_zero(rest);
+      if (w.frame_base[l] > w.frame_base[lead] || (w.frame_base[l] == w.frame_base[lead] && w.pc[l] < w.pc[lead]))
+        lead = l;
+    }
+  }
+  g.pc = w.pc[lead];
+  g.base = w.frame_base[lead];
+  for (; ready; ready &= ready - 1) {
+    const int l = std::countr_zero(ready);
+    if (w.frame_base[l] != g.base) continue;
+    if (w.pc[l] == g.pc) g.mask |= 1u << l;
+    else if (w.pc[l] > g.pc) g.limit = std::min(g.limit, w.pc[l]);
+  }
+  return g;
+}
+
+// Carries out an instruction between lanes for those whose members are all here; returns the others. Lanes of one mask
+// may have different members, as in tiles of cooperative groups.
+u32 sync_lanes(Warp& w, const Instruction& i, u32 mask) {
+  const u32* members_of = i.s[3] ? w.row<u32>(i.s[3]) : nullptr;
+  u32 missing = 0;
+  while (mask) {
+    const int first = std::countr_zero(mask);
+    const u32 members = members_of ? members_of[first] : mask;
+    u32 own = mask;
+    if (members_of && i.s[3].frame)
+      for (u32 rest = mask; rest; rest &= rest - 1)
+        if (members_of[std::countr_zero(rest)] != members) own &= ~(1u << std::countr_zero(rest));
+    mask &= ~own;
+    if (!(members >> first & 1)) fail(Fault::trap, w, first, i, "the thread is not in its member mask");
+    const u32 required = members & w.alive;
+    if ((own & required) == required) {
+      i.run(w, i, own);
+      if (w.context->checker) w.context->checker->meet(w, own);
+    } else {
+      missing |= own;
+      for (; own; own &= own - 1) w.members[std::countr_zero(own)] = members;
+    }
+  }
+  return missing;
+}
+
+// Runs lanes until all wait or have left (false), or for some time (true).
+bool run_warp(Warp& w) {
+  Context& c = *w.context;
+  Block& block = *w.block;
+  const Kernel& kernel = *c.kernel;
+  const Instruction* const code = kernel.code.data();
+  const bool flat = kernel.functions.size() == 1;  // no calls
+  int budget = backward_branches;
+  u64 count = 0;
+  struct Count {
+    u64 &sum, &count;
+    ~Count() { sum += count; }
+  } count_at_end{c.thread_instructions, count};
+  const auto set_pc = [&](u32 mask, u32 pc) { for_lanes(mask, [&](int l) { w.pc[l] = pc; }); };
+  for (;;) {
+    const u32 ready = w.alive & ~w.at_barrier & ~w.at_sync;
+    if (!ready) {
+      if (w.at_sync && resolve_sync(w)) continue;
+      return false;
+    }
+    if (budget <= 0) {
+      ++w.turn;
+      return true;
+    }
+    const Group group = next_group(w, ready, flat);
+    u32 pc = group.pc, mask = group.mask;
+    w.base = reinterpret_cast<std::intptr_t>(w.registers) + group.base;
+    do {
+      const Instruction& i = code[pc];
+      u32 m = mask;
+      if (i.guard) {
+        const u32 p = *reinterpret_cast<const u32*>(w.base + i.guard);
+        m &= i.guard_negated ? ~p : p;
+      }
+      count += static_cast<unsigned>(std::popcount(m));
+      if (i.flow == Flow::next) {
+        if (m) i.run(w, i, m);
+        ++pc;
+        continue;
+      }
+      if (!m && i.flow != Flow::exit) {
+        ++pc;
+        continue;
+      }
+      if (i.flow == Flow::branch) {
+        if (i.target <= pc) --budget;
+        if (m == mask) {
+          pc = i.target;
+          if (budget <= 0) break;
+          continue;
+        }
+        set_pc(m, i.target);
+        set_pc(mask & ~m, pc + 1);
+        goto regroup;
+      }
+      if (i.flow == Flow::exit || (i.flow == Flow::ret && group.base == 0)) {
+        w.alive &= ~m;
+        mask &= ~m;
+        ++pc;
+        if (m) {
+          set_pc(mask, pc);
+          block.leave(static_cast<u32>(std::popcount(m)));
+        }
+        if (!mask) goto regroup;
+        continue;
+      }
+      if (i.flow == Flow::warp_sync) {
+        const u32 missing = sync_lanes(w, i, m);
+        if (!missing) {
+          ++pc;
+          continue;
+        }
+        set_pc(missing, pc);
+        set_pc(mask & ~missing, pc + 1);
+        w.at_sync |= missing;
+        resolve_sync(w);
+        goto regroup;
+      }
+      set_pc(mask, pc + 1);
+      switch (i.flow) {
+        case Flow::branch_indexed: {
+          const u32* index = w.row<u32>(i.s[0]);
+          for (; m; m &= m - 1) {
+            const int l = std::countr_zero(m);
+            if (index[l] >= i.extra->targets.size()) fail(Fault::invalid_pc, w, l, i, "branch index out of range");
+            w.pc[l] = i.extra->targets[index[l]];
+          }
+          --budget;
+          break;
+        }
+        case Flow::ret:
+          for (; m; m &= m - 1) return_from(w, *kernel.functions[i.immediate].function, std::countr_zero(m));
+          break;
+        case Flow::call:
+        case Flow::call_indirect: {
+          const Code& caller = kernel.functions[i.immediate];
+          const u32 base = group.base + static_cast<u32>(caller.registers);
+          std::size_t most = 0;
+          for (; m; m &= m - 1) {
+            const int l = std::countr_zero(m);
+            int number = i.extra->function;
+            if (i.flow == Flow::call_indirect) {
+              const std::string* name = kernel.program->function_at(w.row<u64>(i.s[0])[l]);
+              const auto found = name ? kernel.number_of.find(*name) : kernel.number_of.end();
+              if (found == kernel.number_of.end())
+                fail(Fault::invalid_pc, w, l, i, "call of an address that is no function");
+              number = found->second;
+            }
+            const Code& callee = kernel.functions[static_cast<std::size_t>(number)];
+            call_function(w, caller, callee, i, l, pc + 1);
+            w.frame_base[l] = base;
+            most = std::max(most, callee.registers);
+          }
+          need_registers(w, base + most);
+          break;
+        }
+        case Flow::barrier: {
+          const int first = std::countr_zero(m);
+          const u32 id = w.row<u32>(i.s[0])[first] & 15, n = static_cast<u32>(std::popcount(m));
+          Block::Barrier& barrier = block.barrier[id];
+          if (i.s[1]) barrier.expected = w.row<u32>(i.s[1])[first];
+          barrier.arrived += n;
+          if (i.immediate >= count_votes) {
+            barrier.voters += n;
+            barrier.votes += static_cast<u32>(std::popcount(predicate(w, i.s[2], i.offset) & m));
+          }
+          for_lanes(m, [&](int l) { w.barrier[l] = id; });
+          if (i.immediate != arrive) w.at_barrier |= m;
+          else barrier.went_on |= 1u << w.number;
+          block.recheck(id);
+          break;
+        }
+        default: break;
+      }
+      goto regroup;
+    } while (pc < group.limit);
+    set_pc(mask, pc);
+  regroup:;
+  }
+}
+
+u8* allocated(std::size_t bytes) {
+  void* const memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096);
+  if (!memory) throw std::bad_alloc();
+  return static_cast<u8*>(memory);
+}
+
+}  // namespace
+
+Block::Block(const Kernel& kernel, const Launch& launch, u64 workspace) {
+  Context& c = context;
+  c.kernel = &kernel;
+  c.launch = &launch;
+  c.workspace = workspace;
+  c.hits.resize(kernel.caches);
+  const u32 count = launch.block[0] * launch.block[1] * launch.block[2],
+            warps_needed = (count + warp_size - 1) / warp_size;
+  c.shared_size = launch.shared ? (kernel.shared + 15) / 16 * 16 + launch.shared : kernel.shared;
+  shared.reset(allocated(c.shared_size));
+  std::size_t frames = kernel.functions[0].frame;
+  if (kernel.functions.size() > 1) {
+    frames = stack_bytes;
+    for (const Code& f : kernel.functions) frames += (f.frame + 15) / 16 * 16;
+  }
+  c.local_per_thread = (frames + 15) / 16 * 16;
+  c.local_size = c.local_per_thread * warps_needed * warp_size;
+  local.reset(allocated(c.local_size));
+  c.shared = shared.get();
+  const u64 begin = reinterpret_cast<u64>(c.shared);
+  c.shared_range = {begin + (kernel.uses_reserved ? 0 : reserved_shared), begin + c.shared_size};
+  c.local = local.get();
+  if (launch.check) checker = std::make_unique<Checker>(c.shared_size, warps_needed);
+  c.checker = checker.get();
+  for (u32 n = 0; n < warps_needed; ++n) {
+    Warp& w = *warps.emplace_back(std::make_unique<Warp>());
+    w.number = n;
+    w.context = &c;
+    w.block = this;
+    need_registers(w, kernel.functions[0].registers);
+    for (u32 l = 0; l < warp_size; ++l) {
+      const u32 t = n * warp_size + l;
+      w.thread[0][l] = t % launch.block[0];
+      w.thread[1][l] = t / launch.block[0] % launch.block[1];
+      w.thread[2][l] = t / launch.block[0] / launch.block[1];
+    }
+  }
+}
+
+void Block::start(u64 number) {
+  const Launch& launch = *context.launch;
+  context.block[0] = static_cast<u32>(number % launch.grid[0]);
+  context.block[1] = static_cast<u32>(number / launch.grid[0] % launch.grid[1]);
+  context.block[2] = static_cast<u32>(number / launch.grid[0] / launch.grid[1]);
+  alive = launch.block[0] * launch.block[1] * launch.block[2];
+  turns = 0;
+  std::fill(std::begin(barrier), std::end(barrier), Barrier{});
+  std::memset(context.shared, fresh_byte, context.shared_size);
+  if (checker) {
+    std::memset(context.local, fresh_byte, context.local_size);
+    checker->restart();
+  }
+  for (const auto& w : warps) {
+    const u32 first = w->number * warp_size, count = std::min<u32>(warp_size, alive - first);
+    w->alive = count == warp_size ? all_lanes : (1u << count) - 1;
+    w->at_barrier = w->at_sync = w->turn = 0;
+    for (u32 l = 0; l < warp_size; ++l) {
+      w->pc[l] = w->frame_base[l] = 0;
+      w->stack[l].clear();
+      w->local[l] = reinterpret_cast<u64>(context.local) + (first + l) * context.local_per_thread;
+    }
+  }
+}
+
+// Lets the waiting threads go if all have arrived.
+void Block::recheck(u32 id) {
+  Barrier& b = barrier[id];
+  if (b.arrived == 0 || b.arrived < (b.expected ? b.expected : alive)) return;
+  const Warp* other = nullptr;  // the first that waits
+  int other_lane = 0;
+  std::vector<unsigned> waited, arrived;
+  for (const auto& w : warps) {
+    u32 here = 0;
+    for (int l = 0; l < warp_size; ++l) here |= u32{w->barrier[l] == id} << l;
+    here &= w->at_barrier;
+    if (!here) continue;
+    if (checker) waited.push_back(w->number);
+    const int lead = std::countr_zero(here);
+    u32 apart = 0;
+    for (int l = 0; l < warp_size; ++l) apart |= u32{w->pc[l] != w->pc[lead]} << l;
+    const bool all = apart & here || waits_at(*w, lead).immediate >= count_votes;
+    for (u32 rest = all ? here : 1u << lead; rest; rest &= rest - 1) {
+      const int l = std::countr_zero(rest);
+      const Instruction& i = waits_at(*w, l);
+      // All threads of a warp must reach the same bar.sync, and without a count all of the block.
+      const Warp* with = w->pc[l] != w->pc[lead]                                     ? w.get()
+                         : other && !b.expected && other->pc[other_lane] != w->pc[l] ? other
+                                                                                     : nullptr;
+      const int with_lane = with == w.get() ? lead : other_lane;
+      if (with && i.aligned && waits_at(*with, with_lane).aligned)
+        fail(Fault::trap, *w, l, i,
+             "barrier in divergent code: thread (" + std::to_string(with->thread[0][with_lane]) + "," +
+                 std::to_string(with->thread[1][with_lane]) + "," + std::to_string(with->thread[2][with_lane]) +
+                 ") waits at another one, " + text_of(context, waits_at(*with, with_lane)));
+      if (i.immediate < count_votes) continue;
+      w->base = reinterpret_cast<std::intptr_t>(w->registers) + w->frame_base[l];
+      if (i.immediate == count_votes) w->row<u32>(i.d)[l] = b.votes;
+      else
+        set_predicate(*w, i.d, 1u << l, (i.immediate == all_votes ? b.votes == b.voters : b.votes > 0) ? all_lanes : 0);
+    }
+    if (!other) other = w.get(), other_lane = lead;
+    w->at_barrier &= ~here;
+  }
+  for (u32 rest = b.went_on; rest; rest &= rest - 1) arrived.push_back(static_cast<unsigned>(std::countr_zero(rest)));
+  if (checker) checker->meet(waited, arrived);
+  b = {};
+}
+
+// Each warp runs for some time.
+Block::State Block::step() {
+  bool ran = false, left = false, spins = false;
+  for (const auto& w : warps) {
+    if (!w->alive) continue;
+    left = true;
+    if (!(w->alive & ~w->at_barrier & ~w->at_sync)) continue;
+    spins |= run_warp(*w);
+    ran = true;
+  }
+  turns = spins ? turns + 1 : 0;
+  return !left ? State::done : ran ? State::ran : State::waits;
+}
+
+void Block::report_deadlock() const {
+  const Warp* first = nullptr;
+  int lane = 0;
+  for (const auto& w : warps)
+    for (u32 rest = w->alive; rest; rest &= rest - 1) {
+      const int l = std::countr_zero(rest);
+      if (!first) {
+        first = w.get(), lane = l;
+        continue;
+      }
+      const Instruction &one = waits_at(*first, lane), &two = waits_at(*w, l);
+      if (&one == &two) continue;
+      fail(Fault::deadlock, *first, lane, one,
+           "waits forever, because thread (" + std::to_string(w->thread[0][l]) + "," + std::to_string(w->thread[1][l]) +
+               "," + std::to_string(w->thread[2][l]) + ") waits at " + text_of(context, two) + "");
+    }
+  fail(Fault::deadlock, *first, lane, waits_at(*first, lane),
+       "waits forever, because " + std::to_string(alive) + " threads are left and more are expected");
+}
+
+u64 run(const Kernel& kernel, const Launch& launch) {
+#if defined(__x86_64__)
+  struct RoundingMode {  // the program may have changed that of its thread
+    unsigned old = _mm_getcsr();
+    RoundingMode() { _mm_setcsr(0x1f80); }
+    ~RoundingMode() { _mm_setcsr(old); }
+  } rounding_mode;
+#endif
+  const u64 blocks = u64{launch.grid[0]} * launch.grid[1] * launch.grid[2];
+  alignas(64) u8 workspace[64] = {};
+  std::vector<std::unique_ptr<Block>> resident, idle;
+  u64 next = 0, instructions = 0;
+  const auto admit = [&] {
+    if (idle.empty())
+      idle.push_back(
+          std::make_unique<Block>(kernel, launch, launch.cooperative ? reinterpret_cast<u64>(workspace) : 0));
+    resident.push_back(std::move(idle.back()));
+    idle.pop_back();
+    resident.back()->start(next++);
+  };
+  const auto finish = [&](Block& block) {
+    instructions += std::exchange(block.context.thread_instructions, 0);
+    if (!block.context.output.empty()) std::fwrite(block.context.output.data(), 1, block.context.output.size(), stdout);
+    block.context.output.clear();
+    std::fflush(stdout);
+  };
+  try {
+    while (next < blocks || !resident.empty()) {
+      while (resident.empty() || (launch.cooperative && next < blocks)) admit();
+      bool ran = false, patient = false;
+      for (std::size_t n = 0; n < resident.size();) {
+        const Block::State state = resident[n]->step();
+        ran |= state != Block::State::waits;
+        if (state == Block::State::done) {
+          finish(*resident[n]);
+          idle.push_back(std::move(resident[n]));
+          resident.erase(resident.begin() + static_cast<std::ptrdiff_t>(n));
+          patient = true;
+          continue;
+        }
+        patient |= resident[n]->turns < patience;
+        if (state == Block::State::waits && !launch.cooperative) resident[n]->report_deadlock();
+        ++n;
+      }
+      if (!ran) resident[0]->report_deadlock();
+      if (!patient && next < blocks && resident.size() < most_resident) admit();
+    }
+  } catch (...) {
+    for (const auto& block : resident) finish(*block);
+    throw;
+  }
+  return instructions;
+}
+
+Attributes attributes(const Kernel& kernel) {
+  Attributes a;
+  a.shared = kernel.shared - reserved_shared;
+  a.local = kernel.functions[0].frame;
+  a.registers = kernel.functions[0].registers / (warp_size * 4);
+  a.max_threads = kernel.function->max_threads;
+  a.parameter_bytes = kernel.function->param_bytes;
+  for (const Variable* param : kernel.function->params) a.parameters.push_back({param->offset, param->size});
+  return a;
+}
+
+}  // namespace emulated_gpu::ptx

@@ -1,0 +1,296 @@
+// Instructions between the lanes of a warp, special registers, moves.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "handlers.hpp"
+
+namespace emulated_gpu::ptx {
+namespace {
+
+// The lanes of the mask have met: the scheduler waits for the members.
+
+// immediate: 0 up, 1 down, 2 butterfly, 3 index
+void shuffle(Warp& w, const Instruction& i, u32 mask) {
+  u32* const d = w.row<u32>(i.d);
+  const u32 *b = w.row<u32>(i.s[1]), *c = w.row<u32>(i.s[2]);
+  u32 value[warp_size], valid = 0;
+  std::memcpy(value, w.row<u32>(i.s[0]), sizeof value);
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const int amount = b[l] & 31, clamp = c[l] & 31, segment = c[l] >> 8 & 31;
+    const int last = (l & segment) | (clamp & ~segment);
+    int from = 0;
+    bool good = false;
+    switch (i.immediate) {
+      case 0:
+        from = l - amount;
+        good = from >= last;
+        break;
+      case 1:
+        from = l + amount;
+        good = from <= last;
+        break;
+      case 2:
+        from = l ^ amount;
+        good = from <= last;
+        break;
+      default: from = (l & segment) | (amount & ~segment); good = from <= last;
+    }
+    d[l] = value[good ? from : l];
+    valid |= u32{good} << l;
+  }
+  set_predicate(w, i.d2, mask, valid);
+}
+
+// immediate: 0 all, 1 any, 2 uniform, 3 ballot; 4: the source is negated
+void vote(Warp& w, const Instruction& i, u32 mask) {
+  const u32 value = predicate(w, i.s[0], i.immediate & 4) & mask;
+  switch (i.immediate & 3) {
+    case 0: set_predicate(w, i.d, mask, value == mask ? all_lanes : 0); break;
+    case 1: set_predicate(w, i.d, mask, value ? all_lanes : 0); break;
+    case 2: set_predicate(w, i.d, mask, value == mask || !value ? all_lanes : 0); break;
+    default: {
+      u32* const d = w.row<u32>(i.d);
+      for_lanes(mask, [&](int l) { d[l] = value; });
+    }
+  }
+}
+template <class T>
+void match_any(Warp& w, const Instruction& i, u32 mask) {
+  u32* const d = w.row<u32>(i.d);
+  T value[warp_size];
+  std::memcpy(value, w.row<T>(i.s[0]), sizeof value);
+  for_lanes(mask, [&](int l) {
+    u32 same = 0;
+    for (int k = 0; k < warp_size; ++k) same |= u32{value[k] == value[l]} << k;
+    d[l] = same & mask;
+  });
+}
+template <class T>
+void match_all(Warp& w, const Instruction& i, u32 mask) {
+  u32* const d = w.row<u32>(i.d);
+  const T *a = w.row<T>(i.s[0]), first = a[std::countr_zero(mask)];
+  bool same = true;
+  for (u32 rest = mask; rest; rest &= rest - 1) same = same && a[std::countr_zero(rest)] == first;
+  for_lanes(mask, [&](int l) { d[l] = same ? mask : 0; });
+  set_predicate(w, i.d2, mask, same ? all_lanes : 0);
+}
+template <class T, class F>
+void reduce(Warp& w, const Instruction& i, u32 mask) {
+  T* const d = w.row<T>(i.d);
+  const T* a = w.row<T>(i.s[0]);
+  T value = a[std::countr_zero(mask)];
+  for (u32 rest = mask & (mask - 1); rest; rest &= rest - 1) value = F{}(value, a[std::countr_zero(rest)]);
+  for_lanes(mask, [&](int l) { d[l] = value; });
+}
+Handler redux_handler(const Statement& s, Type type) {
+  using Least = decltype([](auto a, auto b) { return std::min(a, b); });
+  using Most = decltype([](auto a, auto b) { return std::max(a, b); });
+  if (size_of(type) != 4 || type == Type::f32) return nullptr;
+  if (s.is("add")) return reduce<u32, decltype([](u32 a, u32 b) { return a + b; })>;
+  if (s.is("and")) return reduce<u32, decltype([](u32 a, u32 b) { return a & b; })>;
+  if (s.is("or")) return reduce<u32, decltype([](u32 a, u32 b) { return a | b; })>;
+  if (s.is("xor")) return reduce<u32, decltype([](u32 a, u32 b) { return a ^ b; })>;
+  if (s.is("min")) return type == Type::s32 ? reduce<s32, Least> : reduce<u32, Least>;
+  if (s.is("max")) return type == Type::s32 ? reduce<s32, Most> : reduce<u32, Most>;
+  return nullptr;
+}
+void elect(Warp& w, const Instruction& i, u32 mask) {
+  if (i.d) {
+    u32* const d = w.row<u32>(i.d);
+    for_lanes(mask, [&](int l) { d[l] = static_cast<u32>(std::countr_zero(mask)); });
+  }
+  set_predicate(w, i.d2, mask, mask & (0 - mask));
+}
+void active_mask(Warp& w, const Instruction& i, u32 mask) {
+  u32* const d = w.row<u32>(i.d);
+  for_lanes(mask, [&](int l) { d[l] = mask; });
+}
+
+// Special registers
+u64 nanoseconds() {
+  return static_cast<u64>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
+}
+using Special = u64 (*)(const Warp&, int lane);
+struct SpecialRegister {
+  std::string_view name;
+  bool same;  // for all lanes
+  Special value;
+};
+template <int n>
+u64 thread_of(const Warp& w, int lane) {
+  return w.thread[n][lane];
+}
+template <int n>
+u64 block_size_of(const Warp& w, int) {
+  return w.context->launch->block[n];
+}
+template <int n>
+u64 block_of(const Warp& w, int) {
+  return w.context->block[n];
+}
+template <int n>
+u64 grid_size_of(const Warp& w, int) {
+  return w.context->launch->grid[n];
+}
+template <u64 value>
+u64 fixed(const Warp&, int) {
+  return value;
+}
+constexpr SpecialRegister specials[] = {
+    {"%tid.x", false, thread_of<0>},
+    {"%tid.y", false, thread_of<1>},
+    {"%tid.z", false, thread_of<2>},
+    {"%ntid.x", true, block_size_of<0>},
+    {"%ntid.y", true, block_size_of<1>},
+    {"%ntid.z", true, block_size_of<2>},
+    {"%ctaid.x", true, block_of<0>},
+    {"%ctaid.y", true, block_of<1>},
+    {"%ctaid.z", true, block_of<2>},
+    {"%nctaid.x", true, grid_size_of<0>},
+    {"%nctaid.y", true, grid_size_of<1>},
+    {"%nctaid.z", true, grid_size_of<2>},
+    {"%laneid", false, [](const Warp&, int l) { return static_cast<u64>(l); }},
+    {"%warpid", true, [](const Warp& w, int) { return u64{w.number}; }},
+    {"%nwarpid", true,
+     [](const Warp& w, int) {
+       const unsigned* size = w.context->launch->block;
+       return (u64{size[0]} * size[1] * size[2] + 31) / 32;
+     }},
+    {"%smid", true, fixed<0>},
+    {"%nsmid", true, fixed<1>},
+    {"%gridid", true, fixed<1>},
+    {"%lanemask_eq", false, [](const Warp&, int l) { return u64{1} << l; }},
+    {"%lanemask_lt", false, [](const Warp&, int l) { return (u64{1} << l) - 1; }},
+    {"%lanemask_le", false, [](const Warp&, int l) { return (u64{2} << l) - 1; }},
+    {"%lanemask_gt", false, [](const Warp&, int l) { return ~((u64{2} << l) - 1) & all_lanes; }},
+    {"%lanemask_ge", false, [](const Warp&, int l) { return ~((u64{1} << l) - 1) & all_lanes; }},
+    {"%clock", true, [](const Warp&, int) { return nanoseconds() & all_lanes; }},
+    {"%clock_hi", true, [](const Warp&, int) { return nanoseconds() >> 32; }},
+    {"%clock64", true, [](const Warp&, int) { return nanoseconds(); }},
+    {"%globaltimer", true, [](const Warp&, int) { return nanoseconds(); }},
+    {"%globaltimer_lo", true, [](const Warp&, int) { return nanoseconds() & all_lanes; }},
+    {"%globaltimer_hi", true, [](const Warp&, int) { return nanoseconds() >> 32; }},
+    {"%dynamic_smem_size", true, [](const Warp& w, int) { return u64{w.context->launch->shared}; }},
+    {"%total_smem_size", true, [](const Warp& w, int) { return u64{w.context->shared_size}; }},
+    {"%cluster_ctaid.x", true, fixed<0>},
+    {"%cluster_ctaid.y", true, fixed<0>},
+    {"%cluster_ctaid.z", true, fixed<0>},
+    {"%cluster_nctaid.x", true, fixed<1>},
+    {"%cluster_nctaid.y", true, fixed<1>},
+    {"%cluster_nctaid.z", true, fixed<1>},
+    {"%cluster_ctarank", true, fixed<0>},
+    {"%cluster_nctarank", true, fixed<1>},
+    {"%is_explicit_cluster", true, fixed<0>},
+    {"%clusterid.x", true, block_of<0>},
+    {"%clusterid.y", true, block_of<1>},
+    {"%clusterid.z", true, block_of<2>},
+    {"%nclusterid.x", true, grid_size_of<0>},
+    {"%nclusterid.y", true, grid_size_of<1>},
+    {"%nclusterid.z", true, grid_size_of<2>},
+    {"%reserved_smem_offset_begin", true, fixed<0>},
+    {"%reserved_smem_offset_end", true, fixed<reserved_shared>},
+    {"%reserved_smem_offset_cap", true, fixed<reserved_shared>},
+    {"%reserved_smem_offset_0", true, fixed<0>},
+    {"%reserved_smem_offset_1", true, fixed<0>},
+    // grid.sync() finds its workspace with these.
+    {"%envreg1", true, [](const Warp& w, int) { return w.context->workspace >> 32; }},
+    {"%envreg2", true, [](const Warp& w, int) { return w.context->workspace & all_lanes; }}};
+
+template <class T>
+void move_special(Warp& w, const Instruction& i, u32 mask) {
+  T* const d = w.row<T>(i.d);
+  const SpecialRegister& s = specials[i.immediate];
+  if (s.same) {
+    const T value = static_cast<T>(s.value(w, 0));
+    for_lanes(mask, [&](int l) { d[l] = value; });
+  } else if (i.immediate < 3) {
+    for_lanes(mask, [&](int l) { d[l] = static_cast<T>(w.thread[i.immediate][l]); });
+  } else {
+    for (; mask; mask &= mask - 1) d[std::countr_zero(mask)] = static_cast<T>(s.value(w, std::countr_zero(mask)));
+  }
+}
+
+template <class Whole, class Part>
+void pack(Warp& w, const Instruction& i, u32 mask) {
+  const std::vector<Row>& rows = i.extra->rows;
+  Whole* const d = w.row<Whole>(i.d);
+  for_lanes(mask, [&](int l) {
+    Whole value = 0;
+    for (std::size_t n = 0; n < rows.size(); ++n)
+      value = static_cast<Whole>(value | static_cast<Whole>(w.row<Part>(rows[n])[l]) << (8 * sizeof(Part) * n));
+    d[l] = value;
+  });
+}
+template <class Whole, class Part>
+void unpack(Warp& w, const Instruction& i, u32 mask) {
+  const std::vector<Row>& rows = i.extra->rows;
+  const Whole* a = w.row<Whole>(i.s[0]);
+  for_lanes(mask, [&](int l) {
+    const Whole value = a[l];  // which may be in one of the rows
+    for (std::size_t n = 0; n < rows.size(); ++n)
+      if (rows[n]) w.row<Part>(rows[n])[l] = static_cast<Part>(value >> (8 * sizeof(Part) * n));
+  });
+}
+
+}  // namespace
+
+Handler warp_handler(const Statement& s, Type type, Instruction& i) {
+  const std::string_view op = s.op[0];
+  const bool wide = size_of(type) == 8;
+  if (op == "shfl") {
+    i.immediate = s.is("up") ? 0 : s.is("down") ? 1 : s.is("bfly") ? 2 : 3;
+    return shuffle;
+  }
+  if (op == "vote") {
+    i.immediate = (s.is("all") ? 0u : s.is("any") ? 1u : s.is("uni") ? 2u : 3u) | (s.operands[1].negated ? 4u : 0u);
+    return vote;
+  }
+  if (op == "match")
+    return s.is("any") ? (wide ? match_any<u64> : match_any<u32>) : (wide ? match_all<u64> : match_all<u32>);
+  if (op == "redux") return redux_handler(s, type);
+  if (op == "elect") return elect;
+  if (op == "activemask") return active_mask;
+  return nullptr;
+}
+
+bool special_register(std::string_view name, u64& number) {
+  for (number = 0; number < std::size(specials); ++number)
+    if (specials[number].name == name) return true;
+  return false;
+}
+Handler special_handler(unsigned bytes) {
+  return bytes == 2 ? move_special<u16> : bytes == 4 ? move_special<u32> : move_special<u64>;
+}
+
+Handler move_handler(unsigned bytes) {
+  using F = decltype([](auto a) { return a; });
+  switch (bytes) {
+    case 2: return each<F, u16, u16>;
+    case 4: return each<F, u32, u32>;
+    case 8: return each<F, u64, u64>;
+    case 16: return each<F, u128, u128>;
+    default: return nullptr;
+  }
+}
+Handler pack_handler(unsigned whole, unsigned part) {
+  if (whole == 4) return part == 2 ? pack<u32, u16> : nullptr;
+  if (whole == 8) return part == 4 ? pack<u64, u32> : part == 2 ? pack<u64, u16> : nullptr;
+  if (whole == 16) return part == 8 ? pack<u128, u64> : part == 4 ? pack<u128, u32> : nullptr;
+  return nullptr;
+}
+Handler unpack_handler(unsigned whole, unsigned part) {
+  if (whole == 4) return part == 2 ? unpack<u32, u16> : nullptr;
+  if (whole == 8) return part == 4 ? unpack<u64, u32> : part == 2 ? unpack<u64, u16> : nullptr;
+  if (whole == 16) return part == 8 ? unpack<u128, u64> : part == 4 ? unpack<u128, u32> : nullptr;
+  return nullptr;
+}
+
+void no_effect(Warp&, const Instruction&, u32) {}
+void yield(Warp&, const Instruction&, u32) { std::this_thread::yield(); }
+void trap(Warp& w, const Instruction& i, u32 mask) { fail(Fault::trap, w, std::countr_zero(mask), i, "trap"); }
+
+}  // namespace emulated_gpu::ptx

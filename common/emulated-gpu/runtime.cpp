@@ -1,0 +1,155 @@
+// The CUDA runtime on the CPU: EMULATED_GPUS devices in host memory, with one thread per stream. See README.md.
+#include "runtime.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <sstream>
+
+namespace emulated_gpu {
+
+const char* const text_of_description = "emulated GPUs: on the CPU, for correctness";
+
+thread_local int current_device = 0;
+thread_local bool in_host_function = false;
+thread_local cudaError_t last_error = cudaSuccess;
+thread_local std::pair<cudaError_t, std::string> explained{cudaSuccess, ""};
+
+namespace {
+
+// The device that a word of CUDA_VISIBLE_DEVICES means: a number, or the beginning of the UUID of one device. Not
+// MIG-...: an emulated GPU has no such parts.
+std::optional<int> device_named(const std::string& word, int count) {
+  if (word.rfind("GPU-", 0) != 0) return whole_number(word, count - 1);
+  std::optional<int> found;
+  for (int device = 0; device < count; ++device)
+    if (uuid(device).rfind(word, 0) == 0) {
+      if (found) return std::nullopt;
+      found = device;
+    }
+  return found;
+}
+
+}  // namespace
+
+Machine::Machine() {
+  const std::optional<int> number = devices_of_machine();
+  if (!number) {
+    say(fmt::format("EMULATED_GPUS must be a number of devices from 0 to 64, not '{}'", std::getenv("EMULATED_GPUS")));
+    return;
+  }
+  const std::string fault = std::getenv("EMULATED_GPU_FAULT") ? std::getenv("EMULATED_GPU_FAULT") : "";
+  if (fault.starts_with("device:")) {
+    why_none = static_cast<cudaError_t>(std::stoi(fault.substr(7)));
+    return;
+  }
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (!visible) {
+    for (int i = 0; i < *number; ++i) devices.push_back(i);
+  } else {  // like CUDA, up to the first invalid or repeated word
+    std::istringstream words(visible);
+    for (std::string word; std::getline(words, word, ',');) {
+      const std::optional<int> device = device_named(word, *number);
+      if (!device || std::ranges::count(devices, *device)) break;
+      devices.push_back(*device);
+    }
+  }
+  if (!devices.empty()) description = std::to_string(devices.size()) + " " + text_of_description;
+}
+
+void require_device(int device) {
+  if (device < 0 || device >= device_count())
+    refuse(cudaErrorInvalidDevice, fmt::format("no device {}: there are {}", device, device_count()));
+}
+
+void say(const std::string& line) {
+  const std::string text = "emulated-gpu: " + line + "\n";
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // stderr is closed
+}
+
+std::chrono::seconds deadline() {
+  static const int seconds = [] {
+    const char* text = std::getenv("EMULATED_GPU_DEADLINE");
+    const std::optional<int> value = text ? whole_number(text, 999999) : 10;
+    if (!value)
+      say("EMULATED_GPU_DEADLINE must be seconds from 0 to 999999, not '" + std::string(text) + "'; using 10");
+    return value.value_or(10);
+  }();
+  return std::chrono::seconds(seconds);
+}
+
+namespace {
+struct Faults {
+  std::mutex mutex;
+  std::map<int, Failure> of_device;
+  std::atomic<int> count{0};
+};
+Faults& faults() {
+  static Faults& the = *new Faults;
+  return the;
+}
+}  // namespace
+void set_sticky_error(int device, cudaError_t code, const std::string& why) {
+  const Lock lock(faults().mutex);
+  if (faults().of_device.try_emplace(device, Failure{code, why}).second) ++faults().count;
+}
+bool failed(int device) {
+  if (faults().count == 0) return false;
+  const Lock lock(faults().mutex);
+  return faults().of_device.count(device) > 0;
+}
+void require_no_fault() {
+  if (!failed(current_device)) return;
+  const Lock lock(faults().mutex);
+  throw Failure(faults().of_device.at(current_device));
+}
+
+cudaError_t enqueue(cudaStream_t stream, std::function<Task()> make) {
+  return guarded("NCCL", [&] { put(stream, make); });
+}
+
+cudaStream_t find_stream(cudaStream_t stream, int device) {
+  const Lock lock(Machine::get().mutex);
+  return find(stream, device);
+}
+int device_of(cudaStream_t found) { return found->device; }
+
+int physical_device(int device) { return Machine::get().devices.at(static_cast<std::size_t>(device)); }
+
+}  // namespace emulated_gpu
+
+namespace {
+
+using namespace emulated_gpu;
+
+// Reports what the program leaked.
+struct AtExit {
+  ~AtExit() {
+    Machine& machine = Machine::get();
+    const Lock lock(machine.mutex);
+    std::string left;
+    const auto add = [&](std::size_t count, const std::string& what) {
+      if (count) left += (left.empty() ? "" : ", ") + std::to_string(count) + " " + what + (count > 1 ? "s" : "");
+    };
+    add(static_cast<std::size_t>(std::ranges::count_if(
+            machine.memory, [](const auto& one) { return one.second.kind < Allocation::registered; })),
+        "buffer");
+    add(static_cast<std::size_t>(
+            std::ranges::count_if(machine.streams, [](cudaStream_t one) { return !one->per_thread; })),
+        "stream");
+    add(machine.events.size(), "event");
+    add(machine.graphs.size(), "graph");
+    add(machine.executables.size(), "executable graph");
+    if (!left.empty()) emulated_gpu::say("leaked at exit: " + left);
+  }
+} at_exit;
+
+}  // namespace
+
+extern "C" const char* emulated_gpu_description() {
+  const std::string& text = emulated_gpu::Machine::get().description;
+  return text.empty() ? nullptr : text.c_str();
+}

@@ -1,0 +1,256 @@
+// runtime.hpp: what the files of the CUDA runtime share: devices, streams with their queues and captures, errors.
+#pragma once
+
+#include "device.hpp"
+#include "identity.hpp"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace emulated_gpu {
+
+using Clock = std::chrono::steady_clock;
+using Make = std::function<Task()>;
+
+// The tasks of a stream, executed in order by a thread. It outlives its stream until the last task is done.
+class Queue : public std::enable_shared_from_this<Queue> {
+ public:
+  // A late task is carried out when there is a task behind it or somebody waits, or after a moment.
+  std::uint64_t put(Task task, bool late = false) {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back({std::move(task), late});
+    if (!running_) {
+      running_ = true;
+      std::thread([self = shared_from_this()] { self->carry_out(); }).detach();
+    }
+    changed_.notify_all();
+    return ++submitted_;
+  }
+  std::uint64_t submitted() const {
+    const std::lock_guard lock(mutex_);
+    return submitted_;
+  }
+  bool reached(std::uint64_t number) const {
+    const std::lock_guard lock(mutex_);
+    return completed_ >= number;
+  }
+  void wait_for(std::uint64_t number) const {
+    std::unique_lock lock(mutex_);
+    if (completed_ >= number) return;
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return completed_ >= number; });
+    --waiting_;
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  void carry_out() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return closed_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      {
+        if (tasks_.front().second)
+          changed_.wait_for(lock, late_by, [&] { return closed_ || waiting_ > 0 || tasks_.size() > 1; });
+        const Task task = std::move(tasks_.front().first);
+        tasks_.pop_front();
+        lock.unlock();
+        task();
+      }
+      lock.lock();
+      ++completed_;
+      changed_.notify_all();
+    }
+  }
+
+  inline static const std::chrono::milliseconds late_by{std::getenv("EMULATED_GPU_CHECK") ? 500 : 20};
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  mutable int waiting_ = 0;
+  std::deque<std::pair<Task, bool>> tasks_;
+  std::uint64_t submitted_ = 0, completed_ = 0;
+  bool running_ = false, closed_ = false;
+};
+
+// A position in a stream.
+struct Point {
+  std::shared_ptr<Queue> queue;
+  std::uint64_t number = 0;
+
+  bool reached() const { return queue->reached(number); }
+  void wait() const { queue->wait_for(number); }
+};
+inline Point end_of(const std::shared_ptr<Queue>& queue) { return {queue, queue->submitted()}; }
+
+// A point, and the time when it was reached.
+struct Record {
+  Point point;
+  Clock::time_point time;  // set when the point is reached
+};
+
+// A graph that is being recorded, of the tasks of one or more streams. It keeps them in the order of the calls, which
+// is one of the orders that the streams and events allow.
+struct Capture {
+  cudaStream_t origin = nullptr;
+  std::thread::id thread;
+  std::vector<Make> tasks;
+  std::vector<cudaStream_t> streams;
+};
+// For each stream of a capture the number of its tasks that come before a point.
+using Seen = std::map<cudaStream_t, std::size_t>;
+
+}  // namespace emulated_gpu
+
+// CUDA's names for the types behind its handles.
+struct CUstream_st {
+  int device = 0;
+  bool blocking = false;    // synchronizes with the default stream
+  bool per_thread = false;  // a thread's default stream
+  int priority = 0;
+  std::shared_ptr<emulated_gpu::Queue> queue = std::make_shared<emulated_gpu::Queue>();
+  std::shared_ptr<emulated_gpu::Capture> capture;
+  emulated_gpu::Seen seen;
+};
+struct CUevent_st {
+  int device = 0;
+  bool timed = true;
+  std::shared_ptr<emulated_gpu::Record> record;
+  bool captured = false;  // its last record is a part of a capture, which is gone when it has ended
+  std::weak_ptr<emulated_gpu::Capture> capture;
+  emulated_gpu::Seen seen;
+};
+struct CUgraphNode_st {
+  std::size_t index = 0;  // in the tasks of its graph and of executable graphs that are made of it
+};
+struct CUgraph_st {
+  std::vector<emulated_gpu::Make> tasks;
+  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
+};
+struct CUgraphExec_st {
+  std::vector<emulated_gpu::Make> tasks;
+};
+
+namespace emulated_gpu {
+
+struct Allocation {
+  std::size_t bytes = 0;
+  int device = -1;  // -1: pinned memory of the host
+  enum Kind { allocated, managed, registered, variable } kind = allocated;
+
+  bool of_device() const { return device >= 0; }
+  bool of_host() const { return device < 0 || kind == managed; }
+};
+
+struct Machine {
+  Machine();
+
+  std::vector<int> devices;                  // their physical numbers
+  cudaError_t why_none = cudaErrorNoDevice;  // EMULATED_GPU_FAULT=device:802, for tests: what CUDA says instead
+  std::string description;
+  std::mutex mutex;  // guards the members below
+  std::map<int, std::unique_ptr<CUstream_st>> default_streams;
+  std::set<cudaStream_t> streams;
+  std::vector<std::pair<int, Point>> destroyed;  // device and end of streams that were destroyed with tasks left
+  std::set<cudaEvent_t> events;
+  std::set<cudaGraph_t> graphs;
+  std::set<cudaGraphExec_t> executables;
+  std::map<std::uintptr_t, Allocation> memory;
+  std::uint64_t memory_version = 0;  // changes with `memory` and `peers`
+  std::vector<Range> arriving;
+  std::set<std::pair<int, int>> peers;  // (a, b): a can use b's memory
+
+  // Never destroyed: threads may still use it when the process exits.
+  static Machine& get() {
+    static Machine& machine = *new Machine;
+    return machine;
+  }
+};
+// Of the calling thread.
+extern thread_local int current_device;
+extern thread_local bool in_host_function;  // on a stream's thread, in a function of the program
+extern thread_local cudaError_t last_error;
+extern thread_local std::pair<cudaError_t, std::string> explained;  // the text of the last refusal
+
+using Lock = std::lock_guard<std::mutex>;
+
+inline bool has_device() { return !Machine::get().devices.empty(); }
+
+// Thrown by a function that fails. `why`, if given, becomes the text of cudaGetErrorString on this thread.
+struct Failure {
+  cudaError_t code;
+  std::string why = {};
+};
+[[noreturn]] inline void refuse(cudaError_t code, const std::string& why) { throw Failure{code, why}; }
+
+// Throws the error of a kernel that failed on the current device.
+void require_no_fault();
+
+// Runs the body of the CUDA function `name`.
+template <class Function>
+cudaError_t guarded(const char* name, Function&& function) try {
+  if (!has_device()) throw Failure{Machine::get().why_none};
+  if (in_host_function) refuse(cudaErrorNotPermitted, "a host function of a stream must not use CUDA");
+  require_no_fault();
+  if constexpr (std::is_void_v<decltype(function())>) {
+    function();
+    require_no_fault();
+    return cudaSuccess;
+  } else {
+    const auto code = function();
+    require_no_fault();
+    return code;
+  }
+} catch (const Failure& failure) {
+  if (!failure.why.empty()) explained = {failure.code, std::string(name) + ": " + failure.why};
+  return last_error = failure.code;
+}
+// The same with the machine's mutex held.
+template <class Function>
+cudaError_t locked(const char* name, Function&& function) {
+  return guarded(name, [&] {
+    const Lock lock(Machine::get().mutex);
+    return function(Machine::get());
+  });
+}
+
+inline int device_count() { return static_cast<int>(Machine::get().devices.size()); }
+void require_device(int device);
+
+// The functions from here to submit() are called with the machine's mutex held.
+
+CUstream_st* find(cudaStream_t stream, int device = current_device);  // null if the stream is invalid
+CUstream_st& valid(cudaStream_t stream);
+bool is_default(const CUstream_st* stream);
+void require_no_capture();  // by this thread
+// The first address and the allocation that `data` points into, or null.
+const std::pair<const std::uintptr_t, Allocation>* find_memory(const void* data);
+std::size_t used_memory(int device);
+// Appends a task to `stream`, after the work that the rules of the default stream put before it.
+Point submit(CUstream_st* stream, Task task, bool late = false);
+
+void put(cudaStream_t stream, const Make& make);  // submits, or adds to the stream's capture
+Point end_of(cudaStream_t stream);                // the present end of the stream
+void wait_for_device(int device);
+// Fills rows of `width` elements of 1, 2 or 4 bytes.
+cudaError_t fill_elements(void* memory, std::size_t pitch, unsigned value, std::size_t element_bytes, std::size_t width,
+                          std::size_t height, cudaStream_t stream);
+
+}  // namespace emulated_gpu

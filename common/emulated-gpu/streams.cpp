@@ -1,0 +1,466 @@
+// Streams, events and graphs.
+#include "runtime.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+using namespace emulated_gpu;
+
+namespace emulated_gpu {
+
+CUstream_st* find(cudaStream_t stream, int device) {
+  Machine& machine = Machine::get();
+  if (stream == nullptr || stream == cudaStreamLegacy) {
+    auto& own = machine.default_streams[device];
+    if (!own) {
+      own = std::make_unique<CUstream_st>();
+      own->device = device;
+      own->blocking = true;
+    }
+    return own.get();
+  }
+  if (stream == cudaStreamPerThread) {  // made when first used; never destroyed
+    static thread_local std::map<int, cudaStream_t> own;
+    cudaStream_t& mine = own[device];
+    if (!mine || !machine.streams.count(mine)) {
+      machine.streams.insert(mine = new CUstream_st);
+      mine->device = device;
+      mine->blocking = mine->per_thread = true;
+    }
+    return mine;
+  }
+  if (machine.streams.count(stream)) return stream;
+  for (const auto& [number, own] : machine.default_streams)
+    if (own.get() == stream) return stream;
+  return nullptr;
+}
+CUstream_st& valid(cudaStream_t stream) {
+  CUstream_st* const found = find(stream);
+  if (!found) refuse(cudaErrorInvalidResourceHandle, "this stream was destroyed or never created");
+  return *found;
+}
+
+bool is_default(const CUstream_st* stream) {
+  const auto own = Machine::get().default_streams.find(stream->device);
+  return own != Machine::get().default_streams.end() && own->second.get() == stream;
+}
+
+Point submit(CUstream_st* stream, Task task, bool late) {
+  Machine& machine = Machine::get();
+  std::vector<Point> before;
+  if (stream->blocking) {
+    if (is_default(stream)) {
+      for (const cudaStream_t other : machine.streams)
+        if (other->device == stream->device && other->blocking) before.push_back(end_of(other->queue));
+    } else if (const auto own = machine.default_streams.find(stream->device); own != machine.default_streams.end()) {
+      before.push_back(end_of(own->second->queue));
+    }
+    std::erase_if(before, [](const Point& point) { return point.reached(); });
+  }
+  if (!before.empty())
+    task = [before, task = std::move(task)] {
+      for (const Point& point : before) point.wait();
+      task();
+    };
+  return {stream->queue, stream->queue->put(std::move(task), late)};
+}
+
+void put(cudaStream_t stream, const Make& make) {
+  const Lock lock(Machine::get().mutex);
+  CUstream_st& found = valid(stream);
+  if (found.capture) {
+    found.capture->tasks.push_back(make);
+    ++found.seen[&found];
+  } else {
+    submit(&found, make());
+  }
+}
+
+Point end_of(cudaStream_t stream) {
+  const Lock lock(Machine::get().mutex);
+  const CUstream_st& found = valid(stream);
+  if (found.capture) refuse(cudaErrorStreamCaptureUnsupported, "this stream is being captured");
+  return end_of(found.queue);
+}
+
+}  // namespace emulated_gpu
+
+namespace {
+
+CUevent_st& valid(cudaEvent_t event) {
+  if (!Machine::get().events.count(event))
+    refuse(cudaErrorInvalidResourceHandle, "this event was destroyed or never created");
+  return *event;
+}
+// The event's last record; null if there is none.
+std::shared_ptr<Record> record_of(cudaEvent_t event) {
+  if (valid(event).captured) refuse(cudaErrorCapturedEvent, "this event was last recorded in a capture, not executed");
+  return event->record;
+}
+
+std::vector<Point> ends_of_streams(int device) {
+  Machine& machine = Machine::get();
+  const Lock lock(machine.mutex);
+  std::vector<Point> points;
+  const auto add = [&](const CUstream_st& stream) {
+    if (stream.device == device) points.push_back(end_of(stream.queue));
+  };
+  for (const cudaStream_t stream : machine.streams) add(*stream);
+  for (const auto& [own, stream] : machine.default_streams) add(*stream);
+  for (const auto& [of_device, end] : machine.destroyed)
+    if (of_device == device) points.push_back(end);
+  return points;
+}
+
+constexpr int highest_priority = -5;
+
+// A program's function on a stream's thread. It must not use CUDA.
+template <class Function>
+void call_host(Function&& function) {
+  in_host_function = true;
+  function();
+  in_host_function = false;
+}
+
+bool done(const std::shared_ptr<Record>& record) { return !record || record->point.reached(); }
+
+}  // namespace
+
+namespace {
+
+// Graphs
+
+CUgraph_st& valid(cudaGraph_t graph) {
+  if (!Machine::get().graphs.count(graph)) refuse(cudaErrorInvalidValue, "this graph was destroyed or never created");
+  return *graph;
+}
+cudaGraphNode_t node_of(CUgraph_st& graph, std::size_t index) {
+  while (graph.nodes.size() <= index) graph.nodes.push_back(std::make_unique<CUgraphNode_st>(graph.nodes.size()));
+  return graph.nodes[index].get();
+}
+// Appends the tasks that call(stream) enqueues.
+template <class Call>
+cudaError_t record(CUgraph_st& graph, Call&& call) {
+  CUstream_st stream;
+  stream.device = current_device;
+  stream.capture = std::make_shared<Capture>(Capture{&stream, {}, {}, {}});
+  {
+    const Lock lock(Machine::get().mutex);
+    Machine::get().streams.insert(&stream);
+  }
+  const cudaError_t code = call(&stream);
+  const Lock lock(Machine::get().mutex);
+  Machine::get().streams.erase(&stream);
+  if (code == cudaSuccess) std::ranges::move(stream.capture->tasks, std::back_inserter(graph.tasks));
+  return code;
+}
+template <class Call>
+cudaError_t add_node(const char* name, cudaGraphNode_t* node, cudaGraph_t graph, Call&& call) {
+  return guarded(name, [&] {
+    {
+      const Lock lock(Machine::get().mutex);
+      valid(graph);
+    }
+    const cudaError_t code = record(*graph, call);
+    if (code == cudaSuccess) *node = node_of(*graph, graph->tasks.size() - 1);
+    return code;
+  });
+}
+cudaError_t launch(const cudaKernelNodeParams& of, cudaStream_t stream) {
+  return cudaLaunchKernel(of.func, of.gridDim, of.blockDim, of.kernelParams, of.sharedMemBytes, stream);
+}
+
+}  // namespace
+
+namespace emulated_gpu {
+
+void wait_for_device(int device) {
+  for (const Point& point : ends_of_streams(device)) point.wait();
+}
+
+}  // namespace emulated_gpu
+
+extern "C" {
+
+// Streams
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return locked(__func__, [&](Machine& machine) {
+    auto made = std::make_unique<CUstream_st>();
+    made->device = current_device;
+    made->blocking = !(flags & cudaStreamNonBlocking);
+    machine.streams.insert(*stream = made.release());
+  });
+}
+// Priorities have no effect.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  const cudaError_t code = cudaStreamCreateWithFlags(stream, flags);
+  if (code == cudaSuccess) (*stream)->priority = std::clamp(priority, highest_priority, 0);
+  return code;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return guarded(__func__, [&] {
+    if (least) *least = 0;
+    if (greatest) *greatest = highest_priority;
+  });
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  return locked(__func__, [&](Machine&) { *priority = valid(stream).priority; });
+}
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
+  return locked(__func__,
+                [&](Machine&) { *flags = valid(stream).blocking ? cudaStreamDefault : cudaStreamNonBlocking; });
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return locked(__func__, [&](Machine& machine) {
+    valid(stream);
+    if (machine.streams.erase(stream) == 0) throw Failure{cudaErrorInvalidResourceHandle};  // the default stream
+    stream->queue->close();
+    std::erase_if(machine.destroyed, [](const auto& one) { return one.second.reached(); });
+    machine.destroyed.push_back({stream->device, end_of(stream->queue)});
+    delete stream;
+  });
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return guarded(__func__, [&] { return end_of(stream).reached() ? cudaSuccess : cudaErrorNotReady; });
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return guarded(__func__, [&] { end_of(stream).wait(); });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return locked(__func__, [&](Machine&) {
+    valid(event);
+    CUstream_st& found = valid(stream);
+    if (event->captured) {
+      const auto capture = event->capture.lock();
+      if (!capture) refuse(cudaErrorCapturedEvent, "this event was last recorded in a capture that has ended");
+      if (is_default(&found)) refuse(cudaErrorStreamCaptureImplicit, "the default stream cannot join a capture");
+      if (found.capture && found.capture != capture)
+        refuse(cudaErrorStreamCaptureMerge, "the stream and the event are parts of two captures");
+      if (!found.capture) capture->streams.push_back(&found);
+      found.capture = capture;
+      for (const auto& [other, number] : event->seen) found.seen[other] = std::max(found.seen[other], number);
+    } else if (found.capture) {
+      refuse(cudaErrorStreamCaptureIsolation, "this stream is being captured, and the event is outside");
+    } else if (const auto record = event->record) {  // as in CUDA: without one the event counts as complete
+      submit(&found, [record] { record->point.wait(); });
+    }
+  });
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  return guarded(__func__, [&] {
+    if (!function) refuse(cudaErrorInvalidValue, "the function is null");
+    put(stream, [=] { return [=] { call_host([=] { function(data); }); }; });
+  });
+}
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned) {
+  return guarded(__func__, [&] {
+    {
+      const Lock lock(Machine::get().mutex);
+      if (valid(stream).capture) refuse(cudaErrorStreamCaptureUnsupported, "use cudaLaunchHostFunc in a capture");
+    }
+    put(stream, [=] { return [=] { call_host([=] { function(stream, cudaSuccess, data); }); }; });
+  });
+}
+
+// Events
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  return locked(__func__, [&](Machine& machine) {
+    auto made = std::make_unique<CUevent_st>();
+    made->device = current_device;
+    made->timed = !(flags & cudaEventDisableTiming);
+    machine.events.insert(*event = made.release());
+  });
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return locked(__func__, [&](Machine& machine) {
+    valid(event);
+    machine.events.erase(event);
+    delete event;
+  });
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return locked(__func__, [&](Machine&) {
+    valid(event);
+    CUstream_st& found = valid(stream);
+    if (found.device != event->device)
+      refuse(cudaErrorInvalidResourceHandle,
+             fmt::format("the event is of device {}, the stream of device {}", event->device, found.device));
+    event->captured = found.capture != nullptr;
+    event->capture = found.capture;
+    event->seen = found.seen;
+    if (event->captured) return;
+    auto record = std::make_shared<Record>();
+    record->point = submit(&found, [record] { record->time = Clock::now(); });
+    event->record = std::move(record);
+  });
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+  return cudaEventRecord(event, stream);
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return locked(__func__, [&](Machine&) { return done(record_of(event)) ? cudaSuccess : cudaErrorNotReady; });
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  std::shared_ptr<Record> record;
+  const cudaError_t code = locked(__func__, [&](Machine&) { record = record_of(event); });
+  if (record) record->point.wait();
+  return code;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  return locked(__func__, [&](Machine&) {
+    const auto from = record_of(start), to = record_of(end);
+    if (!from || !to || !start->timed || !end->timed)
+      refuse(cudaErrorInvalidResourceHandle, "the event was not recorded, or has no timing");
+    if (!done(from) || !done(to)) return cudaErrorNotReady;
+    *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+    return cudaSuccess;
+  });
+}
+
+// Graphs: recorded tasks of a stream, to be launched again
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  return locked(__func__, [&](Machine&) {
+    CUstream_st* const found = &valid(stream);
+    if (is_default(found)) refuse(cudaErrorStreamCaptureUnsupported, "the default stream cannot be captured");
+    if (found->capture) refuse(cudaErrorIllegalState, "this stream is being captured");
+    found->capture = std::make_shared<Capture>(Capture{found, std::this_thread::get_id(), {}, {found}});
+  });
+}
+// Queries of another thread never disturb a capture here.
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return locked(__func__, [&](Machine&) {
+    *status = valid(stream).capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  });
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return locked(__func__, [&](Machine& machine) {
+    CUstream_st& found = valid(stream);
+    *graph = nullptr;
+    const std::shared_ptr<Capture> capture = found.capture;
+    if (!capture) refuse(cudaErrorIllegalState, "this stream is not captured");
+    if (capture->thread != std::this_thread::get_id())
+      refuse(cudaErrorStreamCaptureWrongThread, "another thread began the capture");
+    if (capture->origin != &found) refuse(cudaErrorStreamCaptureUnmatched, "the capture began on another stream");
+    bool joined = true;
+    for (const cudaStream_t one : capture->streams) {
+      if (machine.streams.count(one) == 0) continue;
+      joined = joined && found.seen[one] == one->seen[one];
+      one->capture.reset();
+      if (one != &found) one->seen.clear();
+    }
+    found.seen.clear();
+    if (!joined)
+      refuse(cudaErrorStreamCaptureUnjoined, "another stream has tasks in the capture that this one does not wait for");
+    machine.graphs.insert(*graph = new CUgraph_st{std::move(capture->tasks), {}});
+  });
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  return locked(__func__, [&](Machine& machine) {
+    machine.executables.insert(*executable = new CUgraphExec_st{valid(graph).tasks});
+  });
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
+  return cudaGraphInstantiate(executable, graph, flags);
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return locked(__func__, [&](Machine& machine) {
+    if (machine.graphs.erase(graph) == 0) throw Failure{cudaErrorInvalidValue};
+    delete graph;
+  });
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
+  return guarded(__func__, [] {});
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  return locked(__func__, [&](Machine& machine) {
+    if (machine.executables.erase(executable) == 0) throw Failure{cudaErrorInvalidValue};
+    delete executable;
+  });
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  return locked(__func__, [&](Machine& machine) {
+    CUstream_st& found = valid(stream);
+    if (!machine.executables.count(executable)) throw Failure{cudaErrorInvalidResourceHandle};
+    for (const Make& make : executable->tasks) submit(&found, make());
+  });
+}
+
+// Graphs that are made node by node. Their tasks stay in the order in which they are added, which is one of those that
+// the dependencies allow.
+
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) {
+  return locked(__func__, [&](Machine& machine) { machine.graphs.insert(*graph = new CUgraph_st); });
+}
+cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) {
+  return locked(__func__, [&](Machine& machine) {
+    machine.graphs.insert(*clone = new CUgraph_st{valid(graph).tasks, {}});
+  });
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count) {
+  return locked(__func__, [&](Machine&) {
+    const std::size_t all = valid(graph).tasks.size();
+    for (std::size_t i = 0; nodes && i < *count; ++i) nodes[i] = i < all ? node_of(*graph, i) : nullptr;
+    *count = nodes ? std::min(*count, all) : all;
+  });
+}
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t) {
+  return add_node(__func__, node, graph, [](cudaStream_t stream) {
+    return cudaLaunchHostFunc(
+        stream, [](void*) {}, nullptr);
+  });
+}
+cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t,
+                                 const cudaHostNodeParams* of) {
+  return add_node(__func__, node, graph,
+                  [&](cudaStream_t stream) { return cudaLaunchHostFunc(stream, of->fn, of->userData); });
+}
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t,
+                                   const cudaKernelNodeParams* of) {
+  return add_node(__func__, node, graph, [&](cudaStream_t stream) { return launch(*of, stream); });
+}
+cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t,
+                                   const cudaMemcpy3DParms* of) {
+  return add_node(__func__, node, graph, [&](cudaStream_t stream) { return cudaMemcpy3DAsync(of, stream); });
+}
+cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t,
+                                     void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  return add_node(__func__, node, graph,
+                  [&](cudaStream_t stream) { return cudaMemcpyAsync(to, from, bytes, kind, stream); });
+}
+cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t,
+                                   const cudaMemsetParams* of) {
+  return add_node(__func__, node, graph, [&](cudaStream_t stream) {
+    return fill_elements(of->dst, of->height > 1 ? of->pitch : of->width * of->elementSize, of->value, of->elementSize,
+                         of->width, of->height, stream);
+  });
+}
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t node,
+                                             const cudaKernelNodeParams* of) {
+  CUgraph_st one;
+  const cudaError_t code = record(one, [&](cudaStream_t stream) { return launch(*of, stream); });
+  return code != cudaSuccess ? code : locked(__func__, [&](Machine& machine) {
+    if (!machine.executables.count(executable) || node->index >= executable->tasks.size())
+      refuse(cudaErrorInvalidValue, "the node is not of this executable graph");
+    executable->tasks[node->index] = one.tasks.at(0);
+  });
+}
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t executable, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* result) {
+  return locked(__func__, [&](Machine& machine) {
+    if (!machine.executables.count(executable)) throw Failure{cudaErrorInvalidValue};
+    const bool same = valid(graph).tasks.size() == executable->tasks.size();
+    if (result)
+      *result = {same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged, nullptr, nullptr};
+    if (!same) refuse(cudaErrorGraphExecUpdateFailure, "the graphs have different numbers of nodes");
+    executable->tasks = graph->tasks;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,330 @@
+// The emulated CUDA runtime: ordering, copy kinds and lifetimes as in CUDA.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+#include <testing/says.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <future>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace cuda_test {
+
+const int four_devices = setenv("EMULATED_GPUS", "4", 1);
+
+#define EXPECT_OK(call) EXPECT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaPeekAtLastError())
+
+// Destroys the streams, events and memory that a test has made.
+class HostCuda : public ::testing::Test {
+ protected:
+  ~HostCuda() override {
+    for (const cudaStream_t stream : streams_) EXPECT_OK(cudaStreamDestroy(stream));
+    for (const cudaEvent_t event : events_) EXPECT_OK(cudaEventDestroy(event));
+    for (void* const memory : memory_) EXPECT_OK(cudaFree(memory));
+  }
+  cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
+    EXPECT_OK(cudaStreamCreateWithFlags(&streams_.emplace_back(), flags));
+    return streams_.back();
+  }
+  cudaEvent_t new_event(unsigned flags = cudaEventDisableTiming) {
+    EXPECT_OK(cudaEventCreateWithFlags(&events_.emplace_back(), flags));
+    return events_.back();
+  }
+  void* allocate(std::size_t bytes) {
+    EXPECT_OK(cudaMalloc(&memory_.emplace_back(), bytes));
+    return memory_.back();
+  }
+
+ private:
+  std::vector<cudaStream_t> streams_;
+  std::vector<cudaEvent_t> events_;
+  std::vector<void*> memory_;
+};
+
+// Blocks a stream until it is opened.
+class Gate {
+ public:
+  explicit Gate(cudaStream_t stream) {
+    EXPECT_OK(cudaLaunchHostFunc(
+        stream, [](void* gate) { static_cast<Gate*>(gate)->opened_.get_future().wait(); }, this));
+  }
+  void open() { opened_.set_value(); }
+
+ private:
+  std::promise<void> opened_;
+};
+
+void expect_refused(cudaError_t code, cudaError_t expected, const std::string& why) {
+  EXPECT_EQ(code, expected);
+  EXPECT_SAYS(cudaGetErrorString(code), why);
+  EXPECT_EQ(cudaGetLastError(), expected);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_F(HostCuda, HasTheRequestedDevices) {
+  ASSERT_EQ(four_devices, 0);
+  int count = 0, device = -1;
+  EXPECT_OK(cudaGetDeviceCount(&count));
+  EXPECT_EQ(count, 4);
+  EXPECT_OK(cudaSetDevice(3));
+  EXPECT_OK(cudaGetDevice(&device));
+  EXPECT_EQ(device, 3);
+  expect_refused(cudaSetDevice(4), cudaErrorInvalidDevice, "no device 4: there are 4");
+  EXPECT_OK(cudaSetDevice(0));
+}
+
+TEST_F(HostCuda, FreshMemoryIsPoisoned) {
+  void* memory = nullptr;
+  std::vector<unsigned char> bytes(1000);
+  EXPECT_OK(cudaMalloc(&memory, bytes.size()));
+  EXPECT_OK(cudaMemcpy(bytes.data(), memory, bytes.size(), cudaMemcpyDeviceToHost));
+  EXPECT_EQ(std::ranges::count(bytes, 0xA5), 1000);
+  EXPECT_OK(cudaFree(memory));
+  expect_refused(cudaFree(memory), cudaErrorInvalidValue, "was already freed");
+  EXPECT_EQ(cudaMalloc(&memory, std::size_t{1} << 40), cudaErrorMemoryAllocation);
+  cudaGetLastError();
+}
+
+TEST_F(HostCuda, CopiesOfTheWrongKindAreRefused) {
+  void* const memory = allocate(100);
+  char host[100] = {};
+  expect_refused(cudaMemcpy(host, memory, 100, cudaMemcpyHostToDevice), cudaErrorInvalidValue, "is not device memory");
+  expect_refused(cudaMemcpy(memory, host, 100, cudaMemcpyDeviceToHost), cudaErrorInvalidValue, "is memory of device 0");
+  expect_refused(cudaMemcpy(memory, host, 101, cudaMemcpyHostToDevice), cudaErrorInvalidValue,
+                 "extends beyond its allocation of 100 bytes");
+  expect_refused(cudaMemset(host, 0, 100), cudaErrorInvalidValue, "is not device memory");
+  EXPECT_OK(cudaMemcpy(memory, host, 100, cudaMemcpyDefault));
+}
+
+TEST_F(HostCuda, AStreamIsAQueue) {
+  cudaStream_t stream{};
+  EXPECT_OK(cudaStreamCreate(&stream));
+  void* const memory = allocate(4);
+  Gate gate(stream);
+  int value = 1, back = 0;
+  EXPECT_OK(cudaMemcpyAsync(memory, &value, 4, cudaMemcpyHostToDevice, stream));
+  EXPECT_OK(cudaMemcpyAsync(&back, memory, 4, cudaMemcpyDeviceToHost, stream));
+  EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+  EXPECT_EQ(back, 0);
+  gate.open();
+  EXPECT_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(back, 1);
+  EXPECT_OK(cudaStreamQuery(stream));
+  EXPECT_OK(cudaStreamDestroy(stream));
+  expect_refused(cudaStreamQuery(stream), cudaErrorInvalidResourceHandle, "destroyed or never created");
+}
+
+TEST_F(HostCuda, AnEventHoldsAnotherStreamBack) {
+  const cudaStream_t first = new_stream(), second = new_stream();
+  const cudaEvent_t event = new_event();
+  Gate gate(first);
+  EXPECT_OK(cudaEventRecord(event, first));
+  EXPECT_OK(cudaStreamWaitEvent(second, event, 0));
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  EXPECT_EQ(cudaStreamQuery(second), cudaErrorNotReady);
+  gate.open();
+  EXPECT_OK(cudaStreamSynchronize(second));
+  EXPECT_OK(cudaEventQuery(event));
+}
+
+TEST_F(HostCuda, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
+  const cudaStream_t blocking = new_stream(cudaStreamDefault), other = new_stream();
+  Gate gate(blocking);
+  void* const memory = allocate(4);
+  EXPECT_OK(cudaMemset(memory, 0, 4));  // on the default stream
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+  EXPECT_OK(cudaStreamSynchronize(other));
+  gate.open();
+  EXPECT_OK(cudaStreamSynchronize(nullptr));
+  Gate second(nullptr);
+  EXPECT_OK(cudaMemsetAsync(memory, 0, 4, blocking));
+  EXPECT_EQ(cudaStreamQuery(blocking), cudaErrorNotReady);
+  second.open();
+  EXPECT_OK(cudaStreamSynchronize(blocking));
+}
+
+// An exception destroys a stream and then the memory that its tasks still use.
+TEST_F(HostCuda, FreeWaitsForTheTasksOfADestroyedStream) {
+  cudaStream_t stream{};
+  void* memory = nullptr;
+  EXPECT_OK(cudaStreamCreate(&stream));
+  EXPECT_OK(cudaMalloc(&memory, 4));
+  Gate gate(stream);
+  EXPECT_OK(cudaMemsetAsync(memory, 0, 4, stream));
+  EXPECT_OK(cudaStreamDestroy(stream));
+  auto freed = std::async(std::launch::async, [&] { EXPECT_OK(cudaFree(memory)); });
+  EXPECT_EQ(freed.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  gate.open();
+  freed.get();
+}
+
+TEST_F(HostCuda, EventsMeasureTime) {
+  const cudaStream_t stream = new_stream();
+  const cudaEvent_t start = new_event(cudaEventDefault), end = new_event(cudaEventDefault);
+  EXPECT_OK(cudaEventRecord(start, stream));
+  EXPECT_OK(cudaLaunchHostFunc(
+      stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+  EXPECT_OK(cudaEventRecord(end, stream));
+  float milliseconds = 0;
+  EXPECT_OK(cudaEventSynchronize(end));
+  EXPECT_OK(cudaEventElapsedTime(&milliseconds, start, end));
+  EXPECT_GE(milliseconds, 19);
+  EXPECT_OK(cudaSetDevice(1));
+  expect_refused(cudaEventRecord(start, new_stream()), cudaErrorInvalidResourceHandle, "the stream of device 1");
+  EXPECT_OK(cudaSetDevice(0));
+}
+
+TEST_F(HostCuda, AGraphRepeatsTheCapturedTasks) {
+  const cudaStream_t stream = new_stream();
+  std::atomic<int> calls = 0;
+  EXPECT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < 2; ++i)
+    EXPECT_OK(cudaLaunchHostFunc(
+        stream, [](void* c) { ++*static_cast<std::atomic<int>*>(c); }, &calls));
+  expect_refused(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported, "is being captured");
+  cudaGraph_t graph{};
+  EXPECT_OK(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t executable{};
+  EXPECT_OK(cudaGraphInstantiateWithFlags(&executable, graph, 0));
+  EXPECT_OK(cudaGraphDestroy(graph));
+  EXPECT_EQ(calls, 0);
+  for (int i = 0; i < 3; ++i) EXPECT_OK(cudaGraphLaunch(executable, stream));
+  EXPECT_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(calls, 6);
+  EXPECT_OK(cudaGraphExecDestroy(executable));
+  expect_refused(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal), cudaErrorStreamCaptureUnsupported,
+                 "the default stream");
+}
+
+TEST_F(HostCuda, ACaptureFollowsEventsToOtherStreamsAndBack) {
+  const cudaStream_t stream = new_stream(), other = new_stream();
+  const cudaEvent_t fork = new_event(), join = new_event();
+  std::vector<int> order;
+  static std::vector<int>* out = nullptr;
+  out = &order;
+  const auto call = [](cudaStream_t on, std::intptr_t what) {
+    EXPECT_OK(cudaLaunchHostFunc(
+        on, [](void* w) { out->push_back(static_cast<int>(reinterpret_cast<std::intptr_t>(w))); },
+        reinterpret_cast<void*>(what)));
+  };
+  cudaGraph_t graph{};
+  for (const bool joined : {false, true}) {
+    EXPECT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    void* memory = nullptr;
+    expect_refused(cudaMalloc(&memory, 1), cudaErrorStreamCaptureUnsupported, "this thread is capturing");
+    call(stream, 1);
+    EXPECT_OK(cudaEventRecord(fork, stream));
+    expect_refused(cudaEventSynchronize(fork), cudaErrorCapturedEvent, "recorded in a capture");
+    EXPECT_OK(cudaStreamWaitEvent(other, fork, 0));
+    expect_refused(cudaStreamSynchronize(other), cudaErrorStreamCaptureUnsupported, "is being captured");
+    call(other, 2);
+    EXPECT_OK(cudaEventRecord(join, other));
+    if (!joined) call(other, 3);
+    EXPECT_OK(cudaStreamWaitEvent(stream, join, 0));
+    call(stream, 4);
+    if (joined)
+      EXPECT_OK(cudaStreamEndCapture(stream, &graph));
+    else
+      expect_refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined, "does not wait for");
+  }
+  expect_refused(cudaStreamWaitEvent(stream, join, 0), cudaErrorCapturedEvent, "a capture that has ended");
+  cudaGraphExec_t executable{};
+  EXPECT_OK(cudaGraphInstantiateWithFlags(&executable, graph, 0));
+  EXPECT_OK(cudaGraphDestroy(graph));
+  EXPECT_OK(cudaGraphLaunch(executable, stream));
+  EXPECT_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(order, (std::vector{1, 2, 4}));
+  EXPECT_OK(cudaEventRecord(join, stream)) << "outside of a capture it is an event like any other again";
+  EXPECT_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
+  expect_refused(cudaStreamWaitEvent(other, join, 0), cudaErrorStreamCaptureIsolation, "the event is outside");
+  EXPECT_OK(cudaStreamEndCapture(other, &graph));
+  EXPECT_OK(cudaGraphDestroy(graph));
+  EXPECT_OK(cudaEventSynchronize(join));
+  EXPECT_OK(cudaGraphExecDestroy(executable));
+}
+
+TEST_F(HostCuda, AHostFunctionMustNotUseCuda) {
+  const cudaStream_t stream = new_stream();
+  static cudaError_t inside = cudaSuccess;
+  EXPECT_OK(cudaStreamAddCallback(
+      stream, [](cudaStream_t, cudaError_t, void*) { inside = cudaDeviceSynchronize(); }, nullptr, 0));
+  EXPECT_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(inside, cudaErrorNotPermitted);
+}
+
+TEST_F(HostCuda, PrioritiesAreKeptInTheirRange) {
+  int least = -1, greatest = 1, priority = 0;
+  EXPECT_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  EXPECT_LT(greatest, least);
+  cudaStream_t stream{};
+  EXPECT_OK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest - 1));
+  EXPECT_OK(cudaStreamGetPriority(stream, &priority));
+  EXPECT_EQ(priority, greatest);
+  EXPECT_OK(cudaStreamDestroy(stream));
+}
+
+TEST_F(HostCuda, AGraphOfNodes) {
+  cudaGraph_t graph{};
+  cudaGraphNode_t set{}, back{};
+  void* const memory = allocate(8);
+  std::uint16_t host[4] = {};
+  EXPECT_OK(cudaGraphCreate(&graph, 0));
+  cudaMemsetParams fill{};
+  fill.dst = memory, fill.elementSize = 2, fill.value = 0x1234, fill.width = 4, fill.height = 1;
+  EXPECT_OK(cudaGraphAddMemsetNode(&set, graph, nullptr, 0, &fill));
+  EXPECT_OK(cudaGraphAddMemcpyNode1D(&back, graph, &set, 1, host, memory, 8, cudaMemcpyDeviceToHost));
+  std::size_t count = 0;
+  EXPECT_OK(cudaGraphGetNodes(graph, nullptr, &count));
+  EXPECT_EQ(count, 2U);
+  cudaGraphExec_t executable{};
+  EXPECT_OK(cudaGraphInstantiate(&executable, graph, 0));
+  EXPECT_OK(cudaGraphLaunch(executable, nullptr));
+  EXPECT_OK(cudaStreamSynchronize(nullptr));
+  EXPECT_EQ(std::ranges::count(host, 0x1234), 4);
+  cudaGraph_t clone{};
+  EXPECT_OK(cudaGraphClone(&clone, graph));
+  EXPECT_OK(
+      cudaGraphAddHostNode(&back, clone, nullptr, 0, std::array{cudaHostNodeParams{[](void*) {}, nullptr}}.data()));
+  cudaGraphExecUpdateResultInfo result{};
+  expect_refused(cudaGraphExecUpdate(executable, clone, &result), cudaErrorGraphExecUpdateFailure,
+                 "different numbers of nodes");
+  for (const cudaGraph_t one : {graph, clone}) EXPECT_OK(cudaGraphDestroy(one));
+  EXPECT_OK(cudaGraphExecDestroy(executable));
+}
+
+TEST_F(HostCuda, PropertiesAndAttributesAgree) {
+  cudaDeviceProp properties{};
+  EXPECT_OK(cudaGetDeviceProperties(&properties, 2));
+  const auto attribute = [](cudaDeviceAttr which) {
+    int value = -1;
+    EXPECT_OK(cudaDeviceGetAttribute(&value, which, 2));
+    return value;
+  };
+  EXPECT_EQ(properties.major * 10 + properties.minor, 90);
+  EXPECT_EQ(attribute(cudaDevAttrComputeCapabilityMajor), 9);
+  EXPECT_EQ(attribute(cudaDevAttrMaxGridDimX), properties.maxGridSize[0]);
+  EXPECT_EQ(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin), 227 << 10);
+  EXPECT_EQ(attribute(cudaDevAttrCooperativeLaunch), 1);
+  EXPECT_EQ(attribute(cudaDevAttrClusterLaunch), 0);
+  char id[32];
+  int device = -1;
+  EXPECT_OK(cudaDeviceGetPCIBusId(id, sizeof id, 2));
+  EXPECT_OK(cudaDeviceGetByPCIBusId(&device, id));
+  EXPECT_EQ(device, 2);
+}
+
+TEST_F(HostCuda, WhatIsNotEmulatedSaysSo) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(cudaMallocArray(nullptr, nullptr, 1, 1, 0), cudaErrorNotSupported);
+  EXPECT_SAYS(testing::internal::GetCapturedStderr(), "emulated-gpu: cudaMallocArray is not emulated");
+  EXPECT_STREQ(cudaGetErrorName(cudaErrorLaunchTimeout), "cudaErrorLaunchTimeout");
+  EXPECT_STREQ(cudaGetErrorName(static_cast<cudaError_t>(12345)), "unrecognized error code");
+}
+
+}  // namespace cuda_test

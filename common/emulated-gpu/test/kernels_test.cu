@@ -1,0 +1,695 @@
+// Kernels on emulated GPUs, against the host's arithmetic.
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cfenv>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace groups = cooperative_groups;
+
+namespace {
+
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using s32 = std::int32_t;
+using s64 = std::int64_t;
+
+const int devices = setenv("EMULATED_GPUS", "2", 0);
+
+#define OK(call) ASSERT_EQ(cudaGetErrorString(call), std::string("no error"))
+
+// A buffer of the device, and its values.
+template <class T>
+struct Buffer {
+  explicit Buffer(const std::vector<T>& values) : size(values.size()) {
+    cudaMalloc(&data, size * sizeof(T));
+    cudaMemcpy(data, values.data(), size * sizeof(T), cudaMemcpyHostToDevice);
+  }
+  explicit Buffer(std::size_t count) : Buffer(std::vector<T>(count)) {}
+  Buffer(const Buffer&) = delete;
+  ~Buffer() { cudaFree(data); }
+  std::vector<T> values() const {
+    std::vector<T> all(size);
+    EXPECT_EQ(cudaMemcpy(all.data(), data, size * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+    return all;
+  }
+  T* data = nullptr;
+  std::size_t size;
+};
+
+template <class R, class T, class F>
+__global__ void apply(const T* in, R* out, int n, F f) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = f(in[3 * i], in[3 * i + 1], in[3 * i + 2]);
+}
+
+// Random bits, and the values where something may go wrong.
+template <class T>
+std::vector<T> numbers(std::size_t count) {
+  std::vector<T> all(3 * count);
+  u64 x = 88172645463325252;
+  for (T& one : all) {
+    x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+    const u64 edges[] = {
+        0, 1, ~u64{0}, u64{1} << 31, u64{1} << 63, 0x7fffffff, 0x3f8000003f800000, 0x7ff0000000000000, 0x00800000, 33};
+    u64 bits = x % 7 == 0 ? edges[x / 7 % std::size(edges)] : x % 5 == 0 ? x >> (x & 63) : x * 0x9e3779b97f4a7c15;
+    if constexpr (std::is_same_v<T, float>)
+      one = x % 3 ? static_cast<float>(static_cast<s32>(bits)) * 1e-7f : std::bit_cast<float>(static_cast<u32>(bits));
+    else if constexpr (std::is_same_v<T, double>)
+      one = x % 3 ? static_cast<double>(static_cast<s64>(bits)) * 1e-15 : std::bit_cast<double>(bits);
+    else
+      one = static_cast<T>(bits);
+  }
+  return all;
+}
+template <class R>
+bool same(R a, R b) {
+  if constexpr (std::is_floating_point_v<R>)
+    if (a != a && b != b) return true;
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
+// `device` and `host` are the same function of three values.
+template <class T, class R, class D, class H>
+void compare(const char* name, D device, H host) {
+  constexpr int count = 1500;
+  const std::vector<T> in = numbers<T>(count);
+  Buffer<T> from(in);
+  Buffer<R> to(count);
+  apply<R><<<12, 128>>>(from.data, to.data, count, device);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << name << ": " << cudaGetErrorString(cudaGetLastError());
+  const std::vector<R> got = to.values();
+  for (int i = 0; i < count; ++i) {
+    const T a = in[3 * i], b = in[3 * i + 1], c = in[3 * i + 2];
+    const R wanted = host(a, b, c);
+    ASSERT_TRUE(same(got[i], wanted)) << name << "(" << +a << ", " << +b << ", " << +c << ") = " << +got[i] << ", not "
+                                      << +wanted;
+  }
+}
+
+// An instruction on 32-bit values, d = op a, b, c, and the same on the host
+#define COMPARE_32(T, constraint, text, host)                                        \
+  compare<T, T>(                                                                     \
+      text,                                                                          \
+      [] __device__(T a, T b, T c) {                                                 \
+        T d;                                                                         \
+        asm(text : "=" constraint(d) : constraint(a), constraint(b), constraint(c)); \
+        return d;                                                                    \
+      },                                                                             \
+      [](T a, T b, T c) -> T {                                                       \
+        (void)a, (void)b, (void)c;                                                   \
+        return host;                                                                 \
+      })
+
+u32 permuted(u32 a, u32 b, u32 c) {
+  u32 r = 0;
+  for (int n = 0; n < 4; ++n) {
+    const u32 s = c >> 4 * n & 15, byte = static_cast<u32>((u64{b} << 32 | a) >> 8 * (s & 7)) & 255;
+    r |= (s & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * n;
+  }
+  return r;
+}
+s32 dotted(u32 a, u32 b, u32 c) {
+  for (int n = 0; n < 32; n += 8)
+    c += static_cast<u32>(static_cast<std::int8_t>(a >> n) * static_cast<std::uint8_t>(b >> n));
+  return static_cast<s32>(c);
+}
+s32 field(s32 a, u32 position, u32 length) {  // bfe.s32
+  position &= 255, length &= 255;
+  if (length == 0) return 0;
+  s32 r = 0;
+  for (u32 n = 0; n < 32; ++n) {
+    const u32 from = n < length ? position + n : position + length - 1;
+    r |= static_cast<s32>(static_cast<u32>(a) >> std::min(from, 31u) & 1) << n;
+  }
+  return r;
+}
+void compare_integers() {
+  COMPARE_32(u32, "r", "add.u32 %0, %1, %2;", a + b);
+  COMPARE_32(u32, "r", "mad.lo.u32 %0, %1, %2, %3;", a * b + c);
+  COMPARE_32(u32, "r", "mul.hi.u32 %0, %1, %2;", static_cast<u32>(u64{a} * b >> 32));
+  COMPARE_32(s32, "r", "mul.hi.s32 %0, %1, %2;", static_cast<s32>(s64{a} * b >> 32));
+  COMPARE_32(s32, "r", "mad.hi.s32 %0, %1, %2, %3;",
+             static_cast<s32>(static_cast<u32>(s64{a} * b >> 32) + static_cast<u32>(c)));
+  COMPARE_32(u32, "r", "mul24.lo.u32 %0, %1, %2;", (a & 0xffffff) * (b & 0xffffff));
+  COMPARE_32(s32, "r", "mad24.lo.s32 %0, %1, %2, %3;",
+             static_cast<s32>(static_cast<u64>(s64{a << 8 >> 8} * (b << 8 >> 8)) + static_cast<u64>(c)));
+  COMPARE_32(s32, "r", "add.sat.s32 %0, %1, %2;", static_cast<s32>(std::clamp<s64>(s64{a} + b, INT32_MIN, INT32_MAX)));
+  COMPARE_32(s32, "r", "div.s32 %0, %1, %2;", b == 0 ? -1 : static_cast<s32>(s64{a} / b));
+  COMPARE_32(u32, "r", "rem.u32 %0, %1, %2;", b == 0 ? a : a % b);
+  COMPARE_32(s32, "r", "min.s32 %0, %1, %2;", std::min(a, b));
+  COMPARE_32(u32, "r", "max.u32 %0, %1, %2;", std::max(a, b));
+  COMPARE_32(s32, "r", "sad.s32 %0, %1, %2, %3;",
+             static_cast<s32>(static_cast<u64>(std::abs(s64{a} - b)) + static_cast<u64>(c)));
+  COMPARE_32(u32, "r", "shl.b32 %0, %1, %2;", b > 31 ? 0 : a << b);
+  COMPARE_32(s32, "r", "shr.s32 %0, %1, %2;", a >> std::min<u32>(static_cast<u32>(b), 31));
+  COMPARE_32(u32, "r", "shf.l.wrap.b32 %0, %1, %2, %3;", static_cast<u32>((u64{b} << 32 | a) << (c & 31) >> 32));
+  COMPARE_32(u32, "r", "shf.r.clamp.b32 %0, %1, %2, %3;", c > 31 ? b : static_cast<u32>((u64{b} << 32 | a) >> c));
+  COMPARE_32(s32, "r", "bfe.s32 %0, %1, %2, %3;", field(a, static_cast<u32>(b), static_cast<u32>(c)));
+  COMPARE_32(u32, "r", "bfi.b32 %0, %1, %2, 5, 9;", (b & ~(0x1ffu << 5)) | (a & 0x1ff) << 5);
+  COMPARE_32(u32, "r", "lop3.b32 %0, %1, %2, %3, 0x5a;", (a ^ c));
+  COMPARE_32(u32, "r", "lop3.b32 %0, %1, %2, %3, 0xe8;", (a & b) | (a & c) | (b & c));
+  COMPARE_32(u32, "r", "prmt.b32 %0, %1, %2, %3;", permuted(a, b, c));
+  COMPARE_32(u32, "r", "popc.b32 %0, %1;", static_cast<u32>(std::popcount(a)));
+  COMPARE_32(u32, "r", "clz.b32 %0, %1;", static_cast<u32>(std::countl_zero(a)));
+  COMPARE_32(u32, "r", "bfind.u32 %0, %1;", a ? 31 - static_cast<u32>(std::countl_zero(a)) : ~0u);
+  COMPARE_32(u32, "r", "brev.b32 %0, %1;", [](u32 v) {
+    u32 r = 0;
+    for (int n = 0; n < 32; ++n) r |= (v >> n & 1) << (31 - n);
+    return r;
+  }(a));
+  COMPARE_32(s32, "r", "dp4a.s32.u32 %0, %1, %2, %3;",
+             dotted(static_cast<u32>(a), static_cast<u32>(b), static_cast<u32>(c)));
+  COMPARE_32(u32, "r", "cnot.b32 %0, %1;", u32{a == 0});
+  COMPARE_32(u64, "l", "mad.lo.u64 %0, %1, %2, %3;", a * b + c);
+  COMPARE_32(s64, "l", "mul.hi.s64 %0, %1, %2;", static_cast<s64>(static_cast<__int128>(a) * b >> 64));
+  COMPARE_32(u64, "l", "div.u64 %0, %1, %2;", b == 0 ? ~u64{0} : a / b);
+  COMPARE_32(s64, "l", "abs.s64 %0, %1;", a < 0 ? static_cast<s64>(0 - static_cast<u64>(a)) : a);
+  compare<u32, u64>(
+      "a carry",
+      [] __device__(u32 a, u32 b, u32 c) {
+        u32 low, high;
+        asm("add.cc.u32 %0, %2, %3; addc.cc.u32 %1, %4, %3; mad.lo.cc.u32 %0, %0, %4, %2; madc.hi.u32 %1, %0, %4, %1;"
+            : "=&r"(low), "=&r"(high)
+            : "r"(a), "r"(b), "r"(c));
+        return u64{high} << 32 | low;
+      },
+      [](u32 a, u32 b, u32 c) {
+        const u64 first = u64{a} + b, second = u64{c} + b + (first >> 32), third = u64{static_cast<u32>(first) * c} + a;
+        const u32 low = static_cast<u32>(third), high = static_cast<u32>((u64{low} * c >> 32) + second + (third >> 32));
+        return u64{high} << 32 | low;
+      });
+}
+
+template <class F>
+auto rounded(int mode, F f) {
+  std::fesetround(mode);
+  const auto value = f();
+  std::fesetround(FE_TONEAREST);
+  return value;
+}
+#define COMPARE_ROUNDED(T, constraint, op, expression)           \
+  COMPARE_32(T, constraint, op(rn), rounded(FE_TONEAREST, [&] {  \
+               volatile T x = a, y = b, z = c;                   \
+               (void)z;                                          \
+               (void)y;                                          \
+               return T{expression};                             \
+             }));                                                \
+  COMPARE_32(T, constraint, op(rz), rounded(FE_TOWARDZERO, [&] { \
+               volatile T x = a, y = b, z = c;                   \
+               (void)z;                                          \
+               (void)y;                                          \
+               return T{expression};                             \
+             }));                                                \
+  COMPARE_32(T, constraint, op(rm), rounded(FE_DOWNWARD, [&] {   \
+               volatile T x = a, y = b, z = c;                   \
+               (void)z;                                          \
+               (void)y;                                          \
+               return T{expression};                             \
+             }));                                                \
+  COMPARE_32(T, constraint, op(rp), rounded(FE_UPWARD, [&] {     \
+               volatile T x = a, y = b, z = c;                   \
+               (void)z;                                          \
+               (void)y;                                          \
+               return T{expression};                             \
+             }))
+#define ADD_F32(r) "add." #r ".f32 %0, %1, %2;"
+#define MUL_F32(r) "mul." #r ".f32 %0, %1, %2;"
+#define DIV_F32(r) "div." #r ".f32 %0, %1, %2;"
+#define FMA_F32(r) "fma." #r ".f32 %0, %1, %2, %3;"
+#define SQRT_F32(r) "sqrt." #r ".f32 %0, %1;"
+#define ADD_F64(r) "add." #r ".f64 %0, %1, %2;"
+#define DIV_F64(r) "div." #r ".f64 %0, %1, %2;"
+#define FMA_F64(r) "fma." #r ".f64 %0, %1, %2, %3;"
+void compare_floats() {
+  COMPARE_ROUNDED(float, "f", ADD_F32, x + y);
+  COMPARE_ROUNDED(float, "f", MUL_F32, x* y);
+  COMPARE_ROUNDED(float, "f", DIV_F32, x / y);
+  COMPARE_ROUNDED(float, "f", FMA_F32, std::fma(x, y, z));
+  COMPARE_ROUNDED(float, "f", SQRT_F32, std::sqrt(x));
+  COMPARE_ROUNDED(double, "d", ADD_F64, x + y);
+  COMPARE_ROUNDED(double, "d", DIV_F64, x / y);
+  COMPARE_ROUNDED(double, "d", FMA_F64, std::fma(x, y, z));
+  COMPARE_32(float, "f", "min.f32 %0, %1, %2;", a != a ? b : b != b ? a : a < b || (a == b && std::signbit(a)) ? a : b);
+  COMPARE_32(float, "f", "abs.f32 %0, %1;", std::fabs(a));
+  COMPARE_32(float, "f", "add.sat.f32 %0, %1, %2;", a + b > 0 ? std::min(a + b, 1.0f) : 0.0f);
+  COMPARE_32(float, "f", "mul.ftz.f32 %0, %1, %2;", [&] {
+    const auto flush = [](float v) {
+      return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v;
+    };
+    return flush(flush(a) * flush(b));
+  }());
+  compare<float, u32>(
+      "the NaN", [] __device__(float a, float b, float) { return __float_as_uint(__int_as_float(0x7fc12345) + a * b); },
+      [](float, float, float) { return 0x7fffffffu; });
+}
+
+template <class T>
+s64 saturated(double v) {
+  if (v != v) return 0;
+  if (v <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
+  return v >= static_cast<double>(std::numeric_limits<T>::max()) ? std::numeric_limits<T>::max() : static_cast<T>(v);
+}
+void compare_conversions() {
+  compare<float, s32>(
+      "cvt.rni.s32.f32", [] __device__(float a, float, float) { return __float2int_rn(a); },
+      [](float a, float, float) { return static_cast<s32>(saturated<s32>(std::nearbyint(a))); });
+  compare<float, s32>(
+      "cvt.rmi.s32.f32", [] __device__(float a, float, float) { return __float2int_rd(a); },
+      [](float a, float, float) { return static_cast<s32>(saturated<s32>(std::floor(a))); });
+  compare<float, u32>(
+      "cvt.rzi.u32.f32", [] __device__(float a, float, float) { return __float2uint_rz(a); },
+      [](float a, float, float) { return static_cast<u32>(saturated<u32>(std::trunc(a))); });
+  compare<s64, float>(
+      "cvt.rz.f32.s64", [] __device__(s64 a, s64, s64) { return __ll2float_rz(a); },
+      [](s64 a, s64, s64) {
+        return rounded(FE_TOWARDZERO, [&] {
+          volatile s64 x = a;
+          return static_cast<float>(x);
+        });
+      });
+  compare<u64, double>(
+      "cvt.rp.f64.u64", [] __device__(u64 a, u64, u64) { return __ull2double_ru(a); },
+      [](u64 a, u64, u64) {
+        double v = static_cast<double>(a);
+        if (static_cast<long double>(v) < static_cast<long double>(a)) v = std::nextafter(v, HUGE_VAL);
+        return v;
+      });
+  compare<double, float>(
+      "cvt.rm.f32.f64", [] __device__(double a, double, double) { return __double2float_rd(a); },
+      [](double a, double, double) {
+        return rounded(FE_DOWNWARD, [&] {
+          volatile double x = a;
+          return static_cast<float>(x);
+        });
+      });
+  compare<s32, s32>(
+      "cvt.s32.s8, cvt.sat.u8.s32",
+      [] __device__(s32 a, s32 b, s32) {
+        u32 saturated;
+        asm("{.reg .b16 t; cvt.sat.u8.s32 t, %1; cvt.u32.u16 %0, t;}" : "=r"(saturated) : "r"(b));
+        return static_cast<signed char>(a) * 256 + static_cast<s32>(saturated);
+      },
+      [](s32 a, s32 b, s32) { return static_cast<signed char>(a) * 256 + std::clamp(b, 0, 255); });
+}
+
+// Conversions and arithmetic of the small floats: the headers of CUDA have them for the host, too.
+__host__ __device__ u32 bits_of(__half h) { return __half_as_ushort(h); }
+__host__ __device__ u32 bits_of(__nv_bfloat16 b) { return __bfloat16_as_ushort(b); }
+void compare_small_floats() {
+  compare<float, u32>(
+      "f32 to f16 and bf16",
+      [] __device__(float a, float, float) {
+        return bits_of(__float2half_rn(a)) << 16 | bits_of(__float2bfloat16_rn(a));
+      },
+      [](float a, float, float) { return bits_of(__float2half_rn(a)) << 16 | bits_of(__float2bfloat16_rn(a)); });
+  compare<float, u32>(
+      "f32 to f16, rounded up and to zero",
+      [] __device__(float a, float, float) { return bits_of(__float2half_ru(a)) << 16 | bits_of(__float2half_rz(a)); },
+      [](float a, float, float) { return bits_of(__float2half_ru(a)) << 16 | bits_of(__float2half_rz(a)); });
+  compare<double, u32>(
+      "f64 to f16", [] __device__(double a, double, double) { return bits_of(__double2half(a)); },
+      [](double a, double, double) { return bits_of(__double2half(a)); });
+  compare<u32, float>(
+      "f16 to f32",
+      [] __device__(u32 a, u32, u32) { return __half2float(__ushort_as_half(static_cast<unsigned short>(a))); },
+      [](u32 a, u32, u32) { return __half2float(__ushort_as_half(static_cast<unsigned short>(a))); });
+  compare<u32, u32>(
+      "sums of f16x2",
+      [] __device__(u32 a, u32 b, u32) {
+        u32 d;
+        asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a & 0x7bff7bff), "r"(b & 0xfbfffbff));
+        return d;
+      },
+      [](u32 a, u32 b, u32) {
+        const auto sum = [&](int shift) {
+          const auto value = [&](u32 v) {
+            return __half2float(__ushort_as_half(static_cast<unsigned short>(v >> shift)));
+          };
+          return bits_of(__float2half_rn(value(a & 0x7bff7bff) + value(b & 0xfbfffbff)));
+        };
+        return sum(16) << 16 | sum(0);
+      });
+  compare<float, u32>(
+      "fma.rn.bf16, rounded once",
+      [] __device__(float a, float b, float c) {
+        return bits_of(__hfma(__float2bfloat16(a), __float2bfloat16(b), __float2bfloat16(c)));
+      },
+      [](float a, float b, float c) {
+        const auto value = [](float v) { return static_cast<double>(__bfloat162float(__float2bfloat16(v))); };
+        std::fesetround(FE_TOWARDZERO);  // the sum rounded to odd, which may be rounded once more
+        std::feclearexcept(FE_INEXACT);
+        const volatile double product = value(a) * value(b);
+        const volatile double sum = product + value(c);
+        const bool odd = std::fetestexcept(FE_INEXACT) && std::isfinite(sum);
+        std::fesetround(FE_TONEAREST);
+        return bits_of(__double2bfloat16(std::bit_cast<double>(std::bit_cast<u64>(double{sum}) | u64{odd})));
+      });
+  compare<float, u32>(
+      "f32 to e4m3 and e5m2",
+      [] __device__(float a, float b, float) {
+        return u32{__nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3)} << 16 |
+               __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E5M2);
+      },
+      [](float a, float b, float) {
+        return u32{__nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3)} << 16 |
+               __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E5M2);
+      });
+  compare<u32, u32>(
+      "e4m3 and e5m2 to f16",
+      [] __device__(u32 a, u32, u32) {
+        return u32{__half_raw(__nv_cvt_fp8_to_halfraw(static_cast<unsigned char>(a), __NV_E4M3)).x} << 16 |
+               __half_raw(__nv_cvt_fp8_to_halfraw(static_cast<unsigned char>(a), __NV_E5M2)).x;
+      },
+      [](u32 a, u32, u32) {
+        return u32{__half_raw(__nv_cvt_fp8_to_halfraw(static_cast<unsigned char>(a), __NV_E4M3)).x} << 16 |
+               __half_raw(__nv_cvt_fp8_to_halfraw(static_cast<unsigned char>(a), __NV_E5M2)).x;
+      });
+}
+
+}  // namespace
+
+TEST(Kernels, CalculateWithIntegersAsTheHost) { compare_integers(); }
+TEST(Kernels, RoundFloatsAsTheHost) { compare_floats(); }
+TEST(Kernels, ConvertAsTheHost) { compare_conversions(); }
+TEST(Kernels, CalculateWithSmallFloatsAsTheHost) { compare_small_floats(); }
+
+// Lanes
+
+__global__ void between_lanes(u32* out) {
+  const u32 l = threadIdx.x, v = l * 3;
+  u32* mine = out + l;
+  mine[0] = __shfl_sync(~0u, v, l + 5);
+  mine[32] = __shfl_xor_sync(~0u, v, 7);
+  mine[64] = __shfl_down_sync(~0u, v, 4, 8);
+  mine[96] = __shfl_up_sync(~0u, v, 3, 16);
+  mine[128] = __ballot_sync(~0u, l % 3 == 0);
+  mine[160] = __match_any_sync(~0u, l / 5);
+  int all = 0;
+  mine[192] = __match_all_sync(~0u, l / 32, &all) + all;
+  mine[224] = __reduce_add_sync(~0u, l) + __reduce_max_sync(~0u, l ^ 5);
+  if (l & 1)
+    mine[256] = __shfl_sync(0xaaaaaaaa, v, 3) + __popc(__activemask());  // a part of the warp
+  else
+    mine[256] = __any_sync(0x55555555, l == 4) + 2 * __all_sync(0x55555555, l < 30);
+  const auto tile = groups::tiled_partition<8>(groups::this_thread_block());
+  mine[288] = groups::reduce(tile, l, groups::plus<u32>());
+}
+TEST(Kernels, ExchangeValuesBetweenLanes) {
+  Buffer<u32> out(320);
+  between_lanes<<<1, 32>>>(out.data);
+  OK(cudaDeviceSynchronize());
+  const std::vector<u32> got = out.values();
+  u32 third = 0, most = 0;
+  for (u32 l = 0; l < 32; ++l) third |= u32{l % 3 == 0} << l, most = std::max(most, l ^ 5);
+  for (u32 l = 0; l < 32; ++l) {
+    EXPECT_EQ(got[l], (l + 5) % 32 * 3);
+    EXPECT_EQ(got[32 + l], (l ^ 7) * 3);
+    EXPECT_EQ(got[64 + l], (l % 8 + 4 < 8 ? l + 4 : l) * 3);
+    EXPECT_EQ(got[96 + l], (l % 16 >= 3 ? l - 3 : l) * 3);
+    EXPECT_EQ(got[128 + l], third);
+    EXPECT_EQ(got[160 + l], (l / 5 == 6 ? 3u : 31u) << l / 5 * 5);
+    EXPECT_EQ(got[192 + l], ~0u + 1);
+    EXPECT_EQ(got[224 + l], 496 + most);
+    EXPECT_EQ(got[256 + l], l & 1 ? 9u + 16 : 1u);
+    EXPECT_EQ(got[288 + l], l / 8 * 64 + 28);
+  }
+}
+
+__global__ void collatz(int* out) {
+  int steps = 0;
+  for (unsigned long long x = threadIdx.x + 1; x != 1; ++steps) x = x & 1 ? 3 * x + 1 : x / 2;
+  out[threadIdx.x] = steps;
+}
+__device__ __noinline__ int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
+struct Shape {
+  __device__ virtual int area(int x) const { return x; }
+};
+struct Square : Shape {
+  __device__ int area(int x) const override { return x * x; }
+};
+__device__ int twice(int x) { return 2 * x; }
+__device__ int thrice(int x) { return 3 * x; }
+__global__ void calls(int* out, int choose) {
+  const int t = threadIdx.x;
+  alignas(Square) char memory[sizeof(Square)];
+  const Shape* shape = t % 2 ? new (memory) Shape : new (memory) Square;
+  int (*const function)(int) = (t + choose) % 3 ? twice : thrice;
+  out[t] = fibonacci(t % 11) * 10000 + shape->area(t) + function(t);
+}
+TEST(Kernels, DivergeAndCall) {
+  Buffer<int> steps(300), out(96);
+  collatz<<<1, 300>>>(steps.data);
+  calls<<<1, 96>>>(out.data, 1);
+  OK(cudaDeviceSynchronize());
+  const std::vector<int> got = steps.values(), called = out.values();
+  for (int t = 0; t < 300; ++t) {
+    int wanted = 0;
+    for (u64 x = static_cast<u64>(t) + 1; x != 1; ++wanted) x = x & 1 ? 3 * x + 1 : x / 2;
+    EXPECT_EQ(got[t], wanted);
+  }
+  const std::function<int(int)> f = [&](int n) { return n < 2 ? n : f(n - 1) + f(n - 2); };
+  for (int t = 0; t < 96; ++t)
+    EXPECT_EQ(called[t], f(t % 11) * 10000 + (t % 2 ? t : t * t) + ((t + 1) % 3 ? 2 : 3) * t);
+}
+
+// Blocks
+
+__global__ void barriers(int* out) {
+  extern __shared__ int values[];
+  const int t = threadIdx.x;
+  values[t] = t;
+  __syncthreads();
+  for (int d = blockDim.x / 2; d > 0; d /= 2) {
+    if (t < d) values[t] += values[t + d];
+    __syncthreads();
+  }
+  int sum = values[0];
+  sum = sum * 10 + __syncthreads_count(t % 3 == 0) * 4 + __syncthreads_or(t == 5) * 2 + __syncthreads_and(t < 99);
+  __shared__ int handed;
+  if (t < 32) {  // the first warp produces, the others wait at barrier 1
+    if (t == 0) handed = 7;
+    __threadfence_block();
+    asm volatile("bar.arrive 1, 128;" ::: "memory");
+  } else {
+    asm volatile("bar.sync 1, 128;" ::: "memory");
+    sum += handed;
+  }
+  if (t == 100) return;
+  __syncthreads();  // without those that left
+  out[t] = sum;
+}
+__global__ void lock_and_count(int* lock, int* counter) {
+  for (int n = 0; n < 3; ++n)
+    for (bool done = false; !done;)
+      if (atomicCAS(lock, 0, 1) == 0) {
+        *static_cast<volatile int*>(counter) += 1;
+        __threadfence();
+        atomicExch(lock, 0);
+        done = true;
+      }
+}
+__global__ void wait_for_the_next_block(volatile int* flags, int* out) {
+  if (blockIdx.x + 1 < gridDim.x)
+    while (flags[blockIdx.x + 1] == 0) {
+    }
+  __threadfence();
+  out[blockIdx.x] = blockIdx.x + 1 < gridDim.x ? out[blockIdx.x + 1] + 1 : 1;
+  __threadfence();
+  flags[blockIdx.x] = 1;
+}
+__global__ void grid_sum(int* values, int* out) {
+  const auto grid = groups::this_grid();
+  values[blockIdx.x] = blockIdx.x + 1;
+  grid.sync();
+  int sum = 0;
+  for (unsigned b = 0; b < gridDim.x; ++b) sum += values[b];
+  out[blockIdx.x] = sum;
+}
+TEST(Kernels, WaitAtBarriersAndForEachOther) {
+  Buffer<int> out(128), lock(1), counter(1), flags(10), chain(10), values(6), sums(6);
+  barriers<<<1, 128, 128 * sizeof(int)>>>(out.data);
+  lock_and_count<<<2, 40>>>(lock.data, counter.data);
+  wait_for_the_next_block<<<10, 1>>>(flags.data, chain.data);
+  void* arguments[] = {&values.data, &sums.data};
+  OK(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(grid_sum), 6, 1, arguments, 0, nullptr));
+  OK(cudaDeviceSynchronize());
+  const std::vector<int> got = out.values();
+  for (int t = 0; t < 128; ++t) EXPECT_EQ(got[t], t == 100 ? 0 : 8128 * 10 + 43 * 4 + 2 + (t < 32 ? 0 : 7)) << t;
+  EXPECT_EQ(counter.values()[0], 240);
+  EXPECT_EQ(chain.values()[0], 10);
+  EXPECT_EQ(sums.values(), std::vector<int>(6, 21));
+}
+
+// Memory
+
+struct Large {
+  int values[30];
+};
+__constant__ float coefficients[4] = {1, 2, 3, 4};
+__device__ int counter = 5;
+__device__ int* const address_of_counter = &counter;
+__global__ void spaces(Large large, short small, const float4* in, float4* out, int* ints, unsigned char* bytes) {
+  const int t = threadIdx.x;
+  __shared__ float shared[32];
+  float local[8];
+  for (int n = 0; n < 8; ++n) local[(n + t) % 8] = n;
+  shared[t] = in[t].x;
+  __syncwarp();
+  const float* generic = t % 2 ? shared : local;
+  out[t] = make_float4(in[t].w, shared[31 - t], coefficients[t % 4], generic[t % 8]);
+  ints[t] = large.values[t % 30] + small + *address_of_counter;
+  bytes[t] = bytes[t] + 200;
+}
+__global__ void atomics(int* i, u32* u, unsigned long long* l, float* f, double* d, __half2* h) {
+  __shared__ int local;
+  if (threadIdx.x == 0) local = 0;
+  __syncthreads();
+  atomicAdd(i, 2), atomicSub(i + 1, 1), atomicMin(i + 2, -static_cast<int>(threadIdx.x)), atomicMax(i + 3, threadIdx.x);
+  atomicAnd(u, ~(1u << threadIdx.x % 32)), atomicOr(u + 1, 1u << threadIdx.x % 32), atomicXor(u + 2, threadIdx.x),
+      atomicInc(u + 3, 10), atomicDec(u + 4, 10);
+  atomicMax(l, 1ull << threadIdx.x % 60), atomicAdd(l + 1, 1ull << 40), atomicAdd(f, 0.5f), atomicAdd(d, 0.25),
+      atomicAdd(h, __floats2half2_rn(1, 2));
+  atomicAdd(&local, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) atomicCAS_block(i + 4, 0, local);
+}
+TEST(Kernels, UseAllSpacesOfMemory) {
+  std::vector<float4> in(32);
+  Large large;
+  std::iota(large.values, large.values + 30, 100);
+  for (int n = 0; n < 32; ++n) in[n] = make_float4(n, 0, 0, n + 0.5f);
+  Buffer<float4> from(in), to(32);
+  Buffer<int> ints(32);
+  Buffer<unsigned char> bytes(std::vector<unsigned char>(32, 100));
+  const float other[] = {5, 6, 7, 8};
+  OK(cudaMemcpyToSymbol(coefficients, other, sizeof other));
+  int* address = nullptr;
+  OK(cudaGetSymbolAddress(reinterpret_cast<void**>(&address), counter));
+  const int nine = 9;
+  OK(cudaMemcpy(address, &nine, sizeof nine, cudaMemcpyHostToDevice));
+  spaces<<<1, 32>>>(large, -3, from.data, to.data, ints.data, bytes.data);
+  OK(cudaDeviceSynchronize());
+  const std::vector<float4> got = to.values();
+  const std::vector<int> sums = ints.values();
+  for (int t = 0; t < 32; ++t) {
+    EXPECT_EQ(got[t].x, t + 0.5f);
+    EXPECT_EQ(got[t].y, 31 - t);
+    EXPECT_EQ(got[t].z, 5 + t % 4);
+    EXPECT_EQ(got[t].w, t % 2 ? t % 8 : 0) << t;
+    EXPECT_EQ(sums[t], 100 + t % 30 - 3 + 9);
+  }
+  EXPECT_EQ(bytes.values(), std::vector<unsigned char>(32, 44));
+  int back = 0;
+  OK(cudaMemcpyFromSymbol(&back, counter, sizeof back));
+  EXPECT_EQ(back, 9);
+  EXPECT_EQ(cudaMemcpyToSymbol(counter, other, sizeof other), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetSymbolAddress(reinterpret_cast<void**>(&address), "no symbol"), cudaErrorInvalidSymbol);
+}
+TEST(Kernels, CountWithAtomics) {
+  Buffer<int> i(5);
+  Buffer<u32> u(std::vector<u32>{~0u, 0, 0, 0, 3});
+  Buffer<unsigned long long> l(2);
+  Buffer<float> f(1);
+  Buffer<double> d(1);
+  Buffer<__half2> h(1);
+  atomics<<<2, 100>>>(i.data, u.data, l.data, f.data, d.data, h.data);
+  OK(cudaDeviceSynchronize());
+  EXPECT_EQ(i.values(), (std::vector<int>{400, -200, -99, 99, 100}));
+  EXPECT_EQ(u.values(), (std::vector<u32>{0, ~0u, 0, 200 % 11, 3 + 11 * 19 - 200 > 10 ? 1u : 3u + 11 * 19 - 200}));
+  EXPECT_EQ(l.values(), (std::vector<unsigned long long>{1ull << 59, 200ull << 40}));
+  EXPECT_EQ(f.values()[0], 100);
+  EXPECT_EQ(d.values()[0], 50);
+  EXPECT_EQ(__high2float(h.values()[0]), 400);
+}
+
+// The runtime around kernels
+
+__global__ void add(int* p, int n) { atomicAdd(p, n); }
+__global__ void __launch_bounds__(64) bounded(int* p) { p[threadIdx.x] = 1; }
+__global__ void dynamic(int* p) {
+  extern __shared__ char bytes[];
+  bytes[60000] = 3;
+  *p = bytes[60000];
+}
+TEST(Launches, AreTasksOfStreamsAndGraphs) {
+  Buffer<int> sum(1);
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int n = 1; n <= 3; ++n) add<<<1, n, 0, stream>>>(sum.data, 10);
+  OK(cudaStreamEndCapture(stream, &graph));
+  OK(cudaGraphInstantiate(&executable, graph, 0));
+  EXPECT_EQ(sum.values()[0], 0);
+  OK(cudaGraphLaunch(executable, stream));
+  OK(cudaGraphLaunch(executable, stream));
+  OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(sum.values()[0], 120);
+  OK(cudaGraphExecDestroy(executable));
+  OK(cudaGraphDestroy(graph));
+  OK(cudaStreamDestroy(stream));
+}
+TEST(Launches, KeepTheLimits) {
+  Buffer<int> p(64);
+  const auto launched = [](auto&& launch) {
+    launch();
+    return cudaGetLastError();
+  };
+  EXPECT_EQ(launched([&] { add<<<1, 1025>>>(p.data, 1); }), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launched([&] { add<<<1, dim3(1, 1, 65)>>>(p.data, 1); }), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launched([&] { add<<<0, 1>>>(p.data, 1); }), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launched([&] { add<<<dim3(1, 65536), 1>>>(p.data, 1); }), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launched([&] { bounded<<<1, 65>>>(p.data); }), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launched([&] { dynamic<<<1, 1, 60001>>>(p.data); }), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFuncSetAttribute(dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 300000), cudaErrorInvalidValue);
+  cudaGetLastError();
+  OK(cudaFuncSetAttribute(dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 60001));
+  EXPECT_EQ(launched([&] { dynamic<<<1, 1, 60001>>>(p.data); }), cudaSuccess);
+  EXPECT_EQ(p.values()[0], 3);
+  cudaFuncAttributes attributes;
+  OK(cudaFuncGetAttributes(&attributes, bounded));
+  EXPECT_EQ(attributes.maxThreadsPerBlock, 64);
+  int blocks = 0;
+  OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, dynamic, 1024, 0));
+  EXPECT_EQ(blocks, 2);
+  void* arguments[] = {&p.data, &blocks};
+  EXPECT_EQ(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(add), 100000, 1024, arguments, 0, nullptr),
+            cudaErrorCooperativeLaunchTooLarge);
+  cudaGetLastError();
+}
+__global__ void prints(int n) {
+  printf("%d of %d: %5.2f %s %llx %c%%\n", threadIdx.x, n, n / 3.0, "text", 0x123456789abcull, 'x');
+}
+TEST(Launches, Print) {
+  testing::internal::CaptureStdout();
+  prints<<<1, 2>>>(5);
+  OK(cudaDeviceSynchronize());
+  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+            "0 of 5:  1.67 text 123456789abc x%\n1 of 5:  1.67 text 123456789abc x%\n");
+}
+__global__ void unsupported() {
+  __shared__ u64 barrier;
+  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(static_cast<u32>(__cvta_generic_to_shared(&barrier))));
+}
+TEST(Launches, RefuseAnInstructionByName) {
+  testing::internal::CaptureStderr();
+  unsupported<<<1, 1>>>();
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotSupported);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("kernel unsupported() has an instruction that is not supported: mbarrier.init"),
+            std::string::npos)
+      << said;
+}

@@ -1,0 +1,338 @@
+// The emulated NCCL, with all ranks in one process. The programs of chapter 02 test the results of the collectives
+// on it, recover_nccl of chapter 03 non-blocking communicators and ncclCommShrink, mistakes_test.cpp its reports.
+#include <gtest/gtest.h>
+#include <nccl.h>
+#include <testing/says.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <latch>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace nccl_test {
+
+using namespace std::chrono_literals;
+
+const int four_devices = setenv("EMULATED_GPUS", "4", 1);
+
+#define ASSERT_NCCL_OK(call) ASSERT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
+#define EXPECT_NCCL_OK(call) EXPECT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
+
+// An array in device memory.
+template <class T>
+class Array {
+ public:
+  explicit Array(std::vector<T> values) : Array(values.size()) {
+    cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice);
+    cudaStreamSynchronize(nullptr);  // because other streams may see the copy late
+  }
+  explicit Array(std::size_t count) : count_(count) { cudaMalloc(&data_, count * sizeof(T)); }
+  ~Array() { cudaFree(data_); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  void* data() const { return data_; }
+  std::vector<T> get() const {
+    std::vector<T> values(count_);
+    cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost);
+    return values;
+  }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t count_;
+};
+using Ints = Array<int>;
+
+struct Rank {
+  int number, size;
+  ncclComm_t comm;
+  cudaStream_t stream;
+};
+
+// Runs body() for each rank, on one thread per rank.
+void on_ranks(int size, const std::function<void(Rank&)>& body) {
+  ASSERT_EQ(four_devices, 0);
+  ncclUniqueId id{};
+  ASSERT_NCCL_OK(ncclGetUniqueId(&id));
+  std::vector<std::jthread> threads;
+  for (int number = 0; number < size; ++number)
+    threads.emplace_back([&, number] {
+      cudaSetDevice(number);
+      Rank rank{number, size, nullptr, nullptr};
+      ASSERT_NCCL_OK(ncclCommInitRank(&rank.comm, size, id, number));
+      cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking);
+      body(rank);
+      EXPECT_NCCL_OK(ncclCommDestroy(rank.comm));  // null after the test's own ncclCommAbort
+      cudaStreamDestroy(rank.stream);
+    });
+}
+
+using Values = std::vector<int>;
+
+void all_reduce(const Rank& r, const Ints& in, const Ints& out) {
+  EXPECT_NCCL_OK(ncclAllReduce(in.data(), out.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));
+}
+
+// What one rank's call prints that waits longer than the deadline of 1 s (mistakes_test.cpp), until the other rank
+// calls.
+std::string reports_of_waiting(const std::function<void(Rank&)>& call) {
+  ::testing::internal::CaptureStderr();
+  std::atomic<bool> returned = false;
+  on_ranks(2, [&](Rank& r) {
+    if (r.number == 1) {
+      std::this_thread::sleep_for(1500ms);
+      EXPECT_FALSE(returned);
+    }
+    call(r);
+    returned = true;
+    EXPECT_EQ(cudaStreamSynchronize(r.stream), cudaSuccess);
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(HostNccl, TheFirstCallsBlockTheirThreadUntilThePeersCall) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
+  EXPECT_SAYS(reports_of_waiting([](Rank& r) {
+                const Ints one(Values{1}), sum(1);
+                all_reduce(r, one, sum);
+              }),
+              "ncclAllReduce(1 x int32, sum), collective number 1, has waited for 1 s on rank 0; rank 1 (host");
+#endif
+  EXPECT_SAYS(reports_of_waiting([](Rank& r) {
+                const Ints data(1);
+                EXPECT_NCCL_OK(r.number == 0 ? ncclSend(data.data(), 1, ncclInt32, 1, r.comm, r.stream)
+                                             : ncclRecv(data.data(), 1, ncclInt32, 0, r.comm, r.stream));
+              }),
+              ". The thread waits in the call, because the first one sets up the connection");
+}
+
+TEST(HostNccl, LaterCallsReturnBeforeThePeersCall) {
+  std::latch returned(1);
+  on_ranks(2, [&](Rank& r) {
+    const Ints one(Values{1}), sum(1);
+    all_reduce(r, one, sum);
+    if (r.number == 1) returned.wait();
+    all_reduce(r, one, sum);
+    if (r.number == 0) returned.count_down();
+    cudaStreamSynchronize(r.stream);
+    EXPECT_EQ(sum.get(), Values{2});
+  });
+}
+
+TEST(HostNccl, ARingInOneGroupAndAMessageToItself) {
+  on_ranks(3, [](Rank& r) {
+    const Ints out(Values{r.number, 7}), in(2), own(1);
+    const int next = (r.number + 1) % r.size, previous = (r.number + 2) % r.size;
+    ASSERT_NCCL_OK(ncclGroupStart());
+    EXPECT_NCCL_OK(ncclSend(out.data(), 2, ncclInt32, next, r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclSend(out.data(), 1, ncclInt32, r.number, r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclRecv(own.data(), 1, ncclInt32, r.number, r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclRecv(in.data(), 2, ncclInt32, previous, r.comm, r.stream));
+    ASSERT_NCCL_OK(ncclGroupEnd());
+    cudaStreamSynchronize(r.stream);
+    EXPECT_EQ(in.get(), (Values{previous, 7}));
+    EXPECT_EQ(own.get(), Values{r.number});
+  });
+}
+
+TEST(HostNccl, AnAbortEndsTheOperationsOfItsOwnRank) {
+  std::latch issued(3);
+  on_ranks(3, [&](Rank& r) {
+    const Ints one(Values{1}), sum(1);
+    all_reduce(r, one, sum);  // connects, so that the next call does not wait for the others
+    cudaStreamSynchronize(r.stream);
+    if (r.number != 1) all_reduce(r, one, sum);
+    issued.arrive_and_wait();
+    EXPECT_EQ(cudaStreamQuery(r.stream), r.number == 1 ? cudaSuccess : cudaErrorNotReady);
+    EXPECT_NCCL_OK(ncclCommAbort(std::exchange(r.comm, nullptr)));
+    EXPECT_EQ(cudaStreamSynchronize(r.stream), cudaSuccess);
+  });
+}
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+TEST(HostNccl, ANonBlockingShrinkGivesNullUntilItIsComplete) {
+  ncclUniqueId id{};
+  ASSERT_NCCL_OK(ncclGetUniqueId(&id));
+  ncclComm_t comms[3] = {}, rest[2] = {};
+  const auto state = [&](int i) {
+    ncclResult_t code = ncclSuccess;
+    EXPECT_NCCL_OK(ncclCommGetAsyncError(comms[i], &code));
+    return code;
+  };
+  const auto wait = [&](int i) {
+    while (state(i) == ncclInProgress) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(state(i), ncclSuccess);
+  };
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  for (int i = 0; i < 3; ++i) {
+    cudaSetDevice(i);
+    EXPECT_EQ(ncclCommInitRankConfig(&comms[i], 3, id, i, &config), ncclInProgress);
+  }
+  for (int i = 0; i < 3; ++i) wait(i);
+  int excluded[] = {2};
+  const auto shrink = [&](int i) {
+    return ncclCommShrink(comms[i], excluded, 1, &rest[i], &config, NCCL_SHRINK_DEFAULT);
+  };
+  EXPECT_EQ(shrink(0), ncclInProgress);
+  std::this_thread::sleep_for(200ms);
+  EXPECT_EQ(state(0), ncclInProgress);
+  EXPECT_EQ(rest[0], nullptr);  // rank 1 has not called it
+  EXPECT_EQ(shrink(1), ncclInProgress);
+  for (int i = 0; i < 2; ++i) {
+    wait(i);
+    int size = 0;
+    EXPECT_NCCL_OK(ncclCommCount(rest[i], &size));
+    EXPECT_EQ(size, 2);
+  }
+  for (const ncclComm_t comm : rest) EXPECT_NCCL_OK(ncclCommAbort(comm));
+  for (const ncclComm_t comm : comms) EXPECT_NCCL_OK(ncclCommAbort(comm));
+}
+#endif
+
+// The state of rank 0 whose operation waits for rank 1, a while after that has aborted. Both use GPU 0 or 1 each, and
+// the machines have these names.
+std::pair<ncclResult_t, std::string> after_the_abort_of_the_other(const char* machine, const char* other, int device) {
+  ncclUniqueId id{};
+  EXPECT_NCCL_OK(ncclGetUniqueId(&id));
+  ncclComm_t comms[2] = {};
+  cudaStream_t streams[2] = {};
+  void* data[2] = {};
+  EXPECT_NCCL_OK(ncclGroupStart());
+  for (int i = 0; i < 2; ++i) {
+    cudaSetDevice(i * device);
+    cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking);
+    cudaMalloc(&data[i], 4);
+    setenv("NCCL_HOSTID", i == 0 ? machine : other, 1);
+    EXPECT_NCCL_OK(ncclCommInitRank(&comms[i], 2, id, i));
+  }
+  EXPECT_NCCL_OK(ncclGroupEnd());
+  unsetenv("NCCL_HOSTID");
+  const auto all_reduce = [&](int i) {
+    EXPECT_NCCL_OK(ncclAllReduce(data[i], data[i], 1, ncclInt32, ncclSum, comms[i], streams[i]));
+  };
+  EXPECT_NCCL_OK(ncclGroupStart());
+  all_reduce(0);
+  all_reduce(1);
+  EXPECT_NCCL_OK(ncclGroupEnd());
+  for (const cudaStream_t stream : streams) cudaStreamSynchronize(stream);
+  all_reduce(0);
+  EXPECT_NCCL_OK(ncclCommAbort(comms[1]));
+  ncclResult_t code = ncclSuccess;
+  const auto end = std::chrono::steady_clock::now() + 1500ms;
+  while (code == ncclSuccess && std::chrono::steady_clock::now() < end)
+    EXPECT_NCCL_OK(ncclCommGetAsyncError(comms[0], &code));
+  const std::string text = code == ncclSuccess ? "" : ncclGetLastError(nullptr);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)  // a communicator with an error cannot be shrunk
+  ncclComm_t rest = nullptr;
+  int excluded[] = {1};
+  EXPECT_EQ(ncclCommShrink(comms[0], excluded, 1, &rest, nullptr, NCCL_SHRINK_ABORT), code)
+      << ncclGetLastError(nullptr);
+  EXPECT_NCCL_OK(ncclCommDestroy(rest));
+#endif
+  EXPECT_NCCL_OK(ncclCommAbort(comms[0]));
+  for (void* one : data) cudaFree(one);
+  for (const cudaStream_t stream : streams) cudaStreamDestroy(stream);
+  return {code, text};
+}
+
+TEST(HostNccl, OnlyOtherMachinesHearThatARankIsGone) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(after_the_abort_of_the_other("a", "a", 1).first, ncclSuccess);
+  EXPECT_SAYS(::testing::internal::GetCapturedStderr(),
+              "ncclAllReduce(1 x int32, sum), collective number 2, has waited for 1 s on rank 0; rank 1 (host");
+  const auto [code, text] = after_the_abort_of_the_other("a", "b", 1);
+  EXPECT_EQ(code, ncclRemoteError);
+  EXPECT_SAYS(text, "has aborted the communicator");
+}
+
+TEST(HostNccl, RanksWithDifferentHostIdsMayShareAGpu) {
+  EXPECT_EQ(after_the_abort_of_the_other("a", "b", 0).first, ncclRemoteError);
+}
+
+TEST(HostNccl, TheEndOfACommunicatorWaitsForItsGraphs) {
+  for (const auto end : {&ncclCommDestroy, &ncclCommAbort, &ncclCommFinalize}) {
+    ::testing::internal::CaptureStderr();
+    on_ranks(1, [&](Rank& r) {
+      const Ints one(Values{1}), sum(1);
+      cudaGraph_t graph{};
+      cudaGraphExec_t executable{};
+      ASSERT_EQ(cudaStreamBeginCapture(r.stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+      all_reduce(r, one, sum);
+      ASSERT_EQ(cudaStreamEndCapture(r.stream, &graph), cudaSuccess);
+      ASSERT_EQ(cudaGraphInstantiateWithFlags(&executable, graph, 0), cudaSuccess);
+      cudaGraphDestroy(graph);
+      std::atomic<bool> ended = false;
+      std::jthread thread([&] {
+        EXPECT_NCCL_OK(end(r.comm));
+        ended = true;
+      });
+      std::this_thread::sleep_for(1500ms);
+      EXPECT_FALSE(ended);
+      cudaGraphExecDestroy(executable);
+      thread.join();
+      if (end != &ncclCommFinalize) r.comm = nullptr;
+    });
+    EXPECT_SAYS(::testing::internal::GetCapturedStderr(),
+                " on rank 0 has waited for a graph that holds a captured call of this communicator");
+  }
+}
+
+TEST(HostNccl, BuffersAreRegisteredAndDeregisteredOnce) {
+  on_ranks(2, [](Rank& rank) {
+    const auto says = [](ncclResult_t code, ncclResult_t wanted, const std::string& why) {
+      EXPECT_EQ(code, wanted);
+      EXPECT_SAYS(ncclGetLastError(nullptr), why);
+    };
+    void* memory = nullptr;
+    void* handle = nullptr;
+    ASSERT_NCCL_OK(ncclMemAlloc(&memory, 4000));
+    ASSERT_NCCL_OK(ncclCommRegister(rank.comm, memory, 4000, &handle));
+    says(ncclCommRegister(rank.comm, memory, 4000, &handle), ncclInvalidUsage, "is registered already");
+    EXPECT_NCCL_OK(ncclAllReduce(memory, memory, 1000, ncclInt32, ncclMax, rank.comm, rank.stream));
+    cudaStreamSynchronize(rank.stream);
+    EXPECT_NCCL_OK(ncclCommDeregister(rank.comm, handle));
+    says(ncclCommDeregister(rank.comm, handle), ncclInvalidArgument, "no such buffer is registered");
+    std::vector<int> host(1000);
+    says(ncclCommRegister(rank.comm, host.data(), 4000, &handle), ncclInvalidArgument, "ncclCommRegister: ");
+    says(ncclCommRegister(rank.comm, memory, 4001, &handle), ncclInvalidArgument, "ncclCommRegister: ");
+    EXPECT_NCCL_OK(ncclMemFree(memory));
+  });
+}
+
+TEST(HostNccl, OneThreadNeedsAGroupForSeveralRanks) {
+  ncclUniqueId id{};
+  ASSERT_NCCL_OK(ncclGetUniqueId(&id));
+  ncclComm_t comms[2] = {};
+  void* data[2] = {};
+  ASSERT_NCCL_OK(ncclGroupStart());
+  for (int i = 0; i < 2; ++i) {
+    cudaSetDevice(i);
+    cudaMalloc(&data[i], 4);
+    ASSERT_NCCL_OK(ncclCommInitRank(&comms[i], 2, id, i));
+  }
+  ASSERT_NCCL_OK(ncclGroupEnd());
+  const auto all_reduce = [&](int i) {
+    cudaSetDevice(i);
+    return ncclAllReduce(data[i], data[i], 1, ncclInt32, ncclSum, comms[i], nullptr);
+  };
+  ASSERT_NCCL_OK(ncclGroupStart());  // connects: a first call alone would block this thread for ever
+  EXPECT_NCCL_OK(all_reduce(0));
+  EXPECT_NCCL_OK(all_reduce(1));
+  ASSERT_NCCL_OK(ncclGroupEnd());
+  EXPECT_NCCL_OK(all_reduce(0));
+  EXPECT_EQ(all_reduce(1), ncclInvalidUsage);
+  EXPECT_SAYS(ncclGetLastError(nullptr), "belong between ncclGroupStart and ncclGroupEnd");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_NCCL_OK(ncclCommAbort(comms[i]));
+    cudaSetDevice(i);
+    cudaFree(data[i]);
+  }
+}
+
+}  // namespace nccl_test

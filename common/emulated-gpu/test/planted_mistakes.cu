@@ -1,0 +1,329 @@
+// Mistakes that people make with GPUs: `planted_mistakes NAME` makes one, `planted_mistakes NAME --corrected` runs the
+// same program without it, `planted_mistakes --list` prints the names. planted_mistakes_test.py has the report of each.
+// `mistake:` with its name, or the kernel's, is on the line that the report names.
+#include <cuda_runtime.h>
+
+#undef NDEBUG
+#include <cassert>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <semaphore>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+constexpr int n = 1000, threads = 256, blocks = (n + threads - 1) / threads;
+
+void check(cudaError_t code, int line = __builtin_LINE()) {
+  if (code != cudaSuccess)
+    throw std::runtime_error("planted_mistakes.cu:" + std::to_string(line) + ": " + cudaGetErrorName(code) + ": " +
+                             cudaGetErrorString(code));
+}
+
+template <class T>
+struct Buffer {
+  explicit Buffer(std::size_t count) { check(cudaMalloc(&data, count * sizeof(T))); }
+  Buffer(std::size_t count, T value) : Buffer(std::vector<T>(count, value)) {}
+  explicit Buffer(const std::vector<T>& from) : Buffer(from.size()) {
+    check(cudaMemcpy(data, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
+    check(cudaDeviceSynchronize());
+  }
+  Buffer(const Buffer&) = delete;
+  ~Buffer() { cudaFree(data); }
+  operator T*() const { return data; }
+  T* data = nullptr;
+};
+Buffer<float> ones(int count = n) { return {static_cast<std::size_t>(count), 1}; }
+Buffer<int> zeros(int count = n) { return {static_cast<std::size_t>(count), 0}; }
+
+struct Stream {
+  Stream() { check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
+  Stream(const Stream&) = delete;
+  ~Stream() { cudaStreamDestroy(stream); }
+  operator cudaStream_t() const { return stream; }
+  cudaStream_t stream = nullptr;
+};
+struct Event {
+  Event() { check(cudaEventCreate(&event)); }
+  Event(const Event&) = delete;
+  ~Event() { cudaEventDestroy(event); }
+  operator cudaEvent_t() const { return event; }
+  cudaEvent_t event = nullptr;
+};
+
+// Kernels with a mistake, unless `right`
+
+__device__ int index() { return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); }
+
+__global__ void add(bool right, float* y, const float* x) {
+  if (right ? index() < n : index() <= n) y[index()] += x[index()];  // mistake: less_or_equal
+}
+__global__ void stencil(bool right, float* out, const float* in) {
+  for (int i = index(); i < n - 1; i += blockDim.x * gridDim.x)
+    if (i > 0 || !right) out[i] = in[i - 1] + in[i] + in[i + 1];  // mistake: edge_of_stencil
+}
+__global__ void clear_rows(bool right, float* rows, std::size_t pitch, int width) {
+  float* const row = rows + blockIdx.x * (right ? pitch / sizeof(float) : pitch);
+  if (threadIdx.x < width) row[threadIdx.x] = 0;  // mistake: pitch_in_elements
+}
+__global__ void set_to_one(bool right, int* p) {
+  p[blockIdx.x * (right ? blockDim.x : gridDim.x) + threadIdx.x] = 1;  // mistake: grid_for_block
+}
+__global__ void count_digits(bool right, int* out, const int* values) {
+  int counts[10] = {};
+  for (int k = 0; k < 20; ++k) ++counts[values[k] % (right ? 10 : 11)];  // mistake: array_too_small
+  out[threadIdx.x] = counts[threadIdx.x % 10];
+}
+__global__ void delay(bool right, int* out, const int* values) {
+  int last[4] = {};
+  for (int k = 0; k < 8; ++k) {
+    out[k] = last[right ? (values[k] + 3) % 4 : values[k] % 4 - 1];  // mistake: negative_index
+    last[values[k] % 4] = k;
+  }
+}
+__device__ int table[32];
+__global__ void fill_table(bool right) {
+  if (threadIdx.x < (right ? 32 : 64)) table[threadIdx.x] = 1;  // mistake: variable_too_small
+}
+__global__ void move4(bool right, float* to, const float* from) {
+  const auto* const four = reinterpret_cast<const float4*>(from + 4 * index() + (right ? 0 : 1));
+  if (4 * index() + 4 < n) reinterpret_cast<float4*>(to)[index()] = *four;  // mistake: float4_at_odd_index
+}
+__global__ void sum(bool right, float* out, const float* in) {
+  __shared__ float part[threads];
+  part[threadIdx.x] = in[threadIdx.x];
+  for (int half = threads / 2; half > 0; half /= 2) {
+    if (right || half == threads / 2) __syncthreads();
+    if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];  // mistake: no_barrier_in_reduction
+  }
+  if (threadIdx.x == 0) *out = part[0];
+}
+__global__ void product(bool right, float* c, const float* a, const float* b, int size) {
+  __shared__ float tile_a[16][16], tile_b[16][16];
+  const int x = threadIdx.x, y = threadIdx.y, column = blockIdx.x * 16 + x, row = blockIdx.y * 16 + y;
+  float value = 0;
+  for (int k = 0; k < size; k += 16) {
+    tile_a[y][x] = a[row * size + k + x];  // mistake: no_barrier_after_tile
+    tile_b[y][x] = b[(k + y) * size + column];
+    __syncthreads();
+    for (int i = 0; i < 16; ++i) value += tile_a[y][i] * tile_b[i][x];
+    if (right) __syncthreads();
+  }
+  c[row * size + column] = value;
+}
+__global__ void reverse(bool right, float* x) {
+  __shared__ float own[threads];
+  own[threadIdx.x] = index() < n ? x[index()] : 0;
+  if (right) __syncthreads();
+  if (index() < n) {
+    if (!right) __syncthreads();  // mistake: barrier_in_branch
+    x[index()] = own[threads - 1 - threadIdx.x];
+  }
+  __syncthreads();
+}
+__global__ void rotate(float* x) {
+  extern __shared__ float own[];
+  own[threadIdx.x] = x[threadIdx.x];  // mistake: dynamic_shared_too_small
+  __syncthreads();
+  x[threadIdx.x] = own[(threadIdx.x + 1) % blockDim.x];
+}
+__global__ void first_of_warps(bool right, float* out, const float* in) {
+  __shared__ float first[32];
+  if (right && threadIdx.x < 32) first[threadIdx.x] = 0;
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) first[threadIdx.x / 32] = in[threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x < 32) out[threadIdx.x] = first[threadIdx.x];  // mistake: shared_not_set
+}
+__global__ void histogram(bool right, int* out, const int* values) {
+  __shared__ int counts[8];
+  if (threadIdx.x < 8) counts[threadIdx.x] = 0;
+  __syncthreads();
+  if (right)
+    atomicAdd(&counts[values[threadIdx.x] % 8], 1);
+  else
+    ++counts[values[threadIdx.x] % 8];  // mistake: no_atomic
+  __syncthreads();
+  if (threadIdx.x < 8) out[threadIdx.x] = counts[threadIdx.x];
+}
+__global__ void sum_of_lanes(bool right, float* out, const float* in, int count) {
+  float own = threadIdx.x < count ? in[threadIdx.x] : 0;
+  if (right || threadIdx.x < count)
+    for (int apart = 16; apart > 0; apart /= 2) own += __shfl_down_sync(~0u, own, apart);  // mistake: lanes_missing
+  __syncthreads();
+  if (threadIdx.x == 0) *out = own;
+}
+__global__ void count_all(int* counts, const int* values) {
+  atomicAdd(&counts[values[threadIdx.x] % 8], 1);  // mistake: counters_not_set
+}
+__global__ void require_positive(const float* x) {
+  assert(x[threadIdx.x] > 0);  // mistake: assertion
+}
+__global__ void scale(float* x) {
+  if (index() < n) x[index()] *= 2;  // mistake: scale
+}
+__global__ void set_all(float* x) {
+  if (index() < n) x[index()] = 1;
+}
+
+// Mistakes between streams
+
+std::binary_semaphore used{0};  // the reader is done, too early
+void read_from_disk(void*) { (void)used.try_acquire_for(std::chrono::milliseconds(300)); }
+enum class Wrong { nothing, wait, event, stream };
+
+// `loading` waits for the disk and copies to x, `computing` uses x.
+void load_and_scale(Wrong wrong) {
+  float* pinned = nullptr;
+  check(cudaMallocHost(&pinned, n * sizeof(float)));
+  std::memset(pinned, 0, n * sizeof(float));
+  const Buffer<float> x(n);
+  const Stream loading, computing;
+  const Event loaded, unused;
+  check(cudaLaunchHostFunc(loading, read_from_disk, nullptr));
+  check(cudaMemcpyAsync(x, pinned, n * sizeof(float), cudaMemcpyHostToDevice, loading));
+  check(cudaEventRecord(wrong == Wrong::event ? unused : loaded, wrong == Wrong::stream ? computing : loading));
+  if (wrong != Wrong::wait) check(cudaStreamWaitEvent(computing, loaded));
+  scale<<<blocks, threads, 0, computing>>>(x);
+  const cudaError_t code = cudaStreamSynchronize(computing);
+  used.release();
+  check(code);
+  check(cudaStreamSynchronize(loading));
+  check(cudaFreeHost(pinned));
+}
+void copy_and_scale(bool right) {
+  const std::vector<float> host(n, 1);
+  const Buffer<float> x = ones();
+  const Stream stream;
+  set_all<<<blocks, threads, 0, stream>>>(x);  // the first launch takes time
+  check(cudaStreamSynchronize(stream));
+  check(cudaMemcpy(x, host.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+  if (right) check(cudaStreamSynchronize(nullptr));
+  scale<<<blocks, threads, 0, stream>>>(x);
+  check(cudaStreamSynchronize(stream));
+}
+void scale_in_stream(bool right) {
+  const Buffer<float> x = ones();
+  check(cudaSetDevice(right ? 0 : 1));
+  const Stream stream;
+  check(cudaSetDevice(0));
+  scale<<<blocks, threads, 0, stream>>>(x), check(cudaGetLastError());  // mistake: stream_of_another_device
+  check(cudaStreamSynchronize(stream));
+}
+
+// Mistakes of memory
+
+void scale_freed(bool right, cudaError_t (*free)(void*, cudaStream_t)) {
+  float* x = nullptr;
+  check(cudaMalloc(&x, n * sizeof(float)));
+  check(cudaMemset(x, 0, n * sizeof(float)));
+  if (!right) check(free(x, nullptr));
+  scale<<<blocks, threads>>>(x);
+  if (right) check(free(x, nullptr));
+  check(cudaDeviceSynchronize());
+}
+void scale_on_other_device(bool right) {
+  check(cudaSetDevice(1));
+  const Buffer<float> x = ones();
+  check(cudaSetDevice(0));
+  if (right) check(cudaDeviceEnablePeerAccess(1, 0));
+  scale<<<blocks, threads>>>(x);
+  check(cudaDeviceSynchronize());
+}
+void scale_unset(bool right) {
+  const Buffer<float> x(n);
+  if (right) set_all<<<blocks, threads>>>(x);
+  scale<<<blocks, threads>>>(x);
+}
+void clear(bool right) {
+  float* rows = nullptr;
+  std::size_t pitch = 0;
+  check(cudaMallocPitch(&rows, &pitch, 100 * sizeof(float), 30));
+  clear_rows<<<30, 128>>>(right, rows, pitch, 100);
+  check(cudaFree(rows));
+}
+void count(bool right) {
+  const Buffer<int> counts(8);
+  if (right) check(cudaMemset(counts, 0, 8 * sizeof(int)));
+  count_all<<<1, 32>>>(counts, zeros());
+}
+void copy_back(cudaMemcpyKind kind, std::size_t bytes) {
+  std::vector<double> host(n);
+  check(cudaMemcpy(host.data(), ones(), bytes, kind));  // mistake: copy_back
+}
+void leak_buffer(bool right) {
+  float* x = nullptr;
+  check(cudaMalloc(&x, n * sizeof(float)));
+  if (right) check(cudaFree(x));
+}
+void leak_stream(bool right) {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreate(&stream));
+  if (right) check(cudaStreamDestroy(stream));
+}
+void start_large_block(bool right) {
+  const dim3 block(right ? 32 : 33, 32);
+  set_all<<<1, block>>>(ones(33 * 32)), check(cudaGetLastError());  // mistake: too_many_threads
+}
+void use_much_shared_memory(bool right) {
+  if (right) check(cudaFuncSetAttribute(rotate, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000));
+  rotate<<<1, threads, 60000>>>(ones()), check(cudaGetLastError());  // mistake: too_much_shared
+}
+
+const std::pair<const char*, void (*)(bool right)> mistakes[] = {
+    {"less_or_equal", [](bool right) { add<<<blocks, threads>>>(right, ones(), ones()); }},
+    {"edge_of_stencil", [](bool right) { stencil<<<2, threads>>>(right, ones(), ones()); }},
+    {"pitch_in_elements", clear},
+    {"grid_for_block", [](bool right) { set_to_one<<<64, 16>>>(right, zeros(64 * 16)); }},
+    {"array_too_small", [](bool right) { count_digits<<<1, 32>>>(right, zeros(), Buffer<int>(20, 10)); }},
+    {"negative_index", [](bool right) { delay<<<1, 1>>>(right, zeros(), zeros()); }},
+    {"variable_too_small", [](bool right) { fill_table<<<1, 64>>>(right); }},
+    {"float4_at_odd_index", [](bool right) { move4<<<1, threads>>>(right, ones(), ones()); }},
+    {"no_barrier_in_reduction", [](bool right) { sum<<<1, threads>>>(right, ones(), ones()); }},
+    {"no_barrier_after_tile",
+     [](bool right) { product<<<dim3(2, 2), dim3(16, 16)>>>(right, ones(1024), ones(1024), ones(1024), 32); }},
+    {"barrier_in_branch", [](bool right) { reverse<<<blocks, threads>>>(right, ones()); }},
+    {"dynamic_shared_too_small", [](bool right) { rotate<<<1, threads, threads*(right ? 4 : 1)>>>(ones()); }},
+    {"shared_not_set", [](bool right) { first_of_warps<<<1, threads>>>(right, ones(), ones()); }},
+    {"no_atomic", [](bool right) { histogram<<<1, threads>>>(right, zeros(), zeros()); }},
+    {"lanes_missing", [](bool right) { sum_of_lanes<<<1, 32>>>(right, ones(), ones(), 20); }},
+    {"counters_not_set", count},
+    {"assertion", [](bool right) { require_positive<<<1, 32>>>(Buffer<float>(32, right ? 1 : -1)); }},
+    {"null_pointer", [](bool right) { scale<<<blocks, threads>>>(right ? ones().data : nullptr); }},
+    {"host_pointer",
+     [](bool right) { scale<<<blocks, threads>>>(right ? ones().data : std::vector<float>(n).data()); }},
+    {"memory_not_set", scale_unset},
+    {"freed", [](bool right) { scale_freed(right, [](void* x, cudaStream_t) { return cudaFree(x); }); }},
+    {"freed_in_stream_order", [](bool right) { scale_freed(right, cudaFreeAsync); }},
+    {"memory_of_another_device", scale_on_other_device},
+    {"stream_of_another_device", scale_in_stream},
+    {"no_wait_for_copy", [](bool right) { load_and_scale(right ? Wrong::nothing : Wrong::wait); }},
+    {"event_not_recorded", [](bool right) { load_and_scale(right ? Wrong::nothing : Wrong::event); }},
+    {"event_of_wrong_stream", [](bool right) { load_and_scale(right ? Wrong::nothing : Wrong::stream); }},
+    {"pageable_copy", copy_and_scale},
+    {"wrong_direction", [](bool right) { copy_back(right ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, 4 * n); }},
+    {"too_many_bytes", [](bool right) { copy_back(cudaMemcpyDeviceToHost, (right ? 4 : 8) * n); }},
+    {"too_many_threads", start_large_block},
+    {"too_much_shared", use_much_shared_memory},
+    {"leaked_buffer", leak_buffer},
+    {"leaked_stream", leak_stream},
+};
+
+int main(int argc, char** argv) try {
+  const std::string name = argc > 1 ? argv[1] : "", option = argc > 2 ? argv[2] : "";
+  for (const auto& [own, run] : mistakes) {
+    if (name == "--list") std::puts(own);
+    if (name != own) continue;
+    run(option == "--corrected");
+    check(cudaGetLastError());
+    check(cudaDeviceSynchronize());
+    return 0;
+  }
+  if (name == "--list") return 0;
+  std::fprintf(stderr, "Usage: planted_mistakes --list | NAME [--corrected]\n");
+  return 2;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}

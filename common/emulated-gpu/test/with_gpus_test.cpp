@@ -1,0 +1,125 @@
+// with-gpus: what it sets, and what it says about programs that cannot work. EMULATED_GPU is the folder of the
+// libraries.
+#include <gtest/gtest.h>
+#include <multinode/nvml.hpp>
+#include <testing/program_test.hpp>
+#include <testing/says.hpp>
+#include <testing/temporary_folder.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace with_gpus_test {
+
+using namespace multinode::testing;
+
+const std::string with_gpus = EMULATED_GPU "/with-gpus";
+const std::string major = std::to_string(CUDART_VERSION / 1000);
+
+class WithGpus : public ::testing::Test {
+ protected:
+  // Compiles a program, or a library, of this text.
+  std::string built(const std::string& name, const std::string& text, const std::vector<std::string>& options = {}) {
+    const std::string source = (folder_.path() / (name + ".cpp")).string(), made = (folder_.path() / name).string();
+    std::ofstream(source) << text;
+    std::vector<std::string> command{"c++", source, "-o", made, "-L" + folder_.path().string()};
+    command.insert(command.end(), options.begin(), options.end());
+    EXPECT_EQ(run(command).status, 0) << name;
+    return made;
+  }
+  // A program that needs a CUDA runtime of this name.
+  std::string linked_with(const std::string& soname, const std::vector<std::string>& options = {}) {
+    built(soname, "extern \"C\" int cudaFree(void*) { return 0; }", {"-shared", "-fPIC", "-Wl,-soname," + soname});
+    std::vector<std::string> all{"-l:" + soname};
+    all.insert(all.end(), options.begin(), options.end());
+    return built("needs_" + soname, "extern \"C\" int cudaFree(void*); int main() { return cudaFree(nullptr); }", all);
+  }
+  static void expect_refused(const std::vector<std::string>& command, const std::string& why) {
+    std::vector<std::string> all{with_gpus, "2"};
+    all.insert(all.end(), command.begin(), command.end());
+    const auto result = run(all);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_SAYS(result.all(), why);
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(WithGpus, SetsTheEnvironmentAndKeepsTheExitStatus) {
+  const auto result = run({with_gpus, "--check", "04", "bash", "-c",
+                           "echo $EMULATED_GPUS $EMULATED_GPU_CHECK ${LD_LIBRARY_PATH%%:*}; exit 7"});
+  EXPECT_EQ(result.status, 7);
+  EXPECT_SAYS(result.all(), "4 1 " EMULATED_GPU);
+  EXPECT_EQ(run({with_gpus, "2", linked_with("libcudart.so." + major)}).status, 0) << "our runtime has cudaFree, too";
+}
+
+TEST_F(WithGpus, RefusesAWrongCommandLine) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"65", "true"}, {"x", "true"}, {"2"}, {}, {"--chek", "2", "true"}}) {
+    std::vector<std::string> all{with_gpus};
+    all.insert(all.end(), words.begin(), words.end());
+    const auto result = run(all);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_SAYS(result.all(), "see with-gpus --help");
+  }
+  EXPECT_EQ(run({with_gpus, "--help"}).status, 0);
+}
+
+TEST_F(WithGpus, RecognisesAStaticRuntimeBehindALauncher) {
+  const std::string own = built("own",
+                                "const char* a = \"libcuda.so.1\"; const char* b = \"cudaErrorInitializationError\";"
+                                "int main() { return a == b; }");
+  expect_refused({"env", "A=1", own},
+                 own + " contains the CUDA runtime (nvcc's default): build it again with -cudart shared");
+  built(
+      "libthing.so",
+      "const char* a = \"libcuda.so.1\"; const char* b = \"cudaErrorInitializationError\"; int f() { return a == b; }",
+      {"-shared", "-fPIC"});
+  expect_refused({built("user", "int f(); int main() { return f(); }",
+                        {"-l:libthing.so", "-Wl,-rpath," + folder_.path().string()})},
+                 "libthing.so, which contains the CUDA runtime");
+  if (run({"bash", "-c", "type -P nvcc"}).status != 0) return;
+  const std::string source = (folder_.path() / "real.cu").string(), real = (folder_.path() / "real").string();
+  std::ofstream(source) << "int main() { return cudaFree(0); }";
+  EXPECT_EQ(run({"nvcc", source, "-o", real}).status, 0);
+  EXPECT_EQ(run({"strip", real}).status, 0);
+  expect_refused({real}, "contains the CUDA runtime");
+  EXPECT_EQ(run({"nvcc", "-cudart", "shared", source, "-o", real}).status, 0);
+  EXPECT_EQ(run({with_gpus, "1", real}).status, 0);
+}
+
+TEST_F(WithGpus, RefusesAnotherCudaAndAFixedPathAndTheDriver) {
+  expect_refused({linked_with("libcudart.so.7")}, "needs libcudart.so.7, and the emulated GPUs are of CUDA " + major);
+  expect_refused({linked_with("libcudart.so." + major, {"-Wl,--disable-new-dtags,-rpath," + folder_.path().string()})},
+                 "whatever LD_LIBRARY_PATH says (DT_RPATH)");
+  expect_refused({linked_with("libcuda.so.1")},
+                 "needs the CUDA driver's library (libcuda.so.1), which is not emulated");
+}
+
+TEST_F(WithGpus, VisibleDevicesAreNumbersOrUuidsUpToTheFirstInvalidOne) {
+  const std::string program = built("seen", R"(
+#include <cstdio>
+extern "C" int cudaGetDeviceCount(int*);
+extern "C" int cudaDeviceGetPCIBusId(char*, int, int);
+int main() {
+  int count = 0;
+  cudaGetDeviceCount(&count);
+  char id[32];
+  for (int i = 0; i < count; ++i) cudaDeviceGetPCIBusId(id, 32, i), std::printf("%c ", id[9]);
+})",
+                                    {"-L" EMULATED_GPU, "-l:libcudart.so." + major});
+  const multinode::Nvml nvml(EMULATED_GPU "/libnvidia-ml.so.1");
+  const auto uuid = [&](unsigned index) {
+    return nvml.text("nvmlDeviceGetUUID", *nvml.get<multinode::Nvml::Device>("nvmlDeviceGetHandleByIndex_v2", index));
+  };
+  const std::string first = uuid(1);
+  const std::pair<std::string, std::string> cases[] = {
+      {"3,1", "3 1 "}, {first + ",2", "1 2 "}, {first.substr(0, first.size() - 2), ""},  // of all four
+      {"0,4,1", "0 "}, {"0,0,1", "0 "},        {"2,MIG-" + first.substr(4), "2 "},      {"GPU-0,1", ""}};
+  for (const auto& [visible, seen] : cases)
+    EXPECT_EQ(run({with_gpus, "4", program}, {{"CUDA_VISIBLE_DEVICES", visible}}).out, seen) << visible;
+}
+
+}  // namespace with_gpus_test
