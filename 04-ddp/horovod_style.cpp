@@ -5,9 +5,9 @@
 #include "ddp/philox.hpp"
 #include "on_device.hpp"
 
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -56,7 +56,7 @@ class DistributedOptimizer {
         model_(model),
         optimizer_(optimizer),
         reducer_(make_reducer(world, communicator, model, options)) {
-    connect(model, reducer_);
+    use_reducer_storage(model, reducer_);
   }
 
   ddp::Reducer<typename Model::value_type>& reducer() { return reducer_; }

@@ -52,8 +52,9 @@ int with_perceptron(const multinode::Communicator& communicator, Train&& train) 
 // of which each rank updates one part; use it with train_step().
 enum class Share { nothing, gradients, update };
 
-// Makes the reducer of the model's gradients; call connect() next. Collective, called by all ranks. On a GPU it puts
-// the communicator's later calls on the model's stream, and limits the model's waiting by the World's deadline.
+// Makes the reducer of the model's gradients; call use_reducer_storage() next. Collective, called by all ranks. On a
+// GPU it puts the communicator's later calls on the model's stream, and limits the model's waiting by the World's
+// deadline.
 template <class Model, class T = typename Model::value_type>
 ddp::Reducer<T> make_reducer([[maybe_unused]] multinode::World& world, multinode::Communicator& communicator,
                              Model& model, const ddp::ReducerOptions& options = {},
@@ -98,7 +99,7 @@ void gather_state(multinode::Communicator& communicator, model::Optimizer<T>& op
 
 // Has the model keep its gradients, and its parameters if the ranks share them, where the reducer wants them.
 template <class Model, class T>
-void connect(Model& model, const ddp::Reducer<T>& reducer) {
+void use_reducer_storage(Model& model, const ddp::Reducer<T>& reducer) {
   std::vector<std::span<T>> gradients, parameters;
   for (std::size_t i = 0; i < model.parameters().size(); ++i) {
     gradients.push_back(reducer.gradient(i));
@@ -113,7 +114,7 @@ void connect(Model& model, const ddp::Reducer<T>& reducer) {
 template <class Model, class T>
 void start_training(multinode::World& world, multinode::Communicator& communicator, Model& model,
                     const ddp::Reducer<T>& reducer, std::uint64_t seed) {
-  connect(model, reducer);
+  use_reducer_storage(model, reducer);
   model.initialize(seed);
   ddp::broadcast_parameters(world, communicator, model.parameters());
   model.parameters_changed();

@@ -7,10 +7,10 @@
 #include "model/perceptron.hpp"
 #include "on_device.hpp"
 
-#include <multinode/median.hpp>
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
+#include <multinode/base/median.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -183,7 +183,7 @@ void measure_overlap(const multinode::World& world, multinode::Communicator& com
   Reducer communication(communicator, parameters, storage, settings);
   const auto step = [&](Reducer& reducer) {
     return [&] {
-      connect(model, reducer);
+      use_reducer_storage(model, reducer);
       train_step(model, optimizer, reducer, batch, batch.size() * static_cast<std::size_t>(world.size()), {}, 0);
     };
   };

@@ -10,9 +10,9 @@
 #include "torch/device.hpp"
 #include "torch/distributed_data_parallel.hpp"
 
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/format.h>
 #include <boost/program_options.hpp>

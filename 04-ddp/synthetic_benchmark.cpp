@@ -6,9 +6,9 @@
 #include "torch/distributed_data_parallel.hpp"
 #include "torch/resnet.hpp"
 
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -71,12 +71,12 @@ int run(multinode::World& world, const Options& options) {
   const char* const unit = device.is_cpu() ? "CPU" : "GPU";
   if (options.fp16_allreduce && !device.is_cpu())
     throw multinode::UsageError("--fp16-allreduce: only on CPUs, with --backend mpi or gloo");
-  const bool talk = world.rank() == 0;
-  const auto say = [talk](const std::string& line) {
-    if (talk) std::cout << line << std::endl;
+  const bool is_rank_0 = world.rank() == 0;
+  const auto say = [is_rank_0](const std::string& line) {
+    if (is_rank_0) std::cout << line << std::endl;
   };
   const double ranks = world.size();
-  multinode::JsonLines json(talk ? options.common.json : "");
+  multinode::JsonLines json(is_rank_0 ? options.common.json : "");
 
   torch::manual_seed(options.common.seed);
   model::ResNet net(model::resnet_layout(options.model), classes);
@@ -101,7 +101,7 @@ int run(multinode::World& world, const Options& options) {
     communicator->synchronize();  // a GPU's work, which the host did not wait for
   };
 
-  if (talk) json.write(multinode::fingerprint(world));
+  if (is_rank_0) json.write(multinode::fingerprint(world));
   say(fmt::format("Model: {}\nBatch size: {}\nNumber of {}s: {}\nRunning warmup...", options.model, options.batch_size,
                   unit, world.size()));
   train(options.num_warmup_batches);

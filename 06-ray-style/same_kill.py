@@ -34,7 +34,7 @@ TIMEOUT = 5  # --timeout of the program: its own deadline for a silent rank
 
 
 def on(host, *command):
-    return subprocess.Popen(["bash", ROOT / "ci/lab/hosts", "run", host, *map(str, command)], stdin=subprocess.DEVNULL,
+    return subprocess.Popen(["bash", ROOT / "ci/test-cluster/hosts", "run", host, *map(str, command)], stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
 
 
@@ -164,7 +164,7 @@ class Slurm(Launcher):
         # job.out repeats the log of each start when that has ended.
         follow = f"tail -s 0.02 -qF {logs}/rank-0.start-{{0..100}}.log 2>/dev/null & " \
                  f"tail -s 0.02 -F {logs}/job.out 2>/dev/null | grep --line-buffered -E 'back into|error|srun:' & " \
-                 f"bash {ROOT}/ci/lab/slurm job {job}; sleep 1; kill $(jobs -p)"
+                 f"bash {ROOT}/ci/test-cluster/slurm job {job}; sleep 1; kill $(jobs -p)"
         return [on("node0", "bash", "-c", follow)]
 
     def bring_back(self, host):  # the key of munged is still in /run
@@ -319,9 +319,9 @@ def main():
             if not (build / LAUNCHERS[name].needs).exists():
                 print(f"{name} is left out: there is no {LAUNCHERS[name].needs}", flush=True)
                 continue
-            lab = ["bash", ROOT / "ci/lab" / ("slurm" if name == "Slurm" else "hosts"), "with", "3", "--here"]
-            lab += [word for folder in (build, RAY, TORCH) if folder.exists() for word in ("--share", folder.parent)]
-            done = subprocess.run([*lab, "--", sys.executable, __file__, *sys.argv[1:], "--launchers", name, "--inside"], check=False)
+            cluster = ["bash", ROOT / "ci/test-cluster" / ("slurm" if name == "Slurm" else "hosts"), "with", "3", "--here"]
+            cluster += [word for folder in (build, RAY, TORCH) if folder.exists() for word in ("--share", folder.parent)]
+            done = subprocess.run([*cluster, "--", sys.executable, __file__, *sys.argv[1:], "--launchers", name, "--inside"], check=False)
             status = max(status, done.returncode)
         return status
 

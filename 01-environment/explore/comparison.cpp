@@ -2,8 +2,8 @@
 
 #include "explore/probes.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>

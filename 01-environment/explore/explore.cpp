@@ -4,11 +4,11 @@
 #include "explore/comparison.hpp"
 #include "explore/probes.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/limits.hpp>
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/net/address.hpp>
+#include <multinode/node/limits.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,7 @@
 #include "explore/probes.hpp"
 
-#include <multinode/device.hpp>
-#include <multinode/files.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/communicator/device.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>

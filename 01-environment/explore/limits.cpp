@@ -1,8 +1,8 @@
 #include "explore/probes.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/files.hpp>
-#include <multinode/limits.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/node/limits.hpp>
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 #include "explore/probes.hpp"
 
-#include <multinode/nvml.hpp>
+#include <multinode/node/nvml.hpp>
 
 #include <nlohmann/json.hpp>
 

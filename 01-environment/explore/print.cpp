@@ -1,7 +1,7 @@
 #include "explore/comparison.hpp"
 
-#include <multinode/report.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>

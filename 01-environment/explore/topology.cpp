@@ -1,6 +1,6 @@
 #include "explore/probes.hpp"
 
-#include <multinode/text.hpp>
+#include <multinode/base/text.hpp>
 
 #include <nlohmann/json.hpp>
 

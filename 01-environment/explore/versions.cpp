@@ -1,6 +1,6 @@
 #include "explore/probes.hpp"
 
-#include <multinode/files.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/world.hpp>
 
 #include <nlohmann/json.hpp>

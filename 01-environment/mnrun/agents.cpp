@@ -1,9 +1,9 @@
 #include <mnrun/agents.hpp>
 
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
-#include <multinode/signals.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/signals.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/net/address.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -28,8 +28,8 @@ constexpr milliseconds tell_timeout = 5s;
 std::string random_id() { return multinode::random_token().substr(0, 16); }
 
 // The address from which this node connects to `to`. The others can reach this node at it.
-std::string address_towards(const multinode::Endpoint& to) {
-  const std::string own = multinode::detail::address_towards(to);
+std::string address_for_others(const multinode::Endpoint& to) {
+  const std::string own = multinode::address_towards(to);
   return own.empty() ? to.host : own;
 }
 
@@ -42,14 +42,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Place, rank, world_size, local_rank, local_si
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Round, master, first, store_host, error_status, error)
 
 static void to_json(nlohmann::json& json, const Verdict& v) {
-  json = {{"status", v.status}, {"text", v.text}, {"again", v.again}, {"grace_ms", v.grace.count()}};
+  json = {{"status", v.status}, {"text", v.text}, {"again", v.again}, {"kill_delay_ms", v.kill_delay.count()}};
 }
 
 static void from_json(const nlohmann::json& json, Verdict& v) {
   json.at("status").get_to(v.status);
   json.at("text").get_to(v.text);
   json.at("again").get_to(v.again);
-  v.grace = milliseconds(json.at("grace_ms").get<std::int64_t>());
+  v.kill_delay = milliseconds(json.at("kill_delay_ms").get<std::int64_t>());
 }
 
 Agents::Agents(const Options& options, Agent own, Say say)
@@ -87,7 +87,7 @@ void Agents::join_threads() {
 
 std::unique_ptr<multinode::TcpStoreServer> Agents::serve() {
   if (options_.nodes > 1 && options_.host_is_node_0) return multinode::serve_at({endpoint_, token_}, false);
-  const auto& host = options_.nodes > 1 ? multinode::detail::listening_address(endpoint_.host) : endpoint_.host;
+  const auto& host = options_.nodes > 1 ? multinode::listening_address(endpoint_.host) : endpoint_.host;
   return std::make_unique<multinode::TcpStoreServer>(host, endpoint_.port, multinode::TcpStoreServer::Entry{token_});
 }
 
@@ -135,7 +135,7 @@ std::string Agents::key(const std::string& name, int later) const {
 
 void Agents::leave_will(int later) {
   const Verdict gone{1, "the mnrun of " + own_.name() + " is gone: lost the connection to it"};
-  listener_->will(key("verdict", later), nlohmann::json(gone).dump());
+  listener_->set_on_disconnect(key("verdict", later), nlohmann::json(gone).dump());
 }
 
 // Numbers nodes by arrival. The host of the store is node 0, so that MASTER_ADDR is the host that the user named.
@@ -152,7 +152,7 @@ void Agents::claim_node() {
     own_.node = candidate;
     if (candidate == 0) {
       if (own_.run_id.empty()) own_.run_id = random_id();
-      own_.master_address = server_ ? endpoint_.host : address_towards(endpoint_);
+      own_.master_address = server_ ? endpoint_.host : address_for_others(endpoint_);
       own_.master_port = program_port_.emplace().number();
     }
     const std::string text = nlohmann::json(own_).dump();
@@ -329,7 +329,7 @@ void Agents::leave() {
     // the connection is closed already
   }
   // The other nodes must still read the verdict.
-  if (server_ && options_.nodes > 1) server_->linger(tell_timeout);
+  if (server_ && options_.nodes > 1) server_->wait_for_disconnects(tell_timeout);
 }
 
 }  // namespace mnrun

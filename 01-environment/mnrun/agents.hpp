@@ -3,8 +3,8 @@
 
 #include <mnrun/process_group.hpp>
 
-#include <multinode/address.hpp>
-#include <multinode/tcp_store.hpp>
+#include <multinode/net/address.hpp>
+#include <multinode/store/tcp_store.hpp>
 
 #include <atomic>
 #include <functional>
@@ -16,9 +16,9 @@ namespace mnrun {
 // How a start of the run ended, the same on all nodes: the first verdict that a node writes into the store counts.
 struct Verdict {
   int status = 0;
-  std::string text;                      // "" if all processes succeeded
-  bool again = false;                    // restart the processes
-  std::chrono::milliseconds grace{500};  // from SIGTERM to SIGKILL
+  std::string text;                           // "" if all processes succeeded
+  bool again = false;                         // restart the processes
+  std::chrono::milliseconds kill_delay{500};  // from SIGTERM to SIGKILL
 };
 
 // Keys: mnrun/ID/N/agent/R    node R's agent, in start N
@@ -68,7 +68,7 @@ class Agents {
 
   const Options& options_;
   Agent own_;
-  std::optional<multinode::detail::FreePort> program_port_;  // own_.master_port, unless the user chose it
+  std::optional<multinode::FreePort> program_port_;  // own_.master_port, unless the user chose it
   Say say_;
   multinode::Endpoint endpoint_;
   std::string token_;  // of the store

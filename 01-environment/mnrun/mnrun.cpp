@@ -3,7 +3,7 @@
 // lost; 2 bad command line; 126 the program cannot be executed; 127 it was not found.
 #include <mnrun/supervisor.hpp>
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 #include <fcntl.h>
 #include <sys/wait.h>

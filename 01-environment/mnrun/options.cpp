@@ -1,10 +1,10 @@
 #include <mnrun/options.hpp>
 
-#include <multinode/device.hpp>
-#include <multinode/limits.hpp>
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/communicator/device.hpp>
+#include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
 

@@ -1,7 +1,7 @@
 #include <mnrun/output_pump.hpp>
 
-#include <multinode/check.hpp>
-#include <multinode/signals.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/signals.hpp>
 
 #include <fcntl.h>
 #include <sys/eventfd.h>

@@ -1,7 +1,7 @@
 // output_pump.hpp: copies the lines of the processes to mnrun's stdout and stderr, unbroken and with a prefix.
 #pragma once
 
-#include <multinode/descriptor.hpp>
+#include <multinode/base/descriptor.hpp>
 
 #include <poll.h>
 

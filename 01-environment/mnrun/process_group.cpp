@@ -72,34 +72,6 @@ std::string text_of(const multinode::Ending& ending) {
                        : fmt::format("ended with exit status {}", ending.status);
 }
 
-std::string find_program(const std::string& name, const std::string& path_variable) {
-  int status = 127;
-  std::string why = name.find('/') == name.npos ? "not found on the PATH" : "no such file";
-  const auto executable = [&](const std::string& file) {
-    struct stat info {};
-    if (stat(file.c_str(), &info) != 0) {
-      if (errno == EACCES) status = 126, why = "permission denied for one of its folders";
-      return false;
-    }
-    if (S_ISREG(info.st_mode) && access(file.c_str(), X_OK) == 0) return true;
-    status = 126;
-    why = S_ISDIR(info.st_mode) ? "it is a folder" : "it is not executable (chmod +x?)";
-    return false;
-  };
-  if (name.find('/') != name.npos) {
-    if (executable(name)) return name;
-  } else {
-    for (std::string rest = path_variable + ":"; !rest.empty();) {
-      const auto colon = rest.find(':');
-      const std::string folder = rest.substr(0, colon);
-      const std::string file = (folder.empty() ? "." : folder) + "/" + name;
-      if (executable(file)) return file;
-      rest.erase(0, colon + 1);
-    }
-  }
-  throw multinode::StartError(status, "cannot start '" + name + "': " + why);
-}
-
 std::string Agent::name() const { return fmt::format("node {} (host {}, pid {})", node, host, pid); }
 
 std::vector<Round> rounds(std::span<const Agent> agents) {

@@ -4,7 +4,7 @@
 #include <mnrun/options.hpp>
 #include <mnrun/output_pump.hpp>
 
-#include <multinode/child_process.hpp>
+#include <multinode/process/child_process.hpp>
 
 #include <filesystem>
 #include <span>
@@ -13,9 +13,6 @@ namespace mnrun {
 
 std::string signal_name(int signal);                   // "SIGKILL"
 std::string text_of(const multinode::Ending& ending);  // "was killed by signal 9 (SIGKILL)", "ended with exit status 3"
-
-// The file that a program's name stands for, looked up on the PATH as a shell does. Throws StartError.
-std::string find_program(const std::string& name, const std::string& path_variable);
 
 // What an agent, the mnrun of a node, tells the other agents about itself.
 struct Agent {

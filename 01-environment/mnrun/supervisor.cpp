@@ -1,8 +1,8 @@
 #include <mnrun/supervisor.hpp>
 
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
-#include <multinode/signals.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/signals.hpp>
+#include <multinode/net/address.hpp>
 
 #include <fmt/core.h>
 
@@ -101,7 +101,7 @@ class Run {
       if (options_.go_on) {
         agents_.note_first(failure);
       } else {
-        stop(failure.grace);
+        stop(failure.kill_delay);
         agents_.propose(failure);
       }
     }
@@ -116,14 +116,14 @@ class Run {
   void hear_verdict() {
     if (verdict_) return;
     verdict_ = agents_.verdict();
-    if (verdict_ && !close_in_) stop(verdict_->grace);
+    if (verdict_ && !close_in_) stop(verdict_->kill_delay);
   }
 
-  void stop(milliseconds grace) {
+  void stop(milliseconds kill_delay) {
     if (std::exchange(stopping_, true)) return;
     group_.signal(SIGTERM);
     group_.signal(SIGCONT);  // a stopped process does not receive SIGTERM
-    kill_in_.emplace(grace);
+    kill_in_.emplace(kill_delay);
   }
 
   void handle(const signalfd_siginfo& info) {
@@ -192,7 +192,7 @@ std::string prepare(Options& options, Agent& own) {
     environment.emplace("PATH", "/usr/local/bin:/usr/bin:/bin");
     const auto path = options.environment.find("PATH");
     std::string file =
-        find_program(options.command[0], path == options.environment.end() ? environment["PATH"] : path->second);
+        multinode::find_program(options.command[0], path == options.environment.end() ? environment["PATH"] : path->second);
     if ((options.redirects || options.tee) && options.log_dir.empty()) {
       options.default_log_dir = true;
       options.log_dir = std::filesystem::absolute(std::filesystem::temp_directory_path() / "mnrun-XXXXXX").string();

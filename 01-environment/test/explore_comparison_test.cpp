@@ -1,6 +1,6 @@
 #include "explore/comparison.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 #include <testing/says.hpp>
 
 #include <gtest/gtest.h>

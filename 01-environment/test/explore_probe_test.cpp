@@ -1,8 +1,8 @@
 // The probes, on made-up file trees in place of "/".
 #include "explore/probes.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/limits.hpp>
+#include <multinode/net/address.hpp>
+#include <multinode/node/limits.hpp>
 
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>

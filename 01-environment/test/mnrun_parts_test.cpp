@@ -2,7 +2,7 @@
 #include <mnrun/agents.hpp>
 
 #include <gtest/gtest.h>
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 #include <testing/says.hpp>
 
 #include <iterator>

@@ -1,5 +1,5 @@
 // mnrun as a user runs it, with shell scripts as the processes.
-#include <multinode/descriptor.hpp>
+#include <multinode/base/descriptor.hpp>
 
 #include <testing/faults.hpp>
 #include <testing/temporary_folder.hpp>

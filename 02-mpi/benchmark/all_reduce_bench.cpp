@@ -2,11 +2,11 @@
 // Exit status: 0 right, 1 wrong elements or timed out, 2 bad command line or environment, 77 no GPU.
 #include "benchmark/ranks.hpp"
 
-#include <multinode/device.hpp>
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
-#include <multinode/seconds.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/seconds.hpp>
+#include <multinode/communicator/device.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -26,7 +26,7 @@ struct Options {
 
 void require_memory(multinode::World& world, const Options& options) {
   const std::string own = std::to_string(perf::available_host_memory(world) / 10 * 9);
-  const std::size_t free = std::stoull(world.digest("free memory", own, [](const auto& all) {
+  const std::size_t free = std::stoull(world.combine_on_rank_0("free memory", own, [](const auto& all) {
     return *std::ranges::min_element(all, {}, [](const std::string& text) { return std::stoull(text); });
   }));
   const std::size_t row = options.columns * sizeof(float), rows = free / row;
@@ -78,7 +78,7 @@ int run(multinode::World& world, const Options& options) {
 
   double mean = 0;  // on rank 0
   const nlohmann::json own{seconds, wrong};
-  const std::size_t all_wrong = std::stoull(world.digest("result", own.dump(), [&](const auto& ranks) {
+  const std::size_t all_wrong = std::stoull(world.combine_on_rank_0("result", own.dump(), [&](const auto& ranks) {
     std::size_t sum = 0;
     for (const std::string& text : ranks) {
       const auto rank = nlohmann::json::parse(text);

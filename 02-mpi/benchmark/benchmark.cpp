@@ -3,11 +3,11 @@
 #include "ranks.hpp"
 #include "statistics.hpp"
 
-#include <multinode/device.hpp>
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/communicator/device.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -69,7 +69,7 @@ class Benchmark {
     }
 
     bool right = true;
-    if (talks()) {
+    if (is_rank_0()) {
       table_.foot(results_);
       if (const std::string report = ranks_->memory_report(); !report.empty()) std::cout << "# " << report << '\n';
       for (const Result& result : results_) right = right && result.wrong.value_or(0) == 0;
@@ -112,16 +112,16 @@ class Benchmark {
                    {"ratio", ratio},
                    {"blocks", blocks}});
     }
-    if (talks()) {
+    if (is_rank_0()) {
       table.print(std::cout);
       std::cout << fmt::format("{}: the measured median is {}within {} % of a bare loop's\n",
                                within ? "RIGHT" : "WRONG", within ? "" : "not ", std::lround(100 * (bound - 1)));
     }
-    return within || !talks() ? multinode::exit_right : multinode::exit_wrong;
+    return within || !is_rank_0() ? multinode::exit_right : multinode::exit_wrong;
   }
 
  private:
-  bool talks() const { return world_.rank() == 0; }
+  bool is_rank_0() const { return world_.rank() == 0; }
   std::size_t count_of(std::size_t size, multinode::DataType type) const {
     return size / multinode::size_of(type) / number_of(collective_.larger(), ranks_->size());
   }
@@ -132,7 +132,7 @@ class Benchmark {
     if (options_.all_redops) {
       const std::size_t all = redops_.size();
       std::erase_if(redops_, [&](Redop redop) { return !ranks_->refusal(collective_, redop).empty(); });
-      if (redops_.size() < all && !redops_.empty() && talks())
+      if (redops_.size() < all && !redops_.empty() && is_rank_0())
         std::cout << "# -o all: skips the reductions that " << multinode::name_of(ranks_->backend())
                   << " does not have\n";
       if (redops_.empty()) redops_ = {Redop::sum};
@@ -182,7 +182,7 @@ class Benchmark {
     std::string devices;
     for (int local = 0; local < ranks_->local(); ++local) devices += (local ? "\n" : "") + ranks_->device(local);
     const auto of_all = world_.gather_on_rank_0("devices", std::to_string(getpid()) + "\n" + devices);
-    if (!talks()) return;
+    if (!is_rank_0()) return;
     const auto counted = [](int number, const char* one, const char* ending) {
       return fmt::format("{} {}{}", number, one, number == 1 ? "" : ending);
     };
@@ -222,7 +222,7 @@ class Benchmark {
       operation.in_place = result.in_place = true;
       places.push_back(measure(operation, result));
     }
-    if (!talks()) return;
+    if (!is_rank_0()) return;
     table_.row(places);
     for (const Result& place : places) {
       json_.write(to_json(place));
@@ -247,7 +247,7 @@ class Benchmark {
       own_wrong = 0;  // with the first rank of the process
     }
     const std::vector<double> all = numbers_of(world_.gather_on_rank_0("result", bytes_of(own)));
-    if (!talks()) return result;
+    if (!is_rank_0()) return result;
     for (std::size_t at = 0; at < all.size(); at += 4) {
       means.push_back(all[at]);
       medians.push_back(all[at + 1]);
@@ -351,8 +351,8 @@ class Benchmark {
     std::vector<double> own;
     for (const std::vector<double>& of_rank : times) own.push_back(median(of_rank));
     return !world_
-                .digest("times after a barrier", bytes_of(own),
-                        [&](const auto& processes) { return judge(numbers_of(processes)) ? "yes" : ""; })
+                .combine_on_rank_0("times after a barrier", bytes_of(own),
+                                   [&](const auto& processes) { return judge(numbers_of(processes)) ? "yes" : ""; })
                 .empty();
   }
 
@@ -401,7 +401,7 @@ class Benchmark {
 
   // The largest of all processes' numbers, the same for all of them.
   double maximum(const char* name, double own) {
-    return numbers_of({world_.digest(name, bytes_of({&own, 1}), [](const auto& processes) {
+    return numbers_of({world_.combine_on_rank_0(name, bytes_of({&own, 1}), [](const auto& processes) {
       const double all = std::ranges::max(numbers_of(processes));
       return bytes_of({&all, 1});
     })})[0];

@@ -1,11 +1,11 @@
 // collective.hpp: the description of a collective operation. Each program defines one constant of this type.
 #pragma once
 
-#include <multinode/check.hpp>
-#include <multinode/data_type.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/communicator/data_type.hpp>
 
 #ifdef MULTINODE_HAVE_MPI
-#include <multinode/mpi.hpp>
+#include <multinode/communicator/mpi.hpp>
 
 #include "benchmark/mpi_persistent.hpp"
 #endif
@@ -13,7 +13,7 @@
 #include <gloo/context.h>
 #endif
 #ifdef MULTINODE_HAVE_NCCL
-#include <multinode/device.hpp>
+#include <multinode/communicator/device.hpp>
 #endif
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 #include "options.hpp"
 
-#include <multinode/program_options.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
 

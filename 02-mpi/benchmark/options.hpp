@@ -4,7 +4,7 @@
 #include "ranks.hpp"
 #include "results.hpp"
 
-#include <multinode/options.hpp>
+#include <multinode/base/options.hpp>
 
 #include <string>
 #include <vector>

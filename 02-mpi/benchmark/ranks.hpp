@@ -106,8 +106,7 @@ class Ranks {
   // Announces `name` to the watchdog while the result lives. Only the first local rank does so, for the whole process.
   std::optional<multinode::Watchdog::Operation> announce(int local, const char* name) const {
     if (local != 0) return std::nullopt;
-    return std::optional<multinode::Watchdog::Operation>(std::in_place, world_.watchdog(), name,
-                                                         multinode::Watchdog::everyone);
+    return std::optional<multinode::Watchdog::Operation>(std::in_place, world_.watchdog(), name, multinode::everyone);
   }
 
   // Calls function(0), function(1) ... at the same time, each on its own thread, because the ranks wait for each other;

@@ -1,6 +1,6 @@
 #include "ranks_host.hpp"
 
-#include <multinode/gloo_store.hpp>
+#include <multinode/communicator/gloo_store.hpp>
 
 #include <gloo/barrier.h>
 #include <gloo/transport/context.h>

@@ -1,9 +1,9 @@
 #include "ranks_host.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/device.hpp>
-#include <multinode/mpi_types.hpp>
-#include <multinode/seconds.hpp>
+#include <multinode/base/seconds.hpp>
+#include <multinode/communicator/device.hpp>
+#include <multinode/communicator/mpi_types.hpp>
+#include <multinode/net/address.hpp>
 
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>

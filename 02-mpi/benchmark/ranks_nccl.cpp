@@ -1,8 +1,8 @@
 #include "ranks.hpp"
 
 #include <multinode/communicator.hpp>
-#include <multinode/device.hpp>
-#include <multinode/nccl_handle.hpp>
+#include <multinode/communicator/device.hpp>
+#include <multinode/communicator/nccl_handle.hpp>
 
 #include <fmt/core.h>
 
@@ -317,7 +317,7 @@ class NcclRanks : public Ranks {
     std::optional<multinode::Watchdog::Operation> inside;  // only the first thread announces, for the whole process
     const auto enter = [&](const char* name) {
       inside.reset();
-      if (first == 0) inside.emplace(world().watchdog(), name, multinode::Watchdog::everyone);
+      if (first == 0) inside.emplace(world().watchdog(), name, multinode::everyone);
     };
 
     std::vector<NcclCall> ranks;

@@ -1,7 +1,7 @@
 // statistics.hpp: mean, percentiles and outliers of measured times.
 #pragma once
 
-#include <multinode/median.hpp>
+#include <multinode/base/median.hpp>
 
 #include <span>
 #include <vector>

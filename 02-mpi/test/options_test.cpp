@@ -1,8 +1,8 @@
 // The command line: every option, every refusal.
 #include "benchmark/options.hpp"
 
-#include <multinode/program_options.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
 #include <testing/says.hpp>
 
 #include <gtest/gtest.h>

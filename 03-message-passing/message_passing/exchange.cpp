@@ -1,7 +1,7 @@
 #include "exchange.hpp"
 
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/world/report.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -54,7 +54,7 @@ namespace {
 
 // Every rank passes its own number of wrong elements and gets the exit status. Rank 0 prints the verdict.
 int verdict(multinode::World& world, const ExchangeOptions& options, std::size_t wrong) {
-  const std::size_t total = std::stoull(world.digest("verdict", std::to_string(wrong), [](const auto& all) {
+  const std::size_t total = std::stoull(world.combine_on_rank_0("verdict", std::to_string(wrong), [](const auto& all) {
     std::size_t sum = 0;
     for (const std::string& text : all) sum += std::stoull(text);
     return std::to_string(sum);

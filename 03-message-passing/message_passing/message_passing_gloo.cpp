@@ -2,7 +2,7 @@
 // Exit status: 0 every element right, 1 wrong or timed out, 2 bad command line or environment.
 #include "exchange.hpp"
 
-#include <multinode/gloo_store.hpp>
+#include <multinode/communicator/gloo_store.hpp>
 
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>

@@ -3,7 +3,8 @@
 #include "exchange.hpp"
 
 #include <multinode/communicator.hpp>
-#include <multinode/nccl_handle.hpp>
+#include <multinode/communicator/nccl_handle.hpp>
+#include <multinode/store/tcp_store.hpp>
 
 #include <vector>
 

@@ -1,13 +1,13 @@
 // recover_nccl: one all-reduce per step, and recovery when a rank dies: notice it (asynchronous errors, a deadline),
 // agree out of band on the survivors and on the step to continue from, abort the communicator, and make a new one.
 // Exit status: 0 every step right, 1 a step wrong or this rank left out, 2 bad command line or environment, 77 no GPU.
-#include <multinode/device.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/communicator/device.hpp>
 #include <multinode/launch.hpp>
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
-#include <multinode/tcp_store.hpp>
-#include <multinode/text.hpp>
+#include <multinode/store/tcp_store.hpp>
+#include <multinode/world/report.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -65,7 +65,7 @@ class OutOfBand {
       throw UsageError("no meeting place: set MASTER_ADDR and MASTER_PORT, or start it with mnrun");
     }
     store_ = std::make_unique<multinode::TcpStore>(place, timeout, multinode::protocol::Hello{.token = place.token});
-    store_->will(dead(launch.rank.value), "1");  // the store writes it when this process is gone
+    store_->set_on_disconnect(dead(launch.rank.value), "1");  // the store writes it when this process is gone
   }
   ~OutOfBand() {
     try {
@@ -73,7 +73,7 @@ class OutOfBand {
     } catch (const std::runtime_error&) {                      // the store has ended already
     }
     store_.reset();
-    if (server_) server_->linger(10s);  // the others may still need it
+    if (server_) server_->wait_for_disconnects(10s);  // the others may still need it
   }
   OutOfBand(const OutOfBand&) = delete;
   OutOfBand& operator=(const OutOfBand&) = delete;

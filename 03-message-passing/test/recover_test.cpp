@@ -1,6 +1,6 @@
 // recover_nccl on emulated GPUs, with a rank that dies or falls silent. The test serves the store, so any rank may
 // die.
-#include <multinode/tcp_store.hpp>
+#include <multinode/store/tcp_store.hpp>
 #include <testing/emulated_gpu.hpp>
 #include <testing/faults.hpp>
 #include <testing/json_lines.hpp>

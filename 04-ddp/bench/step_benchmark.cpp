@@ -7,9 +7,9 @@
 #include "../model/perceptron.hpp"
 #include "../on_device.hpp"
 
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -107,7 +107,7 @@ int run(multinode::World& world, const Options& options) {
       options.independent
           ? Reducer(ddp::AllReduce{}, model.parameters(), model.gradient_storage(), options.reducer_options())
           : make_reducer(world, *communicator, model, options.reducer_options(), options.share());
-  connect(model, reducer);
+  use_reducer_storage(model, reducer);
 
   std::minstd_rand random(static_cast<std::uint32_t>(options.common.seed + mine.begin));
   std::vector<data::Batch<float>> batches(16);

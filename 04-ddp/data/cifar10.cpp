@@ -2,7 +2,7 @@
 
 #include "../ddp/philox.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 #include <algorithm>
 #include <cerrno>

@@ -1,7 +1,7 @@
 #include "csv.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/text.hpp>
 
 #include <boost/algorithm/string.hpp>
 

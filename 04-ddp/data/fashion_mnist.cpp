@@ -2,7 +2,7 @@
 
 #include "idx.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,6 +1,6 @@
 #include "idx.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 #include <zlib.h>
 

@@ -1,8 +1,8 @@
 #include "checkpoint.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/descriptor.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -318,7 +318,7 @@ void CheckpointFolder::start_write(std::uint64_t step, nlohmann::json state, std
 void CheckpointFolder::wait() {
   if (!writing_.valid()) return;
   std::optional<multinode::Watchdog::Operation> inside;
-  if (watchdog_) inside.emplace(*watchdog_, "writing a checkpoint", multinode::Watchdog::nobody);
+  if (watchdog_) inside.emplace(*watchdog_, "writing a checkpoint", multinode::nobody);
   writing_.get();
 }
 

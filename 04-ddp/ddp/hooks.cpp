@@ -1,6 +1,6 @@
 #include "hooks.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 #include <algorithm>
 #include <bit>

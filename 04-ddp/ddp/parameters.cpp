@@ -1,6 +1,6 @@
 #include "parameters.hpp"
 
-#include <multinode/text.hpp>
+#include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>

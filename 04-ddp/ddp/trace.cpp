@@ -1,6 +1,6 @@
 #include "trace.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 #include <nlohmann/json.hpp>
 

@@ -3,7 +3,7 @@
 
 #include "device_perceptron.hpp"
 
-#include <multinode/device.hpp>
+#include <multinode/communicator/device.hpp>
 
 #include <cublas_v2.h>
 #include <cuda_bf16.h>

@@ -1,8 +1,8 @@
 #include "ddp/checkpoint.hpp"
 #include "idx_files.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/files.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 #include <testing/says.hpp>
 
 #include <gtest/gtest.h>

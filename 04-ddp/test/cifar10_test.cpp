@@ -1,7 +1,7 @@
 #include "data/cifar10.hpp"
 #include "cifar10_files.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 #include <testing/says.hpp>
 
 #include <gtest/gtest.h>

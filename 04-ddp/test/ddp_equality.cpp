@@ -39,8 +39,8 @@
 #include "ddp/sampler.hpp"
 #include "on_device.hpp"
 
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/world/program.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -160,7 +160,7 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
     return {std::move(all_reduce), model.parameters(), model.gradient_storage(), training.buckets};
   };
   ddp::Reducer<double> reducer = make();
-  connect(model, reducer);
+  use_reducer_storage(model, reducer);
   model.initialize(seed);
   if (communicator) ddp::broadcast_parameters(world, *communicator, model.parameters());
   for (std::size_t i = 0; i < model.parameters().size(); ++i)

@@ -5,7 +5,7 @@
 #include "ddp/philox.hpp"
 #include "model/device_perceptron.hpp"
 
-#include <multinode/device.hpp>
+#include <multinode/communicator/device.hpp>
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include "device_perceptron_checks.hpp"
 #include "host_device.hpp"
 
-#include <multinode/data_type.hpp>
+#include <multinode/communicator/data_type.hpp>
 
 namespace device_perceptron_test {
 

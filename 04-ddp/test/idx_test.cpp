@@ -2,7 +2,7 @@
 #include "data/fashion_mnist.hpp"
 #include "idx_files.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 #include <testing/says.hpp>
 
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 // data sets.
 #include "fashion_mnist_ways.hpp"
 
-#include <multinode/files.hpp>
+#include <multinode/base/files.hpp>
 
 #include <sys/mount.h>
 #include <sys/stat.h>

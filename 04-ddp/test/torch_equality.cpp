@@ -16,8 +16,8 @@
 #include "torch/device.hpp"
 #include "torch/distributed_data_parallel.hpp"
 
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/world/program.hpp>
 
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/transport/tcp/device.h>

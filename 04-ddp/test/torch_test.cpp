@@ -1,7 +1,7 @@
 #include "torch/device.hpp"
 #include "torch/resnet.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #include "trainer.hpp"
 #include "idx_files.hpp"
 
-#include <multinode/files.hpp>
+#include <multinode/base/files.hpp>
 
 #include <gtest/gtest.h>
 

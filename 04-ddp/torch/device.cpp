@@ -1,7 +1,7 @@
 #include "device.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/device.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/communicator/device.hpp>
 
 #include <algorithm>
 #include <thread>

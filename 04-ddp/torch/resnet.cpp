@@ -1,6 +1,6 @@
 #include "resnet.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 namespace model {
 namespace {

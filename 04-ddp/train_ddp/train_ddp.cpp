@@ -8,9 +8,9 @@
 #include "model/perceptron.hpp"
 #include "on_device.hpp"
 
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <nlohmann/json.hpp>
 

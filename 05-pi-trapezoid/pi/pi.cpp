@@ -4,13 +4,13 @@
 #include "trapezoid.hpp"
 #include "trapezoid_cuda.hpp"
 
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/seconds.hpp>
+#include <multinode/base/text.hpp>
 #include <multinode/communicator.hpp>
-#include <multinode/device.hpp>
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
-#include <multinode/seconds.hpp>
-#include <multinode/text.hpp>
+#include <multinode/communicator/device.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
 
@@ -181,7 +181,7 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
 
   std::vector<double> all_own_seconds, all_fastest, all_seconds;  // on rank 0
   const nlohmann::json result{own_seconds / options.trials, fastest, seconds / options.trials, last.answer, same};
-  same = world.digest("result", result.dump(), [&](const auto& ranks) {
+  same = world.combine_on_rank_0("result", result.dump(), [&](const auto& ranks) {
     bool all_same = true;
     for (const std::string& text : ranks) {
       const auto rank = nlohmann::json::parse(text);

@@ -1,7 +1,7 @@
 // trapezoid_cuda.cu: one thread block adds one block of the sum, one thread one lane of one run, as in kernel.hpp.
 #include "trapezoid_cuda.hpp"
 
-#include <multinode/device.hpp>
+#include <multinode/communicator/device.hpp>
 
 namespace trapezoid {
 namespace {

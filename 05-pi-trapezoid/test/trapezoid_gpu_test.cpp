@@ -2,7 +2,7 @@
 #include "recorded.hpp"
 #include "trapezoid_cuda.hpp"
 
-#include <multinode/device.hpp>
+#include <multinode/communicator/device.hpp>
 
 #include <gtest/gtest.h>
 

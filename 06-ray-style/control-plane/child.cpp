@@ -1,6 +1,6 @@
 #include "child.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -24,7 +24,7 @@ Descriptor move_up(const Descriptor& fd) {
 
 }  // namespace
 
-std::filesystem::path find_program(const std::filesystem::path& jobs, const std::string& name) {
+std::filesystem::path job_program(const std::filesystem::path& jobs, const std::string& name) {
   if (name.empty() || name.front() == '.' || name.find_first_of(std::string_view("/\0", 2)) != name.npos)
     throw StartError(127, "cannot start '" + name + "': a job is a program in the job folder, named without '/'");
   if (!std::filesystem::exists(jobs / name))

@@ -1,8 +1,8 @@
 // child.hpp: a process of a job, and what it writes.
 #pragma once
 
-#include <multinode/child_process.hpp>
-#include <multinode/descriptor.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/process/child_process.hpp>
 
 #include <sys/types.h>
 
@@ -18,7 +18,7 @@ namespace cluster {
 using multinode::StartError;
 
 // The file of a job's program: `name` in the job folder, never elsewhere. Throws StartError.
-std::filesystem::path find_program(const std::filesystem::path& jobs, const std::string& name);
+std::filesystem::path job_program(const std::filesystem::path& jobs, const std::string& name);
 
 // A running process under a job_keeper. For one thread.
 class Child {

@@ -7,13 +7,13 @@
 #include "state_folder.hpp"
 #include "tls.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
-#include <multinode/files.hpp>
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
-#include <multinode/signals.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/signals.hpp>
+#include <multinode/net/address.hpp>
+#include <multinode/world/report.hpp>
 
 #include <grpc/support/log.h>
 
@@ -255,7 +255,7 @@ int status(int argc, const char* const* argv) {
       }
       if (!late) continue;
       std::cerr << "cluster: " << status.nodes_size() << " of " << counted(wanted, "node") << " came within "
-                << multinode::detail::to_text(limit) << "\n";
+                << multinode::to_text(limit) << "\n";
       return multinode::exit_wrong;
     } catch (const std::exception&) {  // no head, or no address or key yet
       if (wanted == 0 || late) throw;

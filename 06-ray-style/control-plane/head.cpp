@@ -4,10 +4,10 @@
 #include "outbox.hpp"
 #include "tls.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
-#include <multinode/socket.hpp>
-#include <multinode/tcp_store.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/net/address.hpp>
+#include <multinode/net/socket.hpp>
+#include <multinode/store/tcp_store.hpp>
 
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
@@ -30,9 +30,9 @@ constexpr auto farewell = 2s;
 // Names are looked up once, here: later a name server that stalls would block the scheduler.
 std::string address_of(const std::string& host) {
   std::string error;
-  const auto found = multinode::detail::resolve({multinode::detail::listening_address(host), 0}, AI_PASSIVE, error);
+  const auto found = multinode::resolve({multinode::listening_address(host), 0}, AI_PASSIVE, error);
   if (!found) throw multinode::UsageError("--host: " + error);
-  return multinode::detail::number_text(found->ai_addr, found->ai_addrlen);
+  return multinode::number_text(found->ai_addr, found->ai_addrlen);
 }
 
 }  // namespace

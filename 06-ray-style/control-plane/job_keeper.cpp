@@ -5,12 +5,12 @@
 // process may run. At that time, or at the end of the pipe, which is also the node's death, everything is killed: the
 // program and all that it started, in whatever session. On descriptor 3 the keeper writes the program's process number,
 // or why it could not be started.
-#include <multinode/child_process.hpp>
-#include <multinode/signals.hpp>
+#include <multinode/base/signals.hpp>
+#include <multinode/process/child_process.hpp>
+#include <multinode/process/process_tree.hpp>
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,39 +18,20 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
+#include <optional>
 #include <string>
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-pid_t parent_of(const std::filesystem::path& process) {
-  std::string line;
-  std::getline(std::ifstream(process / "stat"), line);  // "17 (name) S 1 ..."
-  const std::size_t name_ends = line.rfind(") ");
-  return name_ends == line.npos ? 0 : static_cast<pid_t>(std::strtol(line.c_str() + name_ends + 4, nullptr, 10));
-}
-
-// Whatever has no parent any more becomes a child of this process (PR_SET_CHILD_SUBREAPER). So all are gone when there
-// are no children.
-void kill_all(pid_t program, int& status) {
-  for (;; usleep(1000)) {
-    for (const auto& entry : std::filesystem::directory_iterator("/proc"))
-      if (parent_of(entry.path()) == getpid()) kill(std::atoi(entry.path().filename().c_str()), SIGKILL);
-    int ended = 0;
-    pid_t pid = 0;
-    while ((pid = waitpid(-1, &ended, WNOHANG)) > 0)
-      if (pid == program) status = ended;
-    if (pid < 0) return;
-  }
-}
-
 // Returns the status of the program as waitpid() has it.
 int keep(pid_t program, const multinode::Signals& signals) {
-  int status = 0, ended = 0;
+  std::optional<int> status;
+  const auto reaped = [&](pid_t pid, int how) {
+    if (pid == program) status = how;
+  };
   Clock::time_point until = Clock::time_point::max();
   std::array<std::int64_t, 64> times{};
   while (true) {
@@ -60,11 +41,8 @@ int keep(pid_t program, const multinode::Signals& signals) {
          until == Clock::time_point::max() ? -1 : static_cast<int>(std::max<long>(left, 0)));
     while (const auto signal = signals.next())
       if (signal->ssi_signo == SIGTERM) kill(-program, SIGTERM);
-    for (pid_t pid = 0; (pid = waitpid(-1, &ended, WNOHANG)) > 0;)
-      if (pid == program) {
-        kill_all(program, status);
-        return ended;
-      }
+    multinode::reap_children(reaped);
+    if (status) break;
     if (entries[0].revents) {
       const ssize_t count = read(0, times.data(), sizeof times);
       if (count == 0) break;
@@ -73,8 +51,8 @@ int keep(pid_t program, const multinode::Signals& signals) {
     }
     if (Clock::now() >= until) break;
   }
-  kill_all(program, status);
-  return status;
+  for (; multinode::reap_children(reaped); usleep(1000)) multinode::kill_descendants();
+  return status.value_or(0);
 }
 
 }  // namespace
@@ -84,7 +62,7 @@ int main(int argc, char** argv) {
     std::cerr << "job_keeper: 'cluster' starts this program; start that one\n";
     return 2;
   }
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  multinode::adopt_orphans();
   fcntl(0, F_SETFL, O_NONBLOCK);
   const auto tell_node = [](const std::string& text) {
     (void)!write(3, text.data(), text.size());

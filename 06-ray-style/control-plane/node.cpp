@@ -7,11 +7,11 @@
 
 #include "control-plane/cluster.grpc.pb.h"
 
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
-#include <multinode/descriptor.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/descriptor.hpp>
 #include <multinode/launch.hpp>
-#include <multinode/socket.hpp>
+#include <multinode/net/address.hpp>
+#include <multinode/net/socket.hpp>
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -36,7 +36,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto patience = 500ms;          // from SIGTERM to SIGKILL
+constexpr auto kill_delay = 500ms;        // from SIGTERM to SIGKILL
 constexpr std::size_t most_waiting = 64;  // messages, with up to 64 KiB of output each
 
 std::string to_text(const Which& which) {
@@ -141,7 +141,7 @@ class Node {
   };
 
   std::runtime_error no_answer() const {
-    return std::runtime_error(name_ + " did not answer within " + multinode::detail::to_text(options_.timeout) +
+    return std::runtime_error(name_ + " did not answer within " + multinode::to_text(options_.timeout) +
                               ", or has another key; 'cluster start --head' starts one");
   }
 
@@ -199,8 +199,8 @@ class Node {
     if (!joined_ && status.error_code() == grpc::StatusCode::FAILED_PRECONDITION)
       throw multinode::UsageError(name_ + " refuses this node: " + status.error_message());
     if (!joined_ && expired) throw no_answer();
-    leave(name_ + " is gone: " +
-          (over ? status.error_message() : "no beat has come back for " + multinode::detail::to_text(lease)));
+    leave(name_ +
+          " is gone: " + (over ? status.error_message() : "no beat has come back for " + multinode::to_text(lease)));
   }
 
   void renew_leases() {
@@ -224,7 +224,7 @@ class Node {
       member.which.set_rank(start.first_rank() + local);
       FromNode message;
       try {
-        std::vector<std::string> command = {find_program(options_.jobs, start.program())};
+        std::vector<std::string> command = {job_program(options_.jobs, start.program())};
         command.insert(command.end(), start.arguments().begin(), start.arguments().end());
         member.process = std::make_unique<Child>(command, environment_of(start, local, options_.head.host),
                                                  options_.keeper, leased_until_);
@@ -251,7 +251,7 @@ class Node {
   static void stop(Member& member) {
     if (std::exchange(member.stopped, true)) return;
     member.process->terminate();
-    member.kill_at = Clock::now() + patience;
+    member.kill_at = Clock::now() + kill_delay;
   }
   // At once: the head may have started their successors.
   void kill_all() {

@@ -1,8 +1,8 @@
 // node.hpp: a node of a cluster: starts the processes of jobs as the head says, and reports how they end.
 #pragma once
 
-#include <multinode/endpoint.hpp>
-#include <multinode/signals.hpp>
+#include <multinode/base/signals.hpp>
+#include <multinode/launch/endpoint.hpp>
 
 #include <chrono>
 #include <filesystem>

@@ -1,7 +1,7 @@
 // records.hpp: what jobs wrote: a text file per job, which its readers follow.
 #pragma once
 
-#include <multinode/descriptor.hpp>
+#include <multinode/base/descriptor.hpp>
 
 #include <chrono>
 #include <condition_variable>

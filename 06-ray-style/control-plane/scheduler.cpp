@@ -1,7 +1,7 @@
 #include "scheduler.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/options.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/options.hpp>
 
 #include <fmt/format.h>
 
@@ -107,7 +107,7 @@ void Scheduler::hear(std::int64_t node, const FromNode& message) {
       fail(job, gang, ended.status() != 0 ? ended.status() : 1, who + ": " + ended.error(), false);
     else if (ended.status() != 0)
       fail(job, gang, ended.status(), who + " " + ending(ended.status()), !in_vain);
-    settle(found);
+    after_last_exit(found);
     schedule();
   }
 }
@@ -129,7 +129,7 @@ void Scheduler::lose(std::int64_t node, const std::string& why, std::chrono::mil
     gang.left -= lost;
     gang.earliest = std::max(gang.earliest, surroundings_.now() + lease);
     fail(job, gang, 1, what);
-    settle(at);
+    after_last_exit(at);
   }
   schedule();
 }
@@ -157,7 +157,7 @@ void Scheduler::stop(std::int64_t job) {
   Gang& gang = found->second;
   if (!gang.outcome) gang.outcome = Gang::Outcome{stopped, ""};
   if (gang.state == State::running) stop(job, gang);
-  settle(found);
+  after_last_exit(found);
   schedule();
 }
 
@@ -349,7 +349,7 @@ void Scheduler::stop(std::int64_t job, Gang& gang) {
 }
 
 // What follows when no process of the gang is left.
-void Scheduler::settle(Gangs::iterator found) {
+void Scheduler::after_last_exit(Gangs::iterator found) {
   auto& [job, gang] = *found;
   if (gang.left > 0) return;
   if (gang.state == State::running) gang.outcome = Gang::Outcome{0, ""};

@@ -107,7 +107,7 @@ class Scheduler {
   void end(Gang& gang, Member& member);
   void fail(std::int64_t job, Gang& gang, int status, const std::string& what, bool again = true);
   void stop(std::int64_t job, Gang& gang);
-  void settle(Gangs::iterator gang);
+  void after_last_exit(Gangs::iterator gang);
   void finish(Gangs::iterator gang);
   void wait(std::int64_t job, Gang& gang, const std::string& why);
   void say(std::int64_t job, const std::string& what);

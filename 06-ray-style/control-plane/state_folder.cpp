@@ -1,6 +1,6 @@
 #include "state_folder.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 #include <fcntl.h>
 #include <sys/file.h>

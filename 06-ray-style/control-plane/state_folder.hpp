@@ -1,8 +1,8 @@
 // state_folder.hpp: the folder in which the head, the nodes and the clients of a user find each other: --state DIR.
 #pragma once
 
-#include <multinode/descriptor.hpp>
-#include <multinode/endpoint.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/launch/endpoint.hpp>
 
 #include <filesystem>
 #include <string>

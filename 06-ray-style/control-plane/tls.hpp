@@ -1,7 +1,7 @@
 // tls.hpp: TLS with one key for the whole cluster, in place of certificates that somebody would have to sign.
 #pragma once
 
-#include <multinode/endpoint.hpp>
+#include <multinode/launch/endpoint.hpp>
 
 #include <memory>
 #include <string>

@@ -60,10 +60,10 @@ TEST_F(Processes, OnlyWhatIsInTheJobFolderIsFound) {
   write("good", "");
   fs::create_symlink("/bin/true", folder_ / "link");  // allowed: its owner put it there
   fs::create_symlink("/nowhere", folder_ / "dangling");
-  EXPECT_EQ(cluster::find_program(folder_.path(), "good"), folder_ / "good");
-  EXPECT_EQ(cluster::find_program(folder_.path(), "link"), folder_ / "link");
+  EXPECT_EQ(cluster::job_program(folder_.path(), "good"), folder_ / "good");
+  EXPECT_EQ(cluster::job_program(folder_.path(), "link"), folder_ / "link");
   const auto refusal = [&](const std::string& name) {
-    return error_text<StartError>([&] { cluster::find_program(folder_.path(), name); });
+    return error_text<StartError>([&] { cluster::job_program(folder_.path(), name); });
   };
   for (const char* name : {"absent", "dangling"})
     EXPECT_SAYS(refusal(name), "is not in the job folder " + folder_.path().string());

@@ -1,8 +1,8 @@
 // The commands of `cluster`, as a user types them.
 #include "local_cluster.hpp"
 
-#include <multinode/endpoint.hpp>
-#include <multinode/tcp_store.hpp>
+#include <multinode/launch/endpoint.hpp>
+#include <multinode/store/tcp_store.hpp>
 
 #include <gtest/gtest.h>
 

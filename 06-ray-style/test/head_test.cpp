@@ -1,7 +1,7 @@
 #include "control-plane/scheduler.hpp"
 #include "test/head_fixture.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 #include <gtest/gtest.h>
 

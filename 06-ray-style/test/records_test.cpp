@@ -1,7 +1,7 @@
 #include "control-plane/records.hpp"
 #include "control-plane/log.hpp"
 
-#include <multinode/descriptor.hpp>
+#include <multinode/base/descriptor.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 

@@ -1,8 +1,8 @@
 #include "control-plane/scheduler.hpp"
 #include "test/head_fixture.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/median.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/median.hpp>
 
 #include <gtest/gtest.h>
 

@@ -2,9 +2,9 @@
 #include "control-plane/state_folder.hpp"
 #include "test/head_fixture.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/descriptor.hpp>
-#include <multinode/socket.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/net/socket.hpp>
 
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class SecurityTest : public HeadTest {
  protected:
   // Sends all of it, or until the head closes the connection.
   void send_bytes(const std::string& bytes) const {
-    using multinode::detail::TcpClient;
+    using multinode::TcpClient;
     try {
       TcpClient client({"127.0.0.1", head->port()}, patience, [](TcpClient&, auto) {});
       multinode::Deadline deadline(patience);

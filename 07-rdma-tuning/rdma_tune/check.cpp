@@ -3,10 +3,10 @@
 #include "choice.hpp"
 #include "options.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/descriptor.hpp>
-#include <multinode/files.hpp>
-#include <multinode/report.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>

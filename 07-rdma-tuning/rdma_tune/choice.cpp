@@ -2,8 +2,8 @@
 
 #include "simulate.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/text.hpp>
 
 #include <arpa/inet.h>
 

@@ -3,10 +3,10 @@
 #include "options.hpp"
 #include "table.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/program.hpp>
-#include <multinode/report.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,7 @@
 #include "counters.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/files.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 
 #include <algorithm>
 #include <array>

@@ -3,8 +3,8 @@
 #include "options.hpp"
 #include "simulate.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/net/address.hpp>
 
 #include <unistd.h>
 
@@ -60,7 +60,7 @@ int run_exec(int argc, const char* const* argv) {
                      (kept.empty() ? "" : "; was set before:" + kept) + "\n";
   }
   if (choice.has_rdma() && !sockets)
-    if (const std::string guilty = blame(system, choice, version, variables); !guilty.empty())
+    if (const std::string guilty = conflicting_variables(system, choice, version, variables); !guilty.empty())
       std::cerr << node + "warning: " + guilty + "\n";
 
   execvp(dashes[1], const_cast<char* const*>(dashes + 1));

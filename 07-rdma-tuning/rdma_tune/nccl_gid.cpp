@@ -1,6 +1,6 @@
 #include "nccl_gid.hpp"
 
-#include <multinode/text.hpp>
+#include <multinode/base/text.hpp>
 
 #include <arpa/inet.h>
 #include <pwd.h>
@@ -90,9 +90,9 @@ struct Version {
 };
 
 // NCCL's walk over a GID table: is the next slot better than the one taken so far? Empty slots take part as `::`.
-class Walk {
+class GidSearch {
  public:
-  Walk(const Port& port, NcclVersion version, const Environment& variables)
+  GidSearch(const Port& port, NcclVersion version, const Environment& variables)
       : port_(port),
         tolerates_einval_(version >= NcclVersion{2, 26, 2}),
         initializes_candidate_(version >= NcclVersion{2, 26, 2}),
@@ -187,7 +187,7 @@ constexpr NcclVersion automatic{2, 21, 0};
 NcclGid of_ethernet(const Port& port, NcclVersion version, const Environment& variables) {
   const bool is_automatic = version >= automatic;
   const int index = number_of(variables, "NCCL_IB_GID_INDEX", is_automatic ? -1 : 0);
-  if (index < 0 && is_automatic) return queried(port, Walk(port, version, variables).run());
+  if (index < 0 && is_automatic) return queried(port, GidSearch(port, version, variables).run());
   const bool is_set = !text_of(variables, "NCCL_IB_GID_INDEX").empty();
   return queried(port, {{index}, "", is_set ? "NCCL_IB_GID_INDEX" : "the default before 2.21"});
 }

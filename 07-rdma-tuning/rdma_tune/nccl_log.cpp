@@ -1,6 +1,6 @@
 #include "nccl_log.hpp"
 
-#include <multinode/text.hpp>
+#include <multinode/base/text.hpp>
 
 #include <nlohmann/json.hpp>
 

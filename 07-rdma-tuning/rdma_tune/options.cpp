@@ -1,6 +1,6 @@
 #include "options.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 #include <regex>
 
 namespace rdma {

@@ -3,8 +3,8 @@
 
 #include "choice.hpp"
 
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
 
 #include <string>
 

@@ -7,8 +7,8 @@
 #include "rdma_tune/table.hpp"
 #include "rdma_tune/verify.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/text.hpp>
 
 #include <iostream>
 #include <string>

@@ -2,9 +2,9 @@
 
 #include "options.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/report.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/world/report.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -57,7 +57,8 @@ Comparison compare_with_nccl(const System& system, const Choice& choice, NcclVer
   return result;
 }
 
-std::string blame(const System& system, const Choice& choice, NcclVersion version, const Environment& variables) {
+std::string conflicting_variables(const System& system, const Choice& choice, NcclVersion version,
+                                  const Environment& variables) {
   if (compare_with_nccl(system, choice, version, variables).same) return "";
   std::vector<std::string> set, guilty;
   Environment without = variables;
@@ -124,7 +125,7 @@ int run_simulate(int argc, const char* const* argv) {
     std::cout << "NCCL " + version.text() + " does not use RDMA: " + compared.node.reason + "\n";
   if (!compared.rows.empty()) table.print(std::cout);
   if (compared.same) return multinode::exit_right;
-  if (const std::string guilty = blame(system, choice, version, variables); !guilty.empty())
+  if (const std::string guilty = conflicting_variables(system, choice, version, variables); !guilty.empty())
     warnings.push_back(guilty);
   else
     warnings.push_back("NCCL " + version.text() +

@@ -26,8 +26,8 @@ Comparison compare_with_nccl(const System& system, const Choice& choice, NcclVer
                              const multinode::Environment& variables);
 
 // In plain words, a line each: the variables that make NCCL differ from rdma_tune; "" for none that are set.
-std::string blame(const System& system, const Choice& choice, NcclVersion version,
-                  const multinode::Environment& variables);
+std::string conflicting_variables(const System& system, const Choice& choice, NcclVersion version,
+                                  const multinode::Environment& variables);
 
 // rdma_tune simulate --nccl VERSION
 int run_simulate(int argc, const char* const* argv);

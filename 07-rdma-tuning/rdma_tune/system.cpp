@@ -1,9 +1,9 @@
 #include "system.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
-#include <multinode/descriptor.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/net/address.hpp>
 
 #include <arpa/inet.h>
 #include <dirent.h>

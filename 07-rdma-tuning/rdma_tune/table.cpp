@@ -2,10 +2,10 @@
 
 #include "options.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
-#include <multinode/report.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/net/address.hpp>
+#include <multinode/world/report.hpp>
 
 #include <nlohmann/json.hpp>
 

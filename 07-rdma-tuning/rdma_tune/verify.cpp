@@ -3,12 +3,12 @@
 #include "choice.hpp"
 #include "options.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/child_process.hpp>
-#include <multinode/descriptor.hpp>
-#include <multinode/report.hpp>
-#include <multinode/signals.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/base/signals.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/process/child_process.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>

@@ -2,7 +2,7 @@
 
 #include "tree.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>

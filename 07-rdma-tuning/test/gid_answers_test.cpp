@@ -10,8 +10,8 @@
 #include "rdma_tune/options.hpp"
 #include "tree.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/text.hpp>
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

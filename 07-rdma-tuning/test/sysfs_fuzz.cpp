@@ -7,7 +7,7 @@
 #include "rdma_tune/system.hpp"
 #include "rdma_tune/table.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
 
 #include <nlohmann/json.hpp>
 

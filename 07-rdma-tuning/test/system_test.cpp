@@ -2,8 +2,8 @@
 
 #include "tree.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/text.hpp>
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,12 +1,12 @@
 // What `rdma_tune verify` makes of counters. No RDMA device made them: the sysfs trees are written here, in the form
 // of the drivers' own, and the command whose traffic is judged is a stand-in, a shell that writes new numbers into
-// them. A real (soft-RoCE) device is what ci/lab/soft-roce tests it with.
+// them. A real (soft-RoCE) device is what ci/test-cluster/soft-roce tests it with.
 #include "rdma_tune/verify.hpp"
 
 #include "tree.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/text.hpp>
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>

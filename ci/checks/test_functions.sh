@@ -28,21 +28,23 @@ finish() { # what the test needs, command ...: at EXIT; runs it. A skip is wrong
   [[ $status != 77 || ${MULTINODE_REQUIRED:-} != *"$1"* ]] || wrong "skipped, and MULTINODE_REQUIRED has $1"
   exit "$status"
 }
-in_lab() { # folder of this test, hosts|slurm, arguments ...: ci/lab's hosts or slurm, with the stand-ins; all of it ends when this test does
-  local lab status=0
-  lab=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../lab")
-  lab_folder=$1 lab_process=
+# folder of this test, hosts|slurm, arguments ...: ci/test-cluster's hosts or slurm, with the stand-ins; all of it ends
+# when this test does
+on_test_cluster() {
+  local cluster status=0
+  cluster=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../test-cluster")
+  cluster_folder=$1 cluster_process=
   # shellcheck disable=SC2317 # the trap runs it
-  end_lab() {
-    [[ -z $lab_process ]] || { kill "$lab_process" && wait "$lab_process"; } 2>/dev/null || true
-    rm -rf "$lab_folder"
+  end_cluster() {
+    [[ -z $cluster_process ]] || { kill "$cluster_process" && wait "$cluster_process"; } 2>/dev/null || true
+    rm -rf "$cluster_folder"
   }
-  trap 'finish hosts end_lab' EXIT
+  trap 'finish hosts end_cluster' EXIT
   trap 'exit 143' TERM INT HUP
   mkdir "$1/storage"
-  PATH=$lab/stand-ins:$PATH STAND_IN_STORAGE=$1/storage bash "$lab/$2" "${@:3}" &
-  lab_process=$!
-  wait "$lab_process" || status=$?
-  lab_process=
+  PATH=$cluster/stand-ins:$PATH STAND_IN_STORAGE=$1/storage bash "$cluster/$2" "${@:3}" &
+  cluster_process=$!
+  wait "$cluster_process" || status=$?
+  cluster_process=
   exit "$status"
 }

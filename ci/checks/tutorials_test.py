@@ -8,7 +8,7 @@ column "here" every `...` is a command; those behind "on a cluster:" are checked
   not run        and why                         –               there is nothing to run
 and says who runs the commands, in the repository's root after `source build/release/env.sh`, with BUILD set:
   run here[, exit status N]            this test
-  run on two hosts[ with torchrun]     this test with --hosts, on node0 of two test hosts (ci/lab/hosts)
+  run on two hosts[ with torchrun]     this test with --hosts, on node0 of two test hosts (ci/test-cluster/hosts)
   run on two hosts[ with torchrun], beside ID    the same, on node1, at the same time as row ID on node0
   run on both hosts[ with torchrun]    the same, the same command on both hosts at the same time
   run in a job                         this test with --hosts: the commands behind "on a cluster:", in a job of two
@@ -163,7 +163,7 @@ class Checker:
             if row["kind"] is None:
                 yield f"{row['id']}: '{row['tested']}' begins with none of run, real, stand-in, not run, –"
             for name in re.findall("`([^`]+)`", row["tested"]):
-                known = any((self.root / folder / name).exists() for folder in ("ci/lab/stand-ins", "ci/lab", "common"))
+                known = any((self.root / folder / name).exists() for folder in ("ci/test-cluster/stand-ins", "ci/test-cluster", "common"))
                 if not known and not self.is_test(name):
                     yield f"{row['id']}: there is no test or stand-in '{name}'"
             if row["runs"] and not row["commands"] or row["in_job"] and not row["cluster"]:
@@ -234,7 +234,7 @@ def on_hosts(root, build, more, commands, folder, env=None):
     """Runs lines of shell with two test hosts; what lines that begin with WRONG say."""
     (folder / "all.sh").write_text("\n".join(commands) + "\n")
     shared = [word for one in (build, folder, *more) if one for word in ("--share", one)]
-    done = subprocess.run(["bash", "ci/lab/hosts", "with", "2", *shared, *(["--here"] if env else []), "--",
+    done = subprocess.run(["bash", "ci/test-cluster/hosts", "with", "2", *shared, *(["--here"] if env else []), "--",
                            "bash", folder / "all.sh"],
                           cwd=root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     print(done.stdout + done.stderr, end="")
@@ -256,7 +256,7 @@ def run_on_hosts(rows, root, build, torch):
                          row if "both" in row["runs"] else None)
             path = f"export PATH={torch}/bin:$PATH" if "torchrun" in row["tested"] else ":"
             if row["kind"] == "on a stand-in":
-                path = "export PATH=$PWD/ci/lab/stand-ins:$PATH"
+                path = "export PATH=$PWD/ci/test-cluster/stand-ins:$PATH"
             for node, commands in ((0, row["commands"]), (1, other["commands"] if other else ["true"])):
                 (folder / f"{file}.{node}").write_text(script(root, [path, *commands]))
             names = row["id"] + (f" and {other['id']}" if other and other is not row else "")
@@ -283,7 +283,7 @@ def run_in_jobs(rows, root, build):
                       f"--commandline 'bash {folder}/{file} # bcprun' >{folder}/log 2>&1 || status=$?",
                       f"if ((status != {row['status']})); then",
                       f"echo \"WRONG: {row['id']}: exit status $status\"; cat {folder}/log; fi"]
-        env = dict(os.environ, PATH=f"{root}/ci/lab/stand-ins:{os.environ['PATH']}",
+        env = dict(os.environ, PATH=f"{root}/ci/test-cluster/stand-ins:{os.environ['PATH']}",
                    STAND_IN_STORAGE=str(folder / "storage"))
         return on_hosts(root, build, [], lines, folder, env)
 

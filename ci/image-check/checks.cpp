@@ -2,9 +2,9 @@
 
 #include "statistics.hpp"
 
-#include <multinode/device.hpp>
-#include <multinode/options.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/communicator/device.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -203,8 +203,7 @@ std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster
       return "the examples are built without Gloo";
     if (std::string error = "no GPU"; need == Need::gpu && multinode::device_count(&error) == 0) return error;
     if (need == Need::rdma && !rdma_device()) return "no RDMA device";
-    if (need == Need::dcgmi && find_program("dcgmi").empty())
-      return "no dcgmi on the PATH: NVIDIA's DCGM is not installed";
+    if (need == Need::dcgmi && !is_installed("dcgmi")) return "no dcgmi on the PATH: NVIDIA's DCGM is not installed";
     if (need == Need::images && !std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
       return "no images in /usr/share/datasets/fashion-mnist: install dataset-fashion-mnist";
     if (need == Need::three_nodes && cluster.nodes.size() < 3) return "less than three nodes";

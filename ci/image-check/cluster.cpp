@@ -1,12 +1,13 @@
 #include "cluster.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/device.hpp>
-#include <multinode/host_list.hpp>
-#include <multinode/limits.hpp>
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/communicator/device.hpp>
+#include <multinode/launch/host_list.hpp>
+#include <multinode/net/address.hpp>
+#include <multinode/node/limits.hpp>
+#include <multinode/process/child_process.hpp>
 
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -49,12 +50,13 @@ std::string a_port() {  // below those that the kernel gives to clients
 
 }  // namespace
 
-std::string find_program(const std::string& name) {
-  if (name.find('/') != std::string::npos) return access(name.c_str(), X_OK) == 0 ? name : "";
-  std::istringstream path(variable("PATH"));
-  for (std::string folder; std::getline(path, folder, ':');)
-    if (const auto file = folder + "/" + name; access(file.c_str(), X_OK) == 0) return file;
-  return "";
+bool is_installed(const std::string& program) {
+  try {
+    multinode::find_program(program, variable("PATH"));
+    return true;
+  } catch (const multinode::StartError&) {
+    return false;
+  }
 }
 
 Variables small_machine() {
@@ -114,16 +116,16 @@ Cluster find_cluster(const ClusterOptions& options) {
   auto& program = cluster.launcher_words.front();
   if (program == "auto") {
     const bool mpi = std::filesystem::exists(cluster.examples / "03-message-passing/message_passing_mpi");
-    if (!variable("SLURM_JOB_ID").empty() && !find_program("srun").empty())
+    if (!variable("SLURM_JOB_ID").empty() && is_installed("srun"))
       program = "srun";
     else
-      program = mpi && !find_program("mpirun").empty() ? "mpirun" : "mnrun";
+      program = mpi && is_installed("mpirun") ? "mpirun" : "mnrun";
   }
   cluster.launcher = kind_of_launcher(program);
   if (cluster.launcher == "mnrun") {
     if (!std::filesystem::exists(cluster.examples / "01-environment/mnrun"))
       throw UsageError("--launcher: no 01-environment/mnrun in " + cluster.examples.string());
-  } else if (find_program(program).empty()) {
+  } else if (!is_installed(program)) {
     throw UsageError("--launcher: no " + program + " on the PATH: install it, or take --launcher mnrun");
   }
   if (cluster.launcher == "mpirun" && !cluster.local) {

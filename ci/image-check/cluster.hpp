@@ -43,8 +43,8 @@ Command read_launcher(const std::string& text);
 // Throws multinode::UsageError, naming what is missing and what to do.
 Cluster find_cluster(const ClusterOptions& options);
 
-// On the PATH or a path; "" where it is not.
-std::string find_program(const std::string& name);
+// On the PATH, or at this path.
+bool is_installed(const std::string& program);
 
 // What programs need on small machines, in containers and as root; for all that is started. It changes nothing that the
 // user has set, and nothing that an image has to show by itself.

@@ -3,11 +3,11 @@
 #include "machine.hpp"
 #include "statistics.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/files.hpp>
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
 #include <boost/program_options.hpp>
@@ -294,7 +294,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
     results.comparisons.push_back(comparison);
     CheckResult result{.check = name_of(key), .title = "is as good as it was"};
     const std::string& found = comparison.verdict;
-    result.status = found == "worse" ? Status::fail : found == "blind" ? Status::skip : Status::pass;
+    result.status = found == "worse" ? Status::fail : found == "no evidence" ? Status::skip : Status::pass;
     const auto of_b = std::ranges::find(b.checks, check_of.at(key), &CheckResult::check);
     if (of_b != b.checks.end()) result.command = of_b->command;
     result.reason = explain(comparison);
@@ -303,7 +303,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
       result.findings = {{"speed", result.check + ": " + result.reason, key.node}};
       result.reason.clear();
     } else {
-      if (found == "blind") result.reason = "no evidence: " + result.reason;
+      if (found == "no evidence") result.reason = "no evidence: " + result.reason;
       if (found == "better") result.reason = "unexplained gain: " + result.reason;
       if (found == "flaky") result.reason = "suspect, and not again: " + result.reason;
       out << found << "  " << result.check << ": " << result.reason << "\n";

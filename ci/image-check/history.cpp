@@ -2,8 +2,8 @@
 
 #include "statistics.hpp"
 
-#include <multinode/files.hpp>
-#include <multinode/options.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/base/options.hpp>
 
 #include <nlohmann/json.hpp>
 

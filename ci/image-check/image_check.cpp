@@ -8,11 +8,11 @@
 #include "self_test.hpp"
 #include "statistics.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/host_list.hpp>
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/launch/host_list.hpp>
 
 #include <fmt/core.h>
 

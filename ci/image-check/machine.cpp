@@ -1,6 +1,6 @@
 #include "machine.hpp"
 
-#include <multinode/text.hpp>
+#include <multinode/base/text.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -56,7 +56,7 @@ void describe_machine(Head& head, const Cluster& cluster, const std::filesystem:
   // Debian's and Ubuntu's packages, or Red Hat's.
   const auto packages = folder / "packages.txt";
   std::filesystem::remove(packages);
-  const Command ask = find_program("dpkg-query").empty()
+  const Command ask = !is_installed("dpkg-query")
                           ? Command{"rpm", "-qa", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"}
                           : Command{"dpkg-query", "-W", "-f", "${db:Status-Abbrev}${binary:Package} ${Version}\n"};
   Processes(std::vector<Command>{ask}, {}, packages, std::chrono::seconds(20)).end();

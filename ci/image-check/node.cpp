@@ -3,11 +3,11 @@
 #include "process.hpp"
 #include "prometheus.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/net/address.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>

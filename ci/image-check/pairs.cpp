@@ -1,11 +1,11 @@
 #include "pairs.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/device.hpp>
-#include <multinode/files.hpp>
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/communicator/device.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,7 @@
 #include "process.hpp"
 
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/process/process_tree.hpp>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -39,31 +40,6 @@ std::string quoted(const std::string& word) {
 constexpr std::chrono::seconds helpers_end{1};   // a launcher's helpers have a moment to end by themselves
 constexpr std::chrono::seconds keeper_works{5};  // even on a busy machine
 
-// Processes whose ancestor this one is, by /proc.
-std::vector<pid_t> descendants() {
-  std::multimap<pid_t, pid_t> children;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "stat");
-    std::string text;
-    std::getline(file, text);
-    const auto behind_name = text.rfind(')');
-    if (behind_name == std::string::npos || behind_name + 4 > text.size()) continue;
-    if (text[behind_name + 2] == 'Z') continue;  // ended, and not yet waited for
-    children.emplace(static_cast<pid_t>(std::atoi(text.c_str() + behind_name + 4)),
-                     static_cast<pid_t>(std::stoi(name)));
-  }
-  std::vector<pid_t> found{getpid()};
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const auto [begin, end] = children.equal_range(found[i]);
-    for (auto child = begin; child != end; ++child) found.push_back(child->second);
-  }
-  found.erase(found.begin());
-  return found;
-}
-
 [[noreturn]] void execute(const Command& command, const Variables& variables, int log) {
   sigset_t none;
   sigemptyset(&none);
@@ -84,13 +60,13 @@ std::vector<pid_t> descendants() {
 }
 
 Outcome keep(const std::vector<Command>& commands, const Variables& variables, int log, multinode::Deadline deadline,
-             Patience patience, pid_t parent) {
+             KillDelays kill_delays, pid_t parent) {
   ::signal(SIGCHLD, SIG_DFL);  // where it is ignored, the kernel keeps no exit status
   sigset_t wanted;
   sigemptyset(&wanted);
   for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&wanted, signal);
   sigprocmask(SIG_SETMASK, &wanted, nullptr);
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  multinode::adopt_orphans();
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   Outcome outcome;
   if (getppid() != parent) return {.exit_status = 128 + SIGTERM};
@@ -104,10 +80,10 @@ Outcome keep(const std::vector<Command>& commands, const Variables& variables, i
   }
   bool killing = false;  // SIGTERM was sent, and `deadline` is that of SIGKILL
   while (!running.empty()) {
-    int status = 0;
-    for (pid_t ended = 0; (ended = waitpid(-1, &status, WNOHANG)) > 0;)
+    multinode::reap_children([&](pid_t ended, int status) {
       if (running.erase(ended) == 1 && outcome.exit_status == 0)
         outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    });
     if (running.empty()) break;
     if (killing && deadline.passed()) break;
     const auto left = std::max(deadline.left(), milliseconds(1));
@@ -117,27 +93,20 @@ Outcome keep(const std::vector<Command>& commands, const Variables& variables, i
     if (!killing && (stop || deadline.passed())) {
       outcome.timed_out = !stop;
       killing = true;
-      deadline = multinode::Deadline(patience.terminated);
+      deadline = multinode::Deadline(kill_delays.terminated);
       for (const pid_t child : running) kill(child, SIGTERM), kill(child, SIGCONT);
     }
   }
   const auto kill_at = Clock::now() + (killing ? milliseconds(0) : milliseconds(helpers_end));
   std::set<pid_t> counted;
-  for (;;) {
-    int status = 0;
-    pid_t ended = 0;
-    while ((ended = waitpid(-1, &status, WNOHANG)) > 0) {
-    }
-    if (ended < 0 && errno == ECHILD) break;
-    const auto left = descendants();
-    if (Clock::now() >= kill_at)
-      for (const pid_t process : left)
-        if (kill(process, SIGKILL) == 0 && !killing && counted.insert(process).second) ++outcome.left_over;
-    if (Clock::now() >= kill_at + patience.killed) {
-      outcome.stuck = static_cast<int>(left.size());
+  for (; multinode::reap_children(); usleep(10'000)) {
+    if (Clock::now() < kill_at) continue;
+    for (const pid_t process : multinode::kill_descendants())
+      if (!killing && counted.insert(process).second) ++outcome.left_over;
+    if (Clock::now() >= kill_at + kill_delays.killed) {
+      outcome.stuck = static_cast<int>(multinode::descendants().size());
       break;
     }
-    usleep(10'000);
   }
   if (killing && outcome.exit_status == 0) outcome.exit_status = 128 + SIGTERM;
   return outcome;
@@ -171,15 +140,16 @@ std::string MemoryFile::text() const {
 }
 
 Processes::Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
-                     milliseconds deadline, Patience patience)
-    : started_(Clock::now()), latest_(deadline + patience.terminated + patience.killed + helpers_end + keeper_works) {
+                     milliseconds deadline, KillDelays kill_delays)
+    : started_(Clock::now()),
+      latest_(deadline + kill_delays.terminated + kill_delays.killed + helpers_end + keeper_works) {
   const multinode::Descriptor output(open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!output) throw std::system_error(errno, std::generic_category(), "cannot write to " + log.string());
   auto [from, to] = multinode::make_pipe();
   const pid_t parent = getpid();
   keeper_ = multinode::check_errno(fork(), "fork");
   if (keeper_ == 0) {
-    const Outcome outcome = keep(commands, variables, output.get(), multinode::Deadline(deadline), patience, parent);
+    const Outcome outcome = keep(commands, variables, output.get(), multinode::Deadline(deadline), kill_delays, parent);
     const bool written = write(to.get(), &outcome, sizeof outcome) == sizeof outcome;
     _exit(written ? 0 : 1);
   }
@@ -189,7 +159,7 @@ Processes::Processes(const std::vector<Command>& commands, const Variables& vari
 Processes::~Processes() {
   if (outcome_) return;
   stop();
-  wait(Patience().terminated + Patience().killed + helpers_end + keeper_works);
+  wait(KillDelays().terminated + KillDelays().killed + helpers_end + keeper_works);
 }
 
 std::optional<Outcome> Processes::wait(milliseconds at_most) {

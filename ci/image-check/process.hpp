@@ -1,8 +1,8 @@
 // process.hpp: commands that leave nothing behind.
 #pragma once
 
-#include <multinode/deadline.hpp>
-#include <multinode/descriptor.hpp>
+#include <multinode/base/deadline.hpp>
+#include <multinode/base/descriptor.hpp>
 
 #include <sys/types.h>
 
@@ -32,7 +32,7 @@ struct Outcome {
 };
 
 // After the deadline: how long the commands may take to end after SIGTERM, and then all processes after SIGKILL.
-struct Patience {
+struct KillDelays {
   std::chrono::milliseconds terminated{5000}, killed{5000};
 };
 
@@ -55,10 +55,11 @@ class Processes {
  public:
   // Output of all, both streams, goes to the end of `log`. Throws std::system_error.
   Processes(const std::vector<Command>& commands, const Variables& variables, const std::filesystem::path& log,
-            std::chrono::milliseconds deadline, Patience patience = {});
+            std::chrono::milliseconds deadline, KillDelays kill_delays = {});
   ~Processes();
 
-  // Waits at most so long; nothing: it still runs. An outcome comes soon after `deadline` and `patience` at the latest.
+  // Waits at most so long; nothing: it still runs. An outcome comes soon after `deadline` and `kill_delays` at the
+  // latest.
   std::optional<Outcome> wait(std::chrono::milliseconds at_most);
   Outcome end();  // waits for it
   void stop();    // as at the deadline; wait() tells when it is done

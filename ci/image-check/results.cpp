@@ -1,7 +1,7 @@
 #include "results.hpp"
 
-#include <multinode/options.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>

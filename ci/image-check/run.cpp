@@ -2,13 +2,13 @@
 
 #include "machine.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/host_list.hpp>
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
-#include <multinode/signals.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/signals.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/launch/host_list.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/chrono.h>
 

@@ -4,10 +4,10 @@
 #include "run.hpp"
 #include "statistics.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/options.hpp>
 #include <multinode/launch.hpp>
-#include <multinode/options.hpp>
+#include <multinode/net/address.hpp>
 
 #include <nlohmann/json.hpp>
 

@@ -2,8 +2,8 @@
 
 #include "checks_json.hpp"
 
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
 
 #include <nlohmann/json.hpp>
 

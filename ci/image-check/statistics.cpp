@@ -1,6 +1,6 @@
 #include "statistics.hpp"
 
-#include <multinode/options.hpp>
+#include <multinode/base/options.hpp>
 
 #include <boost/math/distributions/students_t.hpp>
 
@@ -26,7 +26,9 @@ double step(const std::string& better, std::span<const double> a, std::span<cons
   return better == "less" ? change : -change;
 }
 
-bool is_blind(const Comparison& comparison) { return as_share(comparison.visible, comparison.better) > least_evidence; }
+bool sees_too_little(const Comparison& comparison) {
+  return as_share(comparison.visible, comparison.better) > least_evidence;
+}
 
 double squares(const std::vector<double>& values, double about) {
   double sum = 0;
@@ -98,8 +100,8 @@ Comparison compare_metric(const MetricKey& key, const Measured& b, const Session
   Comparison found{key.metric, key.band_bytes, b.unit, b.better,     key.node, std::move(values), b.values, {},
                    {},         noise.limit,    "same", noise.visible};
   const double worse = step(b.better, found.a, b.values);
-  if (is_blind(found) && worse <= noise.visible)
-    found.verdict = "blind";
+  if (sees_too_little(found) && worse <= noise.visible)
+    found.verdict = "no evidence";
   else if (worse > noise.limit / 2)
     found.verdict = "worse";
   else if (-worse > std::max(noise.limit, std::log1p(flagged_gain)))
@@ -118,7 +120,7 @@ void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<do
   bool worse = step(comparison.better, reference, comparison.again_b) > comparison.limit;
   for (const double one : comparison.again_b)
     worse = worse && step(comparison.better, reference, std::span(&one, 1)) > comparison.limit / 2;
-  comparison.verdict = worse ? "worse" : is_blind(comparison) ? "blind" : "flaky";
+  comparison.verdict = worse ? "worse" : sees_too_little(comparison) ? "no evidence" : "flaky";
 }
 
 double as_share(double logarithm, const std::string& better) {

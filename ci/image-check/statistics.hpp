@@ -3,7 +3,7 @@
 
 #include "results.hpp"
 
-#include <multinode/median.hpp>
+#include <multinode/base/median.hpp>
 
 #include <compare>
 #include <map>
@@ -50,14 +50,14 @@ inline constexpr double unseen = 100;
 Noise noise_of(const Sessions& sessions, std::size_t metrics, bool in_turn);
 
 // Compares `b` with the baseline, without fresh launches: same, worse (a suspect: beyond half of the limit), better, or
-// blind: the metric cannot see a loss of 30 %, and the loss is not larger than what it can see. `metrics` is the number
-// of metrics that are compared.
+// no evidence: the metric cannot see a loss of 30 %, and the loss is not larger than what it can see. `metrics` is the
+// number of metrics that are compared.
 Comparison compare_metric(const MetricKey& key, const Measured& b, const Sessions& a, std::size_t metrics,
                           bool in_turn = false);
 
 // Judges a suspect by fresh launches of A and B, taken in turn; without those of A the baseline stands. It is worse if
 // the median of B is beyond the limit and each value of B is beyond half of it, or if B has fewer than fresh_launches
-// values: it failed or did not end. Else it was flaky, or is blind.
+// values: it failed or did not end. Else it was flaky, or there is no evidence.
 void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b);
 
 // The values of A and B that the verdict is about: those of the fresh launches, if there are any.

@@ -10,6 +10,10 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # The files of a target are compiled as one, because their common headers and templates take most of the time.
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "OFF: compile file by file, for short builds after each edit")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
+# CMake marks a path that it will remove at installation with an empty element, which stands for the current folder: a
+# library loaded by name would also be looked for there. So programs keep their paths: relative ones into the build.
+set(CMAKE_SKIP_INSTALL_RPATH ON)
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 find_program(CCACHE ccache)
 if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER) # ccache fails where its folder is read-only
   execute_process(COMMAND sh -c "folder=$('${CCACHE}' --get-config cache_dir) && mkdir -p \"$folder\" && test -w \"$folder\""

@@ -1,7 +1,7 @@
 // elements.hpp: NCCL's data types, and the arithmetic that the hub does with them.
 #pragma once
 
-#include <multinode/data_type.hpp>
+#include <multinode/communicator/data_type.hpp>
 
 #include <nccl.h>
 

@@ -3,7 +3,7 @@
 #include "device.hpp"
 #include "wire.hpp"
 
-#include <multinode/text.hpp>
+#include <multinode/base/text.hpp>
 
 #include <fmt/format.h>
 #include <nccl.h>
@@ -42,7 +42,7 @@ using Bytes = std::vector<std::byte>;
 
 // What a rank says about itself when it joins.
 struct Hello {
-  std::string id, session, call, who, process, machine, spare;
+  std::string id, session, call, who, process, machine, shrink_hub;
   int rank = 0, size = 0, device = 0;
 };
 // Throws json::exception if a part is missing or of another type.
@@ -53,7 +53,7 @@ void from_json(const json& j, Hello& hello) {
                                   {"who", &hello.who},
                                   {"process", &hello.process},
                                   {"machine", &hello.machine},
-                                  {"spare", &hello.spare}})
+                                  {"shrink_hub", &hello.shrink_hub}})
     j.at(key).get_to(*text);
   for (const auto& [key, number] : {std::pair("rank", &hello.rank), {"size", &hello.size}, {"device", &hello.device}})
     j.at(key).get_to(*number);
@@ -65,7 +65,7 @@ constexpr std::size_t most_hello_bytes = 65536, most_bytes = std::size_t{1} << 4
 
 // A call that waits for those of the other ranks.
 struct Waiting {
-  Post post;
+  CallMessage post;
   std::uint64_t id = 0;
   Bytes data;
   Clock::time_point since = Clock::now();
@@ -85,7 +85,7 @@ class Session {
   void leave(int rank, Kind how);  // goodbye, aborted, or hello: the connection was lost
   void look_at_the_clock();
   bool ended() const;
-  bool has_guests() const;
+  bool has_remote_ranks() const;
 
  private:
   struct Member {
@@ -100,7 +100,7 @@ class Session {
   // Connections, exchanges and collectives are counted apart.
   enum class Lane { ring, messages, exchange, collective };
   using Key = std::tuple<Lane, Op, std::uint64_t>;
-  static Key key_of(const Post& post) {
+  static Key key_of(const CallMessage& post) {
     if (post.connects)
       return {is_of_messages(post.op) ? Lane::messages : Lane::ring, is_of_messages(post.op) ? post.op : Op{}, 0};
     return {is_exchange(post.op) ? Lane::exchange : Lane::collective, Op{}, post.number};
@@ -168,9 +168,9 @@ bool Session::join(const std::shared_ptr<Connection>& connection, const Hello& h
 
 void Session::start() {
   started_ = true;
-  json spares = json::array();
-  for (const Member& one : members_) spares.push_back(one.hello.spare);
-  const std::string welcome = json{{"spares", spares}, {"machine", own_machine()}}.dump();
+  json shrink_hubs = json::array();
+  for (const Member& one : members_) shrink_hubs.push_back(one.hello.shrink_hub);
+  const std::string welcome = json{{"shrink_hubs", shrink_hubs}, {"machine", own_machine()}}.dump();
   for (const Member& one : members_) one.connection->send(Kind::welcome, welcome);
 }
 
@@ -210,16 +210,16 @@ bool Session::ended() const {
   return started_ ? left_ == size() : failed_;
 }
 
-bool Session::has_guests() const {
+bool Session::has_remote_ranks() const {
   const std::lock_guard lock(mutex_);
   if (failed_ || broken_ || !started_) return false;
-  bool guests = false;
+  bool remote_ranks = false;
   for (const Member& one : members_) {
     const bool own = one.hello.process == process_token();
     if (own && one.here) return false;
-    guests = guests || (!own && one.here);
+    remote_ranks = remote_ranks || (!own && one.here);
   }
-  return guests;
+  return remote_ranks;
 }
 
 void Session::take(int rank, const Frame& frame, Bytes data) {
@@ -244,7 +244,7 @@ void Session::forget_calls(int rank) {
   }
 }
 
-std::string difference(const Post& a, const Post& b) {
+std::string difference(const CallMessage& a, const CallMessage& b) {
   if (a.op != b.op) return "different calls";
   if (a.count != b.count) return "different counts";
   if (a.type != b.type) return "different types";
@@ -285,7 +285,7 @@ void Session::take_transfer(int rank, Waiting call) {
   (sends ? pair.sends : pair.recvs).emplace(number, std::move(call));
   const auto sent = pair.sends.find(number), received = pair.recvs.find(number);
   if (sent == pair.sends.end() || received == pair.recvs.end()) return;
-  const Post &out = sent->second.post, &in = received->second.post;
+  const CallMessage &out = sent->second.post, &in = received->second.post;
   if (!out.connects && (out.count != in.count || out.type != in.type))
     return fail(ncclInvalidUsage,
                 fmt::format("different {} in message number {} between two ranks: {} called {}, {} called {}",
@@ -306,7 +306,7 @@ void Session::done(int rank, std::uint64_t id, std::span<const std::byte> data) 
 // All inputs, reduced in an order that differs from call to call, as if each had a ring that starts elsewhere. The
 // number of the call decides it, so programs can be run again.
 Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
-  const Post& post = calls[0]->post;
+  const CallMessage& post = calls[0]->post;
   const std::size_t count = calls[0]->data.size() / size_of(post.type);
   const int ranks = static_cast<int>(calls.size());
   const bool average = post.reduction == multinode::Reduction::average, by_factor = averages_by_factor(post.type);
@@ -327,7 +327,7 @@ Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
 }
 
 void Session::perform(const Collective& calls) {
-  const Post& post = calls[0]->post;
+  const CallMessage& post = calls[0]->post;
   const auto ranks = calls.size();
   const auto root = static_cast<std::size_t>(post.peer);
   const std::size_t block = post.bytes();
@@ -432,9 +432,9 @@ class RealHub : public Hub, public std::enable_shared_from_this<RealHub> {
   void run() {
     std::thread([self = shared_from_this()] { self->accept_all(); }).detach();
   }
-  bool has_guests() const {
+  bool has_remote_ranks() const {
     const std::lock_guard lock(mutex_);
-    return std::ranges::any_of(sessions_, [](const auto& one) { return one.second->has_guests(); });
+    return std::ranges::any_of(sessions_, [](const auto& one) { return one.second->has_remote_ranks(); });
   }
 
  private:
@@ -510,7 +510,7 @@ std::optional<Hello> RealHub::hello_of(Connection& connection) const {
 
 // Whether this can be a call of a rank of a communicator of `size` ranks.
 bool possible(const Frame& frame, int rank, int size) {
-  const Post& post = frame.post;
+  const CallMessage& post = frame.post;
   if (post.op < Op::all_reduce || post.op > Op::grow || size_of(post.type) == 0) return false;
   if (post.reduction < multinode::Reduction::sum || post.reduction > multinode::Reduction::average) return false;
   if (post.peer < 0 || post.peer >= size || post.count > most_bytes) return false;
@@ -574,14 +574,14 @@ std::shared_ptr<Hub> Hub::make(std::string& error) {
 void wait_for_guests() {
   const auto end = Clock::now() + deadline();
   for (;;) {
-    bool guests = false;
+    bool remote_ranks = false;
     {
       Hubs& hubs = Hubs::get();
       const std::lock_guard lock(hubs.mutex);
       for (const auto& one : hubs.all)
-        if (const auto hub = one.lock()) guests = guests || hub->has_guests();
+        if (const auto hub = one.lock()) remote_ranks = remote_ranks || hub->has_remote_ranks();
     }
-    if (!guests || Clock::now() > end) return;
+    if (!remote_ranks || Clock::now() > end) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }

@@ -78,15 +78,15 @@ void end_wait(const void* what) {
 
 Member::~Member() {
   end_wait(this);
-  if (spare_) spare_->close();
+  if (shrink_hub_) shrink_hub_->close();
   if (job_.joinable()) job_.detach();
 }
 
 void Member::join(const std::string& id, const std::string& session) {
-  clique_ = id + session;
+  communicator_id_ = id + session;
   std::string error;
-  spare_ = Hub::make(error);
-  if (!spare_) throw Failure{ncclSystemError, error};
+  shrink_hub_ = Hub::make(error);
+  if (!shrink_hub_) throw Failure{ncclSystemError, error};
   const std::string address = id.substr(std::strlen(id_mark) + 1, id.rfind(' ') - std::strlen(id_mark) - 1);
   auto fd = connect_to(address);
   if (!fd)
@@ -108,7 +108,7 @@ void Member::join(const std::string& id, const std::string& session) {
                                 {"process", process_token()},
                                 {"machine", machine_},
                                 {"device", physical_device(device_)},
-                                {"spare", spare_->id()}};
+                                {"shrink_hub", shrink_hub_->id()}};
   connection->send(Kind::hello, hello.dump());
   Frame frame;
   std::string text;
@@ -116,7 +116,7 @@ void Member::join(const std::string& id, const std::string& session) {
     throw Failure{ncclRemoteError, call_ + ": the process that created the unique id is gone"};
   if (frame.kind != Kind::welcome) throw Failure{static_cast<ncclResult_t>(frame.code), text};
   const auto welcome = nlohmann::json::parse(text);
-  welcome.at("spares").get_to(spares_);
+  welcome.at("shrink_hubs").get_to(shrink_hubs_);
   welcome.at("machine").get_to(hub_machine_);
   const std::lock_guard lock(mutex_);
   if (stopped_) throw Failure{ncclInternalError, call_ + ": aborted"};
@@ -407,7 +407,7 @@ void Member::stop(Kind how, bool for_good) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !in_progress_ && !reading_ && inside_ == 0; });
   if (for_good) wait_for_graphs(lock, "ncclCommAbort");
-  if (for_good && spare_) spare_->close();
+  if (for_good && shrink_hub_) shrink_hub_->close();
 }
 
 }  // namespace emulated_gpu

@@ -28,7 +28,7 @@ struct Failure {
 
 // One call of a rank: its buffers, and the message to the hub.
 struct Call {
-  Post post;
+  CallMessage post;
   const void* in = nullptr;
   void* out = nullptr;
   const void* factor_at = nullptr;  // in device memory, read when the call is executed
@@ -55,7 +55,7 @@ class Member : public std::enable_shared_from_this<Member> {
   int size() const { return size_; }
   int device() const { return device_; }
   bool blocking() const { return blocking_; }
-  const std::string& clique() const { return clique_; }
+  const std::string& communicator_id() const { return communicator_id_; }
 
   // Connects to the hub of `id` and waits for the other ranks.
   void join(const std::string& id, const std::string& session);
@@ -78,7 +78,7 @@ class Member : public std::enable_shared_from_this<Member> {
 
   // A unique id, for a communicator that is made out of this one, of a hub in the process of `rank`, and names for its
   // sessions.
-  std::string spare_id_of(int rank) const { return spares_[static_cast<std::size_t>(rank)]; }
+  std::string shrink_hub_id_of(int rank) const { return shrink_hubs_[static_cast<std::size_t>(rank)]; }
   std::string next_child(const char* what) { return what + std::string(" ") + std::to_string(++children_); }
   // An abort of this communicator also aborts `child`, which is joining.
   void set_child(std::shared_ptr<Member> child);
@@ -133,10 +133,10 @@ class Member : public std::enable_shared_from_this<Member> {
   const int device_;
   const bool blocking_;
   const std::string machine_;
-  std::string clique_;
-  std::vector<std::string> spares_;
+  std::string communicator_id_;
+  std::vector<std::string> shrink_hubs_;
   std::string hub_machine_;
-  std::shared_ptr<Hub> spare_ = nullptr;
+  std::shared_ptr<Hub> shrink_hub_ = nullptr;
   std::atomic<int> children_{0};
   std::thread reader_, job_;
 

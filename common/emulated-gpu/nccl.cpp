@@ -88,7 +88,7 @@ struct Group {
   Failure failure;  // of the first call that failed
   std::vector<Enqueued> calls;
   std::vector<Start> starts;
-  std::map<std::string, int> alone;  // per clique: the rank that this thread called for outside a group
+  std::map<std::string, int> alone;  // per communicator: the rank that this thread called for outside a group
 
   ~Group() {
     if (depth > 0 && !calls.empty())
@@ -273,7 +273,7 @@ ncclResult_t put(Op op, const void* in, void* out, std::size_t count, ncclDataTy
     const std::string out_refusal = refusal(out, bytes_out(call.post, member.rank(), member.size()), member.device());
     require(out_refusal.empty(), ncclInvalidArgument, "the receive buffer: " + out_refusal);
     if (group.depth == 0) {
-      const int other = group.alone.try_emplace(member.clique(), member.rank()).first->second;
+      const int other = group.alone.try_emplace(member.communicator_id(), member.rank()).first->second;
       require(
           other == member.rank(), ncclInvalidUsage,
           fmt::format("this thread also calls for rank {}: such calls belong between ncclGroupStart and ncclGroupEnd",
@@ -533,7 +533,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
       const auto place = std::ranges::find(ranks, std::pair(key, parent->rank())) - ranks.begin();
       const auto child = std::make_shared<Member>(call, static_cast<int>(place), static_cast<int>(ranks.size()),
                                                   parent->device(), blocking);
-      join_from(parent, child, parent->spare_id_of(ranks[0].second), session);
+      join_from(parent, child, parent->shrink_hub_id_of(ranks[0].second), session);
       *made = new_handle(child);
     });
   });
@@ -568,7 +568,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_
     const auto child = std::make_shared<Member>(call, static_cast<int>(own - survivors.begin()),
                                                 static_cast<int>(survivors.size()), parent->device(), blocking);
     return begin(made, parent, call,
-                 [=, id = parent->spare_id_of(survivors[0]), session = parent->next_child("shrink")] {
+                 [=, id = parent->shrink_hub_id_of(survivors[0]), session = parent->next_child("shrink")] {
                    join_from(parent, child, id, session);
                    *made = new_handle(child);
                  });

@@ -27,7 +27,7 @@ const char* name_of(Op op) {
   return names[static_cast<std::size_t>(op)];
 }
 
-std::string text_of(const Post& post) {
+std::string text_of(const CallMessage& post) {
   if (is_exchange(post.op)) return name_of(post.op);
   std::string more;
   if (reduces(post.op))
@@ -37,7 +37,7 @@ std::string text_of(const Post& post) {
   return fmt::format("{}({} x {}{})", name_of(post.op), post.count, name_of(post.type), more);
 }
 
-std::size_t bytes_in(const Post& post, int rank, int size) {
+std::size_t bytes_in(const CallMessage& post, int rank, int size) {
   const std::size_t all = post.bytes() * static_cast<std::size_t>(size);
   switch (post.op) {
     case Op::reduce_scatter:
@@ -54,7 +54,7 @@ std::size_t bytes_in(const Post& post, int rank, int size) {
   }
 }
 
-std::size_t bytes_out(const Post& post, int rank, int size) {
+std::size_t bytes_out(const CallMessage& post, int rank, int size) {
   const std::size_t all = post.bytes() * static_cast<std::size_t>(size);
   switch (post.op) {
     case Op::all_gather:

@@ -3,7 +3,7 @@
 
 #include "elements.hpp"
 
-#include <multinode/descriptor.hpp>
+#include <multinode/base/descriptor.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -37,7 +37,7 @@ inline bool has_root(Op op) { return op == Op::reduce || op == Op::broadcast || 
 inline bool reduces(Op op) { return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter; }
 
 // A call of one rank.
-struct Post {
+struct CallMessage {
   Op op{};
   ncclDataType_t type{};
   multinode::Reduction reduction{};
@@ -51,9 +51,9 @@ struct Post {
   std::size_t bytes() const { return connects ? 0 : count * size_of(type); }
 };
 // The bytes of the send buffer and of the receive buffer of `rank` of `size`.
-std::size_t bytes_in(const Post& post, int rank, int size);
-std::size_t bytes_out(const Post& post, int rank, int size);
-std::string text_of(const Post& post);  // "ncclSend(100 x int32, to rank 1)"
+std::size_t bytes_in(const CallMessage& post, int rank, int size);
+std::size_t bytes_out(const CallMessage& post, int rank, int size);
+std::string text_of(const CallMessage& post);  // "ncclSend(100 x int32, to rank 1)"
 
 enum class Kind : std::uint32_t { hello, welcome, post, done, failed, revoked, goodbye, aborted };
 struct Frame {
@@ -61,7 +61,7 @@ struct Frame {
   std::int32_t code = 0;      // failed: an ncclResult_t
   std::uint64_t id = 0;       // of a post; done repeats it
   std::uint64_t payload = 0;  // bytes that follow
-  Post post{};
+  CallMessage post{};
 };
 
 class Connection {

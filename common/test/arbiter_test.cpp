@@ -1,5 +1,5 @@
 // Whom the arbiter blames, with a clock of the test's own.
-#include <multinode/arbiter.hpp>
+#include <multinode/store/arbiter.hpp>
 #include <testing/says.hpp>
 
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@ class ArbiterTest : public ::testing::Test {
     return arbiter_.verdict() ? arbiter_.verdict()->second : "";
   }
 
-  multinode::detail::Arbiter arbiter_;
-  multinode::detail::Arbiter::Time now_ = std::chrono::steady_clock::now();
+  multinode::Arbiter arbiter_;
+  multinode::Arbiter::Time now_ = std::chrono::steady_clock::now();
 };
 
 constexpr auto expired = Progress::Wait::expired, long_one = Progress::Wait::long_one;
@@ -173,9 +173,9 @@ TEST_F(ArbiterTest, OneRankOfANodeSpeaks) {
     beat(r, 0, 0);
   }
   arbiter_.lose(1);
-  EXPECT_TRUE(arbiter_.speaks(0));
-  EXPECT_FALSE(arbiter_.speaks(2)) << "rank 3 was heard later";
-  EXPECT_TRUE(arbiter_.speaks(3));
+  EXPECT_TRUE(arbiter_.prints_verdict(0));
+  EXPECT_FALSE(arbiter_.prints_verdict(2)) << "rank 3 was heard later";
+  EXPECT_TRUE(arbiter_.prints_verdict(3));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Options, reports, error checks, temporary folders.
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/world/report.hpp>
 #include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>
 

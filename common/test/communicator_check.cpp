@@ -1,12 +1,13 @@
 // Checks every operation, type and reduction of a communicator element by element against exact arithmetic. Exit
 // status: 0 all correct; 1 an error.
-#include <multinode/check.hpp>
-#include <multinode/communicator_backends.hpp>
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/communicator/communicator_backends.hpp>
+#include <multinode/store/tcp_store.hpp>
+#include <multinode/world/program.hpp>
 
 #ifdef MULTINODE_HAVE_MPI
-#include <multinode/mpi.hpp>
+#include <multinode/communicator/mpi.hpp>
 #endif
 
 #include <algorithm>

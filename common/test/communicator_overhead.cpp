@@ -1,21 +1,21 @@
 // Compares the time of a blocking all_reduce with that of the library's own call, in one run: alternating blocks of
 // calls, medians. Exit status: 0; 1 if the watchdog and the communicator cost more than --bound percent.
-#include <multinode/check.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/median.hpp>
+#include <multinode/base/program_options.hpp>
 #include <multinode/communicator.hpp>
-#include <multinode/median.hpp>
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
-#include <multinode/gloo_store.hpp>
+#include <multinode/communicator/gloo_store.hpp>
 #endif
 #ifdef MULTINODE_HAVE_MPI
-#include <multinode/mpi.hpp>
+#include <multinode/communicator/mpi.hpp>
 #endif
 
 #include <fmt/core.h>

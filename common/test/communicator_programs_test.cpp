@@ -1,5 +1,5 @@
 // The backends of Communicator in whole programs that fail.
-#include <multinode/device.hpp>
+#include <multinode/communicator/device.hpp>
 #include <testing/emulated_gpu.hpp>
 #include <testing/faults.hpp>
 #include <testing/temporary_folder.hpp>

@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
-#include <multinode/check.hpp>
-#include <multinode/communicator_backends.hpp>
-#include <multinode/shared_memory.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/communicator/communicator_backends.hpp>
+#include <multinode/communicator/shared_memory.hpp>
 #ifdef MULTINODE_HAVE_GLOO
-#include <multinode/gloo_store.hpp>
+#include <multinode/communicator/gloo_store.hpp>
 #endif
 
 #include <array>

@@ -1,7 +1,7 @@
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
-#include <multinode/endpoint.hpp>
-#include <multinode/tcp_store.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/launch/endpoint.hpp>
+#include <multinode/net/address.hpp>
+#include <multinode/store/tcp_store.hpp>
 #include <testing/says.hpp>
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(Endpoint, InvalidTextIsRefusedByName) {
 }
 
 TEST(FreePort, IsKeptForAServerThatIsToldItsNumber) {
-  const detail::FreePort kept;
+  const FreePort kept;
   const Descriptor other(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -1,8 +1,8 @@
 // Fuzzes the parsers of external text: host lists, tasks per node, and read_launch and read_nodes with arbitrary values
 // of the variables in the table.
-#include <multinode/check.hpp>
-#include <multinode/host_list.hpp>
+#include <multinode/base/check.hpp>
 #include <multinode/launch.hpp>
+#include <multinode/launch/host_list.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
-#include <multinode/check.hpp>
-#include <multinode/host_list.hpp>
+#include <multinode/base/check.hpp>
 #include <multinode/launch.hpp>
+#include <multinode/launch/host_list.hpp>
 #include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -54,7 +54,7 @@ std::string refusal(const Environment& environment) {
 }
 
 constexpr int unsaid = -1;
-int value_or_unsaid(const std::optional<Given<int>>& given) { return given ? given->value : unsaid; }
+int value_or_unsaid(const std::optional<FromVariable<int>>& given) { return given ? given->value : unsaid; }
 
 struct Expected {
   std::string file;
@@ -142,10 +142,10 @@ TEST_P(Recorded, IsRead) {
 TEST_P(Recorded, NamesTheVariables) {
   const Environment environment = load(GetParam().file).environment;
   const Launch launch = read_launch(environment);
-  std::vector<Given<int>> given = {launch.rank, launch.world_size, launch.local_rank};
+  std::vector<FromVariable<int>> given = {launch.rank, launch.world_size, launch.local_rank};
   for (const auto& optional : {launch.local_size, launch.node_rank, launch.node_count})
     if (optional) given.push_back(*optional);
-  for (const Given<int>& value : given) {
+  for (const FromVariable<int>& value : given) {
     if (value.variable.empty() || value.variable == "SLURM_STEP_TASKS_PER_NODE") continue;
     ASSERT_TRUE(environment.contains(value.variable)) << value.variable;
     EXPECT_EQ(environment.at(value.variable), std::to_string(value.value)) << value.variable;

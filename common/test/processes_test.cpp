@@ -1,18 +1,25 @@
 // Descriptors, signals, child processes.
-#include <multinode/child_process.hpp>
-#include <multinode/descriptor.hpp>
-#include <multinode/signals.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/base/signals.hpp>
+#include <multinode/process/child_process.hpp>
+#include <multinode/process/process_tree.hpp>
 #include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <fstream>
+#include <functional>
 #include <future>
 #include <string>
 #include <system_error>
+#include <vector>
 
 namespace {
 
@@ -205,6 +212,38 @@ TEST(QuietThread, GetsNoSignals) {
   quiet_thread([&] { quiet = is_blocked(SIGTERM) && is_blocked(SIGUSR1); }).join();
   EXPECT_TRUE(quiet);
   EXPECT_FALSE(is_blocked(SIGTERM));
+}
+
+// A keeper, as a process of its own: the orphans of its job are its own then, and not this test's.
+int keeper_of(const std::string& job, const std::function<bool(std::vector<pid_t>)>& expected) {
+  const pid_t keeper = fork();
+  if (keeper == 0) {
+    adopt_orphans();
+    ChildProcess({.arguments = {"sh", "-c", job}}).wait();
+    const bool as_expected = expected(descendants());
+    while (reap_children()) kill_descendants(), usleep(1000);
+    _exit(as_expected && descendants().empty() ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(keeper, &status, 0);
+  return status;
+}
+
+TEST(ProcessTree, KeepsOrphansOfOtherSessions) {
+  // Their parent has ended, and they are in a session of their own.
+  const testing::TemporaryFolder folder;
+  const std::string pids = folder / "pids";
+  const std::string job = "(setsid sh -c 'sleep 1000 & echo $! $$ >" + pids + ".new; mv " + pids + ".new " + pids +
+                          "; exec sleep 1000' &); while ! test -e " + pids + "; do sleep 0.01; done";
+  EXPECT_EQ(keeper_of(job, [](const std::vector<pid_t>& left) { return left.size() == 2; }), 0);
+  std::ifstream file(pids);
+  int seen = 0;
+  for (pid_t pid = 0; file >> pid; ++seen) EXPECT_TRUE(kill(pid, 0) != 0 && errno == ESRCH) << pid;
+  EXPECT_EQ(seen, 2);
+}
+
+TEST(ProcessTree, HasNoDescendantsThatHaveEnded) {
+  EXPECT_EQ(keeper_of("true", [](const std::vector<pid_t>& left) { return left.empty(); }), 0);
 }
 
 }  // namespace

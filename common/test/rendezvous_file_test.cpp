@@ -1,7 +1,7 @@
 // The file of --rendezvous file:PATH: its permissions, files that are refused and left unchanged, and waiting for it.
-#include <multinode/check.hpp>
-#include <multinode/rendezvous_file.hpp>
-#include <multinode/socket.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/net/socket.hpp>
+#include <multinode/store/rendezvous_file.hpp>
 #include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -25,10 +25,10 @@ class RendezvousFile : public ::testing::Test {
  protected:
   void write(const std::string& bytes) const { std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes; }
   void tell(const std::string& generation = "run/0") const {
-    detail::write_place(path_, generation, {{"10.0.0.1", 1234}, "token"});
+    write_place(path_, generation, {{"10.0.0.1", 1234}, "token"});
   }
   std::string read(const std::string& generation = "run/0", std::chrono::milliseconds timeout = 0ms) const {
-    return with_token(detail::read_place(path_, generation, timeout));
+    return with_token(read_place(path_, generation, timeout));
   }
   // The message for rank 0 and for the others: a UsageError of one line that names the file.
   std::string refusal() const {

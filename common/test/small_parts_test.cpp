@@ -1,8 +1,8 @@
 // Small parts: lists for messages, numbers from text, medians, files of /proc and /sys.
-#include <multinode/files.hpp>
-#include <multinode/limits.hpp>
-#include <multinode/median.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/base/median.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/node/limits.hpp>
 #include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>

@@ -2,11 +2,11 @@
 // with the messages of a World. Prints per number of ranks: seconds until all have met and proved the wiring, the
 // server's processor time per second of heartbeats, bytes per rank (sent and received; the server's memory), seconds
 // from the death of a rank to the verdict at every other. Exit status 0: every rank got the right answers; else 1.
-#include <multinode/check.hpp>
-#include <multinode/descriptor.hpp>
-#include <multinode/seconds.hpp>
-#include <multinode/store_protocol.hpp>
-#include <multinode/tcp_store.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/base/seconds.hpp>
+#include <multinode/store/store_protocol.hpp>
+#include <multinode/store/tcp_store.hpp>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -114,7 +114,7 @@ class Ranks {
         script.push_back(set("run/scale/0/host of rank " + text(r), "host", 0));
         if (r >= group_size) script.push_back(get(key + "group " + text(r / group_size) + "/0"));
         script.push_back(set(key + text(r) + "/0", about, 1));
-        script.push_back(get(key + "digest/0"));
+        script.push_back(get(key + "combined/0"));
         script.push_back(get("run/scale/0/node of rank " + text(r)));
         continue;
       }
@@ -127,7 +127,7 @@ class Ranks {
       }
       for (int other = 1; other < count; ++other)
         script.push_back(set("run/scale/0/node of rank " + text(other), "0 8", 1));
-      script.push_back(set(key + "digest/0", ".1", count - 1));
+      script.push_back(set(key + "combined/0", ".1", count - 1));
     }
   }
 
@@ -193,7 +193,7 @@ class Ranks {
   void send_beat(std::size_t r, std::size_t number) {
     send(r, encode(Request{.operation = Operation::beat,
                            .status = number % beats_per_pulse == 0,
-                           .progress = {3, 2, protocol::everyone, 100, {}, "MPI_Allreduce"}}));
+                           .progress = {3, 2, everyone, 100, {}, "MPI_Allreduce"}}));
   }
 
   void turn(std::chrono::milliseconds patience, Clock::time_point start, bool must = true) {

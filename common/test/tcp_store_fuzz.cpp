@@ -1,7 +1,7 @@
 // Arbitrary bytes for the parsers on both sides of the TcpStore: they may throw only Violation, what they parse must
 // encode to the same bytes, and memory must not grow beyond the bytes received. What ranks can say goes to an arbiter.
-#include <multinode/arbiter.hpp>
-#include <multinode/store_protocol.hpp>
+#include <multinode/store/arbiter.hpp>
+#include <multinode/store/store_protocol.hpp>
 
 #include <cstdint>
 #include <cstdlib>
@@ -45,7 +45,7 @@ class Judged {
     arbiter_.tick(now_);
     arbiter_.take_notice();
     join(0);
-    arbiter_.speaks(0);
+    arbiter_.prints_verdict(0);
     if (!arbiter_.verdict()) return;
     require(!arbiter_.verdict()->second.empty() && !arbiter_.busy());
   }
@@ -54,8 +54,8 @@ class Judged {
   // A rank whose connection was lost before its first heartbeat is unknown: the server does not let it speak.
   void join(int rank) { arbiter_.join({"", "", rank, 3, 1000, "host", "node"}, now_); }
 
-  multinode::detail::Arbiter arbiter_;
-  multinode::detail::Arbiter::Time now_{};
+  multinode::Arbiter arbiter_;
+  multinode::Arbiter::Time now_{};
   int next_ = 0, joined_ = 0;
 };
 

@@ -1,7 +1,7 @@
 // TcpStore and its server: values, deadlines with a silent server, the last will, hostile bytes.
-#include <multinode/socket.hpp>
-#include <multinode/store_protocol.hpp>
-#include <multinode/tcp_store.hpp>
+#include <multinode/net/socket.hpp>
+#include <multinode/store/store_protocol.hpp>
+#include <multinode/store/tcp_store.hpp>
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>
@@ -303,7 +303,7 @@ TEST_F(Store, OfThirtyTwoClientsOneWins) {
 }
 
 TEST_F(Store, AValueForTwoReadersIsDeletedAfterThem) {
-  a_.pass("k", "v", 2);
+  a_.set_for_readers("k", "v", 2);
   EXPECT_EQ(a_.get("k", 0ms), "v");
   EXPECT_EQ(b_.get("k", 0ms), "v");
   EXPECT_THROW(a_.get("k", 0ms), StoreTimeout);
@@ -346,7 +346,7 @@ TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
   for (const auto& operation : std::vector<std::function<void(TcpStore&)>>{
            [](TcpStore& s) { s.set("k", "v"); }, [](TcpStore& s) { s.get("k", 200ms); },
            [](TcpStore& s) { s.add("k", 1); }, [](TcpStore& s) { s.compare_set("k", "", "v"); },
-           [](TcpStore& s) { s.will("k", "v"); }, [](TcpStore& s) { s.goodbye(); },
+           [](TcpStore& s) { s.set_on_disconnect("k", "v"); }, [](TcpStore& s) { s.goodbye(); },
            [](TcpStore& s) { s.set("k", std::string(protocol::max_value, 'x')); }}) {
     TcpStore store(silent.endpoint(), 200ms);
     const auto start = Clock::now();
@@ -361,9 +361,9 @@ TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
 TEST(TcpStore, ALateAnswerIsNotThatOfTheNextRequest) {
   const FakeServer late(welcome());
   TcpStore store(late.endpoint(), 100ms);
-  store.start_pump();
+  store.start_receiving();
   const std::jthread receiver([&](const std::stop_token& stop) {
-    while (!stop.stop_requested()) store.pump(10ms);
+    while (!stop.stop_requested()) store.receive_event(10ms);
   });
   EXPECT_THROW(store.get("a", 100ms), StoreTimeout);
   late.send_more(encode(protocol::Status::done, std::string_view("value of a")));
@@ -388,7 +388,7 @@ TEST(TcpStoreServer, ForgetsARunWhenItsLastRankHasLeft) {
     first.goodbye();
     EXPECT_EQ(second.get("large 99", 60s), value) << "one is still here";
     second.goodbye();
-    EXPECT_TRUE(server.linger(60s, 1));
+    EXPECT_TRUE(server.wait_for_disconnects(60s, 1));
   }
   EXPECT_EQ(other.get("run/0", 0ms) + other.get("run/00/key", 0ms), "12");
 }
@@ -425,14 +425,14 @@ using LastWill = Store;
 TEST_F(LastWill, IsExecutedOnlyWithoutGoodbye) {
   {
     TcpStore polite(endpoint_of(server_), 60s);
-    polite.will("polite", "gone");
+    polite.set_on_disconnect("polite", "gone");
     polite.goodbye();
     EXPECT_THROW(polite.set("k", "v"), StoreLost);
   }
   {
     TcpStore rude(endpoint_of(server_), 60s);
-    rude.will("first", "gone");
-    rude.will("rude", "gone");  // replaces the first
+    rude.set_on_disconnect("first", "gone");
+    rude.set_on_disconnect("rude", "gone");  // replaces the first
   }
   EXPECT_EQ(a_.get("rude", 60s), "gone");
   EXPECT_THROW(a_.get("polite", 0ms), StoreTimeout);
@@ -444,10 +444,10 @@ TEST_F(LastWill, DoesNotOverwriteAVerdict) {
   a_.set("unset", "");
   {
     TcpStore one(endpoint_of(server_), 60s), other(endpoint_of(server_), 60s);
-    one.will("verdict", "rank 1");
-    other.will("unset", "rank 3");
+    one.set_on_disconnect("verdict", "rank 1");
+    other.set_on_disconnect("unset", "rank 3");
   }
-  EXPECT_TRUE(server_.linger(60s, 3));
+  EXPECT_TRUE(server_.wait_for_disconnects(60s, 3));
   EXPECT_EQ(a_.get("unset", 0ms), "rank 3");
   EXPECT_EQ(a_.get("verdict", 0ms), "rank 2");
 }
@@ -461,16 +461,16 @@ TEST_F(LastWill, IsExecutedForAClientThatViolatesTheProtocol) {
 
 TEST(Linger, WaitsForMembersNotForStrangers) {
   TcpStoreServer server;
-  EXPECT_TRUE(server.linger(0ms));
+  EXPECT_TRUE(server.wait_for_disconnects(0ms));
   Raw stranger(server.port());
   auto a = std::make_unique<TcpStore>(endpoint_of(server), 60s),
        b = std::make_unique<TcpStore>(endpoint_of(server), 60s);
-  EXPECT_FALSE(server.linger(20ms));
+  EXPECT_FALSE(server.wait_for_disconnects(20ms));
   a->goodbye();
-  EXPECT_FALSE(server.linger(20ms));
+  EXPECT_FALSE(server.wait_for_disconnects(20ms));
   const auto start = Clock::now();
   std::thread leaver([&] { b.reset(); });
-  EXPECT_TRUE(server.linger(100s));
+  EXPECT_TRUE(server.wait_for_disconnects(100s));
   leaver.join();
   EXPECT_LT(milliseconds_since(start), 50'000);
 }
@@ -647,7 +647,7 @@ TEST_F(HostileBytes, UnfinishedMessagesAreBoundedInTotal) {
 }
 
 TEST_F(HostileBytes, TheSizeOfTheStoreIsBounded) {
-  a_.will("will", "kept");
+  a_.set_on_disconnect("will", "kept");
   a_.set("before", "1");
   const std::string value(protocol::max_value, 'x');
   const double before = resident_mib();
@@ -662,7 +662,7 @@ TEST_F(HostileBytes, TheSizeOfTheStoreIsBounded) {
   expect_growth(before, 160);
   EXPECT_EQ(b_.get("before", 0ms), "1");
   b_.set("before", "2");
-  EXPECT_THROW(b_.will("w", value), StoreRefused);
+  EXPECT_THROW(b_.set_on_disconnect("w", value), StoreRefused);
   EXPECT_THROW(b_.compare_set("new", "", value), StoreRefused);
   b_.set("large 0", "");  // makes room
   b_.set("new", "1");
@@ -678,7 +678,7 @@ TEST_F(HostileBytes, TheNumberOfKeysIsBounded) {
   EXPECT_THROW(a_.get(std::to_string(count - 1), 0ms), StoreTimeout);
   EXPECT_THROW(a_.set("one more", ""), StoreRefused);
   // The will of a member is executed nevertheless.
-  { TcpStore(endpoint_of(server_), 60s).will("will", "kept"); }
+  { TcpStore(endpoint_of(server_), 60s).set_on_disconnect("will", "kept"); }
   EXPECT_EQ(a_.get("will", 60s), "kept");
 }
 

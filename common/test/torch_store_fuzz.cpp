@@ -1,7 +1,7 @@
 // Arbitrary answers for the clients of both TCP stores, over a real connection: they may throw only Store's exceptions.
-#include <multinode/store_protocol.hpp>
-#include <multinode/tcp_store.hpp>
-#include <multinode/torch_store.hpp>
+#include <multinode/store/store_protocol.hpp>
+#include <multinode/store/tcp_store.hpp>
+#include <multinode/store/torch_store.hpp>
 
 #include <netinet/in.h>
 #include <sys/socket.h>

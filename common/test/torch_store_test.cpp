@@ -1,6 +1,6 @@
 // TorchStore and torch's own client on torch's own server; and TorchStore on other servers.
-#include <multinode/tcp_store.hpp>
-#include <multinode/torch_store.hpp>
+#include <multinode/store/tcp_store.hpp>
+#include <multinode/store/torch_store.hpp>
 #include <testing/program_test.hpp>
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // world_program: connects its ranks, runs barriers, and fails as its options say. For world_test.
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/world/program.hpp>
 
 #include <unistd.h>
 
@@ -35,8 +35,9 @@ int main(int argc, char** argv) {
         if (all.at(static_cast<std::size_t>(r)) != text(r)) throw std::runtime_error("a wrong text");
     }
     const auto more = [&] {
-      return !until.empty() &&
-             world.digest("until", "", [&](auto) { return std::filesystem::exists(until) ? "" : "more"; }) == "more";
+      return !until.empty() && world.combine_on_rank_0("until", "", [&](auto) {
+        return std::filesystem::exists(until) ? "" : "more";
+      }) == "more";
     };
     for (int step = 1; step <= steps || more(); ++step) {
       if (rank == fail) throw std::runtime_error("thrown on purpose");

@@ -1,5 +1,5 @@
 // World, Watchdog and run(), in whole programs.
-#include <multinode/tcp_store.hpp>
+#include <multinode/store/tcp_store.hpp>
 #include <multinode/world.hpp>
 #include <testing/faults.hpp>
 #include <testing/temporary_folder.hpp>
@@ -201,7 +201,7 @@ TEST(World, StrangersDisturbNobody) {
 
     const multinode::Endpoint port{"127.0.0.1", static_cast<std::uint16_t>(std::stoi(group.port))};
     const auto connect = [](auto&, auto&) {};
-    std::list<multinode::detail::TcpClient> idle;
+    std::list<multinode::TcpClient> idle;
     for (int c = 0; c < 1000; ++c) idle.emplace_back(port, 60s, connect);
     std::mt19937 random(static_cast<unsigned>(i));
     const std::string magic(multinode::protocol::magic), token = "job /0", generation = "run//0";
@@ -211,7 +211,7 @@ TEST(World, StrangersDisturbNobody) {
     for (const std::string& bytes :
          {noise, magic + noise, magic + std::string(4, '\xff') + noise, magic + hello + noise,
           magic + hello + encode(multinode::protocol::Request{multinode::protocol::Operation::fail, {}, "a lie"})}) {
-      multinode::detail::TcpClient stranger(port, 60s, connect);
+      multinode::TcpClient stranger(port, 60s, connect);
       multinode::Deadline deadline(60s);
       stranger.send(bytes, deadline, "disturbing");
     }
@@ -409,9 +409,9 @@ TEST(World, ARankThatConnectsAgainIsNotRefusedBecauseOfItself) {
   const multinode::Endpoint place{"127.0.0.1", server.port()};
   const multinode::TcpStore first(place, 60s, hello);
   multinode::TcpStore second(place, 60s, hello);
-  second.start_pump();
-  EXPECT_TRUE(second.tell({.operation = multinode::protocol::Operation::beat, .status = 1}, true));
-  EXPECT_EQ(second.pump(60s).value().status, multinode::protocol::Status::pulse);
+  second.start_receiving();
+  EXPECT_TRUE(second.send_status({.operation = multinode::protocol::Operation::beat, .status = 1}, true));
+  EXPECT_EQ(second.receive_event(60s).value().status, multinode::protocol::Status::pulse);
   EXPECT_THROW(multinode::TcpStore(place, 60s, hello), multinode::RankTaken) << "the rank has sent a heartbeat";
   auto another = hello;
   another.rank = 0;

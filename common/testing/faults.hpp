@@ -1,7 +1,7 @@
 // faults.hpp: kills or stops one rank of a running program and checks how the others end.
 #pragma once
 
-#include <multinode/address.hpp>
+#include <multinode/net/address.hpp>
 #include <testing/program_test.hpp>
 
 #include <memory>
@@ -45,7 +45,7 @@ class Ranks {
 
  private:
   Starter starter_;
-  std::optional<detail::FreePort> port_;
+  std::optional<FreePort> port_;
   int signalled_ = -1;
   std::chrono::steady_clock::time_point since_;
   std::vector<std::unique_ptr<Process>> processes_;
@@ -59,6 +59,6 @@ class Ranks {
 std::string kill_one(Starter starter, int count, const std::vector<std::string>& command, const std::string& step,
                      int first_step, int last_step, std::mt19937& random, std::string* record = nullptr);
 
-using detail::FreePort;
+using multinode::FreePort;
 
 }  // namespace multinode::testing

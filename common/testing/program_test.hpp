@@ -1,8 +1,8 @@
 // program_test.hpp: runs whole programs, as a user would, for tests. Link multinode::testing.
 #pragma once
 
-#include <multinode/child_process.hpp>
-#include <multinode/descriptor.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/process/child_process.hpp>
 #include <testing/says.hpp>
 
 #include <sys/types.h>

@@ -3,7 +3,7 @@
 
 #include "finding.hpp"
 
-#include <multinode/tcp_store.hpp>
+#include <multinode/store/tcp_store.hpp>
 
 #include <chrono>
 #include <cstdint>

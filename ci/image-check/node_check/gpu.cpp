@@ -1,7 +1,7 @@
 #include "gpu.hpp"
 
-#include <multinode/device.hpp>
-#include <multinode/seconds.hpp>
+#include <multinode/base/seconds.hpp>
+#include <multinode/communicator/device.hpp>
 
 #include <fmt/core.h>
 

@@ -1,10 +1,10 @@
 #include "health.hpp"
 
-#include <multinode/descriptor.hpp>
-#include <multinode/files.hpp>
-#include <multinode/nvml.hpp>
-#include <multinode/seconds.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/base/seconds.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/node/nvml.hpp>
 
 #include <fmt/core.h>
 

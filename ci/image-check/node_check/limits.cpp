@@ -1,11 +1,11 @@
 #include "limits.hpp"
 
-#include <multinode/check.hpp>
-#include <multinode/descriptor.hpp>
-#include <multinode/device.hpp>
-#include <multinode/files.hpp>
-#include <multinode/limits.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/communicator/device.hpp>
+#include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
 

@@ -2,9 +2,9 @@
 
 #include "limits.hpp"
 
-#include <multinode/files.hpp>
-#include <multinode/limits.hpp>
-#include <multinode/seconds.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/base/seconds.hpp>
+#include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
 

@@ -1,11 +1,11 @@
 #include "names.hpp"
 
-#include <multinode/address.hpp>
-#include <multinode/check.hpp>
-#include <multinode/child_process.hpp>
-#include <multinode/descriptor.hpp>
-#include <multinode/files.hpp>
-#include <multinode/socket.hpp>
+#include <multinode/base/check.hpp>
+#include <multinode/base/descriptor.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/net/address.hpp>
+#include <multinode/net/socket.hpp>
+#include <multinode/process/child_process.hpp>
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -27,11 +27,11 @@ std::string without_domain(const std::string& name) { return name.substr(0, name
 Resolved resolve_now(const std::string& host) {
   Resolved found;
   found.host = host;
-  const multinode::detail::Addresses list = multinode::detail::resolve({host, 0}, 0, found.error);
+  const multinode::Addresses list = multinode::resolve({host, 0}, 0, found.error);
   for (const addrinfo* address = list.get(); address; address = address->ai_next)
-    found.addresses.push_back(multinode::detail::number_text(address->ai_addr, address->ai_addrlen));
+    found.addresses.push_back(multinode::number_text(address->ai_addr, address->ai_addrlen));
   if (!list) return found;
-  found.loopback = multinode::detail::is_loopback(found.addresses.front());
+  found.loopback = multinode::is_loopback(found.addresses.front());
   std::array<char, NI_MAXHOST> name{};
   const int code = getnameinfo(list->ai_addr, list->ai_addrlen, name.data(), name.size(), nullptr, 0, NI_NAMEREQD);
   (code == 0 ? found.name : found.unnamed) = code == 0 ? name.data() : gai_strerror(code);
@@ -48,7 +48,7 @@ std::string log_in_to(const std::string& host, std::chrono::seconds timeout) {
   const auto start = std::chrono::steady_clock::now();
   while (!ssh.look()) {
     if (std::chrono::steady_clock::now() > start + timeout)  // the destructor kills ssh
-      return "no answer within " + multinode::detail::to_text(timeout);
+      return "no answer within " + multinode::to_text(timeout);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   if (!ssh.ending()->failed()) return "";
@@ -64,7 +64,7 @@ Resolved resolve(const std::string& host, std::chrono::milliseconds timeout) {
   auto future = answer->get_future();
   std::thread([answer, host] { answer->set_value(resolve_now(host)); }).detach();
   if (future.wait_for(timeout) == std::future_status::ready) return future.get();
-  return {.host = host, .error = "no answer within " + multinode::detail::to_text(timeout)};
+  return {.host = host, .error = "no answer within " + multinode::to_text(timeout)};
 }
 
 Finding judge_names(const std::string& own, const std::vector<Resolved>& all) {

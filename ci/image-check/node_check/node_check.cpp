@@ -9,11 +9,12 @@
 #include "memory.hpp"
 #include "names.hpp"
 
-#include <multinode/device.hpp>
-#include <multinode/program.hpp>
-#include <multinode/program_options.hpp>
-#include <multinode/report.hpp>
-#include <multinode/text.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/communicator/device.hpp>
+#include <multinode/store/tcp_store.hpp>
+#include <multinode/world/program.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
 #include <boost/program_options.hpp>
@@ -158,7 +159,7 @@ Findings look(World& world, const Options& options) {
     if (!one.every_rank && world.local_rank() != 0) continue;
     const auto inside = one.every_rank ? nullptr
                                        : std::make_unique<multinode::Watchdog::Operation>(world.watchdog(), one.name,
-                                                                                          multinode::Watchdog::nobody);
+                                                                                          multinode::nobody);
     try {
       for (Finding& finding : one.look(world, options)) all.push_back(std::move(finding));
     } catch (const multinode::StoreTimeout&) {

@@ -1,7 +1,7 @@
 #include "html.hpp"
 #include "report.hpp"
 
-#include <multinode/text.hpp>
+#include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
 

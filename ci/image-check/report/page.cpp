@@ -3,7 +3,7 @@
 #include "report.hpp"
 #include "statistics.hpp"
 
-#include <multinode/text.hpp>
+#include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
 
@@ -61,7 +61,7 @@ Cell values_cell(const std::vector<double>& values) {
 Cell marked(const std::string& word) {
   if (word == "pass" || word == "same") return {"✓ " + word, "good-text"};
   if (word == "fail" || word == "timeout" || word == "worse") return {"✗ " + word, "bad-text"};
-  if (word == "skip" || word == "blind") return {"– " + word, "soft"};
+  if (word == "skip" || word == "no evidence") return {"– " + word, "soft"};
   return {"≈ " + word, "doubt-text"};
 }
 
@@ -232,7 +232,7 @@ class Page {
     add(main, "p",
         "A is the baseline, B is what was tested. What was suspect was measured again in fresh launches, A and B in "
         "turn. Up to the limit a change is noise. Sees: the smallest loss that is found in 95 of 100 cases. A metric "
-        "that does not see 30 % is blind, and no evidence, unless the loss is larger than what it sees.");
+        "that does not see 30 % is no evidence, unless the loss is larger than what it sees.");
     std::vector<std::vector<Cell>> rows;
     for (const auto& one : results_.differences)
       rows.push_back({{one.name}, {one.kind}, {or_nothing(one.a)}, {or_nothing(one.b)}});
@@ -244,7 +244,7 @@ class Page {
       const std::string name = one.metric + (one.node.empty() ? "" : ", " + one.node);
       by_metric[name][one.band_bytes] = &one;
       const double visible = as_share(one.visible, one.better);
-      auto& of = one.verdict == "same" || one.verdict == "blind" ? others : in_question;
+      auto& of = one.verdict == "same" || one.verdict == "no evidence" ? others : in_question;
       of.push_back({{name + (one.unit.empty() ? "" : ", " + one.unit)},
                     {size_name(one.band_bytes)},
                     marked(one.verdict),
@@ -266,7 +266,7 @@ class Page {
       for (const auto& [size, one] : sizes) {
         const auto place = places.size();
         places.push_back(size_name(size));
-        const bool suspect = one->verdict != "same" && one->verdict != "blind";
+        const bool suspect = one->verdict != "same" && one->verdict != "no evidence";
         a.points[place] = {median(one->a), places.back() + ": " + number(median(one->a)), false};
         b.points[place] = {median(one->b), places.back() + ": " + number(median(one->b)), suspect};
         limit.points[place] = {median(one->a) * factor_of_limit(*one)};
@@ -276,7 +276,8 @@ class Page {
       add_curve(grid, name + ", " + sizes.begin()->second->unit, places, {b, a, limit});
     }
     const auto details = add(main, "details");
-    add(details, "summary", std::to_string(others.size()) + " metrics and sizes that are as they were, or blind");
+    add(details, "summary",
+        std::to_string(others.size()) + " metrics and sizes that are as they were, or without evidence");
     add_table(details, "other comparisons", columns, others);
   }
   static std::string change_of(const Comparison& one) { return percent(change(median(one.a), median(one.b))); }
@@ -388,7 +389,8 @@ Verdict verdict(const Results& results) {
        {std::pair(counts.failed, "failed"), std::pair(counts.flaky, "flaky"), std::pair(counts.not_run, "not run"),
         std::pair(counts.passed, "passed"), std::pair(counts.skipped, "skipped"),
         std::pair(of["worse"], "worse than the baseline"), std::pair(of["flaky"], "suspect, then not"),
-        std::pair(of["blind"], "too noisy to be evidence"), std::pair(of["better"], "better without an explanation")})
+        std::pair(of["no evidence"], "too noisy to be evidence"),
+        std::pair(of["better"], "better without an explanation")})
     if (number_of > 0) said.push_back(std::to_string(number_of) + " " + what);
   const std::string why = said.empty() ? "nothing was checked" : multinode::join(said);
   if (!results.complete) return {"INCOMPLETE", "the run did not come to its end; " + why};

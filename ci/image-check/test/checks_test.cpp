@@ -1,8 +1,8 @@
 // Judgements: what each detector says of a run, and what it lets pass.
 #include "site.hpp"
 
-#include <multinode/limits.hpp>
-#include <multinode/options.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/node/limits.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 

@@ -2,7 +2,7 @@
 #include "compare.hpp"
 #include "statistics.hpp"
 
-#include <multinode/options.hpp>
+#include <multinode/base/options.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 

@@ -1,7 +1,7 @@
 // results.jsonl: written whole, read again, also when the run was killed.
 #include "results.hpp"
 
-#include <multinode/options.hpp>
+#include <multinode/base/options.hpp>
 #include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>
 

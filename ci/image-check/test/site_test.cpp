@@ -1,7 +1,7 @@
 // Site files: what they change, and what is wrong with them.
 #include "site.hpp"
 
-#include <multinode/options.hpp>
+#include <multinode/base/options.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 

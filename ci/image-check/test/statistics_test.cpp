@@ -1,7 +1,7 @@
 // Verdicts on speeds: what is found, and what is only noise.
 #include "statistics.hpp"
 
-#include <multinode/options.hpp>
+#include <multinode/base/options.hpp>
 
 #include <gtest/gtest.h>
 
@@ -66,14 +66,14 @@ TEST(Compare, AMetricThatCannotSeeAThirdIsNoEvidence) {
   const Sessions wild{{1, 3, 9}, {3, 1, 9}, {3, 3, 3}, {9, 9, 1}};
   for (const double b : {100.0, 3.0, 0.1}) {
     const auto comparison = compare_metric(key, measured({b}), wild, 1);
-    EXPECT_EQ(comparison.verdict, "blind");
+    EXPECT_EQ(comparison.verdict, "no evidence");
     EXPECT_GT(as_share(comparison.visible, "more"), least_evidence);
   }
   // A loss that even this metric can see is one. If it does not come again, the metric still says nothing for B.
   auto found = compare_metric(key, measured({0.0001}), wild, 1);
   EXPECT_EQ(found.verdict, "worse");
   confirm(found, {3, 3, 3}, {3, 3, 3});
-  EXPECT_EQ(found.verdict, "blind");
+  EXPECT_EQ(found.verdict, "no evidence");
 }
 
 TEST(Confirm, OnlyWhatFreshLaunchesSayAgain) {

@@ -312,7 +312,7 @@ TEST(NcclApi, TheHubSurvivesStrangers) {
   ASSERT_NCCL_OK(ncclGetUniqueId(&id));
   const std::string own = "\"id\":\"" + std::string(id.internal) + "\"",
                     texts = R"(,"session":"init","call":"c","who":"w",)"
-                            R"("process":"p","machine":"m","spare":"s")";
+                            R"("process":"p","machine":"m","shrink_hub":"s")";
   std::vector<int> fds;
   for (const std::string& text : {std::string("{"), std::string("[]"), "{" + own + "}",
                                   "{" + own + texts + R"(,"rank":"zero","size":1,"device":0})",

@@ -1,7 +1,7 @@
 // NVML and CUDA name the same devices.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
-#include <multinode/nvml.hpp>
+#include <multinode/node/nvml.hpp>
 
 #include <array>
 #include <cstdio>

@@ -1,7 +1,7 @@
 // with-gpus: what it sets, and what it says about programs that cannot work. EMULATED_GPU is the folder of the
 // libraries.
 #include <gtest/gtest.h>
-#include <multinode/nvml.hpp>
+#include <multinode/node/nvml.hpp>
 #include <testing/program_test.hpp>
 #include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>

@@ -1,9 +1,9 @@
 #include "report.hpp"
 #include "html.hpp"
 
-#include <multinode/files.hpp>
-#include <multinode/options.hpp>
-#include <multinode/program_options.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 

@@ -1,0 +1,92 @@
+#include <multinode/communicator/data_type.hpp>
+#include <multinode/communicator/device.hpp>
+
+#include <dlfcn.h>
+
+namespace multinode {
+
+#ifdef MULTINODE_HAVE_CUDA
+
+const char* emulated_gpus() noexcept {
+  using Description = const char*();
+  const auto description = reinterpret_cast<Description*>(dlsym(RTLD_DEFAULT, "emulated_gpu_description"));
+  return description ? description() : nullptr;
+}
+
+namespace {
+
+bool means_no_gpu(cudaError_t code) {
+  return code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver || code == cudaErrorStubLibrary;
+}
+
+// What to do about an error of the machine, not of the program.
+const char* advice(cudaError_t code) {
+  switch (code) {
+    case cudaErrorSystemNotReady:
+      return "; is Fabric Manager running (systemctl status nvidia-fabricmanager)?";
+    case cudaErrorSystemDriverMismatch:
+      return "; libcuda and the kernel module have different versions: reload the module or reboot (nvidia-smi)";
+    case cudaErrorCompatNotSupportedOnDevice:
+      return "; this GPU needs the driver's own libcuda: remove the folder cuda/compat from LD_LIBRARY_PATH";
+    case cudaErrorNoKernelImageForDevice:
+      return "; built for other GPUs: configure again with -DCMAKE_CUDA_ARCHITECTURES=native";
+    case cudaErrorDevicesUnavailable:
+      return "; another process has the GPU for itself (nvidia-smi)";
+    case cudaErrorUnknown:
+      return "; is the module nvidia_uvm loaded (nvidia-modprobe -u, dmesg)?";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+int device_count(std::string* error) try {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaSuccess) return count;
+  cudaGetLastError();  // clears the error, which the next call would report
+  if (!means_no_gpu(code)) check(code);
+  return 0;
+} catch (const std::runtime_error& e) {
+  if (!error) throw;
+  *error = e.what();
+  return 0;
+}
+
+void check(cudaError_t code, source_location at) {
+  if (code == cudaSuccess) return;
+  const std::string text = std::string(cudaGetErrorName(code)) + ": " + cudaGetErrorString(code);
+  if (means_no_gpu(code)) throw HardwareAbsent("no GPU can be used here (" + text + ")");
+  throw std::runtime_error(place(at) + text + advice(code));
+}
+
+#else
+
+const char* emulated_gpus() noexcept { return nullptr; }
+int device_count(std::string*) { return 0; }
+
+#endif
+
+#ifdef MULTINODE_HAVE_NCCL
+
+void check(ncclResult_t code, source_location at) {
+  if (code == ncclSuccess || code == ncclInProgress) return;
+  const std::string last = ncclGetLastError(nullptr);
+  throw std::runtime_error(place(at) + "NCCL: " + ncclGetErrorString(code) + (last.empty() ? "" : " (" + last + ")"));
+}
+
+ncclDataType_t nccl_type(DataType type) {
+  static constexpr ncclDataType_t types[] = {ncclFloat32, ncclFloat64, ncclFloat16, ncclBfloat16, ncclInt8,
+                                             ncclUint8,   ncclInt32,   ncclUint32,  ncclInt64,    ncclUint64};
+  return types[static_cast<std::size_t>(type)];
+}
+
+ncclRedOp_t nccl_operation(Reduction reduction) {
+  static constexpr ncclRedOp_t operations[] = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};
+  return operations[static_cast<std::size_t>(reduction)];
+}
+
+#endif
+
+}  // namespace multinode

@@ -1,0 +1,74 @@
+// launch.hpp: this process's rank, world size and node, from the environment variables of its launcher (mpirun, srun,
+// torchrun, mnrun, a Kubernetes pod ...). Nothing else in the project reads these variables.
+#pragma once
+
+#include <multinode/launch/endpoint.hpp>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace multinode {
+
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+// A copy of this process's environment.
+Environment current_environment();
+
+// A value and the variable that it comes from ("": derived from others, or the default).
+template <class T>
+struct FromVariable {
+  T value{};
+  std::string variable;
+};
+
+// This process's node, the number of nodes, and the master endpoint at which the processes meet.
+struct Nodes {
+  std::string source = "none";                  // the batch system that describes the nodes, if there is one
+  std::optional<FromVariable<int>> node_rank;   // 0 .. node_count-1, if the launcher or the batch system sets it
+  std::optional<FromVariable<int>> node_count;  // likewise
+  std::optional<FromVariable<int>> processes_per_node;  // how many to start, likewise
+  FromVariable<std::string> master_address;             // "" if unknown
+  FromVariable<std::uint16_t> master_port;              // 0 if unknown
+};
+
+struct Launch : Nodes {
+  std::string launcher = "none";  // its usual name: "Open MPI", "torchrun", "mnrun", "srun", "none" ...
+
+  FromVariable<int> rank{0, ""};
+  FromVariable<int> world_size{1, ""};
+  FromVariable<int> local_rank{0, ""};          // rank among the processes on this node
+  std::optional<FromVariable<int>> local_size;  // number of processes on this node, if the launcher sets it
+
+  bool under_mpi = false;    // MPI_Init finds the other ranks: started by mpirun, srun with PMI(x), mpiexec ...
+  bool agent_store = false;  // torchrun's agent serves a TCPStore at the master endpoint
+  std::optional<FromVariable<StorePlace>>
+      launcher_store;  // mnrun's agent, or the cluster's head, serves a TcpStore here
+
+  std::string run_id;     // separates runs that share a store; "" if the launcher has none
+  int restart_count = 0;  // number of restarts of this run
+};
+
+// Reads the environment with the table in launch.cpp, which has one row per launcher; the innermost launcher wins.
+// Throws UsageError, with the variable and its value, if a number is malformed, if RANK >= WORLD_SIZE, and for other
+// contradictions. Several ranks without a master address are not an error here: --rendezvous may set the endpoint.
+Launch read_launch(const Environment& environment);
+
+// The launchers of that table, innermost first.
+std::vector<std::string_view> launchers();
+
+// The nodes according to the same table, for a program that starts processes (mnrun): under Slurm, PBS and LSF, in BCP
+// replicas, Kubeflow and Run:ai pods, and in AWS Batch. Throws UsageError.
+Nodes read_nodes(const Environment& environment);
+
+// Without the variables by which read_launch recognizes a process launcher, and related ones: a launcher gives this to
+// its children, so that the innermost launcher wins.
+Environment without_process_variables(Environment environment);
+
+// "run id/restart count": the prefix of the run's keys in a store, different after each restart.
+std::string generation(const Launch& launch);
+
+}  // namespace multinode

@@ -1,0 +1,79 @@
+#include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
+#include <multinode/node/limits.hpp>
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <sstream>
+
+namespace multinode {
+
+namespace {
+
+template <class Number>
+void lower(std::optional<Number>& limit, Number value) {
+  limit = std::min(limit.value_or(value), value);
+}
+
+// Calls `visit` with mount/path, mount/(its parent) ... mount. Without a cgroup namespace `path` is the host's, and the
+// mount may begin further down: then only `mount` exists.
+template <class Visit>
+void to_the_top(const std::filesystem::path& mount, std::filesystem::path path, Visit visit) {
+  for (path = path.relative_path(); !path.empty(); path = path.parent_path()) visit(mount / path);
+  visit(mount);
+}
+
+}  // namespace
+
+std::vector<int> allowed_cpus() {
+  for (std::size_t sets = 1;; sets *= 2) {  // the kernel rejects a set that is smaller than its own
+    std::vector<cpu_set_t> set(sets);
+    const std::size_t bytes = sets * sizeof(cpu_set_t);
+    const int result = sched_getaffinity(0, bytes, set.data());
+    if (result < 0 && errno == EINVAL && sets < 1024) continue;
+    check_errno(result, "sched_getaffinity");
+    std::vector<int> cpus;
+    for (std::size_t cpu = 0; cpu < 8 * bytes; ++cpu)
+      if (CPU_ISSET_S(cpu, bytes, set.data())) cpus.push_back(static_cast<int>(cpu));
+    return cpus;
+  }
+}
+
+Limits read_cgroup(const std::filesystem::path& root) {
+  Limits limits;
+  const auto lower_memory = [&](const std::filesystem::path& file) {
+    const auto bytes =
+        read_number<std::int64_t>(file);  // version 1: unlimited is the largest multiple of the page size
+    if (bytes && *bytes < std::int64_t{1} << 62) lower(limits.memory_bytes, *bytes);
+  };
+  const std::filesystem::path mount = root / "sys/fs/cgroup";
+  std::istringstream lines(read_text(root / "proc/self/cgroup").value_or(""));
+  for (std::string line; std::getline(lines, line);) {  // hierarchy:controller,controller:path
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string path = line.substr(second + 1);
+    if (controllers == ",,")  // version 2
+      to_the_top(mount, path, [&](const std::filesystem::path& at) {
+        double quota = 0, period = 0;
+        std::istringstream maximum(read_text(at / "cpu.max").value_or(""));  // "150000 100000" or "max 100000"
+        if (maximum >> quota >> period && period > 0) lower(limits.cpus, quota / period);
+        lower_memory(at / "memory.max");
+      });
+    if (controllers.find(",cpu,") != std::string::npos)
+      to_the_top(mount / "cpu", path, [&](const std::filesystem::path& at) {
+        const double quota = read_number<double>(at / "cpu.cfs_quota_us").value_or(-1);
+        const double period = read_number<double>(at / "cpu.cfs_period_us").value_or(0);
+        if (quota > 0 && period > 0) lower(limits.cpus, quota / period);
+      });
+    if (controllers.find(",memory,") != std::string::npos)
+      to_the_top(mount / "memory", path,
+                 [&](const std::filesystem::path& at) { lower_memory(at / "memory.limit_in_bytes"); });
+  }
+  return limits;
+}
+
+}  // namespace multinode

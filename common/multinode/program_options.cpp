@@ -1,7 +1,0 @@
-#include <multinode/program_options.hpp>
-
-template class boost::program_options::typed_value<int>;
-template class boost::program_options::typed_value<double>;
-template class boost::program_options::typed_value<std::int64_t>;
-template class boost::program_options::typed_value<std::uint64_t>;
-template class boost::program_options::typed_value<std::string>;

@@ -1,0 +1,82 @@
+// arbiter.hpp: who is late, frozen or dead: the judgement on the ranks of one run, in the process that serves their
+// store. Without a clock, a thread or a socket of its own.
+#pragma once
+
+#include <multinode/store/store_protocol.hpp>
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace multinode {
+
+class Arbiter {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Returns the reason why the rank cannot join, "" if it has joined. A rank is taken as soon as it has sent its first
+  // heartbeat, and stays so.
+  std::string join(const protocol::Hello& hello, Time now);
+  // Whether this hello repeats that of a connection that has sent no heartbeat: its process gave up waiting for the
+  // answer, and connected again.
+  bool repeats(const protocol::Hello& hello) const;
+  void beat(int rank, protocol::Progress progress, Time now);
+  // The rank ends because of `reason`. It may have failed only because another one died, so with exit status 1 that is
+  // the verdict only if there is no other within 300 ms.
+  void fail(int rank, int status, std::string reason, Time now);
+  void leave(int rank);  // in peace
+  void lose(int rank);   // its connection closed without a goodbye
+
+  // Judges; to be called every 50 ms or so while busy().
+  void tick(Time now);
+  bool busy() const { return !verdict_ && (candidate_ || expired_ || stalled_); }
+
+  // The first verdict; there is no other.
+  const std::optional<std::pair<int, std::string>>& verdict() const { return verdict_; }
+  // Whether this rank prints the verdict: on each node the one that was heard last, because others may be frozen.
+  bool prints_verdict(int rank);
+  // A line that this rank prints, once.
+  std::optional<std::pair<int, std::string>> take_notice() { return std::exchange(notice_, {}); }
+
+ private:
+  struct Rank {
+    protocol::Hello hello;
+    protocol::Progress progress;
+    Time heard;
+    bool alive = true;  // connected; else it has left
+    bool heartbeat = false;
+  };
+  struct Candidate {
+    int rank, status;
+    std::string text;
+    Time due;
+  };
+  struct Look {  // at the others, because of this rank's long wait
+    int rank;
+    Time since;
+  };
+  struct Judgement {
+    std::string text;
+    int culprit = -1;  // -1: no rank is behind the waiting one
+  };
+
+  void decide(int status, std::string text) {
+    if (!verdict_) verdict_.emplace(status, std::move(text));
+  }
+  Judgement judge(const Look& look, const std::string& waiting) const;
+
+  std::map<int, Rank> ranks_;
+  std::optional<Candidate> candidate_;
+  std::optional<Look> expired_, stalled_;
+  std::optional<Time> ticked_;
+  std::set<std::tuple<int, protocol::Lane, std::uint64_t>> looked_at_, reported_;  // waits; states of late ranks
+  std::optional<std::pair<int, std::string>> verdict_, notice_;
+  std::map<std::string, int> printers_;  // by node
+};
+
+}  // namespace multinode

@@ -1,0 +1,712 @@
+#include <multinode/base/signals.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/net/address.hpp>
+#include <multinode/net/socket.hpp>
+#include <multinode/store/arbiter.hpp>
+#include <multinode/store/store_protocol.hpp>
+#include <multinode/store/tcp_store.hpp>
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <system_error>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+namespace multinode {
+
+using std::chrono::milliseconds;
+
+namespace {
+
+using Clock = Deadline::Clock;
+using protocol::Operation;
+using protocol::Request;
+using protocol::Status;
+
+// Limits of the server's memory, descriptors and turns.
+constexpr std::size_t most_stored_bytes = 128 << 20;  // keys, values, wills
+constexpr std::size_t most_keys = 1 << 18;
+constexpr std::size_t overhead_of_key = 128;            // bytes of a map node
+constexpr std::size_t most_buffered_bytes = 64 << 20;   // not yet parsed, not yet sent, over all connections
+constexpr std::size_t most_unsent_per_turn = 64 << 10;  // above it the answers are sent before the next request is read
+constexpr int most_requests_per_turn = 32;
+constexpr std::size_t most_answered_per_turn = 256 << 10;
+constexpr std::size_t most_admitted = 64 << 10;
+constexpr std::size_t most_unauthenticated = 4 << 10;
+constexpr milliseconds hello_timeout(5'000);
+constexpr milliseconds printing_limit(500);                     // see Run::waiting
+constexpr milliseconds tick_interval(50);                       // of the arbiters, while there is something to judge
+constexpr std::size_t most_runs = 4 << 10;                      // generations, each with an arbiter
+constexpr std::uint64_t longest_wait = std::uint64_t{1} << 40;  // ms, which a time point can hold
+
+[[noreturn]] void throw_listen(int error, const std::string& address, std::uint16_t port, const std::string& why = "") {
+  throw std::system_error(error, std::generic_category(),
+                          "cannot listen on " + to_string(Endpoint{address, port}) + (why.empty() ? "" : ": " + why));
+}
+
+}  // namespace
+
+class TcpStoreServer::Implementation {
+ public:
+  Implementation(const std::string& address, std::uint16_t port, Entry entry) : entry_(std::move(entry)) {
+    try {
+      listen(address.empty() ? "::" : address, port);
+    } catch (const std::system_error& e) {  // a kernel without IPv6 has no "::"
+      const int error = e.code().value();
+      if (!address.empty() || (error != EAFNOSUPPORT && error != EADDRNOTAVAIL)) throw;
+      listen("0.0.0.0", port);
+    }
+    sockaddr_storage own{};
+    socklen_t size = sizeof own;
+    if (::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&own), &size) < 0)
+      throw_listen(errno, address, port);
+    port_ = ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(own).sin6_port
+                                            : reinterpret_cast<sockaddr_in&>(own).sin_port);
+    epoll_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
+    stop_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!epoll_ || !stop_) throw_listen(errno, address, port);
+    watch(EPOLL_CTL_ADD, stop_.get(), stop_id, EPOLLIN);
+    watch(EPOLL_CTL_ADD, listener_.get(), listener_id, EPOLLIN);
+
+    share_descriptors();
+    thread_ = quiet_thread([this] { serve(); });
+  }
+
+  ~Implementation() {
+    const std::uint64_t one = 1;
+    while (::write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+    }
+    thread_.join();
+  }
+  Implementation(const Implementation&) = delete;
+  Implementation& operator=(const Implementation&) = delete;
+
+  std::uint16_t port() const { return port_; }
+
+  bool wait_for_disconnects(milliseconds timeout, std::size_t own) {
+    std::unique_lock lock(mutex_);
+    Deadline deadline(timeout);
+    while (!gone_.wait_for(lock, deadline.left(), [&] { return admitted_ <= own; }))
+      if (deadline.passed()) return false;
+    return true;
+  }
+
+ private:
+  using Id = std::uint64_t;
+  using Will = std::pair<std::string, std::string>;
+  using Bytes = std::shared_ptr<const std::string>;
+  static constexpr Id stop_id = 0, listener_id = 1, arbiters_id = 2;
+
+  struct Value {
+    Bytes bytes;
+    std::uint32_t readers = 0;  // gets until it is deleted; 0: never
+  };
+
+  // The ranks of one generation.
+  struct Run {
+    std::string generation;
+    Arbiter arbiter;
+    std::map<int, Id> connections;  // of the ranks that are here
+    bool told = false;              // the verdict has been sent to the ranks that print it
+    // The others get it when those have left: as soon as one process ends, a launcher kills the rest.
+    std::set<int> printers, waiting;
+    Clock::time_point printing_until;
+  };
+
+  struct Connection {
+    Id id = 0;
+    Descriptor fd;
+    bool admitted = false;  // has said hello
+    bool leaving = false;   // has said goodbye: to be closed when the answer is sent
+    std::string magic;      // the part received so far
+    protocol::FrameReader in;
+    // To be sent: `out`, then `large`, a value that is not copied, then `after`.
+    std::string out, after;
+    Bytes large;
+    std::size_t sent = 0;            // of the first of them
+    std::size_t answered = 0;        // bytes of values in this turn
+    std::optional<Request> pending;  // a get that is not answered yet
+    std::optional<Clock::time_point> deadline;
+    std::optional<Will> will;
+    std::uint32_t events = EPOLLIN | EPOLLRDHUP;
+    bool ready = false;        // is in ready_
+    std::size_t buffered = 0;  // its part of buffered_
+
+    Run* run = nullptr;  // if it is a rank
+    int rank = -1;
+
+    bool unsent() const { return !out.empty() || large; }
+    std::string& answers() { return large ? after : out; }
+  };
+
+  void listen(const std::string& address, std::uint16_t port) {
+    std::string error;
+    const auto addresses = resolve({address, port}, AI_PASSIVE, error);
+    if (!addresses) throw_listen(EADDRNOTAVAIL, address, port, error);
+    Descriptor fd(::socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!fd) throw_listen(errno, address, port);
+    const int on = 1, off = 0;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (addresses->ai_family == AF_INET6)
+      ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);  // "::" takes IPv4 too
+    if (::bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) < 0 || ::listen(fd.get(), SOMAXCONN) < 0)
+      throw_listen(errno, address, port);
+    listener_ = std::move(fd);
+  }
+
+  // An eighth of the process's descriptors is for unauthenticated connections, three quarters
+  // for admitted ones, the rest for the process.
+  void share_descriptors() {
+    rlimit descriptors{};
+    if (::getrlimit(RLIMIT_NOFILE, &descriptors) < 0 || descriptors.rlim_cur == RLIM_INFINITY) return;
+    most_unauthenticated_ = std::min<std::size_t>(most_unauthenticated, descriptors.rlim_cur / 8 + 1);
+    most_admitted_ = std::min<std::size_t>(most_admitted, descriptors.rlim_cur / 4 * 3);
+  }
+
+  // Only when they are needed: the processes that this one starts inherit the limit.
+  void raise_descriptors() {
+    rlimit descriptors{};
+    if (::getrlimit(RLIMIT_NOFILE, &descriptors) < 0) return;
+    descriptors.rlim_cur = descriptors.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &descriptors);
+    share_descriptors();
+  }
+
+  void serve() {
+    std::array<epoll_event, 256> events{};
+    while (true) {
+      const auto before = Clock::now();
+      const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), pause());
+      try {
+        if (const auto stopped = stopped_between(before, Clock::now()); stopped.count() > 0) postpone_timers(stopped);
+        for (int i = 0; i < count; ++i) {
+          const auto& event = events[static_cast<std::size_t>(i)];
+          if (event.data.u64 == stop_id) return;
+          if (event.data.u64 == listener_id)
+            accept_some();
+          else
+            guarded(event.data.u64, [&](Connection& connection) { handle(connection, event.events); });
+        }
+        expire_timers();
+        // Only those that are ready now: one that becomes ready again waits for the others.
+        for (const auto id : std::exchange(ready_, {}))
+          guarded(id, [&](Connection& connection) {
+            connection.ready = false;
+            resume(connection);
+          });
+        tell_verdicts();
+      } catch (const std::exception&) {  // out of memory, outside any connection: the next turn retries
+      }
+    }
+  }
+
+  // This process was stopped, and perhaps its clients with it.
+  void postpone_timers(Clock::duration by) {
+    for (auto& [time, id] : std::exchange(timers_, {})) {
+      timers_.emplace(time + by, id);
+      if (const auto found = connections_.find(id); found != connections_.end()) found->second->deadline = time + by;
+    }
+  }
+
+  void expire_timers() {
+    const auto now = Clock::now();
+    while (!timers_.empty() && timers_.begin()->first <= now) {
+      const auto id = timers_.begin()->second;
+      timers_.erase(timers_.begin());
+      if (id == listener_id)
+        watch(EPOLL_CTL_MOD, listener_.get(), listener_id, EPOLLIN);
+      else if (id == arbiters_id)
+        ticking_ = false;
+      else
+        guarded(id, [&](Connection& connection) { expire(connection); });
+    }
+  }
+
+  // After the heartbeats of this turn have been read.
+  void tell_verdicts() {
+    for (auto& [generation, run] : runs_) {
+      auto& arbiter = run.arbiter;
+      if (arbiter.busy()) arbiter.tick(Clock::now());
+      if (const auto notice = arbiter.take_notice())
+        if (const auto to = run.connections.find(notice->first); to != run.connections.end())
+          push(to->second, protocol::encode(Status::notice, notice->second));
+      if (arbiter.verdict()) tell_verdict(run);
+      if ((arbiter.busy() || !run.waiting.empty()) && !std::exchange(ticking_, true))
+        timers_.emplace(Clock::now() + tick_interval, Id{arbiters_id});
+    }
+  }
+  void tell_verdict(Run& run) {
+    if (!std::exchange(run.told, true)) {
+      for (const auto& [rank, id] : run.connections)
+        (run.arbiter.prints_verdict(rank) ? run.printers : run.waiting).insert(rank);
+      run.printing_until = Clock::now() + printing_limit;
+      for (const int rank : std::set(run.printers)) push_verdict(run, rank);
+    }
+    std::erase_if(run.printers, [&](int rank) { return !run.connections.contains(rank); });
+    if (!run.printers.empty() && Clock::now() < run.printing_until) return;
+    for (const int rank : std::exchange(run.waiting, {})) push_verdict(run, rank);
+  }
+  void push_verdict(Run& run, int rank) {  // unless the rank has left; a push may end another rank's connection
+    if (const auto to = run.connections.find(rank); to != run.connections.end())
+      push(to->second, verdict_for(run, rank));
+  }
+
+  static std::string verdict_for(Run& run, int rank) {
+    const auto& [status, text] = *run.arbiter.verdict();
+    return protocol::encode(
+        protocol::Verdict{run.arbiter.prints_verdict(rank), static_cast<std::uint8_t>(status), text});
+  }
+
+  void push(Id id, const std::string& frame) {
+    guarded(id, [&](Connection& connection) {
+      connection.answers() += frame;
+      if (!flush(connection)) listen_for(connection, (connection.events & ~std::uint32_t{EPOLLIN}) | EPOLLOUT);
+    });
+  }
+
+  // The timeout for epoll_wait: milliseconds until the next timer, but at most a slice; -1: there is no timer.
+  int pause() const {
+    if (!ready_.empty()) return 0;
+    if (timers_.empty()) return -1;
+    const auto left = std::chrono::ceil<milliseconds>(timers_.begin()->first - Clock::now());
+    return static_cast<int>(std::clamp(left, milliseconds(0), Deadline::slice).count());
+  }
+
+  // An error of one connection ends only that connection.
+  template <class Function>
+  void guarded(Id id, Function&& function) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) return;
+    auto& connection = *found->second;
+    bool keep = false;
+    try {
+      function(connection);
+      keep = bool(connection.fd);
+    } catch (const std::exception&) {  // a Violation, or out of memory
+    }
+    if (!keep) return drop(id);
+    const auto buffered = connection.in.capacity() + connection.out.capacity() + connection.after.capacity();
+    buffered_ += buffered - connection.buffered;
+    connection.buffered = buffered;
+    while (buffered_ > most_buffered_bytes) {
+      const auto largest = std::max_element(connections_.begin(), connections_.end(),
+                                            [](auto& a, auto& b) { return a.second->buffered < b.second->buffered; });
+      drop(largest->first);
+    }
+  }
+
+  void watch(int operation, int fd, Id id, std::uint32_t events) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = id;
+    if (::epoll_ctl(epoll_.get(), operation, fd, &event) < 0)
+      throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+
+  void listen_for(Connection& connection, std::uint32_t events) {
+    if (events == connection.events) return;
+    watch(EPOLL_CTL_MOD, connection.fd.get(), connection.id, events);
+    connection.events = events;
+  }
+
+  void set_deadline(Connection& connection, milliseconds timeout) {
+    connection.deadline = Clock::now() + timeout;
+    timers_.emplace(*connection.deadline, connection.id);
+  }
+
+  void clear_deadline(Connection& connection) {
+    if (connection.deadline) timers_.erase({*connection.deadline, connection.id});
+    connection.deadline.reset();
+  }
+
+  void accept_some() {
+    for (int i = 0; i < 64; ++i) {
+      const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      if (fd < 0) {
+        if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+        if (errno == EMFILE && !std::exchange(raised_, true)) {
+          raise_descriptors();
+          continue;
+        }
+        if (!unauthenticated_.empty()) {
+          drop(*unauthenticated_.begin());
+          continue;
+        }
+        // No descriptor is free: retry later instead of spinning.
+        watch(EPOLL_CTL_MOD, listener_.get(), listener_id, 0);
+        timers_.emplace(Clock::now() + milliseconds(50), listener_id);
+        return;
+      }
+      auto connection = std::make_unique<Connection>();
+      connection->fd = Descriptor(fd);
+      set_connection_options(fd);
+      const auto id = connection->id = next_id_++;
+      connections_.emplace(id, std::move(connection));
+      unauthenticated_.insert(id);  // ids grow: the oldest comes first
+      if (unauthenticated_.size() > most_unauthenticated_ && !std::exchange(raised_, true)) raise_descriptors();
+      if (unauthenticated_.size() > most_unauthenticated_) drop(*unauthenticated_.begin());
+      guarded(id, [this](Connection& fresh) {
+        watch(EPOLL_CTL_ADD, fresh.fd.get(), fresh.id, fresh.events);
+        set_deadline(fresh, hello_timeout);
+        receive(
+            fresh);  // its hello has usually arrived, so a flood of unauthenticated connections does not push it out
+      });
+    }
+  }
+
+  void handle(Connection& connection, std::uint32_t events) {
+    if (events & (EPOLLERR | EPOLLHUP)) return connection.fd.reset();
+    if (connection.ready) return;  // its turn comes anyway
+    if (events & EPOLLOUT && flush(connection)) return process(connection);
+    if (connection.unsent()) {
+      // Its further requests stay in the kernel until it has read the answers: that slows down only their sender.
+      if (events & EPOLLRDHUP) return connection.fd.reset();
+      if (events & EPOLLIN) listen_for(connection, connection.events & ~std::uint32_t{EPOLLIN});
+      return;
+    }
+    if (events & (EPOLLIN | EPOLLRDHUP)) receive(connection);
+  }
+
+  void receive(Connection& connection) {
+    const auto got = ::recv(connection.fd.get(), chunk_.data(), chunk_.size(), 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) return connection.fd.reset();
+    std::string_view bytes(chunk_.data(), static_cast<std::size_t>(got));
+    if (const auto part = bytes.substr(0, protocol::magic.size() - connection.magic.size()); !part.empty()) {
+      connection.magic += part;
+      bytes.remove_prefix(part.size());
+      if (!protocol::magic.starts_with(connection.magic)) throw protocol::Violation("a wrong magic");
+      if (connection.magic == protocol::magic) connection.out += protocol::magic;
+    }
+    connection.in.append(bytes);
+    if (!connection.admitted) {
+      const auto frame = connection.in.next(protocol::max_hello);
+      if (!frame) return;
+      admit(connection, protocol::parse_hello(*frame));
+    }
+    process(connection);
+  }
+
+  void admit(Connection& connection, const protocol::Hello& hello) {
+    if (count_admitted(0) >= most_admitted_ && !std::exchange(raised_, true)) raise_descriptors();
+    if (count_admitted(0) >= most_admitted_) throw protocol::Violation("too many clients");
+    const auto refuse = [&](Status status, std::string_view why) {
+      answer(connection, status, why);
+      connection.leaving = true;
+    };
+    if (hello.token != entry_.token)
+      return refuse(Status::refused,
+                    "it serves another run: give each run its own port, and all its processes the "
+                    "same environment of their launcher");
+    if (entry_.ranks_only && hello.rank < 0) return refuse(Status::refused, "it serves only ranks of its run");
+    if (hello.rank >= 0) {
+      if (runs_.size() >= most_runs && !runs_.contains(hello.generation)) throw protocol::Violation("too many runs");
+      Run& run = runs_[hello.generation];
+      run.generation = hello.generation;
+      // Ids grow, so this is the later one of the two connections.
+      if (const auto first = run.connections.find(hello.rank);
+          run.arbiter.repeats(hello) && first != run.connections.end() && first->second < connection.id)
+        drop(Id{first->second});
+      if (const auto why = run.arbiter.join(hello, Clock::now()); !why.empty()) return refuse(Status::taken, why);
+      connection.run = &run;
+      connection.rank = hello.rank;
+      run.connections[hello.rank] = connection.id;
+    }
+    connection.admitted = true;
+    unauthenticated_.erase(connection.id);
+    clear_deadline(connection);
+    count_admitted(1);
+    answer(connection, Status::done);
+    if (connection.run && connection.run->told) connection.out += verdict_for(*connection.run, connection.rank);
+  }
+
+  std::size_t count_admitted(int change) {
+    std::lock_guard lock(mutex_);
+    admitted_ += static_cast<std::size_t>(change);
+    if (change < 0) gone_.notify_all();
+    return admitted_;
+  }
+
+  void process(Connection& connection) {
+    connection.answered = 0;
+    for (int done = 0; !connection.leaving && !connection.ready; ++done) {
+      if ((connection.large || connection.out.size() >= most_unsent_per_turn) && !flush(connection)) break;
+      if (done == most_requests_per_turn || connection.answered > most_answered_per_turn) {
+        make_ready(connection);
+        break;
+      }
+      const auto frame = connection.in.next();
+      if (!frame) break;
+      execute(connection, protocol::parse_request(*frame));
+    }
+    if (!flush(connection))
+      listen_for(connection, (connection.events & ~std::uint32_t{EPOLLIN}) | EPOLLOUT);
+    else if (connection.leaving)
+      connection.fd.reset();
+    else
+      listen_for(connection, EPOLLIN | EPOLLRDHUP);
+  }
+
+  // Returns whether everything is sent.
+  bool flush(Connection& connection) {
+    while (connection.unsent()) {
+      const bool body = connection.out.empty();
+      const std::string& bytes = body ? *connection.large : connection.out;
+      while (connection.sent < bytes.size()) {
+        const auto count =
+            ::send(connection.fd.get(), bytes.data() + connection.sent, bytes.size() - connection.sent, MSG_NOSIGNAL);
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0 && errno == EAGAIN) return false;
+        if (count < 0) throw std::system_error(errno, std::generic_category(), "send");
+        connection.sent += static_cast<std::size_t>(count);
+      }
+      connection.sent = 0;
+      if (body) {
+        connection.large.reset();
+        connection.out = std::exchange(connection.after, {});
+      } else if (connection.out.capacity() > most_unsent_per_turn) {
+        connection.out = {};
+      } else {
+        connection.out.clear();
+      }
+    }
+    return true;
+  }
+
+  void answer(Connection& connection, Status status, std::string_view body = {}) {
+    connection.answered += body.size();
+    connection.answers() += protocol::encode(status, body);
+  }
+
+  void answer(Connection& connection, const Bytes& value) {
+    if (value->size() < most_unsent_per_turn) return answer(connection, Status::done, *value);
+    connection.answered += value->size();
+    connection.out += protocol::encode(Status::done, value->size());
+    connection.large = value;  // however slowly it is read, it costs no memory
+  }
+
+  void make_ready(Connection& connection) {
+    if (std::exchange(connection.ready, true)) return;
+    ready_.push_back(connection.id);
+  }
+
+  void execute(Connection& connection, Request request) {
+    if (request.operation >= Operation::beat) return hear(connection, std::move(request));
+    if (connection.pending) throw protocol::Violation("a request before the answer to the one before");
+    switch (request.operation) {
+      case Operation::set:
+        return answer_if(store(request.key, std::move(request.value), request.readers), connection);
+      case Operation::compare_set: {
+        const auto found = values_.find(request.key);
+        const std::string_view value = found == values_.end() ? std::string_view() : *found->second.bytes;
+        if (value != request.expected) return answer(connection, Status::done, value);
+        return answer_if(store(request.key, request.value), connection, request.value);
+      }
+      case Operation::add:
+        return add(connection, request);
+      case Operation::will: {
+        // Its space is reserved now, so that it can be executed later.
+        Will will(std::move(request.key), std::move(request.value));
+        const auto bytes = stored_bytes_ - size_of(connection.will) + size_of(will);
+        if (bytes > most_stored_bytes) return answer_if(false, connection);
+        stored_bytes_ = bytes;
+        connection.will = std::move(will);
+        return answer(connection, Status::done);
+      }
+      case Operation::goodbye:
+        stored_bytes_ -= size_of(connection.will);
+        connection.will.reset();
+        if (connection.run) connection.run->arbiter.leave(connection.rank);
+        connection.leaving = true;
+        return answer(connection, Status::done);
+      case Operation::get:
+        connection.pending = std::move(request);
+        if (!look(connection))
+          set_deadline(connection, milliseconds(std::min<std::uint64_t>(connection.pending->timeout_ms, longest_wait)));
+        return;
+      default:
+        throw protocol::Violation("a second hello");
+    }
+  }
+
+  // A rank's heartbeat or failure.
+  void hear(Connection& connection, Request request) {
+    if (!connection.run) throw protocol::Violation("a heartbeat, but not of a rank");
+    auto& arbiter = connection.run->arbiter;
+    if (request.operation == Operation::fail)
+      return arbiter.fail(connection.rank, request.status, std::move(request.value), Clock::now());
+    arbiter.beat(connection.rank, std::move(request.progress), Clock::now());
+    if (request.status == 1) answer(connection, Status::pulse);
+  }
+
+  void add(Connection& connection, const Request& request) {
+    const auto found = values_.find(request.key);
+    std::int64_t sum = 0;
+    if (found != values_.end()) {
+      const auto number = number_of<std::int64_t>(*found->second.bytes);
+      if (!number) return answer(connection, Status::refused, "its value is not a number");
+      sum = *number;
+    }
+    if (__builtin_add_overflow(sum, request.amount, &sum))
+      return answer(connection, Status::refused, "the sum overflows 64 bits");
+    const auto text = std::to_string(sum);
+    answer_if(store(request.key, text), connection, text);
+  }
+
+  void answer_if(bool stored, Connection& connection, std::string_view body = {}) {
+    answer(connection, stored ? Status::done : Status::refused, stored ? body : "the store is full");
+  }
+
+  // Sets the value and wakes its waiters; returns false if the store is full.
+  bool store(const std::string& key, std::string value, std::uint32_t readers = 0, std::size_t keys = most_keys) {
+    const auto found = values_.find(key);
+    const bool fresh = found == values_.end();
+    const auto before = fresh ? 0 : found->second.bytes->size();
+    const auto bytes = stored_bytes_ - before + value.size() + (fresh ? key.size() + overhead_of_key : 0);
+    if ((bytes > most_stored_bytes && bytes > stored_bytes_) || (fresh && values_.size() >= keys)) return false;
+    values_[key] = {std::make_shared<const std::string>(std::move(value)), readers};
+    stored_bytes_ = bytes;
+    if (const auto waiting = waiting_.find(key); waiting != waiting_.end()) {
+      for (const auto id : waiting->second) make_ready(*connections_.at(id));
+      waiting_.erase(waiting);
+    }
+    return true;
+  }
+
+  // Answers the pending get if its key exists; else the connection waits for it. Returns whether it was answered.
+  bool look(Connection& connection) {
+    const Request& request = *connection.pending;
+    const auto found = values_.find(request.key);
+    if (found == values_.end() && request.timeout_ms > 0) {
+      waiting_[request.key].insert(connection.id);
+      return false;
+    }
+    if (found == values_.end()) {
+      answer(connection, Status::timed_out, request.key);
+    } else {
+      auto& [bytes, readers] = found->second;
+      answer(connection, bytes);
+      if (readers > 0 && --readers == 0) {
+        stored_bytes_ -= bytes->size() + request.key.size() + overhead_of_key;
+        values_.erase(found);
+      }
+    }
+    clear_deadline(connection);
+    connection.pending.reset();
+    return true;
+  }
+
+  void stop_waiting(Connection& connection) {
+    if (!connection.pending) return;
+    const auto found = waiting_.find(connection.pending->key);
+    if (found == waiting_.end()) return;
+    found->second.erase(connection.id);
+    if (found->second.empty()) waiting_.erase(found);
+  }
+
+  void resume(Connection& connection) {
+    if (connection.pending) look(connection);
+    process(connection);
+  }
+
+  void expire(Connection& connection) {
+    connection.deadline.reset();
+    if (!connection.admitted) return connection.fd.reset();
+    if (!connection.pending) return;
+    stop_waiting(connection);
+    connection.pending->timeout_ms = 0;
+    look(connection);  // a value may have arrived in this turn
+    process(connection);
+  }
+
+  static std::size_t size_of(const std::optional<Will>& will) {
+    return will ? will->first.size() + will->second.size() + overhead_of_key : 0;
+  }
+
+  void drop(Id id) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) return;
+    const auto connection = std::move(found->second);
+    stop_waiting(*connection);
+    connections_.erase(found);
+    unauthenticated_.erase(id);
+    clear_deadline(*connection);
+    buffered_ -= connection->buffered;
+    stored_bytes_ -= size_of(connection->will);
+    if (connection->will) {
+      const auto& [key, value] = *connection->will;
+      const auto present = values_.find(key);
+      if (present == values_.end() || present->second.bytes->empty()) store(key, value, 0, most_keys + most_admitted);
+    }
+    if (connection->run) {
+      connection->run->connections.erase(connection->rank);
+      connection->run->arbiter.lose(connection->rank);
+      if (connection->run->connections.empty()) erase_keys_of(connection->run->generation);
+    }
+    if (connection->admitted) count_admitted(-1);
+  }
+
+  // The last rank of a generation has left. The store of mnrun outlives it, and serves the restarts.
+  void erase_keys_of(const std::string& generation) {
+    const auto end = values_.lower_bound(generation + char('/' + 1));
+    for (auto at = values_.lower_bound(generation + "/"); at != end; at = values_.erase(at))
+      stored_bytes_ -= at->second.bytes->size() + at->first.size() + overhead_of_key;
+  }
+
+  const Entry entry_;
+  Descriptor listener_, epoll_, stop_;
+  std::uint16_t port_ = 0;
+  std::size_t most_admitted_ = most_admitted, most_unauthenticated_ = most_unauthenticated;
+  std::unordered_map<Id, std::unique_ptr<Connection>> connections_;
+  Id next_id_ = arbiters_id + 1;
+  std::set<Id> unauthenticated_;
+  std::set<std::pair<Clock::time_point, Id>> timers_;
+  std::vector<Id> ready_;
+  std::map<std::string, Value> values_;  // not hashed, so that clients cannot send colliding keys
+  std::map<std::string, std::set<Id>> waiting_;
+  std::map<std::string, Run> runs_;  // by generation
+  bool ticking_ = false;             // a timer for the arbiters is set
+  bool raised_ = false;              // the limit of descriptors
+  std::size_t stored_bytes_ = 0;
+  std::size_t buffered_ = 0;
+  std::array<char, 64 << 10> chunk_{};
+
+  std::mutex mutex_;
+  std::condition_variable gone_;
+  std::size_t admitted_ = 0;
+  std::thread thread_;
+};
+
+TcpStoreServer::TcpStoreServer(const std::string& bind_address, std::uint16_t port, Entry entry)
+    : implementation_(std::make_unique<Implementation>(bind_address, port, std::move(entry))) {}
+TcpStoreServer::~TcpStoreServer() = default;
+std::uint16_t TcpStoreServer::port() const { return implementation_->port(); }
+bool TcpStoreServer::wait_for_disconnects(milliseconds timeout, std::size_t own) {
+  return implementation_->wait_for_disconnects(timeout, own);
+}
+
+std::unique_ptr<TcpStoreServer> serve_at(const StorePlace& place, bool ranks_only) {
+  const TcpStoreServer::Entry entry{place.token, ranks_only};
+  try {
+    return std::make_unique<TcpStoreServer>(listening_address(place.host), place.port, entry);
+  } catch (const std::system_error& e) {
+    if (e.code().value() != EADDRNOTAVAIL) throw;
+    return std::make_unique<TcpStoreServer>("", place.port, entry);
+  }
+}
+
+}  // namespace multinode

@@ -1,0 +1,89 @@
+#include <multinode/base/check.hpp>
+#include <multinode/world/libraries.hpp>
+#include <multinode/world/report.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+
+namespace multinode {
+
+namespace {
+
+bool is_number(const std::string& text) {
+  return !text.empty() && text.find_first_of("0123456789") != std::string::npos &&
+         text.find_first_not_of("0123456789+-.eE%xX ") == std::string::npos;
+}
+
+std::size_t width_of(const std::string& text) {  // characters, not bytes, of UTF-8
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+}  // namespace
+
+Table::Table(std::vector<std::string> head) { rows_.push_back(std::move(head)); }
+
+void Table::add(std::vector<std::string> row) {
+  if (row.size() != rows_.front().size())
+    throw std::logic_error("Table::add: the row has another number of cells than the head");
+  rows_.push_back(std::move(row));
+}
+
+void Table::print(std::ostream& out) const {
+  const std::size_t columns = rows_.front().size();
+  std::vector<std::size_t> widths(columns);
+  std::vector<bool> right(columns, rows_.size() > 1);  // columns with only numbers below the head
+  for (std::size_t r = 0; r < rows_.size(); ++r)
+    for (std::size_t c = 0; c < columns; ++c) {
+      widths[c] = std::max(widths[c], width_of(rows_[r][c]));
+      if (r > 0 && !is_number(rows_[r][c])) right[c] = false;
+    }
+  for (const auto& row : rows_) {
+    std::string line;
+    for (std::size_t c = 0; c < columns; ++c) {
+      const std::string pad(widths[c] - width_of(row[c]), ' ');
+      line += (c ? "  " : "") + (right[c] ? pad + row[c] : row[c] + pad);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out << line << '\n';
+  }
+  out << std::flush;
+}
+
+JsonLines::JsonLines(const std::string& path, bool append) : path_(path) {
+  if (path_.empty()) return;
+  file_.open(path_, append ? std::ios::app : std::ios::trunc);
+  if (!file_) throw UsageError("--json: cannot write " + path_ + ": " + std::strerror(errno));
+}
+
+void JsonLines::write(const nlohmann::json& object) {
+  if (path_.empty()) return;
+  file_ << object.dump() << '\n' << std::flush;
+  if (!file_) throw std::runtime_error("cannot write " + path_ + ": " + std::strerror(errno));
+}
+
+nlohmann::json fingerprint(const World& world) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < world.size(); ++rank)
+    if (hosts.empty() || hosts.back() != world.host(rank)) hosts.push_back(world.host(rank));
+  char time[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  std::strftime(time, sizeof time, "%FT%TZ", gmtime_r(&now, &utc));
+  nlohmann::json versions_json = nlohmann::json::object();
+  for (const auto& [name, version] : versions()) versions_json[name] = version;
+  nlohmann::json print = {{"program", world.program()},
+                          {"hosts", hosts},
+                          {"launcher", world.launch().launcher},
+                          {"world_size", world.size()},
+                          {"nodes", world.node_count()},
+                          {"versions", versions_json},
+                          {"time", time}};
+  if (const char* text = libraries().emulated_gpus()) print["gpu"] = text;
+  return {{"fingerprint", print}};
+}
+
+}  // namespace multinode
