@@ -191,8 +191,8 @@ std::string prepare(Options& options, Agent& own) {
     multinode::Environment environment = multinode::current_environment();
     environment.emplace("PATH", "/usr/local/bin:/usr/bin:/bin");
     const auto path = options.environment.find("PATH");
-    std::string file =
-        multinode::find_program(options.command[0], path == options.environment.end() ? environment["PATH"] : path->second);
+    std::string file = multinode::find_program(options.command[0],
+                                               path == options.environment.end() ? environment["PATH"] : path->second);
     if ((options.redirects || options.tee) && options.log_dir.empty()) {
       options.default_log_dir = true;
       options.log_dir = std::filesystem::absolute(std::filesystem::temp_directory_path() / "mnrun-XXXXXX").string();

@@ -108,6 +108,261 @@ std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::pa
   return metrics_of(samples);
 }
 
+Results read_complete(const std::filesystem::path& folder) {
+  auto results = read_results(folder);
+  if (!results.complete) throw UsageError(folder.string() + " is of a run that did not come to its end");
+  return results;
+}
+
+// Those of A, which must be of one image and machine, with B's names of nodes.
+std::vector<Results> read_sessions(const std::filesystem::path& folder, const Results& b) {
+  std::vector<Results> sessions;
+  for (const auto& session : sessions_in(folder)) {
+    sessions.push_back(renamed(read_results(session), b.head.nodes));
+    for (const auto& difference : differences(sessions.front().head, sessions.back().head))
+      if (difference.kind != "setting" && !difference.name.starts_with("package "))  // of these, some matter to nothing
+        throw UsageError("the sessions of A differ (" + difference.name + ": '" + difference.a + "', and '" +
+                         difference.b + "' in " + session.string() + "): make them again in one image");
+  }
+  return sessions;
+}
+
+// One comparison, from the results of A and B to the reports.
+class Comparing {
+ public:
+  Comparing(const CompareOptions& options, std::ostream& out);
+
+  // Each writes what it finds to the results.
+  void compare_heads();
+  void take_over_failures_of_b();
+  void compare_facts();
+  void compare_metrics();
+  void measure_suspects_again();
+  void judge_metrics();
+  Results conclude();
+
+ private:
+  void record(CheckResult result);
+  void record_missing(const MetricKey& key, const std::string& check);
+  Sessions baseline_of(const MetricKey& key) const;
+  std::string command_in_b() const;
+  const Results& a() const { return sessions_.back(); }
+  bool in_turn() const { return !options_.again_a.empty() || options_.again; }
+
+  struct Compared {
+    MetricKey key;
+    std::string check;
+    Comparison comparison;
+  };
+
+  const CompareOptions& options_;
+  std::ostream& out_;
+  const Results b_;
+  const std::filesystem::path folder_;
+  std::vector<Results> sessions_;  // of A
+  std::map<MetricKey, Sessions> in_a_;
+  std::vector<Compared> compared_;
+  ResultsWriter writer_;
+  Results results_;
+};
+
+Comparing::Comparing(const CompareOptions& options, std::ostream& out)
+    : options_(options),
+      out_(out),
+      b_(read_complete(options.b)),
+      folder_(std::filesystem::absolute(options.folder)),
+      sessions_(read_sessions(options.a, b_)),
+      writer_(folder_) {
+  results_.head = b_.head;
+  results_.head.suite = "compare";
+  results_.head.command = options.command;
+  results_.head.budget_seconds = 0;
+  writer_.write(results_.head);
+}
+
+void Comparing::record(CheckResult result) {
+  count(results_.summary, result.status);
+  if (result.status != Status::pass && result.status != Status::skip) {
+    out_ << image_check::name_of(result.status) << "  " << result.check << "\n";
+    for (const auto& finding : result.findings) out_ << "    " << finding.text << "\n";
+  }
+  writer_.write(result);
+  results_.checks.push_back(std::move(result));
+}
+
+void Comparing::compare_heads() {
+  const auto or_absent = [](const std::string& value) { return value.empty() ? "absent" : value; };
+  results_.differences = differences(a().head, b_.head);
+  for (const auto& difference : results_.differences) {
+    writer_.write(difference);
+    out_ << difference.kind << " " << difference.name << ": " << or_absent(difference.a) << " -> "
+         << or_absent(difference.b) << "\n";
+    if (difference.kind == "machine" && !options_.other_hardware)
+      throw UsageError("the machines differ (" + difference.name + ": '" + difference.a + "', '" + difference.b +
+                       "'): speeds are not comparable; --other-hardware compares them all the same");
+  }
+}
+
+// What failed there, and what ran in A and not in B.
+void Comparing::take_over_failures_of_b() {
+  for (auto result : b_.checks) {
+    const bool ran_in_a = std::ranges::any_of(
+        a().checks, [&](const auto& other) { return other.check == result.check && other.status == Status::pass; });
+    if (result.status == Status::skip && ran_in_a) {
+      result.status = Status::fail;
+      result.action = Action::look;
+      result.findings = {{"skipped", "could run in A, and not in B: " + result.reason, ""}};
+    }
+    if (result.status != Status::pass && result.status != Status::skip) record(result);
+  }
+}
+
+void Comparing::compare_facts() {
+  if (options_.disabled.contains("devices")) return;
+  auto facts_a = facts_of(a()), facts_b = facts_of(b_);
+  // A cgroup's limit that is absent is unlimited.
+  const auto complete = [](const auto& from, auto& facts) {
+    for (auto [key, fact] : from)
+      if (fact.value = "unlimited"; fact.name.rfind("cgroup_", 0) == 0) facts.emplace(key, fact);
+  };
+  complete(facts_a, facts_b);
+  complete(facts_b, facts_a);
+  for (const auto& [key, fact] : facts_a) {
+    const auto of_b = facts_b.find(key);
+    if (of_b != facts_b.end() && good_fact(fact.name, fact.value, of_b->second.value)) continue;
+    const auto& [node, name] = key;
+    const Difference difference{"fact", node + ": " + name, fact.value,
+                                of_b == facts_b.end() ? "" : of_b->second.value};
+    writer_.write(difference);
+    results_.differences.push_back(difference);
+    record({.check = name + ", " + node,
+            .title = "is what it was",
+            .status = Status::fail,
+            .action = Action::look,
+            .nodes = {node},
+            .findings = {
+                {"devices", difference.name + " is '" + difference.b + "', and was '" + difference.a + "'", node}}});
+  }
+}
+
+void Comparing::record_missing(const MetricKey& key, const std::string& check) {
+  CheckResult missing{.check = name_of(key), .title = "is measured in both"};
+  if (std::ranges::any_of(b_.checks, [&](const auto& result) { return result.check == check; })) {
+    missing.status = Status::fail;
+    missing.action = Action::look;
+    missing.findings = {{"skipped", "was measured in A, and not in B", key.node}};
+  } else {
+    missing.reason = "B was not asked: its suite is smaller";
+  }
+  record(missing);
+}
+
+// A's sessions. With few of them, those of the other nodes say how much nodes and sessions differ.
+Sessions Comparing::baseline_of(const MetricKey& key) const {
+  const bool with_other_nodes = in_a_.at(key).size() < 3 && !in_turn() && !key.node.empty();
+  Sessions all;
+  for (const auto& [other, of_other] : in_a_)
+    if (other == key || (with_other_nodes && other.metric == key.metric && other.band_bytes == key.band_bytes))
+      all.insert(all.end(), of_other.begin(), of_other.end());
+  return all;
+}
+
+void Comparing::compare_metrics() {
+  const auto in_b = metrics_of(b_.samples);
+  std::map<MetricKey, std::string> check_of;
+  for (const auto& session : sessions_)
+    for (const auto& [key, measured] : metrics_of(session.samples)) {
+      in_a_[key].push_back(measured.values);
+      check_of[key] = measured.check;
+    }
+  for (const auto& [key, check] : check_of) {
+    const auto of_b = in_b.find(key);
+    if (of_b == in_b.end()) {
+      record_missing(key, check);
+      continue;
+    }
+    auto comparison = compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn());
+    if (options_.disabled.contains("speed")) comparison.verdict = "same";
+    compared_.push_back({key, check, std::move(comparison)});
+  }
+}
+
+// This program, if B was made here. Throws multinode::UsageError if it was not.
+std::string Comparing::command_in_b() const {
+  Head here;
+  here.nodes = b_.head.nodes;
+  here.processes_per_node = b_.head.processes_per_node;
+  ClusterOptions asked;
+  asked.launcher = b_.head.launcher;
+  asked.examples = b_.head.examples;
+  std::filesystem::create_directories(folder_ / "here");
+  describe_machine(here, find_cluster(asked), folder_ / "here");
+  if (const auto other = differences(b_.head, here); !other.empty())
+    throw UsageError("there are suspects, and B was not made here (" + other.front().name +
+                     " differs): say with --again-b how to run image-check in B");
+  return shell_words({}, Command{std::filesystem::read_symlink("/proc/self/exe").string()});
+}
+
+void Comparing::measure_suspects_again() {
+  std::set<std::string> suspects;
+  for (const auto& one : compared_)
+    if (one.comparison.verdict == "worse") suspects.insert(one.check);
+  if (suspects.empty()) return;
+  const std::string again_b = options_.again_b.empty() && !options_.again ? command_in_b() : options_.again_b;
+  out_ << "measuring again, in fresh launches" << (options_.again_a.empty() ? "" : " of A and B in turn") << ": "
+       << multinode::join(suspects, "; ") << "\n"
+       << std::flush;
+  std::vector<std::filesystem::path> of_a, of_b;
+  const auto launch = [&](bool is_a, const std::filesystem::path& where) {
+    (is_a ? of_a : of_b).push_back(where);
+    if (options_.again) return options_.again(is_a, where);
+    const bool ended =
+        run_again(is_a ? options_.again_a : again_b, (is_a ? a() : b_).head, suspects, where, options_.timeout);
+    if (!ended && is_a)
+      throw std::runtime_error("a fresh launch of A did not come to its end, so that B cannot be judged; see " +
+                               where.string() + ".log");
+  };
+  for (std::size_t number = 0; number < fresh_launches; ++number) {
+    if (in_turn()) launch(true, folder_ / ("again-a-" + std::to_string(number)));
+    launch(false, folder_ / ("again-b-" + std::to_string(number)));
+  }
+  auto fresh_a = fresh_values(of_a, b_.head.nodes), fresh_b = fresh_values(of_b, b_.head.nodes);
+  for (auto& [key, check, comparison] : compared_)
+    if (comparison.verdict == "worse") confirm(comparison, fresh_a[key].values, fresh_b[key].values);
+}
+
+void Comparing::judge_metrics() {
+  for (const auto& [key, check, comparison] : compared_) {
+    writer_.write(comparison);
+    results_.comparisons.push_back(comparison);
+    CheckResult result{.check = name_of(key), .title = "is as good as it was"};
+    const std::string& found = comparison.verdict;
+    result.status = found == "worse" ? Status::fail : found == "no evidence" ? Status::skip : Status::pass;
+    const auto of_b = std::ranges::find(b_.checks, check, &CheckResult::check);
+    if (of_b != b_.checks.end()) result.command = of_b->command;
+    result.reason = explain(comparison);
+    if (found == "worse") {
+      result.action = Action::look;
+      result.findings = {{"speed", result.check + ": " + result.reason, key.node}};
+      result.reason.clear();
+    } else {
+      if (found == "no evidence") result.reason = "no evidence: " + result.reason;
+      if (found == "better") result.reason = "unexplained gain: " + result.reason;
+      if (found == "flaky") result.reason = "suspect, and not again: " + result.reason;
+      out_ << found << "  " << result.check << ": " << result.reason << "\n";
+    }
+    record(result);
+  }
+}
+
+Results Comparing::conclude() {
+  image_check::conclude(results_.summary);
+  writer_.write(results_.summary);
+  results_.complete = true;
+  results_.samples = b_.samples;
+  return std::move(results_);
+}
+
 }  // namespace
 
 boost::program_options::options_description CompareOptions::description() {
@@ -136,185 +391,14 @@ std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& fold
 }
 
 Results compare(const CompareOptions& options, std::ostream& out) {
-  const auto b = read_results(options.b);
-  if (!b.complete) throw UsageError(options.b.string() + " is of a run that did not come to its end");
-  std::vector<Results> sessions;
-  for (const auto& session : sessions_in(options.a)) {
-    sessions.push_back(renamed(read_results(session), b.head.nodes));
-    for (const auto& difference : differences(sessions.front().head, sessions.back().head))
-      if (difference.kind != "setting" &&
-          difference.name.rfind("package ", 0) != 0)  // of these, some matter to nothing
-        throw UsageError("the sessions of A differ (" + difference.name + ": '" + difference.a + "', and '" +
-                         difference.b + "' in " + session.string() + "): make them again in one image");
-  }
-  const Results& a = sessions.back();
-  const auto folder = std::filesystem::absolute(options.folder);
-  ResultsWriter writer(folder);
-  Results results;
-  results.head = b.head;
-  results.head.suite = "compare";
-  results.head.command = options.command;
-  results.head.budget_seconds = 0;
-  results.differences = differences(a.head, b.head);
-  writer.write(results.head);
-  for (const auto& difference : results.differences) {
-    writer.write(difference);
-    out << difference.kind << " " << difference.name << ": " << (difference.a.empty() ? "absent" : difference.a)
-        << " -> " << (difference.b.empty() ? "absent" : difference.b) << "\n";
-    if (difference.kind == "machine" && !options.other_hardware)
-      throw UsageError("the machines differ (" + difference.name + ": '" + difference.a + "', '" + difference.b +
-                       "'): speeds are not comparable; --other-hardware compares them all the same");
-  }
-  const auto record = [&](CheckResult result) {
-    count(results.summary, result.status);
-    if (result.status != Status::pass && result.status != Status::skip) {
-      out << image_check::name_of(result.status) << "  " << result.check << "\n";
-      for (const auto& finding : result.findings) out << "    " << finding.text << "\n";
-    }
-    writer.write(result);
-    results.checks.push_back(std::move(result));
-  };
-  // B's own: what failed there, and what ran in A and not in B.
-  for (auto result : b.checks) {
-    const bool ran_in_a = std::any_of(a.checks.begin(), a.checks.end(), [&](const auto& other) {
-      return other.check == result.check && other.status == Status::pass;
-    });
-    if (result.status == Status::skip && ran_in_a) {
-      result.status = Status::fail;
-      result.action = Action::look;
-      result.findings = {{"skipped", "could run in A, and not in B: " + result.reason, ""}};
-    }
-    if (result.status != Status::pass && result.status != Status::skip) record(result);
-  }
-
-  auto facts_a = facts_of(a), facts_b = facts_of(b);
-  // A cgroup's limit that is absent is unlimited.
-  const auto complete = [](const auto& from, auto& facts) {
-    for (auto [key, fact] : from)
-      if (fact.value = "unlimited"; fact.name.rfind("cgroup_", 0) == 0) facts.emplace(key, fact);
-  };
-  complete(facts_a, facts_b);
-  complete(facts_b, facts_a);
-  for (const auto& [key, fact] : facts_a) {
-    const auto of_b = facts_b.find(key);
-    if (of_b != facts_b.end() && good_fact(fact.name, fact.value, of_b->second.value)) continue;
-    if (options.disabled.contains("devices")) continue;
-    const auto& [node, name] = key;
-    const Difference difference{"fact", node + ": " + name, fact.value,
-                                of_b == facts_b.end() ? "" : of_b->second.value};
-    writer.write(difference);
-    results.differences.push_back(difference);
-    record({.check = name + ", " + node,
-            .title = "is what it was",
-            .status = Status::fail,
-            .action = Action::look,
-            .nodes = {node},
-            .findings = {
-                {"devices", difference.name + " is '" + difference.b + "', and was '" + difference.a + "'", node}}});
-  }
-
-  const auto in_b = metrics_of(b.samples);
-  std::map<MetricKey, Sessions> in_a;
-  std::map<MetricKey, std::string> check_of;
-  for (const auto& session : sessions)
-    for (const auto& [key, measured] : metrics_of(session.samples)) {
-      in_a[key].push_back(measured.values);
-      check_of[key] = measured.check;
-    }
-  const bool in_turn = !options.again_a.empty() || options.again;
-  std::vector<std::pair<MetricKey, Comparison>> compared;
-  std::set<std::string> suspects;
-  for (const auto& [key, own] : in_a) {
-    const auto of_b = in_b.find(key);
-    const std::string& check = check_of.at(key);
-    if (of_b == in_b.end()) {
-      CheckResult missing{.check = name_of(key), .title = "is measured in both"};
-      if (std::any_of(b.checks.begin(), b.checks.end(), [&](const auto& result) { return result.check == check; })) {
-        missing.status = Status::fail;
-        missing.action = Action::look;
-        missing.findings = {{"skipped", "was measured in A, and not in B", key.node}};
-      } else {
-        missing.reason = "B was not asked: its suite is smaller";
-      }
-      record(missing);
-      continue;
-    }
-    // With few sessions, those of the other nodes say how much nodes and sessions differ.
-    Sessions of_a;
-    for (const auto& [other, of_other] : in_a)
-      if (other == key || (own.size() < 3 && !in_turn && !key.node.empty() && other.metric == key.metric &&
-                           other.band_bytes == key.band_bytes))
-        of_a.insert(of_a.end(), of_other.begin(), of_other.end());
-    auto comparison = compare_metric(key, of_b->second, of_a, in_a.size(), in_turn);
-    if (options.disabled.contains("speed")) comparison.verdict = "same";
-    if (comparison.verdict == "worse") suspects.insert(check);
-    compared.emplace_back(key, std::move(comparison));
-  }
-
-  if (!suspects.empty()) {
-    std::string again_b = options.again_b;
-    if (again_b.empty() && !options.again) {
-      Head here;
-      here.nodes = b.head.nodes;
-      here.processes_per_node = b.head.processes_per_node;
-      ClusterOptions asked;
-      asked.launcher = b.head.launcher;
-      asked.examples = b.head.examples;
-      std::filesystem::create_directories(folder / "here");
-      describe_machine(here, find_cluster(asked), folder / "here");
-      if (const auto other = differences(b.head, here); !other.empty())
-        throw UsageError("there are suspects, and B was not made here (" + other.front().name +
-                         " differs): say with --again-b how to run image-check in B");
-      again_b = shell_words({}, Command{std::filesystem::read_symlink("/proc/self/exe").string()});
-    }
-    out << "measuring again, in fresh launches" << (options.again_a.empty() ? "" : " of A and B in turn") << ": "
-        << multinode::join(suspects, "; ") << "\n"
-        << std::flush;
-    std::vector<std::filesystem::path> of_a, of_b;
-    const auto launch = [&](bool is_a, const std::filesystem::path& where) {
-      (is_a ? of_a : of_b).push_back(where);
-      if (options.again)
-        options.again(is_a, where);
-      else if (!run_again(is_a ? options.again_a : again_b, (is_a ? a : b).head, suspects, where, options.timeout) &&
-               is_a)
-        throw std::runtime_error("a fresh launch of A did not come to its end, so that B cannot be judged; see " +
-                                 where.string() + ".log");
-    };
-    for (std::size_t number = 0; number < fresh_launches; ++number) {
-      if (in_turn) launch(true, folder / ("again-a-" + std::to_string(number)));
-      launch(false, folder / ("again-b-" + std::to_string(number)));
-    }
-    auto fresh_a = fresh_values(of_a, b.head.nodes), fresh_b = fresh_values(of_b, b.head.nodes);
-    for (auto& [key, comparison] : compared)
-      if (comparison.verdict == "worse") confirm(comparison, fresh_a[key].values, fresh_b[key].values);
-  }
-
-  for (const auto& [key, comparison] : compared) {
-    writer.write(comparison);
-    results.comparisons.push_back(comparison);
-    CheckResult result{.check = name_of(key), .title = "is as good as it was"};
-    const std::string& found = comparison.verdict;
-    result.status = found == "worse" ? Status::fail : found == "no evidence" ? Status::skip : Status::pass;
-    const auto of_b = std::ranges::find(b.checks, check_of.at(key), &CheckResult::check);
-    if (of_b != b.checks.end()) result.command = of_b->command;
-    result.reason = explain(comparison);
-    if (found == "worse") {
-      result.action = Action::look;
-      result.findings = {{"speed", result.check + ": " + result.reason, key.node}};
-      result.reason.clear();
-    } else {
-      if (found == "no evidence") result.reason = "no evidence: " + result.reason;
-      if (found == "better") result.reason = "unexplained gain: " + result.reason;
-      if (found == "flaky") result.reason = "suspect, and not again: " + result.reason;
-      out << found << "  " << result.check << ": " << result.reason << "\n";
-    }
-    record(result);
-  }
-  conclude(results.summary);
-  writer.write(results.summary);
-  results.complete = true;
-  results.samples = b.samples;
-  return results;
+  Comparing comparing(options, out);
+  comparing.compare_heads();
+  comparing.take_over_failures_of_b();
+  comparing.compare_facts();
+  comparing.compare_metrics();
+  comparing.measure_suspects_again();
+  comparing.judge_metrics();
+  return comparing.conclude();
 }
 
 }  // namespace image_check

@@ -166,7 +166,7 @@ class Checker {
   }
 
  private:
-  // An operation in its blocking and its start_ form; fill() sets the blocks, check() checks the result.
+  // An operation, blocking and, if it has that form, started; fill() sets the blocks, check() checks the result.
   struct Operation {
     std::function<void()> fill, blocking;
     std::function<Work()> start;
@@ -187,7 +187,7 @@ class Checker {
   // empty on this rank, or a part of the other.
   template <class T, class Mine, class Right>
   void add(const std::string& what, std::span<T> in, std::span<T> out, Mine mine, Right right,
-           std::function<void()> blocking, std::function<Work()> start) {
+           std::function<void()> blocking, std::function<Work()> start = {}) {
     operations_waiting_.push_back({[=] {
                                      std::ranges::fill(out, T(77));
                                      for (std::size_t i = 0; i < in.size(); ++i) in[i] = mine(i);
@@ -259,10 +259,8 @@ class Checker {
     const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
     const auto mine = [=](std::size_t i) { return values->mine(i + salt); };
     const auto right = [=](std::size_t i) { return values->result(first + i + salt); };
-    add(
-        "reduce_scatter " + std::string(name_of(reduction)), in, out, mine, right,
-        [=, this] { c_.reduce_scatter(in, out, reduction); },
-        [=, this] { return c_.start_reduce_scatter(in, out, reduction); });
+    add("reduce_scatter " + std::string(name_of(reduction)), in, out, mine, right,
+        [=, this] { c_.reduce_scatter(in, out, reduction); });
     if (!in_place) return;
     operations_waiting_.back().check = [=, this, check_own = operations_waiting_.back().check] {
       check_own();
@@ -280,9 +278,8 @@ class Checker {
     for (int root = 0; root < c_.size(); root += std::max(1, c_.size() - 1)) {
       const std::span<T> data = block<T>(count, false);
       const auto values = of(root, next_salt());
-      add(
-          "broadcast", c_.rank() == root ? data : std::span<T>(), data, values, values,
-          [=, this] { c_.broadcast(data, root); }, [=, this] { return c_.start_broadcast(data, root); });
+      add("broadcast", c_.rank() == root ? data : std::span<T>(), data, values, values,
+          [=, this] { c_.broadcast(data, root); });
     }
 
     enum class In { apart, place, allocated };
@@ -294,33 +291,19 @@ class Checker {
       add(
           "all_gather", in, out, of(c_.rank(), salt),
           [=](std::size_t i) { return pattern<T>(static_cast<int>(i / part), i % part + salt); },
-          [=, this] { c_.all_gather(in, out); }, [=, this] { return c_.start_all_gather(in, out); });
-    }
-
-    if (c_.size() == 1) return;
-    // Around the ring: even ranks send first, odd ones receive first.
-    const int next = (c_.rank() + 1) % c_.size(), previous = (c_.rank() + c_.size() - 1) % c_.size();
-    const std::size_t salt = next_salt();
-    for (const bool sends : {c_.rank() % 2 == 0, c_.rank() % 2 != 0}) {
-      const std::span<T> data = block<T>(count, false), none;
-      if (sends)
-        add(
-            "send", data, none, of(c_.rank(), salt), of(c_.rank(), salt), [=, this] { c_.send(data, next); },
-            [=, this] { return c_.start_send(data, next); });
-      else
-        add(
-            "recv", none, data, of(previous, salt), of(previous, salt), [=, this] { c_.recv(data, previous); },
-            [=, this] { return c_.start_recv(data, previous); });
+          [=, this] { c_.all_gather(in, out); });
     }
   }
 
-  // Runs all operations blocking, then queues all and waits for them out of order.
+  // Runs all operations blocking, then queues those that can be and waits for them out of order.
   void run() {
     for (const Operation& operation : operations_waiting_) {
       operation.fill();
       operation.blocking();
       operation.check();
     }
+    operations_ += operations_waiting_.size();
+    std::erase_if(operations_waiting_, [](const Operation& operation) { return !operation.start; });
     for (const Operation& operation : operations_waiting_) operation.fill();
     std::vector<Work> works;
     for (const Operation& operation : operations_waiting_) works.push_back(operation.start());
@@ -328,7 +311,7 @@ class Checker {
     c_.barrier();  // a blocking call waits for the queued ones
     for (const Operation& operation : operations_waiting_) operation.check();
     for (std::size_t i = works.size() / 2 * 2; i-- > 0;) works[i].wait();
-    operations_ += 2 * operations_waiting_.size();
+    operations_ += operations_waiting_.size();
     operations_waiting_.clear();
     owned_.clear();
     taken_ = 0;
@@ -377,9 +360,7 @@ class Checker {
       ++wrong_;
     };
     refused("broadcast", [&] { c_.broadcast(block, c_.size()); });
-    refused("broadcast", [&] { c_.start_broadcast(block, -1).wait(); });
-    refused("send", [&] { c_.send(block, c_.rank()); });
-    refused("recv", [&] { c_.recv(block, c_.size()); });
+    refused("broadcast", [&] { c_.broadcast(block, -1); });
     refused("reduce_scatter", [&] { c_.reduce_scatter(block, std::span<float>(data).first(11 % data.size() + 3)); });
     refused("all_gather", [&] { c_.all_gather(std::span<float>(data).first(9), block); });
     std::vector<std::int32_t> other(data.size() * ranks());

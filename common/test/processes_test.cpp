@@ -231,7 +231,7 @@ int keeper_of(const std::string& job, const std::function<bool(std::vector<pid_t
 
 TEST(ProcessTree, KeepsOrphansOfOtherSessions) {
   // Their parent has ended, and they are in a session of their own.
-  const testing::TemporaryFolder folder;
+  const multinode::testing::TemporaryFolder folder;
   const std::string pids = folder / "pids";
   const std::string job = "(setsid sh -c 'sleep 1000 & echo $! $$ >" + pids + ".new; mv " + pids + ".new " + pids +
                           "; exec sleep 1000' &); while ! test -e " + pids + "; do sleep 0.01; done";

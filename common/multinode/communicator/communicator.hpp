@@ -21,8 +21,6 @@
 
 namespace multinode {
 
-class SharedMemory;
-
 enum class Backend { automatic, mpi, nccl, gloo };
 
 std::string_view name_of(Backend backend);
@@ -51,24 +49,21 @@ class [[nodiscard("wait() for it")]] Work {
 };
 
 // All ranks of a World, connected by one library. Every operation is collective: all ranks call it in the same order
-// with the same count and type. Only send and recv are called by two ranks. Not thread-safe: one thread per process
-// uses a communicator.
-//
-// The blocking form runs on the calling thread, after the operations started before it. The start_ form runs on the
-// communicator's own thread (nccl: its stream), in the order of the calls. Without that thread nothing would overlap:
-// Open MPI progresses only inside its calls, and Gloo's calls block. An all_reduce of memory that the ranks share runs
-// on the calling thread, in wait(), if nothing else is under way: it takes less time than to wake the other thread. If
-// a started operation fails, it and all later ones throw the same error. Every call is announced to the World's
-// watchdog, which names the late rank and ends the process at the World's deadline.
+// with the same count and type. Not thread-safe: one thread per process uses a communicator. Every call is announced to
+// the World's watchdog, which names the late rank and ends the process at the World's deadline.
 //
 // all_reduce gives every rank the same bits, for every type and backend. half and bfloat16 are added in float and
 // rounded once per step. Sums and products of integers wrap around, and so does the sum behind an average.
 //
-// nccl: blocks are device memory. The blocking form does not block the host; work put on the caller's stream afterwards
-// waits for the operation. synchronize() waits on the host.
+// An operation returns when it is complete on this rank (mpi, gloo: HostCommunicator) or when it is queued (nccl): then
+// the blocks are device memory, work put on the caller's stream afterwards waits for it, and synchronize() waits on the
+// host.
+//
+// Only the operations that a tool of this project needs, as gloo's authors say of theirs. start_all_reduce() alone is
+// asynchronous, because a training overlaps that one; there is no send: chapter 03 calls the libraries for it.
 class Communicator {
  public:
-  virtual ~Communicator();
+  virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -78,31 +73,25 @@ class Communicator {
 
   // All throw std::invalid_argument for a rank out of range and for counts or types that do not match, and
   // std::runtime_error for an error of the library.
-  void broadcast(Block block, int root);
+  virtual void broadcast(Block block, int root) = 0;
   // In place. By reference: to copy a Block, just written, onto the stack takes 9 ns, as much as MPI_Allreduce of one
   // rank.
-  void all_reduce(const Block& block, Reduction reduction = Reduction::sum);
+  virtual void all_reduce(const Block& block, Reduction reduction = Reduction::sum) = 0;
   // in: size() blocks of out.count elements; out: the reduction of block number rank() of all ranks. They must not
   // overlap, but `out` may be that block of `in` if the ranks share the memory of `in`. `name` and `factor`: see
   // start_all_reduce.
-  void reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum, const char* name = nullptr,
-                      double factor = 1);
+  virtual void reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum,
+                              const char* name = nullptr, double factor = 1) = 0;
   // out: size() blocks of in.count elements, in order of rank. `in` may be this rank's own block of `out`.
-  void all_gather(ConstBlock in, Block out);
-  // send and start_send may wait for their recv: if two ranks send to each other, one must receive first.
-  void send(ConstBlock block, int peer);
-  void recv(Block block, int peer);
-  void barrier();
+  virtual void all_gather(ConstBlock in, Block out) = 0;
+  virtual void barrier() = 0;
 
-  Work start_broadcast(Block block, int root);
-  // `name`, if given, names the operation for the watchdog and the observer. It must outlive the World. mpi and gloo
-  // multiply the result by `factor`, which is for floating-point types.
-  Work start_all_reduce(Block block, Reduction reduction = Reduction::sum, const char* name = nullptr,
-                        double factor = 1);
-  Work start_reduce_scatter(ConstBlock in, Block out, Reduction reduction = Reduction::sum);
-  Work start_all_gather(ConstBlock in, Block out);
-  Work start_send(ConstBlock block, int peer);
-  Work start_recv(Block block, int peer);
+  // Started operations are carried out in the order of the calls; a blocking one waits for those before it. If one
+  // fails, it and all later ones throw the same error. `name`, if given, names the operation for the watchdog and the
+  // observer. It must outlive the World. mpi and gloo multiply the result by `factor`, which is for floating-point
+  // types.
+  virtual Work start_all_reduce(Block block, Reduction reduction = Reduction::sum, const char* name = nullptr,
+                                double factor = 1) = 0;
 
   // Collective. `count` zeros of T in host memory, as long as the communicator lives. If all ranks are on one host, mpi
   // and gloo work on a block of it where it lies, without sending: all_reduce, and reduce_scatter and all_gather where
@@ -113,88 +102,45 @@ class Communicator {
     return {reinterpret_cast<T*>(allocate_bytes(count * sizeof(T))), count};
   }
   // Whether the ranks share the memory of `block`.
-  bool shared(const ConstBlock& block) const { return memory_of(block) != nullptr; }
+  virtual bool shared(const ConstBlock& block) const = 0;
 
   // Returns when all operations so far are complete on this rank. nccl: waits on the host for the communicator's stream
   // and the caller's, at most until the World's deadline. Use it instead of cudaStreamSynchronize, which waits for a
   // dead rank forever.
-  virtual void synchronize();
+  virtual void synchronize() = 0;
 
   // Called after each operation, on the thread that ran it, with its name ("all_reduce"), the bytes of its larger block
   // on this rank, and its begin and end on that thread. Set it while no operation is in progress. nccl does not call
   // it, because the host sees only that the operation was queued.
   using Observer = std::function<void(const char* name, std::size_t bytes, std::chrono::steady_clock::time_point begin,
                                       std::chrono::steady_clock::time_point end)>;
-  void set_observer(Observer observer) { observer_ = std::move(observer); }
+  virtual void set_observer(Observer /*observer*/) {}
 
 #ifdef MULTINODE_HAVE_CUDA
   // nccl: operations begin after the work that is on `stream` when they are called; wait() and the blocking form make
   // `stream` wait. The initial stream is the default stream. The other backends ignore it. The caller owns `stream`.
-  virtual void set_stream(cudaStream_t stream);
+  virtual void set_stream(cudaStream_t /*stream*/) {}
 #endif
 
  protected:
-  // The arguments of a public function.
-  struct Call {
-    enum class Kind : std::uint8_t { broadcast, all_reduce, reduce_scatter, all_gather, send, recv, barrier };
-    Kind kind{};
-    Reduction reduction = Reduction::sum;
-    int peer = everyone;  // the root of a broadcast
-    ConstBlock in;
-    Block out;
-    const char* own_name = nullptr;
-    double factor = 1;
+  explicit Communicator(World& world);
 
-    const char* name() const;
-  };
+  virtual std::byte* allocate_bytes(std::size_t bytes) = 0;
 
-  enum class Carrier { thread, stream };  // where started operations run: on the communicator's thread, or in start()
-  Communicator(World& world, Carrier carrier);
-
-  // The start_ form, and with Carrier::stream also the blocking one.
-  virtual Work start(const Call& call);
-
-  // Called by the destructor of a class that implements do_...: afterwards the communicator's thread does not use them.
-  void stop();
-
-  // Announces the call to the watchdog, runs one of the functions below, and calls the observer.
-  void perform(const Call& call);
-
-  // Implemented by the backends: blocking calls of the library. The arguments have been checked; count may be 0.
-  virtual void do_broadcast(const Block& block, int root) = 0;
-  virtual void do_all_reduce(const Block& block, Reduction reduction) = 0;
-  virtual void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) = 0;
-  virtual void do_all_gather(const ConstBlock& in, const Block& out) = 0;
-  virtual void do_send(const ConstBlock& block, int peer) = 0;
-  virtual void do_recv(const Block& block, int peer) = 0;
-  virtual void do_barrier() = 0;
+  // They throw what the operations throw.
+  void require_root(int root) const;
+  void require_parts(const char* operation, const ConstBlock& part, const ConstBlock& whole) const;
 
   World& world() const { return world_; }
+  Watchdog& watchdog() const { return watchdog_; }
   // True in a destructor that runs because of an exception: the other ranks may never call theirs.
   bool unwinding() const noexcept { return std::uncaught_exceptions() > exceptions_; }
 
  private:
-  class Queue;
-
-  void carry_out(const Call& call);
-  void all_reduce_block(const Block& block, Reduction reduction, double factor);
-  void run(const Call& call);
-  std::byte* allocate_bytes(std::size_t bytes);
-  SharedMemory* memory_of(const ConstBlock& block) const;  // null: the ranks do not share it
-  bool is_own_part(const ConstBlock& part, const ConstBlock& whole) const;
-  Call broadcast_call(Block block, int root) const;
-  Call reduce_scatter_call(ConstBlock in, Block out, Reduction reduction) const;
-  Call all_gather_call(ConstBlock in, Block out) const;
-  Call peer_call(Call::Kind kind, ConstBlock in, Block out, int peer) const;
-
   World& world_;
   Watchdog& watchdog_;
   int rank_, size_;
-  Carrier carrier_;
   int exceptions_ = std::uncaught_exceptions();
-  Observer observer_;
-  std::vector<std::unique_ptr<SharedMemory>> memory_;
-  std::shared_ptr<Queue> queue_;
 };
 
 // Collective. automatic: nccl if every rank has a GPU of its own, else mpi if MPI started the processes, else

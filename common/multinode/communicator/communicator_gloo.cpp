@@ -4,6 +4,7 @@
 #include <multinode/base/text.hpp>
 #include <multinode/communicator/communicator_backends.hpp>
 #include <multinode/communicator/gloo_store.hpp>
+#include <multinode/communicator/host_communicator.hpp>
 
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/prefix_store.h>
@@ -44,7 +45,7 @@ void with_peer(int peer, Function&& function) try {
                            std::string(text.substr(file == std::string_view::npos ? 0 : file + 2)));
 }
 
-class GlooCommunicator : public Communicator {
+class GlooCommunicator : public HostCommunicator {
  public:
   explicit GlooCommunicator(World& world);
   ~GlooCommunicator() override {
@@ -90,8 +91,6 @@ class GlooCommunicator : public Communicator {
   void do_all_reduce(const Block& block, Reduction reduction) override;
   void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) override;
   void do_all_gather(const ConstBlock& in, const Block& out) override;
-  void do_send(const ConstBlock& block, int peer) override { put(peer, block.data, block.bytes()); }
-  void do_recv(const Block& block, int peer) override { take(peer, block.data, block.bytes()); }
   void do_barrier() override {
     std::uint8_t nothing = 0;
     reduce_small({&nothing, 1, DataType::uint8}, Reduction::max);
@@ -102,7 +101,7 @@ class GlooCommunicator : public Communicator {
   std::vector<std::byte> scratch_;
 };
 
-GlooCommunicator::GlooCommunicator(World& world) : Communicator(world, Carrier::thread) {
+GlooCommunicator::GlooCommunicator(World& world) : HostCommunicator(world) {
   // Each communicator has a number, which separates their keys. All ranks have added theirs when gloo_address()
   // returns.
   const auto number = (world.store().add("gloo communicators", 1) - 1) / size();

@@ -1,4 +1,5 @@
 #include <multinode/communicator/communicator_backends.hpp>
+#include <multinode/communicator/host_communicator.hpp>
 #include <multinode/communicator/mpi_types.hpp>
 
 #include <algorithm>
@@ -10,10 +11,10 @@ namespace {
 // The communicator's thread also uses blocking calls. With 4 ranks on 2 cores and a computation beside them, they took
 // a third of the time of MPI_Iallreduce with MPI_Test and sched_yield: a nonblocking operation advances only inside
 // MPI_Test.
-class MpiCommunicator : public Communicator {
+class MpiCommunicator : public HostCommunicator {
  public:
   MpiCommunicator(World& world, std::size_t largest_count)
-      : Communicator(world, Carrier::thread), largest_count_(largest_count), comm_(world) {}
+      : HostCommunicator(world), largest_count_(largest_count), comm_(world) {}
   ~MpiCommunicator() override { stop(); }
   Backend backend() const override { return Backend::mpi; }
 
@@ -79,23 +80,6 @@ class MpiCommunicator : public Communicator {
     if (!in_place) std::copy_n(bytes(in.data), in.bytes(), mine);
     for (int root = 0; root < size(); ++root)
       do_broadcast({bytes(out.data) + static_cast<std::size_t>(root) * in.bytes(), in.count, in.type}, root);
-  }
-
-  void do_send(const ConstBlock& block, int peer) override {
-    in_pieces(bytes(block.data), block.count, block.type,
-              [&](void* data, int count) { check(MPI_Send(data, count, type(block.type), peer, 0, comm_.get())); });
-  }
-
-  void do_recv(const Block& block, int peer) override {
-    in_pieces(bytes(block.data), block.count, block.type, [&](void* data, int count) {
-      MPI_Status status;
-      check(MPI_Recv(data, count, type(block.type), peer, 0, comm_.get(), &status));
-      int came = 0;
-      check(MPI_Get_count(&status, type(block.type), &came));
-      if (came != count)
-        throw std::runtime_error("recv: rank " + std::to_string(peer) + " sent " + std::to_string(came) +
-                                 " elements, expected " + std::to_string(count));
-    });
   }
 
   void do_barrier() override { check(MPI_Barrier(comm_.get())); }

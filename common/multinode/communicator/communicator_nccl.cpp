@@ -1,6 +1,7 @@
 #include <multinode/base/deadline.hpp>
 #include <multinode/communicator/communicator_backends.hpp>
 #include <multinode/communicator/nccl_handle.hpp>
+#include <multinode/communicator/shared_memory.hpp>
 #include <multinode/net/address.hpp>
 
 #include <array>
@@ -26,6 +27,44 @@ class NcclCommunicator : public Communicator {
   Backend backend() const override { return Backend::nccl; }
   void set_stream(cudaStream_t stream) override { callers_ = stream; }
   void synchronize() override;
+  bool shared(const ConstBlock& /*block*/) const override { return false; }
+
+  void broadcast(Block block, int root) override {
+    require_root(root);
+    const auto call = [&](ncclComm_t comm) {
+      return ncclBroadcast(block.data, block.data, block.count, nccl_type(block.type), root, comm, stream_.get());
+    };
+    enqueue("broadcast", [&] { comm_->use(call); }).wait();
+  }
+  void all_reduce(const Block& block, Reduction reduction) override {
+    start_all_reduce(block, reduction, nullptr, 1).wait();
+  }
+  Work start_all_reduce(Block block, Reduction reduction, const char* name, double factor) override {
+    refuse(factor, "all_reduce");
+    return enqueue(name ? name : "all_reduce", [&] { all_reduce_on_stream(block, reduction); });
+  }
+  void reduce_scatter(ConstBlock in, Block out, Reduction reduction, const char* name, double factor) override {
+    refuse(factor, "reduce_scatter");
+    require_parts("reduce_scatter", out, in);
+    const auto call = [&](ncclComm_t comm) {
+      return ncclReduceScatter(in.data, out.data, out.count, nccl_type(in.type), nccl_operation(reduction), comm,
+                               stream_.get());
+    };
+    enqueue(name ? name : "reduce_scatter", [&] { comm_->use(call); }).wait();
+  }
+  void all_gather(ConstBlock in, Block out) override {
+    require_parts("all_gather", in, out);
+    const auto call = [&](ncclComm_t comm) {
+      return ncclAllGather(in.data, out.data, in.count, nccl_type(in.type), comm, stream_.get());
+    };
+    enqueue("all_gather", [&] { comm_->use(call); }).wait();
+  }
+  void barrier() override {
+    enqueue("barrier", [&] {
+      all_reduce_on_stream({one_.data(), 1, DataType::uint8}, Reduction::max);
+      poll("barrier", [this] { return cudaStreamQuery(stream_.get()); });
+    }).wait();
+  }
 
  private:
   using Events = std::vector<std::unique_ptr<Event>>;
@@ -50,12 +89,20 @@ class NcclCommunicator : public Communicator {
     std::unique_ptr<Event> done_;
   };
 
-  Work start(const Call& call) override {
+  // Queues what `operation` calls behind the caller's work.
+  template <class Function>
+  Work enqueue(const char* name, Function&& operation) {
     ready_.record(callers_);
     ready_.hold_back(stream_.get());
-    perform(call);
+    {
+      const auto inside = watchdog().enter(name);
+      operation();
+    }
     watch_last();
     return Work(std::make_unique<Enqueued>(callers_, stream_, unused_));
+  }
+  static void refuse(double factor, const char* operation) {
+    if (factor != 1) throw std::invalid_argument(std::string(operation) + ": nccl takes no factor");
   }
 
   template <class Function>
@@ -71,41 +118,15 @@ class NcclCommunicator : public Communicator {
   void watch_last();
   void watch(const std::stop_token& stop, int device);
 
-  void do_broadcast(const Block& block, int root) override {
-    comm_->use([&](ncclComm_t comm) {
-      return ncclBroadcast(block.data, block.data, block.count, nccl_type(block.type), root, comm, stream_.get());
-    });
-  }
-  void do_all_reduce(const Block& block, Reduction reduction) override {
+  void all_reduce_on_stream(const Block& block, Reduction reduction) {
     comm_->use([&](ncclComm_t comm) {
       return ncclAllReduce(block.data, block.data, block.count, nccl_type(block.type), nccl_operation(reduction), comm,
                            stream_.get());
     });
   }
-  void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) override {
-    comm_->use([&](ncclComm_t comm) {
-      return ncclReduceScatter(in.data, out.data, out.count, nccl_type(in.type), nccl_operation(reduction), comm,
-                               stream_.get());
-    });
-  }
-  void do_all_gather(const ConstBlock& in, const Block& out) override {
-    comm_->use([&](ncclComm_t comm) {
-      return ncclAllGather(in.data, out.data, in.count, nccl_type(in.type), comm, stream_.get());
-    });
-  }
-  void do_send(const ConstBlock& block, int peer) override {
-    comm_->use([&](ncclComm_t comm) {
-      return ncclSend(block.data, block.count, nccl_type(block.type), peer, comm, stream_.get());
-    });
-  }
-  void do_recv(const Block& block, int peer) override {
-    comm_->use([&](ncclComm_t comm) {
-      return ncclRecv(block.data, block.count, nccl_type(block.type), peer, comm, stream_.get());
-    });
-  }
-  void do_barrier() override {
-    do_all_reduce({one_.data(), 1, DataType::uint8}, Reduction::max);
-    poll("barrier", [this] { return cudaStreamQuery(stream_.get()); });
+  std::byte* allocate_bytes(std::size_t bytes) override {
+    memory_.push_back(std::make_unique<SharedMemory>(world(), bytes, false));
+    return memory_.back()->mine().data();
   }
 
   Stream stream_;
@@ -114,12 +135,13 @@ class NcclCommunicator : public Communicator {
   DeviceBuffer<std::uint8_t> one_{1};
   cudaStream_t callers_ = nullptr;
   std::optional<NcclHandle> comm_;
-  std::array<Watched, 256> watched_;  // the last operations
+  std::vector<std::unique_ptr<SharedMemory>> memory_;  // which is not shared
+  std::array<Watched, 256> watched_;                   // the last operations
   std::atomic<std::uint64_t> queued_{0}, done_{0};
   std::jthread watcher_;
 };
 
-NcclCommunicator::NcclCommunicator(World& world) : Communicator(world, Carrier::stream) {
+NcclCommunicator::NcclCommunicator(World& world) : Communicator(world) {
   check(cudaMemsetAsync(one_.data(), 0, 1, stream_.get()));
   ncclUniqueId id{};
   if (rank() == 0) check(ncclGetUniqueId(&id));
@@ -135,7 +157,7 @@ NcclCommunicator::NcclCommunicator(World& world) : Communicator(world, Carrier::
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  const auto inside = world().watchdog().enter("ncclCommDestroy");
+  const auto inside = watchdog().enter("ncclCommDestroy");
   comm_.reset();
 }
 
@@ -149,7 +171,7 @@ void NcclCommunicator::watch_last() {
   Watched& last = watched_[number % watched_.size()];
   if (number >= done_.load(std::memory_order_acquire) + watched_.size())  // CUDA itself queues only so many kernels
     poll("an earlier operation", [&] { return cudaEventQuery(last.done.get()); });
-  const Watchdog::Announced announced = world().watchdog().last();
+  const Watchdog::Announced announced = watchdog().last();
   last.name.store(announced.name, std::memory_order_relaxed);
   last.peer.store(announced.peer, std::memory_order_relaxed);
   last.collectives.store(announced.collectives, std::memory_order_relaxed);
@@ -174,11 +196,11 @@ void NcclCommunicator::watch(const std::stop_token& stop, int device) {
     while (done < queued && cudaEventQuery(oldest().done.get()) != cudaErrorNotReady) ++done;
     done_.store(done, std::memory_order_release);
     if (done < queued)
-      world().watchdog().set_outstanding({oldest().name, oldest().peer, oldest().collectives}, done + 1);
+      watchdog().set_outstanding({oldest().name, oldest().peer, oldest().collectives}, done + 1);
     else
-      world().watchdog().set_outstanding({}, 0);
+      watchdog().set_outstanding({}, 0);
   }
-  world().watchdog().set_outstanding({}, 0);
+  watchdog().set_outstanding({}, 0);
 }
 
 // Waits on the host until done() is cudaSuccess; NCCL's own errors, such as a lost peer, end the wait.
@@ -197,7 +219,7 @@ void NcclCommunicator::poll(const char* what, Function&& done) {
 }
 
 void NcclCommunicator::synchronize() {
-  const auto inside = world().watchdog().enter("synchronize");
+  const auto inside = watchdog().enter("synchronize");
   poll("synchronize", [this] { return cudaStreamQuery(stream_.get()); });
   poll("synchronize", [this] { return cudaStreamQuery(callers_); });
 }

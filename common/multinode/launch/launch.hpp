@@ -1,5 +1,8 @@
 // launch.hpp: this process's rank, world size and node, from the environment variables of its launcher (mpirun, srun,
 // torchrun, mnrun, a Kubernetes pod ...). Nothing else in the project reads these variables.
+//
+// A table of what each launcher sets, not the launchers' own libraries (PMIx, Slurm's), which a laptop and most images
+// lack and which nest badly: the innermost launcher of several wins, and only the variables of all of them tell it.
 #pragma once
 
 #include <multinode/launch/endpoint.hpp>

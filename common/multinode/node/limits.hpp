@@ -1,4 +1,8 @@
 // limits.hpp: the CPUs and the memory that this process may use.
+//
+// The folder node says what this machine is. It reads the kernel's files and not the output of commands (lscpu, ulimit,
+// nvidia-smi): images lack them, and their formats change. All paths start at a root, so that tests read recorded
+// trees.
 #pragma once
 
 #include <cstdint>

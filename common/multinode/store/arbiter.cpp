@@ -28,7 +28,7 @@ std::string operation(const Progress& p) {
 }
 
 std::string doing(const Progress& p) {
-  if (p.sequence % 2 == 1) return "in " + operation(p);
+  if (p.is_inside()) return "in " + operation(p);
   return p.sequence == 0 ? "in its own code, before the first operation" : "in its own code, after " + operation(p);
 }
 
@@ -107,9 +107,9 @@ void Arbiter::tick(Time now) {
       const auto [text, culprit] =
           judge(*stalled_, "stalled: " + rank_text(stalled_->rank, its.hello) + " has waited for " +
                                std::to_string(its.progress.waited_ms / 1000) + " s " + doing(its.progress));
-      const auto late = ranks_.find(culprit);
+      const auto late = ranks_.find(culprit.value_or(stalled_->rank));
       const Progress state = late == ranks_.end() ? Progress() : late->second.progress;
-      if (culprit >= 0 && reported_.emplace(culprit, state.lane, state.sequence).second)
+      if (culprit && reported_.emplace(*culprit, state.lane, state.sequence).second)
         notice_.emplace(stalled_->rank, text);
     }
     stalled_.reset();
@@ -136,7 +136,7 @@ Arbiter::Judgement Arbiter::judge(const Look& look, const std::string& waiting) 
            doing(its.progress);
   };
   std::vector<std::string> missing;
-  int first_missing = -1;
+  std::optional<int> first_missing;
   for (int r = 0; r < mine.hello.world_size; ++r)
     if (!ranks_.contains(r)) {
       if (missing.empty()) first_missing = r;
@@ -169,7 +169,7 @@ Arbiter::Judgement Arbiter::judge(const Look& look, const std::string& waiting) 
       const auto found = ranks_.find(at);
       if (found == ranks_.end()) break;  // a peer outside of the world
       const Progress& p = found->second.progress;
-      if (p.sequence % 2 == 0 || p.peer < 0) {
+      if (!p.is_inside() || p.peer < 0) {
         if (at == me) break;
         return {waiting + "; " + late_text(at, found->second), at};
       }

@@ -1,5 +1,8 @@
 // arbiter.hpp: who is late, frozen or dead: the judgement on the ranks of one run, in the process that serves their
-// store. Without a clock, a thread or a socket of its own.
+// store. Without a clock, a thread or a socket of its own, so that tests play any order of events to it.
+//
+// It is in the process that serves the store because that one sees every heartbeat and every closed connection. Ranks
+// that ask each other (a ring of pings, a vote) cost more messages and may name different culprits.
 #pragma once
 
 #include <multinode/store/store_protocol.hpp>
@@ -62,7 +65,7 @@ class Arbiter {
   };
   struct Judgement {
     std::string text;
-    int culprit = -1;  // -1: no rank is behind the waiting one
+    std::optional<int> culprit{};  // none: no rank is behind the waiting one
   };
 
   void decide(int status, std::string text) {

@@ -52,7 +52,7 @@ enum class Lane : std::uint8_t { program, world };
 // What a rank does, in the lane that has waited longest: its heartbeat.
 struct Progress {
   enum class Wait : std::uint8_t { short_one, long_one, expired };
-  std::uint64_t sequence = 0;     // odd: inside an operation
+  std::uint64_t sequence = 0;     // grows by one at each begin and end of an operation
   std::uint64_t collectives = 0;  // entered so far in this lane
   std::int32_t peer = everyone;
   std::uint32_t waited_ms = 0;  // in this operation
@@ -62,6 +62,7 @@ struct Progress {
   std::uint64_t collectives_in_other_lane = 0;
   bool operator==(const Progress&) const = default;
 
+  bool is_inside() const { return sequence % 2 == 1; }
   std::uint64_t collectives_in(Lane one) const { return one == lane ? collectives : collectives_in_other_lane; }
 };
 

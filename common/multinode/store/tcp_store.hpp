@@ -1,5 +1,8 @@
 // tcp_store.hpp: the store over TCP: a server (a thread in one process) and its clients.
 // The wire protocol is described in store_protocol.cpp.
+//
+// Why not PyTorch's TCPStore or etcd: no server needs to be installed, a stranger cannot join (tokens), a key may be
+// deleted by its last reader, and the server hears of a dead process at once: that is what a verdict needs.
 #pragma once
 
 #include <multinode/launch/endpoint.hpp>

@@ -94,16 +94,15 @@ void Watchdog::watch() try {
     look_at_the_clock();
     Progress mine = progress_in(protocol::Lane::program, program_, world_),
              worlds = progress_in(protocol::Lane::world, world_, program_);
-    const auto inside = [](const Progress& p) { return p.sequence % 2 == 1; };
     milliseconds waited = program.time(mine.sequence, now);
     const milliseconds in_world = world.time(worlds.sequence, now);
     // The lane that has waited longest, or, if there is none, the one that was used last.
-    if (inside(worlds) ? !inside(mine) || world.since < program.since
-                       : !inside(mine) && (mine.sequence == 0 || world.since > program.since)) {
+    if (worlds.is_inside() ? !mine.is_inside() || world.since < program.since
+                           : !mine.is_inside() && (mine.sequence == 0 || world.since > program.since)) {
       mine = std::move(worlds);
       waited = in_world;
     }
-    if (!inside(mine)) waited = 0ms;
+    if (!mine.is_inside()) waited = 0ms;
     // What a device waits for is the reason of the process's own, shorter wait.
     const std::uint64_t number = outstanding_.number.load(std::memory_order_acquire);
     if (const auto its = device.time(number, now); number > 0 && its >= std::max(long_wait, waited)) {
@@ -114,7 +113,7 @@ void Watchdog::watch() try {
       mine.peer = outstanding_.peer.load(std::memory_order_relaxed);
       mine.name = outstanding_.name.load(std::memory_order_relaxed);
     }
-    if (inside(mine)) {
+    if (mine.is_inside()) {
       mine.waited_ms = static_cast<std::uint32_t>(waited.count());
       if (waited >= timeout_)
         mine.wait = Progress::Wait::expired;

@@ -61,7 +61,7 @@ class Watchdog {
       lane_.name.store(name, std::memory_order_relaxed);
       lane_.peer.store(peer, std::memory_order_relaxed);
       if (peer == everyone) bump(lane_.collectives);
-      bump(lane_.sequence);  // odd: inside
+      bump(lane_.sequence);
     }
     ~Operation() { bump(lane_.sequence); }
     Operation(const Operation&) = delete;

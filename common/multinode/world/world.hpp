@@ -1,4 +1,7 @@
 // world.hpp: all processes of one run: their rendezvous, the check that they belong together, the watchdog.
+//
+// It is above the communicator's library, not part of it: Gloo and NCCL have no rendezvous of their own, MPI's has no
+// deadline, and whoever is missing can only be named by somebody who does not wait for him in the same library.
 #pragma once
 
 #include <multinode/launch/launch.hpp>

@@ -1,0 +1,66 @@
+// host_communicator.hpp: what mpi and gloo share: started operations, memory that the ranks share, the observer.
+#pragma once
+
+#include <multinode/communicator/communicator.hpp>
+#include <multinode/communicator/shared_memory.hpp>
+
+#include <memory>
+#include <vector>
+
+namespace multinode {
+
+// A blocking operation runs on the calling thread; a started one on the communicator's own thread. Without that thread
+// nothing would overlap: Open MPI progresses only inside its calls, and Gloo's calls block. An all_reduce of memory
+// that the ranks share runs on the calling thread, in wait(), if nothing else is under way: it takes less time than to
+// wake the other thread.
+class HostCommunicator : public Communicator {
+ public:
+  ~HostCommunicator() override;
+  void broadcast(Block block, int root) final;
+  void all_reduce(const Block& block, Reduction reduction) final;
+  void reduce_scatter(ConstBlock in, Block out, Reduction reduction, const char* name, double factor) final;
+  void all_gather(ConstBlock in, Block out) final;
+  void barrier() final;
+  Work start_all_reduce(Block block, Reduction reduction, const char* name, double factor) final;
+  bool shared(const ConstBlock& block) const final { return memory_of(block) != nullptr; }
+  void synchronize() final { wait_for_started(); }
+  void set_observer(Observer observer) final { observer_ = std::move(observer); }
+
+ protected:
+  explicit HostCommunicator(World& world);
+
+  // Called by the destructor of a class that implements the following: afterwards no other thread uses them.
+  void stop();
+
+  // Blocking calls of the library. The arguments have been checked; count may be 0.
+  virtual void do_broadcast(const Block& block, int root) = 0;
+  virtual void do_all_reduce(const Block& block, Reduction reduction) = 0;
+  virtual void do_reduce_scatter(const ConstBlock& in, const Block& out, Reduction reduction) = 0;
+  virtual void do_all_gather(const ConstBlock& in, const Block& out) = 0;
+  virtual void do_barrier() = 0;
+
+ private:
+  class Queue;
+  struct AllReduce {
+    Block block;
+    Reduction reduction;
+    const char* name;
+    double factor;
+  };
+
+  std::byte* allocate_bytes(std::size_t bytes) final;
+  // Null: the ranks do not share it. `part` must be this rank's part of the block.
+  SharedMemory* memory_of(const ConstBlock& block) const;
+  SharedMemory* memory_of(const ConstBlock& whole, const ConstBlock& part) const;
+  void wait_for_started();
+  // Announces the operation to the watchdog, runs it, and calls the observer.
+  template <class Function>
+  void perform(const char* name, std::size_t bytes, Function&& operation);
+  void perform(const AllReduce& call);
+
+  Observer observer_;
+  std::vector<std::unique_ptr<SharedMemory>> memory_;
+  std::shared_ptr<Queue> queue_;
+};
+
+}  // namespace multinode
