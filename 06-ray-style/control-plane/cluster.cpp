@@ -13,6 +13,7 @@
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/signals.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/net/socket.hpp>
 #include <multinode/world/report.hpp>
 
 #include <grpc/support/log.h>
