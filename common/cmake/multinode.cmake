@@ -10,10 +10,6 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # The files of a target are compiled as one, because their common headers and templates take most of the time.
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "OFF: compile file by file, for short builds after each edit")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
-# CMake marks a path that it will remove at installation with an empty element, which stands for the current folder: a
-# library loaded by name would also be looked for there. So programs keep their paths: relative ones into the build.
-set(CMAKE_SKIP_INSTALL_RPATH ON)
-set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 find_program(CCACHE ccache)
 if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER) # ccache fails where its folder is read-only
   execute_process(COMMAND sh -c "folder=$('${CCACHE}' --get-config cache_dir) && mkdir -p \"$folder\" && test -w \"$folder\""
@@ -44,6 +40,16 @@ foreach(target programs lessons slow_tests gpu_tests fuzzers)
     add_custom_target(${target})
   endif()
 endforeach()
+
+# multinode_runpath(target): the RUNPATH that a target has when it is installed, from the start. CMake would mark one that it
+# replaces at installation with an empty element, which stands for the current folder: a library loaded by name would also
+# be looked for there.
+function(multinode_runpath target)
+  set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
+  if(MULTINODE_EMULATED_GPU)
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH ${CMAKE_BINARY_DIR}/emulated-gpu)
+  endif()
+endfunction()
 
 # multinode_library(name sources...): a library for the programs and tests of a chapter.
 function(multinode_library name)
@@ -77,6 +83,7 @@ int main(int argc, char** argv) { return @name@_main(argc, argv); }
   endif()
   target_compile_features(${name} PRIVATE cxx_std_20)
   target_link_libraries(${name} PRIVATE fmt::fmt ${arg_LINK})
+  multinode_runpath(${name})
   multinode_warnings(${name})
   if(CMAKE_CURRENT_SOURCE_DIR STREQUAL PROJECT_SOURCE_DIR)
     multinode_on_path()
