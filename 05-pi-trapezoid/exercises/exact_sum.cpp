@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
   const double h = 1.0 / n;
   double answer_of_one = 0;
   bool right = true;
-  for (int ranks = 1; ranks <= size; ++ranks) {  // that take part; the others have no point
+  for (int ranks = 1; ranks <= size; ++ranks) {  // the ranks that take part; the others have no point
     const double answer = h * (3 + sum_over_ranks(n, rank < ranks ? 1 + rank : n, ranks));
     const double error = std::numbers::pi - answer - h * h / 6, bound = 10 * 0x1p-53 * std::numbers::pi;
     if (rank == 0)
