@@ -3,7 +3,8 @@
 //   g++ -std=c++20 -O2 send_gloo.cpp -o send_gloo -lgloo
 //   mkdir meeting; for r in 0 1 2 3; do RANK=$r WORLD_SIZE=4 ./send_gloo meeting & done; wait
 //
-// The ranks meet in an empty folder that all nodes see. On several nodes: ./send_gloo FOLDER $(hostname)
+// The ranks meet in an empty folder that all nodes see. On several nodes: ./send_gloo FOLDER ADDRESS, with an address
+// of this node that the others can reach (hostname -I lists its addresses; the name itself often stands for 127.0.1.1).
 // Exit status: 0 if every element is right, 1 if not, or if a rank is missing.
 #include <gloo/barrier.h>
 #include <gloo/rendezvous/context.h>

@@ -1,0 +1,98 @@
+// heat.cpp on GPUs, one process per GPU: the halo exchange is a group of ncclSend and ncclRecv. The bits are those of
+// one process on a CPU.
+//
+//   nvcc -std=c++20 -O2 -arch=native -ccbin mpicxx heat_nccl.cu -o heat_nccl -lnccl
+//   mpirun -n 2 ./heat_nccl
+//
+// Exit status: 0 if every cell has the bits of one process, 1 if not, or if a call failed.
+#include <mpi.h>
+#include <nccl.h>
+
+#include <cmath>
+#include <cstdio>
+#include <numbers>
+#include <utility>
+#include <vector>
+
+void check(bool success, const char* reason) {
+  if (success) return;
+  std::fprintf(stderr, "%s\n", reason);
+  MPI_Abort(MPI_COMM_WORLD, 1);
+}
+void check(cudaError_t code) { check(code == cudaSuccess, cudaGetErrorString(code)); }
+void check(ncclResult_t code) { check(code == ncclSuccess, ncclGetLastError(nullptr)); }
+
+constexpr double r = 0.25;
+constexpr int steps = 50, total = 1000;
+
+// The functions that end with _rn round every operation: nvcc would fuse the product and the sum.
+__global__ void step(const double* old, double* now, int cells) {
+  const int i = 1 + int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i > cells) return;
+  const double u = old[i], slopes = __dadd_rn(__dsub_rn(old[i - 1], u), __dsub_rn(old[i + 1], u));
+  now[i] = __dadd_rn(u, __dmul_rn(r, slopes));
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, size = 0, local_rank = 0, devices = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm node;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+  MPI_Comm_rank(node, &local_rank);
+  MPI_Comm_free(&node);
+  check(cudaGetDeviceCount(&devices));
+  check(cudaSetDevice(local_rank % devices));
+  ncclUniqueId id{};
+  if (rank == 0) check(ncclGetUniqueId(&id));
+  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+  ncclComm_t world = nullptr;
+  check(ncclCommInitRank(&world, size, id, rank));
+
+  const int first = total * rank / size, cells = total * (rank + 1) / size - first;
+  std::vector<double> whole(total + 2), previous(total + 2);
+  for (int i = 1; i <= total; ++i) whole[i] = std::sin(std::numbers::pi * i / (total + 1));
+  const std::size_t bytes = (cells + 2) * sizeof(double);
+  double *old = nullptr, *now = nullptr;
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreate(&stream));
+  check(cudaMalloc(&old, bytes));
+  check(cudaMalloc(&now, bytes));
+  check(cudaMemset(old, 0, bytes));  // the walls, too
+  check(cudaMemset(now, 0, bytes));
+  check(cudaMemcpy(&now[1], &whole[first + 1], cells * sizeof(double), cudaMemcpyHostToDevice));
+
+  for (int i = 0; i < steps; ++i) {
+    std::swap(old, now);
+    // The four messages of a group start together, so their order does not matter. Without the group, each call may
+    // wait for the one before it on the stream, and two neighbours that both send first can deadlock.
+    check(ncclGroupStart());
+    if (rank < size - 1) check(ncclSend(&old[cells], 1, ncclDouble, rank + 1, world, stream));
+    if (rank > 0) check(ncclSend(&old[1], 1, ncclDouble, rank - 1, world, stream));
+    if (rank > 0) check(ncclRecv(&old[0], 1, ncclDouble, rank - 1, world, stream));
+    if (rank < size - 1) check(ncclRecv(&old[cells + 1], 1, ncclDouble, rank + 1, world, stream));
+    check(ncclGroupEnd());
+    step<<<(cells + 255) / 256, 256, 0, stream>>>(old, now, cells);  // after the messages: it is on the same stream
+    check(cudaGetLastError());
+
+    std::swap(previous, whole);  // the same on the CPU, the rod as a whole, for the comparison
+    for (int k = 1; k <= total; ++k)
+      whole[k] = previous[k] + r * ((previous[k - 1] - previous[k]) + (previous[k + 1] - previous[k]));
+  }
+
+  std::vector<double> own(cells);
+  check(cudaMemcpyAsync(own.data(), &now[1], cells * sizeof(double), cudaMemcpyDeviceToHost, stream));
+  check(cudaStreamSynchronize(stream));
+  int differ = 0;
+  for (int i = 0; i < cells; ++i) differ += own[i] != whole[first + 1 + i];
+  MPI_Allreduce(MPI_IN_PLACE, &differ, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  if (rank == 0)
+    std::printf("%s: %d of %d cells differ from one process\n", differ == 0 ? "RIGHT" : "WRONG", differ, total);
+  check(cudaFree(old));
+  check(cudaFree(now));
+  check(cudaStreamDestroy(stream));
+  check(ncclCommDestroy(world));
+  MPI_Finalize();
+  return differ == 0 ? 0 : 1;
+}

@@ -1,0 +1,92 @@
+// An all-reduce with NCCL and without MPI: the processes pass NCCL's id on in a file that all nodes see.
+//
+//   g++ -std=c++20 -O2 nccl_without_mpi.cpp -o nccl_without_mpi -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lnccl -lcudart
+//   for r in 0 1; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 ./nccl_without_mpi id & done; wait
+//
+// Any launcher that sets these three variables will do: torchrun, mnrun, or a loop. Take a new file name for every run.
+// Exit status: 0 if every element is right, 1 if not, or if a call failed.
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+void check(cudaError_t code) {
+  if (code != cudaSuccess) throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(code));
+}
+void check(ncclResult_t code) {
+  if (code != ncclSuccess) throw std::runtime_error(std::string("NCCL: ") + ncclGetLastError(nullptr));
+}
+
+int number(const char* variable) {
+  const char* text = std::getenv(variable);
+  if (!text) throw std::runtime_error(std::string(variable) + " is not set: start it with torchrun, mnrun or a loop");
+  return std::atoi(text);
+}
+
+// Rank 0 makes the id: it says at which address and port rank 0 listens. The others need a copy of it, and how they get
+// it is up to the program: MPI_Bcast, a file as here, or a socket.
+ncclUniqueId id_for_all(int rank, const std::string& file) {
+  ncclUniqueId id{};
+  if (rank == 0) {
+    if (std::filesystem::exists(file))
+      throw std::runtime_error(file + " is there already: take a new name for each run");
+    check(ncclGetUniqueId(&id));
+    std::ofstream(file + ".part", std::ios::binary).write(id.internal, sizeof id.internal);
+    std::filesystem::rename(file + ".part", file);  // the others see all of it or nothing
+    return id;
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!std::filesystem::exists(file)) {
+    if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("no " + file + " from rank 0 after 60 s");
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  std::ifstream(file, std::ios::binary).read(id.internal, sizeof id.internal);
+  return id;
+}
+
+int main(int argc, char** argv) try {
+  if (argc != 2) throw std::runtime_error("usage: RANK=r LOCAL_RANK=l WORLD_SIZE=n ./nccl_without_mpi FILE");
+  const int rank = number("RANK"), size = number("WORLD_SIZE"), local_rank = number("LOCAL_RANK");
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices));
+  check(cudaSetDevice(local_rank % devices));
+  ncclComm_t comm = nullptr;
+  check(ncclCommInitRank(&comm, size, id_for_all(rank, argv[1]), rank));  // returns when all ranks have called it
+  if (rank == 0) std::filesystem::remove(argv[1]);
+
+  const std::size_t count = 1000;
+  std::vector<int> host(count);
+  for (std::size_t i = 0; i < count; ++i) host[i] = rank + int(i);
+  int* block = nullptr;
+  cudaStream_t stream = nullptr;
+  check(cudaMalloc(&block, count * sizeof(int)));
+  check(cudaStreamCreate(&stream));
+  check(cudaMemcpyAsync(block, host.data(), count * sizeof(int), cudaMemcpyHostToDevice, stream));
+  check(ncclAllReduce(block, block, count, ncclInt, ncclSum, comm, stream));  // in place: the same block twice
+  check(cudaMemcpyAsync(host.data(), block, count * sizeof(int), cudaMemcpyDeviceToHost, stream));
+  check(cudaStreamSynchronize(stream));
+  int wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) wrong += host[i] != size * (size - 1) / 2 + size * int(i);
+
+  // All ranks have the same exit status, so they add up what they found.
+  check(cudaMemcpyAsync(block, &wrong, sizeof wrong, cudaMemcpyHostToDevice, stream));
+  check(ncclAllReduce(block, block, 1, ncclInt, ncclSum, comm, stream));
+  check(cudaMemcpyAsync(&wrong, block, sizeof wrong, cudaMemcpyDeviceToHost, stream));
+  check(cudaStreamSynchronize(stream));
+  if (rank == 0) std::printf("%s: %d elements wrong\n", wrong == 0 ? "RIGHT" : "WRONG", wrong);
+  check(cudaStreamDestroy(stream));
+  check(cudaFree(block));
+  check(ncclCommDestroy(comm));
+  return wrong == 0 ? 0 : 1;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}
