@@ -21,7 +21,7 @@ void check(cudaError_t code) {
   if (code != cudaSuccess) stop("CUDA", cudaGetErrorString(code));
 }
 void check(ncclResult_t code) {
-  if (code != ncclSuccess) stop("NCCL", ncclGetErrorString(code));
+  if (code != ncclSuccess) stop("NCCL", ncclGetLastError(nullptr));  // the reason, not only the kind of error
 }
 
 int main(int argc, char** argv) {
@@ -57,10 +57,11 @@ int main(int argc, char** argv) {
 
   const int warm_up = 2, trials = 10;
   double algbw = 0;  // bytes per second, the mean over the trials
-  long wrong = 0;
+  long wrong = 0, sum_of_ranks = 0;
+  for (int r = 0; r < size; ++r) sum_of_ranks += r % 8;
   for (int trial = -warm_up; trial < trials; ++trial) {
     // In place: what is in the matrix is the last sum.
-    for (std::size_t i = 0; i < count; ++i) host[i] = float(rank) + float(i % 8);
+    for (std::size_t i = 0; i < count; ++i) host[i] = float(rank % 8) + float(i % 8);
     check(cudaMemcpyAsync(matrix, host.data(), bytes, cudaMemcpyHostToDevice, stream));
     check(cudaStreamSynchronize(stream));
 
@@ -73,8 +74,7 @@ int main(int argc, char** argv) {
 
     check(cudaMemcpyAsync(host.data(), matrix, bytes, cudaMemcpyDeviceToHost, stream));
     check(cudaStreamSynchronize(stream));
-    for (std::size_t i = 0; i < count; ++i)
-      wrong += host[i] != float(size * (size - 1) / 2) + float(size) * float(i % 8);
+    for (std::size_t i = 0; i < count; ++i) wrong += host[i] != float(sum_of_ranks + size * long(i % 8));
   }
   check(cudaStreamDestroy(stream));
   check(cudaFree(matrix));

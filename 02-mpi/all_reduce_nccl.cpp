@@ -19,7 +19,7 @@ void check(cudaError_t code) {
   if (code != cudaSuccess) stop("CUDA", cudaGetErrorString(code));
 }
 void check(ncclResult_t code) {
-  if (code != ncclSuccess) stop("NCCL", ncclGetErrorString(code));
+  if (code != ncclSuccess) stop("NCCL", ncclGetLastError(nullptr));  // the reason, not only the kind of error
 }
 
 int main(int argc, char** argv) {
@@ -47,11 +47,12 @@ int main(int argc, char** argv) {
   check(cudaEventCreate(&end));
 
   if (rank == 0) std::printf("%10s %12s %14s %14s\n", "bytes", "time (us)", "algbw (GB/s)", "busbw (GB/s)");
-  long wrong = 0;
+  long wrong = 0, sum_of_ranks = 0;
+  for (int r = 0; r < size; ++r) sum_of_ranks += r % 8;
   for (std::size_t count = 2; count <= 1 << 20; count *= 8) {
     const std::size_t bytes = count * sizeof(float);
     std::vector<float> host(count);
-    for (std::size_t i = 0; i < count; ++i) host[i] = float(rank) + float(i % 8);
+    for (std::size_t i = 0; i < count; ++i) host[i] = float(rank % 8) + float(i % 8);
     float *mine = nullptr, *sum = nullptr;
     check(cudaMalloc(&mine, bytes));
     check(cudaMalloc(&sum, bytes));
@@ -70,8 +71,7 @@ int main(int argc, char** argv) {
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, start, end));
 
-    for (std::size_t i = 0; i < count; ++i)
-      wrong += host[i] != float(size * (size - 1) / 2) + float(size) * float(i % 8);
+    for (std::size_t i = 0; i < count; ++i) wrong += host[i] != float(sum_of_ranks + size * long(i % 8));
 
     const double seconds = milliseconds / 1e3 / trials, algbw = double(bytes) / seconds / 1e9;
     const double busbw = algbw * 2 * (size - 1) / size;

@@ -38,12 +38,13 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &ring.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ring.size);
   const int rank = ring.rank, size = ring.size, count = size * 1000;
-  for (int i = 0; i < count; ++i) ring.data.push_back(float(rank + i % 8));
+  for (int i = 0; i < count; ++i) ring.data.push_back(float(rank % 8 + i % 8));
 
   ring.all_reduce();
 
-  long wrong = 0;
-  for (int i = 0; i < count; ++i) wrong += ring.data[std::size_t(i)] != float(size * (size - 1) / 2 + size * (i % 8));
+  long wrong = 0, sum_of_ranks = 0;
+  for (int r = 0; r < size; ++r) sum_of_ranks += r % 8;
+  for (int i = 0; i < count; ++i) wrong += ring.data[std::size_t(i)] != float(sum_of_ranks + size * (i % 8));
   long sent = ring.sent;
   MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
   MPI_Allreduce(MPI_IN_PLACE, &sent, 1, MPI_LONG, MPI_MAX, MPI_COMM_WORLD);
