@@ -1,11 +1,13 @@
 #include "check.hpp"
 
 #include "choice.hpp"
+#include "nccl_gid.hpp"
 #include "options.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/node/devices.hpp>
 #include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
@@ -44,47 +46,23 @@ std::string text_of(Severity severity) {
 
 namespace {
 
-enum class Counts { losses, congestion, errors, net_errors };
-// Counters of trouble: below the port's folder, or below class/net/NAME.
-constexpr struct {
-  Counts counts;
-  const char *folder, *files;
-} counters[] = {
-    {Counts::losses, "hw_counters",
-     "out_of_sequence packet_seq_err local_ack_timeout_err implied_nak_seq_err rnr_nak_retry_err "     // mlx5
-     "out_of_seq_request rcvd_seq_err completer_retry_err retry_exceeded_err retry_rnr_exceeded_err "  // rxe
-     "oos_drop_count seq_err_naks_rcvd to_retransmits max_retry_exceeded rx_roce_discards "            // bnxt_re
-     "tcpRetransSegs RetransSegs ip4InDiscards "                                                       // irdma
-     "retrans_pkts rx_drops requester_timeout responder_oos requester_retries_exceeded"},              // efa, mana
-    {Counts::congestion, "hw_counters",
-     "np_ecn_marked_roce_packets np_cnp_sent rp_cnp_handled RxECNMrkd cnpHandled received_cnps"},
-    {Counts::congestion, "counters", "port_xmit_wait"},
-    {Counts::errors, "counters",
-     "symbol_error link_error_recovery link_downed port_rcv_errors port_rcv_remote_physical_errors port_xmit_discards "
-     "port_rcv_constraint_errors port_xmit_constraint_errors local_link_integrity_errors "
-     "excessive_buffer_overrun_errors"},
-    {Counts::errors, "hw_counters", "link_downed rx_icrc_encapsulated rx_roce_errors unrecoverable_err"},
-    {Counts::net_errors, "statistics", "rx_crc_errors rx_frame_errors tx_carrier_errors"},
-};
+using multinode::Trouble, multinode::trouble_counts;
 
 // The counters that are not zero: "out_of_sequence 5000". `seen`: at least one counter exists.
 struct Tally {
   std::vector<std::string> nonzero;
   double sum = 0;
   bool seen = false;
-};
-void tally(Tally& result, Counts counts, const fs::path& folder, const std::string& prefix = "") {
-  for (const auto& source : counters) {
-    std::istringstream files(source.counts == counts ? source.files : "");
-    for (std::string file; files >> file;) {
-      const auto number = read_number<std::uint64_t>(folder / source.folder / file);
-      result.seen |= number.has_value();
-      if (!number.value_or(0)) continue;
-      result.sum += static_cast<double>(*number);
-      result.nonzero.push_back(prefix + file + " " + std::to_string(*number));
-    }
+
+  void add(const std::string& name, std::uint64_t count) {
+    seen = true;
+    sum += static_cast<double>(count);
+    if (count) nonzero.push_back(name + " " + std::to_string(count));
   }
-}
+  void add(const std::vector<multinode::TroubleCount>& counts) {
+    for (const multinode::TroubleCount& count : counts) add(count.name, count.value);
+  }
+};
 
 // The words after "Name:" or "Name" at the beginning of a line.
 std::vector<std::string> line_of(const fs::path& file, const std::string& name) {
@@ -297,10 +275,10 @@ class Checks {
     for (const Device& device : system_.devices)
       for (const Port& port : device.ports) {
         if (!port.is_active() || port.link_layer != LinkLayer::ethernet) continue;
-        const bool mine = std::any_of(port.gids.begin(), port.gids.end(), [&](const Gid& gid) {
+        const bool is_here = std::any_of(port.gids.begin(), port.gids.end(), [&](const Gid& gid) {
           return !gid.net_device.empty() && system_.find_net_device(gid.net_device) != nullptr;
         });
-        if (mine) continue;
+        if (is_here) continue;
         // If no GID names its net device, the device's own one may still be in this namespace.
         const bool named = std::any_of(port.gids.begin(), port.gids.end(), [](const Gid& gid) {
           return !gid.net_device.empty() || !gid.unreadable.empty();
@@ -317,13 +295,13 @@ class Checks {
       }
     if (foreign) return;
     std::error_code error;
-    const fs::path own = fs::read_symlink(places_.proc / "self/ns/net", error);
-    const fs::path first = error ? fs::path() : fs::read_symlink(places_.proc / "1/ns/net", error);
+    const fs::path here = fs::read_symlink(places_.proc / "self/ns/net", error);
+    const fs::path of_process_1 = error ? fs::path() : fs::read_symlink(places_.proc / "1/ns/net", error);
     if (error)
       add({Severity::fine, "network namespace", shown + "; process 1's is not readable"});
     else
       add({Severity::fine, "network namespace",
-           shown + (own == first ? "; the same as process 1's" : "; not process 1's")});
+           shown + (here == of_process_1 ? "; the same as process 1's" : "; not process 1's")});
   }
 
   void gpu_direct() {
@@ -412,8 +390,8 @@ class Checks {
     const fs::path folder = folder_of(device, port);
     const std::string what = name_of(device, port) + " losses";
     Tally lost, congested;
-    tally(lost, Counts::losses, folder);
-    tally(congested, Counts::congestion, folder);
+    lost.add(trouble_counts(folder, {Trouble::loss}));
+    congested.add(trouble_counts(folder, {Trouble::congestion}));
     if (!lost.seen) {
       add({Severity::unknown, what, "no counter of losses", "0",
            "rdma statistic show link " + device.name + "/" + std::to_string(port.number)});
@@ -439,9 +417,11 @@ class Checks {
   void errors(const Device& device, const Port& port) {
     const std::string what = name_of(device, port) + " errors";
     Tally found;
-    tally(found, Counts::errors, folder_of(device, port));
+    found.add(trouble_counts(folder_of(device, port), {Trouble::link, Trouble::error}));
     for (const std::string& name : net_devices_of(device, port))
-      tally(found, Counts::net_errors, places_.sysfs / "class/net" / name, name + " ");
+      for (const char* file : {"rx_crc_errors", "rx_frame_errors", "tx_carrier_errors"})
+        if (const auto count = read_number<std::uint64_t>(places_.sysfs / "class/net" / name / "statistics" / file))
+          found.add(name + " " + file, *count);
     if (!found.seen) return add({Severity::unknown, what, "no counter of errors", "0", "perfquery, ethtool -S"});
     if (found.nonzero.empty()) return add({Severity::fine, what, "none"});
     add({Severity::warning, what, join(found.nonzero), "0, or no growth during a run",

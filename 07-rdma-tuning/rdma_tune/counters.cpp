@@ -2,6 +2,7 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/node/devices.hpp>
 
 #include <algorithm>
 #include <array>
@@ -105,27 +106,24 @@ Counters read_counters(const fs::path& root) {
     throw multinode::UsageError("--sysfs: " + root.string() + " is not a folder; /sys is the usual one");
   Counters counters;
   const fs::path devices = root / "class/infiniband", nets = root / "class/net";
-  for (const std::string& device : names_in(devices)) {
-    const auto parent = read_text(devices / device / "parent");  // of rxe: its net device
-    const auto interfaces = names_in(devices / device / "device/net");
-    for (const std::string& number : names_in(devices / device / "ports")) {
-      PortCount port;
-      port.device = device;
-      port.port = number_of<int>(number).value_or(1);
-      const fs::path folder = devices / device / "ports" / number;
-      port.infiniband = read_text(folder / "link_layer").value_or("") == "InfiniBand";
-      port.active = read_text(folder / "state").value_or("").find("ACTIVE") != std::string::npos;
-      read_port(folder, port, counters);
-      port.software = parent.has_value() || port.unit == CounterUnit::packets;
-      // A virtual device without `parent`: the GID table names the net device too.
-      if (parent && !parent->empty())
-        add_counting(nets, *parent, 0, port.net_devices);
-      else if (!interfaces.empty())
-        for (const std::string& name : interfaces) add_counting(nets, name, 0, port.net_devices);
-      else
-        add_counting(nets, read_text(folder / "gid_attrs/ndevs/0").value_or(""), 0, port.net_devices);
-      counters.ports.push_back(std::move(port));
-    }
+  for (const multinode::RdmaPort& found : multinode::rdma_ports(root)) {
+    const auto parent = read_text(devices / found.device / "parent");  // of rxe: its net device
+    const auto interfaces = names_in(devices / found.device / "device/net");
+    PortCount port;
+    port.device = found.device;
+    port.port = number_of<int>(found.number).value_or(1);
+    port.infiniband = found.link_layer == "InfiniBand";
+    port.active = found.is_active();
+    read_port(found.folder, port, counters);
+    port.software = parent.has_value() || port.unit == CounterUnit::packets;
+    // A virtual device without `parent`: the GID table names the net device too.
+    if (parent && !parent->empty())
+      add_counting(nets, *parent, 0, port.net_devices);
+    else if (!interfaces.empty())
+      for (const std::string& name : interfaces) add_counting(nets, name, 0, port.net_devices);
+    else
+      add_counting(nets, read_text(found.folder / "gid_attrs/ndevs/0").value_or(""), 0, port.net_devices);
+    counters.ports.push_back(std::move(port));
   }
   for (const std::string& name : names_in(nets)) {
     const fs::path folder = nets / name;

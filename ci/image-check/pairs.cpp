@@ -1,10 +1,10 @@
 #include "pairs.hpp"
 
 #include <multinode/base/check.hpp>
-#include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/communicator/device.hpp>
+#include <multinode/node/devices.hpp>
 #include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
@@ -109,12 +109,8 @@ BadNodes find_bad_nodes(std::size_t nodes, const MeasurePairs& measure, double a
 
 std::vector<std::string> rdma_rails(const std::filesystem::path& sysfs) {
   std::vector<std::string> rails;
-  const auto devices = sysfs / "class/infiniband";
-  for (const auto& device : multinode::names_in(devices))
-    for (const auto& port : multinode::names_in(devices / device / "ports"))
-      if (const auto state = multinode::read_text(devices / device / "ports" / port / "state");
-          state && state->find("ACTIVE") != std::string::npos && (rails.empty() || rails.back() != device))
-        rails.push_back(device);
+  for (const multinode::RdmaPort& port : multinode::rdma_ports(sysfs))
+    if (port.is_active() && (rails.empty() || rails.back() != port.device)) rails.push_back(port.device);
   if (rails.size() < 2) rails.clear();
   return rails;
 }

@@ -4,6 +4,7 @@
 #include <multinode/base/files.hpp>
 #include <multinode/base/seconds.hpp>
 #include <multinode/base/text.hpp>
+#include <multinode/node/devices.hpp>
 #include <multinode/node/nvml.hpp>
 
 #include <fmt/core.h>
@@ -56,13 +57,11 @@ Counters error_counters(const std::filesystem::path& sysfs) {
     for (const char* name : names)
       if (const auto value = read_number<double>(folder / name)) counters[of + " " + name] += *value;
   };
-  const auto rdma = sysfs / "class/infiniband", net = sysfs / "class/net", memory = sysfs / "devices/system/edac/mc",
-             pci = sysfs / "bus/pci/devices", cpus = sysfs / "devices/system/cpu";
-  for (const auto& device : names_in(rdma))
-    for (const auto& port : names_in(rdma / device / "ports"))
-      read(rdma / device / "ports" / port / "counters", device + "/" + port,
-           {"symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors",
-            "excessive_buffer_overrun_errors"});
+  const auto net = sysfs / "class/net", memory = sysfs / "devices/system/edac/mc", pci = sysfs / "bus/pci/devices",
+             cpus = sysfs / "devices/system/cpu";
+  for (const auto& port : multinode::rdma_ports(sysfs))
+    for (const auto& count : multinode::trouble_counts(port.folder, {multinode::Trouble::link}))
+      counters[port.name() + " " + count.name] = static_cast<double>(count.value);
   for (const auto& name : names_in(net))
     if (multinode::is_there(net / name / "device")) {
       read(net / name / "statistics", name, {"rx_errors", "tx_errors", "rx_crc_errors"});
@@ -101,15 +100,11 @@ Finding judge_counters(const LastLook& now, const std::optional<LastLook>& befor
 }
 
 Finding look_at_links(const std::filesystem::path& sysfs) {
-  const auto bus = sysfs / "bus/pci/devices";
   int looked = 0;
   std::string wrong;
-  for (const auto& address : names_in(bus)) {
-    const auto device = bus / address;
-    const std::string pci_class = read_text(device / "class").value_or("").substr(0, 6);
-    const bool gpu = pci_class == "0x0302" || pci_class == "0x0300";
-    if (!gpu && pci_class != "0x0200" && pci_class != "0x0207" && pci_class != "0x0108") continue;
-    if (multinode::is_there(device / "physfn")) continue;
+  for (const multinode::PciDevice& pci : multinode::pci_devices(sysfs)) {
+    const auto& device = pci.folder;
+    if (!pci.is_display() && !pci.is_network() && pci.kind != "0x0108") continue;  // an NVMe disk
     std::error_code error;
     const auto slot = std::filesystem::canonical(device, error).parent_path();
     const auto compare = [&](const char* what, const char* unit) {
@@ -119,10 +114,11 @@ Finding look_at_links(const std::filesystem::path& sysfs) {
       if (of_slot > 0) most = std::min(most, of_slot);
       if (current <= 0 || most <= 0) return;  // virtual machines do not know
       ++looked;
-      if (current < most) add(wrong, fmt::format("{} has PCIe {} {:g}{} of {:g}", address, what, current, unit, most));
+      if (current < most)
+        add(wrong, fmt::format("{} has PCIe {} {:g}{} of {:g}", pci.address, what, current, unit, most));
     };
     compare("width", " lanes");
-    if (!gpu) compare("speed", " GT/s");
+    if (!pci.is_display()) compare("speed", " GT/s");
   }
   if (looked == 0) return absent("pcie_links", "no device here says how wide its PCIe link is");
   if (!wrong.empty()) wrong += ": reseat the card or its riser, and look at the slot and the BIOS";

@@ -5,6 +5,7 @@
 #include <multinode/base/files.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/communicator/device.hpp>
+#include <multinode/node/devices.hpp>
 #include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
@@ -168,15 +169,8 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
 
 std::vector<std::string> rdma_ports(const std::filesystem::path& sysfs) {
   std::vector<std::string> ports;
-  const std::filesystem::path folder = sysfs / "class/infiniband";
-  for (const std::string& device : multinode::names_in(folder))
-    for (const std::string& port : multinode::names_in(folder / device / "ports")) {
-      const std::string state =
-          multinode::read_text(folder / device / "ports" / port / "state").value_or("");  // "4: ACTIVE"
-      const std::size_t colon = state.find(": ");
-      ports.push_back(device + "/" + port + " " + (colon == std::string::npos ? state : state.substr(colon + 2)) + " " +
-                      multinode::read_text(folder / device / "ports" / port / "rate").value_or(""));
-    }
+  for (const multinode::RdmaPort& port : multinode::rdma_ports(sysfs))
+    ports.push_back(port.name() + " " + port.state.value_or("") + " " + port.rate.value_or(""));
   return ports;
 }
 
@@ -186,27 +180,22 @@ Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<int> gpus
     std::string wrong;
   };
   Kind gpu, nic;
-  const std::filesystem::path bus = sysfs / "bus/pci/devices";
-  for (const std::string& address : multinode::names_in(bus)) {
-    const auto device = bus / address;
-    const std::string pci_class = multinode::read_text(device / "class").value_or("").substr(0, 6);
-    const std::string vendor = multinode::read_text(device / "vendor").value_or("");
-    const bool nvidia = vendor == "0x10de" && (pci_class == "0x0300" || pci_class == "0x0302");
-    const bool infiniband = pci_class == "0x0207";
-    if (!nvidia && !infiniband && pci_class != "0x0200") continue;
-    if (multinode::is_there(device / "physfn")) continue;  // a virtual function, for a virtual machine
+  for (const multinode::PciDevice& device : multinode::pci_devices(sysfs)) {
+    const bool nvidia = device.vendor == "0x10de" && device.is_display();
+    if (!nvidia && !device.is_network()) continue;
     std::error_code unbound;
-    const std::string driver = std::filesystem::read_symlink(device / "driver", unbound).filename();
+    const std::string driver = std::filesystem::read_symlink(device.folder / "driver", unbound).filename();
     ++(nvidia ? gpu : nic).drivers[driver.empty() ? "without a driver" : driver];
     if (nvidia && driver.empty())
-      add(gpu.wrong, "GPU " + address + " has no driver: load nvidia (modprobe nvidia, dkms status, dmesg)");
+      add(gpu.wrong, "GPU " + device.address + " has no driver: load nvidia (modprobe nvidia, dkms status, dmesg)");
     else if (nvidia && driver == "nouveau")
-      add(gpu.wrong, "GPU " + address + " has the driver nouveau, which CUDA cannot use: install NVIDIA's driver");
+      add(gpu.wrong,
+          "GPU " + device.address + " has the driver nouveau, which CUDA cannot use: install NVIDIA's driver");
     else if (!nvidia && driver.empty())
-      add(nic.wrong,
-          "network interface " + address + " (vendor " + vendor + ") has no driver: load it (lspci -k, dmesg)");
-    else if (infiniband && driver == "mlx5_core" && !multinode::is_there(device / "infiniband"))
-      add(nic.wrong, "InfiniBand device " + address + " has no RDMA driver: load mlx5_ib");
+      add(nic.wrong, "network interface " + device.address + " (vendor " + device.vendor +
+                         ") has no driver: load it (lspci -k, dmesg)");
+    else if (device.is_infiniband() && driver == "mlx5_core" && !multinode::is_there(device.folder / "infiniband"))
+      add(nic.wrong, "InfiniBand device " + device.address + " has no RDMA driver: load mlx5_ib");
   }
   const auto bound = gpu.drivers.find("nvidia");
   if (gpus_of_cuda == 0 && gpu.wrong.empty() && bound != gpu.drivers.end())
@@ -219,7 +208,7 @@ Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<int> gpus
     std::vector<std::string> texts;
     for (const auto& [driver, count] : kind->drivers) texts.push_back(std::to_string(count) + " " + driver);
     all.push_back({name, or_none(texts), "", "equal", kind->wrong.empty(), kind->wrong});
-    if (texts.empty()) all.back().ok = std::nullopt, all.back().why = "none in " + bus.string();
+    if (texts.empty()) all.back().ok = std::nullopt, all.back().why = "none in " + (sysfs / "bus/pci/devices").string();
   }
   return all;
 }
