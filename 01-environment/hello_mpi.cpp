@@ -7,6 +7,7 @@
 #include <mpi.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 struct Who {
@@ -48,11 +49,21 @@ int main(int argc, char** argv) {
     }
   }
 
-  int sum = 0;
-  MPI_Allreduce(&me.rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  const bool right = wrong == 0 && processes == size && sum == size * (size - 1) / 2;
+  const long long mine = me.rank;
+  long long sum = 0;
+  MPI_Allreduce(&mine, &sum, 1, MPI_LONG_LONG, MPI_SUM, MPI_COMM_WORLD);
+  const bool right = wrong == 0 && processes == size && sum == size * (size - 1LL) / 2;
+
+  // The mpirun of another MPI (OMPI: Open MPI, PMI: MPICH and Intel MPI) starts processes that do not find each other.
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
+    if (const char* started = std::getenv(variable); size == 1 && started && std::atoi(started) > 1) {
+      std::printf("WRONG: %s says %s processes, MPI says 1: use the mpirun of the MPI that compiled the program\n",
+                  variable, started);
+      MPI_Finalize();
+      return 1;
+    }
   if (me.rank == 0)
-    std::printf("%s: %d process%s on %d node%s, the sum of the ranks is %d\n", right ? "RIGHT" : "WRONG", size,
+    std::printf("%s: %d process%s on %d node%s, the sum of the ranks is %lld\n", right ? "RIGHT" : "WRONG", size,
                 size == 1 ? "" : "es", nodes, nodes == 1 ? "" : "s", sum);
   MPI_Finalize();
   return right ? 0 : 1;

@@ -9,7 +9,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <system_error>
+
+extern char** environ;  // all variables, as NAME=VALUE
 
 struct Launcher {
   const char *name, *rank, *size, *local;
@@ -44,6 +47,18 @@ int number(const char* variable) {
   return error == std::errc() && *end == '\0' ? value : -1;
 }
 
+// NAME=VALUE of a variable that looks like a rank and belongs to no launcher of the table; empty if there is none.
+std::string unknown_rank() {
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable, name = text.substr(0, text.find('='));
+    bool known = false;
+    for (const Launcher& launcher : launchers) known = known || name == launcher.rank;
+    if (!known && (name.ends_with("RANK") || name.ends_with("RANKID") || name.ends_with("PROCID")))
+      return std::string(text);
+  }
+  return {};
+}
+
 int main() {
   const Launcher* believed = nullptr;
   for (const Launcher& launcher : launchers)
@@ -53,14 +68,18 @@ int main() {
 
   const int rank = believed ? number(believed->rank) : 0, size = believed ? number(believed->size) : 1;
   const int local_rank = believed && believed->per_process ? number(believed->local) : 0;
-  const bool right = rank >= 0 && rank < size && local_rank >= 0 && local_rank < size;
+  const std::string unknown = believed ? "" : unknown_rank();
+  const bool right = rank >= 0 && rank < size && local_rank >= 0 && local_rank < size && unknown.empty();
 
   if (rank == 0 || !right)  // one table is enough
     for (const Launcher& launcher : launchers)
       std::printf("%-28s  %-22s  %-22s  %s\n", launcher.name, show(launcher.rank).c_str(), show(launcher.size).c_str(),
                   show(launcher.local).c_str());
   const char* const verdict = right ? "RIGHT" : "WRONG";
-  if (believed == nullptr)
+  if (!unknown.empty())
+    std::printf("%s: no known launcher, but %s looks like a rank: add this launcher's variables to the table\n",
+                verdict, unknown.c_str());
+  else if (believed == nullptr)
     std::printf("%s: rank 0 of 1, local rank 0: no launcher, this process is the only one\n", verdict);
   else if (believed->per_process)
     std::printf("%s: rank %d of %d, local rank %d, says %s\n", verdict, rank, size, local_rank, believed->name);
