@@ -1,0 +1,241 @@
+// who_waits: the explanation of states that are made up, and of programs that hang or are slow.
+#include <who_waits/verdict.hpp>
+
+#include <testing/json_lines.hpp>
+#include <testing/program_test.hpp>
+#include <testing/temporary_folder.hpp>
+
+#include <gtest/gtest.h>
+
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <ostream>
+
+namespace who_waits_test {
+
+using namespace multinode::testing;
+using namespace who_waits;
+
+// A rank that has made so many collectives of MPI_COMM_WORLD.
+RankState rank(int number, int size, std::uint64_t collectives = 0) {
+  RankState its{.rank = number, .host = "node" + std::to_string(number / 8), .pid = 1000 + number};
+  its.recorded = true;
+  its.world_size = size;
+  its.process = 'R';
+  its.quiet = 60;
+  its.communicators.push_back({world_id, collectives, size, number, false, {}});
+  return its;
+}
+RankState in(RankState its, const Call& call) {
+  its.waits.push_back({call, {}, true, 61});
+  return its;
+}
+Call all_reduce(std::uint64_t number) {
+  return {.kind = Kind::MPI_Allreduce, .communicator = world_id, .sequence = number, .bytes = 4 << 20};
+}
+Call receive(int from, int tag) { return {.kind = Kind::MPI_Recv, .peer = from, .tag = tag, .communicator = world_id}; }
+
+TEST(WhoWaits, AThousandRanksAreExplainedOnOneScreen) {
+  std::vector<RankState> ranks;
+  for (int i = 0; i < 1000; ++i) ranks.push_back(in(rank(i, 1000, 57), all_reduce(57)));
+  ranks[412] = in(rank(412, 1000, 56), receive(3, 7));
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<RankState> arrived;
+  for (const RankState& its : ranks) arrived.push_back(unpacked(packed(its)));
+  const Verdict verdict = explain(arrived);
+  const auto lines = groups(arrived);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_EQ(verdict.cause, "deadlock");
+  EXPECT_TRUE(verdict.certain);
+  EXPECT_LE(verdict.lines.size() + lines.size(), 10u);
+  EXPECT_SAYS(lines[0],
+              "999 ranks in MPI_Allreduce, call 57 of MPI_COMM_WORLD, 4 MiB, for up to 61 s   (ranks 0-411, 413-999)");
+  EXPECT_SAYS(lines[1], "rank 412 in MPI_Recv from rank 3, tag 7, for 61 s   (node51, pid 1412)");
+  EXPECT_SAYS(verdict.lines[0], "waits for 412");
+  EXPECT_SAYS(verdict.lines.back(), "first difference: rank 412 has made 56 calls in MPI_COMM_WORLD, the others 57");
+}
+
+TEST(WhoWaits, ARingOfAThousandReceivesIsShort) {
+  std::vector<RankState> ranks;
+  for (int i = 0; i < 1000; ++i) ranks.push_back(in(rank(i, 1000), receive((i + 1) % 1000, 7)));
+  const Verdict verdict = explain(ranks);
+  EXPECT_EQ(verdict.cause, "deadlock");
+  EXPECT_EQ(verdict.culprits.size(), 1000u);
+  EXPECT_LE(verdict.lines.size(), 8u);
+  EXPECT_EQ(groups(ranks).size(), 1u);
+}
+
+TEST(WhoWaits, NobodyIsStuckWhoMayStillGetHisMessage) {
+  const auto moves = [](const std::vector<RankState>& ranks) { return !explain(ranks).certain; };
+  // Rank 1 computes, or tests again and again: it may still send.
+  EXPECT_TRUE(moves({in(rank(0, 2), receive(1, 7)), rank(1, 2)}));
+  RankState tests = rank(1, 2);
+  tests.polled = receive(0, 9);
+  EXPECT_TRUE(moves({in(rank(0, 2), receive(1, 7)), tests}));
+  // It hangs, but one of its threads is outside, or its record is incomplete, or it makes unknown calls.
+  const RankState other = in(rank(1, 2), receive(0, 7));
+  EXPECT_FALSE(moves({in(rank(0, 2), receive(1, 7)), other}));
+  for (const auto flag : {&RankState::other_thread, &RankState::incomplete, &RankState::unknown_calls}) {
+    RankState uncertain = other;
+    uncertain.*flag = true;
+    EXPECT_TRUE(moves({in(rank(0, 2), receive(1, 7)), uncertain}));
+  }
+  // It has sent the message, which is under way.
+  RankState sent = other;
+  sent.traffic.push_back({world_id, 0, 7, 1, 0});
+  EXPECT_TRUE(moves({in(rank(0, 2), receive(1, 7)), sent}));
+  EXPECT_EQ(explain({in(rank(0, 2), receive(1, 7)), sent}).cause, "late");
+  // The message has another tag; with a wildcard it fits.
+  EXPECT_FALSE(moves({in(rank(0, 2), receive(1, 8)), sent}));
+  EXPECT_TRUE(moves({in(rank(0, 2), receive(1, any)), sent}));
+  EXPECT_TRUE(moves({in(rank(0, 2), receive(any, any)), sent}));
+  // An earlier receive gets the only message.
+  RankState two = in(rank(0, 2), receive(1, 7));
+  two.waits[0].call.sequence = 2;
+  two.outstanding.push_back(receive(1, 7));
+  two.outstanding[0].sequence = 1;
+  EXPECT_FALSE(moves({two, sent}));
+}
+
+TEST(WhoWaits, ACommunicatorWhoseCreationWasNotSeenProvesNothing) {
+  const Call call{.kind = Kind::MPI_Barrier, .communicator = uncertain_id | 5, .sequence = 1};
+  RankState a = in(rank(0, 2), call), b = in(rank(1, 2), call);
+  a.communicators.push_back({uncertain_id | 5, 1, 2, 0, false, {call}});
+  Call other = call;
+  other.kind = Kind::MPI_Bcast;
+  b.communicators.push_back({uncertain_id | 5, 1, 2, 1, false, {other}});
+  EXPECT_FALSE(explain({a, b}).certain);
+}
+
+TEST(WhoWaits, RanksOfNcclAreTranslated) {
+  std::vector<RankState> ranks;  // NCCL's ranks count the other way
+  const auto id = std::uint64_t{77};
+  for (int i = 0; i < 3; ++i) {
+    ranks.push_back(in(rank(i, 3), {.kind = Kind::cudaStreamSynchronize}));
+    ranks.back().communicators.push_back({id, 0, 3, 2 - i, true, {}});
+  }
+  ranks[0].traffic.push_back({id, 0, 0, 0, 1});  // has called ncclRecv from NCCL's rank 0, which is rank 2
+  ranks[2] = rank(2, 3);
+  ranks[2].communicators.push_back({id, 0, 3, 0, true, {}});
+  ranks[2].finalized = true;
+  const Verdict verdict = explain(ranks);
+  EXPECT_EQ(verdict.cause, "ended");
+  EXPECT_SAYS(verdict.lines[0], "rank 2 has not called ncclSend to 0: rank 2 is past MPI_Finalize");
+}
+
+TEST(WhoWaits, EveryoneInTheSameCollectiveIsTheNetwork) {
+  const Verdict verdict = explain({in(rank(0, 2, 5), all_reduce(5)), in(rank(1, 2, 5), all_reduce(5))});
+  EXPECT_EQ(verdict.cause, "network");
+  EXPECT_FALSE(verdict.certain);
+}
+
+TEST(WhoWaits, ProcessesOfAnotherMpirunAreNamed) { EXPECT_EQ(explain({rank(0, 1), rank(1, 1)}).cause, "separate"); }
+
+TEST(WhoWaits, RanksAreNamedInRanges) { EXPECT_EQ(ranges({7, 0, 1, 2, 5, 4}), "0-2, 4, 5, 7"); }
+
+#ifdef PATH_waiting_programs
+struct Case {
+  std::string program, cause, says;
+  friend void PrintTo(const Case& one, std::ostream* out) { *out << one.program; }
+};
+
+class Programs : public ::testing::TestWithParam<Case> {};
+
+std::vector<std::string> watched(const std::string& json, std::vector<std::string> command) {
+  std::vector<std::string> all = {PATH_who_waits, "--after", "1", "--json", json, "--"};
+  all.insert(all.end(), command.begin(), command.end());
+  return under_mpirun(4, all);
+}
+
+TEST_P(Programs, AreExplained) {
+  const auto& [program, cause, says] = GetParam();
+  const TemporaryFolder folder;
+  const std::string json = (folder.path() / "lines").string();
+  const Result result = run(watched(json, {PATH_waiting_programs, program}), {{"HOME", folder.path().string()}});
+  if (program.starts_with("right_")) {
+    EXPECT_EQ(result.status, 0) << result.all();
+    EXPECT_SAYS(result.out, "done\n");
+    for (const auto& line : json_lines(json)) EXPECT_FALSE(line.at("certain")) << result.err;
+    return;
+  }
+  EXPECT_NE(result.status, 0) << result.all();
+  EXPECT_SAYS(result.err, says);
+  const auto lines = json_lines(json);
+  ASSERT_FALSE(lines.empty()) << result.all();
+  EXPECT_EQ(lines.back().at("cause"), cause) << result.err;
+}
+
+std::string name_of_case(const ::testing::TestParamInfo<Case>& info) { return info.param.program; }
+
+const char* const rank_0 = "rank 1 does not send to 0";
+INSTANTIATE_TEST_SUITE_P(
+    Quick, Programs,
+    ::testing::Values(Case{"wrong_tag", "deadlock", "it has sent one with tag 8, and 0 wants tag 7"},
+                      Case{"synchronous_sends", "deadlock",
+                           "0 waits for 1, 1 waits for 2, 2 waits for 3, 3 waits for 0: deadlock"},
+                      Case{"other_collective", "mismatch", "rank 2: MPI_Reduce, call 4 of MPI_COMM_WORLD, root 0, 4 B"},
+                      Case{"crashes", "ended", "rank 2 is gone: killed by signal 6"}, Case{"right_chain", "", ""}),
+    name_of_case);
+INSTANTIATE_TEST_SUITE_P(
+    Slow, Programs,
+    ::testing::Values(
+        Case{"receive_first", "deadlock", rank_0},
+        Case{"big_sends_first", "deadlock", "rank 1 does not receive from 0: rank 1 is in MPI_Send to rank 2"},
+        Case{"wrong_peer", "deadlock", rank_0},
+        Case{"wrong_communicator", "deadlock", "it has sent one in another communicator"},
+        Case{"one_message_too_few", "deadlock", rank_0},
+        Case{"send_without_receive", "deadlock", "rank 3 does not receive from 2: rank 3 is in MPI_Barrier"},
+        Case{"other_root", "mismatch", "rank 3: MPI_Bcast, call 4 of MPI_COMM_WORLD, root 1"},
+        Case{"other_count", "mismatch", "rank 1: MPI_Allreduce, call 4 of MPI_COMM_WORLD, 4 MiB"},
+        Case{"one_all_reduce_less", "deadlock", "first difference: rank 2 has made 59 calls in MPI_COMM_WORLD"},
+        Case{"receive_beside_collective", "deadlock", "rank 3 does not send to 1: rank 3 is in MPI_Allreduce"},
+        Case{"early_return", "deadlock", "rank 1 is not in MPI_Barrier: rank 1 is in MPI_Finalize"},
+        Case{"exits", "ended", "rank 2 is gone: exit status 0"},
+        Case{"other_order_of_communicators", "deadlock", "rank 0 has made 0 calls in the communicator of ranks 0-3"},
+        Case{"half_waits", "deadlock", "call 1 of the communicator of ranks 0, 2"},
+        Case{"any_source", "deadlock", "no rank sends to 0"},
+        Case{"wait_for_receive", "deadlock", "rank 1 is in MPI_Wait for MPI_Irecv from rank 2, tag 5"},
+        Case{"waitall_with_one_missing", "deadlock", "rank 1 does not send to 2"},
+        Case{"ibarrier_of_three", "deadlock", "rank 3 is not in MPI_Ibarrier"},
+        Case{"probe_of_nothing", "deadlock", "rank 3 does not send to 0"},
+        Case{"sendrecv_ring_with_a_gap", "deadlock", "rank 2 does not receive from 1"}, Case{"right_computes", "", ""},
+        Case{"right_all_compute", "", ""}, Case{"right_sleeps", "", ""}, Case{"right_server", "", ""},
+        Case{"right_probes", "", ""}, Case{"right_tests", "", ""}, Case{"right_late_finalize", "", ""},
+        Case{"right_long_send", "", ""}, Case{"right_splits", "", ""}, Case{"right_file", "", ""}),
+    name_of_case);
+
+TEST(WhoWaits, ASignalAsksForAnExplanation) {
+  const TemporaryFolder folder;
+  Process process(under_mpirun(4, {PATH_who_waits, "--", PATH_waiting_programs, "receive_first"}),
+                  {{"HOME", folder.path().string()}});
+  ASSERT_TRUE(process.wait_for("3 sums are right"));
+  process.signal(SIGUSR1);  // mpirun forwards it; it asks again if the program did not hang yet
+  while (!process.wait_for("deadlock", std::chrono::seconds(3)) && is_running(process.pid())) process.signal(SIGUSR1);
+  const Result result = process.wait();
+  EXPECT_EQ(result.status, 1);
+  EXPECT_SAYS(result.err, "who_waits: asked by a signal");
+}
+
+TEST(WhoWaits, BadCommandLinesAreRefused) {
+  for (const auto& [command, says] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--after", "0", "--", "true"}, "--after must be from 0.5 to 1000000, not 0"},
+           {{}, "a program is needed, after --"},
+           {{"--afterwards", "1", "--", "true"}, "--afterwards"}}) {
+    std::vector<std::string> all = {PATH_who_waits};
+    all.insert(all.end(), command.begin(), command.end());
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_SAYS(result.err, says);
+  }
+  EXPECT_EQ(run({PATH_who_waits, "--", "/no/such/program"}).status, 127);
+}
+
+TEST(WhoWaits, AProgramWithoutMpiHasItsOwnExitStatus) {
+  EXPECT_EQ(run({PATH_who_waits, "--", "sh", "-c", "exit 7"}).status, 7);
+  EXPECT_EQ(run({PATH_who_waits, "--", "true"}).status, 0);
+}
+#endif
+
+}  // namespace who_waits_test

@@ -1,0 +1,507 @@
+// The wrappers of MPI's calls, for programs in C and C++ and, with Open MPI, in Fortran. MPICH's Fortran calls those of
+// C. They must refer to none of MPI's data, such as Open MPI's MPI_COMM_WORLD, because the library is also loaded into
+// processes without MPI, such as a shell that starts the program.
+#include "recorder.hpp"
+
+#include <dlfcn.h>
+#include <mpi.h>
+
+#include <span>
+
+// mpi.h promises that some pointers are not NULL, or marks old calls; the wrappers only pass them on.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+namespace who_waits {
+
+namespace {
+
+#ifdef OPEN_MPI
+template <class Handle>
+Handle data(const char* name) {
+  return static_cast<Handle>(::dlsym(RTLD_DEFAULT, name));
+}
+MPI_Comm world() {
+  static const auto handle = data<MPI_Comm>("ompi_mpi_comm_world");
+  return handle;
+}
+MPI_Comm null_communicator() {
+  static const auto handle = data<MPI_Comm>("ompi_mpi_comm_null");
+  return handle;
+}
+#else
+MPI_Comm world() { return MPI_COMM_WORLD; }
+MPI_Comm null_communicator() { return MPI_COMM_NULL; }
+#endif
+
+template <class Handle>
+std::uintptr_t value_of(Handle handle) {
+  if constexpr (std::is_pointer_v<Handle>)
+    return reinterpret_cast<std::uintptr_t>(handle);
+  else
+    return static_cast<std::uintptr_t>(static_cast<unsigned>(handle));
+}
+
+std::uint64_t bytes_of(std::int64_t count, MPI_Datatype type) {
+  int size = 0;
+  PMPI_Type_size(type, &size);
+  return count < 0 || size < 0 ? 0 : static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(size);
+}
+
+Communicator& add_communicator(MPI_Comm handle, std::uint64_t id) {
+  int rank = 0, size = 0, between = 0;
+  PMPI_Comm_rank(handle, &rank);
+  PMPI_Comm_test_inter(handle, &between);
+  std::vector<std::int32_t> world_ranks;
+  if (id != world_id) {
+    MPI_Group ours, all;
+    if (between) {
+      PMPI_Comm_remote_group(handle, &ours);
+      id |= uncertain_id;
+    } else {
+      PMPI_Comm_group(handle, &ours);
+    }
+    PMPI_Comm_group(world(), &all);
+    PMPI_Group_size(ours, &size);
+    std::vector<int> numbers(static_cast<std::size_t>(size));
+    for (int i = 0; i < size; ++i) numbers[static_cast<std::size_t>(i)] = i;
+    world_ranks.resize(numbers.size());
+    PMPI_Group_translate_ranks(ours, size, numbers.data(), all, world_ranks.data());
+    for (std::int32_t& one : world_ranks) {
+      if (one < 0) one = unknown;
+      id = mix(id & ~uncertain_id, static_cast<std::uint64_t>(one)) | (id & uncertain_id);
+    }
+    PMPI_Group_free(&ours);
+    PMPI_Group_free(&all);
+  } else {
+    PMPI_Comm_size(handle, &size);
+  }
+  return add(value_of(handle), id, size, rank, std::move(world_ranks));
+}
+
+Communicator& communicator(MPI_Comm handle) {
+  if (Communicator* const known = find(value_of(handle))) return *known;
+  return add_communicator(handle, handle == world() ? world_id : uncertain_id);
+}
+
+// Without a record the wrappers do nothing else than their call.
+bool off() { return !record() || inside(); }
+
+Call message(Kind kind, std::int64_t count, MPI_Datatype type, int peer, int tag, MPI_Comm handle) {
+  if (off()) return {};
+  const Communicator& where = communicator(handle);
+  Call call{.kind = kind, .peer = where.world_rank(peer), .tag = tag, .communicator = where.id};
+  if (peer == MPI_ANY_SOURCE) call.peer = any;
+  if (peer == MPI_PROC_NULL) call.peer = nobody;
+  if (tag == MPI_ANY_TAG) call.tag = any;
+  if (count >= 0) call.bytes = bytes_of(count, type);
+  if (role_of(kind) == Role::send) count_sent(call);
+  static std::atomic<std::uint64_t> receives{
+      0};  // posted receives get the messages that fit in the order of their numbers
+  if (kind == Kind::MPI_Irecv) call.sequence = receives.fetch_add(1, std::memory_order_relaxed) + 1;
+  return call;
+}
+
+Call both(Kind kind, std::int64_t count, MPI_Datatype type, int to, int tag, int from, int receive_tag,
+          MPI_Comm handle) {
+  if (off()) return {};
+  Call call = message(kind, count, type, to, tag, handle);
+  count_sent(call);
+  const Call in = message(Kind::MPI_Recv, -1, type, from, receive_tag, handle);
+  call.receive_peer = in.peer;
+  call.receive_tag = in.tag;
+  return call;
+}
+
+Call collective(Kind kind, MPI_Comm handle, int root = nobody, std::int64_t count = 0, MPI_Datatype type = {}) {
+  if (off()) return {};
+  Call call{.kind = kind, .root = root};
+  if (count > 0) call.bytes = bytes_of(count, type);
+  return communicator(handle).next(call);
+}
+
+// All who start or end MPI: the ranks of MPI_COMM_WORLD.
+Call everyone(Kind kind, std::uint64_t id) { return {.kind = kind, .communicator = id, .sequence = 1}; }
+
+void started_mpi() {
+  Record* const ours = record();
+  if (!ours) return;
+  int rank = 0, size = 0;
+  PMPI_Comm_rank(world(), &rank);
+  PMPI_Comm_size(world(), &size);
+  communicator(world());
+  ours->world_size = size;
+  ours->rank = rank;
+}
+
+// A receive has got its message. Source and tag of its own call are enough unless they are wildcards.
+void received(const Call& call, const MPI_Status& status, MPI_Comm handle = {}) {
+  if (call.kind == Kind::none) return;
+  const bool two = role_of(call.kind) == Role::both;
+  std::int32_t peer = two ? call.receive_peer : call.peer;
+  if (peer == any && handle != MPI_Comm{}) peer = communicator(handle).world_rank(status.MPI_SOURCE);
+  if (peer == any) {
+    record()->unknown_calls = true;
+    return;
+  }
+  count_received(call.communicator, peer,
+                 (two ? call.receive_tag : call.tag) == any ? status.MPI_TAG
+                 : two                                      ? call.receive_tag
+                                                            : call.tag);
+}
+
+bool is_communicator(MPI_Comm handle) { return handle != null_communicator(); }
+
+// A new communicator: its id is made of its parent's, of the number of the call that made it, and of its members.
+void created(const Call& call, MPI_Comm handle) {
+  if (call.kind != Kind::none && is_communicator(handle))
+    add_communicator(handle, mix(call.communicator, call.sequence) | (call.communicator & uncertain_id));
+}
+
+// The communicators of receives with wildcards, by request: their statuses have ranks of the communicator.
+MPI_Comm* communicator_of_request(int number) {
+  static std::array<MPI_Comm, std::tuple_size_v<decltype(Record::requests)>> handles{};
+  return &handles[static_cast<std::size_t>(number)];
+}
+
+void begin(MPI_Request request, const Call& call, MPI_Comm handle) {
+  if (call.kind == Kind::none) return;
+  start(value_of(request), call);
+  if (const int number = request_number(value_of(request)); number >= 0) *communicator_of_request(number) = handle;
+}
+
+void end(int number, const MPI_Status& status) {
+  if (number < 0) return;
+  const Call call = started(number);
+  if (role_of(call.kind) == Role::receive) received(call, status, *communicator_of_request(number));
+  complete(number);
+}
+
+// The requests of a wait or a test, and statuses for them, because a receive with wildcards needs its own.
+class Waited {
+ public:
+  Waited(int count, const MPI_Request* requests, MPI_Status* statuses) : statuses_(statuses) {
+    if (off()) return;
+    for (const MPI_Request request : std::span(requests, static_cast<std::size_t>(count < 0 ? 0 : count)))
+      numbers.push_back(request_number(value_of(request)));
+    if (statuses == MPI_STATUSES_IGNORE) own_.resize(numbers.size());
+  }
+  MPI_Status* statuses() { return own_.empty() ? statuses_ : own_.data(); }
+  void ended(int at, int status) {
+    if (static_cast<std::size_t>(at) < numbers.size()) end(numbers[static_cast<std::size_t>(at)], statuses()[status]);
+  }
+  void all_ended() {
+    for (int i = 0; i < static_cast<int>(numbers.size()); ++i) ended(i, i);
+  }
+  void found_nothing() const {
+    for (const int number : numbers)
+      if (number >= 0) return poll(started(number));
+  }
+  std::vector<int> numbers;
+
+ private:
+  std::vector<MPI_Status> own_;
+  MPI_Status* statuses_;
+};
+
+}  // namespace
+
+}  // namespace who_waits
+
+using namespace who_waits;
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+int MPI_Init(int* argc, char*** argv) {
+  int result;
+  {
+    const Inside in(everyone(Kind::MPI_Init, start_id));
+    result = PMPI_Init(argc, argv);
+  }
+  started_mpi();
+  return result;
+}
+int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  int result;
+  {
+    const Inside in(everyone(Kind::MPI_Init_thread, start_id));
+    result = PMPI_Init_thread(argc, argv, required, provided);
+  }
+  started_mpi();
+  return result;
+}
+int MPI_Finalize() {
+  const Inside in(everyone(Kind::MPI_Finalize, end_id));
+  const int result = PMPI_Finalize();
+  if (Record* const ours = record()) ours->finalized = true;
+  return result;
+}
+
+#define SEND(name)                                                                           \
+  int name(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm) { \
+    const Inside in(message(Kind::name, count, type, to, tag, comm));                        \
+    return P##name(data, count, type, to, tag, comm);                                        \
+  }
+SEND(MPI_Send)
+SEND(MPI_Ssend)
+SEND(MPI_Bsend)
+SEND(MPI_Rsend)
+
+#define ISEND(name)                                                                                                \
+  int name(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) { \
+    const Call call = message(Kind::name, count, type, to, tag, comm);                                             \
+    const Inside in(call);                                                                                         \
+    const int result = P##name(data, count, type, to, tag, comm, request);                                         \
+    begin(*request, call, comm);                                                                                   \
+    return result;                                                                                                 \
+  }
+ISEND(MPI_Isend)
+ISEND(MPI_Issend)
+ISEND(MPI_Ibsend)
+ISEND(MPI_Irsend)
+
+int MPI_Recv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Status* status) {
+  const Call call = message(Kind::MPI_Recv, count, type, from, tag, comm);
+  const Inside in(call);
+  MPI_Status own;
+  MPI_Status* const used = status == MPI_STATUS_IGNORE ? &own : status;
+  const int result = PMPI_Recv(data, count, type, from, tag, comm, used);
+  received(call, *used, comm);
+  return result;
+}
+int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
+  const Call call = message(Kind::MPI_Irecv, count, type, from, tag, comm);
+  const Inside in(call);
+  const int result = PMPI_Irecv(data, count, type, from, tag, comm, request);
+  begin(*request, call, comm);
+  return result;
+}
+int MPI_Sendrecv(const void* data, int count, MPI_Datatype type, int to, int tag, void* in_data, int in_count,
+                 MPI_Datatype in_type, int from, int in_tag, MPI_Comm comm, MPI_Status* status) {
+  const Call call = both(Kind::MPI_Sendrecv, count, type, to, tag, from, in_tag, comm);
+  const Inside in(call);
+  MPI_Status own;
+  MPI_Status* const used = status == MPI_STATUS_IGNORE ? &own : status;
+  const int result = PMPI_Sendrecv(data, count, type, to, tag, in_data, in_count, in_type, from, in_tag, comm, used);
+  received(call, *used, comm);
+  return result;
+}
+int MPI_Sendrecv_replace(void* data, int count, MPI_Datatype type, int to, int tag, int from, int in_tag, MPI_Comm comm,
+                         MPI_Status* status) {
+  const Call call = both(Kind::MPI_Sendrecv_replace, count, type, to, tag, from, in_tag, comm);
+  const Inside in(call);
+  MPI_Status own;
+  MPI_Status* const used = status == MPI_STATUS_IGNORE ? &own : status;
+  const int result = PMPI_Sendrecv_replace(data, count, type, to, tag, from, in_tag, comm, used);
+  received(call, *used, comm);
+  return result;
+}
+int MPI_Probe(int from, int tag, MPI_Comm comm, MPI_Status* status) {
+  const Inside in(message(Kind::MPI_Probe, -1, {}, from, tag, comm));
+  return PMPI_Probe(from, tag, comm, status);
+}
+int MPI_Iprobe(int from, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
+  const int result = PMPI_Iprobe(from, tag, comm, flag, status);
+  const Call call = message(Kind::MPI_Iprobe, -1, {}, from, tag, comm);
+  if (*flag)
+    const Inside found(call);
+  else
+    poll(call);
+  return result;
+}
+int MPI_Mprobe(int from, int tag, MPI_Comm comm, MPI_Message* what, MPI_Status* status) {
+  const Call call = message(Kind::MPI_Mprobe, -1, {}, from, tag, comm);
+  const Inside in(call);
+  MPI_Status own;
+  MPI_Status* const used = status == MPI_STATUS_IGNORE ? &own : status;
+  const int result = PMPI_Mprobe(from, tag, comm, what, used);
+  received(call, *used, comm);  // no other receive can get it from now on
+  return result;
+}
+int MPI_Improbe(int from, int tag, MPI_Comm comm, int* flag, MPI_Message* what, MPI_Status* status) {
+  MPI_Status own;
+  MPI_Status* const used = status == MPI_STATUS_IGNORE ? &own : status;
+  const int result = PMPI_Improbe(from, tag, comm, flag, what, used);
+  const Call call = message(Kind::MPI_Improbe, -1, {}, from, tag, comm);
+  if (*flag) {
+    const Inside found(call);
+    received(call, *used, comm);
+  } else {
+    poll(call);
+  }
+  return result;
+}
+
+int MPI_Wait(MPI_Request* request, MPI_Status* status) {
+  Waited waited(1, request, status);
+  Inside in({.kind = Kind::MPI_Wait});
+  in.waits_for(waited.numbers);
+  const int result = PMPI_Wait(request, waited.statuses());
+  waited.all_ended();
+  return result;
+}
+int MPI_Waitall(int count, MPI_Request requests[], MPI_Status* statuses) {
+  Waited waited(count, requests, statuses);
+  Inside in({.kind = Kind::MPI_Waitall});
+  in.waits_for(waited.numbers);
+  const int result = PMPI_Waitall(count, requests, waited.statuses());
+  waited.all_ended();
+  return result;
+}
+int MPI_Waitany(int count, MPI_Request requests[], int* index, MPI_Status* status) {
+  Waited waited(count, requests, status);
+  Inside in({.kind = Kind::MPI_Waitany});
+  in.waits_for(waited.numbers);
+  const int result = PMPI_Waitany(count, requests, index, waited.statuses());
+  if (*index != MPI_UNDEFINED) waited.ended(*index, 0);
+  return result;
+}
+int MPI_Waitsome(int count, MPI_Request requests[], int* ended, int indices[], MPI_Status* statuses) {
+  Waited waited(count, requests, statuses);
+  Inside in({.kind = Kind::MPI_Waitsome});
+  in.waits_for(waited.numbers);
+  const int result = PMPI_Waitsome(count, requests, ended, indices, waited.statuses());
+  for (int i = 0; *ended != MPI_UNDEFINED && i < *ended; ++i) waited.ended(indices[i], i);
+  return result;
+}
+int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
+  Waited waited(1, request, status);
+  const int result = PMPI_Test(request, flag, waited.statuses());
+  *flag ? waited.all_ended() : waited.found_nothing();
+  return result;
+}
+int MPI_Testall(int count, MPI_Request requests[], int* flag, MPI_Status* statuses) {
+  Waited waited(count, requests, statuses);
+  const int result = PMPI_Testall(count, requests, flag, waited.statuses());
+  *flag ? waited.all_ended() : waited.found_nothing();
+  return result;
+}
+int MPI_Testany(int count, MPI_Request requests[], int* index, int* flag, MPI_Status* status) {
+  Waited waited(count, requests, status);
+  const int result = PMPI_Testany(count, requests, index, flag, waited.statuses());
+  if (!*flag) waited.found_nothing();
+  if (*flag && *index != MPI_UNDEFINED) waited.ended(*index, 0);
+  return result;
+}
+int MPI_Testsome(int count, MPI_Request requests[], int* ended, int indices[], MPI_Status* statuses) {
+  Waited waited(count, requests, statuses);
+  const int result = PMPI_Testsome(count, requests, ended, indices, waited.statuses());
+  if (*ended == 0) waited.found_nothing();
+  for (int i = 0; *ended != MPI_UNDEFINED && i < *ended; ++i) waited.ended(indices[i], i);
+  return result;
+}
+int MPI_Request_free(MPI_Request* request) {
+  complete(request_number(value_of(*request)));
+  return PMPI_Request_free(request);
+}
+int MPI_Start(MPI_Request* request) {
+  if (Record* const ours = record()) ours->unknown_calls = true;
+  return PMPI_Start(request);
+}
+int MPI_Startall(int count, MPI_Request requests[]) {
+  if (Record* const ours = record()) ours->unknown_calls = true;
+  return PMPI_Startall(count, requests);
+}
+int MPI_Cancel(MPI_Request* request) {
+  if (Record* const ours = record()) ours->unknown_calls = true;
+  return PMPI_Cancel(request);
+}
+
+// A collective and its form that returns at once; `...`: its communicator, root, count and type.
+#define COLLECTIVE(name, I_name, parameters, arguments, request_parameters, request_arguments, ...) \
+  int MPI_##name parameters {                                                                       \
+    const Inside in(collective(Kind::MPI_##name, __VA_ARGS__));                                     \
+    return PMPI_##name arguments;                                                                   \
+  }                                                                                                 \
+  int MPI_##I_name request_parameters {                                                             \
+    const Call call = collective(Kind::MPI_##I_name, __VA_ARGS__);                                  \
+    const Inside in(call);                                                                          \
+    const int result = PMPI_##I_name request_arguments;                                             \
+    begin(*request, call, comm);                                                                    \
+    return result;                                                                                  \
+  }
+#define LIST(...) __VA_ARGS__
+#define BOTH(name, I_name, parameters, arguments, ...)                                                    \
+  COLLECTIVE(name, I_name, (LIST parameters), (LIST arguments), (LIST parameters, MPI_Request * request), \
+             (LIST arguments, request), __VA_ARGS__)
+// What ranks need not have equal, such as the counts of the v forms, is not given.
+BOTH(Barrier, Ibarrier, (MPI_Comm comm), (comm), comm)
+BOTH(Bcast, Ibcast, (void* data, int count, MPI_Datatype type, int root, MPI_Comm comm),
+     (data, count, type, root, comm), comm, root, count, type)
+BOTH(Reduce, Ireduce, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm),
+     (from, to, count, type, op, root, comm), comm, root, count, type)
+BOTH(Allreduce, Iallreduce, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+     (from, to, count, type, op, comm), comm, nobody, count, type)
+BOTH(Scan, Iscan, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+     (from, to, count, type, op, comm), comm, nobody, count, type)
+BOTH(Exscan, Iexscan, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+     (from, to, count, type, op, comm), comm, nobody, count, type)
+BOTH(Gather, Igather,
+     (const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, int root,
+      MPI_Comm comm),
+     (from, count, type, to, to_count, to_type, root, comm), comm, root)
+BOTH(Gatherv, Igatherv,
+     (const void* from, int count, MPI_Datatype type, void* to, const int counts[], const int at[],
+      MPI_Datatype to_type, int root, MPI_Comm comm),
+     (from, count, type, to, counts, at, to_type, root, comm), comm, root)
+BOTH(Scatter, Iscatter,
+     (const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, int root,
+      MPI_Comm comm),
+     (from, count, type, to, to_count, to_type, root, comm), comm, root)
+BOTH(Scatterv, Iscatterv,
+     (const void* from, const int counts[], const int at[], MPI_Datatype type, void* to, int to_count,
+      MPI_Datatype to_type, int root, MPI_Comm comm),
+     (from, counts, at, type, to, to_count, to_type, root, comm), comm, root)
+BOTH(Allgather, Iallgather,
+     (const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, MPI_Comm comm),
+     (from, count, type, to, to_count, to_type, comm), comm, nobody, to_count, to_type)
+BOTH(Allgatherv, Iallgatherv,
+     (const void* from, int count, MPI_Datatype type, void* to, const int counts[], const int at[],
+      MPI_Datatype to_type, MPI_Comm comm),
+     (from, count, type, to, counts, at, to_type, comm), comm)
+BOTH(Alltoall, Ialltoall,
+     (const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, MPI_Comm comm),
+     (from, count, type, to, to_count, to_type, comm), comm, nobody, to_count, to_type)
+BOTH(Alltoallv, Ialltoallv,
+     (const void* from, const int counts[], const int at[], MPI_Datatype type, void* to, const int to_counts[],
+      const int to_at[], MPI_Datatype to_type, MPI_Comm comm),
+     (from, counts, at, type, to, to_counts, to_at, to_type, comm), comm)
+BOTH(Alltoallw, Ialltoallw,
+     (const void* from, const int counts[], const int at[], const MPI_Datatype types[], void* to, const int to_counts[],
+      const int to_at[], const MPI_Datatype to_types[], MPI_Comm comm),
+     (from, counts, at, types, to, to_counts, to_at, to_types, comm), comm)
+BOTH(Reduce_scatter, Ireduce_scatter,
+     (const void* from, void* to, const int counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+     (from, to, counts, type, op, comm), comm)
+BOTH(Reduce_scatter_block, Ireduce_scatter_block,
+     (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+     (from, to, count, type, op, comm), comm, nobody, count, type)
+
+#define CREATE(name, parameters, arguments)          \
+  int name parameters {                              \
+    const Call call = collective(Kind::name, comm);  \
+    int result;                                      \
+    {                                                \
+      const Inside in(call);                         \
+      result = P##name arguments;                    \
+    }                                                \
+    if (result == MPI_SUCCESS) created(call, *made); \
+    return result;                                   \
+  }
+CREATE(MPI_Comm_dup, (MPI_Comm comm, MPI_Comm* made), (comm, made))
+CREATE(MPI_Comm_split, (MPI_Comm comm, int color, int key, MPI_Comm* made), (comm, color, key, made))
+CREATE(MPI_Comm_split_type, (MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* made),
+       (comm, type, key, info, made))
+CREATE(MPI_Comm_create, (MPI_Comm comm, MPI_Group group, MPI_Comm* made), (comm, group, made))
+CREATE(MPI_Cart_create,
+       (MPI_Comm comm, int dimensions, const int sizes[], const int periodic[], int reorder, MPI_Comm* made),
+       (comm, dimensions, sizes, periodic, reorder, made))
+int MPI_Comm_free(MPI_Comm* comm) {
+  forget(value_of(*comm));
+  return PMPI_Comm_free(comm);
+}
+int MPI_Comm_disconnect(MPI_Comm* comm) {
+  forget(value_of(*comm));
+  return PMPI_Comm_disconnect(comm);
+}
+}

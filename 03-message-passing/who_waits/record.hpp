@@ -1,0 +1,124 @@
+// record.hpp: what the preloaded library writes about a process, and who_waits reads: one piece of shared memory for
+// each process, with fixed sizes, written without locks and without a clock.
+//
+// Shared memory and not messages: a process that hangs sends nothing, and a message would disturb the program's own.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace who_waits {
+
+// The calls that are recorded: the number of each is its place in this list.
+enum class Kind : std::uint32_t {
+  none,
+#define X(name) name,
+#include "calls.inc"
+#undef X
+  count
+};
+const char* name_of(Kind kind);
+// "wait" for a wait for requests, "send", "receive" (also "probe"), "both", "collective", "device" for CUDA's waits.
+enum class Role : std::uint32_t { other, send, receive, both, collective, wait_all, wait_any, device };
+Role role_of(Kind kind);
+
+// Ranks of peers are those in the program's MPI_COMM_WORLD, or in NCCL's communicator.
+constexpr std::int32_t any = -1, nobody = -2, unknown = -3;
+
+// The arguments of a call. `bytes` are those that a collective must have the same on all ranks, or a message's size.
+struct Call {
+  Kind kind = Kind::none;
+  std::int32_t peer = nobody, tag = any, root = nobody;
+  std::int32_t receive_peer = nobody, receive_tag = any;  // of Role::both
+  std::uint64_t communicator = 0, sequence = 0, bytes = 0;
+  bool operator==(const Call&) const = default;
+};
+
+// A Call that one thread writes and another process reads.
+class SharedCall {
+ public:
+  void store(const Call& call) {
+    const auto word = [](std::int32_t low, std::int32_t high) {
+      return static_cast<std::uint64_t>(static_cast<std::uint32_t>(low)) |
+             static_cast<std::uint64_t>(static_cast<std::uint32_t>(high)) << 32;
+    };
+    const std::uint64_t values[] = {word(static_cast<std::int32_t>(call.kind), call.peer),
+                                    word(call.tag, call.root),
+                                    word(call.receive_peer, call.receive_tag),
+                                    call.communicator,
+                                    call.sequence,
+                                    call.bytes};
+    for (std::size_t i = 0; i < words_.size(); ++i) words_[i].store(values[i], std::memory_order_relaxed);
+  }
+  Call load() const {
+    const auto low = [this](int i) { return static_cast<std::int32_t>(at(i)); };
+    const auto high = [this](int i) { return static_cast<std::int32_t>(at(i) >> 32); };
+    return {static_cast<Kind>(low(0)), high(0), low(1), high(1), low(2), high(2), at(3), at(4), at(5)};
+  }
+
+ private:
+  std::uint64_t at(int i) const { return words_[static_cast<std::size_t>(i)].load(std::memory_order_relaxed); }
+  std::array<std::atomic<std::uint64_t>, 6> words_{};
+};
+
+// One thread of the process. `turn` is odd while the thread is inside `call`, and grows by one at its start and its
+// end.
+struct ThreadRecord {
+  std::atomic<std::int32_t> thread{0};
+  std::atomic<std::uint64_t> turn{0};
+  SharedCall call;
+  static constexpr std::size_t most_waits = 32;
+  std::atomic<std::uint32_t> waits{0};  // number of requests that the call waits for; the first ones are in `requests`
+  std::array<std::atomic<std::uint16_t>, most_waits> requests{};
+};
+
+// A started operation without its wait. `turn` grows at its start and its end; odd: it is under way.
+struct RequestRecord {
+  std::atomic<std::uint64_t> turn{0};
+  SharedCall call;
+};
+
+// The collectives of a communicator. Ranks in the same communicator give it the same id.
+struct CommunicatorRecord {
+  std::atomic<std::uint64_t> id{0};
+  std::atomic<std::int32_t> size{0}, rank{0};
+  std::atomic<bool> of_nccl{false};
+  std::atomic<std::uint64_t> collectives{0};  // number of calls that were started
+  static constexpr std::size_t past = 64;
+  std::array<SharedCall, past> history{};  // call n is at n % past
+};
+
+// Messages with one peer, tag and communicator.
+struct TrafficRecord {
+  std::atomic<std::uint64_t> communicator{0};  // 0: free
+  std::atomic<std::uint64_t> peer_and_tag{0};
+  std::atomic<std::uint64_t> sent{0}, received{0};
+};
+
+struct Record {
+  static constexpr std::uint64_t right_magic = 0x77686f2077616974;  // also changes with the layout: sizeof is compared
+  std::uint64_t magic = right_magic, size = sizeof(Record);
+  std::atomic<std::int32_t> pid{0};                   // of the process that records: the first that made a call
+  std::atomic<std::int32_t> rank{-1}, world_size{0};  // as MPI says; -1: MPI has not started
+  std::atomic<bool> finalized{false};
+  std::atomic<bool> incomplete{false};     // there were more threads, requests, communicators or peers than fit
+  std::atomic<bool> unknown_calls{false};  // messages went by calls that are not recorded
+  std::atomic<std::uint64_t> polls{0};     // tests and probes that found nothing, which are not progress
+  SharedCall polled;                       // what the last one asked for
+  std::array<ThreadRecord, 16> threads;
+  std::array<CommunicatorRecord, 64> communicators;
+  std::array<RequestRecord, 1024> requests;
+  std::array<TrafficRecord, 2048> traffic;
+};
+
+// Ids of communicators that have none.
+// A communicator whose creation was not seen has this bit: ranks may give different ids to the same one.
+constexpr std::uint64_t uncertain_id = std::uint64_t{1} << 63;
+constexpr std::uint64_t world_id = 1, start_id = 2, end_id = 3;  // MPI_COMM_WORLD; all that call MPI_Init, MPI_Finalize
+
+// The variable with the path of the record.
+constexpr char record_variable[] = "WHO_WAITS_RECORD";
+
+}  // namespace who_waits

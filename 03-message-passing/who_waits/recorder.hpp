@@ -1,0 +1,68 @@
+// recorder.hpp: the preloaded library's side of a Record: what the wrappers of MPI, NCCL and CUDA call.
+#pragma once
+
+#include "record.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace who_waits {
+
+// This process's record, claimed by the first call; nullptr if who_waits did not start the process, or another process
+// of the same rank claimed it before.
+Record* record();
+
+// A communicator of the program: its handle's value, its record, and for each of its ranks the one in MPI_COMM_WORLD.
+struct Communicator {
+  std::uintptr_t handle = 0;
+  CommunicatorRecord* shared = nullptr;
+  std::vector<std::int32_t> world_ranks;  // empty: the communicator's own ranks
+  std::uint64_t id = 0, children = 0;
+
+  std::int32_t world_rank(int peer) const {
+    if (peer < 0 || world_ranks.empty()) return peer;
+    return static_cast<std::size_t>(peer) < world_ranks.size() ? world_ranks[static_cast<std::size_t>(peer)] : unknown;
+  }
+  // A collective starts: returns it with its number, and keeps it in the history.
+  Call next(Call call);
+};
+// The communicator with this handle; nullptr: add() it. Thread-safe; the pointer is valid until forget().
+Communicator* find(std::uintptr_t handle);
+Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, std::vector<std::int32_t> world_ranks,
+                  bool of_nccl = false);
+void forget(std::uintptr_t handle);
+
+std::uint64_t mix(std::uint64_t seed, std::uint64_t value);  // a hash
+
+// Records, while it lives, that this thread is inside a call. Calls inside calls are not recorded, such as those that a
+// library's collective makes.
+class Inside {
+ public:
+  explicit Inside(const Call& call);
+  ~Inside();
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  explicit operator bool() const { return thread_ != nullptr; }
+  // The call waits for these requests, by request_number().
+  void waits_for(const std::vector<int>& requests);
+
+ private:
+  ThreadRecord* thread_ = nullptr;
+};
+bool inside();  // this thread is inside a recorded call
+
+// Messages of a call, for the counts that tell whether a message was sent. Peers are ranks in MPI_COMM_WORLD.
+void count_sent(const Call& call);
+void count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t tag);
+
+// Operations under way.
+void start(std::uintptr_t request, const Call& call);
+int request_number(std::uintptr_t request);  // -1: not recorded
+Call started(int number);
+void complete(int number);
+
+// A test or a probe that found nothing.
+void poll(const Call& call);
+
+}  // namespace who_waits

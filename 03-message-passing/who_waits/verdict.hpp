@@ -1,0 +1,76 @@
+// verdict.hpp: why the ranks of a program wait, from what each of them is doing. No clock and no process: tests give it
+// any state.
+//
+// A rank is stuck only if that is certain: each way on depends on ranks that are stuck, too, or have ended. A rank that
+// is outside of the recorded calls may still do anything, and so may all who wait for it. So a deadlock is proved by
+// what remains when these have been taken away, and wildcards and unknown calls only make the proof rarer.
+#pragma once
+
+#include "record.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace who_waits {
+
+struct Wait {  // a thread inside a call
+  Call call;
+  std::vector<Call> requests;  // what a wait for requests waits for
+  bool all_requests = true;    // false: there were more than fit
+  double seconds = 0;          // since when
+};
+
+struct CommunicatorState {
+  std::uint64_t id = 0, collectives = 0;
+  std::int32_t size = 0, rank = 0;
+  bool of_nccl = false;
+  std::vector<Call> history;  // the last collectives, the oldest first
+};
+
+struct Traffic {
+  std::uint64_t communicator = 0;
+  std::int32_t peer = 0, tag = 0;
+  std::uint64_t sent = 0, received = 0;
+};
+
+struct RankState {
+  int rank = 0;  // in MPI_COMM_WORLD if MPI has started, else the launcher's
+  std::string host;
+  int pid = 0;
+  bool recorded = false;                           // it has made a call that is recorded
+  bool finalized = false;                          // MPI_Finalize has returned
+  std::optional<int> ended{};                      // exit status, 128 + signal
+  char process = '?';                              // R, S, D ... as in /proc
+  double quiet = 0;                                // seconds since its last progress
+  bool other_thread = false;                       // a thread that makes such calls is outside of them
+  bool incomplete = false, unknown_calls = false;  // of its record
+  std::vector<Wait> waits{};
+  std::optional<Call> polled{};  // it tests for this again and again
+  std::vector<Call> outstanding{};
+  std::vector<CommunicatorState> communicators{};
+  std::vector<Traffic> traffic{};
+  std::string stack{};
+  int world_size = 0;  // of MPI; 0: MPI has not started
+};
+
+std::string packed(const RankState& state);
+RankState unpacked(const std::string& text);  // throws std::exception for another text
+
+struct Verdict {
+  std::string cause;               // "deadlock", "mismatch", "ended", "late", "network", "separate", "cannot tell"
+  bool certain = false;            // the program cannot continue
+  std::vector<int> culprits;       // ranks, in the order in which the lines name them
+  std::vector<std::string> lines;  // the explanation, for people
+};
+Verdict explain(const std::vector<RankState>& ranks);
+
+// "63 ranks wait in MPI_Allreduce ... (ranks 0-11, 13-63)": the ranks in groups that do the same, at most `most` lines.
+std::vector<std::string> groups(const std::vector<RankState>& ranks, std::size_t most = 16);
+
+std::string ranges(std::vector<int> ranks);  // "0-11, 13-63"
+
+}  // namespace who_waits

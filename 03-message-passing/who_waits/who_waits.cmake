@@ -1,0 +1,41 @@
+# who_waits, and a library for each MPI that is loaded into the programs that it starts. Such a library is linked with
+# nothing: its program brings MPI, NCCL and CUDA.
+include(CheckCXXSymbolExists)
+
+function(who_waits_library name)
+  set(library who_waits_${name})
+  add_library(${library} MODULE who_waits/mpi_calls.cpp who_waits/recorder.cpp who_waits/record.cpp)
+  target_include_directories(${library} SYSTEM PRIVATE ${ARGN})
+  target_compile_definitions(${library} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+  target_compile_features(${library} PRIVATE cxx_std_20)
+  target_link_options(${library} PRIVATE -Wl,-z,lazy)
+  target_compile_options(${library} PRIVATE -ftls-model=initial-exec) # the program loads it at its start
+  set_target_properties(${library} PROPERTIES UNITY_BUILD OFF CXX_VISIBILITY_PRESET hidden)
+  if(MULTINODE_HAVE_NCCL)
+    target_sources(${library} PRIVATE who_waits/nccl_calls.cpp)
+    target_include_directories(${library} SYSTEM PRIVATE ${MULTINODE_CUDA_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
+  endif()
+  multinode_warnings(${library})
+  add_dependencies(who_waits ${library})
+  install(TARGETS ${library} LIBRARY DESTINATION 03-message-passing)
+endfunction()
+
+if(MULTINODE_HAVE_MPI)
+  multinode_program(who_waits who_waits/who_waits.cpp who_waits/observer.cpp who_waits/record.cpp who_waits/stack.cpp
+    who_waits/state.cpp who_waits/verdict.cpp LINK multinode::world)
+  get_target_property(mpi_include MPI::MPI_CXX INTERFACE_INCLUDE_DIRECTORIES)
+  set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_CXX)
+  check_cxx_symbol_exists(OPEN_MPI mpi.h WHO_WAITS_OPEN_MPI)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+  if(WHO_WAITS_OPEN_MPI)
+    who_waits_library(open-mpi ${mpi_include})
+    find_path(WHO_WAITS_MPICH mpi.h PATHS /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}/mpich NO_DEFAULT_PATH)
+    if(WHO_WAITS_MPICH) # Debian's, beside Open MPI
+      who_waits_library(mpich ${WHO_WAITS_MPICH})
+    endif()
+    target_compile_definitions(who_waits PRIVATE WHO_WAITS_LIBRARY="open-mpi")
+  else()
+    who_waits_library(mpich ${mpi_include})
+    target_compile_definitions(who_waits PRIVATE WHO_WAITS_LIBRARY="mpich")
+  endif()
+endif()

@@ -1,0 +1,240 @@
+// who_waits: starts a program with a library that records its calls of MPI, NCCL and CUDA, and explains a hang: which
+// rank waits in which call, and for whom. Exit status: the program's; 1 if it cannot continue, 2 bad command line.
+#include "observer.hpp"
+#include "stack.hpp"
+#include "verdict.hpp"
+
+#include <multinode/base/files.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
+#include <multinode/base/signals.hpp>
+#include <multinode/net/socket.hpp>
+#include <multinode/process/child_process.hpp>
+#include <multinode/store/tcp_store.hpp>
+#include <multinode/world/report.hpp>
+#include <multinode/world/world.hpp>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+
+using namespace std::chrono_literals;
+using multinode::UsageError;
+using Clock = who_waits::Observer::Clock;
+
+namespace {
+
+struct Options {
+  double after = 60;
+  std::string json, rendezvous;
+  std::vector<std::string> command;
+};
+
+bool parse(int argc, char** argv, Options& options, bool prints) {
+  char** const end = argv + argc;
+  char** const dashes = std::find(argv, end, std::string_view("--"));
+  namespace po = boost::program_options;
+  po::options_description known(
+      "who_waits [options] -- PROGRAM [arguments]: runs the program, and explains it when it hangs.\n"
+      "Every rank runs it: mpirun -n 4 who_waits -- ./program");
+  known.add_options()(
+      "after", po::value(&options.after)->default_value(options.after),
+      "seconds without progress of any rank before the explanation; a signal SIGUSR1 asks for it at once")(
+      "json", po::value(&options.json), "file to which each explanation is added as a line of JSON")(
+      "rendezvous", po::value(&options.rendezvous),
+      "where the ranks meet: tcp:HOST:PORT or file:PATH (default: by the launcher; under MPI a file in the home "
+      "folder)");
+  if (!multinode::parse_command_line(static_cast<int>(dashes - argv), argv, known, prints)) return false;
+  if (!(options.after >= 0.5 && options.after <= 1e6))
+    throw UsageError(fmt::format("--after must be from 0.5 to 1000000, not {}", options.after));
+  if (end - dashes < 2) throw UsageError("a program is needed, after --: who_waits -- ./program");
+  options.command.assign(dashes + 1, end);
+  return true;
+}
+
+// The libraries that a program is linked with, as ldd prints them; "" for a script or a static program.
+std::string linked(const std::string& file) { return who_waits::output_of({"ldd", file}, 10s); }
+
+// The library to load into the program, for the MPI that it is linked with. Throws UsageError.
+std::string library_for(const std::string& file) {
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::string libraries = linked(file);
+  std::string name = WHO_WAITS_LIBRARY;  // a script may start any program
+  if (libraries.find("libmpi.so.40") != std::string::npos) name = "open-mpi";
+  if (libraries.find("libmpi.so.12") != std::string::npos || libraries.find("libmpich.so") != std::string::npos)
+    name = "mpich";
+  const std::string path = (folder / ("libwho_waits_" + name + ".so")).string();
+  if (!std::filesystem::exists(path))
+    throw UsageError(fmt::format("{} uses {}, and {} is not there: build it with that MPI", file, name, path));
+  return path;
+}
+
+std::vector<std::string> environment_of_program(const who_waits::Observer& observer, const std::string& library) {
+  multinode::Environment variables = multinode::current_environment();
+  variables[who_waits::record_variable] = observer.path();
+  std::string& preload = variables["LD_PRELOAD"];
+  preload = preload.empty() ? library : library + ":" + preload;
+  std::vector<std::string> list;
+  for (const auto& [name, value] : variables) list.push_back(name + "=" + value);
+  return list;
+}
+
+// Where the ranks meet if their launcher does not say it. MPI cannot help, because the program uses it.
+std::string rendezvous_of(const Options& options, const multinode::Launch& launch) {
+  if (!options.rendezvous.empty() || !launch.under_mpi || launch.world_size.value == 1) return options.rendezvous;
+  const char* const home = std::getenv("HOME");
+  if (!home || !*home) throw UsageError("HOME is not set: give --rendezvous file:PATH, in a folder that all ranks see");
+  std::string job = multinode::generation(launch);
+  std::ranges::replace(job, '/', '.');
+  return fmt::format("file:{}/.who_waits-{}", home, job);
+}
+
+// The looks at all ranks: rank 0 decides when, and explains what it sees.
+class Watch {
+ public:
+  Watch(multinode::World& world, const Options& options, who_waits::Observer& observer, multinode::ChildProcess& child)
+      : world_(world),
+        options_(options),
+        observer_(observer),
+        child_(child),
+        json_(world.rank() == 0 ? options.json : "", true) {}
+
+  int run(multinode::Signals& signals);
+
+ private:
+  std::int64_t number(const char* key, std::int64_t add = 0) { return world_.store().add(key, add); }
+  void turn();
+  bool look();  // returns whether the program cannot continue
+  void print(const who_waits::Verdict& verdict, const std::vector<who_waits::RankState>& ranks);
+
+  multinode::World& world_;
+  const Options& options_;
+  who_waits::Observer& observer_;
+  multinode::ChildProcess& child_;
+  multinode::JsonLines json_;
+  std::int64_t looks_ = 0;
+  bool quiet_ = false, counted_end_ = false, explained_ = false, hopeless_ = false, told_to_end_ = false;
+};
+
+// What each rank does once per second.
+void Watch::turn() {
+  const bool ended = child_.ending().has_value();
+  const bool quiet = ended || observer_.quiet(Clock::now()) >= options_.after;
+  if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
+  quiet_ = quiet;
+  if (ended && !counted_end_) {
+    counted_end_ = true;
+    if (child_.ending()->failed()) number("looks", 1);
+    number("ended", 1);
+  }
+  if (world_.rank() == 0) {
+    const bool all = number("quiet") == world_.size() && number("ended") < world_.size();
+    if (all && !explained_) number("looks", 1);
+    explained_ = all;
+  }
+  if (number("looks") > looks_) hopeless_ = look();
+}
+
+bool Watch::look() {
+  looks_ = std::max(looks_ + 1, number("looks"));
+  who_waits::RankState its = observer_.state(world_.rank(), Clock::now());
+  if (child_.ending()) its.ended = child_.ending()->as_exit_status();
+  if (!its.pid) its.pid = child_.pid();
+  if (!its.ended) {
+    its.process = who_waits::process_state(its.pid);
+    if (its.waits.empty() && !its.polled) its.stack = who_waits::stack_of(its.pid);
+  }
+  const std::vector<std::string> texts = world_.gather_on_rank_0("the state of the program", packed(its));
+  if (world_.rank() != 0) return world_.broadcast("the explanation", "") == "hopeless";
+  std::vector<who_waits::RankState> ranks;
+  for (const std::string& text : texts) ranks.push_back(who_waits::unpacked(text));
+  const who_waits::Verdict verdict = who_waits::explain(ranks);
+  print(verdict, ranks);
+  return world_.broadcast("the explanation", verdict.certain ? "hopeless" : "") == "hopeless";
+}
+
+void Watch::print(const who_waits::Verdict& verdict, const std::vector<who_waits::RankState>& ranks) {
+  const bool failed = std::ranges::any_of(ranks, [](const auto& its) { return its.ended.value_or(0) != 0; });
+  double quiet = 1e9;
+  for (const who_waits::RankState& its : ranks)
+    if (!its.ended) quiet = std::min(quiet, its.quiet);
+  std::string text = failed                    ? "who_waits: a rank has failed\n"
+                     : quiet >= options_.after ? fmt::format("who_waits: no progress for {:g} s\n", options_.after)
+                                               : "who_waits: asked by a signal\n";
+  for (const std::string& line : who_waits::groups(ranks)) text += "  " + line + "\n";
+  for (const std::string& line : verdict.lines) text += "  " + line + "\n";
+  std::cerr << text << std::flush;
+  json_.write({{"cause", verdict.cause},
+               {"certain", verdict.certain},
+               {"ranks", verdict.culprits},
+               {"lines", verdict.lines},
+               {"groups", who_waits::groups(ranks)}});
+}
+
+int Watch::run(multinode::Signals& signals) {
+  const auto between =
+      std::max(1000ms, std::chrono::milliseconds(world_.size() / 5));  // at most 5,000 turns per second
+  for (auto next = Clock::now();;) {
+    pollfd waits{signals.descriptor(), POLLIN, 0};
+    ::poll(&waits, 1, 200);
+    bool ended = child_.ending().has_value();
+    while (const auto signal = signals.next()) {
+      const int which = static_cast<int>(signal->ssi_signo);
+      if (which == SIGUSR1) number("looks", 1);
+      if (which == SIGUSR1 || which == SIGCHLD) continue;
+      if (!ended) child_.signal(which);
+      told_to_end_ = true;
+    }
+    if (child_.look()) next = Clock::now(), ended = true;
+    observer_.look(Clock::now());
+    if (Clock::now() < next) continue;
+    if (told_to_end_) {  // nothing to explain, and the other ranks may be gone
+      if (ended) return child_.ending()->as_exit_status();
+      continue;
+    }
+    next = Clock::now() + (ended ? std::min<std::chrono::milliseconds>(between, 100ms) : between);
+    turn();
+    if (hopeless_) return multinode::exit_wrong;
+    if (ended && child_.ending()->failed()) return child_.ending()->as_exit_status();
+    if (ended && number("ended") == world_.size()) {
+      world_.barrier("the end");
+      return 0;
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool prints = true;
+  try {
+    const multinode::Launch launch = multinode::read_launch(multinode::current_environment());
+    prints = launch.rank.value == 0;
+    Options options;
+    if (!parse(argc, argv, options, prints)) return multinode::exit_right;
+    multinode::ChildCommand command{.arguments = options.command};
+    command.file = multinode::find_program(options.command[0], std::getenv("PATH") ? std::getenv("PATH") : "");
+    const std::string library = library_for(command.file);
+    who_waits::Observer observer;
+    multinode::Signals signals{SIGCHLD, SIGUSR1, SIGTERM, SIGINT, SIGHUP};
+    command.environment = environment_of_program(observer, library);
+    command.mask = signals.before();
+    command.when_parent_dies = SIGKILL;
+    command.own_group = ::isatty(STDIN_FILENO) == 0;  // a launcher sends SIGUSR1 to the whole group
+    prints = true;
+    multinode::World world("who_waits", launch, {.rendezvous = rendezvous_of(options, launch)});
+    multinode::ChildProcess child(command);
+    return Watch(world, options, observer, child).run(signals);
+  } catch (const multinode::StartError& e) {
+    if (prints) std::cerr << std::string("who_waits: ") + e.what() + "\n";
+    return e.status;
+  } catch (const std::exception& e) {
+    if (prints) std::cerr << std::string("who_waits: ") + e.what() + "\n";
+    return dynamic_cast<const UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
+  }
+}
