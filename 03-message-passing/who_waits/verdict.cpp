@@ -468,8 +468,9 @@ std::vector<std::string> Explanation::groups(std::size_t most) const {
   auto found = collect(true);
   if (found.size() > most) found = collect(false);
   std::vector<std::pair<std::string, Group>> sorted(found.begin(), found.end());
-  std::ranges::stable_sort(sorted,
-                           [](const auto& a, const auto& b) { return a.second.ranks.size() > b.second.ranks.size(); });
+  std::ranges::sort(sorted, {}, [](const auto& one) {  // the largest first
+    return std::pair(-static_cast<long>(one.second.ranks.size()), one.second.ranks[0]);
+  });
   std::vector<std::string> lines;
   for (const auto& [text, group] : sorted) {
     if (lines.size() == most) {
