@@ -30,9 +30,14 @@ std::string variable(const char* name) {
 std::vector<std::string> hosts_of_the_job() {
   if (const auto list = variable("SLURM_JOB_NODELIST"); !list.empty()) return multinode::expand_host_list(list);
   std::vector<std::string> hosts;
-  std::ifstream file(variable("PBS_NODEFILE"));
-  for (std::string host; file >> host;)
+  const auto path = variable("PBS_NODEFILE");
+  std::ifstream file(path);
+  for (std::string host; file >> host;) {
+    if (!multinode::is_host_name(host))
+      throw multinode::UsageError("PBS_NODEFILE: " + path + " has '" + multinode::printable(host) +
+                                  "', which is no host name");
     if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+  }
   return hosts;
 }
 
@@ -211,7 +216,7 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
     for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
       if (const char* value = std::getenv(name)) forwarded.emplace(name, value);
     // With a terminal there, the agent ends with its connection.
-    commands.push_back({"ssh", "-tt", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", on[rank],
+    commands.push_back({"ssh", "-tt", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "--", on[rank],
                         "exec env " + shell_words(forwarded, agent)});
   }
   return commands;

@@ -48,23 +48,30 @@ std::string explain(const Comparison& comparison) {
   return text;
 }
 
-// Runs image-check in A or B again for these checks, into that folder. Returns false if it did not come to its end.
-// Throws multinode::UsageError if it could not even start.
-bool run_again(const std::string& image_check, const Head& head, const std::set<std::string>& checks,
-               const std::filesystem::path& folder, double seconds) {
-  Command words{"run", "-o", folder, "--suite", "deep"};
-  const auto add = [&](const char* option, const std::string& value) { words.insert(words.end(), {option, value}); };
-  add("--launcher", head.launcher);
-  add("--processes-per-node", std::to_string(head.processes_per_node));
-  add("--budget", fmt::format("{}", seconds));
-  if (!head.examples.empty()) add("--examples", head.examples);
-  if (!head.site.empty()) add("--site", head.site);
+// Runs image-check in A or B again for these checks, into that folder, where and how this command line says: the
+// results of A and B are data, and name nothing that is executed. Returns false if it did not come to its end. Throws
+// multinode::UsageError if it could not even start.
+bool run_again(const std::string& image_check, const CompareOptions& options, int processes_per_node,
+               const std::set<std::string>& checks, const std::filesystem::path& folder) {
+  Command words{"run",
+                "-o",
+                folder,
+                "--suite",
+                "deep",
+                "--launcher=" + options.launcher,
+                "--processes-per-node=" + std::to_string(processes_per_node),
+                fmt::format("--budget={}", options.timeout)};
+  const auto add = [&](const std::string& option, const std::string& value) {
+    if (!value.empty()) words.push_back(option + "=" + value);
+  };
+  add("--examples", options.examples);
+  add("--site", options.site);
+  add("--hosts", options.hosts);
   for (const auto& check : checks) add("--only", check);
-  if (head.nodes.size() > 1) add("--hosts", multinode::join(head.nodes, ","));
   std::filesystem::create_directories(folder);
   const auto log = folder.string() + ".log";
   Processes process({{"sh", "-c", "exec " + image_check + " " + shell_words({}, words)}}, {}, log,
-                    std::chrono::milliseconds(std::lround(1000 * seconds)));
+                    std::chrono::milliseconds(std::lround(1000 * options.timeout)));
   const int status = process.end().exit_status;
   if (status == multinode::exit_usage || (status >= 125 && status <= 127))
     throw UsageError("cannot measure again: '" + image_check + "' ended with status " + std::to_string(status) +
@@ -92,14 +99,17 @@ Results renamed(Results results, const std::vector<std::string>& nodes) {
 }
 
 // What fresh launches measured, each a folder.
-std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::path>& folders,
-                                           const std::vector<std::string>& nodes) {
+std::map<MetricKey, Measured> fresh_values(const std::vector<std::filesystem::path>& folders, const Head& head) {
   std::vector<Sample> samples;
   for (int launch = 0; const auto& folder : folders) {
     std::error_code ignored;
     const auto bytes = std::filesystem::file_size(folder / "results.jsonl", ignored);
     if (ignored || bytes == 0) continue;  // it failed before it measured
-    for (auto& sample : renamed(read_results(folder), nodes).samples) {
+    const auto fresh = renamed(read_results(folder), head.nodes);
+    if (fresh.head.launcher != head.launcher)
+      throw UsageError("fresh launches used " + fresh.head.launcher + ", and B " + head.launcher +
+                       ": give --launcher, and --hosts and --site if B had them");
+    for (auto sample : fresh.samples) {
       sample.launch = launch;
       samples.push_back(sample);
     }
@@ -145,7 +155,6 @@ class Comparing {
   void record(CheckResult result);
   void record_missing(const MetricKey& key, const std::string& check);
   Sessions baseline_of(const MetricKey& key) const;
-  std::string command_in_b() const;
   const Results& a() const { return sessions_.back(); }
   bool in_turn() const { return !options_.again_a.empty() || options_.again; }
 
@@ -287,28 +296,16 @@ void Comparing::compare_metrics() {
   }
 }
 
-// This program, if B was made here. Throws multinode::UsageError if it was not.
-std::string Comparing::command_in_b() const {
-  Head here;
-  here.nodes = b_.head.nodes;
-  here.processes_per_node = b_.head.processes_per_node;
-  ClusterOptions asked;
-  asked.launcher = b_.head.launcher;
-  asked.examples = b_.head.examples;
-  std::filesystem::create_directories(folder_ / "here");
-  describe_machine(here, find_cluster(asked), folder_ / "here");
-  if (const auto other = differences(b_.head, here); !other.empty())
-    throw UsageError("there are suspects, and B was not made here (" + other.front().name +
-                     " differs): say with --again-b how to run image-check in B");
-  return shell_words({}, Command{std::filesystem::read_symlink("/proc/self/exe").string()});
-}
-
 void Comparing::measure_suspects_again() {
   std::set<std::string> suspects;
   for (const auto& one : compared_)
     if (one.comparison.verdict == "worse") suspects.insert(one.check);
   if (suspects.empty()) return;
-  const std::string again_b = options_.again_b.empty() && !options_.again ? command_in_b() : options_.again_b;
+  if (options_.again_b.empty() && !options_.again) {
+    for (auto& one : compared_)
+      if (one.comparison.verdict == "worse") one.comparison.verdict = "suspect";
+    return;
+  }
   out_ << "measuring again, in fresh launches" << (options_.again_a.empty() ? "" : " of A and B in turn") << ": "
        << multinode::join(suspects, "; ") << "\n"
        << std::flush;
@@ -316,8 +313,8 @@ void Comparing::measure_suspects_again() {
   const auto launch = [&](bool is_a, const std::filesystem::path& where) {
     (is_a ? of_a : of_b).push_back(where);
     if (options_.again) return options_.again(is_a, where);
-    const bool ended =
-        run_again(is_a ? options_.again_a : again_b, (is_a ? a() : b_).head, suspects, where, options_.timeout);
+    const bool ended = run_again(is_a ? options_.again_a : options_.again_b, options_,
+                                 (is_a ? a() : b_).head.processes_per_node, suspects, where);
     if (!ended && is_a)
       throw std::runtime_error("a fresh launch of A did not come to its end, so that B cannot be judged; see " +
                                where.string() + ".log");
@@ -326,7 +323,7 @@ void Comparing::measure_suspects_again() {
     if (in_turn()) launch(true, folder_ / ("again-a-" + std::to_string(number)));
     launch(false, folder_ / ("again-b-" + std::to_string(number)));
   }
-  auto fresh_a = fresh_values(of_a, b_.head.nodes), fresh_b = fresh_values(of_b, b_.head.nodes);
+  auto fresh_a = fresh_values(of_a, b_.head), fresh_b = fresh_values(of_b, b_.head);
   for (auto& [key, check, comparison] : compared_)
     if (comparison.verdict == "worse") confirm(comparison, fresh_a[key].values, fresh_b[key].values);
 }
@@ -337,7 +334,10 @@ void Comparing::judge_metrics() {
     results_.comparisons.push_back(comparison);
     CheckResult result{.check = name_of(key), .title = "is as good as it was"};
     const std::string& found = comparison.verdict;
-    result.status = found == "worse" ? Status::fail : found == "no evidence" ? Status::skip : Status::pass;
+    result.status = found == "worse"         ? Status::fail
+                    : found == "no evidence" ? Status::skip
+                    : found == "suspect"     ? Status::not_run
+                                             : Status::pass;
     const auto of_b = std::ranges::find(b_.checks, check, &CheckResult::check);
     if (of_b != b_.checks.end()) result.command = of_b->command;
     result.reason = explain(comparison);
@@ -347,6 +347,8 @@ void Comparing::judge_metrics() {
       result.reason.clear();
     } else {
       if (found == "no evidence") result.reason = "no evidence: " + result.reason;
+      if (found == "suspect")
+        result.reason = "suspect: " + result.reason + "; say with --again-b how to measure it again in B";
       if (found == "better") result.reason = "unexplained gain: " + result.reason;
       if (found == "flaky") result.reason = "suspect, and not again: " + result.reason;
       out_ << found << "  " << result.check << ": " << result.reason << "\n";
@@ -372,7 +374,12 @@ boost::program_options::options_description CompareOptions::description() {
       ("again-a", po::value(&again_a)->value_name("COMMAND"),
        "what is image-check in A, such as 'podman run --rm -v /results:/results image-a': measures suspects again")  //
       ("again-b", po::value(&again_b)->value_name("COMMAND"),
-       "the same in B (default: this program, where B was made here)")  //
+       "the same in B, such as image-check if this machine has B. Without it, suspects are not measured again, and "
+       "the exit status is 3")                                                                       //
+      ("launcher", po::value(&launcher)->default_value(launcher), "for fresh launches, as for run")  //
+      ("hosts", po::value(&hosts)->value_name("A,B,..."), "for fresh launches, as for run")          //
+      ("examples", po::value(&examples)->value_name("DIR"), "for fresh launches, as for run")        //
+      ("site", po::value(&site)->value_name("FILE"), "for fresh launches, as for run")               //
       ("timeout", po::value(&timeout)->value_name("SECONDS")->default_value(timeout, "1800"),
        "for each fresh launch; one of B that takes longer is a failure")                        //
       ("other-hardware", po::bool_switch(&other_hardware), "compare although machines differ")  //

@@ -17,7 +17,8 @@ namespace image_check {
 struct CompareOptions {
   std::filesystem::path a, b;  // folders: A is the baseline: a session, or a folder of sessions
   std::filesystem::path folder = "image-check-compare";
-  std::string again_a, again_b;  // commands that are image-check in A and B; "": A cannot be asked again, B is here
+  std::string again_a, again_b;  // commands that are image-check in A and B; "": it cannot be asked again
+  std::string launcher = "auto", hosts, examples, site;  // of fresh launches, as for run
   bool other_hardware = false;
   double timeout = 1800;  // seconds for each fresh launch
   std::string command;

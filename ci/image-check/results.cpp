@@ -1,35 +1,47 @@
 #include "results.hpp"
 
+#include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
+#include <fstream>
 #include <optional>
 #include <set>
 #include <sstream>
 #include <stdexcept>
+#include <system_error>
 
 namespace image_check {
 
-NLOHMANN_JSON_SERIALIZE_ENUM(Status, {{Status::pass, "pass"},
-                                      {Status::fail, "fail"},
-                                      {Status::timeout, "timeout"},
-                                      {Status::flaky, "flaky"},
-                                      {Status::skip, "skip"},
-                                      {Status::not_run, "not run"}})
-NLOHMANN_JSON_SERIALIZE_ENUM(Action, {{Action::none, ""},
-                                      {Action::replace_node, "replace the node"},
-                                      {Action::drain, "drain the node"},
-                                      {Action::reboot, "reboot the node"},
-                                      {Action::look, "look"}})
+namespace {
+
+// As text, by its place. NLOHMANN_JSON_SERIALIZE_ENUM would read an unknown text as the first one: a pass.
+constexpr std::array status_names{"pass", "fail", "timeout", "flaky", "skip", "not run"};
+constexpr std::array action_names{"replace the node", "drain the node", "reboot the node", "look", ""};
+
+template <class Enum, class Names>
+void read_enum(const nlohmann::json& json, const Names& names, Enum& value) {
+  const auto text = json.get<std::string>();
+  const auto at = std::ranges::find(names, text);
+  if (at == names.end()) throw std::runtime_error("'" + text + "' is none of " + multinode::join(names, ", "));
+  value = static_cast<Enum>(at - names.begin());
+}
+
+}  // namespace
+
+std::string name_of(Status status) { return status_names.at(static_cast<std::size_t>(status)); }
+std::string words(Action action) { return action_names.at(static_cast<std::size_t>(action)); }
+void to_json(nlohmann::json& json, Status status) { json = name_of(status); }
+void to_json(nlohmann::json& json, Action action) { json = words(action); }
+void from_json(const nlohmann::json& json, Status& status) { read_enum(json, status_names, status); }
+void from_json(const nlohmann::json& json, Action& action) { read_enum(json, action_names, action); }
+
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Finding, detector, text, node)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CheckResult, check, title, status, action, seconds, launch, nodes, command, findings,
                                    reason, log)
@@ -42,9 +54,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Summary, passed, failed, flaky, skipped, not_
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, budget_seconds, launcher, examples, site, nodes,
                                    processes_per_node, machine, versions, settings)
-
-std::string name_of(Status status) { return nlohmann::json(status).get<std::string>(); }
-std::string words(Action action) { return nlohmann::json(action).get<std::string>(); }
 
 void count(Summary& summary, Status status) {
   static constexpr int Summary::*counts[] = {&Summary::passed, &Summary::failed,  &Summary::failed,
@@ -98,16 +107,20 @@ bool good_fact(const std::string& name, const std::string& a, const std::string&
 ResultsWriter::ResultsWriter(const std::filesystem::path& folder) : path_(folder / "results.jsonl") {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  file_.open(path_);
-  if (error || !file_) throw multinode::UsageError("-o: cannot write to " + path_.string());
+  try {
+    file_ = multinode::create_new(path_);
+  } catch (const std::system_error& why) {
+    throw multinode::UsageError(std::string("-o: ") + why.what());
+  }
 }
 
 void ResultsWriter::write(const std::variant<Head, CheckResult, Sample, Fact, Difference, Comparison, Summary>& line) {
   constexpr std::array kinds{"head", "check", "sample", "fact", "difference", "comparison", "summary"};
   const auto object = std::visit([](const auto& of_kind) { return nlohmann::json(of_kind); }, line);
-  file_ << nlohmann::json{{kinds[line.index()], object}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-        << std::endl;
-  if (!file_) throw std::runtime_error("cannot write to " + path_.string() + ": is the disk full?");
+  const auto text =
+      nlohmann::json{{kinds[line.index()], object}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+      '\n';
+  multinode::write_all(file_.get(), text, path_);
 }
 
 Results read_results(const std::filesystem::path& folder) {
@@ -151,20 +164,11 @@ Results read_results(const std::filesystem::path& folder) {
 }
 
 void write_whole(const std::filesystem::path& path, const std::string& text) {
-  const auto aside = path.string() + ".new-" + std::to_string(getpid());
-  std::ofstream file(aside, std::ios::binary);
-  file << text << std::flush;
-  if (file) {
-    file.close();
-    std::error_code error;
-    std::filesystem::rename(aside, path, error);
-    if (!error) return;
-    errno = error.value();
+  try {
+    multinode::write_whole(path, text);
+  } catch (const std::system_error& error) {
+    throw multinode::UsageError(error.what());
   }
-  const std::string why = std::strerror(errno);
-  std::error_code ignored;
-  std::filesystem::remove(aside, ignored);
-  throw multinode::UsageError("cannot write " + path.string() + ": " + why);
 }
 
 std::string band_name(double bytes) {

@@ -1,8 +1,9 @@
 // results.hpp: what an image check did and found: results.jsonl, one JSON object a line, written as it happens.
 #pragma once
 
+#include <multinode/base/descriptor.hpp>
+
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <string>
 #include <variant>
@@ -86,8 +87,9 @@ struct Comparison {
   std::vector<double> a, b;              // of A one a session, or of a single session one a launch; of B one a launch
   std::vector<double> again_a, again_b;  // of fresh launches, measured in turn because it was suspect
   double limit = 0;                      // how far from A's median B's may be: log(1.03) is 3 %
-  std::string verdict;  // same, worse, better (unexplained gain), flaky (suspect, then not), "no evidence"
-  double visible = 0;   // a smaller loss may not be found, as a logarithm
+  // same, worse, better (unexplained gain), flaky (suspect, then not), "no evidence", suspect (not measured again)
+  std::string verdict;
+  double visible = 0;  // a smaller loss may not be found, as a logarithm
 };
 
 // With what, where and how.
@@ -135,14 +137,14 @@ class ResultsWriter {
 
  private:
   std::filesystem::path path_;
-  std::ofstream file_;
+  multinode::Descriptor file_;
 };
 
 // Reads FOLDER/results.jsonl. A last line that is cut off is no error: the run was killed. Throws
 // multinode::UsageError, naming file and line, for anything else that is no results.
 Results read_results(const std::filesystem::path& folder);
 
-// Writes a file whole or not at all. Throws multinode::UsageError for what cannot be written.
+// multinode::write_whole(), that throws multinode::UsageError.
 void write_whole(const std::filesystem::path& path, const std::string& text);
 
 // "8 B", "4 KiB", "1 MiB"

@@ -503,6 +503,10 @@ TEST(ReadNodes, ContradictionsAreRefused) {
 using Names = std::vector<std::string>;
 
 TEST(HostList, Expands) {
+  EXPECT_THROW(expand_host_list("a,-oProxyCommand"), UsageError);
+  EXPECT_FALSE(is_host_name("-oProxyCommand"));
+  EXPECT_FALSE(is_host_name("a;b"));
+  EXPECT_TRUE(is_host_name("gpu-1.example.org"));
   EXPECT_EQ(expand_host_list("node0"), (Names{"node0"}));
   EXPECT_EQ(expand_host_list("gpu[1-3,07-08],login"), (Names{"gpu1", "gpu2", "gpu3", "gpu07", "gpu08", "login"}));
   EXPECT_EQ(expand_host_list("n[9-11]"), (Names{"n9", "n10", "n11"}));

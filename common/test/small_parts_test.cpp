@@ -7,6 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
+#include <filesystem>
 #include <map>
 #include <set>
 #include <vector>
@@ -67,6 +70,38 @@ TEST(Files, MissingFilesAreUnknown) {
   for (const char* name : {"a", "a/empty", "c"}) EXPECT_FALSE(read_text(folder / name)) << name;
   EXPECT_TRUE(is_there(folder / "a/empty"));
   EXPECT_FALSE(is_there(folder / "c"));
+}
+
+// Root writes into a user's folder: links and pipes of the names that root uses lead nowhere.
+TEST(Files, ALinkOrPipeThatAwaitsTheWriterIsReplaced) {
+  const multinode::testing::TemporaryFolder users, other;
+  other.write("precious", "keep me");
+  for (const char* name : {"whole", "new"}) {
+    const auto file = users / name;
+    const auto write = [&](const std::string& text) {
+      if (std::string(name) == "whole") return write_whole(file, text);
+      const Descriptor made = create_new(file);
+      write_all(made.get(), text, file);
+    };
+    std::filesystem::create_symlink(other / "precious", file);
+    write("1");
+    EXPECT_EQ(multinode::testing::text_of(file), "1");
+    std::filesystem::remove(file);
+    std::filesystem::create_hard_link(other / "precious", file);
+    write("2");
+    EXPECT_EQ(multinode::testing::text_of(file), "2");
+    std::filesystem::remove(file);
+    ASSERT_EQ(mkfifo(file.c_str(), 0666), 0);
+    write("3");
+    EXPECT_EQ(multinode::testing::text_of(file), "3");
+    EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(file)));
+    std::filesystem::remove(file);
+  }
+  EXPECT_EQ(multinode::testing::text_of(other / "precious"), "keep me\n");
+  EXPECT_EQ(names_in(users.path()), std::vector<std::string>{});  // nothing aside is left
+  EXPECT_THROW(write_whole(users / "none/file", ""), std::system_error);
+  write_whole("/dev/null", "goes nowhere");
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
 TEST(Limits, TheLowestLimitOfTheCgroupsCounts) {

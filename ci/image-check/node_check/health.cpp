@@ -148,24 +148,34 @@ Finding look_at_kernel_log(const std::filesystem::path& log, double after, doubl
   for (ssize_t got; (got = read(file.get(), record.data(), record.size())) > 0 || (got < 0 && errno == EPIPE);)
     if (got > 0) text.append(record.data(), static_cast<std::size_t>(got));
 
-  // Xids of hardware and driver (NVIDIA, "XID Errors"); 13, 31, 43, 45 and 68, for example, come of wrong programs.
+  // A process can name itself as it likes (15 characters), and the kernel prints that name when it crashes: "NAME[7]:
+  // segfault", "NAME: page allocation failure". So a pattern begins where the message does, and has more in it than
+  // such a name holds, and messages count only if the kernel wrote them (facility 0). Xids of hardware and driver
+  // (NVIDIA, "XID Errors"); 13, 31, 43, 45 and 68, for example, come of wrong programs.
   static const std::set<int> xids{48, 61, 62, 63, 64, 69, 74, 79, 92, 94, 95, 110, 119, 120, 136, 140, 143};
-  static const std::regex message(R"(^\d+,(\d+),[^;]*;(.*)$)"), xid(R"(NVRM: Xid \(([^)]*)\): (\d+))"),
-      broken(
-          R"(mce: \[Hardware Error\]|EDAC .*: \d+ UE|severity=(Uncorrect|Fatal)|(Buffer )?I/O error(, dev| on dev)|nvme.* controller is down|GPU has fallen off the bus)");
+  static const std::regex message(R"(^(\d+),(\d+),[^;]*;(.*)$)"),
+      xid(R"(^NVRM: Xid \(PCI:[0-9A-Fa-f:.]{7,}\): (\d+)\b)"),
+      broken(R"(^mce: \[Hardware Error\]|^\{\d+\}\[Hardware Error\]: event severity: (fatal|recoverable)|)"
+             R"(^EDAC MC\d+: \d+ UE [\w ]+ on |)"
+             R"(^\S+ [0-9a-f]{4}:[0-9a-f:.]{7}: (AER: )?PCIe Bus Error: severity=(Uncorrect|Fatal)|)"
+             R"(^([\w.]+( \w+)?: )?(I/O|critical medium) error, dev (sd|nvme|vd|xvd|md|mmcblk)\w+, sector \d|)"
+             R"(^Buffer I/O error on dev (sd|nvme|vd|xvd|md|mmcblk)\w+, |)"
+             R"(^nvme nvme\d+: controller is down|^NVRM: .*GPU has fallen off the bus)");
   std::istringstream lines(text);
   std::string wrong;
   int messages = 0, found = 0;
   std::smatch match;
   for (std::string line; std::getline(lines, line);) {
+    if (line.size() > 1024) line.resize(1024);  // the kernel's own limit
     if (!std::regex_match(line, match, message)) continue;
-    const double number = std::atof(match[1].str().c_str());
+    const double number = std::atof(match[2].str().c_str());
     last = std::max(last, number);
     if (number <= after) continue;
     ++messages;
-    const std::string said = match[2];
+    if (std::atof(match[1].str().c_str()) >= 8) continue;  // not the kernel's
+    const std::string said = match[3];
     const bool is_xid = std::regex_search(said, match, xid);
-    if (is_xid ? !xids.contains(std::stoi(match[2])) : !std::regex_search(said, broken)) continue;
+    if (is_xid ? !xids.contains(std::atoi(match[1].str().c_str())) : !std::regex_search(said, broken)) continue;
     if (++found <= 3) add(wrong, said);
   }
   if (found > 3) wrong += fmt::format("; and {} more", found - 3);
@@ -183,7 +193,9 @@ Finding look_at_sync(const std::filesystem::path& folder) {
   double best = 1e9;
   for (int round = 0; round < 3; ++round) {
     const auto start = std::chrono::steady_clock::now();
-    if (pwrite(file.get(), block.data(), block.size(), 0) != std::ssize(block) || fsync(file.get()) != 0)
+    const bool written = pwrite(file.get(), block.data(), block.size(), 0) == std::ssize(block);
+    if (!written && (errno == ENOSPC || errno == EDQUOT)) return absent("sync_time", folder.string() + " is full");
+    if (!written || fsync(file.get()) != 0)
       return {"sync_time", nullptr, "ms", "less", false, "cannot write and sync a file in " + folder.string()};
     best = std::min(best, 1000 * multinode::seconds_since(start));
   }
@@ -314,12 +326,21 @@ Findings look_at_dcgm() {
   return {judge_dcgm(answer)};
 }
 
+namespace {
+
+// Nothing if there is none, or if the file holds something else: then this look is the first one, and writes it anew.
+std::optional<LastLook> last_look(const std::filesystem::path& file) try {
+  if (file.empty()) return std::nullopt;
+  const json state = json::parse(read_text(file).value_or(""));
+  return LastLook{state.at("boot"), state.at("counters"), state.at("kernel_message")};
+} catch (const json::exception&) {
+  return std::nullopt;
+}
+
+}  // namespace
+
 Findings look_at_health(const HealthOptions& options) {
-  std::optional<LastLook> before;
-  if (!options.state.empty())
-    if (const json state = json::parse(read_text(options.state).value_or(""), nullptr, false); state.is_object())
-      before =
-          LastLook{state.value("boot", ""), state.value("counters", Counters()), state.value("kernel_message", -1.0)};
+  const auto before = last_look(options.state);
   LastLook now{read_text("/proc/sys/kernel/random/boot_id").value_or(""), error_counters(options.sysfs), -1};
   Findings all = look_at_nvml(options.nvml, now.counters);
   all.push_back(judge_counters(now, before));
@@ -330,13 +351,13 @@ Findings look_at_health(const HealthOptions& options) {
   const char* const given = std::getenv("TMPDIR");
   all.push_back(look_at_sync(given && *given ? given : "/tmp"));
   if (options.state.empty()) return all;
-  const std::string aside = options.state.string() + ".new";
-  std::ofstream(aside) << json{{"boot", now.boot}, {"counters", now.counters}, {"kernel_message", now.kernel_message}};
-  std::error_code error;
-  std::filesystem::rename(aside, options.state, error);
-  if (error)
-    all.push_back(faulty("state", "cannot write " + options.state.string() + " (" + error.message() +
-                                      "), so that the next look cannot compare"));
+  try {
+    multinode::write_whole(
+        options.state,
+        json{{"boot", now.boot}, {"counters", now.counters}, {"kernel_message", now.kernel_message}}.dump());
+  } catch (const std::system_error& error) {
+    all.push_back(faulty("state", std::string(error.what()) + ", so that the next look cannot compare"));
+  }
   return all;
 }
 

@@ -141,13 +141,21 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
     finding.why = folder.string() + " " + why + ": " + what_to_do;
     return finding;
   };
+  // What is full was filled by somebody: that is no fault of the node, which is not to be drained for it.
+  const auto full = [&](const std::string& free) {
+    finding.ok = std::nullopt;
+    finding.why = folder.string() + " is full, " + free + ": somebody filled it; remove files that nobody needs";
+    return finding;
+  };
   const auto cannot_write = [&](int error) {
+    if (error == ENOSPC || error == EDQUOT) return full("a file of 1 MiB has no room");
     return wrong("cannot be written (" + std::string(std::strerror(error)) + ")");
   };
 
   struct statvfs space {};
   if (statvfs(folder.c_str(), &space) != 0) return wrong("cannot be used (" + std::string(std::strerror(errno)) + ")");
-  finding.value = static_cast<double>(space.f_blocks) * static_cast<double>(space.f_frsize);
+  const double size = static_cast<double>(space.f_blocks) * static_cast<double>(space.f_frsize);
+  finding.value = size;
 
   std::string name = (folder / "node_check-XXXXXX").string();
   const multinode::Descriptor file(mkstemp(name.data()));
@@ -161,7 +169,8 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
     return wrong("gives back other data than were written");
 
   const double free = static_cast<double>(space.f_bavail) * static_cast<double>(space.f_frsize);
-  if (free < needed) return wrong("has only " + gib(free) + " free");
+  if (size < needed) return wrong("has only " + gib(size));
+  if (free < needed) return full("with " + gib(free) + " free");
   finding.ok = true;
   finding.why = gib(free) + " free";
   return finding;

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <sstream>
 
@@ -28,7 +29,7 @@ class CompareResults : public ::testing::Test {
     head.command = "image-check run";
     head.nodes = nodes;
     head.machine = {{"CPU", cpu}};
-    head.examples = examples_;
+    if (change_) change_(head);
     writer.write(head);
     writer.write(Fact{"node", "gpus", gpus, nodes.back()});
     for (const auto& [name_of_fact, value] : facts_)
@@ -76,7 +77,7 @@ class CompareResults : public ::testing::Test {
   }
   TemporaryFolder folder_;
   std::map<std::string, std::string> facts_;
-  std::string examples_;
+  std::function<void(Head&)> change_;  // of all results that are written
 };
 
 TEST_F(CompareResults, NodesOfOtherNamesAreComparedOneByOne) {
@@ -109,12 +110,47 @@ TEST_F(CompareResults, ASuspectWhoseFreshLaunchesCrashOrHangFails) {
   EXPECT_THROW(compared_again("exit 127"), multinode::UsageError);  // not what --again-b is to be
 }
 
-TEST_F(CompareResults, FreshLaunchesUseTheSameExamplesAndAPrivateFolder) {
-  examples_ = "/some where";
-  compared_again("echo \"$@\" >>" + (folder_ / "said").string() + "; exit 1");
-  EXPECT_SAYS(text_of(folder_ / "said"), "--examples /some where ");
+TEST_F(CompareResults, FreshLaunchesUseAPrivateFolder) {
+  compared_again("exit 1");
   const auto rights = std::filesystem::status(folder_ / "verdict/again-b-0").permissions();
   EXPECT_EQ(rights & std::filesystem::perms::others_write, std::filesystem::perms::none);
+}
+
+// What others put into a folder of results is executed neither without --again-b nor with it.
+TEST_F(CompareResults, AHostileHeadExecutesNothing) {
+  const auto marker = folder_ / "executed";
+  const auto hostile = [&](const std::string& program) {
+    folder_.write(program, "#!/bin/sh\necho $0 >>" + marker.string());
+    std::filesystem::permissions(folder_ / program, std::filesystem::perms::owner_all);
+    return (folder_ / program).string();
+  };
+  hostile("hostile/01-environment/explore");
+  hostile("hostile/01-environment/mnrun");
+  const std::string site = folder_ / "hostile/site.json";
+  folder_.write("hostile/site.json", R"({"launcher": ")" + hostile("hostile/srun") + "\"}");
+  change_ = [&](Head& head) {
+    head.examples = folder_ / "hostile";
+    head.launcher = hostile("hostile/mpirun");
+    head.nodes = {"-oProxyCommand=touch " + marker.string(), "n"};
+    head.site = site;
+  };
+  for (const char* session : {"a/1", "a/2", "a/3"}) results(session, {"n"}, "8", 10);
+  auto options = options_of(folder_ / "a", results("b", {"n"}, "8", 5));
+  std::ostringstream out;
+  const auto unjudged = compare(options, out);
+  EXPECT_EQ(unjudged.summary.exit_status, 3);
+  EXPECT_SAYS(out.str(), "say with --again-b how to measure it again");
+  EXPECT_FALSE(std::filesystem::exists(marker)) << text_of(marker);
+
+  folder_.write("image-check-b", "#!/bin/sh\nprintf '%s\n' \"$@\" >>" + (folder_ / "said").string() + "; exit 1");
+  std::filesystem::permissions(folder_ / "image-check-b", std::filesystem::perms::owner_all);
+  options.again_b = folder_ / "image-check-b";
+  options.examples = "/mine";
+  EXPECT_EQ(compare(options, out).summary.exit_status, 1);
+  EXPECT_SAYS(text_of(folder_ / "said"), "--examples=/mine\n");
+  EXPECT_EQ(text_of(folder_ / "said").find("hostile"), std::string::npos) << text_of(folder_ / "said");
+  EXPECT_EQ(text_of(folder_ / "said").find("-oProxy"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(marker)) << text_of(marker);
 }
 
 TEST_F(CompareResults, FactsThatFollowMemoryMayDifferALittle) {

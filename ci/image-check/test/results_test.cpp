@@ -7,6 +7,11 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+
 namespace image_check::results_test {
 
 using multinode::testing::TemporaryFolder;
@@ -84,11 +89,33 @@ TEST(Results, ThatAreNoneAreNamed) {
     EXPECT_SAYS(why(first + none), "line 2: it is not an object with a member") << none;
 }
 
+TEST(Results, AnUnknownStatusIsNoPass) {
+  const TemporaryFolder folder;
+  Results results;
+  results.head = head();
+  results.checks = {{.check = "wiring", .status = Status::fail, .action = Action::drain}};
+  const auto text = written(folder.path(), results);
+  for (const auto& [what, forged] : {std::pair{"\"fail\"", "\"superb\""},
+                                     std::pair{"\"drain the node\"", "\"forget it\""}, std::pair{"\"fail\"", "7"}}) {
+    auto edited = text;
+    edited.replace(edited.find(what), std::string(what).size(), forged);
+    std::ofstream(folder / "results.jsonl") << edited;
+    EXPECT_SAYS(multinode::testing::error_text<multinode::UsageError>([&] { read_results(folder.path()); }),
+                "results.jsonl, line 2: ");
+  }
+}
+
 TEST(Results, FullDiskIsSaid) {
   const TemporaryFolder folder;
-  std::filesystem::create_symlink("/dev/full", folder / "results.jsonl");
   ResultsWriter writer(folder.path());
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit none{0, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &none);
   EXPECT_THROW(writer.write(head()), std::runtime_error);
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
 }
 
 TEST(BandName, InUnitsOf1024) {

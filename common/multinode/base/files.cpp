@@ -1,10 +1,36 @@
+#include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdio>
 #include <fstream>
+#include <random>
+#include <system_error>
 
 namespace multinode {
+namespace {
+
+constexpr int new_file = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+
+[[noreturn]] void throw_cannot_write(const std::filesystem::path& file, int error = errno) {
+  throw std::system_error(error, std::generic_category(), "cannot write " + file.string());
+}
+
+}  // namespace
+
+void write_all(int fd, std::string_view text, const std::filesystem::path& file) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno != EINTR) throw_cannot_write(file);
+    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
+  }
+}
 
 std::optional<std::string> read_text(const std::filesystem::path& file) {
   std::error_code error;
@@ -26,6 +52,44 @@ std::optional<std::string> read_text(const std::filesystem::path& file) {
 bool is_there(const std::filesystem::path& path) {
   std::error_code error;
   return std::filesystem::exists(path, error);
+}
+
+Descriptor create_new(const std::filesystem::path& file) {
+  // Twice, as somebody may put it there again meanwhile.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (::unlink(file.c_str()) != 0 && errno != ENOENT) throw_cannot_write(file);
+    if (Descriptor made(::open(file.c_str(), new_file, 0666)); made) return made;
+    if (errno != EEXIST) break;
+  }
+  throw_cannot_write(file);
+}
+
+void write_whole(const std::filesystem::path& file, std::string_view text) {
+  const auto folder = file.parent_path();
+  if (folder == "/dev" || folder == "/proc/self/fd") {
+    const Descriptor device(::open(file.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
+    if (!device) throw_cannot_write(file);
+    return write_all(device.get(), text, file);
+  }
+  const Descriptor at(::open(folder.empty() ? "." : folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!at) throw_cannot_write(file);
+  std::random_device random;
+  const std::string name = file.filename(),
+                    aside = "." + name + ".new-" + std::to_string(random()) + std::to_string(random());
+  {
+    const Descriptor made(::openat(at.get(), aside.c_str(), new_file, 0666));
+    if (!made) throw_cannot_write(file);
+    try {
+      write_all(made.get(), text, file);
+    } catch (...) {
+      ::unlinkat(at.get(), aside.c_str(), 0);
+      throw;
+    }
+  }
+  if (::renameat(at.get(), aside.c_str(), at.get(), name.c_str()) == 0) return;
+  const int error = errno;
+  ::unlinkat(at.get(), aside.c_str(), 0);
+  throw_cannot_write(file, error);
 }
 
 std::vector<std::string> names_in(const std::filesystem::path& folder) {

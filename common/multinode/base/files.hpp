@@ -1,12 +1,14 @@
 // files.hpp: reads small files such as those in /proc, /sys and /etc. A missing or unreadable file is not an error: its
-// value is unknown.
+// value is unknown. Writes files into folders in which somebody else may have left links and pipes.
 #pragma once
 
+#include <multinode/base/descriptor.hpp>
 #include <multinode/base/text.hpp>
 
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace multinode {
@@ -16,6 +18,17 @@ namespace multinode {
 std::optional<std::string> read_text(const std::filesystem::path& file);
 
 bool is_there(const std::filesystem::path& path);
+
+// Removes what has this name, and opens a new file for writing. It follows no link and waits for no pipe. Throws
+// std::system_error.
+Descriptor create_new(const std::filesystem::path& file);
+
+// Writes all of it, or throws std::system_error, which names the file.
+void write_all(int fd, std::string_view text, const std::filesystem::path& file);
+
+// Writes a file whole or not at all: a new file of a random name takes the place of what is there, also of a link or
+// pipe. Files in /dev, such as /dev/stdout, are written as they are. Throws std::system_error.
+void write_whole(const std::filesystem::path& file, std::string_view text);
 
 // The sorted names in a folder; empty if it cannot be read.
 std::vector<std::string> names_in(const std::filesystem::path& folder);

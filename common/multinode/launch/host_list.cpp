@@ -50,6 +50,11 @@ bool is_host_character(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.';
 }
 
+bool is_host_name(std::string_view text) {
+  return !text.empty() && text.size() <= max_host_name && text.front() != '-' &&
+         std::ranges::all_of(text, is_host_character);
+}
+
 std::vector<std::string> expand_host_list(std::string_view text) {
   std::vector<std::string> hosts;
   std::vector<std::string> item = {""};  // the hosts of the item being read, as far as it is read
@@ -58,6 +63,7 @@ std::vector<std::string> expand_host_list(std::string_view text) {
     const char c = at < text.size() ? text[at] : ',';
     if (c == ',') {
       if (length == 0) throw bad_host_list(text, "a name is empty");
+      if (item.front().starts_with('-')) throw bad_host_list(text, "a name begins with '-'");
       if (hosts.size() + item.size() > max_hosts) throw bad_host_list(text, "it names more than 65536 hosts");
       std::move(item.begin(), item.end(), std::back_inserter(hosts));
       item = {""};

@@ -14,6 +14,9 @@ inline constexpr std::size_t max_host_name = 255;  // characters, in DNS
 // A letter, a digit, '-', '_' or '.'.
 bool is_host_character(char c);
 
+// At most max_host_name such characters; the first one is not '-', because ssh would read an option.
+bool is_host_name(std::string_view text);
+
 // "gpu[1-3,07-08],login" -> gpu1 gpu2 gpu3 gpu07 gpu08 login. Throws UsageError if `text` is not such a list, or names
 // more than max_hosts hosts.
 std::vector<std::string> expand_host_list(std::string_view text);

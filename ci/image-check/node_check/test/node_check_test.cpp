@@ -62,6 +62,24 @@ TEST(NodeCheckProgram, LooksAtEverything) {
   EXPECT_SAYS(result.out, "0 wrong");
 }
 
+// A user can fill a folder that is for all. No node is drained for that, but for a folder that is too small.
+TEST(NodeCheckProgram, AFolderThatSomebodyFilledIsNoFaultOfTheNode) {
+  const TemporaryFolder folder;
+  const auto result_with = [&](const std::string& size, const std::string& filled) {
+    return run({"unshare", "--user", "--map-root-user", "--mount", "sh", "-ec",
+                "mount -t tmpfs -o size=$1 none \"$0\"; head -c $2 /dev/zero >\"$0/of a user\"; shift 2; exec \"$@\"",
+                folder.path(), size, filled, PATH_node_check, "--only", "limits", "--tmp", folder.path(), "--json",
+                "/dev/stdout"});
+  };
+  if (run({"unshare", "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", folder.path()}).status)
+    GTEST_SKIP() << "no user namespaces here";
+  const Result full = result_with("80m", "83886080"), small = result_with("4m", "1");
+  EXPECT_EQ(full.status, 0) << full.all();
+  EXPECT_SAYS(full.out, folder.path().string() + " is full, a file of 1 MiB has no room: somebody filled it");
+  EXPECT_EQ(small.status, 1) << small.all();
+  EXPECT_SAYS(small.err, "has only 0.00 GiB");
+}
+
 TEST(NodeCheckProgram, SeesWhatIsCorrupted) {
   const TemporaryFolder folder;
   const Result result =

@@ -11,7 +11,10 @@
 
 #include <gtest/gtest.h>
 
+#include <fmt/core.h>
+
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -24,6 +27,7 @@ namespace parts_test {
 
 using namespace node_check;
 using multinode::testing::TemporaryFolder;
+using multinode::testing::text_of;
 using namespace std::chrono_literals;
 
 // Clocks.
@@ -287,6 +291,54 @@ TEST_F(NodeCheckHealth, TheKernelsLog) {
   EXPECT_EQ(look_at_kernel_log(sysfs_ / "kmsg", 13, last).ok, true);  // seen before
 }
 
+// The kernel prints the names of programs that crash, and services write to its log. Neither is hardware.
+TEST_F(NodeCheckHealth, NamesOfProgramsInTheKernelsLogAreNoFaults) {
+  const std::vector<std::string> names{"EDAC a: 1 UE",    "EDAC MC0: 1 UE ", "NVRM: Xid (): 79", "NVRM: Xid (P): 7",
+                                       "I/O error, dev ", "mce: [Hardware",  "severity=Fatal",   "nvme0: controll",
+                                       "{1}[Hardware Er", "sda, sector 1:",  "NVRM: GPU has f"};
+  std::string log;
+  int number = 0;
+  const auto add = [&](int facility_and_level, const std::string& text) {
+    log += fmt::format("{},{},1,-;{}\n", facility_and_level, ++number, text);
+  };
+  for (const auto& name : names) {
+    add(6, name + "[712]: segfault at 0 ip 0000000000000000 sp 00007ffe error 14 in a[400000+1000]");
+    add(4, "traps: " + name + "[712] general protection fault ip:1 sp:2 error:0");
+    add(4, name + ": page allocation failure: order:4, mode:0xcc0");
+    add(3, "Out of memory: Killed process 712 (" + name + ") total-vm:4kB");
+    add(6, name + " (712) used greatest stack depth: 11000 bytes left");
+    add(4, "process '/tmp/" + name + " I/O error, dev sda, sector 8' launched 'x' with NULL argv: empty string added");
+  }
+  add(11, "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: a service wrote this");
+  add(3, "I/O error, dev loop0, sector 8 op 0x0:(READ): a file of a user that was mounted");
+  add(4, "NVRM: Xid (PCI:0000:17:00): 99999999999999999999, name=" + names[0]);
+  add(4, std::string(50'000, 'x'));
+  sysfs_.write("kmsg", log);
+  double last = -1;
+  const Finding finding = look_at_kernel_log(sysfs_ / "kmsg", -1, last);
+  EXPECT_EQ(finding.ok, true) << finding.why;
+  EXPECT_EQ(last, number);
+}
+
+// Lines of kernels and drivers, as users reported them.
+TEST_F(NodeCheckHealth, BrokenHardwareInTheKernelsLogIsFound) {
+  for (const std::string line :
+       {"mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400",
+        "{1}[Hardware Error]: event severity: fatal",
+        "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x1 offset:0x0)",
+        "pcieport 0000:00:1c.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+        "blk_update_request: I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0",
+        "critical medium error, dev nvme0n1, sector 5",
+        "Buffer I/O error on dev sdb1, logical block 0, async page read",
+        "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0x10",
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus."}) {
+    sysfs_.write("kmsg", "3,1,1,-;" + line);
+    double last = -1;
+    EXPECT_EQ(look_at_kernel_log(sysfs_ / "kmsg", -1, last).ok, false) << line;
+  }
+}
+
 TEST_F(NodeCheckHealth, GpusByTheStandInOfNvml) {
   Counters counters;
   EXPECT_EQ(look_at_nvml("libno-such-nvml.so", counters).at(0).ok, std::nullopt);
@@ -351,6 +403,24 @@ TEST_F(NodeCheckHealth, StateIsKeptBetweenLooks) {
   add_rdma("2");
   EXPECT_SAYS(counters().why, "mlx5_0/1 link_downed grew by 1");
   EXPECT_EQ(counters().ok, true);  // said once
+
+  // A file that holds something else, or a link or a pipe of that name, is replaced: the look after the next compares.
+  sysfs_.write("of another", "keep me");
+  const auto state = sysfs_ / "state.json";
+  for (const std::string wrong : {"[1]", R"({"boot": 7, "counters": {}, "kernel_message": 1})",
+                                  R"({"boot": "", "counters": [1], "kernel_message": {}})", "cut {", "link", "pipe"}) {
+    std::filesystem::remove(state);
+    if (wrong == "link")
+      std::filesystem::create_symlink(sysfs_ / "of another", state);
+    else if (wrong == "pipe")
+      ASSERT_EQ(mkfifo(state.c_str(), 0666), 0);
+    else
+      sysfs_.write("state.json", wrong);
+    EXPECT_SAYS(counters().why, "this is the first look") << wrong;
+    EXPECT_EQ(counters().ok, true) << wrong;
+    EXPECT_EQ(counters().why, "") << wrong;
+  }
+  EXPECT_EQ(text_of(sysfs_ / "of another"), "keep me\n");
 }
 
 // Memory and arithmetic.
