@@ -136,20 +136,20 @@ class Cluster(Launcher):
         self.cluster("status", "--wait-for-nodes", len(HOSTS))
 
     def node(self, host, *options):  # stays in the foreground
-        on(host, self.build / self.needs, "start", *options, "--num-cpus", 2, "--num-gpus", 0, "--state", self.state)
+        on(host, self.build / self.needs, "start", *options, "--num-cpus", 2, "--state", self.state)
 
     def cluster(self, command, *options):
         output("node0", self.build / self.needs, command, *options, "--state", self.state)
 
     def bring_back(self, host):
-        self.node(host, "--address", (self.state / "address").read_text().strip())
+        self.node(host)
 
     def stop(self):
         self.cluster("stop")
 
     def train(self, program):
-        return [on("node0", self.build / self.needs, "submit", "--state", self.state, "--num-workers", 4, "--max-failures", 100,
-                   "--", "fashion_mnist", *program[1:])]
+        return [on("node0", self.build / self.needs, "run", "--state", self.state, "--num-workers", 4, "--max-failures", 100,
+                   "--", *program)]
 
 
 class Slurm(Launcher):

@@ -14,12 +14,11 @@ on_cluster() {
   if [[ $spread = yes ]]; then head+=(--host "${hosts[0]}"); else others=(here); fi
   "${head[@]}" &
   "$cluster" status --state "$state" --wait-for-nodes 1 >/dev/null
-  start+=(--address "$(<"$state/address")")
   for host in "${others[@]}"; do
     if [[ $host = here ]]; then "${start[@]}" & else ssh -n "$host" "cd ${PWD@Q} && ${start[*]@Q}" & fi
   done
   "$cluster" status --state "$state" --wait-for-nodes $((${#others[@]} + 1)) &&
-    one_launcher "$cluster" submit --state "$state" "$@" || status=$?
+    one_launcher "$cluster" run --state "$state" "$@" || status=$?
   "${at_end[@]}" || status=$?
   at_end=()
   wait

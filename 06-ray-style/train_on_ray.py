@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs a program on a Ray cluster with one process per rank. When a rank or a node fails, all ranks start again, and
-the program resumes from its own newest checkpoint. Exit status: the program's; 1 if Ray lost a rank once too often."""
-import argparse, os, socket, subprocess, sys
+"""Runs a program on a Ray cluster with one process per rank. When a rank or a node fails, this driver starts all ranks
+again, and the program resumes from its own newest checkpoint. Exit status: the program's; 1 if Ray lost a rank once too
+often."""
+import argparse, os, shutil, socket, subprocess, sys
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as InGroup
 
@@ -9,13 +10,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as I
 class Rank:
     def place(self):
         with socket.create_server(("", 0)) as free:  # its port is MASTER_PORT if this becomes rank 0
-            return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), free.getsockname()[1]
+            return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), free.getsockname()[1], os.getpid()
 
     def run(self, command, variables, folder):  # yields the program's lines, then its exit status
         environment = os.environ | {key: str(value) for key, value in variables.items()}
         program = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], env=environment, cwd=folder,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        yield from (line for line in program.stdout)  # Ray accepts generators only
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        yield from (line for line in program.stdout)  # Ray accepts generators only: `yield from program.stdout` fails
         yield program.wait()
 
 def run(options):  # returns the exit status and the reason
@@ -27,6 +28,7 @@ def run(options):  # returns the exit status and the reason
                   for i in range(options.num_workers)]
         places = sorted(zip(ray.get([actor.place.remote() for actor in actors]), actors), key=lambda place: place[0][0])
         nodes, streams = [place[0] for place, _ in places], {}  # the ranks of a node are neighbours
+        print("actors: " + " ".join(str(place[3]) for place, _ in places), flush=True)
         for rank, node in enumerate(nodes):
             variables = {"RANK": rank, "WORLD_SIZE": len(nodes), "LOCAL_RANK": rank - nodes.index(node),
                          "LOCAL_WORLD_SIZE": nodes.count(node), "NODE_RANK": len(set(nodes[:rank]) - {node}),
@@ -52,6 +54,9 @@ parser.add_argument("--gpus-per-worker", type=int, default=0, help="(default: %(
 parser.add_argument("--max-failures", type=int, default=0, help="maximum number of restarts (default: %(default)s)")
 parser.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
 options = parser.parse_args()
+if not options.command: parser.error("say the program behind the options")
+if not (program := shutil.which(options.command[0])): parser.error(f"there is no program '{options.command[0]}' here or on the PATH")
+options.command[0] = os.path.abspath(program)  # the same on all nodes
 ray.init(logging_level="warning")
 for failure in range(1, options.max_failures + 2):
     status, reason = run(options)

@@ -1,36 +1,28 @@
-// cluster: a head and nodes that run the processes of jobs: start, status, submit, logs, stop.
-// Exit status: submit and logs have the job's; else 0 done, 1 failed, 2 bad command line or state folder.
-#include "control-plane/cluster.grpc.pb.h"
-#include "head.hpp"
-#include "log.hpp"
-#include "node.hpp"
-#include "state_folder.hpp"
-#include "tls.hpp"
+// cluster: a head and nodes that run the processes of jobs: start, status, run, stop.
+// Exit status: run has the job's; else 0 done, 1 failed, 2 bad command line or state folder.
+#include "channel.hpp"
+#include "engine.hpp"
+#include "keeper.hpp"
+#include "placement.hpp"
 
-#include <multinode/base/check.hpp>
-#include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
-#include <multinode/base/signals.hpp>
 #include <multinode/net/address.hpp>
-#include <multinode/net/socket.hpp>
+#include <multinode/store/rendezvous_file.hpp>
 #include <multinode/world/report.hpp>
 
-#include <grpc/support/log.h>
-
-#include <unistd.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
+#include <atomic>
+#include <ctime>
 #include <filesystem>
 #include <iostream>
-#include <optional>
+#include <list>
+#include <mutex>
 #include <span>
-#include <sstream>
-#include <stdexcept>
-#include <string_view>
 #include <thread>
 
 namespace {
@@ -39,328 +31,266 @@ using namespace cluster;
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
+using nlohmann::json;
 
 constexpr int interrupted = 130;
-constexpr std::chrono::milliseconds to_answer = 10s;  // for the head to answer
-
-// The head, as a command line names it.
-class Client {
- public:
-  po::options_description description() {
-    po::options_description known("Which cluster");
-    known.add_options()("address", po::value(&address_),
-                        "HOST:PORT of the head; default: what 'cluster start --head' wrote into the state folder")(
-        "state", po::value(&state_)->default_value(StateFolder::default_path()),
-        "folder with the cluster's key and address");
-    return known;
-  }
-
-  // Throws UsageError, or std::runtime_error if no head answers or the head refuses.
-  template <class Request, class Answer>
-  Answer call(grpc::Status (Cluster::Stub::*function)(grpc::ClientContext*, const Request&, Answer*),
-              const Request& request, std::chrono::milliseconds timeout = to_answer) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + timeout);
-    Answer answer;
-    check((stub().*function)(&context, request, &answer));
-    return answer;
-  }
-
-  // Prints the job's record until its end, and returns its status.
-  int follow(std::int64_t job) {
-    grpc::ClientContext context;
-    JobNumber number;
-    number.set_job(job);
-    const auto stream = stub().Follow(&context, number);
-    Record record;
-    while (stream->Read(&record)) {
-      if (!(std::cout << record.text() << std::flush)) throw std::runtime_error("standard output cannot be written");
-      if (record.ended()) return record.status();
-    }
-    const grpc::Status status = stream->Finish();
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE || status.ok())
-      throw std::runtime_error(name_ + " is gone");
-    check(status);
-    return multinode::exit_wrong;  // not reached
-  }
-
- private:
-  Cluster::Stub& stub() {
-    if (stub_) return *stub_;
-    const StateFolder folder(state_);
-    const multinode::Endpoint head =
-        address_.empty() ? folder.read_address() : multinode::parse_endpoint(address_, "--address");
-    name_ = "the head at " + to_string(head);
-    stub_ = Cluster::NewStub(make_channel(head, folder.read_key()));
-    return *stub_;
-  }
-
-  void check(const grpc::Status& status) {
-    switch (status.error_code()) {
-      case grpc::StatusCode::OK:
-        return;
-      case grpc::StatusCode::INVALID_ARGUMENT:
-      case grpc::StatusCode::NOT_FOUND:
-        throw multinode::UsageError(status.error_message());
-      case grpc::StatusCode::UNAVAILABLE:
-      case grpc::StatusCode::DEADLINE_EXCEEDED:
-        stub_.reset();  // the next call reads address and key again
-        throw std::runtime_error(name_ + " does not answer, or has another key; 'cluster start --head' starts one (" +
-                                 status.error_message() + ")");
-      default:
-        throw std::runtime_error(name_ + " refuses: " + status.error_message());
-    }
-  }
-
-  std::string address_, state_, name_;
-  std::unique_ptr<Cluster::Stub> stub_;
-};
-
-void print(const Status& status) {
-  const auto of = [](int used, int all) { return std::to_string(used) + "/" + std::to_string(all); };
-  multinode::Table nodes({"node", "host", "pid", "CPUs used", "GPUs used"});
-  for (const NodeStatus& node : status.nodes())
-    nodes.add({std::to_string(node.node()), node.host(), std::to_string(node.pid()), of(node.cpus_used(), node.cpus()),
-               of(node.gpus_used(), node.gpus())});
-  nodes.print(std::cout);
-  if (status.jobs().empty()) {
-    std::cout << "no jobs\n";
-    return;
-  }
-  multinode::Table jobs({"job", "program", "workers", "failures", "state"});
-  for (const JobStatus& job : status.jobs())
-    jobs.add({std::to_string(job.job()), job.program(), std::to_string(job.num_workers()),
-              std::to_string(job.failures()), job.waiting().empty() ? "running" : "waits: " + job.waiting()});
-  std::cout << "\n";
-  jobs.print(std::cout);
-}
+constexpr auto connection = 5s;  // for the store to answer
 
 std::chrono::milliseconds timeout_of(double seconds) {
-  multinode::require_range("--timeout", seconds, 0.001, 31'536'000.0);
+  multinode::require_range("--timeout", seconds, 0.001, 2'000'000.0);
   return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
-// Parses `cluster logs JOB [OPTIONS]` and `cluster stop [JOB] [OPTIONS]`. Returns the job's number; 0: none is given;
-// nullopt: --help was given.
-std::optional<std::int64_t> parse_job(int argc, const char* const* argv, const std::string& title, Client& client) {
-  po::options_description known(title + "\nOptions");
-  known.add(client.description());
-  std::int64_t job = 0;
-  if (argc > 1 && argv[1][0] != '-') {
-    const std::string text = *++argv;
-    --argc;
-    job = multinode::parse_decimal<std::int64_t>(text).value_or(0);
-    if (job == 0) throw multinode::UsageError("'" + text + "' is not the number of a job; 'cluster status' shows them");
+// Which cluster: the state folder has the head's endpoint and the token in the file `head`, which its owner alone
+// reads.
+class Which {
+ public:
+  po::options_description description() {
+    po::options_description known("Which cluster");
+    const char* const home = std::getenv("HOME");
+    auto add = known.add_options();
+    add("state", po::value(&state_)->default_value(fs::path(home ? home : "") / ".multinode-cluster"),
+        "folder in which 'cluster start --head' leaves the head's address and the token, in the file 'head'");
+    add("address", po::value(&address_)->value_name("HOST:PORT"), "the head, if it is not at that address");
+    return known;
   }
-  if (!multinode::parse_command_line(argc, argv, known, true)) return std::nullopt;
-  return job;
-}
+  bool has_address() const { return !address_.empty(); }
+  // Makes the folder. Fails while another head uses it.
+  multinode::Descriptor lock() const {
+    if (mkdir(state_.c_str(), 0700) != 0 && errno != EEXIST)
+      throw multinode::UsageError("--state: cannot make " + state_ + ": " + std::strerror(errno));
+    multinode::Descriptor fd(open((state_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!fd) throw multinode::UsageError("--state: cannot write " + state_ + "/lock: " + std::strerror(errno));
+    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+      throw multinode::UsageError("a head that uses " + state_ +
+                                  " is running: 'cluster stop' ends it; --state DIR keeps a second cluster apart");
+    return fd;
+  }
+  void write(const multinode::StorePlace& place) const { multinode::write_place(state_ + "/head", "cluster", place); }
+  multinode::StorePlace place() const {
+    if (!fs::exists(state_ + "/head"))
+      throw multinode::UsageError("there is no " + state_ +
+                                  "/head, which 'cluster start --head' writes; --state DIR names another folder");
+    multinode::StorePlace place = multinode::read_place(state_ + "/head", "cluster", {});
+    if (has_address()) static_cast<multinode::Endpoint&>(place) = multinode::parse_endpoint(address_, "--address");
+    return place;
+  }
+  std::unique_ptr<multinode::TcpStore> connect() const try {
+    const multinode::StorePlace at = place();
+    return std::make_unique<multinode::TcpStore>(at, connection, multinode::protocol::Hello{.token = at.token});
+  } catch (const multinode::StoreTimeout& e) {
+    throw std::runtime_error(std::string(e.what()) + "; 'cluster start --head' starts a head");
+  }
 
-// The number of GPUs in CUDA_VISIBLE_DEVICES. As in CUDA, the list ends at the first entry that is not a device.
-// Without the variable: the number of files /dev/nvidia0, /dev/nvidia1 ...
-int count_gpus() {
-  int count = 0;
-  if (const char* const given = std::getenv("CUDA_VISIBLE_DEVICES")) {
-    std::istringstream entries(given);
-    for (std::string entry;
-         std::getline(entries, entry, ',') && !entry.empty() && entry[0] != '-' && entry != "NoDevFiles";)
-      ++count;
-    return count;
-  }
-  for (const std::string& name : multinode::names_in("/dev"))
-    if (name.starts_with("nvidia") && multinode::parse_decimal<int>(name.substr(6))) ++count;
-  return count;
+ private:
+  std::string address_, state_;
+};
+
+void log(const std::string& line) {
+  std::array<char, 32> time{};
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  std::strftime(time.data(), time.size(), "%FT%TZ ", gmtime_r(&now, &utc));
+  std::cerr << time.data() + line + "\n" << std::flush;
 }
 
 // Returns when the head or the node has ended.
 int start(int argc, const char* const* argv) {
-  const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
-  HeadOptions with_head;
+  Which which;
   NodeOptions node;
+  node.log = log;
   bool is_head = false;
-  double timeout = 0;
-  std::string address, jobs = programs / "jobs", state;
+  int port = 6379;
+  double timeout = 60;
+  std::string host = "127.0.0.1";
   po::options_description known("Options of cluster start");
   auto add = known.add_options();
-  add("head", po::bool_switch(&is_head), "start a head, and a node beside it");
-  add("address", po::value(&address)->value_name("HOST:PORT"), "start a node that joins this head");
-  add("host", po::value(&with_head.host)->default_value(with_head.host),
+  add("head", po::bool_switch(&is_head), "start a head, and a node beside it; else a node that joins the head");
+  add("host", po::value(&host)->default_value(host),
       "with --head: the name or address to listen on, by which others reach this host");
-  add("port", po::value(&with_head.port)->default_value(with_head.port), "with --head; 0: any free one");
+  add("port", po::value(&port)->default_value(port), "with --head; 0: any free one");
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   add("num-cpus", po::value(&node.cpus)->default_value(cores), "maximum number of job processes on this host");
-  add("num-gpus", po::value(&node.gpus)->default_value(count_gpus()), "GPUs for them");
-  add("jobs", po::value(&jobs)->default_value(jobs)->value_name("DIR"),
-      "the job folder: only its programs can run here");
-  add("state", po::value(&state)->value_name("DIR"),
-      "folder for the key, the address and what jobs write (default: ~/.multinode-cluster)");
   add("timeout", po::value(&timeout)->default_value(60, "60"), "seconds that the head may take to answer");
+  known.add(which.description());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  if (is_head == !address.empty())
-    throw multinode::UsageError("say either --head or --address HOST:PORT; see cluster start --help");
-  multinode::require_range("--num-cpus", node.cpus, 0, Scheduler::most_cpus);
-  multinode::require_range("--num-gpus", node.gpus, 0, Scheduler::most_gpus);
+  if (is_head && which.has_address())
+    throw multinode::UsageError("--head starts a head, --address joins one: say one of them");
+  multinode::require_range("--num-cpus", node.cpus, 0, 1 << 16);
+  multinode::require_range("--port", port, 0, 65535);
   node.timeout = timeout_of(timeout);
-  node.jobs = fs::absolute(jobs);
-  if (!fs::is_directory(node.jobs)) throw multinode::UsageError("--jobs: " + node.jobs.string() + " is not a folder");
-  node.keeper = programs / "job_keeper";
 
-  const StateFolder folder(state.empty() ? StateFolder::default_path() : fs::path(state));
-  const multinode::Descriptor lock = is_head ? folder.lock() : multinode::Descriptor();
-  std::signal(SIGPIPE, SIG_IGN);
+  const multinode::Descriptor lock = is_head ? which.lock() : multinode::Descriptor();
   const multinode::Signals signals{SIGTERM, SIGINT, SIGHUP};  // before there are threads: they block them too
-  Log log(STDERR_FILENO);
-  node.log = [&](const std::string& line) { log(line); };
   std::optional<Head> head;
   if (is_head) {
-    with_head.key = node.key = make_key();
-    with_head.records = folder.records();
-    with_head.log = node.log;
-    head.emplace(with_head);
-    node.on_signal = [&](const std::string& signal) { head->leave("the head was stopped (" + signal + ")"); };
-    const bool anywhere = with_head.host == "0.0.0.0" || with_head.host == "::";
-    node.head = {anywhere ? multinode::host_name() : with_head.host, head->port()};
-    folder.write_key(node.key);
-    folder.write_address(node.head);
-    log("the head listens on " + to_string(node.head) + "; nodes join with 'cluster start --address " +
-        to_string(node.head) + "' and the key in " + folder.path().string());
+    head.emplace(host, port, log);
+    node.head = head->place();
+    if (host == "0.0.0.0" || host == "::") node.head.host = multinode::host_name();
+    which.write(node.head);
+    log("the head listens on " + to_string(node.head));
   } else {
-    node.head = multinode::parse_endpoint(address, "--address");
-    node.key = folder.read_key();
+    node.head = which.place();
   }
-  log("left: " + run_node(node, signals));
+  const std::string reason = run_node(node, signals);
+  if (head) head->leave(reason);
+  log("left: " + reason);
   return multinode::exit_right;
 }
 
 int status(int argc, const char* const* argv) {
-  int wanted = 0;
+  std::size_t wanted = 0;
   double timeout = 60;
-  Client client;
+  Which which;
   po::options_description known("cluster status [OPTIONS]\nPrints the nodes and the jobs of a cluster.\nOptions");
   auto add = known.add_options();
   add("wait-for-nodes", po::value(&wanted)->default_value(wanted),
       "wait until there is a head, and this many nodes have joined");
   add("timeout", po::value(&timeout)->default_value(timeout, "60"), "seconds to wait for them");
-  known.add(client.description());
+  known.add(which.description());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  multinode::require_range("--wait-for-nodes", wanted, 0, 1000);
-  const std::chrono::milliseconds limit = timeout_of(timeout);
-  for (const auto end = Clock::now() + limit;; std::this_thread::sleep_for(50ms)) {
-    const bool late = Clock::now() >= end;
+  for (multinode::Deadline deadline(timeout_of(timeout));; std::this_thread::sleep_for(50ms)) {
     try {
-      const Status status = client.call(&Cluster::Stub::GetStatus, Nothing());
-      if (status.nodes_size() >= wanted) {
-        print(status);
-        return multinode::exit_right;
+      const json status = json::parse(which.connect()->get("status", connection));
+      if (const std::size_t count = status.at("nodes").size(); count < wanted) {
+        if (deadline.passed())
+          throw std::runtime_error(counted(static_cast<std::int64_t>(count), "node") + " of " + std::to_string(wanted) +
+                                   " came within " + multinode::to_text(timeout_of(timeout)));
+        continue;
       }
-      if (!late) continue;
-      std::cerr << "cluster: " << status.nodes_size() << " of " << counted(wanted, "node") << " came within "
-                << multinode::to_text(limit) << "\n";
-      return multinode::exit_wrong;
-    } catch (const std::exception&) {  // no head, or no address or key yet
-      if (wanted == 0 || late) throw;
+      const auto print = [](std::vector<std::string> head, const json& rows) {
+        multinode::Table table(std::move(head));
+        for (const json& row : rows) table.add(row.get<std::vector<std::string>>());
+        table.print(std::cout);
+      };
+      print({"node", "host", "pid", "CPUs used"}, status.at("nodes"));
+      if (status.at("jobs").empty())
+        std::cout << "no jobs\n";
+      else
+        print({"job", "program", "workers", "failures", "state"}, status.at("jobs"));
+      return multinode::exit_right;
+    } catch (const std::exception&) {  // no head yet
+      if (wanted == 0 || deadline.passed()) throw;
     }
   }
 }
 
-int submit(int argc, const char* const* argv) {
+int run(int argc, const char* const* argv) {
   const std::span<const char* const> words(argv, static_cast<std::size_t>(argc));
   const auto dashes = std::find(words.begin(), words.end(), std::string_view("--"));
-  int workers = 0, gpus = 0, failures = 0;
+  int workers = 0, failures = 0;
+  double timeout = 60;
   std::string placement;
-  bool no_wait = false;
-  Client client;
+  Which which;
   po::options_description known(
-      "cluster submit [OPTIONS] -- JOB ARGUMENTS\n"
-      "Runs JOB, a program in the nodes' job folder, prints its output, and exits with its status. Ctrl-C stops the "
-      "job.\n"
-      "If this command ends in another way, the job continues: 'cluster logs' shows its output.\nOptions");
+      "cluster run [OPTIONS] -- PROGRAM ARGUMENTS\n"
+      "Runs the program on the cluster, prints its output, and exits with its status. When this command ends, the "
+      "processes end.\nOptions");
   auto add = known.add_options();
   add("num-workers", po::value(&workers)->default_value(1), "number of processes; each takes one CPU");
-  add("gpus-per-worker", po::value(&gpus)->default_value(0), "GPUs for each of them");
   add("placement", po::value(&placement)->default_value("pack"), "pack: on few nodes; spread: evenly over all");
   add("max-failures", po::value(&failures)->default_value(0), "maximum number of restarts; -1: unlimited");
-  add("no-wait", po::bool_switch(&no_wait), "print the job's number, and return at once");
-  known.add(client.description());
+  add("timeout", po::value(&timeout)->default_value(timeout, "60"), "seconds to wait until all fit, at each start");
+  known.add(which.description());
   const auto asks = [&](std::string_view word) { return std::find(words.begin(), dashes, word) != dashes; };
   if (words.end() - dashes < 2 && !asks("--help") && !asks("-h"))
     throw multinode::UsageError(
-        "put -- and the job behind the options: cluster submit --num-workers 4 -- JOB ARGUMENTS");
+        "put -- and the program behind the options: cluster run --num-workers 4 -- PROGRAM ARGUMENTS");
   if (!multinode::parse_command_line(static_cast<int>(dashes - words.begin()), argv, known, true)) return 0;
   if (placement != "pack" && placement != "spread")
     throw multinode::UsageError("--placement must be pack or spread, not '" + placement + "'");
-  Job job;
-  job.set_num_workers(workers);
-  job.set_gpus_per_worker(gpus);
-  job.set_max_failures(failures);
-  job.set_placement(placement == "pack" ? PACK : SPREAD);
-  job.set_program(dashes[1]);
-  std::for_each(dashes + 2, words.end(), [&](const char* argument) { job.add_arguments(argument); });
-  check_job(job);
+  std::vector<std::string> command(dashes + 1, words.end());
+  const char* const path = std::getenv("PATH");
+  command[0] = fs::absolute(multinode::find_program(command[0], path ? path : ""));  // the same on all nodes
 
   const multinode::Signals signals{SIGINT, SIGTERM};  // first: threads have the mask of those that start them
-  const JobNumber accepted = client.call(&Cluster::Stub::Submit, job);
-  if (no_wait) {
-    std::cout << accepted.job() << std::endl;
-    return multinode::exit_right;
-  }
+  const auto sending = which.connect(), receiving = which.connect();
+  const std::string name = "job/" + std::to_string(take_number(*sending, "job", connection));
+  Sender out(*sending, name + "/from");
+  out.send_with_will(json{{"command", command},
+                          {"folder", fs::current_path()},
+                          {"workers", workers},
+                          {"max_failures", failures},
+                          {"timeout_ms", timeout_of(timeout).count()},
+                          {"spread", placement == "spread"}}
+                         .dump());
   const std::jthread waiter = signals.call([&, count = 0](int) mutable {
     if (++count > 1) _exit(interrupted);
     std::cerr << "cluster: stopping the job; Ctrl-C again leaves at once\n" << std::flush;
-    try {
-      client.call(&Cluster::Stub::StopJob, accepted);
-    } catch (const std::exception& e) {
-      std::cerr << std::string("cluster: ") + e.what() + "\n";
-      _exit(interrupted);
-    }
+    out.send_with_will("stop");
   });
-  return client.follow(accepted.job());
-}
 
-int logs(int argc, const char* const* argv) {
-  Client client;
-  const auto job =
-      parse_job(argc, argv, "cluster logs JOB [OPTIONS]\nPrints what a job has written, until it ends.", client);
-  if (!job) return multinode::exit_right;
-  if (*job == 0) throw multinode::UsageError("say which job: cluster logs JOB; 'cluster status' shows their numbers");
-  return client.follow(*job);
+  // The nodes send the output past the head. `ended`: all of it is in the store.
+  std::mutex printing;
+  const auto print = [&](const std::string& text) {
+    const std::lock_guard lock(printing);
+    if (!(std::cout << text << std::flush)) _exit(multinode::exit_wrong);
+  };
+  std::atomic<bool> ended = false;
+  std::map<std::int64_t, std::jthread> readers;
+  const auto read = [&](std::int64_t node) {
+    try {
+      const auto store = which.connect();
+      Receiver in(*store, name + "/" + std::to_string(node), true);
+      for (bool last = false; !last;) {
+        last = ended;
+        while (const auto text = in.receive(last ? 0ms : 50ms)) print(*text);
+      }
+    } catch (const std::runtime_error&) {  // the head is gone, as the main thread says
+    }
+  };
+  Receiver in(*receiving, name + "/to", true);
+  try {
+    while (true) {
+      const auto text = in.receive(1s);
+      const json message = text ? json::parse(*text) : json::object();
+      for (const std::int64_t node : message.value("nodes", json::array()))
+        if (!readers.contains(node)) readers.emplace(node, std::jthread(read, node));
+      if (message.contains("end")) {
+        ended = true;
+        readers.clear();  // joins them
+      }
+      if (message.contains("say")) print(message["say"].get<std::string>() + "\n");
+      if (message.contains("end")) return message["end"];
+    }
+  } catch (const std::runtime_error& e) {
+    ended = true;
+    throw std::runtime_error("the head at " + to_string(which.place()) + " is gone: " + e.what());
+  }
 }
 
 int stop(int argc, const char* const* argv) {
-  Client client;
-  const auto job =
-      parse_job(argc, argv, "cluster stop [JOB] [OPTIONS]\nEnds a job; without a number, the whole cluster.", client);
-  if (!job) return multinode::exit_right;
-  JobNumber number;
-  number.set_job(*job);
-  if (*job != 0) {
-    client.call(&Cluster::Stub::StopJob, number);
-    std::cout << "job " << *job << " is being stopped\n";
-  } else {
-    client.call(&Cluster::Stub::StopCluster, Nothing(), 2 * Scheduler::to_stop);
+  Which which;
+  po::options_description known("cluster stop [OPTIONS]\nEnds the cluster and its jobs.\nOptions");
+  known.add(which.description());
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  const auto store = which.connect();
+  store->set_for_readers("stop", "'cluster stop' was called", 1);
+  try {
+    store->get("never", 20s);
+  } catch (const multinode::StoreLost&) {
     std::cout << "the cluster has ended\n";
+    return multinode::exit_right;
   }
-  return multinode::exit_right;
+  return multinode::exit_wrong;
 }
 
 constexpr std::string_view usage =
     "usage: cluster start --head [--host ADDRESS] [--port 6379]   a head, and a node beside it, on this host\n"
-    "       cluster start --address HOST:PORT                     a node that joins it\n"
+    "       cluster start [--address HOST:PORT]                   a node that joins it\n"
     "       cluster status                                        nodes and jobs\n"
-    "       cluster submit [--num-workers N] -- JOB ARGUMENTS     runs a program of the job folder\n"
-    "       cluster logs JOB                                      what a job has written, until its end\n"
-    "       cluster stop [JOB]                                    ends a job, or the cluster\n"
+    "       cluster run [--num-workers N] -- PROGRAM ARGUMENTS    runs a program\n"
+    "       cluster stop                                          ends the cluster\n"
     "start stays in the foreground: put & behind it, or use ssh, srun or systemd-run. Each has --help.\n";
 
-int run(int argc, const char* const* argv) {
+int command(int argc, const char* const* argv) {
   const std::string_view command = argc > 1 ? argv[1] : "";
   for (const auto& [name, function] :
-       {std::pair{"start", &start}, {"status", &status}, {"submit", &submit}, {"logs", &logs}, {"stop", &stop}})
+       {std::pair{"start", &start}, {"status", &status}, {"run", &run}, {"stop", &stop}, {"keep", &keep}})
     if (command == name) return function(argc - 1, argv + 1);
   if (command != "--help" && command != "-h")
     throw multinode::UsageError((argc > 1 ? "no command '" + std::string(command) + "'" : "no command") +
-                                ": say start, status, submit, logs or stop; see --help");
+                                ": say start, status, run or stop; see --help");
   std::cout << usage << std::flush;
   return multinode::exit_right;
 }
@@ -368,12 +298,13 @@ int run(int argc, const char* const* argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  gpr_set_log_verbosity(static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1));  // exceptions say what matters
-  setenv("GRPC_DNS_RESOLVER", "native", 0);  // /etc/hosts too, where gRPC's own resolver first waits for a name server
   try {
-    return run(argc, argv);
+    return command(argc, argv);
   } catch (const std::exception& e) {
-    std::cerr << std::string("cluster: ") + e.what() + "\n";
+    const bool refused = dynamic_cast<const multinode::StoreRefused*>(&e);
+    std::cerr << std::string("cluster: ") + e.what() +
+                     (refused ? "; the token is in the file 'head' of the head's state folder" : "") + "\n";
+    if (const auto* const start_error = dynamic_cast<const multinode::StartError*>(&e)) return start_error->status;
     return dynamic_cast<const multinode::UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
   }
 }

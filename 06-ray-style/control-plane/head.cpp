@@ -1,200 +1,202 @@
-#include "head.hpp"
-
+#include "channel.hpp"
+#include "engine.hpp"
 #include "lease.hpp"
-#include "outbox.hpp"
-#include "tls.hpp"
+#include "scheduler.hpp"
 
-#include <multinode/base/check.hpp>
 #include <multinode/net/address.hpp>
-#include <multinode/net/socket.hpp>
-#include <multinode/store/tcp_store.hpp>
 
-#include <grpcpp/resource_quota.h>
-#include <grpcpp/server_builder.h>
-
-#include <netdb.h>
-#include <sys/resource.h>
-
-#include <stdexcept>
-#include <utility>
+#include <atomic>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
 
 namespace cluster {
 
-namespace {
-
 using namespace std::chrono_literals;
+using json = nlohmann::json;
 
-constexpr std::size_t most_buffer_bytes = 256 << 20;  // of all connections together
-constexpr auto farewell = 2s;
-
-// Names are looked up once, here: later a name server that stalls would block the scheduler.
-std::string address_of(const std::string& host) {
-  std::string error;
-  const auto found = multinode::resolve({multinode::listening_address(host), 0}, AI_PASSIVE, error);
-  if (!found) throw multinode::UsageError("--host: " + error);
-  return multinode::number_text(found->ai_addr, found->ai_addrlen);
-}
-
-}  // namespace
-
-Head::Head(HeadOptions options)
-    : options_(std::move(options)),
-      address_(address_of(options_.host)),
-      records_(options_.records, options_.log),
-      scheduler_({[this] { return make_store(); }, options_.log,
-                  [this](std::int64_t job, const std::string& lines) { records_.write(job, lines); },
-                  [this](std::int64_t job, int status) { records_.end(job, status); }},
-                 records_.newest() + 1) {
-  rlimit limit{};  // of open files: each node is one
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
+// One thread per node and per job reads what that one sends; what they decide together is in the Scheduler.
+class Head::Implementation {
+ public:
+  Implementation(const std::string& host, int port, Log log)
+      : server_(std::in_place, host, static_cast<std::uint16_t>(port), multinode::TcpStoreServer::Entry{token_}),
+        place_{{host, server_->port()}, token_},
+        scheduler_({.make_store = [this] { return make_store(); },
+                    .to_node = [this](auto node, const json& message) { send(name("node", node), message); },
+                    .to_client = [this](auto job, const json& message) { send(name("job", job), message); },
+                    .log = std::move(log)}),
+        store_(connect()) {
+    change([](Scheduler&) {});
+    threads_.emplace_back([this] { accept("node", 0); });
+    threads_.emplace_back([this] { accept("job", 1); });
+    threads_.emplace_back([this] { tick(); });
   }
-  grpc::ServerBuilder builder;
-  builder.RegisterService(this);
-  builder.SetMaxReceiveMessageSize(most_message_bytes);
-  builder.SetResourceQuota(grpc::ResourceQuota().Resize(most_buffer_bytes));
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);  // see make_channel()
-  builder.AddListeningPort(to_string(multinode::Endpoint{address_, options_.port}), server_credentials(options_.key),
-                           &port_);
-  server_ = builder.BuildAndStart();
-  if (!server_ || port_ == 0)
-    throw std::runtime_error("cannot listen on " + to_string(multinode::Endpoint{options_.host, options_.port}) +
-                             ": the port is in use, or not allowed; --port 0 takes a free one");
-  watch_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
-}
+  ~Implementation() {
+    ending_ = true;
+    server_.reset();  // all that wait for the store see its end
+  }
+  const multinode::StorePlace& place() const { return place_; }
+  void leave(const std::string& reason) {
+    change([&](Scheduler& scheduler) { scheduler.leave(reason); });
+  }
+  void wait_until_left() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, Scheduler::to_stop, [this] { return scheduler_.left(); });
+  }
 
-Head::~Head() {
-  leave("the head ends");
-  server_->Shutdown(std::chrono::system_clock::now() + farewell);
-}
+ private:
+  multinode::TcpStore connect() const { return {place_, 10s, {.token = token_}}; }
+  static std::string name(const std::string& kind, std::int64_t number) { return kind + "/" + std::to_string(number); }
 
+  // Changes the scheduler's state, and publishes it as the store's key "status".
+  template <class Change>
+  void change(const Change& change) {
+    const std::lock_guard lock(mutex_);
+    change(scheduler_);
+    if (std::string status = scheduler_.status().dump(); status != published_)
+      store_.set("status", published_ = std::move(status));
+    changed_.notify_all();
+  }
+  void send(const std::string& name, const json& message) {
+    senders_.try_emplace(name, store_, name + "/to").first->second.send(message.dump());
+  }
+  Scheduler::Store make_store() const {
+    const std::string token = multinode::random_token();
+    auto server = std::make_shared<multinode::TcpStoreServer>(
+        place_.host, std::uint16_t{0}, multinode::TcpStoreServer::Entry{.token = token, .ranks_only = true});
+    return {server->port(), token, server};
+  }
+
+  // The body of a thread. It runs until the head ends: then the store is lost.
+  template <class Body>
+  void guard(const Body& body) {
+    try {
+      body();
+    } catch (const std::exception& e) {
+      if (!ending_) leave(std::string("the head failed: ") + e.what());
+    }
+  }
+
+  void tick() {
+    guard([&] {
+      for (multinode::TcpStore store = connect(); !ending_;) {
+        try {
+          leave(store.get("stop", 100ms));
+        } catch (const multinode::StoreTimeout&) {
+          change([](Scheduler& scheduler) { scheduler.tick(); });
+        }
+      }
+    });
+  }
+
+  void accept(const std::string& kind, std::int64_t next) {
+    struct Served {
+      std::atomic<bool> over = false;
+      std::jthread thread;
+    };
+    guard([&] {
+      multinode::TcpStore store = connect();
+      for (std::list<Served> all; !ending_; all.remove_if([](const Served& one) { return one.over.load(); })) {
+        store.set(kind + "/next", std::to_string(next));
+        try {
+          store.get(name(kind, next), 1s);
+        } catch (const multinode::StoreTimeout&) {
+          continue;
+        }
+        Served& one = all.emplace_back();
+        one.thread = std::jthread([&, number = next++] {
+          guard([&] { serve(kind, number); });
+          one.over = true;
+        });
+      }
+    });
+  }
+
+  void serve(const std::string& kind, std::int64_t number) {
+    multinode::TcpStore store = connect();
+    const std::string name = Implementation::name(kind, number);
+    Receiver in(store, name + "/from");
+    if (const auto hello = in.receive(silence); hello && hello != gone) {
+      if (kind == "node")
+        serve_node(number, *hello, in);
+      else
+        serve_job(number, *hello, in, store);
+    }
+    drain(store, name + "/to");
+    const std::lock_guard lock(mutex_);
+    senders_.erase(name);
+  }
+
+  void serve_node(std::int64_t node, const std::string& hello, Receiver& in) {
+    std::string why = "no word from it for " + multinode::to_text(silence);
+    std::chrono::milliseconds may_run{0};
+    try {
+      change([&](Scheduler& scheduler) { scheduler.join(node, json::parse(hello)); });
+      for (bool known = true; known;) {
+        const auto text = in.receive(silence);
+        if (!text) break;
+        if (text == gone) {  // a broken link closes a connection, too, and leaves the processes running
+          why = "its connection closed", may_run = lease;
+          break;
+        }
+        const json message = json::parse(*text);
+        if (message.contains("leave")) {
+          why = message["leave"];
+          break;
+        }
+        change([&](Scheduler& scheduler) {
+          scheduler.hear(node, message);
+          known = scheduler.has_node(node);
+        });
+      }
+    } catch (const json::exception& e) {
+      why = std::string("it sent a message of another form: ") + e.what(), may_run = lease;
+    }
+    change([&](Scheduler& scheduler) { scheduler.lose(node, why, may_run); });
+  }
+
+  void serve_job(std::int64_t number, const std::string& hello, Receiver& in, multinode::TcpStore& store) {
+    try {
+      const json text = json::parse(hello);
+      const Job job{text.at("command"),      text.at("folder"),     text.at("workers"),
+                    text.at("max_failures"), text.at("timeout_ms"), text.at("spread")};
+      change([&](Scheduler& scheduler) { scheduler.submit(number, job); });
+    } catch (const std::exception& e) {
+      change([&](Scheduler&) {
+        send(name("job", number), {{"end", 2}, {"say", std::string("cluster: the head refuses the job: ") + e.what()}});
+      });
+    }
+    for (std::optional<std::string> text; text != gone; text = in.receive(1s))
+      if (text == "stop") change([&](Scheduler& scheduler) { scheduler.stop(number); });
+    change([&](Scheduler& scheduler) { scheduler.stop(number); });  // nobody reads its output
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ending_ || !scheduler_.has_job(number); });
+    lock.unlock();
+    const auto nodes = multinode::parse_decimal<int>(store.get("node/next", 1s)).value_or(0);
+    for (int node = 0; node < nodes; ++node) drain(store, name(name("job", number), node));
+  }
+
+  const std::string token_ = multinode::random_token();
+  std::optional<multinode::TcpStoreServer> server_;
+  const multinode::StorePlace place_;
+  std::mutex mutex_;  // of the following
+  std::condition_variable changed_;
+  Scheduler scheduler_;
+  multinode::TcpStore store_;
+  std::map<std::string, Sender> senders_;
+  std::string published_;
+  std::atomic<bool> ending_ = false;
+  std::vector<std::jthread> threads_;
+};
+
+Head::Head(const std::string& host, int port, Log log)
+    : implementation_(std::make_unique<Implementation>(host, port, std::move(log))) {}
+Head::~Head() = default;
+const multinode::StorePlace& Head::place() const { return implementation_->place(); }
 void Head::leave(const std::string& reason) {
-  const std::lock_guard lock(mutex_);
-  scheduler_.leave(reason);
-}
-
-// The head's clock.
-void Head::watch(const std::stop_token& stop) {
-  for (; !stop.stop_requested(); std::this_thread::sleep_for(50ms)) {
-    {
-      const std::lock_guard lock(heard_mutex_);
-      for (const auto& [call, heard] : heard_)
-        if (Clock::now() - heard >= silence) call->TryCancel();
-    }
-    const std::lock_guard lock(mutex_);
-    scheduler_.tick();
-  }
-}
-
-grpc::Status Head::Join(grpc::ServerContext* call, grpc::ServerReaderWriter<ToNode, FromNode>* stream) {
-  const auto hear = [&] {
-    const std::lock_guard lock(heard_mutex_);
-    heard_[call] = Clock::now();
-  };
-  const std::shared_ptr<void> forget(nullptr, [&](void*) {
-    const std::lock_guard lock(heard_mutex_);
-    heard_.erase(call);
-  });
-  hear();
-  FromNode message;
-  if (!stream->Read(&message) || !message.has_hello()) return refuse(*call, "it said no hello");
-  Outbox<ToNode> outbox([stream](const ToNode& to_node) { return stream->Write(to_node); });
-  std::int64_t node = 0;
-  try {
-    const std::lock_guard lock(mutex_);
-    node = scheduler_.join(message.hello(), {[&outbox](ToNode to_node) { outbox.put(std::move(to_node)); },
-                                             [call] { call->TryCancel(); }});
-  } catch (const std::runtime_error& e) {
-    return refuse(*call, e.what());
-  }
-  while (stream->Read(&message)) {
-    if (message.has_beat()) {  // without the scheduler's mutex: its lease does not wait for others
-      hear();
-      ToNode answer;
-      *answer.mutable_beat() = message.beat();
-      outbox.put(std::move(answer));
-      continue;
-    }
-    const std::lock_guard lock(mutex_);
-    scheduler_.hear(node, message);
-  }
-  const auto silent = [&] {
-    const std::lock_guard lock(heard_mutex_);
-    return Clock::now() - heard_[call] >= silence;
-  }();
-  const std::lock_guard lock(mutex_);
-  if (silent)  // longer than its lease
-    scheduler_.lose(node, "no word from it for 3 s");
-  else if (call->IsCancelled())
-    scheduler_.lose(node, "its connection is closed", lease);
-  else
-    scheduler_.lose(node, "it left");
-  return grpc::Status::OK;
-}
-
-grpc::Status Head::Submit(grpc::ServerContext*, const Job* job, JobNumber* number) {
-  try {
-    const std::lock_guard lock(mutex_);
-    number->set_job(scheduler_.submit(*job));
-  } catch (const multinode::UsageError& e) {
-    return {grpc::StatusCode::INVALID_ARGUMENT, e.what()};
-  } catch (const std::runtime_error& e) {
-    return {grpc::StatusCode::RESOURCE_EXHAUSTED, e.what()};
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status Head::Follow(grpc::ServerContext* call, const JobNumber* number, grpc::ServerWriter<Record>* stream) {
-  for (std::size_t from = 0; !call->IsCancelled();) {
-    const auto part = records_.read(number->job(), from, heartbeat);
-    if (!part) return {grpc::StatusCode::NOT_FOUND, "there is no job " + std::to_string(number->job())};
-    from += part->text.size();
-    Record record;
-    record.set_text(part->text);
-    record.set_ended(part->status.has_value());
-    record.set_status(part->status.value_or(0));
-    if ((!part->text.empty() || part->status) && !stream->Write(record)) break;
-    if (part->status) break;
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status Head::StopJob(grpc::ServerContext*, const JobNumber* number, Nothing*) {
-  if (!records_.read(number->job(), 0, 0ms))
-    return {grpc::StatusCode::NOT_FOUND, "there is no job " + std::to_string(number->job())};
-  const std::lock_guard lock(mutex_);
-  scheduler_.stop(number->job());
-  return grpc::Status::OK;
-}
-
-grpc::Status Head::StopCluster(grpc::ServerContext*, const Nothing*, Nothing*) {
-  leave("'cluster stop' was called");
-  for (const auto end = Scheduler::Clock::now() + Scheduler::to_stop; Scheduler::Clock::now() < end;
-       std::this_thread::sleep_for(10ms)) {
-    const std::lock_guard lock(mutex_);
-    if (scheduler_.nodes() == 0) break;
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status Head::GetStatus(grpc::ServerContext*, const Nothing*, Status* status) {
-  const std::lock_guard lock(mutex_);
-  *status = scheduler_.status();
-  return grpc::Status::OK;
-}
-
-grpc::Status Head::refuse(const grpc::ServerContext& call, const std::string& why) {
-  options_.log("refused a node at " + call.peer() + ": " + why);
-  return {grpc::StatusCode::FAILED_PRECONDITION, why};
-}
-
-Scheduler::Store Head::make_store() const {
-  const std::string token = multinode::random_token();
-  auto server = std::make_shared<multinode::TcpStoreServer>(address_, 0, multinode::TcpStoreServer::Entry{token});
-  const std::uint16_t port = server->port();
-  return {port, token, std::move(server)};
+  implementation_->leave(reason);
+  implementation_->wait_until_left();
 }
 
 }  // namespace cluster

@@ -1,72 +1,53 @@
-#include "node.hpp"
-
-#include "child.hpp"
+#include "channel.hpp"
+#include "engine.hpp"
+#include "keeper.hpp"
 #include "lease.hpp"
-#include "outbox.hpp"
-#include "tls.hpp"
 
-#include "control-plane/cluster.grpc.pb.h"
-
-#include <multinode/base/check.hpp>
-#include <multinode/base/descriptor.hpp>
 #include <multinode/launch.hpp>
 #include <multinode/net/address.hpp>
-#include <multinode/net/socket.hpp>
 
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <deque>
+#include <map>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <sstream>
 #include <thread>
-#include <utility>
-#include <vector>
 
 namespace cluster {
 
 namespace {
 
 using namespace std::chrono_literals;
+using json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kill_delay = 500ms;        // from SIGTERM to SIGKILL
-constexpr std::size_t most_waiting = 64;  // messages, with up to 64 KiB of output each
-
-std::string to_text(const Which& which) {
-  return fmt::format("job {}, attempt {}, rank {}", which.job(), which.attempt(), which.rank());
-}
+constexpr auto kill_delay = 500ms;  // from SIGTERM to SIGKILL
+constexpr auto connection = 5s;     // for the store to answer
 
 // The environment of the process `local` of those that `start` names: this one's, less what would make the program
 // believe another launcher.
-std::vector<std::string> environment_of(const Start& start, int local, const std::string& head) {
+std::vector<std::string> environment_of(const json& start, std::size_t local, const std::string& head) {
   multinode::Environment variables = multinode::without_process_variables(multinode::current_environment());
-  std::vector<std::string> own_gpus;  // CUDA's names of this node's GPUs, where it was given some of the host's
-  std::istringstream names(variables["CUDA_VISIBLE_DEVICES"]);
-  for (std::string name; std::getline(names, name, ',');) own_gpus.push_back(name);
   variables.emplace("OMP_NUM_THREADS", "1");  // unless set: a process is given one CPU
-  const std::pair<const char*, std::int64_t> numbers[] = {
-      {"RANK", start.first_rank() + local},       {"LOCAL_RANK", local},
-      {"WORLD_SIZE", start.world_size()},         {"LOCAL_WORLD_SIZE", start.count()},
-      {"GROUP_RANK", start.node_rank()},          {"GROUP_WORLD_SIZE", start.node_count()},
-      {"CLUSTER_RESTART_COUNT", start.attempt()}, {"CLUSTER_JOB_ID", start.job()},
+  const std::pair<const char*, std::size_t> numbers[] = {
+      {"RANK", start.at("first_rank").get<std::size_t>() + local},
+      {"LOCAL_RANK", local},
+      {"WORLD_SIZE", start.at("world_size")},
+      {"LOCAL_WORLD_SIZE", start.at("count")},
+      {"GROUP_RANK", start.at("node_rank")},
+      {"GROUP_WORLD_SIZE", start.at("node_count")},
+      {"CLUSTER_RESTART_COUNT", start.at("attempt")},
+      {"CLUSTER_JOB_ID", start.at("job")},
   };
   for (const auto& [name, value] : numbers) variables[name] = std::to_string(value);
-  variables["CLUSTER_STORE"] =
-      multinode::with_token({{head, static_cast<std::uint16_t>(start.store_port())}, start.store_token()});
-  const int gpus = start.gpus_size() / start.count();
-  std::string& devices = variables["CUDA_VISIBLE_DEVICES"];
-  devices.clear();  // empty: none, although the node may have some
-  for (int i = 0; i < gpus; ++i) {
-    const auto gpu = static_cast<std::size_t>(start.gpus(local * gpus + i));
-    devices += (i ? "," : "") + (gpu < own_gpus.size() ? own_gpus[gpu] : std::to_string(gpu));
-  }
+  variables["CLUSTER_STORE"] = multinode::with_token({{head, start.at("store_port")}, start.at("store_token")});
 
   std::vector<std::string> result;
   for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
@@ -78,86 +59,85 @@ class Node {
   Node(const NodeOptions& options, const multinode::Signals& signals)
       : options_(options),
         signals_(signals),
-        name_("the head at " + to_string(options.head)),
-        wake_(multinode::check_errno(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-        channel_(make_channel(options.head, options.key)),
-        stub_(Cluster::NewStub(channel_)) {
-    const auto deadline = Clock::now() + options.timeout;
-    while (!channel_->WaitForConnected(std::chrono::system_clock::now() + 100ms)) {
-      if (signals.next()) throw std::runtime_error("stopped");
-      if (Clock::now() >= deadline) throw no_answer();
-    }
-    asked_ = Clock::now();
-    stream_ = stub_->Join(&call_);
-    leased_until_ = deadline;  // for the welcome
-    outbox_.emplace(
-        [this](const FromNode& message) { return stream_->Write(message); },
-        [] {
-          FromNode message;
-          message.mutable_beat()->set_sent(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count());
-          return message;
-        });
-    FromNode message;
-    Hello& hello = *message.mutable_hello();
-    hello.set_version("3");
-    hello.set_host(multinode::host_name());
-    hello.set_pid(getpid());
-    hello.set_cpus(options.cpus);
-    hello.set_gpus(options.gpus);
-    outbox_->put(std::move(message));
-    reader_ = std::jthread([this] { read_all(); });
+        number_(take_number(*connect(options.timeout), "node", options.timeout)),
+        sending_(connect(connection)),
+        receiving_(connect(connection)),
+        to_head_(*sending_, fmt::format("node/{}/from", number_)) {
+    leased_until_ = Clock::now() + lease;
+    send({{"host", multinode::host_name()}, {"pid", getpid()}, {"cpus", options.cpus}});
+    reader_ = std::jthread([this](const std::stop_token& stop) { read(stop); });
   }
-  ~Node() {
-    if (gone_) return;
-    outbox_.reset();  // all messages are written, or the call is over
-    stream_->WritesDone();
-    for (const auto end = Clock::now() + 1s; !over_ && Clock::now() < end;) std::this_thread::sleep_for(1ms);
-    call_.TryCancel();
-  }
-  Node(const Node&) = delete;
-  Node& operator=(const Node&) = delete;
 
-  std::string run() {
+  std::string run() try {
     for (;; wait()) {
+      if (Clock::now() >= next_beat_) send({{"beat", true}});
       hear();
-      if (gone_)
-        kill_all();
-      else if (!reason_.empty())
-        for (Member& member : members_) stop(member);
-      look_after_members();
-      if (reason_.empty() || !members_.empty()) continue;
-      if (gone_) throw std::runtime_error(reason_);
+      for (Rank& rank : ranks_)
+        if (!reason_.empty()) stop(rank);
+      look_after_ranks();
+      if (reason_.empty() || !ranks_.empty()) continue;
+      send({{"leave", reason_}});
       return reason_;
     }
+  } catch (const multinode::StoreLost& e) {
+    give_up(e.what());
+  } catch (const multinode::StoreTimeout& e) {
+    give_up(e.what());
   }
 
  private:
-  // A process of a job.
-  struct Member {
-    Which which;
-    std::unique_ptr<Child> process;
+  struct Rank {
+    std::int64_t job = 0;
+    int attempt = 0;
+    std::size_t rank = 0;
+    std::unique_ptr<Child> process{};
+    std::string prefix{};  // of its lines
     bool stopped = false;
-    std::optional<Clock::time_point> kill_at;
+    std::optional<Clock::time_point> kill_at{};
+    json with(const char* key, const json& value) const {
+      return {{"job", job}, {"attempt", attempt}, {"rank", rank}, {key, value}};
+    }
   };
 
-  std::runtime_error no_answer() const {
-    return std::runtime_error(name_ + " did not answer within " + multinode::to_text(options_.timeout) +
-                              ", or has another key; 'cluster start --head' starts one");
+  std::unique_ptr<multinode::TcpStore> connect(std::chrono::milliseconds timeout) const {
+    return std::make_unique<multinode::TcpStore>(options_.head, timeout,
+                                                 multinode::protocol::Hello{.token = options_.head.token});
+  }
+  // At once: the head may have started their successors.
+  [[noreturn]] void give_up(const std::string& why) {
+    if (!ranks_.empty()) options_.log(fmt::format("kills {} processes", ranks_.size()));
+    ranks_.clear();
+    throw std::runtime_error("the head at " + to_string(options_.head) + " is gone: " + why);
   }
 
-  // The reader's thread. It renews the lease, whatever the node is doing.
-  void read_all() {
-    for (ToNode message; stream_->Read(&message); wake()) {
-      if (message.has_welcome()) leased_until_ = asked_ + lease;
-      if (message.has_beat())
-        leased_until_ = Clock::time_point(std::chrono::nanoseconds(message.beat().sent())) + lease;
-      const std::lock_guard lock(mutex_);
-      inbox_.push_back(std::move(message));
-    }
-    over_ = true;
-    wake();
+  // Each message that the head's store acknowledges renews the lease, counted from the time when it was sent.
+  void send(const json& message) {
+    const auto sent = Clock::now();
+    to_head_.send_with_will(message.dump());
+    if (Clock::now() >= leased_until_)
+      throw multinode::StoreLost("no message was acknowledged for " + multinode::to_text(lease));
+    leased_until_ = sent + lease;
+    next_beat_ = sent + heartbeat;
+    for (const Rank& rank : ranks_) rank.process->allow_until(leased_until_);
   }
-  void wake() const { eventfd_write(wake_.get(), 1); }
+
+  void read(const std::stop_token& stop) {
+    Receiver in(*receiving_, fmt::format("node/{}/to", number_), true);
+    while (!stop.stop_requested()) {
+      std::string lost;
+      std::optional<std::string> message;
+      try {
+        message = in.receive(200ms);
+      } catch (const std::exception& e) {
+        lost = e.what();
+      }
+      const std::lock_guard lock(mutex_);
+      if (message) inbox_.push_back(std::move(*message));
+      lost_ = lost;
+      if (message || !lost.empty()) eventfd_write(wake_.get(), 1);
+      if (!lost.empty()) return;
+    }
+  }
 
   // Takes what the head and the signals want.
   void hear() {
@@ -165,168 +145,115 @@ class Node {
     eventfd_read(wake_.get(), &count);
     while (const auto signal = signals_.next()) {
       const std::string name = strsignal(static_cast<int>(signal->ssi_signo));
-      if (options_.on_signal) options_.on_signal(name);
       leave("stopped (" + name + ")");
     }
-    if (gone_) return;
-    const bool over = over_;  // before the inbox is taken
-    std::deque<ToNode> inbox;
+    std::deque<std::string> inbox;
     {
       const std::lock_guard lock(mutex_);
       inbox.swap(inbox_);
+      if (inbox.empty() && !lost_.empty()) throw multinode::StoreLost(lost_);
     }
-    for (const ToNode& message : inbox) {
-      if (message.has_welcome()) {
-        joined_ = true;
-        options_.log(fmt::format("joined {} as node {}: {} CPUs, {} GPUs; jobs are in {}", name_,
-                                 message.welcome().node(), options_.cpus, options_.gpus, options_.jobs.string()));
-      }
-      if (message.has_beat()) renew_leases();
-      if (message.has_start() && reason_.empty()) start(message.start());
-      if (message.has_stop())
-        for (Member& member : members_)
-          if (member.which.job() == message.stop().job() && member.which.attempt() == message.stop().attempt())
-            stop(member);
-      if (message.has_leave()) leave(message.leave().reason());
+    for (const std::string& text : inbox) {
+      const json message = json::parse(text);
+      if (message.contains("welcome"))
+        options_.log(fmt::format("joined the head at {} as node {} with {} CPUs", to_string(options_.head), number_,
+                                 options_.cpus));
+      if (message.contains("start") && reason_.empty()) start(message["start"]);
+      if (message.contains("stop"))
+        for (Rank& rank : ranks_)
+          if (rank.job == message["stop"] && rank.attempt == message.at("attempt")) stop(rank);
+      if (message.contains("leave")) leave(message["leave"]);
     }
-    const bool expired = Clock::now() >= leased_until_.load();
-    if (!over && !expired) return;
-    gone_ = true;
-    if (!over) call_.TryCancel();
-    reader_.join();
-    outbox_.reset();
-    const grpc::Status status = stream_->Finish();
-    if (!joined_ && status.error_code() == grpc::StatusCode::FAILED_PRECONDITION)
-      throw multinode::UsageError(name_ + " refuses this node: " + status.error_message());
-    if (!joined_ && expired) throw no_answer();
-    leave(name_ +
-          " is gone: " + (over ? status.error_message() : "no beat has come back for " + multinode::to_text(lease)));
-  }
-
-  void renew_leases() {
-    for (const Member& member : members_) member.process->allow_until(leased_until_);
   }
 
   void leave(const std::string& reason) {
     if (!reason_.empty()) return;
     reason_ = reason;
-    if (!members_.empty()) options_.log(fmt::format("stops {} processes: {}", members_.size(), reason));
+    if (!ranks_.empty()) options_.log(fmt::format("stops {} processes: {}", ranks_.size(), reason));
   }
 
-  void start(const Start& start) {
-    options_.log(fmt::format("job {}, attempt {}: starts {}, ranks {} to {} of {}", start.job(), start.attempt(),
-                             start.program(), start.first_rank(), start.first_rank() + start.count() - 1,
-                             start.world_size()));
-    for (int local = 0; local < start.count(); ++local) {
-      Member member;
-      member.which.set_job(start.job());
-      member.which.set_attempt(start.attempt());
-      member.which.set_rank(start.first_rank() + local);
-      FromNode message;
+  void start(const json& start) {
+    const std::vector<std::string> command = start.at("command");
+    options_.log(fmt::format("job {}, attempt {}: starts {} of {}", start.at("job").dump(), start.at("attempt").dump(),
+                             start.at("count").dump(), command.at(0)));
+    for (std::size_t local = 0; local < start.at("count"); ++local) {
+      Rank rank{start.at("job"), start.at("attempt"), start.at("first_rank").get<std::size_t>() + local};
       try {
-        std::vector<std::string> command = {job_program(options_.jobs, start.program())};
-        command.insert(command.end(), start.arguments().begin(), start.arguments().end());
-        member.process = std::make_unique<Child>(command, environment_of(start, local, options_.head.host),
-                                                 options_.keeper, leased_until_);
-        *message.mutable_started()->mutable_which() = member.which;
-        message.mutable_started()->set_pid(member.process->pid());
-        members_.push_back(std::move(member));
-      } catch (const StartError& e) {
-        options_.log(to_text(member.which) + ": " + e.what());
-        message = ended(member.which, e.status);
-        message.mutable_ended()->set_error(e.what());
+        rank.process = std::make_unique<Child>(command, start.at("folder"),
+                                               environment_of(start, local, options_.head.host), leased_until_);
+        const json started = rank.with("pid", rank.process->pid());
+        rank.prefix = fmt::format("(worker {}, {}, {}) ", rank.rank, multinode::host_name(), rank.process->pid());
+        ranks_.push_back(std::move(rank));
+        send(started);
+      } catch (const multinode::StartError& e) {
+        json ended = rank.with("status", e.status);
+        ended["error"] = e.what();
+        send(ended);
       }
-      send(std::move(message));
-      renew_leases();  // to start many processes can take longer than a lease
     }
   }
 
-  static FromNode ended(const Which& which, int status) {
-    FromNode message;
-    *message.mutable_ended()->mutable_which() = which;
-    message.mutable_ended()->set_status(status);
-    return message;
+  static void stop(Rank& rank) {
+    if (std::exchange(rank.stopped, true)) return;
+    rank.process->terminate();
+    rank.kill_at = Clock::now() + kill_delay;
   }
 
-  static void stop(Member& member) {
-    if (std::exchange(member.stopped, true)) return;
-    member.process->terminate();
-    member.kill_at = Clock::now() + kill_delay;
-  }
-  // At once: the head may have started their successors.
-  void kill_all() {
-    for (Member& member : members_) {
-      member.stopped = true;
-      member.process->kill();
-    }
+  // Of the client; while that does not read, the processes' output stays in their pipes.
+  Sender& output_of(const Rank& rank) {
+    return outputs_.try_emplace(rank.job, *sending_, fmt::format("job/{}/{}", rank.job, number_)).first->second;
   }
 
-  void send(FromNode message) {
-    if (outbox_) outbox_->put(std::move(message));
-  }
-  // The head does not keep up: the processes' output stays in their pipes.
-  bool full() const { return outbox_ && outbox_->waiting() >= most_waiting; }
-
-  void look_after_members() {
-    std::erase_if(members_, [this](Member& member) {
-      Child& process = *member.process;
+  void look_after_ranks() {
+    full_ = false;
+    std::erase_if(ranks_, [this](Rank& rank) {
+      Child& process = *rank.process;
       const std::optional<int> status = process.status();
-      if (!status && member.kill_at && Clock::now() >= *member.kill_at) {
+      if (!status && rank.kill_at && Clock::now() >= *rank.kill_at) {
         process.kill();
-        member.kill_at.reset();
+        rank.kill_at.reset();
       }
-      if (full()) return false;
       if (process.output() >= 0) {
-        FromNode message;
-        *message.mutable_output()->mutable_which() = member.which;
-        message.mutable_output()->set_text(process.read());
-        if (!message.output().text().empty()) send(std::move(message));
+        const bool full = output_of(rank).full();
+        if (full && !rank.stopped) return full_ = true, false;
+        std::istringstream lines(process.read());
+        std::string text;
+        for (std::string line; std::getline(lines, line);) text += rank.prefix + line + "\n";
+        if (!text.empty() && !full) output_of(rank).send(text);
       }
       if (!status || process.output() >= 0) return false;
-      if (*status != 0 && !member.stopped)
-        options_.log(fmt::format("{}: ended with status {}", to_text(member.which), *status));
-      send(ended(member.which, *status));
+      const json ended = rank.with("status", *status);
+      send(ended);
       return true;
     });
   }
 
   void wait() {
     std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}, {signals_.descriptor(), POLLIN, 0}};
-    Clock::time_point until = gone_ ? Clock::time_point::max() : leased_until_.load();
-    const bool full = this->full();
-    if (full) until = Clock::now() + 5ms;
-    for (const Member& member : members_) {
-      if (member.kill_at) until = std::min(until, *member.kill_at);
-      if (member.process->status()) {
-        if (!full) return;  // to read what it left
-        continue;
-      }
-      entries.push_back({member.process->end(), POLLIN, 0});
-      if (!full && member.process->output() >= 0) entries.push_back({member.process->output(), POLLIN, 0});
+    Clock::time_point until = std::min(next_beat_, leased_until_);
+    if (full_) until = std::min(until, Clock::now() + 20ms);
+    for (const Rank& rank : ranks_) {
+      if (rank.kill_at) until = std::min(until, *rank.kill_at);
+      if (!full_ && rank.process->output() >= 0) entries.push_back({rank.process->output(), POLLIN, 0});
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
-    poll(entries.data(), entries.size(),
-         until == Clock::time_point::max() ? -1 : static_cast<int>(std::max(left, 0ms).count()));
+    poll(entries.data(), entries.size(), static_cast<int>(std::max(left, 0ms).count()));
   }
 
   const NodeOptions& options_;
   const multinode::Signals& signals_;
-  const std::string name_;  // of the head
-  const multinode::Descriptor wake_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<Cluster::Stub> stub_;
-  grpc::ClientContext call_;
-  std::unique_ptr<grpc::ClientReaderWriter<FromNode, ToNode>> stream_;
-  std::optional<Outbox<FromNode>> outbox_;
-  Clock::time_point asked_;  // to join
-  std::atomic<Clock::time_point> leased_until_;
-  std::vector<Member> members_;  // until Ended is sent
-  std::string reason_;           // why the node leaves
-  bool joined_ = false;
-  bool gone_ = false;               // the head
-  std::atomic<bool> over_ = false;  // the call
-  std::mutex mutex_;                // of inbox_
-  std::deque<ToNode> inbox_;
+  const std::int64_t number_;
+  const std::unique_ptr<multinode::TcpStore> sending_, receiving_;
+  const multinode::Descriptor wake_{multinode::check_errno(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")};
+  Sender to_head_;
+  Clock::time_point leased_until_, next_beat_;
+  std::vector<Rank> ranks_;  // until the head knows their end
+  std::map<std::int64_t, Sender> outputs_;
+  std::string reason_;  // why the node leaves
+  bool full_ = false;   // a client does not read
+  std::mutex mutex_;    // of the following
+  std::deque<std::string> inbox_;
+  std::string lost_;
   std::jthread reader_;
 };
 

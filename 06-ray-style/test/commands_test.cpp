@@ -1,22 +1,23 @@
-// The commands of `cluster`, as a user types them.
+// The commands of `cluster`, as a user types them, and their failures.
 #include "local_cluster.hpp"
 
 #include <multinode/launch/endpoint.hpp>
+#include <multinode/store/rendezvous_file.hpp>
 #include <multinode/store/tcp_store.hpp>
 
 #include <gtest/gtest.h>
 
 #include <array>
+#include <fstream>
 #include <optional>
 #include <regex>
-#include <sstream>
-#include <thread>
 
 namespace commands_test {
 
 using multinode::testing::occurrences;
 using multinode::testing::Process;
 using multinode::testing::Result;
+using multinode::testing::soon;
 using namespace std::chrono_literals;
 
 class Commands : public ClusterTest {
@@ -25,42 +26,42 @@ class Commands : public ClusterTest {
     return std::regex_search(text, std::regex(pattern));
   }
   // Starts a job that ignores SIGTERM and that starts a process in a new session. Returns the process IDs of both.
-  std::array<pid_t, 2> start_family(std::optional<Process>& client) const {
-    job("family", "trap '' TERM; setsid sleep 1000 >/dev/null 2>&1 & echo $$ $!; wait; sleep 1000");
-    client.emplace(command("submit", {"--", "family"}));
+  std::array<pid_t, 2> start_family(std::optional<Process>& client, const Words& options = {}) const {
+    client.emplace(script(options, "trap '' TERM; setsid sleep 1000 >/dev/null 2>&1 & echo $$ $!; wait; sleep 1000"));
     const auto pids = client->wait_for("\\) ([0-9]+) ([0-9]+)\\n");
     if (!pids) throw std::runtime_error(client->wait().all());
     return {std::stoi((*pids)[1]), std::stoi((*pids)[2])};
   }
 };
 
-TEST_F(Commands, SubmitShowsTheOutputOfEachWorkerAndHasTheStatusOfTheJob) {
+TEST_F(Commands, RunShowsTheOutputOfEachWorkerAndHasTheStatusOfTheJob) {
   const auto node = start_node(2);
-  job("talk",
-      "echo \"$RANK of $WORLD_SIZE, $LOCAL_RANK on $GROUP_RANK of $GROUP_WORLD_SIZE: $*\"\necho oh >&2\n"
-      "touch \"$0.$RANK\"\nuntil [ -e \"$0.0\" ] && [ -e \"$0.1\" ]; do sleep 0.01; done\n"  // the first end ends both
-      "exit 7");
-  const Result result = run("submit", {"--num-workers", "2", "--", "talk", "--epochs", "a b"});
+  const std::string here = folder().path().string();
+  const Result result = multinode::testing::run(
+      script({"--num-workers", "2"},
+             "echo \"$RANK of $WORLD_SIZE, $LOCAL_RANK on $GROUP_RANK of $GROUP_WORLD_SIZE in $PWD\"\nprintf oh >&2\n"
+             "cd " +
+                 here +
+                 "; touch said.$RANK; until [ -e said.0 ] && [ -e said.1 ]; do sleep 0.01; done\n"
+                 "exit 7"));  // the first end ends both
   EXPECT_EQ(result.status, 7) << result.all();
   EXPECT_EQ(result.err, "");
-  EXPECT_TRUE(matches(result.out, R"(\(worker 1, [^ ,]+, [0-9]+\) 1 of 2, 1 on 0 of 1: --epochs a b\n)")) << result.out;
+  const std::string folder = std::filesystem::current_path().string();
+  EXPECT_TRUE(matches(result.out, R"(\(worker 1, [^ ,]+, [0-9]+\) 1 of 2, 1 on 0 of 1 in )" + folder + "\n"))
+      << result.out;
   EXPECT_TRUE(matches(result.out, R"(\(worker [01], [^ ,]+, [0-9]+\) oh\n)")) << result.out;
   EXPECT_SAYS(result.out, "cluster: job 1: 2 workers on 1 node\n");
-  EXPECT_TRUE(matches(result.out, R"(cluster: job 1 failed with status 7 after 1 failure: rank [01] \()"))
-      << result.out;
-  EXPECT_EQ(text_of(state() / "jobs/1.log"), result.out) << "the record stays";
+  EXPECT_TRUE(matches(result.out, R"(cluster: job 1 failed with status 7 after 1 failure: rank [01] \()"));
 }
 
-TEST_F(Commands, CtrlCStopsTheJob) {
+TEST_F(Commands, CtrlCStopsTheJobAndASecondJobWaitsForItsCpus) {
   const auto node = start_node(2);
-  job("long", "exec sleep 1000");
-  Process runs(command("submit", {"--num-workers", "2", "--", "long"}));
+  Process runs(script({"--num-workers", "2"}, "exec sleep 1000"));
   ASSERT_TRUE(runs.wait_for("2 workers on 1 node"));
-  Process waits(command("submit", {"--", "long"}));
-  ASSERT_TRUE(waits.wait_for("job 2 waits: 1 worker wants 1 CPU, 0 of 2 are free\n"));
+  Process waits(script({}, "exec sleep 1000"));
+  ASSERT_TRUE(waits.wait_for("job 2 waits: 1 worker want 1 CPU, 0 of 2 free\n"));
   const Result status = run("status");
-  for (const char* pattern :
-       {R"( 2/2 +0/0\n)", R"(1 +long +2 +0 +running *\n)", R"(2 +long +1 +0 +waits: 1 worker wants)"})
+  for (const char* pattern : {R"( 2/2 *\n)", R"(1 +/[a-z/]+/sh +2 +0 +running *\n)", R"(2 +/[a-z/]+/sh +1 +0 +waits)"})
     EXPECT_TRUE(matches(status.out, pattern)) << status.out;
   for (Process* process : {&waits, &runs}) {
     process->signal(SIGINT);
@@ -71,28 +72,24 @@ TEST_F(Commands, CtrlCStopsTheJob) {
   EXPECT_SAYS(run("status").out, "no jobs\n");
 }
 
-// One `submit` is suspended (Ctrl-Z), another one is killed: both jobs continue, and the head keeps all their output.
-// The head sends the suspended client more than a connection buffers. The head and the other client do not wait for it.
-TEST_F(Commands, AJobOutlivesItsClient) {
+// The output of one client that is suspended (Ctrl-Z) waits in the pipes of its processes. Another one does not wait.
+TEST_F(Commands, ASuspendedClientGetsAllItsOutputAndDelaysNoOther) {
   const auto node = start_node(2);
-  job("job", "echo begins; until [ -e \"$0.go\" ]; do sleep 0.01; done; seq 1 100000; echo ends");
-  Process frozen(command("submit", {"--", "job"}));
-  ASSERT_TRUE(frozen.wait_for("begins"));  // it is job 1
-  Process killed(command("submit", {"--", "job"}));
-  ASSERT_TRUE(killed.wait_for("begins"));
-  frozen.signal(SIGTSTP);
-  killed.signal(SIGKILL);
-  std::this_thread::sleep_for(4s);  // longer than any deadline of the cluster
-  std::ofstream(jobs() / "job.go") << "";
-  const Result first = run("logs", {"1"});
-  EXPECT_EQ(first.status, 0) << first.all();
-  EXPECT_EQ(occurrences(first.out, "\n"), 100'006u);
-  EXPECT_SAYS(first.out, ") ends\ncluster: job 1 has ended\n");
-  EXPECT_EQ(run("logs", {"2"}).status, 0);
-  frozen.signal(SIGCONT);
-  const Result result = frozen.wait();
+  const std::string text = "echo begins; until [ -e " + (folder().path() / "go").string() +
+                           " ]; do sleep 0.01; done; seq 1 400000; echo ends";  // more than the window
+  Process suspended(script({}, text));
+  ASSERT_TRUE(suspended.wait_for("begins"));
+  suspended.signal(SIGTSTP);
+  std::ofstream(folder().path() / "go") << "";
+  const Result other = multinode::testing::run(script({}, text));
+  EXPECT_EQ(other.status, 0);
+  EXPECT_GT(occurrences(other.out, "\n"), 400'000u);
+  EXPECT_SAYS(run("status").out, "running");
+  suspended.signal(SIGCONT);
+  const Result result = suspended.wait();
   EXPECT_EQ(result.status, 0);
-  EXPECT_TRUE(result.out == first.out) << result.out.size() << " and " << first.out.size() << " bytes";
+  EXPECT_EQ(occurrences(result.out, "\n"), occurrences(other.out, "\n"));
+  EXPECT_SAYS(result.out, ") ends\ncluster: job 1 has ended\n");
 }
 
 TEST_F(Commands, StopEndsAll) {
@@ -110,124 +107,100 @@ TEST_F(Commands, StopEndsAll) {
   EXPECT_SAYS(left.err, "left: 'cluster stop' was called\n");
 }
 
-TEST_F(Commands, ProcessesEndWhenTheirNodeOrTheHeadIsKilled) {
-  const std::string gone = "the head at " + address() + " is gone";
-  for (const bool kill_head : {false, true}) {
-    const auto node = start_node(2);
+TEST_F(Commands, ProcessesEndWhenTheirClientTheirNodeOrTheHeadIsKilled) {
+  for (const char* killed : {"client", "node", "head"}) {
+    const auto node = start_node(1);
     std::optional<Process> client;
     const auto family = start_family(client);
-    (kill_head ? head() : *node).signal(SIGKILL);
-    for (const pid_t pid : family) EXPECT_TRUE(ends(pid));
+    (*killed == 'c' ? *client : *killed == 'n' ? *node : head()).signal(SIGKILL);
+    for (const pid_t pid : family) EXPECT_TRUE(ends(pid)) << killed;
     const Result result = client->wait();
-    EXPECT_EQ(result.status, 1);
-    EXPECT_SAYS(result.all(), kill_head ? "cluster: " + gone : "is gone: its connection is closed\n");
-    if (!kill_head) continue;
-    const Result left = node->wait();
-    EXPECT_EQ(left.status, 1);
-    EXPECT_SAYS(left.err, gone);
+    if (*killed == 'h') {
+      EXPECT_SAYS(result.err, "cluster: the head at 127.0.0.1:");
+      const Result left = node->wait();
+      EXPECT_EQ(left.status, 1);
+      EXPECT_SAYS(left.err, "is gone: ");
+      continue;
+    }
+    EXPECT_TRUE(soon([&] { return run("status").out.find("no jobs") != std::string::npos; }));
+    if (*killed == 'n') {
+      EXPECT_SAYS(result.out, "is gone: its connection closed\n");
+    } else {
+      node->signal(SIGTERM);
+      EXPECT_EQ(node->wait().status, 0);
+    }
   }
 }
 
-TEST_F(Commands, TheStoreOfAJobAdmitsItsProcessesOnly) {
+// Nobody kills them: the lease ends, which no one has to notice but their keepers.
+TEST_F(Commands, ProcessesEndWhenTheHeadIsFrozen) {
   const auto node = start_node(1);
-  job("waits", "echo \"store $CLUSTER_STORE\"; exec sleep 1000");
-  Process client(command("submit", {"--", "waits"}));
+  std::optional<Process> client;
+  const auto family = start_family(client);
+  head().signal(SIGSTOP);
+  for (const pid_t pid : family) EXPECT_TRUE(ends(pid));
+  EXPECT_EQ(client->wait().status, 1);
+  const Result left = node->wait();
+  EXPECT_EQ(left.status, 1);
+  EXPECT_SAYS(left.err, "is gone: ");
+  head().signal(SIGCONT);
+}
+
+TEST_F(Commands, TheStoresAdmitOnlyWithTheirTokens) {
+  const auto node = start_node(1);
+  Process client(script({}, "echo \"store $CLUSTER_STORE\"; exec sleep 1000"));
   const auto said = client.wait_for("store (\\S+)\n");
   ASSERT_TRUE(said);
-  const multinode::StorePlace place = multinode::parse_store_place((*said)[1].str(), "CLUSTER_STORE");
-  EXPECT_THROW(multinode::TcpStore(place, 60s), multinode::StoreRefused);
-  EXPECT_THROW(multinode::TcpStore(place, 60s, {.token = "guessed"}), multinode::StoreRefused);
-  multinode::TcpStore(place, 60s, {.token = place.token}).set("key", "value");
-  EXPECT_EQ(run("stop", {"1"}).status, 0);
-  EXPECT_EQ(client.wait().status, 130);
-  EXPECT_EQ(run("logs", {"1"}).status, 130);
-  EXPECT_THROW(multinode::TcpStore(place, 100ms, {.token = place.token}), multinode::StoreTimeout);
-}
-
-TEST_F(Commands, AProcessSeesItsOwnGpusOnly) {
-  const auto node = start_node(4, 2, {{"CUDA_VISIBLE_DEVICES", "GPU-a,5"}});
-  job("gpus", "echo \"rank $RANK sees <$CUDA_VISIBLE_DEVICES>\"");
-  const Result none = run("submit", {"--", "gpus"});
-  EXPECT_SAYS(none.out, "rank 0 sees <>\n");
-  const Result each = run("submit", {"--num-workers", "2", "--gpus-per-worker", "1", "--", "gpus"});
-  EXPECT_SAYS(each.out, "rank 0 sees <GPU-a>\n");
-  EXPECT_SAYS(each.out, "rank 1 sees <5>\n");
-  const Result both = run("submit", {"--gpus-per-worker", "2", "--", "gpus"});
-  EXPECT_SAYS(both.out, "rank 0 sees <GPU-a,5>\n");
-}
-
-TEST(Gpus, AreCountedAsCudaDoes) {
-  for (const auto& [given, count] :
-       {std::pair{"", 0}, {"0", 1}, {"1,3", 2}, {"-1", 0}, {"0,-1,1", 1}, {"NoDevFiles", 0}}) {
-    // In a shell, because a Process cannot set an empty variable.
-    const std::string script = "CUDA_VISIBLE_DEVICES=$1 exec \"$0\" start --help";
-    const Result help = multinode::testing::run({"sh", "-c", script, PATH_cluster, given});
-    EXPECT_SAYS(help.out, "--num-gpus arg (=" + std::to_string(count) + ")");
+  const auto ranks = multinode::parse_store_place((*said)[1].str(), "CLUSTER_STORE");
+  const auto own = multinode::read_place(state() / "head", "cluster", {});
+  EXPECT_NE(ranks.token, own.token) << "a rank cannot start programs";
+  for (const auto& place : {ranks, own}) {
+    EXPECT_THROW(multinode::TcpStore(place, 60s), multinode::StoreRefused);
+    EXPECT_THROW(multinode::TcpStore(place, 60s, {.token = "guessed"}), multinode::StoreRefused);
   }
+  EXPECT_EQ(std::filesystem::status(state() / "head").permissions() & std::filesystem::perms::mask,
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  multinode::StorePlace stranger = own;
+  stranger.token = multinode::random_token();
+  const TemporaryFolder other;
+  multinode::write_place(other / "head", "cluster", stranger);
+  for (const Words& words : {Words{"status"}, {"run", "--", "true"}, {"stop"}, {"start", "--timeout", "5"}}) {
+    Words all = {PATH_cluster};
+    all.insert(all.end(), words.begin(), words.end());
+    all.insert(std::find(all.begin(), all.end(), "--"), {"--state", other.path().string()});
+    const Result result = multinode::testing::run(all);
+    EXPECT_EQ(result.status, 1) << words[0];
+    EXPECT_SAYS(result.err, "token");
+    EXPECT_EQ(occurrences(result.err, "\n"), 1u) << result.err;
+  }
+  client.signal(SIGINT);
+  EXPECT_EQ(client.wait().status, 130);
+  EXPECT_THROW(multinode::TcpStore(ranks, 100ms, {.token = ranks.token}), multinode::StoreTimeout);
 }
 
 TEST_F(Commands, ErrorsAreOneLine) {
   const auto node = start_node(1);
-  const auto expect = [&](const std::string& name, const std::vector<std::string>& words, int status,
-                          const std::string& what) {
+  const auto expect = [&](const std::string& name, const Words& words, int status, const std::string& what) {
     const Result result = run(name, words);
     EXPECT_EQ(result.status, status) << result.all();
-    EXPECT_SAYS(result.err, what);
-    EXPECT_EQ(occurrences(result.err, "\n"), 1u) << result.err;
+    EXPECT_SAYS(result.all(), what);
+    EXPECT_EQ(occurrences(result.all(), "\n"), 1u) << result.all();
   };
-  job("talk", "true");
-  expect("submit", {"talk"}, 2, "put -- and the job behind the options");
-  expect("submit", {"--num-workers", "0", "--", "talk"}, 2, "the number of workers must be from 1 to 10000, not 0");
-  expect("submit", {"--placement", "tight", "--", "talk"}, 2, "--placement must be pack or spread, not 'tight'");
-  expect("submit", {"--", "/bin/sh"}, 2, "the name of a program in the job folder");
-  expect("status", {"--address", "127.0.0.1:1"}, 1, "the head at 127.0.0.1:1 does not answer");
-  expect("status", {"--wait-for-nodes", "3", "--timeout", "0.5"}, 1, "2 of 3 nodes came within 500 ms");
-  expect("logs", {}, 2, "say which job");
-  expect("logs", {"7"}, 2, "there is no job 7");
-  expect("stop", {"7"}, 2, "there is no job 7");
-  expect("stop", {"seven"}, 2, "'seven' is not the number of a job");
-  expect("start", {}, 2, "either --head or --address");
-  expect("start", {"--head", "--address", "localhost:1"}, 2, "either --head or --address");
+  expect("run", {"talk"}, 2, "put -- and the program behind the options");
+  expect("run", {"--num-workers", "0", "--", "true"}, 2, "--num-workers must be from 1 to 10000, not 0");
+  expect("run", {"--placement", "tight", "--", "true"}, 2, "--placement must be pack or spread, not 'tight'");
+  expect("run", {"--", "nothing"}, 127, "cannot start 'nothing': not found on the PATH");
+  expect("status", {"--wait-for-nodes", "3", "--timeout", "0.5"}, 1, "2 nodes of 3 came within 500 ms");
+  expect("start", {"--head", "--address", "localhost:1"}, 2, "say one of them");
   expect("start", {"--address", "localhost"}, 2, "--address");
   expect("start", {"--head", "--port", "0"}, 2, "a head that uses " + state().string() + " is running");
-  expect("start", {"--address", "127.0.0.1:1", "--num-gpus", "0", "--timeout", "0.5"}, 1,
-         "the head at 127.0.0.1:1 did not answer");
-  const Result result = run("submit", {"--", "nothing"});
-  EXPECT_EQ(result.status, 127) << result.all();
-  EXPECT_SAYS(result.out, "cannot start 'nothing'");
-  const std::string port = address().substr(address().find(':') + 1);
-  const auto other_head = [&](const std::string& option, const std::string& value) {
-    return multinode::testing::run({PATH_cluster, "start", "--head", option, value, "--state", jobs() / "other"});
-  };
-  const Result taken = other_head("--port", port), unknown = other_head("--host", "no.such.host.invalid");
-  EXPECT_EQ(taken.status, 1);
-  EXPECT_SAYS(taken.err, "cannot listen on 127.0.0.1:" + port);
-  EXPECT_EQ(unknown.status, 2);
-  EXPECT_SAYS(unknown.err, "--host: ");
-}
-
-// A killed head leaves its folder; the next one takes it, and does not overwrite the records.
-TEST_F(Commands, AHeadFollowsAKilledOne) {
-  job("hello", "echo hello");
-  {
-    const auto node = start_node(1);
-    EXPECT_EQ(run("submit", {"--", "hello"}).status, 0);
-  }
-  head().signal(SIGKILL);
-  head().wait();
-  Process head(command("start", {"--head", "--port", "0", "--num-cpus", "1", "--jobs", jobs()}));
-  ASSERT_TRUE(head.wait_for("joined the head"));
-  EXPECT_SAYS(run("submit", {"--", "hello"}).out, "cluster: job 2 has ended\n");
-  EXPECT_SAYS(text_of(state() / "jobs/1.log"), "cluster: job 1 has ended\n");
-}
-
-TEST(Cluster, SaysWhichCommandsThereAre) {
-  using Words = std::vector<std::string>;
+  expect("start", {"--address", "127.0.0.1:1", "--timeout", "0.5"}, 1, "127.0.0.1:1");
+  expect("status", {"--address", "127.0.0.1:1"}, 1, "'cluster start --head' starts a head");
+  std::filesystem::remove(state() / "head");
+  expect("status", {}, 2, "there is no " + (state() / "head").string());
   for (const auto& [words, status, what] : {std::tuple{Words{PATH_cluster, "--help"}, 0, "usage: cluster start"},
-                                            {Words{PATH_cluster}, 2, "cluster: no command"},
                                             {Words{PATH_cluster, "begin"}, 2, "cluster: no command 'begin'"},
-                                            {Words{PATH_cluster, "stop", "--help"}, 0, "cluster stop [JOB]"},
-                                            {Words{PATH_cluster, "start", "--help"}, 0, "--num-gpus"}}) {
+                                            {Words{PATH_cluster, "start", "--help"}, 0, "--num-cpus"}}) {
     const Result result = multinode::testing::run(words);
     EXPECT_EQ(result.status, status) << result.all();
     EXPECT_SAYS(result.all(), what);

@@ -4,14 +4,11 @@
 namespace exercises_test {
 
 using multinode::testing::occurrences;
-using multinode::testing::Result;
 
 class Exercise : public ClusterTest {
  protected:
-  Result submit(std::vector<std::string> options, const std::string& script) const {
-    job("job", script);
-    options.insert(options.end(), {"--", "job"});
-    return run("submit", options);
+  Result submit(const Words& options, const std::string& text) const {
+    return multinode::testing::run(script(options, text));
   }
 
  private:
@@ -19,11 +16,11 @@ class Exercise : public ClusterTest {
 };
 
 TEST_F(Exercise, One_TheNumberOfTheStart) {
-  const std::string script = "[ \"$CLUSTER_RESTART_COUNT\" = 1 ] && echo right";
-  const Result once = submit({"--max-failures", "1"}, script);
+  const std::string text = "[ \"$CLUSTER_RESTART_COUNT\" = 1 ] && echo right";
+  const Result once = submit({"--max-failures", "1"}, text);
   EXPECT_EQ(once.status, 0) << once.all();
   EXPECT_EQ(occurrences(once.out, ") right\n"), 1u) << once.out;
-  EXPECT_EQ(submit({}, script).status, 1);
+  EXPECT_EQ(submit({}, text).status, 1);
 }
 
 TEST_F(Exercise, Two_AProcessInANewSessionEndsWithTheJob) {
@@ -35,10 +32,10 @@ TEST_F(Exercise, Two_AProcessInANewSessionEndsWithTheJob) {
 }
 
 TEST_F(Exercise, Three_PackTakesOneNodeAndSpreadBoth) {
-  const std::string script = "echo \"node $GROUP_RANK of $GROUP_WORLD_SIZE, $LOCAL_WORLD_SIZE here\"";
-  const Result pack = submit({"--num-workers", "2"}, script);
+  const std::string text = "echo \"node $GROUP_RANK of $GROUP_WORLD_SIZE, $LOCAL_WORLD_SIZE here\"";
+  const Result pack = submit({"--num-workers", "2"}, text);
   EXPECT_EQ(occurrences(pack.out, "node 0 of 1, 2 here\n"), 2u) << pack.all();
-  const Result spread = submit({"--num-workers", "2", "--placement", "spread"}, script);
+  const Result spread = submit({"--num-workers", "2", "--placement", "spread"}, text);
   EXPECT_EQ(occurrences(spread.out, "node 0 of 2, 1 here\n"), 1u) << spread.all();
   EXPECT_EQ(occurrences(spread.out, "node 1 of 2, 1 here\n"), 1u) << spread.all();
 }

@@ -38,7 +38,7 @@ class Kills : public ClusterTest {
     int node;
   };
 
-  Kills() : ClusterTest(false) {
+  Kills() {
     write_data_set(data_.path());
     for (int i = 0; i < 3; ++i) add_node();
     submit();
@@ -50,28 +50,29 @@ class Kills : public ClusterTest {
     nodes_[number] = start_node(2);
   }
   void submit() {
-    const std::string job = std::to_string(++job_);
-    std::vector<std::string> words = {"--num-workers", std::to_string(workers), "--max-failures", "2", "--",
-                                      "fashion_mnist"};
+    record_ = data_ / ("said." + std::to_string(++job_));
+    Words words = {"--num-workers", std::to_string(workers), "--max-failures", "2", "--", PATH_fashion_mnist};
     words.insert(words.end(), {"--backend", "gloo", "--epochs", "1", "--log-every", "1", "--data", data_.path()});
-    words.insert(words.end(), {"--batch-size", std::to_string(batch), "--checkpoint", data_ / job});
+    words.insert(words.end(), {"--batch-size", std::to_string(batch), "--checkpoint", data_ / std::to_string(job_)});
     words.insert(words.end(), {"--checkpoint-every", std::to_string(checkpoint_every)});
-    client_.emplace(command("submit", words));
-    record_ = state() / "jobs" / (job + ".log");
+    Words shell = {"sh", "-c", "exec \"$@\" >" + record_.string(), "sh"};
+    words = command("run", words);
+    shell.insert(shell.end(), words.begin(), words.end());
     read_ = 0;
+    client_.emplace(shell);
   }
 
-  // Waits for the next line of the job's record with `pattern`. Returns what its group matched.
+  // Waits for the next line of the job's output with `pattern`. Returns what its group matched.
   std::string wait_for(const std::string& pattern) {
     const std::regex regex(pattern);
     std::string text;
     std::smatch match;
     multinode::testing::soon([&] {
       const bool running = is_running(client_->pid());
-      text = text_of(record_).substr(read_);
+      text = multinode::testing::text_of(record_).substr(read_);
       return std::regex_search(text, match, regex) || !running;
     });
-    if (match.empty()) throw std::runtime_error("no '" + pattern + "' in the rest of the record:\n" + text);
+    if (match.empty()) throw std::runtime_error("no '" + pattern + "' in the rest of the output:\n" + text);
     read_ += static_cast<std::size_t>(match.position() + match.length());
     return match[1];
   }
@@ -79,7 +80,7 @@ class Kills : public ClusterTest {
 
   // The processes of the newest attempt, in order of rank.
   std::vector<Worker> all_workers() const {
-    const std::string text = text_of(record_);
+    const std::string text = multinode::testing::text_of(record_);
     const std::regex on_node(": node ([0-9]+) \\(.*\\) has rank ([0-9]+) and up, pids(.*)");
     std::vector<Worker> found;
     for (std::sregex_iterator line(text.begin(), text.end(), on_node), end; line != end; ++line) {
@@ -119,12 +120,12 @@ class Kills : public ClusterTest {
   }
 
   const TemporaryFolder data_;
-  std::map<int, std::unique_ptr<Process>> nodes_;  // node 0 is the head's own, which has no slots
+  std::map<int, std::unique_ptr<Process>> nodes_;  // node 0 is the head's own, which has no CPUs
   int next_node_ = 1, job_ = 0;
   std::optional<Process> client_;
-  std::filesystem::path record_;
-  std::size_t read_ = 0;    // bytes of the record
-  std::string parameters_;  // at the end of an undisturbed training
+  std::filesystem::path record_;  // the client's output
+  std::size_t read_ = 0;          // bytes of it
+  std::string parameters_;        // at the end of an undisturbed training
   std::mt19937 random_{std::random_device{}()};
 };
 

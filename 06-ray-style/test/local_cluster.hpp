@@ -7,10 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <filesystem>
-#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -19,59 +15,44 @@
 using multinode::testing::ends;
 using multinode::testing::is_running;
 using multinode::testing::TemporaryFolder;
-using multinode::testing::text_of;
 
-// A test with a head, whose own node has no slots.
+// A test with a head, whose own node has no CPUs.
 class ClusterTest : public testing::Test {
  protected:
   using Process = multinode::testing::Process;
   using Result = multinode::testing::Result;
+  using Words = std::vector<std::string>;
 
-  // With `own_jobs` the job folder has what job() writes, else the programs of this build.
-  explicit ClusterTest(bool own_jobs = true)
-      : own_jobs_(own_jobs), head_(start({"--head", "--port", "0", "--num-cpus", "0", "--num-gpus", "0"}, {})) {}
+  ClusterTest() : head_(start({"--head", "--port", "0", "--num-cpus", "0"})) {}
 
   Process& head() const { return *head_; }
-  std::unique_ptr<Process> start_node(int cpus, int gpus = 0,
-                                      const std::map<std::string, std::string>& environment = {}) const {
-    return start({"--address", address(), "--num-cpus", std::to_string(cpus), "--num-gpus", std::to_string(gpus)},
-                 environment);
-  }
-  std::string address() const {
-    std::string line = text_of(state() / "address");
-    line.pop_back();
-    return line;
-  }
+  std::unique_ptr<Process> start_node(int cpus) const { return start({"--num-cpus", std::to_string(cpus)}); }
   std::filesystem::path state() const { return folder_ / "state"; }
-  std::filesystem::path jobs() const { return folder_ / "jobs"; }
+  const TemporaryFolder& folder() const { return folder_; }
 
-  // A shell script as a job.
-  void job(const std::string& name, const std::string& script) const {
-    folder_.write("jobs/" + name, "#!/bin/sh\n" + script);
-    std::filesystem::permissions(jobs() / name, std::filesystem::perms::owner_all);
-  }
-  std::vector<std::string> command(const std::string& name, const std::vector<std::string>& words = {}) const {
-    std::vector<std::string> all = {PATH_cluster, name};
+  Words command(const std::string& name, const Words& words = {}) const {
+    Words all = {PATH_cluster, name};
     all.insert(all.end(), words.begin(), words.end());
     all.insert(std::find(all.begin(), all.end(), "--"), {"--state", state().string()});
     return all;
   }
-  Result run(const std::string& name, const std::vector<std::string>& words = {}) const {
+  Result run(const std::string& name, const Words& words = {}) const {
     return multinode::testing::run(command(name, words));
+  }
+  // `cluster run OPTIONS -- sh -c SCRIPT`
+  Words script(Words options, const std::string& text) const {
+    options.insert(options.end(), {"--", "sh", "-c", text});
+    return command("run", options);
   }
 
  private:
-  std::unique_ptr<Process> start(std::vector<std::string> options,
-                                 const std::map<std::string, std::string>& environment) const {
-    std::filesystem::create_directory(jobs());
-    if (own_jobs_) options.insert(options.end(), {"--jobs", jobs()});
-    auto process = std::make_unique<Process>(command("start", options), environment);
+  std::unique_ptr<Process> start(const Words& options) const {
+    auto process = std::make_unique<Process>(command("start", options));
     if (!process->wait_for("joined the head"))
       throw std::runtime_error("no head or node: " + process->wait(std::chrono::seconds(1)).all());
     return process;
   }
 
   const TemporaryFolder folder_;
-  const bool own_jobs_;
   const std::unique_ptr<Process> head_;
 };
