@@ -16,7 +16,8 @@ using namespace emulated_gpu;
 namespace {
 
 constexpr unsigned compute_capability = 90;
-constexpr std::size_t shared_default = 48 << 10, shared_most = 227 << 10, shared_of_multiprocessor = 228 << 10;
+constexpr std::size_t shared_default = 48 << 10, shared_most = 227 << 10, shared_of_multiprocessor = 228 << 10,
+                      most_stack = 512 << 10;
 
 // A fat binary of the program, and what became of it on each device.
 struct Binary {
@@ -187,6 +188,25 @@ void carry_out(const ptx::Kernel& kernel, const ptx::Launch& wanted, int device)
   }
 }
 
+// Printed text and the stack of the default size are not limited here, and no kernel can use malloc.
+std::atomic<std::size_t>& limit_of(cudaLimit limit, int device) {
+  struct Limits {
+    std::atomic<std::size_t> stack{1024}, printed{1 << 20}, heap{8 << 20};
+  };
+  static std::vector<Limits>& all = *new std::vector<Limits>(static_cast<std::size_t>(device_count()));
+  Limits& own = all.at(static_cast<std::size_t>(device));
+  switch (limit) {
+    case cudaLimitStackSize:
+      return own.stack;
+    case cudaLimitPrintfFifoSize:
+      return own.printed;
+    case cudaLimitMallocHeapSize:
+      return own.heap;
+    default:
+      refuse(cudaErrorUnsupportedLimit, fmt::format("limit {} is not emulated", static_cast<int>(limit)));
+  }
+}
+
 int blocks_of_multiprocessor(std::size_t threads, std::size_t shared) {
   const std::size_t own = shared + 1024;  // the system's share of a block
   return static_cast<int>(
@@ -241,6 +261,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
            .grid = {grid.x, grid.y, grid.z},
            .block = {block.x, block.y, block.z},
            .shared = shared,
+           .stack = limit_of(cudaLimitStackSize, device),
            .parameters = {},
            .memory = nullptr,
            .arriving = {},
@@ -403,6 +424,17 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
                                                           std::size_t shared) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared,
                                                                 cudaOccupancyDefault);
+}
+
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, std::size_t bytes) {
+  return guarded(__func__, [&] {
+    if (limit == cudaLimitStackSize && bytes > most_stack)
+      refuse(cudaErrorInvalidValue, fmt::format("a stack of {} bytes; the most is {}", bytes, most_stack));
+    limit_of(limit, current_device) = bytes;
+  });
+}
+cudaError_t cudaDeviceGetLimit(std::size_t* bytes, cudaLimit limit) {
+  return guarded(__func__, [&] { *bytes = limit_of(limit, current_device); });
 }
 
 // Variables

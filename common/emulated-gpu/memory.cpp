@@ -321,6 +321,18 @@ void give_back(std::map<std::uintptr_t, Allocation>::iterator found) {
   ++Machine::get().memory_version;
 }
 
+// With the machine's mutex held: a stream for cudaMallocAsync and cudaFreeAsync, which CUDA makes a part of its
+// capture.
+CUstream_st& uncaptured(cudaStream_t stream) {
+  CUstream_st& found = valid(stream);
+  if (found.capture) {
+    const std::string why = "memory that a graph allocates or frees is not emulated: do it before the capture";
+    say(why);
+    refuse(cudaErrorNotSupported, why);
+  }
+  return found;
+}
+
 cudaError_t release(const char* call, void* memory, bool pinned) {
   if (!memory) return cudaSuccess;
   int device = 0;
@@ -489,17 +501,18 @@ cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void* memory, std::size_t, un
 
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {
   int device = 0;
-  const cudaError_t code = locked(__func__, [&](Machine&) { device = valid(stream).device; });
+  const cudaError_t code = locked(__func__, [&](Machine&) { device = uncaptured(stream).device; });
   return code == cudaSuccess ? allocate(__func__, memory, bytes, device) : code;
 }
-cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t pool, cudaStream_t) {
-  return allocate(__func__, memory, bytes, pool->device);
+cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  const cudaError_t code = locked(__func__, [&](Machine&) { uncaptured(stream); });
+  return code == cudaSuccess ? allocate(__func__, memory, bytes, pool->device) : code;
 }
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   return guarded(__func__, [&] {
     {
       const Lock lock(Machine::get().mutex);
-      require_no_capture();
+      uncaptured(stream);
       owned(memory, false);
     }
     put(stream, [=] {
@@ -554,6 +567,11 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* de
 }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) {
   return guarded(__func__, [] {});
+}
+
+// Arrays and textures are not emulated, but no error can tell so here.
+cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) {
+  return {x, y, z, w, kind};
 }
 
 // Copies and fills

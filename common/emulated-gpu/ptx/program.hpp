@@ -33,6 +33,7 @@ struct Launch {
   DeviceMemory device_memory;
   unsigned grid[3], block[3];
   std::size_t shared = 0;                        // dynamic, in bytes
+  std::size_t stack = 0;                         // bytes for the calls of a thread, if more than the default
   std::vector<std::uint8_t> parameters;          // as the kernel's parameters lie in memory
   const std::vector<Range>* memory = nullptr;    // what the kernel may use, sorted
   std::vector<Range> arriving;                   // parts of it that a cudaMemcpy of another stream may still write

@@ -85,7 +85,8 @@ void call_function(Warp& w, const Code& caller, const Code& callee, const Instru
   const u64 from = w.local[lane], to = from + (caller.frame + 15) / 16 * 16;
   const u64 start = reinterpret_cast<u64>(c.local);
   const u64 end = start + ((from - start) / c.local_per_thread + 1) * c.local_per_thread;
-  if (to + callee.frame > end) fail(Fault::stack_overflow, w, lane, i, "stack overflow");
+  if (to + callee.frame > end)
+    fail(Fault::stack_overflow, w, lane, i, "stack overflow (cudaDeviceSetLimit with cudaLimitStackSize)");
   w.stack[lane].push_back({return_pc, w.frame_base[lane], from, i.extra});
   for (std::size_t n = 0; n < std::min(i.extra->arguments.size(), callee.function->params.size()); ++n)
     std::memcpy(reinterpret_cast<u8*>(to + callee.function->params[n]->offset),
@@ -339,7 +340,7 @@ Block::Block(const Kernel& kernel, const Launch& launch, u64 workspace) {
   shared.reset(allocated(c.shared_size));
   std::size_t frames = kernel.functions[0].frame;
   if (kernel.functions.size() > 1) {
-    frames = stack_bytes;
+    frames = std::max(stack_bytes, launch.stack);
     for (const Code& f : kernel.functions) frames += (f.frame + 15) / 16 * 16;
   }
   c.local_per_thread = (frames + 15) / 16 * 16;

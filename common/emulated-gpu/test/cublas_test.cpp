@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <testing/says.hpp>
 
@@ -235,6 +236,8 @@ TEST_F(Blas, MistakesAreRefusedWithTheReason) {
                  "not aligned to 256");
   expect_refused([&] { return cublasSrotg(handle_, host, host, host, host); }, CUBLAS_STATUS_NOT_SUPPORTED,
                  "cublasSrotg_v2 is not emulated");
+  for (const char* name : {"cublasXtCreate", "cublasDgetrfBatched", "cublasSgemm"})
+    EXPECT_NE(dlsym(RTLD_DEFAULT, name), nullptr) << name << " is declared in a header of cuBLAS";
   EXPECT_EQ(cudaSetDevice(1), cudaSuccess);
   const Array<float> other({1, 1, 1, 1});
   cudaStream_t stream{};

@@ -218,6 +218,7 @@ TEST_F(HostCuda, ACaptureFollowsEventsToOtherStreamsAndBack) {
     EXPECT_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     void* memory = nullptr;
     expect_refused(cudaMalloc(&memory, 1), cudaErrorStreamCaptureUnsupported, "this thread is capturing");
+    expect_refused(cudaMallocAsync(&memory, 1, stream), cudaErrorNotSupported, "before the capture");
     call(stream, 1);
     EXPECT_OK(cudaEventRecord(fork, stream));
     expect_refused(cudaEventSynchronize(fork), cudaErrorCapturedEvent, "recorded in a capture");
@@ -320,6 +321,7 @@ TEST_F(HostCuda, PropertiesAndAttributesAgree) {
 }
 
 TEST_F(HostCuda, WhatIsNotEmulatedSaysSo) {
+  EXPECT_EQ(cudaCreateChannelDesc(8, 16, 0, 0, cudaChannelFormatKindUnsigned).y, 16);
   testing::internal::CaptureStderr();
   EXPECT_EQ(cudaMallocArray(nullptr, nullptr, 1, 1, 0), cudaErrorNotSupported);
   EXPECT_SAYS(testing::internal::GetCapturedStderr(), "emulated-gpu: cudaMallocArray is not emulated");

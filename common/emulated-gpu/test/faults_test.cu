@@ -44,6 +44,8 @@ __global__ void named_barrier() {
 }
 __device__ __noinline__ int endless(int n) { return n == 1 << 30 ? n : endless(n + 1) * 3 + n; }
 __global__ void overflows(int* p) { *p = endless(*p & 1); }
+__host__ __device__ __noinline__ unsigned deep(unsigned n) { return n == 0 ? 1 : deep(n - 1) * 3 + n; }
+__global__ void calls_deep(unsigned n, int* p) { *p = static_cast<int>(deep(n)); }
 
 // With EMULATED_GPU_CHECK=1
 __global__ void race(int* p) {
@@ -176,6 +178,20 @@ TEST(Faults, BarrierThatWaitsForever) {
 }
 TEST(Faults, StackOverflow) {
   expect_fault([] { overflows<<<1, 1>>>(memory(1)); }, cudaErrorHardwareStackError, "stack overflow");
+  expect_fault([] { calls_deep<<<1, 1>>>(10000, memory(1)); }, cudaErrorHardwareStackError, "cudaLimitStackSize");
+}
+TEST(Faults, TheStackHasItsLimit) {
+  std::size_t bytes = 0;
+  ASSERT_EQ(cudaDeviceGetLimit(&bytes, cudaLimitStackSize), cudaSuccess);
+  EXPECT_EQ(bytes, 1024u);
+  ASSERT_EQ(cudaDeviceSetLimit(cudaLimitStackSize, 512 << 10), cudaSuccess);
+  int result = 0, *const p = memory(1);
+  calls_deep<<<1, 1>>>(10000, p);
+  EXPECT_EQ(cudaMemcpy(&result, p, sizeof result, cudaMemcpyDeviceToHost), cudaSuccess);
+  EXPECT_EQ(result, static_cast<int>(deep(10000)));
+  EXPECT_EQ(cudaFree(p), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSetLimit(cudaLimitStackSize, 1 << 20), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaDeviceSetLimit(cudaLimitDevRuntimeSyncDepth, 2), cudaErrorUnsupportedLimit);
 }
 
 // It continues with the old values, as a GPU would.

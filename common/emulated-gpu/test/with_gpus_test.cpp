@@ -96,6 +96,11 @@ TEST_F(WithGpus, RefusesAnotherCudaAndAFixedPathAndTheDriver) {
                  "whatever LD_LIBRARY_PATH says (DT_RPATH)");
   expect_refused({linked_with("libcuda.so.1")},
                  "needs the CUDA driver's library (libcuda.so.1), which is not emulated");
+  const std::string runtime = "libcudart.so." + major;
+  built(runtime, "extern \"C\" int cudaMemcpy_ptds() { return 0; }", {"-shared", "-fPIC", "-Wl,-soname," + runtime});
+  expect_refused({built("per_thread", "extern \"C\" int cudaMemcpy_ptds(); int main() { return cudaMemcpy_ptds(); }",
+                        {"-l:" + runtime})},
+                 "calls cudaMemcpy_ptds, which is not emulated: build it again without --default-stream per-thread");
 }
 
 TEST_F(WithGpus, VisibleDevicesAreNumbersOrUuidsUpToTheFirstInvalidOne) {
