@@ -1,0 +1,178 @@
+"""Checks the table of listeners in SECURITY.md: starts a job of each kind and lists the sockets on which its processes
+listen.
+
+usage: listeners_test.py --build FOLDER [KIND...]
+
+A row of the table is | job | process | listens on | from, to | ... |. "Listens on" is one of
+  loopback              127.0.0.0/8, ::1, or a Unix socket
+  every address         0.0.0.0 or ::
+  the node's address    another one
+  nothing               no process of this job listens
+For each kind of job, what is seen must have a row, and each row must be seen, but for those whose fourth column begins
+with "briefly".
+Exit status: 0 right, 1 wrong, 77 this machine has no address but loopback.
+"""
+import argparse
+import ipaddress
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+LIMIT = 60  # seconds in which all listeners of a job must have been seen
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Ranks that wait for a silent one hold the job while its sockets are listed.
+MUTE = "--mute 1 --timeout 100"
+JOBS = {
+    "mpirun": f"mpirun -n 2 message_passing_mpi {MUTE}",
+    "mnrun": f"mnrun --standalone --nproc-per-node 2 message_passing_gloo {MUTE}",
+    "mnrun, several nodes":
+        f"mnrun --nnodes 2 --node-rank 1 --master-addr {{address}} --master-port {{port}} message_passing_gloo {MUTE} & "
+        f"mnrun --nnodes 2 --node-rank 0 --master-addr {{address}} --master-port {{port}} message_passing_gloo {MUTE}; wait",
+    "emulated GPUs": f"with-gpus 2 mnrun --standalone --nproc-per-node 2 message_passing_nccl {MUTE}",
+    "cluster": "cluster start --head --port 0",
+    "image-check": "image-check run --launcher mnrun --site site.json --only held -o out",
+    "image-check node": "image-check node --budget 10s",
+}
+SITE = '{"checks": [{"name": "held", "suite": "none", "where": "once", "command": "sleep 100", "limit": 100}]}'
+
+
+def kind_of_address(address):
+    if address.is_unspecified:
+        return "every address"
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return "loopback" if address.is_loopback else "the node's address"
+
+
+def listening_sockets():
+    """By inode, where it listens."""
+    found = {}
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in open("/proc/net/" + name).readlines()[1:]:
+            words = line.split()
+            if words[3] != "0A":  # TCP_LISTEN
+                continue
+            text = words[1].split(":")[0]
+            raw = b"".join(bytes.fromhex(text[i:i + 8])[::-1] for i in range(0, len(text), 8))
+            found[words[9]] = kind_of_address(ipaddress.ip_address(raw))
+    for line in open("/proc/net/unix").readlines()[1:]:
+        words = line.split()
+        if int(words[3], 16) & 0x10000:  # __SO_ACCEPTCON
+            found[words[6]] = "loopback"
+    return found
+
+
+def processes_of(group):
+    """The processes of this session, which all processes of a job stay in or are descendants of."""
+    parents = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = (int(fields[1]), int(fields[3]))
+            except OSError:
+                pass
+    mine = {pid for pid, (_, session) in parents.items() if session == group}
+    while True:
+        more = {pid for pid, (parent, _) in parents.items() if parent in mine} - mine
+        if not more:
+            return mine
+        mine |= more
+
+
+def listeners_of(group):
+    sockets, found = listening_sockets(), set()
+    for pid in processes_of(group):
+        folder = pathlib.Path("/proc") / str(pid)
+        try:
+            program = os.path.basename((folder / "cmdline").read_bytes().split(b"\0")[0].decode())
+            for descriptor in (folder / "fd").iterdir():
+                inode = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(descriptor))
+                if inode and inode[1] in sockets:
+                    found.add((program, sockets[inode[1]]))
+        except OSError:
+            pass  # it ended
+    return found
+
+
+def rows(text):
+    """By kind of job, the set of (process, where) that must be seen, and that may be."""
+    table = {}
+    for line in text.splitlines():
+        cells = [cell.strip().strip("`") for cell in line.split("|")[1:-1]]
+        if len(cells) >= 4 and cells[0] in JOBS:
+            must, may = table.setdefault(cells[0], (set(), set()))
+            if cells[2] != "nothing":
+                of_row = {(name.strip().strip("`"), cells[2]) for name in cells[1].split(",")}
+                (may if cells[3].startswith("briefly") else must).update(of_row)
+    return table
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def check(kind, must, may, address, build):
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "site.json").write_text(SITE)
+        log = pathlib.Path(folder) / "log"
+        command = f"source {build}/env.sh; export TMPDIR={folder}; " + JOBS[kind].format(
+            port=free_port(), address=address)
+        with open(log, "w") as out:
+            job = subprocess.Popen(["bash", "-c", command], cwd=folder, stdout=out, stderr=out, start_new_session=True)
+        seen, end = set(), time.monotonic() + LIMIT
+        try:
+            settled = None  # when all rows were there; what listens later is seen, too
+            while time.monotonic() < end:
+                seen |= listeners_of(job.pid)
+                if job.poll() is not None:
+                    break
+                if settled is None and (seen >= must or seen - must - may):
+                    settled = time.monotonic() + 3
+                if settled and time.monotonic() > settled:
+                    break
+                time.sleep(0.02)
+        finally:
+            for pid in processes_of(job.pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            job.wait()
+        if must <= seen <= must | may:
+            print(f"right  {kind}: {sorted(seen) or 'nothing'}")
+            return True
+        print(f"WRONG  {kind}: listening without a row: {sorted(seen - must - may)}; rows without a listener: "
+              f"{sorted(must - seen)}\n{log.read_text()}")
+        return False
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("kinds", nargs="*")
+    options = parser.parse_args()
+    table = rows((ROOT / "SECURITY.md").read_text())
+    build = pathlib.Path(options.build).resolve()
+    kinds = options.kinds or list(JOBS)
+    missing = [kind for kind in kinds if kind not in table]
+    if missing:
+        print(f"WRONG  SECURITY.md has no row for {missing}")
+    addresses = [a for a in subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout.split() if "." in a]
+    wrong = bool(missing)
+    for kind in kinds:
+        if kind in table and (addresses or "{address}" not in JOBS[kind]):
+            wrong |= not check(kind, *table[kind], addresses[0] if addresses else "", build)
+    sys.exit(1 if wrong else 0 if addresses else 77)
+
+
+if __name__ == "__main__":
+    main()
