@@ -80,8 +80,8 @@ def main():
         program = pathlib.Path(folder) / source.name
 
         def start(command, n=""):
-            return clean_clone.run(f". {shlex.quote(str(env))} && {command.replace('{n}', str(n))}", environment, LIMIT,
-                                   folder)
+            return clean_clone.run([f". {shlex.quote(str(env))}", command.replace("{n}", str(n))], LIMIT, folder,
+                                   environment)
 
         def build(text, command):
             program.write_text(text)
@@ -100,7 +100,7 @@ def main():
         if exercise:
             program.write_text(right)
             solution = shlex.quote(f"{where}/solutions/{name}.diff")
-            status, output = clean_clone.run(f"patch {program} {solution}", environment, LIMIT, folder)
+            status, output = clean_clone.run([f"patch {program} {solution}"], LIMIT, folder, environment)
             if status:
                 raise Failure(f"the solution does not fit:\n{output}")
             right = program.read_text()

@@ -15,17 +15,10 @@ not executed, directly above: <!-- not executed: REASON -->
 """
 import argparse
 import difflib
-import os
 import pathlib
 import re
-import select
-import shlex
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 
 import clean_clone
 
@@ -33,54 +26,6 @@ BLOCK = re.compile(
     r"^(?P<note>(?:<!--(?:(?!-->).)*-->\n)*)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```[ ]*$", re.S | re.M)
 NEEDS_REASON = {"text", "sh", "bash", "shell", ""}
 HOST = re.compile(r"\bvm\b")  # where the READMEs' outputs were printed: elsewhere it has another name
-END = re.compile(rb"\x1e(\d+) ([^\x1e]*)\x1e")  # of a command: its exit status and the shell's folder
-
-
-class Shell:
-    """A bash that runs one command after the other, and nothing more once it has ended."""
-
-    def __init__(self, folder):
-        self.folders = set()
-        self.ended = False
-        self.process = subprocess.Popen(["bash", "--norc", "--noprofile"], cwd=folder, env=clean_clone.environment(),
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                        start_new_session=True)
-
-    def run(self, command, timeout):
-        """What `command` prints, and its exit status as the README writes it."""
-        if self.ended:
-            return "[not run: the shell has ended]\n"
-        line = f"eval {shlex.quote(command)} </dev/null; printf '\\036%d %s\\036' $? \"$PWD\"\n"
-        self.process.stdin.write(line.encode())
-        self.process.stdin.flush()
-        deadline = time.monotonic() + timeout
-        printed = b""
-        while not (end := END.search(printed)):
-            remaining = max(0, deadline - time.monotonic())
-            in_time = select.select([self.process.stdout], [], [], remaining)[0]
-            chunk = os.read(self.process.stdout.fileno(), 65536) if in_time else b""
-            printed += chunk
-            if not chunk:
-                self.ended = True
-                break
-        text = END.sub(b"", printed).decode(errors="replace")
-        if text and not text.endswith("\n"):
-            text += "\n"
-        if self.ended:
-            return text + ("[the shell has ended]\n" if in_time else f"[no end after {timeout} s]\n")
-        self.folders.add(pathlib.Path(os.fsdecode(end[2])))
-        return text + (f"[exit status {int(end[1])}]\n" if int(end[1]) else "")
-
-    def close(self):
-        """Ends what still runs, and removes the folders of mktemp -d that the commands went to."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait()
-        for folder in self.folders:
-            if folder.parent == pathlib.Path("/tmp") and folder.name.startswith("tmp."):
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def commands(text):
@@ -106,7 +51,7 @@ def main():
     source = options.readme.read_text()
     temporary = tempfile.TemporaryDirectory(prefix="readme.")
     build = options.source.parent.resolve() if options.source else None
-    shell = Shell(clean_clone.clone(pathlib.Path.cwd(), build, pathlib.Path(temporary.name) / "clone"))
+    clone = clean_clone.clone(pathlib.Path.cwd(), build, pathlib.Path(temporary.name) / "clone")
 
     def check(match):
         nonlocal executed, unexplained, different, left
@@ -124,7 +69,11 @@ def main():
         shown = ""
         for command in commands(text):
             executed += 1
-            shown += command + "\n" + shell.run(command[2:], options.timeout)
+            printed, end = shell.run(command[2:], options.timeout)
+            if printed and not printed.endswith("\n"):
+                printed += "\n"
+            ending = "" if end == 0 else f"[exit status {end}]\n" if isinstance(end, int) else f"[{end}]\n"
+            shown += command + "\n" + printed + ending
 
         def masked(printed):
             return re.sub(vary[1], "~", printed) if vary else printed
@@ -140,11 +89,8 @@ def main():
         start = match.start("text") - match.start()
         return match[0][:start] + shown + match[0][start + len(text):]
 
-    try:
+    with temporary, clean_clone.Shell(clone) as shell:
         updated = BLOCK.sub(check, source)
-    finally:
-        shell.close()
-        temporary.cleanup()
     print(f"{options.readme}: {executed} commands executed, {different} blocks differ; {left} blocks not executed, "
           f"{unexplained} without a reason")
     if options.update:

@@ -210,19 +210,23 @@ def summary(rows):
     return "\n".join(lines) + "\n"
 
 
+def prepared(root, commands):
+    """The commands after those that the reader of a table has typed before."""
+    return [f"cd {shlex.quote(str(root))}", ". build/release/env.sh", "export BUILD=$PWD/build/release", *commands]
+
+
 def script(root, commands):
-    return "\n".join(["set -e", f"cd {shlex.quote(str(root))}", ". build/release/env.sh",
-                      "export BUILD=$PWD/build/release", *commands])
+    return "\n".join(["set -e", *prepared(root, commands)])
 
 
 def run(row, root):
     """None if the commands of a row end with its exit status, else what is wrong."""
     start = time.monotonic()
-    status, output = clean_clone.run(script(root, row["commands"]), clean_clone.environment(), LIMIT)
+    status, output = clean_clone.run(prepared(root, row["commands"]), LIMIT, root)
     row["seconds"] = time.monotonic() - start
     if status == row["status"]:
         return None
-    return f"{row['id']}: exit status {status}, not {row['status']}:\n{output[-3000:]}"
+    return f"{row['id']}: the end is {status}, not {row['status']}:\n{output[-3000:]}"
 
 
 def run_here(rows, root):
