@@ -158,7 +158,7 @@ TEST(SharedMemory, RanksThatAreThreadsGetTheResults) {
     for (int rank = 0; rank < ranks; ++rank)
       threads.emplace_back([&, rank] {
         SharedMemory mine(memory[0].bytes.data(), rank, ranks, bytes);
-        const std::span<float> data(reinterpret_cast<float*>(mine.mine().data()), count);
+        const std::span<float> data(reinterpret_cast<float*>(mine.own_block().data()), count);
         for (int call = 0; call < calls; ++call) {
           for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(rank * call) + static_cast<float>(i);
           mine.all_reduce(Block(data), Reduction::sum, 1);

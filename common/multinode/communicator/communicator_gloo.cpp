@@ -78,10 +78,10 @@ class GlooCommunicator : public HostCommunicator {
     exchange(to, out, out_bytes, from, in, in_bytes, false, [](std::size_t, std::size_t) {});
   }
   void put(int to, const void* data, std::size_t bytes) {
-    exchange(to, static_cast<Bytes>(data), bytes, everyone, nullptr, 0);
+    exchange(to, static_cast<Bytes>(data), bytes, to, nullptr, 0);
   }
   void take(int from, void* data, std::size_t bytes) {
-    exchange(everyone, nullptr, 0, from, static_cast<std::byte*>(data), bytes);
+    exchange(from, nullptr, 0, from, static_cast<std::byte*>(data), bytes);
   }
 
   void reduce_small(const Block& block, Reduction reduction);
@@ -192,8 +192,8 @@ void GlooCommunicator::reduce_small(const Block& block, Reduction reduction) {
     const bool lower = rank() == lower_rank;
     const int peer = lower ? higher_rank : lower_rank;
     exchange(peer, data, peer < core ? bytes : 0, peer, data, bytes, true, [&](std::size_t at, std::size_t length) {
-      std::byte* mine = data + at;
-      combine(block.type, reduction, mine, lower ? mine : scratch_.data(), lower ? scratch_.data() : mine,
+      std::byte* target = data + at;
+      combine(block.type, reduction, target, lower ? target : scratch_.data(), lower ? scratch_.data() : target,
               length / size_of(block.type));
     });
   };
@@ -213,8 +213,8 @@ void GlooCommunicator::reduce_large(const Block& block, Reduction reduction) {
     const int to = (rank() + step) % size(), from = (rank() - step + size()) % size();
     exchange(to, data + begin(to), length(to), from, nullptr, length(rank()), true,
              [&](std::size_t at, std::size_t bytes) {
-               std::byte* mine = data + begin(rank()) + at;
-               combine(block.type, reduction, mine, mine, scratch_.data(), bytes / size_of_one);
+               std::byte* target = data + begin(rank()) + at;
+               combine(block.type, reduction, target, target, scratch_.data(), bytes / size_of_one);
              });
   }
   for (int step = 1; step < size(); ++step) {
@@ -238,8 +238,8 @@ void GlooCommunicator::do_reduce_scatter(const ConstBlock& in, const Block& out,
   for (int step = 1; step < size(); ++step) {
     const int to = (rank() + step) % size(), from = (rank() - step + size()) % size();
     exchange(to, part(to), out.bytes(), from, nullptr, out.bytes(), true, [&](std::size_t at, std::size_t bytes) {
-      std::byte* mine = static_cast<std::byte*>(out.data) + at;
-      combine(out.type, reduction, mine, mine, scratch_.data(), bytes / size_of(out.type));
+      std::byte* target = static_cast<std::byte*>(out.data) + at;
+      combine(out.type, reduction, target, target, scratch_.data(), bytes / size_of(out.type));
     });
   }
   if (reduction == Reduction::average) divide(out.type, out.data, out.count, size());

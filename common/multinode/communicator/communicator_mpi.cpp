@@ -69,15 +69,15 @@ class MpiCommunicator : public HostCommunicator {
   }
 
   void do_all_gather(const ConstBlock& in, const Block& out) override {
-    std::byte* mine = bytes(out.data) + static_cast<std::size_t>(rank()) * in.bytes();
-    const bool in_place = in.data == mine;
+    std::byte* own_part = bytes(out.data) + static_cast<std::size_t>(rank()) * in.bytes();
+    const bool in_place = in.data == own_part;
     if (fits(out.count)) {
       const int count = static_cast<int>(in.count);
       check(MPI_Allgather(in_place ? MPI_IN_PLACE : in.data, count, type(in.type), out.data, count, type(in.type),
                           comm_.get()));
       return;
     }
-    if (!in_place) std::copy_n(bytes(in.data), in.bytes(), mine);
+    if (!in_place) std::copy_n(bytes(in.data), in.bytes(), own_part);
     for (int root = 0; root < size(); ++root)
       do_broadcast({bytes(out.data) + static_cast<std::size_t>(root) * in.bytes(), in.count, in.type}, root);
   }

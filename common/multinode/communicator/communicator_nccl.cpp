@@ -73,12 +73,12 @@ class NcclCommunicator : public Communicator {
   // event goes back to those that the next operations use.
   class Enqueued : public Work::State {
    public:
-    Enqueued(cudaStream_t callers, const Stream& own, std::shared_ptr<Events> unused)
+    Enqueued(cudaStream_t callers, const Stream& stream, std::shared_ptr<Events> unused)
         : callers_(callers), unused_(std::move(unused)) {
       if (unused_->empty()) unused_->push_back(std::make_unique<Event>());
       done_ = std::move(unused_->back());
       unused_->pop_back();
-      done_->record(own.get());
+      done_->record(stream.get());
     }
     ~Enqueued() override { unused_->push_back(std::move(done_)); }
     void wait() override { done_->hold_back(callers_); }
@@ -126,7 +126,7 @@ class NcclCommunicator : public Communicator {
   }
   std::byte* allocate_bytes(std::size_t bytes) override {
     memory_.push_back(std::make_unique<SharedMemory>(world(), bytes, false));
-    return memory_.back()->mine().data();
+    return memory_.back()->own_block().data();
   }
 
   Stream stream_;
@@ -232,13 +232,13 @@ std::optional<int> own_gpus(World& world, int each) {
   // As NCCL identifies GPUs, which refuses two ranks on one: NCCL_HOSTID is what it takes instead of the host's name.
   const char* id = std::getenv("NCCL_HOSTID");
   const std::string host = id ? id : host_name();
-  std::string own;  // a line per GPU
+  std::string gpus_here;  // a line per GPU
   for (int device = first; device < first + each && devices >= each; ++device) {
     char pci[32];
     check(cudaDeviceGetPCIBusId(pci, sizeof pci, device));
-    own += host + " GPU " + pci + "\n";
+    gpus_here += host + " GPU " + pci + "\n";
   }
-  const bool yes = world.combine_on_rank_0("GPUs", own, [&](const std::vector<std::string>& ranks) {
+  const bool yes = world.combine_on_rank_0("GPUs", gpus_here, [&](const std::vector<std::string>& ranks) {
     std::set<std::string_view> different;
     for (const std::string_view gpus : ranks)
       for (std::size_t begin = 0, end; (end = gpus.find('\n', begin)) != gpus.npos; begin = end + 1)

@@ -68,14 +68,14 @@ std::vector<char> unpacked_addresses(std::string_view packed) {
 
 std::string gloo_address(World& world) {
   const std::vector<std::string> networks = world.gather("addresses for gloo", network_identity());
-  const std::string& mine = networks[static_cast<std::size_t>(world.rank())];
-  if (std::ranges::all_of(networks, [&](const std::string& other) { return other == mine; })) return "127.0.0.1";
+  const std::string& network = networks[static_cast<std::size_t>(world.rank())];
+  if (std::ranges::all_of(networks, [&](const std::string& other) { return other == network; })) return "127.0.0.1";
 
   std::string address;
   if (const std::string& master = world.launch().master_address.value; !master.empty())
     address = routed_address(master);
   for (int r = 0; address.empty() && r < world.size(); ++r)
-    if (networks[static_cast<std::size_t>(r)] != mine) address = routed_address(world.host(r));
+    if (networks[static_cast<std::size_t>(r)] != network) address = routed_address(world.host(r));
   if (address.empty()) address = interface_address();
   if (address.empty())
     throw UsageError("gloo: " + host_name() +

@@ -190,7 +190,7 @@ SharedMemory* HostCommunicator::memory_of(const ConstBlock& whole, const ConstBl
 std::byte* HostCommunicator::allocate_bytes(std::size_t bytes) {
   wait_for_started();  // the communicator's thread looks for blocks in memory_
   memory_.push_back(std::make_unique<SharedMemory>(world(), bytes, true));
-  return memory_.back()->mine().data();
+  return memory_.back()->own_block().data();
 }
 
 // The fast path: MPI itself needs only a few hundred nanoseconds.

@@ -30,12 +30,12 @@ MpiTypes::MpiTypes() {
 #endif
 }
 
-template <DataType type, Reduction... its_reductions>
+template <DataType type, Reduction... reductions>
 void MpiTypes::add_operations() {
-  Operations& its = operations_[static_cast<std::size_t>(type)];
-  for (const auto& [reduction, function] : {std::pair(its_reductions, &reduce<type, its_reductions>)...}) {
+  Operations& operations = operations_[static_cast<std::size_t>(type)];
+  for (const auto& [reduction, function] : {std::pair(reductions, &reduce<type, reductions>)...}) {
     check(MPI_Op_create(function, 1, &own_.emplace_back(MPI_OP_NULL)));
-    its[static_cast<std::size_t>(reduction)] = own_.back();
+    operations[static_cast<std::size_t>(reduction)] = own_.back();
   }
 }
 

@@ -26,7 +26,7 @@ class MpiTypes {
  private:
   using Operations = std::array<MPI_Op, reductions.size()>;  // by Reduction
 
-  template <DataType type, Reduction... its_reductions>
+  template <DataType type, Reduction... reductions>
   void add_operations();
 
   MPI_Datatype two_bytes_ = MPI_DATATYPE_NULL;

@@ -173,10 +173,10 @@ void SharedMemory::meet() {
   h.sleepers.fetch_sub(1);
 }
 
-// Returns the block's offset in mine(), when all ranks have called it: the data of all are there.
+// Returns the block's offset in own_block(), when all ranks have called it: the data of all are there.
 std::size_t SharedMemory::begin(const Block& block, const char* operation) {
   const std::size_t bytes = block.bytes();
-  const auto offset = static_cast<std::size_t>(static_cast<std::byte*>(block.data) - mine().data());
+  const auto offset = static_cast<std::size_t>(static_cast<std::byte*>(block.data) - own_block().data());
   header_->calls[rank_] = {offset, bytes};
   meet();
   if (const Header::Call& first = header_->calls[0]; first.offset != offset || first.bytes != bytes)

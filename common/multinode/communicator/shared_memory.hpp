@@ -28,14 +28,15 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  std::span<std::byte> mine() const { return {block(rank_), bytes_}; }
-  // Whether the collectives can work on `block`: it lies in mine(), and the ranks share it.
+  std::span<std::byte> own_block() const { return {block(rank_), bytes_}; }
+  // Whether the collectives can work on `block`: it lies in own_block(), and the ranks share it.
   bool holds(const ConstBlock& block) const {
     const auto* data = static_cast<const std::byte*>(block.data);
-    return header_ && data >= mine().data() && data + block.bytes() <= mine().data() + bytes_;
+    return header_ && data >= own_block().data() && data + block.bytes() <= own_block().data() + bytes_;
   }
-  // Collective, with the same place in mine() on all ranks. Each rank reduces one part, in order of rank, multiplies it
-  // by `factor`, and writes it to all blocks: so all ranks have the same bits. `factor` is for floating-point types.
+  // Collective, with the same place in own_block() on all ranks. Each rank reduces one part, in order of rank,
+  // multiplies it by `factor`, and writes it to all blocks: so all ranks have the same bits. `factor` is for
+  // floating-point types.
   void all_reduce(const Block& block, Reduction reduction, double factor);
   // Collective, likewise. `part` is this rank's part; the parts of all ranks have the same size and lie one behind the
   // other. Replaces it by its reduction over all ranks' blocks. The other parts of this rank's block do not change.
