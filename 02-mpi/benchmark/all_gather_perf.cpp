@@ -8,20 +8,20 @@
 
 namespace all_gather_perf {
 
-using perf::Blocks, perf::Place, perf::Source;
+using perf::Blocks, perf::RankAndRoot, perf::Source;
 
 // Of the n blocks, S bytes, that a rank has at the end, one is its own. The others come in over its link: (n - 1) / n S
 // bytes, whatever the algorithm. So time >= (n - 1) / n S / bandwidth of a link.
 const perf::Collective all_gather = {
     .name = "all_gather",
     .out = Blocks::per_rank,
-    .result = [](const Place&, int block) { return Source(block, 0); },
+    .result = [](const RankAndRoot&, int block) { return Source(block, 0); },
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Allgather, MPI_Iallgather, perf::allgather_init>(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type,
-                                                                      c.out, c.count, c.type, c.comm);
+          c.make<MPI_Allgather, MPI_Iallgather>(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type, c.out, c.count,
+                                                c.type, c.comm);
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

@@ -1,6 +1,6 @@
 // all_reduce_bench: the bandwidth of one large all-reduce, as one number.
 // Exit status: 0 right, 1 wrong elements or timed out, 2 bad command line or environment, 77 no GPU.
-#include "benchmark/ranks.hpp"
+#include "benchmark/ranks_host.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/seconds.hpp>
@@ -20,13 +20,14 @@ namespace po = boost::program_options;
 
 struct Options {
   std::size_t rows = 500'000, columns = 2'000;
-  int warmup = 2, trials = 10, corrupt = -1;
+  int warmup = 2, trials = 10;
+  std::optional<int> corrupt;
   multinode::CommonOptions common;
 };
 
 void require_memory(multinode::World& world, const Options& options) {
-  const std::string own = std::to_string(perf::available_host_memory(world) / 10 * 9);
-  const std::size_t free = std::stoull(world.combine_on_rank_0("free memory", own, [](const auto& all) {
+  const std::string free_memory = std::to_string(perf::available_host_memory(world) / 10 * 9);
+  const std::size_t free = std::stoull(world.combine_on_rank_0("free memory", free_memory, [](const auto& all) {
     return *std::ranges::min_element(all, {}, [](const std::string& text) { return std::stoull(text); });
   }));
   const std::size_t row = options.columns * sizeof(float), rows = free / row;
@@ -45,7 +46,7 @@ double time_all_reduce(multinode::Communicator& communicator, multinode::Block b
 }
 
 int run(multinode::World& world, const Options& options) {
-  if (options.corrupt != -1) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
+  if (options.corrupt) multinode::require_range("--corrupt", *options.corrupt, 0, world.size() - 1);
   require_memory(world, options);
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
   std::vector<float> block(options.rows * options.columns);
@@ -77,8 +78,8 @@ int run(multinode::World& world, const Options& options) {
   }
 
   double mean = 0;  // on rank 0
-  const nlohmann::json own{seconds, wrong};
-  const std::size_t all_wrong = std::stoull(world.combine_on_rank_0("result", own.dump(), [&](const auto& ranks) {
+  const nlohmann::json result{seconds, wrong};
+  const std::size_t all_wrong = std::stoull(world.combine_on_rank_0("result", result.dump(), [&](const auto& ranks) {
     std::size_t sum = 0;
     for (const std::string& text : ranks) {
       const auto rank = nlohmann::json::parse(text);
@@ -127,18 +128,19 @@ int run(multinode::World& world, const Options& options) {
 int all_reduce_bench_main(int argc, char** argv) {
   using namespace all_reduce_bench;
   Options options;
-  po::options_description own("Options of all_reduce_bench");
-  own.add_options()("rows", po::value(&options.rows)->default_value(options.rows), "rows of the matrix of floats")(
+  po::options_description known("Options of all_reduce_bench");
+  known.add_options()("rows", po::value(&options.rows)->default_value(options.rows), "rows of the matrix of floats")(
       "columns", po::value(&options.columns)->default_value(options.columns), "columns of the matrix")(
       "warmup", po::value(&options.warmup)->default_value(options.warmup), "untimed all-reduces before the trials")(
       "trials", po::value(&options.trials)->default_value(options.trials), "timed all-reduces")(
-      "corrupt", po::value(&options.corrupt), "rank that corrupts an element of its result, to see the check fail");
+      "corrupt", po::value<int>()->notifier([&](int rank) { options.corrupt = rank; }),
+      "rank that corrupts an element of its result, to see the check fail");
   const auto validate = [&] {
     multinode::require_range<std::size_t>("--rows", options.rows, 1, 100'000'000);
     multinode::require_range<std::size_t>("--columns", options.columns, 1, 1'000'000);
     multinode::require_range("--warmup", options.warmup, 0, 1'000'000);
     multinode::require_range("--trials", options.trials, 1, 1'000'000);
   };
-  return multinode::run({"all_reduce_bench", own, options.common, validate}, argc, argv,
+  return multinode::run({"all_reduce_bench", known, options.common, validate}, argc, argv,
                         [&](multinode::World& world) { return run(world, options); });
 }

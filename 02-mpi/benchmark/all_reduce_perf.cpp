@@ -8,7 +8,7 @@
 
 namespace all_reduce_perf {
 
-using perf::Place, perf::Source;
+using perf::RankAndRoot, perf::Source;
 
 // Every element needs n - 1 transfers to be summed, and n - 1 more to bring the sum to the other ranks: 2 (n - 1) S
 // bytes in all. n ranks share that, each over its own link: at least 2 (n - 1) / n S bytes per link, whatever the
@@ -16,17 +16,12 @@ using perf::Place, perf::Source;
 const perf::Collective all_reduce = {
     .name = "all_reduce",
     .reduces = true,
-    .result = [](const Place&, int) { return Source(Source::all, 0); },
+    .result = [](const RankAndRoot&, int) { return Source(Source::all, 0); },
     .bus_factor = [](int n) { return 2.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Allreduce, MPI_Iallreduce, perf::allreduce_init>(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count,
-                                                                      c.type, c.op, c.comm);
-        },
-    .mpi_bare_loop =
-        [](const perf::MpiCall& c, int calls) {
-          for (int i = 0; i < calls; ++i) MPI_Allreduce(c.in, c.out, c.count, c.type, c.op, c.comm);
+          c.make<MPI_Allreduce, MPI_Iallreduce>(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm);
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

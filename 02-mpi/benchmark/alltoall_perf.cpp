@@ -8,7 +8,7 @@
 
 namespace alltoall_perf {
 
-using perf::Blocks, perf::Place, perf::Source;
+using perf::Blocks, perf::RankAndRoot, perf::Source;
 
 // Of a rank's n blocks, S bytes, one is for itself. The others leave over its link, (n - 1) / n S bytes, and as many
 // come in. So time >= (n - 1) / n S / bandwidth of a link.
@@ -16,13 +16,13 @@ const perf::Collective alltoall = {
     .name = "alltoall",
     .in = Blocks::per_rank,
     .out = Blocks::per_rank,
-    .result = [](const Place& place, int block) { return Source(block, place.rank); },
+    .result = [](const RankAndRoot& place, int block) { return Source(block, place.rank); },
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Alltoall, MPI_Ialltoall, perf::alltoall_init>(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type,
-                                                                   c.out, c.count, c.type, c.comm);
+          c.make<MPI_Alltoall, MPI_Ialltoall>(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type, c.out, c.count, c.type,
+                                              c.comm);
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

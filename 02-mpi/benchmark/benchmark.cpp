@@ -48,14 +48,13 @@ class Benchmark {
         options_(options),
         ranks_(make_ranks(world, multinode::parse_backend(options.common.backend), options.usage)),
         json_(world.rank() == 0 ? options.common.json : ""),
-        csv_(world.rank() == 0 ? options.csv : ""),
         table_(std::cout, options.timestamps),
         random_(options.common.seed) {}
 
   int run() {
     refuse_what_does_not_fit();
     head();
-    const int roots = collective_.rooted && options_.root == -1 ? ranks_->size() : 1;
+    const int roots = collective_.rooted && !options_.root ? ranks_->size() : 1;
     for (int cycle = 0; options_.cycles == 0 || cycle < options_.cycles; ++cycle) {
       if (options_.cycles == 0) results_.clear();  // an endless run needs only the last cycle
       for (const multinode::DataType type : options_.types)
@@ -64,7 +63,7 @@ class Benchmark {
             for (std::size_t last = 0; const std::size_t size : options_.sizes()) {
               const std::size_t count = count_of(size, type);
               if (count == last) continue;  // the same row again, or less than one element per rank
-              rows(size, {type, redop, options_.root == -1 ? root : options_.root, last = count, false}, cycle);
+              rows(size, {type, redop, options_.root.value_or(root), last = count, false}, cycle);
             }
     }
 
@@ -80,44 +79,6 @@ class Benchmark {
       std::cout << std::flush;
     }
     return right ? multinode::exit_right : multinode::exit_wrong;
-  }
-
-  // The cost of the timer: blocks of calls that are measured as in run() alternate with the same calls in a bare loop.
-  int self_check() {
-    constexpr double bound = 1.03;
-    refuse_what_does_not_fit();
-    json_.write(multinode::fingerprint(world_));
-    bool within = true;
-    multinode::Table table({"bytes", "bare loop us", "measured us", "ratio"});
-    for (const std::size_t size : options_.sizes()) {
-      const Operation operation{options_.types[0], redops_[0], 0, count_of(size, options_.types[0]), false};
-      const double once = estimate(operation, 5);
-      const Plan plan{std::clamp(static_cast<int>(1e-3 / once / calls_a_sample(once)), 1, 1000), calls_a_sample(once)};
-      const int calls = plan.samples * plan.calls;
-      const int blocks = std::clamp(static_cast<int>(1 / (once * calls)), 21, 501);
-      std::vector<double> bare, measured, ratios;
-      for (int block = 0; block < blocks; ++block) {
-        if (block % 2) bare.push_back(ranks_->measure_bare_loop(collective_, operation, calls));
-        measured.push_back(mean(ranks_->measure(collective_, operation, plan.samples, plan.calls)[0]));
-        if (block % 2 == 0) bare.push_back(ranks_->measure_bare_loop(collective_, operation, calls));
-        ratios.push_back(measured.back() / bare.back());
-      }
-      const double ratio = median(ratios);
-      within = within && ratio <= bound;
-      table.add({std::to_string(size), four_digits(median(bare) * 1e6), four_digits(median(measured) * 1e6),
-                 four_digits(ratio)});
-      json_.write({{"size_bytes", size},
-                   {"bare_loop_us", median(bare) * 1e6},
-                   {"measured_us", median(measured) * 1e6},
-                   {"ratio", ratio},
-                   {"blocks", blocks}});
-    }
-    if (is_rank_0()) {
-      table.print(std::cout);
-      std::cout << fmt::format("{}: the measured median is {}within {} % of a bare loop's\n",
-                               within ? "RIGHT" : "WRONG", within ? "" : "not ", std::lround(100 * (bound - 1)));
-    }
-    return within || !is_rank_0() ? multinode::exit_right : multinode::exit_wrong;
   }
 
  private:
@@ -139,14 +100,13 @@ class Benchmark {
     }
     for (const Redop redop : redops_)
       if (const std::string why = ranks_->refusal(collective_, redop); !why.empty()) throw UsageError(why);
-    if (collective_.rooted && options_.root != -1)
-      multinode::require_range("--root", options_.root, 0, ranks_->size() - 1);
-    if (options_.corrupt != -1) {
-      multinode::require_range("--corrupt", options_.corrupt, 0, ranks_->size() - 1);
+    if (collective_.rooted && options_.root) multinode::require_range("--root", *options_.root, 0, ranks_->size() - 1);
+    if (options_.corrupt) {
+      multinode::require_range("--corrupt", *options_.corrupt, 0, ranks_->size() - 1);
       if (options_.check == 0) throw UsageError("--corrupt needs the check: leave out -c 0");
-      const Place place{options_.corrupt, ranks_->size(), std::max(options_.root, 0)};
-      if (options_.root != -1 && collective_.result(place, 0).rank == Source::nothing)
-        throw UsageError(fmt::format("--corrupt: rank {} receives no result of {} with root {}", options_.corrupt,
+      const RankAndRoot place{*options_.corrupt, ranks_->size(), options_.root.value_or(0)};
+      if (options_.root && collective_.result(place, 0).rank == Source::nothing)
+        throw UsageError(fmt::format("--corrupt: rank {} receives no result of {} with root {}", place.rank,
                                      collective_.name, place.root));
     }
 
@@ -226,7 +186,6 @@ class Benchmark {
     table_.row(places);
     for (const Result& place : places) {
       json_.write(to_json(place));
-      csv_.write(place);
       results_.push_back(place);
     }
   }
@@ -240,13 +199,13 @@ class Benchmark {
     result.iterations = plan.samples * plan.calls;
     name_late(operation, std::clamp(result.iterations / 4, 1, 3), result);
 
-    auto own_wrong = static_cast<double>(count_wrong(operation)), wrong = 0.0;
-    std::vector<double> own, means, medians, p99s;
+    auto wrong_here = static_cast<double>(count_wrong(operation)), wrong = 0.0;
+    std::vector<double> numbers, means, medians, p99s;
     for (const std::vector<double>& rank : samples) {
-      own.insert(own.end(), {mean(rank), median(rank), percentile(rank, 99), own_wrong});
-      own_wrong = 0;  // with the first rank of the process
+      numbers.insert(numbers.end(), {mean(rank), median(rank), percentile(rank, 99), wrong_here});
+      wrong_here = 0;  // with the first rank of the process
     }
-    const std::vector<double> all = numbers_of(world_.gather_on_rank_0("result", bytes_of(own)));
+    const std::vector<double> all = numbers_of(world_.gather_on_rank_0("result", bytes_of(numbers)));
     if (!is_rank_0()) return result;
     for (std::size_t at = 0; at < all.size(); at += 4) {
       means.push_back(all[at]);
@@ -274,7 +233,7 @@ class Benchmark {
       const Values values(
           {operation.type, operation.redop, collective_.reduces, ranks_->size(), options_.common.seed, ++round_});
       for (int local = 0; local < ranks_->local(); ++local) {
-        const Place place = ranks_->place(local, operation.root);
+        const RankAndRoot place = ranks_->place(local, operation.root);
         // A call that writes nothing must not find an old result in its buffer.
         ranks_->write(local, Ranks::Buffer::both, 0, block * number_of(collective_.larger(), place.size),
                       [](std::span<std::byte> bytes) { std::ranges::fill(bytes, std::byte{0xA5}); });
@@ -287,10 +246,11 @@ class Benchmark {
       once.once = true;
       ranks_->measure(collective_, once, 1, 1);
       for (int local = 0; local < ranks_->local(); ++local) {
-        const Place place = ranks_->place(local, operation.root);
+        const RankAndRoot place = ranks_->place(local, operation.root);
         const int first = operation.in_place ? collective_.first_out(place.rank) : 0;
-        const int corrupted =
-            place.rank == options_.corrupt ? static_cast<int>(random_() % number_of(collective_.out, place.size)) : -1;
+        std::optional<int> corrupted;  // block
+        if (place.rank == options_.corrupt)
+          corrupted = static_cast<int>(random_() % number_of(collective_.out, place.size));
         for (int b = 0; b < blocks(collective_.out); ++b) {
           const Source source = collective_.result(place, b);
           if (source.rank == Source::nothing) continue;
@@ -348,10 +308,10 @@ class Benchmark {
       const Samples one = ranks_->measure(collective_, operation, 1, 1);
       for (std::size_t local = 0; local < one.size(); ++local) times[local].push_back(one[local][0]);
     }
-    std::vector<double> own;
-    for (const std::vector<double>& of_rank : times) own.push_back(median(of_rank));
+    std::vector<double> medians;
+    for (const std::vector<double>& of_rank : times) medians.push_back(median(of_rank));
     return !world_
-                .combine_on_rank_0("times after a barrier", bytes_of(own),
+                .combine_on_rank_0("times after a barrier", bytes_of(medians),
                                    [&](const auto& processes) { return judge(numbers_of(processes)) ? "yes" : ""; })
                 .empty();
   }
@@ -394,14 +354,14 @@ class Benchmark {
 
   // The slowest rank's median time, the same for all processes.
   double slowest(const Samples& samples) {
-    double own = 0;
-    for (const std::vector<double>& rank : samples) own = std::max(own, median(rank));
-    return maximum("warm-up", own);
+    double here = 0;
+    for (const std::vector<double>& rank : samples) here = std::max(here, median(rank));
+    return maximum("warm-up", here);
   }
 
   // The largest of all processes' numbers, the same for all of them.
-  double maximum(const char* name, double own) {
-    return numbers_of({world_.combine_on_rank_0(name, bytes_of({&own, 1}), [](const auto& processes) {
+  double maximum(const char* name, double value) {
+    return numbers_of({world_.combine_on_rank_0(name, bytes_of({&value, 1}), [](const auto& processes) {
       const double all = std::ranges::max(numbers_of(processes));
       return bytes_of({&all, 1});
     })})[0];
@@ -418,7 +378,6 @@ class Benchmark {
   const Options& options_;
   std::unique_ptr<Ranks> ranks_;
   multinode::JsonLines json_;
-  Csv csv_;
   ResultTable table_;
   std::mt19937_64 random_;  // where --corrupt strikes
   std::uint64_t round_ = 0;
@@ -432,10 +391,7 @@ int run(const Collective& collective, int argc, const char* const* argv) {
   Options options;
   const multinode::Program program{std::string(collective.name) + "_perf", options.description(collective),
                                    options.common, [&] { options.validate(); }};
-  return multinode::run(program, argc, argv, [&](World& world) {
-    Benchmark benchmark(world, collective, options);
-    return options.self_check ? benchmark.self_check() : benchmark.run();
-  });
+  return multinode::run(program, argc, argv, [&](World& world) { return Benchmark(world, collective, options).run(); });
 }
 
 }  // namespace perf

@@ -8,7 +8,7 @@
 
 namespace broadcast_perf {
 
-using perf::Place, perf::Source;
+using perf::RankAndRoot, perf::Source;
 
 #ifdef MULTINODE_HAVE_MPI
 // MPI's broadcast is always in place. Out of place the root copies its input first, by MPI, which knows the GPUs'
@@ -26,13 +26,10 @@ static std::byte* buffer(const perf::MpiCall& c) {
 const perf::Collective broadcast = {
     .name = "broadcast",
     .rooted = true,
-    .result = [](const Place& place, int) { return Source(place.root, 0); },
+    .result = [](const RankAndRoot& place, int) { return Source(place.root, 0); },
     .bus_factor = [](int) { return 1.0; },
 #ifdef MULTINODE_HAVE_MPI
-    .mpi =
-        [](const perf::MpiCall& c) {
-          c.make<MPI_Bcast, MPI_Ibcast, perf::bcast_init>(buffer(c), c.count, c.type, c.root, c.comm);
-        },
+    .mpi = [](const perf::MpiCall& c) { c.make<MPI_Bcast, MPI_Ibcast>(buffer(c), c.count, c.type, c.root, c.comm); },
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     .gloo =

@@ -7,7 +7,7 @@
 #ifdef MULTINODE_HAVE_MPI
 #include <multinode/communicator/mpi.hpp>
 
-#include "benchmark/mpi_persistent.hpp"
+#include <mpi.h>
 #endif
 #ifdef MULTINODE_HAVE_GLOO
 #include <gloo/context.h>
@@ -29,7 +29,7 @@ inline std::size_t number_of(Blocks blocks, int ranks) {
   return blocks == Blocks::one ? 1 : static_cast<std::size_t>(ranks);
 }
 
-struct Place {
+struct RankAndRoot {
   int rank = 0;
   int size = 1;  // ranks in all
   int root = 0;
@@ -45,16 +45,16 @@ struct Source {
 
 // One call by one rank. In place, `in` and `out` lie in one buffer. Out of place, the buffer at `out` has room for the
 // input as well.
-struct Call : Place {
+struct Call : RankAndRoot {
   std::byte* in = nullptr;
   std::byte* out = nullptr;
   bool in_place = false;
 };
 
-enum class MpiCalls { blocking, nonblocking, persistent };
+enum class MpiCalls { blocking, nonblocking };
 
 #ifdef MULTINODE_HAVE_MPI
-// A collective's non-blocking and persistent forms: none; MPI's own; sends and receives, which are never in place.
+// A collective's non-blocking form: none; MPI's own; a send and a receive, which are never in place.
 enum class MpiForms { blocking, all, point_to_point };
 
 struct MpiCall : Call {
@@ -64,17 +64,15 @@ struct MpiCall : Call {
   MPI_Op op = MPI_OP_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
   MpiCalls form = MpiCalls::blocking;
-  MPI_Request* requests = nullptr;  // for the other forms: two requests; unused ones are MPI_REQUEST_NULL
+  MPI_Request* requests = nullptr;  // for the non-blocking form: two requests; unused ones are MPI_REQUEST_NULL
 
-  // Makes the call in the form of --mpi-calls: MPI_Bcast, MPI_Ibcast or MPI_Bcast_init.
-  template <auto blocking, auto nonblocking, auto persistent, class... Arguments>
+  // Makes the call in the form of --mpi-calls: MPI_Bcast or MPI_Ibcast.
+  template <auto blocking, auto nonblocking, class... Arguments>
   void make(Arguments... arguments) const {
     if (form == MpiCalls::blocking)
       multinode::check(blocking(arguments...));
-    else if (form == MpiCalls::nonblocking)
+    else
       multinode::check(nonblocking(arguments..., requests));
-    else if constexpr (!std::is_null_pointer_v<decltype(persistent)>)
-      multinode::check(persistent(arguments..., MPI_INFO_NULL, requests));
   }
 };
 #endif
@@ -120,7 +118,7 @@ struct Collective {
   int first_out(int rank) const { return out < in ? rank : 0; }
 
   // What must be in block `block` of the output afterwards.
-  Source (*result)(const Place&, int block) = nullptr;
+  Source (*result)(const RankAndRoot&, int block) = nullptr;
 
   // busbw = algbw x bus_factor(ranks), where algbw = size x volume(ranks) / time and size is that of the larger buffer.
   double (*bus_factor)(int ranks) = nullptr;
@@ -135,8 +133,6 @@ struct Collective {
   void (*mpi)(const MpiCall&) = nullptr;
   MpiForms mpi_forms = MpiForms::all;  // for --mpi-calls
   bool mpi_in_place = true;
-  // `calls` calls and nothing else, for --self-check; nullptr: the program has no such option.
-  void (*mpi_bare_loop)(const MpiCall&, int calls) = nullptr;
 #endif
 #ifdef MULTINODE_HAVE_GLOO
   void (*gloo)(const GlooCall&) = nullptr;

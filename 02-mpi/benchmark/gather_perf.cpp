@@ -8,7 +8,7 @@
 
 namespace gather_perf {
 
-using perf::Blocks, perf::Place, perf::Source;
+using perf::Blocks, perf::RankAndRoot, perf::Source;
 
 // Of the n blocks, S bytes, that the root has at the end, one is its own. The others come in over its link: (n - 1) / n
 // S bytes, whatever the algorithm. So time >= (n - 1) / n S / bandwidth of a link.
@@ -16,14 +16,14 @@ const perf::Collective gather = {
     .name = "gather",
     .rooted = true,
     .out = Blocks::per_rank,
-    .result = [](const Place& place,
+    .result = [](const RankAndRoot& place,
                  int block) { return Source(place.rank == place.root ? block : Source::nothing, 0); },
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Gather, MPI_Igather, perf::gather_init>(c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in,
-                                                             c.count, c.type, c.out, c.count, c.type, c.root, c.comm);
+          c.make<MPI_Gather, MPI_Igather>(c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in, c.count, c.type, c.out,
+                                          c.count, c.type, c.root, c.comm);
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

@@ -12,18 +12,18 @@
 
 namespace hypercube_perf {
 
-using perf::Blocks, perf::Place, perf::Source;
+using perf::Blocks, perf::RankAndRoot, perf::Source;
 
 // The exchange along one axis of the cube: with the rank that differs in this bit. Both have the blocks of all ranks
 // that differ from them in lower bits only.
 struct Exchange {
-  Exchange(const Place& place, int bit)
+  Exchange(const RankAndRoot& place, int bit)
       : peer(place.rank ^ bit),
         blocks(static_cast<std::size_t>(bit)),
-        mine(static_cast<std::size_t>(place.rank) / blocks * blocks),
-        theirs(static_cast<std::size_t>(peer) / blocks * blocks) {}
+        first_sent(static_cast<std::size_t>(place.rank) / blocks * blocks),
+        first_received(static_cast<std::size_t>(peer) / blocks * blocks) {}
   int peer;
-  std::size_t blocks, mine, theirs;  // how many, and the first of each
+  std::size_t blocks, first_sent, first_received;  // how many, and the first of those that go and come
 };
 
 template <class LibraryCall>
@@ -36,7 +36,7 @@ static std::byte* own_block(const LibraryCall& c) {
 const perf::Collective hypercube = {
     .name = "hypercube",
     .out = Blocks::per_rank,
-    .result = [](const Place&, int block) { return Source(block, 0); },
+    .result = [](const RankAndRoot&, int block) { return Source(block, 0); },
     .bus_factor = [](int) { return 1.0; },
     .volume = [](int n) { return 1.0 * (n - 1) / n; },
     .refusal =
@@ -53,8 +53,8 @@ const perf::Collective hypercube = {
                                           c.comm, MPI_STATUS_IGNORE));
           for (int bit = 1; bit < c.size; bit *= 2) {
             const Exchange e(c, bit);
-            multinode::check(MPI_Sendrecv(c.out + e.mine * c.bytes, bit * c.count, c.type, e.peer, 0,
-                                          c.out + e.theirs * c.bytes, bit * c.count, c.type, e.peer, 0, c.comm,
+            multinode::check(MPI_Sendrecv(c.out + e.first_sent * c.bytes, bit * c.count, c.type, e.peer, 0,
+                                          c.out + e.first_received * c.bytes, bit * c.count, c.type, e.peer, 0, c.comm,
                                           MPI_STATUS_IGNORE));
           }
         },
@@ -67,8 +67,8 @@ const perf::Collective hypercube = {
           const auto out = c.context->createUnboundBuffer(c.out, c.bytes * static_cast<std::size_t>(c.size));
           for (int bit = 1; bit < c.size; bit *= 2) {
             const Exchange e(c, bit);
-            out->recv(e.peer, 0, e.theirs * c.bytes, e.blocks * c.bytes);
-            out->send(e.peer, 0, e.mine * c.bytes, e.blocks * c.bytes);
+            out->recv(e.peer, 0, e.first_received * c.bytes, e.blocks * c.bytes);
+            out->send(e.peer, 0, e.first_sent * c.bytes, e.blocks * c.bytes);
             out->waitSend();
             out->waitRecv();
           }
@@ -85,8 +85,10 @@ const perf::Collective hypercube = {
           }
           const Exchange e(c, 1 << (c.step - 1));
           multinode::check(ncclGroupStart());
-          multinode::check(ncclSend(c.out + e.mine * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
-          multinode::check(ncclRecv(c.out + e.theirs * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
+          multinode::check(
+              ncclSend(c.out + e.first_sent * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
+          multinode::check(
+              ncclRecv(c.out + e.first_received * c.bytes, e.blocks * c.count, c.type, e.peer, c.comm, c.stream));
           return ncclGroupEnd();
         },
     .nccl_steps = [](int n) { return static_cast<int>(std::bit_width(static_cast<unsigned>(n))); },

@@ -55,7 +55,7 @@ class OptionGroup {
 
   template <class Number>
   void number(const char* names, Number& target, int low, int high, const char* help, bool* given = nullptr) {
-    add(names, "N" + (target < Number(low) ? "" : " (=" + std::to_string(target) + ")"), help,
+    add(names, "N (=" + std::to_string(target) + ")", help,
         [=, &target](const std::string& text, const std::string& name) {
           if (!parse(text, target, Number(low), Number(high)))
             throw wrong(name, fmt::format("a whole number from {} to {}", low, high), text);
@@ -176,10 +176,9 @@ po::options_description Options::description(const Collective& collective) {
                        "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16 or all");
   operation.add("root,r", "RANK (=0)", collective.rooted ? "root, or all" : "ignored: this collective has no root",
                 [this](const std::string& text, const std::string& name) {
-                  if (text == "all")
-                    root = -1;
-                  else if (!parse(text, root, -1, many))
-                    throw wrong(name, "a rank or all", text);
+                  int rank = -1;
+                  if (text != "all" && !parse(text, rank, -1, many)) throw wrong(name, "a rank or all", text);
+                  root = rank == -1 ? std::nullopt : std::optional(rank);
                 });
 
   OptionGroup performance("Performance");
@@ -197,7 +196,13 @@ po::options_description Options::description(const Collective& collective) {
 
   OptionGroup checks("Checks");
   checks.number("check,c", check, 0, many, "calls to check; 0: no check");
-  checks.number("corrupt", corrupt, 0, many, "rank that corrupts an element of its result, to see the check fail");
+  checks.add("corrupt", "N", "rank that corrupts an element of its result, to see the check fail",
+             [this](const std::string& text, const std::string& name) {
+               int rank = 0;
+               if (!parse(text, rank, 0, many))
+                 throw wrong(name, fmt::format("a whole number from 0 to {}", many), text);
+               corrupt = rank;
+             });
   checks.add("min-busbw", "GB/s:SIZE",
              "exit with 1 if the bus bandwidth is lower, from this size on; such as 1:1M,10:64M",
              [this](const std::string& text, const std::string& name) { least_busbw = parse_least_busbw(text, name); });
@@ -206,15 +211,8 @@ po::options_description Options::description(const Collective& collective) {
       throw wrong(name, "seconds above 0, at most a year: every wait has a deadline here", text);
   });
 
-#ifdef MULTINODE_HAVE_MPI
-  if (collective.mpi_bare_loop)
-    checks.on("self-check", self_check,
-              "compare the measured time with a bare loop of MPI calls, at 8, 4K, 1M and 64M");
-#endif
-
   OptionGroup output("Output");
   output.file("output_file,J", output_file_, "the same as --json");
-  output.file("csv", csv, "write one row per result to this file");
   output.zero_or_one("per_iter_timing,I", per_iteration, "time each call separately");
   output.zero_or_one("report_timestamps,S", timestamps, "print the time of day in each row");
 
@@ -236,10 +234,8 @@ po::options_description Options::description(const Collective& collective) {
       });
 
   OptionGroup mpi("MPI only");
-  mpi.choice(
-      "mpi-calls", "HOW (=blocking)",
-      {{"blocking", MpiCalls::blocking}, {"nonblocking", MpiCalls::nonblocking}, {"persistent", MpiCalls::persistent}},
-      usage.mpi_calls, "one of blocking, nonblocking, persistent", "blocking, nonblocking or persistent");
+  mpi.choice("mpi-calls", "HOW (=blocking)", {{"blocking", MpiCalls::blocking}, {"nonblocking", MpiCalls::nonblocking}},
+             usage.mpi_calls, "blocking or nonblocking", "blocking or nonblocking");
   mpi.choice("memory", "WHERE (=host)", {{"host", false}, {"device", true}}, usage.device_memory, "host or device",
              "buffers on the host, or on the device");
 
@@ -288,7 +284,6 @@ void Options::validate() {
 }
 
 std::vector<std::size_t> Options::sizes() const {
-  if (self_check) return {8, 4 << 10, 1 << 20, 64 << 20};
   std::vector<std::size_t> all;
   for (std::size_t size = min_bytes; size > 0 && all.size() <= most_sizes;
        size = next_size(size, max_bytes, step_bytes, step_factor))

@@ -6,6 +6,7 @@
 
 #include <multinode/base/options.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,17 +21,15 @@ struct Options {
   int cycles = 1;  // 0: until the program is killed
   std::vector<multinode::DataType> types{multinode::DataType::float32};
   std::vector<Redop> redops{Redop::sum};
-  bool all_redops = false;  // -o all: those that the backend supports
-  int root = 0;             // -1: all
+  bool all_redops = false;      // -o all: those that the backend supports
+  std::optional<int> root = 0;  // nullopt: all
   Average average = Average::mean;
   bool timestamps = false, per_iteration = false;
   Usage usage;
 
   bool sweep = false;
-  bool self_check = false;              // only where the collective has a bare loop
-  int corrupt = -1;                     // the rank that corrupts an element; -1: none
+  std::optional<int> corrupt;           // the rank that corrupts an element
   std::vector<LeastBusbw> least_busbw;  // in order of from_size
-  std::string csv;
   multinode::CommonOptions common;
 
   // Sizes of -b, -e, -i, -f in order. At least one.

@@ -62,7 +62,7 @@ class Ranks {
   int local() const { return local_; }                  // ranks of this process
   virtual std::string device(int local) const = 0;      // "cpu", "gpu 0, NVIDIA H200"
 
-  Place place(int local, int root) const { return {first() + local, size(), root}; }
+  RankAndRoot place(int local, int root) const { return {first() + local, size(), root}; }
 
   // Why this backend cannot run `collective` with `redop`; "" if it can. The same on all processes.
   virtual std::string refusal(const Collective& collective, Redop redop) const = 0;
@@ -95,9 +95,6 @@ class Ranks {
   // rank. Each sample is timed as a whole.
   virtual Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) = 0;
 
-  // The same with the collective's bare loop, without timing in between: seconds per call of one rank. Collective.
-  virtual double measure_bare_loop(const Collective& collective, const Operation& operation, int calls);
-
  protected:
   Ranks(multinode::World& world, int local) : world_(world), local_(local) {}
   multinode::World& world() const { return world_; }
@@ -118,7 +115,7 @@ class Ranks {
   LibraryCall call_of(const Collective& collective, const Operation& operation, int local, std::byte* in,
                       std::byte* both) const {
     LibraryCall call;
-    static_cast<Place&>(call) = place(local, operation.root);
+    static_cast<RankAndRoot&>(call) = place(local, operation.root);
     call.in_place = operation.in_place;
     const auto block = static_cast<std::ptrdiff_t>(operation.block_bytes());
     call.in = operation.in_place ? both + block * collective.first_in(call.rank) : in;
@@ -140,9 +137,5 @@ std::unique_ptr<Ranks> make_ranks(multinode::World& world, multinode::Backend ba
 std::unique_ptr<Ranks> make_mpi_ranks(multinode::World& world, const Usage& usage);
 std::unique_ptr<Ranks> make_gloo_ranks(multinode::World& world, const Usage& usage);
 std::unique_ptr<Ranks> make_nccl_ranks(multinode::World& world, const Usage& usage);
-
-// Host memory that this process may still allocate: what the kernel and the control group have left, divided by the
-// number of processes on this node.
-std::size_t available_host_memory(const multinode::World& world);
 
 }  // namespace perf

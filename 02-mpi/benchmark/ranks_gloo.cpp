@@ -40,8 +40,8 @@ class GlooRank : public gloo::Context {
       if (peer == rank) continue;
       const std::vector<char> all = multinode::unpacked_addresses(addresses[static_cast<std::size_t>(peer)]);
       const auto length = static_cast<std::ptrdiff_t>(all.size()) / (size - 1);
-      const auto mine = all.begin() + (rank < peer ? rank : rank - 1) * length;
-      getPair(peer)->connect({mine, mine + length});
+      const auto address = all.begin() + (rank < peer ? rank : rank - 1) * length;
+      getPair(peer)->connect({address, address + length});
     }
   }
 };
@@ -54,13 +54,13 @@ class GlooRanks : public HostRanks {
     const std::chrono::milliseconds timeout = world.timeout() + std::chrono::seconds(15);
     const gloo::transport::tcp::attr attributes(multinode::gloo_address(world).c_str());
     const std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
-    std::string own;
+    std::string addresses_here;
     for (int local = 0; local < this->local(); ++local) {
       ranks_.push_back(std::make_shared<GlooRank>(first() + local, size(), device, timeout));
-      own += ranks_.back()->addresses();
+      addresses_here += ranks_.back()->addresses();
     }
     std::vector<std::string> addresses;
-    for (const std::string& of_process : world.gather("addresses of gloo's ranks", own))
+    for (const std::string& of_process : world.gather("addresses of gloo's ranks", addresses_here))
       for (std::size_t local = 0, each = of_process.size() / ranks_.size(); local < ranks_.size(); ++local)
         addresses.push_back(of_process.substr(local * each, each));
     each_thread(this->local(), [&](int local) {

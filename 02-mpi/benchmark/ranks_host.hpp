@@ -8,6 +8,10 @@
 
 namespace perf {
 
+// Host memory that this process may still allocate: what the kernel and the control group have left, divided by the
+// number of processes on this node.
+std::size_t available_host_memory(const multinode::World& world);
+
 class HostRanks : public Ranks {
  public:
   std::string device(int) const override { return "cpu"; }

@@ -35,12 +35,8 @@ class MpiRanks : public HostRanks {
   std::string refusal(const Collective& collective, Redop redop) const override {
     if (redop == Redop::avg) return "MPI has no average: use -o sum";
     if (redop == Redop::mulsum) return "MPI has no sum with factors: use -o sum";
-    const MpiForms forms = collective.mpi_forms;
-    if (calls_ == MpiCalls::nonblocking && forms == MpiForms::blocking)
+    if (calls_ == MpiCalls::nonblocking && collective.mpi_forms == MpiForms::blocking)
       return "--mpi-calls: this collective has no non-blocking form";
-    if (calls_ == MpiCalls::persistent &&
-        (forms == MpiForms::blocking || (forms == MpiForms::all && std::is_null_pointer_v<decltype(allreduce_init)>)))
-      return "--mpi-calls: this MPI has no persistent form of this collective";
     return "";
   }
 
@@ -50,26 +46,11 @@ class MpiRanks : public HostRanks {
     std::array<MPI_Request, 2> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
     call.form = calls_;
     call.requests = requests.data();
-    const bool persistent = calls_ == MpiCalls::persistent;
-    if (persistent) collective.mpi(call);  // only prepares the requests
     time(collective, seconds[0], calls, 0, [&] {
-      if (persistent)
-        check(MPI_Startall(requests[1] == MPI_REQUEST_NULL ? 1 : 2, requests.data()));
-      else
-        collective.mpi(call);
+      collective.mpi(call);
       if (calls_ != MpiCalls::blocking) check(MPI_Waitall(2, requests.data(), MPI_STATUSES_IGNORE));
     });
-    for (MPI_Request& request : requests)
-      if (request != MPI_REQUEST_NULL) check(MPI_Request_free(&request));
     return seconds;
-  }
-
-  double measure_bare_loop(const Collective& collective, const Operation& operation, int calls) override {
-    const MpiCall call = call_after_barrier(collective, operation);
-    const auto inside = world().watchdog().enter(collective.name);
-    const auto start = std::chrono::steady_clock::now();
-    collective.mpi_bare_loop(call, calls);
-    return multinode::seconds_since(start) / calls;
   }
 
  private:

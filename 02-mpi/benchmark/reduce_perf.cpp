@@ -8,7 +8,7 @@
 
 namespace reduce_perf {
 
-using perf::Place, perf::Source;
+using perf::RankAndRoot, perf::Source;
 
 // The root must receive the sum of the others, at least S bytes, and every other rank must send its part: S bytes over
 // the busiest link, whatever the algorithm. So time >= S / bandwidth of a link.
@@ -16,14 +16,14 @@ const perf::Collective reduce = {
     .name = "reduce",
     .reduces = true,
     .rooted = true,
-    .result = [](const Place& place,
+    .result = [](const RankAndRoot& place,
                  int) { return Source(place.rank == place.root ? Source::all : Source::nothing, 0); },
     .bus_factor = [](int) { return 1.0; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Reduce, MPI_Ireduce, perf::reduce_init>(c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in,
-                                                             c.out, c.count, c.type, c.op, c.root, c.comm);
+          c.make<MPI_Reduce, MPI_Ireduce>(c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in, c.out, c.count, c.type,
+                                          c.op, c.root, c.comm);
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

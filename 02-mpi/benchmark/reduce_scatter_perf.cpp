@@ -8,7 +8,7 @@
 
 namespace reduce_scatter_perf {
 
-using perf::Blocks, perf::Place, perf::Source;
+using perf::Blocks, perf::RankAndRoot, perf::Source;
 
 // A rank has n blocks, S bytes, and keeps the sum of one. Its parts of the other n - 1 blocks must leave, as they are
 // or in a partial sum: (n - 1) / n S bytes over its link. So time >= (n - 1) / n S / bandwidth of a link.
@@ -16,13 +16,12 @@ const perf::Collective reduce_scatter = {
     .name = "reduce_scatter",
     .reduces = true,
     .in = Blocks::per_rank,
-    .result = [](const Place& place, int) { return Source(Source::all, place.rank); },
+    .result = [](const RankAndRoot& place, int) { return Source(Source::all, place.rank); },
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Reduce_scatter_block, MPI_Ireduce_scatter_block, perf::reduce_scatter_block_init>(
-              c.in, c.out, c.count, c.type, c.op, c.comm);
+          c.make<MPI_Reduce_scatter_block, MPI_Ireduce_scatter_block>(c.in, c.out, c.count, c.type, c.op, c.comm);
         },
     .mpi_in_place = false,  // in place, MPI leaves the result in block 0, not in the rank's own block
 #endif

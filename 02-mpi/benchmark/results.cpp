@@ -107,13 +107,6 @@ std::vector<std::pair<const char*, nlohmann::json>> fields_of(const Result& resu
           {"rank_times_us", rank_times}};
 }
 
-std::string csv_cell(const nlohmann::json& value) {
-  if (value.is_null()) return "";
-  if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) return value.dump();
-  return multinode::join(value, " ", [](const nlohmann::json& element) { return element.dump(); });
-}
-
 }  // namespace
 
 std::string four_digits(double value) {
@@ -133,20 +126,6 @@ nlohmann::json to_json(const Result& result) {
   nlohmann::json object;
   for (auto& [name, value] : fields_of(result)) object[name] = std::move(value);
   return object;
-}
-
-Csv::Csv(const std::string& path) : path_(path) {
-  if (path_.empty()) return;
-  file_.open(path_, std::ios::trunc);
-  if (!file_) throw multinode::UsageError("--csv: cannot write " + path_ + ": " + std::strerror(errno));
-  file_ << multinode::join(fields_of({}), ",", [](const auto& field) { return std::string(field.first); }) << '\n';
-}
-
-void Csv::write(const Result& result) {
-  if (path_.empty()) return;
-  file_ << multinode::join(fields_of(result), ",", [](const auto& field) { return csv_cell(field.second); })
-        << std::endl;
-  if (!file_) throw std::runtime_error("cannot write " + path_ + ": " + std::strerror(errno));
 }
 
 std::vector<std::string> too_slow(std::span<const Result> results, std::span<const LeastBusbw> bands) {

@@ -1,12 +1,11 @@
-// results.hpp: the result of one tuple of independent variables, and how it is shown: as nccl-tests' table, as JSON
-// lines, as CSV. All show the same numbers.
+// results.hpp: the result of one tuple of independent variables, and how it is shown: as nccl-tests' table and as
+// JSON lines, with the same numbers.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <ostream>
 #include <span>
@@ -45,18 +44,6 @@ struct Result {
 // GB/s (1e9 bytes), spread percent, all with all their digits. null: bandwidths, wrong and spread (of one rank) where
 // they do not exist.
 nlohmann::json to_json(const Result& result);
-
-// One row per result, with the names and numbers of the JSON. An empty path writes nothing. Throws UsageError for a
-// file that cannot be written, on opening; and std::runtime_error for a row that could not be (a full disk).
-class Csv {
- public:
-  explicit Csv(const std::string& path);
-  void write(const Result& result);
-
- private:
-  std::string path_;
-  std::ofstream file_;
-};
 
 // Four significant digits, but at most four decimals, and all of a whole number: 0.0012, 1.235, 123.5, 12346.
 std::string four_digits(double value);

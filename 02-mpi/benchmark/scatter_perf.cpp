@@ -8,7 +8,7 @@
 
 namespace scatter_perf {
 
-using perf::Blocks, perf::Place, perf::Source;
+using perf::Blocks, perf::RankAndRoot, perf::Source;
 
 // Of the root's n blocks, S bytes, it keeps one. The others leave over its link: (n - 1) / n S bytes, whatever the
 // algorithm. So time >= (n - 1) / n S / bandwidth of a link.
@@ -16,14 +16,14 @@ const perf::Collective scatter = {
     .name = "scatter",
     .rooted = true,
     .in = Blocks::per_rank,
-    .result = [](const Place& place, int) { return Source(place.root, place.rank); },
+    .result = [](const RankAndRoot& place, int) { return Source(place.root, place.rank); },
     .bus_factor = [](int n) { return 1.0 * (n - 1) / n; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Scatter, MPI_Iscatter, perf::scatter_init>(c.in, c.count, c.type,
-                                                                c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.out,
-                                                                c.count, c.type, c.root, c.comm);
+          c.make<MPI_Scatter, MPI_Iscatter>(c.in, c.count, c.type,
+                                            c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.out, c.count, c.type,
+                                            c.root, c.comm);
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

@@ -10,16 +10,16 @@
 
 namespace sendrecv_perf {
 
-using perf::Place, perf::Source;
+using perf::RankAndRoot, perf::Source;
 
-static int next(const Place& place) { return (place.rank + 1) % place.size; }
-static int previous(const Place& place) { return (place.rank + place.size - 1) % place.size; }
+static int next(const RankAndRoot& place) { return (place.rank + 1) % place.size; }
+static int previous(const RankAndRoot& place) { return (place.rank + place.size - 1) % place.size; }
 
 // S bytes leave each rank over its link, and S bytes come in, the other way, at the same time. So
 // time >= S / bandwidth of a link.
 const perf::Collective sendrecv = {
     .name = "sendrecv",
-    .result = [](const Place& place, int) { return Source(previous(place), 0); },
+    .result = [](const RankAndRoot& place, int) { return Source(previous(place), 0); },
     .bus_factor = [](int) { return 1.0; },
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
@@ -27,9 +27,6 @@ const perf::Collective sendrecv = {
           if (c.form == perf::MpiCalls::nonblocking) {
             multinode::check(MPI_Irecv(c.out, c.count, c.type, previous(c), 0, c.comm, &c.requests[0]));
             multinode::check(MPI_Isend(c.in, c.count, c.type, next(c), 0, c.comm, &c.requests[1]));
-          } else if (c.form == perf::MpiCalls::persistent) {
-            multinode::check(MPI_Recv_init(c.out, c.count, c.type, previous(c), 0, c.comm, &c.requests[0]));
-            multinode::check(MPI_Send_init(c.in, c.count, c.type, next(c), 0, c.comm, &c.requests[1]));
           } else if (c.in_place) {
             multinode::check(
                 MPI_Sendrecv_replace(c.out, c.count, c.type, next(c), 0, previous(c), 0, c.comm, MPI_STATUS_IGNORE));

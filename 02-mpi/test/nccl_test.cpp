@@ -162,7 +162,7 @@ TEST(Nccl, RefusesWhatItCannotDo) {
   expect_refused({"-G", "1", "-y", "1"}, 2, "-G: CUDA cannot capture the default stream: leave out -y");
   expect_refused({"-G", "1", "-z", "1"}, 2, "-G: nothing can be waited for inside a CUDA graph: leave out -z");
   expect_refused({"-G", "1", "-g", "2"}, 2, "-G: launching a graph may block");
-  expect_refused({"--mpi-calls", "persistent"}, 2, "--mpi-calls needs --backend mpi: this is nccl");
+  expect_refused({"--mpi-calls", "nonblocking"}, 2, "--mpi-calls needs --backend mpi: this is nccl");
 }
 
 }  // namespace nccl_test

@@ -21,7 +21,7 @@ using multinode::DataType;
 
 const Collective sum = {.name = "all_reduce",
                         .reduces = true,
-                        .result = [](const Place&, int) { return Source(Source::all, 0); },
+                        .result = [](const RankAndRoot&, int) { return Source(Source::all, 0); },
                         .bus_factor = [](int) { return 1.0; }};
 
 void parse(Options& options, const std::vector<std::string>& words) {
@@ -60,8 +60,8 @@ TEST(Options, HaveTheDefaultsOfNcclTests) {
     EXPECT_EQ(o.root, 0);
     EXPECT_EQ(o.average, Average::mean);
     EXPECT_FALSE(o.timestamps || o.per_iteration || o.sweep);
-    EXPECT_EQ(o.corrupt, -1);
-    EXPECT_TRUE(o.least_busbw.empty() && o.csv.empty() && o.common.json.empty());
+    EXPECT_FALSE(o.corrupt);
+    EXPECT_TRUE(o.least_busbw.empty() && o.common.json.empty());
     EXPECT_EQ(o.common.timeout, std::chrono::seconds(60));
     EXPECT_EQ(o.usage.threads, 1);
     EXPECT_EQ(o.usage.ranks_per_thread, 1);
@@ -97,8 +97,8 @@ TEST(Options, MeanTheSameInEverySpelling) {
       {"-o", "--op", "mulsum", [](const Options& o) { return o.redops == std::vector{Redop::mulsum}; }},
       {"-d", "--datatype", "half", [](const Options& o) { return o.types == std::vector{DataType::float16}; }},
       {"-r", "--root", "2", [](const Options& o) { return o.root == 2; }},
-      {"-r", "--root", "all", [](const Options& o) { return o.root == -1; }},
-      {"-r", "--root", "-1", [](const Options& o) { return o.root == -1; }},
+      {"-r", "--root", "all", [](const Options& o) { return !o.root; }},
+      {"-r", "--root", "-1", [](const Options& o) { return !o.root; }},
       {"-z", "--blocking", "1", [](const Options& o) { return o.usage.blocking; }},
       {"-y", "--stream_null", "1", [](const Options& o) { return o.usage.default_stream; }},
       {"-T", "--timeout", "2.5", [](const Options& o) { return o.common.timeout == std::chrono::milliseconds(2500); }},
@@ -115,11 +115,9 @@ TEST(Options, MeanTheSameInEverySpelling) {
       {"-u", "--unalign", "3", [](const Options& o) { return o.usage.offset == 3; }},
       {"-I", "--per_iter_timing", "1", [](const Options& o) { return o.per_iteration; }},
       {"", "--corrupt", "1", [](const Options& o) { return o.corrupt == 1; }},
-      {"", "--csv", "a.csv", [](const Options& o) { return o.csv == "a.csv"; }},
       {"", "--json", "a.json", [](const Options& o) { return o.common.json == "a.json"; }},
       {"", "--backend", "gloo", [](const Options& o) { return o.common.backend == "gloo"; }},
       {"", "--mpi-calls", "nonblocking", [](const Options& o) { return o.usage.mpi_calls == MpiCalls::nonblocking; }},
-      {"", "--mpi-calls", "persistent", [](const Options& o) { return o.usage.mpi_calls == MpiCalls::persistent; }},
       {"", "--memory", "device", [](const Options& o) { return o.usage.device_memory; }},
   };
   for (const Spelling& s : all) {
@@ -234,9 +232,9 @@ TEST(Refusal, NamesTheOptionAndWhatIsAllowed) {
   expect_refused({"-D", "1"},
                  "-D (--device_implementation) must be 0: the others are kernels of nccl-tests, which "
                  "these programs do not have");
-  expect_refused({"--mpi-calls", "fast"}, "--mpi-calls must be one of blocking, nonblocking, persistent, not 'fast'");
+  expect_refused({"--mpi-calls", "fast"}, "--mpi-calls must be blocking or nonblocking, not 'fast'");
   expect_refused({"--memory", "1"}, "--memory must be host or device, not '1'");
-  expect_refused({"--csv", ""}, "--csv must be the name of a file");
+  expect_refused({"--output_file", ""}, "-J (--output_file) must be the name of a file");
 }
 
 TEST(Refusal, OfWhatDoesNotGoTogether) {
@@ -271,9 +269,9 @@ TEST(Refusal, OfWhatIsNoOption) {
 TEST(Property, AnyCommandLineIsTakenOrRefused) {
   std::istringstream list(
       "-b -e -i -f -n -w -m -N -p -c -o -d -r -z -y -T -G -C -S -J -a -R -D -M -u -I -t -g -h --help "
-      "--sweep --csv --json --seed --op 8 64 64M 4G 1 0 -1 2.5 all sum half nan - -- --- = --= -= 1e308 "
+      "--sweep --json --seed --op 8 64 64M 4G 1 0 -1 2.5 all sum half nan - -- --- = --= -= 1e308 "
       "10:64M 1:1,2:2 , : @x \xff -b8 -zy -f0.5 --iters --iter --iters= --mem --min-busbw --memory device "
-      "host --mpi-calls persistent --corrupt --timeout 18446744073709551615 99999999999999999999 "
+      "host --mpi-calls nonblocking --corrupt --timeout 18446744073709551615 99999999999999999999 "
       "17179869183G --minbytes=1 --maxbytes --stepfactor=1.000001");
   std::vector<std::string> words{std::istream_iterator<std::string>(list), {}};
   words.insert(words.end(), {"", "\n"});

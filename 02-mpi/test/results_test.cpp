@@ -1,7 +1,6 @@
 #include "benchmark/results.hpp"
 
 #include <testing/says.hpp>
-#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -174,7 +173,7 @@ TEST(ResultTable, FootCountsWhatIsWrongAndAveragesBusBandwidths) {
   EXPECT_EQ(foot({of_one_rank()})[1], "# Avg bus bandwidth    : n/a");
 }
 
-TEST(Results, JsonAndCsvNameUnitsAndValues) {
+TEST(Results, JsonNamesUnitsAndValues) {
   Result result = all_reduce(1000, 2e-6);
   result.rank_times = {1e-6, 3e-6};
   result.median = 1e-6;
@@ -194,24 +193,6 @@ TEST(Results, JsonAndCsvNameUnitsAndValues) {
   without.wrong.reset();
   without.late = {};
   for (const char* name : {"busbw_gb_per_s", "wrong", "spread_percent"}) EXPECT_TRUE(to_json(without)[name].is_null());
-
-  const multinode::testing::TemporaryFolder folder;
-  Csv csv(folder / "results.csv");
-  csv.write(result);
-  csv.write(without);
-  EXPECT_EQ(multinode::testing::text_of(folder / "results.csv"),
-            "collective,backend,ranks,size_bytes,count,type,redop,root,in_place,cycle,iterations,calls_per_sample,"
-            "time_us,algbw_gb_per_s,busbw_gb_per_s,wrong,median_us,p99_us,spread_percent,late_ranks,rank_times_us\n"
-            "all_reduce,mpi,4,1000,250,float,sum,-1,false,2,100,5,2.0,0.5,0.75,0,1.0,4.0,50.0,0 1,1.0 3.0\n"
-            "all_reduce,mpi,4,1000,250,float,sum,-1,false,2,100,5,2.0,0.5,,,1.0,4.0,,,1.0 3.0\n");
-}
-
-TEST(Csv, NamesTheFileThatCannotBeWritten) {
-  EXPECT_EQ(multinode::testing::error_text<multinode::UsageError>([] { Csv("/nowhere/x.csv"); }),
-            "--csv: cannot write /nowhere/x.csv: No such file or directory");
-  Csv full("/dev/full");
-  EXPECT_EQ(multinode::testing::error_text<std::runtime_error>([&] { full.write(all_reduce()); }),
-            "cannot write /dev/full: No space left on device");
 }
 
 // Every number of the table is that of the JSON, rounded at the table's last digit; and that digit is fine enough.

@@ -1,6 +1,6 @@
 """Validates what the programs write with --json against the JSON Schema in reference.md.
 
-usage: schema_test.py reference.md FOLDER-OF-THE-PROGRAMS [self_check|gloo]
+usage: schema_test.py reference.md FOLDER-OF-THE-PROGRAMS [gloo]
 Exit status: 0 right, 1 wrong, 77 no jsonschema 4 (Debian: python3-jsonschema).
 """
 import copy
@@ -33,7 +33,7 @@ independent = ["collective", "backend", "ranks", "size_bytes", "type", "redop", 
 
 
 def lines_of(ranks, program, *options):
-    """The objects that a program writes, whose exit status must be 0 (--self-check: it may be slow here)."""
+    """The objects that a program writes, whose exit status must be 0."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "json"
         command = [str(programs / program), *options, "--json", str(file)]
@@ -41,7 +41,7 @@ def lines_of(ranks, program, *options):
             command = [mpirun, "-n", str(ranks), *command]
         done = subprocess.run(command, env=environment, timeout=300, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)
-        assert done.returncode in ([0, 1] if "--self-check" in options else [0]), f"{command}: exit status {done.returncode}\n{done.stdout}"
+        assert done.returncode == 0, f"{command}: exit status {done.returncode}\n{done.stdout}"
         return [json.loads(line) for line in file.read_text().splitlines()]
 
 
@@ -57,16 +57,12 @@ if mpi:
     ]
 if mpi and "gloo" in sys.argv[3:]:
     runs.append((2, "all_gather_perf", "-b", "1000", "-e", "1000", "--backend", "gloo", "-g", "2"))
-if "self_check" in sys.argv[3:]:
-    runs = [(2, "all_reduce_perf", "--self-check")]
 wrong = validated = 0
 for run in runs:
     objects = lines_of(*run)
-    kinds = ["self_check" if "ratio" in one else "fingerprint" if "fingerprint" in one else "result"
-             for one in objects]
-    wanted = "self_check" if "--self-check" in run else "result"
-    assert kinds[0] == "fingerprint" and set(kinds[1:]) == {wanted}, f"{run}: {kinds}"
-    tuples = [tuple(one[name] for name in independent) for one in objects[1:] if wanted == "result"]
+    kinds = ["fingerprint" if "fingerprint" in one else "result" for one in objects]
+    assert kinds[0] == "fingerprint" and set(kinds[1:]) == {"result"}, f"{run}: {kinds}"
+    tuples = [tuple(one[name] for name in independent) for one in objects[1:]]
     assert len(set(tuples)) == len(tuples), f"{run}: two rows of one tuple"
     for one in objects:
         validated += 1
