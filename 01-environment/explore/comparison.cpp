@@ -138,16 +138,9 @@ std::vector<Item> parse_items(std::string_view list) {
 }
 
 std::vector<Group> groups(const Processes& processes, const Item& item) {
-  std::vector<Group> all;
-  for (std::size_t rank = 0; rank < processes.size(); ++rank) {
-    const std::string value = item.text(at(processes[rank], item.member), item.if_null);
-    auto group = std::find_if(all.begin(), all.end(), [&](const Group& g) { return g.value == value; });
-    if (group == all.end()) group = all.insert(all.end(), Group{value, {}});
-    group->ranks.push_back(static_cast<int>(rank));
-  }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Group& a, const Group& b) { return a.ranks.size() > b.ranks.size(); });
-  return all;
+  std::vector<std::optional<std::string>> values;
+  for (const json& process : processes) values.push_back(item.text(at(process, item.member), item.if_null));
+  return multinode::groups_of(values);
 }
 
 json differences(const Processes& processes) {
@@ -155,7 +148,7 @@ json differences(const Processes& processes) {
   for (const Item& item : items()) {
     json list = json::array();
     for (const Group& group : groups(processes, item))
-      list.push_back({{"value", group.value}, {"ranks", group.ranks}, {"hosts", hosts_of(processes, group.ranks)}});
+      list.push_back({{"value", group.value}, {"ranks", group.members}, {"hosts", hosts_of(processes, group.members)}});
     if (list.size() > 1) all.push_back({{"item", item.name}, {"groups", list}});
   }
   return all;
@@ -181,10 +174,10 @@ std::string describe(const Processes& processes, const Item& item) {
   const std::vector<Group> all = groups(processes, item);
   if (all.size() == 1) return fmt::format("{}: all have {}", item.name, all[0].value);
 
-  const bool majority = all[0].ranks.size() > all[1].ranks.size();
+  const bool majority = all[0].members.size() > all[1].members.size();
   const auto odd = std::span(all).subspan(majority ? 1 : 0);
   const auto shown = [&](const Group& group) {
-    const std::string some = who(processes, group.ranks);
+    const std::string some = who(processes, group.members);
     return some + (some.starts_with("node ") || some.starts_with("rank ") ? " has " : " have ") + group.value;
   };
   std::string text = fmt::format("{}: {}", item.name, multinode::join(first_of(odd), ", ", shown));

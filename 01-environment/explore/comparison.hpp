@@ -2,6 +2,8 @@
 // in order of rank (reference.md lists the members).
 #pragma once
 
+#include <multinode/node/groups.hpp>
+
 #include <nlohmann/json_fwd.hpp>
 
 #include <iosfwd>
@@ -34,10 +36,7 @@ std::vector<Item> parse_items(std::string_view list);
 // The ranks of each node.
 std::map<int, std::vector<int>> ranks_of_nodes(const Processes& processes);
 
-struct Group {
-  std::string value;
-  std::vector<int> ranks;
-};
+using multinode::Group;  // its members are ranks
 
 // Groups of ranks with the same value, the largest group first. One group: all are equal.
 std::vector<Group> groups(const Processes& processes, const Item& item);

@@ -105,11 +105,11 @@ bool judge(const Processes& processes, const Options& options, multinode::JsonLi
 int explore_world(World& world, const Options& options) {
   // World's meeting was a barrier.
   const std::chrono::nanoseconds met = std::chrono::system_clock::now().time_since_epoch();
-  json mine = what_this_process_sees(world, options.required);
-  mine["first_barrier_ms"] = options.since == 0 ? json() : json(double(met.count() - options.since) / 1e6);
+  json process = what_this_process_sees(world, options.required);
+  process["first_barrier_ms"] = options.since == 0 ? json() : json(double(met.count() - options.since) / 1e6);
 
   Processes processes;
-  for (const std::string& text : world.gather_on_rank_0("what the processes see", mine.dump()))
+  for (const std::string& text : world.gather_on_rank_0("what the processes see", process.dump()))
     processes.push_back(json::parse(text));
   if (world.rank() != 0) return multinode::exit_right;  // all ranks exit with the worst status
 

@@ -76,10 +76,10 @@ nlohmann::json read_cpu(const std::vector<int>& cpus, [[maybe_unused]] const std
     throw std::invalid_argument("not a topology: " + synthetic);
   if (hwloc_topology_load(made) < 0) return cpu;
 
-  const std::unique_ptr<hwloc_bitmap_s, Destroy> mine(hwloc_bitmap_alloc());
-  for (const int number : cpus) hwloc_bitmap_set(mine.get(), static_cast<unsigned>(number));
-  cpu["cores"] = touched(made, HWLOC_OBJ_CORE, mine.get()).size();
-  cpu["numa_nodes"] = ranges(touched(made, HWLOC_OBJ_NUMANODE, mine.get()));
+  const std::unique_ptr<hwloc_bitmap_s, Destroy> set(hwloc_bitmap_alloc());
+  for (const int number : cpus) hwloc_bitmap_set(set.get(), static_cast<unsigned>(number));
+  cpu["cores"] = touched(made, HWLOC_OBJ_CORE, set.get()).size();
+  cpu["numa_nodes"] = ranges(touched(made, HWLOC_OBJ_NUMANODE, set.get()));
   hwloc_obj* const package = hwloc_get_obj_by_type(made, HWLOC_OBJ_PACKAGE, 0);
   const char* const model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : nullptr;
   cpu["machine"] = {{"model", model ? nlohmann::json(model) : nlohmann::json()},

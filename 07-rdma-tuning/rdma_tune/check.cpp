@@ -105,7 +105,7 @@ class Checks {
         used_.push_back({port.device->name, port.device->pci});
   }
 
-  std::vector<Finding> all() {
+  std::vector<CheckResult> all() {
     if (system_.devices.empty()) {
       other_namespace();
       return std::move(findings_);
@@ -128,7 +128,7 @@ class Checks {
   }
 
   // NCCL's other settings. `fix` holds the reason in place of a command.
-  std::vector<Finding> advice() {
+  std::vector<CheckResult> advice() {
     if (used_.empty()) return {};
     const int farthest = rails();
     if (!system_.gpus.empty()) gpu_direct();
@@ -164,18 +164,12 @@ class Checks {
            roce ? "the default is 0 on RoCE. Set 1 only if the switches route adaptively and the cards accept packets "
                   "in any order"
                 : "the default is 1 on InfiniBand");
-    if (!roce)
-      advise("NCCL_IB_SL", variable("NCCL_IB_SL"),
-             "the default is 0. The subnet manager may route one service level adaptively, but sysfs does not show "
-             "which one: ask the administrator");
-    else
-      traffic_class();
     plugin();
     return std::move(findings_);
   }
 
  private:
-  void add(Finding finding) { findings_.push_back(std::move(finding)); }
+  void add(CheckResult finding) { findings_.push_back(std::move(finding)); }
 
   static std::string name_of(const Device& device, const Port& port) {
     return device.name + ":" + std::to_string(port.number);
@@ -431,13 +425,13 @@ class Checks {
 
   // GPUs and the devices next to them. Returns the largest distance of a GPU to its nearest device.
   int rails() {
-    std::vector<Place> gpus;
+    std::vector<Candidate> gpus;
     for (const Gpu& gpu : system_.gpus) gpus.push_back({"GPU " + gpu.pci, gpu.pci});
     if (gpus.empty() || used_.empty()) return 0;
     std::vector<std::string> pairs, odd;
-    const auto look = [&](const std::vector<Place>& from, const std::vector<Place>& to, const char* what) {
+    const auto look = [&](const std::vector<Candidate>& from, const std::vector<Candidate>& to, const char* what) {
       std::vector<int> distances;
-      for (const Place& place : from) distances.push_back(nearest(system_, place.pci, to).distance);
+      for (const Candidate& place : from) distances.push_back(nearest(system_, place.pci, to).distance);
       std::vector<int> sorted = distances;
       std::ranges::sort(sorted);
       const int usual = sorted[(sorted.size() - 1) / 2];
@@ -447,7 +441,7 @@ class Checks {
                         ", unlike the others: its traffic takes a longer path");
       return sorted.back();
     };
-    for (const Place& gpu : gpus) {
+    for (const Candidate& gpu : gpus) {
       const Nearest near = nearest(system_, gpu.pci, used_);
       constexpr const char* how[] = {"", " (NUMA node)", " (another NUMA node)", "unknown"};
       pairs.push_back(gpu.name + " - " + join(near.names, "/") + how[near.distance]);
@@ -457,18 +451,6 @@ class Checks {
     add({odd.empty() ? Severity::fine : Severity::warning, "rails", join(pairs), "each GPU next to a device of its own",
          odd.empty() ? "NCCL sends through the nearest device; rail k is device k of every node" : join(odd, "\n")});
     return farthest;
-  }
-
-  void traffic_class() {
-    const std::string device = used_.front().name, set = printable(variable("NCCL_IB_TC"));
-    if (!set.empty()) return add({Severity::fine, "NCCL_IB_TC", set + "; the switches' class is not seen"});
-    if (const auto forced = read_text(places_.sysfs / "class/infiniband" / device / "tc/1/traffic_class"))
-      return add({Severity::fine, "NCCL_IB_TC", "not set; " + device + " has " + printable(*forced)});
-    const auto by_cm = read_number<int>(places_.sysfs / "kernel/config/rdma_cm" / device / "ports/1/default_roce_tos");
-    add({Severity::note, "NCCL_IB_TC",
-         "not set: NCCL sends with 0" + (by_cm ? "; rdma_cm with " + std::to_string(*by_cm) : std::string()),
-         "the switches' lossless class",
-         "106 (DSCP 26), if that is the switches'; PFC and ECN: mlnx_qos -i INTERFACE"});
   }
 
   // The library that NCCL loads in place of its own network code, where dlopen would find it.
@@ -505,14 +487,14 @@ class Checks {
   const System& system_;
   const Places& places_;
   const Choice choice_;
-  std::vector<Place> used_;  // RDMA devices
-  std::vector<Finding> findings_;
+  std::vector<Candidate> used_;  // RDMA devices
+  std::vector<CheckResult> findings_;
 };
 
 }  // namespace
 
-std::vector<Finding> check(const System& system, const Places& places) { return Checks(system, places).all(); }
-std::vector<Finding> advice(const System& system, const Places& places) { return Checks(system, places).advice(); }
+std::vector<CheckResult> check(const System& system, const Places& places) { return Checks(system, places).all(); }
+std::vector<CheckResult> advice(const System& system, const Places& places) { return Checks(system, places).advice(); }
 
 int run_check(int argc, const char* const* argv) {
   const bool advises = std::string_view(argv[0]) == "advise";
@@ -530,11 +512,11 @@ int run_check(int argc, const char* const* argv) {
 
   const System system = read_system(sysfs);
   const Places places{sysfs, dev, proc, with_nccl_files(multinode::current_environment(), sysfs, NcclVersion{})};
-  const std::vector<Finding> findings = advises ? advice(system, places) : check(system, places);
+  const std::vector<CheckResult> findings = advises ? advice(system, places) : check(system, places);
 
   std::map<Severity, int> count;
   nlohmann::json list = nlohmann::json::array();
-  for (const Finding& finding : findings) {
+  for (const CheckResult& finding : findings) {
     ++count[finding.severity];
     std::cout << text_of(finding.severity) << ": " << finding.what << ": " << finding.seen;
     if (!finding.expected.empty() && finding.severity != Severity::fine)

@@ -15,7 +15,7 @@ namespace rdma {
 enum class Severity { fine, note, warning, bad, unknown };
 std::string text_of(Severity severity);  // "fine", "note", "warning", "BAD", "not seen"
 
-struct Finding {
+struct CheckResult {
   Severity severity = Severity::fine;
   std::string what;           // "memlock", "uverbs0", "mlx5_0:1 MTU"
   std::string seen;           // "65536 bytes"
@@ -30,10 +30,10 @@ struct Places {
 };
 
 // Empty: there is no RDMA device, nothing to check.
-std::vector<Finding> check(const System& system, const Places& places);
+std::vector<CheckResult> check(const System& system, const Places& places);
 
 // GPUs next to their devices, NCCL's settings, the network plugin. Empty: no RDMA device can be used.
-std::vector<Finding> advice(const System& system, const Places& places);
+std::vector<CheckResult> advice(const System& system, const Places& places);
 
 // rdma_tune check, or rdma_tune advise, by argv[0]: 1 if a finding is bad, else 0.
 int run_check(int argc, const char* const* argv);

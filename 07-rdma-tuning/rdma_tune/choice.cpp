@@ -1,7 +1,5 @@
 #include "choice.hpp"
 
-#include "simulate.hpp"
-
 #include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
 
@@ -17,13 +15,6 @@ namespace rdma {
 using multinode::UsageError;
 
 namespace {
-
-int common_bits(const std::array<std::uint8_t, 16>& a, const std::array<std::uint8_t, 16>& b) {
-  for (std::size_t i = 0; i < 16; ++i)
-    if (const auto difference = static_cast<std::uint8_t>(a[i] ^ b[i]))
-      return static_cast<int>(i) * 8 + std::countl_zero(difference);
-  return 128;
-}
 
 std::optional<std::array<std::uint8_t, 16>> parse_address(const std::string& text) {
   std::array<std::uint8_t, 16> address{};
@@ -154,49 +145,14 @@ bool has_gid(const Choice& choice) {
   return std::ranges::any_of(choice.ports, [](const PortChoice& port) { return port.chosen >= 0; });
 }
 
-// The interface for NCCL's bootstrap and sockets: that of the chosen GIDs if they share one, else preferably that of
-// the default route.
-const NetDevice* socket_interface(const System& system, const Choice& choice) {
-  const NetDevice* of_gids = nullptr;
-  bool several = false;
-  for (const PortChoice& port : choice.ports) {
-    if (!port.usable || port.chosen < 0) continue;
-    const auto gid = std::ranges::find(port.port->gids, port.chosen, &Gid::index);
-    const NetDevice* const net = system.find_net_device(gid->net_device);
-    several |= of_gids && net != of_gids;
-    of_gids = net;
-  }
-  if (of_gids && !several && of_gids->is_up) return of_gids;
-  const auto rank = [&](const NetDevice& net) {
-    return std::tuple(net.has_default_route, !net.is_infiniband, !net.is_virtual || net.is_bond, !net.vlan,
-                      !net.addresses.empty());
-  };
-  const NetDevice* best = nullptr;
-  for (const NetDevice& net : system.net_devices)
-    if (net.is_up && !net.is_loopback && !net.has_master && (!best || rank(net) > rank(*best))) best = &net;
-  return best;
-}
-
-// The smallest network that holds the networks of all chosen addresses, and so the other nodes' addresses. A network
-// has its interface's prefix; if that is unknown, /24 or /64.
-Subnet covering(const System& system, const std::vector<const PortChoice*>& ports) {
-  std::optional<Subnet> all;
-  for (const PortChoice* port : ports) {
-    const auto gid = std::ranges::find(port->port->gids, port->chosen, &Gid::index);
-    int bits = gid->is_ipv4() ? 96 + 24 : 64;
-    if (const NetDevice* const net = system.find_net_device(gid->net_device))
-      for (const std::string& address : net->addresses)
-        if (address.starts_with(gid->text() + "/")) bits = Subnet::parse(address).bits;
-    if (!all)
-      all = {gid->address, bits};
-    else
-      all->bits = std::min({all->bits, bits, common_bits(all->address, gid->address)});
-  }
-  all->clear_host_bits();
-  return *all;
-}
-
 }  // namespace
+
+int common_bits(const std::array<std::uint8_t, 16>& a, const std::array<std::uint8_t, 16>& b) {
+  for (std::size_t i = 0; i < 16; ++i)
+    if (const auto difference = static_cast<std::uint8_t>(a[i] ^ b[i]))
+      return static_cast<int>(i) * 8 + std::countl_zero(difference);
+  return 128;
+}
 
 Subnet Subnet::parse(const std::string& text) {
   const std::size_t slash = text.find('/');
@@ -246,97 +202,6 @@ Choice choose(const System& system, const Wanted& wanted) {
   if (wanted.devices.empty()) keep_one_link_layer(choice);
   warn(choice);
   return choice;
-}
-
-std::vector<Export> socket_exports(const System& system, const Choice& choice) {
-  std::vector<Export> all{{"NCCL_IB_DISABLE", "1", "no RDMA here: sockets"}};
-  const NetDevice* const net = socket_interface(system, choice);
-  if (net)
-    all.push_back({"NCCL_SOCKET_IFNAME", "=" + net->name, "this name exactly; for the bootstrap, and for sockets"});
-  all.push_back({"NCCL_SOCKET_NTHREADS", "4", "for sockets only, not for RDMA"});
-  all.push_back({"NCCL_NSOCKS_PERTHREAD", "8", "likewise; threads times sockets must not exceed 64"});
-  if (net) all.push_back({"UCX_NET_DEVICES", net->name, ""});
-  return all;
-}
-
-std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version, bool by_index) {
-  Choice used = choice;
-  std::string left_out;
-  if (version < NcclVersion{2, 21, 0}) {  // it takes one index for all: that of most ports
-    std::map<int, int> count;
-    for (const PortChoice& port : used.ports)
-      if (port.usable) ++count[port.chosen];
-    for (PortChoice& port : used.ports) {
-      if (!port.usable) continue;
-      port.usable =
-          port.chosen == std::ranges::max_element(count, {}, [](const auto& entry) { return entry.second; })->first;
-      if (!port.usable) left_out += " " + port.device->name;
-    }
-  }
-  std::vector<const PortChoice*> ports;
-  for (const PortChoice& port : used.ports)
-    if (port.usable) ports.push_back(&port);
-  if (ports.empty()) return socket_exports(system, choice);
-
-  const bool roce = ports.front()->chosen >= 0;
-  bool one_index = roce, soft = false;
-  std::string names;
-  for (const PortChoice* port : ports) {
-    names += (names.empty() ? "" : ",") + port->device->name + ":" + std::to_string(port->port->number);
-    one_index &= port->chosen == ports.front()->chosen;
-    soft |= roce && port->device->pci.empty();
-  }
-  const std::string index = roce ? std::to_string(ports.front()->chosen) : "";
-
-  std::vector<Export> all;
-  multinode::Environment set;
-  const auto add = [&](const std::string& name, const std::string& value, const std::string& remark = "") {
-    all.push_back({name, value, remark});
-    set[name] = value;
-  };
-  const auto is_right = [&] { return compare_with_nccl(system, used, version, set).same; };
-  const NcclNode by_itself = nccl_node(system, version, {});
-  // NCCL may use a port whose state or link layer sysfs does not show.
-  const auto differs = [&](const PortChoice& port) {
-    const bool known = !port.port->state.empty() && port.port->link_layer != LinkLayer::unknown;
-    return !known || port.usable != (by_itself.find(port.port) != nullptr);
-  };
-  if (std::ranges::any_of(used.ports, differs))
-    add("NCCL_IB_HCA", "=" + names,
-        left_out.empty() ? "these names exactly, each with its port"
-                         : "without" + left_out + ": NCCL before 2.21 takes one index for all");
-  const bool has_rule = version >= NcclVersion{2, 21, 0};
-  bool wants_index = roce && one_index && (by_index || !has_rule) && (by_index || !is_right());
-  if (roce && !wants_index && has_rule && (choice.wanted.subnet || !is_right())) {
-    const std::vector<Export> before = all;
-    add("NCCL_IB_ADDR_FAMILY", choice.wanted.family == Family::ipv4 ? "AF_INET" : "AF_INET6",
-        "NCCL finds the GID of each port by these");
-    add("NCCL_IB_ROCE_VERSION_NUM", "2");
-    if (choice.wanted.subnet || !is_right())
-      add("NCCL_IB_ADDR_RANGE", (choice.wanted.subnet ? *choice.wanted.subnet : covering(system, ports)).text(),
-          "NCCL would take other GIDs without it");
-    if (!is_right() && one_index) {
-      all = before;
-      wants_index = true;
-    } else if (!is_right()) {
-      std::string wrong;
-      for (const auto& row : compare_with_nccl(system, used, version, set).rows)
-        if (!row.same) wrong += " " + row.port->device->name;
-      all.back().remark = "and still NCCL takes another GID on" + wrong + ": leave it out with --device";
-    }
-  }
-  if (wants_index) add("NCCL_IB_GID_INDEX", index, "the same on all of these ports");
-  add("UCX_NET_DEVICES", names, "no TCP in this list: UCX fails instead of using TCP");
-  if (one_index) add("UCX_IB_GID_INDEX", index);
-  if (soft) add("UCX_UD_VERBS_ETH_DGID_CHECK", "n", "soft RoCE needs it");
-  return all;
-}
-
-std::string perftest_arguments(const Choice& choice) {
-  const auto port = std::ranges::find_if(choice.ports, &PortChoice::usable);
-  if (port == choice.ports.end()) return "";
-  return "-d " + port->device->name + " -i " + std::to_string(port->port->number) +
-         (port->chosen >= 0 ? " -x " + std::to_string(port->chosen) : "");
 }
 
 }  // namespace rdma

@@ -1,7 +1,6 @@
-// choice.hpp: which GID of which port is right for RDMA, and why not the others; what to export for it.
+// choice.hpp: which GID of which port is right for RDMA, and why not the others.
 #pragma once
 
-#include "nccl_gid.hpp"
 #include "system.hpp"
 
 #include <array>
@@ -13,6 +12,9 @@
 namespace rdma {
 
 enum class Family { automatic, ipv4, ipv6 };  // automatic: IPv4, or IPv6 where no port has an IPv4 address
+
+// How many leading bits of two addresses are the same.
+int common_bits(const std::array<std::uint8_t, 16>& a, const std::array<std::uint8_t, 16>& b);
 
 // A network, as "10.0.0.0/16" or "fd00::/8".
 struct Subnet {
@@ -55,21 +57,5 @@ struct Choice {
 };
 
 Choice choose(const System& system, const Wanted& wanted);
-
-// Environment variables for NCCL of `version` and for UCX, in the order of printing.
-// - Without RDMA: NCCL_IB_DISABLE=1, and the interface and threads of the sockets.
-// - With RDMA: nothing for NCCL where it uses the chosen ports and GIDs by itself. Else NCCL_IB_HCA if it would use
-//   other ports, and for GIDs a rule: address family, RoCE version, range. An index (`by_index`, NCCL before 2.21, or
-//   where the rule cannot express the choice) needs the same one on all ports. UCX has no rule: ports and an index.
-struct Export {
-  std::string name, value, remark;  // remark: "" if none
-};
-std::vector<Export> exports(const System& system, const Choice& choice, NcclVersion version, bool by_index = false);
-
-// The variables for sockets, also for a machine with RDMA.
-std::vector<Export> socket_exports(const System& system, const Choice& choice);
-
-// perftest's arguments for the first usable port: "-d mlx5_0 -i 1 -x 3".
-std::string perftest_arguments(const Choice& choice);
 
 }  // namespace rdma

@@ -5,6 +5,7 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
+#include <multinode/node/groups.hpp>
 #include <multinode/world/program.hpp>
 #include <multinode/world/report.hpp>
 
@@ -97,31 +98,30 @@ NodeFacts facts_of(const json& node) {
 }
 
 std::vector<Difference> differences(std::span<const NodeFacts> nodes) {
-  std::vector<std::string> order;
-  std::map<std::string, std::vector<Difference::Value>> all;
+  std::vector<std::string> names, order;
+  std::map<std::string, std::vector<std::optional<std::string>>> all;  // by fact and node
   std::map<std::string, int> seen;
   for (const NodeFacts& node : nodes) {
     const int number = ++seen[node.node];
-    const std::string name = node.node + (number > 1 ? " (" + std::to_string(number) + ")" : "");
+    names.push_back(node.node + (number > 1 ? " (" + std::to_string(number) + ")" : ""));
     for (const auto& [what, value] : node.facts) {
-      auto [entry, is_new] = all.try_emplace(what);
+      const auto [values, is_new] = all.try_emplace(what, nodes.size());
       if (is_new) order.push_back(what);
-      auto& values = entry->second;
-      auto found = std::ranges::find(values, value, &Difference::Value::value);
-      if (found == values.end()) found = values.insert(values.end(), {value, {}, false});
-      found->nodes.push_back(name);
+      values->second[names.size() - 1] = value;
     }
   }
   std::vector<Difference> found;
   for (const std::string& what : order) {
-    auto& values = all[what];
-    if (values.size() < 2) continue;
-    std::ranges::stable_sort(values, std::greater(), [](const auto& value) { return value.nodes.size(); });
+    const auto groups = multinode::groups_of(all[what]);
+    if (groups.size() < 2) continue;
     std::size_t telling = 0;
-    for (const auto& value : values) telling += value.nodes.size();
-    const bool majority = 2 * values.front().nodes.size() > telling;
-    for (auto& value : values) value.odd = majority && &value != &values.front();
-    found.push_back({what, std::move(values), majority});
+    for (const auto& group : groups) telling += group.members.size();
+    Difference& difference = found.emplace_back(Difference{what, {}, 2 * groups.front().members.size() > telling});
+    for (const auto& group : groups) {
+      auto& value = difference.values.emplace_back(
+          Difference::Value{group.value, {}, difference.majority && &group != &groups.front()});
+      for (const int node : group.members) value.nodes.push_back(names[static_cast<std::size_t>(node)]);
+    }
   }
   return found;
 }
@@ -223,8 +223,8 @@ int compare_ranks(int argc, const char* const* argv) {
   known.add(wanted_options(wanted));
   return multinode::run({"rdma_tune compare", known, common}, argc, argv, [&](multinode::World& world) -> int {
     const System system = read_system(sysfs);
-    const NodeFacts own = facts_of(rdma::to_json(system, choose(system, wanted)));
-    const std::string text = json{own.node, own.facts}.dump(-1, ' ', false, json::error_handler_t::replace);
+    const NodeFacts facts = facts_of(rdma::to_json(system, choose(system, wanted)));
+    const std::string text = json{facts.node, facts.facts}.dump(-1, ' ', false, json::error_handler_t::replace);
     std::vector<NodeFacts> nodes;
     const auto all = world.gather_on_rank_0("facts of the nodes", text);
     if (world.rank() != 0) return multinode::exit_right;  // all ranks exit with the worst status
@@ -239,7 +239,7 @@ int compare_ranks(int argc, const char* const* argv) {
       nodes.push_back({object.at(0), object.at(1)});
     }
     if (nodes.size() < 2)
-      throw UsageError("compare needs two nodes, and all ranks are on " + own.node +
+      throw UsageError("compare needs two nodes, and all ranks are on " + facts.node +
                        ": start one on each, as mpirun -npernode 1 does");
     return report(nodes, common.json);
   });

@@ -1,5 +1,6 @@
 #include "exec.hpp"
 
+#include "exports.hpp"
 #include "options.hpp"
 #include "simulate.hpp"
 

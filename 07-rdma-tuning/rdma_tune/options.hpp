@@ -2,6 +2,7 @@
 #pragma once
 
 #include "choice.hpp"
+#include "nccl_gid.hpp"
 
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>

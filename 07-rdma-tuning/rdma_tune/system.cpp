@@ -501,9 +501,9 @@ int distance(const System& system, const std::string& pci_a, const std::string& 
   return common == 1 ? 1 : 3;
 }
 
-Nearest nearest(const System& system, const std::string& pci, const std::vector<Place>& places) {
+Nearest nearest(const System& system, const std::string& pci, const std::vector<Candidate>& places) {
   Nearest result;
-  for (const Place& place : places) {
+  for (const Candidate& place : places) {
     const int d = distance(system, pci, place.pci);
     if (d > result.distance || d == 3) continue;
     if (d < result.distance) result = {{}, d};

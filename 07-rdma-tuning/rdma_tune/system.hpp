@@ -101,13 +101,13 @@ std::vector<std::string> pci_path(const System& system, const std::string& pci);
 int distance(const System& system, const std::string& pci_a, const std::string& pci_b);
 
 // The nearest of some places to a PCI address; none if no distance is known.
-struct Place {
+struct Candidate {
   std::string name, pci;
 };
 struct Nearest {
   std::vector<std::string> names;
   int distance = 3;
 };
-Nearest nearest(const System& system, const std::string& pci, const std::vector<Place>& places);
+Nearest nearest(const System& system, const std::string& pci, const std::vector<Candidate>& places);
 
 }  // namespace rdma

@@ -31,7 +31,7 @@ std::string name_of(GidType type) {
 }
 
 Nearest nearest_gpus(const System& system, const Device& device) {
-  std::vector<Place> gpus;
+  std::vector<Candidate> gpus;
   for (const Gpu& gpu : system.gpus) gpus.push_back({gpu.pci, gpu.pci});
   return nearest(system, device.pci, gpus);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "choice.hpp"
+#include "exports.hpp"
 
 #include <nlohmann/json_fwd.hpp>
 

@@ -1,6 +1,5 @@
 #include "verify.hpp"
 
-#include "choice.hpp"
 #include "options.hpp"
 
 #include <multinode/base/check.hpp>
@@ -22,9 +21,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <iostream>
-#include <span>
 #include <thread>
 #include <utility>
 
@@ -135,7 +132,7 @@ std::vector<Moved> moved_net(const Counters& idle, const Counters& before, const
 
 }  // namespace
 
-std::string text_of(Verdict verdict) {
+std::string text_of(Carrier verdict) {
   static constexpr const char* names[] = {"rdma", "tcp", "mixed", "no traffic", "cannot tell"};
   return names[static_cast<std::size_t>(verdict)];
 }
@@ -154,11 +151,11 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
     sent.push_back(net.sent);
     received.push_back(net.received);
   }
-  std::vector<std::string> carried, blind;
+  std::vector<std::string> carried, unknown;
   for (const Moved& port : result.rdma) {
     const PortCount* count = find_port(after, port.name);
     if (!port.problem.empty()) {
-      if (!count || count->active) blind.push_back(port.name + ": " + port.problem);
+      if (!count || count->active) unknown.push_back(port.name + ": " + port.problem);
       continue;
     }
     double bytes = port.sum();
@@ -192,7 +189,7 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
                           " and count there as well; up to " + bytes_text(shared) + " there are taken for them");
     } else if (port.sum() >= (packets ? least_rdma_packets : least_rdma_bytes) &&
                port.sum() <= port.idle_per_second * interval.busy_seconds / 2) {
-      blind.push_back(port.name + ": others' traffic hides the command's");
+      unknown.push_back(port.name + ": others' traffic hides the command's");
     } else if (bytes < port.sum() && port.sum() >= least_rdma_bytes) {
       reasons.push_back(port.name + "'s " + amount_text(port) + " are IPoIB of " + join(count->net_devices) +
                         ", which is TCP, not RDMA");
@@ -212,155 +209,72 @@ Assessment assess(const Counters& idle, const Counters& before, const Counters& 
   const std::string rdma_text = "RDMA: " + join(carried), net_text = "network interfaces: " + join(over_net);
   const double share = result.rdma_bytes / std::max(1.0, result.rdma_bytes + result.tcp_bytes);
   if (!carried.empty() && over_net.empty()) {
-    result.verdict = Verdict::rdma;
+    result.verdict = Carrier::rdma;
     reasons.insert(reasons.begin(), {rdma_text, "network interfaces: almost no traffic"});
   } else if (!carried.empty()) {
     reasons.insert(reasons.begin(), {rdma_text, net_text});
     const std::string percent = fmt::format("{:.1f} %", 100 * share);
     if (share <= 0.1) {
-      result.verdict = Verdict::tcp;
+      result.verdict = Carrier::tcp;
       reasons.push_back("RDMA carried " + percent + " at most");
     } else if (share >= 0.9) {
-      result.verdict = Verdict::rdma;
+      result.verdict = Carrier::rdma;
       reasons.push_back("the rest is no more than control traffic");
     } else if (result.tcp_bytes < control_bytes) {
-      result.verdict = Verdict::rdma;
+      result.verdict = Carrier::rdma;
       reasons.push_back("less than " + bytes_text(control_bytes) + " over TCP is a launcher's control traffic");
     } else {
-      result.verdict = Verdict::mixed;
+      result.verdict = Carrier::mixed;
       reasons.push_back("RDMA carried " + percent);
     }
-  } else if (!blind.empty()) {
-    result.verdict = Verdict::cannot_tell;
+  } else if (!unknown.empty()) {
+    result.verdict = Carrier::cannot_tell;
     if (!over_net.empty()) reasons.push_back(net_text);
   } else if (!over_net.empty()) {
-    result.verdict = Verdict::tcp;
+    result.verdict = Carrier::tcp;
     reasons.insert(reasons.begin(), {result.rdma.empty() ? "there is no RDMA device" : "RDMA: nothing", net_text});
   } else {
-    result.verdict = Verdict::no_traffic;
+    result.verdict = Carrier::no_traffic;
     reasons.push_back(result.rdma.empty()
                           ? "there is no RDMA device, and the network interfaces carried almost no traffic"
                           : "RDMA devices and network interfaces carried almost no traffic");
     reasons.push_back("ranks on one machine use shared memory, which no counter counts: run it on two");
   }
-  reasons.insert(reasons.end(), blind.begin(), blind.end());
+  reasons.insert(reasons.end(), unknown.begin(), unknown.end());
   return result;
-}
-
-std::vector<std::string> disagreements(const Assessment& assessment, const NcclLog& log, const std::set<int>& chosen) {
-  std::vector<std::string> lines;
-  if (!log.lines) return lines;
-  const int rdma = log.over_rdma(), tcp = log.over_tcp();
-  std::vector<std::string> moved;
-  for (const Moved& port : assessment.rdma)
-    if (port.sum() >= (port.unit == CounterUnit::packets ? least_rdma_packets : least_rdma_bytes))
-      moved.push_back(port.device);
-  const bool known = assessment.verdict != Verdict::cannot_tell;
-  const bool over_rdma = assessment.verdict == Verdict::rdma || assessment.verdict == Verdict::mixed;
-  const bool over_tcp = assessment.verdict == Verdict::tcp || assessment.verdict == Verdict::mixed;
-  if (rdma && known && !over_rdma)
-    lines.push_back("the log has " + std::to_string(rdma) + " connections over RDMA, the counters say " +
-                    text_of(assessment.verdict));
-  if (tcp && !rdma && known && !over_tcp)
-    lines.push_back("the log has " + std::to_string(tcp) +
-                    " connections over TCP and none over RDMA, the counters say " + text_of(assessment.verdict));
-  if (!log.connections.empty() && !rdma && !tcp && (over_rdma || over_tcp))
-    lines.push_back("the log has no connection over a network, the counters say " + text_of(assessment.verdict));
-  if (rdma && tcp) lines.push_back("the log has both RDMA and TCP: some ranks fell back, or two jobs share the log");
-  if (log.networks.size() > 1)
-    lines.push_back("the ranks do not agree on the network: " + join(log.networks) +
-                    "; NCCL hangs or fails where they differ");
-  for (const int index : log.gid_indices)
-    if (!chosen.empty() && !chosen.contains(index))
-      lines.push_back("the log has GID index " + std::to_string(index) + ", rdma_tune chooses " + join(chosen));
-  if (over_rdma && rdma && !log.hcas.empty()) {
-    const auto used = log.devices();
-    for (const std::string& device : moved)
-      if (!used.contains(device)) lines.push_back(device + " carried traffic, but the log's HCAs are " + join(used));
-    for (const std::string& device : used)
-      if (std::find(moved.begin(), moved.end(), device) == moved.end())
-        lines.push_back("the log's HCA " + device + " carried nothing here");
-  }
-  return lines;
 }
 
 namespace {
 
-void write_all(int fd, const char* data, std::size_t size) {
-  while (size) {
-    const ssize_t written = ::write(fd, data, size);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return;  // our reader is gone; the command's end and the verdict still count
-    data += written;
-    size -= static_cast<std::size_t>(written);
-  }
-}
-
-// Runs the command to its end and returns its status as a shell says it. With `streams`, its stdout and stderr are
-// passed on and given to them; without, they are the caller's.
-int run_command(const std::vector<std::string>& command, const Signals& signals, std::span<NcclLogStream> streams) {
+// Runs the command to its end and returns its status as a shell says it. Its input and output are the caller's.
+int run_command(const std::vector<std::string>& command, const Signals& signals) {
   // Its own group, so that it gets a signal for this process's group once, from here: mpirun that gets two leaves its
   // processes behind. On a terminal it has to stay in this group, to read from it.
-  multinode::ChildCommand options{.arguments = command,
-                                  .own_group = !::isatty(STDIN_FILENO),
-                                  .when_parent_dies = SIGTERM,
-                                  .mask = signals.before()};
-  std::array<multinode::Pipe, 2> pipes;
-  for (std::size_t i = 0; i < streams.size(); ++i) {
-    pipes[i] = multinode::make_pipe();
-    options.descriptors[i + 1] = pipes[i].to.get();
-  }
-  multinode::ChildProcess process(options);
+  multinode::ChildProcess process({.arguments = command,
+                                   .own_group = !::isatty(STDIN_FILENO),
+                                   .when_parent_dies = SIGTERM,
+                                   .mask = signals.before()});
   process.leave_group_alone();
-  for (multinode::Pipe& pipe : pipes) pipe.to.reset();
-
-  bool ended = false;
-  std::chrono::steady_clock::time_point deadline;
-  while (!ended || pipes[0].from || pipes[1].from) {
-    pollfd polled[3] = {
-        {pipes[0].from.get(), POLLIN, 0}, {pipes[1].from.get(), POLLIN, 0}, {signals.descriptor(), POLLIN, 0}};
-    // What the command left running may hold the pipes, and write to them, for ever.
-    const int ready = ::poll(polled, 3, ended ? 200 : -1);
-    if (ready < 0 && errno == EINTR) continue;
-    check_errno(ready, "poll");
-    if (ended && (ready == 0 || std::chrono::steady_clock::now() > deadline)) break;
-    for (std::size_t i = 0; i < streams.size(); ++i) {
-      if (!polled[i].revents) continue;
-      std::array<char, 65'536> buffer{};
-      const ssize_t count = ::read(polled[i].fd, buffer.data(), buffer.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) {
-        pipes[i].from.reset();
-        continue;
-      }
-      write_all(i ? STDERR_FILENO : STDOUT_FILENO, buffer.data(), static_cast<std::size_t>(count));
-      streams[i].add({buffer.data(), static_cast<std::size_t>(count)});
-    }
-    if (polled[2].revents)
-      while (const auto info = signals.next())
-        // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
-        if (!ended && info->ssi_signo != SIGCHLD && info->ssi_code != SI_KERNEL)
-          process.signal(static_cast<int>(info->ssi_signo));
-    if (process.look()) {
-      ended = true;
-      deadline = std::chrono::steady_clock::now() + 2s;
-    }
+  while (!process.look()) {
+    pollfd polled{signals.descriptor(), POLLIN, 0};
+    if (::poll(&polled, 1, -1) < 0 && errno != EINTR) check_errno(-1, "poll");
+    while (const auto info = signals.next())
+      // A terminal's Ctrl-C (SI_KERNEL) has reached the command too, which is in the same process group.
+      if (info->ssi_signo != SIGCHLD && info->ssi_code != SI_KERNEL) process.signal(static_cast<int>(info->ssi_signo));
   }
-  for (NcclLogStream& stream : streams) stream.end();
   return process.ending()->as_exit_status();
 }
 
-void print(std::ostream& out, const Assessment& assessment, const NcclLog& log,
-           const std::vector<std::string>& disagreeing, const std::vector<std::string>& problems) {
+void print(std::ostream& out, const Assessment& assessment, const std::vector<std::string>& problems) {
   multinode::Table table({"device", "kind", "sent", "received", "unit", "idle/s", "counted by"});
   int rows = 0;
   auto add = [&](const Moved& moved) {
     ++rows;
     const auto number = [](double value) { return fmt::format("{:.0f}", value); };
-    const bool blind = !moved.problem.empty();
-    table.add({moved.name, moved.rdma ? "RDMA" : "net", blind ? "?" : number(moved.sent),
-               blind ? "?" : number(moved.received), moved.unit == CounterUnit::bytes ? "bytes" : "packets",
-               number(moved.idle_per_second), blind ? moved.problem : moved.source});
+    const bool unknown = !moved.problem.empty();
+    table.add({moved.name, moved.rdma ? "RDMA" : "net", unknown ? "?" : number(moved.sent),
+               unknown ? "?" : number(moved.received), moved.unit == CounterUnit::bytes ? "bytes" : "packets",
+               number(moved.idle_per_second), unknown ? moved.problem : moved.source});
   };
   for (const Moved& moved : assessment.rdma) add(moved);
   for (const Moved& moved : assessment.net)
@@ -368,8 +282,6 @@ void print(std::ostream& out, const Assessment& assessment, const NcclLog& log,
   out << "rdma_tune verify: " << text_of(assessment.verdict) << '\n';
   for (const std::string& reason : assessment.reasons) out << "  " << reason << '\n';
   if (rows) table.print(out);
-  for (const std::string& line : summary(log)) out << "log: " << line << '\n';
-  for (const std::string& line : disagreeing) out << "log disagrees: " << line << '\n';
   for (const std::string& line : problems) out << "problem: " << line << '\n';
   out << std::flush;
 }
@@ -393,12 +305,10 @@ nlohmann::json json_of(const std::vector<Moved>& all) {
 int run_verify(int argc, const char* const* argv) {
   const char* const* const end = argv + argc;
   const char* const* const dashes = std::find(argv, end, std::string_view("--"));
-  std::string sysfs = "/sys", json_file, require, log_file;
+  std::string sysfs = "/sys", json_file, require;
   double baseline = 1;
   po::options_description known("rdma_tune verify [options] -- COMMAND...: did its traffic use RDMA or TCP?");
   known.add_options()("require", po::value(&require), "exit with status 1 unless the traffic used this: rdma or tcp")(
-      "log", po::value(&log_file),
-      "NCCL_DEBUG=INFO log to compare with, read when the command has ended; default: the command's own output")(
       "baseline", po::value(&baseline)->default_value(1, "1"),
       "seconds to watch the idle machine first; its own traffic is subtracted");
   known.add(system_options(sysfs, json_file));
@@ -420,7 +330,6 @@ int run_verify(int argc, const char* const* argv) {
     before = read_counters(sysfs);
   }
 
-  NcclLog log;
   int status = 0;
   {
     // What comes for this process goes to the command.
@@ -430,8 +339,7 @@ int run_verify(int argc, const char* const* argv) {
     ignore.sa_handler = SIG_IGN;  // `rdma_tune verify ... | head` still gives its verdict on stderr
     ::sigaction(SIGPIPE, &ignore, &pipe_before);
     try {
-      NcclLogStream streams[2] = {NcclLogStream(log), NcclLogStream(log)};
-      status = run_command(command, signals, log_file.empty() ? std::span(streams) : std::span<NcclLogStream>());
+      status = run_command(command, signals);
     } catch (const multinode::StartError& e) {
       std::cerr << "rdma_tune verify: cannot run " + command.front() + ": " + std::strerror(e.error) + "\n";
       return e.status;
@@ -440,26 +348,8 @@ int run_verify(int argc, const char* const* argv) {
     std::this_thread::sleep_for(before.delay);
   }
   const Counters after = read_counters(sysfs);
-  std::vector<std::string> problems = after.problems;
-  if (!log_file.empty()) {
-    std::ifstream file(log_file);
-    const bool opened = file.is_open();
-    if (opened)
-      log = read_nccl_log(file);
-    else
-      problems.push_back("--log: cannot read " + log_file + ": " + std::strerror(errno));
-    if (opened && !log.lines)
-      problems.push_back("--log: " + log_file + " has no line of NCCL's; it needs NCCL_DEBUG=INFO");
-  }
   const Assessment assessment = assess(idle, before, after);
-  std::set<int> chosen;  // by rdma_tune, of the ports that it would use
-  if (!log.gid_indices.empty()) {
-    const System system = read_system(sysfs);
-    for (const PortChoice& port : choose(system, {}).ports)
-      if (port.usable && port.chosen >= 0) chosen.insert(port.chosen);
-  }
-  const auto disagreeing = disagreements(assessment, log, chosen);
-  print(std::cerr, assessment, log, disagreeing, problems);
+  print(std::cerr, assessment, after.problems);
   json.write({{"verdict", text_of(assessment.verdict)},
               {"reasons", assessment.reasons},
               {"rdma", json_of(assessment.rdma)},
@@ -469,11 +359,9 @@ int run_verify(int argc, const char* const* argv) {
               {"seconds", std::chrono::duration<double>(after.when - before.when).count()},
               {"command", command.front()},
               {"status", status},
-              {"log", log.lines ? log.json() : nlohmann::json()},
-              {"disagreements", disagreeing},
-              {"problems", problems}});
+              {"problems", after.problems}});
   if (status || require.empty() || text_of(assessment.verdict) == require) return status;
-  if (assessment.verdict == Verdict::cannot_tell) {
+  if (assessment.verdict == Carrier::cannot_tell) {
     std::cerr << "rdma_tune verify: --require " + require + ": the counters cannot tell\n";
     return multinode::exit_untestable;
   }

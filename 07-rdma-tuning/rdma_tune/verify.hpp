@@ -2,16 +2,14 @@
 #pragma once
 
 #include "counters.hpp"
-#include "nccl_log.hpp"
 
-#include <set>
 #include <string>
 #include <vector>
 
 namespace rdma {
 
-enum class Verdict { rdma, tcp, mixed, no_traffic, cannot_tell };
-std::string text_of(Verdict verdict);  // "rdma", "tcp", "mixed", "no traffic", "cannot tell"
+enum class Carrier { rdma, tcp, mixed, no_traffic, cannot_tell };
+std::string text_of(Carrier verdict);  // "rdma", "tcp", "mixed", "no traffic", "cannot tell"
 
 // What one counter moved while the command ran, less what it moves while the machine is idle.
 struct Moved {
@@ -27,7 +25,7 @@ struct Moved {
 };
 
 struct Assessment {
-  Verdict verdict = Verdict::cannot_tell;
+  Carrier verdict = Carrier::cannot_tell;
   std::vector<std::string> reasons;
   std::vector<Moved> rdma, net;
   double rdma_bytes = 0;  // an upper bound where a device counts packets alone
@@ -37,12 +35,7 @@ struct Assessment {
 // `idle`, `before`, `after`: readings at the start, when the command starts, and when it has ended.
 Assessment assess(const Counters& idle, const Counters& before, const Counters& after);
 
-// A line for each thing that the log and the counters say differently; empty: they agree. `chosen`: the GID indices
-// that rdma_tune would take; empty: not known.
-std::vector<std::string> disagreements(const Assessment& assessment, const NcclLog& log,
-                                       const std::set<int>& chosen = {});
-
-// rdma_tune verify [--require rdma|tcp] [--log FILE] [--baseline SECONDS] [--sysfs DIR] [--json FILE] -- COMMAND...
+// rdma_tune verify [--require rdma|tcp] [--baseline SECONDS] [--sysfs DIR] [--json FILE] -- COMMAND...
 // The command's exit status where it is not 0; else 1 where the verdict is not the required one (3: cannot tell).
 // The report goes to stderr, as that of time(1), since stdout is the command's.
 int run_verify(int argc, const char* const* argv);

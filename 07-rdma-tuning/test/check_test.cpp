@@ -15,7 +15,7 @@ namespace check_test {
 
 namespace fs = std::filesystem;
 using multinode::testing::Result;
-using rdma::Finding;
+using rdma::CheckResult;
 using rdma::Severity;
 using rdma::testing::Tree;
 
@@ -49,27 +49,27 @@ struct Machine : Tree {
       fs::permissions(uverbs, fs::perms(0666));
   }
   rdma::Places places() const { return {sys(), *this / "dev", *this / "proc", {}}; }
-  std::vector<Finding> check() const { return rdma::check(rdma::read_system(sys()), places()); }
+  std::vector<CheckResult> check() const { return rdma::check(rdma::read_system(sys()), places()); }
 };
 
-std::string all(const std::vector<Finding>& findings) {
+std::string all(const std::vector<CheckResult>& findings) {
   std::string text;
-  for (const Finding& finding : findings)
+  for (const CheckResult& finding : findings)
     text += text_of(finding.severity) + ": " + finding.what + ": " + finding.seen + "; " + finding.expected + "; " +
             finding.fix + "\n";
   return text;
 }
 
 // The finding whose `what` contains the word; fails the test unless there is exactly one.
-Finding of(const std::vector<Finding>& findings, const std::string& word) {
-  std::vector<Finding> found;
-  for (const Finding& finding : findings)
+CheckResult of(const std::vector<CheckResult>& findings, const std::string& word) {
+  std::vector<CheckResult> found;
+  for (const CheckResult& finding : findings)
     if (finding.what.find(word) != std::string::npos) found.push_back(finding);
   EXPECT_EQ(found.size(), 1u) << word << " in\n" << all(findings);
-  return found.empty() ? Finding{} : found.front();
+  return found.empty() ? CheckResult{} : found.front();
 }
 
-void expect(const Finding& finding, Severity severity, const std::string& seen, const std::string& fix = "") {
+void expect(const CheckResult& finding, Severity severity, const std::string& seen, const std::string& fix = "") {
   EXPECT_EQ(text_of(finding.severity), text_of(severity)) << finding.what << ": " << finding.seen;
   EXPECT_SAYS(finding.seen, seen) << finding.what << ": " << finding.seen;
   EXPECT_SAYS(finding.fix, fix) << finding.what << ": " << finding.fix;
@@ -82,7 +82,7 @@ void expect(const Finding& finding, Severity severity, const std::string& seen, 
 TEST(Check, AMachineWithNothingWrong) {
   const Machine machine;
   const auto findings = machine.check();
-  for (const Finding& finding : findings) EXPECT_EQ(finding.severity, Severity::fine) << all({finding});
+  for (const CheckResult& finding : findings) EXPECT_EQ(finding.severity, Severity::fine) << all({finding});
   expect(of(findings, "ports"), Severity::fine, "all active");
   expect(of(findings, "memlock"), Severity::fine, "unlimited");
   expect(of(findings, "uverbs0"), Severity::fine, "mode 0666");
@@ -218,7 +218,7 @@ TEST(Check, MtuFromVerbs) {
   expect(of(rdma::check(system, machine.places()), "MTU"), Severity::fine, "4096 of 4096");
 }
 
-std::vector<Finding> advice(const Tree& tree, const multinode::Environment& variables = {}) {
+std::vector<CheckResult> advice(const Tree& tree, const multinode::Environment& variables = {}) {
   return rdma::advice(rdma::read_system(tree.sys()), {tree.sys(), "/dev", tree / "proc", variables});
 }
 
@@ -227,8 +227,6 @@ TEST(Advice, EachSetting) {
       "mlx5-pairs\nF 444 /opt/ofi/lib/libnccl-net-aws-ofi.so = x\nF 444 /opt/ofi/lib/libnccl-net.so = x\n"
       "F 444 /etc/ld.so.conf.d/ofi.conf = # of Libfabric\\n/opt/ofi/lib\\n";
   const std::string one_gpu = "mlx5-pairs\nX /sys/bus/pci/devices/0000:af:00.0";
-  const std::string class_of_cm = "mlx5-pairs\nF 444 /sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos = 104";
-  const std::string forced = "mlx5-pairs\nF 444 /sys/class/infiniband/mlx5_0/tc/1/traffic_class = Global tclass=96";
   const struct {
     std::string node;
     multinode::Environment variables;
@@ -248,11 +246,6 @@ TEST(Advice, EachSetting) {
       {"two-indices", {}, "ADAPTIVE", Severity::fine, "not set", "the default is 0 on RoCE"},
       {"two-indices", {{"NCCL_IB_ADAPTIVE_ROUTING", "1"}}, "ADAPTIVE", Severity::note, "1", ""},
       {"infiniband", {}, "ADAPTIVE", Severity::fine, "not set", "the default is 1 on InfiniBand"},
-      {"infiniband", {}, "NCCL_IB_SL", Severity::fine, "not set", "ask the administrator"},
-      {"mlx5-pairs", {}, "NCCL_IB_TC", Severity::note, "not set", "106"},
-      {class_of_cm, {}, "NCCL_IB_TC", Severity::note, "rdma_cm with 104", ""},
-      {forced, {}, "NCCL_IB_TC", Severity::fine, "mlx5_0 has Global tclass=96", ""},
-      {forced, {{"NCCL_IB_TC", "106"}}, "NCCL_IB_TC", Severity::fine, "106; ", ""},
       {"mlx5-pairs", {}, "plugin", Severity::fine, "none found", ""},
       {"mlx5-pairs", {{"NCCL_NET_PLUGIN", "aws-ofi"}}, "plugin", Severity::warning, "=aws-ofi is not found", ""},
       {ofi, {}, "plugin", Severity::note, "/opt/ofi/lib/libnccl-net.so", "in place of its own network code"},
@@ -268,7 +261,7 @@ TEST(Advice, EachSetting) {
 
 TEST(Advice, RailsByPciDistance) {
   const auto findings = advice(Tree::load("eight-hcas"));
-  const Finding rails = of(findings, "rails");
+  const CheckResult rails = of(findings, "rails");
   expect(rails, Severity::warning, "GPU 0000:0d:00.0 - mlx5_0, GPU 0000:1d:00.0 - mlx5_1,");
   EXPECT_SAYS(rails.seen, "GPU 0000:3d:00.0 - mlx5_0/mlx5_1/mlx5_2 (NUMA node)");
   EXPECT_EQ(

@@ -1,4 +1,5 @@
 #include "rdma_tune/choice.hpp"
+#include "rdma_tune/exports.hpp"
 
 #include "tree.hpp"
 

@@ -3,6 +3,7 @@
 #include "tree.hpp"
 
 #include "rdma_tune/choice.hpp"
+#include "rdma_tune/exports.hpp"
 #include "rdma_tune/simulate.hpp"
 #include "rdma_tune/system.hpp"
 #include "rdma_tune/table.hpp"

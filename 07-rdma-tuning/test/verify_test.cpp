@@ -23,12 +23,11 @@ namespace verify_test {
 using namespace std::chrono_literals;
 using multinode::testing::Result;
 using rdma::Assessment;
+using rdma::Carrier;
 using rdma::Counters;
 using rdma::CounterUnit;
-using rdma::NcclLog;
 using rdma::NetCount;
 using rdma::PortCount;
-using rdma::Verdict;
 using rdma::testing::Tree;
 
 constexpr std::uint64_t mega = 1'000'000;
@@ -67,26 +66,26 @@ PortCount rxe() { return {.device = "rxe0", .net_devices = {"eth0"}, .software =
 
 std::string all(const std::vector<std::string>& lines) { return multinode::join(lines, "\n"); }
 
-void expect_verdict(const Assessment& assessment, Verdict wanted) {
+void expect_verdict(const Assessment& assessment, Carrier wanted) {
   EXPECT_EQ(text_of(assessment.verdict), text_of(wanted)) << all(assessment.reasons);
   EXPECT_FALSE(assessment.reasons.empty());
 }
 
 TEST(Assess, HardwareCountsRdmaApartFromTheInterface) {
-  expect_verdict(Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 0).assess(), Verdict::rdma);
-  expect_verdict(Readings().port(mlx5(), 0, 0).net("eth0", 0, 800 * mega).assess(), Verdict::tcp);
-  expect_verdict(Readings().port(mlx5(), 0, 400 * mega).net("eth0", 0, 400 * mega).assess(), Verdict::mixed);
-  expect_verdict(Readings().port(mlx5(), 0, 0).net("eth0", 0, 2000).assess(), Verdict::no_traffic);
-  expect_verdict(Readings().net("eth0", 0, 800 * mega).assess(), Verdict::tcp);
-  expect_verdict(Readings().net("eth0", 0, 0).assess(), Verdict::no_traffic);
+  expect_verdict(Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 0).assess(), Carrier::rdma);
+  expect_verdict(Readings().port(mlx5(), 0, 0).net("eth0", 0, 800 * mega).assess(), Carrier::tcp);
+  expect_verdict(Readings().port(mlx5(), 0, 400 * mega).net("eth0", 0, 400 * mega).assess(), Carrier::mixed);
+  expect_verdict(Readings().port(mlx5(), 0, 0).net("eth0", 0, 2000).assess(), Carrier::no_traffic);
+  expect_verdict(Readings().net("eth0", 0, 800 * mega).assess(), Carrier::tcp);
+  expect_verdict(Readings().net("eth0", 0, 0).assess(), Carrier::no_traffic);
 }
 
 // A launcher talks over TCP whatever the data goes over; and a connection that is set up over RDMA carries no data yet.
 TEST(Assess, ControlTrafficIsNotMixed) {
-  expect_verdict(Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 2 * mega).assess(), Verdict::rdma);
-  expect_verdict(Readings().port(mlx5(), 0, 200'000).net("eth0", 0, 300'000).assess(), Verdict::rdma);
-  expect_verdict(Readings().port(mlx5(), 0, 20'000).net("eth0", 0, 800 * mega).assess(), Verdict::tcp);
-  expect_verdict(Readings().port(rxe(), 0, 40).net("eth0", 0, 800 * mega).assess(), Verdict::tcp);
+  expect_verdict(Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 2 * mega).assess(), Carrier::rdma);
+  expect_verdict(Readings().port(mlx5(), 0, 200'000).net("eth0", 0, 300'000).assess(), Carrier::rdma);
+  expect_verdict(Readings().port(mlx5(), 0, 20'000).net("eth0", 0, 800 * mega).assess(), Carrier::tcp);
+  expect_verdict(Readings().port(rxe(), 0, 40).net("eth0", 0, 800 * mega).assess(), Carrier::tcp);
 }
 
 TEST(Assess, IdleTrafficIsSubtracted) {
@@ -94,72 +93,72 @@ TEST(Assess, IdleTrafficIsSubtracted) {
   EXPECT_EQ(quiet.rdma[0].sum(), 0);
   EXPECT_EQ(quiet.net[0].sum(), 0);
   EXPECT_EQ(quiet.rdma[0].idle_per_second, 500'000);
-  expect_verdict(quiet, Verdict::no_traffic);
+  expect_verdict(quiet, Carrier::no_traffic);
   const Assessment busy = Readings().port(mlx5(), 5 * mega, 505 * mega).net("eth0", 9 * mega, 9 * mega).assess();
   EXPECT_EQ(busy.rdma[0].sum(), 500e6);
-  expect_verdict(busy, Verdict::rdma);
+  expect_verdict(busy, Carrier::rdma);
   // Another job's 400 MB in ten seconds, then 450 MB: 50 MB may be ours, or its own variation.
-  expect_verdict(Readings().port(mlx5(), 400 * mega, 450 * mega).net("eth0", 0, 0).assess(), Verdict::cannot_tell);
+  expect_verdict(Readings().port(mlx5(), 400 * mega, 450 * mega).net("eth0", 0, 0).assess(), Carrier::cannot_tell);
 }
 
 TEST(Assess, RxeIsUdpOfItsInterface) {
   // Between machines: 1000 packets of 1100 octets, counted twice.
   const Assessment wire = Readings().port(rxe(), 0, 1000).net("eth0", 0, 1'100'000).assess();
-  expect_verdict(wire, Verdict::rdma);
+  expect_verdict(wire, Carrier::rdma);
   EXPECT_EQ(wire.tcp_bytes, 0);
   EXPECT_SAYS(all(wire.reasons), "UDP of eth0");
   // Looped back on one machine the interface sees nothing.
-  expect_verdict(Readings().port(rxe(), 0, 1000).net("eth0", 0, 0).assess(), Verdict::rdma);
+  expect_verdict(Readings().port(rxe(), 0, 1000).net("eth0", 0, 0).assess(), Carrier::rdma);
   // More than the packets can have been.
-  expect_verdict(Readings().port(rxe(), 0, 10'000).net("eth0", 0, 60 * mega).assess(), Verdict::mixed);
+  expect_verdict(Readings().port(rxe(), 0, 10'000).net("eth0", 0, 60 * mega).assess(), Carrier::mixed);
   // Another interface's bytes are never rxe's.
   expect_verdict(Readings().port(rxe(), 0, 10'000).net("eth0", 0, 0).net("eth1", 0, 60 * mega).assess(),
-                 Verdict::mixed);
+                 Carrier::mixed);
   // Not for hardware: there the same bytes are TCP.
   PortCount card = mlx5();
   card.unit = CounterUnit::packets;
-  expect_verdict(Readings().port(card, 0, 10'000).net("eth0", 0, 12 * mega).assess(), Verdict::mixed);
+  expect_verdict(Readings().port(card, 0, 10'000).net("eth0", 0, 12 * mega).assess(), Carrier::mixed);
 }
 
 TEST(Assess, IpoibIsTcp) {
   PortCount port{.device = "mlx5_0", .net_devices = {"ib0"}, .infiniband = true};
   const Assessment ipoib = Readings().port(port, 0, 830 * mega).net("ib0", 0, 800 * mega).assess();
-  expect_verdict(ipoib, Verdict::tcp);
+  expect_verdict(ipoib, Carrier::tcp);
   EXPECT_SAYS(all(ipoib.reasons), "IPoIB of ib0");
-  expect_verdict(Readings().port(port, 0, 800 * mega).net("ib0", 0, 1000).assess(), Verdict::rdma);
+  expect_verdict(Readings().port(port, 0, 800 * mega).net("ib0", 0, 1000).assess(), Carrier::rdma);
   // On Ethernet the port counts RoCE alone.
-  expect_verdict(Readings().port(mlx5(), 0, 830 * mega).net("eth0", 0, 800 * mega).assess(), Verdict::mixed);
+  expect_verdict(Readings().port(mlx5(), 0, 830 * mega).net("eth0", 0, 800 * mega).assess(), Carrier::mixed);
 }
 
 TEST(Assess, CountersThatSayNothing) {
   Readings none;
   none.port(mlx5(), 0, 0).net("eth0", 0, 800 * mega);
   for (Counters* counters : {&none.idle, &none.before, &none.after}) counters->ports[0].source = "";
-  expect_verdict(none.assess(), Verdict::cannot_tell);
+  expect_verdict(none.assess(), Carrier::cannot_tell);
   EXPECT_EQ(none.assess().rdma[0].problem, "no counters");
   for (Counters* counters : {&none.idle, &none.before, &none.after}) counters->ports[0].active = false;
-  expect_verdict(none.assess(), Verdict::tcp);
+  expect_verdict(none.assess(), Carrier::tcp);
 
   Readings cleared;
   cleared.port(mlx5(), 0, 800 * mega).net("eth0", 0, 0);
   cleared.before.ports[0].sent = cleared.after.ports[0].sent + 1;
-  expect_verdict(cleared.assess(), Verdict::cannot_tell);
+  expect_verdict(cleared.assess(), Carrier::cannot_tell);
 
   Readings stuck;
   stuck.port(mlx5(), 0, 0).net("eth0", 0, 0);
   stuck.after.ports[0].at_limit = true;
-  expect_verdict(stuck.assess(), Verdict::cannot_tell);
+  expect_verdict(stuck.assess(), Carrier::cannot_tell);
 
   Readings gone;
   gone.port(mlx5(), 0, 0).net("eth0", 0, 0);
   gone.after.ports.clear();
-  expect_verdict(gone.assess(), Verdict::cannot_tell);
+  expect_verdict(gone.assess(), Carrier::cannot_tell);
   EXPECT_EQ(gone.assess().rdma[0].problem, "is gone");
 
   Readings late;
   late.port(mlx5(), 0, 800 * mega).net("eth0", 0, 0);
   late.before.ports.clear();
-  expect_verdict(late.assess(), Verdict::cannot_tell);
+  expect_verdict(late.assess(), Carrier::cannot_tell);
 
   // One port that says nothing does not hide one that says much.
   PortCount second = mlx5();
@@ -167,54 +166,11 @@ TEST(Assess, CountersThatSayNothing) {
   Readings both;
   both.port(mlx5(), 0, 800 * mega).port(second, 0, 0).net("eth0", 0, 0);
   both.after.ports[1].source = "";
-  expect_verdict(both.assess(), Verdict::rdma);
+  expect_verdict(both.assess(), Carrier::rdma);
   EXPECT_SAYS(all(both.assess().reasons), "siw0:1: no counters");
 }
 
 TEST(Assess, LoopbackIsCountedOnce) { EXPECT_EQ(Readings().net("lo", 0, 40 * mega).assess().tcp_bytes, 20e6); }
-
-NcclLog log_of(const std::string& text) {
-  std::istringstream in(text);
-  return rdma::read_nccl_log(in);
-}
-const std::string ib_log =
-    "NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\nNCCL INFO Using network IB\n"
-    "NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0\n";
-const std::string socket_log =
-    "NCCL INFO Using network Socket\nNCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/Socket/0\n";
-
-TEST(Disagreements, LogAgainstCounters) {
-  const Assessment over_rdma = Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 0).assess();
-  const Assessment over_tcp = Readings().port(mlx5(), 0, 0).net("eth0", 0, 800 * mega).assess();
-  const Assessment nothing = Readings().port(mlx5(), 0, 0).net("eth0", 0, 0).assess();
-  EXPECT_EQ(all(disagreements(over_rdma, log_of(ib_log))), "");
-  EXPECT_EQ(all(disagreements(over_tcp, log_of(socket_log))), "");
-  EXPECT_EQ(all(disagreements(over_tcp, NcclLog{})), "");
-  EXPECT_EQ(all(disagreements(over_tcp, log_of(ib_log))), "the log has 1 connections over RDMA, the counters say tcp");
-  EXPECT_EQ(all(disagreements(nothing, log_of(ib_log))),
-            "the log has 1 connections over RDMA, the counters say no traffic");
-  EXPECT_EQ(all(disagreements(over_rdma, log_of(socket_log))),
-            "the log has 1 connections over TCP and none over RDMA, the counters say rdma");
-  EXPECT_EQ(all(disagreements(over_tcp, log_of("NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"))),
-            "the log has no connection over a network, the counters say tcp");
-  EXPECT_SAYS(all(disagreements(over_rdma, log_of(ib_log + socket_log))), "do not agree on the network: IB, Socket");
-}
-
-TEST(Disagreements, AnotherDeviceThanTheLogs) {
-  PortCount other = mlx5();
-  other.device = "mlx5_1";
-  const auto lines = disagreements(Readings().port(other, 0, 800 * mega).net("eth0", 0, 0).assess(), log_of(ib_log));
-  EXPECT_EQ(all(lines),
-            "mlx5_1 carried traffic, but the log's HCAs are mlx5_0\nthe log's HCA mlx5_0 carried nothing here");
-}
-
-TEST(Disagreements, AnotherGidThanTheRightOne) {
-  const Assessment over_rdma = Readings().port(mlx5(), 0, 800 * mega).net("eth0", 0, 0).assess();
-  const NcclLog log = log_of(ib_log + "NCCL INFO NET/IB: NCCL Dev 0 IbDev 0 Port 1 qpn 576 mtu 5 GID 0 (0/0)\n");
-  EXPECT_EQ(all(disagreements(over_rdma, log, {3, 5})), "the log has GID index 0, rdma_tune chooses 3, 5");
-  EXPECT_EQ(all(disagreements(over_rdma, log, {0, 3})), "");
-  EXPECT_EQ(all(disagreements(over_rdma, log)), "");
-}
 
 // -- sysfs ------------------------------------------------------------------------------------------------------------
 
@@ -395,24 +351,6 @@ TEST(VerifyProgram, WhatTheCommandLeavesRunningDoesNotHoldItUp) {
   EXPECT_LT(noisy.seconds.count(), 40);
 }
 
-TEST(VerifyProgram, LogIsComparedWithTheCounters) {
-  const Tree tree(mlx5_node);
-  tree.write("sys/ib.log", ib_log);
-  // From the command's own output, and from a file that the command writes.
-  const Result own = verify(tree, {}, set(tx, 100'000'000) + "cat ib.log");
-  EXPECT_SAYS(own.err, "log: network IB\n");
-  EXPECT_SAYS(own.err, "log disagrees: the log has 1 connections over RDMA, the counters say tcp\n");
-  EXPECT_EQ(own.out, ib_log + "\n");
-  const Result file =
-      verify(tree, {"--log", tree.sys() / "written.log"}, set(sent, 100'000'000) + "cp ib.log written.log");
-  EXPECT_SAYS(file.err, "log: HCAs mlx5_0:1/RoCE\n");
-  EXPECT_EQ(file.err.find("disagrees"), std::string::npos) << file.err;
-  const Result absent = verify(tree, {"--log", tree / "absent.log"}, "true");
-  EXPECT_EQ(absent.status, 0);
-  EXPECT_SAYS(absent.err, "problem: --log: cannot read " + (tree / "absent.log").string());
-  EXPECT_SAYS(verify(tree, {"--log", tree.sys() / sent}, "true").err, "has no line of NCCL's");
-}
-
 TEST(VerifyProgram, JsonHasTheVerdict) {
   const Tree tree(mlx5_node);
   const std::string file = tree / "verify.json";
@@ -423,7 +361,6 @@ TEST(VerifyProgram, JsonHasTheVerdict) {
   EXPECT_EQ(json["status"], 4);
   EXPECT_EQ(json["rdma"][0]["name"], "mlx5_0:1");
   EXPECT_EQ(json["rdma"][0]["sent"], 400'000'000);
-  EXPECT_TRUE(json["log"].is_null());
 }
 
 // A signal for rdma_tune reaches the command, and its counters are still judged.
