@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
   long wrong = 0, sum_of_ranks = 0;
   for (int r = 0; r < size; ++r) sum_of_ranks += r % 8;
   for (std::size_t count = 2; count <= 1 << 20; count *= 8) {
-    // Small integers: with up to a million ranks every partial sum is below 2^24, so it is exact in float, and the
+    // Small integers: with up to a million ranks every partial sum is below 2^24 and exact in float, and the
     // result does not depend on the order of the additions.
     std::vector<float> mine(count), sum(count), other(count);
     for (std::size_t i = 0; i < count; ++i) mine[i] = float(rank % 8) + float(i % 8);
