@@ -132,18 +132,23 @@ TEST_F(Commands, ProcessesEndWhenTheirClientTheirNodeOrTheHeadIsKilled) {
   }
 }
 
-// Nobody kills them: the lease ends, which no one has to notice but their keepers.
-TEST_F(Commands, ProcessesEndWhenTheHeadIsFrozen) {
-  const auto node = start_node(1);
-  std::optional<Process> client;
-  const auto family = start_family(client);
-  head().signal(SIGSTOP);
-  for (const pid_t pid : family) EXPECT_TRUE(ends(pid));
-  EXPECT_EQ(client->wait().status, 1);
-  const Result left = node->wait();
-  EXPECT_EQ(left.status, 1);
-  EXPECT_SAYS(left.err, "is gone: ");
-  head().signal(SIGCONT);
+// A frozen node kills nothing. Its processes end because their keepers see that the lease is over.
+TEST_F(Commands, ProcessesEndWhenTheirNodeOrTheHeadIsFrozen) {
+  for (const bool freeze_head : {false, true}) {
+    const auto node = start_node(1);
+    std::optional<Process> client;
+    const auto family = start_family(client);
+    Process& frozen = freeze_head ? head() : *node;
+    frozen.signal(SIGSTOP);
+    for (const pid_t pid : family) EXPECT_TRUE(ends(pid));
+    const Result result = client->wait();
+    EXPECT_EQ(result.status, 1);
+    EXPECT_SAYS(result.all(), freeze_head ? "cluster: the head at 127.0.0.1:" : "is gone: no word from it for 3 s\n");
+    frozen.signal(SIGCONT);
+    const Result left = node->wait();
+    EXPECT_EQ(left.status, 1);
+    EXPECT_SAYS(left.err, "is gone: ");
+  }
 }
 
 TEST_F(Commands, TheStoresAdmitOnlyWithTheirTokens) {
