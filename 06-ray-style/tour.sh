@@ -9,6 +9,7 @@ on_cluster() {
   shift
   state=$(mktemp -d "$logs/cluster.XXXXXX")
   at_end=("$cluster" stop --state "$state")
+  local -x PATH=$build/04-ddp:$PATH # 'run' looks the program up
   local start=("$cluster" start --state "$state" --num-cpus 2)
   local head=("${start[@]}" --head --port 0)
   if [[ $spread = yes ]]; then head+=(--host "${hosts[0]}"); else others=(here); fi
