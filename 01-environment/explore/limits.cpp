@@ -80,7 +80,8 @@ nlohmann::json read_container(const std::filesystem::path& root, const multinode
   for (std::string line; std::getline(lines, line);) {
     std::istringstream fields(line);
     std::string id, parent, device, from, to;
-    if (fields >> id >> parent >> device >> from >> to && to == "/" && line.find("/enroot/") != std::string::npos) {
+    if (fields >> id >> parent >> device >> from >> to && to == "/" &&
+        (from.find("enroot") != std::string::npos || from.find("/pyxis_") != std::string::npos)) {
       mark("enroot", "/proc/self/mountinfo");
       break;
     }

@@ -5,11 +5,12 @@ set -euo pipefail
 : "${BUILD:=/mnt/workspace/multi-node-cpp/build/release}" # EDIT: where the project is built, in the workspace
 : "${IMAGE:=my-org/my-team/multi-node-cpp:latest}"        # EDIT: an image with what the programs need
 if [[ -z ${NGC_JOB_ID:-} ]]; then                         # not yet in the job; EDIT: ace, instance, workspace
+  for name in OPTIONS LOGS CHECKPOINTS REQUIRE; do [[ -z ${!name+set} ]] || directives+=(--env-var "$name:${!name}"); done
   command=$(sed -e "/^source /{r $(dirname "$0")/job.sh" -e 'd}' "$0") # the script, with this file in place of its source line
   exec ngc batch run "${directives[@]}" --image "$IMAGE" --result /mnt/results --commandline "$command" \
     --ace "${ACE:-my-ace}" --instance "${INSTANCE:-dgxa100.80g.8.norm}" \
     --workspace "${WORKSPACE:-multi-node-cpp}:/mnt/workspace:RW" \
-    --env-var "BUILD:$BUILD" --env-var "IMAGE:$IMAGE" ${OPTIONS+--env-var "OPTIONS:$OPTIONS"}
+    --env-var "BUILD:$BUILD" --env-var "IMAGE:$IMAGE"
 fi
 : "${LOGS:=/mnt/workspace/logs/$NGC_JOB_ID}" # results; all replicas must see it
 mkdir -p "$LOGS"

@@ -5,10 +5,14 @@ set -euo pipefail
 : "${PROJECT:=/mnt/scratch/multi-node-cpp}"              # EDIT: where the pods see this project, with these files
 : "${BUILD:=$PROJECT/build/release}"                     # EDIT: where it is built
 : "${IMAGE:=registry.example.com/multi-node-cpp:latest}" # EDIT: an image with what the programs need
-name=job-$(basename "$0" .sh)
+name=${NAME:-job-$(basename "$0" .sh)} # NAME=another, while a job of this name exists
 if [[ -z ${RANK:-} ]]; then # not yet in a pod; EDIT: claim, network
-  directives+=(-i "$IMAGE" --annotation k8s.v1.cni.cncf.io/networks=kube-system/roce --extended-resource rdma/rdma=1 --large-shm
-    -e "PROJECT=$PROJECT" -e "BUILD=$BUILD" -e "IMAGE=$IMAGE" ${PROCESSES+-e "PROCESSES=$PROCESSES"} ${OPTIONS+-e "OPTIONS=$OPTIONS"})
+  rdma=(--annotation k8s.v1.cni.cncf.io/networks=kube-system/roce --extended-resource rdma/rdma=1) # of your site
+  [[ " ${directives[*]} " != *' -g 0 '* ]] || rdma=() # no GPUs: the pods need no RDMA network
+  directives+=(-i "$IMAGE" "${rdma[@]}" --large-shm)
+  for variable in PROJECT BUILD IMAGE PROCESSES OPTIONS LOGS CHECKPOINTS REQUIRE; do
+    [[ -z ${!variable+set} ]] || directives+=(-e "$variable=${!variable}")
+  done
   command=(--command -- bash "$PROJECT/jobscripts/runai/$(basename "$0")")
   echo "Its output: runai training pytorch logs $name, until the job is deleted; files stay in /mnt/scratch/logs"
   [[ -n ${OLD_RUNAI:-} ]] || exec runai training pytorch submit "$name" "${directives[@]}" \

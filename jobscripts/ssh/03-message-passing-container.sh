@@ -8,7 +8,7 @@ read -ra options <<<"$OPTIONS"
 : "${ENGINE:=docker}" "${IMAGE:=multinode}" # EDIT: or podman; the image of ci/images/containers build
 for node in "${!hosts[@]}"; do
   start_on "${hosts[node]}" "$ENGINE" run --rm --network host --user "$(id -u):$(id -g)" --volume "$LOGS:$LOGS" \
-    --entrypoint /opt/multinode/01-environment/mnrun "$IMAGE" \
+    "$IMAGE" /opt/multinode/01-environment/mnrun \
     --nnodes "${#hosts[@]}" --node-rank "$node" --nproc-per-node "${slots[node]}" --master-addr "${hosts[0]}" --master-port "$MASTER_PORT" \
     /opt/multinode/03-message-passing/message_passing_gloo --json "$LOGS/result.jsonl" "${options[@]}"
 done

@@ -5,6 +5,6 @@ source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hos
 
 : "${OPTIONS:=--n 1e10}" # EDIT: pi --help lists them
 read -ra options <<<"$OPTIONS"
-exec mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" --output-filename "$LOGS/ranks" \
+exec mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" "${per_rank[@]}" \
   env "${variables[@]}" \
   "$BUILD/05-pi-trapezoid/pi" --json "$LOGS/result.jsonl" "${options[@]}"

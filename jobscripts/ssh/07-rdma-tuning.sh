@@ -11,5 +11,5 @@ mpirun --hostfile "$HOSTFILE" --npernode 1 "$tune" check
 : "${REQUIRE:=}" # EDIT: rdma: the job fails unless this host's traffic used RDMA
 # verify reads the counters of this host; exec gives each host its own settings.
 exec "$tune" verify ${REQUIRE:+--require "$REQUIRE"} -- \
-  mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" --output-filename "$LOGS/ranks" \
+  mpirun --hostfile "$HOSTFILE" --bind-to none --timeout "$TIME_LIMIT" "${per_rank[@]}" \
   env "${variables[@]}" "$tune" exec -- "$BUILD/02-mpi/all_reduce_perf" --json "$LOGS/result.jsonl" "${options[@]}"

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # per_rank is for the scripts
 # What the scripts of this folder begin with: where the programs are, on which hosts they run, how to start one there.
 set -euo pipefail
 : "${BUILD:=$HOME/multi-node-cpp/build/release}" # EDIT: where the project is built; all hosts must see this folder
@@ -14,6 +14,8 @@ for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes "$host" true; done # witho
 echo "job $$ on ${hosts[*]}, ${slots[*]} processes, from $(hostname), kernel $(uname -r)"
 echo "programs of $BUILD, logs in $LOGS"
 variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
+per_rank=(--output-filename "$LOGS/ranks")
+[[ $(mpirun --version 2>/dev/null) = *'Open MPI) 4'* ]] || per_rank=() # Open MPI 5 would print nothing and change the mode of LOGS; others lack it
 for name in "${!NCCL_@}" "${!UCX_@}"; do variables+=("$name=${!name}"); done # ssh passes none on
 
 start_on() { # host, command ...: in the background. With a terminal (-tt) what runs there ends when its connection does
