@@ -34,8 +34,9 @@ import time
 
 import clean_clone
 
-STEPS = {"BCP": 29, "GADI": 17, "LMP": 28, "TEC": 20, "EPFL": 35}
+STEPS = {"BCP": 29, "GADI": 17, "LMP": 28, "TEC": 21, "EPFL": 36}
 KINDS = ["run for real", "on a stand-in", "not run", "nothing to run"]
+ON_STAND_INS = r"(stand_ins|jobs\.(bcp|runai|kubernetes|pbs))\."  # the tests that run no real scheduler
 LIMIT = 60  # seconds for one row
 EXTERNAL = set("""
     . awk bash bcprun cat cd diff docker echo enroot env eval git grep horovodrun hostname less ls mkdir module mpicxx
@@ -166,6 +167,13 @@ class Checker:
                 known = any((self.root / folder / name).exists() for folder in ("ci/test-cluster/stand-ins", "ci/test-cluster", "common"))
                 if not known and not self.is_test(name):
                     yield f"{row['id']}: there is no test or stand-in '{name}'"
+            tests = [name for name in re.findall("`([^`]+)`", row["tested"]) if self.is_test(name)]
+            if row["kind"] == KINDS[0] and row["tested"].startswith("real") and not tests:
+                yield f"{row['id']}: it says 'real' and names no test that ran it"
+            if row["kind"] == KINDS[0] and tests and all(re.match(ON_STAND_INS, name) for name in tests) and not row["runs"]:
+                yield f"{row['id']}: {' '.join(tests)} ran it on a stand-in, so it is not real"
+            if row["kind"] == KINDS[0] and "EMULATED_GPUS" in " ".join(row["commands"]):
+                yield f"{row['id']}: emulated GPUs ran it, so it is not real"
             if row["runs"] and not row["commands"] or row["in_job"] and not row["cluster"]:
                 yield f"{row['id']}: 'run' and no command to run"
             if row["commands"] and not row["runs"]:
@@ -260,7 +268,7 @@ def run_on_hosts(rows, root, build, torch):
                          row if "both" in row["runs"] else None)
             path = f"export PATH={torch}/bin:$PATH" if "torchrun" in row["tested"] else ":"
             if row["kind"] == "on a stand-in":
-                path = "export PATH=$PWD/ci/test-cluster/stand-ins:$PATH"
+                path += "; export PATH=$PWD/ci/test-cluster/stand-ins:$PATH"
             for node, commands in ((0, row["commands"]), (1, other["commands"] if other else ["true"])):
                 (folder / f"{file}.{node}").write_text(script(root, [path, *commands]))
             names = row["id"] + (f" and {other['id']}" if other and other is not row else "")
@@ -310,6 +318,9 @@ def planted_faults(checker, text):
         "there is no job script 'bcp/01-enviroment.sh'": [
             replaced("`bcp/01-environment.sh`", "`bcp/01-enviroment.sh`")],
         "there is no test or stand-in": [replaced("`jobs.bcp.right`", "`jobs.bcq.right`")],
+        "names no test that ran it": [replaced("real: `jobs.slurm.right`, with Enroot", "real: with Enroot")],
+        "ran it on a stand-in, so it is not real": [replaced("stand-in `ngc`: `stand_ins.bcp` |", "real: `stand_ins.bcp` |")],
+        "emulated GPUs ran it": [replaced("stand-in `emulated-gpu`, run here |", "run here |")],
         "a command that no test runs": [replaced(row, row.replace("run here", "real: `jobs.bcp.right`"))],
         "the numbers at the top": [re.sub(r"\| BCP \| 29", "| BCP | 28", text)],
         "cells, not 6": [replaced(row, row.replace("sh -c", "true | sh -c"))],
