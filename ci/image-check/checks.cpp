@@ -102,6 +102,18 @@ std::string node_in(const std::string& text, const Cluster& cluster) {
   return "";
 }
 
+// Who has to take part, as the program says in its JSON lines; no processes: it is not one of the examples, started on
+// the nodes, that say it.
+struct Asked {
+  std::size_t processes, nodes;
+};
+Asked asked_of(const Check& check, const Cluster& cluster) {
+  if (check.where == Where::first_process || std::ranges::find(check.arguments, "{common}") == check.arguments.end())
+    return {};
+  const auto per_node = check.where == Where::one_each ? 1 : static_cast<std::size_t>(cluster.processes_per_node);
+  return {cluster.nodes.size() * per_node, cluster.nodes.size()};
+}
+
 struct Transport {
   std::vector<Finding> findings;
   std::string unknown;  // why nothing is known about the transport within a node; "": it is known
@@ -256,6 +268,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   }
 
   // Its JSON lines.
+  bool told_who = false;  // a line says who took part
   std::map<std::string, bool> answered;
   bool explained = outcome.timed_out;  // why it ended with another exit status
   struct Slowness {
@@ -271,6 +284,18 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     if (!object.is_object()) {
       find("results", "a line of results is no JSON: " + line.substr(0, 200));
       continue;
+    }
+    if (object.contains("fingerprint")) {
+      const auto& of = object.at("fingerprint");
+      const auto hosts = of.at("hosts").get<std::set<std::string>>();
+      const auto asked = asked_of(check, cluster);
+      told_who = true;
+      if (asked.processes > 0 && (of.at("world_size") != asked.processes || hosts.size() != asked.nodes))
+        find("who took part",
+             fmt::format(
+                 "{} processes on {} nodes ({}) took part, and {} on {} were asked for: the launcher dropped some, "
+                 "or two names are of one node",
+                 of.at("world_size").dump(), hosts.size(), multinode::join(hosts, ", "), asked.processes, asked.nodes));
     }
     for (const auto& [key, wanted] : check.answers) {
       if (!object.contains(key)) continue;
@@ -312,8 +337,10 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
                             lines_that_say_why(check.program, output));
   if (outcome.exit_status == check.exit_status && !outcome.timed_out) {
     for (const auto& [key, wanted] : check.answers)
-      if (!answered[key]) find("answer", "its results do not say " + key);
+      if (!answered[key]) find("answer", "result field '" + key + "' is missing");
     if (check.measures && judged.samples.empty()) find("results", "it measured nothing: no line of results");
+    if (!told_who && asked_of(check, cluster).processes > 0)
+      find("results", "no line of results says who took part ('fingerprint')");
   }
   // One of several that is far behind all others: by more than what a busy machine explains.
   for (const auto& [what, of] : slowness) {

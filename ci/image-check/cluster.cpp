@@ -123,8 +123,12 @@ Cluster find_cluster(const ClusterOptions& options) {
     const bool mpi = std::filesystem::exists(cluster.examples / "03-message-passing/message_passing_mpi");
     if (!variable("SLURM_JOB_ID").empty() && is_installed("srun"))
       program = "srun";
+    else if (mpi && !is_installed("mpirun"))
+      throw std::runtime_error(
+          "--launcher: the examples are built with MPI, and no mpirun is on the PATH: install it, or "
+          "take --launcher mnrun, which skips all checks of MPI");
     else
-      program = mpi && is_installed("mpirun") ? "mpirun" : "mnrun";
+      program = mpi ? "mpirun" : "mnrun";
   }
   cluster.launcher = kind_of_launcher(program);
   if (cluster.launcher == "mnrun") {

@@ -146,13 +146,14 @@ class Comparing {
   void compare_heads();
   void take_over_failures_of_b();
   void compare_facts();
+  void know_what_is_required() const;
   void compare_metrics();
   void measure_suspects_again();
   void judge_metrics();
   Results conclude();
 
  private:
-  void record(CheckResult result);
+  void record(CheckResult result, const std::string& check = "");
   void record_missing(const MetricKey& key, const std::string& check);
   Sessions baseline_of(const MetricKey& key) const;
   const Results& a() const { return sessions_.back(); }
@@ -189,7 +190,13 @@ Comparing::Comparing(const CompareOptions& options, std::ostream& out)
   writer_.write(results_.head);
 }
 
-void Comparing::record(CheckResult result) {
+// `check`: that measured it. What is required, and was not compared, was not tested.
+void Comparing::record(CheckResult result, const std::string& check) {
+  const auto names_it = [&](const auto& name) { return name == "all" || name == result.check || name == check; };
+  if (result.status == Status::skip && std::ranges::any_of(options_.required, names_it)) {
+    result.status = Status::not_run;
+    result.reason = "is required, and was not compared: " + result.reason;
+  }
   count(results_.summary, result.status);
   if (result.status != Status::pass && result.status != Status::skip) {
     out_ << image_check::name_of(result.status) << "  " << result.check << "\n";
@@ -202,6 +209,9 @@ void Comparing::record(CheckResult result) {
 void Comparing::compare_heads() {
   const auto or_absent = [](const std::string& value) { return value.empty() ? "absent" : value; };
   results_.differences = differences(a().head, b_.head);
+  if (a().head.nodes != b_.head.nodes)
+    out_ << "other nodes: A has " << multinode::join(a().head.nodes, ", ") << ", B has "
+         << multinode::join(b_.head.nodes, ", ") << "; they are compared in this order\n";
   for (const auto& difference : results_.differences) {
     writer_.write(difference);
     out_ << difference.kind << " " << difference.name << ": " << or_absent(difference.a) << " -> "
@@ -222,7 +232,9 @@ void Comparing::take_over_failures_of_b() {
       result.action = Action::look;
       result.findings = {{"skipped", "could run in A, and not in B: " + result.reason, ""}};
     }
-    if (result.status != Status::pass && result.status != Status::skip) record(result);
+    const bool skipped =
+        result.status == Status::skip && std::ranges::find(options_.required, result.check) != options_.required.end();
+    if (skipped || (result.status != Status::pass && result.status != Status::skip)) record(result);
   }
 }
 
@@ -263,7 +275,7 @@ void Comparing::record_missing(const MetricKey& key, const std::string& check) {
   } else {
     missing.reason = "B was not asked: its suite is smaller";
   }
-  record(missing);
+  record(missing, check);
 }
 
 // A's sessions. With few of them, those of the other nodes say how much nodes and sessions differ.
@@ -276,13 +288,26 @@ Sessions Comparing::baseline_of(const MetricKey& key) const {
   return all;
 }
 
+// A required name that nothing has would never be missed.
+void Comparing::know_what_is_required() const {
+  for (const auto& name : options_.required) {
+    const auto is_of = [&](const auto& sample) {
+      return sample.check == name || name_of({sample.metric, sample.band_bytes, sample.node}) == name;
+    };
+    if (name != "all" && std::ranges::none_of(a().samples, is_of) &&
+        std::ranges::none_of(b_.checks, [&](const auto& check) { return check.check == name; }))
+      throw UsageError("--require: neither A nor B has a check or metric '" + name + "'");
+  }
+}
+
 void Comparing::compare_metrics() {
   const auto in_b = metrics_of(b_.samples);
-  std::map<MetricKey, std::string> check_of;
+  std::map<MetricKey, std::string> check_of, unit_of;
   for (const auto& session : sessions_)
     for (const auto& [key, measured] : metrics_of(session.samples)) {
       in_a_[key].push_back(measured.values);
       check_of[key] = measured.check;
+      unit_of[key] = measured.unit + ", " + measured.better;
     }
   for (const auto& [key, check] : check_of) {
     const auto of_b = in_b.find(key);
@@ -290,6 +315,9 @@ void Comparing::compare_metrics() {
       record_missing(key, check);
       continue;
     }
+    if (const auto in_a = unit_of.at(key); in_a != of_b->second.unit + ", " + of_b->second.better)
+      throw UsageError(name_of(key) + " has the unit and direction '" + in_a + "' in A, and '" + of_b->second.unit +
+                       ", " + of_b->second.better + "' in B: they cannot be compared");
     auto comparison = compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn());
     if (options_.disabled.contains("speed")) comparison.verdict = "same";
     compared_.push_back({key, check, std::move(comparison)});
@@ -353,7 +381,7 @@ void Comparing::judge_metrics() {
       if (found == "flaky") result.reason = "suspect, and not again: " + result.reason;
       out_ << found << "  " << result.check << ": " << result.reason << "\n";
     }
-    record(result);
+    record(result, check);
   }
 }
 
@@ -375,7 +403,11 @@ boost::program_options::options_description CompareOptions::description() {
        "what is image-check in A, such as 'podman run --rm -v /results:/results image-a': measures suspects again")  //
       ("again-b", po::value(&again_b)->value_name("COMMAND"),
        "the same in B, such as image-check if this machine has B. Without it, suspects are not measured again, and "
-       "the exit status is 3")                                                                       //
+       "the exit status is 3")  //
+      ("require", po::value(&required)->value_name("NAME"),
+       "this check, or metric with its size, must be compared: if it is skipped, or without evidence, the exit status "
+       "is "
+       "3; may be repeated; all: every metric")                                                      //
       ("launcher", po::value(&launcher)->default_value(launcher), "for fresh launches, as for run")  //
       ("hosts", po::value(&hosts)->value_name("A,B,..."), "for fresh launches, as for run")          //
       ("examples", po::value(&examples)->value_name("DIR"), "for fresh launches, as for run")        //
@@ -401,6 +433,7 @@ Results compare(const CompareOptions& options, std::ostream& out) {
   Comparing comparing(options, out);
   comparing.compare_heads();
   comparing.take_over_failures_of_b();
+  comparing.know_what_is_required();
   comparing.compare_facts();
   comparing.compare_metrics();
   comparing.measure_suspects_again();

@@ -19,6 +19,7 @@ struct CompareOptions {
   std::filesystem::path folder = "image-check-compare";
   std::string again_a, again_b;  // commands that are image-check in A and B; "": it cannot be asked again
   std::string launcher = "auto", hosts, examples, site;  // of fresh launches, as for run
+  std::vector<std::string> required;                     // checks or metrics that must be compared; "all": all
   bool other_hardware = false;
   double timeout = 1800;  // seconds for each fresh launch
   std::string command;

@@ -43,12 +43,20 @@ std::vector<std::string> folders(int& argc, char**& argv) {
   return found;
 }
 
-void finish(const std::filesystem::path& folder, const Results& results) {
-  write_reports(folder, results);
+// Writes the reports, and says the verdict also where they cannot be written. Returns the exit status.
+int finish(const std::filesystem::path& folder, const Results& results) {
   const auto& summary = results.summary;
+  int status = summary.exit_status;
+  try {
+    write_reports(folder, results);
+  } catch (const UsageError& error) {
+    std::cerr << "image-check: no report: " << error.what() << "\n";
+    if (status == multinode::exit_right) status = multinode::exit_untestable;
+  }
   std::cout << fmt::format("{}: {} passed, {} failed, {} flaky, {} skipped, {} not run; {}\n", verdict(results).word,
                            summary.passed, summary.failed, summary.flaky, summary.skipped, summary.not_run,
                            (folder / "report.html").string());
+  return status;
 }
 
 std::time_t read_time(const std::string& text) {
@@ -73,9 +81,8 @@ int sessions(RunOptions options, int repeat, const std::string& until, double pa
       std::cout << "session " << session << "\n";
     }
     const Results results = run_checks(options, std::cout);
-    finish(options.folder, results);
+    const int status = finish(options.folder, results);
     if (!options.history.empty()) add_to_history(options.history, results);
-    const int status = results.summary.exit_status;
     if (worst != multinode::exit_wrong && status != multinode::exit_right) worst = status;
     if (std::ranges::any_of(results.checks, [](const auto& check) { return check.reason == "interrupted"; })) break;
   }
@@ -115,8 +122,7 @@ int compare(int argc, char** argv, const std::string& command) {
   options.a = given[0];
   options.b = given[1];
   const Results results = image_check::compare(options, std::cout);
-  finish(options.folder, results);
-  return results.summary.exit_status;
+  return finish(options.folder, results);
 }
 
 int report(int argc, char** argv, const std::string&) {

@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <ctime>
 
 namespace image_check {
@@ -40,8 +41,11 @@ std::string prometheus_text(const Results& results) {
                         label_value(key.node), label_value(measured.unit), median(measured.values));
   metric("image_check_exit_status", "0 right, 1 something failed, 3 could not test.");
   text += fmt::format("image_check_exit_status {}\n", results.summary.exit_status);
-  metric("image_check_end_time_seconds", "When it ended, in seconds since 1970.");
-  return text + fmt::format("image_check_end_time_seconds {}\n", std::time(nullptr));
+  metric("image_check_end_time_seconds", "When it ended, in seconds since 1970; if it was killed, when it started.");
+  std::tm started{};  // of a report that is made later, too
+  const bool known = strptime(results.head.started.c_str(), "%Y-%m-%dT%H:%M:%SZ", &started) != nullptr;
+  const auto end = known ? timegm(&started) + std::lround(results.summary.seconds) : std::time(nullptr);
+  return text + fmt::format("image_check_end_time_seconds {}\n", end);
 }
 
 }  // namespace image_check

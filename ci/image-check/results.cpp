@@ -7,6 +7,9 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,6 +23,9 @@
 namespace image_check {
 
 namespace {
+
+// Of results.jsonl. A change that older programs would misread gets the next number.
+constexpr int schema = 1;
 
 // As text, by its place. NLOHMANN_JSON_SERIALIZE_ENUM would read an unknown text as the first one: a pass.
 constexpr std::array status_names{"pass", "fail", "timeout", "flaky", "skip", "not run"};
@@ -107,7 +113,11 @@ bool good_fact(const std::string& name, const std::string& a, const std::string&
 ResultsWriter::ResultsWriter(const std::filesystem::path& folder) : path_(folder / "results.jsonl") {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
+  folder_ = multinode::Descriptor(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder_ && flock(folder_.get(), LOCK_EX | LOCK_NB) != 0)
+    throw multinode::UsageError("-o: another image-check is writing to " + folder.string() + ": name another folder");
   try {
+    for (const char* report : {"junit.xml", "report.html", "metrics.prom"}) std::filesystem::remove(folder / report);
     file_ = multinode::create_new(path_);
   } catch (const std::system_error& why) {
     throw multinode::UsageError(std::string("-o: ") + why.what());
@@ -116,12 +126,41 @@ ResultsWriter::ResultsWriter(const std::filesystem::path& folder) : path_(folder
 
 void ResultsWriter::write(const std::variant<Head, CheckResult, Sample, Fact, Difference, Comparison, Summary>& line) {
   constexpr std::array kinds{"head", "check", "sample", "fact", "difference", "comparison", "summary"};
-  const auto object = std::visit([](const auto& of_kind) { return nlohmann::json(of_kind); }, line);
+  auto object = std::visit([](const auto& of_kind) { return nlohmann::json(of_kind); }, line);
+  if (std::holds_alternative<Head>(line)) object["schema"] = schema;
   const auto text =
       nlohmann::json{{kinds[line.index()], object}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
       '\n';
   multinode::write_all(file_.get(), text, path_);
 }
+
+namespace {
+
+Summary counted(const std::vector<CheckResult>& checks, bool was_killed) {
+  Summary summary;
+  for (const auto& check : checks) count(summary, check.status);
+  conclude(summary);
+  if (was_killed && summary.exit_status == multinode::exit_right) summary.exit_status = multinode::exit_untestable;
+  return summary;
+}
+
+Summary checked(Summary given, const std::vector<CheckResult>& checks) {
+  const auto counts = [](const Summary& of) {
+    return std::array{of.passed, of.failed, of.flaky, of.skipped, of.not_run, of.exit_status};
+  };
+  if (!checks.empty() && counts(given) != counts(counted(checks, false)))
+    throw std::runtime_error("the summary does not count its checks: the file was edited, or is of two runs");
+  return given;
+}
+
+Sample checked(Sample given) {
+  if (given.better != "more" && given.better != "less")
+    throw std::runtime_error("better is '" + given.better + "', and must be more or less");
+  if (!std::isfinite(given.value)) throw std::runtime_error("a value is not finite");
+  return given;
+}
+
+}  // namespace
 
 Results read_results(const std::filesystem::path& folder) {
   const auto path = folder / "results.jsonl";
@@ -138,12 +177,15 @@ Results read_results(const std::filesystem::path& folder) {
       const std::string& kind = first.key();
       const auto& value = first.value();
       if (number == 1 && kind != "head") throw std::runtime_error("the first line is not a head");
+      if (const int given = kind == "head" ? value.value("schema", schema) : schema; given != schema)
+        throw std::runtime_error(
+            fmt::format("its schema is {}, and this image-check reads {}: use the one that wrote it", given, schema));
       if (kind == "head")
         results.head = value.get<Head>();
       else if (kind == "check")
         results.checks.push_back(value.get<CheckResult>());
       else if (kind == "sample")
-        results.samples.push_back(value.get<Sample>());
+        results.samples.push_back(checked(value.get<Sample>()));
       else if (kind == "fact")
         results.facts.push_back(value.get<Fact>());
       else if (kind == "difference")
@@ -151,7 +193,7 @@ Results read_results(const std::filesystem::path& folder) {
       else if (kind == "comparison")
         results.comparisons.push_back(value.get<Comparison>());
       else if (kind == "summary")
-        results.summary = value.get<Summary>(), results.complete = true;
+        results.summary = checked(value.get<Summary>(), results.checks), results.complete = true;
       else
         throw std::runtime_error("unknown kind '" + kind + "'");
     } catch (const std::exception& error) {
@@ -160,6 +202,7 @@ Results read_results(const std::filesystem::path& folder) {
     }
   }
   if (results.head.command.empty()) throw multinode::UsageError(path.string() + " is empty");
+  if (!results.complete) results.summary = counted(results.checks, true);
   return results;
 }
 

@@ -128,8 +128,9 @@ struct Results {
   bool complete = false;  // a summary was read: the run came to its end
 };
 
-// Writes each line at once, whole. Throws multinode::UsageError for a file that cannot be made, std::runtime_error for
-// a line that cannot be written.
+// Writes each line at once, whole. The folder is locked as long: two runs in one would mix what they write. Reports of
+// an earlier run are removed first, so that they do not pass for this one's if it is killed. Throws
+// multinode::UsageError for a file that cannot be made, std::runtime_error for a line that cannot be written.
 class ResultsWriter {
  public:
   explicit ResultsWriter(const std::filesystem::path& folder);
@@ -137,11 +138,13 @@ class ResultsWriter {
 
  private:
   std::filesystem::path path_;
+  multinode::Descriptor folder_;  // its lock
   multinode::Descriptor file_;
 };
 
 // Reads FOLDER/results.jsonl. A last line that is cut off is no error: the run was killed. Throws
-// multinode::UsageError, naming file and line, for anything else that is no results.
+// multinode::UsageError, naming file and line, for anything else that is no results: another schema, an unknown status,
+// a value that is no number, a summary that does not count the checks.
 Results read_results(const std::filesystem::path& folder);
 
 // multinode::write_whole(), that throws multinode::UsageError.

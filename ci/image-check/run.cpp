@@ -77,6 +77,11 @@ class Run {
       for (const Check* check : checks_) one(*check, launch);
     auto& summary = results_.summary;
     summary.seconds = elapsed();
+    const double jumped =
+        std::chrono::duration<double>(std::chrono::system_clock::now() - began_).count() - summary.seconds;
+    if (std::abs(jumped) > 2)
+      out_ << fmt::format("note: this machine's clock jumped by {:+.0f} s during the run; durations do not follow it\n",
+                          jumped);
     conclude(summary);
     writer_.write(summary);
     results_.complete = true;
@@ -242,9 +247,8 @@ class Run {
     const bool required = std::any_of(options_.required.begin(), options_.required.end(),
                                       [&](const auto& name) { return name == "all" || name == check.name; });
     if (result.status == Status::skip && required) {
-      result.status = Status::fail;
-      result.action = Action::look;
-      result.findings = {{"required", "is required, and could not run: " + result.reason, ""}};
+      result.status = Status::not_run;
+      result.reason = "is required, and could not run: " + result.reason;
     }
     tell(result);
     writer_.write(result);
@@ -274,6 +278,7 @@ class Run {
   ResultsWriter writer_;
   double budget_ = 0;
   Clock::time_point started_ = Clock::now();
+  std::chrono::system_clock::time_point began_ = std::chrono::system_clock::now();
   Results results_;
   multinode::Signals signals_{SIGINT, SIGTERM, SIGHUP};
   bool interrupted_ = false;
@@ -314,7 +319,7 @@ boost::program_options::options_description RunDescription::description() {
       ("suite", po::value(&suite)->default_value(suite), "smoke (a minute), gate (5 minutes) or deep (30 minutes)")  //
       ("only", po::value(&options.only)->value_name("CHECK"), "only this check; may be repeated")                    //
       ("require", po::value(&options.required)->value_name("CHECK"),
-       "a skip of this check is a failure; may be repeated; all: every skip is")                             //
+       "this check must run: if it is skipped, the exit status is 3; may be repeated; all: every check")     //
       ("site", po::value(&options.site)->value_name("FILE"), "checks, thresholds and launcher of the site")  //
       ("budget", po::value(&options.budget)->value_name("SECONDS"), "in place of the suite's")               //
       ("history", po::value(&options.history)->value_name("DIR"),

@@ -21,7 +21,10 @@ class Judge : public ::testing::Test {
   Judged judge_run(const Check& check, const Outcome& outcome, const std::string& output, const std::string& json,
                    const std::set<std::string>& disabled = {}) {
     std::ofstream(folder_ / "log") << output;
-    std::ofstream(folder_ / "json") << json;
+    const int ranks = 3 * (check.where == Where::one_each ? 1 : cluster_.processes_per_node);
+    const std::string all_took_part =
+        R"({"fingerprint": {"hosts": ["a", "b", "c"], "world_size": )" + std::to_string(ranks) + "}}\n";
+    std::ofstream(folder_ / "json") << (says_who_took_part_ ? all_took_part : "") << json;
     return judge(check, cluster_, outcome, folder_ / "log", folder_ / "json", disabled);
   }
   // Of each finding its detector, text and node.
@@ -34,6 +37,7 @@ class Judge : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
+  bool says_who_took_part_ = true;
   Cluster cluster_{.launcher = "mpirun", .nodes = {"node1", "node10", "node2"}, .examples = "/examples"};
 };
 
@@ -71,9 +75,27 @@ TEST_F(Judge, OutputAndAnswers) {
   check.answers = {{"bits", "0x1"}};
   EXPECT_EQ(found(check, ended(0), "", "{\"bits\": \"0x1\"}\n"), "");
   EXPECT_EQ(found(check, ended(0), "", "{\"bits\": \"0x2\"}\n"), "answer|bits is \"0x2\", and should be 0x1|\n");
-  EXPECT_EQ(found(check, ended(0), "", "{}\n"), "answer|its results do not say bits|\n");
+  EXPECT_EQ(found(check, ended(0), "", "{}\n"), "answer|result field 'bits' is missing|\n");
   EXPECT_EQ(found(check, ended(0), "", "no JSON\n"),
-            "results|a line of results is no JSON: no JSON|\nanswer|its results do not say bits|\n");
+            "results|a line of results is no JSON: no JSON|\nanswer|result field 'bits' is missing|\n");
+}
+
+TEST_F(Judge, WhoTookPartIsWhoWasAsked) {
+  auto check = program();
+  check.arguments = {"{common}"};
+  says_who_took_part_ = false;
+  cluster_.processes_per_node = 2;
+  const auto with = [](int size, const char* hosts) {
+    return "{\"fingerprint\": {\"world_size\": " + std::to_string(size) + ", \"hosts\": " + hosts + "}}\n";
+  };
+  EXPECT_EQ(found(check, ended(0), "", with(6, R"(["a", "b", "c"])")), "");
+  EXPECT_SAYS(found(check, ended(0), "", with(5, R"(["a", "b", "c"])")),
+              "who took part|5 processes on 3 nodes (a, b, c)");
+  EXPECT_SAYS(found(check, ended(0), "", with(6, R"(["a", "b", "a"])")), "who took part|6 processes on 2 nodes (a, b)");
+  EXPECT_EQ(found(check, ended(0)), "results|no line of results says who took part ('fingerprint')|\n");
+  check.where = Where::one_each;
+  EXPECT_EQ(found(check, ended(0), "", with(3, R"(["a", "b", "c"])")), "");
+  EXPECT_EQ(found(check, ended(0), "", with(6, R"(["a", "b", "c"])"), {"who took part"}), "");
 }
 
 TEST_F(Judge, AbsentHardwareIsNoPass) {

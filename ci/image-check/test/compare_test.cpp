@@ -186,6 +186,21 @@ TEST_F(CompareResults, OneSessionWithoutFreshLaunchesOfAIsNoEvidence) {
   EXPECT_SAYS(out.str(), "50 % worse; cannot see any loss: make three sessions of the baseline or more");
 }
 
+TEST_F(CompareResults, WhatIsRequiredMustBeEvidence) {
+  auto options = options_of(results("a", {"n"}, "8", 10), results("b", {"n"}, "8", 10));
+  std::ostringstream out;
+  EXPECT_EQ(compare(options, out).summary.skipped, 1);
+  for (const char* name : {"all", "node", "memory_bandwidth, n"}) {
+    options.required = {name};
+    const auto verdict = compare(options, out);
+    EXPECT_EQ(verdict.summary.exit_status, 3) << name;
+    EXPECT_EQ(verdict.summary.not_run, 1) << name;
+    EXPECT_SAYS(verdict.checks.at(0).reason, "is required, and was not compared: no evidence");
+  }
+  options.required = {"memory_bandwith"};
+  EXPECT_THROW(compare(options, out), multinode::UsageError);
+}
+
 // Five sizes, of which one is 10 % slower in B and in its fresh launches.
 TEST_F(CompareResults, ALossOfTenPercentAtOneSizeIsFoundWhereTheMetricClaimsToSeeIt) {
   const auto curve = [&](const std::string& name, int session, double at_64) {

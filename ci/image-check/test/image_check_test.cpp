@@ -2,6 +2,7 @@
 #include "results.hpp"
 #include "self_test.hpp"
 
+#include <multinode/net/address.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -97,12 +98,48 @@ TEST_F(ImageCheck, WhatIsRequiredMustRun) {
     auto required = command;
     required.insert(required.end(), {"--require", what});
     result = image_check(required, no_gpu);
-    EXPECT_EQ(result.status, 1);
+    EXPECT_EQ(result.status, 3);
     EXPECT_SAYS(result.out, "is required, and could not run: no GPU");
   }
+  // An image whose mpirun is gone does not pass without its checks of MPI.
+  folder_.write("bin/unneeded", "");
+  result = image_check({"run", "--only", "wiring", "-o", out()}, {{"PATH", folder_ / "bin"}});
+#ifdef MULTINODE_HAVE_MPI
+  EXPECT_EQ(result.status, 3) << result.all();
+  EXPECT_SAYS(result.err, "no mpirun is on the PATH");
+#endif
   // Nothing but skips is no success.
   result = image_check({"run", "--only", "messages, nccl", "--launcher", "mnrun", "-o", out()}, no_gpu);
   EXPECT_EQ(result.status, 3);
+}
+
+// Two names of one node, and launchers that drop a rank or a node: what was asked for did not run.
+TEST_F(ImageCheck, EveryCheckProvesWhoTookPart) {
+#ifdef MULTINODE_HAVE_MPI
+  // Drops some of what it is asked for: the third word is -n, the fourth the number of processes.
+  const auto launcher = [&](const std::string& name, const std::string& edits) {
+    folder_.write(name + "/mpirun", "#!/bin/bash\nwords=(\"$@\")\n" + edits + "\nexec mpirun \"${words[@]}\"");
+    std::filesystem::permissions(folder_ / name / "mpirun", std::filesystem::perms::owner_all);
+    return (folder_ / name / "mpirun").string();
+  };
+  const auto result_with = [&](const std::string& mpirun, const std::string& hosts, const std::string& check) {
+    std::vector<std::string> command{"run",  "--only", check, "--processes-per-node", "2", "--launcher",
+                                     mpirun, "-o",     out()};
+    if (!hosts.empty()) command.insert(command.end(), {"--hosts", hosts});
+    return image_check(command);
+  };
+  const std::string own = multinode::host_name();
+  const auto as_asked = result_with(launcher("as_asked", ""), "", "messages, mpi");
+  EXPECT_EQ(as_asked.status, 0) << as_asked.all();
+  for (const char* check : {"wiring", "messages, mpi", "pi, bit for bit", "node"}) {
+    const auto twice = result_with("mpirun", own + ",localhost", check);
+    EXPECT_EQ(twice.status, 1) << twice.all();
+    EXPECT_SAYS(twice.out, std::string(check) == "node" ? "2 processes on 1 nodes" : "4 processes on 1 nodes");
+  }
+  const auto fewer = result_with(launcher("fewer", "[[ $1 == -n ]] && words[1]=1"), "", "pi, bit for bit");
+  EXPECT_EQ(fewer.status, 1) << fewer.all();
+  EXPECT_SAYS(fewer.out, "1 processes on 1 nodes (" + own + ") took part, and 2 on 1 were asked for");
+#endif
 }
 
 TEST_F(ImageCheck, ANodeIsFitForAJobInOneLine) {

@@ -11,6 +11,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <tuple>
 
 namespace image_check::results_test {
 
@@ -47,11 +48,11 @@ TEST(Results, WhatIsWrittenIsRead) {
                      .status = Status::flaky,
                      .action = Action::reboot,
                      .findings = {{"deadline", "said \x01 and \xff and \"", "a"}}}};
-  results.samples = {{.metric = "m", .band_bytes = 8, .value = 1.25}};
+  results.samples = {{.metric = "m", .band_bytes = 8, .better = "more", .value = 1.25}};
   results.facts = {{"node", "gpus", "8", "a"}};
   results.differences = {{"version", "MPI", "4", ""}};
   results.comparisons = {{"m", -1, "", "", "", {}, {}, {}, {1, 2}, 0, "worse"}};
-  results.summary = {1, 2, 3, 4, 5, 6.5, 1};
+  results.summary = {0, 0, 1, 0, 0, 6.5, 1};
   const auto text = written(folder / "new", results);
   const auto read = read_results(folder / "new");
   EXPECT_TRUE(read.complete);
@@ -59,7 +60,7 @@ TEST(Results, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.checks.at(0).action, Action::reboot);
   EXPECT_EQ(read.checks.at(0).findings.at(0).text.substr(0, 6), "said \x01");
   EXPECT_EQ(read.comparisons.at(0).again_b, (std::vector<double>{1, 2}));
-  EXPECT_EQ(read.summary.not_run, 5);
+  EXPECT_EQ(read.summary.flaky, 1);
   EXPECT_EQ(written(folder / "again", read), text);
 }
 
@@ -103,6 +104,44 @@ TEST(Results, AnUnknownStatusIsNoPass) {
     EXPECT_SAYS(multinode::testing::error_text<multinode::UsageError>([&] { read_results(folder.path()); }),
                 "results.jsonl, line 2: ");
   }
+}
+
+TEST(Results, EditedOnesAreRefused) {
+  const TemporaryFolder folder;
+  Results results;
+  results.head = head();
+  results.checks = {{.check = "wiring", .status = Status::fail}};
+  results.samples = {{.metric = "m", .better = "more", .value = 1}};
+  results.summary = {0, 1, 0, 0, 0, 1, 1};
+  const auto text = written(folder.path(), results);
+  for (const auto& [what, forged, why] :
+       {std::tuple{"\"schema\":1", "\"schema\":2", "its schema is 2, and this image-check reads 1"},
+        std::tuple{"\"fail\"", "\"pass\"", "the summary does not count its checks"},
+        std::tuple{"\"exit_status\":1", "\"exit_status\":0", "the summary does not count its checks"},
+        std::tuple{"\"more\"", "\"most\"", "better is 'most'"}}) {
+    auto edited = text;
+    ASSERT_NE(edited.find(what), edited.npos) << what;
+    edited.replace(edited.find(what), std::string(what).size(), forged);
+    std::ofstream(folder / "results.jsonl") << edited;
+    EXPECT_SAYS(multinode::testing::error_text<multinode::UsageError>([&] { read_results(folder.path()); }), why);
+  }
+}
+
+TEST(Results, OneWriterForAFolderAndNoReportsOfAnEarlierRun) {
+  const TemporaryFolder folder;
+  folder.write("junit.xml", "yesterday's pass");
+  {
+    ResultsWriter writer(folder.path());
+    EXPECT_FALSE(std::filesystem::exists(folder / "junit.xml"));
+    EXPECT_SAYS(multinode::testing::error_text<multinode::UsageError>([&] { ResultsWriter second(folder.path()); }),
+                "another image-check is writing to ");
+    writer.write(head());
+    writer.write(CheckResult{.check = "wiring", .status = Status::pass});
+  }
+  const auto killed = read_results(folder.path());
+  EXPECT_EQ(killed.summary.passed, 1);
+  EXPECT_EQ(killed.summary.exit_status, 3);
+  ResultsWriter(folder.path()).write(head());  // the lock is gone
 }
 
 TEST(Results, FullDiskIsSaid) {
