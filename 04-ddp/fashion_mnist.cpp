@@ -1,13 +1,15 @@
 // fashion_mnist: trains a perceptron to classify images of clothes; each rank has a part of every batch. The loop is in
-// trainer.hpp, the training step in on_device.hpp. Exit status: 0 all ranks have the same parameters and the accuracy
-// is high enough; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
+// trainer.hpp, the training step in training_step.hpp. Exit status: 0 all ranks have the same parameters and the
+// accuracy is high enough; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
 #include "data/fashion_mnist.hpp"
 #include "data/loader.hpp"
 #include "ddp/reducer.hpp"
 #include "ddp/sampler.hpp"
+#include "live/member.hpp"
+#include "live/supervisor.hpp"
 #include "model/perceptron.hpp"
-#include "on_device.hpp"
 #include "trainer.hpp"
+#include "training_step.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>
@@ -25,6 +27,8 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <utility>
+#include <variant>
 
 namespace {
 
@@ -56,6 +60,10 @@ struct Options {
   bool no_average = false;
   int corrupt = no_rank;
   int nan = no_rank;
+  int live = 0;
+  int restarts = 10;
+  bool live_rank = false;
+  std::vector<std::string> arguments;
 
   multinode::Program program() {
     namespace po = boost::program_options;
@@ -83,7 +91,13 @@ struct Options {
          "stop after this many epochs without a better test accuracy, and keep best.checkpoint; 0: train all epochs")  //
         ("log-every", po::value(&log_every)->default_value(log_every), "steps between two lines of output")  //
         ("min-accuracy", po::value(&min_accuracy),
-         "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")            //
+         "exit with 1 below this test accuracy, in % (default: 86 after 3 epochs or more, else 0)")  //
+        ("live", po::value(&live)->value_name("RANKS"),
+         "start so many ranks on this host, over gloo; if one dies, the others keep their memory, and a new process "
+         "takes parameters and optimizer state from one of them")  //
+        ("restarts", po::value(&restarts)->default_value(restarts),
+         "with --live: how many processes may be replaced")                                                    //
+        ("live-rank", po::bool_switch(&live_rank), "a rank of --live; used by it")                             //
         ("no-average", po::bool_switch(&no_average), "plant a fault: do not divide the sum of the gradients")  //
         ("corrupt", po::value(&corrupt), "plant a fault: this rank starts with other parameters")              //
         ("nan", po::value(&nan), "plant a fault: a gradient of this rank is NaN in step 5");
@@ -107,6 +121,10 @@ struct Options {
     require_range<std::int64_t>("--steps", steps, 0, 1'000'000'000);
     require_range<std::int64_t>("--patience", patience, 0, 100'000);
     require_range<std::int64_t>("--log-every", log_every, 1, 1'000'000'000);
+    require_range("--live", live, 0, 1'000);
+    require_range("--restarts", restarts, 0, 1'000'000);
+    if (live > 0 && (!checkpoint.empty() || patience > 0 || precision != "float" || cuda_graph))
+      throw multinode::UsageError("--live: without --checkpoint, --patience, --precision and --cuda-graph");
     if (min_accuracy != -1) require_range("--min-accuracy", min_accuracy, 0.0, 100.0);
     multinode::parse_backend(common.backend);
   }
@@ -132,6 +150,15 @@ struct Options {
 std::size_t count(std::int64_t number) { return static_cast<std::size_t>(number); }
 
 template <class Model>
+using Optimizer = std::variant<typename Model::Sgd, typename Model::Adam>;
+template <class Model>
+Optimizer<Model> make_optimizer(Model& model, const Options& options) {
+  if (options.optimizer == "adam")
+    return Optimizer<Model>(std::in_place_type<typename Model::Adam>, model.parameters());
+  return Optimizer<Model>(std::in_place_type<typename Model::Sgd>, model.parameters(), options.momentum);
+}
+
+template <class Model>
 class Classifier : public trainer::Module {
   using T = typename Model::value_type;
   using Batch = data::Batch<T>;
@@ -151,17 +178,12 @@ class Classifier : public trainer::Module {
                 .output_relu = options.output_relu,
                 .tf32 = options.precision == "tf32"},
                capacity_),
-        // --corrupt needs ranks that each update all parameters: else the wrong ones spread to all ranks.
-        reducer_(make_reducer(world, communicator, model_, {},
-                              options.corrupt == no_rank ? Share::update : Share::gradients)) {
-    start_training(world, communicator, model_, reducer_, options.common.seed);
-    if (options.optimizer == "adam")
-      adam_.emplace(model_.parameters());
-    else
-      sgd_.emplace(model_.parameters(), options.momentum);
+        optimizer_(make_optimizer(model_, options)),
+        reducer_(make_reducer(world, communicator, model_)) {
+    start_training(world, communicator, model_, options.common.seed);
     std::vector<ddp::NamedBlock> kept = model_.parameters();
-    with_optimizer([&](auto& optimizer) { std::ranges::copy(optimizer.state(), std::back_inserter(kept)); });
-    kept_.emplace(model_, std::move(kept));
+    std::visit([&](auto& optimizer) { std::ranges::copy(optimizer.state(), std::back_inserter(kept)); }, optimizer_);
+    kept_.emplace(model_, kept);
     if (world.rank() == options.corrupt) model_.initialize(options.common.seed + 1);
   }
 
@@ -169,11 +191,7 @@ class Classifier : public trainer::Module {
   const ddp::Reducer<T>& reducer() const { return reducer_; }
   std::size_t planned() const { return count(options_.epochs) * sampler_.steps(); }
 
-  const std::vector<ddp::NamedBlock>& state() override {
-    if constexpr (!on_gpu<Model>)
-      with_optimizer([&](auto& optimizer) { gather_state(communicator_, optimizer, reducer_); });
-    return world_.rank() == 0 ? kept_->fetch() : nothing_;
-  }
+  const std::vector<ddp::NamedBlock>& state() override { return world_.rank() == 0 ? kept_->fetch() : nothing_; }
   ddp::Restored restore(const std::vector<std::filesystem::path>& newest_first,
                         const nlohmann::json& hyperparameters) override {
     return kept_->load(world_, communicator_, newest_first, hyperparameters);
@@ -198,21 +216,19 @@ class Classifier : public trainer::Module {
     const model::Dropout dropout{options_.dropout, options_.common.seed, static_cast<std::uint32_t>(step_)};
     const bool plant = world_.rank() == options_.nan && step_ + 1 == nan_step;
     constexpr T nan = std::numeric_limits<T>::quiet_NaN();
-    with_optimizer([&](auto& optimizer) {
+    StepHooks hooks;
+    if (plant && on_gpu<Model>) mine.inputs.at(0) = nan;
+    if (plant && !on_gpu<Model>)
+      hooks.complete = [&](std::size_t parameter) {
+        if (parameter == 0) reducer_.gradient(parameter)[0] = nan;
+      };
 #ifdef DDP_ON_GPU
-      if constexpr (on_gpu<Model>) {
-        if (plant) mine.inputs.at(0) = nan;
-        train_step(model_, optimizer, reducer_, mine, divisor, dropout, rate, {},
-                   options_.cuda_graph ? &graphs_ : nullptr, all);
-      } else
+    if constexpr (on_gpu<Model>)
+      if (options_.cuda_graph)
+        hooks.carry_out = [&](const auto& pass) { graphs_.run(all, model_.device().stream(), pass); };
 #endif
-      {
-        const auto plant_nan = [&](std::size_t parameter) {
-          if (plant && parameter == 0) reducer_.gradient(parameter)[0] = nan;
-        };
-        train_step(model_, optimizer, reducer_, mine, divisor, dropout, rate, {.complete = plant_nan});
-      }
-    });
+    std::visit([&](auto& optimizer) { train_step(model_, optimizer, reducer_, mine, divisor, dropout, rate, hooks); },
+               optimizer_);
     samples_ += static_cast<double>(mine.size());
     ++step_;
   }
@@ -233,7 +249,8 @@ class Classifier : public trainer::Module {
       std::vector<std::uint32_t> samples(std::min(capacity_, mine.end - begin));
       std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
       data::gather(images_.test, samples, batch);
-      model_.forward(batch, {});
+      model_.load(batch, {});
+      model_.forward();
     }
     const model::Totals totals = model_.take_totals();
     double sums[] = {totals.loss, static_cast<double>(totals.right)};
@@ -255,11 +272,6 @@ class Classifier : public trainer::Module {
   }
 
  private:
-  template <class Use>
-  void with_optimizer(Use use) {
-    sgd_ ? use(*sgd_) : use(*adam_);
-  }
-
   multinode::World& world_;
   multinode::Communicator& communicator_;
   const Options& options_;
@@ -273,8 +285,7 @@ class Classifier : public trainer::Module {
   std::chrono::steady_clock::time_point begun_;
 
   Model model_;
-  std::optional<typename Model::Sgd> sgd_;  // one of the two
-  std::optional<typename Model::Adam> adam_;
+  Optimizer<Model> optimizer_;
 #ifdef DDP_ON_GPU
   model::StepGraphs graphs_;
 #endif
@@ -351,7 +362,133 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 
+#ifdef MULTINODE_HAVE_GLOO
+// A rank of --live. The supervisor has written who it is to the standard input.
+int train_live(const Options& options) {
+  int rank = 0, size = 0;
+  std::uint16_t port = 0;
+  std::string token;
+  if (!(std::cin >> rank >> size >> port >> token)) throw multinode::UsageError("--live-rank is for --live alone");
+  const data::FashionMnist images = data::read_fashion_mnist(options.folder);
+  const std::uint64_t seed = options.common.seed;
+  ddp::DistributedSampler sampler(images.train.size(), count(options.batch_size), rank, size, seed);
+  using Model = model::Perceptron<float>;
+  Model model({.sizes = {data::image_bytes, 512, 512, data::classes}, .output_relu = options.output_relu},
+              count(options.batch_size));
+  model.initialize(seed);
+  Optimizer<Model> optimizer = make_optimizer(model, options);
+  std::vector<ddp::NamedBlock> state = model.parameters();
+  std::visit([&](auto& o) { std::ranges::copy(o.state(), std::back_inserter(state)); }, optimizer);
+  std::size_t planned = count(options.epochs) * sampler.steps();
+  const std::size_t last = options.steps > 0 ? std::min(planned, count(options.steps)) : planned;
+
+  live::Member member(rank, size, {"127.0.0.1", port}, token, options.common.timeout);
+  const ddp::AllReduce all_reduce = [&](const multinode::Block& block, std::size_t, const char*) {
+    member.all_reduce(block);
+    return multinode::Work();
+  };
+  const auto sum = [&](std::span<double> numbers) { member.all_reduce(numbers); };
+  std::size_t step = 0, epoch = 0;  // complete steps; of the sampler, from 1
+  data::Batch<float> batch;
+  auto completed = std::chrono::steady_clock::now();
+  while (member.join()) try {
+      // The ranks may be one step apart, and a new one at the beginning. What the foremost has is complete.
+      std::vector<double> steps(count(size));
+      steps[count(rank)] = static_cast<double>(step);
+      sum(steps);
+      const auto foremost = std::ranges::max_element(steps);
+      if (*std::ranges::min_element(steps) != *foremost)
+        for (const ddp::NamedBlock& block : state)
+          member.broadcast(block.block, static_cast<int>(foremost - steps.begin()));
+      step = static_cast<std::size_t>(*foremost);
+      if (foremost - steps.begin() == rank && step > 0)
+        std::cerr << fmt::format(
+            "fashion_mnist: all ranks continue after step {}, {:.2f} s after rank {} completed it\n", step,
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - completed).count(), rank);
+      ddp::Reducer<float> reducer(all_reduce, model.parameters(), model.gradient_storage());
+      if (step == 0 && rank == 0)
+        std::cout << fmt::format(
+                         "{} images to learn from, {} to test with; {} parameters in {} buckets; {} ranks, gloo, "
+                         "on the CPU",
+                         images.train.size(), images.test.size(), ddp::elements_of(model.parameters()),
+                         reducer.plan().buckets.size(), size)
+                  << std::endl;
+      while (step < last) {
+        const std::size_t s = step % sampler.steps();
+        if (const std::size_t now = step / sampler.steps() + 1; now != epoch) {
+          epoch = now;
+          sampler.set_epoch(static_cast<std::uint32_t>(now));
+        }
+        data::gather(images.train, sampler.local_batch(s), batch);
+        std::visit(
+            [&](auto& o) {
+              train_step(model, o, reducer, batch, sampler.global_batch(s).size(),
+                         {options.dropout, seed, static_cast<std::uint32_t>(step)},
+                         options.first_rate() * (1 - static_cast<double>(step) / static_cast<double>(planned)));
+            },
+            optimizer);
+        ++step;
+        completed = std::chrono::steady_clock::now();
+        member.step_completed();
+        if (step % count(options.log_every) == 0 && step < last && rank == 0)
+          std::cout << fmt::format("step {} of {}", step, last) << std::endl;
+      }
+
+      // The number of test images that are classified correctly, and whether all ranks have the same parameters.
+      model.take_totals();
+      const ddp::Range mine = ddp::part_of(images.test.size(), count(rank), count(size));
+      for (std::size_t begin = mine.begin; begin < mine.end; begin += count(options.batch_size)) {
+        std::vector<std::uint32_t> samples(std::min(count(options.batch_size), mine.end - begin));
+        std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
+        data::gather(images.test, samples, batch);
+        model.load(batch, {});
+        model.forward();
+      }
+      double right = static_cast<double>(model.take_totals().right);
+      sum({&right, 1});
+      std::vector<float> parameters = model.copy_parameters();
+      const ddp::NamedBlock block{"parameters", {parameters.size()}, std::span(parameters)};
+      const std::uint64_t hash = ddp::hash_of({&block, 1});
+      std::vector<std::uint64_t> hashes(count(size));
+      hashes[count(rank)] = hash;
+      member.all_reduce(std::span(hashes));
+      member.finish(nlohmann::json{{"accuracy", 100 * right / static_cast<double>(images.test.size())},
+                                   {"parameters", fmt::format("{:016x}", hash)},
+                                   {"identical", std::ranges::count(hashes, hash) == size}}
+                        .dump());
+      break;
+    } catch (const live::PeerLost&) {
+      member.leave();
+    }
+  return multinode::exit_right;
+}
+
+int supervise_live(const Options& options) {
+  std::vector<std::string> arguments = options.arguments;
+  arguments.emplace_back("--live-rank");
+  const auto result = nlohmann::json::parse(
+      live::supervise({"fashion_mnist", arguments, options.live, options.restarts, options.common.timeout}));
+  const double accuracy = result.at("accuracy"), wanted = std::max(options.min_accuracy, 0.0);
+  const bool right = result.at("identical") && accuracy >= wanted;
+  if (result.at("identical"))
+    std::cout << "parameters: " << result.at("parameters").get<std::string>() << " on every rank\n";
+  std::cout << fmt::format("{}: test accuracy {:.2f} %{}", right ? "RIGHT" : "WRONG", accuracy,
+                           result.at("identical") ? "" : "; the ranks' parameters differ")
+            << std::endl;
+  return right ? multinode::exit_right : multinode::exit_wrong;
+}
+#else
+int train_live(const Options&) {
+  throw multinode::UsageError("--live: this build has no Gloo: apt install libgloo-dev, and build again");
+}
+int supervise_live(const Options& options) { return train_live(options); }
+#endif
+
 int run(multinode::World& world, const Options& options) {
+  if (options.live > 0 && world.size() > 1)
+    throw multinode::UsageError("--live starts the ranks itself: start it alone, without a launcher");
+  if (options.live_rank) return train_live(options);
+  if (options.live > 0) return supervise_live(options);
   if (!options.checkpoint.empty()) std::signal(SIGUSR1, [](int) { save_asked = 1; });
   if (options.corrupt != no_rank) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
   if (options.nan != no_rank) multinode::require_range("--nan", options.nan, 0, world.size() - 1);
@@ -373,5 +510,6 @@ int run(multinode::World& world, const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
+  options.arguments.assign(argv, argv + argc);
   return multinode::run(options.program(), argc, argv, [&](multinode::World& world) { return run(world, options); });
 }

@@ -3,7 +3,7 @@
 // does, the loss fell, and all ranks have the same parameters; 1 not, failed or timed out; 2 bad command line or
 // environment; 77 no GPU for --backend nccl.
 #include "ddp/philox.hpp"
-#include "on_device.hpp"
+#include "training_step.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>
@@ -55,9 +55,7 @@ class DistributedOptimizer {
         communicator_(communicator),
         model_(model),
         optimizer_(optimizer),
-        reducer_(make_reducer(world, communicator, model, options)) {
-    use_reducer_storage(model, reducer_);
-  }
+        reducer_(make_reducer(world, communicator, model, options)) {}
 
   ddp::Reducer<typename Model::value_type>& reducer() { return reducer_; }
 
@@ -69,12 +67,9 @@ class DistributedOptimizer {
   }
 
   // Moves the parameters by the averages of all ranks' gradients. Collective.
-  void update(double learning_rate) {
+  void update() {
     reducer_.wait();
-    if constexpr (on_gpu<Model>)
-      model_.update(optimizer_);  // the rate that the model was loaded with
-    else
-      model_.update(optimizer_, learning_rate);
+    model_.update(optimizer_);  // by the learning rate that the batch was loaded with
   }
 
  private:
@@ -128,10 +123,11 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 
   double before = 0, after = 0;
   for (std::size_t step = 1; step <= options.steps; ++step) {
-    model.forward(batch, {}, learning_rate);
+    model.load(batch, {}, learning_rate);
+    model.forward();
     optimizer.reducer().begin(batch_size * size);
     model.backward([&](std::size_t parameter) { optimizer.reducer().mark_ready(parameter); });
-    optimizer.update(learning_rate);
+    optimizer.update();
 
     after = take_loss(world, communicator, model);
     sum_over_ranks(communicator, model, {&after, 1});
@@ -146,10 +142,11 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   model::Sgd<double> its_sgd(alone.parameters());
   const data::Batch<double> all = samples(0, batch_size * size, seed);
   for (std::size_t step = 1; step <= options.steps; ++step) {
-    alone.forward(all, {});
+    alone.load(all, {}, learning_rate);
+    alone.forward();
     alone.backward([](std::size_t) {});
     for (double& gradient : gradients) gradient /= static_cast<double>(all.size());
-    alone.update(its_sgd, learning_rate);
+    alone.update(its_sgd);
   }
 
   const std::vector<double> mine = model.copy_parameters(), its = alone.copy_parameters();

@@ -5,7 +5,7 @@
 #include "ddp/reducer.hpp"
 #include "ddp/trace.hpp"
 #include "model/perceptron.hpp"
-#include "on_device.hpp"
+#include "training_step.hpp"
 
 #include <multinode/base/median.hpp>
 #include <multinode/base/program_options.hpp>
@@ -183,7 +183,6 @@ void measure_overlap(const multinode::World& world, multinode::Communicator& com
   Reducer communication(communicator, parameters, storage, settings);
   const auto step = [&](Reducer& reducer) {
     return [&] {
-      use_reducer_storage(model, reducer);
       train_step(model, optimizer, reducer, batch, batch.size() * static_cast<std::size_t>(world.size()), {}, 0);
     };
   };
@@ -239,8 +238,8 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   Model model(options.architecture(), options.batch_size);
   typename Model::Sgd optimizer(model.parameters());
   // Nothing is shared: it shows how the library's communication overlaps.
-  ddp::Reducer<float> reducer = make_reducer(world, communicator, model, options.reducer(), Share::nothing);
-  start_training(world, communicator, model, reducer, seed);
+  ddp::Reducer<float> reducer = make_reducer(world, communicator, model, options.reducer(), true);
+  start_training(world, communicator, model, seed);
   Breakdown breakdown;
   std::optional<ddp::Trace> trace;
   if (!options.trace.empty()) trace.emplace(world, communicator, options.trace);
@@ -257,7 +256,8 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   data::Batch<float> batch, first_batch;
   draw(rank * options.batch_size, options.batch_size, seed, first_batch);
   const auto loss_of_first_batch = [&] {
-    model.forward(first_batch, {});
+    model.load(first_batch, {});
+    model.forward();
     double loss = take_loss(world, communicator, model);
     sum_over_ranks(communicator, model, {&loss, 1});
     return loss / static_cast<double>(size * options.batch_size);

@@ -93,16 +93,15 @@ struct Network {
       Parameter &weights = parameters[2 * layer], &biases = parameters[2 * layer + 1];
       std::ranges::fill(weights.gradient, 0.0F);
       std::ranges::fill(biases.gradient, 0.0F);
-      std::vector<float> before(samples * in);
+      std::vector<float> before(layer > 0 ? samples * in : 0);
       for (std::size_t s = 0; s < samples; ++s) {
         const float *x = &units[layer][s * in], *d = &delta[s * out];
         for (std::size_t o = 0; o < out; ++o) biases.gradient[o] += rounded(d[o]);
-        for (std::size_t i = 0; i < in; ++i) {
+        for (std::size_t i = 0; i < in; ++i)
+          for (std::size_t o = 0; o < out; ++o) weights.gradient[i * out + o] += rounded(x[i] * d[o]);
+        for (std::size_t i = 0; i < in && layer > 0; ++i) {  // no parameter needs the derivative by the inputs
           float sum = 0;
-          for (std::size_t o = 0; o < out; ++o) {
-            weights.gradient[i * out + o] += rounded(x[i] * d[o]);
-            sum += weights.value[i * out + o] * d[o];
-          }
+          for (std::size_t o = 0; o < out; ++o) sum += weights.value[i * out + o] * d[o];
           before[s * in + i] = x[i] > 0 ? sum : 0;  // the derivative of the ReLU
         }
       }

@@ -5,7 +5,7 @@
 #include "../ddp/sampler.hpp"
 #include "../model/blas.hpp"
 #include "../model/perceptron.hpp"
-#include "../on_device.hpp"
+#include "../training_step.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>
@@ -49,7 +49,6 @@ struct Options {
             }};
   }
 
-  Share share() const { return no_overlap || !bucket_bytes.empty() ? Share::gradients : Share::update; }
   ddp::ReducerOptions reducer_options() const {
     ddp::ReducerOptions options;
     options.overlap = !no_overlap;
@@ -103,11 +102,9 @@ int run(multinode::World& world, const Options& options) {
   model::Sgd<float> optimizer(model.parameters(), 0.9);
   model.initialize(options.common.seed);
   using Reducer = ddp::Reducer<float>;
-  Reducer reducer =
-      options.independent
-          ? Reducer(ddp::AllReduce{}, model.parameters(), model.gradient_storage(), options.reducer_options())
-          : make_reducer(world, *communicator, model, options.reducer_options(), options.share());
-  use_reducer_storage(model, reducer);
+  Reducer reducer = options.independent ? Reducer(ddp::AllReduce{}, model.parameters(), model.gradient_storage(),
+                                                  options.reducer_options())
+                                        : make_reducer(world, *communicator, model, options.reducer_options());
 
   std::minstd_rand random(static_cast<std::uint32_t>(options.common.seed + mine.begin));
   std::vector<data::Batch<float>> batches(16);

@@ -55,12 +55,16 @@ void broadcast_parameters(multinode::World& world, multinode::Communicator& comm
   for (const NamedBlock& parameter : parameters) communicator.broadcast(parameter.block, 0);
 }
 
-std::vector<std::string> hashes_of_ranks(multinode::World& world, std::span<const NamedBlock> parameters) {
+std::uint64_t hash_of(std::span<const NamedBlock> parameters) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const NamedBlock& parameter : parameters)
     for (const std::byte byte : std::span(static_cast<const std::byte*>(parameter.block.data), parameter.block.bytes()))
       hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
-  return world.gather("parameters", fmt::format("{:016x}", hash));
+  return hash;
+}
+
+std::vector<std::string> hashes_of_ranks(multinode::World& world, std::span<const NamedBlock> parameters) {
+  return world.gather("parameters", fmt::format("{:016x}", hash_of(parameters)));
 }
 
 }  // namespace ddp

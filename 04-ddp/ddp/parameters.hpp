@@ -5,6 +5,7 @@
 #include <multinode/world.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,8 +37,11 @@ constexpr std::size_t padded(std::size_t count, std::size_t element_bytes, std::
 void broadcast_parameters(multinode::World& world, multinode::Communicator& communicator,
                           std::span<const NamedBlock> parameters);
 
-// Every rank's 16 hexadecimal digits, in order of rank, on every rank: FNV-1a of the bits of `parameters`, which are
-// host memory. Collective, called by all ranks.
+// FNV-1a of the bits of `parameters`, which are host memory.
+std::uint64_t hash_of(std::span<const NamedBlock> parameters);
+
+// Every rank's 16 hexadecimal digits, in order of rank, on every rank: hash_of(parameters). Collective, called by all
+// ranks.
 std::vector<std::string> hashes_of_ranks(multinode::World& world, std::span<const NamedBlock> parameters);
 
 }  // namespace ddp

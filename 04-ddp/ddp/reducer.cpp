@@ -67,7 +67,6 @@ Reducer<T>::Reducer(AllReduce all_reduce, std::span<const NamedBlock> parameters
   if (scale_) {
     if (options.wrap) throw std::logic_error("Reducer: a hook is for gradients in host memory");
     options_.check = nullptr;
-    options_.alignment = device_alignment;
   }
   plan_ = plan_buckets(counts_, sizeof(T), options_);
   if (storage.size() != plan_.size)
@@ -80,43 +79,6 @@ Reducer<T>::Reducer(multinode::Communicator& communicator, std::span<const Named
                     const ReducerOptions& options, ScaleOnDevice<T> scale)
     : Reducer(all_reduce_of(communicator, options.wrap), parameters, storage, options, std::move(scale)) {
   divided_ = all_reduce_ && !options.wrap && !scale_;
-}
-
-template <class T>
-Reducer<T>::Reducer(multinode::Communicator& communicator, std::span<const NamedBlock> parameters, std::span<T> storage,
-                    std::span<T> parameter_storage, const ReducerOptions& options)
-    : Reducer(AllReduce{}, parameters, storage.first(elements_of(parameters)), options) {
-  communicator_ = &communicator;
-  storage_ = storage;
-  parameter_storage_ = parameter_storage;
-  const std::size_t part = own_part(storage).size(), begin = part * static_cast<std::size_t>(communicator.rank());
-  for (std::size_t i = 0; i < counts_.size(); ++i) {
-    const auto inside = [&](std::size_t at) { return std::clamp(at, plan_.offset[i], plan_.offset[i] + counts_[i]); };
-    own_.push_back({inside(begin) - plan_.offset[i], inside(begin + part) - plan_.offset[i]});
-  }
-}
-
-template <class T>
-std::size_t Reducer<T>::sharded_size(std::size_t count, int ranks) {
-  constexpr std::size_t cache_line = 64;
-  const auto size = static_cast<std::size_t>(ranks);
-  return size * padded((count + size - 1) / size, sizeof(T), cache_line);
-}
-
-template <class T>
-std::span<T> Reducer<T>::own_part(std::span<T> storage) const {
-  const std::size_t count = storage.size() / static_cast<std::size_t>(communicator_->size());
-  return storage.subspan(count * static_cast<std::size_t>(communicator_->rank()), count);
-}
-
-template <class T>
-std::span<T> Reducer<T>::parameter(std::size_t parameter) const {
-  return parameter_storage_.subspan(plan_.offset.at(parameter), counts_[parameter]);
-}
-
-template <class T>
-void Reducer<T>::gather_parameters() {
-  communicator_->all_gather(own_part(parameter_storage_), parameter_storage_);
 }
 
 template <class T>
@@ -157,7 +119,7 @@ void Reducer<T>::mark_ready(std::size_t parameter) {
   --missing_[plan_.bucket[parameter]];
   if (!divisor_) return;
   if (options_.check) options_.check(names_[parameter], gradient(parameter));
-  if (options_.overlap && !communicator_) start_complete_buckets();
+  if (options_.overlap) start_complete_buckets();
 }
 
 // In order of index, whatever the order of completion: a collective that ranks call in different orders never ends.
@@ -184,9 +146,6 @@ void Reducer<T>::wait() {
       throw std::logic_error("Reducer: the gradient of '" + names_[i] + "' was not marked ready in this pass");
   adds_ = divisor_ == 0;
   if (adds_) return;
-  if (communicator_)
-    return communicator_->reduce_scatter(storage_, own_part(storage_), multinode::Reduction::sum,
-                                         "reduce_scatter of the gradients", 1 / static_cast<double>(divisor_));
   start_complete_buckets();
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) finish(b);
   started_.clear();
@@ -198,10 +157,12 @@ std::string Reducer<T>::summary(const multinode::Communicator& communicator) con
     return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
   };
   const auto backend = communicator.backend();
-  return several(std::accumulate(counts_.begin(), counts_.end(), std::size_t{0}), "parameter") + " in " +
-         several(plan_.buckets.size(), "bucket") + "; " +
-         several(static_cast<std::size_t>(communicator.size()), "rank") + ", " + std::string(name_of(backend)) +
-         (backend == multinode::Backend::nccl ? ", on GPUs" : ", on the CPU");
+  std::string text = several(std::accumulate(counts_.begin(), counts_.end(), std::size_t{0}), "parameter");
+  const bool shared = communicator.shared(std::span(storage_));
+  if (communicator.size() > 1 && !shared) text += " in " + several(plan_.buckets.size(), "bucket");
+  text += "; " + several(static_cast<std::size_t>(communicator.size()), "rank") + ", " + std::string(name_of(backend));
+  if (shared) text += " (gradients in shared memory: none are sent)";
+  return text + (backend == multinode::Backend::nccl ? ", on GPUs" : ", on the CPU");
 }
 
 template class Reducer<float>;

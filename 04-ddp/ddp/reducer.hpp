@@ -3,7 +3,6 @@
 
 #include "hooks.hpp"
 #include "parameters.hpp"
-#include "sampler.hpp"
 
 #include <multinode/communicator.hpp>
 
@@ -19,8 +18,8 @@ namespace ddp {
 struct ReducerOptions {
   std::size_t first_bucket_bytes = std::size_t{1} << 20;  // small: the first reduction starts early
   std::size_t bucket_bytes = std::size_t{25} << 20;       // large: few calls, each near the link's full bandwidth
-  std::size_t alignment = 1;  // where a gradient begins in the storage: a multiple of so many bytes
-  bool overlap = true;        // false, to compare with: reductions start when the backward pass has ended
+  std::size_t alignment = device_alignment;  // where a gradient begins in the storage: a multiple of so many bytes
+  bool overlap = true;  // false, to compare with: reductions start when the backward pass has ended
   GradientCheck check =
       require_finite;            // of this rank's gradients, before they are sent; not called for a GPU's memory
   AllReduceHook wrap = nullptr;  // around the all-reduce, such as compressed(); null: none. Host memory only
@@ -62,9 +61,9 @@ template <class T>
 class Reducer {
  public:
   // `storage` has plan_buckets().size elements, and lives as long as the reducer: the gradients are computed in it,
-  // reduced in it and read from it, without a copy. `scale` divides them, and `alignment` is then device_alignment;
-  // null: it is host memory. An empty all_reduce reduces nothing: this rank is alone. Throws std::logic_error for a
-  // storage of another size, and for a hook on a GPU's memory.
+  // reduced in it and read from it, without a copy. `scale` divides them; null: it is host memory. An empty all_reduce
+  // reduces nothing: this rank is alone. Throws std::logic_error for a storage of another size, and for a hook on a
+  // GPU's memory.
   Reducer(multinode::Communicator& communicator, std::span<const NamedBlock> parameters, std::span<T> storage,
           const ReducerOptions& options = {}, ScaleOnDevice<T> scale = nullptr);
   Reducer(AllReduce all_reduce, std::span<const NamedBlock> parameters, std::span<T> storage,
@@ -74,24 +73,9 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Sharded: each rank updates one part of the parameters, so it needs only that part's averages. wait() computes the
-  // averages of own() in one reduce_scatter, without buckets, and leaves the other gradients unreduced. `storage` and
-  // `parameter_storage` have sharded_size() elements each, in memory that the communicator allocated and the ranks
-  // share.
-  Reducer(multinode::Communicator& communicator, std::span<const NamedBlock> parameters, std::span<T> storage,
-          std::span<T> parameter_storage, const ReducerOptions& options = {});
-  // The size of storage for parameters of `count` elements: one part per rank, all of the same size.
-  static std::size_t sharded_size(std::size_t count, int ranks);
-
-  // Only if sharded: where a parameter lies in parameter_storage.
-  std::span<T> parameter(std::size_t parameter) const;
-  // The elements of each parameter that this rank updates. Empty if not sharded: it updates all.
-  std::span<const Range> own() const { return own_; }
-  // Only if sharded: copies the parts that the other ranks updated. Collective, called by all ranks after the update.
-  void gather_parameters();
-
   const BucketPlan& plan() const { return plan_; }
-  // What trains, and where: "669706 parameters in 2 buckets; 4 ranks, mpi, on the CPU".
+  // What trains, where, and how gradients travel: "669706 parameters in 2 buckets; 4 ranks, mpi, on the CPU", or
+  // "669706 parameters; 4 ranks, gloo (gradients in shared memory: none are sent), on the CPU".
   std::string summary(const multinode::Communicator& communicator) const;
   std::span<T> gradient(std::size_t parameter) const;
 
@@ -114,7 +98,6 @@ class Reducer {
   void wait();
 
  private:
-  std::span<T> own_part(std::span<T> storage) const;
   std::span<T> bucket(std::size_t b) const { return storage_.subspan(plan_.buckets[b].offset, plan_.buckets[b].count); }
   void start_complete_buckets();
   void finish(std::size_t b);
@@ -128,13 +111,10 @@ class Reducer {
   BucketPlan plan_;
   std::size_t divisor_ = 0;  // 0: this pass accumulates
   bool adds_ = false;
-  bool divided_ = false;                             // all_reduce_ divides
-  std::vector<bool> ready_;                          // of each parameter: in this pass
-  std::vector<std::size_t> missing_;                 // of each bucket: gradients that are not ready
-  std::vector<multinode::Work> started_;             // buckets 0 ... started_.size() - 1
-  multinode::Communicator* communicator_ = nullptr;  // only where sharded, like the following
-  std::span<T> parameter_storage_;
-  std::vector<Range> own_;
+  bool divided_ = false;                  // all_reduce_ divides
+  std::vector<bool> ready_;               // of each parameter: in this pass
+  std::vector<std::size_t> missing_;      // of each bucket: gradients that are not ready
+  std::vector<multinode::Work> started_;  // buckets 0 ... started_.size() - 1
 };
 
 }  // namespace ddp

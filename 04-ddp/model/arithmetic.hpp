@@ -1,7 +1,7 @@
 // arithmetic.hpp: what a perceptron does with single numbers and rows of them, the same on the CPU and on a GPU.
 #pragma once
 
-#include "perceptron.hpp"
+#include "architecture.hpp"
 
 #include <cmath>
 #include <cstddef>
@@ -45,7 +45,7 @@ MODEL_BOTH T adam_change(T& mean, T& square, T gradient, AdamFactors<T> factors)
 
 // Who shares the work on one row: elements first(), first() + count() ... are this lane's. sum(), largest() and all()
 // take what each lane has, and give every lane the same. Here it is one thread, on the CPU; see Warp in
-// kernels.cuh.
+// cuda.cu.
 struct OneLane {
   MODEL_BOTH static constexpr std::size_t first() { return 0; }
   MODEL_BOTH static constexpr std::size_t count() { return 1; }

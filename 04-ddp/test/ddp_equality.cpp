@@ -37,7 +37,7 @@
 //  bound = 10 max(r, 1) sum over steps (D + U)
 #include "ddp/philox.hpp"
 #include "ddp/sampler.hpp"
-#include "on_device.hpp"
+#include "training_step.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>
@@ -71,7 +71,7 @@ struct Training {
   std::size_t passes = 1;                // that a step consists of
   bool rank_marks_in_its_order = false;  // not from the last parameter to the first
   ddp::ReducerOptions buckets = small_buckets;
-  bool parts = false;  // each rank updates one part of the parameters, if the ranks share memory
+  bool shared = false;  // gradients in memory that the ranks share, if they can
 };
 
 const Training trainings[] = {
@@ -82,7 +82,7 @@ const Training trainings[] = {
      .passes = 3,
      .rank_marks_in_its_order = true},
     {.name = "Adam, cross-entropy", .loss = model::Loss::cross_entropy, .adam = true},
-    {.name = "Adam, cross-entropy, update in parts", .loss = model::Loss::cross_entropy, .adam = true, .parts = true},
+    {.name = "Adam, cross-entropy, shared memory", .loss = model::Loss::cross_entropy, .adam = true, .shared = true},
     {.name = "Adam, binary cross-entropy, 3 passes, any order",
      .loss = model::Loss::binary_cross_entropy,
      .adam = true,
@@ -124,9 +124,9 @@ struct History {
   std::vector<double> root;                     // Adam's smallest v of the comment above, after each step
 };
 
-double smallest_root(model::Optimizer<double>& optimizer, int step) {
+double smallest_root(const std::vector<ddp::NamedBlock>& state, int step) {
   double smallest = std::numeric_limits<double>::infinity();
-  for (const ddp::NamedBlock& block : optimizer.state())
+  for (const ddp::NamedBlock& block : state)
     if (block.name.starts_with("mean of squares"))
       for (const double square : std::span(static_cast<const double*>(block.block.data), block.block.count))
         if (square > 0) smallest = std::min(smallest, std::sqrt(square / (1 - std::pow(0.999, step))));
@@ -143,11 +143,8 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
   if (fault == Fault::other_shape && last) ++layers[2];
   if (fault == Fault::more_layers && last) layers.push_back(4);
   Model model({.sizes = layers, .loss = training.loss}, batch_size);
-  std::unique_ptr<model::Optimizer<double>> optimizer;
-  if (training.adam)
-    optimizer = std::make_unique<model::Adam<double>>(model.parameters());
-  else
-    optimizer = std::make_unique<model::Sgd<double>>(model.parameters(), momentum);
+  Model::Sgd sgd(model.parameters(), momentum);
+  Model::Adam adam(model.parameters());
   ddp::AllReduce all_reduce;
   if (communicator)
     all_reduce = [&](multinode::Block block, std::size_t, const char* name) {
@@ -155,12 +152,10 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
       return left_out ? multinode::Work() : communicator->start_all_reduce(block, multinode::Reduction::sum, name);
     };
   const auto make = [&]() -> ddp::Reducer<double> {
-    if (training.parts && communicator)
-      return make_reducer(world, *communicator, model, training.buckets, Share::update);
+    if (training.shared && communicator) return make_reducer(world, *communicator, model, training.buckets);
     return {std::move(all_reduce), model.parameters(), model.gradient_storage(), training.buckets};
   };
   ddp::Reducer<double> reducer = make();
-  use_reducer_storage(model, reducer);
   model.initialize(seed);
   if (communicator) ddp::broadcast_parameters(world, *communicator, model.parameters());
   for (std::size_t i = 0; i < model.parameters().size(); ++i)
@@ -183,12 +178,15 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
       const auto be_late = [&](std::size_t parameter) {
         if (fault == Fault::late_rank && planted && rank == 1 && parameter == 0) std::this_thread::sleep_for(nap);
       };
-      train_step(model, *optimizer, reducer, batch, divisor, drop, learning_rate, {.complete = be_late});
+      const StepHooks hooks{.complete = be_late};
+      training.adam ? train_step(model, adam, reducer, batch, divisor, drop, learning_rate, hooks)
+                    : train_step(model, sgd, reducer, batch, divisor, drop, learning_rate, hooks);
     } else {
       for (std::size_t pass = 0; pass < training.passes; ++pass) {
         const ddp::Range part = ddp::part_of(mine.size(), pass, training.passes);
         gather(training, mine.subspan(part.begin, part.end - part.begin), seed, batch);
-        model.forward(batch, drop);
+        model.load(batch, drop, learning_rate);
+        model.forward();
         pass + 1 < training.passes ? reducer.accumulate() : reducer.begin(divisor);
         std::vector<std::size_t> ready;
         model.backward([&](std::size_t parameter) { ready.push_back(parameter); }, reducer.adds());
@@ -196,13 +194,12 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
         for (const std::size_t parameter : ready) reducer.mark_ready(parameter);
         reducer.wait();
       }
-      model.update(*optimizer, learning_rate);
+      training.adam ? model.update(adam) : model.update(sgd);
     }
     history.parameters.push_back(model.copy_parameters());
-    history.root.push_back(smallest_root(*optimizer, step + 1));
+    history.root.push_back(smallest_root(adam.state(), step + 1));
   }
-  if (communicator) gather_state(*communicator, *optimizer, reducer);
-  for (const ddp::NamedBlock& block : optimizer->state()) {
+  for (const ddp::NamedBlock& block : training.adam ? adam.state() : sgd.state()) {
     const std::span values(static_cast<const double*>(block.block.data), block.block.count);
     history.state.insert(history.state.end(), values.begin(), values.end());
   }
@@ -279,7 +276,7 @@ bool compare(const Training& training, multinode::World& world, multinode::Commu
   const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;
   double least = std::numeric_limits<double>::infinity();  // of what the faults do
   for (const Fault planted : {Fault::missing_average, Fault::dropped_sample, Fault::unreduced_bucket})
-    if ((world.size() > 1 && !training.parts) || planted != Fault::unreduced_bucket)
+    if ((world.size() > 1 && !training.shared) || planted != Fault::unreduced_bucket)
       least = std::min(least, off(train(training, seed, world, &communicator, planted)));
   if (world.rank() == 0)
     std::printf("%s, %d ranks: %s: difference/bound %.2g, with faults %.2g; ranks %s, %s\n",

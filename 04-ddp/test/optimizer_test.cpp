@@ -1,4 +1,4 @@
-#include "model/optimizer.hpp"
+#include "model/perceptron.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,15 +11,17 @@
 namespace optimizer_test {
 
 using model::Adam;
-using model::Optimizer;
 using model::Sgd;
 
 // Two parameters, of 3 elements and of 1, and an optimizer for them.
-template <class T>
+template <class Optimizer, class T>
 struct Trained {
   std::vector<T> first{T(0.5), T(-1.25), T(3)}, second{T(2)};
-  std::unique_ptr<Optimizer<T>> optimizer;
+  model::Cpu cpu;
+  Optimizer optimizer;
 
+  template <class... Settings>
+  explicit Trained(Settings... settings) : optimizer(parameters(), settings...) {}
   std::vector<ddp::NamedBlock> parameters() {
     return {{"first", {3}, std::span(first)}, {"second", {1}, std::span(second)}};
   }
@@ -27,25 +29,16 @@ struct Trained {
   void step(const std::function<double(std::size_t, int)>& gradient, int step, double learning_rate) {
     std::vector<T> all;
     for (std::size_t j = 0; j < 4; ++j) all.push_back(static_cast<T>(gradient(j, step)));
-    optimizer->begin_step();
-    optimizer->update(0, 0, first, std::span<const T>(all).first(3), learning_rate);
-    optimizer->update(1, 0, second, std::span<const T>(all).last(1), learning_rate);
+    const model::StepSettings<T> settings = model::settings_of<T>({}, learning_rate);
+    optimizer.begin_step(cpu, &settings);
+    model::update_parameter(cpu, optimizer, 0, std::span(first), all.data(), settings);
+    model::update_parameter(cpu, optimizer, 1, std::span(second), all.data() + 3, settings);
   }
 };
-
 template <class T>
-Trained<T> by_sgd(double momentum = 0, double weight_decay = 0) {
-  Trained<T> trained;
-  trained.optimizer = std::make_unique<Sgd<T>>(trained.parameters(), momentum, weight_decay);
-  return trained;
-}
-
+using BySgd = Trained<Sgd<T>, T>;
 template <class T>
-Trained<T> by_adam() {
-  Trained<T> trained;
-  trained.optimizer = std::make_unique<Adam<T>>(trained.parameters());
-  return trained;
-}
+using ByAdam = Trained<Adam<T>, T>;
 
 double some_gradient(std::size_t j, int step) {
   const double s = step;
@@ -78,7 +71,8 @@ TYPED_TEST(Optimizers, AgreeWithPyTorch) {
                              {0.3128936121571956, -1.2722699629102818, 3.1982575076179094},
                              {0.26797679981632744, -1.2892926895848187, 3.274210845932346},
                              {0.2797195674182149, -1.3099468411732045, 3.2770562879687457}};
-  Trained<T> a = by_sgd<T>(0.9, 0.01), b = by_adam<T>();
+  BySgd<T> a(0.9, 0.01);
+  ByAdam<T> b;
   for (int k = 0; k < 4; ++k) {
     a.step(some_gradient, k, 0.1);
     b.step(some_gradient, k, 0.1);
@@ -89,8 +83,8 @@ TYPED_TEST(Optimizers, AgreeWithPyTorch) {
   }
 }
 
-template <class T>
-bool holds_subnormals(Optimizer<T>& optimizer) {
+template <class T, class Optimizer>
+bool holds_subnormals(Optimizer& optimizer) {
   for (const ddp::NamedBlock& block : optimizer.state())
     if (block.block.type == multinode::data_type_of<T>())
       for (const T value : std::span(static_cast<const T*>(block.block.data), block.block.count))
@@ -104,24 +98,26 @@ TYPED_TEST(Optimizers, StatesOfDeadUnitsDoNotBecomeSubnormal) {
   // A thousandth of its square is 1000 times the smallest normal number: 0.999^k has it below that after 6900 steps.
   const double small = 1000 * std::sqrt(static_cast<double>(std::numeric_limits<T>::min()));
   const auto once = [&](std::size_t, int step) { return step == 0 ? small : 0; };
-  Trained<T> sgd = by_sgd<T>(0.9), adam = by_adam<T>();
+  BySgd<T> sgd(0.9);
+  ByAdam<T> adam;
   for (int k = 0; k < 10000; ++k) {
     sgd.step(once, k, 0.1);
     adam.step(once, k, 0.1);
-    ASSERT_FALSE(holds_subnormals(*sgd.optimizer)) << "velocity, step " << k;
-    ASSERT_FALSE(holds_subnormals(*adam.optimizer)) << "mean or mean of squares, step " << k;
+    ASSERT_FALSE(holds_subnormals<T>(sgd.optimizer)) << "velocity, step " << k;
+    ASSERT_FALSE(holds_subnormals<T>(adam.optimizer)) << "mean or mean of squares, step " << k;
   }
 }
 
 TYPED_TEST(Optimizers, NansAreNotTakenForSomethingSmall) {
   using T = TypeParam;
-  for (const bool adam : {false, true}) {
-    Trained<T> t = adam ? by_adam<T>() : by_sgd<T>(0.9);
+  const auto expect = [](auto&& t) {
     t.step([](std::size_t j, int) { return j == 1 ? std::nan("") : 1e-40; }, 0, 0.1);
     t.step([](std::size_t, int) { return 0; }, 1, 0.1);
     EXPECT_TRUE(std::isnan(t.first[1]));
     EXPECT_TRUE(std::isfinite(t.first[0]) && std::isfinite(t.first[2]) && std::isfinite(t.second[0]));
-  }
+  };
+  expect(BySgd<T>(0.9));
+  expect(ByAdam<T>());
 }
 
 }  // namespace optimizer_test

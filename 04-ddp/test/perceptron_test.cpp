@@ -39,6 +39,11 @@ struct Trained {
     perceptron.gradient_storage();
     perceptron.initialize(4);
   }
+  model::Totals forward(const data::Batch<T>& batch, const model::Dropout& dropout) {
+    perceptron.load(batch, dropout);
+    perceptron.forward();
+    return perceptron.take_totals();
+  }
 };
 
 TEST(Blas, ProductsOfEveryKind) {
@@ -173,7 +178,7 @@ TEST_P(PerceptronOf, HasLossesAndGradientsOfTheFormulas) {
                     loss_size = samples * 4 * (1 + output) * (1 + output);
 
   for (std::size_t i = 0; i < passes.size(); ++i) {
-    const model::Score score = t.perceptron.forward(passes[i], dropout);
+    const model::Totals score = t.forward(passes[i], dropout);
     t.perceptron.backward([](std::size_t) {}, i > 0);
     EXPECT_NEAR(score.loss, static_cast<double>(here[i].loss.real()), static_cast<double>(chain * u * loss_size));
     EXPECT_EQ(score.right, here[i].right);
@@ -223,7 +228,9 @@ TEST(Dropout, KeepsTheShareItShouldAndTheMean) {
     batch.inputs = {-1};
     batch.labels = {1};  // loss = log(1 + exp(mean of layer 2))
     batch.samples = {s};
-    const double mean = std::log(std::exp(perceptron.forward(batch, {0.25, 1, 1}).loss) - 1);
+    perceptron.load(batch, {0.25, 1, 1});
+    perceptron.forward();
+    const double mean = std::log(std::exp(perceptron.take_totals().loss) - 1);
     sum += mean;
     squares += mean * mean;
   }
@@ -248,17 +255,17 @@ TEST(Perceptron, TheSeedMakesTheStart) {
 TEST(Perceptron, RefusesABatchThatDoesNotFit) {
   Trained<double> t;
   const auto large = some_batch(21);
-  EXPECT_THROW(t.perceptron.forward(large, {}), std::logic_error);
+  EXPECT_THROW(t.forward(large, {}), std::logic_error);
   data::Batch<double> torn = some_batch(2);
   torn.inputs.pop_back();
-  EXPECT_THROW(t.perceptron.forward(torn, {}), std::logic_error);
+  EXPECT_THROW(t.forward(torn, {}), std::logic_error);
   data::Batch<double> without = some_batch(2);
   without.targets.clear();
-  EXPECT_NO_THROW(t.perceptron.forward(without, {})) << "labels will do";
+  EXPECT_NO_THROW(t.forward(without, {})) << "labels will do";
   Trained<double> square({.sizes = small, .loss = model::Loss::mean_square});
-  EXPECT_THROW(square.perceptron.forward(without, {}), std::logic_error);
+  EXPECT_THROW(square.forward(without, {}), std::logic_error);
   Trained<double> linear({.sizes = small, .hidden_relu = false});
-  EXPECT_THROW(linear.perceptron.forward(without, {0.5, 1, 1}), std::logic_error);
+  EXPECT_THROW(linear.forward(without, {0.5, 1, 1}), std::logic_error);
 }
 
 }  // namespace perceptron_test

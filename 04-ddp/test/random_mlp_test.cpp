@@ -118,7 +118,7 @@ TEST_P(RandomMlp, TracesTheLastSteps) {
           bytes += communication[b].args.at("bytes").get<double>();
           early += communication[b].begin < step[2].end;
         }
-        EXPECT_EQ(bytes, 4 * (20 * 64 + 64 + 64 * 256 + 256 + 3 * (256 * 256 + 256) + 256 + 1));
+        EXPECT_EQ(bytes, 4 * (20 * 64 + 64 + 64 * 256 + 256 + 3 * (256 * 256 + 256) + 256 + 64));
       }
     }
     EXPECT_EQ(early > 0, overlap);

@@ -28,7 +28,7 @@ std::vector<ddp::NamedBlock> parameters_of(const std::vector<std::size_t>& count
 
 TEST(Buckets, CoverTheStorageInReverseOrder) {
   const std::vector<std::size_t> counts{3, 0, 10, 1, 7, 2, 2};
-  const ddp::BucketPlan plan = plan_buckets(counts, 4, {8, 32});
+  const ddp::BucketPlan plan = plan_buckets(counts, 4, {8, 32, 1});
   std::size_t offset = 0, parameters = 0;
   for (const auto& bucket : plan.buckets) {
     EXPECT_EQ(bucket.offset, offset);
@@ -48,7 +48,7 @@ TEST(Buckets, CoverTheStorageInReverseOrder) {
 TEST(Buckets, BeginAtMultiplesOfTheAlignment) {
   const std::vector<std::size_t> counts{784 * 512, 512, 512 * 512, 512, 512 * 10, 10};
   for (const std::size_t bytes : {4, 8}) {
-    const ddp::BucketPlan plan = plan_buckets(counts, bytes, {.alignment = 256});
+    const ddp::BucketPlan plan = plan_buckets(counts, bytes, {});
     std::size_t end = 0;
     for (std::size_t i = counts.size(); i-- > 0; end = plan.offset[i] + counts[i]) {
       EXPECT_EQ(plan.offset[i] * bytes % 256, 0u) << i;
@@ -100,6 +100,7 @@ struct Reducing : ::testing::Test {
   ddp::Reducer<double>& make(ReducerOptions options = {}) {
     options.first_bucket_bytes = 8;
     options.bucket_bytes = 40;
+    options.alignment = 1;
     const ddp::AllReduce all_reduce = recorder.all_reduce();
     return made.emplace(options.wrap ? options.wrap(all_reduce) : all_reduce, parameters_of(counts), storage, options);
   }
@@ -214,7 +215,7 @@ TEST(Finite, IsSeenEverywhere) {
     std::vector<float> storage(count, std::numeric_limits<float>::max());
     const std::vector<std::size_t> counts{count};
     const auto step = [&] {
-      ddp::Reducer<float> reducer(ddp::AllReduce(), parameters_of(counts), storage);
+      ddp::Reducer<float> reducer(ddp::AllReduce(), parameters_of(counts), storage, {.alignment = 1});
       reducer.begin(1);
       reducer.mark_ready(0);
       reducer.wait();
@@ -255,7 +256,8 @@ TEST_P(Compressed, TheErrorStaysWithinItsBound) {
     counts = {5000};
     storage.resize(5000);
     Recorder other;
-    ddp::Reducer<double> big(ddp::compressed(GetParam())(other.all_reduce()), parameters_of(counts), storage);
+    ddp::Reducer<double> big(ddp::compressed(GetParam())(other.all_reduce()), parameters_of(counts), storage,
+                             {.alignment = 1});
     // From numbers that are small in float16 to sums of large batches, which are above its largest.
     const auto scale = static_cast<double>(divisor) * 10;
     for (double& x : storage) x = normal(random) * scale * std::exp2(-static_cast<double>(random() % 30));

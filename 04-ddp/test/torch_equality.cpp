@@ -12,7 +12,6 @@
 // Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1), and where numbers are subnormal, half of the
 // smallest one for each operation. The sums it is compared with are double: their own error is 2^-29 of that, hence c =
 // n + 2.
-#include "model/optimizer.hpp"
 #include "torch/device.hpp"
 #include "torch/distributed_data_parallel.hpp"
 
@@ -101,7 +100,7 @@ int run(multinode::World& world, const multinode::CommonOptions& common, Fault f
   torch::manual_seed(common.seed + static_cast<std::uint64_t>(world.rank()));  // rank 0's parameters are to prevail
   Net net(fault == Fault::other_model && last ? 17 : 16);
   ddp::DistributedDataParallel parallel(world, *communicator, *net, buckets);
-  model::Sgd<float> optimizer(parallel.parameters(), 0.9, 1e-5);
+  const auto optimizer = make_sgd(parallel.parameters(), torch::kCPU, 0.9, 1e-5);
   if (fault == Fault::other_parameter && last) {
     const torch::NoGradGuard no_gradients;
     net->parameters()[0].flatten()[0] += 1;
@@ -140,7 +139,7 @@ int run(multinode::World& world, const multinode::CommonOptions& common, Fault f
         ++at;
       }
     }
-    parallel.update(optimizer, 0.01);
+    parallel.update(*optimizer, 0.01);
   }
   const auto different = [&](const std::vector<ddp::NamedBlock>& blocks) {
     const std::vector<std::string> hashes = ddp::hashes_of_ranks(world, blocks);

@@ -67,15 +67,15 @@ TEST(TensorSgd, MovesParametersAsSgdDoes) {
   const torch::Tensor start = torch::randn({1000});
   for (std::vector<float>* to : {&one, &other}) std::copy_n(start.data_ptr<float>(), to->size(), to->begin());
   const std::vector<ddp::NamedBlock> parameters{{"weights", {10, 100}, std::span(one)}};
-  model::Sgd<float> sgd(parameters, 0.9, 0.01);
+  const auto sgd = make_sgd(parameters, torch::kCPU, 0.9, 0.01);
   TensorSgd tensor_sgd(parameters, torch::kCPU, 0.9, 0.01);
   for (int step = 0; step < 10; ++step) {
     const torch::Tensor gradient = torch::randn({1000});
     const std::span<const float> there(gradient.data_ptr<float>(), 1000);
-    sgd.update(0, 0, one, there, 0.1);
-    tensor_sgd.update(0, 0, other, there, 0.1);
+    sgd->update(0, one, there, 0.1);
+    tensor_sgd.update(0, other, there, 0.1);
   }
-  const auto state = tensor_sgd.state(), wanted = sgd.state();
+  const auto state = tensor_sgd.state(), wanted = sgd->state();
   ASSERT_EQ(state.size(), 1u);
   EXPECT_EQ(state[0].name, wanted[0].name);
   EXPECT_EQ(state[0].shape, wanted[0].shape);

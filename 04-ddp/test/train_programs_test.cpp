@@ -46,10 +46,12 @@ std::vector<double> losses_of_one_process(std::size_t batch_size) {
     double loss = 0;
     for (std::size_t step = 0; step < sampler.steps(); ++step) {
       data::gather(table, sampler.local_batch(step), batch);
-      loss += model.forward(batch, {}).loss;
+      model.load(batch, {}, 1e-3);
+      model.forward();
+      loss += model.take_totals().loss;
       model.backward([](std::size_t) {});
       for (float& gradient : gradients) gradient *= 1 / static_cast<float>(batch.size());
-      model.update(optimizer, 1e-3);
+      model.update(optimizer);
     }
     losses.push_back(loss / static_cast<double>(trained));
   }

@@ -1,5 +1,7 @@
 #include "device.hpp"
 
+#include "../model/perceptron.hpp"
+
 #include <multinode/base/check.hpp>
 #include <multinode/communicator/device.hpp>
 
@@ -13,6 +15,21 @@ torch::Tensor floats(const void* data, std::size_t count, torch::Device device) 
   return torch::from_blob(const_cast<void*>(data), {static_cast<std::int64_t>(count)},
                           torch::TensorOptions(torch::kFloat32).device(device));
 }
+
+class CpuSgd : public Optimizer {
+ public:
+  CpuSgd(const std::vector<ddp::NamedBlock>& parameters, double momentum, double weight_decay)
+      : sgd_(parameters, momentum, weight_decay) {}
+  void update(std::size_t i, std::span<float> parameter, std::span<const float> gradient,
+              double learning_rate) override {
+    update_parameter(cpu_, sgd_, i, parameter, gradient.data(), model::settings_of<float>({}, learning_rate));
+  }
+  std::vector<ddp::NamedBlock> state() override { return sgd_.state(); }
+
+ private:
+  model::Cpu cpu_;
+  model::Sgd<float> sgd_;
+};
 
 }  // namespace
 
@@ -39,11 +56,11 @@ TensorSgd::TensorSgd(std::vector<ddp::NamedBlock> parameters, torch::Device devi
     velocity_.push_back(torch::zeros({static_cast<std::int64_t>(parameter.block.count)}, device));
 }
 
-void TensorSgd::update(std::size_t i, std::size_t first, std::span<float> parameter, std::span<const float> gradient,
+void TensorSgd::update(std::size_t i, std::span<float> parameter, std::span<const float> gradient,
                        double learning_rate) {
   const torch::NoGradGuard no_grad;
   torch::Tensor p = floats(parameter.data(), parameter.size(), device_);
-  torch::Tensor velocity = velocity_[i].narrow(0, static_cast<std::int64_t>(first), p.numel());
+  torch::Tensor& velocity = velocity_[i];
   velocity.mul_(momentum_).add_(floats(gradient.data(), gradient.size(), device_)).add_(p, weight_decay_);
   p.sub_(velocity, learning_rate);
 }
@@ -57,9 +74,9 @@ std::vector<ddp::NamedBlock> TensorSgd::state() {
   return state;
 }
 
-std::unique_ptr<model::Optimizer<float>> make_sgd(std::vector<ddp::NamedBlock> parameters, torch::Device device,
-                                                  double momentum, double weight_decay) {
-  if (device.is_cpu()) return std::make_unique<model::Sgd<float>>(std::move(parameters), momentum, weight_decay);
+std::unique_ptr<Optimizer> make_sgd(std::vector<ddp::NamedBlock> parameters, torch::Device device, double momentum,
+                                    double weight_decay) {
+  if (device.is_cpu()) return std::make_unique<CpuSgd>(parameters, momentum, weight_decay);
   return std::make_unique<TensorSgd>(std::move(parameters), device, momentum, weight_decay);
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "../ddp/parameters.hpp"
-#include "../model/optimizer.hpp"
 
 #include <multinode/communicator.hpp>
 #include <multinode/world.hpp>
@@ -10,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <memory>
+#include <span>
 #include <vector>
 
 // With nccl the GPU that the communicator uses; throws HardwareAbsent if this libtorch cannot use it. Else the CPU,
@@ -17,12 +17,22 @@
 // that has fewer threads already, by OMP_NUM_THREADS or because the launcher binds it to a core, keeps them.
 torch::Device choose_device(const multinode::World& world, const multinode::Communicator& communicator);
 
-// model::Sgd by tensor operations: four passes over the memory in place of one, but on any device.
-class TensorSgd : public model::Optimizer<float> {
+// Stochastic gradient descent, see model::Descend.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  // Moves parameter number i by its gradient.
+  virtual void update(std::size_t i, std::span<float> parameter, std::span<const float> gradient,
+                      double learning_rate) = 0;
+  virtual std::vector<ddp::NamedBlock> state() = 0;  // what a checkpoint must hold beside the parameters
+};
+
+// By tensor operations: four passes over the memory in place of one, but on any device.
+class TensorSgd : public Optimizer {
  public:
   TensorSgd(std::vector<ddp::NamedBlock> parameters, torch::Device device, double momentum = 0,
             double weight_decay = 0);
-  void update(std::size_t i, std::size_t first, std::span<float> parameter, std::span<const float> gradient,
+  void update(std::size_t i, std::span<float> parameter, std::span<const float> gradient,
               double learning_rate) override;
   std::vector<ddp::NamedBlock> state() override;
 
@@ -33,9 +43,9 @@ class TensorSgd : public model::Optimizer<float> {
   std::vector<torch::Tensor> velocity_;
 };
 
-// The one of the two for parameters on `device`.
-std::unique_ptr<model::Optimizer<float>> make_sgd(std::vector<ddp::NamedBlock> parameters, torch::Device device,
-                                                  double momentum = 0, double weight_decay = 0);
+// By model::Sgd on the CPU, by TensorSgd elsewhere.
+std::unique_ptr<Optimizer> make_sgd(std::vector<ddp::NamedBlock> parameters, torch::Device device, double momentum = 0,
+                                    double weight_decay = 0);
 
 // Sums a number over all ranks. Collective, called by all ranks.
 double sum_over_ranks(multinode::Communicator& communicator, torch::Device device, double number);

@@ -57,7 +57,7 @@ DistributedDataParallel::DistributedDataParallel(multinode::World& world, multin
       throw std::runtime_error(item.key() + " is not where " + std::string(name_of(communicator.backend())) +
                                " reads: move the module to the communicator's device");
     parameters_.push_back(item.value());
-    total += padded(blocks_.back().block.count, sizeof(float), on_gpu ? device_alignment : 1);
+    total += padded(blocks_.back().block.count, sizeof(float), device_alignment);
   }
   broadcast_parameters(world, communicator, parameters_of(module));
   broadcast_buffers();
@@ -106,8 +106,8 @@ void DistributedDataParallel::wait() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = gradients_[i];
 }
 
-torch::Tensor DistributedDataParallel::train(const std::function<torch::Tensor()>& mean_loss,
-                                             model::Optimizer<float>& optimizer, double learning_rate) {
+torch::Tensor DistributedDataParallel::train(const std::function<torch::Tensor()>& mean_loss, Optimizer& optimizer,
+                                             double learning_rate) {
   begin(static_cast<std::size_t>(world_.size()));
   const torch::Tensor loss = mean_loss();
   loss.backward();
@@ -116,10 +116,9 @@ torch::Tensor DistributedDataParallel::train(const std::function<torch::Tensor()
   return loss;
 }
 
-void DistributedDataParallel::update(model::Optimizer<float>& optimizer, double learning_rate) {
-  optimizer.begin_step();
+void DistributedDataParallel::update(Optimizer& optimizer, double learning_rate) {
   for (std::size_t i = 0; i < blocks_.size(); ++i)
-    optimizer.update(i, 0, {static_cast<float*>(blocks_[i].block.data), blocks_[i].block.count}, reducer_->gradient(i),
+    optimizer.update(i, {static_cast<float*>(blocks_[i].block.data), blocks_[i].block.count}, reducer_->gradient(i),
                      learning_rate);
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../ddp/reducer.hpp"
-#include "../model/optimizer.hpp"
+#include "device.hpp"
 
 #include <torch/torch.h>
 
@@ -49,11 +49,10 @@ class DistributedDataParallel {
 
   // One step of one pass, in which all ranks have batches of the same size: `mean_loss` returns the mean of this
   // rank's.
-  torch::Tensor train(const std::function<torch::Tensor()>& mean_loss, model::Optimizer<float>& optimizer,
-                      double learning_rate);
+  torch::Tensor train(const std::function<torch::Tensor()>& mean_loss, Optimizer& optimizer, double learning_rate);
 
   // Moves the parameters by their gradients. `optimizer` was made of parameters().
-  void update(model::Optimizer<float>& optimizer, double learning_rate);
+  void update(Optimizer& optimizer, double learning_rate);
 
   // Gives all ranks rank 0's buffers (BatchNorm's running statistics); call it before an evaluation or a checkpoint.
   void broadcast_buffers();

@@ -6,7 +6,7 @@
 #include "ddp/reducer.hpp"
 #include "ddp/sampler.hpp"
 #include "model/perceptron.hpp"
-#include "on_device.hpp"
+#include "training_step.hpp"
 
 #include <multinode/base/program_options.hpp>
 #include <multinode/world/program.hpp>
@@ -83,8 +83,8 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 
   Model model({{rows.table.features(), 12, 8, 1}, model::Loss::binary_cross_entropy}, rows.table.size());
   typename Model::Adam optimizer(model.parameters());
-  ddp::Reducer<float> reducer = make_reducer(world, communicator, model, {}, Share::update);
-  start_training(world, communicator, model, reducer, seed);
+  ddp::Reducer<float> reducer = make_reducer(world, communicator, model);
+  start_training(world, communicator, model, seed);
 
   if (world.rank() == 0) std::printf("%s; ranks: %d\n", rows.described.c_str(), world.size());
   multinode::JsonLines json(world.rank() == 0 ? options.common.json : "");
@@ -105,7 +105,8 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   }
 
   data::gather(rows.table, rows.held_out, batch);
-  model.forward(batch, {});
+  model.load(batch, {});
+  model.forward();
   const double accuracy = 100 * static_cast<double>(model.take_totals().right) / static_cast<double>(batch.size());
   const std::vector<std::string> hashes = parameter_hashes(world, model);
   const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;

@@ -1,4 +1,4 @@
-#include "kernels.cuh"
+#include "cuda.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -14,15 +14,94 @@ constexpr cudaDataType_t cuda_type = std::is_same_v<T, double>  ? CUDA_R_64F
                                                                 : CUDA_R_16BF;
 
 constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA recommends for Hopper; others need less
+constexpr std::size_t most_numbers = 64;                        // that are summed at once
 
 }  // namespace
+
+// How a GPU carries out the operations: one thread per element, one warp per row.
+namespace kernels {
+
+constexpr unsigned threads = 256, warp = 32;  // in a block, a multiple of those in a warp
+
+inline unsigned blocks_for(std::size_t count) { return static_cast<unsigned>((count + threads - 1) / threads); }
+
+inline __device__ std::size_t index() { return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; }
+
+template <class Op>
+__global__ void each_kernel(std::size_t count, Op op) {
+  const std::size_t i = index();
+  if (i < count) op(i);
+}
+
+// The lanes of a warp, all of them, share a row. (They are __host__ too because the kernels' operators are, but
+// the host never calls them.)
+class Warp {
+ public:
+  __host__ __device__ explicit Warp(unsigned lane) : lane_(lane) {}
+  __host__ __device__ std::size_t first() const { return lane_; }
+  __host__ __device__ static std::size_t count() { return warp; }
+  template <class T>
+  __host__ __device__ static T sum(T value) {  // in a butterfly: every lane adds the same numbers in the same order
+#ifdef __CUDA_ARCH__
+    for (unsigned far = warp / 2; far > 0; far /= 2) value += __shfl_xor_sync(0xffffffffu, value, far);
+#endif
+    return value;
+  }
+  template <class T>
+  __host__ __device__ static T largest(T value) {
+#ifdef __CUDA_ARCH__
+    for (unsigned far = warp / 2; far > 0; far /= 2) {
+      const T other = __shfl_xor_sync(0xffffffffu, value, far);
+      value = other > value ? other : value;
+    }
+#endif
+    return value;
+  }
+  __host__ __device__ static bool all(bool value) {
+#ifdef __CUDA_ARCH__
+    return __all_sync(0xffffffffu, value);
+#else
+    return value;
+#endif
+  }
+
+ private:
+  unsigned lane_;
+};
+
+template <class Op>
+__global__ void rows_kernel(std::size_t count, Op op) {
+  const std::size_t row = index() / warp;
+  if (row < count) op(row, Warp(threadIdx.x % warp));  // for a whole warp or none of it
+}
+
+}  // namespace kernels
+
+template <class Op>
+void Cuda::each(std::size_t count, Op op) {
+  if (count == 0) return;
+  kernels::each_kernel<<<kernels::blocks_for(count), kernels::threads, 0, stream()>>>(count, op);
+  multinode::check(cudaGetLastError());
+}
+
+template <class Op>
+void Cuda::rows(std::size_t count, Op op) {
+  if (count == 0) return;
+  kernels::rows_kernel<<<kernels::blocks_for(count * kernels::warp), kernels::threads, 0, stream()>>>(count, op);
+  multinode::check(cudaGetLastError());
+}
 
 void check(cublasStatus_t code, multinode::source_location at) {
   if (code != CUBLAS_STATUS_SUCCESS)
     throw std::runtime_error(multinode::place(at) + "cuBLAS: " + cublasGetStatusString(code));
 }
 
-Cuda::Cuda(bool tf32) : tf32_(tf32), workspace_(workspace_bytes) {
+Cuda::Cuda(bool tf32)
+    : tf32_(tf32),
+      workspace_(workspace_bytes),
+      wait_([](cudaEvent_t event) { multinode::check(cudaEventSynchronize(event)); }),
+      numbers_(most_numbers),
+      host_numbers_(most_numbers) {
   check(cublasCreate(&blas_));
   check(cublasSetStream(blas_, stream()));  // first: it takes the workspace away
   check(cublasSetWorkspace(blas_, workspace_.data(), workspace_bytes));
@@ -53,81 +132,17 @@ void Cuda::product(Transpose transpose, std::size_t rows, std::size_t columns, s
                      CUBLAS_GEMM_DEFAULT));
 }
 
-template <class T, class U>
-PerceptronGpu<T, U>::Stage::Stage(const PerceptronGpu& gpu)
-    : inputs(gpu.inputs_.size()),
-      targets(gpu.targets_.size()),
-      labels(gpu.labels_.size()),
-      samples(gpu.samples_.size()),
-      settings(1) {}
-
-template <class T, class U>
-PerceptronGpu<T, U>::PerceptronGpu(Architecture architecture, std::size_t capacity)
-    : PerceptronOn<T, U, Cuda>(std::move(architecture), capacity),
-      stages_{Stage(*this), Stage(*this)},
-      host_totals_(1),
-      numbers_(64),
-      host_numbers_(numbers_.size()),
-      wait_([](cudaEvent_t event) { multinode::check(cudaEventSynchronize(event)); }) {}
-
-template <class T, class U>
-std::vector<T> PerceptronGpu<T, U>::copy(std::span<T> memory) {
-  std::vector<T> host(memory.size());
-  multinode::check(cudaMemcpyAsync(host.data(), memory.data(), memory.size_bytes(), cudaMemcpyDeviceToHost, stream()));
-  wait();
-  return this->flat_.joined(host);
-}
-
-template <class T, class U>
-void PerceptronGpu<T, U>::scale(std::span<T> elements, T factor) {
-  this->device_.each(elements.size(), Scale<T>{elements.data(), factor});
-}
-
-template <class T, class U>
-void PerceptronGpu<T, U>::initialize(std::uint64_t seed) {
-  Perceptron<T> there(this->architecture_, 0);  // the host's numbers, so that both begin alike
-  there.initialize(seed);
-  for (std::size_t i = 0; i < this->parameters().size(); ++i)
-    multinode::check(cudaMemcpyAsync(this->parameter(i).data(), there.parameter(i).data(),
-                                     this->parameter(i).size_bytes(), cudaMemcpyHostToDevice, stream()));
-  this->parameters_changed();
-  wait();  // before the host's copy goes
-}
-
-template <class T, class U>
-void PerceptronGpu<T, U>::load(const data::Batch<T>& batch, const Dropout& dropout, double learning_rate) {
-  require_fit(this->architecture_, this->samples_.size(), batch, dropout);
-  this->batch_ = batch.size();
-  Stage& stage = stages_[loads_++ % stages_.size()];
-  if (loads_ > stages_.size()) wait_(stage.copied.get());
-  const auto copy = [this](const auto& from, auto& pinned, auto& device) {
-    if (from.empty()) return;
-    std::copy(from.begin(), from.end(), pinned.data());
-    device.copy_from(pinned.span().first(from.size()), stream());
+void Cuda::attach(multinode::World& world, multinode::Communicator& communicator) {
+  communicator.set_stream(stream());
+  wait_ = [&world](cudaEvent_t event) {
+    const auto inside = world.watchdog().enter("wait for the GPU");
+    multinode::check(cudaEventSynchronize(event));
   };
-  copy(batch.inputs, stage.inputs, this->inputs_);
-  if (this->by_label())
-    copy(batch.labels, stage.labels, this->labels_);
-  else
-    copy(batch.targets, stage.targets, this->targets_);
-  copy(batch.samples, stage.samples, this->samples_);
-  *stage.settings.data() = settings_of<T>(dropout, learning_rate);
-  this->settings_.copy_from(stage.settings.span(), stream());
-  stage.copied.record(stream());
 }
 
-template <class T, class U>
-Totals PerceptronGpu<T, U>::take_totals() {
-  this->totals_.copy_to(host_totals_.span(), stream());
-  multinode::check(cudaMemsetAsync(this->totals_.data(), 0, sizeof(Totals), stream()));
-  wait();
-  return *host_totals_.data();
-}
-
-template <class T, class U>
-void PerceptronGpu<T, U>::sum(multinode::Communicator& communicator, std::span<double> numbers) {
+void Cuda::sum(multinode::Communicator& communicator, std::span<double> numbers) {
   while (!numbers.empty()) {
-    const std::span<double> some = numbers.first(std::min(numbers.size(), numbers_.size()));
+    const std::span<double> some = numbers.first(std::min(numbers.size(), most_numbers));
     const std::span<double> here = host_numbers_.span().first(some.size());
     std::ranges::copy(some, here.begin());
     numbers_.copy_from(here, stream());
@@ -139,13 +154,20 @@ void PerceptronGpu<T, U>::sum(multinode::Communicator& communicator, std::span<d
   }
 }
 
-HostCopies::HostCopies(std::vector<ddp::NamedBlock> there, cudaStream_t stream)
-    : there_(std::move(there)), here_(there_), stream_(stream) {
+void scale(Cuda& cuda, std::span<float> elements, float factor) {
+  cuda.each(elements.size(), Scale<float>{elements.data(), factor});
+}
+void scale(Cuda& cuda, std::span<double> elements, double factor) {
+  cuda.each(elements.size(), Scale<double>{elements.data(), factor});
+}
+
+Cuda::HostCopies::HostCopies(std::vector<ddp::NamedBlock> there, Cuda& cuda)
+    : there_(std::move(there)), here_(there_), stream_(cuda.stream()) {
   for (ddp::NamedBlock& block : here_) block.block.data = room_.emplace_back(block.block.bytes()).data();
 }
 
-void HostCopies::copy(const std::vector<ddp::NamedBlock>& from, const std::vector<ddp::NamedBlock>& to,
-                      cudaMemcpyKind kind) const {
+void Cuda::HostCopies::copy(const std::vector<ddp::NamedBlock>& from, const std::vector<ddp::NamedBlock>& to,
+                            cudaMemcpyKind kind) const {
   for (std::size_t i = 0; i < from.size(); ++i)
     multinode::check(cudaMemcpyAsync(to[i].block.data, from[i].block.data, from[i].block.bytes(), kind, stream_));
 }
@@ -180,8 +202,5 @@ void StepGraphs::run(std::size_t global_batch, cudaStream_t stream, const std::f
 template class PerceptronOn<float, float, Cuda>;
 template class PerceptronOn<double, double, Cuda>;
 template class PerceptronOn<float, __nv_bfloat16, Cuda>;
-template class PerceptronGpu<float>;
-template class PerceptronGpu<double>;
-template class PerceptronGpu<float, __nv_bfloat16>;
 
 }  // namespace model
