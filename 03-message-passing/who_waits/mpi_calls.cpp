@@ -172,8 +172,8 @@ void begin(MPI_Request request, const Call& call, MPI_Comm handle) {
 void end(int number, const MPI_Status& status) {
   if (number < 0) return;
   const Call call = started(number);
-  if (role_of(call.kind) == Role::receive) received(call, status, *communicator_of_request(number));
-  complete(number);
+  const MPI_Comm handle = *communicator_of_request(number);
+  if (complete(number) && role_of(call.kind) == Role::receive) received(call, status, handle);
 }
 
 // The requests of a wait or a test, and statuses for them, because a receive with wildcards needs its own.

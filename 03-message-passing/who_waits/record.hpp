@@ -69,7 +69,7 @@ struct ThreadRecord {
   std::atomic<std::int32_t> thread{0};
   std::atomic<std::uint64_t> turn{0};
   SharedCall call;
-  static constexpr std::size_t most_waits = 32;
+  static constexpr std::size_t most_waits = 512;
   std::atomic<std::uint32_t> waits{0};  // number of requests that the call waits for; the first ones are in `requests`
   std::array<std::atomic<std::uint16_t>, most_waits> requests{};
 };

@@ -217,7 +217,8 @@ void count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t 
 
 void start(std::uintptr_t handle, const Call& call) {
   Record* const ours = record();
-  if (!ours || handle == 0) return;
+  // Open MPI gives the same request to all operations that are complete at once.
+  if (!ours || handle == 0 || request_number(handle) >= 0) return;
   std::size_t at = mix(0, handle);
   for (std::size_t i = 0; i < longest_search; ++i, ++at) {
     Request& one = requests[at % requests.size()];
@@ -243,11 +244,13 @@ int request_number(std::uintptr_t handle) {
 
 Call started(int number) { return requests[static_cast<std::size_t>(number)].call; }
 
-void complete(int number) {
-  if (number < 0) return;
+bool complete(int number) {
+  if (number < 0) return false;
   const auto at = static_cast<std::size_t>(number);
+  if (requests[at].handle.load(std::memory_order_relaxed) == 0) return false;
   if (Record* const ours = record()) bump(ours->requests[at].turn);
   requests[at].handle.store(0, std::memory_order_release);
+  return true;
 }
 
 void poll(const Call& call) {

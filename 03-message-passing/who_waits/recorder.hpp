@@ -60,7 +60,7 @@ void count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t 
 void start(std::uintptr_t request, const Call& call);
 int request_number(std::uintptr_t request);  // -1: not recorded
 Call started(int number);
-void complete(int number);
+bool complete(int number);  // false: it was not under way
 
 // A test or a probe that found nothing.
 void poll(const Call& call);
