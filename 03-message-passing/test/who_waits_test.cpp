@@ -67,7 +67,7 @@ TEST(WhoWaits, ARingOfAThousandReceivesIsShort) {
   EXPECT_EQ(groups(ranks).size(), 1u);
 }
 
-TEST(WhoWaits, NobodyIsStuckWhoMayStillGetHisMessage) {
+TEST(WhoWaits, ARankIsNotStuckIfItsMessageMayStillCome) {
   const auto moves = [](const std::vector<RankState>& ranks) { return !explain(ranks).certain; };
   // Rank 1 computes, or tests again and again: it may still send.
   EXPECT_TRUE(moves({in(rank(0, 2), receive(1, 7)), rank(1, 2)}));

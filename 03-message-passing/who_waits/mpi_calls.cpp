@@ -91,7 +91,7 @@ Call message(Kind kind, std::int64_t count, MPI_Datatype type, int peer, int tag
   const Communicator& where = communicator(handle);
   Call call{.kind = kind, .peer = where.world_rank(peer), .tag = tag, .communicator = where.id};
   if (peer == MPI_ANY_SOURCE) call.peer = any;
-  if (peer == MPI_PROC_NULL) call.peer = nobody;
+  if (peer == MPI_PROC_NULL) call.peer = no_rank;
   if (tag == MPI_ANY_TAG) call.tag = any;
   if (count >= 0) call.bytes = bytes_of(count, type);
   if (role_of(kind) == Role::send) count_sent(call);
@@ -112,7 +112,7 @@ Call both(Kind kind, std::int64_t count, MPI_Datatype type, int to, int tag, int
   return call;
 }
 
-Call collective(Kind kind, MPI_Comm handle, int root = nobody, std::int64_t count = 0, MPI_Datatype type = {}) {
+Call collective(Kind kind, MPI_Comm handle, int root = no_rank, std::int64_t count = 0, MPI_Datatype type = {}) {
   if (off()) return {};
   Call call{.kind = kind, .root = root};
   if (count > 0) call.bytes = bytes_of(count, type);
@@ -431,11 +431,11 @@ BOTH(Bcast, Ibcast, (void* data, int count, MPI_Datatype type, int root, MPI_Com
 BOTH(Reduce, Ireduce, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm),
      (from, to, count, type, op, root, comm), comm, root, count, type)
 BOTH(Allreduce, Iallreduce, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-     (from, to, count, type, op, comm), comm, nobody, count, type)
+     (from, to, count, type, op, comm), comm, no_rank, count, type)
 BOTH(Scan, Iscan, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-     (from, to, count, type, op, comm), comm, nobody, count, type)
+     (from, to, count, type, op, comm), comm, no_rank, count, type)
 BOTH(Exscan, Iexscan, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-     (from, to, count, type, op, comm), comm, nobody, count, type)
+     (from, to, count, type, op, comm), comm, no_rank, count, type)
 BOTH(Gather, Igather,
      (const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, int root,
       MPI_Comm comm),
@@ -454,14 +454,14 @@ BOTH(Scatterv, Iscatterv,
      (from, counts, at, type, to, to_count, to_type, root, comm), comm, root)
 BOTH(Allgather, Iallgather,
      (const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, MPI_Comm comm),
-     (from, count, type, to, to_count, to_type, comm), comm, nobody, to_count, to_type)
+     (from, count, type, to, to_count, to_type, comm), comm, no_rank, to_count, to_type)
 BOTH(Allgatherv, Iallgatherv,
      (const void* from, int count, MPI_Datatype type, void* to, const int counts[], const int at[],
       MPI_Datatype to_type, MPI_Comm comm),
      (from, count, type, to, counts, at, to_type, comm), comm)
 BOTH(Alltoall, Ialltoall,
      (const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, MPI_Comm comm),
-     (from, count, type, to, to_count, to_type, comm), comm, nobody, to_count, to_type)
+     (from, count, type, to, to_count, to_type, comm), comm, no_rank, to_count, to_type)
 BOTH(Alltoallv, Ialltoallv,
      (const void* from, const int counts[], const int at[], MPI_Datatype type, void* to, const int to_counts[],
       const int to_at[], MPI_Datatype to_type, MPI_Comm comm),
@@ -475,7 +475,7 @@ BOTH(Reduce_scatter, Ireduce_scatter,
      (from, to, counts, type, op, comm), comm)
 BOTH(Reduce_scatter_block, Ireduce_scatter_block,
      (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-     (from, to, count, type, op, comm), comm, nobody, count, type)
+     (from, to, count, type, op, comm), comm, no_rank, count, type)
 
 #define CREATE(name, parameters, arguments)          \
   int name parameters {                              \

@@ -92,7 +92,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
 }
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
   NEXT(ncclCommSplit);
-  const Call call = collective(Kind::ncclCommSplit, comm, nobody, 0, ncclInt8);
+  const Call call = collective(Kind::ncclCommSplit, comm, no_rank, 0, ncclInt8);
   ncclResult_t result;
   {
     const Inside in(call);
@@ -126,7 +126,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     const Inside in(collective(Kind::name, comm, root, count, type)); \
     return theirs arguments;                                          \
   }
-NCCL(ncclAllReduce, nobody,
+NCCL(ncclAllReduce, no_rank,
      (const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
       cudaStream_t stream),
      (from, to, count, type, op, comm, stream))
@@ -141,10 +141,10 @@ NCCL(ncclReduce, peer,
      (const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int peer, ncclComm_t comm,
       cudaStream_t stream),
      (from, to, count, type, op, peer, comm, stream))
-NCCL(ncclAllGather, nobody,
+NCCL(ncclAllGather, no_rank,
      (const void* from, void* to, std::size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream),
      (from, to, count, type, comm, stream))
-NCCL(ncclReduceScatter, nobody,
+NCCL(ncclReduceScatter, no_rank,
      (const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
       cudaStream_t stream),
      (from, to, count, type, op, comm, stream))

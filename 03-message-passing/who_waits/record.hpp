@@ -25,13 +25,13 @@ enum class Role : std::uint32_t { other, send, receive, both, collective, wait_a
 Role role_of(Kind kind);
 
 // Ranks of peers are those in the program's MPI_COMM_WORLD, or in NCCL's communicator.
-constexpr std::int32_t any = -1, nobody = -2, unknown = -3;
+constexpr std::int32_t any = -1, no_rank = -2, unknown = -3;
 
 // The arguments of a call. `bytes` are those that a collective must have the same on all ranks, or a message's size.
 struct Call {
   Kind kind = Kind::none;
-  std::int32_t peer = nobody, tag = any, root = nobody;
-  std::int32_t receive_peer = nobody, receive_tag = any;  // of Role::both
+  std::int32_t peer = no_rank, tag = any, root = no_rank;
+  std::int32_t receive_peer = no_rank, receive_tag = any;  // of Role::both
   std::uint64_t communicator = 0, sequence = 0, bytes = 0;
   bool operator==(const Call&) const = default;
 };

@@ -177,7 +177,7 @@ std::uint64_t Explanation::count(int rank, std::uint64_t communicator, int peer,
 Needs Explanation::receive_needs(const RankState& its, const Call& call) const {
   const bool two = role_of(call.kind) == Role::both;
   const int from = two ? call.receive_peer : call.peer, tag = two ? call.receive_tag : call.tag;
-  if (from == nobody) return Needs{std::vector<Need>{}};
+  if (from == no_rank) return Needs{std::vector<Need>{}};
   const auto members = members_.find(call.communicator);
   if (from == unknown || members == members_.end() || uncertain(call.communicator)) return {};
   Ranks senders;
@@ -202,7 +202,7 @@ Needs Explanation::receive_needs(const RankState& its, const Call& call) const {
 }
 
 Needs Explanation::send_needs(const RankState& its, const Call& call) const {
-  if (call.peer == nobody || call.kind == Kind::MPI_Bsend || call.kind == Kind::MPI_Ibsend)
+  if (call.peer == no_rank || call.kind == Kind::MPI_Bsend || call.kind == Kind::MPI_Ibsend)
     return Needs{std::vector<Need>{}};
   const RankState* const peer = state(call.peer);
   if (!peer || !certain(call.peer) || !certain(its.rank) || uncertain(call.communicator)) return {};
