@@ -4,10 +4,9 @@
 #include <multinode/base/signals.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/store/secret.hpp>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
-
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -35,23 +34,6 @@ std::string address_for_others(const multinode::Endpoint& to) {
 
 }  // namespace
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Agent, node, host, pid, processes, role, run_id, max_restarts, master_address,
-                                   master_port, hosts_store, error_status, error)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Place, rank, world_size, local_rank, local_size, node, node_count, role, role_rank,
-                                   role_size)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Round, master, first, store_host, error_status, error)
-
-static void to_json(nlohmann::json& json, const Verdict& v) {
-  json = {{"status", v.status}, {"text", v.text}, {"again", v.again}, {"kill_delay_ms", v.kill_delay.count()}};
-}
-
-static void from_json(const nlohmann::json& json, Verdict& v) {
-  json.at("status").get_to(v.status);
-  json.at("text").get_to(v.text);
-  json.at("again").get_to(v.again);
-  v.kill_delay = milliseconds(json.at("kill_delay_ms").get<std::int64_t>());
-}
-
 Agents::Agents(const Options& options, Agent own, Say say)
     : options_(options),
       own_(std::move(own)),
@@ -60,13 +42,15 @@ Agents::Agents(const Options& options, Agent own, Say say)
   own_.node = options.node_rank.value_or(0);
   own_.run_id = options.run_id;
   own_.max_restarts = options.max_restarts;
-  // The agents of several nodes know only what the user gave them, and who that is. Their ranks' generation has a
-  // random id too.
-  const std::string run = options.run_id.empty() ? "user " + std::to_string(geteuid()) : "run " + options.run_id;
-  token_ = options.nodes > 1 ? "agents of " + run : multinode::random_token();
   if (options.nodes > 1) {
+    // The agents know only the user's secret and the command line. Their ranks' generation has a random id too.
+    const auto secret = multinode::read_secret(options.secret);
+    const std::string run = options.run_id.empty() ? "user " + std::to_string(geteuid()) : "run " + options.run_id;
+    token_ = multinode::token_for(secret, "agents of " + run);
     connect();
+    if (own_.hosts_store && secret.bytes.empty()) say_(multinode::warning_without_secret(secret));
   } else {
+    token_ = multinode::random_token();
     if (own_.run_id.empty()) own_.run_id = random_id();
     endpoint_ = options.endpoint.value_or(multinode::Endpoint{"127.0.0.1", 0});
     server_ = serve();
@@ -120,9 +104,11 @@ void Agents::connect() {
     throw StoreTimeout(who + ", did not come: " + e.what());
   } catch (const multinode::StoreRefused&) {
     throw UsageError("the agents at " + to_string(endpoint_) +
-                     (options_.run_id.empty() ? " are another user's, or have an --rdzv-id"
-                                              : " do not run --rdzv-id '" + options_.run_id + "' as this one does") +
-                     ": give all nodes of a run the same --rdzv-id, and each run its own port");
+                     (options_.run_id.empty() ? " are another user's, have another secret, or have an --rdzv-id"
+                                              : " do not run --rdzv-id '" + options_.run_id +
+                                                    "' as this one does, or have another secret") +
+                     ": give all nodes of a run the same --rdzv-id and the same secret (MULTINODE_SECRET, or a "
+                     "--secret-file that all nodes see), and each run its own port");
   }
   const multinode::protocol::Hello hello{.token = token_};
   teller_ = std::make_unique<multinode::TcpStore>(endpoint_, tell_timeout, hello);
@@ -135,7 +121,7 @@ std::string Agents::key(const std::string& name, int later) const {
 
 void Agents::leave_will(int later) {
   const Verdict gone{1, "the mnrun of " + own_.name() + " is gone: lost the connection to it"};
-  listener_->set_on_disconnect(key("verdict", later), nlohmann::json(gone).dump());
+  listener_->set_on_disconnect(key("verdict", later), text_of(gone));
 }
 
 // Numbers nodes by arrival. The host of the store is node 0, so that MASTER_ADDR is the host that the user named.
@@ -155,13 +141,13 @@ void Agents::claim_node() {
       own_.master_address = server_ ? endpoint_.host : address_for_others(endpoint_);
       own_.master_port = program_port_.emplace().number();
     }
-    const std::string text = nlohmann::json(own_).dump();
+    const std::string text = text_of(own_);
     other = teller_->compare_set(key("agent/" + std::to_string(candidate)), "", text);
     if (other == text) return;
   }
   if (candidates.size() > 1)
     throw UsageError("--nnodes " + std::to_string(options_.nodes) + ": this many nodes have joined already");
-  const Agent taken = nlohmann::json::parse(other);
+  const Agent taken = parse_agent(other, own_.node);
   throw UsageError(fmt::format("node rank {} is taken by host {}, pid {}; each node needs its own --node-rank",
                                own_.node, taken.host, taken.pid));
 }
@@ -196,7 +182,7 @@ std::vector<Agent> Agents::collect() {
     std::vector<std::size_t> nodes;
     for (std::size_t i = 0; i < agents.size(); ++i) {
       if (!came[i]) try {
-          agents[i] = nlohmann::json::parse(teller_->get(agent_key(i), 0ms));
+          agents[i] = parse_agent(teller_->get(agent_key(i), 0ms), static_cast<int>(i));
           came[i] = true;
         } catch (const StoreTimeout&) {
           nodes.push_back(i);
@@ -209,7 +195,7 @@ std::vector<Agent> Agents::collect() {
     return published = std::move(who);
   };
   for (std::size_t i = 0; i < agents.size(); ++i)
-    if (!came[i]) agents[i] = nlohmann::json::parse(await(agent_key(i), missing));
+    if (!came[i]) agents[i] = parse_agent(await(agent_key(i), missing), static_cast<int>(i));
   return agents;
 }
 
@@ -235,13 +221,13 @@ Round Agents::meet(int restart) {
     listening_ = multinode::quiet_thread([this] { listen(); });
     if (own_.node == 0) {
       int node = 0;
-      for (const Round& its : rounds(collect()))
-        teller_->set(key("round/" + std::to_string(node++)), nlohmann::json(its).dump());
+      for (const Round& its : rounds(collect())) teller_->set(key("round/" + std::to_string(node++)), text_of(its));
     }
-    round = nlohmann::json::parse(await(key("round/" + std::to_string(own_.node)), [this] {
-      const std::string who = teller_->compare_set(key("missing"), "", "");
+    const std::string text = await(key("round/" + std::to_string(own_.node)), [this] {
+      const std::string who = multinode::one_line(teller_->compare_set(key("missing"), "", ""));
       return who.empty() ? "node rank 0 of " + std::to_string(options_.nodes) : who;
-    }));
+    });
+    round = parse_round(text, own_, options_.nodes);
   }
   round.restart = restart;
   round.store = multinode::with_token({endpoint_, token_});
@@ -267,12 +253,14 @@ void Agents::listen() {
   try {
     while (!ending_) {
       try {
-        const Verdict verdict = nlohmann::json::parse(listener_->get(key("verdict"), 500ms));
+        const Verdict verdict = parse_verdict(listener_->get(key("verdict"), 500ms));
         if (verdict.again) leave_will(1);
         return deliver(verdict);
       } catch (const StoreTimeout&) {
       }
     }
+  } catch (const BadMessage& e) {
+    deliver({1, e.what()});
   } catch (const std::exception& e) {
     deliver(store_lost(e.what()));
   }
@@ -299,13 +287,12 @@ void Agents::tell(std::function<void()> message, const Verdict& if_that_fails) {
 
 void Agents::propose(const Verdict& verdict) {
   if (!teller_) return deliver(verdict);
-  tell([this, verdict] { teller_->compare_set(key("verdict"), "", nlohmann::json(verdict).dump()); }, verdict);
+  tell([this, verdict] { teller_->compare_set(key("verdict"), "", text_of(verdict)); }, verdict);
 }
 
 void Agents::note_first(const Verdict& failure) {
   if (!first_) first_ = failure;
-  if (teller_)
-    tell([this, failure] { teller_->compare_set(key("first"), "", nlohmann::json(failure).dump()); }, failure);
+  if (teller_) tell([this, failure] { teller_->compare_set(key("first"), "", text_of(failure)); }, failure);
 }
 
 void Agents::done() {
@@ -313,7 +300,7 @@ void Agents::done() {
   tell(
       [this] {
         if (teller_->add(key("done"), 1) < options_.nodes) return;
-        const std::string result = teller_->compare_set(key("first"), "", nlohmann::json(Verdict{}).dump());
+        const std::string result = teller_->compare_set(key("first"), "", text_of(Verdict{}));
         teller_->compare_set(key("verdict"), "", result);
       },
       {1, "the agents' store at " + to_string(endpoint_) + " is gone: lost the connection to it"});

@@ -1,7 +1,7 @@
 // agents.hpp: the mnruns of all nodes meet, and agree on how the run ended.
 #pragma once
 
-#include <mnrun/process_group.hpp>
+#include <mnrun/messages.hpp>
 
 #include <multinode/net/address.hpp>
 #include <multinode/store/tcp_store.hpp>
@@ -12,14 +12,6 @@
 #include <optional>
 
 namespace mnrun {
-
-// How a start of the run ended, the same on all nodes: the first verdict that a node writes into the store counts.
-struct Verdict {
-  int status = 0;
-  std::string text;                           // "" if all processes succeeded
-  bool again = false;                         // restart the processes
-  std::chrono::milliseconds kill_delay{500};  // from SIGTERM to SIGKILL
-};
 
 // Keys: mnrun/ID/N/agent/R    node R's agent, in start N
 //       mnrun/ID/N/round/R    what node R must know about the others: node 0 writes it when all agents are there

@@ -1,3 +1,4 @@
+#include <mnrun/messages.hpp>
 #include <mnrun/options.hpp>
 
 #include <multinode/base/options.hpp>
@@ -37,10 +38,7 @@ multinode::Endpoint read_endpoint(const std::string& text) {
 }
 
 void require_name(const std::string& text, std::string_view option) {
-  const bool plain = std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isalnum(c) || c == '.' || c == '_' || c == '-' || c == ':' || c == '@';
-  });
-  if (text.empty() || !plain || text.size() > 200 || text[0] == '.')  // it names a folder of logs and keys in a store
+  if (!is_run_id(text))
     throw UsageError(std::string(option) + " must be letters, digits and . _ - : @, not '" + text + "'");
 }
 
@@ -54,7 +52,9 @@ bool takes_value(const po::options_description& known, const std::string& word) 
 
 std::optional<Options> parse(int argc, const char* const* argv, const multinode::Environment& environment) {
   Options options;
+  options.secret = multinode::read_secret_source(environment);
   bool standalone = false, no_python = false;
+  std::string secret_file;
   std::string nnodes, backend = "static", endpoint, master_address;
   int node_rank = 0, master_port = 0;
   double monitor_interval = 0, timeout = 600, shutdown = 30;
@@ -74,6 +74,9 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   add("rdzv-endpoint", po::value(&endpoint)->value_name("HOST:PORT"), "address of the store, where the nodes meet");
   add("rdzv-id", po::value(&options.run_id)->value_name("ID"),
       "name of this run, the same on all nodes (default: node 0 chooses one)");
+  add("secret-file", po::value(&secret_file)->value_name("FILE"),
+      "several nodes: a file that only you can read and all nodes see, with the secret that keeps strangers out; mnrun "
+      "makes it if it does not exist (default: ~/.multinode/secret)");
   add("master-addr", po::value(&master_address)->value_name("HOST"), "host of node 0 (default: from the batch system)");
   add("master-port", po::value(&master_port)->value_name("PORT"),
       "several nodes: port of the store on node 0; one node: MASTER_PORT of the processes");
@@ -141,6 +144,7 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
     options.nodes = nodes.node_count->value;
   }
   if (standalone) options.nodes = 1;
+  if (!secret_file.empty()) options.secret = {"", secret_file, false};
   multinode::require_range("--nnodes", options.nodes, 1, 65'536);
   multinode::require_range("--max-restarts", options.max_restarts, 0, 1'000'000);
   multinode::require_range("--master-port", master_port, 0, 65'535);

@@ -20,6 +20,7 @@ struct Options {
   std::string master_address = "127.0.0.1";     // for the program, where there is one node
   std::uint16_t master_port = 0;                // likewise; 0: any free one
   std::string run_id;                           // "": node 0 chooses
+  multinode::SecretSource secret;               // that the agents of several nodes share
   std::string role = "default";
   int max_restarts = 0;
   std::chrono::milliseconds join_timeout{600'000};

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 #include <multinode/base/check.hpp>
+#include <nlohmann/json.hpp>
 #include <testing/says.hpp>
 
+#include <cstdint>
+#include <functional>
 #include <iterator>
 #include <sstream>
 
@@ -187,6 +190,68 @@ TEST(Rounds, TellEachNodeOfTheStoreAndOfTheFirstError) {
     EXPECT_EQ(round.first.node_count, 3);
     EXPECT_EQ(round.first.role, "default");
   }
+}
+
+// What agents read from the store, with a value of each kind that a stranger might write there.
+TEST(Messages, HostileValuesAreRefused) {
+  mnrun::Agent agents[] = {agent(0, 2), agent(1, 2)};
+  agents[0].run_id = "r";
+  agents[0].master_address = "node0";
+  agents[0].master_port = 29501;
+  const std::string round = text_of(mnrun::rounds(agents)[1]), of_agent = text_of(agents[1]),
+                    verdict = text_of(mnrun::Verdict{3, "rank 1 failed", true, 700ms});
+  const auto refused = [](const std::string& text, const std::function<void(const std::string&)>& parse) {
+    const std::string why = multinode::testing::error_text<mnrun::BadMessage>([&] { parse(text); });
+    EXPECT_EQ(why.find('\n'), std::string::npos) << text;
+    return why;
+  };
+  const auto changed = [](const std::string& text, const std::string& pointer, const nlohmann::json& value) {
+    nlohmann::json object = nlohmann::json::parse(text);
+    object.at(nlohmann::json::json_pointer(pointer)) = value;
+    return object.dump();
+  };
+  const auto round_of_1 = [&](const std::string& text) { return parse_round(text, agents[1], 2); };
+  const auto agent_1 = [](const std::string& text) { return mnrun::parse_agent(text, 1); };
+  EXPECT_EQ(round_of_1(round).first.rank, 2);
+  EXPECT_EQ(text_of(round_of_1(round)), round);
+  EXPECT_EQ(text_of(agent_1(of_agent)), of_agent);
+  EXPECT_EQ(text_of(mnrun::parse_verdict(verdict)), verdict);
+
+  const std::vector<nlohmann::json> no_numbers{-1, 1LL << 40, UINT64_MAX, 1.5, "1", nullptr, true, {1}};
+  const std::vector<nlohmann::json> no_names{"../../etc", "a/b", "..", ".hidden", "a b", std::string(300, 'x'), 7};
+  for (const char* field :
+       {"/first/rank", "/first/world_size", "/first/local_rank", "/first/local_size", "/first/node",
+        "/first/node_count", "/first/role_rank", "/first/role_size", "/master/node", "/master/processes",
+        "/master/max_restarts", "/master/master_port", "/master/pid", "/error_status", "/master/error_status"})
+    for (const auto& value : no_numbers) refused(changed(round, field, value), round_of_1);
+  for (const auto& value : no_names)
+    EXPECT_SAYS(refused(changed(round, "/master/run_id", value), round_of_1), "run_id");
+  for (const nlohmann::json& value : {"", "host; rm", "a/b", "a b"})
+    refused(changed(round, "/master/master_address", value), round_of_1);
+  EXPECT_SAYS(refused(changed(round, "/first/local_size", 7), round_of_1), "local_size") << "7 processes, not 2";
+  EXPECT_SAYS(refused(changed(round, "/first/node", 0), round_of_1), "node") << "another node's";
+  EXPECT_SAYS(refused(changed(round, "/first/role", "other"), round_of_1), "role");
+  for (const char* field : {"/master", "/first", "/store_host", "/error"})
+    for (const nlohmann::json& value : {nlohmann::json(7), nlohmann::json(nullptr), nlohmann::json::array()})
+      refused(changed(round, field, value), round_of_1);
+  for (const auto& value : no_names) refused(changed(of_agent, "/run_id", value), agent_1);
+  for (const char* field : {"/node", "/processes", "/pid", "/master_port", "/error_status", "/max_restarts"})
+    for (const auto& value : no_numbers) refused(changed(of_agent, field, value), agent_1);
+  refused(changed(of_agent, "/node", 0), agent_1);
+  refused(changed(of_agent, "/processes", 1'000'000), agent_1);
+  for (const char* field : {"/status", "/kill_delay_ms"})
+    for (const auto& value : no_numbers)
+      if (value != 1LL << 40 || field != std::string("/kill_delay_ms"))
+        refused(changed(verdict, field, value), mnrun::parse_verdict);
+  refused(changed(verdict, "/status", 256), mnrun::parse_verdict);
+  refused(changed(verdict, "/again", 1), mnrun::parse_verdict);
+  for (const char* text : {"", "{", "[]", "null", "7", "{}", "\"text\""}) {
+    refused(text, round_of_1);
+    refused(text, agent_1);
+    refused(text, mnrun::parse_verdict);
+  }
+  // What is only printed does not drive a terminal.
+  EXPECT_EQ(mnrun::parse_verdict(changed(verdict, "/text", "\x1b[2J\nx")).text, "?[2J x");
 }
 
 TEST(EnvironmentOfAProcess, HasNoVariablesOfOtherLaunchers) {

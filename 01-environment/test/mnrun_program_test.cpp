@@ -1,5 +1,6 @@
 // mnrun as a user runs it, with shell scripts as the processes.
 #include <multinode/base/descriptor.hpp>
+#include <multinode/store/tcp_store.hpp>
 
 #include <testing/faults.hpp>
 #include <testing/temporary_folder.hpp>
@@ -562,9 +563,51 @@ TEST(MnrunTwoNodes, AnotherUsersRunIsRefused) {
   other.insert(other.begin(), {"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"});
   const Result refused = run(other);
   EXPECT_EQ(refused.status, 2);
-  EXPECT_SAYS(refused.err, " are another user's, or have an --rdzv-id: give all nodes of a run the same --rdzv-id");
+  EXPECT_SAYS(refused.err, " are another user's, have another secret, or have an --rdzv-id: give all nodes");
   EXPECT_EQ(run(agent(2, 1, port, {"true"})).status, 0);
   EXPECT_EQ(head.wait().status, 0);
+}
+
+// A stranger who knows the user's ID, the run's name and the port, beside a run that ends with status 3.
+TEST(MnrunTwoNodes, AStrangerForgesNothing) {
+  for (const std::string id : {"", "a"}) {
+    const TemporaryFolder folder;
+    const std::string go = folder / "go", secret = folder / "secret";
+    Words options{"--secret-file", secret};
+    if (!id.empty()) options.insert(options.end(), {"--rdzv-id", id});
+    const TwoNodes nodes("echo ready; until [ -e " + go + " ]; do sleep 0.05; done; exit 3", options);
+    ASSERT_TRUE(nodes.are_ready());
+    const multinode::Endpoint store{"127.0.0.1", nodes.port.number()};
+    for (const std::string guess :
+         {std::string(), "agents of user " + std::to_string(geteuid()), "agents of run " + id, std::string(64, '0')})
+      EXPECT_THROW(multinode::TcpStore(store, 60s, {.token = guess})
+                       .compare_set("mnrun/" + id + "/0/verdict", "",
+                                    R"({"status":0,"text":"","again":false,"kill_delay_ms":0})"),
+                   multinode::StoreRefused);
+    std::ofstream(go) << "";
+    nodes.end_with(3);
+    struct stat status {};
+    ASSERT_EQ(stat(secret.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0600u);
+  }
+}
+
+// Another user listens where node 0 should, with all that he knows.
+TEST(MnrunTwoNodes, AFalseNodeZeroIsFoundOut) {
+  const multinode::TcpStoreServer false_server("127.0.0.1", 0, {"agents of user " + std::to_string(geteuid())});
+  const Result result = run({PATH_mnrun, "--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint",
+                             "127.0.0.1:" + std::to_string(false_server.port()), "true"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_SAYS(result.err, "have another secret");
+}
+
+TEST(MnrunTwoNodes, WithoutASecretOneLineSaysWhatAStrangerCanDo) {
+  const FreePort port;
+  const std::map<std::string, std::string> none{{"MULTINODE_SECRET", "none"}};
+  Process head(agent(2, 0, port, {"true"}), none);
+  const Result other = run(agent(2, 1, port, {"true"}), none), first = head.wait();
+  EXPECT_EQ(first.status + other.status, 0) << first.err << other.err;
+  EXPECT_EQ(occurrences(first.err + other.err, "WARNING: no secret keeps strangers out (MULTINODE_SECRET=none): "), 1u);
 }
 
 TEST(MnrunTwoNodes, RanksAreNumberedNodeByNode) {
@@ -683,7 +726,7 @@ TEST(MnrunTwoNodes, TwoOfTheSameRankOrOfDifferentRunsAreRefused) {
   Process head(words(0, "a")), first(words(1, "a"));
   const Result other_run = run(words(2, "b"));
   EXPECT_EQ(other_run.status, 2);
-  EXPECT_SAYS(other_run.err, "do not run --rdzv-id 'b' as this one does");
+  EXPECT_SAYS(other_run.err, "do not run --rdzv-id 'b' as this one does, or have another secret");
   Process second(words(1, "a"));
   // One of the two with rank 1 comes first. The other one is refused, and the run waits for its third node meanwhile.
   std::counting_semaphore<2> ended(0);

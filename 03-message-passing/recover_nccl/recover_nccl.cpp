@@ -6,6 +6,7 @@
 #include <multinode/base/text.hpp>
 #include <multinode/communicator/device.hpp>
 #include <multinode/launch.hpp>
+#include <multinode/store/secret.hpp>
 #include <multinode/store/tcp_store.hpp>
 #include <multinode/world/report.hpp>
 
@@ -57,7 +58,10 @@ class OutOfBand {
     if (launch.launcher_store) {
       place = launch.launcher_store->value;
     } else if (!launch.master_address.value.empty() && launch.master_port.value) {
-      place = {{launch.master_address.value, launch.master_port.value}, "recover " + multinode::generation(launch)};
+      const multinode::Secret secret = multinode::read_secret(launch.secret_source);
+      place = {{launch.master_address.value, launch.master_port.value},
+               multinode::token_for(secret, "recover " + multinode::generation(launch))};
+      if (launch.rank.value == 0 && secret.bytes.empty()) std::cerr << multinode::warning_without_secret(secret) + "\n";
       if (launch.rank.value == 0)
         server_ = std::make_unique<multinode::TcpStoreServer>(place.host, place.port,
                                                               multinode::TcpStoreServer::Entry{place.token});

@@ -1,5 +1,6 @@
 // recover_nccl on emulated GPUs, with a rank that dies or falls silent. The test serves the store, so any rank may
 // die.
+#include <multinode/store/secret.hpp>
 #include <multinode/store/tcp_store.hpp>
 #include <testing/emulated_gpu.hpp>
 #include <testing/faults.hpp>
@@ -132,8 +133,10 @@ TEST(RecoverNccl, Rank0KeepsTheStoreUntilItsLastPeerHasLeft) {
   auto environment = on_emulated_gpus();
   environment.insert({{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"}});
   environment["MASTER_PORT"] = std::to_string(port.number());
+  const multinode::Secret secret{"the secret of a test", ""};
+  environment["MULTINODE_SECRET"] = secret.bytes;
   Process rank0({PATH_recover_nccl, "--steps", "2000"}, environment);
-  multinode::TcpStore store({"127.0.0.1", port.number()}, 60s, {.token = "recover /0"});
+  multinode::TcpStore store({"127.0.0.1", port.number()}, 60s, {.token = token_for(secret, "recover /0")});
   ASSERT_TRUE(rank0.wait_for("RIGHT: 2000 steps"));
   std::this_thread::sleep_for(1s);  // for a rank 0 that ends at once
   EXPECT_NO_THROW(store.set("trouble", "0"));

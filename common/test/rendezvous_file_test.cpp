@@ -1,7 +1,9 @@
 // The file of --rendezvous file:PATH: its permissions, files that are refused and left unchanged, and waiting for it.
+// The file of the secret: who makes it, and when it is refused.
 #include <multinode/base/check.hpp>
 #include <multinode/net/socket.hpp>
 #include <multinode/store/rendezvous_file.hpp>
+#include <multinode/store/secret.hpp>
 #include <testing/says.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -23,7 +25,10 @@ namespace {
 
 class RendezvousFile : public ::testing::Test {
  protected:
-  void write(const std::string& bytes) const { std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes; }
+  void write(const std::string& bytes) const {
+    std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes << std::flush;
+    fs::permissions(path_, fs::perms(0600));
+  }
   void tell(const std::string& generation = "run/0") const {
     write_place(path_, generation, {{"10.0.0.1", 1234}, "token"});
   }
@@ -92,6 +97,102 @@ TEST_F(RendezvousFile, FoldersAndDevicesAreRefused) {
   refusal();
   path_ = folder_ / "missing" / "meeting";
   EXPECT_SAYS(refusal(), "No such file or directory");
+}
+
+// A file that another user has planted would lead the ranks to a store of his.
+TEST_F(RendezvousFile, OneThatAnotherUserMadeOrMayWriteIsRefused) {
+  tell();
+  for (const unsigned mode : {0620u, 0602u, 0640u, 0604u, 0666u}) {
+    fs::permissions(path_, fs::perms(mode));
+    EXPECT_SAYS(refusal(), "others may read or write it");
+  }
+  fs::permissions(path_, fs::perms(0600));
+  EXPECT_EQ(read(), "10.0.0.1:1234/token");
+  fs::rename(path_, folder_ / "elsewhere");
+  fs::create_symlink(folder_ / "elsewhere", path_);
+  EXPECT_SAYS(refusal(), "it is a link");
+  fs::remove(path_);
+  fs::rename(folder_ / "elsewhere", path_);
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  ASSERT_EQ(::chown(path_.c_str(), 65534, 65534), 0);
+  EXPECT_SAYS(refusal(), "it belongs to the user with the ID 65534, not to the one that runs this (0)");
+}
+
+class SecretFile : public ::testing::Test {
+ protected:
+  SecretSource default_file() const { return {"", path_.string(), true}; }
+  SecretSource named_file() const { return {"", path_.string(), false}; }
+  std::string refusal() const {
+    const std::string what = error_text<UsageError>([&] { read_secret(named_file()); });
+    EXPECT_EQ(error_text<UsageError>([&] { read_secret(default_file()); }), what);
+    EXPECT_SAYS(what, path_.string());
+    return what;
+  }
+
+  const multinode::testing::TemporaryFolder folder_;
+  fs::path path_ = folder_ / "home" / "secret";
+  SecretFile() { fs::create_directory(folder_ / "home"); }
+};
+
+TEST_F(SecretFile, IsMadeOnceByManyProcesses) {
+  path_ = folder_ / "new" / "secret";
+  std::vector<std::future<Secret>> running;
+  for (int i = 0; i < 32; ++i)
+    running.push_back(std::async(std::launch::async, [&] { return read_secret(default_file()); }));
+  const std::string first = running[0].get().bytes;
+  EXPECT_EQ(first.size(), 64u);
+  for (std::size_t i = 1; i < running.size(); ++i) EXPECT_EQ(running[i].get().bytes, first);
+  struct stat status {};
+  ASSERT_EQ(::stat(path_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "new"), {}), 1);
+  path_ = folder_ / "other";
+  EXPECT_NE(read_secret(named_file()).bytes, first);
+}
+
+TEST_F(SecretFile, OneThatOthersCanReadOrWriteIsRefused) {
+  read_secret(named_file());
+  for (const unsigned mode : {0640u, 0604u, 0620u, 0602u}) {
+    fs::permissions(path_, fs::perms(mode));
+    EXPECT_SAYS(refusal(), "others may read or write it");
+  }
+  fs::permissions(path_, fs::perms(0600));
+  std::ofstream(path_) << "short\n" << std::flush;
+  EXPECT_SAYS(refusal(), "fewer than 16 characters");
+  fs::remove(path_);
+  fs::create_directory(path_);
+  EXPECT_SAYS(refusal(), "not a regular file");
+  fs::remove(path_);
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  read_secret(named_file());
+  ASSERT_EQ(::chown(path_.c_str(), 65534, 65534), 0);
+  EXPECT_SAYS(refusal(), "it belongs to the user with the ID 65534");
+}
+
+TEST_F(SecretFile, WhereNoneCanBeMadeOneLineSaysSo) {
+  path_ = "/dev/null/secret";
+  const Secret none = read_secret(default_file());
+  EXPECT_EQ(none.bytes, "");
+  EXPECT_SAYS(none.lacking, "/dev/null/secret");
+  EXPECT_SAYS(error_text<UsageError>([&] { read_secret(named_file()); }), "/dev/null/secret");
+  EXPECT_EQ(token_for(none, "job 7/0"), "job 7/0");
+  const std::string warning = warning_without_secret(none);
+  for (const char* part : {none.lacking.c_str(), "can take a rank", "MULTINODE_SECRET_FILE"})
+    EXPECT_SAYS(warning, part);
+  EXPECT_EQ(warning.find('\n'), std::string::npos);
+}
+
+TEST_F(SecretFile, TheVariablesCount) {
+  const auto source = [](const Environment& environment) { return read_secret_source(environment); };
+  EXPECT_EQ(source({{"HOME", "/h"}}).file, "/h/.multinode/secret");
+  EXPECT_TRUE(source({{"HOME", "/h"}}).is_default);
+  EXPECT_FALSE(source({{"HOME", "/h"}, {"MULTINODE_SECRET_FILE", "/f"}}).is_default);
+  EXPECT_SAYS(read_secret(source({})).lacking, "HOME is not set");
+  EXPECT_SAYS(read_secret(source({{"MULTINODE_SECRET", "none"}})).lacking, "MULTINODE_SECRET=none");
+  EXPECT_SAYS(error_text<UsageError>([&] { read_secret(source({{"MULTINODE_SECRET", "short"}})); }), "at least 16");
+  const Secret one = read_secret(source({{"MULTINODE_SECRET", "0123456789abcdef"}}));
+  EXPECT_NE(token_for(one, "job 7/0"), token_for(one, "job 8/0"));
+  EXPECT_NE(token_for(one, "job 7/0"), token_for({"fedcba9876543210", ""}, "job 7/0"));
 }
 
 TEST_F(RendezvousFile, PermissionDeniedSaysWhoNeedsIt) {

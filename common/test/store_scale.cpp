@@ -89,7 +89,8 @@ class Server {
 struct Rank {
   Descriptor fd;
   protocol::FrameReader in;
-  std::size_t magic = 0;  // bytes of it received
+  std::string greeting;  // the server's magic and challenge, as far as received
+  protocol::Hello hello{};
   std::vector<std::string> script;
   std::size_t next = 0;  // request of the script
   bool told = false;     // has the verdict
@@ -99,7 +100,7 @@ class Ranks {
  public:
   Ranks(int count, const std::string& token, std::uint16_t port)
       : token_(token), port_(port), ranks_(static_cast<std::size_t>(count)), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-    const std::string key = "run/scale/0/gather/0/", about(250, 'x');
+    const std::string key = "gather/0/", about(250, 'x');
     const auto set = [&](const std::string& name, const std::string& value, int readers) {
       return encode(Request{
           .operation = Operation::set, .key = name, .value = value, .readers = static_cast<std::uint32_t>(readers)});
@@ -111,11 +112,11 @@ class Ranks {
     for (int r = 0; r < count; ++r) {
       auto& script = ranks_[static_cast<std::size_t>(r)].script;
       if (r > 0) {
-        script.push_back(set("run/scale/0/host of rank " + text(r), "host", 0));
+        script.push_back(set("host of rank " + text(r), "host", 0));
         if (r >= group_size) script.push_back(get(key + "group " + text(r / group_size) + "/0"));
         script.push_back(set(key + text(r) + "/0", about, 1));
         script.push_back(get(key + "combined/0"));
-        script.push_back(get("run/scale/0/node of rank " + text(r)));
+        script.push_back(get("node of rank " + text(r)));
         continue;
       }
       for (int other = 1; other < count; ++other) {
@@ -125,8 +126,7 @@ class Ranks {
               set(key + "group " + text(next) + "/0", ".", std::min(group_size, count - next * group_size)));
         script.push_back(get(key + text(other) + "/0"));
       }
-      for (int other = 1; other < count; ++other)
-        script.push_back(set("run/scale/0/node of rank " + text(other), "0 8", 1));
+      for (int other = 1; other < count; ++other) script.push_back(set("node of rank " + text(other), "0 8", 1));
       script.push_back(set(key + "combined/0", ".1", count - 1));
     }
   }
@@ -204,10 +204,14 @@ class Ranks {
       const auto r = events[static_cast<std::size_t>(i)].data.u64;
       if (events[static_cast<std::size_t>(i)].events & EPOLLOUT) {
         const auto rank = static_cast<std::int32_t>(r), size = static_cast<std::int32_t>(ranks_.size());
-        send(r, std::string(protocol::magic) +
-                    encode(protocol::Hello{token_, "run/scale/0", rank, size, 60'000,
-                                           "host node" + std::to_string(r / 8) + ", pid " + std::to_string(1000 + r),
-                                           "node" + std::to_string(r / 8)}));
+        ranks_[r].hello = {token_,
+                           "run/scale/0",
+                           rank,
+                           size,
+                           60'000,
+                           "host node" + std::to_string(r / 8) + ", pid " + std::to_string(1000 + r),
+                           "node" + std::to_string(r / 8)};
+        send(r, std::string(protocol::magic));
         watch(EPOLL_CTL_MOD, r, EPOLLIN);
       } else {
         receive(r);
@@ -222,9 +226,15 @@ class Ranks {
     if (got <= 0) throw std::runtime_error("the server dropped rank " + std::to_string(r));
     bytes_ += static_cast<std::size_t>(got);
     std::string_view bytes(chunk.data(), static_cast<std::size_t>(got));
-    const auto magic = std::min(protocol::magic.size() - rank.magic, bytes.size());
-    rank.magic += magic;
-    rank.in.append(bytes.substr(magic));
+    constexpr std::size_t greeting = protocol::magic.size() + protocol::nonce_bytes;
+    if (const auto part = bytes.substr(0, greeting - rank.greeting.size()); !part.empty()) {
+      rank.greeting += part;
+      bytes.remove_prefix(part.size());
+      if (rank.greeting.size() < greeting) return;
+      rank.hello = proved(rank.hello, rank.greeting.substr(protocol::magic.size()));
+      send(r, encode(rank.hello));
+    }
+    rank.in.append(bytes);
     while (const auto frame = rank.in.next()) {
       const auto answer = protocol::parse_answer(*frame);
       if (answer.status == Status::pulse) continue;
@@ -237,6 +247,8 @@ class Ranks {
       }
       if (answer.status != Status::done) throw std::runtime_error("refused: " + answer.body);
       if (rank.next == 0) {
+        if (answer.body != proof_of_server(rank.hello, token_, rank.greeting.substr(protocol::magic.size())))
+          throw std::runtime_error("the server does not know the token");
         ++welcomed_;
         send_beat(r, 1);
       }

@@ -1,5 +1,6 @@
 // TcpStore and its server: values, deadlines with a silent server, the last will, hostile bytes.
 #include <multinode/net/socket.hpp>
+#include <multinode/store/hmac.hpp>
 #include <multinode/store/store_protocol.hpp>
 #include <multinode/store/tcp_store.hpp>
 #include <testing/program_test.hpp>
@@ -68,9 +69,26 @@ class Raw {
     if (!fd_ || ::connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) < 0)
       throw std::system_error(errno, std::generic_category(), "connect");
   }
+  void send_all(std::string_view bytes) { ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  std::size_t send_all_and_read(std::string_view bytes, std::size_t expected) {
+    send_all(bytes);
+    std::string chunk(64 << 10, '\0');
+    std::size_t came = 0;
+    for (std::optional<std::size_t> got; came < expected && (got = read(chunk, 60s)) && *got > 0;) came += *got;
+    return came;
+  }
   // Sends as much as the connection takes at once; false if the other side closed it.
   bool send(std::string_view bytes) {
     return ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno == EAGAIN;
+  }
+  // Exchanges the magic, and returns the hello that proves `token`, not sent yet.
+  std::string hello(const protocol::Hello& who = {}) {
+    send(protocol::magic);
+    std::string greeting(protocol::magic.size() + protocol::nonce_bytes, '\0');
+    if (::recv(fd_.get(), greeting.data(), greeting.size(), MSG_WAITALL) != static_cast<ssize_t>(greeting.size()) ||
+        !greeting.starts_with(protocol::magic))
+      throw std::runtime_error("no greeting of the server");
+    return encode(proved(who, greeting.substr(protocol::magic.size())));
   }
   // Sends everything, and reads until `expected` bytes have arrived or none has for a minute; returns their count.
   std::size_t send_and_read(std::string_view bytes, std::size_t expected) {
@@ -105,11 +123,23 @@ class Raw {
   Descriptor fd_;
 };
 
-std::string hello() { return std::string(protocol::magic) + protocol::encode(protocol::Hello{}); }
-std::string welcome() { return std::string(protocol::magic) + protocol::encode(protocol::Status::done, ""); }
+constexpr std::size_t welcome_bytes = 4 + 1 + 32;  // the server's answer to a hello
+
+// The server's side of the handshake, with the secret `token`.
+void welcome(int fd, const std::string& token) {
+  const std::string challenge(protocol::nonce_bytes, 'c'), greeting = std::string(protocol::magic) + challenge;
+  std::string got(protocol::magic.size() + 4, '\0');
+  ::send(fd, greeting.data(), greeting.size(), MSG_NOSIGNAL);
+  if (::recv(fd, got.data(), got.size(), MSG_WAITALL) != static_cast<ssize_t>(got.size())) return;
+  std::string frame(protocol::frame_length(got.substr(protocol::magic.size())), '\0');
+  if (::recv(fd, frame.data(), frame.size(), MSG_WAITALL) != static_cast<ssize_t>(frame.size())) return;
+  const std::string answer =
+      protocol::encode(protocol::Status::done, proof_of_server(protocol::parse_hello(frame), token, challenge));
+  ::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
+}
 // A member that asks `count` times for "large".
-std::string requests_of_large(std::size_t count) {
-  std::string requests = hello();
+std::string requests_of_large(Raw& raw, std::size_t count) {
+  std::string requests = raw.hello();
   for (std::size_t i = 0; i < count; ++i)
     requests += encode(protocol::Request{.operation = protocol::Operation::get, .key = "large"});
   return requests;
@@ -120,14 +150,16 @@ std::string length(std::uint32_t count) {
   return bytes;
 }
 
-// A server that is not a store: it sends `answer` on each connection, and keeps it open.
+// A server that is not a store: it sends `answer` on each connection, with `token` after a handshake, and keeps it
+// open.
 class FakeServer {
  public:
   // Says more on the connection that came last.
   void send_more(const std::string& more) const {
     EXPECT_EQ(::send(latest_, more.data(), more.size(), MSG_NOSIGNAL), static_cast<ssize_t>(more.size()));
   }
-  explicit FakeServer(const std::string& answer) : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit FakeServer(const std::string& answer, const std::optional<std::string>& token = {})
+      : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address = loopback(0);
     socklen_t size = sizeof address;
     if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) < 0 ||
@@ -135,9 +167,11 @@ class FakeServer {
         ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size) < 0)
       throw std::system_error(errno, std::generic_category(), "listen");
     port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this, answer] {
+    thread_ = std::thread([this, answer, token] {
       while (const Descriptor& fd = kept_.emplace_back(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC))) {
+        if (!fd) break;
         latest_ = fd.get();
+        if (token) welcome(fd.get(), *token);
         EXPECT_EQ(::send(fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL), static_cast<ssize_t>(answer.size()));
       }
     });
@@ -313,8 +347,11 @@ TEST_F(Store, AValueForTwoReadersIsDeletedAfterThem) {
 TEST_F(Store, SlowReadersGetTheirAnswers) {
   a_.set("large", std::string(protocol::max_value, 'x'));
   std::list<Raw> slow;
-  for (int i = 0; i < 100; ++i) slow.emplace_back(server_.port()).send(requests_of_large(1));
-  const std::size_t expected = welcome().size() + 5 + protocol::max_value;
+  for (int i = 0; i < 100; ++i) {
+    Raw& raw = slow.emplace_back(server_.port());
+    raw.send(requests_of_large(raw, 1));
+  }
+  const std::size_t expected = welcome_bytes + 5 + protocol::max_value;
   for (Raw& each : slow) EXPECT_EQ(each.send_and_read("", expected), expected);
 }
 
@@ -342,7 +379,7 @@ TEST(TcpStore, NamesTheServerThatIsNotThere) {
 TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
   FakeServer mute("");
   EXPECT_SAYS(error_text<StoreTimeout>([&] { TcpStore(mute.endpoint(), 300ms); }), to_string(mute.endpoint()));
-  FakeServer silent(welcome());
+  FakeServer silent("", "");
   for (const auto& operation : std::vector<std::function<void(TcpStore&)>>{
            [](TcpStore& s) { s.set("k", "v"); }, [](TcpStore& s) { s.get("k", 200ms); },
            [](TcpStore& s) { s.add("k", 1); }, [](TcpStore& s) { s.compare_set("k", "", "v"); },
@@ -359,7 +396,7 @@ TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
 
 // Also where another thread receives.
 TEST(TcpStore, ALateAnswerIsNotThatOfTheNextRequest) {
-  const FakeServer late(welcome());
+  const FakeServer late("", "");
   TcpStore store(late.endpoint(), 100ms);
   store.start_receiving();
   const std::jthread receiver([&](const std::stop_token& stop) {
@@ -400,10 +437,72 @@ TEST(TcpStore, OtherServersAreRecognised) {
   EXPECT_LT(milliseconds_since(start), 50'000);
 
   for (const auto& answer : {length(0), length(0xffffffff), length(1) + "\x09", length(1) + "\0"}) {
-    FakeServer liar(welcome() + answer + std::string(answer.size() < 5 ? 1 : 0, '\0'));
+    FakeServer liar(answer + std::string(answer.size() < 5 ? 1 : 0, '\0'), "");
     TcpStore store(liar.endpoint(), 500ms);
     EXPECT_SAYS(error_text<StoreLost>([&] { store.get("k", 500ms); }), "protocol");
   }
+}
+
+// Both sides prove that they know the token of the run; a stranger sees proofs, which fit no other connection.
+TEST(TcpStore, StrangersAndFalseServersAreFoundOut) {
+  const std::string token = random_token();
+  TcpStoreServer server("127.0.0.1", 0, {token});
+  for (const std::string guess : {"", "job 7/0", "agents of user 0"})
+    EXPECT_SAYS(error_text<StoreRefused>([&] { TcpStore(endpoint_of(server), 60s, {.token = guess}); }),
+                "has another secret");
+  TcpStore member(endpoint_of(server), 60s, {.token = token});
+  member.set("k", "v");
+
+  // The hello of a member, overheard and sent again, and one whose fields were changed.
+  Raw first(server.port()), second(server.port()), third(server.port());
+  const protocol::Hello own{.token = token, .rank = 3, .world_size = 4};
+  const std::string overheard = first.hello(own);
+  std::string changed = third.hello(own);
+  second.hello();
+  changed[9] ^= 1;  // the rank, after the length, the operation and an empty generation
+  second.send(overheard);
+  third.send(changed);
+  for (Raw* raw : {&second, &third}) EXPECT_SAYS(raw->read_to_end(60s).value_or("silence"), "has another secret");
+
+  FakeServer false_server("", "a guess");
+  EXPECT_SAYS(error_text<StoreRefused>([&] { TcpStore(false_server.endpoint(), 60s, {.token = token}); }),
+              "does not know the secret of this run");
+}
+
+// Whatever a client says, its keys are below its generation.
+TEST(TcpStoreServer, PutsTheGenerationBeforeTheKeysItself) {
+  TcpStoreServer server;
+  TcpStore other(endpoint_of(server), 60s);
+  other.set("verdict", "right");
+  Raw raw(server.port());
+  raw.send(raw.hello({.generation = "run/0", .rank = 0, .world_size = 1}) +
+           encode(protocol::Request{.operation = protocol::Operation::set, .key = "verdict", .value = "forged"}));
+  EXPECT_EQ(other.get("run/0/verdict", 60s), "forged");
+  EXPECT_EQ(other.get("verdict", 0ms), "right");
+}
+
+TEST(Hmac, TheVectorsOfTheStandards) {
+  // FIPS 180-4: the examples of NIST.
+  EXPECT_EQ(to_hex(sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(to_hex(sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(to_hex(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(to_hex(sha256(std::string(1'000'000, 'a'))),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  // RFC 4231: test cases 1, 2, 3, 6 and 7.
+  EXPECT_EQ(to_hex(hmac_sha256(std::string(20, '\x0b'), "Hi There")),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(to_hex(hmac_sha256("Jefe", "what do ya want for nothing?")),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(to_hex(hmac_sha256(std::string(20, '\xaa'), std::string(50, '\xdd'))),
+            "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
+  const std::string long_key(131, '\xaa');
+  EXPECT_EQ(to_hex(hmac_sha256(long_key, "Test Using Larger Than Block-Size Key - Hash Key First")),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+  EXPECT_EQ(to_hex(hmac_sha256(long_key,
+                               "This is a test using a larger than block-size key and a larger than block-size data. "
+                               "The key needs to be hashed before being used by the HMAC algorithm.")),
+            "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2");
 }
 
 TEST(TcpStore, NamesTheServerItLost) {
@@ -454,7 +553,7 @@ TEST_F(LastWill, DoesNotOverwriteAVerdict) {
 
 TEST_F(LastWill, IsExecutedForAClientThatViolatesTheProtocol) {
   Raw raw(server_.port());
-  raw.send(hello() + protocol::encode(protocol::Request{protocol::Operation::will, {"gone"}, "broken"}) +
+  raw.send(raw.hello() + protocol::encode(protocol::Request{protocol::Operation::will, {"gone"}, "broken"}) +
            length(0xffffffff));
   EXPECT_EQ(a_.get("gone", 60s), "broken");
 }
@@ -527,7 +626,8 @@ TEST_F(HostileBytes, RandomFramesAfterHello) {
   expect_harmless(16, [&] {
     std::mt19937 random(777);
     for (int i = 0; i < 300; ++i) {
-      std::string bytes = hello();
+      Raw raw(server_.port());
+      std::string bytes = raw.hello();
       for (int frame = 0; frame < 20; ++frame) {
         std::string body(1, static_cast<char>(random() % 9));
         for (unsigned field = random() % 4; field > 0; --field)
@@ -536,7 +636,7 @@ TEST_F(HostileBytes, RandomFramesAfterHello) {
               std::string(random() % 8, 'h');
         bytes += length(static_cast<std::uint32_t>(body.size())) + body;
       }
-      Raw(server_.port()).send(bytes);
+      raw.send(bytes);
     }
   });
 }
@@ -550,39 +650,96 @@ TEST_F(HostileBytes, ALengthOfFourGibibytesIsRejected) {
   EXPECT_EQ(browser.read_to_end(60s), "");
   for (auto& opening : openings) {
     Raw raw(server_.port());
-    opening = hello() + opening + std::string(100, 'x');
-    raw.send(opening);
+    opening += std::string(100, 'x');
+    raw.send(raw.hello() + opening);
     const auto answer = raw.read_to_end(60s);
     ASSERT_TRUE(answer) << "it does not close the connection";
-    EXPECT_TRUE(welcome().starts_with(*answer));
+    EXPECT_TRUE(answer->size() == 0 || answer->size() == welcome_bytes) << answer->size();
   }
   expect_harmless(8, [&] {
-    for (int i = 0; i < 200; ++i) Raw(server_.port()).send(openings[static_cast<std::size_t>(i) % openings.size()]);
+    for (int i = 0; i < 200; ++i) {
+      Raw raw(server_.port());
+      raw.send(raw.hello() + openings[static_cast<std::size_t>(i) % openings.size()]);
+    }
   });
 }
 
 TEST_F(HostileBytes, HalfAMessageAndSilence) {
-  const auto message =
-      hello() + protocol::encode(protocol::Request{protocol::Operation::set, {"k"}, std::string(1000, 'v')});
   expect_harmless(8, [&] {
-    for (std::size_t i = 0; i < 200; ++i)
-      raws_.emplace_back(server_.port()).send(std::string_view(message).substr(0, 1 + i * 5));
+    for (std::size_t i = 0; i < 200; ++i) {
+      Raw& raw = raws_.emplace_back(server_.port());
+      raw.send(
+          (raw.hello() + protocol::encode(protocol::Request{protocol::Operation::set, {"k"}, std::string(1000, 'v')}))
+              .substr(0, 1 + i * 5));
+    }
   });
   EXPECT_THROW(a_.get("k", 0ms), StoreTimeout);
 }
 
-TEST_F(HostileBytes, AThousandIdleConnections) {
+rlimit raised_limit() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
+  return limit;
+}
+
+// 3,000 members have set and got 60 kB each, and half a request of each waits, while strangers come without end.
+TEST_F(HostileBytes, NoMemberIsDroppedBecauseOfBuffers) {
+  const int count = instrumented ? 300 : 3'000;
+  if (raised_limit().rlim_cur < 12'000) GTEST_SKIP() << "12,000 open files are not allowed (ulimit -n)";
+  const std::string value(60'000, 'x');
+  const auto request = [&](const std::string& key) {
+    return protocol::encode(protocol::Request{.operation = protocol::Operation::set, .key = key, .value = value}) +
+           protocol::encode(protocol::Request{.operation = protocol::Operation::get, .key = key});
+  };
+  const std::size_t answers = 5 + 5 + value.size();
+  std::list<Raw> members;
+  std::atomic<bool> ended = false;
+  auto flood = std::async(std::launch::async, [&] {
+    for (std::size_t i = 0; !ended; ++i) {
+      std::list<Raw> strangers;
+      for (int c = 0; c < 100 && !ended; ++c) {
+        Raw& stranger = strangers.emplace_back(server_.port());
+        if (c % 3 == 1) stranger.send(std::string(5'000, 'x'));
+        if (c % 3 == 2) stranger.send(protocol::magic);
+        if (c % 3 == 2) stranger.send(length(8'000) + std::string(5'000, 'x'));  // of a hello that never ends
+      }
+      a_.set("job", std::to_string(i));
+      if (a_.get("job", 60s) != std::to_string(i)) throw std::runtime_error("a value was lost");
+    }
+  });
+  for (int i = 0; i < count; ++i) {
+    Raw& member = members.emplace_back(server_.port());
+    const std::string key = "of member " + std::to_string(i % 100);
+    try {
+      if (member.send_all_and_read(member.hello() + request(key), welcome_bytes + answers) == welcome_bytes + answers)
+        continue;
+    } catch (const std::runtime_error&) {
+    }
+    members.pop_back();
+  }
+  const std::string half = request("half").substr(0, 50'000), rest = request("half").substr(50'000);
+  for (Raw& member : members) member.send_all(half);  // 150 MB in all
+  int alive = 0;
+  for (Raw& member : members) alive += member.send_all_and_read(rest, answers) == answers;
+  ended = true;
+  EXPECT_NO_THROW(flood.get()) << "the running job was disturbed";
+  EXPECT_EQ(alive, count);
+}
+
+TEST_F(HostileBytes, AThousandIdleConnections) {
+  const rlimit limit = raised_limit();
   if (limit.rlim_cur < 5'000) GTEST_SKIP() << "no more than " << limit.rlim_cur << " open files allowed (ulimit -n)";
   std::list<Raw> members;
   expect_harmless(16, [&] {
     raws_.clear();
     members.clear();
     for (int i = 0; i < 1'000; ++i) raws_.emplace_back(server_.port());
-    for (int i = 0; i < 1'000; ++i) members.emplace_back(server_.port()).send(hello());
+    for (int i = 0; i < 1'000; ++i) {
+      Raw& member = members.emplace_back(server_.port());
+      member.send(member.hello());
+    }
   });
   TcpStore late(endpoint_of(server_), 60s);
   late.set("k", "v");
@@ -612,31 +769,36 @@ TEST(Strangers, LeaveDescriptorsToOthers) {
 
 TEST_F(HostileBytes, ClientsThatNeverRead) {
   a_.set("large", std::string(protocol::max_value, 'x'));
-  const std::string requests = requests_of_large(2'000);
   // They request 20 x 2000 MiB; each has one answer of 1 MiB in its queue.
   expect_harmless(48, [&] {
     raws_.clear();
-    for (int i = 0; i < (instrumented ? 5 : 20); ++i) raws_.emplace_back(server_.port()).send(requests);
+    for (int i = 0; i < (instrumented ? 5 : 20); ++i) {
+      Raw& raw = raws_.emplace_back(server_.port());
+      raw.send(requests_of_large(raw, 2'000));
+    }
   });
 }
 
 TEST_F(HostileBytes, AGreedyReaderDoesNotDelayOthers) {
   constexpr std::size_t count = instrumented ? 100 : 5'000, size = 32 * 1024;
   a_.set("large", std::string(size, 'x'));
-  const std::string requests = requests_of_large(count);
-  const std::size_t expected = welcome().size() + count * (5 + size);
+  const std::size_t expected = welcome_bytes + count * (5 + size);
   std::size_t came = 0;
-  expect_harmless(32, [&] { came = Raw(server_.port()).send_and_read(requests, expected); });
+  expect_harmless(32, [&] {
+    Raw raw(server_.port());
+    came = raw.send_and_read(requests_of_large(raw, count), expected);
+  });
   EXPECT_EQ(came, expected);
 }
 
 TEST_F(HostileBytes, UnfinishedMessagesAreBoundedInTotal) {
-  const auto message =
-      hello() + length(static_cast<std::uint32_t>(protocol::max_frame)) + std::string(protocol::max_frame - 1, '\x05');
+  const auto frame =
+      length(static_cast<std::uint32_t>(protocol::max_frame)) + std::string(protocol::max_frame - 1, '\x05');
   expect_harmless(100, [&] {  // the server's limit is 64 MiB; 200 MiB are sent
     raws_.clear();
     for (int i = 0; i < (instrumented ? 40 : 100); ++i) {
       Raw& greedy = raws_.emplace_back(server_.port());
+      const std::string message = greedy.hello() + frame;
       std::string_view left = message;
       while (!left.empty() && greedy.send(left.substr(0, 64 * 1024))) {
         left.remove_prefix(std::min<std::size_t>(left.size(), 64 * 1024));
@@ -669,11 +831,14 @@ TEST_F(HostileBytes, TheSizeOfTheStoreIsBounded) {
 }
 
 TEST_F(HostileBytes, TheNumberOfKeysIsBounded) {
-  std::string requests = hello();
+  std::string requests;
   constexpr int count = 300'000;
   for (int i = 0; i < count; ++i)
     requests += protocol::encode(protocol::Request{protocol::Operation::set, {std::to_string(i)}, ""});
-  expect_harmless(64, [&] { Raw(server_.port()).send_and_read(requests, welcome().size() + count * 5); });
+  expect_harmless(64, [&] {
+    Raw raw(server_.port());
+    raw.send_and_read(raw.hello() + requests, welcome_bytes + count * 5);
+  });
   EXPECT_EQ(a_.get("1000", 0ms), "");
   EXPECT_THROW(a_.get(std::to_string(count - 1), 0ms), StoreTimeout);
   EXPECT_THROW(a_.set("one more", ""), StoreRefused);

@@ -29,10 +29,24 @@ int listen_on_loopback(std::uint16_t& port) {
   return fd;
 }
 
+// Our store's side of a handshake, without a token.
+void shake_hands(int fd) {
+  const std::string challenge(protocol::nonce_bytes, 'c'), greeting = std::string(protocol::magic) + challenge;
+  ::send(fd, greeting.data(), greeting.size(), MSG_NOSIGNAL);
+  std::string start(protocol::magic.size() + 4, '\0');
+  if (::recv(fd, start.data(), start.size(), MSG_WAITALL) != static_cast<ssize_t>(start.size())) return;
+  std::string frame(protocol::frame_length(start.substr(protocol::magic.size())), '\0');
+  if (::recv(fd, frame.data(), frame.size(), MSG_WAITALL) != static_cast<ssize_t>(frame.size())) return;
+  const auto proof = proof_of_server(protocol::parse_hello(frame), "", challenge);
+  const std::string answer = protocol::encode(protocol::Status::done, proof);
+  ::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
+}
+
 // Sends the answers to one client and then shuts down its side, so that a client that waits for more gets an error.
-void serve(int listener, const std::string& answers) {
+void serve(int listener, const std::string& answers, bool handshake) {
   const int fd = ::accept(listener, nullptr, nullptr);
   if (fd < 0) std::abort();
+  if (handshake) shake_hands(fd);
   if (::send(fd, answers.data(), answers.size(), MSG_NOSIGNAL) < 0) std::abort();
   ::shutdown(fd, SHUT_WR);
   char rest[4096];
@@ -59,24 +73,22 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const bool torch = data[0] % 2;
   std::string answers(reinterpret_cast<const char*>(data) + 1, size - 1);
-  if (data[0] % 4 < 2) {  // a valid handshake first
-    std::string greeting = std::string(protocol::magic) + protocol::encode(protocol::Status::done, "");
-    if (torch) {
-      const auto nonce = static_cast<std::uint32_t>(::getpid());
-      greeting.clear();
-      for (int i = 0; i < 4; ++i) greeting += static_cast<char>(nonce >> (8 * i));
-    }
+  const bool handshake = data[0] % 4 < 2;  // a valid one first
+  if (handshake && torch) {
+    const auto nonce = static_cast<std::uint32_t>(::getpid());
+    std::string greeting;
+    for (int i = 0; i < 4; ++i) greeting += static_cast<char>(nonce >> (8 * i));
     answers.insert(0, greeting);
   }
-  std::thread server(serve, listener, answers);
-  // 1 ms: no time for a second attempt.
+  std::thread server(serve, listener, answers, handshake && !torch);
+  // Short: no time for a second attempt.
   attempt([&] {
     if (torch) {
       TorchStore store({"127.0.0.1", port}, 1ms);
       attempt([&] { store.set("k", "v"); });
       store.get("k", 1ms);
     } else {
-      TcpStore store({"127.0.0.1", port}, 1ms);
+      TcpStore store({"127.0.0.1", port}, 20ms);
       attempt([&] { store.set("k", "v"); });
       attempt([&] { store.get("k", 1ms); });
       attempt([&] { store.add("k", 1); });

@@ -1,4 +1,5 @@
 // World, Watchdog and run(), in whole programs.
+#include <multinode/store/secret.hpp>
 #include <multinode/store/tcp_store.hpp>
 #include <multinode/world.hpp>
 #include <testing/faults.hpp>
@@ -196,7 +197,8 @@ TEST(World, StrangersDisturbNobody) {
   const char* times = std::getenv("MULTINODE_STRANGERS");  // a campaign sets 100
   for (int i = 0; i < (times ? std::stoi(times) : 2); ++i) {
     const TemporaryFolder folder;
-    Group group(3, {"--until", folder / "strangers have come"});
+    const std::map<std::string, std::string> environment{{"MULTINODE_SECRET", "the secret of a test"}};
+    Group group(3, {"--until", folder / "strangers have come"}, environment);
     ASSERT_TRUE(group.processes[0]->wait_for("step 10\n"));
 
     const multinode::Endpoint port{"127.0.0.1", static_cast<std::uint16_t>(std::stoi(group.port))};
@@ -204,8 +206,10 @@ TEST(World, StrangersDisturbNobody) {
     std::list<multinode::TcpClient> idle;
     for (int c = 0; c < 1000; ++c) idle.emplace_back(port, 60s, connect);
     std::mt19937 random(static_cast<unsigned>(i));
-    const std::string magic(multinode::protocol::magic), token = "job /0", generation = "run//0";
-    const auto hello = encode(multinode::protocol::Hello{token, generation, 1, 3});
+    const multinode::Secret secret{"the secret of a test", ""};
+    const std::string magic(multinode::protocol::magic), generation = "run//0", token = token_for(secret, "job /0");
+    using multinode::protocol::Hello;
+    const auto hello = encode(proved(Hello{"job /0", generation, 1, 3}, "0123456789abcdef"));
     std::string noise(1000, '\0');
     std::generate(noise.begin(), noise.end(), [&] { return static_cast<char>(random()); });
     for (const std::string& bytes :
@@ -218,9 +222,12 @@ TEST(World, StrangersDisturbNobody) {
     using multinode::TcpStore;
     EXPECT_THROW(TcpStore(port, 60s), multinode::StoreRefused) << "without a token";
     EXPECT_THROW(TcpStore(port, 60s, {.token = token}), multinode::StoreRefused) << "not a rank";
-    EXPECT_THROW(TcpStore(port, 60s, {"job 8/0", generation, 1, 3}), multinode::StoreRefused) << "of another job";
+    EXPECT_THROW(TcpStore(port, 60s, {"job /0", generation, 1, 3}), multinode::StoreRefused)
+        << "knows the job's number";
+    EXPECT_THROW(TcpStore(port, 60s, {token_for(secret, "job 8/0"), generation, 1, 3}), multinode::StoreRefused)
+        << "of another job";
     EXPECT_THROW(TcpStore(port, 60s, {token, generation, 1, 3}), multinode::RankTaken);
-    for (int rank = 0; rank < 3; ++rank) group.start_rank(rank, 3);  // a second run with the same port
+    for (int rank = 0; rank < 3; ++rank) group.start_rank(rank, 3, {}, environment);  // a second run with the same port
     for (int rank = 3; rank < 6; ++rank)
       ASSERT_TRUE(group.processes[static_cast<std::size_t>(rank)]->wait_for("world_program: .*\n"));
     std::ofstream(folder / "strangers have come") << "";
@@ -240,6 +247,13 @@ TEST(World, StrangersDisturbNobody) {
       EXPECT_EQ(occurrences(results[r + 3].err, "\n"), 1u) << results[r + 3].err;
     }
   }
+}
+
+TEST(World, WithoutASecretOneLineSaysWhatAStrangerCanDo) {
+  Group group(2, {"--steps", "1"}, {{"MULTINODE_SECRET", "none"}});
+  const auto results = group.wait();
+  for (const Result& result : results) EXPECT_EQ(result.status, 0) << result.all();
+  EXPECT_SAYS_ONCE(output_of(results), "WARNING: no secret keeps strangers out (MULTINODE_SECRET=none): ");
 }
 
 TEST(World, AMissingRankIsNamed) {

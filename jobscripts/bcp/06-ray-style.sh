@@ -9,7 +9,7 @@ source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, IMAGE, ace, instance, w
 : "${RAY:=$HOME/.cache/multinode/ray}" # EDIT: Ray's environment (bash ci/setup ray); all replicas must see it
 : "${TRAIN:=$BUILD/../../06-ray-style/train_on_ray.py}" # beside ray_node.sh
 export PATH=$RAY/bin:$PATH RAY_ADDRESS=$NGC_MASTER_ADDR:6379 RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$LOGS/token
-(umask 077 && od -An -N 32 -t x1 /dev/urandom | tr -d ' \n' >"$LOGS/token") # without it anybody can start programs
+(umask 077 && rm -f "$LOGS/token" && set -C && od -An -N 32 -t x1 /dev/urandom | tr -d ' \n' >"$LOGS/token") # without it anybody can start programs
 "${bcprun[@]}" -p 1 -e "PATH=$PATH" -e RAY_AUTH_MODE=token -e "RAY_AUTH_TOKEN_PATH=$LOGS/token" \
   -c "bash ${TRAIN%/*}/ray_node.sh \$NGC_ARRAY_INDEX $RAY_ADDRESS $NGC_GPUS_PER_NODE" & # it stays
 trap 'kill $! && wait || true' EXIT

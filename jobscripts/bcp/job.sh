@@ -16,4 +16,6 @@ fi
 mkdir -p "$LOGS"
 echo "job $NGC_JOB_ID on $NGC_ARRAY_SIZE replicas of $NGC_GPUS_PER_NODE GPUs, image $IMAGE, kernel $(uname -r)"
 echo "programs of $BUILD, logs in $LOGS"
-bcprun=(bcprun -no_redirect -n "$NGC_ARRAY_SIZE" -e "BUILD=$BUILD" -e "LOGS=$LOGS") # other variables do not reach processes
+export MULTINODE_SECRET_FILE=$LOGS/secret # keeps strangers out of the meeting of the ranks; made if it is missing
+bcprun=(bcprun -no_redirect -n "$NGC_ARRAY_SIZE" -e "BUILD=$BUILD" -e "LOGS=$LOGS" # other variables do not reach processes
+  -e "MULTINODE_SECRET_FILE=$MULTINODE_SECRET_FILE")

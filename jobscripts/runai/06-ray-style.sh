@@ -11,7 +11,7 @@ read -ra options <<<"$OPTIONS"
 : "${RAY:=$HOME/.cache/multinode/ray}" # EDIT: Ray's environment (bash ci/setup ray); all pods must see it
 : "${TRAIN:=$BUILD/../../06-ray-style/train_on_ray.py}" # beside ray_node.sh
 export PATH=$RAY/bin:$PATH RAY_ADDRESS=$MASTER_ADDR:$MASTER_PORT RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$LOGS/token
-((RANK)) || (umask 077 && od -An -N 32 -t x1 /dev/urandom | tr -d ' \n' >"$LOGS/token") # without it anybody can start programs
+((RANK)) || (umask 077 && rm -f "$LOGS/token" && set -C && od -An -N 32 -t x1 /dev/urandom | tr -d ' \n' >"$LOGS/token") # without it anybody can start programs
 ((RANK == 0)) || exec bash "${TRAIN%/*}/ray_node.sh" "$RANK" "$RAY_ADDRESS" "$PROCESSES"
 bash "${TRAIN%/*}/ray_node.sh" 0 "$RAY_ADDRESS" "$PROCESSES" &
 trap 'kill $! && wait || true' EXIT

@@ -21,5 +21,6 @@ if [[ -z ${RANK:-} ]]; then # not yet in a pod; EDIT: claim, network
 fi
 : "${LOGS:=/mnt/scratch/logs/${JOB_UUID:-$name-$MASTER_ADDR}}" # one file per rank, and results; all pods must see it
 mkdir -p "$LOGS"
+export MULTINODE_SECRET_FILE=$LOGS/secret # keeps strangers out of the meeting of mnrun and the ranks; made if it is missing
 echo "job $name, pod $RANK of $WORLD_SIZE, $(hostname), image $IMAGE, kernel $(uname -r)" # RANK counts pods here
 echo "programs of $BUILD, logs in $LOGS"

@@ -9,7 +9,7 @@ read -ra options <<<"$OPTIONS"
 for node in "${!hosts[@]}"; do
   start_on "${hosts[node]}" "$ENGINE" run --rm --network host --user "$(id -u):$(id -g)" --volume "$LOGS:$LOGS" \
     "$IMAGE" /opt/multinode/01-environment/mnrun \
-    --nnodes "${#hosts[@]}" --node-rank "$node" --nproc-per-node "${slots[node]}" --master-addr "${hosts[0]}" --master-port "$MASTER_PORT" \
+    --nnodes "${#hosts[@]}" --node-rank "$node" --nproc-per-node "${slots[node]}" --master-addr "${hosts[0]}" --master-port "$MASTER_PORT" --secret-file "$LOGS/secret" \
     /opt/multinode/03-message-passing/message_passing_gloo --json "$LOGS/result.jsonl" "${options[@]}"
 done
 wait_for_all

@@ -545,12 +545,24 @@ Environment current_environment() {
   return result;
 }
 
+SecretSource read_secret_source(const Environment& environment) {
+  const auto value = [&](std::string_view name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? "" : found->second;
+  };
+  SecretSource source{value("MULTINODE_SECRET"), value("MULTINODE_SECRET_FILE"), false};
+  if (!source.file.empty()) return source;
+  const std::string home = value("HOME");
+  return {source.secret, home.empty() ? "" : home + "/.multinode/secret", true};
+}
+
 Launch read_launch(const Environment& environment) {
   const Variables variables(environment);
   const Row& row = *std::find_if(table.begin(), table.end(), [&](const Row& r) {
     return matches(r, variables) && !(r.unless && r.unless(variables));
   });
   Launch launch;
+  launch.secret_source = read_secret_source(environment);
   if (row.launcher == launch.launcher) {
     require_alone(variables);
     return launch;

@@ -38,6 +38,13 @@ struct Nodes {
   FromVariable<std::uint16_t> master_port;              // 0 if unknown
 };
 
+// Where the secret of a run comes from that no launcher hands to its processes: see store/secret.hpp.
+struct SecretSource {
+  std::string secret;      // MULTINODE_SECRET
+  std::string file;        // MULTINODE_SECRET_FILE, else ~/.multinode/secret; "" without a home
+  bool is_default = true;  // the file is not one that the user named
+};
+
 struct Launch : Nodes {
   std::string launcher = "none";  // its usual name: "Open MPI", "torchrun", "mnrun", "srun", "none" ...
 
@@ -51,9 +58,13 @@ struct Launch : Nodes {
   std::optional<FromVariable<StorePlace>>
       launcher_store;  // mnrun's agent, or the cluster's head, serves a TcpStore here
 
+  SecretSource secret_source;
+
   std::string run_id;     // separates runs that share a store; "" if the launcher has none
   int restart_count = 0;  // number of restarts of this run
 };
+
+SecretSource read_secret_source(const Environment& environment);
 
 // Reads the environment with the table in launch.cpp, which has one row per launcher; the innermost launcher wins.
 // Throws UsageError, with the variable and its value, if a number is malformed, if RANK >= WORLD_SIZE, and for other

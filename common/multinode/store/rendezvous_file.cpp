@@ -2,10 +2,10 @@
 #include <multinode/base/check.hpp>
 #include <multinode/net/socket.hpp>
 #include <multinode/store/rendezvous_file.hpp>
+#include <multinode/store/secret.hpp>
 
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,11 +37,12 @@ std::optional<std::string> content_of(const fs::path& file) {
   // NFS caches for a while that a file does not exist, unless its folder is opened.
   const Descriptor folder(
       ::open(file.has_parent_path() ? file.parent_path().c_str() : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const Descriptor in(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  const Descriptor in(::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!in && errno == ENOENT && folder) return {};
-  struct stat status {};
-  if (!in || ::fstat(in.get(), &status) < 0) throw unusable(file, errno);
-  if (!S_ISREG(status.st_mode)) throw unusable(file, "it is not a regular file");
+  if (!in && errno == ELOOP) throw unusable(file, "it is a link; remove it or choose another path");
+  if (!in) throw unusable(file, errno);
+  // Else another user could lead the ranks to a store of his.
+  if (const auto why = why_not_private(in.get()); !why.empty()) throw unusable(file, why);
   std::string text(longest_file, '\0');
   const ssize_t got = ::read(in.get(), text.data(), text.size());
   if (got < 0) throw unusable(file, errno);

@@ -1,8 +1,10 @@
 // The wire protocol. Integers are little-endian; a string is its length (u32) and its bytes.
-//   Each side first sends `magic`: seven letters and the version. The server closes a connection at the first wrong
-//   byte of it. Then the client sends its hello and requests, and the server answers them in order. All are frames:
-//   the length of the rest (u32), a byte, a body.
-//     hello: token, generation, i32 rank, i32 world size, u32 timeout in ms, where, node
+//   The client first sends `magic`: seven letters and the version. The server closes a connection at the first wrong
+//   byte of it, and answers with `magic` and its challenge: 16 random bytes. Then the client sends its hello and
+//   requests, and the server answers them in order. All are frames: the length of the rest (u32), a byte, a body.
+//     hello: generation, i32 rank, i32 world size, u32 timeout in ms, where, node, nonce (16 random bytes),
+//            proof: HMAC-SHA-256 with the token over "client", the challenge, and the hello with an empty proof
+//     answer to the hello, if it is `done`: HMAC-SHA-256 with the token over "server", the challenge, and the nonce
 //     request: operation      set: key, value, u32 readers   compare_set: key, expected, desired
 //                             get: key, u64 ms               add: key, i64
 //                             will: key, value               goodbye: nothing
@@ -13,8 +15,11 @@
 //   get is answered when the value exists or the timeout has passed: clients do not poll. beat and fail have
 //   no answer and are read even then. To ranks the server also sends, at any time:
 //                             verdict: u8 print, u8 status, text     notice: a line to print     pulse: nothing
-//   A client before its hello is called a stranger, after it a member. A stranger without the token of the run is
-//   refused, and so is one with a rank that another process has.
+//   A client before its hello is called a stranger, after it a member. A stranger that does not prove that it knows the
+//   token of the run is refused, and so is one with a rank that another process has. A client leaves a server that does
+//   not prove it. After the hellos nothing is signed or encrypted: who can change packets on their way is not kept out.
+//   The server puts the generation of the hello and a slash before each key of a member.
+#include <multinode/store/hmac.hpp>
 #include <multinode/store/store_protocol.hpp>
 
 #include <utility>
@@ -75,13 +80,14 @@ class Reader {
 
 template <class Stream, class AnyHello>
 void fields_of_hello(Stream& stream, AnyHello& hello) {
-  stream.string(hello.token, max_hello);
   stream.string(hello.generation, max_hello);
   stream.number(hello.rank);
   stream.number(hello.world_size);
   stream.number(hello.timeout_ms);
   stream.string(hello.where, max_hello);
   stream.string(hello.node, max_hello);
+  stream.string(hello.nonce, nonce_bytes);
+  stream.string(hello.proof, 32);
 }
 
 template <class Stream, class AnyRequest>
@@ -159,6 +165,28 @@ std::string encode(Status status, std::size_t length) {
   return start.bytes;
 }
 
+namespace {
+std::string proof_of_client(Hello hello, std::string_view token, std::string_view challenge) {
+  hello.proof.clear();
+  return hmac_sha256(token, "client" + std::string(challenge) + encode(hello));
+}
+}  // namespace
+
+Hello proved(Hello hello, std::string_view challenge) {
+  hello.nonce = random_bytes(nonce_bytes);
+  hello.proof = proof_of_client(hello, hello.token, challenge);
+  return hello;
+}
+
+bool proves(const Hello& hello, std::string_view token, std::string_view challenge) {
+  return hello.nonce.size() == nonce_bytes &&
+         equal_in_constant_time(hello.proof, proof_of_client(hello, token, challenge));
+}
+
+std::string proof_of_server(const Hello& hello, std::string_view token, std::string_view challenge) {
+  return hmac_sha256(token, "server" + std::string(challenge) + hello.nonce);
+}
+
 Request parse_request(std::string_view frame) {
   Reader reader(frame);
   Request request;
@@ -216,7 +244,7 @@ void FrameReader::append(std::string_view bytes) {
 }
 
 std::optional<std::string_view> FrameReader::next(std::size_t max) {
-  constexpr std::size_t kept = 64 << 10;
+  constexpr std::size_t kept = 4 << 10;  // by each idle connection
   const auto left = std::string_view(buffer_).substr(taken_);
   if (left.empty() && buffer_.capacity() > kept) {
     buffer_ = {};

@@ -14,13 +14,14 @@
 namespace multinode::protocol {
 
 // Sent first by each side: a name and a version.
-inline constexpr std::string_view magic{"mnstore\x04", 8};
+inline constexpr std::string_view magic{"mnstore\x05", 8};
 
 inline constexpr std::size_t max_key = 4 << 10;  // bytes
 inline constexpr std::size_t max_value = 1 << 20;
 // Enough for compare_set, which has two values.
 inline constexpr std::size_t max_frame = 2 * max_value + max_key + 64;
 inline constexpr std::size_t max_hello = 8 << 10;  // a frame of a process that is not yet known
+inline constexpr std::size_t nonce_bytes = 16;
 inline constexpr std::int32_t max_ranks = 1 << 20;
 
 enum class Operation : std::uint8_t { set = 1, get, add, compare_set, will, goodbye, hello, beat, fail };
@@ -35,13 +36,15 @@ class Violation : public std::runtime_error {
 
 // Who connects.
 struct Hello {
-  std::string token{};       // of the run: the server refuses another one
+  std::string token{};       // of the run: it is not sent, but proved
   std::string generation{};  // separates restarts in a store that outlives them
   std::int32_t rank = -1;    // -1: a client that is not a rank: it has no heartbeat and gets no verdict
   std::int32_t world_size = 0;
   std::uint32_t timeout_ms = 0;  // the deadline of the rank's operations, for messages
   std::string where{};           // "host h, pid p"
   std::string node{};            // one rank per node prints the verdict
+  std::string nonce{};           // what the server must answer with its own proof
+  std::string proof{};           // that the client knows the token
   bool operator==(const Hello&) const = default;
 };
 
@@ -99,6 +102,12 @@ std::string encode(Status status, std::string_view body);
 // A frame up to its body, which has `length` bytes.
 std::string encode(Status status, std::size_t length);
 
+// Client and server prove to each other that they know the token; neither sends it. `challenge` is the server's nonce.
+// The proof of a client covers its whole hello.
+Hello proved(Hello hello, std::string_view challenge);
+bool proves(const Hello& hello, std::string_view token, std::string_view challenge);
+std::string proof_of_server(const Hello& hello, std::string_view token, std::string_view challenge);
+
 // Parse a frame without its length field. Throw Violation if it is malformed.
 Hello parse_hello(std::string_view frame);
 Request parse_request(std::string_view frame);
@@ -114,6 +123,7 @@ class FrameReader {
   void append(std::string_view bytes);
   // The next frame without its length field, valid until the next call; nullopt if it is incomplete. Throws Violation.
   std::optional<std::string_view> next(std::size_t max = max_frame);
+  std::size_t unread() const { return buffer_.size() - taken_; }
   std::size_t capacity() const { return buffer_.capacity(); }
 
  private:

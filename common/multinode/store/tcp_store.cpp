@@ -1,8 +1,8 @@
 #include <multinode/base/text.hpp>
+#include <multinode/store/hmac.hpp>
 #include <multinode/store/tcp_store.hpp>
 
 #include <array>
-#include <random>
 
 namespace multinode {
 
@@ -28,25 +28,27 @@ Answer receive_answer(TcpClient& client, Deadline& deadline, std::string_view do
 }
 
 void shake_hands(TcpClient& client, const protocol::Hello& hello, Deadline& deadline) {
-  client.send(std::string(protocol::magic) + protocol::encode(hello), deadline, "saying hello");
+  client.send(protocol::magic, deadline, "saying hello");
   for (const char expected : protocol::magic) {
     char byte = 0;
     client.receive(&byte, 1, deadline, "waiting for its hello");
     if (byte != expected) client.lose("the server there is not this store, or has another version");
   }
+  std::string challenge(protocol::nonce_bytes, '\0');
+  client.receive(challenge.data(), challenge.size(), deadline, "waiting for its hello");
+  const protocol::Hello own = protocol::proved(hello, challenge);
+  client.send(protocol::encode(own), deadline, "saying hello");
   const auto [status, body] = receive_answer(client, deadline, "waiting for its hello");
   if (status == Status::taken) throw RankTaken(client.name() + " refuses this process: " + one_line(body));
   if (status != Status::done) throw StoreRefused(client.name() + " refuses this process: " + one_line(body));
+  if (!equal_in_constant_time(body, protocol::proof_of_server(own, hello.token, challenge)))
+    throw StoreRefused(client.name() +
+                       " does not know the secret of this run, so it is not this run's: another process listens there");
 }
 
 }  // namespace
 
-std::string random_token() {
-  std::random_device random;
-  std::string token;
-  for (int i = 0; i < 32; ++i) token += "0123456789abcdef"[random() % 16];
-  return token;
-}
+std::string random_token() { return to_hex(random_bytes(16)); }
 
 TcpStore::TcpStore(const Endpoint& server, milliseconds timeout, const protocol::Hello& hello)
     : prefix_(hello.generation.empty() ? "" : hello.generation + "/"),
@@ -84,11 +86,11 @@ void TcpStore::goodbye() {
 
 std::string TcpStore::call(protocol::Request request, milliseconds timeout, std::string_view verb) {
   const bool goodbye = request.operation == Operation::goodbye;
-  if (!goodbye) request.key.insert(0, prefix_);
-  const std::string doing = std::string(verb) + " " + (goodbye ? client_.name() : in_quotes(request.key));
-  if (request.key.size() > protocol::max_key)
-    throw StoreRefused("a key of " + std::to_string(request.key.size()) + " bytes is too long for " + client_.name() +
-                       ": " + in_quotes(request.key));
+  const std::string key = prefix_ + request.key;
+  const std::string doing = std::string(verb) + " " + (goodbye ? client_.name() : in_quotes(key));
+  if (key.size() > protocol::max_key)
+    throw StoreRefused("a key of " + std::to_string(key.size()) + " bytes is too long for " + client_.name() + ": " +
+                       in_quotes(key));
   if (const auto size = std::max(request.value.size(), request.expected.size()); size > protocol::max_value)
     throw StoreRefused("a value of " + std::to_string(size) + " bytes is too long for " + client_.name() + ", while " +
                        doing);

@@ -68,9 +68,9 @@ class RankTaken : public StoreRefused {
 class TcpStore {
  public:
   // Connects, with retries, because the server may not listen yet; throws StoreTimeout after `timeout`, and
-  // StoreRefused or RankTaken if the server does not admit this process. `timeout` is also that of the functions that
-  // have none of their own. The generation and a slash precede every key: they separate a run and its restarts in a
-  // store that outlives them (see generation() in launch.hpp).
+  // StoreRefused or RankTaken if the server does not admit this process, or does not know the token. `timeout` is also
+  // that of the functions that have none of their own. The server puts the generation and a slash before every key:
+  // they separate a run and its restarts in a store that outlives them (see generation() in launch.hpp).
   TcpStore(const Endpoint& server, std::chrono::milliseconds timeout, const protocol::Hello& hello = {});
 
   void set(const std::string& key, std::string_view value) { set_for_readers(key, value, 0); }
@@ -108,7 +108,7 @@ class TcpStore {
   protocol::Answer receive(Deadline& deadline, std::string_view doing);
   protocol::Answer await(Deadline& deadline, std::string_view doing);
 
-  std::string prefix_;
+  std::string prefix_;  // that the server puts before keys: for messages
   std::chrono::milliseconds timeout_;
   TcpClient client_;
   std::atomic<bool> receiving_elsewhere_ = false;

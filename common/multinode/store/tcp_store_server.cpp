@@ -3,6 +3,7 @@
 #include <multinode/net/address.hpp>
 #include <multinode/net/socket.hpp>
 #include <multinode/store/arbiter.hpp>
+#include <multinode/store/hmac.hpp>
 #include <multinode/store/store_protocol.hpp>
 #include <multinode/store/tcp_store.hpp>
 
@@ -40,9 +41,11 @@ using protocol::Status;
 // Limits of the server's memory, descriptors and turns.
 constexpr std::size_t most_stored_bytes = 128 << 20;  // keys, values, wills
 constexpr std::size_t most_keys = 1 << 18;
-constexpr std::size_t overhead_of_key = 128;            // bytes of a map node
-constexpr std::size_t most_buffered_bytes = 64 << 20;   // not yet parsed, not yet sent, over all connections
+constexpr std::size_t overhead_of_key = 128;           // bytes of a map node
+constexpr std::size_t most_buffered_bytes = 64 << 20;  // not yet parsed, not yet sent, over all connections
+constexpr std::size_t uncounted_of_admitted = 64 << 10;
 constexpr std::size_t most_unsent_per_turn = 64 << 10;  // above it the answers are sent before the next request is read
+constexpr std::size_t most_kept = 4 << 10;              // of the empty buffer of an idle connection
 constexpr int most_requests_per_turn = 32;
 constexpr std::size_t most_answered_per_turn = 256 << 10;
 constexpr std::size_t most_admitted = 64 << 10;
@@ -131,6 +134,8 @@ class TcpStoreServer::Implementation {
     Id id = 0;
     Descriptor fd;
     bool admitted = false;  // has said hello
+    std::string challenge;  // until then
+    std::string prefix;     // of its keys
     bool leaving = false;   // has said goodbye: to be closed when the answer is sent
     std::string magic;      // the part received so far
     protocol::FrameReader in;
@@ -299,12 +304,15 @@ class TcpStoreServer::Implementation {
     } catch (const std::exception&) {  // a Violation, or out of memory
     }
     if (!keep) return drop(id);
-    const auto buffered = connection.in.capacity() + connection.out.capacity() + connection.after.capacity();
+    // Not the capacities: those of idle connections are small, but so many that they would push out busy ones.
+    const auto waiting = connection.in.unread() + connection.out.size() + connection.after.size();
+    const auto buffered = waiting - std::min(waiting, connection.admitted ? uncounted_of_admitted : 0);
     buffered_ += buffered - connection.buffered;
     connection.buffered = buffered;
     while (buffered_ > most_buffered_bytes) {
+      const auto weight = [](const auto& one) { return std::pair(!one.second->admitted, one.second->buffered); };
       const auto largest = std::max_element(connections_.begin(), connections_.end(),
-                                            [](auto& a, auto& b) { return a.second->buffered < b.second->buffered; });
+                                            [&](auto& a, auto& b) { return weight(a) < weight(b); });
       drop(largest->first);
     }
   }
@@ -362,8 +370,7 @@ class TcpStoreServer::Implementation {
       guarded(id, [this](Connection& fresh) {
         watch(EPOLL_CTL_ADD, fresh.fd.get(), fresh.id, fresh.events);
         set_deadline(fresh, hello_timeout);
-        receive(
-            fresh);  // its hello has usually arrived, so a flood of unauthenticated connections does not push it out
+        receive(fresh);  // its magic has usually arrived
       });
     }
   }
@@ -390,7 +397,11 @@ class TcpStoreServer::Implementation {
       connection.magic += part;
       bytes.remove_prefix(part.size());
       if (!protocol::magic.starts_with(connection.magic)) throw protocol::Violation("a wrong magic");
-      if (connection.magic == protocol::magic) connection.out += protocol::magic;
+      if (connection.magic == protocol::magic) {
+        connection.challenge = random_bytes(protocol::nonce_bytes);
+        connection.out += std::string(protocol::magic) + connection.challenge;
+        flush(connection);  // 24 bytes, the first
+      }
     }
     connection.in.append(bytes);
     if (!connection.admitted) {
@@ -401,17 +412,21 @@ class TcpStoreServer::Implementation {
     process(connection);
   }
 
-  void admit(Connection& connection, const protocol::Hello& hello) {
+  void admit(Connection& connection, protocol::Hello hello) {
     if (count_admitted(0) >= most_admitted_ && !std::exchange(raised_, true)) raise_descriptors();
     if (count_admitted(0) >= most_admitted_) throw protocol::Violation("too many clients");
     const auto refuse = [&](Status status, std::string_view why) {
       answer(connection, status, why);
       connection.leaving = true;
     };
-    if (hello.token != entry_.token)
+    if (!protocol::proves(hello, entry_.token, connection.challenge))
       return refuse(Status::refused,
-                    "it serves another run: give each run its own port, and all its processes the "
-                    "same environment of their launcher");
+                    "it serves another run, or has another secret: give each run its own port, all its processes the "
+                    "same environment of their launcher, and all nodes the same MULTINODE_SECRET or a secret file that "
+                    "all of them see");
+    const std::string proof = protocol::proof_of_server(hello, entry_.token, connection.challenge);
+    hello.nonce.clear();  // a rank that connects again has another one
+    hello.proof.clear();
     if (entry_.ranks_only && hello.rank < 0) return refuse(Status::refused, "it serves only ranks of its run");
     if (hello.rank >= 0) {
       if (runs_.size() >= most_runs && !runs_.contains(hello.generation)) throw protocol::Violation("too many runs");
@@ -430,7 +445,8 @@ class TcpStoreServer::Implementation {
     unauthenticated_.erase(connection.id);
     clear_deadline(connection);
     count_admitted(1);
-    answer(connection, Status::done);
+    if (!hello.generation.empty()) connection.prefix = hello.generation + "/";
+    answer(connection, Status::done, proof);
     if (connection.run && connection.run->told) connection.out += verdict_for(*connection.run, connection.rank);
   }
 
@@ -451,7 +467,9 @@ class TcpStoreServer::Implementation {
       }
       const auto frame = connection.in.next();
       if (!frame) break;
-      execute(connection, protocol::parse_request(*frame));
+      Request request = protocol::parse_request(*frame);
+      if (request.operation < Operation::goodbye) request.key.insert(0, connection.prefix);
+      execute(connection, std::move(request));
     }
     if (!flush(connection))
       listen_for(connection, (connection.events & ~std::uint32_t{EPOLLIN}) | EPOLLOUT);
@@ -478,7 +496,7 @@ class TcpStoreServer::Implementation {
       if (body) {
         connection.large.reset();
         connection.out = std::exchange(connection.after, {});
-      } else if (connection.out.capacity() > most_unsent_per_turn) {
+      } else if (connection.out.capacity() > most_kept) {
         connection.out = {};
       } else {
         connection.out.clear();

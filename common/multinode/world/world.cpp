@@ -3,6 +3,7 @@
 #include <multinode/net/address.hpp>
 #include <multinode/net/socket.hpp>
 #include <multinode/store/rendezvous_file.hpp>
+#include <multinode/store/secret.hpp>
 #include <multinode/store/tcp_store.hpp>
 #include <multinode/store/torch_store.hpp>
 #include <multinode/world/libraries.hpp>
@@ -44,10 +45,10 @@ bool all_on_this_node(const Launch& launch) {
 }
 
 // A server that all ranks can reach, on loopback if all are on this node, and where the other ranks find it.
-std::pair<std::unique_ptr<TcpStoreServer>, StorePlace> serve_anywhere(const Launch& launch) {
+std::pair<std::unique_ptr<TcpStoreServer>, StorePlace> serve_anywhere(const Launch& launch,
+                                                                      const std::string& token = random_token()) {
   std::string address = all_on_this_node(launch) ? loopback : own_address();
   if (address.empty()) address = loopback;  // without a network address there are no other hosts
-  const std::string token = random_token();
   auto server = std::make_unique<TcpStoreServer>(address, 0, TcpStoreServer::Entry{token, true});
   const std::uint16_t port = server->port();
   return {std::move(server), StorePlace{{address, port}, token}};
@@ -118,17 +119,18 @@ struct World::Implementation {
   using Tell = std::function<void(const StorePlace&)>;
   using Ask = std::function<StorePlace(std::chrono::milliseconds left)>;
   void meet(const std::string& program, const Launch& launch, const Options& options);
-  void meet_through(const Launch& launch, const Options& options, const Tell& tell, const Ask& ask);
+  void meet_through(const Launch& launch, const Options& options, const std::string& token, const Tell& tell,
+                    const Ask& ask);
   void prove_wiring(World& world);
   void give(const std::string& key, std::string_view text, int readers);
   std::string take(const std::string& key, std::chrono::milliseconds limit);
 };
 
 // Rank 0 serves a store and publishes its place. The others may get the place of an earlier run: they ask again.
-void World::Implementation::meet_through(const Launch& launch, const Options& options, const Tell& tell,
-                                         const Ask& ask) {
+void World::Implementation::meet_through(const Launch& launch, const Options& options, const std::string& token,
+                                         const Tell& tell, const Ask& ask) {
   if (launch.rank.value == 0) {
-    std::tie(server, place) = serve_anywhere(launch);
+    std::tie(server, place) = serve_anywhere(launch, token);
     return tell(place);
   }
   Deadline deadline(options.timeout);
@@ -151,15 +153,21 @@ void World::Implementation::meet_through(const Launch& launch, const Options& op
 void World::Implementation::meet(const std::string& program, const Launch& launch, const Options& options) {
   const bool first = launch.rank.value == 0;
   server_text = "rank 0, which serves the store";
-  // Where nobody can hand over a token, what the launcher gave to all processes, such as a job id, must do.
-  const std::string job = "job " + generation(launch);
+  // Where nobody can hand over a token, the user's secret and what the launcher gave to all processes, such as a job
+  // id, make one.
+  const auto token_of_job = [&] {
+    const Secret secret = read_secret(launch.secret_source);
+    if (first && secret.bytes.empty())
+      std::cerr << program + ": " + warning_without_secret(secret) + "\n" << std::flush;
+    return token_for(secret, "job " + generation(launch));
+  };
   if (options.rendezvous.starts_with("tcp:")) {
-    place = {parse_endpoint(options.rendezvous.substr(4), "--rendezvous"), job};
+    place = {parse_endpoint(options.rendezvous.substr(4), "--rendezvous"), token_of_job()};
     if (first) server = serve_at(place, true);
   } else if (options.rendezvous.starts_with("file:")) {
     const std::filesystem::path file = options.rendezvous.substr(5);
     meet_through(
-        launch, options, [&](const StorePlace& its) { write_place(file, generation(launch), its); },
+        launch, options, random_token(), [&](const StorePlace& its) { write_place(file, generation(launch), its); },
         [&](std::chrono::milliseconds left) { return read_place(file, generation(launch), left); });
   } else if (!options.rendezvous.empty()) {
     throw UsageError("--rendezvous must be tcp:HOST:PORT or file:PATH, not '" + options.rendezvous + "'");
@@ -170,9 +178,13 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
   } else if (launch.agent_store) {
     TorchStore agent({launch.master_address.value, launch.master_port.value}, options.timeout);
     const std::string key = "multinode/" + generation(launch) + "/store";
+    // Everybody can read and change torchrun's store: the token does not go there, and a false place is found out.
+    const std::string token = token_of_job();
     meet_through(
-        launch, options, [&](const StorePlace& its) { agent.set(key, with_token(its)); },
-        [&](std::chrono::milliseconds left) { return parse_store_place(agent.get(key, left), "rank 0's store"); });
+        launch, options, token, [&](const StorePlace& its) { agent.set(key, to_string(its)); },
+        [&](std::chrono::milliseconds left) {
+          return StorePlace{parse_endpoint(agent.get(key, left), "rank 0's store"), token};
+        });
   } else if (launch.world_size.value == 1) {
     std::tie(server, place) = serve_anywhere(launch);
   } else if (launch.under_mpi && libraries().has_mpi()) {
@@ -182,7 +194,7 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
     if (first) std::tie(server, place) = serve_anywhere(launch);
     place = parse_store_place(libraries().broadcast_over_mpi(launch, with_token(place)), "rank 0's store");
   } else if (!launch.master_address.value.empty() && launch.master_port.value) {
-    place = {{launch.master_address.value, launch.master_port.value}, job};
+    place = {{launch.master_address.value, launch.master_port.value}, token_of_job()};
     if (first) server = serve_at(place, true);
   } else {
     throw UsageError(
