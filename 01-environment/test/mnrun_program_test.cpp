@@ -578,7 +578,7 @@ TEST(MnrunTwoNodes, AStrangerForgesNothing) {
     const TwoNodes nodes("echo ready; until [ -e " + go + " ]; do sleep 0.05; done; exit 3", options);
     ASSERT_TRUE(nodes.are_ready());
     const multinode::Endpoint store{"127.0.0.1", nodes.port.number()};
-    for (const std::string guess :
+    for (const std::string& guess :
          {std::string(), "agents of user " + std::to_string(geteuid()), "agents of run " + id, std::string(64, '0')})
       EXPECT_THROW(multinode::TcpStore(store, 60s, {.token = guess})
                        .compare_set("mnrun/" + id + "/0/verdict", "",
@@ -595,8 +595,9 @@ TEST(MnrunTwoNodes, AStrangerForgesNothing) {
 // Another user listens where node 0 should, with all that he knows.
 TEST(MnrunTwoNodes, AFalseNodeZeroIsFoundOut) {
   const multinode::TcpStoreServer false_server("127.0.0.1", 0, {"agents of user " + std::to_string(geteuid())});
-  const Result result = run({PATH_mnrun, "--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint",
-                             "127.0.0.1:" + std::to_string(false_server.port()), "true"});
+  const TemporaryFolder folder;
+  const Result result = run({PATH_mnrun, "--nnodes", "2", "--node-rank", "1", "--secret-file", folder / "secret",
+                             "--rdzv-endpoint", "127.0.0.1:" + std::to_string(false_server.port()), "true"});
   EXPECT_EQ(result.status, 2);
   EXPECT_SAYS(result.err, "have another secret");
 }

@@ -250,10 +250,15 @@ TEST(World, StrangersDisturbNobody) {
 }
 
 TEST(World, WithoutASecretOneLineSaysWhatAStrangerCanDo) {
-  Group group(2, {"--steps", "1"}, {{"MULTINODE_SECRET", "none"}});
-  const auto results = group.wait();
-  for (const Result& result : results) EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_SAYS_ONCE(output_of(results), "WARNING: no secret keeps strangers out (MULTINODE_SECRET=none): ");
+  const std::map<std::string, std::string> none{{"MULTINODE_SECRET", "none"}},
+      no_home{{"MULTINODE_SECRET", ""}, {"MULTINODE_SECRET_FILE", ""}, {"HOME", "/dev/null"}};
+  for (const auto& environment : {none, no_home}) {
+    Group group(2, {"--steps", "1"}, environment);
+    const auto results = group.wait();
+    for (const Result& result : results) EXPECT_EQ(result.status, 0) << result.all();
+    EXPECT_SAYS_ONCE(output_of(results), "WARNING: no secret keeps strangers out (");
+    EXPECT_SAYS(output_of(results), environment.contains("HOME") ? "(/dev/null/" : "(MULTINODE_SECRET=none): ");
+  }
 }
 
 TEST(World, AMissingRankIsNamed) {
