@@ -19,7 +19,7 @@ namespace {
 constexpr int new_file = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
 
 [[noreturn]] void throw_cannot_write(const std::filesystem::path& file, int error = errno) {
-  throw std::system_error(error, std::generic_category(), "cannot write " + file.string());
+  throw std::system_error(error, std::generic_category(), "cannot write to " + file.string());
 }
 
 }  // namespace
