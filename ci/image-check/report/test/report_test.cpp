@@ -479,7 +479,7 @@ TEST(Reports, AreWrittenWholeOrNotAtAll) {
       multinode::testing::error_text<multinode::UsageError>([&] { write_reports(folder, wrong()); });
   setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(error, "cannot write " + (folder / "report.html").string() + ": File too large");
+  EXPECT_EQ(error, "cannot write to " + (folder / "report.html").string() + ": File too large");
   EXPECT_EQ(text_of(folder / "report.html"), before);
   EXPECT_EQ(multinode::names_in(folder), reports);
   std::filesystem::remove(folder / "junit.xml");
