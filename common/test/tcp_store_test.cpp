@@ -798,7 +798,12 @@ TEST_F(HostileBytes, UnfinishedMessagesAreBoundedInTotal) {
     raws_.clear();
     for (int i = 0; i < (instrumented ? 40 : 100); ++i) {
       Raw& greedy = raws_.emplace_back(server_.port());
-      const std::string message = greedy.hello() + frame;
+      std::string message = frame;
+      try {
+        message.insert(0, greedy.hello());
+      } catch (const std::runtime_error&) {  // beyond the limit the server may drop a newcomer at once
+        continue;
+      }
       std::string_view left = message;
       while (!left.empty() && greedy.send(left.substr(0, 64 * 1024))) {
         left.remove_prefix(std::min<std::size_t>(left.size(), 64 * 1024));
