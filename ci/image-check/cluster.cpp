@@ -219,6 +219,9 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
     auto forwarded = variables;
     for (const char* name : {"PATH", "LD_LIBRARY_PATH"})
       if (const char* value = std::getenv(name)) forwarded.emplace(name, value);
+    // The wish to have no secret is none itself. A real one goes into no command line: each node has its file.
+    if (const char* secret = std::getenv("MULTINODE_SECRET"); secret && std::string_view(secret) == "none")
+      forwarded.emplace("MULTINODE_SECRET", "none");
     // With a terminal there, the agent ends with its connection.
     commands.push_back({"ssh", "-tt", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "--", on[rank],
                         "exec env " + shell_words(forwarded, agent)});
