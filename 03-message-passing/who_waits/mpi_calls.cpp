@@ -136,17 +136,13 @@ void started_mpi() {
 // A receive has got its message. Source and tag of its own call are enough unless they are wildcards.
 void received(const Call& call, const MPI_Status& status, MPI_Comm handle = {}) {
   if (call.kind == Kind::none) return;
-  const bool two = role_of(call.kind) == Role::both;
-  std::int32_t peer = two ? call.receive_peer : call.peer;
+  std::int32_t peer = call.from();
   if (peer == any && handle != MPI_Comm{}) peer = communicator(handle).world_rank(status.MPI_SOURCE);
   if (peer == any) {
     record()->unknown_calls = true;
     return;
   }
-  count_received(call.communicator, peer,
-                 (two ? call.receive_tag : call.tag) == any ? status.MPI_TAG
-                 : two                                      ? call.receive_tag
-                                                            : call.tag);
+  count_received(call.communicator, peer, call.wanted_tag() == any ? status.MPI_TAG : call.wanted_tag());
 }
 
 bool is_communicator(MPI_Comm handle) { return handle != null_communicator(); }

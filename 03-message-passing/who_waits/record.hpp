@@ -33,7 +33,9 @@ struct Call {
   std::int32_t peer = no_rank, tag = any, root = no_rank;
   std::int32_t receive_peer = no_rank, receive_tag = any;  // of Role::both
   std::uint64_t communicator = 0, sequence = 0, bytes = 0;
-  bool operator==(const Call&) const = default;
+  // What a call that receives, alone or with a send, wants.
+  std::int32_t from() const { return role_of(kind) == Role::both ? receive_peer : peer; }
+  std::int32_t wanted_tag() const { return role_of(kind) == Role::both ? receive_tag : tag; }
 };
 
 // A Call that one thread writes and another process reads.

@@ -27,8 +27,7 @@ std::string rank_text(const Ranks& ranks) {
 
 // Whether a receive that is posted for this peer and tag takes a message with those.
 bool takes(const Call& receive, int peer, int tag) {
-  const bool two = role_of(receive.kind) == Role::both;
-  const int from = two ? receive.receive_peer : receive.peer, wanted = two ? receive.receive_tag : receive.tag;
+  const int from = receive.from(), wanted = receive.wanted_tag();
   return (from == any || from == peer) && (wanted == any || wanted == tag);
 }
 bool receives(const Call& call) {
@@ -175,8 +174,7 @@ std::uint64_t Explanation::count(int rank, std::uint64_t communicator, int peer,
 }
 
 Needs Explanation::receive_needs(const RankState& its, const Call& call) const {
-  const bool two = role_of(call.kind) == Role::both;
-  const int from = two ? call.receive_peer : call.peer, tag = two ? call.receive_tag : call.tag;
+  const int from = call.from(), tag = call.wanted_tag();
   if (from == no_rank) return Needs{std::vector<Need>{}};
   const auto members = members_.find(call.communicator);
   if (from == unknown || members == members_.end() || uncertain(call.communicator)) return {};
@@ -347,7 +345,7 @@ std::string Explanation::other_messages(int from, int to, const Call& call) cons
   if (!its || !receives(call)) return "";
   for (const Traffic& one : its->traffic) {
     if (one.peer != to || one.sent <= count(to, one.communicator, from, one.tag, &Traffic::received)) continue;
-    const int wanted = role_of(call.kind) == Role::both ? call.receive_tag : call.tag;
+    const int wanted = call.wanted_tag();
     if (one.communicator != call.communicator)
       return fmt::format("; it has sent one in another communicator, {}", communicator(one.communicator));
     if (wanted != any && one.tag != wanted)

@@ -6,7 +6,7 @@
 // and arrives in the next one, a replacement too. The keys of generation g in the supervisor's store:
 //   addresses/g/r   where rank r listens
 //   arrived/g       how many ranks have arrived
-//   verdict/g       "go": all have arrived; "over": it has ended, and set to that for good
+//   verdict/g       "go": all have arrived; "over": it has ended, and stays so
 // and of all generations: "steps", a count of completed steps, and "finished", the result.
 #pragma once
 

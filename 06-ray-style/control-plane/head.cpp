@@ -169,7 +169,7 @@ class Head::Implementation {
     }
     for (std::optional<std::string> text; text != gone; text = in.receive(1s))
       if (text == "stop") change([&](Scheduler& scheduler) { scheduler.stop(number); });
-    change([&](Scheduler& scheduler) { scheduler.stop(number); });  // nobody reads its output
+    change([&](Scheduler& scheduler) { scheduler.stop(number); });  // its client is gone
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ending_ || !scheduler_.has_job(number); });
     lock.unlock();
