@@ -52,6 +52,7 @@ std::string objection(const System& system, const Gid& gid, const Wanted& wanted
 std::string why_not(const Device& device, const Port& port, const Wanted& wanted) {
   if (!wanted.devices.empty() && std::ranges::find(wanted.devices, device.name) == wanted.devices.end())
     return "not asked for";
+  if (device.is_efa()) return "Elastic Fabric Adapter: NCCL uses it by aws-ofi-nccl";
   if (!device.node_type.empty() && device.node_type != "CA")
     return "neither InfiniBand nor RoCE: node type " + device.node_type;
   if (port.link_layer == LinkLayer::unknown) return "link layer not known";
@@ -178,6 +179,14 @@ std::string Subnet::text() const {
 }
 
 bool Choice::has_rdma() const { return std::ranges::any_of(ports, &PortChoice::usable); }
+
+std::string Choice::without_rdma(const System& system) const {
+  const auto efa = std::ranges::find_if(system.devices, &Device::is_efa);
+  if (efa == system.devices.end()) return "no usable RDMA port here: these are settings for sockets";
+  return efa->name +
+         " is an Elastic Fabric Adapter (EFA): nothing to set. NCCL uses it only with the plug-in aws-ofi-nccl, and "
+         "NCCL_DEBUG=INFO then prints NET/OFI";
+}
 
 Choice choose(const System& system, const Wanted& wanted) {
   for (const std::string& name : wanted.devices)

@@ -54,6 +54,7 @@ struct Choice {
   std::vector<PortChoice> ports;
   std::vector<std::string> warnings;
   bool has_rdma() const;
+  std::string without_rdma(const System& system) const;  // a line for people: what is used in place of an RDMA port
 };
 
 Choice choose(const System& system, const Wanted& wanted);

@@ -56,7 +56,7 @@ int run_exec(int argc, const char* const* argv) {
   if (verbose) {
     for (const std::string& problem : system.problems) std::cerr << node + problem + "\n";
     for (const std::string& warning : choice.warnings) std::cerr << node + warning + "\n";
-    if (!choice.has_rdma()) std::cerr << node + "no usable RDMA port: settings for sockets\n";
+    if (!choice.has_rdma()) std::cerr << node + choice.without_rdma(system) + "\n";
     std::cerr << node + (added.empty() ? "nothing to set" : "set" + added) +
                      (kept.empty() ? "" : "; was set before:" + kept) + "\n";
   }

@@ -82,6 +82,7 @@ std::vector<Export> exports(const System& system, const Choice& choice, NcclVers
   std::vector<const PortChoice*> ports;
   for (const PortChoice& port : used.ports)
     if (port.usable) ports.push_back(&port);
+  if (ports.empty() && std::ranges::any_of(system.devices, &Device::is_efa)) return {};
   if (ports.empty()) return socket_exports(system, choice);
 
   const bool roce = ports.front()->chosen >= 0;

@@ -50,6 +50,8 @@ struct Device {
   bool is_virtual_function = false;
   std::vector<std::string> net_devices;
   std::vector<Port> ports;
+  // Amazon's Elastic Fabric Adapter: no InfiniBand and no RoCE. NCCL uses it by the plug-in aws-ofi-nccl.
+  bool is_efa() const { return node_type == "unspecified" || name.starts_with("efa_"); }
 };
 
 struct NetDevice {

@@ -189,7 +189,7 @@ int run_table(int argc, const char* const* argv) {
     print_tables(std::cout, system, choice);
   } else {
     for (const std::string& warning : choice.warnings) std::cerr << "rdma_tune: " + warning + "\n";
-    if (!choice.has_rdma()) std::cerr << "rdma_tune: no usable RDMA port here: these are settings for sockets\n";
+    if (!choice.has_rdma()) std::cerr << "rdma_tune: " + choice.without_rdma(system) + "\n";
     const std::vector<Export> all = exports(system, choice, version, by_index);
     print_exports(std::cout, all);
     if (std::ranges::none_of(all, [](const Export& one) { return one.name.starts_with("NCCL"); }))

@@ -140,6 +140,7 @@ TEST(Choice, OfEachTree) {
         "mlx5_2: link layer not known\n"},
        "NCCL_IB_HCA==mlx5_0:1 UCX_NET_DEVICES=mlx5_0:1 UCX_IB_GID_INDEX=3"},
       {"no-device", {}, sockets},
+      {"efa", {"rdmap59s0: Elastic Fabric Adapter: NCCL uses it by aws-ofi-nccl"}, ""},
   };
   for (const auto& [tree, lines, exports, wanted, more] : cases) {
     SCOPED_TRACE(tree + " " + more);

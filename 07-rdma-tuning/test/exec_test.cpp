@@ -83,6 +83,14 @@ TEST(Exec, ACommandThatCannotBeRun) {
   EXPECT_EQ(folder.err, "rdma_tune exec: cannot run /: Permission denied\n");
 }
 
+TEST(Exec, ElasticFabricAdapter) {
+  const Result result = exec(Tree::load("efa"), {"-v", "--", "sh", "-c", print_variables});
+  EXPECT_EQ(result.out, "");
+  EXPECT_SAYS(
+      result.err,
+      "rdmap59s0 is an Elastic Fabric Adapter (EFA): nothing to set. NCCL uses it only with the plug-in aws-ofi-nccl");
+}
+
 TEST(Exec, SocketsOnRequest) {
   EXPECT_EQ(exec(Tree::load("ipv4-link-local"), {"--sockets", "--", "sh", "-c", print_variables}).out,
             "NCCL_IB_DISABLE=1\n"
