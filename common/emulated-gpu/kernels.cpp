@@ -26,14 +26,22 @@ struct Binary {
   std::map<int, std::unique_ptr<ptx::Program>> programs;
   std::string why;  // there is none
 };
+struct Decoded {
+  const ptx::Kernel* kernel;
+  ptx::Attributes attributes;
+};
 struct Registered {  // a kernel or a variable
-  Binary* binary = nullptr;
+  Binary* binary;
   std::string name, title;
-  std::size_t dynamic_shared = shared_default;  // what cudaFuncSetAttribute allows
+  std::atomic<std::size_t> dynamic_shared = shared_default;  // what cudaFuncSetAttribute allows
+  std::mutex mutex;
+  std::map<int, const Decoded> decoded = {};  // by device; never removed
+
+  Registered(void** of, const char* symbol);
 };
 struct Registry {
   std::mutex mutex;
-  std::map<const void*, Registered> kernels, variables;
+  std::map<const void*, std::shared_ptr<Registered>> kernels, variables;
   std::multimap<int, const ptx::Program*> programs;  // of each device
   std::set<std::uintptr_t> blocks;                   // the memory of their variables
   std::map<int, std::pair<std::uint64_t, std::shared_ptr<const std::vector<ptx::Range>>>>
@@ -84,8 +92,8 @@ ptx::Program& program_of(Binary& binary, int device) {
   refuse(cudaErrorNoKernelImageForDevice, binary.why);
 }
 
-Registered registered(const std::map<const void*, Registered>& all, const void* host, cudaError_t code,
-                      const char* what) {
+std::shared_ptr<Registered> registered(const std::map<const void*, std::shared_ptr<Registered>>& all, const void* host,
+                                       cudaError_t code, const char* what) {
   const Lock lock(Registry::get().mutex);
   const auto found = all.find(host);
   if (found == all.end()) refuse(code, fmt::format("{} is no {}", host, what));
@@ -93,22 +101,27 @@ Registered registered(const std::map<const void*, Registered>& all, const void* 
 }
 
 struct Found {
-  Registered own;
+  std::shared_ptr<Registered> own;
   const ptx::Kernel* kernel;
-  ptx::Attributes attributes;
+  const ptx::Attributes& attributes;
 };
 Found kernel_at(const void* function, int device) {
-  Found found{registered(Registry::get().kernels, function, cudaErrorInvalidDeviceFunction, "kernel"), nullptr, {}};
-  ptx::Program& program = program_of(*found.own.binary, device);
-  try {
-    found.kernel = program.kernel(found.own.name);
-  } catch (const ptx::Refusal& refusal) {
-    say(refusal.what());
-    refuse(cudaErrorNotSupported, refusal.what());
+  auto own = registered(Registry::get().kernels, function, cudaErrorInvalidDeviceFunction, "kernel");
+  const Lock lock(own->mutex);
+  auto known = own->decoded.find(device);
+  if (known == own->decoded.end()) {
+    ptx::Program& program = program_of(*own->binary, device);
+    const ptx::Kernel* kernel = nullptr;
+    try {
+      kernel = program.kernel(own->name);
+    } catch (const ptx::Refusal& refusal) {
+      say(refusal.what());
+      refuse(cudaErrorNotSupported, refusal.what());
+    }
+    if (!kernel) refuse(cudaErrorInvalidDeviceFunction, fmt::format("the PTX has no kernel {}", own->title));
+    known = own->decoded.insert({device, {kernel, ptx::attributes(*kernel)}}).first;
   }
-  if (!found.kernel) refuse(cudaErrorInvalidDeviceFunction, fmt::format("the PTX has no kernel {}", found.own.title));
-  found.attributes = ptx::attributes(*found.kernel);
-  return found;
+  return {own, known->second.kernel, known->second.attributes};
 }
 
 // What a kernel on the device may use.
@@ -166,20 +179,21 @@ cudaError_t code_of(ptx::Fault::Kind kind) {
   }
 }
 
-void carry_out(const ptx::Kernel& kernel, const ptx::Launch& wanted, int device) {
+void carry_out(const ptx::Kernel& kernel, const ptx::Launch& launch, int device) {
   if (failed(device)) return;  // as in CUDA, where nothing runs after a fault
   const auto memory = memory_of(device);
-  ptx::Launch launch = wanted;
-  launch.memory = memory.get();
-  launch.device_memory = device_memory_view();
-  launch.describe = [device](std::uintptr_t address) { return describe(address, device); };
-  for (const Range& range : arriving_copies()) launch.arriving.push_back({range.begin, range.begin + range.bytes});
-  std::atomic_flag noted;
-  launch.note = [&](const std::string& text) {
-    if (!noted.test_and_set()) say(text);
-  };
+  bool noted = false;
+  ptx::Surroundings surroundings{device_memory_view(),
+                                 *memory,
+                                 {},
+                                 [&](const std::string& text) {
+                                   if (!std::exchange(noted, true)) say(text);
+                                 },
+                                 [device](std::uintptr_t address) { return describe(address, device); }};
+  for (const Range& range : arriving_copies())
+    surroundings.arriving.push_back({range.begin, range.begin + range.bytes});
   try {
-    all_instructions += ptx::run(kernel, launch);
+    all_instructions += ptx::run(kernel, launch, surroundings);
   } catch (const ptx::Fault& fault) {
     say(fault.text);
     set_sticky_error(device, code_of(fault.kind), fault.text);
@@ -226,50 +240,49 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
     device = valid(stream).device;
   }
   const Found found = kernel_at(function, device);
-  const std::string& title = found.own.title;
+  const std::string& title = found.own->title;
   if (device != current_device)
     refuse(cudaErrorInvalidResourceHandle,
            fmt::format("{}: the stream is of device {}, the current device is {}", title, device, current_device));
   const std::size_t threads = std::size_t{block.x} * block.y * block.z;
-  const std::string sizes = fmt::format("a grid of ({},{},{}) blocks of ({},{},{}) threads", grid.x, grid.y, grid.z,
-                                        block.x, block.y, block.z);
+  const auto sizes = [&] {
+    return fmt::format("a grid of ({},{},{}) blocks of ({},{},{}) threads", grid.x, grid.y, grid.z, block.x, block.y,
+                       block.z);
+  };
   if (threads == 0 || threads > 1024 || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
       grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
     refuse(
         cudaErrorInvalidConfiguration,
         fmt::format(
             "{}: {}; a block has 1 to 1024 threads, z at most 64; a grid has 1 to 2147483647, 65535 and 65535 blocks",
-            title, sizes));
+            title, sizes()));
   if (found.attributes.max_threads && threads > found.attributes.max_threads)
     refuse(cudaErrorInvalidConfiguration,
-           fmt::format("{}: {}; its __launch_bounds__ allow {} threads", title, sizes, found.attributes.max_threads));
-  if (shared > found.own.dynamic_shared ||
-      found.attributes.shared + shared > std::max(shared_default, found.attributes.shared + found.own.dynamic_shared))
+           fmt::format("{}: {}; its __launch_bounds__ allow {} threads", title, sizes(), found.attributes.max_threads));
+  const std::size_t dynamic_shared = found.own->dynamic_shared;
+  if (shared > dynamic_shared ||
+      found.attributes.shared + shared > std::max(shared_default, found.attributes.shared + dynamic_shared))
     refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory. For more than {} "
                                               "bytes call cudaFuncSetAttribute with "
                                               "cudaFuncAttributeMaxDynamicSharedMemorySize; the most is {}",
                                               title, found.attributes.shared, shared, shared_default, shared_most));
-  const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
-  const auto most = static_cast<std::size_t>(blocks_of_multiprocessor(threads, found.attributes.shared + shared)) *
-                    static_cast<std::size_t>(multiprocessors());
-  if (cooperative && blocks > most)
-    refuse(cudaErrorCooperativeLaunchTooLarge,
-           fmt::format("{}: {} blocks, and at most {} run at the same time", title, blocks, most));
+  if (cooperative) {
+    const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
+    const auto most = static_cast<std::size_t>(blocks_of_multiprocessor(threads, found.attributes.shared + shared)) *
+                      static_cast<std::size_t>(multiprocessors());
+    if (blocks > most)
+      refuse(cudaErrorCooperativeLaunchTooLarge,
+             fmt::format("{}: {} blocks, and at most {} run at the same time", title, blocks, most));
+  }
   static const char* const check = std::getenv("EMULATED_GPU_CHECK");
   auto made = std::make_shared<ptx::Launch>();
-  *made = {.device_memory = {},
-           .grid = {grid.x, grid.y, grid.z},
+  *made = {.grid = {grid.x, grid.y, grid.z},
            .block = {block.x, block.y, block.z},
            .shared = shared,
            .stack = limit_of(cudaLimitStackSize, device),
-           .parameters = {},
-           .memory = nullptr,
-           .arriving = {},
-           .note = {},
+           .parameters = std::vector<std::uint8_t>(found.attributes.parameter_bytes + 16),
            .cooperative = cooperative,
-           .check = check && std::string(check) == "1",
-           .describe = {}};
-  made->parameters.resize(found.attributes.parameter_bytes + 16);
+           .check = check && std::string_view(check) == "1"};
   for (std::size_t n = 0; n < found.attributes.parameters.size(); ++n) {
     const auto [offset, size] = found.attributes.parameters[n];
     std::memcpy(made->parameters.data() + offset, arguments[n], size);
@@ -285,9 +298,9 @@ struct Configuration {
 thread_local std::vector<Configuration> configurations;
 
 ptx::Range symbol_at(const void* host) {
-  const Registered own = registered(Registry::get().variables, host, cudaErrorInvalidSymbol, "variable of a device");
-  const ptx::Range range = program_of(*own.binary, current_device).variable(own.name);
-  if (range.begin == 0) refuse(cudaErrorInvalidSymbol, fmt::format("the PTX has no variable {}", own.title));
+  const auto own = registered(Registry::get().variables, host, cudaErrorInvalidSymbol, "variable of a device");
+  const ptx::Range range = program_of(*own->binary, current_device).variable(own->name);
+  if (range.begin == 0) refuse(cudaErrorInvalidSymbol, fmt::format("the PTX has no variable {}", own->title));
   return range;
 }
 // The address of [offset, offset + bytes) of a variable.
@@ -307,6 +320,9 @@ std::string demangled(const char* name) {
   return result;
 }
 
+Registered::Registered(void** of, const char* symbol)
+    : binary(reinterpret_cast<Binary*>(of)), name(symbol), title(demangled(symbol)) {}
+
 }  // namespace
 
 namespace emulated_gpu {
@@ -325,12 +341,12 @@ void __cudaUnregisterFatBinary(void**) {}
 char __cudaInitModule(void**) { return 1; }
 void __cudaRegisterVar(void** binary, char* host, char*, const char* name, int, std::size_t, int, int) {
   const Lock lock(Registry::get().mutex);
-  Registry::get().variables[host] = {reinterpret_cast<Binary*>(binary), name, demangled(name)};
+  Registry::get().variables[host] = std::make_shared<Registered>(binary, name);
 }
 void __cudaRegisterFunction(void** binary, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*,
                             dim3*, int*) {
   const Lock lock(Registry::get().mutex);
-  Registry::get().kernels[function] = {reinterpret_cast<Binary*>(binary), name, demangled(name)};
+  Registry::get().kernels[function] = std::make_shared<Registered>(binary, name);
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream) {
   configurations.push_back({grid, block, shared, stream});
@@ -392,7 +408,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
     attributes->numRegs = static_cast<int>(std::min<std::size_t>(found.attributes.registers, 64));
     attributes->ptxVersion = attributes->binaryVersion = compute_capability;
     attributes->maxDynamicSharedSizeBytes =
-        static_cast<int>(std::min(found.own.dynamic_shared, shared_most - found.attributes.shared));
+        static_cast<int>(std::min(found.own->dynamic_shared.load(), shared_most - found.attributes.shared));
   });
 }
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
@@ -401,9 +417,8 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return;
     if (value < 0 || static_cast<std::size_t>(value) + found.attributes.shared > shared_most)
       refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory; the most is {}",
-                                                found.own.title, found.attributes.shared, value, shared_most));
-    const Lock lock(Registry::get().mutex);
-    Registry::get().kernels[function].dynamic_shared = static_cast<std::size_t>(value);
+                                                found.own->title, found.attributes.shared, value, shared_most));
+    found.own->dynamic_shared = static_cast<std::size_t>(value);
   });
 }
 cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache) {

@@ -156,8 +156,10 @@ std::vector<Range> allocations() {
   return ranges;
 }
 std::vector<Range> arriving_copies() {
-  const Lock lock(Machine::get().mutex);
-  return Machine::get().arriving;
+  Machine& machine = Machine::get();
+  if (!machine.any_arriving) return {};
+  const Lock lock(machine.mutex);
+  return machine.arriving;
 }
 std::uint64_t allocations_version() { return Machine::get().memory_version; }
 bool can_access(int device, const Range& range) {
@@ -252,10 +254,12 @@ void copy_now(const Area& area, cudaMemcpyKind kind) {
     const Lock lock(machine.mutex);
     const std::uintptr_t begin = number(area.to);
     machine.arriving.push_back({begin, (area.height - 1) * area.to_pitch + area.width, 0, false});
+    machine.any_arriving = true;
     const auto finish = [=, &machine] {
       Area{area.to, area.to_pitch, staged->data(), area.width, area.width, area.height}.copy();
       const Lock arrived(machine.mutex);
       machine.arriving.erase(std::ranges::find(machine.arriving, begin, &Range::begin));
+      machine.any_arriving = !machine.arriving.empty();
     };
     submit(&valid(cudaStream_t{}), finish, true);
     return;

@@ -4,6 +4,7 @@
 #include "device.hpp"
 #include "identity.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -29,14 +30,16 @@ class Queue : public std::enable_shared_from_this<Queue> {
  public:
   // A late task is carried out when there is a task behind it or somebody waits, or after a moment.
   std::uint64_t put(Task task, bool late = false) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     tasks_.push_back({std::move(task), late});
     if (!running_) {
       running_ = true;
       std::thread([self = shared_from_this()] { self->carry_out(); }).detach();
     }
+    const std::uint64_t number = ++submitted_;
+    lock.unlock();  // the thread that wakes up needs it
     changed_.notify_all();
-    return ++submitted_;
+    return number;
   }
   std::uint64_t submitted() const {
     const std::lock_guard lock(mutex_);
@@ -175,6 +178,7 @@ struct Machine {
   std::map<std::uintptr_t, Allocation> memory;
   std::uint64_t memory_version = 0;  // changes with `memory` and `peers`
   std::vector<Range> arriving;
+  std::atomic<bool> any_arriving{false};
   std::set<std::pair<int, int>> peers;  // (a, b): a can use b's memory
 
   // Never destroyed: threads may still use it when the process exits.

@@ -268,15 +268,24 @@ Handler carry_handler(const Statement& s, Type type) {
                  [](auto a, auto b, auto* c, int l, auto in) { return u128{MultiplyHigh{}(a, b)} + c[l] + in; });
 }
 
+// By a constant, mostly.
+template <class F, class T>
+void shift_each(Warp& w, const Instruction& i, u32 mask) {
+  if (i.s[1].frame) return each<F, T, T, u32>(w, i, mask);
+  T* const d = w.row<T>(i.d);
+  const T* const a = w.row<T>(i.s[0]);
+  const u32 n = *w.row<u32>(i.s[1]);
+  for_lanes(mask, [&](int l) { d[l] = F{}(a[l], n); });
+}
 template <class F>
 Handler shift(Type type) {
   switch (type) {
-    case Type::u16: return each<F, u16, u16, u32>;
-    case Type::s16: return each<F, s16, s16, u32>;
-    case Type::u32: return each<F, u32, u32, u32>;
-    case Type::s32: return each<F, s32, s32, u32>;
-    case Type::u64: return each<F, u64, u64, u32>;
-    case Type::s64: return each<F, s64, s64, u32>;
+    case Type::u16: return shift_each<F, u16>;
+    case Type::s16: return shift_each<F, s16>;
+    case Type::u32: return shift_each<F, u32>;
+    case Type::s32: return shift_each<F, s32>;
+    case Type::u64: return shift_each<F, u64>;
+    case Type::s64: return shift_each<F, s64>;
     default: return nullptr;
   }
 }

@@ -120,6 +120,7 @@ struct Program::Parts {
 struct Context {
   const Kernel* kernel;
   const Launch* launch;
+  const Surroundings* surroundings;
   Checker* checker = nullptr;
   u32 block[3];
   u8 *shared = nullptr, *local = nullptr;

@@ -87,7 +87,7 @@ void device_function(Warp& w, const Instruction& i, u32 mask) {
                   std::min<std::size_t>(8, call.arguments[n].size));
       return value;
     };
-    const DeviceMemory& device = w.context->launch->device_memory;
+    const DeviceMemory& device = w.context->surroundings->device_memory;
     const auto text = [&](std::size_t n) { return reinterpret_cast<const char*>(device.view(argument(n))); };
     if (call.callee == "vprintf") {
       w.context->output += formatted(device, text(0), reinterpret_cast<const u8*>(device.view(argument(1))));

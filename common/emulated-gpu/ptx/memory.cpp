@@ -44,7 +44,7 @@ std::string hex(u64 value) {
   const auto bytes_text = [](u64 count) {
     return count == 0 ? std::string(", the first byte") : ", " + std::to_string(count) + " bytes";
   };
-  for (const Range& r : *c.launch->memory) {
+  for (const Range& r : c.surroundings->memory) {
     if (address + bytes > r.begin && address < r.end)
       where = ", which crosses the end of a buffer of " + std::to_string(r.end - r.begin) + " bytes";
     else if (address >= r.end && address - r.end < 256)
@@ -54,7 +54,7 @@ std::string hex(u64 value) {
               std::to_string(r.end - r.begin) + " bytes";
   }
   if (where.empty()) {
-    const std::string other = c.launch->describe ? c.launch->describe(address) : "";
+    const std::string other = c.surroundings->describe ? c.surroundings->describe(address) : "";
     where = ", " + (other.empty() ? "which was freed or never allocated" : other);
   }
   if (address < 4096) where = ", a null pointer";
@@ -73,17 +73,17 @@ std::string hex(u64 value) {
       return true;
     }
   if (inside(own_local(w, lane))) return true;  // not for the other lanes
-  const auto behind = std::upper_bound(c.launch->memory->begin(), c.launch->memory->end(), address,
+  const auto behind = std::upper_bound(c.surroundings->memory.begin(), c.surroundings->memory.end(), address,
                                        [](u64 a, const Range& r) { return a < r.begin; });
-  if (behind == c.launch->memory->begin() || !inside(*std::prev(behind))) return false;
+  if (behind == c.surroundings->memory.begin() || !inside(*std::prev(behind))) return false;
   hit = *std::prev(behind);
   return true;
 }
 
 [[gnu::noinline]] void note_arriving(const Warp& w, const Instruction& i, int lane, const Range& used) {
-  for (const Range& r : w.context->launch->arriving)
+  for (const Range& r : w.context->surroundings->arriving)
     if (r.begin < used.end && used.begin < r.end)
-      w.context->launch->note(
+      w.context->surroundings->note(
           place_of(w, lane) +
           ": uses a buffer into which cudaMemcpy from pageable memory may still be copying, because "
           "nothing waited for the default stream: " +
@@ -188,14 +188,14 @@ enum class Pattern { scattered, contiguous, same };
       if (outside(address[l], bytes)) {
         if (shared || !find_range(w, l, address[l], bytes, c.hits[i.cache])) bad_address(w, i, l, address[l], bytes);
         range = c.hits[i.cache];
-        if (!c.launch->arriving.empty()) [[unlikely]]
+        if (!c.surroundings->arriving.empty()) [[unlikely]]
           note_arriving(w, i, l, range);
       }
       aligned(l);
     }
   }
   if (!shared) {
-    const DeviceMemory device = c.launch->device_memory;
+    const DeviceMemory device = c.surroundings->device_memory;
     if (first_only && pattern != Pattern::scattered) {
       address[0] = device.view(address[0]);
     } else if (mask == all_lanes) {
@@ -219,10 +219,34 @@ void store(u64 address, T value) {
   std::memcpy(reinterpret_cast<void*>(address), &value, sizeof value);
 }
 
+// The offsets in shared memory of a full warp's scattered access. False, also if one is wrong: find_addresses does it.
+bool shared_offsets(const Warp& w, const Instruction& i, u32 mask, u32 bytes, u32* at) {
+  const Context& c = *w.context;
+  if (i.mode != Mode::shared32 || mask != all_lanes || c.checker) return false;
+  const u32* const a = w.row<u32>(i.s[0]);
+  const u32 first = a[1] - a[0], whole = a[31] - a[0];
+  if (whole == 31 * first && (first == bytes || first == 0)) return false;  // a pattern, which is faster
+  const u32 offset = static_cast<u32>(i.offset), begin = static_cast<u32>(c.shared_range.begin - address_of(c.shared)),
+            room = static_cast<u32>(c.shared_range.end - c.shared_range.begin), last = room - bytes;
+  u32 wrong = room < bytes;
+#pragma GCC ivdep
+  for (int l = 0; l < warp_size; ++l) {
+    at[l] = a[l] + offset;
+    wrong |= u32{at[l] - begin > last} | (at[l] & (bytes - 1));
+  }
+  return !wrong;
+}
+
 // T in memory, R the unsigned type of the register; a signed T is extended.
 template <class T, class R>
 struct Load {
   static void run(Warp& w, const Instruction& i, u32 mask) {
+    if (u32 at[warp_size]; shared_offsets(w, i, mask, sizeof(T), at)) {
+      const u8* const from = w.context->shared;
+      R* const d = w.row<R>(i.d);
+      for (int l = 0; l < warp_size; ++l) d[l] = static_cast<R>(load<T>(address_of(from + at[l])));
+      return;
+    }
     u64 address[warp_size];
     const Pattern pattern = find_addresses(w, i, mask, address, sizeof(T), Access::read, true);
     R* const d = w.row<R>(i.d);
@@ -315,6 +339,15 @@ Handler access(Type type, unsigned register_bytes) {
   }
 }
 
+struct Sum {
+  template <class T>
+  T operator()(T a, T b, T) const {
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
+    else if constexpr (sizeof(T) == 2) return T::of(static_cast<float>(a) + static_cast<float>(b));
+    else return canonical(a + b);
+  }
+};
 struct Exchange {  // also of memory that was never written
   template <class T>
   T operator()(T, T b, T) const {
@@ -333,12 +366,18 @@ void atomic(Warp& w, const Instruction& i, u32 mask) {
   for (; mask; mask &= mask - 1) {
     const int l = std::countr_zero(mask);
     auto* const p = reinterpret_cast<Bits*>(address[l]);
-    Bits old = shared ? *p : __atomic_load_n(p, __ATOMIC_SEQ_CST);
+    Bits old;
     const auto next = [&] { return std::bit_cast<Bits>(static_cast<T>(F{}(std::bit_cast<T>(old), b[l], c[l]))); };
-    if (shared) *p = next();
-    else
+    if (shared) {
+      old = *p;
+      *p = next();
+    } else if constexpr (std::is_same_v<F, Sum> && std::is_integral_v<T>) {
+      old = __atomic_fetch_add(p, std::bit_cast<Bits>(b[l]), __ATOMIC_SEQ_CST);
+    } else {
+      old = __atomic_load_n(p, __ATOMIC_SEQ_CST);
       while (!__atomic_compare_exchange_n(p, &old, next(), true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
       }
+    }
     if (d) d[l] = std::bit_cast<T>(old);
   }
 }
@@ -353,15 +392,6 @@ Handler atomic_integers(Type type, F) {
     default: return nullptr;
   }
 }
-struct Sum {
-  template <class T>
-  T operator()(T a, T b, T) const {
-    if constexpr (std::is_integral_v<T>)
-      return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
-    else if constexpr (sizeof(T) == 2) return T::of(static_cast<float>(a) + static_cast<float>(b));
-    else return canonical(a + b);
-  }
-};
 struct FlushedSum {  // on global memory, f32 is flushed
   float operator()(float a, float b, float) const { return canonical(flushed(flushed(a) + flushed(b))); }
 };

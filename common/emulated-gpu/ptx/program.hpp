@@ -30,16 +30,20 @@ struct DeviceMemory {
 };
 
 struct Launch {
-  DeviceMemory device_memory;
   unsigned grid[3], block[3];
-  std::size_t shared = 0;                        // dynamic, in bytes
-  std::size_t stack = 0;                         // bytes for the calls of a thread, if more than the default
-  std::vector<std::uint8_t> parameters;          // as the kernel's parameters lie in memory
-  const std::vector<Range>* memory = nullptr;    // what the kernel may use, sorted
-  std::vector<Range> arriving;                   // parts of it that a cudaMemcpy of another stream may still write
-  std::function<void(const std::string&)> note;  // reports a use of `arriving`
-  bool cooperative = false;                      // all blocks run at the same time
-  bool check = false;                            // also find races and reads of memory that was never written
+  std::size_t shared = 0;                // dynamic, in bytes
+  std::size_t stack = 0;                 // bytes for the calls of a thread, if more than the default
+  std::vector<std::uint8_t> parameters;  // as the kernel's parameters lie in memory
+  bool cooperative = false;              // all blocks run at the same time
+  bool check = false;                    // also find races and reads of memory that was never written
+};
+
+// The device at the time when a kernel starts.
+struct Surroundings {
+  DeviceMemory device_memory;
+  const std::vector<Range>& memory;                     // what the kernel may use, sorted
+  std::vector<Range> arriving;                          // parts of it that a cudaMemcpy may still write
+  std::function<void(const std::string&)> note;         // reports a use of `arriving`
   std::function<std::string(std::uintptr_t)> describe;  // what is at an address outside `memory`, for messages
 };
 
@@ -74,6 +78,7 @@ class [[gnu::visibility("default")]] Program {
 
 [[gnu::visibility("default")]] Attributes attributes(const Kernel& kernel);
 // Throws Fault. Returns the number of thread instructions.
-[[gnu::visibility("default")]] std::uint64_t run(const Kernel& kernel, const Launch& launch);
+[[gnu::visibility("default")]] std::uint64_t run(const Kernel& kernel, const Launch& launch,
+                                                 const Surroundings& surroundings);
 
 }  // namespace emulated_gpu::ptx

@@ -34,7 +34,7 @@ struct Block {
   };
   std::unique_ptr<u8, Freed> shared, local;
 
-  Block(const Kernel& kernel, const Launch& launch, u64 workspace);
+  Block(const Kernel& kernel, const Launch& launch, const Surroundings& surroundings, u64 workspace);
   void start(u64 number);
   void recheck(u32 id);
   void leave(u32 count) {
@@ -328,10 +328,11 @@ u8* allocated(std::size_t bytes) {
 
 }  // namespace
 
-Block::Block(const Kernel& kernel, const Launch& launch, u64 workspace) {
+Block::Block(const Kernel& kernel, const Launch& launch, const Surroundings& surroundings, u64 workspace) {
   Context& c = context;
   c.kernel = &kernel;
   c.launch = &launch;
+  c.surroundings = &surroundings;
   c.workspace = workspace;
   c.hits.resize(kernel.caches);
   const u32 count = launch.block[0] * launch.block[1] * launch.block[2],
@@ -352,6 +353,7 @@ Block::Block(const Kernel& kernel, const Launch& launch, u64 workspace) {
   c.local = local.get();
   if (launch.check) checker = std::make_unique<Checker>(c.shared_size, warps_needed);
   c.checker = checker.get();
+  u32 x = 0, y = 0, z = 0;  // of a thread
   for (u32 n = 0; n < warps_needed; ++n) {
     Warp& w = *warps.emplace_back(std::make_unique<Warp>());
     w.number = n;
@@ -359,10 +361,9 @@ Block::Block(const Kernel& kernel, const Launch& launch, u64 workspace) {
     w.block = this;
     need_registers(w, kernel.functions[0].registers);
     for (u32 l = 0; l < warp_size; ++l) {
-      const u32 t = n * warp_size + l;
-      w.thread[0][l] = t % launch.block[0];
-      w.thread[1][l] = t / launch.block[0] % launch.block[1];
-      w.thread[2][l] = t / launch.block[0] / launch.block[1];
+      w.thread[0][l] = x, w.thread[1][l] = y, w.thread[2][l] = z;
+      if (++x == launch.block[0]) x = 0, ++y;
+      if (y == launch.block[1]) y = 0, ++z;
     }
   }
 }
@@ -470,7 +471,7 @@ void Block::report_deadlock() const {
        "waits forever, because " + std::to_string(alive) + " threads are left and more are expected");
 }
 
-u64 run(const Kernel& kernel, const Launch& launch) {
+u64 run(const Kernel& kernel, const Launch& launch, const Surroundings& surroundings) {
 #if defined(__x86_64__)
   struct RoundingMode {  // the program may have changed that of its thread
     unsigned old = _mm_getcsr();
@@ -484,8 +485,8 @@ u64 run(const Kernel& kernel, const Launch& launch) {
   u64 next = 0, instructions = 0;
   const auto admit = [&] {
     if (idle.empty())
-      idle.push_back(
-          std::make_unique<Block>(kernel, launch, launch.cooperative ? reinterpret_cast<u64>(workspace) : 0));
+      idle.push_back(std::make_unique<Block>(kernel, launch, surroundings,
+                                             launch.cooperative ? reinterpret_cast<u64>(workspace) : 0));
     resident.push_back(std::move(idle.back()));
     idle.pop_back();
     resident.back()->start(next++);

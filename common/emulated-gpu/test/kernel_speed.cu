@@ -1,5 +1,5 @@
-// Thread instructions per second and core of emulated GPUs, by kind of kernel. Not a test: for the interpreter's own
-// development.
+// Thread instructions per second and core of emulated GPUs, by kind of kernel, or of one kind: emulated_gpu_speed
+// "int32". Not a test: for the interpreter's own development.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 #include <functional>
+#include <string>
 
 __global__ void fma_f32(float* p, int n) {
   float a = p[threadIdx.x], b = a * 0.5f, c = 1;
@@ -60,7 +61,7 @@ __global__ void atomics(unsigned* p, int n) {
   for (int i = 0; i < n; ++i) atomicAdd(p + (threadIdx.x * 7 + i) % 1024, 1);
 }
 
-int main() {
+int main(int argc, char** argv) {
   using Count = std::uint64_t();
   auto* const count = reinterpret_cast<Count*>(dlsym(RTLD_DEFAULT, "_ZN12emulated_gpu19thread_instructionsEv"));
   void *a = nullptr, *b = nullptr, *c = nullptr;
@@ -69,9 +70,10 @@ int main() {
   auto *fa = static_cast<float*>(a), *fb = static_cast<float*>(b), *fc = static_cast<float*>(c);
   auto *ua = static_cast<unsigned*>(a), *ub = static_cast<unsigned*>(b);
   const auto measure = [&](const char* name, const std::function<void()>& launch) {
+    if (argc > 1 && std::string(argv[1]) != name) return;
     double best = 1e9;
     std::uint64_t instructions = 0;
-    for (int repeat = 0; repeat < 3; ++repeat) {
+    for (int repeat = 0; repeat < (argc > 1 ? 100 : 3); ++repeat) {
       const std::uint64_t before = count ? count() : 0;
       const std::clock_t start = std::clock();  // processor time, because others may use the machine
       launch();
