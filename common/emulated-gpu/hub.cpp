@@ -1,6 +1,7 @@
 #include "hub.hpp"
 
 #include "device.hpp"
+#include "identity.hpp"
 #include "wire.hpp"
 
 #include <multinode/base/text.hpp>
@@ -58,10 +59,10 @@ void from_json(const json& j, Hello& hello) {
   for (const auto& [key, number] : {std::pair("rank", &hello.rank), {"size", &hello.size}, {"device", &hello.device}})
     j.at(key).get_to(*number);
 }
-// Limits for connections that may be anybody's.
-constexpr int most_strangers = 64, most_ranks = 4096;
-constexpr std::chrono::seconds stranger_patience{10};
-constexpr std::size_t most_hello_bytes = 65536, most_bytes = std::size_t{1} << 40;
+// Limits for connections that may be anybody's. Where many wait, each has less time to say hello.
+constexpr int most_strangers = 64, many_strangers = 32, most_ranks = 4096;
+constexpr std::chrono::seconds stranger_patience{10}, short_patience{1};
+constexpr std::size_t most_hello_bytes = 65536;
 
 // A call that waits for those of the other ranks.
 struct Waiting {
@@ -81,7 +82,8 @@ class Session {
   // Returns false, after sending the reason, if this rank cannot join.
   bool join(const std::shared_ptr<Connection>& connection, const Hello& hello);
   void take(int rank, const Frame& frame, Bytes data);
-  void forget_calls(int rank);     // it has revoked the communicator
+  void forget_calls(int rank);  // it has revoked the communicator
+  void run_out_of_memory(int rank);
   void leave(int rank, Kind how);  // goodbye, aborted, or hello: the connection was lost
   void look_at_the_clock();
   bool ended() const;
@@ -182,6 +184,11 @@ void Session::fail(ncclResult_t code, const std::string& text, bool say_it) {
   if (say_it) say(text);
   for (Member& one : members_)
     if (one.here) one.connection->send(Kind::failed, text, code);
+}
+
+void Session::run_out_of_memory(int rank) {
+  const std::lock_guard lock(mutex_);
+  fail(ncclSystemError, "no memory is left for " + member(rank).last + " of " + member(rank).who(rank), true);
 }
 
 void Session::leave(int rank, Kind how) {
@@ -480,26 +487,32 @@ void RealHub::accept_all() {
     Descriptor fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!fd) {
       closed = errno == EINVAL;  // close()
+      // The connection stays in the queue while the process has no descriptor or no memory for it.
+      if (!closed) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       continue;
     }
     ++strangers_;
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    std::thread([self = shared_from_this(), connection = std::make_shared<Connection>(std::move(fd))] {
-      self->serve(connection);
-    }).detach();
+    try {
+      std::thread([self = shared_from_this(), connection = std::make_shared<Connection>(std::move(fd))] {
+        self->serve(connection);
+      }).detach();
+    } catch (const std::exception&) {  // no thread or no memory is left
+      --strangers_;
+    }
   }
 }
 
 // The first message, if it is right and in time.
 std::optional<Hello> RealHub::hello_of(Connection& connection) const {
-  connection.set_patience(stranger_patience);
+  connection.set_deadline(Clock::now() + (strangers_ > many_strangers ? short_patience : stranger_patience));
   Frame frame;
   std::string text;
   if (!connection.receive(frame) || frame.kind != Kind::hello || frame.payload > most_hello_bytes ||
       !connection.receive(text, frame.payload))
     return std::nullopt;
-  connection.set_patience({});
+  connection.set_deadline({});
   try {
     const Hello hello = json::parse(text);
     if (hello.id == id_ && hello.size >= 1 && hello.size <= most_ranks) return hello;
@@ -508,17 +521,31 @@ std::optional<Hello> RealHub::hello_of(Connection& connection) const {
   return std::nullopt;
 }
 
+// The bytes of a value as a number: a bool or an enumeration that came over the network may be none.
+template <class T>
+unsigned raw(const T& value) {
+  unsigned number = 0;
+  static_assert(sizeof value <= sizeof number);
+  std::memcpy(&number, &value, sizeof value);
+  return number;
+}
+
 // Whether this can be a call of a rank of a communicator of `size` ranks.
 bool possible(const Frame& frame, int rank, int size) {
   const CallMessage& post = frame.post;
-  if (post.op < Op::all_reduce || post.op > Op::grow || size_of(post.type) == 0) return false;
+  if (raw(post.type) >= ncclNumTypes || raw(post.connects) > 1 || raw(post.multiplied) > 1) return false;
+  if (post.op > Op::grow || size_of(post.type) == 0) return false;
   if (post.reduction < multinode::Reduction::sum || post.reduction > multinode::Reduction::average) return false;
-  if (post.peer < 0 || post.peer >= size || post.count > most_bytes) return false;
-  return frame.payload == bytes_in(post, rank, size);
+  if (post.peer < 0 || post.peer >= size || post.count > device_memory) return false;
+  return frame.payload == bytes_in(post, rank, size) && frame.payload <= device_memory;
 }
 
 void RealHub::serve(const std::shared_ptr<Connection>& connection) {
-  const std::optional<Hello> hello = hello_of(*connection);
+  std::optional<Hello> hello;
+  try {
+    hello = hello_of(*connection);
+  } catch (const std::bad_alloc&) {
+  }
   --strangers_;
   if (!hello) return;
   std::shared_ptr<Session> session;
@@ -528,16 +555,21 @@ void RealHub::serve(const std::shared_ptr<Connection>& connection) {
     if (!found) found = std::make_shared<Session>(hello->call, hello->size);
     session = found;
   }
-  if (!session->join(connection, *hello)) return;
+  if (!session->join(connection, *hello)) return connection->shut_down();
   const int rank = hello->rank;
   Kind how = Kind::hello;
   Frame frame;
   while (connection->receive(frame)) {
     if (frame.kind == Kind::post) {
       if (!possible(frame, rank, hello->size)) break;
-      Bytes data(frame.payload);
-      if (!connection->receive(data.data(), data.size())) break;
-      session->take(rank, frame, std::move(data));
+      try {
+        Bytes data;
+        if (!connection->receive(data, frame.payload)) break;
+        session->take(rank, frame, std::move(data));
+      } catch (const std::bad_alloc&) {
+        session->run_out_of_memory(rank);
+        break;
+      }
     } else if (frame.kind == Kind::revoked) {
       session->forget_calls(rank);
     } else {

@@ -1,6 +1,7 @@
 #include "member.hpp"
 
 #include "device.hpp"
+#include "identity.hpp"
 
 #include <fmt/format.h>
 
@@ -32,6 +33,9 @@ std::string host_name() {
   gethostname(name, sizeof name - 1);
   return name;
 }
+
+// Of a welcome, with an address for each rank, or of a failure.
+constexpr std::size_t most_text_bytes = std::size_t{4} << 20;
 
 constexpr const char* in_vain =
     "rank {} has waited in vain, because the process that created the unique id is gone (NCCL does not notice that on "
@@ -112,12 +116,19 @@ void Member::join(const std::string& id, const std::string& session) {
   connection->send(Kind::hello, hello.dump());
   Frame frame;
   std::string text;
-  if (!connection->receive(frame) || !connection->receive(text, frame.payload))
+  if (!connection->receive(frame) || frame.payload > most_text_bytes || !connection->receive(text, frame.payload))
     throw Failure{ncclRemoteError, call_ + ": the process that created the unique id is gone"};
   if (frame.kind != Kind::welcome) throw Failure{static_cast<ncclResult_t>(frame.code), text};
-  const auto welcome = nlohmann::json::parse(text);
-  welcome.at("shrink_hubs").get_to(shrink_hubs_);
-  welcome.at("machine").get_to(hub_machine_);
+  try {
+    const auto welcome = nlohmann::json::parse(text);
+    welcome.at("shrink_hubs").get_to(shrink_hubs_);
+    welcome.at("machine").get_to(hub_machine_);
+  } catch (const nlohmann::json::exception&) {
+    shrink_hubs_.clear();
+  }
+  if (shrink_hubs_.size() != static_cast<std::size_t>(size_))
+    throw Failure{ncclRemoteError,
+                  fmt::format("{}: what listens at {} is not the process that created the unique id", call_, address)};
   const std::lock_guard lock(mutex_);
   if (stopped_) throw Failure{ncclInternalError, call_ + ": aborted"};
   ready_ = reading_ = true;
@@ -132,13 +143,13 @@ void Member::read() {
   while (connection_->receive(frame)) {
     if (frame.kind == Kind::failed) {
       std::string text;
-      if (!connection_->receive(text, frame.payload)) break;
+      if (frame.payload > most_text_bytes || !connection_->receive(text, frame.payload)) break;
       gone = {static_cast<ncclResult_t>(frame.code), text};
       fail(gone);
       continue;
     }
-    std::vector<std::byte> data(frame.payload);
-    if (!connection_->receive(data.data(), data.size())) break;
+    std::vector<std::byte> data;
+    if (frame.payload > device_memory || !connection_->receive(data, frame.payload)) break;
     const std::lock_guard lock(mutex_);
     const auto found = pending_.find(frame.id);
     if (found == pending_.end()) continue;  // ncclCommRevoke ended this call

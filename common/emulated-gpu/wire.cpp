@@ -102,6 +102,13 @@ bool Connection::receive(Frame& frame) { return receive(&frame, sizeof frame); }
 
 bool Connection::receive(void* to, std::size_t bytes) {
   for (char* at = static_cast<char*>(to); bytes > 0;) {
+    if (deadline_) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::microseconds>(*deadline_ - std::chrono::steady_clock::now()).count();
+      if (left <= 0) return false;
+      const timeval time{left / 1'000'000, left % 1'000'000};
+      setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
+    }
     const ssize_t got = recv(fd_.get(), at, bytes, MSG_WAITALL);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
@@ -116,11 +123,22 @@ bool Connection::receive(std::string& text, std::size_t bytes) {
   return receive(text.data(), bytes);
 }
 
+bool Connection::receive(std::vector<std::byte>& data, std::size_t bytes) {
+  constexpr std::size_t piece = std::size_t{64} << 20;
+  for (data.clear(); data.size() < bytes;) {
+    const std::size_t have = data.size(), next = std::min(piece, bytes - have);
+    data.resize(have + next);
+    if (!receive(data.data() + have, next)) return false;
+  }
+  return true;
+}
+
 void Connection::shut_down() { shutdown(fd_.get(), SHUT_RDWR); }
 
-void Connection::set_patience(std::chrono::seconds longest) {
-  const timeval time{longest.count(), 0};
-  setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
+void Connection::set_deadline(std::optional<std::chrono::steady_clock::time_point> deadline) {
+  deadline_ = deadline;
+  const timeval none{};
+  if (!deadline) setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
 }
 
 std::string own_machine() {
@@ -167,7 +185,7 @@ Descriptor listen_on(const std::string& host) {
   address.sin_family = AF_INET;
   inet_pton(AF_INET, host.c_str(), &address.sin_addr);
   if (fd && bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
-      listen(fd.get(), 128) == 0)
+      listen(fd.get(), SOMAXCONN) == 0)
     return fd;
   return {};
 }

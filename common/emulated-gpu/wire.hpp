@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace emulated_gpu {
 
@@ -74,10 +76,14 @@ class Connection {
   bool receive(Frame& frame);
   bool receive(void* to, std::size_t bytes);
   bool receive(std::string& text, std::size_t bytes);
-  void shut_down();                                 // makes the calls of both sides return
-  void set_patience(std::chrono::seconds longest);  // of receive(); 0: unlimited
+  // In pieces, so that memory is only taken for bytes that have come.
+  bool receive(std::vector<std::byte>& data, std::size_t bytes);
+  void shut_down();  // makes the calls of both sides return
+  // Until when all calls of receive() together may last; nullopt: without end.
+  void set_deadline(std::optional<std::chrono::steady_clock::time_point> deadline);
 
  private:
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
   multinode::Descriptor fd_;
   std::mutex sending_;
 };

@@ -9,14 +9,19 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <latch>
 #include <set>
 #include <string>
 #include <thread>
@@ -291,44 +296,101 @@ TEST(NcclApi, EveryFunctionOfTheHeaderExistsAlsoUnderItsNameForProfilers) {
 #endif
 }
 
-// A connection to the hub of a unique id that sends `text` as its hello.
-int stranger(const ncclUniqueId& id, std::string text) {
+// A connection to the hub of a unique id that sends `text` as its hello, or as the beginning of a longer one; without a
+// text it may still be connecting.
+int stranger(const ncclUniqueId& id, std::string text, std::size_t missing = 0) {
   const std::string address = id.internal + std::strlen("emulated-gpu ");
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<std::uint16_t>(std::atoi(address.c_str() + address.find(':') + 1)));
   inet_pton(AF_INET, address.substr(0, address.find(':')).c_str(), &to.sin_addr);
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  const int fd = socket(AF_INET, SOCK_STREAM | (text.empty() ? SOCK_NONBLOCK : 0), 0);
+  const int connected = connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to);
+  EXPECT_TRUE(connected == 0 || errno == EINPROGRESS);
   if (text.empty()) return fd;
-  emulated_gpu::Frame frame{.kind = emulated_gpu::Kind::hello, .payload = text.size()};
+  emulated_gpu::Frame frame{.kind = emulated_gpu::Kind::hello, .payload = text.size() + missing};
   text.insert(0, reinterpret_cast<const char*>(&frame), sizeof frame);
   EXPECT_EQ(send(fd, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
   return fd;
 }
 
+int threads_of_this_process() {
+  return static_cast<int>(
+      std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator()));
+}
+
+// What a hello of the right id must have beside the id.
+const std::string texts_of_a_hello =
+    R"(,"session":"late","call":"c","who":"w","process":"p","machine":"m","shrink_hub":"s")";
+
+// 20 half hellos and 800 connections that say nothing. Beside them a job of two ranks goes on adding, and a rank of
+// another communicator, which connects to the hub behind all of them, is welcome.
+TEST(NcclApi, AnIdleFloodBesideARunningJob) {
+  ncclUniqueId id{};
+  ASSERT_NCCL_OK(ncclGetUniqueId(&id));
+  std::latch joined(3);
+  std::atomic<bool> welcome = false;
+  std::atomic<int> sums = 0;
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      cudaSetDevice(rank);
+      ncclComm_t comm = nullptr;
+      EXPECT_NCCL_OK(ncclCommInitRank(&comm, 2, id, rank));
+      int* data = nullptr;
+      cudaMalloc(&data, 2 * sizeof(int));
+      joined.arrive_and_wait();
+      for (int more = 1; more; ++sums) {  // until both have seen the welcome
+        const int own[] = {1, welcome ? 0 : 1};
+        cudaMemcpy(data, own, sizeof own, cudaMemcpyHostToDevice);
+        cudaStreamSynchronize(nullptr);
+        EXPECT_NCCL_OK(ncclAllReduce(data, data, 2, ncclInt32, ncclSum, comm, nullptr));
+        const std::vector<int> sum = from_device<int>(data, 2);
+        ASSERT_EQ(sum[0], 2);
+        more = sum[1];
+      }
+      EXPECT_NCCL_OK(ncclCommDestroy(comm));
+      cudaFree(data);
+    });
+  joined.arrive_and_wait();
+  const int before = threads_of_this_process();
+  std::vector<int> fds;
+  for (int i = 0; i < 20; ++i) fds.push_back(stranger(id, "{\"id\":\"half", 1000));
+  for (int i = 0; i < 800; ++i) fds.push_back(stranger(id, ""));
+  while (threads_of_this_process() < before + 60) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const int sums_before = sums;
+  const int late = stranger(
+      id, "{\"id\":\"" + std::string(id.internal) + "\"" + texts_of_a_hello + R"(,"rank":0,"size":1,"device":7})");
+  int most = 0;
+  for (pollfd answer{late, POLLIN, 0}; poll(&answer, 1, 10) == 0;) most = std::max(most, threads_of_this_process());
+  emulated_gpu::Frame frame;
+  EXPECT_EQ(recv(late, &frame, sizeof frame, MSG_WAITALL), static_cast<ssize_t>(sizeof frame));
+  EXPECT_EQ(frame.kind, emulated_gpu::Kind::welcome);
+  EXPECT_LE(most, before + 80) << "many strangers have a thread each";
+  EXPECT_GT(sums, sums_before + 10);
+  welcome = true;
+  ranks.clear();
+  close(late);
+  for (const int fd : fds) close(fd);
+}
+
 TEST(NcclApi, TheHubSurvivesStrangers) {
   ncclUniqueId id{};
   ASSERT_NCCL_OK(ncclGetUniqueId(&id));
-  const std::string own = "\"id\":\"" + std::string(id.internal) + "\"",
-                    texts = R"(,"session":"init","call":"c","who":"w",)"
-                            R"("process":"p","machine":"m","shrink_hub":"s")";
+  const std::string own = "\"id\":\"" + std::string(id.internal) + "\"";
   std::vector<int> fds;
   for (const std::string& text : {std::string("{"), std::string("[]"), "{" + own + "}",
-                                  "{" + own + texts + R"(,"rank":"zero","size":1,"device":0})",
-                                  "{" + own + texts + R"(,"rank":0,"size":-1,"device":0})",
-                                  "{" + own + texts + R"(,"rank":0,"size":2000000000,"device":0})"})
+                                  "{" + own + texts_of_a_hello + R"(,"rank":"zero","size":1,"device":0})",
+                                  "{" + own + texts_of_a_hello + R"(,"rank":0,"size":-1,"device":0})",
+                                  "{" + own + texts_of_a_hello + R"(,"rank":0,"size":2000000000,"device":0})"})
     fds.push_back(stranger(id, text));
   for (const int fd : fds) {  // the hub closes it
     char byte = 0;
     EXPECT_LE(recv(fd, &byte, 1, 0), 0);
   }
-  const auto threads = [] {
-    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
-  };
   for (int i = 0; i < 150; ++i) fds.push_back(stranger(id, ""));
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  EXPECT_LT(threads(), 100);
+  EXPECT_LT(threads_of_this_process(), 100);
   for (const int fd : fds) close(fd);
   ncclComm_t comm = nullptr;
   cudaSetDevice(0);
