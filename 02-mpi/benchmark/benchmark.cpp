@@ -147,15 +147,18 @@ class Benchmark {
       return fmt::format("{} {}{}", number, one, number == 1 ? "" : ending);
     };
     std::cout << fmt::format("# {}_perf over {}, {} in {} on {}\n", collective_.name,
-                             multinode::name_of(ranks_->backend()), counted(ranks_->size(), "rank", "s"),
+                             multinode::name_of(ranks_->backend()),
+                             counted(ranks_->size() * ranks_->groups(), "rank", "s"),
                              counted(world_.size(), "process", "es"), counted(world_.node_count(), "node", "s"));
     for (std::size_t process = 0; process < of_all.size(); ++process) {
       std::istringstream lines(of_all[process]);
       std::string pid, device;
       std::getline(lines, pid);
       for (std::size_t rank = process * static_cast<std::size_t>(ranks_->local()); std::getline(lines, device); ++rank)
-        std::cout << fmt::format("#  Rank {} Pid {} on {} device {}\n", rank, pid,
-                                 world_.host(static_cast<int>(process)), device);
+        std::cout << fmt::format(
+            "#  Rank {}{} Pid {} on {} device {}\n", rank,
+            ranks_->groups() > 1 ? fmt::format(" Group {}", ranks_->color_of(static_cast<int>(process))) : "", pid,
+            world_.host(static_cast<int>(process)), device);
     }
     const std::size_t least = options_.sizes().front();
     if (std::ranges::any_of(options_.types, [&](multinode::DataType type) { return count_of(least, type) == 0; }))
@@ -169,6 +172,7 @@ class Benchmark {
     result.collective = collective_.name;
     result.backend = multinode::name_of(ranks_->backend());
     result.ranks = ranks_->size();
+    result.groups = ranks_->groups();
     result.asked_size = asked_size;
     result.count = operation.count;
     result.size = operation.block_bytes() * number_of(collective_.larger(), ranks_->size());
@@ -194,6 +198,7 @@ class Benchmark {
   Result measure(const Operation& operation, Result result) {
     ranks_->shift(options_.usage.offset * multinode::size_of(operation.type));
     const Plan plan = warm_up(operation);
+    if (ranks_->groups() > 1) world_.barrier("the start of all groups");
     const Samples samples = ranks_->measure(collective_, operation, plan.samples, plan.calls);
     result.calls_per_sample = plan.calls;
     result.iterations = plan.samples * plan.calls;
@@ -278,10 +283,14 @@ class Benchmark {
   // rest and is not compared.
   void name_late(const Operation& operation, int calls, Result& result) {
     const auto late = [&](std::vector<double> times) {
-      if (collective_.rooted) times.erase(times.begin() + operation.root);
+      std::vector<int> compared;
+      for (int rank = 0; rank < static_cast<int>(times.size()); ++rank)
+        if (!collective_.rooted || ranks_->rank_of(rank) != operation.root) compared.push_back(rank);
+      for (std::size_t i = 0; i < compared.size(); ++i) times[i] = times[static_cast<std::size_t>(compared[i])];
+      times.resize(compared.size());
       std::vector<int> found = outliers(times);
       std::erase_if(found, [&](int rank) { return times[static_cast<std::size_t>(rank)] < median(times) + 50e-6; });
-      for (int& rank : found) rank += collective_.rooted && rank >= operation.root ? 1 : 0;
+      for (int& rank : found) rank = compared[static_cast<std::size_t>(rank)];
       return found;
     };
     const bool suspected = after_barrier(operation, calls, [&](const std::vector<double>& times) {

@@ -6,8 +6,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstdlib>
 #include <map>
+#include <regex>
 
 namespace perf {
 
@@ -39,7 +42,7 @@ bool parse(std::string_view text, Number& number, Number low, Number high) {
   return value && number >= low && number <= high;
 }
 
-// A group of options with a title of its own in --help.
+// A group of options with its own title in --help.
 class OptionGroup {
  public:
   explicit OptionGroup(const std::string& title) : group_(title) {}
@@ -140,6 +143,23 @@ std::vector<LeastBusbw> parse_least_busbw(const std::string& text, const std::st
     bands.push_back({gigabytes * 1e9, size});
   }
   return bands;
+}
+
+// The group of a process, from a text such as "MOD 8".
+std::function<int(int)> parse_split(const char* variable, const std::string& text) {
+  static const std::regex syntax(R"( *(AND|&|OR|\||MOD|%|DIV|/) *(0x([\da-f]{1,7})|0b([01]{1,30})|\d{1,9}) *)",
+                                 std::regex::icase);
+  if (std::smatch match; std::regex_match(text, match, syntax)) {
+    const int value = match[3].matched   ? std::stoi(match[3], nullptr, 16)
+                      : match[4].matched ? std::stoi(match[4], nullptr, 2)
+                                         : std::stoi(match[2]);
+    const int operation = std::toupper(match.str(1)[0]);
+    if (operation == 'A' || operation == '&') return [=](int process) { return process & value; };
+    if (operation == 'O' || operation == '|') return [=](int process) { return process | value; };
+    if (value > 0 && (operation == 'M' || operation == '%')) return [=](int process) { return process % value; };
+    if (value > 0) return [=](int process) { return process / value; };
+  }
+  throw wrong(variable, "AND, OR, MOD or DIV and a number, such as 'MOD 8'", text);
 }
 
 // The size after `size`, at most `largest`; 0 if there is none.
@@ -245,6 +265,12 @@ po::options_description Options::description(const Collective& collective) {
 }
 
 void Options::validate() {
+  if (const char* const mask = std::getenv("NCCL_TESTS_SPLIT_MASK"))
+    usage.color = parse_split("NCCL_TESTS_SPLIT_MASK",
+                              std::string("&") + (std::string_view(mask).starts_with("0x") ? "" : "0x") + mask);
+  else if (const char* const split = std::getenv("NCCL_TESTS_SPLIT"))
+    usage.color = parse_split("NCCL_TESTS_SPLIT", split);
+
   all_redops = redops.size() > 1;
   if (timeout_ > 0) common.timeout = std::chrono::milliseconds(std::llround(std::ceil(timeout_ * 1000)));
   if (!output_file_.empty()) {

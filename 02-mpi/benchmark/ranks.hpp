@@ -32,8 +32,9 @@ struct Operation {
 
 // How a library is used; see options.hpp for what each means.
 struct Usage {
-  int threads = 1;           // -t
-  int ranks_per_thread = 1;  // -g
+  std::function<int(int process)> color = [](int) { return 0; };  // NCCL_TESTS_SPLIT
+  int threads = 1;                                                // -t
+  int ranks_per_thread = 1;                                       // -g
   MpiCalls mpi_calls = MpiCalls::blocking;
   bool device_memory = false;   // --memory device (mpi)
   std::size_t offset = 0;       // -u: elements by which the buffers are shifted
@@ -50,6 +51,7 @@ struct Usage {
 // Seconds per call: [local rank][sample].
 using Samples = std::vector<std::vector<double>>;
 
+// A group of ranks: all, or with NCCL_TESTS_SPLIT those of the processes of one color. All groups have the same size.
 class Ranks {
  public:
   virtual ~Ranks() = default;
@@ -57,10 +59,13 @@ class Ranks {
   Ranks& operator=(const Ranks&) = delete;
 
   virtual multinode::Backend backend() const = 0;
-  int size() const { return world_.size() * local_; }   // ranks of all processes
-  int first() const { return world_.rank() * local_; }  // this process's first rank
-  int local() const { return local_; }                  // ranks of this process
-  virtual std::string device(int local) const = 0;      // "cpu", "gpu 0, NVIDIA H200"
+  int size() const { return static_cast<int>(group_.size()) * local_; }  // ranks of the group
+  int first() const { return rank_of(world_.rank() * local_); }          // this process's first rank
+  int local() const { return local_; }                                   // ranks of this process
+  int groups() const { return world_.size() / static_cast<int>(group_.size()); }
+  int color_of(int process) const { return colors_[static_cast<std::size_t>(process)]; }
+  int rank_of(int number) const;  // in its group, of the rank with this number among those of all groups
+  virtual std::string device(int local) const = 0;  // "cpu", "gpu 0, NVIDIA H200"
 
   RankAndRoot place(int local, int root) const { return {first() + local, size(), root}; }
 
@@ -96,8 +101,9 @@ class Ranks {
   virtual Samples measure(const Collective& collective, const Operation& operation, int samples, int calls) = 0;
 
  protected:
-  Ranks(multinode::World& world, int local) : world_(world), local_(local) {}
+  Ranks(multinode::World& world, const Usage& usage);  // collective
   multinode::World& world() const { return world_; }
+  const std::vector<int>& group() const { return group_; }  // processes, in order
   std::size_t shift() const { return shift_; }
 
   // Announces `name` to the watchdog while the result lives. Only the first local rank does so, for the whole process.
@@ -126,14 +132,16 @@ class Ranks {
  private:
   multinode::World& world_;
   int local_;
+  std::vector<int> colors_;  // of all processes
+  std::vector<int> group_;
   std::size_t shift_ = 0;
 };
 
-// Collective. `automatic`: nccl where each rank has a GPU of its own, mpi where MPI started the processes and each is
+// Collective. `automatic`: nccl where each rank has its own GPU, mpi where MPI started the processes and each is
 // one rank, else gloo. Throws UsageError for what the backend cannot do, HardwareAbsent for nccl without a GPU.
 std::unique_ptr<Ranks> make_ranks(multinode::World& world, multinode::Backend backend, const Usage& usage);
 
-// One function per library, each in a file of its own that is built if the library is found.
+// One function per library, each in its own file, which is built if the library is found.
 std::unique_ptr<Ranks> make_mpi_ranks(multinode::World& world, const Usage& usage);
 std::unique_ptr<Ranks> make_gloo_ranks(multinode::World& world, const Usage& usage);
 std::unique_ptr<Ranks> make_nccl_ranks(multinode::World& world, const Usage& usage);

@@ -48,8 +48,7 @@ class GlooRank : public gloo::Context {
 
 class GlooRanks : public HostRanks {
  public:
-  GlooRanks(multinode::World& world, const Usage& usage)
-      : HostRanks(world, usage.threads * usage.ranks_per_thread, usage, "gloo") {
+  GlooRanks(multinode::World& world, const Usage& usage) : HostRanks(world, usage, "gloo") {
     // Longer than the watchdog's deadline, because the watchdog can name the late rank.
     const std::chrono::milliseconds timeout = world.timeout() + std::chrono::seconds(15);
     const gloo::transport::tcp::attr attributes(multinode::gloo_address(world).c_str());
@@ -60,9 +59,12 @@ class GlooRanks : public HostRanks {
       addresses_here += ranks_.back()->addresses();
     }
     std::vector<std::string> addresses;
-    for (const std::string& of_process : world.gather("addresses of gloo's ranks", addresses_here))
+    const std::vector<std::string> of_all = world.gather("addresses of gloo's ranks", addresses_here);
+    for (const int process : group()) {
+      const std::string& of_process = of_all[static_cast<std::size_t>(process)];
       for (std::size_t local = 0, each = of_process.size() / ranks_.size(); local < ranks_.size(); ++local)
         addresses.push_back(of_process.substr(local * each, each));
+    }
     each_thread(this->local(), [&](int local) {
       const auto inside = announce(local, "connecting over gloo");
       ranks_[static_cast<std::size_t>(local)]->connect(addresses);

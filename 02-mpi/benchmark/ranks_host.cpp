@@ -17,8 +17,8 @@ std::size_t available_host_memory(const multinode::World& world) {
   return free / static_cast<std::size_t>(world.local_size());
 }
 
-HostRanks::HostRanks(multinode::World& world, int local, const Usage& usage, const char* backend)
-    : Ranks(world, local), offset_(usage.offset) {
+HostRanks::HostRanks(multinode::World& world, const Usage& usage, const char* backend)
+    : Ranks(world, usage), offset_(usage.offset) {
   const auto refuse = [&](bool given, const char* option, const char* reason) {
     if (given) throw multinode::UsageError(std::string(option) + ": " + reason + " (--backend " + backend + ")");
   };

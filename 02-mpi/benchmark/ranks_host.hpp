@@ -26,7 +26,7 @@ class HostRanks : public Ranks {
 
  protected:
   // Throws UsageError for options that need a GPU.
-  HostRanks(multinode::World& world, int local, const Usage& usage, const char* backend);
+  HostRanks(multinode::World& world, const Usage& usage, const char* backend);
 
   virtual std::byte* begin(int local, Buffer buffer) const {
     return buffers_[static_cast<std::size_t>(local)][static_cast<std::size_t>(buffer)].get() + shift();

@@ -23,7 +23,7 @@ using multinode::check;
 class MpiRanks : public HostRanks {
  public:
   MpiRanks(multinode::World& world, const Usage& usage)
-      : HostRanks(world, 1, usage, "mpi"), calls_(usage.mpi_calls), comm_(world) {}
+      : HostRanks(world, usage, "mpi"), calls_(usage.mpi_calls), comm_(world, group()[0]) {}
 
   multinode::Backend backend() const override { return multinode::Backend::mpi; }
   std::size_t largest_count() const override { return INT_MAX; }

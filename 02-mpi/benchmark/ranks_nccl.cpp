@@ -131,14 +131,15 @@ struct Gpu {
 
 class NcclRanks : public Ranks {
  public:
-  NcclRanks(multinode::World& world, const Usage& usage, int first_device)
-      : Ranks(world, usage.threads * usage.ranks_per_thread), usage_(usage) {
+  NcclRanks(multinode::World& world, const Usage& usage, int first_device) : Ranks(world, usage), usage_(usage) {
     for (int local = 0; local < this->local(); ++local) gpus_.push_back(std::make_unique<Gpu>(first_device + local));
     free_at_first_ = gpu(0).free_memory();
 
     ncclUniqueId id{};
-    if (world.rank() == 0) check(ncclGetUniqueId(&id));
-    world.broadcast("NCCL's unique id", {id.internal, sizeof id.internal}).copy(id.internal, sizeof id.internal);
+    const bool leads = world.rank() == group()[0];
+    if (leads) check(ncclGetUniqueId(&id));
+    const auto ids = world.gather("NCCL's unique id", {id.internal, leads ? sizeof id.internal : 0});
+    ids[static_cast<std::size_t>(group()[0])].copy(id.internal, sizeof id.internal);
     std::vector<ncclComm_t> communicators(static_cast<std::size_t>(local()));
     if (usage_.parallel_init) {
       each_thread(usage_.threads, [&](int thread) {

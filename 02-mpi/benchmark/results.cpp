@@ -75,7 +75,6 @@ std::vector<ColumnGroup> column_groups(bool timestamps) {
 
 std::string trimmed(std::string line) { return line.erase(line.find_last_not_of(' ') + 1); }
 
-// In the order of the CSV's columns.
 std::vector<std::pair<const char*, nlohmann::json>> fields_of(const Result& result) {
   nlohmann::json rank_times = nlohmann::json::array();
   for (const double time : result.rank_times) rank_times.push_back(microseconds(time));
@@ -87,6 +86,7 @@ std::vector<std::pair<const char*, nlohmann::json>> fields_of(const Result& resu
   return {{"collective", result.collective},
           {"backend", result.backend},
           {"ranks", result.ranks},
+          {"groups", result.groups},
           {"size_bytes", result.size},
           {"count", result.count},
           {"type", result.type},

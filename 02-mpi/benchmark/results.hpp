@@ -16,9 +16,10 @@ namespace perf {
 
 // Times are seconds per call, bandwidths bytes per second.
 struct Result {
-  std::string collective;  // all_reduce
-  std::string backend;     // mpi, gloo, nccl
-  int ranks = 1;
+  std::string collective;      // all_reduce
+  std::string backend;         // mpi, gloo, nccl
+  int ranks = 1;               // of a group
+  int groups = 1;              // that run at the same time
   std::size_t asked_size = 0;  // of -b, -e ..., or --sweep
   std::size_t size = 0;        // bytes of the larger buffer: asked_size, rounded down to whole elements of each rank
   std::size_t count = 0;       // elements of a block, as nccl-tests has it

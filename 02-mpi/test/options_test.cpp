@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <iterator>
 #include <random>
@@ -73,6 +75,35 @@ TEST(Options, HaveTheDefaultsOfNcclTests) {
     EXPECT_FALSE(o.usage.blocking || o.usage.default_stream || o.usage.parallel_init || o.usage.host_time ||
                  o.usage.memory_report || o.usage.device_memory);
   });
+}
+
+TEST(Options, TheEnvironmentSplitsTheProcesses) {
+  const auto with = [](const char* variable, const char* value, auto&& look) {
+    setenv(variable, value, 1);
+    look();
+    unsetenv(variable);
+  };
+  const auto expect_colors = [&](const char* variable, const char* value, const std::vector<int>& colors) {
+    SCOPED_TRACE(value);
+    with(variable, value, [&] {
+      given({}, [&](const Options& o) {
+        std::vector<int> found;
+        for (int process = 0; process < 6; ++process) found.push_back(o.usage.color(process));
+        EXPECT_EQ(found, colors);
+      });
+    });
+  };
+  given({}, [](const Options& o) { EXPECT_EQ(o.usage.color(3), 0); });
+  for (const char* text : {"MOD 2", "%2", "mod 0x2", "AND 1", "&0b1"})
+    expect_colors("NCCL_TESTS_SPLIT", text, {0, 1, 0, 1, 0, 1});
+  for (const char* text : {"DIV 3", "/3"}) expect_colors("NCCL_TESTS_SPLIT", text, {0, 0, 0, 1, 1, 1});
+  for (const char* text : {"OR 1", "|0x1"}) expect_colors("NCCL_TESTS_SPLIT", text, {1, 1, 3, 3, 5, 5});
+  for (const char* text : {"2", "0x2"}) expect_colors("NCCL_TESTS_SPLIT_MASK", text, {0, 0, 2, 2, 0, 0});
+  for (const char* text : {"", "8", "MOD", "MOD 0", "DIV 0", "MOD -1", "XOR 1", "MOD 8x", "AND 0xG", "&99999999999"})
+    with("NCCL_TESTS_SPLIT", text, [&] {
+      expect_refused({}, "NCCL_TESTS_SPLIT must be AND, OR, MOD or DIV and a number, such as 'MOD 8', not '" +
+                             std::string(text) + "'");
+    });
 }
 
 struct Spelling {

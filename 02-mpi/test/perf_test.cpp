@@ -31,25 +31,33 @@ Words operator+(Words left, const Words& right) {
 // nccl-tests' definition of each collective: the blocks of its larger buffer, and the factors of its bandwidths.
 struct Collective {
   std::string name, program;
-  bool reduces, rooted, blocks_per_rank;
+  bool reduces, rooted;
+  std::function<std::size_t(std::size_t n)> blocks;
   std::function<double(double n)> volume, bus_factor;
   bool in_place_over_mpi = true, in_place_over_gloo = true;
 };
 
-double one(double) { return 1; }
+template <class Number>
+Number one(Number) {
+  return 1;
+}
+std::size_t per_rank(std::size_t n) { return n; }
+std::size_t per_pair(std::size_t n) { return n == 1 ? 1 : n * (n - 1) / 2; }
 double share(double n) { return (n - 1) / n; }
 const std::vector<Collective>& collectives() {
   static const std::vector<Collective> all = {
-      {"all_gather", PATH_all_gather_perf, false, false, true, one, share},
-      {"all_reduce", PATH_all_reduce_perf, true, false, false, one, [](double n) { return 2 * (n - 1) / n; }},
-      {"alltoall", PATH_alltoall_perf, false, false, true, one, share, true, false},
-      {"broadcast", PATH_broadcast_perf, false, true, false, one, one},
-      {"gather", PATH_gather_perf, false, true, true, one, share},
-      {"hypercube", PATH_hypercube_perf, false, false, true, share, one},
-      {"reduce", PATH_reduce_perf, true, true, false, one, one},
-      {"reduce_scatter", PATH_reduce_scatter_perf, true, false, true, one, share, false, false},
-      {"scatter", PATH_scatter_perf, false, true, true, one, share},
-      {"sendrecv", PATH_sendrecv_perf, false, false, false, one, one, true, false},
+      {"all_gather", PATH_all_gather_perf, false, false, per_rank, one<double>, share},
+      {"all_reduce", PATH_all_reduce_perf, true, false, one<std::size_t>, one<double>,
+       [](double n) { return 2 * (n - 1) / n; }},
+      {"alltoall", PATH_alltoall_perf, false, false, per_rank, one<double>, share, true, false},
+      {"alltoallv", PATH_alltoallv_perf, false, false, per_pair, one<double>, share, false, false},
+      {"broadcast", PATH_broadcast_perf, false, true, one<std::size_t>, one<double>, one<double>},
+      {"gather", PATH_gather_perf, false, true, per_rank, one<double>, share},
+      {"hypercube", PATH_hypercube_perf, false, false, per_rank, share, one<double>},
+      {"reduce", PATH_reduce_perf, true, true, one<std::size_t>, one<double>, one<double>},
+      {"reduce_scatter", PATH_reduce_scatter_perf, true, false, per_rank, one<double>, share, false, false},
+      {"scatter", PATH_scatter_perf, false, true, per_rank, one<double>, share},
+      {"sendrecv", PATH_sendrecv_perf, false, false, one<std::size_t>, one<double>, one<double>, true, false},
   };
   return all;
 }
@@ -141,7 +149,7 @@ std::string row_text(const nlohmann::json& result) {
 
 std::multiset<std::string> expected_rows(const Collective& collective, const Way& way, const Sizes& sizes, int cycles) {
   std::multiset<std::string> rows;
-  const std::size_t blocks = collective.blocks_per_rank ? static_cast<std::size_t>(way.ranks) : 1;
+  const std::size_t blocks = collective.blocks(static_cast<std::size_t>(way.ranks));
   const bool in_place = way.backend == "mpi" ? collective.in_place_over_mpi : collective.in_place_over_gloo;
   for (const auto& [type, width] : types)
     for (const std::string& redop : collective.reduces ? reductions : std::set<std::string>{"none"})
@@ -176,7 +184,7 @@ std::string complaints(const Collective& collective, const Way& way, const Sizes
     must(result.at("backend") == way.backend, "backend");
     must(result.at("ranks") == way.ranks, "ranks");
     must(result.at("size_bytes") == result.at("count").get<std::size_t>() * types.at(result.at("type")) *
-                                        (collective.blocks_per_rank ? static_cast<std::size_t>(way.ranks) : 1),
+                                        collective.blocks(static_cast<std::size_t>(way.ranks)),
          "size");
     must(result.at("rank_times_us").size() == static_cast<std::size_t>(way.ranks), "rank_times_us");
     const double time = result.at("time_us"), algbw = result.at("algbw_gb_per_s");
@@ -366,7 +374,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Perf);
 void check_calls(const std::vector<Collective>& those) {
   const Way way = over_mpi(3);
   for (Collective collective : those) {
-    if (collective.name == "hypercube") continue;
+    if (collective.name == "hypercube" || collective.name == "alltoallv") continue;
     if (collective.name == "sendrecv") collective.in_place_over_mpi = false;  // MPI_Isendrecv_replace is MPI 4's
     const Outcome result =
         way.run(collective.program, everything + one_size.options() + Words{"--mpi-calls", "nonblocking", "-u", "3"});
@@ -425,6 +433,56 @@ TEST(PerfGloo, NodesMayBeUneven) {
   }
 }
 #endif
+#endif
+
+#ifdef MULTINODE_HAVE_MPI
+// NCCL_TESTS_SPLIT: several groups at the same time.
+class Split : public ::testing::TestWithParam<std::string> {
+ protected:
+  Outcome run(const std::string& split, const std::string& program, const Words& options) const {
+    const TemporaryFolder folder;
+    const std::string json = folder / "json";
+    const Words words = Words{program, "--backend", GetParam(), "--json", json} + small + options;
+    Outcome done{multinode::testing::run(under_mpirun(4, words), {{"NCCL_TESTS_SPLIT", split}}, longest), {}};
+    done.rows = json_lines(json);
+    std::erase_if(done.rows, [](const auto& line) { return line.contains("fingerprint"); });
+    return done;
+  }
+};
+TEST_P(Split, EveryGroupIsRight) {
+  for (const auto& [split, colors] : {std::pair("MOD 2", "0101"), {"DIV 2", "0011"}}) {
+    const Outcome result = run(split, PATH_all_reduce_perf, {});
+    EXPECT_EQ(result.status, 0) << result.all();
+    EXPECT_SAYS(result.out, "4 ranks in 4 processes");
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_SAYS(result.out, fmt::format("#  Rank {} Group {} Pid ", rank, colors[rank]));
+    EXPECT_FALSE(result.rows.empty());
+    for (const auto& row : result.rows)
+      EXPECT_TRUE(row.at("wrong") == 0 && row.at("ranks") == 2 && row.at("groups") == 2) << row;
+  }
+}
+TEST_P(Split, ARankIsCorruptedInEachGroup) {
+  for (const char* name : {"alltoallv", "gather"}) {
+    const Outcome result =
+        run("MOD 2", collective(name).program, {"--corrupt", "1", "-r", collective(name).rooted ? "1" : "0"});
+    EXPECT_EQ(result.status, 1) << result.all();
+    EXPECT_FALSE(result.rows.empty());
+    for (const auto& row : result.rows) EXPECT_EQ(row.at("wrong"), 2) << row;
+  }
+}
+TEST_P(Split, GroupsOfDifferentSizesAreRefused) {
+  const Outcome result = run("MOD 3", PATH_all_reduce_perf, {});
+  EXPECT_EQ(result.status, 2) << result.all();
+  EXPECT_SAYS(result.err, "of 4 processes group 0 has 2 and group 1 has 1: start more or fewer");
+}
+INSTANTIATE_TEST_SUITE_P(By, Split, ::testing::ValuesIn([] {
+                           std::vector<std::string> all = {"mpi"};
+#ifdef MULTINODE_HAVE_GLOO
+                           all.push_back("gloo");
+#endif
+                           return all;
+                         }()),
+                         [](const auto& info) { return info.param; });
 #endif
 
 // A rank that dies or freezes.

@@ -53,6 +53,7 @@ if mpi:
         (3, "broadcast_perf", "-b", "8", "-e", "8", "-r", "all", "-c", "0"),
         (3, "reduce_perf", "-b", "8", "-e", "8", "-r", "all", "-N", "2"),
         (2, "hypercube_perf", "-b", "1K", "-e", "1K"),
+        (3, "alltoallv_perf", "-b", "100", "-e", "100"),
         (2, "sendrecv_perf", "-b", "8", "-e", "8", "-d", "bfloat16"),
     ]
 if mpi and "gloo" in sys.argv[3:]:
