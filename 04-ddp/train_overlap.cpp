@@ -64,7 +64,7 @@ class Reducer {
       ++buckets_.back().parameters;
       bucket_of_[p] = buckets_.size() - 1;
     }
-    // A thread of its own, because MPI moves data only inside its calls.
+    // A separate thread, because MPI moves data only inside its calls.
     thread_ = std::jthread([this](std::stop_token stop) { reduce(stop); });
   }
 

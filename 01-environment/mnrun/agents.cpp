@@ -273,7 +273,7 @@ Verdict Agents::store_lost(const std::string& why) const {
                  : "the mnrun of " + store_host_ + " is gone: lost the connection to it and to the store"};
 }
 
-// In a thread of its own, because the connection may hang for tell_timeout.
+// In a separate thread, because the connection may hang for tell_timeout.
 void Agents::tell(std::function<void()> message, const Verdict& if_that_fails) {
   if (telling_.joinable()) telling_.join();
   telling_ = multinode::quiet_thread([this, message = std::move(message), if_that_fails] {

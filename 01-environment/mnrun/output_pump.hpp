@@ -16,7 +16,7 @@ namespace mnrun {
 
 using multinode::Descriptor;
 
-// Writes to a file descriptor on a thread of its own, so that a slow reader does not block mnrun.
+// Writes to a file descriptor on a separate thread, so that a slow reader does not block mnrun.
 class Sink {
  public:
   Sink(int fd, int wake) : fd_(fd), wake_(wake) {}

@@ -41,7 +41,7 @@ struct Options {
          "of every bucket: 1 reduces each gradient alone, 1G all at once (default: the reducer's; no buckets where the "
          "ranks share memory)")                                                                            //
         ("no-overlap", po::bool_switch(&no_overlap), "buckets, reduced when the backward pass has ended")  //
-        ("independent", po::bool_switch(&independent), "ranks do not communicate: each trains a model of its own");
+        ("independent", po::bool_switch(&independent), "ranks do not communicate: each trains its own model");
     return {"step_benchmark", known, common, [this] {
               multinode::require_range<std::size_t>("--batch-size", batch_size, 1, 1'000'000);
               multinode::require_range<std::size_t>("--steps", steps, 1, 1'000'000'000);

@@ -1,4 +1,4 @@
-// Each rank keeps the optimizer's memory of its own part of the parameters only, as ZeRO stage 1 and PyTorch's
+// Each rank keeps the optimizer's memory for its part of the parameters only, as ZeRO stage 1 and PyTorch's
 // ZeroRedundancyOptimizer do: 1 / ranks of the memory, for the same number of bytes on the network.
 //
 //   mpicxx -std=c++20 -O2 sharded_update.cpp -o sharded_update

@@ -43,8 +43,8 @@ MODEL_BOTH T adam_change(T& mean, T& square, T gradient, AdamFactors<T> factors)
   return factors.rate * mean / (std::sqrt(square) * factors.scale + T(1e-8));
 }
 
-// Who shares the work on one row: elements first(), first() + count() ... are this lane's. sum(), largest() and all()
-// take what each lane has, and give every lane the same. Here it is one thread, on the CPU; see Warp in
+// The lanes that share the work on one row: elements first(), first() + count() ... are this lane's. sum(), largest()
+// and all() take what each lane has, and give every lane the same. Here it is one thread, on the CPU; see Warp in
 // cuda.cu.
 struct OneLane {
   MODEL_BOTH static constexpr std::size_t first() { return 0; }

@@ -117,7 +117,7 @@ TEST_P(RestartOnce, GoesOnOnAnotherNumberOfRanks) {
   EXPECT_NE(mixed.loss, "");
 }
 
-// Each rank has a folder of its own under the same name, as on nodes without a shared file system.
+// Each rank has its own folder under the same name, as on nodes without a shared file system.
 TEST_P(RestartOnce, NeedsNoSharedFolder) {
   const Outcome whole = outcome_of(run(2, {}));
   const std::string script =

@@ -17,7 +17,8 @@ TEST_P(StepBenchmark, ThePartsAreTheStep) {
       EXPECT_GT(result.at(part), 0.0) << part;
       sum += result.at(part).get<double>();
     }
-    // They are means over the ranks; the step is the slowest rank's, which waits for nobody if it is independent.
+    // They are means over the ranks; the step is the slowest rank's, which waits for no other rank if it is
+    // independent.
     EXPECT_LE(sum, result.at("step_ms")) << result;
     EXPECT_GE(sum, 0.1 * result.at("step_ms").get<double>()) << result;
     EXPECT_GT(result.at("products_ms"), 0.0);

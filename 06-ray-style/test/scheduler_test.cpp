@@ -170,7 +170,7 @@ TEST_F(SchedulerTest, AGangDoesNotStartAgainDuringTheLeaseOfALostNode) {
   now += 1ms;
   scheduler.tick();
   EXPECT_EQ(start(c)["job"], job);
-  EXPECT_FALSE(told_to(b, "stop")) << "the gang on the other node goes on";
+  EXPECT_FALSE(told_to(b, "stop")) << "the gang on the other node keeps running";
   EXPECT_TRUE(scheduler.has_job(other));
   EXPECT_TRUE(told_to(a, "leave")) << "should it still be there";
 }

@@ -33,7 +33,7 @@ int run_exec(int argc, const char* const* argv) {
       "Variables that are set already keep their values");
   known.add_options()("nccl", nccl_version(version), "version of NCCL (default: 2.28)")(
       "index", po::bool_switch(&by_index),
-      "set NCCL_IB_GID_INDEX even where NCCL finds the GID by itself, or by family, version and range")(
+      "set NCCL_IB_GID_INDEX even where NCCL finds the GID without settings, or by family, version and range")(
       "sockets", po::bool_switch(&sockets), "settings for sockets, even with RDMA here: to compare")(
       "verbose,v", po::bool_switch(&verbose), "print on standard error which variables are set, and which are kept")(
       "sysfs", po::value(&sysfs)->default_value(sysfs), "the folder to read in place of /sys");

@@ -129,7 +129,7 @@ int run_simulate(int argc, const char* const* argv) {
     warnings.push_back(guilty);
   else
     warnings.push_back("NCCL " + version.text() +
-                       " would not use the right ports and GIDs by itself: see rdma_tune exec");
+                       " would not use the right ports and GIDs without settings: see rdma_tune exec");
   for (const std::string& warning : warnings) std::cout << "warning: " + warning + "\n";
   return multinode::exit_right;
 }

@@ -177,7 +177,7 @@ int run_table(int argc, const char* const* argv) {
       "export", po::bool_switch(&wants_exports),
       "print this node's variables for NCCL and UCX. To use them on all nodes: rdma_tune exec -- COMMAND")(
       "index", po::bool_switch(&by_index),
-      "export NCCL_IB_GID_INDEX even where NCCL finds the GID by itself, or by family, version and range")(
+      "export NCCL_IB_GID_INDEX even where NCCL finds the GID without settings, or by family, version and range")(
       "nccl", nccl_version(version), "version of NCCL that --export and --json are for (default: 2.28)");
   known.add(wanted_options(wanted)).add(system_options(sysfs, json_file));
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;

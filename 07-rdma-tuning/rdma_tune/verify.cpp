@@ -37,7 +37,7 @@ using multinode::UsageError;
 
 namespace {
 
-// Below these nothing moved: an RDMA port is quiet by itself, a network interface never is.
+// Below these nothing moved: an idle RDMA port counts nothing, a network interface always counts something.
 constexpr double least_rdma_bytes = 4096, least_rdma_packets = 16, least_net_bytes = 65'536;
 // What launchers and bootstraps send over TCP whatever the data goes over.
 constexpr double control_bytes = 1 << 20;

@@ -1,4 +1,4 @@
-// rdma_tune exec as a launcher starts it: on nodes that differ, each process gets the settings of its own node.
+// rdma_tune exec as a launcher starts it: on nodes that differ, each process gets its node's settings.
 #include "tree.hpp"
 
 #include <testing/faults.hpp>
@@ -101,7 +101,8 @@ TEST(Exec, SocketsOnRequest) {
 }
 
 #ifdef PATH_mnrun
-// Three nodes: one where NCCL finds the GID by itself, one with a link-local address first, and one without RDMA.
+// Three nodes: one where NCCL finds the GID without settings, one with a link-local address first, and one without
+// RDMA.
 TEST(Exec, UnderALauncherEachNodeHasItsOwn) {
   const Tree by_itself = Tree::load("mlx5-pairs"), by_rule = Tree::load("ipv4-link-local"),
              none = Tree::load("no-device");

@@ -94,7 +94,7 @@ TEST_F(RdmaBw, SaysWhatWentWrong) {
   }
 }
 
-// Each process asks for the settings of its own node, in both halves.
+// Each process asks for its node's settings, in both halves.
 TEST_F(RdmaBw, GivesEachHalfItsVariables) {
   const std::string folder = scratch_.path().string();
   const Result result =

@@ -149,7 +149,7 @@ TEST(RdmaTune, Simulate) {
             "device  port  right  NCCL 2.26.2  why                                        verdict\n"
             "mlx5_4     1      7  2 or 7       an uninitialized variable of NCCL decides  WRONG: undefined\n"
             "warning: mlx5_4:1: NCCL 2.26.2 may take any of these; no version up to 2.30.7 fixes this\n"
-            "warning: NCCL 2.26.2 would not use the right ports and GIDs by itself: see rdma_tune exec\n");
+            "warning: NCCL 2.26.2 would not use the right ports and GIDs without settings: see rdma_tune exec\n");
   const Result vlan = tune(Tree::load("vlan"), {"simulate", "--nccl", "2.28"});  // NCCL takes what rdma_tune refuses
   EXPECT_SAYS(vlan.out, "5  the first of RoCE v2  WRONG: rdma_tune leaves this port out: no GID fits");
   const Tree silent = Tree::load("ipv4-link-local");

@@ -3,7 +3,7 @@
 set -euo pipefail
 said=/dev/null # what the last command of expect said; a test that has such commands names a file
 
-wrong() { # why: shows what was said, and ends the test
+wrong() { # why: shows the output, and ends the test
   [[ ! -e $said ]] || cat "$said" >&2
   echo "WRONG: $*" >&2
   exit 1

@@ -144,7 +144,7 @@ class Checker:
             elif program in ("cluster", "rdma_tune") and not command_of_program and re.fullmatch("[a-z]+", token):
                 command_of_program = token
             elif program == "mnrun" and token in EXTERNAL:
-                program = None  # what mnrun starts has options of its own
+                program = None  # what mnrun starts has its own options
             at_start = token in ("do", "then", "!")
 
     def errors(self, text):

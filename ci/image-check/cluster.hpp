@@ -24,7 +24,7 @@ struct Cluster {
   // CHAPTER/PROGRAM in the examples; image-check/PROGRAM beside this program.
   std::filesystem::path path_of(const std::string& program) const;
 
-  // Commands that start `program` on these nodes, all at once; more than one where a node needs a launcher of its own.
+  // Commands that start `program` on these nodes, all at once; more than one where each node needs its own launcher.
   std::vector<Command> launch(const std::vector<std::string>& on, int per_node, const Command& program,
                               const Variables& variables) const;
 };
@@ -47,7 +47,7 @@ Cluster find_cluster(const ClusterOptions& options);
 bool is_installed(const std::string& program);
 
 // What programs need on small machines, in containers and as root; for all that is started. It changes nothing that the
-// user has set, and nothing that an image has to show by itself.
+// user has set, and nothing that the image must provide.
 Variables small_machine();
 
 // Where one process has the whole node: its threads may use all cores.

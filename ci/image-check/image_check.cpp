@@ -199,8 +199,8 @@ int find_bad_node(int argc, char** argv, const std::string&) {
   PairsOptions options;
   std::string rails;
   po::options_description known("pairs");
-  known.add_options()                                                                                             //
-      ("rails", po::value(&rails)->value_name("A,B,..."), "network interfaces or HCAs, each measured by itself")  //
+  known.add_options()                                                                                              //
+      ("rails", po::value(&rails)->value_name("A,B,..."), "network interfaces or HCAs, each measured separately")  //
       ("at-least", po::value(&options.at_least)->value_name("PERCENT"),
        "of the best pair's bandwidth, else a pair is slow (default: 50; with N RDMA devices 100 - 50 / N)")  //
       ("json", po::value(&options.json)->value_name("FILE"), "file for a JSON object a pair");

@@ -40,7 +40,7 @@ double least_share(std::size_t devices);
 struct PairsOptions {
   ClusterOptions cluster;
   std::string json;                // file for a line a pair
-  std::vector<std::string> rails;  // network interfaces or HCAs, each by itself; none: rdma_rails()
+  std::vector<std::string> rails;  // network interfaces or HCAs, each measured separately; none: rdma_rails()
   double at_least = 0;             // percent of the best pair's bandwidth; 0: least_share()
 };
 // Measures with chapter 02's alltoall_perf: all processes of one node send to all of the other, over all devices.

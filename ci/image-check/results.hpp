@@ -144,7 +144,7 @@ class ResultsWriter {
 
 // Reads FOLDER/results.jsonl. A last line that is cut off is no error: the run was killed. Throws
 // multinode::UsageError, naming file and line, for anything else that is no results: another schema, an unknown status,
-// a value that is no number, a summary that does not count the checks.
+// a value that is not a number, a summary that does not count the checks.
 Results read_results(const std::filesystem::path& folder);
 
 // multinode::write_whole(), that throws multinode::UsageError.

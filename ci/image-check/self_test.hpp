@@ -19,7 +19,7 @@ struct SelfTestOptions {
 
 // Plants each fault in a run of one check, which must fail and name what is wrong; then once more without the detector
 // that caught it, when it must not be noticed. Returns exit_right, or exit_wrong for a fault that was missed, or
-// caught by something else. A fault that cannot be planted here is said and counted, and is no success: 3.
+// caught by something else. A fault that cannot be planted here is reported and counted, and the exit status is then 3.
 int self_test(const SelfTestOptions& options, std::ostream& out);
 
 // The names of all faults.

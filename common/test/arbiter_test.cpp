@@ -1,4 +1,4 @@
-// Whom the arbiter blames, with a clock of the test's own.
+// Which rank the arbiter blames; the test sets the clock.
 #include <multinode/store/arbiter.hpp>
 #include <testing/says.hpp>
 

@@ -172,7 +172,7 @@ TEST_P(Recorded, MnrunInsideWins) {
   EXPECT_FALSE(child.under_mpi);
 }
 
-// A launcher inside mnrun wins, if it sets a variable of its own.
+// A launcher inside mnrun wins, if it sets its own variables.
 TEST_P(Recorded, InsideMnrunWins) {
   const Expected& expected = GetParam();
   if (expected.how == Expected::pod || expected.launcher == "none" || expected.launcher == "Ray Train" ||

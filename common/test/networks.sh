@@ -16,7 +16,7 @@ ip link add six type veth peer name nowhere
 ip addr add 2001:db8::1/64 dev six nodad
 ip link set nowhere up
 ip link set six up
-ip neighbour add 2001:db8::2 lladdr 02:00:00:00:00:02 dev six # nobody has this address
+ip neighbour add 2001:db8::2 lladdr 02:00:00:00:00:02 dev six # no host has this address
 hostname six
 # In getaddrinfo's order IPv6 comes first, and nothing answers at 2001:db8::2.
 printf '127.0.0.1 several\n2001:db8::2 several\n2001:db8::1 six\n' >"$folder/hosts"

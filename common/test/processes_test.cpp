@@ -214,7 +214,7 @@ TEST(QuietThread, GetsNoSignals) {
   EXPECT_FALSE(is_blocked(SIGTERM));
 }
 
-// A keeper, as a process of its own: the orphans of its job are its own then, and not this test's.
+// A keeper in a separate process, so that the orphans of its job become its children and not this test's.
 int keeper_of(const std::string& job, const std::function<bool(std::vector<pid_t>)>& expected) {
   const pid_t keeper = fork();
   if (keeper == 0) {

@@ -1,4 +1,4 @@
-// store_scale RANKS...: plays that many ranks against the server of a TcpStore, which runs in a process of its own,
+// store_scale RANKS...: plays that many ranks against the server of a TcpStore, which runs in a separate process,
 // with the messages of a World. Prints per number of ranks: seconds until all have met and proved the wiring, the
 // server's processor time per second of heartbeats, bytes per rank (sent and received; the server's memory), seconds
 // from the death of a rank to the verdict at every other. Exit status 0: every rank got the right answers; else 1.

@@ -343,7 +343,7 @@ TEST_F(Store, AValueForTwoReadersIsDeletedAfterThem) {
   EXPECT_THROW(a_.get("k", 0ms), StoreTimeout);
 }
 
-// 100 answers of 1 MiB that nobody reads for a while.
+// 100 answers of 1 MiB that the client does not read for a while.
 TEST_F(Store, SlowReadersGetTheirAnswers) {
   a_.set("large", std::string(protocol::max_value, 'x'));
   std::list<Raw> slow;
@@ -684,7 +684,7 @@ rlimit raised_limit() {
   return limit;
 }
 
-// 3,000 members have set and got 60 kB each, and half a request of each waits, while strangers come without end.
+// 3,000 members have set and got 60 kB each, and half a request of each waits, while strangers keep coming.
 TEST_F(HostileBytes, NoMemberIsDroppedBecauseOfBuffers) {
   const int count = instrumented ? 300 : 3'000;
   if (raised_limit().rlim_cur < 12'000) GTEST_SKIP() << "12,000 open files are not allowed (ulimit -n)";

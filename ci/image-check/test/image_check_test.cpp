@@ -108,7 +108,7 @@ TEST_F(ImageCheck, WhatIsRequiredMustRun) {
   EXPECT_EQ(result.status, 3) << result.all();
   EXPECT_SAYS(result.err, "no mpirun is on the PATH");
 #endif
-  // Nothing but skips is no success.
+  // A run in which every check was skipped is not right.
   result = image_check({"run", "--only", "messages, nccl", "--launcher", "mnrun", "-o", out()}, no_gpu);
   EXPECT_EQ(result.status, 3);
 }

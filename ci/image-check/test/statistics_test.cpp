@@ -110,8 +110,7 @@ std::vector<Results> sessions(int count, double between, double within, std::mt1
 TEST(FalseAlarms, AreAtMostFiveInAThousand) {
   std::mt19937_64 random(7);
   int alarms = 0, suspects = 0, planted = 0, seen = 0;
-  for (std::uint64_t seed = 1; seed <= 20;
-       ++seed) {  // each with sessions of its own, as drawing does not make new ones
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {  // each with its own sessions, as drawing does not make new ones
     const auto found = false_alarms(sessions(30, 0.01, 0.01, random), 50, 10, 0.10, seed);
     alarms += found.alarms, suspects += found.suspects, planted += found.planted, seen += found.found;
   }

@@ -362,7 +362,7 @@ void atomic(Warp& w, const Instruction& i, u32 mask) {
   find_addresses(w, i, mask, address, sizeof(T), std::is_same_v<F, Exchange> ? Access::exchange : Access::atomic);
   T* const d = i.d ? w.row<T>(i.d) : nullptr;
   const T *b = w.row<T>(i.s[1]), *c = i.s[2] ? w.row<T>(i.s[2]) : b;
-  const bool shared = i.mode != Mode::generic;  // of this block alone: nobody else runs
+  const bool shared = i.mode != Mode::generic;  // of this block alone: no other thread runs
   for (; mask; mask &= mask - 1) {
     const int l = std::countr_zero(mask);
     auto* const p = reinterpret_cast<Bits*>(address[l]);

@@ -12,7 +12,7 @@
 
 namespace emulated_gpu::ptx {
 
-// A warp that goes backwards so often lets others run: they may be what it waits for.
+// After this many backward jumps a warp lets others run, because it may wait for one of them.
 constexpr int backward_branches = 5000;
 // A block that spins for so many turns may wait for a block that has not started.
 constexpr int patience = 20;
@@ -56,7 +56,7 @@ const Instruction& waits_at(const Warp& w, int lane) {
   return w.context->kernel->code[w.pc[lane] - (behind ? 1 : 0)];
 }
 
-// Lanes that wait in an instruction between lanes and may go on; false if there are none.
+// Lanes that wait in an instruction between lanes and may continue; false if there are none.
 bool resolve_sync(Warp& w) {
   const std::vector<Instruction>& code = w.context->kernel->code;
   for (u32 rest = w.at_sync; rest; rest &= rest - 1) {

@@ -6,7 +6,7 @@
 namespace multinode {
 
 // A process may be stopped for hours: by Ctrl-Z, `scontrol suspend`, a debugger, a container's pause. When it
-// continues, the clock says that its waits are over, although nobody had the time to answer. Therefore a wait asks
+// continues, the clock says that its waits are over, although no process had the time to answer. Therefore a wait asks
 // left() for its next slice. If two such calls are more than a second apart, the deadline moves by the time between
 // them.
 class Deadline {

@@ -143,7 +143,7 @@ class Communicator {
   int exceptions_ = std::uncaught_exceptions();
 };
 
-// Collective. automatic: nccl if every rank has a GPU of its own, else mpi if MPI started the processes, else
+// Collective. automatic: nccl if every rank has its own GPU, else mpi if MPI started the processes, else
 // gloo. `world` must outlive the result. Throws UsageError if this build lacks the backend (naming the
 // package to install) or the launcher does not support it, HardwareAbsent for nccl if two ranks would share a GPU.
 std::unique_ptr<Communicator> make_communicator(World& world, Backend backend = Backend::automatic);

@@ -1,5 +1,5 @@
 // arbiter.hpp: who is late, frozen or dead: the judgement on the ranks of one run, in the process that serves their
-// store. Without a clock, a thread or a socket of its own, so that tests play any order of events to it.
+// store. It has no clock, thread or socket, so that tests play any order of events to it.
 //
 // It is in the process that serves the store because that one sees every heartbeat and every closed connection. Ranks
 // that ask each other (a ring of pings, a vote) cost more messages and may name different culprits.

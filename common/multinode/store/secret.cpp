@@ -55,7 +55,7 @@ bool make_secret(const fs::path& file) {
   const Descriptor out(::mkstemp(temporary.data()));  // mode 0600, O_EXCL
   if (!out) return false;
   const std::string text = to_hex(random_bytes(32)) + "\n";
-  // A link, because it fails if the file exists, as O_EXCL does, and because nobody sees half a secret.
+  // A link, because it fails if the file exists, as O_EXCL does, and because no process can read half a secret.
   const bool made = ::write(out.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
                     ::fsync(out.get()) == 0 && (::link(temporary.c_str(), file.c_str()) == 0 || errno == EEXIST);
   const int error = errno;

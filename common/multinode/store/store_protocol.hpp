@@ -34,7 +34,7 @@ class Violation : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Who connects.
+// The role of a process that connects.
 struct Hello {
   std::string token{};       // of the run: it is not sent, but proved
   std::string generation{};  // separates restarts in a store that outlives them

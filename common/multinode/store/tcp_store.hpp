@@ -24,7 +24,7 @@ namespace multinode {
 // among its clients: see Arbiter and Watchdog.
 class TcpStoreServer {
  public:
-  // Who may connect: a client with this token, and with `ranks_only` none but ranks. A rank can be claimed once.
+  // A client needs this token to connect, and with `ranks_only` it must be a rank. A rank can be claimed once.
   struct Entry {
     std::string token{};
     bool ranks_only = false;

@@ -153,7 +153,7 @@ void World::Implementation::meet_through(const Launch& launch, const Options& op
 void World::Implementation::meet(const std::string& program, const Launch& launch, const Options& options) {
   const bool first = launch.rank.value == 0;
   server_text = "rank 0, which serves the store";
-  // Where nobody can hand over a token, the user's secret and what the launcher gave to all processes, such as a job
+  // Where no launcher hands over a token, the user's secret and what the launcher gave to all processes, such as a job
   // id, make one.
   const auto token_of_job = [&] {
     const Secret secret = read_secret(launch.secret_source);
