@@ -560,8 +560,7 @@ std::size_t cublasGetCudartVersion() { return CUDART_VERSION; }
 const char* cublasGetStatusName(Status status) { return texts_of(status).first; }
 const char* cublasGetStatusString(Status status) { return texts_of(status).second; }
 
-// Each routine with int and, named ..._64, with 64-bit sizes. The header gives both the suffix _v2 where they have it.
-#define INT int
+// The header gives these the suffix _v2 where they have it.
 #define T float
 #define NAME(routine) cublasS##routine
 #include "cublas_routines.inc"
@@ -572,21 +571,6 @@ const char* cublasGetStatusString(Status status) { return texts_of(status).secon
 #define T __half
 #define NAME(routine) cublasH##routine
 #include "cublas_routines.inc"
-#undef ONLY_PRODUCTS
-#undef INT
-#define INT std::int64_t
-#define T float
-#define NAME(routine) cublasS##routine##_64
-#include "cublas_routines.inc"
-#define T double
-#define NAME(routine) cublasD##routine##_64
-#include "cublas_routines.inc"
-#define ONLY_PRODUCTS
-#define T __half
-#define NAME(routine) cublasH##routine##_64
-#include "cublas_routines.inc"
-#undef ONLY_PRODUCTS
-#undef INT
 
 Status cublasGemmEx(Handle handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,
                     const void* alpha, const void* a, cudaDataType a_type, int lda, const void* b, cudaDataType b_type,
@@ -607,27 +591,6 @@ Status cublasGemmStridedBatchedEx(Handle handle, cublasOperation_t transa, cubla
             b, b_type, beta, c, c_type, compute);
   });
 }
-Status cublasGemmEx_64(Handle handle, cublasOperation_t transa, cublasOperation_t transb, std::int64_t m,
-                       std::int64_t n, std::int64_t k, const void* alpha, const void* a, cudaDataType a_type,
-                       std::int64_t lda, const void* b, cudaDataType b_type, std::int64_t ldb, const void* beta,
-                       void* c, cudaDataType c_type, std::int64_t ldc, cublasComputeType_t compute, cublasGemmAlgo_t) {
-  return guarded(__func__, [&] {
-    gemm_ex(handle, {transa, transb, m, n, k, lda, ldb, ldc}, {}, alpha, a, a_type, b, b_type, beta, c, c_type,
-            compute);
-  });
-}
-Status cublasGemmStridedBatchedEx_64(Handle handle, cublasOperation_t transa, cublasOperation_t transb, std::int64_t m,
-                                     std::int64_t n, std::int64_t k, const void* alpha, const void* a,
-                                     cudaDataType a_type, std::int64_t lda, long long stride_a, const void* b,
-                                     cudaDataType b_type, std::int64_t ldb, long long stride_b, const void* beta,
-                                     void* c, cudaDataType c_type, std::int64_t ldc, long long stride_c,
-                                     std::int64_t count, cublasComputeType_t compute, cublasGemmAlgo_t) {
-  return guarded(__func__, [&] {
-    gemm_ex(handle, {transa, transb, m, n, k, lda, ldb, ldc}, {count, stride_a, stride_b, stride_c}, alpha, a, a_type,
-            b, b_type, beta, c, c_type, compute);
-  });
-}
-
 Status cublasSetVector(int n, int bytes, const void* x, int incx, void* device, int incy) {
   return guarded(__func__, [&] { copy_matrix(1, n, bytes, x, incx, device, incy, cudaMemcpyHostToDevice); });
 }

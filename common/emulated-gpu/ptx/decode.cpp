@@ -61,11 +61,9 @@ bool knows(std::string_view op, std::string_view modifier) {
       {"lop3", ""},
       {"prmt", "f4e b4e rc8 ecl ecr rc16 "},
       {"dp4a", ""},
-      {"dp2a", "lo hi "},
       {"setp", std::string(relations)},
       {"set", std::string(relations)},
       {"selp", ""},
-      {"slct", ""},
       {"mov", ""},
       {"cvt", std::string(rounding) + "rni rzi rmi rpi relu satfinite "},
       {"cvta", std::string(spaces) + "to "},
@@ -602,10 +600,10 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     return;
   }
   static const std::unordered_map<std::string_view, std::size_t> counts{
-      {"not", 1},   {"cnot", 1}, {"neg", 1},   {"abs", 1},  {"popc", 1},  {"clz", 1}, {"brev", 1}, {"bfind", 1},
-      {"sqrt", 1},  {"rcp", 1},  {"rsqrt", 1}, {"sin", 1},  {"cos", 1},   {"lg2", 1}, {"ex2", 1},  {"tanh", 1},
-      {"testp", 1}, {"fma", 3},  {"mad", 3},   {"madc", 3}, {"mad24", 3}, {"sad", 3}, {"bfe", 3},  {"bfi", 4},
-      {"shf", 3},   {"lop3", 3}, {"prmt", 3},  {"dp4a", 3}, {"dp2a", 3}};
+      {"not", 1},   {"cnot", 1}, {"neg", 1},   {"abs", 1},   {"popc", 1}, {"clz", 1},  {"brev", 1},
+      {"bfind", 1}, {"sqrt", 1}, {"rcp", 1},   {"rsqrt", 1}, {"sin", 1},  {"cos", 1},  {"lg2", 1},
+      {"ex2", 1},   {"tanh", 1}, {"testp", 1}, {"fma", 3},   {"mad", 3},  {"madc", 3}, {"mad24", 3},
+      {"sad", 3},   {"bfe", 3},  {"bfi", 4},   {"shf", 3},   {"lop3", 3}, {"prmt", 3}, {"dp4a", 3}};
   const auto found = counts.find(op);
   const std::size_t count = found == counts.end() ? 2 : found->second;
   std::array<Row, 4> sources{};
@@ -690,25 +688,6 @@ void Decoder::statement(const Statement& s) {
       };
     };
     set(i, size_of(type) == 2 ? choose(u16{}) : size_of(type) == 4 ? choose(u32{}) : choose(u64{}));
-    return;
-  }
-  if (op == "slct") {
-    const Type value = type_of(s.op[s.op.size() - 2]), test = type_of(s.op.back());
-    const Row a = in(s, o.at(1), value), b = in(s, o.at(2), value), c = in(s, o.at(3), test);
-    Instruction& i = emit(s);
-    i.d = out(o[0]);
-    i.s = {a, b, c, {}};
-    const auto choose = []<class T, class C>(T, C) -> Handler {
-      return [](Warp& w, const Instruction& own, u32 mask) {
-        T* const d = w.row<T>(own.d);
-        const T *x = w.row<T>(own.s[0]), *y = w.row<T>(own.s[1]);
-        const C* z = w.row<C>(own.s[2]);
-        for_lanes(mask, [&](int l) { d[l] = z[l] >= 0 ? x[l] : y[l]; });
-      };
-    };
-    if (size_of(value) == 2) set(i, test == Type::f32 ? choose(u16{}, 0.0f) : choose(u16{}, s32{}));
-    else if (size_of(value) == 4) set(i, test == Type::f32 ? choose(u32{}, 0.0f) : choose(u32{}, s32{}));
-    else set(i, test == Type::f32 ? choose(u64{}, 0.0f) : choose(u64{}, s32{}));
     return;
   }
   if (op == "cvta") {

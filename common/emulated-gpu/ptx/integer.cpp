@@ -207,19 +207,6 @@ struct Dot4 {
     return c;
   }
 };
-template <bool signed_a, bool signed_b, bool high>
-struct Dot2 {
-  u32 operator()(u32 a, u32 b, u32 c) const {
-    for (int n = 0; n < 2; ++n) {
-      const u32 part_a = a >> 16 * n, part_b = b >> (8 * n + (high ? 16 : 0));
-      const s32 x = signed_a ? static_cast<s16>(part_a) : static_cast<u16>(part_a);
-      const s32 y = signed_b ? static_cast<s8>(part_b) : static_cast<u8>(part_b);
-      c += static_cast<u32>(x) * static_cast<u32>(y);
-    }
-    return c;
-  }
-};
-
 void lop3(Warp& w, const Instruction& i, u32 mask) {
   u32* const d = w.row<u32>(i.d);
   const u32 *a = w.row<u32>(i.s[0]), *b = w.row<u32>(i.s[1]), *c = w.row<u32>(i.s[2]);
@@ -340,15 +327,10 @@ Handler permute(const Statement& s) {
   if (s.is("rc16")) return each<Permute<5>, u32, u32, u32, u32>;
   return each<Permute<-1>, u32, u32, u32, u32>;
 }
-Handler dot(const Statement& s) {
-  // dp4a.atype.btype, dp2a.mode.atype.btype
-  const bool a = s.op[s.op.size() - 2] == "s32", b = s.op.back() == "s32", high = s.is("hi");
-  const auto pick = [&]<bool x, bool y>() -> Handler {
-    if (s.op[0] == "dp4a") return each<Dot4<x, y>, u32, u32, u32, u32>;
-    return high ? each<Dot2<x, y, true>, u32, u32, u32, u32> : each<Dot2<x, y, false>, u32, u32, u32, u32>;
-  };
-  if (a) return b ? pick.template operator()<true, true>() : pick.template operator()<true, false>();
-  return b ? pick.template operator()<false, true>() : pick.template operator()<false, false>();
+Handler dot(const Statement& s) {  // dp4a.atype.btype
+  const bool a = s.op[s.op.size() - 2] == "s32", b = s.op.back() == "s32";
+  if (a) return b ? each<Dot4<true, true>, u32, u32, u32, u32> : each<Dot4<true, false>, u32, u32, u32, u32>;
+  return b ? each<Dot4<false, true>, u32, u32, u32, u32> : each<Dot4<false, false>, u32, u32, u32, u32>;
 }
 Handler funnel(const Statement& s) {
   const bool wrap = s.is("wrap");
@@ -402,7 +384,7 @@ Handler integer_handler(const Statement& s, Type type) {
   if (op == "bfi")
     return size_of(type) == 8 ? each<Insert, u64, u64, u64, u32, u32> : each<Insert, u32, u32, u32, u32, u32>;
   if (op == "bmsk") return s.is("wrap") ? each<BitMask<true>, u32, u32, u32> : each<BitMask<false>, u32, u32, u32>;
-  if (op == "dp4a" || op == "dp2a") return dot(s);
+  if (op == "dp4a") return dot(s);
   return nullptr;
 }
 

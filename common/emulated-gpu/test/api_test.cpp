@@ -266,6 +266,33 @@ TEST(NcclApi, ARevokedCommunicatorCanOnlyBeSplitShrunkOrDestroyed) {
 }
 #endif
 
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 2)
+TEST(NcclApi, GrowAddsANewRank) {
+  Clique clique(2);
+  ncclUniqueId id{};
+  std::vector<ncclComm_t> grown(3);
+  const auto grow = [&](std::size_t rank, ncclComm_t comm) {
+    return ncclCommGrow(comm, 3, comm ? nullptr : &id, comm ? -1 : 2, &grown[rank], nullptr);
+  };
+  EXPECT_EQ(ncclCommGrow(clique[0], 2, nullptr, -1, grown.data(), nullptr), ncclInvalidArgument);
+  EXPECT_NCCL_OK(ncclCommGetUniqueId(clique[1], &id));
+  ASSERT_NCCL_OK(ncclGroupStart());
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    cudaSetDevice(static_cast<int>(rank));
+    EXPECT_NCCL_OK(grow(rank, rank < 2 ? clique[rank] : nullptr));
+  }
+  EXPECT_NCCL_OK(ncclGroupEnd());
+  for (int rank = 0; rank < 3; ++rank) {
+    int size = 0, own = -1;
+    const ncclComm_t comm = grown[static_cast<std::size_t>(rank)];
+    EXPECT_NCCL_OK(ncclCommCount(comm, &size));
+    EXPECT_NCCL_OK(ncclCommUserRank(comm, &own));
+    EXPECT_EQ(std::pair(size, own), std::pair(3, rank));
+    EXPECT_NCCL_OK(ncclCommDestroy(comm));
+  }
+}
+#endif
+
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 23, 0)
 TEST(NcclApi, InitRankScalableTakesSeveralIds) {
   std::array<ncclUniqueId, 2> ids{};

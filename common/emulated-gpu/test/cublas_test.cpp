@@ -161,7 +161,7 @@ TEST_F(Blas, SumsOfHalvesAreRoundedEachTime) {
 TEST_F(Blas, ABetaOfZeroOverwritesNaN) {
   const Array<float> x({2}), y({std::numeric_limits<float>::quiet_NaN()});
   const float alpha = 3, beta = 0;
-  EXPECT_BLAS(cublasSgemm_64(handle_, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &alpha, x, 1, x, 1, &beta, y, 1));
+  EXPECT_BLAS(cublasSgemm(handle_, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &alpha, x, 1, x, 1, &beta, y, 1));
   EXPECT_EQ(y.get()[0], 12);
 }
 

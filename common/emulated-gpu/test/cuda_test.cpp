@@ -320,6 +320,26 @@ TEST_F(HostCuda, PropertiesAndAttributesAgree) {
   EXPECT_EQ(device, 2);
 }
 
+// What nvcc puts into a program, with machine code only: `nvcc -gencode arch=compute_90,code=sm_90`.
+extern "C" void** __cudaRegisterFatBinary(void*);
+extern "C" void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*,
+                                       int*);
+TEST_F(HostCuda, AProgramWithoutPtxHasNoKernelImage) {
+  static std::uint32_t binary[4 + 16] = {0xBA55ED50, 16 << 16 | 1, 64, 0, 0x0101 << 16 | 2, 64};
+  binary[4 + 7] = 90;
+  static struct {
+    std::uint32_t magic = 0x466243b1, version = 1;
+    const void *data = binary, *unused = nullptr;
+  } wrapper;
+  static const char kernel = 0;
+  __cudaRegisterFunction(__cudaRegisterFatBinary(&wrapper), &kernel, nullptr, "own", -1, nullptr, nullptr, nullptr,
+                         nullptr, nullptr);
+  testing::internal::CaptureStderr();
+  expect_refused(cudaLaunchKernel(&kernel, 1, 1, nullptr, 0, nullptr), cudaErrorNoKernelImageForDevice,
+                 "the program has no PTX for compute capability 9.0 or less (machine code for sm_90)");
+  EXPECT_SAYS(testing::internal::GetCapturedStderr(), "emulated-gpu: the program has no PTX");
+}
+
 TEST_F(HostCuda, WhatIsNotEmulatedSaysSo) {
   EXPECT_EQ(cudaCreateChannelDesc(8, 16, 0, 0, cudaChannelFormatKindUnsigned).y, 16);
   testing::internal::CaptureStderr();
