@@ -1,15 +1,15 @@
 #include "trace.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <mutex>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 namespace ddp {
@@ -36,8 +36,11 @@ struct Trace::Operations {
 Trace::Trace(multinode::World& world, multinode::Communicator& communicator, const std::string& path)
     : world_(world), communicator_(communicator), path_(path), operations_(std::make_shared<Operations>()) {
   if (world.rank() == 0) {
-    file_.open(path, std::ios::trunc);
-    if (!file_) throw multinode::UsageError("--trace: cannot write " + path + ": " + std::strerror(errno));
+    try {
+      file_ = multinode::open_in_place(path, false);
+    } catch (const std::system_error& why) {
+      throw multinode::UsageError(std::string("--trace: ") + why.what());
+    }
   }
   communicator.set_observer([operations = operations_](const char* name, std::size_t bytes, auto begin, auto end) {
     const std::lock_guard lock(operations->mutex);
@@ -115,11 +118,14 @@ std::chrono::nanoseconds Trace::write() {
   const auto microseconds = [](std::int64_t ns) { return static_cast<double>(ns) / 1e3; };
   for (nlohmann::json& event : all)
     if (event.contains("ts")) event["ts"] = microseconds(event["ts"].get<std::int64_t>() - start);
-  file_ << nlohmann::json{{"displayTimeUnit", "ms"},
-                          {"otherData", {{"clocks_agree_within_us", microseconds(largest_error)}}},
-                          {"traceEvents", all}}
-        << std::endl;
-  if (!file_) throw std::runtime_error("--trace: cannot write " + path_ + ": " + std::strerror(errno));
+  const nlohmann::json trace{{"displayTimeUnit", "ms"},
+                             {"otherData", {{"clocks_agree_within_us", microseconds(largest_error)}}},
+                             {"traceEvents", all}};
+  try {
+    multinode::write_all(file_.get(), trace.dump() + '\n', path_);
+  } catch (const std::system_error& why) {
+    throw std::runtime_error(std::string("--trace: ") + why.what());
+  }
   return std::chrono::nanoseconds(largest_error);
 }
 

@@ -1,6 +1,7 @@
 // trace.hpp: where the time of a step goes, and the last steps of a training on all ranks, for a browser to show.
 #pragma once
 
+#include <multinode/base/descriptor.hpp>
 #include <multinode/communicator.hpp>
 #include <multinode/world.hpp>
 
@@ -8,7 +9,6 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,7 +48,7 @@ class Trace {
   multinode::World& world_;
   multinode::Communicator& communicator_;
   std::string path_;
-  std::ofstream file_;          // rank 0's
+  multinode::Descriptor file_;  // rank 0's
   std::uint64_t steps_ = 0;     // so far
   std::deque<StepTimes> last_;  // kept_steps of them at most
   std::shared_ptr<Operations> operations_;

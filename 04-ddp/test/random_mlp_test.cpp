@@ -171,7 +171,7 @@ TEST(RandomMlpOnce, CrossEntropyOverOneClassIsExactlyZero) {
 TEST(RandomMlpOnce, SaysThatItCannotWriteTheTrace) {
   const Result full = run({PATH_random_mlp, "--hidden-units", "64", "--epochs", "1", "--trace", "/dev/full"});
   EXPECT_EQ(full.status, 1) << full.all();
-  EXPECT_SAYS(full.err, "--trace: cannot write /dev/full: No space left");
+  EXPECT_SAYS(full.err, "--trace: cannot write to /dev/full: No space left");
 }
 
 }  // namespace random_mlp_test

@@ -6,6 +6,7 @@
 #include "model/perceptron.hpp"
 
 #include <cmath>
+#include <fstream>
 
 namespace train_programs_test {
 

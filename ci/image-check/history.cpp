@@ -9,6 +9,7 @@
 
 #include <fstream>
 #include <set>
+#include <system_error>
 
 namespace image_check {
 
@@ -45,15 +46,18 @@ void add_to_history(const std::filesystem::path& folder, const Results& results)
     const auto path = folder / (node + ending);
     std::string text;
     for (const auto& line : of_node) text += nlohmann::json(line).dump() + "\n";
-    std::ofstream file(path, std::ios::app);
-    if (!(file << text << std::flush)) throw multinode::UsageError("--history: cannot write to " + path.string());
+    try {
+      multinode::write_all(multinode::open_in_place(path, true).get(), text, path);
+    } catch (const std::system_error& why) {
+      throw multinode::UsageError(std::string("--history: ") + why.what());
+    }
   }
 }
 
 History read_history(const std::filesystem::path& folder) {
   History history;
   for (const auto& name : multinode::names_in(folder)) {
-    if (!name.ends_with(ending)) continue;
+    if (!name.ends_with(ending) || !std::filesystem::is_regular_file(folder / name)) continue;
     std::ifstream file(folder / name);
     int number = 0;
     for (std::string line; std::getline(file, line);) try {

@@ -1,6 +1,7 @@
 #include "process.hpp"
 
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/process/process_tree.hpp>
 
 #include <fcntl.h>
@@ -143,8 +144,7 @@ Processes::Processes(const std::vector<Command>& commands, const Variables& vari
                      milliseconds deadline, KillDelays kill_delays)
     : started_(Clock::now()),
       latest_(deadline + kill_delays.terminated + kill_delays.killed + helpers_end + keeper_works) {
-  const multinode::Descriptor output(open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!output) throw std::system_error(errno, std::generic_category(), "cannot write to " + log.string());
+  const multinode::Descriptor output = multinode::open_in_place(log, true);
   auto [from, to] = multinode::make_pipe();
   const pid_t parent = getpid();
   keeper_ = multinode::check_errno(fork(), "fork");

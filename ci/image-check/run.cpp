@@ -62,7 +62,8 @@ class Run {
         writer_(folder_) {
     for (const char* part : {"logs", "files"}) {
       std::filesystem::remove_all(folder_ / part);
-      std::filesystem::create_directories(folder_ / part);
+      if (!std::filesystem::create_directory(folder_ / part))
+        throw UsageError("-o: " + (folder_ / part).string() + " appears while it is made: name a folder of your own");
     }
     const auto of_site = site_.budgets.find(name_of(options.suite));
     budget_ = (of_site == site_.budgets.end() ? budget_seconds(options.suite) : of_site->second) * options.launches;

@@ -191,7 +191,7 @@ RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Clus
   if (planted == fault.in_usual) return run;
   for (const auto& [name, text] : fault.files) {
     std::filesystem::create_directories((folder / name).parent_path());
-    std::ofstream(folder / name) << text;
+    write_whole(folder / name, text);
     if (text.rfind("#!", 0) == 0) std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
     if (name == "site.json") run.site = folder / name;
   }
@@ -328,7 +328,7 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
     } else {
       results = run_checks(run, quiet);
     }
-    std::ofstream(folder / "self-test.log") << quiet.str();
+    write_whole(folder / "self-test.log", quiet.str());
 
     std::vector<Finding> findings;
     for (const auto& check : results.checks)

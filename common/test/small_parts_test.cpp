@@ -9,9 +9,12 @@
 
 #include <sys/stat.h>
 
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -102,6 +105,48 @@ TEST(Files, ALinkOrPipeThatAwaitsTheWriterIsReplaced) {
   EXPECT_THROW(write_whole(users / "none/file", ""), std::system_error);
   write_whole("/dev/null", "goes nowhere");
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+// Files that grow, or whose folder is not the writer's: what is not a plain file of one name is refused.
+TEST(Files, ALinkOrPipeIsNotOpenedInPlace) {
+  const multinode::testing::TemporaryFolder users, other;
+  other.write("precious", "keep me");
+  const auto file = users / "file";
+  const auto refused = [&] {
+    for (const bool append : {true, false}) {
+      try {
+        open_in_place(file, append);
+        ADD_FAILURE() << "it was opened";
+      } catch (const std::system_error& why) {
+        EXPECT_NE(std::string(why.what()).find("file, where a link or a pipe lies: remove it"), std::string::npos);
+      }
+    }
+    std::filesystem::remove(file);
+  };
+  std::filesystem::create_symlink(other / "precious", file);
+  refused();
+  std::filesystem::create_symlink(other / "new", file);
+  refused();
+  std::filesystem::create_hard_link(other / "precious", file);
+  refused();
+  ASSERT_EQ(mkfifo(file.c_str(), 0666), 0);
+  const Descriptor reader(::open(file.c_str(), O_RDONLY | O_NONBLOCK));
+  refused();
+  ASSERT_EQ(mkfifo(file.c_str(), 0666), 0);  // without a reader, where a usual open() waits
+  refused();
+  EXPECT_EQ(names_in(other.path()), std::vector<std::string>{"precious"});
+  EXPECT_EQ(multinode::testing::text_of(other / "precious"), "keep me\n");
+
+  for (const auto& [append, text] : {std::pair(true, "1"), {true, "12"}, {false, "3"}}) {
+    write_all(open_in_place(file, append).get(), std::string(1, text[std::strlen(text) - 1]), file);
+    EXPECT_EQ(multinode::testing::text_of(file), text);
+  }
+  EXPECT_THROW(open_in_place(users / "none/file", true), std::system_error);
+  const Pipe pipe = make_pipe();  // a shell's >(...)
+  const std::string of_shell = "/dev/fd/" + std::to_string(pipe.to.get());
+  write_all(open_in_place(of_shell, false).get(), "x", of_shell);
+  char x = 0;
+  EXPECT_EQ(::read(pipe.from.get(), &x, 1), 1);
 }
 
 TEST(Limits, TheLowestLimitOfTheCgroupsCounts) {

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -286,6 +287,58 @@ TEST_F(ImageCheck, ASiteFileAddsChecksAndTheHistoryKeepsTheirValues) {
   EXPECT_EQ(image_check({"history", out("history")}).status, 0);
   EXPECT_SAYS(text_of(out("history") + "/history.html"), "disk: passed or failed");
   EXPECT_EQ(image_check({"history", out("none")}).status, 2);
+}
+
+// Root checks, and its results and history go into folders of a user, who has left links and pipes there under the
+// names of its files.
+TEST_F(ImageCheck, LinksAndPipesOfAnotherUserLeadNowhere) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can change the user";
+  chmod(folder_.path().c_str(), 0755);
+  const std::string users = out("users"), roots = out("roots"), history = users + "/history";
+  const auto as_user = [&](const std::string& script) {  // in an empty folder
+    for (const auto& entry : std::filesystem::directory_iterator(users)) std::filesystem::remove_all(entry);
+    const auto result = run({"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-ec", script});
+    ASSERT_EQ(result.status, 0) << result.all();
+  };
+  for (const std::string& folder : {users, roots}) std::filesystem::create_directory(folder);
+  folder_.write("roots/precious", "keep me");
+  ASSERT_EQ(chown(users.c_str(), 65534, 65534), 0);
+  const auto precious = [&] {
+    EXPECT_EQ(text_of(roots + "/precious"), "keep me\n");
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(roots), std::filesystem::directory_iterator()), 1);
+  };
+  const auto check = [&] {
+    return image_check({"run", "--only", "wiring", "--launcher", "mnrun", "--history", history, "-o", users + "/out"});
+  };
+  const std::string plant = "cd " + users + "; mkdir -p out/logs out/files history; ";
+  const std::vector<std::string> names{"results.jsonl",      "report.html",         "junit.xml",
+                                       "metrics.prom",       "files/explore.jsonl", "files/explore.log",
+                                       "files/packages.txt", "logs/wiring-0.log",   "files/wiring-0.jsonl"};
+  for (const std::string& how : {"ln -s " + roots + "/precious ", "ln -s " + roots + "/new-", std::string("mkfifo ")}) {
+    std::string script = plant;
+    for (const auto& name : names)
+      script += how + (how.ends_with("-") ? std::to_string(script.size()) + " " : "") + "out/" + name + "; ";
+    as_user(script);
+    const auto result = check();
+    EXPECT_EQ(result.status, 0) << result.all();
+    for (const auto& name : names)
+      EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(users + "/out/" + name))) << name;
+    precious();
+  }
+  // Whole folders.
+  as_user("cd " + users + "; mkdir out; ln -s " + roots + " out/logs; ln -s " + roots + " out/files");
+  EXPECT_EQ(check().status, 0);
+  precious();
+  // Nothing can take the place of a history, which grows.
+  const std::string of_node = "history/" + multinode::host_name() + ".history.jsonl";
+  for (const std::string& how : {"ln -s " + roots + "/precious ", "ln -s " + roots + "/new ", std::string("mkfifo ")}) {
+    as_user(plant + how + of_node);
+    const auto result = check();
+    EXPECT_EQ(result.status, 2) << result.all();
+    EXPECT_SAYS(result.err, "--history: cannot write to " + users + "/" + of_node + ", where a link or a pipe lies");
+    precious();
+    EXPECT_EQ(image_check({"history", history}).status, 2);  // a pipe is not read, either
+  }
 }
 
 TEST_F(ImageCheck, SessionsEndAtTheirTime) {

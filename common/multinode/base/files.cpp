@@ -22,6 +22,12 @@ constexpr int new_file = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   throw std::system_error(error, std::generic_category(), "cannot write to " + file.string());
 }
 
+// Such as /dev/stdout, /dev/fd/63 of a shell's >(...), or the path of a file in memory.
+bool is_device(const std::filesystem::path& file) {
+  const std::string folder = file.parent_path();
+  return folder == "/dev" || folder == "/dev/fd" || (folder.starts_with("/proc/") && folder.ends_with("/fd"));
+}
+
 }  // namespace
 
 void write_all(int fd, std::string_view text, const std::filesystem::path& file) {
@@ -64,13 +70,27 @@ Descriptor create_new(const std::filesystem::path& file) {
   throw_cannot_write(file);
 }
 
-void write_whole(const std::filesystem::path& file, std::string_view text) {
-  const auto folder = file.parent_path();
-  if (folder == "/dev" || folder == "/proc/self/fd") {
-    const Descriptor device(::open(file.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
+Descriptor open_in_place(const std::filesystem::path& file, bool append) {
+  const int flags = O_WRONLY | O_CLOEXEC | (append ? O_APPEND : 0);
+  if (is_device(file)) {
+    Descriptor device(::open(file.c_str(), flags | (append ? 0 : O_TRUNC)));
     if (!device) throw_cannot_write(file);
-    return write_all(device.get(), text, file);
+    return device;
   }
+  Descriptor opened(::open(file.c_str(), flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666));
+  struct stat status {};
+  if (!opened ? errno == ELOOP || errno == ENXIO
+              : ::fstat(opened.get(), &status) == 0 && (!S_ISREG(status.st_mode) || status.st_nlink != 1))
+    throw std::system_error(
+        EEXIST, std::generic_category(),
+        "cannot write to " + file.string() + ", where a link or a pipe lies: remove it, or name another file");
+  if (!opened || (!append && ::ftruncate(opened.get(), 0) < 0)) throw_cannot_write(file);
+  return opened;
+}
+
+void write_whole(const std::filesystem::path& file, std::string_view text) {
+  if (is_device(file)) return write_all(open_in_place(file, false).get(), text, file);
+  const auto folder = file.parent_path();
   const Descriptor at(::open(folder.empty() ? "." : folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!at) throw_cannot_write(file);
   std::random_device random;

@@ -23,6 +23,10 @@ bool is_there(const std::filesystem::path& path);
 // std::system_error.
 Descriptor create_new(const std::filesystem::path& file);
 
+// Opens a file for writing, at its end or emptied, and makes it if it does not exist. Where a link, a pipe, or a file
+// with several names lies it throws std::system_error, as on any other error. Files in /dev are opened as they are.
+Descriptor open_in_place(const std::filesystem::path& file, bool append);
+
 // Writes all of it, or throws std::system_error, which names the file.
 void write_all(int fd, std::string_view text, const std::filesystem::path& file);
 

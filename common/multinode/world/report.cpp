@@ -1,12 +1,13 @@
 #include <multinode/base/check.hpp>
+#include <multinode/base/files.hpp>
 #include <multinode/world/libraries.hpp>
 #include <multinode/world/report.hpp>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <ctime>
+#include <system_error>
 
 namespace multinode {
 
@@ -55,14 +56,16 @@ void Table::print(std::ostream& out) const {
 
 JsonLines::JsonLines(const std::string& path, bool append) : path_(path) {
   if (path_.empty()) return;
-  file_.open(path_, append ? std::ios::app : std::ios::trunc);
-  if (!file_) throw UsageError("--json: cannot write " + path_ + ": " + std::strerror(errno));
+  try {
+    file_ = open_in_place(path_, append);
+  } catch (const std::system_error& why) {
+    throw UsageError(std::string("--json: ") + why.what());
+  }
 }
 
 void JsonLines::write(const nlohmann::json& object) {
   if (path_.empty()) return;
-  file_ << object.dump() << '\n' << std::flush;
-  if (!file_) throw std::runtime_error("cannot write " + path_ + ": " + std::strerror(errno));
+  write_all(file_.get(), object.dump() + '\n', path_);
 }
 
 nlohmann::json fingerprint(const World& world) {

@@ -1,11 +1,11 @@
 // report.hpp: results: a table for people, JSON lines for machines.
 #pragma once
 
+#include <multinode/base/descriptor.hpp>
 #include <multinode/world/world.hpp>
 
 #include <nlohmann/json_fwd.hpp>
 
-#include <fstream>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -24,7 +24,8 @@ class Table {
 };
 
 // Writes one JSON object per line, and flushes it; with an empty path it writes nothing. The constructor throws
-// UsageError if it cannot open the file; write() throws std::runtime_error if the line cannot be written (a full disk).
+// UsageError if it cannot open the file, or if a link or a pipe lies there; write() throws std::runtime_error if the
+// line cannot be written (a full disk).
 class JsonLines {
  public:
   // `append`: keep the contents of the file, for a program that resumes.
@@ -33,7 +34,7 @@ class JsonLines {
 
  private:
   std::string path_;
-  std::ofstream file_;
+  Descriptor file_;
 };
 
 // Where and with which versions a result was made: {"fingerprint": {program, hosts, launcher, world_size, nodes,
