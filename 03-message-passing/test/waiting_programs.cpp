@@ -39,6 +39,19 @@ MPI_Comm halves() {
   return half;
 }
 
+// Rounds of messages to the right; rank 2 leaves out its message number `without`.
+void persistent_ring(int rounds, int without) {
+  MPI_Request both[2];
+  MPI_Recv_init(in.data(), 1, MPI_INT, left(), 5, world(), &both[0]);
+  MPI_Send_init(out.data(), 1, MPI_INT, right(), 5, world(), &both[1]);
+  for (int i = 0; i < rounds; ++i)
+    if (rank == 2 && i == without)
+      MPI_Start(both), MPI_Wait(both, MPI_STATUS_IGNORE);
+    else
+      MPI_Startall(2, both), MPI_Waitall(2, both, MPI_STATUSES_IGNORE);
+  MPI_Request_free(&both[0]), MPI_Request_free(&both[1]);
+}
+
 const std::map<std::string, std::function<void()>> programs = {
     // Mistakes.
     {"receive_first", [] { receive(right(), 7), send(left(), 7); }},
@@ -136,6 +149,12 @@ const std::map<std::string, std::function<void()>> programs = {
                       MPI_STATUS_IGNORE);
        barrier();
      }},
+    {"wrong_tag_from_fortran",  // Open MPI's Fortran calls these names
+     [] {
+       if (rank == 1) PMPI_Send(out.data(), 1, MPI_INT, 0, 8, world());
+       if (rank == 0) PMPI_Recv(in.data(), 1, MPI_INT, 1, 7, world(), MPI_STATUS_IGNORE);
+     }},
+    {"persistent_send_left_out", [] { persistent_ring(10, 6); }},
     // Right programs, whose ranks are quiet for long.
     {"right_computes",
      [] {
@@ -213,10 +232,18 @@ const std::map<std::string, std::function<void()>> programs = {
 
 int main(int argc, char** argv) {
   const auto program = programs.find(argc == 2 ? argv[1] : "");
-  if (program == programs.end()) return std::fputs("usage: waiting_programs NAME\n", stderr), 2;
+  const bool sums = argc == 5 && argv[1] == std::string("sums");
+  if (program == programs.end() && !sums) return std::fputs("usage: waiting_programs NAME\n", stderr), 2;
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(world(), &rank);
   MPI_Comm_size(world(), &size);
+  if (sums) {  // sums RANK MS COUNT: 20 sums of COUNT numbers, for which RANK is late
+    for (int i = 0; i < 20; ++i) {
+      usleep(rank == std::atoi(argv[2]) ? 1000 * std::atoi(argv[3]) : 1000);
+      all_reduce(std::atoi(argv[4]));
+    }
+    return MPI_Finalize();
+  }
   for (int i = 0; i < 3; ++i) all_reduce();
   if (rank == 0) std::puts("3 sums are right"), std::fflush(stdout);
   program->second();

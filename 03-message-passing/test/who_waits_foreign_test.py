@@ -75,7 +75,7 @@ def explain(row, who_waits, programs, library, mpirun, folder):
     lines = folder / "lines.json"
     lines.unlink(missing_ok=True)
     program = f"LD_PRELOAD={library}:$LD_PRELOAD exec {programs[name]} {arguments}"
-    limit = "40" if cause == "late" else "250"  # a program that is late by the mistake `stop` never ends
+    limit = "40" if cause == "late" else "900"  # a program that is late by the mistake `stop` never ends
     result = subprocess.run(["timeout", limit, mpirun, "-n", str(ranks), who_waits, "--after", "2", "--json", str(lines), "--", "sh", "-c", program],
                             env={**os.environ, "MISTAKE": mistake, "HOME": str(folder)}, stdin=subprocess.DEVNULL, capture_output=True,
                             text=True, check=False)

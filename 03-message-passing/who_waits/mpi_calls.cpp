@@ -1,12 +1,15 @@
-// The wrappers of MPI's calls, for programs in C and C++ and, with Open MPI, in Fortran. MPICH's Fortran calls those of
-// C. They must refer to none of MPI's data, such as Open MPI's MPI_COMM_WORLD, because the library is also loaded into
-// processes without MPI, such as a shell that starts the program.
+// The wrappers of MPI's calls, for programs in C, C++ and Fortran: MPICH's Fortran calls MPI_Send, Open MPI's
+// PMPI_Send, so each wrapper has both names. They must refer to none of MPI's data, such as Open MPI's MPI_COMM_WORLD,
+// because the library is also loaded into processes without MPI, such as a shell that starts the program.
 #include "recorder.hpp"
 
 #include <dlfcn.h>
 #include <mpi.h>
 
+#include <map>
+#include <mutex>
 #include <span>
+#include <string_view>
 
 // mpi.h promises that some pointers are not NULL, or marks old calls; the wrappers only pass them on.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -94,10 +97,11 @@ Call message(Kind kind, std::int64_t count, MPI_Datatype type, int peer, int tag
   if (peer == MPI_PROC_NULL) call.peer = no_rank;
   if (tag == MPI_ANY_TAG) call.tag = any;
   if (count >= 0) call.bytes = bytes_of(count, type);
-  if (role_of(kind) == Role::send) count_sent(call);
+  if (role_of(kind) == Role::send) call.meeting = count_sent(call);
   static std::atomic<std::uint64_t> receives{
       0};  // posted receives get the messages that fit in the order of their numbers
-  if (kind == Kind::MPI_Irecv) call.sequence = receives.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (kind == Kind::MPI_Irecv || kind == Kind::MPI_Recv_init)
+    call.sequence = receives.fetch_add(1, std::memory_order_relaxed) + 1;
   return call;
 }
 
@@ -105,7 +109,7 @@ Call both(Kind kind, std::int64_t count, MPI_Datatype type, int to, int tag, int
           MPI_Comm handle) {
   if (off()) return {};
   Call call = message(kind, count, type, to, tag, handle);
-  count_sent(call);
+  call.meeting = count_sent(call);
   const Call in = message(Kind::MPI_Recv, -1, type, from, receive_tag, handle);
   call.receive_peer = in.peer;
   call.receive_tag = in.tag;
@@ -116,7 +120,16 @@ Call collective(Kind kind, MPI_Comm handle, int root = no_rank, std::int64_t cou
   if (off()) return {};
   Call call{.kind = kind, .root = root};
   if (count > 0) call.bytes = bytes_of(count, type);
-  return communicator(handle).next(call);
+  Communicator& where = communicator(handle);
+  const std::string_view name = name_of(kind);
+  if (root >= 0) {  // all wait for the root, or the root for all
+    const bool at_root = where.shared && where.shared->rank == root;
+    call.gives = at_root == (name.find("cast") != name.npos || name.find("catter") != name.npos);
+    call.waits = !call.gives;
+  } else if (name.ends_with("scan")) {
+    call.gives = call.waits = false;
+  }
+  return where.next(call);
 }
 
 // All who start or end MPI: the ranks of MPI_COMM_WORLD.
@@ -142,8 +155,20 @@ void received(const Call& call, const MPI_Status& status, MPI_Comm handle = {}) 
     record()->unknown_calls = true;
     return;
   }
-  count_received(call.communicator, peer, call.wanted_tag() == any ? status.MPI_TAG : call.wanted_tag());
+  const int tag = call.wanted_tag() == any ? status.MPI_TAG : call.wanted_tag();
+  meet(count_received(call.communicator, peer, tag), true, true);
 }
+
+// Where a call puts its status, even if the program wants none.
+class Status {
+ public:
+  explicit Status(MPI_Status* wanted) : used_(wanted == MPI_STATUS_IGNORE ? &own_ : wanted) {}
+  MPI_Status* get() const { return used_; }
+
+ private:
+  MPI_Status own_{};
+  MPI_Status* used_;
+};
 
 bool is_communicator(MPI_Comm handle) { return handle != null_communicator(); }
 
@@ -169,7 +194,39 @@ void end(int number, const MPI_Status& status) {
   if (number < 0) return;
   const Call call = started(number);
   const MPI_Comm handle = *communicator_of_request(number);
-  if (complete(number) && role_of(call.kind) == Role::receive) received(call, status, handle);
+  if (!complete(number)) return;
+  if (role_of(call.kind) == Role::receive) received(call, status, handle);
+  if (role_of(call.kind) == Role::collective) meet(call.meeting, false, call.waits);
+}
+
+// Persistent requests: what each MPI_Start starts.
+struct Persistent {
+  struct Init {
+    Kind kind;
+    int count;
+    MPI_Datatype type;
+    int peer, tag;
+    MPI_Comm comm;
+  };
+  std::mutex mutex;
+  std::map<std::uintptr_t, Init> all;
+};
+Persistent& persistent() {
+  static auto* const them = new Persistent;
+  return *them;
+}
+Call restart(MPI_Request request) {
+  if (off()) return {};
+  const std::lock_guard lock(persistent().mutex);
+  const auto found = persistent().all.find(value_of(request));
+  if (found == persistent().all.end()) {  // of a collective
+    record()->unknown_calls = true;
+    return {};
+  }
+  const auto& [kind, count, type, peer, tag, comm] = found->second;
+  const Call call = message(kind, count, type, peer, tag, comm);
+  begin(request, call, comm);
+  return call;
 }
 
 // The requests of a wait or a test, and statuses for them, because a receive with wildcards needs its own.
@@ -205,6 +262,13 @@ class Waited {
 
 using namespace who_waits;
 
+// MPI's own function.
+#define REAL(name)                                                                              \
+  ([] {                                                                                         \
+    static auto* const real = reinterpret_cast<decltype(&name)>(::dlsym(RTLD_NEXT, "P" #name)); \
+    return real;                                                                                \
+  }())
+
 #pragma GCC visibility push(default)
 extern "C" {
 
@@ -212,7 +276,7 @@ int MPI_Init(int* argc, char*** argv) {
   int result;
   {
     const Inside in(everyone(Kind::MPI_Init, start_id));
-    result = PMPI_Init(argc, argv);
+    result = REAL(MPI_Init)(argc, argv);
   }
   started_mpi();
   return result;
@@ -221,14 +285,14 @@ int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   int result;
   {
     const Inside in(everyone(Kind::MPI_Init_thread, start_id));
-    result = PMPI_Init_thread(argc, argv, required, provided);
+    result = REAL(MPI_Init_thread)(argc, argv, required, provided);
   }
   started_mpi();
   return result;
 }
 int MPI_Finalize() {
   const Inside in(everyone(Kind::MPI_Finalize, end_id));
-  const int result = PMPI_Finalize();
+  const int result = REAL(MPI_Finalize)();
   if (Record* const ours = record()) ours->finalized = true;
   return result;
 }
@@ -236,7 +300,7 @@ int MPI_Finalize() {
 #define SEND(name)                                                                           \
   int name(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm) { \
     const Inside in(message(Kind::name, count, type, to, tag, comm));                        \
-    return P##name(data, count, type, to, tag, comm);                                        \
+    return REAL(name)(data, count, type, to, tag, comm);                                     \
   }
 SEND(MPI_Send)
 SEND(MPI_Ssend)
@@ -247,7 +311,7 @@ SEND(MPI_Rsend)
   int name(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) { \
     const Call call = message(Kind::name, count, type, to, tag, comm);                                             \
     const Inside in(call);                                                                                         \
-    const int result = P##name(data, count, type, to, tag, comm, request);                                         \
+    const int result = REAL(name)(data, count, type, to, tag, comm, request);                                      \
     begin(*request, call, comm);                                                                                   \
     return result;                                                                                                 \
   }
@@ -259,16 +323,15 @@ ISEND(MPI_Irsend)
 int MPI_Recv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Status* status) {
   const Call call = message(Kind::MPI_Recv, count, type, from, tag, comm);
   const Inside in(call);
-  MPI_Status own;
-  MPI_Status* const used = status == MPI_STATUS_IGNORE ? &own : status;
-  const int result = PMPI_Recv(data, count, type, from, tag, comm, used);
-  received(call, *used, comm);
+  const Status used(status);
+  const int result = REAL(MPI_Recv)(data, count, type, from, tag, comm, used.get());
+  received(call, *used.get(), comm);
   return result;
 }
 int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
   const Call call = message(Kind::MPI_Irecv, count, type, from, tag, comm);
   const Inside in(call);
-  const int result = PMPI_Irecv(data, count, type, from, tag, comm, request);
+  const int result = REAL(MPI_Irecv)(data, count, type, from, tag, comm, request);
   begin(*request, call, comm);
   return result;
 }
@@ -276,28 +339,27 @@ int MPI_Sendrecv(const void* data, int count, MPI_Datatype type, int to, int tag
                  MPI_Datatype in_type, int from, int in_tag, MPI_Comm comm, MPI_Status* status) {
   const Call call = both(Kind::MPI_Sendrecv, count, type, to, tag, from, in_tag, comm);
   const Inside in(call);
-  MPI_Status own;
-  MPI_Status* const used = status == MPI_STATUS_IGNORE ? &own : status;
-  const int result = PMPI_Sendrecv(data, count, type, to, tag, in_data, in_count, in_type, from, in_tag, comm, used);
-  received(call, *used, comm);
+  const Status used(status);
+  const int result =
+      REAL(MPI_Sendrecv)(data, count, type, to, tag, in_data, in_count, in_type, from, in_tag, comm, used.get());
+  received(call, *used.get(), comm);
   return result;
 }
 int MPI_Sendrecv_replace(void* data, int count, MPI_Datatype type, int to, int tag, int from, int in_tag, MPI_Comm comm,
                          MPI_Status* status) {
   const Call call = both(Kind::MPI_Sendrecv_replace, count, type, to, tag, from, in_tag, comm);
   const Inside in(call);
-  MPI_Status own;
-  MPI_Status* const used = status == MPI_STATUS_IGNORE ? &own : status;
-  const int result = PMPI_Sendrecv_replace(data, count, type, to, tag, from, in_tag, comm, used);
-  received(call, *used, comm);
+  const Status used(status);
+  const int result = REAL(MPI_Sendrecv_replace)(data, count, type, to, tag, from, in_tag, comm, used.get());
+  received(call, *used.get(), comm);
   return result;
 }
 int MPI_Probe(int from, int tag, MPI_Comm comm, MPI_Status* status) {
   const Inside in(message(Kind::MPI_Probe, -1, {}, from, tag, comm));
-  return PMPI_Probe(from, tag, comm, status);
+  return REAL(MPI_Probe)(from, tag, comm, status);
 }
 int MPI_Iprobe(int from, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
-  const int result = PMPI_Iprobe(from, tag, comm, flag, status);
+  const int result = REAL(MPI_Iprobe)(from, tag, comm, flag, status);
   const Call call = message(Kind::MPI_Iprobe, -1, {}, from, tag, comm);
   if (*flag)
     const Inside found(call);
@@ -308,20 +370,18 @@ int MPI_Iprobe(int from, int tag, MPI_Comm comm, int* flag, MPI_Status* status) 
 int MPI_Mprobe(int from, int tag, MPI_Comm comm, MPI_Message* what, MPI_Status* status) {
   const Call call = message(Kind::MPI_Mprobe, -1, {}, from, tag, comm);
   const Inside in(call);
-  MPI_Status own;
-  MPI_Status* const used = status == MPI_STATUS_IGNORE ? &own : status;
-  const int result = PMPI_Mprobe(from, tag, comm, what, used);
-  received(call, *used, comm);  // no other receive can get it from now on
+  const Status used(status);
+  const int result = REAL(MPI_Mprobe)(from, tag, comm, what, used.get());
+  received(call, *used.get(), comm);  // no other receive can get it from now on
   return result;
 }
 int MPI_Improbe(int from, int tag, MPI_Comm comm, int* flag, MPI_Message* what, MPI_Status* status) {
-  MPI_Status own;
-  MPI_Status* const used = status == MPI_STATUS_IGNORE ? &own : status;
-  const int result = PMPI_Improbe(from, tag, comm, flag, what, used);
+  const Status used(status);
+  const int result = REAL(MPI_Improbe)(from, tag, comm, flag, what, used.get());
   const Call call = message(Kind::MPI_Improbe, -1, {}, from, tag, comm);
   if (*flag) {
     const Inside found(call);
-    received(call, *used, comm);
+    received(call, *used.get(), comm);
   } else {
     poll(call);
   }
@@ -332,7 +392,7 @@ int MPI_Wait(MPI_Request* request, MPI_Status* status) {
   Waited waited(1, request, status);
   Inside in({.kind = Kind::MPI_Wait});
   in.waits_for(waited.numbers);
-  const int result = PMPI_Wait(request, waited.statuses());
+  const int result = REAL(MPI_Wait)(request, waited.statuses());
   waited.all_ended();
   return result;
 }
@@ -340,7 +400,7 @@ int MPI_Waitall(int count, MPI_Request requests[], MPI_Status* statuses) {
   Waited waited(count, requests, statuses);
   Inside in({.kind = Kind::MPI_Waitall});
   in.waits_for(waited.numbers);
-  const int result = PMPI_Waitall(count, requests, waited.statuses());
+  const int result = REAL(MPI_Waitall)(count, requests, waited.statuses());
   waited.all_ended();
   return result;
 }
@@ -348,7 +408,7 @@ int MPI_Waitany(int count, MPI_Request requests[], int* index, MPI_Status* statu
   Waited waited(count, requests, status);
   Inside in({.kind = Kind::MPI_Waitany});
   in.waits_for(waited.numbers);
-  const int result = PMPI_Waitany(count, requests, index, waited.statuses());
+  const int result = REAL(MPI_Waitany)(count, requests, index, waited.statuses());
   if (*index != MPI_UNDEFINED) waited.ended(*index, 0);
   return result;
 }
@@ -356,63 +416,82 @@ int MPI_Waitsome(int count, MPI_Request requests[], int* ended, int indices[], M
   Waited waited(count, requests, statuses);
   Inside in({.kind = Kind::MPI_Waitsome});
   in.waits_for(waited.numbers);
-  const int result = PMPI_Waitsome(count, requests, ended, indices, waited.statuses());
+  const int result = REAL(MPI_Waitsome)(count, requests, ended, indices, waited.statuses());
   for (int i = 0; *ended != MPI_UNDEFINED && i < *ended; ++i) waited.ended(indices[i], i);
   return result;
 }
 int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   Waited waited(1, request, status);
-  const int result = PMPI_Test(request, flag, waited.statuses());
+  const int result = REAL(MPI_Test)(request, flag, waited.statuses());
   *flag ? waited.all_ended() : waited.found_nothing();
   return result;
 }
 int MPI_Testall(int count, MPI_Request requests[], int* flag, MPI_Status* statuses) {
   Waited waited(count, requests, statuses);
-  const int result = PMPI_Testall(count, requests, flag, waited.statuses());
+  const int result = REAL(MPI_Testall)(count, requests, flag, waited.statuses());
   *flag ? waited.all_ended() : waited.found_nothing();
   return result;
 }
 int MPI_Testany(int count, MPI_Request requests[], int* index, int* flag, MPI_Status* status) {
   Waited waited(count, requests, status);
-  const int result = PMPI_Testany(count, requests, index, flag, waited.statuses());
+  const int result = REAL(MPI_Testany)(count, requests, index, flag, waited.statuses());
   if (!*flag) waited.found_nothing();
   if (*flag && *index != MPI_UNDEFINED) waited.ended(*index, 0);
   return result;
 }
 int MPI_Testsome(int count, MPI_Request requests[], int* ended, int indices[], MPI_Status* statuses) {
   Waited waited(count, requests, statuses);
-  const int result = PMPI_Testsome(count, requests, ended, indices, waited.statuses());
+  const int result = REAL(MPI_Testsome)(count, requests, ended, indices, waited.statuses());
   if (*ended == 0) waited.found_nothing();
   for (int i = 0; *ended != MPI_UNDEFINED && i < *ended; ++i) waited.ended(indices[i], i);
   return result;
 }
 int MPI_Request_free(MPI_Request* request) {
   complete(request_number(value_of(*request)));
-  return PMPI_Request_free(request);
+  {
+    const std::lock_guard lock(persistent().mutex);
+    persistent().all.erase(value_of(*request));
+  }
+  return REAL(MPI_Request_free)(request);
 }
+#define INIT(name, Data)                                                                                      \
+  int name(Data data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) { \
+    const int result = REAL(name)(data, count, type, peer, tag, comm, request);                               \
+    const std::lock_guard lock(persistent().mutex);                                                           \
+    persistent().all[value_of(*request)] = {Kind::name, count, type, peer, tag, comm};                        \
+    return result;                                                                                            \
+  }
+INIT(MPI_Send_init, const void*)
+INIT(MPI_Ssend_init, const void*)
+INIT(MPI_Bsend_init, const void*)
+INIT(MPI_Rsend_init, const void*)
+INIT(MPI_Recv_init, void*)
 int MPI_Start(MPI_Request* request) {
-  if (Record* const ours = record()) ours->unknown_calls = true;
-  return PMPI_Start(request);
+  const Inside in(restart(*request));
+  return REAL(MPI_Start)(request);
 }
 int MPI_Startall(int count, MPI_Request requests[]) {
-  if (Record* const ours = record()) ours->unknown_calls = true;
-  return PMPI_Startall(count, requests);
+  std::vector<Call> calls;
+  for (int i = 0; i < count; ++i) calls.push_back(restart(requests[i]));
+  const Inside in(calls.empty() ? Call{} : calls[0]);
+  for (std::size_t i = 1; i < calls.size(); ++i) meet(calls[i].meeting, true, false);
+  return REAL(MPI_Startall)(count, requests);
 }
 int MPI_Cancel(MPI_Request* request) {
   if (Record* const ours = record()) ours->unknown_calls = true;
-  return PMPI_Cancel(request);
+  return REAL(MPI_Cancel)(request);
 }
 
 // A collective and its form that returns at once; `...`: its communicator, root, count and type.
 #define COLLECTIVE(name, I_name, parameters, arguments, request_parameters, request_arguments, ...) \
   int MPI_##name parameters {                                                                       \
     const Inside in(collective(Kind::MPI_##name, __VA_ARGS__));                                     \
-    return PMPI_##name arguments;                                                                   \
+    return REAL(MPI_##name) arguments;                                                              \
   }                                                                                                 \
   int MPI_##I_name request_parameters {                                                             \
     const Call call = collective(Kind::MPI_##I_name, __VA_ARGS__);                                  \
     const Inside in(call);                                                                          \
-    const int result = PMPI_##I_name request_arguments;                                             \
+    const int result = REAL(MPI_##I_name) request_arguments;                                        \
     begin(*request, call, comm);                                                                    \
     return result;                                                                                  \
   }
@@ -479,7 +558,7 @@ BOTH(Reduce_scatter_block, Ireduce_scatter_block,
     int result;                                      \
     {                                                \
       const Inside in(call);                         \
-      result = P##name arguments;                    \
+      result = REAL(name) arguments;                 \
     }                                                \
     if (result == MPI_SUCCESS) created(call, *made); \
     return result;                                   \
@@ -494,10 +573,23 @@ CREATE(MPI_Cart_create,
        (comm, dimensions, sizes, periodic, reorder, made))
 int MPI_Comm_free(MPI_Comm* comm) {
   forget(value_of(*comm));
-  return PMPI_Comm_free(comm);
+  return REAL(MPI_Comm_free)(comm);
 }
 int MPI_Comm_disconnect(MPI_Comm* comm) {
   forget(value_of(*comm));
-  return PMPI_Comm_disconnect(comm);
+  return REAL(MPI_Comm_disconnect)(comm);
 }
+}
+
+// Their second names.
+#define X(name) extern decltype(name) P##name __attribute__((alias(#name)));
+#define Y(name)
+extern "C" {
+#include "calls.inc"
+X(MPI_Request_free)
+X(MPI_Start)
+X(MPI_Startall)
+X(MPI_Cancel)
+X(MPI_Comm_free)
+X(MPI_Comm_disconnect)
 }

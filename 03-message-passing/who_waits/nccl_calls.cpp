@@ -30,7 +30,7 @@ std::uint64_t bytes_of(std::size_t count, ncclDataType_t type) {
 std::uintptr_t handle_of(ncclComm_t comm) { return reinterpret_cast<std::uintptr_t>(comm); }
 
 Call collective(Kind kind, ncclComm_t comm, int root, std::size_t count, ncclDataType_t type) {
-  Call call{.kind = kind, .root = root, .bytes = bytes_of(count, type)};
+  Call call{.kind = kind, .root = root, .bytes = bytes_of(count, type), .waits = false};  // it waits on the stream
   if (!record() || inside()) return call;
   Communicator* const known = find(handle_of(comm));
   return known ? known->next(call) : call;

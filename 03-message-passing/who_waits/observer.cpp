@@ -15,7 +15,7 @@ namespace who_waits {
 
 using multinode::check_errno;
 
-Observer::Observer()
+Observer::Observer(bool timed)
     : file_(check_errno(::memfd_create("who_waits", MFD_CLOEXEC), "memfd_create")),
       progress_(Clock::now()),
       looked_(progress_) {
@@ -23,6 +23,7 @@ Observer::Observer()
   void* const memory = ::mmap(nullptr, sizeof(Record), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
   if (memory == MAP_FAILED) check_errno(-1, "memory for the record of a program");
   record_ = new (memory) Record;
+  record_->timed = timed;
   since_.fill(progress_);
 }
 

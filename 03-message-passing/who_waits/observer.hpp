@@ -13,8 +13,8 @@ class Observer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Makes the shared memory. Throws std::system_error.
-  Observer();
+  // Makes the shared memory. `timed`: the program is to take times, for times(). Throws std::system_error.
+  explicit Observer(bool timed);
   ~Observer();
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
@@ -27,6 +27,7 @@ class Observer {
   double quiet(Clock::time_point now) const { return std::chrono::duration<double>(now - progress_).count(); }
   // `rank`: the launcher's, used until MPI has started.
   RankState state(int rank, Clock::time_point now) const;
+  const Times& times() const { return record_->times; }  // after the end of the program
 
  private:
   int file_;

@@ -8,8 +8,10 @@ const char* name_of(Kind kind) {
   static constexpr const char* names[] = {
       "nothing",
 #define X(name) #name,
+#define Y(name) #name,
 #include "calls.inc"
 #undef X
+#undef Y
   };
   return kind < Kind::count ? names[static_cast<std::size_t>(kind)] : "an unknown call";
 }
@@ -24,10 +26,15 @@ Role role_of(Kind kind) {
     case Kind::MPI_Issend:
     case Kind::MPI_Ibsend:
     case Kind::MPI_Irsend:
+    case Kind::MPI_Send_init:
+    case Kind::MPI_Ssend_init:
+    case Kind::MPI_Bsend_init:
+    case Kind::MPI_Rsend_init:
     case Kind::ncclSend:
       return Role::send;
     case Kind::MPI_Recv:
     case Kind::MPI_Irecv:
+    case Kind::MPI_Recv_init:
     case Kind::MPI_Probe:
     case Kind::MPI_Mprobe:
     case Kind::MPI_Iprobe:
@@ -55,7 +62,6 @@ Role role_of(Kind kind) {
     case Kind::ncclCommDestroy:
       return Role::device;
     case Kind::none:
-    case Kind::MPI_Mrecv:
     case Kind::count:
       return Role::other;
     default:

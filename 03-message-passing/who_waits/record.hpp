@@ -15,8 +15,10 @@ namespace who_waits {
 enum class Kind : std::uint32_t {
   none,
 #define X(name) name,
+#define Y(name) name,
 #include "calls.inc"
 #undef X
+#undef Y
   count
 };
 const char* name_of(Kind kind);
@@ -33,6 +35,10 @@ struct Call {
   std::int32_t peer = no_rank, tag = any, root = no_rank;
   std::int32_t receive_peer = no_rank, receive_tag = any;  // of Role::both
   std::uint64_t communicator = 0, sequence = 0, bytes = 0;
+  // For --time, in the program alone: what all of its ranks call this collective or message, 0 for none; and whether
+  // the others wait for this rank there, and this rank for the others.
+  std::uint64_t meeting = 0;
+  bool gives = true, waits = true;
   // What a call that receives, alone or with a send, wants.
   std::int32_t from() const { return role_of(kind) == Role::both ? receive_peer : peer; }
   std::int32_t wanted_tag() const { return role_of(kind) == Role::both ? receive_tag : tag; }
@@ -99,6 +105,27 @@ struct TrafficRecord {
   std::atomic<std::uint64_t> sent{0}, received{0};
 };
 
+// What --time adds: the time in calls, by the place that makes them and their size, and when this rank was at which
+// meeting, for those whose number is a multiple of 2^shift: the same ones on all ranks.
+struct Place {
+  Kind kind = Kind::none;
+  std::uint64_t bytes = 0, site = 0;  // the address, later that in `object`
+  std::array<char, 104> object{};     // the file of the program or library
+  std::uint64_t calls = 0, nanoseconds = 0;
+};
+struct Meeting {
+  std::uint64_t number = 0;
+  std::int64_t enter = 0, leave = 0;  // CLOCK_MONOTONIC, ns
+  std::int64_t own = 0;               // ns outside of calls since this rank last waited for others
+  std::uint16_t place = 0;
+  bool gives = true, waits = true;
+};
+struct Times {
+  std::array<Place, 512> places{};  // a hash table; Kind::none: free
+  std::array<Meeting, 16384> meetings{};
+  std::uint32_t meetings_used = 0, shift = 0;
+};
+
 struct Record {
   static constexpr std::uint64_t right_magic = 0x77686f2077616974;  // also changes with the layout: sizeof is compared
   std::uint64_t magic = right_magic, size = sizeof(Record);
@@ -113,6 +140,8 @@ struct Record {
   std::array<CommunicatorRecord, 64> communicators;
   std::array<RequestRecord, 1024> requests;
   std::array<TrafficRecord, 2048> traffic;
+  std::atomic<bool> timed{false};  // --time
+  Times times;
 };
 
 // Ids of communicators that have none.

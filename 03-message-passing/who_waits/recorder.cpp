@@ -1,13 +1,19 @@
 #include "recorder.hpp"
 
+#include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <list>
 #include <mutex>
+#include <string_view>
 
 namespace who_waits {
 
@@ -45,11 +51,11 @@ ThreadRecord* thread_of(Record& record) {
   return nullptr;
 }
 
-void count(std::atomic<std::uint64_t>& counter) {
-  if (several_threads.load(std::memory_order_relaxed))
-    counter.fetch_add(1, std::memory_order_relaxed);
-  else
-    counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+std::uint64_t count(std::atomic<std::uint64_t>& counter) {  // returns the new value
+  if (several_threads.load(std::memory_order_relaxed)) return counter.fetch_add(1, std::memory_order_relaxed) + 1;
+  const std::uint64_t value = counter.load(std::memory_order_relaxed) + 1;
+  counter.store(value, std::memory_order_relaxed);
+  return value;
 }
 
 void bump(std::atomic<std::uint64_t>& counter) {  // by its only writer
@@ -94,6 +100,7 @@ Call Communicator::next(Call call) {
   call.communicator = id;
   if (!shared) return call;
   call.sequence = shared->collectives.load(std::memory_order_relaxed) + 1;
+  if (!(id & uncertain_id)) call.meeting = mix(id, call.sequence);
   shared->history[call.sequence % CommunicatorRecord::past].store(call);
   shared->collectives.store(call.sequence, std::memory_order_release);
   return call;
@@ -153,16 +160,106 @@ void forget(std::uintptr_t handle) {
 
 bool inside() { return depth > 0; }
 
-Inside::Inside(const Call& call) {
+namespace {
+
+// The call that this thread is inside, for --time.
+struct Timing {
+  Kind kind = Kind::none;
+  const void* site = nullptr;
+  std::uint64_t bytes = 0;
+  std::int64_t enter = 0, left = 0, own = 0;  // `own`: outside of calls, since the last one that waited for others
+  std::size_t met = 0;
+  std::array<Meeting, 64> meetings{};  // the first ones of the call
+};
+thread_local Timing timing;
+std::mutex timing_mutex;
+
+std::int64_t now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * std::int64_t{1'000'000'000} + time.tv_nsec;
+}
+
+// The place of the call; one for all of its sizes if there are too many. nullptr: no room.
+Place* place_of(Times& times, Kind kind, std::uint64_t bytes, const void* site) {
+  static std::array<const void*, std::tuple_size_v<decltype(Times::places)>> sites{};
+  std::size_t at = mix(mix(static_cast<std::uint64_t>(kind), bytes), reinterpret_cast<std::uintptr_t>(site));
+  for (std::size_t i = 0; i < longest_search; ++i, ++at) {
+    Place& one = times.places[at % times.places.size()];
+    if (one.kind == kind && one.bytes == bytes && sites[at % sites.size()] == site) return &one;
+    if (one.kind != Kind::none) continue;
+    sites[at % sites.size()] = site;
+    one.kind = kind;
+    one.bytes = bytes;
+    one.site = reinterpret_cast<std::uintptr_t>(site) - 1;  // in the call, not behind it
+    if (Dl_info info{}; ::dladdr(site, &info) && info.dli_fname) {
+      std::strncpy(one.object.data(), info.dli_fname, one.object.size() - 1);
+      if (static_cast<const Elf64_Ehdr*>(info.dli_fbase)->e_type == ET_DYN)
+        one.site -= reinterpret_cast<std::uintptr_t>(info.dli_fbase);
+    }
+    return &one;
+  }
+  return bytes ? place_of(times, kind, 0, site) : nullptr;
+}
+
+void keep(Times& times, const Meeting& meeting) {
+  const auto kept = [&](const Meeting& one) { return one.number % (std::uint64_t{1} << times.shift) == 0; };
+  const auto begin = times.meetings.begin();
+  while (kept(meeting) && times.meetings_used == times.meetings.size()) {
+    ++times.shift;
+    times.meetings_used = static_cast<std::uint32_t>(std::partition(begin, times.meetings.end(), kept) - begin);
+  }
+  if (kept(meeting)) times.meetings[times.meetings_used++] = meeting;
+}
+
+void leave(Times& times) {
+  const std::int64_t leave = now();
+  const std::lock_guard lock(timing_mutex);
+  if (Place* const place = place_of(times, timing.kind, timing.bytes, timing.site)) {
+    ++place->calls;
+    place->nanoseconds += static_cast<std::uint64_t>(leave - timing.enter);
+    bool waited = false;
+    for (std::size_t i = 0; i < timing.met; ++i) {
+      Meeting one = timing.meetings[i];
+      waited = waited || one.waits;
+      one.enter = timing.enter;
+      one.leave = leave;
+      one.own = timing.own;
+      one.place = static_cast<std::uint16_t>(place - times.places.data());
+      keep(times, one);
+    }
+    if (waited) timing.own = 0;
+  }
+  timing.left = leave;
+}
+
+}  // namespace
+
+void meet(std::uint64_t number, bool gives, bool waits) {
+  if (depth != 1 || !number || timing.met == timing.meetings.size()) return;
+  timing.meetings[timing.met++] = {.number = number, .gives = gives, .waits = waits};
+}
+
+Inside::Inside(const Call& call, const void* site) {
   if (depth++ > 0) return;
   Record* const ours = record();
   if (!ours || !(thread_ = thread_of(*ours))) return;
   thread_->call.store(call);
   thread_->waits.store(0, std::memory_order_relaxed);
   bump(thread_->turn);
+  if (!ours->timed.load(std::memory_order_relaxed)) return;
+  timing.kind = call.kind;
+  timing.bytes = call.bytes;
+  timing.site = site;
+  timing.met = 0;
+  timing.enter = now();
+  if (timing.left) timing.own += timing.enter - timing.left;
+  const std::string_view name = name_of(call.kind);
+  meet(call.meeting, call.gives, call.waits && !name.starts_with("MPI_I") && !name.ends_with("_init"));
 }
 
 Inside::~Inside() {
+  if (thread_ && record()->timed.load(std::memory_order_relaxed)) leave(record()->times);
   --depth;
   if (thread_) bump(thread_->turn);
 }
@@ -207,12 +304,23 @@ TrafficRecord* traffic(std::uint64_t communicator, std::int32_t peer, std::int32
 }
 }  // namespace
 
-void count_sent(const Call& call) {
-  if (TrafficRecord* const one = traffic(call.communicator, call.peer, call.tag)) count(one->sent);
+namespace {
+std::uint64_t meeting_of(std::uint64_t communicator, std::int32_t from, std::int32_t to, std::int32_t tag,
+                         std::uint64_t number) {
+  const auto word = [](std::int32_t value) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(value)); };
+  if (communicator & uncertain_id) return 0;
+  return mix(mix(mix(communicator, word(from) << 32 | word(to)), word(tag)), number);
+}
+}  // namespace
+
+std::uint64_t count_sent(const Call& call) {
+  TrafficRecord* const one = traffic(call.communicator, call.peer, call.tag);
+  return one ? meeting_of(call.communicator, record()->rank, call.peer, call.tag, count(one->sent)) : 0;
 }
 
-void count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t tag) {
-  if (TrafficRecord* const one = traffic(communicator, peer, tag)) count(one->received);
+std::uint64_t count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t tag) {
+  TrafficRecord* const one = traffic(communicator, peer, tag);
+  return one ? meeting_of(communicator, peer, record()->rank, tag, count(one->received)) : 0;
 }
 
 void start(std::uintptr_t handle, const Call& call) {

@@ -39,7 +39,8 @@ std::uint64_t mix(std::uint64_t seed, std::uint64_t value);  // a hash
 // library's collective makes.
 class Inside {
  public:
-  explicit Inside(const Call& call);
+  // `site`: who calls the wrapper.
+  explicit Inside(const Call& call, const void* site = __builtin_return_address(0));
   ~Inside();
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
@@ -52,9 +53,13 @@ class Inside {
 };
 bool inside();  // this thread is inside a recorded call
 
-// Messages of a call, for the counts that tell whether a message was sent. Peers are ranks in MPI_COMM_WORLD.
-void count_sent(const Call& call);
-void count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t tag);
+// Messages of a call, for the counts that tell whether a message was sent. Peers are ranks in MPI_COMM_WORLD. They
+// return the number of the message's meeting.
+std::uint64_t count_sent(const Call& call);
+std::uint64_t count_received(std::uint64_t communicator, std::int32_t peer, std::int32_t tag);
+
+// For --time: the call that this thread is inside is at this meeting.
+void meet(std::uint64_t number, bool gives, bool waits);
 
 // Operations under way.
 void start(std::uintptr_t request, const Call& call);

@@ -10,16 +10,16 @@
 
 namespace who_waits {
 
-namespace {
-
-using Ranks = std::set<int>;
-
 std::string size_of(std::uint64_t bytes) {
   for (const auto& [unit, name] :
        {std::pair<std::uint64_t, const char*>{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}})
     if (bytes >= unit && bytes % unit == 0) return fmt::format("{} {}", bytes / unit, name);
   return fmt::format("{} B", bytes);
 }
+
+namespace {
+
+using Ranks = std::set<int>;
 
 std::string rank_text(const Ranks& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + ranges({ranks.begin(), ranks.end()});
@@ -200,7 +200,8 @@ Needs Explanation::receive_needs(const RankState& its, const Call& call) const {
 }
 
 Needs Explanation::send_needs(const RankState& its, const Call& call) const {
-  if (call.peer == no_rank || call.kind == Kind::MPI_Bsend || call.kind == Kind::MPI_Ibsend)
+  if (call.peer == no_rank || call.kind == Kind::MPI_Bsend || call.kind == Kind::MPI_Ibsend ||
+      call.kind == Kind::MPI_Bsend_init)
     return Needs{std::vector<Need>{}};
   const RankState* const peer = state(call.peer);
   if (!peer || !certain(call.peer) || !certain(its.rank) || uncertain(call.communicator)) return {};

@@ -2,6 +2,7 @@
 // rank waits in which call, and for whom. Exit status: the program's; 1 if it cannot continue, 2 bad command line.
 #include "observer.hpp"
 #include "stack.hpp"
+#include "time.hpp"
 #include "verdict.hpp"
 
 #include <multinode/base/files.hpp>
@@ -22,6 +23,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
+#include <thread>
 
 using namespace std::chrono_literals;
 using multinode::UsageError;
@@ -31,6 +34,7 @@ namespace {
 
 struct Options {
   double after = 60;
+  bool time = false;
   std::string json, rendezvous;
   std::vector<std::string> command;
 };
@@ -45,6 +49,8 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
   known.add_options()(
       "after", po::value(&options.after)->default_value(options.after),
       "seconds without progress of any rank before the explanation; a signal SIGUSR1 asks for it at once")(
+      "time", po::bool_switch(&options.time),
+      "at the end, prints where the time in calls went: waiting for late ranks, or for the network")(
       "json", po::value(&options.json), "file to which each explanation is added as a line of JSON")(
       "rendezvous", po::value(&options.rendezvous),
       "where the ranks meet: tcp:HOST:PORT or file:PATH (default: by the launcher; under MPI a file in the home "
@@ -60,11 +66,12 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
 // The libraries that a program is linked with, as ldd prints them; "" for a script or a static program.
 std::string linked(const std::string& file) { return who_waits::output_of({"ldd", file}, 10s); }
 
-// The library to load into the program, for the MPI that it is linked with. Throws UsageError.
-std::string library_for(const std::string& file) {
+// The library to load into the program, for the MPI that it is linked with. A script may start any program: it gets
+// that for the launcher. Throws UsageError.
+std::string library_for(const std::string& file, const std::string& launcher) {
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::string libraries = linked(file);
-  std::string name = WHO_WAITS_LIBRARY;  // a script may start any program
+  std::string name = launcher == "MPICH" ? "mpich" : launcher == "Open MPI" ? "open-mpi" : WHO_WAITS_LIBRARY;
   if (libraries.find("libmpi.so.40") != std::string::npos) name = "open-mpi";
   if (libraries.find("libmpi.so.12") != std::string::npos || libraries.find("libmpich.so") != std::string::npos)
     name = "mpich";
@@ -94,14 +101,58 @@ std::string rendezvous_of(const Options& options, const multinode::Launch& launc
   return fmt::format("file:{}/.who_waits-{}", home, job);
 }
 
+// Collective: how this rank's clock differs from rank 0's. A message cannot arrive before it was sent, so each question
+// is an upper bound of the offset, and each answer a lower one. Rank 0 holds the answer back for as long as the
+// question took, because this rank can only wait for it then.
+who_waits::ClockReading read_clock(multinode::World& world) {
+  constexpr int questions = 10;
+  const auto now = [] { return Clock::now().time_since_epoch().count(); };
+  const auto key = [](int rank, int i, const char* what) { return fmt::format("clock {} {} {}", rank, i, what); };
+  multinode::TcpStore& store = world.store();
+  const auto nodes = world.gather_on_rank_0("the nodes", std::to_string(world.node_rank()));
+  for (int rank = 1; rank < static_cast<int>(nodes.size()); ++rank)
+    for (int i = 0; i < questions && nodes[static_cast<std::size_t>(rank)] != nodes[0]; ++i) {
+      const std::chrono::nanoseconds took(std::stoll(store.get(key(rank, i, "asked"), world.timeout())));
+      const std::int64_t came = now();
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(took, 1s));
+      store.set_for_readers(key(rank, i, "answered"), fmt::format("{} {}", came, now()), 1);
+    }
+  std::int64_t low = INT64_MIN / 2, high = INT64_MAX / 2, took = 0;
+  for (int i = 0; i < questions && world.node_rank() != 0; ++i) {
+    const std::int64_t asked = now();
+    store.set_for_readers(key(world.rank(), i, "asked"), std::to_string(took), 1);
+    took = now() - asked;
+    std::istringstream answer(store.get(key(world.rank(), i, "answered"), world.timeout()));
+    const std::int64_t answered = now();
+    std::int64_t came = 0, sent = 0;
+    answer >> came >> sent;
+    high = std::min(high, came - asked);
+    low = std::max(low, sent - answered);
+  }
+  world.barrier("the clocks");
+  if (world.node_rank() == 0) return {.clock = now()};
+  return {now(), low + (high - low) / 2, (high - low + 1) / 2};
+}
+
+// "solver.cpp:57" by addr2line, which needs the program's debug information; else "solver+0x1234".
+std::string place_name(const who_waits::Place& place) {
+  const std::string object = place.object.data();
+  const std::string line =
+      who_waits::output_of({"addr2line", "-s", "-e", object, fmt::format("{:#x}", place.site)}, 10s);
+  if (!line.empty() && line[0] != '?') return line.substr(0, line.find_first_of(" \n"));
+  return fmt::format("{}+{:#x}", std::filesystem::path(object).filename().string(), place.site);
+}
+
 // The looks at all ranks: rank 0 decides when, and explains what it sees.
 class Watch {
  public:
-  Watch(multinode::World& world, const Options& options, who_waits::Observer& observer, multinode::ChildProcess& child)
+  Watch(multinode::World& world, const Options& options, who_waits::Observer& observer, multinode::ChildProcess& child,
+        const who_waits::ClockReading& clock)
       : world_(world),
         options_(options),
         observer_(observer),
         child_(child),
+        clock_(clock),
         json_(world.rank() == 0 ? options.json : "", true) {}
 
   int run(multinode::Signals& signals);
@@ -111,12 +162,15 @@ class Watch {
   void turn();
   bool look();  // returns whether the program cannot continue
   void print(const who_waits::Verdict& verdict, const std::vector<who_waits::RankState>& ranks);
+  void print_times();
 
   multinode::World& world_;
   const Options& options_;
   who_waits::Observer& observer_;
   multinode::ChildProcess& child_;
+  who_waits::ClockReading clock_;  // at the start
   multinode::JsonLines json_;
+  Clock::time_point ended_at_;
   std::int64_t looks_ = 0;
   bool quiet_ = false, counted_end_ = false, explained_ = false, hopeless_ = false, told_to_end_ = false;
 };
@@ -125,13 +179,13 @@ class Watch {
 void Watch::turn() {
   const bool ended = child_.ending().has_value();
   const bool quiet = ended || observer_.quiet(Clock::now()) >= options_.after;
-  if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
-  quiet_ = quiet;
-  if (ended && !counted_end_) {
+  if (ended && !counted_end_) {  // before it counts as quiet: rank 0 may look in between
     counted_end_ = true;
     if (child_.ending()->failed()) number("looks", 1);
     number("ended", 1);
   }
+  if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
+  quiet_ = quiet;
   if (world_.rank() == 0) {
     const bool all = number("quiet") == world_.size() && number("ended") < world_.size();
     if (all && !explained_) number("looks", 1);
@@ -176,6 +230,23 @@ void Watch::print(const who_waits::Verdict& verdict, const std::vector<who_waits
                {"groups", who_waits::groups(ranks)}});
 }
 
+void Watch::print_times() {
+  who_waits::RankTimes its = who_waits::times_of(observer_.times(), world_.size());
+  its.rank = observer_.state(world_.rank(), Clock::now()).rank;
+  its.first = clock_;
+  its.lasted = ended_at_.time_since_epoch().count() - clock_.clock;
+  its.last = read_clock(world_);
+  const std::vector<std::string> texts = world_.gather_on_rank_0("the times", packed(its));
+  if (world_.rank() != 0) return;
+  std::vector<who_waits::RankTimes> ranks;
+  for (const std::string& text : texts) ranks.push_back(who_waits::unpacked_times(text));
+  const who_waits::TimeReport report = who_waits::report(ranks, place_name);
+  std::string text = "who_waits: where the time in calls went\n";
+  for (const std::string& line : report.lines) text += "  " + line + "\n";
+  std::cerr << text << std::flush;
+  json_.write({{"what", "time"}, {"cause", report.cause}, {"ranks", report.late}, {"lines", report.lines}});
+}
+
 int Watch::run(multinode::Signals& signals) {
   const auto between =
       std::max(1000ms, std::chrono::milliseconds(world_.size() / 5));  // at most 5,000 turns per second
@@ -190,7 +261,7 @@ int Watch::run(multinode::Signals& signals) {
       if (!ended) child_.signal(which);
       told_to_end_ = true;
     }
-    if (child_.look()) next = Clock::now(), ended = true;
+    if (child_.look()) next = ended_at_ = Clock::now(), ended = true;
     observer_.look(Clock::now());
     if (Clock::now() < next) continue;
     if (told_to_end_) {  // nothing to explain, and the other ranks may be gone
@@ -202,6 +273,7 @@ int Watch::run(multinode::Signals& signals) {
     if (hopeless_) return multinode::exit_wrong;
     if (ended && child_.ending()->failed()) return child_.ending()->as_exit_status();
     if (ended && number("ended") == world_.size()) {
+      if (options_.time) print_times();
       world_.barrier("the end");
       return 0;
     }
@@ -219,8 +291,8 @@ int main(int argc, char** argv) {
     if (!parse(argc, argv, options, prints)) return multinode::exit_right;
     multinode::ChildCommand command{.arguments = options.command};
     command.file = multinode::find_program(options.command[0], std::getenv("PATH") ? std::getenv("PATH") : "");
-    const std::string library = library_for(command.file);
-    who_waits::Observer observer;
+    const std::string library = library_for(command.file, launch.launcher);
+    who_waits::Observer observer(options.time);
     multinode::Signals signals{SIGCHLD, SIGUSR1, SIGTERM, SIGINT, SIGHUP};
     command.environment = environment_of_program(observer, library);
     command.mask = signals.before();
@@ -228,8 +300,9 @@ int main(int argc, char** argv) {
     command.own_group = ::isatty(STDIN_FILENO) == 0;  // a launcher sends SIGUSR1 to the whole group
     prints = true;
     multinode::World world("who_waits", launch, {.rendezvous = rendezvous_of(options, launch)});
+    const who_waits::ClockReading clock = options.time ? read_clock(world) : who_waits::ClockReading{};
     multinode::ChildProcess child(command);
-    return Watch(world, options, observer, child).run(signals);
+    return Watch(world, options, observer, child, clock).run(signals);
   } catch (const multinode::StartError& e) {
     if (prints) std::cerr << std::string("who_waits: ") + e.what() + "\n";
     return e.status;

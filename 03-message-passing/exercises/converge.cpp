@@ -1,0 +1,36 @@
+// Every rank halves its numbers until they are small, and all ranks take the sum after each step, as iterative solvers
+// do.
+//
+//   mpicxx -std=c++20 -O2 converge.cpp -o converge
+//   mpirun -n 4 who_waits --after 2 -- ./converge
+//
+// TODO (exercise): the program hangs. Find out from who_waits why, and repair it.
+// Exit status: 0 if all ranks made the same number of steps, 1 if not.
+#include <mpi.h>
+
+#include <cstdio>
+#include <vector>
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+
+  double error = 1 << (rank + 3), all = 0;
+  int steps = 0;
+  while (error > 1e-6) {
+    error /= 2;
+    ++steps;
+    MPI_Allreduce(&error, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  }
+
+  std::vector<int> all_steps(static_cast<std::size_t>(size));
+  MPI_Gather(&steps, 1, MPI_INT, all_steps.data(), 1, MPI_INT, 0, MPI_COMM_WORLD);
+  int wrong = 0;
+  for (const int other : all_steps) wrong += rank == 0 && other != steps;
+  MPI_Bcast(&wrong, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  if (rank == 0) std::printf("%s: %d steps, others on %d ranks\n", wrong == 0 ? "RIGHT" : "WRONG", steps, wrong);
+  MPI_Finalize();
+  return wrong == 0 ? 0 : 1;
+}

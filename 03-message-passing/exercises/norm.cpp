@@ -1,0 +1,38 @@
+// Every rank has a part of a vector. They compute its length together, and divide their parts by it.
+//
+//   mpicxx -std=c++20 -O2 norm.cpp -o norm
+//   mpirun -n 4 who_waits --after 2 -- ./norm
+//
+// TODO (exercise): the program hangs. Find out from who_waits why, and repair it.
+// Exit status: 0 if the vector has the length 1 afterwards, 1 if not.
+#include <mpi.h>
+
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+double length_of(const std::vector<double>& part, int rank) {
+  double own = 0, sum = 0;
+  for (const double x : part) own += x * x;
+  if (rank == 0)  // which prints the length
+    MPI_Reduce(&own, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+  else
+    MPI_Allreduce(&own, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  return std::sqrt(sum);
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+
+  std::vector<double> part(1000, rank + 1.0);
+  const double before = length_of(part, rank);
+  for (double& x : part) x /= before;
+  const double after = length_of(part, rank);
+
+  const bool right = std::abs(after - 1) < 1e-12;
+  if (rank == 0) std::printf("%s: the length was %.3f and is %.3f\n", right ? "RIGHT" : "WRONG", before, after);
+  MPI_Finalize();
+  return right ? 0 : 1;
+}

@@ -1,0 +1,249 @@
+#include "time.hpp"
+#include "verdict.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <tuple>
+#include <unordered_map>
+
+namespace who_waits {
+
+namespace {
+
+// Of the time of all ranks.
+constexpr double late_worth_naming = 0.1, network_worth_naming = 0.05;
+constexpr std::size_t most_meetings = 2 << 20;  // on rank 0
+constexpr std::size_t most_lines = 12;
+
+using Key = std::tuple<Kind, std::uint64_t, std::string, std::uint64_t>;  // of a place, on all ranks
+Key key_of(const Place& place) { return {place.kind, place.bytes, place.object.data(), place.site}; }
+
+struct Sum {
+  double meetings = 0, late = 0, data = 0;  // ns
+  std::map<int, double> for_rank;           // of `late`, by the rank that is waited for
+  std::map<std::uint64_t, double> data_of;  // `data` of all ranks, by meeting
+};
+struct Analysis {
+  std::map<Key, Sum> places;
+  std::map<int, double> own;  // ns that others wait because this rank worked longer
+  double all_own = 0, data = 0;
+};
+
+double offset_at(const RankTimes& its, std::int64_t clock, double error) {
+  const auto span = static_cast<double>(its.last.clock - its.first.clock);
+  const double part = span > 0 ? static_cast<double>(clock - its.first.clock) / span : 0;
+  const auto mix = [&](std::int64_t a, std::int64_t b) {
+    return static_cast<double>(a) + part * static_cast<double>(b - a);
+  };
+  return mix(its.first.offset, its.last.offset) + error * mix(its.first.uncertainty, its.last.uncertainty);
+}
+
+// `error`: of the clocks of other nodes, from -1 to 1 times their uncertainty.
+Analysis analyse(const std::vector<RankTimes>& ranks, double error) {
+  struct At {
+    const RankTimes* rank;
+    const Meeting* meeting;
+    double enter;
+  };
+  std::uint32_t shift = 0;
+  for (const RankTimes& its : ranks) shift = std::max(shift, its.shift);
+  const std::uint64_t every = std::uint64_t{1} << shift;
+  std::unordered_map<std::uint64_t, std::vector<At>> meetings;
+  for (const RankTimes& its : ranks)
+    for (const Meeting& one : its.meetings)
+      if (one.number % every == 0)
+        meetings[one.number].push_back({&its, &one, static_cast<double>(one.enter) + offset_at(its, one.enter, error)});
+
+  struct Waited {
+    double late = -1, own = 0, data = 0;
+    int for_rank = -1;
+    std::uint64_t number = 0;
+  };
+  std::map<std::pair<const RankTimes*, std::int64_t>, std::pair<const Meeting*, Waited>> calls;  // by their start
+  for (const auto& [number, there] : meetings) {
+    const At *last = nullptr, *before = nullptr;  // the two that came last
+    for (const At& one : there) {
+      if (!one.meeting->gives) continue;
+      if (!last || one.enter > last->enter)
+        before = std::exchange(last, &one);
+      else if (!before || one.enter > before->enter)
+        before = &one;
+    }
+    for (const At& one : there) {
+      const At* const giver = last != &one ? last : before;
+      if (!one.meeting->waits || !giver) continue;
+      const auto duration = static_cast<double>(one.meeting->leave - one.meeting->enter);
+      const double late = std::clamp(giver->enter - one.enter, 0.0, duration);
+      auto& [meeting, waited] = calls[{one.rank, one.meeting->enter}];
+      if (late <= waited.late) continue;  // of the messages of one call, that which came last
+      meeting = one.meeting;
+      waited = {late, std::clamp(static_cast<double>(giver->meeting->own - one.meeting->own), 0.0, late),
+                duration - late, giver->rank->rank, number};
+    }
+  }
+
+  Analysis all;
+  for (const auto& [call, what] : calls) {
+    const auto& [meeting, waited] = what;
+    Sum& sum = all.places[key_of(call.first->places.at(meeting->place))];
+    ++sum.meetings;
+    sum.late += waited.late;
+    sum.data += waited.data;
+    sum.for_rank[waited.for_rank] += waited.late;
+    sum.data_of[waited.number] += waited.data;
+    all.own[waited.for_rank] += waited.own * static_cast<double>(every);
+    all.all_own += waited.own * static_cast<double>(every);
+  }
+  for (const auto& [key, sum] : all.places) {  // the median: what every call takes, not the pauses of a busy machine
+    std::vector<double> values;
+    for (const auto& [number, data] : sum.data_of) values.push_back(data);
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    all.data += *middle * static_cast<double>(values.size()) * static_cast<double>(every);
+  }
+  return all;
+}
+
+std::string time_text(double ns) {
+  for (const auto& [unit, name] : {std::pair{1e9, "s"}, {1e6, "ms"}})
+    if (ns >= unit) return fmt::format("{:.3g} {}", ns / unit, name);
+  return fmt::format("{:.3g} us", ns / 1e3);
+}
+
+}  // namespace
+
+RankTimes times_of(const Times& times, int ranks) {
+  RankTimes its{.shift = times.shift};
+  std::map<std::uint16_t, std::uint16_t> number;
+  for (std::size_t i = 0; i < times.places.size(); ++i)
+    if (times.places[i].kind != Kind::none) {
+      number[static_cast<std::uint16_t>(i)] = static_cast<std::uint16_t>(its.places.size());
+      its.places.push_back(times.places[i]);
+    }
+  its.meetings.assign(times.meetings.begin(), times.meetings.begin() + times.meetings_used);
+  for (Meeting& one : its.meetings) one.place = number.at(one.place);
+  while (its.meetings.size() * static_cast<std::size_t>(ranks) > most_meetings) {
+    ++its.shift;
+    std::erase_if(its.meetings, [&](const Meeting& one) { return one.number >> (its.shift - 1) & 1; });
+  }
+  return its;
+}
+
+std::string packed(const RankTimes& its) {
+  const std::uint64_t sizes[] = {its.places.size(), its.meetings.size()};
+  std::string text;
+  const auto add = [&](const auto* from, std::size_t count) {
+    text.append(reinterpret_cast<const char*>(from), count * sizeof *from);
+  };
+  add(&its.rank, 1), add(&its.first, 1), add(&its.last, 1), add(&its.lasted, 1), add(&its.shift, 1), add(sizes, 2);
+  add(its.places.data(), its.places.size()), add(its.meetings.data(), its.meetings.size());
+  return text;
+}
+
+RankTimes unpacked_times(const std::string& text) {
+  RankTimes its;
+  std::uint64_t sizes[2];
+  std::size_t at = 0;
+  const auto take = [&](auto* to, std::size_t count) {
+    if (count > (text.size() - at) / sizeof *to) throw std::runtime_error("the times of a rank are cut off");
+    std::memcpy(to, text.data() + at, count * sizeof *to);
+    at += count * sizeof *to;
+  };
+  take(&its.rank, 1), take(&its.first, 1), take(&its.last, 1), take(&its.lasted, 1), take(&its.shift, 1),
+      take(sizes, 2);
+  if (sizes[0] > text.size() || sizes[1] > text.size()) throw std::runtime_error("the times of a rank are cut off");
+  its.places.resize(sizes[0]), its.meetings.resize(sizes[1]);
+  take(its.places.data(), sizes[0]), take(its.meetings.data(), sizes[1]);
+  return its;
+}
+
+TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::string(const Place&)>& where) {
+  const Analysis middle = analyse(ranks, 0), least = analyse(ranks, -1), most = analyse(ranks, 1);
+  struct Total {
+    const Place* place;
+    double calls = 0, in = 0;
+    int ranks = 0;
+  };
+  std::map<Key, Total> totals;
+  double all = 0, uncertainty = 0;
+  for (const RankTimes& its : ranks) {
+    all += static_cast<double>(its.lasted);
+    uncertainty = std::max(uncertainty, static_cast<double>(std::max(its.first.uncertainty, its.last.uncertainty)));
+    for (const Place& place : its.places) {
+      Total& total = totals.try_emplace(key_of(place), Total{&place}).first->second;
+      total.calls += static_cast<double>(place.calls);
+      total.in += static_cast<double>(place.nanoseconds);
+      ++total.ranks;
+    }
+  }
+  std::vector<std::pair<Key, Total>> sorted(totals.begin(), totals.end());
+  std::ranges::sort(sorted, std::greater<>(), [](const auto& one) { return one.second.in; });
+
+  TimeReport out;
+  for (const auto& [key, total] : sorted) {
+    if (out.lines.size() == most_lines) {
+      out.lines.push_back(fmt::format("... and {} more places", sorted.size() - most_lines));
+      break;
+    }
+    std::string text = fmt::format("{}{}, {}: {:.0f} calls on {} ranks, {} each", name_of(total.place->kind),
+                                   total.place->bytes ? " " + size_of(total.place->bytes) : "", where(*total.place),
+                                   total.calls, total.ranks, time_text(total.in / total.calls));
+    if (const auto found = middle.places.find(key); found != middle.places.end()) {
+      const Sum& sum = found->second;
+      const auto late_with = [&](const Analysis& other) {
+        const auto it = other.places.find(key);
+        return it == other.places.end() ? 0 : it->second.late / it->second.meetings;
+      };
+      const double late = sum.late / sum.meetings;
+      const double error = std::max(std::abs(late_with(least) - late), std::abs(late_with(most) - late));
+      const auto [rank, its] = *std::ranges::max_element(sum.for_rank, {}, [](const auto& one) { return one.second; });
+      text += fmt::format(", of which {}{} waiting for {}", time_text(late),
+                          error > 0.01 * late && error > 1e3 ? " (+- " + time_text(error) + ")" : "",
+                          its > 0.8 * sum.late ? fmt::format("rank {}", rank) : "one rank or another");
+      text += fmt::format(" and {} for the data", time_text(sum.data / sum.meetings));
+    }
+    out.lines.push_back(std::move(text));
+  }
+
+  const auto percent = [&](double Analysis::*what) {  // with the range that the clocks leave
+    const auto [low, high] = std::minmax({middle.*what, least.*what, most.*what});
+    std::string text = fmt::format("{:.0f} %", 100 * middle.*what / all);
+    if (high - low > 0.01 * all) text += fmt::format(" ({:.0f} to {:.0f} %)", 100 * low / all, 100 * high / all);
+    return text;
+  };
+  if (middle.all_own >= late_worth_naming * all) {
+    out.cause = "late";
+    std::vector<std::pair<int, double>> by_rank(middle.own.begin(), middle.own.end());
+    std::ranges::sort(by_rank, std::greater<>(), &std::pair<int, double>::second);
+    for (double named = 0; const auto& [rank, own] : by_rank) {
+      if (named > 0.8 * middle.all_own) break;
+      named += own;
+      out.late.push_back(rank);
+    }
+    const bool one = out.late.size() == 1;
+    out.lines.push_back(
+        fmt::format("{} of the time, ranks wait because {} {} {} longer than the others between the calls",
+                    percent(&Analysis::all_own), one ? "rank" : "ranks", ranges(out.late),
+                    one ? "works or sleeps" : "work or sleep"));
+  }
+  if (middle.data >= network_worth_naming * all) {
+    out.cause += out.cause.empty() ? "network" : " and network";
+    out.lines.push_back(
+        fmt::format("{} of the time, ranks wait although the rank that they wait for has arrived: for "
+                    "the network or the library",
+                    percent(&Analysis::data)));
+  }
+  if (out.cause.empty()) {
+    out.cause = "neither";
+    out.lines.push_back("neither late ranks nor the network take much of the time");
+  }
+  out.lines.push_back(uncertainty == 0 ? "all ranks share a clock"
+                                       : fmt::format("the nodes' clocks are known to +- {}", time_text(uncertainty)));
+  return out;
+}
+
+}  // namespace who_waits
