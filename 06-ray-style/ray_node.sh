@@ -2,6 +2,8 @@
 # A node of a Ray cluster, in the foreground. Node 0 is the head; the others wait for its port.
 # usage: ray_node.sh NODE HEAD_HOST:PORT CPUS
 set -euo pipefail
-(($1)) || exec ray start --head --port="${2#*:}" --num-cpus="$3" --block
+# The system chooses the workers' ports. Ray's default range begins at 10002 on every node, where another user's Ray may be.
+options=(--num-cpus="$3" --min-worker-port=0 --max-worker-port=0 --block)
+(($1)) || exec ray start --head --port="${2#*:}" "${options[@]}"
 until (: <"/dev/tcp/${2/:/\/}") 2>/dev/null; do sleep 0.5; done
-exec ray start --address="$2" --num-cpus="$3" --block
+exec ray start --address="$2" "${options[@]}"
