@@ -2,7 +2,7 @@
 """Runs a program on a Ray cluster with one process per rank. When a rank or a node fails, this driver starts all ranks
 again, and the program resumes from its own newest checkpoint. Exit status: the program's; 1 if Ray lost a rank once too
 often."""
-import argparse, os, shutil, socket, subprocess, sys
+import argparse, os, secrets, shutil, socket, subprocess, sys
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as InGroup
 
@@ -27,12 +27,12 @@ def run(options):  # returns the exit status and the reason
         actors = [Rank.options(num_gpus=options.gpus_per_worker, scheduling_strategy=InGroup(group, i)).remote()
                   for i in range(options.num_workers)]
         places = sorted(zip(ray.get([actor.place.remote() for actor in actors]), actors), key=lambda place: place[0][0])
-        nodes, streams = [place[0] for place, _ in places], {}  # the ranks of a node are neighbours
+        nodes, streams, secret = [place[0] for place, _ in places], {}, secrets.token_hex(32)  # the ranks of a node are neighbours
         print("actors: " + " ".join(str(place[3]) for place, _ in places), flush=True)
         for rank, node in enumerate(nodes):
             variables = {"RANK": rank, "WORLD_SIZE": len(nodes), "LOCAL_RANK": rank - nodes.index(node),
                          "LOCAL_WORLD_SIZE": nodes.count(node), "NODE_RANK": len(set(nodes[:rank]) - {node}),
-                         "MASTER_ADDR": places[0][0][1], "MASTER_PORT": places[0][0][2]}
+                         "MASTER_ADDR": places[0][0][1], "MASTER_PORT": places[0][0][2], "MULTINODE_SECRET": secret}
             streams[places[rank][1].run.remote(options.command, variables, os.getcwd())] = rank
         while streams:
             (stream,), _ = ray.wait(list(streams))
