@@ -288,6 +288,10 @@ int command(int argc, const char* const* argv) {
   for (const auto& [name, function] :
        {std::pair{"start", &start}, {"status", &status}, {"run", &run}, {"stop", &stop}, {"keep", &keep}})
     if (command == name) return function(argc - 1, argv + 1);
+  if (command == "--version") {
+    multinode::parse_command_line(argc, argv, {}, true);
+    return multinode::exit_right;
+  }
   if (command != "--help" && command != "-h")
     throw multinode::UsageError((argc > 1 ? "no command '" + std::string(command) + "'" : "no command") +
                                 ": say start, status, run or stop; see --help");

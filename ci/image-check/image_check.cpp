@@ -266,6 +266,10 @@ int usage(std::ostream& out, int status) {
 int command_of(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "-h" || name == "--help") return usage(std::cout, multinode::exit_right);
+  if (name == "--version") {
+    multinode::parse_command_line(argc, argv, {}, true);
+    return multinode::exit_right;
+  }
   std::string whole = "image-check";
   for (int i = 1; i < argc; ++i) whole += " " + std::string(argv[i]);
   for (const auto& command : commands)

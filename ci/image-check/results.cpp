@@ -128,9 +128,9 @@ void ResultsWriter::write(const std::variant<Head, CheckResult, Sample, Fact, Di
   constexpr std::array kinds{"head", "check", "sample", "fact", "difference", "comparison", "summary"};
   auto object = std::visit([](const auto& of_kind) { return nlohmann::json(of_kind); }, line);
   if (std::holds_alternative<Head>(line)) object["schema"] = schema;
-  const auto text =
-      nlohmann::json{{kinds[line.index()], object}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-      '\n';
+  const auto text = nlohmann::json{{kinds[line.index()], object}, {"version", multinode::version()}}.dump(
+                        -1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                    '\n';
   multinode::write_all(file_.get(), text, path_);
 }
 
@@ -173,7 +173,7 @@ Results read_results(const std::filesystem::path& folder) {
     try {
       const auto object = nlohmann::json::parse(line);
       if (!object.is_object() || object.empty()) throw std::runtime_error("it is not an object with a member");
-      const auto first = object.begin();
+      const auto first = object.begin();  // the keys are sorted, and "version" comes after every kind
       const std::string& kind = first.key();
       const auto& value = first.value();
       if (number == 1 && kind != "head") throw std::runtime_error("the first line is not a head");

@@ -9,6 +9,8 @@ namespace multinode {
 
 namespace po = boost::program_options;
 
+std::string version() { return MULTINODE_VERSION; }
+
 po::options_description CommonOptions::description() {
   po::options_description known("Options of every program");
   auto set_timeout = [this](double seconds) {
@@ -30,7 +32,7 @@ po::options_description CommonOptions::description() {
 
 bool parse_command_line(int argc, const char* const* argv, const po::options_description& known, bool prints) {
   po::options_description all;
-  all.add(known).add_options()("help,h", "print this text");
+  all.add(known).add_options()("help,h", "print this text")("version", "print the version");
   // By default Boost accepts "--time 3" for --timeout and ignores positional arguments.
   const int strict = po::command_line_style::unix_style ^ po::command_line_style::allow_guessing;
   try {
@@ -38,6 +40,10 @@ bool parse_command_line(int argc, const char* const* argv, const po::options_des
     po::store(po::command_line_parser(argc, argv).options(all).positional({}).style(strict).run(), given);
     if (given.count("help")) {
       if (prints) std::cout << all << std::flush;
+      return false;
+    }
+    if (given.count("version")) {
+      if (prints) std::cout << "multi-node-cpp " << version() << std::endl;
       return false;
     }
     po::notify(given);

@@ -13,6 +13,9 @@ class options_description;
 
 namespace multinode {
 
+// Of this project, such as "1.0.0": what --version prints and every JSON line has.
+std::string version();
+
 // Options with the same name and meaning in every program.
 struct CommonOptions {
   std::string backend = "auto";               // --backend auto|mpi|nccl|gloo
@@ -25,9 +28,9 @@ struct CommonOptions {
   boost::program_options::options_description description();
 };
 
-// Parses argv with the options `known` and --help; abbreviated options and positional arguments are errors. Returns
-// false if --help was given, and then prints it on standard output if `prints`. Throws UsageError, one line that names
-// the option.
+// Parses argv with the options `known`, --help and --version; abbreviated options and positional arguments are errors.
+// Returns false if --help or --version was given, and then prints that on standard output if `prints`. Throws
+// UsageError, one line that names the option.
 bool parse_command_line(int argc, const char* const* argv, const boost::program_options::options_description& known,
                         bool prints);
 

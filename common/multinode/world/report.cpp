@@ -1,5 +1,6 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/base/options.hpp>
 #include <multinode/world/libraries.hpp>
 #include <multinode/world/report.hpp>
 
@@ -65,7 +66,9 @@ JsonLines::JsonLines(const std::string& path, bool append) : path_(path) {
 
 void JsonLines::write(const nlohmann::json& object) {
   if (path_.empty()) return;
-  write_all(file_.get(), object.dump() + '\n', path_);
+  nlohmann::json line = object;
+  line["version"] = version();
+  write_all(file_.get(), line.dump() + '\n', path_);
 }
 
 nlohmann::json fingerprint(const World& world) {

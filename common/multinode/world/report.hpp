@@ -23,9 +23,9 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Writes one JSON object per line, and flushes it; with an empty path it writes nothing. The constructor throws
-// UsageError if it cannot open the file, or if a link or a pipe lies there; write() throws std::runtime_error if the
-// line cannot be written (a full disk).
+// Writes one JSON object per line, with the project's "version", and flushes it; with an empty path it writes nothing.
+// The constructor throws UsageError if it cannot open the file, or if a link or a pipe lies there; write() throws
+// std::runtime_error if the line cannot be written (a full disk).
 class JsonLines {
  public:
   // `append`: keep the contents of the file, for a program that resumes.

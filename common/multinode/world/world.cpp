@@ -1,4 +1,5 @@
 #include <multinode/base/check.hpp>
+#include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/net/socket.hpp>
@@ -99,7 +100,7 @@ const Libraries& libraries() {
 
 std::vector<std::pair<std::string, std::string>> versions() {
   std::vector<std::pair<std::string, std::string>> list = libraries().versions();
-  list.emplace(list.begin(), "program", MULTINODE_VERSION " build " + build_id());
+  list.emplace(list.begin(), "program", version() + " build " + build_id());
   list.emplace_back("libc", gnu_get_libc_version());
   return list;
 }
