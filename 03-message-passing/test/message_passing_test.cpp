@@ -11,6 +11,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <ostream>
 #include <vector>
@@ -64,6 +65,14 @@ std::vector<Way> ways() {
   return all;
 }
 
+// With the first launcher of each program only.
+std::vector<Way> one_way_per_program() {
+  std::vector<Way> some;
+  for (const Way& way : ways())
+    if (std::ranges::find(some, way.program, &Way::program) == some.end()) some.push_back(way);
+  return some;
+}
+
 int repetitions(int usual) {
   const char* times = std::getenv("MULTINODE_KILLS");  // a campaign sets 20
   return times ? std::atoi(times) : usual;
@@ -86,6 +95,8 @@ class MessagePassing : public ::testing::TestWithParam<Way> {
   }
 };
 
+class OneLauncher : public MessagePassing {};  // for what does not depend on the launcher
+
 TEST_P(MessagePassing, EveryRankHasReceived) {
   for (const int ranks : {2, 4, 7}) {
     const Ranks::End end = run(ranks, {});
@@ -98,12 +109,12 @@ TEST_P(MessagePassing, EveryRankHasReceived) {
   }
 }
 
-TEST_P(MessagePassing, OneElementAndLargeBlocks) {
+TEST_P(OneLauncher, OneElementAndLargeBlocks) {
   EXPECT_SAYS(run(2, {"--count", "1"}).output, "RIGHT: 0 of 1 elements wrong");
   EXPECT_SAYS(run(3, {"--count", "4M", "--rounds", "2"}).output, "RIGHT: 0 of 16777216 elements wrong");
 }
 
-TEST_P(MessagePassing, ACorruptedElementIsFoundAndWritten) {
+TEST_P(OneLauncher, ACorruptedElementIsFoundAndWritten) {
   const TemporaryFolder folder;
   const Ranks::End end = run(3, {"--corrupt", "2", "--json", folder / "results"});
   EXPECT_EQ(end.status, 1) << end.output;
@@ -115,9 +126,13 @@ TEST_P(MessagePassing, ACorruptedElementIsFoundAndWritten) {
   EXPECT_EQ(lines[1], (nlohmann::json{{"checked", 2000}, {"right", false}, {"wrong", 1}}));
 }
 
-TEST_P(MessagePassing, AMuteRankIsNamed) {
-  for (const std::string count : {"1", "1M"}) {
-    const Ranks::End end = run(3, {"--mute", "1", "--timeout", "5", "--count", count});
+TEST_P(OneLauncher, AMuteRankIsNamed) {
+  const auto start = [](const char* count) {
+    return Ranks(GetParam().starter, 3, {GetParam().program, "--mute", "1", "--timeout", "5", "--count", count});
+  };
+  Ranks small = start("1"), large = start("1M");
+  for (Ranks* const ranks : {&small, &large}) {
+    const Ranks::End end = ranks->wait();
     EXPECT_TRUE(end.survivors_ended) << end.output;
     EXPECT_EQ(end.status, 1) << end.output;
     EXPECT_SAYS(end.output, "timed out after 5 s: rank ");
@@ -126,7 +141,7 @@ TEST_P(MessagePassing, AMuteRankIsNamed) {
   }
 }
 
-TEST_P(MessagePassing, AStoppedRankIsNamed) {
+TEST_P(OneLauncher, AStoppedRankIsNamed) {
   if (GetParam().starter == Starter::mpirun && !is_open_mpi())
     GTEST_SKIP() << "MPICH's mpirun waits for the frozen rank";
   for (int i = 0; i < repetitions(2); ++i) {
@@ -151,7 +166,7 @@ TEST_P(MessagePassing, AKilledRankIsNamedAndEndsTheOthers) {
   std::cout << record;
 }
 
-TEST_P(MessagePassing, BadCommandLinesAreRefused) {
+TEST_P(OneLauncher, BadCommandLinesAreRefused) {
   const struct {
     std::vector<std::string> options;
     std::string says;
@@ -173,15 +188,19 @@ TEST_P(MessagePassing, BadCommandLinesAreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(By, MessagePassing, ::testing::ValuesIn(ways()),
                          [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(By, OneLauncher, ::testing::ValuesIn(one_way_per_program()),
+                         [](const auto& info) { return info.param.name(); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MessagePassing);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OneLauncher);
 
 #ifdef PATH_message_passing_mpi
 TEST(MessagePassingMpi, ASmallMessageGoesWithoutItsReceiver) {  // the README's first exercise
-  for (const auto& [count, place] : {std::pair("1", "waits in verdict"), std::pair("1M", "waits in MPI_Send")}) {
-    const std::vector<std::string> command{PATH_message_passing_mpi, "--mute", "1", "--timeout", "5", "--count", count};
-    const Ranks::End end = Ranks(Starter::mpirun, 2, command).wait();
-    EXPECT_SAYS(end.output, place);
-  }
+  const auto start = [](const char* count) {
+    return Ranks(Starter::mpirun, 2, {PATH_message_passing_mpi, "--mute", "1", "--timeout", "5", "--count", count});
+  };
+  Ranks small = start("1"), large = start("1M");
+  EXPECT_SAYS(small.wait().output, "waits in verdict");
+  EXPECT_SAYS(large.wait().output, "waits in MPI_Send");
 }
 #endif
 

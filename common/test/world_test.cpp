@@ -410,6 +410,11 @@ TEST(Watchdog, TwoThreadsAnnounceTheirOwnOperations) {
   EXPECT_EQ(world.watchdog().last().collectives, before + times);
 }
 
+TEST(World, AHostThatDidNotAnswerIsNotAnEmptyName) {
+  const multinode::World world("world_test", multinode::Launch{}, {.timeout = 1s});
+  for (int again = 0; again < 2; ++again) EXPECT_THROW(world.host(1), multinode::StoreTimeout);
+}
+
 // As by `scontrol suspend`: all processes, for longer than the deadline and the time in which the server must answer.
 TEST(Watchdog, ASuspendedRunContinues) {
   const TemporaryFolder folder;
