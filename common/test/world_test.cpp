@@ -411,7 +411,7 @@ TEST(Watchdog, TwoThreadsAnnounceTheirOwnOperations) {
 }
 
 TEST(World, AHostThatDidNotAnswerIsNotAnEmptyName) {
-  const multinode::World world("world_test", multinode::Launch{}, {.timeout = 1s});
+  const multinode::World world("world_test", multinode::Launch{}, {1s, "", true});
   for (int again = 0; again < 2; ++again) EXPECT_THROW(world.host(1), multinode::StoreTimeout);
 }
 
