@@ -4,7 +4,6 @@
 
 #include <multinode/base/options.hpp>
 #include <multinode/base/text.hpp>
-#include <multinode/communicator/device.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -213,7 +212,7 @@ std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster
       return "the examples are built without MPI";
     if (need == Need::gloo && !there("03-message-passing/message_passing_gloo"))
       return "the examples are built without Gloo";
-    if (std::string error = "no GPU"; need == Need::gpu && multinode::device_count(&error) == 0) return error;
+    if (need == Need::gpu && cluster.gpus == 0) return cluster.no_gpu;
     if (need == Need::rdma && !rdma_device()) return "no RDMA device";
     if (need == Need::dcgmi && !is_installed("dcgmi")) return "no dcgmi on the PATH: NVIDIA's DCGM is not installed";
     if (need == Need::images && !std::filesystem::exists("/usr/share/datasets/fashion-mnist"))
@@ -231,9 +230,10 @@ std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster
 Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome, const std::filesystem::path& log,
              const std::filesystem::path& json_path, const std::set<std::string>& disabled) {
   Judged judged;
-  std::ostringstream text;
-  text << std::ifstream(log).rdbuf();
-  const std::string output = text.str();
+  // std::regex calls itself for each letter: a line of 50 kB overflows the stack.
+  std::string output;
+  std::ifstream said(log);
+  for (std::string line; std::getline(said, line); output += line.substr(0, 4096) + "\n") continue;
 
   const auto find = [&](const std::string& detector, const std::string& said, const std::string& node = "") {
     if (!disabled.contains(detector))
@@ -269,6 +269,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
 
   // Its JSON lines.
   bool told_who = false;  // a line says who took part
+  std::set<std::string> looked_at;
   std::map<std::string, bool> answered;
   bool explained = outcome.timed_out;  // why it ended with another exit status
   struct Slowness {
@@ -293,9 +294,10 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       if (asked.processes > 0 && (of.at("world_size") != asked.processes || hosts.size() != asked.nodes))
         find("who took part",
              fmt::format(
-                 "{} processes on {} nodes ({}) took part, and {} on {} were asked for: the launcher dropped some, "
-                 "or two names are of one node",
+                 "{} processes on {} nodes ({}) took part, and {} on {} were asked for: the launcher dropped some, two "
+                 "names are of one node, or launcher and MPI do not speak the same PMI (srun --mpi=list)",
                  of.at("world_size").dump(), hosts.size(), multinode::join(hosts, ", "), asked.processes, asked.nodes));
+      judged.started = judged.findings.empty() || judged.findings.back().detector != "who took part";
     }
     for (const auto& [key, wanted] : check.answers) {
       if (!object.contains(key)) continue;
@@ -310,6 +312,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     }
     if (object.contains("what") && object.contains("rank") && object.contains("better")) {
       const std::string what = object.at("what"), host = object.at("host");
+      looked_at.insert(what);
       const json& value = object.at("value");
       if (object.at("better") == "equal") {
         const std::string text = as_text(value);
@@ -332,9 +335,15 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     for (const auto& threshold : check.thresholds)
       if (const auto why = beyond(threshold, sample, cluster); !why.empty()) find("threshold", why, sample.node);
   }
-  if (outcome.exit_status != check.exit_status && !explained)
-    find("exit status", "ended with status " + std::to_string(outcome.exit_status) + ":\n" +
+  const std::string name = check.program.substr(check.program.rfind('/') + 1);
+  const bool spoke = told_who || output.starts_with(name + ": ") || output.find("\n" + name + ": ") != output.npos ||
+                     output.find("] " + name + ": ") != output.npos;
+  if (outcome.exit_status != check.exit_status && !explained) {
+    judged.started = judged.started && (spoke || asked_of(check, cluster).processes == 0);
+    find("exit status", "ended with status " + std::to_string(outcome.exit_status) +
+                            (judged.started ? ":\n" : ", and no process of " + name + " said anything:\n") +
                             lines_that_say_why(check.program, output));
+  }
   if (outcome.exit_status == check.exit_status && !outcome.timed_out) {
     for (const auto& [key, wanted] : check.answers)
       if (!answered[key]) find("answer", "result field '" + key + "' is missing");
@@ -342,6 +351,11 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     if (!told_who && asked_of(check, cluster).processes > 0)
       find("results", "no line of results says who took part ('fingerprint')");
   }
+  if (!looked_at.empty() && judged.findings.empty())  // a misspelt name would never be missed
+    for (const auto& threshold : check.thresholds)
+      if (!looked_at.contains(threshold.metric))
+        find("threshold", "the site file limits '" + threshold.metric + "', which '" + check.name +
+                              "' did not look at; it looked at " + multinode::join(looked_at, ", "));
   // One of several that is far behind all others: by more than what a busy machine explains.
   for (const auto& [what, of] : slowness) {
     for (const auto& one : of) {

@@ -80,6 +80,7 @@ struct Judged {
   std::vector<Sample> samples;
   std::vector<Fact> facts;
   bool absent = false;  // the program itself said that hardware is missing (77)
+  bool started = true;  // false: the launcher did not start what was asked for, so that no node is to blame
   std::string reason;
 };
 // Judges what a run of `check` left: its outcome, its output and its JSON lines.

@@ -3,7 +3,6 @@
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
-#include <multinode/communicator/device.hpp>
 #include <multinode/launch/host_list.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/node/limits.hpp>
@@ -12,6 +11,8 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <csignal>
@@ -51,6 +52,24 @@ Command joined(Command first, const Command& second) {
 std::string a_port() {  // below those that the kernel gives to clients
   std::random_device random;
   return std::to_string(std::uniform_int_distribution(20000, 32000)(random));
+}
+
+// This program links no CUDA, so that it starts, and says what is wrong, where CUDA is broken.
+void count_gpus(Cluster& cluster) {
+  const MemoryFile log, lines;
+  const auto outcome = Processes({{cluster.examples / "01-environment/explore", "--json", lines.path()}},
+                                 small_machine(), log.path(), std::chrono::seconds(60))
+                           .end();
+  std::istringstream text(lines.text());
+  for (std::string line; std::getline(text, line);) {
+    const auto told = nlohmann::json::parse(line, nullptr, false);
+    if (!told.is_object() || !told.contains("gpus")) continue;
+    cluster.gpus = static_cast<int>(told.at("gpus").at("devices").size());
+    cluster.no_gpu += ": " + told.at("gpus").value("none_because", "");
+    return;
+  }
+  cluster.no_gpu += " known: 01-environment/explore ended with status " + std::to_string(outcome.exit_status) + ": " +
+                    log.text().substr(0, 200);
 }
 
 }  // namespace
@@ -114,6 +133,9 @@ Cluster find_cluster(const ClusterOptions& options) {
   }
 
   cluster.nodes = options.hosts.empty() ? hosts_of_the_job() : options.hosts;
+  for (const auto& node : cluster.nodes)
+    if (!multinode::is_host_name(node))
+      throw UsageError("--hosts: '" + multinode::printable(node) + "' is no host name");
   if (cluster.nodes.empty()) cluster.nodes = {multinode::host_name()};
   cluster.local = cluster.nodes.size() == 1 && options.hosts.empty();
 
@@ -144,10 +166,9 @@ Cluster find_cluster(const ClusterOptions& options) {
     cluster.hydra = version.find("HYDRA") != version.npos || version.find("Intel(R) MPI") != version.npos;
   }
 
-  std::string error;  // node_check reports it
-  const int gpus = multinode::device_count(&error);
+  count_gpus(cluster);
   cluster.processes_per_node = options.processes_per_node > 0 ? options.processes_per_node
-                               : gpus > 0                     ? gpus
+                               : cluster.gpus > 0             ? cluster.gpus
                                                               : std::clamp(cores(), 2, 4);
   return cluster;
 }

@@ -16,6 +16,8 @@ struct Cluster {
   std::vector<std::string> nodes;
   bool local = true;  // the only node is this machine, and needs no name
   int processes_per_node = 2;
+  int gpus = 0;                    // that programs can use here, as chapter 01's explore says
+  std::string no_gpu = "no GPU";   // why there are none
   std::filesystem::path examples;  // with 01-environment, 02-mpi ... in it
 
   std::string launcher_command() const;  // program and its options, as --launcher takes them

@@ -180,15 +180,20 @@ int test_itself(int argc, char** argv, const std::string&) {
   RunDescription run;  // of its options those that say where
   SelfTestOptions options;
   po::options_description known("self-test");
-  const std::string names = multinode::join(faults());
-  known.add_options()                                                                                            //
-      ("only", po::value(&options.only)->value_name("FAULT"), ("only this; may be repeated: " + names).c_str())  //
+  known.add_options()                                                                                      //
+      ("only", po::value(&options.only)->value_name("FAULT"), "only this one of --list; may be repeated")  //
       ("disable", po::value(&options.disable)->value_name("DETECTOR"),
        "without this one: then the test has to fail")  //
       ("output,o", po::value(&options.folder)->value_name("DIR")->default_value(options.folder),
        "folder for what is found");
+  bool list = false;
+  known.add_options()("list", po::bool_switch(&list), "print the faults");
   known.add(run.where());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  if (list) {
+    std::cout << multinode::join(faults(), "\n") << "\n";
+    return multinode::exit_right;
+  }
   run.read();
   options.cluster = run.options.cluster;
   return self_test(options, std::cout);
@@ -235,6 +240,9 @@ int plant(int argc, char** argv, const std::string&) {
   image_check::plant(argv[1], {argv + 2, argv + argc});
 }
 
+// For node, in a process of its own.
+int look_at_node(int argc, char** argv, const std::string&) { return look(argc, argv); }
+
 struct Subcommand {
   const char* name;
   const char* what;                                               // nullptr: not in the list of commands
@@ -253,6 +261,7 @@ constexpr std::array commands{
     Subcommand{"report", "DIR: report.html, junit.xml and metrics.prom of results, once more", report},
     Subcommand{"list", "all checks", list},
     Subcommand{"plant", nullptr, plant},
+    Subcommand{"look", nullptr, look_at_node},
 };
 
 int usage(std::ostream& out, int status) {

@@ -1,17 +1,21 @@
 #include "node.hpp"
 
+#include "node_check/inventory.hpp"
 #include "process.hpp"
 #include "prometheus.hpp"
+#include "site.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
+#include <multinode/world/report.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <sstream>
@@ -19,9 +23,10 @@
 namespace image_check {
 namespace {
 
-// The variables of this process that node_check needs; none of a job's, by which it would look for other ranks.
+// With the variables of this process that it needs; none of a job's, by which it would look for other ranks. Not in the
+// current folder, which may be a user's: an empty element of LD_LIBRARY_PATH would load libraries from there.
 Command alone(const Command& program) {
-  Command command{"env", "-i"};
+  Command command{"env", "-i", "-C", "/"};
   for (const char* name :
        {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR", "HOME", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"})
     if (const char* value = std::getenv(name)) command.push_back(std::string(name) + "=" + value);
@@ -67,68 +72,124 @@ boost::program_options::options_description NodeOptions::description() {
       ("budget", po::value(&budget)->value_name("SECONDS")->default_value(budget),
        "a node that has not answered by then is bad")  //
       ("measure", po::bool_switch(&measure),
-       "also measure memory, matrix products and GPU memory: only on an idle node")  //
-      ("state", po::value(&state)->value_name("DIR"),
-       "folder for error counters: those that grew since the last look are a failure")  //
+       "also measure memory, matrix products and GPU memory: only on an idle node")                //
+      ("site", po::value(&site)->value_name("FILE"), "the site's file: what this node must have")  //
+      ("require", po::value(&required)->value_name("NAME"),
+       "this finding, such as kernel_log, must not be skipped: else the exit status is 3; may be repeated")  //
       ("prometheus", po::value(&prometheus)->value_name("FILE"),
        "file for node_exporter's textfile collector")                                                    //
       ("json", po::value(&json)->value_name("FILE"), "file for all findings, one JSON object per line")  //
       ("drain", po::bool_switch(&drain), "drain a node that fails, with the reason (scontrol; needs root)");
+  known.add(health.description());
   return known;
+}
+
+int look(int argc, char** argv) {
+  node_check::HealthOptions health;
+  std::string inventory, json;
+  auto known = health.description();
+  known.add_options()("inventory", boost::program_options::value(&inventory))("json",
+                                                                              boost::program_options::value(&json));
+  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
+  const std::string host = multinode::host_name();
+  if (!health.state.empty()) health.state = node_check::state_file(health.state, host);
+  multinode::JsonLines lines(json);
+  bool right = true;
+  const auto tell = [&](const node_check::Findings& findings) {
+    for (const auto& finding : findings) {
+      lines.write(node_check::line_of(finding, host, 0));
+      right = right && finding.ok != false;
+    }
+  };
+  node_check::unbind();
+  tell(node_check::look_at_limits(health.sysfs));
+  tell(node_check::look_at_devices(health.sysfs, node_check::gpus_of_nvml(health.nvml)));
+  tell(node_check::look_at_health(health));
+  if (!inventory.empty()) tell({node_check::look_at_inventory(nlohmann::json::parse(inventory), health)});
+  return right ? multinode::exit_right : multinode::exit_wrong;
 }
 
 int check_node(const NodeOptions& options, std::ostream& out) {
   using std::chrono::milliseconds;
   const double budget = parse_seconds(options.budget);
   const auto share = [budget](double part) { return milliseconds(std::lround(1000 * budget * part)); };
-  const MemoryFile log, json;
-  const std::string own = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "node_check";
-  Command program{own, "--json", json.path(), "--timeout", std::to_string(std::lround(std::ceil(budget)))};
-  for (const char* name : {"limits", "devices", "health"}) program.insert(program.end(), {"--only", name});
-  if (options.measure) {
-    for (const char* name : {"memory_bandwidth", "matrix_rate", "shared_memory", "gpu"})
-      program.insert(program.end(), {"--only", name});
-    program.insert(program.end(), {"--seconds", fmt::format("{:.2f}", budget / 50)});
-  }
-  if (!options.state.empty()) program.insert(program.end(), {"--state", options.state});
+  const std::string host = multinode::host_name();
+  const MemoryFile log, json, measured;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe");
+  Command program{own, "look", "--json", json.path(), "--nvml", options.health.nvml};
+  const auto add = [&](const char* option, const std::string& path) {
+    if (!path.empty()) program.insert(program.end(), {option, std::filesystem::absolute(path)});
+  };
+  add("--state", options.health.state);
+  add("--kernel-log", options.health.kernel_log);
+  add("--sysfs", options.health.sysfs);
+  if (!options.site.empty())
+    program.insert(program.end(), {"--inventory", inventory_of(read_site(options.site), host).dump()});
 
   // 60 % of the budget to answer, 20 % to end what does not, the rest to drain the node.
-  Processes processes({alone(program)}, {}, log.path(), share(0.6), {share(0.05), share(0.05)});
-  const Outcome outcome = processes.end();
+  multinode::Deadline deadline(share(0.6));
+  const auto run = [&](const Command& command) {
+    return Processes({alone(command)}, {}, log.path(), deadline.all_left(), {share(0.05), share(0.05)}).end();
+  };
+  Outcome outcome = run(program);
+  if (options.measure && !outcome.timed_out) {
+    program = {own.parent_path() / "node_check",
+               "--json",
+               measured.path(),
+               "--timeout",
+               std::to_string(std::lround(std::ceil(budget))),
+               "--seconds",
+               fmt::format("{:.2f}", budget / 50)};
+    for (const char* name : {"memory_bandwidth", "matrix_rate", "shared_memory", "gpu"})
+      program.insert(program.end(), {"--only", name});
+    const auto seconds = outcome.seconds;
+    outcome = run(program);
+    outcome.seconds += seconds;
+  }
 
   Results results;
-  std::vector<std::string> wrong;
-  std::istringstream lines(json.text());
+  std::vector<std::string> wrong, unseen;
+  int passed = 0, absent = 0;
+  std::istringstream lines(json.text() + measured.text());
   for (std::string line; std::getline(lines, line);) {
     const auto object = nlohmann::json::parse(line, nullptr, false);
     if (!object.is_object() || !object.contains("what")) continue;
     CheckResult finding;
     finding.check = object.at("what");
     finding.status = object.at("ok").is_null() ? Status::skip : object.at("ok") == true ? Status::pass : Status::fail;
-    if (finding.status == Status::fail) wrong.push_back(finding.check + ": " + object.at("why").get<std::string>());
+    const std::string why = object.at("why");
+    if (finding.status == Status::fail)  // where its counters are kept is no part of the node
+      (finding.check == "state" ? unseen : wrong).push_back(finding.check + ": " + why);
+    (finding.status == Status::skip ? absent : passed) += finding.status != Status::fail;
+    if (finding.status == Status::skip && std::ranges::find(options.required, finding.check) != options.required.end())
+      unseen.push_back(finding.check + ": " + why);
     results.checks.push_back(finding);
     if (object.at("value").is_number() && object.at("better") != "equal")
       results.samples.push_back(
           {.metric = finding.check, .unit = object.at("unit"), .value = object.at("value"), .node = object.at("host")});
   }
 
-  const std::string host = multinode::host_name();
+  for (const auto& name : options.required)
+    if (std::ranges::find(results.checks, name, &CheckResult::check) == results.checks.end())
+      unseen.push_back(name + ": there is no such finding");
   std::string said;
   int status = multinode::exit_wrong;
   if (outcome.timed_out) {
     said = fmt::format(
-        "FAIL: the node did not answer within {:.3g} s{}", budget,
+        "FAIL: the node did not answer within {:.3g} s (60 % of --budget){}", budget * 0.6,
         outcome.stuck > 0 ? ": a process waits in the kernel (look at dmesg and network file systems)" : "");
   } else if (!wrong.empty()) {
     said = "FAIL: " + multinode::join(wrong, "; ");
-  } else if (outcome.exit_status == multinode::exit_right && !results.checks.empty()) {
+  } else if (outcome.exit_status == multinode::exit_right && passed > 0 && unseen.empty()) {
     status = multinode::exit_right;
-    said =
-        fmt::format("ok: {} findings, none of them wrong, in {:.1f} s", results.checks.size(), outcome.seconds.count());
+    said = fmt::format("ok: {} passed, {} not applicable, in {:.1f} s", passed, absent, outcome.seconds.count());
+  } else if (!unseen.empty() && passed > 0) {
+    status = multinode::exit_untestable;
+    said = "could not test: " + multinode::join(unseen, "; ");
   } else {
     status = multinode::exit_untestable;
-    said =
-        fmt::format("could not test: node_check ended with status {}: {}", outcome.exit_status, last_line(log.text()));
+    said = fmt::format("could not test: {} ended with status {}: {}", program[1] == "look" ? "the look" : program[0],
+                       outcome.exit_status, last_line(log.text()));
   }
   out << "image-check: " << host << ": " << said << std::endl;
   results.summary.exit_status = status;

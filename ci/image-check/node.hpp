@@ -1,6 +1,8 @@
 // node.hpp: is this node fit for a job? One line and an exit status, for the prolog or health check of a scheduler.
 #pragma once
 
+#include "node_check/health.hpp"
+
 #include <ostream>
 #include <string>
 #include <vector>
@@ -13,15 +15,20 @@ namespace image_check {
 
 struct NodeOptions {
   std::string budget = "10s";
-  bool measure = false;          // memory, arithmetic and GPUs, too: it needs an idle node
-  bool drain = false;            // a node that fails, by Slurm's scontrol
-  std::string state;             // folder for error counters; "": none
-  std::string prometheus, json;  // files for the answer; "": none
+  bool measure = false;                 // memory, arithmetic and GPUs, too: it needs an idle node
+  bool drain = false;                   // a node that fails, by Slurm's scontrol
+  std::string site;                     // file with the inventory of this node; "": none
+  std::vector<std::string> required{};  // findings that this node must have
+  std::string prometheus, json;         // files for the answer; "": none
+  node_check::HealthOptions health{};
   boost::program_options::options_description description();
 };
 
-// Runs node_check on this node alone, without a launcher, MPI or network, and ends within the budget, also where the
-// node hangs. Writes one line. Returns exit_right; exit_wrong: a finding, or no end; 3: could not test.
+// Looks at this node alone, without a launcher, MPI, CUDA or network, and ends within the budget, also where the node
+// hangs. Writes one line. Returns exit_right; exit_wrong: a finding, or no end; 3: could not test.
 int check_node(const NodeOptions& options, std::ostream& out);
+
+// What a process of its own does for check_node(), which can end it: limits, devices, health, inventory.
+int look(int argc, char** argv);
 
 }  // namespace image_check

@@ -3,7 +3,6 @@
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
-#include <multinode/communicator/device.hpp>
 #include <multinode/node/devices.hpp>
 #include <multinode/world/report.hpp>
 
@@ -123,7 +122,7 @@ int pairs(const PairsOptions& options, std::ostream& out) {
     throw UsageError("pairs: " + std::to_string(cluster.nodes.size()) +
                      " nodes cannot tell which one is bad: name three or more with --hosts");
   const bool mpi = cluster.launcher != "mnrun";
-  const std::string backend = multinode::device_count() > 0 ? "nccl" : mpi ? "mpi" : "gloo";
+  const std::string backend = cluster.gpus > 0 ? "nccl" : mpi ? "mpi" : "gloo";
   multinode::JsonLines json(options.json);
   // All pairs start at once, from this node.
   const std::chrono::seconds limit(30 + static_cast<long>(cluster.nodes.size()) / 2);

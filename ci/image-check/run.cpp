@@ -8,9 +8,12 @@
 #include <multinode/base/signals.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/launch/host_list.hpp>
+#include <multinode/node/limits.hpp>
 #include <multinode/world/report.hpp>
 
 #include <fmt/chrono.h>
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -60,6 +63,7 @@ class Run {
         checks_(select(options, site_.checks)),
         folder_(std::filesystem::absolute(options.folder)),
         writer_(folder_) {
+    for (const auto& node : cluster_.nodes) inventory_of(site_, node);  // it says something of every node
     for (const char* part : {"logs", "files"}) {
       std::filesystem::remove_all(folder_ / part);
       if (!std::filesystem::create_directory(folder_ / part))
@@ -116,6 +120,8 @@ class Run {
                         options_.launches > 1 ? fmt::format(", {} launches of each", options_.launches) : "",
                         head.launcher, head.nodes.size(), head.nodes.size() == 1 ? "" : "s", head.processes_per_node)
          << fmt::format("budget {:g} s, about {:.0f} s needed\n", budget_, expected);
+    if (const auto all = sysconf(_SC_NPROCESSORS_ONLN), own = std::ssize(multinode::allowed_cpus()); own < all)
+      out_ << "note: image-check may use " << own << " of " << all << " CPUs (taskset or a cpuset)\n";
     if (expected > budget_)
       throw UsageError(fmt::format(
           "the checks need about {:.0f} s, more than the budget: take a larger --budget, or fewer checks", expected));
@@ -209,7 +215,7 @@ class Run {
       result.status = Status::pass;
     } else {
       result.status = outcome->timed_out ? Status::timeout : Status::fail;
-      result.action = check.action;
+      result.action = attempt.judged.started ? check.action : Action::look;
     }
     return attempt;
   }
@@ -266,7 +272,8 @@ class Run {
            << (finding.node.empty() ? "" : " (" + finding.node + ")") << ": ";
       for (std::string line, before; std::getline(text, line); before = "           ") out_ << before << line << "\n";
     }
-    if (!result.findings.empty() && !result.command.empty()) out_ << "         again: " << result.command << "\n";
+    if (!result.findings.empty() && !result.command.empty())
+      out_ << "         reproduce with: " << result.command << "\n";
     out_ << std::flush;
   }
 
@@ -289,6 +296,7 @@ class Run {
 
 Cluster find_cluster(ClusterOptions options, const Site& site) {
   if (options.launcher == "auto" && !site.launcher.empty()) options.launcher = site.launcher;
+  multinode::require_range("--site: processes_per_node", site.processes_per_node, 0, 1024);
   if (options.processes_per_node == 0) options.processes_per_node = site.processes_per_node;
   Cluster cluster = find_cluster(options);
   for (const auto& node : site.exclude) std::erase(cluster.nodes, node);

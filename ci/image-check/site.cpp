@@ -1,6 +1,7 @@
 #include "site.hpp"
 
 #include "checks_json.hpp"
+#include "node_check/inventory.hpp"
 
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
@@ -127,6 +128,13 @@ Check read_check(const json& object) {
   return check;
 }
 
+// Whether a metric can have that name, with a size behind it: {member} in the template stands for any text.
+bool can_be(const std::string& metric, const Measure& measure) {
+  static const std::regex special(R"([.^$*+?()[\]\\|])"), member(R"(\{[^}]*\})");
+  const auto literal = std::regex_replace(measure.metric, special, "\\$&");
+  return std::regex_match(metric, std::regex(std::regex_replace(literal, member, ".*") + "(, [0-9.]+ ([KMG]i)?B)?"));
+}
+
 // Adds or changes checks.
 void add(std::vector<json>& checks, const json& more) {
   for (const json& given : more)
@@ -141,6 +149,18 @@ void add(std::vector<json>& checks, const json& more) {
 }
 
 }  // namespace
+
+json inventory_of(const Site& site, const std::string& node) {
+  json all = json::object();
+  bool known = site.kinds.empty();
+  for (const Kind& kind : site.kinds)
+    if (std::regex_match(node, std::regex(kind.nodes))) {
+      all.merge_patch(kind.inventory);
+      known = true;
+    }
+  if (!known) throw multinode::UsageError("--site: no member of 'kinds' matches the node '" + node + "'");
+  return all;
+}
 
 Site read_site(const std::filesystem::path& path) {
   std::string where = "checks.json";
@@ -159,14 +179,19 @@ Site read_site(const std::filesystem::path& path) {
       site.processes_per_node = given.value("processes_per_node", 0);
       site.exclude = given.value("exclude", site.exclude);
       site.budgets = given.value("budgets", site.budgets);
-      for (const auto& [suite, seconds] : site.budgets) parse_suite(suite);
+      for (const auto& [suite, seconds] : site.budgets) {
+        parse_suite(suite);
+        multinode::require_range("budgets", seconds, 1.0, 1e6);
+      }
       for (const json& kind : given.value("kinds", json::array())) {
-        only(kind, {"nodes", "at_least", "at_most"});
+        only(kind, {"nodes", "at_least", "at_most", "inventory"});
         for (const bool least : {true, false})
           for (const auto& [metric, value] :
                kind.value(least ? "at_least" : "at_most", std::map<std::string, double>()))
             thresholds.push_back({kind.at("nodes"), metric, value, least});
-        std::regex{kind.at("nodes").get<std::string>()};
+        site.kinds.push_back({kind.at("nodes"), kind.value("inventory", json::object())});
+        std::regex{site.kinds.back().nodes};
+        node_check::check_inventory(site.kinds.back().inventory);
       }
       add(checks, given.value("checks", json::array()));
     }
@@ -174,10 +199,21 @@ Site read_site(const std::filesystem::path& path) {
       const std::string name = check.at("name");
       try {
         site.checks.push_back(read_check(check));
-        site.checks.back().thresholds = thresholds;
       } catch (const std::exception& error) {
         throw std::runtime_error("check '" + name + "': " + error.what());
       }
+    }
+    // Of node_check's findings, whose names only it knows, are those that no other check can have.
+    for (const auto& threshold : thresholds) {
+      bool known = false;
+      for (const bool by_name : {true, false})
+        for (auto& check : site.checks)
+          if (!known || by_name)
+            if (check.measures && (check.measures->metric != "{what}") == by_name &&
+                can_be(threshold.metric, *check.measures)) {
+              check.thresholds.push_back(threshold);
+              known = known || by_name;
+            }
     }
     return site;
   } catch (const std::exception& error) {

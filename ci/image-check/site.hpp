@@ -5,9 +5,11 @@
 //   processes_per_node  number
 //   exclude             nodes that are not used: ["node7"]
 //   budgets             seconds of a suite: {"smoke": 90, "gate": 600}
-//   kinds               of nodes: [{"nodes": "gpu[0-9]+", "at_least": {"memory_bandwidth": 200}, "at_most": {...}}].
-//                       `nodes` is a regular expression; the metrics are named as `compare` prints them, without node:
-//                       "all_reduce bus bandwidth, mpi, 1 MiB"
+//   kinds               of nodes: [{"nodes": "gpu[0-9]+", "at_least": {"memory_bandwidth": 200}, "at_most": {...},
+//                       "inventory": {"gpus": 8, "mounts": ["/scratch"]}}]; see inventory.hpp for that, which
+//                       image-check node reads. `nodes` is a regular expression; a node that none matches is an error,
+//                       and so is a metric that no check has; the metrics are named as `compare` prints them, without
+//                       node: "all_reduce bus bandwidth, mpi, 1 MiB"
 //   checks              [...], each with
 //     name              of a built-in check: the other members change it. Of none: it is a new check
 //     title             what it shows, a few words
@@ -34,10 +36,17 @@
 
 #include "checks.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <filesystem>
 #include <map>
 
 namespace image_check {
+
+struct Kind {
+  std::string nodes;  // regular expression
+  nlohmann::json inventory = nlohmann::json::object();
+};
 
 struct Site {
   std::vector<Check> checks;  // in the order in which they run
@@ -45,7 +54,11 @@ struct Site {
   int processes_per_node = 0;
   std::vector<std::string> exclude;
   std::map<std::string, double> budgets;  // seconds, by suite
+  std::vector<Kind> kinds;
 };
+
+// What the kinds that match the node say together. Throws multinode::UsageError if there are kinds, and none matches.
+nlohmann::json inventory_of(const Site& site, const std::string& node);
 
 // The built-in checks, changed by that file; "": none. Throws multinode::UsageError, naming the file and the check.
 Site read_site(const std::filesystem::path& file);

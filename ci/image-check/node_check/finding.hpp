@@ -26,6 +26,18 @@ inline Finding faulty(std::string what, std::string why) {
   return {std::move(what), nullptr, "", "equal", false, std::move(why)};
 }
 
+// As a line of results: what rank `rank` found on `host`.
+inline nlohmann::json line_of(const Finding& finding, const std::string& host, int rank) {
+  return {{"what", finding.what},
+          {"rank", rank},
+          {"host", host},
+          {"value", finding.value},
+          {"unit", finding.unit},
+          {"better", finding.better},
+          {"ok", finding.ok ? nlohmann::json(*finding.ok) : nlohmann::json()},
+          {"why", finding.ok == false ? host + ": " + finding.why : finding.why}};
+}
+
 // Adds to what is wrong, or noteworthy: "one thing; another thing".
 inline void add(std::string& text, const std::string& part) { text += (text.empty() ? "" : "; ") + part; }
 

@@ -157,6 +157,18 @@ Findings look_at_gpu(int device, double seconds, bool corrupt) {
 
 }  // namespace
 
+std::optional<Gpus> gpus_of_cuda() {
+  Gpus gpus{"CUDA"};
+  const int count = multinode::device_count(&gpus.error);
+  for (int device = 0; device < count; ++device) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, device));
+    gpus.names.push_back(
+        fmt::format("{} {:.2f} GiB", properties.name, static_cast<double>(properties.totalGlobalMem) / 0x1p30));
+  }
+  return gpus;
+}
+
 Findings look_at_gpus(const std::vector<int>& devices, double seconds, bool corrupt) {
   if (devices.empty()) return {absent("gpu_memory", "CUDA sees no GPU")};
   Findings all;
@@ -166,6 +178,8 @@ Findings look_at_gpus(const std::vector<int>& devices, double seconds, bool corr
 }
 
 #else
+
+std::optional<Gpus> gpus_of_cuda() { return std::nullopt; }
 
 Findings look_at_gpus(const std::vector<int>&, double, bool) { return {absent("gpu_memory", "built without CUDA")}; }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "finding.hpp"
+#include "limits.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -21,6 +22,9 @@ Wrong compare(std::span<const std::uint64_t> words, std::uint64_t first, int rou
 
 // "word 17 (byte 0x88) is 0x..., not 0x...: bit 3"
 std::string to_text(const Wrong& wrong);
+
+// Those that CUDA sees; nothing: this is built without CUDA.
+std::optional<Gpus> gpus_of_cuda();
 
 // Of each of these devices: as much of its free memory as `seconds` allow is filled, half of it from the host and
 // half by copies in the device, all is read back, and compared; twice. Then the rates of copies, where a GPU makes

@@ -2,6 +2,8 @@
 
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/files.hpp>
+#include <multinode/base/options.hpp>
+#include <multinode/base/program_options.hpp>
 #include <multinode/base/seconds.hpp>
 #include <multinode/base/text.hpp>
 #include <multinode/node/devices.hpp>
@@ -85,9 +87,9 @@ Finding judge_counters(const LastLook& now, const std::optional<LastLook>& befor
     const auto of_before = before ? before->counters.find(name) : now.counters.end();
     const bool goes_on =
         before && before->boot == now.boot && of_before != before->counters.end() && of_before->second <= value;
-    const double growth = goes_on ? value - of_before->second : value;
-    // What can never be right needs no earlier look.
+    // What can never be right needs no earlier look, and no later one forgets it.
     const bool fatal = name.ends_with(" ue_count") || name.ends_with(" uncorrected");
+    const double growth = goes_on && !fatal ? value - of_before->second : value;
     if ((before || fatal) && growth > tolerated_growth(name)) {
       finding.ok = false;
       add(finding.why, fmt::format("{} grew by {:.0f}", name, growth));
@@ -214,6 +216,16 @@ constexpr unsigned long long hardware_slowdown = 0x8, software_thermal = 0x20, h
 
 }  // namespace
 
+Gpus gpus_of_nvml(const std::string& library) {
+  Gpus gpus{"NVML"};
+  const Nvml nvml(library);
+  const unsigned count = nvml.get<unsigned>("nvmlDeviceGetCount_v2").value_or(0);
+  for (unsigned index = 0; nvml.ready && index < count; ++index)
+    if (const auto gpu = nvml.get<Device>("nvmlDeviceGetHandleByIndex_v2", index))  // look_at_nvml() names the others
+      gpus.names.push_back(nvml.text("nvmlDeviceGetName", *gpu));
+  return gpus;
+}
+
 Findings look_at_nvml(const std::string& library, Counters& counters) {
   const Nvml nvml(library);
   if (!nvml.ready) return {absent("gpu_health", "cannot load " + library + ", which comes with NVIDIA's driver")};
@@ -332,12 +344,33 @@ namespace {
 std::optional<LastLook> last_look(const std::filesystem::path& file) try {
   if (file.empty()) return std::nullopt;
   const json state = json::parse(read_text(file).value_or(""));
-  return LastLook{state.at("boot"), state.at("counters"), state.at("kernel_message")};
+  return LastLook{state.at("boot"), state.at("counters"), state.at("kernel_message"), state.value("broken", "")};
 } catch (const json::exception&) {
   return std::nullopt;
 }
 
 }  // namespace
+
+boost::program_options::options_description HealthOptions::description() {
+  namespace po = boost::program_options;
+  po::options_description known("What hardware and drivers say");
+  known.add_options()  //
+      ("state", po::value(&state)->value_name("DIR"),
+       "folder for error counters of each node: those that grew since the last look are a failure")  //
+      ("nvml", po::value(&nvml)->value_name("LIBRARY")->default_value(nvml)->notifier([](const std::string& name) {
+        if (name.find('/') != std::string::npos && !name.starts_with('/'))  // of the folder that we happen to be in
+          throw multinode::UsageError("--nvml: '" + name + "' must be a plain name or an absolute path");
+      }),
+       "NVIDIA's management library")                                                                                 //
+      ("kernel-log", po::value(&kernel_log)->value_name("FILE")->default_value(kernel_log), "the kernel's messages")  //
+      ("sysfs", po::value(&sysfs)->value_name("DIR")->default_value(sysfs), "folder of PCI and RDMA devices");
+  return known;
+}
+
+std::string state_file(const std::string& folder, const std::string& host) {
+  std::filesystem::create_directories(folder);
+  return std::filesystem::path(folder) / (host + ".health.json");
+}
 
 Findings look_at_health(const HealthOptions& options) {
   const auto before = last_look(options.state);
@@ -346,15 +379,25 @@ Findings look_at_health(const HealthOptions& options) {
   all.push_back(judge_counters(now, before));
   all.push_back(look_at_links(options.sysfs));
   all.push_back(look_at_nics(options.sysfs));
-  all.push_back(look_at_kernel_log(options.kernel_log, before && before->boot == now.boot ? before->kernel_message : -1,
-                                   now.kernel_message));
+  const bool same_boot = before && before->boot == now.boot;
+  Finding log = look_at_kernel_log(options.kernel_log, same_boot ? before->kernel_message : -1, now.kernel_message);
+  // It stays broken after the look that saw it, and when the message has left the kernel's buffer.
+  if (log.ok == false || (same_boot && !before->broken.empty())) {
+    now.broken = same_boot ? before->broken.substr(0, 1000) : "";
+    if (log.ok == false) add(now.broken, log.why);
+    log.ok = false;
+    log.why = now.broken + " (remembered until a reboot, or until " + options.state + " is removed)";
+  }
+  all.push_back(log);
   const char* const given = std::getenv("TMPDIR");
   all.push_back(look_at_sync(given && *given ? given : "/tmp"));
   if (options.state.empty()) return all;
   try {
-    multinode::write_whole(
-        options.state,
-        json{{"boot", now.boot}, {"counters", now.counters}, {"kernel_message", now.kernel_message}}.dump());
+    multinode::write_whole(options.state, json{{"boot", now.boot},
+                                               {"counters", now.counters},
+                                               {"kernel_message", now.kernel_message},
+                                               {"broken", now.broken}}
+                                              .dump(-1, ' ', false, json::error_handler_t::replace));
   } catch (const std::system_error& error) {
     all.push_back(faulty("state", std::string(error.what()) + ", so that the next look cannot compare"));
   }

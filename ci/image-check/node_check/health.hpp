@@ -2,11 +2,16 @@
 #pragma once
 
 #include "finding.hpp"
+#include "limits.hpp"
 
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
+
+namespace boost::program_options {
+class options_description;
+}
 
 namespace node_check {
 
@@ -22,6 +27,7 @@ struct LastLook {
   std::string boot;
   Counters counters;
   double kernel_message = -1;  // number of the last one
+  std::string broken{};        // what the kernel's log said of broken hardware since the boot
 };
 Finding judge_counters(const LastLook& now, const std::optional<LastLook>& before);
 
@@ -38,6 +44,7 @@ Finding look_at_kernel_log(const std::filesystem::path& log, double after, doubl
 
 // Each GPU by NVML: versions, ECC, row remaps, throttling, PCIe width, NVLinks, persistence. Counters of errors go to
 // `counters`. Nothing is found where `library` cannot be loaded.
+Gpus gpus_of_nvml(const std::string& library);
 Findings look_at_nvml(const std::string& library, Counters& counters);
 
 // How long a file of 4 KiB takes to reach the disk.
@@ -48,10 +55,13 @@ Findings look_at_dcgm();
 Finding judge_dcgm(const std::string& answer);
 
 struct HealthOptions {
-  std::filesystem::path sysfs = "/sys", kernel_log = "/dev/kmsg";
-  std::string nvml = "libnvidia-ml.so.1";
-  std::filesystem::path state;  // file of the last look; "": none is kept
+  std::string sysfs = "/sys", kernel_log = "/dev/kmsg";
+  std::string nvml = "libnvidia-ml.so.1";  // a name that the system knows, or an absolute path
+  std::string state;  // folder on the command line, then the file of the last look; "": none is kept
+  boost::program_options::options_description description();
 };
+// The file of that host in the folder, which is made. Throws std::filesystem::filesystem_error.
+std::string state_file(const std::string& folder, const std::string& host);
 // All of these but DCGM.
 Findings look_at_health(const HealthOptions& options);
 

@@ -4,7 +4,6 @@
 #include <multinode/base/descriptor.hpp>
 #include <multinode/base/files.hpp>
 #include <multinode/base/text.hpp>
-#include <multinode/communicator/device.hpp>
 #include <multinode/node/devices.hpp>
 #include <multinode/node/limits.hpp>
 
@@ -72,18 +71,6 @@ std::vector<std::string> interfaces() {
   }
   return texts;
 }
-
-#ifdef MULTINODE_HAVE_CUDA
-std::vector<std::string> gpus(int count) {
-  std::vector<std::string> names;
-  for (int device = 0; device < count; ++device) {
-    cudaDeviceProp properties{};
-    multinode::check(cudaGetDeviceProperties(&properties, device));
-    names.push_back(properties.name + std::string(" ") + gib(static_cast<double>(properties.totalGlobalMem)));
-  }
-  return names;
-}
-#endif
 
 }  // namespace
 
@@ -173,6 +160,8 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
   if (free < needed) return full("with " + gib(free) + " free");
   finding.ok = true;
   finding.why = gib(free) + " free";
+  if (what == "tmp" && (space.f_flag & ST_NOEXEC))
+    finding.why += "; " + folder.string() + " is mounted noexec: no program that is built there can run";
   return finding;
 }
 
@@ -183,7 +172,7 @@ std::vector<std::string> rdma_ports(const std::filesystem::path& sysfs) {
   return ports;
 }
 
-Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<int> gpus_of_cuda) {
+Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<std::size_t> gpus_seen, const std::string& by) {
   struct Kind {
     std::map<std::string, int> drivers;
     std::string wrong;
@@ -207,9 +196,9 @@ Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<int> gpus
       add(nic.wrong, "InfiniBand device " + device.address + " has no RDMA driver: load mlx5_ib");
   }
   const auto bound = gpu.drivers.find("nvidia");
-  if (gpus_of_cuda == 0 && gpu.wrong.empty() && bound != gpu.drivers.end())
-    gpu.wrong = std::to_string(bound->second) +
-                " GPUs on the PCI bus have a driver, and CUDA sees none: look at nvidia-smi, /dev/nvidia*, and the "
+  if (gpus_seen == 0U && gpu.wrong.empty() && bound != gpu.drivers.end())
+    gpu.wrong = std::to_string(bound->second) + " GPUs on the PCI bus have a driver, and " + by +
+                " sees none: look at nvidia-smi, /dev/nvidia*, and the "
                 "versions of driver and libcuda; if this job is to have no GPU, set CUDA_VISIBLE_DEVICES to -1";
 
   Findings all;
@@ -222,7 +211,7 @@ Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<int> gpus
   return all;
 }
 
-Findings look_at_devices(const std::filesystem::path& sysfs) {
+Findings look_at_devices(const std::filesystem::path& sysfs, const std::optional<Gpus>& gpus) {
   const std::vector<std::string> rdma = rdma_ports(sysfs);
   Findings all{{"interfaces", or_none(interfaces()), "", "equal", true, "up, with an address"},
                {"rdma_ports", or_none(rdma), "", "equal", true, ""}};
@@ -234,21 +223,17 @@ Findings look_at_devices(const std::filesystem::path& sysfs) {
     all.back().ok = false;
     all.back().why = "no RDMA port is ACTIVE: look at the cable, the switch and, on InfiniBand, the subnet manager";
   }
-  std::optional<int> gpus_of_cuda;
-#ifdef MULTINODE_HAVE_CUDA
-  std::string error;
-  const int devices = multinode::device_count(&error);
-  if (!std::getenv("CUDA_VISIBLE_DEVICES") && error.empty()) gpus_of_cuda = devices;
-#endif
-  for (Finding& finding : look_at_pci(sysfs, gpus_of_cuda)) all.push_back(std::move(finding));
-#ifdef MULTINODE_HAVE_CUDA
-  const std::vector<std::string> names = gpus(devices);
-  all.push_back({"gpus", or_none(names), "", "equal", true, ""});
-  if (names.empty()) all.back().ok = std::nullopt, all.back().why = "CUDA sees no GPU";
-  if (!error.empty()) all.back().ok = false, all.back().why = error;
-#else
-  all.push_back(absent("gpus", "built without CUDA"));
-#endif
+  const bool comparable = gpus && gpus->error.empty() && !std::getenv("CUDA_VISIBLE_DEVICES");
+  for (Finding& finding :
+       look_at_pci(sysfs, comparable ? std::optional(gpus->names.size()) : std::nullopt, gpus ? gpus->seen_by : ""))
+    all.push_back(std::move(finding));
+  if (!gpus) {
+    all.push_back(absent("gpus", "built without CUDA"));
+    return all;
+  }
+  all.push_back({"gpus", or_none(gpus->names), "", "equal", true, ""});
+  if (gpus->names.empty()) all.back().ok = std::nullopt, all.back().why = gpus->seen_by + " sees no GPU";
+  if (!gpus->error.empty()) all.back().ok = false, all.back().why = gpus->error;
   return all;
 }
 

@@ -24,12 +24,20 @@ Findings look_at_limits(const std::filesystem::path& sysfs = "/sys", std::filesy
 Finding look_at_folder(const std::string& what, const std::filesystem::path& folder, double needed,
                        const std::string& what_to_do);
 
-// RDMA ports, network interfaces and GPUs.
-Findings look_at_devices(const std::filesystem::path& sysfs);
+// GPUs as a library sees them.
+struct Gpus {
+  std::string seen_by{};  // CUDA or NVML
+  std::vector<std::string> names{};
+  std::string error{};  // why there may be more
+};
 
-// GPUs and network interfaces on the PCI bus, by sysfs: each needs a driver. `gpus_of_cuda`: how many CUDA sees;
-// nothing: do not compare, because CUDA is not in this build, or CUDA_VISIBLE_DEVICES hides GPUs.
-Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<int> gpus_of_cuda);
+// RDMA ports, network interfaces and GPUs; `gpus`: nothing, CUDA is not in this build.
+Findings look_at_devices(const std::filesystem::path& sysfs, const std::optional<Gpus>& gpus);
+
+// GPUs and network interfaces on the PCI bus, by sysfs: each needs a driver. `gpus_seen`: how many `by`
+// sees; nothing: do not compare, because CUDA is not in this build, or CUDA_VISIBLE_DEVICES hides GPUs.
+Findings look_at_pci(const std::filesystem::path& sysfs, std::optional<std::size_t> gpus_seen,
+                     const std::string& by = "CUDA");
 
 // As text: "mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)"; `sysfs` is /sys.
 std::vector<std::string> rdma_ports(const std::filesystem::path& sysfs);

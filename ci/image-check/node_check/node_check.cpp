@@ -35,7 +35,7 @@ struct Options {
   multinode::CommonOptions common;
   std::vector<std::string> only, skip;
   double seconds = 0.5;
-  std::string sysfs = "/sys", state, tmp;
+  std::string tmp;
   HealthOptions health;
   int corrupt = -1;
 };
@@ -114,18 +114,14 @@ Findings look_at_names(World& world, const Options&) {
 
 Findings look_at_health_of(World& world, const Options& options) {
   HealthOptions health = options.health;
-  health.sysfs = options.sysfs;
-  if (!options.state.empty()) {
-    std::filesystem::create_directories(options.state);
-    health.state = std::filesystem::path(options.state) / (world.host(world.rank()) + ".health.json");
-  }
+  if (!health.state.empty()) health.state = state_file(health.state, world.host(world.rank()));
   return look_at_health(health);
 }
 
 const std::vector<Look>& looks() {
   static const std::vector<Look> all{
       {"limits", false, [](World&, const Options& o) { return look_at_limits("/sys", o.tmp); }},
-      {"devices", false, [](World&, const Options& o) { return look_at_devices(o.sysfs); }},
+      {"devices", false, [](World&, const Options& o) { return look_at_devices(o.health.sysfs, gpus_of_cuda()); }},
       {"health", false, look_at_health_of},
       {"dcgm", false, [](World&, const Options&) { return look_at_dcgm(); }},
       {"memory_bandwidth", false,
@@ -177,17 +173,7 @@ Findings look(World& world, const Options& options) {
 
 int report(World& world, const Options& options, const Findings& findings) {
   json mine = json::array();
-  for (const Finding& finding : findings) {
-    const std::string& host = world.host(world.rank());
-    mine.push_back({{"what", finding.what},
-                    {"rank", world.rank()},
-                    {"host", host},
-                    {"value", finding.value},
-                    {"unit", finding.unit},
-                    {"better", finding.better},
-                    {"ok", finding.ok ? json(*finding.ok) : json()},
-                    {"why", finding.ok == false ? host + ": " + finding.why : finding.why}});
-  }
+  for (const Finding& finding : findings) mine.push_back(line_of(finding, world.host(world.rank()), world.rank()));
   std::vector<json> all;
   std::map<std::string, std::size_t> order;
   for (const std::string& text : world.gather_on_rank_0("findings", mine.dump()))
@@ -242,15 +228,11 @@ int main(int argc, char** argv) {
     ("skip", po::value(&options.skip)->value_name("NAME"), "do not look at this; may be repeated")
     ("seconds", po::value(&options.seconds)->value_name("S")->default_value(options.seconds, "0.5"),
      "time for each measurement")
-    ("state", po::value(&options.state)->value_name("DIR"),
-     "folder for the error counters of each node: those that grew since the last look are a failure")
     ("tmp", po::value(&options.tmp)->value_name("DIR"), "folder for temporary files (default: TMPDIR or /tmp)")
-    ("nvml", po::value(&options.health.nvml)->value_name("LIBRARY")->default_value(options.health.nvml), "NVIDIA's management library")
-    ("kernel-log", po::value(&options.health.kernel_log)->value_name("FILE"), "in place of /dev/kmsg")
-    ("sysfs", po::value(&options.sysfs)->default_value(options.sysfs), "folder to read PCI and RDMA devices from, in place of /sys")
     ("corrupt", po::value(&options.corrupt)->value_name("RANK"),
      "make this rank's data wrong, and its clock 5 s ahead: the checks must see it");
   // clang-format on
+  program.options.add(options.health.description());
   program.validate = [&] {
     multinode::require_range("--seconds", options.seconds, 0.0, 3600.0);
     for (const auto& [option, given] : {std::pair{"--only", &options.only}, std::pair{"--skip", &options.skip}})

@@ -51,6 +51,10 @@ TEST_F(Judge, ExitStatusWithTheLinesThatSayWhyAndTheirNode) {
   EXPECT_EQ(found(program(), ended(1), "[rank 0] all_reduce_perf: too slow\n[rank 0] a\n[rank 0] b\nc\nd\n"),
             "exit status|ended with status 1:\n[rank 0] all_reduce_perf: too slow|\n");
   EXPECT_EQ(found(program(), ended(137), "a\nb\n"), "exit status|ended with status 137:\na\nb|\n");
+  // A line that is as long as it likes.
+  auto says = program();
+  says.says = {".*x.*y.*"};
+  EXPECT_SAYS(found(says, ended(0), std::string(1 << 20, 'x')), "output|did not say '.*x.*y.*'|");
   EXPECT_EQ(found(program(), ended(1), "x", "", {"exit status"}), "");
   auto to_fail = program();
   to_fail.exit_status = 1;
@@ -125,6 +129,34 @@ TEST_F(Judge, CurveOfTheMedianTime) {
   EXPECT_DOUBLE_EQ(judged.samples[0].value, 5);
   EXPECT_EQ(found(check, ended(0), "# Out of bounds values : 0 OK", ""),
             "results|it measured nothing: no line of results|\n");
+}
+
+// A launcher that does not know an option, or starts each rank alone, is no reason to replace a node.
+TEST_F(Judge, NoNodeIsBlamedForItsLauncher) {
+  auto check = program();
+  check.arguments = {"{common}"};
+  const std::string own = "all_reduce_perf: rank 3 (host node10, pid 7) is gone\n",
+                    of_mpirun = "mpirun: Error: unknown option\n";
+  says_who_took_part_ = false;
+  EXPECT_TRUE(judge_run(check, ended(1), own, "").started);
+  EXPECT_FALSE(judge_run(check, ended(1), of_mpirun, "").started);
+  EXPECT_SAYS(found(check, ended(1), of_mpirun),
+              "status 1, and no process of all_reduce_perf said anything:\nmpirun: Error");
+  const std::string alone = R"({"fingerprint": {"hosts": ["node1"], "world_size": 1}})";
+  EXPECT_FALSE(judge_run(check, ended(0), own, alone).started);
+  EXPECT_SAYS(found(check, ended(0), own, alone), "do not speak the same PMI");
+}
+
+TEST_F(Judge, AThresholdOfNothingIsAnError) {
+  auto check = program();
+  check.thresholds = {{".*", "memory_bandwith", 200, true}};
+  const auto row =
+      R"({"what": "memory_bandwidth", "rank": 0, "host": "node1", "better": "more", "value": 3, "ok": true})";
+  EXPECT_SAYS(found(check, ended(0), "", row),
+              "threshold|the site file limits 'memory_bandwith', which 'check' did not look at; it looked at "
+              "memory_bandwidth|");
+  check.thresholds[0].metric = "memory_bandwidth";
+  EXPECT_EQ(found(check, ended(0), "", row), "");
 }
 
 TEST_F(Judge, ThresholdsAreOfAKindOfNodes) {

@@ -74,6 +74,11 @@ TEST_F(ImageCheck, WrongCommandLines) {
   wrong({"run", "--launcher", "prun"}, "--launcher: 'prun' is none of");
   wrong({"node", "--budget", "soon"}, "--budget: 'soon' is not a number of seconds");
   wrong({"node", "--budget", "0.5"}, "--budget: '0.5' is not a number of seconds");
+  wrong({"node", "--nvml", "lib/libnvidia-ml.so"}, "must be a plain name or an absolute path");
+  wrong({"node", "--site", "/nowhere"}, "--site: /nowhere: cannot be read");
+  wrong({"run", "--hosts", "../evil"}, "../evil");
+  wrong({"run", "--processes-per-node", "-3"}, "processes-per-node must be from 0 to 1024, not -3");
+  wrong({"run", "--processes-per-node", "100000"}, "processes-per-node must be from 0 to 1024, not 100000");
   wrong({"run", "--examples", "/nowhere"}, "--examples: no 01-environment/explore in /nowhere");
   wrong({"run", "--budget", "2", "-o", out()}, "more than the budget");
   wrong({"run", "-o", "/proc/nothing"}, "cannot write to /proc/nothing");
@@ -148,7 +153,9 @@ TEST_F(ImageCheck, ANodeIsFitForAJobInOneLine) {
                              "--state", out("state")},
                             {{"CUDA_VISIBLE_DEVICES", "-1"}});
   EXPECT_EQ(result.status, 0) << result.all();
-  EXPECT_TRUE(std::regex_match(result.out, std::regex("image-check: [^ ]+: ok: [0-9]+ findings, .*\n"))) << result.out;
+  EXPECT_TRUE(
+      std::regex_match(result.out, std::regex("image-check: [^ ]+: ok: [0-9]+ passed, [0-9]+ not applicable, .*\n")))
+      << result.out;
   EXPECT_SAYS(text_of(out("node.prom")), "image_check_passed{check=\"shm_bytes\"} 1\n");
   EXPECT_SAYS(text_of(out("node.prom")), "image_check_exit_status 0\n");
   EXPECT_SAYS(text_of(out("node.json")), "\"what\":\"shm_bytes\"");
@@ -165,7 +172,57 @@ TEST_F(ImageCheck, ANodeIsFitForAJobInOneLine) {
   EXPECT_EQ(occurrences(result.out, "\n"), 1U);
 }
 
+TEST_F(ImageCheck, ANodeHasWhatItsSiteSays) {
+  const auto result_with = [&](const std::string& kind, std::vector<std::string> more = {}) {
+    folder_.write("site.json", R"({"kinds": [{"nodes": )" + kind + "}]}");
+    more.insert(more.begin(), {"node", "--site", folder_ / "site.json"});
+    return image_check(more);
+  };
+  auto result = result_with(R"(".*", "inventory": {"cpus": 1, "mounts": ["/proc"]})");
+  EXPECT_EQ(result.status, 0) << result.all();
+  result = result_with(R"(".*", "inventory": {"gpus": 8, "mounts": ["/scratch of none"]})");
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_SAYS(result.out, "gpus is 0, and at least 8 is wanted; /scratch of none is not mounted");
+  result = result_with(R"("gn[0-9]+none")");
+  EXPECT_EQ(result.status, 2) << result.all();
+  EXPECT_SAYS(result.err, "no member of 'kinds' matches the node");
+  result = result_with("\".*\"", {"--require", "kernel_log", "--kernel-log", "/nowhere"});
+  EXPECT_EQ(result.status, 3) << result.all();
+  EXPECT_SAYS(result.out, "could not test: kernel_log: cannot read /nowhere");
+  result = result_with("\".*\"", {"--state", "/proc/none"});
+  EXPECT_EQ(result.status, 3) << result.all();
+  EXPECT_SAYS(result.out, "could not test: the look ended with status 3: ");
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A node where MPI, CUDA or NCCL is broken is looked at, and root loads no library of the folder that it stands in.
+TEST_F(ImageCheck, TheNodeCheckNeedsTheCxxLibraryAlone) {
+  const auto needs = run({"readelf", "-d", PATH_image_check});
+  if (needs.status != 0) GTEST_SKIP() << "no readelf";
+  const std::regex library(R"(\(NEEDED\).*\[(.*)\])"),
+      allowed(R"((libstdc\+\+|libm|libgcc_s|libc|ld-linux.*)\.so\.\d+)");
+  int found = 0;
+  for (auto match = std::sregex_iterator(needs.out.begin(), needs.out.end(), library); match != std::sregex_iterator();
+       ++match, ++found)
+    EXPECT_TRUE(std::regex_match((*match)[1].str(), allowed)) << (*match)[1];
+  EXPECT_GE(found, 2);
+
+  const std::string mark = folder_ / "mark";
+  folder_.write("plant.c",
+                "__attribute__((constructor)) static void loaded() { fclose(fopen(\"" + mark + "\", \"w\")); }");
+  const std::string source = folder_ / "plant.c", library_here = folder_ / "libnvidia-ml.so.1";
+  if (run({"cc", "-shared", "-fPIC", "-include", "stdio.h", source, "-o", library_here}).status)
+    GTEST_SKIP() << "no C compiler";
+  const auto in_that_folder = [&](std::vector<std::string> command) {
+    command.insert(command.begin(), {"sh", "-c", "cd \"$0\" && exec \"$@\"", folder_.path(), PATH_image_check});
+    return run(command, {{"LD_LIBRARY_PATH", ":/nowhere"}});
+  };
+  EXPECT_EQ(in_that_folder({"node"}).status, 0);
+  EXPECT_FALSE(std::filesystem::exists(mark));
+  in_that_folder({"look", "--json", "/dev/null"});  // which stays in the folder: what was planted would be seen
+  EXPECT_TRUE(std::filesystem::exists(mark));
+}
+
 // A file system that hangs, by a statvfs() that does not return.
 TEST_F(ImageCheck, ANodeThatHangsIsBadWithinTheBudget) {
   folder_.write("preload.c", "int statvfs() { for (;;) pause(); }");
@@ -174,7 +231,7 @@ TEST_F(ImageCheck, ANodeThatHangsIsBadWithinTheBudget) {
     GTEST_SKIP() << "no C compiler";
   const auto result = image_check({"node", "--budget", "2s"}, {{"LD_PRELOAD", library}});
   EXPECT_EQ(result.status, 1) << result.all();
-  EXPECT_SAYS(result.out, ": FAIL: the node did not answer within 2 s");
+  EXPECT_SAYS(result.out, ": FAIL: the node did not answer within 1.2 s (60 % of --budget)");
 }
 #endif
 

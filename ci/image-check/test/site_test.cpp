@@ -67,6 +67,28 @@ TEST_F(SiteFile, ChangesBuiltInChecksAndAddsItsOwn) {
   EXPECT_EQ(own.action, Action::drain);
 }
 
+TEST_F(SiteFile, KindsSayWhatANodeHasAndMustMeasure) {
+  const Site site = read(R"({"kinds": [{"nodes": ".*", "inventory": {"mounts": ["/home"], "gpus": 0}},
+    {"nodes": "gpu[0-9]+", "inventory": {"gpus": 8},
+     "at_least": {"memory_bandwidth": 200, "all_reduce bus bandwidth, mpi, 1 MiB": 1}}]})");
+  EXPECT_EQ(inventory_of(site, "gpu7").dump(), R"({"gpus":8,"mounts":["/home"]})");
+  EXPECT_EQ(inventory_of(site, "cpu7").at("gpus"), 0);
+  EXPECT_EQ(named(site, "node").thresholds.size(), 1U);
+  EXPECT_EQ(named(site, "node").thresholds[0].metric, "memory_bandwidth");
+  EXPECT_EQ(named(site, "all_reduce, mpi").thresholds.size(), 1U);
+  EXPECT_TRUE(named(site, "sendrecv, mpi").thresholds.empty());
+  const Site gpus = read(R"({"kinds": [{"nodes": "gpu[0-9]+"}]})");
+  EXPECT_SAYS(multinode::testing::error_text<multinode::UsageError>([&] { inventory_of(gpus, "gn01"); }),
+              "no member of 'kinds' matches the node 'gn01'");
+  for (const auto& [inventory, what] : {std::pair{R"("gpu_count": 8)", "inventory: unknown member 'gpu_count'"},
+                                        {R"("gpus": -1)", "inventory: 'gpus' cannot be -1"},
+                                        {R"("gpus": "8")", "inventory: 'gpus' cannot be \"8\""},
+                                        {R"("ecc": 1)", "inventory: 'ecc' cannot be 1"},
+                                        {R"("mounts": "/home")", "must be array"},
+                                        {R"("driver": "(")", "site.json: "}})
+    EXPECT_SAYS(error(std::string(R"({"kinds": [{"nodes": ".*", "inventory": {)") + inventory + "}}]}"), what);
+}
+
 TEST_F(SiteFile, EachCombinationIsACheck) {
   const Site site = read(R"({"checks": [{"each": [[{"disk": "a"}, {"disk": "b"}], [{"mode": "r", "limit": 60}]],
     "name": "fio {disk} {mode}", "suite": "deep", "command": "fio /{disk} --{mode}"}]})");
@@ -78,6 +100,9 @@ TEST_F(SiteFile, ErrorsNameTheFileAndTheCheck) {
   EXPECT_SAYS(error("{"), "site.json: ");
   EXPECT_SAYS(error(R"({"check": []})"), "site.json: unknown member 'check'");
   EXPECT_SAYS(error(R"({"budgets": {"tiny": 3}})"), "'tiny' is none of smoke, gate, deep");
+  EXPECT_SAYS(error(R"({"budgets": {"smoke": "90s"}})"), "must be number");
+  EXPECT_SAYS(error(R"({"budgets": {"smoke": -90}})"), "budgets must be from 1");
+  EXPECT_SAYS(error(R"({"budgets": {"smoke": NaN}})"), "parse error");
   const auto own = [&](const std::string& members) {
     return error(R"({"checks": [{"name": "x", "suite": "gate", )" + members + "}]}");
   };

@@ -2,6 +2,7 @@
 #include "../clock.hpp"
 #include "../gpu.hpp"
 #include "../health.hpp"
+#include "../inventory.hpp"
 #include "../limits.hpp"
 #include "../memory.hpp"
 #include "../names.hpp"
@@ -147,7 +148,7 @@ class NodeCheckPci : public testing::Test {
     std::filesystem::create_directories(sysfs_ / ("bus/pci/drivers/" + driver));
     std::filesystem::create_symlink("../../../../bus/pci/drivers/" + driver, sysfs_ / (device + "/driver"));
   }
-  Finding find(const std::string& what, std::optional<int> gpus_of_cuda = std::nullopt) const {
+  Finding find(const std::string& what, std::optional<std::size_t> gpus_of_cuda = std::nullopt) const {
     for (const Finding& finding : look_at_pci(sysfs_.path(), gpus_of_cuda))
       if (finding.what == what) return finding;
     throw std::logic_error("no " + what);
@@ -236,7 +237,9 @@ TEST_F(NodeCheckHealth, ErrorCountersMayNotGrow) {
   before = look;
   before.counters["memory mc0 ce_count"] = 1;  // 39 are tolerated
   EXPECT_EQ(judge_counters(look, before).ok, true);
-  EXPECT_EQ(judge_counters({"b", {{"memory mc0 ue_count", 1}}, 0}, std::nullopt).ok, false);
+  const LastLook uncorrected{"b", {{"memory mc0 ue_count", 1}}, 0};
+  EXPECT_EQ(judge_counters(uncorrected, std::nullopt).ok, false);
+  EXPECT_EQ(judge_counters(uncorrected, uncorrected).ok, false);  // still
 }
 
 TEST_F(NodeCheckHealth, LinksAreAsFastAsBothEnds) {
@@ -384,6 +387,67 @@ TEST_F(NodeCheckHealth, DcgmPassesOnlyWithoutWarnings) {
               "Memory: [{\"warning\":\"cannot allocate\"}]");
   EXPECT_EQ(judge_dcgm("Error: unable to connect").ok, false);
   EXPECT_EQ(judge_dcgm("{}").ok, false);
+}
+
+// What a node lost is no longer "ok": with the stand-in of NVML, which has two GPUs of 18 NVLinks.
+TEST_F(NodeCheckHealth, TheInventoryOfANode) {
+  for (const char* number : {"0", "1", "2", "3"}) {
+    const auto port = std::string("class/infiniband/mlx5_") + number + "/ports/1/";
+    sysfs_.write(port + "state", *number == '3' ? "1: DOWN" : "4: ACTIVE");
+    sysfs_.write(port + "rate", *number == '2' ? "10 Gb/sec (1X SDR)" : "400 Gb/sec (4X NDR)");
+  }
+  sysfs_.write("proc/self/mounts", "proc /proc proc rw 0 0\nserver:/home /home nfs4 rw 0 0");
+  sysfs_.write("lib/libnccl.so.2.21.5", "");
+  std::filesystem::create_symlink("libnccl.so.2.21.5", sysfs_ / "lib/libnccl.so.2");
+  setenv("NVML_STAND_IN", (sysfs_ / "fault").c_str(), 1);
+  const HealthOptions options{.sysfs = sysfs_.path(), .nvml = PATH_nvml_stand_in_of_health, .state = ""};
+  const auto why = [&](const char* wanted, const std::string& fault = "", const HealthOptions* other = nullptr) {
+    sysfs_.write("fault", fault);
+    const auto inventory = nlohmann::json::parse(wanted);
+    check_inventory(inventory);
+    const auto finding = look_at_inventory(inventory, other ? *other : options, sysfs_.path());
+    EXPECT_EQ(finding.ok, finding.why.empty());
+    return finding.why.substr(0, finding.why.find(": the site file"));
+  };
+  EXPECT_EQ(why(R"({"gpus": 2, "gpu": "stand-in of a GPU", "nvlinks": 18, "ecc": true, "persistence": true, "cpus": 1,
+                    "driver": "550[.].*", "rdma_ports": 3, "memory_gib": 0.1, "mounts": ["/home"], "kernel": ".*",
+                    "files": {"/lib/libnccl.so.2": "libnccl[.]so[.]2[.]21[.].*"}})"),
+            "");
+  EXPECT_EQ(why(R"({"gpus": 2})", "lost 1"), "gpus is 1, and at least 2 is wanted");
+  EXPECT_EQ(why(R"({"nvlinks": 18})", "nvlinks 0"), "nvlinks is 0, and at least 18 is wanted");
+  EXPECT_EQ(why(R"({"rdma_ports": 4, "rdma_gbit_per_s": 400})"),
+            "rdma_gbit_per_s is 10.0, and at least 400 is wanted; rdma_ports is 3, and at least 4 is wanted");
+  EXPECT_EQ(why(R"({"ecc": false})"), "ecc is true, and false is wanted");
+  EXPECT_EQ(why(R"({"driver": "535[.].*"})"), "driver is \"550.1\", and \"535[.].*\" is wanted");
+  EXPECT_EQ(why(R"({"mounts": ["/home", "/scratch"]})"), "/scratch is not mounted");
+  EXPECT_EQ(why(R"({"files": {"/lib/libnccl.so.2": "libnccl[.]so[.]2[.]18.*", "/lib/libmpi.so": ".*"}})"),
+            "/lib/libmpi.so is not there; /lib/libnccl.so.2 is libnccl.so.2.21.5, and not libnccl[.]so[.]2[.]18.*");
+  const HealthOptions without{.sysfs = sysfs_ / "none", .nvml = "libno-such-nvml.so", .state = ""};
+  EXPECT_EQ(
+      why(R"({"gpus": 8, "gpu": "NVIDIA H100.*", "rdma_ports": 1, "ecc": true})", "", &without),
+      "ecc is unknown, and true is wanted; gpu is [], and \"NVIDIA H100.*\" is wanted; gpus is 0, and at least 8 is "
+      "wanted; rdma_ports is 0, and at least 1 is wanted");
+  unsetenv("NVML_STAND_IN");
+}
+
+TEST_F(NodeCheckHealth, BrokenHardwareIsNotForgottenByTheNextLook) {
+  sysfs_.write("kmsg", "2,11,1,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5\n");
+  const HealthOptions options{.sysfs = sysfs_.path(),
+                              .kernel_log = sysfs_ / "kmsg",
+                              .nvml = "libno-such-nvml.so",
+                              .state = sysfs_ / "state.json"};
+  const auto log = [&] {
+    for (const Finding& finding : look_at_health(options))
+      if (finding.what == "kernel_log") return finding;
+    throw std::logic_error("no kernel_log");
+  };
+  for (int look = 0; look < 3; ++look) {
+    EXPECT_EQ(log().ok, false) << look;
+    EXPECT_SAYS(log().why, "Machine Check");
+    sysfs_.write("kmsg", "6,12,1,-;fine\n");  // the message has left the buffer
+  }
+  std::filesystem::remove(sysfs_ / "state.json");
+  EXPECT_EQ(log().ok, true);
 }
 
 TEST_F(NodeCheckHealth, StateIsKeptBetweenLooks) {

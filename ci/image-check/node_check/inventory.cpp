@@ -1,0 +1,118 @@
+#include "inventory.hpp"
+
+#include <multinode/base/files.hpp>
+#include <multinode/base/text.hpp>
+#include <multinode/node/devices.hpp>
+#include <multinode/node/limits.hpp>
+#include <multinode/node/nvml.hpp>
+
+#include <fmt/core.h>
+
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <limits>
+#include <regex>
+#include <set>
+#include <sstream>
+
+namespace node_check {
+
+using multinode::Nvml;
+using nlohmann::json;
+
+namespace {
+
+// What the node has, by the names of what is wanted. Of several devices the least, so that one that is bad shows.
+json facts(const HealthOptions& options) {
+  json has{{"gpus", 0}, {"rdma_ports", 0}, {"gpu", json::array()}};
+  const auto least = [&has](const char* name, const json& value) {
+    json& known = has[name];
+    if (known.is_null() || value < known) known = value;
+  };
+  const Nvml nvml(options.nvml);
+  const unsigned count = nvml.get<unsigned>("nvmlDeviceGetCount_v2").value_or(0);
+  for (unsigned index = 0; nvml.ready && index < count; ++index) {
+    const auto gpu = nvml.get<Nvml::Device>("nvmlDeviceGetHandleByIndex_v2", index);
+    if (!gpu) continue;
+    has["gpus"] = has["gpus"].get<int>() + 1;
+    has["gpu"].push_back(nvml.text("nvmlDeviceGetName", *gpu));
+    has["driver"] = nvml.text("nvmlSystemGetDriverVersion");
+    int links = 0, ecc = 0, pending = 0;
+    for (unsigned link = 0; const auto up = nvml.get<int>("nvmlDeviceGetNvLinkState", *gpu, link); ++link) links += *up;
+    least("nvlinks", links);
+    nvml.call("nvmlDeviceGetEccMode", *gpu, &ecc, &pending);
+    least("ecc", ecc != 0);
+    least("persistence", nvml.get<int>("nvmlDeviceGetPersistenceMode", *gpu).value_or(0) != 0);
+  }
+  for (const auto& port : multinode::rdma_ports(options.sysfs)) {
+    if (!port.is_active()) continue;
+    has["rdma_ports"] = has["rdma_ports"].get<int>() + 1;
+    least("rdma_gbit_per_s", std::atof(port.rate.value_or("0").c_str()));
+  }
+  has["cpus"] = multinode::allowed_cpus().size();
+  has["memory_gib"] = memory_bytes() / 0x1p30;
+  utsname system{};
+  uname(&system);
+  has["kernel"] = system.release;
+  return has;
+}
+
+// A pattern for all of the text, or of each text.
+bool matches(const json& text, const std::string& pattern) {
+  if (text.is_array())
+    return !text.empty() && std::ranges::all_of(text, [&](const json& one) { return matches(one, pattern); });
+  return text.is_string() && std::regex_match(text.get<std::string>(), std::regex(pattern));
+}
+
+}  // namespace
+
+void check_inventory(const json& wanted) {
+  static const std::set<std::string> counts{"gpus", "nvlinks", "rdma_ports", "rdma_gbit_per_s", "cpus", "memory_gib"},
+      switches{"ecc", "persistence"}, patterns{"gpu", "driver", "kernel"};
+  for (const auto& [name, value] : wanted.items()) {
+    const bool count = counts.contains(name) && value.is_number() && value >= 0,
+               pattern = patterns.contains(name) && value.is_string();
+    if (pattern) std::regex{value.get<std::string>()};
+    if (name == "mounts")
+      (void)value.get<std::vector<std::string>>();
+    else if (name == "files")
+      for (const auto& [path, file] : value.get<std::map<std::string, std::string>>()) std::regex{file};
+    else if (!counts.contains(name) && !switches.contains(name) && !patterns.contains(name))
+      throw std::runtime_error("inventory: unknown member '" + name + "'");
+    else if (!count && !pattern && !(switches.contains(name) && value.is_boolean()))
+      throw std::runtime_error("inventory: '" + name + "' cannot be " + value.dump());
+  }
+}
+
+Finding look_at_inventory(const json& wanted, const HealthOptions& options, const std::filesystem::path& root) {
+  std::string wrong;
+  const json has = facts(options);
+  std::set<std::string> mounted;
+  std::istringstream mounts(multinode::read_text(root / "proc/self/mounts").value_or(""));
+  for (std::string line, device, folder; std::getline(mounts, line);)
+    if (std::istringstream(line) >> device >> folder) mounted.insert(folder);
+  for (const auto& [name, value] : wanted.items()) {
+    const json found = has.value(name, json());
+    if (name == "mounts") {
+      for (const std::string folder : value)
+        if (!mounted.contains(folder)) add(wrong, folder + " is not mounted");
+    } else if (name == "files") {
+      for (const auto& [path, pattern] : value.items()) {
+        std::error_code error;
+        const auto target = std::filesystem::canonical(root / std::filesystem::path(path).relative_path(), error);
+        if (error)
+          add(wrong, path + " is not there");
+        else if (!matches(target.filename().string(), pattern))
+          add(wrong, fmt::format("{} is {}, and not {}", path, target.filename().string(), pattern.get<std::string>()));
+      }
+    } else if (value.is_string() ? !matches(found, value) : value.is_boolean() ? found != value : found < value) {
+      add(wrong, fmt::format("{} is {}, and {}{} is wanted", name, found.is_null() ? "unknown" : found.dump(),
+                             value.is_number() ? "at least " : "", value.dump()));
+    }
+  }
+  if (!wrong.empty()) wrong += ": the site file lists this as this node's; repair the node or correct the file";
+  return {"inventory", wanted.size(), "members", "equal", wrong.empty(), wrong};
+}
+
+}  // namespace node_check

@@ -1,0 +1,22 @@
+// inventory.hpp: whether a node has what its site says that it has.
+#pragma once
+
+#include "health.hpp"
+
+namespace node_check {
+
+// What is wanted is an object, all members of which are optional:
+//   gpus, nvlinks (of each GPU), rdma_ports (ACTIVE ones), rdma_gbit_per_s (of each of them), cpus, memory_gib   at
+//   least ecc, persistence                                                                  true or false, of each GPU
+//   gpu, driver, kernel       the name of each GPU and the versions: regular expressions that match the whole
+//   mounts                    ["/scratch"]
+//   files                     {"/usr/lib/x86_64-linux-gnu/libnccl.so.2": "libnccl[.]so[.]2[.]2[0-9][.].*"}: what a path
+//                             resolves to
+// Throws std::runtime_error for an unknown member, and for a value of another type.
+void check_inventory(const nlohmann::json& wanted);
+
+// One finding, "inventory". The mounts come from `root`/proc/self/mounts; the files are below `root`.
+Finding look_at_inventory(const nlohmann::json& wanted, const HealthOptions& options,
+                          const std::filesystem::path& root = "/");
+
+}  // namespace node_check
