@@ -53,8 +53,8 @@ TEST_F(Judge, ExitStatusWithTheLinesThatSayWhyAndTheirNode) {
   EXPECT_EQ(found(program(), ended(137), "a\nb\n"), "exit status|ended with status 137:\na\nb|\n");
   // A line that is as long as it likes.
   auto says = program();
-  says.says = {".*x.*y.*"};
-  EXPECT_SAYS(found(says, ended(0), std::string(1 << 20, 'x')), "output|did not say '.*x.*y.*'|");
+  says.says = {".*y"};
+  EXPECT_SAYS(found(says, ended(0), std::string(1 << 20, 'x')), "output|did not say '.*y'|");
   EXPECT_EQ(found(program(), ended(1), "x", "", {"exit status"}), "");
   auto to_fail = program();
   to_fail.exit_status = 1;
