@@ -58,9 +58,10 @@ Checksum add_to(Checksum sum, const void* data, std::size_t bytes) {
 // A file that is removed with the object, unless it was renamed to what it is meant to be.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const fs::path& path) : path_(path), name_(path.string() + temporary) {
-    ::unlink(name_.c_str());
-    fd_ = multinode::Descriptor(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
+  explicit TemporaryFile(const fs::path& path)
+      : path_(path),
+        name_(path.string() + temporary),
+        fd_(::open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666)) {
     if (!fd_) fail();
   }
   ~TemporaryFile() {
