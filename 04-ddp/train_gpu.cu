@@ -117,8 +117,7 @@ struct Network {
     before = device_memory<float>(batch * hidden);
     loss = device_memory<float>(1);
     check(cudaMemcpy(values, start.data(), sizeof(float) * start.size(), cudaMemcpyHostToDevice));
-    check(cudaDeviceSynchronize());  // memset and copy may still run after the calls, and our streams do not wait for
-                                     // them
+    check(cudaDeviceSynchronize());  // memset and copy may still run, and our streams do not wait for them
   }
 
   ~Network() {

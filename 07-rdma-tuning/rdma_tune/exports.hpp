@@ -10,12 +10,12 @@
 namespace rdma {
 
 // Environment variables for NCCL of `version` and for UCX, in the order of printing.
-// - With EFA and no RDMA port: nothing, as aws-ofi-nccl chooses by itself.
+// - With EFA and no RDMA port: nothing, because the plug-in aws-ofi-nccl needs no settings.
 // - Without RDMA: NCCL_IB_DISABLE=1, and the interface and threads of the sockets.
-// - With RDMA: nothing for NCCL where it uses the chosen ports and GIDs without settings. Else NCCL_IB_HCA if it would
-// use
-//   other ports, and for GIDs a rule: address family, RoCE version, range. An index (`by_index`, NCCL before 2.21, or
-//   where the rule cannot express the choice) needs the same one on all ports. UCX has no rule: ports and an index.
+// - With RDMA: nothing for NCCL where it uses the chosen ports and GIDs without settings. Else NCCL_IB_HCA if it
+//   would use other ports, and for GIDs a rule: address family, RoCE version, range. An index (`by_index`, NCCL before
+//   2.21, or where the rule cannot express the choice) needs the same one on all ports. UCX has no rule: ports and an
+//   index.
 struct Export {
   std::string name, value, remark;  // remark: "" if none
 };

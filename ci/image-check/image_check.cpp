@@ -240,7 +240,7 @@ int plant(int argc, char** argv, const std::string&) {
   image_check::plant(argv[1], {argv + 2, argv + argc});
 }
 
-// For node, in a process of its own.
+// The process that `node` starts, and can end.
 int look_at_node(int argc, char** argv, const std::string&) { return look(argc, argv); }
 
 struct Subcommand {

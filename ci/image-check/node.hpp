@@ -28,7 +28,7 @@ struct NodeOptions {
 // hangs. Writes one line. Returns exit_right; exit_wrong: a finding, or no end; 3: could not test.
 int check_node(const NodeOptions& options, std::ostream& out);
 
-// What a process of its own does for check_node(), which can end it: limits, devices, health, inventory.
+// What the process that check_node() starts, and can end, looks at: limits, devices, health, inventory.
 int look(int argc, char** argv);
 
 }  // namespace image_check

@@ -29,7 +29,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int idle_connections = 30;  // a full queue, where nobody is served, is api_test's
+constexpr int idle_connections = 30;  // api_test fills the queue, so that no stranger is served
 
 void require(bool right) {
   if (!right) std::abort();
@@ -52,7 +52,7 @@ struct Socket {
     if (frame.payload == 0) frame.payload = payload.size();
     send(std::string(reinterpret_cast<const char*>(&frame), sizeof frame).append(payload));
   }
-  // What is left to say is said: the hub closes the connection.
+  // Nothing more will be sent: the hub closes the connection.
   void end() const {
     ::shutdown(fd.get(), SHUT_WR);
     char rest[4096];
