@@ -6,7 +6,10 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <regex.h>
+
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -58,7 +61,7 @@ struct Check {
   Action action = Action::look;
   Variables variables{};
   int exit_status = 0;                           // that a right run has
-  std::vector<std::string> says{};               // regular expressions that its output must match
+  std::vector<std::string> says{};               // patterns that lines of its output must match
   std::map<std::string, std::string> answers{};  // keys of a JSON line, and what they must be
   bool transport = false;                        // over what MPI or NCCL sends is looked at
   std::optional<Measure> measures{};             // a baseline repeats checks that measure
@@ -71,6 +74,15 @@ double limit_on(const Check& check, const Cluster& cluster);
 
 // The text with {key} replaced by the value of that key, for every key that the object `values` has.
 std::string filled(std::string text, const nlohmann::json& values);
+
+// A site's pattern for output that is as long as it likes: a POSIX extended regular expression, which libc matches in
+// the square of a line's length at most; std::regex takes its cube for three ".*", and a call for each letter.
+struct Pattern {
+  explicit Pattern(const std::string& text);  // throws std::runtime_error for what is none, also \d and \1
+  // Of each match in a line, its first group, or all of it if there is none.
+  std::vector<std::string> found_in(const std::string& lines) const;
+  std::shared_ptr<regex_t> compiled;
+};
 
 // Why it cannot run here; nothing: it can.
 std::optional<std::string> cannot_run(const Check& check, const Cluster& cluster);

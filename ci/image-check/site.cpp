@@ -85,8 +85,8 @@ Measure read_measure(const json& object) {
   object.at("unit").get_to(measure.unit);
   object.at("better").get_to(measure.better);
   if (measure.value.empty() == measure.pattern.empty()) throw std::runtime_error("measures needs a value or a pattern");
-  std::regex check(measure.pattern);
-  if (!measure.pattern.empty() && check.mark_count() != 1) throw std::runtime_error("pattern needs one group");
+  if (!measure.pattern.empty() && Pattern(measure.pattern).compiled->re_nsub != 1)
+    throw std::runtime_error("pattern needs one group");
   const json conditions = object.value("if", json::object());
   for (const auto& [key, values] : conditions.items())
     for (const json& value : values) measure.required[key].push_back(value.dump());
@@ -121,7 +121,7 @@ Check read_check(const json& object) {
   check.variables = object.value("variables", Variables());
   check.exit_status = object.value("exit_status", 0);
   check.says = object.value("says", std::vector<std::string>());
-  for (const auto& text : check.says) std::regex{text};
+  for (const auto& text : check.says) Pattern{text};
   check.answers = object.value("answers", std::map<std::string, std::string>());
   check.transport = object.value("transport", false);
   if (object.contains("measures")) check.measures = read_measure(object.at("measures"));

@@ -22,11 +22,11 @@
 //     action            for a failure: "look" (default), "drain the node", "replace the node", "reboot the node"
 //     variables         {"NAME": "VALUE"}
 //     exit_status       of a right run: 0
-//     says              regular expressions, each of which the output must match
+//     says              POSIX extended regular expressions, each of which a line of the output must match
 //     answers           {"key": "value"}: what its JSON lines must have
 //     measures          what it measures, by its JSON lines or output:
 //       value           key of a line; times, over: keys of a factor and a divisor of it
-//       pattern         or a regular expression on the output, whose first group is the value
+//       pattern         or such an expression on lines of the output, whose first group is the value
 //       metric          name, in which {key} is the line's value of it; so in unit and better ("more" or "less")
 //       band, node      keys of the size in bytes, and of the host
 //       if, unless      {"key": [values that it must have]}; a key that must be absent

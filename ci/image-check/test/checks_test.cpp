@@ -55,11 +55,26 @@ TEST_F(Judge, ExitStatusWithTheLinesThatSayWhyAndTheirNode) {
   auto says = program();
   says.says = {".*y"};
   EXPECT_SAYS(found(says, ended(0), std::string(1 << 20, 'x')), "output|did not say '.*y'|");
+  std::string letters;
+  while (letters.size() < 4096) letters += "abcd";
+  says.says = {"(.*)a(.*)b(.*)c(.*)d(.*)e"};  // which would take hours with std::regex
+  EXPECT_SAYS(found(says, ended(0), letters), "output|did not say '(.*)a(.*)b");
   EXPECT_EQ(found(program(), ended(1), "x", "", {"exit status"}), "");
   auto to_fail = program();
   to_fail.exit_status = 1;
   EXPECT_EQ(found(to_fail, ended(1)), "");
   EXPECT_EQ(found(to_fail, ended(0)), "exit status|ended with status 0:\n|\n");
+}
+
+TEST(Pattern, IsPosix) {
+  const auto found = [](const char* pattern, const char* lines) { return Pattern(pattern).found_in(lines); };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(found("bw=([0-9.]+)GB", "bw=7.5GB bw=8GB\nno\nbw=9GB"), (Texts{"7.5", "8", "9"}));
+  EXPECT_EQ(found("^a|x*$", "ab\nxa"), (Texts{"a", "", ""}));
+  EXPECT_EQ(found("a.b", "a\nb"), Texts{});
+  for (const char* wrong : {"(", "[0-9", "(?:a)", "\\d+", "(a)\\1"})
+    EXPECT_THROW(Pattern{wrong}, std::runtime_error) << wrong;
+  EXPECT_EQ(found("a\\\\d", "a\\d"), Texts{"a\\d"});
 }
 
 TEST_F(Judge, DeadlineAndWhatStayed) {
