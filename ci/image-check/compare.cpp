@@ -1,7 +1,6 @@
 #include "compare.hpp"
 
 #include "machine.hpp"
-#include "statistics.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/files.hpp>
@@ -35,10 +34,8 @@ std::string explain(const Comparison& comparison) {
   const auto [a, b] = values_of(comparison);
   const double worse = worse_by(comparison);
   std::string text = fmt::format("{:.4g} {}, and was {:.4g}: {} {}; ", median(b), comparison.unit, median(a),
-                                 percent(std::abs(worse)), worse > 0 ? "worse" : "better");
-  text += comparison.visible >= unseen
-              ? "cannot see any loss: make three sessions of the baseline or more, or give --again-a"
-              : "cannot see less than " + percent(as_share(comparison.visible, comparison.better));
+                                 percent(std::abs(worse)), worse > 0 ? "worse" : "better") +
+                     words_of_visible(comparison.visible, comparison.better);
   const auto again = comparison.again_b.size();
   if (again >= fresh_launches)
     text += "; measured again in " + std::to_string(again) + " fresh launches";
@@ -124,11 +121,11 @@ Results read_complete(const std::filesystem::path& folder) {
   return results;
 }
 
-// Those of A, which must be of one image and machine, with B's names of nodes.
-std::vector<Results> read_sessions(const std::filesystem::path& folder, const Results& b) {
+// Those of A, which must be of one image and kind of machine.
+std::vector<Results> read_sessions(const std::filesystem::path& folder) {
   std::vector<Results> sessions;
   for (const auto& session : sessions_in(folder)) {
-    sessions.push_back(renamed(read_results(session), b.head.nodes));
+    sessions.push_back(read_complete(session));
     for (const auto& difference : differences(sessions.front().head, sessions.back().head))
       if (difference.kind != "setting" && !difference.name.starts_with("package "))  // of these, some matter to nothing
         throw UsageError("the sessions of A differ (" + difference.name + ": '" + difference.a + "', and '" +
@@ -144,6 +141,7 @@ class Comparing {
 
   // Each writes what it finds to the results.
   void compare_heads();
+  void compare_nodes();
   void take_over_failures_of_b();
   void compare_facts();
   void know_what_is_required() const;
@@ -157,6 +155,7 @@ class Comparing {
   void record_missing(const MetricKey& key, const std::string& check);
   Sessions baseline_of(const MetricKey& key) const;
   const Results& a() const { return sessions_.back(); }
+  double required() const { return options_.loss / 100; }
   bool in_turn() const { return !options_.again_a.empty() || options_.again; }
 
   struct Compared {
@@ -169,7 +168,8 @@ class Comparing {
   std::ostream& out_;
   const Results b_;
   const std::filesystem::path folder_;
-  std::vector<Results> sessions_;  // of A
+  std::vector<Results> sessions_;  // of A; with B's names of nodes after compare_nodes()
+  bool other_nodes_ = false;       // B ran on nodes that A did not run on
   std::map<MetricKey, Sessions> in_a_;
   std::vector<Compared> compared_;
   ResultsWriter writer_;
@@ -181,7 +181,7 @@ Comparing::Comparing(const CompareOptions& options, std::ostream& out)
       out_(out),
       b_(read_complete(options.b)),
       folder_(std::filesystem::absolute(options.folder)),
-      sessions_(read_sessions(options.a, b_)),
+      sessions_(read_sessions(options.a)),
       writer_(folder_) {
   results_.head = b_.head;
   results_.head.suite = "compare";
@@ -209,9 +209,6 @@ void Comparing::record(CheckResult result, const std::string& check) {
 void Comparing::compare_heads() {
   const auto or_absent = [](const std::string& value) { return value.empty() ? "absent" : value; };
   results_.differences = differences(a().head, b_.head);
-  if (a().head.nodes != b_.head.nodes)
-    out_ << "other nodes: A has " << multinode::join(a().head.nodes, ", ") << ", B has "
-         << multinode::join(b_.head.nodes, ", ") << "; they are compared in this order\n";
   for (const auto& difference : results_.differences) {
     writer_.write(difference);
     out_ << difference.kind << " " << difference.name << ": " << or_absent(difference.a) << " -> "
@@ -220,6 +217,27 @@ void Comparing::compare_heads() {
       throw UsageError("the machines differ (" + difference.name + ": '" + difference.a + "', '" + difference.b +
                        "'): speeds are not comparable; --other-hardware compares them all the same");
   }
+}
+
+// Two nodes of one kind differ by some percent. Sessions of a single node do not show by how much.
+void Comparing::compare_nodes() {
+  const auto sorted = [](auto nodes) { return std::set<std::string>(nodes.begin(), nodes.end()); };
+  const auto of_b = sorted(b_.head.nodes);
+  std::set<std::string> of_a;
+  other_nodes_ = !options_.same_nodes && !in_turn();
+  for (const auto& session : sessions_) {
+    const auto nodes = sorted(session.head.nodes);
+    of_a.insert(nodes.begin(), nodes.end());
+    other_nodes_ = other_nodes_ && nodes != of_b;
+  }
+  if (a().head.nodes != b_.head.nodes)
+    out_ << "other nodes: A has " << multinode::join(of_a, ", ") << ", B has " << multinode::join(b_.head.nodes, ", ")
+         << "; they are compared in this order\n";
+  if (other_nodes_ && of_a.size() == 1)
+    throw UsageError("A was measured on " + *of_a.begin() + " alone, and B on " + multinode::join(b_.head.nodes, ", ") +
+                     ": how much nodes differ is not known. Measure A on several nodes, measure A and B in turn "
+                     "(--again-a), or give --same-nodes if these are names of one machine, such as a container's");
+  for (auto& session : sessions_) session = renamed(std::move(session), b_.head.nodes);
 }
 
 // What failed there, and what ran in A and not in B.
@@ -278,9 +296,10 @@ void Comparing::record_missing(const MetricKey& key, const std::string& check) {
   record(missing, check);
 }
 
-// A's sessions. With few of them, those of the other nodes say how much nodes and sessions differ.
+// A's sessions. With few of them, or where B ran on other nodes, those of A's other nodes say how much nodes and
+// sessions differ.
 Sessions Comparing::baseline_of(const MetricKey& key) const {
-  const bool with_other_nodes = in_a_.at(key).size() < 3 && !in_turn() && !key.node.empty();
+  const bool with_other_nodes = (in_a_.at(key).size() < 3 || other_nodes_) && !in_turn() && !key.node.empty();
   Sessions all;
   for (const auto& [other, of_other] : in_a_)
     if (other == key || (with_other_nodes && other.metric == key.metric && other.band_bytes == key.band_bytes))
@@ -318,7 +337,8 @@ void Comparing::compare_metrics() {
     if (const auto in_a = unit_of.at(key); in_a != of_b->second.unit + ", " + of_b->second.better)
       throw UsageError(name_of(key) + " has the unit and direction '" + in_a + "' in A, and '" + of_b->second.unit +
                        ", " + of_b->second.better + "' in B: they cannot be compared");
-    auto comparison = compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn());
+    auto comparison = compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required());
+    if (!in_turn() && drifts(in_a_.at(key), in_a_.size())) comparison.verdict = "drifts";
     if (options_.disabled.contains("speed")) comparison.verdict = "same";
     compared_.push_back({key, check, std::move(comparison)});
   }
@@ -353,19 +373,22 @@ void Comparing::measure_suspects_again() {
   }
   auto fresh_a = fresh_values(of_a, b_.head), fresh_b = fresh_values(of_b, b_.head);
   for (auto& [key, check, comparison] : compared_)
-    if (comparison.verdict == "worse") confirm(comparison, fresh_a[key].values, fresh_b[key].values);
+    if (comparison.verdict == "worse") confirm(comparison, fresh_a[key].values, fresh_b[key].values, required());
 }
 
 void Comparing::judge_metrics() {
+  std::set<std::string> seeing;  // checks that a metric is evidence of
+  for (const auto& one : compared_)
+    if (is_evidence(one.comparison)) seeing.insert(one.check);
   for (const auto& [key, check, comparison] : compared_) {
     writer_.write(comparison);
     results_.comparisons.push_back(comparison);
     CheckResult result{.check = name_of(key), .title = "is as good as it was"};
     const std::string& found = comparison.verdict;
-    result.status = found == "worse"         ? Status::fail
-                    : found == "no evidence" ? Status::skip
-                    : found == "suspect"     ? Status::not_run
-                                             : Status::pass;
+    result.status = found == "worse"           ? Status::fail
+                    : found == "suspect"       ? Status::not_run
+                    : !is_evidence(comparison) ? Status::skip
+                                               : Status::pass;
     const auto of_b = std::ranges::find(b_.checks, check, &CheckResult::check);
     if (of_b != b_.checks.end()) result.command = of_b->command;
     result.reason = explain(comparison);
@@ -375,6 +398,17 @@ void Comparing::judge_metrics() {
       result.reason.clear();
     } else {
       if (found == "no evidence") result.reason = "no evidence: " + result.reason;
+      if (found == "drifts")
+        result.reason =
+            "A drifts from its first session to its last, and so may B: compare A and B in turn (--again-a): " +
+            result.reason;
+      if (!is_evidence(comparison)) {
+        const bool much = worse_than_all(comparison) > required();
+        if (much) result.reason += "; worse than all of A by more than the loss that must be found";
+        if (options_.required.empty() && !seeing.contains(check))
+          result.reason += "; and no metric of '" + check + "' sees a loss of " + percent(required());
+        if (much || (options_.required.empty() && !seeing.contains(check))) result.status = Status::not_run;
+      }
       if (found == "suspect")
         result.reason = "suspect: " + result.reason + "; say with --again-b how to measure it again in B";
       if (found == "better") result.reason = "unexplained gain: " + result.reason;
@@ -389,6 +423,7 @@ Results Comparing::conclude() {
   image_check::conclude(results_.summary);
   writer_.write(results_.summary);
   results_.complete = true;
+  results_.lock = writer_.lock();
   results_.samples = b_.samples;
   return std::move(results_);
 }
@@ -404,17 +439,19 @@ boost::program_options::options_description CompareOptions::description() {
       ("again-b", po::value(&again_b)->value_name("COMMAND"),
        "the same in B, such as image-check if this machine has B. Without it, suspects are not measured again, and "
        "the exit status is 3")  //
+      ("loss", po::value(&loss)->value_name("PERCENT")->default_value(loss),
+       "that must be found: a metric that cannot see it is no evidence")  //
       ("require", po::value(&required)->value_name("NAME"),
        "this check, or metric with its size, must be compared: if it is skipped, or without evidence, the exit status "
-       "is "
-       "3; may be repeated; all: every metric")                                                      //
-      ("launcher", po::value(&launcher)->default_value(launcher), "for fresh launches, as for run")  //
-      ("hosts", po::value(&hosts)->value_name("A,B,..."), "for fresh launches, as for run")          //
-      ("examples", po::value(&examples)->value_name("DIR"), "for fresh launches, as for run")        //
-      ("site", po::value(&site)->value_name("FILE"), "for fresh launches, as for run")               //
+       "is 3; may be repeated; all: every metric; default: of each check one metric must be evidence")  //
+      ("launcher", po::value(&launcher)->default_value(launcher), "for fresh launches, as for run")     //
+      ("hosts", po::value(&hosts)->value_name("A,B,..."), "for fresh launches, as for run")             //
+      ("examples", po::value(&examples)->value_name("DIR"), "for fresh launches, as for run")           //
+      ("site", po::value(&site)->value_name("FILE"), "for fresh launches, as for run")                  //
       ("timeout", po::value(&timeout)->value_name("SECONDS")->default_value(timeout, "1800"),
-       "for each fresh launch; one of B that takes longer is a failure")                        //
-      ("other-hardware", po::bool_switch(&other_hardware), "compare although machines differ")  //
+       "for each fresh launch; one of B that takes longer is a failure")                                   //
+      ("other-hardware", po::bool_switch(&other_hardware), "compare although machines differ")             //
+      ("same-nodes", po::bool_switch(&same_nodes), "other names of nodes are names of the same machines")  //
       ("output,o", po::value(&folder)->value_name("DIR")->default_value(folder), "folder for the reports");
   return known;
 }
@@ -430,8 +467,10 @@ std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& fold
 }
 
 Results compare(const CompareOptions& options, std::ostream& out) {
+  remove_reports(options.folder);
   Comparing comparing(options, out);
   comparing.compare_heads();
+  comparing.compare_nodes();
   comparing.take_over_failures_of_b();
   comparing.know_what_is_required();
   comparing.compare_facts();

@@ -3,6 +3,7 @@
 
 #include "cluster.hpp"
 #include "results.hpp"
+#include "statistics.hpp"
 
 #include <functional>
 #include <ostream>
@@ -20,7 +21,8 @@ struct CompareOptions {
   std::string again_a, again_b;  // commands that are image-check in A and B; "": it cannot be asked again
   std::string launcher = "auto", hosts, examples, site;  // of fresh launches, as for run
   std::vector<std::string> required;                     // checks or metrics that must be compared; "all": all
-  bool other_hardware = false;
+  double loss = 100 * required_loss;                     // percent that a metric must see, else it is no evidence
+  bool other_hardware = false, same_nodes = false;
   double timeout = 1800;  // seconds for each fresh launch
   std::string command;
   // Of the self-test:

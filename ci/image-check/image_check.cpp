@@ -47,15 +47,16 @@ std::vector<std::string> folders(int& argc, char**& argv) {
 int finish(const std::filesystem::path& folder, const Results& results) {
   const auto& summary = results.summary;
   int status = summary.exit_status;
+  std::string report = (folder / "report.html").string();
   try {
     write_reports(folder, results);
   } catch (const UsageError& error) {
     std::cerr << "image-check: no report: " << error.what() << "\n";
     if (status == multinode::exit_right) status = multinode::exit_untestable;
+    report = "no report";
   }
   std::cout << fmt::format("{}: {} passed, {} failed, {} flaky, {} skipped, {} not run; {}\n", verdict(results).word,
-                           summary.passed, summary.failed, summary.flaky, summary.skipped, summary.not_run,
-                           (folder / "report.html").string());
+                           summary.passed, summary.failed, summary.flaky, summary.skipped, summary.not_run, report);
   return status;
 }
 
@@ -119,6 +120,7 @@ int compare(int argc, char** argv, const std::string& command) {
   options.command = command;
   if (!multinode::parse_command_line(argc, argv, options.description(), true)) return multinode::exit_right;
   if (given.size() != 2) throw UsageError("compare: name two folders, A and B");
+  multinode::require_range("loss", options.loss, 1.0, 99.0);
   options.a = given[0];
   options.b = given[1];
   const Results results = image_check::compare(options, std::cout);
@@ -148,29 +150,27 @@ int history(int argc, char** argv, const std::string&) {
 
 int noise(int argc, char** argv, const std::string&) {
   const auto given = folders(argc, argv);
-  int pairs = 1000, baseline = 10;
+  int baseline = 10;
   double plant = 10;
-  std::uint64_t seed = 1;
   po::options_description known("noise SESSION...: sessions of one image on one machine, or folders of sessions");
   known.add_options()                                                                                     //
-      ("pairs", po::value(&pairs)->default_value(pairs), "comparisons, each of sessions drawn anew")      //
       ("baseline", po::value(&baseline)->default_value(baseline), "sessions that are A of a comparison")  //
       ("plant", po::value(&plant)->value_name("PERCENT")->default_value(plant),
-       "loss to plant in each metric that claims to see it")  //
-      ("seed", po::value(&seed)->default_value(seed), "of the random numbers");
+       "loss to plant in each metric that claims to see it");
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   multinode::require_range("plant", plant, 1.0, 99.0);
   std::vector<Results> sessions;
   for (const auto& folder : given)
     for (const auto& session : sessions_in(folder)) sessions.push_back(read_results(session));
-  const auto found = false_alarms(sessions, pairs, baseline, plant / 100, seed);
-  std::cout << found.pairs << " pairs of " << sessions.size() << " sessions: " << found.suspects << " with a suspect, "
-            << found.alarms << " with a false alarm\n"
-            << found.planted << " losses of " << plant << " % in metrics that can see them: " << found.found
-            << " found\n";
+  const auto found = false_alarms(sessions, baseline, plant / 100);
+  std::cout << fmt::format(
+      "{} comparisons of {} sessions, none of which is in two: {} with a suspect, {} with a false alarm, which is less "
+      "than {:.2g} % of all (95 % confidence)\n{} losses of {:g} % in metrics that can see them: {} found\n",
+      found.comparisons, sessions.size(), found.suspects, found.alarms,
+      100 * upper_bound(found.alarms, found.comparisons), found.planted, plant, found.found);
   for (const auto& [metric, visible] : found.visible_from) {
     const auto alarms = found.by_metric.find(metric);
-    std::cout << "  cannot see less than " << std::lround(100 * median(visible)) << " %: " << metric
+    std::cout << "  " << words_of_visible(median(visible.second), visible.first) << ": " << metric
               << (alarms == found.by_metric.end() ? "" : ", false alarms: " + std::to_string(alarms->second)) << "\n";
   }
   return multinode::exit_right;

@@ -82,16 +82,15 @@ std::optional<double> number_in(const std::string& text) {
   return number ? number : text == "unlimited" ? std::optional(HUGE_VAL) : std::nullopt;
 }
 
-const std::set<std::string> limits{"memlock", "open_files",  "processes",     "core_size", "stack",
-                                   "cpus",    "cgroup_cpus", "cgroup_memory", "shm_bytes", "tmp_bytes"};
+const std::set<std::string> limits{"memlock",     "open_files",    "processes", "core_size", "stack",    "cpus",
+                                   "cgroup_cpus", "cgroup_memory", "memory",    "shm_bytes", "tmp_bytes"};
 
 }  // namespace
 
 bool same_fact(const std::string& name, const std::string& a, const std::string& b) {
   if (a == b) return true;
-  const bool about =
-      name == "processes" || name == "shm_bytes" || name == "tmp_bytes" || name == "cgroup_memory" || name == "gpus";
-  if (!about) return false;
+  static const std::set<std::string> about{"processes", "shm_bytes", "tmp_bytes", "cgroup_memory", "memory", "gpus"};
+  if (!about.contains(name)) return false;
   std::istringstream words_a(a), words_b(b);
   for (std::string of_a, of_b;;) {
     const bool more_a = static_cast<bool>(words_a >> of_a), more_b = static_cast<bool>(words_b >> of_b);
@@ -110,14 +109,20 @@ bool good_fact(const std::string& name, const std::string& a, const std::string&
   return limits.contains(name) && x && y && *y > *x;
 }
 
+void remove_reports(const std::filesystem::path& folder) {
+  std::error_code ignored;  // what cannot be removed cannot be written, either, and writing says so
+  for (const char* report : {"junit.xml", "report.html", "metrics.prom"})
+    std::filesystem::remove(folder / report, ignored);
+}
+
 ResultsWriter::ResultsWriter(const std::filesystem::path& folder) : path_(folder / "results.jsonl") {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  folder_ = multinode::Descriptor(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder_ && flock(folder_.get(), LOCK_EX | LOCK_NB) != 0)
+  folder_ = std::make_shared<multinode::Descriptor>(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (*folder_ && flock(folder_->get(), LOCK_EX | LOCK_NB) != 0)
     throw multinode::UsageError("-o: another image-check is writing to " + folder.string() + ": name another folder");
   try {
-    for (const char* report : {"junit.xml", "report.html", "metrics.prom"}) std::filesystem::remove(folder / report);
+    remove_reports(folder);
     file_ = multinode::create_new(path_);
   } catch (const std::system_error& why) {
     throw multinode::UsageError(std::string("-o: ") + why.what());

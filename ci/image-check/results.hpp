@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -87,7 +88,8 @@ struct Comparison {
   std::vector<double> a, b;              // of A one a session, or of a single session one a launch; of B one a launch
   std::vector<double> again_a, again_b;  // of fresh launches, measured in turn because it was suspect
   double limit = 0;                      // how far from A's median B's may be: log(1.03) is 3 %
-  // same, worse, better (unexplained gain), flaky (suspect, then not), "no evidence", suspect (not measured again)
+  // same, worse, better (unexplained gain), flaky (suspect, then not), "no evidence", drifts, suspect (not measured
+  // again)
   std::string verdict;
   double visible = 0;  // a smaller loss may not be found, as a logarithm
 };
@@ -125,20 +127,24 @@ struct Results {
   std::vector<Difference> differences;
   std::vector<Comparison> comparisons;
   Summary summary;
-  bool complete = false;  // a summary was read: the run came to its end
+  bool complete = false;                          // a summary was read: the run came to its end
+  std::shared_ptr<multinode::Descriptor> lock{};  // of the folder, until the reports are written
 };
 
-// Writes each line at once, whole. The folder is locked as long: two runs in one would mix what they write. Reports of
-// an earlier run are removed first, so that they do not pass for this one's if it is killed. Throws
+// junit.xml, report.html and metrics.prom, before a run looks at anything: they would pass for its own if it is killed.
+void remove_reports(const std::filesystem::path& folder);
+
+// Writes each line at once, whole. The folder is locked as long: two runs in one would mix what they write. Throws
 // multinode::UsageError for a file that cannot be made, std::runtime_error for a line that cannot be written.
 class ResultsWriter {
  public:
   explicit ResultsWriter(const std::filesystem::path& folder);
   void write(const std::variant<Head, CheckResult, Sample, Fact, Difference, Comparison, Summary>& line);
+  std::shared_ptr<multinode::Descriptor> lock() const { return folder_; }
 
  private:
   std::filesystem::path path_;
-  multinode::Descriptor folder_;  // its lock
+  std::shared_ptr<multinode::Descriptor> folder_;  // its lock
   multinode::Descriptor file_;
 };
 

@@ -90,6 +90,7 @@ class Run {
     conclude(summary);
     writer_.write(summary);
     results_.complete = true;
+    results_.lock = writer_.lock();
     return std::move(results_);
   }
 
@@ -347,6 +348,9 @@ void RunDescription::read() {
   multinode::require_range("budget", options.budget, 0.0, 1e6);
 }
 
-Results run_checks(const RunOptions& options, std::ostream& out) { return Run(options, out).all(); }
+Results run_checks(const RunOptions& options, std::ostream& out) {
+  remove_reports(options.folder);
+  return Run(options, out).all();
+}
 
 }  // namespace image_check

@@ -2,13 +2,14 @@
 
 #include <multinode/base/options.hpp>
 
+#include <fmt/core.h>
+#include <boost/math/distributions/binomial.hpp>
 #include <boost/math/distributions/students_t.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <numeric>
-#include <random>
 #include <span>
 
 namespace image_check {
@@ -26,8 +27,8 @@ double step(const std::string& better, std::span<const double> a, std::span<cons
   return better == "less" ? change : -change;
 }
 
-bool sees_too_little(const Comparison& comparison) {
-  return as_share(comparison.visible, comparison.better) > least_evidence;
+bool sees_too_little(const Comparison& comparison, double required) {
+  return as_share(comparison.visible, comparison.better) > required;
 }
 
 double squares(const std::vector<double>& values, double about) {
@@ -90,8 +91,33 @@ Noise noise_of(const Sessions& sessions, std::size_t metrics, bool in_turn) {
           std::max(limit + times(missed) * deviation, limit / 2 + times(missed / (1 + fresh)) * std::sqrt(of_one))};
 }
 
-Comparison compare_metric(const MetricKey& key, const Measured& b, const Sessions& a, std::size_t metrics,
-                          bool in_turn) {
+bool drifts(const Sessions& sessions, std::size_t metrics) {
+  const double count = static_cast<double>(sessions.size()), freedom = count - 2, middle = (count - 1) / 2;
+  if (freedom < 2) return false;
+  std::vector<double> medians;
+  for (const auto& session : sessions) medians.push_back(median(logarithms(session)));
+  const double mean = std::accumulate(medians.begin(), medians.end(), 0.0) / count;
+  double along = 0, times = 0;  // sums of squares of the places, and of the products with the values
+  for (std::size_t i = 0; i < medians.size(); ++i) {
+    const double place = static_cast<double>(i) - middle;
+    along += place * place;
+    times += place * (medians[i] - mean);
+  }
+  const double slope = times / along, rest = std::max(0.0, squares(medians, mean) - slope * times);
+  // What is below the least limit in all sessions together is no drift that matters.
+  if (std::abs(slope) * count < std::log(1.03)) return false;
+  const boost::math::students_t student(freedom);
+  const double rate = 0.05 / static_cast<double>(metrics) / 2;
+  return std::abs(slope) >
+         boost::math::quantile(boost::math::complement(student, rate)) * std::sqrt(rest / freedom / along);
+}
+
+bool is_evidence(const Comparison& comparison) {
+  return comparison.verdict != "no evidence" && comparison.verdict != "drifts";
+}
+
+Comparison compare_metric(const MetricKey& key, const Measured& b, const Sessions& a, std::size_t metrics, bool in_turn,
+                          double required) {
   const Noise noise = noise_of(a, metrics, in_turn);
   std::vector<double> values;
   if (a.size() == 1) values = a.front();
@@ -100,7 +126,7 @@ Comparison compare_metric(const MetricKey& key, const Measured& b, const Session
   Comparison found{key.metric, key.band_bytes, b.unit, b.better,     key.node, std::move(values), b.values, {},
                    {},         noise.limit,    "same", noise.visible};
   const double worse = step(b.better, found.a, b.values);
-  if (sees_too_little(found) && worse <= noise.visible)
+  if (sees_too_little(found, required) && worse <= noise.visible)
     found.verdict = "no evidence";
   else if (worse > noise.limit / 2)
     found.verdict = "worse";
@@ -109,7 +135,7 @@ Comparison compare_metric(const MetricKey& key, const Measured& b, const Session
   return found;
 }
 
-void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b) {
+void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b, double required) {
   comparison.again_a = std::move(again_a);
   comparison.again_b = std::move(again_b);
   const auto& reference = comparison.again_a.empty() ? comparison.a : comparison.again_a;
@@ -120,7 +146,7 @@ void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<do
   bool worse = step(comparison.better, reference, comparison.again_b) > comparison.limit;
   for (const double one : comparison.again_b)
     worse = worse && step(comparison.better, reference, std::span(&one, 1)) > comparison.limit / 2;
-  comparison.verdict = worse ? "worse" : sees_too_little(comparison) ? "no evidence" : "flaky";
+  comparison.verdict = worse ? "worse" : sees_too_little(comparison, required) ? "no evidence" : "flaky";
 }
 
 double as_share(double logarithm, const std::string& better) {
@@ -137,57 +163,67 @@ double worse_by(const Comparison& comparison) {
   return as_share(step(comparison.better, a, b), comparison.better);
 }
 
-FalseAlarms false_alarms(const std::vector<Results>& sessions, int pairs, int baseline, double planted,
-                         std::uint64_t seed) {
+double worse_than_all(const Comparison& comparison) {
+  const auto [a, b] = values_of(comparison);
+  const double worst = comparison.better == "less" ? *std::ranges::max_element(a) : *std::ranges::min_element(a);
+  return as_share(step(comparison.better, std::span(&worst, 1), b), comparison.better);
+}
+
+std::string words_of_visible(double visible, const std::string& better) {
+  if (visible >= unseen) return "cannot see any loss: make three sessions of the baseline or more, or give --again-a";
+  if (visible > std::log(10)) return "too noisy to see any loss";  // not even a tenth of the speed
+  return fmt::format("cannot see less than {:.0f} %", 100 * as_share(visible, better));
+}
+
+FalseAlarms false_alarms(const std::vector<Results>& sessions, int baseline, double planted) {
   const auto in_a = static_cast<std::size_t>(baseline);
   if (sessions.size() <= in_a)
     throw multinode::UsageError("noise: " + std::to_string(in_a + 1) + " sessions or more are needed, not " +
                                 std::to_string(sessions.size()));
-  std::vector<std::map<MetricKey, Measured>> series;
-  for (const auto& session : sessions) series.push_back(metrics_of(session.samples));
-  std::mt19937_64 random(seed);
-  std::vector<std::size_t> order(sessions.size());
-  std::iota(order.begin(), order.end(), 0);
-
   FalseAlarms found;
-  for (found.pairs = 0; found.pairs < pairs; ++found.pairs) {
-    std::shuffle(order.begin(), order.end(), random);
-    const auto& last = series[order[in_a]];
+  for (std::size_t first = 0; first + in_a < sessions.size(); first += in_a + 1, ++found.comparisons) {
+    std::map<MetricKey, Sessions> a;
+    for (std::size_t i = first; i < first + in_a; ++i)
+      for (auto& [key, measured] : metrics_of(sessions[i].samples)) a[key].push_back(std::move(measured.values));
+    const auto last = metrics_of(sessions[first + in_a].samples);
     bool alarm = false, suspect = false;
     for (const auto& [key, all] : last) {
       if (all.values.size() < 1 + fresh_launches)
         throw multinode::UsageError("noise: each session needs " + std::to_string(1 + fresh_launches) + " launches");
-      Sessions a;
-      for (std::size_t i = 0; i < in_a; ++i)
-        if (const auto of = series[order[i]].find(key); of != series[order[i]].end()) a.push_back(of->second.values);
-      if (a.empty()) continue;
-      auto values = all.values;
-      std::shuffle(values.begin(), values.end(), random);
-      const auto with = [&](double factor) {
-        for (double& value : values) value *= factor;
+      if (!a.contains(key)) continue;
+      const auto with = [&, &key = key, &all = all](double factor) {
         Measured b = all;
-        b.values = {values.front()};
-        auto comparison = compare_metric(key, b, a, last.size());
+        for (double& value : b.values) value *= factor;
+        const auto fresh = b.values.begin() + 1;
+        const std::vector<double> again(fresh, fresh + fresh_launches);
+        b.values.resize(1);
+        auto comparison = compare_metric(key, b, a.at(key), last.size());
+        if (drifts(a.at(key), last.size())) comparison.verdict = "drifts";
         const bool is_suspect = comparison.verdict == "worse";
-        if (is_suspect) confirm(comparison, {}, {values.begin() + 1, values.begin() + 1 + fresh_launches});
+        if (is_suspect) confirm(comparison, {}, again);
         return std::pair(comparison, is_suspect);
       };
       const auto [comparison, is_suspect] = with(1);
       suspect = suspect || is_suspect;
-      const double visible = as_share(comparison.visible, comparison.better);
-      found.visible_from[name_of(key)].push_back(visible);
+      auto& [better, visible] = found.visible_from[name_of(key)];
+      better = comparison.better;
+      visible.push_back(comparison.visible);
       if (comparison.verdict == "worse") {
         alarm = true;
         ++found.by_metric[name_of(key)];
       }
-      if (visible > planted) continue;
+      if (comparison.verdict == "drifts" || as_share(comparison.visible, better) > planted) continue;
       ++found.planted;
-      found.found += with(comparison.better == "less" ? 1 + planted : 1 - planted).first.verdict == "worse";
+      found.found += with(better == "less" ? 1 + planted : 1 - planted).first.verdict == "worse";
     }
     found.alarms += alarm;
     found.suspects += suspect;
   }
   return found;
+}
+
+double upper_bound(int events, int trials) {
+  return boost::math::binomial_distribution<>::find_upper_bound_on_p(trials, events, 0.05);
 }
 
 }  // namespace image_check

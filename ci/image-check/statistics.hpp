@@ -34,7 +34,7 @@ using Sessions = std::vector<std::vector<double>>;  // of each, the values of it
 inline constexpr std::size_t fresh_launches = 3;   // of each side, for a suspect
 inline constexpr double false_alarm_rate = 0.005;  // of a comparison with all its metrics
 inline constexpr double flagged_gain = 0.10;       // a gain of more than this is unexplained
-inline constexpr double least_evidence = 0.30;     // a metric that cannot see such a loss is no evidence
+inline constexpr double required_loss = 0.30;      // a metric that cannot see such a loss is no evidence
 
 // Values of positive quantities are compared as logarithms, so that half as fast is as far away as twice as fast.
 struct Noise {
@@ -49,34 +49,46 @@ inline constexpr double unseen = 100;
 // A that were taken in turn (`in_turn`), the noise between sessions cancels, and that of launches alone counts.
 Noise noise_of(const Sessions& sessions, std::size_t metrics, bool in_turn);
 
+// Whether the sessions, in their order in time, follow a line that is not level: what comes next is then not what they
+// were. Student's t of the slope at 5 % / `metrics`; four sessions or more are needed.
+bool drifts(const Sessions& sessions, std::size_t metrics);
+
 // Compares `b` with the baseline, without fresh launches: same, worse (a suspect: beyond half of the limit), better, or
-// no evidence: the metric cannot see a loss of 30 %, and the loss is not larger than what it can see. `metrics` is the
-// number of metrics that are compared.
+// no evidence: the metric cannot see a loss of `required`, and the loss is not larger than what it can see. `metrics`
+// is the number of metrics that are compared.
 Comparison compare_metric(const MetricKey& key, const Measured& b, const Sessions& a, std::size_t metrics,
-                          bool in_turn = false);
+                          bool in_turn = false, double required = required_loss);
+bool is_evidence(const Comparison& comparison);  // the verdict is neither "no evidence" nor "drifts"
 
 // Judges a suspect by fresh launches of A and B, taken in turn; without those of A the baseline stands. It is worse if
 // the median of B is beyond the limit and each value of B is beyond half of it, or if B has fewer than fresh_launches
 // values: it failed or did not end. Else it was flaky, or there is no evidence.
-void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b);
+void confirm(Comparison& comparison, std::vector<double> again_a, std::vector<double> again_b,
+             double required = required_loss);
 
 // The values of A and B that the verdict is about: those of the fresh launches, if there are any.
 std::pair<std::vector<double>, std::vector<double>> values_of(const Comparison& comparison);
 // By how much B is worse than A, as a share of A: 0.5 is half the bandwidth, or one and a half times the time.
 double worse_by(const Comparison& comparison);
+// The same against the worst value of A.
+double worse_than_all(const Comparison& comparison);
 // The same for a logarithm.
 double as_share(double logarithm, const std::string& better);
+// "cannot see less than 7 %", "too noisy to see any loss"
+std::string words_of_visible(double visible, const std::string& better);
 
-// Draws from sessions of one image, each of 1 + fresh_launches launches or more: `baseline` of them against another
-// one, whose first launch is B and whose next ones are the fresh launches; no fresh A. Then the same with a loss of
-// `planted` in one metric that claims to see it.
+// Compares sessions of one image, each of 1 + fresh_launches launches or more, in their order: `baseline` of them
+// against the next one, whose first launch is B and whose next ones are the fresh launches; no fresh A. No session is
+// in two comparisons, so that these are independent. Then the same with a loss of `planted` in one metric that claims
+// to see it.
 struct FalseAlarms {
-  int pairs = 0, alarms = 0, suspects = 0;  // pairs with one or more
+  int comparisons = 0, alarms = 0, suspects = 0;  // comparisons with one or more
   int planted = 0, found = 0;
-  std::map<std::string, int> by_metric;                     // alarms
-  std::map<std::string, std::vector<double>> visible_from;  // of each metric in each pair, as a share
+  std::map<std::string, int> by_metric;                                             // alarms
+  std::map<std::string, std::pair<std::string, std::vector<double>>> visible_from;  // of each metric better, logarithms
 };
-FalseAlarms false_alarms(const std::vector<Results>& sessions, int pairs, int baseline, double planted,
-                         std::uint64_t seed);
+FalseAlarms false_alarms(const std::vector<Results>& sessions, int baseline, double planted);
+// The rate of events that so many trials exclude with a confidence of 95 % (Clopper and Pearson).
+double upper_bound(int events, int trials);
 
 }  // namespace image_check

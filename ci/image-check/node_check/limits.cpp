@@ -111,7 +111,7 @@ Findings look_at_limits(const std::filesystem::path& sysfs, std::filesystem::pat
   all.push_back({"cpus", cpus, "", "equal", true, ""});
   if (cgroup.cpus) all.push_back({"cgroup_cpus", *cgroup.cpus, "", "equal", true, ""});
   if (cgroup.memory_bytes) all.push_back({"cgroup_memory", *cgroup.memory_bytes, "bytes", "equal", true, ""});
-  all.push_back({"memory", memory_bytes() / 0x1p30, "GiB", "more", true, ""});
+  all.push_back({"memory", memory_bytes() / 0x1p30, "GiB", "equal", true, ""});
   all.push_back(look_at_folder("shm", "/dev/shm", 0x1p25,
                                "MPI and NCCL pass data between the ranks of a node there: mount a larger tmpfs "
                                "(--shm-size=1g or --ipc=host of a container)"));

@@ -61,7 +61,7 @@ Cell values_cell(const std::vector<double>& values) {
 Cell marked(const std::string& word) {
   if (word == "pass" || word == "same") return {"✓ " + word, "good-text"};
   if (word == "fail" || word == "timeout" || word == "worse") return {"✗ " + word, "bad-text"};
-  if (word == "skip" || word == "no evidence") return {"– " + word, "soft"};
+  if (word == "skip" || word == "no evidence" || word == "drifts") return {"– " + word, "soft"};
   return {"≈ " + word, "doubt-text"};
 }
 
@@ -230,9 +230,10 @@ class Page {
     if (results_.comparisons.empty()) return;
     const auto main = section("comparison", "Against the baseline");
     add(main, "p",
-        "A is the baseline, B is what was tested. What was suspect was measured again in fresh launches, A and B in "
-        "turn. Up to the limit a change is noise. Sees: the smallest loss that is found in 95 of 100 cases. A metric "
-        "that does not see 30 % is no evidence, unless the loss is larger than what it sees.");
+        "A is the baseline, B is what was tested. " + again() +
+            "Up to the limit a change is noise. Sees: the smallest loss that is found in 95 of 100 cases. A metric "
+            "that "
+            "does not see the loss that must be found is no evidence.");
     std::vector<std::vector<Cell>> rows;
     for (const auto& one : results_.differences)
       rows.push_back({{one.name}, {one.kind}, {or_nothing(one.a)}, {or_nothing(one.b)}});
@@ -244,17 +245,18 @@ class Page {
       const std::string name = one.metric + (one.node.empty() ? "" : ", " + one.node);
       by_metric[name][one.band_bytes] = &one;
       const double visible = as_share(one.visible, one.better);
-      auto& of = one.verdict == "same" || one.verdict == "no evidence" ? others : in_question;
-      of.push_back({{name + (one.unit.empty() ? "" : ", " + one.unit)},
-                    {size_name(one.band_bytes)},
-                    marked(one.verdict),
-                    values_cell(one.a),
-                    values_cell(one.b),
-                    {change_of(one), "number"},
-                    {percent(factor_of_limit(one) - 1), "number"},
-                    {visible > 0 && visible < 1 ? fmt::format("{:.0f} %", 100 * visible) : nothing, "number"},
-                    values_cell(one.again_a),
-                    values_cell(one.again_b)});
+      auto& of = one.verdict == "same" || !is_evidence(one) ? others : in_question;
+      of.push_back(
+          {{name + (one.unit.empty() ? "" : ", " + one.unit)},
+           {size_name(one.band_bytes)},
+           marked(one.verdict),
+           values_cell(one.a),
+           values_cell(one.b),
+           {change_of(one), "number"},
+           {percent(factor_of_limit(one) - 1), "number"},
+           {one.visible > 0 && one.visible < std::log(10) ? fmt::format("{:.0f} %", 100 * visible) : nothing, "number"},
+           values_cell(one.again_a),
+           values_cell(one.again_b)});
     }
     const std::vector<std::string> columns{"metric", "size",  "verdict", "A",       "B",
                                            "change", "limit", "sees",    "again A", "again B"};
@@ -266,7 +268,7 @@ class Page {
       for (const auto& [size, one] : sizes) {
         const auto place = places.size();
         places.push_back(size_name(size));
-        const bool suspect = one->verdict != "same" && one->verdict != "no evidence";
+        const bool suspect = one->verdict != "same" && is_evidence(*one);
         a.points[place] = {median(one->a), places.back() + ": " + number(median(one->a)), false};
         b.points[place] = {median(one->b), places.back() + ": " + number(median(one->b)), suspect};
         limit.points[place] = {median(one->a) * factor_of_limit(*one)};
@@ -279,6 +281,14 @@ class Page {
     add(details, "summary",
         std::to_string(others.size()) + " metrics and sizes that are as they were, or without evidence");
     add_table(details, "other comparisons", columns, others);
+  }
+  // Who was measured again.
+  std::string again() const {
+    const bool a = std::ranges::any_of(results_.comparisons, [](const auto&one) { return !one.again_a.empty(); }),
+               b = std::ranges::any_of(results_.comparisons, [](const auto&one) { return !one.again_b.empty(); });
+    if (!b) return "";
+    return std::string("What was suspect was measured again in fresh launches") +
+           (a ? ", A and B in turn. " : " of B. ");
   }
   static std::string change_of(const Comparison& one) { return percent(change(median(one.a), median(one.b))); }
   // The limit as a factor of A's median: 0.95
@@ -389,7 +399,7 @@ Verdict verdict(const Results& results) {
        {std::pair(counts.failed, "failed"), std::pair(counts.flaky, "flaky"), std::pair(counts.not_run, "not run"),
         std::pair(counts.passed, "passed"), std::pair(counts.skipped, "skipped"),
         std::pair(of["worse"], "worse than the baseline"), std::pair(of["flaky"], "suspect, then not"),
-        std::pair(of["no evidence"], "too noisy to be evidence"),
+        std::pair(of["no evidence"], "too noisy to be evidence"), std::pair(of["drifts"], "of a baseline that drifts"),
         std::pair(of["better"], "better without an explanation")})
     if (number_of > 0) said.push_back(std::to_string(number_of) + " " + what);
   const std::string why = said.empty() ? "nothing was checked" : multinode::join(said);

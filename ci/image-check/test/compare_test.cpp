@@ -46,6 +46,11 @@ class CompareResults : public ::testing::Test {
     options.folder = folder_ / "verdict";
     return options;
   }
+  static Results verdict_of(const CompareOptions& options, std::ostream& out) {
+    Results results = compare(options, out);
+    results.lock.reset();  // as after the reports
+    return results;
+  }
   Results compared(const std::string& a, const std::string& b, bool other_hardware = false) {
     auto options = options_of(a, b);
     options.other_hardware = other_hardware;
@@ -55,7 +60,7 @@ class CompareResults : public ::testing::Test {
           std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
     };
     std::ostringstream out;
-    return compare(options, out);
+    return verdict_of(options, out);
   }
   // Results of A and B that differ in one fact; whether they compare as equal. "": it is absent.
   bool alike(const std::string& name, const std::string& in_a, const std::string& in_b) {
@@ -73,7 +78,7 @@ class CompareResults : public ::testing::Test {
     options.timeout = timeout;
     options.again_b = folder_ / "image-check-b";
     std::ostringstream out;
-    return compare(options, out);
+    return verdict_of(options, out);
   }
   TemporaryFolder folder_;
   std::map<std::string, std::string> facts_;
@@ -137,7 +142,7 @@ TEST_F(CompareResults, AHostileHeadExecutesNothing) {
   for (const char* session : {"a/1", "a/2", "a/3"}) results(session, {"n"}, "8", 10);
   auto options = options_of(folder_ / "a", results("b", {"n"}, "8", 5));
   std::ostringstream out;
-  const auto unjudged = compare(options, out);
+  const auto unjudged = verdict_of(options, out);
   EXPECT_EQ(unjudged.summary.exit_status, 3);
   EXPECT_SAYS(out.str(), "say with --again-b how to measure it again");
   EXPECT_FALSE(std::filesystem::exists(marker)) << text_of(marker);
@@ -146,7 +151,7 @@ TEST_F(CompareResults, AHostileHeadExecutesNothing) {
   std::filesystem::permissions(folder_ / "image-check-b", std::filesystem::perms::owner_all);
   options.again_b = folder_ / "image-check-b";
   options.examples = "/mine";
-  EXPECT_EQ(compare(options, out).summary.exit_status, 1);
+  EXPECT_EQ(verdict_of(options, out).summary.exit_status, 1);
   EXPECT_SAYS(text_of(folder_ / "said"), "--examples=/mine\n");
   EXPECT_EQ(text_of(folder_ / "said").find("hostile"), std::string::npos) << text_of(folder_ / "said");
   EXPECT_EQ(text_of(folder_ / "said").find("-oProxy"), std::string::npos);
@@ -180,25 +185,92 @@ TEST_F(CompareResults, ALimitMayGrow) {
 
 TEST_F(CompareResults, OneSessionWithoutFreshLaunchesOfAIsNoEvidence) {
   std::ostringstream out;
-  const auto verdict = compare(options_of(results("a", {"n"}, "8", 10), results("b", {"n"}, "8", 5)), out);
+  const auto verdict = verdict_of(options_of(results("a", {"n"}, "8", 10), results("b", {"n"}, "8", 5)), out);
   EXPECT_EQ(verdict.summary.exit_status, 3);
-  EXPECT_EQ(verdict.summary.skipped, 1);
+  EXPECT_EQ(verdict.summary.not_run, 1);
   EXPECT_SAYS(out.str(), "50 % worse; cannot see any loss: make three sessions of the baseline or more");
+}
+
+// The README's least baseline, on a machine with noise: pi takes five times as long in B, and the memory a tenth of its
+// bandwidth. What the noise hides does not pass, whatever else passes.
+TEST_F(CompareResults, WhatNoMetricCanSeeIsNoPass) {
+  const auto session = [&](const std::string& name, double pi, double memory, double rate) {
+    ResultsWriter writer(folder_ / name);
+    Head head;
+    head.command = "image-check run";
+    head.nodes = {"n"};
+    writer.write(head);
+    writer.write(Fact{"node", "memory", "16", "n"});
+    writer.write(Sample{"pi", "pi", -1, "s", "less", pi, 0, ""});
+    writer.write(Sample{"node", "memory_bandwidth", -1, "GB/s", "more", memory, 0, "n"});
+    writer.write(Sample{"gloo", "rate", -1, "GB/s", "more", rate, 0, ""});
+    writer.write(Summary{});
+    return folder_ / name;
+  };
+  session("a/1", 0.05, 10, 3), session("a/2", 0.08, 14, 3.01), session("a/3", 0.06, 8, 2.99);
+  auto options = options_of(folder_ / "a", session("slow", 0.3, 1, 3));
+  std::ostringstream out;
+  auto verdict = verdict_of(options, out);
+  EXPECT_EQ(verdict.summary.exit_status, 3);
+  EXPECT_EQ(verdict.summary.passed, 1);  // the rate; not the size of the memory
+  EXPECT_EQ(verdict.summary.not_run, 2);
+  EXPECT_SAYS(out.str(),
+              "pi: no evidence: 0.3 s, and was 0.06: 400 % worse; too noisy to see any loss; worse than all of A");
+  options.required = {"gloo"};  // even then
+  EXPECT_EQ(verdict_of(options, out).summary.exit_status, 3);
+  options.b = session("same", 0.06, 9, 3);
+  EXPECT_EQ(verdict_of(options, out).summary.exit_status, 0);
+  options.required.clear();
+  verdict = verdict_of(options, out);
+  EXPECT_EQ(verdict.summary.exit_status, 3);
+  EXPECT_SAYS(verdict.checks.front().reason, "no metric of 'node' sees a loss of 30 %");
+  options.required = {"gloo"};
+  options.loss = 1;
+  EXPECT_EQ(verdict_of(options, out).summary.exit_status, 3);
+}
+
+TEST_F(CompareResults, ADriftIsNoEvidence) {
+  for (int session = 1; session <= 6; ++session)
+    results("a/" + std::to_string(session), {"n"}, "8", 10 * (1 + 0.02 * session));
+  std::ostringstream out;
+  EXPECT_EQ(verdict_of(options_of(folder_ / "a", results("b", {"n"}, "8", 11.4)), out).summary.exit_status, 3);
+  EXPECT_SAYS(out.str(), "drifts  memory_bandwidth, n: A drifts from its first session to its last");
+}
+
+// Equal nodes differ by 1 %, and the sessions of one node do not show it.
+TEST_F(CompareResults, OneNodeIsNoBaselineForAnother) {
+  for (const char* session : {"a/1", "a/2", "a/3"}) results(session, {"n1"}, "8", 10);
+  auto options = options_of(folder_ / "a", results("b", {"n2"}, "8", 9.9));
+  std::ostringstream out;
+  const auto why = [&] {
+    return multinode::testing::error_text<multinode::UsageError>([&] { verdict_of(options, out); });
+  };
+  EXPECT_SAYS(why(), "A was measured on n1 alone, and B on n2: how much nodes differ is not known");
+  options.same_nodes = true;
+  EXPECT_EQ(verdict_of(options, out).summary.exit_status, 0);
+  // Of several nodes, the baseline knows how much they differ.
+  options.same_nodes = false;
+  int number = 0;
+  for (const double bandwidth : {10.0, 10.2, 9.9, 10.1})
+    results("several/" + std::to_string(++number), {"n" + std::to_string(number)}, "8", bandwidth);
+  options.a = folder_ / "several";
+  options.b = results("b", {"m"}, "8", 9.9);
+  EXPECT_EQ(verdict_of(options, out).summary.exit_status, 0);
 }
 
 TEST_F(CompareResults, WhatIsRequiredMustBeEvidence) {
   auto options = options_of(results("a", {"n"}, "8", 10), results("b", {"n"}, "8", 10));
   std::ostringstream out;
-  EXPECT_EQ(compare(options, out).summary.skipped, 1);
+  EXPECT_EQ(verdict_of(options, out).summary.not_run, 1);
   for (const char* name : {"all", "node", "memory_bandwidth, n"}) {
     options.required = {name};
-    const auto verdict = compare(options, out);
+    const auto verdict = verdict_of(options, out);
     EXPECT_EQ(verdict.summary.exit_status, 3) << name;
     EXPECT_EQ(verdict.summary.not_run, 1) << name;
     EXPECT_SAYS(verdict.checks.at(0).reason, "is required, and was not compared: no evidence");
   }
   options.required = {"memory_bandwith"};
-  EXPECT_THROW(compare(options, out), multinode::UsageError);
+  EXPECT_THROW(verdict_of(options, out), multinode::UsageError);
 }
 
 // Five sizes, of which one is 10 % slower in B and in its fresh launches.

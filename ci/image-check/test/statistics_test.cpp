@@ -2,6 +2,7 @@
 #include "statistics.hpp"
 
 #include <multinode/base/options.hpp>
+#include <testing/says.hpp>
 
 #include <gtest/gtest.h>
 
@@ -49,6 +50,40 @@ TEST(Noise, IsThreePercentAtLeastAndUnknownForOneSession) {
   EXPECT_DOUBLE_EQ(noise_of({same}, 10, true).limit, std::log(1.03));
 }
 
+// Numbers that follow a line are not what they were. Noise is no line, and neither are three sessions.
+TEST(Noise, ThatDrifts) {
+  const auto line = [](double slope, int count) {
+    Sessions all;
+    for (int i = 0; i < count; ++i) all.push_back({10 * std::exp(slope * i + 0.002 * (i * i % 3))});
+    return all;
+  };
+  EXPECT_TRUE(drifts(line(0.02, 8), 20));
+  EXPECT_FALSE(drifts(line(0.0005, 8), 20));  // less than 3 % in all
+  EXPECT_FALSE(drifts(line(0.02, 3), 20));
+  std::mt19937_64 random(3);
+  std::normal_distribution<double> normal;
+  int found = 0;
+  for (int trial = 0; trial < 2000; ++trial) {
+    Sessions all(10);
+    for (auto& session : all) session = {10 * std::exp(0.05 * normal(random))};
+    found += drifts(all, 1);
+  }
+  EXPECT_LT(found, 130);  // 5 % of them: 100, with a standard deviation of 10
+  EXPECT_GT(found, 60);
+}
+
+TEST(Noise, IsSaidInWords) {
+  EXPECT_EQ(words_of_visible(std::log(1.07), "less"), "cannot see less than 7 %");
+  EXPECT_EQ(words_of_visible(50, "less"), "too noisy to see any loss");
+  EXPECT_SAYS(words_of_visible(unseen, "more"), "make three sessions of the baseline or more");
+}
+
+TEST(UpperBound, IsThatOfTheBinomialDistribution) {
+  EXPECT_NEAR(upper_bound(0, 33), 1 - std::pow(0.05, 1.0 / 33), 1e-9);  // 8.7 %
+  EXPECT_NEAR(upper_bound(0, 300), 0.00994, 1e-5);
+  EXPECT_NEAR(upper_bound(2, 50), 0.1206, 1e-4);  // Clopper and Pearson, 1934
+}
+
 TEST(Compare, WorseBetterAndSame) {
   const auto verdict = [](double b, const std::string& better = "more") {
     return compare_metric(key, measured({b}, better), quiet, 1).verdict;
@@ -67,7 +102,7 @@ TEST(Compare, AMetricThatCannotSeeAThirdIsNoEvidence) {
   for (const double b : {100.0, 3.0, 0.1}) {
     const auto comparison = compare_metric(key, measured({b}), wild, 1);
     EXPECT_EQ(comparison.verdict, "no evidence");
-    EXPECT_GT(as_share(comparison.visible, "more"), least_evidence);
+    EXPECT_GT(as_share(comparison.visible, "more"), required_loss);
   }
   // A loss that even this metric can see is one. If it does not come again, the metric still says nothing for B.
   auto found = compare_metric(key, measured({0.0001}), wild, 1);
@@ -110,22 +145,23 @@ std::vector<Results> sessions(int count, double between, double within, std::mt1
 TEST(FalseAlarms, AreAtMostFiveInAThousand) {
   std::mt19937_64 random(7);
   int alarms = 0, suspects = 0, planted = 0, seen = 0;
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {  // each with its own sessions, as drawing does not make new ones
-    const auto found = false_alarms(sessions(30, 0.01, 0.01, random), 50, 10, 0.10, seed);
+  for (int batch = 0; batch < 20; ++batch) {
+    const auto found = false_alarms(sessions(50 * 11, 0.01, 0.01, random), 10, 0.10);
+    EXPECT_EQ(found.comparisons, 50);
     alarms += found.alarms, suspects += found.suspects, planted += found.planted, seen += found.found;
   }
   EXPECT_LE(alarms, 5);
   EXPECT_GT(suspects, 50);  // so that it is the second look that keeps them rare
   EXPECT_GT(planted, 500);
   EXPECT_GE(seen, planted * 95 / 100);  // what a metric claims to see
-  EXPECT_THROW(false_alarms(sessions(10, 0.01, 0.01, random), 10, 10, 0.10, 1), multinode::UsageError);
+  EXPECT_THROW(false_alarms(sessions(10, 0.01, 0.01, random), 10, 0.10), multinode::UsageError);
 }
 
 TEST(FalseAlarms, AreCountedWhereASessionIsOfAnotherKind) {
   std::mt19937_64 random(7);
-  auto mixed = sessions(12, 0.002, 0.002, random);
-  for (auto& one : mixed[0].samples) one.value /= 3;
-  EXPECT_GT(false_alarms(mixed, 1000, 10, 0.10, 1).alarms, 10);
+  auto mixed = sessions(22, 0.002, 0.002, random);
+  for (auto& one : mixed[10].samples) one.value /= 3;
+  EXPECT_EQ(false_alarms(mixed, 10, 0.10).alarms, 1);
 }
 
 }  // namespace image_check::statistics_test
