@@ -28,34 +28,34 @@ std::string random_id() { return multinode::random_token().substr(0, 16); }
 
 // The address from which this node connects to `to`. The others can reach this node at it.
 std::string address_for_others(const multinode::Endpoint& to) {
-  const std::string own = multinode::address_towards(to);
-  return own.empty() ? to.host : own;
+  const std::string address = multinode::address_towards(to);
+  return address.empty() ? to.host : address;
 }
 
 }  // namespace
 
-Agents::Agents(const Options& options, Agent own, Say say)
+Agents::Agents(const Options& options, Agent this_agent, Say say)
     : options_(options),
-      own_(std::move(own)),
+      this_agent_(std::move(this_agent)),
       say_(std::move(say)),
       wake_(multinode::check_errno(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {
-  own_.node = options.node_rank.value_or(0);
-  own_.run_id = options.run_id;
-  own_.max_restarts = options.max_restarts;
+  this_agent_.node = options.node_rank.value_or(0);
+  this_agent_.run_id = options.run_id;
+  this_agent_.max_restarts = options.max_restarts;
   if (options.nodes > 1) {
     // The agents know only the user's secret and the command line. Their ranks' generation has a random id too.
     const auto secret = multinode::read_secret(options.secret);
     const std::string run = options.run_id.empty() ? "user " + std::to_string(geteuid()) : "run " + options.run_id;
     token_ = multinode::token_for(secret, "agents of " + run);
     connect();
-    if (own_.hosts_store && secret.bytes.empty()) say_(multinode::warning_without_secret(secret));
+    if (this_agent_.hosts_store && secret.bytes.empty()) say_(multinode::warning_without_secret(secret));
   } else {
     token_ = multinode::random_token();
-    if (own_.run_id.empty()) own_.run_id = random_id();
+    if (this_agent_.run_id.empty()) this_agent_.run_id = random_id();
     endpoint_ = options.endpoint.value_or(multinode::Endpoint{"127.0.0.1", 0});
     server_ = serve();
     endpoint_.port = server_->port();
-    own_.hosts_store = true;
+    this_agent_.hosts_store = true;
   }
 }
 
@@ -78,7 +78,7 @@ std::unique_ptr<multinode::TcpStoreServer> Agents::serve() {
 void Agents::connect() {
   endpoint_ = *options_.endpoint;
   if (options_.host_is_node_0) {
-    if (own_.node == 0) server_ = serve();
+    if (this_agent_.node == 0) server_ = serve();
   } else {
     try {
       server_ = serve();
@@ -87,7 +87,7 @@ void Agents::connect() {
       if (e.code().value() != EADDRINUSE && e.code().value() != EADDRNOTAVAIL) throw;
     }
   }
-  own_.hosts_store = server_ != nullptr;
+  this_agent_.hosts_store = server_ != nullptr;
   const auto timeout = options_.join_timeout;
   const std::string who = options_.host_is_node_0 ? "node 0, which hosts the store" : "the node that hosts the store";
   try {
@@ -120,7 +120,7 @@ std::string Agents::key(const std::string& name, int later) const {
 }
 
 void Agents::leave_will(int later) {
-  const Verdict gone{1, "the mnrun of " + own_.name() + " is gone: lost the connection to it"};
+  const Verdict gone{1, "the mnrun of " + this_agent_.name() + " is gone: lost the connection to it"};
   listener_->set_on_disconnect(key("verdict", later), text_of(gone));
 }
 
@@ -128,28 +128,28 @@ void Agents::leave_will(int later) {
 void Agents::claim_node() {
   std::vector<int> candidates;
   if (options_.node_rank || restart_ > 0) {
-    candidates = {own_.node};
+    candidates = {this_agent_.node};
   } else {
     for (int i = 0; i < options_.nodes; ++i) candidates.push_back(i);
     if (!server_) std::rotate(candidates.begin(), candidates.begin() + 1, candidates.end());
   }
   std::string other;
   for (const int candidate : candidates) {
-    own_.node = candidate;
+    this_agent_.node = candidate;
     if (candidate == 0) {
-      if (own_.run_id.empty()) own_.run_id = random_id();
-      own_.master_address = server_ ? endpoint_.host : address_for_others(endpoint_);
-      own_.master_port = program_port_.emplace().number();
+      if (this_agent_.run_id.empty()) this_agent_.run_id = random_id();
+      this_agent_.master_address = server_ ? endpoint_.host : address_for_others(endpoint_);
+      this_agent_.master_port = program_port_.emplace().number();
     }
-    const std::string text = text_of(own_);
+    const std::string text = text_of(this_agent_);
     other = teller_->compare_set(key("agent/" + std::to_string(candidate)), "", text);
     if (other == text) return;
   }
   if (candidates.size() > 1)
     throw UsageError("--nnodes " + std::to_string(options_.nodes) + ": this many nodes have joined already");
-  const Agent taken = parse_agent(other, own_.node);
+  const Agent taken = parse_agent(other, this_agent_.node);
   throw UsageError(fmt::format("node rank {} is taken by host {}, pid {}; each node needs its own --node-rank",
-                               own_.node, taken.host, taken.pid));
+                               this_agent_.node, taken.host, taken.pid));
 }
 
 // The value of `key`. While there is none, reports once which agents have not come; throws at the deadline.
@@ -211,23 +211,23 @@ Round Agents::meet(int restart) {
   meeting_reported_ = false;
   Round round;
   if (options_.nodes == 1) {
-    own_.master_address = options_.master_address;
-    own_.master_port = options_.master_port ? options_.master_port : program_port_.emplace().number();
-    round = rounds({&own_, 1})[0];
+    this_agent_.master_address = options_.master_address;
+    this_agent_.master_port = options_.master_port ? options_.master_port : program_port_.emplace().number();
+    round = rounds({&this_agent_, 1})[0];
   } else {
     claim_node();
     // Names the start to which it belongs; for a restart listen() did it as soon as it knew.
     if (restart == 0) leave_will(0);
     listening_ = multinode::quiet_thread([this] { listen(); });
-    if (own_.node == 0) {
+    if (this_agent_.node == 0) {
       int node = 0;
-      for (const Round& its : rounds(collect())) teller_->set(key("round/" + std::to_string(node++)), text_of(its));
+      for (const Round& round : rounds(collect())) teller_->set(key("round/" + std::to_string(node++)), text_of(round));
     }
-    const std::string text = await(key("round/" + std::to_string(own_.node)), [this] {
+    const std::string text = await(key("round/" + std::to_string(this_agent_.node)), [this] {
       const std::string who = multinode::one_line(teller_->compare_set(key("missing"), "", ""));
       return who.empty() ? "node rank 0 of " + std::to_string(options_.nodes) : who;
     });
-    round = parse_round(text, own_, options_.nodes);
+    round = parse_round(text, this_agent_, options_.nodes);
   }
   round.restart = restart;
   round.store = multinode::with_token({endpoint_, token_});

@@ -23,16 +23,16 @@ class Agents {
  public:
   using Say = std::function<void(const std::string&)>;
 
-  // `say` prints which node this one waits for. `own` is this node's agent; Agents fills in its rank and what node 0
-  // decides.
-  Agents(const Options& options, Agent own, Say say);
+  // `say` prints which node this one waits for. `this_agent` is this node's agent; Agents fills in its rank and what
+  // node 0 decides.
+  Agents(const Options& options, Agent this_agent, Say say);
   ~Agents();
   Agents(const Agents&) = delete;
 
   // Returns when all agents are ready for start number `restart`. Throws StoreTimeout, which names the missing nodes,
   // and UsageError if two agents contradict each other.
   Round meet(int restart);
-  const Agent& own() const { return own_; }
+  const Agent& this_agent() const { return this_agent_; }
 
   // None of these waits for another node. After meet().
   int verdict_fd() const { return wake_.get(); }  // readable when there is a verdict
@@ -59,8 +59,8 @@ class Agents {
   void tell(std::function<void()> message, const Verdict& if_that_fails);
 
   const Options& options_;
-  Agent own_;
-  std::optional<multinode::FreePort> program_port_;  // own_.master_port, unless the user chose it
+  Agent this_agent_;
+  std::optional<multinode::FreePort> program_port_;  // this_agent_.master_port, unless the user chose it
   Say say_;
   multinode::Endpoint endpoint_;
   std::string token_;  // of the store

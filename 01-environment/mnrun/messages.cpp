@@ -157,8 +157,8 @@ Agent parse_agent(const std::string& text, int node) {
   return agent;
 }
 
-Round parse_round(const std::string& text, const Agent& own, int nodes) {
-  const std::string what = "the round of node " + std::to_string(own.node);
+Round parse_round(const std::string& text, const Agent& agent, int nodes) {
+  const std::string what = "the round of node " + std::to_string(agent.node);
   const json object = parsed(what, text);
   const Fields fields(what, object);
   Round round;
@@ -168,9 +168,9 @@ Round parse_round(const std::string& text, const Agent& own, int nodes) {
   if (round.master.master_address.empty() || round.master.master_port == 0) fields.wrong("master_address");
   read_fields(fields.inner("first"), round.first);
   const Place& first = round.first;
-  if (first.node != own.node || first.node_count != nodes) fields.wrong("node");
-  if (first.local_size != own.processes) fields.wrong("local_size");
-  if (first.role != own.role) fields.wrong("role");
+  if (first.node != agent.node || first.node_count != nodes) fields.wrong("node");
+  if (first.local_size != agent.processes) fields.wrong("local_size");
+  if (first.role != agent.role) fields.wrong("role");
   fields.text("store_host", round.store_host, longest_text);
   fields.number("error_status", round.error_status, 0, 255);
   fields.text("error", round.error, longest_text);

@@ -30,8 +30,8 @@ std::string text_of(const Round& round);
 std::string text_of(const Verdict& verdict);
 
 Agent parse_agent(const std::string& text, int node);
-// `own` is the agent of the node that reads it, of `nodes`.
-Round parse_round(const std::string& text, const Agent& own, int nodes);
+// `agent` is that of the node that reads it, of `nodes`.
+Round parse_round(const std::string& text, const Agent& agent, int nodes);
 Verdict parse_verdict(const std::string& text);
 
 // Whether it may be the name of a run, which is part of the path of log files.

@@ -103,7 +103,7 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
   add("no-python", po::bool_switch(&no_python), "accepted and ignored: mnrun always executes PROGRAM directly");
 
   // The words after PROGRAM are its arguments. Underscores in option names are accepted, as torchrun spells them.
-  std::vector<std::string> own{argc > 0 ? argv[0] : "mnrun"};
+  std::vector<std::string> words{argc > 0 ? argv[0] : "mnrun"};
   int i = 1;
   for (; i < argc; ++i) {
     std::string word = argv[i];
@@ -114,16 +114,17 @@ std::optional<Options> parse(int argc, const char* const* argv, const multinode:
     if (!word.starts_with("-") || word == "-") break;
     if (word.starts_with("--"))
       std::replace(word.begin(), word.begin() + std::ptrdiff_t(std::min(word.find('='), word.size())), '_', '-');
-    own.push_back(word);
-    if (word.find('=') == word.npos && takes_value(known, word) && i + 1 < argc) own.push_back(argv[++i]);
+    words.push_back(word);
+    if (word.find('=') == word.npos && takes_value(known, word) && i + 1 < argc) words.push_back(argv[++i]);
   }
   options.command.assign(argv + std::min(i, argc), argv + argc);
   std::vector<const char*> pointers;
-  for (const auto& word : own) pointers.push_back(word.c_str());
+  for (const auto& word : words) pointers.push_back(word.c_str());
   if (!multinode::parse_command_line(static_cast<int>(pointers.size()), pointers.data(), known, true))
     return std::nullopt;
   const auto given = [&](std::string_view name) {
-    return std::any_of(own.begin(), own.end(), [&](const std::string& w) { return w.substr(0, w.find('=')) == name; });
+    return std::any_of(words.begin(), words.end(),
+                       [&](const std::string& w) { return w.substr(0, w.find('=')) == name; });
   };
 
   if (options.command.empty() || options.command[0].empty())

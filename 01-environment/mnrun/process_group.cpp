@@ -122,7 +122,7 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
   if (place.local_size > 1) variables.emplace("OMP_NUM_THREADS", "1");  // unless it is set; torchrun does the same
 
   const auto text = [](int value) { return std::to_string(value); };
-  const std::pair<const char*, std::string> own[] = {
+  const std::pair<const char*, std::string> launcher_variables[] = {
       {"RANK", text(place.rank)},
       {"WORLD_SIZE", text(place.world_size)},
       {"LOCAL_RANK", text(place.local_rank)},
@@ -138,7 +138,7 @@ std::vector<std::string> environment_of(const Place& place, const Round& round, 
       {"MNRUN_RUN_ID", round.master.run_id},
       {"MNRUN_RESTART_COUNT", text(round.restart)},
   };
-  for (const auto& [name, value] : own) variables[name] = value;
+  for (const auto& [name, value] : launcher_variables) variables[name] = value;
 
   std::vector<std::string> result;
   for (const auto& [name, value] : variables) result.push_back(name + "=" + value);

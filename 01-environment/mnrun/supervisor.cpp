@@ -69,7 +69,7 @@ class Run {
   }
 
  private:
-  std::string self() const { return agents_.own().name(); }
+  std::string self() const { return agents_.this_agent().name(); }
 
   void wait() {
     entries_.clear();
@@ -96,7 +96,7 @@ class Run {
                          status != 126 && status != 127 && round_.restart < round_.master.max_restarts;
       const Verdict failure{status,
                             fmt::format("rank {} (node {}, host {}, pid {}) {}", place.rank, place.node,
-                                        agents_.own().host, group_.child(i).pid(), text_of(ending)),
+                                        agents_.this_agent().host, group_.child(i).pid(), text_of(ending)),
                             again};
       if (options_.go_on) {
         agents_.note_first(failure);
@@ -169,10 +169,11 @@ class Run {
   std::optional<multinode::Deadline> close_in_;  // set when all processes have ended
 };
 
-// Returns the program's file. Errors that are known before the start go into `own`, so that the other nodes get them.
-std::string prepare(Options& options, Agent& own) {
+// Returns the program's file. Errors that are known before the start go into `this_agent`, so that the other nodes get
+// them.
+std::string prepare(Options& options, Agent& agent) {
   try {
-    own.processes = count_processes(options.processes);
+    agent.processes = count_processes(options.processes);
     const auto folder = [](const std::string& path, std::string_view option, auto&& use) {
       std::error_code error;
       use(error);
@@ -202,11 +203,11 @@ std::string prepare(Options& options, Agent& own) {
     }
     return file;
   } catch (const multinode::UsageError& e) {
-    own.error_status = multinode::exit_usage, own.error = e.what();
+    agent.error_status = multinode::exit_usage, agent.error = e.what();
   } catch (const multinode::HardwareAbsent& e) {
-    own.error_status = multinode::exit_hardware_absent, own.error = e.what();
+    agent.error_status = multinode::exit_hardware_absent, agent.error = e.what();
   } catch (const multinode::StartError& e) {
-    own.error_status = e.status, own.error = e.what();
+    agent.error_status = e.status, agent.error = e.what();
   }
   return "";
 }
@@ -235,12 +236,12 @@ void write_first(OutputPump& pump) {
 }  // namespace
 
 int supervise(Options options) {
-  Agent own;
-  own.host = multinode::host_name();
-  own.pid = getpid();
-  own.role = options.role;
+  Agent agent;
+  agent.host = multinode::host_name();
+  agent.pid = getpid();
+  agent.role = options.role;
   multinode::ChildCommand common;
-  common.file = prepare(options, own);
+  common.file = prepare(options, agent);
   // Two pipes per process, and its connections to the store, can exceed the usual soft limit of 1024 descriptors.
   rlimit descriptors{};
   getrlimit(RLIMIT_NOFILE, &descriptors);
@@ -257,10 +258,10 @@ int supervise(Options options) {
     drain(pump, signals, verdict.status);
     return verdict.status;
   };
-  if (own.error_status && options.nodes == 1) return end({own.error_status, own.error});
+  if (agent.error_status && options.nodes == 1) return end({agent.error_status, agent.error});
 
   signals.unblock();
-  Agents agents(options, own, [&](const std::string& line) { pump.say(line); });
+  Agents agents(options, agent, [&](const std::string& line) { pump.say(line); });
   for (int restart = 0;; ++restart) {
     signals.unblock();
     const Round round = agents.meet(restart);

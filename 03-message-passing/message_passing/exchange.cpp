@@ -12,12 +12,12 @@ namespace po = boost::program_options;
 using namespace std::chrono_literals;
 
 multinode::Program ExchangeOptions::program(const char* name) {
-  po::options_description own(std::string(name) +
-                              ": rank 0 sends a message to every other rank, which checks it.\n\nOptions");
-  own.add_options()("count", po::value<std::string>()->default_value("1000")->notifier([this](const std::string& text) {
-    count = multinode::parse_size(text, "--count");
-  }),
-                    "number of elements (32-bit integers) in a message; 1M is 1048576")(
+  po::options_description options(std::string(name) +
+                                  ": rank 0 sends a message to every other rank, which checks it.\n\nOptions");
+  options.add_options()("count",
+                        po::value<std::string>()->default_value("1000")->notifier(
+                            [this](const std::string& text) { count = multinode::parse_size(text, "--count"); }),
+                        "number of elements (32-bit integers) in a message; 1M is 1048576")(
       "rounds", po::value(&rounds)->default_value(rounds), "number of times to send to every rank")(
       "mute", po::value(&mute), "rank that does not receive, to show what the other ranks report")(
       "corrupt", po::value(&corrupt), "rank that corrupts one received element, to show that the check can fail");
@@ -25,7 +25,7 @@ multinode::Program ExchangeOptions::program(const char* name) {
     multinode::require_range("--count", count, std::size_t{1}, std::size_t{1} << 28);
     multinode::require_range("--rounds", rounds, 1, 1'000'000'000);
   };
-  return {name, own, common, validate};
+  return {name, options, common, validate};
 }
 
 std::int32_t element(int peer, int round, std::size_t index) {

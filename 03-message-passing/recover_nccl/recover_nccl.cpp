@@ -203,9 +203,9 @@ void Job::initialize() {
       }
     }
   }
-  ncclConfig_t own = config();
+  ncclConfig_t settings = config();
   const auto size = static_cast<int>(members_.size());
-  expect(ncclCommInitRankConfig(&communicator_, size, id, place(), &own), "ncclCommInitRankConfig");
+  expect(ncclCommInitRankConfig(&communicator_, size, id, place(), &settings), "ncclCommInitRankConfig");
   await("ncclCommInitRankConfig");
 }
 
@@ -256,8 +256,8 @@ void Job::recover(const std::string& why) {
   }
   // Ranks may have seen different things. The first answer to reach the store is valid for all ranks.
   const bool shrink = options_.shrink && !others_.said(key("broken"));
-  const nlohmann::json mine = {{"step", earliest}, {"ranks", alive}, {"shrink", shrink}};
-  const auto agreed = nlohmann::json::parse(others_.store().compare_set(key("survivors"), "", mine.dump()));
+  const nlohmann::json proposal = {{"step", earliest}, {"ranks", alive}, {"shrink", shrink}};
+  const auto agreed = nlohmann::json::parse(others_.store().compare_set(key("survivors"), "", proposal.dump()));
   step_ = agreed.at("step");
   const std::vector<int> survivors = agreed.at("ranks");
   if (std::ranges::find(survivors, rank_) == survivors.end())
@@ -273,8 +273,8 @@ void Job::recover(const std::string& why) {
   ++epoch_;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   if (agreed.at("shrink") && !excluded.empty()) {
-    ncclConfig_t own = config();
-    expect(ncclCommShrink(before.get(), excluded.data(), static_cast<int>(excluded.size()), &communicator_, &own,
+    ncclConfig_t settings = config();
+    expect(ncclCommShrink(before.get(), excluded.data(), static_cast<int>(excluded.size()), &communicator_, &settings,
                           NCCL_SHRINK_ABORT),
            "ncclCommShrink");
     // NCCL writes the new communicator when it is complete. Until then only the old one can be asked.

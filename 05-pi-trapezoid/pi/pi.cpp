@@ -127,17 +127,18 @@ struct Trial {
 };
 
 Trial integrate(const Options& options, const World& world, Communicator& communicator, bool gpu) {
-  const Range mine = share(block_count(options.n), world.rank(), world.size());
+  const Range blocks = share(block_count(options.n), world.rank(), world.size());
   std::vector<double> sums(static_cast<std::size_t>(block_count(options.n)));
-  const auto own = std::span(sums).subspan(static_cast<std::size_t>(mine.first), static_cast<std::size_t>(mine.size()));
+  const auto sums_here =
+      std::span(sums).subspan(static_cast<std::size_t>(blocks.first), static_cast<std::size_t>(blocks.size()));
   communicator.barrier();
   const auto start = Clock::now();
 #ifdef MULTINODE_HAVE_KERNELS
-  if (gpu) sum_blocks_on_gpu(options.n, mine, own);
+  if (gpu) sum_blocks_on_gpu(options.n, blocks, sums_here);
 #endif
-  if (!gpu) sum_blocks(options.n, mine, own, options.isa, options.threads);
+  if (!gpu) sum_blocks(options.n, blocks, sums_here, options.isa, options.threads);
   const double own_seconds = multinode::seconds_since(start);
-  if (world.rank() == options.corrupt) own.front() = 0;
+  if (world.rank() == options.corrupt) sums_here.front() = 0;
   add_over_ranks(communicator, sums);
   const double answer = integral(options.n, sums);
   const double seconds = multinode::seconds_since(start);
@@ -192,8 +193,8 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
     }
     return all_same ? "same" : "";
   }) == "same";
-  const Verdict verdict = judge(options.n, last.answer);
-  const bool right = verdict.right && same;
+  const Accuracy accuracy = judge(options.n, last.answer);
+  const bool right = accuracy.right && same;
   if (!first) return right ? multinode::exit_right : multinode::exit_wrong;
 
   const auto [min, max] = std::ranges::minmax(all_own_seconds);
@@ -204,8 +205,8 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
                    gpu ? "GPU" : "CPU", min, mean(all_own_seconds), max)
             << fmt::format("pi = {:.17g} = {:a} with n = {}, hash of all blocks {:016x}\n", last.answer, last.answer,
                            options.n, last.hash)
-            << fmt::format("pi - T - h^2/6 + h^6/504 = {:.2e}, at most {:.2e} is rounding: {}\n", verdict.error,
-                           verdict.bound, verdict.right ? "right" : "WRONG");
+            << fmt::format("pi - T - h^2/6 + h^6/504 = {:.2e}, at most {:.2e} is rounding: {}\n", accuracy.error,
+                           accuracy.bound, accuracy.right ? "right" : "WRONG");
   if (!same) std::cout << "the answer differs between runs or ranks: WRONG\n";
   std::cout << std::flush;
   json.write(multinode::fingerprint(world));
@@ -219,8 +220,8 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
               {"bits", fmt::format("{:a}", last.answer)},
               {"blocks_hash", fmt::format("{:016x}", last.hash)},
               {"n", options.n},
-              {"error", verdict.error},
-              {"bound", verdict.bound},
+              {"error", accuracy.error},
+              {"bound", accuracy.bound},
               {"right", right},
               {"processes", world.size()},
               {"threads", options.threads},

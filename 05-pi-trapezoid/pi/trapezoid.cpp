@@ -89,8 +89,8 @@ std::int64_t block_count(std::int64_t n) { return divide_up(n - 1, block_length)
 
 void sum_blocks(std::int64_t n, Range blocks, std::span<double> sums, Isa isa, int threads) {
   const auto work = [=](int thread) {
-    const Range mine = share(blocks.size(), thread, threads);
-    for (auto b = mine.first; b < mine.last; ++b)
+    const Range part = share(blocks.size(), thread, threads);
+    for (auto b = part.first; b < part.last; ++b)
       sums[static_cast<std::size_t>(b)] = sum_block(n, blocks.first + b, isa);
   };
   std::vector<std::jthread> others;
@@ -132,7 +132,7 @@ double integral(std::int64_t n, std::span<const double> block_sums) {
 // a sum errs by (u times the number of additions that a term goes through) relative to itself (ibid., section 4.2).
 // Then come the ends, the division by n, and in judge() the sum pi - T - ... itself: less than 3u together. With K the
 // sum of these numbers the error is at most K u / (1 - K u) T (ibid., lemma 3.1), and T < pi.
-Verdict judge(std::int64_t n, double computed) {
+Accuracy judge(std::int64_t n, double computed) {
   constexpr double pi = 3.141592653589793116, pi_low = 1.2246467991473532e-16;  // their sum has 106 bits of pi
   constexpr double u = std::numeric_limits<double>::epsilon() / 2;
   const double h = 1.0 / double(n);

@@ -53,10 +53,10 @@ double integral(std::int64_t n, std::span<const double> block_sums);
 
 // error: the error of `computed` without that of the rule, pi - computed - h^2/6 + h^6/504. bound: the largest value
 // that rounding can cause. The derivation is in trapezoid.cpp.
-struct Verdict {
+struct Accuracy {
   double error, bound;
   bool right;  // false if computed is NaN
 };
-Verdict judge(std::int64_t n, double computed);
+Accuracy judge(std::int64_t n, double computed);
 
 }  // namespace trapezoid

@@ -18,8 +18,8 @@ using namespace trapezoid;
 std::vector<double> block_sums(std::int64_t n, Isa isa, int parts = 1, int threads = 1) {
   std::vector<double> sums(static_cast<std::size_t>(block_count(n)));
   for (int part = 0; part < parts; ++part) {
-    const Range mine = share(block_count(n), part, parts);
-    sum_blocks(n, mine, std::span(sums).subspan(std::size_t(mine.first), std::size_t(mine.size())), isa, threads);
+    const Range blocks = share(block_count(n), part, parts);
+    sum_blocks(n, blocks, std::span(sums).subspan(std::size_t(blocks.first), std::size_t(blocks.size())), isa, threads);
   }
   return sums;
 }
@@ -36,13 +36,13 @@ long double plain(std::int64_t n) {
 }
 
 void expect_right(std::int64_t n) {
-  const Verdict v = judge(n, compute(n));
+  const Accuracy v = judge(n, compute(n));
   EXPECT_TRUE(v.right) << "n = " << n << ": error " << v.error << ", bound " << v.bound;
 }
 
 // The check must detect the fault with a margin: an error of more than ten times the bound.
 void expect_wrong(std::int64_t n, double answer, const std::string& fault) {
-  const Verdict v = judge(n, answer);
+  const Accuracy v = judge(n, answer);
   EXPECT_FALSE(v.right) << fault << ", n = " << n;
   EXPECT_GT(std::abs(v.error), 10 * v.bound) << fault << ", n = " << n;
 }

@@ -456,8 +456,8 @@ class Checks {
   // The library that NCCL loads in place of its own network code, where dlopen would find it.
   void plugin() {
     const std::string set = variable("NCCL_NET_PLUGIN"), what = "network plugin";
-    const std::string own = "NCCL's own network code is used, for which these settings are";
-    if (set == "none") return add({Severity::fine, what, "none, by NCCL_NET_PLUGIN", "", own});
+    const std::string no_plugin = "NCCL's own network code is used, for which these settings are";
+    if (set == "none") return add({Severity::fine, what, "none, by NCCL_NET_PLUGIN", "", no_plugin});
     std::vector<std::string> names{"libnccl-net.so"}, folders;
     if (!set.empty()) names = {set, "libnccl-net-" + set + ".so"};
     const auto add_words = [&](const std::string& text, char between, const fs::path& root) {
@@ -480,7 +480,7 @@ class Checks {
                       "NCCL loads it in place of its own network code, and it need not heed NCCL_IB_*; NCCL_DEBUG=INFO "
                       "names the network that is used, NCCL_NET_PLUGIN=none leaves it out"});
     }
-    if (set.empty()) return add({Severity::fine, what, "none found", "", own});
+    if (set.empty()) return add({Severity::fine, what, "none found", "", no_plugin});
     add({Severity::warning, what, "NCCL_NET_PLUGIN=" + printable(set) + " is not found", "a library that dlopen finds",
          "LD_LIBRARY_PATH of the job. Without it NCCL uses its own network code"});
   }

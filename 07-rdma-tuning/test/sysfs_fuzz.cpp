@@ -74,9 +74,9 @@ F 444 /proc/net/route = Iface\tDest\neth0\t00000000\t0\t3\t0\t0\t100\t00000000
         if (what < 128) {
           write(path, contents);
         } else {
-          std::string own = contents_.at(path);
-          const std::size_t from = std::min<std::size_t>(what - 128, own.size());
-          write(path, own.replace(from, contents.size(), contents));
+          std::string text = contents_.at(path);
+          const std::size_t from = std::min<std::size_t>(what - 128, text.size());
+          write(path, text.replace(from, contents.size(), contents));
         }
     }
   }

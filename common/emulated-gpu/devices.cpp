@@ -18,73 +18,77 @@ namespace {
 cudaDeviceProp properties_of(int device) {
   require_device(device);
   const int physical = physical_device(device);
-  cudaDeviceProp own{};
-  std::strncpy(own.name, device_name, sizeof own.name - 1);
-  std::ranges::copy(uuid_bytes(physical), reinterpret_cast<unsigned char*>(own.uuid.bytes));
-  own.pciDeviceID = physical;
-  own.major = compute_major;
-  own.minor = compute_minor;
-  own.totalGlobalMem = device_memory;
-  own.totalConstMem = 65536;
-  own.sharedMemPerBlock = 48 << 10;
-  own.sharedMemPerBlockOptin = 227 << 10;
-  own.sharedMemPerMultiprocessor = 228 << 10;
-  own.reservedSharedMemPerBlock = 1 << 10;
-  own.regsPerBlock = own.regsPerMultiprocessor = 65536;
-  own.warpSize = 32;
-  own.multiProcessorCount = 8;
-  own.maxThreadsPerBlock = 1024;
-  own.maxThreadsPerMultiProcessor = 2048;
-  own.maxBlocksPerMultiProcessor = 32;
-  std::ranges::copy(std::array{1024, 1024, 64}, own.maxThreadsDim);
-  std::ranges::copy(std::array{0x7fffffff, 65535, 65535}, own.maxGridSize);
-  own.memPitch = 0x7fffffff;
-  own.textureAlignment = own.surfaceAlignment = 512;
-  own.texturePitchAlignment = 32;
-  own.l2CacheSize = 50 << 20;
-  own.memoryBusWidth = 5120;
-  own.asyncEngineCount = 3;
-  own.concurrentKernels = own.canMapHostMemory = own.unifiedAddressing = own.managedMemory = 1;
-  own.concurrentManagedAccess = own.cooperativeLaunch = own.memoryPoolsSupported = own.hostRegisterSupported = 1;
-  own.streamPrioritiesSupported = own.computePreemptionSupported = own.canUseHostPointerForRegisteredMem = 1;
-  own.globalL1CacheSupported = own.localL1CacheSupported = own.unifiedFunctionPointers = own.ECCEnabled = 1;
-  return own;
+  cudaDeviceProp properties{};
+  std::strncpy(properties.name, device_name, sizeof properties.name - 1);
+  std::ranges::copy(uuid_bytes(physical), reinterpret_cast<unsigned char*>(properties.uuid.bytes));
+  properties.pciDeviceID = physical;
+  properties.major = compute_major;
+  properties.minor = compute_minor;
+  properties.totalGlobalMem = device_memory;
+  properties.totalConstMem = 65536;
+  properties.sharedMemPerBlock = 48 << 10;
+  properties.sharedMemPerBlockOptin = 227 << 10;
+  properties.sharedMemPerMultiprocessor = 228 << 10;
+  properties.reservedSharedMemPerBlock = 1 << 10;
+  properties.regsPerBlock = properties.regsPerMultiprocessor = 65536;
+  properties.warpSize = 32;
+  properties.multiProcessorCount = 8;
+  properties.maxThreadsPerBlock = 1024;
+  properties.maxThreadsPerMultiProcessor = 2048;
+  properties.maxBlocksPerMultiProcessor = 32;
+  std::ranges::copy(std::array{1024, 1024, 64}, properties.maxThreadsDim);
+  std::ranges::copy(std::array{0x7fffffff, 65535, 65535}, properties.maxGridSize);
+  properties.memPitch = 0x7fffffff;
+  properties.textureAlignment = properties.surfaceAlignment = 512;
+  properties.texturePitchAlignment = 32;
+  properties.l2CacheSize = 50 << 20;
+  properties.memoryBusWidth = 5120;
+  properties.asyncEngineCount = 3;
+  properties.concurrentKernels = properties.canMapHostMemory = properties.unifiedAddressing = properties.managedMemory =
+      1;
+  properties.concurrentManagedAccess = properties.cooperativeLaunch = properties.memoryPoolsSupported =
+      properties.hostRegisterSupported = 1;
+  properties.streamPrioritiesSupported = properties.computePreemptionSupported =
+      properties.canUseHostPointerForRegisteredMem = 1;
+  properties.globalL1CacheSupported = properties.localL1CacheSupported = properties.unifiedFunctionPointers =
+      properties.ECCEnabled = 1;
+  return properties;
 }
 
 int attribute_of(int device, cudaDeviceAttr attribute) {
-  const cudaDeviceProp own = properties_of(device);
+  const cudaDeviceProp properties = properties_of(device);
   const auto number = [](auto value) { return static_cast<int>(value); };
   const std::pair<cudaDeviceAttr, int> values[] = {
-      {cudaDevAttrMaxThreadsPerBlock, own.maxThreadsPerBlock},
-      {cudaDevAttrMaxBlockDimX, own.maxThreadsDim[0]},
-      {cudaDevAttrMaxBlockDimY, own.maxThreadsDim[1]},
-      {cudaDevAttrMaxBlockDimZ, own.maxThreadsDim[2]},
-      {cudaDevAttrMaxGridDimX, own.maxGridSize[0]},
-      {cudaDevAttrMaxGridDimY, own.maxGridSize[1]},
-      {cudaDevAttrMaxGridDimZ, own.maxGridSize[2]},
-      {cudaDevAttrMaxSharedMemoryPerBlock, number(own.sharedMemPerBlock)},
-      {cudaDevAttrMaxSharedMemoryPerBlockOptin, number(own.sharedMemPerBlockOptin)},
-      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, number(own.sharedMemPerMultiprocessor)},
-      {cudaDevAttrReservedSharedMemoryPerBlock, number(own.reservedSharedMemPerBlock)},
-      {cudaDevAttrTotalConstantMemory, number(own.totalConstMem)},
-      {cudaDevAttrWarpSize, own.warpSize},
-      {cudaDevAttrMaxPitch, number(own.memPitch)},
-      {cudaDevAttrMaxRegistersPerBlock, own.regsPerBlock},
-      {cudaDevAttrMaxRegistersPerMultiprocessor, own.regsPerBlock},
+      {cudaDevAttrMaxThreadsPerBlock, properties.maxThreadsPerBlock},
+      {cudaDevAttrMaxBlockDimX, properties.maxThreadsDim[0]},
+      {cudaDevAttrMaxBlockDimY, properties.maxThreadsDim[1]},
+      {cudaDevAttrMaxBlockDimZ, properties.maxThreadsDim[2]},
+      {cudaDevAttrMaxGridDimX, properties.maxGridSize[0]},
+      {cudaDevAttrMaxGridDimY, properties.maxGridSize[1]},
+      {cudaDevAttrMaxGridDimZ, properties.maxGridSize[2]},
+      {cudaDevAttrMaxSharedMemoryPerBlock, number(properties.sharedMemPerBlock)},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, number(properties.sharedMemPerBlockOptin)},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, number(properties.sharedMemPerMultiprocessor)},
+      {cudaDevAttrReservedSharedMemoryPerBlock, number(properties.reservedSharedMemPerBlock)},
+      {cudaDevAttrTotalConstantMemory, number(properties.totalConstMem)},
+      {cudaDevAttrWarpSize, properties.warpSize},
+      {cudaDevAttrMaxPitch, number(properties.memPitch)},
+      {cudaDevAttrMaxRegistersPerBlock, properties.regsPerBlock},
+      {cudaDevAttrMaxRegistersPerMultiprocessor, properties.regsPerBlock},
       {cudaDevAttrClockRate, 1'000'000},
       {cudaDevAttrMemoryClockRate, 1'000'000},
-      {cudaDevAttrTextureAlignment, number(own.textureAlignment)},
-      {cudaDevAttrSurfaceAlignment, number(own.textureAlignment)},
-      {cudaDevAttrTexturePitchAlignment, number(own.texturePitchAlignment)},
-      {cudaDevAttrMultiProcessorCount, own.multiProcessorCount},
-      {cudaDevAttrMaxThreadsPerMultiProcessor, own.maxThreadsPerMultiProcessor},
-      {cudaDevAttrMaxBlocksPerMultiprocessor, own.maxBlocksPerMultiProcessor},
-      {cudaDevAttrGlobalMemoryBusWidth, own.memoryBusWidth},
-      {cudaDevAttrL2CacheSize, own.l2CacheSize},
-      {cudaDevAttrAsyncEngineCount, own.asyncEngineCount},
-      {cudaDevAttrPciDeviceId, own.pciDeviceID},
-      {cudaDevAttrComputeCapabilityMajor, own.major},
-      {cudaDevAttrComputeCapabilityMinor, own.minor},
+      {cudaDevAttrTextureAlignment, number(properties.textureAlignment)},
+      {cudaDevAttrSurfaceAlignment, number(properties.textureAlignment)},
+      {cudaDevAttrTexturePitchAlignment, number(properties.texturePitchAlignment)},
+      {cudaDevAttrMultiProcessorCount, properties.multiProcessorCount},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, properties.maxThreadsPerMultiProcessor},
+      {cudaDevAttrMaxBlocksPerMultiprocessor, properties.maxBlocksPerMultiProcessor},
+      {cudaDevAttrGlobalMemoryBusWidth, properties.memoryBusWidth},
+      {cudaDevAttrL2CacheSize, properties.l2CacheSize},
+      {cudaDevAttrAsyncEngineCount, properties.asyncEngineCount},
+      {cudaDevAttrPciDeviceId, properties.pciDeviceID},
+      {cudaDevAttrComputeCapabilityMajor, properties.major},
+      {cudaDevAttrComputeCapabilityMinor, properties.minor},
       {cudaDevAttrSingleToDoublePrecisionPerfRatio, 2},
       {cudaDevAttrHostNumaId, -1},
       {cudaDevAttrNumaId, -1},

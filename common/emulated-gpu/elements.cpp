@@ -94,16 +94,16 @@ void combine(ncclDataType_t type, Reduction reduction, void* inout, const void* 
 }
 
 void multiply(ncclDataType_t type, void* data, std::size_t count, Scalar factor) {
-  with_type(type, [&]<class T>(T own) {
-    std::memcpy(static_cast<void*>(&own), &factor, sizeof own);
+  with_type(type, [&]<class T>(T typed_factor) {
+    std::memcpy(static_cast<void*>(&typed_factor), &factor, sizeof typed_factor);
     for (T& element : std::span(static_cast<T*>(data), count))
       if constexpr (std::is_integral_v<T>) {
         using Unsigned = std::make_unsigned_t<T>;
-        element = static_cast<T>(static_cast<Unsigned>(element) * static_cast<Unsigned>(own));
+        element = static_cast<T>(static_cast<Unsigned>(element) * static_cast<Unsigned>(typed_factor));
       } else if constexpr (std::is_same_v<T, double>) {
-        element *= own;
+        element *= typed_factor;
       } else {
-        element = static_cast<T>(static_cast<float>(element) * static_cast<float>(own));
+        element = static_cast<T>(static_cast<float>(element) * static_cast<float>(typed_factor));
       }
   });
 }

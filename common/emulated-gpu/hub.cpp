@@ -156,10 +156,10 @@ bool Session::join(const std::shared_ptr<Connection>& connection, const Hello& h
     if (!started_) fail(ncclInvalidUsage, name_ + ": " + why, false);
     return false;
   }
-  Member& own = member(rank);
-  own.connection = connection;
-  own.hello = hello;
-  own.here = true;
+  Member& joining = member(rank);
+  joining.connection = connection;
+  joining.hello = hello;
+  joining.here = true;
   if (failed_) {
     connection->send(Kind::failed, failure_, failure_code_);
     return false;
@@ -193,23 +193,24 @@ void Session::run_out_of_memory(int rank) {
 
 void Session::leave(int rank, Kind how) {
   const std::lock_guard lock(mutex_);
-  Member& own = member(rank);
-  if (!own.here) return;
-  own.here = false;
+  Member& leaving = member(rank);
+  if (!leaving.here) return;
+  leaving.here = false;
   ++left_;
   if (how == Kind::goodbye) {
-    own.last = "ncclCommDestroy";
+    leaving.last = "ncclCommDestroy";
     return;
   }
   broken_ = true;
   const std::string text =
-      own.who(rank) +
-      (how == Kind::aborted ? " has aborted the communicator" : " is gone: its connection closed, after " + own.last);
+      leaving.who(rank) + (how == Kind::aborted ? " has aborted the communicator"
+                                                : " is gone: its connection closed, after " + leaving.last);
   if (!started_) return fail(ncclRemoteError, text, false);
-  own.last = how == Kind::aborted ? "ncclCommAbort" : own.last + "; its process is gone";
+  leaving.last = how == Kind::aborted ? "ncclCommAbort" : leaving.last + "; its process is gone";
   // NCCL notices only a broken network connection: on the same machine, the others wait in silence.
   for (Member& one : members_)
-    if (one.here && one.hello.machine != own.hello.machine) one.connection->send(Kind::failed, text, ncclRemoteError);
+    if (one.here && one.hello.machine != leaving.hello.machine)
+      one.connection->send(Kind::failed, text, ncclRemoteError);
 }
 
 bool Session::ended() const {
@@ -222,9 +223,9 @@ bool Session::has_remote_ranks() const {
   if (failed_ || broken_ || !started_) return false;
   bool remote_ranks = false;
   for (const Member& one : members_) {
-    const bool own = one.hello.process == process_token();
-    if (own && one.here) return false;
-    remote_ranks = remote_ranks || (!own && one.here);
+    const bool is_here = one.hello.process == process_token();
+    if (is_here && one.here) return false;
+    remote_ranks = remote_ranks || (!is_here && one.here);
   }
   return remote_ranks;
 }
@@ -264,10 +265,10 @@ void Session::take_collective(int rank, Waiting call) {
   const Key key = key_of(call.post);
   Collective& calls = collectives_.try_emplace(key, Collective(members_.size())).first->second;
   for (int other = 0; other < size(); ++other) {
-    const auto& its = calls[static_cast<std::size_t>(other)];
-    if (!its || call.post.connects) continue;
-    if (const std::string what = difference(its->post, call.post); !what.empty()) {
-      std::string first = member(other).who(other) + " called " + text_of(its->post),
+    const auto& other_call = calls[static_cast<std::size_t>(other)];
+    if (!other_call || call.post.connects) continue;
+    if (const std::string what = difference(other_call->post, call.post); !what.empty()) {
+      std::string first = member(other).who(other) + " called " + text_of(other_call->post),
                   second = member(rank).who(rank) + " called " + text_of(call.post);
       if (rank < other) first.swap(second);
       return fail(
@@ -321,13 +322,13 @@ Bytes reduced(const std::vector<std::optional<Waiting>>& calls) {
   Bytes all;
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const auto& call = calls[(start + i) % calls.size()];
-    Bytes own = call->data;
+    Bytes data = call->data;
     if (post.multiplied || (average && by_factor))
-      multiply(post.type, own.data(), count, post.multiplied ? call->post.factor : one_over(post.type, ranks));
+      multiply(post.type, data.data(), count, post.multiplied ? call->post.factor : one_over(post.type, ranks));
     if (all.empty())
-      all = std::move(own);
+      all = std::move(data);
     else
-      combine(post.type, post.reduction, all.data(), own.data(), count);
+      combine(post.type, post.reduction, all.data(), data.data(), count);
   }
   if (average && !by_factor) divide(post.type, all.data(), count, ranks);
   return all;

@@ -101,27 +101,27 @@ std::shared_ptr<Registered> registered(const std::map<const void*, std::shared_p
 }
 
 struct Found {
-  std::shared_ptr<Registered> own;
+  std::shared_ptr<Registered> registration;
   const ptx::Kernel* kernel;
   const ptx::Attributes& attributes;
 };
 Found kernel_at(const void* function, int device) {
-  auto own = registered(Registry::get().kernels, function, cudaErrorInvalidDeviceFunction, "kernel");
-  const Lock lock(own->mutex);
-  auto known = own->decoded.find(device);
-  if (known == own->decoded.end()) {
-    ptx::Program& program = program_of(*own->binary, device);
+  auto registration = registered(Registry::get().kernels, function, cudaErrorInvalidDeviceFunction, "kernel");
+  const Lock lock(registration->mutex);
+  auto known = registration->decoded.find(device);
+  if (known == registration->decoded.end()) {
+    ptx::Program& program = program_of(*registration->binary, device);
     const ptx::Kernel* kernel = nullptr;
     try {
-      kernel = program.kernel(own->name);
+      kernel = program.kernel(registration->name);
     } catch (const ptx::Refusal& refusal) {
       say(refusal.what());
       refuse(cudaErrorNotSupported, refusal.what());
     }
-    if (!kernel) refuse(cudaErrorInvalidDeviceFunction, fmt::format("the PTX has no kernel {}", own->title));
-    known = own->decoded.insert({device, {kernel, ptx::attributes(*kernel)}}).first;
+    if (!kernel) refuse(cudaErrorInvalidDeviceFunction, fmt::format("the PTX has no kernel {}", registration->title));
+    known = registration->decoded.insert({device, {kernel, ptx::attributes(*kernel)}}).first;
   }
-  return {own, known->second.kernel, known->second.attributes};
+  return {registration, known->second.kernel, known->second.attributes};
 }
 
 // What a kernel on the device may use.
@@ -141,8 +141,8 @@ std::shared_ptr<const std::vector<ptx::Range>> memory_of(int device) {
   const Lock lock(registry.mutex);
   for (const Range& range : usable)
     if (!registry.blocks.count(range.begin)) ranges->push_back({range.begin, range.begin + range.bytes});
-  const auto own = registry.programs.equal_range(device);
-  for (auto program = own.first; program != own.second; ++program)
+  const auto programs = registry.programs.equal_range(device);
+  for (auto program = programs.first; program != programs.second; ++program)
     ranges->insert(ranges->end(), program->second->variables().begin(), program->second->variables().end());
   std::sort(ranges->begin(), ranges->end(), [](const ptx::Range& a, const ptx::Range& b) { return a.begin < b.begin; });
   registry.memory[device] = {version, ranges};
@@ -208,23 +208,23 @@ std::atomic<std::size_t>& limit_of(cudaLimit limit, int device) {
     std::atomic<std::size_t> stack{1024}, printed{1 << 20}, heap{8 << 20};
   };
   static std::vector<Limits>& all = *new std::vector<Limits>(static_cast<std::size_t>(device_count()));
-  Limits& own = all.at(static_cast<std::size_t>(device));
+  Limits& limits = all.at(static_cast<std::size_t>(device));
   switch (limit) {
     case cudaLimitStackSize:
-      return own.stack;
+      return limits.stack;
     case cudaLimitPrintfFifoSize:
-      return own.printed;
+      return limits.printed;
     case cudaLimitMallocHeapSize:
-      return own.heap;
+      return limits.heap;
     default:
       refuse(cudaErrorUnsupportedLimit, fmt::format("limit {} is not emulated", static_cast<int>(limit)));
   }
 }
 
 int blocks_of_multiprocessor(std::size_t threads, std::size_t shared) {
-  const std::size_t own = shared + 1024;  // the system's share of a block
+  const std::size_t used_by_block = shared + 1024;  // the system's share of a block
   return static_cast<int>(
-      std::min({std::size_t{32}, 2048 / ((threads + 31) / 32 * 32), shared_of_multiprocessor / own}));
+      std::min({std::size_t{32}, 2048 / ((threads + 31) / 32 * 32), shared_of_multiprocessor / used_by_block}));
 }
 int multiprocessors() {
   int count = 1;
@@ -240,7 +240,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
     device = valid(stream).device;
   }
   const Found found = kernel_at(function, device);
-  const std::string& title = found.own->title;
+  const std::string& title = found.registration->title;
   if (device != current_device)
     refuse(cudaErrorInvalidResourceHandle,
            fmt::format("{}: the stream is of device {}, the current device is {}", title, device, current_device));
@@ -259,7 +259,7 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
   if (found.attributes.max_threads && threads > found.attributes.max_threads)
     refuse(cudaErrorInvalidConfiguration,
            fmt::format("{}: {}; its __launch_bounds__ allow {} threads", title, sizes(), found.attributes.max_threads));
-  const std::size_t dynamic_shared = found.own->dynamic_shared;
+  const std::size_t dynamic_shared = found.registration->dynamic_shared;
   if (shared > dynamic_shared ||
       found.attributes.shared + shared > std::max(shared_default, found.attributes.shared + dynamic_shared))
     refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory. For more than {} "
@@ -298,9 +298,9 @@ struct Configuration {
 thread_local std::vector<Configuration> configurations;
 
 ptx::Range symbol_at(const void* host) {
-  const auto own = registered(Registry::get().variables, host, cudaErrorInvalidSymbol, "variable of a device");
-  const ptx::Range range = program_of(*own->binary, current_device).variable(own->name);
-  if (range.begin == 0) refuse(cudaErrorInvalidSymbol, fmt::format("the PTX has no variable {}", own->title));
+  const auto variable = registered(Registry::get().variables, host, cudaErrorInvalidSymbol, "variable of a device");
+  const ptx::Range range = program_of(*variable->binary, current_device).variable(variable->name);
+  if (range.begin == 0) refuse(cudaErrorInvalidSymbol, fmt::format("the PTX has no variable {}", variable->title));
   return range;
 }
 // The address of [offset, offset + bytes) of a variable.
@@ -354,12 +354,12 @@ unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared, 
 }
 cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared, void* stream) {
   if (configurations.empty()) return cudaErrorMissingConfiguration;
-  const Configuration own = configurations.back();
+  const Configuration configuration = configurations.back();
   configurations.pop_back();
-  *grid = own.grid;
-  *block = own.block;
-  *shared = own.shared;
-  *static_cast<cudaStream_t*>(stream) = own.stream;
+  *grid = configuration.grid;
+  *block = configuration.block;
+  *shared = configuration.shared;
+  *static_cast<cudaStream_t*>(stream) = configuration.stream;
   return cudaSuccess;
 }
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t shared,
@@ -408,7 +408,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
     attributes->numRegs = static_cast<int>(std::min<std::size_t>(found.attributes.registers, 64));
     attributes->ptxVersion = attributes->binaryVersion = compute_capability;
     attributes->maxDynamicSharedSizeBytes =
-        static_cast<int>(std::min(found.own->dynamic_shared.load(), shared_most - found.attributes.shared));
+        static_cast<int>(std::min(found.registration->dynamic_shared.load(), shared_most - found.attributes.shared));
   });
 }
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
@@ -416,9 +416,10 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
     const Found found = kernel_at(function, current_device);
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return;
     if (value < 0 || static_cast<std::size_t>(value) + found.attributes.shared > shared_most)
-      refuse(cudaErrorInvalidValue, fmt::format("{}: {} + {} bytes of static and dynamic shared memory; the most is {}",
-                                                found.own->title, found.attributes.shared, value, shared_most));
-    found.own->dynamic_shared = static_cast<std::size_t>(value);
+      refuse(cudaErrorInvalidValue,
+             fmt::format("{}: {} + {} bytes of static and dynamic shared memory; the most is {}",
+                         found.registration->title, found.attributes.shared, value, shared_most));
+    found.registration->dynamic_shared = static_cast<std::size_t>(value);
   });
 }
 cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache) {

@@ -338,9 +338,9 @@ void Member::connect(const std::vector<Call>& calls) {
   if (!first.empty()) transact_or_throw(first);
 }
 
-std::vector<std::byte> Member::exchange(Op op, std::span<const std::byte> own) {
-  std::vector<std::byte> all(own.size() * static_cast<std::size_t>(size_));
-  Call call{.post = {.op = op, .type = ncclUint8, .count = own.size()}, .in = own.data(), .out = all.data()};
+std::vector<std::byte> Member::exchange(Op op, std::span<const std::byte> part) {
+  std::vector<std::byte> all(part.size() * static_cast<std::size_t>(size_));
+  Call call{.post = {.op = op, .type = ncclUint8, .count = part.size()}, .in = part.data(), .out = all.data()};
   {
     const std::lock_guard lock(mutex_);
     call.post.number = ++exchanges_;

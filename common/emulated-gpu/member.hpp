@@ -74,7 +74,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void issue(std::vector<Call> calls, const std::vector<cudaStream_t>& streams);
 
   // The bytes of all ranks, in order of rank. Throws if the communicator fails or is aborted before all have called.
-  std::vector<std::byte> exchange(Op op, std::span<const std::byte> own);
+  std::vector<std::byte> exchange(Op op, std::span<const std::byte> part);
 
   // A unique id, for a communicator that is made out of this one, of a hub in the process of `rank`, and names for its
   // sessions.

@@ -174,8 +174,8 @@ ncclResult_t start(const std::vector<Start>& starts) {
   for (const Start& one : starts) of_members[one.member.get()].push_back(&one);
   std::vector<std::function<void()>> runs;
   for (const auto& of_member : of_members)
-    runs.emplace_back([&worst, &own = of_member.second] {
-      for (const Start* const one : own) {
+    runs.emplace_back([&worst, &starts = of_member.second] {
+      for (const Start* const one : starts) {
         try {
           if (one->member->run(one->job) != ncclSuccess) worst = ncclInProgress;
         } catch (const Failure&) {
@@ -193,13 +193,13 @@ ncclResult_t start(const std::vector<Start>& starts) {
 
 // Ends the group. `simulated`: without making its calls.
 ncclResult_t end_group(bool simulated = false) {
-  Group& own = group;
-  if (own.depth == 0) throw Failure{ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart"};
-  if (--own.depth > 0) return ncclSuccess;
-  end_wait(&own);
-  const auto calls = std::exchange(own.calls, {});
-  const auto starts = std::exchange(own.starts, {});
-  if (const Failure in_group = std::exchange(own.failure, {}); in_group.code != ncclSuccess)
+  Group& open_group = group;
+  if (open_group.depth == 0) throw Failure{ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart"};
+  if (--open_group.depth > 0) return ncclSuccess;
+  end_wait(&open_group);
+  const auto calls = std::exchange(open_group.calls, {});
+  const auto starts = std::exchange(open_group.starts, {});
+  if (const Failure in_group = std::exchange(open_group.failure, {}); in_group.code != ncclSuccess)
     throw Failure{in_group.code, "ncclGroupEnd: in this group: " + in_group.text};
   std::optional<bool> blocking;
   const auto require_same = [&](const std::shared_ptr<Member>& member) {
@@ -519,15 +519,15 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
     *made = nullptr;
     const bool blocking = checked(call, config, parent).blocking;
     return begin(made, parent, call, [=] {
-      const std::array own = {color, key};
-      const auto bytes = parent->exchange(Op::split, std::as_bytes(std::span(own)));
+      const std::array color_and_key = {color, key};
+      const auto bytes = parent->exchange(Op::split, std::as_bytes(std::span(color_and_key)));
       const std::string session = fmt::format("{} color {}", parent->next_child("split"), color);
       if (color == NCCL_SPLIT_NOCOLOR) return;
       std::vector<std::pair<int, int>> ranks;  // key, rank of the parent
       for (int rank = 0; rank < parent->size(); ++rank) {
-        std::array<int, 2> its;
-        std::memcpy(&its, bytes.data() + static_cast<std::size_t>(rank) * sizeof its, sizeof its);
-        if (its[0] == color) ranks.emplace_back(its[1], rank);
+        std::array<int, 2> of_rank;
+        std::memcpy(&of_rank, bytes.data() + static_cast<std::size_t>(rank) * sizeof of_rank, sizeof of_rank);
+        if (of_rank[0] == color) ranks.emplace_back(of_rank[1], rank);
       }
       std::ranges::sort(ranks);
       const auto place = std::ranges::find(ranks, std::pair(key, parent->rank())) - ranks.begin();
@@ -550,10 +550,10 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_
     std::vector<int> survivors;
     for (int rank = 0; rank < parent->size(); ++rank)
       if (std::find(excluded, excluded + count, rank) == excluded + count) survivors.push_back(rank);
-    const auto own = std::ranges::find(survivors, parent->rank());
+    const auto survivor = std::ranges::find(survivors, parent->rank());
     require(count > 0 &&
                 survivors.size() + static_cast<std::size_t>(count) == static_cast<std::size_t>(parent->size()) &&
-                own != survivors.end(),
+                survivor != survivors.end(),
             ncclInvalidArgument,
             fmt::format("{} on rank {}: excluded must list other ranks of the communicator, each once", call,
                         parent->rank()));
@@ -565,7 +565,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_
     } else {
       parent->require_ready(call);
     }
-    const auto child = std::make_shared<Member>(call, static_cast<int>(own - survivors.begin()),
+    const auto child = std::make_shared<Member>(call, static_cast<int>(survivor - survivors.begin()),
                                                 static_cast<int>(survivors.size()), parent->device(), blocking);
     return begin(made, parent, call,
                  [=, id = parent->shrink_hub_id_of(survivors[0]), session = parent->next_child("shrink")] {
@@ -616,12 +616,12 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int size, const ncclUniqueId* id, int
         std::make_shared<Member>(call, parent->rank(), size, parent->device(), checked(call, config, parent).blocking);
     *made = new_handle(child);
     return begin(made, child, call, [=] {  // one rank has called ncclCommGetUniqueId
-      std::array<char, sizeof(ncclUniqueId)> own{};
+      std::array<char, sizeof(ncclUniqueId)> new_id{};
       {
         const std::lock_guard lock(parent->operators_mutex);
-        std::exchange(parent->grow_id, "").copy(own.data(), own.size() - 1);
+        std::exchange(parent->grow_id, "").copy(new_id.data(), new_id.size() - 1);
       }
-      const auto all = parent->exchange(Op::grow, std::as_bytes(std::span(own)));
+      const auto all = parent->exchange(Op::grow, std::as_bytes(std::span(new_id)));
       const auto found = std::ranges::find_if(all, [](std::byte one) { return one != std::byte{}; });
       require(found != all.end(), ncclInvalidUsage, call + ": no rank has called ncclCommGetUniqueId");
       child->join(reinterpret_cast<const char*>(&*found), "init");

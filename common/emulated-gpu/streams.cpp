@@ -13,27 +13,27 @@ namespace emulated_gpu {
 CUstream_st* find(cudaStream_t stream, int device) {
   Machine& machine = Machine::get();
   if (stream == nullptr || stream == cudaStreamLegacy) {
-    auto& own = machine.default_streams[device];
-    if (!own) {
-      own = std::make_unique<CUstream_st>();
-      own->device = device;
-      own->blocking = true;
+    auto& default_stream = machine.default_streams[device];
+    if (!default_stream) {
+      default_stream = std::make_unique<CUstream_st>();
+      default_stream->device = device;
+      default_stream->blocking = true;
     }
-    return own.get();
+    return default_stream.get();
   }
   if (stream == cudaStreamPerThread) {  // made when first used; never destroyed
-    static thread_local std::map<int, cudaStream_t> own;
-    cudaStream_t& mine = own[device];
-    if (!mine || !machine.streams.count(mine)) {
-      machine.streams.insert(mine = new CUstream_st);
-      mine->device = device;
-      mine->blocking = mine->per_thread = true;
+    static thread_local std::map<int, cudaStream_t> by_device;
+    cudaStream_t& per_thread = by_device[device];
+    if (!per_thread || !machine.streams.count(per_thread)) {
+      machine.streams.insert(per_thread = new CUstream_st);
+      per_thread->device = device;
+      per_thread->blocking = per_thread->per_thread = true;
     }
-    return mine;
+    return per_thread;
   }
   if (machine.streams.count(stream)) return stream;
-  for (const auto& [number, own] : machine.default_streams)
-    if (own.get() == stream) return stream;
+  for (const auto& [number, default_stream] : machine.default_streams)
+    if (default_stream.get() == stream) return stream;
   return nullptr;
 }
 CUstream_st& valid(cudaStream_t stream) {
@@ -43,8 +43,8 @@ CUstream_st& valid(cudaStream_t stream) {
 }
 
 bool is_default(const CUstream_st* stream) {
-  const auto own = Machine::get().default_streams.find(stream->device);
-  return own != Machine::get().default_streams.end() && own->second.get() == stream;
+  const auto default_stream = Machine::get().default_streams.find(stream->device);
+  return default_stream != Machine::get().default_streams.end() && default_stream->second.get() == stream;
 }
 
 Point submit(CUstream_st* stream, Task task, bool late) {
@@ -54,8 +54,9 @@ Point submit(CUstream_st* stream, Task task, bool late) {
     if (is_default(stream)) {
       for (const cudaStream_t other : machine.streams)
         if (other->device == stream->device && other->blocking) before.push_back(end_of(other->queue));
-    } else if (const auto own = machine.default_streams.find(stream->device); own != machine.default_streams.end()) {
-      before.push_back(end_of(own->second->queue));
+    } else if (const auto default_stream = machine.default_streams.find(stream->device);
+               default_stream != machine.default_streams.end()) {
+      before.push_back(end_of(default_stream->second->queue));
     }
     std::erase_if(before, [](const Point& point) { return point.reached(); });
   }
@@ -108,7 +109,7 @@ std::vector<Point> ends_of_streams(int device) {
     if (stream.device == device) points.push_back(end_of(stream.queue));
   };
   for (const cudaStream_t stream : machine.streams) add(*stream);
-  for (const auto& [own, stream] : machine.default_streams) add(*stream);
+  for (const auto& [default_stream, stream] : machine.default_streams) add(*stream);
   for (const auto& [of_device, end] : machine.destroyed)
     if (of_device == device) points.push_back(end);
   return points;

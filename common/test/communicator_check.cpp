@@ -47,13 +47,13 @@ T pattern(int rank, std::size_t index) {
 template <class T>
 class Case {
  public:
-  Case(Reduction reduction, int ranks, int me) : reduction_(reduction), ranks_(ranks), mine_(period), result_(period) {
+  Case(Reduction reduction, int ranks, int me) : reduction_(reduction), ranks_(ranks), input_(period), result_(period) {
     for (std::int64_t i = 0; i < period; ++i) {
-      mine_[static_cast<std::size_t>(i)] = converted(value(me, i));
+      input_[static_cast<std::size_t>(i)] = converted(value(me, i));
       result_[static_cast<std::size_t>(i)] = converted(expected(i));
     }
   }
-  T mine(std::size_t index) const { return mine_[index % period]; }
+  T input(std::size_t index) const { return input_[index % period]; }
   T result(std::size_t index) const { return result_[index % period]; }
 
  private:
@@ -103,7 +103,7 @@ class Case {
 
   Reduction reduction_;
   int ranks_;
-  std::vector<T> mine_, result_;
+  std::vector<T> input_, result_;
 };
 
 class Checker {
@@ -183,14 +183,14 @@ class Checker {
     copies<T>(count);
   }
 
-  // An operation that gets mine(i) in the elements of `in` and must leave right(i) in those of `out`. Either may be
+  // An operation that gets input(i) in the elements of `in` and must leave right(i) in those of `out`. Either may be
   // empty on this rank, or a part of the other.
-  template <class T, class Mine, class Right>
-  void add(const std::string& what, std::span<T> in, std::span<T> out, Mine mine, Right right,
+  template <class T, class Input, class Right>
+  void add(const std::string& what, std::span<T> in, std::span<T> out, Input input, Right right,
            std::function<void()> blocking, std::function<Work()> start = {}) {
     operations_waiting_.push_back({[=] {
                                      std::ranges::fill(out, T(77));
-                                     for (std::size_t i = 0; i < in.size(); ++i) in[i] = mine(i);
+                                     for (std::size_t i = 0; i < in.size(); ++i) in[i] = input(i);
                                    },
                                    std::move(blocking), std::move(start), [=, this] { check(what, out, right); }});
   }
@@ -202,7 +202,7 @@ class Checker {
     const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
     add(
         "all_reduce " + std::string(name_of(reduction)), data, data,
-        [=](std::size_t i) { return values->mine(i + salt); }, [=](std::size_t i) { return values->result(i + salt); },
+        [=](std::size_t i) { return values->input(i + salt); }, [=](std::size_t i) { return values->result(i + salt); },
         [=, this] { c_.all_reduce(data, reduction); }, [=, this] { return c_.start_all_reduce(data, reduction); });
   }
 
@@ -210,9 +210,9 @@ class Checker {
   template <class T>
   std::span<T> block(std::size_t count, bool allocated) {
     if (allocated) return take<T>(count);
-    const auto own = std::make_shared<std::vector<T>>(count);
-    owned_.push_back(own);
-    return *own;
+    const auto memory = std::make_shared<std::vector<T>>(count);
+    owned_.push_back(memory);
+    return *memory;
   }
 
   // Some of memory_, at the same place on all ranks.
@@ -226,18 +226,18 @@ class Checker {
   // The result is multiplied once, after the sum, wherever the block lies.
   void factors() {
     if (c_.backend() == Backend::nccl) return;
-    std::vector<float> own(5000);
-    for (const std::span<float> data : {std::span(own), take<float>(own.size())}) {
+    std::vector<float> unshared(5000);
+    for (const std::span<float> data : {std::span(unshared), take<float>(unshared.size())}) {
       std::ranges::fill(data, static_cast<float>(c_.rank() + 1));
       c_.start_all_reduce(data, Reduction::sum, nullptr, 1.0 / 3).wait();
       const float right = static_cast<float>(c_.size() * (c_.size() + 1) / 2) * static_cast<float>(1.0 / 3);
       check("all_reduce with a factor", data, [&](std::size_t) { return right; });
       std::vector<float> apart(data.size() * ranks());
       const std::span<float> whole = c_.shared(data) ? take<float>(apart.size()) : std::span(apart);
-      const std::span<float> mine = c_.shared(data) ? own_part(whole) : std::span(own);
+      const std::span<float> output = c_.shared(data) ? own_part(whole) : std::span(unshared);
       std::ranges::fill(whole, static_cast<float>(c_.rank() + 1));
-      c_.reduce_scatter(whole, mine, Reduction::sum, nullptr, 1.0 / 3);
-      check("reduce_scatter with a factor", mine, [&](std::size_t) { return right; });
+      c_.reduce_scatter(whole, output, Reduction::sum, nullptr, 1.0 / 3);
+      check("reduce_scatter with a factor", output, [&](std::size_t) { return right; });
       operations_ += 2;
     }
     taken_ = 0;
@@ -257,15 +257,15 @@ class Checker {
     const std::span<T> out = in_place ? own_part(in) : block<T>(count, false);
     const std::size_t salt = next_salt(), first = count * static_cast<std::size_t>(c_.rank());
     const auto values = std::make_shared<const Case<T>>(reduction, c_.size(), c_.rank());
-    const auto mine = [=](std::size_t i) { return values->mine(i + salt); };
+    const auto input = [=](std::size_t i) { return values->input(i + salt); };
     const auto right = [=](std::size_t i) { return values->result(first + i + salt); };
-    add("reduce_scatter " + std::string(name_of(reduction)), in, out, mine, right,
+    add("reduce_scatter " + std::string(name_of(reduction)), in, out, input, right,
         [=, this] { c_.reduce_scatter(in, out, reduction); });
     if (!in_place) return;
     operations_waiting_.back().check = [=, this, check_own = operations_waiting_.back().check] {
       check_own();
       check("reduce_scatter in place", in, [&](std::size_t i) {  // the other ranks' parts have not changed
-        return i >= first && i < first + count ? right(i - first) : mine(i);
+        return i >= first && i < first + count ? right(i - first) : input(i);
       });
     };
   }

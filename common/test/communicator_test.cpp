@@ -157,21 +157,21 @@ TEST(SharedMemory, RanksThatAreThreadsGetTheResults) {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < ranks; ++rank)
       threads.emplace_back([&, rank] {
-        SharedMemory mine(memory[0].bytes.data(), rank, ranks, bytes);
-        const std::span<float> data(reinterpret_cast<float*>(mine.own_block().data()), count);
+        SharedMemory shared(memory[0].bytes.data(), rank, ranks, bytes);
+        const std::span<float> data(reinterpret_cast<float*>(shared.own_block().data()), count);
         for (int call = 0; call < calls; ++call) {
           for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(rank * call) + static_cast<float>(i);
-          mine.all_reduce(Block(data), Reduction::sum, 1);
+          shared.all_reduce(Block(data), Reduction::sum, 1);
           for (std::size_t i = 0; i < count; ++i)
             ASSERT_EQ(data[i], static_cast<float>(ranks * (ranks - 1) / 2 * call) +
                                    static_cast<float>(ranks) * static_cast<float>(i));
           // As in a training step: what all ranks wrote is reduced in parts, changed, and gathered.
           std::ranges::fill(data, static_cast<float>(call + rank));
           const std::size_t part = count / static_cast<std::size_t>(ranks);
-          const std::span<float> own = data.subspan(part * static_cast<std::size_t>(rank), part);
-          mine.reduce_scatter(Block(own), Reduction::sum, 2);
-          for (float& element : own) element += static_cast<float>(rank);
-          mine.all_gather(Block(data));
+          const std::span<float> part_of_rank = data.subspan(part * static_cast<std::size_t>(rank), part);
+          shared.reduce_scatter(Block(part_of_rank), Reduction::sum, 2);
+          for (float& element : part_of_rank) element += static_cast<float>(rank);
+          shared.all_gather(Block(data));
           for (std::size_t i = 0; i < count; ++i)
             ASSERT_EQ(data[i],
                       static_cast<float>(2 * ranks * call + ranks * (ranks - 1)) + static_cast<float>(i / part));

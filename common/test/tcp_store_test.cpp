@@ -455,9 +455,9 @@ TEST(TcpStore, StrangersAndFalseServersAreFoundOut) {
 
   // The hello of a member, overheard and sent again, and one whose fields were changed.
   Raw first(server.port()), second(server.port()), third(server.port());
-  const protocol::Hello own{.token = token, .rank = 3, .world_size = 4};
-  const std::string overheard = first.hello(own);
-  std::string changed = third.hello(own);
+  const protocol::Hello hello{.token = token, .rank = 3, .world_size = 4};
+  const std::string overheard = first.hello(hello);
+  std::string changed = third.hello(hello);
   second.hello();
   changed[9] ^= 1;  // the rank, after the length, the operation and an empty generation
   second.send(overheard);

@@ -14,17 +14,17 @@ int main(int argc, char** argv) {
   int fail = -1, usage = -1, absent = -1, late = -1, nap = 0, wrong = -1, leave = -1, steps = 1, bytes = 0;
   std::string until;
 #ifdef ANOTHER_BUILD
-  po::options_description own("Options of another build");
+  po::options_description options("Options of another build");
 #else
-  po::options_description own("Options");
+  po::options_description options("Options");
 #endif
-  own.add_options()("throw", po::value(&fail))("usage", po::value(&usage))("absent", po::value(&absent))(
+  options.add_options()("throw", po::value(&fail))("usage", po::value(&usage))("absent", po::value(&absent))(
       "late", po::value(&late))("nap", po::value(&nap), "milliseconds that the late rank sleeps; 0: forever")(
       "wrong", po::value(&wrong))("leave", po::value(&leave))("steps", po::value(&steps))(
       "until", po::value(&until), "repeat steps until this file exists")("gather", po::value(&bytes),
                                                                          "gather this many bytes of each rank");
   multinode::CommonOptions common;
-  const multinode::Program program{"world_program", own, common, [] {}};
+  const multinode::Program program{"world_program", options, common, [] {}};
   const int status = multinode::run(program, argc, argv, [&](multinode::World& world) {
     const int rank = world.rank();
     if (bytes > 0) {

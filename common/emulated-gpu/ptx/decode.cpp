@@ -183,12 +183,12 @@ class Allocation {
         active.erase(active.begin());
       }
       std::vector<std::size_t>& rows = free[size(slot)];
-      std::size_t& own = offsets_[static_cast<std::size_t>(slot)];
+      std::size_t& offset = offsets_[static_cast<std::size_t>(slot)];
       if (rows.empty()) {
-        own = bytes_;
+        offset = bytes_;
         bytes_ += size(slot);
       } else {
-        own = rows.back();
+        offset = rows.back();
         rows.pop_back();
       }
       active.emplace(life(slot).last, slot);
@@ -250,7 +250,7 @@ class Decoder {
       k_.shared += v.size;
     };
     for (const Code& code : k_.functions) {
-      for (const Variable& v : code.function->own) place(v);
+      for (const Variable& v : code.function->variables) place(v);
       for (const Statement& s : code.function->statements)
         for (const Operand& o : s.operands)
           if (o.variable) place(*o.variable);
@@ -501,8 +501,8 @@ void Decoder::mov_statement(const Statement& s, Type type) {
     i.d = out(o[0]);
     i.s[0] = a;
     i.immediate = o[1].negated;
-    i.run = [](Warp& w, const Instruction& own, u32 mask) {
-      set_predicate(w, own.d, mask, predicate(w, own.s[0], own.immediate));
+    i.run = [](Warp& w, const Instruction& instruction, u32 mask) {
+      set_predicate(w, instruction.d, mask, predicate(w, instruction.s[0], instruction.immediate));
     };
     return;
   }
@@ -587,9 +587,10 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     i.s = {a, b, {}, {}};
     i.immediate = (o[1].negated ? 1u : 0u) | (op != "not" && o[2].negated ? 2u : 0u);
     const auto join = [&]<class F>(F) {
-      set(i, [](Warp& w, const Instruction& own, u32 mask) {
-        set_predicate(w, own.d, mask,
-                      F{}(predicate(w, own.s[0], own.immediate & 1), predicate(w, own.s[1], own.immediate & 2)));
+      set(i, [](Warp& w, const Instruction& instruction, u32 mask) {
+        set_predicate(w, instruction.d, mask,
+                      F{}(predicate(w, instruction.s[0], instruction.immediate & 1),
+                          predicate(w, instruction.s[1], instruction.immediate & 2)));
       });
     };
     if (op == "and") join([](u32 x, u32 y) { return x & y; });
@@ -608,11 +609,11 @@ void Decoder::arithmetic(const Statement& s, Type type) {
   const std::size_t count = found == counts.end() ? 2 : found->second;
   std::array<Row, 4> sources{};
   for (std::size_t n = 0; n < count; ++n) {
-    Type own = type;
-    if ((op == "shl" || op == "shr") && n == 1) own = Type::u32;
-    if ((op == "bfe" && n > 0) || (op == "bfi" && n > 1)) own = Type::u32;
+    Type source_type = type;
+    if ((op == "shl" || op == "shr") && n == 1) source_type = Type::u32;
+    if ((op == "bfe" && n > 0) || (op == "bfi" && n > 1)) source_type = Type::u32;
     const bool wide = s.is("wide") && n == 2;
-    sources[n] = in(s, o.at(n + 1), own, wide ? 2 * size_of(type) : 0);
+    sources[n] = in(s, o.at(n + 1), source_type, wide ? 2 * size_of(type) : 0);
   }
   Instruction& i = emit(s);
   i.d = out(o.at(0));
@@ -680,10 +681,10 @@ void Decoder::statement(const Statement& s) {
     i.s = {a, b, c, {}};
     i.immediate = o[3].negated;
     const auto choose = []<class T>(T) -> Handler {
-      return [](Warp& w, const Instruction& own, u32 mask) {
-        T* const d = w.row<T>(own.d);
-        const T *x = w.row<T>(own.s[0]), *y = w.row<T>(own.s[1]);
-        const u32 p = predicate(w, own.s[2], own.immediate);
+      return [](Warp& w, const Instruction& instruction, u32 mask) {
+        T* const d = w.row<T>(instruction.d);
+        const T *x = w.row<T>(instruction.s[0]), *y = w.row<T>(instruction.s[1]);
+        const u32 p = predicate(w, instruction.s[2], instruction.immediate);
         for_lanes(mask, [&](int l) { d[l] = p >> l & 1 ? x[l] : y[l]; });
       };
     };
@@ -843,7 +844,7 @@ Program::Program(std::vector<std::string> texts, const std::function<std::uintpt
     : parts_(std::make_unique<Parts>(std::move(texts))) {
   constexpr std::size_t red_zone = 64;
   Module& module = parts_->module;
-  std::vector<Variable*> own;
+  std::vector<Variable*> variables;
   std::size_t bytes = 0;
   for (auto& [name, v] : module.variables()) {
     if ((v.space != Space::global && v.space != Space::constant) || v.external) continue;
@@ -851,18 +852,18 @@ Program::Program(std::vector<std::string> texts, const std::function<std::uintpt
             std::max<std::size_t>(v.align, 16);
     v.offset = bytes;
     bytes += std::max<std::size_t>(v.size, 1) + red_zone;
-    own.push_back(&v);
+    variables.push_back(&v);
   }
-  if (own.empty()) return;
+  if (variables.empty()) return;
   const std::uintptr_t begin = allocate(bytes);
   const auto view = [&](const Variable& v) { return reinterpret_cast<u8*>(device_memory.view(v.memory)); };
-  for (Variable* const v : own) {
+  for (Variable* const v : variables) {
     v->memory = begin + v->offset;
     std::memset(view(*v), 0, v->size);
     std::copy_n(v->init.begin(), std::min(v->init.size(), v->size), view(*v));
     parts_->variables.push_back({v->memory, v->memory + v->size});
   }
-  for (const Variable* const v : own)
+  for (const Variable* const v : variables)
     for (const Variable::Reference& r : v->references) {
       const Variable* other = module.variable(r.symbol);
       const u64 address = static_cast<u64>(r.offset) + (other ? other->memory : parts_->address_of(r.symbol));

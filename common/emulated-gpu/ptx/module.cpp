@@ -279,7 +279,7 @@ void Module::read(std::string_view text) {
         while (!in.done() && !in.accept(")")) {
           if (in.accept(",")) continue;
           in.take();  // .param or .reg
-          list.push_back(&function.own.emplace_back(declare(in, Space::param)));
+          list.push_back(&function.variables.emplace_back(declare(in, Space::param)));
         }
       };
       if (in.accept("(")) read_list(function.results);
@@ -473,7 +473,7 @@ void BodyParser::variables(Space space) {
       declare_name(module_.variables().insert_or_assign(name, std::move(read)).first->second);
       continue;
     }
-    Variable& variable = f_.own.emplace_back(std::move(read));
+    Variable& variable = f_.variables.emplace_back(std::move(read));
     if (space != Space::shared) put_in_frame(variable);
     declare_name(variable);
   } while (in_.accept(","));
@@ -532,13 +532,13 @@ void BodyParser::parse() {
         number(in_);  // the column
         return Statement::Place{file, line};
       };
-      const Statement::Place own = place();
+      const Statement::Place location = place();
       caller_ = {};
       if (in_.accept(",")) {  // function_name LABEL + 4, inlined_at 1 60 3
         while (!in_.done() && !in_.accept("inlined_at")) in_.take();
         caller_ = place();
       }
-      place_ = {own.file, own.line > 0 ? own.line : place_.line};
+      place_ = {location.file, location.line > 0 ? location.line : place_.line};
     } else if (token == ".pragma") {
       in_.skip_statement();
     } else if (token == ".reg") {

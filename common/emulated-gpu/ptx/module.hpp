@@ -101,7 +101,7 @@ struct Function {
   std::vector<Variable*> params, results;
   std::size_t param_bytes = 0;
   unsigned max_threads = 0;
-  std::deque<Variable> own;
+  std::deque<Variable> variables;
   std::vector<Type> slots;  // the types of the registers
   std::vector<Statement> statements;
   std::map<std::pair<int, std::string_view>, std::size_t> labels;            // scope, name: statement

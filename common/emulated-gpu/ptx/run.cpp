@@ -161,19 +161,19 @@ u32 sync_lanes(Warp& w, const Instruction& i, u32 mask) {
   while (mask) {
     const int first = std::countr_zero(mask);
     const u32 members = members_of ? members_of[first] : mask;
-    u32 own = mask;
+    u32 group = mask;
     if (members_of && i.s[3].frame)
       for (u32 rest = mask; rest; rest &= rest - 1)
-        if (members_of[std::countr_zero(rest)] != members) own &= ~(1u << std::countr_zero(rest));
-    mask &= ~own;
+        if (members_of[std::countr_zero(rest)] != members) group &= ~(1u << std::countr_zero(rest));
+    mask &= ~group;
     if (!(members >> first & 1)) fail(Fault::trap, w, first, i, "the thread is not in its member mask");
     const u32 required = members & w.alive;
-    if ((own & required) == required) {
-      i.run(w, i, own);
-      if (w.context->checker) w.context->checker->meet(w, own);
+    if ((group & required) == required) {
+      i.run(w, i, group);
+      if (w.context->checker) w.context->checker->meet(w, group);
     } else {
-      missing |= own;
-      for (; own; own &= own - 1) w.members[std::countr_zero(own)] = members;
+      missing |= group;
+      for (; group; group &= group - 1) w.members[std::countr_zero(group)] = members;
     }
   }
   return missing;

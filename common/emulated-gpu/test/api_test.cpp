@@ -283,11 +283,11 @@ TEST(NcclApi, GrowAddsANewRank) {
   }
   EXPECT_NCCL_OK(ncclGroupEnd());
   for (int rank = 0; rank < 3; ++rank) {
-    int size = 0, own = -1;
+    int size = 0, comm_rank = -1;
     const ncclComm_t comm = grown[static_cast<std::size_t>(rank)];
     EXPECT_NCCL_OK(ncclCommCount(comm, &size));
-    EXPECT_NCCL_OK(ncclCommUserRank(comm, &own));
-    EXPECT_EQ(std::pair(size, own), std::pair(3, rank));
+    EXPECT_NCCL_OK(ncclCommUserRank(comm, &comm_rank));
+    EXPECT_EQ(std::pair(size, comm_rank), std::pair(3, rank));
     EXPECT_NCCL_OK(ncclCommDestroy(comm));
   }
 }
@@ -368,8 +368,8 @@ TEST(NcclApi, AnIdleFloodBesideARunningJob) {
       cudaMalloc(&data, 2 * sizeof(int));
       joined.arrive_and_wait();
       for (int more = 1; more; ++sums) {  // until both have seen the welcome
-        const int own[] = {1, welcome ? 0 : 1};
-        cudaMemcpy(data, own, sizeof own, cudaMemcpyHostToDevice);
+        const int numbers[] = {1, welcome ? 0 : 1};
+        cudaMemcpy(data, numbers, sizeof numbers, cudaMemcpyHostToDevice);
         cudaStreamSynchronize(nullptr);
         EXPECT_NCCL_OK(ncclAllReduce(data, data, 2, ncclInt32, ncclSum, comm, nullptr));
         const std::vector<int> sum = from_device<int>(data, 2);
@@ -404,12 +404,12 @@ TEST(NcclApi, AnIdleFloodBesideARunningJob) {
 TEST(NcclApi, TheHubSurvivesStrangers) {
   ncclUniqueId id{};
   ASSERT_NCCL_OK(ncclGetUniqueId(&id));
-  const std::string own = "\"id\":\"" + std::string(id.internal) + "\"";
+  const std::string id_member = "\"id\":\"" + std::string(id.internal) + "\"";
   std::vector<int> fds;
-  for (const std::string& text : {std::string("{"), std::string("[]"), "{" + own + "}",
-                                  "{" + own + texts_of_a_hello + R"(,"rank":"zero","size":1,"device":0})",
-                                  "{" + own + texts_of_a_hello + R"(,"rank":0,"size":-1,"device":0})",
-                                  "{" + own + texts_of_a_hello + R"(,"rank":0,"size":2000000000,"device":0})"})
+  for (const std::string& text : {std::string("{"), std::string("[]"), "{" + id_member + "}",
+                                  "{" + id_member + texts_of_a_hello + R"(,"rank":"zero","size":1,"device":0})",
+                                  "{" + id_member + texts_of_a_hello + R"(,"rank":0,"size":-1,"device":0})",
+                                  "{" + id_member + texts_of_a_hello + R"(,"rank":0,"size":2000000000,"device":0})"})
     fds.push_back(stranger(id, text));
   for (const int fd : fds) {  // the hub closes it
     char byte = 0;

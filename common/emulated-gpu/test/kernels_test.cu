@@ -389,22 +389,22 @@ TEST(Kernels, CalculateWithSmallFloatsAsTheHost) { compare_small_floats(); }
 
 __global__ void between_lanes(u32* out) {
   const u32 l = threadIdx.x, v = l * 3;
-  u32* mine = out + l;
-  mine[0] = __shfl_sync(~0u, v, l + 5);
-  mine[32] = __shfl_xor_sync(~0u, v, 7);
-  mine[64] = __shfl_down_sync(~0u, v, 4, 8);
-  mine[96] = __shfl_up_sync(~0u, v, 3, 16);
-  mine[128] = __ballot_sync(~0u, l % 3 == 0);
-  mine[160] = __match_any_sync(~0u, l / 5);
+  u32* results = out + l;
+  results[0] = __shfl_sync(~0u, v, l + 5);
+  results[32] = __shfl_xor_sync(~0u, v, 7);
+  results[64] = __shfl_down_sync(~0u, v, 4, 8);
+  results[96] = __shfl_up_sync(~0u, v, 3, 16);
+  results[128] = __ballot_sync(~0u, l % 3 == 0);
+  results[160] = __match_any_sync(~0u, l / 5);
   int all = 0;
-  mine[192] = __match_all_sync(~0u, l / 32, &all) + all;
-  mine[224] = __reduce_add_sync(~0u, l) + __reduce_max_sync(~0u, l ^ 5);
+  results[192] = __match_all_sync(~0u, l / 32, &all) + all;
+  results[224] = __reduce_add_sync(~0u, l) + __reduce_max_sync(~0u, l ^ 5);
   if (l & 1)
-    mine[256] = __shfl_sync(0xaaaaaaaa, v, 3) + __popc(__activemask());  // a part of the warp
+    results[256] = __shfl_sync(0xaaaaaaaa, v, 3) + __popc(__activemask());  // a part of the warp
   else
-    mine[256] = __any_sync(0x55555555, l == 4) + 2 * __all_sync(0x55555555, l < 30);
+    results[256] = __any_sync(0x55555555, l == 4) + 2 * __all_sync(0x55555555, l < 30);
   const auto tile = groups::tiled_partition<8>(groups::this_thread_block());
-  mine[288] = groups::reduce(tile, l, groups::plus<u32>());
+  results[288] = groups::reduce(tile, l, groups::plus<u32>());
 }
 TEST(Kernels, ExchangeValuesBetweenLanes) {
   Buffer<u32> out(320);

@@ -113,20 +113,20 @@ __global__ void product(bool right, float* c, const float* a, const float* b, in
   c[row * size + column] = value;
 }
 __global__ void reverse(bool right, float* x) {
-  __shared__ float own[threads];
-  own[threadIdx.x] = index() < n ? x[index()] : 0;
+  __shared__ float shared_copy[threads];
+  shared_copy[threadIdx.x] = index() < n ? x[index()] : 0;
   if (right) __syncthreads();
   if (index() < n) {
     if (!right) __syncthreads();  // mistake: barrier_in_branch
-    x[index()] = own[threads - 1 - threadIdx.x];
+    x[index()] = shared_copy[threads - 1 - threadIdx.x];
   }
   __syncthreads();
 }
 __global__ void rotate(float* x) {
-  extern __shared__ float own[];
-  own[threadIdx.x] = x[threadIdx.x];  // mistake: dynamic_shared_too_small
+  extern __shared__ float shared_copy[];
+  shared_copy[threadIdx.x] = x[threadIdx.x];  // mistake: dynamic_shared_too_small
   __syncthreads();
-  x[threadIdx.x] = own[(threadIdx.x + 1) % blockDim.x];
+  x[threadIdx.x] = shared_copy[(threadIdx.x + 1) % blockDim.x];
 }
 __global__ void first_of_warps(bool right, float* out, const float* in) {
   __shared__ float first[32];
@@ -148,11 +148,11 @@ __global__ void histogram(bool right, int* out, const int* values) {
   if (threadIdx.x < 8) out[threadIdx.x] = counts[threadIdx.x];
 }
 __global__ void sum_of_lanes(bool right, float* out, const float* in, int count) {
-  float own = threadIdx.x < count ? in[threadIdx.x] : 0;
+  float value = threadIdx.x < count ? in[threadIdx.x] : 0;
   if (right || threadIdx.x < count)
-    for (int apart = 16; apart > 0; apart /= 2) own += __shfl_down_sync(~0u, own, apart);  // mistake: lanes_missing
+    for (int apart = 16; apart > 0; apart /= 2) value += __shfl_down_sync(~0u, value, apart);  // mistake: lanes_missing
   __syncthreads();
-  if (threadIdx.x == 0) *out = own;
+  if (threadIdx.x == 0) *out = value;
 }
 __global__ void count_all(int* counts, const int* values) {
   atomicAdd(&counts[values[threadIdx.x] % 8], 1);  // mistake: counters_not_set
@@ -312,9 +312,9 @@ const std::pair<const char*, void (*)(bool right)> mistakes[] = {
 
 int main(int argc, char** argv) try {
   const std::string name = argc > 1 ? argv[1] : "", option = argc > 2 ? argv[2] : "";
-  for (const auto& [own, run] : mistakes) {
-    if (name == "--list") std::puts(own);
-    if (name != own) continue;
+  for (const auto& [mistake, run] : mistakes) {
+    if (name == "--list") std::puts(mistake);
+    if (name != mistake) continue;
     run(option == "--corrected");
     check(cudaGetLastError());
     check(cudaDeviceSynchronize());

@@ -228,10 +228,10 @@ void number_in_aws(const Variables& variables, Nodes& nodes) {
 void number_in_pbs(const Variables& variables, Nodes& nodes) {
   if (!variables.has("PBS_NODEFILE")) return;
   const auto hosts = variables.node_file("PBS_NODEFILE"), names = distinct(hosts);
-  const auto mine = static_cast<std::size_t>(nodes.node_rank.value_or(FromVariable<int>{}).value);
+  const auto node = static_cast<std::size_t>(nodes.node_rank.value_or(FromVariable<int>{}).value);
   if (nodes.node_rank || names.size() == 1) nodes.node_count = {static_cast<int>(names.size()), "PBS_NODEFILE"};
-  if (mine < names.size())
-    nodes.processes_per_node = {static_cast<int>(std::count(hosts.begin(), hosts.end(), names[mine])), "PBS_NODEFILE"};
+  if (node < names.size())
+    nodes.processes_per_node = {static_cast<int>(std::count(hosts.begin(), hosts.end(), names[node])), "PBS_NODEFILE"};
 }
 
 void require_one_slot_per_node(const Variables& variables, Launch&) {

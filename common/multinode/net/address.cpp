@@ -87,7 +87,7 @@ std::string own_address() {
 }
 
 std::string address_towards(const Endpoint& to) {
-  std::string own, error;
+  std::string loopback, error;
   const Addresses found = resolve(to, 0, error);
   for (const addrinfo* a = found.get(); a; a = a->ai_next) {
     const Descriptor fd(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -97,10 +97,10 @@ std::string address_towards(const Endpoint& to) {
         getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0)
       continue;
     const std::string text = number_text(reinterpret_cast<sockaddr*>(&local), length);
-    if (own.empty()) own = text;
+    if (loopback.empty()) loopback = text;
     if (!is_loopback(text)) return text;
   }
-  return own;
+  return loopback;
 }
 
 FreePort::FreePort() : bound_(check_errno(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket")) {

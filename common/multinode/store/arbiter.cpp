@@ -52,14 +52,14 @@ bool Arbiter::repeats(const protocol::Hello& hello) const {
 }
 
 void Arbiter::beat(int rank, Progress progress, Time now) {
-  auto& its = ranks_.at(rank);
-  its.progress = std::move(progress);
-  its.heard = now;
-  its.heartbeat = true;
+  auto& state = ranks_.at(rank);
+  state.progress = std::move(progress);
+  state.heard = now;
+  state.heartbeat = true;
   const Look look{rank, now};
-  if (its.progress.wait == Progress::Wait::expired && !expired_) expired_ = look;
-  if (its.progress.wait == Progress::Wait::long_one && !stalled_ &&
-      looked_at_.insert(wait_of(rank, its.progress)).second)
+  if (state.progress.wait == Progress::Wait::expired && !expired_) expired_ = look;
+  if (state.progress.wait == Progress::Wait::long_one && !stalled_ &&
+      looked_at_.insert(wait_of(rank, state.progress)).second)
     stalled_ = look;
 }
 
@@ -72,15 +72,15 @@ void Arbiter::fail(int rank, int status, std::string reason, Time now) {
 void Arbiter::leave(int rank) { ranks_.at(rank).alive = false; }
 
 void Arbiter::lose(int rank) {
-  auto& its = ranks_.at(rank);
-  if (!its.alive) return;
-  if (!its.heartbeat) {  // it only tried to connect, and will come again
+  auto& state = ranks_.at(rank);
+  if (!state.alive) return;
+  if (!state.heartbeat) {  // it only tried to connect, and will come again
     ranks_.erase(rank);
     return;
   }
-  its.alive = false;
+  state.alive = false;
   if (candidate_ && candidate_->rank == rank) return decide(candidate_->status, candidate_->text);
-  decide(exit_wrong, rank_text(rank, its.hello) + " is gone: it was killed, or it exited without an error message");
+  decide(exit_wrong, rank_text(rank, state.hello) + " is gone: it was killed, or it exited without an error message");
 }
 
 void Arbiter::tick(Time now) {
@@ -91,8 +91,8 @@ void Arbiter::tick(Time now) {
   if (candidate_ && now >= candidate_->due) decide(candidate_->status, candidate_->text);
   // A rank that no longer says so has moved on.
   const auto still = [this](const Look& look, Progress::Wait wait) {
-    const Rank& its = ranks_.at(look.rank);
-    return its.alive && its.progress.wait >= wait;
+    const Rank& state = ranks_.at(look.rank);
+    return state.alive && state.progress.wait >= wait;
   };
   if (expired_ && !still(*expired_, Progress::Wait::expired)) expired_.reset();
   if (!verdict_ && expired_ && now >= expired_->since + silence_limit) {
@@ -102,14 +102,14 @@ void Arbiter::tick(Time now) {
                            .text);
   }
   if (!verdict_ && stalled_ && now >= stalled_->since + silence_limit) {
-    const auto& its = ranks_.at(stalled_->rank);
+    const auto& state = ranks_.at(stalled_->rank);
     if (still(*stalled_, Progress::Wait::long_one)) {
       const auto [text, culprit] =
-          judge(*stalled_, "stalled: " + rank_text(stalled_->rank, its.hello) + " has waited for " +
-                               std::to_string(its.progress.waited_ms / 1000) + " s " + doing(its.progress));
+          judge(*stalled_, "stalled: " + rank_text(stalled_->rank, state.hello) + " has waited for " +
+                               std::to_string(state.progress.waited_ms / 1000) + " s " + doing(state.progress));
       const auto late = ranks_.find(culprit.value_or(stalled_->rank));
-      const Progress state = late == ranks_.end() ? Progress() : late->second.progress;
-      if (culprit && reported_.emplace(*culprit, state.lane, state.sequence).second)
+      const Progress progress = late == ranks_.end() ? Progress() : late->second.progress;
+      if (culprit && reported_.emplace(*culprit, progress.lane, progress.sequence).second)
         notice_.emplace(stalled_->rank, text);
     }
     stalled_.reset();
@@ -119,10 +119,10 @@ void Arbiter::tick(Time now) {
 
 bool Arbiter::prints_verdict(int rank) {
   if (printers_.empty())
-    for (const auto& [other, its] : ranks_) {
-      if (!its.alive) continue;
-      const auto [at, first] = printers_.emplace(its.hello.node, other);
-      if (!first && its.heard > ranks_.at(at->second).heard) at->second = other;
+    for (const auto& [other, state] : ranks_) {
+      if (!state.alive) continue;
+      const auto [at, first] = printers_.emplace(state.hello.node, other);
+      if (!first && state.heard > ranks_.at(at->second).heard) at->second = other;
     }
   return printers_.emplace(ranks_.at(rank).hello.node, rank).first->second == rank;
 }
@@ -130,14 +130,14 @@ bool Arbiter::prints_verdict(int rank) {
 // Finds the rank that the look's rank waits for.
 Arbiter::Judgement Arbiter::judge(const Look& look, const std::string& waiting) const {
   const int me = look.rank;
-  const Rank& mine = ranks_.at(me);
-  const auto late_text = [](int rank, const Rank& its) {
-    return rank_text(rank, its.hello) + " is late: it " + (its.alive ? "is " : "has already ended; it was ") +
-           doing(its.progress);
+  const Rank& waiter = ranks_.at(me);
+  const auto late_text = [](int rank, const Rank& state) {
+    return rank_text(rank, state.hello) + " is late: it " + (state.alive ? "is " : "has already ended; it was ") +
+           doing(state.progress);
   };
   std::vector<std::string> missing;
   std::optional<int> first_missing;
-  for (int r = 0; r < mine.hello.world_size; ++r)
+  for (int r = 0; r < waiter.hello.world_size; ++r)
     if (!ranks_.contains(r)) {
       if (missing.empty()) first_missing = r;
       missing.push_back(std::to_string(r));
@@ -146,12 +146,12 @@ Arbiter::Judgement Arbiter::judge(const Look& look, const std::string& waiting) 
     const std::size_t more = missing.size() > named_at_most ? missing.size() - named_at_most : 0;
     missing.resize(missing.size() - more);
     return {waiting + "; " + rank_list(missing) + (more ? " and " + std::to_string(more) + " more" : "") + " of " +
-                std::to_string(mine.hello.world_size) + " never came",
+                std::to_string(waiter.hello.world_size) + " never came",
             first_missing};
   }
   std::vector<int> silent;
-  for (const auto& [rank, its] : ranks_)
-    if (its.alive && its.heard <= look.since) silent.push_back(rank);
+  for (const auto& [rank, state] : ranks_)
+    if (state.alive && state.heard <= look.since) silent.push_back(rank);
   if (!silent.empty()) {
     const Rank& first = ranks_.at(silent[0]);
     std::string text = waiting + "; " + rank_text(silent[0], first.hello) +
@@ -161,8 +161,8 @@ Arbiter::Judgement Arbiter::judge(const Look& look, const std::string& waiting) 
     if (silent.size() > named_at_most) text += " and " + std::to_string(silent.size() - named_at_most) + " more";
     return {text, silent[0]};
   }
-  if (mine.progress.peer == nobody) return {waiting, me};
-  if (mine.progress.peer != everyone) {
+  if (waiter.progress.peer == nobody) return {waiting, me};
+  if (waiter.progress.peer != everyone) {
     // Between two ranks: follow the chain of peers to the rank that waits for no other.
     int at = me;
     for (std::size_t hops = 0; hops < ranks_.size(); ++hops) {
@@ -175,15 +175,15 @@ Arbiter::Judgement Arbiter::judge(const Look& look, const std::string& waiting) 
       }
       at = p.peer;
     }
-    const auto peer = ranks_.find(mine.progress.peer);
+    const auto peer = ranks_.find(waiter.progress.peer);
     return {peer == ranks_.end()
                 ? waiting
                 : waiting + "; " + rank_text(peer->first, peer->second.hello) + " is " + doing(peer->second.progress)};
   }
   // A collective: the rank that has entered the fewest.
-  const auto entered = [&](const Rank& its) { return its.progress.collectives_in(mine.progress.lane); };
+  const auto entered = [&](const Rank& state) { return state.progress.collectives_in(waiter.progress.lane); };
   const auto late = std::ranges::min_element(ranks_, {}, [&](const auto& r) { return entered(r.second); });
-  if (entered(late->second) < entered(mine))
+  if (entered(late->second) < entered(waiter))
     return {waiting + "; " + late_text(late->first, late->second), late->first};
   return {waiting + "; every rank has entered it: the library or the network is stuck"};
 }

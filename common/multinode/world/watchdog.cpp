@@ -51,8 +51,8 @@ void Watchdog::set_abort(std::function<void()> abort) {
 }
 
 void Watchdog::fail(const std::string& reason, int status) {
-  const protocol::Verdict mine{identity_.prints_without_store, static_cast<std::uint8_t>(status),
-                               identity_.who + ": " + reason};
+  const protocol::Verdict verdict{identity_.prints_without_store, static_cast<std::uint8_t>(status),
+                                  identity_.who + ": " + reason};
   try {
     store_.send_status({.operation = protocol::Operation::fail,
                         .value = reason.substr(0, protocol::max_key),
@@ -61,7 +61,7 @@ void Watchdog::fail(const std::string& reason, int status) {
     std::this_thread::sleep_for(verdict_limit);  // the thread gets the verdict and ends the process
   } catch (const std::runtime_error&) {
   }
-  end(mine);
+  end(verdict);
 }
 
 void Watchdog::watch() try {
@@ -92,45 +92,45 @@ void Watchdog::watch() try {
   Progress told;
   for (int beats = 0;;) {
     look_at_the_clock();
-    Progress mine = progress_in(protocol::Lane::program, program_, world_),
+    Progress shown = progress_in(protocol::Lane::program, program_, world_),
              worlds = progress_in(protocol::Lane::world, world_, program_);
-    milliseconds waited = program.time(mine.sequence, now);
+    milliseconds waited = program.time(shown.sequence, now);
     const milliseconds in_world = world.time(worlds.sequence, now);
     // The lane that has waited longest, or, if there is none, the one that was used last.
-    if (worlds.is_inside() ? !mine.is_inside() || world.since < program.since
-                           : !mine.is_inside() && (mine.sequence == 0 || world.since > program.since)) {
-      mine = std::move(worlds);
+    if (worlds.is_inside() ? !shown.is_inside() || world.since < program.since
+                           : !shown.is_inside() && (shown.sequence == 0 || world.since > program.since)) {
+      shown = std::move(worlds);
       waited = in_world;
     }
-    if (!mine.is_inside()) waited = 0ms;
+    if (!shown.is_inside()) waited = 0ms;
     // What a device waits for is the reason of the process's own, shorter wait.
     const std::uint64_t number = outstanding_.number.load(std::memory_order_acquire);
-    if (const auto its = device.time(number, now); number > 0 && its >= std::max(long_wait, waited)) {
-      waited = its;
-      mine = progress_in(protocol::Lane::program, program_, world_);
-      mine.sequence = 2 * number + 1;
-      mine.collectives = outstanding_.collectives.load(std::memory_order_relaxed);
-      mine.peer = outstanding_.peer.load(std::memory_order_relaxed);
-      mine.name = outstanding_.name.load(std::memory_order_relaxed);
+    if (const auto device_wait = device.time(number, now); number > 0 && device_wait >= std::max(long_wait, waited)) {
+      waited = device_wait;
+      shown = progress_in(protocol::Lane::program, program_, world_);
+      shown.sequence = 2 * number + 1;
+      shown.collectives = outstanding_.collectives.load(std::memory_order_relaxed);
+      shown.peer = outstanding_.peer.load(std::memory_order_relaxed);
+      shown.name = outstanding_.name.load(std::memory_order_relaxed);
     }
-    if (mine.is_inside()) {
-      mine.waited_ms = static_cast<std::uint32_t>(waited.count());
+    if (shown.is_inside()) {
+      shown.waited_ms = static_cast<std::uint32_t>(waited.count());
       if (waited >= timeout_)
-        mine.wait = Progress::Wait::expired;
+        shown.wait = Progress::Wait::expired;
       else if (waited >= long_wait)
-        mine.wait = Progress::Wait::long_one;
+        shown.wait = Progress::Wait::long_one;
       if (waited >= timeout_ + judging)
         end({identity_.prints_without_store, exit_wrong,
-             identity_.who + ": timed out after " + to_text(timeout_) + " in " + mine.name});
+             identity_.who + ": timed out after " + to_text(timeout_) + " in " + shown.name});
     }
-    if ((now - beat >= heartbeat || mine.wait > told.wait) &&
+    if ((now - beat >= heartbeat || shown.wait > told.wait) &&
         store_.send_status({.operation = protocol::Operation::beat,
                             .status = static_cast<std::uint8_t>(beats % beats_per_pulse == 0),
-                            .progress = mine},
+                            .progress = shown},
                            false)) {
       ++beats;
       beat = now;
-      told = mine;
+      told = shown;
     }
     const auto said = store_.receive_event(tick);
     look_at_the_clock();

@@ -168,7 +168,8 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
   } else if (options.rendezvous.starts_with("file:")) {
     const std::filesystem::path file = options.rendezvous.substr(5);
     meet_through(
-        launch, options, random_token(), [&](const StorePlace& its) { write_place(file, generation(launch), its); },
+        launch, options, random_token(),
+        [&](const StorePlace& served) { write_place(file, generation(launch), served); },
         [&](std::chrono::milliseconds left) { return read_place(file, generation(launch), left); });
   } else if (!options.rendezvous.empty()) {
     throw UsageError("--rendezvous must be tcp:HOST:PORT or file:PATH, not '" + options.rendezvous + "'");
@@ -182,7 +183,7 @@ void World::Implementation::meet(const std::string& program, const Launch& launc
     // Everybody can read and change torchrun's store: the token does not go there, and a false place is found out.
     const std::string token = token_of_job();
     meet_through(
-        launch, options, token, [&](const StorePlace& its) { agent.set(key, to_string(its)); },
+        launch, options, token, [&](const StorePlace& served) { agent.set(key, to_string(served)); },
         [&](std::chrono::milliseconds left) {
           return StorePlace{parse_endpoint(agent.get(key, left), "rank 0's store"), token};
         });
@@ -258,16 +259,16 @@ World::~World() {
 
 // Checks that all ranks agree on what must be the same, and numbers the nodes. All of it happens on rank 0.
 void World::Implementation::prove_wiring(World& world) {
-  nlohmann::json mine = {{"world size", std::to_string(world.size())}, {"program name", world.program_}};
+  nlohmann::json same = {{"world size", std::to_string(world.size())}, {"program name", world.program_}};
   if (world.options_.same_versions)
-    for (const auto& [name, version] : versions()) mine[name] = version;
+    for (const auto& [name, version] : versions()) same[name] = version;
   const Launch& launch = world.launch_;
   const std::string node = launch.node_rank ? "node " + std::to_string(launch.node_rank->value) : host_name();
-  const nlohmann::json about_me = {{"host", host_name()}, {"node", node}, {"same", mine}};
-  const auto own_key = [](int rank) { return "node of rank " + std::to_string(rank); };
+  const nlohmann::json about_me = {{"host", host_name()}, {"node", node}, {"same", same}};
+  const auto node_key = [](int rank) { return "node of rank " + std::to_string(rank); };
   const auto host_key = [](int rank) { return "host of rank " + std::to_string(rank); };
   store->set(host_key(world.rank()), host_name());
-  std::string own;
+  std::string node_text;
 
   const std::string count =
       world.combine_on_rank_0("first meeting", about_me.dump(), [&](const std::vector<std::string>& texts) {
@@ -275,18 +276,18 @@ void World::Implementation::prove_wiring(World& world) {
         std::vector<int> nodes, sizes;                                         // of each rank, of each node
         std::map<std::string, std::map<std::string, std::vector<int>>> ranks;  // by name and version
         for (const std::string& text : texts) {
-          const nlohmann::json its = nlohmann::json::parse(text);
+          const nlohmann::json about = nlohmann::json::parse(text);
           const int rank = static_cast<int>(nodes.size());
-          hosts[rank] = its.at("host");
-          nodes.push_back(numbers.emplace(its.at("node"), static_cast<int>(numbers.size())).first->second);
+          hosts[rank] = about.at("host");
+          nodes.push_back(numbers.emplace(about.at("node"), static_cast<int>(numbers.size())).first->second);
           sizes.resize(numbers.size());
           ++sizes[static_cast<std::size_t>(nodes.back())];
-          for (const auto& [name, value] : mine.items())
-            ranks[name][its.at("same").value(name, "absent")].push_back(rank);
+          for (const auto& [name, value] : same.items())
+            ranks[name][about.at("same").value(name, "absent")].push_back(rank);
         }
         for (auto& [name, of] : ranks) {
           if (of.size() == 1) continue;
-          const std::string right = mine[name];
+          const std::string right = same[name];
           of.erase(right);
           const auto& [other, others] =
               *std::ranges::min_element(of, {}, [](const auto& one) { return one.second[0]; });
@@ -294,19 +295,19 @@ void World::Implementation::prove_wiring(World& world) {
                            other + " on " + rank_list(others) + " (" + hosts[others[0]] + ")");
         }
         for (int rank = 0; rank < world.size(); ++rank) {
-          const auto its = static_cast<std::size_t>(nodes[static_cast<std::size_t>(rank)]);
-          const std::string text = std::to_string(its) + " " + std::to_string(sizes[its]);
+          const auto number = static_cast<std::size_t>(nodes[static_cast<std::size_t>(rank)]);
+          const std::string text = std::to_string(number) + " " + std::to_string(sizes[number]);
           if (rank == 0)
-            own = text;
+            node_text = text;
           else
-            store->set_for_readers(own_key(rank), text, 1);
+            store->set_for_readers(node_key(rank), text, 1);
         }
         return std::to_string(numbers.size());
       });
-  if (own.empty()) own = store->get(own_key(world.rank()), world.timeout());
+  if (node_text.empty()) node_text = store->get(node_key(world.rank()), world.timeout());
   node_count = number_of<int>(count).value();
-  node_rank = number_of<int>(own.substr(0, own.find(' '))).value();
-  local_size = number_of<int>(own.substr(own.find(' ') + 1)).value();
+  node_rank = number_of<int>(node_text.substr(0, node_text.find(' '))).value();
+  local_size = number_of<int>(node_text.substr(node_text.find(' ') + 1)).value();
   if (launch.local_size && launch.local_size->value != local_size)
     throw UsageError(launch.local_size->variable + "=" + std::to_string(launch.local_size->value) + ", but " +
                      std::to_string(local_size) + " ranks joined from " + node);
