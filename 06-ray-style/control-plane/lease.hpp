@@ -13,4 +13,6 @@ constexpr std::chrono::milliseconds lease{2000};
 constexpr std::chrono::milliseconds silence{3000};
 static_assert(heartbeat < lease && lease < silence);
 
+constexpr std::chrono::milliseconds turn{20};  // how often the head and a node look around
+
 }  // namespace cluster

@@ -6,25 +6,20 @@ namespace exercises_test {
 using multinode::testing::occurrences;
 
 class Exercise : public ClusterTest {
- protected:
-  Result submit(const Words& options, const std::string& text) const {
-    return multinode::testing::run(script(options, text));
-  }
-
  private:
   const std::unique_ptr<Process> a_ = start_node(2), b_ = start_node(2);
 };
 
 TEST_F(Exercise, One_TheNumberOfTheStart) {
   const std::string text = "[ \"$CLUSTER_RESTART_COUNT\" = 1 ] && echo right";
-  const Result once = submit({"--max-failures", "1"}, text);
+  const Result once = result_of({"--max-failures", "1"}, text);
   EXPECT_EQ(once.status, 0) << once.all();
   EXPECT_EQ(occurrences(once.out, ") right\n"), 1u) << once.out;
-  EXPECT_EQ(submit({}, text).status, 1);
+  EXPECT_EQ(result_of({}, text).status, 1);
 }
 
 TEST_F(Exercise, Two_AProcessInANewSessionEndsWithTheJob) {
-  const Result result = submit({}, "setsid sleep 1000 >/dev/null 2>&1 & echo \"pid $!\"");
+  const Result result = result_of({}, "setsid sleep 1000 >/dev/null 2>&1 & echo \"pid $!\"");
   EXPECT_EQ(result.status, 0) << result.all();
   const auto at = result.out.find(") pid ");
   ASSERT_NE(at, std::string::npos) << result.out;
@@ -33,9 +28,9 @@ TEST_F(Exercise, Two_AProcessInANewSessionEndsWithTheJob) {
 
 TEST_F(Exercise, Three_PackTakesOneNodeAndSpreadBoth) {
   const std::string text = "echo \"node $GROUP_RANK of $GROUP_WORLD_SIZE, $LOCAL_WORLD_SIZE here\"";
-  const Result pack = submit({"--num-workers", "2"}, text);
+  const Result pack = result_of({"--num-workers", "2"}, text);
   EXPECT_EQ(occurrences(pack.out, "node 0 of 1, 2 here\n"), 2u) << pack.all();
-  const Result spread = submit({"--num-workers", "2", "--placement", "spread"}, text);
+  const Result spread = result_of({"--num-workers", "2", "--spread"}, text);
   EXPECT_EQ(occurrences(spread.out, "node 0 of 2, 1 here\n"), 1u) << spread.all();
   EXPECT_EQ(occurrences(spread.out, "node 1 of 2, 1 here\n"), 1u) << spread.all();
 }

@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 using multinode::testing::ends;
 using multinode::testing::is_running;
@@ -28,7 +26,6 @@ class ClusterTest : public testing::Test {
   Process& head() const { return *head_; }
   std::unique_ptr<Process> start_node(int cpus) const { return start({"--num-cpus", std::to_string(cpus)}); }
   std::filesystem::path state() const { return folder_ / "state"; }
-  const TemporaryFolder& folder() const { return folder_; }
 
   Words command(const std::string& name, const Words& words = {}) const {
     Words all = {PATH_cluster, name};
@@ -44,6 +41,11 @@ class ClusterTest : public testing::Test {
     options.insert(options.end(), {"--", "sh", "-c", text});
     return command("run", options);
   }
+  Result result_of(const Words& options, const std::string& text) const {
+    return multinode::testing::run(script(options, text));
+  }
+
+  const TemporaryFolder folder_;
 
  private:
   std::unique_ptr<Process> start(const Words& options) const {
@@ -53,6 +55,5 @@ class ClusterTest : public testing::Test {
     return process;
   }
 
-  const TemporaryFolder folder_;
   const std::unique_ptr<Process> head_;
 };

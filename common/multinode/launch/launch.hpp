@@ -55,8 +55,7 @@ struct Launch : Nodes {
 
   bool under_mpi = false;    // MPI_Init finds the other ranks: started by mpirun, srun with PMI(x), mpiexec ...
   bool agent_store = false;  // torchrun's agent serves a TCPStore at the master endpoint
-  std::optional<FromVariable<StorePlace>>
-      launcher_store;  // mnrun's agent, or the cluster's head, serves a TcpStore here
+  std::optional<FromVariable<StorePlace>> launcher_store;  // mnrun's agent, or `cluster run`, serves a TcpStore here
 
   SecretSource secret_source;
 
