@@ -1,7 +1,7 @@
 // socket.hpp: shared by the stores: the TCP connection of a client, with a deadline for every step.
 //
-// Plain sockets and poll(): a client has one connection and waits for one thing at a time. Boost.Asio would add a
-// dependency to every program that uses the package, and more than a second to each compilation that includes it.
+// Plain sockets and poll(): a client has one connection and waits for one thing at a time. Boost.Asio has no deadline
+// for a blocking call, and would add more than a second to each compilation that includes it.
 #pragma once
 
 #include <multinode/base/deadline.hpp>
