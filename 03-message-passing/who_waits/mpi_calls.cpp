@@ -3,12 +3,12 @@
 // because the library is also loaded into processes without MPI, such as a shell that starts the program.
 #include "recorder.hpp"
 
-#include <dlfcn.h>
 #include <mpi.h>
 
 #include <map>
 #include <mutex>
 #include <span>
+#include <string>
 #include <string_view>
 
 // mpi.h promises that some pointers are not NULL, or marks old calls; the wrappers only pass them on.
@@ -256,18 +256,80 @@ class Waited {
   MPI_Status* statuses_;
 };
 
+// MPI's own function.
+#define REAL(name)                   \
+  ([] {                              \
+    NEXT(decltype(name), "P" #name); \
+    return next;                     \
+  }())
+std::string profiled(Kind kind) { return std::string("P") + name_of(kind); }
+
+template <Kind kind>
+INLINE int send(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm) {
+  NEXT(int(const void*, int, MPI_Datatype, int, int, MPI_Comm), profiled(kind).c_str());
+  const Inside in(message(kind, count, type, to, tag, comm));
+  return next(data, count, type, to, tag, comm);
+}
+
+template <Kind kind, class Data>
+INLINE int start_message(Data data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
+                         MPI_Request* request) {
+  NEXT(int(Data, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*), profiled(kind).c_str());
+  const Call call = message(kind, count, type, peer, tag, comm);
+  const Inside in(call);
+  const int result = next(data, count, type, peer, tag, comm, request);
+  begin(*request, call, comm);
+  return result;
+}
+
+template <Kind kind, class Data>
+INLINE int persistent_message(Data data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
+                              MPI_Request* request) {
+  NEXT(int(Data, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*), profiled(kind).c_str());
+  const int result = next(data, count, type, peer, tag, comm, request);
+  const std::lock_guard lock(persistent().mutex);
+  persistent().all[value_of(*request)] = {kind, count, type, peer, tag, comm};
+  return result;
+}
+
+// `root` and `count`: the places of these arguments, -1 for none. The type is behind the count.
+template <Kind kind, int root, int count, class... A>
+INLINE int any_collective(A... all) {
+  NEXT(int(A...), profiled(kind).c_str());
+  using All = std::tuple<A...>;
+  const All arguments(all...);
+  constexpr std::size_t last = sizeof...(A) - 1;
+  constexpr bool starts = std::is_same_v<std::tuple_element_t<last, All>, MPI_Request*>;
+  const MPI_Comm comm = std::get<last - starts>(arguments);
+  int at_root = no_rank, so_many = 0;
+  MPI_Datatype type{};
+  if constexpr (root >= 0) at_root = std::get<root>(arguments);
+  if constexpr (count >= 0) so_many = std::get<count>(arguments), type = std::get<count + 1>(arguments);
+  const Call call = collective(kind, comm, at_root, so_many, type);
+  const Inside in(call);
+  const int result = next(all...);
+  if constexpr (starts) begin(*std::get<last>(arguments), call, comm);
+  return result;
+}
+
+template <Kind kind, class... A>
+INLINE int create(MPI_Comm comm, A... all) {
+  NEXT(int(MPI_Comm, A...), profiled(kind).c_str());
+  const Call call = collective(kind, comm);
+  int result;
+  {
+    const Inside in(call);
+    result = next(comm, all...);
+  }
+  if (result == MPI_SUCCESS) created(call, *std::get<sizeof...(A) - 1>(std::tuple(all...)));
+  return result;
+}
+
 }  // namespace
 
 }  // namespace who_waits
 
 using namespace who_waits;
-
-// MPI's own function.
-#define REAL(name)                                                                              \
-  ([] {                                                                                         \
-    static auto* const real = reinterpret_cast<decltype(&name)>(::dlsym(RTLD_NEXT, "P" #name)); \
-    return real;                                                                                \
-  }())
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -297,28 +359,20 @@ int MPI_Finalize() {
   return result;
 }
 
-#define SEND(name)                                                                           \
-  int name(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm) { \
-    const Inside in(message(Kind::name, count, type, to, tag, comm));                        \
-    return REAL(name)(data, count, type, to, tag, comm);                                     \
-  }
-SEND(MPI_Send)
-SEND(MPI_Ssend)
-SEND(MPI_Bsend)
-SEND(MPI_Rsend)
-
-#define ISEND(name)                                                                                                \
-  int name(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) { \
-    const Call call = message(Kind::name, count, type, to, tag, comm);                                             \
-    const Inside in(call);                                                                                         \
-    const int result = REAL(name)(data, count, type, to, tag, comm, request);                                      \
-    begin(*request, call, comm);                                                                                   \
-    return result;                                                                                                 \
-  }
-ISEND(MPI_Isend)
-ISEND(MPI_Issend)
-ISEND(MPI_Ibsend)
-ISEND(MPI_Irsend)
+WRAP(6, MPI_Send, send)
+WRAP(6, MPI_Ssend, send)
+WRAP(6, MPI_Bsend, send)
+WRAP(6, MPI_Rsend, send)
+WRAP(7, MPI_Isend, start_message)
+WRAP(7, MPI_Issend, start_message)
+WRAP(7, MPI_Ibsend, start_message)
+WRAP(7, MPI_Irsend, start_message)
+WRAP(7, MPI_Irecv, start_message)
+WRAP(7, MPI_Send_init, persistent_message)
+WRAP(7, MPI_Ssend_init, persistent_message)
+WRAP(7, MPI_Bsend_init, persistent_message)
+WRAP(7, MPI_Rsend_init, persistent_message)
+WRAP(7, MPI_Recv_init, persistent_message)
 
 int MPI_Recv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Status* status) {
   const Call call = message(Kind::MPI_Recv, count, type, from, tag, comm);
@@ -326,13 +380,6 @@ int MPI_Recv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Co
   const Status used(status);
   const int result = REAL(MPI_Recv)(data, count, type, from, tag, comm, used.get());
   received(call, *used.get(), comm);
-  return result;
-}
-int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
-  const Call call = message(Kind::MPI_Irecv, count, type, from, tag, comm);
-  const Inside in(call);
-  const int result = REAL(MPI_Irecv)(data, count, type, from, tag, comm, request);
-  begin(*request, call, comm);
   return result;
 }
 int MPI_Sendrecv(const void* data, int count, MPI_Datatype type, int to, int tag, void* in_data, int in_count,
@@ -454,18 +501,6 @@ int MPI_Request_free(MPI_Request* request) {
   }
   return REAL(MPI_Request_free)(request);
 }
-#define INIT(name, Data)                                                                                      \
-  int name(Data data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) { \
-    const int result = REAL(name)(data, count, type, peer, tag, comm, request);                               \
-    const std::lock_guard lock(persistent().mutex);                                                           \
-    persistent().all[value_of(*request)] = {Kind::name, count, type, peer, tag, comm};                        \
-    return result;                                                                                            \
-  }
-INIT(MPI_Send_init, const void*)
-INIT(MPI_Ssend_init, const void*)
-INIT(MPI_Bsend_init, const void*)
-INIT(MPI_Rsend_init, const void*)
-INIT(MPI_Recv_init, void*)
 int MPI_Start(MPI_Request* request) {
   const Inside in(restart(*request));
   return REAL(MPI_Start)(request);
@@ -482,95 +517,33 @@ int MPI_Cancel(MPI_Request* request) {
   return REAL(MPI_Cancel)(request);
 }
 
-// A collective and its form that returns at once; `...`: its communicator, root, count and type.
-#define COLLECTIVE(name, I_name, parameters, arguments, request_parameters, request_arguments, ...) \
-  int MPI_##name parameters {                                                                       \
-    const Inside in(collective(Kind::MPI_##name, __VA_ARGS__));                                     \
-    return REAL(MPI_##name) arguments;                                                              \
-  }                                                                                                 \
-  int MPI_##I_name request_parameters {                                                             \
-    const Call call = collective(Kind::MPI_##I_name, __VA_ARGS__);                                  \
-    const Inside in(call);                                                                          \
-    const int result = REAL(MPI_##I_name) request_arguments;                                        \
-    begin(*request, call, comm);                                                                    \
-    return result;                                                                                  \
-  }
-#define LIST(...) __VA_ARGS__
-#define BOTH(name, I_name, parameters, arguments, ...)                                                    \
-  COLLECTIVE(name, I_name, (LIST parameters), (LIST arguments), (LIST parameters, MPI_Request * request), \
-             (LIST arguments, request), __VA_ARGS__)
+// A collective and its form that returns at once: its number of arguments, and the places of root and count.
+#define COLLECTIVES(count, one_more, name, I_name, root, at)             \
+  WRAP_AS(count, MPI_##name, any_collective<Kind::MPI_##name, root, at>) \
+  WRAP_AS(one_more, MPI_##I_name, any_collective<Kind::MPI_##I_name, root, at>)
 // What ranks need not have equal, such as the counts of the v forms, is not given.
-BOTH(Barrier, Ibarrier, (MPI_Comm comm), (comm), comm)
-BOTH(Bcast, Ibcast, (void* data, int count, MPI_Datatype type, int root, MPI_Comm comm),
-     (data, count, type, root, comm), comm, root, count, type)
-BOTH(Reduce, Ireduce, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm),
-     (from, to, count, type, op, root, comm), comm, root, count, type)
-BOTH(Allreduce, Iallreduce, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-     (from, to, count, type, op, comm), comm, no_rank, count, type)
-BOTH(Scan, Iscan, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-     (from, to, count, type, op, comm), comm, no_rank, count, type)
-BOTH(Exscan, Iexscan, (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-     (from, to, count, type, op, comm), comm, no_rank, count, type)
-BOTH(Gather, Igather,
-     (const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, int root,
-      MPI_Comm comm),
-     (from, count, type, to, to_count, to_type, root, comm), comm, root)
-BOTH(Gatherv, Igatherv,
-     (const void* from, int count, MPI_Datatype type, void* to, const int counts[], const int at[],
-      MPI_Datatype to_type, int root, MPI_Comm comm),
-     (from, count, type, to, counts, at, to_type, root, comm), comm, root)
-BOTH(Scatter, Iscatter,
-     (const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, int root,
-      MPI_Comm comm),
-     (from, count, type, to, to_count, to_type, root, comm), comm, root)
-BOTH(Scatterv, Iscatterv,
-     (const void* from, const int counts[], const int at[], MPI_Datatype type, void* to, int to_count,
-      MPI_Datatype to_type, int root, MPI_Comm comm),
-     (from, counts, at, type, to, to_count, to_type, root, comm), comm, root)
-BOTH(Allgather, Iallgather,
-     (const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, MPI_Comm comm),
-     (from, count, type, to, to_count, to_type, comm), comm, no_rank, to_count, to_type)
-BOTH(Allgatherv, Iallgatherv,
-     (const void* from, int count, MPI_Datatype type, void* to, const int counts[], const int at[],
-      MPI_Datatype to_type, MPI_Comm comm),
-     (from, count, type, to, counts, at, to_type, comm), comm)
-BOTH(Alltoall, Ialltoall,
-     (const void* from, int count, MPI_Datatype type, void* to, int to_count, MPI_Datatype to_type, MPI_Comm comm),
-     (from, count, type, to, to_count, to_type, comm), comm, no_rank, to_count, to_type)
-BOTH(Alltoallv, Ialltoallv,
-     (const void* from, const int counts[], const int at[], MPI_Datatype type, void* to, const int to_counts[],
-      const int to_at[], MPI_Datatype to_type, MPI_Comm comm),
-     (from, counts, at, type, to, to_counts, to_at, to_type, comm), comm)
-BOTH(Alltoallw, Ialltoallw,
-     (const void* from, const int counts[], const int at[], const MPI_Datatype types[], void* to, const int to_counts[],
-      const int to_at[], const MPI_Datatype to_types[], MPI_Comm comm),
-     (from, counts, at, types, to, to_counts, to_at, to_types, comm), comm)
-BOTH(Reduce_scatter, Ireduce_scatter,
-     (const void* from, void* to, const int counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-     (from, to, counts, type, op, comm), comm)
-BOTH(Reduce_scatter_block, Ireduce_scatter_block,
-     (const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-     (from, to, count, type, op, comm), comm, no_rank, count, type)
-
-#define CREATE(name, parameters, arguments)          \
-  int name parameters {                              \
-    const Call call = collective(Kind::name, comm);  \
-    int result;                                      \
-    {                                                \
-      const Inside in(call);                         \
-      result = REAL(name) arguments;                 \
-    }                                                \
-    if (result == MPI_SUCCESS) created(call, *made); \
-    return result;                                   \
-  }
-CREATE(MPI_Comm_dup, (MPI_Comm comm, MPI_Comm* made), (comm, made))
-CREATE(MPI_Comm_split, (MPI_Comm comm, int color, int key, MPI_Comm* made), (comm, color, key, made))
-CREATE(MPI_Comm_split_type, (MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* made),
-       (comm, type, key, info, made))
-CREATE(MPI_Comm_create, (MPI_Comm comm, MPI_Group group, MPI_Comm* made), (comm, group, made))
-CREATE(MPI_Cart_create,
-       (MPI_Comm comm, int dimensions, const int sizes[], const int periodic[], int reorder, MPI_Comm* made),
-       (comm, dimensions, sizes, periodic, reorder, made))
+COLLECTIVES(1, 2, Barrier, Ibarrier, -1, -1)
+COLLECTIVES(5, 6, Bcast, Ibcast, 3, 1)
+COLLECTIVES(7, 8, Reduce, Ireduce, 5, 2)
+COLLECTIVES(6, 7, Allreduce, Iallreduce, -1, 2)
+COLLECTIVES(6, 7, Scan, Iscan, -1, 2)
+COLLECTIVES(6, 7, Exscan, Iexscan, -1, 2)
+COLLECTIVES(8, 9, Gather, Igather, 6, -1)
+COLLECTIVES(9, 10, Gatherv, Igatherv, 7, -1)
+COLLECTIVES(8, 9, Scatter, Iscatter, 6, -1)
+COLLECTIVES(9, 10, Scatterv, Iscatterv, 7, -1)
+COLLECTIVES(7, 8, Allgather, Iallgather, -1, 4)
+COLLECTIVES(8, 9, Allgatherv, Iallgatherv, -1, -1)
+COLLECTIVES(7, 8, Alltoall, Ialltoall, -1, 4)
+COLLECTIVES(9, 10, Alltoallv, Ialltoallv, -1, -1)
+COLLECTIVES(9, 10, Alltoallw, Ialltoallw, -1, -1)
+COLLECTIVES(6, 7, Reduce_scatter, Ireduce_scatter, -1, -1)
+COLLECTIVES(6, 7, Reduce_scatter_block, Ireduce_scatter_block, -1, 2)
+WRAP(2, MPI_Comm_dup, create)
+WRAP(4, MPI_Comm_split, create)
+WRAP(5, MPI_Comm_split_type, create)
+WRAP(3, MPI_Comm_create, create)
+WRAP(6, MPI_Cart_create, create)
 int MPI_Comm_free(MPI_Comm* comm) {
   forget(value_of(*comm));
   return REAL(MPI_Comm_free)(comm);
@@ -582,8 +555,8 @@ int MPI_Comm_disconnect(MPI_Comm* comm) {
 }
 
 // Their second names.
-#define X(name) extern decltype(name) P##name __attribute__((alias(#name)));
-#define Y(name)
+#define X(name, ...) extern decltype(name) P##name __attribute__((alias(#name)));
+#define Y(name, role)
 extern "C" {
 #include "calls.inc"
 X(MPI_Request_free)

@@ -3,48 +3,34 @@
 #include "recorder.hpp"
 
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 #include <nccl.h>
 
-#include <array>
 #include <cstring>
+#include <tuple>
+#include <type_traits>
 
 namespace who_waits {
 
 namespace {
 
-// The function that the program would have called.
-template <class Function>
-Function* next(const char* name) {
-  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+template <class Wanted, class... A>
+Wanted argument(Wanted otherwise, A... all) {  // the argument of this type
+  if constexpr ((std::is_same_v<Wanted, A> || ...)) return std::get<Wanted>(std::tuple<A...>(all...));
+  return otherwise;
 }
-#define NEXT(name) static auto* const theirs = next<decltype(name)>(#name)
 
 std::uint64_t bytes_of(std::size_t count, ncclDataType_t type) {
-  constexpr std::array<std::uint64_t, 12> sizes = {1, 1, 4, 4, 8, 8,
-                                                   2, 4, 8, 2, 1, 1};  // in the order of ncclDataType_t
-  const auto at = static_cast<std::size_t>(type);
-  return at < sizes.size() ? count * sizes[at] : 0;
+  constexpr std::uint64_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};  // in the order of ncclDataType_t
+  return static_cast<std::size_t>(type) < std::size(sizes) ? count * sizes[type] : 0;
 }
 
 std::uintptr_t handle_of(ncclComm_t comm) { return reinterpret_cast<std::uintptr_t>(comm); }
 
-Call collective(Kind kind, ncclComm_t comm, int root, std::size_t count, ncclDataType_t type) {
-  Call call{.kind = kind, .root = root, .bytes = bytes_of(count, type), .waits = false};  // it waits on the stream
+Call next_in(ncclComm_t comm, Call call) {
+  call.waits = false;  // it waits on the stream
   if (!record() || inside()) return call;
   Communicator* const known = find(handle_of(comm));
   return known ? known->next(call) : call;
-}
-
-Call message(Kind kind, ncclComm_t comm, int peer, std::size_t count, ncclDataType_t type) {
-  Call call{.kind = kind, .peer = peer, .tag = 0, .bytes = bytes_of(count, type)};
-  if (!record() || inside()) return call;
-  if (const Communicator* const known = find(handle_of(comm))) call.communicator = known->id;
-  if (kind == Kind::ncclSend)
-    count_sent(call);
-  else
-    count_received(call.communicator, peer, 0);  // started: whether it is complete is known to the stream alone
-  return call;
 }
 
 void created(ncclComm_t comm, std::uint64_t id, int size, int rank) {
@@ -61,42 +47,107 @@ std::uint64_t hash_of(const ncclUniqueId& id) {
   return hash;
 }
 
+template <Kind kind, class... A>
+INLINE ncclResult_t collective(A... all) {
+  NEXT(ncclResult_t(A...), name_of(kind));
+  const auto type = argument(ncclNumTypes, all...);
+  const Inside in(
+      next_in(argument(ncclComm_t{}, all...), {.kind = kind,
+                                               .root = type == ncclNumTypes ? no_rank : argument(no_rank, all...),
+                                               .bytes = bytes_of(argument(std::size_t{0}, all...), type)}));
+  return next(all...);
+}
+
+template <Kind kind, class Data>
+INLINE ncclResult_t message(Data data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                            cudaStream_t stream) {
+  NEXT(ncclResult_t(Data, std::size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), name_of(kind));
+  Call call{.kind = kind, .peer = peer, .tag = 0, .bytes = bytes_of(count, type)};
+  if (record() && !inside()) {
+    if (const Communicator* const known = find(handle_of(comm))) call.communicator = known->id;
+    if (kind == Kind::ncclSend)
+      count_sent(call);
+    else
+      count_received(call.communicator, peer, 0);  // started: whether it is complete is known to the stream alone
+  }
+  const Inside in(call);
+  return next(data, count, type, peer, comm, stream);
+}
+
+template <Kind kind, class... Config>
+INLINE ncclResult_t initialize(ncclComm_t* comm, int size, ncclUniqueId id, int rank, Config... config) {
+  NEXT(ncclResult_t(ncclComm_t*, int, ncclUniqueId, int, Config...), name_of(kind));
+  ncclResult_t result;
+  {
+    const Inside in({.kind = kind, .tag = size, .communicator = hash_of(id), .sequence = 1});
+    result = next(comm, size, id, rank, config...);
+  }
+  if (result == ncclSuccess || result == ncclInProgress) created(*comm, hash_of(id), size, rank);
+  return result;
+}
+
+template <Kind kind, class Result = cudaError_t, class... A>
+INLINE Result waiting(A... all) {
+  NEXT(Result(A...), name_of(kind));
+  Result result;
+  {
+    const Inside in({.kind = kind, .bytes = argument(std::size_t{0}, all...)});
+    result = next(all...);
+  }
+  if (kind == Kind::ncclCommDestroy) forget(handle_of(argument(ncclComm_t{}, all...)));
+  return result;
+}
+
+template <Kind kind, class... A>
+INLINE cudaError_t asking(A... all) {
+  NEXT(cudaError_t(A...), name_of(kind));
+  const cudaError_t result = next(all...);
+  if (result == cudaErrorNotReady) poll({.kind = kind});
+  return result;
+}
+
 }  // namespace
 
 }  // namespace who_waits
 
 using namespace who_waits;
 
-#pragma GCC visibility push(default)
 extern "C" {
+WRAP(4, ncclCommInitRank, initialize)
+WRAP(5, ncclCommInitRankConfig, initialize)
+WRAP(7, ncclAllReduce, collective)
+WRAP(7, ncclBroadcast, collective)
+WRAP(6, ncclBcast, collective)
+WRAP(8, ncclReduce, collective)
+WRAP(6, ncclAllGather, collective)
+WRAP(7, ncclReduceScatter, collective)
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+WRAP(5, ncclCommWindowRegister, collective)
+#endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+WRAP(6, ncclAlltoAll, collective)
+WRAP(7, ncclGather, collective)
+WRAP(7, ncclScatter, collective)
+#endif
+WRAP(6, ncclSend, message)
+WRAP(6, ncclRecv, message)
+WRAP_AS(0, ncclGroupEnd, waiting<Kind::ncclGroupEnd, ncclResult_t>)
+WRAP_AS(1, ncclCommFinalize, waiting<Kind::ncclCommFinalize, ncclResult_t>)
+WRAP_AS(1, ncclCommDestroy, waiting<Kind::ncclCommDestroy, ncclResult_t>)
+WRAP(1, cudaStreamSynchronize, waiting)
+WRAP(0, cudaDeviceSynchronize, waiting)
+WRAP(1, cudaEventSynchronize, waiting)
+WRAP(4, cudaMemcpy, waiting)
+WRAP(1, cudaStreamQuery, asking)
+WRAP(1, cudaEventQuery, asking)
 
-ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) {
-  NEXT(ncclCommInitRank);
-  ncclResult_t result;
-  {
-    const Inside in({.kind = Kind::ncclCommInitRank, .communicator = hash_of(id), .sequence = 1});
-    result = theirs(comm, size, id, rank);
-  }
-  if (result == ncclSuccess) created(*comm, hash_of(id), size, rank);
-  return result;
-}
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  NEXT(ncclCommInitRankConfig);
-  ncclResult_t result;
-  {
-    const Inside in({.kind = Kind::ncclCommInitRankConfig, .communicator = hash_of(id), .sequence = 1});
-    result = theirs(comm, size, id, rank, config);
-  }
-  if (result == ncclSuccess || result == ncclInProgress) created(*comm, hash_of(id), size, rank);
-  return result;
-}
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
-  NEXT(ncclCommSplit);
-  const Call call = collective(Kind::ncclCommSplit, comm, no_rank, 0, ncclInt8);
+EXPORTED ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
+  NEXT(decltype(ncclCommSplit), "ncclCommSplit");
+  const Call call = next_in(comm, {.kind = Kind::ncclCommSplit});
   ncclResult_t result;
   {
     const Inside in(call);
-    result = theirs(comm, color, key, made, config);
+    result = next(comm, color, key, made, config);
   }
   int size = 0, rank = 0;
   if (result == ncclSuccess && *made && ncclCommCount(*made, &size) == ncclSuccess &&
@@ -104,86 +155,9 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
     created(*made, mix(mix(call.communicator, call.sequence), static_cast<std::uint64_t>(color)), size, rank);
   return result;
 }
-ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  NEXT(ncclCommDestroy);
-  ncclResult_t result;
-  {
-    const Inside in({.kind = Kind::ncclCommDestroy});
-    result = theirs(comm);
-  }
+EXPORTED ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  NEXT(decltype(ncclCommAbort), "ncclCommAbort");
   forget(handle_of(comm));
-  return result;
-}
-ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  NEXT(ncclCommAbort);
-  forget(handle_of(comm));
-  return theirs(comm);
-}
-
-#define NCCL(name, root, parameters, arguments)                       \
-  ncclResult_t name parameters {                                      \
-    NEXT(name);                                                       \
-    const Inside in(collective(Kind::name, comm, root, count, type)); \
-    return theirs arguments;                                          \
-  }
-NCCL(ncclAllReduce, no_rank,
-     (const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-      cudaStream_t stream),
-     (from, to, count, type, op, comm, stream))
-NCCL(ncclBroadcast, peer,
-     (const void* from, void* to, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-      cudaStream_t stream),
-     (from, to, count, type, peer, comm, stream))
-NCCL(ncclBcast, peer,
-     (void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream),
-     (data, count, type, peer, comm, stream))
-NCCL(ncclReduce, peer,
-     (const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int peer, ncclComm_t comm,
-      cudaStream_t stream),
-     (from, to, count, type, op, peer, comm, stream))
-NCCL(ncclAllGather, no_rank,
-     (const void* from, void* to, std::size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream),
-     (from, to, count, type, comm, stream))
-NCCL(ncclReduceScatter, no_rank,
-     (const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-      cudaStream_t stream),
-     (from, to, count, type, op, comm, stream))
-ncclResult_t ncclSend(const void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  NEXT(ncclSend);
-  const Inside in(message(Kind::ncclSend, comm, peer, count, type));
-  return theirs(data, count, type, peer, comm, stream);
-}
-ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  NEXT(ncclRecv);
-  const Inside in(message(Kind::ncclRecv, comm, peer, count, type));
-  return theirs(data, count, type, peer, comm, stream);
-}
-ncclResult_t ncclGroupEnd() {
-  NEXT(ncclGroupEnd);
-  const Inside in({.kind = Kind::ncclGroupEnd});
-  return theirs();
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  NEXT(cudaStreamSynchronize);
-  const Inside in({.kind = Kind::cudaStreamSynchronize});
-  return theirs(stream);
-}
-cudaError_t cudaDeviceSynchronize() {
-  NEXT(cudaDeviceSynchronize);
-  const Inside in({.kind = Kind::cudaDeviceSynchronize});
-  return theirs();
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  NEXT(cudaEventSynchronize);
-  const Inside in({.kind = Kind::cudaEventSynchronize});
-  return theirs(event);
-}
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-  NEXT(cudaMemcpy);
-  const Inside in({.kind = Kind::cudaMemcpy, .bytes = bytes});
-  return theirs(to, from, bytes, kind);
+  return next(comm);
 }
 }

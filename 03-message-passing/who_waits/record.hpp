@@ -14,8 +14,8 @@ namespace who_waits {
 // The calls that are recorded: the number of each is its place in this list.
 enum class Kind : std::uint32_t {
   none,
-#define X(name) name,
-#define Y(name) name,
+#define X(name, role) name,
+#define Y(name, role) name,
 #include "calls.inc"
 #undef X
 #undef Y

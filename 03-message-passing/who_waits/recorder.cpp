@@ -23,7 +23,6 @@ constexpr std::size_t longest_search = 16;  // slots of a hash table
 
 thread_local ThreadRecord* own_thread = nullptr;
 thread_local int depth = 0;
-std::atomic<bool> several_threads = false;  // more than one has made a call
 
 Record* open_record() {
   const char* const path = std::getenv(record_variable);
@@ -43,19 +42,14 @@ ThreadRecord* thread_of(Record& record) {
   const std::int32_t thread = ::gettid();
   for (ThreadRecord& one : record.threads) {
     std::int32_t none = 0;
-    if (!one.thread.compare_exchange_strong(none, thread)) continue;
-    if (&one != &record.threads[0]) several_threads = true;
-    return own_thread = &one;
+    if (one.thread.compare_exchange_strong(none, thread)) return own_thread = &one;
   }
   record.incomplete = true;
   return nullptr;
 }
 
 std::uint64_t count(std::atomic<std::uint64_t>& counter) {  // returns the new value
-  if (several_threads.load(std::memory_order_relaxed)) return counter.fetch_add(1, std::memory_order_relaxed) + 1;
-  const std::uint64_t value = counter.load(std::memory_order_relaxed) + 1;
-  counter.store(value, std::memory_order_relaxed);
-  return value;
+  return counter.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
 void bump(std::atomic<std::uint64_t>& counter) {  // by its only writer

@@ -3,8 +3,11 @@
 
 #include "record.hpp"
 
+#include <dlfcn.h>
+
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 namespace who_waits {
@@ -70,4 +73,49 @@ bool complete(int number);  // false: it was not under way
 // A test or a probe that found nothing.
 void poll(const Call& call);
 
+template <class Function>
+struct Signature;
+template <class R, class... A>
+struct Signature<R(A...)> {
+  using Result = R;
+  using Arguments = std::tuple<A...>;
+};
+
 }  // namespace who_waits
+
+// The function that the program would have called, as `next`.
+#define NEXT(Function, name) \
+  static auto* const next = reinterpret_cast<std::add_pointer_t<Function>>(::dlsym(RTLD_NEXT, name))
+
+// WRAP(6, MPI_Send, send) defines MPI_Send, which has 6 arguments, as send<Kind::MPI_Send>. Such templates are INLINE:
+// Inside asks for the address of who called it.
+#define EXPORTED __attribute__((visibility("default")))
+#define INLINE __attribute__((always_inline)) inline
+#define WRAP(count, name, wrapper) WRAP_AS(count, name, wrapper<Kind::name>)
+#define WRAP_AS(count, name, ...)                                                       \
+  EXPORTED Signature<decltype(name)>::Result name(PARAMETERS_##count(decltype(name))) { \
+    return __VA_ARGS__(ARGUMENTS_##count);                                              \
+  }
+#define PARAMETER(F, i) std::tuple_element_t<i, Signature<F>::Arguments> a##i
+#define PARAMETERS_0(F)
+#define PARAMETERS_1(F) PARAMETER(F, 0)
+#define PARAMETERS_2(F) PARAMETERS_1(F), PARAMETER(F, 1)
+#define PARAMETERS_3(F) PARAMETERS_2(F), PARAMETER(F, 2)
+#define PARAMETERS_4(F) PARAMETERS_3(F), PARAMETER(F, 3)
+#define PARAMETERS_5(F) PARAMETERS_4(F), PARAMETER(F, 4)
+#define PARAMETERS_6(F) PARAMETERS_5(F), PARAMETER(F, 5)
+#define PARAMETERS_7(F) PARAMETERS_6(F), PARAMETER(F, 6)
+#define PARAMETERS_8(F) PARAMETERS_7(F), PARAMETER(F, 7)
+#define PARAMETERS_9(F) PARAMETERS_8(F), PARAMETER(F, 8)
+#define PARAMETERS_10(F) PARAMETERS_9(F), PARAMETER(F, 9)
+#define ARGUMENTS_0
+#define ARGUMENTS_1 a0
+#define ARGUMENTS_2 a0, a1
+#define ARGUMENTS_3 a0, a1, a2
+#define ARGUMENTS_4 a0, a1, a2, a3
+#define ARGUMENTS_5 a0, a1, a2, a3, a4
+#define ARGUMENTS_6 a0, a1, a2, a3, a4, a5
+#define ARGUMENTS_7 a0, a1, a2, a3, a4, a5, a6
+#define ARGUMENTS_8 a0, a1, a2, a3, a4, a5, a6, a7
+#define ARGUMENTS_9 a0, a1, a2, a3, a4, a5, a6, a7, a8
+#define ARGUMENTS_10 a0, a1, a2, a3, a4, a5, a6, a7, a8, a9
