@@ -12,7 +12,9 @@
 
 static const char* planted(const char* call, int number) {
   const char* text = getenv("MISTAKE");
-  const char* rank = getenv("OMPI_COMM_WORLD_RANK") ? getenv("OMPI_COMM_WORLD_RANK") : getenv("PMI_RANK");
+  const char* variables[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "SLURM_PROCID"};
+  const char* rank = NULL;
+  for (int i = 0; i < 4 && !rank; ++i) rank = getenv(variables[i]);
   static __thread char wanted_rank[8], wanted_call[40], kind[16];
   int wanted_number = 0;
   if (!text || !rank || sscanf(text, "%7s %39s %d %15s", wanted_rank, wanted_call, &wanted_number, kind) != 4)
@@ -27,10 +29,11 @@ static const char* planted(const char* call, int number) {
   return kind;
 }
 
-#define MISTAKE(name, parameters, arguments, change)                  \
-  int name parameters {                                               \
+#define MISTAKE(name, parameters, arguments, change) MISTAKE_OF(int, name, parameters, arguments, change)
+#define MISTAKE_OF(result, name, parameters, arguments, change)       \
+  result name parameters {                                            \
     static int number;                                                \
-    static int(*next) parameters;                                     \
+    static result(*next) parameters;                                  \
     if (!next) *(void**)&next = dlsym(RTLD_NEXT, #name);              \
     const char* kind = planted(#name, ++number);                      \
     if (!strcmp(kind, "skip")) return MPI_SUCCESS;                    \
@@ -69,3 +72,25 @@ MISTAKE(MPI_Gather, (const void* in, int n, MPI_Datatype a, void* out, int m, MP
 MISTAKE(MPI_Scatter, (const void* in, int n, MPI_Datatype a, void* out, int m, MPI_Datatype b, int root, MPI_Comm comm),
         (in, n, a, out, m, b, root, comm), OTHER(root))
 MISTAKE(MPI_Ibarrier, (MPI_Comm comm, MPI_Request* request), (comm, request), )
+
+#ifdef WITH_NCCL
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#define NCCL(name, parameters, arguments, change) MISTAKE_OF(ncclResult_t, name, parameters, arguments, change)
+NCCL(ncclCommInitRank, (ncclComm_t * comm, int size, ncclUniqueId id, int rank), (comm, size, id, rank), )
+NCCL(ncclAllReduce,
+     (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+      cudaStream_t stream),
+     (in, out, count, type, op, comm, stream), HALF)
+NCCL(ncclAllGather,
+     (const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream),
+     (in, out, count, type, comm, stream), HALF)
+NCCL(ncclBroadcast,
+     (const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream),
+     (in, out, count, type, root, comm, stream), OTHER(root))
+NCCL(ncclSend, (const void* data, size_t count, ncclDataType_t type, int to, ncclComm_t comm, cudaStream_t stream),
+     (data, count, type, to, comm, stream), HALF)
+NCCL(ncclRecv, (void* data, size_t count, ncclDataType_t type, int from, ncclComm_t comm, cudaStream_t stream),
+     (data, count, type, from, comm, stream), HALF)
+MISTAKE_OF(cudaError_t, cudaStreamSynchronize, (cudaStream_t stream), (stream), )
+#endif

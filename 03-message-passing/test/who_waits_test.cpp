@@ -1,4 +1,5 @@
 // who_waits: the explanation of states that are made up, and of programs that hang or are slow.
+#include <who_waits/packing.hpp>
 #include <who_waits/time.hpp>
 #include <who_waits/verdict.hpp>
 
@@ -27,7 +28,7 @@ RankState rank(int number, int size, std::uint64_t collectives = 0) {
   its.world_size = size;
   its.process = 'R';
   its.quiet = 60;
-  its.communicators.push_back({world_id, collectives, size, number, false, {}});
+  its.communicators.push_back({world_id, collectives, size, number, false});
   return its;
 }
 RankState in(RankState its, const Call& call) {
@@ -43,9 +44,14 @@ TEST(WhoWaits, AThousandRanksAreExplainedOnOneScreen) {
   std::vector<RankState> ranks;
   for (int i = 0; i < 1000; ++i) ranks.push_back(in(rank(i, 1000, 57), all_reduce(57)));
   ranks[412] = in(rank(412, 1000, 56), receive(3, 7));
+  for (RankState& its : ranks) {  // what they remember of the past
+    for (std::uint64_t n = 1; n <= its.communicators[0].collectives; ++n)
+      its.communicators[0].history.push_back(all_reduce(n));
+    for (int i = 1; i <= 50; ++i) its.traffic.push_back({world_id, (its.rank + i) % 1000, 7, 5, 5});
+  }
   const auto start = std::chrono::steady_clock::now();
   std::vector<RankState> arrived;
-  for (const RankState& its : ranks) arrived.push_back(unpacked(packed(its)));
+  for (const RankState& its : ranks) arrived.push_back(unpacked<RankState>(packed(its)));
   const Verdict verdict = explain(arrived);
   const auto lines = groups(arrived);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
@@ -116,11 +122,11 @@ TEST(WhoWaits, RanksOfNcclAreTranslated) {
   const auto id = std::uint64_t{77};
   for (int i = 0; i < 3; ++i) {
     ranks.push_back(in(rank(i, 3), {.kind = Kind::cudaStreamSynchronize}));
-    ranks.back().communicators.push_back({id, 0, 3, 2 - i, true, {}});
+    ranks.back().communicators.push_back({id, 0, 3, 2 - i, true});
   }
   ranks[0].traffic.push_back({id, 0, 0, 0, 1});  // has called ncclRecv from NCCL's rank 0, which is rank 2
   ranks[2] = rank(2, 3);
-  ranks[2].communicators.push_back({id, 0, 3, 0, true, {}});
+  ranks[2].communicators.push_back({id, 0, 3, 0, true});
   ranks[2].finalized = true;
   const Verdict verdict = explain(ranks);
   EXPECT_EQ(verdict.cause, "ended");
@@ -131,6 +137,69 @@ TEST(WhoWaits, EveryoneInTheSameCollectiveIsTheNetwork) {
   const Verdict verdict = explain({in(rank(0, 2, 5), all_reduce(5)), in(rank(1, 2, 5), all_reduce(5))});
   EXPECT_EQ(verdict.cause, "network");
   EXPECT_FALSE(verdict.certain);
+}
+
+// Ranks that have made 200 calls and remember the last 64: so many barriers, the others are broadcasts.
+RankState after_200(int number, std::uint32_t barriers, Kind last = Kind::MPI_Barrier) {
+  RankState its = in(rank(number, 3, 200), all_reduce(200));
+  CommunicatorState& world = its.communicators[0];
+  for (std::uint64_t n = 137; n <= 200; ++n)
+    world.history.push_back({.kind = n == 200 ? last : Kind::MPI_Barrier, .communicator = world_id, .sequence = n});
+  world.of_kind.resize(static_cast<std::size_t>(Kind::count));
+  world.of_kind[static_cast<std::size_t>(Kind::MPI_Barrier)] = barriers;
+  world.of_kind[static_cast<std::size_t>(Kind::MPI_Bcast)] = 200 - barriers;
+  return its;
+}
+
+TEST(WhoWaits, AMismatchBeforeTheHistoryIsFoundInTheNumbers) {
+  EXPECT_EQ(explain({after_200(0, 150), after_200(1, 150), after_200(2, 150)}).cause, "network");
+  RankState ahead = after_200(2, 150);  // by two calls, which is right
+  ahead.communicators[0].collectives = 202;
+  for (std::uint64_t n = 201; n <= 202; ++n)
+    ahead.communicators[0].history.push_back({.kind = Kind::MPI_Barrier, .communicator = world_id, .sequence = n});
+  ahead.communicators[0].of_kind[static_cast<std::size_t>(Kind::MPI_Barrier)] += 2;
+  EXPECT_EQ(explain({after_200(0, 150), after_200(1, 150), ahead}).cause, "network");
+  const Verdict verdict = explain({after_200(0, 150), after_200(1, 151), ahead});
+  EXPECT_EQ(verdict.cause, "mismatch");
+  EXPECT_TRUE(verdict.certain);
+  EXPECT_EQ(verdict.lines.at(0), "before call 200, the ranks have made different calls in MPI_COMM_WORLD:");
+  EXPECT_EQ(verdict.lines.at(1), "  rank 1: 151 MPI_Barrier, 49 MPI_Bcast");
+  EXPECT_EQ(verdict.lines.at(2), "  ranks 0, 2: 150 MPI_Barrier, 50 MPI_Bcast");
+}
+
+TEST(WhoWaits, AMismatchDoesNotEndAProgramOfWhichARankComputes) {
+  RankState computes = after_200(1, 150, Kind::MPI_Bcast);
+  EXPECT_TRUE(explain({after_200(0, 150), computes, after_200(2, 150)}).certain);
+  computes.waits.clear();
+  const Verdict verdict = explain({after_200(0, 150), computes, after_200(2, 150)});
+  EXPECT_EQ(verdict.cause, "mismatch");
+  EXPECT_EQ(verdict.culprits, std::vector<int>{1});
+  EXPECT_FALSE(verdict.certain);
+}
+
+TEST(WhoWaits, RanksThatOnlyTestForEachOtherAreExplainedButNotEnded) {
+  RankState a = rank(0, 2), b = rank(1, 2);
+  a.polled = receive(1, 7);
+  b.polled = receive(0, 8);
+  const Verdict verdict = explain({a, b});
+  EXPECT_EQ(verdict.cause, "polling");
+  EXPECT_FALSE(verdict.certain);
+  EXPECT_EQ(verdict.lines.at(0), "0 waits for 1, 1 waits for 0: deadlock");
+  EXPECT_SAYS(verdict.lines.back(), "unless a rank that tests again and again does something else");
+  b.polled.reset();  // it computes, and may send
+  EXPECT_EQ(explain({a, b}).cause, "late");
+}
+
+TEST(WhoWaits, ARankThatDoesNotCallNcclCommInitRankIsNamed) {
+  const Call start{.kind = Kind::ncclCommInitRank, .tag = 3, .communicator = 99};
+  RankState ended = rank(1, 3);
+  const auto with = [&](const RankState& its) { return explain({in(rank(0, 3), start), its, in(rank(2, 3), start)}); };
+  EXPECT_EQ(with(ended).cause, "late");
+  ended.ended = 0;
+  EXPECT_EQ(with(ended).cause, "ended");
+  EXPECT_TRUE(with(ended).certain);
+  EXPECT_SAYS(with(ended).lines[0], "rank 1 is not in ncclCommInitRank: rank 1 is gone: exit status 0");
+  EXPECT_EQ(with(in(rank(1, 3), start)).cause, "network");
 }
 
 TEST(WhoWaits, ProcessesOfAnotherMpirunAreNamed) { EXPECT_EQ(explain({rank(0, 1), rank(1, 1)}).cause, "separate"); }
@@ -158,7 +227,7 @@ std::vector<RankTimes> ten_sums(const std::vector<std::array<std::int64_t, 3>>& 
                                                .leave = ahead + (100 * i + leaves) * ms,
                                                .own = own * ms,
                                                .place = 5};
-    RankTimes its = unpacked_times(packed(times_of(times, 4)));
+    RankTimes its = unpacked<RankTimes>(packed(times_of(times, 4)));
     its.rank = rank;
     its.first = {ahead, -ahead, error};
     its.last = {ahead + 1000 * ms, -ahead, error};

@@ -79,7 +79,7 @@ INLINE ncclResult_t initialize(ncclComm_t* comm, int size, ncclUniqueId id, int 
   NEXT(ncclResult_t(ncclComm_t*, int, ncclUniqueId, int, Config...), name_of(kind));
   ncclResult_t result;
   {
-    const Inside in({.kind = kind, .tag = size, .communicator = hash_of(id), .sequence = 1});
+    const Inside in({.kind = kind, .tag = size, .communicator = hash_of(id)});
     result = next(comm, size, id, rank, config...);
   }
   if (result == ncclSuccess || result == ncclInProgress) created(*comm, hash_of(id), size, rank);

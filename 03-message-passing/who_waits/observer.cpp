@@ -89,15 +89,16 @@ RankState Observer::state(int rank, Clock::time_point now) const {
   for (const CommunicatorRecord& one : record_->communicators) {
     const std::uint64_t id = one.id.load(std::memory_order_acquire);
     if (id == 0) continue;
-    CommunicatorState state{
-        id, one.collectives.load(std::memory_order_acquire), one.size.load(), one.rank.load(), one.of_nccl.load(), {}};
+    CommunicatorState state{id, one.collectives.load(std::memory_order_acquire), one.size.load(), one.rank.load(),
+                            one.of_nccl.load()};
     const std::uint64_t first =
         state.collectives < CommunicatorRecord::past ? 1 : state.collectives - CommunicatorRecord::past + 1;
-    for (std::uint64_t n = first; n <= state.collectives; ++n) {
-      Call call = one.history[n % CommunicatorRecord::past].load();
-      call.sequence = n;
-      state.history.push_back(call);
-    }
+    for (std::uint64_t n = first; n <= state.collectives && !one.freed; ++n)
+      state.history.push_back(one.history[n % CommunicatorRecord::past].load());
+    for (const auto& of_kind : one.of_kind) state.of_kind.push_back(of_kind.load(std::memory_order_relaxed));
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (one.collectives.load(std::memory_order_relaxed) != state.collectives)  // it moves: half of it may be newer
+      state.history.clear(), state.of_kind.clear();
     its.communicators.push_back(std::move(state));
   }
   for (const TrafficRecord& one : record_->traffic)

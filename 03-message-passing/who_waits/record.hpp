@@ -92,10 +92,12 @@ struct RequestRecord {
 struct CommunicatorRecord {
   std::atomic<std::uint64_t> id{0};
   std::atomic<std::int32_t> size{0}, rank{0};
-  std::atomic<bool> of_nccl{false};
+  std::atomic<bool> of_nccl{false},
+      freed{false};                           // freed: kept until its place is needed, because others may wait for it
   std::atomic<std::uint64_t> collectives{0};  // number of calls that were started
   static constexpr std::size_t past = 64;
-  std::array<SharedCall, past> history{};  // call n is at n % past
+  std::array<SharedCall, past> history{};                                                   // call n is at n % past
+  std::array<std::atomic<std::uint32_t>, static_cast<std::size_t>(Kind::count)> of_kind{};  // number of calls of each
 };
 
 // Messages with one peer, tag and communicator.

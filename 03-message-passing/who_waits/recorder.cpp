@@ -96,6 +96,8 @@ Call Communicator::next(Call call) {
   call.sequence = shared->collectives.load(std::memory_order_relaxed) + 1;
   if (!(id & uncertain_id)) call.meeting = mix(id, call.sequence);
   shared->history[call.sequence % CommunicatorRecord::past].store(call);
+  std::atomic<std::uint32_t>& of_kind = shared->of_kind[static_cast<std::size_t>(call.kind)];
+  of_kind.store(of_kind.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   shared->collectives.store(call.sequence, std::memory_order_release);
   return call;
 }
@@ -126,17 +128,20 @@ Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, s
   one.id = id;
   one.world_ranks = std::move(world_ranks);
   if (Record* const ours = record()) {
-    for (CommunicatorRecord& free : ours->communicators)
-      if (free.id.load() == 0) {
-        one.shared = &free;
-        free.size = size;
-        free.rank = rank;
-        free.of_nccl = of_nccl;
-        free.collectives = 0;
-        free.id.store(id, std::memory_order_release);
-        break;
-      }
-    if (!one.shared) ours->incomplete = true;
+    for (CommunicatorRecord& place : ours->communicators)
+      if (place.id == 0 || (place.freed && !one.shared)) one.shared = &place;
+    if (CommunicatorRecord* const its = one.shared) {
+      its->id = 0;  // until it is complete
+      its->size = size;
+      its->rank = rank;
+      its->of_nccl = of_nccl;
+      its->freed = false;
+      its->collectives = 0;
+      for (auto& of_kind : its->of_kind) of_kind = 0;
+      its->id.store(id, std::memory_order_release);
+    } else {
+      ours->incomplete = true;
+    }
   }
   them.changes.fetch_add(1, std::memory_order_release);
   return one;
@@ -146,7 +151,7 @@ void forget(std::uintptr_t handle) {
   Communicators& them = communicators();
   const std::lock_guard lock(them.mutex);
   them.all.remove_if([&](const Communicator& one) {
-    if (one.handle == handle && one.shared) one.shared->id = 0;
+    if (one.handle == handle && one.shared) one.shared->freed = true;
     return one.handle == handle;
   });
   them.changes.fetch_add(1, std::memory_order_release);

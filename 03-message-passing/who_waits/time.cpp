@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
-#include <stdexcept>
 #include <tuple>
 #include <unordered_map>
 
@@ -130,34 +128,6 @@ RankTimes times_of(const Times& times, int ranks) {
     ++its.shift;
     std::erase_if(its.meetings, [&](const Meeting& one) { return one.number >> (its.shift - 1) & 1; });
   }
-  return its;
-}
-
-std::string packed(const RankTimes& its) {
-  const std::uint64_t sizes[] = {its.places.size(), its.meetings.size()};
-  std::string text;
-  const auto add = [&](const auto* from, std::size_t count) {
-    text.append(reinterpret_cast<const char*>(from), count * sizeof *from);
-  };
-  add(&its.rank, 1), add(&its.first, 1), add(&its.last, 1), add(&its.lasted, 1), add(&its.shift, 1), add(sizes, 2);
-  add(its.places.data(), its.places.size()), add(its.meetings.data(), its.meetings.size());
-  return text;
-}
-
-RankTimes unpacked_times(const std::string& text) {
-  RankTimes its;
-  std::uint64_t sizes[2];
-  std::size_t at = 0;
-  const auto take = [&](auto* to, std::size_t count) {
-    if (count > (text.size() - at) / sizeof *to) throw std::runtime_error("the times of a rank are cut off");
-    std::memcpy(to, text.data() + at, count * sizeof *to);
-    at += count * sizeof *to;
-  };
-  take(&its.rank, 1), take(&its.first, 1), take(&its.last, 1), take(&its.lasted, 1), take(&its.shift, 1),
-      take(sizes, 2);
-  if (sizes[0] > text.size() || sizes[1] > text.size()) throw std::runtime_error("the times of a rank are cut off");
-  its.places.resize(sizes[0]), its.meetings.resize(sizes[1]);
-  take(its.places.data(), sizes[0]), take(its.meetings.data(), sizes[1]);
   return its;
 }
 

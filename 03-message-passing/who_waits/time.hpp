@@ -25,10 +25,12 @@ struct RankTimes {
   std::uint32_t shift = 0;
   std::vector<Place> places{};
   std::vector<Meeting> meetings{};  // their places are indices of `places`
+  static void fields(auto& visit, auto& its) {
+    visit(its.rank), visit(its.first), visit(its.last), visit(its.lasted), visit(its.shift), visit(its.places);
+    visit(its.meetings);
+  }
 };
 RankTimes times_of(const Times& times, int ranks);  // for rank 0 among so many: as many meetings as it has memory for
-std::string packed(const RankTimes& times);
-RankTimes unpacked_times(const std::string& text);  // throws std::exception for another text
 
 struct TimeReport {
   std::string cause;               // "late", "network", "late and network", "neither"

@@ -72,6 +72,7 @@ class Explanation {
   Needs needs(const RankState& its) const;
 
   bool mismatch(Verdict& verdict) const;
+  std::map<int, std::vector<Need>> that_cannot_move(std::map<int, std::vector<Need>> blocked) const;
   void stuck(Verdict& verdict, const std::map<int, std::vector<Need>>& blocked) const;
   void moving(Verdict& verdict, const std::map<int, std::vector<Need>>& blocked) const;
   void say_who_lacks_calls(Verdict& verdict) const;
@@ -219,11 +220,16 @@ Needs Explanation::send_needs(const RankState& its, const Call& call) const {
 
 Needs Explanation::collective_needs(const RankState&, const Call& call) const {
   Ranks missing;
-  if (call.communicator == start_id || call.communicator == end_id) {
+  const bool nccl = call.kind == Kind::ncclCommInitRank || call.kind == Kind::ncclCommInitRankConfig;
+  if (nccl && call.tag != static_cast<int>(states_.size())) return {};  // it is not known who is to call it
+  if (nccl || call.communicator == start_id || call.communicator == end_id) {
     for (const RankState& other : states_) {
-      const bool there = std::ranges::any_of(
-          other.waits, [&](const Wait& wait) { return wait.call.communicator == call.communicator; });
-      const bool past = call.communicator == start_id ? other.world_size > 0 : other.finalized;
+      const auto same = [&](const auto& id) { return id == call.communicator; };
+      const bool there =
+          std::ranges::any_of(other.waits, same, [](const Wait& wait) { return wait.call.communicator; });
+      const bool past = nccl ? std::ranges::any_of(other.communicators, same, &CommunicatorState::id)
+                        : call.communicator == start_id ? other.world_size > 0
+                                                        : other.finalized;
       if (!there && !past) missing.insert(other.rank);
     }
   } else {
@@ -312,30 +318,56 @@ Needs Explanation::needs(const RankState& its) const {
   return all;
 }
 
-// Collectives of the same number that differ between the ranks of a communicator.
+// Collectives that differ between the ranks of a communicator: the first in their histories. If none is there, how many
+// they have made of each kind until the last call that all have reached.
 bool Explanation::mismatch(Verdict& verdict) const {
   for (const auto& [id, members] : members_) {
     if (uncertain(id)) continue;
     std::map<std::uint64_t, std::map<std::tuple<Kind, int, std::uint64_t>, Ranks>> calls;
-    for (const auto& [rank, its] : members)
+    std::uint64_t reached = UINT64_MAX;
+    for (const auto& [rank, its] : members) {
       for (const Call& call : its->history) calls[call.sequence][{call.kind, call.root, call.bytes}].insert(rank);
-    for (const auto& [sequence, kinds] : calls) {
-      if (kinds.size() < 2) continue;
-      verdict.cause = "mismatch";
-      verdict.certain = true;
-      verdict.lines.push_back(fmt::format("the ranks make different calls in {}:", communicator(id)));
-      std::vector<std::pair<Call, Ranks>> sorted;
-      for (const auto& [what, ranks] : kinds) {
-        const auto& [kind, root, bytes] = what;
-        sorted.emplace_back(Call{.kind = kind, .root = root, .communicator = id, .sequence = sequence, .bytes = bytes},
-                            ranks);
-      }
-      std::ranges::stable_sort(sorted, [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-      for (std::size_t i = 0; i < sorted.size() && i < 4; ++i)
-        verdict.lines.push_back(fmt::format("  {}: {}", rank_text(sorted[i].second), describe(sorted[i].first)));
-      verdict.culprits.assign(sorted[0].second.begin(), sorted[0].second.end());
-      return true;
+      reached = std::min(reached, its->collectives);
     }
+    std::vector<std::pair<Ranks, std::string>> groups;
+    std::string what = "the ranks make different calls";
+    const auto first = std::ranges::find_if(calls, [](const auto& one) { return one.second.size() > 1; });
+    if (first != calls.end()) {
+      for (const auto& [call, ranks] : first->second) {
+        const auto& [kind, root, bytes] = call;
+        groups.emplace_back(
+            ranks,
+            describe({.kind = kind, .root = root, .communicator = id, .sequence = first->first, .bytes = bytes}));
+      }
+    } else {
+      what = fmt::format("before call {}, the ranks have made different calls", reached);
+      std::map<std::vector<std::uint32_t>, Ranks> numbers;
+      for (const auto& [rank, its] : members) {
+        std::vector<std::uint32_t> of_kind = its->of_kind;
+        if (of_kind.empty() || its->collectives - reached > its->history.size()) continue;  // it is too far ahead
+        for (const Call& call : its->history)
+          if (call.sequence > reached) --of_kind.at(static_cast<std::size_t>(call.kind));
+        numbers[of_kind].insert(rank);
+      }
+      for (const auto& [of_kind, ranks] : numbers) {
+        std::vector<std::string> texts;
+        for (std::size_t kind = 0; kind < of_kind.size(); ++kind)
+          if (of_kind[kind] != numbers.begin()->first[kind] || of_kind[kind] != numbers.rbegin()->first[kind])
+            texts.push_back(fmt::format("{} {}", of_kind[kind], name_of(static_cast<Kind>(kind))));
+        groups.emplace_back(ranks, fmt::format("{}", fmt::join(texts, ", ")));
+      }
+    }
+    if (groups.size() < 2) continue;
+    std::ranges::stable_sort(groups, {}, [](const auto& one) { return one.first.size(); });
+    verdict.cause = "mismatch";
+    verdict.certain = std::ranges::none_of(states_, [](const RankState& its) {
+      return !its.ended && !its.finalized && (its.waits.empty() || its.other_thread);
+    });
+    verdict.lines.push_back(fmt::format("{} in {}:", what, communicator(id)));
+    for (std::size_t i = 0; i < groups.size() && i < 4; ++i)
+      verdict.lines.push_back(fmt::format("  {}: {}", rank_text(groups[i].first), groups[i].second));
+    verdict.culprits.assign(groups[0].first.begin(), groups[0].first.end());
+    return true;
   }
   return false;
 }
@@ -374,7 +406,6 @@ void Explanation::say_who_lacks_calls(Verdict& verdict) const {
 
 // Explains the ranks that cannot move: a rank that has ended, a cycle, or both.
 void Explanation::stuck(Verdict& verdict, const std::map<int, std::vector<Need>>& blocked) const {
-  verdict.certain = true;
   // Follow, from the first stuck rank, the first clause that only stuck or ended ranks could fulfil.
   std::vector<int> path;
   int at = blocked.begin()->first;
@@ -387,7 +418,9 @@ void Explanation::stuck(Verdict& verdict, const std::map<int, std::vector<Need>>
   const auto why = [&](int rank, int next) {
     const Need& need = blocked.at(rank).front();
     std::string text = fmt::format("{}: rank {} is {}", need.why, next, doing(next));
-    const Wait& wait = state(rank)->waits.front();
+    const RankState& its = *state(rank);
+    if (its.waits.empty()) return text + other_messages(next, rank, *its.polled);
+    const Wait& wait = its.waits.front();
     return text + other_messages(next, rank, wait.requests.size() == 1 ? wait.requests.front() : wait.call);
   };
   if (!blocked.contains(path.back())) {
@@ -424,6 +457,13 @@ void Explanation::moving(Verdict& verdict, const std::map<int, std::vector<Need>
       if (its.waits.empty() && !its.ended && !its.finalized) late.push_back(its.rank);
   const bool waits = std::ranges::any_of(states_, [](const RankState& its) { return !its.waits.empty(); });
   if (late.empty()) {
+    for (const RankState& its : states_)
+      if (its.ended && waits) {
+        verdict.cause = "ended";
+        verdict.culprits.push_back(its.rank);
+        verdict.lines.push_back(fmt::format("rank {} is {}; another may wait for it", its.rank, doing(its.rank)));
+      }
+    if (!verdict.culprits.empty()) return;
     verdict.cause = waits ? "network" : "cannot tell";
     verdict.lines.push_back(
         waits ? "every message and collective that a rank waits for has been started by its peers: the network, the "
@@ -486,6 +526,22 @@ std::vector<std::string> Explanation::groups(std::size_t most) const {
   return lines;
 }
 
+// Of the ranks that wait, those whose every way on depends on ranks that wait like them, or have ended.
+std::map<int, std::vector<Need>> Explanation::that_cannot_move(std::map<int, std::vector<Need>> blocked) const {
+  const auto moves = [&](int rank) {
+    const RankState* const its = state(rank);
+    return !blocked.contains(rank) && !(its && (its->ended || its->finalized));
+  };
+  for (std::size_t before = 0; before != blocked.size();) {
+    before = blocked.size();
+    for (auto it = blocked.begin(); it != blocked.end();) {
+      std::erase_if(it->second, [&](const Need& need) { return std::ranges::any_of(need.one_of, moves); });
+      it = it->second.empty() ? blocked.erase(it) : std::next(it);
+    }
+  }
+  return blocked;
+}
+
 Verdict Explanation::verdict() {
   Verdict verdict;
   if (states_.size() > 1 && std::ranges::all_of(states_, [](const RankState& its) { return its.world_size == 1; })) {
@@ -497,38 +553,23 @@ Verdict Explanation::verdict() {
     return verdict;
   }
   std::map<int, std::vector<Need>> blocked;
-  Ranks moves;
-  for (const RankState& its : states_) {
-    Needs all = needs(its);
-    if (all && (!all->empty()))
-      blocked.emplace(its.rank, std::move(*all));
-    else if (!its.ended && !its.finalized)
-      moves.insert(its.rank);
-  }
+  for (const RankState& its : states_)
+    if (Needs all = needs(its); all && !all->empty()) blocked.emplace(its.rank, std::move(*all));
   std::map<int, std::vector<Need>> all_blocked = blocked;
   for (const RankState& its : states_)  // a rank that only tests may do anything, but it is not who is late
     if (its.polled && its.waits.empty() && !its.ended && !its.finalized)
       if (Needs all = needs(its, *its.polled); all && !all->empty()) all_blocked.emplace(its.rank, std::move(*all));
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (auto it = blocked.begin(); it != blocked.end();) {
-      std::erase_if(it->second, [&](const Need& need) {
-        return std::ranges::any_of(need.one_of, [&](int rank) { return moves.contains(rank); });
-      });
-      if (it->second.empty()) {
-        moves.insert(it->first);
-        it = blocked.erase(it);
-        changed = true;
-      } else {
-        ++it;
-      }
-    }
-  }
   if (mismatch(verdict)) return verdict;
-  if (!blocked.empty())
-    stuck(verdict, blocked);
-  else
+  if (const auto ranks = that_cannot_move(blocked); !ranks.empty()) {
+    stuck(verdict, ranks);
+    verdict.certain = true;
+  } else if (const auto maybe = that_cannot_move(all_blocked); !maybe.empty()) {
+    stuck(verdict, maybe);
+    verdict.cause = "polling";
+    verdict.lines.push_back("this is so unless a rank that tests again and again does something else");
+  } else {
     moving(verdict, all_blocked);
+  }
   say_who_lacks_calls(verdict);
   return verdict;
 }

@@ -8,8 +8,6 @@
 
 #include "record.hpp"
 
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,13 +20,21 @@ struct Wait {  // a thread inside a call
   std::vector<Call> requests;  // what a wait for requests waits for
   bool all_requests = true;    // false: there were more than fit
   double seconds = 0;          // since when
+  static void fields(auto& visit, auto& its) {
+    visit(its.call), visit(its.requests), visit(its.all_requests), visit(its.seconds);
+  }
 };
 
 struct CommunicatorState {
   std::uint64_t id = 0, collectives = 0;
   std::int32_t size = 0, rank = 0;
   bool of_nccl = false;
-  std::vector<Call> history;  // the last collectives, the oldest first
+  std::vector<Call> history{};           // the last collectives, the oldest first
+  std::vector<std::uint32_t> of_kind{};  // how many of each Kind
+  static void fields(auto& visit, auto& its) {
+    visit(its.id), visit(its.collectives), visit(its.size), visit(its.rank), visit(its.of_nccl), visit(its.history);
+    visit(its.of_kind);
+  }
 };
 
 struct Traffic {
@@ -55,14 +61,17 @@ struct RankState {
   std::vector<Traffic> traffic{};
   std::string stack{};
   int world_size = 0;  // of MPI; 0: MPI has not started
+  static void fields(auto& visit, auto& its) {
+    visit(its.rank), visit(its.host), visit(its.pid), visit(its.recorded), visit(its.finalized), visit(its.ended);
+    visit(its.process), visit(its.quiet), visit(its.other_thread), visit(its.incomplete), visit(its.unknown_calls);
+    visit(its.waits), visit(its.polled), visit(its.outstanding), visit(its.communicators), visit(its.traffic);
+    visit(its.stack), visit(its.world_size);
+  }
 };
 
-std::string packed(const RankState& state);
-RankState unpacked(const std::string& text);  // throws std::exception for another text
-
 struct Verdict {
-  std::string cause;               // "deadlock", "mismatch", "ended", "late", "network", "separate", "cannot tell"
-  bool certain = false;            // the program cannot continue
+  std::string cause;     // "deadlock", "mismatch", "ended", "polling", "late", "network", "separate", "cannot tell"
+  bool certain = false;  // the program cannot continue
   std::vector<int> culprits;       // ranks, in the order in which the lines name them
   std::vector<std::string> lines;  // the explanation, for people
 };

@@ -1,6 +1,7 @@
 // who_waits: starts a program with a library that records its calls of MPI, NCCL and CUDA, and explains a hang: which
 // rank waits in which call, and for whom. Exit status: the program's; 1 if it cannot continue, 2 bad command line.
 #include "observer.hpp"
+#include "packing.hpp"
 #include "stack.hpp"
 #include "time.hpp"
 #include "verdict.hpp"
@@ -18,6 +19,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdlib>
@@ -206,7 +208,7 @@ bool Watch::look() {
   const std::vector<std::string> texts = world_.gather_on_rank_0("the state of the program", packed(its));
   if (world_.rank() != 0) return world_.broadcast("the explanation", "") == "hopeless";
   std::vector<who_waits::RankState> ranks;
-  for (const std::string& text : texts) ranks.push_back(who_waits::unpacked(text));
+  for (const std::string& text : texts) ranks.push_back(who_waits::unpacked<who_waits::RankState>(text));
   const who_waits::Verdict verdict = who_waits::explain(ranks);
   print(verdict, ranks);
   return world_.broadcast("the explanation", verdict.certain ? "hopeless" : "") == "hopeless";
@@ -239,7 +241,7 @@ void Watch::print_times() {
   const std::vector<std::string> texts = world_.gather_on_rank_0("the times", packed(its));
   if (world_.rank() != 0) return;
   std::vector<who_waits::RankTimes> ranks;
-  for (const std::string& text : texts) ranks.push_back(who_waits::unpacked_times(text));
+  for (const std::string& text : texts) ranks.push_back(who_waits::unpacked<who_waits::RankTimes>(text));
   const who_waits::TimeReport report = who_waits::report(ranks, place_name);
   std::string text = "who_waits: where the time in calls went\n";
   for (const std::string& line : report.lines) text += "  " + line + "\n";

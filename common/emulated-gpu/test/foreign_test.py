@@ -22,6 +22,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 LIMIT = 600  # seconds to compile a file
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                   OMPI_MCA_rmaps_base_oversubscribe="1", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
 UPSTREAM = {"nccl-examples": "NVIDIA/nccl (docs/examples)", "nccl-tests": "NVIDIA/nccl-tests", "cuda-samples": "NVIDIA/cuda-samples"}
 
 
@@ -185,13 +187,11 @@ def build(program, options, folder):
 
 def wrong(program, run, path, options):
     """What is wrong with a run, or None."""
-    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                       OMPI_MCA_rmaps_base_oversubscribe="1", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
     command = [str(path), *run.arguments.split()]
     if run.processes:
         command = ["mpirun", "-n", str(run.processes), *command]
     code, text = call([str(options.build / "emulated-gpu/with-gpus"), str(run.gpus), *command], options.build / "foreign",
-                      environment, run.limit)
+                      ENVIRONMENT, run.limit)
     if code:
         return f"exit status {code}\n{text}"
     if not re.search(run.says or program.says, text):
