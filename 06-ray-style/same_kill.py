@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The same binary, the same kill: fashion_mnist with 4 ranks on three test hosts, started by each launcher in turn.
+"""The same binary, the same kill: fashion_mnist with 4 ranks on three test hosts, started by each launcher in turn. "live" is --live, on one host.
 
 usage: same_kill.py --build FOLDER [--kills N] [--launchers NAME,...] [--faults NAME,...]
 
@@ -58,6 +58,8 @@ def processes(namespace):
 
 class Launcher:
     has_spare = True  # the third host takes the place of one that is lost; else that comes back at once
+    one_host = False
+    restarted = "images to learn from"  # what is printed before the training continues
 
     def __init__(self, build, folder):
         self.build, self.folder = build, folder
@@ -172,16 +174,27 @@ class Slurm(Launcher):
                "--num-threads=2 --force 2>/dev/null; slurmd")
 
 
-LAUNCHERS = {"Ray": Ray, "torchrun": Torchrun, "mnrun": Mnrun, "Slurm": Slurm, "cluster": Cluster}
+class Live(Launcher):  # the training itself: ranks on one host, which keep their processes; without checkpoints
+    needs, seen = "04-ddp/fashion_mnist", r"; restart \d+ of "
+    one_host = True
+    restarted = "all ranks continue after step"
+
+    def train(self, program):
+        cut = program.index("--checkpoint-every")
+        return [on("node0", *program[:cut], *program[cut + 2:-2], "--live", 4, "--restarts", 100)]
+
+
+LAUNCHERS = {"Ray": Ray, "torchrun": Torchrun, "mnrun": Mnrun, "Slurm": Slurm, "cluster": Cluster, "live": Live}
+STEP = r"(?<!after )step (\d+) of \d+"
 
 
 class Training:
     def __init__(self, launcher, folder, steps):
         self.lines, self.queue, self.running, self.launcher = [], queue.Queue(), 0, launcher
-        self.marker = str(folder / "checkpoints")
+        self.marker = "--live-rank" if launcher.one_host else str(folder / "checkpoints")
         self.follow(launcher.train([launcher.build / "04-ddp/fashion_mnist", "--backend", "gloo", "--epochs", 1, "--batch-size", 64,
                                     "--steps", steps, "--log-every", 1, "--checkpoint-every", EVERY, "--timeout", TIMEOUT,
-                                    "--checkpoint", self.marker]))
+                                    "--checkpoint", folder / "checkpoints"]))
 
     def follow(self, processes):
         for process in processes:
@@ -221,7 +234,7 @@ class Training:
         """Waits until `more` steps after the first that is seen."""
         first = None
         while True:
-            step = int(self.wait_for(r"step (\d+) of \d+: loss")[1][1])
+            step = int(self.wait_for(STEP)[1][1])
             first = step if first is None else first
             if step >= first + more:
                 return
@@ -282,9 +295,9 @@ def cell(launcher, fault, kills, folder, undisturbed):
             if host and not launcher.has_spare:
                 training.follow([launcher.bring_back(host)])
             seen.append(training.wait_for(launcher.seen)[0] - begin)
-            ended = training.next("images to learn from")[1] is None
+            ended = training.next(launcher.restarted)[1] is None
             if not ended:
-                again.append(training.wait_for(r"step \d+ of \d+: loss")[0] - begin)
+                again.append(training.wait_for(STEP)[0] - begin)
             print(f"  {seen[-1]:.2f} s, " + ("ended" if ended else f"{again[-1]:.2f} s"), flush=True)
         same.append(None if ended else training.hash() == undisturbed[per_training])
         training.end()
@@ -338,6 +351,8 @@ def main():
                 training.end()
             status = 0
             for fault in options.faults.split(","):
+                if fault == "node" and launcher.one_host:
+                    continue
                 seen, again, same = cell(launcher, fault, options.kills, launcher.folder, undisturbed)
                 counts = {"the same": same.count(True), "WRONG": same.count(False), "the run ended": same.count(None)}
                 verdict = ", ".join(f"{text} ({count} of {len(same)})" for text, count in counts.items() if count)
