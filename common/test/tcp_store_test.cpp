@@ -427,6 +427,8 @@ TEST(TcpStoreServer, ForgetsARunWhenItsLastRankHasLeft) {
     second.goodbye();
     EXPECT_TRUE(server.wait_for_disconnects(60s, 1));
   }
+  TcpStore(endpoint_of(server), 60s, {.rank = 0, .world_size = 1}).goodbye();  // of no generation
+  EXPECT_TRUE(server.wait_for_disconnects(60s, 1));
   EXPECT_EQ(other.get("run/0", 0ms) + other.get("run/00/key", 0ms), "12");
 }
 
