@@ -85,7 +85,7 @@ class TcpStoreServer::Implementation {
     watch(EPOLL_CTL_ADD, stop_.get(), stop_id, EPOLLIN);
     watch(EPOLL_CTL_ADD, listener_.get(), listener_id, EPOLLIN);
 
-    share_descriptors();
+    share_descriptors(false);
     thread_ = quiet_thread([this] { serve(); });
   }
 
@@ -112,6 +112,7 @@ class TcpStoreServer::Implementation {
   using Id = std::uint64_t;
   using Will = std::pair<std::string, std::string>;
   using Bytes = std::shared_ptr<const std::string>;
+  using Waiting = std::multimap<std::string, Id>;  // by key
   static constexpr Id stop_id = 0, listener_id = 1, arbiters_id = 2;
 
   struct Value {
@@ -121,7 +122,6 @@ class TcpStoreServer::Implementation {
 
   // The ranks of one generation.
   struct Run {
-    std::string generation;
     Arbiter arbiter;
     std::map<int, Id> connections;  // of the ranks that are here
     bool told = false;              // the verdict has been sent to the ranks that print it
@@ -142,9 +142,9 @@ class TcpStoreServer::Implementation {
     // To be sent: `out`, then `large`, a value that is not copied, then `after`.
     std::string out, after;
     Bytes large;
-    std::size_t sent = 0;            // of the first of them
-    std::size_t answered = 0;        // bytes of values in this turn
-    std::optional<Request> pending;  // a get that is not answered yet
+    std::size_t sent = 0;                      // of the first of them
+    std::size_t answered = 0;                  // bytes of values in this turn
+    std::optional<Waiting::iterator> waiting;  // a get that is not answered yet
     std::optional<Clock::time_point> deadline;
     std::optional<Will> will;
     std::uint32_t events = EPOLLIN | EPOLLRDHUP;
@@ -173,22 +173,18 @@ class TcpStoreServer::Implementation {
     listener_ = std::move(fd);
   }
 
-  // An eighth of the process's descriptors is for unauthenticated connections, three quarters
-  // for admitted ones, the rest for the process.
-  void share_descriptors() {
+  // An eighth of the process's descriptors is for unauthenticated connections, three quarters for admitted ones, the
+  // rest for the process. Their limit is raised only when it is needed: processes that this one starts inherit it.
+  void share_descriptors(bool raise) {
     rlimit descriptors{};
-    if (::getrlimit(RLIMIT_NOFILE, &descriptors) < 0 || descriptors.rlim_cur == RLIM_INFINITY) return;
+    if (std::exchange(raised_, raise) || ::getrlimit(RLIMIT_NOFILE, &descriptors) < 0) return;
+    if (raise) {
+      descriptors.rlim_cur = descriptors.rlim_max;
+      ::setrlimit(RLIMIT_NOFILE, &descriptors);
+    }
+    if (descriptors.rlim_cur == RLIM_INFINITY) return;
     most_unauthenticated_ = std::min<std::size_t>(most_unauthenticated, descriptors.rlim_cur / 8 + 1);
     most_admitted_ = std::min<std::size_t>(most_admitted, descriptors.rlim_cur / 4 * 3);
-  }
-
-  // Only when they are needed: the processes that this one starts inherit the limit.
-  void raise_descriptors() {
-    rlimit descriptors{};
-    if (::getrlimit(RLIMIT_NOFILE, &descriptors) < 0) return;
-    descriptors.rlim_cur = descriptors.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &descriptors);
-    share_descriptors();
   }
 
   void serve() {
@@ -211,7 +207,7 @@ class TcpStoreServer::Implementation {
         for (const auto id : std::exchange(ready_, {}))
           guarded(id, [&](Connection& connection) {
             connection.ready = false;
-            resume(connection);
+            process(connection);
           });
         tell_verdicts();
       } catch (const std::exception&) {  // out of memory, outside any connection: the next turn retries
@@ -346,8 +342,8 @@ class TcpStoreServer::Implementation {
       const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (fd < 0) {
         if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-        if (errno == EMFILE && !std::exchange(raised_, true)) {
-          raise_descriptors();
+        if (errno == EMFILE && !raised_) {
+          share_descriptors(true);
           continue;
         }
         if (!unauthenticated_.empty()) {
@@ -365,7 +361,7 @@ class TcpStoreServer::Implementation {
       const auto id = connection->id = next_id_++;
       connections_.emplace(id, std::move(connection));
       unauthenticated_.insert(id);  // ids grow: the oldest comes first
-      if (unauthenticated_.size() > most_unauthenticated_ && !std::exchange(raised_, true)) raise_descriptors();
+      if (unauthenticated_.size() > most_unauthenticated_) share_descriptors(true);
       if (unauthenticated_.size() > most_unauthenticated_) drop(*unauthenticated_.begin());
       guarded(id, [this](Connection& fresh) {
         watch(EPOLL_CTL_ADD, fresh.fd.get(), fresh.id, fresh.events);
@@ -413,7 +409,7 @@ class TcpStoreServer::Implementation {
   }
 
   void admit(Connection& connection, protocol::Hello hello) {
-    if (count_admitted(0) >= most_admitted_ && !std::exchange(raised_, true)) raise_descriptors();
+    if (count_admitted(0) >= most_admitted_) share_descriptors(true);
     if (count_admitted(0) >= most_admitted_) throw protocol::Violation("too many clients");
     const auto refuse = [&](Status status, std::string_view why) {
       answer(connection, status, why);
@@ -431,7 +427,6 @@ class TcpStoreServer::Implementation {
     if (hello.rank >= 0) {
       if (runs_.size() >= most_runs && !runs_.contains(hello.generation)) throw protocol::Violation("too many runs");
       Run& run = runs_[hello.generation];
-      run.generation = hello.generation;
       // Ids grow, so this is the later one of the two connections.
       if (const auto first = run.connections.find(hello.rank);
           run.arbiter.repeats(hello) && first != run.connections.end() && first->second < connection.id)
@@ -459,6 +454,7 @@ class TcpStoreServer::Implementation {
 
   void process(Connection& connection) {
     connection.answered = 0;
+    if (connection.waiting) look(connection);
     for (int done = 0; !connection.leaving && !connection.ready; ++done) {
       if ((connection.large || connection.out.size() >= most_unsent_per_turn) && !flush(connection)) break;
       if (done == most_requests_per_turn || connection.answered > most_answered_per_turn) {
@@ -524,7 +520,7 @@ class TcpStoreServer::Implementation {
 
   void execute(Connection& connection, Request request) {
     if (request.operation >= Operation::beat) return hear(connection, std::move(request));
-    if (connection.pending) throw protocol::Violation("a request before the answer to the one before");
+    if (connection.waiting) throw protocol::Violation("a request before the answer to the one before");
     switch (request.operation) {
       case Operation::set:
         return answer_if(store(request.key, std::move(request.value), request.readers), connection);
@@ -552,9 +548,9 @@ class TcpStoreServer::Implementation {
         connection.leaving = true;
         return answer(connection, Status::done);
       case Operation::get:
-        connection.pending = std::move(request);
-        if (!look(connection))
-          set_deadline(connection, milliseconds(std::min<std::uint64_t>(connection.pending->timeout_ms, longest_wait)));
+        connection.waiting = waiting_.emplace(std::move(request.key), connection.id);
+        set_deadline(connection, milliseconds(std::min(request.timeout_ms, longest_wait)));
+        look(connection);
         return;
       default:
         throw protocol::Violation("a second hello");
@@ -598,56 +594,35 @@ class TcpStoreServer::Implementation {
     if ((bytes > most_stored_bytes && bytes > stored_bytes_) || (fresh && values_.size() >= keys)) return false;
     values_[key] = {std::make_shared<const std::string>(std::move(value)), readers};
     stored_bytes_ = bytes;
-    if (const auto waiting = waiting_.find(key); waiting != waiting_.end()) {
-      for (const auto id : waiting->second) make_ready(*connections_.at(id));
-      waiting_.erase(waiting);
-    }
+    for (auto [next, end] = waiting_.equal_range(key); next != end; ++next) make_ready(*connections_.at(next->second));
     return true;
   }
 
-  // Answers the pending get if its key exists; else the connection waits for it. Returns whether it was answered.
-  bool look(Connection& connection) {
-    const Request& request = *connection.pending;
-    const auto found = values_.find(request.key);
-    if (found == values_.end() && request.timeout_ms > 0) {
-      waiting_[request.key].insert(connection.id);
-      return false;
-    }
+  // Answers the get that waits if its key exists or its time is over.
+  void look(Connection& connection) {
+    const auto& key = (*connection.waiting)->first;
+    const auto found = values_.find(key);
     if (found == values_.end()) {
-      answer(connection, Status::timed_out, request.key);
+      if (*connection.deadline > Clock::now()) return;
+      answer(connection, Status::timed_out, key);
     } else {
       auto& [bytes, readers] = found->second;
       answer(connection, bytes);
       if (readers > 0 && --readers == 0) {
-        stored_bytes_ -= bytes->size() + request.key.size() + overhead_of_key;
+        stored_bytes_ -= bytes->size() + key.size() + overhead_of_key;
         values_.erase(found);
       }
     }
-    clear_deadline(connection);
-    connection.pending.reset();
-    return true;
+    stop_waiting(connection);
   }
 
   void stop_waiting(Connection& connection) {
-    if (!connection.pending) return;
-    const auto found = waiting_.find(connection.pending->key);
-    if (found == waiting_.end()) return;
-    found->second.erase(connection.id);
-    if (found->second.empty()) waiting_.erase(found);
-  }
-
-  void resume(Connection& connection) {
-    if (connection.pending) look(connection);
-    process(connection);
+    if (connection.waiting) waiting_.erase(*std::exchange(connection.waiting, {}));
+    clear_deadline(connection);
   }
 
   void expire(Connection& connection) {
-    connection.deadline.reset();
     if (!connection.admitted) return connection.fd.reset();
-    if (!connection.pending) return;
-    stop_waiting(connection);
-    connection.pending->timeout_ms = 0;
-    look(connection);  // a value may have arrived in this turn
     process(connection);
   }
 
@@ -662,7 +637,6 @@ class TcpStoreServer::Implementation {
     stop_waiting(*connection);
     connections_.erase(found);
     unauthenticated_.erase(id);
-    clear_deadline(*connection);
     buffered_ -= connection->buffered;
     stored_bytes_ -= size_of(connection->will);
     if (connection->will) {
@@ -673,15 +647,15 @@ class TcpStoreServer::Implementation {
     if (connection->run) {
       connection->run->connections.erase(connection->rank);
       connection->run->arbiter.lose(connection->rank);
-      if (connection->run->connections.empty()) erase_keys_of(connection->run->generation);
+      if (connection->run->connections.empty() && !connection->prefix.empty()) erase_keys_of(connection->prefix);
     }
     if (connection->admitted) count_admitted(-1);
   }
 
   // The last rank of a generation has left. The store of mnrun outlives it, and serves the restarts.
-  void erase_keys_of(const std::string& generation) {
-    const auto end = values_.lower_bound(generation + char('/' + 1));
-    for (auto at = values_.lower_bound(generation + "/"); at != end; at = values_.erase(at))
+  void erase_keys_of(const std::string& prefix) {
+    for (auto at = values_.lower_bound(prefix); at != values_.end() && at->first.starts_with(prefix);
+         at = values_.erase(at))
       stored_bytes_ -= at->second.bytes->size() + at->first.size() + overhead_of_key;
   }
 
@@ -695,7 +669,7 @@ class TcpStoreServer::Implementation {
   std::set<std::pair<Clock::time_point, Id>> timers_;
   std::vector<Id> ready_;
   std::map<std::string, Value> values_;  // not hashed, so that clients cannot send colliding keys
-  std::map<std::string, std::set<Id>> waiting_;
+  Waiting waiting_;
   std::map<std::string, Run> runs_;  // by generation
   bool ticking_ = false;             // a timer for the arbiters is set
   bool raised_ = false;              // the limit of descriptors
