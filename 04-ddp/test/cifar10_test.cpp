@@ -51,17 +51,10 @@ TEST(Cifar10, NamesTheFileThatIsWrong) {
   std::filesystem::remove(file("test_batch.bin"));
   expect_refused<multinode::UsageError>(folder.path(),
                                         says("test_batch.bin", ": No such file or directory; --data must"));
-  std::filesystem::create_directory(file("test_batch.bin"));
-  expect_refused<multinode::UsageError>(folder.path(), "cannot read " + says("test_batch.bin", ": Is a directory"));
-  std::filesystem::remove(file("test_batch.bin"));
-
-  for (const std::uintmax_t size : {0u, 1u, 3072u, 3074u, 6145u}) {
-    write_cifar10(folder.path(), 2);
-    std::filesystem::resize_file(file("data_batch_3.bin"), size);
-    expect_refused<std::runtime_error>(
-        folder.path(),
-        says("data_batch_3.bin", ": " + std::to_string(size) + " bytes are not records of 3073: cut off"));
-  }
+  write_cifar10(folder.path(), 2);
+  std::filesystem::resize_file(file("data_batch_3.bin"), 3072);
+  expect_refused<std::runtime_error>(folder.path(),
+                                     says("data_batch_3.bin", ": 3072 bytes are not records of 3073: cut off"));
   std::filesystem::resize_file(file("data_batch_3.bin"), 3073);  // between two records
   expect_refused<std::runtime_error>(folder.path(),
                                      says("data_batch_3.bin", ": 1 images, but data_batch_1.bin has 2: one of them"));

@@ -12,15 +12,8 @@ using multinode::testing::error_text;
 using Numbers = std::vector<double>;
 using Names = std::vector<std::string>;
 
-TEST(Csv, ReadsRowsOfNumbers) {
-  const Table table = data::parse_csv("6,148,0.627,1\n1,85,-3.5e-1,0\n", "f");
-  EXPECT_EQ(table.names, (Names{"column 1", "column 2", "column 3", "column 4"}));
-  EXPECT_EQ(table.features(), 3u);
-  EXPECT_EQ(table.inputs, (Numbers{6, 148, 0.627, 1, 85, -0.35}));
-  EXPECT_EQ(table.targets, (Numbers{1, 0}));
-}
-
-TEST(Csv, TakesNamesSpacesAndEmptyLines) {
+TEST(Csv, ReadsNumbersTakesNamesSpacesAndEmptyLines) {
+  EXPECT_EQ(data::parse_csv("6,0.627,1\n1,-3.5e-1,0\n", "f").inputs, (Numbers{6, 0.627, 1, -0.35}));
   const Table table = data::parse_csv("\n\n a ,\tb c, target \r\n\n 1 , 2 ,0\n   \n3,4,1\r\n\n", "f");
   EXPECT_EQ(table.names, (Names{"a", "b c", "target"}));
   EXPECT_EQ(table.inputs, (Numbers{1, 2, 3, 4}));
@@ -32,20 +25,14 @@ TEST(Csv, SaysWhatIsWrongAndWhere) {
     std::string text, says;
   } cases[] = {
       {"", "f: no rows of numbers in it"},
-      {"\n \r\n", "f: no rows of numbers in it"},
       {"a,b\n", "f: no rows of numbers in it"},
       {"1;2\n", "f: line 1: one column only; features and a target, separated by commas, are expected"},
-      {"a,b\n1,x\n", "f: line 2, column 2: 'x' is not a finite number"},
       {"1,2\n0x3,4\n", "f: line 2, column 1: '0x3' is not a finite number"},
       {"a,2\n3,4\n", "f: line 1, column 1: 'a' is not a finite number"},
       {"1,2\n3,nan\n", "f: line 2, column 2: 'nan' is not a finite number"},
-      {"1,2\n1e999,4\n", "f: line 2, column 1: '1e999' is not a finite number"},
       {"1,2\n3,\n", "f: line 2, column 2: empty"},
       {"a,b,c\n1,2,3\n1,2\n", "f: line 3: 2 instead of 3 columns"},
-      {"\n1,2\n1,2,3\n", "f: line 3: 3 instead of 2 columns"},
       {"1,2\n3,\x1b[31m\n", "f: line 2, column 2: '?[31m' is not a finite number"},
-      {"1,2\n3," + std::string(70, 'x'),
-       "f: line 2, column 2: '" + std::string(60, 'x') + "...' is not a finite number"},
   };
   for (const auto& c : cases)
     EXPECT_EQ(error_text<std::runtime_error>([&] { data::parse_csv(c.text, "f"); }), c.says) << c.text;
