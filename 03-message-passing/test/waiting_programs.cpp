@@ -1,6 +1,8 @@
-// waiting_programs NAME: programs that hang, each by one mistake, and programs that are right but slow, for the tests
-// of who_waits. With 4 ranks. `slow_seconds` is longer than the test's --after.
+// Programs that hang, each by one mistake, and 40 that are right but slow, for the tests of who_waits. With 4 ranks.
+// `slow_seconds` is longer than the test's --after.
 #include <mpi.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -9,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -155,85 +158,121 @@ const std::map<std::string, std::function<void()>> programs = {
        if (rank == 0) PMPI_Recv(in.data(), 1, MPI_INT, 1, 7, world(), MPI_STATUS_IGNORE);
      }},
     {"persistent_send_left_out", [] { persistent_ring(10, 6); }},
-    // Right programs, whose ranks are quiet for long.
-    {"right_computes",
-     [] {
-       if (rank == 2) compute(slow_seconds);
-       barrier();
-     }},
-    {"right_all_compute", [] { compute(slow_seconds), barrier(); }},
-    {"right_sleeps",
-     [] {
-       if (rank == 1) sleep(slow_seconds);
-       all_reduce();
-     }},
-    {"right_chain",
-     [] {
-       if (rank == 0) compute(slow_seconds);
-       if (rank > 0) receive(rank - 1, 1);
-       if (rank + 1 < size) send(rank + 1, 1);
-     }},
-    {"right_server",
-     [] {
-       if (rank) {
-         if (rank == 1) compute(slow_seconds);
-         send(0, rank);
-       } else
-         for (int i = 1; i < size; ++i) receive(MPI_ANY_SOURCE, MPI_ANY_TAG);
-     }},
-    {"right_probes",
-     [] {
-       if (rank) {
-         sleep(slow_seconds), send(0, 1);
-       }
-       for (int got = 0; rank == 0 && got + 1 < size;) {
-         int flag = 0;
-         MPI_Iprobe(MPI_ANY_SOURCE, 1, world(), &flag, MPI_STATUS_IGNORE);
-         if (flag) receive(MPI_ANY_SOURCE, 1), ++got;
-       }
-     }},
-    {"right_tests",
-     [] {
-       MPI_Request r;
-       MPI_Ibarrier(world(), &r);
-       if (rank == 3) compute(slow_seconds);
-       for (int done = 0; !done;) MPI_Test(&r, &done, MPI_STATUS_IGNORE);
-     }},
-    {"right_late_finalize",
-     [] {
-       if (rank == 0) sleep(slow_seconds);
-     }},
-    {"right_long_send",
-     [] {
-       if (rank == 0) send(1, 1, big);
-       if (rank == 1) compute(slow_seconds), receive(0, 1, big);
-       barrier();
-     }},
-    {"right_splits",
-     [] {
-       for (int i = 0; i < 100; ++i) {
-         MPI_Comm half = halves();
-         barrier(half), MPI_Comm_free(&half);
-       }
-       if (rank == 0) compute(slow_seconds);
-       barrier();
-     }},
-    {"right_file",
-     [] {
-       if (rank == 0) {
-         std::FILE* pipe = popen("sleep 4", "r");
-         pclose(pipe);
-       }
-       barrier();
-     }},
 };
+
+// Right programs, in which a rank is late: what it does, and how the others wait for it.
+void read_pipe() {
+  std::FILE* pipe = popen(("sleep " + std::to_string(slow_seconds)).c_str(), "r");
+  std::fgetc(pipe), pclose(pipe);
+}
+void be_stopped() {
+  if (fork() == 0) sleep(slow_seconds), kill(getppid(), SIGCONT), _exit(0);
+  raise(SIGSTOP), wait(nullptr);
+}
+const std::vector<std::function<void()>> late_work = {
+    [] { compute(slow_seconds); },
+    [] { sleep(slow_seconds); },
+    read_pipe,
+    [] { std::thread(compute, slow_seconds).join(); },
+    be_stopped,
+    [] {
+      for (int i = 0; i < 100 * slow_seconds; ++i) usleep(10'000);
+    },
+    [] {
+      if (std::system(("sleep " + std::to_string(slow_seconds)).c_str())) std::abort();
+    },
+};
+
+void of_late(int late, const std::function<void()>& receives) {  // one message from the late rank to each other
+  for (int to = 0; rank == late && to < size; ++to)
+    if (to != late) send(to, 1);
+  if (rank != late) receives();
+}
+const std::vector<std::function<void(int late)>> meetings = {
+    [](int) { barrier(); },
+    [](int) { all_reduce(); },
+    [](int late) { MPI_Bcast(out.data(), big, MPI_INT, late, world()); },
+    [](int late) { MPI_Gather(out.data(), 9, MPI_INT, in.data(), 9, MPI_INT, late, world()), barrier(); },
+    [](int late) { of_late(late, [&] { receive(late, 1); }); },
+    [](int late) { of_late(late, [] { receive(MPI_ANY_SOURCE, MPI_ANY_TAG); }); },
+    [](int late) {  // big messages to the late rank
+      if (rank != late) send(late, 1, big);
+      for (int i = 1; rank == late && i < size; ++i) receive(MPI_ANY_SOURCE, 1, big);
+    },
+    [](int late) {  // synchronous ones
+      if (rank != late) MPI_Ssend(out.data(), 1, MPI_INT, late, 1, world());
+      for (int i = 1; rank == late && i < size; ++i) receive(MPI_ANY_SOURCE, 1);
+    },
+    [](int late) {
+      of_late(late, [&] {
+        MPI_Status status;
+        MPI_Probe(late, 1, world(), &status), receive(late, 1);
+      });
+    },
+    [](int late) {
+      of_late(late, [&] {
+        int flag = 0;
+        while (!flag) MPI_Iprobe(MPI_ANY_SOURCE, 1, world(), &flag, MPI_STATUS_IGNORE);
+        receive(late, 1);
+      });
+    },
+    [](int late) {  // a receive that never gets its message is beside the one that does
+      of_late(late, [&] {
+        MPI_Request two[2];
+        int which;
+        MPI_Irecv(in.data(), 1, MPI_INT, late, 2, world(), &two[0]);
+        MPI_Irecv(in.data() + 1, 1, MPI_INT, late, 1, world(), &two[1]);
+        MPI_Waitany(2, two, &which, MPI_STATUS_IGNORE), MPI_Cancel(&two[0]), MPI_Request_free(&two[0]);
+      });
+    },
+    [](int) {
+      MPI_Request r;
+      MPI_Ibarrier(world(), &r), MPI_Wait(&r, MPI_STATUS_IGNORE);
+    },
+    [](int) {
+      MPI_Request r;
+      MPI_Iallreduce(out.data(), in.data(), 1, MPI_INT, MPI_SUM, world(), &r);
+      for (int done = 0; !done;) MPI_Test(&r, &done, MPI_STATUS_IGNORE);
+    },
+    [](int) {
+      MPI_Comm half = halves();
+      barrier(half), MPI_Comm_free(&half);
+    },
+    [](int) {
+      MPI_Sendrecv(out.data(), big, MPI_INT, right(), 1, in.data(), big, MPI_INT, left(), 1, world(),
+                   MPI_STATUS_IGNORE);
+    },
+    [](int) { persistent_ring(10, -1); },
+    [](int) {  // a chain
+      if (rank > 0) receive(rank - 1, 1);
+      if (rank + 1 < size) send(rank + 1, 1);
+    },
+    [](int) {},  // they are in MPI_Finalize
+    [](int) {    // calls that are not recorded
+      MPI_Win window;
+      MPI_Win_create(in.data(), 4, 4, MPI_INFO_NULL, world(), &window);
+      MPI_Win_fence(0, window), MPI_Win_free(&window);
+    },
+};
+
+void right_program(int number) {                             // of 40: each is another pair
+  const int late = number % 10 == 9 ? rank : number % size;  // every tenth: all ranks are late
+  for (int i = 0; i < 20; ++i) {
+    MPI_Comm half = halves();
+    barrier(half), MPI_Comm_free(&half);
+  }
+  if (rank == late) late_work[static_cast<std::size_t>(number) % late_work.size()]();
+  meetings[static_cast<std::size_t>(number) % meetings.size()](number % size);
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const auto program = programs.find(argc == 2 ? argv[1] : "");
-  const bool sums = argc == 5 && argv[1] == std::string("sums");
-  if (program == programs.end() && !sums) return std::fputs("usage: waiting_programs NAME\n", stderr), 2;
+  const bool sums = argc == 5 && argv[1] == std::string("sums"), right = argc == 3 && argv[1] == std::string("right");
+  const bool calls = argc == 2 && argv[1] == std::string("calls");
+  if (program == programs.end() && !sums && !right && !calls)
+    return std::fputs("usage: waiting_programs NAME|right NUMBER|calls\n", stderr), 2;
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(world(), &rank);
   MPI_Comm_size(world(), &size);
@@ -244,9 +283,25 @@ int main(int argc, char** argv) {
     }
     return MPI_Finalize();
   }
+  if (calls) {  // what calls cost that need no other rank, in ns
+    const auto each = [](int times, const auto& call) {
+      const double start = MPI_Wtime();
+      for (int i = 0; i < times; ++i) call();
+      return 1e9 * (MPI_Wtime() - start) / times;
+    };
+    const auto sum = [] { MPI_Allreduce(out.data(), in.data(), 2, MPI_INT, MPI_SUM, MPI_COMM_SELF); };
+    const auto messages = [] {
+      MPI_Request r;
+      MPI_Irecv(in.data(), 2, MPI_INT, 0, 1, MPI_COMM_SELF, &r);
+      send(0, 1, 2, MPI_COMM_SELF), MPI_Wait(&r, MPI_STATUS_IGNORE);
+    };
+    each(100'000, sum), each(100'000, messages);
+    std::printf("%.1f %.1f\n", each(3'000'000, sum), each(1'000'000, messages) / 3);
+    return MPI_Finalize();
+  }
   for (int i = 0; i < 3; ++i) all_reduce();
   if (rank == 0) std::puts("3 sums are right"), std::fflush(stdout);
-  program->second();
+  right ? right_program(std::atoi(argv[2])) : program->second();
   MPI_Finalize();
   if (rank == 0) std::puts("done");
 }

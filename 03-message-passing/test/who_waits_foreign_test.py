@@ -83,6 +83,7 @@ OWN = [  # nccl_without_mpi, for launchers without MPI
     ("nccl_without_mpi", 4, "0 ncclAllReduce 1 sleep", "", "rank 0 .* is sleeping"),
 ]
 TORCHRUN = os.environ.get("MULTINODE_TORCH", os.path.expanduser("~/.cache/multinode/torch")) + "/bin/torchrun"
+ALIVE = [row for row in OSU if row[3] != "ended"]  # Slurm kills all when a rank dies, before who_waits can explain it
 # how, rows, compiler of the mistakes, command before the number of ranks
 HOW = {
     "open-mpi": (OSU, "mpicc", ["mpirun", "-n"]),
@@ -90,8 +91,8 @@ HOW = {
     "nccl": (NCCL, "mpicc", ["mpirun", "-n"]),
     "mnrun": (OWN, "mpicc", ["BUILD/01-environment/mnrun", "--nproc-per-node"]),
     "torchrun": (OWN, "mpicc", [TORCHRUN, "--no_python", "--nproc_per_node"]),
-    "srun": (OSU[::4], "mpicc", ["srun", "--mpi=pmix", "-N", "2", "-n"]),
-    "srun-mpich": (OSU[::4], "mpicc.mpich", ["srun", "--mpi=pmi2", "-N", "2", "-n"]),
+    "srun": (ALIVE[::3], "mpicc", ["srun", "--mpi=pmix", "-N", "2", "-n"]),
+    "srun-mpich": (ALIVE[::3], "mpicc.mpich", ["srun", "--mpi=pmi2", "-N", "2", "-n"]),
     "srun-nccl": (NCCL[::3], "mpicc", ["srun", "--mpi=pmix", "-N", "1", "-n"]),
 }
 

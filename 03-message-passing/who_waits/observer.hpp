@@ -25,6 +25,7 @@ class Observer {
   void look(Clock::time_point now);
   // Seconds since the last progress; the time in which this process was stopped does not count.
   double quiet(Clock::time_point now) const { return std::chrono::duration<double>(now - progress_).count(); }
+  std::uint64_t steps() const { return steps_; }  // that look() has seen
   // `rank`: the launcher's, used until MPI has started.
   RankState state(int rank, Clock::time_point now) const;
   const Times& times() const { return record_->times; }  // after the end of the program

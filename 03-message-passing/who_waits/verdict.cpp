@@ -30,6 +30,10 @@ bool takes(const Call& receive, int peer, int tag) {
   const int from = receive.from(), wanted = receive.wanted_tag();
   return (from == any || from == peer) && (wanted == any || wanted == tag);
 }
+// As its stack shows: otherwise such a rank seems to compute.
+bool in_unrecorded_call(const RankState& its) {
+  return its.waits.empty() && !its.polled && its.stack.find("MPI_") != std::string::npos;
+}
 bool receives(const Call& call) {
   const Role role = role_of(call.kind);
   return role == Role::receive || role == Role::both;
@@ -157,6 +161,7 @@ std::string Explanation::doing(int rank) const {
     return text + (wait.requests.size() > 1 ? fmt::format(" and {} more", wait.requests.size() - 1) : "");
   }
   if (its->polled) return "testing again and again for " + describe(*its->polled);
+  if (in_unrecorded_call(*its)) return "in a call of MPI that is not recorded";
   const char* const state = its->process == 'R'   ? "computing"
                             : its->process == 'D' ? "in the kernel (state D), as for a file,"
                             : its->process == 'T' ? "stopped by a signal"
@@ -182,6 +187,8 @@ Needs Explanation::receive_needs(const RankState& its, const Call& call) const {
   Ranks senders;
   for (const auto& [rank, one] : members->second)
     if (from == any ? rank != its.rank : rank == from) senders.insert(rank);
+  const auto size = static_cast<std::size_t>(members->second.begin()->second->size);
+  if (senders.empty() || (from == any && members->second.size() < size)) return {};  // a rank has not made it yet
   // Receives that were posted before this one get the earlier messages.
   const auto before = static_cast<std::uint64_t>(std::ranges::count_if(its.outstanding, [&](const Call& other) {
     return receives(other) && other.communicator == call.communicator &&
@@ -195,7 +202,6 @@ Needs Explanation::receive_needs(const RankState& its, const Call& call) const {
     received += count(its.rank, call.communicator, sender, tag, &Traffic::received);
   }
   if (!certain(its.rank) || sent > received + before) return {};
-  if (from != any && senders.empty()) return {};
   return Needs{{{std::move(senders), from == any ? fmt::format("no rank sends to {}", its.rank)
                                                  : fmt::format("rank {} does not send to {}", from, its.rank)}}};
 }
@@ -472,6 +478,7 @@ void Explanation::moving(Verdict& verdict, const std::map<int, std::vector<Need>
     return;
   }
   std::ranges::stable_sort(late, std::greater<>(), [&](int rank) { return waiting_for[rank]; });
+  std::ranges::stable_partition(late, [&](int rank) { return !in_unrecorded_call(*state(rank)); });
   verdict.cause = "late";
   verdict.culprits = late;
   for (std::size_t i = 0; i < late.size() && i < 6; ++i) {
@@ -479,7 +486,8 @@ void Explanation::moving(Verdict& verdict, const std::map<int, std::vector<Need>
     const RankState& its = *state(rank);
     std::string text =
         fmt::format("rank {} ({}, pid {}) is {} for {:.0f} s", rank, its.host, its.pid, doing(rank), its.quiet);
-    if (its.waits.empty() && !its.polled && its.process == 'R') text += ": computing, not waiting";
+    if (its.waits.empty() && !its.polled && its.process == 'R' && !in_unrecorded_call(its))
+      text += ": computing, not waiting";
     if (its.incomplete) text += "; it has more operations under way than are recorded";
     if (its.unknown_calls) text += "; it makes calls that are not recorded";
     verdict.lines.push_back(text);

@@ -198,6 +198,8 @@ void Watch::turn() {
 
 bool Watch::look() {
   looks_ = std::max(looks_ + 1, number("looks"));
+  observer_.look(Clock::now());
+  const std::uint64_t steps = observer_.steps();
   who_waits::RankState its = observer_.state(world_.rank(), Clock::now());
   if (child_.ending()) its.ended = child_.ending()->as_exit_status();
   if (!its.pid) its.pid = child_.pid();
@@ -206,11 +208,20 @@ bool Watch::look() {
     if (its.waits.empty() && !its.polled) its.stack = who_waits::stack_of(its.pid);
   }
   const std::vector<std::string> texts = world_.gather_on_rank_0("the state of the program", packed(its));
-  if (world_.rank() != 0) return world_.broadcast("the explanation", "") == "hopeless";
   std::vector<who_waits::RankState> ranks;
   for (const std::string& text : texts) ranks.push_back(who_waits::unpacked<who_waits::RankState>(text));
-  const who_waits::Verdict verdict = who_waits::explain(ranks);
-  print(verdict, ranks);
+  who_waits::Verdict verdict;
+  if (world_.rank() == 0) verdict = who_waits::explain(ranks);
+  // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
+  observer_.look(Clock::now());
+  const auto moved = world_.gather_on_rank_0("who has moved", observer_.steps() == steps ? "" : "moved");
+  if (world_.rank() == 0) {
+    if (std::ranges::find(moved, "moved") != moved.end()) {
+      verdict.certain = false;
+      verdict.lines.push_back("a rank has moved on since");
+    }
+    print(verdict, ranks);
+  }
   return world_.broadcast("the explanation", verdict.certain ? "hopeless" : "") == "hopeless";
 }
 
