@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The same binary, the same kill: fashion_mnist with 4 ranks on three test hosts, started by each launcher in turn. "live" is --live, on one host.
+"""The same binary, the same kill: fashion_mnist with 4 ranks on three test hosts, started by each launcher in turn.
 
 usage: same_kill.py --build FOLDER [--kills N] [--launchers NAME,...] [--faults NAME,...]
 
 Faults: `process` kills a rank (SIGKILL), `freeze` stops a rank (SIGSTOP), `node` kills all processes of a host. The first
 two hit one training N times, at random steps; the last hits N trainings once. The parameters must in the end have the
 hash of an undisturbed training under the same launcher. "seen" is the launcher's own line about the failure; "again" is
-the first step of the next start. Both count from the kill. A launcher that is not installed is left out.
+the first step of the next start. Both count from the kill. "live" is `fashion_mnist --live`, on
+one host. A launcher that is not installed is left out.
 Exit status: 0 all hashes are the same, 1 not, 2 bad command line, 77 test hosts are impossible here.
 """
 import argparse
