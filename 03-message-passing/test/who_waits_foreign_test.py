@@ -134,7 +134,7 @@ def explain(row, path, library, launch, options, folder):
     (folder / "id").unlink(missing_ok=True)
     if options.how in ("nccl", "mnrun", "torchrun", "srun-nccl"):
         launch = [options.build / "emulated-gpu/with-gpus", str(ranks), *launch]
-    limit = "40" if cause == "late" else "200"  # a program that is late by the mistake `stop` never ends
+    limit = {"late": "40", "": "900"}.get(cause, "200")  # a program that is late by the mistake `stop` never ends
     result = subprocess.run(["timeout", limit, *launch, str(ranks), options.build / "03-message-passing/who_waits", "--after", "2", "--json", lines,
                              "--", "sh", "-c", f'LD_PRELOAD={library}:$LD_PRELOAD exec "$@"', "sh", *program],
                             env={**foreign_test.ENVIRONMENT, "MISTAKE": mistake, "HOME": str(folder)}, stdin=subprocess.DEVNULL, capture_output=True,

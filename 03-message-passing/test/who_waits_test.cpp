@@ -115,6 +115,16 @@ TEST(WhoWaits, ARankMayStillSendThatHasNotMadeTheCommunicatorYet) {
   EXPECT_FALSE(explain({in(rank(0, 2), receive(1, 7)), starts}).certain);
 }
 
+TEST(WhoWaits, TheStackTellsACallThatIsNotRecordedFromComputing) {
+  RankState a = rank(0, 2), b = rank(1, 2);
+  a.stack = "in ompi_win_create <- PMPI_Win_create <- main";
+  b.stack = "in wait <- MPI_Bcast <- main";  // a wrapper of another library
+  const Verdict verdict = explain({a, b});
+  EXPECT_EQ(verdict.culprits, (std::vector{1, 0}));
+  EXPECT_SAYS(verdict.lines.at(0), "rank 1 (node0, pid 1001) is computing outside of MPI and NCCL for 60 s: computing");
+  EXPECT_SAYS(verdict.lines.at(2), "rank 0 (node0, pid 1000) is in a call of MPI that is not recorded for 60 s");
+}
+
 TEST(WhoWaits, ACommunicatorWhoseCreationWasNotSeenProvesNothing) {
   const Call call{.kind = Kind::MPI_Barrier, .communicator = uncertain_id | 5, .sequence = 1};
   RankState a = in(rank(0, 2), call), b = in(rank(1, 2), call);
