@@ -73,8 +73,9 @@ bool rdma_device() {
 
 std::string lines_that_say_why(const std::string& program, const std::string& output) {
   const std::string name = program.substr(program.rfind('/') + 1);
-  const std::regex telling("^(\\[rank [0-9]+\\] )?" + name +
-                           ": .*|.*WRONG.*|.* FAILED$|.*rank [0-9]+: .*|.*cannot run .*");
+  const std::regex telling(
+      "^(\\[rank [0-9]+\\] )?" + name +
+      ": .*|.*WRONG.*|.* FAILED$|.*rank [0-9]+: .*|.*cannot run .*|.*error while loading.*|.*allocate memory.*");
   std::vector<std::string> lines, all;
   std::istringstream stream(output);
   for (std::string line; std::getline(stream, line);) {
@@ -365,10 +366,11 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       if (const auto why = beyond(threshold, sample, cluster); !why.empty()) find("threshold", why, sample.node);
   }
   const std::string name = check.program.substr(check.program.rfind('/') + 1);
-  const bool spoke = told_who || output.starts_with(name + ": ") || output.find("\n" + name + ": ") != output.npos ||
+  const bool by_launcher = asked_of(check, cluster).processes > 0,
+             spoke = told_who || output.starts_with(name + ": ") || output.find("\n" + name + ": ") != output.npos ||
                      output.find("] " + name + ": ") != output.npos;
+  if (by_launcher && (!spoke || outcome.exit_status == multinode::exit_usage)) judged.started = false;
   if (outcome.exit_status != check.exit_status && !explained) {
-    judged.started = judged.started && (spoke || asked_of(check, cluster).processes == 0);
     find("exit status", "ended with status " + std::to_string(outcome.exit_status) +
                             (judged.started ? ":\n" : ", and no process of " + name + " said anything:\n") +
                             lines_that_say_why(check.program, output));
@@ -377,8 +379,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     for (const auto& [key, wanted] : check.answers)
       if (!answered[key]) find("answer", "result field '" + key + "' is missing");
     if (check.measures && judged.samples.empty()) find("results", "it measured nothing: no line of results");
-    if (!told_who && asked_of(check, cluster).processes > 0)
-      find("results", "no line of results says who took part ('fingerprint')");
+    if (!told_who && by_launcher) find("results", "no line of results says who took part ('fingerprint')");
   }
   if (!looked_at.empty() && judged.findings.empty())  // a misspelt name would never be missed
     for (const auto& threshold : check.thresholds)
@@ -416,6 +417,11 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
           find("devices", host + ": " + what + " is '" + value + "', elsewhere '" + *usual + "'", host);
   }
   if (!judged.findings.empty()) judged.absent = false;
+  // What only left something behind did its work.
+  const bool right = outcome.stuck == 0 && std::ranges::all_of(judged.findings, [](const Finding& finding) {
+                       return finding.detector == "left over";
+                     });
+  judged.started = judged.started && !right;
   return judged;
 }
 

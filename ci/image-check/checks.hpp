@@ -58,7 +58,7 @@ struct Check {
   std::vector<Need> needs{};
   double seconds = 1;  // that it takes, about, on one node; see seconds_on()
   double limit = 30;   // that it may take on one node; see limit_on()
-  Action action = Action::look;
+  Action action = Action::investigate;
   Variables variables{};
   int exit_status = 0;                           // that a right run has
   std::vector<std::string> says{};               // patterns that lines of its output must match

@@ -247,7 +247,7 @@ void Comparing::take_over_failures_of_b() {
         a().checks, [&](const auto& other) { return other.check == result.check && other.status == Status::pass; });
     if (result.status == Status::skip && ran_in_a) {
       result.status = Status::fail;
-      result.action = Action::look;
+      result.action = Action::investigate;
       result.findings = {{"skipped", "could run in A, and not in B: " + result.reason, ""}};
     }
     const bool skipped =
@@ -277,7 +277,7 @@ void Comparing::compare_facts() {
     record({.check = name + ", " + node,
             .title = "is what it was",
             .status = Status::fail,
-            .action = Action::look,
+            .action = Action::investigate,
             .nodes = {node},
             .findings = {
                 {"devices", difference.name + " is '" + difference.b + "', and was '" + difference.a + "'", node}}});
@@ -288,7 +288,7 @@ void Comparing::record_missing(const MetricKey& key, const std::string& check) {
   CheckResult missing{.check = name_of(key), .title = "is measured in both"};
   if (std::ranges::any_of(b_.checks, [&](const auto& result) { return result.check == check; })) {
     missing.status = Status::fail;
-    missing.action = Action::look;
+    missing.action = Action::investigate;
     missing.findings = {{"skipped", "was measured in A, and not in B", key.node}};
   } else {
     missing.reason = "B was not asked: its suite is smaller";
@@ -393,7 +393,7 @@ void Comparing::judge_metrics() {
     if (of_b != b_.checks.end()) result.command = of_b->command;
     result.reason = explain(comparison);
     if (found == "worse") {
-      result.action = Action::look;
+      result.action = Action::investigate;
       result.findings = {{"speed", result.check + ": " + result.reason, key.node}};
       result.reason.clear();
     } else {

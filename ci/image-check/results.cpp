@@ -29,11 +29,12 @@ constexpr int schema = 1;
 
 // As text, by its place. NLOHMANN_JSON_SERIALIZE_ENUM would read an unknown text as the first one: a pass.
 constexpr std::array status_names{"pass", "fail", "timeout", "flaky", "skip", "not run"};
-constexpr std::array action_names{"replace the node", "drain the node", "reboot the node", "look", ""};
+constexpr std::array action_names{"replace the node", "drain the node", "reboot the node", "investigate", ""};
 
 template <class Enum, class Names>
 void read_enum(const nlohmann::json& json, const Names& names, Enum& value) {
-  const auto text = json.get<std::string>();
+  auto text = json.get<std::string>();
+  if (text == "look") text = "investigate";  // as it was called until 0.3
   const auto at = std::ranges::find(names, text);
   if (at == names.end()) throw std::runtime_error("'" + text + "' is none of " + multinode::join(names, ", "));
   value = static_cast<Enum>(at - names.begin());
@@ -82,8 +83,9 @@ std::optional<double> number_in(const std::string& text) {
   return number ? number : text == "unlimited" ? std::optional(HUGE_VAL) : std::nullopt;
 }
 
-const std::set<std::string> limits{"memlock",     "open_files",    "processes", "core_size", "stack",    "cpus",
-                                   "cgroup_cpus", "cgroup_memory", "memory",    "shm_bytes", "tmp_bytes"};
+const std::set<std::string> limits{"memlock", "open_files", "processes",   "core_size",
+                                   "stack",   "cpus",       "cgroup_cpus", "cgroup_memory",
+                                   "memory",  "shm_bytes",  "tmp_bytes",   "address_space"};
 
 }  // namespace
 

@@ -24,7 +24,7 @@ enum class Status {
 std::string name_of(Status status);  // "pass" ..., as in results.jsonl
 
 // What is to be done about a failure, the most severe first.
-enum class Action { replace_node, drain, reboot, look, none };
+enum class Action { replace_node, drain, reboot, investigate, none };
 std::string words(Action action);  // "replace the node" ...
 
 struct Finding {

@@ -13,13 +13,16 @@
 
 #include <fmt/chrono.h>
 
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <map>
 #include <sstream>
+#include <system_error>
 
 namespace image_check {
 namespace {
@@ -123,6 +126,11 @@ class Run {
          << fmt::format("budget {:g} s, about {:.0f} s needed\n", budget_, expected);
     if (const auto all = sysconf(_SC_NPROCESSORS_ONLN), own = std::ssize(multinode::allowed_cpus()); own < all)
       out_ << "note: image-check may use " << own << " of " << all << " CPUs (taskset or a cpuset)\n";
+    std::error_code no_folder;
+    struct statvfs space {};
+    if (const auto tmp = std::filesystem::temp_directory_path(no_folder);
+        statvfs(tmp.c_str(), &space) == 0 && space.f_flag & ST_NOEXEC)
+      out_ << "note: " << tmp.string() << " is mounted noexec: no program that is built there can run\n";
     if (expected > budget_)
       throw UsageError(fmt::format(
           "the checks need about {:.0f} s, more than the budget: take a larger --budget, or fewer checks", expected));
@@ -207,6 +215,8 @@ class Run {
       result.reason = "the budget of " + std::to_string(std::lround(budget_)) + " s was used up before its end";
       return attempt;
     }
+    if (std::filesystem::space(folder_).available < 0x2000)  // what a program says of that is no fault of the node
+      throw std::system_error(ENOSPC, std::generic_category(), "cannot write to " + folder_.string());
     attempt.judged = judge(check, cluster_, *outcome, log, json, options_.disabled);
     result.findings = attempt.judged.findings;
     if (attempt.judged.absent) {
@@ -216,7 +226,7 @@ class Run {
       result.status = Status::pass;
     } else {
       result.status = outcome->timed_out ? Status::timeout : Status::fail;
-      result.action = attempt.judged.started ? check.action : Action::look;
+      result.action = attempt.judged.started ? check.action : Action::investigate;
     }
     return attempt;
   }

@@ -64,17 +64,34 @@ Fault node_fault(std::string name, std::string detector, std::string named, Comm
   return {std::move(name),  "node",           std::move(detector), std::move(named),
           std::move(words), std::move(files), std::move(variables)};
 }
+// Where counters grew, a last look had seen none of them.
+std::pair<std::string, std::string> last_look() {
+  return {"state/" + multinode::host_name() + ".health.json",
+          R"({"boot": "an earlier one", "counters": {}, "kernel_message": -1})"};
+}
 Fault gpu_fault(std::string name, const std::string& fault, std::string named,
                 const std::string& detector = "gpu_health") {
   return node_fault(std::move(name), detector, std::move(named),
-                    {"--only", "health", "--sysfs", "{folder}", "--kernel-log", "{folder}/kmsg", "--nvml",
-                     Cluster().path_of("image-check/nvml_stand_in.so")},
-                    {{"nvml", fault + "\n"}}, {{"NVML_STAND_IN", "{folder}/nvml"}});
+                    {"--only", "health", "--sysfs", "{folder}/sys", "--kernel-log", "{folder}/kmsg", "--state",
+                     "{folder}/state", "--nvml", Cluster().path_of("image-check/nvml_stand_in.so")},
+                    {{"nvml", fault + "\n"}, last_look()}, {{"NVML_STAND_IN", "{folder}/nvml"}});
+}
+Fault counter_fault(std::string name, const std::string& file, const std::string& value, std::string named) {
+  return node_fault(
+      std::move(name), "error_counters", std::move(named),
+      {"--only", "health", "--sysfs", "{folder}/sys", "--kernel-log", "{folder}/kmsg", "--state", "{folder}/state"},
+      {{file, value}, last_look()});
 }
 Fault device_fault(std::string name, const std::string& look, std::string detector, std::string named,
                    std::vector<std::pair<std::string, std::string>> files) {
   return node_fault(std::move(name), std::move(detector), std::move(named),
                     {"--only", look, "--sysfs", "{folder}/sys", "--kernel-log", "{folder}/kmsg"}, std::move(files));
+}
+
+// The finding has the message.
+Fault kernel_fault(std::string name, const std::string& message) {
+  const auto quoted = std::regex_replace(message, std::regex(R"([.^$*+?()[\]{}\\|])"), "\\$&");
+  return device_fault(std::move(name), "health", "kernel_log", quoted, {{"kmsg", "2,7,1000,-;" + message + "\n"}});
 }
 
 const std::vector<Fault>& all_faults() {
@@ -147,15 +164,39 @@ const std::vector<Fault>& all_faults() {
                     {nic + "max_link_speed", "32.0 GT/s PCIe\n"}}),
       device_fault("memory errors", "health", "error_counters", "memory mc0 ue_count grew by 1",
                    {{memory + "ue_count", "1\n"}}),
-      node_fault(
-          "link errors since the last look", "error_counters", "stand_in_0/1 link_downed grew by 5",
-          {"--only", "health", "--sysfs", "{folder}/sys", "--kernel-log", "{folder}/kmsg", "--state", "{folder}/state"},
-          {{port + "counters/link_downed", "5\n"},
-           {"state/" + multinode::host_name() + ".health.json", R"({"counters": {"stand_in_0/1 link_downed": 0}})"}}),
-      device_fault("a machine check", "health", "kernel_log", "Hardware Error",
-                   {{"kmsg", "2,7,1000,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400\n"}}),
-      device_fault("an Xid of the GPU's driver", "health", "kernel_log", "Xid .*: 79",
-                   {{"kmsg", "4,8,1000,-;NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.\n"}}),
+      counter_fault("link errors since the last look", port + "counters/link_downed", "5\n",
+                    "stand_in_0/1 link_downed grew by 5"),
+      counter_fault("packets of RoCE that are broken", port + "hw_counters/rx_icrc_encapsulated", "9\n",
+                    "rx_icrc_encapsulated grew by 9"),
+      counter_fault("a switch that discards packets", port + "counters/port_rcv_remote_physical_errors", "4\n",
+                    "port_rcv_remote_physical_errors grew by 4"),
+      counter_fault("a storm of corrected memory errors", memory + "ce_count", "2000\n",
+                    "memory mc0 ce_count grew by 2000"),
+      counter_fault("a PCIe device with fatal errors", nic + "aer_dev_fatal", "DLP 2\nTOTAL_ERR_FATAL 2\n",
+                    "PCIe 0000:a1:00.0 aer_dev_fatal grew by 2"),
+      counter_fault("a CPU that is throttled", "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count",
+                    "5000\n", "CPUs core_throttle_count grew by 5000"),
+      device_fault("a stale mount", "health", "mounts", "/nowhere/scratch is stale",
+                   {{"proc/self/mounts", "server:/scratch /nowhere/scratch nfs4 rw 0 0\n"}}),
+      device_fault(
+          "a narrow link of a disk", "health", "pcie_links", "0000:17:00.0 has PCIe width 2 lanes of 4",
+          {{gpu + "class", "0x010802\n"}, {gpu + "current_link_width", "2\n"}, {gpu + "max_link_width", "4\n"}}),
+      kernel_fault("a machine check", "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400"),
+      kernel_fault("an Xid of the GPU's driver", "NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus."),
+      kernel_fault("a memory error that was not corrected", "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0"),
+      kernel_fault("a disk that cannot be read", "critical medium error, dev nvme0n1, sector 5"),
+      kernel_fault("an NVMe controller that is down", "nvme nvme0: controller is down; will reset: CSTS=0xffffffff"),
+      kernel_fault("a PCIe error that was not corrected",
+                   "pcieport 0000:00:1c.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer"),
+      kernel_fault("a fatal event of the firmware", "{1}[Hardware Error]: event severity: fatal"),
+      kernel_fault("a GPU that its driver lost", "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus."),
+      gpu_fault("rows of a GPU that wait to be remapped", "remap_pending 1", "wait to be remapped: reset the GPU"),
+      gpu_fault("a GPU held back by the power brake", "throttled 128", "throttled .power brake"),
+      gpu_fault("a GPU that its driver slows for its heat", "throttled 32", "throttled .software thermal limit"),
+      gpu_fault("a GPU whose ECC is off after a reboot", "ecc_later 0", "ECC will be off after a reboot"),
+      gpu_fault("a GPU with a third of its power", "power 233000", "its power is limited to 233 of 700 W"),
+      gpu_fault("NVLink errors of a GPU", "nvlink_errors 7", "gpu1 nvlink_recoveries grew by 7", "error_counters"),
+      gpu_fault("PCIe replays of a GPU", "replays 500", "gpu1 pcie_replays grew by 500", "error_counters"),
       gpu_fault("ECC errors of a GPU", "ecc 3", "gpu1 ECC uncorrected grew by 3", "error_counters"),
       gpu_fault("a row that could not be remapped", "remap_failure 1", "could not be remapped: replace the GPU"),
       gpu_fault("a throttled GPU", "throttled 64", "throttled .hardware thermal limit; 345 of 1980 MHz"),

@@ -116,8 +116,8 @@ Check read_check(const json& object) {
   check.seconds = object.value("seconds", check.seconds);
   if (!(check.seconds > 0 && check.seconds <= check.limit))
     throw std::runtime_error("seconds must be more than 0, and no more than limit");
-  check.action =
-      one_of<Action>(object.value("action", "look"), {"replace the node", "drain the node", "reboot the node", "look"});
+  check.action = one_of<Action>(object.value("action", "investigate"),
+                                {"replace the node", "drain the node", "reboot the node", "investigate"});
   check.variables = object.value("variables", Variables());
   check.exit_status = object.value("exit_status", 0);
   check.says = object.value("says", std::vector<std::string>());
@@ -175,10 +175,17 @@ Site read_site(const std::filesystem::path& path) {
       if (!file) throw std::runtime_error("cannot be read");
       const json given = json::parse(file, nullptr, true, true);
       only(given, {"launcher", "processes_per_node", "exclude", "budgets", "kinds", "checks"});
-      site.launcher = given.value("launcher", "");
-      site.processes_per_node = given.value("processes_per_node", 0);
-      site.exclude = given.value("exclude", site.exclude);
-      site.budgets = given.value("budgets", site.budgets);
+      const auto read = [&given](const char* name, auto& value) {
+        try {
+          if (given.contains(name)) given.at(name).get_to(value);
+        } catch (const json::type_error&) {
+          throw std::runtime_error(std::string("'") + name + "' cannot be " + given.at(name).dump());
+        }
+      };
+      read("launcher", site.launcher);
+      read("processes_per_node", site.processes_per_node);
+      read("exclude", site.exclude);
+      read("budgets", site.budgets);
       for (const auto& [suite, seconds] : site.budgets) {
         parse_suite(suite);
         multinode::require_range("budgets", seconds, 1.0, 1e6);

@@ -19,7 +19,7 @@
 //     where             "every process" (default), "every node" or "once"
 //     needs             ["mpi", "gpu" ...]: else it is skipped; see Need
 //     seconds, limit    that it takes, about, and that it may take
-//     action            for a failure: "look" (default), "drain the node", "replace the node", "reboot the node"
+//     action            for a failure: "investigate" (default), "drain the node", "replace the node", "reboot the node"
 //     variables         {"NAME": "VALUE"}
 //     exit_status       of a right run: 0
 //     says              POSIX extended regular expressions, each of which a line of the output must match

@@ -12,6 +12,7 @@
 #include <fmt/core.h>
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,12 +21,15 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
 #include <regex>
 #include <set>
 #include <sstream>
+#include <thread>
 
 namespace node_check {
 
@@ -43,9 +47,9 @@ double number_before(const std::optional<std::string>& text) { return text ? std
 double tolerated_growth(const std::string& counter) {
   const auto name = counter.substr(counter.rfind(' ') + 1);
   static const std::map<std::string, double> some{
-      {"symbol_error", 100}, {"port_rcv_errors", 10},       {"rx_errors", 100},
-      {"tx_errors", 100},    {"rx_crc_errors", 10},         {"ce_count", 100},
-      {"corrected", 100},    {"core_throttle_count", 1000}, {"remapped_rows", 2}};
+      {"symbol_error", 100}, {"port_rcv_errors", 10}, {"rx_errors", 100},          {"tx_errors", 100},
+      {"rx_crc_errors", 10}, {"ce_count", 100},       {"corrected", 100},          {"core_throttle_count", 1000},
+      {"remapped_rows", 2},  {"pcie_replays", 100},   {"port_xmit_discards", 1000}};
   const auto at = some.find(name);
   return at == some.end() ? 0 : at->second;
 }
@@ -62,7 +66,8 @@ Counters error_counters(const std::filesystem::path& sysfs) {
   const auto net = sysfs / "class/net", memory = sysfs / "devices/system/edac/mc", pci = sysfs / "bus/pci/devices",
              cpus = sysfs / "devices/system/cpu";
   for (const auto& port : multinode::rdma_ports(sysfs))
-    for (const auto& count : multinode::trouble_counts(port.folder, {multinode::Trouble::link}))
+    for (const auto& count :
+         multinode::trouble_counts(port.folder, {multinode::Trouble::link, multinode::Trouble::error}))
       counters[port.name() + " " + count.name] = static_cast<double>(count.value);
   for (const auto& name : names_in(net))
     if (multinode::is_there(net / name / "device")) {
@@ -138,8 +143,37 @@ Finding look_at_nics(const std::filesystem::path& sysfs) {
   }
   for (const auto& name : names_in(rdma))
     texts.push_back(name + " firmware " + read_text(rdma / name / "fw_ver").value_or("unknown"));
+  for (const char* file : {"devices/system/cpu/cpu0/microcode/version", "class/dmi/id/bios_version"})
+    if (const auto version = read_text(sysfs / file))
+      texts.push_back((std::string(file).ends_with("bios_version") ? "BIOS " : "microcode ") + *version);
   if (texts.empty()) return absent("nics", "no physical network interface");
   return {"nics", multinode::join(texts), "", "equal", true, ""};
+}
+
+Finding look_at_mounts(const std::filesystem::path& mounts, std::chrono::milliseconds timeout) {
+  // Of file servers. What a user can mount (FUSE) is no fault of the node.
+  static const std::set<std::string> kinds{"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs"};
+  std::map<std::string, std::future<int>> answers;  // errno
+  std::istringstream lines(read_text(mounts).value_or(""));
+  for (std::string line, device, folder, kind; std::getline(lines, line);) {
+    if (!(std::istringstream(line) >> device >> folder >> kind) || !kinds.contains(kind)) continue;
+    std::packaged_task<int()> ask([folder] {
+      struct statvfs space {};
+      return statvfs(folder.c_str(), &space) == 0 ? 0 : errno;
+    });
+    answers[folder] = ask.get_future();
+    std::thread(std::move(ask)).detach();  // a server that is gone may keep it for ever
+  }
+  if (answers.empty()) return absent("mounts", "no file server is mounted");
+  std::string wrong;
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  for (auto& [folder, answer] : answers)
+    if (answer.wait_until(until) != std::future_status::ready)
+      add(wrong, folder + " does not answer");
+    else if (const int error = answer.get(); error != 0)
+      add(wrong, folder + " is stale (" + std::strerror(error) + ")");
+  if (!wrong.empty()) wrong += ": look at the file server and its network, and mount it again";
+  return {"mounts", answers.size(), "mounts", "equal", wrong.empty(), wrong};
 }
 
 Finding look_at_kernel_log(const std::filesystem::path& log, double after, double& last) {
@@ -279,6 +313,15 @@ Findings look_at_nvml(const std::string& library, Counters& counters) {
                       nvml.get<unsigned>("nvmlDeviceGetTemperature", gpu, 0).value_or(0)));
     }
 
+    const auto power = nvml.get<unsigned>("nvmlDeviceGetEnforcedPowerLimit", gpu),
+               usual = nvml.get<unsigned>("nvmlDeviceGetPowerManagementDefaultLimit", gpu);  // milliwatts
+    if (power && usual && *power < *usual / 2)
+      add(wrong,
+          fmt::format("its power is limited to {} of {} W: look at nvidia-smi -q -d POWER and the power supplies",
+                      *power / 1000, *usual / 1000));
+    if (const auto replays = nvml.get<unsigned>("nvmlDeviceGetPcieReplayCounter", gpu))
+      counters[name + " pcie_replays"] = *replays;
+
     const auto width = nvml.get<unsigned>("nvmlDeviceGetCurrPcieLinkWidth", gpu),
                most = nvml.get<unsigned>("nvmlDeviceGetMaxPcieLinkWidth", gpu);
     if (width && most) {
@@ -290,6 +333,9 @@ Findings look_at_nvml(const std::string& library, Counters& counters) {
       const auto state = nvml.get<int>("nvmlDeviceGetNvLinkState", gpu, link);
       if (!state) break;
       active += *state;
+      for (const auto& [kind, what] : {std::pair{1, " nvlink_recoveries"}, std::pair{3, " nvlink_crc_errors"}})
+        if (const auto errors = nvml.get<unsigned long long>("nvmlDeviceGetNvLinkErrorCounter", gpu, link, kind))
+          counters[name + what] += static_cast<double>(*errors);
     }
     if (active > 0) has.push_back(fmt::format("{} NVLinks", active));
     if (active > 0 && active < links)
@@ -379,6 +425,7 @@ Findings look_at_health(const HealthOptions& options) {
   all.push_back(judge_counters(now, before));
   all.push_back(look_at_links(options.sysfs));
   all.push_back(look_at_nics(options.sysfs));
+  all.push_back(look_at_mounts(std::filesystem::path(options.sysfs).parent_path() / "proc/self/mounts"));
   const bool same_boot = before && before->boot == now.boot;
   Finding log = look_at_kernel_log(options.kernel_log, same_boot ? before->kernel_message : -1, now.kernel_message);
   // It stays broken after the look that saw it, and when the message has left the kernel's buffer.
@@ -386,7 +433,8 @@ Findings look_at_health(const HealthOptions& options) {
     now.broken = same_boot ? before->broken.substr(0, 1000) : "";
     if (log.ok == false) add(now.broken, log.why);
     log.ok = false;
-    log.why = now.broken + " (remembered until a reboot, or until " + options.state + " is removed)";
+    log.why = now.broken;
+    if (!options.state.empty()) log.why += " (remembered until a reboot, or until " + options.state + " is removed)";
   }
   all.push_back(log);
   const char* const given = std::getenv("TMPDIR");

@@ -4,6 +4,7 @@
 #include "finding.hpp"
 #include "limits.hpp"
 
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -35,8 +36,13 @@ Finding judge_counters(const LastLook& now, const std::optional<LastLook>& befor
 // GPU slows its link down, so that its speed is not judged.
 Finding look_at_links(const std::filesystem::path& sysfs);
 
-// Physical network interfaces and RDMA devices: state, speed, firmware; to be the same on all nodes.
+// Physical network interfaces and RDMA devices: state, speed, firmware; the versions of BIOS and microcode; to be the
+// same on all nodes.
 Finding look_at_nics(const std::filesystem::path& sysfs);
+
+// File servers that are mounted must answer by then; none can hang this.
+Finding look_at_mounts(const std::filesystem::path& mounts,
+                       std::chrono::milliseconds timeout = std::chrono::seconds(2));
 
 // Messages on broken hardware with a number above `after`: machine checks, Xid of NVIDIA's driver (but for those of
 // wrong programs), PCIe, disks. `last` becomes the number of the last message. `log` has the lines of /dev/kmsg.

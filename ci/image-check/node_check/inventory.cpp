@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include <sys/timex.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
@@ -43,6 +44,9 @@ json facts(const HealthOptions& options) {
     least("nvlinks", links);
     nvml.call("nvmlDeviceGetEccMode", *gpu, &ecc, &pending);
     least("ecc", ecc != 0);
+    unsigned processes = 0;  // with no room for them, NVML answers how many there are
+    nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", *gpu, &processes, static_cast<void*>(nullptr));
+    least("gpus_idle", processes == 0);
     least("persistence", nvml.get<int>("nvmlDeviceGetPersistenceMode", *gpu).value_or(0) != 0);
   }
   for (const auto& port : multinode::rdma_ports(options.sysfs)) {
@@ -52,6 +56,8 @@ json facts(const HealthOptions& options) {
   }
   has["cpus"] = multinode::allowed_cpus().size();
   has["memory_gib"] = memory_bytes() / 0x1p30;
+  timex clock{};
+  has["clock_synchronized"] = adjtimex(&clock) != TIME_ERROR && !(clock.status & STA_UNSYNC);
   utsname system{};
   uname(&system);
   has["kernel"] = system.release;
@@ -69,7 +75,7 @@ bool matches(const json& text, const std::string& pattern) {
 
 void check_inventory(const json& wanted) {
   static const std::set<std::string> counts{"gpus", "nvlinks", "rdma_ports", "rdma_gbit_per_s", "cpus", "memory_gib"},
-      switches{"ecc", "persistence"}, patterns{"gpu", "driver", "kernel"};
+      switches{"ecc", "persistence", "gpus_idle", "clock_synchronized"}, patterns{"gpu", "driver", "kernel"};
   for (const auto& [name, value] : wanted.items()) {
     const bool count = counts.contains(name) && value.is_number() && value >= 0,
                pattern = patterns.contains(name) && value.is_string();

@@ -7,7 +7,10 @@ namespace node_check {
 
 // What is wanted is an object, all members of which are optional:
 //   gpus, nvlinks (of each GPU), rdma_ports (ACTIVE ones), rdma_gbit_per_s (of each of them), cpus, memory_gib   at
-//   least ecc, persistence                                                                  true or false, of each GPU
+//   least
+//   ecc, persistence          true or false, of each GPU
+//   gpus_idle                 true: no process is left on a GPU
+//   clock_synchronized        true: a time daemon keeps the clock (adjtimex)
 //   gpu, driver, kernel       the name of each GPU and the versions: regular expressions that match the whole
 //   mounts                    ["/scratch"]
 //   files                     {"/usr/lib/x86_64-linux-gnu/libnccl.so.2": "libnccl[.]so[.]2[.]2[0-9][.].*"}: what a path

@@ -103,6 +103,8 @@ Findings look_at_limits(const std::filesystem::path& sysfs, std::filesystem::pat
       limit("open_files", RLIMIT_NOFILE, "", 1024,
             "a rank needs connections to all others: raise nofile to 1024 at least"),
       limit("processes", RLIMIT_NPROC, "", 1024, "ranks, their threads and compilers: raise nproc to 1024 at least"),
+      limit("address_space", RLIMIT_AS, "bytes", 0x1p32,
+            "MPI and CUDA map far more than they use: ulimit -v unlimited"),
       limit("core_size", RLIMIT_CORE, "bytes", 0, ""),
       limit("stack", RLIMIT_STACK, "bytes", 0x1p20, "raise stack to 8 MiB")};
 
@@ -160,8 +162,6 @@ Finding look_at_folder(const std::string& what, const std::filesystem::path& fol
   if (free < needed) return full("with " + gib(free) + " free");
   finding.ok = true;
   finding.why = gib(free) + " free";
-  if (what == "tmp" && (space.f_flag & ST_NOEXEC))
-    finding.why += "; " + folder.string() + " is mounted noexec: no program that is built there can run";
   return finding;
 }
 

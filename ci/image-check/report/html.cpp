@@ -9,6 +9,7 @@
 #include <cctype>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <sstream>
 #include <string_view>
 
@@ -163,7 +164,8 @@ void add_table(pugi::xml_node parent, const std::string& name, const std::vector
   for (std::size_t i = 0; i < columns.size(); ++i)
     set(add(head, "th", columns[i], rows.front()[i].css == "number" ? "number" : ""), "scope", "col");
   const auto body = add(table, "tbody");
-  for (const auto& row : rows) {
+  constexpr std::size_t most = 500;
+  for (const auto& row : std::span(rows).first(std::min(most, rows.size()))) {
     const auto line = add(body, "tr");
     for (const auto& cell : row) {
       const bool first = &cell == &row.front();
@@ -173,6 +175,8 @@ void add_table(pugi::xml_node parent, const std::string& name, const std::vector
       if (!cell.log.empty()) add_log(node, cell.log);
     }
   }
+  if (rows.size() > most)
+    add(scrolled, "p", std::to_string(rows.size() - most) + " more are in results.jsonl.", "soft");
 }
 
 pugi::xml_node add_curve(pugi::xml_node parent, const std::string& caption, const std::vector<std::string>& places,

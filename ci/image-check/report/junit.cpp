@@ -5,8 +5,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
+#include <utility>
 
 namespace image_check {
 
@@ -53,7 +55,21 @@ std::string sentence(const Finding& finding) {
   return finding.detector + (finding.node.empty() ? "" : " on " + finding.node) + ": " + finding.text;
 }
 
-void add_check(pugi::xml_node suite, const std::string& class_name, const CheckResult& check) {
+void add_check(pugi::xml_node suite, const std::string& class_name, CheckResult check) {
+  // Of several nodes each is a test of its own, which has what blames it; the check's own test has the rest.
+  const bool ran = check.status != Status::skip && check.status != Status::not_run, blames_all = check.findings.empty();
+  if (check.nodes.size() > 1 && ran) {
+    for (const auto& node : std::exchange(check.nodes, {})) {
+      CheckResult of_node{.check = node, .status = Status::pass, .action = check.action};
+      const auto own = std::stable_partition(check.findings.begin(), check.findings.end(),
+                                             [&](const Finding& finding) { return finding.node != node; });
+      of_node.findings.assign(own, check.findings.end());
+      check.findings.erase(own, check.findings.end());
+      if (!of_node.findings.empty()) of_node.status = check.status;
+      add_check(suite, class_name + "." + check.check, of_node);
+    }
+    if (check.findings.empty() && !blames_all) check.status = Status::pass;
+  }
   const auto test = add_test(suite, check.check, class_name, check.seconds);
   const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
   std::string message = check.findings.empty() ? check.reason : first_line(sentence(check.findings.front()));
@@ -70,7 +86,7 @@ void add_check(pugi::xml_node suite, const std::string& class_name, const CheckR
   if (!check.command.empty()) out += "command: " + check.command + '\n';
   if (!check.nodes.empty()) out += "nodes: " + multinode::join(check.nodes) + '\n';
   if (!check.log.empty()) out += "log: " + check.log + '\n';
-  add(test, "system-out", out);
+  if (!out.empty()) add(test, "system-out", out);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <span>
 
 namespace image_check {
 
@@ -159,10 +160,10 @@ class Page {
     const Head& head = results_.head;
     std::vector<std::vector<Cell>> facts{{{"when"}, {head.started}}};
     if (!head.nodes.empty())
-      facts.push_back({{"where"},
-                       {fmt::format("{} node{} × {} processes, started by {}: {}", head.nodes.size(),
-                                    head.nodes.size() == 1 ? "" : "s", head.processes_per_node, head.launcher,
-                                    multinode::join(head.nodes))}});
+      facts.push_back(
+          {{"where"},
+           {fmt::format("{} node{} × {} processes, started by {}: {}", head.nodes.size(),
+                        head.nodes.size() == 1 ? "" : "s", head.processes_per_node, head.launcher, few(head.nodes))}});
     facts.push_back({{"time"},
                      {fmt::format("{:.0f} s", results_.summary.seconds) +
                       (head.budget_seconds > 0 ? fmt::format(" of {:.0f} s", head.budget_seconds) : "")}});
@@ -175,7 +176,8 @@ class Page {
     std::set<std::string> nodes;
     for (const auto& finding : check.findings)
       if (!finding.node.empty()) nodes.insert(finding.node);
-    return nodes.empty() && results_.head.nodes.size() == 1 ? results_.head.nodes.front() : multinode::join(nodes);
+    return nodes.empty() && results_.head.nodes.size() == 1 ? results_.head.nodes.front()
+                                                            : few({nodes.begin(), nodes.end()});
   }
 
   // The most severe first.
@@ -192,8 +194,8 @@ class Page {
     std::vector<std::string> said;
     for (const auto* check : failed()) {
       const std::string nodes = blamed(*check);
-      std::string what = "look at " + check->check;
-      if (check->action != Action::look)
+      std::string what = "investigate " + check->check;
+      if (check->action != Action::investigate)
         what = words(check->action) + (nodes.empty() ? " that fails " + check->check : " " + nodes);
       if (std::find(said.begin(), said.end(), what) == said.end()) said.push_back(what);
     }
@@ -204,26 +206,31 @@ class Page {
     const auto all = failed();
     if (all.empty()) return;
     const auto main = section("failures", "What failed");
-    for (const auto* check : all) {
+    constexpr std::size_t most = 100, most_findings = 20;
+    for (const auto* check : std::span(all).first(std::min(most, all.size()))) {
       const auto card = add(main, "article", "", check->status == Status::flaky ? "" : "bad");
       std::string to_do = words(check->action);
       to_do[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(to_do[0])));
-      const std::string nodes = blamed(*check), at = check->action == Action::look ? " at " : " ";
-      add(card, "h3", to_do + (nodes.empty() ? "" : at + nodes) + ": " + check->check);
+      const std::string nodes = blamed(*check);
+      add(card, "h3", to_do + (nodes.empty() ? "" : " " + nodes) + ": " + check->check);
       if (!check->log.empty()) {  // else it is no run, but a comparison
         const auto where = add(card, "p", "", "soft");
         add_text(where, fmt::format("{} after {:.1f} s, launch {} · {} · ", name_of(check->status), check->seconds,
                                     check->launch + 1, check->title));
         add_log(where, check->log);
       }
-      for (const auto& finding : check->findings) {
+      const auto& findings = check->findings;
+      for (const auto& finding : std::span(findings).first(std::min(most_findings, findings.size()))) {
         const auto item = add(card, "p");
         add(item, "b", finding.detector + (finding.node.empty() ? "" : ", " + finding.node) + ": ");
         add_text(item, shortened(finding.text));
       }
-      if (check->findings.empty()) add(card, "p", or_nothing(check->reason));
+      if (findings.size() > most_findings)
+        add(card, "p", fmt::format("and {} more findings in results.jsonl", findings.size() - most_findings));
+      if (findings.empty()) add(card, "p", or_nothing(check->reason));
       if (!check->command.empty()) add(card, "code", check->command);
     }
+    if (all.size() > most) add(main, "p", fmt::format("{} more failures are in results.jsonl.", all.size() - most));
   }
 
   void comparisons() {
@@ -425,45 +432,84 @@ std::string history_page(const History& history) {
       metric.nodes[node][line.time] = line.value;
       place[line.time] = 0;
     }
+  constexpr std::size_t most_runs = 100, most_lines = 8, most_figures = 60;
+  const std::size_t runs = place.size();
+  while (place.size() > most_runs) place.erase(place.begin());
   std::vector<std::string> places;
   for (auto& [time, at] : place) at = places.size(), places.push_back(time.size() < 10 ? time : time.substr(5, 5));
 
   pugi::xml_document document;
   const auto body = start_page(document, "image-check: history");
   add(body, "h1",
-      fmt::format("History of {} node{}, {} run{}", history.size(), history.size() == 1 ? "" : "s", places.size(),
-                  places.size() == 1 ? "" : "s"));
+      fmt::format("History of {} node{}, {} run{}", history.size(), history.size() == 1 ? "" : "s", runs,
+                  runs == 1 ? "" : "s"));
   add(body, "p",
-      "Each run has the same room, from left to right, and each node a line. A node is marked if its last value is at "
-      "least 10 % worse than the median of those before it. Of the checks, those are shown that ever failed.");
-  const auto grid = add(body, "div", "", "curves");
+      "Each run has the same room, from left to right, and each node a line; of many nodes only those that are marked, "
+      "and "
+      "the median. A node is marked if its last value is at least 10 % worse than the median of those before it. What "
+      "is "
+      "worst comes first. Of the checks, those are shown that ever failed.");
+  struct Figure {
+    double worst = 0;
+    std::string name;
+    std::vector<Line> lines;
+    std::vector<std::string> marked;
+    double last = 0;
+  };
+  std::vector<Figure> figures;
   for (const auto& [name, metric] : metrics) {
     const bool is_check = metric.unit.empty();
+    Figure figure{0, name + (is_check ? ": passed or failed" : ", " + metric.unit), {}, {}, 0};
     bool ever_failed = false;
-    std::vector<Line> lines;
-    std::vector<std::string> marked_nodes;
+    std::multimap<double, Line> by_loss;
+    std::map<std::size_t, std::vector<double>> at_place;
     for (const auto& [node, values] : metric.nodes) {
       Line line{node, "run", {}};
       std::vector<double> before;
       for (const auto& [time, value] : values) {
-        line.points[place.at(time)] = {value, time + ": " + number(value)};
         before.push_back(value);
         ever_failed = ever_failed || value == 0;
+        if (!place.contains(time)) continue;
+        line.points[place.at(time)] = {value, time + ": " + number(value)};
+        at_place[place.at(time)].push_back(value);
       }
       const double last = before.back();
       before.pop_back();
-      const double by = before.empty() ? 0 : change(median(before), last);
-      if ((metric.better == "less" ? by : -by) >= stands_out) {
-        marked_nodes.push_back(is_check ? node + " failed now" : node + ": " + percent(by) + " against its median");
-        line.points.rbegin()->second.marked = true;
+      const double by = before.empty() ? 0 : change(median(before), last), loss = metric.better == "less" ? by : -by;
+      if (loss >= stands_out) {
+        figure.marked.push_back(is_check ? node + " failed now" : node + ": " + percent(by) + " against its median");
+        if (!line.points.empty()) line.points.rbegin()->second.marked = true;
       }
-      lines.push_back(std::move(line));
+      figure.worst = std::max(figure.worst, loss);
+      by_loss.emplace(-loss, std::move(line));
     }
-    if (is_check && !ever_failed) continue;
-    const auto figure = add_curve(grid, name + (is_check ? ": passed or failed" : ", " + metric.unit), places, lines);
-    if (!marked_nodes.empty()) add(figure, "p", "✗ " + few(marked_nodes), "bad-text");
+    if ((is_check && !ever_failed) || at_place.empty()) continue;
+    figure.last = median(at_place.rbegin()->second);
+    const bool many = by_loss.size() > most_lines;
+    for (auto& [loss, line] : by_loss)
+      if (!many || (-loss >= stands_out && figure.lines.size() < most_lines - 1))
+        figure.lines.push_back(std::move(line));
+    if (many) {
+      Line middle{"median", "base", {}};
+      for (const auto& [at, values] : at_place) middle.points[at] = {median(values)};
+      figure.lines.push_back(std::move(middle));
+    }
+    figures.push_back(std::move(figure));
   }
-  if (!grid.first_child().next_sibling()) add(body, "p", "Nothing was measured, and every check passed in every run.");
+  std::stable_sort(figures.begin(), figures.end(), [](const auto& a, const auto& b) { return a.worst > b.worst; });
+  const auto grid = add(body, "div", "", "curves");
+  std::vector<std::vector<Cell>> rest;
+  std::size_t drawn = 0;
+  for (const auto& [worst, name, lines, marked, last] : figures) {
+    if (drawn++ < most_figures) {
+      const auto figure = add_curve(grid, name, places, lines);
+      if (!marked.empty()) add(figure, "p", "✗ " + few(marked), "bad-text");
+    } else {
+      rest.push_back({{name}, {number(last), "number"}, {worst > 0 ? percent(-worst) : nothing, "number"}});
+    }
+  }
+  if (figures.empty()) add(body, "p", "Nothing was measured, and every check passed in every run.");
+  add_table(body, "the rest", {"the rest", "median of the nodes, last run", "worst node"}, rest);
   return page_text(document);
 }
 

@@ -233,6 +233,26 @@ TEST_F(ImageCheck, ANodeThatHangsIsBadWithinTheBudget) {
   EXPECT_EQ(result.status, 1) << result.all();
   EXPECT_SAYS(result.out, ": FAIL: the node did not answer within 1.2 s (60 % of --budget)");
 }
+
+// A file server that is gone is named, and hangs nothing else.
+TEST_F(ImageCheck, AMountThatHangsIsNamed) {
+  folder_.write("preload.c", R"(#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+#include <unistd.h>
+int statvfs(const char* path, void* space) {
+  while (!strcmp(path, "/hangs")) pause();
+  return ((int (*)(const char*, void*))dlsym(RTLD_NEXT, "statvfs"))(path, space);
+})");
+  const std::string library = folder_ / "preload.so", source = folder_ / "preload.c";
+  if (run({"cc", "-w", "-shared", "-fPIC", source, "-o", library, "-ldl"}).status != 0) GTEST_SKIP() << "no C compiler";
+  folder_.write("proc/self/mounts", "server:/home /hangs nfs4 rw 0 0\nserver:/ / lustre rw 0 0\n");
+  const auto result = image_check({"node", "--budget", "60s", "--sysfs", folder_ / "sys"},
+                                  {{"LD_PRELOAD", library}, {"CUDA_VISIBLE_DEVICES", "-1"}});
+  EXPECT_EQ(result.status, 1) << result.all();
+  EXPECT_SAYS(result.out, "FAIL: mounts: ");
+  EXPECT_SAYS(result.out, ": /hangs does not answer: look at the file server");
+}
 #endif
 
 TEST_F(ImageCheck, ABudgetThatEndsIsNoSuccess) {
@@ -307,7 +327,7 @@ class SelfTest : public ImageCheck {
 };
 
 TEST_F(SelfTest, SlowAllFaults) {
-  EXPECT_GE(faults().size(), 25U);
+  EXPECT_GE(faults().size(), 51U);
   expect_caught_and_missed_without_the_detector(faults(), "auto");
 }
 

@@ -1,5 +1,6 @@
 // A stand-in of NVML with two GPUs, for tests and the self-test. Each line of the file that NVML_STAND_IN names is a
-// fault of GPU 1: "ecc 3", "remap_failure 1", "remap_pending 1", "throttled 64", "width 8", "nvlinks 17", "lost 1".
+// fault of GPU 1: "ecc 3", "remap_failure 1", "remap_pending 1", "throttled 64", "width 8", "nvlinks 17", "lost 1",
+// "ecc_later 0", "power 200000", "replays 500", "nvlink_errors 7", "processes 1".
 // It shows how node_check reads NVML's answers, and nothing about GPUs.
 #include <cstdio>
 #include <cstdlib>
@@ -42,7 +43,22 @@ int nvmlDeviceGetPciInfo_v3(void* device, Pci* pci) {
   return text(pci->id, sizeof pci->id, device == reinterpret_cast<void*>(2) ? "0000:65:00.0" : "0000:17:00.0");
 }
 int nvmlDeviceGetPersistenceMode(void*, int* on) { return *on = 1, 0; }
-int nvmlDeviceGetEccMode(void*, int* current, int* pending) { return *current = *pending = 1, 0; }
+int nvmlDeviceGetEccMode(void* device, int* current, int* pending) {
+  *current = 1, *pending = static_cast<int>(fault(device, "ecc_later", 1));
+  return 0;
+}
+int nvmlDeviceGetEnforcedPowerLimit(void* device, unsigned* power) {
+  return number(power, fault(device, "power", 700000));
+}
+int nvmlDeviceGetPowerManagementDefaultLimit(void*, unsigned* power) { return number(power, 700000); }
+int nvmlDeviceGetPcieReplayCounter(void* device, unsigned* count) { return number(count, fault(device, "replays", 0)); }
+int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, void*) {
+  number(count, fault(device, "processes", 0));
+  return *count > 0 ? 7 : 0;
+}
+int nvmlDeviceGetNvLinkErrorCounter(void* device, unsigned link, int, unsigned long long* errors) {
+  return *errors = link == 5 ? fault(device, "nvlink_errors", 0) : 0, 0;
+}
 int nvmlDeviceGetTotalEccErrors(void* device, int kind, int, unsigned long long* errors) {
   return *errors = kind == 1 ? fault(device, "ecc", 0) : 0, 0;
 }

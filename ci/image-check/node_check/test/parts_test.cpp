@@ -272,7 +272,8 @@ TEST_F(NodeCheckHealth, NicsWithStateAndFirmware) {
   sysfs_.write("class/net/eth0/device/vendor", "0x1");
   sysfs_.write("class/net/eth0/operstate", "up");
   sysfs_.write("class/net/eth0/speed", "100000");
-  EXPECT_EQ(look_at_nics(sysfs_.path()).value, "eth0 up 100000 Mb/s, mlx5_0 firmware 28.39.1002");
+  sysfs_.write("class/dmi/id/bios_version", "2.21");
+  EXPECT_EQ(look_at_nics(sysfs_.path()).value, "eth0 up 100000 Mb/s, mlx5_0 firmware 28.39.1002, BIOS 2.21");
 }
 
 TEST_F(NodeCheckHealth, TheKernelsLog) {
@@ -362,6 +363,7 @@ TEST_F(NodeCheckHealth, GpusByTheStandInOfNvml) {
       {"throttled 8", "throttled (hardware slowdown; 345 of 1980 MHz, 91 degrees C)"},
       {"width 4", "its PCIe link has 4 of 16 lanes"},
       {"nvlinks 16", "2 of its 18 NVLinks are down"},
+      {"power 300000", "its power is limited to 300 of 700 W"},
       {"lost 1", "gpu1 does not answer NVML"}};
   for (const auto& [fault, why] : faults) {
     EXPECT_EQ(with(fault).ok, false) << fault;
@@ -414,6 +416,8 @@ TEST_F(NodeCheckHealth, TheInventoryOfANode) {
                     "files": {"/lib/libnccl.so.2": "libnccl[.]so[.]2[.]21[.].*"}})"),
             "");
   EXPECT_EQ(why(R"({"gpus": 2})", "lost 1"), "gpus is 1, and at least 2 is wanted");
+  EXPECT_EQ(why(R"({"gpus_idle": true})"), "");
+  EXPECT_EQ(why(R"({"gpus_idle": true})", "processes 1"), "gpus_idle is false, and true is wanted");
   EXPECT_EQ(why(R"({"nvlinks": 18})", "nvlinks 0"), "nvlinks is 0, and at least 18 is wanted");
   EXPECT_EQ(why(R"({"rdma_ports": 4, "rdma_gbit_per_s": 400})"),
             "rdma_gbit_per_s is 10.0, and at least 400 is wanted; rdma_ports is 3, and at least 4 is wanted");
