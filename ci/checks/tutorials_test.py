@@ -9,13 +9,12 @@ column "here" every `...` is a command; those behind "on a cluster:" are checked
 and says who runs the commands, in the repository's root after `source build/release/env.sh`, with BUILD set:
   run here[, exit status N]            this test
   run on two hosts[ with torchrun]     this test with --hosts, on node0 of two test hosts (ci/test-cluster/hosts)
+  run on two hosts with horovodrun     the same
   run on two hosts[ with torchrun], beside ID    the same, on node1, at the same time as row ID on node0
   run on both hosts[ with torchrun]    the same, the same command on both hosts at the same time
   run in a job                         this test with --hosts: the commands behind "on a cluster:", in a job of two
                                        replicas that the stand-in for ngc starts
   `NAME`                               the test of this name in CTest, or the stand-in
-With --hosts, the stand-ins are on the PATH of rows of the kind "stand-in".
-
 Checked: each id has one row; programs, options, files, job scripts, tests and stand-ins exist; the numbers at the top are
 right (--update writes them). Each check has to find a fault that is planted in a
 copy of the file.
@@ -23,6 +22,7 @@ Exit status: 0 right, 1 wrong, 77 test hosts are impossible here.
 """
 import argparse
 import concurrent.futures
+import fnmatch
 import os
 import pathlib
 import re
@@ -36,7 +36,7 @@ import clean_clone
 
 STEPS = {"BCP": 29, "GADI": 17, "LMP": 28, "TEC": 21, "EPFL": 36}
 KINDS = ["run for real", "on a stand-in", "not run", "nothing to run"]
-ON_STAND_INS = r"(stand_ins|jobs\.(bcp|runai|kubernetes|pbs))\."  # the tests that run no real scheduler
+ON_STAND_INS = r"(stand_ins|jobs\.(bcp|runai|kubernetes))\."  # the tests that run no real scheduler
 LIMIT = 60  # seconds for one row
 EXTERNAL = set("""
     . awk bash bcprun cat cd diff docker echo enroot env eval git grep horovodrun hostname less ls mkdir module mpicxx
@@ -57,6 +57,8 @@ class Checker:
         self.lessons = set(re.findall(r"multinode_lesson\((\w+)\.", "".join(makefiles.values())))
         self.programs = set(self.built) | {file.stem for file in sources}
         self.tests = "".join(makefiles.values())
+        self.scripts_of = {test: scripts.split() for test, scripts in
+                           re.findall(r"jobs_test\(([\w.]+) \w+ \w+ \w+((?: [\w-]+)+)\)", self.tests)}
         self.test_names = set(re.findall(r"\b\w[\w-]*[.][\w.${}-]+", self.tests))
 
     def is_test(self, name):
@@ -170,6 +172,13 @@ class Checker:
             tests = [name for name in re.findall("`([^`]+)`", row["tested"]) if self.is_test(name)]
             if row["kind"] == KINDS[0] and row["tested"].startswith("real") and not tests:
                 yield f"{row['id']}: it says 'real' and names no test that ran it"
+            for name in tests if row["tested"].startswith("real") else []:
+                scheduler = re.match(r"jobs\.(\w+)", name)
+                own = [path.partition("/")[2].rpartition(".")[0] for path in re.findall("`([^`]+)`", row["job"])
+                       if scheduler and path.startswith(scheduler[1] + "/")]
+                ran = self.scripts_of.get(name, own)  # without a list: all of the scheduler
+                if scheduler and not any(fnmatch.fnmatch(script, pattern) for script in ran for pattern in own):
+                    yield f"{row['id']}: {name} ran none of its job scripts"
             if row["kind"] == KINDS[0] and tests and all(re.match(ON_STAND_INS, name) for name in tests) and not row["runs"]:
                 yield f"{row['id']}: {' '.join(tests)} ran it on a stand-in, so it is not real"
             if row["kind"] == KINDS[0] and "EMULATED_GPUS" in " ".join(row["commands"]):
@@ -255,7 +264,7 @@ def on_hosts(root, build, more, commands, folder, env=None):
     return ["not all of it ran"] if done.returncode else re.findall("^WRONG: (.*)", done.stdout, re.M)
 
 
-def run_on_hosts(rows, root, build, torch):
+def run_on_hosts(rows, root, build, tools):
     """Brings two test hosts up, and runs there all rows of `rows`, one after the other."""
     with tempfile.TemporaryDirectory(dir=build) as folder:
         folder = pathlib.Path(folder)
@@ -266,9 +275,7 @@ def run_on_hosts(rows, root, build, torch):
             file = row["id"].split()[-1]
             other = next((other for other in rows if other["beside"] == row["id"]),
                          row if "both" in row["runs"] else None)
-            path = f"export PATH={torch}/bin:$PATH" if "torchrun" in row["tested"] else ":"
-            if row["kind"] == "on a stand-in":
-                path += "; export PATH=$PWD/ci/test-cluster/stand-ins:$PATH"
+            path = "export PATH=" + "".join(f"{folder}/bin:" for tool, folder in tools.items() if tool in row["tested"]) + "$PATH"
             for node, commands in ((0, row["commands"]), (1, other["commands"] if other else ["true"])):
                 (folder / f"{file}.{node}").write_text(script(root, [path, *commands]))
             names = row["id"] + (f" and {other['id']}" if other and other is not row else "")
@@ -278,7 +285,7 @@ def run_on_hosts(rows, root, build, torch):
                       f"timeout {LIMIT} bash {file}.0 >{file}.log 2>&1 </dev/null || status=$?",
                       f"wait $other || status=1; if ((status != {row['status']})); then",
                       f"echo \"WRONG: {names}: exit status $status\"; cat {file}.log*; fi"]
-        return on_hosts(root, build, [torch], lines, folder)
+        return on_hosts(root, build, tools.values(), lines, folder)
 
 
 def run_in_jobs(rows, root, build):
@@ -291,7 +298,7 @@ def run_in_jobs(rows, root, build):
             (folder / file).write_text(script(root, row["cluster"]))
             lines += [f"status=0; echo '== {row['id']} in a job'",
                       f"timeout {LIMIT} ngc batch run --name test --ace test --instance dgxa100.80g.2.norm --image test "
-                      "--result /mnt/results --array-type PYTORCH --replicas 2 "
+                      "--result /mnt/results --array-type PYTORCH --replicas 2 --total-runtime 1h "
                       f"--commandline 'bash {folder}/{file} # bcprun' >{folder}/log 2>&1 || status=$?",
                       f"if ((status != {row['status']})); then",
                       f"echo \"WRONG: {row['id']}: exit status $status\"; cat {folder}/log; fi"]
@@ -319,6 +326,9 @@ def planted_faults(checker, text):
             replaced("`bcp/01-environment.sh`", "`bcp/01-enviroment.sh`")],
         "there is no test or stand-in": [replaced("`jobs.bcp.right`", "`jobs.bcq.right`")],
         "names no test that ran it": [replaced("real: `jobs.slurm.right`, with Enroot", "real: with Enroot")],
+        "ran none of its job scripts": [
+            replaced(f"`{real}", f"`{other}") for real in ["slurm/04-ddp-uneven.sbatch` | real: `jobs.slurm.right` | partial: the test job"]
+            for other in (real.replace("slurm/04-ddp-uneven.sbatch", "pbs/04-ddp.pbs"), real.replace("04-ddp-uneven", "06-ray-style"))],
         "ran it on a stand-in, so it is not real": [replaced("stand-in `ngc`: `stand_ins.bcp` |", "real: `stand_ins.bcp` |")],
         "emulated GPUs ran it": [replaced("stand-in `emulated-gpu`, run here |", "run here |")],
         "a command that no test runs": [replaced(row, row.replace("run here", "real: `jobs.bcp.right`"))],
@@ -359,19 +369,20 @@ def main():
     if not wrong and not options.hosts:
         wrong = list(planted_faults(checker, text))
     if not wrong and not options.static:
-        torch = pathlib.Path(os.environ.get("MULTINODE_TORCH") or pathlib.Path.home() / ".cache/multinode/torch")
-        if not (torch / "bin/torchrun").exists():
-            torch = None
+        caches = pathlib.Path.home() / ".cache/multinode"
+        tools = {"torchrun": pathlib.Path(os.environ.get("MULTINODE_TORCH") or caches / "torch"),
+                 "horovodrun": pathlib.Path(os.environ.get("MULTINODE_HOROVOD") or caches / "horovod")}
+        missing = [tool for tool, folder in tools.items() if not (folder / "bin" / tool).exists()]
         rows = [row for row in rows if (row["runs"] != "here") == options.hosts]
-        left = [row["id"] for row in rows if "with torchrun" in row["tested"] and not torch]
+        left = [row["id"] for row in rows if any(f"with {tool}" in row["tested"] for tool in missing)]
         if left:
-            print(f"left out, as torchrun is not installed (bash ci/setup all): {' '.join(left)}")
+            print(f"left out, as {' and '.join(missing)} are not installed (bash ci/setup all): {' '.join(left)}")
         rows = [row for row in rows if row["id"] not in left]
         if options.hosts:
             jobs = [row for row in parse(text) if row["in_job"] and re.search(options.only, row["id"])]
             fault = {"id": "a planted fault", "commands": ["false"], "cluster": ["bcprun -c false"], "kind": "",
                      "tested": "", "runs": "", "status": 0, "beside": None}
-            wrong = run_on_hosts([*rows, fault], root, build, torch) + run_in_jobs([*jobs, fault], root, build)
+            wrong = run_on_hosts([*rows, fault], root, build, {tool: tools[tool] for tool in tools if tool not in missing}) + run_in_jobs([*jobs, fault], root, build)
             found = [error for error in wrong if fault["id"] in error]
             wrong = [error for error in wrong if error not in found] + ["a planted fault is not found"] * (2 - len(found))
             rows += jobs

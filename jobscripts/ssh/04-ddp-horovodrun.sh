@@ -7,5 +7,6 @@ source "$(dirname "$0")/job.sh" # EDIT that file: BUILD, TIME_LIMIT, and the hos
 read -ra options <<<"$OPTIONS"
 processes=$(IFS=+ && echo $((${slots[*]})))
 list=$(for node in "${!hosts[@]}"; do echo "${hosts[node]}:${slots[node]}"; done | paste -sd,)
+# When a process fails, horovodrun ends its ssh to the other hosts, and not what runs there: setpriv ends that with its connection.
 exec env "${variables[@]}" "MASTER_ADDR=${hosts[0]}" timeout "$TIME_LIMIT" horovodrun -np "$processes" -H "$list" \
-  "$BUILD/04-ddp/horovod_style" --json "$LOGS/result.jsonl" "${options[@]}"
+  setpriv --pdeathsig TERM "$BUILD/04-ddp/horovod_style" --json "$LOGS/result.jsonl" "${options[@]}"

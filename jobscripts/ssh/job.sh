@@ -10,7 +10,7 @@ mkdir -p "$LOGS"
 listed=$(awk '/^[^#].* slots=/ { print $1 }' "$HOSTFILE")
 mapfile -t hosts <<<"$listed"
 mapfile -t slots < <(sed -n 's/^[^#].* slots=//p' "$HOSTFILE")
-for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes "$host" true; done # without a password
+for host in "${hosts[@]}"; do ssh -n -o BatchMode=yes -- "$host" true; done # without a password
 echo "job $$ on ${hosts[*]}, ${slots[*]} processes, from $(hostname), kernel $(uname -r)"
 echo "programs of $BUILD, logs in $LOGS"
 variables=("PATH=$PATH" "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}")
@@ -22,7 +22,7 @@ start_on() { # host, command ...: in the background. With a terminal (-tt) what 
   local command=("${@:2}")
   trap 'kill "${started[@]}" 2>/dev/null || true' EXIT
   trap 'exit 130' INT TERM HUP
-  timeout "$TIME_LIMIT" ssh -tt -o BatchMode=yes -o LogLevel=ERROR -o ServerAliveInterval=5 "$1" \
+  timeout "$TIME_LIMIT" ssh -tt -o BatchMode=yes -o LogLevel=ERROR -o ServerAliveInterval=5 -- "$1" \
     "cd ${PWD@Q} && exec env ${variables[*]@Q} ${command[*]@Q}" </dev/null &
   started+=($!)
 }
