@@ -4,6 +4,7 @@
 #include "recorder.hpp"
 
 #include <mpi.h>
+#include <boost/container/small_vector.hpp>
 
 #include <map>
 #include <mutex>
@@ -121,6 +122,7 @@ Call collective(Kind kind, MPI_Comm handle, int root = no_rank, std::int64_t cou
   Call call{.kind = kind, .root = root};
   if (count > 0) call.bytes = bytes_of(count, type);
   Communicator& where = communicator(handle);
+  if (!record()->timed.load(std::memory_order_relaxed)) return where.next(call);
   const std::string_view name = name_of(kind);
   if (root >= 0) {  // all wait for the root, or the root for all
     const bool at_root = where.shared && where.shared->rank == root;
@@ -249,10 +251,10 @@ class Waited {
     for (const int number : numbers)
       if (number >= 0) return poll(started(number));
   }
-  std::vector<int> numbers;
+  boost::container::small_vector<int, 16> numbers;  // a few without memory from the heap
 
  private:
-  std::vector<MPI_Status> own_;
+  boost::container::small_vector<MPI_Status, 16> own_;
   MPI_Status* statuses_;
 };
 
@@ -438,7 +440,7 @@ int MPI_Improbe(int from, int tag, MPI_Comm comm, int* flag, MPI_Message* what, 
 int MPI_Wait(MPI_Request* request, MPI_Status* status) {
   Waited waited(1, request, status);
   Inside in({.kind = Kind::MPI_Wait});
-  in.waits_for(waited.numbers);
+  in.waits_for({waited.numbers.data(), waited.numbers.size()});
   const int result = REAL(MPI_Wait)(request, waited.statuses());
   waited.all_ended();
   return result;
@@ -446,7 +448,7 @@ int MPI_Wait(MPI_Request* request, MPI_Status* status) {
 int MPI_Waitall(int count, MPI_Request requests[], MPI_Status* statuses) {
   Waited waited(count, requests, statuses);
   Inside in({.kind = Kind::MPI_Waitall});
-  in.waits_for(waited.numbers);
+  in.waits_for({waited.numbers.data(), waited.numbers.size()});
   const int result = REAL(MPI_Waitall)(count, requests, waited.statuses());
   waited.all_ended();
   return result;
@@ -454,7 +456,7 @@ int MPI_Waitall(int count, MPI_Request requests[], MPI_Status* statuses) {
 int MPI_Waitany(int count, MPI_Request requests[], int* index, MPI_Status* status) {
   Waited waited(count, requests, status);
   Inside in({.kind = Kind::MPI_Waitany});
-  in.waits_for(waited.numbers);
+  in.waits_for({waited.numbers.data(), waited.numbers.size()});
   const int result = REAL(MPI_Waitany)(count, requests, index, waited.statuses());
   if (*index != MPI_UNDEFINED) waited.ended(*index, 0);
   return result;
@@ -462,7 +464,7 @@ int MPI_Waitany(int count, MPI_Request requests[], int* index, MPI_Status* statu
 int MPI_Waitsome(int count, MPI_Request requests[], int* ended, int indices[], MPI_Status* statuses) {
   Waited waited(count, requests, statuses);
   Inside in({.kind = Kind::MPI_Waitsome});
-  in.waits_for(waited.numbers);
+  in.waits_for({waited.numbers.data(), waited.numbers.size()});
   const int result = REAL(MPI_Waitsome)(count, requests, ended, indices, waited.statuses());
   for (int i = 0; *ended != MPI_UNDEFINED && i < *ended; ++i) waited.ended(indices[i], i);
   return result;

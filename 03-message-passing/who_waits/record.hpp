@@ -4,6 +4,7 @@
 // Shared memory and not messages: a process that hangs sends nothing, and a message would disturb the program's own.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -21,10 +22,20 @@ enum class Kind : std::uint32_t {
 #undef Y
   count
 };
-const char* name_of(Kind kind);
 // "wait" for a wait for requests, "send", "receive" (also "probe"), "both", "collective", "device" for CUDA's waits.
 enum class Role : std::uint32_t { other, send, receive, both, collective, wait_all, wait_any, device };
-Role role_of(Kind kind);
+constexpr struct {
+  const char* name;
+  Role role;
+} calls[] = {{"nothing", Role::other},
+#define X(name, role) {#name, Role::role},
+#define Y(name, role) {#name, Role::role},
+#include "calls.inc"
+#undef X
+#undef Y
+             {"an unknown call", Role::other}};
+constexpr const char* name_of(Kind kind) { return calls[static_cast<std::size_t>(std::min(kind, Kind::count))].name; }
+constexpr Role role_of(Kind kind) { return calls[static_cast<std::size_t>(std::min(kind, Kind::count))].role; }
 
 // Ranks of peers are those in the program's MPI_COMM_WORLD, or in NCCL's communicator.
 constexpr std::int32_t any = -1, no_rank = -2, unknown = -3;
@@ -52,13 +63,11 @@ class SharedCall {
       return static_cast<std::uint64_t>(static_cast<std::uint32_t>(low)) |
              static_cast<std::uint64_t>(static_cast<std::uint32_t>(high)) << 32;
     };
-    const std::uint64_t values[] = {word(static_cast<std::int32_t>(call.kind), call.peer),
-                                    word(call.tag, call.root),
-                                    word(call.receive_peer, call.receive_tag),
-                                    call.communicator,
-                                    call.sequence,
-                                    call.bytes};
-    for (std::size_t i = 0; i < words_.size(); ++i) words_[i].store(values[i], std::memory_order_relaxed);
+    const auto set = [this](std::size_t i, std::uint64_t value) { words_[i].store(value, std::memory_order_relaxed); };
+    set(0, word(static_cast<std::int32_t>(call.kind), call.peer));
+    set(1, word(call.tag, call.root));
+    set(2, word(call.receive_peer, call.receive_tag));
+    set(3, call.communicator), set(4, call.sequence), set(5, call.bytes);
   }
   Call load() const {
     const auto low = [this](int i) { return static_cast<std::int32_t>(at(i)); };

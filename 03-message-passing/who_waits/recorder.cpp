@@ -263,7 +263,7 @@ Inside::~Inside() {
   if (thread_) bump(thread_->turn);
 }
 
-void Inside::waits_for(const std::vector<int>& numbers) {
+void Inside::waits_for(std::span<const int> numbers) {
   if (!thread_) return;
   std::uint32_t count = 0;
   for (const int number : numbers) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -49,7 +50,7 @@ class Inside {
   Inside& operator=(const Inside&) = delete;
   explicit operator bool() const { return thread_ != nullptr; }
   // The call waits for these requests, by request_number().
-  void waits_for(const std::vector<int>& requests);
+  void waits_for(std::span<const int> requests);
 
  private:
   ThreadRecord* thread_ = nullptr;

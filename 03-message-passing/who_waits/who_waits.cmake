@@ -4,7 +4,7 @@ include(CheckCXXSymbolExists)
 
 function(who_waits_library name)
   set(library who_waits_${name})
-  add_library(${library} MODULE who_waits/mpi_calls.cpp who_waits/recorder.cpp who_waits/record.cpp)
+  add_library(${library} MODULE who_waits/mpi_calls.cpp who_waits/recorder.cpp)
   target_include_directories(${library} SYSTEM PRIVATE ${ARGN})
   target_compile_definitions(${library} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
   target_compile_features(${library} PRIVATE cxx_std_20)
@@ -21,7 +21,7 @@ function(who_waits_library name)
 endfunction()
 
 if(MULTINODE_HAVE_MPI)
-  multinode_program(who_waits who_waits/who_waits.cpp who_waits/observer.cpp who_waits/record.cpp who_waits/stack.cpp
+  multinode_program(who_waits who_waits/who_waits.cpp who_waits/observer.cpp who_waits/stack.cpp
     who_waits/time.cpp who_waits/verdict.cpp LINK multinode::world)
   get_target_property(mpi_include MPI::MPI_CXX INTERFACE_INCLUDE_DIRECTORIES)
   set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_CXX)
