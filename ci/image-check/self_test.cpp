@@ -374,8 +374,9 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
     std::vector<Finding> findings;
     for (const auto& check : results.checks)
       findings.insert(findings.end(), check.findings.begin(), check.findings.end());
-    const bool skipped = std::all_of(results.checks.begin(), results.checks.end(),
-                                     [](const auto& check) { return check.status == Status::skip; });
+    const bool skipped =
+        !results.checks.empty() && std::all_of(results.checks.begin(), results.checks.end(),
+                                               [](const auto& check) { return check.status == Status::skip; });
     const auto by_another = std::find_if(findings.begin(), findings.end(),
                                          [&](const auto& finding) { return finding.detector != fault.detector; });
     const auto named = std::find_if(findings.begin(), findings.end(), [&](const auto& finding) {
