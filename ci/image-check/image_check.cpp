@@ -2,7 +2,7 @@
 // Exit status: 0 right, 1 something failed, 2 bad command line, 3 could not test.
 #include "compare.hpp"
 #include "node.hpp"
-#include "pairs.hpp"
+#include "paths.hpp"
 #include "report/report.hpp"
 #include "run.hpp"
 #include "self_test.hpp"
@@ -199,23 +199,24 @@ int test_itself(int argc, char** argv, const std::string&) {
   return self_test(options, std::cout);
 }
 
-int find_bad_node(int argc, char** argv, const std::string&) {
+int find_bad_path(int argc, char** argv, const std::string&) {
   RunDescription run;
-  PairsOptions options;
+  PathsOptions options;
   std::string rails;
-  po::options_description known("pairs");
+  po::options_description known("paths");
   known.add_options()                                                                                              //
       ("rails", po::value(&rails)->value_name("A,B,..."), "network interfaces or HCAs, each measured separately")  //
       ("at-least", po::value(&options.at_least)->value_name("PERCENT"),
-       "of the best pair's bandwidth, else a pair is slow (default: 50; with N RDMA devices 100 - 50 / N)")  //
-      ("json", po::value(&options.json)->value_name("FILE"), "file for a JSON object a pair");
+       "of a good pair's bandwidth, else a pair is slow (default: 50; with N RDMA devices 100 - 50 / N)")          //
+      ("topology", po::value(&options.topology)->value_name("FILE"), "the switches, as in Slurm's topology.conf")  //
+      ("json", po::value(&options.json)->value_name("FILE"), "file for a JSON object per pair and per fault");
   known.add(run.where());
   if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
   run.read();
   options.cluster = run.options.cluster;
   if (!rails.empty()) options.rails = multinode::expand_host_list(rails);
   multinode::require_range("at-least", options.at_least, 0.0, 100.0);
-  return pairs(options, std::cout);
+  return paths(options, std::cout);
 }
 
 int node(int argc, char** argv, const std::string&) {
@@ -253,7 +254,7 @@ constexpr std::array commands{
     Subcommand{"baseline", "how fast is it, and how much does that vary? Several sessions", baseline},
     Subcommand{"compare", "A B: is B as good as the baseline A? What differs?", compare},
     Subcommand{"node", "is this node fit for a job? One line, for a scheduler's prolog or health check", node},
-    Subcommand{"pairs", "which of these nodes is slow, in two rounds", find_bad_node},
+    Subcommand{"paths", "which node, link or path between nodes is bad?", find_bad_path},
     Subcommand{"self-test", "are planted faults caught?", test_itself},
     Subcommand{"history", "DIR: a page of all runs that had --history DIR", history},
     Subcommand{"noise", "SESSION...: what can be seen with a baseline of these, and how many false alarms are there?",

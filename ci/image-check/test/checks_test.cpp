@@ -359,7 +359,7 @@ TEST(Checks, ThatCannotRunSayWhy) {
   Cluster laptop{.launcher = "mnrun", .nodes = {"a"}, .processes_per_node = 2, .examples = "/nowhere"};
   EXPECT_EQ(cannot_run(named("all_reduce, mpi"), laptop), "MPI needs mpirun or srun, and the launcher is mnrun");
   EXPECT_EQ(cannot_run(named("wiring"), laptop), "01-environment/explore is not built");
-  EXPECT_EQ(cannot_run(named("pairs"), laptop), "less than three nodes");
+  EXPECT_EQ(cannot_run(named("paths"), laptop), "less than three nodes");
 }
 
 }  // namespace image_check::checks_test

@@ -90,7 +90,10 @@ TEST_F(ImageCheck, WrongCommandLines) {
     wrong(none_or_two, "report: name the folder");
   wrong({"self-test", "--only", "a fire"}, "no fault 'a fire'");
   wrong({"self-test", "--disable", "anwser"}, "no fault is caught by a detector 'anwser'");
-  wrong({"pairs", "--hosts", "a,b"}, "2 nodes cannot tell which one is bad");
+  wrong({"paths", "--hosts", "a,b"}, "2 nodes cannot tell which one is bad");
+  wrong({"paths", "--hosts", "a,b,c", "--launcher", "mnrun", "--rails", "eth1"},
+        "--rails: mnrun's Gloo does not choose");
+  wrong({"paths", "--hosts", "a,b,c", "--topology", "/nowhere"}, "--topology: /nowhere cannot be read");
 }
 
 TEST_F(ImageCheck, WhatIsRequiredMustRun) {

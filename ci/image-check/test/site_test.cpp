@@ -50,7 +50,7 @@ TEST_F(SiteFile, ChangesBuiltInChecksAndAddsItsOwn) {
   const Site site = read(R"(// our cluster
 {"launcher": "srun --mpi=pmi2", "processes_per_node": 8, "exclude": ["node7"], "budgets": {"smoke": 90},
  "checks": [{"name": "training", "suite": "none"},
-            {"name": "pairs", "limit": 300},
+            {"name": "paths", "limit": 300},
             {"name": "scratch", "suite": "smoke", "command": "findmnt -t lustre /scratch", "where": "every node",
              "action": "drain the node"}]})");
   EXPECT_EQ(site.launcher, "srun --mpi=pmi2");
@@ -59,7 +59,7 @@ TEST_F(SiteFile, ChangesBuiltInChecksAndAddsItsOwn) {
   EXPECT_EQ(site.budgets.at("smoke"), 90);
   EXPECT_EQ(named(site, "training").from, Suite::none);
   EXPECT_EQ(named(site, "training").says.size(), 1U);
-  EXPECT_EQ(named(site, "pairs").limit, 300);
+  EXPECT_EQ(named(site, "paths").limit, 300);
   const auto& own = named(site, "scratch");
   EXPECT_EQ(own.program, "/bin/sh");
   EXPECT_EQ(own.arguments, (std::vector<std::string>{"-c", "findmnt -t lustre /scratch"}));

@@ -1,4 +1,4 @@
-#include "pairs.hpp"
+#include "paths.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <deque>
 #include <iostream>
-#include <set>
 #include <sstream>
 
 namespace image_check {
@@ -50,62 +49,6 @@ double largest(const std::string& output) {
 
 }  // namespace
 
-BadNodes find_bad_nodes(std::size_t nodes, const MeasurePairs& measure, double at_least) {
-  BadNodes found;
-  struct Measured {
-    Pair pair;
-    std::optional<double> bandwidth;
-  };
-  const auto run = [&](int round, const std::vector<Pair>& pairs) {
-    std::vector<Measured> measured;
-    const auto bandwidths = measure(round, pairs);
-    for (std::size_t i = 0; i < pairs.size(); ++i) {
-      measured.push_back({pairs[i], bandwidths.at(i)});
-      found.good = std::max(found.good, bandwidths[i].value_or(0));
-    }
-    return measured;
-  };
-  const auto is_slow = [&](const Measured& one) {
-    return one.bandwidth.value_or(0) < at_least * found.good || found.good == 0;
-  };
-
-  std::vector<Pair> pairs;
-  for (std::size_t i = 0; i + 1 < nodes; i += 2) pairs.emplace_back(i, i + 1);
-  auto first = run(1, pairs);
-  std::vector<Pair> more;
-  if (nodes % 2 == 1) more.emplace_back(0, nodes - 1);
-  if (nodes == 3) more.emplace_back(1, 2);  // else a bad node 0 would be in all pairs
-  for (const auto& pair : more)
-    for (auto& one : run(1, {pair})) first.push_back(one);
-
-  std::set<std::size_t> good, suspects;
-  for (const auto& one : first)
-    if (!is_slow(one)) good.insert({one.pair.first, one.pair.second});
-  for (const auto& one : first)
-    if (is_slow(one))
-      for (const auto node : {one.pair.first, one.pair.second})
-        if (!good.contains(node)) suspects.insert(node);
-  if (good.empty()) {
-    found.unknown.assign(suspects.begin(), suspects.end());
-    return found;
-  }
-
-  const std::vector<std::size_t> partners(good.begin(), good.end());
-  std::vector<std::size_t> waiting(suspects.begin(), suspects.end());
-  while (!waiting.empty()) {
-    std::vector<Pair> together;
-    for (const auto partner : partners) {
-      if (waiting.empty()) break;
-      together.emplace_back(partner, waiting.back());
-      waiting.pop_back();
-    }
-    for (const auto& one : run(2, together))
-      if (is_slow(one)) found.bad.push_back(one.pair.second);
-  }
-  std::sort(found.bad.begin(), found.bad.end());
-  return found;
-}
-
 std::vector<std::string> rdma_rails(const std::filesystem::path& sysfs) {
   std::vector<std::string> rails;
   for (const multinode::RdmaPort& port : multinode::rdma_ports(sysfs))
@@ -116,13 +59,17 @@ std::vector<std::string> rdma_rails(const std::filesystem::path& sysfs) {
 
 double least_share(std::size_t devices) { return devices < 2 ? 0.5 : 1 - 0.5 / static_cast<double>(devices); }
 
-int pairs(const PairsOptions& options, std::ostream& out) {
+int paths(const PathsOptions& options, std::ostream& out) {
   const Cluster cluster = find_cluster(options.cluster);
   if (cluster.nodes.size() < 3)
-    throw UsageError("pairs: " + std::to_string(cluster.nodes.size()) +
+    throw UsageError("paths: " + std::to_string(cluster.nodes.size()) +
                      " nodes cannot tell which one is bad: name three or more with --hosts");
+  const Topology topology =
+      options.topology.empty() ? one_switch(cluster.nodes) : read_topology(options.topology, cluster.nodes);
   const bool mpi = cluster.launcher != "mnrun";
   const std::string backend = cluster.gpus > 0 ? "nccl" : mpi ? "mpi" : "gloo";
+  if (backend == "gloo" && !options.rails.empty())
+    throw UsageError("--rails: mnrun's Gloo does not choose a network: add --launcher mpirun");
   multinode::JsonLines json(options.json);
   // All pairs start at once, from this node.
   const std::chrono::seconds limit(30 + static_cast<long>(cluster.nodes.size()) / 2);
@@ -138,7 +85,8 @@ int pairs(const PairsOptions& options, std::ostream& out) {
     auto program = boost::program_options::split_unix(fmt::format(
         "--backend {0} -b {1} -e {1} -n 3 -N 4 --timeout {2} --json /dev/stdout", backend, bytes, limit.count() / 2));
     program.insert(program.begin(), cluster.path_of("02-mpi/alltoall_perf"));
-    const auto measure = [&](int round, const std::vector<Pair>& of) {
+    int round = 0;
+    const auto measure = [&](const std::vector<Pair>& of) {
       std::deque<Processes> running;
       std::vector<MemoryFile> outputs(of.size());
       Variables variables = small_machine();
@@ -148,6 +96,7 @@ int pairs(const PairsOptions& options, std::ostream& out) {
             cluster.launch({cluster.nodes[a], cluster.nodes[b]}, cluster.processes_per_node, program, variables),
             variables, outputs[running.size()].path(), limit);
       }
+      ++round;
       std::vector<std::optional<double>> bandwidths;
       for (std::size_t i = 0; i < of.size(); ++i) {
         const Outcome outcome = running[i].end();
@@ -166,16 +115,25 @@ int pairs(const PairsOptions& options, std::ostream& out) {
       }
       return bandwidths;
     };
-    const auto found = find_bad_nodes(cluster.nodes.size(), measure, at_least);
-    for (const auto node : found.bad)
-      std::cerr << "image-check: bad node " + cluster.nodes[node] + over +
-                       ": slow or failed in two rounds, also with a good node; the best pair had " +
-                       fmt::format("{:.3g} GB/s\n", found.good);
-    for (const auto node : found.unknown)
-      std::cerr << "image-check: " + cluster.nodes[node] + over + ": no pair was good, so it cannot be judged\n";
-    right = right && found.bad.empty() && found.unknown.empty();
+    const auto found = find_path_faults(topology, measure, at_least);
+    const std::size_t all = topology.nodes * (topology.nodes - 1) / 2;
+    out << fmt::format(
+        "{} of {} paths{} measured in {} rounds; good ones have {:.3g} GB/s, and vary by {:.0f} %; slow is "
+        "below {:.0f} % of that\n",
+        found.paths, all, over, found.rounds, found.good, 100 * found.noise, 100 * found.limit);
+    if (found.paths < all) out << "a single bad path is seen only if it was measured\n";
+    for (const auto& verdict : found.verdicts) {
+      (verdict.fault == Fault::contention ? out : std::cerr) << "image-check: " + verdict.text + over + "\n";
+      if (verdict.fault == Fault::contention) continue;
+      right = false;
+      json.write({{"what", "path"},
+                  {"ok", false},
+                  {"why", verdict.text + over},
+                  {"host", verdict.fault == Fault::node ? topology.names[verdict.one[0]] : "the network"},
+                  {"confidence", verdict.confidence}});
+    }
   }
-  if (right) out << "every node is as fast as the others\n";
+  if (right) out << "no node, link or path is slower than the others\n";
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 
