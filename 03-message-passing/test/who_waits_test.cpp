@@ -23,17 +23,17 @@ using namespace who_waits;
 
 // A rank that has made so many collectives of MPI_COMM_WORLD.
 RankState rank(int number, int size, std::uint64_t collectives = 0) {
-  RankState its{.rank = number, .host = "node" + std::to_string(number / 8), .pid = 1000 + number};
-  its.recorded = true;
-  its.world_size = size;
-  its.process = 'R';
-  its.quiet = 60;
-  its.communicators.push_back({world_id, collectives, size, number, false});
-  return its;
+  RankState rank_state{.rank = number, .host = "node" + std::to_string(number / 8), .pid = 1000 + number};
+  rank_state.recorded = true;
+  rank_state.world_size = size;
+  rank_state.process = 'R';
+  rank_state.quiet = 60;
+  rank_state.communicators.push_back({world_id, collectives, size, number, false});
+  return rank_state;
 }
-RankState in(RankState its, const Call& call) {
-  its.waits.push_back({call, {}, true, 61});
-  return its;
+RankState in(RankState rank_state, const Call& call) {
+  rank_state.waits.push_back({call, {}, true, 61});
+  return rank_state;
 }
 Call all_reduce(std::uint64_t number) {
   return {.kind = Kind::MPI_Allreduce, .communicator = world_id, .sequence = number, .bytes = 4 << 20};
@@ -44,14 +44,14 @@ TEST(WhoWaits, AThousandRanksAreExplainedOnOneScreen) {
   std::vector<RankState> ranks;
   for (int i = 0; i < 1000; ++i) ranks.push_back(in(rank(i, 1000, 57), all_reduce(57)));
   ranks[412] = in(rank(412, 1000, 56), receive(3, 7));
-  for (RankState& its : ranks) {  // what they remember of the past
-    for (std::uint64_t n = 1; n <= its.communicators[0].collectives; ++n)
-      its.communicators[0].history.push_back(all_reduce(n));
-    for (int i = 1; i <= 50; ++i) its.traffic.push_back({world_id, (its.rank + i) % 1000, 7, 5, 5});
+  for (RankState& rank_state : ranks) {  // what they remember of the past
+    for (std::uint64_t n = 1; n <= rank_state.communicators[0].collectives; ++n)
+      rank_state.communicators[0].history.push_back(all_reduce(n));
+    for (int i = 1; i <= 50; ++i) rank_state.traffic.push_back({world_id, (rank_state.rank + i) % 1000, 7, 5, 5});
   }
   const auto start = std::chrono::steady_clock::now();
   std::vector<RankState> arrived;
-  for (const RankState& its : ranks) arrived.push_back(unpacked<RankState>(packed(its)));
+  for (const RankState& rank_state : ranks) arrived.push_back(unpacked<RankState>(packed(rank_state)));
   const Verdict verdict = explain(arrived);
   const auto lines = groups(arrived);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
@@ -159,14 +159,14 @@ TEST(WhoWaits, EveryoneInTheSameCollectiveIsTheNetwork) {
 
 // Ranks that have made 200 calls and remember the last 64: so many barriers, the others are broadcasts.
 RankState after_200(int number, std::uint32_t barriers, Kind last = Kind::MPI_Barrier) {
-  RankState its = in(rank(number, 3, 200), all_reduce(200));
-  CommunicatorState& world = its.communicators[0];
+  RankState rank_state = in(rank(number, 3, 200), all_reduce(200));
+  CommunicatorState& world = rank_state.communicators[0];
   for (std::uint64_t n = 137; n <= 200; ++n)
     world.history.push_back({.kind = n == 200 ? last : Kind::MPI_Barrier, .communicator = world_id, .sequence = n});
   world.of_kind.resize(static_cast<std::size_t>(Kind::count));
   world.of_kind[static_cast<std::size_t>(Kind::MPI_Barrier)] = barriers;
   world.of_kind[static_cast<std::size_t>(Kind::MPI_Bcast)] = 200 - barriers;
-  return its;
+  return rank_state;
 }
 
 TEST(WhoWaits, AMismatchBeforeTheHistoryIsFoundInTheNumbers) {
@@ -211,7 +211,9 @@ TEST(WhoWaits, RanksThatOnlyTestForEachOtherAreExplainedButNotEnded) {
 TEST(WhoWaits, ARankThatDoesNotCallNcclCommInitRankIsNamed) {
   const Call start{.kind = Kind::ncclCommInitRank, .tag = 3, .communicator = 99};
   RankState ended = rank(1, 3);
-  const auto with = [&](const RankState& its) { return explain({in(rank(0, 3), start), its, in(rank(2, 3), start)}); };
+  const auto with = [&](const RankState& rank_state) {
+    return explain({in(rank(0, 3), start), rank_state, in(rank(2, 3), start)});
+  };
   EXPECT_EQ(with(ended).cause, "late");
   ended.ended = 0;
   EXPECT_EQ(with(ended).cause, "ended");
@@ -231,7 +233,7 @@ constexpr std::int64_t ms = 1'000'000;
 std::vector<RankTimes> ten_sums(const std::vector<std::array<std::int64_t, 3>>& arrives_leaves_own,
                                 std::int64_t uncertainty = ms) {
   std::vector<RankTimes> ranks;
-  for (const auto& [arrives, leaves, own] : arrives_leaves_own) {
+  for (const auto& [arrives, leaves, outside] : arrives_leaves_own) {
     Times times;
     times.places[5].kind = Kind::MPI_Allreduce;
     times.places[5].bytes = 4 << 20;
@@ -243,14 +245,14 @@ std::vector<RankTimes> ten_sums(const std::vector<std::array<std::int64_t, 3>>& 
       times.meetings[times.meetings_used++] = {.number = static_cast<std::uint64_t>(1000 + i),
                                                .enter = ahead + (100 * i + arrives) * ms,
                                                .leave = ahead + (100 * i + leaves) * ms,
-                                               .own = own * ms,
+                                               .outside = outside * ms,
                                                .place = 5};
-    RankTimes its = unpacked<RankTimes>(packed(times_of(times, 4)));
-    its.rank = rank;
-    its.first = {ahead, -ahead, error};
-    its.last = {ahead + 1000 * ms, -ahead, error};
-    its.lasted = 1000 * ms;
-    ranks.push_back(its);
+    RankTimes rank_state = unpacked<RankTimes>(packed(times_of(times, 4)));
+    rank_state.rank = rank;
+    rank_state.first = {ahead, -ahead, error};
+    rank_state.last = {ahead + 1000 * ms, -ahead, error};
+    rank_state.lasted = 1000 * ms;
+    ranks.push_back(rank_state);
   }
   return ranks;
 }
@@ -289,8 +291,8 @@ TEST(WhoWaitsTime, TheRangeThatTheClocksLeaveIsPrinted) {
 
 TEST(WhoWaitsTime, APauseOfTheMachineIsNotTheNetwork) {
   auto ranks = ten_sums({{10, 11, 10}, {10, 11, 10}, {10, 11, 10}, {10, 11, 10}});
-  for (RankTimes& its : ranks)
-    for (const std::size_t i : {2, 7}) its.meetings[i].leave += 80 * ms;
+  for (RankTimes& rank_state : ranks)
+    for (const std::size_t i : {2, 7}) rank_state.meetings[i].leave += 80 * ms;
   EXPECT_EQ(explain_times(ranks).cause, "neither");
 }
 
@@ -298,10 +300,10 @@ TEST(WhoWaitsTime, ManyMeetingsAreThinnedEqually) {
   Times times;
   times.places[0].kind = Kind::MPI_Barrier;
   for (std::uint64_t i = 0; i < times.meetings.size(); ++i) times.meetings[times.meetings_used++].number = i;
-  const RankTimes its = times_of(times, 1000);
-  EXPECT_EQ(its.shift, 3u);
-  EXPECT_EQ(its.meetings.size(), times.meetings.size() / 8);
-  EXPECT_EQ(its.meetings[1].number, 8u);
+  const RankTimes rank_state = times_of(times, 1000);
+  EXPECT_EQ(rank_state.shift, 3u);
+  EXPECT_EQ(rank_state.meetings.size(), times.meetings.size() / 8);
+  EXPECT_EQ(rank_state.meetings[1].number, 8u);
 }
 
 #ifdef PATH_waiting_programs

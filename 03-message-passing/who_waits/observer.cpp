@@ -56,14 +56,14 @@ void Observer::look(Clock::time_point now) {
 }
 
 RankState Observer::state(int rank, Clock::time_point now) const {
-  RankState its{.rank = rank, .host = multinode::host_name(), .pid = record_->pid.load()};
-  its.recorded = its.pid != 0;
-  its.quiet = quiet(now);
-  if (record_->rank.load() >= 0) its.rank = record_->rank.load();
-  its.world_size = record_->world_size.load();
-  its.finalized = record_->finalized.load();
-  its.incomplete = record_->incomplete.load();
-  its.unknown_calls = record_->unknown_calls.load();
+  RankState rank_state{.rank = rank, .host = multinode::host_name(), .pid = record_->pid.load()};
+  rank_state.recorded = rank_state.pid != 0;
+  rank_state.quiet = quiet(now);
+  if (record_->rank.load() >= 0) rank_state.rank = record_->rank.load();
+  rank_state.world_size = record_->world_size.load();
+  rank_state.finalized = record_->finalized.load();
+  rank_state.incomplete = record_->incomplete.load();
+  rank_state.unknown_calls = record_->unknown_calls.load();
   for (std::size_t i = 0; i < turns_.size(); ++i) {
     const ThreadRecord& thread = record_->threads[i];
     if (thread.thread.load() == 0) continue;
@@ -79,13 +79,13 @@ RankState Observer::state(int rank, Clock::time_point now) const {
     wait.all_requests = requests <= ThreadRecord::most_waits;
     std::atomic_thread_fence(std::memory_order_acquire);
     if (turn % 2 == 0 || thread.turn.load(std::memory_order_relaxed) != turn)
-      its.other_thread = true;
+      rank_state.other_thread = true;
     else
-      its.waits.push_back(std::move(wait));
+      rank_state.waits.push_back(std::move(wait));
   }
-  if (its.waits.empty() && polling_) its.polled = record_->polled.load();
+  if (rank_state.waits.empty() && polling_) rank_state.polled = record_->polled.load();
   for (const RequestRecord& one : record_->requests)
-    if (one.turn.load(std::memory_order_acquire) % 2) its.outstanding.push_back(one.call.load());
+    if (one.turn.load(std::memory_order_acquire) % 2) rank_state.outstanding.push_back(one.call.load());
   for (const CommunicatorRecord& one : record_->communicators) {
     const std::uint64_t id = one.id.load(std::memory_order_acquire);
     if (id == 0) continue;
@@ -99,15 +99,15 @@ RankState Observer::state(int rank, Clock::time_point now) const {
     std::atomic_thread_fence(std::memory_order_acquire);
     if (one.collectives.load(std::memory_order_relaxed) != state.collectives)  // it moves: half of it may be newer
       state.history.clear(), state.of_kind.clear();
-    its.communicators.push_back(std::move(state));
+    rank_state.communicators.push_back(std::move(state));
   }
   for (const TrafficRecord& one : record_->traffic)
     if (const std::uint64_t id = one.communicator.load(std::memory_order_acquire)) {
       const std::uint64_t key = one.peer_and_tag.load() - 1;
-      its.traffic.push_back({id, static_cast<std::int32_t>(key >> 32), static_cast<std::int32_t>(key), one.sent.load(),
-                             one.received.load()});
+      rank_state.traffic.push_back({id, static_cast<std::int32_t>(key >> 32), static_cast<std::int32_t>(key),
+                                    one.sent.load(), one.received.load()});
     }
-  return its;
+  return rank_state;
 }
 
 }  // namespace who_waits

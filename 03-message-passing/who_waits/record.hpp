@@ -1,7 +1,8 @@
 // record.hpp: what the preloaded library writes about a process, and who_waits reads: one piece of shared memory for
 // each process, with fixed sizes, written without locks and without a clock.
 //
-// Shared memory and not messages: a process that hangs sends nothing, and a message would disturb the program's own.
+// Shared memory and not messages: a process that hangs sends nothing, and a message would disturb the program's
+// outside.
 #pragma once
 
 #include <algorithm>
@@ -127,7 +128,7 @@ struct Place {
 struct Meeting {
   std::uint64_t number = 0;
   std::int64_t enter = 0, leave = 0;  // CLOCK_MONOTONIC, ns
-  std::int64_t own = 0;               // ns outside of calls since this rank last waited for others
+  std::int64_t outside = 0;           // ns outside of calls since this rank last waited for others
   std::uint16_t place = 0;
   bool gives = true, waits = true;
 };

@@ -130,15 +130,15 @@ Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, s
   if (Record* const ours = record()) {
     for (CommunicatorRecord& place : ours->communicators)
       if (place.id == 0 || (place.freed && !one.shared)) one.shared = &place;
-    if (CommunicatorRecord* const its = one.shared) {
-      its->id = 0;  // until it is complete
-      its->size = size;
-      its->rank = rank;
-      its->of_nccl = of_nccl;
-      its->freed = false;
-      its->collectives = 0;
-      for (auto& of_kind : its->of_kind) of_kind = 0;
-      its->id.store(id, std::memory_order_release);
+    if (CommunicatorRecord* const shared = one.shared) {
+      shared->id = 0;  // until it is complete
+      shared->size = size;
+      shared->rank = rank;
+      shared->of_nccl = of_nccl;
+      shared->freed = false;
+      shared->collectives = 0;
+      for (auto& of_kind : shared->of_kind) of_kind = 0;
+      shared->id.store(id, std::memory_order_release);
     } else {
       ours->incomplete = true;
     }
@@ -166,7 +166,8 @@ struct Timing {
   Kind kind = Kind::none;
   const void* site = nullptr;
   std::uint64_t bytes = 0;
-  std::int64_t enter = 0, left = 0, own = 0;  // `own`: outside of calls, since the last one that waited for others
+  std::int64_t enter = 0, left = 0,
+               outside = 0;  // `outside`: outside of calls, since the last one that waited for others
   std::size_t met = 0;
   std::array<Meeting, 64> meetings{};  // the first ones of the call
 };
@@ -223,11 +224,11 @@ void leave(Times& times) {
       waited = waited || one.waits;
       one.enter = timing.enter;
       one.leave = leave;
-      one.own = timing.own;
+      one.outside = timing.outside;
       one.place = static_cast<std::uint16_t>(place - times.places.data());
       keep(times, one);
     }
-    if (waited) timing.own = 0;
+    if (waited) timing.outside = 0;
   }
   timing.left = leave;
 }
@@ -252,7 +253,7 @@ Inside::Inside(const Call& call, const void* site) {
   timing.site = site;
   timing.met = 0;
   timing.enter = now();
-  if (timing.left) timing.own += timing.enter - timing.left;
+  if (timing.left) timing.outside += timing.enter - timing.left;
   const std::string_view name = name_of(call.kind);
   meet(call.meeting, call.gives, call.waits && !name.starts_with("MPI_I") && !name.ends_with("_init"));
 }

@@ -27,17 +27,18 @@ struct Sum {
 };
 struct Analysis {
   std::map<Key, Sum> places;
-  std::map<int, double> own;  // ns that others wait because this rank worked longer
-  double all_own = 0, data = 0;
+  std::map<int, double> worked;  // ns that others wait because this rank worked longer
+  double all_worked = 0, data = 0;
 };
 
-double offset_at(const RankTimes& its, std::int64_t clock, double error) {
-  const auto span = static_cast<double>(its.last.clock - its.first.clock);
-  const double part = span > 0 ? static_cast<double>(clock - its.first.clock) / span : 0;
+double offset_at(const RankTimes& rank_times, std::int64_t clock, double error) {
+  const auto span = static_cast<double>(rank_times.last.clock - rank_times.first.clock);
+  const double part = span > 0 ? static_cast<double>(clock - rank_times.first.clock) / span : 0;
   const auto mix = [&](std::int64_t a, std::int64_t b) {
     return static_cast<double>(a) + part * static_cast<double>(b - a);
   };
-  return mix(its.first.offset, its.last.offset) + error * mix(its.first.uncertainty, its.last.uncertainty);
+  return mix(rank_times.first.offset, rank_times.last.offset) +
+         error * mix(rank_times.first.uncertainty, rank_times.last.uncertainty);
 }
 
 // `error`: of the clocks of other nodes, from -1 to 1 times their uncertainty.
@@ -48,16 +49,17 @@ Analysis analyse(const std::vector<RankTimes>& ranks, double error) {
     double enter;
   };
   std::uint32_t shift = 0;
-  for (const RankTimes& its : ranks) shift = std::max(shift, its.shift);
+  for (const RankTimes& rank_times : ranks) shift = std::max(shift, rank_times.shift);
   const std::uint64_t every = std::uint64_t{1} << shift;
   std::unordered_map<std::uint64_t, std::vector<At>> meetings;
-  for (const RankTimes& its : ranks)
-    for (const Meeting& one : its.meetings)
+  for (const RankTimes& rank_times : ranks)
+    for (const Meeting& one : rank_times.meetings)
       if (one.number % every == 0)
-        meetings[one.number].push_back({&its, &one, static_cast<double>(one.enter) + offset_at(its, one.enter, error)});
+        meetings[one.number].push_back(
+            {&rank_times, &one, static_cast<double>(one.enter) + offset_at(rank_times, one.enter, error)});
 
   struct Waited {
-    double late = -1, own = 0, data = 0;
+    double late = -1, worked = 0, data = 0;
     int for_rank = -1;
     std::uint64_t number = 0;
   };
@@ -79,7 +81,7 @@ Analysis analyse(const std::vector<RankTimes>& ranks, double error) {
       auto& [meeting, waited] = calls[{one.rank, one.meeting->enter}];
       if (late <= waited.late) continue;  // of the messages of one call, that which came last
       meeting = one.meeting;
-      waited = {late, std::clamp(static_cast<double>(giver->meeting->own - one.meeting->own), 0.0, late),
+      waited = {late, std::clamp(static_cast<double>(giver->meeting->outside - one.meeting->outside), 0.0, late),
                 duration - late, giver->rank->rank, number};
     }
   }
@@ -93,8 +95,8 @@ Analysis analyse(const std::vector<RankTimes>& ranks, double error) {
     sum.data += waited.data;
     sum.for_rank[waited.for_rank] += waited.late;
     sum.data_of[waited.number] += waited.data;
-    all.own[waited.for_rank] += waited.own * static_cast<double>(every);
-    all.all_own += waited.own * static_cast<double>(every);
+    all.worked[waited.for_rank] += waited.worked * static_cast<double>(every);
+    all.all_worked += waited.worked * static_cast<double>(every);
   }
   for (const auto& [key, sum] : all.places) {  // the median: what every call takes, not the pauses of a busy machine
     std::vector<double> values;
@@ -115,20 +117,20 @@ std::string time_text(double ns) {
 }  // namespace
 
 RankTimes times_of(const Times& times, int ranks) {
-  RankTimes its{.shift = times.shift};
+  RankTimes rank_times{.shift = times.shift};
   std::map<std::uint16_t, std::uint16_t> number;
   for (std::size_t i = 0; i < times.places.size(); ++i)
     if (times.places[i].kind != Kind::none) {
-      number[static_cast<std::uint16_t>(i)] = static_cast<std::uint16_t>(its.places.size());
-      its.places.push_back(times.places[i]);
+      number[static_cast<std::uint16_t>(i)] = static_cast<std::uint16_t>(rank_times.places.size());
+      rank_times.places.push_back(times.places[i]);
     }
-  its.meetings.assign(times.meetings.begin(), times.meetings.begin() + times.meetings_used);
-  for (Meeting& one : its.meetings) one.place = number.at(one.place);
-  while (its.meetings.size() * static_cast<std::size_t>(ranks) > most_meetings) {
-    ++its.shift;
-    std::erase_if(its.meetings, [&](const Meeting& one) { return one.number >> (its.shift - 1) & 1; });
+  rank_times.meetings.assign(times.meetings.begin(), times.meetings.begin() + times.meetings_used);
+  for (Meeting& one : rank_times.meetings) one.place = number.at(one.place);
+  while (rank_times.meetings.size() * static_cast<std::size_t>(ranks) > most_meetings) {
+    ++rank_times.shift;
+    std::erase_if(rank_times.meetings, [&](const Meeting& one) { return one.number >> (rank_times.shift - 1) & 1; });
   }
-  return its;
+  return rank_times;
 }
 
 TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::string(const Place&)>& where) {
@@ -140,10 +142,11 @@ TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::
   };
   std::map<Key, Total> totals;
   double all = 0, uncertainty = 0;
-  for (const RankTimes& its : ranks) {
-    all += static_cast<double>(its.lasted);
-    uncertainty = std::max(uncertainty, static_cast<double>(std::max(its.first.uncertainty, its.last.uncertainty)));
-    for (const Place& place : its.places) {
+  for (const RankTimes& rank_times : ranks) {
+    all += static_cast<double>(rank_times.lasted);
+    uncertainty =
+        std::max(uncertainty, static_cast<double>(std::max(rank_times.first.uncertainty, rank_times.last.uncertainty)));
+    for (const Place& place : rank_times.places) {
       Total& total = totals.try_emplace(key_of(place), Total{&place}).first->second;
       total.calls += static_cast<double>(place.calls);
       total.in += static_cast<double>(place.nanoseconds);
@@ -170,10 +173,11 @@ TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::
       };
       const double late = sum.late / sum.meetings;
       const double error = std::max(std::abs(late_with(least) - late), std::abs(late_with(most) - late));
-      const auto [rank, its] = *std::ranges::max_element(sum.for_rank, {}, [](const auto& one) { return one.second; });
+      const auto [rank, nanoseconds] =
+          *std::ranges::max_element(sum.for_rank, {}, [](const auto& one) { return one.second; });
       text += fmt::format(", of which {}{} waiting for {}", time_text(late),
                           error > 0.01 * late && error > 1e3 ? " (+- " + time_text(error) + ")" : "",
-                          its > 0.8 * sum.late ? fmt::format("rank {}", rank) : "one rank or another");
+                          nanoseconds > 0.8 * sum.late ? fmt::format("rank {}", rank) : "one rank or another");
       text += fmt::format(" and {} for the data", time_text(sum.data / sum.meetings));
     }
     out.lines.push_back(std::move(text));
@@ -185,19 +189,19 @@ TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::
     if (high - low > 0.01 * all) text += fmt::format(" ({:.0f} to {:.0f} %)", 100 * low / all, 100 * high / all);
     return text;
   };
-  if (middle.all_own >= late_worth_naming * all) {
+  if (middle.all_worked >= late_worth_naming * all) {
     out.cause = "late";
-    std::vector<std::pair<int, double>> by_rank(middle.own.begin(), middle.own.end());
+    std::vector<std::pair<int, double>> by_rank(middle.worked.begin(), middle.worked.end());
     std::ranges::sort(by_rank, std::greater<>(), &std::pair<int, double>::second);
-    for (double named = 0; const auto& [rank, own] : by_rank) {
-      if (named > 0.8 * middle.all_own) break;
-      named += own;
+    for (double named = 0; const auto& [rank, worked] : by_rank) {
+      if (named > 0.8 * middle.all_worked) break;
+      named += worked;
       out.late.push_back(rank);
     }
     const bool one = out.late.size() == 1;
     out.lines.push_back(
         fmt::format("{} of the time, ranks wait because {} {} {} longer than the others between the calls",
-                    percent(&Analysis::all_own), one ? "rank" : "ranks", ranges(out.late),
+                    percent(&Analysis::all_worked), one ? "rank" : "ranks", ranges(out.late),
                     one ? "works or sleeps" : "work or sleep"));
   }
   if (middle.data >= network_worth_naming * all) {

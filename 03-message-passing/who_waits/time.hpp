@@ -25,9 +25,10 @@ struct RankTimes {
   std::uint32_t shift = 0;
   std::vector<Place> places{};
   std::vector<Meeting> meetings{};  // their places are indices of `places`
-  static void fields(auto& visit, auto& its) {
-    visit(its.rank), visit(its.first), visit(its.last), visit(its.lasted), visit(its.shift), visit(its.places);
-    visit(its.meetings);
+  static void fields(auto& visit, auto& record) {
+    visit(record.rank), visit(record.first), visit(record.last), visit(record.lasted), visit(record.shift),
+        visit(record.places);
+    visit(record.meetings);
   }
 };
 RankTimes times_of(const Times& times, int ranks);  // for rank 0 among so many: as many meetings as it has memory for

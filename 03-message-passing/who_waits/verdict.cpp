@@ -31,10 +31,10 @@ bool takes(const Call& receive, int peer, int tag) {
   return (from == any || from == peer) && (wanted == any || wanted == tag);
 }
 // As its stack shows: otherwise such a rank seems to compute. A name that is recorded is another library's wrapper.
-bool in_unrecorded_call(const RankState& its) {
-  const std::size_t at = its.stack.find("MPI_");
-  if (!its.waits.empty() || its.polled || at == std::string::npos) return false;
-  const std::string name = its.stack.substr(at, its.stack.find(' ', at) - at);
+bool in_unrecorded_call(const RankState& rank_state) {
+  const std::size_t at = rank_state.stack.find("MPI_");
+  if (!rank_state.waits.empty() || rank_state.polled || at == std::string::npos) return false;
+  const std::string name = rank_state.stack.substr(at, rank_state.stack.find(' ', at) - at);
   for (auto kind = 0u; kind < static_cast<unsigned>(Kind::count); ++kind)
     if (name == name_of(static_cast<Kind>(kind))) return false;
   return true;
@@ -64,21 +64,21 @@ class Explanation {
     return found == by_rank_.end() ? nullptr : found->second;
   }
   bool certain(int rank) const {  // its record says all that it has done
-    const RankState* const its = state(rank);
-    return its && !its->incomplete && !its->unknown_calls;
+    const RankState* const rank_state = state(rank);
+    return rank_state && !rank_state->incomplete && !rank_state->unknown_calls;
   }
   std::string communicator(std::uint64_t id) const;
   std::string describe(const Call& call) const;
   std::string doing(int rank) const;
 
   std::uint64_t count(int rank, std::uint64_t communicator, int peer, int tag, std::uint64_t Traffic::*what) const;
-  Needs receive_needs(const RankState& its, const Call& call) const;
-  Needs send_needs(const RankState& its, const Call& call) const;
-  Needs collective_needs(const RankState& its, const Call& call) const;
-  Needs device_needs(const RankState& its) const;
-  Needs needs(const RankState& its, const Call& call) const;
-  Needs needs(const RankState& its, const Wait& wait) const;
-  Needs needs(const RankState& its) const;
+  Needs receive_needs(const RankState& rank_state, const Call& call) const;
+  Needs send_needs(const RankState& rank_state, const Call& call) const;
+  Needs collective_needs(const RankState& rank_state, const Call& call) const;
+  Needs device_needs(const RankState& rank_state) const;
+  Needs needs(const RankState& rank_state, const Call& call) const;
+  Needs needs(const RankState& rank_state, const Wait& wait) const;
+  Needs needs(const RankState& rank_state) const;
 
   bool mismatch(Verdict& verdict) const;
   std::map<int, std::vector<Need>> that_cannot_move(std::map<int, std::vector<Need>> blocked) const;
@@ -121,7 +121,7 @@ std::string Explanation::communicator(std::uint64_t id) const {
   const auto found = members_.find(id);
   if (found == members_.end()) return "a communicator";
   Ranks ranks;
-  for (const auto& [rank, its] : found->second) ranks.insert(rank);
+  for (const auto& [rank, member] : found->second) ranks.insert(rank);
   return (found->second.begin()->second->of_nccl ? "NCCL's communicator of " : "the communicator of ") +
          rank_text(ranks);
 }
@@ -154,48 +154,49 @@ std::string Explanation::describe(const Call& call) const {
 
 // What a rank does, after "rank 3 is": "in MPI_Allreduce, call 57 of MPI_COMM_WORLD, 4 MiB".
 std::string Explanation::doing(int rank) const {
-  const RankState* const its = state(rank);
-  if (!its) return "unknown";
-  if (its->ended && *its->ended > 128) return fmt::format("gone: killed by signal {}", *its->ended - 128);
-  if (its->ended) return fmt::format("gone: exit status {}", *its->ended);
-  if (its->finalized) return "past MPI_Finalize";
-  if (!its->waits.empty()) {
-    const Wait& wait = its->waits.front();
+  const RankState* const rank_state = state(rank);
+  if (!rank_state) return "unknown";
+  if (rank_state->ended && *rank_state->ended > 128)
+    return fmt::format("gone: killed by signal {}", *rank_state->ended - 128);
+  if (rank_state->ended) return fmt::format("gone: exit status {}", *rank_state->ended);
+  if (rank_state->finalized) return "past MPI_Finalize";
+  if (!rank_state->waits.empty()) {
+    const Wait& wait = rank_state->waits.front();
     std::string text = "in " + describe(wait.call);
     if (!wait.requests.empty()) text += " for " + describe(wait.requests.front());
     return text + (wait.requests.size() > 1 ? fmt::format(" and {} more", wait.requests.size() - 1) : "");
   }
-  if (its->polled) return "testing again and again for " + describe(*its->polled);
-  if (in_unrecorded_call(*its)) return "in a call of MPI that is not recorded";
-  const char* const state = its->process == 'R'   ? "computing"
-                            : its->process == 'D' ? "in the kernel (state D), as for a file,"
-                            : its->process == 'T' ? "stopped by a signal"
-                                                  : "sleeping";
+  if (rank_state->polled) return "testing again and again for " + describe(*rank_state->polled);
+  if (in_unrecorded_call(*rank_state)) return "in a call of MPI that is not recorded";
+  const char* const state = rank_state->process == 'R'   ? "computing"
+                            : rank_state->process == 'D' ? "in the kernel (state D), as for a file,"
+                            : rank_state->process == 'T' ? "stopped by a signal"
+                                                         : "sleeping";
   return fmt::format("{} outside of {}", state,
-                     its->recorded ? "MPI and NCCL" : "MPI and NCCL, which it has not called yet");
+                     rank_state->recorded ? "MPI and NCCL" : "MPI and NCCL, which it has not called yet");
 }
 
 std::uint64_t Explanation::count(int rank, std::uint64_t communicator, int peer, int tag,
                                  std::uint64_t Traffic::*what) const {
   std::uint64_t sum = 0;
-  if (const RankState* const its = state(rank))
-    for (const Traffic& one : its->traffic)
+  if (const RankState* const rank_state = state(rank))
+    for (const Traffic& one : rank_state->traffic)
       if (one.communicator == communicator && one.peer == peer && (tag == any || one.tag == tag)) sum += one.*what;
   return sum;
 }
 
-Needs Explanation::receive_needs(const RankState& its, const Call& call) const {
+Needs Explanation::receive_needs(const RankState& rank_state, const Call& call) const {
   const int from = call.from(), tag = call.wanted_tag();
   if (from == no_rank) return Needs{std::vector<Need>{}};
   const auto members = members_.find(call.communicator);
   if (from == unknown || members == members_.end() || uncertain(call.communicator)) return {};
   Ranks senders;
   for (const auto& [rank, one] : members->second)
-    if (from == any ? rank != its.rank : rank == from) senders.insert(rank);
+    if (from == any ? rank != rank_state.rank : rank == from) senders.insert(rank);
   const auto size = static_cast<std::size_t>(members->second.begin()->second->size);
   if (senders.empty() || (from == any && members->second.size() < size)) return {};  // a rank has not made it yet
   // Receives that were posted before this one get the earlier messages.
-  const auto before = static_cast<std::uint64_t>(std::ranges::count_if(its.outstanding, [&](const Call& other) {
+  const auto before = static_cast<std::uint64_t>(std::ranges::count_if(rank_state.outstanding, [&](const Call& other) {
     return receives(other) && other.communicator == call.communicator &&
            (call.sequence == 0 || other.sequence < call.sequence) &&
            std::ranges::any_of(senders, [&](int sender) { return takes(other, sender, tag == any ? other.tag : tag); });
@@ -203,30 +204,30 @@ Needs Explanation::receive_needs(const RankState& its, const Call& call) const {
   std::uint64_t sent = 0, received = 0;
   for (const int sender : senders) {
     if (!certain(sender)) return {};
-    sent += count(sender, call.communicator, its.rank, tag, &Traffic::sent);
-    received += count(its.rank, call.communicator, sender, tag, &Traffic::received);
+    sent += count(sender, call.communicator, rank_state.rank, tag, &Traffic::sent);
+    received += count(rank_state.rank, call.communicator, sender, tag, &Traffic::received);
   }
-  if (!certain(its.rank) || sent > received + before) return {};
-  return Needs{{{std::move(senders), from == any ? fmt::format("no rank sends to {}", its.rank)
-                                                 : fmt::format("rank {} does not send to {}", from, its.rank)}}};
+  if (!certain(rank_state.rank) || sent > received + before) return {};
+  return Needs{{{std::move(senders), from == any ? fmt::format("no rank sends to {}", rank_state.rank)
+                                                 : fmt::format("rank {} does not send to {}", from, rank_state.rank)}}};
 }
 
-Needs Explanation::send_needs(const RankState& its, const Call& call) const {
+Needs Explanation::send_needs(const RankState& rank_state, const Call& call) const {
   if (call.peer == no_rank || call.kind == Kind::MPI_Bsend || call.kind == Kind::MPI_Ibsend ||
       call.kind == Kind::MPI_Bsend_init)
     return Needs{std::vector<Need>{}};
   const RankState* const peer = state(call.peer);
-  if (!peer || !certain(call.peer) || !certain(its.rank) || uncertain(call.communicator)) return {};
+  if (!peer || !certain(call.peer) || !certain(rank_state.rank) || uncertain(call.communicator)) return {};
   std::uint64_t posted = 0;
   for (const Wait& wait : peer->waits)
-    posted +=
-        receives(wait.call) && wait.call.communicator == call.communicator && takes(wait.call, its.rank, call.tag);
+    posted += receives(wait.call) && wait.call.communicator == call.communicator &&
+              takes(wait.call, rank_state.rank, call.tag);
   for (const Call& other : peer->outstanding)
-    posted += receives(other) && other.communicator == call.communicator && takes(other, its.rank, call.tag);
-  const std::uint64_t sent = count(its.rank, call.communicator, call.peer, call.tag, &Traffic::sent);
-  const std::uint64_t received = count(call.peer, call.communicator, its.rank, call.tag, &Traffic::received);
+    posted += receives(other) && other.communicator == call.communicator && takes(other, rank_state.rank, call.tag);
+  const std::uint64_t sent = count(rank_state.rank, call.communicator, call.peer, call.tag, &Traffic::sent);
+  const std::uint64_t received = count(call.peer, call.communicator, rank_state.rank, call.tag, &Traffic::received);
   if (sent <= received + posted) return {};
-  return Needs{{{{call.peer}, fmt::format("rank {} does not receive from {}", call.peer, its.rank)}}};
+  return Needs{{{{call.peer}, fmt::format("rank {} does not receive from {}", call.peer, rank_state.rank)}}};
 }
 
 Needs Explanation::collective_needs(const RankState&, const Call& call) const {
@@ -246,8 +247,8 @@ Needs Explanation::collective_needs(const RankState&, const Call& call) const {
   } else {
     const auto members = members_.find(call.communicator);
     if (members == members_.end() || uncertain(call.communicator)) return {};
-    for (const auto& [rank, its] : members->second)
-      if (its->collectives < call.sequence) missing.insert(rank);
+    for (const auto& [rank, member] : members->second)
+      if (member->collectives < call.sequence) missing.insert(rank);
   }
   if (missing.empty()) return {};
   std::vector<Need> all;
@@ -256,56 +257,59 @@ Needs Explanation::collective_needs(const RankState&, const Call& call) const {
 }
 
 // What a rank has queued on its GPUs and others have not.
-Needs Explanation::device_needs(const RankState& its) const {
+Needs Explanation::device_needs(const RankState& rank_state) const {
   std::vector<Need> all;
-  for (const CommunicatorState& one : its.communicators) {
+  for (const CommunicatorState& one : rank_state.communicators) {
     if (!one.of_nccl || uncertain(one.id)) continue;
     for (const auto& [rank, other] : members_.at(one.id))
       if (other->collectives < one.collectives)
         all.push_back({{rank},
                        fmt::format("rank {} has made {} calls of collectives of {}, rank {} {}", rank,
-                                   other->collectives, communicator(one.id), its.rank, one.collectives)});
-    for (const Traffic& traffic : its.traffic)
+                                   other->collectives, communicator(one.id), rank_state.rank, one.collectives)});
+    for (const Traffic& traffic : rank_state.traffic)
       if (traffic.communicator == one.id && state(traffic.peer)) {
-        if (traffic.received > count(traffic.peer, one.id, its.rank, any, &Traffic::sent))
-          all.push_back({{traffic.peer}, fmt::format("rank {} has not called ncclSend to {}", traffic.peer, its.rank)});
-        if (traffic.sent > count(traffic.peer, one.id, its.rank, any, &Traffic::received))
+        if (traffic.received > count(traffic.peer, one.id, rank_state.rank, any, &Traffic::sent))
           all.push_back(
-              {{traffic.peer}, fmt::format("rank {} has not called ncclRecv from {}", traffic.peer, its.rank)});
+              {{traffic.peer}, fmt::format("rank {} has not called ncclSend to {}", traffic.peer, rank_state.rank)});
+        if (traffic.sent > count(traffic.peer, one.id, rank_state.rank, any, &Traffic::received))
+          all.push_back(
+              {{traffic.peer}, fmt::format("rank {} has not called ncclRecv from {}", traffic.peer, rank_state.rank)});
       }
   }
   if (all.empty()) return {};
   return all;
 }
 
-Needs Explanation::needs(const RankState& its, const Call& call) const {
+Needs Explanation::needs(const RankState& rank_state, const Call& call) const {
   switch (role_of(call.kind)) {
     case Role::send:
-      return std::string_view(name_of(call.kind)).starts_with("nccl") ? device_needs(its) : send_needs(its, call);
+      return std::string_view(name_of(call.kind)).starts_with("nccl") ? device_needs(rank_state)
+                                                                      : send_needs(rank_state, call);
     case Role::receive:
-      return std::string_view(name_of(call.kind)).starts_with("nccl") ? device_needs(its) : receive_needs(its, call);
+      return std::string_view(name_of(call.kind)).starts_with("nccl") ? device_needs(rank_state)
+                                                                      : receive_needs(rank_state, call);
     case Role::both: {
-      Needs out = send_needs(its, call), in = receive_needs(its, call);
+      Needs out = send_needs(rank_state, call), in = receive_needs(rank_state, call);
       if (!out || out->empty()) return in;
       if (in) out->insert(out->end(), in->begin(), in->end());
       return out;
     }
     case Role::collective:
-      return collective_needs(its, call);
+      return collective_needs(rank_state, call);
     case Role::device:
-      return device_needs(its);
+      return device_needs(rank_state);
     default:
       return {};
   }
 }
 
-Needs Explanation::needs(const RankState& its, const Wait& wait) const {
+Needs Explanation::needs(const RankState& rank_state, const Wait& wait) const {
   const Role role = role_of(wait.call.kind);
-  if (role != Role::wait_all && role != Role::wait_any) return needs(its, wait.call);
+  if (role != Role::wait_all && role != Role::wait_any) return needs(rank_state, wait.call);
   if (!wait.all_requests || wait.requests.empty()) return {};
   std::vector<Need> all;
   for (const Call& request : wait.requests) {
-    Needs its_needs = needs(its, request);
+    Needs its_needs = needs(rank_state, request);
     if (role == Role::wait_any && !its_needs) return {};
     if (its_needs) all.insert(all.end(), its_needs->begin(), its_needs->end());
   }
@@ -317,12 +321,12 @@ Needs Explanation::needs(const RankState& its, const Wait& wait) const {
   return all;
 }
 
-Needs Explanation::needs(const RankState& its) const {
-  if (its.ended || its.finalized) return Needs{std::vector<Need>{}};  // it gives nothing more to others
-  if (its.waits.empty() || its.other_thread) return {};
+Needs Explanation::needs(const RankState& rank_state) const {
+  if (rank_state.ended || rank_state.finalized) return Needs{std::vector<Need>{}};  // it gives nothing more to others
+  if (rank_state.waits.empty() || rank_state.other_thread) return {};
   std::vector<Need> all;
-  for (const Wait& wait : its.waits) {
-    const Needs one = needs(its, wait);
+  for (const Wait& wait : rank_state.waits) {
+    const Needs one = needs(rank_state, wait);
     if (!one) return {};
     all.insert(all.end(), one->begin(), one->end());
   }
@@ -336,9 +340,9 @@ bool Explanation::mismatch(Verdict& verdict) const {
     if (uncertain(id)) continue;
     std::map<std::uint64_t, std::map<std::tuple<Kind, int, std::uint64_t>, Ranks>> calls;
     std::uint64_t reached = UINT64_MAX;
-    for (const auto& [rank, its] : members) {
-      for (const Call& call : its->history) calls[call.sequence][{call.kind, call.root, call.bytes}].insert(rank);
-      reached = std::min(reached, its->collectives);
+    for (const auto& [rank, member] : members) {
+      for (const Call& call : member->history) calls[call.sequence][{call.kind, call.root, call.bytes}].insert(rank);
+      reached = std::min(reached, member->collectives);
     }
     std::vector<std::pair<Ranks, std::string>> groups;
     std::string what = "the ranks make different calls";
@@ -353,10 +357,10 @@ bool Explanation::mismatch(Verdict& verdict) const {
     } else {
       what = fmt::format("before call {}, the ranks have made different calls", reached);
       std::map<std::vector<std::uint32_t>, Ranks> numbers;
-      for (const auto& [rank, its] : members) {
-        std::vector<std::uint32_t> of_kind = its->of_kind;
-        if (of_kind.empty() || its->collectives - reached > its->history.size()) continue;  // it is too far ahead
-        for (const Call& call : its->history)
+      for (const auto& [rank, member] : members) {
+        std::vector<std::uint32_t> of_kind = member->of_kind;
+        if (of_kind.empty() || member->collectives - reached > member->history.size()) continue;  // it is too far ahead
+        for (const Call& call : member->history)
           if (call.sequence > reached) --of_kind.at(static_cast<std::size_t>(call.kind));
         numbers[of_kind].insert(rank);
       }
@@ -371,8 +375,8 @@ bool Explanation::mismatch(Verdict& verdict) const {
     if (groups.size() < 2) continue;
     std::ranges::stable_sort(groups, {}, [](const auto& one) { return one.first.size(); });
     verdict.cause = "mismatch";
-    verdict.certain = std::ranges::none_of(states_, [](const RankState& its) {
-      return !its.ended && !its.finalized && (its.waits.empty() || its.other_thread);
+    verdict.certain = std::ranges::none_of(states_, [](const RankState& rank_state) {
+      return !rank_state.ended && !rank_state.finalized && (rank_state.waits.empty() || rank_state.other_thread);
     });
     verdict.lines.push_back(fmt::format("{} in {}:", what, communicator(id)));
     for (std::size_t i = 0; i < groups.size() && i < 4; ++i)
@@ -385,9 +389,9 @@ bool Explanation::mismatch(Verdict& verdict) const {
 
 // Messages of `from` that `to` has not received and that do not fit its receive.
 std::string Explanation::other_messages(int from, int to, const Call& call) const {
-  const RankState* const its = state(from);
-  if (!its || !receives(call)) return "";
-  for (const Traffic& one : its->traffic) {
+  const RankState* const rank_state = state(from);
+  if (!rank_state || !receives(call)) return "";
+  for (const Traffic& one : rank_state->traffic) {
     if (one.peer != to || one.sent <= count(to, one.communicator, from, one.tag, &Traffic::received)) continue;
     const int wanted = call.wanted_tag();
     if (one.communicator != call.communicator)
@@ -401,7 +405,7 @@ std::string Explanation::other_messages(int from, int to, const Call& call) cons
 void Explanation::say_who_lacks_calls(Verdict& verdict) const {
   for (const auto& [id, members] : members_) {
     std::map<std::uint64_t, Ranks> by_count;
-    for (const auto& [rank, its] : members) by_count[its->collectives].insert(rank);
+    for (const auto& [rank, member] : members) by_count[member->collectives].insert(rank);
     if (by_count.size() < 2 || uncertain(id)) continue;
     const auto& [least, late] = *by_count.begin();
     const auto& [most, others] = *by_count.rbegin();
@@ -429,9 +433,9 @@ void Explanation::stuck(Verdict& verdict, const std::map<int, std::vector<Need>>
   const auto why = [&](int rank, int next) {
     const Need& need = blocked.at(rank).front();
     std::string text = fmt::format("{}: rank {} is {}", need.why, next, doing(next));
-    const RankState& its = *state(rank);
-    if (its.waits.empty()) return text + other_messages(next, rank, *its.polled);
-    const Wait& wait = its.waits.front();
+    const RankState& rank_state = *state(rank);
+    if (rank_state.waits.empty()) return text + other_messages(next, rank, *rank_state.polled);
+    const Wait& wait = rank_state.waits.front();
     return text + other_messages(next, rank, wait.requests.size() == 1 ? wait.requests.front() : wait.call);
   };
   if (!blocked.contains(path.back())) {
@@ -464,15 +468,17 @@ void Explanation::moving(Verdict& verdict, const std::map<int, std::vector<Need>
   std::vector<int> late;
   for (const auto& [rank, number] : waiting_for) late.push_back(rank);
   if (blocked.empty())
-    for (const RankState& its : states_)
-      if (its.waits.empty() && !its.ended && !its.finalized) late.push_back(its.rank);
-  const bool waits = std::ranges::any_of(states_, [](const RankState& its) { return !its.waits.empty(); });
+    for (const RankState& rank_state : states_)
+      if (rank_state.waits.empty() && !rank_state.ended && !rank_state.finalized) late.push_back(rank_state.rank);
+  const bool waits =
+      std::ranges::any_of(states_, [](const RankState& rank_state) { return !rank_state.waits.empty(); });
   if (late.empty()) {
-    for (const RankState& its : states_)
-      if (its.ended && waits) {
+    for (const RankState& rank_state : states_)
+      if (rank_state.ended && waits) {
         verdict.cause = "ended";
-        verdict.culprits.push_back(its.rank);
-        verdict.lines.push_back(fmt::format("rank {} is {}; another may wait for it", its.rank, doing(its.rank)));
+        verdict.culprits.push_back(rank_state.rank);
+        verdict.lines.push_back(
+            fmt::format("rank {} is {}; another may wait for it", rank_state.rank, doing(rank_state.rank)));
       }
     if (!verdict.culprits.empty()) return;
     verdict.cause = waits ? "network" : "cannot tell";
@@ -488,15 +494,15 @@ void Explanation::moving(Verdict& verdict, const std::map<int, std::vector<Need>
   verdict.culprits = late;
   for (std::size_t i = 0; i < late.size() && i < 6; ++i) {
     const int rank = late[i];
-    const RankState& its = *state(rank);
-    std::string text =
-        fmt::format("rank {} ({}, pid {}) is {} for {:.0f} s", rank, its.host, its.pid, doing(rank), its.quiet);
-    if (its.waits.empty() && !its.polled && its.process == 'R' && !in_unrecorded_call(its))
+    const RankState& rank_state = *state(rank);
+    std::string text = fmt::format("rank {} ({}, pid {}) is {} for {:.0f} s", rank, rank_state.host, rank_state.pid,
+                                   doing(rank), rank_state.quiet);
+    if (rank_state.waits.empty() && !rank_state.polled && rank_state.process == 'R' && !in_unrecorded_call(rank_state))
       text += ": computing, not waiting";
-    if (its.incomplete) text += "; it has more operations under way than are recorded";
-    if (its.unknown_calls) text += "; it makes calls that are not recorded";
+    if (rank_state.incomplete) text += "; it has more operations under way than are recorded";
+    if (rank_state.unknown_calls) text += "; it makes calls that are not recorded";
     verdict.lines.push_back(text);
-    if (!its.stack.empty()) verdict.lines.push_back("  " + its.stack);
+    if (!rank_state.stack.empty()) verdict.lines.push_back("  " + rank_state.stack);
   }
   if (late.size() > 6) verdict.lines.push_back(fmt::format("and {} more ranks", late.size() - 6));
 }
@@ -508,12 +514,12 @@ std::vector<std::string> Explanation::groups(std::size_t most) const {
   };
   const auto collect = [this](bool with_peers) {
     std::map<std::string, Group> found;
-    for (const RankState& its : states_) {
-      const bool waits = !its.ended && !its.finalized && !its.waits.empty();
-      Group& group =
-          found[waits && !with_peers ? std::string("in ") + name_of(its.waits.front().call.kind) : doing(its.rank)];
-      group.ranks.push_back(its.rank);
-      group.seconds = std::max(group.seconds, waits ? its.waits.front().seconds : its.quiet);
+    for (const RankState& rank_state : states_) {
+      const bool waits = !rank_state.ended && !rank_state.finalized && !rank_state.waits.empty();
+      Group& group = found[waits && !with_peers ? std::string("in ") + name_of(rank_state.waits.front().call.kind)
+                                                : doing(rank_state.rank)];
+      group.ranks.push_back(rank_state.rank);
+      group.seconds = std::max(group.seconds, waits ? rank_state.waits.front().seconds : rank_state.quiet);
     }
     return found;
   };
@@ -542,8 +548,8 @@ std::vector<std::string> Explanation::groups(std::size_t most) const {
 // Of the ranks that wait, those whose every way on depends on ranks that wait like them, or have ended.
 std::map<int, std::vector<Need>> Explanation::that_cannot_move(std::map<int, std::vector<Need>> blocked) const {
   const auto moves = [&](int rank) {
-    const RankState* const its = state(rank);
-    return !blocked.contains(rank) && !(its && (its->ended || its->finalized));
+    const RankState* const rank_state = state(rank);
+    return !blocked.contains(rank) && !(rank_state && (rank_state->ended || rank_state->finalized));
   };
   for (std::size_t before = 0; before != blocked.size();) {
     before = blocked.size();
@@ -557,7 +563,8 @@ std::map<int, std::vector<Need>> Explanation::that_cannot_move(std::map<int, std
 
 Verdict Explanation::verdict() {
   Verdict verdict;
-  if (states_.size() > 1 && std::ranges::all_of(states_, [](const RankState& its) { return its.world_size == 1; })) {
+  if (states_.size() > 1 &&
+      std::ranges::all_of(states_, [](const RankState& rank_state) { return rank_state.world_size == 1; })) {
     verdict.cause = "separate";
     verdict.certain = true;
     verdict.lines.push_back(
@@ -566,12 +573,13 @@ Verdict Explanation::verdict() {
     return verdict;
   }
   std::map<int, std::vector<Need>> blocked;
-  for (const RankState& its : states_)
-    if (Needs all = needs(its); all && !all->empty()) blocked.emplace(its.rank, std::move(*all));
+  for (const RankState& rank_state : states_)
+    if (Needs all = needs(rank_state); all && !all->empty()) blocked.emplace(rank_state.rank, std::move(*all));
   std::map<int, std::vector<Need>> all_blocked = blocked;
-  for (const RankState& its : states_)  // a rank that only tests may do anything, but it is not who is late
-    if (its.polled && its.waits.empty() && !its.ended && !its.finalized)
-      if (Needs all = needs(its, *its.polled); all && !all->empty()) all_blocked.emplace(its.rank, std::move(*all));
+  for (const RankState& rank_state : states_)  // a rank that only tests may do anything, but it is not who is late
+    if (rank_state.polled && rank_state.waits.empty() && !rank_state.ended && !rank_state.finalized)
+      if (Needs all = needs(rank_state, *rank_state.polled); all && !all->empty())
+        all_blocked.emplace(rank_state.rank, std::move(*all));
   if (mismatch(verdict)) return verdict;
   if (const auto ranks = that_cannot_move(blocked); !ranks.empty()) {
     stuck(verdict, ranks);

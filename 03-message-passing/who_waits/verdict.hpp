@@ -20,8 +20,8 @@ struct Wait {  // a thread inside a call
   std::vector<Call> requests;  // what a wait for requests waits for
   bool all_requests = true;    // false: there were more than fit
   double seconds = 0;          // since when
-  static void fields(auto& visit, auto& its) {
-    visit(its.call), visit(its.requests), visit(its.all_requests), visit(its.seconds);
+  static void fields(auto& visit, auto& record) {
+    visit(record.call), visit(record.requests), visit(record.all_requests), visit(record.seconds);
   }
 };
 
@@ -31,9 +31,10 @@ struct CommunicatorState {
   bool of_nccl = false;
   std::vector<Call> history{};           // the last collectives, the oldest first
   std::vector<std::uint32_t> of_kind{};  // how many of each Kind
-  static void fields(auto& visit, auto& its) {
-    visit(its.id), visit(its.collectives), visit(its.size), visit(its.rank), visit(its.of_nccl), visit(its.history);
-    visit(its.of_kind);
+  static void fields(auto& visit, auto& record) {
+    visit(record.id), visit(record.collectives), visit(record.size), visit(record.rank), visit(record.of_nccl),
+        visit(record.history);
+    visit(record.of_kind);
   }
 };
 
@@ -61,11 +62,14 @@ struct RankState {
   std::vector<Traffic> traffic{};
   std::string stack{};
   int world_size = 0;  // of MPI; 0: MPI has not started
-  static void fields(auto& visit, auto& its) {
-    visit(its.rank), visit(its.host), visit(its.pid), visit(its.recorded), visit(its.finalized), visit(its.ended);
-    visit(its.process), visit(its.quiet), visit(its.other_thread), visit(its.incomplete), visit(its.unknown_calls);
-    visit(its.waits), visit(its.polled), visit(its.outstanding), visit(its.communicators), visit(its.traffic);
-    visit(its.stack), visit(its.world_size);
+  static void fields(auto& visit, auto& record) {
+    visit(record.rank), visit(record.host), visit(record.pid), visit(record.recorded), visit(record.finalized),
+        visit(record.ended);
+    visit(record.process), visit(record.quiet), visit(record.other_thread), visit(record.incomplete),
+        visit(record.unknown_calls);
+    visit(record.waits), visit(record.polled), visit(record.outstanding), visit(record.communicators),
+        visit(record.traffic);
+    visit(record.stack), visit(record.world_size);
   }
 };
 

@@ -200,14 +200,14 @@ bool Watch::look() {
   looks_ = std::max(looks_ + 1, number("looks"));
   observer_.look(Clock::now());
   const std::uint64_t steps = observer_.steps();
-  who_waits::RankState its = observer_.state(world_.rank(), Clock::now());
-  if (child_.ending()) its.ended = child_.ending()->as_exit_status();
-  if (!its.pid) its.pid = child_.pid();
-  if (!its.ended) {
-    its.process = who_waits::process_state(its.pid);
-    if (its.waits.empty() && !its.polled) its.stack = who_waits::stack_of(its.pid);
+  who_waits::RankState rank_state = observer_.state(world_.rank(), Clock::now());
+  if (child_.ending()) rank_state.ended = child_.ending()->as_exit_status();
+  if (!rank_state.pid) rank_state.pid = child_.pid();
+  if (!rank_state.ended) {
+    rank_state.process = who_waits::process_state(rank_state.pid);
+    if (rank_state.waits.empty() && !rank_state.polled) rank_state.stack = who_waits::stack_of(rank_state.pid);
   }
-  const std::vector<std::string> texts = world_.gather_on_rank_0("the state of the program", packed(its));
+  const std::vector<std::string> texts = world_.gather_on_rank_0("the state of the program", packed(rank_state));
   std::vector<who_waits::RankState> ranks;
   for (const std::string& text : texts) ranks.push_back(who_waits::unpacked<who_waits::RankState>(text));
   who_waits::Verdict verdict;
@@ -226,10 +226,11 @@ bool Watch::look() {
 }
 
 void Watch::print(const who_waits::Verdict& verdict, const std::vector<who_waits::RankState>& ranks) {
-  const bool failed = std::ranges::any_of(ranks, [](const auto& its) { return its.ended.value_or(0) != 0; });
+  const bool failed =
+      std::ranges::any_of(ranks, [](const auto& rank_state) { return rank_state.ended.value_or(0) != 0; });
   double quiet = 1e9;
-  for (const who_waits::RankState& its : ranks)
-    if (!its.ended) quiet = std::min(quiet, its.quiet);
+  for (const who_waits::RankState& rank_state : ranks)
+    if (!rank_state.ended) quiet = std::min(quiet, rank_state.quiet);
   std::string text = failed                    ? "who_waits: a rank has failed\n"
                      : quiet >= options_.after ? fmt::format("who_waits: no progress for {:g} s\n", options_.after)
                                                : "who_waits: asked by a signal\n";
@@ -244,12 +245,12 @@ void Watch::print(const who_waits::Verdict& verdict, const std::vector<who_waits
 }
 
 void Watch::print_times() {
-  who_waits::RankTimes its = who_waits::times_of(observer_.times(), world_.size());
-  its.rank = observer_.state(world_.rank(), Clock::now()).rank;
-  its.first = clock_;
-  its.lasted = ended_at_.time_since_epoch().count() - clock_.clock;
-  its.last = read_clock(world_);
-  const std::vector<std::string> texts = world_.gather_on_rank_0("the times", packed(its));
+  who_waits::RankTimes rank_times = who_waits::times_of(observer_.times(), world_.size());
+  rank_times.rank = observer_.state(world_.rank(), Clock::now()).rank;
+  rank_times.first = clock_;
+  rank_times.lasted = ended_at_.time_since_epoch().count() - clock_.clock;
+  rank_times.last = read_clock(world_);
+  const std::vector<std::string> texts = world_.gather_on_rank_0("the times", packed(rank_times));
   if (world_.rank() != 0) return;
   std::vector<who_waits::RankTimes> ranks;
   for (const std::string& text : texts) ranks.push_back(who_waits::unpacked<who_waits::RankTimes>(text));
