@@ -19,7 +19,6 @@ with g++ and with clang++ (where installed), with warnings as errors. --headers 
 CUDA and NCCL. Exit status: 0 passed, 1 failed, 77 something that the line needs is not installed.
 """
 import argparse
-import functools
 import json
 import os
 import pathlib
@@ -51,10 +50,6 @@ def compile_line(source, readme):
     return line
 
 
-def with_n(command, n):
-    return command.replace("{n}", str(n))
-
-
 def main():
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("chapter", type=pathlib.Path)
@@ -84,8 +79,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder) / source.name
 
-        def start(command):
-            return clean_clone.run([f". {shlex.quote(str(env))}", command], LIMIT, folder, environment)
+        def start(command, n=""):
+            return clean_clone.run([f". {shlex.quote(str(env))}", command.replace("{n}", str(n))], LIMIT, folder,
+                                   environment)
 
         def build(text, command):
             program.write_text(text)
@@ -93,12 +89,11 @@ def main():
             if status:
                 raise Failure(f"{command}\nends with exit status {status}:\n{output}")
 
-        @functools.cache  # a tool whose command has no {n} runs once
-        def answer(command, pattern):
-            status, output = start(command)
+        def answer(command, pattern, n):
+            status, output = start(command, n)
             found = re.search(pattern, output, re.M)
             if status or not found:
-                raise Failure(f"{command}: exit status {status}, no answer '{pattern}' in\n{output}")
+                raise Failure(f"{command} with n = {n}: exit status {status}, no answer '{pattern}' in\n{output}")
             return found.groups()
 
         right = source.read_text()
@@ -118,10 +113,10 @@ def main():
             build(right, line + WARNINGS)
 
         for n in lesson["processes"]:
-            found = answer(with_n(lesson["run"], n), lesson["answer"])
-            print(f"{name} with n = {n}: {' '.join(found)}")
-            if "tool" in lesson and found != (tool := answer(with_n(lesson["tool"], n), lesson["tool_answer"])):
-                raise Failure(f"{name} answers {found} with n = {n}, the tool {tool}: {lesson['tool']}")
+            own = answer(lesson["run"], lesson["answer"], n)
+            print(f"{name} with n = {n}: {' '.join(own)}")
+            if "tool" in lesson and own != (tool := answer(lesson["tool"], lesson["tool_answer"], n)):
+                raise Failure(f"{name} answers {own} with n = {n}, the tool {tool}: {lesson['tool']}")
 
         n = lesson.get("mistakes_at", max(lesson["processes"]))
         wrong = {}
@@ -133,7 +128,7 @@ def main():
             wrong[mistake] = right.replace(before, after)
         for mistake, text in wrong.items():
             build(text, line)
-            status, output = start(with_n(lesson["run"], n))
+            status, output = start(lesson["run"], n)
             if status != 1:
                 raise Failure(f"'{mistake}' gives exit status {status}, not 1:\n{output}")
             print(f"{name} with a planted mistake ({mistake}): exit status 1")
