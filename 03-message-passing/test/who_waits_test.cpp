@@ -380,11 +380,13 @@ TEST_P(RightPrograms, AreNotAccused) {
   EXPECT_SAYS(result.out, "done\n");
   const auto lines = json_lines(json);
   EXPECT_FALSE(lines.empty());
-  for (const auto& line : lines) {  // a later one may name no rank, where a busy machine is slow to end the program
+  // On a busy machine a later line may name no rank, and others beside the late one, which test for its message so
+  // rarely that they seem to compute.
+  for (const auto& line : lines) {
     EXPECT_FALSE(line.at("certain")) << result.err;
     const auto ranks = line.at("ranks").get<std::vector<int>>();
     if (GetParam() % 10 != 9 && !ranks.empty()) {
-      EXPECT_EQ(ranks[0], GetParam() % 4) << result.err;
+      EXPECT_NE(std::ranges::find(ranks, GetParam() % 4), ranks.end()) << result.err;
     }
   }
   EXPECT_EQ(lines.at(0).at("cause"), "late") << result.err;
