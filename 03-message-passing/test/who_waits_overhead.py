@@ -14,8 +14,8 @@ import sys
 import tempfile
 import time
 
-import foreign_test
 import who_waits_foreign_test
+from who_waits_foreign_test import foreign_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE, HOSTS = ["mpirun", "-n"], ["mpirun", "--mca", "btl", "tcp,self", "-H", "node0:1,node1:1", "-n"]
@@ -59,7 +59,7 @@ def main():
         sources = foreign_test.folder_of("osu-micro-benchmarks", build)
         for name in ("collective/osu_allreduce", "pt2pt/osu_latency"):
             who_waits_foreign_test.build_osu(name, folder / pathlib.Path(name).name, sources, "mpicc")
-        allreduce, latency = [folder / "osu_allreduce", "-m", "8", "-i", "20000"], [folder / "osu_latency", "-i", "5000"]
+        allreduce, latency = [folder / "osu_allreduce", "-m", "8", "-i", "20000"], [folder / "osu_latency", "-m", "8", "-i", "20000"]
         rows = [  # name, where, ranks, program, what it prints: ns, or us
             ("a call of MPI_Allreduce alone, ns", HERE, 1, [programs, "calls"], lambda text: float(text.split()[0])),
             ("a call of a message to itself, ns", HERE, 1, [programs, "calls"], lambda text: float(text.split()[1])),
