@@ -37,7 +37,7 @@ def after(size, column):
 
 
 def kilobytes(pid, what):
-    return int(re.search(rf"{what}: *(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
+    return int(re.search(rf"{what}:\s*(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
 
 
 def memory(who_waits, program, folder):
@@ -57,13 +57,11 @@ def main():
     with tempfile.TemporaryDirectory(dir=build) as temporary:
         folder = pathlib.Path(temporary)
         sources = foreign_test.folder_of("osu-micro-benchmarks", build)
-        for name in ("collective/osu_allreduce", "pt2pt/osu_latency"):
-            who_waits_foreign_test.build_osu(name, folder / pathlib.Path(name).name, sources, "mpicc")
-        allreduce, latency = [folder / "osu_allreduce", "-m", "8", "-i", "20000"], [folder / "osu_latency", "-m", "8", "-i", "20000"]
+        who_waits_foreign_test.build_osu("collective/osu_allreduce", folder / "osu_allreduce", sources, "mpicc")
+        allreduce = [folder / "osu_allreduce", "-m", "8", "-i", "20000"]
         rows = [  # name, where, ranks, program, what it prints: ns, or us
             ("a call of MPI_Allreduce alone, ns", HERE, 1, [programs, "calls"], lambda text: float(text.split()[0])),
             ("a call of a message to itself, ns", HERE, 1, [programs, "calls"], lambda text: float(text.split()[1])),
-            ("osu_latency, 8 B, one machine, us", HERE, 2, latency, after(8, 1)),
             ("osu_allreduce, 8 B, one machine, us", HERE, 2, allreduce, after(8, 1)),
             ("osu_allreduce, 8 B, between hosts, us", HOSTS, 2, allreduce, after(8, 1)),
             ("all_reduce_perf, 8 B, one machine, us", HERE, 2, reduce, after(8, 5)),
