@@ -62,13 +62,13 @@ class Search {
     }
     for (std::size_t level = 0; level < contended_.size(); ++level) look_for_contention(level);
     if (tree_.nodes > all_pairs_up_to) join();
+    explain();
     for (int step = 0; step < 9; ++step) {
-      explain();
       const auto suspects = unresolved();
       if (suspects.empty()) break;
       measure(step % 2 == 0 ? disjoint(suspects) : partners(suspects));
+      explain();
     }
-    explain();
     if (const double often = leftovers(); often > 0) {
       background_ = often;  // a fault must stand out from that
       explain();
