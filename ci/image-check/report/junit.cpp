@@ -56,7 +56,7 @@ std::string sentence(const Finding& finding) {
 }
 
 void add_check(pugi::xml_node suite, const std::string& class_name, CheckResult check) {
-  // Of several nodes each is a test of its own, which has what blames it; the check's own test has the rest.
+  // Each of several nodes is a test, with the findings that blame it; the test of the check has the other findings.
   const bool ran = check.status != Status::skip && check.status != Status::not_run, blames_all = check.findings.empty();
   if (check.nodes.size() > 1 && ran) {
     for (const auto& node : std::exchange(check.nodes, {})) {

@@ -289,7 +289,7 @@ class Page {
         std::to_string(others.size()) + " metrics and sizes that are as they were, or without evidence");
     add_table(details, "other comparisons", columns, others);
   }
-  // Who was measured again.
+  // A sentence: whether B, or A and B, were measured again.
   std::string again() const {
     const bool a = std::ranges::any_of(results_.comparisons, [](const auto&one) { return !one.again_a.empty(); }),
                b = std::ranges::any_of(results_.comparisons, [](const auto&one) { return !one.again_b.empty(); });
