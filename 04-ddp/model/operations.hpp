@@ -154,17 +154,23 @@ struct AddUp {
 };
 
 // Errors of hidden units' sums from those of the units; `errors` may be `unit_errors`. What ReLU or dropout made 0 lets
-// nothing through, and dropout scaled the rest.
-template <class T, class U>
+// nothing through, and dropout scaled the rest. `width` at a time: for i = 0 ... (count + width - 1) / width - 1.
+template <class T, class U, std::size_t width>
 struct ThroughHidden {
   const T* unit_errors;
   const U* units;
   U* errors;
+  std::size_t count;
   bool relu;
   const StepSettings<T>* settings;
   MODEL_BOTH void operator()(std::size_t i) const {
-    const bool passes = !relu || static_cast<T>(units[i]) > T(0);
-    errors[i] = static_cast<U>(passes ? unit_errors[i] * settings->kept_scale : T(0));
+    const std::size_t first = i * width;
+    const T scale = settings->kept_scale;
+    const bool linear = !relu;
+    for_first<width>(count - first < width ? count - first : width, [&](std::size_t j) {
+      const T error = unit_errors[first + j] * scale;  // always: the compiler makes vectors of a loop without branches
+      errors[first + j] = static_cast<U>(linear | (static_cast<T>(units[first + j]) > T(0)) ? error : T(0));
+    });
   }
 };
 

@@ -255,8 +255,9 @@ void PerceptronOn<T, U, D>::backward(const std::function<void(std::size_t)>& rea
     T* const unit_errors = sums_for(errors_[l - 1]->data());
     device_.product(Transpose::none, batch_, below, n, errors, weights(l), T(0), unit_errors);
     if (copies || architecture_.hidden_relu)
-      device_.each(batch_ * below, ThroughHidden<T, U>{unit_errors, units_[l - 1]->data(), errors_[l - 1]->data(),
-                                                       architecture_.hidden_relu, settings_.data()});
+      device_.each((batch_ * below + D::width - 1) / D::width,
+                   ThroughHidden<T, U, D::width>{unit_errors, units_[l - 1]->data(), errors_[l - 1]->data(),
+                                                 batch_ * below, architecture_.hidden_relu, settings_.data()});
   }
 }
 
