@@ -20,8 +20,8 @@ const perf::Collective all_gather = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Allgather, MPI_Iallgather>(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type, c.out, c.count,
-                                                c.type, c.comm);
+          multinode::check(
+              MPI_Allgather(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type, c.out, c.count, c.type, c.comm));
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

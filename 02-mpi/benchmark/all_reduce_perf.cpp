@@ -21,7 +21,7 @@ const perf::Collective all_reduce = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Allreduce, MPI_Iallreduce>(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm);
+          multinode::check(MPI_Allreduce(c.in_place ? MPI_IN_PLACE : c.in, c.out, c.count, c.type, c.op, c.comm));
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

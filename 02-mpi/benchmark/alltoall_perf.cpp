@@ -21,8 +21,8 @@ const perf::Collective alltoall = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Alltoall, MPI_Ialltoall>(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type, c.out, c.count, c.type,
-                                              c.comm);
+          multinode::check(
+              MPI_Alltoall(c.in_place ? MPI_IN_PLACE : c.in, c.count, c.type, c.out, c.count, c.type, c.comm));
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

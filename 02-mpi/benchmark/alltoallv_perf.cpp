@@ -56,7 +56,6 @@ const perf::Collective alltoallv = {
                       });
           multinode::check(MPI_Alltoallv(c.in, all, all + n, c.type, c.out, all + 2 * n, all + 3 * n, c.type, c.comm));
         },
-    .mpi_forms = perf::MpiForms::blocking,
     .mpi_in_place = false,  // MPI_IN_PLACE needs as much from a rank as goes to it
 #endif
 #ifdef MULTINODE_HAVE_GLOO

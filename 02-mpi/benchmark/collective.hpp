@@ -53,29 +53,13 @@ struct Call : RankAndRoot {
   bool in_place = false;
 };
 
-enum class MpiCalls { blocking, nonblocking };
-
 #ifdef MULTINODE_HAVE_MPI
-// A collective's non-blocking form: none; MPI's own; a send and a receive, which are never in place.
-enum class MpiForms { blocking, all, point_to_point };
-
 struct MpiCall : Call {
   int count = 0;          // of a block
   std::size_t bytes = 0;  // the same
   MPI_Datatype type = MPI_DATATYPE_NULL;
   MPI_Op op = MPI_OP_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
-  MpiCalls form = MpiCalls::blocking;
-  MPI_Request* requests = nullptr;  // for the non-blocking form: two requests; unused ones are MPI_REQUEST_NULL
-
-  // Makes the call in the form of --mpi-calls: MPI_Bcast or MPI_Ibcast.
-  template <auto blocking, auto nonblocking, class... Arguments>
-  void make(Arguments... arguments) const {
-    if (form == MpiCalls::blocking)
-      multinode::check(blocking(arguments...));
-    else
-      multinode::check(nonblocking(arguments..., requests));
-  }
 };
 #endif
 
@@ -133,7 +117,6 @@ struct Collective {
   // the stream and return their status. With several GPUs per process they are called inside a group.
 #ifdef MULTINODE_HAVE_MPI
   void (*mpi)(const MpiCall&) = nullptr;
-  MpiForms mpi_forms = MpiForms::all;  // for --mpi-calls
   bool mpi_in_place = true;
 #endif
 #ifdef MULTINODE_HAVE_GLOO

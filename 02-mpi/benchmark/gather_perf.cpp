@@ -22,8 +22,8 @@ const perf::Collective gather = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Gather, MPI_Igather>(c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in, c.count, c.type, c.out,
-                                          c.count, c.type, c.root, c.comm);
+          multinode::check(MPI_Gather(c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in, c.count, c.type, c.out,
+                                      c.count, c.type, c.root, c.comm));
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

@@ -48,9 +48,7 @@ const perf::Collective hypercube = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          if (!c.in_place)
-            multinode::check(MPI_Sendrecv(c.in, c.count, c.type, c.rank, 0, own_block(c), c.count, c.type, c.rank, 0,
-                                          c.comm, MPI_STATUS_IGNORE));
+          if (!c.in_place) std::copy_n(c.in, c.bytes, own_block(c));
           for (int bit = 1; bit < c.size; bit *= 2) {
             const Exchange e(c, bit);
             multinode::check(MPI_Sendrecv(c.out + e.first_sent * c.bytes, bit * c.count, c.type, e.peer, 0,
@@ -58,7 +56,6 @@ const perf::Collective hypercube = {
                                           MPI_STATUS_IGNORE));
           }
         },
-    .mpi_forms = perf::MpiForms::blocking,
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     .gloo =

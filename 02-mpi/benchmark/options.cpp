@@ -253,13 +253,7 @@ po::options_description Options::description(const Collective& collective) {
           throw UsageError(name + " must be 0: the others are kernels of nccl-tests, which these programs do not have");
       });
 
-  OptionGroup mpi("MPI only");
-  mpi.choice("mpi-calls", "HOW (=blocking)", {{"blocking", MpiCalls::blocking}, {"nonblocking", MpiCalls::nonblocking}},
-             usage.mpi_calls, "blocking or nonblocking", "blocking or nonblocking");
-  mpi.choice("memory", "WHERE (=host)", {{"host", false}, {"device", true}}, usage.device_memory, "host or device",
-             "buffers on the host, or on the device");
-
-  for (const OptionGroup* group : {&sizes, &operation, &performance, &checks, &output, &nccl, &mpi})
+  for (const OptionGroup* group : {&sizes, &operation, &performance, &checks, &output, &nccl})
     known.add(group->options());
   return known;
 }

@@ -35,17 +35,15 @@ struct Usage {
   std::function<int(int process)> color = [](int) { return 0; };  // NCCL_TESTS_SPLIT
   int threads = 1;                                                // -t
   int ranks_per_thread = 1;                                       // -g
-  MpiCalls mpi_calls = MpiCalls::blocking;
-  bool device_memory = false;   // --memory device (mpi)
-  std::size_t offset = 0;       // -u: elements by which the buffers are shifted
-  int aggregate = 1;            // -m
-  bool blocking = false;        // -z
-  bool default_stream = false;  // -y
-  bool parallel_init = false;   // -p
-  int graph_launches = 0;       // -G
-  bool host_time = false;       // -C
-  int register_buffers = 0;     // -R
-  bool memory_report = false;   // -M
+  std::size_t offset = 0;                                         // -u: elements by which the buffers are shifted
+  int aggregate = 1;                                              // -m
+  bool blocking = false;                                          // -z
+  bool default_stream = false;                                    // -y
+  bool parallel_init = false;                                     // -p
+  int graph_launches = 0;                                         // -G
+  bool host_time = false;                                         // -C
+  int register_buffers = 0;                                       // -R
+  bool memory_report = false;                                     // -M
 };
 
 // Seconds per call: [local rank][sample].

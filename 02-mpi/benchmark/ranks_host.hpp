@@ -28,7 +28,7 @@ class HostRanks : public Ranks {
   // Throws UsageError for options that need a GPU.
   HostRanks(multinode::World& world, const Usage& usage, const char* backend);
 
-  virtual std::byte* begin(int local, Buffer buffer) const {
+  std::byte* begin(int local, Buffer buffer) const {
     return buffers_[static_cast<std::size_t>(local)][static_cast<std::size_t>(buffer)].get() + shift();
   }
 

@@ -434,7 +434,6 @@ class NcclRanks : public Ranks {
 }  // namespace
 
 std::unique_ptr<Ranks> make_nccl_ranks(multinode::World& world, const Usage& usage) {
-  if (usage.mpi_calls != MpiCalls::blocking) throw UsageError("--mpi-calls needs --backend mpi: this is nccl");
   if (usage.graph_launches > 0) {
     if (usage.default_stream) throw UsageError("-G: CUDA cannot capture the default stream: leave out -y");
     if (usage.blocking) throw UsageError("-G: nothing can be waited for inside a CUDA graph: leave out -z");

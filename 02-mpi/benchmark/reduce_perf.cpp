@@ -22,8 +22,8 @@ const perf::Collective reduce = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Reduce, MPI_Ireduce>(c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in, c.out, c.count, c.type,
-                                          c.op, c.root, c.comm);
+          multinode::check(MPI_Reduce(c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.in, c.out, c.count, c.type,
+                                      c.op, c.root, c.comm));
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

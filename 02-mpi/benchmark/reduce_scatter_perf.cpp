@@ -21,7 +21,7 @@ const perf::Collective reduce_scatter = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Reduce_scatter_block, MPI_Ireduce_scatter_block>(c.in, c.out, c.count, c.type, c.op, c.comm);
+          multinode::check(MPI_Reduce_scatter_block(c.in, c.out, c.count, c.type, c.op, c.comm));
         },
     .mpi_in_place = false,  // in place, MPI leaves the result in block 0, not in the rank's own block
 #endif

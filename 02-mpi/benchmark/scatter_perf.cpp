@@ -21,9 +21,8 @@ const perf::Collective scatter = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          c.make<MPI_Scatter, MPI_Iscatter>(c.in, c.count, c.type,
-                                            c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.out, c.count, c.type,
-                                            c.root, c.comm);
+          multinode::check(MPI_Scatter(c.in, c.count, c.type, c.in_place && c.rank == c.root ? MPI_IN_PLACE : c.out,
+                                       c.count, c.type, c.root, c.comm));
         },
 #endif
 #ifdef MULTINODE_HAVE_GLOO

@@ -24,18 +24,13 @@ const perf::Collective sendrecv = {
 #ifdef MULTINODE_HAVE_MPI
     .mpi =
         [](const perf::MpiCall& c) {
-          if (c.form == perf::MpiCalls::nonblocking) {
-            multinode::check(MPI_Irecv(c.out, c.count, c.type, previous(c), 0, c.comm, &c.requests[0]));
-            multinode::check(MPI_Isend(c.in, c.count, c.type, next(c), 0, c.comm, &c.requests[1]));
-          } else if (c.in_place) {
+          if (c.in_place)
             multinode::check(
                 MPI_Sendrecv_replace(c.out, c.count, c.type, next(c), 0, previous(c), 0, c.comm, MPI_STATUS_IGNORE));
-          } else {
+          else
             multinode::check(MPI_Sendrecv(c.in, c.count, c.type, next(c), 0, c.out, c.count, c.type, previous(c), 0,
                                           c.comm, MPI_STATUS_IGNORE));
-          }
         },
-    .mpi_forms = perf::MpiForms::point_to_point,
 #endif
 #ifdef MULTINODE_HAVE_GLOO
     .gloo =

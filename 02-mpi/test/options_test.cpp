@@ -71,9 +71,8 @@ TEST(Options, HaveTheDefaultsOfNcclTests) {
     EXPECT_EQ(o.usage.offset, 0u);
     EXPECT_EQ(o.usage.graph_launches, 0);
     EXPECT_EQ(o.usage.register_buffers, 0);
-    EXPECT_EQ(o.usage.mpi_calls, MpiCalls::blocking);
     EXPECT_FALSE(o.usage.blocking || o.usage.default_stream || o.usage.parallel_init || o.usage.host_time ||
-                 o.usage.memory_report || o.usage.device_memory);
+                 o.usage.memory_report);
   });
 }
 
@@ -148,8 +147,6 @@ TEST(Options, MeanTheSameInEverySpelling) {
       {"", "--corrupt", "1", [](const Options& o) { return o.corrupt == 1; }},
       {"", "--json", "a.json", [](const Options& o) { return o.common.json == "a.json"; }},
       {"", "--backend", "gloo", [](const Options& o) { return o.common.backend == "gloo"; }},
-      {"", "--mpi-calls", "nonblocking", [](const Options& o) { return o.usage.mpi_calls == MpiCalls::nonblocking; }},
-      {"", "--memory", "device", [](const Options& o) { return o.usage.device_memory; }},
   };
   for (const Spelling& s : all) {
     const auto expect_taken = [&](const Options& o) { EXPECT_TRUE(s.taken(o)); };
@@ -263,8 +260,6 @@ TEST(Refusal, NamesTheOptionAndWhatIsAllowed) {
   expect_refused({"-D", "1"},
                  "-D (--device_implementation) must be 0: the others are kernels of nccl-tests, which "
                  "these programs do not have");
-  expect_refused({"--mpi-calls", "fast"}, "--mpi-calls must be blocking or nonblocking, not 'fast'");
-  expect_refused({"--memory", "1"}, "--memory must be host or device, not '1'");
   expect_refused({"--output_file", ""}, "-J (--output_file) must be the name of a file");
 }
 
@@ -301,8 +296,8 @@ TEST(Property, AnyCommandLineIsTakenOrRefused) {
   std::istringstream list(
       "-b -e -i -f -n -w -m -N -p -c -o -d -r -z -y -T -G -C -S -J -a -R -D -M -u -I -t -g -h --help "
       "--sweep --json --seed --op 8 64 64M 4G 1 0 -1 2.5 all sum half nan - -- --- = --= -= 1e308 "
-      "10:64M 1:1,2:2 , : @x \xff -b8 -zy -f0.5 --iters --iter --iters= --mem --min-busbw --memory device "
-      "host --mpi-calls nonblocking --corrupt --timeout 18446744073709551615 99999999999999999999 "
+      "10:64M 1:1,2:2 , : @x \xff -b8 -zy -f0.5 --iters --iter --iters= --mem --min-busbw "
+      "--memory_report --corrupt --timeout 18446744073709551615 99999999999999999999 "
       "17179869183G --minbytes=1 --maxbytes --stepfactor=1.000001");
   std::vector<std::string> words{std::istream_iterator<std::string>(list), {}};
   words.insert(words.end(), {"", "\n"});
