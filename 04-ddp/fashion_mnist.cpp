@@ -49,7 +49,6 @@ struct Options {
   double momentum = 0.9;
   double dropout = 0.25;
   std::string precision = "float";
-  bool cuda_graph = false;
   bool output_relu = false;
   std::string checkpoint;
   std::int64_t checkpoint_every = 0;
@@ -77,9 +76,7 @@ struct Options {
          "at the start; it falls linearly to 0 (default: 0.05, with adam 0.001)")                                   //
         ("momentum", po::value(&momentum)->default_value(momentum), "of sgd")                                       //
         ("dropout", po::value(&dropout)->default_value(dropout), "fraction of the hidden units that are left out")  //
-        ("precision", po::value(&precision)->default_value(precision),
-         "float or double; on GPUs also tf32 or bfloat16 for products, while parameters and sums stay float")  //
-        ("cuda-graph", po::bool_switch(&cuda_graph), "on GPUs: record a step as a CUDA graph, and replay it")  //
+        ("precision", po::value(&precision)->default_value(precision), "float or double")                           //
         ("relu-on-output", po::bool_switch(&output_relu),
          "a ReLU on the output layer, as in the tutorial; it learns more slowly")  //
         ("checkpoint", po::value(&checkpoint)->value_name("DIR"),
@@ -113,8 +110,8 @@ struct Options {
     if (learning_rate != -1) require_range("--learning-rate", learning_rate, 0.0, 1e6);
     require_range("--momentum", momentum, 0.0, 0.9999);
     require_range("--dropout", dropout, 0.0, 0.99);
-    if (precision != "float" && precision != "double" && precision != "tf32" && precision != "bfloat16")
-      throw multinode::UsageError("--precision must be float, double, tf32 or bfloat16, not '" + precision + "'");
+    if (precision != "float" && precision != "double")
+      throw multinode::UsageError("--precision must be float or double, not '" + precision + "'");
     require_range<std::int64_t>("--checkpoint-every", checkpoint_every, 0, 1'000'000'000);
     if (checkpoint_every > 0 && checkpoint.empty())
       throw multinode::UsageError("--checkpoint-every needs --checkpoint DIR");
@@ -123,8 +120,8 @@ struct Options {
     require_range<std::int64_t>("--log-every", log_every, 1, 1'000'000'000);
     require_range("--live", live, 0, 1'000);
     require_range("--restarts", restarts, 0, 1'000'000);
-    if (live > 0 && (!checkpoint.empty() || patience > 0 || precision != "float" || cuda_graph))
-      throw multinode::UsageError("--live: without --checkpoint, --patience, --precision and --cuda-graph");
+    if (live > 0 && (!checkpoint.empty() || patience > 0 || precision != "float"))
+      throw multinode::UsageError("--live: without --checkpoint, --patience and --precision");
     if (min_accuracy != -1) require_range("--min-accuracy", min_accuracy, 0.0, 100.0);
     multinode::parse_backend(common.backend);
   }
@@ -174,10 +171,7 @@ class Classifier : public trainer::Module {
         sampler_(images.train.size(), count(options.batch_size), world.rank(), world.size(), options.common.seed),
         capacity_(std::max<std::size_t>(
             (std::min(count(options.batch_size), images.train.size()) - 1) / count(world.size()) + 1, 250)),
-        model_({.sizes = {data::image_bytes, 512, 512, data::classes},
-                .output_relu = options.output_relu,
-                .tf32 = options.precision == "tf32"},
-               capacity_),
+        model_({.sizes = {data::image_bytes, 512, 512, data::classes}, .output_relu = options.output_relu}, capacity_),
         optimizer_(make_optimizer(model_, options)),
         reducer_(make_reducer(world, communicator, model_)) {
     start_training(world, communicator, model_, options.common.seed);
@@ -210,26 +204,21 @@ class Classifier : public trainer::Module {
   }
 
   void training_step(std::size_t step) override {
-    Batch& mine = batches_->next();
-    const std::size_t all = sampler_.global_batch(step).size(), divisor = options_.no_average ? 1 : all;
+    Batch& batch = batches_->next();
+    const std::size_t divisor = options_.no_average ? 1 : sampler_.global_batch(step).size();
     const double rate = options_.first_rate() * (1 - static_cast<double>(step_) / static_cast<double>(planned()));
     const model::Dropout dropout{options_.dropout, options_.common.seed, static_cast<std::uint32_t>(step_)};
     const bool plant = world_.rank() == options_.nan && step_ + 1 == nan_step;
     constexpr T nan = std::numeric_limits<T>::quiet_NaN();
     StepHooks hooks;
-    if (plant && on_gpu<Model>) mine.inputs.at(0) = nan;
+    if (plant && on_gpu<Model>) batch.inputs.at(0) = nan;
     if (plant && !on_gpu<Model>)
       hooks.complete = [&](std::size_t parameter) {
         if (parameter == 0) reducer_.gradient(parameter)[0] = nan;
       };
-#ifdef DDP_ON_GPU
-    if constexpr (on_gpu<Model>)
-      if (options_.cuda_graph)
-        hooks.carry_out = [&](const auto& pass) { graphs_.run(all, model_.device().stream(), pass); };
-#endif
-    std::visit([&](auto& optimizer) { train_step(model_, optimizer, reducer_, mine, divisor, dropout, rate, hooks); },
+    std::visit([&](auto& optimizer) { train_step(model_, optimizer, reducer_, batch, divisor, dropout, rate, hooks); },
                optimizer_);
-    samples_ += static_cast<double>(mine.size());
+    samples_ += static_cast<double>(batch.size());
     ++step_;
   }
 
@@ -243,10 +232,10 @@ class Classifier : public trainer::Module {
   // Each rank looks at its part of the images.
   trainer::Metrics validate() override {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun_;
-    const ddp::Range mine = ddp::part_of(images_.test.size(), count(world_.rank()), count(world_.size()));
+    const ddp::Range part = ddp::part_of(images_.test.size(), count(world_.rank()), count(world_.size()));
     Batch batch;
-    for (std::size_t begin = mine.begin; begin < mine.end; begin += capacity_) {
-      std::vector<std::uint32_t> samples(std::min(capacity_, mine.end - begin));
+    for (std::size_t begin = part.begin; begin < part.end; begin += capacity_) {
+      std::vector<std::uint32_t> samples(std::min(capacity_, part.end - begin));
       std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
       data::gather(images_.test, samples, batch);
       model_.load(batch, {});
@@ -286,9 +275,6 @@ class Classifier : public trainer::Module {
 
   Model model_;
   Optimizer<Model> optimizer_;
-#ifdef DDP_ON_GPU
-  model::StepGraphs graphs_;
-#endif
   ddp::Reducer<T> reducer_;
   std::optional<CheckpointBlocks<Model>> kept_;
   std::vector<ddp::NamedBlock> nothing_;
@@ -436,9 +422,9 @@ int train_live(const Options& options) {
 
       // The number of test images that are classified correctly, and whether all ranks have the same parameters.
       model.take_totals();
-      const ddp::Range mine = ddp::part_of(images.test.size(), count(rank), count(size));
-      for (std::size_t begin = mine.begin; begin < mine.end; begin += count(options.batch_size)) {
-        std::vector<std::uint32_t> samples(std::min(count(options.batch_size), mine.end - begin));
+      const ddp::Range part = ddp::part_of(images.test.size(), count(rank), count(size));
+      for (std::size_t begin = part.begin; begin < part.end; begin += count(options.batch_size)) {
+        std::vector<std::uint32_t> samples(std::min(count(options.batch_size), part.end - begin));
         std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
         data::gather(images.test, samples, batch);
         model.load(batch, {});
@@ -493,15 +479,8 @@ int run(multinode::World& world, const Options& options) {
   if (options.corrupt != no_rank) multinode::require_range("--corrupt", options.corrupt, 0, world.size() - 1);
   if (options.nan != no_rank) multinode::require_range("--nan", options.nan, 0, world.size() - 1);
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
-  if (communicator->backend() != multinode::Backend::nccl &&
-      (options.precision == "bfloat16" || options.precision == "tf32" || options.cuda_graph))
-    throw multinode::UsageError(
-        "--precision bfloat16, --precision tf32 and --cuda-graph: only on GPUs, with --backend nccl");
   const data::FashionMnist images = data::read_fashion_mnist(options.folder);
   const auto train_on = [&]<class Model>() { return train<Model>(world, *communicator, options, images); };
-#ifdef DDP_ON_GPU
-  if (options.precision == "bfloat16") return train_on.operator()<model::PerceptronGpu<float, __nv_bfloat16>>();
-#endif
   return options.precision == "double" ? with_perceptron<double>(*communicator, train_on)
                                        : with_perceptron<float>(*communicator, train_on);
 }

@@ -63,7 +63,6 @@ class DistributedOptimizer {
   void broadcast() {
     ddp::broadcast_parameters(world_, communicator_, model_.parameters());
     ddp::broadcast_parameters(world_, communicator_, optimizer_.state());
-    model_.parameters_changed();
   }
 
   // Moves the parameters by the averages of all ranks' gradients. Collective.
@@ -139,19 +138,20 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   model::Perceptron<double> alone({{units, units}, model::Loss::mean_square}, batch_size * size);
   alone.initialize(seed);
   const std::span<double> gradients = alone.gradient_storage();
-  model::Sgd<double> its_sgd(alone.parameters());
+  model::Sgd<double> sgd_alone(alone.parameters());
   const data::Batch<double> all = samples(0, batch_size * size, seed);
   for (std::size_t step = 1; step <= options.steps; ++step) {
     alone.load(all, {}, learning_rate);
     alone.forward();
     alone.backward([](std::size_t) {});
     for (double& gradient : gradients) gradient /= static_cast<double>(all.size());
-    alone.update(its_sgd);
+    alone.update(sgd_alone);
   }
 
-  const std::vector<double> mine = model.copy_parameters(), its = alone.copy_parameters();
+  const std::vector<double> together = model.copy_parameters(), expected = alone.copy_parameters();
   double difference = 0;
-  for (std::size_t i = 0; i < mine.size(); ++i) difference = std::max(difference, std::abs(mine[i] - its[i]));
+  for (std::size_t i = 0; i < together.size(); ++i)
+    difference = std::max(difference, std::abs(together[i] - expected[i]));
   const double allowed = bound(world.size(), compression, static_cast<double>(options.steps));
   const std::vector<std::string> hashes = parameter_hashes(world, model);
   const bool identical = std::set(hashes.begin(), hashes.end()).size() == 1;

@@ -62,15 +62,12 @@ template <class Model>
 void start_training(multinode::World& world, multinode::Communicator& communicator, Model& model, std::uint64_t seed) {
   model.initialize(seed);
   ddp::broadcast_parameters(world, communicator, model.parameters());
-  model.parameters_changed();
 }
 
 // What else is to be done in a step.
 struct StepHooks {
   std::function<void(std::size_t)> complete = {};  // with a gradient's number, before it is sent
   ddp::StepObserver observe = {};                  // when the step has ended
-  // Carries out the step, from the forward pass to the update, or repeats a record of it (StepGraphs); null: at once.
-  std::function<void(const std::function<void()>&)> carry_out = {};
 };
 
 // `batch` is this rank's part; `divisor` is what the sum of all ranks' gradients is divided by: the number of samples
@@ -83,29 +80,26 @@ void train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, co
   const auto now = [&times](std::size_t i) { times.at[i] = std::chrono::steady_clock::now(); };
   now(0);
   model.load(batch, dropout, learning_rate);
-  const auto step = [&] {
-    model.forward();
-    // Checked before the reduction: after it all ranks have NaN in their parameters, and the rank that caused it is
-    // unknown.
-    if constexpr (!on_gpu<Model>)
-      if (model.totals().bad_step)
-        throw std::runtime_error("the loss is " + std::to_string(model.totals().loss) + " in step " +
-                                 std::to_string(dropout.step + 1) + "; a smaller --learning-rate may help");
-    now(1);
-    reducer.begin(divisor);
-    model.backward(
-        [&](std::size_t parameter) {
-          if (hooks.complete) hooks.complete(parameter);
-          reducer.mark_ready(parameter);
-        },
-        reducer.adds());
-    now(2);
-    reducer.wait();
-    now(3);
-    model.update(optimizer);
-    now(4);
-  };
-  hooks.carry_out ? hooks.carry_out(step) : step();
+  model.forward();
+  // Checked before the reduction: after it all ranks have NaN in their parameters, and the rank that caused it is
+  // unknown.
+  if constexpr (!on_gpu<Model>)
+    if (model.totals().bad_step)
+      throw std::runtime_error("the loss is " + std::to_string(model.totals().loss) + " in step " +
+                               std::to_string(dropout.step + 1) + "; a smaller --learning-rate may help");
+  now(1);
+  reducer.begin(divisor);
+  model.backward(
+      [&](std::size_t parameter) {
+        if (hooks.complete) hooks.complete(parameter);
+        reducer.mark_ready(parameter);
+      },
+      reducer.adds());
+  now(2);
+  reducer.wait();
+  now(3);
+  model.update(optimizer);
+  now(4);
   if (hooks.observe) hooks.observe(times);
 }
 
@@ -161,7 +155,6 @@ class CheckpointBlocks {
     return ddp::load_checkpoint(world, communicator, newest_first, copies_.here(), options, [&] {
       copies_.send();
       ddp::broadcast_parameters(world, communicator, blocks_);
-      model_.parameters_changed();
       model_.device().wait();
     });
   }

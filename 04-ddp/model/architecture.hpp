@@ -25,7 +25,6 @@ struct Architecture {
   Loss loss = Loss::cross_entropy;
   bool hidden_relu = true;
   bool output_relu = false;
-  bool tf32 = false;  // on a GPU: products of floats on tensor cores, which round the factors to 10 bits
 };
 
 // Of the forward pass. A unit is dropped or not by (seed, step, number of the sample in the data set, layer, unit)

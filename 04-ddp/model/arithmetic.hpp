@@ -68,12 +68,10 @@ struct SampleScore {
 
 // The loss of one sample with outputs z (n of them, after the output's ReLU, if there is one), and its derivatives by
 // the sums in front of that ReLU. `target` (n) or `label`, as the loss has it.
-template <class T, class Error, class Lanes>
+template <class T, class Lanes>
 MODEL_BOTH SampleScore<T> score_sample(Loss kind, bool output_relu, std::size_t n, const T* z, const T* target,
-                                       std::size_t label, Error* error, Lanes lanes) {
-  const auto set_error = [&](std::size_t j, T value) {
-    error[j] = static_cast<Error>(output_relu && !(z[j] > 0) ? T(0) : value);
-  };
+                                       std::size_t label, T* error, Lanes lanes) {
+  const auto set_error = [&](std::size_t j, T value) { error[j] = output_relu && !(z[j] > 0) ? T(0) : value; };
   T loss = 0;
   bool right = true;
   switch (kind) {

@@ -20,7 +20,7 @@ class Cpu {
   static constexpr bool on_gpu = false;
   static constexpr std::size_t width = 128;  // one by one, random numbers would take longer than all else in a layer
 
-  explicit Cpu(bool /* tf32 */ = false) { use_one_blas_thread(); }
+  Cpu() { use_one_blas_thread(); }
   Cpu(const Cpu&) = delete;
   Cpu& operator=(const Cpu&) = delete;
 

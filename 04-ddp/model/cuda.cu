@@ -8,13 +8,10 @@
 namespace model {
 namespace {
 
-template <class T>  // double, float, __nv_bfloat16
-constexpr cudaDataType_t cuda_type = std::is_same_v<T, double>  ? CUDA_R_64F
-                                     : std::is_same_v<T, float> ? CUDA_R_32F
-                                                                : CUDA_R_16BF;
+template <class T>
+constexpr cudaDataType_t cuda_type = std::is_same_v<T, double> ? CUDA_R_64F : CUDA_R_32F;
 
-constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA recommends for Hopper; others need less
-constexpr std::size_t most_numbers = 64;                        // that are summed at once
+constexpr std::size_t most_numbers = 64;  // that are summed at once
 
 }  // namespace
 
@@ -96,15 +93,12 @@ void check(cublasStatus_t code, multinode::source_location at) {
     throw std::runtime_error(multinode::place(at) + "cuBLAS: " + cublasGetStatusString(code));
 }
 
-Cuda::Cuda(bool tf32)
-    : tf32_(tf32),
-      workspace_(workspace_bytes),
-      wait_([](cudaEvent_t event) { multinode::check(cudaEventSynchronize(event)); }),
+Cuda::Cuda()
+    : wait_([](cudaEvent_t event) { multinode::check(cudaEventSynchronize(event)); }),
       numbers_(most_numbers),
       host_numbers_(most_numbers) {
   check(cublasCreate(&blas_));
-  check(cublasSetStream(blas_, stream()));  // first: it takes the workspace away
-  check(cublasSetWorkspace(blas_, workspace_.data(), workspace_bytes));
+  check(cublasSetStream(blas_, stream()));
 }
 
 Cuda::~Cuda() {
@@ -112,9 +106,9 @@ Cuda::~Cuda() {
 }
 
 // cuBLAS is column-major: it sees the transposes of all three, and so gets b first.
-template <class T, class U>
-void Cuda::product(Transpose transpose, std::size_t rows, std::size_t columns, std::size_t inner, const U* a,
-                   const U* b, T keep, T* c) {
+template <class T>
+void Cuda::product(Transpose transpose, std::size_t rows, std::size_t columns, std::size_t inner, const T* a,
+                   const T* b, T keep, T* c) {
   if (rows == 0 || columns == 0) return;
   if (inner == 0) {
     if (keep == 0) multinode::check(cudaMemsetAsync(c, 0, rows * columns * sizeof(T), stream()));
@@ -124,12 +118,9 @@ void Cuda::product(Transpose transpose, std::size_t rows, std::size_t columns, s
   const bool first = transpose == Transpose::first, second = transpose == Transpose::second;
   const T one = 1;
   check(cublasGemmEx(blas_, second ? CUBLAS_OP_T : CUBLAS_OP_N, first ? CUBLAS_OP_T : CUBLAS_OP_N, number(columns),
-                     number(rows), number(inner), &one, b, cuda_type<U>, number(second ? inner : columns), a,
-                     cuda_type<U>, number(first ? rows : inner), &keep, c, cuda_type<T>, number(columns),
-                     std::is_same_v<T, double>           ? CUBLAS_COMPUTE_64F
-                     : std::is_same_v<U, float> && tf32_ ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                         : CUBLAS_COMPUTE_32F,
-                     CUBLAS_GEMM_DEFAULT));
+                     number(rows), number(inner), &one, b, cuda_type<T>, number(second ? inner : columns), a,
+                     cuda_type<T>, number(first ? rows : inner), &keep, c, cuda_type<T>, number(columns),
+                     std::is_same_v<T, double> ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
 void Cuda::attach(multinode::World& world, multinode::Communicator& communicator) {
@@ -172,35 +163,7 @@ void Cuda::HostCopies::copy(const std::vector<ddp::NamedBlock>& from, const std:
     multinode::check(cudaMemcpyAsync(to[i].block.data, from[i].block.data, from[i].block.bytes(), kind, stream_));
 }
 
-StepGraphs::~StepGraphs() {
-  for (const auto& [global_batch, graph] : graphs_)
-    if (graph) cudaGraphExecDestroy(graph);
-}
-
-void StepGraphs::run(std::size_t global_batch, cudaStream_t stream, const std::function<void()>& step) {
-  const auto [at, first] = graphs_.try_emplace(global_batch, nullptr);
-  if (first) return step();
-  if (!at->second) {
-    cudaGraph_t graph = nullptr;
-    // Thread-local: what other threads do with the GPU meanwhile is no part of it.
-    multinode::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    try {
-      step();
-    } catch (...) {
-      cudaStreamEndCapture(stream, &graph);
-      if (graph) cudaGraphDestroy(graph);
-      throw;
-    }
-    multinode::check(cudaStreamEndCapture(stream, &graph));
-    const cudaError_t code = cudaGraphInstantiateWithFlags(&at->second, graph, 0);
-    cudaGraphDestroy(graph);
-    multinode::check(code);
-  }
-  multinode::check(cudaGraphLaunch(at->second, stream));
-}
-
-template class PerceptronOn<float, float, Cuda>;
-template class PerceptronOn<double, double, Cuda>;
-template class PerceptronOn<float, __nv_bfloat16, Cuda>;
+template class PerceptronOn<float, Cuda>;
+template class PerceptronOn<double, Cuda>;
 
 }  // namespace model

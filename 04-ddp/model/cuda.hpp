@@ -7,12 +7,10 @@
 #include <multinode/world.hpp>
 
 #include <cublas_v2.h>
-#include <cuda_bf16.h>
 
 #include <array>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <utility>
 
@@ -44,7 +42,7 @@ class Cuda {
   static constexpr bool on_gpu = true;
   static constexpr std::size_t width = 4;  // the numbers of one Philox block
 
-  explicit Cuda(bool tf32 = false);  // see Architecture
+  Cuda();
   ~Cuda();
   Cuda(const Cuda&) = delete;
   Cuda& operator=(const Cuda&) = delete;
@@ -91,12 +89,12 @@ class Cuda {
   void each(std::size_t count, Op op);
   template <class Op>
   void rows(std::size_t count, Op op);
-  template <class T, class U>
-  void product(Transpose transpose, std::size_t rows, std::size_t columns, std::size_t inner, const U* a, const U* b,
+  template <class T>
+  void product(Transpose transpose, std::size_t rows, std::size_t columns, std::size_t inner, const T* a, const T* b,
                T keep, T* c);
   // As a product: cuBLAS reads the rows of a from the first to the last byte.
-  template <class T, class U>
-  void column_sums(std::size_t rows, std::size_t columns, const U* ones, const U* a, T keep, T* sums) {
+  template <class T>
+  void column_sums(std::size_t rows, std::size_t columns, const T* ones, const T* a, T keep, T* sums) {
     product(Transpose::none, 1, columns, rows, ones, a, keep, sums);
   }
 
@@ -131,11 +129,7 @@ class Cuda {
   };
 
  private:
-  bool tf32_;
   multinode::Stream stream_;
-  // Given to cuBLAS, which would else allocate its own when it needs it: that must not happen while a graph is
-  // recorded.
-  multinode::DeviceBuffer<std::byte> workspace_;
   cublasHandle_t blas_{};
   multinode::Event event_;
   std::function<void(cudaEvent_t)> wait_;    // without attach() it has no deadline
@@ -143,33 +137,14 @@ class Cuda {
   PinnedBuffer<double> host_numbers_;
 };
 
-template <class T, class U = T>  // float, double; float with __nv_bfloat16, see PerceptronOn
-using PerceptronGpu = PerceptronOn<T, U, Cuda>;
+template <class T>  // float, double
+using PerceptronGpu = PerceptronOn<T, Cuda>;
 // Compiled in cuda.cu, because they launch kernels.
-extern template class PerceptronOn<float, float, Cuda>;
-extern template class PerceptronOn<double, double, Cuda>;
-extern template class PerceptronOn<float, __nv_bfloat16, Cuda>;
+extern template class PerceptronOn<float, Cuda>;
+extern template class PerceptronOn<double, Cuda>;
 
 // The reducer's ScaleOnDevice.
 void scale(Cuda& cuda, std::span<float> elements, float factor);
 void scale(Cuda& cuda, std::span<double> elements, double factor);
-
-// CUDA graphs of steps. The first step is executed directly, so that libraries allocate and connect; the second is
-// recorded; after that the record is repeated, which is one call instead of some thirty. Everything in a step must be
-// queued on `stream`, or on streams that wait for it by an event and that it waits for (NCCL's, see
-// Communicator::set_stream), and must depend on nothing but device memory and the size of the global batch: all ranks
-// then record in the same step, however unevenly they share a batch. A repetition does not execute the step's code on
-// the host (the reducer's bookkeeping). Destroy it before the communicator.
-class StepGraphs {
- public:
-  StepGraphs() = default;
-  ~StepGraphs();
-  StepGraphs(const StepGraphs&) = delete;
-  StepGraphs& operator=(const StepGraphs&) = delete;
-  void run(std::size_t global_batch, cudaStream_t stream, const std::function<void()>& step);
-
- private:
-  std::map<std::size_t, cudaGraphExec_t> graphs_;  // null: it was carried out once
-};
 
 }  // namespace model

@@ -12,8 +12,7 @@
 
 namespace model {
 
-// What changes from step to step. It is read from the device's memory, because a CUDA graph repeats its kernels with
-// the arguments that they had when it was recorded.
+// What changes from step to step.
 template <class T>
 struct StepSettings {
   std::uint64_t seed = 0;
@@ -27,13 +26,6 @@ StepSettings<T> settings_of(const Dropout& dropout, double learning_rate) {
   const std::uint32_t threshold = dropout_threshold(dropout.probability);
   return {dropout.seed, dropout.step, threshold, static_cast<T>(1 / (1 - std::ldexp(threshold, -32))), learning_rate};
 }
-
-template <class From, class To>
-struct Convert {
-  const From* from;
-  To* to;
-  MODEL_BOTH void operator()(std::size_t i) const { to[i] = static_cast<To>(from[i]); }
-};
 
 template <class T>
 struct Scale {
@@ -63,44 +55,42 @@ MODEL_BOTH void for_first(std::size_t n, Function f) {
 #endif
 }
 
-// Hidden units from their sums (batch x size): bias, ReLU, dropout. `width` units of a sample at a time: for i = 0 ...
-// batch * pieces(size) - 1. `units` may be `sums`.
-template <class T, class U, std::size_t width>
+// Hidden units from their sums (batch x size), in place: bias, ReLU, dropout. `width` units of a sample at a time: for
+// i = 0 ... batch * pieces(size) - 1.
+template <class T, std::size_t width>
 struct FinishHidden {
-  const T* sums;
+  T* units;
   const T* bias;
-  U* units;
   std::size_t size;
   bool relu;
   const std::uint32_t* samples;
   std::uint32_t layer;
-  const StepSettings<T>* settings;
+  StepSettings<T> settings;
   MODEL_BOTH static constexpr std::size_t pieces(std::size_t size) { return (size + width - 1) / width; }
   MODEL_BOTH void operator()(std::size_t i) const {
     const std::size_t sample = i / pieces(size), first = i % pieces(size) * width;
-    const std::uint32_t threshold = settings->threshold;
-    const T scale = settings->kept_scale;
+    const std::uint32_t threshold = settings.threshold;
+    const T scale = settings.kept_scale;
     constexpr std::size_t words = 4;  // of a Philox block
     std::uint32_t random[width];
     for (std::size_t block = 0; block < width / words && threshold > 0; ++block) {
       const ddp::PhiloxWords some = ddp::philox({static_cast<std::uint32_t>(first / words + block),
-                                                 ddp::stream_dropout + layer, samples[sample], settings->step},
-                                                settings->seed);
+                                                 ddp::stream_dropout + layer, samples[sample], settings.step},
+                                                settings.seed);
       for (std::size_t j = 0; j < words; ++j) random[block * words + j] = some[j];
     }
-    const T* const sum = sums + sample * size + first;
-    U* const unit = units + sample * size + first;
+    T* const unit = units + sample * size + first;
     for_first<width>(size - first < width ? size - first : width, [&](std::size_t j) {
-      T value = sum[j] + bias[first + j];
+      T value = unit[j] + bias[first + j];
       if (relu) value = value < T(0) ? T(0) : value;  // a NaN stays one
       if (threshold > 0) value = random[j] < threshold ? T(0) : value * scale;
-      unit[j] = static_cast<U>(value);
+      unit[j] = value;
     });
   }
 };
 
 // Outputs from their sums (batch x size), in place: bias, ReLU; then the loss, and the errors.
-template <class T, class U>
+template <class T>
 struct FinishOutputs {
   Loss loss;
   bool relu;
@@ -109,7 +99,7 @@ struct FinishOutputs {
   const T* bias;
   const T* targets;
   const std::uint8_t* labels;
-  U* errors;
+  T* errors;
   T* losses;
   std::uint8_t* rights;
   template <class Lanes>
@@ -134,7 +124,7 @@ struct AddUp {
   std::size_t batch;
   const T* losses;
   const std::uint8_t* rights;
-  const StepSettings<T>* settings;
+  std::uint32_t step;
   Totals* totals;
   template <class Lanes>
   MODEL_BOTH void operator()(std::size_t, Lanes lanes) const {
@@ -148,28 +138,23 @@ struct AddUp {
     if (lanes.first() != 0) return;
     totals->loss += loss;
     totals->right += static_cast<std::uint64_t>(right);
-    if (!(std::abs(loss) <= std::numeric_limits<double>::max()) && totals->bad_step == 0)
-      totals->bad_step = settings->step + 1;
+    if (!(std::abs(loss) <= std::numeric_limits<double>::max()) && totals->bad_step == 0) totals->bad_step = step + 1;
   }
 };
 
-// Errors of hidden units' sums from those of the units; `errors` may be `unit_errors`. What ReLU or dropout made 0 lets
-// nothing through, and dropout scaled the rest. `width` at a time: for i = 0 ... (count + width - 1) / width - 1.
-template <class T, class U, std::size_t width>
+// Errors of hidden units' sums from those of the units, in place. What ReLU or dropout made 0 lets nothing through, and
+// dropout scaled the rest. `width` at a time: for i = 0 ... (count + width - 1) / width - 1.
+template <class T, std::size_t width>
 struct ThroughHidden {
-  const T* unit_errors;
-  const U* units;
-  U* errors;
+  const T* units;
+  T* errors;
   std::size_t count;
-  bool relu;
-  const StepSettings<T>* settings;
+  T scale;
   MODEL_BOTH void operator()(std::size_t i) const {
     const std::size_t first = i * width;
-    const T scale = settings->kept_scale;
-    const bool linear = !relu;
     for_first<width>(count - first < width ? count - first : width, [&](std::size_t j) {
-      const T error = unit_errors[first + j] * scale;  // always: the compiler makes vectors of a loop without branches
-      errors[first + j] = static_cast<U>(linear | (static_cast<T>(units[first + j]) > T(0)) ? error : T(0));
+      const T error = errors[first + j] * scale;  // always: the compiler makes vectors of a loop without branches
+      errors[first + j] = units[first + j] > T(0) ? error : T(0);
     });
   }
 };

@@ -52,20 +52,17 @@ class Flat {
 };
 
 // Stochastic gradient descent: velocity = momentum velocity + gradient + weight_decay parameter;
-// parameter -= learning_rate velocity. `copy`: of the parameter, for the next step's products; or null.
-template <class T, class U>
+// parameter -= learning_rate velocity.
+template <class T>
 struct Descend {
   T* parameter;
   T* velocity;
   const T* gradient;
-  U* copy;
-  T momentum, weight_decay;
-  const StepSettings<T>* settings;
+  T momentum, weight_decay, rate;
   MODEL_BOTH void operator()(std::size_t i) const {
     T change = gradient[i] + weight_decay * parameter[i];
     if (momentum != 0) change = velocity[i] = or_zero(momentum * velocity[i] + change);
-    parameter[i] -= static_cast<T>(settings->learning_rate) * change;
-    if (copy) copy[i] = static_cast<U>(parameter[i]);
+    parameter[i] -= rate * change;
   }
 };
 
@@ -74,23 +71,21 @@ template <class T>
 struct CountAdamStep {
   double* steps;
   AdamFactors<T>* factors;
-  const StepSettings<T>* settings;
+  double learning_rate;
   MODEL_BOTH void operator()(std::size_t) const {
     *steps += 1;
-    *factors = adam_factors<T>(*steps, settings->learning_rate);
+    *factors = adam_factors<T>(*steps, learning_rate);
   }
 };
-template <class T, class U>
+template <class T>
 struct DescendByAdam {
   T* parameter;
   T* mean;
   T* square;
   const T* gradient;
-  U* copy;
   const AdamFactors<T>* factors;
   MODEL_BOTH void operator()(std::size_t i) const {
     parameter[i] -= adam_change(mean[i], square[i], gradient[i], *factors);
-    if (copy) copy[i] = static_cast<U>(parameter[i]);
   }
 };
 
@@ -109,11 +104,11 @@ class SgdOn {
         velocity_(flat_.size()) {}
   const Flat<T>& flat() const { return flat_; }
   std::vector<ddp::NamedBlock> state() { return flat_.blocks(velocity_.span(), "velocity of "); }
-  void begin_step(Device&, const StepSettings<T>*) {}
-  template <class U = T>
-  Descend<T, U> operation(std::size_t first, T* parameter, const T* gradient, U* copy,
-                          const StepSettings<T>* settings) {
-    return {parameter, velocity_.data() + first, gradient, copy, momentum_, weight_decay_, settings};
+  void begin_step(Device&, const StepSettings<T>&) {}
+  Descend<T> operation(std::size_t first, T* parameter, const T* gradient, const StepSettings<T>& settings) {
+    return {parameter,     velocity_.data() + first,
+            gradient,      momentum_,
+            weight_decay_, static_cast<T>(settings.learning_rate)};
   }
 
  private:
@@ -135,12 +130,11 @@ class AdamOn {
     for (const auto& block : flat_.blocks(square_.span(), "mean of squares of ")) state.push_back(block);
     return state;
   }
-  void begin_step(Device& device, const StepSettings<T>* settings) {
-    device.each(1, CountAdamStep<T>{steps_.data(), factors_.data(), settings});
+  void begin_step(Device& device, const StepSettings<T>& settings) {
+    device.each(1, CountAdamStep<T>{steps_.data(), factors_.data(), settings.learning_rate});
   }
-  template <class U = T>
-  DescendByAdam<T, U> operation(std::size_t first, T* parameter, const T* gradient, U* copy, const StepSettings<T>*) {
-    return {parameter, mean_.data() + first, square_.data() + first, gradient, copy, factors_.data()};
+  DescendByAdam<T> operation(std::size_t first, T* parameter, const T* gradient, const StepSettings<T>&) {
+    return {parameter, mean_.data() + first, square_.data() + first, gradient, factors_.data()};
   }
 
  private:
@@ -154,8 +148,7 @@ class AdamOn {
 template <class T, class Device, class Optimizer>
 void update_parameter(Device& device, Optimizer& optimizer, std::size_t i, std::span<T> parameter, const T* gradient,
                       const StepSettings<T>& settings) {
-  device.each(parameter.size(), optimizer.operation(optimizer.flat().offset(i), parameter.data(), gradient,
-                                                    static_cast<T*>(nullptr), &settings));
+  device.each(parameter.size(), optimizer.operation(optimizer.flat().offset(i), parameter.data(), gradient, settings));
 }
 
 }  // namespace model

@@ -2,7 +2,7 @@
 
 namespace model {
 
-template class PerceptronOn<float, float, Cpu>;
-template class PerceptronOn<double, double, Cpu>;
+template class PerceptronOn<float, Cpu>;
+template class PerceptronOn<double, Cpu>;
 
 }  // namespace model

@@ -39,7 +39,7 @@ TEST_P(FashionMnist, LearnsOnAnyNumberOfRanks) {
   }
 }
 
-TEST_P(FashionMnist, StopsWhenItGetsNoBetterAndKeepsTheBest) {
+TEST_P(FashionMnistQuickly, StopsWhenItGetsNoBetterAndKeepsTheBest) {
   const TemporaryFolder folder;
   const Settings settings{{"--optimizer", "adam"}, {"--learning-rate", "0.001"}, {"--epochs", "50"},
                           {"--patience", "2"},     {"--min-accuracy", "95"},     {"--checkpoint", folder.path()}};
@@ -106,30 +106,11 @@ TEST_P(FashionMnistQuickly, DamagedDataAreNamedOnce) {
 INSTANTIATE_TEST_SUITE_P(By, FashionMnist, ::testing::ValuesIn(ways()), name_of_way);
 INSTANTIATE_TEST_SUITE_P(By, FashionMnistQuickly, ::testing::Values(quickest_way()), name_of_way);
 
-// Tests that do not depend on how the ranks were started.
-class FashionMnistOnce : public ::testing::Test {
- protected:
-  static Result run(const std::vector<std::string>& options) {
-    return multinode::testing::run(command(PATH_fashion_mnist, options));
-  }
-};
-
-TEST_F(FashionMnistOnce, TooLowAnAccuracyFails) {
-  const Result result = run(learn_well({{"--learning-rate", "0"}}));
+TEST(FashionMnistOnce, TooLowAnAccuracyFails) {
+  const Result result = run(command(PATH_fashion_mnist, learn_well({{"--learning-rate", "0"}})));
   EXPECT_EQ(result.status, 1);
   EXPECT_SAYS(result.out, "%, at least 90 % wanted");
   EXPECT_SAYS(result.out, "WRONG: test accuracy ");
-}
-
-TEST_F(FashionMnistOnce, GpuOptionsNeedAGpu) {
-  for (const Settings& settings :
-       {Settings{{"--precision", "bfloat16"}}, Settings{{"--precision", "tf32"}}, Settings{{"--cuda-graph", ""}}}) {
-    const Result result = run(learn(settings));
-    if (result.status == 0) GTEST_SKIP() << "there are GPUs here";
-    EXPECT_EQ(result.status, 2) << result.all();
-    EXPECT_SAYS(result.err,
-                "--precision bfloat16, --precision tf32 and --cuda-graph: only on GPUs, with --backend nccl");
-  }
 }
 
 // With the real images: three epochs, as in ci/tour, and ten.

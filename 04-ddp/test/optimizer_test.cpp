@@ -30,7 +30,7 @@ struct Trained {
     std::vector<T> all;
     for (std::size_t j = 0; j < 4; ++j) all.push_back(static_cast<T>(gradient(j, step)));
     const model::StepSettings<T> settings = model::settings_of<T>({}, learning_rate);
-    optimizer.begin_step(cpu, &settings);
+    optimizer.begin_step(cpu, settings);
     model::update_parameter(cpu, optimizer, 0, std::span(first), all.data(), settings);
     model::update_parameter(cpu, optimizer, 1, std::span(second), all.data() + 3, settings);
   }

@@ -12,16 +12,9 @@ namespace train_programs_test {
 
 using Options = std::vector<std::string>;
 
-// Tests that depend on how ranks are started and by which library they communicate.
-class TrainPrograms : public ::testing::TestWithParam<Way> {
- protected:
-  Ranks::End run(const std::string& program, int ranks, Options options = {}) {
-    return GetParam().run(program, ranks, std::move(options));
-  }
-};
-
-TEST_P(TrainPrograms, Learn) {
-  const Ranks::End ddp = run(PATH_train_ddp, 7);
+// ddp_equality's tests do it by each library.
+TEST(TrainPrograms, Learn) {
+  const Ranks::End ddp = quickest_way().run(PATH_train_ddp, 7, {});
   EXPECT_EQ(ddp.status, 0) << ddp.output;
   EXPECT_SAYS(ddp.output, "615 rows to learn from, 153 held out, 8 features; ranks: 7\n");
   EXPECT_SAYS(ddp.output, "epoch 100: loss 0.");
@@ -62,12 +55,12 @@ std::vector<double> losses_of_one_process(std::size_t batch_size) {
 // With the same global batch, 42 rows, P ranks learn what one process learns. One rank does the same operations.
 // Several add the same floats in another order, which moves the losses of 5 epochs by 1e-9 (measured). A row left out
 // in one step moves them by 1e-3, and a missing average, which Adam nearly hides, by 1e-4.
-TEST_P(TrainPrograms, SeveralRanksLearnWhatOneProcessLearns) {
+TEST(TrainPrograms, SeveralRanksLearnWhatOneProcessLearns) {
   const std::vector<double> alone = losses_of_one_process(42);
   EXPECT_LT(alone.back(), alone.front());
-  for (const int ranks : counts_for(GetParam(), {1, 2, 3, 7})) {
+  for (const int ranks : {1, 2, 3, 7}) {
     std::vector<double> together;
-    const auto lines = results(GetParam(), PATH_train_ddp, ranks,
+    const auto lines = results(quickest_way(), PATH_train_ddp, ranks,
                                {"--batch-size", std::to_string(42 / ranks), "--epochs", "5", "--min-accuracy", "0"})
                            .lines;
     for (const auto& line : lines)
@@ -82,9 +75,9 @@ TEST_P(TrainPrograms, SeveralRanksLearnWhatOneProcessLearns) {
   }
 }
 
-TEST_P(TrainPrograms, HorovodStyleTrainsAsOneProcess) {
-  for (const int ranks : counts_for(GetParam(), {1, 2, 3, 7})) {
-    const Ranks::End end = run(PATH_horovod_style, ranks);
+TEST(TrainPrograms, HorovodStyleTrainsAsOneProcess) {
+  for (const int ranks : {1, 2, 3, 7}) {
+    const Ranks::End end = quickest_way().run(PATH_horovod_style, ranks, {});
     EXPECT_EQ(end.status, 0) << end.output;
     const std::string last = std::to_string(ranks - 1), all = std::to_string(ranks);
     EXPECT_SAYS(end.output, "rank " + last + " of " + all + ", local rank ");  // Open MPI 5 numbers them by core
@@ -99,19 +92,16 @@ TEST_P(TrainPrograms, HorovodStyleTrainsAsOneProcess) {
   }
 }
 
-TEST_P(TrainPrograms, HorovodStyleCompresses) {
+TEST(TrainPrograms, HorovodStyleCompresses) {
   for (const std::string compression : {"float16", "bfloat16"}) {
     const nlohmann::json result =
-        results(GetParam(), PATH_horovod_style, 3, {"--compression", compression}).lines.back();
+        results(quickest_way(), PATH_horovod_style, 3, {"--compression", compression}).lines.back();
     EXPECT_LT(result.at("loss_after"), result.at("loss_before"));
     EXPECT_LE(result.at("difference"), result.at("bound"));
     EXPECT_GT(result.at("difference"), 1e-9) << "nothing was compressed";
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(By, TrainPrograms, ::testing::ValuesIn(one_way_a_library()), name_of_way);
-
-// Tests that do not.
 class TrainFiles : public ::testing::Test {
  protected:
   static Ranks::End train(const std::string& file, int ranks, const Options& more = {}) {
@@ -172,23 +162,22 @@ TEST_F(TrainFiles, NameWhatIsWrongWithATable) {
 }
 
 TEST(BadCommandLines, AreRefused) {
-  expect_refused(
-      {{{PATH_fashion_mnist, "--epoch", "3"}, "unrecognised option '--epoch'"},
-       {{PATH_fashion_mnist, "--epochs", "0"}, "--epochs must be from 1"},
-       {{PATH_fashion_mnist, "--dropout", "1"}, "--dropout must be from 0"},
-       {{PATH_fashion_mnist, "--learning-rate", "-2"}, "--learning-rate must be from 0"},
-       {{PATH_fashion_mnist, "--optimizer", "sgdm"}, "--optimizer must be sgd or adam, not 'sgdm'"},
-       {{PATH_fashion_mnist, "--precision", "half"}, "--precision must be float, double, tf32 or bfloat16, not 'half'"},
-       {{PATH_fashion_mnist, "--nan", "-2"}, "--nan must be from 0 to 0, not -2"},
-       {{PATH_fashion_mnist, "--checkpoint-every", "5"}, "--checkpoint-every needs --checkpoint DIR"},
-       {{PATH_fashion_mnist, "--backend", "horse"}, "horse"},
-       {{PATH_random_mlp, "--loss", "hinge"}, "--loss must be mean-square or cross-entropy, not 'hinge'"},
-       {{PATH_random_mlp, "--bucket-bytes", "many"}, "--bucket-bytes"},
-       {{PATH_random_mlp, "--hidden-layers", "1"}, "--hidden-layers must be from 2 to"},
-       {{PATH_random_mlp, "--backend", "horse"}, "horse"},
-       {{PATH_train_ddp, "--epochs", "0"}, "--epochs must be from 1 to"},
-       {{PATH_train_ddp, "file.csv"}, "only options are expected"},
-       {{PATH_horovod_style, "--compression", "zip"}, "--compression must be none, float16 or bfloat16"}});
+  expect_refused({{{PATH_fashion_mnist, "--epoch", "3"}, "unrecognised option '--epoch'"},
+                  {{PATH_fashion_mnist, "--epochs", "0"}, "--epochs must be from 1"},
+                  {{PATH_fashion_mnist, "--dropout", "1"}, "--dropout must be from 0"},
+                  {{PATH_fashion_mnist, "--learning-rate", "-2"}, "--learning-rate must be from 0"},
+                  {{PATH_fashion_mnist, "--optimizer", "sgdm"}, "--optimizer must be sgd or adam, not 'sgdm'"},
+                  {{PATH_fashion_mnist, "--precision", "half"}, "--precision must be float or double, not 'half'"},
+                  {{PATH_fashion_mnist, "--nan", "-2"}, "--nan must be from 0 to 0, not -2"},
+                  {{PATH_fashion_mnist, "--checkpoint-every", "5"}, "--checkpoint-every needs --checkpoint DIR"},
+                  {{PATH_fashion_mnist, "--backend", "horse"}, "horse"},
+                  {{PATH_random_mlp, "--loss", "hinge"}, "--loss must be mean-square or cross-entropy, not 'hinge'"},
+                  {{PATH_random_mlp, "--bucket-bytes", "many"}, "--bucket-bytes"},
+                  {{PATH_random_mlp, "--hidden-layers", "1"}, "--hidden-layers must be from 2 to"},
+                  {{PATH_random_mlp, "--backend", "horse"}, "horse"},
+                  {{PATH_train_ddp, "--epochs", "0"}, "--epochs must be from 1 to"},
+                  {{PATH_train_ddp, "file.csv"}, "only options are expected"},
+                  {{PATH_horovod_style, "--compression", "zip"}, "--compression must be none, float16 or bfloat16"}});
 }
 
 }  // namespace train_programs_test
