@@ -8,7 +8,7 @@
 
 namespace random_mlp_test {
 
-class RandomMlp : public ::testing::TestWithParam<Way> {
+class RandomMlp : public ::testing::Test {
  protected:
   // 5 epochs of 2 steps.
   static inline const std::vector<std::string> small{"--hidden-layers", "5", "--hidden-units", "64",
@@ -16,9 +16,9 @@ class RandomMlp : public ::testing::TestWithParam<Way> {
   TemporaryFolder folder_;
 };
 
-TEST_P(RandomMlp, LearnsOnAnyNumberOfRanks) {
-  for (const int ranks : counts_for(GetParam(), {1, 2, 3})) {
-    const auto [output, lines] = results(GetParam(), PATH_random_mlp, ranks, small);
+TEST_F(RandomMlp, LearnsOnAnyNumberOfRanks) {
+  for (const int ranks : {1, 2, 3}) {
+    const auto [output, lines] = results(quickest_way(), PATH_random_mlp, ranks, small);
     EXPECT_SAYS(output, "RIGHT: the loss fell; parameters: ");
     for (int rank = 0; rank < ranks; ++rank)
       EXPECT_SAYS(output, "[rank " + std::to_string(rank) + "] Epoch 4 | Batchsize: 16 | Steps: 2 | Loss: 0.");
@@ -30,11 +30,11 @@ TEST_P(RandomMlp, LearnsOnAnyNumberOfRanks) {
 }
 
 // Also of compressed gradients in several buckets.
-TEST_P(RandomMlp, BreaksAStepDownAndMeasuresItsOverlap) {
+TEST_F(RandomMlp, BreaksAStepDownAndMeasuresItsOverlap) {
   std::vector<std::string> options = small;
   options.insert(options.end(),
                  {"--breakdown", "--measure-overlap", "3", "--compression", "bfloat16", "--bucket-bytes", "20K"});
-  const auto [output, lines] = results(GetParam(), PATH_random_mlp, 3, options);
+  const auto [output, lines] = results(quickest_way(), PATH_random_mlp, 3, options);
   ASSERT_EQ(lines.size(), 8u);
   EXPECT_EQ(lines[5].at("steps"), 10);
   for (const char* phase : {"forward", "backward", "exposed communication", "update", "step"}) {
@@ -84,14 +84,14 @@ Tracks tracks_of(const std::string& file) {
 }
 
 // A network whose backward pass takes long enough for a reduction to begin in it.
-TEST_P(RandomMlp, TracesTheLastSteps) {
+TEST_F(RandomMlp, TracesTheLastSteps) {
   const std::string file = folder_ / "trace.json";
   constexpr double rounding = 1e-3;  // us
   for (const bool overlap : {true, false}) {
     std::vector<std::string> options{"--hidden-layers", "5",  "--hidden-units", "256", "--batch-size", "256",
                                      "--trace",         file, "--bucket-bytes", "20K"};
     if (!overlap) options.push_back("--no-overlap");
-    const Ranks::End end = GetParam().run(PATH_random_mlp, 3, options);
+    const Ranks::End end = quickest_way().run(PATH_random_mlp, 3, options);
     EXPECT_EQ(end.status, 0) << end.output;
     EXPECT_SAYS(end.output, "trace: " + file + ", the clocks of all ranks within ");
     Tracks tracks = tracks_of(file);
@@ -127,7 +127,7 @@ TEST_P(RandomMlp, TracesTheLastSteps) {
 
 // Rank 1's clock is 5 s ahead. All ranks take part in a reduction at once: on one clock, it ends on none before it
 // began on the last.
-TEST_P(RandomMlp, TracesAllRanksOnOneClock) {
+TEST_F(RandomMlp, TracesAllRanksOnOneClock) {
   const std::vector<std::string> ahead{"unshare", "--time", "--fork", "--kill-child", "--monotonic", "5"};
   std::vector<std::string> attempt = ahead;
   attempt.push_back("true");
@@ -135,10 +135,11 @@ TEST_P(RandomMlp, TracesAllRanksOnOneClock) {
   std::string shell = "[ ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}} != 1 ] || set --";
   for (const std::string& word : ahead) shell += " " + word;
   const std::string file = folder_ / "trace.json";
-  const Ranks::End end = GetParam().run("sh", 3,
-                                        {"-c", shell + " \"$@\"; exec \"$@\"", "sh", PATH_random_mlp, "--hidden-layers",
-                                         "5", "--hidden-units", "64", "--batch-size", "16", "--trace", file},
-                                        50s);
+  const Ranks::End end =
+      quickest_way().run("sh", 3,
+                         {"-c", shell + " \"$@\"; exec \"$@\"", "sh", PATH_random_mlp, "--hidden-layers", "5",
+                          "--hidden-units", "64", "--batch-size", "16", "--trace", file},
+                         50s);
   EXPECT_EQ(end.status, 0) << end.output;
   Tracks tracks = tracks_of(file);
   const std::vector<Event>& first = tracks[{0, "communication"}];
@@ -156,8 +157,6 @@ TEST_P(RandomMlp, TracesAllRanksOnOneClock) {
     }
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(By, RandomMlp, ::testing::ValuesIn(one_way_a_library()), name_of_way);
 
 // log softmax of one number is 0, whatever the number: there is no loss, and no way to a smaller one.
 TEST(RandomMlpOnce, CrossEntropyOverOneClassIsExactlyZero) {

@@ -60,11 +60,9 @@ class Restart : public ::testing::TestWithParam<Way> {
   const std::string checkpoints_ = folder_.path();
 };
 
-class RestartOnce : public Restart {};  // tests that do not depend on the library
-
 // Stopped in the middle of an epoch and between two lines of --log-every 4, then at the end of an epoch.
 TEST_P(Restart, GoesOnBitForBit) {
-  for (const int ranks : counts_for(GetParam(), {1, 2, 3})) {
+  for (const int ranks : {1, 2, 3}) {
     const std::string folder = folder_ / std::to_string(ranks);
     const Settings common{{"--precision", ranks == 2 ? "double" : "float"},
                           {"--optimizer", ranks == 1 ? "adam" : "sgd"},
@@ -93,7 +91,7 @@ TEST_P(Restart, GoesOnBitForBit) {
 }
 
 // The resumed run prints the same losses as one without a break, even if the break was between two lines.
-TEST_P(RestartOnce, TheLossOfABrokenEpochIsThatOfTheWholeOne) {
+TEST_P(Restart, TheLossOfABrokenEpochIsThatOfTheWholeOne) {
   const Settings settings{
       {"--log-every", "4"}, {"--checkpoint", checkpoints_}, {"--checkpoint-every", "17"}, {"--steps", "22"}};
   const std::string whole = run(2, settings);
@@ -108,7 +106,7 @@ TEST_P(RestartOnce, TheLossOfABrokenEpochIsThatOfTheWholeOne) {
 }
 
 // In double precision the results differ only by rounding, which the printed digits do not show.
-TEST_P(RestartOnce, GoesOnOnAnotherNumberOfRanks) {
+TEST_P(Restart, GoesOnOnAnotherNumberOfRanks) {
   const Outcome whole = outcome_of(run(1, {{"--precision", "double"}}));
   run(3, {{"--precision", "double"}, {"--checkpoint", checkpoints_}, {"--steps", "17"}});
   const Outcome mixed = outcome_of(run(2, {{"--precision", "double"}, {"--checkpoint", checkpoints_}}));
@@ -118,7 +116,7 @@ TEST_P(RestartOnce, GoesOnOnAnotherNumberOfRanks) {
 }
 
 // Each rank has its own folder under the same name, as on nodes without a shared file system.
-TEST_P(RestartOnce, NeedsNoSharedFolder) {
+TEST_P(Restart, NeedsNoSharedFolder) {
   const Outcome whole = outcome_of(run(2, {}));
   const std::string script =
       "cd " + checkpoints_ +
@@ -137,7 +135,7 @@ TEST_P(RestartOnce, NeedsNoSharedFolder) {
   EXPECT_EQ(outcome_of(rest), whole);
 }
 
-TEST_P(RestartOnce, OtherOptionsAreRefused) {
+TEST_P(Restart, OtherOptionsAreRefused) {
   run(1, {{"--checkpoint", checkpoints_}, {"--steps", "2"}});
   EXPECT_SAYS(run(1, {{"--checkpoint", checkpoints_}, {"--dropout", "0"}}, 2),
               checkpoints_ +
@@ -146,7 +144,7 @@ TEST_P(RestartOnce, OtherOptionsAreRefused) {
 }
 
 // The newest is cut off: the one before is used, with a warning. If that is damaged as well, the run ends.
-TEST_P(RestartOnce, ADamagedCheckpointFallsBackToTheOneBefore) {
+TEST_P(Restart, ADamagedCheckpointFallsBackToTheOneBefore) {
   const auto run_to = [&](const std::string& steps, int status = 0) {
     return run(3, {{"--checkpoint", checkpoints_}, {"--checkpoint-every", "17"}, {"--steps", steps}}, status);
   };
@@ -167,7 +165,7 @@ TEST_P(RestartOnce, ADamagedCheckpointFallsBackToTheOneBefore) {
 }
 
 // A disk with room for one checkpoint (5.4 MB): the second one fails, the first stays, and training resumes from it.
-TEST_P(RestartOnce, AFullDiskEndsTheRunAndLeavesTheCheckpointBefore) {
+TEST_P(Restart, AFullDiskEndsTheRunAndLeavesTheCheckpointBefore) {
   const std::string folder = folder_ / "disk";
   fs::create_directory(folder);
   const auto mount_disk = [&](unsigned long flags, const char* size) {
@@ -196,7 +194,7 @@ TEST_P(RestartOnce, AFullDiskEndsTheRunAndLeavesTheCheckpointBefore) {
 
 // A disk that hangs: a pipe without a reader, where the temporary file would be. The training waits for it only when
 // the next checkpoint is due, and then no longer than the deadline.
-TEST_P(RestartOnce, ADiskThatHangsStopsNobodyUntilTheDeadline) {
+TEST_P(Restart, ADiskThatHangsStopsNobodyUntilTheDeadline) {
   Ranks ranks(GetParam().starter, 2,
               command({{"--checkpoint", checkpoints_},
                        {"--checkpoint-every", "100"},
@@ -215,8 +213,7 @@ TEST_P(RestartOnce, ADiskThatHangsStopsNobodyUntilTheDeadline) {
 }
 
 // mnrun's tests are below.
-INSTANTIATE_TEST_SUITE_P(By, Restart, ::testing::ValuesIn(one_way_a_library()), name_of_way);
-INSTANTIATE_TEST_SUITE_P(By, RestartOnce, ::testing::Values(quickest_way()), name_of_way);
+INSTANTIATE_TEST_SUITE_P(By, Restart, ::testing::Values(quickest_way()), name_of_way);
 
 #if defined(PATH_mnrun) && defined(MULTINODE_HAVE_GLOO)
 // A group that mnrun starts again.

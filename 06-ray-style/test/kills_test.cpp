@@ -1,5 +1,5 @@
-// A training survives the deaths of its processes and nodes: its parameters are those of an undisturbed training. Each
-// training has two kills, at random steps.
+// A training survives the deaths of its processes and nodes, at random steps: its parameters are those of an
+// undisturbed training.
 #include "local_cluster.hpp"
 
 #include <multinode/base/text.hpp>
@@ -44,7 +44,7 @@ class Kills : public ClusterTest {
   void add_node() { nodes_[next_node_++] = start_node(2); }
   void submit() {
     record_ = data_ / ("said." + std::to_string(++job_));
-    Words words = command("run", {"--num-workers", "4", "--max-failures", "2", "--", PATH_fashion_mnist});
+    Words words = command("run", {"--num-workers", "4", "--max-failures", "3", "--", PATH_fashion_mnist});
     for (const char* option :
          {"--backend gloo", "--epochs 1", "--log-every 1", "--batch-size 64", "--checkpoint-every 5"})
       words.push_back(option);
@@ -87,20 +87,16 @@ class Kills : public ClusterTest {
     return found.at(random_() % std::max(found.size(), std::size_t{1}));
   }
 
-  // Each kill happens during an attempt, and the next attempt must resume from a recent checkpoint.
-  template <class Kill>
-  void campaign(Kill kill) {
-    submit();
-    for (const int least : {15, steps / 2}) {
-      const int step = std::uniform_int_distribution(least, least + steps / 5)(random_);
-      wait_for("step " + std::to_string(step) + " of");
-      kill();
-      wait_for("will start again: ");
-      const int from = std::stoi(wait_for("resumes from .*, after step ([0-9]+) of"));
-      EXPECT_GT(from, step - 15);
-    }
-    EXPECT_EQ(wait_for_parameters(), parameters_);
-    EXPECT_EQ(client_->wait().status, 0);
+  // Does it at a random step of this quarter, and waits for the next attempt, which must resume from a recent
+  // checkpoint.
+  template <class Fault>
+  void disturb(int quarter, Fault fault) {
+    const int least = 15 + quarter * steps / 4;
+    const int step = std::uniform_int_distribution(least, least + steps / 6)(random_);
+    wait_for("step " + std::to_string(step) + " of");
+    fault();
+    wait_for("will start again: ");
+    EXPECT_GT(std::stoi(wait_for("resumes from .*, after step ([0-9]+) of")), step - 15);
   }
 
   const TemporaryFolder data_;
@@ -113,41 +109,34 @@ class Kills : public ClusterTest {
   std::mt19937 random_{std::random_device{}()};
 };
 
-TEST_F(Kills, OfAProcess) {
-  campaign([this] { ::kill(any_node().second.front(), SIGKILL); });
-}
+TEST_F(Kills, OfAProcessANodeAndAFrozenNode) {
+  submit();
+  disturb(0, [this] { ::kill(any_node().second.front(), SIGKILL); });
 
-TEST_F(Kills, OfANode) {
-  std::vector<pid_t> lost;
-  campaign([&] {
-    const auto [node, pids] = any_node();
-    lost.insert(lost.end(), pids.begin(), pids.end());
-    nodes_.at(node)->signal(SIGKILL);
-    nodes_.erase(node);
+  const auto lose = [this](bool freeze) {
+    auto [number, pids] = any_node();
+    std::unique_ptr<Process> node = std::move(nodes_.at(number));
+    nodes_.erase(number);
+    node->signal(freeze ? SIGSTOP : SIGKILL);
+    for (const pid_t pid : pids)
+      if (freeze) ::kill(pid, SIGSTOP);
     add_node();
-  });
-  for (const pid_t pid : lost) EXPECT_FALSE(is_running(pid)) << pid;
-}
+    return std::pair(std::move(node), pids);
+  };
+  std::pair<std::unique_ptr<Process>, std::vector<pid_t>> killed, frozen;
+  disturb(1, [&] { killed = lose(false); });
+  disturb(2, [&] { frozen = lose(true); });  // the head gives it up after 3 s
+  EXPECT_EQ(wait_for_parameters(), parameters_);
+  EXPECT_EQ(client_->wait().status, 0);
+  for (const pid_t pid : killed.second) EXPECT_FALSE(is_running(pid)) << pid;
 
-// The head gives up a frozen host after 3 s. When the host continues, its node kills its processes, logs the reason and
-// ends.
-TEST_F(Kills, OfAFrozenNode) {
-  std::map<int, std::vector<pid_t>> frozen;
-  campaign([&] {
-    const auto [node, pids] = any_node();
-    frozen[node] = pids;
-    nodes_.at(node)->signal(SIGSTOP);
-    for (const pid_t pid : pids) ::kill(pid, SIGSTOP);
-    add_node();
-  });
-  for (const auto& [node, pids] : frozen) {
-    for (const pid_t pid : pids) ::kill(pid, SIGCONT);
-    nodes_.at(node)->signal(SIGCONT);
-    const auto result = nodes_.at(node)->wait();
-    EXPECT_EQ(result.status, 1);
-    EXPECT_SAYS(result.err, "is gone");
-    for (const pid_t pid : pids) EXPECT_FALSE(is_running(pid)) << pid;
-  }
+  // When the frozen host continues, its node kills its processes, logs the reason and ends.
+  for (const pid_t pid : frozen.second) ::kill(pid, SIGCONT);
+  frozen.first->signal(SIGCONT);
+  const auto result = frozen.first->wait();
+  EXPECT_EQ(result.status, 1);
+  EXPECT_SAYS(result.err, "is gone");
+  for (const pid_t pid : frozen.second) EXPECT_FALSE(is_running(pid)) << pid;
 }
 
 }  // namespace kills_test
