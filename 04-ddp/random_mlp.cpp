@@ -143,9 +143,9 @@ class Breakdown {
     const double step = reduced(multinode::median(times_[phases]), multinode::Reduction::average);
     for (std::size_t i = 0; i <= phases; ++i) {
       const std::string name = i < phases ? ddp::StepTimes::names[i] : "step";
-      const double mine = multinode::median(times_[i]), mean = reduced(mine, multinode::Reduction::average),
-                   lowest = reduced(mine, multinode::Reduction::min),
-                   highest = reduced(mine, multinode::Reduction::max);
+      const double here = multinode::median(times_[i]), mean = reduced(here, multinode::Reduction::average),
+                   lowest = reduced(here, multinode::Reduction::min),
+                   highest = reduced(here, multinode::Reduction::max);
       table.add({name, fmt::format("{:.3f}", mean), fmt::format("{:.3f}", lowest), fmt::format("{:.3f}", highest),
                  fmt::format("{:.0f}", 100 * mean / step)});
       all[name] = {{"mean_ms", mean}, {"lowest_ms", lowest}, {"highest_ms", highest}};

@@ -106,12 +106,12 @@ double evaluate(multinode::Communicator& communicator, torch::Device device, mod
                 const data::Cifar10Images& images) {
   const torch::NoGradGuard no_gradients;
   net->eval();
-  const ddp::Range mine = ddp::part_of(images.size(), static_cast<std::size_t>(communicator.rank()),
+  const ddp::Range part = ddp::part_of(images.size(), static_cast<std::size_t>(communicator.rank()),
                                        static_cast<std::size_t>(communicator.size()));
   double right = 0;
   data::Batch<float> batch;
-  for (std::size_t begin = mine.begin; begin < mine.end; begin += test_batch) {
-    std::vector<std::uint32_t> samples(std::min(test_batch, mine.end - begin));
+  for (std::size_t begin = part.begin; begin < part.end; begin += test_batch) {
+    std::vector<std::uint32_t> samples(std::min(test_batch, part.end - begin));
     std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
     data::gather(images, samples, {}, batch);
     const Tensors tensors = tensors_of(batch, device);

@@ -95,9 +95,9 @@ Seconds time_products(const std::vector<std::size_t>& sizes, std::size_t batch, 
 int run(multinode::World& world, const Options& options) {
   const std::vector<std::size_t> sizes = {784, 512, 512, 10};
   const auto communicator = multinode::make_cpu_communicator(world, multinode::parse_backend(options.common.backend));
-  const ddp::Range mine =
+  const ddp::Range part =
       ddp::part_of(options.batch_size, static_cast<std::size_t>(world.rank()), static_cast<std::size_t>(world.size()));
-  const std::size_t batch_size = mine.end - mine.begin;
+  const std::size_t batch_size = part.end - part.begin;
   model::Perceptron<float> model({.sizes = sizes}, batch_size);
   model::Sgd<float> optimizer(model.parameters(), 0.9);
   model.initialize(options.common.seed);
@@ -106,10 +106,10 @@ int run(multinode::World& world, const Options& options) {
                                                   options.reducer_options())
                                         : make_reducer(world, *communicator, model, options.reducer_options());
 
-  std::minstd_rand random(static_cast<std::uint32_t>(options.common.seed + mine.begin));
+  std::minstd_rand random(static_cast<std::uint32_t>(options.common.seed + part.begin));
   std::vector<data::Batch<float>> batches(16);
   for (data::Batch<float>& batch : batches)
-    for (std::size_t i = mine.begin; i < mine.end; ++i) {
+    for (std::size_t i = part.begin; i < part.end; ++i) {
       for (std::size_t p = 0; p < sizes[0]; ++p) batch.inputs.push_back(static_cast<float>(random()) / 0x1p30f - 1);
       batch.labels.push_back(static_cast<std::uint8_t>((random() >> 8) % sizes.back()));
       batch.samples.push_back(static_cast<std::uint32_t>(i));

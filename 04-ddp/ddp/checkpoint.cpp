@@ -161,16 +161,16 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
   std::size_t end = 0;
   try {
     const nlohmann::json head = nlohmann::json::parse(head_text.begin(), head_text.end());
-    for (const auto& [tensor, its] : head.items()) {
+    for (const auto& [tensor, entry] : head.items()) {
       if (tensor == metadata_name) {
-        state = nlohmann::json::parse(its.at("state").get_ref<const std::string&>());
+        state = nlohmann::json::parse(entry.at("state").get_ref<const std::string&>());
         continue;
       }
       using Size = nlohmann::json::number_unsigned_t;  // get_ref() refuses 1e30, which get() converts to anything
-      const auto& offsets = its.at("data_offsets");
+      const auto& offsets = entry.at("data_offsets");
       Source& source = sources[tensor] = {
-          {}, its.at("dtype"), offsets.at(0).get_ref<const Size&>(), offsets.at(1).get_ref<const Size&>()};
-      for (const auto& extent : its.at("shape")) source.shape.push_back(extent.get_ref<const Size&>());
+          {}, entry.at("dtype"), offsets.at(0).get_ref<const Size&>(), offsets.at(1).get_ref<const Size&>()};
+      for (const auto& extent : entry.at("shape")) source.shape.push_back(extent.get_ref<const Size&>());
       end = std::max(end, source.end);
     }
   } catch (const nlohmann::json::exception&) {
@@ -185,9 +185,9 @@ nlohmann::json parse_checkpoint(std::span<const std::uint8_t> file, const std::s
   if (add_to(0, file.data(), file.size() - sizeof sum) != sum) damaged("a damaged checkpoint (its checksum is wrong)");
 
   for (const auto& [option, value] : options.items()) {
-    const nlohmann::json its = state.is_object() ? state.value(option, nlohmann::json()) : nlohmann::json();
-    if (its != value)
-      throw multinode::UsageError(name + ": a training with " + option + " " + its.dump() + ", not " + value.dump() +
+    const nlohmann::json saved = state.is_object() ? state.value(option, nlohmann::json()) : nlohmann::json();
+    if (saved != value)
+      throw multinode::UsageError(name + ": a training with " + option + " " + saved.dump() + ", not " + value.dump() +
                                   "; resume with the same, or name another folder");
   }
 

@@ -29,10 +29,10 @@ std::size_t elements_of(std::span<const NamedBlock> parameters) {
 
 void broadcast_parameters(multinode::World& world, multinode::Communicator& communicator,
                           std::span<const NamedBlock> parameters) {
-  nlohmann::json mine = nlohmann::json::array();
-  for (const NamedBlock& parameter : parameters) mine.push_back(described(parameter));
+  nlohmann::json descriptions = nlohmann::json::array();
+  for (const NamedBlock& parameter : parameters) descriptions.push_back(described(parameter));
   // All of it is sent only if the ranks differ: it can be long.
-  const std::string text = mine.dump();
+  const std::string text = descriptions.dump();
   const std::vector<std::string> hashes =
       world.gather("parameters of the model", std::to_string(std::hash<std::string>()(text)));
   if (std::any_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash != hashes[0]; })) {

@@ -47,8 +47,8 @@ std::span<const std::uint32_t> DistributedSampler::global_batch(std::size_t step
 
 std::span<const std::uint32_t> DistributedSampler::local_batch(std::size_t step) const {
   const std::span<const std::uint32_t> all = global_batch(step);
-  const Range mine = part_of(all.size(), rank_, size_);
-  return all.subspan(mine.begin, mine.end - mine.begin);
+  const Range part = part_of(all.size(), rank_, size_);
+  return all.subspan(part.begin, part.end - part.begin);
 }
 
 }  // namespace ddp

@@ -49,8 +49,8 @@ class Member::Connections {
   // `others`: the addresses() of rank r.
   void connect(int r, const std::string& others) {
     const std::size_t length = others.size() / static_cast<std::size_t>(size_ - 1);
-    const auto mine = static_cast<std::size_t>(rank_ < r ? rank_ : rank_ - 1);
-    const std::string address = others.substr(mine * length, length);
+    const auto place = static_cast<std::size_t>(rank_ < r ? rank_ : rank_ - 1);
+    const std::string address = others.substr(place * length, length);
     context_->getPair(r)->connect({address.begin(), address.end()});
   }
 
@@ -125,24 +125,24 @@ void Member::all_reduce(const multinode::Block& block) {
   auto* const data = static_cast<std::byte*>(block.data);
   const auto begin = [&](int r) { return block.count * static_cast<std::size_t>(r) / ranks * element; };
   const auto length = [&](int r) { return begin(r + 1) - begin(r); };
-  const std::size_t mine = length(rank_);
-  parts_.resize(std::max(parts_.size(), ranks * mine));  // this rank's, of all ranks
-  const auto part_of = [&](int r) { return parts_.data() + static_cast<std::size_t>(r) * mine; };
+  const std::size_t bytes = length(rank_);
+  parts_.resize(std::max(parts_.size(), ranks * bytes));  // this rank's, of all ranks
+  const auto part_of = [&](int r) { return parts_.data() + static_cast<std::size_t>(r) * bytes; };
   or_lost([&] {
-    if (mine > 0) std::memcpy(part_of(rank_), data + begin(rank_), mine);
+    if (bytes > 0) std::memcpy(part_of(rank_), data + begin(rank_), bytes);
     for (int r = 0; r < size_; ++r)
       if (r != rank_) {
-        connections_->receive(r, part_of(r), mine);
+        connections_->receive(r, part_of(r), bytes);
         connections_->send(r, data + begin(r), length(r));
       }
     connections_->wait();
     for (int r = 1; r < size_; ++r)
-      multinode::combine(block.type, multinode::Reduction::sum, part_of(0), part_of(0), part_of(r), mine / element);
-    if (mine > 0) std::memcpy(data + begin(rank_), part_of(0), mine);
+      multinode::combine(block.type, multinode::Reduction::sum, part_of(0), part_of(0), part_of(r), bytes / element);
+    if (bytes > 0) std::memcpy(data + begin(rank_), part_of(0), bytes);
     for (int r = 0; r < size_; ++r)
       if (r != rank_) {
         connections_->receive(r, data + begin(r), length(r));
-        connections_->send(r, data + begin(rank_), mine);
+        connections_->send(r, data + begin(rank_), bytes);
       }
     connections_->wait();
   });

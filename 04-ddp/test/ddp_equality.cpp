@@ -167,14 +167,14 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
   for (; step < steps; ++step) {
     const auto s = static_cast<std::size_t>(step) % sampler.steps();
     if (s == 0) sampler.set_epoch(static_cast<std::uint32_t>(step));
-    auto mine = sampler.local_batch(s);
+    auto samples_here = sampler.local_batch(s);
     const bool planted = step == planted_step;
-    if (fault == Fault::dropped_sample && planted && last) mine = mine.first(mine.size() - 1);
+    if (fault == Fault::dropped_sample && planted && last) samples_here = samples_here.first(samples_here.size() - 1);
     const std::size_t divisor = fault == Fault::missing_average && planted ? 1 : sampler.global_batch(s).size();
     const model::Dropout drop{dropout, seed, static_cast<std::uint32_t>(step)};
     data::Batch<double> batch;
     if (training.passes == 1 && !training.rank_marks_in_its_order) {
-      gather(training, mine, seed, batch);
+      gather(training, samples_here, seed, batch);
       const auto be_late = [&](std::size_t parameter) {
         if (fault == Fault::late_rank && planted && rank == 1 && parameter == 0) std::this_thread::sleep_for(nap);
       };
@@ -183,8 +183,8 @@ History train(const Training& training, std::uint64_t seed, multinode::World& wo
                     : train_step(model, sgd, reducer, batch, divisor, drop, learning_rate, hooks);
     } else {
       for (std::size_t pass = 0; pass < training.passes; ++pass) {
-        const ddp::Range part = ddp::part_of(mine.size(), pass, training.passes);
-        gather(training, mine.subspan(part.begin, part.end - part.begin), seed, batch);
+        const ddp::Range part = ddp::part_of(samples_here.size(), pass, training.passes);
+        gather(training, samples_here.subspan(part.begin, part.end - part.begin), seed, batch);
         model.load(batch, drop, learning_rate);
         model.forward();
         pass + 1 < training.passes ? reducer.accumulate() : reducer.begin(divisor);

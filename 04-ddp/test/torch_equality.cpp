@@ -146,7 +146,7 @@ int run(multinode::World& world, const multinode::CommonOptions& common, Fault f
     return std::pair(std::set(hashes.begin(), hashes.end()).size(), hashes[0]);
   };
   const auto parameters = different(ddp::parameters_of(*net));
-  const auto own = different(ddp::buffers_of(*net));
+  const auto before = different(ddp::buffers_of(*net));
   parallel.broadcast_buffers();
   const auto sent = different(ddp::buffers_of(*net));
   if (world.rank() == 0) {
@@ -154,11 +154,11 @@ int run(multinode::World& world, const multinode::CommonOptions& common, Fault f
                 std::string(name_of(communicator->backend())).c_str(), world.size(), parallel.parameters().size(),
                 parallel.reducer().plan().buckets.size(), ratio);
     std::printf("kinds of parameters: %zu, of buffers: %zu, after broadcast_buffers: %zu\n", parameters.first,
-                own.first, sent.first);
+                before.first, sent.first);
   }
   std::fflush(stdout);  // a launcher may end this rank as soon as another one has failed
-  right &= ratio <= 1 && parameters.first == 1 && own.first == static_cast<std::size_t>(world.size()) &&
-           sent.first == 1 && sent.second == own.second;
+  right &= ratio <= 1 && parameters.first == 1 && before.first == static_cast<std::size_t>(world.size()) &&
+           sent.first == 1 && sent.second == before.second;
   return right ? multinode::exit_right : multinode::exit_wrong;
 }
 

@@ -132,7 +132,7 @@ int run(int argc, const char* const* argv) {
   place.token = multinode::random_token();
   const multinode::TcpStoreServer server(place.host, 0, {.token = place.token});
   place.port = server.port();
-  multinode::TcpStore own(place, 5s, {.token = place.token});
+  multinode::TcpStore job_store(place, 5s, {.token = place.token});
   const std::string name = "job/" + std::to_string(store.add("job", 1));
   const json environment = {{"PWD", fs::current_path()}, {"CLUSTER_STORE", with_token(place)}};
   const json job = {{"command", command},
@@ -150,7 +150,7 @@ int run(int argc, const char* const* argv) {
     if (message.contains("attempt")) {
       outputs.clear();
       for (int rank = 0; rank < workers; ++rank)
-        outputs.emplace_back(own, fmt::format("output/{}/{}", message["attempt"].dump(), rank));
+        outputs.emplace_back(job_store, fmt::format("output/{}/{}", message["attempt"].dump(), rank));
     }
     if (message.contains("say")) std::cout << message["say"].get<std::string>() + "\n" << std::flush;
     if (!std::cout) return multinode::exit_wrong;

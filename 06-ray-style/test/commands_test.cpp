@@ -116,9 +116,9 @@ TEST_F(Commands, TheStoresAdmitOnlyWithTheirTokens) {
   const auto said = client.wait_for("store (\\S+)\n");
   ASSERT_TRUE(said);
   const auto ranks = multinode::parse_store_place((*said)[1].str(), "CLUSTER_STORE");
-  const auto own = multinode::read_place(state() / "head", "cluster", {});
-  EXPECT_NE(ranks.token, own.token) << "a rank cannot start programs";
-  for (const auto& place : {ranks, own}) {
+  const auto of_head = multinode::read_place(state() / "head", "cluster", {});
+  EXPECT_NE(ranks.token, of_head.token) << "a rank cannot start programs";
+  for (const auto& place : {ranks, of_head}) {
     EXPECT_THROW(multinode::TcpStore(place, 60s), multinode::StoreRefused);
     EXPECT_THROW(multinode::TcpStore(place, 60s, {.token = "guessed"}), multinode::StoreRefused);
   }

@@ -78,12 +78,12 @@ def processes_of(group):
                 parents[int(entry.name)] = (int(fields[1]), int(fields[3]))
             except OSError:
                 pass
-    mine = {pid for pid, (_, session) in parents.items() if session == group}
+    found = {pid for pid, (_, session) in parents.items() if session == group}
     while True:
-        more = {pid for pid, (parent, _) in parents.items() if parent in mine} - mine
+        more = {pid for pid, (parent, _) in parents.items() if parent in found} - found
         if not more:
-            return mine
-        mine |= more
+            return found
+        found |= more
 
 
 def listeners_of(group):

@@ -174,10 +174,10 @@ class Checker:
                 yield f"{row['id']}: it says 'real' and names no test that ran it"
             for name in tests if row["tested"].startswith("real") else []:
                 scheduler = re.match(r"jobs\.(\w+)", name)
-                own = [path.partition("/")[2].rpartition(".")[0] for path in re.findall("`([^`]+)`", row["job"])
-                       if scheduler and path.startswith(scheduler[1] + "/")]
-                ran = self.scripts_of.get(name, own)  # without a list: all of the scheduler
-                if scheduler and not any(fnmatch.fnmatch(script, pattern) for script in ran for pattern in own):
+                scripts = [path.partition("/")[2].rpartition(".")[0] for path in re.findall("`([^`]+)`", row["job"])
+                           if scheduler and path.startswith(scheduler[1] + "/")]
+                ran = self.scripts_of.get(name, scripts)  # without a list: all of the scheduler
+                if scheduler and not any(fnmatch.fnmatch(script, pattern) for script in ran for pattern in scripts):
                     yield f"{row['id']}: {name} ran none of its job scripts"
             if row["kind"] == KINDS[0] and tests and all(re.match(ON_STAND_INS, name) for name in tests) and not row["runs"]:
                 yield f"{row['id']}: {' '.join(tests)} ran it on a stand-in, so it is not real"
@@ -220,10 +220,10 @@ def parse(text):
 def summary(rows):
     lines = ["| tutorial | steps | " + " | ".join(KINDS) + " | partial |", "|---" * (len(KINDS) + 3) + "|"]
     for tutorial in [*STEPS, ""]:
-        own = [row for row in rows if row["id"].startswith(tutorial)]
-        counts = [sum(row["kind"] == kind for row in own) for kind in KINDS]
-        partial = sum(row["difference"].startswith("partial") for row in own)
-        lines.append(f"| {tutorial or '**all**'} | {len(own)} | " + " | ".join(map(str, [*counts, partial])) + " |")
+        of_tutorial = [row for row in rows if row["id"].startswith(tutorial)]
+        counts = [sum(row["kind"] == kind for row in of_tutorial) for kind in KINDS]
+        partial = sum(row["difference"].startswith("partial") for row in of_tutorial)
+        lines.append(f"| {tutorial or '**all**'} | {len(of_tutorial)} | " + " | ".join(map(str, [*counts, partial])) + " |")
     return "\n".join(lines) + "\n"
 
 
