@@ -5,7 +5,6 @@
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <sstream>
 
 namespace explore {
