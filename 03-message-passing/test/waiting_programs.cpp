@@ -55,14 +55,22 @@ void persistent_ring(int rounds, int without) {
   MPI_Request_free(&both[0]), MPI_Request_free(&both[1]);
 }
 
+void wrong_tag() {
+  if (rank == 1) send(0, 8);
+  if (rank == 0) receive(1, 7);
+}
+
 const std::map<std::string, std::function<void()>> programs = {
     // Mistakes.
     {"receive_first", [] { receive(right(), 7), send(left(), 7); }},
     {"big_sends_first", [] { send(right(), 7, big), receive(left(), 7, big); }},
     {"synchronous_sends", [] { MPI_Ssend(out.data(), 1, MPI_INT, right(), 7, world()), receive(left(), 7); }},
-    {"wrong_tag", [] { rank == 1   ? send(0, 8)
-                       : rank == 0 ? receive(1, 7)
-                                   : void(); }},
+    {"wrong_tag", wrong_tag},
+    {"late_then_wrong_tag",
+     [] {
+       if (rank == 1) sleep(slow_seconds);
+       wrong_tag();
+     }},
     {"wrong_peer", [] { rank == 1   ? send(2, 7)
                         : rank == 0 ? receive(1, 7)
                                     : void(); }},

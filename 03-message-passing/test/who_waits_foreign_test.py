@@ -1,7 +1,7 @@
 """who_waits on programs that are not ours, with one mistake put into one call of one rank: OSU's micro-benchmarks, and
 NVIDIA's examples of NCCL and nccl-tests on emulated GPUs.
 
-usage: who_waits_foreign_test.py BUILD open-mpi|mpich|nccl|mnrun|torchrun|srun|srun-mpich|srun-nccl
+usage: who_waits_foreign_test.py BUILD open-mpi|open-mpi-5|mpich|nccl|mnrun|torchrun|srun|srun-mpich|srun-nccl
 
 The sources are taken from the folder in MULTINODE_FOREIGN_SOURCES, or from ../shared/sources beside this repository. Each
 mistake must be explained with its cause, rank and call, and a rank that is only late must not be accused. The rows of srun
@@ -83,10 +83,12 @@ OWN = [  # nccl_without_mpi, for launchers without MPI
     ("nccl_without_mpi", 4, "0 ncclAllReduce 1 sleep", "", "rank 0 .* is sleeping"),
 ]
 TORCHRUN = os.environ.get("MULTINODE_TORCH", os.path.expanduser("~/.cache/multinode/torch")) + "/bin/torchrun"
+OPEN_MPI_5 = os.environ.get("MULTINODE_OPEN_MPI_5", os.path.expanduser("~/.cache/multinode/open-mpi-5")) + "/bin"
 ALIVE = [row for row in OSU if row[3] != "ended"]  # Slurm kills all when a rank dies, before who_waits can explain it
 # how, rows, compiler of the mistakes, command before the number of ranks
 HOW = {
     "open-mpi": (OSU, "mpicc", ["mpirun", "-n"]),
+    "open-mpi-5": (OSU, f"{OPEN_MPI_5}/mpicc", [f"{OPEN_MPI_5}/mpirun", "-n"]),
     "mpich": (OSU, "mpicc.mpich", ["mpirun.mpich", "-n"]),
     "nccl": (NCCL, "mpicc", ["mpirun", "-n"]),
     "mnrun": (OWN, "mpicc", ["BUILD/01-environment/mnrun", "--nproc-per-node"]),
@@ -149,7 +151,8 @@ def explain(row, path, library, launch, options, folder):
         return "" if cause == "late" or result.returncode == 0 else f"exit status {result.returncode}: {result.stderr}"
     if cause not in (one["cause"] for one in found):
         return f"the cause is '{found[-1]['cause']}', not '{cause}': {text}"
-    return "" if result.returncode else "exit status 0"
+    ended = result.returncode > 0 and result.returncode not in (124, 139)  # not by timeout, and the launcher has not crashed
+    return "" if ended else f"exit status {result.returncode}: {text}"
 
 
 def main():

@@ -6,6 +6,7 @@
 #include "time.hpp"
 #include "verdict.hpp"
 
+#include <multinode/base/deadline.hpp>
 #include <multinode/base/files.hpp>
 #include <multinode/base/options.hpp>
 #include <multinode/base/program_options.hpp>
@@ -25,8 +26,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 using namespace std::chrono_literals;
 using multinode::UsageError;
@@ -158,6 +161,8 @@ class Watch {
         json_(world.rank() == 0 ? options.json : "", true) {}
 
   int run(multinode::Signals& signals);
+  // The program is to be ended, by its launcher if possible, because it waits for others to start or to end MPI.
+  bool launcher_ends_it() const { return hopeless_ && starts_or_ends_mpi_; }
 
  private:
   std::int64_t number(const char* key, std::int64_t add = 0) { return world_.store().add(key, add); }
@@ -173,14 +178,23 @@ class Watch {
   who_waits::ClockReading clock_;  // at the start
   multinode::JsonLines json_;
   Clock::time_point ended_at_;
-  std::int64_t looks_ = 0;
-  bool quiet_ = false, counted_end_ = false, explained_ = false, hopeless_ = false, told_to_end_ = false;
+  std::int64_t looks_ = 0, signals_ = 0;
+  std::int64_t explained_moves_ = -1;  // on rank 0: number of "moves" that the last explanation knew
+  std::uint64_t steps_ = 0;            // of the program, at this rank's last look
+  bool quiet_ = false, counted_end_ = false, counted_move_ = false, hopeless_ = false, told_to_end_ = false;
+  bool starts_or_ends_mpi_ = false;  // at this rank's last look
 };
 
 // What each rank does once per second.
 void Watch::turn() {
   const bool ended = child_.ending().has_value();
   const bool quiet = ended || observer_.quiet(Clock::now()) >= options_.after;
+  // What counts is that a rank has moved since the last look, not that rank 0 saw it move: between two of its turns,
+  // all may have moved and become quiet again.
+  if (!counted_move_ && ((ended && !counted_end_) || observer_.steps() != steps_)) {
+    counted_move_ = true;
+    number("moves", 1);
+  }
   if (ended && !counted_end_) {  // before it counts as quiet: rank 0 may look in between
     counted_end_ = true;
     if (child_.ending()->failed()) number("looks", 1);
@@ -188,18 +202,17 @@ void Watch::turn() {
   }
   if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
   quiet_ = quiet;
-  if (world_.rank() == 0) {
-    const bool all = number("quiet") == world_.size() && number("ended") < world_.size();
-    if (all && !explained_) number("looks", 1);
-    explained_ = all;
-  }
+  if (world_.rank() == 0 && number("quiet") == world_.size() && number("ended") < world_.size() &&
+      number("moves") > explained_moves_)
+    number("looks", 1);
   if (number("looks") > looks_) hopeless_ = look();
 }
 
 bool Watch::look() {
-  looks_ = std::max(looks_ + 1, number("looks"));
+  if (world_.rank() == 0) looks_ = number("looks"), explained_moves_ = number("moves");
   observer_.look(Clock::now());
-  const std::uint64_t steps = observer_.steps();
+  steps_ = observer_.steps();
+  counted_move_ = false;
   who_waits::RankState rank_state = observer_.state(world_.rank(), Clock::now());
   if (child_.ending()) rank_state.ended = child_.ending()->as_exit_status();
   if (!rank_state.pid) rank_state.pid = child_.pid();
@@ -207,6 +220,9 @@ bool Watch::look() {
     rank_state.process = who_waits::process_state(rank_state.pid);
     if (rank_state.waits.empty() && !rank_state.polled) rank_state.stack = who_waits::stack_of(rank_state.pid);
   }
+  starts_or_ends_mpi_ = std::ranges::any_of(rank_state.waits, [](const who_waits::Wait& wait) {
+    return wait.call.communicator == who_waits::start_id || wait.call.communicator == who_waits::end_id;
+  });
   const std::vector<std::string> texts = world_.gather_on_rank_0("the state of the program", packed(rank_state));
   std::vector<who_waits::RankState> ranks;
   for (const std::string& text : texts) ranks.push_back(who_waits::unpacked<who_waits::RankState>(text));
@@ -214,7 +230,7 @@ bool Watch::look() {
   if (world_.rank() == 0) verdict = who_waits::explain(ranks);
   // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
   observer_.look(Clock::now());
-  const auto moved = world_.gather_on_rank_0("who has moved", observer_.steps() == steps ? "" : "moved");
+  const auto moved = world_.gather_on_rank_0("who has moved", observer_.steps() == steps_ ? "" : "moved");
   if (world_.rank() == 0) {
     if (std::ranges::find(moved, "moved") != moved.end()) {
       verdict.certain = false;
@@ -222,18 +238,21 @@ bool Watch::look() {
     }
     print(verdict, ranks);
   }
-  return world_.broadcast("the explanation", verdict.certain ? "hopeless" : "") == "hopeless";
+  // The requests that rank 0 saw are answered. Others may come meanwhile, which some ranks see now and some later.
+  const std::string answer =
+      world_.broadcast("the explanation", fmt::format("{} {}", looks_, verdict.certain ? "hopeless" : ""));
+  looks_ = std::stoll(answer);
+  return answer.ends_with("hopeless");
 }
 
 void Watch::print(const who_waits::Verdict& verdict, const std::vector<who_waits::RankState>& ranks) {
   const bool failed =
       std::ranges::any_of(ranks, [](const auto& rank_state) { return rank_state.ended.value_or(0) != 0; });
-  double quiet = 1e9;
-  for (const who_waits::RankState& rank_state : ranks)
-    if (!rank_state.ended) quiet = std::min(quiet, rank_state.quiet);
-  std::string text = failed                    ? "who_waits: a rank has failed\n"
-                     : quiet >= options_.after ? fmt::format("who_waits: no progress for {:g} s\n", options_.after)
-                                               : "who_waits: asked by a signal\n";
+  const std::int64_t signals = number("signals");
+  const bool asked = std::exchange(signals_, signals) != signals;
+  std::string text = failed  ? "who_waits: a rank has failed\n"
+                     : asked ? "who_waits: asked by a signal\n"
+                             : fmt::format("who_waits: no progress for {:g} s\n", options_.after);
   for (const std::string& line : who_waits::groups(ranks)) text += "  " + line + "\n";
   for (const std::string& line : verdict.lines) text += "  " + line + "\n";
   std::cerr << text << std::flush;
@@ -270,7 +289,7 @@ int Watch::run(multinode::Signals& signals) {
     bool ended = child_.ending().has_value();
     while (const auto signal = signals.next()) {
       const int which = static_cast<int>(signal->ssi_signo);
-      if (which == SIGUSR1) number("looks", 1);
+      if (which == SIGUSR1) number("signals", 1), number("looks", 1);
       if (which == SIGUSR1 || which == SIGCHLD) continue;
       if (!ended) child_.signal(which);
       told_to_end_ = true;
@@ -313,10 +332,22 @@ int main(int argc, char** argv) {
     command.when_parent_dies = SIGKILL;
     command.own_group = ::isatty(STDIN_FILENO) == 0;  // a launcher sends SIGUSR1 to the whole group
     prints = true;
-    multinode::World world("who_waits", launch, {.rendezvous = rendezvous_of(options, launch)});
-    const who_waits::ClockReading clock = options.time ? read_clock(world) : who_waits::ClockReading{};
+    std::optional<multinode::World> world(std::in_place, "who_waits", launch,
+                                          multinode::World::Options{.rendezvous = rendezvous_of(options, launch)});
+    const who_waits::ClockReading clock = options.time ? read_clock(*world) : who_waits::ClockReading{};
     multinode::ChildProcess child(command);
-    return Watch(world, options, observer, child, clock).run(signals);
+    Watch watch(*world, options, observer, child, clock);
+    const int status = watch.run(signals);
+    if (watch.launcher_ends_it()) {
+      // Open MPI's mpirun crashes or hangs if such a rank dies first (PMIx 4.2.2, its list of fences). Another rank
+      // ends now, and mpirun then sends SIGTERM.
+      world.reset();  // rank 0 waits for this
+      pollfd signal{signals.descriptor(), POLLIN, 0};
+      for (multinode::Deadline limit(10s); !limit.passed();)
+        if (::poll(&signal, 1, 100) > 0)
+          if (const auto one = signals.next(); one && one->ssi_signo == SIGTERM) break;
+    }
+    return status;
   } catch (const multinode::StartError& e) {
     if (prints) std::cerr << std::string("who_waits: ") + e.what() + "\n";
     return e.status;
