@@ -84,7 +84,8 @@ OWN = [  # nccl_without_mpi, for launchers without MPI
 ]
 TORCHRUN = os.environ.get("MULTINODE_TORCH", os.path.expanduser("~/.cache/multinode/torch")) + "/bin/torchrun"
 OPEN_MPI_5 = os.environ.get("MULTINODE_OPEN_MPI_5", os.path.expanduser("~/.cache/multinode/open-mpi-5")) + "/bin"
-ALIVE = [row for row in OSU if row[3] != "ended"]  # Slurm kills all when a rank dies, before who_waits can explain it
+# Slurm kills all when a rank dies, before who_waits can explain it.
+ALIVE, ALIVE_NCCL = ([row for row in rows if row[3] != "ended"][::3] for rows in (OSU, NCCL))
 # how, rows, compiler of the mistakes, command before the number of ranks
 HOW = {
     "open-mpi": (OSU, "mpicc", ["mpirun", "-n"]),
@@ -93,9 +94,9 @@ HOW = {
     "nccl": (NCCL, "mpicc", ["mpirun", "-n"]),
     "mnrun": (OWN, "mpicc", ["BUILD/01-environment/mnrun", "--nproc-per-node"]),
     "torchrun": (OWN, "mpicc", [TORCHRUN, "--no_python", "--nproc_per_node"]),
-    "srun": (ALIVE[::3], "mpicc", ["srun", "--mpi=pmix", "-N", "2", "-n"]),
-    "srun-mpich": (ALIVE[::3], "mpicc.mpich", ["srun", "--mpi=pmi2", "-N", "2", "-n"]),
-    "srun-nccl": (NCCL[::3], "mpicc", ["srun", "--mpi=pmix", "-N", "1", "-n"]),
+    "srun": (ALIVE, "mpicc", ["srun", "--mpi=pmix", "-N", "2", "-n"]),
+    "srun-mpich": (ALIVE, "mpicc.mpich", ["srun", "--mpi=pmi2", "-N", "2", "-n"]),
+    "srun-nccl": (ALIVE_NCCL, "mpicc", ["srun", "--mpi=pmix", "-N", "1", "-n"]),
 }
 
 

@@ -40,14 +40,18 @@ def kilobytes(pid, what):
     return int(re.search(rf"{what}:\s*(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
 
 
+def children(pid):
+    return [int(child) for child in subprocess.check_output(["pgrep", "-P", str(pid)], text=True).split()]
+
+
 def memory(who_waits, program, folder):
     """KiB of the who_waits process, and of its memory that the program has touched."""
     with subprocess.Popen([*HERE, "2", str(who_waits), "--", str(program), "right", "1"], stdout=subprocess.DEVNULL,
                           env={**foreign_test.ENVIRONMENT, "HOME": str(folder)}) as run:
         time.sleep(3)
-        own = [int(pid) for pid in subprocess.check_output(["pgrep", "-P", str(run.pid)], text=True).split()]
-        theirs = [int(pid) for one in own for pid in subprocess.check_output(["pgrep", "-P", str(one)], text=True).split()]
-        return max(kilobytes(pid, "VmRSS") for pid in own), max(kilobytes(pid, "RssShmem") for pid in theirs)
+        watchers = children(run.pid)
+        watched = [pid for watcher in watchers for pid in children(watcher)]
+        return max(kilobytes(pid, "VmRSS") for pid in watchers), max(kilobytes(pid, "RssShmem") for pid in watched)
 
 
 def main():

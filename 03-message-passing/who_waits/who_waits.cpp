@@ -76,7 +76,8 @@ std::string linked(const std::string& file) { return who_waits::output_of({"ldd"
 std::string library_for(const std::string& file, const std::string& launcher) {
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::string libraries = linked(file);
-  std::string name = launcher == "MPICH" ? "mpich" : launcher == "Open MPI" ? "open-mpi" : WHO_WAITS_LIBRARY;
+  const bool pmi = std::getenv("PMI_RANK") && !std::getenv("PMIX_RANK");  // as by srun --mpi=pmi2, which MPICH needs
+  std::string name = launcher == "Open MPI" ? "open-mpi" : launcher == "MPICH" || pmi ? "mpich" : WHO_WAITS_LIBRARY;
   if (libraries.find("libmpi.so.40") != std::string::npos) name = "open-mpi";
   if (libraries.find("libmpi.so.12") != std::string::npos || libraries.find("libmpich.so") != std::string::npos)
     name = "mpich";
