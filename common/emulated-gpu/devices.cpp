@@ -46,8 +46,7 @@ cudaDeviceProp properties_of(int device) {
   properties.asyncEngineCount = 3;
   properties.concurrentKernels = properties.canMapHostMemory = properties.unifiedAddressing = properties.managedMemory =
       1;
-  properties.concurrentManagedAccess = properties.cooperativeLaunch = properties.memoryPoolsSupported =
-      properties.hostRegisterSupported = 1;
+  properties.concurrentManagedAccess = properties.cooperativeLaunch = properties.hostRegisterSupported = 1;
   properties.streamPrioritiesSupported = properties.computePreemptionSupported =
       properties.canUseHostPointerForRegisteredMem = 1;
   properties.globalL1CacheSupported = properties.localL1CacheSupported = properties.unifiedFunctionPointers =
@@ -100,7 +99,6 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
                                            cudaDevAttrManagedMemory,
                                            cudaDevAttrConcurrentManagedAccess,
                                            cudaDevAttrCooperativeLaunch,
-                                           cudaDevAttrMemoryPoolsSupported,
                                            cudaDevAttrHostRegisterSupported,
                                            cudaDevAttrStreamPrioritiesSupported,
                                            cudaDevAttrComputePreemptionSupported,

@@ -63,7 +63,7 @@ ptx::Program& program_of(Binary& binary, int device) {
   if (place) return *place;
   if (binary.why.empty()) {
     ptx::Images images = ptx::find_images(binary.wrapper, compute_capability);
-    if (images.texts.empty()) {
+    if (images.text.empty()) {
       binary.why = fmt::format("the program has no PTX for compute capability 9.0 or less ({}){}",
                                images.contents.empty() ? "nothing" : images.contents,
                                images.why.empty() ? ". Compile it with nvcc -arch=sm_90" : ": " + images.why);
@@ -78,7 +78,7 @@ ptx::Program& program_of(Binary& binary, int device) {
       };
       try {
         if (device_addresses.bytes == 0) allocate(1);  // view() is known afterwards
-        place = std::make_unique<ptx::Program>(std::move(images.texts), allocate, device_memory_view());
+        place = std::make_unique<ptx::Program>(std::move(images.text), allocate, device_memory_view());
         const Lock registry(Registry::get().mutex);
         Registry::get().programs.insert({device, place.get()});
         Registry::get().memory.erase(device);

@@ -270,15 +270,13 @@ void copy_now(const Area& area, cudaMemcpyKind kind) {
 
 Area plain(void* to, const void* from, std::size_t bytes) { return {to, bytes, from, bytes, bytes, 1}; }
 
-void set(void* memory, std::size_t pitch, unsigned value, std::size_t width, std::size_t height, cudaStream_t stream,
-         std::size_t element = 1) {
+void set(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height, cudaStream_t stream) {
   if (width == 0 || height == 0) return;
-  require_range(memory, (height - 1) * pitch + width * element, true, "the memory");
+  require_range(memory, (height - 1) * pitch + width, true, "the memory");
   put(stream, [=] {
     return [=] {
       for (std::size_t row = 0; row < height; ++row)
-        for (std::size_t i = 0; i < width; ++i)
-          std::memcpy(view(static_cast<char*>(memory)) + row * pitch + i * element, &value, element);  // little-endian
+        std::memset(view(static_cast<char*>(memory)) + row * pitch, value, width);
     };
   });
 }
@@ -378,30 +376,7 @@ void* allocate_variable(std::size_t bytes, int device) {
 
 }  // namespace emulated_gpu
 
-namespace emulated_gpu {
-
-cudaError_t fill_elements(void* memory, std::size_t pitch, unsigned value, std::size_t element_bytes, std::size_t width,
-                          std::size_t height, cudaStream_t stream) {
-  return guarded("cudaGraphAddMemsetNode", [&] { set(memory, pitch, value, width, height, stream, element_bytes); });
-}
-
-}  // namespace emulated_gpu
-
-// A pool of cudaMallocAsync. Its memory is that of its device.
-struct CUmemPoolHandle_st {
-  int device = 0;
-  std::map<cudaMemPoolAttr, std::uint64_t> attributes;
-};
-
 namespace {
-
-// With the machine's mutex held.
-cudaMemPool_t default_pool(int device) {
-  static std::map<int, CUmemPoolHandle_st>& pools = *new std::map<int, CUmemPoolHandle_st>;
-  const auto [found, made] = pools.try_emplace(device);
-  if (made) found->second.device = device;
-  return &found->second;
-}
 
 void require_managed(const void* memory, std::size_t bytes) {
   const Lock lock(Machine::get().mutex);
@@ -508,10 +483,6 @@ cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t strea
   const cudaError_t code = locked(__func__, [&](Machine&) { device = uncaptured(stream).device; });
   return code == cudaSuccess ? allocate(__func__, memory, bytes, device) : code;
 }
-cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
-  const cudaError_t code = locked(__func__, [&](Machine&) { uncaptured(stream); });
-  return code == cudaSuccess ? allocate(__func__, memory, bytes, pool->device) : code;
-}
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
   return guarded(__func__, [&] {
     {
@@ -528,51 +499,6 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
     });
   });
 }
-cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
-  return locked(__func__, [&](Machine&) {
-    require_device(device);
-    *pool = default_pool(device);
-  });
-}
-cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
-cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
-  return guarded(__func__, [&] {
-    require_device(properties->location.id);
-    *pool = new CUmemPoolHandle_st{properties->location.id, {}};
-  });
-}
-cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
-  return guarded(__func__, [&] { delete pool; });
-}
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
-  return guarded(__func__, [&] {  // the reuse policies are ints, the others have 64 bits
-    pool->attributes[attribute] = attribute <= cudaMemPoolReuseAllowInternalDependencies
-                                      ? static_cast<std::uint64_t>(*static_cast<int*>(value))
-                                      : *static_cast<std::uint64_t*>(value);
-  });
-}
-cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
-  return locked(__func__, [&](Machine&) {
-    if (attribute <= cudaMemPoolReuseAllowInternalDependencies)
-      *static_cast<int*>(value) = static_cast<int>(pool->attributes[attribute]);
-    else
-      *static_cast<std::uint64_t*>(value) =
-          attribute == cudaMemPoolAttrReleaseThreshold ? pool->attributes[attribute] : used_memory(pool->device);
-  });
-}
-cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* descriptions, std::size_t count) {
-  return locked(__func__, [&](Machine& machine) {
-    for (const cudaMemAccessDesc* one = descriptions; one != descriptions + count; ++one) {
-      require_device(one->location.id);
-      if (one->flags != cudaMemAccessFlagsProtNone) machine.peers.insert({one->location.id, pool->device});
-    }
-    ++machine.memory_version;
-  });
-}
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) {
-  return guarded(__func__, [] {});
-}
-
 // Arrays and textures are not emulated, but no error can tell so here.
 cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) {
   return {x, y, z, w, kind};
@@ -581,17 +507,17 @@ cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChan
 // Copies and fills
 
 cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
-  return guarded(__func__, [&] { set(memory, bytes, static_cast<unsigned>(value), bytes, 1, nullptr); });
+  return guarded(__func__, [&] { set(memory, bytes, value, bytes, 1, nullptr); });
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  return guarded(__func__, [&] { set(memory, bytes, static_cast<unsigned>(value), bytes, 1, stream); });
+  return guarded(__func__, [&] { set(memory, bytes, value, bytes, 1, stream); });
 }
 cudaError_t cudaMemset2D(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height) {
-  return guarded(__func__, [&] { set(memory, pitch, static_cast<unsigned>(value), width, height, nullptr); });
+  return guarded(__func__, [&] { set(memory, pitch, value, width, height, nullptr); });
 }
 cudaError_t cudaMemset2DAsync(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height,
                               cudaStream_t stream) {
-  return guarded(__func__, [&] { set(memory, pitch, static_cast<unsigned>(value), width, height, stream); });
+  return guarded(__func__, [&] { set(memory, pitch, value, width, height, stream); });
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   return guarded(__func__, [&] { copy_now(plain(to, from, bytes), kind); });
@@ -606,19 +532,6 @@ cudaError_t cudaMemcpy2D(void* to, std::size_t to_pitch, const void* from, std::
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
   return guarded(__func__, [&] { copy_async({to, to_pitch, from, from_pitch, width, height}, kind, stream); });
-}
-// Of linear memory, without arrays.
-cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* of, cudaStream_t stream) {
-  return guarded(__func__, [&] {
-    if (of->srcArray || of->dstArray) refuse(cudaErrorNotSupported, "cudaArray is not emulated");
-    const auto at = [](const cudaPitchedPtr& from, const cudaPos& pos, std::size_t slice) {
-      return static_cast<char*>(from.ptr) + ((pos.z + slice) * from.ysize + pos.y) * from.pitch + pos.x;
-    };
-    for (std::size_t slice = 0; slice < of->extent.depth; ++slice)
-      copy_async({at(of->dstPtr, of->dstPos, slice), of->dstPtr.pitch, at(of->srcPtr, of->srcPos, slice),
-                  of->srcPtr.pitch, of->extent.width, of->extent.height},
-                 of->kind, stream);
-  });
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
                                 cudaStream_t stream) {

@@ -191,8 +191,7 @@ ncclResult_t start(const std::vector<Start>& starts) {
   return worst;
 }
 
-// Ends the group. `simulated`: without making its calls.
-ncclResult_t end_group(bool simulated = false) {
+ncclResult_t end_group() {
   Group& open_group = group;
   if (open_group.depth == 0) throw Failure{ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart"};
   if (--open_group.depth > 0) return ncclSuccess;
@@ -209,7 +208,6 @@ ncclResult_t end_group(bool simulated = false) {
   };
   for (const Start& one : starts) require_same(one.member);
   for (const Enqueued& one : calls) require_same(one.member);
-  if (simulated) return ncclSuccess;
   const ncclResult_t started = start(starts);
   return calls.empty() ? started : launch(calls);
 }
@@ -735,17 +733,6 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   return guarded([] { return end_group(); });
 }
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
-ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {
-  return guarded([&] {
-    constexpr ncclSimInfo_t initial = NCCL_SIM_INFO_INITIALIZER;
-    const ncclResult_t code = end_group(true);
-    require(!info || info->magic == initial.magic, ncclInvalidArgument,
-            "ncclGroupSimulateEnd: the ncclSimInfo_t is not from NCCL_SIM_INFO_INITIALIZER");
-    return code;  // without an estimated time: emulated GPUs have none
-  });
-}
-#endif
 
 ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {

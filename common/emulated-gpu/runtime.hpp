@@ -140,12 +140,8 @@ struct CUevent_st {
   std::weak_ptr<emulated_gpu::Capture> capture;
   emulated_gpu::Seen seen;
 };
-struct CUgraphNode_st {
-  std::size_t index = 0;  // in the tasks of its graph and of executable graphs that are made of it
-};
 struct CUgraph_st {
   std::vector<emulated_gpu::Make> tasks;
-  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
 };
 struct CUgraphExec_st {
   std::vector<emulated_gpu::Make> tasks;
@@ -253,8 +249,5 @@ Point submit(CUstream_st* stream, Task task, bool late = false);
 void put(cudaStream_t stream, const Make& make);  // submits, or adds to the stream's capture
 Point end_of(cudaStream_t stream);                // the present end of the stream
 void wait_for_device(int device);
-// Fills rows of `width` elements of 1, 2 or 4 bytes.
-cudaError_t fill_elements(void* memory, std::size_t pitch, unsigned value, std::size_t element_bytes, std::size_t width,
-                          std::size_t height, cudaStream_t stream);
 
 }  // namespace emulated_gpu

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
 using namespace emulated_gpu;
 
@@ -137,42 +136,6 @@ CUgraph_st& valid(cudaGraph_t graph) {
   if (!Machine::get().graphs.count(graph)) refuse(cudaErrorInvalidValue, "this graph was destroyed or never created");
   return *graph;
 }
-cudaGraphNode_t node_of(CUgraph_st& graph, std::size_t index) {
-  while (graph.nodes.size() <= index) graph.nodes.push_back(std::make_unique<CUgraphNode_st>(graph.nodes.size()));
-  return graph.nodes[index].get();
-}
-// Appends the tasks that call(stream) enqueues.
-template <class Call>
-cudaError_t record(CUgraph_st& graph, Call&& call) {
-  CUstream_st stream;
-  stream.device = current_device;
-  stream.capture = std::make_shared<Capture>(Capture{&stream, {}, {}, {}});
-  {
-    const Lock lock(Machine::get().mutex);
-    Machine::get().streams.insert(&stream);
-  }
-  const cudaError_t code = call(&stream);
-  const Lock lock(Machine::get().mutex);
-  Machine::get().streams.erase(&stream);
-  if (code == cudaSuccess) std::ranges::move(stream.capture->tasks, std::back_inserter(graph.tasks));
-  return code;
-}
-template <class Call>
-cudaError_t add_node(const char* name, cudaGraphNode_t* node, cudaGraph_t graph, Call&& call) {
-  return guarded(name, [&] {
-    {
-      const Lock lock(Machine::get().mutex);
-      valid(graph);
-    }
-    const cudaError_t code = record(*graph, call);
-    if (code == cudaSuccess) *node = node_of(*graph, graph->tasks.size() - 1);
-    return code;
-  });
-}
-cudaError_t launch(const cudaKernelNodeParams& of, cudaStream_t stream) {
-  return cudaLaunchKernel(of.func, of.gridDim, of.blockDim, of.kernelParams, of.sharedMemBytes, stream);
-}
-
 }  // namespace
 
 namespace emulated_gpu {
@@ -360,7 +323,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     found.seen.clear();
     if (!joined)
       refuse(cudaErrorStreamCaptureUnjoined, "another stream has tasks in the capture that this one does not wait for");
-    machine.graphs.insert(*graph = new CUgraph_st{std::move(capture->tasks), {}});
+    machine.graphs.insert(*graph = new CUgraph_st{std::move(capture->tasks)});
   });
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
@@ -377,9 +340,6 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     delete graph;
   });
 }
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
-  return guarded(__func__, [] {});
-}
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return locked(__func__, [&](Machine& machine) {
     if (machine.executables.erase(executable) == 0) throw Failure{cudaErrorInvalidValue};
@@ -391,76 +351,6 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     CUstream_st& found = valid(stream);
     if (!machine.executables.count(executable)) throw Failure{cudaErrorInvalidResourceHandle};
     for (const Make& make : executable->tasks) submit(&found, make());
-  });
-}
-
-// Graphs that are made node by node. Their tasks stay in the order in which they are added, which is one of those that
-// the dependencies allow.
-
-cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) {
-  return locked(__func__, [&](Machine& machine) { machine.graphs.insert(*graph = new CUgraph_st); });
-}
-cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) {
-  return locked(__func__, [&](Machine& machine) {
-    machine.graphs.insert(*clone = new CUgraph_st{valid(graph).tasks, {}});
-  });
-}
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count) {
-  return locked(__func__, [&](Machine&) {
-    const std::size_t all = valid(graph).tasks.size();
-    for (std::size_t i = 0; nodes && i < *count; ++i) nodes[i] = i < all ? node_of(*graph, i) : nullptr;
-    *count = nodes ? std::min(*count, all) : all;
-  });
-}
-cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t) {
-  return add_node(__func__, node, graph, [](cudaStream_t stream) {
-    return cudaLaunchHostFunc(
-        stream, [](void*) {}, nullptr);
-  });
-}
-cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t,
-                                 const cudaHostNodeParams* of) {
-  return add_node(__func__, node, graph,
-                  [&](cudaStream_t stream) { return cudaLaunchHostFunc(stream, of->fn, of->userData); });
-}
-cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t,
-                                   const cudaKernelNodeParams* of) {
-  return add_node(__func__, node, graph, [&](cudaStream_t stream) { return launch(*of, stream); });
-}
-cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t,
-                                   const cudaMemcpy3DParms* of) {
-  return add_node(__func__, node, graph, [&](cudaStream_t stream) { return cudaMemcpy3DAsync(of, stream); });
-}
-cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t,
-                                     void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-  return add_node(__func__, node, graph,
-                  [&](cudaStream_t stream) { return cudaMemcpyAsync(to, from, bytes, kind, stream); });
-}
-cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, std::size_t,
-                                   const cudaMemsetParams* of) {
-  return add_node(__func__, node, graph, [&](cudaStream_t stream) {
-    return fill_elements(of->dst, of->height > 1 ? of->pitch : of->width * of->elementSize, of->value, of->elementSize,
-                         of->width, of->height, stream);
-  });
-}
-cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t node,
-                                             const cudaKernelNodeParams* of) {
-  CUgraph_st one;
-  const cudaError_t code = record(one, [&](cudaStream_t stream) { return launch(*of, stream); });
-  return code != cudaSuccess ? code : locked(__func__, [&](Machine& machine) {
-    if (!machine.executables.count(executable) || node->index >= executable->tasks.size())
-      refuse(cudaErrorInvalidValue, "the node is not of this executable graph");
-    executable->tasks[node->index] = one.tasks.at(0);
-  });
-}
-cudaError_t cudaGraphExecUpdate(cudaGraphExec_t executable, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* result) {
-  return locked(__func__, [&](Machine& machine) {
-    if (!machine.executables.count(executable)) throw Failure{cudaErrorInvalidValue};
-    const bool same = valid(graph).tasks.size() == executable->tasks.size();
-    if (result)
-      *result = {same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged, nullptr, nullptr};
-    if (!same) refuse(cudaErrorGraphExecUpdateFailure, "the graphs have different numbers of nodes");
-    executable->tasks = graph->tasks;
   });
 }
 

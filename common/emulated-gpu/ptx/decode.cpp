@@ -839,9 +839,9 @@ const std::string* Program::Parts::function_at(u64 address) const {
   return address % 16 == 0 && index < addressed.size() ? &addressed[index] : nullptr;
 }
 
-Program::Program(std::vector<std::string> texts, const std::function<std::uintptr_t(std::size_t)>& allocate,
+Program::Program(std::string text, const std::function<std::uintptr_t(std::size_t)>& allocate,
                  const DeviceMemory& device_memory)
-    : parts_(std::make_unique<Parts>(std::move(texts))) {
+    : parts_(std::make_unique<Parts>(std::move(text))) {
   constexpr std::size_t red_zone = 64;
   Module& module = parts_->module;
   std::vector<Variable*> variables;

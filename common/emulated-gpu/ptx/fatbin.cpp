@@ -1,12 +1,7 @@
 #include "fatbin.hpp"
 
-#include <dlfcn.h>
-#include <elf.h>
-
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <map>
 
@@ -80,18 +75,15 @@ std::string text_of(const Entry& entry, const char* payload, std::string& why) {
   return text;
 }
 
-using Texts = std::map<unsigned, std::vector<std::string>>;  // by architecture
+using Texts = std::map<unsigned, std::string>;  // by architecture
 
-// Reads the fat binary at `at`; returns its end, or null if there is none.
-const char* read(const char* at, const char* limit, Texts& texts, Images& images) {
+// Reads the fat binary at `at`; returns false if it is none.
+bool read(const char* at, Texts& texts, Images& images) {
   Header header;
-  if (limit && at + sizeof header > limit) return nullptr;
   std::memcpy(&header, at, sizeof header);
-  if (header.magic != header_magic) return nullptr;
+  if (header.magic != header_magic) return false;
   at += header.header_size;
-  const char* const end = at + header.size;
-  if (limit && end > limit) return nullptr;
-  while (at + sizeof(Entry) <= end) {
+  for (const char* const end = at + header.size; at + sizeof(Entry) <= end;) {
     Entry entry;
     std::memcpy(&entry, at, sizeof entry);
     const bool ptx = entry.kind == kind_of_ptx;
@@ -100,41 +92,10 @@ const char* read(const char* at, const char* limit, Texts& texts, Images& images
       images.contents += (images.contents.empty() ? "" : ", ") + found;
     if (ptx)
       if (std::string text = text_of(entry, at + entry.header_size, images.why); !text.empty())
-        texts[entry.architecture].push_back(std::move(text));
+        texts[entry.architecture] = std::move(text);
     at += entry.header_size + entry.payload_size;
   }
-  return end;
-}
-
-// With -rdc=true the registered fat binary has only machine code. The PTX of each source file is in the section
-// __nv_relfatbin of the program's file.
-void read_linked(const void* wrapper, Texts& texts, Images& images) {
-  Dl_info info;
-  if (!dladdr(wrapper, &info) || !info.dli_fname) return;
-  std::ifstream own(info.dli_fname, std::ios::binary);
-  std::ifstream program("/proc/self/exe", std::ios::binary);  // dli_fname of the program may be relative
-  std::ifstream& file = own ? own : program;
-  const std::string bytes(std::istreambuf_iterator<char>(file), {});
-  if (bytes.size() < sizeof(Elf64_Ehdr) || std::memcmp(bytes.data(), ELFMAG, SELFMAG) != 0) return;
-  const auto at = [&]<class T>(T, std::uint64_t offset) {
-    T value{};
-    if (offset + sizeof value <= bytes.size()) std::memcpy(&value, bytes.data() + offset, sizeof value);
-    return value;
-  };
-  const auto header = at(Elf64_Ehdr{}, 0);
-  const auto section = [&](unsigned n) { return at(Elf64_Shdr{}, header.e_shoff + n * sizeof(Elf64_Shdr)); };
-  const Elf64_Shdr names = section(header.e_shstrndx);
-  for (unsigned n = 0; n < header.e_shnum; ++n) {
-    const Elf64_Shdr one = section(n);
-    const std::uint64_t name = names.sh_offset + one.sh_name;
-    if (name >= bytes.size() || std::strcmp(bytes.data() + name, "__nv_relfatbin") != 0) continue;
-    const char* place = bytes.data() + one.sh_offset;
-    const char* const end = place + one.sh_size;
-    while (place && place < end) {
-      const char* next = read(place, end, texts, images);
-      place = next ? next : place + 8;  // padding
-    }
-  }
+  return true;
 }
 
 }  // namespace
@@ -144,16 +105,14 @@ Images find_images(const void* wrapper, unsigned wanted) {
   Wrapper found;
   std::memcpy(&found, wrapper, sizeof found);
   Texts texts;
-  if (found.magic != wrapper_magic || !read(found.data, nullptr, texts, images)) {
+  if (found.magic != wrapper_magic || !read(found.data, texts, images)) {
     images.why = "its fat binary has an unknown format";
     return images;
   }
-  if (texts.empty()) read_linked(wrapper, texts, images);
   const auto behind = texts.upper_bound(wanted);
   if (behind == texts.begin()) return images;
   const auto best = std::prev(behind);
-  images.architecture = best->first;
-  images.texts = std::move(best->second);
+  images.text = std::move(best->second);
   return images;
 }
 

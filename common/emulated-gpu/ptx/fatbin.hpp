@@ -2,15 +2,13 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 namespace emulated_gpu::ptx {
 
 struct Images {
-  unsigned architecture = 0;       // 90: compute_90; 0: no usable PTX
-  std::vector<std::string> texts;  // of that architecture; with -rdc=true one for each source file
-  std::string contents;            // what there is: "machine code for sm_80, PTX for compute_100"
-  std::string why;                 // why some of it is unusable
+  std::string text;      // the PTX; empty if none is usable
+  std::string contents;  // what there is: "machine code for sm_80, PTX for compute_100"
+  std::string why;       // why some of it is unusable
 };
 
 // The best PTX for compute capability `wanted`, given the wrapper that __cudaRegisterFatBinary gets.

@@ -105,7 +105,7 @@ struct Kernel {
 };
 
 struct Program::Parts {
-  explicit Parts(std::vector<std::string> texts) : module(std::move(texts)) {}
+  explicit Parts(std::string text) : module(std::move(text)) {}
   u64 address_of(std::string_view function);
   const std::string* function_at(u64 address) const;
 

@@ -236,16 +236,13 @@ Variable declare(Lexer& in, Space space) {
 
 }  // namespace
 
-Module::Module(std::vector<std::string> texts) : texts_(std::move(texts)) {
-  for (const std::string& text : texts_) read(text);
-}
-
 std::string Module::file(int number) const {
   const auto found = files_.find(number);
   return found == files_.end() ? "" : found->second;
 }
 
-void Module::read(std::string_view text) {
+Module::Module(std::string all) : text_(std::move(all)) {
+  const std::string_view text = text_;
   Lexer in(text);
   bool external = false;
   while (!in.done()) {

@@ -112,7 +112,7 @@ struct Function {
 
 class Module {
  public:
-  explicit Module(std::vector<std::string> texts);
+  explicit Module(std::string all);
   Function* function(std::string_view name);  // parsed; null if it has no body
   Variable* variable(std::string_view name);
   std::unordered_map<std::string, Variable>& variables() { return variables_; }
@@ -120,9 +120,8 @@ class Module {
   bool declares(std::string_view function) const { return functions_.count(std::string(function)) > 0; }
 
  private:
-  void read(std::string_view text);
   void parse_body(Function& function);
-  std::vector<std::string> texts_;
+  std::string text_;
   std::unordered_map<std::string, Function> functions_;
   std::unordered_map<std::string, Variable> variables_;
   std::map<int, std::string> files_;

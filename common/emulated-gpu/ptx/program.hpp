@@ -59,7 +59,7 @@ struct Kernel;
 class [[gnu::visibility("default")]] Program {
  public:
   // `allocate` returns device memory for the variables. Throws Refusal.
-  Program(std::vector<std::string> texts, const std::function<std::uintptr_t(std::size_t)>& allocate,
+  Program(std::string text, const std::function<std::uintptr_t(std::size_t)>& allocate,
           const DeviceMemory& device_memory);
   ~Program();
   Program(const Program&) = delete;

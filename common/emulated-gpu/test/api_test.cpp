@@ -211,21 +211,6 @@ TEST(NcclApi, SplitOrdersByKeyAndLeavesOutNoColor) {
   EXPECT_EQ(ncclCommSplit(clique[0], -5, 0, &parts[0], nullptr), ncclInvalidArgument);
 }
 
-TEST(NcclApi, ASimulatedGroupMakesNoCalls) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
-  Clique clique(2);
-  void* data = nullptr;
-  cudaSetDevice(0);
-  cudaMalloc(&data, 4);
-  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
-  ASSERT_NCCL_OK(ncclGroupStart());
-  EXPECT_NCCL_OK(ncclAllReduce(data, data, 1, ncclInt32, ncclSum, clique[0], nullptr));
-  EXPECT_NCCL_OK(ncclGroupSimulateEnd(&info));
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // nothing waits for rank 1
-  cudaFree(data);
-#endif
-}
-
 TEST(NcclApi, ConfigurationsAreChecked) {
   ncclUniqueId id{};
   ASSERT_NCCL_OK(ncclGetUniqueId(&id));

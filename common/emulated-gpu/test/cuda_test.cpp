@@ -270,35 +270,6 @@ TEST_F(HostCuda, PrioritiesAreKeptInTheirRange) {
   EXPECT_OK(cudaStreamDestroy(stream));
 }
 
-TEST_F(HostCuda, AGraphOfNodes) {
-  cudaGraph_t graph{};
-  cudaGraphNode_t set{}, back{};
-  void* const memory = allocate(8);
-  std::uint16_t host[4] = {};
-  EXPECT_OK(cudaGraphCreate(&graph, 0));
-  cudaMemsetParams fill{};
-  fill.dst = memory, fill.elementSize = 2, fill.value = 0x1234, fill.width = 4, fill.height = 1;
-  EXPECT_OK(cudaGraphAddMemsetNode(&set, graph, nullptr, 0, &fill));
-  EXPECT_OK(cudaGraphAddMemcpyNode1D(&back, graph, &set, 1, host, memory, 8, cudaMemcpyDeviceToHost));
-  std::size_t count = 0;
-  EXPECT_OK(cudaGraphGetNodes(graph, nullptr, &count));
-  EXPECT_EQ(count, 2U);
-  cudaGraphExec_t executable{};
-  EXPECT_OK(cudaGraphInstantiate(&executable, graph, 0));
-  EXPECT_OK(cudaGraphLaunch(executable, nullptr));
-  EXPECT_OK(cudaStreamSynchronize(nullptr));
-  EXPECT_EQ(std::ranges::count(host, 0x1234), 4);
-  cudaGraph_t clone{};
-  EXPECT_OK(cudaGraphClone(&clone, graph));
-  EXPECT_OK(
-      cudaGraphAddHostNode(&back, clone, nullptr, 0, std::array{cudaHostNodeParams{[](void*) {}, nullptr}}.data()));
-  cudaGraphExecUpdateResultInfo result{};
-  expect_refused(cudaGraphExecUpdate(executable, clone, &result), cudaErrorGraphExecUpdateFailure,
-                 "different numbers of nodes");
-  for (const cudaGraph_t one : {graph, clone}) EXPECT_OK(cudaGraphDestroy(one));
-  EXPECT_OK(cudaGraphExecDestroy(executable));
-}
-
 TEST_F(HostCuda, PropertiesAndAttributesAgree) {
   cudaDeviceProp properties{};
   EXPECT_OK(cudaGetDeviceProperties(&properties, 2));

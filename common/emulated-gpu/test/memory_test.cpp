@@ -202,12 +202,6 @@ TEST_F(Memory, FreeInStreamOrderHappensWhenTheStreamComesToIt) {
   EXPECT_OK(cudaFreeAsync(memory, stream_));
   EXPECT_OK(cudaStreamSynchronize(stream_));
   expect_refused(cudaFreeAsync(memory, stream_), cudaErrorInvalidValue, "was already freed");
-  cudaMemPool_t pool{};
-  std::uint64_t threshold = 77, back = 0;
-  EXPECT_OK(cudaDeviceGetDefaultMemPool(&pool, 0));
-  EXPECT_OK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
-  EXPECT_OK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &back));
-  EXPECT_EQ(back, 77U);
 }
 
 TEST_F(Memory, AResetEndsTheDevicesMemoryAndStreams) {
