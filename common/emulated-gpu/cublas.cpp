@@ -222,22 +222,15 @@ void multiply(const Shape& shape, Rounding rounding, C alpha, const In* a, const
     }
 }
 
-// The matrices of a batch: at a constant distance, or each at an address of an array in device memory.
-struct Batch {
-  Index count = 1, stride_a = 0, stride_b = 0, stride_c = 0;
-  bool arrays = false;
-};
-
 // `Scale` is the type of alpha and beta.
 template <class C, class In, class Out, class Scale = C>
-void gemm(Handle handle, const Shape& shape, const Batch& batch, Rounding rounding, const void* alpha, const void* a,
-          const void* b, const void* beta, void* c) {
+void gemm(Handle handle, const Shape& shape, Rounding rounding, const void* alpha, const void* a, const void* b,
+          const void* beta, void* c) {
   const cublasContext& blas = valid(handle);
   for (const auto& [name, operation] : {std::pair("transa", shape.a), {"transb", shape.b}})
     require(operation >= CUBLAS_OP_N && operation <= CUBLAS_OP_C,
             fmt::format("{} is no operation: {}", name, int{operation}));
-  for (const auto& [name, value] :
-       {std::pair("m", shape.rows), {"n", shape.columns}, {"k", shape.inner}, {"batchCount", batch.count}})
+  for (const auto& [name, value] : {std::pair("m", shape.rows), {"n", shape.columns}, {"k", shape.inner}})
     require(value >= 0, fmt::format("{} is negative: {}", name, value));
   const bool a_plain = shape.a == CUBLAS_OP_N, b_plain = shape.b == CUBLAS_OP_N;
   const Index a_rows = a_plain ? shape.rows : shape.inner, a_columns = a_plain ? shape.inner : shape.rows,
@@ -247,30 +240,21 @@ void gemm(Handle handle, const Shape& shape, const Batch& batch, Rounding roundi
     require(leading >= std::max(least, Index{1}),
             fmt::format("{} is {} and must be at least {}, the rows of the matrix", name, leading,
                         std::max(least, Index{1})));
-  if (shape.rows == 0 || shape.columns == 0 || batch.count == 0) return;
+  if (shape.rows == 0 || shape.columns == 0) return;
   const auto factor = scalar<Scale>(blas, "alpha", alpha), keep = scalar<Scale>(blas, "beta", beta);
-  const auto memory = [&](const char* name, const void* data, Index rows, Index columns, Index leading, Index stride,
+  const auto memory = [&](const char* name, const void* data, Index rows, Index columns, Index leading,
                           std::size_t bytes) {
-    if (batch.arrays)
-      require_memory(blas, name, data, batch.count, sizeof(void*));
-    else if (columns > 0 && rows > 0)
-      require_memory(blas, name, data, (batch.count - 1) * stride + (columns - 1) * leading + rows, bytes);
+    if (columns > 0 && rows > 0) require_memory(blas, name, data, (columns - 1) * leading + rows, bytes);
   };
   const bool host = blas.pointers == CUBLAS_POINTER_MODE_HOST;
   if (!host || factor() != Scale{}) {
-    memory("A", a, a_rows, a_columns, shape.lda, batch.stride_a, sizeof(In));
-    memory("B", b, b_rows, b_columns, shape.ldb, batch.stride_b, sizeof(In));
+    memory("A", a, a_rows, a_columns, shape.lda, sizeof(In));
+    memory("B", b, b_rows, b_columns, shape.ldb, sizeof(In));
   }
-  memory("C", c, shape.rows, shape.columns, shape.ldc, batch.stride_c, sizeof(Out));
+  memory("C", c, shape.rows, shape.columns, shape.ldc, sizeof(Out));
   enqueue(blas, [=] {
-    const auto matrix = [&]<class T>(T* data, Index i, Index stride) {
-      return view(batch.arrays ? view(reinterpret_cast<T* const*>(data))[i] : data + i * stride);
-    };
-    for (Index i = 0; i < batch.count; ++i)
-      multiply<C, In, Out>(shape, rounding, static_cast<C>(widen(factor())),
-                           matrix(static_cast<const In*>(a), i, batch.stride_a),
-                           matrix(static_cast<const In*>(b), i, batch.stride_b), static_cast<C>(widen(keep())),
-                           matrix(static_cast<Out*>(c), i, batch.stride_c));
+    multiply<C, In, Out>(shape, rounding, static_cast<C>(widen(factor())), view(static_cast<const In*>(a)),
+                         view(static_cast<const In*>(b)), static_cast<C>(widen(keep())), view(static_cast<Out*>(c)));
   });
 }
 
@@ -278,24 +262,22 @@ void gemm(Handle handle, const Shape& shape, const Batch& batch, Rounding roundi
 Rounding by_math_mode(Handle handle) {
   return valid(handle).math & CUBLAS_TF32_TENSOR_OP_MATH ? Rounding::tf32 : Rounding::none;
 }
-// One of cublasSgemm, cublasDgemm, cublasHgemm and their batches.
+// One of cublasSgemm, cublasDgemm and cublasHgemm.
 template <class T>
-void gemm_of(Handle handle, const Shape& shape, const Batch& batch, const T* alpha, const void* a, const void* b,
-             const T* beta, void* c) {
+void gemm_of(Handle handle, const Shape& shape, const T* alpha, const T* a, const T* b, const T* beta, T* c) {
   if constexpr (std::is_same_v<T, __half>)
-    gemm<float, T, T, T>(handle, shape, batch, Rounding::half_sums, alpha, a, b, beta, c);
+    gemm<float, T, T, T>(handle, shape, Rounding::half_sums, alpha, a, b, beta, c);
   else if constexpr (std::is_same_v<T, float>)
-    gemm<T, T, T>(handle, shape, batch, by_math_mode(handle), alpha, a, b, beta, c);
+    gemm<T, T, T>(handle, shape, by_math_mode(handle), alpha, a, b, beta, c);
   else
-    gemm<T, T, T>(handle, shape, batch, Rounding::none, alpha, a, b, beta, c);
+    gemm<T, T, T>(handle, shape, Rounding::none, alpha, a, b, beta, c);
 }
 
 // The combinations of types that cuBLAS has.
-void gemm_ex(Handle handle, const Shape& shape, const Batch& batch, const void* alpha, const void* a,
-             cudaDataType a_type, const void* b, cudaDataType b_type, const void* beta, void* c, cudaDataType c_type,
-             cublasComputeType_t compute) {
+void gemm_ex(Handle handle, const Shape& shape, const void* alpha, const void* a, cudaDataType a_type, const void* b,
+             cudaDataType b_type, const void* beta, void* c, cudaDataType c_type, cublasComputeType_t compute) {
   const auto run = [&]<class C, class In, class Out, class Scale = C>(Rounding rounding = Rounding::none) {
-    gemm<C, In, Out, Scale>(handle, shape, batch, rounding, alpha, a, b, beta, c);
+    gemm<C, In, Out, Scale>(handle, shape, rounding, alpha, a, b, beta, c);
   };
   const auto types = [&](cudaDataType in, cudaDataType out) { return a_type == in && b_type == in && c_type == out; };
   valid(handle);
@@ -393,16 +375,6 @@ void scal(Handle handle, Index n, const T* alpha, T* x, Index step) {
   });
 }
 template <class T>
-void move(Handle handle, Index n, const T* x, Index step_x, T* y, Index step_y) {
-  const cublasContext& blas = valid(handle);
-  if (n <= 0) return;
-  const auto from = vector(blas, "x", x, n, step_x);
-  const auto to = vector(blas, "y", y, n, step_y);
-  enqueue(blas, [=] {
-    for (Index i = 0; i < n; ++i) to[i] = from[i];
-  });
-}
-template <class T>
 void dot(Handle handle, Index n, const T* x, Index step_x, const T* y, Index step_y, T* result) {
   const cublasContext& blas = valid(handle);
   const auto left = vector(blas, "x", x, n, step_x);
@@ -425,69 +397,6 @@ void nrm2(Handle handle, Index n, const T* x, Index step, T* result) {
     return scale * std::sqrt(sum);
   });
 }
-template <class T>
-void asum(Handle handle, Index n, const T* x, Index step, T* result) {
-  const cublasContext& blas = valid(handle);
-  const auto from = vector(blas, "x", x, step > 0 ? n : 0, step);
-  reduce<T>(blas, result, [=] {
-    T sum = 0;
-    for (Index i = 0; i < from.count; ++i) sum += std::abs(from[i]);
-    return sum;
-  });
-}
-template <class T>
-void gemv(Handle handle, cublasOperation_t operation, Index rows, Index columns, const T* alpha, const T* a,
-          Index leading, const T* x, Index step_x, const T* beta, T* y, Index step_y) {
-  const cublasContext& blas = valid(handle);
-  require(rows >= 0 && columns >= 0, fmt::format("m or n is negative: {}, {}", rows, columns));
-  require(leading >= std::max(rows, Index{1}),
-          fmt::format("lda is {} and must be at least {}", leading, std::max(rows, Index{1})));
-  require(step_x != 0 && step_y != 0, "incx or incy is 0");
-  if (rows == 0 || columns == 0) return;
-  const bool plain = operation == CUBLAS_OP_N;
-  const auto factor = scalar<T>(blas, "alpha", alpha), keep = scalar<T>(blas, "beta", beta);
-  require_memory(blas, "A", a, (columns - 1) * leading + rows, sizeof(T));
-  const auto in = vector(blas, "x", x, plain ? columns : rows, step_x);
-  const auto out = vector(blas, "y", y, plain ? rows : columns, step_y);
-  enqueue(blas, [=] {
-    for (Index i = 0; i < out.count; ++i) {
-      T sum = 0;
-      for (Index k = 0; k < in.count; ++k) sum += view(a)[plain ? k * leading + i : i * leading + k] * in[k];
-      out[i] = factor() * sum + (keep() != 0 ? keep() * out[i] : 0);
-    }
-  });
-}
-
-// Copies between the host's and the device's matrices; a vector is a matrix of one row.
-void copy_matrix(int rows, int columns, int bytes, const void* from, int from_leading, void* to, int to_leading,
-                 cudaMemcpyKind kind) {
-  require(rows >= 0 && columns >= 0 && bytes > 0 && from_leading >= rows && to_leading >= rows,
-          "negative sizes, or a leading dimension that is too small");
-  const auto size = [&](int count) { return static_cast<std::size_t>(count) * static_cast<std::size_t>(bytes); };
-  const cudaError_t code =
-      cudaMemcpy2D(to, size(to_leading), from, size(from_leading), size(rows), static_cast<std::size_t>(columns), kind);
-  if (code != cudaSuccess) refuse(cudaGetErrorString(code), CUBLAS_STATUS_MAPPING_ERROR);
-}
-
-std::pair<const char*, const char*> texts_of(Status status) {
-  switch (status) {
-    case CUBLAS_STATUS_SUCCESS:
-      return {"CUBLAS_STATUS_SUCCESS", "success"};
-    case CUBLAS_STATUS_NOT_INITIALIZED:
-      return {"CUBLAS_STATUS_NOT_INITIALIZED", "the library was not initialized"};
-    case CUBLAS_STATUS_INVALID_VALUE:
-      return {"CUBLAS_STATUS_INVALID_VALUE", "an unsupported value or parameter was passed to the function"};
-    case CUBLAS_STATUS_MAPPING_ERROR:
-      return {"CUBLAS_STATUS_MAPPING_ERROR", "an access to GPU memory space failed"};
-    case CUBLAS_STATUS_EXECUTION_FAILED:
-      return {"CUBLAS_STATUS_EXECUTION_FAILED", "the function failed to launch on the GPU"};
-    case CUBLAS_STATUS_NOT_SUPPORTED:
-      return {"CUBLAS_STATUS_NOT_SUPPORTED", "the functionality requested is not supported"};
-    default:
-      return {"CUBLAS_STATUS_UNKNOWN", "unknown"};  // the emulation returns no others
-  }
-}
-
 }  // namespace
 
 extern "C" {
@@ -526,82 +435,67 @@ Status cublasSetStream(Handle handle, cudaStream_t stream) {
     blas.stream = stream;
   });
 }
-Status cublasGetStream(Handle handle, cudaStream_t* stream) {
-  return guarded(__func__, [&] { *stream = valid(handle).stream; });
-}
-Status cublasSetWorkspace(Handle handle, void* memory, std::size_t bytes) {
-  return guarded(__func__, [&] {
-    require(reinterpret_cast<std::uintptr_t>(memory) % 256 == 0, "the workspace is not aligned to 256 bytes");
-    require_memory(valid(handle), "workspace", memory, static_cast<Index>(bytes), 1);
-  });
-}
 Status cublasSetPointerMode(Handle handle, cublasPointerMode_t mode) {
   return guarded(__func__, [&] { valid(handle).pointers = mode; });
 }
-Status cublasGetPointerMode(Handle handle, cublasPointerMode_t* mode) {
-  return guarded(__func__, [&] { *mode = valid(handle).pointers; });
-}
 Status cublasSetMathMode(Handle handle, cublasMath_t mode) {
   return guarded(__func__, [&] { valid(handle).math = mode; });
-}
-Status cublasGetMathMode(Handle handle, cublasMath_t* mode) {
-  return guarded(__func__, [&] { *mode = valid(handle).math; });
 }
 Status cublasGetVersion(Handle, int* version) {
   *version = CUBLAS_VERSION;
   return CUBLAS_STATUS_SUCCESS;
 }
-Status cublasGetProperty(libraryPropertyType type, int* value) {
-  *value = type == MAJOR_VERSION ? CUBLAS_VER_MAJOR : type == MINOR_VERSION ? CUBLAS_VER_MINOR : CUBLAS_VER_PATCH;
-  return CUBLAS_STATUS_SUCCESS;
+const char* cublasGetStatusString(Status status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS:
+      return "success";
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+      return "the library was not initialized";
+    case CUBLAS_STATUS_INVALID_VALUE:
+      return "an unsupported value or parameter was passed to the function";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return "the function failed to launch on the GPU";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "the functionality requested is not supported";
+    default:
+      return "unknown";  // the emulation returns no others
+  }
 }
-std::size_t cublasGetCudartVersion() { return CUDART_VERSION; }
-
-const char* cublasGetStatusName(Status status) { return texts_of(status).first; }
-const char* cublasGetStatusString(Status status) { return texts_of(status).second; }
 
 // The header gives these the suffix _v2 where they have it.
-#define T float
-#define NAME(routine) cublasS##routine
-#include "cublas_routines.inc"
-#define T double
-#define NAME(routine) cublasD##routine
-#include "cublas_routines.inc"
-#define ONLY_PRODUCTS
-#define T __half
-#define NAME(routine) cublasH##routine
-#include "cublas_routines.inc"
+#define GEMM(name, T)                                                                                                 \
+  Status name(Handle handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const T* alpha, \
+              const T* a, int lda, const T* b, int ldb, const T* beta, T* c, int ldc) {                               \
+    return guarded(__func__, [&] {                                                                                    \
+      gemm_of(handle, {transa, transb, m, n, k, lda, ldb, ldc}, alpha, a, b, beta, c);                                \
+    });                                                                                                               \
+  }
+GEMM(cublasSgemm, float)
+GEMM(cublasDgemm, double)
+GEMM(cublasHgemm, __half)
+#define VECTORS(axpy_name, scal_name, dot_name, nrm2_name, T)                                    \
+  Status axpy_name(Handle handle, int n, const T* alpha, const T* x, int incx, T* y, int incy) { \
+    return guarded(__func__, [&] { axpy<T>(handle, n, alpha, x, incx, y, incy); });              \
+  }                                                                                              \
+  Status scal_name(Handle handle, int n, const T* alpha, T* x, int incx) {                       \
+    return guarded(__func__, [&] { scal<T>(handle, n, alpha, x, incx); });                       \
+  }                                                                                              \
+  Status dot_name(Handle handle, int n, const T* x, int incx, const T* y, int incy, T* result) { \
+    return guarded(__func__, [&] { dot<T>(handle, n, x, incx, y, incy, result); });              \
+  }                                                                                              \
+  Status nrm2_name(Handle handle, int n, const T* x, int incx, T* result) {                      \
+    return guarded(__func__, [&] { nrm2<T>(handle, n, x, incx, result); });                      \
+  }
+VECTORS(cublasSaxpy, cublasSscal, cublasSdot, cublasSnrm2, float)
+VECTORS(cublasDaxpy, cublasDscal, cublasDdot, cublasDnrm2, double)
 
 Status cublasGemmEx(Handle handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,
                     const void* alpha, const void* a, cudaDataType a_type, int lda, const void* b, cudaDataType b_type,
                     int ldb, const void* beta, void* c, cudaDataType c_type, int ldc, cublasComputeType_t compute,
                     cublasGemmAlgo_t) {
   return guarded(__func__, [&] {
-    gemm_ex(handle, {transa, transb, m, n, k, lda, ldb, ldc}, {}, alpha, a, a_type, b, b_type, beta, c, c_type,
-            compute);
+    gemm_ex(handle, {transa, transb, m, n, k, lda, ldb, ldc}, alpha, a, a_type, b, b_type, beta, c, c_type, compute);
   });
-}
-Status cublasGemmStridedBatchedEx(Handle handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
-                                  int k, const void* alpha, const void* a, cudaDataType a_type, int lda,
-                                  long long stride_a, const void* b, cudaDataType b_type, int ldb, long long stride_b,
-                                  const void* beta, void* c, cudaDataType c_type, int ldc, long long stride_c,
-                                  int count, cublasComputeType_t compute, cublasGemmAlgo_t) {
-  return guarded(__func__, [&] {
-    gemm_ex(handle, {transa, transb, m, n, k, lda, ldb, ldc}, {count, stride_a, stride_b, stride_c}, alpha, a, a_type,
-            b, b_type, beta, c, c_type, compute);
-  });
-}
-Status cublasSetVector(int n, int bytes, const void* x, int incx, void* device, int incy) {
-  return guarded(__func__, [&] { copy_matrix(1, n, bytes, x, incx, device, incy, cudaMemcpyHostToDevice); });
-}
-Status cublasGetVector(int n, int bytes, const void* device, int incx, void* y, int incy) {
-  return guarded(__func__, [&] { copy_matrix(1, n, bytes, device, incx, y, incy, cudaMemcpyDeviceToHost); });
-}
-Status cublasSetMatrix(int rows, int columns, int bytes, const void* a, int lda, void* device, int ldb) {
-  return guarded(__func__, [&] { copy_matrix(rows, columns, bytes, a, lda, device, ldb, cudaMemcpyHostToDevice); });
-}
-Status cublasGetMatrix(int rows, int columns, int bytes, const void* device, int lda, void* b, int ldb) {
-  return guarded(__func__, [&] { copy_matrix(rows, columns, bytes, device, lda, b, ldb, cudaMemcpyDeviceToHost); });
 }
 
 }  // extern "C"
