@@ -1,10 +1,7 @@
 // All of NCCL's interface, for programs that are not ours: the functions and types that no program of this repository
 // uses. Bits of 8-bit floats are written out, so that the test does not depend on the conversions that it tests.
 #include "../wire.hpp"
-
-#include <gtest/gtest.h>
-#include <nccl.h>
-#include <testing/says.hpp>
+#include "cuda.hpp"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -31,9 +28,6 @@
 namespace api_test {
 
 const int four_devices = setenv("EMULATED_GPUS", "4", 1);
-
-#define ASSERT_NCCL_OK(call) ASSERT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
-#define EXPECT_NCCL_OK(call) EXPECT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
 
 template <class T>
 std::vector<T> from_device(const void* data, std::size_t count) {

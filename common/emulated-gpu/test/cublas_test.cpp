@@ -1,11 +1,10 @@
 // cuBLAS on emulated GPUs: products against sums in double, stream order, and the checks.
+#include "cuda.hpp"
+
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_runtime_api.h>
 #include <dlfcn.h>
-#include <gtest/gtest.h>
-#include <testing/says.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -22,30 +21,6 @@ namespace cublas_test {
 const int two_devices = setenv("EMULATED_GPUS", "2", 0);
 
 #define EXPECT_BLAS(call) EXPECT_EQ(call, CUBLAS_STATUS_SUCCESS)
-
-template <class T>
-class Array {
- public:
-  explicit Array(const std::vector<T>& values) : count_(values.size()) {
-    cudaMalloc(&data_, count_ * sizeof(T));
-    cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice);
-    cudaDeviceSynchronize();
-  }
-  ~Array() { cudaFree(data_); }
-  Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
-  operator T*() const { return static_cast<T*>(data_); }
-  std::vector<T> get() const {
-    std::vector<T> values(count_);
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost);
-    return values;
-  }
-
- private:
-  void* data_ = nullptr;
-  std::size_t count_;
-};
 
 class Blas : public ::testing::Test {
  protected:

@@ -1,7 +1,5 @@
 // The emulated CUDA runtime: ordering, copy kinds and lifetimes as in CUDA.
-#include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
-#include <testing/says.hpp>
+#include "cuda.hpp"
 
 #include <algorithm>
 #include <array>
@@ -17,8 +15,6 @@
 namespace cuda_test {
 
 const int four_devices = setenv("EMULATED_GPUS", "4", 1);
-
-#define EXPECT_OK(call) EXPECT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaPeekAtLastError())
 
 // Destroys the streams, events and memory that a test has made.
 class HostCuda : public ::testing::Test {
@@ -59,13 +55,6 @@ class Gate {
  private:
   std::promise<void> opened_;
 };
-
-void expect_refused(cudaError_t code, cudaError_t expected, const std::string& why) {
-  EXPECT_EQ(code, expected);
-  EXPECT_SAYS(cudaGetErrorString(code), why);
-  EXPECT_EQ(cudaGetLastError(), expected);
-  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-}
 
 TEST_F(HostCuda, HasTheRequestedDevices) {
   ASSERT_EQ(four_devices, 0);

@@ -1,7 +1,5 @@
 // The memory of emulated GPUs: what the host and other streams can see of it and when, and the kinds of memory.
-#include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
-#include <testing/says.hpp>
+#include "cuda.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -15,15 +13,6 @@
 namespace memory_test {
 
 const int four_devices = setenv("EMULATED_GPUS", "4", 1);
-
-#define EXPECT_OK(call) EXPECT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaPeekAtLastError())
-#define ASSERT_OK(call) ASSERT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaPeekAtLastError())
-
-void expect_refused(cudaError_t code, cudaError_t expected, const std::string& why) {
-  EXPECT_EQ(code, expected);
-  EXPECT_SAYS(cudaGetErrorString(code), why);
-  EXPECT_EQ(cudaGetLastError(), expected);
-}
 
 class Memory : public ::testing::Test {
  protected:

@@ -1,8 +1,6 @@
 // The emulated NCCL, with all ranks in one process. The programs of chapter 02 test the results of the collectives
 // on it, recover_nccl of chapter 03 non-blocking communicators and ncclCommShrink, mistakes_test.cpp its reports.
-#include <gtest/gtest.h>
-#include <nccl.h>
-#include <testing/says.hpp>
+#include "cuda.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -20,32 +18,7 @@ using namespace std::chrono_literals;
 
 const int four_devices = setenv("EMULATED_GPUS", "4", 1);
 
-#define ASSERT_NCCL_OK(call) ASSERT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
-#define EXPECT_NCCL_OK(call) EXPECT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
-
-// An array in device memory.
-template <class T>
-class Array {
- public:
-  explicit Array(std::vector<T> values) : Array(values.size()) {
-    cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice);
-    cudaStreamSynchronize(nullptr);  // because other streams may see the copy late
-  }
-  explicit Array(std::size_t count) : count_(count) { cudaMalloc(&data_, count * sizeof(T)); }
-  ~Array() { cudaFree(data_); }
-  Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
-  void* data() const { return data_; }
-  std::vector<T> get() const {
-    std::vector<T> values(count_);
-    cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost);
-    return values;
-  }
-
- private:
-  void* data_ = nullptr;
-  std::size_t count_;
-};
+using Values = std::vector<int>;
 using Ints = Array<int>;
 
 struct Rank {
@@ -72,10 +45,8 @@ void on_ranks(int size, const std::function<void(Rank&)>& body) {
     });
 }
 
-using Values = std::vector<int>;
-
 void all_reduce(const Rank& r, const Ints& in, const Ints& out) {
-  EXPECT_NCCL_OK(ncclAllReduce(in.data(), out.data(), 1, ncclInt32, ncclSum, r.comm, r.stream));
+  EXPECT_NCCL_OK(ncclAllReduce(in, out, 1, ncclInt32, ncclSum, r.comm, r.stream));
 }
 
 // What one rank's call prints that waits longer than the deadline of 1 s (mistakes_test.cpp), until the other rank
@@ -98,15 +69,15 @@ std::string reports_of_waiting(const std::function<void(Rank&)>& call) {
 TEST(HostNccl, TheFirstCallsBlockTheirThreadUntilThePeersCall) {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
   EXPECT_SAYS(reports_of_waiting([](Rank& r) {
-                const Ints one(Values{1}), sum(1);
+                const Ints one(Values{1}), sum(Values(1));
                 all_reduce(r, one, sum);
               }),
               "ncclAllReduce(1 x int32, sum), collective number 1, has waited for 1 s on rank 0; rank 1 (host");
 #endif
   EXPECT_SAYS(reports_of_waiting([](Rank& r) {
-                const Ints data(1);
-                EXPECT_NCCL_OK(r.number == 0 ? ncclSend(data.data(), 1, ncclInt32, 1, r.comm, r.stream)
-                                             : ncclRecv(data.data(), 1, ncclInt32, 0, r.comm, r.stream));
+                const Ints data(Values(1));
+                EXPECT_NCCL_OK(r.number == 0 ? ncclSend(data, 1, ncclInt32, 1, r.comm, r.stream)
+                                             : ncclRecv(data, 1, ncclInt32, 0, r.comm, r.stream));
               }),
               ". The thread waits in the call, because the first one sets up the connection");
 }
@@ -114,7 +85,7 @@ TEST(HostNccl, TheFirstCallsBlockTheirThreadUntilThePeersCall) {
 TEST(HostNccl, LaterCallsReturnBeforeThePeersCall) {
   std::latch returned(1);
   on_ranks(2, [&](Rank& r) {
-    const Ints one(Values{1}), sum(1);
+    const Ints one(Values{1}), sum(Values(1));
     all_reduce(r, one, sum);
     if (r.number == 1) returned.wait();
     all_reduce(r, one, sum);
@@ -126,13 +97,13 @@ TEST(HostNccl, LaterCallsReturnBeforeThePeersCall) {
 
 TEST(HostNccl, ARingInOneGroupAndAMessageToItself) {
   on_ranks(3, [](Rank& r) {
-    const Ints out(Values{r.number, 7}), in(2), own(1);
+    const Ints out(Values{r.number, 7}), in(Values(2)), own(Values(1));
     const int next = (r.number + 1) % r.size, previous = (r.number + 2) % r.size;
     ASSERT_NCCL_OK(ncclGroupStart());
-    EXPECT_NCCL_OK(ncclSend(out.data(), 2, ncclInt32, next, r.comm, r.stream));
-    EXPECT_NCCL_OK(ncclSend(out.data(), 1, ncclInt32, r.number, r.comm, r.stream));
-    EXPECT_NCCL_OK(ncclRecv(own.data(), 1, ncclInt32, r.number, r.comm, r.stream));
-    EXPECT_NCCL_OK(ncclRecv(in.data(), 2, ncclInt32, previous, r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclSend(out, 2, ncclInt32, next, r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclSend(out, 1, ncclInt32, r.number, r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclRecv(own, 1, ncclInt32, r.number, r.comm, r.stream));
+    EXPECT_NCCL_OK(ncclRecv(in, 2, ncclInt32, previous, r.comm, r.stream));
     ASSERT_NCCL_OK(ncclGroupEnd());
     cudaStreamSynchronize(r.stream);
     EXPECT_EQ(in.get(), (Values{previous, 7}));
@@ -143,7 +114,7 @@ TEST(HostNccl, ARingInOneGroupAndAMessageToItself) {
 TEST(HostNccl, AnAbortEndsTheOperationsOfItsOwnRank) {
   std::latch issued(3);
   on_ranks(3, [&](Rank& r) {
-    const Ints one(Values{1}), sum(1);
+    const Ints one(Values{1}), sum(Values(1));
     all_reduce(r, one, sum);  // connects, so that the next call does not wait for the others
     cudaStreamSynchronize(r.stream);
     if (r.number != 1) all_reduce(r, one, sum);
@@ -259,7 +230,7 @@ TEST(HostNccl, TheEndOfACommunicatorWaitsForItsGraphs) {
   for (const auto end : {&ncclCommDestroy, &ncclCommAbort, &ncclCommFinalize}) {
     ::testing::internal::CaptureStderr();
     on_ranks(1, [&](Rank& r) {
-      const Ints one(Values{1}), sum(1);
+      const Ints one(Values{1}), sum(Values(1));
       cudaGraph_t graph{};
       cudaGraphExec_t executable{};
       ASSERT_EQ(cudaStreamBeginCapture(r.stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);

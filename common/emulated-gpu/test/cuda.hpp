@@ -1,0 +1,46 @@
+// cuda.hpp: what several of these tests need: calls with the reason why they fail, and arrays in device memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+#include <nccl.h>
+#include <testing/says.hpp>
+
+#include <string>
+#include <vector>
+
+#define EXPECT_OK(call) EXPECT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaPeekAtLastError())
+#define ASSERT_OK(call) ASSERT_EQ(call, cudaSuccess) << cudaGetErrorString(cudaPeekAtLastError())
+#define EXPECT_NCCL_OK(call) EXPECT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
+#define ASSERT_NCCL_OK(call) ASSERT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
+
+inline void expect_refused(cudaError_t code, cudaError_t expected, const std::string& why) {
+  EXPECT_EQ(code, expected);
+  EXPECT_SAYS(cudaGetErrorString(code), why);
+  EXPECT_EQ(cudaGetLastError(), expected);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+template <class T>
+class Array {
+ public:
+  explicit Array(const std::vector<T>& values) : count_(values.size()) {
+    cudaMalloc(&data_, count_ * sizeof(T));
+    cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice);
+    cudaStreamSynchronize(nullptr);  // because other streams may see the copy late
+  }
+  ~Array() { cudaFree(data_); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  operator T*() const { return static_cast<T*>(data_); }
+  std::vector<T> get() const {  // after the work of all streams of the device
+    std::vector<T> values(count_);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost);
+    return values;
+  }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t count_;
+};
