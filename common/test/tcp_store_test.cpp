@@ -376,6 +376,23 @@ TEST(TcpStore, NamesTheServerThatIsNotThere) {
   EXPECT_SAYS(error_text<StoreTimeout>([] { TcpStore({"nowhere.invalid", 5}, 300ms); }), "nowhere.invalid:5");
 }
 
+// As behind a firewall: the kernel drops requests for a connection while the queue of the listener is full.
+TEST(TcpStore, AHostThatDoesNotAnswerIsATimeout) {
+  const Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = loopback(0);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const Raw queued(ntohs(address.sin_port));
+  const auto start = Clock::now();
+  EXPECT_SAYS(error_text<StoreTimeout>([&] {
+                TcpStore({"127.0.0.1", ntohs(address.sin_port)}, 3s);
+              }),
+              "within 3 s: Connection timed out (a firewall");
+  EXPECT_LT(milliseconds_since(start), 30'000);
+}
+
 TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
   FakeServer mute("");
   EXPECT_SAYS(error_text<StoreTimeout>([&] { TcpStore(mute.endpoint(), 300ms); }), to_string(mute.endpoint()));

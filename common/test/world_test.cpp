@@ -167,6 +167,11 @@ TEST(World, MeetsThroughTheSameFileRepeatedly) {
     Group group(3, {"--rendezvous", "file:" + path});
     for (const Result& result : group.wait()) EXPECT_EQ(result.status, 0) << result.all();
   }
+  Group without_rank_0;
+  without_rank_0.start_rank(1, 3, {"--rendezvous", "file:" + path, "--timeout", "3"});
+  const Result alone = without_rank_0.wait()[0];
+  EXPECT_EQ(alone.status, 1) << alone.all();
+  EXPECT_SAYS(alone.err, "no answer from the store at ");
 }
 
 TEST(World, AnUnknownRendezvousIsRefused) { EXPECT_EQ(run({program, "--rendezvous", "carrier-pigeon"}).status, 2); }

@@ -128,11 +128,15 @@ bool TcpClient::try_connect(Deadline& deadline, std::string& error) {
   }
   int left = 0;
   for (const addrinfo* address = addresses_.get(); address; address = address->ai_next) ++left;
-  for (const addrinfo* address = addresses_.get(); address; address = address->ai_next, --left)
+  for (const addrinfo* address = addresses_.get(); address; address = address->ai_next, --left) {
     // One that does not answer leaves time for the others.
-    if (Deadline part(std::min<milliseconds>(deadline.all_left() / left, longest_attempt));
-        try_address(*address, part, error))
-      return true;
+    const milliseconds before = deadline.all_left(), limit = std::min<milliseconds>(before / left, longest_attempt);
+    Deadline part(limit);
+    const bool connected = try_address(*address, part, error);
+    // Nobody asked `deadline` meanwhile. It would take a long attempt for a time in which this process was stopped.
+    deadline = Deadline(before - limit + part.all_left());
+    if (connected) return true;
+  }
   return false;
 }
 

@@ -134,9 +134,9 @@ void World::Implementation::meet_through(const Launch& launch, const Options& op
     std::tie(server, place) = serve_anywhere(launch, token);
     return tell(place);
   }
-  Deadline deadline(options.timeout);
+  milliseconds left = options.timeout;
   for (auto longest = 1000ms;; longest += 1000ms) {
-    const auto left = deadline.all_left();
+    const auto start = Deadline::Clock::now();
     place = ask(std::max(left, 1ms));
     hello.token = place.token;
     try {
@@ -148,6 +148,8 @@ void World::Implementation::meet_through(const Launch& launch, const Options& op
       if (left <= 1ms) throw;
       std::this_thread::sleep_for(10ms);
     }
+    // A longer time is one in which this process was stopped.
+    left -= std::min(std::chrono::duration_cast<milliseconds>(Deadline::Clock::now() - start), longest + 1s);
   }
 }
 
