@@ -179,10 +179,11 @@ class Watch {
   who_waits::ClockReading clock_;  // at the start
   multinode::JsonLines json_;
   Clock::time_point ended_at_;
-  std::int64_t looks_ = 0, signals_ = 0;
+  std::int64_t looks_ = 0;
   std::int64_t explained_moves_ = -1;  // on rank 0: number of "moves" that the last explanation knew
   std::uint64_t steps_ = 0;            // of the program, at this rank's last look
   bool quiet_ = false, counted_end_ = false, counted_move_ = false, hopeless_ = false, told_to_end_ = false;
+  bool all_are_quiet_ = false;       // on rank 0: why it asked for the next look
   bool starts_or_ends_mpi_ = false;  // at this rank's last look
 };
 
@@ -204,8 +205,10 @@ void Watch::turn() {
   if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
   quiet_ = quiet;
   if (world_.rank() == 0 && number("quiet") == world_.size() && number("ended") < world_.size() &&
-      number("moves") > explained_moves_)
+      number("moves") > explained_moves_) {
+    all_are_quiet_ = true;
     number("looks", 1);
+  }
   if (number("looks") > looks_) hopeless_ = look();
 }
 
@@ -249,11 +252,10 @@ bool Watch::look() {
 void Watch::print(const who_waits::Verdict& verdict, const std::vector<who_waits::RankState>& ranks) {
   const bool failed =
       std::ranges::any_of(ranks, [](const auto& rank_state) { return rank_state.ended.value_or(0) != 0; });
-  const std::int64_t signals = number("signals");
-  const bool asked = std::exchange(signals_, signals) != signals;
+  const bool quiet = std::exchange(all_are_quiet_, false);
   std::string text = failed  ? "who_waits: a rank has failed\n"
-                     : asked ? "who_waits: asked by a signal\n"
-                             : fmt::format("who_waits: no progress for {:g} s\n", options_.after);
+                     : quiet ? fmt::format("who_waits: no progress for {:g} s\n", options_.after)
+                             : "who_waits: asked by a signal\n";
   for (const std::string& line : who_waits::groups(ranks)) text += "  " + line + "\n";
   for (const std::string& line : verdict.lines) text += "  " + line + "\n";
   std::cerr << text << std::flush;
@@ -290,7 +292,7 @@ int Watch::run(multinode::Signals& signals) {
     bool ended = child_.ending().has_value();
     while (const auto signal = signals.next()) {
       const int which = static_cast<int>(signal->ssi_signo);
-      if (which == SIGUSR1) number("signals", 1), number("looks", 1);
+      if (which == SIGUSR1) number("looks", 1);
       if (which == SIGUSR1 || which == SIGCHLD) continue;
       if (!ended) child_.signal(which);
       told_to_end_ = true;
