@@ -91,6 +91,8 @@ class Search {
     std::size_t round, level;  // level: depth of the switch over which it goes
     double value;              // 0: failed
     bool slow, good;           // good: far from slow
+    std::vector<Key> keys{};   // of all faults that can be why it is slow
+    bool may_be(Key key) const { return std::ranges::find(keys, key) != keys.end(); }
   };
   struct Times {
     int all = 0, slow = 0;
@@ -202,9 +204,16 @@ class Search {
         }
     }
     for (const auto& pairs : rounds) measure(pairs);
+    // For the noise, again, without those that failed: they have none, and cost a deadline.
     const std::size_t once = all_.size();
-    for (const auto& pairs : rounds)  // for the noise, again
-      if (all_.size() < once + 24) measure(pairs);
+    std::set<Pair> failed;
+    for (const auto& one : all_)
+      if (one.value == 0) failed.insert(one.pair);
+    for (auto& pairs : rounds) {
+      if (all_.size() >= once + 24) break;
+      std::erase_if(pairs, [&](const Pair& pair) { return failed.contains(std::minmax(pair.first, pair.second)); });
+      measure(pairs);
+    }
     look_at_noise();
   }
   // Noise: how much a pair's two measurements differ. A loss that it hides is not looked for.
@@ -225,7 +234,7 @@ class Search {
       std::nth_element(differences.begin(), at, differences.end());
       found_.noise = *at / std::sqrt(2.0);  // 68.3 % are within it
     }
-    share_ = std::clamp(1 - 3.5 * found_.noise, 0.1, share_);
+    share_ = std::clamp(1 - 3.5 * found_.noise, std::min(0.1, share_), share_);
     const double beyond = (1 - share_ * (1 + 1.28 * found_.noise)) / std::max(found_.noise, 1e-6);
     background_ = 0.002 + 0.5 * std::erfc(beyond / std::sqrt(2.0)) + 0.5 * changed / (repeated + 50);
     background_ = std::min(background_, 0.3);
@@ -294,6 +303,7 @@ class Search {
     add_contention();
   }
   void add_contention() {
+    if (std::ranges::find(found_.verdicts, Fault::contention, &PathVerdict::fault) != found_.verdicts.end()) return;
     found_.verdicts.push_back(
         {.fault = Fault::contention,
          .confidence = 1,
@@ -301,11 +311,12 @@ class Search {
                  "links"});
   }
 
-  // Explaining: all faults that can be why a pair is slow.
-  std::vector<Key> keys_of(const Measured& one) const {
+  // Explaining.
+  void look_at_keys(Measured& one) const {
     const auto [a, b] = one.pair;
     const auto [over, below_a, below_b] = way(a, b);
-    std::vector<Key> keys{key_of(Fault::node, a), key_of(Fault::node, b), key_of(Fault::path, a, b)};
+    auto& keys = one.keys;
+    keys.assign({key_of(Fault::node, a), key_of(Fault::node, b), key_of(Fault::path, a, b)});
     const bool two = children_[over].size() == 2, switches = is_switch(below_a) && is_switch(below_b);
     for (const auto& [from, to] : {std::pair(a, below_a), std::pair(b, below_b)})
       for (auto v = from; v != to;) {
@@ -318,11 +329,6 @@ class Search {
     if (part_of_[a] != part_of_[b])
       for (const auto part : {part_of_[a], part_of_[b]})
         if (may_split_[part]) keys.push_back(key_of(Fault::split, part));
-    return keys;
-  }
-  bool may_be(const Measured& one, Key key) const {
-    const auto keys = keys_of(one);
-    return std::ranges::find(keys, key) != keys.end();
   }
   // Parts that no switch separates are possible faults.
   void look_at_parts() {
@@ -377,11 +383,11 @@ class Search {
     std::unordered_map<Key, Counts> counts;
     for (const auto& one : all_)
       if (one.slow)
-        for (const auto key : keys_of(one)) counts[key];
+        for (const auto key : one.keys) counts[key];
     if (without) counts.erase(*without);
     const auto count = [&](const Measured& one, int more) {
       if (counts.empty()) return;
-      for (const auto key : keys_of(one))
+      for (const auto key : one.keys)
         if (const auto of = counts.find(key); of != counts.end()) {
           of->second.all += more;
           of->second.slow += one.slow ? more : 0;
@@ -409,7 +415,7 @@ class Search {
       found.faults.push_back(best);
       found.likelihood += best.gain;
       for (std::size_t i = 0; i < all_.size(); ++i) {
-        if (found.explained[i] || !may_be(all_[i], best.key)) continue;
+        if (found.explained[i] || !all_[i].may_be(best.key)) continue;
         found.explained[i] = true;
         count(all_[i], -1);
       }
@@ -419,6 +425,7 @@ class Search {
   void explain() {
     count_times();
     look_at_parts();
+    for (auto& one : all_) look_at_keys(one);
     const auto better = [](Explanation a, Explanation b) { return a.likelihood >= b.likelihood ? a : b; };
     const std::array both{explanation(true), explanation(false)};
     best_ = better(both[0], both[1]);
@@ -443,7 +450,7 @@ class Search {
       const auto times = times_.at(all_[i].pair);
       if (!best_.explained[i] && !(times.all >= 3 && 3 * times.slow <= times.all)) pairs.insert(all_[i].pair);
       for (const auto& chosen : best_.faults)
-        if (chosen.confidence < 0.95 && may_be(all_[i], chosen.key)) pairs.insert(all_[i].pair);
+        if (chosen.confidence < 0.95 && all_[i].may_be(chosen.key)) pairs.insert(all_[i].pair);
     }
     return {pairs.begin(), pairs.end()};
   }
@@ -536,7 +543,7 @@ class Search {
     if (!failed && no_other && chosen.counts.share() >= 0.9) {
       std::vector<Pair> slow;
       for (const auto& one : all_)
-        if (one.slow && may_be(one, chosen.key)) slow.push_back(one.pair);
+        if (one.slow && one.may_be(chosen.key)) slow.push_back(one.pair);
       if (fast_alone(slow) > 5) {
         add_contention();
         return;

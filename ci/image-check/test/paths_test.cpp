@@ -66,7 +66,7 @@ TEST(Paths, SixNodes) {
   const auto split = find(flat(6), [&](auto a, auto b) { return crossing(a, b) ? 0 : 1; });
   ASSERT_EQ(split.verdicts.size(), 1U);
   EXPECT_EQ(split.verdicts[0].text,
-            "cluster is split: {n3, n4, n5} and {n0, n1, n2}: 18 of 18 measurements failed; confidence 99 %");
+            "cluster is split: {n3, n4, n5} and {n0, n1, n2}: 9 of 9 measurements failed; confidence 99 %");
   EXPECT_EQ(texts(find(flat(6), [](auto a, auto b) { return a == 1 && b == 4 ? 0.1 : 1; })), "one path n1 - n4");
   EXPECT_EQ(texts(find(flat(6), [&](auto a, auto b) { return b == 5 || (a == 1 && b == 4) ? 0.1 : 1; })),
             "node n5; one path n1 - n4");
