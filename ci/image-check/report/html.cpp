@@ -65,8 +65,6 @@ svg polyline { fill: none; stroke: var(--run); }
 svg circle { fill: var(--run); }
 svg .base { stroke: var(--soft); stroke-dasharray: 5 3; }
 svg circle.base { fill: var(--soft); stroke: none; }
-svg .limit { stroke: var(--bad); stroke-dasharray: 1.5 3; }
-svg circle.limit { display: none; }
 svg circle.marked { fill: var(--bad); }
 footer { margin-top: 3rem; }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } .scrolled { overflow: visible; } tr { break-inside: avoid; } }

@@ -40,7 +40,7 @@ struct Point {
   bool marked = false;
 };
 struct Line {
-  std::string name, css;                // of page_style: run, base or limit
+  std::string name, css;                // of page_style: run or base
   std::map<std::size_t, Point> points;  // by place
 };
 pugi::xml_node add_curve(pugi::xml_node parent, const std::string& caption, const std::vector<std::string>& places,

@@ -247,10 +247,8 @@ class Page {
     add_table(main, "what differs between A and B", {"what differs", "", "A", "B"}, rows);
 
     std::vector<std::vector<Cell>> in_question, others;
-    std::map<std::string, std::map<double, const Comparison*>> by_metric;
     for (const auto& one : results_.comparisons) {
       const std::string name = one.metric + (one.node.empty() ? "" : ", " + one.node);
-      by_metric[name][one.band_bytes] = &one;
       const double visible = as_share(one.visible, one.better);
       auto& of = one.verdict == "same" || !is_evidence(one) ? others : in_question;
       of.push_back(
@@ -268,22 +266,6 @@ class Page {
     const std::vector<std::string> columns{"metric", "size",  "verdict", "A",       "B",
                                            "change", "limit", "sees",    "again A", "again B"};
     add_table(main, "comparisons in question", columns, in_question);
-    const auto grid = add(main, "div", "", "curves");
-    for (const auto& [name, sizes] : by_metric) {
-      Line a{"A", "base", {}}, b{"B", "run", {}}, limit{"limit", "limit", {}};
-      std::vector<std::string> places;
-      for (const auto& [size, one] : sizes) {
-        const auto place = places.size();
-        places.push_back(size_name(size));
-        const bool suspect = one->verdict != "same" && is_evidence(*one);
-        a.points[place] = {median(one->a), places.back() + ": " + number(median(one->a)), false};
-        b.points[place] = {median(one->b), places.back() + ": " + number(median(one->b)), suspect};
-        limit.points[place] = {median(one->a) * factor_of_limit(*one)};
-      }
-      const auto is_marked = [](const auto& entry) { return entry.second.marked; };
-      if (places.size() < curve_sizes || std::none_of(b.points.begin(), b.points.end(), is_marked)) continue;
-      add_curve(grid, name + ", " + sizes.begin()->second->unit, places, {b, a, limit});
-    }
     const auto details = add(main, "details");
     add(details, "summary",
         std::to_string(others.size()) + " metrics and sizes that are as they were, or without evidence");

@@ -302,14 +302,6 @@ TEST(Page, ShowsWhatIsSuspect) {
             (std::vector<std::string>{"all_reduce, GB/s", "512 B", "✗ worse", "512460.8 to 563.2, n = 3", "256",
                                       "-50 %", "-4.9 %", "–", "500", "250"}));
   EXPECT_EQ(page.count(section + "/details//tbody/tr"), 4u);  // the others
-  // One curve, in which B is marked at 512 B; the limit is below A.
-  EXPECT_EQ(page.count(section + "//figure"), 1u);
-  EXPECT_EQ(page.texts(section + "//circle[contains(@class, 'marked')]/title"),
-            std::vector<std::string>{"B, 512 B: 256"});
-  const auto base = attributes(page, section + "//circle[@class='base']/@cy"),
-             limit = attributes(page, section + "//circle[@class='limit']/@cy");
-  ASSERT_TRUE(base.size() == 4u && limit.size() == 4u);
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_GT(limit[i], base[i]);
   EXPECT_EQ(page.texts("//section[@id='checks']//tbody//th"),
             std::vector<std::string>{"memory, node1what memory, node1 shows"});
   EXPECT_EQ(page.texts("//section[@id='with']/div[1]//tbody/tr/*"),
@@ -335,17 +327,6 @@ TEST(Page, NamesTheNodesThatStandOut) {
   EXPECT_EQ(page.texts("//figure/p"), std::vector<std::string>{"c at 64 B: 50 (-50 %)"});
 }
 
-TEST(Page, StaysSmallWithManyNodes) {
-  Results results = right();
-  results.head.nodes.clear();
-  for (int n = 0; n < 1000; ++n) {
-    results.head.nodes.push_back("node" + std::to_string(n));
-    for (const double band : {8.0, 4096.0, 1048576.0})
-      results.samples.push_back(sample("rate", n % 2 ? 100 : 50, band, 0, results.head.nodes.back()));
-  }
-  EXPECT_LT(html_page(results).size(), 60'000u);
-}
-
 // 1,000 nodes that fail, and whose metrics are compared, and 20 MB of history: pages that a browser opens, worst first.
 TEST(Page, OfAThousandNodesIsShort) {
   Results results = compared();
@@ -354,6 +335,8 @@ TEST(Page, OfAThousandNodesIsShort) {
   for (int n = 0; n < 1000; ++n) {
     nodes.push_back("node" + std::to_string(n));
     findings.push_back({"limit", "64 KiB locked", nodes.back()});
+    for (const double band : {8.0, 4096.0, 1048576.0})
+      results.samples.push_back(sample("rate", n % 2 ? 100 : 50, band, 0, nodes.back()));
     results.checks.push_back(check("gpus, " + nodes.back(), Status::fail, Action::investigate));
     for (const char* metric : {"memory", "matrix"})
       results.comparisons.push_back({metric, -1, "GB/s", "more", nodes.back(), {1}, {1}, {}, {}, 0.1, "same"});
@@ -410,41 +393,6 @@ TEST(Page, NeedsNoSamplesAndNoChecks) {
   EXPECT_EQ(Parsed(html_page(one)).text("//article[2]/h3"), "Investigate alone: odd");
   one.head.nodes = {"two", "more"};
   EXPECT_EQ(Parsed(html_page(one)).text("//header/p"), "To do: drain the node that fails training, investigate odd.");
-}
-
-// WCAG 2: relative luminance, and contrast of at least 4.5 between text and what is behind it.
-double luminance(const std::string& colour) {
-  double sum = 0;
-  const double weights[] = {0.2126, 0.7152, 0.0722};
-  for (std::size_t i = 0; i < 3; ++i) {
-    const double share = std::stoi(colour.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
-    sum += weights[i] * (share <= 0.04045 ? share / 12.92 : std::pow((share + 0.055) / 1.055, 2.4));
-  }
-  return sum;
-}
-
-TEST(Page, HasContrastInBothSchemes) {
-  const std::string style = page_style;
-  const auto dark_at = style.find("prefers-color-scheme: dark");
-  ASSERT_NE(dark_at, std::string::npos);
-  for (const std::string& scheme : {style.substr(0, dark_at), style.substr(dark_at)}) {
-    std::map<std::string, std::string> colours;
-    const std::regex definition("--([a-z0-9-]+): (#[0-9a-f]{6});");
-    for (auto at = std::sregex_iterator(scheme.begin(), scheme.end(), definition); at != std::sregex_iterator(); ++at)
-      colours.emplace((*at)[1], (*at)[2]);
-    for (const auto& [text, grounds] : std::map<std::string, std::vector<std::string>>{
-             {"text", {"ground", "raised", "good-ground", "bad-ground", "doubt-ground"}},
-             {"soft", {"ground", "raised"}},
-             {"run", {"ground"}},
-             {"bad", {"ground", "bad-ground"}},
-             {"good", {"ground", "good-ground"}},
-             {"doubt", {"ground", "doubt-ground"}}})
-      for (const auto& ground : grounds) {
-        const double a = luminance(colours.at(text)), b = luminance(colours.at(ground));
-        EXPECT_GE((std::max(a, b) + 0.05) / (std::min(a, b) + 0.05), 4.5)
-            << text << " on " << ground << scheme.substr(0, 40);
-      }
-  }
 }
 
 // What Jenkins' junit-10.xsd forbids, as XPath, and wrong counts; GitLab and GitHub's reporters take less.
