@@ -58,6 +58,14 @@ Fault compared(Fault fault, bool in_usual = false) {
   fault.in_usual = in_usual;
   return fault;
 }
+Fault site_fault(std::string name, std::string check, std::string detector, std::string named, std::string site) {
+  return {
+      std::move(name), std::move(check), std::move(detector), std::move(named), {}, {{"site.json", std::move(site)}}};
+}
+Fault tcp_fault(std::string name, std::string check, std::string detector, std::string named, Variables more = {}) {
+  more.insert({{"OMPI_MCA_btl", "tcp,self"}, {"OMPI_MCA_pml", "ob1"}});
+  return {std::move(name), std::move(check), std::move(detector), std::move(named), {}, {}, std::move(more)};
+}
 // What is planted into node_check: into copies of what it reads.
 Fault node_fault(std::string name, std::string detector, std::string named, Command words,
                  std::vector<std::pair<std::string, std::string>> files, Variables variables = {}) {
@@ -110,38 +118,17 @@ const std::vector<Fault>& all_faults() {
       planted({"a slowed rank", "pi, bit for bit", "slow rank", "rank 1 on .* slower"}),
       planted({"a wrong version", "wiring", "exit status", "not equal: program: .*rank 1 "}),
       planted({"a wrong answer", "pi, bit for bit", "answer", "blocks_hash is"}),
-      {"an output without its answer",
-       "messages, gloo",
-       "output",
-       "did not say 'RIGHT: 7",
-       {},
-       {{"site.json", R"({"checks": [{"name": "messages, gloo", "says": ["RIGHT: 7 of"]}]})"}}},
+      site_fault("an output without its answer", "messages, gloo", "output", "did not say 'RIGHT: 7",
+                 R"({"checks": [{"name": "messages, gloo", "says": ["RIGHT: 7 of"]}]})"),
       planted({"a benchmark without results", "all_reduce, {backend}", "results", "it measured nothing"}),
-      {"a metric below the site's threshold",
-       "pi, bit for bit",
-       "threshold",
-       "the site file wants at most",
-       {},
-       {{"site.json", R"({"kinds": [{"nodes": ".*", "at_most": {"pi, 200 million intervals": 1e-6}}]})"}}},
-      {"a forced transport",
-       "transport",
-       "transport",
-       "MPI sends over tcp between processes of",
-       {},
-       {},
-       {{"OMPI_MCA_btl", "tcp,self"}, {"OMPI_MCA_pml", "ob1"}}},
-      compared({"a limited link",
-                "sendrecv, mpi",
-                "speed",
-                "sendrecv bus bandwidth, mpi, .* worse",
-                {},
-                {},
-                {{"OMPI_MCA_btl", "tcp,self"},
-                 {"OMPI_MCA_pml", "ob1"},
-                 {"OMPI_MCA_btl_tcp_flags", "1"},  // send only, in pieces of 1 KiB
-                 {"OMPI_MCA_btl_tcp_eager_limit", "1024"},
-                 {"OMPI_MCA_btl_tcp_rndv_eager_limit", "1024"},
-                 {"OMPI_MCA_btl_tcp_max_send_size", "1024"}}}),
+      site_fault("a metric below the site's threshold", "pi, bit for bit", "threshold", "the site file wants at most",
+                 R"({"kinds": [{"nodes": ".*", "at_most": {"pi, 200 million intervals": 1e-6}}]})"),
+      tcp_fault("a forced transport", "transport", "transport", "MPI sends over tcp between processes of"),
+      compared(tcp_fault("a limited link", "sendrecv, mpi", "speed", "sendrecv bus bandwidth, mpi, .* worse",
+                         {{"OMPI_MCA_btl_tcp_flags", "1"},  // send only, in pieces of 1 KiB
+                          {"OMPI_MCA_btl_tcp_eager_limit", "1024"},
+                          {"OMPI_MCA_btl_tcp_rndv_eager_limit", "1024"},
+                          {"OMPI_MCA_btl_tcp_max_send_size", "1024"}})),
       compared({"a missing device",
                 "node",
                 "devices",

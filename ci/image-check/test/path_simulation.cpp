@@ -30,14 +30,6 @@ int main(int argc, char** argv) {
           const auto result = find_path_faults(topology, std::ref(clos));
           seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
           const auto score = clos.score(result);
-          if (std::getenv("SHOW") && (score.misnamed > 0 || score.found < score.planted || score.untold > 0)) {
-            std::cout << fault << " seed " << i + 1 << " noise " << result.noise << " limit " << result.limit << "\n";
-            for (const auto& [node, part] : clos.slow_nodes)
-              std::cout << "  planted node " << node << " " << part << "\n";
-            for (const auto& [rack, part] : clos.uplinks)
-              std::cout << "  planted uplink " << rack << " " << part << "\n";
-            for (const auto& verdict : result.verdicts) std::cout << "  " << verdict.text << "\n";
-          }
           all.planted += score.planted, all.found += score.found;
           all.misnamed += score.misnamed, all.untold += score.untold;
           rounds += result.rounds;
