@@ -223,8 +223,9 @@ void number_in_aws(const Variables& variables, Nodes& nodes) {
   }
 }
 
-// pbsdsh sets only the node number of its tasks; OpenPBS does not even set PBS_NODEFILE for them. The job's script has
-// no node number. It runs on the first node only, so its node count is set only if that is the only node.
+// A task of pbsdsh has the number of its node. OpenPBS gives it PBS_NODEFILE too, at least on the nodes after the
+// first, unless the site has switched that off ($gen_nodefile_on_sister_mom). The job's script runs on the first node
+// only, so its node count is set only if that is the only node.
 void number_in_pbs(const Variables& variables, Nodes& nodes) {
   if (!variables.has("PBS_NODEFILE")) return;
   const auto hosts = variables.node_file("PBS_NODEFILE"), names = distinct(hosts);
