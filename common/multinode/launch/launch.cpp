@@ -223,9 +223,8 @@ void number_in_aws(const Variables& variables, Nodes& nodes) {
   }
 }
 
-// A task of pbsdsh has the number of its node. OpenPBS gives it PBS_NODEFILE too, at least on the nodes after the
-// first, unless the site has switched that off ($gen_nodefile_on_sister_mom). The job's script runs on the first node
-// only, so its node count is set only if that is the only node.
+// A task of pbsdsh has the number of its node. OpenPBS 23.06 gives it PBS_NODEFILE too, but not on the first node. The
+// job's script runs on the first node only, so its node count is set only if that is the only node.
 void number_in_pbs(const Variables& variables, Nodes& nodes) {
   if (!variables.has("PBS_NODEFILE")) return;
   const auto hosts = variables.node_file("PBS_NODEFILE"), names = distinct(hosts);
