@@ -62,7 +62,7 @@ std::vector<Isa> available_isas() {
   return isas;
 }
 
-void sum_runs(Isa isa, double first, double h, std::span<double> sums) {
+void sum_runs([[maybe_unused]] Isa isa, double first, double h, std::span<double> sums) {
   const int runs = static_cast<int>(sums.size());
 #ifdef __x86_64__
   if (isa == Isa::avx512) return sum_runs<8>(first, h, sums.data(), runs);
@@ -71,7 +71,7 @@ void sum_runs(Isa isa, double first, double h, std::span<double> sums) {
   return sum_runs<2>(first, h, sums.data(), runs);
 }
 
-void divide_runs(Isa isa, int runs) {
+void divide_runs([[maybe_unused]] Isa isa, int runs) {
 #ifdef __x86_64__
   if (isa == Isa::avx512) return divide_runs<8>(runs);
   if (isa == Isa::avx2) return divide_runs<4>(runs);
