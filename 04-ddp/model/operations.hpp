@@ -143,19 +143,15 @@ struct AddUp {
 };
 
 // Errors of hidden units' sums from those of the units, in place. What ReLU or dropout made 0 lets nothing through, and
-// dropout scaled the rest. `width` at a time: for i = 0 ... (count + width - 1) / width - 1.
-template <class T, std::size_t width>
+// dropout scaled the rest.
+template <class T>
 struct ThroughHidden {
   const T* units;
   T* errors;
-  std::size_t count;
   T scale;
   MODEL_BOTH void operator()(std::size_t i) const {
-    const std::size_t first = i * width;
-    for_first<width>(count - first < width ? count - first : width, [&](std::size_t j) {
-      const T error = errors[first + j] * scale;  // always: the compiler makes vectors of a loop without branches
-      errors[first + j] = units[first + j] > T(0) ? error : T(0);
-    });
+    const T error = errors[i] * scale;  // always: the compiler makes vectors of a loop without branches
+    errors[i] = units[i] > T(0) ? error : T(0);
   }
 };
 

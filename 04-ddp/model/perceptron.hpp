@@ -208,8 +208,7 @@ void PerceptronOn<T, D>::backward(const std::function<void(std::size_t)>& ready,
     T* const errors_below = errors_[l - 2]->data();
     device_.product(Transpose::none, batch_, below, n, errors, weights(l), T(0), errors_below);
     if (architecture_.hidden_relu)
-      device_.each((batch_ * below + D::width - 1) / D::width,
-                   ThroughHidden<T, D::width>{units(l - 1), errors_below, batch_ * below, settings_.kept_scale});
+      device_.each(batch_ * below, ThroughHidden<T>{units(l - 1), errors_below, settings_.kept_scale});
   }
 }
 
