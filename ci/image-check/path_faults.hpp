@@ -2,8 +2,8 @@
 // once.
 #pragma once
 
-#include <cstddef>
-#include <filesystem>
+#include "topology.hpp"
+
 #include <functional>
 #include <optional>
 #include <string>
@@ -17,32 +17,20 @@ using Pair = std::pair<std::size_t, std::size_t>;  // of nodes, by number
 // Of each pair its bandwidth in GB/s; nothing: it failed. Pairs of one call share no node: they run at once.
 using MeasurePairs = std::function<std::vector<std::optional<double>>(const std::vector<Pair>& pairs)>;
 
-// A tree of switches. Its vertices are the nodes, in their order, and then the switches; the last one is the root.
-struct Topology {
-  std::size_t nodes = 0;
-  std::vector<std::string> names;    // of all vertices
-  std::vector<std::size_t> parents;  // of all vertices; the root is its own
-};
-Topology one_switch(const std::vector<std::string>& nodes);  // if the switches are unknown
-// Slurm's topology.conf. Of its switches those are left that have two or more of `nodes`, or switches, below them.
-// Throws multinode::UsageError for a file that cannot be read, a line that is wrong, and a node that it does not name.
-Topology read_topology(const std::filesystem::path& file, const std::vector<std::string>& nodes);
-
 enum class Fault {
-  node,        // or its link
-  path,        // between two nodes that are fast with all others
-  uplink,      // of a switch, towards the root
-  between,     // two switches below the same one
-  inside,      // a switch, or its links to several of those below it
-  split,       // sets of nodes that no known switch separates
-  contention,  // no fault: pairs are slow only while others send
+  node = 1,  // or its link
+  path,      // between two nodes that are fast with all others
+  uplink,    // of a switch, towards the root
+  between,   // two switches below the same one
+  inside,    // a switch, or its links to several of those below it
+  split,     // sets of nodes that no known switch separates
   unknown,
 };
 
 struct PathVerdict {
   Fault fault = Fault::unknown;
-  std::vector<std::size_t> one{}, other{};  // nodes, sorted: between these and those it is slow, or nothing works
-  double confidence = 0;                    // that it is this, and no other explanation
+  Nodes one{}, other{};   // nodes, sorted: between these and those it is slow, or nothing works
+  double confidence = 0;  // that it is this, and no other explanation
   std::string text{};
 };
 
@@ -52,6 +40,7 @@ struct PathFaults {
   double good = 0;                    // GB/s of good pairs
   double noise = 0;                   // standard deviation of one pair's bandwidth, as part of it
   double limit = 0;                   // a pair is slow below this part of the good ones
+  bool contention = false;            // no fault: pairs are slow only while others send
 };
 
 // Up to 32 nodes, all pairs are measured; else a few random rounds within the switches of each level and over all, so

@@ -124,9 +124,11 @@ int paths(const PathsOptions& options, std::ostream& out) {
         "below {:.0f} % of that\n",
         found.paths, all, over, found.rounds, found.good, 100 * found.noise, 100 * found.limit);
     if (found.paths < all) out << "a single bad path is seen only if it was measured\n";
+    if (found.contention)
+      out << "pairs that are slow at once are fast one by one" << over
+          << ": the network is oversubscribed, or lacks some of its links\n";
     for (const auto& verdict : found.verdicts) {
-      (verdict.fault == Fault::contention ? out : std::cerr) << "image-check: " + verdict.text + over + "\n";
-      if (verdict.fault == Fault::contention) continue;
+      std::cerr << "image-check: " + verdict.text + over + "\n";
       right = false;
       json.write({{"what", "path"},
                   {"ok", false},
