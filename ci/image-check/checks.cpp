@@ -31,8 +31,7 @@ std::optional<double> number_at(const json& line, const std::string& key) {
 // What a JSON line measured; nothing: it is no such line.
 std::optional<Sample> sample_of(const Measure& measure, const json& line) {
   for (const auto& [key, values] : measure.required)
-    if (!line.contains(key) || std::find(values.begin(), values.end(), line.at(key).dump()) == values.end())
-      return std::nullopt;
+    if (!line.contains(key) || std::ranges::find(values, line.at(key).dump()) == values.end()) return std::nullopt;
   if (!measure.unless.empty() && line.contains(measure.unless)) return std::nullopt;
   auto value = number_at(line, measure.value);
   if (!measure.times.empty() && value) value = *value * number_at(line, measure.times).value_or(NAN);
@@ -83,8 +82,7 @@ std::string lines_that_say_why(const std::string& program, const std::string& ou
     if (line.size() > 400) line.resize(400);
     if (line.empty()) continue;
     all.push_back(line);
-    if (std::regex_match(line, telling) && std::find(lines.begin(), lines.end(), line) == lines.end())
-      lines.push_back(line);
+    if (std::regex_match(line, telling) && std::ranges::find(lines, line) == lines.end()) lines.push_back(line);
   }
   if (lines.empty()) lines = std::move(all);
   constexpr std::size_t most = 4;
@@ -121,8 +119,7 @@ struct Transport {
 // Open MPI with ob1 prints over which of its transports a rank reaches another: "Using vader btl for send to [[1,1],0]
 // on node a". UCX prints "intra-node" and "inter-node".
 // NCCL with NCCL_DEBUG=INFO: "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", where ranks of a node follow each other.
-// MPICH, Intel MPI and Open MPI over libfabric print at most the name of libfabric's provider, which does not show
-// whether ranks of one node use shared memory.
+// MPICH, Intel MPI and Open MPI over libfabric print at most libfabric's provider, which says nothing about that.
 Transport look_at_transport(const std::string& output, const Cluster& cluster) {
   Transport transport;
   auto& findings = transport.findings;
@@ -162,16 +159,7 @@ Transport look_at_transport(const std::string& output, const Cluster& cluster) {
                         cluster.nodes.at(std::min(static_cast<std::size_t>(node), cluster.nodes.size() - 1))});
   }
   if (seen) return transport;
-  transport.unknown = "could not determine the transport within a node";
-  std::smatch match;
-  if (std::regex_search(output, match, std::regex(R"(libfabric provider: *([^\s]+))")))
-    transport.unknown += ": the output names only libfabric's provider, " + match[1].str();
-  else if (std::regex_search(output, match, std::regex(R"(mtl:ofi:prov(?:ider)?: *([^\s]+))")))
-    transport.unknown += ": Open MPI uses libfabric's provider " + match[1].str();
-  else if (std::regex_search(output, match, std::regex(R"(select: component (\w+) selected)")))
-    transport.unknown += ": Open MPI uses '" + match[1].str() + "', which does not print it";
-  else
-    transport.unknown += ": no line of the output names it";
+  transport.unknown = "could not determine the transport within a node: no line of the output names it";
   return transport;
 }
 

@@ -37,7 +37,7 @@ std::vector<std::string> hosts_of_the_job() {
     if (!multinode::is_host_name(host))
       throw multinode::UsageError("PBS_NODEFILE: " + path + " has '" + multinode::printable(host) +
                                   "', which is no host name");
-    if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+    if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
   }
   return hosts;
 }
@@ -54,8 +54,9 @@ std::string a_port() {  // below those that the kernel gives to clients
   return std::to_string(std::uniform_int_distribution(20000, 32000)(random));
 }
 
-// This program links no CUDA, so that it starts, and says what is wrong, where CUDA is broken.
-void count_gpus(Cluster& cluster) {
+// What explore says of this machine. This program links no CUDA, so that it starts, and says what is wrong, where CUDA
+// is broken.
+void explore(Cluster& cluster) {
   const MemoryFile log, lines;
   const auto outcome = Processes({{cluster.examples / "01-environment/explore", "--json", lines.path()}},
                                  small_machine(), log.path(), std::chrono::seconds(60))
@@ -64,6 +65,7 @@ void count_gpus(Cluster& cluster) {
   for (std::string line; std::getline(text, line);) {
     const auto told = nlohmann::json::parse(line, nullptr, false);
     if (!told.is_object() || !told.contains("gpus")) continue;
+    cluster.explored = line;
     cluster.gpus = static_cast<int>(told.at("gpus").at("devices").size());
     cluster.no_gpu += ": " + told.at("gpus").value("none_because", "");
     return;
@@ -166,7 +168,7 @@ Cluster find_cluster(const ClusterOptions& options) {
     cluster.hydra = version.find("HYDRA") != version.npos || version.find("Intel(R) MPI") != version.npos;
   }
 
-  count_gpus(cluster);
+  explore(cluster);
   cluster.processes_per_node = options.processes_per_node > 0 ? options.processes_per_node
                                : cluster.gpus > 0             ? cluster.gpus
                                                               : std::clamp(cores(), 2, 4);
@@ -207,7 +209,7 @@ std::vector<Command> Cluster::launch(const std::vector<std::string>& on, int per
   const auto processes = std::to_string(node_count * static_cast<std::size_t>(per_node));
   auto command = launcher_words;
   if (launcher == "srun") {
-    if (std::none_of(command.begin(), command.end(), [](const auto& word) { return word.rfind("--mpi", 0) == 0; }))
+    if (std::ranges::none_of(command, [](const auto& word) { return word.rfind("--mpi", 0) == 0; }))
       command.push_back("--mpi=pmix");
     command.insert(command.end(), {"--kill-on-bad-exit=1", "--overlap", "--nodes=" + std::to_string(node_count),
                                    "--ntasks=" + processes, "--ntasks-per-node=" + std::to_string(per_node),

@@ -18,6 +18,7 @@ struct Cluster {
   int processes_per_node = 2;
   int gpus = 0;                    // that programs can use here, as chapter 01's explore says
   std::string no_gpu = "no GPU";   // why there are none
+  std::string explored{};          // explore's JSON line on this machine; "": it failed
   std::filesystem::path examples;  // with 01-environment, 02-mpi ... in it
 
   std::string launcher_command() const;  // program and its options, as --launcher takes them

@@ -81,7 +81,7 @@ Results renamed(Results results, const std::vector<std::string>& nodes) {
   const auto own = results.head.nodes;
   if (own.size() != nodes.size() || std::is_permutation(own.begin(), own.end(), nodes.begin())) return results;
   const auto name = [&](const std::string& node) {
-    const auto at = std::find(own.begin(), own.end(), node);
+    const auto at = std::ranges::find(own, node);
     return at == own.end() ? node : nodes[static_cast<std::size_t>(at - own.begin())];
   };
   const std::string between = " - ";
@@ -134,35 +134,271 @@ std::vector<Results> read_sessions(const std::filesystem::path& folder) {
   return sessions;
 }
 
-// One comparison, from the results of A and B to the reports.
+// One comparison, from the results of A and B to the reports. Each step writes what it finds to the results.
 class Comparing {
  public:
-  Comparing(const CompareOptions& options, std::ostream& out);
+  Comparing(const CompareOptions& options, std::ostream& out)
+      : options_(options),
+        out_(out),
+        b_(read_complete(options.b)),
+        folder_(std::filesystem::absolute(options.folder)),
+        sessions_(read_sessions(options.a)),
+        writer_(folder_) {
+    results_.head = b_.head;
+    results_.head.suite = "compare";
+    results_.head.command = options.command;
+    results_.head.budget_seconds = 0;
+    writer_.write(results_.head);
+  }
 
-  // Each writes what it finds to the results.
-  void compare_heads();
-  void compare_nodes();
-  void take_over_failures_of_b();
-  void compare_facts();
-  void know_what_is_required() const;
-  void compare_metrics();
-  void measure_suspects_again();
-  void judge_metrics();
-  Results conclude();
+  void compare_heads() {
+    const auto or_absent = [](const std::string& value) { return value.empty() ? "absent" : value; };
+    results_.differences = differences(a().head, b_.head);
+    for (const auto& difference : results_.differences) {
+      writer_.write(difference);
+      out_ << difference.kind << " " << difference.name << ": " << or_absent(difference.a) << " -> "
+           << or_absent(difference.b) << "\n";
+      if (difference.kind == "machine" && !options_.other_hardware)
+        throw UsageError("the machines differ (" + difference.name + ": '" + difference.a + "', '" + difference.b +
+                         "'): speeds are not comparable; --other-hardware compares them all the same");
+    }
+  }
+
+  // Two nodes of one kind differ by some percent. Sessions of a single node do not show by how much.
+  void compare_nodes() {
+    const auto sorted = [](auto nodes) { return std::set<std::string>(nodes.begin(), nodes.end()); };
+    const auto of_b = sorted(b_.head.nodes);
+    std::set<std::string> of_a;
+    other_nodes_ = !options_.same_nodes && !in_turn();
+    for (const auto& session : sessions_) {
+      const auto nodes = sorted(session.head.nodes);
+      of_a.insert(nodes.begin(), nodes.end());
+      other_nodes_ = other_nodes_ && nodes != of_b;
+    }
+    if (a().head.nodes != b_.head.nodes)
+      out_ << "other nodes: A has " << multinode::join(of_a, ", ") << ", B has " << multinode::join(b_.head.nodes, ", ")
+           << "; they are compared in this order\n";
+    if (other_nodes_ && of_a.size() == 1)
+      throw UsageError("A was measured on " + *of_a.begin() + " alone, and B on " +
+                       multinode::join(b_.head.nodes, ", ") +
+                       ": how much nodes differ is not known. Measure A on several nodes, measure A and B in turn "
+                       "(--again-a), or give --same-nodes if these are names of one machine, such as a container's");
+    for (auto& session : sessions_) session = renamed(std::move(session), b_.head.nodes);
+  }
+
+  // What failed there, and what ran in A and not in B.
+  void take_over_failures_of_b() {
+    for (auto result : b_.checks) {
+      const bool ran_in_a = std::ranges::any_of(
+          a().checks, [&](const auto& other) { return other.check == result.check && other.status == Status::pass; });
+      if (result.status == Status::skip && ran_in_a) {
+        result.status = Status::fail;
+        result.action = Action::investigate;
+        result.findings = {{"skipped", "could run in A, and not in B: " + result.reason, ""}};
+      }
+      const bool skipped = result.status == Status::skip &&
+                           std::ranges::find(options_.required, result.check) != options_.required.end();
+      if (skipped || (result.status != Status::pass && result.status != Status::skip)) record(result);
+    }
+  }
+
+  void compare_facts() {
+    if (options_.disabled.contains("devices")) return;
+    auto facts_a = facts_of(a()), facts_b = facts_of(b_);
+    // A cgroup's limit that is absent is unlimited.
+    const auto complete = [](const auto& from, auto& facts) {
+      for (auto [key, fact] : from)
+        if (fact.value = "unlimited"; fact.name.rfind("cgroup_", 0) == 0) facts.emplace(key, fact);
+    };
+    complete(facts_a, facts_b);
+    complete(facts_b, facts_a);
+    for (const auto& [key, fact] : facts_a) {
+      const auto of_b = facts_b.find(key);
+      if (of_b != facts_b.end() && good_fact(fact.name, fact.value, of_b->second.value)) continue;
+      const auto& [node, name] = key;
+      const Difference difference{"fact", node + ": " + name, fact.value,
+                                  of_b == facts_b.end() ? "" : of_b->second.value};
+      writer_.write(difference);
+      results_.differences.push_back(difference);
+      record({.check = name + ", " + node,
+              .title = "is what it was",
+              .status = Status::fail,
+              .action = Action::investigate,
+              .nodes = {node},
+              .findings = {
+                  {"devices", difference.name + " is '" + difference.b + "', and was '" + difference.a + "'", node}}});
+    }
+  }
+
+  // A required name that nothing has would never be missed.
+  void know_what_is_required() const {
+    for (const auto& name : options_.required) {
+      const auto is_of = [&](const auto& sample) {
+        return sample.check == name || name_of({sample.metric, sample.band_bytes, sample.node}) == name;
+      };
+      if (name != "all" && std::ranges::none_of(a().samples, is_of) &&
+          std::ranges::none_of(b_.checks, [&](const auto& check) { return check.check == name; }))
+        throw UsageError("--require: neither A nor B has a check or metric '" + name + "'");
+    }
+  }
+
+  void compare_metrics() {
+    const auto in_b = metrics_of(b_.samples);
+    std::map<MetricKey, std::string> check_of, unit_of;
+    for (const auto& session : sessions_)
+      for (const auto& [key, measured] : metrics_of(session.samples)) {
+        in_a_[key].push_back(measured.values);
+        check_of[key] = measured.check;
+        unit_of[key] = measured.unit + ", " + measured.better;
+      }
+    for (const auto& [key, check] : check_of) {
+      const auto of_b = in_b.find(key);
+      if (of_b == in_b.end()) {
+        record_missing(key, check);
+        continue;
+      }
+      if (const auto in_a = unit_of.at(key); in_a != of_b->second.unit + ", " + of_b->second.better)
+        throw UsageError(name_of(key) + " has the unit and direction '" + in_a + "' in A, and '" + of_b->second.unit +
+                         ", " + of_b->second.better + "' in B: they cannot be compared");
+      auto comparison = compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required());
+      if (!in_turn() && drifts(in_a_.at(key), in_a_.size())) comparison.verdict = "drifts";
+      if (options_.disabled.contains("speed")) comparison.verdict = "same";
+      compared_.push_back({key, check, std::move(comparison)});
+    }
+  }
+
+  void measure_suspects_again() {
+    std::set<std::string> suspects;
+    for (const auto& one : compared_)
+      if (one.comparison.verdict == "worse") suspects.insert(one.check);
+    if (suspects.empty()) return;
+    if (options_.again_b.empty() && !options_.again) {
+      for (auto& one : compared_)
+        if (one.comparison.verdict == "worse") one.comparison.verdict = "suspect";
+      return;
+    }
+    out_ << "measuring again, in fresh launches" << (options_.again_a.empty() ? "" : " of A and B in turn") << ": "
+         << multinode::join(suspects, "; ") << "\n"
+         << std::flush;
+    std::vector<std::filesystem::path> of_a, of_b;
+    const auto launch = [&](bool is_a, const std::filesystem::path& where) {
+      (is_a ? of_a : of_b).push_back(where);
+      if (options_.again) return options_.again(is_a, where);
+      const bool ended = run_again(is_a ? options_.again_a : options_.again_b, options_,
+                                   (is_a ? a() : b_).head.processes_per_node, suspects, where);
+      if (!ended && is_a)
+        throw std::runtime_error("a fresh launch of A did not come to its end, so that B cannot be judged; see " +
+                                 where.string() + ".log");
+    };
+    for (std::size_t number = 0; number < fresh_launches; ++number) {
+      if (in_turn()) launch(true, folder_ / ("again-a-" + std::to_string(number)));
+      launch(false, folder_ / ("again-b-" + std::to_string(number)));
+    }
+    auto fresh_a = fresh_values(of_a, b_.head), fresh_b = fresh_values(of_b, b_.head);
+    for (auto& [key, check, comparison] : compared_)
+      if (comparison.verdict == "worse") confirm(comparison, fresh_a[key].values, fresh_b[key].values, required());
+  }
+
+  void judge_metrics() {
+    std::set<std::string> seeing;  // checks that a metric is evidence of
+    for (const auto& one : compared_)
+      if (is_evidence(one.comparison)) seeing.insert(one.check);
+    for (const auto& [key, check, comparison] : compared_) {
+      writer_.write(comparison);
+      results_.comparisons.push_back(comparison);
+      CheckResult result{.check = name_of(key), .title = "is as good as it was"};
+      const std::string& found = comparison.verdict;
+      result.status = found == "worse"           ? Status::fail
+                      : found == "suspect"       ? Status::not_run
+                      : !is_evidence(comparison) ? Status::skip
+                                                 : Status::pass;
+      const auto of_b = std::ranges::find(b_.checks, check, &CheckResult::check);
+      if (of_b != b_.checks.end()) result.command = of_b->command;
+      result.reason = explain(comparison);
+      if (found == "worse") {
+        result.action = Action::investigate;
+        result.findings = {{"speed", result.check + ": " + result.reason, key.node}};
+        result.reason.clear();
+      } else {
+        if (found == "no evidence") result.reason = "no evidence: " + result.reason;
+        if (found == "drifts")
+          result.reason =
+              "A drifts from its first session to its last, and so may B: compare A and B in turn (--again-a): " +
+              result.reason;
+        if (!is_evidence(comparison)) {
+          const bool much = worse_than_all(comparison) > required();
+          if (much) result.reason += "; worse than all of A by more than the loss that must be found";
+          if (options_.required.empty() && !seeing.contains(check))
+            result.reason += "; and no metric of '" + check + "' sees a loss of " + percent(required());
+          if (much || (options_.required.empty() && !seeing.contains(check))) result.status = Status::not_run;
+        }
+        if (found == "suspect")
+          result.reason = "suspect: " + result.reason + "; say with --again-b how to measure it again in B";
+        if (found == "better") result.reason = "unexplained gain: " + result.reason;
+        if (found == "flaky") result.reason = "suspect, and not again: " + result.reason;
+        out_ << found << "  " << result.check << ": " << result.reason << "\n";
+      }
+      record(result, check);
+    }
+  }
+
+  Results conclude() {
+    image_check::conclude(results_.summary);
+    writer_.write(results_.summary);
+    results_.complete = true;
+    results_.lock = writer_.lock();
+    results_.samples = b_.samples;
+    return std::move(results_);
+  }
 
  private:
-  void record(CheckResult result, const std::string& check = "");
-  void record_missing(const MetricKey& key, const std::string& check);
-  Sessions baseline_of(const MetricKey& key) const;
-  const Results& a() const { return sessions_.back(); }
-  double required() const { return options_.loss / 100; }
-  bool in_turn() const { return !options_.again_a.empty() || options_.again; }
-
   struct Compared {
     MetricKey key;
     std::string check;
     Comparison comparison;
   };
+  const Results& a() const { return sessions_.back(); }
+  double required() const { return options_.loss / 100; }
+  bool in_turn() const { return !options_.again_a.empty() || options_.again; }
+
+  // `check`: that measured it. What is required, and was not compared, was not tested.
+  void record(CheckResult result, const std::string& check = "") {
+    const auto names_it = [&](const auto& name) { return name == "all" || name == result.check || name == check; };
+    if (result.status == Status::skip && std::ranges::any_of(options_.required, names_it)) {
+      result.status = Status::not_run;
+      result.reason = "is required, and was not compared: " + result.reason;
+    }
+    count(results_.summary, result.status);
+    if (result.status != Status::pass && result.status != Status::skip) {
+      out_ << image_check::name_of(result.status) << "  " << result.check << "\n";
+      for (const auto& finding : result.findings) out_ << "    " << finding.text << "\n";
+    }
+    writer_.write(result);
+    results_.checks.push_back(std::move(result));
+  }
+
+  void record_missing(const MetricKey& key, const std::string& check) {
+    CheckResult missing{.check = name_of(key), .title = "is measured in both"};
+    if (std::ranges::any_of(b_.checks, [&](const auto& result) { return result.check == check; })) {
+      missing.status = Status::fail;
+      missing.action = Action::investigate;
+      missing.findings = {{"skipped", "was measured in A, and not in B", key.node}};
+    } else {
+      missing.reason = "B was not asked: its suite is smaller";
+    }
+    record(missing, check);
+  }
+
+  // A's sessions. With few of them, or where B ran on other nodes, those of A's other nodes say how much nodes and
+  // sessions differ.
+  Sessions baseline_of(const MetricKey& key) const {
+    const bool with_other_nodes = (in_a_.at(key).size() < 3 || other_nodes_) && !in_turn() && !key.node.empty();
+    Sessions all;
+    for (const auto& [other, of_other] : in_a_)
+      if (other == key || (with_other_nodes && other.metric == key.metric && other.band_bytes == key.band_bytes))
+        all.insert(all.end(), of_other.begin(), of_other.end());
+    return all;
+  }
 
   const CompareOptions& options_;
   std::ostream& out_;
@@ -175,258 +411,6 @@ class Comparing {
   ResultsWriter writer_;
   Results results_;
 };
-
-Comparing::Comparing(const CompareOptions& options, std::ostream& out)
-    : options_(options),
-      out_(out),
-      b_(read_complete(options.b)),
-      folder_(std::filesystem::absolute(options.folder)),
-      sessions_(read_sessions(options.a)),
-      writer_(folder_) {
-  results_.head = b_.head;
-  results_.head.suite = "compare";
-  results_.head.command = options.command;
-  results_.head.budget_seconds = 0;
-  writer_.write(results_.head);
-}
-
-// `check`: that measured it. What is required, and was not compared, was not tested.
-void Comparing::record(CheckResult result, const std::string& check) {
-  const auto names_it = [&](const auto& name) { return name == "all" || name == result.check || name == check; };
-  if (result.status == Status::skip && std::ranges::any_of(options_.required, names_it)) {
-    result.status = Status::not_run;
-    result.reason = "is required, and was not compared: " + result.reason;
-  }
-  count(results_.summary, result.status);
-  if (result.status != Status::pass && result.status != Status::skip) {
-    out_ << image_check::name_of(result.status) << "  " << result.check << "\n";
-    for (const auto& finding : result.findings) out_ << "    " << finding.text << "\n";
-  }
-  writer_.write(result);
-  results_.checks.push_back(std::move(result));
-}
-
-void Comparing::compare_heads() {
-  const auto or_absent = [](const std::string& value) { return value.empty() ? "absent" : value; };
-  results_.differences = differences(a().head, b_.head);
-  for (const auto& difference : results_.differences) {
-    writer_.write(difference);
-    out_ << difference.kind << " " << difference.name << ": " << or_absent(difference.a) << " -> "
-         << or_absent(difference.b) << "\n";
-    if (difference.kind == "machine" && !options_.other_hardware)
-      throw UsageError("the machines differ (" + difference.name + ": '" + difference.a + "', '" + difference.b +
-                       "'): speeds are not comparable; --other-hardware compares them all the same");
-  }
-}
-
-// Two nodes of one kind differ by some percent. Sessions of a single node do not show by how much.
-void Comparing::compare_nodes() {
-  const auto sorted = [](auto nodes) { return std::set<std::string>(nodes.begin(), nodes.end()); };
-  const auto of_b = sorted(b_.head.nodes);
-  std::set<std::string> of_a;
-  other_nodes_ = !options_.same_nodes && !in_turn();
-  for (const auto& session : sessions_) {
-    const auto nodes = sorted(session.head.nodes);
-    of_a.insert(nodes.begin(), nodes.end());
-    other_nodes_ = other_nodes_ && nodes != of_b;
-  }
-  if (a().head.nodes != b_.head.nodes)
-    out_ << "other nodes: A has " << multinode::join(of_a, ", ") << ", B has " << multinode::join(b_.head.nodes, ", ")
-         << "; they are compared in this order\n";
-  if (other_nodes_ && of_a.size() == 1)
-    throw UsageError("A was measured on " + *of_a.begin() + " alone, and B on " + multinode::join(b_.head.nodes, ", ") +
-                     ": how much nodes differ is not known. Measure A on several nodes, measure A and B in turn "
-                     "(--again-a), or give --same-nodes if these are names of one machine, such as a container's");
-  for (auto& session : sessions_) session = renamed(std::move(session), b_.head.nodes);
-}
-
-// What failed there, and what ran in A and not in B.
-void Comparing::take_over_failures_of_b() {
-  for (auto result : b_.checks) {
-    const bool ran_in_a = std::ranges::any_of(
-        a().checks, [&](const auto& other) { return other.check == result.check && other.status == Status::pass; });
-    if (result.status == Status::skip && ran_in_a) {
-      result.status = Status::fail;
-      result.action = Action::investigate;
-      result.findings = {{"skipped", "could run in A, and not in B: " + result.reason, ""}};
-    }
-    const bool skipped =
-        result.status == Status::skip && std::ranges::find(options_.required, result.check) != options_.required.end();
-    if (skipped || (result.status != Status::pass && result.status != Status::skip)) record(result);
-  }
-}
-
-void Comparing::compare_facts() {
-  if (options_.disabled.contains("devices")) return;
-  auto facts_a = facts_of(a()), facts_b = facts_of(b_);
-  // A cgroup's limit that is absent is unlimited.
-  const auto complete = [](const auto& from, auto& facts) {
-    for (auto [key, fact] : from)
-      if (fact.value = "unlimited"; fact.name.rfind("cgroup_", 0) == 0) facts.emplace(key, fact);
-  };
-  complete(facts_a, facts_b);
-  complete(facts_b, facts_a);
-  for (const auto& [key, fact] : facts_a) {
-    const auto of_b = facts_b.find(key);
-    if (of_b != facts_b.end() && good_fact(fact.name, fact.value, of_b->second.value)) continue;
-    const auto& [node, name] = key;
-    const Difference difference{"fact", node + ": " + name, fact.value,
-                                of_b == facts_b.end() ? "" : of_b->second.value};
-    writer_.write(difference);
-    results_.differences.push_back(difference);
-    record({.check = name + ", " + node,
-            .title = "is what it was",
-            .status = Status::fail,
-            .action = Action::investigate,
-            .nodes = {node},
-            .findings = {
-                {"devices", difference.name + " is '" + difference.b + "', and was '" + difference.a + "'", node}}});
-  }
-}
-
-void Comparing::record_missing(const MetricKey& key, const std::string& check) {
-  CheckResult missing{.check = name_of(key), .title = "is measured in both"};
-  if (std::ranges::any_of(b_.checks, [&](const auto& result) { return result.check == check; })) {
-    missing.status = Status::fail;
-    missing.action = Action::investigate;
-    missing.findings = {{"skipped", "was measured in A, and not in B", key.node}};
-  } else {
-    missing.reason = "B was not asked: its suite is smaller";
-  }
-  record(missing, check);
-}
-
-// A's sessions. With few of them, or where B ran on other nodes, those of A's other nodes say how much nodes and
-// sessions differ.
-Sessions Comparing::baseline_of(const MetricKey& key) const {
-  const bool with_other_nodes = (in_a_.at(key).size() < 3 || other_nodes_) && !in_turn() && !key.node.empty();
-  Sessions all;
-  for (const auto& [other, of_other] : in_a_)
-    if (other == key || (with_other_nodes && other.metric == key.metric && other.band_bytes == key.band_bytes))
-      all.insert(all.end(), of_other.begin(), of_other.end());
-  return all;
-}
-
-// A required name that nothing has would never be missed.
-void Comparing::know_what_is_required() const {
-  for (const auto& name : options_.required) {
-    const auto is_of = [&](const auto& sample) {
-      return sample.check == name || name_of({sample.metric, sample.band_bytes, sample.node}) == name;
-    };
-    if (name != "all" && std::ranges::none_of(a().samples, is_of) &&
-        std::ranges::none_of(b_.checks, [&](const auto& check) { return check.check == name; }))
-      throw UsageError("--require: neither A nor B has a check or metric '" + name + "'");
-  }
-}
-
-void Comparing::compare_metrics() {
-  const auto in_b = metrics_of(b_.samples);
-  std::map<MetricKey, std::string> check_of, unit_of;
-  for (const auto& session : sessions_)
-    for (const auto& [key, measured] : metrics_of(session.samples)) {
-      in_a_[key].push_back(measured.values);
-      check_of[key] = measured.check;
-      unit_of[key] = measured.unit + ", " + measured.better;
-    }
-  for (const auto& [key, check] : check_of) {
-    const auto of_b = in_b.find(key);
-    if (of_b == in_b.end()) {
-      record_missing(key, check);
-      continue;
-    }
-    if (const auto in_a = unit_of.at(key); in_a != of_b->second.unit + ", " + of_b->second.better)
-      throw UsageError(name_of(key) + " has the unit and direction '" + in_a + "' in A, and '" + of_b->second.unit +
-                       ", " + of_b->second.better + "' in B: they cannot be compared");
-    auto comparison = compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required());
-    if (!in_turn() && drifts(in_a_.at(key), in_a_.size())) comparison.verdict = "drifts";
-    if (options_.disabled.contains("speed")) comparison.verdict = "same";
-    compared_.push_back({key, check, std::move(comparison)});
-  }
-}
-
-void Comparing::measure_suspects_again() {
-  std::set<std::string> suspects;
-  for (const auto& one : compared_)
-    if (one.comparison.verdict == "worse") suspects.insert(one.check);
-  if (suspects.empty()) return;
-  if (options_.again_b.empty() && !options_.again) {
-    for (auto& one : compared_)
-      if (one.comparison.verdict == "worse") one.comparison.verdict = "suspect";
-    return;
-  }
-  out_ << "measuring again, in fresh launches" << (options_.again_a.empty() ? "" : " of A and B in turn") << ": "
-       << multinode::join(suspects, "; ") << "\n"
-       << std::flush;
-  std::vector<std::filesystem::path> of_a, of_b;
-  const auto launch = [&](bool is_a, const std::filesystem::path& where) {
-    (is_a ? of_a : of_b).push_back(where);
-    if (options_.again) return options_.again(is_a, where);
-    const bool ended = run_again(is_a ? options_.again_a : options_.again_b, options_,
-                                 (is_a ? a() : b_).head.processes_per_node, suspects, where);
-    if (!ended && is_a)
-      throw std::runtime_error("a fresh launch of A did not come to its end, so that B cannot be judged; see " +
-                               where.string() + ".log");
-  };
-  for (std::size_t number = 0; number < fresh_launches; ++number) {
-    if (in_turn()) launch(true, folder_ / ("again-a-" + std::to_string(number)));
-    launch(false, folder_ / ("again-b-" + std::to_string(number)));
-  }
-  auto fresh_a = fresh_values(of_a, b_.head), fresh_b = fresh_values(of_b, b_.head);
-  for (auto& [key, check, comparison] : compared_)
-    if (comparison.verdict == "worse") confirm(comparison, fresh_a[key].values, fresh_b[key].values, required());
-}
-
-void Comparing::judge_metrics() {
-  std::set<std::string> seeing;  // checks that a metric is evidence of
-  for (const auto& one : compared_)
-    if (is_evidence(one.comparison)) seeing.insert(one.check);
-  for (const auto& [key, check, comparison] : compared_) {
-    writer_.write(comparison);
-    results_.comparisons.push_back(comparison);
-    CheckResult result{.check = name_of(key), .title = "is as good as it was"};
-    const std::string& found = comparison.verdict;
-    result.status = found == "worse"           ? Status::fail
-                    : found == "suspect"       ? Status::not_run
-                    : !is_evidence(comparison) ? Status::skip
-                                               : Status::pass;
-    const auto of_b = std::ranges::find(b_.checks, check, &CheckResult::check);
-    if (of_b != b_.checks.end()) result.command = of_b->command;
-    result.reason = explain(comparison);
-    if (found == "worse") {
-      result.action = Action::investigate;
-      result.findings = {{"speed", result.check + ": " + result.reason, key.node}};
-      result.reason.clear();
-    } else {
-      if (found == "no evidence") result.reason = "no evidence: " + result.reason;
-      if (found == "drifts")
-        result.reason =
-            "A drifts from its first session to its last, and so may B: compare A and B in turn (--again-a): " +
-            result.reason;
-      if (!is_evidence(comparison)) {
-        const bool much = worse_than_all(comparison) > required();
-        if (much) result.reason += "; worse than all of A by more than the loss that must be found";
-        if (options_.required.empty() && !seeing.contains(check))
-          result.reason += "; and no metric of '" + check + "' sees a loss of " + percent(required());
-        if (much || (options_.required.empty() && !seeing.contains(check))) result.status = Status::not_run;
-      }
-      if (found == "suspect")
-        result.reason = "suspect: " + result.reason + "; say with --again-b how to measure it again in B";
-      if (found == "better") result.reason = "unexplained gain: " + result.reason;
-      if (found == "flaky") result.reason = "suspect, and not again: " + result.reason;
-      out_ << found << "  " << result.check << ": " << result.reason << "\n";
-    }
-    record(result, check);
-  }
-}
-
-Results Comparing::conclude() {
-  image_check::conclude(results_.summary);
-  writer_.write(results_.summary);
-  results_.complete = true;
-  results_.lock = writer_.lock();
-  results_.samples = b_.samples;
-  return std::move(results_);
-}
 
 }  // namespace
 

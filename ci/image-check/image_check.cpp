@@ -6,7 +6,6 @@
 #include "report/report.hpp"
 #include "run.hpp"
 #include "self_test.hpp"
-#include "statistics.hpp"
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/options.hpp>
@@ -19,12 +18,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <ctime>
 #include <iomanip>
 #include <iostream>
-#include <limits>
 #include <thread>
 
 namespace {
@@ -60,24 +55,13 @@ int finish(const std::filesystem::path& folder, const Results& results) {
   return status;
 }
 
-std::time_t read_time(const std::string& text) {
-  std::tm local{};
-  local.tm_isdst = -1;
-  const char* const end = strptime(text.c_str(), "%Y-%m-%dT%H:%M", &local);
-  if (!end || *end) throw UsageError("--until: '" + text + "' is not a local time such as 2027-01-31T18:00");
-  return std::mktime(&local);
-}
-
-// One session, or several in folders of their own: `repeat` of them, or as many as begin before `until`.
-// Returns the worst status: wrong, then could not test, then right.
-int sessions(RunOptions options, int repeat, const std::string& until, double pause) {
+// One session, or several in folders of their own. Returns the worst status: wrong, then could not test, then right.
+int sessions(RunOptions options, int repeat, double pause) {
   const auto folder = options.folder;
-  const auto end = until.empty() ? std::numeric_limits<std::time_t>::max() : read_time(until);
-  if (std::time(nullptr) >= end) return 3;
   int worst = multinode::exit_right;
-  for (int session = 1; until.empty() ? session <= repeat : std::time(nullptr) < end; ++session) {
+  for (int session = 1; session <= repeat; ++session) {
     if (session > 1) std::this_thread::sleep_for(std::chrono::duration<double>(pause));
-    if (repeat > 1 || !until.empty()) {
+    if (repeat > 1) {
       options.folder = folder / fmt::format("{:04}", session);
       std::cout << "session " << session << "\n";
     }
@@ -95,12 +79,10 @@ int run(int argc, char** argv, const std::string& command, int launches) {
   run.options.command = command;
   run.options.launches = launches;
   int repeat = 1;
-  std::string until;
   double pause = 0;
   auto known = run.description();
-  known.add_options()                                                                               //
-      ("repeat", po::value(&repeat)->value_name("N"), "sessions, in the folders DIR/0001 ...")      //
-      ("until", po::value(&until)->value_name("TIME"), "or sessions until then: 2027-01-31T18:00")  //
+  known.add_options()                                                                           //
+      ("repeat", po::value(&repeat)->value_name("N"), "sessions, in the folders DIR/0001 ...")  //
       ("pause", po::value(&pause)->value_name("SECONDS"), "between sessions");
   if (launches > 1)
     known.add_options()("launches", po::value(&run.options.launches)->default_value(launches), "of each check");
@@ -109,7 +91,7 @@ int run(int argc, char** argv, const std::string& command, int launches) {
   multinode::require_range("repeat", repeat, 1, 1'000'000);
   multinode::require_range("pause", pause, 0.0, 1e6);
   run.read();
-  return sessions(run.options, repeat, until, pause);
+  return sessions(run.options, repeat, pause);
 }
 int run_once(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 1); }
 int baseline(int argc, char** argv, const std::string& command) { return run(argc, argv, command, 4); }
@@ -145,34 +127,6 @@ int history(int argc, char** argv, const std::string&) {
   const auto page = std::filesystem::path(given[0]) / "history.html";
   write_whole(page, history_page(read_history(given[0])));
   std::cout << page.string() << "\n";
-  return multinode::exit_right;
-}
-
-int noise(int argc, char** argv, const std::string&) {
-  const auto given = folders(argc, argv);
-  int baseline = 10;
-  double plant = 10;
-  po::options_description known("noise SESSION...: sessions of one image on one machine, or folders of sessions");
-  known.add_options()                                                                                     //
-      ("baseline", po::value(&baseline)->default_value(baseline), "sessions that are A of a comparison")  //
-      ("plant", po::value(&plant)->value_name("PERCENT")->default_value(plant),
-       "loss to plant in each metric that claims to see it");
-  if (!multinode::parse_command_line(argc, argv, known, true)) return multinode::exit_right;
-  multinode::require_range("plant", plant, 1.0, 99.0);
-  std::vector<Results> sessions;
-  for (const auto& folder : given)
-    for (const auto& session : sessions_in(folder)) sessions.push_back(read_results(session));
-  const auto found = false_alarms(sessions, baseline, plant / 100);
-  std::cout << fmt::format(
-      "{} comparisons of {} sessions, none of which is in two: {} with a suspect, {} with a false alarm, which is less "
-      "than {:.2g} % of all (95 % confidence)\n{} losses of {:g} % in metrics that can see them: {} found\n",
-      found.comparisons, sessions.size(), found.suspects, found.alarms,
-      100 * upper_bound(found.alarms, found.comparisons), found.planted, plant, found.found);
-  for (const auto& [metric, visible] : found.visible_from) {
-    const auto alarms = found.by_metric.find(metric);
-    std::cout << "  " << words_of_visible(median(visible.second), visible.first) << ": " << metric
-              << (alarms == found.by_metric.end() ? "" : ", false alarms: " + std::to_string(alarms->second)) << "\n";
-  }
   return multinode::exit_right;
 }
 
@@ -257,8 +211,6 @@ constexpr std::array commands{
     Subcommand{"paths", "which node, link or path between nodes is bad?", find_bad_path},
     Subcommand{"self-test", "are planted faults caught?", test_itself},
     Subcommand{"history", "DIR: a page of all runs that had --history DIR", history},
-    Subcommand{"noise", "SESSION...: what can be seen with a baseline of these, and how many false alarms are there?",
-               noise},
     Subcommand{"report", "DIR: report.html, junit.xml and metrics.prom of results, once more", report},
     Subcommand{"list", "all checks", list},
     Subcommand{"plant", nullptr, plant},

@@ -70,9 +70,7 @@ boost::program_options::options_description NodeOptions::description() {
   po::options_description known("node: is this node fit for a job? One line and an exit status");
   known.add_options()  //
       ("budget", po::value(&budget)->value_name("SECONDS")->default_value(budget),
-       "a node that has not answered by then is bad")  //
-      ("measure", po::bool_switch(&measure),
-       "also measure memory, matrix products and GPU memory: only on an idle node")                //
+       "a node that has not answered by then is bad")                                              //
       ("site", po::value(&site)->value_name("FILE"), "the site's file: what this node must have")  //
       ("require", po::value(&required)->value_name("NAME"),
        "this finding, such as kernel_log, must not be skipped: else the exit status is 3; may be repeated")  //
@@ -114,9 +112,9 @@ int check_node(const NodeOptions& options, std::ostream& out) {
   const double budget = parse_seconds(options.budget);
   const auto share = [budget](double part) { return milliseconds(std::lround(1000 * budget * part)); };
   const std::string host = multinode::host_name();
-  const MemoryFile log, json, measured;
-  const auto own = std::filesystem::read_symlink("/proc/self/exe");
-  Command program{own, "look", "--json", json.path(), "--nvml", options.health.nvml};
+  const MemoryFile log, json;
+  Command program{
+      std::filesystem::read_symlink("/proc/self/exe"), "look", "--json", json.path(), "--nvml", options.health.nvml};
   const auto add = [&](const char* option, const std::string& path) {
     if (!path.empty()) program.insert(program.end(), {option, std::filesystem::absolute(path)});
   };
@@ -127,30 +125,12 @@ int check_node(const NodeOptions& options, std::ostream& out) {
     program.insert(program.end(), {"--inventory", inventory_of(read_site(options.site), host).dump()});
 
   // 60 % of the budget to answer, 20 % to end what does not, the rest to drain the node.
-  multinode::Deadline deadline(share(0.6));
-  const auto run = [&](const Command& command) {
-    return Processes({alone(command)}, {}, log.path(), deadline.all_left(), {share(0.05), share(0.05)}).end();
-  };
-  Outcome outcome = run(program);
-  if (options.measure && !outcome.timed_out) {
-    program = {own.parent_path() / "node_check",
-               "--json",
-               measured.path(),
-               "--timeout",
-               std::to_string(std::lround(std::ceil(budget))),
-               "--seconds",
-               fmt::format("{:.2f}", budget / 50)};
-    for (const char* name : {"memory_bandwidth", "matrix_rate", "shared_memory", "gpu"})
-      program.insert(program.end(), {"--only", name});
-    const auto seconds = outcome.seconds;
-    outcome = run(program);
-    outcome.seconds += seconds;
-  }
+  const Outcome outcome = Processes({alone(program)}, {}, log.path(), share(0.6), {share(0.05), share(0.05)}).end();
 
   Results results;
   std::vector<std::string> wrong, unseen;
   int passed = 0, absent = 0;
-  std::istringstream lines(json.text() + measured.text());
+  std::istringstream lines(json.text());
   for (std::string line; std::getline(lines, line);) {
     const auto object = nlohmann::json::parse(line, nullptr, false);
     if (!object.is_object() || !object.contains("what")) continue;
@@ -188,8 +168,7 @@ int check_node(const NodeOptions& options, std::ostream& out) {
     said = "could not test: " + multinode::join(unseen, "; ");
   } else {
     status = multinode::exit_untestable;
-    said = fmt::format("could not test: {} ended with status {}: {}", program[1] == "look" ? "the look" : program[0],
-                       outcome.exit_status, last_line(log.text()));
+    said = fmt::format("could not test: the look ended with status {}: {}", outcome.exit_status, last_line(log.text()));
   }
   out << "image-check: " << host << ": " << said << std::endl;
   results.summary.exit_status = status;

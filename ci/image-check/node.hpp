@@ -15,7 +15,6 @@ namespace image_check {
 
 struct NodeOptions {
   std::string budget = "10s";
-  bool measure = false;                 // memory, arithmetic and GPUs, too: it needs an idle node
   bool drain = false;                   // a node that fails, by Slurm's scontrol
   std::string site;                     // file with the inventory of this node; "": none
   std::vector<std::string> required{};  // findings that this node must have

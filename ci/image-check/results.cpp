@@ -33,8 +33,7 @@ constexpr std::array action_names{"replace the node", "drain the node", "reboot 
 
 template <class Enum, class Names>
 void read_enum(const nlohmann::json& json, const Names& names, Enum& value) {
-  auto text = json.get<std::string>();
-  if (text == "look") text = "investigate";  // as it was called until 0.3
+  const auto text = json.get<std::string>();
   const auto at = std::ranges::find(names, text);
   if (at == names.end()) throw std::runtime_error("'" + text + "' is none of " + multinode::join(names, ", "));
   value = static_cast<Enum>(at - names.begin());
@@ -59,8 +58,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Comparison, metric, band_bytes, unit, better,
                                    visible, verdict)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Summary, passed, failed, flaky, skipped, not_run, seconds, exit_status)
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, budget_seconds, launcher, examples, site, nodes,
-                                   processes_per_node, machine, versions, settings)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Head, suite, command, started, budget_seconds, launcher, nodes, processes_per_node,
+                                   machine, versions, settings)
 
 void count(Summary& summary, Status status) {
   static constexpr int Summary::*counts[] = {&Summary::passed, &Summary::failed,  &Summary::failed,

@@ -106,8 +106,6 @@ struct Head {
   std::map<std::string, std::string> machine;   // hardware: what makes two results comparable
   std::map<std::string, std::string> versions;  // of software
   std::map<std::string, std::string> settings;  // variables and files that steer MPI, NCCL, UCX ...
-  std::string examples{};                       // folder of the examples, if --examples named it
-  std::string site{};                           // file of the site
 };
 
 struct Summary {

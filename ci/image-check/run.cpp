@@ -32,8 +32,8 @@ using multinode::UsageError;
 
 std::string file_name(std::string name, int launch, int attempt) {
   std::erase(name, ',');
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c == ' ' || c == '/'; }, '-');
+  std::ranges::replace_if(
+      name, [](char c) { return c == ' ' || c == '/'; }, '-');
   return name + "-" + std::to_string(launch) + (attempt ? "-again" : "");
 }
 
@@ -41,7 +41,7 @@ std::vector<const Check*> select(const RunOptions& options, const std::vector<Ch
   const auto known = [&checks](const std::string& option, const std::vector<std::string>& names) {
     for (const auto& name : names) {
       if (option == "require" && name == "all") continue;
-      if (std::none_of(checks.begin(), checks.end(), [&](const auto& check) { return check.name == name; }))
+      if (std::ranges::none_of(checks, [&](const auto& check) { return check.name == name; }))
         throw UsageError("--" + option + ": no check '" + name + "'; 'image-check list' shows them");
     }
   };
@@ -49,7 +49,7 @@ std::vector<const Check*> select(const RunOptions& options, const std::vector<Ch
   known("require", options.required);
   std::vector<const Check*> chosen;
   for (const auto& check : checks) {
-    const bool named = std::find(options.only.begin(), options.only.end(), check.name) != options.only.end();
+    const bool named = std::ranges::find(options.only, check.name) != options.only.end();
     if (named || (options.only.empty() && check.from <= options.suite && (options.launches == 1 || check.measures)))
       chosen.push_back(&check);
   }
@@ -108,8 +108,6 @@ class Run {
     head.started = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
     head.budget_seconds = budget_;
     head.launcher = cluster_.launcher_command();
-    if (!options_.cluster.examples.empty()) head.examples = cluster_.examples;
-    if (!options_.site.empty()) head.site = std::filesystem::absolute(options_.site);
     head.nodes = cluster_.nodes;
     head.processes_per_node = cluster_.processes_per_node;
     describe_machine(head, cluster_, folder_ / "files");
@@ -180,7 +178,7 @@ class Run {
     const auto name = file_name(check.name, launch, number);
     const auto log = folder_ / "logs" / (name + ".log"), json = folder_ / "files" / (name + ".jsonl");
     const auto files = folder_ / "files" / name;
-    if (std::find(check.arguments.begin(), check.arguments.end(), "{folder}") != check.arguments.end())
+    if (std::ranges::find(check.arguments, "{folder}") != check.arguments.end())
       std::filesystem::create_directories(files);
     Variables variables = check.where == Where::one_each ? whole_node() : small_machine();
     for (const auto& [key, value] : check.variables) variables[key] = value;
@@ -262,8 +260,8 @@ class Run {
           results_.samples.push_back(sample);
         }
     }
-    const bool required = std::any_of(options_.required.begin(), options_.required.end(),
-                                      [&](const auto& name) { return name == "all" || name == check.name; });
+    const bool required =
+        std::ranges::any_of(options_.required, [&](const auto& name) { return name == "all" || name == check.name; });
     if (result.status == Status::skip && required) {
       result.status = Status::not_run;
       result.reason = "is required, and could not run: " + result.reason;

@@ -33,124 +33,111 @@ namespace {
 
 using multinode::UsageError;
 
+using Files = std::vector<std::pair<std::string, std::string>>;  // paths and texts
+
 struct Fault {
   std::string name;
   std::string check;     // that has to catch it; {backend} is mpi, or gloo where there is no MPI
   std::string detector;  // that has to say so
   std::string named;     // regular expression that the finding must match
   Command words{};       // added to the program; {folder} has the files
-  std::vector<std::pair<std::string, std::string>> files{};
+  Files files{};
   Variables variables{};
-  bool planted = false;    // plant() does it
   double limit = 60;       // seconds for the check
   bool compared = false;   // to be found by comparing with runs without it
   bool in_usual = false;   // words and files belong to those
   std::string launcher{};  // only under this one
+  bool planted() const { return words.empty() && files.empty() && variables.empty(); }  // by plant()
 };
 
-Fault planted(Fault fault, double limit = 60) {
-  fault.planted = true;
-  fault.limit = limit;
-  return fault;
+// What is planted into node_check: into copies of what it reads, and the stand-in of NVML. A last look had seen none of
+// the counters.
+Fault node_fault(std::string name, const std::string& look, std::string detector, std::string named, Files files,
+                 const std::string& nvml = "") {
+  files.emplace_back("nvml", nvml + "\n");
+  files.emplace_back("state/" + multinode::host_name() + ".health.json",
+                     R"({"boot": "an earlier one", "counters": {}, "kernel_message": -1})");
+  return {std::move(name),
+          "node",
+          std::move(detector),
+          std::move(named),
+          {"--only", look, "--sysfs", "{folder}/sys", "--kernel-log", "{folder}/kmsg", "--state", "{folder}/state",
+           "--nvml", "{stand-in of NVML}"},
+          std::move(files),
+          {{"NVML_STAND_IN", "{folder}/nvml"}}};
 }
-Fault compared(Fault fault, bool in_usual = false) {
-  fault.compared = true;
-  fault.in_usual = in_usual;
-  return fault;
-}
-Fault site_fault(std::string name, std::string check, std::string detector, std::string named, std::string site) {
-  return {
-      std::move(name), std::move(check), std::move(detector), std::move(named), {}, {{"site.json", std::move(site)}}};
-}
-Fault tcp_fault(std::string name, std::string check, std::string detector, std::string named, Variables more = {}) {
-  more.insert({{"OMPI_MCA_btl", "tcp,self"}, {"OMPI_MCA_pml", "ob1"}});
-  return {std::move(name), std::move(check), std::move(detector), std::move(named), {}, {}, std::move(more)};
-}
-// What is planted into node_check: into copies of what it reads.
-Fault node_fault(std::string name, std::string detector, std::string named, Command words,
-                 std::vector<std::pair<std::string, std::string>> files, Variables variables = {}) {
-  return {std::move(name),  "node",           std::move(detector), std::move(named),
-          std::move(words), std::move(files), std::move(variables)};
-}
-// Where counters grew, a last look had seen none of them.
-std::pair<std::string, std::string> last_look() {
-  return {"state/" + multinode::host_name() + ".health.json",
-          R"({"boot": "an earlier one", "counters": {}, "kernel_message": -1})"};
-}
-Fault gpu_fault(std::string name, const std::string& fault, std::string named,
-                const std::string& detector = "gpu_health") {
-  return node_fault(std::move(name), detector, std::move(named),
-                    {"--only", "health", "--sysfs", "{folder}/sys", "--kernel-log", "{folder}/kmsg", "--state",
-                     "{folder}/state", "--nvml", Cluster().path_of("image-check/nvml_stand_in.so")},
-                    {{"nvml", fault + "\n"}, last_look()}, {{"NVML_STAND_IN", "{folder}/nvml"}});
+Fault gpu_fault(std::string name, const std::string& fault, std::string named, std::string detector = "gpu_health") {
+  return node_fault(std::move(name), "health", std::move(detector), std::move(named), {}, fault);
 }
 Fault counter_fault(std::string name, const std::string& file, const std::string& value, std::string named) {
-  return node_fault(
-      std::move(name), "error_counters", std::move(named),
-      {"--only", "health", "--sysfs", "{folder}/sys", "--kernel-log", "{folder}/kmsg", "--state", "{folder}/state"},
-      {{file, value}, last_look()});
+  return node_fault(std::move(name), "health", "error_counters", std::move(named), {{file, value}});
 }
-Fault device_fault(std::string name, const std::string& look, std::string detector, std::string named,
-                   std::vector<std::pair<std::string, std::string>> files) {
-  return node_fault(std::move(name), std::move(detector), std::move(named),
-                    {"--only", look, "--sysfs", "{folder}/sys", "--kernel-log", "{folder}/kmsg"}, std::move(files));
-}
-
 // The finding has the message.
 Fault kernel_fault(std::string name, const std::string& message) {
   const auto quoted = std::regex_replace(message, std::regex(R"([.^$*+?()[\]{}\\|])"), "\\$&");
-  return device_fault(std::move(name), "health", "kernel_log", quoted, {{"kmsg", "2,7,1000,-;" + message + "\n"}});
+  return node_fault(std::move(name), "health", "kernel_log", quoted, {{"kmsg", "2,7,1000,-;" + message + "\n"}});
 }
 
 const std::vector<Fault>& all_faults() {
   const std::string gpu = "sys/bus/pci/devices/0000:17:00.0/", nic = "sys/bus/pci/devices/0000:a1:00.0/",
                     port = "sys/class/infiniband/stand_in_0/ports/1/", memory = "sys/devices/system/edac/mc/mc0/";
+  const Variables tcp{{"OMPI_MCA_btl", "tcp,self"}, {"OMPI_MCA_pml", "ob1"}};
+  Variables slow_tcp = tcp;  // which sends in pieces of 1 KiB only
+  slow_tcp["OMPI_MCA_btl_tcp_flags"] = "1";
+  for (const char* limit : {"eager_limit", "rndv_eager_limit", "max_send_size"})
+    slow_tcp[std::string("OMPI_MCA_btl_tcp_") + limit] = "1024";
   static const std::vector<Fault> faults{
       {"a corrupted element", "all_reduce, {backend}", "exit status", "rank 1: .*element", {"--corrupt", "1"}},
-      planted({"a killed rank", "all_reduce, {backend}", "exit status", "rank 1 "}),
-      planted({"a frozen rank", "all_reduce, {backend}", "exit status", "rank 1 "}, 30),
-      planted({"a hang", "messages, gloo", "deadline", "did not end by itself"}, 3),
-      planted({.name = "a process left behind",
-               .check = "messages, mpi",
-               .detector = "left over",
-               .named = "stayed behind",
-               .launcher = "mpirun"}),  // others end such processes themselves
-      planted({"a slowed rank", "pi, bit for bit", "slow rank", "rank 1 on .* slower"}),
-      planted({"a wrong version", "wiring", "exit status", "not equal: program: .*rank 1 "}),
-      planted({"a wrong answer", "pi, bit for bit", "answer", "blocks_hash is"}),
-      site_fault("an output without its answer", "messages, gloo", "output", "did not say 'RIGHT: 7",
-                 R"({"checks": [{"name": "messages, gloo", "says": ["RIGHT: 7 of"]}]})"),
-      planted({"a benchmark without results", "all_reduce, {backend}", "results", "it measured nothing"}),
-      site_fault("a metric below the site's threshold", "pi, bit for bit", "threshold", "the site file wants at most",
-                 R"({"kinds": [{"nodes": ".*", "at_most": {"pi, 200 million intervals": 1e-6}}]})"),
-      tcp_fault("a forced transport", "transport", "transport", "MPI sends over tcp between processes of"),
-      compared(tcp_fault("a limited link", "sendrecv, mpi", "speed", "sendrecv bus bandwidth, mpi, .* worse",
-                         {{"OMPI_MCA_btl_tcp_flags", "1"},  // send only, in pieces of 1 KiB
-                          {"OMPI_MCA_btl_tcp_eager_limit", "1024"},
-                          {"OMPI_MCA_btl_tcp_rndv_eager_limit", "1024"},
-                          {"OMPI_MCA_btl_tcp_max_send_size", "1024"}})),
-      compared({"a missing device",
-                "node",
-                "devices",
-                "rdma_ports is .*, and was 'stand_in_0/1 ACTIVE",
-                {"--only", "devices", "--only", "limits", "--sysfs", "{folder}/sys"},
-                {{port + "state", "4: ACTIVE\n"}, {port + "rate", "400 Gb/sec (4X NDR)\n"}}},
-               true),
-      device_fault("a GPU without a driver", "devices", "pci_gpus", "GPU 0000:17:00.0 has no driver",
-                   {{gpu + "class", "0x030200\n"}, {gpu + "vendor", "0x10de\n"}}),
-      device_fault("a network card without a driver", "devices", "pci_nics", "0000:a1:00.0 .* has no driver",
-                   {{nic + "class", "0x020000\n"}, {nic + "vendor", "0x15b3\n"}}),
-      device_fault("an RDMA port that is down", "devices", "rdma_ports", "no RDMA port is ACTIVE",
-                   {{port + "state", "1: DOWN\n"}, {port + "rate", "400 Gb/sec (4X NDR)\n"}}),
-      device_fault(
+      {"a killed rank", "all_reduce, {backend}", "exit status", "rank 1 "},
+      {"a frozen rank", "all_reduce, {backend}", "exit status", "rank 1 ", {}, {}, {}, 30},
+      {"a hang", "messages, gloo", "deadline", "did not end by itself", {}, {}, {}, 3},
+      {.name = "a process left behind",
+       .check = "messages, mpi",
+       .detector = "left over",
+       .named = "stayed behind",
+       .launcher = "mpirun"},  // others end such processes themselves
+      {"a slowed rank", "pi, bit for bit", "slow rank", "rank 1 on .* slower"},
+      {"a wrong version", "wiring", "exit status", "not equal: program: .*rank 1 "},
+      {"a wrong answer", "pi, bit for bit", "answer", "blocks_hash is"},
+      {"an output without its answer",
+       "messages, gloo",
+       "output",
+       "did not say 'RIGHT: 7",
+       {},
+       {{"site.json", R"({"checks": [{"name": "messages, gloo", "says": ["RIGHT: 7 of"]}]})"}}},
+      {"a benchmark without results", "all_reduce, {backend}", "results", "it measured nothing"},
+      {"a metric below the site's threshold",
+       "pi, bit for bit",
+       "threshold",
+       "the site file wants at most",
+       {},
+       {{"site.json", R"({"kinds": [{"nodes": ".*", "at_most": {"pi, 200 million intervals": 1e-6}}]})"}}},
+      {"a forced transport", "transport", "transport", "MPI sends over tcp between processes of", {}, {}, tcp},
+      {"a limited link", "sendrecv, mpi", "speed", "sendrecv bus bandwidth, mpi, .* worse", {}, {}, slow_tcp, 60, true},
+      {"a missing device",
+       "node",
+       "devices",
+       "rdma_ports is .*, and was 'stand_in_0/1 ACTIVE",
+       {"--only", "devices", "--only", "limits", "--sysfs", "{folder}/sys"},
+       {{port + "state", "4: ACTIVE\n"}, {port + "rate", "400 Gb/sec (4X NDR)\n"}},
+       {},
+       60,
+       true,
+       true},
+      node_fault("a GPU without a driver", "devices", "pci_gpus", "GPU 0000:17:00.0 has no driver",
+                 {{gpu + "class", "0x030200\n"}, {gpu + "vendor", "0x10de\n"}}),
+      node_fault("a network card without a driver", "devices", "pci_nics", "0000:a1:00.0 .* has no driver",
+                 {{nic + "class", "0x020000\n"}, {nic + "vendor", "0x15b3\n"}}),
+      node_fault("an RDMA port that is down", "devices", "rdma_ports", "no RDMA port is ACTIVE",
+                 {{port + "state", "1: DOWN\n"}, {port + "rate", "400 Gb/sec (4X NDR)\n"}}),
+      node_fault(
           "a narrow PCIe link", "health", "pcie_links", "0000:a1:00.0 has PCIe width 8 lanes of 16",
           {{nic + "class", "0x020700\n"}, {nic + "current_link_width", "8\n"}, {nic + "max_link_width", "16\n"}}),
-      device_fault("a slow PCIe link", "health", "pcie_links", "0000:a1:00.0 has PCIe speed 8 GT/s of 32",
-                   {{nic + "class", "0x020700\n"},
-                    {nic + "current_link_speed", "8.0 GT/s PCIe\n"},
-                    {nic + "max_link_speed", "32.0 GT/s PCIe\n"}}),
-      device_fault("memory errors", "health", "error_counters", "memory mc0 ue_count grew by 1",
-                   {{memory + "ue_count", "1\n"}}),
+      node_fault("a slow PCIe link", "health", "pcie_links", "0000:a1:00.0 has PCIe speed 8 GT/s of 32",
+                 {{nic + "class", "0x020700\n"},
+                  {nic + "current_link_speed", "8.0 GT/s PCIe\n"},
+                  {nic + "max_link_speed", "32.0 GT/s PCIe\n"}}),
+      counter_fault("memory errors", memory + "ue_count", "1\n", "memory mc0 ue_count grew by 1"),
       counter_fault("link errors since the last look", port + "counters/link_downed", "5\n",
                     "stand_in_0/1 link_downed grew by 5"),
       counter_fault("packets of RoCE that are broken", port + "hw_counters/rx_icrc_encapsulated", "9\n",
@@ -163,11 +150,10 @@ const std::vector<Fault>& all_faults() {
                     "PCIe 0000:a1:00.0 aer_dev_fatal grew by 2"),
       counter_fault("a CPU that is throttled", "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count",
                     "5000\n", "CPUs core_throttle_count grew by 5000"),
-      device_fault("a stale mount", "health", "mounts", "/nowhere/scratch is stale",
-                   {{"proc/self/mounts", "server:/scratch /nowhere/scratch nfs4 rw 0 0\n"}}),
-      device_fault(
-          "a narrow link of a disk", "health", "pcie_links", "0000:17:00.0 has PCIe width 2 lanes of 4",
-          {{gpu + "class", "0x010802\n"}, {gpu + "current_link_width", "2\n"}, {gpu + "max_link_width", "4\n"}}),
+      node_fault("a stale mount", "health", "mounts", "/nowhere/scratch is stale",
+                 {{"proc/self/mounts", "server:/scratch /nowhere/scratch nfs4 rw 0 0\n"}}),
+      node_fault("a narrow link of a disk", "health", "pcie_links", "0000:17:00.0 has PCIe width 2 lanes of 4",
+                 {{gpu + "class", "0x010802\n"}, {gpu + "current_link_width", "2\n"}, {gpu + "max_link_width", "4\n"}}),
       kernel_fault("a machine check", "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400"),
       kernel_fault("an Xid of the GPU's driver", "NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus."),
       kernel_fault("a memory error that was not corrected", "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0"),
@@ -190,16 +176,47 @@ const std::vector<Fault>& all_faults() {
       gpu_fault("a GPU with half its PCIe lanes", "width 8", "GPU 1 .0000:65:00.0.: its PCIe link has 8 of 16 lanes"),
       gpu_fault("an NVLink that is down", "nvlinks 17", "1 of its 18 NVLinks are down"),
       gpu_fault("a GPU that fell off the bus", "lost 1", "gpu1 does not answer NVML"),
-      node_fault(
-          "a failed diagnosis of DCGM", "dcgm", "PCIe: Fail", {"--only", "dcgm"},
-          {{"bin/dcgmi",
-            "#!/bin/sh\necho '{\"DCGM GPU Diagnostic\": {\"test_categories\": [{\"category\": \"Hardware\", \"tests\": "
-            "[{\"name\": \"PCIe\", \"results\": [{\"gpu_id\": \"0\", \"status\": \"Fail\"}]}]}]}}'\n"}},
-          {{"PATH", "{folder}/bin:{PATH}"}}),
-      node_fault("no space for temporary files", "tmp_bytes", "/proc cannot be written",
-                 {"--only", "limits", "--tmp", "/proc"}, {}),
+      {"a failed diagnosis of DCGM",
+       "node",
+       "dcgm",
+       "PCIe: Fail",
+       {"--only", "dcgm"},
+       {{"bin/dcgmi",
+         "#!/bin/sh\necho '{\"DCGM GPU Diagnostic\": {\"test_categories\": [{\"category\": \"Hardware\", \"tests\": "
+         "[{\"name\": \"PCIe\", \"results\": [{\"gpu_id\": \"0\", \"status\": \"Fail\"}]}]}]}}'\n"}},
+       {{"PATH", "{folder}/bin:{PATH}"}}},
+      {"no space for temporary files",
+       "node",
+       "tmp_bytes",
+       "/proc cannot be written",
+       {"--only", "limits", "--tmp", "/proc"}},
   };
   return faults;
+}
+
+nlohmann::json places(const Cluster& cluster, const std::filesystem::path& folder, const std::string& stand_in) {
+  const char* const path = std::getenv("PATH");
+  return {{"backend", cluster.launcher == "mnrun" ? "gloo" : "mpi"},
+          {"folder", folder.string()},
+          {"PATH", path ? path : ""},
+          {"stand-in of NVML", stand_in}};
+}
+
+void write_files(const Fault& fault, const std::filesystem::path& folder) {
+  for (const auto& [name, text] : fault.files) {
+    std::filesystem::create_directories((folder / name).parent_path());
+    write_whole(folder / name, text);
+    if (text.starts_with("#!")) std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
+  }
+}
+
+Command all_filled(Command words, const nlohmann::json& values) {
+  for (auto& word : words) word = filled(word, values);
+  return words;
+}
+Variables all_filled(Variables variables, const nlohmann::json& values) {
+  for (auto& [name, value] : variables) value = filled(value, values);
+  return variables;
 }
 
 RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Cluster& cluster, bool planted,
@@ -207,25 +224,18 @@ RunOptions run_of(const Fault& fault, const SelfTestOptions& options, const Clus
   RunOptions run;
   run.cluster = options.cluster;
   run.suite = Suite::deep;
-  const char* const path = std::getenv("PATH");
-  const nlohmann::json places{{"backend", cluster.launcher == "mnrun" ? "gloo" : "mpi"},
-                              {"folder", folder.string()},
-                              {"PATH", path ? path : ""}};
-  run.only = {filled(fault.check, places)};
+  const auto values = places(cluster, folder, cluster.path_of("image-check/nvml_stand_in.so"));
+  run.only = {filled(fault.check, values)};
   run.retry = false;
   run.command = "image-check self-test --only '" + fault.name + "'";
   if (!options.disable.empty()) run.disabled = {options.disable};
   if (planted) run.limit = fault.limit;
   if (planted == fault.in_usual) return run;
-  for (const auto& [name, text] : fault.files) {
-    std::filesystem::create_directories((folder / name).parent_path());
-    write_whole(folder / name, text);
-    if (text.rfind("#!", 0) == 0) std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
-    if (name == "site.json") run.site = folder / name;
-  }
-  for (const auto& [name, value] : fault.variables) run.variables[name] = filled(value, places);
-  if (fault.planted) run.wrapper = {std::filesystem::read_symlink("/proc/self/exe"), "plant", fault.name};
-  for (const auto& word : fault.words) run.words.push_back(filled(word, places));
+  write_files(fault, folder);
+  if (!fault.files.empty() && fault.files[0].first == "site.json") run.site = folder / "site.json";
+  if (fault.planted()) run.wrapper = {std::filesystem::read_symlink("/proc/self/exe"), "plant", fault.name};
+  run.variables = all_filled(fault.variables, values);
+  run.words = all_filled(fault.words, values);
   return run;
 }
 
@@ -262,6 +272,18 @@ std::vector<std::string> faults() {
   return names;
 }
 
+std::vector<NodeFault> plant_node_faults(const std::filesystem::path& folder, const std::string& stand_in) {
+  std::vector<NodeFault> all;
+  for (const auto& fault : all_faults()) {
+    if (fault.check != "node" || fault.compared) continue;
+    const auto own = folder / std::to_string(all.size());
+    write_files(fault, own);
+    const auto values = places({}, own, stand_in);
+    all.push_back({fault.name, fault.named, all_filled(fault.words, values), all_filled(fault.variables, values)});
+  }
+  return all;
+}
+
 void plant(const std::string& fault, const std::vector<std::string>& given) {
   auto program = given;
   std::string file = program.front();
@@ -270,7 +292,7 @@ void plant(const std::string& fault, const std::vector<std::string>& given) {
     std::signal(SIGTERM, SIG_IGN);
     for (;;) pause();
   } else if (fault == "a wrong answer") {
-    std::replace(program.begin(), program.end(), std::string("2e8"), std::string("2e7"));
+    std::ranges::replace(program, std::string("2e8"), std::string("2e7"));
   } else if (fault == "a benchmark without results") {
     for (auto word = program.begin(); word != program.end(); ++word)
       if (*word == "--json" && word + 1 != program.end()) word[1] = "/dev/null";
@@ -306,10 +328,10 @@ void plant(const std::string& fault, const std::vector<std::string>& given) {
 int self_test(const SelfTestOptions& options, std::ostream& out) {
   const auto names = faults();
   for (const auto& name : options.only)
-    if (std::find(names.begin(), names.end(), name) == names.end())
+    if (std::ranges::find(names, name) == names.end())
       throw UsageError("--only: no fault '" + name + "'; self-test --help lists them");
-  if (!options.disable.empty() && std::none_of(all_faults().begin(), all_faults().end(),
-                                               [&](const auto& fault) { return fault.detector == options.disable; }))
+  if (!options.disable.empty() &&
+      std::ranges::none_of(all_faults(), [&](const auto& fault) { return fault.detector == options.disable; }))
     throw UsageError("--disable: no fault is caught by a detector '" + options.disable +
                      "'; self-test says in brackets which one caught a fault");
   const Cluster cluster = find_cluster(options.cluster);
@@ -317,7 +339,7 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
   for (const auto& fault : all_faults()) {
     if (!options.only.empty() && std::ranges::find(options.only, fault.name) == options.only.end()) continue;
     auto name = fault.name;
-    std::replace(name.begin(), name.end(), ' ', '-');
+    std::ranges::replace(name, ' ', '-');
     const auto folder = options.folder / name;
     std::ostringstream quiet;
     const auto files = std::filesystem::absolute(folder) / "planted";
@@ -361,12 +383,12 @@ int self_test(const SelfTestOptions& options, std::ostream& out) {
     std::vector<Finding> findings;
     for (const auto& check : results.checks)
       findings.insert(findings.end(), check.findings.begin(), check.findings.end());
-    const bool skipped =
-        !results.checks.empty() && std::all_of(results.checks.begin(), results.checks.end(),
-                                               [](const auto& check) { return check.status == Status::skip; });
-    const auto by_another = std::find_if(findings.begin(), findings.end(),
-                                         [&](const auto& finding) { return finding.detector != fault.detector; });
-    const auto named = std::find_if(findings.begin(), findings.end(), [&](const auto& finding) {
+    const bool skipped = !results.checks.empty() && std::ranges::all_of(results.checks, [](const auto& check) {
+      return check.status == Status::skip;
+    });
+    const auto by_another =
+        std::ranges::find_if(findings, [&](const auto& finding) { return finding.detector != fault.detector; });
+    const auto named = std::ranges::find_if(findings, [&](const auto& finding) {
       return finding.detector == fault.detector && std::regex_search(finding.text, std::regex(fault.named));
     });
     if (skipped) {

@@ -31,7 +31,7 @@ void only(const json& object, const std::set<std::string>& known) {
 // One of `names`, by its place.
 template <class Enum>
 Enum one_of(const json& value, const std::vector<std::string>& names) {
-  const auto at = std::find(names.begin(), names.end(), value.get<std::string>());
+  const auto at = std::ranges::find(names, value.get<std::string>());
   if (at == names.end()) throw std::runtime_error("'" + value.get<std::string>() + "' is not known here");
   return static_cast<Enum>(at - names.begin());
 }
@@ -139,8 +139,8 @@ bool can_be(const std::string& metric, const Measure& measure) {
 void add(std::vector<json>& checks, const json& more) {
   for (const json& given : more)
     for (json& check : expanded(given)) {
-      const auto known = std::find_if(checks.begin(), checks.end(),
-                                      [&](const json& other) { return other.at("name") == check.at("name"); });
+      const auto known =
+          std::ranges::find_if(checks, [&](const json& other) { return other.at("name") == check.at("name"); });
       if (known == checks.end())
         checks.push_back(std::move(check));
       else

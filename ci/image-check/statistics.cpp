@@ -1,9 +1,6 @@
 #include "statistics.hpp"
 
-#include <multinode/base/options.hpp>
-
 #include <fmt/core.h>
-#include <boost/math/distributions/binomial.hpp>
 #include <boost/math/distributions/students_t.hpp>
 
 #include <algorithm>
@@ -173,57 +170,6 @@ std::string words_of_visible(double visible, const std::string& better) {
   if (visible >= unseen) return "cannot see any loss: make three sessions of the baseline or more, or give --again-a";
   if (visible > std::log(10)) return "too noisy to see any loss";  // not even a tenth of the speed
   return fmt::format("cannot see less than {:.0f} %", 100 * as_share(visible, better));
-}
-
-FalseAlarms false_alarms(const std::vector<Results>& sessions, int baseline, double planted) {
-  const auto in_a = static_cast<std::size_t>(baseline);
-  if (sessions.size() <= in_a)
-    throw multinode::UsageError("noise: " + std::to_string(in_a + 1) + " sessions or more are needed, not " +
-                                std::to_string(sessions.size()));
-  FalseAlarms found;
-  for (std::size_t first = 0; first + in_a < sessions.size(); first += in_a + 1, ++found.comparisons) {
-    std::map<MetricKey, Sessions> a;
-    for (std::size_t i = first; i < first + in_a; ++i)
-      for (auto& [key, measured] : metrics_of(sessions[i].samples)) a[key].push_back(std::move(measured.values));
-    const auto last = metrics_of(sessions[first + in_a].samples);
-    bool alarm = false, suspect = false;
-    for (const auto& [key, all] : last) {
-      if (all.values.size() < 1 + fresh_launches)
-        throw multinode::UsageError("noise: each session needs " + std::to_string(1 + fresh_launches) + " launches");
-      if (!a.contains(key)) continue;
-      const auto with = [&, &key = key, &all = all](double factor) {
-        Measured b = all;
-        for (double& value : b.values) value *= factor;
-        const auto fresh = b.values.begin() + 1;
-        const std::vector<double> again(fresh, fresh + fresh_launches);
-        b.values.resize(1);
-        auto comparison = compare_metric(key, b, a.at(key), last.size());
-        if (drifts(a.at(key), last.size())) comparison.verdict = "drifts";
-        const bool is_suspect = comparison.verdict == "worse";
-        if (is_suspect) confirm(comparison, {}, again);
-        return std::pair(comparison, is_suspect);
-      };
-      const auto [comparison, is_suspect] = with(1);
-      suspect = suspect || is_suspect;
-      auto& [better, visible] = found.visible_from[name_of(key)];
-      better = comparison.better;
-      visible.push_back(comparison.visible);
-      if (comparison.verdict == "worse") {
-        alarm = true;
-        ++found.by_metric[name_of(key)];
-      }
-      if (comparison.verdict == "drifts" || as_share(comparison.visible, better) > planted) continue;
-      ++found.planted;
-      found.found += with(better == "less" ? 1 + planted : 1 - planted).first.verdict == "worse";
-    }
-    found.alarms += alarm;
-    found.suspects += suspect;
-  }
-  return found;
-}
-
-double upper_bound(int events, int trials) {
-  return boost::math::binomial_distribution<>::find_upper_bound_on_p(trials, events, 0.05);
 }
 
 }  // namespace image_check

@@ -77,18 +77,4 @@ double as_share(double logarithm, const std::string& better);
 // "cannot see less than 7 %", "too noisy to see any loss"
 std::string words_of_visible(double visible, const std::string& better);
 
-// Compares sessions of one image, each of 1 + fresh_launches launches or more, in their order: `baseline` of them
-// against the next one, whose first launch is B and whose next ones are the fresh launches; no fresh A. No session is
-// in two comparisons, so that these are independent. Then the same with a loss of `planted` in one metric that claims
-// to see it.
-struct FalseAlarms {
-  int comparisons = 0, alarms = 0, suspects = 0;  // comparisons with one or more
-  int planted = 0, found = 0;
-  std::map<std::string, int> by_metric;                                             // alarms
-  std::map<std::string, std::pair<std::string, std::vector<double>>> visible_from;  // of each metric better, logarithms
-};
-FalseAlarms false_alarms(const std::vector<Results>& sessions, int baseline, double planted);
-// The rate of events that so many trials exclude with a confidence of 95 % (Clopper and Pearson).
-double upper_bound(int events, int trials);
-
 }  // namespace image_check

@@ -167,6 +167,9 @@ Status nvmlDeviceGetComputeMode(Device device, int* mode) { return value(device,
 Status nvmlDeviceGetP2PStatus(Device device, Device other, int, int* status) {
   return with(other, [&](int) { return value(device, status, 0); });
 }
+Status nvmlDeviceGetTopologyCommonAncestor(Device device, Device other, int* level) {
+  return with(other, [&](int) { return value(device, level, 10); });  // one PCIe switch
+}
 
 // What an emulated GPU does not have. The further parameters do not matter.
 #define NOT_SUPPORTED(name)                                 \

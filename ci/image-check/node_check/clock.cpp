@@ -17,8 +17,8 @@ std::int64_t delay(const Exchange& e) { return (e.returned - e.sent) - (e.answer
 }  // namespace
 
 Skew skew_of(std::span<const Exchange> exchanges) {
-  const Exchange& best = *std::min_element(exchanges.begin(), exchanges.end(),
-                                           [](const Exchange& l, const Exchange& r) { return delay(l) < delay(r); });
+  const Exchange& best =
+      *std::ranges::min_element(exchanges, [](const Exchange& l, const Exchange& r) { return delay(l) < delay(r); });
   const double offset = static_cast<double>((best.received - best.sent) + (best.answered - best.returned)) / 2;
   return {-offset / 1e9, static_cast<double>(delay(best)) / 2 / 1e9};
 }

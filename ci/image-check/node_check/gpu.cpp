@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <memory>
 
 namespace node_check {
 
@@ -50,21 +51,14 @@ using multinode::check;
 constexpr std::size_t chunk = std::size_t{32} << 20;  // bytes
 constexpr std::size_t chunk_words = chunk / sizeof(std::uint64_t);
 
-class PinnedChunk {
- public:
-  PinnedChunk() {
-    void* data = nullptr;
-    check(cudaMallocHost(&data, chunk));
-    words_ = {static_cast<std::uint64_t*>(data), chunk_words};
-  }
-  ~PinnedChunk() { cudaFreeHost(words_.data()); }
-  PinnedChunk(const PinnedChunk&) = delete;
-  PinnedChunk& operator=(const PinnedChunk&) = delete;
-  std::span<std::uint64_t> words() const { return words_; }
-
- private:
-  std::span<std::uint64_t> words_;
+struct FreePinned {
+  void operator()(std::uint64_t* words) const { cudaFreeHost(words); }
 };
+std::unique_ptr<std::uint64_t[], FreePinned> pinned_chunk() {
+  void* data = nullptr;
+  check(cudaMallocHost(&data, chunk));
+  return std::unique_ptr<std::uint64_t[], FreePinned>(static_cast<std::uint64_t*>(data));
+}
 
 // Chunks of device memory in pairs: the first half from the host, the second half copies of it, in the other order, so
 // that memory which appears at two addresses shows.
@@ -78,15 +72,15 @@ class PatternTest {
     std::size_t done = 0;
     for (; done < pairs_ && (done == 0 || multinode::seconds_since(start) < seconds / 3);
          ++done) {  // reading takes twice as long
-      fill(host_.words(), done * chunk_words, round);
-      copy(at(done), host_.words().data(), cudaMemcpyHostToDevice);
+      fill(words(), done * chunk_words, round);
+      copy(at(done), host(), cudaMemcpyHostToDevice);
       copy(at(2 * pairs_ - 1 - done), at(done), cudaMemcpyDeviceToDevice);
     }
     for (std::size_t i = 0; i < 2 * done; ++i) {
       const std::size_t pair = i / 2;
-      copy(host_.words().data(), at(i % 2 == 0 ? pair : 2 * pairs_ - 1 - pair), cudaMemcpyDeviceToHost);
-      if (corrupt && i == 1) host_.words()[1234] ^= 8;
-      const Wrong found = compare(host_.words(), pair * chunk_words, round);
+      copy(host(), at(i % 2 == 0 ? pair : 2 * pairs_ - 1 - pair), cudaMemcpyDeviceToHost);
+      if (corrupt && i == 1) host()[1234] ^= 8;
+      const Wrong found = compare(words(), pair * chunk_words, round);
       if (wrong.count == 0)
         wrong = found;
       else
@@ -108,9 +102,10 @@ class PatternTest {
   }
 
   std::uint64_t* at(std::size_t i) const { return memory_.data() + i * chunk_words; }
-  std::uint64_t* host() const { return host_.words().data(); }
+  std::uint64_t* host() const { return host_.get(); }
 
  private:
+  std::span<std::uint64_t> words() const { return {host(), chunk_words}; }
   void copy(void* to, const void* from, cudaMemcpyKind kind) {
     check(cudaMemcpyAsync(to, from, chunk, kind, stream_.get()));
     stream_.synchronize();
@@ -118,7 +113,7 @@ class PatternTest {
 
   multinode::DeviceBuffer<std::uint64_t> memory_;
   std::size_t pairs_;
-  PinnedChunk host_;
+  std::unique_ptr<std::uint64_t[], FreePinned> host_ = pinned_chunk();
   multinode::Stream stream_;
 };
 

@@ -12,7 +12,11 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
-#include <limits>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -24,18 +28,48 @@ using nlohmann::json;
 
 namespace {
 
+// The NUMA node of a device; null: unknown; a text: this process may use no CPU there.
+json numa_of(const std::filesystem::path& device) {
+  const auto node = multinode::read_number<int>(device / "numa_node");
+  if (!node || *node < 0) return {};
+  std::istringstream ranges(multinode::read_text(device / "local_cpulist").value_or(""));  // "0-15,32-47"
+  bool usable = ranges.peek() == EOF;
+  for (std::string range; std::getline(ranges, range, ',');) {
+    const int first = std::atoi(range.c_str()), last = std::atoi(range.c_str() + range.find('-') + 1);
+    usable = usable || std::ranges::any_of(multinode::allowed_cpus(), [&](int c) { return first <= c && c <= last; });
+  }
+  return usable ? json(*node) : json(fmt::format("{}, whose CPUs this process may not use", *node));
+}
+
 // What the node has, by the names of what is wanted. Of several devices the least, so that one that is bad shows.
 json facts(const HealthOptions& options) {
-  json has{{"gpus", 0}, {"rdma_ports", 0}, {"gpu", json::array()}};
+  json has{{"gpus", 0}, {"rdma_ports", 0}, {"gpu", json::array()}, {"numa", json::object()}};
   const auto least = [&has](const char* name, const json& value) {
     json& known = has[name];
     if (known.is_null() || value < known) known = value;
   };
+  const std::filesystem::path sysfs = options.sysfs;
   const Nvml nvml(options.nvml);
-  const unsigned count = nvml.get<unsigned>("nvmlDeviceGetCount_v2").value_or(0);
-  for (unsigned index = 0; nvml.ready && index < count; ++index) {
+  const unsigned count = nvml.ready ? nvml.get<unsigned>("nvmlDeviceGetCount_v2").value_or(0) : 0;
+  std::vector<std::string> ways;  // between GPUs
+  std::map<unsigned, Nvml::Device> gpus;
+  for (unsigned index = 0; index < count; ++index) {
     const auto gpu = nvml.get<Nvml::Device>("nvmlDeviceGetHandleByIndex_v2", index);
     if (!gpu) continue;
+    for (const auto& [other, device] : gpus) {
+      for (const int access : {0, 1})  // to read and to write; 0: it can
+        least("p2p", nvml.get<int>("nvmlDeviceGetP2PStatus", device, *gpu, access) == 0);
+      static constexpr std::array levels{"board", "PIX", "PXB", "PHB", "NODE", "SYS"};  // as nvidia-smi topo -m
+      const auto level = nvml.get<unsigned>("nvmlDeviceGetTopologyCommonAncestor", device, *gpu).value_or(-1U) / 10;
+      ways.push_back(fmt::format("{}-{} {}", other, index, level < levels.size() ? levels[level] : "unknown"));
+    }
+    gpus.emplace(index, *gpu);
+    if (auto pci = nvml.get<Nvml::PciInfo>("nvmlDeviceGetPciInfo_v3", *gpu)) {
+      std::string address = pci->id;  // with a domain of 8 digits, of which sysfs has 4
+      std::ranges::transform(address, address.begin(), [](unsigned char c) { return std::tolower(c); });
+      address.erase(0, address.size() - std::min<std::size_t>(address.size(), 12));
+      has["numa"]["gpu" + std::to_string(index)] = numa_of(sysfs / "bus/pci/devices" / address);
+    }
     has["gpus"] = has["gpus"].get<int>() + 1;
     has["gpu"].push_back(nvml.text("nvmlDeviceGetName", *gpu));
     has["driver"] = nvml.text("nvmlSystemGetDriverVersion");
@@ -49,7 +83,9 @@ json facts(const HealthOptions& options) {
     least("gpus_idle", processes == 0);
     least("persistence", nvml.get<int>("nvmlDeviceGetPersistenceMode", *gpu).value_or(0) != 0);
   }
+  has["gpu_topology"] = multinode::join(ways);
   for (const auto& port : multinode::rdma_ports(options.sysfs)) {
+    has["numa"][port.device] = numa_of(sysfs / "class/infiniband" / port.device / "device");
     if (!port.is_active()) continue;
     has["rdma_ports"] = has["rdma_ports"].get<int>() + 1;
     least("rdma_gbit_per_s", std::atof(port.rate.value_or("0").c_str()));
@@ -75,13 +111,16 @@ bool matches(const json& text, const std::string& pattern) {
 
 void check_inventory(const json& wanted) {
   static const std::set<std::string> counts{"gpus", "nvlinks", "rdma_ports", "rdma_gbit_per_s", "cpus", "memory_gib"},
-      switches{"ecc", "persistence", "gpus_idle", "clock_synchronized"}, patterns{"gpu", "driver", "kernel"};
+      switches{"ecc", "persistence", "gpus_idle", "clock_synchronized", "p2p"},
+      patterns{"gpu", "driver", "kernel", "gpu_topology"};
   for (const auto& [name, value] : wanted.items()) {
     const bool count = counts.contains(name) && value.is_number() && value >= 0,
                pattern = patterns.contains(name) && value.is_string();
     if (pattern) std::regex{value.get<std::string>()};
     if (name == "mounts")
       (void)value.get<std::vector<std::string>>();
+    else if (name == "numa")
+      (void)value.get<std::map<std::string, int>>();
     else if (name == "files")
       for (const auto& [path, file] : value.get<std::map<std::string, std::string>>()) std::regex{file};
     else if (!counts.contains(name) && !switches.contains(name) && !patterns.contains(name))
@@ -103,6 +142,14 @@ Finding look_at_inventory(const json& wanted, const HealthOptions& options, cons
     if (name == "mounts") {
       for (const std::string folder : value)
         if (!mounted.contains(folder)) add(wrong, folder + " is not mounted");
+    } else if (name == "numa") {
+      for (const auto& [device, node] : value.items())
+        if (const json& is = found.value(device, json()); is != node)
+          add(wrong, fmt::format("{} is on NUMA node {}, and {} is wanted", device,
+                                 is.is_null()     ? "unknown"
+                                 : is.is_string() ? is.get<std::string>()
+                                                  : is.dump(),
+                                 node.dump()));
     } else if (name == "files") {
       for (const auto& [path, pattern] : value.items()) {
         std::error_code error;

@@ -218,8 +218,8 @@ Findings look_at_devices(const std::filesystem::path& sysfs, const std::optional
   if (rdma.empty()) {
     all.back().ok = std::nullopt;
     all.back().why = "no RDMA device in " + (sysfs / "class/infiniband").string();
-  } else if (std::none_of(rdma.begin(), rdma.end(),
-                          [](const std::string& port) { return port.find(" ACTIVE ") != std::string::npos; })) {
+  } else if (std::ranges::none_of(rdma,
+                                  [](const std::string& port) { return port.find(" ACTIVE ") != std::string::npos; })) {
     all.back().ok = false;
     all.back().why = "no RDMA port is ACTIVE: look at the cable, the switch and, on InfiniBand, the subnet manager";
   }

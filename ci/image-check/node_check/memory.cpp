@@ -94,7 +94,7 @@ std::string why_slow_memory(double rate, const std::filesystem::path& root) {
   return fmt::format("one core moves {:.2g} GB/s, and any server's moves 10{}", rate / 1e9, likely_causes(root));
 }
 
-Findings measure_memory_bandwidth(double seconds, bool corrupt) {
+Finding measure_memory_bandwidth(double seconds, bool corrupt) {
   const std::vector<int> cpus = multinode::allowed_cpus();
   const std::size_t workers = std::min(cpus.size(), cpus_to_use());
   // An eighth of the memory, and what a slow core gets through in time.
@@ -103,7 +103,7 @@ Findings measure_memory_bandwidth(double seconds, bool corrupt) {
   const std::size_t length = array_length(cache, std::min(memory_bytes() / 8, passable));
   const Array a = array(length), b = array(length), c = array(length);
   constexpr double never = std::numeric_limits<double>::infinity();
-  double copy = never, triad = never, of_a_core = never;
+  double triad = never, of_a_core = never;
   bool more = true;
   std::atomic<std::size_t> wrong{0};
   std::barrier together(static_cast<std::ptrdiff_t>(workers));
@@ -119,21 +119,15 @@ Findings measure_memory_bandwidth(double seconds, bool corrupt) {
       b[i] = b_at(i);
       c[i] = c_at(i);
     }
-    const auto time = [&](double& best, auto kernel) {
-      together.arrive_and_wait();
-      const auto start = std::chrono::steady_clock::now();
-      kernel();
-      together.arrive_and_wait();
-      if (worker == 0) best = std::min(best, multinode::seconds_since(start));
-    };
     const auto start = std::chrono::steady_clock::now();
     do {
-      time(copy, [&] { std::copy(from + first, from + last, to + first); });
-      time(triad, [&] {
-        const double used = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
-        for (std::size_t i = first; i < last; ++i) to[i] = from[i] + factor * scaled[i];
-        if (worker == 0) of_a_core = std::min(of_a_core, cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - used);
-      });
+      together.arrive_and_wait();
+      const auto round = std::chrono::steady_clock::now();
+      const double used = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+      for (std::size_t i = first; i < last; ++i) to[i] = from[i] + factor * scaled[i];
+      if (worker == 0) of_a_core = std::min(of_a_core, cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - used);
+      together.arrive_and_wait();
+      if (worker == 0) triad = std::min(triad, multinode::seconds_since(round));
       if (worker == 0) more = multinode::seconds_since(start) < seconds;
       together.arrive_and_wait();
     } while (more);
@@ -152,7 +146,6 @@ Findings measure_memory_bandwidth(double seconds, bool corrupt) {
       "triad, " + std::to_string(workers) + " threads, 3 arrays of " + std::to_string(length >> 17) + " MiB";
   if (bytes < 4 * cache) sizes += ", not 4 times the cache of " + std::to_string(std::lround(cache / 0x1p20)) + " MiB";
   Finding finding{"memory_bandwidth", 3 * bytes / triad / 1e9, "GB/s", "more", true, sizes};
-  const Finding copies{"copy_bandwidth", 2 * bytes / copy / 1e9, "GB/s", "more", true, "copy, the same"};
   const double rate = 3 * bytes / static_cast<double>(workers) / of_a_core;
   if (const auto slow = why_slow_memory(rate); !slow.empty()) {
     finding.ok = false;
@@ -163,7 +156,7 @@ Findings measure_memory_bandwidth(double seconds, bool corrupt) {
     finding.why = std::to_string(wrong) + " of " + std::to_string(length) +
                   " elements are wrong: do not use this node; look at its memory (mcelog, rasdaemon, memtest)";
   }
-  return {finding, copies};
+  return finding;
 }
 
 std::string likely_causes(const std::filesystem::path& root) {

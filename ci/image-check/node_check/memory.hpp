@@ -9,10 +9,10 @@
 
 namespace node_check {
 
-// STREAM's triad, a[i] = b[i] + s * c[i], on all CPUs, and its copy: the best of the repeats that fit into `seconds`;
-// 24 and 16 bytes an element (McCalpin, "Memory Bandwidth and Machine Balance", 1995). Every element is checked
+// STREAM's triad, a[i] = b[i] + s * c[i], on all CPUs: the best of the repeats that fit into `seconds`; 24 bytes an
+// element (McCalpin, "Memory Bandwidth and Machine Balance", 1995). Every element is checked
 // afterwards. `corrupt`: one bit of a is turned before. Wrong, too, where a core is below least_of_a_core.
-Findings measure_memory_bandwidth(double seconds, bool corrupt);
+Finding measure_memory_bandwidth(double seconds, bool corrupt);
 
 // Bytes per second of its CPU time that a core moves at least; any server's does ten times as much. Why `rate` is too
 // low, with likely_causes(); "": it is not.

@@ -12,8 +12,6 @@
 #include <netinet/in.h>
 #include <sys/mman.h>
 
-#include <algorithm>
-#include <array>
 #include <cstring>
 #include <future>
 #include <thread>
@@ -22,19 +20,13 @@ namespace node_check {
 
 namespace {
 
-std::string without_domain(const std::string& name) { return name.substr(0, name.find('.')); }
-
 Resolved resolve_now(const std::string& host) {
   Resolved found;
   found.host = host;
   const multinode::Addresses list = multinode::resolve({host, 0}, 0, found.error);
   for (const addrinfo* address = list.get(); address; address = address->ai_next)
     found.addresses.push_back(multinode::number_text(address->ai_addr, address->ai_addrlen));
-  if (!list) return found;
-  found.loopback = multinode::is_loopback(found.addresses.front());
-  std::array<char, NI_MAXHOST> name{};
-  const int code = getnameinfo(list->ai_addr, list->ai_addrlen, name.data(), name.size(), nullptr, 0, NI_NAMEREQD);
-  (code == 0 ? found.name : found.unnamed) = code == 0 ? name.data() : gai_strerror(code);
+  found.loopback = list && multinode::is_loopback(found.addresses.front());
   return found;
 }
 
@@ -71,17 +63,12 @@ Finding judge_names(const std::string& own, const std::vector<Resolved>& all) {
   std::string wrong, note;
   int failures = 0;
   for (const Resolved& one : all) {
-    const bool other = one.host != own;
     if (one.addresses.empty()) {
       ++failures;
       add(all.size() > 1 ? wrong : note, one.host + " has no address here (" + one.error + ")");
-    } else if (other && one.loopback) {
+    } else if (one.host != own && one.loopback) {
       ++failures;
       add(wrong, one.host + " is " + one.addresses.front() + " here, which is this node itself");
-    } else if (one.name.empty()) {
-      add(note, one.addresses.front() + " of " + one.host + " has no name (" + one.unnamed + ")");
-    } else if (!one.loopback && without_domain(one.name) != without_domain(one.host)) {
-      add(note, one.addresses.front() + " of " + one.host + " is called " + one.name);
     }
   }
   Finding finding{"name_resolution", failures, "names", "equal", wrong.empty(), note};

@@ -12,13 +12,11 @@ namespace node_check {
 struct Resolved {
   std::string host;
   std::vector<std::string> addresses{};
-  std::string error{};            // why there are none
-  bool loopback = false;          // the first of them is this machine's own
-  std::string name{}, unnamed{};  // of the first address; or why it has none
+  std::string error{};    // why there are none
+  bool loopback = false;  // the first of them is this machine's own
 };
 
-// Asks for the name's addresses and for the name of the first address. getaddrinfo and getnameinfo have no deadline, so
-// another thread calls them.
+// Asks for the name's addresses. getaddrinfo has no deadline, so another thread calls it.
 Resolved resolve(const std::string& host, std::chrono::milliseconds timeout);
 
 // Judges what node `own` resolved. On a single node, a name without an address is no fault.

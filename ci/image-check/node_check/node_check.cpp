@@ -50,8 +50,8 @@ struct Look {
 std::vector<std::string> other_nodes(const World& world) {
   std::vector<std::string> hosts;
   for (int rank = 0; rank < world.size(); ++rank)
-    if (std::find(hosts.begin(), hosts.end(), world.host(rank)) == hosts.end()) hosts.push_back(world.host(rank));
-  const auto own = std::find(hosts.begin(), hosts.end(), world.host(world.rank()));
+    if (std::ranges::find(hosts, world.host(rank)) == hosts.end()) hosts.push_back(world.host(rank));
+  const auto own = std::ranges::find(hosts, world.host(world.rank()));
   std::rotate(hosts.begin(), own + 1, hosts.end());
   hosts.pop_back();
   return hosts;
@@ -76,7 +76,7 @@ std::vector<int> own_gpus(World& world) {
   std::map<int, int> load;
   std::vector<int> own;
   for (const auto& [gpu, ranks] : ranks_of) {
-    const int rank = *std::min_element(ranks.begin(), ranks.end(), [&](int l, int r) { return load[l] < load[r]; });
+    const int rank = *std::ranges::min_element(ranks, [&](int l, int r) { return load[l] < load[r]; });
     ++load[rank];
     if (rank != world.rank()) continue;
     for (std::size_t device = 0; device < seen.size(); ++device)
@@ -125,7 +125,9 @@ const std::vector<Look>& looks() {
       {"health", false, look_at_health_of},
       {"dcgm", false, [](World&, const Options&) { return look_at_dcgm(); }},
       {"memory_bandwidth", false,
-       [](World& world, const Options& o) { return measure_memory_bandwidth(o.seconds, corrupt_here(world, o)); }},
+       [](World& world, const Options& o) {
+         return Findings{measure_memory_bandwidth(o.seconds, corrupt_here(world, o))};
+       }},
       {"matrix_rate", false,
        [](World& world, const Options& o) { return Findings{measure_matrix_rate(o.seconds, corrupt_here(world, o))}; }},
       {"shared_memory", false, [](World&, const Options&) { return Findings{measure_shared_memory()}; }},
@@ -142,7 +144,7 @@ const std::vector<Look>& looks() {
 }
 
 bool chosen(const Options& options, const std::string& name) {
-  const auto in = [&name](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  const auto in = [&name](const auto& names) { return std::ranges::find(names, name) != names.end(); };
   const bool slow = name == "dcgm";
   return (options.only.empty() ? !slow : in(options.only)) && !in(options.skip);
 }
@@ -174,46 +176,31 @@ Findings look(World& world, const Options& options) {
 int report(World& world, const Options& options, const Findings& findings) {
   json mine = json::array();
   for (const Finding& finding : findings) mine.push_back(line_of(finding, world.host(world.rank()), world.rank()));
-  std::vector<json> all;
-  std::map<std::string, std::size_t> order;
-  for (const std::string& text : world.gather_on_rank_0("findings", mine.dump()))
-    for (json& one : json::parse(text)) {
-      order.try_emplace(one.at("what").get<std::string>(), order.size());
-      all.push_back(std::move(one));
-    }
+  const std::vector<std::string> all = world.gather_on_rank_0("findings", mine.dump());
   if (world.rank() != 0) return multinode::exit_right;  // all end with the worst status
 
   multinode::JsonLines lines(options.common.json);
   lines.write(multinode::fingerprint(world));
-  for (const json& one : all) lines.write(one);
-
-  std::stable_sort(all.begin(), all.end(), [&](const json& l, const json& r) {
-    return order.at(l.at("what").get<std::string>()) < order.at(r.at("what").get<std::string>());
-  });
-  multinode::Table table({"what", "rank", "host", "value", "unit", "verdict", "why"});
-  int right = 0, wrong = 0;
-  for (const json& one : all) {
-    const json& ok = one.at("ok");
-    const json& value = one.at("value");
-    right += ok == true;
-    wrong += ok == false;
-    const std::string text = value.is_string()    ? value.get<std::string>()
-                             : !value.is_number() ? ""
-                             : value.is_number_float() && value.get<double>() < 1e5
-                                 ? fmt::format("{:.4g}", value.get<double>())
-                                 : fmt::format("{:.0f}", value.get<double>());
-    table.add({one.at("what"), std::to_string(one.at("rank").get<int>()), one.at("host"), text, one.at("unit"),
-               ok.is_null()     ? "absent"
-               : ok.get<bool>() ? "ok"
-                                : "WRONG",
-               one.at("why")});
-    if (ok == false)
-      std::cerr << "node_check: " + one.at("what").get<std::string>() + ": " + one.at("why").get<std::string>() + "\n";
-  }
-  std::cerr << std::flush;
-  table.print(std::cout);
-  std::cout << right << " right, " << wrong << " wrong, " << std::ssize(all) - right - wrong << " absent\n"
-            << std::flush;
+  int right = 0, wrong = 0, absent = 0;
+  for (const std::string& of_rank : all)
+    for (const json& one : json::parse(of_rank)) {
+      lines.write(one);
+      const json &ok = one.at("ok"), &value = one.at("value");
+      const std::string what = one.at("what"), why = one.at("why");
+      ++(ok.is_null() ? absent : ok == true ? right : wrong);
+      if (ok == false) std::cerr << "node_check: " + what + ": " + why + "\n" << std::flush;
+      std::cout << fmt::format("{:<8}{:<22} rank {} on {}: {} {}  {}\n",
+                               ok.is_null() ? "absent"
+                               : ok == true ? "ok"
+                                            : "WRONG",
+                               what, one.at("rank").dump(), one.at("host").get<std::string>(),
+                               value.is_string()         ? value.get<std::string>()
+                               : value.is_number_float() ? fmt::format("{:.5g}", value.get<double>())
+                               : value.is_null()         ? ""
+                                                         : value.dump(),
+                               one.at("unit").get<std::string>(), why);
+    }
+  std::cout << right << " right, " << wrong << " wrong, " << absent << " absent\n" << std::flush;
   return wrong ? multinode::exit_wrong : right ? multinode::exit_right : multinode::exit_hardware_absent;
 }
 
@@ -237,7 +224,7 @@ int main(int argc, char** argv) {
     multinode::require_range("--seconds", options.seconds, 0.0, 3600.0);
     for (const auto& [option, given] : {std::pair{"--only", &options.only}, std::pair{"--skip", &options.skip}})
       for (const std::string& name : *given)
-        if (std::none_of(looks().begin(), looks().end(), [&](const Look& one) { return one.name == name; }))
+        if (std::ranges::none_of(looks(), [&](const Look& one) { return one.name == name; }))
           throw multinode::UsageError(std::string(option) + ": there is no '" + name + "'; there are " + names);
     // Ranks wait for those that measure; a node may have 16 GPUs to one rank.
     options.common.timeout += std::chrono::milliseconds(static_cast<long long>(32'000 * options.seconds));

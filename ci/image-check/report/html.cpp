@@ -17,30 +17,22 @@ namespace image_check {
 
 // No '<', '>' or '&': HTML and XML read them differently here.
 const char* const page_style = R"css(
-:root { color-scheme: light dark;
-  --ground: #ffffff; --raised: #f5f6f8; --rule: #d5d9de; --text: #1b1e22; --soft: #555c65; --run: #0a5aa6;
-  --bad: #a83a00; --bad-ground: #fdeee5; --good: #0b6350; --good-ground: #e6f4ef; --doubt: #6a5000; --doubt-ground: #fbf3d9; }
-@media screen and (prefers-color-scheme: dark) { :root {
-  --ground: #14171b; --raised: #1d2126; --rule: #373d45; --text: #e7e9ec; --soft: #a5adb7; --run: #6cb6ff;
-  --bad: #ff9f6b; --bad-ground: #35201a; --good: #63d0ac; --good-ground: #15302a; --doubt: #e8c659; --doubt-ground: #322b14; } }
+:root { color-scheme: light dark;  /* colours that can be read on white and on black */
+  --rule: #8886; --soft: #7c848d; --run: #3a80c1; --bad: #d4521c; --good: #2a9471; --doubt: #a37c00; }
 * { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, "DejaVu Sans", sans-serif; background: var(--ground); color: var(--text);
-  max-width: 76rem; margin: 0 auto; padding: 1.25rem 1rem 4rem; overflow-wrap: anywhere; }
+body { font: 16px/1.5 system-ui, "DejaVu Sans", sans-serif; max-width: 76rem; margin: 0 auto; padding: 1.25rem 1rem 4rem;
+  overflow-wrap: anywhere; }
 h2 { font-size: 1.3rem; margin: 2.5rem 0 0.75rem; }
 h3 { font-size: 1rem; margin: 0 0 0.25rem; }
 p { margin: 0.3rem 0 0.75rem; }
-a { color: var(--run); }
 small, summary, footer, .soft { font-size: 0.85rem; color: var(--soft); }
 code { display: block; font: 0.85rem/1.45 ui-monospace, "DejaVu Sans Mono", monospace; white-space: pre-wrap; user-select: all;
-  background: var(--raised); border: 1px solid var(--rule); border-radius: 4px; padding: 0.4rem 0.6rem; }
-header, article { border-left: 0.4rem solid var(--doubt); padding: 0.8rem 1rem; margin: 0 0 1rem; break-inside: avoid; }
-header { background: var(--doubt-ground); }
+  border: 1px solid var(--rule); padding: 0.4rem 0.6rem; }
+header, article { border: 1px solid var(--rule); border-left: 0.4rem solid var(--doubt); padding: 0.8rem 1rem; margin: 0 0 1rem; }
 header h1 { font-size: 1.3rem; font-weight: 400; margin: 0; }
 header strong { font-size: 1.7rem; margin-right: 0.6rem; }
-header.good { border-color: var(--good); background: var(--good-ground); }
-header.bad { border-color: var(--bad); background: var(--bad-ground); }
-article { border-top: 1px solid var(--rule); border-bottom: 1px solid var(--rule); }
-article.bad { border-left-color: var(--bad); }
+header.good { border-left-color: var(--good); }
+header.bad, article.bad { border-left-color: var(--bad); }
 article p { white-space: pre-wrap; }
 .good-text { color: var(--good); }
 .bad-text { color: var(--bad); font-weight: 700; }
@@ -50,12 +42,10 @@ table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabu
 th, td { text-align: left; vertical-align: top; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid var(--rule);
   min-width: 5.5rem; max-width: 34rem; }
 thead th { color: var(--soft); vertical-align: bottom; overflow-wrap: normal; }
-tbody th { min-width: 9rem; }
 td small, th small { display: block; font-weight: 400; }
 .number { text-align: right; white-space: nowrap; }
-.number small { white-space: normal; }
-.curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1.5rem 2rem; margin-bottom: 1.25rem; }
-figure { margin: 0; min-width: 0; break-inside: avoid; }
+.curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1.5rem 2rem; }
+figure { margin: 0; min-width: 0; }
 figcaption { font-weight: 600; }
 svg { display: block; width: 100%; max-width: 30rem; font-size: 11.5px; fill: var(--soft); stroke-width: 2; }
 svg .grid { stroke: var(--rule); stroke-width: 1; }
@@ -66,8 +56,6 @@ svg circle { fill: var(--run); }
 svg .base { stroke: var(--soft); stroke-dasharray: 5 3; }
 svg circle.base { fill: var(--soft); stroke: none; }
 svg circle.marked { fill: var(--bad); }
-footer { margin-top: 3rem; }
-@media print { body { max-width: none; padding: 0; font-size: 10.5pt; } .scrolled { overflow: visible; } tr { break-inside: avoid; } }
 )css";
 
 namespace {

@@ -16,8 +16,7 @@ namespace image_check {
 
 namespace {
 
-constexpr std::size_t curve_sizes = 3;  // fewer are no curve
-constexpr double stands_out = 0.10;     // a node this much worse than the median of the nodes, or than it was
+constexpr double stands_out = 0.10;  // a node this much worse than the median of the nodes, or than it was
 const std::string nothing = "–";
 
 std::string shortened(const std::string& text, std::size_t most = 2000) {
@@ -35,8 +34,6 @@ std::string few(const std::vector<std::string>& words, const char* between = ", 
          std::to_string(words.size() - most) + " more";
 }
 
-std::string size_name(double bytes) { return bytes < 0 ? nothing : band_name(bytes); }
-
 std::string number(double value) {
   return std::abs(value) >= 1000 && std::abs(value) < 1e9 ? std::to_string(std::llround(value))
                                                           : fmt::format("{:.4g}", value);
@@ -52,7 +49,7 @@ double change(double from, double to) { return from == to ? 0 : (to - from) / st
 // "11.9 to 12.6, n = 3"; "" of one value
 std::string range(const std::vector<double>& values) {
   if (values.size() < 2) return "";
-  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  const auto [least, most] = std::ranges::minmax_element(values);
   return number(*least) + " to " + number(*most) + ", n = " + std::to_string(values.size());
 }
 Cell values_cell(const std::vector<double>& values) {
@@ -68,48 +65,6 @@ Cell marked(const std::string& word) {
 
 bool is_failure(const CheckResult& check) {
   return check.status == Status::fail || check.status == Status::timeout || check.status == Status::flaky;
-}
-
-// A metric: of each size the values of each node, one a launch.
-struct Metric {
-  std::string unit, better;
-  std::map<double, std::map<std::string, std::vector<double>>> sizes;
-
-  std::vector<double> all(double size) const {
-    std::vector<double> values;
-    for (const auto& [node, of_node] : sizes.at(size)) values.insert(values.end(), of_node.begin(), of_node.end());
-    return values;
-  }
-  // Nodes that are worse than the median of the nodes, each at its worst size.
-  std::vector<std::string> outliers() const {
-    std::map<std::string, std::pair<double, std::string>> worst;
-    for (const auto& [size, nodes] : sizes) {
-      std::vector<double> medians;
-      for (const auto& [node, values] : nodes) medians.push_back(median(values));
-      for (const auto& [node, values] : nodes) {
-        const double by = change(median(medians), median(values)), worse = better == "more" ? -by : by;
-        auto& of_node = worst.try_emplace(node, stands_out, "").first->second;
-        if (better != "equal" && worse >= of_node.first)
-          of_node = {worse, node + (size < 0 ? "" : " at " + band_name(size)) + ": " + number(median(values)) + " (" +
-                                percent(by) + ")"};
-      }
-    }
-    std::vector<std::string> said;
-    for (const auto& [node, of_node] : worst)
-      if (!of_node.second.empty()) said.push_back(of_node.second);
-    return said;
-  }
-};
-
-std::map<std::string, Metric> metrics_in(const Results& results) {
-  std::map<std::string, Metric> metrics;
-  for (const auto& [key, measured] : metrics_of(results.samples)) {
-    auto& metric = metrics[key.metric];
-    metric.unit = measured.unit;
-    metric.better = measured.better;
-    metric.sizes[key.band_bytes][key.node] = measured.values;
-  }
-  return metrics;
 }
 
 class Page {
@@ -186,7 +141,7 @@ class Page {
     for (const auto& check : results_.checks)
       if (is_failure(check)) all.push_back(&check);
     const auto rank = [](const CheckResult* check) { return std::pair(check->action, check->status == Status::flaky); };
-    std::stable_sort(all.begin(), all.end(), [&](const auto* a, const auto* b) { return rank(a) < rank(b); });
+    std::ranges::stable_sort(all, [&](const auto* a, const auto* b) { return rank(a) < rank(b); });
     return all;
   }
 
@@ -197,7 +152,7 @@ class Page {
       std::string what = "investigate " + check->check;
       if (check->action != Action::investigate)
         what = words(check->action) + (nodes.empty() ? " that fails " + check->check : " " + nodes);
-      if (std::find(said.begin(), said.end(), what) == said.end()) said.push_back(what);
+      if (std::ranges::find(said, what) == said.end()) said.push_back(what);
     }
     return few(said);
   }
@@ -253,7 +208,7 @@ class Page {
       auto& of = one.verdict == "same" || !is_evidence(one) ? others : in_question;
       of.push_back(
           {{name + (one.unit.empty() ? "" : ", " + one.unit)},
-           {size_name(one.band_bytes)},
+           {one.band_bytes < 0 ? nothing : band_name(one.band_bytes)},
            marked(one.verdict),
            values_cell(one.a),
            values_cell(one.b),
@@ -306,43 +261,36 @@ class Page {
       add_table(section("checks", "Checks"), "checks", {"check", "status", "time", "launch", "nodes", "log"}, rows);
   }
 
+  // Of each metric and size, the nodes that are worse than their median; those rows first.
   void metrics() {
-    const auto measured = metrics_in(results_);
+    std::map<std::pair<std::string, double>, std::map<std::string, Measured>> measured;  // by node
+    for (auto& [key, of_node] : metrics_of(results_.samples))
+      measured[{key.metric, key.band_bytes}][key.node] = of_node;
     if (measured.empty()) return;
-    auto main = section("values", "What was measured");
+    std::vector<std::vector<Cell>> rows;
+    for (const auto& [metric, nodes] : measured) {
+      std::vector<double> all, medians;
+      for (const auto& [node, of_node] : nodes) {
+        all.insert(all.end(), of_node.values.begin(), of_node.values.end());
+        medians.push_back(median(of_node.values));
+      }
+      std::vector<std::string> outliers;
+      for (const auto& [node, of_node] : nodes) {
+        const double by = change(median(medians), median(of_node.values));
+        if ((of_node.better == "more" ? -by : by) >= stands_out)
+          outliers.push_back(node + ": " + number(median(of_node.values)) + " (" + percent(by) + ")");
+      }
+      rows.push_back({{metric.first + (metric.second < 0 ? "" : ", " + band_name(metric.second))},
+                      {nodes.begin()->second.unit},
+                      values_cell(all),
+                      {few(outliers, "; "), outliers.empty() ? "" : "bad-text"}});
+    }
+    std::ranges::stable_partition(rows, [](const auto& row) { return !row.back().text.empty(); });
+    const auto main = section("values", "What was measured");
     add(main, "p",
         "Medians over the launches and nodes; in small print the range. Nodes stand out if they are 10 % worse than "
         "the median of the nodes.");
-    std::vector<std::vector<Cell>> single;
-    pugi::xml_node grid;
-    for (const auto& [name, metric] : measured) {
-      const auto outliers = metric.outliers();
-      if (metric.sizes.size() < curve_sizes) {
-        for (const auto& [size, nodes] : metric.sizes)
-          single.push_back({{name + (size < 0 ? "" : ", " + band_name(size))},
-                            {metric.unit},
-                            values_cell(metric.all(size)),
-                            {few(outliers, "; "), outliers.empty() ? "" : "bad-text"}});
-        continue;
-      }
-      if (!grid) grid = add(main, "div", "", "curves");
-      Line line{"median", "run", {}};
-      std::vector<std::string> places;
-      std::vector<std::vector<Cell>> values;
-      for (const auto& [size, nodes] : metric.sizes) {
-        const auto place = places.size();
-        places.push_back(size_name(size));
-        const auto all = metric.all(size);
-        line.points[place] = {median(all), places.back() + ": " + number(median(all)) + " " + range(all)};
-        values.push_back({{places.back()}, {metric.unit}, values_cell(all)});
-      }
-      const auto figure = add_curve(grid, name + ", " + metric.unit, places, {line});
-      if (!outliers.empty()) add(figure, "p", few(outliers, "; "), "bad-text");
-      const auto details = add(figure, "details");
-      add(details, "summary", "Values");
-      add_table(details, "values of " + name, {"size", "unit", "value"}, values);
-    }
-    add_table(main, "single values", {"metric", "unit", "value", "nodes that stand out"}, single);
+    add_table(main, "values", {"metric", "unit", "value", "nodes that stand out"}, rows);
   }
 
   void with_what() {
@@ -400,18 +348,12 @@ Verdict verdict(const Results& results) {
 std::string html_page(const Results& results) { return Page(results).text(); }
 
 std::string history_page(const History& history) {
-  struct OfMetric {
-    std::string unit, better;
-    std::map<std::string, std::map<std::string, double>> nodes;  // value by node and time
-  };
-  std::map<std::string, OfMetric> metrics;
-  std::map<std::string, std::size_t> place;
+  // By name and unit, as a check may be called as what it measures; then by node.
+  std::map<std::pair<std::string, std::string>, std::map<std::string, std::vector<HistoryLine>>> metrics;
+  std::map<std::string, std::size_t> place;  // of a run, by its time
   for (const auto& [node, lines] : history)
     for (const auto& line : lines) {
-      auto& metric = metrics[line.name];
-      metric.unit = line.unit;
-      metric.better = line.better;
-      metric.nodes[node][line.time] = line.value;
+      metrics[{line.name, line.unit}][node].push_back(line);
       place[line.time] = 0;
     }
   constexpr std::size_t most_runs = 100, most_lines = 8, most_figures = 60;
@@ -420,35 +362,24 @@ std::string history_page(const History& history) {
   std::vector<std::string> places;
   for (auto& [time, at] : place) at = places.size(), places.push_back(time.size() < 10 ? time : time.substr(5, 5));
 
-  pugi::xml_document document;
-  const auto body = start_page(document, "image-check: history");
-  add(body, "h1",
-      fmt::format("History of {} node{}, {} run{}", history.size(), history.size() == 1 ? "" : "s", runs,
-                  runs == 1 ? "" : "s"));
-  add(body, "p",
-      "Each run has the same room, from left to right, and each node a line; of many nodes only those that are marked, "
-      "and "
-      "the median. A node is marked if its last value is at least 10 % worse than the median of those before it. What "
-      "is "
-      "worst comes first. Of the checks, those are shown that ever failed.");
   struct Figure {
-    double worst = 0;
-    std::string name;
-    std::vector<Line> lines;
-    std::vector<std::string> marked;
-    double last = 0;
+    std::string name{};
+    double worst = 0, last = 0;
+    std::vector<Line> lines{};
+    std::vector<std::string> marked{};
   };
   std::vector<Figure> figures;
-  for (const auto& [name, metric] : metrics) {
-    const bool is_check = metric.unit.empty();
-    Figure figure{0, name + (is_check ? ": passed or failed" : ", " + metric.unit), {}, {}, 0};
+  for (const auto& [name, nodes] : metrics) {
+    const bool is_check = name.second.empty(), less = nodes.begin()->second.front().better == "less";
+    Figure figure{name.first + (is_check ? ": passed or failed" : ", " + name.second)};
     bool ever_failed = false;
-    std::multimap<double, Line> by_loss;
     std::map<std::size_t, std::vector<double>> at_place;
-    for (const auto& [node, values] : metric.nodes) {
+    const bool many = nodes.size() > most_lines;
+    std::multimap<double, Line> by_loss;
+    for (const auto& [node, values] : nodes) {
       Line line{node, "run", {}};
       std::vector<double> before;
-      for (const auto& [time, value] : values) {
+      for (const auto& [time, metric, unit, better, value] : values) {
         before.push_back(value);
         ever_failed = ever_failed || value == 0;
         if (!place.contains(time)) continue;
@@ -457,20 +388,18 @@ std::string history_page(const History& history) {
       }
       const double last = before.back();
       before.pop_back();
-      const double by = before.empty() ? 0 : change(median(before), last), loss = metric.better == "less" ? by : -by;
+      const double by = before.empty() ? 0 : change(median(before), last), loss = less ? by : -by;
+      figure.worst = std::max(figure.worst, loss);
       if (loss >= stands_out) {
         figure.marked.push_back(is_check ? node + " failed now" : node + ": " + percent(by) + " against its median");
         if (!line.points.empty()) line.points.rbegin()->second.marked = true;
       }
-      figure.worst = std::max(figure.worst, loss);
-      by_loss.emplace(-loss, std::move(line));
+      if (!many || loss >= stands_out) by_loss.emplace(-loss, std::move(line));
     }
     if ((is_check && !ever_failed) || at_place.empty()) continue;
     figure.last = median(at_place.rbegin()->second);
-    const bool many = by_loss.size() > most_lines;
     for (auto& [loss, line] : by_loss)
-      if (!many || (-loss >= stands_out && figure.lines.size() < most_lines - 1))
-        figure.lines.push_back(std::move(line));
+      if (figure.lines.size() + many < most_lines) figure.lines.push_back(std::move(line));
     if (many) {
       Line middle{"median", "base", {}};
       for (const auto& [at, values] : at_place) middle.points[at] = {median(values)};
@@ -478,18 +407,28 @@ std::string history_page(const History& history) {
     }
     figures.push_back(std::move(figure));
   }
-  std::stable_sort(figures.begin(), figures.end(), [](const auto& a, const auto& b) { return a.worst > b.worst; });
+  std::ranges::stable_sort(figures, std::greater{}, &Figure::worst);
+
+  pugi::xml_document document;
+  const auto body = start_page(document, "image-check: history");
+  add(body, "h1",
+      fmt::format("History of {} node{}, {} run{}", history.size(), history.size() == 1 ? "" : "s", runs,
+                  runs == 1 ? "" : "s"));
+  add(body, "p",
+      "Each run has the same room, from left to right, and each node a line; of many nodes only those that are marked, "
+      "and the median. A node is marked if its last value is at least 10 % worse than the median of those before it. "
+      "What is worst comes first. Of the checks, those are shown that ever failed.");
   const auto grid = add(body, "div", "", "curves");
   std::vector<std::vector<Cell>> rest;
-  std::size_t drawn = 0;
-  for (const auto& [worst, name, lines, marked, last] : figures) {
-    if (drawn++ < most_figures) {
-      const auto figure = add_curve(grid, name, places, lines);
-      if (!marked.empty()) add(figure, "p", "✗ " + few(marked), "bad-text");
+  for (const auto& figure : figures)
+    if (&figure - figures.data() < static_cast<std::ptrdiff_t>(most_figures)) {
+      const auto drawn = add_curve(grid, figure.name, places, figure.lines);
+      if (!figure.marked.empty()) add(drawn, "p", "✗ " + few(figure.marked), "bad-text");
     } else {
-      rest.push_back({{name}, {number(last), "number"}, {worst > 0 ? percent(-worst) : nothing, "number"}});
+      rest.push_back({{figure.name},
+                      {number(figure.last), "number"},
+                      {figure.worst > 0 ? percent(-figure.worst) : nothing, "number"}});
     }
-  }
   if (figures.empty()) add(body, "p", "Nothing was measured, and every check passed in every run.");
   add_table(body, "the rest", {"the rest", "median of the nodes, last run", "worst node"}, rest);
   return page_text(document);

@@ -174,9 +174,10 @@ TEST_F(Judge, AThresholdOfNothingIsAnError) {
   EXPECT_EQ(found(check, ended(0), "", row), "");
 }
 
-TEST_F(Judge, ThresholdsAreOfAKindOfNodes) {
+// A value that is beyond it, of a check of the site: ImageCheck.ASiteFileAddsChecksAndTheHistoryKeepsTheirValues.
+TEST_F(Judge, ThresholdsAreOfAKindOfNodesAndASize) {
   folder_.write("site.json", R"({"kinds": [
-    {"nodes": "node[0-9]+", "at_least": {"disk": 5, "all_reduce bus bandwidth, mpi, 1 MiB": 6}, "at_most": {"disk": 9}},
+    {"nodes": "node[0-9]+", "at_least": {"all_reduce bus bandwidth, mpi, 1 MiB": 6}, "at_most": {"disk": 9}},
     {"nodes": "cpu.*", "at_least": {"disk": 50}}],
     "checks": [{"name": "disk", "suite": "gate", "command": "fio x",
                 "measures": {"pattern": "bw=([0-9.]+)GB/s", "metric": "disk", "unit": "GB/s", "better": "more"}}]})");
@@ -185,14 +186,11 @@ TEST_F(Judge, ThresholdsAreOfAKindOfNodes) {
   EXPECT_TRUE(right.findings.empty());
   ASSERT_EQ(right.samples.size(), 2U);
   EXPECT_EQ(right.samples[0].value, 7.5);
-  EXPECT_EQ(right.samples[0].metric, "disk");
-  EXPECT_EQ(found(disk, ended(0), "bw=4GB/s"),
-            "threshold|node1: disk is 4 GB/s, and the site file wants at least 5|node1\n");
   EXPECT_EQ(found(disk, ended(0), "bw=10GB/s"),
             "threshold|node1: disk is 10 GB/s, and the site file wants at most 9|node1\n");
   EXPECT_SAYS(found(disk, ended(0), "no bandwidth"), "results|");
   const std::string fine = "# Out of bounds values : 0 OK";
-  EXPECT_EQ(found(curve, ended(0), fine, row_of_a_curve("4096")), "");  // the threshold is of another size
+  EXPECT_EQ(found(curve, ended(0), fine, row_of_a_curve("4096")), "");
   EXPECT_SAYS(found(curve, ended(0), fine, row_of_a_curve("1048576")),
               "all_reduce bus bandwidth, mpi, 1 MiB is 5 GB/s");
 }
@@ -216,17 +214,9 @@ TEST_F(Judge, TransportWithinANode) {
 // MPICH, Intel MPI and Open MPI over libfabric do not print what ranks of a node use: a skip, and no failure.
 TEST_F(Judge, ATransportThatIsNotPrintedIsUnknown) {
   const auto check = named("transport");
-  const std::pair<std::string, std::string> outputs[] = {
-      {"RIGHT: 0 of 10000 elements wrong\n", "no line of the output names it"},
-      {"[0] MPI startup(): libfabric provider: tcp;ofi_rxm\n", "libfabric's provider, tcp;ofi_rxm"},
-      {"[node1:7] select: component cm selected\n", "Open MPI uses 'cm'"}};
-  for (const auto& [output, reason] : outputs) {
-    const auto judged = judge_run(check, ended(0), output, "");
-    EXPECT_TRUE(judged.findings.empty()) << judged.findings[0].text;
-    EXPECT_TRUE(judged.absent);
-    EXPECT_SAYS(judged.reason, "could not determine the transport within a node: ");
-    EXPECT_SAYS(judged.reason, reason);
-  }
+  const auto judged = judge_run(check, ended(0), "[0] MPI startup(): libfabric provider: tcp;ofi_rxm\n", "");
+  EXPECT_TRUE(judged.findings.empty() && judged.absent);
+  EXPECT_SAYS(judged.reason, "could not determine the transport within a node: ");
   EXPECT_FALSE(judge_run(check, ended(1), "nothing", "").absent);
 }
 
@@ -345,7 +335,7 @@ TEST(Checks, HaveNamesOfTheirOwnAndFitTheirSuites) {
   for (const auto& check : read_site("").checks) {
     EXPECT_TRUE(names.insert(check.name).second) << check.name;
     EXPECT_LE(check.seconds, check.limit) << check.name;
-    if (std::find(check.needs.begin(), check.needs.end(), Need::gpu) != check.needs.end()) continue;
+    if (std::ranges::find(check.needs, Need::gpu) != check.needs.end()) continue;
     deep += check.seconds;
     if (check.from <= Suite::gate) gate += check.seconds;
     if (check.from == Suite::smoke) smoke += check.seconds;

@@ -1,6 +1,6 @@
 // A stand-in of NVML with two GPUs, for tests and the self-test. Each line of the file that NVML_STAND_IN names is a
 // fault of GPU 1: "ecc 3", "remap_failure 1", "remap_pending 1", "throttled 64", "width 8", "nvlinks 17", "lost 1",
-// "ecc_later 0", "power 200000", "replays 500", "nvlink_errors 7", "processes 1".
+// "ecc_later 0", "power 200000", "replays 500", "nvlink_errors 7", "processes 1", "no_p2p 1", "topology 50".
 // It shows how node_check reads NVML's answers, and nothing about GPUs.
 #include <cstdio>
 #include <cstdlib>
@@ -41,6 +41,12 @@ int nvmlDeviceGetVbiosVersion(void*, char* to, unsigned size) { return text(to, 
 int nvmlDeviceGetPciInfo_v3(void* device, Pci* pci) {
   std::memset(pci, 0, sizeof *pci);
   return text(pci->id, sizeof pci->id, device == reinterpret_cast<void*>(2) ? "0000:65:00.0" : "0000:17:00.0");
+}
+int nvmlDeviceGetP2PStatus(void*, void* other, int access, int* status) {
+  return *status = access == 1 ? static_cast<int>(fault(other, "no_p2p", 0)) : 0, 0;
+}
+int nvmlDeviceGetTopologyCommonAncestor(void*, void* other, unsigned* level) {
+  return number(level, fault(other, "topology", 40));
 }
 int nvmlDeviceGetPersistenceMode(void*, int* on) { return *on = 1, 0; }
 int nvmlDeviceGetEccMode(void* device, int* current, int* pending) {

@@ -41,13 +41,6 @@ TEST(NodeCheck, SkewIsThatOfTheShortestExchange) {
   EXPECT_NEAR(skew.bound, 100e-9, 1e-15);
 }
 
-TEST(NodeCheck, TheBoundHoldsHoweverLopsidedTheWayIs) {
-  for (const std::int64_t there : {0, 40, 100}) {
-    const Skew skew = skew_of(std::vector<Exchange>{{700, there, there + 5, 805}});  // ahead by 700, 100 on the way
-    EXPECT_LE(std::abs(skew.seconds * 1e9 - 700), skew.bound * 1e9 + 1e-6);
-  }
-}
-
 TEST(NodeCheck, ASkewThatTheBoundExplainsIsNoFault) {
   EXPECT_EQ(judge({5, 4.5}).ok, true);
   EXPECT_EQ(judge({5, 4.5}).value, 500);
@@ -59,19 +52,14 @@ TEST(NodeCheck, ASkewThatTheBoundExplainsIsNoFault) {
 // Patterns.
 
 TEST(NodeCheck, PatternsDependOnThePositionAndTurnEveryBit) {
-  std::vector<std::uint64_t> first(1000), second(1000), turned(1000);
+  std::vector<std::uint64_t> first(1000), turned(1000);
   fill(first, 0, 0);
-  fill(second, 1, 0);
   fill(turned, 0, 1);
-  for (std::size_t i = 0; i < first.size(); ++i) {
-    EXPECT_NE(first[i], second[i]);
-    EXPECT_EQ(first[i] ^ turned[i], ~std::uint64_t{0});
-  }
+  for (std::size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i] ^ turned[i], ~std::uint64_t{0});
   EXPECT_EQ(compare(first, 0, 0).count, 0u);
-  EXPECT_EQ(compare(second, 1, 0).count, 0u);
   EXPECT_EQ(compare(turned, 0, 1).count, 0u);
   EXPECT_EQ(compare(first, 0, 1).count, first.size());
-  EXPECT_EQ(compare(second, 0, 0).count, second.size());  // data of the next word's place
+  EXPECT_EQ(compare(first, 1, 0).count, first.size());  // data of the next word's place
 }
 
 TEST(NodeCheck, AWrongWordIsNamedWithItsBits) {
@@ -90,24 +78,18 @@ TEST(NodeCheck, AWrongWordIsNamedWithItsBits) {
 
 // Folders and limits.
 
-TEST(NodeCheck, AFolderMustBeWritableWithSpace) {
+// One that cannot be written is in the self-test, and one that is full in NodeCheckProgram.
+TEST(NodeCheck, AFolderIsLargeEnough) {
   const TemporaryFolder folder;
-  const auto look = [](const std::filesystem::path& where, double needed) {
-    return look_at_folder("shm", where, needed, "do this");
-  };
-  const Finding right = look(folder.path(), 1);
+  const Finding right = look_at_folder("shm", folder.path(), 1, "do this"),
+                small = look_at_folder("shm", folder.path(), 1e30, "do this");
   EXPECT_EQ(right.ok, true) << right.why;
-  EXPECT_EQ(right.what, "shm_bytes");
   EXPECT_GT(right.value.get<double>(), 0x1p20);
   EXPECT_SAYS(right.why, "GiB free");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-  for (const char* wrong : {"/proc", "/nowhere/at/all"}) {  // root may write into a folder without the right to
-    EXPECT_EQ(look(wrong, 1).ok, false);
-    EXPECT_SAYS(look(wrong, 1).why, wrong);
-    EXPECT_SAYS(look(wrong, 1).why, ": do this");
-  }
-  EXPECT_EQ(look(folder.path(), 1e30).ok, false);
-  EXPECT_SAYS(look(folder.path(), 1e30).why, folder.path().string() + " has only ");
+  EXPECT_EQ(small.ok, false);
+  EXPECT_SAYS(small.why, folder.path().string() + " has only ");
+  EXPECT_SAYS(small.why, ": do this");
 }
 
 TEST(NodeCheck, RdmaNeedsMemlock) {
@@ -123,17 +105,6 @@ TEST(NodeCheck, RdmaNeedsMemlock) {
   EXPECT_EQ(memlock().ok, false);
   EXPECT_SAYS(memlock().why, "set memlock to unlimited");
   setrlimit(RLIMIT_MEMLOCK, &before);
-}
-
-TEST(NodeCheck, RdmaPorts) {
-  const TemporaryFolder root;
-  EXPECT_TRUE(rdma_ports(root / "sys").empty());
-  root.write("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
-  root.write("sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)");
-  root.write("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN");
-  root.write("sys/class/infiniband/mlx5_1/ports/1/rate", "40 Gb/sec (4X QDR)");
-  EXPECT_EQ(rdma_ports(root / "sys"),
-            (std::vector<std::string>{"mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR)", "mlx5_1/1 DOWN 40 Gb/sec (4X QDR)"}));
 }
 
 // A machine's /sys/bus/pci/devices, with a folder for each driver.
@@ -172,10 +143,6 @@ TEST_F(NodeCheckPci, AGpuNeedsItsDriver) {
   EXPECT_EQ(find("pci_gpus").value, "2 nvidia");
   EXPECT_EQ(find("pci_gpus", 0).ok, false);
   EXPECT_SAYS(find("pci_gpus", 0).why, "2 GPUs on the PCI bus have a driver, and CUDA sees none: ");
-  add("0000:65:00.0", "0x030200", "0x10de", "");
-  EXPECT_EQ(find("pci_gpus", 2).ok, false);
-  EXPECT_EQ(find("pci_gpus", 2).value, "2 nvidia, 1 without a driver");
-  EXPECT_SAYS(find("pci_gpus", 2).why, "GPU 0000:65:00.0 has no driver: load nvidia");
 }
 
 TEST_F(NodeCheckPci, ANetworkInterfaceNeedsItsDriver) {
@@ -188,9 +155,6 @@ TEST_F(NodeCheckPci, ANetworkInterfaceNeedsItsDriver) {
   EXPECT_EQ(find("pci_nics").value, "1 mlx5_core, 1 tg3");
   add("0000:a2:00.0", "0x020700", "0x15b3", "mlx5_core");
   EXPECT_SAYS(find("pci_nics").why, "InfiniBand device 0000:a2:00.0 has no RDMA driver: load mlx5_ib");
-  add("0000:a3:00.0", "0x020700", "0x15b3", "");
-  EXPECT_EQ(find("pci_nics").ok, false);
-  EXPECT_SAYS(find("pci_nics").why, "network interface 0000:a3:00.0 (vendor 0x15b3) has no driver: ");
 }
 
 // Health, with recorded trees.
@@ -242,28 +206,21 @@ TEST_F(NodeCheckHealth, ErrorCountersMayNotGrow) {
   EXPECT_EQ(judge_counters(uncorrected, uncorrected).ok, false);  // still
 }
 
+// The self-test has links that are narrow or slow.
 TEST_F(NodeCheckHealth, LinksAreAsFastAsBothEnds) {
-  const auto device = [&](const std::string& at, const char* pci_class, const char* width, const char* most) {
-    sysfs_.write(at + "/class", pci_class);
-    sysfs_.write(at + "/current_link_width", width);
-    sysfs_.write(at + "/max_link_width", most);
-    sysfs_.write(at + "/current_link_speed", "2.5 GT/s PCIe");
-    sysfs_.write(at + "/max_link_speed", "32.0 GT/s PCIe");
-  };
   EXPECT_EQ(look_at_links(sysfs_.path()).ok, std::nullopt);
-  device("bus/pci/devices/0000:17:00.0", "0x030200", "16", "16");  // an idle GPU
-  EXPECT_EQ(look_at_links(sysfs_.path()).ok, true);
-  device("bus/pci/devices/0000:18:00.0", "0x030200", "8", "16");
-  EXPECT_SAYS(look_at_links(sysfs_.path()).why, "0000:18:00.0 has PCIe width 8 lanes of 16: reseat the card");
-  // In a slot that has 8 lanes.
-  std::filesystem::remove_all(sysfs_ / "bus/pci/devices/0000:18:00.0");
-  device("devices/pci0000:00/0000:00:01.0/0000:19:00.0", "0x030200", "8", "16");
-  sysfs_.write("devices/pci0000:00/0000:00:01.0/max_link_width", "8");
-  std::filesystem::create_directory_symlink(sysfs_ / "devices/pci0000:00/0000:00:01.0/0000:19:00.0",
-                                            sysfs_ / "bus/pci/devices/0000:19:00.0");
+  const std::string slot = "devices/pci0000:00/0000:00:01.0", gpu = slot + "/0000:19:00.0";  // an idle GPU
+  const std::pair<const char*, const char*> files[] = {{"/class", "0x030200"},
+                                                       {"/current_link_width", "8"},
+                                                       {"/max_link_width", "16"},
+                                                       {"/current_link_speed", "2.5 GT/s PCIe"},
+                                                       {"/max_link_speed", "32.0 GT/s PCIe"}};
+  for (const auto& [file, text] : files) sysfs_.write(gpu + file, text);
+  std::filesystem::create_directories(sysfs_ / "bus/pci/devices");
+  std::filesystem::create_directory_symlink(sysfs_ / gpu, sysfs_ / "bus/pci/devices/0000:19:00.0");
+  EXPECT_SAYS(look_at_links(sysfs_.path()).why, "0000:19:00.0 has PCIe width 8 lanes of 16: reseat the card");
+  sysfs_.write(slot + "/max_link_width", "8");
   EXPECT_EQ(look_at_links(sysfs_.path()).ok, true) << look_at_links(sysfs_.path()).why;
-  device("bus/pci/devices/0000:a1:00.0", "0x020700", "16", "16");
-  EXPECT_SAYS(look_at_links(sysfs_.path()).why, "0000:a1:00.0 has PCIe speed 2.5 GT/s of 32");
 }
 
 TEST_F(NodeCheckHealth, NicsWithStateAndFirmware) {
@@ -287,60 +244,39 @@ TEST_F(NodeCheckHealth, TheKernelsLog) {
   sysfs_.write("kmsg",
                "4,11,2,-;NVRM: Xid (PCI:0000:17:00): 94, pid=7, Contained ECC error\n"
                "2,12,3,-;mce: [Hardware Error]: Machine check events logged\n SUBSYSTEM=cpu\n"
-               "3,13,3,-;nvme nvme0: I/O error, dev nvme0n1, sector 8\n");
+               "3,13,3,-;blk_update_request: I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x0\n"
+               "3,14,3,-;Buffer I/O error on dev sdb1, logical block 0, async page read\n");
   const Finding wrong = look_at_kernel_log(sysfs_ / "kmsg", -1, last);
   EXPECT_EQ(wrong.ok, false);
-  EXPECT_EQ(wrong.value, 3);
+  EXPECT_EQ(wrong.value, 4);
   EXPECT_SAYS(wrong.why, "Xid (PCI:0000:17:00): 94");
-  EXPECT_EQ(look_at_kernel_log(sysfs_ / "kmsg", 13, last).ok, true);  // seen before
+  EXPECT_EQ(look_at_kernel_log(sysfs_ / "kmsg", 14, last).ok, true);  // seen before
 }
 
 // The kernel prints the names of programs that crash, and services write to its log. Neither is hardware.
 TEST_F(NodeCheckHealth, NamesOfProgramsInTheKernelsLogAreNoFaults) {
-  const std::vector<std::string> names{"EDAC a: 1 UE",    "EDAC MC0: 1 UE ", "NVRM: Xid (): 79", "NVRM: Xid (P): 7",
-                                       "I/O error, dev ", "mce: [Hardware",  "severity=Fatal",   "nvme0: controll",
-                                       "{1}[Hardware Er", "sda, sector 1:",  "NVRM: GPU has f"};
   std::string log;
   int number = 0;
   const auto add = [&](int facility_and_level, const std::string& text) {
     log += fmt::format("{},{},1,-;{}\n", facility_and_level, ++number, text);
   };
-  for (const auto& name : names) {
+  for (const std::string name :
+       {"EDAC a: 1 UE", "EDAC MC0: 1 UE ", "NVRM: Xid (): 79", "NVRM: Xid (P): 7", "I/O error, dev ", "mce: [Hardware",
+        "severity=Fatal", "nvme0: controll", "{1}[Hardware Er", "sda, sector 1:", "NVRM: GPU has f"}) {
     add(6, name + "[712]: segfault at 0 ip 0000000000000000 sp 00007ffe error 14 in a[400000+1000]");
-    add(4, "traps: " + name + "[712] general protection fault ip:1 sp:2 error:0");
     add(4, name + ": page allocation failure: order:4, mode:0xcc0");
     add(3, "Out of memory: Killed process 712 (" + name + ") total-vm:4kB");
-    add(6, name + " (712) used greatest stack depth: 11000 bytes left");
     add(4, "process '/tmp/" + name + " I/O error, dev sda, sector 8' launched 'x' with NULL argv: empty string added");
   }
   add(11, "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: a service wrote this");
   add(3, "I/O error, dev loop0, sector 8 op 0x0:(READ): a file of a user that was mounted");
-  add(4, "NVRM: Xid (PCI:0000:17:00): 99999999999999999999, name=" + names[0]);
+  add(4, "NVRM: Xid (PCI:0000:17:00): 99999999999999999999");
   add(4, std::string(50'000, 'x'));
   sysfs_.write("kmsg", log);
   double last = -1;
   const Finding finding = look_at_kernel_log(sysfs_ / "kmsg", -1, last);
   EXPECT_EQ(finding.ok, true) << finding.why;
   EXPECT_EQ(last, number);
-}
-
-// Lines of kernels and drivers, as users reported them.
-TEST_F(NodeCheckHealth, BrokenHardwareInTheKernelsLogIsFound) {
-  for (const std::string line :
-       {"mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400",
-        "{1}[Hardware Error]: event severity: fatal",
-        "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x1 offset:0x0)",
-        "pcieport 0000:00:1c.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
-        "blk_update_request: I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0",
-        "critical medium error, dev nvme0n1, sector 5",
-        "Buffer I/O error on dev sdb1, logical block 0, async page read",
-        "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0x10",
-        "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-        "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus."}) {
-    sysfs_.write("kmsg", "3,1,1,-;" + line);
-    double last = -1;
-    EXPECT_EQ(look_at_kernel_log(sysfs_ / "kmsg", -1, last).ok, false) << line;
-  }
 }
 
 TEST_F(NodeCheckHealth, GpusByTheStandInOfNvml) {
@@ -357,18 +293,6 @@ TEST_F(NodeCheckHealth, GpusByTheStandInOfNvml) {
   EXPECT_EQ(with("").ok, true);
   EXPECT_EQ(with("").value,
             "stand-in of a GPU, driver 550.1, VBIOS 96.1, persistence on, ECC on, PCIe x16, 18 NVLinks");
-  const std::pair<const char*, const char*> faults[] = {
-      {"remap_failure 1", "GPU 1 (0000:65:00.0): a row of its memory could not be remapped"},
-      {"remap_pending 1", "wait to be remapped: reset the GPU"},
-      {"throttled 8", "throttled (hardware slowdown; 345 of 1980 MHz, 91 degrees C)"},
-      {"width 4", "its PCIe link has 4 of 16 lanes"},
-      {"nvlinks 16", "2 of its 18 NVLinks are down"},
-      {"power 300000", "its power is limited to 300 of 700 W"},
-      {"lost 1", "gpu1 does not answer NVML"}};
-  for (const auto& [fault, why] : faults) {
-    EXPECT_EQ(with(fault).ok, false) << fault;
-    EXPECT_SAYS(with(fault).why, why);
-  }
   EXPECT_EQ(with("throttled 5").ok, true);  // idle, and a power cap, which is normal under load
   with("ecc 3");
   EXPECT_EQ(counters.at("gpu1 ECC uncorrected"), 3);
@@ -416,6 +340,31 @@ TEST_F(NodeCheckHealth, TheInventoryOfANode) {
                     "files": {"/lib/libnccl.so.2": "libnccl[.]so[.]2[.]21[.].*"}})"),
             "");
   EXPECT_EQ(why(R"({"gpus": 2})", "lost 1"), "gpus is 1, and at least 2 is wanted");
+  // Ways between GPUs, and NUMA nodes.
+  for (const auto& [device, node] :
+       {std::pair("bus/pci/devices/0000:17:00.0", "0"), std::pair("bus/pci/devices/0000:65:00.0", "1"),
+        std::pair("class/infiniband/mlx5_0/device", "0")}) {
+    sysfs_.write(std::string(device) + "/numa_node", node);
+    sysfs_.write(std::string(device) + "/local_cpulist", "4094-4095,0-4000");
+  }
+  const char* const near = R"({"p2p": true, "gpu_topology": "0-1 NODE", "numa": {"gpu0": 0, "gpu1": 1, "mlx5_0": 0}})";
+  EXPECT_EQ(why(near), "");
+  EXPECT_EQ(why(near, "no_p2p 1\ntopology 50"),
+            "gpu_topology is \"0-1 SYS\", and \"0-1 NODE\" is wanted; p2p is false, and true is wanted");
+  sysfs_.write("bus/pci/devices/0000:65:00.0/numa_node", "-1");
+  sysfs_.write("bus/pci/devices/0000:17:00.0/local_cpulist", "4094-4095");
+  sysfs_.write("class/infiniband/mlx5_0/device/numa_node", "1");
+  EXPECT_EQ(why(near),
+            "gpu0 is on NUMA node 0, whose CPUs this process may not use, and 0 is wanted; gpu1 is on NUMA "
+            "node unknown, and 1 is wanted; mlx5_0 is on NUMA node 1, and 0 is wanted");
+  EXPECT_EQ(why(R"({"gpus": 2})", "no_p2p 1\ntopology 50"), "");  // of what no site asks, nothing is said
+#ifdef EMULATED_GPU
+  setenv("EMULATED_GPUS", "3", 1);
+  const HealthOptions emulated{.sysfs = sysfs_.path(), .nvml = EMULATED_GPU "/libnvidia-ml.so.1", .state = ""};
+  EXPECT_EQ(why(R"({"gpus": 3, "p2p": true, "gpu_topology": "0-1 PIX, 0-2 PIX, 1-2 PIX"})", "", &emulated), "");
+  EXPECT_EQ(why(R"({"gpu_topology": "0-1 SYS, .*"})", "", &emulated),
+            "gpu_topology is \"0-1 PIX, 0-2 PIX, 1-2 PIX\", and \"0-1 SYS, .*\" is wanted");
+#endif
   EXPECT_EQ(why(R"({"gpus_idle": true})"), "");
   EXPECT_EQ(why(R"({"gpus_idle": true})", "processes 1"), "gpus_idle is false, and true is wanted");
   EXPECT_EQ(why(R"({"nvlinks": 18})", "nvlinks 0"), "nvlinks is 0, and at least 18 is wanted");
@@ -434,49 +383,31 @@ TEST_F(NodeCheckHealth, TheInventoryOfANode) {
   unsetenv("NVML_STAND_IN");
 }
 
-TEST_F(NodeCheckHealth, BrokenHardwareIsNotForgottenByTheNextLook) {
-  sysfs_.write("kmsg", "2,11,1,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5\n");
-  const HealthOptions options{.sysfs = sysfs_.path(),
-                              .kernel_log = sysfs_ / "kmsg",
-                              .nvml = "libno-such-nvml.so",
-                              .state = sysfs_ / "state.json"};
-  const auto log = [&] {
-    for (const Finding& finding : look_at_health(options))
-      if (finding.what == "kernel_log") return finding;
-    throw std::logic_error("no kernel_log");
-  };
-  for (int look = 0; look < 3; ++look) {
-    EXPECT_EQ(log().ok, false) << look;
-    EXPECT_SAYS(log().why, "Machine Check");
-    sysfs_.write("kmsg", "6,12,1,-;fine\n");  // the message has left the buffer
-  }
-  std::filesystem::remove(sysfs_ / "state.json");
-  EXPECT_EQ(log().ok, true);
-}
-
 TEST_F(NodeCheckHealth, StateIsKeptBetweenLooks) {
   add_rdma("1");
-  sysfs_.write("kmsg", "6,10,1,-;fine\n");
-  const HealthOptions options{.sysfs = sysfs_.path(),
-                              .kernel_log = sysfs_ / "kmsg",
-                              .nvml = "libno-such-nvml.so",
-                              .state = sysfs_ / "state.json"};
-  const auto counters = [&] {
-    for (const Finding& finding : look_at_health(options))
-      if (finding.what == "error_counters") return finding;
-    throw std::logic_error("no error_counters");
+  sysfs_.write("kmsg", "2,11,1,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5\n");
+  const auto state = sysfs_ / "state.json";
+  const auto look = [&](const std::string& what) {
+    for (const Finding& finding : look_at_health(
+             {.sysfs = sysfs_.path(), .kernel_log = sysfs_ / "kmsg", .nvml = "libno-such-nvml.so", .state = state}))
+      if (finding.what == what) return finding;
+    throw std::logic_error("no " + what);
   };
-  EXPECT_SAYS(counters().why, "this is the first look");
-  EXPECT_EQ(counters().ok, true);
+  EXPECT_SAYS(look("error_counters").why, "this is the first look");
+  // What is broken is not forgotten when the message has left the kernel's buffer.
+  sysfs_.write("kmsg", "6,12,1,-;fine\n");
+  EXPECT_EQ(look("kernel_log").ok, false);
+  EXPECT_SAYS(look("kernel_log").why, "Machine Check");
+  EXPECT_EQ(look("error_counters").ok, true);
   add_rdma("2");
-  EXPECT_SAYS(counters().why, "mlx5_0/1 link_downed grew by 1");
-  EXPECT_EQ(counters().ok, true);  // said once
+  EXPECT_SAYS(look("error_counters").why, "mlx5_0/1 link_downed grew by 1");
+  EXPECT_EQ(look("error_counters").ok, true);  // said once
+  std::filesystem::remove(state);
+  EXPECT_EQ(look("kernel_log").ok, true);
 
   // A file that holds something else, or a link or a pipe of that name, is replaced: the look after the next compares.
   sysfs_.write("of another", "keep me");
-  const auto state = sysfs_ / "state.json";
-  for (const std::string wrong : {"[1]", R"({"boot": 7, "counters": {}, "kernel_message": 1})",
-                                  R"({"boot": "", "counters": [1], "kernel_message": {}})", "cut {", "link", "pipe"}) {
+  for (const std::string wrong : {R"({"boot": "", "counters": [1], "kernel_message": {}})", "cut {", "link", "pipe"}) {
     std::filesystem::remove(state);
     if (wrong == "link")
       std::filesystem::create_symlink(sysfs_ / "of another", state);
@@ -484,9 +415,8 @@ TEST_F(NodeCheckHealth, StateIsKeptBetweenLooks) {
       ASSERT_EQ(mkfifo(state.c_str(), 0666), 0);
     else
       sysfs_.write("state.json", wrong);
-    EXPECT_SAYS(counters().why, "this is the first look") << wrong;
-    EXPECT_EQ(counters().ok, true) << wrong;
-    EXPECT_EQ(counters().why, "") << wrong;
+    EXPECT_SAYS(look("error_counters").why, "this is the first look") << wrong;
+    EXPECT_EQ(look("error_counters").why, "") << wrong;
   }
   EXPECT_EQ(text_of(sysfs_ / "of another"), "keep me\n");
 }
@@ -543,16 +473,11 @@ TEST(NodeCheck, ArraysAreLargerThanTheCacheAndLeaveMemory) {
 }
 
 TEST(NodeCheck, MemoryBandwidthAndAWrongElement) {
-  const Findings right = measure_memory_bandwidth(0, false);
-  ASSERT_EQ(right.size(), 2u);
-  for (const Finding& finding : right) {
-    EXPECT_EQ(finding.ok, true) << finding.why;
-    EXPECT_GT(finding.value.get<double>(), 0.01);
-    EXPECT_LT(finding.value.get<double>(), 1e5);
-  }
-  const Findings wrong = measure_memory_bandwidth(0, true);
-  EXPECT_EQ(wrong[0].ok, false);
-  EXPECT_SAYS(wrong[0].why, "1 of ");
+  const Finding right = measure_memory_bandwidth(0, false), wrong = measure_memory_bandwidth(0, true);
+  EXPECT_EQ(right.ok, true) << right.why;
+  EXPECT_GT(right.value.get<double>(), 0.01);
+  EXPECT_EQ(wrong.ok, false);
+  EXPECT_SAYS(wrong.why, "1 of ");
 }
 
 TEST(NodeCheck, MatrixRateAndAWrongElement) {
@@ -578,25 +503,13 @@ TEST(NodeCheck, Resolves) {
 }
 
 TEST(NodeCheck, NamesAreJudged) {
-  const Resolved own{"node0", {"127.0.1.1"}, "", true, "node0", ""};
-  const Resolved good{"node1", {"10.0.0.1"}, "", false, "node1.cluster", ""};
-  const Resolved unknown{"node2", {}, "no address", false, "", ""};
-  const Resolved nameless{"node3", {"10.0.0.3"}, "", false, "", "Name or service not known"};
-  const Resolved itself{"node4", {"127.0.1.1"}, "", true, "node4", ""};
-  const Resolved other{"node5", {"10.0.0.5"}, "", false, "login", ""};
+  const Resolved own{"node0", {"127.0.1.1"}, "", true}, good{"node1", {"10.0.0.1"}, "", false},
+      unknown{"node2", {}, "no address", false}, itself{"node4", {"127.0.1.1"}, "", true};
   EXPECT_EQ(judge_names("node0", {own, good}).ok, true);
-  EXPECT_EQ(judge_names("node0", {own, good}).why, "");
-
   const Finding wrong = judge_names("node0", {own, unknown, itself});
   EXPECT_EQ(wrong.ok, false);
   EXPECT_EQ(wrong.value, 2);
   EXPECT_SAYS(wrong.why, "node2 has no address here (no address); node4 is 127.0.1.1 here, which is this node itself");
-
-  const Finding noted = judge_names("node0", {own, nameless, other});
-  EXPECT_EQ(noted.ok, true);
-  EXPECT_SAYS(noted.why, "10.0.0.3 of node3 has no name");
-  EXPECT_SAYS(noted.why, "10.0.0.5 of node5 is called login");
-
   EXPECT_EQ(judge_names("node2", {unknown}).ok, true);  // a laptop, alone
   EXPECT_SAYS(judge_names("node2", {unknown}).why, "node2 has no address here");
 }
