@@ -17,7 +17,7 @@ HOSTS = pathlib.Path(__file__).resolve().parents[2] / "ci/test-cluster/hosts"
 
 
 def hosts(*arguments):
-    return subprocess.run(["bash", HOSTS, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(["bash", HOSTS, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
 
 
 def trial(rng, who_waits, program, folder):
@@ -26,23 +26,18 @@ def trial(rng, who_waits, program, folder):
     sleeps, delay, count = rng.randrange(100, 250), rng.randrange(40, 100), rng.choice([2, 256, 4096])
     lines = folder / "lines.json"
     lines.unlink(missing_ok=True)
-    if is_slow:
-        result = hosts("slow", host, "--delay", f"{delay}ms")
-        if result.returncode:
-            sys.exit(f"hosts slow: {result.stderr}")
-    command = ["mpirun", "-H", "node0:2,node1:2", "-x", f"HOME={folder}", "-mca", "btl", "tcp,self", who_waits, "--time", "--json", lines, "--",
-               program, "sums", rank, sleeps, count]
-    result = hosts("run", "node0", *map(str, command))
+    if is_slow and (result := hosts("slow", host, "--delay", f"{delay}ms")).returncode:
+        sys.exit(f"hosts slow: {result.stderr}")
+    result = hosts("run", "node0", "mpirun", "-H", "node0:2,node1:2", "-x", f"HOME={folder}", "-mca", "btl", "tcp,self", who_waits, "--time",
+                   "--json", lines, "--", program, "sums", rank, sleeps, count)
     if is_slow:
         hosts("slow", host, "--off")
-    truth = {(False, False): "neither", (True, False): "late", (False, True): "network", (True, True): "late and network"}[is_late, is_slow]
+    truth = " and ".join(["late"] * is_late + ["network"] * is_slow) or "neither"
     said = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    said = [one for one in said if one.get("what") == "time"]
-    right = bool(said) and said[-1]["cause"] == truth and said[-1]["ranks"] == ([rank] if is_late else [])
-    what = truth + (f", rank {rank} by {sleeps} ms" if is_late else "") + (f", {host} by {delay} ms" if is_slow else "") + f", {count} numbers"
-    print("right" if right else "WRONG", " ", what, " ", said[-1]["lines"][-1] if said else result.stderr, flush=True)
-    if not right and said:
-        print("\n".join("      " + line for line in said[-1]["lines"]))
+    said = next((one for one in said if one.get("what") == "time"), {"cause": "", "ranks": [], "lines": [result.stderr]})
+    right = (said["cause"], said["ranks"]) == (truth, [rank] if is_late else [])
+    print(f"{'right' if right else 'WRONG'}   {truth}: rank {rank} by {sleeps} ms, {host} by {delay * is_slow} ms, {count} numbers",
+          said["lines"][-1] if right else "\n      ".join(said["lines"]), flush=True)
     return right
 
 

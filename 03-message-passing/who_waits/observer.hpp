@@ -4,7 +4,16 @@
 #include "record.hpp"
 #include "verdict.hpp"
 
+#include <multinode/base/check.hpp>
+#include <multinode/base/deadline.hpp>
+#include <multinode/net/address.hpp>
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <chrono>
+#include <new>
 #include <string>
 
 namespace who_waits {
@@ -14,26 +23,104 @@ class Observer {
   using Clock = std::chrono::steady_clock;
 
   // Makes the shared memory. `timed`: the program is to take times, for times(). Throws std::system_error.
-  explicit Observer(bool timed);
-  ~Observer();
-  Observer(const Observer&) = delete;
+  explicit Observer(bool timed)
+      : file_(multinode::check_errno(::memfd_create("who_waits", MFD_CLOEXEC), "memfd_create")) {
+    multinode::check_errno(::ftruncate(file_, sizeof(Record)), "memory for the record of a program");
+    void* const memory = ::mmap(nullptr, sizeof(Record), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    if (memory == MAP_FAILED) multinode::check_errno(-1, "memory for the record of a program");
+    record_ = new (memory) Record;
+    record_->timed = timed;
+    since_.fill(progress_);
+  }
+  Observer(const Observer&) = delete;  // both last until the process ends
   Observer& operator=(const Observer&) = delete;
 
-  std::string path() const;  // for the record_variable of the program; valid while this process lives
+  // For the record_variable of the program.
+  std::string path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), file_); }
 
   // Looks whether there was progress: a call that began or ended. To be called a few times per second.
-  void look(Clock::time_point now);
+  void look(Clock::time_point now) {
+    const auto stopped = multinode::stopped_between(looked_, now);
+    progress_ += stopped;
+    for (Clock::time_point& since : since_) since += stopped;
+    looked_ = now;
+    std::uint64_t steps = static_cast<std::uint64_t>(record_->pid.load() != 0);
+    for (std::size_t i = 0; i < turns_.size(); ++i) {
+      const std::uint64_t turn = record_->threads[i].turn.load(std::memory_order_acquire);
+      if (turn != turns_[i]) since_[i] = now;
+      turns_[i] = turn;
+      steps += turn;
+    }
+    for (const RequestRecord& one : record_->requests) steps += one.turn.load(std::memory_order_relaxed);
+    if (steps != steps_) progress_ = now;
+    steps_ = steps;
+    const std::uint64_t polls = record_->polls.load(std::memory_order_relaxed);
+    polling_ = polls != polls_;
+    polls_ = polls;
+  }
   // Seconds since the last progress; the time in which this process was stopped does not count.
   double quiet(Clock::time_point now) const { return std::chrono::duration<double>(now - progress_).count(); }
-  std::uint64_t steps() const { return steps_; }  // that look() has seen
-  // `rank`: the launcher's, used until MPI has started.
-  RankState state(int rank, Clock::time_point now) const;
+  std::uint64_t steps() const { return steps_; }         // that look() has seen
   const Times& times() const { return record_->times; }  // after the end of the program
 
+  // `rank`: the launcher's, used until MPI has started.
+  RankState state(int rank, Clock::time_point now) const {
+    RankState state{.rank = record_->rank >= 0 ? record_->rank.load() : rank,
+                    .host = multinode::host_name(),
+                    .pid = record_->pid,
+                    .recorded = record_->pid != 0,
+                    .finalized = record_->finalized,
+                    .quiet = quiet(now),
+                    .incomplete = record_->incomplete,
+                    .unknown_calls = record_->unknown_calls,
+                    .world_size = record_->world_size};
+    for (std::size_t i = 0; i < turns_.size(); ++i) {
+      const ThreadRecord& thread = record_->threads[i];
+      if (thread.thread.load() == 0) continue;
+      const std::uint64_t turn = thread.turn.load(std::memory_order_acquire);
+      const std::uint32_t requests = thread.waits.load(std::memory_order_acquire);
+      Wait wait{.call = thread.call.load(),
+                .all_requests = requests <= ThreadRecord::most_waits,
+                .seconds = std::chrono::duration<double>(now - since_[i]).count()};
+      for (std::uint32_t at = 0; at < requests && at < ThreadRecord::most_waits; ++at) {
+        const RequestRecord& one = record_->requests[thread.requests[at].load() % record_->requests.size()];
+        if (one.turn.load(std::memory_order_acquire) % 2) wait.requests.push_back(one.call.load());
+      }
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (turn % 2 == 0 || thread.turn.load(std::memory_order_relaxed) != turn)
+        state.other_thread = true;
+      else
+        state.waits.push_back(std::move(wait));
+    }
+    if (state.waits.empty() && polling_) state.polled = record_->polled.load();
+    for (const RequestRecord& one : record_->requests)
+      if (one.turn.load(std::memory_order_acquire) % 2) state.outstanding.push_back(one.call.load());
+    for (const CommunicatorRecord& one : record_->communicators) {
+      const std::uint64_t id = one.id.load(std::memory_order_acquire);
+      if (id == 0) continue;
+      CommunicatorState member{id, one.collectives.load(std::memory_order_acquire), one.size, one.rank, one.of_nccl};
+      constexpr std::uint64_t past = CommunicatorRecord::past;
+      for (std::uint64_t n = member.collectives - std::min(member.collectives, past - 1); n <= member.collectives; ++n)
+        if (n > 0 && !one.freed) member.history.push_back(one.history[n % past].load());
+      for (const auto& of_kind : one.of_kind) member.of_kind.push_back(of_kind.load(std::memory_order_relaxed));
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (one.collectives.load(std::memory_order_relaxed) != member.collectives)  // it moves: half of it may be newer
+        member.history.clear(), member.of_kind.clear();
+      state.communicators.push_back(std::move(member));
+    }
+    for (const TrafficRecord& one : record_->traffic)
+      if (const std::uint64_t id = one.communicator.load(std::memory_order_acquire)) {
+        const std::uint64_t key = one.peer_and_tag.load() - 1;
+        state.traffic.push_back(
+            {id, static_cast<std::int32_t>(key >> 32), static_cast<std::int32_t>(key), one.sent, one.received});
+      }
+    return state;
+  }
+
  private:
-  int file_;
+  const int file_;
   Record* record_;
-  Clock::time_point progress_, looked_;
+  Clock::time_point progress_ = Clock::now(), looked_ = progress_;
   std::uint64_t steps_ = 0, polls_ = 0;
   bool polling_ = false;
   std::array<std::uint64_t, std::tuple_size_v<decltype(Record::threads)>> turns_{};

@@ -2,59 +2,51 @@
 // build.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace who_waits {
 
-// Both visit a value: plain data, strings and vectors of values, and structures with static fields(visitor, structure).
-struct Packer {
-  std::string text;
+// Visits plain data, strings and vectors of values, and structures with static fields(visitor, structure).
+struct Packing {
+  std::string text{};
+  std::size_t at = 0;
+  bool unpacks = false;
+
+  void operator()(auto&... values) { (visit(values), ...); }
+
+ private:
   template <class T>
-  void operator()(const T& value) {
+  void visit(T& value) {
     if constexpr (std::is_trivially_copyable_v<T>) {
-      text.append(reinterpret_cast<const char*>(&value), sizeof value);
+      if (!unpacks) return void(text.append(reinterpret_cast<const char*>(&value), sizeof value));
+      if (text.size() - at < sizeof value) throw std::runtime_error("the state of a rank is cut off");
+      std::memcpy(static_cast<void*>(&value), text.data() + at, sizeof value);
+      at += sizeof value;
     } else if constexpr (requires { value.size(); }) {
-      (*this)(value.size());
-      for (const auto& one : value) (*this)(one);
-    } else {
-      T::fields(*this, value);
-    }
-  }
-};
-struct Unpacker {
-  std::string_view text;
-  template <class T>
-  void operator()(T& value) {
-    if constexpr (std::is_trivially_copyable_v<T>) {
-      if (text.size() < sizeof value) throw std::runtime_error("the state of a rank is cut off");
-      std::memcpy(static_cast<void*>(&value), text.data(), sizeof value);
-      text.remove_prefix(sizeof value);
-    } else if constexpr (requires { value.size(); }) {
-      std::size_t size = 0;
-      (*this)(size);
-      if (size > text.size()) throw std::runtime_error("the state of a rank is cut off");
-      value.resize(size);
-      for (auto& one : value) (*this)(one);
+      std::size_t size = value.size();
+      visit(size);
+      if (unpacks) value.resize(std::min(size, text.size()));
+      for (auto& one : value) visit(one);
     } else {
       T::fields(*this, value);
     }
   }
 };
 
-template <class T>
-std::string packed(const T& value) {
-  Packer pack;
+std::string packed(auto value) {
+  Packing pack;
   pack(value);
   return pack.text;
 }
 template <class T>
-T unpacked(std::string_view text) {  // throws std::runtime_error for a text that is cut off
+T unpacked(std::string text) {  // throws std::runtime_error for a text that is cut off
   T value;
-  Unpacker{text}(value);
+  Packing{std::move(text), 0, true}(value);
   return value;
 }
 

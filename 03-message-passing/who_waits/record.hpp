@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -16,11 +17,9 @@ namespace who_waits {
 // The calls that are recorded: the number of each is its place in this list.
 enum class Kind : std::uint32_t {
   none,
-#define X(name, role) name,
-#define Y(name, role) name,
+#define X(parameters, name, ...) name,
+#define Y(parameters, name, ...) name,
 #include "calls.inc"
-#undef X
-#undef Y
   count
 };
 // "wait" for a wait for requests, "send", "receive" (also "probe"), "both", "collective", "device" for CUDA's waits.
@@ -29,11 +28,9 @@ constexpr struct {
   const char* name;
   Role role;
 } calls[] = {{"nothing", Role::other},
-#define X(name, role) {#name, Role::role},
-#define Y(name, role) {#name, Role::role},
+#define X(parameters, name, role, ...) {#name, Role::role},
+#define Y(parameters, name, role, ...) {#name, Role::role},
 #include "calls.inc"
-#undef X
-#undef Y
              {"an unknown call", Role::other}};
 constexpr const char* name_of(Kind kind) { return calls[static_cast<std::size_t>(std::min(kind, Kind::count))].name; }
 constexpr Role role_of(Kind kind) { return calls[static_cast<std::size_t>(std::min(kind, Kind::count))].role; }
@@ -50,35 +47,28 @@ struct Call {
   // For --time, in the program alone: what all of its ranks call this collective or message, 0 for none; and whether
   // the others wait for this rank there, and this rank for the others.
   std::uint64_t meeting = 0;
-  bool gives = true, waits = true;
+  std::uint32_t gives = true, waits = true;
   // What a call that receives, alone or with a send, wants.
   std::int32_t from() const { return role_of(kind) == Role::both ? receive_peer : peer; }
   std::int32_t wanted_tag() const { return role_of(kind) == Role::both ? receive_tag : tag; }
 };
 
-// A Call that one thread writes and another process reads.
+// A Call that one thread writes and another process reads, without what is for --time.
 class SharedCall {
  public:
   void store(const Call& call) {
-    const auto word = [](std::int32_t low, std::int32_t high) {
-      return static_cast<std::uint64_t>(static_cast<std::uint32_t>(low)) |
-             static_cast<std::uint64_t>(static_cast<std::uint32_t>(high)) << 32;
-    };
-    const auto set = [this](std::size_t i, std::uint64_t value) { words_[i].store(value, std::memory_order_relaxed); };
-    set(0, word(static_cast<std::int32_t>(call.kind), call.peer));
-    set(1, word(call.tag, call.root));
-    set(2, word(call.receive_peer, call.receive_tag));
-    set(3, call.communicator), set(4, call.sequence), set(5, call.bytes);
+    const auto words = std::bit_cast<Words>(call);
+    for (std::size_t i = 0; i < words_.size(); ++i) words_[i].store(words[i], std::memory_order_relaxed);
   }
   Call load() const {
-    const auto low = [this](int i) { return static_cast<std::int32_t>(at(i)); };
-    const auto high = [this](int i) { return static_cast<std::int32_t>(at(i) >> 32); };
-    return {static_cast<Kind>(low(0)), high(0), low(1), high(1), low(2), high(2), at(3), at(4), at(5)};
+    Words words{};
+    for (std::size_t i = 0; i < words_.size(); ++i) words[i] = words_[i].load(std::memory_order_relaxed);
+    return std::bit_cast<Call>(words);
   }
 
  private:
-  std::uint64_t at(int i) const { return words_[static_cast<std::size_t>(i)].load(std::memory_order_relaxed); }
-  std::array<std::atomic<std::uint64_t>, 6> words_{};
+  using Words = std::array<std::uint64_t, sizeof(Call) / 8>;
+  std::array<std::atomic<std::uint64_t>, offsetof(Call, meeting) / 8> words_{};
 };
 
 // One thread of the process. `turn` is odd while the thread is inside `call`, and grows by one at its start and its
@@ -102,8 +92,8 @@ struct RequestRecord {
 struct CommunicatorRecord {
   std::atomic<std::uint64_t> id{0};
   std::atomic<std::int32_t> size{0}, rank{0};
-  std::atomic<bool> of_nccl{false},
-      freed{false};                           // freed: kept until its place is needed, because others may wait for it
+  std::atomic<bool> of_nccl{false};
+  std::atomic<bool> freed{false};             // kept until its place is needed, because others may wait for it
   std::atomic<std::uint64_t> collectives{0};  // number of calls that were started
   static constexpr std::size_t past = 64;
   std::array<SharedCall, past> history{};                                                   // call n is at n % past
@@ -156,12 +146,10 @@ struct Record {
   Times times;
 };
 
-// Ids of communicators that have none.
 // A communicator whose creation was not seen has this bit: ranks may give different ids to the same one.
 constexpr std::uint64_t uncertain_id = std::uint64_t{1} << 63;
 constexpr std::uint64_t world_id = 1, start_id = 2, end_id = 3;  // MPI_COMM_WORLD; all that call MPI_Init, MPI_Finalize
 
-// The variable with the path of the record.
-constexpr char record_variable[] = "WHO_WAITS_RECORD";
+constexpr char record_variable[] = "WHO_WAITS_RECORD";  // its path
 
 }  // namespace who_waits

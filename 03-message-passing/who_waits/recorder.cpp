@@ -14,12 +14,18 @@
 #include <list>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
 namespace who_waits {
 
 namespace {
 
-constexpr std::size_t longest_search = 16;  // slots of a hash table
+// An entry of a hash table; nullptr: there is none, and no free one. `is` may claim a free one.
+auto* search(auto& table, std::uint64_t hash, const auto& is) {
+  for (std::size_t i = 0; i < 16; ++i, ++hash)
+    if (is(table[hash % table.size()])) return &table[hash % table.size()];
+  return decltype(&table[0])(nullptr);
+}
 
 thread_local ThreadRecord* own_thread = nullptr;
 thread_local int depth = 0;
@@ -57,15 +63,12 @@ void bump(std::atomic<std::uint64_t>& counter) {  // by its only writer
   std::atomic_thread_fence(std::memory_order_release);
 }
 
-struct Communicators {
-  std::mutex mutex;
-  std::list<Communicator> all;
-  std::atomic<std::uint64_t> changes{1};
-};
-Communicators& communicators() {
-  static auto* const them = new Communicators;  // programs call MPI_Finalize in destructors of static objects
+std::mutex communicators_mutex;
+auto& communicators() {
+  static auto* const them = new std::list<Communicator>;  // programs call MPI_Finalize in destructors of static objects
   return *them;
 }
+std::atomic<std::uint64_t> communicators_changes{1};
 
 struct Request {
   std::atomic<std::uintptr_t> handle{0};
@@ -106,27 +109,25 @@ Communicator* find(std::uintptr_t handle) {
   thread_local std::uintptr_t last = 0;
   thread_local Communicator* known = nullptr;
   thread_local std::uint64_t since = 0;
-  Communicators& them = communicators();
-  const std::uint64_t now = them.changes.load(std::memory_order_acquire);
-  if (known && last == handle && since == now) return known;
-  const std::lock_guard lock(them.mutex);
-  for (Communicator& one : them.all)
-    if (one.handle == handle) {
-      last = handle;
-      since = them.changes.load(std::memory_order_relaxed);
-      return known = &one;
-    }
-  return nullptr;
+  if (known && last == handle && since == communicators_changes.load(std::memory_order_acquire)) return known;
+  const std::lock_guard lock(communicators_mutex);
+  const auto found = std::ranges::find(communicators(), handle, &Communicator::handle);
+  if (found == communicators().end()) return nullptr;
+  last = handle;
+  since = communicators_changes.load(std::memory_order_relaxed);
+  return known = &*found;
+}
+
+Communicator* with_id(std::uint64_t id) {
+  const std::lock_guard lock(communicators_mutex);
+  const auto found = std::ranges::find(communicators(), id, &Communicator::id);
+  return found == communicators().end() ? nullptr : &*found;
 }
 
 Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, std::vector<std::int32_t> world_ranks,
                   bool of_nccl) {
-  Communicators& them = communicators();
-  const std::lock_guard lock(them.mutex);
-  Communicator& one = them.all.emplace_back();
-  one.handle = handle;
-  one.id = id;
-  one.world_ranks = std::move(world_ranks);
+  const std::lock_guard lock(communicators_mutex);
+  Communicator& one = communicators().emplace_back(Communicator{handle, id, std::move(world_ranks)});
   if (Record* const ours = record()) {
     for (CommunicatorRecord& place : ours->communicators)
       if (place.id == 0 || (place.freed && !one.shared)) one.shared = &place;
@@ -143,18 +144,17 @@ Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, s
       ours->incomplete = true;
     }
   }
-  them.changes.fetch_add(1, std::memory_order_release);
+  communicators_changes.fetch_add(1, std::memory_order_release);
   return one;
 }
 
 void forget(std::uintptr_t handle) {
-  Communicators& them = communicators();
-  const std::lock_guard lock(them.mutex);
-  them.all.remove_if([&](const Communicator& one) {
+  const std::lock_guard lock(communicators_mutex);
+  communicators().remove_if([&](const Communicator& one) {
     if (one.handle == handle && one.shared) one.shared->freed = true;
     return one.handle == handle;
   });
-  them.changes.fetch_add(1, std::memory_order_release);
+  communicators_changes.fetch_add(1, std::memory_order_release);
 }
 
 bool inside() { return depth > 0; }
@@ -166,8 +166,8 @@ struct Timing {
   Kind kind = Kind::none;
   const void* site = nullptr;
   std::uint64_t bytes = 0;
-  std::int64_t enter = 0, left = 0,
-               outside = 0;  // `outside`: outside of calls, since the last one that waited for others
+  std::int64_t enter = 0, left = 0;
+  std::int64_t outside = 0;  // ns outside of calls, since the last one that waited for others
   std::size_t met = 0;
   std::array<Meeting, 64> meetings{};  // the first ones of the call
 };
@@ -183,23 +183,23 @@ std::int64_t now() {
 // The place of the call; one for all of its sizes if there are too many. nullptr: no room.
 Place* place_of(Times& times, Kind kind, std::uint64_t bytes, const void* site) {
   static std::array<const void*, std::tuple_size_v<decltype(Times::places)>> sites{};
-  std::size_t at = mix(mix(static_cast<std::uint64_t>(kind), bytes), reinterpret_cast<std::uintptr_t>(site));
-  for (std::size_t i = 0; i < longest_search; ++i, ++at) {
-    Place& one = times.places[at % times.places.size()];
-    if (one.kind == kind && one.bytes == bytes && sites[at % sites.size()] == site) return &one;
-    if (one.kind != Kind::none) continue;
-    sites[at % sites.size()] = site;
-    one.kind = kind;
-    one.bytes = bytes;
-    one.site = reinterpret_cast<std::uintptr_t>(site) - 1;  // in the call, not behind it
-    if (Dl_info info{}; ::dladdr(site, &info) && info.dli_fname) {
-      std::strncpy(one.object.data(), info.dli_fname, one.object.size() - 1);
-      if (static_cast<const Elf64_Ehdr*>(info.dli_fbase)->e_type == ET_DYN)
-        one.site -= reinterpret_cast<std::uintptr_t>(info.dli_fbase);
+  const std::uint64_t hash = mix(mix(static_cast<std::uint64_t>(kind), bytes), reinterpret_cast<std::uintptr_t>(site));
+  Place* const found = search(times.places, hash, [&](Place& one) {
+    const void*& known = sites[static_cast<std::size_t>(&one - times.places.data())];
+    if (one.kind == Kind::none) {
+      known = site;
+      one.kind = kind;
+      one.bytes = bytes;
+      one.site = reinterpret_cast<std::uintptr_t>(site) - 1;  // in the call, not behind it
+      if (Dl_info info{}; ::dladdr(site, &info) && info.dli_fname) {
+        std::strncpy(one.object.data(), info.dli_fname, one.object.size() - 1);
+        if (static_cast<const Elf64_Ehdr*>(info.dli_fbase)->e_type == ET_DYN)
+          one.site -= reinterpret_cast<std::uintptr_t>(info.dli_fbase);
+      }
     }
-    return &one;
-  }
-  return bytes ? place_of(times, kind, 0, site) : nullptr;
+    return one.kind == kind && one.bytes == bytes && known == site;
+  });
+  return found || !bytes ? found : place_of(times, kind, 0, site);
 }
 
 void keep(Times& times, const Meeting& meeting) {
@@ -282,29 +282,22 @@ TrafficRecord* traffic(std::uint64_t communicator, std::int32_t peer, std::int32
   if (!ours || peer < 0) return nullptr;
   const std::uint64_t key =
       static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer)) << 32 | static_cast<std::uint32_t>(tag);
-  std::size_t at = mix(communicator, key);
-  for (std::size_t i = 0; i < longest_search; ++i, ++at) {
-    TrafficRecord& one = ours->traffic[at % ours->traffic.size()];
-    std::uint64_t owner = one.communicator.load(std::memory_order_acquire);
-    if (owner == communicator && one.peer_and_tag.load(std::memory_order_acquire) == key + 1) return &one;
-    if (owner == 0) {
+  TrafficRecord* const found = search(ours->traffic, mix(communicator, key), [&](TrafficRecord& one) {
+    if (one.communicator.load(std::memory_order_acquire) == 0) {
       static std::mutex adding;
       const std::lock_guard lock(adding);
-      if (one.communicator.load() != 0) {
-        --i, --at;  // another thread took it: look again
-        continue;
+      if (one.communicator.load() == 0) {
+        one.peer_and_tag.store(key + 1, std::memory_order_release);
+        one.communicator.store(communicator, std::memory_order_release);
       }
-      one.peer_and_tag.store(key + 1, std::memory_order_release);
-      one.communicator.store(communicator, std::memory_order_release);
-      return &one;
     }
-  }
-  ours->incomplete = true;
-  return nullptr;
+    return one.communicator.load(std::memory_order_acquire) == communicator &&
+           one.peer_and_tag.load(std::memory_order_acquire) == key + 1;
+  });
+  if (!found) ours->incomplete = true;
+  return found;
 }
-}  // namespace
 
-namespace {
 std::uint64_t meeting_of(std::uint64_t communicator, std::int32_t from, std::int32_t to, std::int32_t tag,
                          std::uint64_t number) {
   const auto word = [](std::int32_t value) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(value)); };
@@ -326,39 +319,36 @@ std::uint64_t count_received(std::uint64_t communicator, std::int32_t peer, std:
 void start(std::uintptr_t handle, const Call& call) {
   Record* const ours = record();
   // Open MPI gives the same request to all operations that are complete at once.
-  if (!ours || handle == 0 || request_number(handle) >= 0) return;
-  std::size_t at = mix(0, handle);
-  for (std::size_t i = 0; i < longest_search; ++i, ++at) {
-    Request& one = requests[at % requests.size()];
+  if (!ours || call.kind == Kind::none || handle == 0 || request_number(handle) >= 0) return;
+  Request* const found = search(requests, mix(0, handle), [&](Request& one) {
     std::uintptr_t none = 0;
-    if (!one.handle.compare_exchange_strong(none, handle)) continue;
-    one.call = call;
-    RequestRecord& shared = ours->requests[at % requests.size()];
-    shared.call.store(call);
-    bump(shared.turn);
-    return;
-  }
-  ours->incomplete = true;
+    return one.handle.compare_exchange_strong(none, handle);
+  });
+  if (!found) return void(ours->incomplete = true);
+  found->call = call;
+  RequestRecord& shared = ours->requests[static_cast<std::size_t>(found - requests.data())];
+  shared.call.store(call);
+  bump(shared.turn);
 }
 
 int request_number(std::uintptr_t handle) {
   if (handle == 0) return -1;
-  std::size_t at = mix(0, handle);
-  for (std::size_t i = 0; i < longest_search; ++i, ++at)
-    if (requests[at % requests.size()].handle.load(std::memory_order_acquire) == handle)
-      return static_cast<int>(at % requests.size());
-  return -1;
+  const Request* const found = search(requests, mix(0, handle), [&](const Request& one) {
+    return one.handle.load(std::memory_order_acquire) == handle;
+  });
+  return found ? static_cast<int>(found - requests.data()) : -1;
 }
 
 Call started(int number) { return requests[static_cast<std::size_t>(number)].call; }
 
-bool complete(int number) {
-  if (number < 0) return false;
+Call complete(int number) {
+  if (number < 0) return {};
   const auto at = static_cast<std::size_t>(number);
-  if (requests[at].handle.load(std::memory_order_relaxed) == 0) return false;
+  if (requests[at].handle.load(std::memory_order_relaxed) == 0) return {};
+  const Call call = requests[at].call;
   if (Record* const ours = record()) bump(ours->requests[at].turn);
   requests[at].handle.store(0, std::memory_order_release);
-  return true;
+  return call;
 }
 
 void poll(const Call& call) {

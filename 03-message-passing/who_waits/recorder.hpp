@@ -4,9 +4,11 @@
 #include "record.hpp"
 
 #include <dlfcn.h>
+#include <boost/preprocessor/repetition/enum.hpp>
+#include <boost/preprocessor/repetition/enum_params.hpp>
 
 #include <cstdint>
-#include <optional>
+#include <cstdio>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -16,13 +18,15 @@ namespace who_waits {
 // This process's record, claimed by the first call; nullptr if who_waits did not start the process, or another process
 // of the same rank claimed it before.
 Record* record();
+bool inside();                                       // this thread is inside a recorded call
+inline bool off() { return !record() || inside(); }  // then the wrappers do nothing else than their call
 
 // A communicator of the program: its handle's value, its record, and for each of its ranks the one in MPI_COMM_WORLD.
 struct Communicator {
   std::uintptr_t handle = 0;
+  std::uint64_t id = 0;
+  std::vector<std::int32_t> world_ranks{};  // empty: the communicator's own ranks
   CommunicatorRecord* shared = nullptr;
-  std::vector<std::int32_t> world_ranks;  // empty: the communicator's own ranks
-  std::uint64_t id = 0, children = 0;
 
   std::int32_t world_rank(int peer) const {
     if (peer < 0 || world_ranks.empty()) return peer;
@@ -33,6 +37,7 @@ struct Communicator {
 };
 // The communicator with this handle; nullptr: add() it. Thread-safe; the pointer is valid until forget().
 Communicator* find(std::uintptr_t handle);
+Communicator* with_id(std::uint64_t id);
 Communicator& add(std::uintptr_t handle, std::uint64_t id, int size, int rank, std::vector<std::int32_t> world_ranks,
                   bool of_nccl = false);
 void forget(std::uintptr_t handle);
@@ -48,14 +53,12 @@ class Inside {
   ~Inside();
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
-  explicit operator bool() const { return thread_ != nullptr; }
   // The call waits for these requests, by request_number().
   void waits_for(std::span<const int> requests);
 
  private:
   ThreadRecord* thread_ = nullptr;
 };
-bool inside();  // this thread is inside a recorded call
 
 // Messages of a call, for the counts that tell whether a message was sent. Peers are ranks in MPI_COMM_WORLD. They
 // return the number of the message's meeting.
@@ -69,54 +72,34 @@ void meet(std::uint64_t number, bool gives, bool waits);
 void start(std::uintptr_t request, const Call& call);
 int request_number(std::uintptr_t request);  // -1: not recorded
 Call started(int number);
-bool complete(int number);  // false: it was not under way
+Call complete(int number);  // returns what was started; Kind::none: it was not under way
 
 // A test or a probe that found nothing.
 void poll(const Call& call);
 
+// The function that the program would have called.
 template <class Function>
-struct Signature;
+Function* real(const char* name, const char* prefix = "") {
+  char all[64];  // no std::string: its functions would be exported
+  std::snprintf(all, sizeof all, "%s%s", prefix, name);
+  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, all));
+}
+
 template <class R, class... A>
-struct Signature<R(A...)> {
+struct Signature {
   using Result = R;
   using Arguments = std::tuple<A...>;
 };
+template <class R, class... A>
+Signature<R, A...> signature(R(A...));
 
 }  // namespace who_waits
 
-// The function that the program would have called, as `next`.
-#define NEXT(Function, name) \
-  static auto* const next = reinterpret_cast<std::add_pointer_t<Function>>(::dlsym(RTLD_NEXT, name))
-
-// WRAP(6, MPI_Send, send) defines MPI_Send, which has 6 arguments, as send<Kind::MPI_Send>. Such templates are INLINE:
-// Inside asks for the address of who called it.
-#define EXPORTED __attribute__((visibility("default")))
+// WRAP(6, MPI_Send, send, message, 5) defines MPI_Send, which has 6 parameters, as message<Kind::MPI_Send, 5>. Such
+// templates are INLINE, because Inside asks for the address of who called them.
 #define INLINE __attribute__((always_inline)) inline
-#define WRAP(count, name, wrapper) WRAP_AS(count, name, wrapper<Kind::name>)
-#define WRAP_AS(count, name, ...)                                                       \
-  EXPORTED Signature<decltype(name)>::Result name(PARAMETERS_##count(decltype(name))) { \
-    return __VA_ARGS__(ARGUMENTS_##count);                                              \
+#define WRAP(parameters, name, role, wrapper, ...)                                              \
+  decltype(signature(name))::Result name(BOOST_PP_ENUM(parameters, PARAMETER, name)) {          \
+    return wrapper<Kind::name __VA_OPT__(, ) __VA_ARGS__>(BOOST_PP_ENUM_PARAMS(parameters, a)); \
   }
-#define PARAMETER(F, i) std::tuple_element_t<i, Signature<F>::Arguments> a##i
-#define PARAMETERS_0(F)
-#define PARAMETERS_1(F) PARAMETER(F, 0)
-#define PARAMETERS_2(F) PARAMETERS_1(F), PARAMETER(F, 1)
-#define PARAMETERS_3(F) PARAMETERS_2(F), PARAMETER(F, 2)
-#define PARAMETERS_4(F) PARAMETERS_3(F), PARAMETER(F, 3)
-#define PARAMETERS_5(F) PARAMETERS_4(F), PARAMETER(F, 4)
-#define PARAMETERS_6(F) PARAMETERS_5(F), PARAMETER(F, 5)
-#define PARAMETERS_7(F) PARAMETERS_6(F), PARAMETER(F, 6)
-#define PARAMETERS_8(F) PARAMETERS_7(F), PARAMETER(F, 7)
-#define PARAMETERS_9(F) PARAMETERS_8(F), PARAMETER(F, 8)
-#define PARAMETERS_10(F) PARAMETERS_9(F), PARAMETER(F, 9)
-#define ARGUMENTS_0
-#define ARGUMENTS_1 a0
-#define ARGUMENTS_2 a0, a1
-#define ARGUMENTS_3 a0, a1, a2
-#define ARGUMENTS_4 a0, a1, a2, a3
-#define ARGUMENTS_5 a0, a1, a2, a3, a4
-#define ARGUMENTS_6 a0, a1, a2, a3, a4, a5
-#define ARGUMENTS_7 a0, a1, a2, a3, a4, a5, a6
-#define ARGUMENTS_8 a0, a1, a2, a3, a4, a5, a6, a7
-#define ARGUMENTS_9 a0, a1, a2, a3, a4, a5, a6, a7, a8
-#define ARGUMENTS_10 a0, a1, a2, a3, a4, a5, a6, a7, a8, a9
+#define PARAMETER(z, i, name) std::tuple_element_t<i, decltype(signature(name))::Arguments> a##i

@@ -62,34 +62,30 @@ Analysis analyse(const std::vector<RankTimes>& ranks, double error) {
     double late = -1, worked = 0, data = 0;
     int for_rank = -1;
     std::uint64_t number = 0;
+    const Place* place = nullptr;
   };
-  std::map<std::pair<const RankTimes*, std::int64_t>, std::pair<const Meeting*, Waited>> calls;  // by their start
+  std::map<std::pair<int, std::int64_t>, Waited> calls;  // by rank and start
   for (const auto& [number, there] : meetings) {
-    const At *last = nullptr, *before = nullptr;  // the two that came last
+    std::vector<const At*> givers;
+    for (const At& one : there)
+      if (one.meeting->gives) givers.push_back(&one);
+    std::ranges::sort(givers, std::greater<>(), &At::enter);
     for (const At& one : there) {
-      if (!one.meeting->gives) continue;
-      if (!last || one.enter > last->enter)
-        before = std::exchange(last, &one);
-      else if (!before || one.enter > before->enter)
-        before = &one;
-    }
-    for (const At& one : there) {
-      const At* const giver = last != &one ? last : before;
-      if (!one.meeting->waits || !giver) continue;
+      const auto giver = std::ranges::find_if(givers, [&](const At* other) { return other != &one; });  // came last
+      if (!one.meeting->waits || giver == givers.end()) continue;
       const auto duration = static_cast<double>(one.meeting->leave - one.meeting->enter);
-      const double late = std::clamp(giver->enter - one.enter, 0.0, duration);
-      auto& [meeting, waited] = calls[{one.rank, one.meeting->enter}];
+      const double late = std::clamp((*giver)->enter - one.enter, 0.0, duration);
+      Waited& waited = calls[{one.rank->rank, one.meeting->enter}];
       if (late <= waited.late) continue;  // of the messages of one call, that which came last
-      meeting = one.meeting;
-      waited = {late, std::clamp(static_cast<double>(giver->meeting->outside - one.meeting->outside), 0.0, late),
-                duration - late, giver->rank->rank, number};
+      const auto worked_longer = static_cast<double>((*giver)->meeting->outside - one.meeting->outside);
+      waited = {late,   std::clamp(worked_longer, 0.0, late),    duration - late, (*giver)->rank->rank,
+                number, &one.rank->places.at(one.meeting->place)};
     }
   }
 
   Analysis all;
-  for (const auto& [call, what] : calls) {
-    const auto& [meeting, waited] = what;
-    Sum& sum = all.places[key_of(call.first->places.at(meeting->place))];
+  for (const auto& [call, waited] : calls) {
+    Sum& sum = all.places[key_of(*waited.place)];
     ++sum.meetings;
     sum.late += waited.late;
     sum.data += waited.data;
@@ -136,18 +132,19 @@ RankTimes times_of(const Times& times, int ranks) {
 TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::string(const Place&)>& where) {
   const Analysis middle = analyse(ranks, 0), least = analyse(ranks, -1), most = analyse(ranks, 1);
   struct Total {
-    const Place* place;
+    const Place* place = nullptr;
     double calls = 0, in = 0;
     int ranks = 0;
   };
   std::map<Key, Total> totals;
-  double all = 0, uncertainty = 0;
-  for (const RankTimes& rank_times : ranks) {
-    all += static_cast<double>(rank_times.lasted);
-    uncertainty =
-        std::max(uncertainty, static_cast<double>(std::max(rank_times.first.uncertainty, rank_times.last.uncertainty)));
-    for (const Place& place : rank_times.places) {
-      Total& total = totals.try_emplace(key_of(place), Total{&place}).first->second;
+  double all = 0;
+  std::int64_t uncertainty = 0;
+  for (const RankTimes& one : ranks) {
+    all += static_cast<double>(one.lasted);
+    uncertainty = std::max({uncertainty, one.first.uncertainty, one.last.uncertainty});
+    for (const Place& place : one.places) {
+      Total& total = totals[key_of(place)];
+      total.place = &place;
       total.calls += static_cast<double>(place.calls);
       total.in += static_cast<double>(place.nanoseconds);
       ++total.ranks;
@@ -191,9 +188,9 @@ TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::
   };
   if (middle.all_worked >= late_worth_naming * all) {
     out.cause = "late";
-    std::vector<std::pair<int, double>> by_rank(middle.worked.begin(), middle.worked.end());
-    std::ranges::sort(by_rank, std::greater<>(), &std::pair<int, double>::second);
-    for (double named = 0; const auto& [rank, worked] : by_rank) {
+    std::multimap<double, int, std::greater<>> by_time;
+    for (const auto& [rank, worked] : middle.worked) by_time.emplace(worked, rank);
+    for (double named = 0; const auto& [worked, rank] : by_time) {
       if (named > 0.8 * middle.all_worked) break;
       named += worked;
       out.late.push_back(rank);
@@ -201,7 +198,7 @@ TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::
     const bool one = out.late.size() == 1;
     out.lines.push_back(
         fmt::format("{} of the time, ranks wait because {} {} {} longer than the others between the calls",
-                    percent(&Analysis::all_worked), one ? "rank" : "ranks", ranges(out.late),
+                    percent(&Analysis::all_worked), one ? "rank" : "ranks", ranges({out.late.begin(), out.late.end()}),
                     one ? "works or sleeps" : "work or sleep"));
   }
   if (middle.data >= network_worth_naming * all) {
@@ -216,7 +213,8 @@ TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::
     out.lines.push_back("neither late ranks nor the network take much of the time");
   }
   out.lines.push_back(uncertainty == 0 ? "all ranks share a clock"
-                                       : fmt::format("the nodes' clocks are known to +- {}", time_text(uncertainty)));
+                                       : fmt::format("the nodes' clocks are known to +- {}",
+                                                     time_text(static_cast<double>(uncertainty))));
   return out;
 }
 

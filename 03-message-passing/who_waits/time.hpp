@@ -25,10 +25,8 @@ struct RankTimes {
   std::uint32_t shift = 0;
   std::vector<Place> places{};
   std::vector<Meeting> meetings{};  // their places are indices of `places`
-  static void fields(auto& visit, auto& record) {
-    visit(record.rank), visit(record.first), visit(record.last), visit(record.lasted), visit(record.shift),
-        visit(record.places);
-    visit(record.meetings);
+  static void fields(auto& visit, auto& one) {
+    visit(one.rank, one.first, one.last, one.lasted, one.shift, one.places, one.meetings);
   }
 };
 RankTimes times_of(const Times& times, int ranks);  // for rank 0 among so many: as many meetings as it has memory for

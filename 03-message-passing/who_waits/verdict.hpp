@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,10 @@ namespace who_waits {
 
 struct Wait {  // a thread inside a call
   Call call;
-  std::vector<Call> requests;  // what a wait for requests waits for
-  bool all_requests = true;    // false: there were more than fit
-  double seconds = 0;          // since when
-  static void fields(auto& visit, auto& record) {
-    visit(record.call), visit(record.requests), visit(record.all_requests), visit(record.seconds);
-  }
+  std::vector<Call> requests{};  // what a wait for requests waits for
+  bool all_requests = true;      // false: there were more than fit
+  double seconds = 0;            // since when
+  static void fields(auto& visit, auto& wait) { visit(wait.call, wait.requests, wait.all_requests, wait.seconds); }
 };
 
 struct CommunicatorState {
@@ -31,10 +30,8 @@ struct CommunicatorState {
   bool of_nccl = false;
   std::vector<Call> history{};           // the last collectives, the oldest first
   std::vector<std::uint32_t> of_kind{};  // how many of each Kind
-  static void fields(auto& visit, auto& record) {
-    visit(record.id), visit(record.collectives), visit(record.size), visit(record.rank), visit(record.of_nccl),
-        visit(record.history);
-    visit(record.of_kind);
+  static void fields(auto& visit, auto& one) {
+    visit(one.id, one.collectives, one.size, one.rank, one.of_nccl, one.history, one.of_kind);
   }
 };
 
@@ -62,29 +59,26 @@ struct RankState {
   std::vector<Traffic> traffic{};
   std::string stack{};
   int world_size = 0;  // of MPI; 0: MPI has not started
-  static void fields(auto& visit, auto& record) {
-    visit(record.rank), visit(record.host), visit(record.pid), visit(record.recorded), visit(record.finalized),
-        visit(record.ended);
-    visit(record.process), visit(record.quiet), visit(record.other_thread), visit(record.incomplete),
-        visit(record.unknown_calls);
-    visit(record.waits), visit(record.polled), visit(record.outstanding), visit(record.communicators),
-        visit(record.traffic);
-    visit(record.stack), visit(record.world_size);
+  static void fields(auto& visit, auto& one) {
+    visit(one.rank, one.host, one.pid, one.recorded, one.finalized, one.ended, one.process, one.quiet,
+          one.other_thread);
+    visit(one.incomplete, one.unknown_calls, one.waits, one.polled, one.outstanding, one.communicators, one.traffic);
+    visit(one.stack, one.world_size);
   }
 };
 
 struct Verdict {
   std::string cause;     // "deadlock", "mismatch", "ended", "polling", "late", "network", "separate", "cannot tell"
   bool certain = false;  // the program cannot continue
-  std::vector<int> culprits;       // ranks, in the order in which the lines name them
-  std::vector<std::string> lines;  // the explanation, for people
+  std::vector<int> culprits{};       // ranks, in the order in which the lines name them
+  std::vector<std::string> lines{};  // the explanation, for people
 };
 Verdict explain(const std::vector<RankState>& ranks);
 
 // "63 ranks wait in MPI_Allreduce ... (ranks 0-11, 13-63)": the ranks in groups that do the same, at most `most` lines.
 std::vector<std::string> groups(const std::vector<RankState>& ranks, std::size_t most = 16);
 
-std::string size_of(std::uint64_t bytes);    // "4 MiB"
-std::string ranges(std::vector<int> ranks);  // "0-11, 13-63"
+std::string size_of(std::uint64_t bytes);        // "4 MiB"
+std::string ranges(const std::set<int>& ranks);  // "0-11, 13-63"
 
 }  // namespace who_waits

@@ -21,7 +21,7 @@ function(who_waits_library name)
 endfunction()
 
 if(MULTINODE_HAVE_MPI)
-  multinode_program(who_waits who_waits/who_waits.cpp who_waits/observer.cpp who_waits/stack.cpp
+  multinode_program(who_waits who_waits/who_waits.cpp
     who_waits/time.cpp who_waits/verdict.cpp LINK multinode::world)
   get_target_property(mpi_include MPI::MPI_CXX INTERFACE_INCLUDE_DIRECTORIES)
   set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_CXX)

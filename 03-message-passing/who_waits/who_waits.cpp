@@ -18,6 +18,7 @@
 #include <multinode/world/world.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
@@ -33,7 +34,8 @@
 
 using namespace std::chrono_literals;
 using multinode::UsageError;
-using Clock = who_waits::Observer::Clock;
+using namespace who_waits;
+using Clock = Observer::Clock;
 
 namespace {
 
@@ -68,14 +70,11 @@ bool parse(int argc, char** argv, Options& options, bool prints) {
   return true;
 }
 
-// The libraries that a program is linked with, as ldd prints them; "" for a script or a static program.
-std::string linked(const std::string& file) { return who_waits::output_of({"ldd", file}, 10s); }
-
 // The library to load into the program, for the MPI that it is linked with. A script may start any program: it gets
 // that for the launcher. Throws UsageError.
 std::string library_for(const std::string& file, const std::string& launcher) {
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  const std::string libraries = linked(file);
+  const std::string libraries = output_of("ldd " + quoted(file));         // "": a script, or static
   const bool pmi = std::getenv("PMI_RANK") && !std::getenv("PMIX_RANK");  // as by srun --mpi=pmi2, which MPICH needs
   std::string name = launcher == "Open MPI" ? "open-mpi" : launcher == "MPICH" || pmi ? "mpich" : WHO_WAITS_LIBRARY;
   if (libraries.find("libmpi.so.40") != std::string::npos) name = "open-mpi";
@@ -87,9 +86,9 @@ std::string library_for(const std::string& file, const std::string& launcher) {
   return path;
 }
 
-std::vector<std::string> environment_of_program(const who_waits::Observer& observer, const std::string& library) {
+std::vector<std::string> environment_of_program(const Observer& observer, const std::string& library) {
   multinode::Environment variables = multinode::current_environment();
-  variables[who_waits::record_variable] = observer.path();
+  variables[record_variable] = observer.path();
   std::string& preload = variables["LD_PRELOAD"];
   preload = preload.empty() ? library : library + ":" + preload;
   std::vector<std::string> list;
@@ -110,7 +109,7 @@ std::string rendezvous_of(const Options& options, const multinode::Launch& launc
 // Collective: how this rank's clock differs from rank 0's. A message cannot arrive before it was sent, so each question
 // is an upper bound of the offset, and each answer a lower one. Rank 0 holds the answer back for as long as the
 // question took, because this rank can only wait for it then.
-who_waits::ClockReading read_clock(multinode::World& world) {
+ClockReading read_clock(multinode::World& world) {
   constexpr int questions = 10;
   const auto now = [] { return Clock::now().time_since_epoch().count(); };
   const auto key = [](int rank, int i, const char* what) { return fmt::format("clock {} {} {}", rank, i, what); };
@@ -141,180 +140,175 @@ who_waits::ClockReading read_clock(multinode::World& world) {
 }
 
 // "solver.cpp:57" by addr2line, which needs the program's debug information; else "solver+0x1234".
-std::string place_name(const who_waits::Place& place) {
+std::string place_name(const Place& place) {
   const std::string object = place.object.data();
-  const std::string line =
-      who_waits::output_of({"addr2line", "-s", "-e", object, fmt::format("{:#x}", place.site)}, 10s);
+  const std::string line = output_of(fmt::format("addr2line -s -e {} {:#x}", quoted(object), place.site));
   if (!line.empty() && line[0] != '?') return line.substr(0, line.find_first_of(" \n"));
   return fmt::format("{}+{:#x}", std::filesystem::path(object).filename().string(), place.site);
+}
+
+// Every rank's value, on rank 0.
+template <class T>
+std::vector<T> gather(multinode::World& world, const char* name, const T& value) {
+  std::vector<T> all;
+  for (std::string& text : world.gather_on_rank_0(name, packed(value))) all.push_back(unpacked<T>(std::move(text)));
+  return all;
 }
 
 // The looks at all ranks: rank 0 decides when, and explains what it sees.
 class Watch {
  public:
-  Watch(multinode::World& world, const Options& options, who_waits::Observer& observer, multinode::ChildProcess& child,
-        const who_waits::ClockReading& clock)
+  Watch(multinode::World& world, const Options& options, Observer& observer, multinode::ChildProcess& child)
       : world_(world),
         options_(options),
         observer_(observer),
         child_(child),
-        clock_(clock),
         json_(world.rank() == 0 ? options.json : "", true) {}
 
-  int run(multinode::Signals& signals);
-  // The program is to be ended, by its launcher if possible, because it waits for others to start or to end MPI.
-  bool launcher_ends_it() const { return hopeless_ && starts_or_ends_mpi_; }
+  // Returns the exit status. `clock`: at the start.
+  int run(multinode::Signals& signals, const ClockReading& clock) {
+    const auto between =
+        std::max(1000ms, std::chrono::milliseconds(world_.size() / 5));  // at most 5,000 turns per second
+    Clock::time_point ended_at;
+    for (auto next = Clock::now();;) {
+      pollfd waits{signals.descriptor(), POLLIN, 0};
+      ::poll(&waits, 1, 200);
+      bool ended = child_.ending().has_value();
+      while (const auto signal = signals.next()) {
+        const int which = static_cast<int>(signal->ssi_signo);
+        if (which == SIGUSR1) number("looks", 1);
+        if (which == SIGUSR1 || which == SIGCHLD) continue;
+        if (!ended) child_.signal(which);
+        told_to_end_ = true;
+      }
+      if (child_.look()) next = ended_at = Clock::now(), ended = true;
+      observer_.look(Clock::now());
+      if (Clock::now() < next) continue;
+      if (told_to_end_) {  // nothing to explain, and the other ranks may be gone
+        if (ended) return child_.ending()->as_exit_status();
+        continue;
+      }
+      next = Clock::now() + (ended ? std::min<std::chrono::milliseconds>(between, 100ms) : between);
+      turn();
+      if (ends_it_ >= 0) return multinode::exit_wrong;
+      if (ended && child_.ending()->failed()) return child_.ending()->as_exit_status();
+      if (ended && number("ended") == world_.size()) {
+        if (options_.time) print_times(clock, ended_at.time_since_epoch().count() - clock.clock);
+        world_.barrier("the end");
+        return 0;
+      }
+    }
+  }
+  // Another rank ends the program, which cannot continue, and the launcher this one.
+  bool launcher_ends_it() const { return ends_it_ >= 0 && ends_it_ != world_.rank(); }
 
  private:
   std::int64_t number(const char* key, std::int64_t add = 0) { return world_.store().add(key, add); }
-  void turn();
-  bool look();  // returns whether the program cannot continue
-  void print(const who_waits::Verdict& verdict, const std::vector<who_waits::RankState>& ranks);
-  void print_times();
+
+  // What each rank does once per second.
+  void turn() {
+    const bool ended = child_.ending().has_value();
+    const bool quiet = ended || observer_.quiet(Clock::now()) >= options_.after;
+    // What counts is that a rank has moved since the last look, not that rank 0 saw it move: between two of its turns,
+    // all may have moved and become quiet again.
+    if (!counted_move_ && ((ended && !counted_end_) || observer_.steps() != steps_)) {
+      counted_move_ = true;
+      number("moves", 1);
+    }
+    if (ended && !counted_end_) {  // before it counts as quiet: rank 0 may look in between
+      counted_end_ = true;
+      if (child_.ending()->failed()) number("looks", 1);
+      number("ended", 1);
+    }
+    if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
+    quiet_ = quiet;
+    if (world_.rank() == 0 && number("quiet") == world_.size() && number("ended") < world_.size() &&
+        number("moves") > explained_moves_) {
+      all_are_quiet_ = true;
+      number("looks", 1);
+    }
+    if (number("looks") > looks_) look();
+  }
+
+  void look() {
+    if (world_.rank() == 0) looks_ = number("looks"), explained_moves_ = number("moves");
+    observer_.look(Clock::now());
+    steps_ = observer_.steps();
+    counted_move_ = false;
+    RankState state = observer_.state(world_.rank(), Clock::now());
+    if (child_.ending()) state.ended = child_.ending()->as_exit_status();
+    if (!state.pid) state.pid = child_.pid();
+    if (!state.ended) {
+      state.process = process_state(state.pid);
+      if (state.waits.empty() && !state.polled) state.stack = stack_of(state.pid);
+    }
+    const auto ranks = gather(world_, "the state of the program", state);
+    Verdict verdict;
+    if (world_.rank() == 0) verdict = explain(ranks);
+    // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
+    observer_.look(Clock::now());
+    const auto moved = gather(world_, "who has moved", observer_.steps() != steps_);
+    if (world_.rank() == 0) {
+      if (std::ranges::find(moved, true) != moved.end()) {
+        verdict.certain = false;
+        verdict.lines.push_back("a rank has moved on since");
+      }
+      const bool failed = std::ranges::any_of(ranks, [](const RankState& one) { return one.ended.value_or(0) != 0; });
+      std::vector<std::string> lines = groups(ranks);
+      lines.insert(lines.end(), verdict.lines.begin(), verdict.lines.end());
+      print(failed           ? "a rank has failed"
+            : all_are_quiet_ ? fmt::format("no progress for {:g} s", options_.after)
+                             : "asked by a signal",
+            lines);
+      all_are_quiet_ = false;
+      json_.write({{"cause", verdict.cause},
+                   {"certain", verdict.certain},
+                   {"ranks", verdict.culprits},
+                   {"lines", verdict.lines},
+                   {"groups", groups(ranks)}});
+      // If several ranks die at once, or one in MPI_Init or MPI_Finalize, Open MPI's mpirun may crash or hang (PMIx
+      // 4.2.2, its list of fences). So one dies that is in neither, and the launcher ends the others.
+      const auto outside = std::ranges::find_if(ranks, [](const RankState& one) {
+        return std::ranges::none_of(one.waits, [](const Wait& wait) {
+          return wait.call.communicator == start_id || wait.call.communicator == end_id;
+        });
+      });
+      if (verdict.certain) ends_it_ = outside == ranks.end() ? 0 : static_cast<int>(outside - ranks.begin());
+    }
+    // The requests that rank 0 saw are answered. Others may come meanwhile, which some ranks see now and some later.
+    std::istringstream(world_.broadcast("the explanation", fmt::format("{} {}", looks_, ends_it_))) >> looks_ >>
+        ends_it_;
+  }
+
+  void print_times(const ClockReading& clock, std::int64_t lasted) {
+    RankTimes times = times_of(observer_.times(), world_.size());
+    times.rank = observer_.state(world_.rank(), Clock::now()).rank;
+    times.first = clock;
+    times.lasted = lasted;
+    times.last = read_clock(world_);
+    const auto ranks = gather(world_, "the times", times);
+    if (world_.rank() != 0) return;
+    const TimeReport report = who_waits::report(ranks, place_name);
+    print("where the time in calls went", report.lines);
+    json_.write({{"what", "time"}, {"cause", report.cause}, {"ranks", report.late}, {"lines", report.lines}});
+  }
+
+  static void print(const std::string& what, const std::vector<std::string>& lines) {
+    std::cerr << fmt::format("who_waits: {}\n  {}\n", what, fmt::join(lines, "\n  ")) << std::flush;
+  }
 
   multinode::World& world_;
   const Options& options_;
-  who_waits::Observer& observer_;
+  Observer& observer_;
   multinode::ChildProcess& child_;
-  who_waits::ClockReading clock_;  // at the start
   multinode::JsonLines json_;
-  Clock::time_point ended_at_;
   std::int64_t looks_ = 0;
   std::int64_t explained_moves_ = -1;  // on rank 0: number of "moves" that the last explanation knew
   std::uint64_t steps_ = 0;            // of the program, at this rank's last look
-  bool quiet_ = false, counted_end_ = false, counted_move_ = false, hopeless_ = false, told_to_end_ = false;
-  bool all_are_quiet_ = false;       // on rank 0: why it asked for the next look
-  bool starts_or_ends_mpi_ = false;  // at this rank's last look
+  bool quiet_ = false, counted_end_ = false, counted_move_ = false, told_to_end_ = false;
+  bool all_are_quiet_ = false;  // on rank 0: why it asked for the next look
+  int ends_it_ = -1;            // the rank that ends the program; -1: it may continue
 };
-
-// What each rank does once per second.
-void Watch::turn() {
-  const bool ended = child_.ending().has_value();
-  const bool quiet = ended || observer_.quiet(Clock::now()) >= options_.after;
-  // What counts is that a rank has moved since the last look, not that rank 0 saw it move: between two of its turns,
-  // all may have moved and become quiet again.
-  if (!counted_move_ && ((ended && !counted_end_) || observer_.steps() != steps_)) {
-    counted_move_ = true;
-    number("moves", 1);
-  }
-  if (ended && !counted_end_) {  // before it counts as quiet: rank 0 may look in between
-    counted_end_ = true;
-    if (child_.ending()->failed()) number("looks", 1);
-    number("ended", 1);
-  }
-  if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
-  quiet_ = quiet;
-  if (world_.rank() == 0 && number("quiet") == world_.size() && number("ended") < world_.size() &&
-      number("moves") > explained_moves_) {
-    all_are_quiet_ = true;
-    number("looks", 1);
-  }
-  if (number("looks") > looks_) hopeless_ = look();
-}
-
-bool Watch::look() {
-  if (world_.rank() == 0) looks_ = number("looks"), explained_moves_ = number("moves");
-  observer_.look(Clock::now());
-  steps_ = observer_.steps();
-  counted_move_ = false;
-  who_waits::RankState rank_state = observer_.state(world_.rank(), Clock::now());
-  if (child_.ending()) rank_state.ended = child_.ending()->as_exit_status();
-  if (!rank_state.pid) rank_state.pid = child_.pid();
-  if (!rank_state.ended) {
-    rank_state.process = who_waits::process_state(rank_state.pid);
-    if (rank_state.waits.empty() && !rank_state.polled) rank_state.stack = who_waits::stack_of(rank_state.pid);
-  }
-  starts_or_ends_mpi_ = std::ranges::any_of(rank_state.waits, [](const who_waits::Wait& wait) {
-    return wait.call.communicator == who_waits::start_id || wait.call.communicator == who_waits::end_id;
-  });
-  const std::vector<std::string> texts = world_.gather_on_rank_0("the state of the program", packed(rank_state));
-  std::vector<who_waits::RankState> ranks;
-  for (const std::string& text : texts) ranks.push_back(who_waits::unpacked<who_waits::RankState>(text));
-  who_waits::Verdict verdict;
-  if (world_.rank() == 0) verdict = who_waits::explain(ranks);
-  // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
-  observer_.look(Clock::now());
-  const auto moved = world_.gather_on_rank_0("who has moved", observer_.steps() == steps_ ? "" : "moved");
-  if (world_.rank() == 0) {
-    if (std::ranges::find(moved, "moved") != moved.end()) {
-      verdict.certain = false;
-      verdict.lines.push_back("a rank has moved on since");
-    }
-    print(verdict, ranks);
-  }
-  // The requests that rank 0 saw are answered. Others may come meanwhile, which some ranks see now and some later.
-  const std::string answer =
-      world_.broadcast("the explanation", fmt::format("{} {}", looks_, verdict.certain ? "hopeless" : ""));
-  looks_ = std::stoll(answer);
-  return answer.ends_with("hopeless");
-}
-
-void Watch::print(const who_waits::Verdict& verdict, const std::vector<who_waits::RankState>& ranks) {
-  const bool failed =
-      std::ranges::any_of(ranks, [](const auto& rank_state) { return rank_state.ended.value_or(0) != 0; });
-  const bool quiet = std::exchange(all_are_quiet_, false);
-  std::string text = failed  ? "who_waits: a rank has failed\n"
-                     : quiet ? fmt::format("who_waits: no progress for {:g} s\n", options_.after)
-                             : "who_waits: asked by a signal\n";
-  for (const std::string& line : who_waits::groups(ranks)) text += "  " + line + "\n";
-  for (const std::string& line : verdict.lines) text += "  " + line + "\n";
-  std::cerr << text << std::flush;
-  json_.write({{"cause", verdict.cause},
-               {"certain", verdict.certain},
-               {"ranks", verdict.culprits},
-               {"lines", verdict.lines},
-               {"groups", who_waits::groups(ranks)}});
-}
-
-void Watch::print_times() {
-  who_waits::RankTimes rank_times = who_waits::times_of(observer_.times(), world_.size());
-  rank_times.rank = observer_.state(world_.rank(), Clock::now()).rank;
-  rank_times.first = clock_;
-  rank_times.lasted = ended_at_.time_since_epoch().count() - clock_.clock;
-  rank_times.last = read_clock(world_);
-  const std::vector<std::string> texts = world_.gather_on_rank_0("the times", packed(rank_times));
-  if (world_.rank() != 0) return;
-  std::vector<who_waits::RankTimes> ranks;
-  for (const std::string& text : texts) ranks.push_back(who_waits::unpacked<who_waits::RankTimes>(text));
-  const who_waits::TimeReport report = who_waits::report(ranks, place_name);
-  std::string text = "who_waits: where the time in calls went\n";
-  for (const std::string& line : report.lines) text += "  " + line + "\n";
-  std::cerr << text << std::flush;
-  json_.write({{"what", "time"}, {"cause", report.cause}, {"ranks", report.late}, {"lines", report.lines}});
-}
-
-int Watch::run(multinode::Signals& signals) {
-  const auto between =
-      std::max(1000ms, std::chrono::milliseconds(world_.size() / 5));  // at most 5,000 turns per second
-  for (auto next = Clock::now();;) {
-    pollfd waits{signals.descriptor(), POLLIN, 0};
-    ::poll(&waits, 1, 200);
-    bool ended = child_.ending().has_value();
-    while (const auto signal = signals.next()) {
-      const int which = static_cast<int>(signal->ssi_signo);
-      if (which == SIGUSR1) number("looks", 1);
-      if (which == SIGUSR1 || which == SIGCHLD) continue;
-      if (!ended) child_.signal(which);
-      told_to_end_ = true;
-    }
-    if (child_.look()) next = ended_at_ = Clock::now(), ended = true;
-    observer_.look(Clock::now());
-    if (Clock::now() < next) continue;
-    if (told_to_end_) {  // nothing to explain, and the other ranks may be gone
-      if (ended) return child_.ending()->as_exit_status();
-      continue;
-    }
-    next = Clock::now() + (ended ? std::min<std::chrono::milliseconds>(between, 100ms) : between);
-    turn();
-    if (hopeless_) return multinode::exit_wrong;
-    if (ended && child_.ending()->failed()) return child_.ending()->as_exit_status();
-    if (ended && number("ended") == world_.size()) {
-      if (options_.time) print_times();
-      world_.barrier("the end");
-      return 0;
-    }
-  }
-}
 
 }  // namespace
 
@@ -328,7 +322,7 @@ int main(int argc, char** argv) {
     multinode::ChildCommand command{.arguments = options.command};
     command.file = multinode::find_program(options.command[0], std::getenv("PATH") ? std::getenv("PATH") : "");
     const std::string library = library_for(command.file, launch.launcher);
-    who_waits::Observer observer(options.time);
+    Observer observer(options.time);
     multinode::Signals signals{SIGCHLD, SIGUSR1, SIGTERM, SIGINT, SIGHUP};
     command.environment = environment_of_program(observer, library);
     command.mask = signals.before();
@@ -337,13 +331,11 @@ int main(int argc, char** argv) {
     prints = true;
     std::optional<multinode::World> world(std::in_place, "who_waits", launch,
                                           multinode::World::Options{.rendezvous = rendezvous_of(options, launch)});
-    const who_waits::ClockReading clock = options.time ? read_clock(*world) : who_waits::ClockReading{};
+    const ClockReading clock = options.time ? read_clock(*world) : ClockReading{};
     multinode::ChildProcess child(command);
-    Watch watch(*world, options, observer, child, clock);
-    const int status = watch.run(signals);
+    Watch watch(*world, options, observer, child);
+    const int status = watch.run(signals, clock);
     if (watch.launcher_ends_it()) {
-      // Open MPI's mpirun crashes or hangs if such a rank dies first (PMIx 4.2.2, its list of fences). Another rank
-      // ends now, and mpirun then sends SIGTERM.
       world.reset();  // rank 0 waits for this
       pollfd signal{signals.descriptor(), POLLIN, 0};
       for (multinode::Deadline limit(10s); !limit.passed();)
@@ -351,11 +343,9 @@ int main(int argc, char** argv) {
           if (const auto one = signals.next(); one && one->ssi_signo == SIGTERM) break;
     }
     return status;
-  } catch (const multinode::StartError& e) {
-    if (prints) std::cerr << std::string("who_waits: ") + e.what() + "\n";
-    return e.status;
   } catch (const std::exception& e) {
     if (prints) std::cerr << std::string("who_waits: ") + e.what() + "\n";
+    if (const auto* const start = dynamic_cast<const multinode::StartError*>(&e)) return start->status;
     return dynamic_cast<const UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
   }
 }

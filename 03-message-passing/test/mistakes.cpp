@@ -1,0 +1,88 @@
+// A library to load into any program of MPI or NCCL: it puts one mistake into one call of one rank, for the tests of
+// who_waits. MISTAKE="RANK CALL NUMBER KIND": skip (the call is left out), tag, root and count (another one), barrier
+// (MPI_Barrier instead), sleep and compute (8 s before it), stop (for ever before it), exit, abort.
+#include <mpi.h>
+#ifdef WITH_NCCL
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#endif
+#include "recorder.hpp"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <sstream>
+
+using namespace who_waits;
+
+namespace {
+
+std::string planted(const std::string& call, int number) {
+  std::istringstream text(std::getenv("MISTAKE") ? std::getenv("MISTAKE") : "");
+  std::string wanted_rank, wanted_call, kind;
+  int wanted_number = 0;
+  text >> wanted_rank >> wanted_call >> wanted_number >> kind;
+  if (call != wanted_call || number != wanted_number) return "";
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "SLURM_PROCID"})
+    if (const char* const rank = std::getenv(variable)) {
+      if (rank != wanted_rank) return "";
+      break;
+    }
+  if (kind == "sleep") ::sleep(8);
+  if (kind == "stop") ::pause();
+  if (kind == "exit") ::_exit(0);
+  if (kind == "abort") std::abort();
+  if (kind == "compute")
+    for (const std::time_t end = std::time(nullptr) + 8; std::time(nullptr) < end;) continue;
+  return kind;
+}
+
+// Where calls.inc says that arguments are. NCCL's calls have the root as their only int, the count as their size_t.
+template <int... places>
+struct Places {
+  static constexpr std::array<int, sizeof...(places) + 2> all{places..., -1, -1};
+};
+
+template <Kind kind, class P, class... A>
+auto mistaken(A... a) {
+#ifdef WITH_NCCL
+  using Result = std::conditional_t<name_of(kind)[0] == 'n', ncclResult_t,
+                                    std::conditional_t<name_of(kind)[0] == 'c', cudaError_t, int>>;
+#else
+  using Result = int;
+#endif
+  static int number = 0;
+  static auto* const next = real<Result(A...)>(name_of(kind));
+  const std::string what = planted(name_of(kind), ++number);
+  if (what == "skip") return Result{};
+  if (what == "barrier") return static_cast<Result>(MPI_Barrier(MPI_COMM_WORLD));
+  std::tuple<A...> all(a...);
+  constexpr auto place = P::all;
+  if constexpr (name_of(kind)[0] == 'n') {
+    const auto change = [&](auto& argument) {
+      if constexpr (std::is_same_v<decltype(argument), int&>) argument += what == "root";
+      if constexpr (std::is_same_v<decltype(argument), std::size_t&>) argument /= what == "count" ? 2 : 1;
+    };
+    std::apply([&](auto&... one) { (change(one), ...); }, all);
+  } else if constexpr (role_of(kind) == Role::collective) {
+    if constexpr (place[0] >= 0) std::get<place[0]>(all) += what == "root";
+    if constexpr (place[1] >= 0) std::get<place[1]>(all) /= what == "count" ? 2 : 1;
+  } else if constexpr (place[0] > 0) {
+    std::get<place[0] - 1>(all) += what == "tag";
+  }
+  return std::apply(next, all);
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+#define X(parameters, name, role, wrapper, ...) WRAP(parameters, name, role, mistaken, Places<__VA_ARGS__>)
+#ifdef WITH_NCCL
+#define Y X
+#else
+#define Y(...)
+#endif
+#include "calls.inc"
+}
