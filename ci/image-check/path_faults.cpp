@@ -454,7 +454,7 @@ class Conclusions {
   Conclusions(const Tree& tree, const Explanation& explanation, Measurements& measured)
       : tree_(tree), explanation_(explanation), measured_(measured) {}
 
-  // Pairs that are slow, and no fault explains it, or not surely.
+  // A round of pairs that are slow, and no fault explains it, or not surely.
   std::vector<Pair> unresolved() const {
     std::set<Pair> pairs;
     const auto times = measured_.times();
@@ -466,36 +466,16 @@ class Conclusions {
       for (const auto& chosen : explanation_.faults)
         if (chosen.confidence < 0.95 && explanation_.may_be(i, chosen.key)) pairs.insert(one.pair);
     }
-    return {pairs.begin(), pairs.end()};
-  }
-  // Some of the pairs, for one round.
-  std::vector<Pair> disjoint(std::vector<Pair> pairs) const {
-    std::ranges::shuffle(pairs, measured_.random);
+    std::vector<Pair> round(pairs.begin(), pairs.end());
+    std::ranges::shuffle(round, measured_.random);
     std::set<std::size_t> used;
-    std::erase_if(pairs, [&](const Pair& pair) {
+    std::erase_if(round, [&](const Pair& pair) {
       if (used.contains(pair.first) || used.contains(pair.second)) return true;
       used.insert({pair.first, pair.second});
       return false;
     });
-    return pairs;
+    return round;
   }
-  // Each of their nodes with another one.
-  std::vector<Pair> partners(const std::vector<Pair>& suspects) const {
-    std::set<std::size_t> used, nodes;
-    for (const auto& [a, b] : suspects) nodes.insert({a, b});
-    for (const auto& chosen : explanation_.faults)
-      if (fault_of(chosen.key) == Fault::node) used.insert(first_of(chosen.key));
-    std::vector<Pair> pairs;
-    for (const auto node : nodes)
-      for (int tries = 0; tries < 20; ++tries) {
-        const auto other = measured_.random() % tree_.nodes;
-        if (nodes.contains(other) || !used.insert(other).second) continue;
-        pairs.emplace_back(node, other);
-        break;
-      }
-    return pairs;
-  }
-
   // Nothing: the pairs are slow only while others send.
   std::optional<PathVerdict> conclude(const Chosen& chosen) const {
     const bool failed = chosen.failed * 10 >= chosen.slow * 9, in_part = chosen.share() < 0.9;
@@ -614,7 +594,7 @@ PathFaults find_path_faults(const Topology& topology, const MeasurePairs& measur
   for (int step = 0; step < 9; ++step) {
     const auto suspects = conclusions.unresolved();
     if (suspects.empty()) break;
-    measured.measure(step % 2 == 0 ? conclusions.disjoint(suspects) : conclusions.partners(suspects));
+    measured.measure(suspects);
     explanation.emplace(tree, measured);
   }
   std::vector<PathVerdict> verdicts;
