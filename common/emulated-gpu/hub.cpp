@@ -82,7 +82,6 @@ class Session {
   // Returns false, after sending the reason, if this rank cannot join.
   bool join(const std::shared_ptr<Connection>& connection, const Hello& hello);
   void take(int rank, const Frame& frame, Bytes data);
-  void forget_calls(int rank);  // it has revoked the communicator
   void run_out_of_memory(int rank);
   void leave(int rank, Kind how);  // goodbye, aborted, or hello: the connection was lost
   void look_at_the_clock();
@@ -239,17 +238,6 @@ void Session::take(int rank, const Frame& frame, Bytes data) {
     take_collective(rank, std::move(call));
   else
     take_transfer(rank, std::move(call));
-}
-
-void Session::forget_calls(int rank) {
-  const std::lock_guard lock(mutex_);
-  member(rank).last = "ncclCommRevoke";
-  for (auto& [key, calls] : collectives_)
-    if (std::get<Lane>(key) != Lane::exchange) calls[static_cast<std::size_t>(rank)].reset();
-  for (auto& [ranks, pair] : pairs_) {
-    if (ranks.first == rank) pair.sends.clear();
-    if (ranks.second == rank) pair.recvs.clear();
-  }
 }
 
 std::string difference(const CallMessage& a, const CallMessage& b) {
@@ -535,7 +523,7 @@ unsigned raw(const T& value) {
 bool possible(const Frame& frame, int rank, int size) {
   const CallMessage& post = frame.post;
   if (raw(post.type) >= ncclNumTypes || raw(post.connects) > 1 || raw(post.multiplied) > 1) return false;
-  if (post.op > Op::grow || size_of(post.type) == 0) return false;
+  if (post.op > Op::split || size_of(post.type) == 0) return false;
   if (post.reduction < multinode::Reduction::sum || post.reduction > multinode::Reduction::average) return false;
   if (post.peer < 0 || post.peer >= size || post.count > device_memory) return false;
   return frame.payload == bytes_in(post, rank, size) && frame.payload <= device_memory;
@@ -571,8 +559,6 @@ void RealHub::serve(const std::shared_ptr<Connection>& connection) {
         session->run_out_of_memory(rank);
         break;
       }
-    } else if (frame.kind == Kind::revoked) {
-      session->forget_calls(rank);
     } else {
       how = frame.kind;
       break;

@@ -152,7 +152,7 @@ void Member::read() {
     if (frame.payload > device_memory || !connection_->receive(data, frame.payload)) break;
     const std::lock_guard lock(mutex_);
     const auto found = pending_.find(frame.id);
-    if (found == pending_.end()) continue;  // ncclCommRevoke ended this call
+    if (found == pending_.end()) continue;  // its call has failed
     if (found->second.bytes != data.size()) break;
     found->second.data = std::move(data);
     found->second.done = true;
@@ -220,7 +220,6 @@ void Member::require_ready(const std::string& call) const {
 void Member::require_usable(const std::string& call) const {
   require_ready(call);
   const std::lock_guard lock(mutex_);
-  if (revoked_) throw Failure{ncclInvalidUsage, call + " after ncclCommRevoke"};
   if (finalized_) throw Failure{ncclInvalidUsage, call + " after ncclCommFinalize"};
 }
 
@@ -269,7 +268,7 @@ void Member::perform(std::vector<Call> calls) {
   if (fault("error", operation)) fail({ncclRemoteError, "an error as EMULATED_GPU_FAULT asks for"});
   if (fault("stuck", operation) || fault("error", operation)) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stopped_ || revoked_; });
+    changed_.wait(lock, [&] { return stopped_; });
   }
   for (Call& call : calls)
     if (call.factor_at) std::memcpy(&call.post.factor, view(call.factor_at), size_of(call.post.type));
@@ -286,7 +285,7 @@ bool Member::transact(const std::vector<Call>& calls, bool of_stream) {
   std::shared_ptr<Connection> connection;
   {
     const std::lock_guard lock(mutex_);
-    if (stopped_ || (of_stream && revoked_)) return false;
+    if (stopped_) return false;
     ++inside_;
     if (!reading_) begin_wait(this, fmt::format(in_vain, rank_));
     connection = connection_;
@@ -300,8 +299,7 @@ bool Member::transact(const std::vector<Call>& calls, bool of_stream) {
   bool done = false;
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock,
-                  [&] { return stopped_ || all_done() || (of_stream ? revoked_ : failure_.code != ncclSuccess); });
+    changed_.wait(lock, [&] { return stopped_ || all_done() || (!of_stream && failure_.code != ncclSuccess); });
     done = all_done();
     for (const std::uint64_t id : ids) data.push_back(std::move(pending_.extract(id).mapped().data));
   }
@@ -377,21 +375,6 @@ void Member::finalize(const char* call) {
   if (stopped_) throw Failure{ncclInternalError, std::string(call) + ": aborted"};
   wait_for_graphs(lock, call);
   finalized_ = true;
-}
-
-void Member::begin_revoke(const std::string& call) {
-  const std::lock_guard lock(mutex_);
-  if (revoked_ || finalized_ || stopped_)
-    throw Failure{ncclInvalidArgument, call + ": the communicator was revoked or finalized before"};
-  revoked_ = true;
-  changed_.notify_all();
-  if (connection_) connection_->send(Kind::revoked, "");
-}
-
-void Member::end_revoke() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stopped_ || performed_ == issued_; });
-  failure_ = {};
 }
 
 void Member::stop(Kind how, bool for_good) {

@@ -85,8 +85,6 @@ class Member : public std::enable_shared_from_this<Member> {
 
   void finalize(const char* call);
   void end_operations() { stop(Kind::aborted, false); }  // the communicator cannot be used any more
-  void begin_revoke(const std::string& call);            // ends the operations
-  void end_revoke();                                     // waits for their streams, and clears the error
   void destroy() { stop(Kind::goodbye, true); }
   void abort() { stop(Kind::aborted, true); }
 
@@ -100,7 +98,6 @@ class Member : public std::enable_shared_from_this<Member> {
   std::map<int, Operator> operators;
   int next_operator = ncclNumOps;
   std::set<void*> registered;
-  std::string grow_id;  // from ncclCommGetUniqueId
 
  private:
   struct Pending {
@@ -145,8 +142,7 @@ class Member : public std::enable_shared_from_this<Member> {
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<Member> child_;
   Failure failure_;
-  bool ready_ = false, in_progress_ = false, finalized_ = false, revoked_ = false, stopped_ = false, ended_ = false,
-       reading_ = false;
+  bool ready_ = false, in_progress_ = false, finalized_ = false, stopped_ = false, ended_ = false, reading_ = false;
   std::map<std::uint64_t, Pending> pending_;
   std::uint64_t next_id_ = 0, collectives_ = 0, exchanges_ = 0;
   std::map<int, std::uint64_t> sends_, recvs_;

@@ -496,17 +496,6 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
   cudaSetDevice(before);
   return code;
 }
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 23, 0)
-ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int size, int rank, int count, ncclUniqueId* ids,
-                                      ncclConfig_t* config) {
-  return guarded([&] {
-    const std::string call = "ncclCommInitRankScalable";
-    require(ids && count >= 1 && count <= size, ncclInvalidArgument,
-            fmt::format("{}: {} unique ids for {} ranks", call, count, size));
-    return initialize(call, comm, size, ids[0], rank, config);  // one hub serves all ranks
-  });
-}
-#endif
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
   return guarded([&] {
     const std::string call = "ncclCommSplit";
@@ -556,7 +545,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_
             fmt::format("{} on rank {}: excluded must list other ranks of the communicator, each once", call,
                         parent->rank()));
     if (flags & NCCL_SHRINK_ABORT) {
-      const Failure state = parent->state();  // as in NCCL, an abort does not clear an error; ncclCommRevoke does
+      const Failure state = parent->state();  // as in NCCL, an abort does not clear an error
       require(state.code == ncclSuccess || state.code == ncclInProgress, state.code,
               call + ": the communicator has failed: " + state.text);
       parent->end_operations();
@@ -570,60 +559,6 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_
                    join_from(parent, child, id, session);
                    *made = new_handle(child);
                  });
-  });
-}
-#endif
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 7)
-ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
-  return guarded([&] {
-    if (!comm) return ncclSuccess;
-    const char* call = "ncclCommRevoke";
-    const auto member = member_of(comm, call);
-    require(flags == NCCL_REVOKE_DEFAULT, ncclInvalidArgument, fmt::format("{}: flags {}", call, flags));
-    member->begin_revoke(call);
-    return member->run([member] { member->end_revoke(); });
-  });
-}
-#endif
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 2)
-ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* id) {
-  return guarded([&] {
-    const auto member = member_of(comm, "ncclCommGetUniqueId");
-    member->require_ready("ncclCommGetUniqueId");
-    if (const ncclResult_t code = ncclGetUniqueId(id); code != ncclSuccess) throw Failure{code, last_error};
-    const std::lock_guard lock(member->operators_mutex);
-    member->grow_id = id->internal;
-  });
-}
-ncclResult_t ncclCommGrow(ncclComm_t comm, int size, const ncclUniqueId* id, int rank, ncclComm_t* made,
-                          ncclConfig_t* config) {
-  return guarded([&] {
-    const std::string call = "ncclCommGrow";
-    require(made, ncclInvalidArgument, call + ": the output pointer is null");
-    *made = nullptr;
-    if (!comm) {
-      require(id && rank >= 0, ncclInvalidArgument, call + ": a new rank needs the unique id and its rank");
-      return initialize(call, made, size, *id, rank, config);
-    }
-    const auto parent = member_of(comm, call);
-    parent->require_ready(call);
-    require(size > parent->size() && rank == -1, ncclInvalidArgument,
-            fmt::format("{}: {} ranks out of {}, and rank {}: an existing rank gives -1", call, size, parent->size(),
-                        rank));
-    const auto child =
-        std::make_shared<Member>(call, parent->rank(), size, parent->device(), checked(call, config, parent).blocking);
-    *made = new_handle(child);
-    return begin(made, child, call, [=] {  // one rank has called ncclCommGetUniqueId
-      std::array<char, sizeof(ncclUniqueId)> new_id{};
-      {
-        const std::lock_guard lock(parent->operators_mutex);
-        std::exchange(parent->grow_id, "").copy(new_id.data(), new_id.size() - 1);
-      }
-      const auto all = parent->exchange(Op::grow, std::as_bytes(std::span(new_id)));
-      const auto found = std::ranges::find_if(all, [](std::byte one) { return one != std::byte{}; });
-      require(found != all.end(), ncclInvalidUsage, call + ": no rank has called ncclCommGetUniqueId");
-      child->join(reinterpret_cast<const char*>(&*found), "init");
-    });
   });
 }
 #endif

@@ -23,7 +23,7 @@ using multinode::Descriptor;
 const char* name_of(Op op) {
   constexpr const char* names[] = {"ncclAllReduce", "ncclReduce",   "ncclBroadcast", "ncclReduceScatter",
                                    "ncclAllGather", "ncclAlltoAll", "ncclGather",    "ncclScatter",
-                                   "ncclSend",      "ncclRecv",     "ncclCommSplit", "ncclCommGrow"};
+                                   "ncclSend",      "ncclRecv",     "ncclCommSplit"};
   return names[static_cast<std::size_t>(op)];
 }
 
@@ -60,7 +60,6 @@ std::size_t bytes_out(const CallMessage& post, int rank, int size) {
     case Op::all_gather:
     case Op::all_to_all:
     case Op::split:
-    case Op::grow:
       return all;
     case Op::reduce:
       return rank == post.peer ? post.bytes() : 0;

@@ -27,11 +27,10 @@ enum class Op : std::uint32_t {
   scatter,
   send,
   recv,
-  split,  // the calls that make a communicator out of another one first exchange a few bytes of host memory
-  grow
+  split  // which first exchanges a few bytes of host memory
 };
 const char* name_of(Op op);  // "ncclAllReduce"
-inline bool is_exchange(Op op) { return op == Op::split || op == Op::grow; }
+inline bool is_exchange(Op op) { return op == Op::split; }
 inline bool is_collective(Op op) { return op != Op::send && op != Op::recv; }
 // Those that NCCL makes of sends and receives, each with its own connections; the others use the ring.
 inline bool is_of_messages(Op op) { return op == Op::all_to_all || op == Op::gather || op == Op::scatter; }
@@ -57,7 +56,7 @@ std::size_t bytes_in(const CallMessage& post, int rank, int size);
 std::size_t bytes_out(const CallMessage& post, int rank, int size);
 std::string text_of(const CallMessage& post);  // "ncclSend(100 x int32, to rank 1)"
 
-enum class Kind : std::uint32_t { hello, welcome, post, done, failed, revoked, goodbye, aborted };
+enum class Kind : std::uint32_t { hello, welcome, post, done, failed, goodbye, aborted };
 struct Frame {
   Kind kind{};
   std::int32_t code = 0;      // failed: an ncclResult_t

@@ -226,68 +226,6 @@ TEST(NcclApi, ConfigurationsAreChecked) {
   EXPECT_EQ(code_of([](ncclConfig_t& c) { c.size = 24, c.maxCTAs = 0; }), ncclSuccess);
 }
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 7)
-TEST(NcclApi, ARevokedCommunicatorCanOnlyBeSplitShrunkOrDestroyed) {
-  Clique clique(3);
-  void* data = nullptr;
-  cudaSetDevice(0);
-  cudaMalloc(&data, 4);
-  clique.in_group([&](std::size_t, ncclComm_t comm) { EXPECT_NCCL_OK(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT)); });
-  EXPECT_EQ(ncclAllReduce(data, data, 1, ncclInt32, ncclSum, clique[0], nullptr), ncclInvalidUsage);
-  EXPECT_EQ(ncclCommFinalize(clique[0]), ncclInvalidUsage);
-  EXPECT_EQ(ncclCommRevoke(clique[0], NCCL_REVOKE_DEFAULT), ncclInvalidArgument);
-  std::vector<ncclComm_t> parts(3);
-  clique.in_group([&](std::size_t rank, ncclComm_t comm) {
-    EXPECT_NCCL_OK(ncclCommSplit(comm, 0, static_cast<int>(rank), &parts[rank], nullptr));
-  });
-  for (const ncclComm_t part : parts) EXPECT_NCCL_OK(ncclCommDestroy(part));
-  cudaFree(data);
-}
-#endif
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 2)
-TEST(NcclApi, GrowAddsANewRank) {
-  Clique clique(2);
-  ncclUniqueId id{};
-  std::vector<ncclComm_t> grown(3);
-  const auto grow = [&](std::size_t rank, ncclComm_t comm) {
-    return ncclCommGrow(comm, 3, comm ? nullptr : &id, comm ? -1 : 2, &grown[rank], nullptr);
-  };
-  EXPECT_EQ(ncclCommGrow(clique[0], 2, nullptr, -1, grown.data(), nullptr), ncclInvalidArgument);
-  EXPECT_NCCL_OK(ncclCommGetUniqueId(clique[1], &id));
-  ASSERT_NCCL_OK(ncclGroupStart());
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    cudaSetDevice(static_cast<int>(rank));
-    EXPECT_NCCL_OK(grow(rank, rank < 2 ? clique[rank] : nullptr));
-  }
-  EXPECT_NCCL_OK(ncclGroupEnd());
-  for (int rank = 0; rank < 3; ++rank) {
-    int size = 0, comm_rank = -1;
-    const ncclComm_t comm = grown[static_cast<std::size_t>(rank)];
-    EXPECT_NCCL_OK(ncclCommCount(comm, &size));
-    EXPECT_NCCL_OK(ncclCommUserRank(comm, &comm_rank));
-    EXPECT_EQ(std::pair(size, comm_rank), std::pair(3, rank));
-    EXPECT_NCCL_OK(ncclCommDestroy(comm));
-  }
-}
-#endif
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 23, 0)
-TEST(NcclApi, InitRankScalableTakesSeveralIds) {
-  std::array<ncclUniqueId, 2> ids{};
-  for (ncclUniqueId& id : ids) ASSERT_NCCL_OK(ncclGetUniqueId(&id));
-  std::array<ncclComm_t, 2> comms{};
-  ASSERT_NCCL_OK(ncclGroupStart());
-  for (int rank = 0; rank < 2; ++rank) {
-    cudaSetDevice(rank);
-    EXPECT_NCCL_OK(ncclCommInitRankScalable(&comms[static_cast<std::size_t>(rank)], 2, rank, 2, ids.data(), nullptr));
-  }
-  EXPECT_NCCL_OK(ncclGroupEnd());
-  for (const ncclComm_t comm : comms) EXPECT_NCCL_OK(ncclCommDestroy(comm));
-  EXPECT_EQ(ncclCommInitRankScalable(comms.data(), 2, 0, 0, ids.data(), nullptr), ncclInvalidArgument);
-}
-#endif
-
 TEST(NcclApi, EveryFunctionOfTheHeaderExistsAlsoUnderItsNameForProfilers) {
   int version = 0;
   const auto get_version = reinterpret_cast<ncclResult_t (*)(int*)>(dlsym(RTLD_DEFAULT, "pncclGetVersion"));
@@ -378,30 +316,6 @@ TEST(NcclApi, AnIdleFloodBesideARunningJob) {
   ranks.clear();
   close(late);
   for (const int fd : fds) close(fd);
-}
-
-TEST(NcclApi, TheHubSurvivesStrangers) {
-  ncclUniqueId id{};
-  ASSERT_NCCL_OK(ncclGetUniqueId(&id));
-  const std::string id_member = "\"id\":\"" + std::string(id.internal) + "\"";
-  std::vector<int> fds;
-  for (const std::string& text : {std::string("{"), std::string("[]"), "{" + id_member + "}",
-                                  "{" + id_member + texts_of_a_hello + R"(,"rank":"zero","size":1,"device":0})",
-                                  "{" + id_member + texts_of_a_hello + R"(,"rank":0,"size":-1,"device":0})",
-                                  "{" + id_member + texts_of_a_hello + R"(,"rank":0,"size":2000000000,"device":0})"})
-    fds.push_back(stranger(id, text));
-  for (const int fd : fds) {  // the hub closes it
-    char byte = 0;
-    EXPECT_LE(recv(fd, &byte, 1, 0), 0);
-  }
-  for (int i = 0; i < 150; ++i) fds.push_back(stranger(id, ""));
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  EXPECT_LT(threads_of_this_process(), 100);
-  for (const int fd : fds) close(fd);
-  ncclComm_t comm = nullptr;
-  cudaSetDevice(0);
-  ASSERT_NCCL_OK(ncclCommInitRank(&comm, 1, id, 0));
-  EXPECT_NCCL_OK(ncclCommDestroy(comm));
 }
 
 }  // namespace api_test

@@ -140,7 +140,7 @@ std::pair<Frame, std::string> frame_of(std::span<const std::uint8_t> bytes, int 
   const int type = bytes[8] % 16;
   if (type < ncclNumTypes) post.type = static_cast<ncclDataType_t>(type);
   std::string payload(bytes[9], static_cast<char>(bytes[7]));
-  if (post.op <= Op::grow && type < ncclNumTypes && (bytes[6] & 56) && post.count <= 255)
+  if (post.op <= Op::split && type < ncclNumTypes && (bytes[6] & 56) && post.count <= 255)
     payload.resize(bytes_in(post, rank, size), 'p');
   if (type >= ncclNumTypes) std::memcpy(&post.type, &type, sizeof type);
   if (bytes[6] == 64) std::memset(&post.connects, bytes[7], 1);
