@@ -47,8 +47,7 @@ cudaDeviceProp properties_of(int device) {
   properties.concurrentKernels = properties.canMapHostMemory = properties.unifiedAddressing = properties.managedMemory =
       1;
   properties.concurrentManagedAccess = properties.cooperativeLaunch = properties.hostRegisterSupported = 1;
-  properties.streamPrioritiesSupported = properties.computePreemptionSupported =
-      properties.canUseHostPointerForRegisteredMem = 1;
+  properties.computePreemptionSupported = properties.canUseHostPointerForRegisteredMem = 1;
   properties.globalL1CacheSupported = properties.localL1CacheSupported = properties.unifiedFunctionPointers =
       properties.ECCEnabled = 1;
   return properties;
@@ -100,7 +99,6 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
                                            cudaDevAttrConcurrentManagedAccess,
                                            cudaDevAttrCooperativeLaunch,
                                            cudaDevAttrHostRegisterSupported,
-                                           cudaDevAttrStreamPrioritiesSupported,
                                            cudaDevAttrComputePreemptionSupported,
                                            cudaDevAttrCanUseHostPointerForRegisteredMem,
                                            cudaDevAttrGlobalL1CacheSupported,
@@ -129,16 +127,7 @@ cudaError_t cudaSetDevice(int device) {
     current_device = device;
   });
 }
-cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
-  return guarded(__func__, [&] { require_device(device); });
-}
 cudaError_t cudaSetDeviceFlags(unsigned) {
-  return guarded(__func__, [] {});
-}
-cudaError_t cudaGetDeviceFlags(unsigned* flags) {
-  return guarded(__func__, [&] { *flags = cudaDeviceScheduleAuto | cudaDeviceMapHost; });
-}
-cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
   return guarded(__func__, [] {});
 }
 cudaError_t cudaDeviceSynchronize() {
@@ -187,13 +176,6 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
     std::snprintf(text, static_cast<std::size_t>(bytes), "%s", pci_bus_id(physical_device(device)).c_str());
   });
 }
-cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* text) {
-  return guarded(__func__, [&] {
-    for (*device = 0; *device < device_count(); ++*device)
-      if (pci_bus_id(physical_device(*device)) == text) return;
-    refuse(cudaErrorInvalidDevice, fmt::format("no device {}", text));
-  });
-}
 
 // Peer access
 
@@ -220,14 +202,6 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     if (!machine.peers.insert({current_device, peer}).second)
       refuse(cudaErrorPeerAccessAlreadyEnabled,
              fmt::format("device {} already has access to device {}", current_device, peer));
-    ++machine.memory_version;
-  });
-}
-cudaError_t cudaDeviceDisablePeerAccess(int peer) {
-  return locked(__func__, [&](Machine& machine) {
-    require_device(peer);
-    if (machine.peers.erase({current_device, peer}) == 0)
-      refuse(cudaErrorPeerAccessNotEnabled, fmt::format("device {} has no access to device {}", current_device, peer));
     ++machine.memory_version;
   });
 }

@@ -422,9 +422,6 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
     found.registration->dynamic_shared = static_cast<std::size_t>(value);
   });
 }
-cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache) {
-  return guarded(__func__, [&] { kernel_at(function, current_device); });
-}
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int threads,
                                                                    std::size_t shared, unsigned) {
   return guarded(__func__, [&] {
@@ -458,12 +455,6 @@ cudaError_t cudaDeviceGetLimit(std::size_t* bytes, cudaLimit limit) {
 cudaError_t cudaGetSymbolAddress(void** address, const void* host) {
   return guarded(__func__, [&] { *address = reinterpret_cast<void*>(symbol_at(host).begin); });
 }
-cudaError_t cudaGetSymbolSize(std::size_t* size, const void* host) {
-  return guarded(__func__, [&] {
-    const ptx::Range range = symbol_at(host);
-    *size = range.end - range.begin;
-  });
-}
 cudaError_t cudaMemcpyToSymbol(const void* host, const void* from, std::size_t bytes, std::size_t offset,
                                cudaMemcpyKind kind) {
   return guarded(__func__, [&] { return cudaMemcpy(part_of_symbol(host, bytes, offset), from, bytes, kind); });
@@ -471,16 +462,6 @@ cudaError_t cudaMemcpyToSymbol(const void* host, const void* from, std::size_t b
 cudaError_t cudaMemcpyFromSymbol(void* to, const void* host, std::size_t bytes, std::size_t offset,
                                  cudaMemcpyKind kind) {
   return guarded(__func__, [&] { return cudaMemcpy(to, part_of_symbol(host, bytes, offset), bytes, kind); });
-}
-cudaError_t cudaMemcpyToSymbolAsync(const void* host, const void* from, std::size_t bytes, std::size_t offset,
-                                    cudaMemcpyKind kind, cudaStream_t stream) {
-  return guarded(__func__,
-                 [&] { return cudaMemcpyAsync(part_of_symbol(host, bytes, offset), from, bytes, kind, stream); });
-}
-cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* host, std::size_t bytes, std::size_t offset,
-                                      cudaMemcpyKind kind, cudaStream_t stream) {
-  return guarded(__func__,
-                 [&] { return cudaMemcpyAsync(to, part_of_symbol(host, bytes, offset), bytes, kind, stream); });
 }
 
 }  // extern "C"

@@ -376,18 +376,6 @@ void* allocate_variable(std::size_t bytes, int device) {
 
 }  // namespace emulated_gpu
 
-namespace {
-
-void require_managed(const void* memory, std::size_t bytes) {
-  const Lock lock(Machine::get().mutex);
-  const auto* const found = find_memory(memory);
-  if (!found || found->second.kind != Allocation::managed ||
-      number(memory) + bytes > found->first + found->second.bytes)
-    refuse(cudaErrorInvalidValue, fmt::format("{} bytes at {} are not managed memory", bytes, memory));
-}
-
-}  // namespace
-
 extern "C" {
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) { return allocate(__func__, memory, bytes, current_device); }
@@ -422,18 +410,6 @@ cudaError_t cudaHostUnregister(void* memory) {
     ++machine.memory_version;
   });
 }
-cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
-  return locked(__func__, [&](Machine&) {
-    const auto* const found = find_memory(host);
-    if (!found || !found->second.of_host()) refuse(cudaErrorInvalidValue, fmt::format("{} is not pinned memory", host));
-    *device = host;
-  });
-}
-cudaError_t cudaHostGetFlags(unsigned* flags, void* host) {
-  void* same = nullptr;
-  *flags = cudaHostAllocMapped;
-  return cudaHostGetDevicePointer(&same, host, 0);
-}
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
   return locked(__func__, [&](Machine&) {
     *attributes = {};
@@ -457,22 +433,6 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
     *total = device_memory;
     *free = device_memory - used_memory(current_device);
   });
-}
-
-#if CUDART_VERSION >= 13000
-using Place = cudaMemLocation;
-cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, Place, unsigned, cudaStream_t) {
-#else
-using Place = int;
-cudaError_t cudaMemPrefetchAsync(const void* memory, std::size_t bytes, Place, cudaStream_t) {
-#endif
-  return guarded(__func__, [&] { require_managed(memory, bytes); });
-}
-cudaError_t cudaMemAdvise(const void* memory, std::size_t bytes, cudaMemoryAdvise, Place) {
-  return guarded(__func__, [&] { require_managed(memory, bytes); });
-}
-cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void* memory, std::size_t, unsigned) {
-  return guarded(__func__, [&] { require_managed(memory, 1); });
 }
 
 // Memory in stream order. It is taken when the call is made, because that is when the address must be known, and given
@@ -533,19 +493,4 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
                               std::size_t width, std::size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
   return guarded(__func__, [&] { copy_async({to, to_pitch, from, from_pitch, width, height}, kind, stream); });
 }
-cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
-                                cudaStream_t stream) {
-  return guarded(__func__, [&] {
-    for (const auto& [data, device] : {std::pair<const void*, int>(to, to_device), {from, from_device}}) {
-      require_device(device);
-      if (owner(data) != device)
-        refuse(cudaErrorInvalidValue, fmt::format("{} is not memory of device {}", data, device));
-    }
-    copy_async(plain(to, from, bytes), cudaMemcpyDeviceToDevice, stream);
-  });
-}
-cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device, std::size_t bytes) {
-  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, nullptr);
-}
-
 }  // extern "C"

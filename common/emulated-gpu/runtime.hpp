@@ -109,16 +109,11 @@ struct Record {
   Clock::time_point time;  // set when the point is reached
 };
 
-// A graph that is being recorded, of the tasks of one or more streams. It keeps them in the order of the calls, which
-// is one of the orders that the streams and events allow.
+// The tasks of a stream that are being recorded for a graph.
 struct Capture {
-  cudaStream_t origin = nullptr;
   std::thread::id thread;
   std::vector<Make> tasks;
-  std::vector<cudaStream_t> streams;
 };
-// For each stream of a capture the number of its tasks that come before a point.
-using Seen = std::map<cudaStream_t, std::size_t>;
 
 }  // namespace emulated_gpu
 
@@ -127,18 +122,14 @@ struct CUstream_st {
   int device = 0;
   bool blocking = false;    // synchronizes with the default stream
   bool per_thread = false;  // a thread's default stream
-  int priority = 0;
   std::shared_ptr<emulated_gpu::Queue> queue = std::make_shared<emulated_gpu::Queue>();
-  std::shared_ptr<emulated_gpu::Capture> capture;
-  emulated_gpu::Seen seen;
+  std::optional<emulated_gpu::Capture> capture;
 };
 struct CUevent_st {
   int device = 0;
   bool timed = true;
   std::shared_ptr<emulated_gpu::Record> record;
-  bool captured = false;  // its last record is a part of a capture, which is gone when it has ended
-  std::weak_ptr<emulated_gpu::Capture> capture;
-  emulated_gpu::Seen seen;
+  bool captured = false;  // its last record is a part of a capture
 };
 struct CUgraph_st {
   std::vector<emulated_gpu::Make> tasks;

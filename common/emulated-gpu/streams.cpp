@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 using namespace emulated_gpu;
 
 namespace emulated_gpu {
@@ -72,7 +70,6 @@ void put(cudaStream_t stream, const Make& make) {
   CUstream_st& found = valid(stream);
   if (found.capture) {
     found.capture->tasks.push_back(make);
-    ++found.seen[&found];
   } else {
     submit(&found, make());
   }
@@ -113,8 +110,6 @@ std::vector<Point> ends_of_streams(int device) {
     if (of_device == device) points.push_back(end);
   return points;
 }
-
-constexpr int highest_priority = -5;
 
 // A program's function on a stream's thread. It must not use CUDA.
 template <class Function>
@@ -158,25 +153,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     machine.streams.insert(*stream = made.release());
   });
 }
-// Priorities have no effect.
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
-  const cudaError_t code = cudaStreamCreateWithFlags(stream, flags);
-  if (code == cudaSuccess) (*stream)->priority = std::clamp(priority, highest_priority, 0);
-  return code;
-}
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  return guarded(__func__, [&] {
-    if (least) *least = 0;
-    if (greatest) *greatest = highest_priority;
-  });
-}
-cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-  return locked(__func__, [&](Machine&) { *priority = valid(stream).priority; });
-}
-cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
-  return locked(__func__,
-                [&](Machine&) { *flags = valid(stream).blocking ? cudaStreamDefault : cudaStreamNonBlocking; });
-}
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return locked(__func__, [&](Machine& machine) {
@@ -199,14 +175,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     valid(event);
     CUstream_st& found = valid(stream);
     if (event->captured) {
-      const auto capture = event->capture.lock();
-      if (!capture) refuse(cudaErrorCapturedEvent, "this event was last recorded in a capture that has ended");
-      if (is_default(&found)) refuse(cudaErrorStreamCaptureImplicit, "the default stream cannot join a capture");
-      if (found.capture && found.capture != capture)
-        refuse(cudaErrorStreamCaptureMerge, "the stream and the event are parts of two captures");
-      if (!found.capture) capture->streams.push_back(&found);
-      found.capture = capture;
-      for (const auto& [other, number] : event->seen) found.seen[other] = std::max(found.seen[other], number);
+      const std::string why = "a capture of more than one stream is not emulated";
+      say(why);
+      refuse(cudaErrorNotSupported, why);
     } else if (found.capture) {
       refuse(cudaErrorStreamCaptureIsolation, "this stream is being captured, and the event is outside");
     } else if (const auto record = event->record) {  // as in CUDA: without one the event counts as complete
@@ -220,16 +191,6 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
     put(stream, [=] { return [=] { call_host([=] { function(data); }); }; });
   });
 }
-cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned) {
-  return guarded(__func__, [&] {
-    {
-      const Lock lock(Machine::get().mutex);
-      if (valid(stream).capture) refuse(cudaErrorStreamCaptureUnsupported, "use cudaLaunchHostFunc in a capture");
-    }
-    put(stream, [=] { return [=] { call_host([=] { function(stream, cudaSuccess, data); }); }; });
-  });
-}
-
 // Events
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
@@ -255,17 +216,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (found.device != event->device)
       refuse(cudaErrorInvalidResourceHandle,
              fmt::format("the event is of device {}, the stream of device {}", event->device, found.device));
-    event->captured = found.capture != nullptr;
-    event->capture = found.capture;
-    event->seen = found.seen;
+    event->captured = found.capture.has_value();
     if (event->captured) return;
     auto record = std::make_shared<Record>();
     record->point = submit(&found, [record] { record->time = Clock::now(); });
     event->record = std::move(record);
   });
-}
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
-  return cudaEventRecord(event, stream);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   return locked(__func__, [&](Machine&) { return done(record_of(event)) ? cudaSuccess : cudaErrorNotReady; });
@@ -294,36 +250,18 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     CUstream_st* const found = &valid(stream);
     if (is_default(found)) refuse(cudaErrorStreamCaptureUnsupported, "the default stream cannot be captured");
     if (found->capture) refuse(cudaErrorIllegalState, "this stream is being captured");
-    found->capture = std::make_shared<Capture>(Capture{found, std::this_thread::get_id(), {}, {found}});
-  });
-}
-// Queries of another thread never disturb a capture here.
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  return locked(__func__, [&](Machine&) {
-    *status = valid(stream).capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    found->capture = Capture{std::this_thread::get_id(), {}};
   });
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return locked(__func__, [&](Machine& machine) {
     CUstream_st& found = valid(stream);
     *graph = nullptr;
-    const std::shared_ptr<Capture> capture = found.capture;
-    if (!capture) refuse(cudaErrorIllegalState, "this stream is not captured");
-    if (capture->thread != std::this_thread::get_id())
+    if (!found.capture) refuse(cudaErrorIllegalState, "this stream is not captured");
+    if (found.capture->thread != std::this_thread::get_id())
       refuse(cudaErrorStreamCaptureWrongThread, "another thread began the capture");
-    if (capture->origin != &found) refuse(cudaErrorStreamCaptureUnmatched, "the capture began on another stream");
-    bool joined = true;
-    for (const cudaStream_t one : capture->streams) {
-      if (machine.streams.count(one) == 0) continue;
-      joined = joined && found.seen[one] == one->seen[one];
-      one->capture.reset();
-      if (one != &found) one->seen.clear();
-    }
-    found.seen.clear();
-    if (!joined)
-      refuse(cudaErrorStreamCaptureUnjoined, "another stream has tasks in the capture that this one does not wait for");
-    machine.graphs.insert(*graph = new CUgraph_st{std::move(capture->tasks)});
+    machine.graphs.insert(*graph = new CUgraph_st{std::move(found.capture->tasks)});
+    found.capture.reset();
   });
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {

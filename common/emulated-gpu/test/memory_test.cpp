@@ -132,7 +132,7 @@ TEST_F(Memory, RowsOfTwoPitches) {
 }
 
 TEST_F(Memory, ManagedPinnedAndRegisteredMemoryIsTheHosts) {
-  void *managed = nullptr, *pinned = nullptr, *same = nullptr;
+  void *managed = nullptr, *pinned = nullptr;
   ASSERT_OK(cudaMallocManaged(&managed, 4, cudaMemAttachGlobal));
   ASSERT_OK(cudaHostAlloc(&pinned, 4, cudaHostAllocMapped));
   std::vector<char> bytes(64);
@@ -152,9 +152,6 @@ TEST_F(Memory, ManagedPinnedAndRegisteredMemoryIsTheHosts) {
   EXPECT_EQ(type(bytes.data()), cudaMemoryTypeHost);
   EXPECT_EQ(type(&bytes), cudaMemoryTypeUnregistered);
   EXPECT_EQ(type(allocate(1)), cudaMemoryTypeDevice);
-  EXPECT_OK(cudaHostGetDevicePointer(&same, bytes.data(), 0));
-  EXPECT_EQ(same, bytes.data());
-  expect_refused(cudaHostGetDevicePointer(&same, &bytes, 0), cudaErrorInvalidValue, "is not pinned memory");
   EXPECT_OK(cudaHostUnregister(bytes.data()));
   expect_refused(cudaHostUnregister(bytes.data()), cudaErrorHostMemoryNotRegistered, "was not registered");
   expect_refused(cudaFree(pinned), cudaErrorInvalidValue, "not allocated by the matching function");
@@ -169,19 +166,8 @@ TEST_F(Memory, PeersHaveCudasRules) {
   EXPECT_OK(cudaDeviceCanAccessPeer(&can, 1, 1));
   EXPECT_EQ(can, 0);
   expect_refused(cudaDeviceEnablePeerAccess(0, 0), cudaErrorInvalidDevice, "not its own peer");
-  expect_refused(cudaDeviceDisablePeerAccess(1), cudaErrorPeerAccessNotEnabled, "no access to device 1");
   EXPECT_OK(cudaDeviceEnablePeerAccess(1, 0));
   expect_refused(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessAlreadyEnabled, "already has access");
-  EXPECT_OK(cudaDeviceDisablePeerAccess(1));
-  char* const here = allocate(2);
-  EXPECT_OK(cudaMemset(here, 'p', 2));
-  EXPECT_OK(cudaSetDevice(1));
-  char* const there = allocate(2);
-  EXPECT_OK(cudaSetDevice(0));
-  EXPECT_OK(cudaMemcpyPeer(there, 1, here, 0, 2));  // needs no peer access
-  EXPECT_OK(cudaDeviceSynchronize());
-  EXPECT_EQ(seen(there, 2), "pp");
-  expect_refused(cudaMemcpyPeer(there, 0, here, 0, 2), cudaErrorInvalidValue, "is not memory of device 0");
 }
 
 TEST_F(Memory, FreeInStreamOrderHappensWhenTheStreamComesToIt) {
