@@ -50,10 +50,9 @@ float widened(u32 bits, const Format& f) {
 }
 
 // The modifiers, in Instruction::immediate
-constexpr u64 ftz_flag = 1, sat_flag = 2, relu_flag = 4, finite_flag = 8;
+constexpr u64 ftz_flag = 1, sat_flag = 2, finite_flag = 4;
 u64 flags_of(const Statement& s) {
-  return (s.is("ftz") ? ftz_flag : 0) | (s.is("sat") ? sat_flag : 0) | (s.is("relu") ? relu_flag : 0) |
-         (s.is("satfinite") ? finite_flag : 0);
+  return (s.is("ftz") ? ftz_flag : 0) | (s.is("sat") ? sat_flag : 0) | (s.is("satfinite") ? finite_flag : 0);
 }
 Rounding rounding_of(const Statement& s) {
   if (s.is("rz") || s.is("rzi")) return Rounding::zero;
@@ -228,7 +227,6 @@ void float_to_float(Warp& w, const Instruction& i, u32 mask) {
       if (flags & ftz_flag) x = flushed(x);
     if (integers) x = integral(x, rounding);
     if (flags & sat_flag) x = clamped(x);
-    if (flags & relu_flag) x = x > 0 || x != x ? x : F{0};
     D v = rounding == Rounding::nearest || integers ? float_of<D>(x) : directed<D>(x, rounding);
     if constexpr (std::is_same_v<D, float>) {
       if (flags & ftz_flag) v = flushed(v);
@@ -251,7 +249,6 @@ void pair_of_singles(Warp& w, const Instruction& i, u32 mask) {
   const float *a = w.row<float>(i.s[0]), *b = w.row<float>(i.s[1]);
   const auto rounding = static_cast<Rounding>(i.offset);
   const auto one = [&](float x) {
-    if (i.immediate & relu_flag) x = x > 0 || x != x ? x : 0.0f;
     if (rounding == Rounding::nearest && !(i.immediate & finite_flag)) {
       if (to == Type::f16x2) return u32{half::of(x).bits};
       if (to == Type::bf16x2) return u32{bfloat::of(x).bits};
@@ -267,10 +264,7 @@ void halves_to_bytes(Warp& w, const Instruction& i, u32 mask) {
   constexpr Format format = to == Type::e4m3x2 ? e4m3_format : e5m2_format;
   u16* const d = w.row<u16>(i.d);
   const u32* a = w.row<u32>(i.s[0]);
-  const auto one = [&](float x) {
-    if (i.immediate & relu_flag) x = x > 0 || x != x ? x : 0.0f;
-    return narrowed(x, format, Rounding::nearest, true);
-  };
+  const auto one = [&](float x) { return narrowed(x, format, Rounding::nearest, true); };
   for_lanes(mask, [&](int l) { d[l] = static_cast<u16>(one(part<half>(a[l], 1)) << 8 | one(part<half>(a[l], 0))); });
 }
 template <Type from>
@@ -278,10 +272,7 @@ void bytes_to_halves(Warp& w, const Instruction& i, u32 mask) {
   constexpr Format format = from == Type::e4m3x2 ? e4m3_format : e5m2_format;
   u32* const d = w.row<u32>(i.d);
   const u16* a = w.row<u16>(i.s[0]);
-  const auto one = [&](u32 bits) {
-    const float x = widened(bits, format);
-    return half::of(i.immediate & relu_flag && x < 0 ? 0.0f : x);
-  };
+  const auto one = [&](u32 bits) { return half::of(widened(bits, format)); };
   for_lanes(mask, [&](int l) { d[l] = pair_of(one(a[l] & 0xffu), one(a[l] >> 8 & 0xffu)); });
 }
 

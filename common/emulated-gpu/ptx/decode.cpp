@@ -16,16 +16,11 @@ constexpr std::string_view rounding = "rn rz rm rp ftz sat ",
 // The instructions and their modifiers, in addition to types. What is not here is refused.
 bool knows(std::string_view op, std::string_view modifier) {
   static const std::unordered_map<std::string_view, std::string> table{
-      {"add", std::string(rounding) + "cc "},
-      {"sub", std::string(rounding) + "cc "},
-      {"addc", "cc "},
-      {"subc", "cc "},
+      {"add", std::string(rounding)},
+      {"sub", std::string(rounding)},
       {"mul", std::string(rounding) + "lo hi wide "},
-      {"mad", std::string(rounding) + "lo hi wide cc "},
-      {"madc", "lo hi cc "},
-      {"mul24", "lo hi "},
-      {"mad24", "lo hi "},
-      {"fma", std::string(rounding) + "relu "},
+      {"mad", std::string(rounding) + "lo hi wide "},
+      {"fma", std::string(rounding)},
       {"div", std::string(rounding) + "approx full "},
       {"sqrt", std::string(rounding) + "approx "},
       {"rcp", std::string(rounding) + "approx "},
@@ -40,36 +35,29 @@ bool knows(std::string_view op, std::string_view modifier) {
       {"min", "ftz NaN "},
       {"max", "ftz NaN "},
       {"rem", ""},
-      {"sad", ""},
-      {"copysign", ""},
-      {"testp", "finite infinite number notanumber normal subnormal "},
       {"and", ""},
       {"or", ""},
       {"xor", ""},
       {"not", ""},
-      {"cnot", ""},
       {"popc", ""},
       {"clz", ""},
       {"brev", ""},
       {"bfe", ""},
       {"bfi", ""},
-      {"bfind", "shiftamt "},
-      {"bmsk", "clamp wrap "},
+      {"bfind", ""},
       {"shl", ""},
       {"shr", ""},
       {"shf", "l r wrap clamp "},
       {"lop3", ""},
-      {"prmt", "f4e b4e rc8 ecl ecr rc16 "},
-      {"dp4a", ""},
+      {"prmt", ""},
       {"setp", std::string(relations)},
       {"set", std::string(relations)},
       {"selp", ""},
       {"mov", ""},
-      {"cvt", std::string(rounding) + "rni rzi rmi rpi relu satfinite "},
+      {"cvt", std::string(rounding) + "rni rzi rmi rpi satfinite "},
       {"cvta", std::string(spaces) + "to "},
       {"isspacep", std::string(spaces)},
       {"ld", std::string(spaces) + std::string(memory_order) + "nc ca cg cs lu cv v2 v4 unified "},
-      {"ldu", "global v2 v4 "},
       {"st", std::string(spaces) + std::string(memory_order) + "wb cg cs wt v2 v4 "},
       {"atom", std::string(spaces) + std::string(memory_order) + "add min max and or xor exch cas inc dec noftz "},
       {"red", std::string(spaces) + std::string(memory_order) + "add min max and or xor inc dec noftz "},
@@ -84,21 +72,14 @@ bool knows(std::string_view op, std::string_view modifier) {
       {"vote", "sync all any uni ballot "},
       {"match", "sync any all "},
       {"redux", "sync add min max and or xor "},
-      {"elect", "sync "},
       {"activemask", ""},
       {"membar", "gl cta sys "},
       {"fence", std::string(memory_order) + "sc proxy alias async "},
       {"nanosleep", ""},
       {"trap", ""},
-      {"brkpt", ""},
       {"prefetch", "global local L1 L2 "},
       {"prefetchu", "L1 "},
-      {"discard", "global L2 "},
-      {"applypriority", "global "},
-      {"pmevent", "mask "},
-      {"griddepcontrol", "launch_dependents wait "},
-      {"createpolicy", "fractional range "},
-      {"cp", "async ca cg shared shared::cta global commit_group wait_group wait_all "}};
+      {"griddepcontrol", "launch_dependents wait "}};
   const auto found = table.find(op);
   if (found == table.end()) return false;
   if (modifier.empty() || type_of(modifier) != Type::none) return true;
@@ -124,8 +105,7 @@ class Allocation {
     for (std::size_t n = 0; n < f.statements.size(); ++n) {
       const Statement& s = f.statements[n];
       if (starts[n]) ++block;
-      static constexpr std::string_view without_result[] = {"st",   "red", "bar", "barrier",
-                                                            "call", "brx", "cp",  "nanosleep"};
+      static constexpr std::string_view without_result[] = {"st", "red", "bar", "barrier", "call", "brx", "nanosleep"};
       const bool result =
           std::find(std::begin(without_result), std::end(without_result), s.op[0]) == std::end(without_result) ||
           (s.op[0] == "bar" && s.is("red")) || (s.op[0] == "barrier" && s.is("red"));
@@ -264,7 +244,6 @@ class Decoder {
   void barrier_statement(const Statement& s);
   void call_statement(const Statement& s);
   void mov_statement(const Statement& s, Type type);
-  void copy_statement(const Statement& s);
   void between_lanes(const Statement& s, Type type);
   void arithmetic(const Statement& s, Type type);
 
@@ -398,7 +377,7 @@ void Decoder::address(const Statement& s, const Operand& o, Instruction& i) {
 
 void Decoder::memory_statement(const Statement& s, Type type) {
   const auto& o = s.operands;
-  const bool load = s.op[0] == "ld" || s.op[0] == "ldu", is_store = s.op[0] == "st";
+  const bool load = s.op[0] == "ld", is_store = s.op[0] == "st";
   if (load || is_store) {
     const Operand& value = o.at(load ? 0 : 1);
     unsigned bytes = register_bytes(type);
@@ -527,41 +506,11 @@ void Decoder::mov_statement(const Statement& s, Type type) {
   set(i, move_handler(bytes));
 }
 
-void Decoder::copy_statement(const Statement& s) {
-  if (s.is("commit_group") || s.is("wait_group") || s.is("wait_all")) {
-    emit(s).run = no_effect;
-    return;
-  }
-  const auto& o = s.operands;
-  if (o.at(1).kind != Operand::memory || o.at(2).kind != Operand::constant) unsupported();
-  Operand from = o[1];
-  from.kind = from.slot >= 0 ? Operand::reg : from.variable ? Operand::symbol : Operand::constant;
-  const s64 offset = from.slot >= 0 ? std::exchange(from.offset, 0) : 0;
-  Row source = in(s, from, Type::u64);
-  if (offset) {
-    Instruction& add = emit(s);
-    add.d = temporary(8);
-    add.s = {source, constant(static_cast<u64>(offset), 8), {}, {}};
-    add.run = [](Warp& w, const Instruction& i, u32 mask) {
-      for_lanes(mask, [&](int l) { w.row<u64>(i.d)[l] = w.row<u64>(i.s[0])[l] + w.row<u64>(i.s[1])[l]; });
-    };
-    source = add.d;
-  }
-  const bool policy = s.is("L2::cache_hint");
-  const Row size = o.size() > (policy ? 4u : 3u) ? in(s, o[3], Type::u32) : Row{};
-  Instruction& i = emit(s);
-  address(s, o[0], i);
-  i.s[1] = source;
-  i.s[2] = size;
-  i.immediate = o[2].bits;
-  i.run = copy_async;
-}
-
 void Decoder::between_lanes(const Statement& s, Type type) {
   const auto& o = s.operands;
   const std::string_view op = s.op[0];
   std::vector<Row> sources;
-  const std::size_t values = op == "shfl" ? 3 : op == "activemask" || op == "elect" ? 0 : 1;
+  const std::size_t values = op == "shfl" ? 3 : op == "activemask" ? 0 : 1;
   for (std::size_t n = 1; n <= values; ++n)
     sources.push_back(op == "vote" ? predicate_in(o.at(n)) : in(s, o.at(n), op == "match" ? type : Type::u32));
   const Row members = o.size() > values + 1 ? in(s, o[values + 1], Type::u32) : Row{};
@@ -601,10 +550,9 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     return;
   }
   static const std::unordered_map<std::string_view, std::size_t> counts{
-      {"not", 1},   {"cnot", 1}, {"neg", 1},   {"abs", 1},   {"popc", 1}, {"clz", 1},  {"brev", 1},
-      {"bfind", 1}, {"sqrt", 1}, {"rcp", 1},   {"rsqrt", 1}, {"sin", 1},  {"cos", 1},  {"lg2", 1},
-      {"ex2", 1},   {"tanh", 1}, {"testp", 1}, {"fma", 3},   {"mad", 3},  {"madc", 3}, {"mad24", 3},
-      {"sad", 3},   {"bfe", 3},  {"bfi", 4},   {"shf", 3},   {"lop3", 3}, {"prmt", 3}, {"dp4a", 3}};
+      {"not", 1}, {"neg", 1},   {"abs", 1}, {"popc", 1}, {"clz", 1},  {"brev", 1}, {"bfind", 1}, {"sqrt", 1},
+      {"rcp", 1}, {"rsqrt", 1}, {"sin", 1}, {"cos", 1},  {"lg2", 1},  {"ex2", 1},  {"tanh", 1},  {"fma", 3},
+      {"mad", 3}, {"bfe", 3},   {"bfi", 4}, {"shf", 3},  {"lop3", 3}, {"prmt", 3}};
   const auto found = counts.find(op);
   const std::size_t count = found == counts.end() ? 2 : found->second;
   std::array<Row, 4> sources{};
@@ -622,11 +570,6 @@ void Decoder::arithmetic(const Statement& s, Type type) {
     if (o.size() != 5 || o[4].kind != Operand::constant) unsupported();  // lop3.BoolOp
     i.immediate = o[4].bits;
   }
-  if (op == "testp") {
-    static constexpr std::string_view kinds[] = {"finite", "infinite", "number", "notanumber", "normal", "subnormal"};
-    for (u64 n = 0; n < std::size(kinds); ++n)
-      if (s.is(kinds[n])) i.immediate = n;
-  }
   set(i, fp ? float_handler(s, type) : integer_handler(s, type));
 }
 
@@ -639,11 +582,10 @@ void Decoder::statement(const Statement& s) {
   for (std::size_t n = s.op.size(); n-- > 1 && type == Type::none;) type = type_of(s.op[n]);
 
   if (op == "mov") return mov_statement(s, type);
-  if (op == "ld" || op == "ldu" || op == "st" || op == "atom" || op == "red") return memory_statement(s, type);
+  if (op == "ld" || op == "st" || op == "atom" || op == "red") return memory_statement(s, type);
   if (op == "bar" || op == "barrier") return barrier_statement(s);
   if (op == "call") return call_statement(s);
-  if (op == "cp") return copy_statement(s);
-  if (op == "shfl" || op == "vote" || op == "match" || op == "redux" || op == "elect" || op == "activemask")
+  if (op == "shfl" || op == "vote" || op == "match" || op == "redux" || op == "activemask")
     return between_lanes(s, type);
   if (op == "bra" || op == "ret" || op == "exit") {
     Instruction& i = emit(s);
@@ -731,12 +673,11 @@ void Decoder::statement(const Statement& s) {
     emit(s).run = yield;
     return;
   }
-  if (op == "trap" || op == "brkpt") {
+  if (op == "trap") {
     emit(s).run = trap;
     return;
   }
-  if (op == "prefetch" || op == "prefetchu" || op == "discard" || op == "applypriority" || op == "pmevent" ||
-      op == "griddepcontrol" || op == "createpolicy") {  // hints; the value of createpolicy is used for hints only
+  if (op == "prefetch" || op == "prefetchu" || op == "griddepcontrol") {  // hints
     emit(s).run = no_effect;
     return;
   }

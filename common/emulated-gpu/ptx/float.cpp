@@ -52,13 +52,9 @@ struct Single {
   }
 };
 // O on 16-bit floats, computed as float: that is correctly rounded for + - * / and sqrt.
-template <class O, class T, bool sat, bool relu>
+template <class O, class T, bool sat>
 struct Small {
-  static T finished(float v) {
-    if (sat) v = clamped(v);
-    if (relu) v = v > 0 || v != v ? v : 0.0f;
-    return T::of(v);
-  }
+  static T finished(float v) { return T::of(sat ? clamped(v) : v); }
   T operator()(T a) const { return finished(O{}(static_cast<float>(a))); }
   T operator()(T a, T b) const { return finished(O{}(static_cast<float>(a), static_cast<float>(b))); }
   T operator()(T a, T b, T c) const { return finished(fused(a, b, c)); }
@@ -85,9 +81,7 @@ Handler smalls(const Statement& s, bool pair) {
     return pair ? each_of_type<Pair<F, T>, u32, sources>() : each_of_type<F, T, sources>();
   };
   if (s.is("ftz")) return nullptr;
-  if (s.is("sat")) return pick(Small<O, T, true, false>{});
-  if (s.is("relu")) return pick(Small<O, T, false, true>{});
-  return pick(Small<O, T, false, false>{});
+  return s.is("sat") ? pick(Small<O, T, true>{}) : pick(Small<O, T, false>{});
 }
 // O on any floating-point type.
 template <int sources, class O>
@@ -102,22 +96,13 @@ Handler floats(const Statement& s, Type type, O) {
     default: return nullptr;
   }
 }
-template <class O>
-struct Flushed {
-  float operator()(float a) const { return flushed(O{}(flushed(a))); }
-};
 // O of one value, without rounding modes.
 template <class O>
 Handler approximate(const Statement& s, Type type, O) {
   if (type == Type::f32)
     return s.is("ftz") ? each<Single<O, true, false>, float, float> : each<Single<O, false, false>, float, float>;
   if (type == Type::f16) return smalls<1, O, half>(s, false);
-  if (type == Type::f16x2) return smalls<1, O, half>(s, true);
-  if (type != Type::bf16 && type != Type::bf16x2) return nullptr;
-  using Plain = Small<O, bfloat, false, false>;
-  using Ftz = Small<Flushed<O>, bfloat, false, false>;
-  if (type == Type::bf16) return s.is("ftz") ? each<Ftz, bfloat, bfloat> : each<Plain, bfloat, bfloat>;
-  return s.is("ftz") ? each<Pair<Ftz, bfloat>, u32, u32> : each<Pair<Plain, bfloat>, u32, u32>;
+  return type == Type::f16x2 ? smalls<1, O, half>(s, true) : nullptr;
 }
 
 struct FusedMultiplyAdd {
@@ -126,24 +111,18 @@ struct FusedMultiplyAdd {
     return std::fma(a, b, c);
   }
 };
-template <bool keep_nan, bool largest, bool magnitude>
+template <bool keep_nan, bool largest>
 struct Extreme {
   template <class T>
   T operator()(T a, T b) const {
-    const T x = magnitude ? std::fabs(a) : a, y = magnitude ? std::fabs(b) : b;
-    const T sign = magnitude ? std::copysign(T{1}, a) * std::copysign(T{1}, b) : T{1};
-    T v = (x == y ? std::signbit(x) != largest : (x < y) != largest) ? x : y;
-    v = x != x ? y : y != y ? x : v;
-    if (keep_nan) v = x != x || y != y ? std::numeric_limits<T>::quiet_NaN() : v;
-    return magnitude ? v * sign : v;
+    if (keep_nan && (a != a || b != b)) return std::numeric_limits<T>::quiet_NaN();
+    if (a != a || b != b) return a != a ? b : a;
+    return (a == b ? std::signbit(a) != largest : (a < b) != largest) ? a : b;
   }
 };
 template <bool largest>
 Handler extreme(const Statement& s, Type type) {
-  const bool nan = s.is("NaN");
-  if (s.is("abs")) return nullptr;  // .xorsign.abs
-  return nan ? floats<2>(s, type, Extreme<true, largest, false>{})
-             : floats<2>(s, type, Extreme<false, largest, false>{});
+  return s.is("NaN") ? floats<2>(s, type, Extreme<true, largest>{}) : floats<2>(s, type, Extreme<false, largest>{});
 }
 // rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64 give the upper word of the result.
 template <bool root>
@@ -283,19 +262,6 @@ Handler find_comparison(std::string_view name, Type type, bool words, bool ftz) 
   return found;
 }
 
-template <class T>
-void test_property(Warp& w, const Instruction& i, u32 mask) {
-  const T* a = w.row<T>(i.s[0]);
-  u32 value = 0;
-  for (u32 rest = mask; rest; rest &= rest - 1) {
-    const int l = std::countr_zero(rest);
-    const bool is[] = {std::isfinite(a[l]), std::isinf(a[l]),    !std::isnan(a[l]),
-                       std::isnan(a[l]),    std::isnormal(a[l]), std::fpclassify(a[l]) == FP_SUBNORMAL};
-    value |= u32{is[i.immediate]} << l;
-  }
-  set_predicate(w, i.d, mask, value);
-}
-
 }  // namespace
 
 Handler float_handler(const Statement& s, Type type) {
@@ -326,11 +292,6 @@ Handler float_handler(const Statement& s, Type type) {
   if (op == "abs") return sign_handler<true>(s, type);
   if (op == "min") return extreme<false>(s, type);
   if (op == "max") return extreme<true>(s, type);
-  if (op == "copysign") {
-    using F = decltype([](auto a, auto b) { return std::copysign(b, a); });
-    return type == Type::f64 ? each<F, double, double, double> : each<F, float, float, float>;
-  }
-  if (op == "testp") return type == Type::f64 ? test_property<double> : test_property<float>;
   return nullptr;
 }
 

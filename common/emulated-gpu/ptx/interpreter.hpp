@@ -146,7 +146,6 @@ struct Warp {
   u32 alive = 0, at_barrier = 0, at_sync = 0;
   u32 pc[warp_size], frame_base[warp_size], barrier[warp_size], members[warp_size];
   u32 thread[3][warp_size];
-  u32 carry = 0;
   unsigned number = 0, turn = 0;
   std::vector<u8> storage;
   u8* registers = nullptr;
@@ -192,7 +191,7 @@ Handler comparison_handler(const Statement& s, Type type);
 Handler conversion_handler(const Statement& s, Type to, Type from, unsigned to_bytes, unsigned from_bytes,
                            Instruction& i);
 Handler memory_handler(const Statement& s, Type type, unsigned register_bytes);  // ld, st, atom, red
-Handler warp_handler(const Statement& s, Type type, Instruction& i);             // shfl, vote, match, redux, elect
+Handler warp_handler(const Statement& s, Type type, Instruction& i);             // shfl, vote, match, redux
 Handler move_handler(unsigned bytes);
 Handler pack_handler(unsigned whole, unsigned part);
 Handler unpack_handler(unsigned whole, unsigned part);
@@ -202,7 +201,6 @@ Handler cvta_handler(bool to_shared, unsigned bytes);
 void isspacep(Warp& w, const Instruction& i, u32 mask);
 void frame_address(Warp& w, const Instruction& i, u32 mask);
 void parameter_address(Warp& w, const Instruction& i, u32 mask);
-void copy_async(Warp& w, const Instruction& i, u32 mask);
 void fence(Warp& w, const Instruction& i, u32 mask);
 void no_effect(Warp& w, const Instruction& i, u32 mask);
 void trap(Warp& w, const Instruction& i, u32 mask);

@@ -344,7 +344,6 @@ struct Sum {
   T operator()(T a, T b, T) const {
     if constexpr (std::is_integral_v<T>)
       return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
-    else if constexpr (sizeof(T) == 2) return T::of(static_cast<float>(a) + static_cast<float>(b));
     else return canonical(a + b);
   }
 };
@@ -395,45 +394,17 @@ Handler atomic_integers(Type type, F) {
 struct FlushedSum {  // on global memory, f32 is flushed
   float operator()(float a, float b, float) const { return canonical(flushed(flushed(a) + flushed(b))); }
 };
-template <class T, class F>
-struct PairOf {
-  u32 operator()(u32 a, u32 b, u32) const {
-    return pair_of(F{}(part<T>(a, 0), part<T>(b, 0), T{}), F{}(part<T>(a, 1), part<T>(b, 1), T{}));
-  }
-};
-template <bool largest>
-struct SmallExtreme {
-  template <class T>
-  T operator()(T a, T b, T) const {
-    const float x = a, y = b;
-    return x != x ? b : y != y ? a : (x < y) != largest ? a : b;
-  }
-};
-template <bool largest>
-Handler atomic_extreme(Type type) {
-  switch (type) {
-    case Type::f16: return atomic<half, SmallExtreme<largest>>;
-    case Type::bf16: return atomic<bfloat, SmallExtreme<largest>>;
-    case Type::f16x2: return atomic<u32, PairOf<half, SmallExtreme<largest>>>;
-    case Type::bf16x2: return atomic<u32, PairOf<bfloat, SmallExtreme<largest>>>;
-    default: return atomic_integers(type, [](auto a, auto b, auto) { return (b < a) != largest ? b : a; });
-  }
-}
 Handler atomic_handler(const Statement& s, Type type) {
   if (s.is("add")) {
     switch (type) {
       case Type::f32: return s.is("shared") || s.is("shared::cta") ? atomic<float, Sum> : atomic<float, FlushedSum>;
       case Type::f64: return atomic<double, Sum>;
-      case Type::f16: return atomic<half, Sum>;
-      case Type::bf16: return atomic<bfloat, Sum>;
-      case Type::f16x2: return atomic<u32, PairOf<half, Sum>>;
-      case Type::bf16x2: return atomic<u32, PairOf<bfloat, Sum>>;
       case Type::u16: return nullptr;
       default: return atomic_integers(type, Sum{});
     }
   }
-  if (s.is("min")) return atomic_extreme<false>(type);
-  if (s.is("max")) return atomic_extreme<true>(type);
+  if (s.is("min")) return atomic_integers(type, [](auto a, auto b, auto) { return b < a ? b : a; });
+  if (s.is("max")) return atomic_integers(type, [](auto a, auto b, auto) { return a < b ? b : a; });
   if (s.is("and")) return atomic_integers(type, [](auto a, auto b, auto) { return a & b; });
   if (s.is("or")) return atomic_integers(type, [](auto a, auto b, auto) { return a | b; });
   if (s.is("xor")) return atomic_integers(type, [](auto a, auto b, auto) { return a ^ b; });
@@ -456,8 +427,7 @@ void cvta(Warp& w, const Instruction& i, u32 mask) {
 
 Handler memory_handler(const Statement& s, Type type, unsigned register_bytes) {
   const bool vector = s.is("v2") || s.is("v4") || s.is("v8");
-  if (s.op[0] == "ld" || s.op[0] == "ldu")
-    return vector ? access<LoadVector>(type, register_bytes) : access<Load>(type, register_bytes);
+  if (s.op[0] == "ld") return vector ? access<LoadVector>(type, register_bytes) : access<Load>(type, register_bytes);
   if (s.op[0] == "st") return vector ? access<StoreVector>(type, register_bytes) : access<Store>(type, register_bytes);
   return vector ? nullptr : atomic_handler(s, type);
 }
@@ -490,28 +460,6 @@ void parameter_address(Warp& w, const Instruction& i, u32 mask) {
   for_lanes(mask, [&](int l) { d[l] = address; });
 }
 
-// cp.async: s[0] in shared memory <- s[1], immediate bytes, of which s[2] are read and the others are 0
-void copy_async(Warp& w, const Instruction& i, u32 mask) {
-  u64 to[warp_size], from[warp_size];
-  const auto bytes = static_cast<unsigned>(i.immediate);
-  find_addresses(w, i, mask, to, bytes, Access::write);
-  Instruction source = i;
-  source.mode = Mode::generic;
-  source.s[0] = i.s[1];
-  source.offset = 0;
-  const u32* wanted = i.s[2] ? w.row<u32>(i.s[2]) : nullptr;
-  u32 reads = mask;
-  if (wanted)
-    for (u32 rest = mask; rest; rest &= rest - 1)
-      if (wanted[std::countr_zero(rest)] == 0) reads &= ~(1u << std::countr_zero(rest));
-  if (reads) find_addresses(w, source, reads, from, bytes, Access::read);
-  for (; mask; mask &= mask - 1) {
-    const int l = std::countr_zero(mask);
-    const unsigned count = wanted ? std::min(bytes, wanted[l]) : bytes;
-    if (count > 0) std::memcpy(reinterpret_cast<void*>(to[l]), reinterpret_cast<const void*>(from[l]), count);
-    std::memset(reinterpret_cast<u8*>(to[l]) + count, 0, bytes - count);
-  }
-}
 void fence(Warp&, const Instruction&, u32) { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 }  // namespace emulated_gpu::ptx

@@ -96,13 +96,6 @@ Handler redux_handler(const Statement& s, Type type) {
   if (s.is("max")) return type == Type::s32 ? reduce<s32, Most> : reduce<u32, Most>;
   return nullptr;
 }
-void elect(Warp& w, const Instruction& i, u32 mask) {
-  if (i.d) {
-    u32* const d = w.row<u32>(i.d);
-    for_lanes(mask, [&](int l) { d[l] = static_cast<u32>(std::countr_zero(mask)); });
-  }
-  set_predicate(w, i.d2, mask, mask & (0 - mask));
-}
 void active_mask(Warp& w, const Instruction& i, u32 mask) {
   u32* const d = w.row<u32>(i.d);
   for_lanes(mask, [&](int l) { d[l] = mask; });
@@ -252,7 +245,6 @@ Handler warp_handler(const Statement& s, Type type, Instruction& i) {
   if (op == "match")
     return s.is("any") ? (wide ? match_any<u64> : match_any<u32>) : (wide ? match_all<u64> : match_all<u32>);
   if (op == "redux") return redux_handler(s, type);
-  if (op == "elect") return elect;
   if (op == "activemask") return active_mask;
   return nullptr;
 }

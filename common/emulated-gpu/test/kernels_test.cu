@@ -120,11 +120,6 @@ u32 permuted(u32 a, u32 b, u32 c) {
   }
   return r;
 }
-s32 dotted(u32 a, u32 b, u32 c) {
-  for (int n = 0; n < 32; n += 8)
-    c += static_cast<u32>(static_cast<std::int8_t>(a >> n) * static_cast<std::uint8_t>(b >> n));
-  return static_cast<s32>(c);
-}
 s32 field(s32 a, u32 position, u32 length) {  // bfe.s32
   position &= 255, length &= 255;
   if (length == 0) return 0;
@@ -142,16 +137,10 @@ void compare_integers() {
   COMPARE_32(s32, "r", "mul.hi.s32 %0, %1, %2;", static_cast<s32>(s64{a} * b >> 32));
   COMPARE_32(s32, "r", "mad.hi.s32 %0, %1, %2, %3;",
              static_cast<s32>(static_cast<u32>(s64{a} * b >> 32) + static_cast<u32>(c)));
-  COMPARE_32(u32, "r", "mul24.lo.u32 %0, %1, %2;", (a & 0xffffff) * (b & 0xffffff));
-  COMPARE_32(s32, "r", "mad24.lo.s32 %0, %1, %2, %3;",
-             static_cast<s32>(static_cast<u64>(s64{a << 8 >> 8} * (b << 8 >> 8)) + static_cast<u64>(c)));
-  COMPARE_32(s32, "r", "add.sat.s32 %0, %1, %2;", static_cast<s32>(std::clamp<s64>(s64{a} + b, INT32_MIN, INT32_MAX)));
   COMPARE_32(s32, "r", "div.s32 %0, %1, %2;", b == 0 ? -1 : static_cast<s32>(s64{a} / b));
   COMPARE_32(u32, "r", "rem.u32 %0, %1, %2;", b == 0 ? a : a % b);
   COMPARE_32(s32, "r", "min.s32 %0, %1, %2;", std::min(a, b));
   COMPARE_32(u32, "r", "max.u32 %0, %1, %2;", std::max(a, b));
-  COMPARE_32(s32, "r", "sad.s32 %0, %1, %2, %3;",
-             static_cast<s32>(static_cast<u64>(std::abs(s64{a} - b)) + static_cast<u64>(c)));
   COMPARE_32(u32, "r", "shl.b32 %0, %1, %2;", b > 31 ? 0 : a << b);
   COMPARE_32(s32, "r", "shr.s32 %0, %1, %2;", a >> std::min<u32>(static_cast<u32>(b), 31));
   COMPARE_32(u32, "r", "shf.l.wrap.b32 %0, %1, %2, %3;", static_cast<u32>((u64{b} << 32 | a) << (c & 31) >> 32));
@@ -169,27 +158,10 @@ void compare_integers() {
     for (int n = 0; n < 32; ++n) r |= (v >> n & 1) << (31 - n);
     return r;
   }(a));
-  COMPARE_32(s32, "r", "dp4a.s32.u32 %0, %1, %2, %3;",
-             dotted(static_cast<u32>(a), static_cast<u32>(b), static_cast<u32>(c)));
-  COMPARE_32(u32, "r", "cnot.b32 %0, %1;", u32{a == 0});
   COMPARE_32(u64, "l", "mad.lo.u64 %0, %1, %2, %3;", a * b + c);
   COMPARE_32(s64, "l", "mul.hi.s64 %0, %1, %2;", static_cast<s64>(static_cast<__int128>(a) * b >> 64));
   COMPARE_32(u64, "l", "div.u64 %0, %1, %2;", b == 0 ? ~u64{0} : a / b);
   COMPARE_32(s64, "l", "abs.s64 %0, %1;", a < 0 ? static_cast<s64>(0 - static_cast<u64>(a)) : a);
-  compare<u32, u64>(
-      "a carry",
-      [] __device__(u32 a, u32 b, u32 c) {
-        u32 low, high;
-        asm("add.cc.u32 %0, %2, %3; addc.cc.u32 %1, %4, %3; mad.lo.cc.u32 %0, %0, %4, %2; madc.hi.u32 %1, %0, %4, %1;"
-            : "=&r"(low), "=&r"(high)
-            : "r"(a), "r"(b), "r"(c));
-        return u64{high} << 32 | low;
-      },
-      [](u32 a, u32 b, u32 c) {
-        const u64 first = u64{a} + b, second = u64{c} + b + (first >> 32), third = u64{static_cast<u32>(first) * c} + a;
-        const u32 low = static_cast<u32>(third), high = static_cast<u32>((u64{low} * c >> 32) + second + (third >> 32));
-        return u64{high} << 32 | low;
-      });
 }
 
 template <class F>
@@ -552,15 +524,14 @@ __global__ void spaces(Large large, short small, const float4* in, float4* out, 
   ints[t] = large.values[t % 30] + small + *address_of_counter;
   bytes[t] = bytes[t] + 200;
 }
-__global__ void atomics(int* i, u32* u, unsigned long long* l, float* f, double* d, __half2* h) {
+__global__ void atomics(int* i, u32* u, unsigned long long* l, float* f, double* d) {
   __shared__ int local;
   if (threadIdx.x == 0) local = 0;
   __syncthreads();
   atomicAdd(i, 2), atomicSub(i + 1, 1), atomicMin(i + 2, -static_cast<int>(threadIdx.x)), atomicMax(i + 3, threadIdx.x);
   atomicAnd(u, ~(1u << threadIdx.x % 32)), atomicOr(u + 1, 1u << threadIdx.x % 32), atomicXor(u + 2, threadIdx.x),
       atomicInc(u + 3, 10), atomicDec(u + 4, 10);
-  atomicMax(l, 1ull << threadIdx.x % 60), atomicAdd(l + 1, 1ull << 40), atomicAdd(f, 0.5f), atomicAdd(d, 0.25),
-      atomicAdd(h, __floats2half2_rn(1, 2));
+  atomicMax(l, 1ull << threadIdx.x % 60), atomicAdd(l + 1, 1ull << 40), atomicAdd(f, 0.5f), atomicAdd(d, 0.25);
   atomicAdd(&local, 1);
   __syncthreads();
   if (threadIdx.x == 0) atomicCAS_block(i + 4, 0, local);
@@ -603,15 +574,13 @@ TEST(Kernels, CountWithAtomics) {
   Buffer<unsigned long long> l(2);
   Buffer<float> f(1);
   Buffer<double> d(1);
-  Buffer<__half2> h(1);
-  atomics<<<2, 100>>>(i.data, u.data, l.data, f.data, d.data, h.data);
+  atomics<<<2, 100>>>(i.data, u.data, l.data, f.data, d.data);
   OK(cudaDeviceSynchronize());
   EXPECT_EQ(i.values(), (std::vector<int>{400, -200, -99, 99, 100}));
   EXPECT_EQ(u.values(), (std::vector<u32>{0, ~0u, 0, 200 % 11, 3 + 11 * 19 - 200 > 10 ? 1u : 3u + 11 * 19 - 200}));
   EXPECT_EQ(l.values(), (std::vector<unsigned long long>{1ull << 59, 200ull << 40}));
   EXPECT_EQ(f.values()[0], 100);
   EXPECT_EQ(d.values()[0], 50);
-  EXPECT_EQ(__high2float(h.values()[0]), 400);
 }
 
 // The runtime around kernels
