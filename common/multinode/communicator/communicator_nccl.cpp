@@ -161,12 +161,8 @@ NcclCommunicator::~NcclCommunicator() {
   comm_.reset();
 }
 
-// An event behind the operation that was just queued, for watch(). Operations of a graph have none: they run when the
-// graph is launched.
+// An event behind the operation that was just queued, for watch().
 void NcclCommunicator::watch_last() {
-  cudaStreamCaptureStatus capture{};
-  check(cudaStreamIsCapturing(stream_.get(), &capture));
-  if (capture != cudaStreamCaptureStatusNone) return;
   const std::uint64_t number = queued_.load(std::memory_order_relaxed);
   Watched& last = watched_[number % watched_.size()];
   if (number >= done_.load(std::memory_order_acquire) + watched_.size())  // CUDA itself queues only so many kernels
@@ -183,8 +179,7 @@ void NcclCommunicator::watch_last() {
 // announces the oldest operation that the GPU has not done; its time includes the work on the GPU before it. Not the
 // watchdog's thread does it: a query may wait for a lock of the driver, and the heartbeats must not.
 void NcclCommunicator::watch(const std::stop_token& stop, int device) {
-  auto mode = cudaStreamCaptureModeRelaxed;  // else a query makes the captures of other threads invalid
-  if (cudaSetDevice(device) != cudaSuccess || cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return;
+  if (cudaSetDevice(device) != cudaSuccess) return;
   std::mutex mutex;
   std::unique_lock lock(mutex);
   std::condition_variable_any tick;
