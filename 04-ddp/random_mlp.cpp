@@ -3,7 +3,6 @@
 // same parameters; 1 not, failed or timed out; 2 bad command line or environment; 77 no GPU for --backend nccl.
 #include "ddp/philox.hpp"
 #include "ddp/reducer.hpp"
-#include "ddp/trace.hpp"
 #include "model/perceptron.hpp"
 #include "training_step.hpp"
 
@@ -22,7 +21,6 @@
 #include <functional>
 #include <iostream>
 #include <numeric>
-#include <optional>
 
 namespace {
 
@@ -39,7 +37,6 @@ struct Options {
   bool no_overlap = false;
   std::size_t measure_overlap = 0;
   bool breakdown = false;
-  std::string trace;
 
   multinode::Program program() {
     namespace po = boost::program_options;
@@ -62,9 +59,7 @@ struct Options {
          "reduce the gradients after the backward pass, for comparison")  //
         ("measure-overlap", po::value(&measure_overlap)->value_name("ROUNDS"),
          "after training, measure how much of the communication a step hides: the median of this many rounds")  //
-        ("breakdown", po::bool_switch(&breakdown), "print what part of a step each of its phases takes")        //
-        ("trace", po::value(&trace)->value_name("FILE"),
-         "write the last steps of all ranks, for chrome://tracing or https://ui.perfetto.dev");
+        ("breakdown", po::bool_switch(&breakdown), "print what part of a step each of its phases takes");
     return {"random_mlp", known, common, [this] { validate(); }};
   }
 
@@ -126,7 +121,7 @@ void draw(std::size_t first, std::size_t count, std::uint64_t seed, data::Batch<
 // What part of a step each of its phases takes.
 class Breakdown {
  public:
-  void add(const ddp::StepTimes& step) {
+  void add(const StepTimes& step) {
     for (std::size_t i = 0; i < phases; ++i) times_[i].push_back(milliseconds(step, i, i + 1));
     times_[phases].push_back(milliseconds(step, 0, phases));
   }
@@ -142,7 +137,7 @@ class Breakdown {
     };
     const double step = reduced(multinode::median(times_[phases]), multinode::Reduction::average);
     for (std::size_t i = 0; i <= phases; ++i) {
-      const std::string name = i < phases ? ddp::StepTimes::names[i] : "step";
+      const std::string name = i < phases ? StepTimes::names[i] : "step";
       const double here = multinode::median(times_[i]), mean = reduced(here, multinode::Reduction::average),
                    lowest = reduced(here, multinode::Reduction::min),
                    highest = reduced(here, multinode::Reduction::max);
@@ -156,8 +151,8 @@ class Breakdown {
   }
 
  private:
-  static constexpr std::size_t phases = ddp::StepTimes::names.size();
-  static double milliseconds(const ddp::StepTimes& step, std::size_t from, std::size_t to) {
+  static constexpr std::size_t phases = StepTimes::names.size();
+  static double milliseconds(const StepTimes& step, std::size_t from, std::size_t to) {
     return std::chrono::duration<double, std::milli>(step.at[to] - step.at[from]).count();
   }
   std::array<std::vector<double>, phases + 1> times_;  // of the phases, and of the step
@@ -241,12 +236,7 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   ddp::Reducer<float> reducer = make_reducer(world, communicator, model, options.reducer(), true);
   start_training(world, communicator, model, seed);
   Breakdown breakdown;
-  std::optional<ddp::Trace> trace;
-  if (!options.trace.empty()) trace.emplace(world, communicator, options.trace);
-  const auto observe = [&](const ddp::StepTimes& step) {
-    breakdown.add(step);
-    if (trace) trace->add(step);
-  };
+  const auto observe = [&](const StepTimes& step) { breakdown.add(step); };
   multinode::JsonLines json(rank == 0 ? options.common.json : "");
   if (rank == 0) {
     json.write(multinode::fingerprint(world));
@@ -286,12 +276,6 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
   for (const float gradient : model.copy_gradients()) largest = std::max(largest, std::abs(gradient));
   const double after = loss_of_first_batch();
   if (options.breakdown) breakdown.report(communicator, json);
-  if (trace) {
-    const auto error = std::chrono::duration_cast<std::chrono::microseconds>(trace->write()).count();
-    if (rank == 0)
-      std::cout << "trace: " << options.trace << ", the clocks of all ranks within " << error << " us" << std::endl;
-  }
-
   if constexpr (!on_gpu<Model>)
     if (options.measure_overlap > 0) measure_overlap(world, communicator, options, model, optimizer, first_batch, json);
 
@@ -313,10 +297,10 @@ int train(multinode::World& world, multinode::Communicator& communicator, const 
 int run(multinode::World& world, const Options& options) {
   const auto communicator = multinode::make_communicator(world, multinode::parse_backend(options.common.backend));
   if (communicator->backend() == multinode::Backend::nccl &&
-      (options.measure_overlap > 0 || options.compression != "none" || options.breakdown || !options.trace.empty()))
+      (options.measure_overlap > 0 || options.compression != "none" || options.breakdown))
     throw multinode::UsageError(
-        "--measure-overlap, --compression, --breakdown and --trace: only on CPUs, with --backend mpi or gloo (on "
-        "GPUs the host only queues the work: use NVIDIA's nsys profile)");
+        "--measure-overlap, --compression and --breakdown: only on CPUs, with --backend mpi or gloo (on GPUs the host "
+        "only queues the work: use NVIDIA's nsys profile)");
   return with_perceptron<float>(*communicator,
                                 [&]<class Model>() { return train<Model>(world, *communicator, options); });
 }

@@ -6,7 +6,6 @@
 #include "data/batch.hpp"
 #include "ddp/checkpoint.hpp"
 #include "ddp/reducer.hpp"
-#include "ddp/trace.hpp"
 #include "model/perceptron.hpp"
 #ifdef DDP_ON_GPU
 #include "model/cuda.hpp"
@@ -15,6 +14,7 @@
 #include <multinode/communicator.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -64,10 +64,19 @@ void start_training(multinode::World& world, multinode::Communicator& communicat
   ddp::broadcast_parameters(world, communicator, model.parameters());
 }
 
+// Of one step on this rank: the host's clock. On a GPU, where the host only queues the work, they mean nothing.
+// "Exposed" is the communication that the backward pass did not hide: what is left of it when the last gradient is
+// computed, with the division by the divisor.
+struct StepTimes {
+  using Time = std::chrono::steady_clock::time_point;
+  static constexpr std::array names = {"forward", "backward", "exposed communication", "update"};
+  std::array<Time, names.size() + 1> at;  // phase i lasts from at[i] to at[i + 1]
+};
+
 // What else is to be done in a step.
 struct StepHooks {
-  std::function<void(std::size_t)> complete = {};  // with a gradient's number, before it is sent
-  ddp::StepObserver observe = {};                  // when the step has ended
+  std::function<void(std::size_t)> complete = {};      // with a gradient's number, before it is sent
+  std::function<void(const StepTimes&)> observe = {};  // when the step has ended
 };
 
 // `batch` is this rank's part; `divisor` is what the sum of all ranks' gradients is divided by: the number of samples
@@ -76,7 +85,7 @@ struct StepHooks {
 template <class Model, class Optimizer, class T>
 void train_step(Model& model, Optimizer& optimizer, ddp::Reducer<T>& reducer, const data::Batch<T>& batch,
                 std::size_t divisor, const model::Dropout& dropout, double learning_rate, const StepHooks& hooks = {}) {
-  ddp::StepTimes times;
+  StepTimes times;
   const auto now = [&times](std::size_t i) { times.at[i] = std::chrono::steady_clock::now(); };
   now(0);
   model.load(batch, dropout, learning_rate);

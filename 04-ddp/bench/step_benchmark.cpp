@@ -115,8 +115,8 @@ int run(multinode::World& world, const Options& options) {
       batch.samples.push_back(static_cast<std::uint32_t>(i));
     }
 
-  std::array<Seconds, ddp::StepTimes::names.size()> sums{};
-  const auto add = [&](const ddp::StepTimes& times) {
+  std::array<Seconds, StepTimes::names.size()> sums{};
+  const auto add = [&](const StepTimes& times) {
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += times.at[i + 1] - times.at[i];
   };
   Clock::time_point start;

@@ -128,7 +128,6 @@ class Checker {
     same_bits<bfloat16>();
     beside_started_operations(5);
     refusals();
-    observer();
     c_.barrier();
   }
 
@@ -365,44 +364,6 @@ class Checker {
     refused("all_gather", [&] { c_.all_gather(std::span<float>(data).first(9), block); });
     std::vector<std::int32_t> other(data.size() * ranks());
     refused("all_gather", [&] { c_.all_gather(block, std::span(other)); });
-  }
-
-  // The arguments of an observer for blocking and started operations, and its thread.
-  void observer() {
-    struct Seen {
-      std::string name;
-      std::size_t bytes;
-      bool here;
-      bool operator==(const Seen&) const = default;
-    };
-    std::vector<Seen> seen;
-    const auto start = std::chrono::steady_clock::now();
-    auto last = start;
-    bool ordered = true;
-    c_.set_observer([&, here = std::this_thread::get_id()](const char* name, std::size_t bytes, auto begin, auto end) {
-      seen.push_back({name, bytes, std::this_thread::get_id() == here});
-      ordered = ordered && last <= begin && begin <= end;
-      last = end;
-    });
-    std::vector<double> data(100), all(100 * ranks());
-    c_.all_reduce(std::span(data));
-    Work named = c_.start_all_reduce(std::span(data), Reduction::sum, "all_reduce of a name of its own");
-    c_.start_all_reduce(std::span(data).first(10)).wait();
-    named.wait();
-    c_.all_gather(std::span<const double>(data), std::span(all));
-    c_.barrier();
-    c_.set_observer({});
-    c_.barrier();
-    const std::vector<Seen> expected{{"all_reduce", 800, true},
-                                     {"all_reduce of a name of its own", 800, false},
-                                     {"all_reduce", 80, false},
-                                     {"all_gather", 800 * ranks(), true},
-                                     {"barrier", 0, true}};
-    ++operations_;
-    if (seen == expected && ordered && last <= std::chrono::steady_clock::now()) return;
-    ++wrong_;
-    std::cerr << "rank " << c_.rank() << ": wrong arguments for the observer:\n";
-    for (const Seen& s : seen) std::cerr << s.name << ", " << s.bytes << " bytes, " << (s.here ? "here\n" : "there\n");
   }
 
   template <class T, class Function>

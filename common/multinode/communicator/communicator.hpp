@@ -8,11 +8,9 @@
 #include <cuda_runtime_api.h>
 #endif
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -87,9 +85,8 @@ class Communicator {
   virtual void barrier() = 0;
 
   // Started operations are carried out in the order of the calls; a blocking one waits for those before it. If one
-  // fails, it and all later ones throw the same error. `name`, if given, names the operation for the watchdog and the
-  // observer. It must outlive the World. mpi and gloo multiply the result by `factor`, which is for floating-point
-  // types.
+  // fails, it and all later ones throw the same error. `name`, if given, names the operation for the watchdog. It must
+  // outlive the World. mpi and gloo multiply the result by `factor`, which is for floating-point types.
   virtual Work start_all_reduce(Block block, Reduction reduction = Reduction::sum, const char* name = nullptr,
                                 double factor = 1) = 0;
 
@@ -108,13 +105,6 @@ class Communicator {
   // and the caller's, at most until the World's deadline. Use it instead of cudaStreamSynchronize, which waits for a
   // dead rank forever.
   virtual void synchronize() = 0;
-
-  // Called after each operation, on the thread that ran it, with its name ("all_reduce"), the bytes of its larger block
-  // on this rank, and its begin and end on that thread. Set it while no operation is in progress. nccl does not call
-  // it, because the host sees only that the operation was queued.
-  using Observer = std::function<void(const char* name, std::size_t bytes, std::chrono::steady_clock::time_point begin,
-                                      std::chrono::steady_clock::time_point end)>;
-  virtual void set_observer(Observer /*observer*/) {}
 
 #ifdef MULTINODE_HAVE_CUDA
   // nccl: operations begin after the work that is on `stream` when they are called; wait() and the blocking form make

@@ -12,8 +12,6 @@
 
 namespace multinode {
 
-using Clock = std::chrono::steady_clock;
-
 namespace {
 
 // The communicator's thread mostly waits for other ranks, often on the same core as a thread that computes. In
@@ -156,23 +154,12 @@ void HostCommunicator::wait_for_started() {
   if (!queue_->idle()) queue_->drain();
 }
 
-template <class Function>
-void HostCommunicator::perform(const char* name, std::size_t bytes, Function&& operation) {
-  const auto begin = observer_ ? Clock::now() : Clock::time_point();
-  {
-    const auto inside = watchdog().enter(name);
-    operation();
-  }
-  if (observer_) observer_(name, bytes, begin, Clock::now());
-}
-
 void HostCommunicator::perform(const AllReduce& call) {
   const auto& [block, reduction, name, factor] = call;
-  perform(name, block.bytes(), [&] {
-    if (SharedMemory* const memory = memory_of(block)) return memory->all_reduce(block, reduction, factor);
-    do_all_reduce(block, reduction);
-    if (factor != 1) scale(block.type, block.data, block.count, factor);
-  });
+  const auto inside = watchdog().enter(name);
+  if (SharedMemory* const memory = memory_of(block)) return memory->all_reduce(block, reduction, factor);
+  do_all_reduce(block, reduction);
+  if (factor != 1) scale(block.type, block.data, block.count, factor);
 }
 
 SharedMemory* HostCommunicator::memory_of(const ConstBlock& block) const {
@@ -195,7 +182,7 @@ std::byte* HostCommunicator::allocate_bytes(std::size_t bytes) {
 
 // The fast path: MPI itself needs only a few hundred nanoseconds.
 void HostCommunicator::all_reduce(const Block& block, Reduction reduction) {
-  if (observer_ || !memory_.empty() || !queue_->idle()) [[unlikely]] {
+  if (!memory_.empty() || !queue_->idle()) [[unlikely]] {
     wait_for_started();
     return perform({block, reduction, "all_reduce", 1});
   }
@@ -206,31 +193,31 @@ void HostCommunicator::all_reduce(const Block& block, Reduction reduction) {
 void HostCommunicator::broadcast(Block block, int root) {
   require_root(root);
   wait_for_started();
-  perform("broadcast", block.bytes(), [&] { do_broadcast(block, root); });
+  const auto inside = watchdog().enter("broadcast");
+  do_broadcast(block, root);
 }
 
 void HostCommunicator::reduce_scatter(ConstBlock in, Block out, Reduction reduction, const char* name, double factor) {
   require_parts("reduce_scatter", out, in);
   wait_for_started();
-  perform(name ? name : "reduce_scatter", in.bytes(), [&] {
-    if (SharedMemory* const memory = memory_of(in, out)) return memory->reduce_scatter(out, reduction, factor);
-    do_reduce_scatter(in, out, reduction);
-    if (factor != 1) scale(out.type, out.data, out.count, factor);
-  });
+  const auto inside = watchdog().enter(name ? name : "reduce_scatter");
+  if (SharedMemory* const memory = memory_of(in, out)) return memory->reduce_scatter(out, reduction, factor);
+  do_reduce_scatter(in, out, reduction);
+  if (factor != 1) scale(out.type, out.data, out.count, factor);
 }
 
 void HostCommunicator::all_gather(ConstBlock in, Block out) {
   require_parts("all_gather", in, out);
   wait_for_started();
-  perform("all_gather", out.bytes(), [&] {
-    if (SharedMemory* const memory = memory_of(out, in)) return memory->all_gather(out);
-    do_all_gather(in, out);
-  });
+  const auto inside = watchdog().enter("all_gather");
+  if (SharedMemory* const memory = memory_of(out, in)) return memory->all_gather(out);
+  do_all_gather(in, out);
 }
 
 void HostCommunicator::barrier() {
   wait_for_started();
-  perform("barrier", 0, [&] { do_barrier(); });
+  const auto inside = watchdog().enter("barrier");
+  do_barrier();
 }
 
 Work HostCommunicator::start_all_reduce(Block block, Reduction reduction, const char* name, double factor) {

@@ -1,4 +1,4 @@
-// host_communicator.hpp: what mpi and gloo share: started operations, memory that the ranks share, the observer.
+// host_communicator.hpp: what mpi and gloo share: started operations, memory that the ranks share.
 #pragma once
 
 #include <multinode/communicator/communicator.hpp>
@@ -24,7 +24,6 @@ class HostCommunicator : public Communicator {
   Work start_all_reduce(Block block, Reduction reduction, const char* name, double factor) final;
   bool shared(const ConstBlock& block) const final { return memory_of(block) != nullptr; }
   void synchronize() final { wait_for_started(); }
-  void set_observer(Observer observer) final { observer_ = std::move(observer); }
 
  protected:
   explicit HostCommunicator(World& world);
@@ -53,12 +52,8 @@ class HostCommunicator : public Communicator {
   SharedMemory* memory_of(const ConstBlock& block) const;
   SharedMemory* memory_of(const ConstBlock& whole, const ConstBlock& part) const;
   void wait_for_started();
-  // Announces the operation to the watchdog, runs it, and calls the observer.
-  template <class Function>
-  void perform(const char* name, std::size_t bytes, Function&& operation);
   void perform(const AllReduce& call);
 
-  Observer observer_;
   std::vector<std::unique_ptr<SharedMemory>> memory_;
   std::shared_ptr<Queue> queue_;
 };
