@@ -165,7 +165,7 @@ def command_of(name, options, folder, compiler):
         return [foreign_test.build(example, options, sources)]
     path = folder / pathlib.Path(name).name
     build_osu(name, path, sources, compiler)
-    return [path, *(["-x", "10", "-i", "100"] if name.startswith("pt2pt") else ["-m", "256"])]  # short, but with every planted call
+    return [path, "-x", "10", "-i", "100", *(["-m", "64"] if name.startswith("collective") else [])]  # short, but with every planted call
 
 
 def explain(row, command, library, launch, options, folder):
