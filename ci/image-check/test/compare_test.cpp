@@ -71,14 +71,17 @@ class CompareResults : public ::testing::Test {
   }
   // B is half as fast, and this shell command is image-check in B: what it is given, it finds in "$@".
   Results compared_again(const std::string& script, double timeout = 60) {
-    folder_.write("image-check-b", "#!/bin/sh\n" + script);
-    std::filesystem::permissions(folder_ / "image-check-b", std::filesystem::perms::owner_all);
     for (const char* session : {"a/1", "a/2", "a/3"}) results(session, {"n"}, "8", 10);
     auto options = options_of(folder_ / "a", results("b", {"n"}, "8", 5));
     options.timeout = timeout;
-    options.again_b = folder_ / "image-check-b";
+    options.again_b = program("image-check-b", script);
     std::ostringstream out;
     return verdict_of(options, out);
+  }
+  std::string program(const std::string& name, const std::string& script) {
+    folder_.write(name, "#!/bin/sh\n" + script);
+    std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
+    return folder_ / name;
   }
   TemporaryFolder folder_;
   std::map<std::string, std::string> facts_;
@@ -113,13 +116,8 @@ TEST_F(CompareResults, ASuspectWhoseFreshLaunchesCrashOrHangFails) {
 // What others put into a folder of results is executed neither without --again-b nor with it.
 TEST_F(CompareResults, AHostileHeadExecutesNothing) {
   const auto marker = folder_ / "executed";
-  const auto hostile = [&](const std::string& program) {
-    folder_.write(program, "#!/bin/sh\necho $0 >>" + marker.string());
-    std::filesystem::permissions(folder_ / program, std::filesystem::perms::owner_all);
-    return (folder_ / program).string();
-  };
   change_ = [&](Head& head) {
-    head.launcher = hostile("hostile/mpirun");
+    head.launcher = program("hostile/mpirun", "echo $0 >>" + marker.string());
     head.nodes = {"-oProxyCommand=touch " + marker.string(), "n"};
   };
   for (const char* session : {"a/1", "a/2", "a/3"}) results(session, {"n"}, "8", 10);
@@ -130,9 +128,7 @@ TEST_F(CompareResults, AHostileHeadExecutesNothing) {
   EXPECT_SAYS(out.str(), "say with --again-b how to measure it again");
   EXPECT_FALSE(std::filesystem::exists(marker)) << text_of(marker);
 
-  folder_.write("image-check-b", "#!/bin/sh\nprintf '%s\n' \"$@\" >>" + (folder_ / "said").string() + "; exit 1");
-  std::filesystem::permissions(folder_ / "image-check-b", std::filesystem::perms::owner_all);
-  options.again_b = folder_ / "image-check-b";
+  options.again_b = program("image-check-b", "printf '%s\\n' \"$@\" >>" + (folder_ / "said").string() + "; exit 1");
   options.examples = "/mine";
   EXPECT_EQ(verdict_of(options, out).summary.exit_status, 1);
   EXPECT_SAYS(text_of(folder_ / "said"), "--examples=/mine\n");

@@ -7,9 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include <sys/resource.h>
-
-#include <csignal>
 #include <fstream>
 
 namespace image_check::results_test {
@@ -94,19 +91,6 @@ TEST(Results, OneWriterForAFolderAndNoReportsOfAnEarlierRun) {
   EXPECT_EQ(killed.summary.passed, 1);
   EXPECT_EQ(killed.summary.exit_status, 3);
   ResultsWriter(folder.path()).write(head());  // the lock is gone
-}
-
-TEST(Results, FullDiskIsSaid) {
-  const TemporaryFolder folder;
-  ResultsWriter writer(folder.path());
-  rlimit before{};
-  getrlimit(RLIMIT_FSIZE, &before);
-  const rlimit none{0, before.rlim_max};
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  setrlimit(RLIMIT_FSIZE, &none);
-  EXPECT_THROW(writer.write(head()), std::runtime_error);
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
 }
 
 TEST(BandName, InUnitsOf1024) {
