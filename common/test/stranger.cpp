@@ -11,6 +11,8 @@
 #include <list>
 #include <stdexcept>
 #include <string>
+#include <syncstream>
+#include <thread>
 #include <vector>
 
 using namespace multinode;
@@ -18,23 +20,24 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Stranger {
+struct Stranger {  // at one port
   std::string user, run;
-  int stores = 0, refusals = 0;
-  bool got_in = false;
+  Endpoint at;
+  int refusals = 0;
+  bool store = true, got_in = false;
   std::list<TcpClient> connections{};  // kept until the end
 
-  void say(const Endpoint& at, const std::string& what) const { std::cout << to_string(at) << ": " << what << '\n'; }
+  void say(const std::string& what) const { std::osyncstream(std::cout) << to_string(at) << ": " << what << '\n'; }
 
   // Returns false if no store of ours answers there.
-  bool knock(const Endpoint& at, const protocol::Hello& hello) try {
+  bool knock(const protocol::Hello& hello) try {
     TcpStore store(at, 2s, hello);
-    say(at, "let in with the token '" + hello.token + "'");
+    say("let in with the token '" + hello.token + "'");
     got_in = true;
     store.goodbye();
     return true;
   } catch (const RankTaken&) {
-    say(at, "believes the token '" + hello.token + "'");
+    say("believes the token '" + hello.token + "'");
     return got_in = true;
   } catch (const StoreRefused&) {
     ++refusals;
@@ -43,7 +46,7 @@ struct Stranger {
     return false;
   }
 
-  void disturb(const Endpoint& at) {
+  void disturb() {
     const auto none = [](auto&, auto&) {};
     try {
       for (const std::string& bytes : {std::string(), std::string(1000, '\x7f'), std::string(protocol::magic),
@@ -58,36 +61,34 @@ struct Stranger {
   }
 
   // torchrun's store lets everybody in: it must not tell more than an address.
-  void ask_torchrun(const Endpoint& at, const std::string& generation) {
+  void ask_torchrun(const std::string& generation) {
     std::string place;
     try {
       place = TorchStore(at, 2s).get("multinode/" + generation + "/store", 2s);
     } catch (const std::runtime_error&) {
       return;
     }
-    say(at, "torchrun's store says " + place);
+    say("torchrun's store says " + place);
     if (place != to_string(parse_endpoint(place, "torchrun's store"))) got_in = true;
   }
 
-  void visit(const Endpoint& at) {
+  void visit() {
     const std::vector<std::string> generations{run + "/0", "/0", "none/0"};
     const std::vector<std::string> tokens{
         "",       run,          "agents of user " + user, "agents of run " + run, "agents of run ", "job " + run + "/0",
         "job /0", "job none/0", std::string(32, '0')};
-    bool store = true;
     for (const std::string& token : tokens)
       for (const std::string& generation : generations)
         for (const int rank : {-1, 1}) {
           protocol::Hello hello{.token = token, .generation = "run/" + generation, .rank = rank, .world_size = 2};
           if (rank < 0) hello = {.token = token};
-          store = store && knock(at, hello);
+          store = store && knock(hello);
         }
-    stores += store;
     if (store)
-      disturb(at);  // not the ports of MPI, Slurm and torchrun, whose defence is theirs
+      disturb();  // not the ports of MPI, Slurm and torchrun, whose defence is theirs
     else
-      for (const std::string& generation : generations) ask_torchrun(at, generation);
-    say(at, store ? "a store" : "no store of ours");
+      for (const std::string& generation : generations) ask_torchrun(generation);
+    say(store ? "a store" : "no store of ours");
   }
 };
 
@@ -95,9 +96,21 @@ struct Stranger {
 
 int main(int argc, char** argv) {
   if (argc < 4) return 2;
-  Stranger stranger{argv[1], argv[2]};
-  for (int i = 3; i < argc; ++i) stranger.visit(parse_endpoint(argv[i], "an argument"));
-  std::cout << stranger.stores << " stores, refused " << stranger.refusals << " times, "
-            << (stranger.got_in ? "LET IN" : "kept out") << std::endl;
-  return stranger.got_in ? 1 : stranger.stores == 0 ? 2 : 0;
+  std::list<Stranger> strangers;
+  {
+    std::vector<std::jthread> visits;
+    for (int i = 3; i < argc; ++i) {
+      Stranger& stranger = strangers.emplace_back(Stranger{argv[1], argv[2], parse_endpoint(argv[i], "an argument")});
+      visits.emplace_back([&stranger] { stranger.visit(); });
+    }
+  }
+  int stores = 0, refusals = 0;
+  bool got_in = false;
+  for (const Stranger& stranger : strangers) {
+    stores += stranger.store;
+    refusals += stranger.refusals;
+    got_in = got_in || stranger.got_in;
+  }
+  std::cout << stores << " stores, refused " << refusals << " times, " << (got_in ? "LET IN" : "kept out") << std::endl;
+  return got_in ? 1 : stores == 0 ? 2 : 0;
 }
