@@ -199,8 +199,8 @@ class Watch {
       }
     }
   }
-  // Another rank ends the program, which cannot continue, and the launcher this one.
-  bool launcher_ends_it() const { return ends_it_ >= 0 && ends_it_ != world_.rank(); }
+  // The program cannot continue, and it is not this rank that ends it where only one does.
+  bool another_ends_it() const { return ends_it_ >= 0 && ends_it_ != world_.rank(); }
 
  private:
   std::int64_t number(const char* key, std::int64_t add = 0) { return world_.store().add(key, add); }
@@ -267,7 +267,7 @@ class Watch {
                    {"lines", verdict.lines},
                    {"groups", groups(ranks)}});
       // If several ranks die at once, or one in MPI_Init or MPI_Finalize, Open MPI's mpirun may crash or hang (PMIx
-      // 4.2.2, its list of fences). So one dies that is in neither, and the launcher ends the others.
+      // 4.2.2, its list of fences). So one dies that is in neither, and mpirun ends the others.
       const auto outside = std::ranges::find_if(ranks, [](const RankState& one) {
         return std::ranges::none_of(one.waits, [](const Wait& wait) {
           return wait.call.communicator == start_id || wait.call.communicator == end_id;
@@ -335,7 +335,7 @@ int main(int argc, char** argv) {
     multinode::ChildProcess child(command);
     Watch watch(*world, options, observer, child);
     const int status = watch.run(signals, clock);
-    if (watch.launcher_ends_it()) {
+    if (watch.another_ends_it() && launch.launcher == "Open MPI") {
       world.reset();  // rank 0 waits for this
       pollfd signal{signals.descriptor(), POLLIN, 0};
       for (multinode::Deadline limit(10s); !limit.passed();)
