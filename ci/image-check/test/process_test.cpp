@@ -42,16 +42,9 @@ TEST(Processes, StatusAndOutput) {
   EXPECT_EQ(run({shell("exit $N")}, folder, 60s, {{"N", "5"}}).exit_status, 5);
   EXPECT_EQ(run({{"/nowhere/program"}}, folder).exit_status, 127);
   EXPECT_NE(text_of(folder / "log").find("cannot run /nowhere/program: No such file"), std::string::npos);
-}
-
-TEST(Processes, OfSeveralTheFirstThatIsNotRight) {
-  const TemporaryFolder folder;
-  EXPECT_EQ(run({shell("exit 0"), shell("sleep 0.3; exit 4")}, folder).exit_status, 4);
-}
-
-TEST(Processes, EndWhereSigchldWasIgnored) {  // by `trap '' CHLD` in a shell
-  const TemporaryFolder folder;
-  const auto before = signal(SIGCHLD, SIG_IGN);
+  EXPECT_EQ(run({shell("exit 0"), shell("sleep 0.3; exit 4")}, folder).exit_status, 4);  // the first that is not right
+  EXPECT_EQ(run({shell("sleep 0.2 & exit 0")}, folder).left_over, 0);                    // it has a moment to end
+  const auto before = signal(SIGCHLD, SIG_IGN);                                          // by `trap '' CHLD` in a shell
   EXPECT_EQ(run({shell("exit 4")}, folder).exit_status, 4);
   signal(SIGCHLD, before);
 }
@@ -97,11 +90,6 @@ TEST(Processes, NoDescendantStays) {
   EXPECT_FALSE(outcome.timed_out);
   EXPECT_GE(outcome.left_over, 1);
   EXPECT_TRUE(ends(written_pid(pid_file)));
-}
-
-TEST(Processes, NothingLeftIsNothingCounted) {
-  const TemporaryFolder folder;
-  EXPECT_EQ(run({shell("sleep 0.2 & exit 0")}, folder).left_over, 0);  // it ends within the moment that it has
 }
 
 TEST(Processes, EndWithTheirObject) {
