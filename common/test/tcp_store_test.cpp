@@ -19,6 +19,7 @@
 #include <latch>
 #include <limits>
 #include <list>
+#include <random>
 #include <system_error>
 #include <thread>
 
@@ -639,6 +640,25 @@ class HostileBytes : public Store {
 
   std::list<Raw> raws_;
 };
+
+TEST_F(HostileBytes, RandomFramesAfterHello) {
+  expect_harmless(16, [&] {
+    std::mt19937 random(777);
+    for (int i = 0; i < 300; ++i) {
+      Raw raw(server_.port());
+      std::string bytes = raw.hello();
+      for (int frame = 0; frame < 20; ++frame) {
+        std::string body(1, static_cast<char>(random() % 9));
+        for (unsigned field = random() % 4; field > 0; --field)
+          body +=
+              length(random() % 3 ? static_cast<std::uint32_t>(random() % 8) : static_cast<std::uint32_t>(random())) +
+              std::string(random() % 8, 'h');
+        bytes += length(static_cast<std::uint32_t>(body.size())) + body;
+      }
+      raw.send(bytes);
+    }
+  });
+}
 
 TEST_F(HostileBytes, ALengthOfFourGibibytesIsRejected) {
   std::vector<std::string> openings{length(0xffffffff), length(0x7fffffff), length(0),
