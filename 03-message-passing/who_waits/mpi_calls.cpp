@@ -76,12 +76,11 @@ Communicator& communicator(MPI_Comm handle) {
 }
 
 // A message or a receive starts.
-Call posted(Call call) {
+void post(Call& call) {
   static std::atomic<std::uint64_t> receives{0};  // posted receives get the messages that fit in this order
   if (role_of(call.kind) == Role::send || role_of(call.kind) == Role::both) call.meeting = count_sent(call);
   if (call.kind == Kind::MPI_Irecv || call.kind == Kind::MPI_Recv_init)
     call.sequence = receives.fetch_add(1, std::memory_order_relaxed) + 1;
-  return call;
 }
 
 // A receive has got its message. Source and tag of its own call are enough unless they are wildcards.
@@ -116,7 +115,8 @@ Call restart(MPI_Request request) {
     record()->unknown_calls = true;
     return {};
   }
-  const Call call = posted(found->second);
+  Call call = found->second;
+  post(call);
   start(value_of(request), call);
   return call;
 }
@@ -155,7 +155,7 @@ INLINE int message(A... a) {
       return rank == MPI_ANY_SOURCE ? any : rank == MPI_PROC_NULL ? no_rank : where.world_rank(rank);
     };
     static_assert(MPI_ANY_TAG == any);
-    call = {.kind = kind, .communicator = where.id};
+    call.kind = kind, call.communicator = where.id;  // no copy of a Call that was just made: such loads wait
     call.peer = peer(std::get<comm - 2>(all)), call.tag = std::get<comm - 1>(all);
     if constexpr (has_data) call.bytes = bytes_of(std::get<1>(all), std::get<2>(all));
     if constexpr (role_of(kind) == Role::both) {
@@ -169,7 +169,7 @@ INLINE int message(A... a) {
     persistent()[value_of(*last)] = call;
     return result;
   } else if constexpr (!has_status) {
-    call = posted(call);
+    post(call);
     const Inside in(call);
     const int result = real_call();
     if constexpr (comm + 2 == sizeof...(A)) start(value_of(*last), call);
@@ -179,7 +179,10 @@ INLINE int message(A... a) {
     give_statuses(last, 1, own);
     std::optional<Inside> in;
     const void* const site = __builtin_return_address(0);
-    if constexpr (!polls) in.emplace(call = posted(call), site);
+    if constexpr (!polls) {
+      post(call);
+      in.emplace(call, site);
+    }
     const int result = real_call();
     if constexpr (polls) {
       if (!*std::get<comm + 1>(all)) return poll(call), result;
