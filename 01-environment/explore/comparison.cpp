@@ -4,6 +4,7 @@
 
 #include <multinode/base/check.hpp>
 #include <multinode/base/text.hpp>
+#include <multinode/node/limits.hpp>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -211,7 +212,7 @@ std::vector<std::string> crowded(const Processes& processes) {
     for (const int rank : ranks) {
       const json& process = of_rank(processes, rank);
       threads += at(process, "/threads/openmp").get<std::size_t>();
-      for (const int cpu : numbers(at(process, "/cpu/allowed").get<std::string>())) allowed.insert(cpu);
+      for (const int cpu : multinode::cpus_in(at(process, "/cpu/allowed").get<std::string>())) allowed.insert(cpu);
       quota = at(process, "/cgroup/cpus");
     }
     double cpus = double(allowed.size());

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 
 namespace explore {
@@ -26,17 +25,6 @@ std::string ranges(const std::vector<int>& numbers) {
     i = last + 1;
   }
   return text;
-}
-
-std::vector<int> numbers(const std::string& ranges) {
-  std::vector<int> all;
-  std::istringstream parts(ranges);
-  for (int first = 0; parts >> first; parts.ignore(1, ',')) {
-    int last = first;
-    if (parts.peek() == '-') parts.ignore(1) >> last;
-    for (int number = first; number <= last; ++number) all.push_back(number);
-  }
-  return all;
 }
 
 #ifdef EXPLORE_HAVE_HWLOC

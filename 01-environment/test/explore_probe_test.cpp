@@ -204,7 +204,7 @@ TEST(Cpus, RangesAreFormattedAndParsed) {
   for (const auto& [text, list] : std::map<std::string, std::vector<int>>{
            {"", {}}, {"7", {7}}, {"0-1", {0, 1}}, {"0-2,8,10-11", {0, 1, 2, 8, 10, 11}}}) {
     EXPECT_EQ(explore::ranges(list), text);
-    EXPECT_EQ(explore::numbers(text), list);
+    EXPECT_EQ(multinode::cpus_in(text), list);
   }
 }
 

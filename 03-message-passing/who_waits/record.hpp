@@ -47,7 +47,7 @@ struct Call {
   // For --time, in the program alone: what all of its ranks call this collective or message, 0 for none; and whether
   // the others wait for this rank there, and this rank for the others.
   std::uint64_t meeting = 0;
-  std::uint32_t gives = true, waits = true;
+  std::uint32_t gives = true, waits = true;  // as wide as this, so that a Call is words without padding
   // What a call that receives, alone or with a send, wants.
   std::int32_t from() const { return role_of(kind) == Role::both ? receive_peer : peer; }
   std::int32_t wanted_tag() const { return role_of(kind) == Role::both ? receive_tag : tag; }

@@ -63,11 +63,11 @@ void explore(Cluster& cluster) {
                            .end();
   std::istringstream text(lines.text());
   for (std::string line; std::getline(text, line);) {
-    const auto told = nlohmann::json::parse(line, nullptr, false);
+    auto told = nlohmann::json::parse(line, nullptr, false);
     if (!told.is_object() || !told.contains("gpus")) continue;
-    cluster.explored = line;
     cluster.gpus = static_cast<int>(told.at("gpus").at("devices").size());
     cluster.no_gpu += ": " + told.at("gpus").value("none_because", "");
+    cluster.explored = std::move(told);
     return;
   }
   cluster.no_gpu += " known: 01-environment/explore ended with status " + std::to_string(outcome.exit_status) + ": " +

@@ -3,6 +3,8 @@
 
 #include "process.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -18,7 +20,7 @@ struct Cluster {
   int processes_per_node = 2;
   int gpus = 0;                    // that programs can use here, as chapter 01's explore says
   std::string no_gpu = "no GPU";   // why there are none
-  std::string explored{};          // explore's JSON line on this machine; "": it failed
+  nlohmann::json explored{};       // explore's JSON line on this machine; null: it failed
   std::filesystem::path examples;  // with 01-environment, 02-mpi ... in it
 
   std::string launcher_command() const;  // program and its options, as --launcher takes them

@@ -30,8 +30,7 @@ std::string text_of(const json& value) { return value.is_string() ? value.get<st
 }  // namespace
 
 void describe_machine(Head& head, const Cluster& cluster, const std::filesystem::path& folder) {
-  if (!cluster.explored.empty()) {
-    const json told = json::parse(cluster.explored);
+  if (const json& told = cluster.explored; !told.is_null()) {
     const auto& cpu = told.at("cpu").at("machine");
     head.machine["CPU"] = cpu.at("model");
     head.machine["CPUs"] = cpu.at("cpus").dump();

@@ -340,7 +340,7 @@ class Explanation : public Faults {
       for (const auto node : parts[part]) part_of_[node] = part;
     pieces_.assign(parts.size(), 0);
     Nodes all_of(tree_.names.size());              // the part that has all below a vertex
-    constexpr std::size_t any = -1, several = -2;  // a node that works with nobody is on any side
+    constexpr std::size_t any = -1, several = -2;  // any: only nodes that no good pair connects to another
     std::size_t large = 0;
     while (large < parts.size() && parts[large].size() > 1) ++large;
     const std::function<void(std::size_t)> look = [&](std::size_t v) {
@@ -590,7 +590,7 @@ PathFaults find_path_faults(const Topology& topology, const MeasurePairs& measur
   measured.look_for_contention();
   if (tree.nodes > all_pairs_up_to) measured.join();
   std::optional<Explanation> explanation(std::in_place, tree, measured);
-  const Conclusions conclusions(tree, *explanation, measured);
+  const Conclusions conclusions(tree, *explanation, measured);  // of each explanation that takes this one's place
   for (int step = 0; step < 9; ++step) {
     const auto suspects = conclusions.unresolved();
     if (suspects.empty()) break;

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <regex>
@@ -32,12 +31,10 @@ namespace {
 json numa_of(const std::filesystem::path& device) {
   const auto node = multinode::read_number<int>(device / "numa_node");
   if (!node || *node < 0) return {};
-  std::istringstream ranges(multinode::read_text(device / "local_cpulist").value_or(""));  // "0-15,32-47"
-  bool usable = ranges.peek() == EOF;
-  for (std::string range; std::getline(ranges, range, ',');) {
-    const int first = std::atoi(range.c_str()), last = std::atoi(range.c_str() + range.find('-') + 1);
-    usable = usable || std::ranges::any_of(multinode::allowed_cpus(), [&](int c) { return first <= c && c <= last; });
-  }
+  const auto allowed = multinode::allowed_cpus();
+  const auto near = multinode::cpus_in(multinode::read_text(device / "local_cpulist").value_or(""));
+  const bool usable =
+      near.empty() || std::ranges::any_of(near, [&](int cpu) { return std::ranges::binary_search(allowed, cpu); });
   return usable ? json(*node) : json(fmt::format("{}, whose CPUs this process may not use", *node));
 }
 

@@ -41,6 +41,17 @@ std::vector<int> allowed_cpus() {
   }
 }
 
+std::vector<int> cpus_in(const std::string& list) {
+  std::vector<int> all;
+  std::istringstream parts(list);
+  for (int first = 0; parts >> first; parts.ignore(1, ',')) {
+    int last = first;
+    if (parts.peek() == '-') parts.ignore(1) >> last;
+    for (int number = first; number <= last; ++number) all.push_back(number);
+  }
+  return all;
+}
+
 Limits read_cgroup(const std::filesystem::path& root) {
   Limits limits;
   const auto lower_memory = [&](const std::filesystem::path& file) {

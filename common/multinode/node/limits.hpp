@@ -8,12 +8,16 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace multinode {
 
 // The numbers of the CPUs that this process may run on (sched_getaffinity). Throws std::system_error.
 std::vector<int> allowed_cpus();
+
+// "0-2,8" -> {0, 1, 2, 8}: the kernel's lists of CPUs.
+std::vector<int> cpus_in(const std::string& list);
 
 // The lowest limits of this process's cgroup (`root`/proc/self/cgroup) and its ancestors, in cgroup versions 1 and 2.
 // nullopt: unlimited, or not visible to this process.

@@ -357,7 +357,7 @@ TEST_F(NodeCheckHealth, TheInventoryOfANode) {
   EXPECT_EQ(why(near),
             "gpu0 is on NUMA node 0, whose CPUs this process may not use, and 0 is wanted; gpu1 is on NUMA "
             "node unknown, and 1 is wanted; mlx5_0 is on NUMA node 1, and 0 is wanted");
-  EXPECT_EQ(why(R"({"gpus": 2})", "no_p2p 1\ntopology 50"), "");  // of what no site asks, nothing is said
+  EXPECT_EQ(why(R"({"gpus": 2})", "no_p2p 1\ntopology 50"), "");  // the site file asks for neither
 #ifdef EMULATED_GPU
   setenv("EMULATED_GPUS", "3", 1);
   const HealthOptions emulated{.sysfs = sysfs_.path(), .nvml = EMULATED_GPU "/libnvidia-ml.so.1", .state = ""};
