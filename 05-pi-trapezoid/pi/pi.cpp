@@ -20,6 +20,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <iostream>
 #include <limits>
 #include <map>
@@ -120,8 +121,16 @@ bool use_gpu(const Options& options, const World& world, const Communicator& com
 #endif
 }
 
+// How long this thread was ready to run and had no CPU, so far; 0 if the kernel does not count that.
+double seconds_without_a_cpu() {
+  double ran = 0, waited = 0;  // ns
+  std::ifstream("/proc/thread-self/schedstat") >> ran >> waited;
+  return waited / 1e9;
+}
+
 struct Trial {
   double own_seconds, seconds;  // until this rank had the sums of its blocks; until it had the answer
+  double waited_seconds;        // of own_seconds, that this thread waited for a CPU
   double answer;
   std::uint64_t hash;  // of the bits of all block sums
 };
@@ -132,17 +141,19 @@ Trial integrate(const Options& options, const World& world, Communicator& commun
   const auto sums_here =
       std::span(sums).subspan(static_cast<std::size_t>(blocks.first), static_cast<std::size_t>(blocks.size()));
   communicator.barrier();
+  const double waited_before = seconds_without_a_cpu();
   const auto start = Clock::now();
 #ifdef MULTINODE_HAVE_KERNELS
   if (gpu) sum_blocks_on_gpu(options.n, blocks, sums_here);
 #endif
   if (!gpu) sum_blocks(options.n, blocks, sums_here, options.isa, options.threads);
   const double own_seconds = multinode::seconds_since(start);
+  const double waited_seconds = seconds_without_a_cpu() - waited_before;
   if (world.rank() == options.corrupt) sums_here.front() = 0;
   add_over_ranks(communicator, sums);
   const double answer = integral(options.n, sums);
   const double seconds = multinode::seconds_since(start);
-  return {own_seconds, seconds, answer, hash_of_bits(sums)};
+  return {own_seconds, seconds, waited_seconds, answer, hash_of_bits(sums)};
 }
 
 double mean(const std::vector<double>& values) {
@@ -160,7 +171,7 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
   const bool gpu = use_gpu(options, world, *communicator);
 
   Trial last{};
-  double own_seconds = 0, seconds = 0;                       // sums over this rank's trials
+  double own_seconds = 0, waited_seconds = 0, seconds = 0;   // sums over this rank's trials
   double fastest = std::numeric_limits<double>::infinity();  // of the trials' own_seconds
   bool same = true;                                          // every run, and every rank, has the same bits
   for (int i = 0; i < options.warmup + options.trials; ++i) {
@@ -170,6 +181,7 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
     const bool warmup = i < options.warmup;
     if (!warmup) {
       own_seconds += last.own_seconds;
+      waited_seconds += last.waited_seconds;
       fastest = std::min(fastest, last.own_seconds);
       seconds += last.seconds;
     }
@@ -180,8 +192,9 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
                 << std::flush;
   }
 
-  std::vector<double> all_own_seconds, all_fastest, all_seconds;  // on rank 0
-  const nlohmann::json result{own_seconds / options.trials, fastest, seconds / options.trials, last.answer, same};
+  std::vector<double> all_own_seconds, all_waited, all_fastest, all_seconds;  // on rank 0
+  const nlohmann::json result{own_seconds / options.trials,    fastest,     seconds / options.trials,
+                              waited_seconds / options.trials, last.answer, same};
   same = world.combine_on_rank_0("result", result.dump(), [&](const auto& ranks) {
     bool all_same = true;
     for (const std::string& text : ranks) {
@@ -189,7 +202,8 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
       all_own_seconds.push_back(rank[0]);
       all_fastest.push_back(rank[1]);
       all_seconds.push_back(rank[2]);
-      all_same = all_same && rank[3] == last.answer && rank[4].template get<bool>();
+      all_waited.push_back(rank[3]);
+      all_same = all_same && rank[4] == last.answer && rank[5].template get<bool>();
     }
     return all_same ? "same" : "";
   }) == "same";
@@ -215,7 +229,8 @@ int compute_pi(const Options& options, const multinode::CommonOptions& common, W
     ranks.push_back({{"rank", rank},
                      {"host", world.host(static_cast<int>(rank))},
                      {"seconds", all_own_seconds[rank]},
-                     {"fastest_seconds", all_fastest[rank]}});
+                     {"fastest_seconds", all_fastest[rank]},
+                     {"waited_seconds", all_waited[rank]}});
   json.write({{"result", last.answer},
               {"bits", fmt::format("{:a}", last.answer)},
               {"blocks_hash", fmt::format("{:016x}", last.hash)},

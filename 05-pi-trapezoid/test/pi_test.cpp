@@ -147,6 +147,7 @@ TEST(PiAlone, WritesJson) {
   ASSERT_EQ(result.at("ranks").size(), 1U);
   EXPECT_EQ(result.at("ranks")[0].at("rank"), 0);
   EXPECT_LE(result.at("ranks")[0].at("fastest_seconds"), result.at("ranks")[0].at("seconds"));
+  EXPECT_GE(result.at("ranks")[0].at("waited_seconds"), 0);
   EXPECT_EQ(lines.size(), 2u);
 }
 

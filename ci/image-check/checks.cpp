@@ -292,7 +292,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   struct Slowness {
     int rank;
     std::string host;
-    double time, fastest;
+    double time, fastest, waited = 0;  // waited: of `time`, for a CPU
   };
   std::map<std::string, std::vector<Slowness>> slowness;                      // by what
   std::map<std::string, std::map<std::string, std::set<std::string>>> equal;  // what, value, hosts
@@ -343,7 +343,8 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     if (object.contains("ranks") && object.at("ranks").is_array())
       for (const json& one : object.at("ranks"))
         slowness["its own work"].push_back({one.at("rank"), one.at("host"), one.at("seconds"),
-                                            one.value("fastest_seconds", one.at("seconds").get<double>())});
+                                            one.value("fastest_seconds", one.at("seconds").get<double>()),
+                                            one.value("waited_seconds", 0.0)});
     if (!check.measures) continue;
     if (auto sample = sample_of(*check.measures, object)) judged.samples.push_back(*std::move(sample));
   }
@@ -378,11 +379,20 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   // One of several that is far behind all others: by more than what a busy machine explains.
   for (const auto& [what, of] : slowness) {
     for (const auto& one : of) {
-      std::vector<double> others, fastest;
+      std::vector<double> others, fastest, working;
       for (const auto& other : of)
-        if (&other != &one) others.push_back(other.time), fastest.push_back(other.fastest);
+        if (&other != &one)
+          others.push_back(other.time), fastest.push_back(other.fastest), working.push_back(other.time - other.waited);
       // Where ranks share cores, one may have bad luck in all trials, or in one: both show a rank that is slow.
       if (others.empty() || one.time <= 3 * median(others) || one.fastest <= 3 * median(fastest)) continue;
+      if (one.waited > 0 && one.time - one.waited <= 3 * median(working)) {
+        judged.busy = true;
+        judged.reason = fmt::format(
+            "rank {} on {} waited for a CPU for {:.0f} % of its time: other processes keep {} busy, or its cgroup is "
+            "limited",
+            one.rank, one.host, 100 * one.waited / one.time, one.host);
+        continue;
+      }
       find("slow rank",
            fmt::format("rank {} on {} is {:.2g} times slower than the others: {}", one.rank, one.host,
                        one.time / median(others), what),
@@ -405,7 +415,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
         if (!same_fact(what, *usual, value))
           find("devices", host + ": " + what + " is '" + value + "', elsewhere '" + *usual + "'", host);
   }
-  if (!judged.findings.empty()) judged.absent = false;
+  if (!judged.findings.empty()) judged.absent = judged.busy = false;
   // What only left something behind did its work.
   const bool right = outcome.stuck == 0 && std::ranges::all_of(judged.findings, [](const Finding& finding) {
                        return finding.detector == "left over";

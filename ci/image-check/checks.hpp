@@ -93,7 +93,8 @@ struct Judged {
   std::vector<Fact> facts;
   bool absent = false;  // the program itself said that hardware is missing (77)
   bool started = true;  // false: the launcher did not start what was asked for, so that no node is to blame
-  std::string reason;
+  bool busy = false;    // other work kept a node from it: neither right nor wrong
+  std::string reason;   // why it is absent or busy
 };
 // Judges what a run of `check` left: its outcome, its output and its JSON lines.
 Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome, const std::filesystem::path& log,

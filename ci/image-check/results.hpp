@@ -18,7 +18,7 @@ enum class Status {
   timeout,  // a failure: had to be ended
   flaky,    // failed, and not when tried again: no pass
   skip,     // what it needs is not here
-  not_run,  // the run ended before it, or its time was used up
+  not_run,  // the run ended before it, its time was used up, or other work kept a node busy
 };
 
 std::string name_of(Status status);  // "pass" ..., as in results.jsonl

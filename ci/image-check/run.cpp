@@ -217,8 +217,8 @@ class Run {
       throw std::system_error(ENOSPC, std::generic_category(), "cannot write to " + folder_.string());
     attempt.judged = judge(check, cluster_, *outcome, log, json, options_.disabled);
     result.findings = attempt.judged.findings;
-    if (attempt.judged.absent) {
-      result.status = Status::skip;
+    if (attempt.judged.absent || attempt.judged.busy) {
+      result.status = attempt.judged.absent ? Status::skip : Status::not_run;
       result.reason = attempt.judged.reason;
     } else if (result.findings.empty()) {
       result.status = Status::pass;
@@ -244,9 +244,13 @@ class Run {
     } else {
       auto tried = attempt(check, launch, 0, limit, left - grace);
       const double then = budget_ - elapsed();
-      if (options_.retry && tried.result.status == Status::fail && then > needed + grace) {
+      const bool busy = tried.judged.busy;
+      if (options_.retry && (busy || tried.result.status == Status::fail) && then > needed + grace) {
         auto again = attempt(check, launch, 1, limit, then - grace);
-        if (again.result.status == Status::pass) tried.result.status = Status::flaky;
+        if (busy)
+          tried = std::move(again);
+        else if (again.result.status == Status::pass)
+          tried.result.status = Status::flaky;
       }
       result = tried.result;
       for (const auto& fact : tried.judged.facts) {

@@ -264,16 +264,23 @@ TEST_F(Judge, NodesThatAreNotAsTheOthers) {
 }
 
 TEST_F(Judge, ASlowRankIsSlowInItsFastestTrialAndOnAverage) {
-  const auto ranks = [](const std::string& seconds, const std::string& fastest) {
-    return R"({"ranks": [{"rank": 0, "host": "node1", "seconds": 10, "fastest_seconds": 4},)"
+  const auto ranks = [](const std::string& seconds, const std::string& fastest, const std::string& waited = "0") {
+    return R"({"ranks": [{"rank": 0, "host": "node1", "seconds": 10, "fastest_seconds": 4, "waited_seconds": 1},)"
            R"({"rank": 1, "host": "node2", "seconds": )" +
-           seconds + R"(, "fastest_seconds": )" + fastest + "}]}\n";
+           seconds + R"(, "fastest_seconds": )" + fastest + R"(, "waited_seconds": )" + waited + "}]}\n";
   };
   EXPECT_EQ(found(program(), ended(0), "", ranks("12", "17")),
             "");  // its trials shared their cores, unlike one of rank 0
   EXPECT_EQ(found(program(), ended(0), "", ranks("50", "5")), "");
   EXPECT_EQ(found(program(), ended(0), "", ranks("50", "17")),
             "slow rank|rank 1 on node2 is 5 times slower than the others: its own work|node2\n");
+  // Other processes had its CPU.
+  const auto busy = judge_run(program(), ended(0), "", ranks("50", "17", "24"));
+  EXPECT_TRUE(busy.busy && busy.findings.empty());
+  EXPECT_SAYS(busy.reason, "rank 1 on node2 waited for a CPU for 48 % of its time: other processes keep node2 busy");
+  EXPECT_SAYS(found(program(), ended(0), "", ranks("50", "17", "22")), "slow rank|");  // and it is slow by itself
+  const auto wrong = judge_run(program(), ended(1), "all_reduce_perf: wrong", ranks("50", "17", "24"));
+  EXPECT_TRUE(!wrong.busy && wrong.findings.size() == 1);
 }
 
 TEST(Checks, HaveMoreTimeOnMoreNodes) {

@@ -3,6 +3,7 @@
 #include "self_test.hpp"
 
 #include <multinode/net/address.hpp>
+#include <multinode/node/limits.hpp>
 #include <testing/program_test.hpp>
 #include <testing/temporary_folder.hpp>
 
@@ -101,6 +102,30 @@ TEST_F(ImageCheck, WhatIsRequiredMustRun) {
   }
   // A run in which every check was skipped is not right.
   EXPECT_EQ(image_check({"run", "--only", "messages, nccl", "--launcher", "mnrun", "-o", out()}, no_gpu).status, 3);
+}
+
+// Rank 1 shares a CPU with a process that is more important.
+TEST_F(ImageCheck, ANodeThatOtherWorkKeepsBusyIsNotBlamed) {
+  const std::string cpu = std::to_string(multinode::allowed_cpus().front());
+  folder_.write("busy.sh", R"([ ! -e $2/busy-0.jsonl ] || again=-again
+if [ $RANK = 1 ]; then
+  taskset -pc )" + cpu + R"( $$ >&2
+  while :; do :; done &
+  renice -n 12 $$ >&2
+fi
+$1 --n 2e8 --warmup 0 --trials 2 --json $2/busy-0$again.jsonl
+status=$?
+[ $RANK = 0 ] || kill $!
+exit $status)");
+  folder_.write(
+      "site.json", R"({"checks": [{"name": "busy", "suite": "none", "action": "replace the node", "limit": 200,
+    "command": "sh )" + folder_.path().string() +
+                       "/busy.sh " + PATH_pi + " " + out() + R"(/files"}]})");
+  const auto result = image_check({"run", "--site", folder_ / "site.json", "--only", "busy", "--launcher", "mnrun",
+                                   "--processes-per-node", "2", "--budget", "500", "-o", out()});
+  EXPECT_EQ(result.status, 3) << result.all();
+  EXPECT_TRUE(std::regex_search(result.out, std::regex("rank 1 on [^ ]+ waited for a CPU for [0-9]+ % of its time")))
+      << result.all();
 }
 
 TEST_F(ImageCheck, ANodeIsFitForAJobInOneLine) {
