@@ -7,9 +7,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
-#include <limits>
-#include <span>
+#include <map>
+#include <ranges>
 #include <sstream>
 #include <string_view>
 
@@ -57,14 +56,6 @@ svg .base { stroke: var(--soft); stroke-dasharray: 5 3; }
 svg circle.base { fill: var(--soft); stroke: none; }
 svg circle.marked { fill: var(--bad); }
 )css";
-
-namespace {
-std::string tick_name(double value) {
-  const double size = std::abs(value);
-  if (size >= 1000 && size < 1e6) return fmt::format("{:.0f}", value);
-  return size < 1 ? fmt::format("{:.2g}", value) : fmt::format("{:.3g}", value);
-}
-}  // namespace
 
 std::string printable(const std::string& text) {
   using nlohmann::json;
@@ -151,7 +142,7 @@ void add_table(pugi::xml_node parent, const std::string& name, const std::vector
     set(add(head, "th", columns[i], rows.front()[i].css == "number" ? "number" : ""), "scope", "col");
   const auto body = add(table, "tbody");
   constexpr std::size_t most = 500;
-  for (const auto& row : std::span(rows).first(std::min(most, rows.size()))) {
+  for (const auto& row : std::views::take(rows, most)) {
     const auto line = add(body, "tr");
     for (const auto& cell : row) {
       const bool first = &cell == &row.front();
@@ -168,22 +159,14 @@ void add_table(pugi::xml_node parent, const std::string& name, const std::vector
 pugi::xml_node add_curve(pugi::xml_node parent, const std::string& caption, const std::vector<std::string>& places,
                          const std::vector<Line>& lines) {
   constexpr double left = 64, right = 338, top = 14, bottom = 170, height = 192, ticks = 4, line_height = 13;
-  double least = std::numeric_limits<double>::infinity(), most = -least;
+  double low = 0, high = 0;  // the axis has 0: what is small looks small
   for (const auto& line : lines)
-    for (const auto& [place, point] : line.points)
-      least = std::min(least, point.value), most = std::max(most, point.value);
-  const bool logarithmic = least > 0 && most > 3 * least;
-  // What is closer together than a tenth does not fill the picture: it is noise.
-  if (const double tenth = 0.1 * std::max(std::abs(most), std::abs(least)); !logarithmic && most - least <= tenth) {
-    const double middle = (most + least) / 2, half = tenth > 0 ? tenth / 2 : 0.5;
-    least = middle - half, most = middle + half;
-  }
-  const auto scaled = [&](double value) { return logarithmic ? std::log(value) : value; };
-  const double low = scaled(least), range = scaled(most) - low;
+    for (const auto& [place, point] : line.points) low = std::min(low, point.value), high = std::max(high, point.value);
+  if (low == high) high = 1;
   const auto x = [&](std::size_t place) {
     return left + (right - left) * (static_cast<double>(place) + 0.5) / static_cast<double>(places.size());
   };
-  const auto y = [&](double value) { return bottom - (bottom - top) * (scaled(value) - low) / range; };
+  const auto y = [&](double value) { return bottom - (bottom - top) * (value - low) / (high - low); };
   const auto at = [](double coordinate) { return fmt::format("{:.1f}", coordinate); };
 
   auto figure = add(parent, "figure");
@@ -198,12 +181,12 @@ pugi::xml_node add_curve(pugi::xml_node parent, const std::string& caption, cons
     set(node, "y", at(down));
   };
   for (int tick = 0; tick <= ticks; ++tick) {
-    const double height_of_tick = bottom - (bottom - top) * tick / ticks, value = low + range * tick / ticks;
+    const double value = low + (high - low) * tick / ticks;
     const auto line = add(svg, "line", "", "grid");
-    for (const auto& [name, coordinate] : {std::pair("x1", left), std::pair("x2", right),
-                                           std::pair("y1", height_of_tick), std::pair("y2", height_of_tick)})
+    for (const auto& [name, coordinate] :
+         {std::pair("x1", left), std::pair("x2", right), std::pair("y1", y(value)), std::pair("y2", y(value))})
       set(line, name, at(coordinate));
-    text(left - 6, height_of_tick + 4, tick_name(logarithmic ? std::exp(value) : value), "end");
+    text(left - 6, y(value) + 4, fmt::format("{:.5g}", value), "end");
   }
   const std::size_t every = (places.size() + 4) / 5;
   for (std::size_t place = 0; place < places.size(); place += every)
@@ -226,9 +209,7 @@ pugi::xml_node add_curve(pugi::xml_node parent, const std::string& caption, cons
     }
     names.emplace(y(line.points.rbegin()->second.value) + 4, line.name);
   }
-  if (lines.size() > 4) return figure;
-  double free = 0,
-         room = static_cast<double>(names.size()) * line_height;  // one below the other, and all in the picture
+  double free = 0, room = static_cast<double>(names.size()) * line_height;  // one below the other, in the picture
   for (const auto& [end, name] : names) {
     room -= line_height;
     free = std::min(std::max(free, end), height - 4 - room);

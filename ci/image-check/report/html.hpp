@@ -32,8 +32,7 @@ struct Cell {
 void add_table(pugi::xml_node parent, const std::string& name, const std::vector<std::string>& columns,
                const std::vector<std::vector<Cell>>& rows);
 
-// A figure with a caption and a curve as SVG: lines over places that have the same distance from each other. The axis
-// is logarithmic if all values are positive and far apart.
+// A figure with a caption and a curve as SVG: a few lines over places that have the same distance from each other.
 struct Point {
   double value;
   std::string title{};

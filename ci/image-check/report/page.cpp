@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <set>
-#include <span>
 
 namespace image_check {
 
@@ -21,9 +21,7 @@ const std::string nothing = "–";
 
 std::string shortened(const std::string& text, std::size_t most = 2000) {
   if (text.size() <= most) return text;
-  std::size_t end = most;
-  while (end > most - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // not within a character
-  return text.substr(0, end) + " ... (" + std::to_string(text.size() - end) + " bytes more)";
+  return text.substr(0, most) + " ... (" + std::to_string(text.size() - most) + " bytes more)";
 }
 std::string or_nothing(const std::string& text) { return text.empty() ? nothing : shortened(text); }
 
@@ -97,20 +95,7 @@ class Page {
     const auto title = add(banner, "h1");
     add(title, "strong", (word == "PASS" ? "✓ " : word == "FAIL" ? "✗ " : "? ") + word);
     add_text(title, why + ".");
-    const auto line = [&](const char* name, const std::string& words) {
-      if (!words.empty()) add(banner, "p", name + words + ".");
-    };
-    line("To do: ", actions());
-    std::vector<std::string> worse, differences;
-    for (const auto& one : results_.comparisons)
-      if (one.verdict == "worse")
-        worse.push_back(name_of(MetricKey{one.metric, one.band_bytes, one.node}) + " " + change_of(one));
-    line("Worse: ", few(worse, "; "));
-    for (const auto& one : results_.differences)
-      differences.push_back(one.name + " " + (one.a.empty() ? "none" : shortened(one.a, 60)) + " → " +
-                            (one.b.empty() ? "none" : shortened(one.b, 60)));
-    if (results_.head.suite == "compare")
-      line("What differs: ", differences.empty() ? "no version, setting or machine" : few(differences, "; "));
+    if (const auto to_do = actions(); !to_do.empty()) add(banner, "p", "To do: " + to_do + ".");
 
     const Head& head = results_.head;
     std::vector<std::vector<Cell>> facts{{{"when"}, {head.started}}};
@@ -162,7 +147,7 @@ class Page {
     if (all.empty()) return;
     const auto main = section("failures", "What failed");
     constexpr std::size_t most = 100, most_findings = 20;
-    for (const auto* check : std::span(all).first(std::min(most, all.size()))) {
+    for (const auto* check : std::views::take(all, most)) {
       const auto card = add(main, "article", "", check->status == Status::flaky ? "" : "bad");
       std::string to_do = words(check->action);
       to_do[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(to_do[0])));
@@ -175,7 +160,7 @@ class Page {
         add_log(where, check->log);
       }
       const auto& findings = check->findings;
-      for (const auto& finding : std::span(findings).first(std::min(most_findings, findings.size()))) {
+      for (const auto& finding : std::views::take(findings, most_findings)) {
         const auto item = add(card, "p");
         add(item, "b", finding.detector + (finding.node.empty() ? "" : ", " + finding.node) + ": ");
         add_text(item, shortened(finding.text));
@@ -192,10 +177,9 @@ class Page {
     if (results_.comparisons.empty()) return;
     const auto main = section("comparison", "Against the baseline");
     add(main, "p",
-        "A is the baseline, B is what was tested. " + again() +
-            "Up to the limit a change is noise. Sees: the smallest loss that is found in 95 of 100 cases. A metric "
-            "that "
-            "does not see the loss that must be found is no evidence.");
+        "A is the baseline, B is what was tested. Again: what was suspect was measured again in fresh launches. Up to "
+        "the limit a change is noise. Sees: the smallest loss that is found in 95 of 100 cases. A metric that does not "
+        "see the loss that must be found is no evidence.");
     std::vector<std::vector<Cell>> rows;
     for (const auto& one : results_.differences)
       rows.push_back({{one.name}, {one.kind}, {or_nothing(one.a)}, {or_nothing(one.b)}});
@@ -204,19 +188,21 @@ class Page {
     std::vector<std::vector<Cell>> in_question, others;
     for (const auto& one : results_.comparisons) {
       const std::string name = one.metric + (one.node.empty() ? "" : ", " + one.node);
-      const double visible = as_share(one.visible, one.better);
+      const double limit = std::exp(one.better == "less" ? one.limit : -one.limit);  // as a factor of A's median: 0.95
       auto& of = one.verdict == "same" || !is_evidence(one) ? others : in_question;
-      of.push_back(
-          {{name + (one.unit.empty() ? "" : ", " + one.unit)},
-           {one.band_bytes < 0 ? nothing : band_name(one.band_bytes)},
-           marked(one.verdict),
-           values_cell(one.a),
-           values_cell(one.b),
-           {change_of(one), "number"},
-           {percent(factor_of_limit(one) - 1), "number"},
-           {one.visible > 0 && one.visible < std::log(10) ? fmt::format("{:.0f} %", 100 * visible) : nothing, "number"},
-           values_cell(one.again_a),
-           values_cell(one.again_b)});
+      of.push_back({{name + (one.unit.empty() ? "" : ", " + one.unit)},
+                    {one.band_bytes < 0 ? nothing : band_name(one.band_bytes)},
+                    marked(one.verdict),
+                    values_cell(one.a),
+                    values_cell(one.b),
+                    {percent(change(median(one.a), median(one.b))), "number"},
+                    {percent(limit - 1), "number"},
+                    {one.visible > 0 && one.visible < std::log(10)
+                         ? fmt::format("{:.0f} %", 100 * as_share(one.visible, one.better))
+                         : nothing,
+                     "number"},
+                    values_cell(one.again_a),
+                    values_cell(one.again_b)});
     }
     const std::vector<std::string> columns{"metric", "size",  "verdict", "A",       "B",
                                            "change", "limit", "sees",    "again A", "again B"};
@@ -225,19 +211,6 @@ class Page {
     add(details, "summary",
         std::to_string(others.size()) + " metrics and sizes that are as they were, or without evidence");
     add_table(details, "other comparisons", columns, others);
-  }
-  // A sentence: whether B, or A and B, were measured again.
-  std::string again() const {
-    const bool a = std::ranges::any_of(results_.comparisons, [](const auto&one) { return !one.again_a.empty(); }),
-               b = std::ranges::any_of(results_.comparisons, [](const auto&one) { return !one.again_b.empty(); });
-    if (!b) return "";
-    return std::string("What was suspect was measured again in fresh launches") +
-           (a ? ", A and B in turn. " : " of B. ");
-  }
-  static std::string change_of(const Comparison& one) { return percent(change(median(one.a), median(one.b))); }
-  // The limit as a factor of A's median: 0.95
-  static double factor_of_limit(const Comparison& one) {
-    return std::exp(one.better == "less" ? one.limit : -one.limit);
   }
 
   void checks() {
@@ -308,15 +281,13 @@ class Page {
     const auto main = section("with", "Machine, versions and settings");
     add_table(main, "what the nodes have", {"what the nodes have", "value", "nodes"}, rows);
 
-    std::vector<std::vector<Cell>> first, packages;  // of these there are hundreds
+    rows.clear();
     for (const auto& of : {head.machine, head.versions, head.settings})
-      for (const auto& [name, value] : of)
-        (name.rfind("package ", 0) == 0 ? packages : first).push_back({{name}, {or_nothing(value)}});
-    add_table(main, "machine, versions and settings", {"name", "value"}, first);
-    if (packages.empty()) return;
+      for (const auto& [name, value] : of) rows.push_back({{name}, {or_nothing(value)}});
+    std::ranges::stable_partition(rows, [](const auto& row) { return !row.front().text.starts_with("package "); });
     const auto details = add(main, "details");
-    add(details, "summary", std::to_string(packages.size()) + " packages");
-    add_table(details, "packages", {"name", "value"}, packages);
+    add(details, "summary", std::to_string(rows.size()) + " names of hardware, versions, settings and packages");
+    add_table(details, "hardware, versions, settings and packages", {"name", "value"}, rows);
   }
 
   const Results& results_;
@@ -356,7 +327,7 @@ std::string history_page(const History& history) {
       metrics[{line.name, line.unit}][node].push_back(line);
       place[line.time] = 0;
     }
-  constexpr std::size_t most_runs = 100, most_lines = 8, most_figures = 60;
+  constexpr std::size_t most_runs = 100, most_nodes = 4, most_figures = 60;
   const std::size_t runs = place.size();
   while (place.size() > most_runs) place.erase(place.begin());
   std::vector<std::string> places;
@@ -364,7 +335,7 @@ std::string history_page(const History& history) {
 
   struct Figure {
     std::string name{};
-    double worst = 0, last = 0;
+    double worst = 0;
     std::vector<Line> lines{};
     std::vector<std::string> marked{};
   };
@@ -374,8 +345,7 @@ std::string history_page(const History& history) {
     Figure figure{name.first + (is_check ? ": passed or failed" : ", " + name.second)};
     bool ever_failed = false;
     std::map<std::size_t, std::vector<double>> at_place;
-    const bool many = nodes.size() > most_lines;
-    std::multimap<double, Line> by_loss;
+    std::multimap<double, Line, std::greater<>> by_loss;
     for (const auto& [node, values] : nodes) {
       Line line{node, "run", {}};
       std::vector<double> before;
@@ -394,17 +364,14 @@ std::string history_page(const History& history) {
         figure.marked.push_back(is_check ? node + " failed now" : node + ": " + percent(by) + " against its median");
         if (!line.points.empty()) line.points.rbegin()->second.marked = true;
       }
-      if (!many || loss >= stands_out) by_loss.emplace(-loss, std::move(line));
+      by_loss.emplace(loss, std::move(line));
     }
     if ((is_check && !ever_failed) || at_place.empty()) continue;
-    figure.last = median(at_place.rbegin()->second);
-    for (auto& [loss, line] : by_loss)
-      if (figure.lines.size() + many < most_lines) figure.lines.push_back(std::move(line));
-    if (many) {
-      Line middle{"median", "base", {}};
-      for (const auto& [at, values] : at_place) middle.points[at] = {median(values)};
-      figure.lines.push_back(std::move(middle));
+    if (nodes.size() > most_nodes) {
+      figure.lines.push_back({"median", "base", {}});
+      for (const auto& [at, values] : at_place) figure.lines.back().points[at] = {median(values)};
     }
+    for (auto& [loss, line] : std::views::take(by_loss, most_nodes)) figure.lines.push_back(std::move(line));
     figures.push_back(std::move(figure));
   }
   std::ranges::stable_sort(figures, std::greater{}, &Figure::worst);
@@ -415,22 +382,21 @@ std::string history_page(const History& history) {
       fmt::format("History of {} node{}, {} run{}", history.size(), history.size() == 1 ? "" : "s", runs,
                   runs == 1 ? "" : "s"));
   add(body, "p",
-      "Each run has the same room, from left to right, and each node a line; of many nodes only those that are marked, "
-      "and the median. A node is marked if its last value is at least 10 % worse than the median of those before it. "
-      "What is worst comes first. Of the checks, those are shown that ever failed.");
+      "Each run has the same room, from left to right, and each node a line; of more than four nodes, the four that "
+      "are "
+      "worst, and the median of all. A node is marked if its last value is at least 10 % worse than the median of "
+      "those "
+      "before it. What is worst comes first. Of the checks, those are shown that ever failed.");
   const auto grid = add(body, "div", "", "curves");
-  std::vector<std::vector<Cell>> rest;
-  for (const auto& figure : figures)
-    if (&figure - figures.data() < static_cast<std::ptrdiff_t>(most_figures)) {
-      const auto drawn = add_curve(grid, figure.name, places, figure.lines);
-      if (!figure.marked.empty()) add(drawn, "p", "✗ " + few(figure.marked), "bad-text");
-    } else {
-      rest.push_back({{figure.name},
-                      {number(figure.last), "number"},
-                      {figure.worst > 0 ? percent(-figure.worst) : nothing, "number"}});
-    }
+  for (const auto& figure : std::views::take(figures, most_figures)) {
+    const auto drawn = add_curve(grid, figure.name, places, figure.lines);
+    if (!figure.marked.empty()) add(drawn, "p", "✗ " + few(figure.marked), "bad-text");
+  }
   if (figures.empty()) add(body, "p", "Nothing was measured, and every check passed in every run.");
-  add_table(body, "the rest", {"the rest", "median of the nodes, last run", "worst node"}, rest);
+  if (figures.size() > most_figures)
+    add(body, "p",
+        fmt::format("{} more are in the nodes' files; none of them became worse by more than the last one here.",
+                    figures.size() - most_figures));
   return page_text(document);
 }
 
