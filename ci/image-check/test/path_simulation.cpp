@@ -10,23 +10,26 @@
 #include <cstdlib>
 #include <iostream>
 #include <random>
-#include <set>
+#include <ranges>
 #include <string>
 #include <vector>
 
 namespace {
 using namespace image_check;
 
+// A fault anywhere, that leaves `part` of the bandwidth; 0: nothing works.
+struct Planted {
+  Fault fault;
+  double part;
+  std::size_t one, other = 0;  // a node; the rack of an uplink; the nodes of a path; the first node behind a split
+  bool a_link = false;         // of a rack: only one of its 8 links upwards
+};
+
 struct Clos {
   std::size_t nodes = 0, rack = 32, pod = 16;  // nodes per rack, racks per pod
   double noise = 0.02, oversubscribed = 1;
   std::mt19937_64 random{1};
-
-  // Faults: what is left of the bandwidth; 0: nothing works.
-  std::vector<std::pair<std::size_t, double>> slow_nodes, uplinks;  // node or rack, part
-  std::vector<std::size_t> bad_links;                               // rack: one of its 8 links upwards has a quarter
-  std::set<Pair> bad_paths;
-  std::size_t split_at = 0;  // nodes before it reach none behind it
+  std::vector<Planted> faults;
 
   std::vector<std::string> names() const {
     std::vector<std::string> all;
@@ -52,8 +55,19 @@ struct Clos {
     return tree;
   }
 
-  // All pairs at once. Each has four flows, and each flow takes one of a rack's 8 links, another one each time. One
-  // measurement in a thousand is disturbed.
+  // What a fault leaves of a pair's bandwidth. Each pair has four flows, and each flow takes one of a rack's 8 links,
+  // another one each time.
+  double left_by(const Planted& planted, std::size_t a, std::size_t b) {
+    if (planted.fault == Fault::node) return a == planted.one || b == planted.one ? planted.part : 1;
+    if (planted.fault == Fault::path)
+      return std::pair(a, b) == std::pair(planted.one, planted.other) ? planted.part : 1;
+    if (planted.fault == Fault::split) return (a < planted.one) != (b < planted.one) ? planted.part : 1;
+    if (a / rack == b / rack || (a / rack != planted.one && b / rack != planted.one)) return 1;
+    bool touched = !planted.a_link;
+    for (int flow = 0; flow < 4 && planted.a_link; ++flow) touched = random() % 8 == 0 || touched;
+    return touched ? planted.part : 1;
+  }
+  // All pairs at once. One measurement in a thousand is disturbed.
   std::vector<std::optional<double>> operator()(const std::vector<Pair>& pairs) {
     std::vector<double> crossing(racks());
     for (const auto& [a, b] : pairs)
@@ -61,23 +75,13 @@ struct Clos {
     std::vector<std::optional<double>> values;
     std::normal_distribution<double> normal(1, noise);
     std::uniform_real_distribution<double> uniform(0, 1);
-    const auto part_of = [](const auto& faults, std::size_t one) {
+    for (const auto& pair : pairs) {
+      const auto [a, b] = std::minmax(pair.first, pair.second);
       double part = 1;
-      for (const auto& [where, left] : faults)
-        if (where == one) part = std::min(part, left);
-      return part;
-    };
-    for (const auto& [a, b] : pairs) {
-      double part = std::min(part_of(slow_nodes, a), part_of(slow_nodes, b));
-      for (const auto& [at, to] : {std::pair(a / rack, b / rack), std::pair(b / rack, a / rack)}) {
-        if (at == to) continue;
-        part = std::min(part, static_cast<double>(rack) / oversubscribed / crossing[at]);
-        part = std::min(part, part_of(uplinks, at));
-        for (int flow = 0; flow < 4 && std::ranges::find(bad_links, at) != bad_links.end(); ++flow)
-          if (random() % 8 == 0) part = std::min(part, 0.25);
-      }
-      if (bad_paths.contains(std::minmax(a, b))) part = std::min(part, 0.25);
-      if ((a < split_at) != (b < split_at)) part = 0;
+      if (a / rack != b / rack)
+        part = std::min(part,
+                        static_cast<double>(rack) / oversubscribed / std::max(crossing[a / rack], crossing[b / rack]));
+      for (const auto& planted : faults) part = std::min(part, left_by(planted, a, b));
       if (uniform(random) < 0.001) part *= 0.2 + 0.4 * uniform(random);
       values.push_back(part == 0 ? std::nullopt : std::optional(10 * part * std::max(normal(random), 0.01)));
     }
@@ -90,49 +94,36 @@ struct Clos {
   // A verdict is right if it separates the nodes that a planted fault does. Nodes that are bad themselves may be on any
   // side.
   Score score(const PathFaults& result) const {
-    std::set<std::size_t> bad;
-    for (const auto& [node, part] : slow_nodes) bad.insert(node);
-    const auto side = [&](std::size_t from, std::size_t to) {
-      std::vector<std::size_t> members;
-      for (auto node = from; node < std::min(to, nodes); ++node)
-        if (!bad.contains(node)) members.push_back(node);
-      return members;
+    const auto good = [&](const auto& nodes) {
+      Nodes some;
+      std::ranges::copy_if(nodes, std::back_inserter(some), [&](std::size_t node) {
+        return std::ranges::none_of(faults, [&](const auto& of) { return of.fault == Fault::node && of.one == node; });
+      });
+      return some;
     };
-    struct Planted {
-      Fault fault;
-      std::vector<std::size_t> one;
-      bool found = false;
+    const auto is_right = [&](const Planted& planted, const PathVerdict& verdict) {
+      if (planted.fault == Fault::node) return verdict.fault == Fault::node && verdict.one[0] == planted.one;
+      if (planted.fault == Fault::path)
+        return verdict.fault == Fault::path && verdict.one[0] == planted.one && verdict.other[0] == planted.other;
+      const std::size_t first = planted.fault == Fault::split ? 0 : planted.one * rack,
+                        behind = planted.fault == Fault::split ? planted.one : std::min(first + rack, nodes);
+      const auto side = good(std::views::iota(first, behind));
+      return verdict.fault != Fault::node && verdict.fault != Fault::path &&
+             (good(verdict.one) == side || good(verdict.other) == side);
     };
-    std::vector<Planted> all;
-    for (const auto node : bad) all.push_back({Fault::node, {node}});
-    for (const auto& [at, part] : uplinks) all.push_back({Fault::uplink, side(at * rack, (at + 1) * rack)});
-    for (const auto at : bad_links) all.push_back({Fault::uplink, side(at * rack, (at + 1) * rack)});
-    for (const auto& [a, b] : bad_paths) all.push_back({Fault::path, {a, b}});
-    if (split_at > 0) all.push_back({Fault::split, side(0, split_at)});
-    Score score{.planted = all.size()};
+    Score score{.planted = faults.size()};
+    std::vector<bool> found(faults.size());
     for (const auto& verdict : result.verdicts) {
       if (verdict.fault == Fault::unknown) {
         ++score.untold;
         continue;
       }
-      const auto without = [&](std::vector<std::size_t> side) {
-        std::erase_if(side, [&](std::size_t node) { return bad.contains(node); });
-        return side;
-      };
       bool right = false;
-      for (auto& planted : all) {
-        const bool same =
-            planted.fault == Fault::node ? verdict.fault == Fault::node && verdict.one == planted.one
-            : planted.fault == Fault::path
-                ? verdict.fault == Fault::path && verdict.one[0] == planted.one[0] && verdict.other[0] == planted.one[1]
-                : verdict.fault != Fault::node && verdict.fault != Fault::path &&
-                      (without(verdict.one) == planted.one || without(verdict.other) == planted.one);
-        planted.found = planted.found || same;
-        right = right || same;
-      }
+      for (std::size_t i = 0; i < faults.size(); ++i)
+        if (is_right(faults[i], verdict)) found[i] = right = true;
       score.misnamed += !right;
     }
-    for (const auto& planted : all) score.found += planted.found;
+    score.found = static_cast<std::size_t>(std::ranges::count(found, true));
     return score;
   }
 
@@ -146,16 +137,16 @@ struct Clos {
     clos.random.seed(seed);
     const auto any = [&](std::size_t below) { return clos.random() % below; };
     const auto part = [&] { return any(4) == 0 ? 0 : 0.1 + 0.1 * static_cast<double>(any(4)); };
-    if (fault == "node" || fault == "node + uplink" || fault == "two nodes")
-      clos.slow_nodes.emplace_back(any(nodes), part());
-    if (fault == "two nodes")
-      clos.slow_nodes.emplace_back((clos.slow_nodes[0].first + 1 + any(nodes - 1)) % nodes, part());
-    if (fault == "uplink" || fault == "node + uplink") clos.uplinks.emplace_back(any(clos.racks()), part());
-    if (fault == "link") clos.bad_links.push_back(any(clos.racks()));
-    if (fault == "split") clos.split_at = clos.rack * (1 + any(clos.racks() - 1));
+    const auto has = [&](const char* what) { return fault.find(what) != fault.npos; };
+    auto& faults = clos.faults;
+    if (has("node")) faults.push_back({Fault::node, part(), any(nodes)});
+    if (fault == "two nodes") faults.push_back({Fault::node, part(), (faults[0].one + 1 + any(nodes - 1)) % nodes});
+    if (has("uplink")) faults.push_back({Fault::uplink, part(), any(clos.racks())});
+    if (fault == "link") faults.push_back({Fault::uplink, 0.25, any(clos.racks()), 0, true});
+    if (fault == "split") faults.push_back({Fault::split, 0, clos.rack * (1 + any(clos.racks() - 1))});
     if (fault == "path") {
-      const auto a = any(nodes);
-      clos.bad_paths.insert(std::minmax(a, (a + 1 + any(nodes - 1)) % nodes));
+      const auto a = any(nodes), b = (a + 1 + any(nodes - 1)) % nodes;
+      faults.push_back({Fault::path, 0.25, std::min(a, b), std::max(a, b)});
     }
     if (fault == "oversubscribed") clos.oversubscribed = 4;
     return clos;
