@@ -22,11 +22,12 @@ using multinode::UsageError;
 
 std::string percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
 
-// The last of each, by node and name. A null is not a fact: the cores may have been too busy to measure on them.
-std::map<std::pair<std::string, std::string>, Fact> facts_of(const Results& results) {
-  std::map<std::pair<std::string, std::string>, Fact> facts;
+// The last value of each, by node and name. A null is not a fact: the cores may have been too busy to measure on them.
+using Facts = std::map<std::pair<std::string, std::string>, std::string>;
+Facts facts_of(const Results& results) {
+  Facts facts;
   for (const auto& fact : results.facts)
-    if (fact.value != "null") facts[{fact.node, fact.name}] = fact;
+    if (fact.value != "null") facts[{fact.node, fact.name}] = fact.value;
   return facts;
 }
 
@@ -204,20 +205,17 @@ class Comparing {
 
   void compare_facts() {
     if (options_.disabled.contains("devices")) return;
-    auto facts_a = facts_of(a()), facts_b = facts_of(b_);
-    // A cgroup's limit that is absent is unlimited.
-    const auto complete = [](const auto& from, auto& facts) {
-      for (auto [key, fact] : from)
-        if (fact.value = "unlimited"; fact.name.rfind("cgroup_", 0) == 0) facts.emplace(key, fact);
-    };
-    complete(facts_a, facts_b);
-    complete(facts_b, facts_a);
-    for (const auto& [key, fact] : facts_a) {
-      const auto of_b = facts_b.find(key);
-      if (of_b != facts_b.end() && good_fact(fact.name, fact.value, of_b->second.value)) continue;
+    const auto in_a = facts_of(a()), in_b = facts_of(b_);
+    auto all = in_a;
+    all.insert(in_b.begin(), in_b.end());
+    for (const auto& [key, ignored] : all) {
       const auto& [node, name] = key;
-      const Difference difference{"fact", node + ": " + name, fact.value,
-                                  of_b == facts_b.end() ? "" : of_b->second.value};
+      const auto value_in = [&key = key, &name = name](const Facts& facts) -> std::string {
+        if (const auto at = facts.find(key); at != facts.end()) return at->second;
+        return name.starts_with("cgroup_") ? "unlimited" : "";  // a limit that is absent
+      };
+      const Difference difference{"fact", node + ": " + name, value_in(in_a), value_in(in_b)};
+      if (difference.a.empty() || good_fact(name, difference.a, difference.b)) continue;
       writer_.write(difference);
       results_.differences.push_back(difference);
       record({.check = name + ", " + node,
@@ -244,22 +242,23 @@ class Comparing {
 
   void compare_metrics() {
     const auto in_b = metrics_of(b_.samples);
-    std::map<MetricKey, std::string> check_of, unit_of;
+    std::map<MetricKey, Measured> last_of_a;
     for (const auto& session : sessions_)
       for (const auto& [key, measured] : metrics_of(session.samples)) {
         in_a_[key].push_back(measured.values);
-        check_of[key] = measured.check;
-        unit_of[key] = measured.unit + ", " + measured.better;
+        last_of_a[key] = measured;
       }
-    for (const auto& [key, check] : check_of) {
+    for (const auto& [key, of_a] : last_of_a) {
+      const auto& check = of_a.check;
       const auto of_b = in_b.find(key);
       if (of_b == in_b.end()) {
         record_missing(key, check);
         continue;
       }
-      if (const auto in_a = unit_of.at(key); in_a != of_b->second.unit + ", " + of_b->second.better)
-        throw UsageError(name_of(key) + " has the unit and direction '" + in_a + "' in A, and '" + of_b->second.unit +
-                         ", " + of_b->second.better + "' in B: they cannot be compared");
+      const auto unit = [](const Measured& of) { return "'" + of.unit + ", " + of.better + "'"; };
+      if (unit(of_a) != unit(of_b->second))
+        throw UsageError(name_of(key) + " has the unit and direction " + unit(of_a) + " in A, and " +
+                         unit(of_b->second) + " in B: they cannot be compared");
       auto comparison = compare_metric(key, of_b->second, baseline_of(key), in_a_.size(), in_turn(), required());
       if (!in_turn() && drifts(in_a_.at(key), in_a_.size())) comparison.verdict = "drifts";
       if (options_.disabled.contains("speed")) comparison.verdict = "same";
@@ -314,29 +313,23 @@ class Comparing {
                                                  : Status::pass;
       const auto of_b = std::ranges::find(b_.checks, check, &CheckResult::check);
       if (of_b != b_.checks.end()) result.command = of_b->command;
-      result.reason = explain(comparison);
       if (found == "worse") {
         result.action = Action::investigate;
-        result.findings = {{"speed", result.check + ": " + result.reason, key.node}};
-        result.reason.clear();
+        result.findings = {{"speed", result.check + ": " + explain(comparison), key.node}};
       } else {
-        if (found == "no evidence") result.reason = "no evidence: " + result.reason;
+        result.reason = found + ": " + explain(comparison);
         if (found == "drifts")
-          result.reason =
-              "A drifts from its first session to its last, and so may B: compare A and B in turn (--again-a): " +
-              result.reason;
+          result.reason +=
+              "; A drifts from its first session to its last, and so may B: compare A and B in turn (--again-a)";
+        if (found == "suspect") result.reason += "; say with --again-b how to measure it again in B";
         if (!is_evidence(comparison)) {
-          const bool much = worse_than_all(comparison) > required();
+          const bool much = worse_than_all(comparison) > required(),
+                     nothing_sees = options_.required.empty() && !seeing.contains(check);
           if (much) result.reason += "; worse than all of A by more than the loss that must be found";
-          if (options_.required.empty() && !seeing.contains(check))
-            result.reason += "; and no metric of '" + check + "' sees a loss of " + percent(required());
-          if (much || (options_.required.empty() && !seeing.contains(check))) result.status = Status::not_run;
+          if (nothing_sees) result.reason += "; and no metric of '" + check + "' sees a loss of " + percent(required());
+          if (much || nothing_sees) result.status = Status::not_run;
         }
-        if (found == "suspect")
-          result.reason = "suspect: " + result.reason + "; say with --again-b how to measure it again in B";
-        if (found == "better") result.reason = "unexplained gain: " + result.reason;
-        if (found == "flaky") result.reason = "suspect, and not again: " + result.reason;
-        out_ << found << "  " << result.check << ": " << result.reason << "\n";
+        out_ << result.check << ": " << result.reason << "\n";
       }
       record(result, check);
     }
