@@ -1,5 +1,4 @@
 // The parts of node_check, with faults planted.
-#include "../clock.hpp"
 #include "../gpu.hpp"
 #include "../health.hpp"
 #include "../inventory.hpp"
@@ -31,24 +30,6 @@ using multinode::testing::TemporaryFolder;
 using multinode::testing::text_of;
 using namespace std::chrono_literals;
 
-// Clocks.
-
-TEST(NodeCheck, SkewIsThatOfTheShortestExchange) {
-  // The asker is 1000 ns ahead. The second exchange is symmetric; the first came back late.
-  const std::vector<Exchange> exchanges{{5000, 4010, 4020, 9000}, {10'000, 9100, 9150, 10'250}};
-  const Skew skew = skew_of(exchanges);
-  EXPECT_NEAR(skew.seconds, 1000e-9, 1e-15);
-  EXPECT_NEAR(skew.bound, 100e-9, 1e-15);
-}
-
-TEST(NodeCheck, ASkewThatTheBoundExplainsIsNoFault) {
-  EXPECT_EQ(judge({5, 4.5}).ok, true);
-  EXPECT_EQ(judge({5, 4.5}).value, 500);
-  EXPECT_EQ(judge({-5, 3.5}).ok, false);
-  EXPECT_SAYS(judge({-5, 3.5}).why, "5e+03 ms behind");
-  EXPECT_EQ(judge({0.0049, 0.0001}).value, 0);
-}
-
 // Patterns.
 
 TEST(NodeCheck, PatternsDependOnThePositionAndTurnEveryBit) {
@@ -76,21 +57,7 @@ TEST(NodeCheck, AWrongWordIsNamedWithItsBits) {
   EXPECT_SAYS(to_text({1, 2, 0, ~std::uint64_t{0}}), "bit 0 1 2 3 4 5 6 7 ...");
 }
 
-// Folders and limits.
-
-// One that cannot be written is in the self-test, and one that is full in NodeCheckProgram.
-TEST(NodeCheck, AFolderIsLargeEnough) {
-  const TemporaryFolder folder;
-  const Finding right = look_at_folder("shm", folder.path(), 1, "do this"),
-                small = look_at_folder("shm", folder.path(), 1e30, "do this");
-  EXPECT_EQ(right.ok, true) << right.why;
-  EXPECT_GT(right.value.get<double>(), 0x1p20);
-  EXPECT_SAYS(right.why, "GiB free");
-  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-  EXPECT_EQ(small.ok, false);
-  EXPECT_SAYS(small.why, folder.path().string() + " has only ");
-  EXPECT_SAYS(small.why, ": do this");
-}
+// Limits and devices.
 
 TEST(NodeCheck, RdmaNeedsMemlock) {
   rlimit before{};
@@ -470,25 +437,6 @@ TEST(NodeCheck, ArraysAreLargerThanTheCacheAndLeaveMemory) {
   EXPECT_EQ(array_length(0, 0x1p40), std::size_t{1} << 23);       // 64 MiB at least
   EXPECT_EQ(array_length(0x1p30, 3 * 0x1p33), std::size_t{1} << 29);
   EXPECT_EQ(array_length(0x1p30, 3 * 0x1p30), std::size_t{1} << 27);
-}
-
-TEST(NodeCheck, MemoryBandwidthAndAWrongElement) {
-  const Finding right = measure_memory_bandwidth(0, false), wrong = measure_memory_bandwidth(0, true);
-  EXPECT_EQ(right.ok, true) << right.why;
-  EXPECT_GT(right.value.get<double>(), 0.01);
-  EXPECT_EQ(wrong.ok, false);
-  EXPECT_SAYS(wrong.why, "1 of ");
-}
-
-TEST(NodeCheck, MatrixRateAndAWrongElement) {
-  const Finding right = measure_matrix_rate(0, false);
-  if (!right.ok) GTEST_SKIP() << right.why;
-  EXPECT_EQ(right.ok, true) << right.why;
-  EXPECT_GT(right.value.get<double>(), 0.01);
-  EXPECT_SAYS(right.why, " cores busy");
-  const Finding wrong = measure_matrix_rate(0, true);
-  EXPECT_EQ(wrong.ok, false);
-  EXPECT_SAYS(wrong.why, "element (0, 0)");
 }
 
 // Names.
