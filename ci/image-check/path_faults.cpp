@@ -303,11 +303,10 @@ struct Faults {
   bool has(Key key) const { return std::ranges::find(faults, key, &Chosen::key) != faults.end(); }
 };
 
-// The likeliest faults for what was measured.
+// The likeliest faults for what was measured, the rounds that follow, and the words.
 class Explanation : public Faults {
  public:
-  Explanation(const Tree& tree, const Measurements& measured)
-      : parts(measured.parts()), tree_(tree), measured_(measured) {
+  Explanation(const Tree& tree, Measurements& measured) : tree_(tree), measured_(measured), parts_(measured.parts()) {
     look_at_parts();
     for (const auto& one : measured.all) keys_.push_back(faults_of(one.pair));
     const auto better = [](const Faults& a, const Faults& b) { return a.likelihood >= b.likelihood ? a : b; };
@@ -326,23 +325,99 @@ class Explanation : public Faults {
         if (!has(one.key) && chosen.instead == 0) chosen.instead = one.key;
     }
   }
+  // A round of pairs that are slow, and no fault explains it, or not surely.
+  std::vector<Pair> unresolved() const {
+    std::set<Pair> pairs;
+    const auto times = measured_.times();
+    for (std::size_t i = 0; i < measured_.all.size(); ++i) {
+      const auto& one = measured_.all[i];
+      if (!one.slow) continue;
+      const auto [all, slow] = times.at(one.pair);
+      if (!explained[i] && !(all >= 3 && 3 * slow <= all)) pairs.insert(one.pair);
+      for (const auto& chosen : faults)
+        if (chosen.confidence < 0.95 && may_be(i, chosen.key)) pairs.insert(one.pair);
+    }
+    std::vector<Pair> round(pairs.begin(), pairs.end());
+    std::ranges::shuffle(round, measured_.random);
+    std::set<std::size_t> used;
+    std::erase_if(round, [&](const Pair& pair) {
+      if (used.contains(pair.first) || used.contains(pair.second)) return true;
+      used.insert({pair.first, pair.second});
+      return false;
+    });
+    return round;
+  }
+  // Nothing: the pairs are slow only while others send.
+  std::optional<PathVerdict> conclude(const Chosen& chosen) const {
+    const bool failed = chosen.failed * 10 >= chosen.slow * 9, in_part = chosen.share() < 0.9;
+    PathVerdict verdict = named(chosen.key, failed);
+    verdict.confidence = std::min(chosen.confidence, 0.99);
+    const bool no_other = verdict.fault == (tree_.switches_known() ? Fault::between : Fault::split);  // to compare with
+    if (!failed && no_other && !in_part) {
+      std::vector<Pair> slow;
+      for (std::size_t i = 0; i < explained.size(); ++i)
+        if (measured_.all[i].slow && may_be(i, chosen.key)) slow.push_back(measured_.all[i].pair);
+      if (measured_.fast_alone(slow, 0.5)) return std::nullopt;
+    }
+    verdict.text += fmt::format(": {} of {} measurements {}{}; confidence {:.0f} %", chosen.slow, chosen.all,
+                                failed ? "failed" : "are slow",
+                                in_part ? ", as of some of several links that share the traffic (ECMP)" : "",
+                                std::floor(100 * verdict.confidence));
+    const bool one = verdict.fault == Fault::node || verdict.fault == Fault::path;
+    if (verdict.confidence < 0.9 || (in_part && one)) {
+      verdict.fault = Fault::unknown;
+      verdict.text = "cannot tell: " + verdict.text;
+      if (chosen.instead != 0) verdict.text += ", or " + named(chosen.instead, failed).text;
+    }
+    return verdict;
+  }
+
+  // Pairs that are slow again and again, and nothing explains it; and how often they are.
+  std::optional<std::pair<PathVerdict, double>> leftovers() const {
+    std::vector<Pair> pairs;
+    std::set<Pair> seen;
+    int slow = 0, all = 0;
+    const auto times = measured_.times();
+    for (std::size_t i = 0; i < measured_.all.size(); ++i) {
+      const auto& pair = measured_.all[i].pair;
+      if (!measured_.all[i].slow || explained[i] || !seen.insert(pair).second) continue;
+      const auto& of = times.at(pair);
+      slow += of.slow - 1;
+      all += of.all - 1;
+      if (of.slow > 1) pairs.push_back(pair);
+    }
+    if (gain(slow, all, std::min(measured_.background, 0.01)) < odds) return std::nullopt;
+    if (4 * seen.size() >= times.size() && measured_.fast_alone(pairs, 0.8)) {
+      measured_.contention = true;
+      return std::nullopt;
+    }
+    const auto count = pairs.size();
+    pairs.resize(std::min<std::size_t>(count, 8));
+    const auto some = multinode::join(
+        pairs, ", ", [&](const Pair& pair) { return tree_.names[pair.first] + " - " + tree_.names[pair.second]; });
+    return std::pair(
+        PathVerdict{.text = fmt::format("cannot tell: {} pairs were slow again, in {} of {} measurements, with no node "
+                                        "or switch in common: {}{}",
+                                        count, slow, all, some,
+                                        tree_.switches_known() ? "" : "; name the switches with --topology")},
+        static_cast<double>(slow) / all);
+  }
+
+ private:
   // Whether the fault can be why that measurement is slow.
   bool may_be(std::size_t measurement, Key key) const {
     return std::ranges::find(keys_[measurement], key) != keys_[measurement].end();
   }
-  const std::vector<Nodes> parts;  // as those of Measurements
-
- private:
   // Parts that no switch separates are possible faults.
   void look_at_parts() {
     part_of_.assign(tree_.nodes, 0);
-    for (std::size_t part = 0; part < parts.size(); ++part)
-      for (const auto node : parts[part]) part_of_[node] = part;
-    pieces_.assign(parts.size(), 0);
+    for (std::size_t part = 0; part < parts_.size(); ++part)
+      for (const auto node : parts_[part]) part_of_[node] = part;
+    pieces_.assign(parts_.size(), 0);
     Nodes all_of(tree_.names.size());              // the part that has all below a vertex
     constexpr std::size_t any = -1, several = -2;  // any: only nodes that no good pair connects to another
     std::size_t large = 0;
-    while (large < parts.size() && parts[large].size() > 1) ++large;
+    while (large < parts_.size() && parts_[large].size() > 1) ++large;
     const std::function<void(std::size_t)> look = [&](std::size_t v) {
       all_of[v] = tree_.is_switch(v) || part_of_[v] >= large ? any : part_of_[v];
       for (const auto child : tree_.children[v]) {
@@ -359,7 +434,7 @@ class Explanation : public Faults {
     look(tree_.root());
     // What a switch has below it is no split.
     const auto is_of_switch = [&](std::size_t part) { return pieces_[part] == 1; };
-    may_split_.assign(parts.size(), false);
+    may_split_.assign(parts_.size(), false);
     for (std::size_t part = 1; part < large; ++part)
       may_split_[part] = !is_of_switch(part) && !(large == 2 && is_of_switch(0));
   }
@@ -441,98 +516,6 @@ class Explanation : public Faults {
     }
   }
 
-  const Tree& tree_;
-  const Measurements& measured_;
-  std::vector<std::vector<Key>> keys_{};  // of each measurement
-  Nodes part_of_{}, pieces_{};            // pieces of a part: vertices that have nothing else below them
-  std::vector<bool> may_split_{};
-};
-
-// What is done with an explanation: rounds that follow, and the words.
-class Conclusions {
- public:
-  Conclusions(const Tree& tree, const Explanation& explanation, Measurements& measured)
-      : tree_(tree), explanation_(explanation), measured_(measured) {}
-
-  // A round of pairs that are slow, and no fault explains it, or not surely.
-  std::vector<Pair> unresolved() const {
-    std::set<Pair> pairs;
-    const auto times = measured_.times();
-    for (std::size_t i = 0; i < measured_.all.size(); ++i) {
-      const auto& one = measured_.all[i];
-      if (!one.slow) continue;
-      const auto [all, slow] = times.at(one.pair);
-      if (!explanation_.explained[i] && !(all >= 3 && 3 * slow <= all)) pairs.insert(one.pair);
-      for (const auto& chosen : explanation_.faults)
-        if (chosen.confidence < 0.95 && explanation_.may_be(i, chosen.key)) pairs.insert(one.pair);
-    }
-    std::vector<Pair> round(pairs.begin(), pairs.end());
-    std::ranges::shuffle(round, measured_.random);
-    std::set<std::size_t> used;
-    std::erase_if(round, [&](const Pair& pair) {
-      if (used.contains(pair.first) || used.contains(pair.second)) return true;
-      used.insert({pair.first, pair.second});
-      return false;
-    });
-    return round;
-  }
-  // Nothing: the pairs are slow only while others send.
-  std::optional<PathVerdict> conclude(const Chosen& chosen) const {
-    const bool failed = chosen.failed * 10 >= chosen.slow * 9, in_part = chosen.share() < 0.9;
-    PathVerdict verdict = named(chosen.key, failed);
-    verdict.confidence = std::min(chosen.confidence, 0.99);
-    const bool no_other = verdict.fault == (tree_.switches_known() ? Fault::between : Fault::split);  // to compare with
-    if (!failed && no_other && !in_part) {
-      std::vector<Pair> slow;
-      for (std::size_t i = 0; i < explanation_.explained.size(); ++i)
-        if (measured_.all[i].slow && explanation_.may_be(i, chosen.key)) slow.push_back(measured_.all[i].pair);
-      if (measured_.fast_alone(slow, 0.5)) return std::nullopt;
-    }
-    verdict.text += fmt::format(": {} of {} measurements {}{}; confidence {:.0f} %", chosen.slow, chosen.all,
-                                failed ? "failed" : "are slow",
-                                in_part ? ", as of some of several links that share the traffic (ECMP)" : "",
-                                std::floor(100 * verdict.confidence));
-    const bool one = verdict.fault == Fault::node || verdict.fault == Fault::path;
-    if (verdict.confidence < 0.9 || (in_part && one)) {
-      verdict.fault = Fault::unknown;
-      verdict.text = "cannot tell: " + verdict.text;
-      if (chosen.instead != 0) verdict.text += ", or " + named(chosen.instead, failed).text;
-    }
-    return verdict;
-  }
-
-  // Pairs that are slow again and again, and nothing explains it; and how often they are.
-  std::optional<std::pair<PathVerdict, double>> leftovers() const {
-    std::vector<Pair> pairs;
-    std::set<Pair> seen;
-    int slow = 0, all = 0;
-    const auto times = measured_.times();
-    for (std::size_t i = 0; i < measured_.all.size(); ++i) {
-      const auto& pair = measured_.all[i].pair;
-      if (!measured_.all[i].slow || explanation_.explained[i] || !seen.insert(pair).second) continue;
-      const auto& of = times.at(pair);
-      slow += of.slow - 1;
-      all += of.all - 1;
-      if (of.slow > 1) pairs.push_back(pair);
-    }
-    if (gain(slow, all, std::min(measured_.background, 0.01)) < odds) return std::nullopt;
-    if (4 * seen.size() >= times.size() && measured_.fast_alone(pairs, 0.8)) {
-      measured_.contention = true;
-      return std::nullopt;
-    }
-    const auto count = pairs.size();
-    pairs.resize(std::min<std::size_t>(count, 8));
-    const auto some = multinode::join(
-        pairs, ", ", [&](const Pair& pair) { return tree_.names[pair.first] + " - " + tree_.names[pair.second]; });
-    return std::pair(
-        PathVerdict{.text = fmt::format("cannot tell: {} pairs were slow again, in {} of {} measurements, with no node "
-                                        "or switch in common: {}{}",
-                                        count, slow, all, some,
-                                        tree_.switches_known() ? "" : "; name the switches with --topology")},
-        static_cast<double>(slow) / all);
-  }
-
- private:
   std::string names(Nodes nodes) const {
     constexpr std::size_t most = 8;
     const auto count = nodes.size();
@@ -565,15 +548,18 @@ class Conclusions {
       case Fault::uplink:
         return of(below[a], "uplink of " + name[a]);
       default:
-        const auto& part = explanation_.parts[a];
+        const auto& part = parts_[a];
         return of(part, (failed ? "cluster is split: " : "slow link or uplink between ") + names(part) + " and " +
                             names(tree_.all_but(part)));
     }
   }
 
   const Tree& tree_;
-  const Explanation& explanation_;
   Measurements& measured_;
+  const std::vector<Nodes> parts_;        // as those of Measurements
+  std::vector<std::vector<Key>> keys_{};  // of each measurement
+  Nodes part_of_{}, pieces_{};            // pieces of a part: vertices that have nothing else below them
+  std::vector<bool> may_split_{};
 };
 
 }  // namespace
@@ -590,21 +576,20 @@ PathFaults find_path_faults(const Topology& topology, const MeasurePairs& measur
   measured.look_for_contention();
   if (tree.nodes > all_pairs_up_to) measured.join();
   std::optional<Explanation> explanation(std::in_place, tree, measured);
-  const Conclusions conclusions(tree, *explanation, measured);  // of each explanation that takes this one's place
   for (int step = 0; step < 9; ++step) {
-    const auto suspects = conclusions.unresolved();
+    const auto suspects = explanation->unresolved();
     if (suspects.empty()) break;
     measured.measure(suspects);
     explanation.emplace(tree, measured);
   }
   std::vector<PathVerdict> verdicts;
-  if (auto found = conclusions.leftovers()) {
+  if (auto found = explanation->leftovers()) {
     verdicts.push_back(std::move(found->first));
     measured.background = found->second;  // a fault must stand out from that
     explanation.emplace(tree, measured);
   }
   for (const auto& chosen : explanation->faults)
-    if (auto verdict = conclusions.conclude(chosen))
+    if (auto verdict = explanation->conclude(chosen))
       verdicts.push_back(*std::move(verdict));
     else
       measured.contention = true;
