@@ -16,11 +16,9 @@ namespace {
 
 std::string fixed(double seconds) { return fmt::format("{:.3f}", seconds); }
 
-// Attributes in their usual order; the counts are known at the end.
 pugi::xml_node start_suite(pugi::xml_node suites, const std::string& name, const Head& head) {
   auto suite = suites.append_child("testsuite");
   set(suite, "name", name);
-  for (const char* count : {"tests", "failures", "errors", "skipped", "time"}) suite.append_attribute(count);
   std::string when = head.started;
   if (!when.empty() && when.back() == 'Z') when.pop_back();  // as the format has it
   set(suite, "timestamp", when);
@@ -45,10 +43,10 @@ void not_passed(pugi::xml_node test, const char* element, const std::string& typ
 void finish(pugi::xml_node suite) {
   double seconds = 0;
   for (const auto& test : suite.children("testcase")) seconds += test.attribute("time").as_double();
-  suite.attribute("time").set_value(fixed(seconds).c_str());
+  set(suite, "time", fixed(seconds));
   for (const auto& [count, path] : {std::pair("tests", "testcase"), std::pair("failures", "testcase/failure"),
                                     std::pair("errors", "testcase/error"), std::pair("skipped", "testcase/skipped")})
-    suite.attribute(count).set_value(static_cast<unsigned>(suite.select_nodes(path).size()));
+    set(suite, count, std::to_string(suite.select_nodes(path).size()));
 }
 
 std::string sentence(const Finding& finding) {
