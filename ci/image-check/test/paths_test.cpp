@@ -41,21 +41,14 @@ std::string texts(const PathFaults& found) {
   return multinode::join(all, "; ");
 }
 
-TEST(Paths, OneBadNodeIsNamedWhereverItIs) {
+TEST(Paths, OneBadNodeIsNamedWhereverItIsAndAGoodOneIsNot) {
   for (std::size_t nodes = 3; nodes <= 9; ++nodes)
     for (std::size_t bad = 0; bad < nodes; ++bad)
-      for (const double left : {0.0, 0.3})
-        EXPECT_EQ(texts(find(flat(nodes), [&](auto a, auto b) { return a == bad || b == bad ? left : 1; })),
-                  "node n" + std::to_string(bad))
-            << nodes << " nodes";
-}
-
-TEST(Paths, WithoutAFaultNothingIsSaid) {
-  for (std::size_t nodes = 3; nodes <= 40; ++nodes) {
-    const auto found = find(flat(nodes), [](auto, auto) { return 1; });
-    EXPECT_EQ(texts(found), "") << nodes << " nodes";
-    EXPECT_EQ(found.paths == nodes * (nodes - 1) / 2, nodes <= 32) << nodes << " nodes";
-  }
+      for (const double left : {0.0, 0.3, 1.0}) {
+        const auto found = find(flat(nodes), [&](auto a, auto b) { return a == bad || b == bad ? left : 1; });
+        EXPECT_EQ(texts(found), left == 1 ? "" : "node n" + std::to_string(bad)) << nodes << " nodes";
+        EXPECT_EQ(found.paths, nodes * (nodes - 1) / 2) << nodes << " nodes";
+      }
 }
 
 TEST(Paths, SixNodes) {
@@ -75,6 +68,7 @@ TEST(Paths, SeveralBadNodes) {
   const auto found =
       find(flat(64), [](auto a, auto b) { return (a >= 4 && a % 2 == 0) || (b >= 4 && b % 2 == 0) ? 0.3 : 1; });
   EXPECT_EQ(found.verdicts.size(), 30U);
+  EXPECT_LT(found.paths, 64U * 63 / 2);
   for (const auto& verdict : found.verdicts) {
     ASSERT_EQ(verdict.fault, Fault::node) << verdict.text;
     EXPECT_TRUE(verdict.one[0] >= 4 && verdict.one[0] % 2 == 0) << verdict.text;

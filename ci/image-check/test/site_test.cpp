@@ -89,13 +89,6 @@ TEST_F(SiteFile, KindsSayWhatANodeHasAndMustMeasure) {
     EXPECT_SAYS(error(std::string(R"({"kinds": [{"nodes": ".*", "inventory": {)") + inventory + "}}]}"), what);
 }
 
-TEST_F(SiteFile, EachCombinationIsACheck) {
-  const Site site = read(R"({"checks": [{"each": [[{"disk": "a"}, {"disk": "b"}], [{"mode": "r", "limit": 60}]],
-    "name": "fio {disk} {mode}", "suite": "deep", "command": "fio /{disk} --{mode}"}]})");
-  EXPECT_EQ(named(site, "fio a r").arguments[1], "fio /a --r");
-  EXPECT_EQ(named(site, "fio b r").limit, 60);
-}
-
 TEST_F(SiteFile, ErrorsNameTheFileAndTheCheck) {
   EXPECT_SAYS(error("{"), "site.json: ");
   EXPECT_SAYS(error(R"({"budgets": {"tiny": 3}})"), "'tiny' is none of smoke, gate, deep");

@@ -1,25 +1,18 @@
 #include "report.hpp"
 #include "html.hpp"
 
-#include <multinode/base/files.hpp>
-#include <multinode/base/options.hpp>
-#include <multinode/base/program_options.hpp>
 #include <testing/program_test.hpp>
-#include <testing/temporary_folder.hpp>
 
 #include <gtest/gtest.h>
 
 #include <fmt/core.h>
 
-#include <filesystem>
 #include <regex>
 #include <set>
 
 namespace report_test {
 
 using namespace image_check;
-using multinode::testing::TemporaryFolder;
-using multinode::testing::text_of;
 
 CheckResult check(const std::string& name, Status status, Action action = Action::none,
                   std::vector<Finding> findings = {}) {
@@ -324,17 +317,7 @@ TEST(Page, OfAThousandNodesIsShort) {
   EXPECT_SAYS(of_all, "10 more are in the nodes' files");
 }
 
-TEST(Page, NeedsNoSamplesAndNoChecks) {
-  for (const bool complete : {true, false}) {
-    Results results;
-    results.head.command = "image-check";
-    results.complete = complete;
-    const Parsed page(html_page(results)), junit(junit_xml(results));
-    ASSERT_TRUE(page.result && junit.result);
-    EXPECT_EQ(page.count("//section"), 0u);
-    EXPECT_SAYS(page.text("//h1"), complete ? "COULD NOT TEST" : "INCOMPLETE");
-    EXPECT_EQ(junit.count("//error"), 1u);
-  }
+TEST(Page, BlamesTheOnlyNode) {
   Results one = right();
   one.head.nodes = {"alone"};
   for (auto& each : one.checks) each.nodes = {"alone"};
@@ -410,17 +393,6 @@ TEST(Junit, HasEveryCheckWithItsReason) {
   EXPECT_EQ(of("bits", "@time"), "1.500");
   EXPECT_SAYS(of("bits", "system-out"), "\ncommand: mpirun -n 2 ./bits --size 4M\n");
   EXPECT_EQ(of("the whole run", "failure/@message"), "4 failed, 1 flaky, 1 not run, 2 passed, 1 skipped");
-}
-
-// Or not at all: a folder lies in the way of the last one. A full disk: image.adoption, and write_whole()'s tests.
-TEST(Reports, AreWrittenWhole) {
-  const TemporaryFolder folder;
-  write_reports(folder.path(), right());
-  EXPECT_EQ(multinode::names_in(folder.path()), (std::vector<std::string>{"junit.xml", "metrics.prom", "report.html"}));
-  std::filesystem::remove(folder / "metrics.prom");
-  folder.write("metrics.prom/in the way", "");
-  EXPECT_THROW(write_reports(folder.path(), wrong()), multinode::UsageError);
-  EXPECT_EQ(multinode::names_in(folder.path()).size(), 3U);
 }
 
 }  // namespace report_test
