@@ -166,7 +166,7 @@ std::string who(const Processes& processes, const std::vector<int>& ranks) {
   const bool whole_nodes = covered == ranks.size();
   const std::vector<int>& some = whole_nodes ? nodes : ranks;
   const std::vector<std::string> hosts = hosts_of(processes, ranks);
-  return fmt::format("{} {} ({} {}{})", plural(whole_nodes ? "node" : "rank", some.size()), ranges(some),
+  return fmt::format("{} {} ({} {}{})", plural(whole_nodes ? "node" : "rank", some.size()), multinode::ranges(some),
                      plural("host", hosts.size()), multinode::join(first_of(std::span(hosts))),
                      hosts.size() > named ? fmt::format(" and {} more", hosts.size() - named) : "");
 }

@@ -16,9 +16,6 @@ namespace explore {
 // topology.cpp: the CPUs of this process, the cores and NUMA nodes that they belong to (hwloc), and how many threads
 // the libraries will start on them.
 
-// {0, 1, 2, 8} -> "0-2,8"; `numbers` ascend. The way back: multinode::cpus_in().
-std::string ranges(const std::vector<int>& numbers);
-
 // Members allowed, count, cores, numa_nodes (of those CPUs), and machine: {model, cpus, cores, packages, numa_nodes}.
 // `synthetic`: a topology in hwloc's notation ("numa:2 core:4 pu:2") instead of this machine's, for tests.
 nlohmann::json read_cpu(const std::vector<int>& cpus, const std::string& synthetic = "");

@@ -15,18 +15,6 @@
 
 namespace explore {
 
-std::string ranges(const std::vector<int>& numbers) {
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size();) {
-    std::size_t last = i;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-    text += (text.empty() ? "" : ",") + std::to_string(numbers[i]);
-    if (last > i) text += "-" + std::to_string(numbers[last]);
-    i = last + 1;
-  }
-  return text;
-}
-
 #ifdef EXPLORE_HAVE_HWLOC
 
 namespace {
@@ -49,7 +37,7 @@ std::vector<int> touched(hwloc_topology_t topology, hwloc_obj_type_t type, hwloc
 #endif
 
 nlohmann::json read_cpu(const std::vector<int>& cpus, [[maybe_unused]] const std::string& synthetic) {
-  nlohmann::json cpu = {{"allowed", ranges(cpus)},
+  nlohmann::json cpu = {{"allowed", multinode::ranges(cpus)},
                         {"count", cpus.size()},
                         {"cores", nullptr},
                         {"numa_nodes", nullptr},
@@ -67,7 +55,7 @@ nlohmann::json read_cpu(const std::vector<int>& cpus, [[maybe_unused]] const std
   const std::unique_ptr<hwloc_bitmap_s, Destroy> set(hwloc_bitmap_alloc());
   for (const int number : cpus) hwloc_bitmap_set(set.get(), static_cast<unsigned>(number));
   cpu["cores"] = touched(made, HWLOC_OBJ_CORE, set.get()).size();
-  cpu["numa_nodes"] = ranges(touched(made, HWLOC_OBJ_NUMANODE, set.get()));
+  cpu["numa_nodes"] = multinode::ranges(touched(made, HWLOC_OBJ_NUMANODE, set.get()));
   hwloc_obj* const package = hwloc_get_obj_by_type(made, HWLOC_OBJ_PACKAGE, 0);
   const char* const model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : nullptr;
   cpu["machine"] = {{"model", model ? nlohmann::json(model) : nlohmann::json()},

@@ -1,6 +1,7 @@
 // The probes, on made-up file trees in place of "/".
 #include "explore/probes.hpp"
 
+#include <multinode/base/text.hpp>
 #include <multinode/net/address.hpp>
 #include <multinode/node/limits.hpp>
 
@@ -203,7 +204,7 @@ TEST(Required, FoundOrWhyNot) {
 TEST(Cpus, RangesAreFormattedAndParsed) {
   for (const auto& [text, list] : std::map<std::string, std::vector<int>>{
            {"", {}}, {"7", {7}}, {"0-1", {0, 1}}, {"0-2,8,10-11", {0, 1, 2, 8, 10, 11}}}) {
-    EXPECT_EQ(explore::ranges(list), text);
+    EXPECT_EQ(multinode::ranges(list), text);
     EXPECT_EQ(multinode::cpus_in(text), list);
   }
 }

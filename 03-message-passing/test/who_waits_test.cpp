@@ -271,7 +271,7 @@ TEST(WhoWaitsTime, TheRangeThatTheClocksLeaveIsPrinted) {
 TEST(WhoWaitsTime, APauseOfTheMachineIsNotTheNetwork) {
   auto ranks = ten_sums({{10, 11, 10}, {10, 11, 10}, {10, 11, 10}, {10, 11, 10}});
   for (RankTimes& rank_state : ranks)
-    for (const std::size_t i : {2, 7}) rank_state.meetings[i].leave += 80 * ms;
+    for (const std::size_t i : {2u, 7u}) rank_state.meetings[i].leave += 80 * ms;
   EXPECT_EQ(explain_times(ranks).cause, "neither");
 }
 

@@ -1,6 +1,8 @@
 #include "time.hpp"
 #include "verdict.hpp"
 
+#include <multinode/base/median.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -97,9 +99,7 @@ Analysis analyse(const std::vector<RankTimes>& ranks, double error) {
   for (const auto& [key, sum] : all.places) {  // the median: what every call takes, not the pauses of a busy machine
     std::vector<double> values;
     for (const auto& [number, data] : sum.data_of) values.push_back(data);
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    all.data += *middle * static_cast<double>(values.size()) * static_cast<double>(every);
+    all.data += multinode::median(values) * static_cast<double>(values.size() * every);
   }
   return all;
 }
@@ -164,7 +164,7 @@ TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::
                                    total.calls, total.ranks, time_text(total.in / total.calls));
     if (const auto found = middle.places.find(key); found != middle.places.end()) {
       const Sum& sum = found->second;
-      const auto late_with = [&](const Analysis& other) {
+      const auto late_with = [&, &key = key](const Analysis& other) {  // Clang 14 captures no structured binding
         const auto it = other.places.find(key);
         return it == other.places.end() ? 0 : it->second.late / it->second.meetings;
       };
@@ -195,11 +195,9 @@ TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::
       named += worked;
       out.late.push_back(rank);
     }
-    const bool one = out.late.size() == 1;
-    out.lines.push_back(
-        fmt::format("{} of the time, ranks wait because {} {} {} longer than the others between the calls",
-                    percent(&Analysis::all_worked), one ? "rank" : "ranks", ranges({out.late.begin(), out.late.end()}),
-                    one ? "works or sleeps" : "work or sleep"));
+    out.lines.push_back(fmt::format("{} of the time, ranks wait because {} {} longer than the others between the calls",
+                                    percent(&Analysis::all_worked), rank_text({out.late.begin(), out.late.end()}),
+                                    out.late.size() == 1 ? "works or sleeps" : "work or sleep"));
   }
   if (middle.data >= network_worth_naming * all) {
     out.cause += out.cause.empty() ? "network" : " and network";

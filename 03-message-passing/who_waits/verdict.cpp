@@ -1,5 +1,7 @@
 #include "verdict.hpp"
 
+#include <multinode/base/text.hpp>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,23 +20,13 @@ std::string size_of(std::uint64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
-std::string ranges(const std::set<int>& ranks) {
-  std::string text;
-  for (auto it = ranks.begin(); it != ranks.end();) {
-    const int first = *it;
-    int last = first;
-    while (++it != ranks.end() && *it == last + 1) ++last;
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", first);
-    if (last > first) text += fmt::format("{}{}", last == first + 1 ? ", " : "-", last);
-  }
-  return text;
+std::string rank_text(const std::set<int>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + multinode::ranges(ranks, ", ");
 }
 
 namespace {
 
 using Ranks = std::set<int>;
-
-std::string rank_text(const Ranks& ranks) { return (ranks.size() == 1 ? "rank " : "ranks ") + ranges(ranks); }
 
 bool is(const Call& call, Role role) { return role_of(call.kind) == role; }
 bool receives(const Call& call) { return is(call, Role::receive) || is(call, Role::both); }
@@ -144,7 +136,7 @@ class Explanation {
                           ? fmt::format("rank {} {}, for {:.0f} s   ({}, pid {})", first.rank, text, group.seconds,
                                         first.host, first.pid)
                           : fmt::format("{} ranks {}, for up to {:.0f} s   (ranks {})", group.ranks.size(), text,
-                                        group.seconds, ranges(group.ranks)));
+                                        group.seconds, multinode::ranges(group.ranks, ", ")));
     }
     if (lines.size() > most) {
       lines.resize(most);
@@ -436,7 +428,8 @@ class Explanation {
         if (call.sequence == least + 1) name = name_of(call.kind);
       verdict.lines.push_back(fmt::format("first difference: {} {} made {} calls in {}, {} {}: call {} is {}",
                                           rank_text(late), late.size() == 1 ? "has" : "have", least, communicator(id),
-                                          others.size() > 8 ? "the others" : rank_text(others), most, least + 1, name));
+                                          by_count.size() == 2 || others.size() > 8 ? "the others" : rank_text(others),
+                                          most, least + 1, name));
     }
   }
 

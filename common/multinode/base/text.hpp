@@ -28,6 +28,21 @@ std::string join(Range&& items, std::string_view between = ", ", Projection proj
   return text;
 }
 
+// "0-2,8,10-11": integers in ascending order
+template <class Range>
+std::string ranges(const Range& numbers, std::string_view between = ",") {
+  std::string text;
+  for (auto it = numbers.begin(); it != numbers.end();) {
+    const auto first = *it;
+    auto last = first;
+    while (++it != numbers.end() && *it == last + 1) ++last;
+    if (!text.empty()) text += between;
+    text += std::to_string(first);
+    if (last > first) text += "-" + std::to_string(last);
+  }
+  return text;
+}
+
 // "rank 3", "ranks 1, 2"
 template <class Range>
 std::string rank_list(const Range& ranks) {
