@@ -176,7 +176,7 @@ class Watch {
       bool ended = child_.ending().has_value();
       while (const auto signal = signals.next()) {
         const int which = static_cast<int>(signal->ssi_signo);
-        if (which == SIGUSR1) number("looks", 1);
+        if (which == SIGUSR1) number("asked", 1);
         if (which == SIGUSR1 || which == SIGCHLD) continue;
         if (!ended) child_.signal(which);
         told_to_end_ = true;
@@ -191,8 +191,8 @@ class Watch {
       next = Clock::now() + (ended ? std::min<std::chrono::milliseconds>(between, 100ms) : between);
       turn();
       if (ends_it_ >= 0) return multinode::exit_wrong;
-      if (ended && child_.ending()->failed()) return child_.ending()->as_exit_status();
-      if (ended && number("ended") == world_.size()) {
+      if (explained_end_ && child_.ending()->failed()) return child_.ending()->as_exit_status();
+      if (number("over")) {
         if (options_.time) print_times(clock, ended_at.time_since_epoch().count() - clock.clock);
         world_.barrier("the end");
         return 0;
@@ -205,7 +205,8 @@ class Watch {
  private:
   std::int64_t number(const char* key, std::int64_t add = 0) { return world_.store().add(key, add); }
 
-  // What each rank does once per second.
+  // What each rank does once per second. Looks and the end are collective: rank 0 alone starts them, one after the
+  // other.
   void turn() {
     const bool ended = child_.ending().has_value();
     const bool quiet = ended || observer_.quiet(Clock::now()) >= options_.after;
@@ -217,21 +218,26 @@ class Watch {
     }
     if (ended && !counted_end_) {  // before it counts as quiet: rank 0 may look in between
       counted_end_ = true;
-      if (child_.ending()->failed()) number("looks", 1);
+      if (child_.ending()->failed()) number("asked", 1);
       number("ended", 1);
     }
     if (quiet != quiet_) number("quiet", quiet ? 1 : -1);
     quiet_ = quiet;
-    if (world_.rank() == 0 && number("quiet") == world_.size() && number("ended") < world_.size() &&
-        number("moves") > explained_moves_) {
-      all_are_quiet_ = true;
-      number("looks", 1);
+    if (world_.rank() == 0) {
+      const bool all_ended = number("ended") == world_.size();  // before it sees who asked: a rank that failed has
+      all_are_quiet_ = !all_ended && number("quiet") == world_.size() && number("moves") > explained_moves_;
+      if (all_are_quiet_ || number("asked") > answered_)
+        number("looks", 1);
+      else if (all_ended)
+        number("over", 1);
     }
     if (number("looks") > looks_) look();
   }
 
   void look() {
-    if (world_.rank() == 0) looks_ = number("looks"), explained_moves_ = number("moves");
+    ++looks_;
+    explained_end_ = child_.ending().has_value();
+    if (world_.rank() == 0) explained_moves_ = number("moves");
     observer_.look(Clock::now());
     steps_ = observer_.steps();
     counted_move_ = false;
@@ -244,7 +250,7 @@ class Watch {
     }
     const auto ranks = gather(world_, "the state of the program", state);
     Verdict verdict;
-    if (world_.rank() == 0) verdict = explain(ranks);
+    if (world_.rank() == 0) answered_ = number("asked"), verdict = explain(ranks);  // nobody asks in a look
     // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
     observer_.look(Clock::now());
     const auto moved = gather(world_, "who has moved", observer_.steps() != steps_);
@@ -260,7 +266,6 @@ class Watch {
             : all_are_quiet_ ? fmt::format("no progress for {:g} s", options_.after)
                              : "asked by a signal",
             lines);
-      all_are_quiet_ = false;
       json_.write({{"cause", verdict.cause},
                    {"certain", verdict.certain},
                    {"ranks", verdict.culprits},
@@ -275,9 +280,7 @@ class Watch {
       });
       if (verdict.certain) ends_it_ = outside == ranks.end() ? 0 : static_cast<int>(outside - ranks.begin());
     }
-    // The requests that rank 0 saw are answered. Others may come meanwhile, which some ranks see now and some later.
-    std::istringstream(world_.broadcast("the explanation", fmt::format("{} {}", looks_, ends_it_))) >> looks_ >>
-        ends_it_;
+    ends_it_ = std::stoi(world_.broadcast("the explanation", std::to_string(ends_it_)));
   }
 
   void print_times(const ClockReading& clock, std::int64_t lasted) {
@@ -302,13 +305,18 @@ class Watch {
   Observer& observer_;
   multinode::ChildProcess& child_;
   multinode::JsonLines json_;
-  std::int64_t looks_ = 0;
-  std::int64_t explained_moves_ = -1;  // on rank 0: number of "moves" that the last explanation knew
-  std::uint64_t steps_ = 0;            // of the program, at this rank's last look
-  bool quiet_ = false, counted_end_ = false, counted_move_ = false, told_to_end_ = false;
+  std::int64_t looks_ = 0, answered_ = 0;  // the looks so far, and the requests for one
+  std::int64_t explained_moves_ = -1;      // on rank 0: number of "moves" that the last explanation knew
+  std::uint64_t steps_ = 0;                // of the program, at this rank's last look
+  bool quiet_ = false, counted_end_ = false, explained_end_ = false, counted_move_ = false, told_to_end_ = false;
   bool all_are_quiet_ = false;  // on rank 0: why it asked for the next look
   int ends_it_ = -1;            // the rank that ends the program; -1: it may continue
 };
+
+int status_of(const std::exception& e) {
+  if (const auto* const start = dynamic_cast<const multinode::StartError*>(&e)) return start->status;
+  return dynamic_cast<const UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
+}
 
 }  // namespace
 
@@ -331,21 +339,25 @@ int main(int argc, char** argv) {
     prints = true;
     std::optional<multinode::World> world(std::in_place, "who_waits", launch,
                                           multinode::World::Options{.rendezvous = rendezvous_of(options, launch)});
-    const ClockReading clock = options.time ? read_clock(*world) : ClockReading{};
-    multinode::ChildProcess child(command);
-    Watch watch(*world, options, observer, child);
-    const int status = watch.run(signals, clock);
-    if (watch.another_ends_it() && launch.launcher == "Open MPI") {
-      world.reset();  // rank 0 waits for this
-      pollfd signal{signals.descriptor(), POLLIN, 0};
-      for (multinode::Deadline limit(10s); !limit.passed();)
-        if (::poll(&signal, 1, 100) > 0)
-          if (const auto one = signals.next(); one && one->ssi_signo == SIGTERM) break;
+    try {
+      const ClockReading clock = options.time ? read_clock(*world) : ClockReading{};
+      multinode::ChildProcess child(command);
+      Watch watch(*world, options, observer, child);
+      const int status = watch.run(signals, clock);
+      if (watch.another_ends_it() && launch.launcher == "Open MPI") {
+        world.reset();  // rank 0 waits for this
+        pollfd signal{signals.descriptor(), POLLIN, 0};
+        for (multinode::Deadline limit(10s); !limit.passed();)
+          if (::poll(&signal, 1, 100) > 0)
+            if (const auto one = signals.next(); one && one->ssi_signo == SIGTERM) break;
+      }
+      return status;
+    } catch (const std::exception& e) {
+      if (world) world->watchdog().fail(e.what(), status_of(e));
+      throw;
     }
-    return status;
   } catch (const std::exception& e) {
     if (prints) std::cerr << std::string("who_waits: ") + e.what() + "\n";
-    if (const auto* const start = dynamic_cast<const multinode::StartError*>(&e)) return start->status;
-    return dynamic_cast<const UsageError*>(&e) ? multinode::exit_usage : multinode::exit_wrong;
+    return status_of(e);
   }
 }
