@@ -171,17 +171,20 @@ def command_of(name, options, folder, compiler):
 def explain(row, command, library, launch, options, folder):
     """What is wrong with the explanation, or ""."""
     _, ranks, mistake, cause, says = row
-    lines = folder / "lines.json"
-    for file in (lines, folder / "id"):
+    lines, statuses = folder / "lines.json", folder / "statuses"
+    for file in (lines, statuses, folder / "id"):
         file.unlink(missing_ok=True)
     if options.how in ("nccl", "mnrun", "torchrun", "srun-nccl"):
         launch = [options.build / "emulated-gpu/with-gpus", str(ranks), *launch]
     plant = ["sh", "-c", f'LD_PRELOAD={library}:$LD_PRELOAD exec "$@"', "sh"] if mistake else []
+    # The status of each who_waits itself: Open MPI's launcher may crash or hang if ranks are in MPI_Finalize when others die, also
+    # without who_waits. A program that is late by the mistake `stop` never ends.
+    note = ["sh", "-c", 'trap : TERM; "$@"; status=$?; echo $status >> "$0"; exit $status', statuses] if cause != "late" else []
     # In our programs, half of the time between two turns: a rank may move and wait again without being seen to move.
     after = "2" if options.how != "own" else "0.5" if cause else "1"
-    limit = {"late": "40", "": "900"}.get(cause, "200")  # a program that is late by the mistake `stop` never ends
-    result = subprocess.run(["timeout", "-k", "20", limit, *launch, str(ranks), options.build / "03-message-passing/who_waits", "--after", after, "--json", lines,
-                             "--", *plant, *command],
+    limit = {"late": "40", "": "900"}.get(cause, "200")
+    result = subprocess.run(["timeout", "-k", "20", limit, *launch, str(ranks), *note, options.build / "03-message-passing/who_waits", "--after", after,
+                             "--json", lines, "--", *plant, *command],
                             env={**foreign_test.ENVIRONMENT, "MISTAKE": mistake, "HOME": str(folder)}, stdin=subprocess.DEVNULL, capture_output=True,
                             text=True, check=False)
     found = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
@@ -194,12 +197,19 @@ def explain(row, command, library, launch, options, folder):
         wrong = [one for one in found if one["certain"] or (late and one["ranks"] and int(late[1]) not in one["ranks"])]
         if wrong:
             return f"it accuses: {wrong}"
-        return "" if cause == "late" or result.returncode == 0 else f"exit status {result.returncode}: {result.stderr}"
-    if cause not in (one["cause"] for one in found):
+    elif cause not in (one["cause"] for one in found):
         return f"the cause is '{found[-1]['cause']}', not '{cause}': {text}"
-    # If ranks are in MPI_Finalize, Open MPI's launcher may crash or hang when others die, also without who_waits.
-    crashed = result.returncode < 0 or result.returncode in (124, 137, 139)
-    return "" if result.returncode and (not crashed or "in MPI_Finalize" in text) else f"exit status {result.returncode}: {text}"
+    if cause == "late":
+        return ""
+    ended = statuses.read_text().split() if statuses.exists() else []
+    if cause == "":
+        right = ended == ["0"] * ranks and result.returncode == 0
+    else:
+        killed = result.returncode < 0 or result.returncode in (124, 137, 139)
+        right = result.returncode and (not killed or "in MPI_Finalize" in result.stderr)
+        # A rank that fails ends with its program's status if nothing is proved.
+        right = right and (set(ended) == {"1"} if any(one["certain"] for one in found) else ended and "0" not in ended)
+    return "" if right else f"statuses {ended}, {result.returncode} of {launch[0]}: {text}\n{result.stderr}"
 
 
 def main():
