@@ -78,9 +78,11 @@ bool parse_number(std::string_view text, Number& number, int base = 10) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// "0000:3b:00.0"
+// "0000:3b:00.0"; the domain of a device behind Intel's VMD has five digits
 bool is_pci_address(std::string_view text) {
-  constexpr std::string_view form = "xxxx:xx:xx.x";
+  std::string_view form = "xxxxxxxx:xx:xx.x";
+  if (text.size() < 12 || text.size() > form.size()) return false;
+  form.remove_prefix(form.size() - text.size());
   return std::ranges::equal(text, form, [](unsigned char c, char f) { return f == 'x' ? std::isxdigit(c) : c == f; });
 }
 

@@ -97,6 +97,13 @@ TEST(System, HardwareAndItsPlace) {
   EXPECT_EQ(joined(system.problems), "");
 }
 
+TEST(System, BehindADomainOfFiveDigits) {  // as Intel's VMD makes them
+  const System system = read_system(Tree("gpu pci10000:00/10000:00:02.0/10000:3b:00.0 1").sys());
+  ASSERT_EQ(system.gpus.size(), 1U);
+  EXPECT_EQ(system.gpus[0].pci, "10000:3b:00.0");
+  EXPECT_EQ(distance(system, "10000:3b:00.0", "10000:00:02.0"), 3);
+}
+
 TEST(System, InNaturalOrder) {
   Tree tree;
   for (const char* name : {"mlx5_10", "mlx5_9", "mlx5_bond_0", "mlx5_1", "ibp3s0", "mlx4_0"})

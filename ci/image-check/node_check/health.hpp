@@ -9,6 +9,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace boost::program_options {
 class options_description;
@@ -40,12 +42,16 @@ Finding look_at_links(const std::filesystem::path& sysfs);
 // same on all nodes.
 Finding look_at_nics(const std::filesystem::path& sysfs);
 
+// The folder and the kind of each file system in /proc/self/mounts, where "\\040" stands for a space in a name.
+std::vector<std::pair<std::string, std::string>> mounts_in(const std::filesystem::path& file);
+
 // File servers that are mounted must answer by then; none can hang this.
 Finding look_at_mounts(const std::filesystem::path& mounts,
                        std::chrono::milliseconds timeout = std::chrono::seconds(2));
 
-// Messages on broken hardware with a number above `after`: machine checks, Xid of NVIDIA's driver (but for those of
-// wrong programs), PCIe, disks. `last` becomes the number of the last message. `log` has the lines of /dev/kmsg.
+// Messages on broken hardware with a number above `after`: machine checks and memory errors that were not corrected,
+// PCIe, disks and their file systems, network cards, and NVIDIA's Xid (but for those of wrong programs). `last` becomes
+// the number of the last message. `log` has the lines of /dev/kmsg.
 Finding look_at_kernel_log(const std::filesystem::path& log, double after, double& last);
 
 // Each GPU by NVML: versions, ECC, row remaps, throttling, PCIe width, NVLinks, persistence. Counters of errors go to

@@ -18,7 +18,6 @@
 #include <map>
 #include <regex>
 #include <set>
-#include <sstream>
 
 namespace node_check {
 
@@ -62,9 +61,9 @@ json facts(const HealthOptions& options) {
     }
     gpus.emplace(index, *gpu);
     if (auto pci = nvml.get<Nvml::PciInfo>("nvmlDeviceGetPciInfo_v3", *gpu)) {
-      std::string address = pci->id;  // with a domain of 8 digits, of which sysfs has 4
+      std::string address = pci->id;  // with a domain of 8 digits; sysfs has the 4 last ones, and those that are not 0
       std::ranges::transform(address, address.begin(), [](unsigned char c) { return std::tolower(c); });
-      address.erase(0, address.size() - std::min<std::size_t>(address.size(), 12));
+      while (address.size() > 12 && address.starts_with('0')) address.erase(0, 1);
       has["numa"]["gpu" + std::to_string(index)] = numa_of(sysfs / "bus/pci/devices" / address);
     }
     has["gpus"] = has["gpus"].get<int>() + 1;
@@ -131,9 +130,7 @@ Finding look_at_inventory(const json& wanted, const HealthOptions& options, cons
   std::string wrong;
   const json has = facts(options);
   std::set<std::string> mounted;
-  std::istringstream mounts(multinode::read_text(root / "proc/self/mounts").value_or(""));
-  for (std::string line, device, folder; std::getline(mounts, line);)
-    if (std::istringstream(line) >> device >> folder) mounted.insert(folder);
+  for (const auto& [folder, kind] : mounts_in(root / "proc/self/mounts")) mounted.insert(folder);
   for (const auto& [name, value] : wanted.items()) {
     const json found = has.value(name, json());
     if (name == "mounts") {

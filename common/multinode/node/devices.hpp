@@ -42,7 +42,11 @@ struct PciDevice {
   std::string kind, vendor;      // "0x0302", "0x10de"
 
   bool is_display() const { return kind == "0x0300" || kind == "0x0302"; }
-  bool is_network() const { return kind == "0x0200" || is_infiniband(); }
+  // Ethernet, InfiniBand, Omni-Path, and Mellanox's cards of before 2015 that are both.
+  bool is_network() const {
+    return kind == "0x0200" || is_infiniband() || kind == "0x0208" || kind == "0x0c06" ||
+           (kind == "0x0280" && vendor == "0x15b3");
+  }
   bool is_infiniband() const { return kind == "0x0207"; }
 };
 

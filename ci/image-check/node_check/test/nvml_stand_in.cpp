@@ -40,7 +40,7 @@ int nvmlDeviceGetName(void*, char* to, unsigned size) { return text(to, size, "s
 int nvmlDeviceGetVbiosVersion(void*, char* to, unsigned size) { return text(to, size, "96.1"); }
 int nvmlDeviceGetPciInfo_v3(void* device, Pci* pci) {
   std::memset(pci, 0, sizeof *pci);
-  return text(pci->id, sizeof pci->id, device == reinterpret_cast<void*>(2) ? "0000:65:00.0" : "0000:17:00.0");
+  return text(pci->id, sizeof pci->id, device == reinterpret_cast<void*>(2) ? "0000:65:00.0" : "00010000:17:00.0");
 }
 int nvmlDeviceGetP2PStatus(void*, void* other, int access, int* status) {
   return *status = access == 1 ? static_cast<int>(fault(other, "no_p2p", 0)) : 0, 0;

@@ -13,6 +13,7 @@
 
 #include <fmt/core.h>
 
+#include <sys/fsuid.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -22,6 +23,7 @@
 #include <optional>
 #include <regex>
 #include <stdexcept>
+#include <tuple>
 
 namespace parts_test {
 
@@ -122,6 +124,12 @@ TEST_F(NodeCheckPci, ANetworkInterfaceNeedsItsDriver) {
   EXPECT_EQ(find("pci_nics").value, "1 mlx5_core, 1 tg3");
   add("0000:a2:00.0", "0x020700", "0x15b3", "mlx5_core");
   EXPECT_SAYS(find("pci_nics").why, "InfiniBand device 0000:a2:00.0 has no RDMA driver: load mlx5_ib");
+  add("0000:03:00.0", "0x028000", "0x8086", "");                                                   // Wi-Fi
+  for (const auto& [address, kind, vendor] : {std::tuple("0000:82:00.0", "0x028000", "0x15b3"),    // ConnectX-3
+                                              std::tuple("0000:43:00.0", "0x0c0600", "0x1077"),    // TrueScale
+                                              std::tuple("10000:5e:00.0", "0x020800", "0x8086")})  // Omni-Path
+    add(address, kind, vendor, "");
+  EXPECT_EQ(find("pci_nics").value, "2 mlx5_core, 1 tg3, 3 without a driver");
 }
 
 // Health, with recorded trees.
@@ -200,6 +208,21 @@ TEST_F(NodeCheckHealth, NicsWithStateAndFirmware) {
   EXPECT_EQ(look_at_nics(sysfs_.path()).value, "eth0 up 100000 Mb/s, mlx5_0 firmware 28.39.1002, BIOS 2.21");
 }
 
+TEST_F(NodeCheckHealth, MountsWithSpacesAndWithoutPermissionAreNotStale) {
+  std::filesystem::create_directories(sysfs_ / "locked/a b");
+  sysfs_.write("mounts", "server:/a " + sysfs_.path().string() + "/locked/a\\040b nfs4 rw 0 0");
+  const auto why = [&] { return look_at_mounts(sysfs_ / "mounts", 60s).why; };
+  EXPECT_EQ(why(), "");
+  std::filesystem::permissions(sysfs_.path(), std::filesystem::perms::all);
+  std::filesystem::permissions(sysfs_ / "locked", std::filesystem::perms::none);
+  setfsuid(65534);  // of this thread and of those that it starts; it does nothing if we are not root
+  EXPECT_EQ(why(), "");
+  setfsuid(0);
+  std::filesystem::permissions(sysfs_ / "locked", std::filesystem::perms::all);
+  std::filesystem::remove(sysfs_ / "locked/a b");
+  EXPECT_SAYS(why(), "locked/a b is stale (No such file or directory)");
+}
+
 TEST_F(NodeCheckHealth, TheKernelsLog) {
   double last = -1;
   EXPECT_EQ(look_at_kernel_log(sysfs_ / "none", -1, last).ok, std::nullopt);
@@ -210,7 +233,7 @@ TEST_F(NodeCheckHealth, TheKernelsLog) {
   EXPECT_EQ(last, 11);
   sysfs_.write("kmsg",
                "4,11,2,-;NVRM: Xid (PCI:0000:17:00): 94, pid=7, Contained ECC error\n"
-               "2,12,3,-;mce: [Hardware Error]: Machine check events logged\n SUBSYSTEM=cpu\n"
+               "2,12,3,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400\n SUBSYSTEM=cpu\n"
                "3,13,3,-;blk_update_request: I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x0\n"
                "3,14,3,-;Buffer I/O error on dev sdb1, logical block 0, async page read\n");
   const Finding wrong = look_at_kernel_log(sysfs_ / "kmsg", -1, last);
@@ -218,6 +241,60 @@ TEST_F(NodeCheckHealth, TheKernelsLog) {
   EXPECT_EQ(wrong.value, 4);
   EXPECT_SAYS(wrong.why, "Xid (PCI:0000:17:00): 94");
   EXPECT_EQ(look_at_kernel_log(sysfs_ / "kmsg", 14, last).ok, true);  // seen before
+}
+
+// Texts of Linux 6 and of NVIDIA's driver.
+TEST_F(NodeCheckHealth, WhichMessagesOfTheKernelAreFaults) {
+  const std::string xid = "NVRM: Xid (PCI:0018:01:00): ", mce = "mce: [Hardware Error]: ";
+  for (const auto& [text, is_fault] : std::initializer_list<std::pair<std::string, bool>>{
+           {mce + "Machine check events logged", false},  // of corrected errors, too
+           {mce + "CPU 0: Machine Check: 0 Bank 4: 8800000040080a13", false},
+           {mce + "CPU 1: Machine Check Exception: 5 Bank 0: b200000000070005", true},
+           {"[Hardware Error]: Corrected error, no action required.", false},
+           {"[Hardware Error]: Uncorrected, software containable error.", true},
+           {"[Hardware Error]: System Fatal error.", true},
+           {"EDAC MC0: 1 CE memory read error on mc#0csrow#2channel#1 (csrow:2 page:0x6 offset:0x0)", false},
+           {"EDAC MC0: 1 UE on mc#0csrow#2channel#1 (csrow:2 channel:1 page:0x6 offset:0x0 grain:64)", true},
+           {"EDAC MC1: 1 UE Multi-bit ECC on unknown label (node:0 card:1 page:0x6 offset:0x0)", true},
+           {"Memory failure: 0xaf34214: recovery action for dirty LRU page: Recovered", true},
+           {"nvme 10000:01:00.0: AER: PCIe Bus Error: severity=Correctable, type=Physical Layer", false},
+           {"nvme 10000:01:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Physical Layer", true},
+           {"device offline error, dev sdb, sector 8 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0", true},
+           {"md/raid0md0: Disk failure on nvme0n1p1 detected, failing array.", true},
+           {"md/raid1:md1: Disk failure on sda1, disabling device.\\x0amd/raid1:md1: Operation continuing", true},
+           {"EXT4-fs (dm-0): Remounting filesystem read-only", true},
+           {"EXT4-fs (loop3): Remounting filesystem read-only", false},
+           {"XFS (sda1): Log I/O Error (0x2) detected at xlog_ioend_work+0x6f/0x80 [xfs] (xfs_log.c:1377).  Shutting "
+            "down filesystem.",
+            true},
+           {"nvme nvme4: Disabling device after reset failure: -19", true},
+           {"nvme nvme0: Device not ready; aborting reset, CSTS=0x1", true},
+           {"nvme nvme4: I/O tag 22 (2016) opcode 0x2 (Admin Cmd) QID 0 timeout, reset controller", true},
+           {"nvme nvme4: I/O tag 22 (2016) opcode 0x2 (I/O Cmd) QID 3 timeout, completion polled", false},
+           {"block nvme0n1: no available path - failing I/O", true},
+           {"mlx5_core 0000:61:00.1: mlx5_health_try_recover:381:(pid 1): health recovery flow aborted, PCI reads "
+            "still not working",
+            true},
+           {"mlx5_core 0000:5c:00.0: mlx5_pcie_event:299:(pid 268269): Detected insufficient power on the PCIe slot "
+            "(27W).",
+            false},
+           {"nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", true},
+           {"nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress PRIV error", false},
+           {"NVRM: The NVIDIA GPU 0000:18:00.0\\x0aNVRM: (PCI ID: 10de:2901) installed in this system has\\x0aNVRM: "
+            "fallen off the bus and is not responding to commands.",
+            true},
+           {xid + "149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6 0x00000000)", true},
+           {xid + "145, pid=8, name=ray::Worker, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)", false},
+           {xid + "154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", true},
+           {xid + "154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", false},
+           {xid + "63, pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping", false},
+           {xid + "69, pid=7, name=a.out, Class Error: Subchannel 0x0, Class 0x0", false},
+           {xid + "109, pid=7, name=a.out, Ch 00000008, errorString CTX SWITCH TIMEOUT, Info 0x24c009", true},
+           {xid + "172, pid=7, name=a.out, Uncorrectable SRAM error", true}}) {
+    sysfs_.write("kmsg", "3,1,1,-;" + text + "\n");
+    double last = -1;
+    EXPECT_EQ(look_at_kernel_log(sysfs_ / "kmsg", -1, last).ok, !is_fault) << text;
+  }
 }
 
 // The kernel prints the names of programs that crash, and services write to its log. Neither is hardware.
@@ -229,8 +306,12 @@ TEST_F(NodeCheckHealth, NamesOfProgramsInTheKernelsLogAreNoFaults) {
   };
   for (const std::string name :
        {"EDAC a: 1 UE", "EDAC MC0: 1 UE ", "NVRM: Xid (): 79", "NVRM: Xid (P): 7", "I/O error, dev ", "mce: [Hardware",
-        "severity=Fatal", "nvme0: controll", "{1}[Hardware Er", "sda, sector 1:", "NVRM: GPU has f"}) {
+        "severity=Fatal", "nvme0: controll", "{1}[Hardware Er", "sda, sector 1:", "NVRM: GPU has f",
+        "NVRM: ", "XFS (sda1): ", "EDAC MC0: 1 UE", "nvme nvme0: I/O", "Memory failure:", "md/raid0md0: Di"}) {
     add(6, name + "[712]: segfault at 0 ip 0000000000000000 sp 00007ffe error 14 in a[400000+1000]");
+    add(6, name +
+               "[7]: segfault at 0 error 14 in  timeout, reset controller fallen off the bus Shutting down "
+               "filesystem[4+1]");
     add(4, name + ": page allocation failure: order:4, mode:0xcc0");
     add(3, "Out of memory: Killed process 712 (" + name + ") total-vm:4kB");
     add(4, "process '/tmp/" + name + " I/O error, dev sda, sector 8' launched 'x' with NULL argv: empty string added");
@@ -309,7 +390,7 @@ TEST_F(NodeCheckHealth, TheInventoryOfANode) {
   EXPECT_EQ(why(R"({"gpus": 2})", "lost 1"), "gpus is 1, and at least 2 is wanted");
   // Ways between GPUs, and NUMA nodes.
   for (const auto& [device, node] :
-       {std::pair("bus/pci/devices/0000:17:00.0", "0"), std::pair("bus/pci/devices/0000:65:00.0", "1"),
+       {std::pair("bus/pci/devices/10000:17:00.0", "0"), std::pair("bus/pci/devices/0000:65:00.0", "1"),
         std::pair("class/infiniband/mlx5_0/device", "0")}) {
     sysfs_.write(std::string(device) + "/numa_node", node);
     sysfs_.write(std::string(device) + "/local_cpulist", "4094-4095,0-4000");
@@ -319,7 +400,7 @@ TEST_F(NodeCheckHealth, TheInventoryOfANode) {
   EXPECT_EQ(why(near, "no_p2p 1\ntopology 50"),
             "gpu_topology is \"0-1 SYS\", and \"0-1 NODE\" is wanted; p2p is false, and true is wanted");
   sysfs_.write("bus/pci/devices/0000:65:00.0/numa_node", "-1");
-  sysfs_.write("bus/pci/devices/0000:17:00.0/local_cpulist", "4094-4095");
+  sysfs_.write("bus/pci/devices/10000:17:00.0/local_cpulist", "4094-4095");
   sysfs_.write("class/infiniband/mlx5_0/device/numa_node", "1");
   EXPECT_EQ(why(near),
             "gpu0 is on NUMA node 0, whose CPUs this process may not use, and 0 is wanted; gpu1 is on NUMA "
@@ -352,7 +433,7 @@ TEST_F(NodeCheckHealth, TheInventoryOfANode) {
 
 TEST_F(NodeCheckHealth, StateIsKeptBetweenLooks) {
   add_rdma("1");
-  sysfs_.write("kmsg", "2,11,1,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5\n");
+  sysfs_.write("kmsg", "2,11,1,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5: b200000000070005\n");
   const auto state = sysfs_ / "state.json";
   const auto look = [&](const std::string& what) {
     for (const Finding& finding : look_at_health(
