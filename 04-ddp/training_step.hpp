@@ -11,6 +11,7 @@
 #include "model/cuda.hpp"
 #endif
 
+#include <multinode/base/check.hpp>
 #include <multinode/communicator.hpp>
 
 #include <algorithm>
