@@ -78,6 +78,39 @@ void persistent_ring(int rounds, int without) {
   MPI_Request_free(&both[0]), MPI_Request_free(&both[1]);
 }
 
+void sub_grid() {
+  const int sizes[] = {2, size / 2}, no[] = {0, 0}, first[] = {1, 0};
+  MPI_Comm grid;
+  MPI_Cart_create(MPI_COMM_WORLD, 2, sizes, no, 0, &grid);
+  MPI_Cart_sub(grid, first, &communicators.emplace_back()), MPI_Comm_free(&grid);
+}
+void group() {
+  MPI_Group all;
+  MPI_Comm_group(MPI_COMM_WORLD, &all);
+  MPI_Comm_create_group(MPI_COMM_WORLD, all, 1, &communicators.emplace_back()), MPI_Group_free(&all);
+}
+// Calls with wrong arguments. Each must end with its error, and no call of who_waits with another.
+int errors = 0;
+void count_error(MPI_Comm*, int*, ...) { ++errors; }
+void make_mistakes() {
+  MPI_Errhandler handler;
+  MPI_Comm_create_errhandler(count_error, &handler);
+  for (const MPI_Comm one : {MPI_COMM_WORLD, MPI_COMM_SELF}) MPI_Comm_set_errhandler(one, handler);
+  auto expect = [wanted = 0](int result, int error) mutable {
+    int found;
+    MPI_Error_class(result, &found);
+    if (found != error || errors != ++wanted) std::abort();
+  };
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Comm made;
+  expect(MPI_Send(out.data(), 1, MPI_INT, 0, 1, MPI_COMM_NULL), MPI_ERR_COMM);
+  expect(MPI_Isend(out.data(), 1, MPI_DATATYPE_NULL, 0, 1, MPI_COMM_WORLD, &request), MPI_ERR_TYPE);
+  expect(MPI_Allreduce(out.data(), in.data(), 1, MPI_INT, MPI_SUM, MPI_COMM_NULL), MPI_ERR_COMM);
+  expect(MPI_Bcast(out.data(), 1, MPI_DATATYPE_NULL, 0, MPI_COMM_WORLD), MPI_ERR_TYPE);
+  expect(MPI_Comm_dup(MPI_COMM_NULL, &made), MPI_ERR_COMM);
+  MPI_Errhandler_free(&handler);
+}
+
 const std::map<std::string, std::function<void()>> operations = {
     {"send", [] { send_to(peer(), count(), comm(3)); }},
     {"send_to_all", send_to_all},
@@ -113,6 +146,10 @@ const std::map<std::string, std::function<void()>> operations = {
     {"gather", [] { MPI_Gather(out.data(), 9, MPI_INT, in.data(), 9, MPI_INT, argument(0), MPI_COMM_WORLD); }},
     {"duplicate", [] { MPI_Comm_dup(MPI_COMM_WORLD, &communicators.emplace_back()); }},
     {"split", split},
+    {"sub_grid", sub_grid},
+    {"group", group},
+    {"self", [] { communicators.push_back(MPI_COMM_SELF); }},
+    {"mistakes", make_mistakes},
     {"halves", halves},
     {"window",  // calls that are not recorded
      [] {
@@ -123,6 +160,7 @@ const std::map<std::string, std::function<void()>> operations = {
     {"exit", [] { _exit(0); }},
     {"abort", [] { std::abort(); }},
     {"compute", compute},
+    {"barrier_in_a_thread", [] { std::thread([] { MPI_Barrier(MPI_COMM_WORLD); }).join(); }},
     {"compute_in_a_thread", [] { std::thread(compute).join(); }},
     {"sleep", [] { sleep(static_cast<unsigned>(argument(0))); }},
     {"nap", [] { usleep(1000 * static_cast<unsigned>(argument(0))); }},
@@ -171,7 +209,8 @@ void print_cost_of_calls() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
+  int provided;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   communicators = {MPI_COMM_WORLD};

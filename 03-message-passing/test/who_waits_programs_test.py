@@ -52,6 +52,12 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("* persistent_ring 10 6", "deadlock", "rank 2 does not send to 3"),
     ("0 probe 3 9; * barrier", "deadlock", "rank 3 does not send to 0"),
     ("!2 exchange; * barrier", "deadlock", "rank 2 does not receive from 1"),
+    ("* sub_grid; !2 barrier 1; 2 barrier; * barrier", "deadlock", "call 1 of the communicator of ranks 0, 2"),
+    ("* self; 2 receive 0 7 1 1; * barrier", "deadlock", "rank 2 does not send to 2: rank 2 is in MPI_Recv"),
+    ("* 20*barrier_in_a_thread; * receive right 7; * send left 7", "deadlock", NO_SEND),
+    # Right programs
+    ("* mistakes; 1 send 0 7; 0 receive any any; * barrier", "", ""),
+    ("* group; 1 send 0 7 1 1; 0 receive any any 1 1; * barrier 1; * barrier", "", ""),
 ]]
 # Right programs, in which a rank L is late: what it does, and how the others wait for it. In every tenth, all are late.
 WORK = ["compute 4", "sleep 4", "read_pipe 4", "compute_in_a_thread 4", "be_stopped 4", "400*nap 10", "run_sleep 4"]
@@ -207,8 +213,9 @@ def explain(row, command, library, launch, options, folder):
     else:
         killed = result.returncode < 0 or result.returncode in (124, 137, 139)
         right = result.returncode and (not killed or "in MPI_Finalize" in result.stderr)
-        # A rank that fails ends with its program's status if nothing is proved.
-        right = right and (set(ended) == {"1"} if any(one["certain"] for one in found) else ended and "0" not in ended)
+        # A rank that fails ends with its program's status.
+        proved = cause != "ended" and any(one["certain"] for one in found)
+        right = right and (set(ended) == {"1"} if proved else ended and "0" not in ended)
     return "" if right else f"statuses {ended}, {result.returncode} of {launch[0]}: {text}\n{result.stderr}"
 
 

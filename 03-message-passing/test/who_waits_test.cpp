@@ -1,5 +1,6 @@
 // who_waits: the explanation of states that are made up, and its command line. See also who_waits_programs_test.py.
 #include <who_waits/packing.hpp>
+#include <who_waits/stack.hpp>
 #include <who_waits/time.hpp>
 #include <who_waits/verdict.hpp>
 
@@ -77,6 +78,11 @@ TEST(WhoWaits, ARankIsNotStuckIfItsMessageMayStillCome) {
     uncertain.*flag = true;
     EXPECT_TRUE(moves({in(rank(0, 2), receive(1, 7)), uncertain}));
   }
+  // A thread that is not recorded may call what the others wait for.
+  RankState ahead = in(rank(0, 2, 2), all_reduce(2)), behind = in(rank(1, 2, 1), receive(0, 7));
+  EXPECT_FALSE(moves({ahead, behind}));
+  behind.incomplete = true;
+  EXPECT_TRUE(moves({ahead, behind}));
   // It has sent the message, which is under way.
   RankState sent = other;
   sent.traffic.push_back({world_id, 0, 7, 1, 0});
@@ -110,6 +116,38 @@ TEST(WhoWaits, TheStackTellsACallThatIsNotRecordedFromComputing) {
   EXPECT_EQ(verdict.culprits, (std::vector{1, 0}));
   EXPECT_SAYS(verdict.lines.at(0), "rank 1 (node0, pid 1001) is computing outside of MPI and NCCL for 60 s: computing");
   EXPECT_SAYS(verdict.lines.at(2), "rank 0 (node0, pid 1000) is in a call of MPI that is not recorded for 60 s");
+}
+
+TEST(WhoWaits, AThreadThatWaitsIsExplainedAlthoughAnotherIsOutside) {
+  RankState threads = in(rank(0, 2), receive(1, 7));
+  threads.other_thread = true;
+  const RankState finalizes = in(rank(1, 2), {.kind = Kind::MPI_Finalize, .communicator = end_id, .sequence = 1});
+  const Verdict verdict = explain({threads, finalizes});
+  EXPECT_EQ(verdict.cause, "late");
+  EXPECT_FALSE(verdict.certain);
+  EXPECT_SAYS(verdict.lines.at(0), "is in MPI_Recv from rank 1, tag 7 for 60 s; another of its threads is outside");
+  EXPECT_EQ(verdict.lines.at(1), "  rank 1 does not send to 0: rank 1 is in MPI_Finalize");
+  RankState both = in(rank(1, 2), receive(0, 7));
+  both.other_thread = true;
+  EXPECT_EQ(explain({threads, both}).cause, "late");
+  EXPECT_EQ(explain({threads, both}).culprits, (std::vector{0, 1}));
+}
+
+TEST(WhoWaits, TheNetworkIsNotBlamedForAnUnknownWait) {
+  const Call wait{.kind = Kind::MPI_Wait};  // for a request that is not recorded
+  const Verdict verdict = explain({in(rank(0, 2), wait), in(rank(1, 2), wait)});
+  EXPECT_EQ(verdict.cause, "cannot tell");
+  EXPECT_EQ(verdict.lines.at(0), "what rank 0 waits for is not recorded: it is in MPI_Wait");
+}
+
+TEST(WhoWaits, ALongStackShowsTheCallThatTheProgramMade) {
+  std::string text = "warning: no symbols\n#0  0x00007f2c in ?? () from /lib/libucp.so\n";
+  for (int i = 1; i < 20; ++i) text += fmt::format("#{}  0x00007f2c in progress{} () from /lib/libmpi.so\n", i, i);
+  text += "#20 0x00007f2c in PMPI_Win_fence () from /lib/libmpi.so\n#21 main () at a.c:7\n#22 0x1 in _start ()\n";
+  EXPECT_EQ(names_of(text),
+            "in progress1 <- progress2 <- progress3 <- progress4 <- progress5 <- ... <- progress16 <- progress17 <- "
+            "progress18 <- progress19 <- PMPI_Win_fence <- main");
+  EXPECT_EQ(names_of("#0  0x00007f2c read\n#1  0x00007f2c work::step(int)\n"), "in read <- work::step");
 }
 
 TEST(WhoWaits, ACommunicatorWhoseCreationWasNotSeenProvesNothing) {
@@ -174,6 +212,9 @@ TEST(WhoWaits, AMismatchDoesNotEndAProgramOfWhichARankComputes) {
   EXPECT_EQ(verdict.cause, "mismatch");
   EXPECT_EQ(verdict.culprits, std::vector<int>{1});
   EXPECT_FALSE(verdict.certain);
+  RankState failed = after_200(1, 150, Kind::MPI_Bcast);  // a call that returned an error, and did not happen
+  failed.incomplete = true;
+  EXPECT_FALSE(explain({after_200(0, 150), failed, after_200(2, 150)}).certain);
 }
 
 TEST(WhoWaits, RanksThatOnlyTestForEachOtherAreExplainedButNotEnded) {

@@ -21,18 +21,24 @@ namespace who_waits {
 namespace {
 
 #ifdef OPEN_MPI
-#define HANDLE(mpich, open_mpi) static_cast<MPI_Comm>(::dlsym(RTLD_DEFAULT, open_mpi))
+#define HANDLE(function, type, mpich, open_mpi)                                    \
+  type function() {                                                                \
+    static const auto handle = static_cast<type>(::dlsym(RTLD_DEFAULT, open_mpi)); \
+    return handle;                                                                 \
+  }
 #else
-#define HANDLE(mpich, open_mpi) mpich
+#define HANDLE(function, type, mpich, open_mpi) \
+  type function() { return mpich; }
 #endif
-MPI_Comm world() {
-  static const MPI_Comm handle = HANDLE(MPI_COMM_WORLD, "ompi_mpi_comm_world");
-  return handle;
-}
-MPI_Comm null_communicator() {
-  static const MPI_Comm handle = HANDLE(MPI_COMM_NULL, "ompi_mpi_comm_null");
-  return handle;
-}
+HANDLE(world, MPI_Comm, MPI_COMM_WORLD, "ompi_mpi_comm_world")
+HANDLE(self, MPI_Comm, MPI_COMM_SELF, "ompi_mpi_comm_self")
+HANDLE(null_communicator, MPI_Comm, MPI_COMM_NULL, "ompi_mpi_comm_null")
+HANDLE(null_type, MPI_Datatype, MPI_DATATYPE_NULL, "ompi_mpi_datatype_null")
+
+// Between MPI_Init and MPI_Finalize, of a record. Outside of these, and for arguments that are wrong, the wrappers must
+// call nothing of MPI, because the error would name that function instead of the program's.
+std::atomic<bool> running{false};
+bool skips() { return !running.load(std::memory_order_relaxed) || inside(); }
 
 template <class Handle>
 std::uintptr_t value_of(Handle handle) {
@@ -43,8 +49,8 @@ std::uintptr_t value_of(Handle handle) {
 }
 
 std::uint64_t bytes_of(std::int64_t count, MPI_Datatype type) {
-  int size = 0;
-  if (count > 0) PMPI_Type_size(type, &size);
+  MPI_Count size = 0;
+  if (count > 0 && value_of(type) && type != null_type()) PMPI_Type_size_x(type, &size);
   return size < 0 ? 0 : static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(size);
 }
 
@@ -70,9 +76,19 @@ Communicator& add_communicator(MPI_Comm handle, std::uint64_t id) {
   return add(value_of(handle), id, size, rank, std::move(world_ranks));
 }
 
-Communicator& communicator(MPI_Comm handle) {
-  if (Communicator* const known = find(value_of(handle))) return *known;
-  return add_communicator(handle, handle == world() ? world_id : uncertain_id);
+// nullptr: its creation was not seen, or it is none. See used().
+Communicator* communicator(MPI_Comm handle) {
+  if (Communicator* const known = find(value_of(handle))) return known;
+  return handle == world()  ? &add_communicator(handle, world_id)
+         : handle == self() ? &add_communicator(handle, self_id)
+                            : nullptr;
+}
+
+// After a recorded call.
+void used(const Call& call, MPI_Comm handle, int result) {
+  if (call.kind != Kind::none && result != MPI_SUCCESS) record()->incomplete = true;
+  if (call.communicator == uncertain_id && result == MPI_SUCCESS && !find(value_of(handle)))
+    add_communicator(handle, uncertain_id);
 }
 
 // A message or a receive starts.
@@ -86,6 +102,7 @@ void post(Call& call) {
 // A receive has got its message. Source and tag of its own call are enough unless they are wildcards.
 void received(const Call& call, const MPI_Status& status) {
   std::int32_t peer = call.from();
+  if (call.communicator == uncertain_id) return;
   if (peer == any)
     if (const Communicator* const where = with_id(call.communicator)) peer = where->world_rank(status.MPI_SOURCE);
   if (peer == any)
@@ -108,7 +125,7 @@ auto& persistent() {
   return *them;
 }
 Call restart(MPI_Request request) {
-  if (off()) return {};
+  if (skips()) return {};
   const std::lock_guard lock(persistent_mutex);
   const auto found = persistent().find(value_of(request));
   if (found == persistent().end()) {  // of a collective
@@ -147,15 +164,20 @@ INLINE int message(A... a) {
   auto& last = std::get<sizeof...(A) - 1>(all);
   constexpr bool has_status = std::is_same_v<decltype(last), MPI_Status*&>, has_data = comm >= 5;
   constexpr bool probes = named<kind>("", "robe"), polls = named<kind>("MPI_I", "robe");
-  const auto real_call = [&] { return std::apply([](A... b) { return next<kind>(b...); }, all); };
   Call call;
-  if (!off()) {
-    const Communicator& where = communicator(std::get<comm>(all));
+  const auto real_call = [&] {
+    const int result = std::apply([](A... b) { return next<kind>(b...); }, all);
+    used(call, std::get<comm>(all), result);
+    return result;
+  };
+  if (!skips()) {
+    const Communicator* const where = communicator(std::get<comm>(all));
     const auto peer = [&](int rank) {
-      return rank == MPI_ANY_SOURCE ? any : rank == MPI_PROC_NULL ? no_rank : where.world_rank(rank);
+      return rank == MPI_ANY_SOURCE ? any : rank == MPI_PROC_NULL ? no_rank : where ? where->world_rank(rank) : unknown;
     };
     static_assert(MPI_ANY_TAG == any);
-    call.kind = kind, call.communicator = where.id;  // no copy of a Call that was just made: such loads wait
+    call.kind = kind;  // no copy of a Call that was just made: such loads wait
+    call.communicator = where ? where->id : uncertain_id;
     call.peer = peer(std::get<comm - 2>(all)), call.tag = std::get<comm - 1>(all);
     if constexpr (has_data) call.bytes = bytes_of(std::get<1>(all), std::get<2>(all));
     if constexpr (role_of(kind) == Role::both) {
@@ -166,13 +188,14 @@ INLINE int message(A... a) {
   if constexpr (named<kind>("", "_init")) {
     const int result = real_call();
     const std::lock_guard lock(persistent_mutex);
-    persistent()[value_of(*last)] = call;
+    if (result == MPI_SUCCESS) persistent()[value_of(*last)] = call;
     return result;
   } else if constexpr (!has_status) {
     post(call);
     const Inside in(call);
     const int result = real_call();
-    if constexpr (comm + 2 == sizeof...(A)) start(value_of(*last), call);
+    if constexpr (comm + 2 == sizeof...(A))
+      if (result == MPI_SUCCESS) start(value_of(*last), call);
     return result;
   } else {
     boost::container::small_vector<MPI_Status, 1> own;
@@ -184,6 +207,7 @@ INLINE int message(A... a) {
       in.emplace(call, site);
     }
     const int result = real_call();
+    if (result != MPI_SUCCESS) return result;
     if constexpr (polls) {
       if (!*std::get<comm + 1>(all)) return poll(call), result;
       in.emplace(call, site);
@@ -204,7 +228,7 @@ INLINE int waiting(A... a) {
   constexpr bool tests = named<kind>("MPI_Test", ""), some = named<kind>("", "some"), of_any = named<kind>("", "any");
   boost::container::small_vector<int, 16> numbers;  // a few without memory from the heap
   boost::container::small_vector<MPI_Status, 16> own;
-  if (!off()) {
+  if (!skips() && std::get<many>(all)) {
     int count = 1;
     if constexpr (many) count = std::get<0>(all);
     for (int i = 0; i < count; ++i) numbers.push_back(request_number(value_of(std::get<many>(all)[i])));
@@ -218,6 +242,11 @@ INLINE int waiting(A... a) {
   if constexpr (!tests)
     in.emplace(Call{.kind = kind}, __builtin_return_address(0)).waits_for({numbers.data(), numbers.size()});
   const int result = std::apply([](A... b) { return next<kind>(b...); }, all);
+  if (result != MPI_SUCCESS) {
+    for (const int number : numbers) complete(number);
+    if (!numbers.empty()) record()->incomplete = true;
+    return result;
+  }
   bool found = true;
   if constexpr (some)
     found = *std::get<2>(all) != 0;
@@ -239,20 +268,23 @@ INLINE int waiting(A... a) {
 // The next collective of a communicator. `root` and `count`: the places of these arguments, or -1.
 template <Kind kind, int root, int count, class... A>
 Call in_turn(MPI_Comm comm, A... a) {
-  if (off()) return {};
+  if (skips()) return {};
   const std::tuple<A...> all(a...);
-  Call call{.kind = kind};
+  Call call{.kind = kind, .communicator = uncertain_id};
   if constexpr (root >= 0) call.root = std::get<root>(all);
-  if constexpr (count >= 0) call.bytes = bytes_of(std::get<count>(all), std::get<count + 1>(all));
-  Communicator& where = communicator(comm);
+  if constexpr (count >= 0)
+    if (root < 0 || call.root >= 0)  // else this rank of an intercommunicator needs no type
+      call.bytes = bytes_of(std::get<count>(all), std::get<count + 1>(all));
+  Communicator* const where = communicator(comm);
+  if (!where) return call;
   if constexpr (root >= 0) {  // all wait for the root, or the root for all
-    const bool at_root = where.shared && where.shared->rank == call.root;
+    const bool at_root = where->shared && where->shared->rank == call.root;
     call.gives = at_root == (named<kind>("", "cast") || named<kind>("", "catter") || named<kind>("", "catterv"));
     call.waits = !call.gives;
   } else if constexpr (named<kind>("", "scan")) {
     call.gives = call.waits = false;
   }
-  return where.next(call);
+  return where->next(call);
 }
 
 template <Kind kind, int root, int count, class... A>
@@ -260,10 +292,13 @@ INLINE int collective(A... a) {
   const std::tuple<A...> all(a...);
   constexpr std::size_t last = sizeof...(A) - 1;
   constexpr bool starts = std::is_same_v<decltype(std::get<last>(all)), MPI_Request* const&>;
-  const Call call = in_turn<kind, root, count>(std::get<last - starts>(all), a...);
+  const MPI_Comm comm = std::get<last - starts>(all);
+  const Call call = in_turn<kind, root, count>(comm, a...);
   const Inside in(call);
   const int result = next<kind>(a...);
-  if constexpr (starts) start(value_of(*std::get<last>(all)), call);
+  used(call, comm, result);
+  if constexpr (starts)
+    if (result == MPI_SUCCESS) start(value_of(*std::get<last>(all)), call);
   return result;
 }
 
@@ -276,8 +311,10 @@ INLINE int create(MPI_Comm comm, A... a) {
     const Inside in(call);
     result = next<kind>(comm, a...);
   }
+  used(call, comm, result);
+  if (result != MPI_SUCCESS || call.kind == Kind::none) return result;
   const MPI_Comm made = *std::get<sizeof...(A) - 1>(std::tuple(a...));
-  if (result == MPI_SUCCESS && call.kind != Kind::none && made != null_communicator())
+  if (made != null_communicator())
     add_communicator(made, mix(call.communicator, call.sequence) | (call.communicator & uncertain_id));
   return result;
 }
@@ -286,17 +323,19 @@ INLINE int create(MPI_Comm comm, A... a) {
 template <Kind kind, class... A>
 INLINE int everyone(A... a) {
   constexpr bool starts = kind != Kind::MPI_Finalize;
+  if (!starts) running = false;
   int result;
   {
     const Inside in({.kind = kind, .communicator = starts ? start_id : end_id, .sequence = 1});
     result = next<kind>(a...);
   }
-  if (Record* const ours = record()) {
+  if (Record* const ours = record(); ours && result == MPI_SUCCESS) {
     if (starts) {
-      const Communicator& all = communicator(world());
+      const Communicator& all = *communicator(world());
       ours->world_size = static_cast<int>(all.world_ranks.size());
       ours->rank = all.shared->rank.load();
     }
+    running = starts;
     ours->finalized = !starts;
   }
   return result;
@@ -321,20 +360,20 @@ extern "C" {
 #include "calls.inc"
 
 int MPI_Request_free(MPI_Request* request) {
-  complete(request_number(value_of(*request)));
-  {
+  if (request) {  // a receive without a wait gets its message at an unknown time
+    if (role_of(complete(request_number(value_of(*request))).kind) == Role::receive) record()->unknown_calls = true;
     const std::lock_guard lock(persistent_mutex);
     persistent().erase(value_of(*request));
   }
   return REAL(MPI_Request_free)(request);
 }
 int MPI_Start(MPI_Request* request) {
-  const Inside in(restart(*request));
+  const Inside in(request ? restart(*request) : Call{});
   return REAL(MPI_Start)(request);
 }
 int MPI_Startall(int count, MPI_Request requests[]) {
   std::vector<Call> calls;
-  for (int i = 0; i < count; ++i) calls.push_back(restart(requests[i]));
+  for (int i = 0; requests && i < count; ++i) calls.push_back(restart(requests[i]));
   const Inside in(calls.empty() ? Call{} : calls[0]);
   for (std::size_t i = 1; i < calls.size(); ++i) meet(calls[i].meeting, true, false);
   return REAL(MPI_Startall)(count, requests);
@@ -344,11 +383,11 @@ int MPI_Cancel(MPI_Request* request) {
   return REAL(MPI_Cancel)(request);
 }
 int MPI_Comm_free(MPI_Comm* comm) {
-  forget(value_of(*comm));
+  if (comm) forget(value_of(*comm));
   return REAL(MPI_Comm_free)(comm);
 }
 int MPI_Comm_disconnect(MPI_Comm* comm) {
-  forget(value_of(*comm));
+  if (comm) forget(value_of(*comm));
   return REAL(MPI_Comm_disconnect)(comm);
 }
 

@@ -134,7 +134,9 @@ struct Record {
   std::atomic<std::int32_t> pid{0};                   // of the process that records: the first that made a call
   std::atomic<std::int32_t> rank{-1}, world_size{0};  // as MPI says; -1: MPI has not started
   std::atomic<bool> finalized{false};
-  std::atomic<bool> incomplete{false};     // there were more threads, requests, communicators or peers than fit
+  // There were more threads, requests, communicators or peers than fit, or a call has failed: it counted what did not
+  // happen, or not all of it.
+  std::atomic<bool> incomplete{false};
   std::atomic<bool> unknown_calls{false};  // messages went by calls that are not recorded
   std::atomic<std::uint64_t> polls{0};     // tests and probes that found nothing, which are not progress
   SharedCall polled;                       // what the last one asked for
@@ -149,6 +151,7 @@ struct Record {
 // A communicator whose creation was not seen has this bit: ranks may give different ids to the same one.
 constexpr std::uint64_t uncertain_id = std::uint64_t{1} << 63;
 constexpr std::uint64_t world_id = 1, start_id = 2, end_id = 3;  // MPI_COMM_WORLD; all that call MPI_Init, MPI_Finalize
+constexpr std::uint64_t self_id = 4;                             // with its rank: MPI_COMM_SELF
 
 constexpr char record_variable[] = "WHO_WAITS_RECORD";  // its path
 

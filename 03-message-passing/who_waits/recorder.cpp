@@ -48,7 +48,14 @@ ThreadRecord* thread_of(Record& record) {
   const std::int32_t thread = ::gettid();
   for (ThreadRecord& one : record.threads) {
     std::int32_t none = 0;
-    if (one.thread.compare_exchange_strong(none, thread)) return own_thread = &one;
+    if (!one.thread.compare_exchange_strong(none, thread)) continue;
+    thread_local struct End {
+      ThreadRecord* record;
+      ~End() {  // the main thread ends before static objects, which may call MPI_Finalize
+        if (::gettid() != ::getpid()) record->thread = 0, own_thread = nullptr;
+      }
+    } end{&one};
+    return own_thread = &one;
   }
   record.incomplete = true;
   return nullptr;

@@ -4,12 +4,14 @@
 #include <multinode/base/files.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/types.h>
 
 #include <cstdio>
 #include <regex>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace who_waits {
 
@@ -41,21 +43,29 @@ inline std::string output_of(const std::string& command) {
   return text;
 }
 
-// "in work() <- step() <- main()", by gdb or eu-stack; "" if neither is there or allowed.
-inline std::string stack_of(pid_t pid) {
-  std::string text = output_of(fmt::format("eu-stack -n 12 -1 -p {}", pid));
-  if (text.empty())
-    text = output_of(fmt::format("gdb -p {} -batch -nx -iex 'set debuginfod enabled off' -ex 'bt 12'", pid));
+// The functions of a stack that gdb or eu-stack printed: "in work <- step <- main". A long one has its middle left out:
+// a library's own functions, inside of the call that the program made.
+inline std::string names_of(const std::string& text) {
   static const std::regex frame(
-      R"(^#\d+\s+(?:0x[0-9a-f]+\s+)?(?:in\s+)?((?:\(anonymous namespace\)::)?[A-Za-z_~][\w:~]*))");
+      R"(^#\d+\s+(?:0x[0-9a-f]+\s+)?(?:in\s+)?(?!in\s)((?:\(anonymous namespace\)::)?[A-Za-z_~][\w:~]*))");
   std::istringstream lines(text);
-  std::string line, stack;
-  for (std::smatch found; std::getline(lines, line);)
-    if (std::regex_search(line, found, frame)) {
-      stack += (stack.empty() ? "in " : " <- ") + found[1].str();
-      if (found[1] == "main") break;
-    }
-  return stack;
+  std::vector<std::string> names;
+  std::string line;
+  for (std::smatch found; std::getline(lines, line) && (names.empty() || names.back() != "main");)
+    if (std::regex_search(line, found, frame)) names.push_back(found[1].str());
+  if (names.size() > 12) {
+    names.erase(names.begin() + 5, names.end() - 6);
+    names.insert(names.begin() + 5, "...");
+  }
+  return names.empty() ? "" : fmt::format("in {}", fmt::join(names, " <- "));
+}
+
+// "" if neither tool is there or allowed.
+inline std::string stack_of(pid_t pid) {
+  const std::string text = output_of(fmt::format("eu-stack -n 64 -1 -p {}", pid));
+  return names_of(!text.empty() ? text
+                                : output_of(fmt::format(
+                                      "gdb -p {} -batch -nx -iex 'set debuginfod enabled off' -ex 'bt 64'", pid)));
 }
 
 }  // namespace who_waits

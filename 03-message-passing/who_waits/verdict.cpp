@@ -341,7 +341,7 @@ class Explanation {
 
   Needs needs(const RankState& rank) const {
     if (gone(rank)) return nothing;
-    if (outside(rank)) return {};
+    if (outside(rank) || rank.incomplete) return {};
     std::vector<Need> all;
     for (const Wait& wait : rank.waits) {
       const Needs one = needs(rank, wait);
@@ -392,7 +392,7 @@ class Explanation {
       if (groups.size() < 2) continue;
       std::ranges::stable_sort(groups, {}, [](const auto& one) { return one.first.size(); });
       verdict.cause = "mismatch";
-      verdict.certain = std::ranges::none_of(states_, outside);
+      verdict.certain = std::ranges::none_of(states_, outside) && std::ranges::none_of(states_, &RankState::incomplete);
       verdict.lines.push_back(fmt::format("{} in {}:", what, communicator(id)));
       for (std::size_t i = 0; i < groups.size() && i < 4; ++i)
         verdict.lines.push_back(fmt::format("  {}: {}", rank_text(groups[i].first), groups[i].second));
@@ -478,6 +478,18 @@ class Explanation {
                            fmt::format("{}{}: deadlock", fmt::join(waits, ", "), shown < links ? " ..." : ""));
   }
 
+  bool says_what_it_waits_for(const RankState& rank) const {
+    const auto known = [&](const Call& call) {
+      return is(call, Role::device) || std::string_view(name_of(call.kind)).starts_with("nccl") ||
+             (!is(call, Role::other) && call.peer != unknown && call.receive_peer != unknown &&
+              (call.communicator == start_id || call.communicator == end_id || !uncertain(call.communicator)));
+    };
+    return certain(&rank) && std::ranges::all_of(rank.waits, [&](const Wait& wait) {
+             if (!is(wait.call, Role::wait_all) && !is(wait.call, Role::wait_any)) return known(wait.call);
+             return wait.all_requests && !wait.requests.empty() && std::ranges::all_of(wait.requests, known);
+           });
+  }
+
   // Nobody is stuck for certain: who makes the others wait?
   void moving(Verdict& verdict, const Blocked& blocked) const {
     std::map<int, int> waiting_for;  // rank that is not blocked, how many blocked ranks wait for it directly
@@ -487,16 +499,22 @@ class Explanation {
           if (!blocked.contains(other)) ++waiting_for[other];
     if (blocked.empty())
       for (const RankState& rank : states_)
-        if (rank.waits.empty() && !gone(rank)) waiting_for[rank.rank] = 0;
+        if (outside(rank)) waiting_for[rank.rank] = 0;
     const bool waits = std::ranges::any_of(states_, [](const RankState& rank) { return !rank.waits.empty(); });
     if (waiting_for.empty()) {
       for (const RankState& rank : states_) {
         if (!rank.ended || !waits) continue;
-        verdict.cause = "ended";
         verdict.culprits.push_back(rank.rank);
         verdict.lines.push_back(fmt::format("rank {} is {}; another may wait for it", rank.rank, doing(rank)));
       }
-      if (!verdict.culprits.empty()) return;
+      if (!verdict.culprits.empty()) return void(verdict.cause = "ended");
+      for (const RankState& rank : states_) {
+        if (gone(rank) || says_what_it_waits_for(rank)) continue;
+        verdict.culprits.push_back(rank.rank);
+        verdict.lines.push_back(
+            fmt::format("what rank {} waits for is not recorded: it is {}", rank.rank, doing(rank)));
+      }
+      if (!verdict.culprits.empty()) return void(verdict.cause = "cannot tell");
       verdict.cause = waits ? "network" : "cannot tell";
       verdict.lines.push_back(
           waits ? "every message and collective that a rank waits for has been started by its peers: the network, the "
@@ -515,9 +533,16 @@ class Explanation {
                                      doing(rank), rank.quiet);
       if (rank.waits.empty() && !rank.polled && rank.process == 'R' && !in_unrecorded_call(rank))
         text += ": computing, not waiting";
-      if (rank.incomplete) text += "; it has more operations under way than are recorded";
+      if (rank.incomplete) text += "; a call of it has failed, or it has more operations under way than are recorded";
       if (rank.unknown_calls) text += "; it makes calls that are not recorded";
+      if (!rank.waits.empty() && rank.other_thread) text += "; another of its threads is outside of MPI and NCCL";
       verdict.lines.push_back(text);
+      for (const Wait& wait : rank.waits)
+        if (const Needs all = needs(rank, wait); all && !all->empty()) {
+          const Need& need = all->front();
+          verdict.lines.push_back(
+              fmt::format("  {}: rank {} is {}", need.why, *need.one_of.begin(), doing(*need.one_of.begin())));
+        }
       if (!rank.stack.empty()) verdict.lines.push_back("  " + rank.stack);
     }
     if (late.size() > 6) verdict.lines.push_back(fmt::format("and {} more ranks", late.size() - 6));

@@ -190,8 +190,8 @@ class Watch {
       }
       next = Clock::now() + (ended ? std::min<std::chrono::milliseconds>(between, 100ms) : between);
       turn();
-      if (ends_it_ >= 0) return multinode::exit_wrong;
       if (explained_end_ && child_.ending()->failed()) return child_.ending()->as_exit_status();
+      if (ends_it_ >= 0) return multinode::exit_wrong;
       if (number("over")) {
         if (options_.time) print_times(clock, ended_at.time_since_epoch().count() - clock.clock);
         world_.barrier("the end");
@@ -259,7 +259,8 @@ class Watch {
         verdict.certain = false;
         verdict.lines.push_back("a rank has moved on since");
       }
-      const bool failed = std::ranges::any_of(ranks, [](const RankState& one) { return one.ended.value_or(0) != 0; });
+      const auto has_failed = [](const RankState& one) { return one.ended.value_or(0) != 0; };
+      const bool failed = std::ranges::any_of(ranks, has_failed);
       std::vector<std::string> lines = groups(ranks);
       lines.insert(lines.end(), verdict.lines.begin(), verdict.lines.end());
       print(failed           ? "a rank has failed"
@@ -278,7 +279,10 @@ class Watch {
           return wait.call.communicator == start_id || wait.call.communicator == end_id;
         });
       });
-      if (verdict.certain) ends_it_ = outside == ranks.end() ? 0 : static_cast<int>(outside - ranks.begin());
+      // A rank that has failed ends it with its own status.
+      const auto failed_one = std::ranges::find_if(ranks, has_failed);
+      const auto ender = failed_one != ranks.end() ? failed_one : outside != ranks.end() ? outside : ranks.begin();
+      if (verdict.certain) ends_it_ = static_cast<int>(ender - ranks.begin());
     }
     ends_it_ = std::stoi(world_.broadcast("the explanation", std::to_string(ends_it_)));
   }
