@@ -211,7 +211,8 @@ Finding look_at_kernel_log(const std::filesystem::path& log, double after, doubl
       R"(^\S+ [0-9a-f]{4,8}:[0-9a-f:.]{7}: (AER: )?PCIe Bus Error: severity=(Uncorrect|Fatal)|)"
       R"(^([\w.]+( \w+)?: )?(I/O|critical medium|device offline) error, dev )" +
       disk + R"(, sector \d|^Buffer I/O error on dev )" + disk + R"(, |^md/\w+:?\w+: Disk failure on |)" +
-      R"(^(EXT4-fs|XFS) \(()" + disk + R"(|dm-\d+)\): (Remounting filesystem read-only|)" +
+      R"(^(EXT4-fs|XFS) \(()" + disk +
+      R"(|dm-\d+)\): (Remounting filesystem read-only|I/O error while writing superblock|)" +
       R"([A-Z][^\[]*(\[xfs\][^\[]*)?Shutting down filesystem)|)"
       R"(^(block )?nvme(\d+n\d+| nvme\d+): (controller is down|Disabling device after reset failure|)"
       R"(Device not ready; aborting|I/O [^\[]* timeout, (reset|disable) controller|no available path - failing I/O)|)"

@@ -263,6 +263,7 @@ TEST_F(NodeCheckHealth, WhichMessagesOfTheKernelAreFaults) {
            {"md/raid0md0: Disk failure on nvme0n1p1 detected, failing array.", true},
            {"md/raid1:md1: Disk failure on sda1, disabling device.\\x0amd/raid1:md1: Operation continuing", true},
            {"EXT4-fs (dm-0): Remounting filesystem read-only", true},
+           {"EXT4-fs (sda1): I/O error while writing superblock", true},
            {"EXT4-fs (loop3): Remounting filesystem read-only", false},
            {"XFS (sda1): Log I/O Error (0x2) detected at xlog_ioend_work+0x6f/0x80 [xfs] (xfs_log.c:1377).  Shutting "
             "down filesystem.",
@@ -274,6 +275,9 @@ TEST_F(NodeCheckHealth, WhichMessagesOfTheKernelAreFaults) {
            {"block nvme0n1: no available path - failing I/O", true},
            {"mlx5_core 0000:61:00.1: mlx5_health_try_recover:381:(pid 1): health recovery flow aborted, PCI reads "
             "still not working",
+            true},
+           {"mlx5_core 0000:5c:00.0: port_module:1131:(pid 0): Port module event[error]: module 0, Cable error, High "
+            "Temperature",
             true},
            {"mlx5_core 0000:5c:00.0: mlx5_pcie_event:299:(pid 268269): Detected insufficient power on the PCIe slot "
             "(27W).",
