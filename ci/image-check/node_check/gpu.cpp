@@ -60,27 +60,22 @@ std::unique_ptr<std::uint64_t[], FreePinned> pinned_chunk() {
   return std::unique_ptr<std::uint64_t[], FreePinned>(static_cast<std::uint64_t*>(data));
 }
 
-// Chunks of device memory in pairs: the first half from the host, the second half copies of it, in the other order, so
-// that memory which appears at two addresses shows.
 class PatternTest {
  public:
-  explicit PatternTest(std::size_t pairs) : memory_(2 * pairs * chunk_words), pairs_(pairs) {}
+  explicit PatternTest(std::size_t chunks) : memory_(chunks * chunk_words), chunks_(chunks) {}
 
-  // Returns the pairs that were written and compared.
+  // Returns how many chunks were written, and then compared: memory that appears at two addresses shows.
   std::size_t run(int round, double seconds, bool corrupt, Wrong& wrong) {
     const auto start = std::chrono::steady_clock::now();
     std::size_t done = 0;
-    for (; done < pairs_ && (done == 0 || multinode::seconds_since(start) < seconds / 3);
-         ++done) {  // reading takes twice as long
+    for (; done < chunks_ && (done == 0 || multinode::seconds_since(start) < seconds / 2); ++done) {
       fill(words(), done * chunk_words, round);
       copy(at(done), host(), cudaMemcpyHostToDevice);
-      copy(at(2 * pairs_ - 1 - done), at(done), cudaMemcpyDeviceToDevice);
     }
-    for (std::size_t i = 0; i < 2 * done; ++i) {
-      const std::size_t pair = i / 2;
-      copy(host(), at(i % 2 == 0 ? pair : 2 * pairs_ - 1 - pair), cudaMemcpyDeviceToHost);
-      if (corrupt && i == 1) host()[1234] ^= 8;
-      const Wrong found = compare(words(), pair * chunk_words, round);
+    for (std::size_t i = 0; i < done; ++i) {
+      copy(host(), at(i), cudaMemcpyDeviceToHost);
+      if (corrupt && i == 0) host()[1234] ^= 8;
+      const Wrong found = compare(words(), i * chunk_words, round);
       if (wrong.count == 0)
         wrong = found;
       else
@@ -112,7 +107,7 @@ class PatternTest {
   }
 
   multinode::DeviceBuffer<std::uint64_t> memory_;
-  std::size_t pairs_;
+  std::size_t chunks_;
   std::unique_ptr<std::uint64_t[], FreePinned> host_ = pinned_chunk();
   multinode::Stream stream_;
 };
@@ -122,31 +117,31 @@ Findings look_at_gpu(int device, double seconds, bool corrupt) {
   const std::string name = "gpu" + std::to_string(device) + "_";
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total));
-  const std::size_t pairs = free / 20 * 19 / (2 * chunk);  // CUDA and its libraries need some
-  if (pairs == 0)
+  const std::size_t chunks = free / 20 * 19 / chunk;  // CUDA and its libraries need some
+  if (chunks < 2)
     return {faulty(name + "memory",
                    "GPU " + std::to_string(device) + " has no memory free: end what uses it (nvidia-smi)")};
-  PatternTest test(pairs);
+  PatternTest test(chunks);
   Wrong wrong;
-  std::size_t done = pairs;
+  std::size_t done = chunks;
   for (const int round : {0, 1}) done = std::min(done, test.run(round, seconds / 2, corrupt && round == 1, wrong));
 
   char pci[32] = {};
   check(cudaDeviceGetPCIBusId(pci, sizeof pci, device));
   Finding memory{name + "memory", wrong.count,      "wrong words",
-                 "equal",         wrong.count == 0, fmt::format("{} of {} MiB", done * 2 * chunk >> 20, total >> 20)};
+                 "equal",         wrong.count == 0, fmt::format("{} of {} MiB", done * chunk >> 20, total >> 20)};
   if (wrong.count != 0)
     memory.why = "GPU " + std::to_string(device) + " (" + pci + "): " + to_text(wrong) +
                  "; replace it if that comes again (nvidia-smi -q -d ECC, dmesg: Xid)";
   Findings all{memory};
-  if (multinode::emulated_gpus()) return all;                                           // their rates mean nothing
-  const std::size_t half = std::min<std::size_t>(pairs * chunk, std::size_t{1} << 30);  // more than a cache holds
+  if (multinode::emulated_gpus()) return all;                                                // their rates mean nothing
+  const std::size_t half = std::min<std::size_t>(chunks / 2 * chunk, std::size_t{1} << 30);  // more than a cache holds
   const auto add = [&](const char* what, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
     all.push_back({name + what, test.rate(to, from, bytes, kind, seconds / 6), "GB/s", "more", true, ""});
   };
   add("from_host", test.at(0), test.host(), chunk, cudaMemcpyHostToDevice);
   add("to_host", test.host(), test.at(0), chunk, cudaMemcpyDeviceToHost);
-  add("copy", test.at(pairs), test.at(0), half, cudaMemcpyDeviceToDevice);
+  add("copy", test.at(chunks / 2), test.at(0), half, cudaMemcpyDeviceToDevice);
   return all;
 }
 

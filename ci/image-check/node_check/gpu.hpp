@@ -26,9 +26,8 @@ std::string to_text(const Wrong& wrong);
 // Those that CUDA sees; nothing: this is built without CUDA.
 std::optional<Gpus> gpus_of_cuda();
 
-// Of each of these devices: as much of its free memory as `seconds` allow is filled, half of it from the host and
-// half by copies in the device, all is read back, and compared; twice. Then the rates of copies, where a GPU makes
-// them. `corrupt`: one bit is turned on the way back.
+// Of each of these devices: as much of its free memory as `seconds` allow is filled from the host, read back, and
+// compared; twice. Then the rates of copies, where a GPU makes them. `corrupt`: one bit is turned on the way back.
 Findings look_at_gpus(const std::vector<int>& devices, double seconds, bool corrupt);
 
 }  // namespace node_check

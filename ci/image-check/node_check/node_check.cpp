@@ -59,7 +59,7 @@ std::vector<std::string> other_nodes(const World& world) {
   return hosts;
 }
 
-// Each GPU is one rank's: of those that see it, the one that has the fewest so far.
+// Each GPU is one rank's: in turn, of those that see it.
 std::vector<int> own_gpus(World& world) {
   json seen = json::array();
 #ifdef MULTINODE_HAVE_CUDA
@@ -75,14 +75,12 @@ std::vector<int> own_gpus(World& world) {
   for (int rank = 0; rank < world.size(); ++rank)
     for (const json& pci : json::parse(all[static_cast<std::size_t>(rank)]))
       ranks_of[world.host(rank) + " " + pci.get<std::string>()].push_back(rank);
-  std::map<int, int> load;
   std::vector<int> own;
-  for (const auto& [gpu, ranks] : ranks_of) {
-    const int rank = *std::ranges::min_element(ranks, [&](int l, int r) { return load[l] < load[r]; });
-    ++load[rank];
-    if (rank != world.rank()) continue;
+  for (std::size_t number = 0; const auto& [gpu, ranks] : ranks_of) {
+    if (ranks[number++ % ranks.size()] != world.rank()) continue;
     for (std::size_t device = 0; device < seen.size(); ++device)
-      if (gpu == world.host(rank) + " " + seen[device].get<std::string>()) own.push_back(static_cast<int>(device));
+      if (gpu == world.host(world.rank()) + " " + seen[device].get<std::string>())
+        own.push_back(static_cast<int>(device));
   }
   return own;
 }
