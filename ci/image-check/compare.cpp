@@ -122,6 +122,17 @@ Results read_complete(const std::filesystem::path& folder) {
   return results;
 }
 
+// FOLDER, if it has results; else its folders that have, in the order of their names.
+std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / "results.jsonl")) return {folder};
+  std::vector<std::filesystem::path> found;
+  for (const auto& name : multinode::names_in(folder))
+    if (std::filesystem::exists(folder / name / "results.jsonl")) found.push_back(folder / name);
+  if (found.empty())
+    throw UsageError("cannot read " + folder.string() + ": it has no results.jsonl, and no folder in it has one");
+  return found;
+}
+
 // Those of A, which must be of one image and kind of machine.
 std::vector<Results> read_sessions(const std::filesystem::path& folder) {
   std::vector<Results> sessions;
@@ -431,16 +442,6 @@ boost::program_options::options_description CompareOptions::description() {
       ("same-nodes", po::bool_switch(&same_nodes), "other names of nodes are names of the same machines")  //
       ("output,o", po::value(&folder)->value_name("DIR")->default_value(folder), "folder for the reports");
   return known;
-}
-
-std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& folder) {
-  if (std::filesystem::exists(folder / "results.jsonl")) return {folder};
-  std::vector<std::filesystem::path> found;
-  for (const auto& name : multinode::names_in(folder))
-    if (std::filesystem::exists(folder / name / "results.jsonl")) found.push_back(folder / name);
-  if (found.empty())
-    throw UsageError("cannot read " + folder.string() + ": it has no results.jsonl, and no folder in it has one");
-  return found;
 }
 
 Results compare(const CompareOptions& options, std::ostream& out) {

@@ -31,10 +31,6 @@ struct CompareOptions {
   boost::program_options::options_description description();
 };
 
-// FOLDER, if it has results; else its folders that have, in the order of their names. Throws multinode::UsageError if
-// there are none.
-std::vector<std::filesystem::path> sessions_in(const std::filesystem::path& folder);
-
 // A metric that looks worse is measured again: in fresh launches of A and B in turn. The result has a check for each
 // metric and band, and those of B that failed. Throws multinode::UsageError for results that cannot be compared.
 Results compare(const CompareOptions& options, std::ostream& out);

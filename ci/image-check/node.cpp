@@ -2,7 +2,6 @@
 
 #include "node_check/inventory.hpp"
 #include "process.hpp"
-#include "prometheus.hpp"
 #include "site.hpp"
 
 #include <multinode/base/check.hpp>

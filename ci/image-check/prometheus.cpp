@@ -1,5 +1,3 @@
-#include "prometheus.hpp"
-
 #include "statistics.hpp"
 
 #include <fmt/core.h>

@@ -151,6 +151,11 @@ class ResultsWriter {
 // a value that is not a number, a summary that does not count the checks.
 Results read_results(const std::filesystem::path& folder);
 
+// Metrics in Prometheus's text format, as node_exporter's textfile collector reads it: image_check_passed of each check
+// that ran (1 or 0), image_check_value of each metric (the median over launches), image_check_exit_status,
+// image_check_end_time_seconds.
+std::string prometheus_text(const Results& results);
+
 // multinode::write_whole(), that throws multinode::UsageError.
 void write_whole(const std::filesystem::path& path, const std::string& text);
 

@@ -14,6 +14,8 @@
 
 namespace image_check {
 
+namespace {
+
 // No '<', '>' or '&': HTML and XML read them differently here.
 const char* const page_style = R"css(
 :root { color-scheme: light dark;  /* colours that can be read on white and on black */
@@ -57,6 +59,7 @@ svg circle.base { fill: var(--soft); stroke: none; }
 svg circle.marked { fill: var(--bad); }
 )css";
 
+// Text that XML can hold: control bytes become their pictures (U+241B for escape), invalid UTF-8 becomes U+FFFD.
 std::string printable(const std::string& text) {
   using nlohmann::json;
   const auto utf8 =
@@ -77,6 +80,8 @@ std::string printable(const std::string& text) {
   }
   return result;
 }
+
+}  // namespace
 
 pugi::xml_node start_page(pugi::xml_document& document, const std::string& title) {
   document.append_child(pugi::node_doctype).set_value("html");

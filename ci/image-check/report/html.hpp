@@ -9,9 +9,6 @@
 
 namespace image_check {
 
-// Text that XML can hold: control bytes become their pictures (U+241B for escape), invalid UTF-8 becomes U+FFFD.
-std::string printable(const std::string& text);
-
 // An HTML page with that title, which may load nothing: its body.
 pugi::xml_node start_page(pugi::xml_document& document, const std::string& title);
 std::string page_text(const pugi::xml_document& document);
@@ -44,7 +41,5 @@ struct Line {
 };
 pugi::xml_node add_curve(pugi::xml_node parent, const std::string& caption, const std::vector<std::string>& places,
                          const std::vector<Line>& lines);
-
-extern const char* const page_style;
 
 }  // namespace image_check

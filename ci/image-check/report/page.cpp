@@ -1,5 +1,4 @@
 #include "html.hpp"
-#include "prometheus.hpp"
 #include "report.hpp"
 #include "statistics.hpp"
 
