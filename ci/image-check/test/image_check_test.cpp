@@ -111,9 +111,9 @@ TEST_F(ImageCheck, ANodeThatOtherWorkKeepsBusyIsNotBlamed) {
 if [ $RANK = 1 ]; then
   taskset -pc )" + cpu + R"( $$ >&2
   while :; do :; done &
-  renice -n 12 $$ >&2
+  nice="nice -n 12"
 fi
-$1 --n 2e8 --warmup 0 --trials 2 --json $2/busy-0$again.jsonl
+$nice $1 --n 2e8 --warmup 0 --trials 2 --json $2/busy-0$again.jsonl
 status=$?
 [ $RANK = 0 ] || kill $!
 exit $status)");

@@ -1,5 +1,7 @@
 # For Spack: spack repo create multinode-repo; cp package.py into packages/multi_node_cpp/; spack repo add; spack install multi-node-cpp
 # The project has no published archive yet: give the address of a clone, spack develop --path CLONE multi-node-cpp@main.
+from glob import glob
+
 from spack.package import *
 
 
@@ -40,3 +42,7 @@ class MultiNodeCpp(CMakePackage, CudaPackage):
             if self.spec.variants["cuda_arch"].value != ("none",):
                 args.append(self.define("CMAKE_CUDA_ARCHITECTURES", self.spec.variants["cuda_arch"].value))
         return args
+
+    def setup_run_environment(self, env):
+        for folder in glob(join_path(self.prefix, "*-*", "")):  # chapters, and image-check
+            env.prepend_path("PATH", folder)
