@@ -55,6 +55,7 @@ OWN = [(program, 4, "", cause, says) for program, cause, says in [
     ("* sub_grid; !2 barrier 1; 2 barrier; * barrier", "deadlock", "call 1 of the communicator of ranks 0, 2"),
     ("* self; 2 receive 0 7 1 1; * barrier", "deadlock", "rank 2 does not send to 2: rank 2 is in MPI_Recv"),
     ("* 20*barrier_in_a_thread; * receive right 7; * send left 7", "deadlock", NO_SEND),
+    ("3 gather 0 8; !3 gather 0; 1 receive 2 7; * barrier", "mismatch", "rank 3: MPI_Gather, call 4 of MPI_COMM_WORLD, root 0, 32 B"),
     # Right programs
     ("* mistakes; 1 send 0 7; 0 receive any any; * barrier", "", ""),
     ("* group; 1 send 0 7 1 1; 0 receive any any 1 1; * barrier 1; * barrier", "", ""),

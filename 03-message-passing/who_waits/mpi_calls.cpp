@@ -272,13 +272,18 @@ Call in_turn(MPI_Comm comm, A... a) {
   const std::tuple<A...> all(a...);
   Call call{.kind = kind, .communicator = uncertain_id};
   if constexpr (root >= 0) call.root = std::get<root>(all);
-  if constexpr (count >= 0)
-    if (root < 0 || call.root >= 0)  // else this rank of an intercommunicator needs no type
-      call.bytes = bytes_of(std::get<count>(all), std::get<count + 1>(all));
   Communicator* const where = communicator(comm);
   if (!where) return call;
+  const bool at_root = root >= 0 && where->shared && where->shared->rank == call.root;
+  if constexpr (count >= 0 && root > count) {  // not all arguments count on all ranks of an intercommunicator
+    constexpr int at_the_root = root == 6 ? 5 - count : count;  // of a gather or scatter
+    if (!(where->id & uncertain_id))
+      call.bytes = at_root ? bytes_of(std::get<at_the_root>(all), std::get<at_the_root + 1>(all))
+                           : bytes_of(std::get<count>(all), std::get<count + 1>(all));
+  } else if constexpr (count >= 0) {
+    call.bytes = bytes_of(std::get<count>(all), std::get<count + 1>(all));
+  }
   if constexpr (root >= 0) {  // all wait for the root, or the root for all
-    const bool at_root = where->shared && where->shared->rank == call.root;
     call.gives = at_root == (named<kind>("", "cast") || named<kind>("", "catter") || named<kind>("", "catterv"));
     call.waits = !call.gives;
   } else if constexpr (named<kind>("", "scan")) {
