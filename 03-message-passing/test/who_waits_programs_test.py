@@ -215,8 +215,10 @@ def explain(row, command, library, launch, options, folder):
         killed = result.returncode < 0 or result.returncode in (124, 137, 139)
         right = result.returncode and (not killed or "in MPI_Finalize" in result.stderr)
         # A rank that fails ends with its program's status.
-        proved = cause != "ended" and any(one["certain"] for one in found)
-        right = right and (set(ended) == {"1"} if proved else ended and "0" not in ended)
+        if any(one["certain"] for one in found):
+            right = right and ended and set(ended) <= ({"1", "134"} if "signal 6" in says else {"1"})
+        else:  # nothing is proved: the launcher ends the others when a rank has failed
+            right = right and ended and "0" not in ended
     return "" if right else f"statuses {ended}, {result.returncode} of {launch[0]}: {text}\n{result.stderr}"
 
 

@@ -17,13 +17,6 @@ Wanted argument(Wanted otherwise, A... all) {  // the argument of this type
   return otherwise;
 }
 
-// The library's own function.
-template <Kind kind, class Result = ncclResult_t, class... A>
-INLINE Result next(A... all) {
-  static auto* const function = real<Result(A...)>(name_of(kind));
-  return function(all...);
-}
-
 std::uint64_t bytes_of(std::size_t count, ncclDataType_t type) {
   constexpr std::uint64_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};  // in the order of ncclDataType_t
   return static_cast<std::size_t>(type) < std::size(sizes) ? count * sizes[type] : 0;
@@ -44,11 +37,11 @@ void created(ncclComm_t comm, std::uint64_t id, int size, int rank) {
 template <Kind kind, class... A>
 INLINE ncclResult_t collective(A... all) {
   const auto type = argument(ncclNumTypes, all...);
-  const Inside in(
+  const Call call =
       next_in(argument(ncclComm_t{}, all...), {.kind = kind,
                                                .root = type == ncclNumTypes ? no_rank : argument(no_rank, all...),
-                                               .bytes = bytes_of(argument(std::size_t{0}, all...), type)}));
-  return next<kind>(all...);
+                                               .bytes = bytes_of(argument(std::size_t{0}, all...), type)});
+  return next_inside<kind, ncclResult_t>(call, all...);
 }
 
 template <Kind kind, class Data>
@@ -62,8 +55,7 @@ INLINE ncclResult_t message(Data data, std::size_t count, ncclDataType_t type, i
     else
       count_received(call.communicator, peer, 0);  // started: whether it is complete is known to the stream alone
   }
-  const Inside in(call);
-  return next<kind>(data, count, type, peer, comm, stream);
+  return next_inside<kind, ncclResult_t>(call, data, count, type, peer, comm, stream);
 }
 
 template <Kind kind, class... Config>
@@ -71,11 +63,8 @@ INLINE ncclResult_t initialize(ncclComm_t* comm, int size, ncclUniqueId id, int 
   std::uint64_t hash = 0, words[sizeof id / 8];
   std::memcpy(words, &id, sizeof id);
   for (const std::uint64_t word : words) hash = mix(hash, word);
-  ncclResult_t result;
-  {
-    const Inside in({.kind = kind, .tag = size, .communicator = hash});
-    result = next<kind>(comm, size, id, rank, config...);
-  }
+  const auto result = next_inside<kind, ncclResult_t>({.kind = kind, .tag = size, .communicator = hash}, comm, size, id,
+                                                      rank, config...);
   if (result == ncclSuccess || result == ncclInProgress) created(*comm, hash, size, rank);
   return result;
 }
@@ -83,11 +72,7 @@ INLINE ncclResult_t initialize(ncclComm_t* comm, int size, ncclUniqueId id, int 
 template <Kind kind, class Config>
 INLINE ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* made, Config config) {
   const Call call = next_in(comm, {.kind = kind});
-  ncclResult_t result;
-  {
-    const Inside in(call);
-    result = next<kind>(comm, color, key, made, config);
-  }
+  const auto result = next_inside<kind, ncclResult_t>(call, comm, color, key, made, config);
   int size = 0, rank = 0;
   if (result == ncclSuccess && *made && ncclCommCount(*made, &size) == ncclSuccess &&
       ncclCommUserRank(*made, &rank) == ncclSuccess)
@@ -98,11 +83,7 @@ INLINE ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* made,
 template <Kind kind, class... A>
 INLINE auto waiting(A... all) {
   using Result = std::conditional_t<name_of(kind)[0] == 'n', ncclResult_t, cudaError_t>;
-  Result result;
-  {
-    const Inside in({.kind = kind, .bytes = argument(std::size_t{0}, all...)});
-    result = next<kind, Result>(all...);
-  }
+  const auto result = next_inside<kind, Result>({.kind = kind, .bytes = argument(std::size_t{0}, all...)}, all...);
   if (kind == Kind::ncclCommDestroy) forget(handle_of(argument(ncclComm_t{}, all...)));
   return result;
 }

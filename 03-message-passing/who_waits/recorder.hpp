@@ -77,12 +77,27 @@ Call complete(int number);  // returns what was started; Kind::none: it was not 
 // A test or a probe that found nothing.
 void poll(const Call& call);
 
+// Templates that make an Inside are INLINE, because it asks for the address of who called them.
+#define INLINE __attribute__((always_inline)) inline
+
 // The function that the program would have called.
 template <class Function>
 Function* real(const char* name, const char* prefix = "") {
   char all[64];  // no std::string: its functions would be exported
   std::snprintf(all, sizeof all, "%s%s", prefix, name);
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, all));
+}
+
+template <Kind kind, class Result, class... A>
+INLINE Result next(A... a) {
+  static auto* const function = real<Result(A...)>(name_of(kind), name_of(kind)[0] == 'M' ? "P" : "");
+  return function(a...);
+}
+// Calls it inside `call`.
+template <Kind kind, class Result, class... A>
+INLINE Result next_inside(const Call& call, A... a) {
+  const Inside in(call);
+  return next<kind, Result>(a...);
 }
 
 template <class R, class... A>
@@ -95,9 +110,7 @@ Signature<R, A...> signature(R(A...));
 
 }  // namespace who_waits
 
-// WRAP(6, MPI_Send, send, message, 5) defines MPI_Send, which has 6 parameters, as message<Kind::MPI_Send, 5>. Such
-// templates are INLINE, because Inside asks for the address of who called them.
-#define INLINE __attribute__((always_inline)) inline
+// WRAP(6, MPI_Send, send, message, 5) defines MPI_Send, which has 6 parameters, as message<Kind::MPI_Send, 5>.
 #define WRAP(parameters, name, role, wrapper, ...)                                              \
   decltype(signature(name))::Result name(BOOST_PP_ENUM(parameters, PARAMETER, name)) {          \
     return wrapper<Kind::name __VA_OPT__(, ) __VA_ARGS__>(BOOST_PP_ENUM_PARAMS(parameters, a)); \

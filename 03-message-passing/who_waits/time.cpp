@@ -23,7 +23,10 @@ using Key = std::tuple<Kind, std::uint64_t, std::string, std::uint64_t>;  // of 
 Key key_of(const Place& place) { return {place.kind, place.bytes, place.object.data(), place.site}; }
 
 struct Sum {
-  double meetings = 0, late = 0, data = 0;  // ns
+  const Place* place = nullptr;  // one rank's
+  double calls = 0, in = 0;      // in: ns, as below
+  int ranks = 0;
+  double meetings = 0, late = 0, data = 0;
   std::map<int, double> for_rank;           // of `late`, by the rank that is waited for
   std::map<std::uint64_t, double> data_of;  // `data` of all ranks, by meeting
 };
@@ -86,8 +89,16 @@ Analysis analyse(const std::vector<RankTimes>& ranks, double error) {
   }
 
   Analysis all;
+  for (const RankTimes& rank_times : ranks)
+    for (const Place& place : rank_times.places) {
+      Sum& sum = all.places[key_of(place)];
+      sum.place = &place;
+      sum.calls += static_cast<double>(place.calls);
+      sum.in += static_cast<double>(place.nanoseconds);
+      ++sum.ranks;
+    }
   for (const auto& [call, waited] : calls) {
-    Sum& sum = all.places[key_of(*waited.place)];
+    Sum& sum = all.places.at(key_of(*waited.place));
     ++sum.meetings;
     sum.late += waited.late;
     sum.data += waited.data;
@@ -97,6 +108,7 @@ Analysis analyse(const std::vector<RankTimes>& ranks, double error) {
     all.all_worked += waited.worked * static_cast<double>(every);
   }
   for (const auto& [key, sum] : all.places) {  // the median: what every call takes, not the pauses of a busy machine
+    if (sum.meetings == 0) continue;
     std::vector<double> values;
     for (const auto& [number, data] : sum.data_of) values.push_back(data);
     all.data += multinode::median(values) * static_cast<double>(values.size() * every);
@@ -131,51 +143,36 @@ RankTimes times_of(const Times& times, int ranks) {
 
 TimeReport report(const std::vector<RankTimes>& ranks, const std::function<std::string(const Place&)>& where) {
   const Analysis middle = analyse(ranks, 0), least = analyse(ranks, -1), most = analyse(ranks, 1);
-  struct Total {
-    const Place* place = nullptr;
-    double calls = 0, in = 0;
-    int ranks = 0;
-  };
-  std::map<Key, Total> totals;
   double all = 0;
   std::int64_t uncertainty = 0;
   for (const RankTimes& one : ranks) {
     all += static_cast<double>(one.lasted);
     uncertainty = std::max({uncertainty, one.first.uncertainty, one.last.uncertainty});
-    for (const Place& place : one.places) {
-      Total& total = totals[key_of(place)];
-      total.place = &place;
-      total.calls += static_cast<double>(place.calls);
-      total.in += static_cast<double>(place.nanoseconds);
-      ++total.ranks;
-    }
   }
-  std::vector<std::pair<Key, Total>> sorted(totals.begin(), totals.end());
-  std::ranges::sort(sorted, std::greater<>(), [](const auto& one) { return one.second.in; });
+  std::vector<const Sum*> sorted;
+  for (const auto& [key, sum] : middle.places) sorted.push_back(&sum);
+  std::ranges::sort(sorted, std::greater<>(), &Sum::in);
 
   TimeReport out;
-  for (const auto& [key, total] : sorted) {
+  for (const Sum* const sum : sorted) {
     if (out.lines.size() == most_lines) {
       out.lines.push_back(fmt::format("... and {} more places", sorted.size() - most_lines));
       break;
     }
-    std::string text = fmt::format("{}{}, {}: {:.0f} calls on {} ranks, {} each", name_of(total.place->kind),
-                                   total.place->bytes ? " " + size_of(total.place->bytes) : "", where(*total.place),
-                                   total.calls, total.ranks, time_text(total.in / total.calls));
-    if (const auto found = middle.places.find(key); found != middle.places.end()) {
-      const Sum& sum = found->second;
-      const auto late_with = [&, &key = key](const Analysis& other) {  // Clang 14 captures no structured binding
-        const auto it = other.places.find(key);
-        return it == other.places.end() ? 0 : it->second.late / it->second.meetings;
-      };
-      const double late = sum.late / sum.meetings;
-      const double error = std::max(std::abs(late_with(least) - late), std::abs(late_with(most) - late));
+    const Place& place = *sum->place;
+    std::string text = fmt::format("{}{}, {}: {:.0f} calls on {} ranks, {} each", name_of(place.kind),
+                                   place.bytes ? " " + size_of(place.bytes) : "", where(place), sum->calls, sum->ranks,
+                                   time_text(sum->in / sum->calls));
+    if (sum->meetings > 0) {
+      const auto late_in = [&](const Analysis& one) { return one.places.at(key_of(place)).late / sum->meetings; };
+      const double late = late_in(middle);
+      const double error = std::max(std::abs(late_in(least) - late), std::abs(late_in(most) - late));
       const auto [rank, nanoseconds] =
-          *std::ranges::max_element(sum.for_rank, {}, [](const auto& one) { return one.second; });
+          *std::ranges::max_element(sum->for_rank, {}, [](const auto& one) { return one.second; });
       text += fmt::format(", of which {}{} waiting for {}", time_text(late),
                           error > 0.01 * late && error > 1e3 ? " (+- " + time_text(error) + ")" : "",
-                          nanoseconds > 0.8 * sum.late ? fmt::format("rank {}", rank) : "one rank or another");
-      text += fmt::format(" and {} for the data", time_text(sum.data / sum.meetings));
+                          nanoseconds > 0.8 * sum->late ? fmt::format("rank {}", rank) : "one rank or another");
+      text += fmt::format(" and {} for the data", time_text(sum->data / sum->meetings));
     }
     out.lines.push_back(std::move(text));
   }

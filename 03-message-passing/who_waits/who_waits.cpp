@@ -237,7 +237,7 @@ class Watch {
   void look() {
     ++looks_;
     explained_end_ = child_.ending().has_value();
-    if (world_.rank() == 0) explained_moves_ = number("moves");
+    const std::int64_t moves = number("moves");
     observer_.look(Clock::now());
     steps_ = observer_.steps();
     counted_move_ = false;
@@ -250,17 +250,21 @@ class Watch {
     }
     const auto ranks = gather(world_, "the state of the program", state);
     Verdict verdict;
-    if (world_.rank() == 0) answered_ = number("asked"), verdict = explain(ranks);  // nobody asks in a look
+    const auto has_failed = [](const RankState& one) { return one.ended.value_or(0) != 0; };
+    const bool failed = std::ranges::any_of(ranks, has_failed);
+    const bool one_moves =
+        std::ranges::any_of(ranks, [&](const RankState& one) { return !one.ended && one.quiet < options_.after; });
+    // If a rank has moved since it counted as quiet, there is nothing to explain yet. Nobody asks during a look.
+    const bool explains = world_.rank() == 0 && !(all_are_quiet_ && one_moves && !failed);
+    if (explains) answered_ = number("asked"), explained_moves_ = moves, verdict = explain(ranks);
     // The ranks were not seen at the same time. What they did then holds now if none of them has moved since.
     observer_.look(Clock::now());
     const auto moved = gather(world_, "who has moved", observer_.steps() != steps_);
-    if (world_.rank() == 0) {
+    if (explains) {
       if (std::ranges::find(moved, true) != moved.end()) {
         verdict.certain = false;
         verdict.lines.push_back("a rank has moved on since");
       }
-      const auto has_failed = [](const RankState& one) { return one.ended.value_or(0) != 0; };
-      const bool failed = std::ranges::any_of(ranks, has_failed);
       std::vector<std::string> lines = groups(ranks);
       lines.insert(lines.end(), verdict.lines.begin(), verdict.lines.end());
       print(failed           ? "a rank has failed"
