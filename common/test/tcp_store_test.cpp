@@ -411,6 +411,16 @@ TEST(TcpStore, AServerThatFallsSilentIsATimeoutOfEveryOperation) {
   }
 }
 
+TEST(TcpStore, TheLimitOfTheConnectionIsNotThatOfRequests) {
+  const FakeServer late("", "");
+  TcpStore store(late.endpoint(), 100s, {}, 5s);
+  const std::jthread answers([&] {
+    std::this_thread::sleep_for(6s);
+    late.send_more(encode(protocol::Status::done, std::string_view("1")));
+  });
+  EXPECT_EQ(store.add("k", 1), 1);
+}
+
 // Also where another thread receives.
 TEST(TcpStore, ALateAnswerIsNotThatOfTheNextRequest) {
   const FakeServer late("", "");

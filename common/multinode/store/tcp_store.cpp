@@ -50,10 +50,12 @@ void shake_hands(TcpClient& client, const protocol::Hello& hello, Deadline& dead
 
 std::string random_token() { return to_hex(random_bytes(16)); }
 
-TcpStore::TcpStore(const Endpoint& server, milliseconds timeout, const protocol::Hello& hello)
+TcpStore::TcpStore(const Endpoint& server, milliseconds timeout, const protocol::Hello& hello,
+                   std::optional<milliseconds> to_connect)
     : prefix_(hello.generation.empty() ? "" : hello.generation + "/"),
       timeout_(timeout),
-      client_(server, timeout, [&](TcpClient& client, Deadline& deadline) { shake_hands(client, hello, deadline); }) {}
+      client_(server, to_connect.value_or(timeout),
+              [&](TcpClient& client, Deadline& deadline) { shake_hands(client, hello, deadline); }) {}
 
 void TcpStore::set_for_readers(const std::string& key, std::string_view value, std::uint32_t readers) {
   call({.operation = Operation::set, .key = key, .value = std::string(value), .readers = readers}, timeout_, "setting");

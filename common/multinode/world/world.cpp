@@ -140,7 +140,7 @@ void World::Implementation::meet_through(const Launch& launch, const Options& op
     place = ask(std::max(left, 1ms));
     hello.token = place.token;
     try {
-      store = std::make_unique<TcpStore>(place, std::clamp(left, 1ms, longest), hello);
+      store = std::make_unique<TcpStore>(place, options.timeout, hello, std::clamp(left, 1ms, longest));
       return;
     } catch (const RankTaken&) {
       throw;
