@@ -195,12 +195,13 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OneLauncher);
 
 #ifdef PATH_message_passing_mpi
 TEST(MessagePassingMpi, ASmallMessageGoesWithoutItsReceiver) {  // the README's first exercise
-  const auto start = [](const char* count) {
-    return Ranks(Starter::mpirun, 2, {PATH_message_passing_mpi, "--mute", "1", "--timeout", "5", "--count", count});
+  const auto output = [](const char* count) {
+    return Ranks(Starter::mpirun, 2, {PATH_message_passing_mpi, "--mute", "1", "--timeout", "5", "--count", count})
+        .wait()
+        .output;
   };
-  Ranks small = start("1"), large = start("1M");
-  EXPECT_SAYS(small.wait().output, "waits in verdict");
-  EXPECT_SAYS(large.wait().output, "waits in MPI_Send");
+  EXPECT_SAYS(output("1"), "waits in verdict");
+  EXPECT_SAYS(output("1M"), "waits in MPI_Send");
 }
 #endif
 

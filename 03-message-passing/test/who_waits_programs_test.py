@@ -216,7 +216,8 @@ def explain(row, command, library, launch, options, folder):
         right = result.returncode and (not killed or "in MPI_Finalize" in result.stderr)
         # A rank that fails ends with its program's status.
         if any(one["certain"] for one in found):
-            right = right and ended and set(ended) <= ({"1", "134"} if "signal 6" in says else {"1"})
+            failed = re.findall(r"gone: (exit status|killed by signal) (\d+)", result.stderr)
+            right = right and ended and set(ended) <= {"1", *(str(int(number) + 128 * ("signal" in how)) for how, number in failed)}
         else:  # nothing is proved: the launcher ends the others when a rank has failed
             right = right and ended and "0" not in ended
     return "" if right else f"statuses {ended}, {result.returncode} of {launch[0]}: {text}\n{result.stderr}"
