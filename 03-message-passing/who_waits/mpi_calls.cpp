@@ -138,12 +138,6 @@ Call restart(MPI_Request request) {
   return call;
 }
 
-// MPI's own function.
-template <Kind kind, class... A>
-INLINE int next(A... a) {
-  static auto* const function = real<int(A...)>(name_of(kind), "P");
-  return function(a...);
-}
 template <Kind kind>
 constexpr bool named(std::string_view start, std::string_view end) {
   return std::string_view(name_of(kind)).starts_with(start) && std::string_view(name_of(kind)).ends_with(end);
@@ -166,7 +160,7 @@ INLINE int message(A... a) {
   constexpr bool probes = named<kind>("", "robe"), polls = named<kind>("MPI_I", "robe");
   Call call;
   const auto real_call = [&] {
-    const int result = std::apply([](A... b) { return next<kind>(b...); }, all);
+    const int result = std::apply([](A... b) { return next<kind, int>(b...); }, all);
     used(call, std::get<comm>(all), result);
     return result;
   };
@@ -241,7 +235,7 @@ INLINE int waiting(A... a) {
   std::optional<Inside> in;
   if constexpr (!tests)
     in.emplace(Call{.kind = kind}, __builtin_return_address(0)).waits_for({numbers.data(), numbers.size()});
-  const int result = std::apply([](A... b) { return next<kind>(b...); }, all);
+  const int result = std::apply([](A... b) { return next<kind, int>(b...); }, all);
   if (result != MPI_SUCCESS) {
     for (const int number : numbers) complete(number);
     if (!numbers.empty()) record()->incomplete = true;
@@ -300,7 +294,7 @@ INLINE int collective(A... a) {
   const MPI_Comm comm = std::get<last - starts>(all);
   const Call call = in_turn<kind, root, count>(comm, a...);
   const Inside in(call);
-  const int result = next<kind>(a...);
+  const int result = next<kind, int>(a...);
   used(call, comm, result);
   if constexpr (starts)
     if (result == MPI_SUCCESS) start(value_of(*std::get<last>(all)), call);
@@ -311,11 +305,7 @@ INLINE int collective(A... a) {
 template <Kind kind, class... A>
 INLINE int create(MPI_Comm comm, A... a) {
   const Call call = in_turn<kind, -1, -1>(comm);
-  int result;
-  {
-    const Inside in(call);
-    result = next<kind>(comm, a...);
-  }
+  const int result = next_inside<kind, int>(call, comm, a...);
   used(call, comm, result);
   if (result != MPI_SUCCESS || call.kind == Kind::none) return result;
   const MPI_Comm made = *std::get<sizeof...(A) - 1>(std::tuple(a...));
@@ -329,11 +319,8 @@ template <Kind kind, class... A>
 INLINE int everyone(A... a) {
   constexpr bool starts = kind != Kind::MPI_Finalize;
   if (!starts) running = false;
-  int result;
-  {
-    const Inside in({.kind = kind, .communicator = starts ? start_id : end_id, .sequence = 1});
-    result = next<kind>(a...);
-  }
+  const int result =
+      next_inside<kind, int>({.kind = kind, .communicator = starts ? start_id : end_id, .sequence = 1}, a...);
   if (Record* const ours = record(); ours && result == MPI_SUCCESS) {
     if (starts) {
       const Communicator& all = *communicator(world());

@@ -13,6 +13,7 @@
 #include <cctype>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <regex>
 #include <sstream>
 
@@ -293,6 +294,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
     int rank;
     std::string host;
     double time, fastest, waited = 0;  // waited: of `time`, for a CPU
+    double working() const { return time - waited; }
   };
   std::map<std::string, std::vector<Slowness>> slowness;                      // by what
   std::map<std::string, std::map<std::string, std::set<std::string>>> equal;  // what, value, hosts
@@ -379,13 +381,17 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
   // One of several that is far behind all others: by more than what a busy machine explains.
   for (const auto& [what, of] : slowness) {
     for (const auto& one : of) {
-      std::vector<double> others, fastest, working;
-      for (const auto& other : of)
-        if (&other != &one)
-          others.push_back(other.time), fastest.push_back(other.fastest), working.push_back(other.time - other.waited);
+      const auto of_others = [&](auto value) {
+        std::vector<double> others;
+        for (const auto& other : of)
+          if (&other != &one) others.push_back(std::invoke(value, other));
+        return median(others);
+      };
       // Where ranks share cores, one may have bad luck in all trials, or in one: both show a rank that is slow.
-      if (others.empty() || one.time <= 3 * median(others) || one.fastest <= 3 * median(fastest)) continue;
-      if (one.waited > 0 && one.time - one.waited <= 3 * median(working)) {
+      if (of.size() < 2 || one.time <= 3 * of_others(&Slowness::time) ||
+          one.fastest <= 3 * of_others(&Slowness::fastest))
+        continue;
+      if (one.waited > 0 && one.working() <= 3 * of_others(&Slowness::working)) {
         judged.busy = true;
         judged.reason = fmt::format(
             "rank {} on {} waited for a CPU for {:.0f} % of its time: other processes keep {} busy, or its cgroup is "
@@ -395,7 +401,7 @@ Judged judge(const Check& check, const Cluster& cluster, const Outcome& outcome,
       }
       find("slow rank",
            fmt::format("rank {} on {} is {:.2g} times slower than the others: {}", one.rank, one.host,
-                       one.time / median(others), what),
+                       one.time / of_others(&Slowness::time), what),
            one.host);
     }
   }

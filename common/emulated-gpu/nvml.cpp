@@ -1,6 +1,6 @@
 // NVML for emulated GPUs: their identity, as CUDA gives it. The functions that need hardware are not there. As in
-// NVIDIA's library, CUDA_VISIBLE_DEVICES has no effect. This file declares NVML itself, because nvml.h comes in a
-// package of its own.
+// NVIDIA's library, CUDA_VISIBLE_DEVICES has no effect. This file declares NVML itself, because nvml.h is in
+// another package than CUDA.
 #include "identity.hpp"
 
 #include <cuda_runtime_api.h>

@@ -382,10 +382,8 @@ std::string history_page(const History& history) {
                   runs == 1 ? "" : "s"));
   add(body, "p",
       "Each run has the same room, from left to right, and each node a line; of more than four nodes, the four that "
-      "are "
-      "worst, and the median of all. A node is marked if its last value is at least 10 % worse than the median of "
-      "those "
-      "before it. What is worst comes first. Of the checks, those are shown that ever failed.");
+      "are worst, and the median of all. A node is marked if its last value is at least 10 % worse than the median of "
+      "those before it. What is worst comes first. Of the checks, those are shown that ever failed.");
   const auto grid = add(body, "div", "", "curves");
   for (const auto& figure : std::views::take(figures, most_figures)) {
     const auto drawn = add_curve(grid, figure.name, places, figure.lines);

@@ -278,7 +278,7 @@ TEST_F(Judge, ASlowRankIsSlowInItsFastestTrialAndOnAverage) {
   const auto busy = judge_run(program(), ended(0), "", ranks("50", "17", "24"));
   EXPECT_TRUE(busy.busy && busy.findings.empty());
   EXPECT_SAYS(busy.reason, "rank 1 on node2 waited for a CPU for 48 % of its time: other processes keep node2 busy");
-  EXPECT_SAYS(found(program(), ended(0), "", ranks("50", "17", "22")), "slow rank|");  // and it is slow by itself
+  EXPECT_SAYS(found(program(), ended(0), "", ranks("50", "17", "22")), "slow rank|");  // slow while it has a CPU, too
   const auto wrong = judge_run(program(), ended(1), "all_reduce_perf: wrong", ranks("50", "17", "24"));
   EXPECT_TRUE(!wrong.busy && wrong.findings.size() == 1);
 }
