@@ -82,7 +82,6 @@ HANGS = [
 
 class Program:
     def __init__(self, name, sources, flags, ranks, arguments=(), fortran=False):  # pylint: disable=too-many-arguments
-        self.launch = ""
         self.name, self.sources, self.flags, self.ranks = name, sources, flags, ranks
         self.arguments, self.fortran = list(arguments), fortran
         self.label = " ".join([name, str(ranks), *self.arguments])
@@ -173,13 +172,13 @@ def essence(result):
     return result["status"] and result["status"] % 128, set(re.sub(r"0x[0-9a-f]+|-?[\d.]+", "#", lines).split("\n")) - {""}
 
 
-def difference(program, alone, watched):
+def difference(program, alone, watched, mpi):
     """How a program that ends is disturbed, or ""."""
     certain = [one for one in watched["said"] if one["certain"]]
     if alone["status"] == 0 and certain:
         return f"it accuses a program that is right: {certain}"
     (status, lines), (status_with, lines_with) = essence(alone), essence(watched)
-    if bool(status) != bool(status_with) or (status != status_with and "mpich" not in str(program.launch)):
+    if bool(status) != bool(status_with) or (status != status_with and mpi != "mpich"):
         return f"exit status {status_with}, not {status}: {watched['err'][-500:]}"
     if status == 0 and lines != lines_with:
         return f"it prints {sorted(lines_with - lines)}, not {sorted(lines - lines_with)}"
@@ -221,7 +220,6 @@ def main():
     who_waits = [options.build / "03-message-passing/who_waits", "--after", "2" if of_corrbench else "0.5", "--json", "lines", "--"]
     counts = collections.Counter()
     for program in programs:
-        program.launch = launch
         path = build(program, to, compilers, flags, libraries)
         if not path:
             counts["not built"] += 1
@@ -234,7 +232,7 @@ def main():
                 break
             watched = run(program, path, launch, who_waits, 120)
             kind = "hangs" if alone["status"] is None else "ends" if alone["status"] == 0 else "fails"
-            problem = wrong_explanation(program, watched) if kind == "hangs" else difference(program, alone, watched)
+            problem = wrong_explanation(program, watched) if kind == "hangs" else difference(program, alone, watched, options.mpi)
             if not problem:
                 counts[kind] += 1
                 break
