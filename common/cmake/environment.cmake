@@ -20,6 +20,10 @@ function(multinode_write_environment)
   if(mpi AND NOT mpi STREQUAL "/usr/bin") # an MPI of a module: its mpirun comes before the system's
     list(PREPEND folders "\"${mpi}\"")
   endif()
+  if(MULTINODE_EMULATED_GPU AND CMAKE_CUDA_COMPILER)
+    get_filename_component(nvcc "${CMAKE_CUDA_COMPILER}" DIRECTORY)
+    list(PREPEND folders "\"${nvcc}\"")
+  endif()
   list(JOIN folders " " folders)
   find_file(MULTINODE_ENV_SH env.sh NO_DEFAULT_PATH
     PATHS ${CMAKE_CURRENT_FUNCTION_LIST_DIR} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/..)
@@ -27,6 +31,14 @@ function(multinode_write_environment)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${MULTINODE_ENV_SH})
   file(READ ${MULTINODE_ENV_SH} settings)
   string(REGEX REPLACE "^(#[^\n]*\n)+\n" "" settings "${settings}") # its head comment
+  if(nvcc)
+    string(APPEND settings "
+# CUDA's compiler of ci/setup gpu. It links programs with the emulated GPUs, whose runtime is a shared library.
+export NVCC_APPEND_FLAGS=\"\${NVCC_APPEND_FLAGS--cudart shared}\"
+export CPATH=\"\${CPATH-${MULTINODE_CUDA_INCLUDE_DIR}}\"
+export LIBRARY_PATH=\"\${LIBRARY_PATH-${CMAKE_BINARY_DIR}/emulated-gpu}\"
+")
+  endif()
   configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/env.sh.in ${CMAKE_BINARY_DIR}/env.sh @ONLY)
   # Installed programs lie in folders of one level.
   string(REGEX REPLACE "(multinode_build)/[^ \"]*/" "\\1/" folders "${folders}")
