@@ -23,6 +23,7 @@ endfunction()
 if(MULTINODE_HAVE_MPI)
   multinode_program(who_waits who_waits/who_waits.cpp
     who_waits/time.cpp who_waits/verdict.cpp LINK multinode::world)
+  multinode_optimise_little(who_waits)
   get_target_property(mpi_include MPI::MPI_CXX INTERFACE_INCLUDE_DIRECTORIES)
   set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_CXX)
   check_cxx_symbol_exists(OPEN_MPI mpi.h WHO_WAITS_OPEN_MPI)

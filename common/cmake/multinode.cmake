@@ -21,7 +21,16 @@ if(CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER AND NOT ccache_failed)
 endif()
 
 include(multinode-find)
+# The whole repository has tests by default, a chapter alone with -DBUILD_TESTING=ON, and a part of another project none.
+if(NOT DEFINED MULTINODE_TESTS)
+  set(MULTINODE_TESTS OFF)
+  if(PROJECT_IS_TOP_LEVEL AND BUILD_TESTING)
+    set(MULTINODE_TESTS ON)
+  endif()
+endif()
+set(BUILD_TESTING ${MULTINODE_TESTS})
 if(BUILD_TESTING)
+  include(CTest)
   find_package(GTest REQUIRED)
   include(GoogleTest)
 endif()
@@ -51,18 +60,40 @@ function(multinode_runpath target)
   endif()
 endfunction()
 
-# multinode_library(name sources...): a library for the programs and tests of a chapter.
+# multinode_optimise_little(target...): code that waits for a network or for people. -O3 compiles for 1.6 times as long.
+function(multinode_optimise_little)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endforeach()
+endfunction()
+
+# multinode_library(name sources...): a library for the programs and tests of a chapter, optimised little.
 function(multinode_library name)
   add_library(${name} STATIC ${ARGN})
+  multinode_optimise_little(${name})
   target_include_directories(${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
   target_link_libraries(${name} PUBLIC multinode::communicator PRIVATE fmt::fmt)
   multinode_warnings(${name})
 endfunction()
 
+# multinode_to_build(target...): of this chapter or folder, whose programs the target programs-FOLDER builds. `programs`
+# builds those of all.
+function(multinode_to_build)
+  cmake_path(GET PROJECT_SOURCE_DIR FILENAME folder)
+  if(NOT TARGET programs-${folder})
+    add_custom_target(programs-${folder})
+    add_dependencies(programs programs-${folder})
+    if(TARGET emulated_gpu)
+      add_dependencies(programs-${folder} emulated_gpu)
+    endif()
+  endif()
+  add_dependencies(programs-${folder} ${ARGN})
+endfunction()
+
 # multinode_program(name [ON_REQUEST] [sources...] [LINK lib...]): an example program. Without sources its main() calls
-# NAME_main() of a library, so that code that programs and tests share is compiled once. The target `programs` builds all
-# programs, and `source env.sh` puts them on the PATH. Those of a chapter are installed into a folder with the chapter's
-# name. ON_REQUEST: built only by its name, or by the target slow_tests.
+# NAME_main() of a library, so that code that programs and tests share is compiled once. `source env.sh` puts all programs on
+# the PATH. Those of a chapter are installed into a folder with the chapter's name. ON_REQUEST: built only by its name, or by
+# the target slow_tests.
 function(multinode_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ON_REQUEST" "" "LINK")
   set(sources ${arg_UNPARSED_ARGUMENTS})
@@ -79,7 +110,7 @@ int main(int argc, char** argv) { return @name@_main(argc, argv); }
     multinode_slow(${name})
     set(optional OPTIONAL)
   else()
-    add_dependencies(programs ${name})
+    multinode_to_build(${name})
     set_property(GLOBAL APPEND PROPERTY MULTINODE_PROGRAMS ${name})
   endif()
   target_compile_features(${name} PRIVATE cxx_std_20)
@@ -122,10 +153,10 @@ function(multinode_summary)
   endfunction()
   part("MPI " "${MULTINODE_HAVE_MPI}" "--backend mpi, mpirun" "apt install libopenmpi-dev openmpi-bin (or: module load openmpi)")
   part("Gloo" "${MULTINODE_HAVE_GLOO}" "--backend gloo" "apt install libgloo-dev")
-  part("CUDA" "${MULTINODE_HAVE_CUDA}" "everything on GPUs" "the CUDA Toolkit, nvcc on the PATH (or: module load cuda)")
-  part("NCCL" "${MULTINODE_HAVE_NCCL}" "--backend nccl" "apt install libnccl-dev from NVIDIA's repository, or -DNCCL_INCLUDE_DIR= -DNCCL_LIBRARY=; without a GPU: bash ci/tour --backend nccl")
+  part("CUDA" "${MULTINODE_HAVE_CUDA}" "everything on GPUs" "the CUDA Toolkit, nvcc on the PATH (or: module load cuda); without a GPU: bash ci/setup gpu")
+  part("NCCL" "${MULTINODE_HAVE_NCCL}" "--backend nccl" "apt install libnccl-dev from NVIDIA's repository, or -DNCCL_INCLUDE_DIR= -DNCCL_LIBRARY=; without a GPU: bash ci/setup gpu")
   if(MULTINODE_EMULATED_GPU)
-    message(STATUS "  CUDA and NCCL are emulated (common/emulated-gpu): for correctness; programs' own kernels are left out")
+    message(STATUS "  CUDA and NCCL are emulated (common/emulated-gpu): for correctness")
   endif()
   get_property(extra GLOBAL PROPERTY MULTINODE_SUMMARY)
   list(REMOVE_DUPLICATES extra)
