@@ -1,7 +1,7 @@
 # What ci/tour shows of this chapter.
 # shellcheck shell=bash
-lesson mpirun 'RIGHT: .*' 'every element, by its receiver' send_mpi
-lesson mpirun 'RIGHT: .*' 'every cell has the bits of one process' heat
+lesson mpirun '[0-9]+ of [0-9]+ elements wrong' 'every element, by its receiver' send_mpi
+lesson mpirun '[0-9]+ of [0-9]+ cells differ' 'the bits of one process' heat
 show mpirun '[0-9]+ of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_mpi
 show two_nodes '[0-9]+ of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_gloo
 show two_nodes '[0-9]+ of [0-9]+ elements wrong' 'every element, by its receiver' message_passing_nccl

@@ -1,13 +1,13 @@
 """Checks TUTORIALS.md: every step of the tutorials has a row, what the rows name exists, and their commands run.
 
-usage: tutorials_test.py --build FOLDER [--hosts | --static | --update] [FILE]
+usage: tutorials_test.py --build FOLDER [--hosts | --static | --update | --tour FOLDER] [FILE]
 
 A row is | id | the tutorial's step and command | here | job script | tested | difference, or what is missing |. In the
 column "here" every `...` is a command; those behind "on a cluster:" are checked but not run. "tested" begins with a kind:
   run, real      the step ran for real           stand-in NAME   on this stand-in
   not run        and why                         –               there is nothing to run
 and says who runs the commands, in the repository's root after `source build/release/env.sh`, with BUILD set:
-  run here[, exit status N]            this test
+  run here[, exit status N]            this test; with --tour on what ci/tour has built there, but for emulated GPUs
   run on two hosts[ with torchrun]     this test with --hosts, on node0 of two test hosts (ci/test-cluster/hosts)
   run on two hosts with horovodrun     the same
   run on two hosts[ with torchrun], beside ID    the same, on node1, at the same time as row ID on node0
@@ -352,6 +352,7 @@ def main():
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--hosts", action="store_true", help="run the rows for two hosts")
+    parser.add_argument("--tour", type=pathlib.Path, help="run what needs no GPU on this build")
     parser.add_argument("--static", action="store_true", help="run no command")
     parser.add_argument("--update", action="store_true", help="write the numbers at the top")
     parser.add_argument("--only", default="", help="a regular expression for the ids to run")
@@ -387,8 +388,10 @@ def main():
             wrong = [error for error in wrong if error not in found] + ["a planted fault is not found"] * (2 - len(found))
             rows += jobs
         else:
-            with tempfile.TemporaryDirectory() as folder:
-                wrong = run_here(rows, clean_clone.clone(root, build, pathlib.Path(folder) / "clone"))
+            for emulated, where in ((False, options.tour or build), (True, build)):  # a tour without CUDA has no such GPUs
+                chosen = [row for row in rows if ("EMULATED_GPUS=" in " ".join(row["commands"])) == emulated]
+                with tempfile.TemporaryDirectory() as folder:
+                    wrong += run_here(chosen, clean_clone.clone(root, where.resolve(), pathlib.Path(folder) / "clone"))
             slowest = sorted(rows, key=lambda row: -row["seconds"])[:5]
             print("slowest: " + ", ".join(f"{row['id']} {row['seconds']:.1f} s" for row in slowest))
         print(f"{options.file.name}: the commands of {len(rows)} rows ran, {len(wrong)} wrong")
